@@ -1,0 +1,185 @@
+//! A batch: the changes of one step of one origin, with what rides on them, as bytes on the wire.
+//!
+//! Frame: one byte of version, the header in postcard, the payload, a CRC-32 over all of that. A batch is known by
+//! `(origin, sequence)`, for ever; what a decoder accepts is valid in itself: its indices are in range, its digest is
+//! the digest of its changes.
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::cursor::CursorAdvance;
+use crate::digest::Digest;
+use crate::encoding::{self, Encoding, PayloadError};
+use crate::ids::{OriginId, RunId};
+use crate::lattice::Tau;
+
+/// The version this program writes and reads.
+pub const VERSION: u8 = 1;
+/// The longest frame. What is larger travels in chunks.
+pub const FRAME_BYTES_MAX: usize = 16 << 20;
+/// A minibatch may touch several shards, but not more than this.
+pub const CURSORS_MAX: usize = 64;
+const CRC_BYTES: usize = 4;
+
+/// What a batch says of the run's end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Flags {
+    /// The origin's last batch: it is closed after this one.
+    pub last: bool,
+    /// The origin has seen the run's stop.
+    pub stop: bool,
+}
+
+/// Everything about a batch but its changes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Header {
+    /// The run it belongs to.
+    pub run: RunId,
+    /// The incarnation of a worker that made it.
+    pub origin: OriginId,
+    /// Its number at its origin, from 1.
+    pub sequence: u64,
+    /// How far each change moves its weight.
+    pub tau: Tau,
+    /// What it adds to a replica's digest.
+    pub digest: Digest,
+    /// How far the samples behind it have come in their shards.
+    pub cursors: Vec<CursorAdvance>,
+    /// How many samples it was computed from.
+    pub samples: u32,
+    /// Their mean loss.
+    pub loss: f32,
+    /// What it says of the run's end.
+    pub flags: Flags,
+}
+
+/// A batch as a replica applies it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Batch {
+    /// What is known of it.
+    pub header: Header,
+    /// Its changes: sorted, in range, one sign per weight.
+    pub words: Vec<u32>,
+}
+
+/// The header as it stands in a frame: with how its payload is written.
+#[derive(Serialize, Deserialize)]
+struct WireHeader {
+    header: Header,
+    encoding: Encoding,
+    count: u32,
+    payload_bytes: u32,
+}
+
+/// Why a frame is refused.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum BatchError {
+    /// Longer than a frame may be.
+    #[error("the frame is {0} bytes long, but {FRAME_BYTES_MAX} are allowed")]
+    Oversize(usize),
+    /// Another version of the format.
+    #[error(
+        "the batch has version {0}, but this program speaks version {VERSION}; bring all nodes to the same release"
+    )]
+    UnknownVersion(u8),
+    /// Cut off, or with more behind it.
+    #[error("the frame's length is not what its header says")]
+    WrongLength,
+    /// The checksum does not match.
+    #[error("the frame was damaged on its way: its checksum does not match")]
+    Damaged,
+    /// The header is not one.
+    #[error("the batch's header cannot be read")]
+    BadHeader,
+    /// More cursors than a minibatch can move.
+    #[error("the batch moves {0} cursors, but at most {CURSORS_MAX} are allowed")]
+    TooManyCursors(usize),
+    /// Sequences count from 1.
+    #[error("the batch has sequence 0, but sequences count from 1")]
+    NoSequence,
+    /// The payload is refused.
+    #[error(transparent)]
+    Payload(#[from] PayloadError),
+    /// The changes do not have the digest that the header claims.
+    #[error("the batch's changes do not have the digest that its header says")]
+    DigestDisagrees,
+}
+
+impl Header {
+    /// Appends the frame of a batch with this header and these changes, in their shortest encoding, and returns its
+    /// length. The words must have passed [`crate::changes::check`].
+    pub fn encode(&self, words: &[u32], out: &mut Vec<u8>) -> Result<usize, BatchError> {
+        let start = out.len();
+        let mut payload = Vec::with_capacity(words.len() * 2);
+        let encoding = encoding::encode_shortest(words, &mut payload);
+        let wire = WireHeader {
+            header: self.clone(),
+            encoding,
+            count: words.len() as u32,
+            payload_bytes: payload.len() as u32,
+        };
+        out.push(VERSION);
+        postcard::to_io(&wire, &mut *out).map_err(|_| BatchError::BadHeader)?;
+        out.extend_from_slice(&payload);
+        let crc = crc32fast::hash(&out[start..]);
+        out.extend(crc.to_le_bytes());
+        let bytes = out.len() - start;
+        if bytes > FRAME_BYTES_MAX {
+            out.truncate(start);
+            return Err(BatchError::Oversize(bytes));
+        }
+        Ok(bytes)
+    }
+}
+
+impl Batch {
+    /// Reads a whole frame for a model of so many weights. Nothing is trusted: an error has had no effect.
+    pub fn decode(frame: &[u8], weights: usize) -> Result<Self, BatchError> {
+        if frame.len() > FRAME_BYTES_MAX {
+            return Err(BatchError::Oversize(frame.len()));
+        }
+        let (body, crc) = frame
+            .split_last_chunk::<CRC_BYTES>()
+            .ok_or(BatchError::WrongLength)?;
+        let (&version, _) = body.split_first().ok_or(BatchError::WrongLength)?;
+        if version != VERSION {
+            return Err(BatchError::UnknownVersion(version));
+        }
+        if crc32fast::hash(body) != u32::from_le_bytes(*crc) {
+            return Err(BatchError::Damaged);
+        }
+        let (wire, payload) = postcard::take_from_bytes::<WireHeader>(&body[1..])
+            .map_err(|_| BatchError::BadHeader)?;
+        let WireHeader {
+            header,
+            encoding,
+            count,
+            payload_bytes,
+        } = wire;
+        if payload.len() != payload_bytes as usize {
+            return Err(BatchError::WrongLength);
+        }
+        if header.cursors.len() > CURSORS_MAX {
+            return Err(BatchError::TooManyCursors(header.cursors.len()));
+        }
+        if header.sequence == 0 {
+            return Err(BatchError::NoSequence);
+        }
+        let mut words = Vec::new();
+        encoding::decode(
+            encoding,
+            payload,
+            count as usize,
+            weights,
+            header.tau,
+            &mut words,
+        )?;
+        if Digest::of_changes(&words, header.tau) != header.digest {
+            return Err(BatchError::DigestDisagrees);
+        }
+        Ok(Self { header, words })
+    }
+}
+
+#[cfg(test)]
+mod tests;

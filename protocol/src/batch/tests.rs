@@ -1,0 +1,159 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::changes::{apply_to_counts, apply_to_weights, word};
+use crate::cursor::ShardId;
+use crate::lattice::weight_of;
+
+const WEIGHTS: usize = 500;
+
+fn batch(sequence: u64, tau: Tau, words: Vec<u32>) -> Batch {
+    let header = Header {
+        run: RunId(0x1122),
+        origin: OriginId(0x3344),
+        sequence,
+        tau,
+        digest: Digest::of_changes(&words, tau),
+        cursors: vec![CursorAdvance {
+            shard: ShardId { epoch: 1, shard: 2 },
+            done: 64,
+        }],
+        samples: 64,
+        loss: 0.5,
+        flags: Flags {
+            last: true,
+            stop: false,
+        },
+    };
+    Batch { header, words }
+}
+
+fn frame_of(batch: &Batch) -> Vec<u8> {
+    let mut frame = Vec::new();
+    batch.header.encode(&batch.words, &mut frame).unwrap();
+    frame
+}
+
+fn any_batch() -> impl Strategy<Value = Batch> {
+    let changes =
+        proptest::collection::btree_map(0..WEIGHTS as u32, (any::<bool>(), 1..3usize), 0..60);
+    (1..1000u64, 1..5000u32, changes).prop_map(|(sequence, steps, map)| {
+        let words = map
+            .into_iter()
+            .flat_map(|(index, (plus, copies))| std::iter::repeat_n(word(index, plus), copies))
+            .collect();
+        batch(sequence, Tau::from_steps(steps).unwrap(), words)
+    })
+}
+
+proptest! {
+    #[test]
+    fn a_frame_gives_back_its_batch(batch in any_batch()) {
+        prop_assert_eq!(Batch::decode(&frame_of(&batch), WEIGHTS), Ok(batch));
+    }
+
+    #[test]
+    fn any_order_gives_the_same_weights_to_the_bit(
+        batches in proptest::collection::vec(any_batch(), 1..12),
+        counts in proptest::collection::vec(-100_000..100_000i32, WEIGHTS),
+        order_seed: u64,
+    ) {
+        let mut shuffled = batches.clone();
+        crate::rng::CounterRng::new(order_seed, 0).shuffle(&mut shuffled);
+        let replica = |batches: &[Batch]| {
+            let mut weights: Vec<f32> = counts.iter().copied().map(weight_of).collect();
+            let mut integers = counts.clone();
+            let mut expected = Digest::of_counts(&counts);
+            for batch in batches {
+                apply_to_weights(&batch.words, batch.header.tau, &mut weights).unwrap();
+                apply_to_counts(&batch.words, batch.header.tau, &mut integers).unwrap();
+                expected += batch.header.digest;
+            }
+            let bits: Vec<u32> = weights.iter().map(|weight| weight.to_bits()).collect();
+            let ledger: Vec<u32> = integers.iter().map(|&count| weight_of(count).to_bits()).collect();
+            assert_eq!(bits, ledger, "floats and counts parted");
+            assert_eq!(Digest::of_counts(&integers), expected);
+            assert_eq!(Digest::of_weights(&weights), Some(expected));
+            (bits, expected)
+        };
+        prop_assert_eq!(replica(&batches), replica(&shuffled));
+    }
+
+    #[test]
+    fn damaged_frames_are_refused(batch in any_batch(), position: prop::sample::Index, flip in 1..=255u8) {
+        let mut frame = frame_of(&batch);
+        let position = position.index(frame.len());
+        frame[position] ^= flip;
+        prop_assert!(Batch::decode(&frame, WEIGHTS).is_err());
+        frame[position] ^= flip;
+        prop_assert!(Batch::decode(&frame[..position], WEIGHTS).is_err());
+        frame.push(0);
+        prop_assert!(Batch::decode(&frame, WEIGHTS).is_err());
+    }
+
+    /// A hostile sender computes the checksum too: what it then gets through must be a valid batch.
+    #[test]
+    fn forged_frames_are_refused_or_valid(batch in any_batch(), position: prop::sample::Index, value: u8) {
+        let mut frame = frame_of(&batch);
+        let body = frame.len() - CRC_BYTES;
+        frame[position.index(body)] = value;
+        let crc = crc32fast::hash(&frame[..body]);
+        frame[body..].copy_from_slice(&crc.to_le_bytes());
+        if let Ok(accepted) = Batch::decode(&frame, WEIGHTS) {
+            prop_assert_eq!(crate::changes::check(&accepted.words, WEIGHTS, accepted.header.tau), Ok(()));
+            prop_assert_eq!(accepted.header.digest, Digest::of_changes(&accepted.words, accepted.header.tau));
+        }
+    }
+
+    #[test]
+    fn random_bytes_are_refused(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+        prop_assert!(Batch::decode(&bytes, WEIGHTS).is_err());
+    }
+}
+
+#[test]
+fn golden_frame() {
+    let tau = Tau::from_steps(300).unwrap();
+    let frame = frame_of(&batch(
+        5,
+        tau,
+        vec![word(1, true), word(3, false), word(8, true)],
+    ));
+    let hex: String = frame.iter().map(|byte| format!("{byte:02x}")).collect();
+    // version | run origin sequence tau | digest | cursors | samples loss flags | encoding count bytes | payload | crc
+    let golden = "01 a222 c466 05 ac02 e4a1aede8a8bc48c7c 01010240 40 0000003f 0100 01 03 03 01170e 3b13fcc0";
+    assert_eq!(hex, golden.replace(' ', ""));
+}
+
+#[test]
+fn an_unknown_version_is_named() {
+    let mut frame = frame_of(&batch(1, Tau::ONE_STEP, vec![]));
+    frame[0] = 9;
+    assert_eq!(
+        Batch::decode(&frame, WEIGHTS),
+        Err(BatchError::UnknownVersion(9))
+    );
+}
+
+#[test]
+fn lies_in_a_header_are_named() {
+    let honest = batch(1, Tau::ONE_STEP, vec![word(4, true)]);
+    let mut liar = honest.clone();
+    liar.header.digest = Digest(1);
+    assert_eq!(
+        Batch::decode(&frame_of(&liar), WEIGHTS),
+        Err(BatchError::DigestDisagrees)
+    );
+    let mut liar = honest.clone();
+    liar.header.sequence = 0;
+    assert_eq!(
+        Batch::decode(&frame_of(&liar), WEIGHTS),
+        Err(BatchError::NoSequence)
+    );
+    let mut liar = honest;
+    liar.header.cursors = vec![liar.header.cursors[0]; CURSORS_MAX + 1];
+    assert_eq!(
+        Batch::decode(&frame_of(&liar), WEIGHTS),
+        Err(BatchError::TooManyCursors(CURSORS_MAX + 1))
+    );
+}

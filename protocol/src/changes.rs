@@ -1,0 +1,233 @@
+//! Changes: which weights move by plus or minus τ. The words of the y² cluster: `index << 1 | plus`, sorted.
+//!
+//! A weight may move several times in one batch (its word repeats), always in one direction. Sorted words with one
+//! direction per weight have exactly one representation, and every encoding gives it back.
+
+use thiserror::Error;
+
+use crate::lattice::{BATCH_STEPS_MAX, Range, RangeError, Tau};
+
+/// A batch carries at most this many changes, so that its decoded words fit into one frame of 16 MiB.
+pub const CHANGES_MAX: usize = 1 << 22;
+/// The most weights a model can have: an index and its sign share a `u32`.
+pub const WEIGHTS_MAX: usize = 1 << 31;
+
+/// The word of one change.
+#[must_use]
+pub const fn word(index: u32, plus: bool) -> u32 {
+    index << 1 | plus as u32
+}
+
+/// Why a list of words is not a valid set of changes.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ChangesError {
+    /// An index is not below the number of weights.
+    #[error("a change names weight {index}, but the model has {weights} weights")]
+    IndexOutOfRange {
+        /// The weight that was named.
+        index: u64,
+        /// How many there are.
+        weights: usize,
+    },
+    /// A word is smaller than the one before it.
+    #[error("the changes are not sorted by weight")]
+    Unsorted,
+    /// A weight moves both up and down.
+    #[error("weight {0} moves both up and down in one batch")]
+    MixedSigns(u32),
+    /// A weight moves further than a batch may move it.
+    #[error("weight {0} moves by 2^24 or more grid steps in one batch")]
+    MovesTooFar(u32),
+    /// More changes than a batch may carry.
+    #[error("a batch holds {0} changes, but at most {CHANGES_MAX} are allowed")]
+    TooMany(usize),
+}
+
+/// Checks everything that must hold for words before they may touch a replica.
+pub fn check(words: &[u32], weights: usize, tau: Tau) -> Result<(), ChangesError> {
+    if words.len() > CHANGES_MAX {
+        return Err(ChangesError::TooMany(words.len()));
+    }
+    let Some(&last) = words.last() else {
+        return Ok(());
+    };
+    // One pass without early exits, which the compiler turns into vector code; a fault is looked for only when there is one.
+    let faults = words
+        .windows(2)
+        .filter(|pair| pair[0] > pair[1] || pair[0] ^ pair[1] == 1)
+        .count();
+    if faults > 0 {
+        for pair in words.windows(2) {
+            if pair[0] ^ pair[1] == 1 {
+                return Err(ChangesError::MixedSigns(pair[0] >> 1));
+            }
+            if pair[0] > pair[1] {
+                return Err(ChangesError::Unsorted);
+            }
+        }
+    }
+    if (last >> 1) as usize >= weights {
+        return Err(ChangesError::IndexOutOfRange {
+            index: u64::from(last >> 1),
+            weights,
+        });
+    }
+    // Equal words stand together, so a run of `reach` equal words shows as two equal words that far apart.
+    let reach = BATCH_STEPS_MAX.div_ceil(tau.steps()) as usize;
+    if let Some(far) = words
+        .get(reach - 1..)
+        .and_then(|later| words.iter().zip(later).find(|(early, late)| early == late))
+    {
+        return Err(ChangesError::MovesTooFar(far.0 >> 1));
+    }
+    Ok(())
+}
+
+/// Whether some weight moves more than once.
+#[must_use]
+pub fn has_repeats(words: &[u32]) -> bool {
+    words.windows(2).any(|pair| pair[0] == pair[1])
+}
+
+/// How many words ahead a weight's cache line is asked for. Changes are thousands of weights apart, so every one of
+/// them misses the cache, and only many misses under way at once keep memory busy.
+const PREFETCH_AHEAD: usize = 24;
+
+#[inline(always)]
+fn prefetch<T>(items: &[T], index: usize) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch is a hint that never faults, and `wrapping_add` makes no claim about the address.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(items.as_ptr().wrapping_add(index).cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (items, index);
+}
+
+/// Moves `items` word by word and returns the largest magnitude that a moved item then has.
+#[inline(always)]
+fn scatter<T>(words: &[u32], items: &mut [T], mut move_by: impl FnMut(&mut T, u32) -> u32) -> u32 {
+    let mut largest = 0;
+    for (position, &word) in words.iter().enumerate() {
+        if let Some(&ahead) = words.get(position + PREFETCH_AHEAD) {
+            prefetch(items, (ahead >> 1) as usize);
+        }
+        largest = largest.max(move_by(&mut items[(word >> 1) as usize], word & 1));
+    }
+    largest
+}
+
+/// Adds checked changes to a replica held as floats. The floats stay on the lattice.
+///
+/// # Panics
+/// If an index is not below `weights.len()`: [`check`] comes first.
+pub fn apply_to_weights(words: &[u32], tau: Tau, weights: &mut [f32]) -> Result<Range, RangeError> {
+    let plus_tau = tau.value().to_bits();
+    // Positive floats compare as their bits do, so the largest magnitude is found without branches.
+    let largest = scatter(words, weights, |weight, plus| {
+        *weight += f32::from_bits(plus_tau | (plus ^ 1) << 31);
+        weight.to_bits() & 0x7fff_ffff
+    });
+    Range::of_weight(f32::from_bits(largest))
+}
+
+/// Adds checked changes to a replica held as grid counts.
+///
+/// # Panics
+/// If an index is not below `counts.len()`: [`check`] comes first.
+pub fn apply_to_counts(words: &[u32], tau: Tau, counts: &mut [i32]) -> Result<Range, RangeError> {
+    let steps = tau.steps() as i32;
+    let largest = scatter(words, counts, |count, plus| {
+        *count += if plus == 1 { steps } else { -steps };
+        count.unsigned_abs()
+    });
+    Range::of_steps(largest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tau(steps: u32) -> Tau {
+        Tau::from_steps(steps).unwrap()
+    }
+
+    #[test]
+    fn valid_words_pass() {
+        assert_eq!(check(&[], 0, tau(1)), Ok(()));
+        assert_eq!(
+            check(&[word(0, true), word(0, true), word(9, false)], 10, tau(1)),
+            Ok(())
+        );
+    }
+
+    #[test]
+    fn each_fault_is_named() {
+        assert_eq!(
+            check(&[word(10, true)], 10, tau(1)),
+            Err(ChangesError::IndexOutOfRange {
+                index: 10,
+                weights: 10
+            })
+        );
+        assert_eq!(
+            check(&[word(2, true), word(1, true)], 10, tau(1)),
+            Err(ChangesError::Unsorted)
+        );
+        assert_eq!(
+            check(&[word(1, false), word(1, true)], 10, tau(1)),
+            Err(ChangesError::MixedSigns(1))
+        );
+        assert_eq!(
+            check(&[word(1, true), word(1, false)], 10, tau(1)),
+            Err(ChangesError::MixedSigns(1))
+        );
+        let far = [word(3, true); 2];
+        assert_eq!(check(&far, 10, tau((1 << 23) - 1)), Ok(()));
+        assert_eq!(
+            check(&far, 10, tau(1 << 23)),
+            Err(ChangesError::MovesTooFar(3))
+        );
+        let many = vec![word(1, true); CHANGES_MAX + 1];
+        assert_eq!(
+            check(&many, 10, tau(1)),
+            Err(ChangesError::TooMany(CHANGES_MAX + 1))
+        );
+    }
+
+    #[test]
+    fn both_replicas_move_alike() {
+        let words = [word(0, true), word(2, false), word(2, false)];
+        let mut counts = [1, 2, 3];
+        let mut weights = counts.map(crate::lattice::weight_of);
+        assert_eq!(
+            apply_to_counts(&words, tau(4), &mut counts),
+            Ok(Range::Safe)
+        );
+        assert_eq!(
+            apply_to_weights(&words, tau(4), &mut weights),
+            Ok(Range::Safe)
+        );
+        assert_eq!(counts, [5, 2, -5]);
+        assert_eq!(weights, counts.map(crate::lattice::weight_of));
+    }
+
+    #[test]
+    fn leaving_the_range_is_told_by_both() {
+        let start = crate::lattice::RANGE_ERROR_STEPS - 2;
+        for (steps, expected) in [
+            (1, Ok(Range::Alarm)),
+            (2, Err(RangeError)),
+            (3, Err(RangeError)),
+        ] {
+            for plus in [true, false] {
+                let mut counts = [if plus { start } else { -start }];
+                let mut weights = counts.map(crate::lattice::weight_of);
+                let words = [word(0, plus)];
+                assert_eq!(apply_to_counts(&words, tau(steps), &mut counts), expected);
+                assert_eq!(apply_to_weights(&words, tau(steps), &mut weights), expected);
+            }
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! How the changes of a batch are written as bytes, and which form is the shortest.
+//!
+//! Decoders take bytes from strangers: they check every claim before they act on it, give an error and no effect
+//! when one is false, and never reserve more memory than the bytes can justify.
+
+mod bitmap;
+mod rice;
+mod words;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::changes::{self, CHANGES_MAX, ChangesError};
+use crate::lattice::Tau;
+
+pub use rice::Plan as RicePlan;
+
+/// The name of an encoding, as a batch's header carries it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Encoding {
+    /// One `u32` a change: index and sign.
+    Words,
+    /// Gaps between indices in Rice code, one bit of sign each. The shortest in practice.
+    Rice,
+    /// Two bits for every weight from the first changed to the last. Without repeats only.
+    Bitmap,
+}
+
+/// Why a payload is refused.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum PayloadError {
+    /// The payload ends before its changes do.
+    #[error("the payload ends before its last change")]
+    Truncated,
+    /// Something follows the last change.
+    #[error("the payload goes on after its last change")]
+    TrailingBits,
+    /// The payload holds another number of changes than the header says.
+    #[error("the payload does not hold the number of changes that the header says")]
+    CountDisagrees,
+    /// A parameter of the encoding has no meaning.
+    #[error("the payload names a Rice parameter above {max}", max = rice::PARAMETER_MAX)]
+    BadParameter,
+    /// The bitmap holds its fourth, unused symbol.
+    #[error("the bitmap holds a symbol that means nothing")]
+    BadSymbol,
+    /// The same changes have a shorter form in this encoding; only that one is valid.
+    #[error("the bitmap is padded")]
+    Padded,
+    /// The changes themselves are not valid.
+    #[error(transparent)]
+    Changes(#[from] ChangesError),
+}
+
+/// Writes changes in the shortest eligible encoding, after whatever `out` holds, and says which it was.
+///
+/// The words must have passed [`changes::check`].
+pub fn encode_shortest(words: &[u32], out: &mut Vec<u8>) -> Encoding {
+    if words.is_empty() {
+        return Encoding::Words;
+    }
+    let plan = rice::plan(words);
+    let (encoding, _) = [
+        (Encoding::Rice, Some(plan.bytes())),
+        (Encoding::Bitmap, bitmap::encoded_len(words)),
+        (Encoding::Words, Some(words::encoded_len(words))),
+    ]
+    .into_iter()
+    .filter_map(|(encoding, bytes)| Some((encoding, bytes?)))
+    .min_by_key(|&(_, bytes)| bytes)
+    .unwrap_or((Encoding::Words, 0));
+    match encoding {
+        Encoding::Words => words::encode(words, out),
+        Encoding::Rice => rice::encode(words, plan, out),
+        Encoding::Bitmap => bitmap::encode(words, out),
+    }
+    encoding
+}
+
+/// Writes changes in a given encoding; `false`, and nothing is written, where they are not eligible for it.
+pub fn encode(encoding: Encoding, words: &[u32], out: &mut Vec<u8>) -> bool {
+    match encoding {
+        Encoding::Words => words::encode(words, out),
+        Encoding::Rice => rice::encode(words, rice::plan(words), out),
+        Encoding::Bitmap if bitmap::encoded_len(words).is_some() => bitmap::encode(words, out),
+        Encoding::Bitmap => return false,
+    }
+    true
+}
+
+/// Replaces the contents of `out` by the changes of a payload, or leaves it empty and says what is wrong.
+pub fn decode(
+    encoding: Encoding,
+    payload: &[u8],
+    count: usize,
+    weights: usize,
+    tau: Tau,
+    out: &mut Vec<u32>,
+) -> Result<(), PayloadError> {
+    out.clear();
+    if count > CHANGES_MAX {
+        return Err(ChangesError::TooMany(count).into());
+    }
+    let decoded = match encoding {
+        Encoding::Words => words::decode(payload, count, out),
+        Encoding::Rice => rice::decode(payload, count, weights, out),
+        Encoding::Bitmap => bitmap::decode(payload, count, weights, out),
+    };
+    let checked = decoded.and_then(|()| Ok(changes::check(out, weights, tau)?));
+    if checked.is_err() {
+        out.clear();
+    }
+    checked
+}
+
+#[cfg(test)]
+mod tests;

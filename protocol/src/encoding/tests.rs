@@ -1,0 +1,206 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::changes::word;
+
+const ALL: [Encoding; 3] = [Encoding::Words, Encoding::Rice, Encoding::Bitmap];
+
+fn one_step(
+    words: &[u32],
+    weights: usize,
+    encoding: Encoding,
+    payload: &[u8],
+) -> Result<Vec<u32>, PayloadError> {
+    let mut out = vec![7; 3];
+    let result = decode(
+        encoding,
+        payload,
+        words.len(),
+        weights,
+        Tau::ONE_STEP,
+        &mut out,
+    );
+    if result.is_err() {
+        assert!(out.is_empty(), "a refused payload left changes behind");
+    }
+    result.map(|()| out)
+}
+
+/// Sorted changes with one sign per weight; `repeats` of some.
+fn changes(weights: u32, repeats: bool) -> impl Strategy<Value = Vec<u32>> {
+    let copies = if repeats { 1..4usize } else { 1..2 };
+    proptest::collection::btree_map(0..weights, (any::<bool>(), copies), 0..200).prop_map(|map| {
+        map.into_iter()
+            .flat_map(|(index, (plus, copies))| std::iter::repeat_n(word(index, plus), copies))
+            .collect()
+    })
+}
+
+proptest! {
+    #[test]
+    fn every_encoding_gives_back_what_it_took(
+        (weights, words) in prop_oneof![Just(201u32), Just(5_000), Just(1 << 31 - 1)]
+            .prop_flat_map(|weights| (Just(weights), any::<bool>()))
+            .prop_flat_map(|(weights, repeats)| (Just(weights), changes(weights, repeats)))
+    ) {
+        let weights = weights as usize;
+        for encoding in ALL {
+            // A bitmap of two thousand million weights is a legal waste of memory.
+            if encoding == Encoding::Bitmap && weights > 1 << 20 {
+                continue;
+            }
+            let mut payload = Vec::new();
+            if encode(encoding, &words, &mut payload) {
+                prop_assert_eq!(one_step(&words, weights, encoding, &payload), Ok(words.clone()));
+            } else {
+                prop_assert!(encoding == Encoding::Bitmap && changes::has_repeats(&words));
+            }
+        }
+        let mut payload = Vec::new();
+        let encoding = encode_shortest(&words, &mut payload);
+        prop_assert_eq!(one_step(&words, weights, encoding, &payload), Ok(words.clone()));
+        prop_assert!(payload.len() <= words.len() * 4);
+    }
+
+    #[test]
+    fn any_bytes_are_refused_or_mean_valid_changes(
+        payload in proptest::collection::vec(any::<u8>(), 0..300),
+        count in 0..400usize,
+        weights in 1..100_000usize,
+    ) {
+        for encoding in ALL {
+            let mut out = Vec::new();
+            if decode(encoding, &payload, count, weights, Tau::ONE_STEP, &mut out).is_ok() {
+                prop_assert_eq!(out.len(), count);
+                prop_assert_eq!(changes::check(&out, weights, Tau::ONE_STEP), Ok(()));
+                // What was accepted has this one form in this encoding, Rice's free choice of parameter aside.
+                if encoding != Encoding::Rice {
+                    let mut again = Vec::new();
+                    prop_assert!(encode(encoding, &out, &mut again));
+                    prop_assert_eq!(again, payload.clone());
+                }
+            } else {
+                prop_assert!(out.is_empty());
+            }
+            prop_assert!(out.capacity() <= payload.len() * 8);
+        }
+    }
+
+    #[test]
+    fn truncated_payloads_are_refused(words in changes(5_000, true), cut in 1..50usize) {
+        prop_assume!(!words.is_empty());
+        for encoding in ALL {
+            let mut payload = Vec::new();
+            if encode(encoding, &words, &mut payload) {
+                let kept = payload.len().saturating_sub(cut);
+                prop_assert!(one_step(&words, 5_000, encoding, &payload[..kept]).is_err());
+                payload.push(0);
+                prop_assert!(one_step(&words, 5_000, encoding, &payload).is_err());
+            }
+        }
+    }
+}
+
+#[test]
+fn golden_bytes() {
+    // Fixed for ever within version 1 of the batch.
+    let words = [word(1, true), word(3, false), word(8, true)];
+    let golden = [
+        (Encoding::Words, "0300000006000000 11000000"),
+        // k = 1: gaps 1, 2, 5 are 1|1|+, 01|0|-, 001|1|+ written from the low end.
+        (Encoding::Rice, "01 170e"),
+        (Encoding::Bitmap, "01000000 2140"),
+    ];
+    for (encoding, hex) in golden {
+        let mut payload = Vec::new();
+        assert!(encode(encoding, &words, &mut payload));
+        let written: String = payload.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(written, hex.replace(' ', ""), "{encoding:?}");
+        assert_eq!(one_step(&words, 9, encoding, &payload), Ok(words.to_vec()));
+    }
+}
+
+#[test]
+fn each_fault_is_refused() {
+    let words = [word(1, true), word(3, false), word(8, true)];
+    for encoding in ALL {
+        let mut payload = Vec::new();
+        assert!(encode(encoding, &words, &mut payload));
+        assert!(matches!(
+            one_step(&words, 8, encoding, &payload),
+            Err(PayloadError::Changes(ChangesError::IndexOutOfRange {
+                index: 8,
+                weights: 8
+            }))
+        ));
+        let mut out = Vec::new();
+        for count in [2, 4] {
+            assert!(decode(encoding, &payload, count, 9, Tau::ONE_STEP, &mut out).is_err());
+        }
+    }
+    let bitmap = |bytes: &[u8]| {
+        let mut out = Vec::new();
+        decode(Encoding::Bitmap, bytes, 2, 100, Tau::ONE_STEP, &mut out)
+    };
+    assert_eq!(bitmap(&[0, 0, 0, 0, 0b0000_0101]), Ok(()));
+    assert_eq!(
+        bitmap(&[0, 0, 0, 0, 0b0000_1101]),
+        Err(PayloadError::BadSymbol)
+    );
+    assert_eq!(
+        bitmap(&[0, 0, 0, 0, 0b0000_0101, 0]),
+        Err(PayloadError::Padded)
+    );
+    assert_eq!(
+        bitmap(&[0, 0, 0, 0, 0b0001_0100]),
+        Err(PayloadError::Padded)
+    );
+    let mut out = Vec::new();
+    assert_eq!(
+        decode(
+            Encoding::Rice,
+            &[31, 255, 255, 255, 255, 255],
+            1,
+            100,
+            Tau::ONE_STEP,
+            &mut out
+        ),
+        Err(PayloadError::BadParameter)
+    );
+    assert_eq!(
+        decode(
+            Encoding::Rice,
+            &[0, 255],
+            CHANGES_MAX,
+            100,
+            Tau::ONE_STEP,
+            &mut out
+        ),
+        Err(PayloadError::Truncated)
+    );
+    assert_eq!(
+        out.capacity(),
+        0,
+        "memory was taken for changes that are not there"
+    );
+    // Gap 0 with the other sign: weight 0 up, then down.
+    let mixed = [0, 0b0111];
+    assert_eq!(
+        decode(Encoding::Rice, &mixed, 2, 100, Tau::ONE_STEP, &mut out),
+        Err(ChangesError::MixedSigns(0).into())
+    );
+}
+
+#[test]
+fn the_shortest_is_chosen() {
+    let encoding_of = |words: &[u32]| encode_shortest(words, &mut Vec::new());
+    assert_eq!(encoding_of(&[]), Encoding::Words);
+    let sparse: Vec<u32> = (0..100)
+        .map(|i| word(i * 1000 + i % 7, i % 3 == 0))
+        .collect();
+    assert_eq!(encoding_of(&sparse), Encoding::Rice);
+    // Every second weight: gaps of 2 take 3.5 bits and more, two bits a weight take 4 a change; every weight, 2.
+    let dense: Vec<u32> = (0..10_000).map(|i| word(i, i % 3 == 0)).collect();
+    assert_eq!(encoding_of(&dense), Encoding::Bitmap);
+    assert_eq!(encoding_of(&[word((1 << 31) - 1, true)]), Encoding::Words);
+}

@@ -1,0 +1,214 @@
+//! The frontier: which batches a replica has applied, as the highest contiguous sequence of every origin.
+//!
+//! Batches of one origin apply in order, those of different origins in any order. Equal frontiers mean equal weights.
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::ids::OriginId;
+
+/// Where a batch stands relative to a frontier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Position {
+    /// Applied already: drop it.
+    Duplicate,
+    /// The next one of its origin: apply it.
+    Next,
+    /// There is a gap: `missing` batches of its origin come first.
+    Ahead {
+        /// How many are missing.
+        missing: u64,
+    },
+}
+
+/// A range of one origin's batches: after `from`, up to and including `to`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SequenceRange {
+    /// Whose batches.
+    pub origin: OriginId,
+    /// The last one before the range.
+    pub from: u64,
+    /// The last one of the range.
+    pub to: u64,
+}
+
+/// A batch was to be counted as applied out of turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("batch {sequence} of origin {origin} is out of turn: the frontier is at {applied}")]
+pub struct OutOfTurn {
+    /// Whose batch.
+    pub origin: OriginId,
+    /// Its sequence.
+    pub sequence: u64,
+    /// The highest contiguous sequence applied.
+    pub applied: u64,
+}
+
+/// The highest contiguous sequence applied, by origin. An origin that is not listed stands at 0.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Frontier(BTreeMap<OriginId, u64>);
+
+impl Frontier {
+    /// The highest contiguous sequence of an origin that was applied; 0 before the first.
+    #[must_use]
+    pub fn applied(&self, origin: OriginId) -> u64 {
+        self.0.get(&origin).copied().unwrap_or(0)
+    }
+
+    /// Where a batch stands.
+    #[must_use]
+    pub fn position(&self, origin: OriginId, sequence: u64) -> Position {
+        let applied = self.applied(origin);
+        match sequence.checked_sub(applied) {
+            None | Some(0) => Position::Duplicate,
+            Some(1) => Position::Next,
+            Some(ahead) => Position::Ahead { missing: ahead - 1 },
+        }
+    }
+
+    /// Counts a batch as applied; only the next one of its origin can be.
+    pub fn advance(&mut self, origin: OriginId, sequence: u64) -> Result<(), OutOfTurn> {
+        let applied = self.applied(origin);
+        if self.position(origin, sequence) != Position::Next {
+            return Err(OutOfTurn {
+                origin,
+                sequence,
+                applied,
+            });
+        }
+        self.0.insert(origin, sequence);
+        Ok(())
+    }
+
+    /// Takes the higher sequence of every origin: the frontier of a replica that has applied what either has.
+    pub fn merge(&mut self, other: &Self) {
+        for (origin, sequence) in other.iter() {
+            if sequence > self.applied(origin) {
+                self.0.insert(origin, sequence);
+            }
+        }
+    }
+
+    /// What this replica lacks of another's: the ranges to ask for.
+    #[must_use]
+    pub fn lacks(&self, other: &Self) -> Vec<SequenceRange> {
+        other
+            .iter()
+            .map(|(origin, to)| SequenceRange {
+                origin,
+                from: self.applied(origin),
+                to,
+            })
+            .filter(|range| range.to > range.from)
+            .collect()
+    }
+
+    /// All origins with at least one applied batch, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (OriginId, u64)> + '_ {
+        self.0.iter().map(|(&origin, &sequence)| (origin, sequence))
+    }
+}
+
+/// Frontiers are ordered by what they contain; two sides of a partition are not ordered at all.
+impl PartialOrd for Frontier {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        match (self.lacks(other).is_empty(), other.lacks(self).is_empty()) {
+            (true, true) => Some(Ordering::Equal),
+            (true, false) => Some(Ordering::Greater),
+            (false, true) => Some(Ordering::Less),
+            (false, false) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn frontier(sequences: &[(u64, u64)]) -> Frontier {
+        Frontier(
+            sequences
+                .iter()
+                .map(|&(origin, sequence)| (OriginId(origin), sequence))
+                .collect(),
+        )
+    }
+
+    fn any_frontier() -> impl Strategy<Value = Frontier> {
+        proptest::collection::btree_map(0..6u64, 1..10u64, 0..6)
+            .prop_map(|map| Frontier(map.into_iter().map(|(o, s)| (OriginId(o), s)).collect()))
+    }
+
+    #[test]
+    fn batches_apply_in_turn_only() {
+        let origin = OriginId(1);
+        let mut frontier = Frontier::default();
+        assert_eq!(frontier.position(origin, 1), Position::Next);
+        assert_eq!(frontier.position(origin, 3), Position::Ahead { missing: 2 });
+        assert!(frontier.advance(origin, 2).is_err());
+        frontier.advance(origin, 1).unwrap();
+        assert_eq!(frontier.position(origin, 1), Position::Duplicate);
+        assert_eq!(frontier.position(origin, 0), Position::Duplicate);
+        assert_eq!(
+            frontier.advance(origin, 1),
+            Err(OutOfTurn {
+                origin,
+                sequence: 1,
+                applied: 1
+            })
+        );
+    }
+
+    #[test]
+    fn a_difference_is_what_to_ask_for() {
+        let mine = frontier(&[(1, 5), (2, 7)]);
+        let theirs = frontier(&[(1, 8), (2, 3), (9, 2)]);
+        assert_eq!(
+            mine.lacks(&theirs),
+            [
+                SequenceRange {
+                    origin: OriginId(1),
+                    from: 5,
+                    to: 8
+                },
+                SequenceRange {
+                    origin: OriginId(9),
+                    from: 0,
+                    to: 2
+                },
+            ]
+        );
+        assert_eq!(mine.partial_cmp(&theirs), None);
+    }
+
+    proptest! {
+        #[test]
+        fn merge_is_the_least_upper_bound(a in any_frontier(), b in any_frontier(), c in any_frontier()) {
+            let merged = |x: &Frontier, y: &Frontier| { let mut m = x.clone(); m.merge(y); m };
+            let ab = merged(&a, &b);
+            prop_assert_eq!(&ab, &merged(&b, &a));
+            prop_assert_eq!(merged(&ab, &c), merged(&a, &merged(&b, &c)));
+            prop_assert_eq!(&merged(&ab, &ab), &ab);
+            prop_assert!(ab >= a && ab >= b);
+            prop_assert!(ab.lacks(&a).is_empty());
+        }
+
+        #[test]
+        fn fetching_what_is_lacked_reaches_the_merge(a in any_frontier(), b in any_frontier()) {
+            let mut reached = a.clone();
+            for range in a.lacks(&b) {
+                for sequence in range.from + 1..=range.to {
+                    reached.advance(range.origin, sequence).unwrap();
+                }
+            }
+            let mut merged = a.clone();
+            merged.merge(&b);
+            prop_assert_eq!(reached, merged);
+        }
+    }
+}

@@ -1,0 +1,320 @@
+//! A job as people write it, and the table of defaults.
+
+use std::fmt::Display;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Job, JobError, JobErrors, Threshold};
+use crate::lattice::{STEPS_PER_UNIT, Tau};
+
+/// A job with any field missing. As command-line flags these are the job flags, as a TOML file the same names with `_`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "clap", derive(clap::Args))]
+#[serde(deny_unknown_fields, default)]
+pub struct JobDraft {
+    /// Where the samples come from: builtin:mnist, idx:DIR or csv:FILE?label=NAME-or-position&test=0.2 [default: builtin:mnist]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "SPEC", help_heading = "Job"))]
+    pub data: Option<String>,
+    /// The network's layers, separated by commas: conv OUT KxK [stride S] [pad P], maxpool K, avgpool K, flatten, dense OUT, relu, tanh, sigmoid, gelu, dropout P [default: "dense 512, relu, dense 128, relu, dense 10"]
+    #[cfg_attr(
+        feature = "clap",
+        arg(long, value_name = "LAYERS", help_heading = "Job")
+    )]
+    pub model: Option<String>,
+    /// How often each sample is trained [default: 5]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "N", help_heading = "Job"))]
+    pub epochs: Option<u32>,
+    /// Samples in one step of one worker [default: 64]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "N", help_heading = "Job"))]
+    pub minibatch: Option<u32>,
+    /// sgd:LR[,momentum=M[,nesterov]], adagrad:LR, rmsprop:LR or adam:LR [default: sgd:0.05,momentum=0.9]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "RULE", help_heading = "Job"))]
+    pub optimiser: Option<String>,
+    /// Clip gradients to this norm, or "none" [default: none]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "NORM", help_heading = "Job"))]
+    pub clip: Option<String>,
+    /// constant, linear, cosine or step:every=SHARE,factor=F, each with warmup=SHARE [default: linear]
+    #[cfg_attr(
+        feature = "clap",
+        arg(long, value_name = "CURVE", help_heading = "Job")
+    )]
+    pub lr_schedule: Option<String>,
+    /// The fraction of weights that a batch changes; τ follows it [default: 0.002]
+    #[cfg_attr(
+        feature = "clap",
+        arg(
+            long,
+            value_name = "FRACTION",
+            conflicts_with = "tau",
+            help_heading = "Job"
+        )
+    )]
+    pub density: Option<f64>,
+    /// A fixed τ instead of a density
+    #[cfg_attr(feature = "clap", arg(long, value_name = "X", help_heading = "Job"))]
+    pub tau: Option<f64>,
+    /// How samples are dealt to workers: random, equal or class [default: random]
+    #[cfg_attr(
+        feature = "clap",
+        arg(long, value_name = "SPLIT", help_heading = "Job")
+    )]
+    pub split: Option<String>,
+    /// Give each minibatch the classes in the data's proportion [default: false]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", help_heading = "Job"))]
+    pub balanced: Option<bool>,
+    /// How nodes exchange what they learn [default: strom]
+    #[cfg_attr(
+        feature = "clap",
+        arg(long, value_name = "STRATEGY", help_heading = "Job")
+    )]
+    pub exchange: Option<String>,
+    /// End the run when the held-out accuracy reaches this
+    #[cfg_attr(feature = "clap", arg(long, value_name = "A", help_heading = "Job"))]
+    pub target_accuracy: Option<f64>,
+    /// End the run after this many seconds of training
+    #[cfg_attr(feature = "clap", arg(long, value_name = "S", help_heading = "Job"))]
+    pub max_seconds: Option<f64>,
+    /// Seconds between two checkpoints
+    #[cfg_attr(feature = "clap", arg(long, value_name = "S", help_heading = "Job"))]
+    pub checkpoint_every: Option<f64>,
+    /// What initial weights and sample order are drawn from [default: 1]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "N", help_heading = "Job"))]
+    pub seed: Option<u64>,
+}
+
+/// The one table of defaults. The help texts above repeat it for people; a test compares the two.
+pub(super) fn defaults() -> JobDraft {
+    JobDraft {
+        data: Some("builtin:mnist".into()),
+        model: Some("dense 512, relu, dense 128, relu, dense 10".into()),
+        epochs: Some(5),
+        minibatch: Some(64),
+        optimiser: Some("sgd:0.05,momentum=0.9".into()),
+        clip: Some("none".into()),
+        lr_schedule: Some("linear".into()),
+        density: Some(0.002),
+        tau: None,
+        split: Some("random".into()),
+        balanced: Some(false),
+        exchange: Some("strom".into()),
+        target_accuracy: None,
+        max_seconds: None,
+        checkpoint_every: None,
+        seed: Some(1),
+    }
+}
+
+/// The longest minibatch: its samples and activations must fit into memory many times over.
+const MINIBATCH_MAX: u32 = 1 << 16;
+const EPOCHS_MAX: u32 = 1 << 20;
+
+impl JobDraft {
+    /// Reads a TOML file's text.
+    pub fn from_toml(text: &str) -> Result<Self, toml::de::Error> {
+        toml::from_str(text)
+    }
+
+    /// The fields of `self`, and where they are missing those of `other`.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        // A fixed τ and a density exclude each other: whoever is asked first decides between them.
+        let decided = self.tau.is_some() || self.density.is_some();
+        Self {
+            data: self.data.or(other.data),
+            model: self.model.or(other.model),
+            epochs: self.epochs.or(other.epochs),
+            minibatch: self.minibatch.or(other.minibatch),
+            optimiser: self.optimiser.or(other.optimiser),
+            clip: self.clip.or(other.clip),
+            lr_schedule: self.lr_schedule.or(other.lr_schedule),
+            density: if decided { self.density } else { other.density },
+            tau: if decided { self.tau } else { other.tau },
+            split: self.split.or(other.split),
+            balanced: self.balanced.or(other.balanced),
+            exchange: self.exchange.or(other.exchange),
+            target_accuracy: self.target_accuracy.or(other.target_accuracy),
+            max_seconds: self.max_seconds.or(other.max_seconds),
+            checkpoint_every: self.checkpoint_every.or(other.checkpoint_every),
+            seed: self.seed.or(other.seed),
+        }
+    }
+
+    /// Fills in the defaults and checks everything.
+    pub fn resolve(self) -> Result<Job, JobErrors> {
+        let draft = self.or(defaults());
+        let mut errors = Errors(Vec::new());
+        let data = errors.parse("data", draft.data);
+        let model = errors.parse("model", draft.model);
+        let optimiser = errors.parse("optimiser", draft.optimiser);
+        let clip = match draft.clip.as_deref() {
+            None | Some("none") => None,
+            Some(text) => match text.parse::<f64>() {
+                Ok(norm) if norm > 0.0 && norm.is_finite() => Some(norm),
+                _ => errors.add(
+                    "clip",
+                    format!("the norm must be a number above 0 or 'none', not '{text}'"),
+                ),
+            },
+        };
+        let lr_schedule = errors.parse("lr_schedule", draft.lr_schedule);
+        let threshold = match (draft.tau, draft.density) {
+            (Some(_), Some(_)) => errors.add("tau", "give either tau or density, not both".into()),
+            (Some(tau), None) => errors.tau(tau),
+            (None, density) => errors.density(density.unwrap_or_default()),
+        };
+        let split = errors.parse("split", draft.split);
+        let exchange = errors.parse("exchange", draft.exchange);
+        let epochs = errors.whole("epochs", draft.epochs, EPOCHS_MAX);
+        let minibatch = errors.whole("minibatch", draft.minibatch, MINIBATCH_MAX);
+        let target_accuracy = errors.optional(
+            "target_accuracy",
+            draft.target_accuracy,
+            0.0..=1.0,
+            "between 0 and 1",
+        );
+        let seconds = f64::MIN_POSITIVE..=f64::MAX;
+        let max_seconds =
+            errors.optional("max_seconds", draft.max_seconds, seconds.clone(), "above 0");
+        let checkpoint_every = errors.optional(
+            "checkpoint_every",
+            draft.checkpoint_every,
+            seconds,
+            "above 0",
+        );
+        match (
+            data,
+            model,
+            optimiser,
+            lr_schedule,
+            threshold,
+            split,
+            exchange,
+        ) {
+            (
+                Some(data),
+                Some(model),
+                Some(optimiser),
+                Some(lr_schedule),
+                Some(threshold),
+                Some(split),
+                Some(exchange),
+            ) if errors.0.is_empty() => Ok(Job {
+                data,
+                model,
+                epochs,
+                minibatch,
+                optimiser,
+                clip,
+                lr_schedule,
+                threshold,
+                split,
+                balanced: draft.balanced.unwrap_or_default(),
+                exchange,
+                target_accuracy,
+                max_seconds,
+                checkpoint_every,
+                seed: draft.seed.unwrap_or_default(),
+            }),
+            _ => Err(JobErrors(errors.0)),
+        }
+    }
+}
+
+/// A job as a draft again: what a model file and `--help` show of it.
+impl From<&Job> for JobDraft {
+    fn from(job: &Job) -> Self {
+        let (density, tau) = match job.threshold {
+            Threshold::Density(density) => (Some(density), None),
+            Threshold::Fixed(tau) => (None, Some(f64::from(tau.value()))),
+        };
+        Self {
+            data: Some(job.data.to_string()),
+            model: Some(job.model.to_string()),
+            epochs: Some(job.epochs),
+            minibatch: Some(job.minibatch),
+            optimiser: Some(job.optimiser.to_string()),
+            clip: Some(job.clip.map_or("none".into(), |norm| norm.to_string())),
+            lr_schedule: Some(job.lr_schedule.to_string()),
+            density,
+            tau,
+            split: Some(job.split.to_string()),
+            balanced: Some(job.balanced),
+            exchange: Some(job.exchange.to_string()),
+            target_accuracy: job.target_accuracy,
+            max_seconds: job.max_seconds,
+            checkpoint_every: job.checkpoint_every,
+            seed: Some(job.seed),
+        }
+    }
+}
+
+/// Collects mistakes, so that people see all of them at once.
+struct Errors(Vec<JobError>);
+
+impl Errors {
+    fn add<T>(&mut self, key: &'static str, message: String) -> Option<T> {
+        self.0.push(JobError { key, message });
+        None
+    }
+
+    fn parse<T: FromStr<Err: Display>>(
+        &mut self,
+        key: &'static str,
+        text: Option<String>,
+    ) -> Option<T> {
+        match text.unwrap_or_default().parse() {
+            Ok(value) => Some(value),
+            Err(error) => self.add(key, error.to_string()),
+        }
+    }
+
+    fn whole(&mut self, key: &'static str, value: Option<u32>, max: u32) -> u32 {
+        let value = value.unwrap_or_default();
+        if !(1..=max).contains(&value) {
+            self.add::<()>(
+                key,
+                format!("it must be a whole number from 1 to {max}, not {value}"),
+            );
+        }
+        value
+    }
+
+    fn optional(
+        &mut self,
+        key: &'static str,
+        value: Option<f64>,
+        range: std::ops::RangeInclusive<f64>,
+        says: &str,
+    ) -> Option<f64> {
+        match value {
+            Some(value) if !range.contains(&value) => {
+                self.add(key, format!("it must be {says}, not {value}"))
+            }
+            value => value,
+        }
+    }
+
+    fn density(&mut self, density: f64) -> Option<Threshold> {
+        if density > 0.0 && density <= 1.0 {
+            Some(Threshold::Density(density))
+        } else {
+            self.add(
+                "density",
+                format!("it must be above 0 and at most 1, not {density}"),
+            )
+        }
+    }
+
+    fn tau(&mut self, tau: f64) -> Option<Threshold> {
+        let smallest = 1.0 / f64::from(STEPS_PER_UNIT);
+        if tau >= smallest && tau <= f64::from(Tau::MAX.value()) {
+            Some(Threshold::Fixed(Tau::nearest(tau)))
+        } else {
+            self.add(
+                "tau",
+                format!("it must be at least 2^-20 (about {smallest:.1e}) and below 16, not {tau}"),
+            )
+        }
+    }
+}

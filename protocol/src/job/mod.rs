@@ -1,0 +1,96 @@
+//! The job: what a run is to do. One description for the command line, TOML files, the wire and model files.
+//!
+//! A [`JobDraft`] is what people write: every field may be missing, nothing is checked. A [`Job`] is complete and
+//! valid; the only way to one is [`JobDraft::resolve`], which reports every mistake, not the first.
+
+mod draft;
+mod exchange;
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+pub use draft::JobDraft;
+pub use exchange::Exchange;
+
+use crate::data::DataSpec;
+use crate::lattice::Tau;
+use crate::model::ModelSpec;
+use crate::optimiser::Optimiser;
+use crate::schedule::Schedule;
+use crate::split::Split;
+
+/// A complete, valid job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Job {
+    /// Where the samples come from.
+    pub data: DataSpec,
+    /// The network.
+    pub model: ModelSpec,
+    /// How often each sample is trained.
+    pub epochs: u32,
+    /// Samples in one step of one worker.
+    pub minibatch: u32,
+    /// How a gradient becomes an update.
+    pub optimiser: Optimiser,
+    /// The norm that gradients are clipped to.
+    pub clip: Option<f64>,
+    /// How the learning rate goes over the run.
+    pub lr_schedule: Schedule,
+    /// What decides τ.
+    pub threshold: Threshold,
+    /// How samples are dealt to workers.
+    pub split: Split,
+    /// Whether each minibatch holds the classes in the data's proportion.
+    pub balanced: bool,
+    /// How nodes exchange what they learn.
+    pub exchange: Exchange,
+    /// The run ends when the held-out accuracy reaches this.
+    pub target_accuracy: Option<f64>,
+    /// The run ends after this time.
+    pub max_seconds: Option<f64>,
+    /// Seconds between two checkpoints.
+    pub checkpoint_every: Option<f64>,
+    /// What initial weights and sample order are drawn from.
+    pub seed: u64,
+}
+
+/// What decides τ.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Threshold {
+    /// τ follows this fraction of weights changed in a batch.
+    Density(f64),
+    /// τ is fixed.
+    Fixed(Tau),
+}
+
+/// One mistake in a job, by the name of the flag or TOML key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobError {
+    /// The key, as TOML has it.
+    pub key: &'static str,
+    /// One sentence.
+    pub message: String,
+}
+
+impl fmt::Display for JobError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.key, self.message)
+    }
+}
+
+/// All mistakes in a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobErrors(pub Vec<JobError>);
+
+impl fmt::Display for JobErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lines: Vec<String> = self.0.iter().map(JobError::to_string).collect();
+        f.write_str(&lines.join("\n"))
+    }
+}
+
+impl std::error::Error for JobErrors {}
+
+#[cfg(test)]
+mod tests;

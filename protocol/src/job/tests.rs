@@ -1,0 +1,143 @@
+use super::*;
+
+#[test]
+fn nothing_at_all_is_the_default_job() {
+    let job = JobDraft::default().resolve().unwrap();
+    assert_eq!(job.data, DataSpec::BuiltinMnist);
+    assert_eq!(job.exchange, Exchange::Strom);
+    assert_eq!(job.split, Split::Random);
+}
+
+#[test]
+fn toml_flags_and_wire_are_one() {
+    let text = r#"
+        data = "idx:images"
+        model = "conv 8 3x3, relu, flatten, dense 10"
+        epochs = 3
+        minibatch = 32
+        optimiser = "adam:0.002"
+        clip = "2.5"
+        lr_schedule = "cosine:warmup=0.1"
+        tau = 0.0078125
+        split = "class"
+        balanced = true
+        target_accuracy = 0.97
+        max_seconds = 60
+        checkpoint_every = 10
+        seed = 42
+    "#;
+    let job = JobDraft::from_toml(text).unwrap().resolve().unwrap();
+    assert_eq!(job.clip, Some(2.5));
+    assert_eq!(
+        job.threshold,
+        Threshold::Fixed(Tau::from_steps(8192).unwrap())
+    );
+    let draft = JobDraft::from(&job);
+    assert_eq!(draft.clone().resolve().unwrap(), job);
+    assert_eq!(
+        JobDraft::from_toml(&toml::to_string(&draft).unwrap()).unwrap(),
+        draft
+    );
+    let wire = postcard::to_stdvec(&job).unwrap();
+    assert_eq!(postcard::from_bytes::<Job>(&wire).unwrap(), job);
+}
+
+#[test]
+fn flags_win_over_the_file_and_the_file_over_defaults() {
+    let file = JobDraft::from_toml("epochs = 9\nseed = 3\ntau = 0.5").unwrap();
+    let flags = JobDraft {
+        epochs: Some(2),
+        density: Some(0.01),
+        ..JobDraft::default()
+    };
+    let job = flags.or(file).resolve().unwrap();
+    assert_eq!((job.epochs, job.seed, job.minibatch), (2, 3, 64));
+    assert_eq!(job.threshold, Threshold::Density(0.01));
+}
+
+#[test]
+fn every_mistake_is_reported() {
+    let draft = JobDraft {
+        data: Some("ftp:x".into()),
+        model: Some("dense 10, magic".into()),
+        epochs: Some(0),
+        minibatch: Some(0),
+        optimiser: Some("sgd:-1".into()),
+        clip: Some("-2".into()),
+        lr_schedule: Some("zigzag".into()),
+        density: Some(1.5),
+        tau: None,
+        split: Some("half".into()),
+        balanced: None,
+        exchange: Some("gossip".into()),
+        target_accuracy: Some(97.0),
+        max_seconds: Some(0.0),
+        checkpoint_every: Some(f64::NAN),
+        seed: None,
+    };
+    let JobErrors(errors) = draft.resolve().unwrap_err();
+    let mut keys: Vec<_> = errors.iter().map(|error| error.key).collect();
+    keys.sort_unstable();
+    assert_eq!(
+        keys,
+        [
+            "checkpoint_every",
+            "clip",
+            "data",
+            "density",
+            "epochs",
+            "exchange",
+            "lr_schedule",
+            "max_seconds",
+            "minibatch",
+            "model",
+            "optimiser",
+            "split",
+            "target_accuracy"
+        ]
+    );
+    assert!(
+        JobErrors(errors)
+            .to_string()
+            .contains("density: it must be above 0 and at most 1, not 1.5")
+    );
+}
+
+#[test]
+fn density_and_tau_have_borders() {
+    let density = |density| {
+        JobDraft {
+            density: Some(density),
+            ..JobDraft::default()
+        }
+        .resolve()
+    };
+    assert!(density(1.0).is_ok());
+    assert!(density(0.0).is_err());
+    assert!(density(f64::NAN).is_err());
+    let tau = |tau| {
+        JobDraft {
+            tau: Some(tau),
+            ..JobDraft::default()
+        }
+        .resolve()
+    };
+    assert!(tau(1e-6).is_ok());
+    assert!(tau(1e-7).is_err());
+    assert!(tau(16.0).is_err());
+    let both = JobDraft {
+        tau: Some(0.1),
+        density: Some(0.1),
+        ..JobDraft::default()
+    };
+    assert!(both.resolve().is_err());
+}
+
+#[test]
+fn unknown_keys_are_refused() {
+    let error = JobDraft::from_toml("epoch = 3").unwrap_err().to_string();
+    assert!(
+        error.contains("epoch") && error.contains("epochs"),
+        "{error}"
+    );
+}

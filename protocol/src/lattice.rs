@@ -1,0 +1,218 @@
+//! The lattice: every weight is an integer count of grid steps, so adding changes is exact and order does not matter.
+//!
+//! A weight is `count as f32 * GRID`. `f32` has 24 bits of mantissa, so while `|count| <= 2^24` (a weight within ±16)
+//! the sum of two counts is the sum of the two floats, to the bit. A float replica and an integer replica that have
+//! applied the same changes therefore agree, whatever the order was.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// Grid steps per unit: a power of two, so that scaling by it never rounds.
+pub const STEPS_PER_UNIT: i32 = 1 << 20;
+/// The distance between two neighbouring weights.
+pub const GRID: f32 = 1.0 / STEPS_PER_UNIT as f32;
+/// Beyond this many steps (±8) a weight is close to where exactness ends: people are told.
+pub const RANGE_ALARM_STEPS: i32 = 8 * STEPS_PER_UNIT;
+/// At this many steps (±16) `f32` stops holding every count: the run has diverged and stops.
+///
+/// The border itself is outside: a float sum that leaves the range rounds to ±16 or beyond, never back inside, so a
+/// replica of floats and a replica of counts pass the same judgement.
+pub const RANGE_ERROR_STEPS: i32 = 16 * STEPS_PER_UNIT;
+/// A weight moves by fewer steps than this within one batch, so that a count never leaves `i32` before it is checked.
+pub const BATCH_STEPS_MAX: u32 = 1 << 24;
+
+/// The count whose weight is nearest to `value`; values beyond the lattice's range saturate.
+///
+/// The count 0 stands for both zeros, so the weight −0.0 does not exist.
+#[must_use]
+pub fn nearest_count(value: f32) -> i32 {
+    let steps = (value * STEPS_PER_UNIT as f32).round_ties_even();
+    (steps as i32).clamp(1 - RANGE_ERROR_STEPS, RANGE_ERROR_STEPS - 1)
+}
+
+/// The weight that a count stands for. Exact for every count within the range.
+#[must_use]
+pub fn weight_of(count: i32) -> f32 {
+    count as f32 * GRID
+}
+
+/// The count of a weight that is on the lattice; `None` for a float that is not.
+#[must_use]
+pub fn count_of(weight: f32) -> Option<i32> {
+    let steps = weight * STEPS_PER_UNIT as f32;
+    let count = steps as i32;
+    let on_grid = weight.to_bits() == weight_of(count).to_bits();
+    (on_grid && count.abs() <= RANGE_ERROR_STEPS).then_some(count)
+}
+
+/// τ as whole grid steps: how far one change moves a weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "u32", into = "u32")]
+pub struct Tau(u32);
+
+impl Tau {
+    /// The smallest change there is.
+    pub const ONE_STEP: Self = Self(1);
+    /// The largest change a batch may carry.
+    pub const MAX: Self = Self(BATCH_STEPS_MAX - 1);
+
+    /// τ of so many steps; `None` outside `1..2^24`.
+    #[must_use]
+    pub fn from_steps(steps: u32) -> Option<Self> {
+        (1..BATCH_STEPS_MAX).contains(&steps).then_some(Self(steps))
+    }
+
+    /// The τ on the lattice nearest to a real number, at least one step.
+    #[must_use]
+    pub fn nearest(value: f64) -> Self {
+        let steps = (value * f64::from(STEPS_PER_UNIT)).round_ties_even();
+        Self(steps.clamp(1.0, f64::from(Self::MAX.0)) as u32)
+    }
+
+    /// τ in grid steps.
+    #[must_use]
+    pub fn steps(self) -> u32 {
+        self.0
+    }
+
+    /// τ as a float, exactly.
+    #[must_use]
+    pub fn value(self) -> f32 {
+        self.0 as f32 * GRID
+    }
+}
+
+impl TryFrom<u32> for Tau {
+    type Error = &'static str;
+
+    fn try_from(steps: u32) -> Result<Self, Self::Error> {
+        Self::from_steps(steps).ok_or("a τ must be between 1 and 2^24 - 1 grid steps")
+    }
+}
+
+impl From<Tau> for u32 {
+    fn from(tau: Tau) -> Self {
+        tau.0
+    }
+}
+
+impl fmt::Display for Tau {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.value())
+    }
+}
+
+/// How far out the furthest weight is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Range {
+    /// All weights are within ±8.
+    Safe,
+    /// A weight is beyond ±8: still exact, but on its way out.
+    Alarm,
+}
+
+/// A weight left the range in which replicas agree to the bit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error(
+    "a weight reached ±16, where sums are no longer exact: the run has diverged; start it again with a lower learning rate or a lower clip"
+)]
+pub struct RangeError;
+
+impl Range {
+    /// Judges the largest magnitude, in steps, that a batch left behind.
+    pub fn of_steps(largest: u32) -> Result<Self, RangeError> {
+        if largest >= RANGE_ERROR_STEPS as u32 {
+            Err(RangeError)
+        } else if largest > RANGE_ALARM_STEPS as u32 {
+            Ok(Self::Alarm)
+        } else {
+            Ok(Self::Safe)
+        }
+    }
+
+    /// Judges the largest magnitude of a weight. NaN counts as divergence.
+    pub fn of_weight(largest: f32) -> Result<Self, RangeError> {
+        if largest <= weight_of(RANGE_ALARM_STEPS) {
+            Ok(Self::Safe)
+        } else if largest < weight_of(RANGE_ERROR_STEPS) {
+            Ok(Self::Alarm)
+        } else {
+            Err(RangeError)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn minus_zero_does_not_exist() {
+        for value in [0.0, -0.0, 1e-9, -1e-9, -GRID / 2.0] {
+            assert_eq!(weight_of(nearest_count(value)).to_bits(), 0);
+        }
+        let step = GRID;
+        assert_eq!((-step + step).to_bits(), 0);
+    }
+
+    #[test]
+    fn the_range_has_two_borders() {
+        assert_eq!(Range::of_steps(RANGE_ALARM_STEPS as u32), Ok(Range::Safe));
+        assert_eq!(
+            Range::of_steps(RANGE_ALARM_STEPS as u32 + 1),
+            Ok(Range::Alarm)
+        );
+        assert_eq!(
+            Range::of_steps(RANGE_ERROR_STEPS as u32 - 1),
+            Ok(Range::Alarm)
+        );
+        assert_eq!(Range::of_steps(RANGE_ERROR_STEPS as u32), Err(RangeError));
+        assert_eq!(Range::of_weight(8.0), Ok(Range::Safe));
+        assert_eq!(Range::of_weight(8.0 + GRID), Ok(Range::Alarm));
+        assert_eq!(Range::of_weight(16.0 - GRID), Ok(Range::Alarm));
+        assert_eq!(Range::of_weight(16.0), Err(RangeError));
+        assert_eq!(Range::of_weight(f32::NAN), Err(RangeError));
+    }
+
+    #[test]
+    fn tau_keeps_to_its_range() {
+        assert_eq!(Tau::nearest(0.0), Tau::ONE_STEP);
+        assert_eq!(Tau::nearest(1e9), Tau::MAX);
+        assert_eq!(Tau::from_steps(0), None);
+        assert_eq!(Tau::from_steps(1 << 24), None);
+        assert_eq!(Tau::nearest(0.5).value(), 0.5);
+    }
+
+    proptest! {
+        #[test]
+        fn counts_and_weights_are_one_to_one(count in 1 - RANGE_ERROR_STEPS..RANGE_ERROR_STEPS) {
+            let weight = weight_of(count);
+            prop_assert_eq!(count_of(weight), Some(count));
+            prop_assert_eq!(nearest_count(weight), count);
+        }
+
+        #[test]
+        fn adding_floats_is_adding_counts(
+            count in -RANGE_ERROR_STEPS..=RANGE_ERROR_STEPS,
+            steps in 1..BATCH_STEPS_MAX,
+            plus: bool,
+        ) {
+            let moved = if plus { count + steps as i32 } else { count - steps as i32 };
+            prop_assume!(moved.abs() <= RANGE_ERROR_STEPS);
+            let tau = Tau::from_steps(steps).unwrap().value();
+            let weight = weight_of(count) + if plus { tau } else { -tau };
+            prop_assert_eq!(weight.to_bits(), weight_of(moved).to_bits());
+        }
+
+        #[test]
+        fn a_float_off_the_lattice_has_no_count(value in -15.0f32..15.0) {
+            if let Some(count) = count_of(value) {
+                prop_assert_eq!(weight_of(count).to_bits(), value.to_bits());
+            }
+        }
+    }
+}

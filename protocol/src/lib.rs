@@ -1,0 +1,26 @@
+//! The language of a Tau cluster, and nothing that acts: no threads, sockets, clocks or operating-system randomness.
+//! Time and randomness are arguments, so everything here can be tested to the bit.
+//!
+//! The way of a change: [`changes`] are words (`index << 1 | plus`) of one τ on the [`lattice`]; an [`encoding`]
+//! writes them as few bytes; a [`batch`] carries them with its place in the [`frontier`] and its [`digest`].
+//! What is trained, and how, is a [`job`]: a [`model`], an [`optimiser`], a [`schedule`], [`data`] and a [`split`].
+
+pub mod batch;
+pub mod changes;
+pub mod clip;
+pub mod cursor;
+pub mod data;
+pub mod digest;
+pub mod encoding;
+pub mod frontier;
+pub mod ids;
+pub mod job;
+pub mod lattice;
+pub mod model;
+pub mod optimiser;
+pub mod plan;
+pub mod rng;
+pub mod schedule;
+pub mod split;
+pub mod tau_controller;
+mod text_options;

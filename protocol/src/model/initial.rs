@@ -1,0 +1,67 @@
+//! Initial weights: the same on every node, from the run's seed alone.
+
+use super::Layout;
+use crate::lattice::STEPS_PER_UNIT;
+use crate::rng::CounterRng;
+
+/// The stream of the run's seed from which weights are drawn.
+const STREAM: u64 = 1;
+/// Half of a 53-bit range: what turns a random word into a number from -1 to 1 without rounding.
+const HALF_RANGE: f64 = (1u64 << 52) as f64;
+
+/// Draws every weight and bias evenly from ±1/√fan_in, as PyTorch does, and rounds it to the lattice.
+///
+/// A square root and products of `f64` are fixed to the bit by IEEE 754; logarithms or cosines, which normal
+/// distributions need, are not, and would differ between platforms.
+#[must_use]
+pub fn initial_counts(layout: &Layout, seed: u64) -> Vec<i32> {
+    let random = CounterRng::new(seed, STREAM);
+    let mut counts = Vec::with_capacity(layout.weights);
+    for tensor in &layout.tensors {
+        let bound_steps = f64::from(STEPS_PER_UNIT) / (tensor.fan_in as f64).sqrt();
+        counts.extend(tensor.range().map(|index| {
+            let unit = (random.at(index as u64) >> 11) as f64 / HALF_RANGE - 1.0;
+            (unit * bound_steps).round_ties_even() as i32
+        }));
+    }
+    counts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::digest::Digest;
+    use crate::model::Shape;
+
+    #[test]
+    fn weights_are_spread_evenly_and_depend_on_the_seed_alone() {
+        let layout = Layout::new(
+            &"dense 100, relu, dense 10".parse().unwrap(),
+            Shape::Flat(400),
+            10,
+        )
+        .unwrap();
+        let counts = initial_counts(&layout, 1);
+        assert_eq!(counts, initial_counts(&layout, 1));
+        assert_ne!(counts, initial_counts(&layout, 2));
+        let weights = &counts[layout.layers[0].parameters.clone().unwrap().0];
+        let bound = STEPS_PER_UNIT / 20;
+        assert!(weights.iter().all(|count| count.abs() <= bound));
+        let mean = weights.iter().map(|&c| f64::from(c)).sum::<f64>() / weights.len() as f64;
+        assert!(mean.abs() < f64::from(bound) / 100.0);
+        let square =
+            weights.iter().map(|&c| f64::from(c).powi(2)).sum::<f64>() / weights.len() as f64;
+        let expected = f64::from(bound).powi(2) / 3.0;
+        assert!((square / expected - 1.0).abs() < 0.03);
+    }
+
+    #[test]
+    fn golden_digest() {
+        // All nodes of a run start from this; a change of it is a change of the protocol.
+        let layout = Layout::new(&"dense 3".parse().unwrap(), Shape::Flat(4), 3).unwrap();
+        assert_eq!(
+            Digest::of_counts(&initial_counts(&layout, 1)).to_string(),
+            "feabd4d159280ad9"
+        );
+    }
+}

@@ -1,0 +1,14 @@
+//! Models: what a user writes (`dense 512, relu, dense 10`), what it means for shapes, where its weights lie.
+//!
+//! All weights of a model share one flat index space, in the order in which a model file stores them: tensors by
+//! their key, each row-major. Changes, digests and ledgers speak of nothing but these indices.
+
+mod grammar;
+mod initial;
+mod layout;
+mod shape;
+
+pub use grammar::{Layer, ModelSpec};
+pub use initial::initial_counts;
+pub use layout::{Layout, ModelError, PlacedLayer, TensorSlot};
+pub use shape::Shape;

@@ -1,0 +1,212 @@
+//! Tests of the sample plan.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::split::Split;
+
+fn shared(labels: Vec<u32>, slots: usize, epochs: u32, minibatch: usize) -> SharedPlan {
+    SharedPlan {
+        split: Split::Random,
+        seed: 11,
+        labels: labels.into(),
+        slots,
+        balanced: false,
+        epochs,
+        minibatch,
+    }
+}
+
+fn shared_plans() -> impl Strategy<Value = SharedPlan> {
+    (
+        prop::sample::select(Split::ALL.to_vec()),
+        any::<u64>(),
+        prop::collection::vec(0u32..5, 0..200),
+        1usize..8,
+        any::<bool>(),
+        0u32..4,
+        1usize..40,
+    )
+        .prop_map(
+            |(split, seed, labels, slots, balanced, epochs, minibatch)| SharedPlan {
+                split,
+                seed,
+                labels: labels.into(),
+                slots,
+                balanced,
+                epochs,
+                minibatch,
+            },
+        )
+}
+
+/// One minibatch: its samples and its advances.
+type Minibatch = (Vec<u32>, Vec<CursorAdvance>);
+
+fn next(plan: &mut SamplePlan) -> Option<Minibatch> {
+    // What is in the buffers must not matter.
+    let (mut indices, mut advances) = (vec![77], Vec::new());
+    let more = plan.next_minibatch(&mut indices, &mut advances);
+    assert!(more || (indices.is_empty() && advances.is_empty()));
+    more.then_some((indices, advances))
+}
+
+fn all_minibatches(mut plan: SamplePlan) -> Vec<Minibatch> {
+    std::iter::from_fn(|| next(&mut plan)).collect()
+}
+
+fn samples(minibatches: &[Minibatch]) -> Vec<u32> {
+    minibatches
+        .iter()
+        .flat_map(|(indices, _)| indices.clone())
+        .collect()
+}
+
+fn cursors(minibatches: &[Minibatch]) -> Cursors {
+    minibatches
+        .iter()
+        .flat_map(|(_, advances)| advances.clone())
+        .collect()
+}
+
+#[test]
+fn one_slot_trains_everything_in_full_minibatches() {
+    let plan = SamplePlan::new(shared(vec![0; 100], 1, 2, 32), 0).unwrap();
+    let sizes: Vec<usize> = all_minibatches(plan)
+        .iter()
+        .map(|(indices, _)| indices.len())
+        .collect();
+    assert_eq!(sizes, [32, 32, 32, 4, 32, 32, 32, 4]);
+}
+
+#[test]
+fn one_sample_is_trained_by_one_of_many_slots() {
+    let minibatches: Vec<Minibatch> = (0..5)
+        .flat_map(|slot| all_minibatches(SamplePlan::new(shared(vec![3], 5, 2, 8), slot).unwrap()))
+        .collect();
+    assert_eq!(samples(&minibatches), [0, 0]);
+}
+
+#[test]
+fn a_slot_without_samples_is_done_at_once_however_many_epochs_there_are() {
+    let idle = (0..2)
+        .map(|slot| SamplePlan::new(shared(vec![3], 2, u32::MAX, 8), slot).unwrap())
+        .filter_map(|mut plan| next(&mut plan));
+    assert_eq!(idle.count(), 1);
+}
+
+#[test]
+fn cursors_beyond_the_end_of_a_shard_do_no_harm() {
+    let mut plan = SamplePlan::new(shared(vec![0; 64], 1, 1, 64), 0).unwrap();
+    let shard = ShardId { epoch: 0, shard: 0 };
+    plan.skip_done(&Cursors::from(vec![CursorAdvance {
+        shard,
+        done: u32::MAX,
+    }]));
+    assert_eq!(samples(&all_minibatches(plan)).len(), 60);
+}
+
+#[test]
+fn impossible_plans_are_refused() {
+    let error = |slots, minibatch, slot| {
+        SamplePlan::new(shared(vec![0; 4], slots, 1, minibatch), slot).unwrap_err()
+    };
+    assert_eq!(error(2, 1, 2), PlanError::NoSuchSlot { slot: 2, slots: 2 });
+    assert_eq!(error(0, 1, 0), PlanError::NoSuchSlot { slot: 0, slots: 0 });
+    assert_eq!(error(1, 0, 0), PlanError::EmptyMinibatch);
+    let slots = ShardPlan::MAX_SLOTS + 1;
+    assert_eq!(error(slots, 1, 0), PlanError::TooManySlots(slots));
+}
+
+proptest! {
+    #[test]
+    fn all_slots_together_train_every_sample_once_an_epoch(shared in shared_plans()) {
+        let mut times = vec![vec![0; shared.labels.len()]; shared.epochs as usize];
+        let mut reached = Cursors::default();
+        for slot in 0..shared.slots {
+            let minibatches = all_minibatches(SamplePlan::new(shared.clone(), slot).unwrap());
+            for (indices, advances) in &minibatches {
+                for &sample in indices {
+                    times[advances[0].shard.epoch as usize][sample as usize] += 1;
+                }
+            }
+            reached.merge(&cursors(&minibatches));
+        }
+        prop_assert!(times.iter().flatten().all(|&times| times == 1));
+
+        let total = shared.labels.len() as u64 * u64::from(shared.epochs);
+        prop_assert_eq!(reached.samples_done(), total);
+        for epoch in 0..shared.epochs {
+            let plan = shared.shard_plan(epoch);
+            for shard in 0..plan.shard_count() {
+                let done = reached.done(ShardId { epoch, shard });
+                prop_assert_eq!(done as usize, plan.samples(shard).len());
+            }
+        }
+    }
+
+    #[test]
+    fn a_minibatch_is_full_unless_it_ends_an_epoch(shared in shared_plans()) {
+        let minibatches = all_minibatches(SamplePlan::new(shared.clone(), 0).unwrap());
+        for (place, (indices, advances)) in minibatches.iter().enumerate() {
+            let epoch = advances[0].shard.epoch;
+            prop_assert!(advances.iter().all(|advance| advance.shard.epoch == epoch));
+            let ends = minibatches.get(place + 1).is_none_or(|(_, next)| next[0].shard.epoch > epoch);
+            prop_assert!(indices.len() == shared.minibatch || (ends && !indices.is_empty()));
+        }
+    }
+
+    #[test]
+    fn advances_count_exactly_the_samples_of_their_minibatch(shared in shared_plans()) {
+        let mut reached = Cursors::default();
+        for (indices, advances) in all_minibatches(SamplePlan::new(shared.clone(), 0).unwrap()) {
+            let mut expected = Vec::new();
+            for advance in advances {
+                let before = reached.done(advance.shard);
+                prop_assert!(reached.advance(advance) > 0);
+                let plan = shared.shard_plan(advance.shard.epoch);
+                let samples = plan.samples(advance.shard.shard);
+                expected.extend_from_slice(&samples[before as usize..advance.done as usize]);
+            }
+            prop_assert_eq!(indices, expected);
+        }
+    }
+
+    #[test]
+    fn a_resumed_worker_goes_on_where_it_was(shared in shared_plans(), at in any::<prop::sample::Index>()) {
+        let whole = all_minibatches(SamplePlan::new(shared.clone(), 0).unwrap());
+        let (before, after) = whole.split_at(at.index(whole.len() + 1));
+        let mut resumed = SamplePlan::new(shared, 0).unwrap();
+        resumed.skip_done(&cursors(before));
+        prop_assert_eq!(all_minibatches(resumed), after);
+    }
+
+    /// Cursors of any origin: another worker may have taken over shards from the middle of the queue.
+    #[test]
+    fn whatever_was_done_elsewhere_is_left_out(
+        shared in shared_plans(),
+        elsewhere in prop::collection::vec((0u32..4, 0u32..16, 0usize..20), 0..30),
+        begun in 0usize..5,
+    ) {
+        let lengths: Vec<usize> = {
+            let plan = shared.shard_plan(0);
+            plan.shards_of(0).map(|shard| plan.samples(shard).len()).collect()
+        };
+        let mut plan = SamplePlan::new(shared.clone(), 0).unwrap();
+        let first: Vec<Minibatch> = std::iter::from_fn(|| next(&mut plan)).take(begun).collect();
+        let mut known = cursors(&first);
+        for (epoch, shard, done) in elsewhere {
+            if epoch < shared.epochs {
+                let done = done.min(lengths[shard as usize]) as u32;
+                known.advance(CursorAdvance { shard: ShardId { epoch, shard }, done });
+            }
+        }
+        plan.skip_done(&known);
+        let rest = all_minibatches(plan);
+
+        let total = lengths.iter().sum::<usize>() as u64 * u64::from(shared.epochs);
+        prop_assert_eq!(known.samples_done() + samples(&rest).len() as u64, total);
+        known.merge(&cursors(&rest));
+        prop_assert_eq!(known.samples_done(), total);
+    }
+}

@@ -1,0 +1,162 @@
+//! Learning-rate schedules: a factor for the learning rate as a function of how far the run has come.
+//!
+//! Progress is the share of the run's samples that are in applied batches, so all nodes agree on it without a clock.
+
+use std::f64::consts::PI;
+use std::fmt;
+use std::str::FromStr;
+
+use crate::text_options::{TextOptions, serde_as_text, within};
+
+/// A curve and its warm-up; text form `linear`, `cosine:warmup=0.05`, `step:every=0.3,factor=0.1`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Schedule {
+    /// How the learning rate falls.
+    pub curve: Curve,
+    /// The share of the run in which it rises linearly from near zero.
+    pub warmup: f64,
+}
+
+/// How the learning rate falls over a run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Curve {
+    /// Not at all.
+    Constant,
+    /// In a straight line to zero.
+    Linear,
+    /// Along half a cosine to zero.
+    Cosine,
+    /// By a factor, after every so large share of the run.
+    Step {
+        /// The share.
+        every: f64,
+        /// The factor.
+        factor: f64,
+    },
+}
+
+impl Schedule {
+    /// The factor at a progress between 0 and 1.
+    #[must_use]
+    pub fn factor(&self, progress: f64) -> f64 {
+        let progress = progress.clamp(0.0, 1.0);
+        let fallen = match self.curve {
+            Curve::Constant => 1.0,
+            Curve::Linear => 1.0 - progress,
+            Curve::Cosine => (1.0 + (PI * progress).cos()) / 2.0,
+            Curve::Step { every, factor } => factor.powf((progress / every).floor()),
+        };
+        fallen * self.warmup_factor(progress)
+    }
+
+    fn warmup_factor(&self, progress: f64) -> f64 {
+        // The first step would stand still at exactly zero; a hundredth is small enough to warm up from.
+        if progress < self.warmup {
+            (progress / self.warmup).max(0.01)
+        } else {
+            1.0
+        }
+    }
+}
+
+const FORMS: &str = "constant, linear, cosine, step:every=SHARE,factor=F, each with warmup=SHARE if wanted (linear:warmup=0.05)";
+
+impl FromStr for Schedule {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut options = TextOptions::parse(text);
+        let warmup = options.number("warmup")?.unwrap_or(0.0);
+        let warmup = within("warmup", warmup, 0.0..1.0, "at least 0 and below 1")?;
+        let curve = match options.name {
+            "constant" => Curve::Constant,
+            "linear" => Curve::Linear,
+            "cosine" => Curve::Cosine,
+            "step" => {
+                let every = options.number("every")?.unwrap_or(0.3);
+                let factor = options.number("factor")?.unwrap_or(0.1);
+                if every <= 0.0 {
+                    return Err(format!("every must be above 0, not {every}"));
+                }
+                Curve::Step {
+                    every,
+                    factor: within("factor", factor, 0.0..=1.0, "between 0 and 1")?,
+                }
+            }
+            unknown => {
+                return Err(format!(
+                    "there is no schedule '{unknown}'; use one of: {FORMS}"
+                ));
+            }
+        };
+        options.finish(FORMS)?;
+        Ok(Self { curve, warmup })
+    }
+}
+
+impl fmt::Display for Schedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut options = Vec::new();
+        let name = match self.curve {
+            Curve::Constant => "constant",
+            Curve::Linear => "linear",
+            Curve::Cosine => "cosine",
+            Curve::Step { every, factor } => {
+                options.push(format!("every={every},factor={factor}"));
+                "step"
+            }
+        };
+        if self.warmup > 0.0 {
+            options.push(format!("warmup={}", self.warmup));
+        }
+        let colon = if options.is_empty() { "" } else { ":" };
+        write!(f, "{name}{colon}{}", options.join(","))
+    }
+}
+
+serde_as_text!(Schedule);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn factors(text: &str) -> [f64; 5] {
+        let schedule: Schedule = text.parse().unwrap();
+        [0.0, 0.25, 0.5, 0.75, 1.0].map(|progress| (schedule.factor(progress) * 1e6).round() / 1e6)
+    }
+
+    #[test]
+    fn curves() {
+        assert_eq!(factors("constant"), [1.0; 5]);
+        assert_eq!(factors("linear"), [1.0, 0.75, 0.5, 0.25, 0.0]);
+        assert_eq!(factors("cosine"), [1.0, 0.853_553, 0.5, 0.146_447, 0.0]);
+        assert_eq!(
+            factors("step:every=0.5,factor=0.1"),
+            [1.0, 1.0, 0.1, 0.1, 0.01]
+        );
+        assert_eq!(factors("constant:warmup=0.5"), [0.01, 0.5, 1.0, 1.0, 1.0]);
+        assert_eq!(factors("linear:warmup=0.5"), [0.01, 0.375, 0.5, 0.25, 0.0]);
+    }
+
+    #[test]
+    fn texts_round_trip() {
+        for text in [
+            "constant",
+            "linear",
+            "cosine:warmup=0.1",
+            "step:every=0.25,factor=0.5",
+            "step:every=0.25,factor=0.5,warmup=0.01",
+        ] {
+            assert_eq!(text.parse::<Schedule>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let error = |text: &str| text.parse::<Schedule>().unwrap_err();
+        assert!(error("lin").contains("no schedule 'lin'"));
+        assert!(error("linear:warmup=1").contains("below 1"));
+        assert!(error("linear:every=1").contains("no option 'every=1'"));
+        assert!(error("step:every=0").contains("above 0"));
+    }
+}

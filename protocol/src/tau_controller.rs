@@ -1,0 +1,174 @@
+//! The τ controller: nobody has to guess τ. It follows a target density, the fraction of weights changed in a batch.
+//!
+//! Where updates pull steadily, what leaves the residual equals what enters it, so density is inversely proportional
+//! to τ; where they are noise, the density falls faster. Either way it falls when τ rises, and the controller moves
+//! the logarithm of τ by a part of the logarithm of the error. It acts on a short average, because single batches
+//! scatter, and its real-valued τ does not round to the lattice, because at small τ whole steps would stall it.
+
+use crate::lattice::Tau;
+
+/// Share of a new batch in the averaged density.
+const SMOOTHING: f64 = 0.2;
+/// How much of the logarithmic error is corrected by one batch.
+const GAIN: f64 = 0.06;
+/// One batch moves τ by this factor at most, however wrong the density is.
+const FACTOR_MAX: f64 = 1.25;
+
+/// Keeps the density of emitted batches near its target.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TauController {
+    mode: Mode,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Mode {
+    Fixed(Tau),
+    /// Nothing is known of the updates' size: the first step emits nothing, and its residual tells.
+    Unset,
+    Following {
+        tau: f64,
+        density: f64,
+    },
+}
+
+impl TauController {
+    /// A τ that never changes.
+    #[must_use]
+    pub fn fixed(tau: Tau) -> Self {
+        Self {
+            mode: Mode::Fixed(tau),
+        }
+    }
+
+    /// A τ that follows a density; it has none until [`TauController::start`].
+    #[must_use]
+    pub fn following() -> Self {
+        Self { mode: Mode::Unset }
+    }
+
+    /// The τ of the next batch; `None` while nothing is known of the size of updates.
+    #[must_use]
+    pub fn tau(&self) -> Option<Tau> {
+        match self.mode {
+            Mode::Fixed(tau) => Some(tau),
+            Mode::Unset => None,
+            Mode::Following { tau, .. } => Some(Tau::nearest(tau)),
+        }
+    }
+
+    /// Starts from a τ at which the target fraction of a first residual would have left.
+    pub fn start(&mut self, tau: f64, target: f64) {
+        if self.mode == Mode::Unset {
+            self.mode = Mode::Following {
+                tau: tau.max(f64::from(Tau::ONE_STEP.value())),
+                density: target,
+            };
+        }
+    }
+
+    /// Takes the density of an emitted batch into account.
+    pub fn observe(&mut self, emitted: f64, target: f64) {
+        if let Mode::Following { tau, density } = &mut self.mode {
+            *density += SMOOTHING * (emitted - *density);
+            // An average of nothing at all still is a finite error.
+            let error = (density.max(target / 100.0) / target).ln();
+            let factor = (GAIN * error).exp().clamp(1.0 / FACTOR_MAX, FACTOR_MAX);
+            *tau = (*tau * factor).clamp(
+                f64::from(Tau::ONE_STEP.value()),
+                f64::from(Tau::MAX.value()),
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rng::CounterRng;
+
+    /// Residuals fed by a steady pull and by noise, both shrinking with the learning rate; the densities of the batches.
+    fn densities(target: f64, steps: usize, decays: bool) -> Vec<f64> {
+        const WEIGHTS: usize = 4000;
+        let mut random = CounterRng::new(11, 0);
+        let mut uniform = || random.next_u64() as f64 / u64::MAX as f64 - 0.5;
+        let pull: Vec<f64> = (0..WEIGHTS).map(|_| uniform().powi(5)).collect();
+        let mut residual = vec![0.0; WEIGHTS];
+        let mut controller = TauController::following();
+        let mut found = Vec::new();
+        for step in 0..steps {
+            let rate = if decays {
+                1.0 - step as f64 / steps as f64
+            } else {
+                1.0
+            };
+            for (r, p) in residual.iter_mut().zip(&pull) {
+                *r += 0.01 * rate * (p + 0.3 * uniform());
+            }
+            let Some(tau) = controller.tau() else {
+                let mut sorted: Vec<f64> = residual.iter().map(|r| r.abs()).collect();
+                sorted.sort_by(f64::total_cmp);
+                controller.start(
+                    sorted[((1.0 - target) * WEIGHTS as f64) as usize - 1],
+                    target,
+                );
+                continue;
+            };
+            let tau = f64::from(tau.value());
+            let mut emitted = 0;
+            for r in &mut residual {
+                if r.abs() >= tau {
+                    *r -= tau * r.signum();
+                    emitted += 1;
+                }
+            }
+            let density = f64::from(emitted) / WEIGHTS as f64;
+            controller.observe(density, target);
+            found.push(density);
+        }
+        found
+    }
+
+    #[test]
+    fn the_mean_density_is_the_target() {
+        for target in [2e-3, 1e-2, 5e-2] {
+            for decays in [false, true] {
+                let found = densities(target, 3000, decays);
+                let settled = &found[300..];
+                let mean = settled.iter().sum::<f64>() / settled.len() as f64;
+                assert!(
+                    (mean / target - 1.0).abs() < 0.1,
+                    "{mean} instead of {target}, decays: {decays}"
+                );
+                let early = found[..300].iter().sum::<f64>() / 300.0;
+                assert!(
+                    early < 3.0 * target,
+                    "the start emitted {early} instead of {target}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_fixed_tau_stays() {
+        let tau = Tau::from_steps(7).unwrap();
+        let mut controller = TauController::fixed(tau);
+        controller.start(1.0, 0.1);
+        controller.observe(0.9, 0.001);
+        assert_eq!(controller.tau(), Some(tau));
+    }
+
+    #[test]
+    fn silence_and_noise_keep_tau_within_the_lattice() {
+        let mut controller = TauController::following();
+        assert_eq!(controller.tau(), None);
+        controller.start(0.001, 0.01);
+        for _ in 0..10_000 {
+            controller.observe(0.0, 0.01);
+        }
+        assert_eq!(controller.tau(), Some(Tau::ONE_STEP));
+        for _ in 0..10_000 {
+            controller.observe(1.0, 0.01);
+        }
+        assert_eq!(controller.tau(), Some(Tau::MAX));
+    }
+}

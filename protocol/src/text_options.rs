@@ -1,0 +1,110 @@
+//! The small grammar that optimisers and schedules share: `name`, `name:value`, `name:value,key=value,flag`.
+
+use std::fmt::Display;
+
+/// A text such as `sgd:0.05,momentum=0.5`, taken apart. Each option must be taken, or [`TextOptions::finish`] complains.
+pub(crate) struct TextOptions<'a> {
+    pub(crate) name: &'a str,
+    rest: Vec<&'a str>,
+}
+
+impl<'a> TextOptions<'a> {
+    pub(crate) fn parse(text: &'a str) -> Self {
+        let (name, rest) = text.split_once(':').unwrap_or((text, ""));
+        let rest = rest
+            .split(',')
+            .map(str::trim)
+            .filter(|part| !part.is_empty());
+        Self {
+            name: name.trim(),
+            rest: rest.collect(),
+        }
+    }
+
+    /// The number without a key, which stands first.
+    pub(crate) fn leading_number(&mut self) -> Result<Option<f64>, String> {
+        match self.rest.first() {
+            Some(first)
+                if !first.contains('=')
+                    && first.starts_with(|c: char| !c.is_ascii_alphabetic()) =>
+            {
+                number(self.rest.remove(0)).map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// The number after `key=`.
+    pub(crate) fn number(&mut self, key: &str) -> Result<Option<f64>, String> {
+        let position = self.rest.iter().position(|part| {
+            part.split_once('=')
+                .is_some_and(|(name, _)| name.trim() == key)
+        });
+        position
+            .map(|at| {
+                number(
+                    self.rest
+                        .remove(at)
+                        .split_once('=')
+                        .map_or("", |(_, value)| value.trim()),
+                )
+            })
+            .transpose()
+    }
+
+    /// Whether the word `key` stands there alone.
+    pub(crate) fn flag(&mut self, key: &str) -> bool {
+        let position = self.rest.iter().position(|part| *part == key);
+        position.map(|at| self.rest.remove(at)).is_some()
+    }
+
+    pub(crate) fn finish(self, known: impl Display) -> Result<(), String> {
+        match self.rest.first() {
+            None => Ok(()),
+            Some(unknown) => Err(format!(
+                "'{}' has no option '{unknown}'; it takes {known}",
+                self.name
+            )),
+        }
+    }
+}
+
+fn number(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if value.is_finite() => Ok(value),
+        _ => Err(format!("'{text}' is not a number")),
+    }
+}
+
+/// `value` if it is in the range, else a sentence that names both.
+pub(crate) fn within(
+    name: &str,
+    value: f64,
+    range: impl std::ops::RangeBounds<f64>,
+    says: &str,
+) -> Result<f64, String> {
+    if range.contains(&value) {
+        Ok(value)
+    } else {
+        Err(format!("{name} must be {says}, not {value}"))
+    }
+}
+
+/// Serde for types whose one form is their text: in TOML, in flags, on the wire.
+macro_rules! serde_as_text {
+    ($type:ty) => {
+        impl serde::Serialize for $type {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $type {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = <String as serde::Deserialize>::deserialize(deserializer)?;
+                text.parse().map_err(serde::de::Error::custom)
+            }
+        }
+    };
+}
+pub(crate) use serde_as_text;

@@ -1,0 +1,79 @@
+//! The MNIST digits inside the program, so that a first run needs no download.
+
+use std::path::PathBuf;
+
+use super::idx::{self, Part};
+use super::{Dataset, DatasetError, Known};
+
+/// Opens one file of the built-in data under the name that messages use.
+macro_rules! embedded {
+    ($name:literal) => {
+        (
+            PathBuf::from(concat!("built-in ", $name)),
+            include_bytes!(concat!("../../data/", $name)).as_slice(),
+        )
+    };
+}
+
+/// Unpacks the digits.
+pub(super) fn open(known: Option<Known<'_>>) -> Result<Dataset, DatasetError> {
+    let train = Part::read(
+        embedded!("train-images-idx3-ubyte.gz"),
+        embedded!("train-labels-idx1-ubyte.gz"),
+    )?;
+    let test = Part::read(
+        embedded!("t10k-images-idx3-ubyte.gz"),
+        embedded!("t10k-labels-idx1-ubyte.gz"),
+    )?;
+    idx::assemble(train, test, known)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use protocol::model::Shape;
+
+    /// How often each of the ten labels occurs.
+    fn counts(labels: &[u32]) -> [u32; 10] {
+        let mut counts = [0; 10];
+        for &label in labels {
+            counts[label as usize] += 1;
+        }
+        counts
+    }
+
+    #[test]
+    fn the_digits_are_those_of_mnist() {
+        let mnist = open(None).unwrap();
+        let image = Shape::Image {
+            channels: 1,
+            height: 28,
+            width: 28,
+        };
+        assert_eq!(mnist.input, image);
+        assert_eq!(
+            mnist.classes,
+            ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"]
+        );
+        assert_eq!((mnist.train.len(), mnist.test.len()), (60_000, 10_000));
+        assert_eq!(
+            counts(mnist.train.labels()),
+            [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+        );
+        assert_eq!(
+            counts(mnist.test.labels()),
+            [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
+        );
+        // The mean pixel that everyone normalises MNIST by.
+        let all: Vec<u32> = (0..60_000).collect();
+        let (mut inputs, mut labels) = (Vec::new(), Vec::new());
+        mnist.train.gather(&all, &mut inputs, &mut labels);
+        let mean = inputs.iter().copied().map(f64::from).sum::<f64>() / inputs.len() as f64;
+        assert!((mean - 0.1307).abs() < 1e-4, "{mean}");
+    }
+
+    #[test]
+    fn the_hash_is_the_same_each_time() {
+        assert_eq!(open(None).unwrap().hash, open(None).unwrap().hash);
+    }
+}

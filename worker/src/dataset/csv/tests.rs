@@ -1,0 +1,271 @@
+//! Datasets of one small CSV file, right and wrong.
+
+use std::fs;
+
+use protocol::data::DataSpec;
+use tempfile::TempDir;
+
+use super::*;
+
+const IRIS: &str = "width,length,kind\n1,10,lily\n2,20,rose\n3,30,lily\n4,40,iris\n5,50,rose\n";
+
+/// A file with this text and the spec with these options for it.
+fn file(text: impl AsRef<[u8]>, options: &str) -> (TempDir, DataSpec) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("data.csv");
+    fs::write(&path, text).unwrap();
+    let spec = format!("csv:{}{options}", path.display());
+    (directory, spec.parse().unwrap())
+}
+
+fn open(text: impl AsRef<[u8]>, options: &str) -> Result<Dataset, DatasetError> {
+    let (_directory, spec) = file(text, options);
+    Dataset::open(&spec, 7, None)
+}
+
+fn open_for(
+    text: &str,
+    options: &str,
+    scaling: &Scaling,
+    classes: &[String],
+) -> Result<Dataset, DatasetError> {
+    let (_directory, spec) = file(text, options);
+    Dataset::open_for(&spec, 7, None, scaling, classes)
+}
+
+/// Fifty rows, each its own number and a label made from it.
+fn numbered(label: impl Fn(u32) -> u32) -> String {
+    let rows: Vec<String> = (0..50).map(|row| format!("{row},{}", label(row))).collect();
+    rows.join("\n")
+}
+
+/// All inputs and labels of some samples.
+fn all(samples: &Samples) -> (Vec<f32>, Vec<u32>) {
+    let (mut inputs, mut labels) = (Vec::new(), Vec::new());
+    let indices: Vec<u32> = (0..samples.len() as u32).collect();
+    samples.gather(&indices, &mut inputs, &mut labels);
+    (inputs, labels)
+}
+
+#[track_caller]
+fn assert_refused(result: Result<Dataset, DatasetError>, part: &str) {
+    let message = result.unwrap_err().to_string();
+    assert!(message.contains(part), "'{part}' is not in: {message}");
+}
+
+fn owned(names: &[&str]) -> Vec<String> {
+    names.iter().map(|&name| name.to_owned()).collect()
+}
+
+#[test]
+fn a_file_with_a_header_is_split_and_standardised() {
+    let dataset = open(IRIS, "?label=kind&test=0.4").unwrap();
+    assert_eq!(dataset.input, Shape::Flat(2));
+    assert_eq!(dataset.classes, ["iris", "lily", "rose"]);
+    assert_eq!((dataset.train.len(), dataset.test.len()), (3, 2));
+    let (inputs, _) = all(&dataset.train);
+    for column in 0..2 {
+        let values = || inputs.iter().skip(column).step_by(2);
+        assert!(values().sum::<f32>().abs() < 1e-6);
+        assert!((values().map(|v| v * v).sum::<f32>() - 3.0).abs() < 1e-5);
+    }
+}
+
+#[test]
+fn samples_keep_their_labels_through_the_split() {
+    // The label of a row can be told from its number, also after scaling, which keeps the order.
+    let rows = numbered(|row| row / 10);
+    let dataset = open(&rows, "").unwrap();
+    let (Scaling::Standard { mean, deviation }, (inputs, labels)) =
+        (&dataset.scaling, all(&dataset.train))
+    else {
+        panic!("columns are standardised");
+    };
+    for (input, label) in inputs.iter().zip(labels) {
+        let row = (input * deviation[0] + mean[0]).round() as u32;
+        assert_eq!(row / 10, label);
+    }
+    assert_eq!((dataset.train.len(), dataset.test.len()), (40, 10));
+}
+
+#[test]
+fn the_seed_decides_the_split() {
+    let rows = numbered(|row| row % 2);
+    let (_directory, spec) = file(rows, "");
+    let hash = |seed| Dataset::open(&spec, seed, None).unwrap().hash;
+    assert_eq!(hash(1), hash(1));
+    assert_ne!(hash(1), hash(2));
+}
+
+#[test]
+fn the_label_column_is_found_by_name_and_from_both_ends() {
+    let by_name = open("1,b,3\n4,5,6\n", "?label=b");
+    assert_refused(by_name, "leaves none of its samples (1)");
+    let text = "a,b,c\n1,x,2\n3,y,4\n5,x,6\n";
+    let hash = open(text, "?label=b").unwrap().hash;
+    assert_eq!(open(text, "?label=1").unwrap().hash, hash);
+    assert_eq!(open(text, "?label=-2").unwrap().hash, hash);
+}
+
+#[test]
+fn a_header_is_known_by_its_text() {
+    // The label of the first row is text in both; only the other cells tell.
+    assert_eq!(open("1,2,x\n3,4,y\n", "").unwrap().classes, ["x", "y"]);
+    assert_eq!(
+        open("1,b,kind\n3,4,y\n1,2,x\n", "").unwrap().classes,
+        ["x", "y"]
+    );
+}
+
+#[test]
+fn classes_are_sorted_as_numbers_or_as_text() {
+    assert_eq!(
+        open("1,10\n1,9\n1,-1\n", "").unwrap().classes,
+        ["-1", "9", "10"]
+    );
+    assert_eq!(
+        open("1,10\n1,9\n1,b\n", "").unwrap().classes,
+        ["10", "9", "b"]
+    );
+}
+
+#[test]
+fn quotes_spaces_windows_lines_and_a_byte_order_mark_change_nothing() {
+    let plain = open(IRIS, "?label=kind").unwrap().hash;
+    let text = IRIS.replace('\n', "\r\n").replace("lily", "\"lily\"");
+    let text = format!("\u{feff}{}", text.replace("rose", " rose "));
+    assert_eq!(open(text, "?label=kind").unwrap().hash, plain);
+}
+
+#[test]
+fn wrong_cells_are_named_by_line_and_column() {
+    for (text, message) in [
+        (
+            "a,b,k\n1,2,x\n1,abc,y\n",
+            "line 3: column b holds 'abc', which is not a number",
+        ),
+        (
+            "1,2,x\n1,,y\n",
+            "line 2: column 1 holds '', which is not a number",
+        ),
+        ("1,inf,x\n", "line 1: column 1 holds 'inf'"),
+        ("1,2,x\n1,1e39,x\n", "line 2: column 1 holds '1e39'"),
+        ("1,2,x\n1,2,\n", "line 2 has no label"),
+        (
+            "a,b,c,d,k\n1,2,x\n",
+            "line 2 has 3 columns, but line 1 has 5",
+        ),
+        ("1,x\n1,2,x\n", "line 2 has 3 columns, but line 1 has 2"),
+    ] {
+        assert_refused(open(text, ""), &format!("data.csv {message}"));
+        assert_refused(
+            open(text.replace('\n', "\r\n"), ""),
+            &format!("data.csv {message}"),
+        );
+    }
+    assert_refused(open(b"1,2,x\n1,2,\xff\n", ""), "line 2 is not UTF-8");
+}
+
+#[test]
+fn lines_are_counted_as_an_editor_does() {
+    for text in [
+        "1,2,x\n\n\n1,abc,y\n",
+        "1,2,x\r\n\r\n \r\n1,abc,y\r\n",
+        "1,2,\"x\ny\nz\"\n1,abc,y",
+        "\n\n1,2,x\n1,abc,\"\ny\"",
+        "\u{feff}1,2,x\n\n\n1,abc,y",
+    ] {
+        assert_refused(open(text, ""), "line 4: column 1 holds 'abc'");
+    }
+}
+
+#[test]
+fn files_with_nothing_to_learn_are_refused() {
+    for (text, options, message) in [
+        ("", "", "is empty"),
+        ("\n\n", "", "is empty"),
+        ("a,b\n", "", "has a header but no samples"),
+        ("1\n2\n", "", "a single column"),
+        ("1;2\n3;4\n", "", "separated by commas"),
+        ("1,x\n2,x\n", "", "has the label 'x'"),
+        (
+            "1,x\n2,y\n",
+            "?test=1",
+            "leaves none of its samples (2) to train on",
+        ),
+        ("1,x\n", "", "leaves none of its samples (1)"),
+        (
+            IRIS,
+            "?label=color",
+            "no label column 'color': choose one of width, length, kind",
+        ),
+        (
+            IRIS,
+            "?label=3",
+            "no label column '3': choose one of width, length, kind",
+        ),
+        (
+            "1,2\n",
+            "?label=-3",
+            "no label column '-3': choose one of 0, 1",
+        ),
+        ("1,2\n", "?label=-9223372036854775808", "choose one of 0, 1"),
+    ] {
+        assert_refused(open(text, options), message);
+    }
+    let gone = DataSpec::Idx {
+        directory: "no-such-directory".into(),
+    };
+    assert_refused(Dataset::open(&gone, 0, None), "holds none of");
+    let gone = "csv:no-such-file.csv".parse().unwrap();
+    assert_refused(
+        Dataset::open(&gone, 0, None),
+        "no-such-file.csv could not be read",
+    );
+}
+
+#[test]
+fn paths_start_at_the_data_root() {
+    let (directory, _) = file(IRIS, "");
+    let inside = "csv:data.csv".parse().unwrap();
+    assert!(Dataset::open(&inside, 7, Some(directory.path())).is_ok());
+    let other = tempfile::tempdir().unwrap();
+    let outside = format!("csv:{}", directory.path().join("data.csv").display());
+    let refused = Dataset::open(&outside.parse().unwrap(), 7, Some(other.path()));
+    assert_refused(refused, "outside of the data directory");
+}
+
+#[test]
+fn a_model_sees_the_inputs_it_was_trained_on() {
+    let trained = open(IRIS, "").unwrap();
+    let again = open_for(IRIS, "", &trained.scaling, &trained.classes).unwrap();
+    assert_eq!(again.hash, trained.hash);
+    assert_eq!(again.scaling, trained.scaling);
+}
+
+#[test]
+fn a_model_keeps_its_scaling_and_classes_on_new_data() {
+    let scaling = Scaling::Standard {
+        mean: vec![1.0, 10.0],
+        deviation: vec![2.0, 5.0],
+    };
+    let classes = owned(&["rose", "lily", "iris"]);
+    // All samples are tested, and there may be just one class among them.
+    let dataset = open_for("5,20,lily\n", "?test=1", &scaling, &classes).unwrap();
+    assert!(dataset.train.is_empty());
+    assert_eq!(all(&dataset.test), (vec![2.0, 2.0], vec![1]));
+    assert_eq!(dataset.classes, classes);
+
+    let unknown = open_for("5,20,lily\n1,2,tulip\n", "", &scaling, &classes);
+    assert_refused(
+        unknown,
+        "line 2 has the label 'tulip', but the model only knows rose, lily",
+    );
+    let wide = open_for("5,20,30,lily\n", "", &scaling, &classes);
+    assert_refused(
+        wide,
+        "3 columns of numbers beside the label, but the model was trained on 2",
+    );
+    let images = open_for("5,20,lily\n", "", &Scaling::Unit, &classes);
+    assert_refused(images, "trained on images");
+}

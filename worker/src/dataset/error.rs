@@ -1,0 +1,95 @@
+//! Why a dataset could not be opened.
+
+use std::io;
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+use super::{CsvError, IdxError};
+
+/// Why a dataset could not be opened.
+#[derive(Debug, Error)]
+pub enum DatasetError {
+    /// The operating system refused.
+    #[error("{file} could not be read: check that it exists, is complete and may be read")]
+    Read {
+        /// What was to be read.
+        file: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A path leads out of the directory that data may come from.
+    #[error("{file} lies outside of the data directory {root}: move the data into it")]
+    OutsideRoot {
+        /// What was asked for.
+        file: PathBuf,
+        /// Where data may come from.
+        root: PathBuf,
+    },
+    /// No sample is left for training.
+    #[error(
+        "{data} leaves none of its samples ({samples}) to train on: give more, or a smaller share to test"
+    )]
+    NothingToTrainOn {
+        /// Where the samples come from.
+        data: String,
+        /// How many there are.
+        samples: usize,
+    },
+    /// There is nothing to tell apart.
+    #[error("every sample of {data} has the label '{class}': give data with at least two classes")]
+    OneClass {
+        /// Where the samples come from.
+        data: String,
+        /// The label.
+        class: String,
+    },
+    /// The data is of another kind or width than what the model was trained on.
+    #[error(
+        "{file} holds {found}, but the model was trained on {expected}: give data of the same form"
+    )]
+    OtherInputs {
+        /// What was read.
+        file: PathBuf,
+        /// What it holds.
+        found: String,
+        /// What the model takes.
+        expected: String,
+    },
+    /// An IDX file is wrong.
+    #[error(transparent)]
+    Idx(#[from] IdxError),
+    /// A CSV file is wrong.
+    #[error(transparent)]
+    Csv(#[from] CsvError),
+}
+
+impl DatasetError {
+    /// For `map_err`: names the file that could not be read.
+    pub(super) fn read(file: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let file = file.into();
+        move |source| Self::Read { file, source }
+    }
+}
+
+/// Lists names in a message without letting a wide file fill the screen.
+pub(super) fn list(names: &[String]) -> String {
+    const SHOWN: usize = 20;
+    let shown = names[..names.len().min(SHOWN)].join(", ");
+    match names.len().saturating_sub(SHOWN) {
+        0 => shown,
+        hidden => format!("{shown} and {hidden} more"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_lists_are_cut() {
+        let names: Vec<String> = (0..22).map(|n| n.to_string()).collect();
+        assert_eq!(list(&names[..2]), "0, 1");
+        assert!(list(&names).ends_with("18, 19 and 2 more"));
+    }
+}

@@ -1,0 +1,165 @@
+//! Images and labels in four IDX files, the format that MNIST and its successors come in.
+
+mod error;
+mod file;
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use protocol::model::Shape;
+
+pub use error::IdxError;
+use file::{Content, IdxArray};
+
+use super::samples::Values;
+use super::{Dataset, DatasetError, Known, Samples, Scaling, root};
+
+/// Reads the four files of a directory.
+pub(super) fn open(
+    directory: &Path,
+    data_root: Option<&Path>,
+    known: Option<Known<'_>>,
+) -> Result<Dataset, DatasetError> {
+    let directory = root::resolve(directory, data_root)?;
+    let find = |stem: &str, suffix: &str| -> Result<_, DatasetError> {
+        let found = find(&directory, stem, suffix)?;
+        // A link in the directory could still lead out of the root.
+        let path = root::resolve(&found, data_root)?;
+        let file = File::open(&path).map_err(DatasetError::read(&path))?;
+        Ok((path, file))
+    };
+    let part = |name: &str| {
+        Part::read(
+            find(&format!("{name}-images"), "idx3-ubyte")?,
+            find(&format!("{name}-labels"), "idx1-ubyte")?,
+        )
+    };
+    assemble(part("train")?, part("t10k")?, known)
+}
+
+/// Finds a file under any of the names it is distributed as.
+fn find(directory: &Path, stem: &str, suffix: &str) -> Result<PathBuf, IdxError> {
+    let names = [
+        format!("{stem}-{suffix}"),
+        format!("{stem}-{suffix}.gz"),
+        format!("{stem}.{suffix}"),
+        format!("{stem}.{suffix}.gz"),
+    ];
+    let found = names
+        .iter()
+        .map(|name| directory.join(name))
+        .find(|path| path.is_file());
+    found.ok_or_else(|| IdxError::Missing {
+        directory: directory.to_owned(),
+        tried: names.join(", "),
+    })
+}
+
+/// The images of the training or of the test set, with a label for each.
+pub(super) struct Part {
+    images: IdxArray,
+    labels: IdxArray,
+}
+
+impl Part {
+    /// Reads a file of images and a file of labels, each given with the name that messages use.
+    pub(super) fn read(
+        (images_name, images): (PathBuf, impl Read),
+        (labels_name, labels): (PathBuf, impl Read),
+    ) -> Result<Self, DatasetError> {
+        let labels = IdxArray::read(labels_name, Content::Labels, labels)?;
+        let images = IdxArray::read(images_name, Content::Images, images)?;
+        if images.dimensions[0] != labels.dimensions[0] {
+            return Err(DatasetError::Idx(IdxError::CountsDiffer {
+                images: images.dimensions[0],
+                images_file: images.file,
+                labels: labels.dimensions[0],
+                labels_file: labels.file,
+            }));
+        }
+        Ok(Self { images, labels })
+    }
+
+    /// The dimensions of one image.
+    fn size(&self) -> &[usize] {
+        &self.images.dimensions[1..]
+    }
+
+    fn into_samples(self, classes: &[String]) -> Result<Samples, IdxError> {
+        // A label is a byte and its class bears its number as a name; one table saves a search per sample.
+        let class_of: Vec<Option<u32>> = (0..=u8::MAX)
+            .map(|label| classes.iter().position(|class| *class == label.to_string()))
+            .map(|position| position.map(|position| position as u32))
+            .collect();
+        let features = self.size().iter().product();
+        let labels = self.labels.bytes.iter().map(|&label| {
+            class_of[usize::from(label)]
+                .ok_or_else(|| IdxError::unknown_label(&self.labels.file, label, classes))
+        });
+        let labels = labels.collect::<Result<_, _>>()?;
+        Ok(Samples::new(
+            features,
+            Values::Bytes(self.images.bytes),
+            labels,
+        ))
+    }
+}
+
+/// Makes a dataset of the two parts after checking that they belong together.
+pub(super) fn assemble(
+    train: Part,
+    test: Part,
+    known: Option<Known<'_>>,
+) -> Result<Dataset, DatasetError> {
+    let input = shape(train.size());
+    if train.size() != test.size() {
+        return Err(DatasetError::Idx(IdxError::SizesDiffer {
+            test: shape(test.size()),
+            test_file: test.images.file,
+            train: input,
+            train_file: train.images.file,
+        }));
+    }
+    let classes = match known {
+        None => {
+            let labels = train.labels.bytes.iter().chain(&test.labels.bytes);
+            let highest = labels.copied().max().unwrap_or(0);
+            (0..=highest).map(|label| label.to_string()).collect()
+        }
+        Some(Known {
+            scaling: Scaling::Unit,
+            classes,
+        }) => classes.to_vec(),
+        Some(_) => {
+            return Err(DatasetError::OtherInputs {
+                file: train.images.file,
+                found: "images".to_owned(),
+                expected: "columns of numbers".to_owned(),
+            });
+        }
+    };
+    let train = train.into_samples(&classes)?;
+    let test = test.into_samples(&classes)?;
+    Ok(Dataset::new(input, classes, Scaling::Unit, train, test))
+}
+
+/// The shape of an image with these dimensions, of which the reader lets one to three pass.
+fn shape(size: &[usize]) -> Shape {
+    match *size {
+        [channels, height, width] => Shape::Image {
+            channels,
+            height,
+            width,
+        },
+        [height, width] => Shape::Image {
+            channels: 1,
+            height,
+            width,
+        },
+        _ => Shape::Flat(size.iter().product()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,81 @@
+//! Keeps a job from reading outside of the directory that its node offers for data.
+//!
+//! A job names its data by path and may come from another machine, so a worker can be given a directory that all
+//! data must lie in.
+
+use std::path::{Path, PathBuf};
+
+use super::DatasetError;
+
+/// The path to open for `path`.
+///
+/// With a root, symbolic links and `..` are followed first and the result must still lie inside of the root.
+pub(super) fn resolve(path: &Path, root: Option<&Path>) -> Result<PathBuf, DatasetError> {
+    let Some(root) = root else {
+        return Ok(path.to_owned());
+    };
+    let root = root.canonicalize().map_err(DatasetError::read(root))?;
+    // Joining an absolute path gives that path, which is then checked like any other.
+    let resolved = root.join(path);
+    let resolved = resolved
+        .canonicalize()
+        .map_err(DatasetError::read(&resolved))?;
+    if resolved.starts_with(&root) {
+        Ok(resolved)
+    } else {
+        Err(DatasetError::OutsideRoot {
+            file: path.to_owned(),
+            root,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn paths_inside_the_root_are_found_from_it() {
+        let root = tempfile::tempdir().unwrap();
+        let canonical = root.path().canonicalize().unwrap();
+        fs::write(root.path().join("a.csv"), "x").unwrap();
+        let found = resolve(Path::new("a.csv"), Some(root.path())).unwrap();
+        assert_eq!(found, canonical.join("a.csv"));
+        let found = resolve(&canonical.join("a.csv"), Some(root.path())).unwrap();
+        assert_eq!(found, canonical.join("a.csv"));
+    }
+
+    #[test]
+    fn paths_out_of_the_root_are_refused() {
+        let outer = tempfile::tempdir().unwrap();
+        let root = outer.path().join("root");
+        fs::create_dir(&root).unwrap();
+        // Shares the root's name as a prefix of its text, but not of its path.
+        let secret = outer.path().join("root-secret.csv");
+        fs::write(&secret, "x").unwrap();
+        for path in [Path::new("../root-secret.csv"), &secret] {
+            let error = resolve(path, Some(&root)).unwrap_err();
+            assert!(matches!(error, DatasetError::OutsideRoot { .. }), "{error}");
+        }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_out_of_the_root_is_refused() {
+        let outer = tempfile::tempdir().unwrap();
+        let root = outer.path().join("root");
+        fs::create_dir(&root).unwrap();
+        fs::write(outer.path().join("secret"), "x").unwrap();
+        std::os::unix::fs::symlink(outer.path().join("secret"), root.join("link")).unwrap();
+        let error = resolve(Path::new("link"), Some(&root)).unwrap_err();
+        assert!(matches!(error, DatasetError::OutsideRoot { .. }), "{error}");
+    }
+
+    #[test]
+    fn without_a_root_a_path_is_taken_as_it_is() {
+        let path = Path::new("not/there.csv");
+        assert_eq!(resolve(path, None).unwrap(), path);
+        assert!(resolve(path, Some(Path::new("."))).is_err());
+    }
+}

@@ -1,0 +1,108 @@
+//! How stored values become the numbers a model sees.
+
+use serde::{Deserialize, Serialize};
+
+/// What the values of a dataset are multiplied and shifted by. A model file keeps it, because a model is only good
+/// for inputs scaled like those it was trained on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Scaling {
+    /// Bytes from 0 to 255 become numbers from 0 to 1.
+    Unit,
+    /// Each column is shifted to a mean of 0 and stretched to a standard deviation of 1.
+    Standard {
+        /// What is subtracted from each column.
+        mean: Vec<f32>,
+        /// What each column is divided by then.
+        deviation: Vec<f32>,
+    },
+}
+
+impl Scaling {
+    /// What a byte is multiplied by under [`Scaling::Unit`].
+    pub const UNIT: f32 = 1.0 / 255.0;
+
+    /// Scales the stored values of one sample in place.
+    pub fn apply(&self, sample: &mut [f32]) {
+        match self {
+            Self::Unit => sample.iter_mut().for_each(|value| *value *= Self::UNIT),
+            Self::Standard { mean, deviation } => {
+                for ((value, &mean), &deviation) in sample.iter_mut().zip(mean).zip(deviation) {
+                    let shifted = f64::from(*value) - f64::from(mean);
+                    *value = (shifted / f64::from(deviation)) as f32;
+                }
+            }
+        }
+    }
+
+    /// The scaling that standardises the given rows, each `columns` wide.
+    ///
+    /// Sums run in `f64` and in the order of the rows, so every node finds the same bits.
+    pub(super) fn standard<'a>(
+        columns: usize,
+        rows: impl Iterator<Item = &'a [f32]> + Clone,
+    ) -> Self {
+        let count = rows.clone().count().max(1) as f64;
+        let mut sums = vec![0.0; columns];
+        for row in rows.clone() {
+            for (sum, &value) in sums.iter_mut().zip(row) {
+                *sum += f64::from(value);
+            }
+        }
+        let mean: Vec<f32> = sums.iter().map(|sum| (sum / count) as f32).collect();
+
+        // Taken about the mean as it was rounded: what is subtracted later is that one. A constant column then has
+        // a deviation of exactly 0, not some rounding error that would blow up its values.
+        let mut squares = vec![0.0; columns];
+        for row in rows {
+            for ((square, &value), &mean) in squares.iter_mut().zip(row).zip(&mean) {
+                *square += (f64::from(value) - f64::from(mean)).powi(2);
+            }
+        }
+        let deviation = squares
+            .iter()
+            .map(|square| match (square / count).sqrt() as f32 {
+                0.0 => 1.0,
+                deviation => deviation,
+            })
+            .collect();
+        Self::Standard { mean, deviation }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_end_up_with_mean_0_and_deviation_1() {
+        let rows = [[1.0f32, 100.0], [3.0, 100.0], [5.0, 400.0], [7.0, 400.0]];
+        let scaling = Scaling::standard(2, rows.iter().map(<[f32; 2]>::as_slice));
+        let mut scaled = rows;
+        for row in &mut scaled {
+            scaling.apply(row);
+        }
+        for column in 0..2 {
+            let mean: f32 = scaled.iter().map(|row| row[column]).sum::<f32>() / 4.0;
+            let square: f32 = scaled.iter().map(|row| row[column].powi(2)).sum::<f32>() / 4.0;
+            assert!(mean.abs() < 1e-6, "{mean}");
+            assert!((square - 1.0).abs() < 1e-6, "{square}");
+        }
+    }
+
+    #[test]
+    fn a_constant_column_becomes_zero() {
+        // 0.1 has no exact binary form: a sloppy mean of it would be off by a rounding error.
+        let rows = vec![[0.1f32, 1.7e9]; 1000];
+        let scaling = Scaling::standard(2, rows.iter().map(<[f32; 2]>::as_slice));
+        let mut row = rows[0];
+        scaling.apply(&mut row);
+        assert_eq!(row, [0.0, 0.0]);
+    }
+
+    #[test]
+    fn unit_scaling_ends_at_exactly_one() {
+        let mut row = [0.0, 255.0];
+        Scaling::Unit.apply(&mut row);
+        assert_eq!(row, [0.0, 1.0]);
+    }
+}

@@ -1,0 +1,3 @@
+//! Tau's worker.
+
+pub mod dataset;
