@@ -243,7 +243,7 @@ impl FromStr for Optimiser {
     fn from_str(text: &str) -> Result<Self, String> {
         let mut options = TextOptions::parse(text);
         let rate = options.leading_number()?;
-        let mut number =
+        let number =
             |options: &mut TextOptions<'_>, key: &str, default: f64| -> Result<f32, String> {
                 let value = options.number(key)?.unwrap_or(default);
                 match key {

@@ -1,3 +1,19 @@
-//! Tau's worker.
+//! Tau's worker: datasets, models on dfdx, the residual and its quantiser, and the thread that trains.
+//!
+//! From the outside in: a [`training_thread`] runs a [`training`] loop over a [`trainer`], which the CPU
+//! [`backend`] implements with a [`network`] of taped [`ops`] and the [`quantise`] pass. What it emits leaves as
+//! encoded batches; weights as floats, residual and dfdx live here and nowhere else.
 
+pub mod backend;
 pub mod dataset;
+pub mod evaluate;
+pub mod fake_trainer;
+pub mod memory;
+pub mod model_file;
+pub mod network;
+pub mod ops;
+pub mod quantise;
+mod thread_time;
+pub mod trainer;
+pub mod training;
+pub mod training_thread;

@@ -1,0 +1,4 @@
+//! What computes: the CPU.
+
+pub mod cpu;
+mod update_pass;

@@ -1,0 +1,86 @@
+//! A trainer that computes nothing: for tests of everything above it.
+
+use std::time::Duration;
+
+use protocol::changes::{apply_to_weights, word};
+use protocol::digest::Digest;
+use protocol::lattice::{Range, Tau, weight_of};
+
+use crate::trainer::{StepControl, StepReport, TrainError, Trainer};
+
+/// Emits one change per sample: the weight with the sample's number, modulo the weights, moves up.
+#[derive(Clone, Debug)]
+pub struct FakeTrainer {
+    weights: Vec<f32>,
+    /// Every sample it was given, in order.
+    pub trained: Vec<u32>,
+    /// Fails at this step.
+    pub fails_at: Option<u64>,
+}
+
+impl FakeTrainer {
+    /// A trainer with these weights.
+    #[must_use]
+    pub fn new(counts: &[i32]) -> Self {
+        Self {
+            weights: counts.iter().copied().map(weight_of).collect(),
+            trained: Vec::new(),
+            fails_at: None,
+        }
+    }
+}
+
+impl Trainer for FakeTrainer {
+    fn weights(&self) -> usize {
+        self.weights.len()
+    }
+
+    fn step(
+        &mut self,
+        samples: &[u32],
+        control: StepControl,
+        words: &mut Vec<u32>,
+    ) -> Result<StepReport, TrainError> {
+        if self.fails_at == Some(control.step) {
+            return Err(TrainError::NotFinite);
+        }
+        self.trained.extend_from_slice(samples);
+        words.clear();
+        let mut range = Range::Safe;
+        if let Some(tau) = control.tau {
+            words.extend(
+                samples
+                    .iter()
+                    .map(|&sample| word(sample % self.weights.len() as u32, true)),
+            );
+            words.sort_unstable();
+            range = apply_to_weights(words, tau, &mut self.weights)?;
+        }
+        Ok(StepReport {
+            loss: 1.0 / control.step as f32,
+            range,
+            training_time: Duration::from_micros(1),
+        })
+    }
+
+    fn apply(&mut self, words: &[u32], tau: Tau) -> Result<Range, TrainError> {
+        Ok(apply_to_weights(words, tau, &mut self.weights)?)
+    }
+
+    fn load(&mut self, counts: &[i32]) -> Result<(), TrainError> {
+        self.weights = counts.iter().copied().map(weight_of).collect();
+        Ok(())
+    }
+
+    fn digest(&self) -> Result<Option<Digest>, TrainError> {
+        Ok(Digest::of_weights(&self.weights))
+    }
+
+    fn residual_quantile(&self, _fraction: f64) -> Result<f64, TrainError> {
+        Ok(f64::from(Tau::ONE_STEP.value()))
+    }
+
+    fn residual_norm(&self) -> Result<f64, TrainError> {
+        Ok(0.0)
+    }
+}

@@ -1,0 +1,362 @@
+//! Model files: safetensors with the keys of `torch.nn.Sequential`, and what Tau knows of the model as metadata.
+//!
+//! The tensors lie in the file in the order of the flat index space, so the digest can be recomputed from the file
+//! alone. The metadata is one entry, `tau`, holding JSON: a file's bytes depend on nothing but the model.
+
+use std::collections::HashMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use protocol::digest::Digest;
+use protocol::frontier::Frontier;
+use protocol::job::{Job, JobDraft, JobErrors};
+use protocol::model::{Layout, ModelError, Shape};
+use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::dataset::Scaling;
+
+const METADATA_KEY: &str = "tau";
+
+/// What a model file says beside the weights.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Metadata {
+    /// The job that trained it.
+    pub job: JobDraft,
+    /// The shape of one sample.
+    pub input: Shape,
+    /// The names of the classes, in the order of the outputs.
+    pub classes: Vec<String>,
+    /// How inputs are scaled.
+    pub scaling: Scaling,
+    /// The batches that it is the sum of, by origin.
+    pub frontier: Vec<(String, u64)>,
+    /// Its digest, in hex.
+    pub digest: String,
+}
+
+impl Metadata {
+    /// What is to be known of a trained model.
+    #[must_use]
+    pub fn new(
+        job: &Job,
+        input: Shape,
+        classes: &[String],
+        scaling: &Scaling,
+        frontier: &Frontier,
+        digest: Digest,
+    ) -> Self {
+        Self {
+            job: job.into(),
+            input,
+            classes: classes.to_vec(),
+            scaling: scaling.clone(),
+            frontier: frontier
+                .iter()
+                .map(|(origin, sequence)| (origin.to_string(), sequence))
+                .collect(),
+            digest: digest.to_string(),
+        }
+    }
+}
+
+/// A model as it was loaded.
+#[derive(Clone, Debug)]
+pub struct Model {
+    /// What the file says of it.
+    pub metadata: Metadata,
+    /// The job that trained it.
+    pub job: Job,
+    /// Its shapes.
+    pub layout: Layout,
+    /// Its weights, in the order of the flat index space.
+    pub weights: Vec<f32>,
+}
+
+/// Why a model file was not written or not read.
+#[derive(Debug, Error)]
+pub enum ModelFileError {
+    /// The system refused.
+    #[error("{file} could not be {what}: {source}")]
+    Io {
+        /// The file.
+        file: PathBuf,
+        /// Read or written.
+        what: &'static str,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The file is no model of Tau's.
+    #[error("{file} is not a model file of Tau's: {why}")]
+    NotAModel {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+    /// The weights are not what the metadata says.
+    #[error("{file} is damaged: its weights have the digest {found}, but it says {expected}")]
+    Damaged {
+        /// The file.
+        file: PathBuf,
+        /// The digest of its weights, or why they have none.
+        found: String,
+        /// What it says.
+        expected: String,
+    },
+}
+
+/// Writes a model whole or not at all: into a file beside it, which then takes its name.
+pub fn save(
+    path: &Path,
+    layout: &Layout,
+    weights: &[f32],
+    metadata: &Metadata,
+) -> Result<(), ModelFileError> {
+    let io = |source| ModelFileError::Io {
+        file: path.into(),
+        what: "written",
+        source,
+    };
+    let bytes = serialise(layout, weights, metadata)
+        .map_err(std::io::Error::other)
+        .map_err(io)?;
+    let directory = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
+    let mut file = tempfile::Builder::new()
+        .prefix(".tau-")
+        .suffix(".part")
+        .tempfile_in(directory)
+        .map_err(io)?;
+    file.write_all(&bytes).map_err(io)?;
+    file.as_file().sync_all().map_err(io)?;
+    #[cfg(unix)]
+    {
+        // Temporary files are private; a model is an ordinary file.
+        use std::os::unix::fs::PermissionsExt;
+        file.as_file()
+            .set_permissions(std::fs::Permissions::from_mode(0o644))
+            .map_err(io)?;
+    }
+    file.persist(path).map_err(|error| io(error.error))?;
+    Ok(())
+}
+
+fn serialise(
+    layout: &Layout,
+    weights: &[f32],
+    metadata: &Metadata,
+) -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>> {
+    let bytes: Vec<u8> = weights
+        .iter()
+        .flat_map(|weight| weight.to_le_bytes())
+        .collect();
+    let mut views = Vec::new();
+    for tensor in &layout.tensors {
+        let range = tensor.range();
+        let part = &bytes[range.start * size_of::<f32>()..range.end * size_of::<f32>()];
+        views.push((
+            tensor.key.as_str(),
+            TensorView::new(Dtype::F32, tensor.dims.clone(), part)?,
+        ));
+    }
+    let text = serde_json::to_string(metadata)?;
+    Ok(safetensors::serialize(
+        views,
+        Some(HashMap::from([(METADATA_KEY.into(), text)])),
+    )?)
+}
+
+/// Reads a model and checks that it is whole.
+pub fn load(path: &Path) -> Result<Model, ModelFileError> {
+    let io = |source| ModelFileError::Io {
+        file: path.into(),
+        what: "read",
+        source,
+    };
+    let not_a_model = |why: String| ModelFileError::NotAModel {
+        file: path.into(),
+        why,
+    };
+    let bytes = std::fs::read(path).map_err(io)?;
+    let (_, header) =
+        SafeTensors::read_metadata(&bytes).map_err(|error| not_a_model(error.to_string()))?;
+    let text = header
+        .metadata()
+        .as_ref()
+        .and_then(|entries| entries.get(METADATA_KEY))
+        .ok_or_else(|| not_a_model("it has no 'tau' entry".into()))?;
+    let metadata: Metadata =
+        serde_json::from_str(text).map_err(|error| not_a_model(error.to_string()))?;
+    let job = metadata
+        .job
+        .clone()
+        .resolve()
+        .map_err(|JobErrors(errors)| {
+            not_a_model(errors.first().map_or_else(String::new, ToString::to_string))
+        })?;
+    let layout = Layout::new(&job.model, metadata.input, metadata.classes.len())
+        .map_err(|error: ModelError| not_a_model(error.to_string()))?;
+    let tensors =
+        SafeTensors::deserialize(&bytes).map_err(|error| not_a_model(error.to_string()))?;
+    let mut weights = Vec::with_capacity(layout.weights);
+    for slot in &layout.tensors {
+        let tensor = tensors
+            .tensor(&slot.key)
+            .map_err(|_| not_a_model(format!("it has no tensor '{}'", slot.key)))?;
+        if tensor.dtype() != Dtype::F32 || tensor.shape() != slot.dims {
+            return Err(not_a_model(format!(
+                "tensor '{}' is {:?} {:?}, but its layers need F32 {:?}",
+                slot.key,
+                tensor.dtype(),
+                tensor.shape(),
+                slot.dims
+            )));
+        }
+        let (floats, _) = tensor.data().as_chunks::<4>();
+        weights.extend(floats.iter().map(|&bytes| f32::from_le_bytes(bytes)));
+    }
+    let found = Digest::of_weights(&weights).map(|digest| digest.to_string());
+    if found.as_ref() != Some(&metadata.digest) {
+        return Err(ModelFileError::Damaged {
+            file: path.into(),
+            found: found.unwrap_or("none, because a weight is off the lattice".into()),
+            expected: metadata.digest,
+        });
+    }
+    Ok(Model {
+        metadata,
+        job,
+        layout,
+        weights,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::lattice::weight_of;
+    use protocol::model::initial_counts;
+
+    use super::*;
+
+    fn model() -> (Layout, Vec<f32>, Metadata) {
+        let draft = JobDraft {
+            model: Some("conv 2 3x3, relu, flatten, dense 11, tanh, dense 9, tanh, dense 8, tanh, dense 7, dense 3".into()),
+            ..JobDraft::default()
+        };
+        let job = draft.resolve().unwrap();
+        let input = Shape::Image {
+            channels: 1,
+            height: 5,
+            width: 4,
+        };
+        let layout = Layout::new(&job.model, input, 3).unwrap();
+        let counts = initial_counts(&layout, 1);
+        let weights = counts.iter().copied().map(weight_of).collect();
+        let classes = ["a", "b", "c"].map(String::from);
+        let scaling = Scaling::Standard {
+            mean: vec![1.5; 20],
+            deviation: vec![0.1; 20],
+        };
+        let digest = Digest::of_counts(&counts);
+        let metadata = Metadata::new(
+            &job,
+            input,
+            &classes,
+            &scaling,
+            &Frontier::default(),
+            digest,
+        );
+        (layout, weights, metadata)
+    }
+
+    #[test]
+    fn a_model_comes_back_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.safetensors");
+        let (layout, weights, metadata) = model();
+        save(&path, &layout, &weights, &metadata).unwrap();
+        let first = std::fs::read(&path).unwrap();
+        save(&path, &layout, &weights, &metadata).unwrap();
+        assert_eq!(
+            std::fs::read(&path).unwrap(),
+            first,
+            "the same model gives the same bytes"
+        );
+        let model = load(&path).unwrap();
+        assert_eq!(
+            (model.weights, model.metadata, model.layout),
+            (weights, metadata, layout)
+        );
+        assert_eq!(
+            std::fs::read_dir(folder.path()).unwrap().count(),
+            1,
+            "something was left behind"
+        );
+    }
+
+    #[test]
+    fn tensors_lie_in_the_order_of_the_flat_index_space() {
+        let (layout, weights, metadata) = model();
+        let bytes = serialise(&layout, &weights, &metadata).unwrap();
+        let (_, header) = SafeTensors::read_metadata(&bytes).unwrap();
+        assert!(layout.tensors.len() == 12 && layout.tensors[2].key == "10.bias");
+        for slot in &layout.tensors {
+            let info = header.info(&slot.key).unwrap();
+            assert_eq!(info.data_offsets.0, slot.offset * 4, "{}", slot.key);
+        }
+    }
+
+    #[test]
+    fn foreign_and_damaged_files_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.safetensors");
+        assert!(
+            load(&path)
+                .unwrap_err()
+                .to_string()
+                .contains("could not be read")
+        );
+        std::fs::write(&path, b"hello").unwrap();
+        assert!(
+            load(&path)
+                .unwrap_err()
+                .to_string()
+                .contains("is not a model file")
+        );
+        let (layout, mut weights, metadata) = model();
+        let bytes = serialise(&layout, &weights, &metadata).unwrap();
+        std::fs::write(&path, &bytes[..bytes.len() - 4]).unwrap();
+        assert!(matches!(load(&path), Err(ModelFileError::NotAModel { .. })));
+        weights[7] += 0.5;
+        save(&path, &layout, &weights, &metadata).unwrap();
+        assert!(matches!(load(&path), Err(ModelFileError::Damaged { .. })));
+        weights[7] = 0.1;
+        save(&path, &layout, &weights, &metadata).unwrap();
+        assert!(
+            load(&path)
+                .unwrap_err()
+                .to_string()
+                .contains("off the lattice")
+        );
+    }
+
+    #[test]
+    fn nothing_is_left_where_nothing_can_be_written() {
+        let (layout, weights, metadata) = model();
+        let error = save(
+            Path::new("/dev/null/model.safetensors"),
+            &layout,
+            &weights,
+            &metadata,
+        )
+        .unwrap_err();
+        assert!(
+            error.to_string().contains("could not be written"),
+            "{error}"
+        );
+    }
+}

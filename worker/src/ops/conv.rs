@@ -1,0 +1,330 @@
+//! Convolution as unfolding and a matrix product, sample by sample.
+//!
+//! An unfolded image holds, for every position of the kernel, the numbers under it as one column; kernels times
+//! columns are the output's planes. One sample at a time the columns stay in the second-level cache, so unfolding
+//! again on the way back costs less than keeping them.
+
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
+use dfdx::prelude::*;
+use rayon::prelude::*;
+
+use super::matmul::{Into, Matrix, multiply, multiply_fresh};
+use super::tensor::{gradient_of, take_gradient};
+use super::{
+    Activations, InputGradient, OpError, Parameters, Threads, bias_relu, from_rows, values,
+};
+
+/// The sizes of a convolution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Planes before it.
+    pub channels: usize,
+    /// Rows of a plane before it.
+    pub height: usize,
+    /// Columns of a plane before it.
+    pub width: usize,
+    /// Planes after it.
+    pub outputs: usize,
+    /// Rows and columns of a kernel.
+    pub kernel: usize,
+    /// Distance between two positions of a kernel.
+    pub stride: usize,
+    /// Zeros around a plane.
+    pub pad: usize,
+}
+
+impl Geometry {
+    fn rows(&self) -> usize {
+        (self.height + 2 * self.pad - self.kernel) / self.stride + 1
+    }
+
+    fn columns(&self) -> usize {
+        (self.width + 2 * self.pad - self.kernel) / self.stride + 1
+    }
+
+    /// Positions of a kernel: numbers in a plane of the output.
+    fn positions(&self) -> usize {
+        self.rows() * self.columns()
+    }
+
+    /// Numbers under a kernel.
+    fn window(&self) -> usize {
+        self.channels * self.kernel * self.kernel
+    }
+
+    fn input_len(&self) -> usize {
+        self.channels * self.height * self.width
+    }
+
+    fn output_len(&self) -> usize {
+        self.outputs * self.positions()
+    }
+
+    /// Which of `count` positions have row or column `offset` of the kernel inside a side of the image.
+    fn inside(&self, offset: usize, side: usize, count: usize) -> Range<usize> {
+        let first = self.pad.saturating_sub(offset).div_ceil(self.stride);
+        let end = (side + self.pad)
+            .saturating_sub(offset)
+            .div_ceil(self.stride)
+            .min(count);
+        first.min(end)..end
+    }
+
+    /// Calls `visit(at, from, len)` for every stretch of unfolded numbers: `len` of them at `at`, from the image at
+    /// `from` in steps of the stride. Places under the padding are not visited.
+    #[inline(always)]
+    fn for_each_stretch(&self, mut visit: impl FnMut(usize, usize, usize)) {
+        let (rows, columns) = (self.rows(), self.columns());
+        let mut row_of_columns = 0;
+        for channel in 0..self.channels {
+            for down in 0..self.kernel {
+                let inside_rows = self.inside(down, self.height, rows);
+                for right in 0..self.kernel {
+                    let inside = self.inside(right, self.width, columns);
+                    for row in inside_rows.clone() {
+                        let y = row * self.stride + down - self.pad;
+                        let x = inside.start * self.stride + right - self.pad;
+                        visit(
+                            row_of_columns + row * columns + inside.start,
+                            (channel * self.height + y) * self.width + x,
+                            inside.len(),
+                        );
+                    }
+                    row_of_columns += rows * columns;
+                }
+            }
+        }
+    }
+
+    /// Fills the columns, except where the padding's zeros are: those are never written.
+    fn unfold(&self, image: &[f32], columns: &mut [f32]) {
+        if self.stride == 1 {
+            self.for_each_stretch(|at, from, len| {
+                columns[at..at + len].copy_from_slice(&image[from..from + len])
+            });
+        } else {
+            self.for_each_stretch(|at, from, len| {
+                for (column, pixel) in columns[at..at + len]
+                    .iter_mut()
+                    .zip(image[from..].iter().step_by(self.stride))
+                {
+                    *column = *pixel;
+                }
+            });
+        }
+    }
+
+    /// Adds every unfolded number to the pixel it came from.
+    fn fold(&self, columns: &[f32], image: &mut [f32]) {
+        if self.stride == 1 {
+            self.for_each_stretch(|at, from, len| {
+                for (pixel, column) in image[from..from + len]
+                    .iter_mut()
+                    .zip(&columns[at..at + len])
+                {
+                    *pixel += column;
+                }
+            });
+        } else {
+            self.for_each_stretch(|at, from, len| {
+                for (pixel, column) in image[from..]
+                    .iter_mut()
+                    .step_by(self.stride)
+                    .zip(&columns[at..at + len])
+                {
+                    *pixel += column;
+                }
+            });
+        }
+    }
+}
+
+/// A convolution layer: where its weights lie and what surrounds it.
+#[derive(Clone, Debug)]
+pub struct Conv {
+    /// Its sizes.
+    pub geometry: Geometry,
+    /// Its weights, one kernel after the other.
+    pub weight: Range<usize>,
+    /// Its biases.
+    pub bias: Range<usize>,
+    /// Whether relu follows.
+    pub relu: bool,
+    /// Whether something trainable lies before it.
+    pub input_gradient: InputGradient,
+}
+
+/// Some samples of a minibatch on their way back, for one thread.
+struct Part<'a> {
+    x: &'a [f32],
+    y: &'a [f32],
+    dy: &'a mut [f32],
+    dx: &'a mut [f32],
+}
+
+impl Conv {
+    /// Applies the layer to a minibatch.
+    pub fn forward<T: Tape<f32, Cpu>>(
+        &self,
+        parameters: &Parameters,
+        x: Activations<T>,
+        threads: Threads,
+    ) -> Result<Activations<T>, OpError> {
+        let (x, mut tape) = x.split_tape();
+        let (samples, inputs) = *x.shape();
+        let geometry = self.geometry;
+        assert_eq!(inputs, geometry.input_len());
+        let len = samples * geometry.output_len();
+        let mut out = Vec::with_capacity(len);
+        let per_part = samples.div_ceil(threads.0.max(1));
+        let places = out.spare_capacity_mut()[..len].chunks_mut(per_part * geometry.output_len());
+        let parts: Vec<_> = values(&x)
+            .chunks(per_part * geometry.input_len())
+            .zip(places)
+            .collect();
+        for_each_part(parts, |(x, out)| self.forward_part(parameters, x, out));
+        // SAFETY: the parts cover all `len` elements, and each part is written whole.
+        unsafe { out.set_len(len) };
+        let y = from_rows(x.device(), samples, geometry.output_len(), out)?;
+        let (layer, parameters, output) = (self.clone(), parameters.clone(), y.clone());
+        tape.add_backward_op(move |gradients| {
+            layer.backward(&parameters, &x, &output, gradients, threads)
+        });
+        Ok(y.put_tape(tape))
+    }
+
+    fn forward_part(&self, parameters: &Parameters, x: &[f32], out: &mut [MaybeUninit<f32>]) {
+        let geometry = self.geometry;
+        let (window, positions) = (geometry.window(), geometry.positions());
+        let kernels = Matrix::row_major(
+            &parameters.values()[self.weight.clone()],
+            geometry.outputs,
+            window,
+        );
+        let bias = &parameters.values()[self.bias.clone()];
+        let mut columns = vec![0.0; window * positions];
+        let images = x.chunks_exact(geometry.input_len());
+        for (image, planes) in images.zip(out.chunks_exact_mut(geometry.output_len())) {
+            geometry.unfold(image, &mut columns);
+            let planes = multiply_fresh(
+                kernels,
+                Matrix::row_major(&columns, window, positions),
+                planes,
+                Threads(1),
+            );
+            for (plane, &bias) in planes.chunks_exact_mut(positions).zip(bias) {
+                bias_relu::add_to_plane(plane, bias, self.relu);
+            }
+        }
+    }
+
+    fn backward(
+        &self,
+        parameters: &Parameters,
+        x: &Activations,
+        y: &Activations,
+        gradients: &mut Gradients<f32, Cpu>,
+        threads: Threads,
+    ) -> Result<(), OpError> {
+        let geometry = self.geometry;
+        let samples = x.shape().0;
+        let per_part = samples.div_ceil(threads.0.max(1));
+        let mut dy = take_gradient(gradients, y)?;
+        let mut no_gradient = Vec::new();
+        let dx = match self.input_gradient {
+            InputGradient::Needed => gradient_of(gradients, x)?,
+            InputGradient::NotNeeded => &mut no_gradient,
+        };
+        let mut dx_parts = dx.chunks_mut(per_part * geometry.input_len());
+        let outputs = per_part * geometry.output_len();
+        let parts: Vec<_> = values(x)
+            .chunks(per_part * geometry.input_len())
+            .zip(values(y).chunks(outputs))
+            .zip(dy.chunks_mut(outputs))
+            .map(|((x, y), dy)| {
+                let dx = dx_parts.next().unwrap_or_default();
+                Part { x, y, dy, dx }
+            })
+            .collect();
+        let weights = self.weight.len();
+        // Each part sums up the gradient of its own samples: weights first, then biases.
+        let sums = map_parts(parts, |part| self.backward_part(parameters, part));
+        let flat = parameters.gradient(gradients)?;
+        flat[self.weight.clone()].fill(0.0);
+        flat[self.bias.clone()].fill(0.0);
+        for sum in sums {
+            let (weight, bias) = sum.split_at(weights);
+            flat[self.weight.clone()]
+                .iter_mut()
+                .zip(weight)
+                .for_each(|(total, part)| *total += part);
+            flat[self.bias.clone()]
+                .iter_mut()
+                .zip(bias)
+                .for_each(|(total, part)| *total += part);
+        }
+        Ok(())
+    }
+
+    fn backward_part(&self, parameters: &Parameters, part: Part<'_>) -> Vec<f32> {
+        let geometry = self.geometry;
+        let (window, positions) = (geometry.window(), geometry.positions());
+        let kernels = Matrix::row_major(
+            &parameters.values()[self.weight.clone()],
+            geometry.outputs,
+            window,
+        );
+        let mut sums = vec![0.0; self.weight.len() + self.bias.len()];
+        let (dweight, dbias) = sums.split_at_mut(self.weight.len());
+        let mut columns = vec![0.0; window * positions];
+        if self.relu {
+            bias_relu::cut_gradient(part.dy, part.y);
+        }
+        let mut dx = part.dx.chunks_exact_mut(geometry.input_len());
+        let images = part.x.chunks_exact(geometry.input_len());
+        for (image, dplanes) in images.zip(part.dy.chunks_exact(geometry.output_len())) {
+            for (dbias, plane) in dbias.iter_mut().zip(dplanes.chunks_exact(positions)) {
+                *dbias += bias_relu::sum_plane(plane);
+            }
+            let dplanes = Matrix::row_major(dplanes, geometry.outputs, positions);
+            geometry.unfold(image, &mut columns);
+            let unfolded = Matrix::row_major(&columns, window, positions);
+            multiply(
+                dplanes,
+                unfolded.transposed(),
+                dweight,
+                Into::Add,
+                Threads(1),
+            );
+            if let Some(dimage) = dx.next() {
+                multiply(
+                    kernels.transposed(),
+                    dplanes,
+                    &mut columns,
+                    Into::Overwrite,
+                    Threads(1),
+                );
+                geometry.fold(&columns, dimage);
+                // The product has overwritten the padding's zeros, which unfolding counts on.
+                if geometry.pad > 0 {
+                    columns.fill(0.0);
+                }
+            }
+        }
+        sums
+    }
+}
+
+/// Runs parts side by side; a single one stays on this thread.
+fn map_parts<P: Send, R: Send>(mut parts: Vec<P>, work: impl Fn(P) -> R + Send + Sync) -> Vec<R> {
+    match parts.len() {
+        1 => parts.pop().map(work).into_iter().collect(),
+        _ => parts.into_par_iter().map(work).collect(),
+    }
+}
+
+fn for_each_part<P: Send>(parts: Vec<P>, work: impl Fn(P) + Send + Sync) {
+    map_parts(parts, work);
+}

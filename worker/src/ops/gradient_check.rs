@@ -1,0 +1,333 @@
+//! Every operation's gradient against finite differences, on odd sizes with several samples and channels.
+//!
+//! The check is made in `f32`: a smooth random projection of the output is the loss, and a central difference of a
+//! step that balances rounding against curvature must agree with the tape to about a hundredth.
+
+use dfdx::prelude::*;
+use protocol::rng::CounterRng;
+
+use super::conv::{Conv, Geometry};
+use super::dense::Dense;
+use super::pool::Pool;
+use super::{
+    Activations, InputGradient, OpError, Parameters, Threads, dropout, from_rows, gelu, loss,
+    values,
+};
+
+type Taped = Activations<OwnedTape<f32, Cpu>>;
+
+fn random(seed: u64, len: usize) -> Vec<f32> {
+    let stream = CounterRng::new(seed, 99);
+    (0..len as u64)
+        .map(|at| (stream.at(at) >> 40) as f32 / (1u64 << 23) as f32 - 1.0)
+        .collect()
+}
+
+/// A weighted sum of the outputs, whose weights are its gradient.
+fn project<T: Tape<f32, Cpu>>(y: Activations<T>) -> Result<Tensor<(), f32, Cpu, T>, OpError> {
+    let (rows, columns) = *y.shape();
+    let weights = from_rows(&Cpu::default(), rows, columns, random(5, rows * columns))?;
+    Ok((y * weights).sum())
+}
+
+/// Compares the tape's gradients of input and weights with finite differences of the same function.
+fn check(
+    inputs: (usize, usize),
+    parameters: usize,
+    checks_input: bool,
+    op: impl Fn(&Parameters, Taped) -> Result<Tensor<(), f32, Cpu, OwnedTape<f32, Cpu>>, OpError>,
+) {
+    let device = Cpu::default();
+    let x = random(1, inputs.0 * inputs.1);
+    let w: Vec<f32> = random(2, parameters.max(1))
+        .iter()
+        .map(|v| v * 0.5)
+        .collect();
+    let loss_at = |x: &[f32], w: &[f32]| {
+        let x = from_rows(&device, inputs.0, inputs.1, x.to_vec()).unwrap();
+        let w = Parameters::new(&device, w.to_vec()).unwrap();
+        let lent = w.lend_gradient(vec![f32::NAN; parameters.max(1)]).unwrap();
+        f64::from(op(&w, x.trace(lent)).unwrap()[[]])
+    };
+    let input = from_rows(&device, inputs.0, inputs.1, x.clone()).unwrap();
+    let weights = Parameters::new(&device, w.clone()).unwrap();
+    // Operations write their parts of the gradient: what the memory held before must not matter.
+    let lent = weights
+        .lend_gradient(vec![f32::NAN; parameters.max(1)])
+        .unwrap();
+    let mut gradients = op(&weights, input.trace(lent)).unwrap().backward();
+    if checks_input {
+        let found = super::tensor::gradient_of(&mut gradients, &input)
+            .unwrap()
+            .clone();
+        compare("input", &x, &found, |x| loss_at(x, &w));
+    }
+    if parameters > 0 {
+        let found = weights.take_gradient(gradients).unwrap();
+        compare("weight", &w, &found, |w| loss_at(&x, w));
+    }
+}
+
+fn compare(what: &str, at: &[f32], found: &[f32], loss: impl Fn(&[f32]) -> f64) {
+    const STEP: f32 = 4e-3;
+    let largest = found.iter().fold(0.0f32, |a, b| a.max(b.abs()));
+    assert!(largest > 0.0, "no gradient of any {what}");
+    for index in 0..at.len() {
+        let moved = |step: f32| {
+            let mut at = at.to_vec();
+            at[index] += step;
+            loss(&at)
+        };
+        let (before, here, after) = (moved(-STEP), moved(0.0), moved(STEP));
+        let slopes = [here - before, after - here].map(|rise| rise / f64::from(STEP));
+        // At the kink of a relu or between two candidates for a maximum the slope is anything between both sides'.
+        let (low, high) = (slopes[0].min(slopes[1]), slopes[0].max(slopes[1]));
+        let tolerance = 0.01 * f64::from(largest) + 2e-3;
+        let found = f64::from(found[index]);
+        assert!(
+            (low - tolerance..=high + tolerance).contains(&found),
+            "{what} {index}: {found} by the tape, {low} to {high} by differences",
+        );
+    }
+}
+
+fn dense(relu: bool, input_gradient: InputGradient) -> Dense {
+    Dense {
+        inputs: 7,
+        outputs: 5,
+        weight: 5..40,
+        bias: 0..5,
+        relu,
+        input_gradient,
+    }
+}
+
+#[test]
+fn dense_layers() {
+    for relu in [false, true] {
+        for (needed, checks_input) in [
+            (InputGradient::Needed, true),
+            (InputGradient::NotNeeded, false),
+        ] {
+            for threads in [1, 3] {
+                let layer = dense(relu, needed);
+                check((3, 7), 40, checks_input, |w, x| {
+                    project(layer.forward(w, x, Threads(threads))?)
+                });
+            }
+        }
+    }
+}
+
+#[test]
+fn wide_dense_layers() {
+    // Wide enough for the product to be computed transposed, with sizes that no block divides. Without relu: so many
+    // outputs have kinks on both sides of every weight.
+    let layer = Dense {
+        inputs: 3,
+        outputs: 37,
+        weight: 37..148,
+        bias: 0..37,
+        relu: false,
+        input_gradient: InputGradient::Needed,
+    };
+    check((19, 3), 148, true, |w, x| {
+        project(layer.forward(w, x, Threads(1))?)
+    });
+}
+
+#[test]
+fn convolutions() {
+    let sizes = [
+        (2, 5, 7, 3, 3, 1, 0),
+        (3, 6, 5, 2, 3, 1, 1),
+        (2, 7, 9, 3, 3, 2, 1),
+        (1, 5, 5, 2, 1, 1, 0),
+        (2, 6, 7, 2, 5, 3, 2),
+        (2, 4, 4, 1, 4, 1, 0),
+        (1, 3, 3, 2, 3, 1, 3),
+    ];
+    for (channels, height, width, outputs, kernel, stride, pad) in sizes {
+        let geometry = Geometry {
+            channels,
+            height,
+            width,
+            outputs,
+            kernel,
+            stride,
+            pad,
+        };
+        let weights = outputs * channels * kernel * kernel;
+        for relu in [false, true] {
+            for threads in [1, 2] {
+                let layer = Conv {
+                    geometry,
+                    weight: outputs..outputs + weights,
+                    bias: 0..outputs,
+                    relu,
+                    input_gradient: InputGradient::Needed,
+                };
+                let inputs = channels * height * width;
+                check((3, inputs), outputs + weights, true, |w, x| {
+                    project(layer.forward(w, x, Threads(threads))?)
+                });
+            }
+        }
+    }
+}
+
+#[test]
+fn a_convolution_is_what_its_definition_says() {
+    let geometry = Geometry {
+        channels: 2,
+        height: 5,
+        width: 6,
+        outputs: 3,
+        kernel: 3,
+        stride: 2,
+        pad: 1,
+    };
+    let (x, w) = (random(1, 2 * 60), random(2, 3 + 54));
+    let device = Cpu::default();
+    let layer = Conv {
+        geometry,
+        weight: 3..57,
+        bias: 0..3,
+        relu: false,
+        input_gradient: InputGradient::NotNeeded,
+    };
+    let parameters = Parameters::new(&device, w.clone()).unwrap();
+    let y = layer
+        .forward(
+            &parameters,
+            from_rows(&device, 2, 60, x.clone()).unwrap(),
+            Threads(1),
+        )
+        .unwrap();
+    assert_eq!(*y.shape(), (2, 3 * 3 * 3));
+    let pixel = |sample: usize, channel: usize, row: isize, column: isize| {
+        let inside = (0..5).contains(&row) && (0..6).contains(&column);
+        if inside {
+            x[sample * 60 + channel * 30 + row as usize * 6 + column as usize]
+        } else {
+            0.0
+        }
+    };
+    for sample in 0..2 {
+        for out in 0..3 {
+            for row in 0..3 {
+                for column in 0..3 {
+                    let mut expected = w[out];
+                    for channel in 0..2 {
+                        for down in 0..3 {
+                            for right in 0..3 {
+                                expected += w[3 + ((out * 2 + channel) * 3 + down) * 3 + right]
+                                    * pixel(
+                                        sample,
+                                        channel,
+                                        (row * 2 + down) as isize - 1,
+                                        (column * 2 + right) as isize - 1,
+                                    );
+                            }
+                        }
+                    }
+                    let found = values(&y)[sample * 27 + out * 9 + row * 3 + column];
+                    assert!(
+                        (found - expected).abs() < 1e-5,
+                        "{found} instead of {expected}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn pooling() {
+    for (channels, height, width, size) in [(2, 4, 6, 2), (3, 5, 7, 2), (2, 7, 5, 3), (1, 3, 3, 1)]
+    {
+        let pool = Pool {
+            channels,
+            height,
+            width,
+            size,
+        };
+        let inputs = channels * height * width;
+        check((3, inputs), 0, true, |_, x| project(pool.max(x)?));
+        check((3, inputs), 0, true, |_, x| project(pool.mean(x)?));
+    }
+}
+
+#[test]
+fn dropping_out() {
+    check((3, 11), 0, true, |_, x| {
+        project(dropout::dropout(x, 0.4, 17)?)
+    });
+}
+
+#[test]
+fn the_loss() {
+    check((4, 5), 0, true, |_, x| {
+        loss::softmax_cross_entropy(x, &[0, 4, 2, 2])
+    });
+}
+
+#[test]
+fn activations_of_dfdx() {
+    check((3, 5), 0, true, |_, x| project(x.try_relu()?));
+    check((3, 5), 0, true, |_, x| project(x.try_tanh()?));
+    check((3, 5), 0, true, |_, x| project(x.try_sigmoid()?));
+}
+
+#[test]
+fn gelu_of_our_own() {
+    check((3, 5), 0, true, |_, x| project(gelu::gelu(x)?));
+}
+
+#[test]
+fn a_chain_of_everything() {
+    let conv = Conv {
+        geometry: Geometry {
+            channels: 2,
+            height: 7,
+            width: 7,
+            outputs: 3,
+            kernel: 3,
+            stride: 1,
+            pad: 0,
+        },
+        weight: 3..57,
+        bias: 0..3,
+        relu: true,
+        input_gradient: InputGradient::Needed,
+    };
+    let dense = Dense {
+        inputs: 12,
+        outputs: 4,
+        weight: 61..109,
+        bias: 57..61,
+        relu: false,
+        input_gradient: InputGradient::Needed,
+    };
+    let pool = Pool {
+        channels: 3,
+        height: 5,
+        width: 5,
+        size: 2,
+    };
+    check((3, 98), 109, true, |w, x| {
+        let x = pool.mean(conv.forward(w, x, Threads(1))?)?;
+        let x = dense.forward(w, dropout::dropout(x, 0.2, 3)?, Threads(1))?;
+        loss::softmax_cross_entropy(x.try_tanh()?, &[1, 0, 3])
+    });
+}
+
+#[test]
+fn losses_do_not_overflow() {
+    let device = Cpu::default();
+    let logits = from_rows(&device, 1, 3, vec![1000.0, -1000.0, 0.0]).unwrap();
+    let judged = loss::judge(&logits, &[0]);
+    assert_eq!((judged.loss, judged.correct), (0.0, 1));
+    let judged = loss::judge(&logits, &[1]);
+    assert_eq!((judged.loss, judged.correct), (2000.0, 0));
+}

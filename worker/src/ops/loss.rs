@@ -1,0 +1,83 @@
+//! Softmax and cross-entropy in one operation, straight from labels: no one-hot matrix, one pass each way.
+
+use dfdx::prelude::*;
+
+use super::tensor::{gradient_of, take_gradient};
+use super::{Activations, OpError, values};
+
+/// What a minibatch's logits say about its labels.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Judgement {
+    /// The sum of the samples' losses.
+    pub loss: f64,
+    /// How many samples have their largest logit at their label.
+    pub correct: usize,
+}
+
+/// The loss of one sample; `probabilities` receives its softmax.
+fn softmax_row(logits: &[f32], label: usize, probabilities: &mut [f32]) -> f64 {
+    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let mut sum = 0.0;
+    for (probability, &logit) in probabilities.iter_mut().zip(logits) {
+        *probability = (logit - largest).exp();
+        sum += *probability;
+    }
+    probabilities
+        .iter_mut()
+        .for_each(|probability| *probability /= sum);
+    f64::from(largest - logits[label]) + f64::from(sum).ln()
+}
+
+/// The mean cross-entropy of a minibatch.
+///
+/// # Panics
+/// If there are not as many labels as rows, or a label is not below the number of columns.
+pub fn softmax_cross_entropy<T: Tape<f32, Cpu>>(
+    logits: Activations<T>,
+    labels: &[u32],
+) -> Result<Tensor<(), f32, Cpu, T>, OpError> {
+    let (logits, mut tape) = logits.split_tape();
+    let (samples, classes) = *logits.shape();
+    assert_eq!(samples, labels.len());
+    let mut slopes = vec![0.0; samples * classes];
+    let mut total = 0.0;
+    let rows = values(&logits)
+        .chunks_exact(classes)
+        .zip(slopes.chunks_exact_mut(classes));
+    for ((row, slope), &label) in rows.zip(labels) {
+        total += softmax_row(row, label as usize, slope);
+        // The softmax itself is the slope of the loss, but for the label's own logit.
+        slope[label as usize] -= 1.0;
+    }
+    let mean = 1.0 / samples as f64;
+    let loss = logits
+        .device()
+        .try_tensor_from_vec(vec![(total * mean) as f32], ())?;
+    let output = loss.clone();
+    tape.add_backward_op(move |gradients| {
+        let scale = take_gradient(gradients, &output)?[0] * mean as f32;
+        let gradient = gradient_of(gradients, &logits)?;
+        for (gradient, slope) in gradient.iter_mut().zip(&slopes) {
+            *gradient += scale * slope;
+        }
+        Ok(())
+    });
+    Ok(loss.put_tape(tape))
+}
+
+/// Loss and accuracy of a minibatch, for evaluation.
+pub fn judge(logits: &Activations, labels: &[u32]) -> Judgement {
+    let classes = logits.shape().1;
+    let mut probabilities = vec![0.0; classes];
+    let mut judgement = Judgement::default();
+    for (row, &label) in values(logits).chunks_exact(classes).zip(labels) {
+        judgement.loss += softmax_row(row, label as usize, &mut probabilities);
+        // The first of equal logits wins, as in PyTorch's argmax.
+        let largest = (1..classes).fold(
+            0,
+            |best, class| if row[class] > row[best] { class } else { best },
+        );
+        judgement.correct += usize::from(largest == label as usize);
+    }
+    judgement
+}

@@ -1,0 +1,175 @@
+//! Matrix products through the kernel that dfdx uses, with checked shapes.
+
+use std::mem::MaybeUninit;
+
+use gemm::Parallelism;
+
+use super::Threads;
+
+/// A matrix somewhere in a slice. Transposing it swaps two numbers.
+#[derive(Clone, Copy)]
+pub(super) struct Matrix<'a> {
+    values: &'a [f32],
+    rows: usize,
+    columns: usize,
+    row_stride: usize,
+    column_stride: usize,
+}
+
+impl<'a> Matrix<'a> {
+    pub(super) fn row_major(values: &'a [f32], rows: usize, columns: usize) -> Self {
+        assert_eq!(
+            values.len(),
+            rows * columns,
+            "the values do not fill the matrix"
+        );
+        Self {
+            values,
+            rows,
+            columns,
+            row_stride: columns,
+            column_stride: 1,
+        }
+    }
+
+    pub(super) fn transposed(self) -> Self {
+        Self {
+            rows: self.columns,
+            columns: self.rows,
+            row_stride: self.column_stride,
+            column_stride: self.row_stride,
+            ..self
+        }
+    }
+}
+
+/// What becomes of the values that the product's place holds.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Into {
+    Overwrite,
+    Add,
+}
+
+/// `out = lhs · rhs` or `out += lhs · rhs`, row-major.
+pub(super) fn multiply(
+    lhs: Matrix<'_>,
+    rhs: Matrix<'_>,
+    out: &mut [f32],
+    into: Into,
+    threads: Threads,
+) {
+    assert_eq!(
+        out.len(),
+        lhs.rows * rhs.columns,
+        "the product does not fill its place"
+    );
+    // SAFETY: `out` holds exactly the product's elements, all initialised.
+    unsafe { gemm_into(lhs, rhs, out.as_mut_ptr(), into, threads) }
+}
+
+/// The product in memory of its own, which is not cleared first.
+pub(super) fn product(lhs: Matrix<'_>, rhs: Matrix<'_>, threads: Threads) -> Vec<f32> {
+    let len = lhs.rows * rhs.columns;
+    let mut out = Vec::with_capacity(len);
+    multiply_fresh(lhs, rhs, &mut out.spare_capacity_mut()[..len], threads);
+    // SAFETY: `multiply_fresh` has initialised so many elements.
+    unsafe { out.set_len(len) };
+    out
+}
+
+/// Writes the product into fresh memory, all of it, and gives that back as what it now is.
+pub(super) fn multiply_fresh<'a>(
+    lhs: Matrix<'_>,
+    rhs: Matrix<'_>,
+    out: &'a mut [MaybeUninit<f32>],
+    threads: Threads,
+) -> &'a mut [f32] {
+    assert_eq!(
+        out.len(),
+        lhs.rows * rhs.columns,
+        "the product does not fill its place"
+    );
+    let place = out.as_mut_ptr().cast();
+    // SAFETY: `out` has room for exactly the product; overwriting reads nothing of it and writes all of it.
+    unsafe {
+        gemm_into(lhs, rhs, place, Into::Overwrite, threads);
+        std::slice::from_raw_parts_mut(place, out.len())
+    }
+}
+
+/// # Safety
+/// `out` must be valid for writing `lhs.rows * rhs.columns` floats, and initialised where they are added to.
+unsafe fn gemm_into(lhs: Matrix<'_>, rhs: Matrix<'_>, out: *mut f32, into: Into, threads: Threads) {
+    assert_eq!(lhs.columns, rhs.rows, "the matrices do not fit together");
+    let (add, alpha) = match into {
+        Into::Overwrite => (false, 0.0),
+        Into::Add => (true, 1.0),
+    };
+    let parallelism = match threads.0 {
+        0 | 1 => Parallelism::None,
+        many => Parallelism::Rayon(many),
+    };
+    // SAFETY: both matrices were made by `Matrix`, whose strides stay within their slices; `out` is the caller's word.
+    unsafe {
+        gemm::gemm(
+            lhs.rows,
+            rhs.columns,
+            lhs.columns,
+            out,
+            1,
+            rhs.columns as isize,
+            add,
+            lhs.values.as_ptr(),
+            lhs.column_stride as isize,
+            lhs.row_stride as isize,
+            rhs.values.as_ptr(),
+            rhs.column_stride as isize,
+            rhs.row_stride as isize,
+            alpha,
+            1.0,
+            false,
+            false,
+            false,
+            parallelism,
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn products_of_all_orientations() {
+        let a = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0];
+        let b = [1.0, 0.0, 2.0, 1.0, 0.0, 3.0];
+        let one = Threads(1);
+        let plain = product(
+            Matrix::row_major(&a, 2, 3),
+            Matrix::row_major(&b, 3, 2),
+            one,
+        );
+        assert_eq!(plain, [5.0, 11.0, 14.0, 23.0]);
+        let left = product(
+            Matrix::row_major(&a, 3, 2).transposed(),
+            Matrix::row_major(&b, 3, 2),
+            one,
+        );
+        assert_eq!(left, [7.0, 18.0, 10.0, 22.0]);
+        let right = product(
+            Matrix::row_major(&a, 2, 3),
+            Matrix::row_major(&b, 2, 3).transposed(),
+            one,
+        );
+        assert_eq!(right, [7.0, 10.0, 16.0, 22.0]);
+        let mut sum = vec![1.0; 4];
+        multiply(
+            Matrix::row_major(&a, 2, 3),
+            Matrix::row_major(&b, 3, 2),
+            &mut sum,
+            Into::Add,
+            Threads(2),
+        );
+        assert_eq!(sum, [6.0, 12.0, 15.0, 24.0]);
+    }
+}

@@ -1,0 +1,64 @@
+//! The one place that knows how dfdx keeps a tensor's numbers.
+
+use dfdx::prelude::*;
+
+/// The device that all of this runs on.
+pub type Device = Cpu;
+/// What can go wrong in an operation: memory.
+pub type OpError = CpuError;
+/// One row per sample.
+pub type Activations<T = NoneTape> = Tensor<(usize, usize), f32, Cpu, T>;
+
+/// The numbers of a tensor, row-major, without copying them.
+///
+/// dfdx 0.13 has no public view of a CPU tensor's storage, only indexing. All tensors here come from
+/// [`from_rows`] or from operations that keep their input's strides, so they are contiguous.
+pub fn values<S: Shape, T>(tensor: &Tensor<S, f32, Cpu, T>) -> &[f32] {
+    let len = tensor.shape().num_elements();
+    if len == 0 {
+        return &[];
+    }
+    let zero = S::Concrete::default();
+    let first: &f32 = &tensor[zero];
+    // SAFETY: indexing with zeros gives the first element of the tensor's `Vec<f32>`, which dfdx fills with exactly
+    // `num_elements` numbers for a contiguous shape; it cannot change while `tensor` is borrowed.
+    unsafe { std::slice::from_raw_parts(std::ptr::from_ref(first), len) }
+}
+
+/// The numbers of a tensor, to be changed in place. A tensor that shares its storage gets its own copy first.
+pub(super) fn values_mut<S: Shape>(tensor: &mut Tensor<S, f32, Cpu>) -> &mut [f32] {
+    let len = tensor.shape().num_elements();
+    if len == 0 {
+        return &mut [];
+    }
+    let zero = S::Concrete::default();
+    let first: &mut f32 = &mut tensor[zero];
+    // SAFETY: as in `values`; dfdx's mutable indexing makes the storage unique to this tensor.
+    unsafe { std::slice::from_raw_parts_mut(std::ptr::from_mut(first), len) }
+}
+
+/// A tensor with one row per sample.
+pub fn from_rows(
+    device: &Cpu,
+    rows: usize,
+    columns: usize,
+    values: Vec<f32>,
+) -> Result<Activations, OpError> {
+    device.try_tensor_from_vec(values, (rows, columns))
+}
+
+/// Takes the gradient that has come back to a tensor. Nothing asks for it again: its operation runs once.
+pub(super) fn take_gradient<S: Shape>(
+    gradients: &mut Gradients<f32, Cpu>,
+    of: &Tensor<S, f32, Cpu>,
+) -> Result<Vec<f32>, OpError> {
+    Ok(std::mem::take(&mut **gradients.get_or_alloc_mut(of)?))
+}
+
+/// The gradient of a tensor that operations add to; zeros at first.
+pub(super) fn gradient_of<'a, S: Shape>(
+    gradients: &'a mut Gradients<f32, Cpu>,
+    of: &Tensor<S, f32, Cpu>,
+) -> Result<&'a mut Vec<f32>, OpError> {
+    Ok(&mut **gradients.get_or_alloc_mut(of)?)
+}

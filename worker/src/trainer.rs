@@ -1,0 +1,80 @@
+//! The seam between the training loop and whatever computes: a CPU, a GPU, or nothing at all in tests.
+//!
+//! A trainer owns the weights as floats on the lattice, the residual, the optimiser's state and its view of the
+//! training samples. One call is one step, so that a device need not wait for its host in the middle of one.
+
+use std::time::Duration;
+
+use protocol::digest::Digest;
+use protocol::lattice::{Range, RangeError, Tau};
+use thiserror::Error;
+
+/// What a step is to do.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StepControl {
+    /// The learning rate, schedule included.
+    pub learning_rate: f64,
+    /// The norm that the gradient is clipped to.
+    pub clip: Option<f64>,
+    /// The number of the step, from 1.
+    pub step: u64,
+    /// τ; without one nothing is emitted.
+    pub tau: Option<Tau>,
+}
+
+/// What a step did.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StepReport {
+    /// The mean loss of the minibatch.
+    pub loss: f32,
+    /// How far out the weights now are.
+    pub range: Range,
+    /// The thread time that loading, forward, backward, clipping and a plain optimiser's pass took. All else that a
+    /// worker does is exchange.
+    pub training_time: Duration,
+}
+
+/// Why training cannot go on.
+#[derive(Debug, Error)]
+pub enum TrainError {
+    /// The loss is no number.
+    #[error(
+        "the loss is no longer a number: the run has diverged; start it again with a lower learning rate or a lower clip"
+    )]
+    NotFinite,
+    /// A weight left the lattice's exact range.
+    #[error(transparent)]
+    Range(#[from] RangeError),
+    /// The device failed.
+    #[error("the device failed: {0}")]
+    Device(String),
+}
+
+/// Something that trains a model.
+pub trait Trainer {
+    /// The number of weights.
+    fn weights(&self) -> usize;
+
+    /// Trains on a minibatch and replaces the contents of `words` by the changes that leave; they are applied already.
+    fn step(
+        &mut self,
+        samples: &[u32],
+        control: StepControl,
+        words: &mut Vec<u32>,
+    ) -> Result<StepReport, TrainError>;
+
+    /// Adds another origin's changes, which have been checked.
+    fn apply(&mut self, words: &[u32], tau: Tau) -> Result<Range, TrainError>;
+
+    /// Replaces all weights by the ledger's. The residual stays: it is this worker's own.
+    fn load(&mut self, counts: &[i32]) -> Result<(), TrainError>;
+
+    /// The digest recomputed from the weights; `None` if one has left the lattice.
+    fn digest(&self) -> Result<Option<Digest>, TrainError>;
+
+    /// The magnitude that a fraction of the residual reaches: the τ at which so many weights would leave now.
+    fn residual_quantile(&self, fraction: f64) -> Result<f64, TrainError>;
+
+    /// The norm of what has not been emitted.
+    fn residual_norm(&self) -> Result<f64, TrainError>;
+}

@@ -1,0 +1,327 @@
+use std::sync::Arc;
+
+use protocol::batch::Batch;
+use protocol::changes::{apply_to_counts, word};
+use protocol::data::DataSpec;
+use protocol::frontier::Frontier;
+use protocol::job::JobDraft;
+use protocol::model::{Layout, initial_counts};
+
+use super::*;
+use crate::backend::cpu::CpuTrainer;
+use crate::fake_trainer::FakeTrainer;
+use crate::ops::Threads;
+use crate::training_thread::{FromTraining, ToTraining, start};
+
+const WEIGHTS: usize = 50;
+
+/// Two clouds of points that a line tells apart.
+fn points(samples: usize) -> (tempfile::TempDir, Dataset) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("points.csv");
+    let rows: Vec<String> = (0..samples)
+        .map(|i| {
+            let side = i % 2;
+            let spread = |factor: usize| (i * factor % 101) as f64 / 50.0 - 1.0;
+            format!(
+                "{},{},side{side}",
+                spread(37) + 3.0 * side as f64,
+                spread(53) - 2.0 * side as f64
+            )
+        })
+        .collect();
+    std::fs::write(&file, rows.join("\n")).unwrap();
+    let spec: DataSpec = format!("csv:{}", file.display()).parse().unwrap();
+    let dataset = Dataset::open(&spec, 1, None).unwrap();
+    (folder, dataset)
+}
+
+fn job(change: impl FnOnce(&mut JobDraft)) -> Job {
+    let mut draft = JobDraft {
+        model: Some("dense 8, relu, dense 2".into()),
+        epochs: Some(2),
+        minibatch: Some(16),
+        ..JobDraft::default()
+    };
+    change(&mut draft);
+    draft.resolve().unwrap()
+}
+
+fn fake(job: &Job, dataset: &Dataset) -> Training<FakeTrainer> {
+    Training::new(
+        FakeTrainer::new(&[0; WEIGHTS]),
+        job,
+        dataset,
+        Identity::alone(7),
+    )
+    .unwrap()
+}
+
+/// Steps until nothing is left; all batches, the closing one last.
+fn batches<T: Trainer>(training: &mut Training<T>) -> Vec<Batch> {
+    let weights = training.trainer().weights();
+    let mut found = Vec::new();
+    loop {
+        let mut frame = Vec::new();
+        let more = training.step(&mut frame).unwrap().is_some();
+        if !more {
+            training.close(&mut frame).unwrap();
+        }
+        found.push(Batch::decode(&frame, weights).unwrap());
+        if !more {
+            return found;
+        }
+    }
+}
+
+#[test]
+fn every_sample_is_trained_once_an_epoch_and_counted() {
+    let (_folder, dataset) = points(200);
+    let mut training = fake(&job(|_| {}), &dataset);
+    let found = batches(&mut training);
+    let mut trained = training.trainer().trained.clone();
+    trained.sort_unstable();
+    let expected: Vec<u32> = (0..160).flat_map(|sample| [sample, sample]).collect();
+    assert_eq!(trained, expected);
+    assert_eq!(
+        found.iter().map(|batch| batch.header.samples).sum::<u32>(),
+        320
+    );
+    let mut cursors = protocol::cursor::Cursors::default();
+    cursors.extend(found.iter().flat_map(|batch| batch.header.cursors.clone()));
+    assert_eq!(cursors.samples_done(), 320);
+    assert_eq!(training.progress(), 1.0);
+}
+
+#[test]
+fn batches_are_numbered_and_the_last_closes_the_origin() {
+    let (_folder, dataset) = points(100);
+    let found = batches(&mut fake(&job(|_| {}), &dataset));
+    let mut frontier = Frontier::default();
+    for batch in &found {
+        frontier
+            .advance(batch.header.origin, batch.header.sequence)
+            .unwrap();
+    }
+    let (last, before) = found.split_last().unwrap();
+    assert_eq!(
+        last.header.flags,
+        Flags {
+            last: true,
+            stop: false
+        }
+    );
+    assert!(last.words.is_empty());
+    assert!(
+        before
+            .iter()
+            .all(|batch| batch.header.flags == Flags::default())
+    );
+}
+
+#[test]
+fn the_first_batch_is_empty_unless_tau_is_fixed() {
+    let (_folder, dataset) = points(100);
+    let found = batches(&mut fake(&job(|_| {}), &dataset));
+    assert!(found[0].words.is_empty() && !found[1].words.is_empty());
+    let found = batches(&mut fake(&job(|draft| draft.tau = Some(0.125)), &dataset));
+    assert!(!found[0].words.is_empty());
+    assert_eq!(found[0].header.tau.value(), 0.125);
+}
+
+#[test]
+fn a_stop_ends_it_after_the_step() {
+    let (_folder, dataset) = points(100);
+    let mut training = fake(&job(|_| {}), &dataset);
+    let mut frame = Vec::new();
+    training.step(&mut frame).unwrap().unwrap();
+    training.stop();
+    assert!(training.step(&mut frame).unwrap().is_none());
+    let mut last = Vec::new();
+    training.close(&mut last).unwrap();
+    let last = Batch::decode(&last, WEIGHTS).unwrap();
+    assert_eq!(
+        (last.header.sequence, last.header.flags),
+        (
+            2,
+            Flags {
+                last: true,
+                stop: true
+            }
+        )
+    );
+}
+
+#[test]
+fn others_changes_and_samples_count() {
+    let (_folder, dataset) = points(100);
+    let mut training = fake(&job(|_| {}), &dataset);
+    let before = training.trainer().digest().unwrap().unwrap();
+    let words = [word(3, true), word(9, false)];
+    let tau = Tau::from_steps(5).unwrap();
+    training.apply(&words, tau, 80).unwrap();
+    let expected = before + Digest::of_changes(&words, tau);
+    assert_eq!(training.trainer().digest().unwrap(), Some(expected));
+    assert_eq!(training.progress(), 0.5);
+}
+
+#[test]
+fn the_trainers_weights_are_the_sum_of_its_batches_and_it_learns() {
+    let (_folder, dataset) = points(1000);
+    for optimiser in [
+        "sgd:0.1",
+        "sgd:0.05,momentum=0.9",
+        "adam:0.01",
+        "rmsprop:0.01",
+        "adagrad:0.1",
+    ] {
+        let job = job(|draft| {
+            draft.optimiser = Some(optimiser.into());
+            draft.density = Some(0.2);
+            draft.clip = Some("5".into());
+            draft.epochs = Some(6);
+        });
+        let layout = Layout::new(&job.model, dataset.input, 2).unwrap();
+        let mut counts = initial_counts(&layout, job.seed);
+        let shared = Arc::new(dataset.clone());
+        let trainer =
+            CpuTrainer::new(shared, &layout, &counts, job.optimiser.rule, 1, Threads(1)).unwrap();
+        let mut training = Training::new(trainer, &job, &dataset, Identity::alone(7)).unwrap();
+        let mut digest = Digest::of_counts(&counts);
+        let found = batches(&mut training);
+        for batch in &found {
+            apply_to_counts(&batch.words, batch.header.tau, &mut counts).unwrap();
+            digest += batch.header.digest;
+        }
+        assert_eq!(Digest::of_counts(&counts), digest);
+        assert_eq!(training.trainer().digest().unwrap(), Some(digest));
+        assert!(training.trainer().residual_norm().unwrap() > 0.0);
+        let loss =
+            |part: &[Batch]| part.iter().map(|b| b.header.loss).sum::<f32>() / part.len() as f32;
+        let (first, last) = (
+            loss(&found[..10]),
+            loss(&found[found.len() - 11..found.len() - 1]),
+        );
+        assert!(
+            last < 0.2 && last < first / 2.0,
+            "{optimiser}: loss {first} became {last}"
+        );
+        let changes: usize = found.iter().map(|batch| batch.words.len()).sum();
+        let density = changes as f64 / (layout.weights * found.len()) as f64;
+        assert!(
+            (0.1..0.4).contains(&density),
+            "{optimiser}: density {density} instead of 0.2"
+        );
+    }
+}
+
+#[test]
+fn a_diverging_run_says_so() {
+    let (_folder, dataset) = points(200);
+    let job = job(|draft| {
+        draft.optimiser = Some("sgd:1000000".into());
+        draft.lr_schedule = Some("constant".into());
+        draft.density = Some(1.0);
+        draft.epochs = Some(50);
+    });
+    let layout = Layout::new(&job.model, dataset.input, 2).unwrap();
+    let counts = initial_counts(&layout, job.seed);
+    let trainer = CpuTrainer::new(
+        Arc::new(dataset.clone()),
+        &layout,
+        &counts,
+        job.optimiser.rule,
+        1,
+        Threads(1),
+    )
+    .unwrap();
+    let mut training = Training::new(trainer, &job, &dataset, Identity::alone(7)).unwrap();
+    let error = loop {
+        match training.step(&mut Vec::new()) {
+            Ok(Some(_)) => {}
+            Ok(None) => panic!("it did not diverge"),
+            Err(error) => break error.to_string(),
+        }
+    };
+    assert!(
+        error.contains("diverged") && error.contains("lower learning rate"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_thread_trains_applies_and_stops() {
+    let (_folder, dataset) = points(4000);
+    let job = job(|draft| draft.epochs = Some(100_000));
+    let thread = start(Threads(1), move || {
+        Training::new(
+            FakeTrainer::new(&[0; WEIGHTS]),
+            &job,
+            &dataset,
+            Identity::alone(7),
+        )
+    })
+    .unwrap();
+    let words: Arc<[u32]> = [word(3, true)].into();
+    thread
+        .inbound
+        .send(ToTraining::Apply {
+            words,
+            tau: Tau::ONE_STEP,
+            samples: 4,
+        })
+        .unwrap();
+    let mut counts = vec![0; WEIGHTS];
+    counts[3] += 1;
+    let mut take = |frame: &[u8]| {
+        let batch = Batch::decode(frame, WEIGHTS).unwrap();
+        apply_to_counts(&batch.words, batch.header.tau, &mut counts).unwrap();
+        batch.header.sequence
+    };
+    let closing = loop {
+        match thread.outbound.recv().unwrap() {
+            FromTraining::Batch { frame, .. } => {
+                if take(&frame) == 20 {
+                    thread.inbound.send(ToTraining::Stop).unwrap();
+                }
+            }
+            FromTraining::Closed(closing) => break closing,
+            FromTraining::Failed(error) => panic!("{error}"),
+        }
+    };
+    take(&closing.frame);
+    assert_eq!(closing.digest, Some(Digest::of_counts(&counts)));
+    thread.thread.join().unwrap();
+}
+
+#[test]
+fn a_thread_that_fails_says_why() {
+    let (_folder, dataset) = points(100);
+    let job = job(|_| {});
+    let thread = start(Threads(2), move || {
+        let mut trainer = FakeTrainer::new(&[0; WEIGHTS]);
+        trainer.fails_at = Some(3);
+        Training::new(trainer, &job, &dataset, Identity::alone(7))
+    })
+    .unwrap();
+    let messages: Vec<_> = thread.outbound.iter().collect();
+    assert_eq!(messages.len(), 3);
+    assert!(matches!(messages[2], FromTraining::Failed(_)));
+}
+
+#[test]
+fn a_thread_nobody_listens_to_ends() {
+    let (_folder, dataset) = points(100);
+    let job = job(|draft| draft.epochs = Some(100_000));
+    let thread = start(Threads(1), move || {
+        Training::new(
+            FakeTrainer::new(&[0; WEIGHTS]),
+            &job,
+            &dataset,
+            Identity::alone(7),
+        )
+    })
+    .unwrap();
+    drop(thread.outbound);
+    thread.thread.join().unwrap();
+}
