@@ -1,1 +1,52 @@
-fn main() {}
+//! `tau`: the command line.
+//!
+//! Exit codes: 0 finished, 1 failed, 2 bad usage or bad input. With `--json` standard output holds one object per
+//! line and nothing else; what is for people goes to standard error.
+
+mod args;
+mod commands;
+mod failure;
+mod interrupt;
+mod out_folder;
+mod output;
+mod solo;
+mod tally;
+mod view;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::args::{Arguments, Command};
+
+fn main() -> ExitCode {
+    // Before any thread exists: it sets the allocator's parameters.
+    worker::memory::keep_freed_blocks();
+    let arguments = Arguments::parse();
+    init_log();
+    let (json, result) = match arguments.command {
+        Command::Train(train) => (train.json, commands::train::run(train)),
+        Command::Evaluate(evaluate) => (evaluate.json, commands::evaluate::run(&evaluate)),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            failure.report(json);
+            failure.exit_code()
+        }
+    }
+}
+
+/// Logs go to standard error; `TAU_LOG` says how much (`TAU_LOG=debug`), and `TAU_LOG_FORMAT=json` in which form.
+fn init_log() {
+    use tracing_subscriber::EnvFilter;
+    let filter = EnvFilter::try_from_env("TAU_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
+    if std::env::var("TAU_LOG_FORMAT").is_ok_and(|format| format == "json") {
+        log.json().init();
+    } else {
+        log.init();
+    }
+}

@@ -22,5 +22,6 @@ pub mod plan;
 pub mod rng;
 pub mod schedule;
 pub mod split;
+pub mod stats;
 pub mod tau_controller;
 mod text_options;

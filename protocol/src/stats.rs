@@ -1,0 +1,109 @@
+//! Records for people and scripts: what a node does each second, and how a run ended. Their JSON is a contract.
+
+use serde::Serialize;
+
+/// One node in one second.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct StatsRecord {
+    /// Always `stats`, to tell it from other lines.
+    pub event: &'static str,
+    /// The node.
+    pub node: String,
+    /// The run.
+    pub run: String,
+    /// What the node is doing.
+    pub state: String,
+    /// Samples trained per second, over the last second.
+    pub samples_per_second: f64,
+    /// Samples trained since the start.
+    pub samples: u64,
+    /// The mean training loss of the last second; none before the first step.
+    pub loss: Option<f64>,
+    /// The newest held-out accuracy.
+    pub accuracy: Option<f64>,
+    /// The τ of the newest batch.
+    pub tau: f64,
+    /// The fraction of weights changed per batch in the last second.
+    pub density: f64,
+    /// Bytes received on the data plane since the start.
+    pub bytes_in: u64,
+    /// Bytes sent on the data plane since the start.
+    pub bytes_out: u64,
+    /// Batches of others that were under way while a step was computed, on average.
+    pub staleness: f64,
+    /// Batches known of but not applied.
+    pub frontier_lag: u64,
+    /// The digest of the ledger.
+    pub digest: String,
+    /// Batches waiting to be sent.
+    pub queue: u64,
+    /// The share of the last second in which emission was paused.
+    pub paused_share: f64,
+    /// The share of the worker's time that the exchange took.
+    pub exchange_share: f64,
+    /// Cores kept busy.
+    pub cpu: f64,
+    /// Memory in use.
+    pub memory_bytes: u64,
+}
+
+/// The last line of a run that finished.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Finished {
+    /// Always `finished`.
+    pub event: &'static str,
+    /// Held-out accuracy of the saved weights.
+    pub accuracy: f64,
+    /// Held-out loss of the saved weights.
+    pub loss: f64,
+    /// Epochs trained, the last one perhaps in part.
+    pub epochs: f64,
+    /// Samples trained, by all nodes.
+    pub samples: u64,
+    /// First step to last batch applied.
+    pub seconds: f64,
+    /// Samples by seconds.
+    pub samples_per_second: f64,
+    /// How many nodes took part.
+    pub nodes: usize,
+    /// Which.
+    pub participants: Vec<String>,
+    /// Which were waited for in vain.
+    pub missing: Vec<String>,
+    /// Whether all participants ended with the same weights to the bit.
+    pub replicas_agree: bool,
+    /// The digest of the saved weights.
+    pub digest: String,
+    /// Bytes sent on the data plane, by all nodes.
+    pub bytes_sent: u64,
+    /// What every step's gradient as `f32` to every peer would have cost.
+    pub bytes_dense: u64,
+    /// Their ratio.
+    pub compression: f64,
+    /// The fraction of weights changed per batch.
+    pub density: f64,
+    /// The share of workers' time that the exchange took.
+    pub exchange_share: f64,
+    /// The saved model, as an absolute path.
+    pub model: String,
+}
+
+/// The last line of a run that did not finish.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Failed {
+    /// Always `failed`.
+    pub event: &'static str,
+    /// One sentence: what was wrong and what to do.
+    pub error: String,
+}
+
+impl Failed {
+    /// A failure for this reason.
+    #[must_use]
+    pub fn because(error: impl Into<String>) -> Self {
+        Self {
+            event: "failed",
+            error: error.into(),
+        }
+    }
+}
