@@ -17,10 +17,13 @@ pub(crate) struct Arguments {
 pub(crate) enum Command {
     /// Train a model on this machine, save it and print what came out. Without any flags: MNIST
     #[command(
+        // The last word counts, as in most tools: scripts can append to a user's flags.
+        args_override_self = true,
         after_help = "Ctrl-C ends training early and saves what there is; a second one ends at once, without saving."
     )]
-    Train(Train),
+    Train(Box<Train>),
     /// Measure a saved model on a dataset's held-out samples
+    #[command(args_override_self = true)]
     Evaluate(Evaluate),
 }
 

@@ -25,7 +25,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     init_log();
     let (json, result) = match arguments.command {
-        Command::Train(train) => (train.json, commands::train::run(train)),
+        Command::Train(train) => (train.json, commands::train::run(*train)),
         Command::Evaluate(evaluate) => (evaluate.json, commands::evaluate::run(&evaluate)),
     };
     match result {

@@ -44,12 +44,12 @@ pub(crate) struct Solo {
 }
 
 /// Trains, evaluates and saves.
-pub(crate) fn train(solo: Solo, json: bool) -> Result<Finished, Failure> {
+pub(crate) fn train(solo: &Solo, json: bool) -> Result<Finished, Failure> {
     let identity = Identity::alone(RandomState::new().hash_one(std::process::id()));
     let counts = initial_counts(&solo.layout, solo.job.seed);
     let ledger = Ledger::new(identity.run, counts.clone());
-    let thread = start_worker(&solo, identity, counts)?;
-    let mut run = Run::new(&solo, identity, ledger, json)?;
+    let thread = start_worker(solo, identity, counts)?;
+    let mut run = Run::new(solo, identity, ledger, json)?;
     let closing = run.follow(&thread.outbound, &thread.inbound);
     // The thread has closed or failed, or its channel ends with `thread`: it does not outlive this function.
     let TrainingThread {

@@ -97,10 +97,10 @@ impl Rule {
         match *self {
             Self::Sgd => sgd(-learning_rate * clip, gradient, update),
             Self::Momentum { momentum } => {
-                heavy_ball(learning_rate, clip, momentum, gradient, first, update)
+                heavy_ball(learning_rate, clip, momentum, gradient, first, update);
             }
             Self::Nesterov { momentum } => {
-                nesterov(learning_rate, clip, momentum, gradient, first, update)
+                nesterov(learning_rate, clip, momentum, gradient, first, update);
             }
             Self::AdaGrad { epsilon } => scaled_by_squares(
                 learning_rate,

@@ -43,7 +43,7 @@ impl Schedule {
         let fallen = match self.curve {
             Curve::Constant => 1.0,
             Curve::Linear => 1.0 - progress,
-            Curve::Cosine => (1.0 + (PI * progress).cos()) / 2.0,
+            Curve::Cosine => f64::midpoint(1.0, (PI * progress).cos()),
             Curve::Step { every, factor } => factor.powf((progress / every).floor()),
         };
         fallen * self.warmup_factor(progress)

@@ -49,7 +49,7 @@ fn main() {
         for _ in 0..ROUNDS {
             words.clear();
             quantiser.push(timed(|| {
-                quantise(black_box(&update), &mut residual, 1.0, 0, &mut words)
+                quantise(black_box(&update), &mut residual, 1.0, 0, &mut words);
             }));
             memcpy.push(timed(|| copy.copy_from_slice(black_box(&update))));
             black_box(&copy);

@@ -115,7 +115,7 @@ impl Network {
                 }
                 (Layer::Relu, _) => match ops.last_mut() {
                     Some(Op::Dense(Dense { relu, .. }) | Op::Conv(Conv { relu, .. })) => {
-                        *relu = true
+                        *relu = true;
                     }
                     _ => ops.push(Op::Relu),
                 },

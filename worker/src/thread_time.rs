@@ -2,9 +2,22 @@
 
 use std::time::Duration;
 
-/// How long this thread has been running on a processor.
+/// Measures this thread's processor time from a moment on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ThreadTimer(Duration);
+
+impl ThreadTimer {
+    pub(crate) fn start() -> Self {
+        Self(thread_time())
+    }
+
+    pub(crate) fn elapsed(self) -> Duration {
+        thread_time().saturating_sub(self.0)
+    }
+}
+
 #[cfg(unix)]
-pub(crate) fn thread_time() -> Duration {
+fn thread_time() -> Duration {
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
@@ -16,7 +29,7 @@ pub(crate) fn thread_time() -> Duration {
 
 /// Where there is no such clock, the time since the first call.
 #[cfg(not(unix))]
-pub(crate) fn thread_time() -> Duration {
+fn thread_time() -> Duration {
     use std::sync::OnceLock;
     use std::time::Instant;
     static START: OnceLock<Instant> = OnceLock::new();

@@ -10,7 +10,7 @@ use protocol::digest::Digest;
 use protocol::lattice::Tau;
 
 use crate::ops::Threads;
-use crate::thread_time::thread_time;
+use crate::thread_time::ThreadTimer;
 use crate::trainer::Trainer;
 use crate::training::{Step, Training, TrainingError};
 
@@ -129,14 +129,14 @@ fn train<T: Trainer>(
 ) -> Result<(), TrainingError> {
     let mut waited = Duration::ZERO;
     loop {
-        let start = thread_time();
+        let timer = ThreadTimer::start();
         take_inbound(&mut training, inbox)?;
         let mut frame = Vec::new();
         let Some(step) = training.step(&mut frame)? else {
             break;
         };
         // All that is not training is exchange: applying, quantising, encoding, and waiting for room in the channel.
-        let spent = thread_time() - start;
+        let spent = timer.elapsed();
         let time = StepTime {
             training: step.training_time,
             exchange: spent.saturating_sub(step.training_time) + waited,

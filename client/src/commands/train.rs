@@ -17,7 +17,7 @@ pub(crate) fn run(arguments: Train) -> Result<(), Failure> {
     let json = arguments.json;
     let solo = prepare(arguments)?;
     interrupt::watch()?;
-    let finished = solo::train(solo, json)?;
+    let finished = solo::train(&solo, json)?;
     if json {
         output::line(&finished);
     } else {

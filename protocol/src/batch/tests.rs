@@ -119,10 +119,9 @@ fn golden_frame() {
         tau,
         vec![word(1, true), word(3, false), word(8, true)],
     ));
-    let hex: String = frame.iter().map(|byte| format!("{byte:02x}")).collect();
     // version | run origin sequence tau | digest | cursors | samples loss flags | encoding count bytes | payload | crc
     let golden = "01 a222 c466 05 ac02 e4a1aede8a8bc48c7c 01010240 40 0000003f 0100 01 03 03 01170e 3b13fcc0";
-    assert_eq!(hex, golden.replace(' ', ""));
+    assert_eq!(frame, crate::encoding::tests::bytes(golden));
 }
 
 #[test]

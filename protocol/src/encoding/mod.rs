@@ -114,4 +114,4 @@ pub fn decode(
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

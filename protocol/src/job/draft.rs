@@ -28,7 +28,7 @@ pub struct JobDraft {
     /// Samples in one step of one worker [default: 64]
     #[cfg_attr(feature = "clap", arg(long, value_name = "N", help_heading = "Job"))]
     pub minibatch: Option<u32>,
-    /// sgd:LR[,momentum=M[,nesterov]], adagrad:LR, rmsprop:LR or adam:LR [default: sgd:0.05,momentum=0.9]
+    /// sgd:LR, sgd:LR,momentum=M, sgd:LR,momentum=M,nesterov, adagrad:LR, rmsprop:LR or adam:LR [default: sgd:0.05,momentum=0.9]
     #[cfg_attr(feature = "clap", arg(long, value_name = "RULE", help_heading = "Job"))]
     pub optimiser: Option<String>,
     /// Clip gradients to this norm, or "none" [default: none]

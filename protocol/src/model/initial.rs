@@ -9,7 +9,7 @@ const STREAM: u64 = 1;
 /// Half of a 53-bit range: what turns a random word into a number from -1 to 1 without rounding.
 const HALF_RANGE: f64 = (1u64 << 52) as f64;
 
-/// Draws every weight and bias evenly from ±1/√fan_in, as PyTorch does, and rounds it to the lattice.
+/// Draws every weight and bias evenly from `±1/√fan_in`, as PyTorch does, and rounds it to the lattice.
 ///
 /// A square root and products of `f64` are fixed to the bit by IEEE 754; logarithms or cosines, which normal
 /// distributions need, are not, and would differ between platforms.

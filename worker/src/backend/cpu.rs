@@ -16,7 +16,7 @@ use super::update_pass::UpdateState;
 use crate::dataset::Dataset;
 use crate::network::{Mode, Network};
 use crate::ops::{OpError, Parameters, Threads, from_rows, loss, values};
-use crate::thread_time::thread_time;
+use crate::thread_time::ThreadTimer;
 use crate::trainer::{StepControl, StepReport, TrainError, Trainer};
 
 /// How often the plain optimiser pass is timed; the fastest counts.
@@ -72,10 +72,10 @@ impl CpuTrainer {
             step: 1,
         };
         let timed = (0..CALIBRATIONS).map(|_| {
-            let start = thread_time();
+            let timer = ThreadTimer::start();
             self.state
                 .plain_pass(&self.gradient, scale, self.parameters.values_mut());
-            thread_time() - start
+            timer.elapsed()
         });
         self.plain_pass = timed.min().unwrap_or_default();
     }
@@ -112,7 +112,7 @@ impl Trainer for CpuTrainer {
         control: StepControl,
         words: &mut Vec<u32>,
     ) -> Result<StepReport, TrainError> {
-        let start = thread_time();
+        let computing = ThreadTimer::start();
         let loss = self.compute(samples, splitmix64(self.dropout_seed ^ control.step))?;
         if !loss.is_finite() {
             return Err(TrainError::NotFinite);
@@ -124,7 +124,8 @@ impl Trainer for CpuTrainer {
         if clip == 0.0 {
             return Err(TrainError::NotFinite);
         }
-        let computed = thread_time();
+        let computed = computing.elapsed();
+        let updating = ThreadTimer::start();
         let scale = Scale {
             learning_rate: control.learning_rate as f32,
             clip,
@@ -136,11 +137,10 @@ impl Trainer for CpuTrainer {
             Some(tau) => apply_to_weights(words, tau, self.parameters.values_mut())?,
             None => Range::Safe,
         };
-        let updated = thread_time() - computed;
         Ok(StepReport {
             loss,
             range,
-            training_time: computed - start + self.plain_pass.min(updated),
+            training_time: computed + self.plain_pass.min(updating.elapsed()),
         })
     }
 

@@ -94,9 +94,9 @@ impl UpdateState {
             })
             .collect();
         // Parts are in the order of their indices, so their words are too.
-        emitted
-            .iter()
-            .for_each(|part| words.extend_from_slice(part));
+        for part in &emitted {
+            words.extend_from_slice(part);
+        }
     }
 
     /// What a worker without exchange would do instead: the optimiser's update, straight into the weights.

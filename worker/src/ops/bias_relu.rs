@@ -53,11 +53,13 @@ pub(super) fn transpose_and_add(
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 pub(super) fn add_to_plane(plane: &mut [f32], bias: f32, relu: bool) {
     if relu {
-        plane
-            .iter_mut()
-            .for_each(|value| *value = (*value + bias).max(0.0));
+        for value in plane {
+            *value = (*value + bias).max(0.0);
+        }
     } else {
-        plane.iter_mut().for_each(|value| *value += bias);
+        for value in plane {
+            *value += bias;
+        }
     }
 }
 

@@ -102,7 +102,7 @@ impl Geometry {
     fn unfold(&self, image: &[f32], columns: &mut [f32]) {
         if self.stride == 1 {
             self.for_each_stretch(|at, from, len| {
-                columns[at..at + len].copy_from_slice(&image[from..from + len])
+                columns[at..at + len].copy_from_slice(&image[from..from + len]);
             });
         } else {
             self.for_each_stretch(|at, from, len| {
@@ -250,7 +250,7 @@ impl Conv {
             .collect();
         let weights = self.weight.len();
         // Each part sums up the gradient of its own samples: weights first, then biases.
-        let sums = map_parts(parts, |part| self.backward_part(parameters, part));
+        let sums = map_parts(parts, |mut part| self.backward_part(parameters, &mut part));
         let flat = parameters.gradient(gradients)?;
         flat[self.weight.clone()].fill(0.0);
         flat[self.bias.clone()].fill(0.0);
@@ -268,7 +268,7 @@ impl Conv {
         Ok(())
     }
 
-    fn backward_part(&self, parameters: &Parameters, part: Part<'_>) -> Vec<f32> {
+    fn backward_part(&self, parameters: &Parameters, part: &mut Part<'_>) -> Vec<f32> {
         let geometry = self.geometry;
         let (window, positions) = (geometry.window(), geometry.positions());
         let kernels = Matrix::row_major(

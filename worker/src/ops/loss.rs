@@ -22,9 +22,9 @@ fn softmax_row(logits: &[f32], label: usize, probabilities: &mut [f32]) -> f64 {
         *probability = (logit - largest).exp();
         sum += *probability;
     }
-    probabilities
-        .iter_mut()
-        .for_each(|probability| *probability /= sum);
+    for probability in probabilities {
+        *probability /= sum;
+    }
     f64::from(largest - logits[label]) + f64::from(sum).ln()
 }
 

@@ -1,0 +1,206 @@
+//! Runs the real binary in a folder of its own, and makes small datasets for it.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use serde_json::Value;
+
+/// A folder to run the binary in; removed in the end.
+pub(crate) struct Tau {
+    folder: tempfile::TempDir,
+}
+
+/// What a finished command left.
+pub(crate) struct Output {
+    pub(crate) code: i32,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Output {
+    /// The last line of standard output, as JSON.
+    pub(crate) fn last(&self) -> Value {
+        let line = self
+            .stdout
+            .lines()
+            .last()
+            .unwrap_or_else(|| panic!("no output; errors: {}", self.stderr));
+        serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))
+    }
+}
+
+/// A command under way. Killed when it is dropped, so that a failing test leaves nothing behind.
+pub(crate) struct Running {
+    child: Child,
+    stdout: BufReader<ChildStdout>,
+    read: String,
+}
+
+impl Tau {
+    pub(crate) fn new() -> Self {
+        Self {
+            folder: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tau"));
+        command
+            .args(arguments)
+            .current_dir(self.folder.path())
+            .stdin(Stdio::null());
+        command
+    }
+
+    pub(crate) fn run(&self, arguments: &[&str]) -> Output {
+        let output = self.command(arguments).output().unwrap();
+        Output {
+            code: output.status.code().unwrap_or(-1),
+            stdout: String::from_utf8(output.stdout).unwrap(),
+            stderr: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+
+    pub(crate) fn start(&self, arguments: &[&str]) -> Running {
+        let mut child = self
+            .command(arguments)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        Running {
+            child,
+            stdout,
+            read: String::new(),
+        }
+    }
+
+    /// Every file below the folder, sorted.
+    pub(crate) fn files(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        let mut folders = vec![self.folder.path().to_path_buf()];
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    folders.push(path);
+                } else {
+                    found.push(
+                        path.strip_prefix(self.folder.path())
+                            .unwrap()
+                            .display()
+                            .to_string(),
+                    );
+                }
+            }
+        }
+        found.sort();
+        found
+    }
+}
+
+impl Running {
+    /// Waits for the next line of standard output.
+    pub(crate) fn read_line(&mut self) -> String {
+        let mut line = String::new();
+        assert!(
+            self.stdout.read_line(&mut line).unwrap() > 0,
+            "the command ended without a line"
+        );
+        self.read.push_str(&line);
+        line
+    }
+
+    /// What Ctrl-C in a terminal does.
+    pub(crate) fn interrupt(&self) {
+        let status = Command::new("kill")
+            .args(["-INT", &self.child.id().to_string()])
+            .status()
+            .unwrap();
+        assert!(status.success());
+    }
+
+    pub(crate) fn finish(mut self) -> Output {
+        self.stdout.read_to_string(&mut self.read).unwrap();
+        let mut stderr = String::new();
+        self.child
+            .stderr
+            .take()
+            .unwrap()
+            .read_to_string(&mut stderr)
+            .unwrap();
+        Output {
+            code: self.child.wait().unwrap().code().unwrap_or(-1),
+            stdout: std::mem::take(&mut self.read),
+            stderr,
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Two clouds of points that a line tells apart, as a CSV file with a header.
+pub(crate) fn points_csv(tau: &Tau, name: &str, rows: usize) -> String {
+    let point = |row: usize| {
+        let side = row % 2;
+        let spread = |factor: usize| (row * factor % 101) as f64 / 50.0 - 1.0;
+        let (x, y) = (
+            spread(37) + 3.0 * side as f64,
+            spread(53) - 2.0 * side as f64,
+        );
+        format!("{x},{y},side{side}")
+    };
+    let lines: Vec<String> = std::iter::once("x,y,side".into())
+        .chain((0..rows).map(point))
+        .collect();
+    let text = lines.join("\n");
+    std::fs::write(tau.path(name), text).unwrap();
+    name.into()
+}
+
+/// Small images of two classes, bright on the left or on the right, in the four usual files.
+pub(crate) fn idx_folder(tau: &Tau, name: &str, zipped: bool) -> String {
+    const SIDE: usize = 6;
+    let folder = tau.path(name);
+    std::fs::create_dir(&folder).unwrap();
+    for (part, count) in [("train", 200usize), ("t10k", 40)] {
+        let header = |kind: u8, dims: &[usize]| {
+            let mut bytes = vec![0, 0, 8, kind];
+            bytes.extend(dims.iter().flat_map(|&dim| (dim as u32).to_be_bytes()));
+            bytes
+        };
+        let mut images = header(3, &[count, SIDE, SIDE]);
+        let mut labels = header(1, &[count]);
+        for image in 0..count {
+            let class = image % 2;
+            labels.push(class as u8);
+            images.extend((0..SIDE * SIDE).map(|at| {
+                let bright = (at % SIDE < SIDE / 2) == (class == 0);
+                (if bright { 180 } else { 20 }) + ((image * 31 + at * 17) % 60) as u8
+            }));
+        }
+        for (kind, bytes) in [("images-idx3-ubyte", images), ("labels-idx1-ubyte", labels)] {
+            let path = folder.join(format!("{part}-{kind}"));
+            if zipped {
+                let file = std::fs::File::create(folder.join(format!("{part}-{kind}.gz"))).unwrap();
+                let mut encoder = flate2::write::GzEncoder::new(file, flate2::Compression::fast());
+                encoder.write_all(&bytes).unwrap();
+                encoder.finish().unwrap();
+            } else {
+                std::fs::write(path, bytes).unwrap();
+            }
+        }
+    }
+    name.into()
+}

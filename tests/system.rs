@@ -1,0 +1,6 @@
+//! Whole-system tests over the real binary: one file for each promise.
+
+mod harness;
+
+mod command_line;
+mod mnist;
