@@ -1,0 +1,119 @@
+//! What decoders allocate: never more than a frame may hold, whatever bytes they are fed.
+//!
+//! A test of its own, because it counts every allocation of its process.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use protocol::batch::{Batch, FRAME_BYTES_MAX, Flags, Header};
+use protocol::changes::word;
+use protocol::cursor::{CursorAdvance, ShardId};
+use protocol::digest::Digest;
+use protocol::encoding::{Encoding, decode};
+use protocol::ids::{OriginId, RunId};
+use protocol::lattice::Tau;
+use protocol::rng::CounterRng;
+
+struct Counting;
+
+static NOW: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: every call goes to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let now = NOW.fetch_add(layout.size(), Ordering::SeqCst) + layout.size();
+        PEAK.fetch_max(now, Ordering::SeqCst);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        NOW.fetch_sub(layout.size(), Ordering::SeqCst);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.dealloc(block, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// The most memory that `work` held at once, beyond what was there before.
+fn peak_of(work: impl FnOnce()) -> usize {
+    let before = NOW.load(Ordering::SeqCst);
+    PEAK.store(before, Ordering::SeqCst);
+    work();
+    PEAK.load(Ordering::SeqCst) - before
+}
+
+fn frame() -> Vec<u8> {
+    let words: Vec<u32> = (0..500).map(|i| word(i * 7, i % 3 == 0)).collect();
+    let tau = Tau::from_steps(300).unwrap();
+    let shard = ShardId { epoch: 0, shard: 1 };
+    let header = Header {
+        run: RunId(1),
+        origin: OriginId(2),
+        sequence: 3,
+        tau,
+        digest: Digest::of_changes(&words, tau),
+        cursors: vec![CursorAdvance { shard, done: 9 }; 3],
+        samples: 64,
+        loss: 1.0,
+        flags: Flags::default(),
+    };
+    let mut frame = Vec::new();
+    header.encode(&words, &mut frame).unwrap();
+    frame
+}
+
+/// One test, because a second one's allocations would be counted too.
+#[test]
+fn hostile_bytes_take_no_more_memory_than_a_frame() {
+    const SEED: u64 = 20;
+    let mut random = CounterRng::new(SEED, 0);
+    // Frames with a right checksum and wrong bytes before it: what a hostile member can send.
+    let honest = frame();
+    for round in 0..30_000 {
+        let mut forged = honest.clone();
+        let body = forged.len() - 4;
+        for _ in 0..=random.below(4) {
+            let at = if round % 2 == 0 {
+                random.below(40) as usize
+            } else {
+                random.below(body as u64) as usize
+            };
+            forged[at] = random.next_u64() as u8;
+        }
+        let crc = crc32fast::hash(&forged[..body]);
+        forged[body..].copy_from_slice(&crc.to_le_bytes());
+        let peak = peak_of(|| drop(Batch::decode(&forged, 5_000)));
+        assert!(
+            peak <= FRAME_BYTES_MAX,
+            "{peak} bytes for a frame of {} (seed {SEED})",
+            forged.len()
+        );
+    }
+    // Payloads that claim the most a header can claim.
+    for encoding in [Encoding::Words, Encoding::Rice, Encoding::Bitmap] {
+        for len in [0, 1, 5, 100, 5_000] {
+            let payload: Vec<u8> = (0..len).map(|_| random.next_u64() as u8).collect();
+            for count in [0, 1, 1 << 22, usize::MAX] {
+                let mut out = Vec::new();
+                let peak = peak_of(|| {
+                    drop(decode(
+                        encoding,
+                        &payload,
+                        count,
+                        1 << 31,
+                        Tau::ONE_STEP,
+                        &mut out,
+                    ))
+                });
+                assert!(
+                    peak <= 16 * len,
+                    "{peak} bytes for a payload of {len}, {encoding:?}"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! The quantiser allocates nothing once its buffer has grown. A test of its own, because it counts allocations.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use protocol::rng::CounterRng;
+use worker::quantise::quantise;
+
+struct Counting;
+
+static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: every call goes to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::SeqCst);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.dealloc(block, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+#[test]
+fn quantising_allocates_nothing() {
+    const WEIGHTS: usize = 100_003;
+    let random = CounterRng::new(1, 0);
+    let update: Vec<f32> = (0..WEIGHTS as u64)
+        .map(|at| (random.at(at) >> 40) as f32 / 2f32.powi(24) - 0.5)
+        .collect();
+    let mut residual = vec![0.0; WEIGHTS];
+    let mut words = Vec::with_capacity(WEIGHTS);
+    let before = ALLOCATIONS.load(Ordering::SeqCst);
+    let mut emitted = 0;
+    for _ in 0..50 {
+        words.clear();
+        quantise(&update, &mut residual, 2.0, 0, &mut words);
+        emitted += words.len();
+    }
+    assert_eq!(ALLOCATIONS.load(Ordering::SeqCst), before);
+    assert!(emitted > 10 * WEIGHTS / 2);
+}
