@@ -7,6 +7,8 @@ import time
 
 import torch
 
+from torch_sequential import sequential
+
 BENCHES = [
     # name, Tau's layers, minibatch, steps per round, the most that the ratio may be
     ("784-1024-1024-10", "dense 1024, relu, dense 1024, relu, dense 10", 128, 40, 1.0),
@@ -40,38 +42,9 @@ class Tau:
         self.process.wait()
 
 
-def sequential(layers, channels, side):
-    """The same list of layers as torch.nn modules."""
-    nn = torch.nn
-    modules = []
-    shape = (channels, side, side)
-    for layer in (text.split() for text in layers.split(",")):
-        kind = layer[0]
-        if kind == "conv":
-            kernel = int(layer[2].split("x")[0])
-            modules.append(nn.Conv2d(shape[0], int(layer[1]), kernel))
-            shape = (int(layer[1]), shape[1] - kernel + 1, shape[2] - kernel + 1)
-        elif kind == "maxpool":
-            modules.append(nn.MaxPool2d(int(layer[1])))
-            shape = (shape[0], shape[1] // int(layer[1]), shape[2] // int(layer[1]))
-        elif kind == "dense":
-            inputs = shape[0] * shape[1] * shape[2] if isinstance(shape, tuple) else shape
-            modules.append(nn.Linear(inputs, int(layer[1])))
-            shape = int(layer[1])
-        elif kind == "dropout":
-            modules.append(nn.Dropout(float(layer[1])))
-        elif kind == "flatten":
-            modules.append(nn.Flatten())
-        elif kind == "relu":
-            modules.append(nn.ReLU())
-        else:
-            raise ValueError(f"no PyTorch module for layer {layer}")
-    return nn.Sequential(*modules)
-
-
 class Torch:
     def __init__(self, layers, minibatch, options, clip):
-        self.net = sequential(layers, 1, 28)
+        self.net = sequential(layers, (1, 28, 28))
         flat = isinstance(self.net[0], torch.nn.Linear)
         self.x = torch.rand(minibatch, 784) if flat else torch.rand(minibatch, 1, 28, 28)
         self.y = torch.randint(0, 10, (minibatch,))

@@ -11,6 +11,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
+from torch_sequential import sequential
+
 FOLDER = "worker/data"
 MASK = (1 << 64) - 1
 
@@ -19,36 +21,6 @@ def idx(name):
     data = gzip.open(f"{FOLDER}/{name}.gz").read()
     dims = struct.unpack(f">{data[3]}I", data[4 : 4 + 4 * data[3]])
     return numpy.frombuffer(data, numpy.uint8, offset=4 + 4 * data[3]).reshape(dims)
-
-
-def sequential(layers, shape):
-    """The same list of layers as torch.nn modules; shapes are followed to know each layer's inputs."""
-    nn = torch.nn
-    plain = {"relu": nn.ReLU, "tanh": nn.Tanh, "sigmoid": nn.Sigmoid, "gelu": nn.GELU, "flatten": nn.Flatten}
-    modules = []
-    probe = torch.zeros(1, *shape)
-    for words in (text.split() for text in layers.split(",")):
-        kind = words[0]
-        if kind == "conv":
-            options = dict(zip(words[3::2], map(int, words[4::2])))
-            kernel = int(words[2].split("x")[0])
-            module = nn.Conv2d(
-                probe.shape[1], int(words[1]), kernel, stride=options.get("stride", 1), padding=options.get("pad", 0)
-            )
-        elif kind == "dense":
-            probe = probe.flatten(1)
-            module = nn.Linear(probe.shape[1], int(words[1]))
-        elif kind == "maxpool":
-            module = nn.MaxPool2d(int(words[1]))
-        elif kind == "avgpool":
-            module = nn.AvgPool2d(int(words[1]))
-        elif kind == "dropout":
-            module = nn.Dropout(float(words[1]))
-        else:
-            module = plain[kind]()
-        probe = module(probe)
-        modules.append(module)
-    return nn.Sequential(*modules)
 
 
 def digest(tensors):
