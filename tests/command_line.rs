@@ -57,14 +57,90 @@ fn training_ends_with_a_model_that_evaluates_alike() {
 fn the_same_job_gives_the_same_model_to_the_bit() {
     let tau = Tau::new();
     let csv = points_csv(&tau, "points.csv", 300);
+    // Dropout draws numbers too.
+    let model = "dense 16, relu, dropout 0.3, dense 2";
     let digest = |seed: &str| {
-        let output = train(&tau, &format!("csv:{csv}"), &["--seed", seed]);
+        let output = train(
+            &tau,
+            &format!("csv:{csv}"),
+            &["--seed", seed, "--model", model],
+        );
         assert_eq!(output.code, 0, "{}", output.stderr);
         output.last()["digest"].clone()
     };
     let first = digest("1");
     assert_eq!(first, digest("1"));
     assert_ne!(first, digest("2"));
+}
+
+#[test]
+fn several_threads_train_as_well() {
+    let tau = Tau::new();
+    let folder = idx_folder(&tau, "images", false);
+    let model = "conv 4 3x3, relu, maxpool 2, flatten, dense 40000, relu, dense 2";
+    let finished = train(
+        &tau,
+        &format!("idx:{folder}"),
+        &["--threads", "3", "--model", model],
+    )
+    .last();
+    assert_eq!(finished["replicas_agree"], true);
+    assert!(finished["accuracy"].as_f64().unwrap() > 0.9, "{finished}");
+}
+
+#[test]
+fn more_changes_than_a_batch_holds_wait_in_the_residual() {
+    let tau = Tau::new();
+    let csv = points_csv(&tau, "points.csv", 40);
+    // 4.9 million weights, of which a tiny τ lets nearly all change in every step.
+    let model = "dense 2200, relu, dense 2200, relu, dense 2";
+    let flags = [
+        "--threads",
+        "2",
+        "--model",
+        model,
+        "--epochs",
+        "1",
+        "--optimiser",
+        "sgd:0.01",
+        "--tau",
+        "0.000001",
+    ];
+    let arguments = [&["train", "--json", "--data", "csv:points.csv"], &flags[..]].concat();
+    let output = tau.run(&arguments);
+    assert_eq!(output.code, 0, "{csv}: {}", output.stderr);
+    assert_eq!(output.last()["replicas_agree"], true);
+}
+
+#[test]
+fn a_run_of_one_step_trains() {
+    let tau = Tau::new();
+    let csv = points_csv(&tau, "points.csv", 20);
+    let finished = train(&tau, &format!("csv:{csv}"), &["--epochs", "1"]).last();
+    assert!(finished["density"].as_f64().unwrap() > 0.0, "{finished}");
+}
+
+#[test]
+fn a_run_that_diverges_fails_and_leaves_nothing() {
+    let tau = Tau::new();
+    let csv = points_csv(&tau, "points.csv", 400);
+    let flags = [
+        "--optimiser",
+        "sgd:100000",
+        "--density",
+        "1",
+        "--epochs",
+        "100",
+    ];
+    let output = train(&tau, &format!("csv:{csv}"), &flags);
+    assert_eq!(output.code, 1, "{}", output.stderr);
+    let failed = output.last();
+    assert_eq!(failed["event"], "failed");
+    assert!(
+        failed["error"].as_str().unwrap().contains("diverged"),
+        "{failed}"
+    );
+    assert_eq!(tau.files(), ["points.csv"]);
 }
 
 #[test]
@@ -204,16 +280,12 @@ fn refused(tau: &Tau, arguments: &[&str], says: &str) {
         "{arguments:?} gave {} {}",
         output.stdout, output.stderr
     );
-    let errors: Vec<&str> = output
-        .stderr
-        .lines()
-        .filter(|line| line.starts_with("error:"))
-        .collect();
-    assert_eq!(errors.len(), 1, "{}", output.stderr);
+    let lines: Vec<&str> = output.stderr.lines().collect();
+    assert_eq!(lines.len(), 1, "{}", output.stderr);
     assert!(
-        errors[0].contains(says),
+        lines[0].starts_with("error: ") && lines[0].contains(says),
         "{} does not say {says}",
-        errors[0]
+        lines[0]
     );
     assert_eq!(tau.files(), before, "{arguments:?} wrote something");
 }
@@ -252,6 +324,22 @@ fn bad_jobs_are_refused() {
         (&["--nodes", "0"], "--nodes"),
         (&["--device", "abacus"], "abacus"),
         (&["missing.toml"], "missing.toml could not be read"),
+        (&["--checkpoint-every", "5"], "not possible yet"),
+        (
+            &[
+                "--model",
+                "conv 8 3x3 pad 20000, maxpool 40000, flatten, dense 10",
+            ],
+            "2^28",
+        ),
+        (
+            &["--model", "dense 40000, dense 40000, dense 10"],
+            "of memory",
+        ),
+        (
+            &["--optimiser", "sgd:0.1,nesterov"],
+            "nesterov needs a momentum",
+        ),
     ];
     for (arguments, says) in cases {
         let mut all = vec!["train"];
@@ -284,8 +372,12 @@ fn all_mistakes_are_reported_at_once() {
 #[test]
 fn bad_job_files_are_refused() {
     let tau = Tau::new();
-    std::fs::write(tau.path("job.toml"), "epoch = 3").unwrap();
-    refused(&tau, &["train", "job.toml"], "unknown field `epoch`");
+    std::fs::write(tau.path("job.toml"), "seed = 1\nepoch = 3").unwrap();
+    refused(
+        &tau,
+        &["train", "job.toml"],
+        "job.toml is not a valid job: line 2: unknown field `epoch`",
+    );
     std::fs::write(tau.path("job.toml"), "epochs = ").unwrap();
     refused(&tau, &["train", "job.toml"], "not a valid job");
 }
@@ -426,6 +518,11 @@ fn usage_errors_have_exit_code_2() {
     assert_eq!(tau.run(&["train", "--no-such-flag"]).code, 2);
     assert_eq!(tau.run(&[]).code, 2);
     assert_eq!(tau.run(&["train", "--help"]).code, 0);
+    let unreadable = tau.run(&["train", "--density", "much", "--json"]);
+    assert_eq!(
+        (unreadable.code, &unreadable.last()["event"]),
+        (2, &"failed".into())
+    );
 }
 
 #[test]

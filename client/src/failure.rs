@@ -1,7 +1,6 @@
 //! How a command fails: one sentence and an exit code.
 
 use std::error::Error;
-use std::fmt::Display;
 use std::process::ExitCode;
 
 use protocol::stats::Failed;
@@ -15,33 +14,38 @@ pub(crate) enum Failure {
     BadInput(Vec<String>),
     /// The work itself failed.
     Failed(String),
+    /// The work is done and reported, but replicas do not agree.
+    Disagreed,
 }
 
 impl Failure {
-    /// Bad input, for one reason.
-    pub(crate) fn input(error: impl Error) -> Self {
-        Self::BadInput(vec![sentence(&error)])
-    }
-
     /// Bad input, in these words.
-    pub(crate) fn because(reason: impl Into<String>) -> Self {
+    pub(crate) fn input(reason: impl Into<String>) -> Self {
         Self::BadInput(vec![reason.into()])
     }
 
-    /// Failed work.
-    pub(crate) fn failed(error: impl Display) -> Self {
-        Self::Failed(error.to_string())
+    /// Bad input, because of an error.
+    pub(crate) fn bad(error: impl Error) -> Self {
+        Self::input(sentence(&error))
+    }
+
+    /// Failed work, because of an error.
+    pub(crate) fn work(error: impl Error) -> Self {
+        Self::Failed(sentence(&error))
     }
 
     pub(crate) fn report(&self, json: bool) {
+        const DISAGREED: &str = "the worker's weights are not the sum of its batches: this is a fault in Tau or in this machine's memory";
         let reasons = match self {
-            Self::BadInput(reasons) => reasons.as_slice(),
-            Self::Failed(reason) => std::slice::from_ref(reason),
+            Self::BadInput(reasons) => reasons.clone(),
+            Self::Failed(reason) => vec![reason.clone()],
+            Self::Disagreed => vec![DISAGREED.into()],
         };
-        for reason in reasons {
+        for reason in &reasons {
             eprintln!("error: {reason}");
         }
-        if json {
+        // A disagreement stands in the last object already.
+        if json && !matches!(self, Self::Disagreed) {
             output::line(&Failed::because(reasons.join("; ")));
         }
     }
@@ -49,7 +53,7 @@ impl Failure {
     pub(crate) fn exit_code(&self) -> ExitCode {
         match self {
             Self::BadInput(_) => ExitCode::from(2),
-            Self::Failed(_) => ExitCode::from(1),
+            Self::Failed(_) | Self::Disagreed => ExitCode::from(1),
         }
     }
 }
@@ -63,4 +67,19 @@ fn sentence(error: &dyn Error) -> String {
         source = cause.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn causes_follow_in_parentheses() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("it broke")]
+        struct Broke(#[source] std::io::Error);
+
+        let failure = Failure::work(Broke(std::io::Error::other("too hot")));
+        assert!(matches!(failure, Failure::Failed(text) if text == "it broke (too hot)"));
+    }
 }

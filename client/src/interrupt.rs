@@ -5,17 +5,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::failure::Failure;
 
 static ASKED: AtomicBool = AtomicBool::new(false);
-/// What a shell reports for a program that Ctrl-C ended.
-const INTERRUPTED: i32 = 130;
+/// A run that was ended at once has failed.
+const FAILED: i32 = 1;
 
 /// Takes Ctrl-C and termination signals over.
 pub(crate) fn watch() -> Result<(), Failure> {
     ctrlc::set_handler(|| {
         if ASKED.swap(true, Ordering::SeqCst) {
-            std::process::exit(INTERRUPTED);
+            std::process::exit(FAILED);
         }
     })
-    .map_err(|error| Failure::failed(format!("Ctrl-C cannot be watched for: {error}")))
+    .map_err(|error| Failure::Failed(format!("Ctrl-C cannot be watched for: {error}")))
 }
 
 /// Whether the user wants the work to end.

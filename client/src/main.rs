@@ -16,13 +16,17 @@ mod view;
 use std::process::ExitCode;
 
 use clap::Parser;
+use protocol::stats::Failed;
 
 use crate::args::{Arguments, Command};
 
 fn main() -> ExitCode {
     // Before any thread exists: it sets the allocator's parameters.
     worker::memory::keep_freed_blocks();
-    let arguments = Arguments::parse();
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return refuse(&error),
+    };
     init_log();
     let (json, result) = match arguments.command {
         Command::Train(train) => (train.json, commands::train::run(*train)),
@@ -35,6 +39,18 @@ fn main() -> ExitCode {
             failure.exit_code()
         }
     }
+}
+
+/// Usage errors are clap's own, with its hints; a script that asked for JSON gets its object too.
+fn refuse(error: &clap::Error) -> ExitCode {
+    // Nothing can be done if even that cannot be printed.
+    let _ = error.print();
+    if error.use_stderr() && std::env::args().any(|argument| argument == "--json") {
+        let text = error.to_string();
+        let first = text.lines().next().unwrap_or_default();
+        output::line(&Failed::because(first.trim_start_matches("error: ")));
+    }
+    ExitCode::from(error.exit_code() as u8)
 }
 
 /// Logs go to standard error; `TAU_LOG` says how much (`TAU_LOG=debug`), and `TAU_LOG_FORMAT=json` in which form.

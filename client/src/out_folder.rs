@@ -1,51 +1,46 @@
-//! The folder a model is saved to: proven writable before training, gone again if nothing comes of it.
+//! The folder a model is saved to: proven writable before training, made only when there is something to save.
 
 use std::path::{Path, PathBuf};
 
 use crate::failure::Failure;
 
-/// A folder that can be written to. Folders made for it are removed again unless something was kept in them.
+/// The model's name in the folder.
+const MODEL: &str = "model.safetensors";
+
+/// A folder that can be written to, though it may not exist yet.
 #[derive(Debug)]
 pub(crate) struct OutFolder {
     path: PathBuf,
-    /// Those that did not exist before, innermost first.
-    made: Vec<PathBuf>,
 }
 
 impl OutFolder {
-    /// Makes the folder where it does not exist, and proves that a file can be written to it.
-    pub(crate) fn open(path: &Path) -> Result<Self, Failure> {
-        let refuse = |error: std::io::Error| {
+    /// Proves that a model can be written to the folder, and leaves no trace of the proof.
+    pub(crate) fn check(path: &Path) -> Result<Self, Failure> {
+        let refuse = |why: String| {
             let path = path.display();
-            Failure::because(format!(
-                "{path} cannot be written to: {error}; give another folder with --out"
+            Failure::input(format!(
+                "{path} cannot be written to: {why}; give another folder with --out"
             ))
         };
-        let path = std::path::absolute(path).map_err(refuse)?;
-        let made: Vec<PathBuf> = path
-            .ancestors()
-            .take_while(|folder| !folder.exists())
-            .map(PathBuf::from)
-            .collect();
-        // From here on, dropping removes what was made.
-        let folder = Self { path, made };
-        std::fs::create_dir_all(&folder.path).map_err(refuse)?;
-        tempfile::tempfile_in(&folder.path).map_err(refuse)?;
-        Ok(folder)
-    }
-
-    /// A file in the folder.
-    pub(crate) fn join(&self, name: &str) -> PathBuf {
-        self.path.join(name)
-    }
-}
-
-impl Drop for OutFolder {
-    fn drop(&mut self) {
-        for folder in &self.made {
-            // Fails where something is in it, which is then kept.
-            let _ = std::fs::remove_dir(folder);
+        let path = std::path::absolute(path).map_err(|error| refuse(error.to_string()))?;
+        if path.join(MODEL).is_dir() {
+            return Err(refuse(format!("{MODEL} in it is a folder")));
         }
+        // A folder that does not exist can be made where the nearest one above it can be written to.
+        let existing = path
+            .ancestors()
+            .find(|folder| folder.exists())
+            .unwrap_or(&path);
+        tempfile::tempfile_in(existing).map_err(|error| refuse(error.to_string()))?;
+        Ok(Self { path })
+    }
+
+    /// Makes the folder, and says where in it the model goes.
+    pub(crate) fn make(&self) -> Result<PathBuf, Failure> {
+        let folder = self.path.display();
+        std::fs::create_dir_all(&self.path)
+            .map_err(|error| Failure::Failed(format!("{folder} could not be made: {error}")))?;
+        Ok(self.path.join(MODEL))
     }
 }
 
@@ -54,28 +49,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unused_folders_go_and_used_ones_stay() {
+    fn a_check_leaves_no_trace_and_making_makes_it() {
         let root = tempfile::tempdir().unwrap();
         let deep = root.path().join("a/b/c");
-        drop(OutFolder::open(&deep).unwrap());
-        assert!(!root.path().join("a").exists());
-        let folder = OutFolder::open(&deep).unwrap();
-        std::fs::write(folder.join("kept"), "x").unwrap();
-        drop(folder);
-        assert!(deep.join("kept").exists());
-        drop(OutFolder::open(&deep).unwrap());
-        assert!(deep.join("kept").exists());
+        let folder = OutFolder::check(&deep).unwrap();
+        assert_eq!(std::fs::read_dir(root.path()).unwrap().count(), 0);
+        assert_eq!(folder.make().unwrap(), deep.join(MODEL));
+        assert!(deep.is_dir());
+        OutFolder::check(&deep).unwrap();
+        assert_eq!(std::fs::read_dir(&deep).unwrap().count(), 0);
     }
 
     #[test]
-    fn a_file_in_the_way_is_named_and_left_alone() {
+    fn what_is_in_the_way_is_named_and_left_alone() {
         let root = tempfile::tempdir().unwrap();
         let file = root.path().join("file");
         std::fs::write(&file, "x").unwrap();
-        let Failure::BadInput(reasons) = OutFolder::open(&file.join("below")).unwrap_err() else {
-            panic!("the file is the user's mistake");
-        };
-        assert!(reasons[0].contains("cannot be written to") && reasons[0].contains("--out"));
-        assert!(file.exists());
+        std::fs::create_dir_all(root.path().join("taken").join(MODEL)).unwrap();
+        for path in [file.join("below"), file.clone(), root.path().join("taken")] {
+            let Failure::BadInput(reasons) = OutFolder::check(&path).unwrap_err() else {
+                panic!("it is the user's mistake");
+            };
+            assert!(reasons[0].contains("cannot be written to") && reasons[0].contains("--out"));
+        }
+        assert!(file.is_file());
     }
 }

@@ -14,6 +14,7 @@ use communicator::usage::UsageMeter;
 use protocol::batch::Batch;
 use protocol::job::Job;
 use protocol::model::{Layout, initial_counts};
+use protocol::rng::splitmix64;
 use protocol::stats::{Finished, StatsRecord};
 use worker::backend::cpu::CpuTrainer;
 use worker::dataset::Dataset;
@@ -60,8 +61,9 @@ pub(crate) fn train(solo: &Solo, json: bool) -> Result<Finished, Failure> {
     drop((outbound, inbound));
     let crashed = thread.join().is_err();
     let closing = match closing {
-        Err(_) if crashed => Err(Failure::failed(
-            "the training thread crashed; this is a fault in Tau, please report what it printed",
+        Err(_) if crashed => Err(Failure::Failed(
+            "the training thread crashed; this is a fault in Tau, please report what it printed"
+                .into(),
         )),
         closing => closing,
     }?;
@@ -81,17 +83,19 @@ fn start_worker(
     );
     training_thread::start(threads, move || {
         let rule = job.optimiser.rule;
+        // Not the origin, which is drawn anew each time: the same job gives the same model.
+        let dropout_seed = splitmix64(job.seed ^ splitmix64(identity.slot as u64));
         let trainer = CpuTrainer::new(
             Arc::clone(&dataset),
             &layout,
             &counts,
             rule,
-            identity.origin.0,
+            dropout_seed,
             threads,
         )?;
         Training::new(trainer, &job, &dataset, identity)
     })
-    .map_err(|error| Failure::failed(format!("the training thread could not be started: {error}")))
+    .map_err(|error| Failure::Failed(format!("the training thread could not be started: {error}")))
 }
 
 /// The node's side of the run.
@@ -102,6 +106,7 @@ struct Run<'a> {
     evaluator: Evaluator,
     /// Samples after which the next evaluation is due.
     evaluate_at: u64,
+    samples_total: u64,
     newest: Option<Evaluation>,
     tally: Tally,
     usage: UsageMeter,
@@ -122,7 +127,7 @@ impl<'a> Run<'a> {
         let samples = solo.dataset.train.len() as u64 * u64::from(solo.job.epochs);
         let evaluator =
             Evaluator::start(solo.layout.clone(), Arc::clone(&solo.dataset)).map_err(|error| {
-                Failure::failed(format!(
+                Failure::Failed(format!(
                     "the evaluation thread could not be started: {error}"
                 ))
             })?;
@@ -137,6 +142,7 @@ impl<'a> Run<'a> {
         ));
         Ok(Self {
             evaluate_at: solo.dataset.train.len() as u64,
+            samples_total: samples,
             evaluator,
             newest: None,
             tally: Tally::new(),
@@ -165,12 +171,15 @@ impl<'a> Run<'a> {
                 }
                 Ok(FromTraining::Closed(closing)) => {
                     self.apply(&closing.frame)?;
+                    self.tally.total.bytes += closing.frame.len() as u64;
                     return Ok(closing);
                 }
-                Ok(FromTraining::Failed(error)) => return Err(Failure::failed(error)),
+                Ok(FromTraining::Failed(error)) => return Err(Failure::work(error)),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
-                    return Err(Failure::failed("the training thread ended without a word"));
+                    return Err(Failure::Failed(
+                        "the training thread ended without a word".into(),
+                    ));
                 }
             }
             self.look_at_evaluations()?;
@@ -186,14 +195,14 @@ impl<'a> Run<'a> {
     }
 
     fn apply(&mut self, frame: &[u8]) -> Result<(), Failure> {
-        let batch = Batch::decode(frame, self.solo.layout.weights).map_err(Failure::failed)?;
-        self.ledger.apply(&batch).map_err(Failure::failed)?;
+        let batch = Batch::decode(frame, self.solo.layout.weights).map_err(Failure::work)?;
+        self.ledger.apply(&batch).map_err(Failure::work)?;
         Ok(())
     }
 
     fn look_at_evaluations(&mut self) -> Result<(), Failure> {
         if let Some(result) = self.evaluator.poll() {
-            let evaluation = result.map_err(Failure::failed)?;
+            let evaluation = result.map_err(Failure::work)?;
             self.newest = Some(evaluation);
             tracing::info!(
                 accuracy = evaluation.accuracy,
@@ -202,7 +211,9 @@ impl<'a> Run<'a> {
             );
         }
         let ledger = &self.ledger;
-        if self.tally.total.samples >= self.evaluate_at
+        let samples = self.tally.total.samples;
+        // What is left after the last sample is evaluated when it is saved.
+        if (self.evaluate_at..self.samples_total).contains(&samples)
             && self.evaluator.request(|| ledger.weights())
         {
             self.evaluate_at += self.solo.dataset.train.len() as u64;
@@ -290,7 +301,7 @@ impl<'a> Run<'a> {
             ..
         } = self;
         view.busy("evaluating and saving");
-        let digest = ledger.audit().map_err(Failure::failed)?;
+        let digest = ledger.audit().map_err(Failure::work)?;
         let weights = ledger.weights();
         let evaluation = evaluate(
             &solo.layout,
@@ -299,7 +310,7 @@ impl<'a> Run<'a> {
             solo.threads,
             |_| {},
         )
-        .map_err(Failure::failed)?;
+        .map_err(Failure::work)?;
         let dataset = &solo.dataset;
         let metadata = Metadata::new(
             &solo.job,
@@ -309,8 +320,8 @@ impl<'a> Run<'a> {
             ledger.frontier(),
             digest,
         );
-        let path = solo.out.join("model.safetensors");
-        model_file::save(&path, &solo.layout, &weights, &metadata).map_err(Failure::failed)?;
+        let path = solo.out.make()?;
+        model_file::save(&path, &solo.layout, &weights, &metadata).map_err(Failure::work)?;
         view.clear();
         if tally.alarmed {
             view.say("a weight went beyond ±8: training is close to diverging; a lower learning rate would be safer");

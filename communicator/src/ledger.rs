@@ -62,6 +62,8 @@ pub struct Ledger {
     frontier: Frontier,
     cursors: Cursors,
     digest: Digest,
+    /// A weight has left the range: nothing is applied any more, so that counts cannot run on for ever.
+    diverged: bool,
 }
 
 impl Ledger {
@@ -72,6 +74,7 @@ impl Ledger {
             digest: Digest::of_counts(&counts),
             frontier: Frontier::default(),
             cursors: Cursors::default(),
+            diverged: false,
             run,
             counts,
         }
@@ -79,7 +82,8 @@ impl Ledger {
 
     /// Applies a batch if it is the next one of its origin. The batch is a decoded one, so it is valid in itself.
     ///
-    /// After a range error the batch is applied nevertheless: the error is the run's, the same on every node.
+    /// A batch that pushes a weight out of the range is the last one that is applied; every later one gets the same
+    /// error: the run is over.
     pub fn apply(&mut self, batch: &Batch) -> Result<Outcome, LedgerError> {
         let Header {
             run,
@@ -93,6 +97,9 @@ impl Ledger {
                 found: run,
             });
         }
+        if self.diverged {
+            return Err(RangeError.into());
+        }
         match self.frontier.position(origin, sequence) {
             Position::Duplicate => return Ok(Outcome::Duplicate),
             Position::Ahead { missing } => return Ok(Outcome::Ahead { missing }),
@@ -104,6 +111,7 @@ impl Ledger {
         // It was the next one a moment ago, and nothing came between.
         let advanced = self.frontier.advance(origin, sequence);
         debug_assert!(advanced.is_ok());
+        self.diverged = range.is_err();
         Ok(Outcome::Applied(range?))
     }
 
@@ -225,6 +233,9 @@ mod tests {
         assert_eq!(error, LedgerError::Range(RangeError));
         assert_eq!(ledger.frontier().applied(OriginId(1)), 1);
         assert!(ledger.audit().is_ok());
+        let next = batch(1, 2, vec![word(1, false)]);
+        assert_eq!(ledger.apply(&next), Err(LedgerError::Range(RangeError)));
+        assert_eq!(ledger.frontier().applied(OriginId(1)), 1);
     }
 
     proptest! {

@@ -53,10 +53,21 @@ fn processor_time() -> Option<Duration> {
 }
 
 fn resident_bytes() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:"))?;
+    kilobytes(
+        &std::fs::read_to_string("/proc/self/status").ok()?,
+        "VmRSS:",
+    )
+}
+
+/// The memory that this machine has; `None` where it does not tell.
+#[must_use]
+pub fn memory_total_bytes() -> Option<u64> {
+    kilobytes(&std::fs::read_to_string("/proc/meminfo").ok()?, "MemTotal:")
+}
+
+/// The bytes that a line of such a file gives in kB.
+fn kilobytes(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     let kilobytes: u64 = line.split_whitespace().next()?.parse().ok()?;
     Some(kilobytes * 1024)
 }
@@ -78,5 +89,6 @@ mod tests {
         std::hint::black_box((work, block));
         assert!(usage.memory_bytes > 32 << 20);
         assert!(usage.cpu > 0.0);
+        assert!(memory_total_bytes().unwrap() > usage.memory_bytes);
     }
 }

@@ -49,7 +49,16 @@ pub struct OutOfTurn {
 
 /// The highest contiguous sequence applied, by origin. An origin that is not listed stands at 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "BTreeMap<OriginId, u64>")]
 pub struct Frontier(BTreeMap<OriginId, u64>);
+
+/// Origins that stand at 0 are left out, so that equal frontiers have one form.
+impl From<BTreeMap<OriginId, u64>> for Frontier {
+    fn from(mut applied: BTreeMap<OriginId, u64>) -> Self {
+        applied.retain(|_, sequence| *sequence > 0);
+        Self(applied)
+    }
+}
 
 impl Frontier {
     /// The highest contiguous sequence of an origin that was applied; 0 before the first.
@@ -161,6 +170,15 @@ mod tests {
                 sequence: 1,
                 applied: 1
             })
+        );
+    }
+
+    #[test]
+    fn origins_at_zero_are_not_carried() {
+        let bytes = postcard::to_stdvec(&frontier(&[(1, 0), (2, 3)])).unwrap();
+        assert_eq!(
+            postcard::from_bytes::<Frontier>(&bytes).unwrap(),
+            frontier(&[(2, 3)])
         );
     }
 

@@ -44,7 +44,7 @@ pub fn count_of(weight: f32) -> Option<i32> {
     let steps = weight * STEPS_PER_UNIT as f32;
     let count = steps as i32;
     let on_grid = weight.to_bits() == weight_of(count).to_bits();
-    (on_grid && count.abs() <= RANGE_ERROR_STEPS).then_some(count)
+    (on_grid && count.unsigned_abs() <= RANGE_ERROR_STEPS as u32).then_some(count)
 }
 
 /// τ as whole grid steps: how far one change moves a weight.
@@ -60,8 +60,12 @@ impl Tau {
 
     /// τ of so many steps; `None` outside `1..2^24`.
     #[must_use]
-    pub fn from_steps(steps: u32) -> Option<Self> {
-        (1..BATCH_STEPS_MAX).contains(&steps).then_some(Self(steps))
+    pub const fn from_steps(steps: u32) -> Option<Self> {
+        if steps >= 1 && steps < BATCH_STEPS_MAX {
+            Some(Self(steps))
+        } else {
+            None
+        }
     }
 
     /// The τ on the lattice nearest to a real number, at least one step.
@@ -209,10 +213,24 @@ mod tests {
         }
 
         #[test]
-        fn a_float_off_the_lattice_has_no_count(value in -15.0f32..15.0) {
-            if let Some(count) = count_of(value) {
-                prop_assert_eq!(weight_of(count).to_bits(), value.to_bits());
-            }
+        fn a_float_off_the_lattice_has_no_count(count in -(1 << 22)..1 << 22) {
+            prop_assert_eq!(count_of(weight_of(count) + GRID / 2.0), None);
+        }
+    }
+
+    #[test]
+    fn floats_beyond_the_lattice_have_no_count() {
+        for value in [
+            f32::NAN,
+            f32::INFINITY,
+            f32::MIN,
+            f32::MAX,
+            -0.0,
+            16.0 + 2.0 * GRID,
+            2048.0,
+            -2048.0,
+        ] {
+            assert_eq!(count_of(value), None, "{value}");
         }
     }
 }

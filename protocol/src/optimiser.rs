@@ -243,20 +243,31 @@ impl FromStr for Optimiser {
     fn from_str(text: &str) -> Result<Self, String> {
         let mut options = TextOptions::parse(text);
         let rate = options.leading_number()?;
+        // Judged as the `f32` that they are used as: 0.99999999 is 1 there, and a division by 0 would be near.
         let number =
             |options: &mut TextOptions<'_>, key: &str, default: f64| -> Result<f32, String> {
-                let value = options.number(key)?.unwrap_or(default);
+                let value = options.number(key)?.unwrap_or(default) as f32;
                 match key {
-                    "eps" => within(key, value, 0.0.., "zero or more"),
-                    _ => within(key, value, 0.0..1.0, "at least 0 and below 1"),
-                }
-                .map(|value| value as f32)
+                    "eps" => within(
+                        key,
+                        f64::from(value),
+                        f64::from(f32::MIN_POSITIVE)..,
+                        "above 0",
+                    )?,
+                    _ => within(key, f64::from(value), 0.0..1.0, "at least 0 and below 1")?,
+                };
+                Ok(value)
             };
         let (default_rate, rule) = match options.name {
             "sgd" => {
                 let momentum = number(&mut options, "momentum", 0.0)?;
                 let rule = match (momentum, options.flag("nesterov")) {
-                    (0.0, _) => Rule::Sgd,
+                    (0.0, false) => Rule::Sgd,
+                    (0.0, true) => {
+                        return Err(
+                            "nesterov needs a momentum above 0: sgd:LR,momentum=M,nesterov".into(),
+                        );
+                    }
                     (momentum, false) => Rule::Momentum { momentum },
                     (momentum, true) => Rule::Nesterov { momentum },
                 };
@@ -375,12 +386,12 @@ mod tests {
             [-0.15, -0.325, 0.0875],
         );
         let adagrad = [-0.1, -0.2 / 5f32.sqrt(), 0.1 / 6f32.sqrt()];
-        assert_close(three_steps("adagrad:0.1,eps=0"), adagrad);
+        assert_close(three_steps("adagrad:0.1,eps=1e-30"), adagrad);
         let s1 = 0.1f32;
         let s2 = 0.9 * s1 + 0.4;
         let s3 = 0.9 * s2 + 0.1;
         let rmsprop = [-0.1 / s1.sqrt(), -0.2 / s2.sqrt(), 0.1 / s3.sqrt()];
-        assert_close(three_steps("rmsprop:0.1,decay=0.9,eps=0"), rmsprop);
+        assert_close(three_steps("rmsprop:0.1,decay=0.9,eps=1e-30"), rmsprop);
         let m = [0.1f32, 0.29, 0.161];
         let s = [0.001f32, 0.004_999, 0.005_994_001];
         let adam = [0, 1, 2].map(|i| {
@@ -388,7 +399,7 @@ mod tests {
             -0.1 * (m[i] / (1.0 - 0.9f32.powi(steps)))
                 / (s[i] / (1.0 - 0.999f32.powi(steps))).sqrt()
         });
-        let found = three_steps("adam:0.1,eps=0");
+        let found = three_steps("adam:0.1,eps=1e-30");
         for (a, b) in found.iter().zip(adam) {
             assert!(
                 (a - b).abs() < 2e-4 * b.abs(),
@@ -423,6 +434,9 @@ mod tests {
         assert!(error("sgd:-1").contains("above 0"));
         assert!(error("sgd:0.1,moment=0.5").contains("no option 'moment=0.5'"));
         assert!(error("sgd:nan").contains("no option"));
+        assert!(error("sgd:0.1,momentum=0.99999999").contains("below 1"));
+        assert!(error("sgd:0.1,nesterov").contains("nesterov needs a momentum"));
+        assert!(error("adam:0.1,eps=0").contains("above 0"));
         assert!(error("adam:0.1,beta1=x").contains("'x' is not a number"));
     }
 }

@@ -23,7 +23,7 @@ pub struct StatsRecord {
     pub accuracy: Option<f64>,
     /// The τ of the newest batch.
     pub tau: f64,
-    /// The fraction of weights changed per batch in the last second.
+    /// Changes per weight and batch in the last second.
     pub density: f64,
     /// Bytes received on the data plane since the start.
     pub bytes_in: u64,
@@ -80,7 +80,7 @@ pub struct Finished {
     pub bytes_dense: u64,
     /// Their ratio.
     pub compression: f64,
-    /// The fraction of weights changed per batch.
+    /// Changes per weight and batch.
     pub density: f64,
     /// The share of workers' time that the exchange took.
     pub exchange_share: f64,

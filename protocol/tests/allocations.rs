@@ -66,6 +66,35 @@ fn frame() -> Vec<u8> {
     frame
 }
 
+/// A Rice-coded change takes at least two bits and becomes a word of four bytes: sixteen times its size. Beyond that
+/// there is room for a few cursors, and nothing else.
+fn check(frame: &[u8]) {
+    let peak = peak_of(|| drop(Batch::decode(frame, 5_000)));
+    let allowed = (16 * frame.len() + 4096).min(FRAME_BYTES_MAX);
+    assert!(
+        peak <= allowed,
+        "{peak} bytes for a frame of {}",
+        frame.len()
+    );
+}
+
+/// A frame whose header moves so many cursors, with a right checksum.
+fn frame_with_cursors(count: u32) -> Vec<u8> {
+    let mut frame = vec![1];
+    // Run, origin, sequence, τ, digest; then the list.
+    frame.extend([1, 2, 3, 4, 5]);
+    let mut rest = count;
+    while rest >= 128 {
+        frame.push(rest as u8 | 128);
+        rest >>= 7;
+    }
+    frame.push(rest as u8);
+    frame.extend(std::iter::repeat_n(1, 3 * count as usize));
+    let crc = crc32fast::hash(&frame);
+    frame.extend(crc.to_le_bytes());
+    frame
+}
+
 /// One test, because a second one's allocations would be counted too.
 #[test]
 fn hostile_bytes_take_no_more_memory_than_a_frame() {
@@ -86,13 +115,10 @@ fn hostile_bytes_take_no_more_memory_than_a_frame() {
         }
         let crc = crc32fast::hash(&forged[..body]);
         forged[body..].copy_from_slice(&crc.to_le_bytes());
-        let peak = peak_of(|| drop(Batch::decode(&forged, 5_000)));
-        assert!(
-            peak <= FRAME_BYTES_MAX,
-            "{peak} bytes for a frame of {} (seed {SEED})",
-            forged.len()
-        );
+        check(&forged);
     }
+    check(&frame_with_cursors(5_500_000));
+    check(&frame_with_cursors(70));
     // Payloads that claim the most a header can claim.
     for encoding in [Encoding::Words, Encoding::Rice, Encoding::Bitmap] {
         for len in [0, 1, 5, 100, 5_000] {

@@ -3,6 +3,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
+use protocol::lattice::Tau;
 use protocol::rng::CounterRng;
 use worker::quantise::quantise;
 
@@ -49,7 +50,15 @@ fn main() {
         for _ in 0..ROUNDS {
             words.clear();
             quantiser.push(timed(|| {
-                quantise(black_box(&update), &mut residual, 1.0, 0, &mut words);
+                let result = quantise(
+                    black_box(&update),
+                    &mut residual,
+                    Tau::nearest(1.0),
+                    0,
+                    usize::MAX,
+                    &mut words,
+                );
+                assert!(result.is_ok());
             }));
             memcpy.push(timed(|| copy.copy_from_slice(black_box(&update))));
             black_box(&copy);

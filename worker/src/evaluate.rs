@@ -6,6 +6,7 @@ use std::thread::JoinHandle;
 
 use dfdx::prelude::Cpu;
 use protocol::model::Layout;
+use thiserror::Error;
 
 use crate::dataset::{Dataset, Samples};
 use crate::network::{Mode, Network};
@@ -25,6 +26,17 @@ pub struct Evaluation {
     pub samples: usize,
 }
 
+/// Why there is no evaluation.
+#[derive(Debug, Error)]
+pub enum EvaluationError {
+    /// The device failed.
+    #[error("the evaluation failed: {0}")]
+    Device(#[from] OpError),
+    /// The thread is gone.
+    #[error("the evaluation thread crashed; this is a fault in Tau, please report what it printed")]
+    Crashed,
+}
+
 /// Evaluates weights on samples. `progress` is told how many are done, from time to time.
 pub fn evaluate(
     layout: &Layout,
@@ -32,7 +44,7 @@ pub fn evaluate(
     samples: &Samples,
     threads: Threads,
     mut progress: impl FnMut(usize),
-) -> Result<Evaluation, OpError> {
+) -> Result<Evaluation, EvaluationError> {
     let device = Cpu::default();
     let network = Network::new(layout, threads);
     let parameters = Parameters::new(&device, weights)?;
@@ -62,7 +74,7 @@ pub fn evaluate(
 /// way, further requests are refused, and the next one that is accepted sees newer weights.
 pub struct Evaluator {
     requests: Option<SyncSender<Vec<f32>>>,
-    results: Receiver<Result<Evaluation, OpError>>,
+    results: Receiver<Result<Evaluation, EvaluationError>>,
     busy: bool,
     thread: Option<JoinHandle<()>>,
 }
@@ -103,13 +115,14 @@ impl Evaluator {
     }
 
     /// The result of the last request, once, when it is there.
-    pub fn poll(&mut self) -> Option<Result<Evaluation, OpError>> {
+    pub fn poll(&mut self) -> Option<Result<Evaluation, EvaluationError>> {
         match self.results.try_recv() {
             Ok(result) => {
                 self.busy = false;
                 Some(result)
             }
-            Err(TryRecvError::Empty | TryRecvError::Disconnected) => None,
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => Some(Err(EvaluationError::Crashed)),
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Model files: safetensors with the keys of `torch.nn.Sequential`, and what Tau knows of the model as metadata.
 //!
 //! The tensors lie in the file in the order of the flat index space, so the digest can be recomputed from the file
-//! alone. The metadata is one entry, `tau`, holding JSON: a file's bytes depend on nothing but the model.
+//! alone. The metadata is one entry, `tau`, holding JSON, so that a file's bytes depend on nothing but the model and the
+//! batches it is the sum of.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -78,7 +79,7 @@ pub struct Model {
 #[derive(Debug, Error)]
 pub enum ModelFileError {
     /// The system refused.
-    #[error("{file} could not be {what}: {source}")]
+    #[error("{file} could not be {what}")]
     Io {
         /// The file.
         file: PathBuf,
@@ -126,21 +127,17 @@ pub fn save(
         .parent()
         .filter(|parent| !parent.as_os_str().is_empty())
         .unwrap_or(Path::new("."));
-    let mut file = tempfile::Builder::new()
-        .prefix(".tau-")
-        .suffix(".part")
-        .tempfile_in(directory)
-        .map_err(io)?;
-    file.write_all(&bytes).map_err(io)?;
-    file.as_file().sync_all().map_err(io)?;
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(".tau-").suffix(".part");
     #[cfg(unix)]
     {
-        // Temporary files are private; a model is an ordinary file.
+        // Temporary files are private; a model is an ordinary file, with the rights that the user's mask leaves.
         use std::os::unix::fs::PermissionsExt;
-        file.as_file()
-            .set_permissions(std::fs::Permissions::from_mode(0o644))
-            .map_err(io)?;
+        builder.permissions(std::fs::Permissions::from_mode(0o666));
     }
+    let mut file = builder.tempfile_in(directory).map_err(io)?;
+    file.write_all(&bytes).map_err(io)?;
+    file.as_file().sync_all().map_err(io)?;
     file.persist(path).map_err(|error| io(error.error))?;
     Ok(())
 }
@@ -202,7 +199,8 @@ pub fn load(path: &Path) -> Result<Model, ModelFileError> {
         .map_err(|error: ModelError| not_a_model(error.to_string()))?;
     let tensors =
         SafeTensors::deserialize(&bytes).map_err(|error| not_a_model(error.to_string()))?;
-    let mut weights = Vec::with_capacity(layout.weights);
+    // Grows with the tensors that are there, not with what the metadata claims.
+    let mut weights = Vec::new();
     for slot in &layout.tensors {
         let tensor = tensors
             .tensor(&slot.key)
@@ -331,6 +329,21 @@ mod tests {
         let bytes = serialise(&layout, &weights, &metadata).unwrap();
         std::fs::write(&path, &bytes[..bytes.len() - 4]).unwrap();
         assert!(matches!(load(&path), Err(ModelFileError::NotAModel { .. })));
+        for input in [
+            Shape::Flat(1 << 60),
+            Shape::Image {
+                channels: 1,
+                height: 900,
+                width: 900,
+            },
+        ] {
+            let greedy = Metadata {
+                input,
+                ..metadata.clone()
+            };
+            std::fs::write(&path, serialise(&layout, &weights, &greedy).unwrap()).unwrap();
+            assert!(matches!(load(&path), Err(ModelFileError::NotAModel { .. })));
+        }
         weights[7] += 0.5;
         save(&path, &layout, &weights, &metadata).unwrap();
         assert!(matches!(load(&path), Err(ModelFileError::Damaged { .. })));

@@ -9,6 +9,8 @@ use protocol::digest::Digest;
 use protocol::lattice::{Range, RangeError, Tau};
 use thiserror::Error;
 
+use crate::quantise::NotFinite;
+
 /// What a step is to do.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepControl {
@@ -37,9 +39,9 @@ pub struct StepReport {
 /// Why training cannot go on.
 #[derive(Debug, Error)]
 pub enum TrainError {
-    /// The loss is no number.
+    /// The loss or an update is infinite or no number.
     #[error(
-        "the loss is no longer a number: the run has diverged; start it again with a lower learning rate or a lower clip"
+        "the loss or its gradient is no longer a number: the run has diverged; start it again with a lower learning rate or a lower clip"
     )]
     NotFinite,
     /// A weight left the lattice's exact range.
@@ -48,6 +50,12 @@ pub enum TrainError {
     /// The device failed.
     #[error("the device failed: {0}")]
     Device(String),
+}
+
+impl From<NotFinite> for TrainError {
+    fn from(_: NotFinite) -> Self {
+        Self::NotFinite
+    }
 }
 
 /// Something that trains a model.
@@ -62,6 +70,9 @@ pub trait Trainer {
         control: StepControl,
         words: &mut Vec<u32>,
     ) -> Result<StepReport, TrainError>;
+
+    /// Replaces the contents of `words` by what leaves the residual as it stands, without a step; applied already.
+    fn release(&mut self, tau: Tau, words: &mut Vec<u32>) -> Result<Range, TrainError>;
 
     /// Adds another origin's changes, which have been checked.
     fn apply(&mut self, words: &[u32], tau: Tau) -> Result<Range, TrainError>;

@@ -1,5 +1,5 @@
 //! The thread that trains. It owns the trainer, which cannot leave the thread it was made on, and speaks to the rest
-//! through two bounded channels: a full one outwards pauses emission, and what is not emitted stays in the residual.
+//! through two bounded channels: a worker whose batches are not taken waits.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
@@ -97,6 +97,7 @@ pub fn start<T: Trainer>(
             rayon::ThreadPoolBuilder::new()
                 .num_threads(many)
                 .thread_name(|n| format!("compute-{n}"))
+                .start_handler(|_| dfdx::flush_denormals_to_zero())
                 .build()?,
         ),
     };

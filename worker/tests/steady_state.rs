@@ -3,6 +3,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use protocol::lattice::Tau;
 use protocol::rng::CounterRng;
 use worker::quantise::quantise;
 
@@ -40,7 +41,15 @@ fn quantising_allocates_nothing() {
     let mut emitted = 0;
     for _ in 0..50 {
         words.clear();
-        quantise(&update, &mut residual, 2.0, 0, &mut words);
+        quantise(
+            &update,
+            &mut residual,
+            Tau::nearest(2.0),
+            0,
+            usize::MAX,
+            &mut words,
+        )
+        .unwrap();
         emitted += words.len();
     }
     assert_eq!(ALLOCATIONS.load(Ordering::SeqCst), before);

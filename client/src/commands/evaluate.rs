@@ -22,8 +22,8 @@ struct Evaluated {
 
 pub(crate) fn run(arguments: &Evaluate) -> Result<(), Failure> {
     let threads = commands::threads(arguments.threads)?;
-    let spec: DataSpec = arguments.data.parse().map_err(Failure::input)?;
-    let model = model_file::load(&arguments.model).map_err(Failure::input)?;
+    let spec: DataSpec = arguments.data.parse().map_err(Failure::bad)?;
+    let model = model_file::load(&arguments.model).map_err(Failure::bad)?;
     let metadata = &model.metadata;
     let dataset = Dataset::open_for(
         &spec,
@@ -32,9 +32,9 @@ pub(crate) fn run(arguments: &Evaluate) -> Result<(), Failure> {
         &metadata.scaling,
         &metadata.classes,
     )
-    .map_err(Failure::input)?;
+    .map_err(Failure::bad)?;
     if dataset.input != metadata.input {
-        return Err(Failure::because(format!(
+        return Err(Failure::input(format!(
             "{} takes samples of {}, but {spec} has samples of {}: give the data it was trained for",
             arguments.model.display(),
             metadata.input,
@@ -49,7 +49,7 @@ pub(crate) fn run(arguments: &Evaluate) -> Result<(), Failure> {
         threads,
         |done| view.position(done as u64),
     )
-    .map_err(Failure::failed)?;
+    .map_err(Failure::work)?;
     view.clear();
     if arguments.json {
         output::line(&Evaluated {
@@ -61,7 +61,7 @@ pub(crate) fn run(arguments: &Evaluate) -> Result<(), Failure> {
         });
     } else {
         eprintln!(
-            "accuracy {:.4}, loss {:.4} on {} held-out samples; digest {}",
+            "accuracy {:.4}, loss {:.4} on {} test samples; digest {}",
             evaluation.accuracy, evaluation.loss, evaluation.samples, metadata.digest
         );
     }

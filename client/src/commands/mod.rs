@@ -16,7 +16,7 @@ fn threads(asked: Option<usize>) -> Result<Threads, Failure> {
             std::thread::available_parallelism().map_or(1, usize::from),
         )),
         Some(threads) if (1..=THREADS_MAX).contains(&threads) => Ok(Threads(threads)),
-        Some(threads) => Err(Failure::because(format!(
+        Some(threads) => Err(Failure::input(format!(
             "--threads must be from 1 to {THREADS_MAX}, not {threads}"
         ))),
     }

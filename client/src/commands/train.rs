@@ -50,9 +50,7 @@ pub(crate) fn run(arguments: Train) -> Result<(), Failure> {
     if finished.replicas_agree {
         Ok(())
     } else {
-        Err(Failure::failed(
-            "the worker's weights are not the sum of its batches: this is a fault in Tau or in this machine's memory",
-        ))
+        Err(Failure::Disagreed)
     }
 }
 
@@ -60,25 +58,31 @@ pub(crate) fn run(arguments: Train) -> Result<(), Failure> {
 fn prepare(arguments: Train) -> Result<Solo, Failure> {
     if arguments.nodes != 1 {
         let nodes = arguments.nodes;
-        return Err(Failure::because(format!(
+        return Err(Failure::input(format!(
             "--nodes {nodes} is not possible yet: this release trains on one node, --nodes 1"
         )));
     }
     match arguments.node.device.as_str() {
         "auto" | "cpu" => {}
         unknown => {
-            return Err(Failure::because(format!(
+            return Err(Failure::input(format!(
                 "there is no device '{unknown}' in this build; use --device cpu"
             )));
         }
     }
+    if arguments.job.checkpoint_every.is_some() {
+        return Err(Failure::input(
+            "--checkpoint-every is not possible yet: this release saves the model at the end only",
+        ));
+    }
     let threads = commands::threads(arguments.node.threads)?;
     let job = read_job(arguments.job, arguments.file.as_deref())?;
     let dataset = Dataset::open(&job.data, job.seed, arguments.node.data_root.as_deref())
-        .map_err(Failure::input)?;
+        .map_err(Failure::bad)?;
     let layout =
-        Layout::new(&job.model, dataset.input, dataset.classes.len()).map_err(Failure::input)?;
-    let out = OutFolder::open(&arguments.out)?;
+        Layout::new(&job.model, dataset.input, dataset.classes.len()).map_err(Failure::bad)?;
+    check_memory(&job, &layout)?;
+    let out = OutFolder::check(&arguments.out)?;
     Ok(Solo {
         job,
         dataset: Arc::new(dataset),
@@ -88,6 +92,20 @@ fn prepare(arguments: Train) -> Result<Solo, Failure> {
     })
 }
 
+/// Refuses a job that this machine cannot hold, before the system's memory is gone.
+fn check_memory(job: &Job, layout: &Layout) -> Result<(), Failure> {
+    const GIGABYTE: f64 = 1e9;
+    let needed = layout.training_bytes(job.minibatch as usize, job.optimiser.rule.state_arrays());
+    match communicator::usage::memory_total_bytes() {
+        Some(there) if needed > there => Err(Failure::input(format!(
+            "the job needs about {:.1} GB of memory, but this machine has {:.1} GB: use a smaller model or --minibatch",
+            needed as f64 / GIGABYTE,
+            there as f64 / GIGABYTE
+        ))),
+        _ => Ok(()),
+    }
+}
+
 /// Flags over file over defaults.
 fn read_job(flags: JobDraft, file: Option<&Path>) -> Result<Job, Failure> {
     let from_file = match file {
@@ -95,13 +113,15 @@ fn read_job(flags: JobDraft, file: Option<&Path>) -> Result<Job, Failure> {
         Some(path) => {
             let name = path.display();
             let text = std::fs::read_to_string(path).map_err(|error| {
-                Failure::because(format!(
+                Failure::input(format!(
                     "{name} could not be read: {error}; give the path of a TOML file"
                 ))
             })?;
             JobDraft::from_toml(&text).map_err(|error| {
-                let message = error.to_string().trim().replace('\n', " ");
-                Failure::because(format!("{name} is not a valid job: {message}"))
+                let before = error.span().map_or("", |span| &text[..span.start]);
+                let line = before.matches('\n').count() + 1;
+                let message = error.message().trim().replace('\n', "; ");
+                Failure::input(format!("{name} is not a valid job: line {line}: {message}"))
             })?
         }
     };

@@ -4,7 +4,10 @@
 //! `(origin, sequence)`, for ever; what a decoder accepts is valid in itself: its indices are in range, its digest is
 //! the digest of its changes.
 
-use serde::{Deserialize, Serialize};
+use std::fmt;
+
+use serde::de::{SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use thiserror::Error;
 
 use crate::cursor::CursorAdvance;
@@ -44,6 +47,7 @@ pub struct Header {
     /// What it adds to a replica's digest.
     pub digest: Digest,
     /// How far the samples behind it have come in their shards.
+    #[serde(deserialize_with = "bounded_cursors")]
     pub cursors: Vec<CursorAdvance>,
     /// How many samples it was computed from.
     pub samples: u32,
@@ -51,6 +55,34 @@ pub struct Header {
     pub loss: f32,
     /// What it says of the run's end.
     pub flags: Flags,
+}
+
+/// Reads no further than one cursor too many, so that a frame full of them takes no memory.
+fn bounded_cursors<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Vec<CursorAdvance>, D::Error> {
+    struct Bounded;
+
+    impl<'de> Visitor<'de> for Bounded {
+        type Value = Vec<CursorAdvance>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "at most {CURSORS_MAX} cursors")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
+            let mut cursors = Vec::new();
+            while let Some(cursor) = items.next_element()? {
+                if cursors.len() == CURSORS_MAX {
+                    return Err(serde::de::Error::custom("too many cursors"));
+                }
+                cursors.push(cursor);
+            }
+            Ok(cursors)
+        }
+    }
+
+    deserializer.deserialize_seq(Bounded)
 }
 
 /// A batch as a replica applies it.
@@ -89,11 +121,8 @@ pub enum BatchError {
     #[error("the frame was damaged on its way: its checksum does not match")]
     Damaged,
     /// The header is not one.
-    #[error("the batch's header cannot be read")]
+    #[error("the batch's header cannot be read, or moves more than {CURSORS_MAX} cursors")]
     BadHeader,
-    /// More cursors than a minibatch can move.
-    #[error("the batch moves {0} cursors, but at most {CURSORS_MAX} are allowed")]
-    TooManyCursors(usize),
     /// Sequences count from 1.
     #[error("the batch has sequence 0, but sequences count from 1")]
     NoSequence,
@@ -158,9 +187,6 @@ impl Batch {
         } = wire;
         if payload.len() != payload_bytes as usize {
             return Err(BatchError::WrongLength);
-        }
-        if header.cursors.len() > CURSORS_MAX {
-            return Err(BatchError::TooManyCursors(header.cursors.len()));
         }
         if header.sequence == 0 {
             return Err(BatchError::NoSequence);

@@ -153,6 +153,6 @@ fn lies_in_a_header_are_named() {
     liar.header.cursors = vec![liar.header.cursors[0]; CURSORS_MAX + 1];
     assert_eq!(
         Batch::decode(&frame_of(&liar), WEIGHTS),
-        Err(BatchError::TooManyCursors(CURSORS_MAX + 1))
+        Err(BatchError::BadHeader)
     );
 }

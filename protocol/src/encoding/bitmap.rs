@@ -42,13 +42,6 @@ pub(super) fn decode(
     weights: usize,
     out: &mut Vec<u32>,
 ) -> Result<(), PayloadError> {
-    if count == 0 {
-        return if payload.is_empty() {
-            Ok(())
-        } else {
-            Err(PayloadError::CountDisagrees)
-        };
-    }
     let (&first, symbols) = payload
         .split_first_chunk::<INDEX_BYTES>()
         .ok_or(PayloadError::Truncated)?;

@@ -13,8 +13,6 @@ use thiserror::Error;
 use crate::changes::{self, CHANGES_MAX, ChangesError};
 use crate::lattice::Tau;
 
-pub use rice::Plan as RicePlan;
-
 /// The name of an encoding, as a batch's header carries it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Encoding {
@@ -100,6 +98,13 @@ pub fn decode(
     out.clear();
     if count > CHANGES_MAX {
         return Err(ChangesError::TooMany(count).into());
+    }
+    if count == 0 {
+        return if payload.is_empty() {
+            Ok(())
+        } else {
+            Err(PayloadError::CountDisagrees)
+        };
     }
     let decoded = match encoding {
         Encoding::Words => words::decode(payload, count, out),

@@ -15,15 +15,14 @@ const APPEND_BITS_MAX: u32 = 57;
 
 /// The parameter that writes a list of changes in the fewest bits, and how many those are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub(super) struct Plan {
     parameter: u32,
     bits: u64,
 }
 
 impl Plan {
     /// The length of the payload.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
+    pub(super) fn bytes(self) -> usize {
         1 + self.bits.div_ceil(8) as usize
     }
 }
@@ -121,13 +120,6 @@ pub(super) fn decode(
     weights: usize,
     out: &mut Vec<u32>,
 ) -> Result<(), PayloadError> {
-    if count == 0 {
-        return if payload.is_empty() {
-            Ok(())
-        } else {
-            Err(PayloadError::CountDisagrees)
-        };
-    }
     let (&parameter, bytes) = payload.split_first().ok_or(PayloadError::Truncated)?;
     let parameter = u32::from(parameter);
     if parameter > PARAMETER_MAX {

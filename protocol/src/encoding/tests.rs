@@ -203,6 +203,27 @@ fn each_fault_is_refused() {
 }
 
 #[test]
+fn rice_comes_within_3_percent_of_the_entropy() {
+    const WEIGHTS: u32 = 4_000_000;
+    let random = crate::rng::CounterRng::new(8, 0);
+    for density in [1e-4f64, 1e-3, 1e-2, 1.0 / 16.0] {
+        let border = (density * 2f64.powi(63)) as u64;
+        let words: Vec<u32> = (0..WEIGHTS)
+            .map(|index| (index, random.at(u64::from(index))))
+            .filter(|&(_, draw)| draw >> 1 < border)
+            .map(|(index, draw)| word(index, draw & 1 == 1))
+            .collect();
+        let mut payload = Vec::new();
+        assert_eq!(encode_shortest(&words, &mut payload), Encoding::Rice);
+        let found = words.len() as f64 / f64::from(WEIGHTS);
+        let entropy = found - found * found.log2() - (1.0 - found) * (1.0 - found).log2();
+        let bound_bytes = entropy * f64::from(WEIGHTS) / 8.0;
+        let ratio = payload.len() as f64 / bound_bytes;
+        assert!(ratio < 1.03, "{ratio} of the bound at {density}");
+    }
+}
+
+#[test]
 fn the_shortest_is_chosen() {
     let encoding_of = |words: &[u32]| encode_shortest(words, &mut Vec::new());
     assert_eq!(encoding_of(&[]), Encoding::Words);

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{Job, JobError, JobErrors, Threshold};
 use crate::lattice::{STEPS_PER_UNIT, Tau};
@@ -32,6 +32,7 @@ pub struct JobDraft {
     #[cfg_attr(feature = "clap", arg(long, value_name = "RULE", help_heading = "Job"))]
     pub optimiser: Option<String>,
     /// Clip gradients to this norm, or "none" [default: none]
+    #[serde(deserialize_with = "number_or_text")]
     #[cfg_attr(feature = "clap", arg(long, value_name = "NORM", help_heading = "Job"))]
     pub clip: Option<String>,
     /// constant, linear, cosine or step:every=SHARE,factor=F, each with warmup=SHARE [default: linear]
@@ -61,7 +62,7 @@ pub struct JobDraft {
     )]
     pub split: Option<String>,
     /// Give each minibatch the classes in the data's proportion [default: false]
-    #[cfg_attr(feature = "clap", arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", help_heading = "Job"))]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", help_heading = "Job"))]
     pub balanced: Option<bool>,
     /// How nodes exchange what they learn [default: strom]
     #[cfg_attr(
@@ -221,6 +222,20 @@ impl JobDraft {
     }
 }
 
+impl TryFrom<JobDraft> for Job {
+    type Error = JobErrors;
+
+    fn try_from(draft: JobDraft) -> Result<Self, JobErrors> {
+        draft.resolve()
+    }
+}
+
+impl From<Job> for JobDraft {
+    fn from(job: Job) -> Self {
+        Self::from(&job)
+    }
+}
+
 /// A job as a draft again: what a model file and `--help` show of it.
 impl From<&Job> for JobDraft {
     fn from(job: &Job) -> Self {
@@ -247,6 +262,26 @@ impl From<&Job> for JobDraft {
             seed: Some(job.seed),
         }
     }
+}
+
+/// Lets a file say `clip = 2.5` as well as `clip = "none"`. The wire, which does not describe itself, has the text.
+fn number_or_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Either {
+        Number(f64),
+        Text(String),
+    }
+
+    if !deserializer.is_human_readable() {
+        return Option::deserialize(deserializer);
+    }
+    Ok(
+        Option::<Either>::deserialize(deserializer)?.map(|either| match either {
+            Either::Number(number) => number.to_string(),
+            Either::Text(text) => text,
+        }),
+    )
 }
 
 /// Collects mistakes, so that people see all of them at once.

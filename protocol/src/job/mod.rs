@@ -22,6 +22,7 @@ use crate::split::Split;
 
 /// A complete, valid job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "JobDraft", into = "JobDraft")]
 pub struct Job {
     /// Where the samples come from.
     pub data: DataSpec,
@@ -56,7 +57,7 @@ pub struct Job {
 }
 
 /// What decides τ.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Threshold {
     /// τ follows this fraction of weights changed in a batch.
     Density(f64),

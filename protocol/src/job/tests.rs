@@ -40,6 +40,12 @@ fn toml_flags_and_wire_are_one() {
     );
     let wire = postcard::to_stdvec(&job).unwrap();
     assert_eq!(postcard::from_bytes::<Job>(&wire).unwrap(), job);
+    // What comes over the wire is checked like what a user writes.
+    let forged = JobDraft {
+        minibatch: Some(0),
+        ..draft
+    };
+    assert!(postcard::from_bytes::<Job>(&postcard::to_stdvec(&forged).unwrap()).is_err());
 }
 
 #[test]
@@ -131,6 +137,20 @@ fn density_and_tau_have_borders() {
         ..JobDraft::default()
     };
     assert!(both.resolve().is_err());
+}
+
+#[test]
+fn a_clip_is_a_number_or_a_word() {
+    for (text, clip) in [
+        ("clip = 2.5", Some(2.5)),
+        ("clip = 3", Some(3.0)),
+        ("clip = \"none\"", None),
+    ] {
+        assert_eq!(
+            JobDraft::from_toml(text).unwrap().resolve().unwrap().clip,
+            clip
+        );
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use crate::text_options::serde_as_text;
 
-/// Sizes above this are taken for a slip of the hand; it also keeps products of sizes within 64 bits.
+/// Sizes above this are taken for a slip of the hand.
 const SIZE_MAX: usize = 1 << 20;
 
 /// One layer of a model.

@@ -83,6 +83,16 @@ pub enum ModelError {
         /// The number of classes.
         classes: usize,
     },
+    /// One sample takes more room than is sensible.
+    #[error(
+        "layer {number} ('{layer}') works on more than 2^28 numbers per sample: make the layers smaller"
+    )]
+    TooLarge {
+        /// Its place in the list, from 0.
+        number: usize,
+        /// Its text.
+        layer: String,
+    },
     /// More weights than indices.
     #[error("the model has more than 2^31 weights")]
     TooManyWeights,
@@ -90,6 +100,9 @@ pub enum ModelError {
     #[error("the model has no weights: add a 'dense' or a 'conv' layer")]
     NoWeights,
 }
+
+/// The most numbers that a layer may work on for one sample.
+const SAMPLE_ELEMENTS_MAX: usize = 1 << 28;
 
 /// How many positions a window of `kernel` takes on a padded side.
 fn positions(side: usize, kernel: usize, stride: usize, pad: usize) -> Option<usize> {
@@ -181,6 +194,19 @@ impl Layout {
                     input: shape,
                     why,
                 })?;
+            // A convolution unfolds its input: that is the most that any layer holds of one sample.
+            let unfolded = match (layer, &dims) {
+                (Layer::Conv { out, .. }, Some(dims)) => (output.elements() / out).saturating_mul(
+                    dims[1..]
+                        .iter()
+                        .fold(1, |product: usize, &dim| product.saturating_mul(dim)),
+                ),
+                _ => 0,
+            };
+            if output.elements().max(unfolded).max(shape.elements()) > SAMPLE_ELEMENTS_MAX {
+                let layer = layer.to_string();
+                return Err(ModelError::TooLarge { number, layer });
+            }
             if let Some(dims) = dims {
                 let fan_in = dims[1..].iter().product();
                 tensors.push(TensorSlot {
@@ -243,13 +269,18 @@ impl Layout {
         })
     }
 
-    /// How many numbers all layers of one sample produce: what training keeps for the way back.
+    /// About how much memory training takes, the dataset aside: weights, gradient, residual, optimiser state and
+    /// ledger, and what a minibatch leaves in every layer on its way there and back.
     #[must_use]
-    pub fn activations(&self) -> usize {
-        self.layers
+    pub fn training_bytes(&self, minibatch: usize, state_arrays: usize) -> u64 {
+        const NUMBER: u64 = size_of::<f32>() as u64;
+        let arrays = 4 + state_arrays as u64;
+        let per_sample = self
+            .layers
             .iter()
-            .map(|layer| layer.output.elements())
-            .sum()
+            .map(|layer| layer.output.elements() as u64)
+            .sum::<u64>();
+        NUMBER * (arrays * self.weights as u64 + 2 * per_sample * minibatch as u64)
     }
 }
 
@@ -307,6 +338,16 @@ mod tests {
     }
 
     #[test]
+    fn memory_is_what_the_arrays_take() {
+        let layout = layout("dense 20, relu, dense 10", MNIST).unwrap();
+        let weights = 784 * 20 + 20 + 200 + 10;
+        assert_eq!(
+            layout.training_bytes(64, 1),
+            4 * (5 * weights + 2 * 50 * 64)
+        );
+    }
+
+    #[test]
     fn strides_and_pads() {
         let layout = layout(
             "conv 4 5x5 stride 2 pad 2, avgpool 3, flatten, dense 10",
@@ -355,6 +396,14 @@ mod tests {
             "the model ends in 9, but the data has 10 classes: end it with 'dense 10'"
         );
         assert!(error("conv 10 28x28").contains("ends in 10x1x1"));
+        assert!(error("conv 8 3x3 pad 20000, maxpool 40000, flatten, dense 10").contains("2^28"));
+        assert!(
+            error(&format!(
+                "{}flatten, dense 10",
+                "conv 1024 1x1 pad 1048576, ".repeat(80)
+            ))
+            .contains("2^28")
+        );
         assert!(error("relu").contains("no weights"));
         assert!(error("dense 1000000, dense 1000000, dense 10").contains("2^31"));
     }

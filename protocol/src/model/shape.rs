@@ -21,7 +21,7 @@ pub enum Shape {
 }
 
 impl Shape {
-    /// How many numbers one sample holds.
+    /// How many numbers one sample holds; more than can be counted count as the most that can.
     #[must_use]
     pub fn elements(&self) -> usize {
         match *self {
@@ -30,7 +30,7 @@ impl Shape {
                 channels,
                 height,
                 width,
-            } => channels * height * width,
+            } => channels.saturating_mul(height).saturating_mul(width),
         }
     }
 }

@@ -122,6 +122,7 @@ impl Trainer for CpuTrainer {
             None => 1.0,
         };
         if clip == 0.0 {
+            // Its norm is infinite or no number.
             return Err(TrainError::NotFinite);
         }
         let computed = computing.elapsed();
@@ -131,8 +132,7 @@ impl Trainer for CpuTrainer {
             clip,
             step: control.step,
         };
-        self.state
-            .emit(&self.gradient, scale, control.tau.map(Tau::value), words);
+        self.state.emit(&self.gradient, scale, control.tau, words)?;
         let range = match control.tau {
             Some(tau) => apply_to_weights(words, tau, self.parameters.values_mut())?,
             None => Range::Safe,
@@ -142,6 +142,11 @@ impl Trainer for CpuTrainer {
             range,
             training_time: computed + self.plain_pass.min(updating.elapsed()),
         })
+    }
+
+    fn release(&mut self, tau: Tau, words: &mut Vec<u32>) -> Result<Range, TrainError> {
+        self.state.release(tau, words)?;
+        Ok(apply_to_weights(words, tau, self.parameters.values_mut())?)
     }
 
     fn apply(&mut self, words: &[u32], tau: Tau) -> Result<Range, TrainError> {

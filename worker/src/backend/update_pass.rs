@@ -3,12 +3,14 @@
 //! The update never exists as a whole: a block of it is computed, added to the residual and forgotten. So the pass
 //! moves what a plain optimiser moves, with the residual in the weights' place.
 
+use protocol::changes::CHANGES_MAX;
 use protocol::clip::sum_of_squares;
+use protocol::lattice::Tau;
 use protocol::optimiser::{Rule, Scale};
 use rayon::prelude::*;
 
 use crate::ops::Threads;
-use crate::quantise::quantise;
+use crate::quantise::{NotFinite, quantise};
 
 /// Weights per block: four arrays of it fit into a first-level cache of 32 KiB beside each other.
 const BLOCK: usize = 1024;
@@ -24,27 +26,28 @@ pub(super) struct UpdateState {
     first: Vec<f32>,
     second: Vec<f32>,
     residual: Vec<f32>,
-    threads: Threads,
+    /// Weights per thread.
+    part: usize,
+    /// What each thread lets out, kept so that no step allocates.
+    part_words: Vec<Vec<u32>>,
+    words_max: usize,
 }
 
 impl UpdateState {
     pub(super) fn new(rule: Rule, weights: usize, threads: Threads) -> Self {
         let array = |wanted: bool| vec![0.0; if wanted { weights } else { 0 }];
+        let part = weights
+            .div_ceil(threads.0.max(1))
+            .max(WEIGHTS_PER_THREAD_MIN);
         Self {
             rule,
             first: array(rule.state_arrays() > 0),
             second: array(rule.state_arrays() > 1),
             residual: array(true),
-            threads,
+            part,
+            part_words: vec![Vec::new(); weights.div_ceil(part)],
+            words_max: CHANGES_MAX,
         }
-    }
-
-    /// Weights per thread.
-    fn part(&self, weights: usize) -> usize {
-        weights
-            .div_ceil(self.threads.0.max(1))
-            .max(WEIGHTS_PER_THREAD_MIN)
-            .max(1)
     }
 
     /// Turns a gradient into changes. Without a τ everything stays in the residual.
@@ -52,62 +55,115 @@ impl UpdateState {
         &mut self,
         gradient: &[f32],
         scale: Scale,
-        tau: Option<f32>,
+        tau: Option<Tau>,
         words: &mut Vec<u32>,
-    ) {
-        words.clear();
+    ) -> Result<(), NotFinite> {
+        let budget = Budget {
+            words_max: self.words_max,
+            weights: gradient.len(),
+        };
         let rule = self.rule;
-        let part = self.part(gradient.len());
-        if part >= gradient.len() {
-            let whole = (gradient, &mut self.first[..], &mut self.second[..]);
-            emit_part(rule, scale, tau, 0, whole, &mut self.residual, words);
-            return;
+        let part_words = std::mem::take(&mut self.part_words);
+        let results = self.over_parts(
+            gradient,
+            None,
+            part_words,
+            |part, residual, offset, mut words| {
+                words.clear();
+                let mut result = Ok(());
+                for_each_block(rule, scale, part, residual, |update, residual, at| {
+                    let Some(tau) = tau else {
+                        residual.iter_mut().zip(update).for_each(|(r, u)| *r += u);
+                        return;
+                    };
+                    let words_max = budget.between(offset, offset + at + update.len());
+                    let done = quantise(update, residual, tau, offset + at, words_max, &mut words);
+                    result = result.and(done);
+                });
+                (words, result)
+            },
+        );
+        words.clear();
+        let mut all = Ok(());
+        for (part, result) in results {
+            all = all.and(result);
+            // Parts are in the order of their indices, so their words are too.
+            words.extend_from_slice(&part);
+            self.part_words.push(part);
         }
-        let mut first = self.first.chunks_mut(part);
-        let mut second = self.second.chunks_mut(part);
-        let parts: Vec<_> = gradient
-            .chunks(part)
-            .zip(self.residual.chunks_mut(part))
-            .map(|(gradient, residual)| {
-                let state = (
-                    first.next().unwrap_or_default(),
-                    second.next().unwrap_or_default(),
-                );
-                (gradient, state, residual)
-            })
-            .collect();
-        let emitted: Vec<Vec<u32>> = parts
-            .into_par_iter()
-            .enumerate()
-            .map(|(at, (gradient, (first, second), residual))| {
-                let mut words = Vec::new();
-                emit_part(
-                    rule,
-                    scale,
-                    tau,
-                    at * part,
-                    (gradient, first, second),
-                    residual,
-                    &mut words,
-                );
-                words
-            })
-            .collect();
-        // Parts are in the order of their indices, so their words are too.
-        for part in &emitted {
-            words.extend_from_slice(part);
+        all
+    }
+
+    /// Lets changes leave the residual as it stands, without a new update.
+    pub(super) fn release(&mut self, tau: Tau, words: &mut Vec<u32>) -> Result<(), NotFinite> {
+        const NOTHING: [f32; BLOCK] = [0.0; BLOCK];
+        words.clear();
+        let budget = Budget {
+            words_max: self.words_max,
+            weights: self.residual.len(),
+        };
+        for (block, residual) in self.residual.chunks_mut(BLOCK).enumerate() {
+            let offset = block * BLOCK;
+            let words_max = budget.between(0, offset + residual.len());
+            quantise(
+                &NOTHING[..residual.len()],
+                residual,
+                tau,
+                offset,
+                words_max,
+                words,
+            )?;
         }
+        Ok(())
     }
 
     /// What a worker without exchange would do instead: the optimiser's update, straight into the weights.
     pub(super) fn plain_pass(&mut self, gradient: &[f32], scale: Scale, weights: &mut [f32]) {
-        let whole = (gradient, &mut self.first[..], &mut self.second[..]);
-        for_each_block(self.rule, scale, whole, weights, |update, weights, _| {
-            weights
-                .iter_mut()
-                .zip(update)
-                .for_each(|(weight, update)| *weight += update);
+        let rule = self.rule;
+        let nothing = vec![(); self.part_words.len()];
+        self.over_parts(gradient, Some(weights), nothing, |part, weights, _, ()| {
+            for_each_block(rule, scale, part, weights, |update, weights, _| {
+                weights
+                    .iter_mut()
+                    .zip(update)
+                    .for_each(|(weight, update)| *weight += update);
+            });
         });
+    }
+
+    /// Calls `work` for every thread's part of the gradient, the state and the target, which is the residual unless
+    /// another is given, with the index of its first weight and one of `extras`. The results are in order.
+    fn over_parts<E: Send, R: Send>(
+        &mut self,
+        gradient: &[f32],
+        target: Option<&mut [f32]>,
+        extras: Vec<E>,
+        work: impl Fn(Inputs<'_>, &mut [f32], usize, E) -> R + Send + Sync,
+    ) -> Vec<R> {
+        let part = self.part;
+        let mut first = self.first.chunks_mut(part);
+        let mut second = self.second.chunks_mut(part);
+        let target = target.unwrap_or(&mut self.residual);
+        let mut parts: Vec<_> = gradient
+            .chunks(part)
+            .zip(target.chunks_mut(part))
+            .zip(extras)
+            .enumerate()
+            .map(|(at, ((gradient, target), extra))| {
+                let state = (
+                    first.next().unwrap_or_default(),
+                    second.next().unwrap_or_default(),
+                );
+                ((gradient, state.0, state.1), target, at * part, extra)
+            })
+            .collect();
+        let run = |(inputs, target, offset, extra): (Inputs<'_>, &mut [f32], usize, E)| {
+            work(inputs, target, offset, extra)
+        };
+        match parts.len() {
+            1 => parts.pop().map(run).into_iter().collect(),
+            _ => parts.into_par_iter().map(run).collect(),
+        }
     }
 
     pub(super) fn residual_norm(&self) -> f64 {
@@ -132,29 +188,25 @@ impl UpdateState {
     }
 }
 
+/// Shares out what a batch can hold evenly over the weights: no part of a model waits for ever behind another.
+#[derive(Clone, Copy)]
+struct Budget {
+    words_max: usize,
+    weights: usize,
+}
+
+impl Budget {
+    /// How many changes may have left between two indices.
+    fn between(self, start: usize, end: usize) -> usize {
+        let up_to = |index: usize| {
+            (self.words_max as u64 * index as u64 / self.weights.max(1) as u64) as usize
+        };
+        up_to(end) - up_to(start)
+    }
+}
+
 /// Gradient and optimiser state of the same weights; state that the rule does not keep is empty.
 type Inputs<'a> = (&'a [f32], &'a mut [f32], &'a mut [f32]);
-
-fn emit_part(
-    rule: Rule,
-    scale: Scale,
-    tau: Option<f32>,
-    offset: usize,
-    inputs: Inputs<'_>,
-    residual: &mut [f32],
-    words: &mut Vec<u32>,
-) {
-    for_each_block(
-        rule,
-        scale,
-        inputs,
-        residual,
-        |update, residual, at| match tau {
-            Some(tau) => quantise(update, residual, tau, offset + at, words),
-            None => residual.iter_mut().zip(update).for_each(|(r, u)| *r += u),
-        },
-    );
-}
 
 /// Computes updates block by block and hands each to `take` with the same block of `target` and its position.
 fn for_each_block(
@@ -190,6 +242,8 @@ mod tests {
         step: 1,
     };
 
+    const TAU: Tau = Tau::from_steps(400_000).unwrap();
+
     fn gradient(len: usize) -> Vec<f32> {
         (0..len)
             .map(|i| ((i * 7919) % 2001) as f32 / 1000.0 - 1.0)
@@ -214,7 +268,9 @@ mod tests {
                 let mut words = Vec::new();
                 let mut all = Vec::new();
                 for step in 1..4 {
-                    state.emit(&gradient, Scale { step, ..SCALE }, Some(0.4), &mut words);
+                    state
+                        .emit(&gradient, Scale { step, ..SCALE }, Some(TAU), &mut words)
+                        .unwrap();
                     all.extend_from_slice(&words);
                 }
                 (all, state.residual)
@@ -230,7 +286,7 @@ mod tests {
         let gradient = gradient(5000);
         let mut state = UpdateState::new(Rule::Sgd, 5000, Threads(1));
         let mut words = vec![1];
-        state.emit(&gradient, SCALE, None, &mut words);
+        state.emit(&gradient, SCALE, None, &mut words).unwrap();
         assert!(words.is_empty());
         assert!(
             state
@@ -262,6 +318,37 @@ mod tests {
                 .iter()
                 .zip(&gradient)
                 .all(|(w, g)| *w == 1.0 - 0.5 * g)
+        );
+    }
+
+    #[test]
+    fn a_full_batch_is_shared_out_evenly() {
+        let len = 2 * WEIGHTS_PER_THREAD_MIN;
+        let gradient = vec![1.0; len];
+        for threads in [1, 2] {
+            let mut state = UpdateState::new(Rule::Sgd, len, Threads(threads));
+            state.words_max = 1000;
+            let mut words = Vec::new();
+            state.emit(&gradient, SCALE, Some(TAU), &mut words).unwrap();
+            assert_eq!(words.len(), 1000);
+            let early = words
+                .iter()
+                .filter(|&&word| ((word >> 1) as usize) < len / 2)
+                .count();
+            assert_eq!(early, 500, "{threads} threads");
+            state.release(TAU, &mut words).unwrap();
+            assert_eq!(words.len(), 1000);
+        }
+    }
+
+    #[test]
+    fn what_is_no_number_is_reported() {
+        let mut gradient = vec![0.0; 5000];
+        gradient[4321] = f32::NAN;
+        let mut state = UpdateState::new(Rule::Sgd, 5000, Threads(1));
+        assert_eq!(
+            state.emit(&gradient, SCALE, Some(TAU), &mut Vec::new()),
+            Err(NotFinite)
         );
     }
 }

@@ -83,7 +83,13 @@ impl Geometry {
                 let inside_rows = self.inside(down, self.height, rows);
                 for right in 0..self.kernel {
                     let inside = self.inside(right, self.width, columns);
-                    for row in inside_rows.clone() {
+                    // A kernel larger than the image has rows and columns that are only ever over the padding.
+                    let visited = if inside.is_empty() {
+                        0..0
+                    } else {
+                        inside_rows.clone()
+                    };
+                    for row in visited {
                         let y = row * self.stride + down - self.pad;
                         let x = inside.start * self.stride + right - self.pad;
                         visit(

@@ -137,6 +137,40 @@ fn wide_dense_layers() {
 }
 
 #[test]
+fn a_wide_layer_learns_what_two_narrow_ones_do() {
+    // Two halves of 20 outputs are computed row by row, 40 at once transposed and on two threads.
+    let (inputs, samples) = (6, 9);
+    let device = Cpu::default();
+    let weights: Vec<f32> = random(2, 40 * inputs + 40);
+    let gradient = |first: usize, outputs: usize, threads: usize| {
+        let layer = Dense {
+            inputs,
+            outputs,
+            weight: 40 + first * inputs..40 + (first + outputs) * inputs,
+            bias: first..first + outputs,
+            relu: true,
+            input_gradient: InputGradient::NotNeeded,
+        };
+        let parameters = Parameters::new(&device, weights.clone()).unwrap();
+        let lent = parameters.lend_gradient(vec![0.0; weights.len()]).unwrap();
+        let x = from_rows(&device, samples, inputs, random(1, samples * inputs)).unwrap();
+        let y = layer
+            .forward(&parameters, x.trace(lent), Threads(threads))
+            .unwrap();
+        parameters
+            .take_gradient(y.square().sum().backward())
+            .unwrap()
+    };
+    let halves = gradient(0, 20, 1)
+        .into_iter()
+        .zip(gradient(20, 20, 1))
+        .map(|(a, b)| a + b);
+    for (whole, halves) in gradient(0, 40, 2).into_iter().zip(halves) {
+        assert!((whole - halves).abs() < 1e-4, "{whole} instead of {halves}");
+    }
+}
+
+#[test]
 fn convolutions() {
     let sizes = [
         (2, 5, 7, 3, 3, 1, 0),
@@ -146,6 +180,8 @@ fn convolutions() {
         (2, 6, 7, 2, 5, 3, 2),
         (2, 4, 4, 1, 4, 1, 0),
         (1, 3, 3, 2, 3, 1, 3),
+        (2, 1, 1, 3, 5, 1, 2),
+        (1, 5, 1, 2, 5, 1, 2),
     ];
     for (channels, height, width, outputs, kernel, stride, pad) in sizes {
         let geometry = Geometry {

@@ -48,6 +48,10 @@ impl Pool {
         let (x, mut tape) = x.split_tape();
         let samples = x.shape().0;
         let input = values(&x);
+        assert!(
+            u32::try_from(input.len()).is_ok(),
+            "a minibatch of more than 2^32 numbers"
+        );
         let mut out = Vec::with_capacity(samples * self.output());
         // Where each largest value was found: the gradient goes there and nowhere else.
         let mut winners: Vec<u32> =

@@ -21,7 +21,9 @@ pub fn values<S: Shape, T>(tensor: &Tensor<S, f32, Cpu, T>) -> &[f32] {
     let zero = S::Concrete::default();
     let first: &f32 = &tensor[zero];
     // SAFETY: indexing with zeros gives the first element of the tensor's `Vec<f32>`, which dfdx fills with exactly
-    // `num_elements` numbers for a contiguous shape; it cannot change while `tensor` is borrowed.
+    // `num_elements` numbers for a contiguous shape; it cannot change while `tensor` is borrowed. The slice reaches
+    // beyond the one element that was borrowed, though not beyond its allocation: Tree Borrows allows that, the older
+    // Stacked Borrows would not. dfdx offers no other view.
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(first), len) }
 }
 

@@ -161,11 +161,18 @@ impl<T: Trainer> Training<T> {
             tau,
         };
         let report = self.trainer.step(&self.indices, control, &mut self.words)?;
-        self.follow_density(tau)?;
+        let tau = match tau {
+            Some(tau) => tau,
+            None => self.release_first()?,
+        };
+        if let Threshold::Density(target) = self.job.threshold {
+            self.controller.observe(
+                self.words.len() as f64 / self.trainer.weights() as f64,
+                target,
+            );
+        }
         let samples = self.indices.len();
         self.samples_applied += samples as u64;
-        // A batch without changes still has a τ, because its header does.
-        let tau = tau.unwrap_or(Tau::ONE_STEP);
         self.write_batch(tau, report.loss, Flags::default(), frame)?;
         Ok(Some(Step {
             loss: report.loss,
@@ -199,20 +206,20 @@ impl<T: Trainer> Training<T> {
         &self.trainer
     }
 
-    fn follow_density(&mut self, tau: Option<Tau>) -> Result<(), TrainingError> {
+    /// After the first step: nobody knew how large updates are, but now the residual tells. τ starts where the target
+    /// fraction of it leaves at once.
+    fn release_first(&mut self) -> Result<Tau, TrainingError> {
         let Threshold::Density(target) = self.job.threshold else {
-            return Ok(());
+            return Ok(Tau::ONE_STEP);
         };
-        if tau.is_none() {
-            self.controller
-                .start(self.trainer.residual_quantile(target)?, target);
-        } else {
-            self.controller.observe(
-                self.words.len() as f64 / self.trainer.weights() as f64,
-                target,
-            );
+        let quantile = self.trainer.residual_quantile(target)?;
+        if !quantile.is_finite() {
+            return Err(TrainError::NotFinite.into());
         }
-        Ok(())
+        self.controller.start(quantile, target);
+        let tau = self.controller.tau().unwrap_or(Tau::ONE_STEP);
+        self.trainer.release(tau, &mut self.words)?;
+        Ok(tau)
     }
 
     fn write_batch(
