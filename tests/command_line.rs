@@ -15,16 +15,7 @@ const SMALL: &[&str] = &[
 ];
 
 fn train(tau: &Tau, data: &str, extra: &[&str]) -> crate::harness::Output {
-    let mut arguments = vec![
-        "train",
-        "--nodes",
-        "1",
-        "--threads",
-        "1",
-        "--json",
-        "--data",
-        data,
-    ];
+    let mut arguments = vec!["train", "--nodes", "1", "--threads", "1", "--json", "--data", data];
     arguments.extend_from_slice(SMALL);
     arguments.extend_from_slice(extra);
     tau.run(&arguments)
@@ -60,11 +51,7 @@ fn the_same_job_gives_the_same_model_to_the_bit() {
     // Dropout draws numbers too.
     let model = "dense 16, relu, dropout 0.3, dense 2";
     let digest = |seed: &str| {
-        let output = train(
-            &tau,
-            &format!("csv:{csv}"),
-            &["--seed", seed, "--model", model],
-        );
+        let output = train(&tau, &format!("csv:{csv}"), &["--seed", seed, "--model", model]);
         assert_eq!(output.code, 0, "{}", output.stderr);
         output.last()["digest"].clone()
     };
@@ -76,14 +63,9 @@ fn the_same_job_gives_the_same_model_to_the_bit() {
 #[test]
 fn several_threads_train_as_well() {
     let tau = Tau::new();
-    let folder = idx_folder(&tau, "images", false);
+    let folder = idx_folder(&tau, "images", 6, false);
     let model = "conv 4 3x3, relu, maxpool 2, flatten, dense 40000, relu, dense 2";
-    let finished = train(
-        &tau,
-        &format!("idx:{folder}"),
-        &["--threads", "3", "--model", model],
-    )
-    .last();
+    let finished = train(&tau, &format!("idx:{folder}"), &["--threads", "3", "--model", model]).last();
     assert_eq!(finished["replicas_agree"], true);
     assert!(finished["accuracy"].as_f64().unwrap() > 0.9, "{finished}");
 }
@@ -124,22 +106,12 @@ fn a_run_of_one_step_trains() {
 fn a_run_that_diverges_fails_and_leaves_nothing() {
     let tau = Tau::new();
     let csv = points_csv(&tau, "points.csv", 400);
-    let flags = [
-        "--optimiser",
-        "sgd:100000",
-        "--density",
-        "1",
-        "--epochs",
-        "100",
-    ];
+    let flags = ["--optimiser", "sgd:100000", "--density", "1", "--epochs", "100"];
     let output = train(&tau, &format!("csv:{csv}"), &flags);
     assert_eq!(output.code, 1, "{}", output.stderr);
     let failed = output.last();
     assert_eq!(failed["event"], "failed");
-    assert!(
-        failed["error"].as_str().unwrap().contains("diverged"),
-        "{failed}"
-    );
+    assert!(failed["error"].as_str().unwrap().contains("diverged"), "{failed}");
     assert_eq!(tau.files(), ["points.csv"]);
 }
 
@@ -152,20 +124,10 @@ fn a_job_file_is_the_flags() {
         "data = \"csv:{csv}\"\nmodel = \"dense 16, relu, dense 2\"\nepochs = 3\nminibatch = 16\ndensity = 0.05\n"
     );
     std::fs::write(tau.path("job.toml"), toml).unwrap();
-    let by_file = tau
-        .run(&["train", "job.toml", "--threads", "1", "--json"])
-        .last();
+    let by_file = tau.run(&["train", "job.toml", "--threads", "1", "--json"]).last();
     assert_eq!(by_file["digest"], by_flags["digest"]);
     let overruled = tau
-        .run(&[
-            "train",
-            "job.toml",
-            "--threads",
-            "1",
-            "--json",
-            "--epochs",
-            "1",
-        ])
+        .run(&["train", "job.toml", "--threads", "1", "--json", "--epochs", "1"])
         .last();
     assert_eq!(overruled["epochs"], 1.0);
 }
@@ -176,7 +138,7 @@ fn idx_files_raw_and_zipped_are_one_dataset() {
     let digests: Vec<Value> = [false, true]
         .into_iter()
         .map(|zipped| {
-            let folder = idx_folder(&tau, if zipped { "zipped" } else { "raw" }, zipped);
+            let folder = idx_folder(&tau, if zipped { "zipped" } else { "raw" }, 6, zipped);
             let output = train(
                 &tau,
                 &format!("idx:{folder}"),
@@ -194,12 +156,7 @@ fn training_stops_where_it_is_told_to() {
     let tau = Tau::new();
     let csv = points_csv(&tau, "points.csv", 2000);
     let data = format!("csv:{csv}");
-    let reached = train(
-        &tau,
-        &data,
-        &["--epochs", "100000", "--target-accuracy", "0.9"],
-    )
-    .last();
+    let reached = train(&tau, &data, &["--epochs", "100000", "--target-accuracy", "0.9"]).last();
     assert!(reached["accuracy"].as_f64().unwrap() >= 0.85, "{reached}");
     assert!(reached["epochs"].as_f64().unwrap() < 100_000.0);
     let timed = train(&tau, &data, &["--epochs", "100000", "--max-seconds", "0.3"]).last();
@@ -262,12 +219,7 @@ fn json_is_all_there_is_on_standard_output() {
         "--threads",
         "1",
     ]);
-    assert_eq!(
-        (plain.code, plain.stdout.as_str()),
-        (0, ""),
-        "{}",
-        plain.stderr
-    );
+    assert_eq!((plain.code, plain.stdout.as_str()), (0, ""), "{}", plain.stderr);
     assert!(plain.stderr.contains("replicas agree"));
 }
 
@@ -275,11 +227,7 @@ fn json_is_all_there_is_on_standard_output() {
 fn refused(tau: &Tau, arguments: &[&str], says: &str) {
     let before = tau.files();
     let output = tau.run(arguments);
-    assert_eq!(
-        output.code, 2,
-        "{arguments:?} gave {} {}",
-        output.stdout, output.stderr
-    );
+    assert_eq!(output.code, 2, "{arguments:?} gave {} {}", output.stdout, output.stderr);
     let lines: Vec<&str> = output.stderr.lines().collect();
     assert_eq!(lines.len(), 1, "{}", output.stderr);
     assert!(
@@ -294,18 +242,12 @@ fn refused(tau: &Tau, arguments: &[&str], says: &str) {
 fn bad_jobs_are_refused() {
     let tau = Tau::new();
     let cases: &[(&[&str], &str)] = &[
-        (
-            &["--model", "dense 5, magic 3, dense 10"],
-            "there is no layer 'magic'",
-        ),
+        (&["--model", "dense 5, magic 3, dense 10"], "there is no layer 'magic'"),
         (
             &["--model", "conv 8 3x3, dense 10"],
             "layer 1 ('dense 10') gets 8x26x26",
         ),
-        (
-            &["--model", "conv 8 30x30, flatten, dense 10"],
-            "larger than the image",
-        ),
+        (&["--model", "conv 8 30x30, flatten, dense 10"], "larger than the image"),
         (&["--model", "dense 12"], "the data has 10 classes"),
         (
             &["--density", "0"],
@@ -326,20 +268,11 @@ fn bad_jobs_are_refused() {
         (&["missing.toml"], "missing.toml could not be read"),
         (&["--checkpoint-every", "5"], "not possible yet"),
         (
-            &[
-                "--model",
-                "conv 8 3x3 pad 20000, maxpool 40000, flatten, dense 10",
-            ],
+            &["--model", "conv 8 3x3 pad 20000, maxpool 40000, flatten, dense 10"],
             "2^28",
         ),
-        (
-            &["--model", "dense 40000, dense 40000, dense 10"],
-            "of memory",
-        ),
-        (
-            &["--optimiser", "sgd:0.1,nesterov"],
-            "nesterov needs a momentum",
-        ),
+        (&["--model", "dense 40000, dense 40000, dense 10"], "of memory"),
+        (&["--optimiser", "sgd:0.1,nesterov"], "nesterov needs a momentum"),
     ];
     for (arguments, says) in cases {
         let mut all = vec!["train"];
@@ -387,20 +320,13 @@ fn bad_idx_files_are_refused() {
     let tau = Tau::new();
     let model = ["--model", "dense 2"];
     let refused_idx = |says: &str| {
-        refused(
-            &tau,
-            &["train", "--data", "idx:images", model[0], model[1]],
-            says,
-        );
+        refused(&tau, &["train", "--data", "idx:images", model[0], model[1]], says);
     };
     refused_idx("images");
-    idx_folder(&tau, "images", false);
+    idx_folder(&tau, "images", 6, false);
     let labels = tau.path("images/train-labels-idx1-ubyte");
     let images = tau.path("images/train-images-idx3-ubyte");
-    let (good_labels, good_images) = (
-        std::fs::read(&labels).unwrap(),
-        std::fs::read(&images).unwrap(),
-    );
+    let (good_labels, good_images) = (std::fs::read(&labels).unwrap(), std::fs::read(&images).unwrap());
     std::fs::remove_file(&labels).unwrap();
     refused_idx("train-labels-idx1-ubyte");
     std::fs::write(&labels, &good_images).unwrap();
@@ -426,11 +352,7 @@ fn bad_csv_files_are_refused() {
     refused(&tau, &["train", "--data", "csv:nowhere.csv"], "nowhere.csv");
     refused_csv("a,b,class\n1,2,x\n3,oops,y\n", "csv:data.csv", "line 3");
     refused_csv("a,b,class\n1,2,x\n3,y\n", "csv:data.csv", "line 3");
-    refused_csv(
-        "a,b,class\n1,2,x\n3,4,y\n",
-        "csv:data.csv?label=kind",
-        "kind",
-    );
+    refused_csv("a,b,class\n1,2,x\n3,4,y\n", "csv:data.csv?label=kind", "kind");
     refused_csv("", "csv:data.csv", "data.csv");
     refused_csv("1,2,x\n3,4,x\n5,6,x\n", "csv:data.csv", "two classes");
     refused_csv("1,2,x\n3,4,y\n", "csv:data.csv?test=2", "test");
@@ -457,11 +379,7 @@ fn data_outside_its_root_is_refused() {
 fn an_unwritable_out_folder_is_refused() {
     let tau = Tau::new();
     std::fs::write(tau.path("file"), "in the way").unwrap();
-    refused(
-        &tau,
-        &["train", "--out", "file/below"],
-        "cannot be written to",
-    );
+    refused(&tau, &["train", "--out", "file/below"], "cannot be written to");
     refused(
         &tau,
         &["train", "--out", "/dev/null/out"],
@@ -477,23 +395,21 @@ fn models_of_another_shape_are_refused() {
         .as_str()
         .unwrap()
         .to_owned();
-    refused(
-        &tau,
-        &["evaluate", &model, "--data", "builtin:mnist"],
-        "trained on",
-    );
-    idx_folder(&tau, "images", false);
-    refused(
-        &tau,
-        &["evaluate", &model, "--data", "idx:images"],
-        "trained on",
-    );
+    refused(&tau, &["evaluate", &model, "--data", "builtin:mnist"], "trained on");
+    idx_folder(&tau, "images", 6, false);
+    refused(&tau, &["evaluate", &model, "--data", "idx:images"], "trained on");
     std::fs::write(tau.path("wide.csv"), "1,2,3,a\n4,5,6,b\n").unwrap();
+    refused(&tau, &["evaluate", &model, "--data", "csv:wide.csv"], "trained on");
+    let images = train(&tau, "idx:images", &["--model", "dense 2", "--out", "small"]).last();
+    let images = images["model"].as_str().unwrap();
     refused(
         &tau,
-        &["evaluate", &model, "--data", "csv:wide.csv"],
-        "trained on",
+        &["evaluate", images, "--data", "builtin:mnist"],
+        "the model only knows 0, 1",
     );
+    idx_folder(&tau, "larger", 8, false);
+    let says = "takes samples of 1x6x6, but idx:larger has samples of 1x8x8";
+    refused(&tau, &["evaluate", images, "--data", "idx:larger"], says);
     refused(
         &tau,
         &["evaluate", "points.csv", "--data", "builtin:mnist"],
@@ -502,13 +418,9 @@ fn models_of_another_shape_are_refused() {
     refused(
         &tau,
         &["evaluate", "missing", "--data", "builtin:mnist"],
-        "could not be read",
+        "missing could not be read (No such file",
     );
-    refused(
-        &tau,
-        &["evaluate", &model, "--data", "nonsense"],
-        "nonsense",
-    );
+    refused(&tau, &["evaluate", &model, "--data", "nonsense"], "nonsense");
 }
 
 #[test]
@@ -519,10 +431,7 @@ fn usage_errors_have_exit_code_2() {
     assert_eq!(tau.run(&[]).code, 2);
     assert_eq!(tau.run(&["train", "--help"]).code, 0);
     let unreadable = tau.run(&["train", "--density", "much", "--json"]);
-    assert_eq!(
-        (unreadable.code, &unreadable.last()["event"]),
-        (2, &"failed".into())
-    );
+    assert_eq!((unreadable.code, &unreadable.last()["event"]), (2, &"failed".into()));
 }
 
 #[test]
@@ -534,8 +443,7 @@ fn the_help_names_the_defaults() {
         .split_whitespace()
         .collect::<Vec<_>>()
         .join(" ");
-    let defaults =
-        protocol::job::JobDraft::from(&protocol::job::JobDraft::default().resolve().unwrap());
+    let defaults = protocol::job::JobDraft::from(&protocol::job::JobDraft::default().resolve().unwrap());
     let text = |value: Option<String>| format!("[default: {}]", value.unwrap());
     for default in [
         text(defaults.data),

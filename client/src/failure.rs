@@ -35,7 +35,8 @@ impl Failure {
     }
 
     pub(crate) fn report(&self, json: bool) {
-        const DISAGREED: &str = "the worker's weights are not the sum of its batches: this is a fault in Tau or in this machine's memory";
+        const DISAGREED: &str =
+            "the worker's weights are not the sum of its batches: this is a fault in Tau or in this machine's memory";
         let reasons = match self {
             Self::BadInput(reasons) => reasons.clone(),
             Self::Failed(reason) => vec![reason.clone()],

@@ -27,10 +27,7 @@ impl OutFolder {
             return Err(refuse(format!("{MODEL} in it is a folder")));
         }
         // A folder that does not exist can be made where the nearest one above it can be written to.
-        let existing = path
-            .ancestors()
-            .find(|folder| folder.exists())
-            .unwrap_or(&path);
+        let existing = path.ancestors().find(|folder| folder.exists()).unwrap_or(&path);
         tempfile::tempfile_in(existing).map_err(|error| refuse(error.to_string()))?;
         Ok(Self { path })
     }

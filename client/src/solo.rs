@@ -62,19 +62,14 @@ pub(crate) fn train(solo: &Solo, json: bool) -> Result<Finished, Failure> {
     let crashed = thread.join().is_err();
     let closing = match closing {
         Err(_) if crashed => Err(Failure::Failed(
-            "the training thread crashed; this is a fault in Tau, please report what it printed"
-                .into(),
+            "the training thread crashed; this is a fault in Tau, please report what it printed".into(),
         )),
         closing => closing,
     }?;
     run.finish(&closing)
 }
 
-fn start_worker(
-    solo: &Solo,
-    identity: Identity,
-    counts: Vec<i32>,
-) -> Result<TrainingThread, Failure> {
+fn start_worker(solo: &Solo, identity: Identity, counts: Vec<i32>) -> Result<TrainingThread, Failure> {
     let (job, dataset, layout, threads) = (
         solo.job.clone(),
         Arc::clone(&solo.dataset),
@@ -85,14 +80,7 @@ fn start_worker(
         let rule = job.optimiser.rule;
         // Not the origin, which is drawn anew each time: the same job gives the same model.
         let dropout_seed = splitmix64(job.seed ^ splitmix64(identity.slot as u64));
-        let trainer = CpuTrainer::new(
-            Arc::clone(&dataset),
-            &layout,
-            &counts,
-            rule,
-            dropout_seed,
-            threads,
-        )?;
+        let trainer = CpuTrainer::new(Arc::clone(&dataset), &layout, &counts, rule, dropout_seed, threads)?;
         Training::new(trainer, &job, &dataset, identity)
     })
     .map_err(|error| Failure::Failed(format!("the training thread could not be started: {error}")))
@@ -117,20 +105,11 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    fn new(
-        solo: &'a Solo,
-        identity: Identity,
-        ledger: Ledger,
-        json: bool,
-    ) -> Result<Self, Failure> {
+    fn new(solo: &'a Solo, identity: Identity, ledger: Ledger, json: bool) -> Result<Self, Failure> {
         let now = Instant::now();
         let samples = solo.dataset.train.len() as u64 * u64::from(solo.job.epochs);
-        let evaluator =
-            Evaluator::start(solo.layout.clone(), Arc::clone(&solo.dataset)).map_err(|error| {
-                Failure::Failed(format!(
-                    "the evaluation thread could not be started: {error}"
-                ))
-            })?;
+        let evaluator = Evaluator::start(solo.layout.clone(), Arc::clone(&solo.dataset))
+            .map_err(|error| Failure::Failed(format!("the evaluation thread could not be started: {error}")))?;
         let view = View::new(samples, json);
         view.say(&format!(
             "{}: {} training and {} held-out samples; {} weights; {} threads",
@@ -177,19 +156,14 @@ impl<'a> Run<'a> {
                 Ok(FromTraining::Failed(error)) => return Err(Failure::work(error)),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
-                    return Err(Failure::Failed(
-                        "the training thread ended without a word".into(),
-                    ));
+                    return Err(Failure::Failed("the training thread ended without a word".into()));
                 }
             }
             self.look_at_evaluations()?;
             self.report();
             if !self.stopping && self.should_stop() {
                 // A full channel is tried again after the next batch.
-                self.stopping = !matches!(
-                    inbound.try_send(ToTraining::Stop),
-                    Err(TrySendError::Full(_))
-                );
+                self.stopping = !matches!(inbound.try_send(ToTraining::Stop), Err(TrySendError::Full(_)));
             }
         }
     }
@@ -204,18 +178,12 @@ impl<'a> Run<'a> {
         if let Some(result) = self.evaluator.poll() {
             let evaluation = result.map_err(Failure::work)?;
             self.newest = Some(evaluation);
-            tracing::info!(
-                accuracy = evaluation.accuracy,
-                loss = evaluation.loss,
-                "evaluated"
-            );
+            tracing::info!(accuracy = evaluation.accuracy, loss = evaluation.loss, "evaluated");
         }
         let ledger = &self.ledger;
         let samples = self.tally.total.samples;
         // What is left after the last sample is evaluated when it is saved.
-        if (self.evaluate_at..self.samples_total).contains(&samples)
-            && self.evaluator.request(|| ledger.weights())
-        {
+        if (self.evaluate_at..self.samples_total).contains(&samples) && self.evaluator.request(|| ledger.weights()) {
             self.evaluate_at += self.solo.dataset.train.len() as u64;
         }
         Ok(())
@@ -223,15 +191,10 @@ impl<'a> Run<'a> {
 
     fn should_stop(&self) -> bool {
         let job = &self.solo.job;
-        let reached = |target: f64| {
-            self.newest
-                .is_some_and(|evaluation| evaluation.accuracy >= target)
-        };
+        let reached = |target: f64| self.newest.is_some_and(|evaluation| evaluation.accuracy >= target);
         interrupt::asked()
             || job.target_accuracy.is_some_and(reached)
-            || job
-                .max_seconds
-                .is_some_and(|seconds| self.tally.seconds() >= seconds)
+            || job.max_seconds.is_some_and(|seconds| self.tally.seconds() >= seconds)
     }
 
     /// Once a second: the bar, or a record.
@@ -266,12 +229,7 @@ impl<'a> Run<'a> {
             event: "stats",
             node: NODE.into(),
             run: self.identity.run.to_string(),
-            state: if self.stopping {
-                "settling"
-            } else {
-                "training"
-            }
-            .into(),
+            state: if self.stopping { "settling" } else { "training" }.into(),
             samples_per_second,
             samples: self.tally.total.samples,
             loss: recent.loss(),
@@ -303,14 +261,8 @@ impl<'a> Run<'a> {
         view.busy("evaluating and saving");
         let digest = ledger.audit().map_err(Failure::work)?;
         let weights = ledger.weights();
-        let evaluation = evaluate(
-            &solo.layout,
-            weights.clone(),
-            &solo.dataset.test,
-            solo.threads,
-            |_| {},
-        )
-        .map_err(Failure::work)?;
+        let evaluation =
+            evaluate(&solo.layout, weights.clone(), &solo.dataset.test, solo.threads, |_| {}).map_err(Failure::work)?;
         let dataset = &solo.dataset;
         let metadata = Metadata::new(
             &solo.job,

@@ -84,10 +84,8 @@ impl Tally {
         self.tau = f64::from(step.tau.value());
         self.alarmed |= step.range == Range::Alarm;
         // The clock starts where the first step did.
-        self.first.get_or_insert(
-            now.checked_sub(time.training + time.exchange)
-                .unwrap_or(now),
-        );
+        self.first
+            .get_or_insert(now.checked_sub(time.training + time.exchange).unwrap_or(now));
         self.last = Some(now);
     }
 

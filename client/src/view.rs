@@ -28,9 +28,7 @@ impl View {
         };
         let bar = ProgressBar::with_draw_target(Some(samples), target);
         // The template is a constant of ours; a plain bar is no reason to stop.
-        if let Ok(style) =
-            ProgressStyle::with_template("{bar:30} {percent:>3}% {elapsed}/{duration}  {msg}")
-        {
+        if let Ok(style) = ProgressStyle::with_template("{bar:30} {percent:>3}% {elapsed}/{duration}  {msg}") {
             bar.set_style(style);
         }
         Self { bar }

@@ -44,9 +44,7 @@ pub enum LedgerError {
 
 /// A ledger's counts do not have the digest that its frontier implies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error(
-    "the ledger is damaged: its weights have the digest {found}, but its batches add up to {expected}"
-)]
+#[error("the ledger is damaged: its weights have the digest {found}, but its batches add up to {expected}")]
 pub struct AuditError {
     /// What the batches add up to.
     pub expected: Digest,
@@ -86,10 +84,7 @@ impl Ledger {
     /// error: the run is over.
     pub fn apply(&mut self, batch: &Batch) -> Result<Outcome, LedgerError> {
         let Header {
-            run,
-            origin,
-            sequence,
-            ..
+            run, origin, sequence, ..
         } = batch.header;
         if run != self.run {
             return Err(LedgerError::ForeignRun {
@@ -225,10 +220,7 @@ mod tests {
 
     #[test]
     fn leaving_the_range_ends_the_run() {
-        let mut ledger = Ledger::new(
-            RUN,
-            vec![protocol::lattice::RANGE_ERROR_STEPS - 50; WEIGHTS],
-        );
+        let mut ledger = Ledger::new(RUN, vec![protocol::lattice::RANGE_ERROR_STEPS - 50; WEIGHTS]);
         let error = ledger.apply(&batch(1, 1, vec![word(0, true)])).unwrap_err();
         assert_eq!(error, LedgerError::Range(RangeError));
         assert_eq!(ledger.frontier().applied(OriginId(1)), 1);

@@ -53,10 +53,7 @@ fn processor_time() -> Option<Duration> {
 }
 
 fn resident_bytes() -> Option<u64> {
-    kilobytes(
-        &std::fs::read_to_string("/proc/self/status").ok()?,
-        "VmRSS:",
-    )
+    kilobytes(&std::fs::read_to_string("/proc/self/status").ok()?, "VmRSS:")
 }
 
 /// The memory that this machine has; `None` where it does not tell.

@@ -166,10 +166,7 @@ mod tests {
     fn each_fault_is_named() {
         assert_eq!(
             check(&[word(10, true)], 10, tau(1)),
-            Err(ChangesError::IndexOutOfRange {
-                index: 10,
-                weights: 10
-            })
+            Err(ChangesError::IndexOutOfRange { index: 10, weights: 10 })
         );
         assert_eq!(
             check(&[word(2, true), word(1, true)], 10, tau(1)),
@@ -185,15 +182,9 @@ mod tests {
         );
         let far = [word(3, true); 2];
         assert_eq!(check(&far, 10, tau((1 << 23) - 1)), Ok(()));
-        assert_eq!(
-            check(&far, 10, tau(1 << 23)),
-            Err(ChangesError::MovesTooFar(3))
-        );
+        assert_eq!(check(&far, 10, tau(1 << 23)), Err(ChangesError::MovesTooFar(3)));
         let many = vec![word(1, true); CHANGES_MAX + 1];
-        assert_eq!(
-            check(&many, 10, tau(1)),
-            Err(ChangesError::TooMany(CHANGES_MAX + 1))
-        );
+        assert_eq!(check(&many, 10, tau(1)), Err(ChangesError::TooMany(CHANGES_MAX + 1)));
     }
 
     #[test]
@@ -201,14 +192,8 @@ mod tests {
         let words = [word(0, true), word(2, false), word(2, false)];
         let mut counts = [1, 2, 3];
         let mut weights = counts.map(crate::lattice::weight_of);
-        assert_eq!(
-            apply_to_counts(&words, tau(4), &mut counts),
-            Ok(Range::Safe)
-        );
-        assert_eq!(
-            apply_to_weights(&words, tau(4), &mut weights),
-            Ok(Range::Safe)
-        );
+        assert_eq!(apply_to_counts(&words, tau(4), &mut counts), Ok(Range::Safe));
+        assert_eq!(apply_to_weights(&words, tau(4), &mut weights), Ok(Range::Safe));
         assert_eq!(counts, [5, 2, -5]);
         assert_eq!(weights, counts.map(crate::lattice::weight_of));
     }
@@ -216,11 +201,7 @@ mod tests {
     #[test]
     fn leaving_the_range_is_told_by_both() {
         let start = crate::lattice::RANGE_ERROR_STEPS - 2;
-        for (steps, expected) in [
-            (1, Ok(Range::Alarm)),
-            (2, Err(RangeError)),
-            (3, Err(RangeError)),
-        ] {
+        for (steps, expected) in [(1, Ok(Range::Alarm)), (2, Err(RangeError)), (3, Err(RangeError))] {
             for plus in [true, false] {
                 let mut counts = [if plus { start } else { -start }];
                 let mut weights = counts.map(crate::lattice::weight_of);

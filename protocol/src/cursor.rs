@@ -70,9 +70,7 @@ impl Cursors {
 
     /// The cursors of all shards that were begun, by epoch and shard.
     pub fn iter(&self) -> impl Iterator<Item = CursorAdvance> + '_ {
-        self.done
-            .iter()
-            .map(|(&shard, &done)| CursorAdvance { shard, done })
+        self.done.iter().map(|(&shard, &done)| CursorAdvance { shard, done })
     }
 }
 

@@ -173,11 +173,7 @@ impl fmt::Display for DataSpec {
                 file,
                 label,
                 test_fraction,
-            } => write!(
-                f,
-                "csv:{}?label={label}&test={test_fraction}",
-                file.display()
-            ),
+            } => write!(f, "csv:{}?label={label}&test={test_fraction}", file.display()),
         }
     }
 }
@@ -227,10 +223,7 @@ mod tests {
             ("csv:iris.csv?label=0", csv(LabelColumn::Position(0), 0.2)),
             ("csv:iris.csv?test=1", csv(LabelColumn::LAST, 1.0)),
             ("csv:iris.csv?test=0.5&label=kind", csv(named("kind"), 0.5)),
-            (
-                "csv:iris.csv?label=-2&test=1e-3",
-                csv(LabelColumn::Position(-2), 0.001),
-            ),
+            ("csv:iris.csv?label=-2&test=1e-3", csv(LabelColumn::Position(-2), 0.001)),
         ] {
             assert_eq!(text.parse(), Ok(expected), "{text}");
         }

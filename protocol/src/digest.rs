@@ -88,10 +88,7 @@ mod tests {
     fn floats_and_counts_have_one_digest() {
         let counts = [3, -7, 0, 1 << 24, -(1 << 24), 12_345];
         let weights = counts.map(weight_of);
-        assert_eq!(
-            Digest::of_weights(&weights),
-            Some(Digest::of_counts(&counts))
-        );
+        assert_eq!(Digest::of_weights(&weights), Some(Digest::of_counts(&counts)));
         assert_eq!(Digest::of_weights(&[0.1]), None);
     }
 
@@ -114,9 +111,6 @@ mod tests {
     #[test]
     fn golden_value() {
         // Fixed for ever: digests are stored in model files and compared between versions.
-        assert_eq!(
-            Digest::of_counts(&[1, 2, 3]).to_string(),
-            "ca3da5ace2e88b9e"
-        );
+        assert_eq!(Digest::of_counts(&[1, 2, 3]).to_string(), "ca3da5ace2e88b9e");
     }
 }

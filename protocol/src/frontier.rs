@@ -176,10 +176,7 @@ mod tests {
     #[test]
     fn origins_at_zero_are_not_carried() {
         let bytes = postcard::to_stdvec(&frontier(&[(1, 0), (2, 3)])).unwrap();
-        assert_eq!(
-            postcard::from_bytes::<Frontier>(&bytes).unwrap(),
-            frontier(&[(2, 3)])
-        );
+        assert_eq!(postcard::from_bytes::<Frontier>(&bytes).unwrap(), frontier(&[(2, 3)]));
     }
 
     #[test]

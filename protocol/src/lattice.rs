@@ -166,14 +166,8 @@ mod tests {
     #[test]
     fn the_range_has_two_borders() {
         assert_eq!(Range::of_steps(RANGE_ALARM_STEPS as u32), Ok(Range::Safe));
-        assert_eq!(
-            Range::of_steps(RANGE_ALARM_STEPS as u32 + 1),
-            Ok(Range::Alarm)
-        );
-        assert_eq!(
-            Range::of_steps(RANGE_ERROR_STEPS as u32 - 1),
-            Ok(Range::Alarm)
-        );
+        assert_eq!(Range::of_steps(RANGE_ALARM_STEPS as u32 + 1), Ok(Range::Alarm));
+        assert_eq!(Range::of_steps(RANGE_ERROR_STEPS as u32 - 1), Ok(Range::Alarm));
         assert_eq!(Range::of_steps(RANGE_ERROR_STEPS as u32), Err(RangeError));
         assert_eq!(Range::of_weight(8.0), Ok(Range::Safe));
         assert_eq!(Range::of_weight(8.0 + GRID), Ok(Range::Alarm));

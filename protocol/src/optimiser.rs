@@ -62,10 +62,7 @@ impl Rule {
     pub fn state_arrays(&self) -> usize {
         match self {
             Self::Sgd => 0,
-            Self::Momentum { .. }
-            | Self::Nesterov { .. }
-            | Self::AdaGrad { .. }
-            | Self::RmsProp { .. } => 1,
+            Self::Momentum { .. } | Self::Nesterov { .. } | Self::AdaGrad { .. } | Self::RmsProp { .. } => 1,
             Self::Adam { .. } => 2,
         }
     }
@@ -77,14 +74,7 @@ impl Rule {
     ///
     /// # Panics
     /// If the slices that the rule uses differ in length.
-    pub fn update(
-        &self,
-        scale: Scale,
-        gradient: &[f32],
-        first: &mut [f32],
-        second: &mut [f32],
-        update: &mut [f32],
-    ) {
+    pub fn update(&self, scale: Scale, gradient: &[f32], first: &mut [f32], second: &mut [f32], update: &mut [f32]) {
         assert_eq!(gradient.len(), update.len());
         let arrays = self.state_arrays();
         assert!(arrays < 1 || first.len() == gradient.len());
@@ -102,15 +92,9 @@ impl Rule {
             Self::Nesterov { momentum } => {
                 nesterov(learning_rate, clip, momentum, gradient, first, update);
             }
-            Self::AdaGrad { epsilon } => scaled_by_squares(
-                learning_rate,
-                clip,
-                (1.0, 1.0),
-                epsilon,
-                gradient,
-                first,
-                update,
-            ),
+            Self::AdaGrad { epsilon } => {
+                scaled_by_squares(learning_rate, clip, (1.0, 1.0), epsilon, gradient, first, update)
+            }
             Self::RmsProp { decay, epsilon } => {
                 scaled_by_squares(
                     learning_rate,
@@ -122,11 +106,7 @@ impl Rule {
                     update,
                 );
             }
-            Self::Adam {
-                beta1,
-                beta2,
-                epsilon,
-            } => {
+            Self::Adam { beta1, beta2, epsilon } => {
                 let steps = step as f64;
                 let rate = f64::from(learning_rate) / (1.0 - f64::from(beta1).powf(steps));
                 let spread = 1.0 / (1.0 - f64::from(beta2).powf(steps)).sqrt();
@@ -162,14 +142,7 @@ fn sgd(rate: f32, gradient: &[f32], update: &mut [f32]) {
 }
 
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
-fn heavy_ball(
-    rate: f32,
-    clip: f32,
-    momentum: f32,
-    gradient: &[f32],
-    velocity: &mut [f32],
-    update: &mut [f32],
-) {
+fn heavy_ball(rate: f32, clip: f32, momentum: f32, gradient: &[f32], velocity: &mut [f32], update: &mut [f32]) {
     for ((u, v), &g) in update.iter_mut().zip(velocity).zip(gradient) {
         *v = momentum * *v + clip * g;
         *u = -rate * *v;
@@ -177,14 +150,7 @@ fn heavy_ball(
 }
 
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
-fn nesterov(
-    rate: f32,
-    clip: f32,
-    momentum: f32,
-    gradient: &[f32],
-    velocity: &mut [f32],
-    update: &mut [f32],
-) {
+fn nesterov(rate: f32, clip: f32, momentum: f32, gradient: &[f32], velocity: &mut [f32], update: &mut [f32]) {
     for ((u, v), &g) in update.iter_mut().zip(velocity).zip(gradient) {
         let g = clip * g;
         *v = momentum * *v + g;
@@ -219,14 +185,7 @@ struct AdamFactors {
 }
 
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
-fn adam(
-    by: AdamFactors,
-    clip: f32,
-    gradient: &[f32],
-    mean: &mut [f32],
-    squares: &mut [f32],
-    update: &mut [f32],
-) {
+fn adam(by: AdamFactors, clip: f32, gradient: &[f32], mean: &mut [f32], squares: &mut [f32], update: &mut [f32]) {
     for (((u, m), s), &g) in update.iter_mut().zip(mean).zip(squares).zip(gradient) {
         let g = clip * g;
         *m = by.beta1 * *m + (1.0 - by.beta1) * g;
@@ -244,29 +203,21 @@ impl FromStr for Optimiser {
         let mut options = TextOptions::parse(text);
         let rate = options.leading_number()?;
         // Judged as the `f32` that they are used as: 0.99999999 is 1 there, and a division by 0 would be near.
-        let number =
-            |options: &mut TextOptions<'_>, key: &str, default: f64| -> Result<f32, String> {
-                let value = options.number(key)?.unwrap_or(default) as f32;
-                match key {
-                    "eps" => within(
-                        key,
-                        f64::from(value),
-                        f64::from(f32::MIN_POSITIVE)..,
-                        "above 0",
-                    )?,
-                    _ => within(key, f64::from(value), 0.0..1.0, "at least 0 and below 1")?,
-                };
-                Ok(value)
+        let number = |options: &mut TextOptions<'_>, key: &str, default: f64| -> Result<f32, String> {
+            let value = options.number(key)?.unwrap_or(default) as f32;
+            match key {
+                "eps" => within(key, f64::from(value), f64::from(f32::MIN_POSITIVE).., "above 0")?,
+                _ => within(key, f64::from(value), 0.0..1.0, "at least 0 and below 1")?,
             };
+            Ok(value)
+        };
         let (default_rate, rule) = match options.name {
             "sgd" => {
                 let momentum = number(&mut options, "momentum", 0.0)?;
                 let rule = match (momentum, options.flag("nesterov")) {
                     (0.0, false) => Rule::Sgd,
                     (0.0, true) => {
-                        return Err(
-                            "nesterov needs a momentum above 0: sgd:LR,momentum=M,nesterov".into(),
-                        );
+                        return Err("nesterov needs a momentum above 0: sgd:LR,momentum=M,nesterov".into());
                     }
                     (momentum, false) => Rule::Momentum { momentum },
                     (momentum, true) => Rule::Nesterov { momentum },
@@ -302,22 +253,15 @@ impl FromStr for Optimiser {
                 )
             }
             unknown => {
-                return Err(format!(
-                    "there is no optimiser '{unknown}'; use one of: {FORMS}"
-                ));
+                return Err(format!("there is no optimiser '{unknown}'; use one of: {FORMS}"));
             }
         };
         options.finish(FORMS)?;
         let learning_rate = rate.unwrap_or(default_rate);
         if learning_rate <= 0.0 {
-            return Err(format!(
-                "the learning rate must be above 0, not {learning_rate}"
-            ));
+            return Err(format!("the learning rate must be above 0, not {learning_rate}"));
         }
-        Ok(Self {
-            learning_rate,
-            rule,
-        })
+        Ok(Self { learning_rate, rule })
     }
 }
 
@@ -332,11 +276,7 @@ impl fmt::Display for Optimiser {
             Rule::RmsProp { decay, epsilon } => {
                 write!(f, "rmsprop:{rate},decay={decay},eps={epsilon}")
             }
-            Rule::Adam {
-                beta1,
-                beta2,
-                epsilon,
-            } => write!(f, "adam:{rate},beta1={beta1},beta2={beta2},eps={epsilon}"),
+            Rule::Adam { beta1, beta2, epsilon } => write!(f, "adam:{rate},beta1={beta1},beta2={beta2},eps={epsilon}"),
         }
     }
 }
@@ -381,10 +321,7 @@ mod tests {
         // Computed by hand from torch.optim's documented recurrences.
         assert_close(three_steps("sgd:0.1"), [-0.1, -0.2, 0.1]);
         assert_close(three_steps("sgd:0.1,momentum=0.5"), [-0.1, -0.25, -0.025]);
-        assert_close(
-            three_steps("sgd:0.1,momentum=0.5,nesterov"),
-            [-0.15, -0.325, 0.0875],
-        );
+        assert_close(three_steps("sgd:0.1,momentum=0.5,nesterov"), [-0.15, -0.325, 0.0875]);
         let adagrad = [-0.1, -0.2 / 5f32.sqrt(), 0.1 / 6f32.sqrt()];
         assert_close(three_steps("adagrad:0.1,eps=1e-30"), adagrad);
         let s1 = 0.1f32;
@@ -396,15 +333,11 @@ mod tests {
         let s = [0.001f32, 0.004_999, 0.005_994_001];
         let adam = [0, 1, 2].map(|i| {
             let steps = i as i32 + 1;
-            -0.1 * (m[i] / (1.0 - 0.9f32.powi(steps)))
-                / (s[i] / (1.0 - 0.999f32.powi(steps))).sqrt()
+            -0.1 * (m[i] / (1.0 - 0.9f32.powi(steps))) / (s[i] / (1.0 - 0.999f32.powi(steps))).sqrt()
         });
         let found = three_steps("adam:0.1,eps=1e-30");
         for (a, b) in found.iter().zip(adam) {
-            assert!(
-                (a - b).abs() < 2e-4 * b.abs(),
-                "{found:?} instead of {adam:?}"
-            );
+            assert!((a - b).abs() < 2e-4 * b.abs(), "{found:?} instead of {adam:?}");
         }
     }
 

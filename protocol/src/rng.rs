@@ -94,10 +94,7 @@ mod tests {
         for _ in 0..70_000 {
             seen[stream.below(7) as usize] += 1;
         }
-        assert!(
-            seen.iter().all(|&n| (9_500..10_500).contains(&n)),
-            "{seen:?}"
-        );
+        assert!(seen.iter().all(|&n| (9_500..10_500).contains(&n)), "{seen:?}");
     }
 
     #[test]

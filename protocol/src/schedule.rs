@@ -59,7 +59,8 @@ impl Schedule {
     }
 }
 
-const FORMS: &str = "constant, linear, cosine, step:every=SHARE,factor=F, each with warmup=SHARE if wanted (linear:warmup=0.05)";
+const FORMS: &str =
+    "constant, linear, cosine, step:every=SHARE,factor=F, each with warmup=SHARE if wanted (linear:warmup=0.05)";
 
 impl FromStr for Schedule {
     type Err = String;
@@ -84,9 +85,7 @@ impl FromStr for Schedule {
                 }
             }
             unknown => {
-                return Err(format!(
-                    "there is no schedule '{unknown}'; use one of: {FORMS}"
-                ));
+                return Err(format!("there is no schedule '{unknown}'; use one of: {FORMS}"));
             }
         };
         options.finish(FORMS)?;
@@ -130,10 +129,7 @@ mod tests {
         assert_eq!(factors("constant"), [1.0; 5]);
         assert_eq!(factors("linear"), [1.0, 0.75, 0.5, 0.25, 0.0]);
         assert_eq!(factors("cosine"), [1.0, 0.853_553, 0.5, 0.146_447, 0.0]);
-        assert_eq!(
-            factors("step:every=0.5,factor=0.1"),
-            [1.0, 1.0, 0.1, 0.1, 0.01]
-        );
+        assert_eq!(factors("step:every=0.5,factor=0.1"), [1.0, 1.0, 0.1, 0.1, 0.01]);
         assert_eq!(factors("constant:warmup=0.5"), [0.01, 0.5, 1.0, 1.0, 1.0]);
         assert_eq!(factors("linear:warmup=0.5"), [0.01, 0.375, 0.5, 0.25, 0.0]);
     }

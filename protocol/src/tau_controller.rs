@@ -35,9 +35,7 @@ impl TauController {
     /// A τ that never changes.
     #[must_use]
     pub fn fixed(tau: Tau) -> Self {
-        Self {
-            mode: Mode::Fixed(tau),
-        }
+        Self { mode: Mode::Fixed(tau) }
     }
 
     /// A τ that follows a density; it has none until [`TauController::start`].
@@ -73,10 +71,7 @@ impl TauController {
             // An average of nothing at all still is a finite error.
             let error = (density.max(target / 100.0) / target).ln();
             let factor = (GAIN * error).exp().clamp(1.0 / FACTOR_MAX, FACTOR_MAX);
-            *tau = (*tau * factor).clamp(
-                f64::from(Tau::ONE_STEP.value()),
-                f64::from(Tau::MAX.value()),
-            );
+            *tau = (*tau * factor).clamp(f64::from(Tau::ONE_STEP.value()), f64::from(Tau::MAX.value()));
         }
     }
 }
@@ -96,21 +91,14 @@ mod tests {
         let mut controller = TauController::following();
         let mut found = Vec::new();
         for step in 0..steps {
-            let rate = if decays {
-                1.0 - step as f64 / steps as f64
-            } else {
-                1.0
-            };
+            let rate = if decays { 1.0 - step as f64 / steps as f64 } else { 1.0 };
             for (r, p) in residual.iter_mut().zip(&pull) {
                 *r += 0.01 * rate * (p + 0.3 * uniform());
             }
             let Some(tau) = controller.tau() else {
                 let mut sorted: Vec<f64> = residual.iter().map(|r| r.abs()).collect();
                 sorted.sort_by(f64::total_cmp);
-                controller.start(
-                    sorted[((1.0 - target) * WEIGHTS as f64) as usize - 1],
-                    target,
-                );
+                controller.start(sorted[((1.0 - target) * WEIGHTS as f64) as usize - 1], target);
                 continue;
             };
             let tau = f64::from(tau.value());
@@ -140,10 +128,7 @@ mod tests {
                     "{mean} instead of {target}, decays: {decays}"
                 );
                 let early = found[..300].iter().sum::<f64>() / 300.0;
-                assert!(
-                    early < 3.0 * target,
-                    "the start emitted {early} instead of {target}"
-                );
+                assert!(early < 3.0 * target, "the start emitted {early} instead of {target}");
             }
         }
     }

@@ -11,10 +11,7 @@ pub(crate) struct TextOptions<'a> {
 impl<'a> TextOptions<'a> {
     pub(crate) fn parse(text: &'a str) -> Self {
         let (name, rest) = text.split_once(':').unwrap_or((text, ""));
-        let rest = rest
-            .split(',')
-            .map(str::trim)
-            .filter(|part| !part.is_empty());
+        let rest = rest.split(',').map(str::trim).filter(|part| !part.is_empty());
         Self {
             name: name.trim(),
             rest: rest.collect(),
@@ -24,10 +21,7 @@ impl<'a> TextOptions<'a> {
     /// The number without a key, which stands first.
     pub(crate) fn leading_number(&mut self) -> Result<Option<f64>, String> {
         match self.rest.first() {
-            Some(first)
-                if !first.contains('=')
-                    && first.starts_with(|c: char| !c.is_ascii_alphabetic()) =>
-            {
+            Some(first) if !first.contains('=') && first.starts_with(|c: char| !c.is_ascii_alphabetic()) => {
                 number(self.rest.remove(0)).map(Some)
             }
             _ => Ok(None),
@@ -36,10 +30,10 @@ impl<'a> TextOptions<'a> {
 
     /// The number after `key=`.
     pub(crate) fn number(&mut self, key: &str) -> Result<Option<f64>, String> {
-        let position = self.rest.iter().position(|part| {
-            part.split_once('=')
-                .is_some_and(|(name, _)| name.trim() == key)
-        });
+        let position = self
+            .rest
+            .iter()
+            .position(|part| part.split_once('=').is_some_and(|(name, _)| name.trim() == key));
         position
             .map(|at| {
                 number(
@@ -61,10 +55,7 @@ impl<'a> TextOptions<'a> {
     pub(crate) fn finish(self, known: impl Display) -> Result<(), String> {
         match self.rest.first() {
             None => Ok(()),
-            Some(unknown) => Err(format!(
-                "'{}' has no option '{unknown}'; it takes {known}",
-                self.name
-            )),
+            Some(unknown) => Err(format!("'{}' has no option '{unknown}'; it takes {known}", self.name)),
         }
     }
 }

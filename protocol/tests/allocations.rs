@@ -71,11 +71,7 @@ fn frame() -> Vec<u8> {
 fn check(frame: &[u8]) {
     let peak = peak_of(|| drop(Batch::decode(frame, 5_000)));
     let allowed = (16 * frame.len() + 4096).min(FRAME_BYTES_MAX);
-    assert!(
-        peak <= allowed,
-        "{peak} bytes for a frame of {}",
-        frame.len()
-    );
+    assert!(peak <= allowed, "{peak} bytes for a frame of {}", frame.len());
 }
 
 /// A frame whose header moves so many cursors, with a right checksum.
@@ -125,20 +121,8 @@ fn hostile_bytes_take_no_more_memory_than_a_frame() {
             let payload: Vec<u8> = (0..len).map(|_| random.next_u64() as u8).collect();
             for count in [0, 1, 1 << 22, usize::MAX] {
                 let mut out = Vec::new();
-                let peak = peak_of(|| {
-                    drop(decode(
-                        encoding,
-                        &payload,
-                        count,
-                        1 << 31,
-                        Tau::ONE_STEP,
-                        &mut out,
-                    ))
-                });
-                assert!(
-                    peak <= 16 * len,
-                    "{peak} bytes for a payload of {len}, {encoding:?}"
-                );
+                let peak = peak_of(|| drop(decode(encoding, &payload, count, 1 << 31, Tau::ONE_STEP, &mut out)));
+                assert!(peak <= 16 * len, "{peak} bytes for a payload of {len}, {encoding:?}");
             }
         }
     }

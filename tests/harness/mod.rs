@@ -91,12 +91,7 @@ impl Tau {
                 if path.is_dir() {
                     folders.push(path);
                 } else {
-                    found.push(
-                        path.strip_prefix(self.folder.path())
-                            .unwrap()
-                            .display()
-                            .to_string(),
-                    );
+                    found.push(path.strip_prefix(self.folder.path()).unwrap().display().to_string());
                 }
             }
         }
@@ -129,12 +124,7 @@ impl Running {
     pub(crate) fn finish(mut self) -> Output {
         self.stdout.read_to_string(&mut self.read).unwrap();
         let mut stderr = String::new();
-        self.child
-            .stderr
-            .take()
-            .unwrap()
-            .read_to_string(&mut stderr)
-            .unwrap();
+        self.child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
         Output {
             code: self.child.wait().unwrap().code().unwrap_or(-1),
             stdout: std::mem::take(&mut self.read),
@@ -155,23 +145,17 @@ pub(crate) fn points_csv(tau: &Tau, name: &str, rows: usize) -> String {
     let point = |row: usize| {
         let side = row % 2;
         let spread = |factor: usize| (row * factor % 101) as f64 / 50.0 - 1.0;
-        let (x, y) = (
-            spread(37) + 3.0 * side as f64,
-            spread(53) - 2.0 * side as f64,
-        );
+        let (x, y) = (spread(37) + 3.0 * side as f64, spread(53) - 2.0 * side as f64);
         format!("{x},{y},side{side}")
     };
-    let lines: Vec<String> = std::iter::once("x,y,side".into())
-        .chain((0..rows).map(point))
-        .collect();
+    let lines: Vec<String> = std::iter::once("x,y,side".into()).chain((0..rows).map(point)).collect();
     let text = lines.join("\n");
     std::fs::write(tau.path(name), text).unwrap();
     name.into()
 }
 
 /// Small images of two classes, bright on the left or on the right, in the four usual files.
-pub(crate) fn idx_folder(tau: &Tau, name: &str, zipped: bool) -> String {
-    const SIDE: usize = 6;
+pub(crate) fn idx_folder(tau: &Tau, name: &str, side: usize, zipped: bool) -> String {
     let folder = tau.path(name);
     std::fs::create_dir(&folder).unwrap();
     for (part, count) in [("train", 200usize), ("t10k", 40)] {
@@ -180,13 +164,13 @@ pub(crate) fn idx_folder(tau: &Tau, name: &str, zipped: bool) -> String {
             bytes.extend(dims.iter().flat_map(|&dim| (dim as u32).to_be_bytes()));
             bytes
         };
-        let mut images = header(3, &[count, SIDE, SIDE]);
+        let mut images = header(3, &[count, side, side]);
         let mut labels = header(1, &[count]);
         for image in 0..count {
             let class = image % 2;
             labels.push(class as u8);
-            images.extend((0..SIDE * SIDE).map(|at| {
-                let bright = (at % SIDE < SIDE / 2) == (class == 0);
+            images.extend((0..side * side).map(|at| {
+                let bright = (at % side < side / 2) == (class == 0);
                 (if bright { 180 } else { 20 }) + ((image * 31 + at * 17) % 60) as u8
             }));
         }

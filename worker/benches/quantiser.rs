@@ -63,8 +63,7 @@ fn main() {
             memcpy.push(timed(|| copy.copy_from_slice(black_box(&update))));
             black_box(&copy);
         }
-        let rate =
-            |seconds: Vec<f64>, bytes: usize| (bytes * WEIGHTS) as f64 / median(seconds) / 1e9;
+        let rate = |seconds: Vec<f64>, bytes: usize| (bytes * WEIGHTS) as f64 / median(seconds) / 1e9;
         let (quantiser, memcpy) = (rate(quantiser, QUANTISER_BYTES), rate(memcpy, COPY_BYTES));
         println!(
             "  {density:<8.1e} {:>8}  {quantiser:>14.2}  {memcpy:>11.2}  {:>5.2}",

@@ -36,14 +36,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let dataset = Arc::new(Dataset::open(&DataSpec::BuiltinMnist, job.seed, None)?);
     let layout = Layout::new(&job.model, dataset.input, dataset.classes.len())?;
     let counts = initial_counts(&layout, job.seed);
-    let trainer = CpuTrainer::new(
-        Arc::clone(&dataset),
-        &layout,
-        &counts,
-        job.optimiser.rule,
-        1,
-        threads,
-    )?;
+    let trainer = CpuTrainer::new(Arc::clone(&dataset), &layout, &counts, job.optimiser.rule, 1, threads)?;
     let mut training = Training::new(trainer, &job, &dataset, Identity::alone(1))?;
     let mut frame = Vec::new();
     for line in std::io::stdin().lock().lines() {

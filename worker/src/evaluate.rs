@@ -84,16 +84,14 @@ impl Evaluator {
     pub fn start(layout: Layout, dataset: Arc<Dataset>) -> std::io::Result<Self> {
         let (requests, inbox) = sync_channel::<Vec<f32>>(1);
         let (outbox, results) = sync_channel(1);
-        let thread = std::thread::Builder::new()
-            .name("evaluator".into())
-            .spawn(move || {
-                for weights in inbox {
-                    let result = evaluate(&layout, weights, &dataset.test, Threads(1), |_| {});
-                    if outbox.send(result).is_err() {
-                        break;
-                    }
+        let thread = std::thread::Builder::new().name("evaluator".into()).spawn(move || {
+            for weights in inbox {
+                let result = evaluate(&layout, weights, &dataset.test, Threads(1), |_| {});
+                if outbox.send(result).is_err() {
+                    break;
                 }
-            })?;
+            }
+        })?;
         Ok(Self {
             requests: Some(requests),
             results,

@@ -35,12 +35,7 @@ impl Trainer for FakeTrainer {
         self.weights.len()
     }
 
-    fn step(
-        &mut self,
-        samples: &[u32],
-        control: StepControl,
-        words: &mut Vec<u32>,
-    ) -> Result<StepReport, TrainError> {
+    fn step(&mut self, samples: &[u32], control: StepControl, words: &mut Vec<u32>) -> Result<StepReport, TrainError> {
         if self.fails_at == Some(control.step) {
             return Err(TrainError::NotFinite);
         }

@@ -109,12 +109,7 @@ pub enum ModelFileError {
 }
 
 /// Writes a model whole or not at all: into a file beside it, which then takes its name.
-pub fn save(
-    path: &Path,
-    layout: &Layout,
-    weights: &[f32],
-    metadata: &Metadata,
-) -> Result<(), ModelFileError> {
+pub fn save(path: &Path, layout: &Layout, weights: &[f32], metadata: &Metadata) -> Result<(), ModelFileError> {
     let io = |source| ModelFileError::Io {
         file: path.into(),
         what: "written",
@@ -147,10 +142,7 @@ fn serialise(
     weights: &[f32],
     metadata: &Metadata,
 ) -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>> {
-    let bytes: Vec<u8> = weights
-        .iter()
-        .flat_map(|weight| weight.to_le_bytes())
-        .collect();
+    let bytes: Vec<u8> = weights.iter().flat_map(|weight| weight.to_le_bytes()).collect();
     let mut views = Vec::new();
     for tensor in &layout.tensors {
         let range = tensor.range();
@@ -174,31 +166,23 @@ pub fn load(path: &Path) -> Result<Model, ModelFileError> {
         what: "read",
         source,
     };
-    let not_a_model = |why: String| ModelFileError::NotAModel {
-        file: path.into(),
-        why,
-    };
+    let not_a_model = |why: String| ModelFileError::NotAModel { file: path.into(), why };
     let bytes = std::fs::read(path).map_err(io)?;
-    let (_, header) =
-        SafeTensors::read_metadata(&bytes).map_err(|error| not_a_model(error.to_string()))?;
+    let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|error| not_a_model(error.to_string()))?;
     let text = header
         .metadata()
         .as_ref()
         .and_then(|entries| entries.get(METADATA_KEY))
         .ok_or_else(|| not_a_model("it has no 'tau' entry".into()))?;
-    let metadata: Metadata =
-        serde_json::from_str(text).map_err(|error| not_a_model(error.to_string()))?;
+    let metadata: Metadata = serde_json::from_str(text).map_err(|error| not_a_model(error.to_string()))?;
     let job = metadata
         .job
         .clone()
         .resolve()
-        .map_err(|JobErrors(errors)| {
-            not_a_model(errors.first().map_or_else(String::new, ToString::to_string))
-        })?;
+        .map_err(|JobErrors(errors)| not_a_model(errors.first().map_or_else(String::new, ToString::to_string)))?;
     let layout = Layout::new(&job.model, metadata.input, metadata.classes.len())
         .map_err(|error: ModelError| not_a_model(error.to_string()))?;
-    let tensors =
-        SafeTensors::deserialize(&bytes).map_err(|error| not_a_model(error.to_string()))?;
+    let tensors = SafeTensors::deserialize(&bytes).map_err(|error| not_a_model(error.to_string()))?;
     // Grows with the tensors that are there, not with what the metadata claims.
     let mut weights = Vec::new();
     for slot in &layout.tensors {
@@ -242,7 +226,9 @@ mod tests {
 
     fn model() -> (Layout, Vec<f32>, Metadata) {
         let draft = JobDraft {
-            model: Some("conv 2 3x3, relu, flatten, dense 11, tanh, dense 9, tanh, dense 8, tanh, dense 7, dense 3".into()),
+            model: Some(
+                "conv 2 3x3, relu, flatten, dense 11, tanh, dense 9, tanh, dense 8, tanh, dense 7, dense 3".into(),
+            ),
             ..JobDraft::default()
         };
         let job = draft.resolve().unwrap();
@@ -260,14 +246,7 @@ mod tests {
             deviation: vec![0.1; 20],
         };
         let digest = Digest::of_counts(&counts);
-        let metadata = Metadata::new(
-            &job,
-            input,
-            &classes,
-            &scaling,
-            &Frontier::default(),
-            digest,
-        );
+        let metadata = Metadata::new(&job, input, &classes, &scaling, &Frontier::default(), digest);
         (layout, weights, metadata)
     }
 
@@ -312,19 +291,9 @@ mod tests {
     fn foreign_and_damaged_files_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("model.safetensors");
-        assert!(
-            load(&path)
-                .unwrap_err()
-                .to_string()
-                .contains("could not be read")
-        );
+        assert!(load(&path).unwrap_err().to_string().contains("could not be read"));
         std::fs::write(&path, b"hello").unwrap();
-        assert!(
-            load(&path)
-                .unwrap_err()
-                .to_string()
-                .contains("is not a model file")
-        );
+        assert!(load(&path).unwrap_err().to_string().contains("is not a model file"));
         let (layout, mut weights, metadata) = model();
         let bytes = serialise(&layout, &weights, &metadata).unwrap();
         std::fs::write(&path, &bytes[..bytes.len() - 4]).unwrap();
@@ -349,27 +318,13 @@ mod tests {
         assert!(matches!(load(&path), Err(ModelFileError::Damaged { .. })));
         weights[7] = 0.1;
         save(&path, &layout, &weights, &metadata).unwrap();
-        assert!(
-            load(&path)
-                .unwrap_err()
-                .to_string()
-                .contains("off the lattice")
-        );
+        assert!(load(&path).unwrap_err().to_string().contains("off the lattice"));
     }
 
     #[test]
     fn nothing_is_left_where_nothing_can_be_written() {
         let (layout, weights, metadata) = model();
-        let error = save(
-            Path::new("/dev/null/model.safetensors"),
-            &layout,
-            &weights,
-            &metadata,
-        )
-        .unwrap_err();
-        assert!(
-            error.to_string().contains("could not be written"),
-            "{error}"
-        );
+        let error = save(Path::new("/dev/null/model.safetensors"), &layout, &weights, &metadata).unwrap_err();
+        assert!(error.to_string().contains("could not be written"), "{error}");
     }
 }

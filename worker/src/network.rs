@@ -6,9 +6,7 @@ use protocol::model::{Layer, Layout, Shape};
 use crate::ops::conv::{Conv, Geometry};
 use crate::ops::dense::Dense;
 use crate::ops::pool::Pool;
-use crate::ops::{
-    Activations, InputGradient, OpError, Parameters, Threads, dropout::dropout, gelu::gelu,
-};
+use crate::ops::{Activations, InputGradient, OpError, Parameters, Threads, dropout::dropout, gelu::gelu};
 
 /// One operation of the chain.
 #[derive(Clone, Debug)]
@@ -150,9 +148,7 @@ impl Network {
                 (Op::Sigmoid, _) => x.try_sigmoid()?,
                 (Op::Gelu, _) => gelu(x)?,
                 // Layers of one step must not drop in the same pattern.
-                (Op::Dropout(probability), Mode::Training { key }) => {
-                    dropout(x, *probability, key ^ place << 56)?
-                }
+                (Op::Dropout(probability), Mode::Training { key }) => dropout(x, *probability, key ^ place << 56)?,
                 (Op::Dropout(_), Mode::Evaluation) => x,
             };
         }
@@ -192,10 +188,7 @@ mod tests {
                 other => format!("{other:?}"),
             })
             .collect();
-        assert_eq!(
-            names,
-            ["conv true", "maxpool", "relu", "dense true", "dense false"]
-        );
+        assert_eq!(names, ["conv true", "maxpool", "relu", "dense true", "dense false"]);
     }
 
     #[test]
@@ -209,10 +202,7 @@ mod tests {
         let text = "conv 3 3x3 stride 2 pad 1, tanh, avgpool 2, conv 4 2x2, gelu, maxpool 1, flatten, dense 6, sigmoid, dropout 0.1, dense 5, relu, dense 3";
         let layout = layout(text, shape, 3);
         let counts = protocol::model::initial_counts(&layout, 1);
-        let weights = counts
-            .into_iter()
-            .map(protocol::lattice::weight_of)
-            .collect();
+        let weights = counts.into_iter().map(protocol::lattice::weight_of).collect();
         let device = Cpu::default();
         let mut parameters = Parameters::new(&device, weights).unwrap();
         let network = Network::new(&layout, Threads(1));
@@ -227,11 +217,7 @@ mod tests {
             let input = from_rows(&device, 4, 162, x.clone()).unwrap();
             let tape = parameters.lend_gradient(gradient).unwrap();
             let logits = network
-                .forward(
-                    &parameters,
-                    input.traced(tape),
-                    Mode::Training { key: step },
-                )
+                .forward(&parameters, input.traced(tape), Mode::Training { key: step })
                 .unwrap();
             let loss = loss::softmax_cross_entropy(logits, &labels).unwrap();
             losses.push(values(&loss)[0]);
@@ -240,12 +226,7 @@ mod tests {
                 *weight -= 0.5 * slope;
             }
         }
-        assert!(
-            losses[599] < losses[0] * 0.5,
-            "{} after {}",
-            losses[599],
-            losses[0]
-        );
+        assert!(losses[599] < losses[0] * 0.5, "{} after {}", losses[599], losses[0]);
     }
 
     #[test]
@@ -258,16 +239,11 @@ mod tests {
         let layout = layout("conv 3 3x3, relu, flatten, dense 3", shape, 3);
         let counts = protocol::model::initial_counts(&layout, 1);
         let device = Cpu::default();
-        let weights = counts
-            .into_iter()
-            .map(protocol::lattice::weight_of)
-            .collect();
+        let weights = counts.into_iter().map(protocol::lattice::weight_of).collect();
         let parameters = Parameters::new(&device, weights).unwrap();
         let gradient = |threads| {
             let x = (0..5 * 128).map(|i| (i % 13) as f32 / 13.0).collect();
-            let tape = parameters
-                .lend_gradient(vec![f32::NAN; layout.weights])
-                .unwrap();
+            let tape = parameters.lend_gradient(vec![f32::NAN; layout.weights]).unwrap();
             let x = from_rows(&device, 5, 128, x).unwrap().traced(tape);
             let logits = Network::new(&layout, Threads(threads))
                 .forward(&parameters, x, Mode::Evaluation)

@@ -80,12 +80,7 @@ fn quantise_lanes(
 
 /// Lets changes leave a few residuals, in the order of their indices.
 #[cold]
-fn emit(
-    residual: &mut [f32],
-    limits: Limits,
-    offset: usize,
-    words: &mut Vec<u32>,
-) -> Result<(), NotFinite> {
+fn emit(residual: &mut [f32], limits: Limits, offset: usize, words: &mut Vec<u32>) -> Result<(), NotFinite> {
     for (index, r) in (offset..).zip(residual) {
         if !r.is_finite() {
             return Err(NotFinite);
@@ -160,15 +155,7 @@ mod tests {
         let update: Vec<f32> = (0..33).map(|i| (i as f32 - 16.0) / 20.0).collect();
         let mut words = Vec::new();
         for _ in 0..10 {
-            quantise(
-                &update,
-                &mut residual,
-                Tau::nearest(0.25),
-                100,
-                usize::MAX,
-                &mut words,
-            )
-            .unwrap();
+            quantise(&update, &mut residual, Tau::nearest(0.25), 100, usize::MAX, &mut words).unwrap();
         }
         for (at, (&r, &u)) in residual.iter().zip(&update).enumerate() {
             let index = 100 + at as u32;
@@ -186,14 +173,7 @@ mod tests {
                 let mut update = vec![0.0; len];
                 update[at] = bad;
                 let mut words = Vec::new();
-                let result = quantise(
-                    &update,
-                    &mut vec![0.0; len],
-                    Tau::ONE_STEP,
-                    0,
-                    usize::MAX,
-                    &mut words,
-                );
+                let result = quantise(&update, &mut vec![0.0; len], Tau::ONE_STEP, 0, usize::MAX, &mut words);
                 assert_eq!(result, Err(NotFinite), "{bad} at {at} of {len}");
                 assert!(words.is_empty());
             }
@@ -204,15 +184,7 @@ mod tests {
     fn a_full_batch_emits_no_more() {
         let mut words = vec![0; 20];
         let mut residual = vec![0.0; 10];
-        quantise(
-            &[1.0; 10],
-            &mut residual,
-            Tau::nearest(1.0),
-            50,
-            23,
-            &mut words,
-        )
-        .unwrap();
+        quantise(&[1.0; 10], &mut residual, Tau::nearest(1.0), 50, 23, &mut words).unwrap();
         assert_eq!(words.len(), 23);
         assert_eq!(residual, [0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]);
     }

@@ -64,12 +64,7 @@ pub trait Trainer {
     fn weights(&self) -> usize;
 
     /// Trains on a minibatch and replaces the contents of `words` by the changes that leave; they are applied already.
-    fn step(
-        &mut self,
-        samples: &[u32],
-        control: StepControl,
-        words: &mut Vec<u32>,
-    ) -> Result<StepReport, TrainError>;
+    fn step(&mut self, samples: &[u32], control: StepControl, words: &mut Vec<u32>) -> Result<StepReport, TrainError>;
 
     /// Replaces the contents of `words` by what leaves the residual as it stands, without a step; applied already.
     fn release(&mut self, tau: Tau, words: &mut Vec<u32>) -> Result<Range, TrainError>;

@@ -143,10 +143,7 @@ fn train<T: Trainer>(
             exchange: spent.saturating_sub(step.training_time) + waited,
         };
         let sending = Instant::now();
-        if outbox
-            .send(FromTraining::Batch { frame, step, time })
-            .is_err()
-        {
+        if outbox.send(FromTraining::Batch { frame, step, time }).is_err() {
             return Ok(());
         }
         waited = sending.elapsed();
@@ -163,17 +160,10 @@ fn train<T: Trainer>(
 }
 
 /// Takes everything that waits.
-fn take_inbound<T: Trainer>(
-    training: &mut Training<T>,
-    inbox: &Receiver<ToTraining>,
-) -> Result<(), TrainingError> {
+fn take_inbound<T: Trainer>(training: &mut Training<T>, inbox: &Receiver<ToTraining>) -> Result<(), TrainingError> {
     loop {
         match inbox.try_recv() {
-            Ok(ToTraining::Apply {
-                words,
-                tau,
-                samples,
-            }) => {
+            Ok(ToTraining::Apply { words, tau, samples }) => {
                 training.apply(&words, tau, u64::from(samples))?;
             }
             Ok(ToTraining::Stop) => training.stop(),

@@ -41,15 +41,7 @@ fn quantising_allocates_nothing() {
     let mut emitted = 0;
     for _ in 0..50 {
         words.clear();
-        quantise(
-            &update,
-            &mut residual,
-            Tau::nearest(2.0),
-            0,
-            usize::MAX,
-            &mut words,
-        )
-        .unwrap();
+        quantise(&update, &mut residual, Tau::nearest(2.0), 0, usize::MAX, &mut words).unwrap();
         emitted += words.len();
     }
     assert_eq!(ALLOCATIONS.load(Ordering::SeqCst), before);

@@ -25,14 +25,8 @@ pub(crate) fn run(arguments: &Evaluate) -> Result<(), Failure> {
     let spec: DataSpec = arguments.data.parse().map_err(Failure::bad)?;
     let model = model_file::load(&arguments.model).map_err(Failure::bad)?;
     let metadata = &model.metadata;
-    let dataset = Dataset::open_for(
-        &spec,
-        model.job.seed,
-        None,
-        &metadata.scaling,
-        &metadata.classes,
-    )
-    .map_err(Failure::bad)?;
+    let dataset =
+        Dataset::open_for(&spec, model.job.seed, None, &metadata.scaling, &metadata.classes).map_err(Failure::bad)?;
     if dataset.input != metadata.input {
         return Err(Failure::input(format!(
             "{} takes samples of {}, but {spec} has samples of {}: give the data it was trained for",
@@ -42,13 +36,9 @@ pub(crate) fn run(arguments: &Evaluate) -> Result<(), Failure> {
         )));
     }
     let view = View::new(dataset.test.len() as u64, arguments.json);
-    let evaluation = evaluate(
-        &model.layout,
-        model.weights,
-        &dataset.test,
-        threads,
-        |done| view.position(done as u64),
-    )
+    let evaluation = evaluate(&model.layout, model.weights, &dataset.test, threads, |done| {
+        view.position(done as u64)
+    })
     .map_err(Failure::work)?;
     view.clear();
     if arguments.json {

@@ -12,9 +12,7 @@ fn threads(asked: Option<usize>) -> Result<Threads, Failure> {
     /// More are a slip of the hand, and would only wait for each other.
     const THREADS_MAX: usize = 1024;
     match asked {
-        None => Ok(Threads(
-            std::thread::available_parallelism().map_or(1, usize::from),
-        )),
+        None => Ok(Threads(std::thread::available_parallelism().map_or(1, usize::from))),
         Some(threads) if (1..=THREADS_MAX).contains(&threads) => Ok(Threads(threads)),
         Some(threads) => Err(Failure::input(format!(
             "--threads must be from 1 to {THREADS_MAX}, not {threads}"

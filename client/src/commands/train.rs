@@ -23,29 +23,18 @@ pub(crate) fn run(arguments: Train) -> Result<(), Failure> {
     } else {
         eprintln!(
             "accuracy {:.4}, loss {:.4} on held-out samples; {} samples in {:.1} s ({:.0} samples/s)",
-            finished.accuracy,
-            finished.loss,
-            finished.samples,
-            finished.seconds,
-            finished.samples_per_second
+            finished.accuracy, finished.loss, finished.samples, finished.seconds, finished.samples_per_second
         );
         eprintln!(
             "{} bytes of changes instead of {} ({:.0} times less); density {:.1e}; exchange share {:.3}",
-            finished.bytes_sent,
-            finished.bytes_dense,
-            finished.compression,
-            finished.density,
-            finished.exchange_share
+            finished.bytes_sent, finished.bytes_dense, finished.compression, finished.density, finished.exchange_share
         );
         let agree = if finished.replicas_agree {
             "replicas agree"
         } else {
             "REPLICAS DISAGREE"
         };
-        eprintln!(
-            "{agree}, digest {}; model saved as {}",
-            finished.digest, finished.model
-        );
+        eprintln!("{agree}, digest {}; model saved as {}", finished.digest, finished.model);
     }
     if finished.replicas_agree {
         Ok(())
@@ -77,10 +66,8 @@ fn prepare(arguments: Train) -> Result<Solo, Failure> {
     }
     let threads = commands::threads(arguments.node.threads)?;
     let job = read_job(arguments.job, arguments.file.as_deref())?;
-    let dataset = Dataset::open(&job.data, job.seed, arguments.node.data_root.as_deref())
-        .map_err(Failure::bad)?;
-    let layout =
-        Layout::new(&job.model, dataset.input, dataset.classes.len()).map_err(Failure::bad)?;
+    let dataset = Dataset::open(&job.data, job.seed, arguments.node.data_root.as_deref()).map_err(Failure::bad)?;
+    let layout = Layout::new(&job.model, dataset.input, dataset.classes.len()).map_err(Failure::bad)?;
     check_memory(&job, &layout)?;
     let out = OutFolder::check(&arguments.out)?;
     Ok(Solo {
@@ -127,9 +114,8 @@ fn read_job(flags: JobDraft, file: Option<&Path>) -> Result<Job, Failure> {
     };
     flags.or(from_file).resolve().map_err(|JobErrors(errors)| {
         // A flag has the key's name with dashes.
-        let sentence = |error: &protocol::job::JobError| {
-            format!("--{}: {}", error.key.replace('_', "-"), error.message)
-        };
+        let sentence =
+            |error: &protocol::job::JobError| format!("--{}: {}", error.key.replace('_', "-"), error.message);
         Failure::BadInput(errors.iter().map(sentence).collect())
     })
 }

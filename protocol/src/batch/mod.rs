@@ -58,9 +58,7 @@ pub struct Header {
 }
 
 /// Reads no further than one cursor too many, so that a frame full of them takes no memory.
-fn bounded_cursors<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Vec<CursorAdvance>, D::Error> {
+fn bounded_cursors<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<CursorAdvance>, D::Error> {
     struct Bounded;
 
     impl<'de> Visitor<'de> for Bounded {
@@ -167,9 +165,7 @@ impl Batch {
         if frame.len() > FRAME_BYTES_MAX {
             return Err(BatchError::Oversize(frame.len()));
         }
-        let (body, crc) = frame
-            .split_last_chunk::<CRC_BYTES>()
-            .ok_or(BatchError::WrongLength)?;
+        let (body, crc) = frame.split_last_chunk::<CRC_BYTES>().ok_or(BatchError::WrongLength)?;
         let (&version, _) = body.split_first().ok_or(BatchError::WrongLength)?;
         if version != VERSION {
             return Err(BatchError::UnknownVersion(version));
@@ -177,8 +173,7 @@ impl Batch {
         if crc32fast::hash(body) != u32::from_le_bytes(*crc) {
             return Err(BatchError::Damaged);
         }
-        let (wire, payload) = postcard::take_from_bytes::<WireHeader>(&body[1..])
-            .map_err(|_| BatchError::BadHeader)?;
+        let (wire, payload) = postcard::take_from_bytes::<WireHeader>(&body[1..]).map_err(|_| BatchError::BadHeader)?;
         let WireHeader {
             header,
             encoding,
@@ -192,14 +187,7 @@ impl Batch {
             return Err(BatchError::NoSequence);
         }
         let mut words = Vec::new();
-        encoding::decode(
-            encoding,
-            payload,
-            count as usize,
-            weights,
-            header.tau,
-            &mut words,
-        )?;
+        encoding::decode(encoding, payload, count as usize, weights, header.tau, &mut words)?;
         if Digest::of_changes(&words, header.tau) != header.digest {
             return Err(BatchError::DigestDisagrees);
         }

@@ -35,8 +35,7 @@ fn frame_of(batch: &Batch) -> Vec<u8> {
 }
 
 fn any_batch() -> impl Strategy<Value = Batch> {
-    let changes =
-        proptest::collection::btree_map(0..WEIGHTS as u32, (any::<bool>(), 1..3usize), 0..60);
+    let changes = proptest::collection::btree_map(0..WEIGHTS as u32, (any::<bool>(), 1..3usize), 0..60);
     (1..1000u64, 1..5000u32, changes).prop_map(|(sequence, steps, map)| {
         let words = map
             .into_iter()
@@ -114,11 +113,7 @@ proptest! {
 #[test]
 fn golden_frame() {
     let tau = Tau::from_steps(300).unwrap();
-    let frame = frame_of(&batch(
-        5,
-        tau,
-        vec![word(1, true), word(3, false), word(8, true)],
-    ));
+    let frame = frame_of(&batch(5, tau, vec![word(1, true), word(3, false), word(8, true)]));
     // version | run origin sequence tau | digest | cursors | samples loss flags | encoding count bytes | payload | crc
     let golden = "01 a222 c466 05 ac02 e4a1aede8a8bc48c7c 01010240 40 0000003f 0100 01 03 03 01170e 3b13fcc0";
     assert_eq!(frame, crate::encoding::tests::bytes(golden));
@@ -128,10 +123,7 @@ fn golden_frame() {
 fn an_unknown_version_is_named() {
     let mut frame = frame_of(&batch(1, Tau::ONE_STEP, vec![]));
     frame[0] = 9;
-    assert_eq!(
-        Batch::decode(&frame, WEIGHTS),
-        Err(BatchError::UnknownVersion(9))
-    );
+    assert_eq!(Batch::decode(&frame, WEIGHTS), Err(BatchError::UnknownVersion(9)));
 }
 
 #[test]
@@ -145,14 +137,8 @@ fn lies_in_a_header_are_named() {
     );
     let mut liar = honest.clone();
     liar.header.sequence = 0;
-    assert_eq!(
-        Batch::decode(&frame_of(&liar), WEIGHTS),
-        Err(BatchError::NoSequence)
-    );
+    assert_eq!(Batch::decode(&frame_of(&liar), WEIGHTS), Err(BatchError::NoSequence));
     let mut liar = honest;
     liar.header.cursors = vec![liar.header.cursors[0]; CURSORS_MAX + 1];
-    assert_eq!(
-        Batch::decode(&frame_of(&liar), WEIGHTS),
-        Err(BatchError::BadHeader)
-    );
+    assert_eq!(Batch::decode(&frame_of(&liar), WEIGHTS), Err(BatchError::BadHeader));
 }

@@ -36,12 +36,7 @@ pub(super) fn encode(words: &[u32], out: &mut Vec<u8>) {
     }
 }
 
-pub(super) fn decode(
-    payload: &[u8],
-    count: usize,
-    weights: usize,
-    out: &mut Vec<u32>,
-) -> Result<(), PayloadError> {
+pub(super) fn decode(payload: &[u8], count: usize, weights: usize, out: &mut Vec<u32>) -> Result<(), PayloadError> {
     let (&first, symbols) = payload
         .split_first_chunk::<INDEX_BYTES>()
         .ok_or(PayloadError::Truncated)?;
@@ -67,9 +62,7 @@ pub(super) fn decode(
             }
             let index = first + at * PER_BYTE as u64 + within;
             if index >= weights as u64 {
-                return Err(
-                    crate::changes::ChangesError::IndexOutOfRange { index, weights }.into(),
-                );
+                return Err(crate::changes::ChangesError::IndexOutOfRange { index, weights }.into());
             }
             if out.len() == count {
                 return Err(PayloadError::CountDisagrees);

@@ -30,10 +30,7 @@ impl Plan {
 /// Fits the parameter: the mean gap says nearly which, and the exact lengths of its neighbours settle it.
 pub(super) fn plan(words: &[u32]) -> Plan {
     let (Some(first), Some(last)) = (words.first(), words.last()) else {
-        return Plan {
-            parameter: 0,
-            bits: 0,
-        };
+        return Plan { parameter: 0, bits: 0 };
     };
     let mean_gap = f64::from(last >> 1) / words.len() as f64;
     // A Rice code halves its symbols' probability every 2^k, a geometric one every mean·ln 2.
@@ -49,10 +46,7 @@ pub(super) fn plan(words: &[u32]) -> Plan {
             Plan { parameter, bits }
         })
         .min_by_key(|plan| plan.bits)
-        .unwrap_or(Plan {
-            parameter: 0,
-            bits: 0,
-        })
+        .unwrap_or(Plan { parameter: 0, bits: 0 })
 }
 
 pub(super) fn encode(words: &[u32], plan: Plan, out: &mut Vec<u8>) {
@@ -105,21 +99,12 @@ impl BitWriter<'_> {
         // Whole bytes are done with; the rest stays at the low end of the buffer.
         let whole = self.filled / 8;
         self.position += whole as usize;
-        self.buffer = if whole == 8 {
-            0
-        } else {
-            self.buffer >> (8 * whole)
-        };
+        self.buffer = if whole == 8 { 0 } else { self.buffer >> (8 * whole) };
         self.filled %= 8;
     }
 }
 
-pub(super) fn decode(
-    payload: &[u8],
-    count: usize,
-    weights: usize,
-    out: &mut Vec<u32>,
-) -> Result<(), PayloadError> {
+pub(super) fn decode(payload: &[u8], count: usize, weights: usize, out: &mut Vec<u32>) -> Result<(), PayloadError> {
     let (&parameter, bytes) = payload.split_first().ok_or(PayloadError::Truncated)?;
     let parameter = u32::from(parameter);
     if parameter > PARAMETER_MAX {

@@ -5,21 +5,9 @@ use crate::changes::word;
 
 const ALL: [Encoding; 3] = [Encoding::Words, Encoding::Rice, Encoding::Bitmap];
 
-fn one_step(
-    words: &[u32],
-    weights: usize,
-    encoding: Encoding,
-    payload: &[u8],
-) -> Result<Vec<u32>, PayloadError> {
+fn one_step(words: &[u32], weights: usize, encoding: Encoding, payload: &[u8]) -> Result<Vec<u32>, PayloadError> {
     let mut out = vec![7; 3];
-    let result = decode(
-        encoding,
-        payload,
-        words.len(),
-        weights,
-        Tau::ONE_STEP,
-        &mut out,
-    );
+    let result = decode(encoding, payload, words.len(), weights, Tau::ONE_STEP, &mut out);
     if result.is_err() {
         assert!(out.is_empty(), "a refused payload left changes behind");
     }
@@ -32,10 +20,7 @@ pub(crate) fn bytes(hex: &str) -> Vec<u8> {
         .chars()
         .filter_map(|digit| Some(digit.to_digit(16)? as u8))
         .collect();
-    digits
-        .chunks(2)
-        .map(|pair| pair[0] << 4 | pair[1])
-        .collect()
+    digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect()
 }
 
 /// Sorted changes with one sign per weight; `repeats` of some.
@@ -154,18 +139,9 @@ fn each_fault_is_refused() {
         decode(Encoding::Bitmap, bytes, 2, 100, Tau::ONE_STEP, &mut out)
     };
     assert_eq!(bitmap(&[0, 0, 0, 0, 0b0000_0101]), Ok(()));
-    assert_eq!(
-        bitmap(&[0, 0, 0, 0, 0b0000_1101]),
-        Err(PayloadError::BadSymbol)
-    );
-    assert_eq!(
-        bitmap(&[0, 0, 0, 0, 0b0000_0101, 0]),
-        Err(PayloadError::Padded)
-    );
-    assert_eq!(
-        bitmap(&[0, 0, 0, 0, 0b0001_0100]),
-        Err(PayloadError::Padded)
-    );
+    assert_eq!(bitmap(&[0, 0, 0, 0, 0b0000_1101]), Err(PayloadError::BadSymbol));
+    assert_eq!(bitmap(&[0, 0, 0, 0, 0b0000_0101, 0]), Err(PayloadError::Padded));
+    assert_eq!(bitmap(&[0, 0, 0, 0, 0b0001_0100]), Err(PayloadError::Padded));
     let mut out = Vec::new();
     assert_eq!(
         decode(
@@ -179,21 +155,10 @@ fn each_fault_is_refused() {
         Err(PayloadError::BadParameter)
     );
     assert_eq!(
-        decode(
-            Encoding::Rice,
-            &[0, 255],
-            CHANGES_MAX,
-            100,
-            Tau::ONE_STEP,
-            &mut out
-        ),
+        decode(Encoding::Rice, &[0, 255], CHANGES_MAX, 100, Tau::ONE_STEP, &mut out),
         Err(PayloadError::Truncated)
     );
-    assert_eq!(
-        out.capacity(),
-        0,
-        "memory was taken for changes that are not there"
-    );
+    assert_eq!(out.capacity(), 0, "memory was taken for changes that are not there");
     // Gap 0 with the other sign: weight 0 up, then down.
     let mixed = [0, 0b0111];
     assert_eq!(
@@ -227,9 +192,7 @@ fn rice_comes_within_3_percent_of_the_entropy() {
 fn the_shortest_is_chosen() {
     let encoding_of = |words: &[u32]| encode_shortest(words, &mut Vec::new());
     assert_eq!(encoding_of(&[]), Encoding::Words);
-    let sparse: Vec<u32> = (0..100)
-        .map(|i| word(i * 1000 + i % 7, i % 3 == 0))
-        .collect();
+    let sparse: Vec<u32> = (0..100).map(|i| word(i * 1000 + i % 7, i % 3 == 0)).collect();
     assert_eq!(encoding_of(&sparse), Encoding::Rice);
     // Every second weight: gaps of 2 take 3.5 bits and more, two bits a weight take 4 a change; every weight, 2.
     let dense: Vec<u32> = (0..10_000).map(|i| word(i, i % 3 == 0)).collect();

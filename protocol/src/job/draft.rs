@@ -17,10 +17,7 @@ pub struct JobDraft {
     #[cfg_attr(feature = "clap", arg(long, value_name = "SPEC", help_heading = "Job"))]
     pub data: Option<String>,
     /// The network's layers, separated by commas: conv OUT KxK [stride S] [pad P], maxpool K, avgpool K, flatten, dense OUT, relu, tanh, sigmoid, gelu, dropout P [default: "dense 512, relu, dense 128, relu, dense 10"]
-    #[cfg_attr(
-        feature = "clap",
-        arg(long, value_name = "LAYERS", help_heading = "Job")
-    )]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "LAYERS", help_heading = "Job"))]
     pub model: Option<String>,
     /// How often each sample is trained [default: 5]
     #[cfg_attr(feature = "clap", arg(long, value_name = "N", help_heading = "Job"))]
@@ -36,39 +33,25 @@ pub struct JobDraft {
     #[cfg_attr(feature = "clap", arg(long, value_name = "NORM", help_heading = "Job"))]
     pub clip: Option<String>,
     /// constant, linear, cosine or step:every=SHARE,factor=F, each with warmup=SHARE [default: linear]
-    #[cfg_attr(
-        feature = "clap",
-        arg(long, value_name = "CURVE", help_heading = "Job")
-    )]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "CURVE", help_heading = "Job"))]
     pub lr_schedule: Option<String>,
     /// The fraction of weights that a batch changes; τ follows it [default: 0.002]
     #[cfg_attr(
         feature = "clap",
-        arg(
-            long,
-            value_name = "FRACTION",
-            conflicts_with = "tau",
-            help_heading = "Job"
-        )
+        arg(long, value_name = "FRACTION", conflicts_with = "tau", help_heading = "Job")
     )]
     pub density: Option<f64>,
     /// A fixed τ instead of a density
     #[cfg_attr(feature = "clap", arg(long, value_name = "X", help_heading = "Job"))]
     pub tau: Option<f64>,
     /// How samples are dealt to workers: random, equal or class [default: random]
-    #[cfg_attr(
-        feature = "clap",
-        arg(long, value_name = "SPLIT", help_heading = "Job")
-    )]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "SPLIT", help_heading = "Job"))]
     pub split: Option<String>,
     /// Give each minibatch the classes in the data's proportion [default: false]
     #[cfg_attr(feature = "clap", arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", help_heading = "Job"))]
     pub balanced: Option<bool>,
     /// How nodes exchange what they learn [default: strom]
-    #[cfg_attr(
-        feature = "clap",
-        arg(long, value_name = "STRATEGY", help_heading = "Job")
-    )]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "STRATEGY", help_heading = "Job"))]
     pub exchange: Option<String>,
     /// End the run when the held-out accuracy reaches this
     #[cfg_attr(feature = "clap", arg(long, value_name = "A", help_heading = "Job"))]
@@ -168,30 +151,11 @@ impl JobDraft {
         let exchange = errors.parse("exchange", draft.exchange);
         let epochs = errors.whole("epochs", draft.epochs, EPOCHS_MAX);
         let minibatch = errors.whole("minibatch", draft.minibatch, MINIBATCH_MAX);
-        let target_accuracy = errors.optional(
-            "target_accuracy",
-            draft.target_accuracy,
-            0.0..=1.0,
-            "between 0 and 1",
-        );
+        let target_accuracy = errors.optional("target_accuracy", draft.target_accuracy, 0.0..=1.0, "between 0 and 1");
         let seconds = f64::MIN_POSITIVE..=f64::MAX;
-        let max_seconds =
-            errors.optional("max_seconds", draft.max_seconds, seconds.clone(), "above 0");
-        let checkpoint_every = errors.optional(
-            "checkpoint_every",
-            draft.checkpoint_every,
-            seconds,
-            "above 0",
-        );
-        match (
-            data,
-            model,
-            optimiser,
-            lr_schedule,
-            threshold,
-            split,
-            exchange,
-        ) {
+        let max_seconds = errors.optional("max_seconds", draft.max_seconds, seconds.clone(), "above 0");
+        let checkpoint_every = errors.optional("checkpoint_every", draft.checkpoint_every, seconds, "above 0");
+        match (data, model, optimiser, lr_schedule, threshold, split, exchange) {
             (
                 Some(data),
                 Some(model),
@@ -276,12 +240,10 @@ fn number_or_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<S
     if !deserializer.is_human_readable() {
         return Option::deserialize(deserializer);
     }
-    Ok(
-        Option::<Either>::deserialize(deserializer)?.map(|either| match either {
-            Either::Number(number) => number.to_string(),
-            Either::Text(text) => text,
-        }),
-    )
+    Ok(Option::<Either>::deserialize(deserializer)?.map(|either| match either {
+        Either::Number(number) => number.to_string(),
+        Either::Text(text) => text,
+    }))
 }
 
 /// Collects mistakes, so that people see all of them at once.
@@ -293,11 +255,7 @@ impl Errors {
         None
     }
 
-    fn parse<T: FromStr<Err: Display>>(
-        &mut self,
-        key: &'static str,
-        text: Option<String>,
-    ) -> Option<T> {
+    fn parse<T: FromStr<Err: Display>>(&mut self, key: &'static str, text: Option<String>) -> Option<T> {
         match text.unwrap_or_default().parse() {
             Ok(value) => Some(value),
             Err(error) => self.add(key, error.to_string()),
@@ -307,10 +265,7 @@ impl Errors {
     fn whole(&mut self, key: &'static str, value: Option<u32>, max: u32) -> u32 {
         let value = value.unwrap_or_default();
         if !(1..=max).contains(&value) {
-            self.add::<()>(
-                key,
-                format!("it must be a whole number from 1 to {max}, not {value}"),
-            );
+            self.add::<()>(key, format!("it must be a whole number from 1 to {max}, not {value}"));
         }
         value
     }
@@ -323,9 +278,7 @@ impl Errors {
         says: &str,
     ) -> Option<f64> {
         match value {
-            Some(value) if !range.contains(&value) => {
-                self.add(key, format!("it must be {says}, not {value}"))
-            }
+            Some(value) if !range.contains(&value) => self.add(key, format!("it must be {says}, not {value}")),
             value => value,
         }
     }
@@ -334,10 +287,7 @@ impl Errors {
         if density > 0.0 && density <= 1.0 {
             Some(Threshold::Density(density))
         } else {
-            self.add(
-                "density",
-                format!("it must be above 0 and at most 1, not {density}"),
-            )
+            self.add("density", format!("it must be above 0 and at most 1, not {density}"))
         }
     }
 

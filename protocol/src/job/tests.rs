@@ -28,16 +28,10 @@ fn toml_flags_and_wire_are_one() {
     "#;
     let job = JobDraft::from_toml(text).unwrap().resolve().unwrap();
     assert_eq!(job.clip, Some(2.5));
-    assert_eq!(
-        job.threshold,
-        Threshold::Fixed(Tau::from_steps(8192).unwrap())
-    );
+    assert_eq!(job.threshold, Threshold::Fixed(Tau::from_steps(8192).unwrap()));
     let draft = JobDraft::from(&job);
     assert_eq!(draft.clone().resolve().unwrap(), job);
-    assert_eq!(
-        JobDraft::from_toml(&toml::to_string(&draft).unwrap()).unwrap(),
-        draft
-    );
+    assert_eq!(JobDraft::from_toml(&toml::to_string(&draft).unwrap()).unwrap(), draft);
     let wire = postcard::to_stdvec(&job).unwrap();
     assert_eq!(postcard::from_bytes::<Job>(&wire).unwrap(), job);
     // What comes over the wire is checked like what a user writes.
@@ -146,18 +140,12 @@ fn a_clip_is_a_number_or_a_word() {
         ("clip = 3", Some(3.0)),
         ("clip = \"none\"", None),
     ] {
-        assert_eq!(
-            JobDraft::from_toml(text).unwrap().resolve().unwrap().clip,
-            clip
-        );
+        assert_eq!(JobDraft::from_toml(text).unwrap().resolve().unwrap().clip, clip);
     }
 }
 
 #[test]
 fn unknown_keys_are_refused() {
     let error = JobDraft::from_toml("epoch = 3").unwrap_err().to_string();
-    assert!(
-        error.contains("epoch") && error.contains("epochs"),
-        "{error}"
-    );
+    assert!(error.contains("epoch") && error.contains("epochs"), "{error}");
 }

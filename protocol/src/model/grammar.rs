@@ -49,7 +49,8 @@ pub struct ModelSpec {
     pub layers: Vec<Layer>,
 }
 
-const FORMS: &str = "conv OUT KxK [stride S] [pad P], maxpool K, avgpool K, flatten, dense OUT, relu, tanh, sigmoid, gelu, dropout P";
+const FORMS: &str =
+    "conv OUT KxK [stride S] [pad P], maxpool K, avgpool K, flatten, dense OUT, relu, tanh, sigmoid, gelu, dropout P";
 
 fn size(word: Option<&str>, what: &str, layer: &str) -> Result<usize, String> {
     let word = word.ok_or_else(|| format!("layer '{layer}' lacks its {what}"))?;
@@ -78,11 +79,7 @@ fn conv<'a>(words: &mut impl Iterator<Item = &'a str>, text: &str) -> Result<Lay
             "stride" => stride = size(words.next(), "stride", text)?,
             "pad" => {
                 let word = words.next();
-                pad = if word == Some("0") {
-                    0
-                } else {
-                    size(word, "pad", text)?
-                };
+                pad = if word == Some("0") { 0 } else { size(word, "pad", text)? };
             }
             unknown => {
                 return Err(format!(
@@ -117,9 +114,7 @@ impl FromStr for Layer {
             "dropout" => {
                 let word = words.next().unwrap_or_default();
                 match word.parse::<f64>() {
-                    Ok(probability) if (0.0..1.0).contains(&probability) => {
-                        Self::Dropout(probability)
-                    }
+                    Ok(probability) if (0.0..1.0).contains(&probability) => Self::Dropout(probability),
                     _ => {
                         return Err(format!(
                             "layer '{text}': the probability must be at least 0 and below 1, not '{word}'"
@@ -207,10 +202,7 @@ mod tests {
             "dense 5, relu"
         );
         assert_eq!(
-            "conv 1 3x3 stride 1 pad 0"
-                .parse::<Layer>()
-                .unwrap()
-                .to_string(),
+            "conv 1 3x3 stride 1 pad 0".parse::<Layer>().unwrap().to_string(),
             "conv 1 3x3"
         );
     }

@@ -35,12 +35,7 @@ mod tests {
 
     #[test]
     fn weights_are_spread_evenly_and_depend_on_the_seed_alone() {
-        let layout = Layout::new(
-            &"dense 100, relu, dense 10".parse().unwrap(),
-            Shape::Flat(400),
-            10,
-        )
-        .unwrap();
+        let layout = Layout::new(&"dense 100, relu, dense 10".parse().unwrap(), Shape::Flat(400), 10).unwrap();
         let counts = initial_counts(&layout, 1);
         assert_eq!(counts, initial_counts(&layout, 1));
         assert_ne!(counts, initial_counts(&layout, 2));
@@ -49,8 +44,7 @@ mod tests {
         assert!(weights.iter().all(|count| count.abs() <= bound));
         let mean = weights.iter().map(|&c| f64::from(c)).sum::<f64>() / weights.len() as f64;
         assert!(mean.abs() < f64::from(bound) / 100.0);
-        let square =
-            weights.iter().map(|&c| f64::from(c).powi(2)).sum::<f64>() / weights.len() as f64;
+        let square = weights.iter().map(|&c| f64::from(c).powi(2)).sum::<f64>() / weights.len() as f64;
         let expected = f64::from(bound).powi(2) / 3.0;
         assert!((square / expected - 1.0).abs() < 0.03);
     }

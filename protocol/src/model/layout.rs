@@ -74,9 +74,7 @@ pub enum ModelError {
         why: String,
     },
     /// The last layer does not give one number per class.
-    #[error(
-        "the model ends in {found}, but the data has {classes} classes: end it with 'dense {classes}'"
-    )]
+    #[error("the model ends in {found}, but the data has {classes} classes: end it with 'dense {classes}'")]
     WrongClassCount {
         /// The model's output.
         found: Shape,
@@ -84,9 +82,7 @@ pub enum ModelError {
         classes: usize,
     },
     /// One sample takes more room than is sensible.
-    #[error(
-        "layer {number} ('{layer}') works on more than 2^28 numbers per sample: make the layers smaller"
-    )]
+    #[error("layer {number} ('{layer}') works on more than 2^28 numbers per sample: make the layers smaller")]
     TooLarge {
         /// Its place in the list, from 0.
         number: usize,
@@ -109,12 +105,7 @@ fn positions(side: usize, kernel: usize, stride: usize, pad: usize) -> Option<us
     Some((side + 2 * pad).checked_sub(kernel)? / stride + 1)
 }
 
-fn window(
-    input: Shape,
-    kernel: usize,
-    stride: usize,
-    pad: usize,
-) -> Result<(usize, usize, usize), String> {
+fn window(input: Shape, kernel: usize, stride: usize, pad: usize) -> Result<(usize, usize, usize), String> {
     let Shape::Image {
         channels,
         height,
@@ -128,18 +119,12 @@ fn window(
         positions(width, kernel, stride, pad),
     ) {
         (Some(rows), Some(columns)) => Ok((channels, rows, columns)),
-        _ => Err(format!(
-            "its window of {kernel}x{kernel} is larger than the image"
-        )),
+        _ => Err(format!("its window of {kernel}x{kernel} is larger than the image")),
     }
 }
 
 /// The shape after a layer, and the dimensions of its weight tensor where it has one.
-fn infer(
-    layer: Layer,
-    input: Shape,
-    is_first: bool,
-) -> Result<(Shape, Option<Vec<usize>>), String> {
+fn infer(layer: Layer, input: Shape, is_first: bool) -> Result<(Shape, Option<Vec<usize>>), String> {
     match layer {
         Layer::Conv {
             out,
@@ -168,15 +153,11 @@ fn infer(
         }
         Layer::Flatten => Ok((Shape::Flat(input.elements()), None)),
         Layer::Dense(out) => match input {
-            Shape::Image { .. } if !is_first => {
-                Err("it needs a vector; put 'flatten' before it".into())
-            }
+            Shape::Image { .. } if !is_first => Err("it needs a vector; put 'flatten' before it".into()),
             // At the very front an image is taken as a vector, so that a plain perceptron needs no 'flatten'.
             _ => Ok((Shape::Flat(out), Some(vec![out, input.elements()]))),
         },
-        Layer::Relu | Layer::Tanh | Layer::Sigmoid | Layer::Gelu | Layer::Dropout(_) => {
-            Ok((input, None))
-        }
+        Layer::Relu | Layer::Tanh | Layer::Sigmoid | Layer::Gelu | Layer::Dropout(_) => Ok((input, None)),
     }
 }
 
@@ -187,13 +168,12 @@ impl Layout {
         let mut inferred = Vec::new();
         let mut tensors = Vec::new();
         for (number, &layer) in model.layers.iter().enumerate() {
-            let (output, dims) =
-                infer(layer, shape, number == 0).map_err(|why| ModelError::DoesNotFit {
-                    number,
-                    layer: layer.to_string(),
-                    input: shape,
-                    why,
-                })?;
+            let (output, dims) = infer(layer, shape, number == 0).map_err(|why| ModelError::DoesNotFit {
+                number,
+                layer: layer.to_string(),
+                input: shape,
+                why,
+            })?;
             // A convolution unfolds its input: that is the most that any layer holds of one sample.
             let unfolded = match (layer, &dims) {
                 (Layer::Conv { out, .. }, Some(dims)) => (output.elements() / out).saturating_mul(
@@ -229,10 +209,7 @@ impl Layout {
             return Err(ModelError::NoWeights);
         }
         if shape != Shape::Flat(classes) {
-            return Err(ModelError::WrongClassCount {
-                found: shape,
-                classes,
-            });
+            return Err(ModelError::WrongClassCount { found: shape, classes });
         }
         // The safetensors format stores tensors of one type by key; so does the flat index space.
         tensors.sort_by(|a, b| a.key.cmp(&b.key));
@@ -247,12 +224,7 @@ impl Layout {
                 .filter(|&total| total <= WEIGHTS_MAX)
                 .ok_or(ModelError::TooManyWeights)?;
         }
-        let place = |key: String| {
-            tensors
-                .iter()
-                .find(|tensor| tensor.key == key)
-                .map(TensorSlot::range)
-        };
+        let place = |key: String| tensors.iter().find(|tensor| tensor.key == key).map(TensorSlot::range);
         let layers = inferred
             .into_iter()
             .enumerate()
@@ -341,19 +313,12 @@ mod tests {
     fn memory_is_what_the_arrays_take() {
         let layout = layout("dense 20, relu, dense 10", MNIST).unwrap();
         let weights = 784 * 20 + 20 + 200 + 10;
-        assert_eq!(
-            layout.training_bytes(64, 1),
-            4 * (5 * weights + 2 * 50 * 64)
-        );
+        assert_eq!(layout.training_bytes(64, 1), 4 * (5 * weights + 2 * 50 * 64));
     }
 
     #[test]
     fn strides_and_pads() {
-        let layout = layout(
-            "conv 4 5x5 stride 2 pad 2, avgpool 3, flatten, dense 10",
-            MNIST,
-        )
-        .unwrap();
+        let layout = layout("conv 4 5x5 stride 2 pad 2, avgpool 3, flatten, dense 10", MNIST).unwrap();
         assert_eq!(
             layout.layers[0].output,
             Shape::Image {
@@ -388,9 +353,7 @@ mod tests {
             error("maxpool 20, maxpool 2, flatten, dense 10"),
             "layer 1 ('maxpool 2') gets 1x1x1 and cannot take it: its window of 2x2 is larger than the image"
         );
-        assert!(
-            error("dense 5, conv 3 3x3").contains("gets 5 and cannot take it: it needs an image")
-        );
+        assert!(error("dense 5, conv 3 3x3").contains("gets 5 and cannot take it: it needs an image"));
         assert_eq!(
             error("dense 9"),
             "the model ends in 9, but the data has 10 classes: end it with 'dense 10'"

@@ -36,9 +36,7 @@ impl SamplePlan {
         shared.check(slot)?;
         let open = shared.shard_plan(0);
         // A slot without samples in one epoch has none in any: it need not look through all of them.
-        let idle = open
-            .shards_of(slot)
-            .all(|shard| open.samples(shard).is_empty());
+        let idle = open.shards_of(slot).all(|shard| open.samples(shard).is_empty());
         Ok(Self {
             next_epoch: if idle { shared.epochs } else { 0 },
             shared,
@@ -60,11 +58,7 @@ impl SamplePlan {
     /// done.
     ///
     /// A minibatch takes from as many shards as it needs to be full, but never from two epochs.
-    pub fn next_minibatch(
-        &mut self,
-        indices: &mut Vec<u32>,
-        advances: &mut Vec<CursorAdvance>,
-    ) -> bool {
+    pub fn next_minibatch(&mut self, indices: &mut Vec<u32>, advances: &mut Vec<CursorAdvance>) -> bool {
         indices.clear();
         advances.clear();
         let Some(ShardId { epoch, .. }) = self.next_shard() else {

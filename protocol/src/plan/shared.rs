@@ -44,14 +44,7 @@ impl SharedPlan {
 
     /// The shards of an epoch. The plan must have been checked.
     pub(super) fn shard_plan(&self, epoch: u32) -> ShardPlan {
-        ShardPlan::new(
-            self.split,
-            self.seed,
-            epoch,
-            &self.labels,
-            self.slots,
-            self.balanced,
-        )
+        ShardPlan::new(self.split, self.seed, epoch, &self.labels, self.slots, self.balanced)
     }
 }
 

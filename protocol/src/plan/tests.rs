@@ -27,17 +27,15 @@ fn shared_plans() -> impl Strategy<Value = SharedPlan> {
         0u32..4,
         1usize..40,
     )
-        .prop_map(
-            |(split, seed, labels, slots, balanced, epochs, minibatch)| SharedPlan {
-                split,
-                seed,
-                labels: labels.into(),
-                slots,
-                balanced,
-                epochs,
-                minibatch,
-            },
-        )
+        .prop_map(|(split, seed, labels, slots, balanced, epochs, minibatch)| SharedPlan {
+            split,
+            seed,
+            labels: labels.into(),
+            slots,
+            balanced,
+            epochs,
+            minibatch,
+        })
 }
 
 /// One minibatch: its samples and its advances.
@@ -56,26 +54,17 @@ fn all_minibatches(mut plan: SamplePlan) -> Vec<Minibatch> {
 }
 
 fn samples(minibatches: &[Minibatch]) -> Vec<u32> {
-    minibatches
-        .iter()
-        .flat_map(|(indices, _)| indices.clone())
-        .collect()
+    minibatches.iter().flat_map(|(indices, _)| indices.clone()).collect()
 }
 
 fn cursors(minibatches: &[Minibatch]) -> Cursors {
-    minibatches
-        .iter()
-        .flat_map(|(_, advances)| advances.clone())
-        .collect()
+    minibatches.iter().flat_map(|(_, advances)| advances.clone()).collect()
 }
 
 #[test]
 fn one_slot_trains_everything_in_full_minibatches() {
     let plan = SamplePlan::new(shared(vec![0; 100], 1, 2, 32), 0).unwrap();
-    let sizes: Vec<usize> = all_minibatches(plan)
-        .iter()
-        .map(|(indices, _)| indices.len())
-        .collect();
+    let sizes: Vec<usize> = all_minibatches(plan).iter().map(|(indices, _)| indices.len()).collect();
     assert_eq!(sizes, [32, 32, 32, 4, 32, 32, 32, 4]);
 }
 
@@ -99,18 +88,13 @@ fn a_slot_without_samples_is_done_at_once_however_many_epochs_there_are() {
 fn cursors_beyond_the_end_of_a_shard_do_no_harm() {
     let mut plan = SamplePlan::new(shared(vec![0; 64], 1, 1, 64), 0).unwrap();
     let shard = ShardId { epoch: 0, shard: 0 };
-    plan.skip_done(&Cursors::from(vec![CursorAdvance {
-        shard,
-        done: u32::MAX,
-    }]));
+    plan.skip_done(&Cursors::from(vec![CursorAdvance { shard, done: u32::MAX }]));
     assert_eq!(samples(&all_minibatches(plan)).len(), 60);
 }
 
 #[test]
 fn impossible_plans_are_refused() {
-    let error = |slots, minibatch, slot| {
-        SamplePlan::new(shared(vec![0; 4], slots, 1, minibatch), slot).unwrap_err()
-    };
+    let error = |slots, minibatch, slot| SamplePlan::new(shared(vec![0; 4], slots, 1, minibatch), slot).unwrap_err();
     assert_eq!(error(2, 1, 2), PlanError::NoSuchSlot { slot: 2, slots: 2 });
     assert_eq!(error(0, 1, 0), PlanError::NoSuchSlot { slot: 0, slots: 0 });
     assert_eq!(error(1, 0, 0), PlanError::EmptyMinibatch);

@@ -67,10 +67,7 @@ mod tests {
         let classes = Classes::new(labels);
         let mut shard: Vec<u32> = (0..labels.len() as u32).collect();
         Interleaver::new(&classes, CounterRng::new(1, 1)).interleave(&mut shard);
-        shard
-            .iter()
-            .map(|&sample| labels[sample as usize])
-            .collect()
+        shard.iter().map(|&sample| labels[sample as usize]).collect()
     }
 
     #[test]

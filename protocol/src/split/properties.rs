@@ -22,14 +22,7 @@ impl Case {
     }
 
     fn plan_of(&self, seed: u64, epoch: u32) -> ShardPlan {
-        ShardPlan::new(
-            self.split,
-            seed,
-            epoch,
-            &self.labels,
-            self.slots,
-            self.balanced,
-        )
+        ShardPlan::new(self.split, seed, epoch, &self.labels, self.slots, self.balanced)
     }
 
     /// How many samples of each label a list of samples has.
@@ -44,9 +37,7 @@ impl Case {
     /// The labels that each slot trains, with their numbers of samples.
     fn mixes(&self) -> Vec<BTreeMap<u32, usize>> {
         let plan = self.plan();
-        (0..self.slots)
-            .map(|slot| self.mix(&samples_of(&plan, slot)))
-            .collect()
+        (0..self.slots).map(|slot| self.mix(&samples_of(&plan, slot))).collect()
     }
 }
 
@@ -56,22 +47,16 @@ fn cases(split: impl Strategy<Value = Split>) -> impl Strategy<Value = Case> {
     let labels = (1u32..12, 1u32..1000).prop_flat_map(|(classes, step)| {
         prop::collection::vec((0..classes).prop_map(move |class| class * step), 1..400)
     });
-    (
-        split,
-        any::<u64>(),
-        any::<u32>(),
-        labels,
-        1usize..20,
-        any::<bool>(),
-    )
-        .prop_map(|(split, seed, epoch, labels, slots, balanced)| Case {
+    (split, any::<u64>(), any::<u32>(), labels, 1usize..20, any::<bool>()).prop_map(
+        |(split, seed, epoch, labels, slots, balanced)| Case {
             split,
             seed,
             epoch,
             labels,
             slots,
             balanced,
-        })
+        },
+    )
 }
 
 fn any_split() -> impl Strategy<Value = Split> {

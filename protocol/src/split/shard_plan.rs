@@ -44,19 +44,9 @@ impl ShardPlan {
     /// # Panics
     /// If there are no slots, or more samples or shards than a `u32` counts.
     #[must_use]
-    pub fn new(
-        split: Split,
-        seed: u64,
-        epoch: u32,
-        labels: &[u32],
-        slots: usize,
-        balanced: bool,
-    ) -> Self {
+    pub fn new(split: Split, seed: u64, epoch: u32, labels: &[u32], slots: usize, balanced: bool) -> Self {
         assert!(slots > 0, "samples cannot be split among no slots");
-        assert!(
-            u32::try_from(labels.len()).is_ok(),
-            "more samples than a u32 counts"
-        );
+        assert!(u32::try_from(labels.len()).is_ok(), "more samples than a u32 counts");
         assert!(slots <= Self::MAX_SLOTS, "more shards than a u32 counts");
 
         let classes = Classes::new(labels);
@@ -212,8 +202,7 @@ mod tests {
         let labels: Vec<u32> = (0..1000).map(|sample| sample % 10).collect();
         for split in Split::ALL {
             for balanced in [false, true] {
-                let order =
-                    |seed, epoch| ShardPlan::new(split, seed, epoch, &labels, 3, balanced).order;
+                let order = |seed, epoch| ShardPlan::new(split, seed, epoch, &labels, 3, balanced).order;
                 assert_ne!(order(1, 0), order(1, 1));
                 assert_ne!(order(1, 0), order(2, 0));
             }

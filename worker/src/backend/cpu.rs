@@ -84,16 +84,12 @@ impl CpuTrainer {
     fn compute(&mut self, samples: &[u32], key: u64) -> Result<f32, TrainError> {
         let features = self.dataset.train.features();
         let mut inputs = Vec::new();
-        self.dataset
-            .train
-            .gather(samples, &mut inputs, &mut self.labels);
+        self.dataset.train.gather(samples, &mut inputs, &mut self.labels);
         let x = from_rows(&self.device, samples.len(), features, inputs)?;
-        let tape = self
-            .parameters
-            .lend_gradient(std::mem::take(&mut self.gradient))?;
-        let logits =
-            self.network
-                .forward(&self.parameters, x.traced(tape), Mode::Training { key })?;
+        let tape = self.parameters.lend_gradient(std::mem::take(&mut self.gradient))?;
+        let logits = self
+            .network
+            .forward(&self.parameters, x.traced(tape), Mode::Training { key })?;
         let loss = loss::softmax_cross_entropy(logits, &self.labels)?;
         let value = values(&loss)[0];
         self.gradient = self.parameters.take_gradient(loss.try_backward()?)?;
@@ -106,12 +102,7 @@ impl Trainer for CpuTrainer {
         self.parameters.values().len()
     }
 
-    fn step(
-        &mut self,
-        samples: &[u32],
-        control: StepControl,
-        words: &mut Vec<u32>,
-    ) -> Result<StepReport, TrainError> {
+    fn step(&mut self, samples: &[u32], control: StepControl, words: &mut Vec<u32>) -> Result<StepReport, TrainError> {
         let computing = ThreadTimer::start();
         let loss = self.compute(samples, splitmix64(self.dropout_seed ^ control.step))?;
         if !loss.is_finite() {

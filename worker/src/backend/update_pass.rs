@@ -36,9 +36,7 @@ pub(super) struct UpdateState {
 impl UpdateState {
     pub(super) fn new(rule: Rule, weights: usize, threads: Threads) -> Self {
         let array = |wanted: bool| vec![0.0; if wanted { weights } else { 0 }];
-        let part = weights
-            .div_ceil(threads.0.max(1))
-            .max(WEIGHTS_PER_THREAD_MIN);
+        let part = weights.div_ceil(threads.0.max(1)).max(WEIGHTS_PER_THREAD_MIN);
         Self {
             rule,
             first: array(rule.state_arrays() > 0),
@@ -64,25 +62,20 @@ impl UpdateState {
         };
         let rule = self.rule;
         let part_words = std::mem::take(&mut self.part_words);
-        let results = self.over_parts(
-            gradient,
-            None,
-            part_words,
-            |part, residual, offset, mut words| {
-                words.clear();
-                let mut result = Ok(());
-                for_each_block(rule, scale, part, residual, |update, residual, at| {
-                    let Some(tau) = tau else {
-                        residual.iter_mut().zip(update).for_each(|(r, u)| *r += u);
-                        return;
-                    };
-                    let words_max = budget.between(offset, offset + at + update.len());
-                    let done = quantise(update, residual, tau, offset + at, words_max, &mut words);
-                    result = result.and(done);
-                });
-                (words, result)
-            },
-        );
+        let results = self.over_parts(gradient, None, part_words, |part, residual, offset, mut words| {
+            words.clear();
+            let mut result = Ok(());
+            for_each_block(rule, scale, part, residual, |update, residual, at| {
+                let Some(tau) = tau else {
+                    residual.iter_mut().zip(update).for_each(|(r, u)| *r += u);
+                    return;
+                };
+                let words_max = budget.between(offset, offset + at + update.len());
+                let done = quantise(update, residual, tau, offset + at, words_max, &mut words);
+                result = result.and(done);
+            });
+            (words, result)
+        });
         words.clear();
         let mut all = Ok(());
         for (part, result) in results {
@@ -105,14 +98,7 @@ impl UpdateState {
         for (block, residual) in self.residual.chunks_mut(BLOCK).enumerate() {
             let offset = block * BLOCK;
             let words_max = budget.between(0, offset + residual.len());
-            quantise(
-                &NOTHING[..residual.len()],
-                residual,
-                tau,
-                offset,
-                words_max,
-                words,
-            )?;
+            quantise(&NOTHING[..residual.len()], residual, tau, offset, words_max, words)?;
         }
         Ok(())
     }
@@ -150,16 +136,12 @@ impl UpdateState {
             .zip(extras)
             .enumerate()
             .map(|(at, ((gradient, target), extra))| {
-                let state = (
-                    first.next().unwrap_or_default(),
-                    second.next().unwrap_or_default(),
-                );
+                let state = (first.next().unwrap_or_default(), second.next().unwrap_or_default());
                 ((gradient, state.0, state.1), target, at * part, extra)
             })
             .collect();
-        let run = |(inputs, target, offset, extra): (Inputs<'_>, &mut [f32], usize, E)| {
-            work(inputs, target, offset, extra)
-        };
+        let run =
+            |(inputs, target, offset, extra): (Inputs<'_>, &mut [f32], usize, E)| work(inputs, target, offset, extra);
         match parts.len() {
             1 => parts.pop().map(run).into_iter().collect(),
             _ => parts.into_par_iter().map(run).collect(),
@@ -173,12 +155,7 @@ impl UpdateState {
     /// The magnitude that a fraction of the residual reaches, from an even sample of it.
     pub(super) fn residual_quantile(&self, fraction: f64) -> f64 {
         let step = self.residual.len().div_ceil(QUANTILE_SAMPLE).max(1);
-        let mut sample: Vec<f32> = self
-            .residual
-            .iter()
-            .step_by(step)
-            .map(|r| r.abs())
-            .collect();
+        let mut sample: Vec<f32> = self.residual.iter().step_by(step).map(|r| r.abs()).collect();
         if sample.is_empty() {
             return 0.0;
         }
@@ -198,9 +175,7 @@ struct Budget {
 impl Budget {
     /// How many changes may have left between two indices.
     fn between(self, start: usize, end: usize) -> usize {
-        let up_to = |index: usize| {
-            (self.words_max as u64 * index as u64 / self.weights.max(1) as u64) as usize
-        };
+        let up_to = |index: usize| (self.words_max as u64 * index as u64 / self.weights.max(1) as u64) as usize;
         up_to(end) - up_to(start)
     }
 }
@@ -219,11 +194,7 @@ fn for_each_block(
     let mut update = [0.0; BLOCK];
     let mut first = first.chunks_mut(BLOCK);
     let mut second = second.chunks_mut(BLOCK);
-    for (block, (gradient, target)) in gradient
-        .chunks(BLOCK)
-        .zip(target.chunks_mut(BLOCK))
-        .enumerate()
-    {
+    for (block, (gradient, target)) in gradient.chunks(BLOCK).zip(target.chunks_mut(BLOCK)).enumerate() {
         let update = &mut update[..gradient.len()];
         let first = first.next().unwrap_or_default();
         let second = second.next().unwrap_or_default();
@@ -245,9 +216,7 @@ mod tests {
     const TAU: Tau = Tau::from_steps(400_000).unwrap();
 
     fn gradient(len: usize) -> Vec<f32> {
-        (0..len)
-            .map(|i| ((i * 7919) % 2001) as f32 / 1000.0 - 1.0)
-            .collect()
+        (0..len).map(|i| ((i * 7919) % 2001) as f32 / 1000.0 - 1.0).collect()
     }
 
     #[test]
@@ -288,19 +257,9 @@ mod tests {
         let mut words = vec![1];
         state.emit(&gradient, SCALE, None, &mut words).unwrap();
         assert!(words.is_empty());
-        assert!(
-            state
-                .residual
-                .iter()
-                .zip(&gradient)
-                .all(|(r, g)| *r == -0.5 * g)
-        );
+        assert!(state.residual.iter().zip(&gradient).all(|(r, g)| *r == -0.5 * g));
         let tau = state.residual_quantile(0.01);
-        let reached = state
-            .residual
-            .iter()
-            .filter(|r| f64::from(r.abs()) >= tau)
-            .count();
+        let reached = state.residual.iter().filter(|r| f64::from(r.abs()) >= tau).count();
         assert!(
             (40..=60).contains(&reached),
             "{reached} of 5000 reach the quantile of a hundredth"
@@ -313,12 +272,7 @@ mod tests {
         let mut state = UpdateState::new(Rule::Sgd, 3000, Threads(1));
         let mut weights = vec![1.0; 3000];
         state.plain_pass(&gradient, SCALE, &mut weights);
-        assert!(
-            weights
-                .iter()
-                .zip(&gradient)
-                .all(|(w, g)| *w == 1.0 - 0.5 * g)
-        );
+        assert!(weights.iter().zip(&gradient).all(|(w, g)| *w == 1.0 - 0.5 * g));
     }
 
     #[test]
@@ -331,10 +285,7 @@ mod tests {
             let mut words = Vec::new();
             state.emit(&gradient, SCALE, Some(TAU), &mut words).unwrap();
             assert_eq!(words.len(), 1000);
-            let early = words
-                .iter()
-                .filter(|&&word| ((word >> 1) as usize) < len / 2)
-                .count();
+            let early = words.iter().filter(|&&word| ((word >> 1) as usize) < len / 2).count();
             assert_eq!(early, 500, "{threads} threads");
             state.release(TAU, &mut words).unwrap();
             assert_eq!(words.len(), 1000);
@@ -346,9 +297,6 @@ mod tests {
         let mut gradient = vec![0.0; 5000];
         gradient[4321] = f32::NAN;
         let mut state = UpdateState::new(Rule::Sgd, 5000, Threads(1));
-        assert_eq!(
-            state.emit(&gradient, SCALE, Some(TAU), &mut Vec::new()),
-            Err(NotFinite)
-        );
+        assert_eq!(state.emit(&gradient, SCALE, Some(TAU), &mut Vec::new()), Err(NotFinite));
     }
 }

@@ -51,10 +51,7 @@ mod tests {
             width: 28,
         };
         assert_eq!(mnist.input, image);
-        assert_eq!(
-            mnist.classes,
-            ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"]
-        );
+        assert_eq!(mnist.classes, ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"]);
         assert_eq!((mnist.train.len(), mnist.test.len()), (60_000, 10_000));
         assert_eq!(
             counts(mnist.train.labels()),

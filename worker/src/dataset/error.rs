@@ -27,9 +27,7 @@ pub enum DatasetError {
         root: PathBuf,
     },
     /// No sample is left for training.
-    #[error(
-        "{data} leaves none of its samples ({samples}) to train on: give more, or a smaller share to test"
-    )]
+    #[error("{data} leaves none of its samples ({samples}) to train on: give more, or a smaller share to test")]
     NothingToTrainOn {
         /// Where the samples come from.
         data: String,
@@ -45,9 +43,7 @@ pub enum DatasetError {
         class: String,
     },
     /// The data is of another kind or width than what the model was trained on.
-    #[error(
-        "{file} holds {found}, but the model was trained on {expected}: give data of the same form"
-    )]
+    #[error("{file} holds {found}, but the model was trained on {expected}: give data of the same form")]
     OtherInputs {
         /// What was read.
         file: PathBuf,

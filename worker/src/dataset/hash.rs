@@ -88,9 +88,7 @@ impl Hasher {
                 channels,
                 height,
                 width,
-            } => [3, channels, height, width]
-                .iter()
-                .for_each(|&n| self.number(n)),
+            } => [3, channels, height, width].iter().for_each(|&n| self.number(n)),
         }
     }
 }

@@ -53,11 +53,7 @@ impl Dataset {
     ///
     /// `seed` decides which rows of a CSV file are kept for testing. With a `data_root`, relative paths start there
     /// and nothing outside of it is read; without one, any path is taken as it is.
-    pub fn open(
-        spec: &DataSpec,
-        seed: u64,
-        data_root: Option<&Path>,
-    ) -> Result<Self, DatasetError> {
+    pub fn open(spec: &DataSpec, seed: u64, data_root: Option<&Path>) -> Result<Self, DatasetError> {
         let dataset = Self::load(spec, seed, data_root, None)?;
         if dataset.train.is_empty() {
             return Err(DatasetError::NothingToTrainOn {
@@ -108,13 +104,7 @@ impl Dataset {
     }
 
     /// Puts the parts together and names the whole.
-    fn new(
-        input: Shape,
-        classes: Vec<String>,
-        scaling: Scaling,
-        train: Samples,
-        test: Samples,
-    ) -> Self {
+    fn new(input: Shape, classes: Vec<String>, scaling: Scaling, train: Samples, test: Samples) -> Self {
         let hash = ContentHash::of(input, &classes, [&train, &test]);
         Self {
             input,

@@ -17,9 +17,7 @@ pub(super) fn resolve(path: &Path, root: Option<&Path>) -> Result<PathBuf, Datas
     let root = root.canonicalize().map_err(DatasetError::read(root))?;
     // Joining an absolute path gives that path, which is then checked like any other.
     let resolved = root.join(path);
-    let resolved = resolved
-        .canonicalize()
-        .map_err(DatasetError::read(&resolved))?;
+    let resolved = resolved.canonicalize().map_err(DatasetError::read(&resolved))?;
     if resolved.starts_with(&root) {
         Ok(resolved)
     } else {

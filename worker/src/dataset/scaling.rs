@@ -37,10 +37,7 @@ impl Scaling {
     /// The scaling that standardises the given rows, each `columns` wide.
     ///
     /// Sums run in `f64` and in the order of the rows, so every node finds the same bits.
-    pub(super) fn standard<'a>(
-        columns: usize,
-        rows: impl Iterator<Item = &'a [f32]> + Clone,
-    ) -> Self {
+    pub(super) fn standard<'a>(columns: usize, rows: impl Iterator<Item = &'a [f32]> + Clone) -> Self {
         let count = rows.clone().count().max(1) as f64;
         let mut sums = vec![0.0; columns];
         for row in rows.clone() {

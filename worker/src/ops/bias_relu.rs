@@ -20,12 +20,7 @@ pub(super) fn add_to_rows(out: &mut [f32], bias: &[f32], relu: bool) {
 
 /// Turns a matrix with one row per output into one with one row per sample, adding each output's bias on the way.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
-pub(super) fn transpose_and_add(
-    columns: &[f32],
-    samples: usize,
-    bias: &[f32],
-    relu: bool,
-) -> Vec<f32> {
+pub(super) fn transpose_and_add(columns: &[f32], samples: usize, bias: &[f32], relu: bool) -> Vec<f32> {
     /// Squares of this side are read and written whole, so that no cache line is fetched twice.
     const SIDE: usize = 16;
     let outputs = bias.len();
@@ -37,8 +32,7 @@ pub(super) fn transpose_and_add(
         for first_sample in (0..samples).step_by(SIDE) {
             let last_sample = (first_sample + SIDE).min(samples);
             for sample in first_sample..last_sample {
-                let row =
-                    &mut rows[sample * outputs + first_output..sample * outputs + last_output];
+                let row = &mut rows[sample * outputs + first_output..sample * outputs + last_output];
                 let bias = &bias[first_output..last_output];
                 for (at, (value, bias)) in row.iter_mut().zip(bias).enumerate() {
                     *value = (columns[(first_output + at) * samples + sample] + bias).max(floor);
@@ -88,9 +82,7 @@ pub(super) fn sum_plane(plane: &[f32]) -> f32 {
     let mut sums = [0f32; 32];
     let (chunks, rest) = plane.as_chunks::<32>();
     for chunk in chunks {
-        sums.iter_mut()
-            .zip(chunk)
-            .for_each(|(sum, value)| *sum += value);
+        sums.iter_mut().zip(chunk).for_each(|(sum, value)| *sum += value);
     }
     sums.iter().chain(rest).sum()
 }
@@ -102,9 +94,7 @@ mod tests {
     #[test]
     fn transposing_changes_nothing_but_the_order() {
         for (samples, outputs) in [(1, 1), (16, 32), (19, 37), (5, 100)] {
-            let columns: Vec<f32> = (0..samples * outputs)
-                .map(|i| (i * 31 % 17) as f32 - 8.0)
-                .collect();
+            let columns: Vec<f32> = (0..samples * outputs).map(|i| (i * 31 % 17) as f32 - 8.0).collect();
             let bias: Vec<f32> = (0..outputs).map(|i| i as f32 / 10.0).collect();
             for relu in [false, true] {
                 let mut expected: Vec<f32> = (0..samples * outputs)

@@ -12,9 +12,7 @@ use rayon::prelude::*;
 
 use super::matmul::{Into, Matrix, multiply, multiply_fresh};
 use super::tensor::{gradient_of, take_gradient};
-use super::{
-    Activations, InputGradient, OpError, Parameters, Threads, bias_relu, from_rows, values,
-};
+use super::{Activations, InputGradient, OpError, Parameters, Threads, bias_relu, from_rows, values};
 
 /// The sizes of a convolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,11 +82,7 @@ impl Geometry {
                 for right in 0..self.kernel {
                     let inside = self.inside(right, self.width, columns);
                     // A kernel larger than the image has rows and columns that are only ever over the padding.
-                    let visited = if inside.is_empty() {
-                        0..0
-                    } else {
-                        inside_rows.clone()
-                    };
+                    let visited = if inside.is_empty() { 0..0 } else { inside_rows.clone() };
                     for row in visited {
                         let y = row * self.stride + down - self.pad;
                         let x = inside.start * self.stride + right - self.pad;
@@ -126,10 +120,7 @@ impl Geometry {
     fn fold(&self, columns: &[f32], image: &mut [f32]) {
         if self.stride == 1 {
             self.for_each_stretch(|at, from, len| {
-                for (pixel, column) in image[from..from + len]
-                    .iter_mut()
-                    .zip(&columns[at..at + len])
-                {
+                for (pixel, column) in image[from..from + len].iter_mut().zip(&columns[at..at + len]) {
                     *pixel += column;
                 }
             });
@@ -186,29 +177,20 @@ impl Conv {
         let mut out = Vec::with_capacity(len);
         let per_part = samples.div_ceil(threads.0.max(1));
         let places = out.spare_capacity_mut()[..len].chunks_mut(per_part * geometry.output_len());
-        let parts: Vec<_> = values(&x)
-            .chunks(per_part * geometry.input_len())
-            .zip(places)
-            .collect();
+        let parts: Vec<_> = values(&x).chunks(per_part * geometry.input_len()).zip(places).collect();
         for_each_part(parts, |(x, out)| self.forward_part(parameters, x, out));
         // SAFETY: the parts cover all `len` elements, and each part is written whole.
         unsafe { out.set_len(len) };
         let y = from_rows(x.device(), samples, geometry.output_len(), out)?;
         let (layer, parameters, output) = (self.clone(), parameters.clone(), y.clone());
-        tape.add_backward_op(move |gradients| {
-            layer.backward(&parameters, &x, &output, gradients, threads)
-        });
+        tape.add_backward_op(move |gradients| layer.backward(&parameters, &x, &output, gradients, threads));
         Ok(y.put_tape(tape))
     }
 
     fn forward_part(&self, parameters: &Parameters, x: &[f32], out: &mut [MaybeUninit<f32>]) {
         let geometry = self.geometry;
         let (window, positions) = (geometry.window(), geometry.positions());
-        let kernels = Matrix::row_major(
-            &parameters.values()[self.weight.clone()],
-            geometry.outputs,
-            window,
-        );
+        let kernels = Matrix::row_major(&parameters.values()[self.weight.clone()], geometry.outputs, window);
         let bias = &parameters.values()[self.bias.clone()];
         let mut columns = vec![0.0; window * positions];
         let images = x.chunks_exact(geometry.input_len());
@@ -277,11 +259,7 @@ impl Conv {
     fn backward_part(&self, parameters: &Parameters, part: &mut Part<'_>) -> Vec<f32> {
         let geometry = self.geometry;
         let (window, positions) = (geometry.window(), geometry.positions());
-        let kernels = Matrix::row_major(
-            &parameters.values()[self.weight.clone()],
-            geometry.outputs,
-            window,
-        );
+        let kernels = Matrix::row_major(&parameters.values()[self.weight.clone()], geometry.outputs, window);
         let mut sums = vec![0.0; self.weight.len() + self.bias.len()];
         let (dweight, dbias) = sums.split_at_mut(self.weight.len());
         let mut columns = vec![0.0; window * positions];
@@ -297,21 +275,9 @@ impl Conv {
             let dplanes = Matrix::row_major(dplanes, geometry.outputs, positions);
             geometry.unfold(image, &mut columns);
             let unfolded = Matrix::row_major(&columns, window, positions);
-            multiply(
-                dplanes,
-                unfolded.transposed(),
-                dweight,
-                Into::Add,
-                Threads(1),
-            );
+            multiply(dplanes, unfolded.transposed(), dweight, Into::Add, Threads(1));
             if let Some(dimage) = dx.next() {
-                multiply(
-                    kernels.transposed(),
-                    dplanes,
-                    &mut columns,
-                    Into::Overwrite,
-                    Threads(1),
-                );
+                multiply(kernels.transposed(), dplanes, &mut columns, Into::Overwrite, Threads(1));
                 geometry.fold(&columns, dimage);
                 // The product has overwritten the padding's zeros, which unfolding counts on.
                 if geometry.pad > 0 {

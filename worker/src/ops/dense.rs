@@ -6,9 +6,7 @@ use dfdx::prelude::*;
 
 use super::matmul::{Into, Matrix, multiply, product};
 use super::tensor::{gradient_of, take_gradient};
-use super::{
-    Activations, InputGradient, OpError, Parameters, Threads, bias_relu, from_rows, values,
-};
+use super::{Activations, InputGradient, OpError, Parameters, Threads, bias_relu, from_rows, values};
 
 /// From so many outputs on, the product is computed transposed and turned round afterwards. Its kernel then reads the
 /// weights as they lie; the other way round it rearranges all of them first, which costs more than turning the output.
@@ -56,9 +54,7 @@ impl Dense {
         };
         let y = from_rows(x.device(), samples, self.outputs, out)?;
         let (layer, parameters, output) = (self.clone(), parameters.clone(), y.clone());
-        tape.add_backward_op(move |gradients| {
-            layer.backward(&parameters, &x, &output, gradients, threads)
-        });
+        tape.add_backward_op(move |gradients| layer.backward(&parameters, &x, &output, gradients, threads));
         Ok(y.put_tape(tape))
     }
 
@@ -86,18 +82,8 @@ impl Dense {
             threads,
         );
         if self.input_gradient == InputGradient::Needed {
-            let weight = Matrix::row_major(
-                &parameters.values()[self.weight.clone()],
-                self.outputs,
-                self.inputs,
-            );
-            multiply(
-                dy_rows,
-                weight,
-                gradient_of(gradients, x)?,
-                Into::Add,
-                threads,
-            );
+            let weight = Matrix::row_major(&parameters.values()[self.weight.clone()], self.outputs, self.inputs);
+            multiply(dy_rows, weight, gradient_of(gradients, x)?, Into::Add, threads);
         }
         Ok(())
     }

@@ -12,23 +12,14 @@ const BITS: u32 = 16;
 const PER_WORD: usize = (u64::BITS / BITS) as usize;
 
 /// Drops each number with a probability. The decisions are a pure function of `key`, which the caller never reuses.
-pub fn dropout<T: Tape<f32, Cpu>>(
-    x: Activations<T>,
-    probability: f64,
-    key: u64,
-) -> Result<Activations<T>, OpError> {
+pub fn dropout<T: Tape<f32, Cpu>>(x: Activations<T>, probability: f64, key: u64) -> Result<Activations<T>, OpError> {
     let (x, mut tape) = x.split_tape();
     let (samples, features) = *x.shape();
     let input = values(&x);
     let mut factors = vec![0.0; input.len()];
     draw_factors(&mut factors, probability, key);
     let mut out = Vec::with_capacity(input.len());
-    out.extend(
-        input
-            .iter()
-            .zip(&factors)
-            .map(|(value, factor)| value * factor),
-    );
+    out.extend(input.iter().zip(&factors).map(|(value, factor)| value * factor));
     let y = from_rows(x.device(), samples, features, out)?;
     let output = y.clone();
     tape.add_backward_op(move |gradients| {

@@ -9,10 +9,7 @@ use protocol::rng::CounterRng;
 use super::conv::{Conv, Geometry};
 use super::dense::Dense;
 use super::pool::Pool;
-use super::{
-    Activations, InputGradient, OpError, Parameters, Threads, dropout, from_rows, gelu, loss,
-    values,
-};
+use super::{Activations, InputGradient, OpError, Parameters, Threads, dropout, from_rows, gelu, loss, values};
 
 type Taped = Activations<OwnedTape<f32, Cpu>>;
 
@@ -39,10 +36,7 @@ fn check(
 ) {
     let device = Cpu::default();
     let x = random(1, inputs.0 * inputs.1);
-    let w: Vec<f32> = random(2, parameters.max(1))
-        .iter()
-        .map(|v| v * 0.5)
-        .collect();
+    let w: Vec<f32> = random(2, parameters.max(1)).iter().map(|v| v * 0.5).collect();
     let loss_at = |x: &[f32], w: &[f32]| {
         let x = from_rows(&device, inputs.0, inputs.1, x.to_vec()).unwrap();
         let w = Parameters::new(&device, w.to_vec()).unwrap();
@@ -52,14 +46,10 @@ fn check(
     let input = from_rows(&device, inputs.0, inputs.1, x.clone()).unwrap();
     let weights = Parameters::new(&device, w.clone()).unwrap();
     // Operations write their parts of the gradient: what the memory held before must not matter.
-    let lent = weights
-        .lend_gradient(vec![f32::NAN; parameters.max(1)])
-        .unwrap();
+    let lent = weights.lend_gradient(vec![f32::NAN; parameters.max(1)]).unwrap();
     let mut gradients = op(&weights, input.trace(lent)).unwrap().backward();
     if checks_input {
-        let found = super::tensor::gradient_of(&mut gradients, &input)
-            .unwrap()
-            .clone();
+        let found = super::tensor::gradient_of(&mut gradients, &input).unwrap().clone();
         compare("input", &x, &found, |x| loss_at(x, &w));
     }
     if parameters > 0 {
@@ -105,10 +95,7 @@ fn dense(relu: bool, input_gradient: InputGradient) -> Dense {
 #[test]
 fn dense_layers() {
     for relu in [false, true] {
-        for (needed, checks_input) in [
-            (InputGradient::Needed, true),
-            (InputGradient::NotNeeded, false),
-        ] {
+        for (needed, checks_input) in [(InputGradient::Needed, true), (InputGradient::NotNeeded, false)] {
             for threads in [1, 3] {
                 let layer = dense(relu, needed);
                 check((3, 7), 40, checks_input, |w, x| {
@@ -131,9 +118,7 @@ fn wide_dense_layers() {
         relu: false,
         input_gradient: InputGradient::Needed,
     };
-    check((19, 3), 148, true, |w, x| {
-        project(layer.forward(w, x, Threads(1))?)
-    });
+    check((19, 3), 148, true, |w, x| project(layer.forward(w, x, Threads(1))?));
 }
 
 #[test]
@@ -154,12 +139,8 @@ fn a_wide_layer_learns_what_two_narrow_ones_do() {
         let parameters = Parameters::new(&device, weights.clone()).unwrap();
         let lent = parameters.lend_gradient(vec![0.0; weights.len()]).unwrap();
         let x = from_rows(&device, samples, inputs, random(1, samples * inputs)).unwrap();
-        let y = layer
-            .forward(&parameters, x.trace(lent), Threads(threads))
-            .unwrap();
-        parameters
-            .take_gradient(y.square().sum().backward())
-            .unwrap()
+        let y = layer.forward(&parameters, x.trace(lent), Threads(threads)).unwrap();
+        parameters.take_gradient(y.square().sum().backward()).unwrap()
     };
     let halves = gradient(0, 20, 1)
         .into_iter()
@@ -234,11 +215,7 @@ fn a_convolution_is_what_its_definition_says() {
     };
     let parameters = Parameters::new(&device, w.clone()).unwrap();
     let y = layer
-        .forward(
-            &parameters,
-            from_rows(&device, 2, 60, x.clone()).unwrap(),
-            Threads(1),
-        )
+        .forward(&parameters, from_rows(&device, 2, 60, x.clone()).unwrap(), Threads(1))
         .unwrap();
     assert_eq!(*y.shape(), (2, 3 * 3 * 3));
     let pixel = |sample: usize, channel: usize, row: isize, column: isize| {
@@ -268,10 +245,7 @@ fn a_convolution_is_what_its_definition_says() {
                         }
                     }
                     let found = values(&y)[sample * 27 + out * 9 + row * 3 + column];
-                    assert!(
-                        (found - expected).abs() < 1e-5,
-                        "{found} instead of {expected}"
-                    );
+                    assert!((found - expected).abs() < 1e-5, "{found} instead of {expected}");
                 }
             }
         }
@@ -280,8 +254,7 @@ fn a_convolution_is_what_its_definition_says() {
 
 #[test]
 fn pooling() {
-    for (channels, height, width, size) in [(2, 4, 6, 2), (3, 5, 7, 2), (2, 7, 5, 3), (1, 3, 3, 1)]
-    {
+    for (channels, height, width, size) in [(2, 4, 6, 2), (3, 5, 7, 2), (2, 7, 5, 3), (1, 3, 3, 1)] {
         let pool = Pool {
             channels,
             height,
@@ -296,16 +269,12 @@ fn pooling() {
 
 #[test]
 fn dropping_out() {
-    check((3, 11), 0, true, |_, x| {
-        project(dropout::dropout(x, 0.4, 17)?)
-    });
+    check((3, 11), 0, true, |_, x| project(dropout::dropout(x, 0.4, 17)?));
 }
 
 #[test]
 fn the_loss() {
-    check((4, 5), 0, true, |_, x| {
-        loss::softmax_cross_entropy(x, &[0, 4, 2, 2])
-    });
+    check((4, 5), 0, true, |_, x| loss::softmax_cross_entropy(x, &[0, 4, 2, 2]));
 }
 
 #[test]

@@ -50,9 +50,7 @@ pub fn softmax_cross_entropy<T: Tape<f32, Cpu>>(
         slope[label as usize] -= 1.0;
     }
     let mean = 1.0 / samples as f64;
-    let loss = logits
-        .device()
-        .try_tensor_from_vec(vec![(total * mean) as f32], ())?;
+    let loss = logits.device().try_tensor_from_vec(vec![(total * mean) as f32], ())?;
     let output = loss.clone();
     tape.add_backward_op(move |gradients| {
         let scale = take_gradient(gradients, &output)?[0] * mean as f32;
@@ -73,10 +71,7 @@ pub fn judge(logits: &Activations, labels: &[u32]) -> Judgement {
     for (row, &label) in values(logits).chunks_exact(classes).zip(labels) {
         judgement.loss += softmax_row(row, label as usize, &mut probabilities);
         // The first of equal logits wins, as in PyTorch's argmax.
-        let largest = (1..classes).fold(
-            0,
-            |best, class| if row[class] > row[best] { class } else { best },
-        );
+        let largest = (1..classes).fold(0, |best, class| if row[class] > row[best] { class } else { best });
         judgement.correct += usize::from(largest == label as usize);
     }
     judgement

@@ -18,11 +18,7 @@ pub(super) struct Matrix<'a> {
 
 impl<'a> Matrix<'a> {
     pub(super) fn row_major(values: &'a [f32], rows: usize, columns: usize) -> Self {
-        assert_eq!(
-            values.len(),
-            rows * columns,
-            "the values do not fill the matrix"
-        );
+        assert_eq!(values.len(), rows * columns, "the values do not fill the matrix");
         Self {
             values,
             rows,
@@ -51,18 +47,8 @@ pub(super) enum Into {
 }
 
 /// `out = lhs · rhs` or `out += lhs · rhs`, row-major.
-pub(super) fn multiply(
-    lhs: Matrix<'_>,
-    rhs: Matrix<'_>,
-    out: &mut [f32],
-    into: Into,
-    threads: Threads,
-) {
-    assert_eq!(
-        out.len(),
-        lhs.rows * rhs.columns,
-        "the product does not fill its place"
-    );
+pub(super) fn multiply(lhs: Matrix<'_>, rhs: Matrix<'_>, out: &mut [f32], into: Into, threads: Threads) {
+    assert_eq!(out.len(), lhs.rows * rhs.columns, "the product does not fill its place");
     // SAFETY: `out` holds exactly the product's elements, all initialised.
     unsafe { gemm_into(lhs, rhs, out.as_mut_ptr(), into, threads) }
 }
@@ -84,11 +70,7 @@ pub(super) fn multiply_fresh<'a>(
     out: &'a mut [MaybeUninit<f32>],
     threads: Threads,
 ) -> &'a mut [f32] {
-    assert_eq!(
-        out.len(),
-        lhs.rows * rhs.columns,
-        "the product does not fill its place"
-    );
+    assert_eq!(out.len(), lhs.rows * rhs.columns, "the product does not fill its place");
     let place = out.as_mut_ptr().cast();
     // SAFETY: `out` has room for exactly the product; overwriting reads nothing of it and writes all of it.
     unsafe {
@@ -144,11 +126,7 @@ mod tests {
         let a = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0];
         let b = [1.0, 0.0, 2.0, 1.0, 0.0, 3.0];
         let one = Threads(1);
-        let plain = product(
-            Matrix::row_major(&a, 2, 3),
-            Matrix::row_major(&b, 3, 2),
-            one,
-        );
+        let plain = product(Matrix::row_major(&a, 2, 3), Matrix::row_major(&b, 3, 2), one);
         assert_eq!(plain, [5.0, 11.0, 14.0, 23.0]);
         let left = product(
             Matrix::row_major(&a, 3, 2).transposed(),

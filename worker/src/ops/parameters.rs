@@ -44,10 +44,7 @@ impl Parameters {
     }
 
     /// The flat gradient, for an operation to write its part.
-    pub(super) fn gradient<'a>(
-        &self,
-        gradients: &'a mut Gradients<f32, Cpu>,
-    ) -> Result<&'a mut Vec<f32>, OpError> {
+    pub(super) fn gradient<'a>(&self, gradients: &'a mut Gradients<f32, Cpu>) -> Result<&'a mut Vec<f32>, OpError> {
         tensor::gradient_of(gradients, &self.gradient_key)
     }
 

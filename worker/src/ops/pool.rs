@@ -54,8 +54,7 @@ impl Pool {
         );
         let mut out = Vec::with_capacity(samples * self.output());
         // Where each largest value was found: the gradient goes there and nowhere else.
-        let mut winners: Vec<u32> =
-            Vec::with_capacity(if T::OWNS_TAPE { out.capacity() } else { 0 });
+        let mut winners: Vec<u32> = Vec::with_capacity(if T::OWNS_TAPE { out.capacity() } else { 0 });
         self.for_each_square(samples, |corner| {
             let (mut best, mut winner) = (input[corner], corner);
             for down in 0..self.size {
@@ -93,9 +92,7 @@ impl Pool {
         let mut out = Vec::with_capacity(samples * self.output());
         self.for_each_square(samples, |corner| {
             let rows = (0..self.size).map(|down| corner + down * self.width);
-            let sum: f32 = rows
-                .flat_map(|start| &input[start..start + self.size])
-                .sum();
+            let sum: f32 = rows.flat_map(|start| &input[start..start + self.size]).sum();
             out.push(sum * share);
         });
         let y = from_rows(x.device(), samples, self.output(), out)?;
@@ -108,9 +105,7 @@ impl Pool {
                 let part = dy.next().map_or(0.0, |dy| dy * share);
                 for down in 0..self.size {
                     let start = corner + down * self.width;
-                    dx[start..start + self.size]
-                        .iter_mut()
-                        .for_each(|dx| *dx += part);
+                    dx[start..start + self.size].iter_mut().for_each(|dx| *dx += part);
                 }
             });
             Ok(())

@@ -40,12 +40,7 @@ pub(super) fn values_mut<S: Shape>(tensor: &mut Tensor<S, f32, Cpu>) -> &mut [f3
 }
 
 /// A tensor with one row per sample.
-pub fn from_rows(
-    device: &Cpu,
-    rows: usize,
-    columns: usize,
-    values: Vec<f32>,
-) -> Result<Activations, OpError> {
+pub fn from_rows(device: &Cpu, rows: usize, columns: usize, values: Vec<f32>) -> Result<Activations, OpError> {
     device.try_tensor_from_vec(values, (rows, columns))
 }
 

@@ -95,12 +95,7 @@ pub struct Training<T> {
 
 impl<T: Trainer> Training<T> {
     /// Training from the start of a run.
-    pub fn new(
-        trainer: T,
-        job: &Job,
-        dataset: &Dataset,
-        identity: Identity,
-    ) -> Result<Self, TrainingError> {
+    pub fn new(trainer: T, job: &Job, dataset: &Dataset, identity: Identity) -> Result<Self, TrainingError> {
         let labels = dataset.train.labels();
         let shared = SharedPlan {
             split: job.split,
@@ -145,17 +140,12 @@ impl<T: Trainer> Training<T> {
 
     /// Makes the next step and appends its batch to `frame`; `None` when there is nothing left to train.
     pub fn step(&mut self, frame: &mut Vec<u8>) -> Result<Option<Step>, TrainingError> {
-        if self.stopping
-            || !self
-                .plan
-                .next_minibatch(&mut self.indices, &mut self.cursors)
-        {
+        if self.stopping || !self.plan.next_minibatch(&mut self.indices, &mut self.cursors) {
             return Ok(None);
         }
         let tau = self.controller.tau();
         let control = StepControl {
-            learning_rate: self.job.optimiser.learning_rate
-                * self.job.lr_schedule.factor(self.progress()),
+            learning_rate: self.job.optimiser.learning_rate * self.job.lr_schedule.factor(self.progress()),
             clip: self.job.clip,
             step: self.sequence + 1,
             tau,
@@ -166,10 +156,8 @@ impl<T: Trainer> Training<T> {
             None => self.release_first()?,
         };
         if let Threshold::Density(target) = self.job.threshold {
-            self.controller.observe(
-                self.words.len() as f64 / self.trainer.weights() as f64,
-                target,
-            );
+            self.controller
+                .observe(self.words.len() as f64 / self.trainer.weights() as f64, target);
         }
         let samples = self.indices.len();
         self.samples_applied += samples as u64;
@@ -222,13 +210,7 @@ impl<T: Trainer> Training<T> {
         Ok(tau)
     }
 
-    fn write_batch(
-        &mut self,
-        tau: Tau,
-        loss: f32,
-        flags: Flags,
-        frame: &mut Vec<u8>,
-    ) -> Result<(), TrainingError> {
+    fn write_batch(&mut self, tau: Tau, loss: f32, flags: Flags, frame: &mut Vec<u8>) -> Result<(), TrainingError> {
         self.sequence += 1;
         let header = Header {
             run: self.identity.run,

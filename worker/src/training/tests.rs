@@ -48,28 +48,14 @@ fn job(change: impl FnOnce(&mut JobDraft)) -> Job {
 }
 
 fn fake(job: &Job, dataset: &Dataset) -> Training<FakeTrainer> {
-    Training::new(
-        FakeTrainer::new(&[0; WEIGHTS]),
-        job,
-        dataset,
-        Identity::alone(7),
-    )
-    .unwrap()
+    Training::new(FakeTrainer::new(&[0; WEIGHTS]), job, dataset, Identity::alone(7)).unwrap()
 }
 
 fn real(job: &Job, dataset: &Dataset) -> Training<CpuTrainer> {
     let layout = Layout::new(&job.model, dataset.input, 2).unwrap();
     let counts = initial_counts(&layout, job.seed);
     let rule = job.optimiser.rule;
-    let trainer = CpuTrainer::new(
-        Arc::new(dataset.clone()),
-        &layout,
-        &counts,
-        rule,
-        1,
-        Threads(1),
-    )
-    .unwrap();
+    let trainer = CpuTrainer::new(Arc::new(dataset.clone()), &layout, &counts, rule, 1, Threads(1)).unwrap();
     Training::new(trainer, job, dataset, Identity::alone(7)).unwrap()
 }
 
@@ -99,10 +85,7 @@ fn every_sample_is_trained_once_an_epoch_and_counted() {
     trained.sort_unstable();
     let expected: Vec<u32> = (0..160).flat_map(|sample| [sample, sample]).collect();
     assert_eq!(trained, expected);
-    assert_eq!(
-        found.iter().map(|batch| batch.header.samples).sum::<u32>(),
-        320
-    );
+    assert_eq!(found.iter().map(|batch| batch.header.samples).sum::<u32>(), 320);
     let mut cursors = protocol::cursor::Cursors::default();
     cursors.extend(found.iter().flat_map(|batch| batch.header.cursors.clone()));
     assert_eq!(cursors.samples_done(), 320);
@@ -115,9 +98,7 @@ fn batches_are_numbered_and_the_last_closes_the_origin() {
     let found = batches(&mut fake(&job(|_| {}), &dataset));
     let mut frontier = Frontier::default();
     for batch in &found {
-        frontier
-            .advance(batch.header.origin, batch.header.sequence)
-            .unwrap();
+        frontier.advance(batch.header.origin, batch.header.sequence).unwrap();
     }
     let (last, before) = found.split_last().unwrap();
     assert_eq!(
@@ -128,11 +109,7 @@ fn batches_are_numbered_and_the_last_closes_the_origin() {
         }
     );
     assert!(last.words.is_empty());
-    assert!(
-        before
-            .iter()
-            .all(|batch| batch.header.flags == Flags::default())
-    );
+    assert!(before.iter().all(|batch| batch.header.flags == Flags::default()));
 }
 
 #[test]
@@ -142,11 +119,7 @@ fn the_first_step_finds_its_tau() {
     // Of 42 weights a fifth, some of them more than once: the first batch already has the right size.
     let mut weights = found[0].words.clone();
     weights.dedup();
-    assert!(
-        (7..=10).contains(&weights.len()),
-        "{} weights changed",
-        weights.len()
-    );
+    assert!((7..=10).contains(&weights.len()), "{} weights changed", weights.len());
     let fixed = batches(&mut fake(&job(|draft| draft.tau = Some(0.125)), &dataset));
     assert!(!fixed[0].words.is_empty());
     assert_eq!(fixed[0].header.tau.value(), 0.125);
@@ -165,13 +138,7 @@ fn a_stop_ends_it_after_the_step() {
     let last = Batch::decode(&last, WEIGHTS).unwrap();
     assert_eq!(
         (last.header.sequence, last.header.flags),
-        (
-            2,
-            Flags {
-                last: true,
-                stop: true
-            }
-        )
+        (2, Flags { last: true, stop: true })
     );
 }
 
@@ -216,12 +183,8 @@ fn the_trainers_weights_are_the_sum_of_its_batches_and_it_learns() {
         assert_eq!(Digest::of_counts(&counts), digest);
         assert_eq!(training.trainer().digest().unwrap(), Some(digest));
         assert!(training.trainer().residual_norm().unwrap() > 0.0);
-        let loss =
-            |part: &[Batch]| part.iter().map(|b| b.header.loss).sum::<f32>() / part.len() as f32;
-        let (first, last) = (
-            loss(&found[..10]),
-            loss(&found[found.len() - 11..found.len() - 1]),
-        );
+        let loss = |part: &[Batch]| part.iter().map(|b| b.header.loss).sum::<f32>() / part.len() as f32;
+        let (first, last) = (loss(&found[..10]), loss(&found[found.len() - 11..found.len() - 1]));
         assert!(
             last < 0.2 && last < first / 2.0,
             "{optimiser}: loss {first} became {last}"
@@ -263,12 +226,7 @@ fn a_thread_trains_applies_and_stops() {
     let (_folder, dataset) = points(4000);
     let job = job(|draft| draft.epochs = Some(100_000));
     let thread = start(Threads(1), move || {
-        Training::new(
-            FakeTrainer::new(&[0; WEIGHTS]),
-            &job,
-            &dataset,
-            Identity::alone(7),
-        )
+        Training::new(FakeTrainer::new(&[0; WEIGHTS]), &job, &dataset, Identity::alone(7))
     })
     .unwrap();
     let words: Arc<[u32]> = [word(3, true)].into();
@@ -323,12 +281,7 @@ fn a_thread_nobody_listens_to_ends() {
     let (_folder, dataset) = points(100);
     let job = job(|draft| draft.epochs = Some(100_000));
     let thread = start(Threads(1), move || {
-        Training::new(
-            FakeTrainer::new(&[0; WEIGHTS]),
-            &job,
-            &dataset,
-            Identity::alone(7),
-        )
+        Training::new(FakeTrainer::new(&[0; WEIGHTS]), &job, &dataset, Identity::alone(7))
     })
     .unwrap();
     drop(thread.outbound);

@@ -31,8 +31,10 @@ pub(super) fn from_labels(table: &Table) -> (Vec<String>, Vec<u32>) {
 
 /// The class of each row among those that a model knows.
 pub(super) fn among(table: &Table, classes: &[String], file: &Path) -> Result<Vec<u32>, CsvError> {
-    let class_of = table.texts.iter().map(|label| {
-        match classes.iter().position(|class| *class == label.text) {
+    let class_of = table
+        .texts
+        .iter()
+        .map(|label| match classes.iter().position(|class| *class == label.text) {
             Some(class) => Ok(class as u32),
             None => Err(CsvError::UnknownClass {
                 file: file.to_owned(),
@@ -40,8 +42,7 @@ pub(super) fn among(table: &Table, classes: &[String], file: &Path) -> Result<Ve
                 label: label.text.clone(),
                 classes: list(classes),
             }),
-        }
-    });
+        });
     let class_of = class_of.collect::<Result<Vec<_>, _>>()?;
     Ok(number(table, &class_of))
 }

@@ -21,31 +21,21 @@ pub(super) struct Columns {
 impl Columns {
     /// Finds the label column, and whether the first row is a header: it is when any cell but the label is no
     /// number. A label column given by name needs a header to be found in.
-    pub(super) fn detect(
-        file: &Path,
-        first: &StringRecord,
-        wanted: &LabelColumn,
-    ) -> Result<Self, CsvError> {
+    pub(super) fn detect(file: &Path, first: &StringRecord, wanted: &LabelColumn) -> Result<Self, CsvError> {
         if first.len() < 2 {
-            return Err(CsvError::TooFewColumns {
-                file: file.to_owned(),
-            });
+            return Err(CsvError::TooFewColumns { file: file.to_owned() });
         }
         let label = match wanted {
             LabelColumn::Name(name) => first.iter().position(|cell| cell == name),
             LabelColumn::Position(position) => from_either_end(*position, first.len()),
         };
         let named = matches!(wanted, LabelColumn::Name(_));
-        let is_text = |(position, cell): (usize, &str)| {
-            Some(position) != label && cell.parse::<f32>().is_err()
-        };
+        let is_text = |(position, cell): (usize, &str)| Some(position) != label && cell.parse::<f32>().is_err();
         let has_header = named || first.iter().enumerate().any(is_text);
         let names: Vec<String> = if has_header {
             first.iter().map(str::to_owned).collect()
         } else {
-            (0..first.len())
-                .map(|position| position.to_string())
-                .collect()
+            (0..first.len()).map(|position| position.to_string()).collect()
         };
         let Some(label) = label else {
             return Err(CsvError::UnknownColumn {

@@ -33,10 +33,7 @@ pub(super) fn open(
     let table = Table::read(file, label)?;
     let (classes, labels) = match known {
         None => classes::from_labels(&table),
-        Some(known) => (
-            known.classes.to_vec(),
-            classes::among(&table, known.classes, file)?,
-        ),
+        Some(known) => (known.classes.to_vec(), classes::among(&table, known.classes, file)?),
     };
 
     let mut order: Vec<usize> = (0..labels.len()).collect();

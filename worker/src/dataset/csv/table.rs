@@ -39,9 +39,7 @@ impl Table {
     pub(super) fn read(file: &Path, label: &LabelColumn) -> Result<Self, DatasetError> {
         let mut rows = Rows::open(file)?;
         if !rows.advance()? {
-            return Err(DatasetError::Csv(CsvError::Empty {
-                file: file.to_owned(),
-            }));
+            return Err(DatasetError::Csv(CsvError::Empty { file: file.to_owned() }));
         }
         let columns = Columns::detect(file, &rows.record, label)?;
         let first_line = rows.line;
@@ -67,9 +65,7 @@ impl Table {
             more = rows.advance()?;
         }
         if table.labels.is_empty() {
-            return Err(DatasetError::Csv(CsvError::HeaderOnly {
-                file: file.to_owned(),
-            }));
+            return Err(DatasetError::Csv(CsvError::HeaderOnly { file: file.to_owned() }));
         }
         Ok(table)
     }

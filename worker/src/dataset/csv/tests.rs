@@ -23,12 +23,7 @@ fn open(text: impl AsRef<[u8]>, options: &str) -> Result<Dataset, DatasetError> 
     Dataset::open(&spec, 7, None)
 }
 
-fn open_for(
-    text: &str,
-    options: &str,
-    scaling: &Scaling,
-    classes: &[String],
-) -> Result<Dataset, DatasetError> {
+fn open_for(text: &str, options: &str, scaling: &Scaling, classes: &[String]) -> Result<Dataset, DatasetError> {
     let (_directory, spec) = file(text, options);
     Dataset::open_for(&spec, 7, None, scaling, classes)
 }
@@ -76,9 +71,7 @@ fn samples_keep_their_labels_through_the_split() {
     // The label of a row can be told from its number, also after scaling, which keeps the order.
     let rows = numbered(|row| row / 10);
     let dataset = open(&rows, "").unwrap();
-    let (Scaling::Standard { mean, deviation }, (inputs, labels)) =
-        (&dataset.scaling, all(&dataset.train))
-    else {
+    let (Scaling::Standard { mean, deviation }, (inputs, labels)) = (&dataset.scaling, all(&dataset.train)) else {
         panic!("columns are standardised");
     };
     for (input, label) in inputs.iter().zip(labels) {
@@ -111,22 +104,13 @@ fn the_label_column_is_found_by_name_and_from_both_ends() {
 fn a_header_is_known_by_its_text() {
     // The label of the first row is text in both; only the other cells tell.
     assert_eq!(open("1,2,x\n3,4,y\n", "").unwrap().classes, ["x", "y"]);
-    assert_eq!(
-        open("1,b,kind\n3,4,y\n1,2,x\n", "").unwrap().classes,
-        ["x", "y"]
-    );
+    assert_eq!(open("1,b,kind\n3,4,y\n1,2,x\n", "").unwrap().classes, ["x", "y"]);
 }
 
 #[test]
 fn classes_are_sorted_as_numbers_or_as_text() {
-    assert_eq!(
-        open("1,10\n1,9\n1,-1\n", "").unwrap().classes,
-        ["-1", "9", "10"]
-    );
-    assert_eq!(
-        open("1,10\n1,9\n1,b\n", "").unwrap().classes,
-        ["10", "9", "b"]
-    );
+    assert_eq!(open("1,10\n1,9\n1,-1\n", "").unwrap().classes, ["-1", "9", "10"]);
+    assert_eq!(open("1,10\n1,9\n1,b\n", "").unwrap().classes, ["10", "9", "b"]);
 }
 
 #[test]
@@ -144,24 +128,15 @@ fn wrong_cells_are_named_by_line_and_column() {
             "a,b,k\n1,2,x\n1,abc,y\n",
             "line 3: column b holds 'abc', which is not a number",
         ),
-        (
-            "1,2,x\n1,,y\n",
-            "line 2: column 1 holds '', which is not a number",
-        ),
+        ("1,2,x\n1,,y\n", "line 2: column 1 holds '', which is not a number"),
         ("1,inf,x\n", "line 1: column 1 holds 'inf'"),
         ("1,2,x\n1,1e39,x\n", "line 2: column 1 holds '1e39'"),
         ("1,2,x\n1,2,\n", "line 2 has no label"),
-        (
-            "a,b,c,d,k\n1,2,x\n",
-            "line 2 has 3 columns, but line 1 has 5",
-        ),
+        ("a,b,c,d,k\n1,2,x\n", "line 2 has 3 columns, but line 1 has 5"),
         ("1,x\n1,2,x\n", "line 2 has 3 columns, but line 1 has 2"),
     ] {
         assert_refused(open(text, ""), &format!("data.csv {message}"));
-        assert_refused(
-            open(text.replace('\n', "\r\n"), ""),
-            &format!("data.csv {message}"),
-        );
+        assert_refused(open(text.replace('\n', "\r\n"), ""), &format!("data.csv {message}"));
     }
     assert_refused(open(b"1,2,x\n1,2,\xff\n", ""), "line 2 is not UTF-8");
 }
@@ -188,11 +163,7 @@ fn files_with_nothing_to_learn_are_refused() {
         ("1\n2\n", "", "a single column"),
         ("1;2\n3;4\n", "", "separated by commas"),
         ("1,x\n2,x\n", "", "has the label 'x'"),
-        (
-            "1,x\n2,y\n",
-            "?test=1",
-            "leaves none of its samples (2) to train on",
-        ),
+        ("1,x\n2,y\n", "?test=1", "leaves none of its samples (2) to train on"),
         ("1,x\n", "", "leaves none of its samples (1)"),
         (
             IRIS,
@@ -204,11 +175,7 @@ fn files_with_nothing_to_learn_are_refused() {
             "?label=3",
             "no label column '3': choose one of width, length, kind",
         ),
-        (
-            "1,2\n",
-            "?label=-3",
-            "no label column '-3': choose one of 0, 1",
-        ),
+        ("1,2\n", "?label=-3", "no label column '-3': choose one of 0, 1"),
         ("1,2\n", "?label=-9223372036854775808", "choose one of 0, 1"),
     ] {
         assert_refused(open(text, options), message);
@@ -218,10 +185,7 @@ fn files_with_nothing_to_learn_are_refused() {
     };
     assert_refused(Dataset::open(&gone, 0, None), "holds none of");
     let gone = "csv:no-such-file.csv".parse().unwrap();
-    assert_refused(
-        Dataset::open(&gone, 0, None),
-        "no-such-file.csv could not be read",
-    );
+    assert_refused(Dataset::open(&gone, 0, None), "no-such-file.csv could not be read");
 }
 
 #[test]

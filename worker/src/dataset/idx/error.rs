@@ -48,9 +48,7 @@ pub enum IdxError {
         expected: &'static str,
     },
     /// A dimension is zero.
-    #[error(
-        "{file} holds no data, for its dimensions are {dimensions:?}: give at least one sample"
-    )]
+    #[error("{file} holds no data, for its dimensions are {dimensions:?}: give at least one sample")]
     Empty {
         /// The file.
         file: PathBuf,
@@ -58,9 +56,7 @@ pub enum IdxError {
         dimensions: Vec<usize>,
     },
     /// The header promises more than any real dataset holds.
-    #[error(
-        "{file} claims the dimensions {dimensions:?}, which is too much to load: check the file"
-    )]
+    #[error("{file} claims the dimensions {dimensions:?}, which is too much to load: check the file")]
     TooLarge {
         /// The file.
         file: PathBuf,

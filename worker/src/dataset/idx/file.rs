@@ -43,11 +43,7 @@ pub(super) struct IdxArray {
 
 impl IdxArray {
     /// Reads a file, compressed or not, to its end.
-    pub(super) fn read(
-        file: PathBuf,
-        content: Content,
-        source: impl Read,
-    ) -> Result<Self, DatasetError> {
+    pub(super) fn read(file: PathBuf, content: Content, source: impl Read) -> Result<Self, DatasetError> {
         let mut source = BufReader::new(source);
         let start = source.fill_buf().map_err(DatasetError::read(&file))?;
         if start.starts_with(&GZIP) {
@@ -57,15 +53,11 @@ impl IdxArray {
         }
     }
 
-    fn read_plain(
-        file: PathBuf,
-        content: Content,
-        mut source: impl Read,
-    ) -> Result<Self, DatasetError> {
+    fn read_plain(file: PathBuf, content: Content, mut source: impl Read) -> Result<Self, DatasetError> {
         let dimensions = read_dimensions(&file, content, &mut source)?;
-        let product = dimensions.iter().try_fold(1u64, |product, &dimension| {
-            product.checked_mul(dimension as u64)
-        });
+        let product = dimensions
+            .iter()
+            .try_fold(1u64, |product, &dimension| product.checked_mul(dimension as u64));
         let Some(expected) = product.filter(|&product| product <= MOST_ELEMENTS) else {
             return Err(IdxError::TooLarge { file, dimensions }.into());
         };
@@ -75,12 +67,7 @@ impl IdxArray {
         let mut bytes = read_at_most(&file, &mut source, expected + 1)?;
         let found = bytes.len() as u64;
         if found < expected {
-            return Err(IdxError::Truncated {
-                file,
-                expected,
-                found,
-            }
-            .into());
+            return Err(IdxError::Truncated { file, expected, found }.into());
         }
         if found > expected {
             return Err(IdxError::Trailing { file, expected }.into());
@@ -96,22 +83,14 @@ impl IdxArray {
 }
 
 /// Reads the header. None of the dimensions that it gives is zero.
-fn read_dimensions(
-    file: &Path,
-    content: Content,
-    source: &mut impl Read,
-) -> Result<Vec<usize>, DatasetError> {
+fn read_dimensions(file: &Path, content: Content, source: &mut impl Read) -> Result<Vec<usize>, DatasetError> {
     let start = read_at_most(file, source, 4)?;
     let file = file.to_owned();
     let [0, 0, element, rank] = start[..] else {
         return Err(IdxError::NotIdx { file, start }.into());
     };
     if element != UNSIGNED_BYTE {
-        return Err(IdxError::NotBytes {
-            file,
-            found: element,
-        }
-        .into());
+        return Err(IdxError::NotBytes { file, found: element }.into());
     }
     let (ranks, expected) = match content {
         Content::Labels => (1..=1, "labels"),
@@ -138,10 +117,7 @@ fn read_dimensions(
         .into());
     }
     let (words, _) = header.as_chunks();
-    let dimensions: Vec<usize> = words
-        .iter()
-        .map(|&word| u32::from_be_bytes(word) as usize)
-        .collect();
+    let dimensions: Vec<usize> = words.iter().map(|&word| u32::from_be_bytes(word) as usize).collect();
     if dimensions.contains(&0) {
         return Err(IdxError::Empty { file, dimensions }.into());
     }

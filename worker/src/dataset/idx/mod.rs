@@ -94,24 +94,15 @@ impl Part {
             .collect();
         let features = self.size().iter().product();
         let labels = self.labels.bytes.iter().map(|&label| {
-            class_of[usize::from(label)]
-                .ok_or_else(|| IdxError::unknown_label(&self.labels.file, label, classes))
+            class_of[usize::from(label)].ok_or_else(|| IdxError::unknown_label(&self.labels.file, label, classes))
         });
         let labels = labels.collect::<Result<_, _>>()?;
-        Ok(Samples::new(
-            features,
-            Values::Bytes(self.images.bytes),
-            labels,
-        ))
+        Ok(Samples::new(features, Values::Bytes(self.images.bytes), labels))
     }
 }
 
 /// Makes a dataset of the two parts after checking that they belong together.
-pub(super) fn assemble(
-    train: Part,
-    test: Part,
-    known: Option<Known<'_>>,
-) -> Result<Dataset, DatasetError> {
+pub(super) fn assemble(train: Part, test: Part, known: Option<Known<'_>>) -> Result<Dataset, DatasetError> {
     let input = shape(train.size());
     if train.size() != test.size() {
         return Err(DatasetError::Idx(IdxError::SizesDiffer {

@@ -18,11 +18,7 @@ const TEST_LABELS: &str = "t10k-labels-idx1-ubyte";
 /// The bytes of an IDX file.
 fn idx(dimensions: &[u32], data: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0, 0, 8, dimensions.len() as u8];
-    bytes.extend(
-        dimensions
-            .iter()
-            .flat_map(|dimension| dimension.to_be_bytes()),
-    );
+    bytes.extend(dimensions.iter().flat_map(|dimension| dimension.to_be_bytes()));
     bytes.extend_from_slice(data);
     bytes
 }
@@ -123,11 +119,7 @@ fn dimensions_decide_the_shape() {
         let directory = small();
         let mut test = dimensions.clone();
         test[0] = 1;
-        fs::write(
-            directory.path().join(TRAIN_IMAGES),
-            idx(&dimensions, &[0; 6]),
-        )
-        .unwrap();
+        fs::write(directory.path().join(TRAIN_IMAGES), idx(&dimensions, &[0; 6])).unwrap();
         fs::write(directory.path().join(TEST_IMAGES), idx(&test, &[0; 2])).unwrap();
         assert_eq!(open(&directory).unwrap().input, expected);
     }
@@ -137,19 +129,13 @@ fn dimensions_decide_the_shape() {
 fn a_missing_file_is_named() {
     let directory = small();
     fs::remove_file(directory.path().join(TEST_LABELS)).unwrap();
-    assert_refused(
-        open(&directory),
-        &[TEST_LABELS, "t10k-labels.idx1-ubyte.gz"],
-    );
+    assert_refused(open(&directory), &[TEST_LABELS, "t10k-labels.idx1-ubyte.gz"]);
 }
 
 #[test]
 fn files_of_another_kind_are_refused() {
     for bytes in [&b""[..], b"\0", b"\x89PNG\r\n", b"1,2,3\n"] {
-        assert_refused(
-            open_with(TRAIN_IMAGES, bytes),
-            &[TRAIN_IMAGES, "not an IDX file"],
-        );
+        assert_refused(open_with(TRAIN_IMAGES, bytes), &[TRAIN_IMAGES, "not an IDX file"]);
     }
     let mut floats = idx(&[3, 1, 2], &[0; 24]);
     floats[2] = 0x0d;
@@ -159,15 +145,9 @@ fn files_of_another_kind_are_refused() {
 #[test]
 fn exchanged_files_are_refused() {
     let labels = idx(&[3], &[0, 1, 2]);
-    assert_refused(
-        open_with(TRAIN_IMAGES, labels),
-        &[TRAIN_IMAGES, "where images belong"],
-    );
+    assert_refused(open_with(TRAIN_IMAGES, labels), &[TRAIN_IMAGES, "where images belong"]);
     let images = idx(&[3, 1, 2], &[0; 6]);
-    assert_refused(
-        open_with(TRAIN_LABELS, images),
-        &[TRAIN_LABELS, "where labels belong"],
-    );
+    assert_refused(open_with(TRAIN_LABELS, images), &[TRAIN_LABELS, "where labels belong"]);
     let nothing = idx(&[], &[]);
     assert_refused(open_with(TRAIN_LABELS, nothing), &["0 dimensions"]);
 }
@@ -180,14 +160,8 @@ fn files_of_the_wrong_length_are_refused() {
     assert_refused(open_with(TRAIN_IMAGES, gzip(&short)), &message);
     assert_refused(open_with(TRAIN_IMAGES, &short[..9]), &["5 of 12 bytes"]);
     let long = idx(&[3, 1, 2], &[0; 7]);
-    assert_refused(
-        open_with(TRAIN_IMAGES, &long),
-        &["goes on after its 6 bytes"],
-    );
-    assert_refused(
-        open_with(TRAIN_IMAGES, gzip(&long)),
-        &["goes on after its 6 bytes"],
-    );
+    assert_refused(open_with(TRAIN_IMAGES, &long), &["goes on after its 6 bytes"]);
+    assert_refused(open_with(TRAIN_IMAGES, gzip(&long)), &["goes on after its 6 bytes"]);
 }
 
 #[test]
@@ -201,34 +175,22 @@ fn damaged_compression_is_refused() {
     let mut changed = whole;
     let place = changed.len() - 8;
     changed[place] ^= 1;
-    assert_refused(
-        open_with(TRAIN_IMAGES, changed),
-        &[TRAIN_IMAGES, "could not be read"],
-    );
+    assert_refused(open_with(TRAIN_IMAGES, changed), &[TRAIN_IMAGES, "could not be read"]);
 }
 
 #[test]
 fn a_header_cannot_claim_memory() {
     // Four dimensions whose product passes 64 bits, and one whose product alone is too much.
     let huge = idx(&[u32::MAX; 4], &[]);
-    assert_refused(
-        open_with(TRAIN_IMAGES, huge),
-        &[TRAIN_IMAGES, "too much to load"],
-    );
+    assert_refused(open_with(TRAIN_IMAGES, huge), &[TRAIN_IMAGES, "too much to load"]);
     let large = idx(&[1 << 17, 1 << 9, 1 << 9], &[]);
     assert_refused(open_with(TRAIN_IMAGES, large), &["too much to load"]);
     // 16 GiB may be claimed, but only what is there is read.
     let claimed = idx(&[1 << 16, 1 << 9, 1 << 9], &[1, 2, 3]);
-    assert_refused(
-        open_with(TRAIN_IMAGES, claimed),
-        &["3 of 17179869184 bytes"],
-    );
+    assert_refused(open_with(TRAIN_IMAGES, claimed), &["3 of 17179869184 bytes"]);
     // A megabyte of zeros in a kilobyte of file stops one byte after what the header claims.
     let bomb = gzip(&idx(&[3, 1, 2], &vec![0; 1 << 20]));
-    assert_refused(
-        open_with(TRAIN_IMAGES, bomb),
-        &["goes on after its 6 bytes"],
-    );
+    assert_refused(open_with(TRAIN_IMAGES, bomb), &["goes on after its 6 bytes"]);
 }
 
 #[test]
@@ -245,10 +207,7 @@ fn parts_that_do_not_belong_together_are_refused() {
 
 #[test]
 fn empty_files_are_refused() {
-    assert_refused(
-        open_with(TEST_LABELS, idx(&[0], &[])),
-        &[TEST_LABELS, "holds no data"],
-    );
+    assert_refused(open_with(TEST_LABELS, idx(&[0], &[])), &[TEST_LABELS, "holds no data"]);
     assert_refused(
         open_with(TEST_IMAGES, idx(&[1, 0, 2], &[])),
         &[TEST_IMAGES, "[1, 0, 2]"],
@@ -267,23 +226,16 @@ fn one_class_is_nothing_to_learn() {
 fn a_model_brings_its_own_classes() {
     let directory = small();
     let names = |count: u32| (0..count).map(|n| n.to_string()).collect::<Vec<_>>();
-    let open_for = |scaling: &Scaling, classes: &[String]| {
-        Dataset::open_for(&spec(&directory), 0, None, scaling, classes)
-    };
-    assert_eq!(
-        open_for(&Scaling::Unit, &names(10)).unwrap().classes.len(),
-        10
-    );
+    let open_for =
+        |scaling: &Scaling, classes: &[String]| Dataset::open_for(&spec(&directory), 0, None, scaling, classes);
+    assert_eq!(open_for(&Scaling::Unit, &names(10)).unwrap().classes.len(), 10);
     let unknown = open_for(&Scaling::Unit, &names(3));
     assert_refused(unknown, &[TEST_LABELS, "the label 3", "0, 1, 2"]);
     let columns = Scaling::Standard {
         mean: vec![0.0; 2],
         deviation: vec![1.0; 2],
     };
-    assert_refused(
-        open_for(&columns, &names(10)),
-        &["trained on columns of numbers"],
-    );
+    assert_refused(open_for(&columns, &names(10)), &["trained on columns of numbers"]);
 }
 
 #[cfg(unix)]
