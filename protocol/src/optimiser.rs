@@ -93,7 +93,7 @@ impl Rule {
                 nesterov(learning_rate, clip, momentum, gradient, first, update);
             }
             Self::AdaGrad { epsilon } => {
-                scaled_by_squares(learning_rate, clip, (1.0, 1.0), epsilon, gradient, first, update)
+                scaled_by_squares(learning_rate, clip, (1.0, 1.0), epsilon, gradient, first, update);
             }
             Self::RmsProp { decay, epsilon } => {
                 scaled_by_squares(

@@ -37,7 +37,7 @@ pub(crate) fn run(arguments: &Evaluate) -> Result<(), Failure> {
     }
     let view = View::new(dataset.test.len() as u64, arguments.json);
     let evaluation = evaluate(&model.layout, model.weights, &dataset.test, threads, |done| {
-        view.position(done as u64)
+        view.position(done as u64);
     })
     .map_err(Failure::work)?;
     view.clear();
