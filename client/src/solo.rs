@@ -1,7 +1,7 @@
-//! A run of one node: a worker and a ledger in one process, joined by encoded batches as in a cluster.
+//! A run of one node: a worker and an exchange in one process, joined by encoded batches as in a cluster.
 //!
-//! The worker trains on its own thread. Each of its batches is decoded here and applied to the ledger; evaluation,
-//! stats and the saved model come from the ledger, and in the end the worker's weights must be the ledger's.
+//! The worker trains on its own thread. Each of its batches is decoded here and applied to the exchange's ledger;
+//! evaluation, stats and the saved model come from the ledger, and in the end the worker's weights must be the ledger's.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -9,9 +9,10 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, TrySendError};
 use std::time::{Duration, Instant};
 
+use communicator::exchange::{Effect, Event, Exchange, Limits};
 use communicator::ledger::Ledger;
 use communicator::usage::UsageMeter;
-use protocol::batch::Batch;
+use protocol::ids::NodeId;
 use protocol::job::Job;
 use protocol::model::{Layout, initial_counts};
 use protocol::rng::splitmix64;
@@ -48,9 +49,9 @@ pub(crate) struct Solo {
 pub(crate) fn train(solo: &Solo, json: bool) -> Result<Finished, Failure> {
     let identity = Identity::alone(RandomState::new().hash_one(std::process::id()));
     let counts = initial_counts(&solo.layout, solo.job.seed);
-    let ledger = Ledger::new(identity.run, counts.clone());
+    let exchange = start_exchange(identity, counts.clone());
     let thread = start_worker(solo, identity, counts)?;
-    let mut run = Run::new(solo, identity, ledger, json)?;
+    let mut run = Run::new(solo, identity, exchange, json)?;
     let closing = run.follow(&thread.outbound, &thread.inbound);
     // The thread has closed or failed, or its channel ends with `thread`: it does not outlive this function.
     let TrainingThread {
@@ -67,6 +68,19 @@ pub(crate) fn train(solo: &Solo, json: bool) -> Result<Finished, Failure> {
         closing => closing,
     }?;
     run.finish(&closing)
+}
+
+/// The node's side: a ledger with one worker's origin, and nobody to exchange with.
+fn start_exchange(identity: Identity, counts: Vec<i32>) -> Exchange {
+    let me = NodeId(identity.run.0);
+    let mut exchange = Exchange::new(me, Ledger::new(identity.run, counts), Limits::default());
+    let origin = Event::Origin {
+        origin: identity.origin,
+        home: me,
+    };
+    // An origin's name asks for nothing to be done.
+    exchange.handle(origin, &mut Vec::new());
+    exchange
 }
 
 fn start_worker(solo: &Solo, identity: Identity, counts: Vec<i32>) -> Result<TrainingThread, Failure> {
@@ -90,7 +104,7 @@ fn start_worker(solo: &Solo, identity: Identity, counts: Vec<i32>) -> Result<Tra
 struct Run<'a> {
     solo: &'a Solo,
     identity: Identity,
-    ledger: Ledger,
+    exchange: Exchange,
     evaluator: Evaluator,
     /// Samples after which the next evaluation is due.
     evaluate_at: u64,
@@ -105,7 +119,7 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    fn new(solo: &'a Solo, identity: Identity, ledger: Ledger, json: bool) -> Result<Self, Failure> {
+    fn new(solo: &'a Solo, identity: Identity, exchange: Exchange, json: bool) -> Result<Self, Failure> {
         let now = Instant::now();
         let samples = solo.dataset.train.len() as u64 * u64::from(solo.job.epochs);
         let evaluator = Evaluator::start(solo.layout.clone(), Arc::clone(&solo.dataset))
@@ -131,7 +145,7 @@ impl<'a> Run<'a> {
             view,
             solo,
             identity,
-            ledger,
+            exchange,
             json,
         })
     }
@@ -160,7 +174,7 @@ impl<'a> Run<'a> {
                 }
             }
             self.look_at_evaluations()?;
-            self.report();
+            self.report()?;
             if !self.stopping && self.should_stop() {
                 // A full channel is tried again after the next batch.
                 self.stopping = !matches!(inbound.try_send(ToTraining::Stop), Err(TrySendError::Full(_)));
@@ -169,8 +183,19 @@ impl<'a> Run<'a> {
     }
 
     fn apply(&mut self, frame: &[u8]) -> Result<(), Failure> {
-        let batch = Batch::decode(frame, self.solo.layout.weights).map_err(Failure::work)?;
-        self.ledger.apply(&batch).map_err(Failure::work)?;
+        self.handle(Event::Local(frame.into()))
+    }
+
+    fn handle(&mut self, event: Event) -> Result<(), Failure> {
+        let mut effects = Vec::new();
+        self.exchange.handle(event, &mut effects);
+        for effect in effects {
+            match effect {
+                Effect::WorkerFault(reason) | Effect::Diverged(reason) => return Err(Failure::Failed(reason)),
+                // There is nobody to send to, and no other worker to deliver to.
+                _ => {}
+            }
+        }
         Ok(())
     }
 
@@ -180,7 +205,7 @@ impl<'a> Run<'a> {
             self.newest = Some(evaluation);
             tracing::info!(accuracy = evaluation.accuracy, loss = evaluation.loss, "evaluated");
         }
-        let ledger = &self.ledger;
+        let ledger = self.exchange.ledger();
         let samples = self.tally.total.samples;
         // What is left after the last sample is evaluated when it is saved.
         if (self.evaluate_at..self.samples_total).contains(&samples) && self.evaluator.request(|| ledger.weights()) {
@@ -198,13 +223,14 @@ impl<'a> Run<'a> {
     }
 
     /// Once a second: the bar, or a record.
-    fn report(&mut self) {
+    fn report(&mut self) -> Result<(), Failure> {
         let now = Instant::now();
         let elapsed = now - self.last_stats;
         if elapsed < STATS_EVERY {
-            return;
+            return Ok(());
         }
         self.last_stats = now;
+        self.handle(Event::Tick)?;
         let weights = self.solo.layout.weights;
         let recent = std::mem::take(&mut self.tally.recent);
         let samples_per_second = recent.samples as f64 / elapsed.as_secs_f64();
@@ -221,6 +247,7 @@ impl<'a> Run<'a> {
                 density: recent.density(weights),
             },
         );
+        Ok(())
     }
 
     fn record(&mut self, recent: &Sums, samples_per_second: f64, now: Instant) -> StatsRecord {
@@ -240,7 +267,7 @@ impl<'a> Run<'a> {
             bytes_out: self.tally.total.bytes,
             staleness: 0.0,
             frontier_lag: 0,
-            digest: self.ledger.digest().to_string(),
+            digest: self.exchange.ledger().digest().to_string(),
             queue: 0,
             paused_share: 0.0,
             exchange_share: recent.exchange_share(),
@@ -253,11 +280,12 @@ impl<'a> Run<'a> {
     fn finish(self, closing: &Closing) -> Result<Finished, Failure> {
         let Self {
             solo,
-            ledger,
+            exchange,
             tally,
             view,
             ..
         } = self;
+        let ledger = exchange.ledger();
         view.busy("evaluating and saving");
         let digest = ledger.audit().map_err(Failure::work)?;
         let weights = ledger.weights();

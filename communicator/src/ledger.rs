@@ -127,6 +127,12 @@ impl Ledger {
         self.counts.iter().copied().map(weight_of).collect()
     }
 
+    /// How many weights there are.
+    #[must_use]
+    pub fn weight_count(&self) -> usize {
+        self.counts.len()
+    }
+
     /// The digest that the applied batches add up to.
     #[must_use]
     pub fn digest(&self) -> Digest {

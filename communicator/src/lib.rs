@@ -1,6 +1,8 @@
 //! Tau's node: what a replica knows, apart from how it is computed.
 //!
-//! The [`ledger`] is the node's own replica, in integers: batches enter it, models are saved and audited from it.
+//! The [`ledger`] is the node's own replica, in integers: batches enter it, models are saved and audited from it. The
+//! [`exchange`] decides which batches go to whom, so that every replica gets all of them.
 
+pub mod exchange;
 pub mod ledger;
 pub mod usage;

@@ -95,9 +95,23 @@ impl Frontier {
     /// Takes the higher sequence of every origin: the frontier of a replica that has applied what either has.
     pub fn merge(&mut self, other: &Self) {
         for (origin, sequence) in other.iter() {
-            if sequence > self.applied(origin) {
-                self.0.insert(origin, sequence);
-            }
+            self.raise(origin, sequence);
+        }
+    }
+
+    /// Takes the lower sequence of every origin: what both have.
+    #[must_use]
+    pub fn meet(&self, other: &Self) -> Self {
+        let both = self
+            .iter()
+            .map(|(origin, sequence)| (origin, sequence.min(other.applied(origin))));
+        Self::from(both.collect::<BTreeMap<_, _>>())
+    }
+
+    /// Raises an origin's sequence, if it is lower: for what is known of another replica's frontier.
+    pub fn raise(&mut self, origin: OriginId, sequence: u64) {
+        if sequence > self.applied(origin) {
+            self.0.insert(origin, sequence);
         }
     }
 
@@ -211,6 +225,19 @@ mod tests {
             prop_assert_eq!(&merged(&ab, &ab), &ab);
             prop_assert!(ab >= a && ab >= b);
             prop_assert!(ab.lacks(&a).is_empty());
+        }
+
+        #[test]
+        fn meet_is_the_greatest_lower_bound(a in any_frontier(), b in any_frontier()) {
+            let both = a.meet(&b);
+            prop_assert_eq!(&both, &b.meet(&a));
+            prop_assert!(both <= a && both <= b);
+            let mut merged = a.clone();
+            merged.merge(&b);
+            for (origin, sequence) in merged.iter() {
+                prop_assert_eq!(both.applied(origin), a.applied(origin).min(b.applied(origin)));
+                prop_assert!(sequence >= both.applied(origin));
+            }
         }
 
         #[test]

@@ -27,3 +27,8 @@ id! {
     /// One incarnation of one worker: a worker that restarts is a new origin, and numbers its batches from 1 again.
     OriginId
 }
+
+id! {
+    /// One process that takes part in a cluster: a communicator and its workers. Drawn when it starts.
+    NodeId
+}

@@ -1,0 +1,412 @@
+//! The exchange of one run on one node: events in, effects out. No clock, no sockets: time is a count of ticks.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use protocol::batch::Batch;
+use protocol::frontier::Frontier;
+use protocol::ids::{NodeId, OriginId};
+
+use super::log::Log;
+use super::peer::{Peer, Repair};
+use super::{Frame, Message};
+use crate::ledger::{Ledger, LedgerError, Outcome};
+
+/// The borders of everything that could grow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Batches of one origin under way to one peer before its acknowledgement is waited for.
+    pub window: u64,
+    /// Batches taken from a peer before it is told, between two ticks.
+    pub acknowledge_every: u64,
+    /// Ticks without progress of a peer before others than the origin's own node help it.
+    pub patience_ticks: u32,
+    /// Ticks without a word about batches that are under way before their link is taken for dead.
+    pub reset_ticks: u32,
+    /// Bytes of batches kept for those who are behind. Beyond it the oldest are dropped, and who needs them takes a
+    /// snapshot.
+    pub log_bytes_max: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            window: 64,
+            acknowledge_every: 16,
+            patience_ticks: 5,
+            reset_ticks: 50,
+            log_bytes_max: 256 << 20,
+        }
+    }
+}
+
+/// Something that happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A node takes part in the run.
+    Joined(NodeId),
+    /// A node will not come back: nothing is kept for it any more.
+    Left(NodeId),
+    /// A worker of a node is going to send batches under this name.
+    Origin {
+        /// The name.
+        origin: OriginId,
+        /// The node that the worker belongs to.
+        home: NodeId,
+    },
+    /// One of this node's workers has made a batch.
+    Local(Arc<[u8]>),
+    /// A link is there. Nothing is under way on it.
+    LinkUp(NodeId),
+    /// A link is gone, with whatever was under way on it.
+    LinkDown(NodeId),
+    /// A message came over a link.
+    Received {
+        /// From whom.
+        from: NodeId,
+        /// What.
+        message: Message,
+    },
+    /// Some time has passed.
+    Tick,
+}
+
+/// Something to be done.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// Send a message over a link.
+    Send {
+        /// To whom.
+        to: NodeId,
+        /// What.
+        message: Message,
+    },
+    /// Hand an applied batch to this node's workers, except the one that made it.
+    Deliver(Arc<Batch>),
+    /// A peer needs batches that are kept no more: it has to take a snapshot.
+    Snapshot {
+        /// Who.
+        to: NodeId,
+    },
+    /// A link has lost something, or is dead: take it down and set it up again. Nothing is lost by that, because then
+    /// both sides say what they have.
+    Reset(NodeId),
+    /// A peer said what no honest member says. Nothing is taken from it any more.
+    Quarantine {
+        /// Who.
+        peer: NodeId,
+        /// What it said.
+        reason: String,
+    },
+    /// One of this node's own workers sent something that is no batch of this run.
+    WorkerFault(String),
+    /// A weight left the range: the run is over, with this message.
+    Diverged(String),
+}
+
+/// The exchange of one run on one node.
+#[derive(Clone, Debug)]
+pub struct Exchange {
+    me: NodeId,
+    limits: Limits,
+    ledger: Ledger,
+    log: Log,
+    peers: BTreeMap<NodeId, Peer>,
+    homes: BTreeMap<OriginId, NodeId>,
+}
+
+impl Exchange {
+    /// The exchange at the start of a run, or after a snapshot: with a ledger and nothing else.
+    #[must_use]
+    pub fn new(me: NodeId, ledger: Ledger, limits: Limits) -> Self {
+        Self {
+            me,
+            limits,
+            ledger,
+            log: Log::default(),
+            peers: BTreeMap::new(),
+            homes: BTreeMap::new(),
+        }
+    }
+
+    /// This node's replica.
+    #[must_use]
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// The bytes of batches that are kept for those who are behind.
+    #[must_use]
+    pub fn log_bytes(&self) -> usize {
+        self.log.bytes()
+    }
+
+    /// Whether workers should hold back: fewer than half of the linked peers have what this node's workers made, to
+    /// within a window. One slow peer among several slows nobody.
+    #[must_use]
+    pub fn should_pause(&self) -> bool {
+        let linked = self.peers.values().filter(|peer| peer.linked && !peer.quarantined);
+        let near = |peer: &&Peer| {
+            self.own_origins()
+                .all(|origin| self.ledger.frontier().applied(origin) - peer.has.applied(origin) <= self.limits.window)
+        };
+        let (all, near) = (linked.clone().count(), linked.filter(near).count());
+        2 * near < all
+    }
+
+    /// Takes note of an event and appends what is to be done.
+    pub fn handle(&mut self, event: Event, effects: &mut Vec<Effect>) {
+        match event {
+            Event::Joined(node) => {
+                if node != self.me {
+                    self.peers.entry(node).or_default();
+                }
+            }
+            Event::Left(node) => {
+                self.peers.remove(&node);
+                self.trim();
+            }
+            Event::Origin { origin, home } => {
+                self.homes.insert(origin, home);
+            }
+            Event::Local(bytes) => self.local(&bytes, effects),
+            Event::LinkUp(node) => self.link_up(node, effects),
+            Event::LinkDown(node) => {
+                if let Some(peer) = self.peers.get_mut(&node) {
+                    peer.unlink();
+                }
+            }
+            Event::Received { from, message } => self.received(from, message, effects),
+            Event::Tick => self.tick(effects),
+        }
+    }
+
+    fn own_origins(&self) -> impl Iterator<Item = OriginId> + '_ {
+        self.homes
+            .iter()
+            .filter(|&(_, &home)| home == self.me)
+            .map(|(&origin, _)| origin)
+    }
+
+    fn local(&mut self, bytes: &Arc<[u8]>, effects: &mut Vec<Effect>) {
+        let batch = match Batch::decode(bytes, self.ledger.weight_count()) {
+            Ok(batch) => batch,
+            Err(error) => return effects.push(Effect::WorkerFault(error.to_string())),
+        };
+        let origin = batch.header.origin;
+        if self.homes.get(&origin) != Some(&self.me) {
+            return effects.push(Effect::WorkerFault(format!("origin {origin} is none of this node's")));
+        }
+        match self.apply(bytes, batch, effects) {
+            Ok(Outcome::Applied(_)) => self.pump_all(effects),
+            Ok(Outcome::Duplicate | Outcome::Ahead { .. }) => {
+                effects.push(Effect::WorkerFault(format!(
+                    "a batch of origin {origin} is out of turn"
+                )));
+            }
+            Err(error) => effects.push(Effect::WorkerFault(error.to_string())),
+        }
+    }
+
+    /// Applies a batch, keeps it and hands it to the workers.
+    fn apply(&mut self, bytes: &Arc<[u8]>, batch: Batch, effects: &mut Vec<Effect>) -> Result<Outcome, LedgerError> {
+        let outcome = match self.ledger.apply(&batch) {
+            Err(LedgerError::Range(error)) => {
+                effects.push(Effect::Diverged(error.to_string()));
+                return Ok(Outcome::Duplicate);
+            }
+            other => other?,
+        };
+        if let Outcome::Applied(_) = outcome {
+            self.log.append(Frame {
+                origin: batch.header.origin,
+                sequence: batch.header.sequence,
+                bytes: Arc::clone(bytes),
+            });
+            while self.log.bytes() > self.limits.log_bytes_max && self.log.drop_oldest() {}
+            effects.push(Effect::Deliver(Arc::new(batch)));
+        }
+        Ok(outcome)
+    }
+
+    fn link_up(&mut self, node: NodeId, effects: &mut Vec<Effect>) {
+        let Some(peer) = self.peers.get_mut(&node).filter(|peer| !peer.quarantined) else {
+            return;
+        };
+        peer.unlink();
+        peer.linked = true;
+        peer.told(self.ledger.frontier());
+        effects.push(Effect::Send {
+            to: node,
+            message: Message::Have(self.ledger.frontier().clone()),
+        });
+    }
+
+    fn received(&mut self, from: NodeId, message: Message, effects: &mut Vec<Effect>) {
+        let Some(peer) = self
+            .peers
+            .get_mut(&from)
+            .filter(|peer| peer.linked && !peer.quarantined)
+        else {
+            return;
+        };
+        match message {
+            Message::Have(frontier) => {
+                peer.confirm(&frontier);
+                self.trim();
+                self.pump(from, effects);
+            }
+            Message::Batch(bytes) => {
+                if let Err(reason) = self.take(from, &bytes, effects) {
+                    self.quarantine(from, reason, effects);
+                }
+            }
+        }
+    }
+
+    /// Takes a batch from a peer; an error is something that an honest member never sends.
+    fn take(&mut self, from: NodeId, bytes: &Arc<[u8]>, effects: &mut Vec<Effect>) -> Result<(), String> {
+        let batch = Batch::decode(bytes, self.ledger.weight_count()).map_err(|error| error.to_string())?;
+        let (origin, sequence) = (batch.header.origin, batch.header.sequence);
+        let home = *self
+            .homes
+            .get(&origin)
+            .ok_or_else(|| format!("origin {origin} is unknown in this run"))?;
+        // Own batches come back only as duplicates: nobody else can have more of them.
+        if home == self.me && sequence > self.ledger.frontier().applied(origin) {
+            return Err(format!(
+                "batch {sequence} of this node's own origin {origin} was never made"
+            ));
+        }
+        if self.log.get(origin, sequence).is_some_and(|known| known != bytes) {
+            return Err(format!(
+                "batch {sequence} of origin {origin} was seen with other contents"
+            ));
+        }
+        match self.apply(bytes, batch, effects).map_err(|error| error.to_string())? {
+            Outcome::Applied(_) | Outcome::Duplicate => {}
+            Outcome::Ahead { .. } => {
+                effects.push(Effect::Reset(from));
+                return Ok(());
+            }
+        }
+        if let Some(peer) = self.peers.get_mut(&from) {
+            peer.showed(origin, sequence);
+            peer.untold += 1;
+            if peer.untold >= self.limits.acknowledge_every {
+                self.tell(from, effects);
+            }
+        }
+        Ok(())
+    }
+
+    fn quarantine(&mut self, peer: NodeId, reason: String, effects: &mut Vec<Effect>) {
+        if let Some(state) = self.peers.get_mut(&peer) {
+            state.quarantined = true;
+            state.unlink();
+        }
+        effects.push(Effect::Quarantine { peer, reason });
+        self.trim();
+    }
+
+    fn tell(&mut self, node: NodeId, effects: &mut Vec<Effect>) {
+        let frontier = self.ledger.frontier();
+        if let Some(peer) = self.peers.get_mut(&node)
+            && peer.linked
+            && peer.told(frontier)
+        {
+            let message = Message::Have(frontier.clone());
+            effects.push(Effect::Send { to: node, message });
+        }
+    }
+
+    fn tick(&mut self, effects: &mut Vec<Effect>) {
+        // The last one to get a batch hears no more about it from those who had it before.
+        self.trim();
+        let nodes: Vec<NodeId> = self.peers.keys().copied().collect();
+        for &node in &nodes {
+            self.tell(node, effects);
+            if self
+                .peers
+                .get_mut(&node)
+                .is_some_and(|peer| peer.is_silent(self.limits.reset_ticks))
+            {
+                effects.push(Effect::Reset(node));
+                continue;
+            }
+            self.look_for_stalls(node);
+            self.pump(node, effects);
+        }
+    }
+
+    /// Counts for how long a peer has lacked batches of each origin without progress. Its own node is the first to
+    /// help; the others follow one after the other, in the order of their names, so that rarely two send the same.
+    fn look_for_stalls(&mut self, node: NodeId) {
+        let frontier = self.ledger.frontier();
+        let rivals = self
+            .peers
+            .iter()
+            .filter(|&(&other, peer)| other < self.me && other != node && peer.linked);
+        let rank = rivals.count() as u32;
+        let Some(peer) = self.peers.get_mut(&node) else {
+            return;
+        };
+        let helped: Vec<(OriginId, u64)> = frontier
+            .iter()
+            .filter(|(origin, _)| {
+                self.homes
+                    .get(origin)
+                    .is_some_and(|&home| home != self.me && home != node)
+            })
+            .collect();
+        for (origin, applied) in helped {
+            peer.watch(origin, applied, self.limits.patience_ticks.saturating_mul(1 + rank));
+        }
+    }
+
+    fn pump_all(&mut self, effects: &mut Vec<Effect>) {
+        let nodes: Vec<NodeId> = self.peers.keys().copied().collect();
+        for node in nodes {
+            self.pump(node, effects);
+        }
+    }
+
+    /// Sends a peer what it lacks, as far as its windows reach.
+    fn pump(&mut self, node: NodeId, effects: &mut Vec<Effect>) {
+        let Some(peer) = self.peers.get_mut(&node).filter(|peer| !peer.quarantined) else {
+            return;
+        };
+        for (&origin, &home) in &self.homes {
+            let sends = home == self.me || peer.repairs.get(&origin).is_some_and(Repair::is_active);
+            if !sends || home == node {
+                continue;
+            }
+            let applied = self.ledger.frontier().applied(origin);
+            while let Some(sent) = peer.sent(origin)
+                && sent < applied
+                && peer.under_way(origin) < self.limits.window
+            {
+                let Some(bytes) = self.log.get(origin, sent + 1) else {
+                    // Asked for once: the peer's next word on this link comes after the snapshot.
+                    peer.unlink();
+                    effects.push(Effect::Snapshot { to: node });
+                    return;
+                };
+                effects.push(Effect::Send {
+                    to: node,
+                    message: Message::Batch(Arc::clone(bytes)),
+                });
+                peer.send(origin, sent + 1);
+            }
+        }
+    }
+
+    /// Forgets batches that every member has.
+    fn trim(&mut self) {
+        let members = self.peers.values().filter(|peer| !peer.quarantined);
+        let everybody = members.fold(self.ledger.frontier().clone(), |common: Frontier, peer| {
+            common.meet(&peer.has)
+        });
+        self.log.trim(&everybody);
+    }
+}

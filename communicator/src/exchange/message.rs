@@ -1,0 +1,26 @@
+//! What nodes say to each other about batches.
+
+use std::sync::Arc;
+
+use protocol::frontier::Frontier;
+use protocol::ids::OriginId;
+
+/// An encoded batch with its name. The bytes are shared: a broadcast encodes once, whatever the number of peers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// Whose batch it is.
+    pub origin: OriginId,
+    /// Its number there.
+    pub sequence: u64,
+    /// The batch as it goes on the wire.
+    pub bytes: Arc<[u8]>,
+}
+
+/// One message on the data plane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// A batch, as encoded by its worker.
+    Batch(Arc<[u8]>),
+    /// What the sender has applied. The first message on every link, and then again whenever it has grown.
+    Have(Frontier),
+}

@@ -1,0 +1,132 @@
+//! What a node knows of one peer.
+
+use std::collections::BTreeMap;
+
+use protocol::frontier::Frontier;
+use protocol::ids::OriginId;
+
+/// A member of the run, with or without a link to it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Peer {
+    /// What it is known to have applied. It grows only: what was applied stays applied.
+    pub(super) has: Frontier,
+    pub(super) linked: bool,
+    /// It said something that no honest member says: nothing is taken from it or sent to it any more.
+    pub(super) quarantined: bool,
+    /// Batches of it that were taken since it was last told what this node has.
+    pub(super) untold: u64,
+    /// Origins that are not this node's own and that the peer may need help with.
+    pub(super) repairs: BTreeMap<OriginId, Repair>,
+    /// What was sent on the present link, or is applied; `None` until the peer has said on it what it has.
+    sent: Option<Frontier>,
+    /// What it was last told that this node has, on the present link.
+    told: Option<Frontier>,
+    /// What it had at the last tick, and for how many ticks that has not changed while batches were under way.
+    silence: (Frontier, u32),
+}
+
+/// How a peer gets on with one origin of a third node.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Repair {
+    /// What it had when its progress was last looked at.
+    seen: u64,
+    /// Ticks that it has lacked batches without progress.
+    ticks: u32,
+    /// This node sends it what it lacks, up to and including this sequence so far.
+    active: Option<u64>,
+}
+
+impl Repair {
+    pub(super) fn is_active(&self) -> bool {
+        self.active.is_some()
+    }
+}
+
+impl Peer {
+    /// Forgets everything about the present link.
+    pub(super) fn unlink(&mut self) {
+        self.linked = false;
+        self.sent = None;
+        self.told = None;
+        self.untold = 0;
+        self.silence.1 = 0;
+        self.repairs.clear();
+    }
+
+    /// The peer says what it has.
+    pub(super) fn confirm(&mut self, frontier: &Frontier) {
+        self.has.merge(frontier);
+        self.sent.get_or_insert_default().merge(&self.has);
+    }
+
+    /// The peer sent a batch, so it has it.
+    pub(super) fn showed(&mut self, origin: OriginId, sequence: u64) {
+        self.has.raise(origin, sequence);
+        if let Some(sent) = &mut self.sent {
+            sent.raise(origin, sequence);
+        }
+    }
+
+    /// Counts a batch as sent.
+    pub(super) fn send(&mut self, origin: OriginId, sequence: u64) {
+        if let Some(sent) = &mut self.sent {
+            sent.raise(origin, sequence);
+        }
+        if let Some(Repair {
+            active: Some(up_to), ..
+        }) = self.repairs.get_mut(&origin)
+        {
+            *up_to = sequence;
+        }
+    }
+
+    /// The highest sequence of an origin that need not be sent again on this link; `None` while that is not known.
+    pub(super) fn sent(&self, origin: OriginId) -> Option<u64> {
+        self.sent.as_ref().map(|sent| sent.applied(origin))
+    }
+
+    /// Batches of an origin that were sent and are not acknowledged.
+    pub(super) fn under_way(&self, origin: OriginId) -> u64 {
+        self.sent(origin)
+            .map_or(0, |sent| sent.saturating_sub(self.has.applied(origin)))
+    }
+
+    /// Takes note of what it is told; `false` if that is no news.
+    pub(super) fn told(&mut self, frontier: &Frontier) -> bool {
+        self.untold = 0;
+        let news = self.told.as_ref() != Some(frontier);
+        if news {
+            self.told = Some(frontier.clone());
+        }
+        news
+    }
+
+    /// One more tick: whether batches have been under way for so many ticks without a word about any.
+    pub(super) fn is_silent(&mut self, ticks_max: u32) -> bool {
+        let waiting = self.sent.as_ref().is_some_and(|sent| *sent != self.has);
+        if !waiting || self.silence.0 != self.has {
+            self.silence = (self.has.clone(), 0);
+        } else {
+            self.silence.1 += 1;
+        }
+        self.silence.1 >= ticks_max
+    }
+
+    /// One more tick with an origin of a third node: help starts after `patience` ticks without progress, and ends
+    /// when the peer has got further than this node helped it.
+    pub(super) fn watch(&mut self, origin: OriginId, applied: u64, patience: u32) {
+        let has = self.has.applied(origin);
+        let repair = self.repairs.entry(origin).or_default();
+        if has >= applied || has > repair.seen {
+            repair.ticks = 0;
+        } else {
+            repair.ticks += 1;
+        }
+        repair.seen = has;
+        match repair.active {
+            Some(up_to) if has > up_to => repair.active = None,
+            None if repair.ticks >= patience => repair.active = Some(has),
+            _ => {}
+        }
+    }
+}

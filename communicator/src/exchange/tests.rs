@@ -1,0 +1,286 @@
+use std::sync::Arc;
+
+use protocol::batch::{Flags, Header};
+use protocol::changes::word;
+use protocol::digest::Digest;
+use protocol::frontier::Frontier;
+use protocol::ids::{NodeId, OriginId, RunId};
+use protocol::lattice::Tau;
+
+use super::{Effect, Event, Exchange, Limits, Message};
+use crate::ledger::Ledger;
+
+pub(super) const RUN: RunId = RunId(9);
+pub(super) const WEIGHTS: usize = 64;
+
+pub(super) fn batch(origin: OriginId, sequence: u64, words: &[u32], tau: Tau) -> Arc<[u8]> {
+    let header = Header {
+        run: RUN,
+        origin,
+        sequence,
+        tau,
+        digest: Digest::of_changes(words, tau),
+        cursors: Vec::new(),
+        samples: 1,
+        loss: 0.0,
+        flags: Flags::default(),
+    };
+    let mut frame = Vec::new();
+    header.encode(words, &mut frame).unwrap();
+    frame.into()
+}
+
+fn simple(origin: u64, sequence: u64) -> Arc<[u8]> {
+    batch(
+        OriginId(origin),
+        sequence,
+        &[word(sequence as u32 % 64, true)],
+        Tau::ONE_STEP,
+    )
+}
+
+const ME: NodeId = NodeId(1);
+const PEER: NodeId = NodeId(2);
+const THIRD: NodeId = NodeId(3);
+
+/// Node 1 with its origin 1, and the linked peers 2 and 3 with theirs; both have nothing yet.
+fn node(limits: Limits) -> Exchange {
+    let mut exchange = Exchange::new(ME, Ledger::new(RUN, vec![0; WEIGHTS]), limits);
+    for id in 1..=3 {
+        tell(&mut exchange, Event::Joined(NodeId(id)));
+        tell(
+            &mut exchange,
+            Event::Origin {
+                origin: OriginId(id),
+                home: NodeId(id),
+            },
+        );
+    }
+    for peer in [PEER, THIRD] {
+        tell(&mut exchange, Event::LinkUp(peer));
+        receive(&mut exchange, peer, Message::Have(Frontier::default()));
+    }
+    exchange
+}
+
+fn tell(exchange: &mut Exchange, event: Event) -> Vec<Effect> {
+    let mut effects = Vec::new();
+    exchange.handle(event, &mut effects);
+    effects
+}
+
+fn receive(exchange: &mut Exchange, from: NodeId, message: Message) -> Vec<Effect> {
+    tell(exchange, Event::Received { from, message })
+}
+
+fn has(sequences: &[(u64, u64)]) -> Message {
+    let mut frontier = Frontier::default();
+    for &(origin, sequence) in sequences {
+        frontier.raise(OriginId(origin), sequence);
+    }
+    Message::Have(frontier)
+}
+
+/// The batches sent to a node, by the bytes that they are.
+fn sent_to(effects: &[Effect], node: NodeId) -> Vec<Arc<[u8]>> {
+    effects
+        .iter()
+        .filter_map(|effect| match effect {
+            Effect::Send {
+                to,
+                message: Message::Batch(bytes),
+            } if *to == node => Some(Arc::clone(bytes)),
+            _ => None,
+        })
+        .collect()
+}
+
+#[test]
+fn a_batch_goes_to_everybody_and_is_encoded_once() {
+    let mut exchange = node(Limits::default());
+    let bytes = simple(1, 1);
+    let effects = tell(&mut exchange, Event::Local(Arc::clone(&bytes)));
+    for peer in [PEER, THIRD] {
+        let sent = sent_to(&effects, peer);
+        assert!(
+            sent.len() == 1 && Arc::ptr_eq(&sent[0], &bytes),
+            "the bytes are shared, not copied"
+        );
+    }
+    assert!(
+        effects.iter().any(|effect| matches!(effect, Effect::Deliver(_))),
+        "other workers of this node need it too"
+    );
+}
+
+#[test]
+fn nothing_is_sent_before_a_peer_says_what_it_has() {
+    let mut exchange = node(Limits::default());
+    tell(&mut exchange, Event::LinkDown(PEER));
+    assert!(sent_to(&tell(&mut exchange, Event::Local(simple(1, 1))), PEER).is_empty());
+    tell(&mut exchange, Event::Local(simple(1, 2)));
+    let hello = tell(&mut exchange, Event::LinkUp(PEER));
+    assert_eq!(
+        hello,
+        [Effect::Send {
+            to: PEER,
+            message: has(&[(1, 2)])
+        }]
+    );
+    let effects = receive(&mut exchange, PEER, has(&[(1, 1)]));
+    assert_eq!(sent_to(&effects, PEER), [simple(1, 2)], "it resumes where the peer is");
+}
+
+#[test]
+fn a_window_bounds_what_is_under_way_and_acknowledgements_open_it() {
+    let mut exchange = node(Limits {
+        window: 3,
+        ..Limits::default()
+    });
+    let mut sent = 0;
+    for sequence in 1..=10 {
+        sent += sent_to(&tell(&mut exchange, Event::Local(simple(1, sequence))), PEER).len();
+    }
+    assert_eq!(sent, 3);
+    let effects = receive(&mut exchange, PEER, has(&[(1, 2)]));
+    assert_eq!(sent_to(&effects, PEER), [simple(1, 4), simple(1, 5)]);
+    // Both peers are more than a window behind; when one of the two is near, that is enough.
+    assert!(exchange.should_pause());
+    receive(&mut exchange, PEER, has(&[(1, 8)]));
+    assert!(!exchange.should_pause());
+}
+
+#[test]
+fn duplicates_change_nothing_and_gaps_reset_the_link() {
+    let mut exchange = node(Limits::default());
+    receive(&mut exchange, PEER, Message::Batch(simple(2, 1)));
+    let digest = exchange.ledger().digest();
+    assert!(receive(&mut exchange, THIRD, Message::Batch(simple(2, 1))).is_empty());
+    assert_eq!(exchange.ledger().digest(), digest);
+    assert_eq!(
+        receive(&mut exchange, PEER, Message::Batch(simple(2, 3))),
+        [Effect::Reset(PEER)]
+    );
+    assert_eq!(exchange.ledger().digest(), digest);
+}
+
+#[test]
+fn batches_are_kept_until_all_members_have_them() {
+    let mut exchange = node(Limits::default());
+    tell(&mut exchange, Event::Local(simple(1, 1)));
+    receive(&mut exchange, PEER, has(&[(1, 1)]));
+    assert!(exchange.log_bytes() > 0, "the third lacks it");
+    receive(&mut exchange, THIRD, has(&[(1, 1)]));
+    assert_eq!(exchange.log_bytes(), 0);
+    tell(&mut exchange, Event::Local(simple(1, 2)));
+    receive(&mut exchange, PEER, has(&[(1, 2)]));
+    tell(&mut exchange, Event::LinkDown(THIRD));
+    assert!(exchange.log_bytes() > 0, "a member without a link may come back");
+    tell(&mut exchange, Event::Left(THIRD));
+    assert_eq!(exchange.log_bytes(), 0);
+}
+
+#[test]
+fn survivors_hand_on_the_batches_of_a_node_that_is_gone() {
+    let limits = Limits {
+        patience_ticks: 2,
+        ..Limits::default()
+    };
+    let mut exchange = node(limits);
+    receive(&mut exchange, THIRD, Message::Batch(simple(3, 1)));
+    tell(&mut exchange, Event::LinkDown(THIRD));
+    let mut sent = Vec::new();
+    for _ in 0..4 {
+        sent.extend(sent_to(&tell(&mut exchange, Event::Tick), PEER));
+    }
+    assert_eq!(sent, [simple(3, 1)], "sent once, after patience");
+}
+
+#[test]
+fn a_log_that_is_full_makes_who_is_behind_take_a_snapshot() {
+    let bytes = simple(1, 1).len();
+    let mut exchange = node(Limits {
+        log_bytes_max: 3 * bytes,
+        window: 1000,
+        ..Limits::default()
+    });
+    tell(&mut exchange, Event::LinkDown(THIRD));
+    for sequence in 1..=20 {
+        tell(&mut exchange, Event::Local(simple(1, sequence)));
+        assert!(exchange.log_bytes() <= 3 * bytes);
+    }
+    tell(&mut exchange, Event::LinkUp(THIRD));
+    let effects = receive(&mut exchange, THIRD, has(&[(1, 5)]));
+    assert_eq!(effects, [Effect::Snapshot { to: THIRD }]);
+}
+
+#[test]
+fn what_no_honest_member_sends_is_put_in_quarantine() {
+    let foreign = {
+        let header = Header {
+            run: RunId(77),
+            origin: OriginId(2),
+            sequence: 2,
+            tau: Tau::ONE_STEP,
+            digest: Digest::default(),
+            cursors: Vec::new(),
+            samples: 1,
+            loss: 0.0,
+            flags: Flags::default(),
+        };
+        let mut frame = Vec::new();
+        header.encode(&[], &mut frame).unwrap();
+        Arc::<[u8]>::from(frame)
+    };
+    let conflicting = batch(OriginId(2), 1, &[word(9, false)], Tau::ONE_STEP);
+    let cases: [(Arc<[u8]>, &str); 5] = [
+        (vec![1, 2, 3].into(), "length"),
+        (simple(44, 1), "unknown"),
+        (simple(1, 1), "never made"),
+        (foreign, "run"),
+        (conflicting, "other contents"),
+    ];
+    for (bytes, says) in cases {
+        let mut exchange = node(Limits::default());
+        receive(&mut exchange, PEER, Message::Batch(simple(2, 1)));
+        let digest = exchange.ledger().digest();
+        let effects = receive(&mut exchange, PEER, Message::Batch(bytes));
+        let [Effect::Quarantine { peer: PEER, reason }] = &effects[..] else {
+            panic!("{effects:?}");
+        };
+        assert!(reason.contains(says), "{reason} does not say {says}");
+        assert!(
+            receive(&mut exchange, PEER, Message::Batch(simple(2, 2))).is_empty(),
+            "it is heard no more"
+        );
+        assert_eq!(exchange.ledger().digest(), digest);
+        assert!(tell(&mut exchange, Event::LinkUp(PEER)).is_empty());
+    }
+}
+
+#[test]
+fn a_worker_that_is_out_of_turn_is_named() {
+    let mut exchange = node(Limits::default());
+    for bytes in [simple(1, 2), simple(2, 1), vec![0].into()] {
+        let effects = tell(&mut exchange, Event::Local(bytes));
+        assert!(matches!(effects[..], [Effect::WorkerFault(_)]), "{effects:?}");
+    }
+}
+
+#[test]
+fn a_silent_link_is_reset() {
+    let mut exchange = node(Limits {
+        reset_ticks: 3,
+        ..Limits::default()
+    });
+    tell(&mut exchange, Event::Local(simple(1, 1)));
+    let resets: Vec<Effect> = (0..4)
+        .flat_map(|_| tell(&mut exchange, Event::Tick))
+        .filter(|e| *e == Effect::Reset(PEER))
+        .collect();
+    assert!(!resets.is_empty());
+    receive(&mut exchange, PEER, has(&[(1, 1)]));
+    for _ in 0..10 {
+        assert!(!tell(&mut exchange, Event::Tick).contains(&Effect::Reset(PEER)));
+    }
+}
