@@ -424,6 +424,27 @@ fn models_of_another_shape_are_refused() {
 }
 
 #[test]
+fn credentials_are_made_once() {
+    let tau = Tau::new();
+    let made = tau.run(&["credentials", "new", "cluster.pem"]);
+    assert_eq!((made.code, made.stdout.as_str()), (0, ""), "{}", made.stderr);
+    let before = std::fs::read(tau.path("cluster.pem")).unwrap();
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        let mode = std::fs::metadata(tau.path("cluster.pem")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+    refused(&tau, &["credentials", "new", "cluster.pem"], "exists already");
+    assert_eq!(std::fs::read(tau.path("cluster.pem")).unwrap(), before);
+    refused(
+        &tau,
+        &["credentials", "new", "nowhere/cluster.pem"],
+        "could not be written",
+    );
+}
+
+#[test]
 fn usage_errors_have_exit_code_2() {
     let tau = Tau::new();
     assert_eq!(tau.run(&["conquer"]).code, 2);

@@ -25,6 +25,19 @@ pub(crate) enum Command {
     /// Measure a saved model on a dataset's held-out samples
     #[command(args_override_self = true)]
     Evaluate(Evaluate),
+    /// Make a cluster's credentials
+    #[command(subcommand)]
+    Credentials(CredentialsCommand),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum CredentialsCommand {
+    /// Make new credentials. Give every node of the cluster a copy of the file, and keep it private
+    New {
+        /// A file that does not exist yet; only its owner can read it
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
 }
 
 #[derive(Debug, Args)]

@@ -18,7 +18,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use protocol::stats::Failed;
 
-use crate::args::{Arguments, Command};
+use crate::args::{Arguments, Command, CredentialsCommand};
 
 fn main() -> ExitCode {
     // Before any thread exists: it sets the allocator's parameters.
@@ -31,6 +31,7 @@ fn main() -> ExitCode {
     let (json, result) = match arguments.command {
         Command::Train(train) => (train.json, commands::train::run(*train)),
         Command::Evaluate(evaluate) => (evaluate.json, commands::evaluate::run(&evaluate)),
+        Command::Credentials(CredentialsCommand::New { file }) => (false, commands::credentials::new(&file)),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

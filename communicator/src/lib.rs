@@ -5,4 +5,5 @@
 
 pub mod exchange;
 pub mod ledger;
+pub mod transport;
 pub mod usage;

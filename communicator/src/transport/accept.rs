@@ -1,0 +1,124 @@
+//! The accept loop: strangers cost little, and for a short time.
+//!
+//! Until a connection has proven membership it is *half-open*. Only so many are kept; when one more comes, the oldest
+//! goes. So a flood of connections that say nothing displaces itself, while a member's handshake, which takes
+//! milliseconds, gets through.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls;
+use tokio_rustls::server::TlsStream;
+
+use super::{Credentials, Plane, tls};
+
+/// What strangers are allowed to take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AcceptLimits {
+    /// Half-open connections at a time. Each takes a task and TLS's buffers, some tens of kilobytes.
+    pub half_open_max: usize,
+    /// How long a handshake may take.
+    pub handshake: Duration,
+}
+
+impl Default for AcceptLimits {
+    fn default() -> Self {
+        Self {
+            half_open_max: 256,
+            handshake: Duration::from_secs(5),
+        }
+    }
+}
+
+/// A connection whose other side has proven that it holds the credentials.
+#[derive(Debug)]
+pub struct Accepted {
+    /// The connection.
+    pub stream: TlsStream<TcpStream>,
+    /// What it is for.
+    pub plane: Plane,
+    /// Where it comes from.
+    pub address: SocketAddr,
+}
+
+/// Waits for other nodes on one port.
+pub struct Acceptor {
+    listener: TcpListener,
+    tls: TlsAcceptor,
+    limits: AcceptLimits,
+}
+
+/// How long to wait after the system has refused to accept, so that running out of descriptors is no busy loop.
+const REFUSED_PAUSE: Duration = Duration::from_millis(100);
+
+impl Acceptor {
+    /// An acceptor on a bound port.
+    pub fn new(listener: TcpListener, credentials: &Credentials, limits: AcceptLimits) -> Result<Self, rustls::Error> {
+        Ok(Self {
+            listener,
+            tls: TlsAcceptor::from(tls::server(credentials)?),
+            limits,
+        })
+    }
+
+    /// Accepts until nobody takes the connections any more. Dropping the future ends everything that is half-open.
+    pub async fn run(self, accepted: mpsc::Sender<Accepted>) {
+        let Self { listener, tls, limits } = self;
+        let mut handshakes = JoinSet::new();
+        let mut half_open: VecDeque<AbortHandle> = VecDeque::new();
+        loop {
+            let connection = tokio::select! {
+                connection = listener.accept() => connection,
+                Some(_) = handshakes.join_next() => {
+                    half_open.retain(|handshake| !handshake.is_finished());
+                    continue;
+                }
+                () = accepted.closed() => return,
+            };
+            let (stream, address) = match connection {
+                Ok(connection) => connection,
+                Err(error) => {
+                    tracing::warn!(%error, "a connection could not be accepted");
+                    tokio::time::sleep(REFUSED_PAUSE).await;
+                    continue;
+                }
+            };
+            while half_open.len() >= limits.half_open_max
+                && let Some(oldest) = half_open.pop_front()
+            {
+                oldest.abort();
+            }
+            let handshake = shake_hands(tls.clone(), stream, address, limits.handshake, accepted.clone());
+            half_open.push_back(handshakes.spawn(handshake));
+        }
+    }
+}
+
+async fn shake_hands(
+    tls: TlsAcceptor,
+    stream: TcpStream,
+    address: SocketAddr,
+    limit: Duration,
+    accepted: mpsc::Sender<Accepted>,
+) {
+    let shaken = timeout(limit, async {
+        stream.set_nodelay(true)?;
+        let stream = tls.accept(stream).await?;
+        let plane = Plane::of_protocol(stream.get_ref().1.alpn_protocol());
+        plane
+            .map(|plane| Accepted { stream, plane, address })
+            .ok_or_else(|| std::io::Error::other("no plane was named"))
+    });
+    match shaken.await {
+        // Whoever takes connections is a member's part of this node, and prompt; a full channel is waited for.
+        Ok(Ok(connection)) => drop(accepted.send(connection).await),
+        Ok(Err(error)) => tracing::debug!(%address, %error, "a stranger was turned away"),
+        Err(_) => tracing::debug!(%address, "a handshake took too long"),
+    }
+}

@@ -1,0 +1,189 @@
+//! A cluster's credentials: one key pair that all its members hold, in one file.
+//!
+//! Whoever holds the private key is a member; there is no authority, no names and no dates. To revoke credentials,
+//! make new ones.
+
+use std::fmt;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+/// The name in the certificate. Members know each other by the key, so it says nothing.
+pub(super) const SUBJECT: &str = "tau.cluster";
+
+/// A cluster's certificate and private key.
+pub struct Credentials {
+    certificate: CertificateDer<'static>,
+    key: PrivateKeyDer<'static>,
+}
+
+/// Why credentials could not be made, written or read.
+#[derive(Debug, Error)]
+pub enum CredentialsError {
+    /// The key pair could not be made.
+    #[error("the key pair could not be made: {0}")]
+    Make(String),
+    /// A file with this name exists.
+    #[error("{0} exists already, and credentials are never overwritten: give another name or remove it")]
+    Exists(PathBuf),
+    /// The system refused.
+    #[error("{file} could not be {what}")]
+    Io {
+        /// The file.
+        file: PathBuf,
+        /// Read or written.
+        what: &'static str,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The file is not one of credentials.
+    #[error("{file} does not hold a cluster's credentials: {why}; make some with 'tau credentials new FILE'")]
+    NotCredentials {
+        /// The file.
+        file: PathBuf,
+        /// What is missing.
+        why: String,
+    },
+    /// Others than its owner may read the file.
+    #[error("{file} can be read by others than its owner: make it private with 'chmod 600 {file}'")]
+    NotPrivate {
+        /// The file.
+        file: PathBuf,
+    },
+}
+
+impl Credentials {
+    /// Draws a new key pair and writes it to a new file that only its owner can read.
+    pub fn create(path: &Path) -> Result<Self, CredentialsError> {
+        let make = |error: rcgen::Error| CredentialsError::Make(error.to_string());
+        let key = rcgen::KeyPair::generate().map_err(make)?;
+        let parameters = rcgen::CertificateParams::new(vec![SUBJECT.into()]).map_err(make)?;
+        let certificate = parameters.self_signed(&key).map_err(make)?;
+        let text = format!("{}{}", certificate.pem(), key.serialize_pem());
+        write_private(path, text.as_bytes()).map_err(|source| match source.kind() {
+            std::io::ErrorKind::AlreadyExists => CredentialsError::Exists(path.into()),
+            _ => CredentialsError::Io {
+                file: path.into(),
+                what: "written",
+                source,
+            },
+        })?;
+        Self::read(path)
+    }
+
+    /// Reads credentials from a file.
+    pub fn read(path: &Path) -> Result<Self, CredentialsError> {
+        let io = |source| CredentialsError::Io {
+            file: path.into(),
+            what: "read",
+            source,
+        };
+        let text = std::fs::read(path).map_err(io)?;
+        if !is_private(path).map_err(io)? {
+            return Err(CredentialsError::NotPrivate { file: path.into() });
+        }
+        let refuse = |why: String| CredentialsError::NotCredentials { file: path.into(), why };
+        Ok(Self {
+            certificate: CertificateDer::from_pem_slice(&text).map_err(|_| refuse("it has no certificate".into()))?,
+            key: PrivateKeyDer::from_pem_slice(&text).map_err(|_| refuse("it has no private key".into()))?,
+        })
+    }
+
+    pub(super) fn certificate(&self) -> &CertificateDer<'static> {
+        &self.certificate
+    }
+
+    pub(super) fn key(&self) -> &PrivateKeyDer<'static> {
+        &self.key
+    }
+}
+
+/// Never prints the key.
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credentials").finish_non_exhaustive()
+    }
+}
+
+/// Writes a new file that is private from its first moment on; half a file is removed again.
+fn write_private(path: &Path, contents: &[u8]) -> std::io::Result<()> {
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let mut file = options.open(path)?;
+    file.write_all(contents)
+        .and_then(|()| file.sync_all())
+        .inspect_err(|_| {
+            let _ = std::fs::remove_file(path);
+        })
+}
+
+/// Whether only the owner of a file may read it. Where there are no such rights, everything counts as private.
+fn is_private(path: &Path) -> std::io::Result<bool> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        let others = std::fs::metadata(path)?.permissions().mode() & 0o077;
+        Ok(others == 0)
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = path;
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credentials_come_back_from_their_file_and_are_never_overwritten() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("cluster.pem");
+        let made = Credentials::create(&path).unwrap();
+        let read = Credentials::read(&path).unwrap();
+        assert_eq!(made.certificate(), read.certificate());
+        assert_eq!(made.key(), read.key());
+        let before = std::fs::read(&path).unwrap();
+        assert!(matches!(Credentials::create(&path), Err(CredentialsError::Exists(_))));
+        assert_eq!(std::fs::read(&path).unwrap(), before);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn others_must_not_read_them() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("cluster.pem");
+        Credentials::create(&path).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+        let error = Credentials::read(&path).unwrap_err().to_string();
+        assert!(error.contains("chmod 600"), "{error}");
+    }
+
+    #[test]
+    fn other_files_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        assert!(matches!(Credentials::read(&path), Err(CredentialsError::Io { .. })));
+        write_private(&path, b"hello").unwrap();
+        let error = Credentials::read(&path).unwrap_err().to_string();
+        assert!(
+            error.contains("no certificate") && error.contains("tau credentials new"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_key_is_never_printed() {
+        let folder = tempfile::tempdir().unwrap();
+        let credentials = Credentials::create(&folder.path().join("cluster.pem")).unwrap();
+        assert_eq!(format!("{credentials:?}"), "Credentials { .. }");
+    }
+}

@@ -1,0 +1,18 @@
+//! The way to other nodes: TLS 1.3 on one port, both sides proving that they hold the cluster's credentials.
+//!
+//! The protocol that a connection is for (control or data plane) is agreed on within the handshake. Nobody without the
+//! credentials gets past it, and what strangers can make a node keep is bounded: a number of half-open connections,
+//! each for a limited time.
+
+mod accept;
+mod credentials;
+mod dial;
+mod tls;
+
+#[cfg(test)]
+mod tests;
+
+pub use accept::{AcceptLimits, Accepted, Acceptor};
+pub use credentials::{Credentials, CredentialsError};
+pub use dial::{DialError, dial};
+pub use tls::Plane;

@@ -1,0 +1,175 @@
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+use tokio_rustls::{TlsConnector, rustls};
+
+use super::{AcceptLimits, Accepted, Acceptor, Credentials, DialError, Plane, dial};
+
+/// Long enough for anything that happens at all, on any machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn credentials() -> Credentials {
+    let folder = tempfile::tempdir().unwrap();
+    Credentials::create(&folder.path().join("cluster.pem")).unwrap()
+}
+
+struct Node {
+    address: SocketAddr,
+    accepted: mpsc::Receiver<Accepted>,
+}
+
+impl Node {
+    async fn start(credentials: &Credentials, limits: AcceptLimits) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (sender, accepted) = mpsc::channel(16);
+        tokio::spawn(Acceptor::new(listener, credentials, limits).unwrap().run(sender));
+        Self { address, accepted }
+    }
+
+    async fn next(&mut self) -> Accepted {
+        timeout(PATIENCE, self.accepted.recv())
+            .await
+            .expect("nobody came")
+            .unwrap()
+    }
+
+    /// A member still gets in, and its connection works both ways.
+    async fn assert_open(&mut self, credentials: &Credentials) {
+        for plane in [Plane::Data, Plane::Control] {
+            let mut theirs = dial(self.address, plane, credentials, PATIENCE).await.unwrap();
+            let mut ours = self.next().await;
+            assert_eq!(ours.plane, plane);
+            theirs.write_all(b"ping").await.unwrap();
+            let mut bytes = [0; 4];
+            ours.stream.read_exact(&mut bytes).await.unwrap();
+            assert_eq!(&bytes, b"ping");
+            ours.stream.write_all(b"pong").await.unwrap();
+            ours.stream.flush().await.unwrap();
+            theirs.read_exact(&mut bytes).await.unwrap();
+            assert_eq!(&bytes, b"pong");
+        }
+    }
+}
+
+/// Waits until the other side has closed a connection.
+async fn assert_closed(stream: &mut (impl AsyncReadExt + Unpin)) {
+    let mut rest = Vec::new();
+    // An error is an end too.
+    let _ = timeout(PATIENCE, stream.read_to_end(&mut rest))
+        .await
+        .expect("the connection stays open");
+}
+
+#[tokio::test]
+async fn members_meet_on_both_planes() {
+    let credentials = credentials();
+    let mut node = Node::start(&credentials, AcceptLimits::default()).await;
+    node.assert_open(&credentials).await;
+}
+
+#[tokio::test]
+async fn other_credentials_are_refused_by_both_sides() {
+    let (ours, theirs) = (credentials(), credentials());
+    let mut node = Node::start(&ours, AcceptLimits::default()).await;
+    // The one who dials finds out first.
+    let refused = dial(node.address, Plane::Data, &theirs, PATIENCE).await;
+    assert!(matches!(refused, Err(DialError::Refused { .. })));
+    node.assert_open(&ours).await;
+    assert!(node.accepted.try_recv().is_err());
+}
+
+#[tokio::test]
+async fn who_proves_nothing_is_turned_away() {
+    let credentials = credentials();
+    let mut node = Node::start(&credentials, AcceptLimits::default()).await;
+    // A client that trusts the cluster's certificate but shows none.
+    let mut roots = RootCertStore::empty();
+    roots.add(credentials.certificate().clone()).unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"tau-data/1".to_vec()];
+    let stream = TcpStream::connect(node.address).await.unwrap();
+    let name = super::credentials::SUBJECT.try_into().unwrap();
+    if let Ok(mut stream) = TlsConnector::from(Arc::new(config)).connect(name, stream).await {
+        // In TLS 1.3 the dialling side is done first; the refusal follows.
+        assert_closed(&mut stream).await;
+    }
+    node.assert_open(&credentials).await;
+}
+
+#[tokio::test]
+async fn garbage_and_plaintext_are_turned_away() {
+    let credentials = credentials();
+    let mut node = Node::start(&credentials, AcceptLimits::default()).await;
+    let long = vec![0x16; 100_000];
+    for bytes in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0; 64], &[0xff; 4096], &long] {
+        let mut stream = TcpStream::connect(node.address).await.unwrap();
+        // The other side may have closed before all is written.
+        let _ = stream.write_all(bytes).await;
+        assert_closed(&mut stream).await;
+    }
+    node.assert_open(&credentials).await;
+}
+
+#[tokio::test]
+async fn a_handshake_that_takes_too_long_is_ended() {
+    let credentials = credentials();
+    let limits = AcceptLimits {
+        handshake: Duration::from_millis(200),
+        ..AcceptLimits::default()
+    };
+    let node = Node::start(&credentials, limits).await;
+    let mut silent = TcpStream::connect(node.address).await.unwrap();
+    assert_closed(&mut silent).await;
+    // A handshake that comes byte by byte is no better: the deadline is for all of it.
+    let mut slow = TcpStream::connect(node.address).await.unwrap();
+    slow.write_all(&[0x16, 0x03, 0x01]).await.unwrap();
+    assert_closed(&mut slow).await;
+}
+
+#[tokio::test]
+async fn a_flood_displaces_itself_and_members_get_through() {
+    let credentials = credentials();
+    let limits = AcceptLimits {
+        half_open_max: 8,
+        handshake: PATIENCE,
+    };
+    let mut node = Node::start(&credentials, limits).await;
+    let mut flood = Vec::new();
+    for _ in 0..100 {
+        flood.push(TcpStream::connect(node.address).await.unwrap());
+    }
+    node.assert_open(&credentials).await;
+    // All but the newest few were closed, long before their time was up.
+    for stream in &mut flood[..80] {
+        assert_closed(stream).await;
+    }
+}
+
+#[tokio::test]
+async fn nobody_at_an_address_is_said_so() {
+    let credentials = credentials();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    let error = dial(address, Plane::Control, &credentials, PATIENCE).await.unwrap_err();
+    assert!(error.to_string().contains("nobody answers"), "{error}");
+    // Someone who takes the call and says nothing.
+    let mute = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = mute.local_addr().unwrap();
+    let error = dial(address, Plane::Control, &credentials, Duration::from_millis(100))
+        .await
+        .unwrap_err();
+    assert!(matches!(error, DialError::TimedOut { .. }), "{error}");
+}

@@ -1,0 +1,193 @@
+//! TLS with pinned credentials: each side accepts exactly the certificate that it holds itself.
+
+use std::sync::Arc;
+
+use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use tokio_rustls::rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use tokio_rustls::rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use tokio_rustls::rustls::version::TLS13;
+use tokio_rustls::rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error, ServerConfig, SignatureScheme,
+};
+
+use super::Credentials;
+
+/// What a connection is for. Agreed on within the handshake, so that one port serves both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plane {
+    /// Small messages between actors.
+    Control,
+    /// Batches, snapshots and repairs.
+    Data,
+}
+
+impl Plane {
+    const ALL: [Self; 2] = [Self::Control, Self::Data];
+
+    /// The protocol's name in the handshake, with its version.
+    fn protocol(self) -> &'static [u8] {
+        match self {
+            Self::Control => b"tau-control/1",
+            Self::Data => b"tau-data/1",
+        }
+    }
+
+    pub(super) fn of_protocol(name: Option<&[u8]>) -> Option<Self> {
+        Self::ALL.into_iter().find(|plane| Some(plane.protocol()) == name)
+    }
+}
+
+/// The configuration of the side that is dialled.
+pub(super) fn server(credentials: &Credentials) -> Result<Arc<ServerConfig>, Error> {
+    let pinned = Pinned::new(credentials);
+    let mut config = ServerConfig::builder_with_provider(Arc::clone(&pinned.provider))
+        .with_protocol_versions(&[&TLS13])?
+        .with_client_cert_verifier(Arc::new(pinned))
+        .with_single_cert(vec![credentials.certificate().clone()], credentials.key().clone_key())?;
+    config.alpn_protocols = Plane::ALL.map(|plane| plane.protocol().to_vec()).into();
+    // Connections last for hours: resuming them would save nothing and keep state for strangers.
+    config.send_tls13_tickets = 0;
+    Ok(Arc::new(config))
+}
+
+/// The configuration of the side that dials.
+pub(super) fn client(credentials: &Credentials, plane: Plane) -> Result<Arc<ClientConfig>, Error> {
+    let pinned = Pinned::new(credentials);
+    let mut config = ClientConfig::builder_with_provider(Arc::clone(&pinned.provider))
+        .with_protocol_versions(&[&TLS13])?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(pinned))
+        .with_client_auth_cert(vec![credentials.certificate().clone()], credentials.key().clone_key())?;
+    config.alpn_protocols = vec![plane.protocol().to_vec()];
+    Ok(Arc::new(config))
+}
+
+/// Accepts one certificate and checks that the other side holds its key. Names and dates play no part, so a machine
+/// with a wrong clock can still join.
+#[derive(Debug)]
+struct Pinned {
+    certificate: CertificateDer<'static>,
+    provider: Arc<CryptoProvider>,
+}
+
+impl Pinned {
+    fn new(credentials: &Credentials) -> Self {
+        Self {
+            certificate: credentials.certificate().clone(),
+            provider: Arc::new(aws_lc_rs::default_provider()),
+        }
+    }
+
+    fn check(&self, certificate: &CertificateDer<'_>, chain: &[CertificateDer<'_>]) -> Result<(), Error> {
+        if *certificate == self.certificate && chain.is_empty() {
+            Ok(())
+        } else {
+            Err(CertificateError::UnknownIssuer.into())
+        }
+    }
+
+    fn verify_tls12(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls12_signature(
+            message,
+            certificate,
+            signed,
+            &self.provider.signature_verification_algorithms,
+        )
+    }
+
+    fn verify_tls13(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(
+            message,
+            certificate,
+            signed,
+            &self.provider.signature_verification_algorithms,
+        )
+    }
+
+    fn schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+impl ServerCertVerifier for Pinned {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        chain: &[CertificateDer<'_>],
+        _name: &ServerName<'_>,
+        _ocsp: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        self.check(certificate, chain).map(|()| ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.verify_tls12(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.verify_tls13(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.schemes()
+    }
+}
+
+impl ClientCertVerifier for Pinned {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        chain: &[CertificateDer<'_>],
+        _now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        self.check(certificate, chain).map(|()| ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.verify_tls12(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.verify_tls13(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.schemes()
+    }
+}
