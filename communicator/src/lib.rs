@@ -5,5 +5,6 @@
 
 pub mod exchange;
 pub mod ledger;
+pub mod link;
 pub mod transport;
 pub mod usage;
