@@ -13,6 +13,8 @@ const SMOOTHING: f64 = 0.2;
 const GAIN: f64 = 0.06;
 /// One batch moves τ by this factor at most, however wrong the density is.
 const FACTOR_MAX: f64 = 1.25;
+/// The learning rate moves τ by this factor at most in one step: the residual still holds older, larger updates.
+const RATE_FACTOR_MAX: f64 = 1.1;
 
 /// Keeps the density of emitted batches near its target.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,6 +30,8 @@ enum Mode {
     Following {
         tau: f64,
         density: f64,
+        /// The learning rate of the last step.
+        rate: f64,
     },
 }
 
@@ -54,26 +58,43 @@ impl TauController {
         }
     }
 
-    /// Starts from a τ at which the target fraction of a first residual would have left.
-    pub fn start(&mut self, tau: f64, target: f64) {
+    /// Starts from a τ at which the target fraction of a first residual, made at this learning rate, would have left.
+    pub fn start(&mut self, tau: f64, target: f64, rate: f64) {
         if self.mode == Mode::Unset {
             self.mode = Mode::Following {
-                tau: tau.max(f64::from(Tau::ONE_STEP.value())),
+                tau: within_lattice(tau),
                 density: target,
+                rate,
             };
+        }
+    }
+
+    /// Moves τ with the learning rate, before the density can tell: updates are proportional to it.
+    pub fn follow_rate(&mut self, next: f64) {
+        if let Mode::Following { tau, rate, .. } = &mut self.mode {
+            let factor = (next / *rate).clamp(1.0 / RATE_FACTOR_MAX, RATE_FACTOR_MAX);
+            // A rate of zero has no ratio to the next one.
+            if factor.is_finite() {
+                *tau = within_lattice(*tau * factor);
+            }
+            *rate = next;
         }
     }
 
     /// Takes the density of an emitted batch into account.
     pub fn observe(&mut self, emitted: f64, target: f64) {
-        if let Mode::Following { tau, density } = &mut self.mode {
+        if let Mode::Following { tau, density, .. } = &mut self.mode {
             *density += SMOOTHING * (emitted - *density);
             // An average of nothing at all still is a finite error.
             let error = (density.max(target / 100.0) / target).ln();
             let factor = (GAIN * error).exp().clamp(1.0 / FACTOR_MAX, FACTOR_MAX);
-            *tau = (*tau * factor).clamp(f64::from(Tau::ONE_STEP.value()), f64::from(Tau::MAX.value()));
+            *tau = within_lattice(*tau * factor);
         }
     }
+}
+
+fn within_lattice(tau: f64) -> f64 {
+    tau.clamp(f64::from(Tau::ONE_STEP.value()), f64::from(Tau::MAX.value()))
 }
 
 #[cfg(test)]
@@ -82,7 +103,7 @@ mod tests {
     use crate::rng::CounterRng;
 
     /// Residuals fed by a steady pull and by noise, both shrinking with the learning rate; the densities of the batches.
-    fn densities(target: f64, steps: usize, decays: bool) -> Vec<f64> {
+    fn densities(target: f64, steps: usize, rate_at: fn(f64) -> f64) -> Vec<f64> {
         const WEIGHTS: usize = 4000;
         let mut random = CounterRng::new(11, 0);
         let mut uniform = || random.next_u64() as f64 / u64::MAX as f64 - 0.5;
@@ -91,14 +112,15 @@ mod tests {
         let mut controller = TauController::following();
         let mut found = Vec::new();
         for step in 0..steps {
-            let rate = if decays { 1.0 - step as f64 / steps as f64 } else { 1.0 };
+            let rate = rate_at(step as f64 / steps as f64);
+            controller.follow_rate(rate);
             for (r, p) in residual.iter_mut().zip(&pull) {
                 *r += 0.01 * rate * (p + 0.3 * uniform());
             }
             let Some(tau) = controller.tau() else {
                 let mut sorted: Vec<f64> = residual.iter().map(|r| r.abs()).collect();
                 sorted.sort_by(f64::total_cmp);
-                controller.start(sorted[((1.0 - target) * WEIGHTS as f64) as usize - 1], target);
+                controller.start(sorted[((1.0 - target) * WEIGHTS as f64) as usize - 1], target, rate);
                 continue;
             };
             let tau = f64::from(tau.value());
@@ -118,17 +140,24 @@ mod tests {
 
     #[test]
     fn the_mean_density_is_the_target() {
+        let constant = |_| 1.0;
+        let decay = |progress| 1.0 - progress;
+        let warm_up = |progress: f64| (progress * 20.0).clamp(0.01, 1.0) * (1.0 - progress);
         for target in [2e-3, 1e-2, 5e-2] {
-            for decays in [false, true] {
-                let found = densities(target, 3000, decays);
+            for (name, rate) in [
+                ("constant", constant as fn(f64) -> f64),
+                ("decay", decay),
+                ("warm-up", warm_up),
+            ] {
+                let found = densities(target, 3000, rate);
                 let settled = &found[300..];
                 let mean = settled.iter().sum::<f64>() / settled.len() as f64;
-                assert!(
-                    (mean / target - 1.0).abs() < 0.1,
-                    "{mean} instead of {target}, decays: {decays}"
-                );
+                assert!((mean / target - 1.0).abs() < 0.1, "{mean} instead of {target}, {name}");
                 let early = found[..300].iter().sum::<f64>() / 300.0;
-                assert!(early < 3.0 * target, "the start emitted {early} instead of {target}");
+                assert!(
+                    early < 3.0 * target,
+                    "the start emitted {early} instead of {target}, {name}"
+                );
             }
         }
     }
@@ -137,8 +166,9 @@ mod tests {
     fn a_fixed_tau_stays() {
         let tau = Tau::from_steps(7).unwrap();
         let mut controller = TauController::fixed(tau);
-        controller.start(1.0, 0.1);
+        controller.start(1.0, 0.1, 1.0);
         controller.observe(0.9, 0.001);
+        controller.follow_rate(0.1);
         assert_eq!(controller.tau(), Some(tau));
     }
 
@@ -146,7 +176,7 @@ mod tests {
     fn silence_and_noise_keep_tau_within_the_lattice() {
         let mut controller = TauController::following();
         assert_eq!(controller.tau(), None);
-        controller.start(0.001, 0.01);
+        controller.start(0.001, 0.01, 1.0);
         for _ in 0..10_000 {
             controller.observe(0.0, 0.01);
         }

@@ -143,9 +143,11 @@ impl<T: Trainer> Training<T> {
         if self.stopping || !self.plan.next_minibatch(&mut self.indices, &mut self.cursors) {
             return Ok(None);
         }
+        let learning_rate = self.job.optimiser.learning_rate * self.job.lr_schedule.factor(self.progress());
+        self.controller.follow_rate(learning_rate);
         let tau = self.controller.tau();
         let control = StepControl {
-            learning_rate: self.job.optimiser.learning_rate * self.job.lr_schedule.factor(self.progress()),
+            learning_rate,
             clip: self.job.clip,
             step: self.sequence + 1,
             tau,
@@ -153,7 +155,7 @@ impl<T: Trainer> Training<T> {
         let report = self.trainer.step(&self.indices, control, &mut self.words)?;
         let tau = match tau {
             Some(tau) => tau,
-            None => self.release_first()?,
+            None => self.release_first(learning_rate)?,
         };
         if let Threshold::Density(target) = self.job.threshold {
             self.controller
@@ -196,7 +198,7 @@ impl<T: Trainer> Training<T> {
 
     /// After the first step: nobody knew how large updates are, but now the residual tells. τ starts where the target
     /// fraction of it leaves at once.
-    fn release_first(&mut self) -> Result<Tau, TrainingError> {
+    fn release_first(&mut self, learning_rate: f64) -> Result<Tau, TrainingError> {
         let Threshold::Density(target) = self.job.threshold else {
             return Ok(Tau::ONE_STEP);
         };
@@ -204,7 +206,7 @@ impl<T: Trainer> Training<T> {
         if !quantile.is_finite() {
             return Err(TrainError::NotFinite.into());
         }
-        self.controller.start(quantile, target);
+        self.controller.start(quantile, target, learning_rate);
         let tau = self.controller.tau().unwrap_or(Tau::ONE_STEP);
         self.trainer.release(tau, &mut self.words)?;
         Ok(tau)
