@@ -17,6 +17,8 @@ use thiserror::Error;
 pub enum Outcome {
     /// It is part of the ledger now.
     Applied(Range),
+    /// It is part of the ledger now, and a weight left the range with it: the run is over, the same on every node.
+    Diverged(RangeError),
     /// It was before; nothing changed.
     Duplicate,
     /// Batches of its origin are missing before it; nothing changed.
@@ -26,7 +28,7 @@ pub enum Outcome {
     },
 }
 
-/// Why a batch is no part of the ledger, or why the ledger ends with it.
+/// Why a batch is no part of the ledger.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum LedgerError {
     /// The batch belongs to another run.
@@ -37,7 +39,7 @@ pub enum LedgerError {
         /// The batch's.
         found: RunId,
     },
-    /// The batch was applied and pushed a weight out of the range.
+    /// The run is over: a weight left the range before.
     #[error(transparent)]
     Range(#[from] RangeError),
 }
@@ -80,8 +82,7 @@ impl Ledger {
 
     /// Applies a batch if it is the next one of its origin. The batch is a decoded one, so it is valid in itself.
     ///
-    /// A batch that pushes a weight out of the range is the last one that is applied; every later one gets the same
-    /// error: the run is over.
+    /// A batch that pushes a weight out of the range is the last one that is applied; every later one is refused.
     pub fn apply(&mut self, batch: &Batch) -> Result<Outcome, LedgerError> {
         let Header {
             run, origin, sequence, ..
@@ -107,7 +108,7 @@ impl Ledger {
         let advanced = self.frontier.advance(origin, sequence);
         debug_assert!(advanced.is_ok());
         self.diverged = range.is_err();
-        Ok(Outcome::Applied(range?))
+        Ok(range.map_or_else(Outcome::Diverged, Outcome::Applied))
     }
 
     /// Recomputes the digest from the counts and compares it with what the batches add up to.
@@ -227,8 +228,8 @@ mod tests {
     #[test]
     fn leaving_the_range_ends_the_run() {
         let mut ledger = Ledger::new(RUN, vec![protocol::lattice::RANGE_ERROR_STEPS - 50; WEIGHTS]);
-        let error = ledger.apply(&batch(1, 1, vec![word(0, true)])).unwrap_err();
-        assert_eq!(error, LedgerError::Range(RangeError));
+        let last = ledger.apply(&batch(1, 1, vec![word(0, true)]));
+        assert_eq!(last, Ok(Outcome::Diverged(RangeError)));
         assert_eq!(ledger.frontier().applied(OriginId(1)), 1);
         assert!(ledger.audit().is_ok());
         let next = batch(1, 2, vec![word(1, false)]);

@@ -1,7 +1,8 @@
 //! Tau's node: what a replica knows, apart from how it is computed.
 //!
 //! The [`ledger`] is the node's own replica, in integers: batches enter it, models are saved and audited from it. The
-//! [`exchange`] decides which batches go to whom, so that every replica gets all of them.
+//! [`exchange`] decides which batches go to whom, so that every replica gets all of them; a [`link`] writes its messages
+//! on the connections that the [`transport`] makes. [`usage`] tells what a node takes of its machine.
 
 pub mod exchange;
 pub mod ledger;

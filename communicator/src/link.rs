@@ -1,7 +1,7 @@
 //! A link: messages of the exchange on a byte stream.
 //!
 //! Each message is one byte of kind, four of length, and its contents. A batch's contents are the bytes that its worker
-//! encoded: they are written as they are, to every peer, and never copied. Whoever reads has proven membership, but is
+//! encoded: they are written as they are, to every peer, without a copy for each. Whoever reads has proven membership, but is
 //! believed nothing: lengths are bounded, and memory is taken as bytes arrive, not as they are announced.
 
 use std::io;
@@ -14,6 +14,8 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use crate::exchange::Message;
 
+/// A frontier longer than this names more origins than a run ever has.
+const HAVE_BYTES_MAX: usize = 64 << 10;
 const BATCH: u8 = 1;
 const HAVE: u8 = 2;
 /// What is read at a time of a message that is longer.
@@ -36,7 +38,9 @@ pub enum LinkError {
     Unreadable,
 }
 
-/// Writes a message. Batches are not flushed one by one: the caller flushes when it has nothing more to write.
+/// Writes a message. Give it a buffered stream, and flush when there is nothing more to write.
+///
+/// Not to be cancelled: half a message spoils the link. Drop the stream with the future.
 pub async fn write_message(stream: &mut (impl AsyncWrite + Unpin), message: &Message) -> Result<(), LinkError> {
     let encoded;
     let (kind, contents): (u8, &[u8]) = match message {
@@ -57,6 +61,8 @@ pub async fn write_message(stream: &mut (impl AsyncWrite + Unpin), message: &Mes
 }
 
 /// Reads the next message; `None` where the peer has ended the link between two.
+///
+/// Not to be cancelled: what was read of a message is lost with the future. Drop the stream too.
 pub async fn read_message(stream: &mut (impl AsyncRead + Unpin)) -> Result<Option<Message>, LinkError> {
     let mut header = [0; 5];
     if stream.read(&mut header[..1]).await? == 0 {
@@ -68,7 +74,7 @@ pub async fn read_message(stream: &mut (impl AsyncRead + Unpin)) -> Result<Optio
         return Err(LinkError::UnknownKind(kind));
     }
     let length = u32::from_le_bytes(length) as usize;
-    if length > FRAME_BYTES_MAX {
+    if length > if kind == HAVE { HAVE_BYTES_MAX } else { FRAME_BYTES_MAX } {
         return Err(LinkError::Oversize(length as u64));
     }
     let mut contents = Vec::new();
@@ -152,6 +158,7 @@ mod tests {
             read(&[1, 255, 255, 255, 255]).await,
             Err(LinkError::Oversize(_))
         ));
+        assert!(matches!(read(&[2, 1, 0, 1, 0]).await, Err(LinkError::Oversize(65_537))));
         assert!(matches!(
             read(&[9, 1, 0, 0, 0, 0]).await,
             Err(LinkError::UnknownKind(9))

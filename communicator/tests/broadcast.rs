@@ -18,7 +18,7 @@ use protocol::digest::Digest;
 use protocol::ids::{NodeId, OriginId, RunId};
 use protocol::lattice::Tau;
 use protocol::rng::CounterRng;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, split};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufWriter, split};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
@@ -49,14 +49,16 @@ enum Told {
     Cut(NodeId),
 }
 
-/// Starts the two tasks of a link whose ends know each other. A link ends when either of its tasks does.
+/// Starts the two tasks of a link whose ends know each other.
 fn start_link(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     peer: NodeId,
     node: &mpsc::Sender<Told>,
 ) -> Told {
-    let (mut reader, mut writer) = split(stream);
-    let (sender, mut outbox) = mpsc::channel::<Message>(64);
+    let (mut reader, writer) = split(stream);
+    let mut writer = BufWriter::new(writer);
+    // A full window of every origin, and room to spare.
+    let (sender, mut outbox) = mpsc::channel::<Message>(256);
     let inbox = node.clone();
     let reading = tokio::spawn(async move {
         while let Ok(Some(message)) = read_message(&mut reader).await {

@@ -1,6 +1,6 @@
 //! The exchange of one run on one node: events in, effects out. No clock, no sockets: time is a count of ticks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use protocol::batch::Batch;
@@ -113,10 +113,12 @@ pub struct Exchange {
     log: Log,
     peers: BTreeMap<NodeId, Peer>,
     homes: BTreeMap<OriginId, NodeId>,
+    /// Links that are up, whether their other ends are members yet or not.
+    links: BTreeSet<NodeId>,
 }
 
 impl Exchange {
-    /// The exchange at the start of a run, or after a snapshot: with a ledger and nothing else.
+    /// The exchange at the start of a run: with a ledger and nothing else.
     #[must_use]
     pub fn new(me: NodeId, ledger: Ledger, limits: Limits) -> Self {
         Self {
@@ -126,6 +128,7 @@ impl Exchange {
             log: Log::default(),
             peers: BTreeMap::new(),
             homes: BTreeMap::new(),
+            links: BTreeSet::new(),
         }
     }
 
@@ -145,12 +148,14 @@ impl Exchange {
     /// within a window. One slow peer among several slows nobody.
     #[must_use]
     pub fn should_pause(&self) -> bool {
-        let linked = self.peers.values().filter(|peer| peer.linked && !peer.quarantined);
+        let heard = self.peers.values().filter(|peer| peer.is_heard());
         let near = |peer: &&Peer| {
-            self.own_origins()
-                .all(|origin| self.ledger.frontier().applied(origin) - peer.has.applied(origin) <= self.limits.window)
+            self.own_origins().all(|origin| {
+                let applied = self.ledger.frontier().applied(origin);
+                applied.saturating_sub(peer.has.applied(origin)) <= self.limits.window
+            })
         };
-        let (all, near) = (linked.clone().count(), linked.filter(near).count());
+        let (all, near) = (heard.clone().count(), heard.filter(near).count());
         2 * near < all
     }
 
@@ -160,6 +165,7 @@ impl Exchange {
             Event::Joined(node) => {
                 if node != self.me {
                     self.peers.entry(node).or_default();
+                    self.greet(node, effects);
                 }
             }
             Event::Left(node) => {
@@ -167,11 +173,16 @@ impl Exchange {
                 self.trim();
             }
             Event::Origin { origin, home } => {
-                self.homes.insert(origin, home);
+                // The first word counts: nobody can take over another node's origin.
+                self.homes.entry(origin).or_insert(home);
             }
             Event::Local(bytes) => self.local(&bytes, effects),
-            Event::LinkUp(node) => self.link_up(node, effects),
+            Event::LinkUp(node) => {
+                self.links.insert(node);
+                self.greet(node, effects);
+            }
             Event::LinkDown(node) => {
+                self.links.remove(&node);
                 if let Some(peer) = self.peers.get_mut(&node) {
                     peer.unlink();
                 }
@@ -198,26 +209,22 @@ impl Exchange {
             return effects.push(Effect::WorkerFault(format!("origin {origin} is none of this node's")));
         }
         match self.apply(bytes, batch, effects) {
-            Ok(Outcome::Applied(_)) => self.pump_all(effects),
+            Ok(Outcome::Applied(_) | Outcome::Diverged(_)) => self.pump_all(effects),
             Ok(Outcome::Duplicate | Outcome::Ahead { .. }) => {
                 effects.push(Effect::WorkerFault(format!(
                     "a batch of origin {origin} is out of turn"
                 )));
             }
+            // The worker has not heard yet that the run is over.
+            Err(LedgerError::Range(_)) => {}
             Err(error) => effects.push(Effect::WorkerFault(error.to_string())),
         }
     }
 
     /// Applies a batch, keeps it and hands it to the workers.
     fn apply(&mut self, bytes: &Arc<[u8]>, batch: Batch, effects: &mut Vec<Effect>) -> Result<Outcome, LedgerError> {
-        let outcome = match self.ledger.apply(&batch) {
-            Err(LedgerError::Range(error)) => {
-                effects.push(Effect::Diverged(error.to_string()));
-                return Ok(Outcome::Duplicate);
-            }
-            other => other?,
-        };
-        if let Outcome::Applied(_) = outcome {
+        let outcome = self.ledger.apply(&batch)?;
+        if let Outcome::Applied(_) | Outcome::Diverged(_) = outcome {
             self.log.append(Frame {
                 origin: batch.header.origin,
                 sequence: batch.header.sequence,
@@ -226,13 +233,20 @@ impl Exchange {
             while self.log.bytes() > self.limits.log_bytes_max && self.log.drop_oldest() {}
             effects.push(Effect::Deliver(Arc::new(batch)));
         }
+        if let Outcome::Diverged(error) = outcome {
+            effects.push(Effect::Diverged(error.to_string()));
+        }
         Ok(outcome)
     }
 
-    fn link_up(&mut self, node: NodeId, effects: &mut Vec<Effect>) {
+    /// Says hello on a link to a member: what this node has.
+    fn greet(&mut self, node: NodeId, effects: &mut Vec<Effect>) {
         let Some(peer) = self.peers.get_mut(&node).filter(|peer| !peer.quarantined) else {
             return;
         };
+        if !self.links.contains(&node) {
+            return;
+        }
         peer.unlink();
         peer.linked = true;
         peer.told(self.ledger.frontier());
@@ -279,16 +293,24 @@ impl Exchange {
             ));
         }
         if self.log.get(origin, sequence).is_some_and(|known| known != bytes) {
-            return Err(format!(
-                "batch {sequence} of origin {origin} was seen with other contents"
-            ));
+            // Who only hands it on cannot know which of the two is right.
+            return if from == home {
+                Err(format!(
+                    "batch {sequence} of origin {origin} was seen with other contents"
+                ))
+            } else {
+                Ok(())
+            };
         }
-        match self.apply(bytes, batch, effects).map_err(|error| error.to_string())? {
-            Outcome::Applied(_) | Outcome::Duplicate => {}
-            Outcome::Ahead { .. } => {
-                effects.push(Effect::Reset(from));
+        match self.apply(bytes, batch, effects) {
+            Ok(Outcome::Applied(_) | Outcome::Diverged(_) | Outcome::Duplicate) => {}
+            Ok(Outcome::Ahead { .. }) => {
+                self.reset(from, effects);
                 return Ok(());
             }
+            // The run is over here; the peer will hear of it.
+            Err(LedgerError::Range(_)) => return Ok(()),
+            Err(error) => return Err(error.to_string()),
         }
         if let Some(peer) = self.peers.get_mut(&from) {
             peer.showed(origin, sequence);
@@ -307,6 +329,15 @@ impl Exchange {
         }
         effects.push(Effect::Quarantine { peer, reason });
         self.trim();
+    }
+
+    /// Gives a link up. What still comes on it is not listened to; the next one starts afresh.
+    fn reset(&mut self, node: NodeId, effects: &mut Vec<Effect>) {
+        if let Some(peer) = self.peers.get_mut(&node) {
+            peer.unlink();
+        }
+        self.links.remove(&node);
+        effects.push(Effect::Reset(node));
     }
 
     fn tell(&mut self, node: NodeId, effects: &mut Vec<Effect>) {
@@ -331,7 +362,7 @@ impl Exchange {
                 .get_mut(&node)
                 .is_some_and(|peer| peer.is_silent(self.limits.reset_ticks))
             {
-                effects.push(Effect::Reset(node));
+                self.reset(node, effects);
                 continue;
             }
             self.look_for_stalls(node);
@@ -339,8 +370,8 @@ impl Exchange {
         }
     }
 
-    /// Counts for how long a peer has lacked batches of each origin without progress. Its own node is the first to
-    /// help; the others follow one after the other, in the order of their names, so that rarely two send the same.
+    /// Counts for how long a peer has lacked batches of each origin without progress. The origin's own node is the first
+    /// to send; the others follow one after the other, in the order of their names, so that rarely two send the same.
     fn look_for_stalls(&mut self, node: NodeId) {
         let frontier = self.ledger.frontier();
         let rivals = self
@@ -387,10 +418,13 @@ impl Exchange {
                 && peer.under_way(origin) < self.limits.window
             {
                 let Some(bytes) = self.log.get(origin, sent + 1) else {
-                    // Asked for once: the peer's next word on this link comes after the snapshot.
-                    peer.unlink();
-                    effects.push(Effect::Snapshot { to: node });
-                    return;
+                    if home != self.me {
+                        // Somebody else may have what this node has no more.
+                        peer.repairs.remove(&origin);
+                    } else if peer.snapshot_due(origin, sent) {
+                        effects.push(Effect::Snapshot { to: node });
+                    }
+                    break;
                 };
                 effects.push(Effect::Send {
                     to: node,

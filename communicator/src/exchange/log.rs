@@ -8,7 +8,7 @@ use protocol::ids::OriginId;
 
 use super::Frame;
 
-/// Consecutive batches of each origin, the newest always included.
+/// Consecutive batches of each origin, up to the newest.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Log {
     origins: BTreeMap<OriginId, Batches>,
@@ -20,6 +20,16 @@ struct Batches {
     /// The sequence before the first batch kept.
     from: u64,
     frames: VecDeque<Arc<[u8]>>,
+    bytes: usize,
+}
+
+impl Batches {
+    fn pop_oldest(&mut self) -> Option<usize> {
+        let bytes = self.frames.pop_front()?.len();
+        self.from += 1;
+        self.bytes -= bytes;
+        Some(bytes)
+    }
 }
 
 impl Log {
@@ -28,6 +38,7 @@ impl Log {
         let batches = self.origins.entry(frame.origin).or_insert_with(|| Batches {
             from: frame.sequence - 1,
             frames: VecDeque::new(),
+            bytes: 0,
         });
         debug_assert_eq!(
             batches.from + batches.frames.len() as u64 + 1,
@@ -35,6 +46,7 @@ impl Log {
             "the log has a gap"
         );
         self.bytes += frame.bytes.len();
+        batches.bytes += frame.bytes.len();
         batches.frames.push_back(frame.bytes);
     }
 
@@ -50,21 +62,19 @@ impl Log {
         for (origin, batches) in &mut self.origins {
             let applied = everybody.applied(*origin);
             while batches.from < applied
-                && let Some(frame) = batches.frames.pop_front()
+                && let Some(bytes) = batches.pop_oldest()
             {
-                batches.from += 1;
-                self.bytes -= frame.len();
+                self.bytes -= bytes;
             }
         }
     }
 
     /// Forgets the oldest batch of the origin that takes the most room; `false` when there is nothing left.
     pub(super) fn drop_oldest(&mut self) -> bool {
-        let longest = self.origins.values_mut().max_by_key(|batches| batches.frames.len());
-        match longest.and_then(|batches| Some((batches.frames.pop_front()?, &mut batches.from))) {
-            Some((frame, from)) => {
-                *from += 1;
-                self.bytes -= frame.len();
+        let largest = self.origins.values_mut().max_by_key(|batches| batches.bytes);
+        match largest.and_then(Batches::pop_oldest) {
+            Some(bytes) => {
+                self.bytes -= bytes;
                 true
             }
             None => false,
@@ -122,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_origin_loses_its_oldest_first() {
+    fn the_largest_origin_loses_its_oldest_first() {
         let mut log = Log::default();
         (1..=3).for_each(|sequence| log.append(frame(1, sequence)));
         log.append(frame(2, 1));

@@ -8,7 +8,8 @@ use protocol::ids::OriginId;
 /// A member of the run, with or without a link to it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Peer {
-    /// What it is known to have applied. It grows only: what was applied stays applied.
+    /// What it is known to have applied. It grows only: what was applied stays applied. (A node that starts again is
+    /// another node, with another name.)
     pub(super) has: Frontier,
     pub(super) linked: bool,
     /// It said something that no honest member says: nothing is taken from it or sent to it any more.
@@ -21,6 +22,8 @@ pub(super) struct Peer {
     sent: Option<Frontier>,
     /// What it was last told that this node has, on the present link.
     told: Option<Frontier>,
+    /// Where it was, of which origin, when a snapshot was last due.
+    snapshot_due: Option<(OriginId, u64)>,
     /// What it had at the last tick, and for how many ticks that has not changed while batches were under way.
     silence: (Frontier, u32),
 }
@@ -43,6 +46,16 @@ impl Repair {
 }
 
 impl Peer {
+    /// Whether a link to it is up and it has said on it what it has.
+    pub(super) fn is_heard(&self) -> bool {
+        self.linked && !self.quarantined && self.sent.is_some()
+    }
+
+    /// Whether it is news that a peer that stands there needs a snapshot.
+    pub(super) fn snapshot_due(&mut self, origin: OriginId, sent: u64) -> bool {
+        self.snapshot_due.replace((origin, sent)) != Some((origin, sent))
+    }
+
     /// Forgets everything about the present link.
     pub(super) fn unlink(&mut self) {
         self.linked = false;
@@ -50,6 +63,7 @@ impl Peer {
         self.told = None;
         self.untold = 0;
         self.silence.1 = 0;
+        self.snapshot_due = None;
         self.repairs.clear();
     }
 
@@ -101,9 +115,10 @@ impl Peer {
         news
     }
 
-    /// One more tick: whether batches have been under way for so many ticks without a word about any.
+    /// One more tick: whether it has kept silent for so many ticks, either about batches that are under way to it or, at
+    /// the start of a link, altogether.
     pub(super) fn is_silent(&mut self, ticks_max: u32) -> bool {
-        let waiting = self.sent.as_ref().is_some_and(|sent| *sent != self.has);
+        let waiting = self.linked && self.sent.as_ref().is_none_or(|sent| *sent != self.has);
         if !waiting || self.silence.0 != self.has {
             self.silence = (self.has.clone(), 0);
         } else {
@@ -124,7 +139,7 @@ impl Peer {
         }
         repair.seen = has;
         match repair.active {
-            Some(up_to) if has > up_to => repair.active = None,
+            Some(up_to) if has > up_to || has >= applied => repair.active = None,
             None if repair.ticks >= patience => repair.active = Some(has),
             _ => {}
         }

@@ -161,6 +161,10 @@ fn duplicates_change_nothing_and_gaps_reset_the_link() {
         receive(&mut exchange, PEER, Message::Batch(simple(2, 3))),
         [Effect::Reset(PEER)]
     );
+    assert!(
+        receive(&mut exchange, PEER, Message::Batch(simple(2, 4))).is_empty(),
+        "one reset is enough"
+    );
     assert_eq!(exchange.ledger().digest(), digest);
 }
 
@@ -212,6 +216,16 @@ fn a_log_that_is_full_makes_who_is_behind_take_a_snapshot() {
     tell(&mut exchange, Event::LinkUp(THIRD));
     let effects = receive(&mut exchange, THIRD, has(&[(1, 5)]));
     assert_eq!(effects, [Effect::Snapshot { to: THIRD }]);
+    assert!(
+        tell(&mut exchange, Event::Local(simple(1, 21)))
+            .iter()
+            .all(|e| *e != Effect::Snapshot { to: THIRD })
+    );
+    // It is still listened to, and once it has caught up by other means the stream goes on.
+    let effects = receive(&mut exchange, THIRD, Message::Batch(simple(3, 1)));
+    assert!(matches!(effects[..], [Effect::Deliver(_)]));
+    let effects = receive(&mut exchange, THIRD, has(&[(1, 20), (3, 1)]));
+    assert_eq!(sent_to(&effects, THIRD), [simple(1, 21)]);
 }
 
 #[test]
@@ -283,4 +297,78 @@ fn a_silent_link_is_reset() {
     for _ in 0..10 {
         assert!(!tell(&mut exchange, Event::Tick).contains(&Effect::Reset(PEER)));
     }
+}
+
+#[test]
+fn a_diverging_batch_still_reaches_everybody() {
+    let mut exchange = node(Limits::default());
+    let far = |sequence| batch(OriginId(1), sequence, &[word(0, true)], Tau::MAX);
+    let effects = tell(&mut exchange, Event::Local(far(1)));
+    assert!(!effects.iter().any(|effect| matches!(effect, Effect::Diverged(_))));
+    let effects = tell(&mut exchange, Event::Local(far(2)));
+    assert_eq!(
+        effects
+            .iter()
+            .filter(|effect| matches!(effect, Effect::Diverged(_)))
+            .count(),
+        1
+    );
+    assert_eq!(sent_to(&effects, PEER), [far(2)]);
+    assert!(tell(&mut exchange, Event::Local(far(3))).is_empty(), "the run is over");
+    assert!(receive(&mut exchange, PEER, Message::Batch(simple(2, 1))).is_empty());
+}
+
+#[test]
+fn a_link_may_be_there_before_its_member() {
+    let mut exchange = Exchange::new(ME, Ledger::new(RUN, vec![0; WEIGHTS]), Limits::default());
+    assert!(tell(&mut exchange, Event::LinkUp(PEER)).is_empty());
+    let hello = tell(&mut exchange, Event::Joined(PEER));
+    assert_eq!(
+        hello,
+        [Effect::Send {
+            to: PEER,
+            message: has(&[])
+        }]
+    );
+}
+
+#[test]
+fn a_link_on_which_nothing_is_said_is_reset_and_pauses_nobody() {
+    let mut exchange = node(Limits {
+        window: 1,
+        reset_ticks: 3,
+        ..Limits::default()
+    });
+    for peer in [PEER, THIRD] {
+        tell(&mut exchange, Event::LinkDown(peer));
+        tell(&mut exchange, Event::LinkUp(peer));
+    }
+    (1..=5).for_each(|sequence| drop(tell(&mut exchange, Event::Local(simple(1, sequence)))));
+    assert!(!exchange.should_pause());
+    let mut effects: Vec<Effect> = (0..5).flat_map(|_| tell(&mut exchange, Event::Tick)).collect();
+    effects.retain(|effect| matches!(effect, Effect::Reset(_)));
+    assert_eq!(effects, [Effect::Reset(PEER), Effect::Reset(THIRD)]);
+}
+
+#[test]
+fn who_hands_on_a_batch_with_other_contents_is_not_blamed() {
+    let mut exchange = node(Limits::default());
+    receive(&mut exchange, PEER, Message::Batch(simple(2, 1)));
+    let other = batch(OriginId(2), 1, &[word(9, false)], Tau::ONE_STEP);
+    let digest = exchange.ledger().digest();
+    assert!(receive(&mut exchange, THIRD, Message::Batch(other)).is_empty());
+    assert_eq!(exchange.ledger().digest(), digest);
+}
+
+#[test]
+fn an_origin_cannot_be_taken_over() {
+    let mut exchange = node(Limits::default());
+    tell(
+        &mut exchange,
+        Event::Origin {
+            origin: OriginId(1),
+            home: PEER,
+        },
+    );
+    assert!(!sent_to(&tell(&mut exchange, Event::Local(simple(1, 1))), PEER).is_empty());
 }

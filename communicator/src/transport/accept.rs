@@ -1,8 +1,8 @@
 //! The accept loop: strangers cost little, and for a short time.
 //!
 //! Until a connection has proven membership it is *half-open*. Only so many are kept; when one more comes, the oldest
-//! goes. So a flood of connections that say nothing displaces itself, while a member's handshake, which takes
-//! milliseconds, gets through.
+//! goes. So connections that say nothing displace each other, while a member's handshake, which takes milliseconds, gets
+//! through, unless a whole table of others comes within those.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -74,12 +74,15 @@ impl Acceptor {
         let mut half_open: VecDeque<AbortHandle> = VecDeque::new();
         loop {
             let connection = tokio::select! {
-                connection = listener.accept() => connection,
-                Some(_) = handshakes.join_next() => {
+                // What is finished makes room before anything new is taken.
+                biased;
+                () = accepted.closed() => return,
+                Some(finished) = handshakes.join_next() => {
                     half_open.retain(|handshake| !handshake.is_finished());
+                    hand_over(finished.ok().flatten(), &accepted);
                     continue;
                 }
-                () = accepted.closed() => return,
+                connection = listener.accept() => connection,
             };
             let (stream, address) = match connection {
                 Ok(connection) => connection,
@@ -94,19 +97,22 @@ impl Acceptor {
             {
                 oldest.abort();
             }
-            let handshake = shake_hands(tls.clone(), stream, address, limits.handshake, accepted.clone());
+            let handshake = shake_hands(tls.clone(), stream, address, limits.handshake);
             half_open.push_back(handshakes.spawn(handshake));
         }
     }
 }
 
-async fn shake_hands(
-    tls: TlsAcceptor,
-    stream: TcpStream,
-    address: SocketAddr,
-    limit: Duration,
-    accepted: mpsc::Sender<Accepted>,
-) {
+/// Passes a member's connection on. Nobody waits here: a node too busy to take it drops it, and the member dials again.
+fn hand_over(connection: Option<Accepted>, accepted: &mpsc::Sender<Accepted>) {
+    if let Some(connection) = connection
+        && let Err(error) = accepted.try_send(connection)
+    {
+        tracing::warn!(%error, "a member's connection could not be taken");
+    }
+}
+
+async fn shake_hands(tls: TlsAcceptor, stream: TcpStream, address: SocketAddr, limit: Duration) -> Option<Accepted> {
     let shaken = timeout(limit, async {
         stream.set_nodelay(true)?;
         let stream = tls.accept(stream).await?;
@@ -116,9 +122,9 @@ async fn shake_hands(
             .ok_or_else(|| std::io::Error::other("no plane was named"))
     });
     match shaken.await {
-        // Whoever takes connections is a member's part of this node, and prompt; a full channel is waited for.
-        Ok(Ok(connection)) => drop(accepted.send(connection).await),
+        Ok(Ok(connection)) => return Some(connection),
         Ok(Err(error)) => tracing::debug!(%address, %error, "a stranger was turned away"),
         Err(_) => tracing::debug!(%address, "a handshake took too long"),
     }
+    None
 }

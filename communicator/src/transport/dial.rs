@@ -26,12 +26,12 @@ pub enum DialError {
         source: std::io::Error,
     },
     /// It took too long.
-    #[error("{address} did not answer within {seconds} s: check the address, and that nothing blocks the way")]
+    #[error("{address} did not answer within {limit:?}: check the address, and that nothing blocks the way")]
     TimedOut {
         /// Where.
         address: SocketAddr,
         /// How long was waited.
-        seconds: u64,
+        limit: Duration,
     },
     /// Who answered is no member of the same cluster.
     #[error("{address} does not hold the same credentials, or is no node of Tau's: give all nodes the same file")]
@@ -39,6 +39,14 @@ pub enum DialError {
         /// Where.
         address: SocketAddr,
         /// What went wrong in the handshake.
+        source: std::io::Error,
+    },
+    /// The connection ended within the handshake.
+    #[error("{address} ended the connection: it may be busy or about to stop; try again")]
+    Ended {
+        /// Where.
+        address: SocketAddr,
+        /// What the system said.
         source: std::io::Error,
     },
     /// These credentials cannot be used.
@@ -61,19 +69,29 @@ pub async fn dial(
         let stream = TcpStream::connect(address)
             .await
             .map_err(|source| DialError::Unreachable { address, source })?;
-        // Batches are written whole: waiting for more to fill a packet would only make them stale.
+        // Waiting for more to fill a packet would only make batches stale.
         stream
             .set_nodelay(true)
             .map_err(|source| DialError::Unreachable { address, source })?;
         // The name is a constant of ours, and a valid one; nobody checks it.
         let name = ServerName::try_from(SUBJECT).map_err(|_| rustls::Error::UnsupportedNameType)?;
-        connector
-            .connect(name, stream)
-            .await
-            .map_err(|source| DialError::Refused { address, source })
+        let stream = connector.connect(name, stream).await.map_err(|source| {
+            // What rustls refuses it wraps; everything else is the network's doing.
+            let refused = source.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+            if refused.is_some() {
+                DialError::Refused { address, source }
+            } else {
+                DialError::Ended { address, source }
+            }
+        })?;
+        if Plane::of_protocol(stream.get_ref().1.alpn_protocol()) == Some(plane) {
+            Ok(stream)
+        } else {
+            let source = std::io::Error::other("it does not serve this plane");
+            Err(DialError::Refused { address, source })
+        }
     };
-    let seconds = limit.as_secs();
     timeout(limit, connect)
         .await
-        .unwrap_or(Err(DialError::TimedOut { address, seconds }))
+        .unwrap_or(Err(DialError::TimedOut { address, limit }))
 }

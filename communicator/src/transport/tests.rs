@@ -6,7 +6,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
-use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+use tokio_rustls::rustls::client::ResolvesClientCert;
+use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified};
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use tokio_rustls::rustls::sign::CertifiedKey;
+use tokio_rustls::rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use tokio_rustls::{TlsConnector, rustls};
 
 use super::{AcceptLimits, Accepted, Acceptor, Credentials, DialError, Plane, dial};
@@ -108,6 +112,90 @@ async fn who_proves_nothing_is_turned_away() {
     node.assert_open(&credentials).await;
 }
 
+/// Accepts whatever a server shows: what an attacker's client does.
+#[derive(Debug)]
+struct Gullible;
+
+impl rustls::client::danger::ServerCertVerifier for Gullible {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        rustls::crypto::aws_lc_rs::default_provider()
+            .signature_verification_algorithms
+            .supported_schemes()
+    }
+}
+
+/// Shows one certificate and signs with another's key.
+#[derive(Debug)]
+struct Thief(Arc<CertifiedKey>);
+
+impl ResolvesClientCert for Thief {
+    fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        Some(Arc::clone(&self.0))
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
+}
+
+#[tokio::test]
+async fn a_node_checks_certificate_and_key_of_who_dials() {
+    let (ours, theirs) = (credentials(), credentials());
+    let mut node = Node::start(&ours, AcceptLimits::default()).await;
+    let provider = rustls::crypto::aws_lc_rs::default_provider();
+    let their_key = provider
+        .key_provider
+        .load_private_key(theirs.key().clone_key())
+        .unwrap();
+    // Their own certificate; then the cluster's, which is no secret, with a key that does not belong to it.
+    for certificate in [theirs.certificate(), ours.certificate()] {
+        let key = CertifiedKey::new(vec![certificate.clone()], Arc::clone(&their_key));
+        let mut config = ClientConfig::builder_with_provider(Arc::new(provider.clone()))
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .unwrap()
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(Gullible))
+            .with_client_cert_resolver(Arc::new(Thief(Arc::new(key))));
+        config.alpn_protocols = vec![b"tau-data/1".to_vec()];
+        let stream = TcpStream::connect(node.address).await.unwrap();
+        let name = super::credentials::SUBJECT.try_into().unwrap();
+        if let Ok(mut stream) = TlsConnector::from(Arc::new(config)).connect(name, stream).await {
+            assert_closed(&mut stream).await;
+        }
+        assert!(node.accepted.try_recv().is_err());
+    }
+    node.assert_open(&ours).await;
+}
+
 #[tokio::test]
 async fn garbage_and_plaintext_are_turned_away() {
     let credentials = credentials();
@@ -141,9 +229,10 @@ async fn a_handshake_that_takes_too_long_is_ended() {
 #[tokio::test]
 async fn a_flood_displaces_itself_and_members_get_through() {
     let credentials = credentials();
+    // Nobody's time is up before the test's own.
     let limits = AcceptLimits {
         half_open_max: 8,
-        handshake: PATIENCE,
+        handshake: 10 * PATIENCE,
     };
     let mut node = Node::start(&credentials, limits).await;
     let mut flood = Vec::new();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use tokio_rustls::rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
+use tokio_rustls::rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls13_signature};
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio_rustls::rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use tokio_rustls::rustls::version::TLS13;
@@ -87,20 +87,6 @@ impl Pinned {
         }
     }
 
-    fn verify_tls12(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls12_signature(
-            message,
-            certificate,
-            signed,
-            &self.provider.signature_verification_algorithms,
-        )
-    }
-
     fn verify_tls13(
         &self,
         message: &[u8],
@@ -120,6 +106,11 @@ impl Pinned {
     }
 }
 
+/// The traits ask for it, but no older version is ever offered.
+fn only_tls13() -> Error {
+    Error::General("only TLS 1.3 is spoken".into())
+}
+
 impl ServerCertVerifier for Pinned {
     fn verify_server_cert(
         &self,
@@ -134,11 +125,11 @@ impl ServerCertVerifier for Pinned {
 
     fn verify_tls12_signature(
         &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
+        _message: &[u8],
+        _certificate: &CertificateDer<'_>,
+        _signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.verify_tls12(message, certificate, signed)
+        Err(only_tls13())
     }
 
     fn verify_tls13_signature(
@@ -171,11 +162,11 @@ impl ClientCertVerifier for Pinned {
 
     fn verify_tls12_signature(
         &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
+        _message: &[u8],
+        _certificate: &CertificateDer<'_>,
+        _signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.verify_tls12(message, certificate, signed)
+        Err(only_tls13())
     }
 
     fn verify_tls13_signature(
