@@ -126,7 +126,7 @@ impl<'a> Run<'a> {
             .map_err(|error| Failure::Failed(format!("the evaluation thread could not be started: {error}")))?;
         let view = View::new(samples, json);
         view.say(&format!(
-            "{}: {} training and {} held-out samples; {} weights; {} threads",
+            "{}: {} training and {} held-out samples; {} weights; threads: {}",
             solo.job.data,
             solo.dataset.train.len(),
             solo.dataset.test.len(),
@@ -302,7 +302,6 @@ impl<'a> Run<'a> {
         );
         let path = solo.out.make()?;
         model_file::save(&path, &solo.layout, &weights, &metadata).map_err(Failure::work)?;
-        view.clear();
         if tally.alarmed {
             view.say("a weight went beyond ±8: training is close to diverging; a lower learning rate would be safer");
         }
@@ -310,6 +309,7 @@ impl<'a> Run<'a> {
             "a residual of norm {:.3} was never emitted and is dropped",
             closing.residual_norm
         ));
+        view.clear();
         let total = tally.total;
         // A single node counts as having one peer, to which its batches would have gone.
         let bytes_dense = total.batches * solo.layout.weights as u64 * size_of::<f32>() as u64;
