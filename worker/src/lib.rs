@@ -12,6 +12,7 @@ pub mod memory;
 pub mod model_file;
 pub mod network;
 pub mod ops;
+mod parts;
 pub mod quantise;
 mod thread_time;
 pub mod trainer;

@@ -7,13 +7,13 @@ use protocol::ids::OriginId;
 
 /// An encoded batch with its name. The bytes are shared: a broadcast encodes once, whatever the number of peers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Frame {
+pub(super) struct Frame {
     /// Whose batch it is.
-    pub origin: OriginId,
+    pub(super) origin: OriginId,
     /// Its number there.
-    pub sequence: u64,
+    pub(super) sequence: u64,
     /// The batch as it goes on the wire.
-    pub bytes: Arc<[u8]>,
+    pub(super) bytes: Arc<[u8]>,
 }
 
 /// One message on the data plane.

@@ -22,4 +22,5 @@ mod simulation;
 mod tests;
 
 pub use self::core::{Effect, Event, Exchange, Limits};
-pub use self::message::{Frame, Message};
+use self::message::Frame;
+pub use self::message::Message;

@@ -7,9 +7,9 @@ use protocol::changes::CHANGES_MAX;
 use protocol::clip::sum_of_squares;
 use protocol::lattice::Tau;
 use protocol::optimiser::{Rule, Scale};
-use rayon::prelude::*;
 
 use crate::ops::Threads;
+use crate::parts::map_parts;
 use crate::quantise::{NotFinite, quantise};
 
 /// Weights per block: four arrays of it fit into a first-level cache of 32 KiB beside each other.
@@ -130,7 +130,7 @@ impl UpdateState {
         let mut first = self.first.chunks_mut(part);
         let mut second = self.second.chunks_mut(part);
         let target = target.unwrap_or(&mut self.residual);
-        let mut parts: Vec<_> = gradient
+        let parts: Vec<_> = gradient
             .chunks(part)
             .zip(target.chunks_mut(part))
             .zip(extras)
@@ -140,12 +140,9 @@ impl UpdateState {
                 ((gradient, state.0, state.1), target, at * part, extra)
             })
             .collect();
-        let run =
-            |(inputs, target, offset, extra): (Inputs<'_>, &mut [f32], usize, E)| work(inputs, target, offset, extra);
-        match parts.len() {
-            1 => parts.pop().map(run).into_iter().collect(),
-            _ => parts.into_par_iter().map(run).collect(),
-        }
+        map_parts(parts, |(inputs, target, offset, extra)| {
+            work(inputs, target, offset, extra)
+        })
     }
 
     pub(super) fn residual_norm(&self) -> f64 {

@@ -8,11 +8,11 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use dfdx::prelude::*;
-use rayon::prelude::*;
 
 use super::matmul::{Into, Matrix, multiply, multiply_fresh};
 use super::tensor::{gradient_of, take_gradient};
 use super::{Activations, InputGradient, OpError, Parameters, Threads, bias_relu, from_rows, values};
+use crate::parts::map_parts;
 
 /// The sizes of a convolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,7 +178,7 @@ impl Conv {
         let per_part = samples.div_ceil(threads.0.max(1));
         let places = out.spare_capacity_mut()[..len].chunks_mut(per_part * geometry.output_len());
         let parts: Vec<_> = values(&x).chunks(per_part * geometry.input_len()).zip(places).collect();
-        for_each_part(parts, |(x, out)| self.forward_part(parameters, x, out));
+        map_parts(parts, |(x, out)| self.forward_part(parameters, x, out));
         // SAFETY: the parts cover all `len` elements, and each part is written whole.
         unsafe { out.set_len(len) };
         let y = from_rows(x.device(), samples, geometry.output_len(), out)?;
@@ -287,16 +287,4 @@ impl Conv {
         }
         sums
     }
-}
-
-/// Runs parts side by side; a single one stays on this thread.
-fn map_parts<P: Send, R: Send>(mut parts: Vec<P>, work: impl Fn(P) -> R + Send + Sync) -> Vec<R> {
-    match parts.len() {
-        1 => parts.pop().map(work).into_iter().collect(),
-        _ => parts.into_par_iter().map(work).collect(),
-    }
-}
-
-fn for_each_part<P: Send>(parts: Vec<P>, work: impl Fn(P) + Send + Sync) {
-    map_parts(parts, work);
 }
