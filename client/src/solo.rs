@@ -9,14 +9,14 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, TrySendError};
 use std::time::{Duration, Instant};
 
-use communicator::exchange::{Effect, Event, Exchange, Limits};
+use communicator::exchange::{Effect, Event, Exchange, Limits, OriginInfo};
 use communicator::ledger::Ledger;
 use communicator::usage::UsageMeter;
 use protocol::ids::NodeId;
 use protocol::job::Job;
 use protocol::model::{Layout, initial_counts};
 use protocol::rng::splitmix64;
-use protocol::stats::{Finished, StatsRecord};
+use protocol::stats::{Finished, Line, StatsRecord};
 use worker::backend::cpu::CpuTrainer;
 use worker::dataset::Dataset;
 use worker::evaluate::{Evaluation, Evaluator, evaluate};
@@ -74,10 +74,12 @@ pub(crate) fn train(solo: &Solo, json: bool) -> Result<Finished, Failure> {
 fn start_exchange(identity: Identity, counts: Vec<i32>) -> Exchange {
     let me = NodeId(identity.run.0);
     let mut exchange = Exchange::new(me, Ledger::new(identity.run, counts), Limits::default());
-    let origin = Event::Origin {
+    let origin = Event::Origin(OriginInfo {
         origin: identity.origin,
         home: me,
-    };
+        slot: 0,
+        ended: None,
+    });
     // An origin's name asks for nothing to be done.
     exchange.handle(origin, &mut Vec::new());
     exchange
@@ -235,7 +237,10 @@ impl<'a> Run<'a> {
         let recent = std::mem::take(&mut self.tally.recent);
         let samples_per_second = recent.samples as f64 / elapsed.as_secs_f64();
         if self.json {
-            output::line(&self.record(&recent, samples_per_second, now));
+            output::line(&Line {
+                event: "stats",
+                record: &self.record(&recent, samples_per_second, now),
+            });
         }
         self.view.show(
             self.tally.total.samples,
@@ -253,7 +258,6 @@ impl<'a> Run<'a> {
     fn record(&mut self, recent: &Sums, samples_per_second: f64, now: Instant) -> StatsRecord {
         let usage = self.usage.read(now);
         StatsRecord {
-            event: "stats",
             node: NODE.into(),
             run: self.identity.run.to_string(),
             state: if self.stopping { "settling" } else { "training" }.into(),
@@ -273,6 +277,7 @@ impl<'a> Run<'a> {
             exchange_share: recent.exchange_share(),
             cpu: usage.cpu,
             memory_bytes: usage.memory_bytes,
+            ..StatsRecord::default()
         }
     }
 

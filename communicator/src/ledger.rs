@@ -62,6 +62,7 @@ pub struct Ledger {
     frontier: Frontier,
     cursors: Cursors,
     digest: Digest,
+    samples: u64,
     /// A weight has left the range: nothing is applied any more, so that counts cannot run on for ever.
     diverged: bool,
 }
@@ -74,6 +75,7 @@ impl Ledger {
             digest: Digest::of_counts(&counts),
             frontier: Frontier::default(),
             cursors: Cursors::default(),
+            samples: 0,
             diverged: false,
             run,
             counts,
@@ -103,6 +105,7 @@ impl Ledger {
         }
         let range = apply_to_counts(&batch.words, batch.header.tau, &mut self.counts);
         self.digest += batch.header.digest;
+        self.samples += u64::from(batch.header.samples);
         self.cursors.extend(batch.header.cursors.iter().copied());
         // It was the next one a moment ago, and nothing came between.
         let advanced = self.frontier.advance(origin, sequence);
@@ -126,6 +129,24 @@ impl Ledger {
     #[must_use]
     pub fn weights(&self) -> Vec<f32> {
         self.counts.iter().copied().map(weight_of).collect()
+    }
+
+    /// The grid counts themselves.
+    #[must_use]
+    pub fn counts(&self) -> &[i32] {
+        &self.counts
+    }
+
+    /// The samples that the applied batches were computed from; samples trained twice count twice.
+    #[must_use]
+    pub fn samples(&self) -> u64 {
+        self.samples
+    }
+
+    /// The applied batches.
+    #[must_use]
+    pub fn batches(&self) -> u64 {
+        self.frontier.iter().map(|(_, sequence)| sequence).sum()
     }
 
     /// How many weights there are.

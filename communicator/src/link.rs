@@ -1,25 +1,46 @@
-//! A link: messages of the exchange on a byte stream.
+//! A link: messages of the exchange on a byte stream, framed as [`protocol::frame`] says.
 //!
-//! Each message is one byte of kind, four of length, and its contents. A batch's contents are the bytes that its worker
-//! encoded: they are written as they are, to every peer, without a copy for each. Whoever reads has proven membership, but is
-//! believed nothing: lengths are bounded, and memory is taken as bytes arrive, not as they are announced.
+//! A batch's contents are the bytes that its worker encoded: they are written as they are, to every peer, without a copy
+//! for each. Whoever reads has proven membership, but is believed nothing: lengths are bounded, and memory is taken as
+//! bytes arrive, not as they are announced.
 
 use std::io;
 use std::sync::Arc;
 
-use protocol::batch::FRAME_BYTES_MAX;
-use protocol::frontier::Frontier;
+use protocol::frame::{self, CHUNK_BYTES, FrameError, HEADER_BYTES, Kind};
+use protocol::ids::{NodeId, RunId};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use crate::exchange::Message;
 
-/// A frontier longer than this names more origins than a run ever has.
-const HAVE_BYTES_MAX: usize = 64 << 10;
-const BATCH: u8 = 1;
-const HAVE: u8 = 2;
-/// What is read at a time of a message that is longer.
-const CHUNK_BYTES: usize = 64 << 10;
+/// The first message on a connection of the data plane: who calls whom, and what for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Hello {
+    /// A link for a run.
+    Link {
+        /// The caller's release; others may mean other things by the same bytes.
+        version: String,
+        /// The run.
+        run: RunId,
+        /// Who calls.
+        from: NodeId,
+        /// Who is meant.
+        to: NodeId,
+    },
+    /// The answer to a link: it stands.
+    Accepted {
+        /// Who answers.
+        from: NodeId,
+    },
+    /// The model file of a run, please, in pieces.
+    Model {
+        /// The run.
+        run: RunId,
+    },
+}
 
 /// Why a link ended.
 #[derive(Debug, Error)]
@@ -27,76 +48,111 @@ pub enum LinkError {
     /// The connection broke.
     #[error("the connection broke")]
     Broken(#[from] io::Error),
-    /// The peer announced more than a message may hold.
-    #[error("a message of {0} bytes was announced, but {FRAME_BYTES_MAX} are allowed")]
-    Oversize(u64),
-    /// A kind of message that this version does not know.
-    #[error("a message of kind {0} came, which this release does not know: bring all nodes to the same release")]
-    UnknownKind(u8),
+    /// What is announced is not taken.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
     /// A message that cannot be read.
     #[error("a message could not be read")]
     Unreadable,
+    /// A kind of message that has no place here.
+    #[error("a message came that has no place here")]
+    OutOfPlace,
 }
 
-/// Writes a message. Give it a buffered stream, and flush when there is nothing more to write.
+/// Writes a frame. Give it a buffered stream, and flush when there is nothing more to write.
 ///
-/// Not to be cancelled: half a message spoils the link. Drop the stream with the future.
-pub async fn write_message(stream: &mut (impl AsyncWrite + Unpin), message: &Message) -> Result<(), LinkError> {
-    let encoded;
-    let (kind, contents): (u8, &[u8]) = match message {
-        Message::Batch(bytes) => (BATCH, bytes),
-        Message::Have(frontier) => {
-            encoded = postcard::to_stdvec(frontier).map_err(|_| LinkError::Unreadable)?;
-            (HAVE, &encoded)
-        }
-    };
-    if contents.len() > FRAME_BYTES_MAX {
-        return Err(LinkError::Oversize(contents.len() as u64));
-    }
-    let mut header = [kind, 0, 0, 0, 0];
-    header[1..].copy_from_slice(&(contents.len() as u32).to_le_bytes());
-    stream.write_all(&header).await?;
+/// Not to be cancelled: half a message spoils the stream. Drop the stream with the future.
+pub async fn write_frame(
+    stream: &mut (impl AsyncWrite + Unpin),
+    kind: Kind,
+    contents: &[u8],
+) -> Result<usize, LinkError> {
+    stream.write_all(&frame::header(kind, contents.len())?).await?;
     stream.write_all(contents).await?;
-    Ok(())
+    Ok(HEADER_BYTES + contents.len())
 }
 
-/// Reads the next message; `None` where the peer has ended the link between two.
+/// Reads the next frame; `None` where the other side has ended the stream between two.
 ///
 /// Not to be cancelled: what was read of a message is lost with the future. Drop the stream too.
-pub async fn read_message(stream: &mut (impl AsyncRead + Unpin)) -> Result<Option<Message>, LinkError> {
-    let mut header = [0; 5];
+pub async fn read_frame(stream: &mut (impl AsyncRead + Unpin)) -> Result<Option<(Kind, Vec<u8>)>, LinkError> {
+    let mut header = [0; HEADER_BYTES];
     if stream.read(&mut header[..1]).await? == 0 {
         return Ok(None);
     }
     stream.read_exact(&mut header[1..]).await?;
-    let [kind, length @ ..] = header;
-    if kind != BATCH && kind != HAVE {
-        return Err(LinkError::UnknownKind(kind));
-    }
-    let length = u32::from_le_bytes(length) as usize;
-    if length > if kind == HAVE { HAVE_BYTES_MAX } else { FRAME_BYTES_MAX } {
-        return Err(LinkError::Oversize(length as u64));
-    }
+    let (kind, length) = frame::announced(header)?;
     let mut contents = Vec::new();
     while contents.len() < length {
         let before = contents.len();
         contents.resize(length.min(before + CHUNK_BYTES), 0);
         stream.read_exact(&mut contents[before..]).await?;
     }
-    if kind == BATCH {
-        return Ok(Some(Message::Batch(Arc::from(contents))));
-    }
-    match postcard::take_from_bytes::<Frontier>(&contents) {
-        Ok((frontier, [])) => Ok(Some(Message::Have(frontier))),
+    Ok(Some((kind, contents)))
+}
+
+/// The contents of a message in postcard.
+pub fn encode(value: &impl Serialize) -> Result<Vec<u8>, LinkError> {
+    postcard::to_stdvec(value).map_err(|_| LinkError::Unreadable)
+}
+
+/// What contents in postcard hold, to the last byte.
+pub fn decode<T: DeserializeOwned>(contents: &[u8]) -> Result<T, LinkError> {
+    match postcard::take_from_bytes(contents) {
+        Ok((value, [])) => Ok(value),
         _ => Err(LinkError::Unreadable),
+    }
+}
+
+/// Writes a message, and tells its bytes. As [`write_frame`], not to be cancelled.
+pub async fn write_message(stream: &mut (impl AsyncWrite + Unpin), message: &Message) -> Result<usize, LinkError> {
+    match message {
+        Message::Batch(bytes) => write_frame(stream, Kind::Batch, bytes).await,
+        Message::Have(frontier) => write_frame(stream, Kind::Have, &encode(frontier)?).await,
+        Message::Origin(info) => write_frame(stream, Kind::Origin, &encode(info)?).await,
+    }
+}
+
+/// Reads the next message and its bytes; `None` where the peer has ended the link between two. As [`read_frame`], not
+/// to be cancelled.
+pub async fn read_message(stream: &mut (impl AsyncRead + Unpin)) -> Result<Option<(Message, usize)>, LinkError> {
+    let Some((kind, contents)) = read_frame(stream).await? else {
+        return Ok(None);
+    };
+    let bytes = HEADER_BYTES + contents.len();
+    let message = match kind {
+        Kind::Batch => Message::Batch(Arc::from(contents)),
+        Kind::Have => Message::Have(decode(&contents)?),
+        Kind::Origin => Message::Origin(decode(&contents)?),
+        Kind::Hello | Kind::Word | Kind::Piece => return Err(LinkError::OutOfPlace),
+    };
+    Ok(Some((message, bytes)))
+}
+
+/// Writes the first message of a connection, and flushes it.
+pub async fn write_hello(stream: &mut (impl AsyncWrite + Unpin), hello: &Hello) -> Result<(), LinkError> {
+    write_frame(stream, Kind::Hello, &encode(hello)?).await?;
+    stream.flush().await?;
+    Ok(())
+}
+
+/// Reads the first message of a connection.
+pub async fn read_hello(stream: &mut (impl AsyncRead + Unpin)) -> Result<Hello, LinkError> {
+    match read_frame(stream).await? {
+        Some((Kind::Hello, contents)) => decode(&contents),
+        Some(_) => Err(LinkError::OutOfPlace),
+        None => Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use protocol::batch::FRAME_BYTES_MAX;
+    use protocol::frontier::Frontier;
     use protocol::ids::OriginId;
 
     use super::*;
+    use crate::exchange::OriginInfo;
 
     fn have() -> Message {
         let mut frontier = Frontier::default();
@@ -105,10 +161,21 @@ mod tests {
         Message::Have(frontier)
     }
 
+    fn origin() -> Message {
+        Message::Origin(OriginInfo {
+            origin: OriginId(7),
+            home: NodeId(5),
+            slot: 2,
+            ended: Some(300),
+        })
+    }
+
     async fn written(messages: &[Message]) -> Vec<u8> {
         let mut bytes = Vec::new();
         for message in messages {
-            write_message(&mut bytes, message).await.unwrap();
+            let before = bytes.len();
+            let told = write_message(&mut bytes, message).await.unwrap();
+            assert_eq!(told, bytes.len() - before);
         }
         bytes
     }
@@ -117,6 +184,7 @@ mod tests {
     async fn messages_come_back_in_order() {
         let long = Message::Batch(vec![3; 3 * CHUNK_BYTES + 5].into());
         let messages = [
+            origin(),
             have(),
             Message::Batch(vec![1, 2].into()),
             long,
@@ -126,17 +194,21 @@ mod tests {
         let bytes = written(&messages).await;
         let mut stream = &bytes[..];
         for message in messages {
-            assert_eq!(read_message(&mut stream).await.unwrap(), Some(message));
+            let before = stream.len();
+            let (read, told) = read_message(&mut stream).await.unwrap().unwrap();
+            assert_eq!((read, told), (message, before - stream.len()));
         }
         assert_eq!(read_message(&mut stream).await.unwrap(), None);
     }
 
     #[tokio::test]
     async fn golden_bytes() {
-        let messages = [Message::Batch(vec![0xab, 0xcd].into()), have()];
+        let messages = [Message::Batch(vec![0xab, 0xcd].into()), have(), origin()];
         assert_eq!(
             written(&messages).await,
-            [1, 2, 0, 0, 0, 0xab, 0xcd, 2, 6, 0, 0, 0, 2, 7, 0xac, 2, 9, 1]
+            [
+                1, 2, 0, 0, 0, 0xab, 0xcd, 2, 6, 0, 0, 0, 2, 7, 0xac, 2, 9, 1, 3, 6, 0, 0, 0, 7, 5, 2, 1, 0xac, 2
+            ]
         );
     }
 
@@ -154,23 +226,35 @@ mod tests {
     #[tokio::test]
     async fn claims_are_checked_before_they_are_believed() {
         let read = async |bytes: &[u8]| read_message(&mut &*bytes).await;
-        assert!(matches!(
-            read(&[1, 255, 255, 255, 255]).await,
-            Err(LinkError::Oversize(_))
-        ));
-        assert!(matches!(read(&[2, 1, 0, 1, 0]).await, Err(LinkError::Oversize(65_537))));
-        assert!(matches!(
-            read(&[9, 1, 0, 0, 0, 0]).await,
-            Err(LinkError::UnknownKind(9))
-        ));
+        for oversize in [[1, 255, 255, 255, 255], [2, 1, 0, 1, 0]] {
+            let error = read(&oversize).await;
+            assert!(matches!(error, Err(LinkError::Frame(FrameError::Oversize(_)))));
+        }
         assert!(matches!(read(&[2, 1, 0, 0, 0, 255]).await, Err(LinkError::Unreadable)));
         assert!(matches!(read(&[2, 2, 0, 0, 0, 0, 0]).await, Err(LinkError::Unreadable)));
+        assert!(matches!(read(&[5, 0, 0, 0, 0]).await, Err(LinkError::OutOfPlace)));
         // Sixteen megabytes announced, none sent.
         assert!(matches!(read(&[1, 0, 0, 0, 1]).await, Err(LinkError::Broken(_))));
         let oversize = Message::Batch(vec![0; FRAME_BYTES_MAX + 1].into());
         assert!(matches!(
             write_message(&mut Vec::new(), &oversize).await,
-            Err(LinkError::Oversize(_))
+            Err(LinkError::Frame(FrameError::Oversize(_)))
         ));
+    }
+
+    #[tokio::test]
+    async fn a_connection_begins_with_a_hello() {
+        let hello = Hello::Link {
+            version: "1".into(),
+            run: RunId(3),
+            from: NodeId(1),
+            to: NodeId(2),
+        };
+        let mut bytes = Vec::new();
+        write_hello(&mut bytes, &hello).await.unwrap();
+        assert_eq!(read_hello(&mut &bytes[..]).await.unwrap(), hello);
+        assert!(read_hello(&mut &[][..]).await.is_err());
+        let other = written(&[have()]).await;
+        assert!(matches!(read_hello(&mut &other[..]).await, Err(LinkError::OutOfPlace)));
     }
 }

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use communicator::exchange::{Effect, Event, Exchange, Limits, Message};
+use communicator::exchange::{Effect, Event, Exchange, Limits, Message, OriginInfo};
 use communicator::ledger::Ledger;
 use communicator::link::{read_message, write_message};
 use communicator::transport::{AcceptLimits, Acceptor, Credentials, Plane, dial};
@@ -61,7 +61,7 @@ fn start_link(
     let (sender, mut outbox) = mpsc::channel::<Message>(256);
     let inbox = node.clone();
     let reading = tokio::spawn(async move {
-        while let Ok(Some(message)) = read_message(&mut reader).await {
+        while let Ok(Some((message, _))) = read_message(&mut reader).await {
             let event = Event::Received { from: peer, message };
             if inbox.send(Told::Event(event)).await.is_err() {
                 return;
@@ -251,10 +251,12 @@ async fn replicas_agree_over_real_links_that_break() {
         for &id in &ids {
             exchange.handle(Event::Joined(id), &mut Vec::new());
             exchange.handle(
-                Event::Origin {
+                Event::Origin(OriginInfo {
                     origin: OriginId(id.0),
                     home: id,
-                },
+                    slot: id.0 as u32 - 1,
+                    ended: None,
+                }),
                 &mut Vec::new(),
             );
         }

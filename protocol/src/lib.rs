@@ -4,14 +4,18 @@
 //! The way of a change: [`changes`] are words (`index << 1 | plus`) of one τ on the [`lattice`]; an [`encoding`]
 //! writes them as few bytes; a [`batch`] carries them with its place in the [`frontier`] and its [`digest`].
 //! What is trained, and how, is a [`job`]: a [`model`], an [`optimiser`], a [`schedule`], [`data`] and a [`split`].
+//! Nodes and clients speak [`control`]; a node and its workers speak [`attach`]; both on [`frame`]d streams.
 
+pub mod attach;
 pub mod batch;
 pub mod changes;
 pub mod clip;
+pub mod control;
 pub mod cursor;
 pub mod data;
 pub mod digest;
 pub mod encoding;
+pub mod frame;
 pub mod frontier;
 pub mod ids;
 pub mod job;

@@ -1,12 +1,54 @@
 //! Records for people and scripts: what a node does each second, and how a run ended. Their JSON is a contract.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+
+/// A record with the name of what it is, as a line for scripts.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Line<'a, R> {
+    /// What happened.
+    pub event: &'static str,
+    /// What is to be said of it.
+    #[serde(flatten)]
+    pub record: &'a R,
+}
+
+/// One node as a member of the cluster.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NodeReport {
+    /// The node.
+    pub node: String,
+    /// Where it is reached.
+    pub address: String,
+    /// Alive, away (silent for some seconds), or what it does in a run.
+    pub state: String,
+    /// What it computes on.
+    pub device: String,
+    /// How many workers it has.
+    pub workers: usize,
+    /// When it started, in seconds since 1970.
+    pub since: f64,
+    /// The newest round trip to it; none to the node that answers.
+    pub rtt_ms: Option<f64>,
+}
+
+/// What a node exchanged with one peer since the start of the run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PeerRecord {
+    /// The peer.
+    pub node: String,
+    /// Bytes received from it.
+    pub bytes_in: u64,
+    /// Bytes sent to it.
+    pub bytes_out: u64,
+    /// Batches that this node has and the peer has not acknowledged.
+    pub lag: u64,
+    /// Batches waiting to be written to it.
+    pub queue: u64,
+}
 
 /// One node in one second.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StatsRecord {
-    /// Always `stats`, to tell it from other lines.
-    pub event: &'static str,
     /// The node.
     pub node: String,
     /// The run.
@@ -45,6 +87,10 @@ pub struct StatsRecord {
     pub cpu: f64,
     /// Memory in use.
     pub memory_bytes: u64,
+    /// The norm of what has not been emitted.
+    pub residual_norm: f64,
+    /// The exchange with each peer.
+    pub peers: Vec<PeerRecord>,
 }
 
 /// The last line of a run that finished.

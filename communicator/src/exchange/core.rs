@@ -9,7 +9,7 @@ use protocol::ids::{NodeId, OriginId};
 
 use super::log::Log;
 use super::peer::{Peer, Repair};
-use super::{Frame, Message};
+use super::{Frame, Message, OriginInfo};
 use crate::ledger::{Ledger, LedgerError, Outcome};
 
 /// The borders of everything that could grow.
@@ -17,6 +17,8 @@ use crate::ledger::{Ledger, LedgerError, Outcome};
 pub struct Limits {
     /// Batches of one origin under way to one peer before its acknowledgement is waited for.
     pub window: u64,
+    /// Bytes of batches under way to one peer; a single batch may be larger.
+    pub window_bytes: usize,
     /// Batches taken from a peer before it is told, between two ticks.
     pub acknowledge_every: u64,
     /// Ticks without progress of a peer before others than the origin's own node help it.
@@ -28,11 +30,15 @@ pub struct Limits {
     pub log_bytes_max: usize,
 }
 
+/// More origins than workers and their restarts ever make.
+const ORIGINS_MAX: usize = 4096;
+
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            window: 64,
-            acknowledge_every: 16,
+            window: 32,
+            window_bytes: 4 << 20,
+            acknowledge_every: 4,
             patience_ticks: 5,
             reset_ticks: 50,
             log_bytes_max: 256 << 20,
@@ -47,19 +53,16 @@ pub enum Event {
     Joined(NodeId),
     /// A node will not come back: nothing is kept for it any more.
     Left(NodeId),
-    /// A worker of a node is going to send batches under this name.
-    Origin {
-        /// The name.
-        origin: OriginId,
-        /// The node that the worker belongs to.
-        home: NodeId,
-    },
+    /// A worker of this node is going to send batches under this name, or will send no more.
+    Origin(OriginInfo),
     /// One of this node's workers has made a batch.
     Local(Arc<[u8]>),
     /// A link is there. Nothing is under way on it.
     LinkUp(NodeId),
     /// A link is gone, with whatever was under way on it.
     LinkDown(NodeId),
+    /// A link is at work: bytes have left on it since the last tick, though nothing is acknowledged.
+    Progress(NodeId),
     /// A message came over a link.
     Received {
         /// From whom.
@@ -83,6 +86,10 @@ pub enum Effect {
     },
     /// Hand an applied batch to this node's workers, except the one that made it.
     Deliver(Arc<Batch>),
+    /// An origin has said its last word, without having closed: its worker is gone.
+    Ended(OriginId),
+    /// The run is to end: some worker has seen its stop.
+    Stop,
     /// A peer needs batches that are kept no more: it has to take a snapshot.
     Snapshot {
         /// Who.
@@ -112,22 +119,26 @@ pub struct Exchange {
     ledger: Ledger,
     log: Log,
     peers: BTreeMap<NodeId, Peer>,
-    homes: BTreeMap<OriginId, NodeId>,
+    origins: BTreeMap<OriginId, OriginInfo>,
     /// Links that are up, whether their other ends are members yet or not.
     links: BTreeSet<NodeId>,
 }
 
 impl Exchange {
     /// The exchange at the start of a run: with a ledger and nothing else.
+    ///
+    /// # Panics
+    /// If the limits let nothing through.
     #[must_use]
     pub fn new(me: NodeId, ledger: Ledger, limits: Limits) -> Self {
+        assert!(limits.window > 0 && limits.acknowledge_every > 0 && limits.reset_ticks > 0);
         Self {
             me,
             limits,
             ledger,
             log: Log::default(),
             peers: BTreeMap::new(),
-            homes: BTreeMap::new(),
+            origins: BTreeMap::new(),
             links: BTreeSet::new(),
         }
     }
@@ -172,9 +183,8 @@ impl Exchange {
                 self.peers.remove(&node);
                 self.trim();
             }
-            Event::Origin { origin, home } => {
-                // The first word counts: nobody can take over another node's origin.
-                self.homes.entry(origin).or_insert(home);
+            Event::Origin(info) => {
+                self.learn(None, info, effects);
             }
             Event::Local(bytes) => self.local(&bytes, effects),
             Event::LinkUp(node) => {
@@ -187,16 +197,98 @@ impl Exchange {
                     peer.unlink();
                 }
             }
+            Event::Progress(node) => {
+                if let Some(peer) = self.peers.get_mut(&node) {
+                    peer.at_work();
+                }
+            }
             Event::Received { from, message } => self.received(from, message, effects),
             Event::Tick => self.tick(effects),
         }
     }
 
+    /// Everything known of the run's origins.
+    pub fn origins(&self) -> impl Iterator<Item = &OriginInfo> + '_ {
+        self.origins.values()
+    }
+
+    /// The batches that a peer has not acknowledged.
+    #[must_use]
+    pub fn lag_of(&self, node: NodeId) -> u64 {
+        let Some(peer) = self.peers.get(&node) else {
+            return 0;
+        };
+        let lacking = peer.has.lacks(self.ledger.frontier());
+        lacking.iter().map(|range| range.to - range.from).sum()
+    }
+
+    /// The batches that peers have and this node has not.
+    #[must_use]
+    pub fn frontier_lag(&self) -> u64 {
+        let mut known = Frontier::default();
+        for peer in self.peers.values() {
+            known.merge(&peer.has);
+        }
+        let lacking = self.ledger.frontier().lacks(&known);
+        lacking.iter().map(|range| range.to - range.from).sum()
+    }
+
+    /// Whether nothing more will come: each of these slots has had a worker, every origin has ended or its node is not
+    /// among the living, and all living peers have what this node has.
+    pub fn is_settled(&self, mut slots: impl Iterator<Item = usize>, live: impl Fn(NodeId) -> bool) -> bool {
+        let frontier = self.ledger.frontier();
+        let ended = |info: &OriginInfo| info.ended.is_some_and(|at| frontier.applied(info.origin) >= at);
+        slots.all(|slot| self.origins.values().any(|info| info.slot as usize == slot))
+            && self.origins.values().all(|info| ended(info) || !live(info.home))
+            && self
+                .peers
+                .iter()
+                .all(|(&node, peer)| !live(node) || peer.has == *frontier)
+    }
+
+    fn home(&self, origin: OriginId) -> Option<NodeId> {
+        self.origins.get(&origin).map(|info| info.home)
+    }
+
     fn own_origins(&self) -> impl Iterator<Item = OriginId> + '_ {
-        self.homes
-            .iter()
-            .filter(|&(_, &home)| home == self.me)
-            .map(|(&origin, _)| origin)
+        let own = self.origins.values().filter(|info| info.home == self.me);
+        own.map(|info| info.origin)
+    }
+
+    /// Takes note of an origin and hands the news on. The first word counts: nobody can take over another node's
+    /// origin, and an end stays where it was.
+    fn learn(&mut self, from: Option<NodeId>, info: OriginInfo, effects: &mut Vec<Effect>) {
+        let before = self.origins.get(&info.origin).copied();
+        let after = match before {
+            // Nobody else can know of an origin of this node's that it does not know itself.
+            None if from.is_some() && info.home == self.me => return,
+            None => info,
+            Some(known) if known.home == info.home => OriginInfo {
+                ended: known.ended.or(info.ended),
+                ..known
+            },
+            Some(known) => known,
+        };
+        if before == Some(after) {
+            return;
+        }
+        self.origins.insert(info.origin, after);
+        if after.ended.is_some() {
+            effects.push(Effect::Ended(info.origin));
+        }
+        self.announce(from, after, effects);
+    }
+
+    fn announce(&self, except: Option<NodeId>, info: OriginInfo, effects: &mut Vec<Effect>) {
+        let linked = self.peers.iter().filter(|(_, peer)| peer.linked && !peer.quarantined);
+        effects.extend(
+            linked
+                .filter(|&(&to, _)| Some(to) != except)
+                .map(|(&to, _)| Effect::Send {
+                    to,
+                    message: Message::Origin(info),
+                }),
+        );
     }
 
     fn local(&mut self, bytes: &Arc<[u8]>, effects: &mut Vec<Effect>) {
@@ -205,7 +297,7 @@ impl Exchange {
             Err(error) => return effects.push(Effect::WorkerFault(error.to_string())),
         };
         let origin = batch.header.origin;
-        if self.homes.get(&origin) != Some(&self.me) {
+        if self.home(origin) != Some(self.me) {
             return effects.push(Effect::WorkerFault(format!("origin {origin} is none of this node's")));
         }
         match self.apply(bytes, batch, effects) {
@@ -225,11 +317,20 @@ impl Exchange {
     fn apply(&mut self, bytes: &Arc<[u8]>, batch: Batch, effects: &mut Vec<Effect>) -> Result<Outcome, LedgerError> {
         let outcome = self.ledger.apply(&batch)?;
         if let Outcome::Applied(_) | Outcome::Diverged(_) = outcome {
+            let (origin, sequence, flags) = (batch.header.origin, batch.header.sequence, batch.header.flags);
             self.log.append(Frame {
-                origin: batch.header.origin,
-                sequence: batch.header.sequence,
+                origin,
+                sequence,
                 bytes: Arc::clone(bytes),
             });
+            if flags.last
+                && let Some(info) = self.origins.get_mut(&origin)
+            {
+                info.ended.get_or_insert(sequence);
+            }
+            if flags.stop {
+                effects.push(Effect::Stop);
+            }
             while self.log.bytes() > self.limits.log_bytes_max && self.log.drop_oldest() {}
             effects.push(Effect::Deliver(Arc::new(batch)));
         }
@@ -250,10 +351,9 @@ impl Exchange {
         peer.unlink();
         peer.linked = true;
         peer.told(self.ledger.frontier());
-        effects.push(Effect::Send {
-            to: node,
-            message: Message::Have(self.ledger.frontier().clone()),
-        });
+        let origins = self.origins.values().copied().map(Message::Origin);
+        let have = Message::Have(self.ledger.frontier().clone());
+        effects.extend(origins.chain([have]).map(|message| Effect::Send { to: node, message }));
     }
 
     fn received(&mut self, from: NodeId, message: Message, effects: &mut Vec<Effect>) {
@@ -265,6 +365,13 @@ impl Exchange {
             return;
         };
         match message {
+            Message::Origin(info) => {
+                if self.origins.len() < ORIGINS_MAX || self.origins.contains_key(&info.origin) {
+                    self.learn(Some(from), info, effects);
+                } else {
+                    self.quarantine(from, "it names more origins than a run has".into(), effects);
+                }
+            }
             Message::Have(frontier) => {
                 peer.confirm(&frontier);
                 self.trim();
@@ -282,9 +389,8 @@ impl Exchange {
     fn take(&mut self, from: NodeId, bytes: &Arc<[u8]>, effects: &mut Vec<Effect>) -> Result<(), String> {
         let batch = Batch::decode(bytes, self.ledger.weight_count()).map_err(|error| error.to_string())?;
         let (origin, sequence) = (batch.header.origin, batch.header.sequence);
-        let home = *self
-            .homes
-            .get(&origin)
+        let home = self
+            .home(origin)
             .ok_or_else(|| format!("origin {origin} is unknown in this run"))?;
         // Own batches come back only as duplicates: nobody else can have more of them.
         if home == self.me && sequence > self.ledger.frontier().applied(origin) {
@@ -385,9 +491,8 @@ impl Exchange {
         let helped: Vec<(OriginId, u64)> = frontier
             .iter()
             .filter(|(origin, _)| {
-                self.homes
-                    .get(origin)
-                    .is_some_and(|&home| home != self.me && home != node)
+                let home = self.origins.get(origin).map(|info| info.home);
+                home.is_some_and(|home| home != self.me && home != node)
             })
             .collect();
         for (origin, applied) in helped {
@@ -407,7 +512,7 @@ impl Exchange {
         let Some(peer) = self.peers.get_mut(&node).filter(|peer| !peer.quarantined) else {
             return;
         };
-        for (&origin, &home) in &self.homes {
+        for &OriginInfo { origin, home, .. } in self.origins.values() {
             let sends = home == self.me || peer.repairs.get(&origin).is_some_and(Repair::is_active);
             if !sends || home == node {
                 continue;
@@ -416,6 +521,7 @@ impl Exchange {
             while let Some(sent) = peer.sent(origin)
                 && sent < applied
                 && peer.under_way(origin) < self.limits.window
+                && peer.bytes_under_way() < self.limits.window_bytes
             {
                 let Some(bytes) = self.log.get(origin, sent + 1) else {
                     if home != self.me {
@@ -430,7 +536,7 @@ impl Exchange {
                     to: node,
                     message: Message::Batch(Arc::clone(bytes)),
                 });
-                peer.send(origin, sent + 1);
+                peer.send(origin, sent + 1, bytes.len());
             }
         }
     }

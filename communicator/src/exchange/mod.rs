@@ -23,4 +23,4 @@ mod tests;
 
 pub use self::core::{Effect, Event, Exchange, Limits};
 use self::message::Frame;
-pub use self::message::Message;
+pub use self::message::{Message, OriginInfo};

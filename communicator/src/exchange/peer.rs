@@ -1,6 +1,6 @@
 //! What a node knows of one peer.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use protocol::frontier::Frontier;
 use protocol::ids::OriginId;
@@ -20,6 +20,9 @@ pub(super) struct Peer {
     pub(super) repairs: BTreeMap<OriginId, Repair>,
     /// What was sent on the present link, or is applied; `None` until the peer has said on it what it has.
     sent: Option<Frontier>,
+    /// Batches sent on the present link and not acknowledged, with their bytes, and the sum of those.
+    flight: VecDeque<(OriginId, u64, usize)>,
+    flight_bytes: usize,
     /// What it was last told that this node has, on the present link.
     told: Option<Frontier>,
     /// Where it was, of which origin, when a snapshot was last due.
@@ -60,6 +63,8 @@ impl Peer {
     pub(super) fn unlink(&mut self) {
         self.linked = false;
         self.sent = None;
+        self.flight.clear();
+        self.flight_bytes = 0;
         self.told = None;
         self.untold = 0;
         self.silence.1 = 0;
@@ -71,6 +76,22 @@ impl Peer {
     pub(super) fn confirm(&mut self, frontier: &Frontier) {
         self.has.merge(frontier);
         self.sent.get_or_insert_default().merge(&self.has);
+        self.land();
+    }
+
+    /// Forgets what was under way and has arrived.
+    fn land(&mut self) {
+        let (has, bytes) = (&self.has, &mut self.flight_bytes);
+        self.flight.retain(|&(origin, sequence, length)| {
+            let flies = sequence > has.applied(origin);
+            *bytes -= if flies { 0 } else { length };
+            flies
+        });
+    }
+
+    /// The bytes of batches that were sent and are not acknowledged.
+    pub(super) fn bytes_under_way(&self) -> usize {
+        self.flight_bytes
     }
 
     /// The peer sent a batch, so it has it.
@@ -82,7 +103,9 @@ impl Peer {
     }
 
     /// Counts a batch as sent.
-    pub(super) fn send(&mut self, origin: OriginId, sequence: u64) {
+    pub(super) fn send(&mut self, origin: OriginId, sequence: u64, bytes: usize) {
+        self.flight.push_back((origin, sequence, bytes));
+        self.flight_bytes += bytes;
         if let Some(sent) = &mut self.sent {
             sent.raise(origin, sequence);
         }
@@ -113,6 +136,11 @@ impl Peer {
             self.told = Some(frontier.clone());
         }
         news
+    }
+
+    /// Its link is slow, not dead.
+    pub(super) fn at_work(&mut self) {
+        self.silence.1 = 0;
     }
 
     /// One more tick: whether it has kept silent for so many ticks, either about batches that are under way to it or, at

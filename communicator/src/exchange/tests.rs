@@ -1,13 +1,13 @@
 use std::sync::Arc;
 
-use protocol::batch::{Flags, Header};
+use protocol::batch::{Batch, Flags, Header};
 use protocol::changes::word;
 use protocol::digest::Digest;
 use protocol::frontier::Frontier;
 use protocol::ids::{NodeId, OriginId, RunId};
 use protocol::lattice::Tau;
 
-use super::{Effect, Event, Exchange, Limits, Message};
+use super::{Effect, Event, Exchange, Limits, Message, OriginInfo};
 use crate::ledger::Ledger;
 
 pub(super) const RUN: RunId = RunId(9);
@@ -39,6 +39,16 @@ fn simple(origin: u64, sequence: u64) -> Arc<[u8]> {
     )
 }
 
+/// Node n's only origin has the name n.
+pub(super) fn origin(id: u64) -> OriginInfo {
+    OriginInfo {
+        origin: OriginId(id),
+        home: NodeId(id),
+        slot: id as u32 - 1,
+        ended: None,
+    }
+}
+
 const ME: NodeId = NodeId(1);
 const PEER: NodeId = NodeId(2);
 const THIRD: NodeId = NodeId(3);
@@ -48,13 +58,7 @@ fn node(limits: Limits) -> Exchange {
     let mut exchange = Exchange::new(ME, Ledger::new(RUN, vec![0; WEIGHTS]), limits);
     for id in 1..=3 {
         tell(&mut exchange, Event::Joined(NodeId(id)));
-        tell(
-            &mut exchange,
-            Event::Origin {
-                origin: OriginId(id),
-                home: NodeId(id),
-            },
-        );
+        tell(&mut exchange, Event::Origin(origin(id)));
     }
     for peer in [PEER, THIRD] {
         tell(&mut exchange, Event::LinkUp(peer));
@@ -120,13 +124,11 @@ fn nothing_is_sent_before_a_peer_says_what_it_has() {
     assert!(sent_to(&tell(&mut exchange, Event::Local(simple(1, 1))), PEER).is_empty());
     tell(&mut exchange, Event::Local(simple(1, 2)));
     let hello = tell(&mut exchange, Event::LinkUp(PEER));
-    assert_eq!(
-        hello,
-        [Effect::Send {
-            to: PEER,
-            message: has(&[(1, 2)])
-        }]
-    );
+    let origins = (1..=3).map(|id| Message::Origin(origin(id)));
+    let expected = origins
+        .chain([has(&[(1, 2)])])
+        .map(|message| Effect::Send { to: PEER, message });
+    assert_eq!(hello, expected.collect::<Vec<_>>());
     let effects = receive(&mut exchange, PEER, has(&[(1, 1)]));
     assert_eq!(sent_to(&effects, PEER), [simple(1, 2)], "it resumes where the peer is");
 }
@@ -363,12 +365,100 @@ fn who_hands_on_a_batch_with_other_contents_is_not_blamed() {
 #[test]
 fn an_origin_cannot_be_taken_over() {
     let mut exchange = node(Limits::default());
-    tell(
-        &mut exchange,
-        Event::Origin {
-            origin: OriginId(1),
-            home: PEER,
+    let stolen = OriginInfo {
+        home: PEER,
+        ..origin(1)
+    };
+    receive(&mut exchange, PEER, Message::Origin(stolen));
+    assert!(!sent_to(&tell(&mut exchange, Event::Local(simple(1, 1))), PEER).is_empty());
+}
+
+#[test]
+fn news_of_an_origin_goes_on_before_its_batches_and_only_once() {
+    let mut exchange = node(Limits::default());
+    let (fresh, ended) = (
+        origin(44),
+        OriginInfo {
+            ended: Some(1),
+            ..origin(44)
         },
     );
-    assert!(!sent_to(&tell(&mut exchange, Event::Local(simple(1, 1))), PEER).is_empty());
+    let to_third = |message| Effect::Send { to: THIRD, message };
+    let effects = receive(&mut exchange, PEER, Message::Origin(fresh));
+    assert_eq!(effects, [to_third(Message::Origin(fresh))]);
+    assert!(receive(&mut exchange, PEER, Message::Origin(fresh)).is_empty());
+    let effects = receive(&mut exchange, PEER, Message::Batch(simple(44, 1)));
+    assert!(matches!(effects[..], [Effect::Deliver(_)]));
+    let effects = receive(&mut exchange, PEER, Message::Origin(ended));
+    assert_eq!(effects, [Effect::Ended(OriginId(44)), to_third(Message::Origin(ended))]);
+    assert!(receive(&mut exchange, PEER, Message::Origin(ended)).is_empty());
+    // Nobody else knows of an origin of this node's that it does not know itself.
+    let forged = OriginInfo { home: ME, ..origin(45) };
+    assert!(receive(&mut exchange, PEER, Message::Origin(forged)).is_empty());
+}
+
+#[test]
+fn bytes_under_way_are_bounded_too() {
+    let bytes = simple(1, 1).len();
+    let mut exchange = node(Limits {
+        window_bytes: bytes + bytes / 2,
+        ..Limits::default()
+    });
+    let mut sent = 0;
+    for sequence in 1..=10 {
+        sent += sent_to(&tell(&mut exchange, Event::Local(simple(1, sequence))), PEER).len();
+    }
+    assert_eq!(sent, 2);
+    let effects = receive(&mut exchange, PEER, has(&[(1, 1)]));
+    assert_eq!(sent_to(&effects, PEER), [simple(1, 3)]);
+}
+
+#[test]
+fn a_link_that_is_only_slow_is_not_reset() {
+    let mut exchange = node(Limits {
+        reset_ticks: 3,
+        ..Limits::default()
+    });
+    tell(&mut exchange, Event::Local(simple(1, 1)));
+    for _ in 0..10 {
+        tell(&mut exchange, Event::Progress(PEER));
+        assert!(!tell(&mut exchange, Event::Tick).contains(&Effect::Reset(PEER)));
+    }
+}
+
+#[test]
+fn settled_is_when_all_have_ended_and_all_have_all() {
+    let last = |id: u64, sequence| {
+        let mut frame = Vec::new();
+        let mut header = Batch::decode(&simple(id, sequence), WEIGHTS).unwrap().header;
+        header.flags = Flags {
+            last: true,
+            stop: false,
+        };
+        header.digest = Digest::default();
+        header.encode(&[], &mut frame).unwrap();
+        Arc::<[u8]>::from(frame)
+    };
+    let mut exchange = node(Limits::default());
+    let settled = |exchange: &Exchange, dead: &[NodeId]| {
+        let slots = (0..3).filter(|slot| !dead.contains(&NodeId(slot + 1)));
+        exchange.is_settled(slots.map(|slot| slot as usize), |node| !dead.contains(&node))
+    };
+    tell(&mut exchange, Event::Local(last(1, 1)));
+    receive(&mut exchange, PEER, Message::Batch(last(2, 1)));
+    assert!(!settled(&exchange, &[]), "the third has not ended");
+    assert!(!settled(&exchange, &[THIRD]), "the second does not have the first's");
+    receive(&mut exchange, PEER, has(&[(1, 1), (2, 1)]));
+    assert!(settled(&exchange, &[THIRD]), "the dead are not waited for");
+    receive(
+        &mut exchange,
+        THIRD,
+        Message::Origin(OriginInfo {
+            ended: Some(0),
+            ..origin(3)
+        }),
+    );
+    assert!(!settled(&exchange, &[]), "the third lacks everything");
+    receive(&mut exchange, THIRD, has(&[(1, 1), (2, 1)]));
+    assert!(settled(&exchange, &[]));
 }

@@ -3,6 +3,7 @@
 //! A [`JobDraft`] is what people write: every field may be missing, nothing is checked. A [`Job`] is complete and
 //! valid; the only way to one is [`JobDraft::resolve`], which reports every mistake, not the first.
 
+pub mod as_text;
 mod draft;
 mod exchange;
 

@@ -1,0 +1,273 @@
+//! What a node and its workers say to each other, beside batches. Batches go as they are, in both directions.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::cursor::Cursors;
+use crate::digest::Digest;
+use crate::frontier::Frontier;
+use crate::ids::{OriginId, RunId};
+use crate::job::Job;
+use crate::model::Shape;
+
+/// Counts of a ledger in one piece.
+pub const COUNTS_PER_PIECE: usize = 1 << 20;
+
+/// What a node tells a worker.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum ToWorker {
+    /// Open the job's data and answer with [`FromWorker::Prepared`] or [`FromWorker::Refused`].
+    Prepare {
+        /// The run that it is for.
+        run: RunId,
+        /// What is to be trained.
+        #[serde(with = "crate::job::as_text")]
+        job: Box<Job>,
+    },
+    /// Some of the ledger's counts, to begin from. Pieces come in order, before [`ToWorker::Begin`]; without any, the
+    /// worker begins with the initial weights.
+    Counts(Vec<i32>),
+    /// Train.
+    Begin(Box<Assignment>),
+    /// Whether to hold back what would leave; it stays in the residual.
+    Pause(bool),
+    /// An origin that will never send a batch again: what it began is free.
+    OriginDead(OriginId),
+    /// A slot without a worker, or with one again.
+    Slot {
+        /// Which.
+        slot: usize,
+        /// Whether a worker trains there.
+        alive: bool,
+    },
+    /// Measure the present weights on the held-out samples.
+    Evaluate,
+    /// Take no further step; close the origin.
+    Stop,
+    /// All batches have come: tell the digest, and evaluate and save if a path is given.
+    Finish {
+        /// Where to save.
+        save: Option<SaveOrder>,
+    },
+    /// Forget the run.
+    Abort,
+}
+
+/// Where a model is saved, and what is to stand in its file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SaveOrder {
+    /// The file.
+    pub path: PathBuf,
+    /// The batches that it is the sum of.
+    pub frontier: Frontier,
+}
+
+/// A worker's place in a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Assignment {
+    /// The run.
+    pub run: RunId,
+    /// The name of this incarnation.
+    pub origin: OriginId,
+    /// Its place among the run's workers.
+    pub slot: usize,
+    /// How many there are.
+    pub slots: usize,
+    /// Which samples are done already.
+    pub cursors: Cursors,
+    /// The batches applied to the weights that it begins with.
+    pub batches: u64,
+    /// The samples in them.
+    pub samples: u64,
+}
+
+/// What a worker tells its node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum FromWorker {
+    /// The first word.
+    Hello(WorkerInfo),
+    /// The job's data is open.
+    Prepared {
+        /// The run that it is for.
+        run: RunId,
+        /// What the data is.
+        data: DataInfo,
+    },
+    /// This worker cannot take part.
+    Refused {
+        /// The run that it was for.
+        run: RunId,
+        /// One sentence.
+        reason: String,
+    },
+    /// What it did since the run began, once a second and when it closes.
+    Stats(Box<WorkerStats>),
+    /// An evaluation that was asked for, or came with finishing.
+    Evaluated(Scores),
+    /// The origin is closed; its last batch was sent before this.
+    Closed {
+        /// The norm of what was never emitted and is dropped.
+        residual_norm: f64,
+    },
+    /// All is applied, and saved where that was asked for.
+    Finished {
+        /// The digest recomputed from the weights; none if one has left the lattice.
+        digest: Option<Digest>,
+        /// How good the saved model is.
+        scores: Option<Scores>,
+    },
+    /// The run cannot go on here.
+    Failed {
+        /// One sentence.
+        reason: String,
+        /// Whether the run has diverged, so that nobody can go on.
+        diverged: bool,
+    },
+}
+
+/// Who a worker is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkerInfo {
+    /// Its release.
+    pub version: String,
+    /// Its process.
+    pub pid: u32,
+    /// What it computes on.
+    pub device: String,
+    /// With how many threads.
+    pub threads: usize,
+}
+
+/// What a dataset is, as far as nodes have to agree on it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DataInfo {
+    /// SHA-256 of its contents.
+    pub hash: [u8; 32],
+    /// The shape of a sample.
+    pub input: Shape,
+    /// How many classes there are.
+    pub classes: usize,
+    /// Samples to learn from.
+    pub train: u64,
+    /// Samples kept for measuring.
+    pub test: u64,
+}
+
+/// How good a model is on held-out samples.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Scores {
+    /// The share judged rightly.
+    pub accuracy: f64,
+    /// The mean loss.
+    pub loss: f64,
+}
+
+/// Sums over a worker's run so far, and its newest readings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct WorkerStats {
+    /// Batches emitted.
+    pub batches: u64,
+    /// Samples trained.
+    pub samples: u64,
+    /// Changes emitted.
+    pub changes: u64,
+    /// The sum of the losses of all samples.
+    pub loss: f64,
+    /// Thread time of training.
+    pub training: Duration,
+    /// Thread time of the exchange, and waits for it.
+    pub exchange: Duration,
+    /// Steps whose changes were held back.
+    pub held_back: u64,
+    /// The newest τ.
+    pub tau: f64,
+    /// How stale others' batches were on arrival, in rounds.
+    pub staleness: f64,
+    /// The norm of the residual, now and then.
+    pub residual_norm: f64,
+    /// A weight has gone beyond ±8.
+    pub alarmed: bool,
+    /// Cores kept busy in the last second.
+    pub cpu: f64,
+    /// Memory in use.
+    pub memory_bytes: u64,
+}
+
+impl WorkerStats {
+    /// The sums of several workers; readings are averaged by those that trained, or added where they add up.
+    #[must_use]
+    pub fn combined<'a>(all: impl Iterator<Item = &'a Self> + Clone) -> Self {
+        let mut sum = Self::default();
+        for one in all.clone() {
+            sum.batches += one.batches;
+            sum.samples += one.samples;
+            sum.changes += one.changes;
+            sum.loss += one.loss;
+            sum.training += one.training;
+            sum.exchange += one.exchange;
+            sum.held_back += one.held_back;
+            sum.residual_norm = sum.residual_norm.hypot(one.residual_norm);
+            sum.alarmed |= one.alarmed;
+            sum.cpu += one.cpu;
+            sum.memory_bytes += one.memory_bytes;
+        }
+        let count = all.clone().count().max(1) as f64;
+        sum.tau = all.clone().map(|one| one.tau).sum::<f64>() / count;
+        sum.staleness = all.map(|one| one.staleness).sum::<f64>() / count;
+        sum
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::JobDraft;
+
+    #[test]
+    fn words_survive_the_wire() {
+        let words = [
+            ToWorker::Prepare {
+                run: RunId(7),
+                job: Box::new(JobDraft::default().resolve().unwrap()),
+            },
+            ToWorker::Counts(vec![-1, 0, 1 << 20]),
+            ToWorker::Pause(true),
+            ToWorker::Finish { save: None },
+        ];
+        for word in words {
+            let bytes = postcard::to_stdvec(&word).unwrap();
+            assert_eq!(postcard::from_bytes::<ToWorker>(&bytes).unwrap(), word);
+        }
+    }
+
+    #[test]
+    fn a_piece_of_counts_fits_into_a_message() {
+        // An i32 takes five bytes at most.
+        const { assert!(COUNTS_PER_PIECE * 5 + 16 < crate::batch::FRAME_BYTES_MAX) }
+    }
+
+    #[test]
+    fn workers_add_up() {
+        let one = WorkerStats {
+            samples: 10,
+            tau: 1.0,
+            residual_norm: 3.0,
+            ..WorkerStats::default()
+        };
+        let other = WorkerStats {
+            samples: 5,
+            tau: 2.0,
+            residual_norm: 4.0,
+            alarmed: true,
+            ..WorkerStats::default()
+        };
+        let both = WorkerStats::combined([one, other].iter());
+        assert_eq!(
+            (both.samples, both.tau, both.residual_norm, both.alarmed),
+            (15, 1.5, 5.0, true)
+        );
+        assert_eq!(WorkerStats::combined([].iter()), WorkerStats::default());
+    }
+}

@@ -1,0 +1,360 @@
+//! What is said on the control plane: between nodes, and between a client and a node. Small messages only.
+//!
+//! Nodes tell each other their state, not what changed in it: a [`Beat`] holds everything that a peer has to know, so
+//! a lost one is made good by the next.
+
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::attach::{DataInfo, Scores, WorkerStats};
+use crate::digest::Digest;
+use crate::frontier::Frontier;
+use crate::ids::{NodeId, RunId};
+use crate::job::Job;
+use crate::stats::{NodeReport, StatsRecord};
+
+/// Who a node is. It never changes but for its workers: a node that starts again is another node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeInfo {
+    /// Its name in messages.
+    pub id: NodeId,
+    /// Its name for people: the machine's, and a part of the id.
+    pub name: String,
+    /// Where others reach it.
+    pub address: SocketAddr,
+    /// Its release.
+    pub version: String,
+    /// What its workers compute on.
+    pub device: String,
+    /// How many workers are attached.
+    pub workers: usize,
+    /// When it started, in milliseconds since 1970.
+    pub since: u64,
+}
+
+/// What one node tells another.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Word {
+    /// A sign of life, with the sender's state.
+    Beat(Box<Beat>),
+    /// The answer to a beat, with its number.
+    Echo {
+        /// Who answers.
+        from: NodeId,
+        /// The number of the beat.
+        number: u64,
+    },
+    /// Get ready for a run, and say whether you can.
+    Prepare {
+        /// The run.
+        run: RunId,
+        /// Who wants to know.
+        coordinator: NodeId,
+        /// What is to be trained.
+        #[serde(with = "crate::job::as_text")]
+        job: Box<Job>,
+    },
+    /// Whether a node can take part.
+    Answer {
+        /// In which run.
+        run: RunId,
+        /// Which node.
+        from: NodeId,
+        /// What it can offer, or one sentence.
+        answer: Result<Offer, String>,
+    },
+    /// The run will not begin, or has failed.
+    Abort {
+        /// Which.
+        run: RunId,
+        /// One sentence.
+        reason: String,
+    },
+    /// What the sender did in the last second.
+    Stats(Box<StatsRecord>),
+    /// The sender stops now.
+    Leaving(NodeId),
+}
+
+/// A node's state.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Beat {
+    /// Whose.
+    pub from: NodeInfo,
+    /// Counts up.
+    pub number: u64,
+    /// Everybody that the sender knows, so that all learn of all.
+    pub members: Vec<NodeInfo>,
+    /// The run that it is in, or was in last.
+    pub run: Option<RunBeat>,
+}
+
+/// How far a node is in a run. Everything in it only ever grows.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunBeat {
+    /// The run.
+    pub run: RunId,
+    /// Who takes part, once that is decided.
+    pub begin: Option<Begin>,
+    /// Why it is to end.
+    pub stop: Option<StopReason>,
+    /// What this node ended with.
+    pub settled: Option<Settled>,
+    /// Why it failed.
+    pub failed: Option<String>,
+}
+
+/// What a node that is ready has found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Offer {
+    /// Its data.
+    pub data: DataInfo,
+    /// The digest of its initial weights.
+    pub digest: Digest,
+    /// How many workers it brings.
+    pub workers: usize,
+}
+
+/// A run with its participants.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Begin {
+    /// What is trained.
+    #[serde(with = "crate::job::as_text")]
+    pub job: Box<Job>,
+    /// On what.
+    pub data: DataInfo,
+    /// By whom, in the order of their slots.
+    pub participants: Vec<Participant>,
+}
+
+/// A node that takes part in a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Participant {
+    /// Which.
+    pub node: NodeId,
+    /// Its name for people.
+    pub name: String,
+    /// Where it is reached.
+    pub address: SocketAddr,
+    /// How many worker slots it has.
+    pub workers: usize,
+}
+
+impl Begin {
+    /// The number of worker slots.
+    #[must_use]
+    pub fn slots(&self) -> usize {
+        self.participants.iter().map(|participant| participant.workers).sum()
+    }
+
+    /// The slots of a node's workers.
+    #[must_use]
+    pub fn slots_of(&self, node: NodeId) -> std::ops::Range<usize> {
+        let before = self
+            .participants
+            .iter()
+            .take_while(|participant| participant.node != node);
+        let first = before.map(|participant| participant.workers).sum();
+        let own = self.participants.iter().find(|participant| participant.node == node);
+        first..first + own.map_or(0, |participant| participant.workers)
+    }
+
+    /// The participant with this name.
+    #[must_use]
+    pub fn participant(&self, node: NodeId) -> Option<&Participant> {
+        self.participants.iter().find(|participant| participant.node == node)
+    }
+}
+
+/// Why a run ends before all its samples are trained.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StopReason {
+    /// The user said so.
+    Asked,
+    /// The held-out accuracy that was wanted is reached.
+    TargetReached,
+    /// The time that was given is over.
+    TimeUp,
+}
+
+/// What a node ended a run with.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Settled {
+    /// The batches that it has applied.
+    pub frontier: Frontier,
+    /// The digest recomputed from its ledger.
+    pub digest: Digest,
+    /// Whether its workers' weights have the same digest; none while they are asked.
+    pub workers_agree: Option<bool>,
+    /// What its workers did.
+    pub stats: WorkerStats,
+    /// The bytes it sent on the data plane.
+    pub bytes_sent: u64,
+    /// First step to last batch applied.
+    pub seconds: f64,
+    /// How good the model is, where this node has measured it.
+    pub scores: Option<Scores>,
+}
+
+/// What a client, or a node that joins, asks of a node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Request {
+    /// Let me in.
+    Hello(NodeInfo),
+    /// Who is there?
+    Nodes,
+    /// Start a run.
+    Start {
+        /// What is to be trained.
+        #[serde(with = "crate::job::as_text")]
+        job: Box<Job>,
+        /// Begin without those that cannot take part.
+        allow_partial: bool,
+    },
+    /// End the run early, and keep what it has learned.
+    Stop,
+    /// Which run is there, and how far is it?
+    Status,
+    /// What happened since? Answered when there is news, or after a moment.
+    Stats {
+        /// The number of the last record that the reader has.
+        after: u64,
+    },
+}
+
+/// A node's answer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Reply {
+    /// You are in; these are the members.
+    Welcome {
+        /// The node that answers.
+        node: NodeInfo,
+        /// Everybody it knows.
+        members: Vec<NodeInfo>,
+    },
+    /// Who is there.
+    Nodes(Vec<NodeReport>),
+    /// The run has begun.
+    Started(RunId),
+    /// The run is going to end.
+    Stopping(RunId),
+    /// The newest run, if there was one.
+    Status(Option<Box<RunStatus>>),
+    /// Records of all nodes, oldest first.
+    Stats {
+        /// The number of the last one.
+        last: u64,
+        /// The records.
+        records: Vec<StatsRecord>,
+    },
+    /// It cannot be done; one sentence for each reason.
+    Refused(Vec<String>),
+}
+
+/// A run as one node sees it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunStatus {
+    /// The run.
+    pub run: RunId,
+    /// How far it is.
+    pub phase: Phase,
+    /// What is trained.
+    #[serde(with = "crate::job::as_text")]
+    pub job: Box<Job>,
+    /// Samples to learn from.
+    pub train: u64,
+    /// How it ended.
+    pub outcome: Option<Result<Box<RunResult>, String>>,
+}
+
+/// How far a run is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Phase {
+    /// Data is opened.
+    Preparing,
+    /// Workers train.
+    Training,
+    /// No further steps; the last batches are under way.
+    Settling,
+    /// The model is measured and saved.
+    Finishing,
+    /// It is over.
+    Ended,
+}
+
+impl Phase {
+    /// The word for people and records.
+    #[must_use]
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::Preparing => "preparing",
+            Self::Training => "training",
+            Self::Settling => "settling",
+            Self::Finishing => "finishing",
+            Self::Ended => "idle",
+        }
+    }
+}
+
+/// What a run has come to, over all its nodes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunResult {
+    /// The names of those that took part to the end.
+    pub participants: Vec<String>,
+    /// The names of those that were waited for in vain.
+    pub missing: Vec<String>,
+    /// Whether all replicas are equal to the bit, workers' weights included.
+    pub agree: bool,
+    /// The digest of the model.
+    pub digest: Digest,
+    /// How good it is.
+    pub scores: Scores,
+    /// What all workers did.
+    pub stats: WorkerStats,
+    /// Weights of the model.
+    pub weights: u64,
+    /// First step to last batch applied.
+    pub seconds: f64,
+    /// Bytes that all nodes sent on the data plane.
+    pub bytes_sent: u64,
+    /// Why it ended early.
+    pub stop: Option<StopReason>,
+    /// Where the node that answers has saved it.
+    pub model: std::path::PathBuf,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::JobDraft;
+    use crate::model::Shape;
+
+    #[test]
+    fn slots_follow_the_participants() {
+        let participant = |id, workers| Participant {
+            node: NodeId(id),
+            name: format!("n{id}"),
+            address: "127.0.0.1:1".parse().unwrap(),
+            workers,
+        };
+        let begin = Begin {
+            job: Box::new(JobDraft::default().resolve().unwrap()),
+            data: DataInfo {
+                hash: [0; 32],
+                input: Shape::Flat(3),
+                classes: 2,
+                train: 10,
+                test: 2,
+            },
+            participants: vec![participant(9, 2), participant(3, 1), participant(5, 3)],
+        };
+        assert_eq!(begin.slots(), 6);
+        assert_eq!(begin.slots_of(NodeId(9)), 0..2);
+        assert_eq!(begin.slots_of(NodeId(3)), 2..3);
+        assert_eq!(begin.slots_of(NodeId(5)), 3..6);
+        assert!(begin.slots_of(NodeId(4)).is_empty());
+        let bytes = postcard::to_stdvec(&begin).unwrap();
+        assert_eq!(postcard::from_bytes::<Begin>(&bytes).unwrap(), begin);
+    }
+}
