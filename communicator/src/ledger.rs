@@ -194,6 +194,7 @@ mod tests {
             run: RUN,
             origin: OriginId(origin),
             sequence,
+            seen: 0,
             tau,
             digest: Digest::of_changes(&words, tau),
             cursors: vec![CursorAdvance {

@@ -180,6 +180,7 @@ impl Node {
             run: RUN,
             origin: OriginId(self.me.0),
             sequence: self.sequence,
+            seen: 0,
             tau,
             digest: Digest::of_changes(&words, tau),
             cursors: Vec::new(),

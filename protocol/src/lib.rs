@@ -26,6 +26,7 @@ pub mod plan;
 pub mod rng;
 pub mod schedule;
 pub mod split;
+pub mod staleness_guard;
 pub mod stats;
 pub mod tau_controller;
 mod text_options;

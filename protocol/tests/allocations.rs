@@ -54,6 +54,7 @@ fn frame() -> Vec<u8> {
         run: RunId(1),
         origin: OriginId(2),
         sequence: 3,
+        seen: 5,
         tau,
         digest: Digest::of_changes(&words, tau),
         cursors: vec![CursorAdvance { shard, done: 9 }; 3],

@@ -14,6 +14,8 @@ pub struct FakeTrainer {
     weights: Vec<f32>,
     /// Every sample it was given, in order.
     pub trained: Vec<u32>,
+    /// The learning rate of the last step.
+    pub learning_rate: f64,
     /// Fails at this step.
     pub fails_at: Option<u64>,
 }
@@ -25,6 +27,7 @@ impl FakeTrainer {
         Self {
             weights: counts.iter().copied().map(weight_of).collect(),
             trained: Vec::new(),
+            learning_rate: 0.0,
             fails_at: None,
         }
     }
@@ -39,6 +42,7 @@ impl Trainer for FakeTrainer {
         if self.fails_at == Some(control.step) {
             return Err(TrainError::NotFinite);
         }
+        self.learning_rate = control.learning_rate;
         self.trained.extend_from_slice(samples);
         words.clear();
         let mut range = Range::Safe;

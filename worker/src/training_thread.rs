@@ -39,6 +39,8 @@ pub enum ToTraining {
         tau: Tau,
         /// The samples behind them.
         samples: u32,
+        /// How many batches were in the weights they were computed on.
+        seen: u64,
     },
     /// Take no further step; close the origin.
     Stop,
@@ -163,8 +165,13 @@ fn train<T: Trainer>(
 fn take_inbound<T: Trainer>(training: &mut Training<T>, inbox: &Receiver<ToTraining>) -> Result<(), TrainingError> {
     loop {
         match inbox.try_recv() {
-            Ok(ToTraining::Apply { words, tau, samples }) => {
-                training.apply(&words, tau, u64::from(samples))?;
+            Ok(ToTraining::Apply {
+                words,
+                tau,
+                samples,
+                seen,
+            }) => {
+                training.apply(&words, tau, u64::from(samples), seen)?;
             }
             Ok(ToTraining::Stop) => training.stop(),
             Err(TryRecvError::Empty | TryRecvError::Disconnected) => return Ok(()),

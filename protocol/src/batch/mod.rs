@@ -42,6 +42,9 @@ pub struct Header {
     pub origin: OriginId,
     /// Its number at its origin, from 1.
     pub sequence: u64,
+    /// How many batches, of all origins, were in the weights that its gradient was computed on. Whoever applies it
+    /// tells from this how stale it is.
+    pub seen: u64,
     /// How far each change moves its weight.
     pub tau: Tau,
     /// What it adds to a replica's digest.

@@ -12,6 +12,7 @@ fn batch(sequence: u64, tau: Tau, words: Vec<u32>) -> Batch {
         run: RunId(0x1122),
         origin: OriginId(0x3344),
         sequence,
+        seen: 200,
         tau,
         digest: Digest::of_changes(&words, tau),
         cursors: vec![CursorAdvance {
@@ -114,8 +115,8 @@ proptest! {
 fn golden_frame() {
     let tau = Tau::from_steps(300).unwrap();
     let frame = frame_of(&batch(5, tau, vec![word(1, true), word(3, false), word(8, true)]));
-    // version | run origin sequence tau | digest | cursors | samples loss flags | encoding count bytes | payload | crc
-    let golden = "01 a222 c466 05 ac02 e4a1aede8a8bc48c7c 01010240 40 0000003f 0100 01 03 03 01170e 3b13fcc0";
+    // version | run origin sequence seen tau | digest | cursors | samples loss flags | encoding count bytes | payload | crc
+    let golden = "01 a222 c466 05 c801 ac02 e4a1aede8a8bc48c7c 01010240 40 0000003f 0100 01 03 03 01170e bb937eb3";
     assert_eq!(frame, crate::encoding::tests::bytes(golden));
 }
 

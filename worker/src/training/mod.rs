@@ -12,6 +12,7 @@ use protocol::ids::{OriginId, RunId};
 use protocol::job::{Job, Threshold};
 use protocol::lattice::{Range, Tau};
 use protocol::plan::{PlanError, SamplePlan, SharedPlan};
+use protocol::staleness_guard::StalenessGuard;
 use protocol::tau_controller::TauController;
 use thiserror::Error;
 
@@ -57,6 +58,8 @@ pub struct Step {
     pub tau: Tau,
     /// How far out the weights are.
     pub range: Range,
+    /// How stale others' batches are when they arrive, in rounds.
+    pub staleness: f64,
     /// The part of its thread time that is training; the rest is exchange.
     pub training_time: Duration,
 }
@@ -82,8 +85,11 @@ pub struct Training<T> {
     identity: Identity,
     plan: SamplePlan,
     controller: TauController,
+    guard: StalenessGuard,
     /// The last batch's number; steps are numbered alike.
     sequence: u64,
+    /// Batches in the weights, other origins' included.
+    batches_applied: u64,
     /// Samples in applied batches, other origins' included: what schedules follow.
     samples_applied: u64,
     samples_total: u64,
@@ -117,7 +123,9 @@ impl<T: Trainer> Training<T> {
             trainer,
             identity,
             controller,
+            guard: StalenessGuard::default(),
             sequence: 0,
+            batches_applied: 0,
             samples_applied: 0,
             stopping: false,
             indices: Vec::new(),
@@ -132,8 +140,20 @@ impl<T: Trainer> Training<T> {
         self.samples_applied as f64 / self.samples_total.max(1) as f64
     }
 
-    /// Applies another origin's changes, which have been checked, and counts the samples behind them.
-    pub fn apply(&mut self, words: &[u32], tau: Tau, samples: u64) -> Result<Range, TrainingError> {
+    /// How stale others' batches are when they are applied here: the batches that came between, in rounds of one batch
+    /// from every other worker, averaged. 0 where nothing arrives.
+    #[must_use]
+    pub fn staleness(&self) -> f64 {
+        self.guard.rounds()
+    }
+
+    /// Applies another origin's changes, which have been checked, and counts the samples behind them. `seen` is what
+    /// their header says of the batches that they were computed on.
+    pub fn apply(&mut self, words: &[u32], tau: Tau, samples: u64, seen: u64) -> Result<Range, TrainingError> {
+        let others = self.identity.slots.saturating_sub(1).max(1);
+        self.guard
+            .observe(self.batches_applied.saturating_sub(seen) as f64 / others as f64);
+        self.batches_applied += 1;
         self.samples_applied += samples;
         Ok(self.trainer.apply(words, tau)?)
     }
@@ -143,7 +163,8 @@ impl<T: Trainer> Training<T> {
         if self.stopping || !self.plan.next_minibatch(&mut self.indices, &mut self.cursors) {
             return Ok(None);
         }
-        let learning_rate = self.job.optimiser.learning_rate * self.job.lr_schedule.factor(self.progress());
+        let schedule = self.job.lr_schedule.factor(self.progress());
+        let learning_rate = self.job.optimiser.learning_rate * schedule * self.guard.factor();
         self.controller.follow_rate(learning_rate);
         let tau = self.controller.tau();
         let control = StepControl {
@@ -170,6 +191,7 @@ impl<T: Trainer> Training<T> {
             changes: self.words.len(),
             tau,
             range: report.range,
+            staleness: self.staleness(),
             training_time: report.training_time,
         }))
     }
@@ -218,6 +240,7 @@ impl<T: Trainer> Training<T> {
             run: self.identity.run,
             origin: self.identity.origin,
             sequence: self.sequence,
+            seen: self.batches_applied,
             tau,
             digest: Digest::of_changes(&self.words, tau),
             cursors: std::mem::take(&mut self.cursors),
@@ -227,6 +250,7 @@ impl<T: Trainer> Training<T> {
         };
         header.encode(&self.words, frame)?;
         self.cursors = header.cursors;
+        self.batches_applied += 1;
         Ok(())
     }
 }

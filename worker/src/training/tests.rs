@@ -149,10 +149,39 @@ fn others_changes_and_samples_count() {
     let before = training.trainer().digest().unwrap().unwrap();
     let words = [word(3, true), word(9, false)];
     let tau = Tau::from_steps(5).unwrap();
-    training.apply(&words, tau, 80).unwrap();
+    training.apply(&words, tau, 80, 0).unwrap();
     let expected = before + Digest::of_changes(&words, tau);
     assert_eq!(training.trainer().digest().unwrap(), Some(expected));
     assert_eq!(training.progress(), 0.5);
+}
+
+#[test]
+fn batches_say_what_they_have_seen_and_staleness_slows_the_step() {
+    let (_folder, dataset) = points(1000);
+    let job = job(|draft| draft.lr_schedule = Some("constant".into()));
+    let three = Identity {
+        slots: 3,
+        ..Identity::alone(7)
+    };
+    let mut training = Training::new(FakeTrainer::new(&[0; WEIGHTS]), &job, &dataset, three).unwrap();
+    let step = |training: &mut Training<FakeTrainer>| {
+        let mut frame = Vec::new();
+        let step = training.step(&mut frame).unwrap().unwrap();
+        (Batch::decode(&frame, WEIGHTS).unwrap().header.seen, step.staleness)
+    };
+    assert_eq!(step(&mut training), (0, 0.0));
+    assert_eq!(step(&mut training), (1, 0.0));
+    for seen in 0..400 {
+        // Eight batches have come in between: four rounds of the two others.
+        let seen = (seen + 2u64).saturating_sub(8);
+        training.apply(&[], Tau::ONE_STEP, 0, seen).unwrap();
+    }
+    let (seen, staleness) = step(&mut training);
+    assert_eq!(seen, 402);
+    assert!((staleness - 4.0).abs() < 0.01, "{staleness}");
+    assert_eq!(training.staleness(), staleness);
+    let rate = training.trainer().learning_rate / job.optimiser.learning_rate;
+    assert!((rate - training.guard.factor()).abs() < 1e-12 && rate < 0.5, "{rate}");
 }
 
 #[test]
@@ -236,6 +265,7 @@ fn a_thread_trains_applies_and_stops() {
             words,
             tau: Tau::ONE_STEP,
             samples: 4,
+            seen: 0,
         })
         .unwrap();
     let mut counts = vec![0; WEIGHTS];
