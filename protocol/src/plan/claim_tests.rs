@@ -1,0 +1,175 @@
+//! Tests of who trains what when slots differ in speed or lose their workers.
+
+use super::tests::{next, shared};
+use super::*;
+
+const OTHER: OriginId = OriginId(2);
+const THIRD: OriginId = OriginId(3);
+
+/// The plan of slot 0 of two, each with 16 shards of four samples an epoch, which has trained all of its own.
+fn idle(epochs: u32) -> SamplePlan {
+    let mut plan = SamplePlan::new(shared(vec![0; 128], 2, epochs, 4), 0).unwrap();
+    for step in 0..16 * epochs {
+        let shard = advance_of(&mut plan).unwrap().shard;
+        assert_eq!((shard.epoch, shard.shard), (step / 16, step % 16));
+    }
+    plan
+}
+
+/// The only advance of the next minibatch.
+fn advance_of(plan: &mut SamplePlan) -> Option<CursorAdvance> {
+    let (_, advances) = next(plan)?;
+    assert_eq!(advances.len(), 1);
+    Some(advances[0])
+}
+
+/// The shards of all minibatches to come, until there is nothing to train.
+fn shards(plan: &mut SamplePlan) -> Vec<(u32, u32)> {
+    let mut shards: Vec<(u32, u32)> = std::iter::from_fn(|| next(plan))
+        .flat_map(|(_, advances)| advances)
+        .map(|advance| (advance.shard.epoch, advance.shard.shard))
+        .collect();
+    shards.dedup();
+    shards
+}
+
+const fn advance(epoch: u32, shard: u32, done: u32) -> CursorAdvance {
+    let shard = ShardId { epoch, shard };
+    CursorAdvance { shard, done }
+}
+
+#[test]
+fn an_idle_slot_claims_from_the_end_of_the_slowest() {
+    let mut plan = idle(2);
+    plan.observe(OTHER, &[advance(0, 16, 4), advance(0, 17, 2)]);
+    let mut expected: Vec<(u32, u32)> = (16..32).rev().map(|shard| (1, shard)).collect();
+    expected.extend((18..32).rev().map(|shard| (0, shard)));
+    assert_eq!(shards(&mut plan), expected);
+    // The shard that the other has begun is left to it, even if that means to wait.
+    assert!(!plan.is_complete());
+    plan.observe(OTHER, &[advance(0, 17, 4)]);
+    assert!(plan.is_complete());
+    assert_eq!(next(&mut plan), None);
+}
+
+#[test]
+fn the_slowest_is_the_slot_with_most_left_to_begin() {
+    let mut plan = SamplePlan::new(shared(vec![0; 256], 4, 1, 64), 2).unwrap();
+    assert!(next(&mut plan).is_some());
+    let begun: Vec<CursorAdvance> = [(0, 5), (16, 9), (48, 4)]
+        .into_iter()
+        .flat_map(|(first, count)| (first..first + count).map(|shard| advance(0, shard, 1)))
+        .collect();
+    plan.observe(OTHER, &begun);
+    let (_, advances) = next(&mut plan).unwrap();
+    let owners: Vec<u32> = advances.iter().map(|advance| advance.shard.shard / 16).collect();
+    assert_eq!(&owners[..4], [3, 3, 0, 3]);
+    assert_eq!(owners.iter().filter(|&&owner| owner == 1).count(), 2);
+}
+
+#[test]
+fn idle_slots_claim_different_shards_and_not_what_the_owner_comes_to_next() {
+    let shared = shared(vec![0; 15 * 16], 15, 1, 1);
+    let mut claimed: Vec<u32> = (0..14)
+        .map(|slot| {
+            let mut plan = SamplePlan::new(shared.clone(), slot).unwrap();
+            let others = (0..14 * 16).map(|shard| advance(0, shard, 1));
+            plan.observe(OTHER, &others.collect::<Vec<_>>());
+            advance_of(&mut plan).unwrap().shard.shard
+        })
+        .collect();
+    claimed.sort_unstable();
+    claimed.dedup();
+    assert_eq!(claimed.len(), 14);
+    assert!(!claimed.contains(&(14 * 16)));
+}
+
+#[test]
+fn what_others_claimed_of_a_slot_is_left_to_them_unless_they_die() {
+    let mut plan = SamplePlan::new(shared(vec![0; 128], 2, 1, 4), 0).unwrap();
+    plan.observe(OTHER, &[advance(0, 1, 4), advance(0, 2, 1)]);
+    plan.observe(THIRD, &[advance(0, 3, 3)]);
+    plan.origin_dead(THIRD);
+    assert_eq!(advance_of(&mut plan), Some(advance(0, 0, 4)));
+    assert_eq!(next(&mut plan).unwrap().1, [advance(0, 3, 4), advance(0, 4, 3)]);
+    // This one is left to the other until its place in the queue is past.
+    assert_eq!(shards(&mut plan).len(), 12 + 16);
+    plan.origin_dead(OTHER);
+    assert_eq!(advance_of(&mut plan), Some(advance(0, 2, 4)));
+    assert!(plan.is_complete());
+}
+
+#[test]
+fn what_the_dead_began_is_claimed_last_and_where_they_left_it() {
+    let mut plan = idle(1);
+    plan.observe(OTHER, &[advance(0, 16, 1)]);
+    plan.origin_dead(OTHER);
+    // A last word of the dead, by way of others.
+    plan.observe(OTHER, &[advance(0, 16, 3), advance(0, 17, 3)]);
+    let claimed = shards(&mut plan);
+    assert_eq!(claimed.len(), 16);
+    assert_eq!(claimed[14..], [(0, 16), (0, 17)]);
+    assert!(plan.is_complete());
+}
+
+#[test]
+fn late_words_of_the_dead_do_not_free_what_the_living_took_over() {
+    let mut plan = idle(1);
+    plan.observe(OTHER, &[advance(0, 16, 1)]);
+    plan.origin_dead(OTHER);
+    plan.observe(THIRD, &[advance(0, 16, 2)]);
+    plan.observe(OTHER, &[advance(0, 16, 3)]);
+    assert!(!shards(&mut plan).contains(&(0, 16)));
+    plan.origin_dead(THIRD);
+    assert_eq!(advance_of(&mut plan), Some(advance(0, 16, 4)));
+}
+
+#[test]
+fn all_unfinished_shards_of_a_slot_without_a_worker_are_free() {
+    let mut plan = idle(1);
+    plan.skip_done(&Cursors::from(vec![advance(0, 16, 1)]));
+    plan.observe(OTHER, &[advance(0, 17, 1)]);
+    assert_eq!(shards(&mut plan).len(), 14);
+    plan.slot_dead(1);
+    assert_eq!(shards(&mut plan), [(0, 16), (0, 17)]);
+    assert!(plan.is_complete());
+}
+
+#[test]
+fn a_slot_without_a_worker_comes_after_those_with_one() {
+    let mut plan = SamplePlan::new(shared(vec![0; 192], 3, 1, 4), 0).unwrap();
+    plan.slot_dead(1);
+    plan.observe(OTHER, &[advance(0, 32, 4)]);
+    let claimed: Vec<u32> = shards(&mut plan)[16..].iter().map(|&(_, shard)| shard / 16).collect();
+    assert_eq!(claimed, [[2; 15].as_slice(), &[1; 16]].concat());
+}
+
+#[test]
+fn a_worker_that_comes_back_keeps_what_its_slot_began() {
+    let mut plan = idle(1);
+    plan.skip_done(&Cursors::from(vec![advance(0, 16, 1)]));
+    plan.slot_dead(1);
+    plan.slot_alive(1);
+    assert_eq!(shards(&mut plan).len(), 15);
+    assert!(!plan.is_complete());
+}
+
+#[test]
+fn nobody_talks_a_slot_out_of_its_own_worker() {
+    let mut plan = idle(1);
+    plan.slot_dead(0);
+    plan.slot_dead(2);
+    plan.slot_alive(2);
+    assert_eq!(shards(&mut plan).len(), 16);
+}
+
+#[test]
+fn of_a_double_claim_each_goes_on_where_either_is() {
+    let mut plan = SamplePlan::new(shared(vec![0; 160], 1, 1, 2), 0).unwrap();
+    assert_eq!(advance_of(&mut plan), Some(advance(0, 0, 2)));
+    plan.observe(OTHER, &[advance(0, 0, 5)]);
+    assert_eq!(advance_of(&mut plan), Some(advance(0, 0, 7)));
+    // Its being done with by the other is no reason to wait for the other.
+    plan.observe(OTHER, &[advance(0, 0, 10)]);
+    assert_eq!(advance_of(&mut plan), Some(advance(0, 1, 2)));
+}
