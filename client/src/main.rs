@@ -10,6 +10,8 @@ mod interrupt;
 mod out_folder;
 mod output;
 mod solo;
+#[expect(dead_code, reason = "the command that shows it comes with the cluster's stats")]
+mod stats_view;
 mod tally;
 mod view;
 
