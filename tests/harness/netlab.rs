@@ -1,0 +1,107 @@
+//! Several hosts on this machine, with cables that can be slow, cut or blocked: `tests/netlab` for tests.
+
+// The whole lab is at hand here, whichever parts of it today's tests use.
+#![allow(dead_code)]
+
+use std::ffi::OsStr;
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/netlab");
+
+/// What `tests/netlab` exits with on a machine where no lab can be.
+const CANNOT: i32 = 77;
+
+/// A lab of its own, so that tests may run side by side; taken down, with all that runs on its hosts, in the end.
+pub(crate) struct Netlab {
+    name: String,
+}
+
+impl Netlab {
+    /// Hosts 1 to `hosts`, on cables of the given rate, such as `100mbit` or `none`. Where this machine cannot have a lab
+    /// the answer is `None`, after a line that stays visible when the test passes.
+    pub(crate) fn up(hosts: usize, rate: &str) -> Option<Self> {
+        static LABS: AtomicU32 = AtomicU32::new(0);
+        let count = LABS.fetch_add(1, Ordering::Relaxed);
+        let lab = Self {
+            name: format!("test{}_{count}", std::process::id()),
+        };
+        let output = lab.output(&["up", &hosts.to_string(), rate]);
+        if output.status.code() == Some(CANNOT) {
+            let why = String::from_utf8_lossy(&output.stderr);
+            let why = why.lines().last().unwrap_or_default();
+            let test = std::thread::current().name().unwrap_or("a test").to_owned();
+            // The test framework swallows what the print macros write.
+            let _ = writeln!(std::io::stderr(), "skipped: {test} needs root and iproute2 ({why})");
+            return None;
+        }
+        check(&output);
+        Some(lab)
+    }
+
+    pub(crate) fn address(host: usize) -> String {
+        format!("10.77.0.{host}")
+    }
+
+    /// A command that runs on the host, under the id of the process that is started.
+    pub(crate) fn command(&self, host: usize, program: impl AsRef<OsStr>) -> Command {
+        let mut command = self.netlab(&["exec", &host.to_string()]);
+        command.arg(program);
+        command
+    }
+
+    pub(crate) fn rate(&self, host: usize, rate: &str) {
+        self.run(&["rate", &host.to_string(), rate]);
+    }
+
+    pub(crate) fn cut(&self, host: usize) {
+        self.run(&["cut", &host.to_string()]);
+    }
+
+    pub(crate) fn mend(&self, host: usize) {
+        self.run(&["mend", &host.to_string()]);
+    }
+
+    pub(crate) fn block(&self, one: usize, other: usize) {
+        self.run(&["block", &one.to_string(), &other.to_string()]);
+    }
+
+    pub(crate) fn unblock(&self, one: usize, other: usize) {
+        self.run(&["unblock", &one.to_string(), &other.to_string()]);
+    }
+
+    /// What the host has sent and received so far.
+    pub(crate) fn bytes(&self, host: usize) -> (u64, u64) {
+        let text = self.run(&["bytes", &host.to_string()]);
+        let (sent, received) = text.trim().split_once(' ').unwrap();
+        (sent.parse().unwrap(), received.parse().unwrap())
+    }
+
+    fn netlab(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(SCRIPT);
+        command.args(arguments).env("NETLAB", &self.name).stdin(Stdio::null());
+        command
+    }
+
+    fn output(&self, arguments: &[&str]) -> Output {
+        self.netlab(arguments).output().unwrap()
+    }
+
+    fn run(&self, arguments: &[&str]) -> String {
+        let output = self.output(arguments);
+        check(&output);
+        String::from_utf8(output.stdout).unwrap()
+    }
+}
+
+impl Drop for Netlab {
+    fn drop(&mut self) {
+        // Nothing to be done about a failure here: a panic while a test unwinds would hide what went wrong.
+        let _ = self.output(&["down"]);
+    }
+}
+
+fn check(output: &Output) {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
