@@ -124,10 +124,22 @@ fn a_job_file_is_the_flags() {
         "data = \"csv:{csv}\"\nmodel = \"dense 16, relu, dense 2\"\nepochs = 3\nminibatch = 16\ndensity = 0.05\n"
     );
     std::fs::write(tau.path("job.toml"), toml).unwrap();
-    let by_file = tau.run(&["train", "job.toml", "--threads", "1", "--json"]).last();
+    let by_file = tau
+        .run(&["train", "--nodes", "1", "job.toml", "--threads", "1", "--json"])
+        .last();
     assert_eq!(by_file["digest"], by_flags["digest"]);
     let overruled = tau
-        .run(&["train", "job.toml", "--threads", "1", "--json", "--epochs", "1"])
+        .run(&[
+            "train",
+            "--nodes",
+            "1",
+            "job.toml",
+            "--threads",
+            "1",
+            "--json",
+            "--epochs",
+            "1",
+        ])
         .last();
     assert_eq!(overruled["epochs"], 1.0);
 }

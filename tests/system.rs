@@ -2,5 +2,6 @@
 
 mod harness;
 
+mod cluster;
 mod command_line;
 mod mnist;

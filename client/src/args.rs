@@ -1,5 +1,6 @@
 //! The command line as types. The job's flags are the job's own type.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
@@ -15,19 +16,43 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Train a model on this machine, save it and print what came out. Without any flags: MNIST
+    /// Train on a cluster of nodes on this machine, save the model and print what came out. Without any flags: MNIST
     #[command(
         // The last word counts, as in most tools: scripts can append to a user's flags.
         args_override_self = true,
         after_help = "Ctrl-C ends training early and saves what there is; a second one ends at once, without saving."
     )]
     Train(Box<Train>),
-    /// Measure a saved model on a dataset's held-out samples
-    #[command(args_override_self = true)]
-    Evaluate(Evaluate),
     /// Make a cluster's credentials
     #[command(subcommand)]
     Credentials(CredentialsCommand),
+    /// Start a cluster's first node
+    #[command(args_override_self = true, after_help = "Ctrl-C stops the node and its workers.")]
+    Seed(Seed),
+    /// Start a node and join it to a cluster
+    #[command(args_override_self = true, after_help = "Ctrl-C stops the node and its workers.")]
+    Join(Join),
+    /// Attach a further worker to a node of this machine by hand; nodes start their own
+    #[command(args_override_self = true)]
+    Worker(Worker),
+    /// Start a run on a cluster, follow it and save its model
+    #[command(
+        args_override_self = true,
+        after_help = "Ctrl-C ends training early and saves what there is; a second one leaves the run to the nodes."
+    )]
+    Start(Box<Start>),
+    /// Watch a cluster: a table of its nodes and the loss
+    #[command(args_override_self = true)]
+    Stats(Stats),
+    /// List a cluster's nodes
+    #[command(args_override_self = true)]
+    Nodes(Ask),
+    /// End a cluster's run early; what it has learned is saved
+    #[command(args_override_self = true)]
+    Stop(Ask),
+    /// Measure a saved model on a dataset's held-out samples
+    #[command(args_override_self = true)]
+    Evaluate(Evaluate),
 }
 
 #[derive(Debug, Subcommand)]
@@ -50,7 +75,7 @@ pub(crate) struct Train {
     #[command(flatten)]
     pub(crate) node: NodeFlags,
     /// How many nodes train
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 3)]
     pub(crate) nodes: usize,
     /// Where the model is saved, as model.safetensors
     #[arg(long, value_name = "DIR", default_value = "tau-out")]
@@ -61,17 +86,139 @@ pub(crate) struct Train {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct Seed {
+    /// Where the node listens, as IP:PORT; port 0 takes any
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) listen: SocketAddr,
+    #[command(flatten)]
+    pub(crate) node: NodeFlags,
+    /// Write one JSON object per line to standard output, and nothing else
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Stop when standard input ends
+    #[arg(long, hide = true)]
+    pub(crate) tied: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Join {
+    /// Addresses of nodes of the cluster; one that answers is enough
+    #[arg(value_name = "SEED_ADDR", required = true, value_delimiter = ',')]
+    pub(crate) seeds: Vec<String>,
+    #[command(flatten)]
+    pub(crate) seed: Seed,
+}
+
+#[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Node")]
 pub(crate) struct NodeFlags {
+    #[command(flatten)]
+    pub(crate) security: SecurityFlags,
+    /// Where others reach the node, if not where it listens
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) advertise: Option<SocketAddr>,
     /// What computes: auto or cpu
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     pub(crate) device: String,
-    /// Threads of each worker [default: all cores]
+    /// Workers of each node, a process each
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) workers: usize,
+    /// Threads of each worker [default: all cores, shared out]
+    #[arg(long, value_name = "T")]
+    pub(crate) threads: Option<usize>,
+    /// How numbers are multiplied; tf32 needs a GPU
+    #[arg(long, value_name = "P", default_value = "f32", value_parser = ["f32", "tf32"])]
+    pub(crate) precision: String,
+    /// Where the node keeps its socket and saves models [default: tau-node]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: Option<PathBuf>,
+    /// Open data only under this folder
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data_root: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct SecurityFlags {
+    /// The cluster's credentials
+    #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
+    pub(crate) credentials: Option<PathBuf>,
+    /// Speak plain text, within this machine only
+    #[arg(long)]
+    pub(crate) insecure: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Worker {
+    /// The node's socket, as it says when it starts
+    #[arg(value_name = "SOCKET")]
+    pub(crate) node: PathBuf,
+    /// Threads [default: all cores]
     #[arg(long, value_name = "T")]
     pub(crate) threads: Option<usize>,
     /// Open data only under this folder
     #[arg(long, value_name = "DIR")]
     pub(crate) data_root: Option<PathBuf>,
+}
+
+/// A cluster, as a client reaches it.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Cluster {
+    /// The address of any of the cluster's nodes
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) cluster: String,
+    #[command(flatten)]
+    pub(crate) security: SecurityFlags,
+}
+
+#[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
+pub(crate) struct Start {
+    #[command(flatten)]
+    pub(crate) cluster: Cluster,
+    /// A job as a TOML file: the job flags' names with '_' for '-'; flags win over it
+    #[arg(value_name = "JOB.toml", conflicts_with = "attach")]
+    pub(crate) file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) job: JobDraft,
+    /// Leave once the run has begun; the nodes save the model
+    #[arg(long, conflicts_with = "attach")]
+    pub(crate) detach: bool,
+    /// Follow the run that is under way, or fetch the model of the last one, instead of starting one
+    #[arg(long)]
+    pub(crate) attach: bool,
+    /// Begin without the nodes that cannot take part
+    #[arg(long)]
+    pub(crate) allow_partial: bool,
+    /// Continue from a checkpoint
+    #[arg(long, value_name = "DIR")]
+    pub(crate) resume: Option<PathBuf>,
+    /// Where the model is saved, as model.safetensors
+    #[arg(long, value_name = "DIR", default_value = "tau-out")]
+    pub(crate) out: PathBuf,
+    /// Write one JSON object per line to standard output, and nothing else
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Stats {
+    #[command(flatten)]
+    pub(crate) cluster: Cluster,
+    /// Show the newest record of every node, and leave
+    #[arg(long)]
+    pub(crate) once: bool,
+    /// Write one JSON object per node and second to standard output, and nothing else
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Ask {
+    #[command(flatten)]
+    pub(crate) cluster: Cluster,
+    /// Write one JSON object per line to standard output, and nothing else
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]

@@ -12,6 +12,8 @@ use crate::output;
 pub(crate) enum Failure {
     /// The user's input was wrong: nothing was changed. One sentence for each mistake.
     BadInput(Vec<String>),
+    /// The cluster cannot do it. One sentence for each reason.
+    Refused(Vec<String>),
     /// The work itself failed.
     Failed(String),
     /// The work is done and reported, but replicas do not agree.
@@ -36,9 +38,9 @@ impl Failure {
 
     pub(crate) fn report(&self, json: bool) {
         const DISAGREED: &str =
-            "the worker's weights are not the sum of its batches: this is a fault in Tau or in this machine's memory";
+            "not all replicas ended with the same weights: this is a fault in Tau or in a machine's memory";
         let reasons = match self {
-            Self::BadInput(reasons) => reasons.clone(),
+            Self::BadInput(reasons) | Self::Refused(reasons) => reasons.clone(),
             Self::Failed(reason) => vec![reason.clone()],
             Self::Disagreed => vec![DISAGREED.into()],
         };
@@ -54,7 +56,7 @@ impl Failure {
     pub(crate) fn exit_code(&self) -> ExitCode {
         match self {
             Self::BadInput(_) => ExitCode::from(2),
-            Self::Failed(_) | Self::Disagreed => ExitCode::from(1),
+            Self::Refused(_) | Self::Failed(_) | Self::Disagreed => ExitCode::from(1),
         }
     }
 }

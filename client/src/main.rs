@@ -6,13 +6,14 @@
 mod args;
 mod commands;
 mod failure;
+mod follow;
 mod interrupt;
+mod job_file;
+mod local_cluster;
 mod out_folder;
 mod output;
-mod solo;
-#[expect(dead_code, reason = "the command that shows it comes with the cluster's stats")]
 mod stats_view;
-mod tally;
+mod version;
 mod view;
 
 use std::process::ExitCode;
@@ -32,8 +33,15 @@ fn main() -> ExitCode {
     init_log();
     let (json, result) = match arguments.command {
         Command::Train(train) => (train.json, commands::train::run(*train)),
-        Command::Evaluate(evaluate) => (evaluate.json, commands::evaluate::run(&evaluate)),
         Command::Credentials(CredentialsCommand::New { file }) => (false, commands::credentials::new(&file)),
+        Command::Seed(seed) => (seed.json, commands::node::seed(&seed)),
+        Command::Join(join) => (join.seed.json, commands::node::join(&join)),
+        Command::Worker(worker) => (false, commands::worker::run(&worker)),
+        Command::Start(start) => (start.json, commands::start::run(*start)),
+        Command::Stats(stats) => (stats.json, commands::stats::run(&stats)),
+        Command::Nodes(ask) => (ask.json, commands::nodes::run(&ask)),
+        Command::Stop(ask) => (ask.json, commands::stop::run(&ask)),
+        Command::Evaluate(evaluate) => (evaluate.json, commands::evaluate::run(&evaluate)),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -59,7 +67,8 @@ fn refuse(error: &clap::Error) -> ExitCode {
 /// Logs go to standard error; `TAU_LOG` says how much (`TAU_LOG=debug`), and `TAU_LOG_FORMAT=json` in which form.
 fn init_log() {
     use tracing_subscriber::EnvFilter;
-    let filter = EnvFilter::try_from_env("TAU_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    let filter =
+        EnvFilter::try_from_env("TAU_LOG").unwrap_or_else(|_| EnvFilter::new("warn,ractor=error,ractor_cluster=error"));
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr);

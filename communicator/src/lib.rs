@@ -4,8 +4,10 @@
 //! [`exchange`] decides which batches go to whom, so that every replica gets all of them; a [`link`] writes its messages
 //! on the connections that the [`transport`] makes. [`usage`] tells what a node takes of its machine.
 
+pub mod control;
 pub mod exchange;
 pub mod ledger;
 pub mod link;
+pub mod node;
 pub mod transport;
 pub mod usage;

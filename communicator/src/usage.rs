@@ -1,5 +1,6 @@
-//! What this process takes of its machine.
+//! What a node takes of its machine: this process and its workers'.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 /// What a process takes.
@@ -15,36 +16,46 @@ pub struct Usage {
 #[derive(Debug)]
 pub struct UsageMeter {
     last: Instant,
-    last_cpu: Duration,
+    /// The processor time of each process at the last reading.
+    last_cpu: HashMap<String, Duration>,
 }
 
 impl UsageMeter {
     /// Starts measuring.
     #[must_use]
     pub fn start(now: Instant) -> Self {
-        Self {
+        let mut meter = Self {
             last: now,
-            last_cpu: processor_time().unwrap_or_default(),
-        }
+            last_cpu: HashMap::new(),
+        };
+        meter.read(now, std::iter::empty());
+        meter
     }
 
-    /// The usage since the last reading.
-    pub fn read(&mut self, now: Instant) -> Usage {
-        let cpu_time = processor_time().unwrap_or_default();
+    /// The usage since the last reading, of this process and of these.
+    pub fn read(&mut self, now: Instant, others: impl Iterator<Item = u32>) -> Usage {
         let elapsed = now.saturating_duration_since(self.last).as_secs_f64();
-        let cpu = cpu_time.saturating_sub(self.last_cpu).as_secs_f64();
-        (self.last, self.last_cpu) = (now, cpu_time);
-        Usage {
-            cpu: if elapsed > 0.0 { cpu / elapsed } else { 0.0 },
-            memory_bytes: resident_bytes().unwrap_or_default(),
+        self.last = now;
+        let mut usage = Usage::default();
+        let mut times = HashMap::new();
+        for process in others.map(|pid| pid.to_string()).chain(["self".into()]) {
+            let time = processor_time(&process).unwrap_or_default();
+            // A process that is new here has not used its time since the last reading.
+            let before = self.last_cpu.get(&process).copied().unwrap_or(time);
+            usage.cpu += time.saturating_sub(before).as_secs_f64();
+            usage.memory_bytes += resident_bytes(&process).unwrap_or_default();
+            times.insert(process, time);
         }
+        self.last_cpu = times;
+        usage.cpu = if elapsed > 0.0 { usage.cpu / elapsed } else { 0.0 };
+        usage
     }
 }
 
-/// User and system time of this process, from the kernel's accounting in hundredths of a second.
-fn processor_time() -> Option<Duration> {
+/// User and system time of a process, from the kernel's accounting in hundredths of a second.
+fn processor_time(process: &str) -> Option<Duration> {
     const TICK_MS: u64 = 10;
-    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     // The name of the program stands in parentheses and may hold spaces; user and system time are 12th and 13th after it.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
     let user: u64 = fields.next()?.parse().ok()?;
@@ -52,8 +63,11 @@ fn processor_time() -> Option<Duration> {
     Some(Duration::from_millis((user + system) * TICK_MS))
 }
 
-fn resident_bytes() -> Option<u64> {
-    kilobytes(&std::fs::read_to_string("/proc/self/status").ok()?, "VmRSS:")
+fn resident_bytes(process: &str) -> Option<u64> {
+    kilobytes(
+        &std::fs::read_to_string(format!("/proc/{process}/status")).ok()?,
+        "VmRSS:",
+    )
 }
 
 /// The memory that this machine has; `None` where it does not tell.
@@ -79,10 +93,10 @@ mod tests {
         let mut meter = UsageMeter::start(start);
         let block = std::hint::black_box(vec![1u8; 32 << 20]);
         let mut work = 0u64;
-        while processor_time().unwrap() < meter.last_cpu + Duration::from_millis(50) {
+        while processor_time("self").unwrap() < meter.last_cpu["self"] + Duration::from_millis(50) {
             work = work.wrapping_mul(31).wrapping_add(1);
         }
-        let usage = meter.read(Instant::now());
+        let usage = meter.read(Instant::now(), std::iter::empty());
         std::hint::black_box((work, block));
         assert!(usage.memory_bytes > 32 << 20);
         assert!(usage.cpu > 0.0);

@@ -11,7 +11,7 @@ use std::time::Duration;
 use communicator::exchange::{Effect, Event, Exchange, Limits, Message, OriginInfo};
 use communicator::ledger::Ledger;
 use communicator::link::{read_message, write_message};
-use communicator::transport::{AcceptLimits, Acceptor, Credentials, Plane, dial};
+use communicator::transport::{AcceptLimits, Acceptor, Credentials, Plane, Security, dial};
 use protocol::batch::{Flags, Header};
 use protocol::changes::word;
 use protocol::digest::Digest;
@@ -85,9 +85,9 @@ fn start_link(
 }
 
 /// The name of the peer comes first on every connection, as a plain number.
-async fn accept_links(listener: TcpListener, credentials: Arc<Credentials>, node: mpsc::Sender<Told>) {
+async fn accept_links(listener: TcpListener, security: Security, node: mpsc::Sender<Told>) {
     let (sender, mut accepted) = mpsc::channel(16);
-    let acceptor = Acceptor::new(listener, &credentials, AcceptLimits::default()).unwrap();
+    let acceptor = Acceptor::new(listener, &security, AcceptLimits::default()).unwrap();
     tokio::spawn(acceptor.run(sender));
     while let Some(mut connection) = accepted.recv().await {
         assert_eq!(connection.plane, Plane::Data);
@@ -98,14 +98,8 @@ async fn accept_links(listener: TcpListener, credentials: Arc<Credentials>, node
     }
 }
 
-async fn dial_link(
-    me: NodeId,
-    peer: NodeId,
-    address: SocketAddr,
-    credentials: Arc<Credentials>,
-    node: mpsc::Sender<Told>,
-) {
-    let mut stream = dial(address, Plane::Data, &credentials, PATIENCE).await.unwrap();
+async fn dial_link(me: NodeId, peer: NodeId, address: SocketAddr, security: Security, node: mpsc::Sender<Told>) {
+    let mut stream = dial(address, Plane::Data, &security, PATIENCE).await.unwrap();
     stream.write_u64(me.0).await.unwrap();
     stream.flush().await.unwrap();
     let link = start_link(stream, peer, &node);
@@ -117,7 +111,7 @@ struct Node {
     exchange: Exchange,
     links: HashMap<NodeId, (mpsc::Sender<Message>, [AbortHandle; 2])>,
     addresses: HashMap<NodeId, SocketAddr>,
-    credentials: Arc<Credentials>,
+    security: Security,
     itself: mpsc::Sender<Told>,
     random: CounterRng,
     sequence: u64,
@@ -141,7 +135,7 @@ impl Node {
                     }
                 }
                 Effect::Reset(peer) => self.cut(peer),
-                Effect::Deliver(_) => {}
+                Effect::Deliver { .. } => {}
                 other => panic!("{other:?}"),
             }
         }
@@ -159,13 +153,7 @@ impl Node {
     fn redial(&self, peer: NodeId) {
         if self.me < peer {
             let (me, address) = (self.me, self.addresses[&peer]);
-            tokio::spawn(dial_link(
-                me,
-                peer,
-                address,
-                Arc::clone(&self.credentials),
-                self.itself.clone(),
-            ));
+            tokio::spawn(dial_link(me, peer, address, self.security.clone(), self.itself.clone()));
         }
     }
 
@@ -237,7 +225,8 @@ impl Node {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replicas_agree_over_real_links_that_break() {
     let folder = tempfile::tempdir().unwrap();
-    let credentials = Arc::new(Credentials::create(&folder.path().join("cluster.pem")).unwrap());
+    let credentials = Credentials::create(&folder.path().join("cluster.pem")).unwrap();
+    let security = Security::Credentials(Arc::new(credentials));
     let ids: Vec<NodeId> = (1..=NODES).map(NodeId).collect();
     let mut addresses = HashMap::new();
     let mut listeners = Vec::new();
@@ -262,13 +251,13 @@ async fn replicas_agree_over_real_links_that_break() {
             );
         }
         let (itself, told) = mpsc::channel(256);
-        tokio::spawn(accept_links(listener, Arc::clone(&credentials), itself.clone()));
+        tokio::spawn(accept_links(listener, security.clone(), itself.clone()));
         let node = Node {
             me,
             exchange,
             links: HashMap::new(),
             addresses: addresses.clone(),
-            credentials: Arc::clone(&credentials),
+            security: security.clone(),
             itself,
             random: CounterRng::new(me.0, 0),
             sequence: 0,

@@ -189,10 +189,6 @@ pub struct WorkerStats {
     pub residual_norm: f64,
     /// A weight has gone beyond ±8.
     pub alarmed: bool,
-    /// Cores kept busy in the last second.
-    pub cpu: f64,
-    /// Memory in use.
-    pub memory_bytes: u64,
 }
 
 impl WorkerStats {
@@ -210,8 +206,6 @@ impl WorkerStats {
             sum.held_back += one.held_back;
             sum.residual_norm = sum.residual_norm.hypot(one.residual_norm);
             sum.alarmed |= one.alarmed;
-            sum.cpu += one.cpu;
-            sum.memory_bytes += one.memory_bytes;
         }
         let count = all.clone().count().max(1) as f64;
         sum.tau = all.clone().map(|one| one.tau).sum::<f64>() / count;

@@ -1,11 +1,50 @@
 //! Clipping a gradient by its norm: what keeps stale updates from blowing a run up.
 
+use std::fmt;
+use std::str::FromStr;
+
 use multiversion::multiversion;
 
 /// Partial sums kept side by side, so that the loop runs at the width of the widest vector registers.
 const LANES: usize = 64;
 /// Partial sums are folded into `f64` after this many rows, before `f32` could lose small terms.
 const ROWS: usize = 64;
+
+/// What a job says of clipping.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Clip {
+    /// As the number of workers needs it.
+    Auto,
+    /// Gradients are taken as they are.
+    Never,
+    /// To this norm.
+    Norm(f64),
+}
+
+impl FromStr for Clip {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match (text, text.parse()) {
+            ("auto", _) => Ok(Self::Auto),
+            ("none", _) => Ok(Self::Never),
+            (_, Ok(norm)) if norm > 0.0 && f64::is_finite(norm) => Ok(Self::Norm(norm)),
+            _ => Err(format!(
+                "the norm must be a number above 0, 'auto' or 'none', not '{text}'"
+            )),
+        }
+    }
+}
+
+impl fmt::Display for Clip {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Never => f.write_str("none"),
+            Self::Norm(norm) => norm.fmt(f),
+        }
+    }
+}
 
 /// The sum of the squares.
 #[must_use]

@@ -75,6 +75,8 @@ pub enum Word {
     Stats(Box<StatsRecord>),
     /// The sender stops now.
     Leaving(NodeId),
+    /// The receiver cannot be a member; one sentence.
+    Unwelcome(String),
 }
 
 /// A node's state.
@@ -197,11 +199,9 @@ pub struct Settled {
     pub scores: Option<Scores>,
 }
 
-/// What a client, or a node that joins, asks of a node.
+/// What a client asks of a node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Request {
-    /// Let me in.
-    Hello(NodeInfo),
     /// Who is there?
     Nodes,
     /// Start a run.
@@ -226,13 +226,6 @@ pub enum Request {
 /// A node's answer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Reply {
-    /// You are in; these are the members.
-    Welcome {
-        /// The node that answers.
-        node: NodeInfo,
-        /// Everybody it knows.
-        members: Vec<NodeInfo>,
-    },
     /// Who is there.
     Nodes(Vec<NodeReport>),
     /// The run has begun.

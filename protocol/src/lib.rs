@@ -18,6 +18,7 @@ pub mod encoding;
 pub mod frame;
 pub mod frontier;
 pub mod ids;
+pub mod in_cluster;
 pub mod job;
 pub mod lattice;
 pub mod model;

@@ -67,6 +67,12 @@ impl Rule {
         }
     }
 
+    /// Whether a gradient of half the size makes an update of half the size; adaptive rules undo any scaling.
+    #[must_use]
+    pub fn follows_gradient_size(&self) -> bool {
+        matches!(self, Self::Sgd | Self::Momentum { .. } | Self::Nesterov { .. })
+    }
+
     /// Computes the updates of some weights: `gradient` is scaled by `clip` first; `step` counts from 1.
     ///
     /// `first` and `second` are the state of the same weights, empty where the rule keeps none. Works on any part of

@@ -71,7 +71,8 @@ pub struct StatsRecord {
     pub bytes_in: u64,
     /// Bytes sent on the data plane since the start.
     pub bytes_out: u64,
-    /// How far weights move on between a gradient and its arrival from another worker, in rounds of all others' batches.
+    /// How far weights move on between a gradient and its arrival from another worker, in rounds of
+    /// one batch from every worker.
     pub staleness: f64,
     /// Batches known of but not applied.
     pub frontier_lag: u64,

@@ -1,5 +1,8 @@
 //! Runs the real binary in a folder of its own, and makes small datasets for it.
 
+pub(crate) mod cluster;
+pub(crate) mod netlab;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -58,7 +61,12 @@ impl Tau {
     }
 
     pub(crate) fn run(&self, arguments: &[&str]) -> Output {
-        let output = self.command(arguments).output().unwrap();
+        self.run_with(&[], arguments)
+    }
+
+    pub(crate) fn run_with(&self, environment: &[(&str, &str)], arguments: &[&str]) -> Output {
+        let mut command = self.command(arguments);
+        let output = command.envs(environment.iter().copied()).output().unwrap();
         Output {
             code: output.status.code().unwrap_or(-1),
             stdout: String::from_utf8(output.stdout).unwrap(),
@@ -67,8 +75,13 @@ impl Tau {
     }
 
     pub(crate) fn start(&self, arguments: &[&str]) -> Running {
+        self.start_with(&[], arguments)
+    }
+
+    pub(crate) fn start_with(&self, environment: &[(&str, &str)], arguments: &[&str]) -> Running {
         let mut child = self
             .command(arguments)
+            .envs(environment.iter().copied())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()

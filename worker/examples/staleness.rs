@@ -1,9 +1,11 @@
 //! Trains with many workers in one thread, round by round: what accuracy do how many of them reach, at what delay?
 //!
-//! `staleness WORKERS DELAY [KEY=VALUE]...`, the keys being those of a job file. In every round every worker makes one
-//! step. It has its own changes at once, and those of the others DELAY rounds later; 1 is before the next round, as
-//! on a quick network, and 0 is before the next worker's step of the same round. Everything else is what real workers
-//! do, so this is an experiment about the algorithm, without the noise of a network and of a busy machine.
+//! `staleness WORKERS DELAY [KEY=VALUE]...`, the keys being those of a job file. A worker has its own changes at once,
+//! and those of the others after DELAY. A delay of `2` is lock-step: in every round every worker makes one step, and
+//! the others have it two rounds later (1: before the next round). A delay of `~1.5` is staggered: workers take turns,
+//! and a batch arrives after one and a half times as many steps as there are workers; `~1` is a cluster of equally
+//! fast workers, each of which steps while all others do. Everything else is what real workers do, so this is an
+//! experiment about the algorithm, without the noise of a network and of a busy machine.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,7 +21,7 @@ use worker::backend::cpu::CpuTrainer;
 use worker::dataset::Dataset;
 use worker::evaluate::evaluate;
 use worker::ops::Threads;
-use worker::training::{Identity, Training};
+use worker::training::{Identity, Next, Training, TrainingError};
 
 const RUN: RunId = RunId(1);
 
@@ -29,7 +31,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let [workers, delay, settings @ ..] = &arguments[..] else {
         return Err("usage: staleness WORKERS DELAY [KEY=VALUE]...".into());
     };
-    let (workers, delay): (usize, usize) = (workers.parse()?, delay.parse()?);
+    let (workers, delay): (usize, Delay) = (workers.parse()?, Delay::parse(delay)?);
     let job: Job = JobDraft::from_toml(&settings.iter().map(|s| as_toml(s)).collect::<String>())?.resolve()?;
     let dataset = Arc::new(Dataset::open(&job.data, job.seed, None)?);
     let layout = Layout::new(&job.model, dataset.input, dataset.classes.len())?;
@@ -50,35 +52,33 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
 
     let mut tally = Tally::default();
-    // The rounds that are under way, the oldest first; each holds its senders and their batches.
-    let mut under_way: VecDeque<Vec<(usize, Batch)>> = VecDeque::new();
-    loop {
-        let mut round = Vec::new();
-        for sender in 0..workers {
-            let mut frame = Vec::new();
-            let Some(step) = cluster[sender].step(&mut frame)? else {
-                continue;
+    // What is under way: the step before which it arrives, its sender, the batch.
+    let mut under_way: VecDeque<(usize, usize, Batch)> = VecDeque::new();
+    let mut idle = 0;
+    for step in 0.. {
+        while under_way.front().is_some_and(|(due, ..)| *due <= step) {
+            let Some((_, sender, batch)) = under_way.pop_front() else {
+                break;
             };
-            let batch = Batch::decode(&frame, layout.weights)?;
-            apply_to_counts(&batch.words, batch.header.tau, &mut counts)?;
-            tally.batches += 1;
-            tally.changes += step.changes;
-            tally.bytes += frame.len();
-            tally.staleness += step.staleness;
-            round.push((sender, batch));
-            if delay == 0 {
-                deliver(&mut cluster, round.drain(..))?;
+            deliver(&mut cluster, sender, &batch)?;
+        }
+        let sender = step % workers;
+        let mut frame = Vec::new();
+        let Next::Emitted(made) = cluster[sender].step(false, &mut frame)? else {
+            idle += 1;
+            if idle == workers {
+                break;
             }
-        }
-        let over = round.is_empty() && delay > 0 || delay == 0 && cluster.iter().all(|w| w.progress() >= 1.0);
-        under_way.push_back(round);
-        while under_way.len() >= delay.max(1) || over && !under_way.is_empty() {
-            let arrived = under_way.pop_front().unwrap_or_default();
-            deliver(&mut cluster, arrived)?;
-        }
-        if over {
-            break;
-        }
+            continue;
+        };
+        idle = 0;
+        let batch = Batch::decode(&frame, layout.weights)?;
+        apply_to_counts(&batch.words, batch.header.tau, &mut counts)?;
+        tally.batches += 1;
+        tally.changes += made.changes;
+        tally.bytes += frame.len();
+        tally.staleness += made.staleness;
+        under_way.push_back((delay.due(step, workers), sender, batch));
     }
     let weights = counts.into_iter().map(weight_of).collect();
     let result = evaluate(&layout, weights, &dataset.test, Threads(1), |_| {})?;
@@ -103,16 +103,35 @@ struct Tally {
     staleness: f64,
 }
 
-/// Applies batches at everyone but their senders.
-fn deliver(
-    cluster: &mut [Training<CpuTrainer>],
-    batches: impl IntoIterator<Item = (usize, Batch)>,
-) -> Result<(), Box<dyn std::error::Error>> {
-    for (sender, Batch { header, words }) in batches {
-        for (receiver, training) in cluster.iter_mut().enumerate() {
-            if receiver != sender {
-                training.apply(&words, header.tau, u64::from(header.samples), header.seen)?;
-            }
+/// When others have a batch.
+#[derive(Clone, Copy)]
+enum Delay {
+    Rounds(usize),
+    Staggered(f64),
+}
+
+impl Delay {
+    fn parse(text: &str) -> Result<Self, Box<dyn std::error::Error>> {
+        Ok(match text.strip_prefix('~') {
+            Some(rounds) => Self::Staggered(rounds.parse()?),
+            None => Self::Rounds(text.parse()?),
+        })
+    }
+
+    /// The step before which the batch of another step arrives; all workers' steps are counted.
+    fn due(self, step: usize, workers: usize) -> usize {
+        match self {
+            Self::Rounds(rounds) => (step / workers + rounds) * workers,
+            Self::Staggered(rounds) => step + ((rounds * workers as f64).round() as usize).max(1),
+        }
+    }
+}
+
+/// Applies a batch at everyone but its sender.
+fn deliver(cluster: &mut [Training<CpuTrainer>], sender: usize, batch: &Batch) -> Result<(), TrainingError> {
+    for (receiver, training) in cluster.iter_mut().enumerate() {
+        if receiver != sender {
+            training.apply(batch)?;
         }
     }
     Ok(())

@@ -45,7 +45,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         for _ in 0..steps {
             let start = Instant::now();
             frame.clear();
-            training.step(&mut frame)?;
+            training.step(false, &mut frame)?;
             protocol::batch::Batch::decode(&frame, layout.weights)?;
             times.push((start.elapsed().as_secs_f64() * 1e3).to_string());
         }

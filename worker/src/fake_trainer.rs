@@ -14,8 +14,8 @@ pub struct FakeTrainer {
     weights: Vec<f32>,
     /// Every sample it was given, in order.
     pub trained: Vec<u32>,
-    /// The learning rate of the last step.
-    pub learning_rate: f64,
+    /// What the last step was told.
+    pub last: Option<StepControl>,
     /// Fails at this step.
     pub fails_at: Option<u64>,
 }
@@ -27,7 +27,7 @@ impl FakeTrainer {
         Self {
             weights: counts.iter().copied().map(weight_of).collect(),
             trained: Vec::new(),
-            learning_rate: 0.0,
+            last: None,
             fails_at: None,
         }
     }
@@ -42,7 +42,7 @@ impl Trainer for FakeTrainer {
         if self.fails_at == Some(control.step) {
             return Err(TrainError::NotFinite);
         }
-        self.learning_rate = control.learning_rate;
+        self.last = Some(control);
         self.trained.extend_from_slice(samples);
         words.clear();
         let mut range = Range::Safe;
@@ -74,6 +74,10 @@ impl Trainer for FakeTrainer {
     fn load(&mut self, counts: &[i32]) -> Result<(), TrainError> {
         self.weights = counts.iter().copied().map(weight_of).collect();
         Ok(())
+    }
+
+    fn copy_weights(&self) -> Result<Vec<f32>, TrainError> {
+        Ok(self.weights.clone())
     }
 
     fn digest(&self) -> Result<Option<Digest>, TrainError> {

@@ -2,7 +2,8 @@
 //!
 //! From the outside in: a [`training_thread`] runs a [`training`] loop over a [`trainer`], which the CPU
 //! [`backend`] implements with a [`network`] of taped [`ops`] and the [`quantise`] pass. What it emits leaves as
-//! encoded batches; weights as floats, residual and dfdx live here and nowhere else.
+//! encoded batches; weights as floats, residual and dfdx live here and nowhere else. A [`process`] is all of that, attached
+//! to its node.
 
 pub mod backend;
 pub mod dataset;
@@ -13,6 +14,7 @@ pub mod model_file;
 pub mod network;
 pub mod ops;
 mod parts;
+pub mod process;
 pub mod quantise;
 mod thread_time;
 pub mod trainer;

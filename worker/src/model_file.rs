@@ -108,16 +108,8 @@ pub enum ModelFileError {
     },
 }
 
-/// Writes a model whole or not at all: into a file beside it, which then takes its name.
-pub fn save(path: &Path, layout: &Layout, weights: &[f32], metadata: &Metadata) -> Result<(), ModelFileError> {
-    let io = |source| ModelFileError::Io {
-        file: path.into(),
-        what: "written",
-        source,
-    };
-    let bytes = serialise(layout, weights, metadata)
-        .map_err(std::io::Error::other)
-        .map_err(io)?;
+/// A file beside the one that it will become. Dropped before that, it is gone.
+pub fn part_beside(path: &Path) -> std::io::Result<tempfile::NamedTempFile> {
     let directory = path
         .parent()
         .filter(|parent| !parent.as_os_str().is_empty())
@@ -130,7 +122,20 @@ pub fn save(path: &Path, layout: &Layout, weights: &[f32], metadata: &Metadata) 
         use std::os::unix::fs::PermissionsExt;
         builder.permissions(std::fs::Permissions::from_mode(0o666));
     }
-    let mut file = builder.tempfile_in(directory).map_err(io)?;
+    builder.tempfile_in(directory)
+}
+
+/// Writes a model whole or not at all: into a file beside it, which then takes its name.
+pub fn save(path: &Path, layout: &Layout, weights: &[f32], metadata: &Metadata) -> Result<(), ModelFileError> {
+    let io = |source| ModelFileError::Io {
+        file: path.into(),
+        what: "written",
+        source,
+    };
+    let bytes = serialise(layout, weights, metadata)
+        .map_err(std::io::Error::other)
+        .map_err(io)?;
+    let mut file = part_beside(path).map_err(io)?;
     file.write_all(&bytes).map_err(io)?;
     file.as_file().sync_all().map_err(io)?;
     file.persist(path).map_err(|error| io(error.error))?;

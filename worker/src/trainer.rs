@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use protocol::digest::Digest;
 use protocol::lattice::{Range, RangeError, Tau};
+use protocol::optimiser::Rule;
 use thiserror::Error;
 
 use crate::quantise::NotFinite;
@@ -14,6 +15,8 @@ use crate::quantise::NotFinite;
 /// What a step is to do.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepControl {
+    /// How the gradient becomes an update. It keeps the state arrays of the rule that the trainer was made with.
+    pub rule: Rule,
     /// The learning rate, schedule included.
     pub learning_rate: f64,
     /// The norm that the gradient is clipped to.
@@ -74,6 +77,9 @@ pub trait Trainer {
 
     /// Replaces all weights by the ledger's. The residual stays: it is this worker's own.
     fn load(&mut self, counts: &[i32]) -> Result<(), TrainError>;
+
+    /// A copy of the weights.
+    fn copy_weights(&self) -> Result<Vec<f32>, TrainError>;
 
     /// The digest recomputed from the weights; `None` if one has left the lattice.
     fn digest(&self) -> Result<Option<Digest>, TrainError>;

@@ -1,25 +1,36 @@
 //! The thread that trains. It owns the trainer, which cannot leave the thread it was made on, and speaks to the rest
-//! through two bounded channels: a worker whose batches are not taken waits.
+//! through two bounded channels.
+//!
+//! Before every step it takes all that waits. Where its batches are not taken, it goes on training for a while and
+//! holds back what would leave, and then waits.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use protocol::batch::Batch;
 use protocol::digest::Digest;
-use protocol::lattice::Tau;
+use protocol::ids::OriginId;
 
 use crate::ops::Threads;
 use crate::thread_time::ThreadTimer;
 use crate::trainer::Trainer;
-use crate::training::{Step, Training, TrainingError};
+use crate::training::{Next, Step, Training, TrainingError};
 
-/// Batches on their way out before the worker waits.
+/// Batches on their way out before the worker holds back.
 const OUTBOUND_MAX: usize = 8;
 /// Batches on their way in before the sender waits.
-const INBOUND_MAX: usize = 256;
+const INBOUND_MAX: usize = 1024;
+/// Steps in a row that may be held back; their gradients are all of the same weights.
+const HELD_BACK_MAX: usize = 16;
+/// How long a full channel is waited for before steps are held back.
+const FULL_LIMIT: Duration = Duration::from_millis(100);
+/// How often a worker that waits for room looks again.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
-/// Thread time since the last batch, by what it was spent on.
+/// Thread time since the last step, by what it was spent on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepTime {
     /// Loading, forward, backward, clipping and what a plain optimiser would take.
@@ -31,35 +42,52 @@ pub struct StepTime {
 /// What is told to the training thread.
 #[derive(Clone, Debug)]
 pub enum ToTraining {
-    /// Another origin's changes, checked.
-    Apply {
-        /// The changes.
-        words: Arc<[u32]>,
-        /// How far they move.
-        tau: Tau,
-        /// The samples behind them.
-        samples: u32,
-        /// How many batches were in the weights they were computed on.
-        seen: u64,
+    /// Another origin's batch.
+    Apply(Arc<Batch>),
+    /// Whether to hold back what would leave.
+    Pause(bool),
+    /// An origin that will never send a batch again.
+    OriginDead(OriginId),
+    /// A slot that has lost its worker, or has one again.
+    Slot {
+        /// Which.
+        slot: usize,
+        /// Whether it has one.
+        alive: bool,
     },
+    /// Hand out a copy of the weights.
+    Copy,
     /// Take no further step; close the origin.
     Stop,
+    /// All batches have come: hand out the weights and end.
+    Finish,
 }
 
 /// What the training thread tells.
 #[derive(Debug)]
 pub enum FromTraining {
     /// A step was made.
-    Batch {
-        /// The batch as it goes on the wire.
-        frame: Vec<u8>,
+    Step {
+        /// The batch as it goes on the wire; none if it was held back.
+        frame: Option<Vec<u8>>,
         /// What the step did.
         step: Step,
-        /// Where the thread's time went, since the batch before.
+        /// Where the thread's time went, since the step before.
         time: StepTime,
     },
-    /// The origin is closed: all is trained, or the thread was stopped.
+    /// The norm of the residual, now and then.
+    ResidualNorm(f64),
+    /// A copy of the weights, between two steps.
+    Weights(Vec<f32>),
+    /// The origin is closed: all is trained, or the thread was stopped. Others' batches are still applied.
     Closed(Closing),
+    /// All is applied.
+    Finished {
+        /// The weights.
+        weights: Vec<f32>,
+        /// The digest recomputed from them; `None` if one has left the lattice.
+        digest: Option<Digest>,
+    },
     /// Training failed.
     Failed(TrainingError),
 }
@@ -69,29 +97,79 @@ pub enum FromTraining {
 pub struct Closing {
     /// The batch that closes it.
     pub frame: Vec<u8>,
-    /// The digest recomputed from the weights; `None` if one has left the lattice.
-    pub digest: Option<Digest>,
     /// The norm of what was never emitted and is dropped now.
     pub residual_norm: f64,
 }
 
 /// A running training thread.
 pub struct TrainingThread {
-    /// To the thread. Dropping it does not stop training.
+    /// To the thread. Dropping it ends the thread.
     pub inbound: SyncSender<ToTraining>,
-    /// From the thread. Dropping it ends the thread at its next batch.
-    pub outbound: Receiver<FromTraining>,
+    /// From the thread.
+    pub outbound: Outbound,
     /// The thread itself.
     pub thread: JoinHandle<()>,
 }
 
-/// Starts a thread that makes its training and then trains until nothing is left or it is stopped.
+/// The receiving end of what the thread tells. Dropping it ends the thread at its next batch.
+#[derive(Debug)]
+pub struct Outbound {
+    receiver: Receiver<FromTraining>,
+    waiting: Arc<AtomicUsize>,
+}
+
+impl Outbound {
+    /// The next word, waited for; `None` when the thread is gone.
+    pub fn recv(&self) -> Option<FromTraining> {
+        let word = self.receiver.recv().ok()?;
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        Some(word)
+    }
+}
+
+/// The sending end.
+struct Outbox {
+    sender: SyncSender<FromTraining>,
+    waiting: Arc<AtomicUsize>,
+}
+
+/// Why the loop ended early.
+enum Ended {
+    /// Nobody listens any more: then nobody needs to know.
+    Unheard,
+    Failed(TrainingError),
+}
+
+impl<E: Into<TrainingError>> From<E> for Ended {
+    fn from(error: E) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+impl Outbox {
+    fn send(&self, word: FromTraining) -> Result<(), Ended> {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        self.sender.send(word).map_err(|_| Ended::Unheard)
+    }
+
+    fn is_full(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) >= OUTBOUND_MAX
+    }
+}
+
+/// Starts a thread that makes its training and then trains until it is told to finish.
 pub fn start<T: Trainer>(
     threads: Threads,
     make: impl FnOnce() -> Result<Training<T>, TrainingError> + Send + 'static,
 ) -> Result<TrainingThread, Box<dyn std::error::Error + Send + Sync>> {
     let (inbound, inbox) = sync_channel(INBOUND_MAX);
-    let (outbox, outbound) = sync_channel(OUTBOUND_MAX);
+    // Twice the room: fullness is looked at before a step, and words without batches come between.
+    let (sender, receiver) = sync_channel(2 * OUTBOUND_MAX);
+    let waiting = Arc::new(AtomicUsize::new(0));
+    let outbox = Outbox {
+        sender,
+        waiting: Arc::clone(&waiting),
+    };
     // The pool is this worker's own: several workers of one process must not queue behind each other.
     let pool = match threads.0 {
         0 | 1 => None,
@@ -106,9 +184,8 @@ pub fn start<T: Trainer>(
     let run = move || {
         // Numbers too small for the normal range slow arithmetic down a hundredfold and mean nothing here.
         dfdx::flush_denormals_to_zero();
-        let result = make().and_then(|training| train(training, &inbox, &outbox));
-        if let Err(error) = result {
-            // Nobody listens any more: then nobody needs to know.
+        let made = make().map_err(Ended::Failed);
+        if let Err(Ended::Failed(error)) = made.and_then(|training| Loop::new(training, &inbox, &outbox).run()) {
             let _ = outbox.send(FromTraining::Failed(error));
         }
     };
@@ -120,61 +197,148 @@ pub fn start<T: Trainer>(
         })?;
     Ok(TrainingThread {
         inbound,
-        outbound,
+        outbound: Outbound { receiver, waiting },
         thread,
     })
 }
 
-fn train<T: Trainer>(
-    mut training: Training<T>,
-    inbox: &Receiver<ToTraining>,
-    outbox: &SyncSender<FromTraining>,
-) -> Result<(), TrainingError> {
-    let mut waited = Duration::ZERO;
-    loop {
-        let timer = ThreadTimer::start();
-        take_inbound(&mut training, inbox)?;
-        let mut frame = Vec::new();
-        let Some(step) = training.step(&mut frame)? else {
-            break;
-        };
-        // All that is not training is exchange: applying, quantising, encoding, and waiting for room in the channel.
-        let spent = timer.elapsed();
-        let time = StepTime {
-            training: step.training_time,
-            exchange: spent.saturating_sub(step.training_time) + waited,
-        };
-        let sending = Instant::now();
-        if outbox.send(FromTraining::Batch { frame, step, time }).is_err() {
-            return Ok(());
-        }
-        waited = sending.elapsed();
-    }
-    let mut frame = Vec::new();
-    training.close(&mut frame)?;
-    let closing = Closing {
-        frame,
-        digest: training.trainer().digest()?,
-        residual_norm: training.trainer().residual_norm()?,
-    };
-    let _ = outbox.send(FromTraining::Closed(closing));
-    Ok(())
+/// How often the residual's norm is told.
+const NORM_EVERY: Duration = Duration::from_secs(1);
+
+/// The thread's loop.
+struct Loop<'a, T> {
+    training: Training<T>,
+    inbox: &'a Receiver<ToTraining>,
+    outbox: &'a Outbox,
+    paused: bool,
+    finishing: bool,
+    /// Steps held back in a row.
+    held_back: usize,
+    /// Since when nobody takes the batches.
+    full_since: Option<Instant>,
+    /// Time waited for others since the last step.
+    waited: Duration,
 }
 
-/// Takes everything that waits.
-fn take_inbound<T: Trainer>(training: &mut Training<T>, inbox: &Receiver<ToTraining>) -> Result<(), TrainingError> {
-    loop {
-        match inbox.try_recv() {
-            Ok(ToTraining::Apply {
-                words,
-                tau,
-                samples,
-                seen,
-            }) => {
-                training.apply(&words, tau, u64::from(samples), seen)?;
-            }
-            Ok(ToTraining::Stop) => training.stop(),
-            Err(TryRecvError::Empty | TryRecvError::Disconnected) => return Ok(()),
+impl<'a, T: Trainer> Loop<'a, T> {
+    fn new(training: Training<T>, inbox: &'a Receiver<ToTraining>, outbox: &'a Outbox) -> Self {
+        Self {
+            training,
+            inbox,
+            outbox,
+            paused: false,
+            finishing: false,
+            held_back: 0,
+            full_since: None,
+            waited: Duration::ZERO,
         }
+    }
+
+    /// Trains, closes the origin, and then applies what others still send.
+    fn run(mut self) -> Result<(), Ended> {
+        self.train()?;
+        let mut frame = Vec::new();
+        self.training.close(&mut frame)?;
+        let residual_norm = self.training.trainer().residual_norm()?;
+        self.outbox
+            .send(FromTraining::Closed(Closing { frame, residual_norm }))?;
+        while !self.finishing {
+            let word = self.inbox.recv().map_err(|_| Ended::Unheard)?;
+            self.take(word)?;
+        }
+        let weights = self.training.trainer().copy_weights()?;
+        let digest = Digest::of_weights(&weights);
+        self.outbox.send(FromTraining::Finished { weights, digest })
+    }
+
+    fn train(&mut self) -> Result<(), Ended> {
+        let mut norm_told = Instant::now();
+        loop {
+            let timer = ThreadTimer::start();
+            self.take_all()?;
+            if self.should_wait() {
+                self.wait(LOOK_AGAIN)?;
+                continue;
+            }
+            let hold_back = self.paused || self.outbox.is_full();
+            let mut frame = Vec::new();
+            let (step, frame) = match self.training.step(hold_back, &mut frame)? {
+                Next::Emitted(step) => (step, Some(frame)),
+                Next::HeldBack(step) => (step, None),
+                Next::Waiting => {
+                    self.wait(NORM_EVERY)?;
+                    continue;
+                }
+                Next::Done => return Ok(()),
+            };
+            self.held_back = if frame.is_some() { 0 } else { self.held_back + 1 };
+            // All that is not training is exchange: applying, quantising, encoding, and waiting.
+            let time = StepTime {
+                training: step.training_time,
+                exchange: timer.elapsed().saturating_sub(step.training_time) + std::mem::take(&mut self.waited),
+            };
+            let sending = Instant::now();
+            self.outbox.send(FromTraining::Step { frame, step, time })?;
+            if norm_told.elapsed() >= NORM_EVERY {
+                norm_told = Instant::now();
+                let norm = self.training.trainer().residual_norm()?;
+                self.outbox.send(FromTraining::ResidualNorm(norm))?;
+            }
+            self.waited += sending.elapsed();
+        }
+    }
+
+    /// Whether there is no point in a step now: a full channel mostly empties in a moment, and holding back is no better
+    /// than waiting when it has gone on for long.
+    fn should_wait(&mut self) -> bool {
+        let full = self.outbox.is_full();
+        if !full {
+            self.full_since = None;
+        }
+        let since = full.then(|| *self.full_since.get_or_insert_with(Instant::now));
+        let momentary = since.is_some_and(|since| since.elapsed() < FULL_LIMIT);
+        let long = self.held_back >= HELD_BACK_MAX || !self.training.can_hold_back();
+        (full || self.paused) && (long || momentary && !self.paused)
+    }
+
+    /// Takes everything that waits.
+    fn take_all(&mut self) -> Result<(), Ended> {
+        loop {
+            match self.inbox.try_recv() {
+                Ok(word) => self.take(word)?,
+                Err(TryRecvError::Empty) => return Ok(()),
+                Err(TryRecvError::Disconnected) => return Err(Ended::Unheard),
+            }
+        }
+    }
+
+    /// Waits for the next word, but not for long.
+    fn wait(&mut self, limit: Duration) -> Result<(), Ended> {
+        let waiting = Instant::now();
+        match self.inbox.recv_timeout(limit) {
+            Ok(word) => self.take(word)?,
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return Err(Ended::Unheard),
+        }
+        self.waited += waiting.elapsed();
+        Ok(())
+    }
+
+    fn take(&mut self, word: ToTraining) -> Result<(), Ended> {
+        match word {
+            ToTraining::Apply(batch) => {
+                self.training.apply(&batch)?;
+            }
+            ToTraining::Pause(paused) => self.paused = paused,
+            ToTraining::OriginDead(origin) => self.training.origin_dead(origin),
+            ToTraining::Slot { slot, alive } => self.training.slot(slot, alive),
+            ToTraining::Copy => {
+                let weights = self.training.trainer().copy_weights()?;
+                self.outbox.send(FromTraining::Weights(weights))?;
+            }
+            ToTraining::Stop => self.training.stop(),
+            ToTraining::Finish => self.finishing = true,
+        }
+        Ok(())
     }
 }

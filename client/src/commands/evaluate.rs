@@ -21,7 +21,7 @@ struct Evaluated {
 }
 
 pub(crate) fn run(arguments: &Evaluate) -> Result<(), Failure> {
-    let threads = commands::threads(arguments.threads)?;
+    let threads = commands::threads(arguments.threads, 1)?;
     let spec: DataSpec = arguments.data.parse().map_err(Failure::bad)?;
     let model = model_file::load(&arguments.model).map_err(Failure::bad)?;
     let metadata = &model.metadata;

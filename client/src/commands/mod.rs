@@ -2,21 +2,114 @@
 
 pub(crate) mod credentials;
 pub(crate) mod evaluate;
+pub(crate) mod node;
+pub(crate) mod nodes;
+pub(crate) mod start;
+pub(crate) mod stats;
+pub(crate) mod stop;
 pub(crate) mod train;
+pub(crate) mod worker;
 
-use worker::ops::Threads;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
 
+use ::worker::ops::Threads;
+use communicator::control::Connection;
+use communicator::transport::{Credentials, Security};
+use protocol::control::Reply;
+
+use crate::args::{Cluster, NodeFlags, SecurityFlags};
 use crate::failure::Failure;
 
-/// The threads asked for, or all cores.
-fn threads(asked: Option<usize>) -> Result<Threads, Failure> {
-    /// More are a slip of the hand, and would only wait for each other.
-    const THREADS_MAX: usize = 1024;
+/// How long a node may take to answer a simple question.
+pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+/// More are a slip of the hand, and would only wait for each other.
+const THREADS_MAX: usize = 1024;
+const WORKERS_MAX: usize = 256;
+
+/// The threads asked for, or all cores, shared out among so many.
+fn threads(asked: Option<usize>, among: usize) -> Result<Threads, Failure> {
     match asked {
-        None => Ok(Threads(std::thread::available_parallelism().map_or(1, usize::from))),
+        None => {
+            let cores = std::thread::available_parallelism().map_or(1, usize::from);
+            Ok(Threads((cores / among.max(1)).max(1)))
+        }
         Some(threads) if (1..=THREADS_MAX).contains(&threads) => Ok(Threads(threads)),
         Some(threads) => Err(Failure::input(format!(
             "--threads must be from 1 to {THREADS_MAX}, not {threads}"
         ))),
+    }
+}
+
+/// Refuses flags of a node that this build cannot follow.
+fn check_node(flags: &NodeFlags) -> Result<(), Failure> {
+    if !matches!(flags.device.as_str(), "auto" | "cpu") {
+        return Err(Failure::input(format!(
+            "there is no device '{}' in this build; use --device cpu",
+            flags.device
+        )));
+    }
+    if flags.precision != "f32" {
+        return Err(Failure::input(
+            "--precision tf32 needs a GPU, and this build has none; use f32",
+        ));
+    }
+    if !(1..=WORKERS_MAX).contains(&flags.workers) {
+        return Err(Failure::input(format!(
+            "--workers must be from 1 to {WORKERS_MAX}, not {}",
+            flags.workers
+        )));
+    }
+    Ok(())
+}
+
+/// How the cluster's members know each other.
+fn security(flags: &SecurityFlags) -> Result<Security, Failure> {
+    match &flags.credentials {
+        Some(file) => {
+            let credentials = Credentials::read(file).map_err(Failure::bad)?;
+            Ok(Security::Credentials(Arc::new(credentials)))
+        }
+        None if flags.insecure => Ok(Security::Insecure),
+        None => Err(Failure::input(
+            "give the cluster's credentials with --credentials FILE ('tau credentials new FILE' makes some), or --insecure within one machine",
+        )),
+    }
+}
+
+/// The address that a text names, with a host's name or a number.
+async fn resolve(text: &str) -> Result<SocketAddr, Failure> {
+    let found = tokio::net::lookup_host(text).await;
+    found.ok().and_then(|mut found| found.next()).ok_or_else(|| {
+        Failure::input(format!(
+            "'{text}' is no address: give HOST:PORT, for example 192.168.1.10:7700"
+        ))
+    })
+}
+
+/// Runs something that waits a lot.
+fn run_async<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    tokio::runtime::Builder::new_multi_thread()
+        // A node's work is spread over few actors; more threads would only wake each other.
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .map_err(Failure::work)?
+        .block_on(work)
+}
+
+/// Connects to a cluster.
+async fn connect(cluster: &Cluster) -> Result<Connection, Failure> {
+    let security = security(&cluster.security)?;
+    let address = resolve(&cluster.cluster).await?;
+    Connection::open(address, security).await.map_err(Failure::work)
+}
+
+/// What a reply means that was not expected.
+pub(crate) fn unexpected(reply: Reply) -> Failure {
+    match reply {
+        Reply::Refused(reasons) => Failure::Refused(reasons),
+        _ => Failure::Failed("the node gave an answer to another question: bring it to the same release".into()),
     }
 }

@@ -11,7 +11,6 @@ const MEGABYTE: u64 = 1_000_000;
 /// A node's record at some second of a run.
 fn record(node: &str, second: u64) -> StatsRecord {
     StatsRecord {
-        event: "stats",
         node: node.into(),
         run: "0123456789abcdef".into(),
         state: "training".into(),
@@ -31,6 +30,7 @@ fn record(node: &str, second: u64) -> StatsRecord {
         exchange_share: 0.126,
         cpu: 1.9,
         memory_bytes: 514 * MEGABYTE,
+        ..StatsRecord::default()
     }
 }
 

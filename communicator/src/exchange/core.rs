@@ -85,7 +85,12 @@ pub enum Effect {
         message: Message,
     },
     /// Hand an applied batch to this node's workers, except the one that made it.
-    Deliver(Arc<Batch>),
+    Deliver {
+        /// Whose it is.
+        origin: OriginId,
+        /// The batch as it was encoded, checked.
+        bytes: Arc<[u8]>,
+    },
     /// An origin has said its last word, without having closed: its worker is gone.
     Ended(OriginId),
     /// The run is to end: some worker has seen its stop.
@@ -300,7 +305,7 @@ impl Exchange {
         if self.home(origin) != Some(self.me) {
             return effects.push(Effect::WorkerFault(format!("origin {origin} is none of this node's")));
         }
-        match self.apply(bytes, batch, effects) {
+        match self.apply(bytes, &batch, effects) {
             Ok(Outcome::Applied(_) | Outcome::Diverged(_)) => self.pump_all(effects),
             Ok(Outcome::Duplicate | Outcome::Ahead { .. }) => {
                 effects.push(Effect::WorkerFault(format!(
@@ -314,8 +319,8 @@ impl Exchange {
     }
 
     /// Applies a batch, keeps it and hands it to the workers.
-    fn apply(&mut self, bytes: &Arc<[u8]>, batch: Batch, effects: &mut Vec<Effect>) -> Result<Outcome, LedgerError> {
-        let outcome = self.ledger.apply(&batch)?;
+    fn apply(&mut self, bytes: &Arc<[u8]>, batch: &Batch, effects: &mut Vec<Effect>) -> Result<Outcome, LedgerError> {
+        let outcome = self.ledger.apply(batch)?;
         if let Outcome::Applied(_) | Outcome::Diverged(_) = outcome {
             let (origin, sequence, flags) = (batch.header.origin, batch.header.sequence, batch.header.flags);
             self.log.append(Frame {
@@ -332,7 +337,10 @@ impl Exchange {
                 effects.push(Effect::Stop);
             }
             while self.log.bytes() > self.limits.log_bytes_max && self.log.drop_oldest() {}
-            effects.push(Effect::Deliver(Arc::new(batch)));
+            effects.push(Effect::Deliver {
+                origin,
+                bytes: Arc::clone(bytes),
+            });
         }
         if let Outcome::Diverged(error) = outcome {
             effects.push(Effect::Diverged(error.to_string()));
@@ -408,7 +416,7 @@ impl Exchange {
                 Ok(())
             };
         }
-        match self.apply(bytes, batch, effects) {
+        match self.apply(bytes, &batch, effects) {
             Ok(Outcome::Applied(_) | Outcome::Diverged(_) | Outcome::Duplicate) => {}
             Ok(Outcome::Ahead { .. }) => {
                 self.reset(from, effects);

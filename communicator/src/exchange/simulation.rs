@@ -101,7 +101,7 @@ impl World {
                     }
                 }
                 Effect::Reset(peer) => self.cut(at, peer),
-                Effect::Deliver(_) => {}
+                Effect::Deliver { .. } => {}
                 other => panic!("{at} asks for {other:?} of honest peers"),
             }
         }

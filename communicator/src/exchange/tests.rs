@@ -113,7 +113,7 @@ fn a_batch_goes_to_everybody_and_is_encoded_once() {
         );
     }
     assert!(
-        effects.iter().any(|effect| matches!(effect, Effect::Deliver(_))),
+        effects.iter().any(|effect| matches!(effect, Effect::Deliver { .. })),
         "other workers of this node need it too"
     );
 }
@@ -226,7 +226,7 @@ fn a_log_that_is_full_makes_who_is_behind_take_a_snapshot() {
     );
     // It is still listened to, and once it has caught up by other means the stream goes on.
     let effects = receive(&mut exchange, THIRD, Message::Batch(simple(3, 1)));
-    assert!(matches!(effects[..], [Effect::Deliver(_)]));
+    assert!(matches!(effects[..], [Effect::Deliver { .. }]));
     let effects = receive(&mut exchange, THIRD, has(&[(1, 20), (3, 1)]));
     assert_eq!(sent_to(&effects, THIRD), [simple(1, 21)]);
 }
@@ -390,7 +390,7 @@ fn news_of_an_origin_goes_on_before_its_batches_and_only_once() {
     assert_eq!(effects, [to_third(Message::Origin(fresh))]);
     assert!(receive(&mut exchange, PEER, Message::Origin(fresh)).is_empty());
     let effects = receive(&mut exchange, PEER, Message::Batch(simple(44, 1)));
-    assert!(matches!(effects[..], [Effect::Deliver(_)]));
+    assert!(matches!(effects[..], [Effect::Deliver { .. }]));
     let effects = receive(&mut exchange, PEER, Message::Origin(ended));
     assert_eq!(effects, [Effect::Ended(OriginId(44)), to_third(Message::Origin(ended))]);
     assert!(receive(&mut exchange, PEER, Message::Origin(ended)).is_empty());

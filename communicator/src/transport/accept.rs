@@ -8,15 +8,15 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls;
-use tokio_rustls::server::TlsStream;
 
-use super::{Credentials, Plane, tls};
+use super::{Plane, Security, Stream, tls};
 
 /// What strangers are allowed to take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ impl Default for AcceptLimits {
 #[derive(Debug)]
 pub struct Accepted {
     /// The connection.
-    pub stream: TlsStream<TcpStream>,
+    pub stream: Stream,
     /// What it is for.
     pub plane: Plane,
     /// Where it comes from.
@@ -50,7 +50,8 @@ pub struct Accepted {
 /// Waits for other nodes on one port.
 pub struct Acceptor {
     listener: TcpListener,
-    tls: TlsAcceptor,
+    /// None where plain text is spoken.
+    tls: Option<TlsAcceptor>,
     limits: AcceptLimits,
 }
 
@@ -59,10 +60,10 @@ const REFUSED_PAUSE: Duration = Duration::from_millis(100);
 
 impl Acceptor {
     /// An acceptor on a bound port.
-    pub fn new(listener: TcpListener, credentials: &Credentials, limits: AcceptLimits) -> Result<Self, rustls::Error> {
+    pub fn new(listener: TcpListener, security: &Security, limits: AcceptLimits) -> Result<Self, rustls::Error> {
         Ok(Self {
             listener,
-            tls: TlsAcceptor::from(tls::server(credentials)?),
+            tls: tls::acceptor(security)?,
             limits,
         })
     }
@@ -112,11 +113,21 @@ fn hand_over(connection: Option<Accepted>, accepted: &mpsc::Sender<Accepted>) {
     }
 }
 
-async fn shake_hands(tls: TlsAcceptor, stream: TcpStream, address: SocketAddr, limit: Duration) -> Option<Accepted> {
+async fn shake_hands(
+    tls: Option<TlsAcceptor>,
+    mut stream: TcpStream,
+    address: SocketAddr,
+    limit: Duration,
+) -> Option<Accepted> {
     let shaken = timeout(limit, async {
         stream.set_nodelay(true)?;
-        let stream = tls.accept(stream).await?;
-        let plane = Plane::of_protocol(stream.get_ref().1.alpn_protocol());
+        let (plane, stream): (_, Stream) = match tls {
+            Some(tls) => {
+                let stream = tls.accept(stream).await?;
+                (Plane::of_protocol(stream.get_ref().1.alpn_protocol()), Box::new(stream))
+            }
+            None => (Plane::of_byte(stream.read_u8().await?), Box::new(stream)),
+        };
         plane
             .map(|plane| Accepted { stream, plane, address })
             .ok_or_else(|| std::io::Error::other("no plane was named"))

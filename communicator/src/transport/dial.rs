@@ -4,15 +4,15 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use thiserror::Error;
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
-use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls;
 use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::credentials::SUBJECT;
-use super::{Credentials, Plane, tls};
+use super::{Credentials, NotLoopback, Plane, Security, Stream, tls};
 
 /// Why another node was not reached.
 #[derive(Debug, Error)]
@@ -49,6 +49,9 @@ pub enum DialError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// Plain text was asked for over a network.
+    #[error(transparent)]
+    NotLoopback(#[from] NotLoopback),
     /// These credentials cannot be used.
     #[error("the credentials cannot be used: {0}")]
     Credentials(#[from] rustls::Error),
@@ -61,37 +64,53 @@ pub enum DialError {
 pub async fn dial(
     address: SocketAddr,
     plane: Plane,
-    credentials: &Credentials,
+    security: &Security,
     limit: Duration,
-) -> Result<TlsStream<TcpStream>, DialError> {
-    let connector = TlsConnector::from(tls::client(credentials, plane)?);
+) -> Result<Stream, DialError> {
+    security.check(address)?;
     let connect = async {
-        let stream = TcpStream::connect(address)
-            .await
-            .map_err(|source| DialError::Unreachable { address, source })?;
+        let unreachable = |source| DialError::Unreachable { address, source };
+        let mut stream = TcpStream::connect(address).await.map_err(unreachable)?;
         // Waiting for more to fill a packet would only make batches stale.
-        stream
-            .set_nodelay(true)
-            .map_err(|source| DialError::Unreachable { address, source })?;
-        // The name is a constant of ours, and a valid one; nobody checks it.
-        let name = ServerName::try_from(SUBJECT).map_err(|_| rustls::Error::UnsupportedNameType)?;
-        let stream = connector.connect(name, stream).await.map_err(|source| {
-            // What rustls refuses it wraps; everything else is the network's doing.
-            let refused = source.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
-            if refused.is_some() {
-                DialError::Refused { address, source }
-            } else {
-                DialError::Ended { address, source }
+        stream.set_nodelay(true).map_err(unreachable)?;
+        match security {
+            Security::Credentials(credentials) => shake_hands(stream, address, plane, credentials).await,
+            Security::Insecure => {
+                stream
+                    .write_u8(plane.byte())
+                    .await
+                    .map_err(|source| DialError::Ended { address, source })?;
+                Ok(Box::new(stream) as Stream)
             }
-        })?;
-        if Plane::of_protocol(stream.get_ref().1.alpn_protocol()) == Some(plane) {
-            Ok(stream)
-        } else {
-            let source = std::io::Error::other("it does not serve this plane");
-            Err(DialError::Refused { address, source })
         }
     };
     timeout(limit, connect)
         .await
         .unwrap_or(Err(DialError::TimedOut { address, limit }))
+}
+
+async fn shake_hands(
+    stream: TcpStream,
+    address: SocketAddr,
+    plane: Plane,
+    credentials: &Credentials,
+) -> Result<Stream, DialError> {
+    let connector = TlsConnector::from(tls::client(credentials, plane)?);
+    // The name is a constant of ours, and a valid one; nobody checks it.
+    let name = ServerName::try_from(SUBJECT).map_err(|_| rustls::Error::UnsupportedNameType)?;
+    let stream = connector.connect(name, stream).await.map_err(|source| {
+        // What rustls refuses it wraps; everything else is the network's doing.
+        let refused = source.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+        if refused.is_some() {
+            DialError::Refused { address, source }
+        } else {
+            DialError::Ended { address, source }
+        }
+    })?;
+    if Plane::of_protocol(stream.get_ref().1.alpn_protocol()) == Some(plane) {
+        Ok(Box::new(stream))
+    } else {
+        let source = std::io::Error::other("it does not serve this plane");
+        Err(DialError::Refused { address, source })
+    }
 }

@@ -2,12 +2,13 @@
 //!
 //! The protocol that a connection is for (control or data plane) is agreed on within the handshake. Nobody without the
 //! credentials gets past it, and what strangers can make a node keep is bounded: a number of half-open connections,
-//! each for a limited time.
+//! each for a limited time. Plain text is spoken only where that was asked for, and only within one machine.
 
 mod accept;
 mod credentials;
 mod dial;
-mod tls;
+mod security;
+pub(crate) mod tls;
 
 #[cfg(test)]
 mod tests;
@@ -15,4 +16,5 @@ mod tests;
 pub use accept::{AcceptLimits, Accepted, Acceptor};
 pub use credentials::{Credentials, CredentialsError};
 pub use dial::{DialError, dial};
+pub use security::{Connection, NotLoopback, Security, Stream};
 pub use tls::Plane;

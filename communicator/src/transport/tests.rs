@@ -13,7 +13,7 @@ use tokio_rustls::rustls::sign::CertifiedKey;
 use tokio_rustls::rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use tokio_rustls::{TlsConnector, rustls};
 
-use super::{AcceptLimits, Accepted, Acceptor, Credentials, DialError, Plane, dial};
+use super::{AcceptLimits, Accepted, Acceptor, Credentials, DialError, Plane, Security, dial};
 
 /// Long enough for anything that happens at all, on any machine.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -23,17 +23,29 @@ fn credentials() -> Credentials {
     Credentials::create(&folder.path().join("cluster.pem")).unwrap()
 }
 
+fn security() -> Security {
+    Security::Credentials(Arc::new(credentials()))
+}
+
+/// The credentials behind it.
+fn held(security: &Security) -> &Credentials {
+    match security {
+        Security::Credentials(credentials) => credentials,
+        Security::Insecure => panic!("there are none"),
+    }
+}
+
 struct Node {
     address: SocketAddr,
     accepted: mpsc::Receiver<Accepted>,
 }
 
 impl Node {
-    async fn start(credentials: &Credentials, limits: AcceptLimits) -> Self {
+    async fn start(security: &Security, limits: AcceptLimits) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (sender, accepted) = mpsc::channel(16);
-        tokio::spawn(Acceptor::new(listener, credentials, limits).unwrap().run(sender));
+        tokio::spawn(Acceptor::new(listener, security, limits).unwrap().run(sender));
         Self { address, accepted }
     }
 
@@ -45,9 +57,9 @@ impl Node {
     }
 
     /// A member still gets in, and its connection works both ways.
-    async fn assert_open(&mut self, credentials: &Credentials) {
+    async fn assert_open(&mut self, security: &Security) {
         for plane in [Plane::Data, Plane::Control] {
-            let mut theirs = dial(self.address, plane, credentials, PATIENCE).await.unwrap();
+            let mut theirs = dial(self.address, plane, security, PATIENCE).await.unwrap();
             let mut ours = self.next().await;
             assert_eq!(ours.plane, plane);
             theirs.write_all(b"ping").await.unwrap();
@@ -73,14 +85,14 @@ async fn assert_closed(stream: &mut (impl AsyncReadExt + Unpin)) {
 
 #[tokio::test]
 async fn members_meet_on_both_planes() {
-    let credentials = credentials();
-    let mut node = Node::start(&credentials, AcceptLimits::default()).await;
-    node.assert_open(&credentials).await;
+    let security = security();
+    let mut node = Node::start(&security, AcceptLimits::default()).await;
+    node.assert_open(&security).await;
 }
 
 #[tokio::test]
 async fn other_credentials_are_refused_by_both_sides() {
-    let (ours, theirs) = (credentials(), credentials());
+    let (ours, theirs) = (security(), security());
     let mut node = Node::start(&ours, AcceptLimits::default()).await;
     // The one who dials finds out first.
     let refused = dial(node.address, Plane::Data, &theirs, PATIENCE).await;
@@ -91,11 +103,11 @@ async fn other_credentials_are_refused_by_both_sides() {
 
 #[tokio::test]
 async fn who_proves_nothing_is_turned_away() {
-    let credentials = credentials();
-    let mut node = Node::start(&credentials, AcceptLimits::default()).await;
+    let security = security();
+    let mut node = Node::start(&security, AcceptLimits::default()).await;
     // A client that trusts the cluster's certificate but shows none.
     let mut roots = RootCertStore::empty();
-    roots.add(credentials.certificate().clone()).unwrap();
+    roots.add(held(&security).certificate().clone()).unwrap();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let mut config = ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])
@@ -109,7 +121,7 @@ async fn who_proves_nothing_is_turned_away() {
         // In TLS 1.3 the dialling side is done first; the refusal follows.
         assert_closed(&mut stream).await;
     }
-    node.assert_open(&credentials).await;
+    node.assert_open(&security).await;
 }
 
 /// Accepts whatever a server shows: what an attacker's client does.
@@ -169,15 +181,15 @@ impl ResolvesClientCert for Thief {
 
 #[tokio::test]
 async fn a_node_checks_certificate_and_key_of_who_dials() {
-    let (ours, theirs) = (credentials(), credentials());
+    let (ours, theirs) = (security(), security());
     let mut node = Node::start(&ours, AcceptLimits::default()).await;
     let provider = rustls::crypto::aws_lc_rs::default_provider();
     let their_key = provider
         .key_provider
-        .load_private_key(theirs.key().clone_key())
+        .load_private_key(held(&theirs).key().clone_key())
         .unwrap();
     // Their own certificate; then the cluster's, which is no secret, with a key that does not belong to it.
-    for certificate in [theirs.certificate(), ours.certificate()] {
+    for certificate in [held(&theirs).certificate(), held(&ours).certificate()] {
         let key = CertifiedKey::new(vec![certificate.clone()], Arc::clone(&their_key));
         let mut config = ClientConfig::builder_with_provider(Arc::new(provider.clone()))
             .with_protocol_versions(&[&rustls::version::TLS13])
@@ -198,8 +210,8 @@ async fn a_node_checks_certificate_and_key_of_who_dials() {
 
 #[tokio::test]
 async fn garbage_and_plaintext_are_turned_away() {
-    let credentials = credentials();
-    let mut node = Node::start(&credentials, AcceptLimits::default()).await;
+    let security = security();
+    let mut node = Node::start(&security, AcceptLimits::default()).await;
     let long = vec![0x16; 100_000];
     for bytes in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0; 64], &[0xff; 4096], &long] {
         let mut stream = TcpStream::connect(node.address).await.unwrap();
@@ -207,17 +219,17 @@ async fn garbage_and_plaintext_are_turned_away() {
         let _ = stream.write_all(bytes).await;
         assert_closed(&mut stream).await;
     }
-    node.assert_open(&credentials).await;
+    node.assert_open(&security).await;
 }
 
 #[tokio::test]
 async fn a_handshake_that_takes_too_long_is_ended() {
-    let credentials = credentials();
+    let security = security();
     let limits = AcceptLimits {
         handshake: Duration::from_millis(200),
         ..AcceptLimits::default()
     };
-    let node = Node::start(&credentials, limits).await;
+    let node = Node::start(&security, limits).await;
     let mut silent = TcpStream::connect(node.address).await.unwrap();
     assert_closed(&mut silent).await;
     // A handshake that comes byte by byte is no better: the deadline is for all of it.
@@ -228,18 +240,18 @@ async fn a_handshake_that_takes_too_long_is_ended() {
 
 #[tokio::test]
 async fn a_flood_displaces_itself_and_members_get_through() {
-    let credentials = credentials();
+    let security = security();
     // Nobody's time is up before the test's own.
     let limits = AcceptLimits {
         half_open_max: 8,
         handshake: 10 * PATIENCE,
     };
-    let mut node = Node::start(&credentials, limits).await;
+    let mut node = Node::start(&security, limits).await;
     let mut flood = Vec::new();
     for _ in 0..100 {
         flood.push(TcpStream::connect(node.address).await.unwrap());
     }
-    node.assert_open(&credentials).await;
+    node.assert_open(&security).await;
     // All but the newest few were closed, long before their time was up.
     for stream in &mut flood[..80] {
         assert_closed(stream).await;
@@ -248,17 +260,30 @@ async fn a_flood_displaces_itself_and_members_get_through() {
 
 #[tokio::test]
 async fn nobody_at_an_address_is_said_so() {
-    let credentials = credentials();
+    let security = security();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);
-    let error = dial(address, Plane::Control, &credentials, PATIENCE).await.unwrap_err();
+    let error = dial(address, Plane::Control, &security, PATIENCE).await.unwrap_err();
     assert!(error.to_string().contains("nobody answers"), "{error}");
     // Someone who takes the call and says nothing.
     let mute = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = mute.local_addr().unwrap();
-    let error = dial(address, Plane::Control, &credentials, Duration::from_millis(100))
+    let error = dial(address, Plane::Control, &security, Duration::from_millis(100))
         .await
         .unwrap_err();
     assert!(matches!(error, DialError::TimedOut { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn plain_text_stays_within_the_machine() {
+    let mut node = Node::start(&Security::Insecure, AcceptLimits::default()).await;
+    node.assert_open(&Security::Insecure).await;
+    let elsewhere = "192.0.2.1:7700".parse().unwrap();
+    let refused = dial(elsewhere, Plane::Data, &Security::Insecure, PATIENCE).await;
+    assert!(matches!(refused, Err(DialError::NotLoopback(_))));
+    // Who speaks TLS names no plane that way, and gets no answer.
+    let refused = dial(node.address, Plane::Data, &security(), PATIENCE).await;
+    assert!(refused.is_err());
+    node.assert_open(&Security::Insecure).await;
 }

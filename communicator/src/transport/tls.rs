@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use tokio_rustls::rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls13_signature};
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
@@ -11,7 +12,7 @@ use tokio_rustls::rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error, ServerConfig, SignatureScheme,
 };
 
-use super::Credentials;
+use super::{Credentials, Security};
 
 /// What a connection is for. Agreed on within the handshake, so that one port serves both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,8 +34,28 @@ impl Plane {
         }
     }
 
+    /// What names the plane where plain text is spoken: the first byte.
+    pub(super) fn byte(self) -> u8 {
+        match self {
+            Self::Control => b'c',
+            Self::Data => b'd',
+        }
+    }
+
+    pub(super) fn of_byte(byte: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|plane| plane.byte() == byte)
+    }
+
     pub(super) fn of_protocol(name: Option<&[u8]>) -> Option<Self> {
         Self::ALL.into_iter().find(|plane| Some(plane.protocol()) == name)
+    }
+}
+
+/// What accepts connections; none where plain text is spoken.
+pub(crate) fn acceptor(security: &Security) -> Result<Option<TlsAcceptor>, Error> {
+    match security {
+        Security::Credentials(credentials) => Ok(Some(TlsAcceptor::from(server(credentials)?))),
+        Security::Insecure => Ok(None),
     }
 }
 

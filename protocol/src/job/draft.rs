@@ -28,7 +28,7 @@ pub struct JobDraft {
     /// sgd:LR, sgd:LR,momentum=M, sgd:LR,momentum=M,nesterov, adagrad:LR, rmsprop:LR or adam:LR [default: sgd:0.05,momentum=0.9]
     #[cfg_attr(feature = "clap", arg(long, value_name = "RULE", help_heading = "Job"))]
     pub optimiser: Option<String>,
-    /// Clip gradients to this norm, or "none" [default: none]
+    /// Clip gradients to this norm, "none", or "auto": to 1 where several workers train, else not [default: auto]
     #[serde(deserialize_with = "number_or_text")]
     #[cfg_attr(feature = "clap", arg(long, value_name = "NORM", help_heading = "Job"))]
     pub clip: Option<String>,
@@ -75,7 +75,7 @@ pub(super) fn defaults() -> JobDraft {
         epochs: Some(5),
         minibatch: Some(64),
         optimiser: Some("sgd:0.05,momentum=0.9".into()),
-        clip: Some("none".into()),
+        clip: Some("auto".into()),
         lr_schedule: Some("linear".into()),
         density: Some(0.002),
         tau: None,
@@ -131,16 +131,7 @@ impl JobDraft {
         let data = errors.parse("data", draft.data);
         let model = errors.parse("model", draft.model);
         let optimiser = errors.parse("optimiser", draft.optimiser);
-        let clip = match draft.clip.as_deref() {
-            None | Some("none") => None,
-            Some(text) => match text.parse::<f64>() {
-                Ok(norm) if norm > 0.0 && norm.is_finite() => Some(norm),
-                _ => errors.add(
-                    "clip",
-                    format!("the norm must be a number above 0 or 'none', not '{text}'"),
-                ),
-            },
-        };
+        let clip = errors.parse("clip", draft.clip);
         let lr_schedule = errors.parse("lr_schedule", draft.lr_schedule);
         let threshold = match (draft.tau, draft.density) {
             (Some(_), Some(_)) => errors.add("tau", "give either tau or density, not both".into()),
@@ -155,11 +146,12 @@ impl JobDraft {
         let seconds = f64::MIN_POSITIVE..=f64::MAX;
         let max_seconds = errors.optional("max_seconds", draft.max_seconds, seconds.clone(), "above 0");
         let checkpoint_every = errors.optional("checkpoint_every", draft.checkpoint_every, seconds, "above 0");
-        match (data, model, optimiser, lr_schedule, threshold, split, exchange) {
+        match (data, model, optimiser, clip, lr_schedule, threshold, split, exchange) {
             (
                 Some(data),
                 Some(model),
                 Some(optimiser),
+                Some(clip),
                 Some(lr_schedule),
                 Some(threshold),
                 Some(split),
@@ -213,7 +205,7 @@ impl From<&Job> for JobDraft {
             epochs: Some(job.epochs),
             minibatch: Some(job.minibatch),
             optimiser: Some(job.optimiser.to_string()),
-            clip: Some(job.clip.map_or("none".into(), |norm| norm.to_string())),
+            clip: Some(job.clip.to_string()),
             lr_schedule: Some(job.lr_schedule.to_string()),
             density,
             tau,

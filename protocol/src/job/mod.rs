@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 pub use draft::JobDraft;
 pub use exchange::Exchange;
 
+use crate::clip::Clip;
 use crate::data::DataSpec;
 use crate::lattice::Tau;
 use crate::model::ModelSpec;
@@ -35,8 +36,8 @@ pub struct Job {
     pub minibatch: u32,
     /// How a gradient becomes an update.
     pub optimiser: Optimiser,
-    /// The norm that gradients are clipped to.
-    pub clip: Option<f64>,
+    /// Whether gradients are clipped, and to which norm.
+    pub clip: Clip,
     /// How the learning rate goes over the run.
     pub lr_schedule: Schedule,
     /// What decides τ.

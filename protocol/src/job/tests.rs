@@ -27,7 +27,7 @@ fn toml_flags_and_wire_are_one() {
         seed = 42
     "#;
     let job = JobDraft::from_toml(text).unwrap().resolve().unwrap();
-    assert_eq!(job.clip, Some(2.5));
+    assert_eq!(job.clip, Clip::Norm(2.5));
     assert_eq!(job.threshold, Threshold::Fixed(Tau::from_steps(8192).unwrap()));
     let draft = JobDraft::from(&job);
     assert_eq!(draft.clone().resolve().unwrap(), job);
@@ -136,9 +136,10 @@ fn density_and_tau_have_borders() {
 #[test]
 fn a_clip_is_a_number_or_a_word() {
     for (text, clip) in [
-        ("clip = 2.5", Some(2.5)),
-        ("clip = 3", Some(3.0)),
-        ("clip = \"none\"", None),
+        ("clip = 2.5", Clip::Norm(2.5)),
+        ("clip = 3", Clip::Norm(3.0)),
+        ("clip = \"none\"", Clip::Never),
+        ("", Clip::Auto),
     ] {
         assert_eq!(JobDraft::from_toml(text).unwrap().resolve().unwrap().clip, clip);
     }

@@ -123,7 +123,8 @@ impl Trainer for CpuTrainer {
             clip,
             step: control.step,
         };
-        self.state.emit(&self.gradient, scale, control.tau, words)?;
+        self.state
+            .emit(&self.gradient, control.rule, scale, control.tau, words)?;
         let range = match control.tau {
             Some(tau) => apply_to_weights(words, tau, self.parameters.values_mut())?,
             None => Range::Safe,
@@ -150,6 +151,10 @@ impl Trainer for CpuTrainer {
             *weight = weight_of(count);
         }
         Ok(())
+    }
+
+    fn copy_weights(&self) -> Result<Vec<f32>, TrainError> {
+        Ok(self.parameters.values().to_vec())
     }
 
     fn digest(&self) -> Result<Option<Digest>, TrainError> {

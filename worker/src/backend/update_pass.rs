@@ -52,6 +52,7 @@ impl UpdateState {
     pub(super) fn emit(
         &mut self,
         gradient: &[f32],
+        rule: Rule,
         scale: Scale,
         tau: Option<Tau>,
         words: &mut Vec<u32>,
@@ -60,7 +61,6 @@ impl UpdateState {
             words_max: self.words_max,
             weights: gradient.len(),
         };
-        let rule = self.rule;
         let part_words = std::mem::take(&mut self.part_words);
         let results = self.over_parts(gradient, None, part_words, |part, residual, offset, mut words| {
             words.clear();
@@ -235,7 +235,7 @@ mod tests {
                 let mut all = Vec::new();
                 for step in 1..4 {
                     state
-                        .emit(&gradient, Scale { step, ..SCALE }, Some(TAU), &mut words)
+                        .emit(&gradient, rule, Scale { step, ..SCALE }, Some(TAU), &mut words)
                         .unwrap();
                     all.extend_from_slice(&words);
                 }
@@ -252,7 +252,7 @@ mod tests {
         let gradient = gradient(5000);
         let mut state = UpdateState::new(Rule::Sgd, 5000, Threads(1));
         let mut words = vec![1];
-        state.emit(&gradient, SCALE, None, &mut words).unwrap();
+        state.emit(&gradient, Rule::Sgd, SCALE, None, &mut words).unwrap();
         assert!(words.is_empty());
         assert!(state.residual.iter().zip(&gradient).all(|(r, g)| *r == -0.5 * g));
         let tau = state.residual_quantile(0.01);
@@ -280,7 +280,7 @@ mod tests {
             let mut state = UpdateState::new(Rule::Sgd, len, Threads(threads));
             state.words_max = 1000;
             let mut words = Vec::new();
-            state.emit(&gradient, SCALE, Some(TAU), &mut words).unwrap();
+            state.emit(&gradient, Rule::Sgd, SCALE, Some(TAU), &mut words).unwrap();
             assert_eq!(words.len(), 1000);
             let early = words.iter().filter(|&&word| ((word >> 1) as usize) < len / 2).count();
             assert_eq!(early, 500, "{threads} threads");
@@ -294,6 +294,9 @@ mod tests {
         let mut gradient = vec![0.0; 5000];
         gradient[4321] = f32::NAN;
         let mut state = UpdateState::new(Rule::Sgd, 5000, Threads(1));
-        assert_eq!(state.emit(&gradient, SCALE, Some(TAU), &mut Vec::new()), Err(NotFinite));
+        assert_eq!(
+            state.emit(&gradient, Rule::Sgd, SCALE, Some(TAU), &mut Vec::new()),
+            Err(NotFinite)
+        );
     }
 }

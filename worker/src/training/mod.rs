@@ -5,12 +5,14 @@
 
 use std::time::Duration;
 
-use protocol::batch::{BatchError, Flags, Header};
-use protocol::cursor::CursorAdvance;
+use protocol::batch::{Batch, BatchError, CURSORS_MAX, Flags, Header};
+use protocol::cursor::{CursorAdvance, Cursors};
 use protocol::digest::Digest;
 use protocol::ids::{OriginId, RunId};
+use protocol::in_cluster::{clip_among, optimiser_among};
 use protocol::job::{Job, Threshold};
 use protocol::lattice::{Range, Tau};
+use protocol::optimiser::Optimiser;
 use protocol::plan::{PlanError, SamplePlan, SharedPlan};
 use protocol::staleness_guard::StalenessGuard;
 use protocol::tau_controller::TauController;
@@ -43,6 +45,19 @@ impl Identity {
             slots: 1,
         }
     }
+}
+
+/// How training went on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Next {
+    /// A step was made and its batch written.
+    Emitted(Step),
+    /// A step was made; what would have left stays in the residual, and its samples are counted by the next batch.
+    HeldBack(Step),
+    /// There is nothing to train now, but there may be when others are heard of again.
+    Waiting,
+    /// Everything is trained, or the run is to end: the origin can be closed.
+    Done,
 }
 
 /// What one step did, beside the batch it wrote.
@@ -78,16 +93,43 @@ pub enum TrainingError {
     Plan(#[from] PlanError),
 }
 
+/// What steps since the last batch did.
+#[derive(Debug, Default)]
+struct Pending {
+    cursors: Vec<CursorAdvance>,
+    samples: u32,
+    loss: f64,
+}
+
+impl Pending {
+    fn add(&mut self, advances: &[CursorAdvance], samples: usize, loss: f32) {
+        for &advance in advances {
+            match self.cursors.iter_mut().find(|known| known.shard == advance.shard) {
+                Some(known) => known.done = known.done.max(advance.done),
+                None => self.cursors.push(advance),
+            }
+        }
+        self.samples += samples as u32;
+        self.loss += f64::from(loss) * samples as f64;
+    }
+}
+
 /// One worker's training.
 pub struct Training<T> {
     trainer: T,
     job: Job,
     identity: Identity,
     plan: SamplePlan,
+    /// The job's optimiser and clipping, as they are for one of so many workers.
+    optimiser: Optimiser,
+    clip: Option<f64>,
     controller: TauController,
     guard: StalenessGuard,
-    /// The last batch's number; steps are numbered alike.
+    /// The last batch's number.
     sequence: u64,
+    steps: u64,
+    /// Work that the next batch will count.
+    pending: Pending,
     /// Batches in the weights, other origins' included.
     batches_applied: u64,
     /// Samples in applied batches, other origins' included: what schedules follow.
@@ -121,10 +163,14 @@ impl<T: Trainer> Training<T> {
             samples_total: labels.len() as u64 * u64::from(job.epochs),
             job: job.clone(),
             trainer,
+            optimiser: optimiser_among(job.optimiser, identity.slots),
+            clip: clip_among(job.clip, identity.slots),
             identity,
             controller,
             guard: StalenessGuard::default(),
             sequence: 0,
+            steps: 0,
+            pending: Pending::default(),
             batches_applied: 0,
             samples_applied: 0,
             stopping: false,
@@ -141,40 +187,91 @@ impl<T: Trainer> Training<T> {
     }
 
     /// How stale others' batches are when they are applied here: the batches that came between, in rounds of one batch
-    /// from every other worker, averaged. 0 where nothing arrives.
+    /// from every worker, averaged. 0 where nothing arrives.
     #[must_use]
     pub fn staleness(&self) -> f64 {
-        self.guard.rounds()
+        self.guard.batches() / self.identity.slots.max(1) as f64
     }
 
-    /// Applies another origin's changes, which have been checked, and counts the samples behind them. `seen` is what
-    /// their header says of the batches that they were computed on.
-    pub fn apply(&mut self, words: &[u32], tau: Tau, samples: u64, seen: u64) -> Result<Range, TrainingError> {
-        let others = self.identity.slots.saturating_sub(1).max(1);
-        self.guard
-            .observe(self.batches_applied.saturating_sub(seen) as f64 / others as f64);
+    /// Goes on from a ledger in the middle of a run: which samples are done, and how many batches and samples the
+    /// trainer's weights already hold.
+    pub fn resume(&mut self, cursors: &Cursors, batches: u64, samples: u64) {
+        self.plan.skip_done(cursors);
+        self.batches_applied = batches;
+        self.samples_applied = samples;
+    }
+
+    /// Applies another origin's batch, which was decoded and so is valid.
+    pub fn apply(&mut self, batch: &Batch) -> Result<Range, TrainingError> {
+        let header = &batch.header;
+        self.guard.observe(self.batches_applied.saturating_sub(header.seen));
         self.batches_applied += 1;
-        self.samples_applied += samples;
-        Ok(self.trainer.apply(words, tau)?)
+        self.samples_applied += u64::from(header.samples);
+        self.plan.observe(header.origin, &header.cursors);
+        Ok(self.trainer.apply(&batch.words, header.tau)?)
     }
 
-    /// Makes the next step and appends its batch to `frame`; `None` when there is nothing left to train.
-    pub fn step(&mut self, frame: &mut Vec<u8>) -> Result<Option<Step>, TrainingError> {
-        if self.stopping || !self.plan.next_minibatch(&mut self.indices, &mut self.cursors) {
-            return Ok(None);
+    /// An origin will never send a batch again: what it began is free.
+    pub fn origin_dead(&mut self, origin: OriginId) {
+        self.plan.origin_dead(origin);
+    }
+
+    /// A slot has lost its worker, or has one again.
+    pub fn slot(&mut self, slot: usize, alive: bool) {
+        if alive {
+            self.plan.slot_alive(slot);
+        } else {
+            self.plan.slot_dead(slot);
         }
-        let schedule = self.job.lr_schedule.factor(self.progress());
-        let learning_rate = self.job.optimiser.learning_rate * schedule * self.guard.factor();
+    }
+
+    /// Whether another step can be made without a batch: the next one must be able to count its samples.
+    #[must_use]
+    pub fn can_hold_back(&self) -> bool {
+        // A minibatch moves one cursor or two, and rarely many.
+        self.controller.tau().is_some() && self.pending.cursors.len() < CURSORS_MAX / 2
+    }
+
+    /// Makes the next step. Its batch is appended to `frame`, unless it is held back: then what would leave stays in
+    /// the residual.
+    pub fn step(&mut self, hold_back: bool, frame: &mut Vec<u8>) -> Result<Next, TrainingError> {
+        if self.stopping {
+            return Ok(Next::Done);
+        }
+        if !self.plan.next_minibatch(&mut self.indices, &mut self.cursors) {
+            return Ok(if self.plan.is_complete() {
+                Next::Done
+            } else {
+                Next::Waiting
+            });
+        }
+        let hold_back = hold_back && self.can_hold_back();
+        let (learning_rate, clip) = self.rate_and_clip();
         self.controller.follow_rate(learning_rate);
-        let tau = self.controller.tau();
+        let tau = self.controller.tau().filter(|_| !hold_back);
+        self.steps += 1;
         let control = StepControl {
+            rule: self.optimiser.rule,
             learning_rate,
-            clip: self.job.clip,
-            step: self.sequence + 1,
+            clip,
+            step: self.steps,
             tau,
         };
         let report = self.trainer.step(&self.indices, control, &mut self.words)?;
-        let tau = match tau {
+        self.pending.add(&self.cursors, self.indices.len(), report.loss);
+        let mut step = Step {
+            loss: report.loss,
+            samples: self.indices.len(),
+            changes: 0,
+            tau: self.controller.tau().unwrap_or(Tau::ONE_STEP),
+            range: report.range,
+            staleness: self.staleness(),
+            training_time: report.training_time,
+        };
+        if hold_back {
+            return Ok(Next::HeldBack(step));
+        }
+        step.tau = match tau {
             Some(tau) => tau,
             None => self.release_first(learning_rate)?,
         };
@@ -182,18 +279,9 @@ impl<T: Trainer> Training<T> {
             self.controller
                 .observe(self.words.len() as f64 / self.trainer.weights() as f64, target);
         }
-        let samples = self.indices.len();
-        self.samples_applied += samples as u64;
-        self.write_batch(tau, report.loss, Flags::default(), frame)?;
-        Ok(Some(Step {
-            loss: report.loss,
-            samples,
-            changes: self.words.len(),
-            tau,
-            range: report.range,
-            staleness: self.staleness(),
-            training_time: report.training_time,
-        }))
+        step.changes = self.words.len();
+        self.write_batch(step.tau, Flags::default(), frame)?;
+        Ok(Next::Emitted(step))
     }
 
     /// No further steps: the run is to end.
@@ -204,18 +292,28 @@ impl<T: Trainer> Training<T> {
     /// Appends the batch that closes this origin. It holds no changes: what is left in the residual is dropped.
     pub fn close(&mut self, frame: &mut Vec<u8>) -> Result<(), TrainingError> {
         self.words.clear();
-        self.indices.clear();
-        self.cursors.clear();
         let flags = Flags {
             last: true,
             stop: self.stopping,
         };
-        self.write_batch(Tau::ONE_STEP, 0.0, flags, frame)
+        self.write_batch(Tau::ONE_STEP, flags, frame)
     }
 
     /// The trainer, for what can be asked of it between steps.
     pub fn trainer(&self) -> &T {
         &self.trainer
+    }
+
+    /// The learning rate and the norm for the next step, both after schedule and guard.
+    ///
+    /// The guard lowers the norm where that shortens steps: it is the long ones that overshoot, early in a run, and
+    /// lowering the rate would slow down the rest of the run for them.
+    fn rate_and_clip(&self) -> (f64, Option<f64>) {
+        let rate = self.optimiser.learning_rate * self.job.lr_schedule.factor(self.progress());
+        match self.clip {
+            Some(norm) if self.optimiser.rule.follows_gradient_size() => (rate, Some(norm * self.guard.factor())),
+            clip => (rate * self.guard.factor(), clip),
+        }
     }
 
     /// After the first step: nobody knew how large updates are, but now the residual tells. τ starts where the target
@@ -234,7 +332,8 @@ impl<T: Trainer> Training<T> {
         Ok(tau)
     }
 
-    fn write_batch(&mut self, tau: Tau, loss: f32, flags: Flags, frame: &mut Vec<u8>) -> Result<(), TrainingError> {
+    fn write_batch(&mut self, tau: Tau, flags: Flags, frame: &mut Vec<u8>) -> Result<(), TrainingError> {
+        let Pending { cursors, samples, loss } = std::mem::take(&mut self.pending);
         self.sequence += 1;
         let header = Header {
             run: self.identity.run,
@@ -243,13 +342,13 @@ impl<T: Trainer> Training<T> {
             seen: self.batches_applied,
             tau,
             digest: Digest::of_changes(&self.words, tau),
-            cursors: std::mem::take(&mut self.cursors),
-            samples: self.indices.len() as u32,
-            loss,
+            cursors,
+            samples,
+            loss: (loss / f64::from(samples.max(1))) as f32,
             flags,
         };
         header.encode(&self.words, frame)?;
-        self.cursors = header.cursors;
+        self.samples_applied += u64::from(samples);
         self.batches_applied += 1;
         Ok(())
     }

@@ -59,13 +59,45 @@ fn real(job: &Job, dataset: &Dataset) -> Training<CpuTrainer> {
     Training::new(trainer, job, dataset, Identity::alone(7)).unwrap()
 }
 
+/// Makes a step that is not held back.
+fn emitted<T: Trainer>(training: &mut Training<T>, frame: &mut Vec<u8>) -> Step {
+    match training.step(false, frame).unwrap() {
+        Next::Emitted(step) => step,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A batch of another worker's.
+fn foreign(words: &[u32], tau: Tau, samples: u32, seen: u64) -> Batch {
+    let header = Header {
+        run: protocol::ids::RunId(7),
+        origin: OriginId(99),
+        sequence: 1,
+        seen,
+        tau,
+        digest: Digest::of_changes(words, tau),
+        cursors: Vec::new(),
+        samples,
+        loss: 0.0,
+        flags: Flags::default(),
+    };
+    Batch {
+        header,
+        words: words.to_vec(),
+    }
+}
+
 /// Steps until nothing is left; all batches, the closing one last.
 fn batches<T: Trainer>(training: &mut Training<T>) -> Vec<Batch> {
     let weights = training.trainer().weights();
     let mut found = Vec::new();
     loop {
         let mut frame = Vec::new();
-        let more = training.step(&mut frame).unwrap().is_some();
+        let more = match training.step(false, &mut frame).unwrap() {
+            Next::Emitted(_) => true,
+            Next::Done => false,
+            other => panic!("{other:?}"),
+        };
         if !more {
             training.close(&mut frame).unwrap();
         }
@@ -130,9 +162,9 @@ fn a_stop_ends_it_after_the_step() {
     let (_folder, dataset) = points(100);
     let mut training = fake(&job(|_| {}), &dataset);
     let mut frame = Vec::new();
-    training.step(&mut frame).unwrap().unwrap();
+    emitted(&mut training, &mut frame);
     training.stop();
-    assert!(training.step(&mut frame).unwrap().is_none());
+    assert_eq!(training.step(false, &mut frame).unwrap(), Next::Done);
     let mut last = Vec::new();
     training.close(&mut last).unwrap();
     let last = Batch::decode(&last, WEIGHTS).unwrap();
@@ -149,7 +181,7 @@ fn others_changes_and_samples_count() {
     let before = training.trainer().digest().unwrap().unwrap();
     let words = [word(3, true), word(9, false)];
     let tau = Tau::from_steps(5).unwrap();
-    training.apply(&words, tau, 80, 0).unwrap();
+    training.apply(&foreign(&words, tau, 80, 0)).unwrap();
     let expected = before + Digest::of_changes(&words, tau);
     assert_eq!(training.trainer().digest().unwrap(), Some(expected));
     assert_eq!(training.progress(), 0.5);
@@ -158,30 +190,44 @@ fn others_changes_and_samples_count() {
 #[test]
 fn batches_say_what_they_have_seen_and_staleness_slows_the_step() {
     let (_folder, dataset) = points(1000);
-    let job = job(|draft| draft.lr_schedule = Some("constant".into()));
+    let fixed = |clip: &str| {
+        job(|draft| {
+            draft.lr_schedule = Some("constant".into());
+            draft.clip = Some(clip.into());
+        })
+    };
     let three = Identity {
         slots: 3,
         ..Identity::alone(7)
     };
-    let mut training = Training::new(FakeTrainer::new(&[0; WEIGHTS]), &job, &dataset, three).unwrap();
+    let training = |job: &Job| Training::new(FakeTrainer::new(&[0; WEIGHTS]), job, &dataset, three).unwrap();
     let step = |training: &mut Training<FakeTrainer>| {
         let mut frame = Vec::new();
-        let step = training.step(&mut frame).unwrap().unwrap();
+        let step = emitted(training, &mut frame);
         (Batch::decode(&frame, WEIGHTS).unwrap().header.seen, step.staleness)
     };
-    assert_eq!(step(&mut training), (0, 0.0));
-    assert_eq!(step(&mut training), (1, 0.0));
-    for seen in 0..400 {
-        // Eight batches have come in between: four rounds of the two others.
-        let seen = (seen + 2u64).saturating_sub(8);
-        training.apply(&[], Tau::ONE_STEP, 0, seen).unwrap();
+    for (clip, slows_rate) in [("auto", false), ("2", false), ("none", true)] {
+        let job = fixed(clip);
+        let mut training = training(&job);
+        assert_eq!(step(&mut training), (0, 0.0));
+        let before = training.trainer().last.unwrap();
+        assert_eq!(step(&mut training), (1, 0.0));
+        for seen in 0..400 {
+            // Twelve batches have come in between: four rounds of three workers.
+            let seen = (seen + 2u64).saturating_sub(12);
+            training.apply(&foreign(&[], Tau::ONE_STEP, 0, seen)).unwrap();
+        }
+        let (seen, staleness) = step(&mut training);
+        assert_eq!(seen, 402);
+        assert!((staleness - 4.0).abs() < 0.01, "{staleness}");
+        assert_eq!(training.staleness(), staleness);
+        let after = training.trainer().last.unwrap();
+        let factor = training.guard.factor();
+        assert!(factor < 0.6);
+        let slower = |yes: bool| if yes { factor } else { 1.0 };
+        assert_eq!(after.learning_rate, before.learning_rate * slower(slows_rate));
+        assert_eq!(after.clip, before.clip.map(|norm| norm * slower(!slows_rate)));
     }
-    let (seen, staleness) = step(&mut training);
-    assert_eq!(seen, 402);
-    assert!((staleness - 4.0).abs() < 0.01, "{staleness}");
-    assert_eq!(training.staleness(), staleness);
-    let rate = training.trainer().learning_rate / job.optimiser.learning_rate;
-    assert!((rate - training.guard.factor()).abs() < 1e-12 && rate < 0.5, "{rate}");
 }
 
 #[test]
@@ -238,9 +284,9 @@ fn a_diverging_run_says_so() {
     });
     let mut training = real(&job, &dataset);
     let error = loop {
-        match training.step(&mut Vec::new()) {
-            Ok(Some(_)) => {}
-            Ok(None) => panic!("it did not diverge"),
+        match training.step(false, &mut Vec::new()) {
+            Ok(Next::Emitted(_)) => {}
+            Ok(other) => panic!("it did not diverge: {other:?}"),
             Err(error) => break error.to_string(),
         }
     };
@@ -258,16 +304,8 @@ fn a_thread_trains_applies_and_stops() {
         Training::new(FakeTrainer::new(&[0; WEIGHTS]), &job, &dataset, Identity::alone(7))
     })
     .unwrap();
-    let words: Arc<[u32]> = [word(3, true)].into();
-    thread
-        .inbound
-        .send(ToTraining::Apply {
-            words,
-            tau: Tau::ONE_STEP,
-            samples: 4,
-            seen: 0,
-        })
-        .unwrap();
+    let other = foreign(&[word(3, true)], Tau::ONE_STEP, 4, 0);
+    thread.inbound.send(ToTraining::Apply(Arc::new(other.clone()))).unwrap();
     let mut counts = vec![0; WEIGHTS];
     counts[3] += 1;
     let mut take = |frame: &[u8]| {
@@ -275,19 +313,64 @@ fn a_thread_trains_applies_and_stops() {
         apply_to_counts(&batch.words, batch.header.tau, &mut counts).unwrap();
         batch.header.sequence
     };
-    let closing = loop {
+    loop {
         match thread.outbound.recv().unwrap() {
-            FromTraining::Batch { frame, .. } => {
+            FromTraining::Step { frame: Some(frame), .. } => {
                 if take(&frame) == 20 {
                     thread.inbound.send(ToTraining::Stop).unwrap();
                 }
             }
-            FromTraining::Closed(closing) => break closing,
-            FromTraining::Failed(error) => panic!("{error}"),
+            FromTraining::Closed(closing) => {
+                take(&closing.frame);
+                break;
+            }
+            FromTraining::Step { .. } | FromTraining::ResidualNorm(_) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    // Its origin is closed, but others' batches are still applied.
+    thread.inbound.send(ToTraining::Apply(Arc::new(other))).unwrap();
+    counts[3] += 1;
+    thread.inbound.send(ToTraining::Finish).unwrap();
+    match thread.outbound.recv() {
+        Some(FromTraining::Finished { digest, .. }) => assert_eq!(digest, Some(Digest::of_counts(&counts))),
+        other => panic!("{other:?}"),
+    }
+    thread.thread.join().unwrap();
+}
+
+#[test]
+fn a_worker_that_is_paused_holds_back_and_then_waits() {
+    let (_folder, dataset) = points(4000);
+    let job = job(|draft| draft.epochs = Some(100_000));
+    let thread = start(Threads(1), move || {
+        Training::new(FakeTrainer::new(&[0; WEIGHTS]), &job, &dataset, Identity::alone(7))
+    })
+    .unwrap();
+    let (mut held_back, mut samples, mut counted) = (0, 0, 0);
+    let mut next = || match thread.outbound.recv().unwrap() {
+        FromTraining::Step { frame, step, .. } => {
+            samples += step.samples;
+            let batch = frame.map(|frame| Batch::decode(&frame, WEIGHTS).unwrap());
+            counted += batch.as_ref().map_or(0, |batch| batch.header.samples as usize);
+            Some((batch.is_some(), samples, counted))
+        }
+        FromTraining::ResidualNorm(_) => None,
+        other => panic!("{other:?}"),
+    };
+    assert!(matches!(next(), Some((true, ..))));
+    thread.inbound.send(ToTraining::Pause(true)).unwrap();
+    while held_back < 16 {
+        held_back += usize::from(matches!(next(), Some((false, ..))));
+    }
+    thread.inbound.send(ToTraining::Pause(false)).unwrap();
+    let (samples, counted) = loop {
+        if let Some((true, samples, counted)) = next() {
+            break (samples, counted);
         }
     };
-    take(&closing.frame);
-    assert_eq!(closing.digest, Some(Digest::of_counts(&counts)));
+    assert_eq!(samples, counted, "the next batch counts what was held back");
+    drop(thread.inbound);
     thread.thread.join().unwrap();
 }
 
@@ -301,7 +384,7 @@ fn a_thread_that_fails_says_why() {
         Training::new(trainer, &job, &dataset, Identity::alone(7))
     })
     .unwrap();
-    let messages: Vec<_> = thread.outbound.iter().collect();
+    let messages: Vec<_> = std::iter::from_fn(|| thread.outbound.recv()).collect();
     assert_eq!(messages.len(), 3);
     assert!(matches!(messages[2], FromTraining::Failed(_)));
 }
@@ -316,4 +399,34 @@ fn a_thread_nobody_listens_to_ends() {
     .unwrap();
     drop(thread.outbound);
     thread.thread.join().unwrap();
+}
+
+#[test]
+fn what_others_do_is_not_done_again_and_what_they_leave_is_taken_over() {
+    let (_folder, dataset) = points(200);
+    let job = job(|draft| draft.epochs = Some(1));
+    let identity = |slot| Identity {
+        slot,
+        slots: 2,
+        origin: OriginId(slot as u64),
+        ..Identity::alone(7)
+    };
+    let make = |slot| Training::new(FakeTrainer::new(&[0; WEIGHTS]), &job, &dataset, identity(slot)).unwrap();
+    let (mut one, mut other) = (make(0), make(1));
+    let mut frame = Vec::new();
+    emitted(&mut other, &mut frame);
+    one.apply(&Batch::decode(&frame, WEIGHTS).unwrap()).unwrap();
+    while let Next::Emitted(_) = one.step(false, &mut Vec::new()).unwrap() {}
+    assert_eq!(
+        one.step(false, &mut Vec::new()).unwrap(),
+        Next::Waiting,
+        "the other has begun a shard"
+    );
+    one.origin_dead(OriginId(1));
+    one.slot(1, false);
+    while let Next::Emitted(_) = one.step(false, &mut Vec::new()).unwrap() {}
+    assert_eq!(one.step(false, &mut Vec::new()).unwrap(), Next::Done);
+    let mut trained = [one.trainer().trained.clone(), other.trainer().trained.clone()].concat();
+    trained.sort_unstable();
+    assert_eq!(trained, (0..160).collect::<Vec<u32>>());
 }

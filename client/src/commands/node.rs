@@ -1,0 +1,130 @@
+//! `tau seed` and `tau join`: a node.
+
+use std::ffi::OsString;
+use std::io::Read;
+use std::path::PathBuf;
+
+use communicator::node::{Node, NodeConfig, NodeError, WorkerCommand};
+use serde::Serialize;
+
+use crate::args::{Join, NodeFlags, Seed};
+use crate::failure::Failure;
+use crate::version::version;
+use crate::{commands, interrupt, output};
+
+/// Where a node keeps its things unless it is told.
+const DIR: &str = "tau-node";
+
+#[derive(Serialize)]
+struct Listening<'a> {
+    event: &'static str,
+    address: String,
+    node: &'a str,
+    worker_socket: String,
+}
+
+pub(crate) fn seed(arguments: &Seed) -> Result<(), Failure> {
+    run(arguments, &[])
+}
+
+pub(crate) fn join(arguments: &Join) -> Result<(), Failure> {
+    run(&arguments.seed, &arguments.seeds)
+}
+
+fn run(arguments: &Seed, seeds: &[String]) -> Result<(), Failure> {
+    commands::check_node(&arguments.node)?;
+    let config = NodeConfig {
+        listen: arguments.listen,
+        advertise: arguments.node.advertise,
+        security: commands::security(&arguments.node.security)?,
+        dir: arguments.node.dir.clone().unwrap_or_else(|| DIR.into()),
+        workers: worker_command(&arguments.node)?,
+        version: version(),
+    };
+    interrupt::watch()?;
+    commands::run_async(async {
+        let mut addresses = Vec::new();
+        for seed in seeds {
+            addresses.push(commands::resolve(seed).await?);
+        }
+        let mut node = Node::start(config).await.map_err(failure)?;
+        announce(&node, arguments.json);
+        let worked = tokio::select! {
+            worked = serve(&mut node, &addresses) => worked,
+            () = interrupt::wait() => Ok(()),
+            () = end_of_input(), if arguments.tied => Ok(()),
+        };
+        node.stop().await;
+        worked
+    })
+}
+
+/// Joins, and then does its work until it fails.
+async fn serve(node: &mut Node, seeds: &[std::net::SocketAddr]) -> Result<(), Failure> {
+    if !seeds.is_empty() {
+        let mut said = String::new();
+        node.join(seeds, |why| {
+            if why != said {
+                eprintln!("{why}; trying again");
+                said = why.into();
+            }
+        })
+        .await
+        .map_err(failure)?;
+        tracing::info!("joined");
+    }
+    Err(failure(node.failure().await))
+}
+
+fn failure(error: NodeError) -> Failure {
+    match error {
+        NodeError::NotLoopback(_) | NodeError::NoAddress(_) | NodeError::Dir { .. } => Failure::bad(error),
+        _ => Failure::work(error),
+    }
+}
+
+fn announce(node: &Node, json: bool) {
+    let address = node.info.address;
+    let socket = node.socket.display();
+    if json {
+        output::line(&Listening {
+            event: "listening",
+            address: address.to_string(),
+            node: &node.info.name,
+            worker_socket: socket.to_string(),
+        });
+    } else {
+        eprintln!("{} listens on {address}; workers attach to {socket}", node.info.name);
+    }
+}
+
+/// Workers are this program again.
+fn worker_command(flags: &NodeFlags) -> Result<WorkerCommand, Failure> {
+    let threads = commands::threads(flags.threads, flags.workers)?;
+    let mut arguments: Vec<OsString> = vec!["worker".into(), "--threads".into(), threads.0.to_string().into()];
+    if let Some(root) = &flags.data_root {
+        arguments.extend(["--data-root".into(), root.into()]);
+    }
+    Ok(WorkerCommand {
+        program: program()?,
+        arguments,
+        count: flags.workers,
+    })
+}
+
+/// This program's own file.
+pub(crate) fn program() -> Result<PathBuf, Failure> {
+    std::env::current_exe().map_err(|error| Failure::Failed(format!("this program does not find itself: {error}")))
+}
+
+/// Waits for standard input to end: whoever started this node and tied it to itself is gone.
+async fn end_of_input() {
+    // A thread of its own, not one of the runtime's: that would wait for it when it ends.
+    let (ended, wait) = tokio::sync::oneshot::channel();
+    std::thread::spawn(move || {
+        let mut rest = [0; 64];
+        while std::io::stdin().read(&mut rest).is_ok_and(|read| read > 0) {}
+        let _ = ended.send(());
+    });
+    let _ = wait.await;
+}

@@ -1,0 +1,189 @@
+//! A cluster of nodes on this machine: processes on loopback, with real sockets and TLS, and credentials that are
+//! thrown away. It leaves nothing behind, whatever way it ends.
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use communicator::control::Connection;
+use communicator::transport::{Credentials, Security};
+use protocol::control::{Reply, Request};
+use tempfile::TempDir;
+
+use crate::args::NodeFlags;
+use crate::commands::{self, ANSWER_LIMIT};
+use crate::failure::Failure;
+use crate::interrupt;
+
+/// How long all nodes may take to find each other and start their workers.
+const READY_LIMIT: Duration = Duration::from_mins(1);
+/// How long a node may take to end by itself.
+const END_LIMIT: Duration = Duration::from_secs(5);
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// A cluster under way.
+pub(crate) struct LocalCluster {
+    nodes: Vec<Child>,
+    address: SocketAddr,
+    security: Security,
+    /// Credentials, sockets and the nodes' own models.
+    folder: TempDir,
+}
+
+impl LocalCluster {
+    /// Starts so many nodes.
+    pub(crate) fn start(nodes: usize, flags: &NodeFlags) -> Result<Self, Failure> {
+        let io = |what: &str| {
+            let what = what.to_string();
+            move |error: std::io::Error| Failure::Failed(format!("{what}: {error}"))
+        };
+        let folder = tempfile::Builder::new()
+            .prefix("tau-")
+            .tempdir()
+            .map_err(io("no folder could be made for the nodes"))?;
+        let credentials = folder.path().join("cluster.pem");
+        let security = Security::Credentials(Arc::new(Credentials::create(&credentials).map_err(Failure::work)?));
+        let mut cluster = Self {
+            nodes: Vec::new(),
+            address: SocketAddr::from(([127, 0, 0, 1], 0)),
+            security,
+            folder,
+        };
+        let folder = cluster.folder.path().to_path_buf();
+        for number in 0..nodes {
+            let seed = (number > 0).then_some(cluster.address);
+            let mut node = node_command(number, seed, &credentials, &folder, flags)?
+                .spawn()
+                .map_err(io("a node could not be started"))?;
+            let stdout = node.stdout.take();
+            cluster.nodes.push(node);
+            cluster.kill_at_exit(&folder);
+            // Only the first is waited for: the others find it.
+            if number == 0 {
+                cluster.address = listening(stdout)?;
+            }
+        }
+        Ok(cluster)
+    }
+
+    /// Connects to the cluster, once all its nodes and workers are there.
+    pub(crate) async fn connect(&mut self, workers: usize) -> Result<Connection, Failure> {
+        let connection = Connection::open(self.address, self.security.clone())
+            .await
+            .map_err(Failure::work)?;
+        let started = Instant::now();
+        let wanted = self.nodes.len();
+        while started.elapsed() < READY_LIMIT && !interrupt::asked() {
+            if let Reply::Nodes(nodes) = connection
+                .ask(Request::Nodes, ANSWER_LIMIT)
+                .await
+                .map_err(Failure::work)?
+            {
+                let ready = nodes
+                    .iter()
+                    .filter(|node| node.state != "away" && node.workers >= workers);
+                if ready.count() == wanted {
+                    return Ok(connection);
+                }
+            }
+            self.check()?;
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+        if interrupt::asked() {
+            return Err(Failure::Failed("interrupted before training began".into()));
+        }
+        Err(Failure::Failed(format!(
+            "the nodes did not find each other within {READY_LIMIT:?}: is this machine overloaded?"
+        )))
+    }
+
+    /// A node that has ended has said why on standard error.
+    fn check(&mut self) -> Result<(), Failure> {
+        for node in &mut self.nodes {
+            if let Ok(Some(status)) = node.try_wait() {
+                return Err(Failure::Failed(format!(
+                    "a node ended before training began ({status})"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// What a second Ctrl-C does.
+    fn kill_at_exit(&self, folder: &Path) {
+        let processes: Vec<u32> = self.nodes.iter().map(Child::id).collect();
+        let folder: PathBuf = folder.into();
+        interrupt::at_exit(move || {
+            for process in processes {
+                // Workers end when the sockets to their nodes close.
+                let _ = Command::new("kill").args(["-KILL", &process.to_string()]).status();
+            }
+            let _ = std::fs::remove_dir_all(folder);
+        });
+    }
+}
+
+impl Drop for LocalCluster {
+    fn drop(&mut self) {
+        for node in &mut self.nodes {
+            // Nodes stop when their standard input ends.
+            drop(node.stdin.take());
+        }
+        let started = Instant::now();
+        for node in &mut self.nodes {
+            while started.elapsed() < END_LIMIT && matches!(node.try_wait(), Ok(None)) {
+                std::thread::sleep(LOOK_AGAIN);
+            }
+            let _ = node.kill();
+            let _ = node.wait();
+        }
+    }
+}
+
+fn node_command(
+    number: usize,
+    seed: Option<SocketAddr>,
+    credentials: &Path,
+    folder: &Path,
+    flags: &NodeFlags,
+) -> Result<Command, Failure> {
+    let mut command = Command::new(commands::node::program()?);
+    match seed {
+        None => command.arg("seed"),
+        Some(seed) => command.args(["join", &seed.to_string()]),
+    };
+    command
+        .args(["--listen", "127.0.0.1:0", "--json", "--tied"])
+        .arg("--credentials")
+        .arg(credentials)
+        .arg("--dir")
+        .arg(folder.join(number.to_string()))
+        .args(["--device", &flags.device])
+        .args(["--workers", &flags.workers.to_string()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    if let Some(threads) = flags.threads {
+        command.args(["--threads", &threads.to_string()]);
+    }
+    if let Some(root) = &flags.data_root {
+        command.arg("--data-root").arg(root);
+    }
+    // Ctrl-C in a terminal is for this process, which then ends its nodes in good order.
+    std::os::unix::process::CommandExt::process_group(&mut command, 0);
+    Ok(command)
+}
+
+/// The address in the first line that a node writes.
+fn listening(stdout: Option<std::process::ChildStdout>) -> Result<SocketAddr, Failure> {
+    let mut line = String::new();
+    if let Some(stdout) = stdout {
+        let _ = BufReader::new(stdout).read_line(&mut line);
+    }
+    let address = serde_json::from_str::<serde_json::Value>(&line)
+        .ok()
+        .and_then(|line| line["address"].as_str()?.parse().ok());
+    address.ok_or_else(|| Failure::Failed("the first node did not start; it has said why".into()))
+}

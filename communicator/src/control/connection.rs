@@ -1,0 +1,113 @@
+//! A client's connection to a cluster: a session with one of its nodes, and questions.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use protocol::control::{Reply, Request};
+use protocol::frame::Kind;
+use protocol::ids::RunId;
+use thiserror::Error;
+use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout};
+
+use super::{CallError, Gate, SessionEvent, Sessions, StartError, call, gate_of};
+use crate::link::{Hello, LinkError, read_frame, write_hello};
+use crate::node::rand_u64;
+use crate::transport::{DialError, Plane, Security, dial};
+
+/// How long a node may take to answer the call.
+const LIMIT: Duration = Duration::from_secs(5);
+/// How often the node's gate is looked for.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// Why there is no connection, or no model.
+#[derive(Debug, Error)]
+pub enum ConnectionError {
+    /// The node was not reached.
+    #[error(transparent)]
+    Dial(#[from] DialError),
+    /// The control plane did not start.
+    #[error(transparent)]
+    Sessions(#[from] StartError),
+    /// The node made no session of it.
+    #[error("{0} took the connection but made no session of it: is it a node of the same release?")]
+    NoSession(SocketAddr),
+    /// A model did not come.
+    #[error("the model could not be fetched")]
+    Fetch(#[source] LinkError),
+    /// The node has no such model.
+    #[error("{0} does not have the model of run {1}")]
+    NoModel(SocketAddr, RunId),
+    /// The model could not be written.
+    #[error("the model could not be written")]
+    Write(#[source] std::io::Error),
+}
+
+/// A connection to a cluster.
+pub struct Connection {
+    address: SocketAddr,
+    security: Security,
+    sessions: Sessions,
+    gate: Gate,
+}
+
+impl Connection {
+    /// Connects to a node.
+    pub async fn open(address: SocketAddr, security: Security) -> Result<Self, ConnectionError> {
+        let (events, mut session_events) = mpsc::unbounded_channel();
+        let stream = dial(address, Plane::Control, &security, LIMIT).await?;
+        let sessions = Sessions::start(&format!("client-{:016x}", rand_u64()), &security, events).await?;
+        sessions.open(stream, address.to_string()).await;
+        let ready = async {
+            let session = match session_events.recv().await {
+                Some(SessionEvent::Ready { session, .. }) => session,
+                Some(SessionEvent::Closed { .. }) | None => return None,
+            };
+            loop {
+                if let Some(gate) = gate_of(session) {
+                    return Some(gate);
+                }
+                sleep(LOOK_AGAIN).await;
+            }
+        };
+        let gate = timeout(LIMIT, ready).await.ok().flatten();
+        Ok(Self {
+            gate: gate.ok_or(ConnectionError::NoSession(address))?,
+            address,
+            security,
+            sessions,
+        })
+    }
+
+    /// Asks the node something.
+    pub async fn ask(&self, request: Request, limit: Duration) -> Result<Reply, CallError> {
+        call(&self.gate, request, limit).await
+    }
+
+    /// Fetches the file of a run's model, over the data plane.
+    pub async fn fetch_model(&self, run: RunId, file: &mut impl Write) -> Result<(), ConnectionError> {
+        let mut stream = dial(self.address, Plane::Data, &self.security, LIMIT).await?;
+        let fetch = ConnectionError::Fetch;
+        write_hello(&mut stream, &Hello::Model { run }).await.map_err(fetch)?;
+        let mut some = false;
+        loop {
+            match timeout(LIMIT, read_frame(&mut stream)).await {
+                Ok(Ok(Some((Kind::Piece, piece)))) if piece.is_empty() => return Ok(()),
+                Ok(Ok(Some((Kind::Piece, piece)))) => file.write_all(&piece).map_err(ConnectionError::Write)?,
+                Ok(Ok(Some(_))) => return Err(fetch(LinkError::OutOfPlace)),
+                Ok(Ok(None)) if !some => return Err(ConnectionError::NoModel(self.address, run)),
+                Ok(Ok(None)) => return Err(fetch(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into())),
+                Ok(Err(error)) => return Err(fetch(error)),
+                Err(_) => return Err(fetch(std::io::Error::from(std::io::ErrorKind::TimedOut).into())),
+            }
+            some = true;
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.sessions.stop();
+    }
+}

@@ -1,0 +1,592 @@
+//! The exchange's actor: carries out what the exchange's core decides, for one run.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use protocol::attach::{Assignment, COUNTS_PER_PIECE, ToWorker};
+use protocol::control::Begin;
+use protocol::digest::Digest;
+use protocol::frontier::Frontier;
+use protocol::ids::{NodeId, OriginId, RunId};
+use protocol::stats::PeerRecord;
+use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent};
+use ractor_cluster::RactorMessage;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+
+use super::link::{LinkActor, LinkArguments, LinkMessage, Traffic};
+use super::run::RunMessage;
+use super::workers::{WorkerHandle, WorkerKey};
+use crate::exchange::{Effect, Event, Exchange, Limits, Message, OriginInfo};
+use crate::ledger::{AuditError, Ledger};
+use crate::transport::{Security, Stream};
+
+/// How often the core's clock ticks. Acknowledgements of a trickle of batches wait for it at most.
+const TICK: Duration = Duration::from_millis(50);
+
+/// What the exchange is told.
+#[derive(RactorMessage)]
+pub(crate) enum ExchangeMessage {
+    /// A peer's call for a link was taken.
+    Accepted {
+        /// Whose.
+        from: NodeId,
+        /// The connection.
+        stream: Stream,
+    },
+    /// A link is there.
+    Linked {
+        /// To whom.
+        peer: NodeId,
+        /// Its number.
+        generation: u64,
+        /// What is written on it.
+        outbox: mpsc::Sender<Message>,
+    },
+    /// A link is gone.
+    Unlinked {
+        /// To whom.
+        peer: NodeId,
+        /// Its number.
+        generation: u64,
+    },
+    /// A message came over a link.
+    Received {
+        /// From whom.
+        peer: NodeId,
+        /// On which of its connections.
+        generation: u64,
+        /// What.
+        message: Message,
+        /// Room for the next one, when this is done.
+        permit: Option<OwnedSemaphorePermit>,
+    },
+    /// One of this node's workers made a batch.
+    Local {
+        /// Which.
+        key: WorkerKey,
+        /// The batch.
+        bytes: Arc<[u8]>,
+        /// Room for the next one, when this is done.
+        permit: Option<OwnedSemaphorePermit>,
+    },
+    /// A worker takes a seat: it is given what the ledger has, and then all that comes.
+    Seat {
+        /// Which worker.
+        worker: WorkerHandle,
+        /// Its place.
+        slot: usize,
+        /// Its new name.
+        origin: OriginId,
+    },
+    /// A worker is gone.
+    Unseat(WorkerKey),
+    /// Something for all of this node's workers.
+    Tell(ToWorker),
+    /// One of this node's workers is to measure the weights.
+    Evaluate,
+    /// Who of the participants is waited for, and who of all nodes is silent.
+    Live {
+        /// Those that must have everything before the run is settled.
+        live: BTreeSet<NodeId>,
+        /// Those whose samples others may take.
+        silent: BTreeSet<NodeId>,
+    },
+    /// What has been done so far?
+    Report(RpcReplyPort<Report>),
+    /// What is the end of it? The digest is recomputed.
+    Settle(RpcReplyPort<Settlement>),
+    /// Some time has passed.
+    Tick,
+}
+
+/// What an exchange has done so far.
+#[derive(Clone, Debug)]
+pub(crate) struct Report {
+    /// The digest that the ledger's batches add up to.
+    pub(crate) digest: Digest,
+    /// Batches that peers have and this node has not.
+    pub(crate) frontier_lag: u64,
+    /// What was exchanged with each peer.
+    pub(crate) peers: Vec<PeerRecord>,
+    /// The weights of the model.
+    pub(crate) weights: u64,
+    /// Bytes of batches of this node's workers.
+    pub(crate) bytes_encoded: u64,
+    /// For how long workers were told to hold back.
+    pub(crate) paused: Duration,
+}
+
+/// What an exchange ends with.
+#[derive(Clone, Debug)]
+pub(crate) struct Settlement {
+    /// The batches applied.
+    pub(crate) frontier: Frontier,
+    /// The digest recomputed from the ledger.
+    pub(crate) digest: Result<Digest, AuditError>,
+    /// First step to last batch applied.
+    pub(crate) seconds: f64,
+    /// Bytes sent on the data plane; with no peers, the bytes that one would have been sent.
+    pub(crate) bytes_sent: u64,
+    /// The weights of the model.
+    pub(crate) weights: u64,
+}
+
+/// How far an exchange is, as the run has to know it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Progress {
+    /// Links to all living participants are up.
+    pub(crate) linked: bool,
+    /// All samples are trained.
+    pub(crate) complete: bool,
+    /// Nothing more will come.
+    pub(crate) settled: bool,
+    /// Samples in applied batches.
+    pub(crate) samples: u64,
+}
+
+/// What the actor is started with.
+pub(crate) struct ExchangeArguments {
+    /// This node.
+    pub(crate) me: NodeId,
+    /// Its release.
+    pub(crate) version: String,
+    /// The run.
+    pub(crate) run: RunId,
+    /// Who takes part.
+    pub(crate) begin: Begin,
+    /// The replica to begin with.
+    pub(crate) ledger: Ledger,
+    /// How to reach peers.
+    pub(crate) security: Security,
+    /// Whom it serves.
+    pub(crate) run_actor: ActorRef<RunMessage>,
+}
+
+/// The actor.
+pub(crate) struct ExchangeActor;
+
+struct Peer {
+    name: String,
+    link: ActorRef<LinkMessage>,
+    traffic: Arc<Traffic>,
+    /// The present connection.
+    outbox: Option<(u64, mpsc::Sender<Message>)>,
+    /// Bytes sent at the last tick.
+    progress: u64,
+}
+
+/// The actor's state.
+pub(crate) struct ExchangeState {
+    me: NodeId,
+    run: RunId,
+    begin: Begin,
+    core: Exchange,
+    effects: Vec<Effect>,
+    peers: BTreeMap<NodeId, Peer>,
+    workers: BTreeMap<WorkerKey, (OriginId, WorkerHandle)>,
+    live: BTreeSet<NodeId>,
+    silent: BTreeSet<NodeId>,
+    run_actor: ActorRef<RunMessage>,
+    told: Progress,
+    paused_since: Option<Instant>,
+    paused: Duration,
+    bytes_encoded: u64,
+    first: Option<Instant>,
+    last: Option<Instant>,
+}
+
+impl Actor for ExchangeActor {
+    type Msg = ExchangeMessage;
+    type State = ExchangeState;
+    type Arguments = ExchangeArguments;
+
+    async fn pre_start(
+        &self,
+        myself: ActorRef<ExchangeMessage>,
+        arguments: ExchangeArguments,
+    ) -> Result<ExchangeState, ActorProcessingErr> {
+        let ExchangeArguments {
+            me,
+            version,
+            run,
+            begin,
+            ledger,
+            security,
+            run_actor,
+        } = arguments;
+        let mut core = Exchange::new(me, ledger, Limits::default());
+        let mut effects = Vec::new();
+        let mut peers = BTreeMap::new();
+        for participant in begin.participants.iter().filter(|participant| participant.node != me) {
+            core.handle(Event::Joined(participant.node), &mut effects);
+            let traffic = Arc::new(Traffic::default());
+            let link = LinkArguments {
+                me,
+                version: version.clone(),
+                run,
+                peer: participant.clone(),
+                security: security.clone(),
+                traffic: Arc::clone(&traffic),
+                exchange: myself.clone(),
+            };
+            let (link, _) = Actor::spawn_linked(None, LinkActor, link, myself.get_cell()).await?;
+            let peer = Peer {
+                name: participant.name.clone(),
+                link,
+                traffic,
+                outbox: None,
+                progress: 0,
+            };
+            peers.insert(participant.node, peer);
+        }
+        myself.send_interval(TICK, || ExchangeMessage::Tick);
+        Ok(ExchangeState {
+            live: begin.participants.iter().map(|participant| participant.node).collect(),
+            me,
+            run,
+            begin,
+            core,
+            effects,
+            peers,
+            workers: BTreeMap::new(),
+            silent: BTreeSet::new(),
+            run_actor,
+            told: Progress::default(),
+            paused_since: None,
+            paused: Duration::ZERO,
+            bytes_encoded: 0,
+            first: None,
+            last: None,
+        })
+    }
+
+    async fn handle(
+        &self,
+        _myself: ActorRef<ExchangeMessage>,
+        message: ExchangeMessage,
+        state: &mut ExchangeState,
+    ) -> Result<(), ActorProcessingErr> {
+        match message {
+            ExchangeMessage::Accepted { from, stream } => {
+                if let Some(peer) = state.peers.get(&from) {
+                    let _ = peer.link.cast(LinkMessage::Up(stream));
+                }
+            }
+            ExchangeMessage::Linked {
+                peer,
+                generation,
+                outbox,
+            } => state.linked(peer, generation, outbox),
+            ExchangeMessage::Unlinked { peer, generation } => {
+                if state.forget_link(peer, generation) {
+                    state.event(Event::LinkDown(peer));
+                }
+            }
+            ExchangeMessage::Received {
+                peer,
+                generation,
+                message,
+                permit,
+            } => {
+                if state.is_present(peer, generation) {
+                    state.event(Event::Received { from: peer, message });
+                }
+                drop(permit);
+            }
+            ExchangeMessage::Local { key, bytes, permit } => {
+                if state.workers.contains_key(&key) {
+                    state.bytes_encoded += bytes.len() as u64;
+                    state.event(Event::Local(bytes));
+                }
+                drop(permit);
+            }
+            ExchangeMessage::Seat { worker, slot, origin } => state.seat(worker, slot, origin),
+            ExchangeMessage::Unseat(key) => state.unseat(key),
+            ExchangeMessage::Tell(word) => state.tell(&word),
+            ExchangeMessage::Evaluate => {
+                if let Some((_, worker)) = state.workers.values().next() {
+                    worker.tell(ToWorker::Evaluate);
+                }
+            }
+            ExchangeMessage::Live { live, silent } => state.live(live, silent),
+            ExchangeMessage::Report(reply) => drop(reply.send(state.report())),
+            ExchangeMessage::Settle(reply) => drop(reply.send(state.settle())),
+            ExchangeMessage::Tick => state.tick(),
+        }
+        Ok(())
+    }
+
+    async fn handle_supervisor_evt(
+        &self,
+        _myself: ActorRef<ExchangeMessage>,
+        event: SupervisionEvent,
+        _state: &mut ExchangeState,
+    ) -> Result<(), ActorProcessingErr> {
+        match event {
+            // A link of somebody in quarantine was ended on purpose; one that failed is a fault of ours.
+            SupervisionEvent::ActorFailed(_, error) => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl ExchangeState {
+    fn event(&mut self, event: Event) {
+        let mut effects = std::mem::take(&mut self.effects);
+        self.core.handle(event, &mut effects);
+        for effect in effects.drain(..) {
+            self.carry_out(effect);
+        }
+        self.effects = effects;
+        self.pace();
+    }
+
+    fn carry_out(&mut self, effect: Effect) {
+        match effect {
+            Effect::Send { to, message } => {
+                if let Some(peer) = self.peers.get(&to)
+                    && let Some((_, outbox)) = &peer.outbox
+                    // A link whose queue is full is too slow to live; a new one resumes from the peer's frontier.
+                    && outbox.try_send(message).is_err()
+                {
+                    let _ = peer.link.cast(LinkMessage::Cut);
+                }
+            }
+            Effect::Deliver { origin, bytes } => {
+                self.last = Some(Instant::now());
+                for (_, worker) in self.workers.values().filter(|(own, _)| *own != origin) {
+                    worker.deliver(&bytes);
+                }
+            }
+            Effect::Ended(origin) => self.tell(&ToWorker::OriginDead(origin)),
+            Effect::Stop => drop(self.run_actor.cast(RunMessage::StopSeen(self.run))),
+            Effect::Snapshot { to } => {
+                let peer = self.name(to);
+                tracing::error!(peer, "a node has fallen too far behind and cannot catch up in this run");
+            }
+            Effect::Reset(node) => {
+                if let Some(peer) = self.peers.get_mut(&node) {
+                    peer.outbox = None;
+                    let _ = peer.link.cast(LinkMessage::Cut);
+                }
+            }
+            Effect::Quarantine { peer, reason } => {
+                let name = self.name(peer);
+                tracing::error!(
+                    peer = name,
+                    reason,
+                    "a node is put in quarantine: nothing is taken from it any more"
+                );
+                if let Some(peer) = self.peers.get_mut(&peer) {
+                    peer.outbox = None;
+                    peer.link.stop(None);
+                }
+            }
+            Effect::WorkerFault(reason) => {
+                tracing::error!(reason, "a worker sent something that is no batch of this run");
+                self.workers.values().for_each(|(_, worker)| worker.hang_up());
+            }
+            Effect::Diverged(reason) => drop(self.run_actor.cast(RunMessage::Diverged(self.run, reason))),
+        }
+    }
+
+    fn name(&self, node: NodeId) -> String {
+        self.peers
+            .get(&node)
+            .map_or_else(|| node.to_string(), |peer| peer.name.clone())
+    }
+
+    fn is_present(&self, peer: NodeId, generation: u64) -> bool {
+        let present = self.peers.get(&peer).and_then(|peer| peer.outbox.as_ref());
+        present.is_some_and(|(present, _)| *present == generation)
+    }
+
+    fn linked(&mut self, node: NodeId, generation: u64, outbox: mpsc::Sender<Message>) {
+        if let Some(peer) = self.peers.get_mut(&node) {
+            let before = peer.outbox.replace((generation, outbox));
+            if before.is_some() {
+                self.event(Event::LinkDown(node));
+            }
+            self.event(Event::LinkUp(node));
+            self.tell_progress();
+        }
+    }
+
+    fn forget_link(&mut self, node: NodeId, generation: u64) -> bool {
+        let present = self.is_present(node, generation);
+        if present && let Some(peer) = self.peers.get_mut(&node) {
+            peer.outbox = None;
+        }
+        present
+    }
+
+    /// Tells workers to hold back, or to go on, when that changes.
+    fn pace(&mut self) {
+        let pause = self.core.should_pause();
+        if pause == self.paused_since.is_some() {
+            return;
+        }
+        match self.paused_since.take() {
+            Some(since) => self.paused += since.elapsed(),
+            None => self.paused_since = Some(Instant::now()),
+        }
+        self.tell(&ToWorker::Pause(pause));
+    }
+
+    fn tell(&self, word: &ToWorker) {
+        self.workers.values().for_each(|(_, worker)| worker.tell(word.clone()));
+    }
+
+    /// Gives a worker everything that the ledger has, in one go with being listed for what comes next: it misses
+    /// nothing and gets nothing twice.
+    fn seat(&mut self, worker: WorkerHandle, slot: usize, origin: OriginId) {
+        self.event(Event::Origin(OriginInfo {
+            origin,
+            home: self.me,
+            slot: slot as u32,
+            ended: None,
+        }));
+        let ledger = self.core.ledger();
+        if ledger.batches() > 0 {
+            for piece in ledger.counts().chunks(COUNTS_PER_PIECE) {
+                worker.tell(ToWorker::Counts(piece.to_vec()));
+            }
+        }
+        worker.tell(ToWorker::Begin(Box::new(Assignment {
+            run: self.run,
+            origin,
+            slot,
+            slots: self.begin.slots(),
+            cursors: ledger.cursors().clone(),
+            batches: ledger.batches(),
+            samples: ledger.samples(),
+        })));
+        for participant in &self.begin.participants {
+            if self.silent.contains(&participant.node) {
+                for slot in self.begin.slots_of(participant.node) {
+                    worker.tell(ToWorker::Slot { slot, alive: false });
+                }
+            }
+        }
+        if self.paused_since.is_some() {
+            worker.tell(ToWorker::Pause(true));
+        }
+        self.first.get_or_insert_with(Instant::now);
+        self.workers.insert(worker.key, (origin, worker));
+    }
+
+    /// A worker is gone: what it sent is all that will ever come of its origin.
+    fn unseat(&mut self, key: WorkerKey) {
+        let Some((origin, _)) = self.workers.remove(&key) else {
+            return;
+        };
+        let Some(&info) = self.core.origins().find(|info| info.origin == origin) else {
+            return;
+        };
+        let ended = Some(self.core.ledger().frontier().applied(origin));
+        self.event(Event::Origin(OriginInfo { ended, ..info }));
+    }
+
+    fn live(&mut self, live: BTreeSet<NodeId>, silent: BTreeSet<NodeId>) {
+        for given_up in self.live.difference(&live).copied().collect::<Vec<_>>() {
+            self.event(Event::Left(given_up));
+        }
+        self.live = live;
+        let before = std::mem::replace(&mut self.silent, silent);
+        for participant in &self.begin.participants {
+            let alive = !self.silent.contains(&participant.node);
+            if alive == before.contains(&participant.node) {
+                for slot in self.begin.slots_of(participant.node) {
+                    self.tell(&ToWorker::Slot { slot, alive });
+                }
+            }
+        }
+        self.tell_progress();
+    }
+
+    fn tick(&mut self) {
+        let mut working = Vec::new();
+        for (&node, peer) in &mut self.peers {
+            let sent = peer.traffic.bytes_out.load(Ordering::Relaxed);
+            if std::mem::replace(&mut peer.progress, sent) != sent {
+                working.push(node);
+            }
+        }
+        for node in working {
+            self.event(Event::Progress(node));
+        }
+        self.event(Event::Tick);
+        self.tell_progress();
+    }
+
+    fn tell_progress(&mut self) {
+        let ledger = self.core.ledger();
+        let total = self.begin.data.train * u64::from(self.begin.job.epochs);
+        let up = |node: &NodeId| *node == self.me || self.peers.get(node).is_some_and(|peer| peer.outbox.is_some());
+        let slots = self
+            .begin
+            .participants
+            .iter()
+            .filter(|participant| self.live.contains(&participant.node))
+            .flat_map(|participant| self.begin.slots_of(participant.node));
+        let progress = Progress {
+            linked: self.live.iter().all(up),
+            complete: ledger.cursors().samples_done() >= total,
+            settled: self.core.is_settled(slots, |node| self.live.contains(&node)),
+            samples: ledger.samples(),
+        };
+        if progress != self.told {
+            self.told = progress;
+            let _ = self.run_actor.cast(RunMessage::Progress(self.run, progress));
+        }
+    }
+
+    fn report(&self) -> Report {
+        let peers = self.peers.iter().map(|(&node, peer)| {
+            let queue = peer
+                .outbox
+                .as_ref()
+                .map_or(0, |(_, outbox)| outbox.max_capacity() - outbox.capacity());
+            PeerRecord {
+                node: peer.name.clone(),
+                bytes_in: peer.traffic.bytes_in.load(Ordering::Relaxed),
+                bytes_out: peer.traffic.bytes_out.load(Ordering::Relaxed),
+                lag: self.core.lag_of(node),
+                queue: queue as u64,
+            }
+        });
+        Report {
+            digest: self.core.ledger().digest(),
+            frontier_lag: self.core.frontier_lag(),
+            peers: peers.collect(),
+            weights: self.core.ledger().weight_count() as u64,
+            bytes_encoded: self.bytes_encoded,
+            paused: self.paused + self.paused_since.map_or(Duration::ZERO, |since| since.elapsed()),
+        }
+    }
+
+    fn settle(&self) -> Settlement {
+        let ledger = self.core.ledger();
+        let seconds = match (self.first, self.last) {
+            (Some(first), Some(last)) => last.saturating_duration_since(first).as_secs_f64(),
+            _ => 0.0,
+        };
+        let sent = self
+            .peers
+            .values()
+            .map(|peer| peer.traffic.bytes_out.load(Ordering::Relaxed));
+        Settlement {
+            frontier: ledger.frontier().clone(),
+            digest: ledger.audit(),
+            seconds,
+            bytes_sent: if self.peers.is_empty() {
+                self.bytes_encoded
+            } else {
+                sent.sum()
+            },
+            weights: ledger.weight_count() as u64,
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! The link's actor: one bounded data socket to one peer, for one run. The node with the lower name dials.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use protocol::control::Participant;
+use protocol::frame::CHUNK_BYTES;
+use protocol::ids::{NodeId, RunId};
+use ractor::{Actor, ActorProcessingErr, ActorRef};
+use ractor_cluster::RactorMessage;
+use tokio::io::{AsyncWriteExt, BufReader, BufWriter, split};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::AbortHandle;
+use tokio::time::timeout;
+
+use super::exchange::ExchangeMessage;
+use super::workers::acquire;
+use crate::exchange::Message;
+use crate::link::{Hello, LinkError, read_hello, read_message, write_hello, write_message};
+use crate::transport::{Plane, Security, Stream, dial};
+
+/// How long a peer may take to answer a call.
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+/// Messages waiting to be written. The exchange's windows keep it far below that.
+const OUTBOX_MAX: usize = 1024;
+/// Messages of one peer that were read and not dealt with: the peer then waits.
+const INBOX_MAX: usize = 64;
+/// The pause between two attempts, and the longest.
+const PAUSE: Duration = Duration::from_millis(25);
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// What has crossed a link in this run, over all its connections.
+#[derive(Debug, Default)]
+pub(crate) struct Traffic {
+    /// Bytes received.
+    pub(crate) bytes_in: AtomicU64,
+    /// Bytes sent.
+    pub(crate) bytes_out: AtomicU64,
+}
+
+/// What a link is told.
+#[derive(RactorMessage)]
+pub(crate) enum LinkMessage {
+    /// Try to reach the peer.
+    Dial,
+    /// A connection stands; both sides have said who they are.
+    Up(Stream),
+    /// The connection with this number is gone.
+    Down(u64),
+    /// Give the present connection up.
+    Cut,
+}
+
+/// What the actor is started with.
+pub(crate) struct LinkArguments {
+    /// This node.
+    pub(crate) me: NodeId,
+    /// Its release.
+    pub(crate) version: String,
+    /// The run.
+    pub(crate) run: RunId,
+    /// The other end.
+    pub(crate) peer: Participant,
+    /// How to dial.
+    pub(crate) security: Security,
+    /// What is counted.
+    pub(crate) traffic: Arc<Traffic>,
+    /// Whom it serves.
+    pub(crate) exchange: ActorRef<ExchangeMessage>,
+}
+
+/// The actor.
+pub(crate) struct LinkActor;
+
+/// The actor's state.
+pub(crate) struct Link {
+    arguments: LinkArguments,
+    /// Counts connections, so that the end of an old one is not taken for the end of the present one.
+    generation: u64,
+    tasks: Option<[AbortHandle; 2]>,
+    pause: Duration,
+}
+
+impl Actor for LinkActor {
+    type Msg = LinkMessage;
+    type State = Link;
+    type Arguments = LinkArguments;
+
+    async fn pre_start(
+        &self,
+        myself: ActorRef<LinkMessage>,
+        arguments: LinkArguments,
+    ) -> Result<Link, ActorProcessingErr> {
+        let _ = myself.cast(LinkMessage::Dial);
+        Ok(Link {
+            arguments,
+            generation: 0,
+            tasks: None,
+            pause: PAUSE,
+        })
+    }
+
+    async fn handle(
+        &self,
+        myself: ActorRef<LinkMessage>,
+        message: LinkMessage,
+        state: &mut Link,
+    ) -> Result<(), ActorProcessingErr> {
+        match message {
+            LinkMessage::Dial => state.dial(&myself),
+            LinkMessage::Up(stream) => state.up(stream, &myself),
+            LinkMessage::Down(generation) if generation == state.generation => state.down(&myself),
+            LinkMessage::Down(_) => {}
+            LinkMessage::Cut => state.down(&myself),
+        }
+        Ok(())
+    }
+
+    async fn post_stop(&self, _myself: ActorRef<LinkMessage>, state: &mut Link) -> Result<(), ActorProcessingErr> {
+        state.abort();
+        Ok(())
+    }
+}
+
+impl Link {
+    fn dial(&mut self, myself: &ActorRef<LinkMessage>) {
+        let LinkArguments {
+            me,
+            version,
+            run,
+            peer,
+            security,
+            ..
+        } = &self.arguments;
+        if *me > peer.node || self.tasks.is_some() {
+            return;
+        }
+        let hello = Hello::Link {
+            version: version.clone(),
+            run: *run,
+            from: *me,
+            to: peer.node,
+        };
+        let (address, node, security) = (peer.address, peer.node, security.clone());
+        let (myself, pause) = (myself.clone(), self.pause);
+        self.pause = (self.pause * 2).min(PAUSE_MAX);
+        tokio::spawn(async move {
+            match connect(address, node, &security, &hello).await {
+                Ok(stream) => drop(myself.cast(LinkMessage::Up(stream))),
+                Err(error) => {
+                    tracing::debug!(%error, %address, "a link is not made yet");
+                    tokio::time::sleep(pause).await;
+                    let _ = myself.cast(LinkMessage::Dial);
+                }
+            }
+        });
+    }
+
+    /// Takes a connection, in place of the present one: the peer would not make a new one if that still worked.
+    fn up(&mut self, stream: Stream, myself: &ActorRef<LinkMessage>) {
+        self.abort();
+        self.generation += 1;
+        self.pause = PAUSE;
+        let (generation, peer) = (self.generation, self.arguments.peer.node);
+        let exchange = &self.arguments.exchange;
+        let (reader, writer) = split(stream);
+        let (outbox, messages) = mpsc::channel(OUTBOX_MAX);
+        // It has to know of the link before anything comes over it.
+        let _ = exchange.cast(ExchangeMessage::Linked {
+            peer,
+            generation,
+            outbox,
+        });
+        let reading = read(
+            BufReader::with_capacity(CHUNK_BYTES, reader),
+            peer,
+            generation,
+            Arc::clone(&self.arguments.traffic),
+            exchange.clone(),
+        );
+        let writing = write(
+            BufWriter::with_capacity(CHUNK_BYTES, writer),
+            messages,
+            Arc::clone(&self.arguments.traffic),
+        );
+        let over = move |myself: ActorRef<LinkMessage>, ended: Result<(), LinkError>| {
+            if let Err(error) = ended {
+                tracing::info!(%error, %peer, "a link is gone");
+            }
+            let _ = myself.cast(LinkMessage::Down(generation));
+        };
+        let (one, other) = (myself.clone(), myself.clone());
+        let reading = tokio::spawn(async move { over(one, reading.await) });
+        let writing = tokio::spawn(async move { over(other, writing.await) });
+        self.tasks = Some([reading.abort_handle(), writing.abort_handle()]);
+    }
+
+    fn down(&mut self, myself: &ActorRef<LinkMessage>) {
+        if self.tasks.is_some() {
+            self.abort();
+            let (peer, generation) = (self.arguments.peer.node, self.generation);
+            let _ = self
+                .arguments
+                .exchange
+                .cast(ExchangeMessage::Unlinked { peer, generation });
+            let _ = myself.cast(LinkMessage::Dial);
+        }
+    }
+
+    fn abort(&mut self) {
+        for task in self.tasks.take().into_iter().flatten() {
+            task.abort();
+        }
+    }
+}
+
+/// Calls a peer and hears that it is the one that was meant.
+async fn connect(address: SocketAddr, node: NodeId, security: &Security, hello: &Hello) -> Result<Stream, LinkError> {
+    let dialled = dial(address, Plane::Data, security, ANSWER_LIMIT).await;
+    let mut stream = dialled.map_err(|error| LinkError::Broken(std::io::Error::other(error)))?;
+    let answer = async {
+        write_hello(&mut stream, hello).await?;
+        read_hello(&mut stream).await
+    };
+    match timeout(ANSWER_LIMIT, answer).await {
+        Ok(Ok(Hello::Accepted { from })) if from == node => Ok(stream),
+        Ok(Err(error)) => Err(error),
+        Ok(Ok(_)) => Err(LinkError::OutOfPlace),
+        Err(_) => Err(LinkError::Broken(std::io::ErrorKind::TimedOut.into())),
+    }
+}
+
+async fn read(
+    mut reader: impl tokio::io::AsyncRead + Unpin,
+    peer: NodeId,
+    generation: u64,
+    traffic: Arc<Traffic>,
+    exchange: ActorRef<ExchangeMessage>,
+) -> Result<(), LinkError> {
+    let room = Arc::new(Semaphore::new(INBOX_MAX));
+    while let Some((message, bytes)) = read_message(&mut reader).await? {
+        traffic.bytes_in.fetch_add(bytes as u64, Ordering::Relaxed);
+        let permit = acquire(&room).await;
+        let received = ExchangeMessage::Received {
+            peer,
+            generation,
+            message,
+            permit,
+        };
+        if exchange.cast(received).is_err() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+async fn write(
+    mut writer: BufWriter<impl tokio::io::AsyncWrite + Unpin>,
+    mut messages: mpsc::Receiver<Message>,
+    traffic: Arc<Traffic>,
+) -> Result<(), LinkError> {
+    while let Some(message) = messages.recv().await {
+        let bytes = write_message(&mut writer, &message).await?;
+        traffic.bytes_out.fetch_add(bytes as u64, Ordering::Relaxed);
+        if messages.is_empty() {
+            writer.flush().await?;
+        }
+    }
+    Ok(())
+}

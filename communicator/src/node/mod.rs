@@ -1,0 +1,456 @@
+//! A node: the actors of one communicator, and the workers that they supervise.
+//!
+//! ```text
+//!  NodeActor
+//!   ├─ StatsActor        records of all nodes
+//!   ├─ RunActor          this node's part in a run
+//!   │   └─ ExchangeActor ─ LinkActor × peer
+//!   ├─ WorkersActor      worker processes
+//!   ├─ MembershipActor   who is there
+//!   └─ GateActor         what others can reach
+//! ```
+
+mod coordination;
+mod data_plane;
+mod ending;
+mod exchange;
+mod link;
+mod membership;
+mod roster;
+mod run;
+mod stats;
+mod workers;
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use protocol::control::{NodeInfo, Reply, Request, Word};
+use protocol::ids::NodeId;
+use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent};
+use ractor_cluster::RactorMessage;
+use thiserror::Error;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+
+use crate::control::{GateActor, Payload, Routes, Sessions, StartError};
+use crate::transport::{AcceptLimits, Acceptor, DialError, NotLoopback, Plane, Security, dial};
+use membership::{Joined, MembershipActor, MembershipArguments, MembershipMessage};
+use run::{RunActor, RunArguments, RunMessage};
+use stats::{StatsActor, StatsMessage};
+pub use workers::WorkerCommand;
+use workers::{WorkersActor, WorkersArguments};
+
+pub(crate) use run::rand_u64;
+
+/// How long one attempt to reach a seed may take.
+const DIAL_LIMIT: Duration = Duration::from_secs(5);
+/// For how long seeds are tried.
+const JOIN_LIMIT: Duration = Duration::from_mins(1);
+/// The pause between two rounds of attempts.
+const JOIN_PAUSE: Duration = Duration::from_millis(300);
+/// How long a good-bye is given to leave this machine.
+const GOODBYE: Duration = Duration::from_millis(100);
+
+/// What a node is started with.
+#[derive(Clone, Debug)]
+pub struct NodeConfig {
+    /// Where it listens; port 0 takes any.
+    pub listen: SocketAddr,
+    /// Where others reach it, if that is another address.
+    pub advertise: Option<SocketAddr>,
+    /// How it knows its own.
+    pub security: Security,
+    /// Where it keeps its socket and saves models.
+    pub dir: PathBuf,
+    /// How workers are started.
+    pub workers: WorkerCommand,
+    /// The release that it says it is.
+    pub version: String,
+}
+
+/// Why a node did not start, or had to stop.
+#[derive(Debug, Error)]
+pub enum NodeError {
+    /// Plain text was asked for over a network.
+    #[error(transparent)]
+    NotLoopback(#[from] NotLoopback),
+    /// The address cannot be listened on.
+    #[error("{address} cannot be listened on: is another program using the port?")]
+    Listen {
+        /// Which.
+        address: SocketAddr,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// Nobody knows under which address others reach this node.
+    #[error(
+        "{0} listens on all of this machine's addresses, and none of them leads anywhere: name one with --advertise"
+    )]
+    NoAddress(SocketAddr),
+    /// The folder cannot be used.
+    #[error("{dir} cannot be used as the node's folder: give another one with --dir")]
+    Dir {
+        /// Which.
+        dir: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The control plane did not start.
+    #[error(transparent)]
+    Sessions(#[from] StartError),
+    /// An actor did not start.
+    #[error("the node could not be started: {0}")]
+    Actor(#[from] ractor::SpawnErr),
+    /// Seeds were tried in vain.
+    #[error("no seed was reached within {JOIN_LIMIT:?}; the last answer was: {0}")]
+    NoSeed(String),
+    /// A seed is no member of the same cluster.
+    #[error(transparent)]
+    Refused(DialError),
+    /// The cluster does not want this node.
+    #[error("{0}")]
+    Unwelcome(String),
+    /// A part of the node failed.
+    #[error("a part of the node failed: {0}; this is a fault in Tau, please report it")]
+    Failed(String),
+}
+
+/// A running node.
+pub struct Node {
+    /// Who it is.
+    pub info: NodeInfo,
+    /// Where workers can be attached by hand.
+    pub socket: PathBuf,
+    sessions: Sessions,
+    security: Security,
+    joined: watch::Receiver<Joined>,
+    actor: ActorRef<NodeMessage>,
+    ended: JoinHandle<()>,
+    accepting: [JoinHandle<()>; 3],
+    failed: watch::Receiver<Option<String>>,
+}
+
+impl Node {
+    /// Starts a node. It is a cluster of its own until it joins another.
+    pub async fn start(config: NodeConfig) -> Result<Self, NodeError> {
+        config.security.check(config.listen)?;
+        let dir = std::path::absolute(&config.dir).unwrap_or_else(|_| config.dir.clone());
+        let listener = TcpListener::bind(config.listen)
+            .await
+            .map_err(|source| NodeError::Listen {
+                address: config.listen,
+                source,
+            })?;
+        let address = advertised(&listener, config.advertise)?;
+        std::fs::create_dir_all(&dir).map_err(|source| NodeError::Dir {
+            dir: dir.clone(),
+            source,
+        })?;
+        let id = NodeId(rand_u64());
+        let info = NodeInfo {
+            id,
+            name: name(id),
+            address,
+            version: config.version.clone(),
+            device: "none".into(),
+            workers: 0,
+            since: SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .unwrap_or_default()
+                .as_millis() as u64,
+        };
+        let (events, mut session_events) = mpsc::unbounded_channel();
+        let sessions = Sessions::start(&id.to_string(), &config.security, events).await?;
+        let socket = dir.join(format!("{}.sock", info.name));
+        let (joining, joined) = watch::channel(Joined::Alone);
+        let (failing, failed) = watch::channel(None);
+        let (actor, ended) = Actor::spawn(
+            None,
+            NodeActor,
+            NodeArguments {
+                info: info.clone(),
+                dir,
+                socket: socket.clone(),
+                config: config.clone(),
+                sessions: sessions.clone(),
+                joining,
+                failing,
+            },
+        )
+        .await?;
+        let parts = ractor::call!(actor, NodeMessage::Parts).map_err(|error| NodeError::Failed(error.to_string()))?;
+        let membership = parts.membership.clone();
+        let forwarding = tokio::spawn(async move {
+            while let Some(event) = session_events.recv().await {
+                let _ = membership.cast(MembershipMessage::Session(event));
+            }
+        });
+        let acceptor = Acceptor::new(listener, &config.security, AcceptLimits::default()).map_err(StartError::from)?;
+        let (accepted, connections) = mpsc::channel(64);
+        let accepting = tokio::spawn(acceptor.run(accepted));
+        let routing = tokio::spawn(data_plane::route(
+            connections,
+            sessions.clone(),
+            parts.run.clone(),
+            info.clone(),
+        ));
+        Ok(Self {
+            info,
+            socket,
+            sessions,
+            security: config.security,
+            joined,
+            actor,
+            ended,
+            accepting: [accepting, routing, forwarding],
+            failed,
+        })
+    }
+
+    /// Joins the cluster that one of these addresses belongs to; tells each time that nobody answered.
+    pub async fn join(&mut self, seeds: &[SocketAddr], mut waiting: impl FnMut(&str)) -> Result<(), NodeError> {
+        let started = tokio::time::Instant::now();
+        let mut last = String::from("there was none");
+        while started.elapsed() < JOIN_LIMIT {
+            for &seed in seeds.iter().filter(|&&seed| seed != self.info.address) {
+                match dial(seed, Plane::Control, &self.security, DIAL_LIMIT).await {
+                    Ok(stream) => self.sessions.open(stream, seed.to_string()).await,
+                    Err(error @ (DialError::Refused { .. } | DialError::NotLoopback(_))) => {
+                        return Err(NodeError::Refused(error));
+                    }
+                    Err(error) => {
+                        last = error.to_string();
+                        waiting(&last);
+                        continue;
+                    }
+                }
+                let answered = self.joined.wait_for(|joined| *joined != Joined::Alone);
+                match tokio::time::timeout(DIAL_LIMIT, answered).await {
+                    Ok(Ok(joined)) => {
+                        return match &*joined {
+                            Joined::Refused(reason) => Err(NodeError::Unwelcome(reason.clone())),
+                            _ => Ok(()),
+                        };
+                    }
+                    Ok(Err(_)) => return Err(NodeError::Failed("the membership is gone".into())),
+                    Err(_) => last = format!("{seed} let this node in but says nothing"),
+                }
+            }
+            tokio::time::sleep(JOIN_PAUSE).await;
+        }
+        Err(NodeError::NoSeed(last))
+    }
+
+    /// Waits until the node fails. It does not end by itself.
+    pub async fn failure(&mut self) -> NodeError {
+        let reason = match self.failed.wait_for(Option::is_some).await {
+            Ok(reason) => reason.clone().unwrap_or_default(),
+            Err(_) => "its supervisor is gone".into(),
+        };
+        NodeError::Failed(reason)
+    }
+
+    /// Says good-bye and ends everything, workers included.
+    pub async fn stop(self) {
+        self.actor.stop(None);
+        let _ = self.ended.await;
+        self.sessions.stop();
+        self.accepting.iter().for_each(JoinHandle::abort);
+    }
+}
+
+/// The address that others are told.
+fn advertised(listener: &TcpListener, advertise: Option<SocketAddr>) -> Result<SocketAddr, NodeError> {
+    let bound = listener.local_addr().map_err(|source| NodeError::Listen {
+        address: SocketAddr::from(([0, 0, 0, 0], 0)),
+        source,
+    })?;
+    match advertise {
+        Some(address) if address.port() == 0 => Ok(SocketAddr::new(address.ip(), bound.port())),
+        Some(address) => Ok(address),
+        None if bound.ip().is_unspecified() => {
+            let ip = outward_ip().ok_or(NodeError::NoAddress(bound))?;
+            Ok(SocketAddr::new(ip, bound.port()))
+        }
+        None => Ok(bound),
+    }
+}
+
+/// This machine's own address on the way out. Nothing is sent: the system only looks the way up.
+fn outward_ip() -> Option<IpAddr> {
+    let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
+    socket.connect("192.0.2.1:9").ok()?;
+    let ip = socket.local_addr().ok()?.ip();
+    (!ip.is_unspecified()).then_some(ip)
+}
+
+/// A node's name for people: the machine's, and enough of the id to tell nodes of one machine apart.
+fn name(id: NodeId) -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host: String = host
+        .trim()
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
+        .take(32)
+        .collect();
+    let host = if host.is_empty() { "node" } else { &host };
+    format!("{host}-{}", &id.to_string()[..6])
+}
+
+/// What the supervisor is told.
+#[derive(RactorMessage)]
+enum NodeMessage {
+    Parts(RpcReplyPort<Parts>),
+}
+
+#[derive(Clone)]
+struct Parts {
+    stats: ActorRef<StatsMessage>,
+    run: ActorRef<RunMessage>,
+    membership: ActorRef<MembershipMessage>,
+}
+
+struct NodeArguments {
+    info: NodeInfo,
+    dir: PathBuf,
+    socket: PathBuf,
+    config: NodeConfig,
+    sessions: Sessions,
+    joining: watch::Sender<Joined>,
+    failing: watch::Sender<Option<String>>,
+}
+
+struct NodeState {
+    parts: Parts,
+    workers: ActorRef<workers::WorkersMessage>,
+    info: NodeInfo,
+    failing: watch::Sender<Option<String>>,
+}
+
+/// The supervisor. None of its actors is expected to fail: where one does, the node says so and stops.
+struct NodeActor;
+
+impl Actor for NodeActor {
+    type Msg = NodeMessage;
+    type State = NodeState;
+    type Arguments = NodeArguments;
+
+    async fn pre_start(
+        &self,
+        myself: ActorRef<NodeMessage>,
+        arguments: NodeArguments,
+    ) -> Result<NodeState, ActorProcessingErr> {
+        let NodeArguments {
+            info,
+            dir,
+            socket,
+            config,
+            sessions,
+            joining,
+            failing,
+        } = arguments;
+        let me = myself.get_cell();
+        let (stats, _) = Actor::spawn_linked(None, StatsActor, (), me.clone()).await?;
+        let run = RunArguments {
+            me: info.clone(),
+            dir,
+            security: config.security.clone(),
+            workers: config.workers.count,
+            stats: stats.clone(),
+        };
+        let (run, _) = Actor::spawn_linked(None, RunActor, run, me.clone()).await?;
+        let membership = MembershipArguments {
+            me: info.clone(),
+            sessions,
+            security: config.security,
+            run: run.clone(),
+            joining,
+        };
+        let (membership, _) = Actor::spawn_linked(None, MembershipActor, membership, me.clone()).await?;
+        run.cast(RunMessage::Membership(membership.clone()))?;
+        let workers = WorkersArguments {
+            socket,
+            command: config.workers,
+            version: config.version,
+            run: run.clone(),
+        };
+        let (workers, _) = Actor::spawn_linked(None, WorkersActor, workers, me.clone()).await?;
+        let parts = Parts { stats, run, membership };
+        Actor::spawn_linked(None, GateActor(parts.clone()), (), me).await?;
+        Ok(NodeState {
+            parts,
+            workers,
+            info,
+            failing,
+        })
+    }
+
+    async fn handle(
+        &self,
+        _myself: ActorRef<NodeMessage>,
+        message: NodeMessage,
+        state: &mut NodeState,
+    ) -> Result<(), ActorProcessingErr> {
+        let NodeMessage::Parts(reply) = message;
+        let _ = reply.send(state.parts.clone());
+        Ok(())
+    }
+
+    async fn handle_supervisor_evt(
+        &self,
+        _myself: ActorRef<NodeMessage>,
+        event: SupervisionEvent,
+        state: &mut NodeState,
+    ) -> Result<(), ActorProcessingErr> {
+        let reason = match event {
+            SupervisionEvent::ActorFailed(_, error) => error.to_string(),
+            SupervisionEvent::ActorTerminated(..) => "an actor ended by itself".into(),
+            _ => return Ok(()),
+        };
+        state.failing.send_replace(Some(reason));
+        Ok(())
+    }
+
+    async fn post_stop(&self, myself: ActorRef<NodeMessage>, state: &mut NodeState) -> Result<(), ActorProcessingErr> {
+        let goodbye = Box::new(Word::Leaving(state.info.id));
+        let _ = state.parts.membership.cast(MembershipMessage::Broadcast(goodbye));
+        tokio::time::sleep(GOODBYE).await;
+        let _ = state.workers.stop_and_wait(None, None).await;
+        myself.stop_children_and_wait(None, None).await;
+        Ok(())
+    }
+}
+
+impl Routes for Parts {
+    fn word(&self, word: Word) {
+        // Actors that are gone belong to a node that stops.
+        match word {
+            Word::Beat(beat) => drop(self.membership.cast(MembershipMessage::Beat(beat))),
+            Word::Echo { from, number } => drop(self.membership.cast(MembershipMessage::Echo { from, number })),
+            Word::Leaving(node) => drop(self.membership.cast(MembershipMessage::Leaving(node))),
+            Word::Unwelcome(reason) => drop(self.membership.cast(MembershipMessage::Unwelcome(reason))),
+            Word::Prepare { run, coordinator, job } => {
+                drop(self.run.cast(RunMessage::Prepare { run, coordinator, job }));
+            }
+            Word::Answer { run, from, answer } => drop(self.run.cast(RunMessage::Answer { run, from, answer })),
+            Word::Abort { run, reason } => drop(self.run.cast(RunMessage::Abort { run, reason })),
+            Word::Stats(record) => drop(self.stats.cast(StatsMessage::Record(record))),
+        }
+    }
+
+    fn request(&self, request: Request, reply: RpcReplyPort<Payload<Reply>>) {
+        match request {
+            Request::Nodes => drop(self.membership.cast(MembershipMessage::Nodes(reply))),
+            Request::Start { job, allow_partial } => drop(self.run.cast(RunMessage::Start {
+                job,
+                allow_partial,
+                reply,
+            })),
+            Request::Stop => drop(self.run.cast(RunMessage::Stop(reply))),
+            Request::Status => drop(self.run.cast(RunMessage::Status(reply))),
+            Request::Stats { after } => drop(self.stats.cast(StatsMessage::Read { after, reply })),
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! Who is in the cluster, and whether they are alive: a pure core, told what happens and what time it is.
+//!
+//! A member is alive while its beats come. When they stop, or its session breaks and no other is made at once, it is
+//! *away*: it may come back, and is dialled until it is forgotten. One that says that it leaves is gone at once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use protocol::control::NodeInfo;
+use protocol::ids::NodeId;
+
+/// How often beats are sent.
+pub(crate) const BEAT_EVERY: Duration = Duration::from_millis(500);
+/// A member whose beats have not come for so long is away. Five beats may be late before that.
+pub(crate) const AWAY_AFTER: Duration = Duration::from_millis(2500);
+/// A member that was away for so long is not dialled any more.
+const FORGET_AFTER: Duration = Duration::from_mins(10);
+/// The first pause between two attempts to reach a member, and the longest.
+const DIAL_PAUSE: Duration = Duration::from_millis(200);
+const DIAL_PAUSE_MAX: Duration = Duration::from_secs(10);
+/// Without a session a member is given so long to make a new one, or its beats to come another way.
+const BROKEN_AFTER: Duration = Duration::from_secs(1);
+/// Who has the higher name lets the other one dial first.
+const DIAL_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Something that others want to know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// A member that was not known, or was away, is alive.
+    Alive(NodeInfo),
+    /// A member is silent.
+    Away(NodeId),
+    /// A member has left, or is forgotten.
+    Left(NodeId),
+}
+
+/// All members but this node. Times are since some moment that the caller chose.
+#[derive(Debug)]
+pub(crate) struct Roster {
+    me: NodeId,
+    members: BTreeMap<NodeId, Member>,
+    /// Nodes that there is a session with, known otherwise or not.
+    linked: BTreeSet<NodeId>,
+    /// Those that said good-bye: rumours of them do not bring them back.
+    left: Vec<NodeId>,
+}
+
+#[derive(Debug)]
+struct Member {
+    info: NodeInfo,
+    alive: bool,
+    /// When it was last heard, or first heard of.
+    heard: Duration,
+    rtt: Option<Duration>,
+    dial_at: Duration,
+    dial_pause: Duration,
+}
+
+/// A member, for people.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct MemberView<'a> {
+    /// Who.
+    pub(crate) info: &'a NodeInfo,
+    /// Whether its beats come.
+    pub(crate) alive: bool,
+    /// The newest round trip.
+    pub(crate) rtt: Option<Duration>,
+}
+
+impl Roster {
+    /// An empty roster of this node's.
+    #[must_use]
+    pub(crate) fn new(me: NodeId) -> Self {
+        Self {
+            me,
+            members: BTreeMap::new(),
+            linked: BTreeSet::new(),
+            left: Vec::new(),
+        }
+    }
+
+    /// Somebody told of a node.
+    pub(crate) fn heard_of(&mut self, info: NodeInfo, now: Duration) {
+        if info.id == self.me || self.left.contains(&info.id) {
+            return;
+        }
+        let patience = if self.me < info.id {
+            Duration::ZERO
+        } else {
+            DIAL_PATIENCE
+        };
+        self.members.entry(info.id).or_insert(Member {
+            info,
+            alive: false,
+            heard: now,
+            rtt: None,
+            dial_at: now + patience,
+            dial_pause: DIAL_PAUSE,
+        });
+    }
+
+    /// A node's own beat has come.
+    pub(crate) fn beat(&mut self, info: NodeInfo, now: Duration) -> Option<Change> {
+        let id = info.id;
+        self.heard_of(info.clone(), now);
+        let member = self.members.get_mut(&id)?;
+        member.heard = now;
+        member.info = info;
+        if std::mem::replace(&mut member.alive, true) {
+            None
+        } else {
+            Some(Change::Alive(member.info.clone()))
+        }
+    }
+
+    /// A beat of ours was answered after this time.
+    pub(crate) fn answered(&mut self, id: NodeId, rtt: Duration) {
+        if let Some(member) = self.members.get_mut(&id) {
+            member.rtt = Some(rtt);
+        }
+    }
+
+    /// A session with a node is ready.
+    pub(crate) fn linked(&mut self, id: NodeId) {
+        self.linked.insert(id);
+        if let Some(member) = self.members.get_mut(&id) {
+            member.dial_pause = DIAL_PAUSE;
+        }
+    }
+
+    /// The last session with a node is gone.
+    pub(crate) fn unlinked(&mut self, id: NodeId, now: Duration) {
+        self.linked.remove(&id);
+        let patience = if self.me < id { DIAL_PAUSE } else { DIAL_PATIENCE };
+        if let Some(member) = self.members.get_mut(&id) {
+            member.dial_at = now + patience;
+            member.heard = member.heard.min((now + BROKEN_AFTER).saturating_sub(AWAY_AFTER));
+        }
+    }
+
+    /// A node said that it leaves.
+    pub(crate) fn leaves(&mut self, id: NodeId) -> Option<Change> {
+        /// Names of those that left, kept until rumours of them have died down.
+        const LEFT_MAX: usize = 256;
+        if self.left.len() == LEFT_MAX {
+            self.left.remove(0);
+        }
+        self.left.push(id);
+        self.members.remove(&id).map(|_| Change::Left(id))
+    }
+
+    /// Time has passed.
+    pub(crate) fn tick(&mut self, now: Duration) -> Vec<Change> {
+        let mut changes = Vec::new();
+        for (&id, member) in &mut self.members {
+            if member.alive && now.saturating_sub(member.heard) > AWAY_AFTER {
+                member.alive = false;
+                changes.push(Change::Away(id));
+            }
+        }
+        self.members.retain(|&id, member| {
+            let kept = member.alive || now.saturating_sub(member.heard) < FORGET_AFTER;
+            if !kept {
+                changes.push(Change::Left(id));
+            }
+            kept
+        });
+        changes
+    }
+
+    /// Whom to dial now. Each is named once, and again after a pause that grows.
+    pub(crate) fn take_due(&mut self, now: Duration) -> Vec<NodeInfo> {
+        let linked = &self.linked;
+        let due = self
+            .members
+            .values_mut()
+            .filter(|member| !linked.contains(&member.info.id) && member.dial_at <= now);
+        due.map(|member| {
+            member.dial_at = now + member.dial_pause;
+            member.dial_pause = (member.dial_pause * 2).min(DIAL_PAUSE_MAX);
+            member.info.clone()
+        })
+        .collect()
+    }
+
+    /// All members, by name.
+    pub(crate) fn members(&self) -> impl Iterator<Item = MemberView<'_>> + '_ {
+        self.members.values().map(|member| MemberView {
+            info: &member.info,
+            alive: member.alive,
+            rtt: member.rtt,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn info(id: u64) -> NodeInfo {
+        NodeInfo {
+            id: NodeId(id),
+            name: format!("n{id}"),
+            address: "127.0.0.1:1".parse().unwrap(),
+            version: "1".into(),
+            device: "cpu".into(),
+            workers: 1,
+            since: 0,
+        }
+    }
+
+    #[test]
+    fn silence_is_noticed_within_three_seconds_and_beats_bring_back() {
+        let mut roster = Roster::new(NodeId(5));
+        assert_eq!(roster.beat(info(7), SECOND), Some(Change::Alive(info(7))));
+        assert_eq!(roster.beat(info(7), 2 * SECOND), None);
+        assert!(roster.tick(4 * SECOND).is_empty() && roster.members().all(|member| member.alive));
+        assert_eq!(roster.tick(5 * SECOND), [Change::Away(NodeId(7))]);
+        assert!(roster.tick(6 * SECOND).is_empty(), "said once");
+        assert_eq!(roster.beat(info(7), 7 * SECOND), Some(Change::Alive(info(7))));
+    }
+
+    #[test]
+    fn a_broken_session_is_noticed_soon_and_may_be_replaced() {
+        let mut roster = Roster::new(NodeId(5));
+        roster.linked(NodeId(7));
+        roster.beat(info(7), 10 * SECOND);
+        assert!(
+            roster.take_due(SECOND * 100).is_empty(),
+            "there is a session, though it was there first"
+        );
+        roster.unlinked(NodeId(7), 10 * SECOND);
+        assert!(roster.tick(10 * SECOND + SECOND / 2).is_empty());
+        assert_eq!(roster.take_due(11 * SECOND), [info(7)]);
+        assert_eq!(roster.tick(12 * SECOND), [Change::Away(NodeId(7))]);
+        roster.beat(info(7), 13 * SECOND);
+        roster.unlinked(NodeId(7), 13 * SECOND);
+        roster.beat(info(7), 13 * SECOND + SECOND / 2);
+        assert!(roster.tick(15 * SECOND).is_empty());
+    }
+
+    #[test]
+    fn who_is_heard_of_is_dialled_with_growing_pauses() {
+        let mut roster = Roster::new(NodeId(5));
+        roster.heard_of(info(7), SECOND);
+        roster.heard_of(info(3), SECOND);
+        roster.heard_of(info(5), SECOND);
+        assert_eq!(roster.take_due(SECOND), [info(7)], "the lower name dials first");
+        assert!(roster.take_due(SECOND).is_empty());
+        assert_eq!(roster.take_due(2 * SECOND), [info(3), info(7)]);
+        let mut dialled = 0;
+        for tenth in 0..600 {
+            dialled += roster.take_due(2 * SECOND + SECOND * tenth / 10).len();
+        }
+        assert!((10..40).contains(&dialled), "{dialled} attempts in a minute");
+    }
+
+    #[test]
+    fn who_left_does_not_come_back_by_rumour() {
+        let mut roster = Roster::new(NodeId(5));
+        roster.beat(info(7), SECOND);
+        assert_eq!(roster.leaves(NodeId(7)), Some(Change::Left(NodeId(7))));
+        roster.heard_of(info(7), SECOND);
+        assert_eq!(roster.beat(info(7), SECOND), None);
+        assert_eq!(roster.members().count(), 0);
+    }
+
+    #[test]
+    fn the_long_lost_are_forgotten() {
+        let mut roster = Roster::new(NodeId(5));
+        roster.beat(info(7), SECOND);
+        assert_eq!(roster.tick(10 * SECOND), [Change::Away(NodeId(7))]);
+        assert_eq!(roster.tick(700 * SECOND), [Change::Left(NodeId(7))]);
+        assert_eq!(roster.members().count(), 0);
+    }
+}

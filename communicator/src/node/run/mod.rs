@@ -1,0 +1,479 @@
+//! The run's actor: this node's part in a run, from prepare to the saved model.
+//!
+//! ```text
+//!  Start ─▶ prepare everywhere ─▶ begin ─▶ training ─▶ settling ─▶ finishing ─▶ ended
+//!          (coordinated by the     (state that beats carry: whoever misses one
+//!           node that was asked)    hears the next)
+//! ```
+
+mod current;
+mod messages;
+mod seat;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use protocol::attach::{FromWorker, ToWorker};
+use protocol::control::{NodeInfo, Offer, Reply, RunStatus, StopReason, Word};
+use protocol::ids::{NodeId, RunId};
+use protocol::job::Job;
+use protocol::stats::StatsRecord;
+use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent};
+
+use super::coordination::{Coordination, Decision};
+use super::membership::MembershipMessage;
+use super::roster::Change;
+use super::stats::StatsMessage;
+use super::workers::{WorkerHandle, WorkerKey};
+use crate::control::Payload;
+use crate::transport::Security;
+use crate::usage::UsageMeter;
+use current::{Context, Current};
+pub(crate) use messages::RunMessage;
+
+/// How often time limits are looked at.
+const TICK: Duration = Duration::from_millis(200);
+const STATS_EVERY: Duration = Duration::from_secs(1);
+/// A participant that has been silent for so long is given up.
+const GIVE_UP_AFTER: Duration = Duration::from_secs(30);
+
+/// What the actor is started with.
+pub(crate) struct RunArguments {
+    /// This node.
+    pub(crate) me: NodeInfo,
+    /// Where models are saved.
+    pub(crate) dir: PathBuf,
+    /// How peers are reached.
+    pub(crate) security: Security,
+    /// How many workers there are to be.
+    pub(crate) workers: usize,
+    /// Who keeps the records.
+    pub(crate) stats: ActorRef<StatsMessage>,
+}
+
+/// The actor.
+pub(crate) struct RunActor;
+
+/// A run that this node was asked to start.
+struct Coordinating {
+    run: RunId,
+    coordination: Coordination,
+    reply: RpcReplyPort<Payload<Reply>>,
+}
+
+/// The actor's state.
+pub(crate) struct RunState {
+    context: Context,
+    stats: ActorRef<StatsMessage>,
+    peers: BTreeMap<NodeId, NodeInfo>,
+    /// Peers that are silent, and since when.
+    silent: BTreeMap<NodeId, Instant>,
+    workers: BTreeMap<WorkerKey, WorkerHandle>,
+    workers_wanted: usize,
+    coordinating: Option<Coordinating>,
+    current: Option<Current>,
+    usage: UsageMeter,
+    recorded: Instant,
+}
+
+impl Actor for RunActor {
+    type Msg = RunMessage;
+    type State = RunState;
+    type Arguments = RunArguments;
+
+    async fn pre_start(
+        &self,
+        myself: ActorRef<RunMessage>,
+        arguments: RunArguments,
+    ) -> Result<RunState, ActorProcessingErr> {
+        let RunArguments {
+            me,
+            dir,
+            security,
+            workers,
+            stats,
+        } = arguments;
+        myself.send_interval(TICK, || RunMessage::Tick);
+        Ok(RunState {
+            context: Context {
+                me,
+                dir,
+                security,
+                myself,
+                membership: None,
+            },
+            stats,
+            peers: BTreeMap::new(),
+            silent: BTreeMap::new(),
+            workers: BTreeMap::new(),
+            workers_wanted: workers,
+            coordinating: None,
+            current: None,
+            usage: UsageMeter::start(Instant::now()),
+            recorded: Instant::now(),
+        })
+    }
+
+    async fn handle(
+        &self,
+        _myself: ActorRef<RunMessage>,
+        message: RunMessage,
+        state: &mut RunState,
+    ) -> Result<(), ActorProcessingErr> {
+        state.handle(message).await;
+        Ok(())
+    }
+
+    async fn handle_supervisor_evt(
+        &self,
+        _myself: ActorRef<RunMessage>,
+        event: SupervisionEvent,
+        state: &mut RunState,
+    ) -> Result<(), ActorProcessingErr> {
+        // An exchange ends with its run; one that fails takes it along.
+        if let SupervisionEvent::ActorFailed(_, error) = event
+            && let Some(current) = &mut state.current
+        {
+            let reason = format!("the exchange failed: {error}; this is a fault in Tau, please report it");
+            current.fail(reason, &state.context, &state.workers);
+        }
+        Ok(())
+    }
+}
+
+impl RunState {
+    async fn handle(&mut self, message: RunMessage) {
+        match message {
+            RunMessage::Membership(membership) => self.context.membership = Some(membership),
+            RunMessage::Start {
+                job,
+                allow_partial,
+                reply,
+            } => self.start(job, allow_partial, reply),
+            RunMessage::Stop(reply) => self.stop(reply),
+            RunMessage::Status(reply) => {
+                let _ = reply.send(Reply::Status(self.status()).into());
+            }
+            RunMessage::Prepare { run, coordinator, job } => self.prepare(run, coordinator, job),
+            RunMessage::Answer { run, from, answer } => self.answer(run, from, answer).await,
+            RunMessage::Abort { run, reason } | RunMessage::Diverged(run, reason) => self.abort(run, reason),
+            RunMessage::PeerRun(from, beat) => {
+                if let Some(current) = self.current.as_mut().filter(|current| current.run == beat.run) {
+                    current.peer(from, *beat, &self.context, &self.workers).await;
+                }
+            }
+            RunMessage::Member(change) => self.member(change).await,
+            RunMessage::WorkerAttached(worker) => self.attached(worker),
+            RunMessage::WorkerGone(key) => self.gone(key).await,
+            RunMessage::FromWorker { key, word } => self.hear(key, *word).await,
+            RunMessage::WorkerBatch { key, bytes, permit } => {
+                if let Some(current) = &self.current {
+                    current.batch(key, bytes, permit);
+                }
+            }
+            RunMessage::Progress(run, progress) => {
+                if let Some(current) = self.current.as_mut().filter(|current| current.run == run) {
+                    current.progressed(progress, &self.context, &self.workers).await;
+                }
+            }
+            RunMessage::StopSeen(run) => {
+                if let Some(current) = self.current.as_mut().filter(|current| current.run == run) {
+                    current.stop_seen(&self.context);
+                }
+            }
+            RunMessage::LinksWaited(run) => {
+                if let Some(current) = self.current.as_mut().filter(|current| current.run == run) {
+                    current.seat_workers(&self.workers);
+                }
+            }
+            RunMessage::Expects { run, from, reply } => {
+                let current = self.current.as_ref().filter(|current| current.run == run);
+                let _ = reply.send(current.is_some_and(|current| current.expects(from)));
+            }
+            RunMessage::Link { run, from, stream } => {
+                if let Some(current) = self.current.as_ref().filter(|current| current.run == run) {
+                    current.link(from, stream);
+                }
+            }
+            RunMessage::Model { run, reply } => {
+                let path = self.context.model_path(run);
+                let _ = reply.send(path.exists().then_some(path));
+            }
+            RunMessage::Tick => self.tick().await,
+        }
+        self.call_off();
+    }
+
+    /// Tells who started a run that it failed before it began.
+    fn call_off(&mut self) {
+        let over = |one: &Coordinating| {
+            let current = self.current.as_ref().filter(|current| current.run == one.run);
+            current.and_then(Current::failure)
+        };
+        if let Some(reason) = self.coordinating.as_ref().and_then(over)
+            && let Some(one) = self.coordinating.take()
+        {
+            let _ = one.reply.send(Reply::Refused(vec![reason]).into());
+        }
+    }
+
+    /// Asks everybody whether they can take part.
+    fn start(&mut self, job: Box<Job>, allow_partial: bool, reply: RpcReplyPort<Payload<Reply>>) {
+        let refuse = |reply: RpcReplyPort<Payload<Reply>>, reason: String| {
+            let _ = reply.send(Reply::Refused(vec![reason]).into());
+        };
+        if let Some(busy) = self.current.as_ref().filter(|current| !current.is_over()) {
+            let reason = format!(
+                "{} is busy with run {}: wait for it, or end it with 'tau stop'",
+                self.context.me.name, busy.run
+            );
+            return refuse(reply, reason);
+        }
+        let run = RunId(rand_u64());
+        let invited = self.alive().chain([self.context.me.clone()]);
+        let coordination = Coordination::new(job.clone(), allow_partial, invited);
+        self.coordinating = Some(Coordinating {
+            run,
+            coordination,
+            reply,
+        });
+        let coordinator = self.context.me.id;
+        for peer in self.alive().collect::<Vec<_>>() {
+            let job = job.clone();
+            self.context.send(peer.id, Word::Prepare { run, coordinator, job });
+        }
+        self.prepare(run, coordinator, job);
+    }
+
+    fn alive(&self) -> impl Iterator<Item = NodeInfo> + '_ {
+        let alive = self.peers.values().filter(|info| !self.silent.contains_key(&info.id));
+        alive.cloned()
+    }
+
+    fn stop(&mut self, reply: RpcReplyPort<Payload<Reply>>) {
+        let answer = match self.current.as_mut().filter(|current| !current.is_over()) {
+            Some(current) => {
+                let run = current.run;
+                if current.is_preparing() {
+                    let reason = String::from("it was stopped before it began");
+                    current.fail(reason.clone(), &self.context, &self.workers);
+                    self.context.broadcast(Word::Abort { run, reason });
+                } else {
+                    current.stop(StopReason::Asked, &self.context);
+                }
+                Reply::Stopping(run)
+            }
+            None => Reply::Refused(vec!["there is no run to be stopped".into()]),
+        };
+        let _ = reply.send(answer.into());
+    }
+
+    fn status(&self) -> Option<Box<RunStatus>> {
+        self.current.as_ref().map(|current| Box::new(current.status()))
+    }
+
+    /// Gets ready for a run, unless another one has this node.
+    fn prepare(&mut self, run: RunId, coordinator: NodeId, job: Box<Job>) {
+        if let Some(busy) = self.current.as_ref().filter(|current| !current.is_over()) {
+            // Of two that are being prepared at the same time the lower one wins, everywhere.
+            if !busy.is_preparing() || busy.run <= run {
+                if busy.run != run {
+                    let reason = format!("it is busy with run {}", busy.run);
+                    self.context.answer(coordinator, run, Err(reason));
+                }
+                return;
+            }
+            let beaten = busy.run;
+            self.abort(beaten, format!("run {run} was started at the same time"));
+        }
+        let mut current = Current::new(run, coordinator, job, self.workers_wanted);
+        for worker in self.workers.values() {
+            current.ask(worker);
+        }
+        self.current = Some(current);
+        self.publish();
+    }
+
+    async fn answer(&mut self, run: RunId, from: NodeId, answer: Result<Offer, String>) {
+        if let Some(coordinating) = self.coordinating.as_mut().filter(|one| one.run == run) {
+            coordinating.coordination.answer(from, answer);
+            self.decide().await;
+        }
+    }
+
+    /// Begins the run, or calls it off, when all have answered.
+    async fn decide(&mut self) {
+        let Some(decision) = self.coordinating.as_ref().and_then(|one| one.coordination.decide()) else {
+            return;
+        };
+        let Some(Coordinating { run, reply, .. }) = self.coordinating.take() else {
+            return;
+        };
+        match decision {
+            Decision::Begin(begin) => {
+                let current = self.current.as_mut().filter(|current| current.run == run);
+                if let Some(current) = current {
+                    current.begin(begin, &self.context, &self.workers).await;
+                }
+                self.publish();
+                let _ = reply.send(Reply::Started(run).into());
+            }
+            Decision::Refuse(reasons) => {
+                let reason = reasons.join("; ");
+                self.context.broadcast(Word::Abort {
+                    run,
+                    reason: reason.clone(),
+                });
+                let _ = reply.send(Reply::Refused(reasons).into());
+                self.abort(run, reason);
+            }
+        }
+    }
+
+    /// A run is over before it could finish.
+    fn abort(&mut self, run: RunId, reason: String) {
+        if let Some(current) = self.current.as_mut().filter(|current| current.run == run) {
+            current.fail(reason, &self.context, &self.workers);
+        }
+    }
+
+    async fn member(&mut self, change: Change) {
+        match change {
+            Change::Alive(info) => {
+                self.silent.remove(&info.id);
+                self.peers.insert(info.id, info);
+            }
+            Change::Away(id) => {
+                self.silent.insert(id, Instant::now());
+                self.lost(id, "it fell silent").await;
+            }
+            Change::Left(id) => {
+                self.peers.remove(&id);
+                self.silent.remove(&id);
+                self.lost(id, "it has left").await;
+                if let Some(current) = &mut self.current {
+                    current.give_up(id, &self.context);
+                }
+            }
+        }
+        self.tell_live();
+    }
+
+    /// A node cannot answer any more.
+    async fn lost(&mut self, id: NodeId, why: &str) {
+        if let Some(one) = &mut self.coordinating {
+            one.coordination.answer(id, Err(why.into()));
+            self.decide().await;
+        }
+        if let Some(current) = &self.current
+            && current.is_preparing()
+            && current.coordinator == id
+        {
+            let run = current.run;
+            self.abort(run, format!("the node that started it is gone: {why}"));
+        }
+    }
+
+    fn tell_live(&mut self) {
+        if let Some(current) = &mut self.current {
+            let silent = self.silent.keys().copied().collect();
+            current.live(silent, &self.context, &self.workers);
+        }
+    }
+
+    fn attached(&mut self, worker: WorkerHandle) {
+        tracing::info!(
+            pid = worker.info.pid,
+            device = worker.info.device,
+            "a worker is attached"
+        );
+        if let Some(current) = &mut self.current {
+            current.ask(&worker);
+        }
+        self.workers.insert(worker.key, worker);
+        self.describe();
+    }
+
+    async fn gone(&mut self, key: WorkerKey) {
+        if self.workers.remove(&key).is_some() {
+            tracing::info!("a worker is gone");
+            if let Some(current) = &mut self.current {
+                current.worker_gone(key, &self.context, &self.workers).await;
+            }
+            self.describe();
+        }
+    }
+
+    /// Tells others what this node is now.
+    fn describe(&mut self) {
+        let me = &mut self.context.me;
+        me.workers = self.workers.len();
+        if let Some(worker) = self.workers.values().next() {
+            me.device.clone_from(&worker.info.device);
+        }
+        self.context.tell(MembershipMessage::Me(self.context.me.clone()));
+    }
+
+    async fn hear(&mut self, key: WorkerKey, word: FromWorker) {
+        if let (Some(worker), Some(current)) = (self.workers.get(&key), &mut self.current) {
+            let worker = worker.clone();
+            current.hear(&worker, word, &self.context, &self.workers).await;
+        }
+    }
+
+    fn publish(&self) {
+        if let Some(current) = &self.current {
+            current.publish(&self.context);
+        }
+    }
+
+    async fn tick(&mut self) {
+        let given_up: Vec<NodeId> = self
+            .silent
+            .iter()
+            .filter(|(_, since)| since.elapsed() > GIVE_UP_AFTER)
+            .map(|(&id, _)| id)
+            .collect();
+        if let Some(current) = &mut self.current {
+            for id in given_up {
+                current.give_up(id, &self.context);
+            }
+            current.tick(&self.context, &self.workers).await;
+        }
+        if self.recorded.elapsed() >= STATS_EVERY {
+            let elapsed = std::mem::replace(&mut self.recorded, Instant::now()).elapsed();
+            self.record(elapsed).await;
+        }
+    }
+
+    /// What this node did in the last second, for all who want to know.
+    async fn record(&mut self, elapsed: Duration) {
+        let pids = self.workers.values().map(|worker| worker.info.pid);
+        let usage = self.usage.read(Instant::now(), pids);
+        let mut record = match &mut self.current {
+            Some(current) => current.record(elapsed).await,
+            None => StatsRecord {
+                state: "idle".into(),
+                ..StatsRecord::default()
+            },
+        };
+        record.node.clone_from(&self.context.me.name);
+        record.cpu = usage.cpu;
+        record.memory_bytes = usage.memory_bytes;
+        self.context.broadcast(Word::Stats(Box::new(record.clone())));
+        let _ = self.stats.cast(StatsMessage::Record(Box::new(record)));
+    }
+}
+
+/// A number that nobody else draws.
+pub(crate) fn rand_u64() -> u64 {
+    use std::hash::BuildHasher;
+    // The standard library's own keys: drawn from the system for every thread, and moved on with every use.
+    std::collections::hash_map::RandomState::new().hash_one((std::process::id(), Instant::now()))
+}
+
+/// Tells a worker to forget the run.
+fn dismiss<'a>(workers: impl Iterator<Item = &'a WorkerHandle>) {
+    workers.for_each(|worker| worker.tell(ToWorker::Abort));
+}

@@ -1,0 +1,362 @@
+//! The worker supervisor: keeps worker processes running and attached.
+//!
+//! Workers attach to a socket that only this user can open. The node starts its own and starts them again when they end,
+//! after a pause that grows; others can be attached by hand.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use protocol::attach::{FromWorker, ToWorker, WorkerInfo};
+use protocol::frame::{CHUNK_BYTES, Kind};
+use ractor::{Actor, ActorProcessingErr, ActorRef};
+use ractor_cluster::RactorMessage;
+use tokio::io::{AsyncWriteExt, BufReader, BufWriter};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::time::timeout;
+
+use super::run::RunMessage;
+use crate::link::{self, LinkError};
+
+/// How long a process that attaches may take to say who it is.
+const HELLO_LIMIT: Duration = Duration::from_secs(5);
+/// Messages of one worker that were read and not dealt with.
+const INBOX_MAX: usize = 64;
+/// Messages on their way to one worker, and their bytes. A worker that lags further behind is started afresh.
+const OUTBOX_MAX: usize = 8192;
+const OUTBOX_BYTES_MAX: usize = 256 << 20;
+/// The pause before a worker is started again, and the longest.
+const RESTART_PAUSE: Duration = Duration::from_millis(250);
+const RESTART_PAUSE_MAX: Duration = Duration::from_secs(10);
+/// A worker that has run for so long is not one that fails at once.
+const STEADY: Duration = Duration::from_secs(30);
+/// How long workers are given to end by themselves.
+const END_LIMIT: Duration = Duration::from_secs(2);
+
+/// How worker processes are started.
+#[derive(Clone, Debug)]
+pub struct WorkerCommand {
+    /// The program.
+    pub program: PathBuf,
+    /// Its arguments; the socket's path is appended.
+    pub arguments: Vec<OsString>,
+    /// How many are started.
+    pub count: usize,
+}
+
+/// The name of an attached worker on its node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct WorkerKey(u64);
+
+/// What is written to a worker.
+#[derive(Debug)]
+enum Outbound {
+    Word(ToWorker),
+    Batch(Arc<[u8]>),
+}
+
+/// The way to an attached worker.
+#[derive(Clone, Debug)]
+pub(crate) struct WorkerHandle {
+    /// Its name here.
+    pub(crate) key: WorkerKey,
+    /// Who it is.
+    pub(crate) info: WorkerInfo,
+    outbox: mpsc::Sender<Outbound>,
+    queued: Arc<AtomicUsize>,
+    hang_up: Arc<watch::Sender<bool>>,
+}
+
+impl WorkerHandle {
+    /// Tells it something.
+    pub(crate) fn tell(&self, word: ToWorker) {
+        self.send(Outbound::Word(word), 0);
+    }
+
+    /// Hands it a batch.
+    pub(crate) fn deliver(&self, bytes: &Arc<[u8]>) {
+        self.send(Outbound::Batch(Arc::clone(bytes)), bytes.len());
+    }
+
+    /// Takes the socket from it: the process ends, and is started again.
+    pub(crate) fn hang_up(&self) {
+        self.hang_up.send_replace(true);
+    }
+
+    fn send(&self, message: Outbound, bytes: usize) {
+        let queued = self.queued.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        // Nobody waits for a worker. One that takes nothing has lost its way and begins again from the ledger.
+        if queued > OUTBOX_BYTES_MAX || self.outbox.try_send(message).is_err() {
+            self.hang_up();
+        }
+    }
+}
+
+/// The supervisor is told nothing: it acts on processes and sockets.
+#[derive(RactorMessage)]
+pub(crate) enum WorkersMessage {}
+
+/// What the supervisor is started with.
+pub(crate) struct WorkersArguments {
+    /// Where workers attach.
+    pub(crate) socket: PathBuf,
+    /// How they are started.
+    pub(crate) command: WorkerCommand,
+    /// The release that they must be of.
+    pub(crate) version: String,
+    /// Whom they work for.
+    pub(crate) run: ActorRef<RunMessage>,
+}
+
+/// The supervisor.
+pub(crate) struct WorkersActor;
+
+/// The supervisor's state.
+pub(crate) struct Workers {
+    socket: PathBuf,
+    stop: watch::Sender<bool>,
+    /// Held by every process's task; the last one gone tells that all are.
+    gone: Option<mpsc::Receiver<()>>,
+}
+
+impl Actor for WorkersActor {
+    type Msg = WorkersMessage;
+    type State = Workers;
+    type Arguments = WorkersArguments;
+
+    async fn pre_start(
+        &self,
+        _myself: ActorRef<WorkersMessage>,
+        arguments: WorkersArguments,
+    ) -> Result<Workers, ActorProcessingErr> {
+        let WorkersArguments {
+            socket,
+            command,
+            version,
+            run,
+        } = arguments;
+        let listener = listen(&socket)?;
+        let (stop, stopped) = watch::channel(false);
+        tokio::spawn(accept(listener, version, run, stopped.clone()));
+        let (holding, gone) = mpsc::channel(1);
+        for _ in 0..command.count {
+            tokio::spawn(keep_running(
+                command.clone(),
+                socket.clone(),
+                stopped.clone(),
+                holding.clone(),
+            ));
+        }
+        Ok(Workers {
+            socket,
+            stop,
+            gone: Some(gone),
+        })
+    }
+
+    async fn post_stop(
+        &self,
+        _myself: ActorRef<WorkersMessage>,
+        state: &mut Workers,
+    ) -> Result<(), ActorProcessingErr> {
+        state.stop.send_replace(true);
+        if let Some(mut gone) = state.gone.take() {
+            // Nothing is ever sent: it ends when all holders are gone.
+            let _ = gone.recv().await;
+        }
+        let _ = std::fs::remove_file(&state.socket);
+        Ok(())
+    }
+}
+
+/// A socket that only this user can open.
+fn listen(path: &Path) -> io::Result<UnixListener> {
+    let listener = UnixListener::bind(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    Ok(listener)
+}
+
+/// Waits until a flag is set, or can be set no more.
+async fn set(flag: &mut watch::Receiver<bool>) {
+    let _ = flag.wait_for(|set| *set).await;
+}
+
+/// Keeps one process running until the node stops.
+async fn keep_running(
+    command: WorkerCommand,
+    socket: PathBuf,
+    mut stopped: watch::Receiver<bool>,
+    _holding: mpsc::Sender<()>,
+) {
+    let mut pause = RESTART_PAUSE;
+    loop {
+        let started = Instant::now();
+        let spawned = tokio::process::Command::new(&command.program)
+            .args(&command.arguments)
+            .arg(&socket)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            // Ctrl-C in a terminal is for the node, which then ends its workers in good order.
+            .process_group(0)
+            .kill_on_drop(true)
+            .spawn();
+        match spawned {
+            Ok(mut child) => tokio::select! {
+                status = child.wait() => match status {
+                    Ok(status) => tracing::warn!(%status, "a worker has ended; it is started again"),
+                    Err(error) => tracing::warn!(%error, "a worker is lost; it is started again"),
+                },
+                () = set(&mut stopped) => {
+                    // Its socket is closed by now; dropping it kills what does not end by itself.
+                    let _ = timeout(END_LIMIT, child.wait()).await;
+                    return;
+                }
+            },
+            Err(error) => tracing::error!(%error, "a worker could not be started"),
+        }
+        pause = if started.elapsed() > STEADY {
+            RESTART_PAUSE
+        } else {
+            (pause * 2).min(RESTART_PAUSE_MAX)
+        };
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = set(&mut stopped) => return,
+        }
+    }
+}
+
+/// Takes processes that attach.
+async fn accept(
+    listener: UnixListener,
+    version: String,
+    run: ActorRef<RunMessage>,
+    mut stopped: watch::Receiver<bool>,
+) {
+    static KEYS: AtomicU64 = AtomicU64::new(1);
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = set(&mut stopped) => return,
+        };
+        match accepted {
+            Ok((stream, _)) => {
+                let key = WorkerKey(KEYS.fetch_add(1, Ordering::Relaxed));
+                let (run, version, mut stopped) = (run.clone(), version.clone(), stopped.clone());
+                tokio::spawn(async move {
+                    let serving = serve(stream, key, &version, &run);
+                    let ended = tokio::select! {
+                        ended = serving => ended,
+                        () = set(&mut stopped) => Ok(()),
+                    };
+                    if let Err(error) = ended {
+                        tracing::warn!(%error, "a worker's socket is closed");
+                    }
+                    let _ = run.cast(RunMessage::WorkerGone(key));
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a worker could not be taken");
+                tokio::time::sleep(RESTART_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Serves one worker until its socket closes.
+async fn serve(stream: UnixStream, key: WorkerKey, version: &str, run: &ActorRef<RunMessage>) -> Result<(), LinkError> {
+    let (reader, writer) = stream.into_split();
+    let mut reader = BufReader::with_capacity(CHUNK_BYTES, reader);
+    let hello = timeout(HELLO_LIMIT, link::read_frame(&mut reader)).await;
+    let Ok(Some((Kind::Word, contents))) = hello.unwrap_or(Ok(None)) else {
+        return Err(LinkError::OutOfPlace);
+    };
+    let FromWorker::Hello(info) = link::decode(&contents)? else {
+        return Err(LinkError::OutOfPlace);
+    };
+    if info.version != version {
+        tracing::error!(
+            worker = info.version,
+            node = version,
+            "a worker of another release is turned away: start it with the same program as the node"
+        );
+        return Ok(());
+    }
+    let (outbox, messages) = mpsc::channel(OUTBOX_MAX);
+    let (hang_up, mut hung_up) = watch::channel(false);
+    let queued = Arc::new(AtomicUsize::new(0));
+    let handle = WorkerHandle {
+        key,
+        info,
+        outbox,
+        queued: Arc::clone(&queued),
+        hang_up: Arc::new(hang_up),
+    };
+    let _ = run.cast(RunMessage::WorkerAttached(handle));
+    tokio::select! {
+        read = read(&mut reader, key, run) => read,
+        written = write(BufWriter::with_capacity(CHUNK_BYTES, writer), messages, &queued) => written,
+        () = set(&mut hung_up) => Ok(()),
+    }
+}
+
+async fn read(
+    reader: &mut (impl tokio::io::AsyncRead + Unpin),
+    key: WorkerKey,
+    run: &ActorRef<RunMessage>,
+) -> Result<(), LinkError> {
+    let room = Arc::new(Semaphore::new(INBOX_MAX));
+    while let Some((kind, contents)) = link::read_frame(reader).await? {
+        let permit = acquire(&room).await;
+        let message = match kind {
+            Kind::Batch => RunMessage::WorkerBatch {
+                key,
+                bytes: Arc::from(contents),
+                permit,
+            },
+            Kind::Word => RunMessage::FromWorker {
+                key,
+                word: Box::new(link::decode(&contents)?),
+            },
+            Kind::Have | Kind::Origin | Kind::Hello | Kind::Piece => return Err(LinkError::OutOfPlace),
+        };
+        if run.cast(message).is_err() {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+/// Waits until one more message may be in somebody's mailbox, which itself knows no limit.
+pub(super) async fn acquire(room: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
+    // The semaphore is never closed.
+    Arc::clone(room).acquire_owned().await.ok()
+}
+
+async fn write(
+    mut writer: BufWriter<tokio::net::unix::OwnedWriteHalf>,
+    mut messages: mpsc::Receiver<Outbound>,
+    queued: &AtomicUsize,
+) -> Result<(), LinkError> {
+    while let Some(message) = messages.recv().await {
+        match message {
+            Outbound::Word(word) => {
+                link::write_frame(&mut writer, Kind::Word, &link::encode(&word)?).await?;
+            }
+            Outbound::Batch(bytes) => {
+                link::write_frame(&mut writer, Kind::Batch, &bytes).await?;
+                queued.fetch_sub(bytes.len(), Ordering::Relaxed);
+            }
+        }
+        if messages.is_empty() {
+            writer.flush().await?;
+        }
+    }
+    Ok(())
+}

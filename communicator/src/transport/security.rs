@@ -1,0 +1,48 @@
+//! How a node knows its own: by credentials, or, on one machine only, not at all.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use thiserror::Error;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::Credentials;
+
+/// How connections are made safe.
+#[derive(Clone, Debug)]
+pub enum Security {
+    /// TLS 1.3, both sides proving that they hold these.
+    Credentials(Arc<Credentials>),
+    /// Plain text, between addresses of this machine.
+    Insecure,
+}
+
+/// Plain text was asked for over a network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("{0} is not an address of this machine itself: without credentials only 127.0.0.1 and [::1] are spoken to")]
+pub struct NotLoopback(pub SocketAddr);
+
+impl Security {
+    /// Refuses plain text over a network.
+    pub fn check(&self, address: SocketAddr) -> Result<(), NotLoopback> {
+        match self {
+            Self::Insecure if !address.ip().is_loopback() => Err(NotLoopback(address)),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A connection: bytes in both directions.
+pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin + 'static> Connection for T {}
+
+/// A connection whose other side is known to be a member.
+pub type Stream = Box<dyn Connection>;
+
+impl fmt::Debug for dyn Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Connection")
+    }
+}

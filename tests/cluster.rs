@@ -1,0 +1,307 @@
+//! Clusters of real processes: nodes that find each other, runs that end in agreement, and everybody who cannot or
+//! must not take part.
+
+use serde_json::Value;
+
+use crate::harness::cluster::{Cluster, kill, processes_with};
+use crate::harness::{Tau, points_csv};
+
+/// A small job; ten thousand samples an epoch would take a second.
+const JOB: &[&str] = &[
+    "--data",
+    "csv:points.csv",
+    "--model",
+    "dense 16, relu, dense 2",
+    "--minibatch",
+    "16",
+    "--density",
+    "0.05",
+];
+
+fn job<'a>(epochs: &'a str, extra: &[&'a str]) -> Vec<&'a str> {
+    [JOB, &["--epochs", epochs], extra].concat()
+}
+
+/// The last object of a run that went well.
+fn finished(output: &crate::harness::Output, nodes: usize) -> Value {
+    assert_eq!(output.code, 0, "{}", output.stderr);
+    let last = output.last();
+    assert_eq!(last["event"], "finished", "{last}");
+    assert_eq!(last["replicas_agree"], true, "{last}");
+    assert_eq!(last["nodes"], nodes, "{last}");
+    assert_eq!(last["missing"].as_array().unwrap().len(), 0, "{last}");
+    last
+}
+
+#[test]
+fn three_nodes_agree_and_show_what_they_do() {
+    let cluster = Cluster::of(3);
+    points_csv(&cluster.tau, "points.csv", 600);
+    let last = finished(&cluster.ask("start", &job("20", &[])), 3);
+    assert_eq!(last["participants"].as_array().unwrap().len(), 3);
+    // Every sample in every epoch, and where two claimed the same shard some of them twice.
+    let samples = last["samples"].as_u64().unwrap();
+    assert!((20 * 480..40 * 480).contains(&samples), "{last}");
+    assert!(last["accuracy"].as_f64().unwrap() > 0.95, "{last}");
+    assert!(last["bytes_sent"].as_u64().unwrap() > 0);
+    let [digests] = &cluster.saved_digests()[..] else {
+        panic!("there was one run");
+    };
+    assert!(
+        digests.len() == 3 && digests.iter().all(|digest| *digest == last["digest"]),
+        "{digests:?}"
+    );
+    for node in cluster.listed() {
+        for key in ["node", "address", "state", "device", "workers", "since", "rtt_ms"] {
+            assert!(node.get(key).is_some(), "{key} is missing in {node}");
+        }
+    }
+    let stats = cluster.ask("stats", &["--once"]);
+    assert_eq!(stats.code, 0, "{}", stats.stderr);
+    assert_eq!(stats.stdout.lines().count(), 3, "{}", stats.stdout);
+}
+
+#[test]
+fn nodes_find_each_other_in_any_order() {
+    let mut cluster = Cluster::new();
+    points_csv(&cluster.tau, "points.csv", 200);
+    // Two nodes that join each other, and the first address of each list is nobody's.
+    let free = || {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.local_addr().unwrap().to_string()
+    };
+    let (a, b, nobody) = (free(), free(), free());
+    cluster.start(Some(&format!("{nobody},{b}")), &a, &[]);
+    cluster.start(Some(&format!("{nobody},{a}")), &b, &[]);
+    // A third knows only the second, and learns of the first.
+    cluster.start(Some(&b), "127.0.0.1:0", &[]);
+    cluster.wait_for_nodes(3);
+    finished(&cluster.ask("start", &job("2", &[])), 3);
+}
+
+#[test]
+fn several_workers_of_a_node_take_part() {
+    let mut cluster = Cluster::new();
+    points_csv(&cluster.tau, "points.csv", 600);
+    cluster.add(&["--workers", "2"]);
+    cluster.add(&[]);
+    Cluster::wait_until("the workers are not there", || {
+        let workers = cluster.listed();
+        workers.iter().filter_map(|node| node["workers"].as_u64()).sum::<u64>() == 3
+    });
+    finished(&cluster.ask("start", &job("5", &[])), 2);
+}
+
+#[test]
+fn a_worker_attached_by_hand_takes_part() {
+    let mut cluster = Cluster::new();
+    points_csv(&cluster.tau, "points.csv", 600);
+    let node = cluster.add(&["--insecure"]);
+    let socket = node.dir.join(format!("{}.sock", node.name));
+    let _worker = cluster
+        .tau
+        .start(&["worker", socket.to_str().unwrap(), "--threads", "1"]);
+    let address = cluster.nodes[0].address.clone();
+    let nodes = || {
+        cluster
+            .tau
+            .run(&["nodes", "--cluster", &address, "--insecure", "--json"])
+    };
+    Cluster::wait_until("the worker is not there", || nodes().last()["workers"] == 2);
+    let start = [
+        &["start", "--cluster", &address, "--insecure", "--json"],
+        &job("5", &[])[..],
+    ]
+    .concat();
+    finished(&cluster.tau.run(&start), 1);
+}
+
+#[test]
+fn a_run_that_is_stopped_saves_what_it_has() {
+    let cluster = Cluster::of(2);
+    points_csv(&cluster.tau, "points.csv", 600);
+    let mut client = cluster.tau.start(&cluster.asking("start", &job("1000000", &[])));
+    assert!(client.read_line().contains("started"));
+    client.read_line();
+    let stopping = cluster.ask("stop", &[]);
+    assert_eq!(stopping.code, 0, "{}", stopping.stderr);
+    let last = finished(&client.finish(), 2);
+    assert!(last["epochs"].as_f64().unwrap() < 1e6);
+    let again = cluster.ask("stop", &[]);
+    assert_eq!(again.code, 1);
+    assert!(again.stderr.contains("no run"), "{}", again.stderr);
+}
+
+#[test]
+fn a_client_may_die_and_another_take_over() {
+    let cluster = Cluster::of(3);
+    points_csv(&cluster.tau, "points.csv", 600);
+    let mut client = cluster.tau.start(&cluster.asking("start", &job("400", &[])));
+    assert!(client.read_line().contains("started"));
+    drop(client);
+    let last = finished(&cluster.ask("start", &["--attach"]), 3);
+    let digests = cluster.saved_digests();
+    assert!(
+        digests[0].len() == 3 && digests[0].iter().all(|digest| *digest == last["digest"]),
+        "{digests:?}"
+    );
+}
+
+#[test]
+fn runs_after_each_other_do_not_mix() {
+    let cluster = Cluster::of(2);
+    points_csv(&cluster.tau, "points.csv", 600);
+    let first = finished(&cluster.ask("start", &job("3", &[])), 2);
+    let second = finished(
+        &cluster.ask(
+            "start",
+            &job("3", &["--seed", "2", "--model", "dense 8, tanh, dense 2"]),
+        ),
+        2,
+    );
+    assert_ne!(first["digest"], second["digest"]);
+    let mut digests = cluster.saved_digests();
+    digests.sort_by_key(|run| run[0] != first["digest"]);
+    for (run, last) in digests.iter().zip([first, second]) {
+        assert!(
+            run.len() == 2 && run.iter().all(|digest| *digest == last["digest"]),
+            "{run:?}"
+        );
+    }
+}
+
+#[test]
+fn a_busy_cluster_says_so() {
+    let cluster = Cluster::of(2);
+    points_csv(&cluster.tau, "points.csv", 600);
+    let mut client = cluster.tau.start(&cluster.asking("start", &job("1000000", &[])));
+    client.read_line();
+    let refused = cluster.ask("start", &job("1", &[]));
+    assert_eq!(refused.code, 1);
+    assert!(
+        refused.last()["error"].as_str().unwrap().contains("busy with run"),
+        "{}",
+        refused.stderr
+    );
+    client.interrupt();
+    finished(&client.finish(), 2);
+}
+
+#[test]
+fn a_node_with_other_data_is_named_and_the_user_decides() {
+    let mut cluster = Cluster::new();
+    for (folder, rows) in [("same", 600), ("other", 500)] {
+        std::fs::create_dir(cluster.tau.path(folder)).unwrap();
+        points_csv(&cluster.tau, &format!("{folder}/points.csv"), rows);
+    }
+    std::fs::create_dir(cluster.tau.path("empty")).unwrap();
+    for root in ["same", "same", "other", "empty"] {
+        cluster.add(&["--data-root", root]);
+    }
+    cluster.wait_for_nodes(4);
+    let refused = cluster.ask("start", &job("2", &[]));
+    assert_eq!(refused.code, 1);
+    let error = refused.last()["error"].as_str().unwrap().to_string();
+    for (node, says) in [(2, "holds other data"), (3, "points.csv"), (3, "--allow-partial")] {
+        assert!(
+            error.contains(&cluster.nodes[node].name) && error.contains(says),
+            "{error}"
+        );
+    }
+    finished(&cluster.ask("start", &job("2", &["--allow-partial"])), 2);
+}
+
+#[test]
+fn a_node_of_another_release_or_cluster_is_turned_away() {
+    let cluster = Cluster::of(1);
+    let refused = cluster.refused_node(&[("TAU_PRETEND_VERSION", "9.9.9")], &[]);
+    assert_eq!(refused.code, 1, "{}", refused.stderr);
+    assert!(
+        refused.stderr.contains("9.9.9") && refused.stderr.contains("same release"),
+        "{}",
+        refused.stderr
+    );
+    cluster.tau.run(&["credentials", "new", "other.pem"]);
+    let refused = cluster.refused_node(&[], &["--credentials", "other.pem"]);
+    assert_eq!(refused.code, 1, "{}", refused.stderr);
+    assert!(refused.stderr.contains("same credentials"), "{}", refused.stderr);
+    let elsewhere = cluster.tau.run(&["seed", "--listen", "0.0.0.0:0", "--insecure"]);
+    assert_eq!(elsewhere.code, 2, "{}", elsewhere.stderr);
+    assert_eq!(cluster.listed().len(), 1);
+}
+
+#[test]
+fn a_node_that_stops_is_gone_at_once_and_one_that_is_killed_soon() {
+    let mut cluster = Cluster::of(3);
+    let leaving = cluster.nodes.pop().unwrap().process;
+    leaving.interrupt();
+    let output = leaving.finish();
+    assert_eq!(output.code, 0, "{}", output.stderr);
+    Cluster::wait_until("it is still listed", || cluster.listed().len() == 2);
+    drop(cluster.nodes.pop());
+    Cluster::wait_until("its death is not noticed", || {
+        cluster.listed().iter().any(|node| node["state"] == "away")
+    });
+    // Its workers noticed too.
+    Cluster::wait_until("workers of dead nodes are left", || {
+        cluster.processes("worker").len() == 1
+    });
+}
+
+#[test]
+fn a_worker_that_dies_is_replaced_and_a_node_that_dies_is_missing() {
+    let mut cluster = Cluster::of(3);
+    points_csv(&cluster.tau, "points.csv", 600);
+    let client = {
+        let mut client = cluster.tau.start(&cluster.asking("start", &job("1500", &[])));
+        client.read_line();
+        client
+    };
+    let workers = cluster.processes("worker");
+    kill("-KILL", workers[0]);
+    Cluster::wait_until("no worker has taken its place", || {
+        let now = cluster.processes("worker");
+        now.len() == workers.len() && !now.contains(&workers[0])
+    });
+    let dead = cluster.nodes.pop().unwrap().name;
+    let output = client.finish();
+    assert_eq!(output.code, 0, "{}", output.stderr);
+    let last = output.last();
+    assert_eq!(last["replicas_agree"], true, "{last}");
+    assert_eq!(last["missing"], serde_json::json!([dead]), "{last}");
+}
+
+#[test]
+fn a_local_cluster_leaves_nothing_behind() {
+    let tau = Tau::new();
+    let data = points_csv(&tau, "points.csv", 600);
+    std::fs::create_dir(tau.path("tmp")).unwrap();
+    let temporary = tau.path("tmp").to_str().unwrap().to_string();
+    let environment = [("TMPDIR", temporary.as_str())];
+    let mut arguments = vec!["train", "--nodes", "2", "--threads", "1", "--json", "--out", "out"];
+    arguments.extend(job("1000000", &[]));
+    let mut run = tau.start_with(&environment, &arguments);
+    run.read_line();
+    assert!(!processes_with(&temporary, "join").is_empty());
+    run.interrupt();
+    finished(&run.finish(), 2);
+    assert_eq!(tau.files(), ["out/model.safetensors", data.as_str()]);
+    assert!(processes_with(&temporary, "").is_empty());
+    // Twice: at once, and without a model.
+    std::fs::remove_dir_all(tau.path("out")).unwrap();
+    let mut run = tau.start_with(&environment, &arguments);
+    run.read_line();
+    run.interrupt();
+    run.interrupt();
+    run.finish();
+    let start = std::time::Instant::now();
+    while !processes_with(&temporary, "").is_empty() && start.elapsed().as_secs() < 30 {
+        std::thread::yield_now();
+    }
+    assert!(processes_with(&temporary, "").is_empty());
+    assert!(
+        tau.files().iter().all(|file| file.starts_with("out/") || *file == data),
+        "{:?}",
+        tau.files()
+    );
+}

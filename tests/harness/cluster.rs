@@ -1,0 +1,181 @@
+//! Nodes of a cluster, started by hand as users do.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::{Output, Running, Tau};
+
+/// Longer than anything takes that happens at all.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// A folder with credentials, and the nodes that were started in it.
+pub(crate) struct Cluster {
+    pub(crate) tau: Tau,
+    pub(crate) nodes: Vec<Node>,
+}
+
+/// A running node.
+pub(crate) struct Node {
+    pub(crate) process: Running,
+    pub(crate) address: String,
+    pub(crate) name: String,
+    pub(crate) dir: PathBuf,
+}
+
+impl Cluster {
+    /// A folder with credentials, and no nodes.
+    pub(crate) fn new() -> Self {
+        let tau = Tau::new();
+        let made = tau.run(&["credentials", "new", "cluster.pem"]);
+        assert_eq!(made.code, 0, "{}", made.stderr);
+        Self { tau, nodes: Vec::new() }
+    }
+
+    /// A cluster of so many nodes, all of which know each other.
+    pub(crate) fn of(nodes: usize) -> Self {
+        let mut cluster = Self::new();
+        for _ in 0..nodes {
+            cluster.add(&[]);
+        }
+        cluster.wait_for_nodes(nodes);
+        cluster
+    }
+
+    /// Starts a node: the first is the seed, the others join it.
+    pub(crate) fn add(&mut self, flags: &[&str]) -> &Node {
+        let seed = self.nodes.first().map(|node| node.address.clone());
+        self.start(seed.as_deref(), "127.0.0.1:0", flags)
+    }
+
+    /// Starts a node that listens on an address, and joins it to some, if any are given.
+    pub(crate) fn start(&mut self, seeds: Option<&str>, listen: &str, flags: &[&str]) -> &Node {
+        let dir = format!("node{}", self.nodes.len());
+        let mut process = self.tau.start(&arguments(seeds, listen, &dir, flags));
+        let line: Value = serde_json::from_str(&process.read_line()).unwrap();
+        assert_eq!(line["event"], "listening");
+        self.nodes.push(Node {
+            process,
+            address: line["address"].as_str().unwrap().into(),
+            name: line["node"].as_str().unwrap().into(),
+            dir: self.tau.path(&dir),
+        });
+        self.nodes.last().unwrap()
+    }
+
+    /// Runs a node that is expected to end by itself.
+    pub(crate) fn refused_node(&self, environment: &[(&str, &str)], flags: &[&str]) -> Output {
+        let seed = self.nodes[0].address.as_str();
+        self.tau
+            .run_with(environment, &arguments(Some(seed), "127.0.0.1:0", "refused", flags))
+    }
+
+    /// The arguments of a command that asks the first node.
+    pub(crate) fn asking<'a>(&'a self, command: &'a str, extra: &[&'a str]) -> Vec<&'a str> {
+        let mut arguments = vec![
+            command,
+            "--cluster",
+            &self.nodes[0].address,
+            "--credentials",
+            "cluster.pem",
+            "--json",
+        ];
+        arguments.extend_from_slice(extra);
+        arguments
+    }
+
+    pub(crate) fn ask(&self, command: &str, extra: &[&str]) -> Output {
+        self.tau.run(&self.asking(command, extra))
+    }
+
+    /// What `tau nodes` lists.
+    pub(crate) fn listed(&self) -> Vec<Value> {
+        let output = self.ask("nodes", &[]);
+        assert_eq!(output.code, 0, "{}", output.stderr);
+        output
+            .stdout
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    }
+
+    /// Waits until so many nodes are there with a worker each.
+    pub(crate) fn wait_for_nodes(&self, count: usize) {
+        Self::wait_until("the nodes are not all there", || {
+            let listed = self.listed();
+            let ready = |node: &&Value| node["state"] != "away" && node["workers"].as_u64() >= Some(1);
+            listed.iter().filter(ready).count() == count
+        });
+    }
+
+    pub(crate) fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+        let start = Instant::now();
+        while !done() {
+            assert!(start.elapsed() < PATIENCE, "{what}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// The digests in the models that the nodes saved, for each run.
+    pub(crate) fn saved_digests(&self) -> Vec<Vec<String>> {
+        let mut runs = std::collections::BTreeMap::<String, Vec<String>>::new();
+        for node in &self.nodes {
+            for run in std::fs::read_dir(&node.dir)
+                .unwrap()
+                .flatten()
+                .filter(|entry| entry.path().is_dir())
+            {
+                let model = run.path().join(format!("{}.safetensors", node.name));
+                let evaluated = self.tau.run(&[
+                    "evaluate",
+                    model.to_str().unwrap(),
+                    "--data",
+                    "csv:points.csv",
+                    "--json",
+                ]);
+                assert_eq!(evaluated.code, 0, "{}", evaluated.stderr);
+                let digest = evaluated.last()["digest"].as_str().unwrap().to_string();
+                runs.entry(run.file_name().into_string().unwrap())
+                    .or_default()
+                    .push(digest);
+            }
+        }
+        runs.into_values().collect()
+    }
+
+    /// Processes that were started with something of this folder among their arguments.
+    pub(crate) fn processes(&self, word: &str) -> Vec<u32> {
+        processes_with(self.tau.path("").to_str().unwrap(), word)
+    }
+}
+
+/// Processes whose arguments hold both texts.
+pub(crate) fn processes_with(one: &str, other: &str) -> Vec<u32> {
+    let running = std::fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| {
+        let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
+        let arguments = std::fs::read(entry.path().join("cmdline")).ok()?;
+        let arguments = String::from_utf8_lossy(&arguments).replace('\0', " ");
+        (arguments.contains(one) && arguments.contains(other)).then_some(pid)
+    });
+    running.collect()
+}
+
+pub(crate) fn kill(signal: &str, pid: u32) {
+    let status = Command::new("kill").args([signal, &pid.to_string()]).status().unwrap();
+    assert!(status.success());
+}
+
+fn arguments<'a>(seeds: Option<&'a str>, listen: &'a str, dir: &'a str, flags: &[&'a str]) -> Vec<&'a str> {
+    let mut arguments = match seeds {
+        None => vec!["seed"],
+        Some(seeds) => vec!["join", seeds],
+    };
+    arguments.extend(["--listen", listen, "--dir", dir, "--threads", "1", "--json"]);
+    if !flags.contains(&"--credentials") && !flags.contains(&"--insecure") {
+        arguments.extend(["--credentials", "cluster.pem"]);
+    }
+    arguments.extend_from_slice(flags);
+    arguments
+}

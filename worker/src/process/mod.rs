@@ -1,0 +1,209 @@
+//! A worker as a process: attached to its node by a socket, it prepares and trains what the node says.
+//!
+//! ```text
+//!  node ═ socket ═▶ this thread ── ToTraining ──▶ training thread
+//!       ◀═ socket ═ reporter ◀──── FromTraining ─┘
+//! ```
+//!
+//! It is an actor whose mailbox is the socket: when that closes, the node is gone and the process ends.
+
+mod prepared;
+mod reporter;
+mod socket;
+
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+use std::thread::JoinHandle;
+
+use protocol::attach::{Assignment, FromWorker, SaveOrder, ToWorker, WorkerInfo};
+use protocol::batch::Batch;
+use protocol::ids::RunId;
+use protocol::job::Job;
+use thiserror::Error;
+
+use crate::ops::Threads;
+use crate::training_thread::{ToTraining, TrainingThread};
+use prepared::Prepared;
+use reporter::Reporter;
+use socket::{Reader, Received, Writer};
+
+/// What a worker is started with.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The release that it says it is.
+    pub version: String,
+    /// Threads to compute with.
+    pub threads: Threads,
+    /// Data is opened only under this folder.
+    pub data_root: Option<PathBuf>,
+}
+
+/// Why a worker ended.
+#[derive(Debug, Error)]
+pub enum AttachError {
+    /// Nobody listens at the socket.
+    #[error("no node listens at {path}: give the socket that the node named when it started")]
+    NoNode {
+        /// The socket.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The connection broke.
+    #[error("the connection to the node broke")]
+    Broken(#[from] io::Error),
+}
+
+/// Attaches to the node that listens at a socket, and works for it until it closes the socket.
+pub fn attach(path: &Path, options: &Options) -> Result<(), AttachError> {
+    let stream = UnixStream::connect(path).map_err(|source| AttachError::NoNode {
+        path: path.into(),
+        source,
+    })?;
+    let (mut reader, writer) = socket::ends(stream)?;
+    writer.word(&FromWorker::Hello(WorkerInfo {
+        version: options.version.clone(),
+        pid: std::process::id(),
+        device: "cpu".into(),
+        threads: options.threads.0,
+    }))?;
+    Process {
+        options: options.clone(),
+        writer,
+        prepared: None,
+        counts: Vec::new(),
+        running: None,
+    }
+    .run(&mut reader)
+}
+
+struct Process {
+    options: Options,
+    writer: Writer,
+    prepared: Option<Arc<Prepared>>,
+    /// A ledger's counts, as far as they have come.
+    counts: Vec<i32>,
+    running: Option<Running>,
+}
+
+/// A run under way.
+struct Running {
+    weights: usize,
+    inbound: SyncSender<ToTraining>,
+    training: JoinHandle<()>,
+    reporter: Reporter,
+}
+
+impl Process {
+    fn run(mut self, reader: &mut Reader) -> Result<(), AttachError> {
+        while let Some(received) = reader.next()? {
+            match received {
+                Received::Batch(bytes) => self.batch(&bytes)?,
+                Received::Word(word) => self.word(word)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn word(&mut self, word: ToWorker) -> io::Result<()> {
+        match word {
+            ToWorker::Prepare { run, job } => return self.prepare(run, &job),
+            ToWorker::Counts(counts) => self.counts.extend(counts),
+            ToWorker::Begin(assignment) => return self.begin(&assignment),
+            ToWorker::Pause(paused) => self.tell(ToTraining::Pause(paused)),
+            ToWorker::OriginDead(origin) => self.tell(ToTraining::OriginDead(origin)),
+            ToWorker::Slot { slot, alive } => self.tell(ToTraining::Slot { slot, alive }),
+            ToWorker::Evaluate => self.tell(ToTraining::Copy),
+            ToWorker::Stop => self.tell(ToTraining::Stop),
+            ToWorker::Finish { save } => self.finish(save),
+            ToWorker::Abort => {
+                self.end();
+                self.prepared = None;
+            }
+        }
+        Ok(())
+    }
+
+    fn prepare(&mut self, run: RunId, job: &Job) -> io::Result<()> {
+        self.end();
+        match Prepared::open(job, &self.options) {
+            Ok(prepared) => {
+                let data = prepared.data();
+                self.prepared = Some(Arc::new(prepared));
+                self.writer.word(&FromWorker::Prepared { run, data })
+            }
+            Err(reason) => self.writer.word(&FromWorker::Refused { run, reason }),
+        }
+    }
+
+    fn begin(&mut self, assignment: &Assignment) -> io::Result<()> {
+        let counts = std::mem::take(&mut self.counts);
+        let Some(prepared) = self.prepared.clone() else {
+            return self.fail("the node began a run that was never prepared");
+        };
+        match prepared.start(assignment, counts) {
+            Ok(TrainingThread {
+                inbound,
+                outbound,
+                thread,
+            }) => {
+                self.running = Some(Running {
+                    weights: prepared.layout.weights,
+                    reporter: Reporter::start(prepared, outbound, self.writer.clone())?,
+                    inbound,
+                    training: thread,
+                });
+                Ok(())
+            }
+            Err(reason) => self.fail(&reason),
+        }
+    }
+
+    fn fail(&self, reason: &str) -> io::Result<()> {
+        self.writer.word(&FromWorker::Failed {
+            reason: reason.into(),
+            diverged: false,
+        })
+    }
+
+    /// The node has checked it and applied it to its ledger; it is decoded again, not believed.
+    fn batch(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let Some(running) = &self.running else {
+            // The last run's, still under way when it was aborted.
+            return Ok(());
+        };
+        match Batch::decode(bytes, running.weights) {
+            Ok(batch) => self.tell(ToTraining::Apply(Arc::new(batch))),
+            Err(error) => return self.fail(&error.to_string()),
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, save: Option<SaveOrder>) {
+        if let Some(running) = &self.running {
+            running.reporter.order(save);
+        }
+        self.tell(ToTraining::Finish);
+    }
+
+    fn tell(&self, word: ToTraining) {
+        if let Some(running) = &self.running {
+            // A thread that is gone has said why, through the reporter.
+            let _ = running.inbound.send(word);
+        }
+    }
+
+    /// Ends a run that is under way, whatever it is doing.
+    fn end(&mut self) {
+        self.counts.clear();
+        if let Some(running) = self.running.take() {
+            // Without it the training thread ends, and the reporter with that.
+            drop(running.inbound);
+            let _ = running.training.join();
+            running.reporter.join();
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! The thread that tells the node what the training thread does: batches, sums once a second, evaluations, the end.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use protocol::attach::{FromWorker, SaveOrder, Scores, WorkerStats};
+use protocol::digest::Digest;
+use protocol::lattice::Range;
+
+use super::prepared::Prepared;
+use super::socket::Writer;
+use crate::evaluate::{Evaluation, evaluate};
+use crate::model_file::{self, Metadata};
+use crate::ops::Threads;
+use crate::trainer::TrainError;
+use crate::training::{Step, TrainingError};
+use crate::training_thread::{FromTraining, Outbound, StepTime};
+
+const STATS_EVERY: Duration = Duration::from_secs(1);
+
+/// What is to be saved when all is applied.
+type Order = Arc<Mutex<Option<SaveOrder>>>;
+
+pub(super) struct Reporter {
+    order: Order,
+    thread: JoinHandle<()>,
+}
+
+impl Reporter {
+    pub(super) fn start(prepared: Arc<Prepared>, outbound: Outbound, writer: Writer) -> io::Result<Self> {
+        let order = Order::default();
+        let reporting = Reporting {
+            prepared,
+            writer,
+            order: Arc::clone(&order),
+            stats: WorkerStats::default(),
+            told: Instant::now(),
+            evaluating: Arc::default(),
+        };
+        let thread = std::thread::Builder::new()
+            .name("reporter".into())
+            // A socket that is closed has been noticed by whoever reads from it.
+            .spawn(move || drop(reporting.run(&outbound)))?;
+        Ok(Self { order, thread })
+    }
+
+    /// What to save; to be said before the training thread finishes.
+    pub(super) fn order(&self, save: Option<SaveOrder>) {
+        *self.order.lock().unwrap_or_else(PoisonError::into_inner) = save;
+    }
+
+    pub(super) fn join(self) {
+        let _ = self.thread.join();
+    }
+}
+
+struct Reporting {
+    prepared: Arc<Prepared>,
+    writer: Writer,
+    order: Order,
+    stats: WorkerStats,
+    told: Instant,
+    /// One evaluation at a time; the next one asked for sees newer weights.
+    evaluating: Arc<AtomicBool>,
+}
+
+impl Reporting {
+    fn run(mut self, outbound: &Outbound) -> io::Result<()> {
+        while let Some(word) = outbound.recv() {
+            match word {
+                FromTraining::Step { frame, step, time } => {
+                    if let Some(frame) = &frame {
+                        self.writer.batch(frame)?;
+                    }
+                    self.count(&step, time, frame.is_some());
+                    if self.told.elapsed() >= STATS_EVERY {
+                        self.tell_stats()?;
+                    }
+                }
+                FromTraining::ResidualNorm(norm) => self.stats.residual_norm = norm,
+                FromTraining::Weights(weights) => self.evaluate(weights)?,
+                FromTraining::Closed(closing) => {
+                    self.writer.batch(&closing.frame)?;
+                    self.stats.residual_norm = closing.residual_norm;
+                    self.tell_stats()?;
+                    self.writer.word(&FromWorker::Closed {
+                        residual_norm: closing.residual_norm,
+                    })?;
+                }
+                FromTraining::Finished { weights, digest } => {
+                    let word = self.finish(weights, digest);
+                    self.writer.word(&word)?;
+                }
+                FromTraining::Failed(error) => {
+                    let train = match &error {
+                        TrainingError::Train(error) => Some(error),
+                        _ => None,
+                    };
+                    self.writer.word(&FromWorker::Failed {
+                        reason: error.to_string(),
+                        diverged: train.is_some_and(|error| !matches!(error, TrainError::Device(_))),
+                    })?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, step: &Step, time: StepTime, emitted: bool) {
+        let stats = &mut self.stats;
+        stats.batches += u64::from(emitted);
+        stats.held_back += u64::from(!emitted);
+        stats.samples += step.samples as u64;
+        stats.changes += step.changes as u64;
+        stats.loss += f64::from(step.loss) * step.samples as f64;
+        stats.training += time.training;
+        stats.exchange += time.exchange;
+        stats.tau = f64::from(step.tau.value());
+        stats.staleness = step.staleness;
+        stats.alarmed |= step.range == Range::Alarm;
+    }
+
+    fn tell_stats(&mut self) -> io::Result<()> {
+        self.told = Instant::now();
+        self.writer.word(&FromWorker::Stats(Box::new(self.stats)))
+    }
+
+    /// Evaluates on a thread of its own, so that batches go on.
+    fn evaluate(&self, weights: Vec<f32>) -> io::Result<()> {
+        if self.evaluating.swap(true, Ordering::Relaxed) {
+            return Ok(());
+        }
+        let (prepared, writer, evaluating) = (
+            Arc::clone(&self.prepared),
+            self.writer.clone(),
+            Arc::clone(&self.evaluating),
+        );
+        std::thread::Builder::new().name("evaluator".into()).spawn(move || {
+            // Failing to measure is no reason to stop: the last evaluation of all will say so.
+            if let Ok(found) = evaluate(&prepared.layout, weights, &prepared.dataset.test, Threads(1), |_| {}) {
+                let _ = writer.word(&FromWorker::Evaluated(scores(found)));
+            }
+            evaluating.store(false, Ordering::Relaxed);
+        })?;
+        Ok(())
+    }
+
+    /// Everything is applied: measures and saves, if that was ordered.
+    fn finish(&self, weights: Vec<f32>, digest: Option<Digest>) -> FromWorker {
+        let order = self.order.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let (Some(order), Some(found)) = (order, digest) else {
+            return FromWorker::Finished { digest, scores: None };
+        };
+        match self.save(weights, found, &order) {
+            Ok(scores) => FromWorker::Finished {
+                digest,
+                scores: Some(scores),
+            },
+            Err(reason) => FromWorker::Failed {
+                reason,
+                diverged: false,
+            },
+        }
+    }
+
+    fn save(&self, weights: Vec<f32>, digest: Digest, order: &SaveOrder) -> Result<Scores, String> {
+        let Prepared {
+            job,
+            dataset,
+            layout,
+            threads,
+        } = &*self.prepared;
+        let metadata = Metadata::new(
+            job,
+            dataset.input,
+            &dataset.classes,
+            &dataset.scaling,
+            &order.frontier,
+            digest,
+        );
+        model_file::save(&order.path, layout, &weights, &metadata).map_err(|error| error.to_string())?;
+        let found = evaluate(layout, weights, &dataset.test, *threads, |_| {}).map_err(|error| error.to_string())?;
+        Ok(scores(found))
+    }
+}
+
+fn scores(evaluation: Evaluation) -> Scores {
+    Scores {
+        accuracy: evaluation.accuracy,
+        loss: evaluation.loss,
+    }
+}

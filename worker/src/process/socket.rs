@@ -1,0 +1,79 @@
+//! The worker's end of the socket to its node: framed messages, blocking.
+
+use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use protocol::attach::{FromWorker, ToWorker};
+use protocol::frame::{self, CHUNK_BYTES, HEADER_BYTES, Kind};
+
+/// What comes from the node.
+#[derive(Debug)]
+pub(super) enum Received {
+    Word(ToWorker),
+    /// Another origin's batch, still encoded.
+    Batch(Vec<u8>),
+}
+
+/// The reading end.
+#[derive(Debug)]
+pub(super) struct Reader(BufReader<UnixStream>);
+
+/// The writing end; several threads have it.
+#[derive(Clone, Debug)]
+pub(super) struct Writer(Arc<Mutex<BufWriter<UnixStream>>>);
+
+/// Both ends of a connected socket.
+pub(super) fn ends(stream: UnixStream) -> io::Result<(Reader, Writer)> {
+    let writer = stream.try_clone()?;
+    Ok((
+        Reader(BufReader::with_capacity(CHUNK_BYTES, stream)),
+        Writer(Arc::new(Mutex::new(BufWriter::with_capacity(CHUNK_BYTES, writer)))),
+    ))
+}
+
+fn invalid(error: impl std::error::Error + Send + Sync + 'static) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
+}
+
+impl Reader {
+    /// The next message; `None` when the node has closed the socket.
+    pub(super) fn next(&mut self) -> io::Result<Option<Received>> {
+        let mut header = [0; HEADER_BYTES];
+        if self.0.read(&mut header[..1])? == 0 {
+            return Ok(None);
+        }
+        self.0.read_exact(&mut header[1..])?;
+        let (kind, length) = frame::announced(header).map_err(invalid)?;
+        let mut contents = vec![0; length];
+        self.0.read_exact(&mut contents)?;
+        match kind {
+            Kind::Batch => Ok(Some(Received::Batch(contents))),
+            Kind::Word => postcard::from_bytes(&contents)
+                .map(|word| Some(Received::Word(word)))
+                .map_err(invalid),
+            Kind::Have | Kind::Origin | Kind::Hello | Kind::Piece => Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "a message came that has no place here",
+            )),
+        }
+    }
+}
+
+impl Writer {
+    pub(super) fn word(&self, word: &FromWorker) -> io::Result<()> {
+        self.write(Kind::Word, &postcard::to_stdvec(word).map_err(invalid)?)
+    }
+
+    pub(super) fn batch(&self, bytes: &[u8]) -> io::Result<()> {
+        self.write(Kind::Batch, bytes)
+    }
+
+    fn write(&self, kind: Kind, contents: &[u8]) -> io::Result<()> {
+        // Whoever panicked while it held the lock has broken a message: the node will notice and start a new worker.
+        let mut stream = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        stream.write_all(&frame::header(kind, contents.len()).map_err(invalid)?)?;
+        stream.write_all(contents)?;
+        stream.flush()
+    }
+}
