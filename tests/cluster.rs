@@ -272,6 +272,56 @@ fn a_worker_that_dies_is_replaced_and_a_node_that_dies_is_missing() {
 }
 
 #[test]
+fn a_node_that_leaves_in_the_middle_of_a_run_does_not_hold_it_up() {
+    let mut cluster = Cluster::of(3);
+    points_csv(&cluster.tau, "points.csv", 600);
+    let mut client = cluster.tau.start(&cluster.asking("start", &job("1500", &[])));
+    client.read_line();
+    client.read_line();
+    let leaving = cluster.nodes.pop().unwrap();
+    leaving.process.interrupt();
+    assert_eq!(leaving.process.finish().code, 0);
+    let output = client.finish();
+    assert_eq!(output.code, 0, "{}", output.stderr);
+    let last = output.last();
+    assert_eq!(last["replicas_agree"], true, "{last}");
+    assert_eq!(last["missing"], serde_json::json!([leaving.name]), "{last}");
+    assert!(
+        last["epochs"].as_f64().unwrap() > 1000.0,
+        "the others did its share: {last}"
+    );
+}
+
+#[test]
+fn two_starts_at_once_end_in_one_run() {
+    let cluster = Cluster::of(2);
+    points_csv(&cluster.tau, "points.csv", 600);
+    let arguments = job("3", &[]);
+    let ask = |node: usize| {
+        let address = cluster.nodes[node].address.as_str();
+        let start = [
+            "start",
+            "--cluster",
+            address,
+            "--credentials",
+            "cluster.pem",
+            "--json",
+            "--out",
+        ];
+        let out = if node == 0 { "one" } else { "other" };
+        cluster.tau.start(&[&start, &[out][..], &arguments].concat())
+    };
+    let outputs = [ask(0), ask(1)].map(crate::harness::Running::finish);
+    // The one that came second was told, or came when the first was over.
+    assert!(outputs.iter().any(|output| output.code == 0));
+    for output in outputs {
+        let last = output.last();
+        let told = last["event"] == "failed" && !last["error"].as_str().unwrap().is_empty();
+        assert!(told || last["replicas_agree"] == true, "{last}");
+    }
+}
+
+#[test]
 fn a_local_cluster_leaves_nothing_behind() {
     let tau = Tau::new();
     let data = points_csv(&tau, "points.csv", 600);

@@ -10,6 +10,7 @@ mod follow;
 mod interrupt;
 mod job_file;
 mod local_cluster;
+mod log;
 mod out_folder;
 mod output;
 mod stats_view;
@@ -30,7 +31,7 @@ fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(error) => return refuse(&error),
     };
-    init_log();
+    log::init();
     let (json, result) = match arguments.command {
         Command::Train(train) => (train.json, commands::train::run(*train)),
         Command::Credentials(CredentialsCommand::New { file }) => (false, commands::credentials::new(&file)),
@@ -62,19 +63,4 @@ fn refuse(error: &clap::Error) -> ExitCode {
         output::line(&Failed::because(first.trim_start_matches("error: ")));
     }
     ExitCode::from(error.exit_code() as u8)
-}
-
-/// Logs go to standard error; `TAU_LOG` says how much (`TAU_LOG=debug`), and `TAU_LOG_FORMAT=json` in which form.
-fn init_log() {
-    use tracing_subscriber::EnvFilter;
-    let filter =
-        EnvFilter::try_from_env("TAU_LOG").unwrap_or_else(|_| EnvFilter::new("warn,ractor=error,ractor_cluster=error"));
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr);
-    if std::env::var("TAU_LOG_FORMAT").is_ok_and(|format| format == "json") {
-        log.json().init();
-    } else {
-        log.init();
-    }
 }

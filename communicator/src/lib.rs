@@ -2,7 +2,8 @@
 //!
 //! The [`ledger`] is the node's own replica, in integers: batches enter it, models are saved and audited from it. The
 //! [`exchange`] decides which batches go to whom, so that every replica gets all of them; a [`link`] writes its messages
-//! on the connections that the [`transport`] makes. [`usage`] tells what a node takes of its machine.
+//! on the connections that the [`transport`] makes. A [`node`] is all of that as actors, which reach other nodes' through
+//! the [`control`] plane. [`usage`] tells what a node takes of its machine, [`whereabouts`] which one it is.
 
 pub mod control;
 pub mod exchange;
@@ -11,3 +12,4 @@ pub mod link;
 pub mod node;
 pub mod transport;
 pub mod usage;
+pub mod whereabouts;

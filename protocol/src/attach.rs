@@ -104,8 +104,13 @@ pub enum FromWorker {
     },
     /// What it did since the run began, once a second and when it closes.
     Stats(Box<WorkerStats>),
-    /// An evaluation that was asked for, or came with finishing.
-    Evaluated(Scores),
+    /// An evaluation that was asked for.
+    Evaluated {
+        /// In which run.
+        run: RunId,
+        /// What was found.
+        scores: Scores,
+    },
     /// The origin is closed; its last batch was sent before this.
     Closed {
         /// The norm of what was never emitted and is dropped.

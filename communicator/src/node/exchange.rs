@@ -318,6 +318,16 @@ impl Actor for ExchangeActor {
         Ok(())
     }
 
+    async fn post_stop(
+        &self,
+        myself: ActorRef<ExchangeMessage>,
+        _state: &mut ExchangeState,
+    ) -> Result<(), ActorProcessingErr> {
+        // Left to themselves links would be killed, and could not close their connections.
+        myself.stop_children_and_wait(None, None).await;
+        Ok(())
+    }
+
     async fn handle_supervisor_evt(
         &self,
         _myself: ActorRef<ExchangeMessage>,
@@ -365,6 +375,7 @@ impl ExchangeState {
             Effect::Snapshot { to } => {
                 let peer = self.name(to);
                 tracing::error!(peer, "a node has fallen too far behind and cannot catch up in this run");
+                self.give_up(to);
             }
             Effect::Reset(node) => {
                 if let Some(peer) = self.peers.get_mut(&node) {
@@ -383,6 +394,7 @@ impl ExchangeState {
                     peer.outbox = None;
                     peer.link.stop(None);
                 }
+                self.give_up(peer);
             }
             Effect::WorkerFault(reason) => {
                 tracing::error!(reason, "a worker sent something that is no batch of this run");
@@ -390,6 +402,11 @@ impl ExchangeState {
             }
             Effect::Diverged(reason) => drop(self.run_actor.cast(RunMessage::Diverged(self.run, reason))),
         }
+    }
+
+    fn give_up(&self, node: NodeId) {
+        let run = self.run;
+        let _ = self.run_actor.cast(RunMessage::GiveUp { run, node });
     }
 
     fn name(&self, node: NodeId) -> String {

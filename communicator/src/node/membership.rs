@@ -312,7 +312,13 @@ impl Membership {
         Word::Beat(Box::new(Beat {
             from: self.me.clone(),
             number: self.number,
-            members: self.roster.members().map(|member| member.info.clone()).collect(),
+            // Rumours of the silent would keep everybody from forgetting them.
+            members: self
+                .roster
+                .members()
+                .filter(|member| member.alive)
+                .map(|member| member.info.clone())
+                .collect(),
             run: self.run_beat.as_deref().cloned(),
         }))
     }

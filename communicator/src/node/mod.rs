@@ -36,6 +36,7 @@ use tokio::task::JoinHandle;
 
 use crate::control::{GateActor, Payload, Routes, Sessions, StartError};
 use crate::transport::{AcceptLimits, Acceptor, DialError, NotLoopback, Plane, Security, dial};
+use crate::whereabouts;
 use membership::{Joined, MembershipActor, MembershipArguments, MembershipMessage};
 use run::{RunActor, RunArguments, RunMessage};
 use stats::{StatsActor, StatsMessage};
@@ -161,6 +162,7 @@ impl Node {
                 .unwrap_or_default()
                 .as_millis() as u64,
         };
+        whereabouts::set_node(&info.name);
         let (events, mut session_events) = mpsc::unbounded_channel();
         let sessions = Sessions::start(&id.to_string(), &config.security, events).await?;
         let socket = dir.join(format!("{}.sock", info.name));

@@ -63,6 +63,7 @@ pub fn attach(path: &Path, options: &Options) -> Result<(), AttachError> {
         path: path.into(),
         source,
     })?;
+    end_on_panic();
     let (mut reader, writer) = socket::ends(stream)?;
     writer.word(&FromWorker::Hello(WorkerInfo {
         version: options.version.clone(),
@@ -78,6 +79,17 @@ pub fn attach(path: &Path, options: &Options) -> Result<(), AttachError> {
         running: None,
     }
     .run(&mut reader)
+}
+
+/// A thread that panics takes the process along: a worker that trains no more must not look like one that does. The
+/// node starts another.
+fn end_on_panic() {
+    const CRASHED: i32 = 101;
+    let say = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        say(panic);
+        std::process::exit(CRASHED);
+    }));
 }
 
 struct Process {
@@ -152,7 +164,7 @@ impl Process {
             }) => {
                 self.running = Some(Running {
                     weights: prepared.layout.weights,
-                    reporter: Reporter::start(prepared, outbound, self.writer.clone())?,
+                    reporter: Reporter::start(assignment.run, prepared, outbound, self.writer.clone())?,
                     inbound,
                     training: thread,
                 });

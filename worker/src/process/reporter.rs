@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use protocol::attach::{FromWorker, SaveOrder, Scores, WorkerStats};
 use protocol::digest::Digest;
+use protocol::ids::RunId;
 use protocol::lattice::Range;
 
 use super::prepared::Prepared;
@@ -30,9 +31,10 @@ pub(super) struct Reporter {
 }
 
 impl Reporter {
-    pub(super) fn start(prepared: Arc<Prepared>, outbound: Outbound, writer: Writer) -> io::Result<Self> {
+    pub(super) fn start(run: RunId, prepared: Arc<Prepared>, outbound: Outbound, writer: Writer) -> io::Result<Self> {
         let order = Order::default();
         let reporting = Reporting {
+            run,
             prepared,
             writer,
             order: Arc::clone(&order),
@@ -58,6 +60,7 @@ impl Reporter {
 }
 
 struct Reporting {
+    run: RunId,
     prepared: Arc<Prepared>,
     writer: Writer,
     order: Order,
@@ -133,6 +136,7 @@ impl Reporting {
         if self.evaluating.swap(true, Ordering::Relaxed) {
             return Ok(());
         }
+        let run = self.run;
         let (prepared, writer, evaluating) = (
             Arc::clone(&self.prepared),
             self.writer.clone(),
@@ -141,7 +145,8 @@ impl Reporting {
         std::thread::Builder::new().name("evaluator".into()).spawn(move || {
             // Failing to measure is no reason to stop: the last evaluation of all will say so.
             if let Ok(found) = evaluate(&prepared.layout, weights, &prepared.dataset.test, Threads(1), |_| {}) {
-                let _ = writer.word(&FromWorker::Evaluated(scores(found)));
+                let scores = scores(found);
+                let _ = writer.word(&FromWorker::Evaluated { run, scores });
             }
             evaluating.store(false, Ordering::Relaxed);
         })?;

@@ -23,7 +23,7 @@ use crate::node::exchange::{ExchangeActor, ExchangeArguments, ExchangeMessage, P
 use crate::node::membership::MembershipMessage;
 use crate::node::workers::{WorkerHandle, WorkerKey};
 use crate::transport::{Security, Stream};
-use crate::usage;
+use crate::{usage, whereabouts};
 
 /// How long workers that have not attached yet are waited for.
 const WORKERS_LIMIT: Duration = Duration::from_secs(15);
@@ -104,6 +104,8 @@ pub(super) struct Current {
     progress: Progress,
     stop: Option<StopReason>,
     scores: Option<Scores>,
+    /// Of the model that was saved.
+    final_scores: Option<Scores>,
     evaluate_at: u64,
     settlement: Option<Settlement>,
     ending: Ending,
@@ -133,6 +135,7 @@ impl Current {
             progress: Progress::default(),
             stop: None,
             scores: None,
+            final_scores: None,
             evaluate_at: 0,
             settlement: None,
             ending: Ending::default(),
@@ -227,13 +230,16 @@ impl Current {
     // Begin.
 
     pub(super) async fn begin(&mut self, begin: Begin, context: &Context, attached: &Attached) {
-        let Some(ledger) = self.ledger.take().filter(|_| self.begin.is_none()) else {
+        if self.begin.is_some() {
             return;
-        };
+        }
         if begin.participant(context.me.id).is_none() {
             self.fail("the run began without this node".into(), context, attached);
             return;
         }
+        let Some(ledger) = self.ledger.take() else {
+            return;
+        };
         let started = Actor::spawn_linked(
             None,
             ExchangeActor,
@@ -250,7 +256,7 @@ impl Current {
         );
         match started.await {
             Ok((exchange, _)) => {
-                tracing::info!(run = %self.run, nodes = begin.participants.len(), "a run begins");
+                tracing::info!(nodes = begin.participants.len(), "a run begins");
                 self.exchange = Some(exchange);
                 self.seats = begin
                     .slots_of(context.me.id)
@@ -280,9 +286,19 @@ impl Current {
         for worker in ready.iter().filter_map(|key| attached.get(key)) {
             self.seat(worker);
         }
+        // Workers that came after this node had answered are in time too.
+        for worker in attached.values().filter(|worker| !ready.contains(&worker.key)) {
+            self.ask(worker);
+        }
+        if self.stop.is_some() {
+            self.stop_workers();
+        }
     }
 
     fn seat(&mut self, worker: &WorkerHandle) {
+        if self.seat_of(worker.key).is_some() {
+            return;
+        }
         let vacant = self.seats.iter_mut().find(|(_, seat)| seat.worker.is_none());
         if let (Some((&slot, seat)), Some(exchange)) = (vacant, &self.exchange) {
             seat.take(worker.key);
@@ -333,7 +349,7 @@ impl Current {
                     seat.count(*stats);
                 }
             }
-            FromWorker::Evaluated(scores) => {
+            FromWorker::Evaluated { run, scores } if run == self.run && self.phase != Phase::Finishing => {
                 tracing::info!(accuracy = scores.accuracy, loss = scores.loss, "evaluated");
                 self.scores = Some(scores);
                 let reached = |target| scores.accuracy >= target;
@@ -349,7 +365,8 @@ impl Current {
                 self.try_finish(context, attached).await;
             }
             FromWorker::Finished { digest, scores } => {
-                self.scores = scores.or(self.scores);
+                self.final_scores = scores.or(self.final_scores);
+                self.scores = self.final_scores.or(self.scores);
                 if let Some(seat) = self.seat_of(worker.key) {
                     seat.finished = true;
                     seat.digest = digest;
@@ -365,7 +382,10 @@ impl Current {
                     worker.hang_up();
                 }
             }
-            FromWorker::Hello(_) | FromWorker::Prepared { .. } | FromWorker::Refused { .. } => {}
+            FromWorker::Hello(_)
+            | FromWorker::Prepared { .. }
+            | FromWorker::Refused { .. }
+            | FromWorker::Evaluated { .. } => {}
         }
     }
 
@@ -377,6 +397,8 @@ impl Current {
         }
         let expected = self.begin.as_ref().map(|begin| &begin.data);
         match answer {
+            // Too late: the run ends without it.
+            Ok(_) if self.phase != Phase::Training || self.stop.is_some() => worker.tell(ToWorker::Abort),
             Ok(data) if Some(&data) == expected => self.seat(worker),
             Ok(_) => tracing::error!("the data has changed since the run began: the worker is not used"),
             Err(reason) => tracing::error!(reason, "a worker that was started again cannot take part"),
@@ -463,7 +485,7 @@ impl Current {
         if let Some(exchange) = &self.exchange {
             let _ = exchange.cast(ExchangeMessage::Live {
                 live: self.waited_for(),
-                silent: self.silent.clone(),
+                silent: self.silent.union(&self.given_up).copied().collect(),
             });
         }
     }
@@ -490,7 +512,7 @@ impl Current {
         if let Some(reason) = beat.stop {
             self.stop(reason, context);
         }
-        if let Some(settled) = beat.settled {
+        if let Some(settled) = beat.settled.filter(|_| !self.given_up.contains(&from)) {
             self.ending.settle(from, settled);
             self.check_over(context, attached);
         }
@@ -508,10 +530,8 @@ impl Current {
     }
 
     /// The news came with a batch; the reason follows with a beat.
-    pub(super) fn stop_seen(&mut self, context: &Context) {
-        if self.stop.is_none() {
-            self.stop(StopReason::Asked, context);
-        }
+    pub(super) fn stop_seen(&mut self) {
+        self.stop_workers();
     }
 
     fn stop_workers(&self) {
@@ -524,7 +544,7 @@ impl Current {
 
     /// When nothing more will come, workers tell what they hold, and one of them measures and saves it.
     async fn try_finish(&mut self, context: &Context, attached: &Attached) {
-        if self.phase == Phase::Training && (self.stop.is_some() || self.progress.complete) {
+        if self.phase == Phase::Training && self.seated.is_some() && (self.stop.is_some() || self.progress.complete) {
             self.phase = Phase::Settling;
             self.publish(context);
         }
@@ -595,7 +615,7 @@ impl Current {
             stats: WorkerStats::combined(stats.iter()),
             bytes_sent: settlement.bytes_sent,
             seconds: settlement.seconds,
-            scores: self.scores,
+            scores: self.final_scores,
         };
         self.ending.settle(context.me.id, settled);
         self.publish(context);
@@ -625,7 +645,7 @@ impl Current {
 
     pub(super) fn fail(&mut self, reason: String, context: &Context, attached: &Attached) {
         if !self.is_over() {
-            tracing::error!(run = %self.run, reason, "the run has failed");
+            tracing::error!(reason, "the run has failed");
             self.end(Err(reason), context, attached);
         }
     }
@@ -639,6 +659,7 @@ impl Current {
         }
         dismiss(attached.values());
         self.publish(context);
+        whereabouts::set_run(None);
     }
 
     pub(super) async fn tick(&mut self, context: &Context, attached: &Attached) {

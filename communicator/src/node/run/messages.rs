@@ -87,6 +87,13 @@ pub(crate) enum RunMessage {
     },
     /// How far the exchange is.
     Progress(RunId, Progress),
+    /// A participant can never have everything: it is not waited for any more.
+    GiveUp {
+        /// In which run.
+        run: RunId,
+        /// Which.
+        node: NodeId,
+    },
     /// Some worker has seen the run's stop.
     StopSeen(RunId),
     /// A weight left the range.

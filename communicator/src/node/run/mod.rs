@@ -29,6 +29,7 @@ use super::workers::{WorkerHandle, WorkerKey};
 use crate::control::Payload;
 use crate::transport::Security;
 use crate::usage::UsageMeter;
+use crate::whereabouts;
 use current::{Context, Current};
 pub(crate) use messages::RunMessage;
 
@@ -157,6 +158,11 @@ impl RunState {
             }
             RunMessage::Prepare { run, coordinator, job } => self.prepare(run, coordinator, job),
             RunMessage::Answer { run, from, answer } => self.answer(run, from, answer).await,
+            RunMessage::GiveUp { run, node } => {
+                if let Some(current) = self.current.as_mut().filter(|current| current.run == run) {
+                    current.give_up(node, &self.context);
+                }
+            }
             RunMessage::Abort { run, reason } | RunMessage::Diverged(run, reason) => self.abort(run, reason),
             RunMessage::PeerRun(from, beat) => {
                 if let Some(current) = self.current.as_mut().filter(|current| current.run == beat.run) {
@@ -179,7 +185,7 @@ impl RunState {
             }
             RunMessage::StopSeen(run) => {
                 if let Some(current) = self.current.as_mut().filter(|current| current.run == run) {
-                    current.stop_seen(&self.context);
+                    current.stop_seen();
                 }
             }
             RunMessage::LinksWaited(run) => {
@@ -286,7 +292,9 @@ impl RunState {
             }
             let beaten = busy.run;
             self.abort(beaten, format!("run {run} was started at the same time"));
+            self.call_off();
         }
+        whereabouts::set_run(Some(run));
         let mut current = Current::new(run, coordinator, job, self.workers_wanted);
         for worker in self.workers.values() {
             current.ask(worker);
@@ -311,6 +319,20 @@ impl RunState {
             return;
         };
         match decision {
+            Decision::Begin(begin) if begin.participant(self.context.me.id).is_none() => {
+                let others: Vec<&str> = begin.participants.iter().map(|one| one.name.as_str()).collect();
+                let reason = format!(
+                    "{} itself cannot take part: send the job to one of {}",
+                    self.context.me.name,
+                    others.join(", ")
+                );
+                self.context.broadcast(Word::Abort {
+                    run,
+                    reason: reason.clone(),
+                });
+                let _ = reply.send(Reply::Refused(vec![reason.clone()]).into());
+                self.abort(run, reason);
+            }
             Decision::Begin(begin) => {
                 let current = self.current.as_mut().filter(|current| current.run == run);
                 if let Some(current) = current {

@@ -1,0 +1,111 @@
+//! Logs, on standard error: each line with its node and its run.
+//!
+//! `TAU_LOG` says how much (`TAU_LOG=info`), and `TAU_LOG_FORMAT=json` in which form.
+
+use std::fmt;
+
+use communicator::whereabouts;
+use serde_json::{Map, Value};
+use tracing::field::{Field, Visit};
+use tracing::{Event, Subscriber};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::registry::LookupSpan;
+
+/// What is logged unless the user asks for something else. The cluster crate calls what is normal a warning, and
+/// prints whole messages when asked for more.
+const FILTER: &str = "warn,ractor=off,ractor_cluster=off";
+
+/// Starts to log.
+pub(crate) fn init() {
+    let filter = match std::env::var("TAU_LOG") {
+        Ok(asked) => EnvFilter::try_new(format!("ractor=error,ractor_cluster=error,{asked}")),
+        Err(_) => EnvFilter::try_new(FILTER),
+    };
+    let json = std::env::var("TAU_LOG_FORMAT").is_ok_and(|format| format == "json");
+    tracing_subscriber::fmt()
+        .with_env_filter(filter.unwrap_or_else(|_| EnvFilter::new(FILTER)))
+        .with_writer(std::io::stderr)
+        .event_format(Lines { json })
+        .init();
+}
+
+struct Lines {
+    json: bool,
+}
+
+impl<S, N> FormatEvent<S, N> for Lines
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(&self, context: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+        let mut time = String::new();
+        SystemTime.format_time(&mut Writer::new(&mut time))?;
+        let level = event.metadata().level();
+        if self.json {
+            let mut fields = Fields(Map::new());
+            fields.put("time", time);
+            fields.put("level", level.to_string());
+            if let Some(node) = whereabouts::node() {
+                fields.put("node", node);
+            }
+            if let Some(run) = whereabouts::run() {
+                fields.put("run", run.to_string());
+            }
+            // An event's own fields come first: none of them takes the place of these.
+            let mut own = Fields(Map::new());
+            event.record(&mut own);
+            own.0.append(&mut fields.0);
+            let fields = own;
+            return writeln!(writer, "{}", Value::Object(fields.0));
+        }
+        write!(writer, "{time} {level:>5}")?;
+        if let Some(node) = whereabouts::node() {
+            write!(writer, " {node}")?;
+        }
+        if let Some(run) = whereabouts::run() {
+            write!(writer, " {run}")?;
+        }
+        write!(writer, " ")?;
+        context.format_fields(writer.by_ref(), event)?;
+        writeln!(writer)
+    }
+}
+
+/// An event's fields as JSON.
+struct Fields(Map<String, Value>);
+
+impl Fields {
+    fn put(&mut self, key: &str, value: impl Into<Value>) {
+        self.0.insert(key.into(), value.into());
+    }
+}
+
+impl Visit for Fields {
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.put(field.name(), value);
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.put(field.name(), value);
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.put(field.name(), value);
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.put(field.name(), value);
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.put(field.name(), value);
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.put(field.name(), format!("{value:?}"));
+    }
+}
