@@ -5,3 +5,4 @@ mod harness;
 mod cluster;
 mod command_line;
 mod mnist;
+mod network;

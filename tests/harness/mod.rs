@@ -79,13 +79,16 @@ impl Tau {
     }
 
     pub(crate) fn start_with(&self, environment: &[(&str, &str)], arguments: &[&str]) -> Running {
-        let mut child = self
-            .command(arguments)
-            .envs(environment.iter().copied())
+        Self::spawn(self.command(arguments).envs(environment.iter().copied()))
+    }
+
+    /// Starts a command whose output can be read.
+    pub(crate) fn spawn(command: &mut Command) -> Running {
+        let piped = command
+            .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+            .stderr(Stdio::piped());
+        let mut child = piped.spawn().unwrap();
         let stdout = BufReader::new(child.stdout.take().unwrap());
         Running {
             child,
