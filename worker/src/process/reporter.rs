@@ -143,8 +143,11 @@ impl Reporting {
             Arc::clone(&self.evaluating),
         );
         std::thread::Builder::new().name("evaluator".into()).spawn(move || {
+            // All cores for a moment, rather than one for long: a run that has reached its target trains on until it
+            // knows.
+            let threads = Threads(std::thread::available_parallelism().map_or(1, usize::from));
             // Failing to measure is no reason to stop: the last evaluation of all will say so.
-            if let Ok(found) = evaluate(&prepared.layout, weights, &prepared.dataset.test, Threads(1), |_| {}) {
+            if let Ok(found) = evaluate(&prepared.layout, weights, &prepared.dataset.test, threads, |_| {}) {
                 let scores = scores(found);
                 let _ = writer.word(&FromWorker::Evaluated { run, scores });
             }
