@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::process::ExitCode;
 
+use protocol::sentence::sentence;
 use protocol::stats::Failed;
 
 use crate::output;
@@ -59,17 +60,6 @@ impl Failure {
             Self::Refused(_) | Self::Failed(_) | Self::Disagreed => ExitCode::from(1),
         }
     }
-}
-
-/// An error with what caused it, on one line.
-fn sentence(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text} ({cause})");
-        source = cause.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -7,11 +7,11 @@ use std::time::Duration;
 use communicator::control::Connection;
 use protocol::control::{Phase, Reply, Request, RunResult, RunStatus};
 use protocol::ids::RunId;
-use protocol::stats::{Finished, Line, StatsRecord};
+use protocol::stats::{Finished, Line, StatsRecord, ratio};
 use tokio::sync::mpsc;
 use worker::model_file;
 
-use crate::commands::{ANSWER_LIMIT, unexpected};
+use crate::commands::{ask, stats, unexpected};
 use crate::failure::Failure;
 use crate::out_folder::OutFolder;
 use crate::view::{Numbers, View};
@@ -37,11 +37,7 @@ pub(crate) async fn follow(
 
 /// The state of this run, on a node that may have gone on to another.
 async fn status(connection: &Connection, run: RunId) -> Result<Box<RunStatus>, Failure> {
-    match connection
-        .ask(Request::Status, ANSWER_LIMIT)
-        .await
-        .map_err(Failure::work)?
-    {
+    match ask(connection, Request::Status).await? {
         Reply::Status(Some(status)) if status.run == run => Ok(status),
         Reply::Status(_) => Err(Failure::Failed(format!("the node knows nothing of run {run} any more"))),
         other => Err(unexpected(other)),
@@ -77,10 +73,7 @@ async fn watch(
         if interrupt::asked() && !stopping {
             stopping = true;
             view.busy("ending the run");
-            connection
-                .ask(Request::Stop, ANSWER_LIMIT)
-                .await
-                .map_err(Failure::work)?;
+            ask(connection, Request::Stop).await?;
         }
         tokio::time::sleep(LOOK_AGAIN).await;
     };
@@ -91,8 +84,7 @@ async fn watch(
 async fn read(connection: Arc<Connection>, sender: mpsc::Sender<Vec<StatsRecord>>) {
     let mut after = 0;
     // Whoever asks for the state notices that the node is gone, and says so.
-    while let Ok(Reply::Stats { last, records }) = connection.ask(Request::Stats { after }, ANSWER_LIMIT).await {
-        after = last;
+    while let Ok(records) = stats::read(&connection, &mut after).await {
         if sender.send(records).await.is_err() {
             return;
         }
@@ -158,11 +150,6 @@ async fn save(
     Ok(finished(status, result, path.display().to_string()))
 }
 
-/// A ratio, zero of nothing.
-fn ratio(part: f64, whole: f64) -> f64 {
-    if whole > 0.0 { part / whole } else { 0.0 }
-}
-
 /// The last line of a run.
 fn finished(status: &RunStatus, result: &RunResult, model: String) -> Finished {
     let stats = &result.stats;
@@ -171,7 +158,6 @@ fn finished(status: &RunStatus, result: &RunResult, model: String) -> Finished {
     let peers = nodes.saturating_sub(1).max(1) as u64;
     let steps = stats.batches + stats.held_back;
     let bytes_dense = steps * result.weights * size_of::<f32>() as u64 * peers;
-    let (training, exchange) = (stats.training.as_secs_f64(), stats.exchange.as_secs_f64());
     Finished {
         event: "finished",
         accuracy: result.scores.accuracy,
@@ -188,8 +174,8 @@ fn finished(status: &RunStatus, result: &RunResult, model: String) -> Finished {
         bytes_sent: result.bytes_sent,
         bytes_dense,
         compression: ratio(bytes_dense as f64, result.bytes_sent as f64),
-        density: ratio(stats.changes as f64, stats.batches as f64 * result.weights as f64),
-        exchange_share: ratio(exchange, exchange + training),
+        density: stats.density(result.weights),
+        exchange_share: stats.exchange_share(),
         model,
     }
 }

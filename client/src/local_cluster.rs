@@ -14,7 +14,7 @@ use protocol::control::{Reply, Request};
 use tempfile::TempDir;
 
 use crate::args::NodeFlags;
-use crate::commands::{self, ANSWER_LIMIT};
+use crate::commands;
 use crate::failure::Failure;
 use crate::interrupt;
 
@@ -77,11 +77,7 @@ impl LocalCluster {
         let started = Instant::now();
         let wanted = self.nodes.len();
         while started.elapsed() < READY_LIMIT && !interrupt::asked() {
-            if let Reply::Nodes(nodes) = connection
-                .ask(Request::Nodes, ANSWER_LIMIT)
-                .await
-                .map_err(Failure::work)?
-            {
+            if let Reply::Nodes(nodes) = commands::ask(&connection, Request::Nodes).await? {
                 let ready = nodes
                     .iter()
                     .filter(|node| node.state != "away" && node.workers >= workers);

@@ -47,6 +47,8 @@ where
         let level = event.metadata().level();
         if self.json {
             let mut fields = Fields(Map::new());
+            // First: none of an event's own fields takes the place of those that follow.
+            event.record(&mut fields);
             fields.put("time", time);
             fields.put("level", level.to_string());
             if let Some(node) = whereabouts::node() {
@@ -55,11 +57,6 @@ where
             if let Some(run) = whereabouts::run() {
                 fields.put("run", run.to_string());
             }
-            // An event's own fields come first: none of them takes the place of these.
-            let mut own = Fields(Map::new());
-            event.record(&mut own);
-            own.0.append(&mut fields.0);
-            let fields = own;
             return writeln!(writer, "{}", Value::Object(fields.0));
         }
         write!(writer, "{time} {level:>5}")?;

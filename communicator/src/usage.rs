@@ -3,6 +3,10 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use protocol::job::Job;
+use protocol::model::Layout;
+use thiserror::Error;
+
 /// What a process takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Usage {
@@ -72,8 +76,30 @@ fn resident_bytes(process: &str) -> Option<u64> {
 
 /// The memory that this machine has; `None` where it does not tell.
 #[must_use]
-pub fn memory_total_bytes() -> Option<u64> {
+fn memory_total_bytes() -> Option<u64> {
     kilobytes(&std::fs::read_to_string("/proc/meminfo").ok()?, "MemTotal:")
+}
+
+/// A job is too large for this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Error)]
+#[error("the job needs about {needed:.1} GB of memory, but this machine has {there:.1} GB")]
+pub struct TooLarge {
+    needed: f64,
+    there: f64,
+}
+
+/// Refuses a job that so many workers on this machine cannot hold, before the system's memory is gone.
+pub fn check_memory(job: &Job, layout: &Layout, workers: usize) -> Result<(), TooLarge> {
+    const GIGABYTE: f64 = 1e9;
+    let each = layout.training_bytes(job.minibatch as usize, job.optimiser.rule.state_arrays());
+    let needed = each.saturating_mul(workers as u64);
+    match memory_total_bytes() {
+        Some(there) if needed > there => Err(TooLarge {
+            needed: needed as f64 / GIGABYTE,
+            there: there as f64 / GIGABYTE,
+        }),
+        _ => Ok(()),
+    }
 }
 
 /// The bytes that a line of such a file gives in kB.

@@ -11,6 +11,7 @@ use crate::frontier::Frontier;
 use crate::ids::{OriginId, RunId};
 use crate::job::Job;
 use crate::model::Shape;
+use crate::stats::ratio;
 
 /// Counts of a ledger in one piece.
 pub const COUNTS_PER_PIECE: usize = 1 << 20;
@@ -217,6 +218,40 @@ impl WorkerStats {
         sum.staleness = all.map(|one| one.staleness).sum::<f64>() / count;
         sum
     }
+
+    /// What was done since earlier sums of the same workers. Readings are the newest.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        Self {
+            batches: self.batches.saturating_sub(before.batches),
+            samples: self.samples.saturating_sub(before.samples),
+            changes: self.changes.saturating_sub(before.changes),
+            loss: self.loss - before.loss,
+            training: self.training.saturating_sub(before.training),
+            exchange: self.exchange.saturating_sub(before.exchange),
+            held_back: self.held_back.saturating_sub(before.held_back),
+            ..*self
+        }
+    }
+
+    /// The mean loss per sample; none without any.
+    #[must_use]
+    pub fn mean_loss(&self) -> Option<f64> {
+        (self.samples > 0).then(|| self.loss / self.samples as f64)
+    }
+
+    /// Changes per weight and batch.
+    #[must_use]
+    pub fn density(&self, weights: u64) -> f64 {
+        ratio(self.changes as f64, self.batches as f64 * weights as f64)
+    }
+
+    /// The share of the workers' time that the exchange took.
+    #[must_use]
+    pub fn exchange_share(&self) -> f64 {
+        let exchange = self.exchange.as_secs_f64();
+        ratio(exchange, exchange + self.training.as_secs_f64())
+    }
 }
 
 #[cfg(test)]
@@ -268,5 +303,28 @@ mod tests {
             (15, 1.5, 5.0, true)
         );
         assert_eq!(WorkerStats::combined([].iter()), WorkerStats::default());
+    }
+
+    #[test]
+    fn shares_are_of_what_was_done_since() {
+        let at = |times: u32| WorkerStats {
+            batches: 2 * u64::from(times),
+            samples: 10 * u64::from(times),
+            changes: 6 * u64::from(times),
+            loss: 5.0 * f64::from(times),
+            training: Duration::from_secs(3) * times,
+            exchange: Duration::from_secs(1) * times,
+            tau: f64::from(times),
+            ..WorkerStats::default()
+        };
+        let since = at(3).since(&at(1));
+        assert_eq!(since, WorkerStats { tau: 3.0, ..at(2) });
+        assert_eq!((since.mean_loss(), since.density(100)), (Some(0.5), 0.03));
+        assert_eq!(since.exchange_share(), 0.25);
+        let nothing = WorkerStats::default();
+        assert_eq!(
+            (nothing.mean_loss(), nothing.density(100), nothing.exchange_share()),
+            (None, 0.0, 0.0)
+        );
     }
 }

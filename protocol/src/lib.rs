@@ -26,6 +26,7 @@ pub mod optimiser;
 pub mod plan;
 pub mod rng;
 pub mod schedule;
+pub mod sentence;
 pub mod split;
 pub mod staleness_guard;
 pub mod stats;

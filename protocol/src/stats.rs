@@ -2,6 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
+/// A ratio, zero of nothing.
+#[must_use]
+pub fn ratio(part: f64, whole: f64) -> f64 {
+    if whole > 0.0 { part / whole } else { 0.0 }
+}
+
 /// A record with the name of what it is, as a line for scripts.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Line<'a, R> {

@@ -247,7 +247,7 @@ impl<'a, T: Trainer> Loop<'a, T> {
             self.take(word)?;
         }
         let weights = self.training.trainer().copy_weights()?;
-        let digest = Digest::of_weights(&weights);
+        let digest = self.training.trainer().digest()?;
         self.outbox.send(FromTraining::Finished { weights, digest })
     }
 

@@ -17,13 +17,13 @@ use std::time::Duration;
 use ::worker::ops::Threads;
 use communicator::control::Connection;
 use communicator::transport::{Credentials, Security};
-use protocol::control::Reply;
+use protocol::control::{Reply, Request};
 
 use crate::args::{Cluster, NodeFlags, SecurityFlags};
 use crate::failure::Failure;
 
 /// How long a node may take to answer a simple question.
-pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// More are a slip of the hand, and would only wait for each other.
 const THREADS_MAX: usize = 1024;
 const WORKERS_MAX: usize = 256;
@@ -104,6 +104,11 @@ async fn connect(cluster: &Cluster) -> Result<Connection, Failure> {
     let security = security(&cluster.security)?;
     let address = resolve(&cluster.cluster).await?;
     Connection::open(address, security).await.map_err(Failure::work)
+}
+
+/// Asks a simple question.
+pub(crate) async fn ask(connection: &Connection, request: Request) -> Result<Reply, Failure> {
+    connection.ask(request, ANSWER_LIMIT).await.map_err(Failure::work)
 }
 
 /// What a reply means that was not expected.

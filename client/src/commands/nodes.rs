@@ -12,8 +12,7 @@ use crate::{commands, output};
 pub(crate) fn run(arguments: &Ask) -> Result<(), Failure> {
     commands::run_async(async {
         let connection = commands::connect(&arguments.cluster).await?;
-        let reply = connection.ask(Request::Nodes, commands::ANSWER_LIMIT).await;
-        match reply.map_err(Failure::work)? {
+        match commands::ask(&connection, Request::Nodes).await? {
             Reply::Nodes(nodes) => {
                 show(&nodes, arguments.json);
                 Ok(())

@@ -76,8 +76,7 @@ pub(crate) async fn begin(
 
 /// The run that the cluster is at, or was at last.
 async fn newest(connection: &Connection) -> Result<RunId, Failure> {
-    let reply = connection.ask(Request::Status, commands::ANSWER_LIMIT).await;
-    match reply.map_err(Failure::work)? {
+    match commands::ask(connection, Request::Status).await? {
         Reply::Status(Some(status)) => Ok(status.run),
         Reply::Status(None) => Err(Failure::Failed(
             "there was no run since the node started: leave --attach out to start one".into(),

@@ -35,13 +35,9 @@ pub(crate) fn run(arguments: &Stats) -> Result<(), Failure> {
 }
 
 /// What is new after a record; waits for news.
-async fn read(connection: &Connection, after: &mut u64) -> Result<Vec<StatsRecord>, Failure> {
+pub(crate) async fn read(connection: &Connection, after: &mut u64) -> Result<Vec<StatsRecord>, Failure> {
     let request = Request::Stats { after: *after };
-    match connection
-        .ask(request, commands::ANSWER_LIMIT)
-        .await
-        .map_err(Failure::work)?
-    {
+    match commands::ask(connection, request).await? {
         Reply::Stats { last, records } => {
             *after = last;
             Ok(records)
@@ -116,18 +112,11 @@ async fn live(connection: &Connection) -> Result<(), Failure> {
         let mut run = String::new();
         loop {
             while let Ok(new) = news.try_recv() {
-                if let Some(named) = new
-                    .iter()
-                    .rev()
-                    .map(|record| &record.run)
-                    .find(|named| !named.is_empty())
-                    && *named != run
-                {
+                view.update(&new);
+                let mut named = new.iter().rev().map(|record| &record.run);
+                if let Some(named) = named.find(|named| !named.is_empty() && **named != run) {
                     run.clone_from(named);
-                    view.update(&new);
                     expect_samples(connection, &mut view).await?;
-                } else {
-                    view.update(&new);
                 }
             }
             shown.show(&view).map_err(screen)?;
@@ -144,8 +133,7 @@ async fn live(connection: &Connection) -> Result<(), Failure> {
 }
 
 async fn expect_samples(connection: &Connection, view: &mut StatsView) -> Result<(), Failure> {
-    let reply = connection.ask(Request::Status, commands::ANSWER_LIMIT).await;
-    if let Reply::Status(Some(status)) = reply.map_err(Failure::work)? {
+    if let Reply::Status(Some(status)) = commands::ask(connection, Request::Status).await? {
         view.expect_samples(status.train * u64::from(status.job.epochs));
     }
     Ok(())

@@ -16,8 +16,7 @@ struct Stopping {
 pub(crate) fn run(arguments: &Ask) -> Result<(), Failure> {
     commands::run_async(async {
         let connection = commands::connect(&arguments.cluster).await?;
-        let reply = connection.ask(Request::Stop, commands::ANSWER_LIMIT).await;
-        match reply.map_err(Failure::work)? {
+        match commands::ask(&connection, Request::Stop).await? {
             Reply::Stopping(run) => {
                 if arguments.json {
                     output::line(&Stopping {

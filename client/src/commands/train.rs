@@ -56,22 +56,13 @@ fn node_flags(flags: &NodeFlags, nodes: usize) -> Result<NodeFlags, Failure> {
 /// Checks everything that a user can get wrong, before anything is changed: nodes would find the same mistakes, but
 /// each for itself and later. Says what will be trained.
 fn check(job: &Job, flags: &NodeFlags, nodes: usize) -> Result<String, Failure> {
-    const GIGABYTE: f64 = 1e9;
     let dataset = Dataset::open(&job.data, job.seed, flags.data_root.as_deref()).map_err(Failure::bad)?;
     let layout = Layout::new(&job.model, dataset.input, dataset.classes.len()).map_err(Failure::bad)?;
-    let workers = nodes * flags.workers;
-    let each = layout.training_bytes(job.minibatch as usize, job.optimiser.rule.state_arrays());
-    let needed = each.saturating_mul(workers as u64);
-    match communicator::usage::memory_total_bytes() {
-        Some(there) if needed > there => {
-            return Err(Failure::input(format!(
-                "the job needs about {:.1} GB of memory, but this machine has {:.1} GB: use fewer --nodes, a smaller model or a smaller --minibatch",
-                needed as f64 / GIGABYTE,
-                there as f64 / GIGABYTE
-            )));
-        }
-        _ => {}
-    }
+    communicator::usage::check_memory(job, &layout, nodes * flags.workers).map_err(|error| {
+        Failure::input(format!(
+            "{error}: use fewer --nodes, a smaller model or a smaller --minibatch"
+        ))
+    })?;
     Ok(format!(
         "{}: {} training and {} held-out samples; {} weights; {nodes} nodes with {} workers of {} threads each",
         job.data,

@@ -6,6 +6,7 @@ use protocol::attach::{Assignment, DataInfo};
 use protocol::job::Job;
 use protocol::model::{Layout, initial_counts};
 use protocol::rng::splitmix64;
+use protocol::sentence::sentence;
 
 use super::Options;
 use crate::backend::cpu::CpuTrainer;
@@ -19,14 +20,6 @@ pub(super) struct Prepared {
     pub(super) dataset: Arc<Dataset>,
     pub(super) layout: Layout,
     pub(super) threads: Threads,
-}
-
-/// An error with what caused it, on one line.
-fn sentence(error: &dyn std::error::Error) -> String {
-    match error.source() {
-        Some(cause) => format!("{error} ({})", sentence(cause)),
-        None => error.to_string(),
-    }
 }
 
 impl Prepared {

@@ -220,7 +220,8 @@ impl Current {
         }
         let layout = Layout::new(&self.job.model, data.input, data.classes).map_err(|error| error.to_string())?;
         let workers = self.prepared.len();
-        check_memory(&self.job, &layout, workers)?;
+        usage::check_memory(&self.job, &layout, workers)
+            .map_err(|error| format!("{error}: use a smaller model or --minibatch"))?;
         let ledger = Ledger::new(self.run, initial_counts(&layout, self.job.seed));
         let digest = ledger.digest();
         self.ledger = Some(ledger);
@@ -607,12 +608,11 @@ impl Current {
         };
         let finished = self.seats.values().filter(|seat| seat.finished);
         let workers = finished.map(|seat| seat.digest).all(|found| found == Some(digest));
-        let stats: Vec<WorkerStats> = self.seats.values().map(Seat::stats).collect();
         let settled = Settled {
             frontier: settlement.frontier.clone(),
             digest,
             workers_agree: Some(sound && workers),
-            stats: WorkerStats::combined(stats.iter()),
+            stats: self.stats(),
             bytes_sent: settlement.bytes_sent,
             seconds: settlement.seconds,
             scores: self.final_scores,
@@ -685,6 +685,12 @@ impl Current {
 
     // Stats.
 
+    /// What this node's workers did so far.
+    fn stats(&self) -> WorkerStats {
+        let stats: Vec<WorkerStats> = self.seats.values().map(Seat::stats).collect();
+        WorkerStats::combined(stats.iter())
+    }
+
     pub(super) async fn record(&mut self, elapsed: Duration) -> StatsRecord {
         let mut record = StatsRecord {
             run: self.run.to_string(),
@@ -699,20 +705,15 @@ impl Current {
         let Ok(CallResult::Success(report)) = report else {
             return record;
         };
-        let stats: Vec<WorkerStats> = self.seats.values().map(Seat::stats).collect();
-        let total = WorkerStats::combined(stats.iter());
+        let total = self.stats();
         let (before, paused_before) = std::mem::replace(&mut self.recorded, (total, report.paused));
         let seconds = elapsed.as_secs_f64();
-        let samples = (total.samples - before.samples) as f64;
-        let batches = (total.batches - before.batches) as f64;
-        let ratio = |part: f64, whole: f64| if whole > 0.0 { part / whole } else { 0.0 };
-        let exchange = total.exchange.saturating_sub(before.exchange).as_secs_f64();
-        let training = total.training.saturating_sub(before.training).as_secs_f64();
-        record.samples_per_second = samples / seconds;
+        let recent = total.since(&before);
+        record.samples_per_second = recent.samples as f64 / seconds;
         record.samples = total.samples;
-        record.loss = (samples > 0.0).then(|| (total.loss - before.loss) / samples);
+        record.loss = recent.mean_loss();
         record.tau = total.tau;
-        record.density = ratio((total.changes - before.changes) as f64, batches * report.weights as f64);
+        record.density = recent.density(report.weights);
         record.bytes_in = report.peers.iter().map(|peer| peer.bytes_in).sum();
         record.bytes_out = if report.peers.is_empty() {
             report.bytes_encoded
@@ -724,24 +725,9 @@ impl Current {
         record.digest = report.digest.to_string();
         record.queue = report.peers.iter().map(|peer| peer.queue).sum();
         record.paused_share = (report.paused.saturating_sub(paused_before).as_secs_f64() / seconds).min(1.0);
-        record.exchange_share = ratio(exchange, exchange + training);
+        record.exchange_share = recent.exchange_share();
         record.residual_norm = total.residual_norm;
         record.peers = report.peers;
         record
-    }
-}
-
-/// Refuses a job that this machine cannot hold, before the system's memory is gone.
-fn check_memory(job: &Job, layout: &Layout, workers: usize) -> Result<(), String> {
-    const GIGABYTE: f64 = 1e9;
-    let each = layout.training_bytes(job.minibatch as usize, job.optimiser.rule.state_arrays());
-    let needed = each.saturating_mul(workers as u64);
-    match usage::memory_total_bytes() {
-        Some(there) if needed > there => Err(format!(
-            "the job needs about {:.1} GB of memory there, but the machine has {:.1} GB: use a smaller model or --minibatch",
-            needed as f64 / GIGABYTE,
-            there as f64 / GIGABYTE
-        )),
-        _ => Ok(()),
     }
 }

@@ -159,13 +159,13 @@ impl RunState {
             RunMessage::Prepare { run, coordinator, job } => self.prepare(run, coordinator, job),
             RunMessage::Answer { run, from, answer } => self.answer(run, from, answer).await,
             RunMessage::GiveUp { run, node } => {
-                if let Some(current) = self.current.as_mut().filter(|current| current.run == run) {
+                if let Some(current) = named(&mut self.current, run) {
                     current.give_up(node, &self.context);
                 }
             }
             RunMessage::Abort { run, reason } | RunMessage::Diverged(run, reason) => self.abort(run, reason),
             RunMessage::PeerRun(from, beat) => {
-                if let Some(current) = self.current.as_mut().filter(|current| current.run == beat.run) {
+                if let Some(current) = named(&mut self.current, beat.run) {
                     current.peer(from, *beat, &self.context, &self.workers).await;
                 }
             }
@@ -179,26 +179,26 @@ impl RunState {
                 }
             }
             RunMessage::Progress(run, progress) => {
-                if let Some(current) = self.current.as_mut().filter(|current| current.run == run) {
+                if let Some(current) = named(&mut self.current, run) {
                     current.progressed(progress, &self.context, &self.workers).await;
                 }
             }
             RunMessage::StopSeen(run) => {
-                if let Some(current) = self.current.as_mut().filter(|current| current.run == run) {
+                if let Some(current) = named(&mut self.current, run) {
                     current.stop_seen();
                 }
             }
             RunMessage::LinksWaited(run) => {
-                if let Some(current) = self.current.as_mut().filter(|current| current.run == run) {
+                if let Some(current) = named(&mut self.current, run) {
                     current.seat_workers(&self.workers);
                 }
             }
             RunMessage::Expects { run, from, reply } => {
-                let current = self.current.as_ref().filter(|current| current.run == run);
-                let _ = reply.send(current.is_some_and(|current| current.expects(from)));
+                let expected = named(&mut self.current, run).is_some_and(|current| current.expects(from));
+                let _ = reply.send(expected);
             }
             RunMessage::Link { run, from, stream } => {
-                if let Some(current) = self.current.as_ref().filter(|current| current.run == run) {
+                if let Some(current) = named(&mut self.current, run) {
                     current.link(from, stream);
                 }
             }
@@ -226,15 +226,13 @@ impl RunState {
 
     /// Asks everybody whether they can take part.
     fn start(&mut self, job: Box<Job>, allow_partial: bool, reply: RpcReplyPort<Payload<Reply>>) {
-        let refuse = |reply: RpcReplyPort<Payload<Reply>>, reason: String| {
-            let _ = reply.send(Reply::Refused(vec![reason]).into());
-        };
         if let Some(busy) = self.current.as_ref().filter(|current| !current.is_over()) {
             let reason = format!(
                 "{} is busy with run {}: wait for it, or end it with 'tau stop'",
                 self.context.me.name, busy.run
             );
-            return refuse(reply, reason);
+            let _ = reply.send(Reply::Refused(vec![reason]).into());
+            return;
         }
         let run = RunId(rand_u64());
         let invited = self.alive().chain([self.context.me.clone()]);
@@ -326,36 +324,34 @@ impl RunState {
                     self.context.me.name,
                     others.join(", ")
                 );
-                self.context.broadcast(Word::Abort {
-                    run,
-                    reason: reason.clone(),
-                });
-                let _ = reply.send(Reply::Refused(vec![reason.clone()]).into());
-                self.abort(run, reason);
+                self.refuse(run, reply, vec![reason]);
             }
             Decision::Begin(begin) => {
-                let current = self.current.as_mut().filter(|current| current.run == run);
+                let current = named(&mut self.current, run);
                 if let Some(current) = current {
                     current.begin(begin, &self.context, &self.workers).await;
                 }
                 self.publish();
                 let _ = reply.send(Reply::Started(run).into());
             }
-            Decision::Refuse(reasons) => {
-                let reason = reasons.join("; ");
-                self.context.broadcast(Word::Abort {
-                    run,
-                    reason: reason.clone(),
-                });
-                let _ = reply.send(Reply::Refused(reasons).into());
-                self.abort(run, reason);
-            }
+            Decision::Refuse(reasons) => self.refuse(run, reply, reasons),
         }
+    }
+
+    /// Calls a run off that was being prepared.
+    fn refuse(&mut self, run: RunId, reply: RpcReplyPort<Payload<Reply>>, reasons: Vec<String>) {
+        let reason = reasons.join("; ");
+        self.context.broadcast(Word::Abort {
+            run,
+            reason: reason.clone(),
+        });
+        let _ = reply.send(Reply::Refused(reasons).into());
+        self.abort(run, reason);
     }
 
     /// A run is over before it could finish.
     fn abort(&mut self, run: RunId, reason: String) {
-        if let Some(current) = self.current.as_mut().filter(|current| current.run == run) {
+        if let Some(current) = named(&mut self.current, run) {
             current.fail(reason, &self.context, &self.workers);
         }
     }
@@ -486,6 +482,11 @@ impl RunState {
         self.context.broadcast(Word::Stats(Box::new(record.clone())));
         let _ = self.stats.cast(StatsMessage::Record(Box::new(record)));
     }
+}
+
+/// The run under way, if it is this one.
+fn named(current: &mut Option<Current>, run: RunId) -> Option<&mut Current> {
+    current.as_mut().filter(|current| current.run == run)
 }
 
 /// A number that nobody else draws.
