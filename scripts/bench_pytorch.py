@@ -1,5 +1,6 @@
 """Alternates between Tau's step timer and PyTorch, and prints the ratio of their step times."""
 
+import os
 import statistics
 import subprocess
 import sys
@@ -30,7 +31,11 @@ SETTINGS = [
 class Tau:
     def __init__(self, program, layers, minibatch, optimiser, clip):
         command = [program, layers, str(minibatch), optimiser, clip, "1"]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        # As a node starts its workers: memory in large pages.
+        environment = {**os.environ, "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
 
     def steps(self, count):
         self.process.stdin.write(f"{count}\n")

@@ -132,6 +132,18 @@ pub fn apply_to_weights(words: &[u32], tau: Tau, weights: &mut [f32]) -> Result<
     Range::of_weight(f32::from_bits(largest))
 }
 
+/// Adds checked changes to a worker's own weights, which need neither lie on the lattice nor stay in its range.
+///
+/// # Panics
+/// If an index is not below `weights.len()`: [`check`] comes first.
+pub fn apply_to_own(words: &[u32], tau: Tau, weights: &mut [f32]) {
+    let plus_tau = tau.value().to_bits();
+    scatter(words, weights, |weight, plus| {
+        *weight += f32::from_bits(plus_tau | (plus ^ 1) << 31);
+        0
+    });
+}
+
 /// Adds checked changes to a replica held as grid counts.
 ///
 /// # Panics

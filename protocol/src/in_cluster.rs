@@ -4,13 +4,18 @@
 //! Updates of n workers add up, so in one round the weights move n times as far as in one step of a lone worker, and a
 //! worker's momentum, which forgets after so many of its own steps, remembers n times as many samples. Both overshoot.
 //! So momentum forgets sooner, at the same total weight of each gradient; the newest gradient weighs more
-//! (Nesterov's form), which answers a change of direction a round earlier; and gradients are clipped.
+//! (Nesterov's form), which answers a change of direction a round earlier; gradients are clipped, and computed where
+//! the velocity will have taken the weights by the time that they arrive. That calms updates enough for larger ones.
 
 use crate::clip::Clip;
 use crate::optimiser::{Optimiser, Rule};
 
 /// The norm that gradients are clipped to among several workers when the job leaves it open.
 const NORM: f64 = 1.0;
+/// How many updates of the present velocity gradients are computed ahead, among several workers.
+const LOOK_AHEAD: f64 = 2.0;
+/// What looking ahead lets the learning rate be multiplied by.
+const RATE_FACTOR: f64 = 1.5;
 
 /// The optimiser of one worker among so many.
 #[must_use]
@@ -23,8 +28,8 @@ pub fn optimiser_among(optimiser: Optimiser, slots: usize) -> Optimiser {
         Rule::Momentum { momentum } | Rule::Nesterov { momentum } => {
             let shorter = shorter_memory(momentum, slots);
             Optimiser {
-                // What a gradient moves in all, over all the steps that remember it, stays the same.
-                learning_rate: learning_rate * f64::from(1.0 - shorter) / f64::from(1.0 - momentum),
+                // What a gradient moves in all, over all the steps that remember it, has the same ratio for all.
+                learning_rate: RATE_FACTOR * learning_rate * f64::from(1.0 - shorter) / f64::from(1.0 - momentum),
                 rule: Rule::Nesterov { momentum: shorter },
             }
         }
@@ -38,6 +43,12 @@ pub fn optimiser_among(optimiser: Optimiser, slots: usize) -> Optimiser {
         },
         Rule::Sgd | Rule::AdaGrad { .. } | Rule::RmsProp { .. } => optimiser,
     }
+}
+
+/// How many updates of the present velocity one worker among so many computes its gradients ahead.
+#[must_use]
+pub fn look_ahead_among(slots: usize) -> f64 {
+    if slots > 1 { LOOK_AHEAD } else { 0.0 }
 }
 
 /// The norm that one worker among so many clips its gradients to.
@@ -85,7 +96,7 @@ mod tests {
             };
             assert!(momentum < last);
             last = momentum;
-            assert!((optimiser.learning_rate / f64::from(1.0 - momentum) - 0.5).abs() < 1e-6);
+            assert!((optimiser.learning_rate / f64::from(1.0 - momentum) - 0.5 * RATE_FACTOR).abs() < 1e-6);
         }
         // Nine steps before the present one become three.
         let Rule::Nesterov { momentum } = among("sgd:0.05,momentum=0.9", 9).rule else {

@@ -67,6 +67,12 @@ impl Rule {
         }
     }
 
+    /// Whether the rule's first state array is a velocity, along which weights can look ahead.
+    #[must_use]
+    pub fn has_velocity(&self) -> bool {
+        matches!(self, Self::Momentum { .. } | Self::Nesterov { .. })
+    }
+
     /// Whether a gradient of half the size makes an update of half the size; adaptive rules undo any scaling.
     #[must_use]
     pub fn follows_gradient_size(&self) -> bool {
@@ -89,14 +95,16 @@ impl Rule {
             learning_rate,
             clip,
             step,
+            ahead,
         } = scale;
         match *self {
             Self::Sgd => sgd(-learning_rate * clip, gradient, update),
             Self::Momentum { momentum } => {
-                heavy_ball(learning_rate, clip, momentum, gradient, first, update);
+                with_velocity((0.0, learning_rate), momentum, clip, ahead, gradient, first, update);
             }
             Self::Nesterov { momentum } => {
-                nesterov(learning_rate, clip, momentum, gradient, first, update);
+                let weights = (learning_rate, learning_rate * momentum);
+                with_velocity(weights, momentum, clip, ahead, gradient, first, update);
             }
             Self::AdaGrad { epsilon } => {
                 scaled_by_squares(learning_rate, clip, (1.0, 1.0), epsilon, gradient, first, update);
@@ -138,6 +146,34 @@ pub struct Scale {
     pub clip: f32,
     /// The number of this step, from 1.
     pub step: u64,
+    /// How far the weights look ahead; only rules with a velocity do.
+    pub ahead: Ahead,
+}
+
+impl Scale {
+    /// Without looking ahead.
+    #[must_use]
+    pub const fn new(learning_rate: f32, clip: f32, step: u64) -> Self {
+        Self {
+            learning_rate,
+            clip,
+            step,
+            ahead: Ahead {
+                before: 0.0,
+                after: 0.0,
+            },
+        }
+    }
+}
+
+/// Weights may be kept ahead of what they have come to: at `w - ahead·v`, where the velocity will take them if it
+/// lasts. An update then moves them from where they looked before to where they look after it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ahead {
+    /// The multiple of the velocity that they are ahead before the update.
+    pub before: f32,
+    /// And after it.
+    pub after: f32,
 }
 
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
@@ -147,20 +183,23 @@ fn sgd(rate: f32, gradient: &[f32], update: &mut [f32]) {
     }
 }
 
+/// `v = μ v + g`, `u = -(a g + b v)`, and from where the weights looked ahead to where they will.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
-fn heavy_ball(rate: f32, clip: f32, momentum: f32, gradient: &[f32], velocity: &mut [f32], update: &mut [f32]) {
-    for ((u, v), &g) in update.iter_mut().zip(velocity).zip(gradient) {
-        *v = momentum * *v + clip * g;
-        *u = -rate * *v;
-    }
-}
-
-#[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
-fn nesterov(rate: f32, clip: f32, momentum: f32, gradient: &[f32], velocity: &mut [f32], update: &mut [f32]) {
+fn with_velocity(
+    (of_gradient, of_velocity): (f32, f32),
+    momentum: f32,
+    clip: f32,
+    ahead: Ahead,
+    gradient: &[f32],
+    velocity: &mut [f32],
+    update: &mut [f32],
+) {
+    let of_velocity = of_velocity + ahead.after;
     for ((u, v), &g) in update.iter_mut().zip(velocity).zip(gradient) {
         let g = clip * g;
-        *v = momentum * *v + g;
-        *u = -rate * (g + momentum * *v);
+        let before = *v;
+        *v = momentum * before + g;
+        *u = ahead.before * before - (of_gradient * g + of_velocity * *v);
     }
 }
 
@@ -300,11 +339,7 @@ mod tests {
         let mut step = 0;
         [1.0, 2.0, -1.0].map(|g: f32| {
             step += 1;
-            let scale = Scale {
-                learning_rate: optimiser.learning_rate as f32,
-                clip: 0.5,
-                step,
-            };
+            let scale = Scale::new(optimiser.learning_rate as f32, 0.5, step);
             let mut update = [f32::NAN];
             optimiser
                 .rule
@@ -319,6 +354,35 @@ mod tests {
                 (a - b).abs() <= 1e-6 * b.abs().max(1e-3),
                 "{found:?} instead of {expected:?}"
             );
+        }
+    }
+
+    #[test]
+    fn weights_that_look_ahead_are_the_velocity_away_from_what_they_have_come_to() {
+        for text in ["sgd:0.1,momentum=0.5", "sgd:0.1,momentum=0.75,nesterov"] {
+            let rule = text.parse::<Optimiser>().unwrap().rule;
+            let (mut plain, mut ahead) = ([1.0f32], [1.0f32]);
+            let (mut velocity, mut same) = ([0.0], [0.0]);
+            let mut before = 0.0;
+            for (step, gradient) in (1..).zip([1.0f32, 2.0, -1.0, 0.5]) {
+                let after = 0.125 * step as f32;
+                let scale = Scale::new(0.1, 1.0, step);
+                let looking = Scale {
+                    ahead: Ahead { before, after },
+                    ..scale
+                };
+                before = after;
+                let mut update = [f32::NAN];
+                rule.update(scale, &[gradient], &mut velocity, &mut [], &mut update);
+                plain[0] += update[0];
+                rule.update(looking, &[gradient], &mut same, &mut [], &mut update);
+                ahead[0] += update[0];
+                assert_eq!(velocity, same);
+                assert!(
+                    (ahead[0] + after * velocity[0] - plain[0]).abs() < 1e-6,
+                    "{text}, step {step}"
+                );
+            }
         }
     }
 

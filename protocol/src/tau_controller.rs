@@ -10,7 +10,7 @@ use crate::lattice::Tau;
 /// Share of a new batch in the averaged density.
 const SMOOTHING: f64 = 0.2;
 /// How much of the logarithmic error is corrected by one batch.
-const GAIN: f64 = 0.06;
+const GAIN: f64 = 0.12;
 /// One batch moves τ by this factor at most, however wrong the density is.
 const FACTOR_MAX: f64 = 1.25;
 /// The learning rate moves τ by this factor at most in one step: the residual still holds older, larger updates.

@@ -1,7 +1,8 @@
 //! The seam between the training loop and whatever computes: a CPU, a GPU, or nothing at all in tests.
 //!
-//! A trainer owns the weights as floats on the lattice, the residual, the optimiser's state and its view of the
-//! training samples. One call is one step, so that a device need not wait for its host in the middle of one.
+//! A trainer owns two copies of the weights, the optimiser's state and its view of the training samples. The shared copy
+//! lies on the lattice and moves by changes; the trainer's own moves with every step, and gradients are computed at it.
+//! What they differ by is the residual. One call is one step, so that a device need not wait for its host in the middle.
 
 use std::time::Duration;
 
@@ -21,6 +22,8 @@ pub struct StepControl {
     pub learning_rate: f64,
     /// The norm that the gradient is clipped to.
     pub clip: Option<f64>,
+    /// How many updates of the present velocity gradients are computed ahead.
+    pub look_ahead: f64,
     /// The number of the step, from 1.
     pub step: u64,
     /// τ; without one nothing is emitted.
@@ -32,7 +35,7 @@ pub struct StepControl {
 pub struct StepReport {
     /// The mean loss of the minibatch.
     pub loss: f32,
-    /// How far out the weights now are.
+    /// How far out the shared weights now are.
     pub range: Range,
     /// The thread time that loading, forward, backward, clipping and a plain optimiser's pass took. All else that a
     /// worker does is exchange.
@@ -72,16 +75,16 @@ pub trait Trainer {
     /// Replaces the contents of `words` by what leaves the residual as it stands, without a step; applied already.
     fn release(&mut self, tau: Tau, words: &mut Vec<u32>) -> Result<Range, TrainError>;
 
-    /// Adds another origin's changes, which have been checked.
+    /// Adds another origin's changes, which have been checked, to both copies.
     fn apply(&mut self, words: &[u32], tau: Tau) -> Result<Range, TrainError>;
 
-    /// Replaces all weights by the ledger's. The residual stays: it is this worker's own.
+    /// Replaces all shared weights by the ledger's. The residual stays: it is this worker's own.
     fn load(&mut self, counts: &[i32]) -> Result<(), TrainError>;
 
-    /// A copy of the weights.
+    /// A copy of the shared weights.
     fn copy_weights(&self) -> Result<Vec<f32>, TrainError>;
 
-    /// The digest recomputed from the weights; `None` if one has left the lattice.
+    /// The digest recomputed from the shared weights; `None` if one has left the lattice.
     fn digest(&self) -> Result<Option<Digest>, TrainError>;
 
     /// The magnitude that a fraction of the residual reaches: the τ at which so many weights would leave now.

@@ -108,6 +108,7 @@ fn worker_command(flags: &NodeFlags) -> Result<WorkerCommand, Failure> {
     Ok(WorkerCommand {
         program: program()?,
         arguments,
+        environment: worker::memory::large_pages().into_iter().collect(),
         count: flags.workers,
     })
 }

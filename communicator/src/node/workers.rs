@@ -46,6 +46,8 @@ pub struct WorkerCommand {
     pub program: PathBuf,
     /// Its arguments; the socket's path is appended.
     pub arguments: Vec<OsString>,
+    /// What its environment has besides this process's.
+    pub environment: Vec<(OsString, OsString)>,
     /// How many are started.
     pub count: usize,
 }
@@ -199,6 +201,7 @@ async fn keep_running(
         let started = Instant::now();
         let spawned = tokio::process::Command::new(&command.program)
             .args(&command.arguments)
+            .envs(command.environment.iter().cloned())
             .arg(&socket)
             .stdin(Stdio::null())
             .stdout(Stdio::null())

@@ -17,7 +17,7 @@ use crate::ids::{OriginId, RunId};
 use crate::lattice::Tau;
 
 /// The version this program writes and reads.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 /// The longest frame. What is larger travels in chunks.
 pub const FRAME_BYTES_MAX: usize = 16 << 20;
 /// A minibatch may touch several shards, but not more than this.

@@ -3,7 +3,8 @@
 //! The gaps of randomly placed changes are geometrically distributed, for which a Rice code comes within a hundredth
 //! of the entropy. A gap is written as its quotient by `2^k` in unary (zeros, closed by a one), its remainder in `k`
 //! bits, and the sign of the change (1 = plus); a gap of 0 is a repeat of the change before. Bits fill bytes from the
-//! low end. Payload: `k` in one byte, then the bits, then zeros up to a whole byte.
+//! low end. Payload: `k` in one byte, the first index in four (changes may start far from index 0, and a unary number
+//! must not have to say so), then the bits, then zeros up to a whole byte.
 
 use super::PayloadError;
 use crate::changes::ChangesError;
@@ -12,6 +13,8 @@ use crate::changes::ChangesError;
 pub(super) const PARAMETER_MAX: u32 = 30;
 /// What one append to the bit buffer may hold: the buffer keeps up to 7 bits that do not fill a byte yet.
 const APPEND_BITS_MAX: u32 = 57;
+/// The parameter and the first index.
+const HEAD_BYTES: usize = 5;
 
 /// The parameter that writes a list of changes in the fewest bits, and how many those are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +26,7 @@ pub(super) struct Plan {
 impl Plan {
     /// The length of the payload.
     pub(super) fn bytes(self) -> usize {
-        1 + self.bits.div_ceil(8) as usize
+        HEAD_BYTES + self.bits.div_ceil(8) as usize
     }
 }
 
@@ -32,7 +35,7 @@ pub(super) fn plan(words: &[u32]) -> Plan {
     let (Some(first), Some(last)) = (words.first(), words.last()) else {
         return Plan { parameter: 0, bits: 0 };
     };
-    let mean_gap = f64::from(last >> 1) / words.len() as f64;
+    let mean_gap = f64::from((last >> 1) - (first >> 1)) / words.len() as f64;
     // A Rice code halves its symbols' probability every 2^k, a geometric one every mean·ln 2.
     let near = (mean_gap * std::f64::consts::LN_2).max(1.0).log2().round() as u32;
     (near.saturating_sub(1)..=(near + 1).min(PARAMETER_MAX))
@@ -41,7 +44,6 @@ pub(super) fn plan(words: &[u32]) -> Plan {
                 .windows(2)
                 .map(|pair| u64::from(((pair[1] >> 1) - (pair[0] >> 1)) >> parameter))
                 .sum();
-            let quotients = quotients + u64::from((first >> 1) >> parameter);
             let bits = quotients + words.len() as u64 * u64::from(parameter + 2);
             Plan { parameter, bits }
         })
@@ -50,21 +52,22 @@ pub(super) fn plan(words: &[u32]) -> Plan {
 }
 
 pub(super) fn encode(words: &[u32], plan: Plan, out: &mut Vec<u8>) {
-    if words.is_empty() {
+    let Some(first) = words.first() else {
         return;
-    }
+    };
     let parameter = plan.parameter;
     let start = out.len();
     out.push(parameter as u8);
+    let mut before = first >> 1;
+    out.extend_from_slice(&before.to_le_bytes());
     // Room for the whole payload and for the last store of eight bytes, which may reach past its end.
     out.resize(start + plan.bytes() + 8, 0);
     let mut bits = BitWriter {
-        bytes: &mut out[start + 1..],
+        bytes: &mut out[start + HEAD_BYTES..],
         position: 0,
         buffer: 0,
         filled: 0,
     };
-    let mut before = 0;
     for &word in words {
         let index = word >> 1;
         let gap = index - before;
@@ -105,7 +108,9 @@ impl BitWriter<'_> {
 }
 
 pub(super) fn decode(payload: &[u8], count: usize, weights: usize, out: &mut Vec<u32>) -> Result<(), PayloadError> {
-    let (&parameter, bytes) = payload.split_first().ok_or(PayloadError::Truncated)?;
+    let (&[parameter, first @ ..], bytes) = payload
+        .split_first_chunk::<HEAD_BYTES>()
+        .ok_or(PayloadError::Truncated)?;
     let parameter = u32::from(parameter);
     if parameter > PARAMETER_MAX {
         return Err(PayloadError::BadParameter);
@@ -117,7 +122,7 @@ pub(super) fn decode(payload: &[u8], count: usize, weights: usize, out: &mut Vec
     out.reserve(count);
     let mut bits = BitReader { bytes, position: 0 };
     let mask = (1u64 << parameter) - 1;
-    let mut index = 0u64;
+    let mut index = u64::from(u32::from_le_bytes(first));
     for _ in 0..count {
         let window = bits.window();
         let zeros = window.trailing_zeros();

@@ -100,12 +100,12 @@ proptest! {
 
 #[test]
 fn golden_bytes() {
-    // Fixed for ever within version 1 of the batch.
+    // Fixed for ever within version 2 of the batch.
     let words = [word(1, true), word(3, false), word(8, true)];
     let golden = [
         (Encoding::Words, "0300000006000000 11000000"),
-        // k = 1: gaps 1, 2, 5 are 1|1|+, 01|0|-, 001|1|+ written from the low end.
-        (Encoding::Rice, "01 170e"),
+        // k = 1: gaps 0, 2, 5 after index 1 are 1|0|+, 01|0|-, 001|1|+ written from the low end.
+        (Encoding::Rice, "01 01000000 150e"),
         (Encoding::Bitmap, "01000000 2140"),
     ];
     for (encoding, hex) in golden {
@@ -155,12 +155,19 @@ fn each_fault_is_refused() {
         Err(PayloadError::BadParameter)
     );
     assert_eq!(
-        decode(Encoding::Rice, &[0, 255], CHANGES_MAX, 100, Tau::ONE_STEP, &mut out),
+        decode(
+            Encoding::Rice,
+            &[0, 0, 0, 0, 0, 255],
+            CHANGES_MAX,
+            100,
+            Tau::ONE_STEP,
+            &mut out
+        ),
         Err(PayloadError::Truncated)
     );
     assert_eq!(out.capacity(), 0, "memory was taken for changes that are not there");
     // Gap 0 with the other sign: weight 0 up, then down.
-    let mixed = [0, 0b0111];
+    let mixed = [0, 0, 0, 0, 0, 0b0111];
     assert_eq!(
         decode(Encoding::Rice, &mixed, 2, 100, Tau::ONE_STEP, &mut out),
         Err(ChangesError::MixedSigns(0).into())

@@ -27,6 +27,12 @@ impl TensorSlot {
         self.dims.iter().product()
     }
 
+    /// Whether it holds what a layer adds, not what it multiplies by.
+    #[must_use]
+    pub fn is_bias(&self) -> bool {
+        self.dims.len() == 1
+    }
+
     /// Its part of the flat index space.
     #[must_use]
     pub fn range(&self) -> Range<usize> {

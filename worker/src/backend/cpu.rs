@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dfdx::prelude::*;
-use protocol::changes::apply_to_weights;
+use protocol::changes::{apply_to_own, apply_to_weights};
 use protocol::clip::{clip_factor, sum_of_squares};
 use protocol::digest::Digest;
 use protocol::lattice::{Range, Tau, weight_of};
@@ -12,7 +12,7 @@ use protocol::model::Layout;
 use protocol::optimiser::{Rule, Scale};
 use protocol::rng::splitmix64;
 
-use super::update_pass::UpdateState;
+use super::update_pass::{Copies, UpdateState};
 use crate::dataset::Dataset;
 use crate::network::{Mode, Network};
 use crate::ops::{OpError, Parameters, Threads, from_rows, loss, values};
@@ -29,18 +29,22 @@ pub struct CpuTrainer {
     device: Cpu,
     dataset: Arc<Dataset>,
     network: Network,
+    /// The worker's own weights.
     parameters: Parameters,
+    /// The shared weights.
+    shared: Vec<f32>,
     gradient: Vec<f32>,
     state: UpdateState,
     /// What decides dropout: different for every worker, so that replicas do not drop alike.
     dropout_seed: u64,
-    /// What a plain optimiser's pass over the weights takes: the part of ours that is not exchange.
+    /// What a plain optimiser's pass over the weights takes, the part of ours that is not exchange, where the pass
+    /// cannot tell itself.
     plain_pass: Duration,
     labels: Vec<u32>,
 }
 
 impl CpuTrainer {
-    /// A trainer with the given weights and an empty residual.
+    /// A trainer whose copies both are the given weights.
     pub fn new(
         dataset: Arc<Dataset>,
         layout: &Layout,
@@ -54,7 +58,8 @@ impl CpuTrainer {
         let mut trainer = Self {
             gradient: vec![0.0; weights.len()],
             state: UpdateState::new(rule, weights.len(), threads),
-            parameters: Parameters::new(&device, weights)?,
+            parameters: Parameters::new(&device, weights.clone())?,
+            shared: weights,
             network: Network::new(layout, threads),
             device,
             dataset,
@@ -62,28 +67,47 @@ impl CpuTrainer {
             plain_pass: Duration::ZERO,
             labels: Vec::new(),
         };
-        trainer.calibrate();
+        trainer.calibrate(rule)?;
         Ok(trainer)
     }
 
     /// Times the plain pass as it would run within a step: after other arrays have passed through the caches. With a
     /// gradient of zeros it moves nothing, neither weights nor state.
-    fn calibrate(&mut self) {
+    fn calibrate(&mut self, rule: Rule) -> Result<(), TrainError> {
         let mut passing = vec![0u8; PASSING_BYTES];
-        let scale = Scale {
-            learning_rate: 1.0,
-            clip: 1.0,
-            step: 1,
-        };
-        let timed = (0..CALIBRATIONS).map(|round| {
+        let mut fastest = Duration::MAX;
+        for round in 0..CALIBRATIONS {
             passing.fill(round as u8);
             std::hint::black_box(&mut passing);
             let timer = ThreadTimer::start();
-            self.state
-                .plain_pass(&self.gradient, scale, self.parameters.values_mut());
-            timer.elapsed()
-        });
-        self.plain_pass = timed.min().unwrap_or_default();
+            self.pass((rule, Scale::new(1.0, 1.0, 1)), 0.0, None, &mut Vec::new())?;
+            fastest = fastest.min(timer.elapsed());
+        }
+        self.plain_pass = fastest;
+        Ok(())
+    }
+
+    /// The pass after a gradient; the changes that leave are in the shared weights. And what a plain pass would have
+    /// taken.
+    fn pass(
+        &mut self,
+        update: (Rule, Scale),
+        look_ahead: f32,
+        tau: Option<Tau>,
+        words: &mut Vec<u32>,
+    ) -> Result<(Range, Option<Duration>), TrainError> {
+        let copies = Copies {
+            own: self.parameters.values_mut(),
+            shared: &self.shared,
+        };
+        let plain = self
+            .state
+            .step(&self.gradient, update, look_ahead, copies, tau, words)?;
+        let range = match tau {
+            Some(tau) => apply_to_weights(words, tau, &mut self.shared)?,
+            None => Range::Safe,
+        };
+        Ok((range, plain))
     }
 
     /// Forward and backward: the loss, and the gradient in `self.gradient`.
@@ -105,7 +129,7 @@ impl CpuTrainer {
 
 impl Trainer for CpuTrainer {
     fn weights(&self) -> usize {
-        self.parameters.values().len()
+        self.shared.len()
     }
 
     fn step(&mut self, samples: &[u32], control: StepControl, words: &mut Vec<u32>) -> Result<StepReport, TrainError> {
@@ -124,55 +148,52 @@ impl Trainer for CpuTrainer {
         }
         let computed = computing.elapsed();
         let updating = ThreadTimer::start();
-        let scale = Scale {
-            learning_rate: control.learning_rate as f32,
-            clip,
-            step: control.step,
-        };
-        self.state
-            .emit(&self.gradient, control.rule, scale, control.tau, words)?;
-        let range = match control.tau {
-            Some(tau) => apply_to_weights(words, tau, self.parameters.values_mut())?,
-            None => Range::Safe,
-        };
+        let scale = Scale::new(control.learning_rate as f32, clip, control.step);
+        let (range, plain) = self.pass((control.rule, scale), control.look_ahead as f32, control.tau, words)?;
         Ok(StepReport {
             loss,
             range,
-            training_time: computed + self.plain_pass.min(updating.elapsed()),
+            training_time: computed + plain.unwrap_or(self.plain_pass).min(updating.elapsed()),
         })
     }
 
     fn release(&mut self, tau: Tau, words: &mut Vec<u32>) -> Result<Range, TrainError> {
-        self.state.release(tau, words)?;
-        Ok(apply_to_weights(words, tau, self.parameters.values_mut())?)
+        self.state.release(self.parameters.values(), &self.shared, tau, words)?;
+        Ok(apply_to_weights(words, tau, &mut self.shared)?)
     }
 
     fn apply(&mut self, words: &[u32], tau: Tau) -> Result<Range, TrainError> {
-        Ok(apply_to_weights(words, tau, self.parameters.values_mut())?)
+        apply_to_own(words, tau, self.parameters.values_mut());
+        Ok(apply_to_weights(words, tau, &mut self.shared)?)
     }
 
     fn load(&mut self, counts: &[i32]) -> Result<(), TrainError> {
         assert_eq!(counts.len(), self.weights(), "a ledger of another model");
-        for (weight, &count) in self.parameters.values_mut().iter_mut().zip(counts) {
-            *weight = weight_of(count);
+        let own = self.parameters.values_mut();
+        for ((own, shared), &count) in own.iter_mut().zip(&mut self.shared).zip(counts) {
+            let weight = weight_of(count);
+            *own += weight - *shared;
+            *shared = weight;
         }
         Ok(())
     }
 
     fn copy_weights(&self) -> Result<Vec<f32>, TrainError> {
-        Ok(self.parameters.values().to_vec())
+        Ok(self.shared.clone())
     }
 
     fn digest(&self) -> Result<Option<Digest>, TrainError> {
-        Ok(Digest::of_weights(self.parameters.values()))
+        Ok(Digest::of_weights(&self.shared))
     }
 
     fn residual_quantile(&self, fraction: f64) -> Result<f64, TrainError> {
-        Ok(self.state.residual_quantile(fraction))
+        Ok(self
+            .state
+            .residual_quantile(self.parameters.values(), &self.shared, fraction))
     }
 
     fn residual_norm(&self) -> Result<f64, TrainError> {
-        Ok(self.state.residual_norm())
+        Ok(self.state.residual_norm(self.parameters.values(), &self.shared))
     }
 }
 

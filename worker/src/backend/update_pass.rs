@@ -1,31 +1,51 @@
-//! The fused pass after a gradient: optimiser, residual, quantiser, in blocks that stay in the first-level cache.
+//! The fused pass after a gradient: optimiser and quantiser, in blocks that stay in the first-level cache.
 //!
-//! The update never exists as a whole: a block of it is computed, added to the residual and forgotten. So the pass
-//! moves what a plain optimiser moves, with the residual in the weights' place.
+//! A worker moves its own copy of the weights as a plain optimiser would. In every step a part of it is compared with
+//! the shared weights, and what has moved away by τ leaves as changes. The parts take turns: a weight that waits for τ
+//! for dozens of steps can wait for three more, comparing costs a quarter, and changes that stand closer together take
+//! fewer bits.
 
+use std::ops::Range;
+use std::time::Duration;
+
+use multiversion::multiversion;
 use protocol::changes::CHANGES_MAX;
 use protocol::clip::sum_of_squares;
 use protocol::lattice::Tau;
-use protocol::optimiser::{Rule, Scale};
+use protocol::optimiser::{Ahead, Rule, Scale};
 
 use crate::ops::Threads;
 use crate::parts::map_parts;
 use crate::quantise::{NotFinite, quantise};
+use crate::thread_time::ThreadTimer;
 
 /// Weights per block: four arrays of it fit into a first-level cache of 32 KiB beside each other.
 const BLOCK: usize = 1024;
 /// With fewer weights than this per thread, sharing out the work costs more than it saves.
 const WEIGHTS_PER_THREAD_MIN: usize = 1 << 16;
+/// How many parts of the weights take turns in being compared.
+const TURNS: usize = 4;
+/// Parts smaller than this are not worth a turn of their own.
+const WEIGHTS_PER_TURN_MIN: usize = 1 << 14;
 /// The sample from which a quantile of the residual is taken: enough for a density of a thousandth to be seen.
 const QUANTILE_SAMPLE: usize = 1 << 17;
 
-/// What a worker keeps beside the weights: the optimiser's state and the residual.
+/// Both copies of the weights: the worker's own, which gradients are computed at and which moves with every step, and
+/// the shared one, which lies on the lattice and moves by changes alone. What they differ by is the residual.
+pub(super) struct Copies<'a> {
+    pub(super) own: &'a mut [f32],
+    pub(super) shared: &'a [f32],
+}
+
+/// What a worker keeps beside the weights: the optimiser's state.
 #[derive(Debug)]
 pub(super) struct UpdateState {
-    rule: Rule,
     first: Vec<f32>,
     second: Vec<f32>,
-    residual: Vec<f32>,
+    /// The multiple of the velocity that the own weights are ahead.
+    ahead: f32,
+    /// How many comparisons there were.
+    turns: usize,
     /// Weights per thread.
     part: usize,
     /// What each thread lets out, kept so that no step allocates.
@@ -38,121 +58,128 @@ impl UpdateState {
         let array = |wanted: bool| vec![0.0; if wanted { weights } else { 0 }];
         let part = weights.div_ceil(threads.0.max(1)).max(WEIGHTS_PER_THREAD_MIN);
         Self {
-            rule,
             first: array(rule.state_arrays() > 0),
             second: array(rule.state_arrays() > 1),
-            residual: array(true),
+            ahead: 0.0,
+            turns: 0,
             part,
             part_words: vec![Vec::new(); weights.div_ceil(part)],
             words_max: CHANGES_MAX,
         }
     }
 
-    /// Turns a gradient into changes. Without a τ everything stays in the residual.
-    pub(super) fn emit(
+    /// Moves the own weights by a gradient and replaces the contents of `words` by the changes that leave; none do
+    /// without a τ. The own weights end `look_ahead` updates of the present velocity ahead.
+    ///
+    /// Returns what the pass would have taken without comparing anything, where some of it did not: that much of it is
+    /// what a plain optimiser does.
+    pub(super) fn step(
         &mut self,
         gradient: &[f32],
-        rule: Rule,
-        scale: Scale,
+        (rule, mut scale): (Rule, Scale),
+        look_ahead: f32,
+        Copies { own, shared }: Copies<'_>,
         tau: Option<Tau>,
         words: &mut Vec<u32>,
-    ) -> Result<(), NotFinite> {
-        let budget = Budget {
+    ) -> Result<Option<Duration>, NotFinite> {
+        scale.ahead = Ahead {
+            before: self.ahead,
+            after: if rule.has_velocity() {
+                look_ahead * scale.learning_rate
+            } else {
+                0.0
+            },
+        };
+        self.ahead = scale.ahead.after;
+        let compare = tau.map(|tau| Compare {
+            tau,
+            turn: self.next_turn(gradient.len()),
             words_max: self.words_max,
             weights: gradient.len(),
-        };
-        let part_words = std::mem::take(&mut self.part_words);
-        let results = self.over_parts(gradient, None, part_words, |part, residual, offset, mut words| {
-            words.clear();
-            let mut result = Ok(());
-            for_each_block(rule, scale, part, residual, |update, residual, at| {
-                let Some(tau) = tau else {
-                    residual.iter_mut().zip(update).for_each(|(r, u)| *r += u);
-                    return;
-                };
-                let words_max = budget.between(offset, offset + at + update.len());
-                let done = quantise(update, residual, tau, offset + at, words_max, &mut words);
-                result = result.and(done);
-            });
-            (words, result)
         });
+
+        let part = self.part;
+        let mut first = self.first.chunks_mut(part);
+        let mut second = self.second.chunks_mut(part);
+        let parts = gradient
+            .chunks(part)
+            .zip(own.chunks_mut(part).zip(shared.chunks(part)))
+            .zip(std::mem::take(&mut self.part_words))
+            .enumerate()
+            .map(|(at, ((gradient, (own, shared)), words))| Part {
+                offset: at * part,
+                gradient,
+                first: first.next().unwrap_or_default(),
+                second: second.next().unwrap_or_default(),
+                copies: Copies { own, shared },
+                words,
+            })
+            .collect();
+        let results = map_parts(parts, |part: Part<'_>| part.step(rule, scale, compare.as_ref()));
         words.clear();
         let mut all = Ok(());
-        for (part, result) in results {
-            all = all.and(result);
+        let mut plain = Plain::default();
+        for done in results {
+            all = all.and(done.result);
+            plain.time += done.plain.time;
+            plain.weights += done.plain.weights;
             // Parts are in the order of their indices, so their words are too.
-            words.extend_from_slice(&part);
-            self.part_words.push(part);
+            words.extend_from_slice(&done.words);
+            self.part_words.push(done.words);
         }
-        all
+        all.map(|()| plain.scaled_to(own.len()))
     }
 
-    /// Lets changes leave the residual as it stands, without a new update.
-    pub(super) fn release(&mut self, tau: Tau, words: &mut Vec<u32>) -> Result<(), NotFinite> {
-        const NOTHING: [f32; BLOCK] = [0.0; BLOCK];
+    /// Replaces the contents of `words` by what leaves as the weights stand, without a step and whoever's turn it is.
+    pub(super) fn release(&self, own: &[f32], shared: &[f32], tau: Tau, words: &mut Vec<u32>) -> Result<(), NotFinite> {
         words.clear();
-        let budget = Budget {
+        let compare = Compare {
+            tau,
+            turn: 0..own.len(),
             words_max: self.words_max,
-            weights: self.residual.len(),
+            weights: own.len(),
         };
-        for (block, residual) in self.residual.chunks_mut(BLOCK).enumerate() {
-            let offset = block * BLOCK;
-            let words_max = budget.between(0, offset + residual.len());
-            quantise(&NOTHING[..residual.len()], residual, tau, offset, words_max, words)?;
+        let mut velocity = self.first.chunks(BLOCK);
+        for (block, (own, shared)) in own.chunks(BLOCK).zip(shared.chunks(BLOCK)).enumerate() {
+            let velocity = velocity.next().unwrap_or_default();
+            compare.block((own, shared), velocity, self.ahead, (0, block * BLOCK), words)?;
         }
         Ok(())
     }
 
-    /// What a worker without exchange would do instead: the optimiser's update, straight into the weights.
-    pub(super) fn plain_pass(&mut self, gradient: &[f32], scale: Scale, weights: &mut [f32]) {
-        let rule = self.rule;
-        let nothing = vec![(); self.part_words.len()];
-        self.over_parts(gradient, Some(weights), nothing, |part, weights, _, ()| {
-            for_each_block(rule, scale, part, weights, |update, weights, _| {
-                weights
-                    .iter_mut()
-                    .zip(update)
-                    .for_each(|(weight, update)| *weight += update);
-            });
-        });
+    /// Which weights are compared in the next step that compares any.
+    fn next_turn(&mut self, weights: usize) -> Range<usize> {
+        let turns = (weights / WEIGHTS_PER_TURN_MIN).clamp(1, TURNS);
+        let at = self.turns % turns;
+        self.turns += 1;
+        let border = |turn: usize| (weights as u64 * turn as u64 / turns as u64) as usize;
+        border(at)..border(at + 1)
     }
 
-    /// Calls `work` for every thread's part of the gradient, the state and the target, which is the residual unless
-    /// another is given, with the index of its first weight and one of `extras`. The results are in order.
-    fn over_parts<E: Send, R: Send>(
-        &mut self,
-        gradient: &[f32],
-        target: Option<&mut [f32]>,
-        extras: Vec<E>,
-        work: impl Fn(Inputs<'_>, &mut [f32], usize, E) -> R + Send + Sync,
-    ) -> Vec<R> {
-        let part = self.part;
-        let mut first = self.first.chunks_mut(part);
-        let mut second = self.second.chunks_mut(part);
-        let target = target.unwrap_or(&mut self.residual);
-        let parts: Vec<_> = gradient
-            .chunks(part)
-            .zip(target.chunks_mut(part))
-            .zip(extras)
-            .enumerate()
-            .map(|(at, ((gradient, target), extra))| {
-                let state = (first.next().unwrap_or_default(), second.next().unwrap_or_default());
-                ((gradient, state.0, state.1), target, at * part, extra)
-            })
-            .collect();
-        map_parts(parts, |(inputs, target, offset, extra)| {
-            work(inputs, target, offset, extra)
+    /// What has not been emitted, weight by weight.
+    fn residuals<'a>(&'a self, own: &'a [f32], shared: &'a [f32]) -> impl Iterator<Item = f32> + 'a {
+        (0..own.len()).map(|i| {
+            let velocity = self.first.get(i).copied().unwrap_or_default();
+            own[i] + self.ahead * velocity - shared[i]
         })
     }
 
-    pub(super) fn residual_norm(&self) -> f64 {
-        sum_of_squares(&self.residual).sqrt()
+    pub(super) fn residual_norm(&self, own: &[f32], shared: &[f32]) -> f64 {
+        let mut residuals = [0.0; BLOCK];
+        let mut all = self.residuals(own, shared);
+        let mut sum = 0.0;
+        for start in (0..own.len()).step_by(BLOCK) {
+            let residuals = &mut residuals[..BLOCK.min(own.len() - start)];
+            residuals.iter_mut().zip(&mut all).for_each(|(to, from)| *to = from);
+            sum += sum_of_squares(residuals);
+        }
+        sum.sqrt()
     }
 
     /// The magnitude that a fraction of the residual reaches, from an even sample of it.
-    pub(super) fn residual_quantile(&self, fraction: f64) -> f64 {
-        let step = self.residual.len().div_ceil(QUANTILE_SAMPLE).max(1);
-        let mut sample: Vec<f32> = self.residual.iter().step_by(step).map(|r| r.abs()).collect();
+    pub(super) fn residual_quantile(&self, own: &[f32], shared: &[f32], fraction: f64) -> f64 {
+        let step = own.len().div_ceil(QUANTILE_SAMPLE).max(1);
+        let mut sample: Vec<f32> = self.residuals(own, shared).step_by(step).map(f32::abs).collect();
         if sample.is_empty() {
             return 0.0;
         }
@@ -162,58 +189,171 @@ impl UpdateState {
     }
 }
 
-/// Shares out what a batch can hold evenly over the weights: no part of a model waits for ever behind another.
-#[derive(Clone, Copy)]
-struct Budget {
+/// One thread's part of everything. State that the rule does not keep is empty.
+struct Part<'a> {
+    /// The index of its first weight.
+    offset: usize,
+    gradient: &'a [f32],
+    first: &'a mut [f32],
+    second: &'a mut [f32],
+    copies: Copies<'a>,
+    words: Vec<u32>,
+}
+
+impl Part<'_> {
+    fn step(mut self, rule: Rule, scale: Scale, compare: Option<&Compare>) -> Done {
+        self.words.clear();
+        let mut result = Ok(());
+        let mut plain = Plain::default();
+        let mut update = [0.0; BLOCK];
+        let mut first = self.first.chunks_mut(BLOCK);
+        let mut second = self.second.chunks_mut(BLOCK);
+        let copies = self.copies.own.chunks_mut(BLOCK).zip(self.copies.shared.chunks(BLOCK));
+        let mut blocks = self.gradient.chunks(BLOCK).zip(copies).enumerate().peekable();
+        // Blocks in a row that are alike, compared or not: at most three such rows.
+        while let Some((block, _)) = blocks.peek() {
+            let compare_at = |block: usize| compare.filter(|it| it.turn.contains(&(self.offset + block * BLOCK)));
+            let compare = compare_at(*block);
+            let timer = ThreadTimer::start();
+            let mut weights = 0;
+            while let Some((block, (gradient, (own, shared)))) =
+                blocks.next_if(|(block, _)| compare_at(*block).is_some() == compare.is_some())
+            {
+                let update = &mut update[..gradient.len()];
+                let first = first.next().unwrap_or_default();
+                let second = second.next().unwrap_or_default();
+                rule.update(scale, gradient, first, second, update);
+                add(1.0, update, own);
+                weights += own.len();
+                if let Some(compare) = compare {
+                    let place = (self.offset, self.offset + block * BLOCK);
+                    let done = compare.block((own, shared), first, scale.ahead.after, place, &mut self.words);
+                    result = result.and(done);
+                }
+            }
+            if compare.is_none() {
+                plain.time += timer.elapsed();
+                plain.weights += weights;
+            }
+        }
+        Done {
+            words: self.words,
+            result,
+            plain,
+        }
+    }
+}
+
+/// What a part's step did.
+struct Done {
+    words: Vec<u32>,
+    result: Result<(), NotFinite>,
+    plain: Plain,
+}
+
+/// How long the blocks took that were not compared.
+#[derive(Default)]
+struct Plain {
+    time: Duration,
+    weights: usize,
+}
+
+impl Plain {
+    /// What all weights would have taken.
+    fn scaled_to(&self, weights: usize) -> Option<Duration> {
+        (self.weights > 0).then(|| self.time.mul_f64(weights as f64 / self.weights as f64))
+    }
+}
+
+/// A comparison of both copies: at which τ, and of which weights.
+struct Compare {
+    tau: Tau,
+    turn: Range<usize>,
     words_max: usize,
     weights: usize,
 }
 
-impl Budget {
-    /// How many changes may have left between two indices.
-    fn between(self, start: usize, end: usize) -> usize {
-        let up_to = |index: usize| (self.words_max as u64 * index as u64 / self.weights.max(1) as u64) as usize;
-        up_to(end) - up_to(start)
+impl Compare {
+    /// Compares a block. `start` is the index where `words` began to be filled, `index` that of the
+    /// block's first weight.
+    fn block(
+        &self,
+        (own, shared): (&[f32], &[f32]),
+        velocity: &[f32],
+        ahead: f32,
+        (start, index): (usize, usize),
+        words: &mut Vec<u32>,
+    ) -> Result<(), NotFinite> {
+        let words_max = self.allowance(index + own.len()) - self.allowance(start);
+        if ahead == 0.0 {
+            return quantise(own, shared, self.tau, index, words_max, words);
+        }
+        // What leaves is what the weights have come to, not where they look.
+        let mut come_to = [0.0; BLOCK];
+        let come_to = &mut come_to[..own.len()];
+        come_to.copy_from_slice(own);
+        add(ahead, velocity, come_to);
+        quantise(come_to, shared, self.tau, index, words_max, words)
+    }
+
+    /// Shares out what a batch can hold evenly over the weights, so that no part of a model waits for ever behind
+    /// another: how many changes the weights below an index may have.
+    fn allowance(&self, index: usize) -> usize {
+        (self.words_max as u64 * index as u64 / self.weights.max(1) as u64) as usize
     }
 }
 
-/// Gradient and optimiser state of the same weights; state that the rule does not keep is empty.
-type Inputs<'a> = (&'a [f32], &'a mut [f32], &'a mut [f32]);
-
-/// Computes updates block by block and hands each to `take` with the same block of `target` and its position.
-fn for_each_block(
-    rule: Rule,
-    scale: Scale,
-    (gradient, first, second): Inputs<'_>,
-    target: &mut [f32],
-    mut take: impl FnMut(&[f32], &mut [f32], usize),
-) {
-    let mut update = [0.0; BLOCK];
-    let mut first = first.chunks_mut(BLOCK);
-    let mut second = second.chunks_mut(BLOCK);
-    for (block, (gradient, target)) in gradient.chunks(BLOCK).zip(target.chunks_mut(BLOCK)).enumerate() {
-        let update = &mut update[..gradient.len()];
-        let first = first.next().unwrap_or_default();
-        let second = second.next().unwrap_or_default();
-        rule.update(scale, gradient, first, second, update);
-        take(update, target, block * BLOCK);
+/// `target += factor · values`
+#[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
+fn add(factor: f32, values: &[f32], target: &mut [f32]) {
+    for (target, value) in target.iter_mut().zip(values) {
+        *target += factor * value;
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use protocol::changes::apply_to_weights;
+
     use super::*;
 
-    const SCALE: Scale = Scale {
-        learning_rate: 0.5,
-        clip: 1.0,
-        step: 1,
-    };
-
+    const SCALE: Scale = Scale::new(0.5, 1.0, 1);
     const TAU: Tau = Tau::from_steps(400_000).unwrap();
 
     fn gradient(len: usize) -> Vec<f32> {
         (0..len).map(|i| ((i * 7919) % 2001) as f32 / 1000.0 - 1.0).collect()
+    }
+
+    /// A worker's arrays, for a few steps.
+    struct Worker {
+        state: UpdateState,
+        own: Vec<f32>,
+        shared: Vec<f32>,
+        words: Vec<u32>,
+    }
+
+    impl Worker {
+        fn new(rule: Rule, len: usize, threads: usize) -> Self {
+            Self {
+                state: UpdateState::new(rule, len, Threads(threads)),
+                own: vec![0.0; len],
+                shared: vec![0.0; len],
+                words: Vec::new(),
+            }
+        }
+
+        fn step(&mut self, gradient: &[f32], rule: Rule, look_ahead: f32, tau: Option<Tau>) -> Result<(), NotFinite> {
+            let copies = Copies {
+                own: &mut self.own,
+                shared: &self.shared,
+            };
+            self.state
+                .step(gradient, (rule, SCALE), look_ahead, copies, tau, &mut self.words)?;
+            if let Some(tau) = tau {
+                apply_to_weights(&self.words, tau, &mut self.shared).unwrap();
+            }
+            Ok(())
+        }
     }
 
     #[test]
@@ -230,16 +370,13 @@ mod tests {
             },
         ] {
             let run = |threads| {
-                let mut state = UpdateState::new(rule, len, Threads(threads));
-                let mut words = Vec::new();
+                let mut worker = Worker::new(rule, len, threads);
                 let mut all = Vec::new();
-                for step in 1..4 {
-                    state
-                        .emit(&gradient, rule, Scale { step, ..SCALE }, Some(TAU), &mut words)
-                        .unwrap();
-                    all.extend_from_slice(&words);
+                for _ in 0..6 {
+                    worker.step(&gradient, rule, 2.0, Some(TAU)).unwrap();
+                    all.extend_from_slice(&worker.words);
                 }
-                (all, state.residual)
+                (all, worker.own)
             };
             let one = run(1);
             assert!(!one.0.is_empty());
@@ -250,13 +387,13 @@ mod tests {
     #[test]
     fn without_tau_everything_stays() {
         let gradient = gradient(5000);
-        let mut state = UpdateState::new(Rule::Sgd, 5000, Threads(1));
-        let mut words = vec![1];
-        state.emit(&gradient, Rule::Sgd, SCALE, None, &mut words).unwrap();
-        assert!(words.is_empty());
-        assert!(state.residual.iter().zip(&gradient).all(|(r, g)| *r == -0.5 * g));
-        let tau = state.residual_quantile(0.01);
-        let reached = state.residual.iter().filter(|r| f64::from(r.abs()) >= tau).count();
+        let mut worker = Worker::new(Rule::Sgd, 5000, 1);
+        worker.words.push(1);
+        worker.step(&gradient, Rule::Sgd, 2.0, None).unwrap();
+        assert!(worker.words.is_empty());
+        assert!(worker.own.iter().zip(&gradient).all(|(own, g)| *own == -0.5 * g));
+        let tau = worker.state.residual_quantile(&worker.own, &worker.shared, 0.01);
+        let reached = worker.own.iter().filter(|own| f64::from(own.abs()) >= tau).count();
         assert!(
             (40..=60).contains(&reached),
             "{reached} of 5000 reach the quantile of a hundredth"
@@ -264,12 +401,49 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_pass_is_plain_descent() {
-        let gradient = gradient(3000);
-        let mut state = UpdateState::new(Rule::Sgd, 3000, Threads(1));
-        let mut weights = vec![1.0; 3000];
-        state.plain_pass(&gradient, SCALE, &mut weights);
-        assert!(weights.iter().zip(&gradient).all(|(w, g)| *w == 1.0 - 0.5 * g));
+    fn looking_ahead_changes_where_gradients_are_taken_and_not_what_leaves() {
+        // With gradients that do not depend on the point, both ways of training are the same.
+        let len = 4 * WEIGHTS_PER_TURN_MIN;
+        let gradient = gradient(len);
+        for rule in [Rule::Momentum { momentum: 0.5 }, Rule::Nesterov { momentum: 0.75 }] {
+            let mut plain = Worker::new(rule, len, 1);
+            let mut ahead = Worker::new(rule, len, 1);
+            for step in 0..12 {
+                plain.step(&gradient, rule, 0.0, Some(TAU)).unwrap();
+                ahead.step(&gradient, rule, 2.0, Some(TAU)).unwrap();
+                let far = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+                assert!(far(&plain.own, &ahead.own) > 0.5, "step {step}");
+                let undone: Vec<f32> = ahead.state.residuals(&ahead.own, &ahead.shared).collect();
+                let residual: Vec<f32> = plain.state.residuals(&plain.own, &plain.shared).collect();
+                // Rounding may let a change leave one turn earlier or later.
+                let differ = undone
+                    .iter()
+                    .zip(&residual)
+                    .filter(|(a, b)| (*a - *b).abs() > 1e-3)
+                    .count();
+                assert!(differ < len / 200, "{differ} differ after step {step}");
+            }
+        }
+    }
+
+    #[test]
+    fn everyone_has_a_turn() {
+        let len = 4 * WEIGHTS_PER_TURN_MIN + 5;
+        let mut worker = Worker::new(Rule::Sgd, len, 1);
+        let mut seen = Vec::new();
+        for turn in 0..TURNS {
+            worker.step(&vec![1.0; len], Rule::Sgd, 0.0, Some(TAU)).unwrap();
+            let indices: Vec<usize> = worker.words.iter().map(|word| (word >> 1) as usize).collect();
+            let (first, last) = (indices[0], *indices.last().unwrap());
+            assert!(last - first < len / 3, "turn {turn} reaches from {first} to {last}");
+            seen.extend(indices);
+        }
+        seen.dedup();
+        assert_eq!(seen, (0..len).collect::<Vec<_>>());
+        // Small models are compared as a whole.
+        let mut worker = Worker::new(Rule::Sgd, 100, 1);
+        worker.step(&[1.0; 100], Rule::Sgd, 0.0, Some(TAU)).unwrap();
+        assert_eq!(worker.words.len(), 100);
     }
 
     #[test]
@@ -277,15 +451,24 @@ mod tests {
         let len = 2 * WEIGHTS_PER_THREAD_MIN;
         let gradient = vec![1.0; len];
         for threads in [1, 2] {
-            let mut state = UpdateState::new(Rule::Sgd, len, Threads(threads));
-            state.words_max = 1000;
-            let mut words = Vec::new();
-            state.emit(&gradient, Rule::Sgd, SCALE, Some(TAU), &mut words).unwrap();
-            assert_eq!(words.len(), 1000);
-            let early = words.iter().filter(|&&word| ((word >> 1) as usize) < len / 2).count();
+            let mut worker = Worker::new(Rule::Sgd, len, threads);
+            worker.state.words_max = 1000;
+            worker.step(&gradient, Rule::Sgd, 0.0, None).unwrap();
+            worker
+                .state
+                .release(&worker.own, &worker.shared, TAU, &mut worker.words)
+                .unwrap();
+            assert_eq!(worker.words.len(), 1000);
+            let early = worker
+                .words
+                .iter()
+                .filter(|&&word| ((word >> 1) as usize) < len / 2)
+                .count();
             assert_eq!(early, 500, "{threads} threads");
-            state.release(TAU, &mut words).unwrap();
-            assert_eq!(words.len(), 1000);
+            for _ in 0..TURNS {
+                worker.step(&gradient, Rule::Sgd, 0.0, Some(TAU)).unwrap();
+                assert!((1..=1000).contains(&worker.words.len()));
+            }
         }
     }
 
@@ -293,10 +476,7 @@ mod tests {
     fn what_is_no_number_is_reported() {
         let mut gradient = vec![0.0; 5000];
         gradient[4321] = f32::NAN;
-        let mut state = UpdateState::new(Rule::Sgd, 5000, Threads(1));
-        assert_eq!(
-            state.emit(&gradient, Rule::Sgd, SCALE, Some(TAU), &mut Vec::new()),
-            Err(NotFinite)
-        );
+        let mut worker = Worker::new(Rule::Sgd, 5000, 1);
+        assert_eq!(worker.step(&gradient, Rule::Sgd, 0.0, Some(TAU)), Err(NotFinite));
     }
 }

@@ -9,7 +9,7 @@ use protocol::batch::{Batch, BatchError, CURSORS_MAX, Flags, Header};
 use protocol::cursor::{CursorAdvance, Cursors};
 use protocol::digest::Digest;
 use protocol::ids::{OriginId, RunId};
-use protocol::in_cluster::{clip_among, optimiser_among};
+use protocol::in_cluster::{clip_among, look_ahead_among, optimiser_among};
 use protocol::job::{Job, Threshold};
 use protocol::lattice::{Range, Tau};
 use protocol::optimiser::Optimiser;
@@ -254,6 +254,7 @@ impl<T: Trainer> Training<T> {
             rule: self.optimiser.rule,
             learning_rate,
             clip,
+            look_ahead: look_ahead_among(self.identity.slots),
             step: self.steps,
             tau,
         };
