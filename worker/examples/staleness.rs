@@ -81,7 +81,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         under_way.push_back((delay.due(step, workers), sender, batch));
     }
     let weights = counts.into_iter().map(weight_of).collect();
-    let result = evaluate(&layout, weights, &dataset.test, Threads(1), |_| {})?;
+    let result = evaluate(&layout, weights, &dataset.test, Threads(1), |_| true)?;
     let batches = tally.batches as f64;
     println!(
         "accuracy {:.2} loss {:.4} density {:.5} compression {:.0} staleness {:.2}",

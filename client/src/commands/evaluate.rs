@@ -36,8 +36,9 @@ pub(crate) fn run(arguments: &Evaluate) -> Result<(), Failure> {
         )));
     }
     let view = View::new(dataset.test.len() as u64, arguments.json);
-    let evaluation = evaluate(&model.layout, model.weights, &dataset.test, threads, |done| {
-        view.position(done as u64);
+    let evaluation = evaluate(&model.layout, model.weights, &dataset.test, threads, |so_far| {
+        view.position(so_far.samples as u64);
+        true
     })
     .map_err(Failure::work)?;
     view.clear();

@@ -21,6 +21,8 @@ use crate::training::{Step, TrainingError};
 use crate::training_thread::{FromTraining, Outbound, StepTime};
 
 const STATS_EVERY: Duration = Duration::from_secs(1);
+/// Of so many evaluations of a run with a target, one is reported however far the target is.
+const REPORTED_IN: u32 = 4;
 
 /// What is to be saved when all is applied.
 type Order = Arc<Mutex<Option<SaveOrder>>>;
@@ -41,6 +43,7 @@ impl Reporter {
             stats: WorkerStats::default(),
             told: Instant::now(),
             evaluating: Arc::default(),
+            evaluations: 0,
         };
         let thread = std::thread::Builder::new()
             .name("reporter".into())
@@ -68,6 +71,8 @@ struct Reporting {
     told: Instant,
     /// One evaluation at a time; the next one asked for sees newer weights.
     evaluating: Arc<AtomicBool>,
+    /// How many evaluations there were.
+    evaluations: u32,
 }
 
 impl Reporting {
@@ -131,11 +136,15 @@ impl Reporting {
         self.writer.word(&FromWorker::Stats(Box::new(self.stats)))
     }
 
-    /// Evaluates on a thread of its own, so that batches go on.
-    fn evaluate(&self, weights: Vec<f32>) -> io::Result<()> {
+    /// Evaluates on a thread of its own, so that batches go on. With a target, most evaluations only have to tell
+    /// whether it is reached, and end without a result as soon as it is clear that it is not.
+    fn evaluate(&mut self, weights: Vec<f32>) -> io::Result<()> {
         if self.evaluating.swap(true, Ordering::Relaxed) {
             return Ok(());
         }
+        let target = self.prepared.job.target_accuracy;
+        let target = target.filter(|_| !self.evaluations.is_multiple_of(REPORTED_IN));
+        self.evaluations += 1;
         let run = self.run;
         let (prepared, writer, evaluating) = (
             Arc::clone(&self.prepared),
@@ -147,9 +156,15 @@ impl Reporting {
             // knows.
             let threads = Threads(std::thread::available_parallelism().map_or(1, usize::from));
             // Failing to measure is no reason to stop: the last evaluation of all will say so.
-            if let Ok(found) = evaluate(&prepared.layout, weights, &prepared.dataset.test, threads, |_| {}) {
-                let scores = scores(found);
-                let _ = writer.word(&FromWorker::Evaluated { run, scores });
+            let found = evaluate(&prepared.layout, weights, &prepared.dataset.test, threads, |so_far| {
+                !target.is_some_and(|target| so_far.rules_out(target))
+            });
+            match found {
+                Ok(found) if found.samples == prepared.dataset.test.len() => {
+                    let scores = scores(found);
+                    let _ = writer.word(&FromWorker::Evaluated { run, scores });
+                }
+                _ => {}
             }
             evaluating.store(false, Ordering::Relaxed);
         })?;
@@ -190,7 +205,7 @@ impl Reporting {
             digest,
         );
         model_file::save(&order.path, layout, &weights, &metadata).map_err(|error| error.to_string())?;
-        let found = evaluate(layout, weights, &dataset.test, *threads, |_| {}).map_err(|error| error.to_string())?;
+        let found = evaluate(layout, weights, &dataset.test, *threads, |_| true).map_err(|error| error.to_string())?;
         Ok(scores(found))
     }
 }

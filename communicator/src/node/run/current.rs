@@ -34,7 +34,7 @@ const LINKS_LIMIT: Duration = Duration::from_secs(3);
 /// How long the exchange may take to answer.
 const ANSWER_LIMIT: Duration = Duration::from_mins(1);
 /// Evaluations in an epoch, with a target that is to be hit and without.
-const EVALUATIONS_WITH_TARGET: u64 = 4;
+const EVALUATIONS_WITH_TARGET: u64 = 16;
 const EVALUATIONS: u64 = 1;
 
 /// Workers attached to this node.
