@@ -132,16 +132,26 @@ pub fn apply_to_weights(words: &[u32], tau: Tau, weights: &mut [f32]) -> Result<
     Range::of_weight(f32::from_bits(largest))
 }
 
-/// Adds checked changes to a worker's own weights, which need neither lie on the lattice nor stay in its range.
+/// Adds checked changes to a replica and to a worker's own weights, which need neither lie on the lattice nor stay in
+/// its range. Both in one pass, so that twice as many cache misses are under way.
 ///
 /// # Panics
-/// If an index is not below `weights.len()`: [`check`] comes first.
-pub fn apply_to_own(words: &[u32], tau: Tau, weights: &mut [f32]) {
+/// If an index is not below the length of either: [`check`] comes first.
+pub fn apply_to_both(words: &[u32], tau: Tau, weights: &mut [f32], own: &mut [f32]) -> Result<Range, RangeError> {
     let plus_tau = tau.value().to_bits();
-    scatter(words, weights, |weight, plus| {
-        *weight += f32::from_bits(plus_tau | (plus ^ 1) << 31);
-        0
-    });
+    let mut largest = 0;
+    for (position, &word) in words.iter().enumerate() {
+        if let Some(&ahead) = words.get(position + PREFETCH_AHEAD) {
+            prefetch(weights, (ahead >> 1) as usize);
+            prefetch(own, (ahead >> 1) as usize);
+        }
+        let index = (word >> 1) as usize;
+        let change = f32::from_bits(plus_tau | (word & 1 ^ 1) << 31);
+        weights[index] += change;
+        own[index] += change;
+        largest = largest.max(weights[index].to_bits() & 0x7fff_ffff);
+    }
+    Range::of_weight(f32::from_bits(largest))
 }
 
 /// Adds checked changes to a replica held as grid counts.

@@ -114,10 +114,9 @@ proptest! {
 #[test]
 fn golden_frame() {
     let tau = Tau::from_steps(300).unwrap();
-    let frame = frame_of(&batch(5, tau, vec![word(20, true), word(40, false), word(90, true)]));
+    let frame = frame_of(&batch(5, tau, vec![word(1, true), word(3, false), word(8, true)]));
     // version | run origin sequence seen tau | digest | cursors | samples loss flags | encoding count bytes | payload | crc
-    let golden =
-        "02 a222 c466 05 c801 ac02 acc0a0dcf8a0ea8d33 01010240 40 0000003f 0100 01 03 08 0414000000a10425 50b89f7b";
+    let golden = "02 a222 c466 05 c801 ac02 e4a1aede8a8bc48c7c 01010240 40 0000003f 0100 01 03 03 01170e 45e89ed7";
     assert_eq!(frame, crate::encoding::tests::bytes(golden));
 }
 

@@ -2,19 +2,22 @@
 //!
 //! The gaps of randomly placed changes are geometrically distributed, for which a Rice code comes within a hundredth
 //! of the entropy. A gap is written as its quotient by `2^k` in unary (zeros, closed by a one), its remainder in `k`
-//! bits, and the sign of the change (1 = plus); a gap of 0 is a repeat of the change before. Bits fill bytes from the
-//! low end. Payload: `k` in one byte, the first index in four (changes may start far from index 0, and a unary number
-//! must not have to say so), then the bits, then zeros up to a whole byte.
+//! bits, and the sign of the change (1 = plus); a gap of 0 is a repeat of the change before. Changes come from parts of
+//! the model that may lie far apart, so quotients of 20 and more are not written: 20 zeros and a one announce a whole
+//! gap in 31 bits and its sign. Bits fill bytes from the low end. Payload: `k` in one byte, then the bits, then zeros up
+//! to a whole byte.
 
 use super::PayloadError;
 use crate::changes::ChangesError;
 
 /// Gaps are below 2^31, so a larger parameter only adds zeros.
 pub(super) const PARAMETER_MAX: u32 = 30;
-/// What one append to the bit buffer may hold: the buffer keeps up to 7 bits that do not fill a byte yet.
-const APPEND_BITS_MAX: u32 = 57;
-/// The parameter and the first index.
-const HEAD_BYTES: usize = 5;
+/// Quotients from this on are not written: the whole gap is.
+const ESCAPE: u32 = 20;
+/// Indices have 31 bits, and so have gaps.
+const GAP_BITS: u32 = 31;
+/// What such a gap takes, its sign included.
+const ESCAPED_BITS: u32 = ESCAPE + 1 + GAP_BITS + 1;
 
 /// The parameter that writes a list of changes in the fewest bits, and how many those are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,61 +29,76 @@ pub(super) struct Plan {
 impl Plan {
     /// The length of the payload.
     pub(super) fn bytes(self) -> usize {
-        HEAD_BYTES + self.bits.div_ceil(8) as usize
+        1 + self.bits.div_ceil(8) as usize
     }
 }
 
-/// Fits the parameter: the mean gap says nearly which, and the exact lengths of its neighbours settle it.
+/// Fits the parameter: the mean gap says nearly which, but far gaps pull it up, so the exact lengths settle it.
 pub(super) fn plan(words: &[u32]) -> Plan {
-    let (Some(first), Some(last)) = (words.first(), words.last()) else {
+    let Some(last) = words.last() else {
         return Plan { parameter: 0, bits: 0 };
     };
-    let mean_gap = f64::from((last >> 1) - (first >> 1)) / words.len() as f64;
+    let mean_gap = f64::from(last >> 1) / words.len() as f64;
     // A Rice code halves its symbols' probability every 2^k, a geometric one every mean·ln 2.
     let near = (mean_gap * std::f64::consts::LN_2).max(1.0).log2().round() as u32;
-    (near.saturating_sub(1)..=(near + 1).min(PARAMETER_MAX))
-        .map(|parameter| {
-            let quotients: u64 = words
-                .windows(2)
-                .map(|pair| u64::from(((pair[1] >> 1) - (pair[0] >> 1)) >> parameter))
-                .sum();
-            let bits = quotients + words.len() as u64 * u64::from(parameter + 2);
-            Plan { parameter, bits }
-        })
-        .min_by_key(|plan| plan.bits)
-        .unwrap_or(Plan { parameter: 0, bits: 0 })
+    let mut best = plan_with(words, near.min(PARAMETER_MAX));
+    for step in [-1, 1] {
+        while let Some(parameter) = best.parameter.checked_add_signed(step).filter(|&k| k <= PARAMETER_MAX) {
+            let next = plan_with(words, parameter);
+            if next.bits >= best.bits {
+                break;
+            }
+            best = next;
+        }
+    }
+    best
+}
+
+fn plan_with(words: &[u32], parameter: u32) -> Plan {
+    let bits = |gap: u32| match gap >> parameter {
+        quotient if quotient < ESCAPE => quotient + parameter + 2,
+        _ => ESCAPED_BITS,
+    };
+    let first = words.first().map_or(0, |first| u64::from(bits(first >> 1)));
+    let later = words
+        .windows(2)
+        .map(|pair| u64::from(bits((pair[1] >> 1) - (pair[0] >> 1))));
+    Plan {
+        parameter,
+        bits: first + later.sum::<u64>(),
+    }
 }
 
 pub(super) fn encode(words: &[u32], plan: Plan, out: &mut Vec<u8>) {
-    let Some(first) = words.first() else {
+    if words.is_empty() {
         return;
-    };
+    }
     let parameter = plan.parameter;
     let start = out.len();
     out.push(parameter as u8);
-    let mut before = first >> 1;
-    out.extend_from_slice(&before.to_le_bytes());
     // Room for the whole payload and for the last store of eight bytes, which may reach past its end.
     out.resize(start + plan.bytes() + 8, 0);
     let mut bits = BitWriter {
-        bytes: &mut out[start + HEAD_BYTES..],
+        bytes: &mut out[start + 1..],
         position: 0,
         buffer: 0,
         filled: 0,
     };
+    let mut before = 0;
     for &word in words {
         let index = word >> 1;
         let gap = index - before;
         before = index;
-        let mut quotient = gap >> parameter;
-        while quotient + parameter + 2 > APPEND_BITS_MAX {
-            let zeros = quotient.min(APPEND_BITS_MAX);
-            bits.append(0, zeros);
-            quotient -= zeros;
+        let plus = u64::from(word & 1);
+        let quotient = gap >> parameter;
+        if quotient < ESCAPE {
+            let remainder = u64::from(gap) & ((1 << parameter) - 1);
+            let code = (plus << parameter | remainder) << 1 | 1;
+            bits.append(code << quotient, quotient + parameter + 2);
+        } else {
+            let code = (plus << GAP_BITS | u64::from(gap)) << 1 | 1;
+            bits.append(code << ESCAPE, ESCAPED_BITS);
         }
-        let remainder = u64::from(gap) & ((1 << parameter) - 1);
-        let code = (u64::from(word & 1) << parameter | remainder) << 1 | 1;
-        bits.append(code << quotient, quotient + parameter + 2);
     }
     out.truncate(start + plan.bytes());
 }
@@ -108,38 +126,34 @@ impl BitWriter<'_> {
 }
 
 pub(super) fn decode(payload: &[u8], count: usize, weights: usize, out: &mut Vec<u32>) -> Result<(), PayloadError> {
-    let (&[parameter, first @ ..], bytes) = payload
-        .split_first_chunk::<HEAD_BYTES>()
-        .ok_or(PayloadError::Truncated)?;
+    let (&parameter, bytes) = payload.split_first().ok_or(PayloadError::Truncated)?;
     let parameter = u32::from(parameter);
     if parameter > PARAMETER_MAX {
         return Err(PayloadError::BadParameter);
     }
-    // Every change takes at least `parameter + 2` bits: a claim of more is refused before memory is taken for it.
-    if count as u64 * u64::from(parameter + 2) > bytes.len() as u64 * 8 {
+    // Every change takes at least `parameter + 2` bits, or those of a whole gap: a claim of more is refused before memory
+    // is taken for it.
+    if count as u64 * u64::from((parameter + 2).min(ESCAPED_BITS)) > bytes.len() as u64 * 8 {
         return Err(PayloadError::Truncated);
     }
     out.reserve(count);
     let mut bits = BitReader { bytes, position: 0 };
-    let mask = (1u64 << parameter) - 1;
-    let mut index = u64::from(u32::from_le_bytes(first));
+    let mut index = 0u64;
     for _ in 0..count {
         let window = bits.window();
         let zeros = window.trailing_zeros();
-        let (quotient, field) = if zeros + parameter + 2 <= APPEND_BITS_MAX {
-            bits.position += (zeros + parameter + 2) as usize;
-            (u64::from(zeros), window >> (zeros + 1))
-        } else {
-            let quotient = bits.long_unary(weights as u64 >> parameter)?;
-            let window = bits.window();
-            bits.position += (parameter + 1) as usize;
-            (quotient, window)
+        let (high, width) = match zeros {
+            ..ESCAPE => (u64::from(zeros) << parameter, parameter),
+            ESCAPE => (0, GAP_BITS),
+            _ => return Err(PayloadError::Truncated),
         };
-        index += quotient << parameter | field & mask;
+        bits.position += (zeros + width + 2) as usize;
+        let field = window >> (zeros + 1);
+        index += high | field & ((1 << width) - 1);
         if index >= weights as u64 {
             return Err(ChangesError::IndexOutOfRange { index, weights }.into());
         }
-        out.push((index as u32) << 1 | (field >> parameter & 1) as u32);
+        out.push((index as u32) << 1 | (field >> width & 1) as u32);
     }
     bits.finish()
 }
@@ -168,25 +182,6 @@ impl BitReader<'_> {
         let rest = self.bytes.get(byte..).unwrap_or_default();
         eight[..rest.len()].copy_from_slice(rest);
         u64::from_le_bytes(eight)
-    }
-
-    /// Reads a unary number too long for one window, and the one that closes it.
-    #[cold]
-    fn long_unary(&mut self, max: u64) -> Result<u64, PayloadError> {
-        let mut zeros = 0;
-        while self.position < self.bytes.len() * 8 {
-            let run = self.window().trailing_zeros().min(APPEND_BITS_MAX);
-            self.position += run as usize;
-            zeros += u64::from(run);
-            if zeros > max {
-                return Err(PayloadError::Truncated);
-            }
-            if run < APPEND_BITS_MAX {
-                self.position += 1;
-                return Ok(zeros);
-            }
-        }
-        Err(PayloadError::Truncated)
     }
 
     /// All that may follow the last change are zeros that fill its byte.

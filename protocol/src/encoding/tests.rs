@@ -104,8 +104,8 @@ fn golden_bytes() {
     let words = [word(1, true), word(3, false), word(8, true)];
     let golden = [
         (Encoding::Words, "0300000006000000 11000000"),
-        // k = 1: gaps 0, 2, 5 after index 1 are 1|0|+, 01|0|-, 001|1|+ written from the low end.
-        (Encoding::Rice, "01 01000000 150e"),
+        // k = 1: gaps 1, 2, 5 are 1|1|+, 01|0|-, 001|1|+ written from the low end.
+        (Encoding::Rice, "01 170e"),
         (Encoding::Bitmap, "01000000 2140"),
     ];
     for (encoding, hex) in golden {
@@ -167,11 +167,28 @@ fn each_fault_is_refused() {
     );
     assert_eq!(out.capacity(), 0, "memory was taken for changes that are not there");
     // Gap 0 with the other sign: weight 0 up, then down.
-    let mixed = [0, 0, 0, 0, 0, 0b0111];
+    let mixed = [0, 0b0111];
     assert_eq!(
         decode(Encoding::Rice, &mixed, 2, 100, Tau::ONE_STEP, &mut out),
         Err(ChangesError::MixedSigns(0).into())
     );
+}
+
+#[test]
+fn far_parts_of_a_model_cost_little() {
+    // Two clusters of changes, the first far from index 0, the second at the very end.
+    const WEIGHTS: usize = 1 << 31;
+    let cluster = |start: u32| (0..100).map(move |i| word(start + 5 * i, i % 3 == 0));
+    let end = (1u32 << 31) - 1 - 5 * 99;
+    let words: Vec<u32> = cluster(1 << 20).chain(cluster(end)).collect();
+    let mut payload = Vec::new();
+    assert!(encode(Encoding::Rice, &words, &mut payload));
+    // Four or five bits for most changes, seven bytes for each of the two jumps.
+    assert!(payload.len() < 200 * 5 / 8 + 2 * 7, "{} bytes", payload.len());
+    assert_eq!(one_step(&words, WEIGHTS, Encoding::Rice, &payload), Ok(words.clone()));
+    for cut in 1..payload.len() {
+        assert!(one_step(&words, WEIGHTS, Encoding::Rice, &payload[..cut]).is_err());
+    }
 }
 
 #[test]

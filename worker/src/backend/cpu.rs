@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dfdx::prelude::*;
-use protocol::changes::{apply_to_own, apply_to_weights};
+use protocol::changes::{apply_to_both, apply_to_weights};
 use protocol::clip::{clip_factor, sum_of_squares};
 use protocol::digest::Digest;
 use protocol::lattice::{Range, Tau, weight_of};
-use protocol::model::Layout;
+use protocol::model::{Layout, TensorSlot};
 use protocol::optimiser::{Rule, Scale};
 use protocol::rng::splitmix64;
 
@@ -19,6 +19,8 @@ use crate::ops::{OpError, Parameters, Threads, from_rows, loss, values};
 use crate::thread_time::ThreadTimer;
 use crate::trainer::{StepControl, StepReport, TrainError, Trainer};
 
+/// Tensors of at most so many weights are compared in every step.
+const SMALL_TENSOR_MAX: usize = 1 << 15;
 /// How often the plain optimiser pass is timed; the fastest counts.
 const CALIBRATIONS: usize = 5;
 /// What is written between two of them: more than the caches that one core has for itself.
@@ -55,9 +57,14 @@ impl CpuTrainer {
     ) -> Result<Self, TrainError> {
         let device = Cpu::default();
         let weights: Vec<f32> = counts.iter().copied().map(weight_of).collect();
+        let small = layout
+            .tensors
+            .iter()
+            .filter(|tensor| tensor.elements() <= SMALL_TENSOR_MAX);
+        let eager = small.map(TensorSlot::range);
         let mut trainer = Self {
             gradient: vec![0.0; weights.len()],
-            state: UpdateState::new(rule, weights.len(), threads),
+            state: UpdateState::new(rule, weights.len(), eager, threads),
             parameters: Parameters::new(&device, weights.clone())?,
             shared: weights,
             network: Network::new(layout, threads),
@@ -163,8 +170,12 @@ impl Trainer for CpuTrainer {
     }
 
     fn apply(&mut self, words: &[u32], tau: Tau) -> Result<Range, TrainError> {
-        apply_to_own(words, tau, self.parameters.values_mut());
-        Ok(apply_to_weights(words, tau, &mut self.shared)?)
+        Ok(apply_to_both(
+            words,
+            tau,
+            &mut self.shared,
+            self.parameters.values_mut(),
+        )?)
     }
 
     fn load(&mut self, counts: &[i32]) -> Result<(), TrainError> {
