@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use protocol::lattice::Tau;
 use protocol::rng::CounterRng;
-use worker::quantise::quantise;
+use worker::quantise::{ComeTo, quantise};
 
 const WEIGHTS: usize = 10_000_000;
 const ROUNDS: usize = 40;
@@ -50,7 +50,14 @@ fn main() {
         for _ in 0..ROUNDS {
             words.clear();
             quantiser.push(timed(|| {
-                let result = quantise(black_box(&own), &shared, Tau::nearest(1.0), 0, usize::MAX, &mut words);
+                let result = quantise(
+                    ComeTo::the(black_box(&own)),
+                    &shared,
+                    Tau::nearest(1.0),
+                    0,
+                    usize::MAX,
+                    &mut words,
+                );
                 assert!(result.is_ok());
             }));
             memcpy.push(timed(|| copy.copy_from_slice(black_box(&own))));

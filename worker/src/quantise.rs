@@ -18,21 +18,48 @@ pub const REPEATS_MAX: u32 = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotFinite;
 
-/// Appends to `words` the changes that bring `shared` to within τ of `own`. The first weight has index `offset`.
+/// What a worker's own weights have come to: they may look ahead of it, along their velocity.
+#[derive(Clone, Copy, Debug)]
+pub struct ComeTo<'a> {
+    own: &'a [f32],
+    velocity: &'a [f32],
+    ahead: f32,
+}
+
+impl<'a> ComeTo<'a> {
+    /// The weights themselves.
+    #[must_use]
+    pub fn the(own: &'a [f32]) -> Self {
+        Self::behind(own, 0.0, own)
+    }
+
+    /// Weights that look this multiple of their velocity ahead.
+    ///
+    /// # Panics
+    /// If the slices differ in length.
+    #[must_use]
+    pub fn behind(own: &'a [f32], ahead: f32, velocity: &'a [f32]) -> Self {
+        assert_eq!(own.len(), velocity.len());
+        Self { own, velocity, ahead }
+    }
+}
+
+/// Appends to `words` the changes that bring `shared` to within τ of what a worker's own weights have come to. The first
+/// weight has index `offset`.
 ///
 /// Allocates nothing while `words` has room. When `words` holds `words_max`, nothing more leaves.
 ///
 /// # Panics
 /// If the slices differ in length.
 pub fn quantise(
-    own: &[f32],
+    own: ComeTo<'_>,
     shared: &[f32],
     tau: Tau,
     offset: usize,
     words_max: usize,
     words: &mut Vec<u32>,
 ) -> Result<(), NotFinite> {
-    assert_eq!(own.len(), shared.len());
+    assert_eq!(own.own.len(), shared.len());
     let limits = Limits {
         tau: tau.value(),
         repeats: REPEATS_MAX.min((BATCH_STEPS_MAX - 1) / tau.steps()),
@@ -50,49 +77,42 @@ struct Limits {
 
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 fn quantise_lanes(
-    own: &[f32],
+    ComeTo { own, velocity, ahead }: ComeTo<'_>,
     shared: &[f32],
     limits: Limits,
     offset: usize,
     words: &mut Vec<u32>,
 ) -> Result<(), NotFinite> {
     let (own_lanes, own_rest) = own.as_chunks::<LANES>();
+    let (velocity_lanes, velocity_rest) = velocity.as_chunks::<LANES>();
     let (shared_lanes, shared_rest) = shared.as_chunks::<LANES>();
     let tau_bits = magnitude_bits(limits.tau);
     let mut index = offset;
-    for (own, shared) in own_lanes.iter().zip(shared_lanes) {
-        let mut largest = 0;
-        for (own, shared) in own.iter().zip(shared) {
-            largest = largest.max(magnitude_bits(own - shared));
-        }
+    for ((own, velocity), shared) in own_lanes.iter().zip(velocity_lanes).zip(shared_lanes) {
+        let residual: [f32; LANES] = std::array::from_fn(|lane| own[lane] + ahead * velocity[lane] - shared[lane]);
+        let largest = residual.iter().fold(0, |largest, &r| magnitude_bits(r).max(largest));
         if largest >= tau_bits {
-            emit_lanes(own, shared, limits, index, words)?;
+            emit_lanes(&residual, limits, index, words)?;
         }
         index += LANES;
     }
-    for (index, (own, shared)) in (index..).zip(own_rest.iter().zip(shared_rest)) {
-        emit(own - shared, limits, index, words)?;
+    for (lane, (own, velocity)) in own_rest.iter().zip(velocity_rest).enumerate() {
+        emit(own + ahead * velocity - shared_rest[lane], limits, index + lane, words)?;
     }
     Ok(())
 }
 
 /// Appends the changes of weights of which some are due. A function of its own keeps the loop above small.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
-fn emit_lanes(
-    own: &[f32; LANES],
-    shared: &[f32; LANES],
-    limits: Limits,
-    index: usize,
-    words: &mut Vec<u32>,
-) -> Result<(), NotFinite> {
+fn emit_lanes(residual: &[f32; LANES], limits: Limits, index: usize, words: &mut Vec<u32>) -> Result<(), NotFinite> {
     let tau_bits = magnitude_bits(limits.tau);
     // A byte for each, which is what the compiler makes vector code of.
-    let due: [u8; LANES] = std::array::from_fn(|lane| u8::from(magnitude_bits(own[lane] - shared[lane]) >= tau_bits));
+    let due: [u8; LANES] = std::array::from_fn(|lane| u8::from(magnitude_bits(residual[lane]) >= tau_bits));
     let mut due = u128::from_le_bytes(due);
     while due != 0 {
         let lane = due.trailing_zeros() as usize / 8;
         due &= due - 1;
-        emit(own[lane] - shared[lane], limits, index + lane, words)?;
+        emit(residual[lane], limits, index + lane, words)?;
     }
     Ok(())
 }
@@ -160,7 +180,7 @@ mod tests {
         ) {
             let tau = Tau::from_steps(steps).unwrap();
             let mut words = Vec::new();
-            quantise(&own, &shared, tau, 0, usize::MAX, &mut words).unwrap();
+            quantise(ComeTo::the(&own), &shared, tau, 0, usize::MAX, &mut words).unwrap();
             prop_assert_eq!(&words, &plain(&own, &shared, tau));
             prop_assert_eq!(changes::check(&words, own.len(), tau), Ok(()));
         }
@@ -178,11 +198,26 @@ mod tests {
                 *own += (i as f32 - 16.0) / 20.0;
             }
             words.clear();
-            quantise(&own, &shared, tau, 0, usize::MAX, &mut words).unwrap();
+            quantise(ComeTo::the(&own), &shared, tau, 0, usize::MAX, &mut words).unwrap();
             apply_to_weights(&words, tau, &mut shared).unwrap();
             assert!(own.iter().zip(&shared).all(|(own, shared)| (own - shared).abs() < 0.25));
         }
         assert!(shared[32] > 7.0);
+    }
+
+    #[test]
+    fn what_leaves_is_what_weights_have_come_to() {
+        let own = [0.5; 20];
+        let velocity: Vec<f32> = (0..20).map(|i| i as f32 - 10.0).collect();
+        let mut words = Vec::new();
+        let come_to = ComeTo::behind(&own, 0.25, &velocity);
+        quantise(come_to, &[0.5; 20], Tau::nearest(1.0), 0, usize::MAX, &mut words).unwrap();
+        let mut expected = Vec::new();
+        for (index, velocity) in (0..).zip(&velocity) {
+            let times = (velocity.abs() * 0.25).floor() as usize;
+            expected.extend(vec![word(index, *velocity > 0.0); times]);
+        }
+        assert_eq!(words, expected);
     }
 
     #[test]
@@ -192,7 +227,14 @@ mod tests {
                 let mut own = vec![0.0; len];
                 own[at] = bad;
                 let mut words = Vec::new();
-                let result = quantise(&own, &vec![0.0; len], Tau::ONE_STEP, 0, usize::MAX, &mut words);
+                let result = quantise(
+                    ComeTo::the(&own),
+                    &vec![0.0; len],
+                    Tau::ONE_STEP,
+                    0,
+                    usize::MAX,
+                    &mut words,
+                );
                 assert_eq!(result, Err(NotFinite), "{bad} at {at} of {len}");
                 assert!(words.is_empty());
             }
@@ -202,7 +244,15 @@ mod tests {
     #[test]
     fn a_full_batch_emits_no_more() {
         let mut words = vec![0; 20];
-        quantise(&[1.0; 10], &[0.0; 10], Tau::nearest(1.0), 50, 23, &mut words).unwrap();
+        quantise(
+            ComeTo::the(&[1.0; 10]),
+            &[0.0; 10],
+            Tau::nearest(1.0),
+            50,
+            23,
+            &mut words,
+        )
+        .unwrap();
         assert_eq!(words[20..], [word(50, true), word(51, true), word(52, true)]);
     }
 }

@@ -17,7 +17,7 @@ use protocol::optimiser::{Ahead, Rule, Scale};
 
 use crate::ops::Threads;
 use crate::parts::map_parts;
-use crate::quantise::{NotFinite, quantise};
+use crate::quantise::{ComeTo, NotFinite, quantise};
 use crate::thread_time::ThreadTimer;
 
 /// Weights per block: four arrays of it fit into a first-level cache of 32 KiB beside each other.
@@ -238,7 +238,7 @@ impl Part<'_> {
                 let first = first.next().unwrap_or_default();
                 let second = second.next().unwrap_or_default();
                 rule.update(scale, gradient, first, second, update);
-                add(1.0, update, own);
+                add(update, own);
                 weights += own.len();
                 if let Some(compare) = compare {
                     let place = (self.offset, self.offset + block * BLOCK);
@@ -306,14 +306,10 @@ impl Compare<'_> {
         words: &mut Vec<u32>,
     ) -> Result<(), NotFinite> {
         let words_max = self.allowance(index + own.len()) - self.allowance(start);
-        if ahead == 0.0 {
-            return quantise(own, shared, self.tau, index, words_max, words);
-        }
-        // What leaves is what the weights have come to, not where they look.
-        let mut come_to = [0.0; BLOCK];
-        let come_to = &mut come_to[..own.len()];
-        come_to.copy_from_slice(own);
-        add(ahead, velocity, come_to);
+        let come_to = match ahead {
+            0.0 => ComeTo::the(own),
+            _ => ComeTo::behind(own, ahead, velocity),
+        };
         quantise(come_to, shared, self.tau, index, words_max, words)
     }
 
@@ -324,11 +320,11 @@ impl Compare<'_> {
     }
 }
 
-/// `target += factor · values`
+/// `target += values`
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
-fn add(factor: f32, values: &[f32], target: &mut [f32]) {
+fn add(values: &[f32], target: &mut [f32]) {
     for (target, value) in target.iter_mut().zip(values) {
-        *target += factor * value;
+        *target += value;
     }
 }
 
