@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use protocol::changes::{apply_to_weights, word};
 use protocol::digest::Digest;
-use protocol::lattice::{Range, Tau, weight_of};
+use protocol::lattice::{Range, Tau, count_of, weight_of};
 
 use crate::trainer::{StepControl, StepReport, TrainError, Trainer};
 
@@ -18,6 +18,8 @@ pub struct FakeTrainer {
     pub last: Option<StepControl>,
     /// Fails at this step.
     pub fails_at: Option<u64>,
+    /// A bit of a weight flips in this step.
+    pub flips_at: Option<u64>,
 }
 
 impl FakeTrainer {
@@ -29,6 +31,7 @@ impl FakeTrainer {
             trained: Vec::new(),
             last: None,
             fails_at: None,
+            flips_at: None,
         }
     }
 }
@@ -41,6 +44,9 @@ impl Trainer for FakeTrainer {
     fn step(&mut self, samples: &[u32], control: StepControl, words: &mut Vec<u32>) -> Result<StepReport, TrainError> {
         if self.fails_at == Some(control.step) {
             return Err(TrainError::NotFinite);
+        }
+        if self.flips_at == Some(control.step) {
+            self.weights[3] = weight_of(count_of(self.weights[3]).unwrap_or_default() ^ 1 << 9);
         }
         self.last = Some(control);
         self.trained.extend_from_slice(samples);

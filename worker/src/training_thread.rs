@@ -204,6 +204,8 @@ pub fn start<T: Trainer>(
 
 /// How often the residual's norm is told.
 const NORM_EVERY: Duration = Duration::from_secs(1);
+/// How often the weights are audited: often enough to lose little, and a thousandth of the time even for large models.
+const AUDIT_EVERY: Duration = Duration::from_secs(30);
 
 /// The thread's loop.
 struct Loop<'a, T> {
@@ -237,6 +239,7 @@ impl<'a, T: Trainer> Loop<'a, T> {
     /// Trains, closes the origin, and then applies what others still send.
     fn run(mut self) -> Result<(), Ended> {
         self.train()?;
+        self.training.audit()?;
         let mut frame = Vec::new();
         self.training.close(&mut frame)?;
         let residual_norm = self.training.trainer().residual_norm()?;
@@ -253,6 +256,7 @@ impl<'a, T: Trainer> Loop<'a, T> {
 
     fn train(&mut self) -> Result<(), Ended> {
         let mut norm_told = Instant::now();
+        let mut audited = Instant::now();
         loop {
             let timer = ThreadTimer::start();
             self.take_all()?;
@@ -285,6 +289,10 @@ impl<'a, T: Trainer> Loop<'a, T> {
                 self.outbox.send(FromTraining::ResidualNorm(norm))?;
             }
             self.waited += sending.elapsed();
+            if audited.elapsed() >= AUDIT_EVERY {
+                audited = Instant::now();
+                self.training.audit()?;
+            }
         }
     }
 

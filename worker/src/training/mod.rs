@@ -91,6 +91,16 @@ pub enum TrainingError {
     /// The samples cannot be shared out.
     #[error(transparent)]
     Plan(#[from] PlanError),
+    /// The weights are not what the batches in them add up to: this replica is spoilt, and no other.
+    #[error(
+        "this worker's weights have the digest {found}, but its batches add up to {expected}: its memory is at fault"
+    )]
+    Spoilt {
+        /// What the batches add up to.
+        expected: Digest,
+        /// What was recomputed from the weights.
+        found: String,
+    },
 }
 
 /// What steps since the last batch did.
@@ -130,6 +140,8 @@ pub struct Training<T> {
     steps: u64,
     /// Work that the next batch will count.
     pending: Pending,
+    /// What the weights' digest is to be: that of the first weights and of all batches since.
+    expected: Digest,
     /// Batches in the weights, other origins' included.
     batches_applied: u64,
     /// Samples in applied batches, other origins' included: what schedules follow.
@@ -159,6 +171,7 @@ impl<T: Trainer> Training<T> {
             Threshold::Density(_) => TauController::following(),
         };
         Ok(Self {
+            expected: trainer.digest()?.unwrap_or_default(),
             plan: SamplePlan::new(shared, identity.slot)?,
             samples_total: labels.len() as u64 * u64::from(job.epochs),
             job: job.clone(),
@@ -208,7 +221,31 @@ impl<T: Trainer> Training<T> {
         self.batches_applied += 1;
         self.samples_applied += u64::from(header.samples);
         self.plan.observe(header.origin, &header.cursors);
+        self.expected += header.digest;
         Ok(self.trainer.apply(&batch.words, header.tau)?)
+    }
+
+    /// Recomputes the digest of the weights. One that differs from what it is to be convicts this replica, whatever the
+    /// others have.
+    pub fn audit(&self) -> Result<(), TrainingError> {
+        let found = self.trainer.digest()?;
+        if found == Some(self.expected) {
+            return Ok(());
+        }
+        Err(TrainingError::Spoilt {
+            expected: self.expected,
+            found: found.map_or_else(|| "of no lattice".into(), |digest| digest.to_string()),
+        })
+    }
+
+    /// What is to blame for a step that failed: a run that has diverged, which ends it for all, or the memory of this
+    /// worker alone.
+    fn blame(&self, error: TrainError) -> TrainingError {
+        match error {
+            // Such a step changed no shared weight, so these can be audited.
+            TrainError::NotFinite => self.audit().err().unwrap_or(error.into()),
+            _ => error.into(),
+        }
     }
 
     /// An origin will never send a batch again: what it began is free.
@@ -258,7 +295,8 @@ impl<T: Trainer> Training<T> {
             step: self.steps,
             tau,
         };
-        let report = self.trainer.step(&self.indices, control, &mut self.words)?;
+        let report = self.trainer.step(&self.indices, control, &mut self.words);
+        let report = report.map_err(|error| self.blame(error))?;
         self.pending.add(&self.cursors, self.indices.len(), report.loss);
         let mut step = Step {
             loss: report.loss,
@@ -349,6 +387,7 @@ impl<T: Trainer> Training<T> {
             flags,
         };
         header.encode(&self.words, frame)?;
+        self.expected += header.digest;
         self.samples_applied += u64::from(samples);
         self.batches_applied += 1;
         Ok(())

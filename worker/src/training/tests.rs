@@ -389,6 +389,55 @@ fn a_thread_that_fails_says_why() {
     assert!(matches!(messages[2], FromTraining::Failed(_)));
 }
 
+/// Whether a training's error convicts this replica.
+fn is_spoilt<E>(result: &Result<E, TrainingError>) -> bool {
+    matches!(result, Err(TrainingError::Spoilt { .. }))
+}
+
+#[test]
+fn an_audit_finds_nothing_wrong_with_own_and_others_batches() {
+    let (_folder, dataset) = points(200);
+    let mut training = real(&job(|_| {}), &dataset);
+    for step in 0..10u64 {
+        emitted(&mut training, &mut Vec::new());
+        let words = [word(1, step % 2 == 0), word(5, true)];
+        training.apply(&foreign(&words, Tau::nearest(0.01), 1, step)).unwrap();
+        training.audit().unwrap();
+    }
+}
+
+#[test]
+fn a_bit_that_flips_convicts_its_replica() {
+    let (_folder, dataset) = points(200);
+    let mut trainer = FakeTrainer::new(&[0; WEIGHTS]);
+    trainer.flips_at = Some(2);
+    trainer.fails_at = Some(3);
+    let mut training = Training::new(trainer, &job(|_| {}), &dataset, Identity::alone(7)).unwrap();
+    emitted(&mut training, &mut Vec::new());
+    training.audit().unwrap();
+    emitted(&mut training, &mut Vec::new());
+    assert!(is_spoilt(&training.audit()));
+    // What looks like a run that diverges is this worker's fault alone.
+    assert!(is_spoilt(&training.step(false, &mut Vec::new())));
+}
+
+#[test]
+fn a_thread_audits_its_weights_before_it_closes() {
+    let (_folder, dataset) = points(100);
+    let job = job(|_| {});
+    let thread = start(Threads(1), move || {
+        let mut trainer = FakeTrainer::new(&[0; WEIGHTS]);
+        trainer.flips_at = Some(4);
+        Training::new(trainer, &job, &dataset, Identity::alone(7))
+    })
+    .unwrap();
+    let messages: Vec<_> = std::iter::from_fn(|| thread.outbound.recv()).collect();
+    assert!(matches!(
+        messages.last(),
+        Some(FromTraining::Failed(TrainingError::Spoilt { .. }))
+    ));
+}
+
 #[test]
 fn a_thread_nobody_listens_to_ends() {
     let (_folder, dataset) = points(100);
