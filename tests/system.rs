@@ -4,5 +4,6 @@ mod harness;
 
 mod cluster;
 mod command_line;
+mod hostile;
 mod mnist;
 mod network;

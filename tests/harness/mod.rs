@@ -117,6 +117,11 @@ impl Tau {
 }
 
 impl Running {
+    /// Its process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Waits for the next line of standard output.
     pub(crate) fn read_line(&mut self) -> String {
         let mut line = String::new();

@@ -1,0 +1,90 @@
+//! Strangers at a node's port: whatever they send, however many they are, members train on and memory stays bounded.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::time::Duration;
+
+use crate::harness::cluster::Cluster;
+use crate::harness::points_csv;
+
+/// Connections that are opened; a node lets 256 be under way at a time.
+const STRANGERS: usize = 1000;
+/// What each of half of them sends.
+const GARBAGE_BYTES: usize = 32 << 10;
+/// How much more memory the node may take.
+const GROWTH_MAX: u64 = 64 << 20;
+
+/// The memory that a process has in use.
+fn memory(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
+}
+
+/// What a stranger sends: nothing, noise, text, or the beginning of a handshake that claims to be long.
+fn greeting(stranger: usize) -> Vec<u8> {
+    match stranger % 4 {
+        0 => Vec::new(),
+        1 => (0..GARBAGE_BYTES).map(|i| (i * 31 + stranger) as u8).collect(),
+        2 => b"GET / HTTP/1.1\r\nHost: tau\r\n\r\n".repeat(GARBAGE_BYTES / 30),
+        _ => vec![0x16, 0x03, 0x01, 0x40, 0x00, 0x01, 0x00, 0xff, 0xff],
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn strangers_neither_stop_a_run_nor_fill_the_memory() {
+    let cluster = Cluster::of(2);
+    points_csv(&cluster.tau, "points.csv", 600);
+    let job = [
+        "--data",
+        "csv:points.csv",
+        "--model",
+        "dense 16, relu, dense 2",
+        "--minibatch",
+        "16",
+        "--density",
+        "0.05",
+        "--epochs",
+        "1000000",
+        "--detach",
+    ];
+    let started = cluster.ask("start", &job);
+    assert_eq!(started.code, 0, "{}", started.stderr);
+    let node = &cluster.nodes[0];
+    let before = memory(node.process.pid());
+
+    let mut strangers = Vec::new();
+    for stranger in 0..STRANGERS {
+        let mut stream = TcpStream::connect(&node.address).unwrap();
+        stream.set_write_timeout(Some(Duration::from_secs(10))).unwrap();
+        // It may be turned away in the middle of its greeting.
+        let _ = stream.write_all(&greeting(stranger));
+        strangers.push(stream);
+    }
+    // Members still get through, with all of them at the door.
+    assert_eq!(cluster.listed().len(), 2);
+    let during = memory(node.process.pid());
+    assert!(
+        during < before + GROWTH_MAX,
+        "{STRANGERS} strangers took the memory from {before} to {during} bytes"
+    );
+
+    // Nobody who has proven nothing is answered with more than an alert, and nobody stays.
+    for mut stream in strangers {
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        let _ = stream.shutdown(Shutdown::Write);
+        let mut answer = Vec::new();
+        // A reset is an end, too; a timeout is none.
+        if let Err(error) = stream.read_to_end(&mut answer) {
+            assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{error}");
+        }
+        assert!(answer.len() < 100, "{} bytes were told to a stranger", answer.len());
+    }
+
+    let stopped = cluster.ask("stop", &[]);
+    assert_eq!(stopped.code, 0, "{}", stopped.stderr);
+    let last = cluster.ask("start", &["--attach"]).last();
+    assert_eq!(last["replicas_agree"], true, "{last}");
+    assert_eq!(last["nodes"], 2, "{last}");
+}
