@@ -272,6 +272,23 @@ fn a_worker_that_dies_is_replaced_and_a_node_that_dies_is_missing() {
 }
 
 #[test]
+fn a_worker_that_is_stuck_is_replaced() {
+    let cluster = Cluster::of(2);
+    points_csv(&cluster.tau, "points.csv", 600);
+    let started = cluster.ask("start", &job("1000000", &["--detach"]));
+    assert_eq!(started.code, 0, "{}", started.stderr);
+    let workers = cluster.processes("worker");
+    kill("-STOP", workers[0]);
+    Cluster::wait_until("no worker has taken its place", || {
+        let now = cluster.processes("worker");
+        now.len() == workers.len() && !now.contains(&workers[0])
+    });
+    // The new one trains: both stop, and close their origins.
+    assert_eq!(cluster.ask("stop", &[]).code, 0);
+    finished(&cluster.ask("start", &["--attach"]), 2);
+}
+
+#[test]
 fn a_node_that_leaves_in_the_middle_of_a_run_does_not_hold_it_up() {
     let mut cluster = Cluster::of(3);
     points_csv(&cluster.tau, "points.csv", 600);

@@ -54,6 +54,9 @@ pub enum LinkError {
     /// A message that cannot be read.
     #[error("a message could not be read")]
     Unreadable,
+    /// Nothing was heard for too long.
+    #[error("nothing was heard from it for too long")]
+    Silent,
     /// A kind of message that has no place here.
     #[error("a message came that has no place here")]
     OutOfPlace,

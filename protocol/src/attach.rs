@@ -89,6 +89,8 @@ pub struct Assignment {
 pub enum FromWorker {
     /// The first word.
     Hello(WorkerInfo),
+    /// Said every second, whatever it does: one that is silent is stuck, however long its steps take.
+    Alive,
     /// The job's data is open.
     Prepared {
         /// The run that it is for.

@@ -1,8 +1,9 @@
 //! The worker supervisor: keeps worker processes running and attached.
 //!
 //! Workers attach to a socket that only this user can open. The node starts its own and starts them again when they end,
-//! after a pause that grows; others can be attached by hand.
+//! after a pause that grows, or when they are stuck; others can be attached by hand.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -18,6 +19,7 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 use ractor_cluster::RactorMessage;
 use tokio::io::{AsyncWriteExt, BufReader, BufWriter};
 use tokio::net::{UnixListener, UnixStream};
+use tokio::process::Child;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::timeout;
 
@@ -26,6 +28,8 @@ use crate::link::{self, LinkError};
 
 /// How long a process that attaches may take to say who it is.
 const HELLO_LIMIT: Duration = Duration::from_secs(5);
+/// A worker that says nothing for so long, though it would say every second that it is alive, is stuck.
+const SILENCE_LIMIT: Duration = Duration::from_secs(10);
 /// Messages of one worker that were read and not dealt with.
 const INBOX_MAX: usize = 64;
 /// Messages on their way to one worker, and their bytes. A worker that lags further behind is started afresh.
@@ -145,16 +149,18 @@ impl Actor for WorkersActor {
         } = arguments;
         let listener = listen(&socket)?;
         let (stop, stopped) = watch::channel(false);
-        tokio::spawn(accept(listener, version, run, stopped.clone()));
+        let detached: Detached = Arc::default();
         let (holding, gone) = mpsc::channel(1);
         for _ in 0..command.count {
             tokio::spawn(keep_running(
                 command.clone(),
                 socket.clone(),
                 stopped.clone(),
+                Arc::clone(&detached),
                 holding.clone(),
             ));
         }
+        tokio::spawn(accept(listener, version, run, detached, stopped));
         Ok(Workers {
             socket,
             stop,
@@ -189,11 +195,40 @@ async fn set(flag: &mut watch::Receiver<bool>) {
     let _ = flag.wait_for(|set| *set).await;
 }
 
+/// Processes that have lost their sockets.
+type Detached = Arc<watch::Sender<BTreeSet<u32>>>;
+
+/// Waits until a process has ended. One that has lost its socket, for whatever reason, and does not end is killed.
+async fn end_of(child: &mut Child, detached: &Detached) {
+    let process = child.id();
+    // Its number may have been another's before.
+    detached.send_if_modified(|all| process.is_some_and(|process| all.remove(&process)));
+    let mut news = detached.subscribe();
+    let lost = async {
+        let found = |all: &BTreeSet<u32>| process.is_some_and(|process| all.contains(&process));
+        // Its sender is at hand, so there is nothing to fail.
+        let _ = news.wait_for(found).await;
+    };
+    tokio::select! {
+        status = child.wait() => match status {
+            Ok(status) => tracing::warn!(%status, "a worker has ended; it is started again"),
+            Err(error) => tracing::warn!(%error, "a worker is lost; it is started again"),
+        },
+        () = lost => {
+            if timeout(END_LIMIT, child.wait()).await.is_err() {
+                tracing::warn!("a worker is stuck; it is killed and started again");
+                let _ = child.kill().await;
+            }
+        }
+    }
+}
+
 /// Keeps one process running until the node stops.
 async fn keep_running(
     command: WorkerCommand,
     socket: PathBuf,
     mut stopped: watch::Receiver<bool>,
+    detached: Detached,
     _holding: mpsc::Sender<()>,
 ) {
     let mut pause = RESTART_PAUSE;
@@ -211,10 +246,7 @@ async fn keep_running(
             .spawn();
         match spawned {
             Ok(mut child) => tokio::select! {
-                status = child.wait() => match status {
-                    Ok(status) => tracing::warn!(%status, "a worker has ended; it is started again"),
-                    Err(error) => tracing::warn!(%error, "a worker is lost; it is started again"),
-                },
+                () = end_of(&mut child, &detached) => {}
                 () = set(&mut stopped) => {
                     // Its socket is closed by now; dropping it kills what does not end by itself.
                     let _ = timeout(END_LIMIT, child.wait()).await;
@@ -240,6 +272,7 @@ async fn accept(
     listener: UnixListener,
     version: String,
     run: ActorRef<RunMessage>,
+    detached: Detached,
     mut stopped: watch::Receiver<bool>,
 ) {
     static KEYS: AtomicU64 = AtomicU64::new(1);
@@ -252,8 +285,9 @@ async fn accept(
             Ok((stream, _)) => {
                 let key = WorkerKey(KEYS.fetch_add(1, Ordering::Relaxed));
                 let (run, version, mut stopped) = (run.clone(), version.clone(), stopped.clone());
+                let detached = Arc::clone(&detached);
                 tokio::spawn(async move {
-                    let serving = serve(stream, key, &version, &run);
+                    let serving = serve(stream, key, &version, &run, &detached);
                     let ended = tokio::select! {
                         ended = serving => ended,
                         () = set(&mut stopped) => Ok(()),
@@ -273,7 +307,13 @@ async fn accept(
 }
 
 /// Serves one worker until its socket closes.
-async fn serve(stream: UnixStream, key: WorkerKey, version: &str, run: &ActorRef<RunMessage>) -> Result<(), LinkError> {
+async fn serve(
+    stream: UnixStream,
+    key: WorkerKey,
+    version: &str,
+    run: &ActorRef<RunMessage>,
+    detached: &Detached,
+) -> Result<(), LinkError> {
     let (reader, writer) = stream.into_split();
     let mut reader = BufReader::with_capacity(CHUNK_BYTES, reader);
     let hello = timeout(HELLO_LIMIT, link::read_frame(&mut reader)).await;
@@ -294,6 +334,7 @@ async fn serve(stream: UnixStream, key: WorkerKey, version: &str, run: &ActorRef
     let (outbox, messages) = mpsc::channel(OUTBOX_MAX);
     let (hang_up, mut hung_up) = watch::channel(false);
     let queued = Arc::new(AtomicUsize::new(0));
+    let process = info.pid;
     let handle = WorkerHandle {
         key,
         info,
@@ -302,11 +343,14 @@ async fn serve(stream: UnixStream, key: WorkerKey, version: &str, run: &ActorRef
         hang_up: Arc::new(hang_up),
     };
     let _ = run.cast(RunMessage::WorkerAttached(handle));
-    tokio::select! {
+    let ended = tokio::select! {
         read = read(&mut reader, key, run) => read,
         written = write(BufWriter::with_capacity(CHUNK_BYTES, writer), messages, &queued) => written,
         () = set(&mut hung_up) => Ok(()),
-    }
+    };
+    // Mostly because it has ended. If it has not, it does now.
+    detached.send_if_modified(|all| all.insert(process));
+    ended
 }
 
 async fn read(
@@ -315,7 +359,11 @@ async fn read(
     run: &ActorRef<RunMessage>,
 ) -> Result<(), LinkError> {
     let room = Arc::new(Semaphore::new(INBOX_MAX));
-    while let Some((kind, contents)) = link::read_frame(reader).await? {
+    loop {
+        let read = timeout(SILENCE_LIMIT, link::read_frame(reader)).await;
+        let Some((kind, contents)) = read.unwrap_or(Err(LinkError::Silent))? else {
+            return Ok(());
+        };
         let permit = acquire(&room).await;
         let message = match kind {
             Kind::Batch => RunMessage::WorkerBatch {
@@ -333,7 +381,6 @@ async fn read(
             return Ok(());
         }
     }
-    Ok(())
 }
 
 /// Waits until one more message may be in somebody's mailbox, which itself knows no limit.

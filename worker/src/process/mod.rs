@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use protocol::attach::{Assignment, FromWorker, SaveOrder, ToWorker, WorkerInfo};
 use protocol::batch::Batch;
@@ -29,6 +30,9 @@ use crate::training_thread::{ToTraining, TrainingThread};
 use prepared::Prepared;
 use reporter::Reporter;
 use socket::{Reader, Received, Writer};
+
+/// How often a worker says that it is alive.
+const BEAT: Duration = Duration::from_secs(1);
 
 /// What a worker is started with.
 #[derive(Clone, Debug)]
@@ -71,6 +75,7 @@ pub fn attach(path: &Path, options: &Options) -> Result<(), AttachError> {
         device: "cpu".into(),
         threads: options.threads.0,
     }))?;
+    beat(writer.clone())?;
     Process {
         options: options.clone(),
         writer,
@@ -79,6 +84,16 @@ pub fn attach(path: &Path, options: &Options) -> Result<(), AttachError> {
         running: None,
     }
     .run(&mut reader)
+}
+
+/// Says every second that this process is not stuck, until its node is gone.
+fn beat(writer: Writer) -> io::Result<()> {
+    std::thread::Builder::new().name("beat".into()).spawn(move || {
+        while writer.word(&FromWorker::Alive).is_ok() {
+            std::thread::sleep(BEAT);
+        }
+    })?;
+    Ok(())
 }
 
 /// A thread that panics takes the process along: a worker that trains no more must not look like one that does. The

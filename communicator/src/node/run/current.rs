@@ -384,6 +384,7 @@ impl Current {
                 }
             }
             FromWorker::Hello(_)
+            | FromWorker::Alive
             | FromWorker::Prepared { .. }
             | FromWorker::Refused { .. }
             | FromWorker::Evaluated { .. } => {}
