@@ -3,24 +3,8 @@
 
 use serde_json::Value;
 
-use crate::harness::cluster::{Cluster, kill, processes_with};
+use crate::harness::cluster::{Cluster, job, kill, processes_with};
 use crate::harness::{Tau, points_csv};
-
-/// A small job; ten thousand samples an epoch would take a second.
-const JOB: &[&str] = &[
-    "--data",
-    "csv:points.csv",
-    "--model",
-    "dense 16, relu, dense 2",
-    "--minibatch",
-    "16",
-    "--density",
-    "0.05",
-];
-
-fn job<'a>(epochs: &'a str, extra: &[&'a str]) -> Vec<&'a str> {
-    [JOB, &["--epochs", epochs], extra].concat()
-}
 
 /// The last object of a run that went well.
 fn finished(output: &crate::harness::Output, nodes: usize) -> Value {

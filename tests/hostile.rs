@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
-use crate::harness::cluster::Cluster;
+use crate::harness::cluster::{Cluster, job};
 use crate::harness::points_csv;
 
 /// Connections that are opened; a node lets 256 be under way at a time.
@@ -36,20 +36,7 @@ fn greeting(stranger: usize) -> Vec<u8> {
 fn strangers_neither_stop_a_run_nor_fill_the_memory() {
     let cluster = Cluster::of(2);
     points_csv(&cluster.tau, "points.csv", 600);
-    let job = [
-        "--data",
-        "csv:points.csv",
-        "--model",
-        "dense 16, relu, dense 2",
-        "--minibatch",
-        "16",
-        "--density",
-        "0.05",
-        "--epochs",
-        "1000000",
-        "--detach",
-    ];
-    let started = cluster.ask("start", &job);
+    let started = cluster.ask("start", &job("1000000", &["--detach"]));
     assert_eq!(started.code, 0, "{}", started.stderr);
     let node = &cluster.nodes[0];
     let before = memory(node.process.pid());

@@ -11,6 +11,23 @@ use super::{Output, Running, Tau};
 /// Longer than anything takes that happens at all.
 const PATIENCE: Duration = Duration::from_mins(1);
 
+/// A small job; ten thousand samples an epoch would take a second.
+const JOB: &[&str] = &[
+    "--data",
+    "csv:points.csv",
+    "--model",
+    "dense 16, relu, dense 2",
+    "--minibatch",
+    "16",
+    "--density",
+    "0.05",
+];
+
+/// The job, for so many epochs.
+pub(crate) fn job<'a>(epochs: &'a str, extra: &[&'a str]) -> Vec<&'a str> {
+    [JOB, &["--epochs", epochs], extra].concat()
+}
+
 /// A folder with credentials, and the nodes that were started in it.
 pub(crate) struct Cluster {
     pub(crate) tau: Tau,
