@@ -105,17 +105,35 @@ fn prefetch<T>(items: &[T], index: usize) {
     let _ = (items, index);
 }
 
-/// Moves `items` word by word and returns the largest magnitude that a moved item then has.
+/// Moves `items` word by word and returns the largest magnitude that a moved item then has. `fetch` asks for an item that
+/// will be moved soon.
 #[inline(always)]
-fn scatter<T>(words: &[u32], items: &mut [T], mut move_by: impl FnMut(&mut T, u32) -> u32) -> u32 {
+fn scatter<I: ?Sized>(
+    words: &[u32],
+    items: &mut I,
+    fetch: impl Fn(&I, usize),
+    mut move_by: impl FnMut(&mut I, usize, u32) -> u32,
+) -> u32 {
     let mut largest = 0;
     for (position, &word) in words.iter().enumerate() {
         if let Some(&ahead) = words.get(position + PREFETCH_AHEAD) {
-            prefetch(items, (ahead >> 1) as usize);
+            fetch(items, (ahead >> 1) as usize);
         }
-        largest = largest.max(move_by(&mut items[(word >> 1) as usize], word & 1));
+        largest = largest.max(move_by(items, (word >> 1) as usize, word & 1));
     }
     largest
+}
+
+/// Plus or minus τ, without a branch.
+#[inline(always)]
+fn change(tau: Tau, plus: u32) -> f32 {
+    f32::from_bits(tau.value().to_bits() | (plus ^ 1) << 31)
+}
+
+/// A weight's magnitude as bits: positive floats compare as their bits do, so the largest is found without branches.
+#[inline(always)]
+fn magnitude_bits(weight: f32) -> u32 {
+    weight.to_bits() & 0x7fff_ffff
 }
 
 /// Adds checked changes to a replica held as floats. The floats stay on the lattice.
@@ -123,11 +141,9 @@ fn scatter<T>(words: &[u32], items: &mut [T], mut move_by: impl FnMut(&mut T, u3
 /// # Panics
 /// If an index is not below `weights.len()`: [`check`] comes first.
 pub fn apply_to_weights(words: &[u32], tau: Tau, weights: &mut [f32]) -> Result<Range, RangeError> {
-    let plus_tau = tau.value().to_bits();
-    // Positive floats compare as their bits do, so the largest magnitude is found without branches.
-    let largest = scatter(words, weights, |weight, plus| {
-        *weight += f32::from_bits(plus_tau | (plus ^ 1) << 31);
-        weight.to_bits() & 0x7fff_ffff
+    let largest = scatter(words, weights, prefetch, |weights, index, plus| {
+        weights[index] += change(tau, plus);
+        magnitude_bits(weights[index])
     });
     Range::of_weight(f32::from_bits(largest))
 }
@@ -138,19 +154,15 @@ pub fn apply_to_weights(words: &[u32], tau: Tau, weights: &mut [f32]) -> Result<
 /// # Panics
 /// If an index is not below the length of either: [`check`] comes first.
 pub fn apply_to_both(words: &[u32], tau: Tau, weights: &mut [f32], own: &mut [f32]) -> Result<Range, RangeError> {
-    let plus_tau = tau.value().to_bits();
-    let mut largest = 0;
-    for (position, &word) in words.iter().enumerate() {
-        if let Some(&ahead) = words.get(position + PREFETCH_AHEAD) {
-            prefetch(weights, (ahead >> 1) as usize);
-            prefetch(own, (ahead >> 1) as usize);
-        }
-        let index = (word >> 1) as usize;
-        let change = f32::from_bits(plus_tau | (word & 1 ^ 1) << 31);
-        weights[index] += change;
-        own[index] += change;
-        largest = largest.max(weights[index].to_bits() & 0x7fff_ffff);
-    }
+    let fetch = |(weights, own): &(&mut [f32], &mut [f32]), index| {
+        prefetch(weights, index);
+        prefetch(own, index);
+    };
+    let largest = scatter(words, &mut (weights, own), fetch, |(weights, own), index, plus| {
+        weights[index] += change(tau, plus);
+        own[index] += change(tau, plus);
+        magnitude_bits(weights[index])
+    });
     Range::of_weight(f32::from_bits(largest))
 }
 
@@ -160,9 +172,9 @@ pub fn apply_to_both(words: &[u32], tau: Tau, weights: &mut [f32], own: &mut [f3
 /// If an index is not below `counts.len()`: [`check`] comes first.
 pub fn apply_to_counts(words: &[u32], tau: Tau, counts: &mut [i32]) -> Result<Range, RangeError> {
     let steps = tau.steps() as i32;
-    let largest = scatter(words, counts, |count, plus| {
-        *count += if plus == 1 { steps } else { -steps };
-        count.unsigned_abs()
+    let largest = scatter(words, counts, prefetch, |counts, index, plus| {
+        counts[index] += if plus == 1 { steps } else { -steps };
+        counts[index].unsigned_abs()
     });
     Range::of_steps(largest)
 }

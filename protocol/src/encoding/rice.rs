@@ -131,9 +131,9 @@ pub(super) fn decode(payload: &[u8], count: usize, weights: usize, out: &mut Vec
     if parameter > PARAMETER_MAX {
         return Err(PayloadError::BadParameter);
     }
-    // Every change takes at least `parameter + 2` bits, or those of a whole gap: a claim of more is refused before memory
-    // is taken for it.
-    if count as u64 * u64::from((parameter + 2).min(ESCAPED_BITS)) > bytes.len() as u64 * 8 {
+    // Every change takes at least `parameter + 2` bits (a whole gap takes more): a claim of more changes is refused before
+    // memory is taken for them.
+    if count as u64 * u64::from(parameter + 2) > bytes.len() as u64 * 8 {
         return Err(PayloadError::Truncated);
     }
     out.reserve(count);
