@@ -3,14 +3,19 @@
 //! Counts are exact beyond where floats are, need no worker to be asked, and can be checked at any time: the digest
 //! that the frontier implies must be the digest of the counts.
 
+use std::collections::BTreeMap;
+
 use protocol::batch::{Batch, Header};
 use protocol::changes::apply_to_counts;
-use protocol::cursor::Cursors;
+use protocol::cursor::{CursorAdvance, Cursors};
 use protocol::digest::Digest;
 use protocol::frontier::{Frontier, Position};
-use protocol::ids::RunId;
-use protocol::lattice::{Range, RangeError, weight_of};
+use protocol::ids::{OriginId, RunId};
+use protocol::lattice::{RANGE_ERROR_STEPS, Range, RangeError, weight_of};
+use protocol::merged_range::MergedRange;
 use thiserror::Error;
+
+use crate::snapshot::{Applied, Head, Snapshot};
 
 /// What became of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +31,8 @@ pub enum Outcome {
         /// How many.
         missing: u64,
     },
+    /// The beginning of a range was applied before, and its end was not; nothing changed.
+    Overlaps,
 }
 
 /// Why a batch is no part of the ledger.
@@ -42,6 +49,17 @@ pub enum LedgerError {
     /// The run is over: a weight left the range before.
     #[error(transparent)]
     Range(#[from] RangeError),
+}
+
+/// Why a snapshot is no ledger of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum SnapshotError {
+    /// It belongs to another run.
+    #[error("the snapshot is of another run")]
+    ForeignRun,
+    /// Its counts are not what its batches add up to.
+    #[error("the snapshot is damaged: its weights are not what its batches add up to")]
+    Damaged,
 }
 
 /// A ledger's counts do not have the digest that its frontier implies.
@@ -61,7 +79,12 @@ pub struct Ledger {
     counts: Vec<i32>,
     frontier: Frontier,
     cursors: Cursors,
+    /// The digest before the first batch.
+    initial: Digest,
     digest: Digest,
+    /// What each origin's batches have added to it. Two replicas that stand at the same sequence of an origin have the
+    /// same here, or one of them was told something else.
+    digests: BTreeMap<OriginId, Digest>,
     samples: u64,
     /// A weight has left the range: nothing is applied any more, so that counts cannot run on for ever.
     diverged: bool,
@@ -71,8 +94,11 @@ impl Ledger {
     /// The ledger of a run before its first batch.
     #[must_use]
     pub fn new(run: RunId, counts: Vec<i32>) -> Self {
+        let initial = Digest::of_counts(&counts);
         Self {
-            digest: Digest::of_counts(&counts),
+            initial,
+            digest: initial,
+            digests: BTreeMap::new(),
             frontier: Frontier::default(),
             cursors: Cursors::default(),
             samples: 0,
@@ -82,6 +108,65 @@ impl Ledger {
         }
     }
 
+    /// The ledger that a snapshot is of. `initial` is the digest of the run's first weights, which everybody knows.
+    pub fn restored(snapshot: Snapshot, run: RunId, initial: Digest) -> Result<Self, SnapshotError> {
+        let Snapshot { head, counts, .. } = snapshot;
+        if head.run != run {
+            return Err(SnapshotError::ForeignRun);
+        }
+        let digests: BTreeMap<OriginId, Digest> = head.applied.iter().map(|one| (one.origin, one.digest)).collect();
+        let digest = digests.values().fold(initial, |sum, &digest| sum + digest);
+        if Digest::of_counts(&counts) != digest {
+            return Err(SnapshotError::Damaged);
+        }
+        let mut frontier = Frontier::default();
+        head.applied
+            .iter()
+            .for_each(|one| frontier.raise(one.origin, one.sequence));
+        Ok(Self {
+            diverged: counts
+                .iter()
+                .any(|count| count.unsigned_abs() >= RANGE_ERROR_STEPS as u32),
+            run,
+            counts,
+            frontier,
+            cursors: head.cursors,
+            initial,
+            digest,
+            digests,
+            samples: head.samples,
+        })
+    }
+
+    /// All that another replica needs to go on from here.
+    #[must_use]
+    pub fn head(&self) -> Head {
+        let applied = self.frontier.iter().map(|(origin, sequence)| Applied {
+            origin,
+            sequence,
+            digest: self.digest_of(origin),
+        });
+        Head {
+            run: self.run,
+            applied: applied.collect(),
+            cursors: self.cursors.clone(),
+            samples: self.samples,
+            weights: self.counts.len() as u64,
+        }
+    }
+
+    /// What an origin's applied batches have added to the digest.
+    #[must_use]
+    pub fn digest_of(&self, origin: OriginId) -> Digest {
+        self.digests.get(&origin).copied().unwrap_or_default()
+    }
+
+    /// The digest before the first batch.
+    #[must_use]
+    pub fn initial(&self) -> Digest {
+        self.initial
+    }
+
     /// Applies a batch if it is the next one of its origin. The batch is a decoded one, so it is valid in itself.
     ///
     /// A batch that pushes a weight out of the range is the last one that is applied; every later one is refused.
@@ -89,6 +174,51 @@ impl Ledger {
         let Header {
             run, origin, sequence, ..
         } = batch.header;
+        self.check(run)?;
+        match self.frontier.position(origin, sequence) {
+            Position::Duplicate => return Ok(Outcome::Duplicate),
+            Position::Ahead { missing } => return Ok(Outcome::Ahead { missing }),
+            Position::Next => {}
+        }
+        let range = apply_to_counts(&batch.words, batch.header.tau, &mut self.counts);
+        let Header {
+            digest,
+            samples,
+            ref cursors,
+            ..
+        } = batch.header;
+        self.advance(origin, sequence, digest, u64::from(samples), cursors.iter().copied());
+        Ok(self.judge(range))
+    }
+
+    /// Applies a range if its first batch is the next one of its origin. The range is a decoded one, so it is valid in
+    /// itself.
+    pub fn apply_range(&mut self, range: &MergedRange) -> Result<Outcome, LedgerError> {
+        let header = &range.header;
+        self.check(header.run)?;
+        let applied = self.frontier.applied(header.origin);
+        if header.to <= applied {
+            return Ok(Outcome::Duplicate);
+        }
+        if header.from > applied {
+            let missing = header.from - applied;
+            return Ok(Outcome::Ahead { missing });
+        }
+        if header.from < applied {
+            return Ok(Outcome::Overlaps);
+        }
+        let judgement = range.sums.apply_to_counts(&mut self.counts);
+        self.advance(
+            header.origin,
+            header.to,
+            header.digest,
+            header.samples,
+            header.cursors.iter(),
+        );
+        Ok(self.judge(judgement))
+    }
+
+    fn check(&self, run: RunId) -> Result<(), LedgerError> {
         if run != self.run {
             return Err(LedgerError::ForeignRun {
                 expected: self.run,
@@ -98,20 +228,27 @@ impl Ledger {
         if self.diverged {
             return Err(RangeError.into());
         }
-        match self.frontier.position(origin, sequence) {
-            Position::Duplicate => return Ok(Outcome::Duplicate),
-            Position::Ahead { missing } => return Ok(Outcome::Ahead { missing }),
-            Position::Next => {}
-        }
-        let range = apply_to_counts(&batch.words, batch.header.tau, &mut self.counts);
-        self.digest += batch.header.digest;
-        self.samples += u64::from(batch.header.samples);
-        self.cursors.extend(batch.header.cursors.iter().copied());
-        // It was the next one a moment ago, and nothing came between.
-        let advanced = self.frontier.advance(origin, sequence);
-        debug_assert!(advanced.is_ok());
+        Ok(())
+    }
+
+    fn advance(
+        &mut self,
+        origin: OriginId,
+        sequence: u64,
+        digest: Digest,
+        samples: u64,
+        cursors: impl Iterator<Item = CursorAdvance>,
+    ) {
+        self.digest += digest;
+        *self.digests.entry(origin).or_default() += digest;
+        self.samples += samples;
+        self.cursors.extend(cursors);
+        self.frontier.raise(origin, sequence);
+    }
+
+    fn judge(&mut self, range: Result<Range, RangeError>) -> Outcome {
         self.diverged = range.is_err();
-        Ok(range.map_or_else(Outcome::Diverged, Outcome::Applied))
+        range.map_or_else(Outcome::Diverged, Outcome::Applied)
     }
 
     /// Recomputes the digest from the counts and compares it with what the batches add up to.
@@ -149,6 +286,12 @@ impl Ledger {
         self.frontier.iter().map(|(_, sequence)| sequence).sum()
     }
 
+    /// The run.
+    #[must_use]
+    pub fn run(&self) -> RunId {
+        self.run
+    }
+
     /// How many weights there are.
     #[must_use]
     pub fn weight_count(&self) -> usize {
@@ -182,6 +325,7 @@ mod tests {
     use protocol::cursor::{CursorAdvance, ShardId};
     use protocol::ids::OriginId;
     use protocol::lattice::Tau;
+    use protocol::merged_range::Merger;
 
     use super::*;
 
@@ -237,6 +381,57 @@ mod tests {
         assert_eq!(ledger.apply(&batch(1, 1, vec![word(3, true)])), expected);
         assert_eq!(ledger.weights(), vec![0.0; WEIGHTS]);
         assert_eq!(*ledger.frontier(), Frontier::default());
+    }
+
+    #[test]
+    fn a_range_applies_where_it_begins() {
+        let batches: Vec<Batch> = (1..=5)
+            .map(|sequence| batch(1, sequence, vec![word(sequence as u32, true)]))
+            .collect();
+        let merged = |from: usize, to: usize| {
+            let mut merger = Merger::new(RUN, OriginId(1), from as u64, WEIGHTS);
+            for batch in &batches[from..to] {
+                merger.add_batch(batch);
+            }
+            merger.finish().unwrap()
+        };
+        let mut straight = Ledger::new(RUN, vec![0; WEIGHTS]);
+        for batch in &batches {
+            straight.apply(batch).unwrap();
+        }
+        let mut ledger = Ledger::new(RUN, vec![0; WEIGHTS]);
+        assert_eq!(ledger.apply_range(&merged(2, 5)), Ok(Outcome::Ahead { missing: 2 }));
+        assert_eq!(ledger.apply_range(&merged(0, 3)), Ok(Outcome::Applied(Range::Safe)));
+        assert_eq!(ledger.apply_range(&merged(1, 3)), Ok(Outcome::Duplicate));
+        assert_eq!(ledger.apply_range(&merged(2, 5)), Ok(Outcome::Overlaps));
+        assert_eq!(ledger.apply_range(&merged(3, 5)), Ok(Outcome::Applied(Range::Safe)));
+        assert_eq!(ledger.head(), straight.head());
+        assert_eq!(ledger.counts(), straight.counts());
+        assert!(ledger.audit().is_ok());
+    }
+
+    #[test]
+    fn a_snapshot_is_checked_before_it_is_a_ledger() {
+        let mut ledger = Ledger::new(RUN, vec![5; WEIGHTS]);
+        ledger.apply(&batch(1, 1, vec![word(3, true)])).unwrap();
+        ledger.apply(&batch(2, 1, vec![word(4, false)])).unwrap();
+        let snapshot = || Snapshot {
+            head: ledger.head(),
+            counts: ledger.counts().to_vec(),
+            log: Vec::new(),
+        };
+        let initial = ledger.initial();
+        let restored = Ledger::restored(snapshot(), RUN, initial).unwrap();
+        assert_eq!((restored.head(), restored.digest()), (ledger.head(), ledger.digest()));
+        assert!(restored.audit().is_ok());
+        let error = |snapshot, run| Ledger::restored(snapshot, run, initial).unwrap_err();
+        assert_eq!(error(snapshot(), RunId(7)), SnapshotError::ForeignRun);
+        let mut damaged = snapshot();
+        damaged.counts[7] ^= 1;
+        assert_eq!(error(damaged, RUN), SnapshotError::Damaged);
+        let mut false_claim = snapshot();
+        false_claim.head.applied[0].digest.0 += 1;
+        assert_eq!(error(false_claim, RUN), SnapshotError::Damaged);
     }
 
     #[test]

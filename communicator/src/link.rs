@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-use crate::exchange::Message;
+use crate::exchange::{Message, ParcelKind, Piece};
 
 /// The first message on a connection of the data plane: who calls whom, and what for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -113,7 +113,24 @@ pub async fn write_message(stream: &mut (impl AsyncWrite + Unpin), message: &Mes
         Message::Batch(bytes) => write_frame(stream, Kind::Batch, bytes).await,
         Message::Have(frontier) => write_frame(stream, Kind::Have, &encode(frontier)?).await,
         Message::Origin(info) => write_frame(stream, Kind::Origin, &encode(info)?).await,
+        Message::Word(word) => write_frame(stream, Kind::Note, &encode(word)?).await,
+        Message::Piece(piece) => {
+            let mut contents = encode(&(piece.kind, piece.total, piece.offset))?;
+            contents.extend_from_slice(&piece.bytes);
+            write_frame(stream, Kind::Piece, &contents).await
+        }
     }
+}
+
+fn decode_piece(contents: &[u8]) -> Result<Piece, LinkError> {
+    let head = postcard::take_from_bytes::<(ParcelKind, u64, u64)>(contents);
+    let ((kind, total, offset), bytes) = head.map_err(|_| LinkError::Unreadable)?;
+    Ok(Piece {
+        kind,
+        total,
+        offset,
+        bytes: bytes.into(),
+    })
 }
 
 /// Reads the next message and its bytes; `None` where the peer has ended the link between two. As [`read_frame`], not
@@ -127,7 +144,9 @@ pub async fn read_message(stream: &mut (impl AsyncRead + Unpin)) -> Result<Optio
         Kind::Batch => Message::Batch(Arc::from(contents)),
         Kind::Have => Message::Have(decode(&contents)?),
         Kind::Origin => Message::Origin(decode(&contents)?),
-        Kind::Hello | Kind::Word | Kind::Piece => return Err(LinkError::OutOfPlace),
+        Kind::Piece => Message::Piece(decode_piece(&contents)?),
+        Kind::Note => Message::Word(decode(&contents)?),
+        Kind::Hello | Kind::Word => return Err(LinkError::OutOfPlace),
     };
     Ok(Some((message, bytes)))
 }
@@ -155,7 +174,7 @@ mod tests {
     use protocol::ids::OriginId;
 
     use super::*;
-    use crate::exchange::OriginInfo;
+    use crate::exchange::{OriginInfo, Word};
 
     fn have() -> Message {
         let mut frontier = Frontier::default();
@@ -193,6 +212,13 @@ mod tests {
             long,
             Message::Batch(Vec::new().into()),
             have(),
+            Message::Piece(Piece {
+                kind: ParcelKind::Snapshot,
+                total: 1 << 40,
+                offset: 77,
+                bytes: vec![5; 300].into(),
+            }),
+            Message::Word(Word::Got(7)),
         ];
         let bytes = written(&messages).await;
         let mut stream = &bytes[..];
@@ -229,7 +255,7 @@ mod tests {
     #[tokio::test]
     async fn claims_are_checked_before_they_are_believed() {
         let read = async |bytes: &[u8]| read_message(&mut &*bytes).await;
-        for oversize in [[1, 255, 255, 255, 255], [2, 1, 0, 1, 0]] {
+        for oversize in [[1, 255, 255, 255, 255], [2, 1, 0, 2, 0]] {
             let error = read(&oversize).await;
             assert!(matches!(error, Err(LinkError::Frame(FrameError::Oversize(_)))));
         }

@@ -237,7 +237,7 @@ async fn replicas_agree_over_real_links_that_break() {
     }
     let mut results = Vec::new();
     for (&me, listener) in ids.iter().zip(listeners) {
-        let mut exchange = Exchange::new(me, Ledger::new(RUN, vec![0; WEIGHTS]), Limits::default());
+        let mut exchange = Exchange::new(me, Ledger::new(RUN, vec![0; WEIGHTS]), Limits::for_weights(WEIGHTS));
         for &id in &ids {
             exchange.handle(Event::Joined(id), &mut Vec::new());
             exchange.handle(

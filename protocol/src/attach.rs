@@ -16,6 +16,9 @@ use crate::stats::ratio;
 /// Counts of a ledger in one piece.
 pub const COUNTS_PER_PIECE: usize = 1 << 20;
 
+/// Moved weights in one piece.
+pub const SUMS_PER_PIECE: usize = 1 << 20;
+
 /// What a node tells a worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ToWorker {
@@ -32,6 +35,10 @@ pub enum ToWorker {
     Counts(Vec<i32>),
     /// Train.
     Begin(Box<Assignment>),
+    /// Some weights and the steps that they are to move. Pieces come in order, before [`ToWorker::Shift`].
+    Sums(Vec<(u32, i32)>),
+    /// Move the weights of all such pieces: they are what came other than as batches.
+    Shift(Box<ShiftOrder>),
     /// Whether to hold back what would leave; it stays in the residual.
     Pause(bool),
     /// An origin that will never send a batch again: what it began is free.
@@ -54,6 +61,19 @@ pub enum ToWorker {
     },
     /// Forget the run.
     Abort,
+}
+
+/// What a shift of weights stands for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ShiftOrder {
+    /// Whose batches they are, if they are of one origin.
+    pub origin: Option<OriginId>,
+    /// How many batches.
+    pub batches: u64,
+    /// The samples in them.
+    pub samples: u64,
+    /// Which samples are done with them.
+    pub cursors: Cursors,
 }
 
 /// Where a model is saved, and what is to stand in its file.
@@ -282,6 +302,7 @@ mod tests {
     fn a_piece_of_counts_fits_into_a_message() {
         // An i32 takes five bytes at most.
         const { assert!(COUNTS_PER_PIECE * 5 + 16 < crate::batch::FRAME_BYTES_MAX) }
+        const { assert!(SUMS_PER_PIECE * 10 + 16 < crate::batch::FRAME_BYTES_MAX) }
     }
 
     #[test]

@@ -105,6 +105,8 @@ pub struct RunBeat {
     pub settled: Option<Settled>,
     /// Why it failed.
     pub failed: Option<String>,
+    /// The sender takes no part after all, and has done nothing.
+    pub withdrawn: bool,
 }
 
 /// What a node that is ready has found.
@@ -126,7 +128,7 @@ pub struct Begin {
     pub job: Box<Job>,
     /// On what.
     pub data: DataInfo,
-    /// By whom, in the order of their slots.
+    /// By whom: those that began it, in the order of their slots, and then those that came later, its guests.
     pub participants: Vec<Participant>,
 }
 
@@ -141,25 +143,45 @@ pub struct Participant {
     pub address: SocketAddr,
     /// How many worker slots it has.
     pub workers: usize,
+    /// It came when the run had begun. Samples were shared out without it: it takes from others what they have not
+    /// begun.
+    pub guest: bool,
 }
 
 impl Begin {
-    /// The number of worker slots.
+    /// The number of worker slots that samples were shared out to.
     #[must_use]
     pub fn slots(&self) -> usize {
-        self.participants.iter().map(|participant| participant.workers).sum()
+        let first = self.participants.iter().filter(|participant| !participant.guest);
+        first.map(|participant| participant.workers).sum()
     }
 
-    /// The slots of a node's workers.
+    /// The slots of a node's workers. Those of guests come after all others and are the same for all guests, who need
+    /// them only to tell their own workers apart.
     #[must_use]
     pub fn slots_of(&self, node: NodeId) -> std::ops::Range<usize> {
-        let before = self
-            .participants
-            .iter()
-            .take_while(|participant| participant.node != node);
-        let first = before.map(|participant| participant.workers).sum();
-        let own = self.participants.iter().find(|participant| participant.node == node);
-        first..first + own.map_or(0, |participant| participant.workers)
+        let Some(own) = self.participant(node) else {
+            return 0..0;
+        };
+        let first = if own.guest {
+            self.slots()
+        } else {
+            let before = self.participants.iter().take_while(|one| one.node != node);
+            before.map(|participant| participant.workers).sum()
+        };
+        first..first + own.workers
+    }
+
+    /// Adds a guest, unless it takes part already; whether that is news. All nodes end up with the same list.
+    pub fn admit(&mut self, guest: Participant) -> bool {
+        if self.participant(guest.node).is_some() {
+            return false;
+        }
+        let guest = Participant { guest: true, ..guest };
+        let after = |one: &Participant| !one.guest || one.node < guest.node;
+        let place = self.participants.partition_point(after);
+        self.participants.insert(place, guest);
+        true
     }
 
     /// The participant with this name.
@@ -330,8 +352,9 @@ mod tests {
             name: format!("n{id}"),
             address: "127.0.0.1:1".parse().unwrap(),
             workers,
+            guest: false,
         };
-        let begin = Begin {
+        let mut begin = Begin {
             job: Box::new(JobDraft::default().resolve().unwrap()),
             data: DataInfo {
                 hash: [0; 32],
@@ -347,6 +370,12 @@ mod tests {
         assert_eq!(begin.slots_of(NodeId(3)), 2..3);
         assert_eq!(begin.slots_of(NodeId(5)), 3..6);
         assert!(begin.slots_of(NodeId(4)).is_empty());
+        assert!(begin.admit(participant(7, 2)) && begin.admit(participant(4, 1)));
+        assert!(!begin.admit(participant(7, 1)) && !begin.admit(participant(9, 1)));
+        let order: Vec<u64> = begin.participants.iter().map(|one| one.node.0).collect();
+        assert_eq!((order, begin.slots()), (vec![9, 3, 5, 4, 7], 6));
+        assert_eq!((begin.slots_of(NodeId(7)), begin.slots_of(NodeId(4))), (6..8, 6..7));
+        assert_eq!(begin.slots_of(NodeId(5)), 3..6);
         let bytes = postcard::to_stdvec(&begin).unwrap();
         assert_eq!(postcard::from_bytes::<Begin>(&bytes).unwrap(), begin);
     }

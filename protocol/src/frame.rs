@@ -28,16 +28,19 @@ pub enum Kind {
     Word = 5,
     /// A piece of something larger than a message.
     Piece = 6,
+    /// A rarer word between two nodes about batches.
+    Note = 7,
 }
 
 impl Kind {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::Batch,
         Self::Have,
         Self::Origin,
         Self::Hello,
         Self::Word,
         Self::Piece,
+        Self::Note,
     ];
 
     /// The longest contents.
@@ -46,7 +49,7 @@ impl Kind {
         match self {
             Self::Batch | Self::Word | Self::Piece => FRAME_BYTES_MAX,
             // A frontier of more than this names more origins than a run ever has.
-            Self::Have => 64 << 10,
+            Self::Have | Self::Note => 128 << 10,
             Self::Origin | Self::Hello => 1 << 10,
         }
     }

@@ -2,7 +2,8 @@
 //! Time and randomness are arguments, so everything here can be tested to the bit.
 //!
 //! The way of a change: [`changes`] are words (`index << 1 | plus`) of one τ on the [`lattice`]; an [`encoding`]
-//! writes them as few bytes; a [`batch`] carries them with its place in the [`frontier`] and its [`digest`].
+//! writes them as few bytes; a [`batch`] carries them with its place in the [`frontier`] and its [`digest`]; many of
+//! them make a [`merged_range`].
 //! What is trained, and how, is a [`job`]: a [`model`], an [`optimiser`], a [`schedule`], [`data`] and a [`split`].
 //! Nodes and clients speak [`control`]; a node and its workers speak [`attach`]; both on [`frame`]d streams.
 
@@ -21,6 +22,7 @@ pub mod ids;
 pub mod in_cluster;
 pub mod job;
 pub mod lattice;
+pub mod merged_range;
 pub mod model;
 pub mod optimiser;
 pub mod plan;
@@ -30,5 +32,6 @@ pub mod sentence;
 pub mod split;
 pub mod staleness_guard;
 pub mod stats;
+pub mod sums;
 pub mod tau_controller;
 mod text_options;

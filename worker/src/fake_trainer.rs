@@ -5,6 +5,7 @@ use std::time::Duration;
 use protocol::changes::{apply_to_weights, word};
 use protocol::digest::Digest;
 use protocol::lattice::{Range, Tau, count_of, weight_of};
+use protocol::sums::Sums;
 
 use crate::trainer::{StepControl, StepReport, TrainError, Trainer};
 
@@ -77,9 +78,9 @@ impl Trainer for FakeTrainer {
         Ok(apply_to_weights(words, tau, &mut self.weights)?)
     }
 
-    fn load(&mut self, counts: &[i32]) -> Result<(), TrainError> {
-        self.weights = counts.iter().copied().map(weight_of).collect();
-        Ok(())
+    fn shift(&mut self, sums: &Sums) -> Result<Range, TrainError> {
+        let mut own = self.weights.clone();
+        Ok(sums.apply_to_both(&mut self.weights, &mut own)?)
     }
 
     fn copy_weights(&self) -> Result<Vec<f32>, TrainError> {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use protocol::digest::Digest;
 use protocol::lattice::{Range, RangeError, Tau};
 use protocol::optimiser::Rule;
+use protocol::sums::Sums;
 use thiserror::Error;
 
 use crate::quantise::NotFinite;
@@ -78,8 +79,8 @@ pub trait Trainer {
     /// Adds another origin's changes, which have been checked, to both copies.
     fn apply(&mut self, words: &[u32], tau: Tau) -> Result<Range, TrainError>;
 
-    /// Replaces all shared weights by the ledger's. The residual stays: it is this worker's own.
-    fn load(&mut self, counts: &[i32]) -> Result<(), TrainError>;
+    /// Moves weights by whole steps, exactly, in both copies. The residual stays: it is this worker's own.
+    fn shift(&mut self, sums: &Sums) -> Result<Range, TrainError>;
 
     /// A copy of the shared weights.
     fn copy_weights(&self) -> Result<Vec<f32>, TrainError>;

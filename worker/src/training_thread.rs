@@ -10,9 +10,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use protocol::attach::ShiftOrder;
 use protocol::batch::Batch;
 use protocol::digest::Digest;
 use protocol::ids::OriginId;
+use protocol::sums::Sums;
 
 use crate::ops::Threads;
 use crate::thread_time::ThreadTimer;
@@ -44,6 +46,8 @@ pub struct StepTime {
 pub enum ToTraining {
     /// Another origin's batch.
     Apply(Arc<Batch>),
+    /// What came other than as batches.
+    Shift(Arc<Sums>, Arc<ShiftOrder>),
     /// Whether to hold back what would leave.
     Pause(bool),
     /// An origin that will never send a batch again.
@@ -336,6 +340,9 @@ impl<'a, T: Trainer> Loop<'a, T> {
         match word {
             ToTraining::Apply(batch) => {
                 self.training.apply(&batch)?;
+            }
+            ToTraining::Shift(sums, order) => {
+                self.training.shift(&sums, &order)?;
             }
             ToTraining::Pause(paused) => self.paused = paused,
             ToTraining::OriginDead(origin) => self.training.origin_dead(origin),

@@ -3,14 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use protocol::batch::Batch;
+use protocol::cursor::Cursors;
 use protocol::frontier::Frontier;
 use protocol::ids::{NodeId, OriginId};
+use protocol::sums::Sums;
 
 use super::log::Log;
-use super::peer::{Peer, Repair};
-use super::{Frame, Message, OriginInfo};
-use crate::ledger::{Ledger, LedgerError, Outcome};
+use super::peer::Peer;
+use super::{Message, OriginInfo};
+use crate::ledger::Ledger;
 
 /// The borders of everything that could grow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,23 +26,44 @@ pub struct Limits {
     pub patience_ticks: u32,
     /// Ticks without a word about batches that are under way before their link is taken for dead.
     pub reset_ticks: u32,
-    /// Bytes of batches kept for those who are behind. Beyond it the oldest are dropped, and who needs them takes a
-    /// snapshot.
-    pub log_bytes_max: usize,
+    /// Ticks between two marks for a peer.
+    pub mark_ticks: u32,
+    /// Bytes of single batches kept for those who are behind. Beyond it they are merged.
+    pub single_bytes_max: usize,
+    /// Bytes of merged ranges kept. Beyond it whoever is furthest behind is forgotten, and takes a snapshot. What
+    /// nobody else may have is kept all the same: batches of this node's own workers, and of nodes that are not there.
+    pub merged_bytes_max: usize,
+    /// A peer that lacks more bytes of one origin than this gets them as a range.
+    pub range_worth_bytes: usize,
+    /// The bytes of one piece of a parcel.
+    pub piece_bytes: usize,
+    /// The bytes of a parcel that are under way.
+    pub parcel_window: usize,
+    /// Snapshots that are given at a time.
+    pub snapshots_max: usize,
 }
 
 /// More origins than workers and their restarts ever make.
-const ORIGINS_MAX: usize = 4096;
+pub(super) const ORIGINS_MAX: usize = 4096;
 
-impl Default for Limits {
-    fn default() -> Self {
+impl Limits {
+    /// The limits for a model of so many weights. What is kept for those who are behind takes at most 64 MiB and 4 bytes
+    /// a weight as single batches, and 256 MiB and 16 bytes a weight as ranges.
+    #[must_use]
+    pub const fn for_weights(weights: usize) -> Self {
         Self {
             window: 32,
             window_bytes: 4 << 20,
             acknowledge_every: 4,
             patience_ticks: 5,
             reset_ticks: 50,
-            log_bytes_max: 256 << 20,
+            mark_ticks: 20,
+            single_bytes_max: (64 << 20) + 4 * weights,
+            merged_bytes_max: (256 << 20) + 16 * weights,
+            range_worth_bytes: (64 << 10) + 2 * weights,
+            piece_bytes: 256 << 10,
+            parcel_window: 1 << 20,
+            snapshots_max: 2,
         }
     }
 }
@@ -70,6 +92,8 @@ pub enum Event {
         /// What.
         message: Message,
     },
+    /// The ledger was found to be damaged: a peer's is to take its place.
+    Damaged,
     /// Some time has passed.
     Tick,
 }
@@ -91,15 +115,18 @@ pub enum Effect {
         /// The batch as it was encoded, checked.
         bytes: Arc<[u8]>,
     },
+    /// Move this node's workers, too, by what came other than as batches.
+    Shift(Box<Shift>),
+    /// The ledger was damaged and has been replaced.
+    Healed,
+    /// Workers are to begin again from the ledger: how it came about cannot be told them.
+    RestartWorkers,
     /// An origin has said its last word, without having closed: its worker is gone.
     Ended(OriginId),
     /// The run is to end: some worker has seen its stop.
     Stop,
-    /// A peer needs batches that are kept no more: it has to take a snapshot.
-    Snapshot {
-        /// Who.
-        to: NodeId,
-    },
+    /// A snapshot is being given to a peer: somebody should know.
+    Giving(NodeId),
     /// A link has lost something, or is dead: take it down and set it up again. Nothing is lost by that, because then
     /// both sides say what they have.
     Reset(NodeId),
@@ -116,17 +143,48 @@ pub enum Effect {
     Diverged(String),
 }
 
+/// What a range or a snapshot does to a replica that has all the rest.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Shift {
+    /// Whose batches they are, if they are of one origin.
+    pub origin: Option<OriginId>,
+    /// How far weights move.
+    pub sums: Sums,
+    /// How many batches it stands for.
+    pub batches: u64,
+    /// The samples in them.
+    pub samples: u64,
+    /// Which samples are done with them.
+    pub cursors: Cursors,
+}
+
+/// A snapshot that this node needs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted {
+    /// Who was asked, or is to be.
+    pub(super) giver: Option<NodeId>,
+    /// Ticks since anything came of it.
+    pub(super) ticks: u32,
+    /// The ledger is damaged, so that it is needed even if it holds nothing new.
+    pub(super) damaged: bool,
+}
+
 /// The exchange of one run on one node.
 #[derive(Clone, Debug)]
 pub struct Exchange {
-    me: NodeId,
-    limits: Limits,
-    ledger: Ledger,
-    log: Log,
-    peers: BTreeMap<NodeId, Peer>,
-    origins: BTreeMap<OriginId, OriginInfo>,
+    pub(super) me: NodeId,
+    pub(super) limits: Limits,
+    pub(super) ledger: Ledger,
+    pub(super) log: Log,
+    /// Single batches beyond this are merged.
+    pub(super) compact_at: usize,
+    pub(super) peers: BTreeMap<NodeId, Peer>,
+    pub(super) origins: BTreeMap<OriginId, OriginInfo>,
     /// Links that are up, whether their other ends are members yet or not.
-    links: BTreeSet<NodeId>,
+    pub(super) links: BTreeSet<NodeId>,
+    pub(super) wanted: Option<Wanted>,
+    /// Those who will not come back.
+    pub(super) left: BTreeSet<NodeId>,
 }
 
 impl Exchange {
@@ -136,15 +194,18 @@ impl Exchange {
     /// If the limits let nothing through.
     #[must_use]
     pub fn new(me: NodeId, ledger: Ledger, limits: Limits) -> Self {
-        assert!(limits.window > 0 && limits.acknowledge_every > 0 && limits.reset_ticks > 0);
+        assert!(limits.window > 0 && limits.acknowledge_every > 0 && limits.reset_ticks > 0 && limits.piece_bytes > 0);
         Self {
             me,
             limits,
+            log: Log::new(ledger.run(), ledger.weight_count()),
             ledger,
-            log: Log::default(),
+            compact_at: limits.single_bytes_max,
             peers: BTreeMap::new(),
             origins: BTreeMap::new(),
             links: BTreeSet::new(),
+            wanted: None,
+            left: BTreeSet::new(),
         }
     }
 
@@ -154,25 +215,39 @@ impl Exchange {
         &self.ledger
     }
 
-    /// The bytes of batches that are kept for those who are behind.
+    /// The bytes of batches and ranges that are kept for those who are behind.
     #[must_use]
     pub fn log_bytes(&self) -> usize {
-        self.log.bytes()
+        self.log.single_bytes() + self.log.merged_bytes()
+    }
+
+    /// The peers for whom nothing is kept any more.
+    pub fn forgotten(&self) -> impl Iterator<Item = NodeId> + '_ {
+        let forgotten = self.peers.iter().filter(|(_, peer)| peer.forgotten);
+        forgotten.map(|(&node, _)| node)
+    }
+
+    /// Whether this node waits for a snapshot.
+    #[must_use]
+    pub fn wants_snapshot(&self) -> bool {
+        self.wanted.is_some()
     }
 
     /// Whether workers should hold back: fewer than half of the linked peers have what this node's workers made, to
-    /// within a window. One slow peer among several slows nobody.
+    /// within a window. One slow peer among several slows nobody, nor does one that waits for a snapshot.
     #[must_use]
     pub fn should_pause(&self) -> bool {
-        let heard = self.peers.values().filter(|peer| peer.is_heard());
-        let near = |peer: &&Peer| {
-            self.own_origins().all(|origin| {
-                let applied = self.ledger.frontier().applied(origin);
-                applied.saturating_sub(peer.has.applied(origin)) <= self.limits.window
-            })
-        };
-        let (all, near) = (heard.clone().count(), heard.filter(near).count());
+        let heard = self.peers.values().filter(|peer| peer.is_streaming());
+        let (all, near) = (heard.clone().count(), heard.filter(|peer| self.is_near(peer)).count());
         2 * near < all
+    }
+
+    /// Whether a peer has what this node's workers made, to within a window.
+    pub(super) fn is_near(&self, peer: &Peer) -> bool {
+        self.own_origins().all(|origin| {
+            let applied = self.ledger.frontier().applied(origin);
+            applied.saturating_sub(peer.has.applied(origin)) <= self.limits.window
+        })
     }
 
     /// Takes note of an event and appends what is to be done.
@@ -185,6 +260,7 @@ impl Exchange {
                 }
             }
             Event::Left(node) => {
+                self.left.insert(node);
                 self.peers.remove(&node);
                 self.trim();
             }
@@ -208,8 +284,17 @@ impl Exchange {
                 }
             }
             Event::Received { from, message } => self.received(from, message, effects),
+            Event::Damaged => self.want(None, true, effects),
             Event::Tick => self.tick(effects),
         }
+        self.bound();
+    }
+
+    /// Whether this node has about what its peers have, as far as they have said it.
+    #[must_use]
+    pub fn is_caught_up(&self) -> bool {
+        let heard = self.peers.values().any(Peer::is_heard);
+        heard && self.wanted.is_none() && self.frontier_lag() <= self.limits.window * self.origins.len().max(1) as u64
     }
 
     /// Everything known of the run's origins.
@@ -238,12 +323,20 @@ impl Exchange {
         lacking.iter().map(|range| range.to - range.from).sum()
     }
 
-    /// Whether nothing more will come: each of these slots has had a worker, every origin has ended or its node is not
-    /// among the living, and all living peers have what this node has.
-    pub fn is_settled(&self, mut slots: impl Iterator<Item = usize>, live: impl Fn(NodeId) -> bool) -> bool {
+    /// Whether nothing more will come: each living participant has told of an origin for each of its workers, every
+    /// origin has ended or its node is not among the living, and all living peers have what this node has.
+    pub fn is_settled(
+        &self,
+        mut participants: impl Iterator<Item = (NodeId, usize)>,
+        live: impl Fn(NodeId) -> bool,
+    ) -> bool {
         let frontier = self.ledger.frontier();
         let ended = |info: &OriginInfo| info.ended.is_some_and(|at| frontier.applied(info.origin) >= at);
-        slots.all(|slot| self.origins.values().any(|info| info.slot as usize == slot))
+        let slots_of = |node: NodeId| {
+            let own = self.origins.values().filter(|info| info.home == node);
+            own.map(|info| info.slot).collect::<BTreeSet<_>>().len()
+        };
+        participants.all(|(node, workers)| slots_of(node) >= workers)
             && self.origins.values().all(|info| ended(info) || !live(info.home))
             && self
                 .peers
@@ -251,18 +344,18 @@ impl Exchange {
                 .all(|(&node, peer)| !live(node) || peer.has == *frontier)
     }
 
-    fn home(&self, origin: OriginId) -> Option<NodeId> {
+    pub(super) fn home(&self, origin: OriginId) -> Option<NodeId> {
         self.origins.get(&origin).map(|info| info.home)
     }
 
-    fn own_origins(&self) -> impl Iterator<Item = OriginId> + '_ {
+    pub(super) fn own_origins(&self) -> impl Iterator<Item = OriginId> + '_ {
         let own = self.origins.values().filter(|info| info.home == self.me);
         own.map(|info| info.origin)
     }
 
     /// Takes note of an origin and hands the news on. The first word counts: nobody can take over another node's
     /// origin, and an end stays where it was.
-    fn learn(&mut self, from: Option<NodeId>, info: OriginInfo, effects: &mut Vec<Effect>) {
+    pub(super) fn learn(&mut self, from: Option<NodeId>, info: OriginInfo, effects: &mut Vec<Effect>) {
         let before = self.origins.get(&info.origin).copied();
         let after = match before {
             // Nobody else can know of an origin of this node's that it does not know itself.
@@ -278,6 +371,10 @@ impl Exchange {
             return;
         }
         self.origins.insert(info.origin, after);
+        // Whoever makes batches takes part, heard of or not: they are kept until it says that it needs them no more.
+        if after.home != self.me && !self.left.contains(&after.home) {
+            self.peers.entry(after.home).or_default();
+        }
         if after.ended.is_some() {
             effects.push(Effect::Ended(info.origin));
         }
@@ -296,58 +393,6 @@ impl Exchange {
         );
     }
 
-    fn local(&mut self, bytes: &Arc<[u8]>, effects: &mut Vec<Effect>) {
-        let batch = match Batch::decode(bytes, self.ledger.weight_count()) {
-            Ok(batch) => batch,
-            Err(error) => return effects.push(Effect::WorkerFault(error.to_string())),
-        };
-        let origin = batch.header.origin;
-        if self.home(origin) != Some(self.me) {
-            return effects.push(Effect::WorkerFault(format!("origin {origin} is none of this node's")));
-        }
-        match self.apply(bytes, &batch, effects) {
-            Ok(Outcome::Applied(_) | Outcome::Diverged(_)) => self.pump_all(effects),
-            Ok(Outcome::Duplicate | Outcome::Ahead { .. }) => {
-                effects.push(Effect::WorkerFault(format!(
-                    "a batch of origin {origin} is out of turn"
-                )));
-            }
-            // The worker has not heard yet that the run is over.
-            Err(LedgerError::Range(_)) => {}
-            Err(error) => effects.push(Effect::WorkerFault(error.to_string())),
-        }
-    }
-
-    /// Applies a batch, keeps it and hands it to the workers.
-    fn apply(&mut self, bytes: &Arc<[u8]>, batch: &Batch, effects: &mut Vec<Effect>) -> Result<Outcome, LedgerError> {
-        let outcome = self.ledger.apply(batch)?;
-        if let Outcome::Applied(_) | Outcome::Diverged(_) = outcome {
-            let (origin, sequence, flags) = (batch.header.origin, batch.header.sequence, batch.header.flags);
-            self.log.append(Frame {
-                origin,
-                sequence,
-                bytes: Arc::clone(bytes),
-            });
-            if flags.last
-                && let Some(info) = self.origins.get_mut(&origin)
-            {
-                info.ended.get_or_insert(sequence);
-            }
-            if flags.stop {
-                effects.push(Effect::Stop);
-            }
-            while self.log.bytes() > self.limits.log_bytes_max && self.log.drop_oldest() {}
-            effects.push(Effect::Deliver {
-                origin,
-                bytes: Arc::clone(bytes),
-            });
-        }
-        if let Outcome::Diverged(error) = outcome {
-            effects.push(Effect::Diverged(error.to_string()));
-        }
-        Ok(outcome)
-    }
-
     /// Says hello on a link to a member: what this node has.
     fn greet(&mut self, node: NodeId, effects: &mut Vec<Effect>) {
         let Some(peer) = self.peers.get_mut(&node).filter(|peer| !peer.quarantined) else {
@@ -361,82 +406,17 @@ impl Exchange {
         peer.told(self.ledger.frontier());
         let origins = self.origins.values().copied().map(Message::Origin);
         let have = Message::Have(self.ledger.frontier().clone());
-        effects.extend(origins.chain([have]).map(|message| Effect::Send { to: node, message }));
+        // A mark that was proposed on the last link may have come through or not.
+        let mark = peer.proposed.clone().map(Message::mark);
+        effects.extend(
+            origins
+                .chain([have])
+                .chain(mark)
+                .map(|message| Effect::Send { to: node, message }),
+        );
     }
 
-    fn received(&mut self, from: NodeId, message: Message, effects: &mut Vec<Effect>) {
-        let Some(peer) = self
-            .peers
-            .get_mut(&from)
-            .filter(|peer| peer.linked && !peer.quarantined)
-        else {
-            return;
-        };
-        match message {
-            Message::Origin(info) => {
-                if self.origins.len() < ORIGINS_MAX || self.origins.contains_key(&info.origin) {
-                    self.learn(Some(from), info, effects);
-                } else {
-                    self.quarantine(from, "it names more origins than a run has".into(), effects);
-                }
-            }
-            Message::Have(frontier) => {
-                peer.confirm(&frontier);
-                self.trim();
-                self.pump(from, effects);
-            }
-            Message::Batch(bytes) => {
-                if let Err(reason) = self.take(from, &bytes, effects) {
-                    self.quarantine(from, reason, effects);
-                }
-            }
-        }
-    }
-
-    /// Takes a batch from a peer; an error is something that an honest member never sends.
-    fn take(&mut self, from: NodeId, bytes: &Arc<[u8]>, effects: &mut Vec<Effect>) -> Result<(), String> {
-        let batch = Batch::decode(bytes, self.ledger.weight_count()).map_err(|error| error.to_string())?;
-        let (origin, sequence) = (batch.header.origin, batch.header.sequence);
-        let home = self
-            .home(origin)
-            .ok_or_else(|| format!("origin {origin} is unknown in this run"))?;
-        // Own batches come back only as duplicates: nobody else can have more of them.
-        if home == self.me && sequence > self.ledger.frontier().applied(origin) {
-            return Err(format!(
-                "batch {sequence} of this node's own origin {origin} was never made"
-            ));
-        }
-        if self.log.get(origin, sequence).is_some_and(|known| known != bytes) {
-            // Who only hands it on cannot know which of the two is right.
-            return if from == home {
-                Err(format!(
-                    "batch {sequence} of origin {origin} was seen with other contents"
-                ))
-            } else {
-                Ok(())
-            };
-        }
-        match self.apply(bytes, &batch, effects) {
-            Ok(Outcome::Applied(_) | Outcome::Diverged(_) | Outcome::Duplicate) => {}
-            Ok(Outcome::Ahead { .. }) => {
-                self.reset(from, effects);
-                return Ok(());
-            }
-            // The run is over here; the peer will hear of it.
-            Err(LedgerError::Range(_)) => return Ok(()),
-            Err(error) => return Err(error.to_string()),
-        }
-        if let Some(peer) = self.peers.get_mut(&from) {
-            peer.showed(origin, sequence);
-            peer.untold += 1;
-            if peer.untold >= self.limits.acknowledge_every {
-                self.tell(from, effects);
-            }
-        }
-        Ok(())
-    }
-
-    fn quarantine(&mut self, peer: NodeId, reason: String, effects: &mut Vec<Effect>) {
+    pub(super) fn quarantine(&mut self, peer: NodeId, reason: String, effects: &mut Vec<Effect>) {
         if let Some(state) = self.peers.get_mut(&peer) {
             state.quarantined = true;
             state.unlink();
@@ -446,115 +426,11 @@ impl Exchange {
     }
 
     /// Gives a link up. What still comes on it is not listened to; the next one starts afresh.
-    fn reset(&mut self, node: NodeId, effects: &mut Vec<Effect>) {
+    pub(super) fn reset(&mut self, node: NodeId, effects: &mut Vec<Effect>) {
         if let Some(peer) = self.peers.get_mut(&node) {
             peer.unlink();
         }
         self.links.remove(&node);
         effects.push(Effect::Reset(node));
-    }
-
-    fn tell(&mut self, node: NodeId, effects: &mut Vec<Effect>) {
-        let frontier = self.ledger.frontier();
-        if let Some(peer) = self.peers.get_mut(&node)
-            && peer.linked
-            && peer.told(frontier)
-        {
-            let message = Message::Have(frontier.clone());
-            effects.push(Effect::Send { to: node, message });
-        }
-    }
-
-    fn tick(&mut self, effects: &mut Vec<Effect>) {
-        // The last one to get a batch hears no more about it from those who had it before.
-        self.trim();
-        let nodes: Vec<NodeId> = self.peers.keys().copied().collect();
-        for &node in &nodes {
-            self.tell(node, effects);
-            if self
-                .peers
-                .get_mut(&node)
-                .is_some_and(|peer| peer.is_silent(self.limits.reset_ticks))
-            {
-                self.reset(node, effects);
-                continue;
-            }
-            self.look_for_stalls(node);
-            self.pump(node, effects);
-        }
-    }
-
-    /// Counts for how long a peer has lacked batches of each origin without progress. The origin's own node is the first
-    /// to send; the others follow one after the other, in the order of their names, so that rarely two send the same.
-    fn look_for_stalls(&mut self, node: NodeId) {
-        let frontier = self.ledger.frontier();
-        let rivals = self
-            .peers
-            .iter()
-            .filter(|&(&other, peer)| other < self.me && other != node && peer.linked);
-        let rank = rivals.count() as u32;
-        let Some(peer) = self.peers.get_mut(&node) else {
-            return;
-        };
-        let helped: Vec<(OriginId, u64)> = frontier
-            .iter()
-            .filter(|(origin, _)| {
-                let home = self.origins.get(origin).map(|info| info.home);
-                home.is_some_and(|home| home != self.me && home != node)
-            })
-            .collect();
-        for (origin, applied) in helped {
-            peer.watch(origin, applied, self.limits.patience_ticks.saturating_mul(1 + rank));
-        }
-    }
-
-    fn pump_all(&mut self, effects: &mut Vec<Effect>) {
-        let nodes: Vec<NodeId> = self.peers.keys().copied().collect();
-        for node in nodes {
-            self.pump(node, effects);
-        }
-    }
-
-    /// Sends a peer what it lacks, as far as its windows reach.
-    fn pump(&mut self, node: NodeId, effects: &mut Vec<Effect>) {
-        let Some(peer) = self.peers.get_mut(&node).filter(|peer| !peer.quarantined) else {
-            return;
-        };
-        for &OriginInfo { origin, home, .. } in self.origins.values() {
-            let sends = home == self.me || peer.repairs.get(&origin).is_some_and(Repair::is_active);
-            if !sends || home == node {
-                continue;
-            }
-            let applied = self.ledger.frontier().applied(origin);
-            while let Some(sent) = peer.sent(origin)
-                && sent < applied
-                && peer.under_way(origin) < self.limits.window
-                && peer.bytes_under_way() < self.limits.window_bytes
-            {
-                let Some(bytes) = self.log.get(origin, sent + 1) else {
-                    if home != self.me {
-                        // Somebody else may have what this node has no more.
-                        peer.repairs.remove(&origin);
-                    } else if peer.snapshot_due(origin, sent) {
-                        effects.push(Effect::Snapshot { to: node });
-                    }
-                    break;
-                };
-                effects.push(Effect::Send {
-                    to: node,
-                    message: Message::Batch(Arc::clone(bytes)),
-                });
-                peer.send(origin, sent + 1, bytes.len());
-            }
-        }
-    }
-
-    /// Forgets batches that every member has.
-    fn trim(&mut self) {
-        let members = self.peers.values().filter(|peer| !peer.quarantined);
-        let everybody = members.fold(self.ledger.frontier().clone(), |common: Frontier, peer| {
-            common.meet(&peer.has)
-        });
-        self.log.trim(&everybody);
     }
 }

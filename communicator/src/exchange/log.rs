@@ -1,144 +1,418 @@
-//! The log: encoded batches that some member may still need.
+//! The log: batches that some member may still need, in order and without gaps. Old ones are merged, not dropped.
+//!
+//! Merging keeps what batches do and forgets where they end, so it must not go over points that somebody may ask for
+//! again: [`Log::compact`] is told which.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use protocol::frontier::Frontier;
-use protocol::ids::OriginId;
+use protocol::batch::Batch;
+use protocol::frontier::{Frontier, SequenceRange};
+use protocol::ids::{OriginId, RunId};
+use protocol::merged_range::{MergedRange, Merger};
 
-use super::Frame;
+use crate::snapshot::LogEntry;
 
 /// Consecutive batches of each origin, up to the newest.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Log {
-    origins: BTreeMap<OriginId, Batches>,
-    bytes: usize,
+    run: RunId,
+    weights: usize,
+    origins: BTreeMap<OriginId, VecDeque<Entry>>,
+    single_bytes: usize,
+    merged_bytes: usize,
 }
 
-#[derive(Clone, Debug, Default)]
-struct Batches {
-    /// The sequence before the first batch kept.
-    from: u64,
-    frames: VecDeque<Arc<[u8]>>,
-    bytes: usize,
-}
-
-impl Batches {
-    fn pop_oldest(&mut self) -> Option<usize> {
-        let bytes = self.frames.pop_front()?.len();
-        self.from += 1;
-        self.bytes -= bytes;
-        Some(bytes)
-    }
+/// One batch, or several as one range.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    pub(super) from: u64,
+    pub(super) to: u64,
+    pub(super) bytes: Arc<[u8]>,
+    pub(super) merged: bool,
 }
 
 impl Log {
-    /// Appends the next batch of its origin.
-    pub(super) fn append(&mut self, frame: Frame) {
-        let batches = self.origins.entry(frame.origin).or_insert_with(|| Batches {
-            from: frame.sequence - 1,
-            frames: VecDeque::new(),
-            bytes: 0,
-        });
-        debug_assert_eq!(
-            batches.from + batches.frames.len() as u64 + 1,
-            frame.sequence,
+    pub(super) fn new(run: RunId, weights: usize) -> Self {
+        Self {
+            run,
+            weights,
+            origins: BTreeMap::new(),
+            single_bytes: 0,
+            merged_bytes: 0,
+        }
+    }
+
+    /// Appends the next batch of an origin.
+    pub(super) fn append(&mut self, origin: OriginId, sequence: u64, bytes: Arc<[u8]>) {
+        let (from, to) = (sequence - 1, sequence);
+        self.push(
+            origin,
+            Entry {
+                from,
+                to,
+                bytes,
+                merged: false,
+            },
+        );
+    }
+
+    /// Appends the next range of an origin.
+    pub(super) fn append_range(&mut self, range: &MergedRange) {
+        let entry = Entry::of(range);
+        self.push(range.header.origin, entry);
+    }
+
+    fn push(&mut self, origin: OriginId, entry: Entry) {
+        *self.bytes_of(entry.merged) += entry.bytes.len();
+        let entries = self.origins.entry(origin).or_default();
+        debug_assert!(
+            entries.back().is_none_or(|last| last.to == entry.from),
             "the log has a gap"
         );
-        self.bytes += frame.bytes.len();
-        batches.bytes += frame.bytes.len();
-        batches.frames.push_back(frame.bytes);
+        entries.push_back(entry);
     }
 
-    /// A batch, if it is kept.
+    fn bytes_of(&mut self, merged: bool) -> &mut usize {
+        if merged {
+            &mut self.merged_bytes
+        } else {
+            &mut self.single_bytes
+        }
+    }
+
+    /// The entry that begins after this sequence, if one begins there.
+    pub(super) fn after(&self, origin: OriginId, sequence: u64) -> Option<&Entry> {
+        let entries = self.origins.get(&origin)?;
+        let position = entries.partition_point(|entry| entry.from < sequence);
+        entries.get(position).filter(|entry| entry.from == sequence)
+    }
+
+    /// A batch, if it is kept as one.
     pub(super) fn get(&self, origin: OriginId, sequence: u64) -> Option<&Arc<[u8]>> {
-        let batches = self.origins.get(&origin)?;
-        let position = sequence.checked_sub(batches.from + 1)?;
-        batches.frames.get(position as usize)
+        let entry = self.after(origin, sequence.checked_sub(1)?)?;
+        (!entry.merged).then_some(&entry.bytes)
     }
 
-    /// Forgets what everybody has.
-    pub(super) fn trim(&mut self, everybody: &Frontier) {
-        for (origin, batches) in &mut self.origins {
-            let applied = everybody.applied(*origin);
-            while batches.from < applied
-                && let Some(bytes) = batches.pop_oldest()
+    /// Whether a range can begin or end here: no entry goes over it.
+    pub(super) fn is_point(&self, origin: OriginId, sequence: u64) -> bool {
+        let Some(entries) = self.origins.get(&origin) else {
+            return true;
+        };
+        let position = entries.partition_point(|entry| entry.to <= sequence);
+        entries.get(position).is_none_or(|entry| entry.from >= sequence)
+    }
+
+    /// Where entries of an origin begin before this sequence, the latest first.
+    pub(super) fn points_before(&self, origin: OriginId, sequence: u64) -> impl Iterator<Item = u64> + '_ {
+        let entries = self.origins.get(&origin).into_iter().flatten().rev();
+        entries
+            .map(|entry| entry.from)
+            .skip_while(move |&from| from >= sequence)
+    }
+
+    /// The end of the entry that goes over this sequence, or begins there.
+    pub(super) fn end_around(&self, origin: OriginId, sequence: u64) -> Option<u64> {
+        let entries = self.origins.get(&origin)?;
+        let position = entries.partition_point(|entry| entry.to <= sequence);
+        entries.get(position).map(|entry| entry.to)
+    }
+
+    /// The bytes of single batches after this sequence, without the newest `recent`.
+    pub(super) fn single_bytes_after(&self, origin: OriginId, sequence: u64, recent: u64) -> usize {
+        let entries = self.origins.get(&origin).into_iter().flatten().rev();
+        let later = entries.skip(recent as usize).take_while(|entry| entry.from >= sequence);
+        later.filter(|entry| !entry.merged).map(|entry| entry.bytes.len()).sum()
+    }
+
+    /// Everything of an origin from one point to another as one range; none if it is not kept, or one of them lies
+    /// within a merged entry. `to` may be beyond the newest.
+    pub(super) fn merged(&self, origin: OriginId, from: u64, to: u64) -> Option<MergedRange> {
+        let entries = self.origins.get(&origin)?;
+        let first = entries.partition_point(|entry| entry.from < from);
+        let last = entries.partition_point(|entry| entry.to <= to);
+        if first >= last || entries.get(first)?.from != from {
+            return None;
+        }
+        let covers = entries.get(last - 1)?.to;
+        let ends_here = covers == to || last == entries.len();
+        ends_here.then(|| self.merge(origin, entries.range(first..last)))?
+    }
+
+    fn merge<'a>(&self, origin: OriginId, entries: impl Iterator<Item = &'a Entry>) -> Option<MergedRange> {
+        let mut entries = entries.peekable();
+        let mut merger = Merger::new(self.run, origin, entries.peek()?.from, self.weights);
+        for entry in entries {
+            // All that is here was decoded once before.
+            if entry.merged {
+                merger.add_range(&MergedRange::decode(&entry.bytes, self.weights).ok()?);
+            } else {
+                merger.add_batch(&Batch::decode(&entry.bytes, self.weights).ok()?);
+            }
+        }
+        merger.finish()
+    }
+
+    /// Merges an origin's entries, except over these points and among the newest `recent` batches.
+    pub(super) fn compact(&mut self, origin: OriginId, points: &BTreeSet<u64>, recent: u64) {
+        let Some(entries) = self.origins.remove(&origin) else {
+            return;
+        };
+        let newest = entries.back().map_or(0, |entry| entry.to);
+        let mut kept = VecDeque::with_capacity(entries.len());
+        let mut group: Vec<Entry> = Vec::new();
+        for entry in entries {
+            // A group goes on until a point, or until what is recent.
+            let ends = group
+                .last()
+                .is_some_and(|last| points.contains(&last.to) || last.to + recent > newest);
+            if ends {
+                self.close(origin, &mut group, &mut kept);
+            }
+            group.push(entry);
+        }
+        self.close(origin, &mut group, &mut kept);
+        self.origins.insert(origin, kept);
+    }
+
+    fn close(&mut self, origin: OriginId, group: &mut Vec<Entry>, kept: &mut VecDeque<Entry>) {
+        let merged = if group.len() > 1 {
+            self.merge(origin, group.iter())
+        } else {
+            None
+        };
+        match merged {
+            Some(range) => {
+                for entry in group.drain(..) {
+                    *self.bytes_of(entry.merged) -= entry.bytes.len();
+                }
+                let entry = Entry::of(&range);
+                self.merged_bytes += entry.bytes.len();
+                kept.push_back(entry);
+            }
+            None => kept.extend(group.drain(..)),
+        }
+    }
+
+    /// Forgets what nobody needs: all up to these sequences.
+    pub(super) fn trim(&mut self, needless: &Frontier) {
+        for (origin, sequence) in needless.iter() {
+            while let Some(entries) = self.origins.get_mut(&origin)
+                && let Some(oldest) = entries.pop_front_if(|entry| entry.to <= sequence)
             {
-                self.bytes -= bytes;
+                *self.bytes_of(oldest.merged) -= oldest.bytes.len();
             }
         }
     }
 
-    /// Forgets the oldest batch of the origin that takes the most room; `false` when there is nothing left.
-    pub(super) fn drop_oldest(&mut self) -> bool {
-        let largest = self.origins.values_mut().max_by_key(|batches| batches.bytes);
-        match largest.and_then(Batches::pop_oldest) {
-            Some(bytes) => {
-                self.bytes -= bytes;
-                true
+    /// Everything that is kept of an origin, for somebody who takes a snapshot.
+    pub(super) fn entries(&self, origin: OriginId) -> impl Iterator<Item = LogEntry> + '_ {
+        let entries = self.origins.get(&origin).into_iter().flatten();
+        entries.map(move |entry| LogEntry {
+            origin,
+            from: entry.from,
+            to: entry.to,
+            bytes: Arc::clone(&entry.bytes),
+            merged: entry.merged,
+        })
+    }
+
+    /// Goes over to another's log of an origin, which is further: from the last point that both have, or altogether.
+    /// Entries that are not what they say, or do not lead up to `to`, are of no use.
+    pub(super) fn adopt(&mut self, origin: OriginId, to: u64, theirs: impl DoubleEndedIterator<Item = LogEntry>) {
+        let mut next = to;
+        let mut suffix = VecDeque::new();
+        for entry in theirs.rev() {
+            if entry.to != next || !self.is_sound(&entry) {
+                break;
             }
-            None => false,
+            next = entry.from;
+            suffix.push_front(Entry {
+                from: entry.from,
+                to: entry.to,
+                bytes: entry.bytes,
+                merged: entry.merged,
+            });
+        }
+        let own = self.origins.remove(&origin).unwrap_or_default();
+        let ends: Vec<u64> = own.iter().map(|entry| entry.to).collect();
+        let common = suffix.iter().map(|entry| entry.from).rfind(|from| ends.contains(from));
+        for entry in own {
+            if common.is_some_and(|common| entry.to <= common) {
+                self.origins.entry(origin).or_default().push_back(entry);
+            } else {
+                *self.bytes_of(entry.merged) -= entry.bytes.len();
+            }
+        }
+        for entry in suffix {
+            if common.is_none_or(|common| entry.from >= common) {
+                self.push(origin, entry);
+            }
         }
     }
 
-    /// The bytes of all batches kept.
-    pub(super) fn bytes(&self) -> usize {
-        self.bytes
+    /// Whether an entry from elsewhere holds the batches that it says.
+    fn is_sound(&self, entry: &LogEntry) -> bool {
+        if entry.merged {
+            MergedRange::decode(&entry.bytes, self.weights).is_ok_and(|range| {
+                let header = &range.header;
+                (header.run, header.origin, header.from, header.to) == (self.run, entry.origin, entry.from, entry.to)
+            })
+        } else {
+            Batch::decode(&entry.bytes, self.weights).is_ok_and(|batch| {
+                let header = &batch.header;
+                let single = entry.from.checked_add(1) == Some(entry.to);
+                single && (header.run, header.origin, header.sequence) == (self.run, entry.origin, entry.to)
+            })
+        }
+    }
+
+    /// What is kept of each origin.
+    pub(super) fn kept(&self) -> impl Iterator<Item = SequenceRange> + '_ {
+        self.origins.iter().filter_map(|(&origin, entries)| {
+            let (from, to) = (entries.front()?.from, entries.back()?.to);
+            Some(SequenceRange { origin, from, to })
+        })
+    }
+
+    /// The bytes of batches that are kept one by one.
+    pub(super) fn single_bytes(&self) -> usize {
+        self.single_bytes
+    }
+
+    /// The bytes of ranges.
+    pub(super) fn merged_bytes(&self) -> usize {
+        self.merged_bytes
+    }
+}
+
+impl Entry {
+    fn of(range: &MergedRange) -> Self {
+        Self {
+            from: range.header.from,
+            to: range.header.to,
+            bytes: range.encode().into(),
+            merged: true,
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use protocol::changes::word;
+    use protocol::lattice::Tau;
+
+    use super::super::tests::{RUN, WEIGHTS, batch};
     use super::*;
 
-    fn frame(origin: u64, sequence: u64) -> Frame {
-        Frame {
-            origin: OriginId(origin),
-            sequence,
-            bytes: vec![0; 10].into(),
-        }
+    const ONE: OriginId = OriginId(1);
+    const OTHER: OriginId = OriginId(2);
+
+    fn bytes(origin: OriginId, sequence: u64) -> Arc<[u8]> {
+        let words = [word(sequence as u32 % 64, true)];
+        batch(origin, sequence, &words, Tau::from_steps(sequence as u32).unwrap())
     }
 
-    fn frontier(origin: u64, sequences: u64) -> Frontier {
-        let mut frontier = Frontier::default();
-        for sequence in 1..=sequences {
-            frontier.advance(OriginId(origin), sequence).unwrap();
+    fn log(lengths: &[(OriginId, u64)]) -> Log {
+        let mut log = Log::new(RUN, WEIGHTS);
+        for &(origin, length) in lengths {
+            (1..=length).for_each(|sequence| log.append(origin, sequence, bytes(origin, sequence)));
         }
+        log
+    }
+
+    fn frontier(origin: OriginId, sequence: u64) -> Frontier {
+        let mut frontier = Frontier::default();
+        frontier.raise(origin, sequence);
         frontier
     }
 
+    fn points(points: &[u64]) -> BTreeSet<u64> {
+        points.iter().copied().collect()
+    }
+
+    fn ranges(log: &Log, origin: OriginId) -> Vec<(u64, u64)> {
+        let entries = log.origins.get(&origin).into_iter().flatten();
+        entries.map(|entry| (entry.from, entry.to)).collect()
+    }
+
     #[test]
-    fn batches_stay_until_everybody_has_them() {
-        let mut log = Log::default();
-        (1..=5).for_each(|sequence| log.append(frame(1, sequence)));
-        log.append(frame(2, 1));
-        assert_eq!(log.bytes(), 60);
-        log.trim(&frontier(1, 3));
-        assert!(log.get(OriginId(1), 3).is_none());
-        assert!(log.get(OriginId(1), 4).is_some() && log.get(OriginId(1), 5).is_some());
-        assert!(log.get(OriginId(1), 6).is_none());
-        assert!(log.get(OriginId(2), 1).is_some());
-        assert_eq!(log.bytes(), 30);
-        log.append(frame(1, 6));
-        assert!(log.get(OriginId(1), 6).is_some());
+    fn batches_stay_until_nobody_needs_them() {
+        let mut log = log(&[(ONE, 5), (OTHER, 1)]);
+        log.trim(&frontier(ONE, 3));
+        assert!(log.get(ONE, 3).is_none());
+        assert!(log.get(ONE, 4).is_some() && log.get(ONE, 5).is_some());
+        assert!(log.get(ONE, 6).is_none());
+        assert!(log.get(OTHER, 1).is_some());
+        log.append(ONE, 6, bytes(ONE, 6));
+        assert!(log.get(ONE, 6).is_some());
+        log.trim(&frontier(ONE, 6));
+        log.trim(&frontier(OTHER, 1));
+        assert_eq!((log.single_bytes(), log.merged_bytes()), (0, 0));
     }
 
     #[test]
     fn a_log_can_start_in_the_middle() {
-        let mut log = Log::default();
-        log.append(frame(1, 8));
-        assert!(log.get(OriginId(1), 7).is_none());
-        assert!(log.get(OriginId(1), 8).is_some());
+        let mut log = Log::new(RUN, WEIGHTS);
+        log.append(ONE, 8, bytes(ONE, 8));
+        assert!(log.get(ONE, 7).is_none());
+        assert!(log.get(ONE, 8).is_some());
     }
 
     #[test]
-    fn the_largest_origin_loses_its_oldest_first() {
-        let mut log = Log::default();
-        (1..=3).for_each(|sequence| log.append(frame(1, sequence)));
-        log.append(frame(2, 1));
-        assert!(log.drop_oldest());
-        assert!(log.get(OriginId(1), 1).is_none() && log.get(OriginId(2), 1).is_some());
-        while log.drop_oldest() {}
-        assert_eq!(log.bytes(), 0);
+    fn merging_stops_at_points_and_before_what_is_recent() {
+        let mut log = log(&[(ONE, 10)]);
+        let before = log.merged(ONE, 0, 10).unwrap();
+        log.compact(ONE, &self::points(&[0, 4]), 3);
+        assert_eq!(ranges(&log, ONE), [(0, 4), (4, 8), (8, 9), (9, 10)]);
+        assert_eq!(log.merged(ONE, 0, 10), Some(before.clone()));
+        assert!(log.merged(ONE, 4, 9).is_some());
+        assert!(log.merged(ONE, 3, 10).is_none(), "it begins within a range");
+        assert!(log.merged(ONE, 0, 5).is_none(), "it ends within a range");
+        assert!(log.get(ONE, 4).is_none() && log.get(ONE, 9).is_some());
+        let points: Vec<u64> = (0..12).filter(|&sequence| log.is_point(ONE, sequence)).collect();
+        assert_eq!(points, [0, 4, 8, 9, 10, 11]);
+        log.compact(ONE, &self::points(&[0]), 1);
+        assert_eq!(ranges(&log, ONE), [(0, 10)]);
+        assert_eq!(log.merged(ONE, 0, 10), Some(before));
+        assert_eq!(log.single_bytes(), 0);
+        log.trim(&frontier(ONE, 9));
+        assert_eq!(ranges(&log, ONE), [(0, 10)], "what is needed in part is kept");
+        log.trim(&frontier(ONE, 10));
+        assert_eq!(log.merged_bytes(), 0);
+    }
+
+    #[test]
+    fn anothers_log_takes_over_where_both_have_a_point() {
+        let entries = |log: &Log| log.entries(ONE).collect::<Vec<_>>();
+        let mut theirs = log(&[(ONE, 12)]);
+        theirs.compact(ONE, &points(&[2, 5, 9]), 1);
+        let adopted = |theirs: &Log, to| {
+            let mut mine = log(&[(ONE, 6)]);
+            mine.compact(ONE, &points(&[3, 5]), 1);
+            mine.adopt(ONE, to, entries(theirs).into_iter());
+            ranges(&mine, ONE)
+        };
+        assert_eq!(adopted(&theirs, 12), [(0, 3), (3, 5), (5, 9), (9, 12)]);
+        let all = log(&[(ONE, 12)]).merged(ONE, 0, 12);
+        let mut mine = log(&[(ONE, 6)]);
+        mine.adopt(ONE, 12, entries(&theirs).into_iter());
+        assert_eq!(mine.merged(ONE, 0, 12), all, "the same batches either way");
+        theirs.compact(ONE, &points(&[2, 9]), 1);
+        assert_eq!(adopted(&theirs, 12), [(0, 2), (2, 9), (9, 12)], "no point in common");
+        assert_eq!(adopted(&theirs, 13), [], "it does not lead there");
+        let mut lies = entries(&theirs);
+        lies[1].from = 1;
+        let mut mine = log(&[(ONE, 6)]);
+        mine.adopt(ONE, 12, lies.into_iter());
+        assert_eq!(ranges(&mine, ONE), [(9, 12)]);
+    }
+
+    #[test]
+    fn a_range_may_be_asked_for_up_to_the_newest() {
+        let log = log(&[(ONE, 3)]);
+        assert_eq!(log.merged(ONE, 1, 99).map(|range| range.header.to), Some(3));
+        assert!(log.merged(ONE, 3, 99).is_none(), "there is nothing to merge");
+        assert!(log.merged(OTHER, 0, 9).is_none());
     }
 }

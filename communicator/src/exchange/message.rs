@@ -2,20 +2,9 @@
 
 use std::sync::Arc;
 
-use protocol::frontier::Frontier;
+use protocol::frontier::{Frontier, SequenceRange};
 use protocol::ids::{NodeId, OriginId};
 use serde::{Deserialize, Serialize};
-
-/// An encoded batch with its name. The bytes are shared: a broadcast encodes once, whatever the number of peers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Frame {
-    /// Whose batch it is.
-    pub(super) origin: OriginId,
-    /// Its number there.
-    pub(super) sequence: u64,
-    /// The batch as it goes on the wire.
-    pub(super) bytes: Arc<[u8]>,
-}
 
 /// What is known of an origin. It is told before the origin's first batch, on the same link, so that no batch comes
 /// from nowhere.
@@ -40,4 +29,65 @@ pub enum Message {
     Batch(Arc<[u8]>),
     /// What the sender has applied. Said on every link once origins are told, and then again whenever it has grown.
     Have(Frontier),
+    /// A piece of what is larger than a batch.
+    Piece(Piece),
+    /// A shorter word.
+    Word(Word),
+}
+
+impl Message {
+    /// A mark with its number.
+    pub(super) fn mark((number, frontier): (u64, Frontier)) -> Self {
+        Self::Word(Word::Mark { number, frontier })
+    }
+}
+
+/// The rarer and shorter messages.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Word {
+    /// The sender knows what it has applied since here, and so can take ranges that begin here, whatever it gets
+    /// meanwhile. Answered with [`Word::Marked`].
+    Mark {
+        /// Counts the sender's marks for the receiver.
+        number: u64,
+        /// What the sender has applied.
+        frontier: Frontier,
+    },
+    /// A mark is taken: ranges begin there or later.
+    Marked {
+        /// Its number.
+        number: u64,
+        /// Origins of which the sender had merged batches over it before it came: their ranges begin at the mark before.
+        except: Vec<OriginId>,
+    },
+    /// So many bytes of the present parcel have come.
+    Got(u64),
+    /// A range cannot be taken: it begins where the sender of this has forgotten what it had.
+    Cannot(SequenceRange),
+    /// What the receiver lacks is not kept any more: it has to ask for a snapshot.
+    TooFar,
+    /// A snapshot, please.
+    Ask,
+}
+
+/// What a parcel holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ParcelKind {
+    /// A merged range.
+    Range,
+    /// A snapshot.
+    Snapshot,
+}
+
+/// Some bytes of a parcel. They come in order; a parcel takes effect when it is whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// What the parcel holds.
+    pub kind: ParcelKind,
+    /// The bytes of the whole parcel.
+    pub total: u64,
+    /// Where these begin.
+    pub offset: u64,
+    /// The bytes.
+    pub bytes: Arc<[u8]>,
 }

@@ -5,6 +5,13 @@
 //! frontier. A node keeps every batch, its own and others', until all members have acknowledged it: when an origin's
 //! node is gone, whoever has more of its batches than a peer sends them on, so survivors end up with the same prefix.
 //!
+//! What is kept for those who are away is merged when it becomes much. A merged range has no points within, so members
+//! agree on where ranges begin: each tells each now and then a *mark*, a frontier since which it remembers what it has,
+//! and can take away from a range what it has of it. Whoever cannot be helped with ranges either asks for a snapshot.
+//!
+//! `core` is state and events, `receiving` and `sending` are what they say, `keeping` bounds the `log`, `snapshots` is
+//! the last resort.
+//!
 //! ```text
 //!  worker's batch ──▶ ┌──────────┐ ──▶ Send(peer, message)
 //!  peer's message ──▶ │ Exchange │ ──▶ Deliver(batch) to the other workers
@@ -13,14 +20,19 @@
 //! ```
 
 mod core;
+mod keeping;
 mod log;
 mod message;
+mod parcel;
 mod peer;
+mod planted;
+mod receiving;
+mod sending;
 #[cfg(test)]
 mod simulation;
+mod snapshots;
 #[cfg(test)]
 mod tests;
 
-pub use self::core::{Effect, Event, Exchange, Limits};
-use self::message::Frame;
-pub use self::message::{Message, OriginInfo};
+pub use self::core::{Effect, Event, Exchange, Limits, Shift};
+pub use self::message::{Message, OriginInfo, ParcelKind, Piece, Word};

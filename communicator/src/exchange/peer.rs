@@ -1,12 +1,19 @@
 //! What a node knows of one peer.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use protocol::frontier::Frontier;
 use protocol::ids::OriginId;
 
+use super::log::Log;
+use super::parcel::{Incoming, Outgoing};
+
 /// A member of the run, with or without a link to it.
 #[derive(Clone, Debug, Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "facts that have nothing to do with each other"
+)]
 pub(super) struct Peer {
     /// What it is known to have applied. It grows only: what was applied stays applied. (A node that starts again is
     /// another node, with another name.)
@@ -14,6 +21,27 @@ pub(super) struct Peer {
     pub(super) linked: bool,
     /// It said something that no honest member says: nothing is taken from it or sent to it any more.
     pub(super) quarantined: bool,
+    /// Where ranges for it may begin: its newest mark, from which on it knows what it has.
+    pub(super) base: Frontier,
+    /// What is kept for it became too much: nothing is any more, and it will have to take a snapshot.
+    pub(super) forgotten: bool,
+    /// This node's mark that the peer has taken, and the one that is proposed: the peer's ranges begin at either.
+    pub(super) mark: Frontier,
+    pub(super) proposed: Option<(u64, Frontier)>,
+    /// Ranges that it could not take, by origin and beginning.
+    pub(super) refused: BTreeSet<(OriginId, u64)>,
+    /// Parcels on the present link.
+    pub(super) outgoing: Option<Outgoing>,
+    pub(super) incoming: Option<Incoming>,
+    /// It was told on the present link that it needs a snapshot.
+    pub(super) too_far: bool,
+    /// It has asked for a snapshot on the present link, and has not got it yet.
+    pub(super) asks: bool,
+    /// Ticks since it was told so.
+    too_far_age: u32,
+    /// Counts this node's marks, and the ticks since the last one.
+    marks: u64,
+    mark_age: u32,
     /// Batches of it that were taken since it was last told what this node has.
     pub(super) untold: u64,
     /// Origins that are not this node's own and that the peer may need help with.
@@ -25,10 +53,8 @@ pub(super) struct Peer {
     flight_bytes: usize,
     /// What it was last told that this node has, on the present link.
     told: Option<Frontier>,
-    /// Where it was, of which origin, when a snapshot was last due.
-    snapshot_due: Option<(OriginId, u64)>,
-    /// What it had at the last tick, and for how many ticks that has not changed while batches were under way.
-    silence: (Frontier, u32),
+    /// What it had at the last tick, and for how many ticks that has not changed while something was under way.
+    silence: (Frontier, u64, u32),
 }
 
 /// How a peer gets on with one origin of a third node.
@@ -54,9 +80,88 @@ impl Peer {
         self.linked && !self.quarantined && self.sent.is_some()
     }
 
-    /// Whether it is news that a peer that stands there needs a snapshot.
-    pub(super) fn snapshot_due(&mut self, origin: OriginId, sent: u64) -> bool {
-        self.snapshot_due.replace((origin, sent)) != Some((origin, sent))
+    /// Whether it takes batches as they come: it is heard, and does not wait for a snapshot.
+    pub(super) fn is_streaming(&self) -> bool {
+        self.is_heard() && !self.too_far
+    }
+
+    /// One more tick: a mark to propose, if the last one is old enough and does not say the same. One that is not taken
+    /// is proposed again: the peer may know it or not, so there cannot be a third.
+    pub(super) fn propose(&mut self, frontier: &Frontier, every: u32) -> Option<(u64, Frontier)> {
+        self.mark_age = self.mark_age.saturating_add(1);
+        if self.mark_age < every || self.mark == *frontier {
+            return None;
+        }
+        self.mark_age = 0;
+        if self.proposed.is_none() {
+            self.marks += 1;
+            self.proposed = Some((self.marks, frontier.clone()));
+        }
+        self.proposed.clone()
+    }
+
+    /// Whether to tell it that it needs a snapshot.
+    pub(super) fn tell_too_far(&mut self) -> bool {
+        let news = !std::mem::replace(&mut self.too_far, true);
+        if news {
+            self.too_far_age = 0;
+        }
+        news
+    }
+
+    /// One more tick: a word that it has not acted upon for so long is said again.
+    pub(super) fn remind(&mut self, every: u32) {
+        self.too_far_age += 1;
+        if self.too_far_age >= every && !self.asks && self.outgoing.is_none() {
+            self.too_far = false;
+        }
+    }
+
+    /// The peer has taken a mark, but for some origins.
+    pub(super) fn marked(&mut self, number: u64, except: &[OriginId]) {
+        if let Some((_, frontier)) = self.proposed.take_if(|(proposed, _)| *proposed == number) {
+            let taken = frontier.iter().filter(|(origin, _)| !except.contains(origin));
+            taken.for_each(|(origin, sequence)| self.mark.raise(origin, sequence));
+        }
+    }
+
+    /// The peer has a new mark. It is of no use for origins whose batches are merged over it: those are returned.
+    pub(super) fn take_mark(&mut self, frontier: &Frontier, log: &Log) -> Vec<OriginId> {
+        self.confirm(frontier);
+        self.forgotten = false;
+        let mut except = Vec::new();
+        for (origin, sequence) in frontier.iter() {
+            if log.is_point(origin, sequence) {
+                self.base.raise(origin, sequence);
+                self.refused
+                    .retain(|&(refused, from)| refused != origin || from >= sequence);
+            } else {
+                except.push(origin);
+            }
+        }
+        except
+    }
+
+    /// From where on an origin's batches are kept because of this peer, when this node has `applied` of them and they
+    /// are surely kept elsewhere or not. None if it needs nothing.
+    pub(super) fn needs_from(&self, origin: OriginId, applied: u64, elsewhere: bool) -> Option<u64> {
+        if self.quarantined {
+            return None;
+        }
+        let base = (!elsewhere || !self.forgotten).then(|| self.base.applied(origin));
+        // Somebody forgotten may still have more of an origin than this node, and will send it as a range; what it
+        // lacks itself it will not send.
+        let sends = !self.forgotten || self.has.applied(origin) >= applied;
+        let proposed = self.proposed.as_ref().map(|(_, frontier)| frontier.applied(origin));
+        let marks = [Some(self.mark.applied(origin)), proposed];
+        marks.into_iter().flatten().filter(|_| sends).chain(base).min()
+    }
+
+    /// The points of an origin that must stay points.
+    pub(super) fn points(&self, origin: OriginId) -> impl Iterator<Item = u64> + '_ {
+        let proposed = self.proposed.as_ref().map(|(_, frontier)| frontier.applied(origin));
+        let known = [&self.base, &self.mark, &self.has].map(|frontier| frontier.applied(origin));
+        known.into_iter().chain(proposed)
     }
 
     /// Forgets everything about the present link.
@@ -67,8 +172,11 @@ impl Peer {
         self.flight_bytes = 0;
         self.told = None;
         self.untold = 0;
-        self.silence.1 = 0;
-        self.snapshot_due = None;
+        self.silence.2 = 0;
+        self.outgoing = None;
+        self.incoming = None;
+        self.too_far = false;
+        self.asks = false;
         self.repairs.clear();
     }
 
@@ -140,19 +248,20 @@ impl Peer {
 
     /// Its link is slow, not dead.
     pub(super) fn at_work(&mut self) {
-        self.silence.1 = 0;
+        self.silence.2 = 0;
     }
 
-    /// One more tick: whether it has kept silent for so many ticks, either about batches that are under way to it or, at
-    /// the start of a link, altogether.
+    /// One more tick: whether it has kept silent for so many ticks, either about what is under way to it or, at the
+    /// start of a link, altogether.
     pub(super) fn is_silent(&mut self, ticks_max: u32) -> bool {
-        let waiting = self.linked && self.sent.as_ref().is_none_or(|sent| *sent != self.has);
-        if !waiting || self.silence.0 != self.has {
-            self.silence = (self.has.clone(), 0);
+        let under_way = self.outgoing.is_some() || self.sent.as_ref().is_none_or(|sent| *sent != self.has);
+        let got = self.outgoing.as_ref().map_or(0, Outgoing::got);
+        if !(self.linked && under_way) || self.silence.0 != self.has || self.silence.1 != got {
+            self.silence = (self.has.clone(), got, 0);
         } else {
-            self.silence.1 += 1;
+            self.silence.2 += 1;
         }
-        self.silence.1 >= ticks_max
+        self.silence.2 >= ticks_max
     }
 
     /// One more tick with an origin of a third node: help starts after `patience` ticks without progress, and ends

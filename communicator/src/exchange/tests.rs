@@ -3,11 +3,12 @@ use std::sync::Arc;
 use protocol::batch::{Batch, Flags, Header};
 use protocol::changes::word;
 use protocol::digest::Digest;
-use protocol::frontier::Frontier;
+use protocol::frontier::{Frontier, SequenceRange};
 use protocol::ids::{NodeId, OriginId, RunId};
 use protocol::lattice::Tau;
+use protocol::merged_range::MergedRange;
 
-use super::{Effect, Event, Exchange, Limits, Message, OriginInfo};
+use super::{Effect, Event, Exchange, Limits, Message, OriginInfo, ParcelKind, Piece, Word, parcel};
 use crate::ledger::Ledger;
 
 pub(super) const RUN: RunId = RunId(9);
@@ -50,6 +51,7 @@ pub(super) fn origin(id: u64) -> OriginInfo {
     }
 }
 
+const LIMITS: Limits = Limits::for_weights(WEIGHTS);
 const ME: NodeId = NodeId(1);
 const PEER: NodeId = NodeId(2);
 const THIRD: NodeId = NodeId(3);
@@ -102,7 +104,7 @@ fn sent_to(effects: &[Effect], node: NodeId) -> Vec<Arc<[u8]>> {
 
 #[test]
 fn a_batch_goes_to_everybody_and_is_encoded_once() {
-    let mut exchange = node(Limits::default());
+    let mut exchange = node(LIMITS);
     let bytes = simple(1, 1);
     let effects = tell(&mut exchange, Event::Local(Arc::clone(&bytes)));
     for peer in [PEER, THIRD] {
@@ -120,7 +122,7 @@ fn a_batch_goes_to_everybody_and_is_encoded_once() {
 
 #[test]
 fn nothing_is_sent_before_a_peer_says_what_it_has() {
-    let mut exchange = node(Limits::default());
+    let mut exchange = node(LIMITS);
     tell(&mut exchange, Event::LinkDown(PEER));
     assert!(sent_to(&tell(&mut exchange, Event::Local(simple(1, 1))), PEER).is_empty());
     tell(&mut exchange, Event::Local(simple(1, 2)));
@@ -136,10 +138,7 @@ fn nothing_is_sent_before_a_peer_says_what_it_has() {
 
 #[test]
 fn a_window_bounds_what_is_under_way_and_acknowledgements_open_it() {
-    let mut exchange = node(Limits {
-        window: 3,
-        ..Limits::default()
-    });
+    let mut exchange = node(Limits { window: 3, ..LIMITS });
     let mut sent = 0;
     for sequence in 1..=10 {
         sent += sent_to(&tell(&mut exchange, Event::Local(simple(1, sequence))), PEER).len();
@@ -155,7 +154,7 @@ fn a_window_bounds_what_is_under_way_and_acknowledgements_open_it() {
 
 #[test]
 fn duplicates_change_nothing_and_gaps_reset_the_link() {
-    let mut exchange = node(Limits::default());
+    let mut exchange = node(LIMITS);
     receive(&mut exchange, PEER, Message::Batch(simple(2, 1)));
     let digest = exchange.ledger().digest();
     assert!(receive(&mut exchange, THIRD, Message::Batch(simple(2, 1))).is_empty());
@@ -172,16 +171,11 @@ fn duplicates_change_nothing_and_gaps_reset_the_link() {
 }
 
 #[test]
-fn batches_are_kept_until_all_members_have_them() {
-    let mut exchange = node(Limits::default());
+fn batches_are_kept_for_members_without_a_link() {
+    let mut exchange = node(LIMITS);
     tell(&mut exchange, Event::Local(simple(1, 1)));
-    receive(&mut exchange, PEER, has(&[(1, 1)]));
-    assert!(exchange.log_bytes() > 0, "the third lacks it");
-    receive(&mut exchange, THIRD, has(&[(1, 1)]));
-    assert_eq!(exchange.log_bytes(), 0);
-    tell(&mut exchange, Event::Local(simple(1, 2)));
-    receive(&mut exchange, PEER, has(&[(1, 2)]));
     tell(&mut exchange, Event::LinkDown(THIRD));
+    tell(&mut exchange, Event::Left(PEER));
     assert!(exchange.log_bytes() > 0, "a member without a link may come back");
     tell(&mut exchange, Event::Left(THIRD));
     assert_eq!(exchange.log_bytes(), 0);
@@ -191,7 +185,7 @@ fn batches_are_kept_until_all_members_have_them() {
 fn survivors_hand_on_the_batches_of_a_node_that_is_gone() {
     let limits = Limits {
         patience_ticks: 2,
-        ..Limits::default()
+        ..LIMITS
     };
     let mut exchange = node(limits);
     receive(&mut exchange, THIRD, Message::Batch(simple(3, 1)));
@@ -203,32 +197,214 @@ fn survivors_hand_on_the_batches_of_a_node_that_is_gone() {
     assert_eq!(sent, [simple(3, 1)], "sent once, after patience");
 }
 
-#[test]
-fn a_log_that_is_full_makes_who_is_behind_take_a_snapshot() {
-    let bytes = simple(1, 1).len();
+/// What a node sent as a parcel, put together; it gets to hear how much has come.
+fn parcel_to(exchange: &mut Exchange, node: NodeId, mut effects: Vec<Effect>) -> (ParcelKind, Vec<u8>) {
+    let mut incoming = None;
+    loop {
+        let pieces: Vec<Piece> = effects
+            .iter()
+            .filter_map(|effect| match effect {
+                Effect::Send {
+                    to,
+                    message: Message::Piece(piece),
+                } if *to == node => Some(piece.clone()),
+                _ => None,
+            })
+            .collect();
+        assert!(!pieces.is_empty(), "the parcel does not go on: {effects:?}");
+        effects.clear();
+        for piece in pieces {
+            match parcel::take(&mut incoming, &piece) {
+                parcel::Taken::Part(got) => {
+                    effects.extend(receive(exchange, node, Message::Word(Word::Got(got))));
+                }
+                parcel::Taken::Whole(kind, bytes) => return (kind, bytes),
+                parcel::Taken::OutOfPlace => panic!("pieces come in order"),
+            }
+        }
+    }
+}
+
+fn words_to(effects: &[Effect], node: NodeId) -> Vec<Word> {
+    let word = |effect: &Effect| match effect {
+        Effect::Send {
+            to,
+            message: Message::Word(word),
+        } if *to == node => Some(word.clone()),
+        _ => None,
+    };
+    effects.iter().filter_map(word).collect()
+}
+
+/// Twenty batches, of which the third node got three and acknowledged none before it was lost.
+fn node_with_a_merged_log() -> Exchange {
     let mut exchange = node(Limits {
-        log_bytes_max: 3 * bytes,
-        window: 1000,
-        ..Limits::default()
+        single_bytes_max: 3 * simple(1, 1).len(),
+        window: 3,
+        piece_bytes: 10,
+        parcel_window: 30,
+        ..LIMITS
     });
-    tell(&mut exchange, Event::LinkDown(THIRD));
-    for sequence in 1..=20 {
+    for sequence in 1..=3 {
         tell(&mut exchange, Event::Local(simple(1, sequence)));
-        assert!(exchange.log_bytes() <= 3 * bytes);
+    }
+    tell(&mut exchange, Event::LinkDown(THIRD));
+    for sequence in 4..=20 {
+        tell(&mut exchange, Event::Local(simple(1, sequence)));
     }
     tell(&mut exchange, Event::LinkUp(THIRD));
+    exchange
+}
+
+#[test]
+fn who_is_far_behind_gets_a_range_and_takes_away_what_it_has() {
+    let mut exchange = node_with_a_merged_log();
+    let effects = receive(&mut exchange, THIRD, has(&[(1, 3)]));
+    assert!(sent_to(&effects, THIRD).is_empty());
+    let (kind, bytes) = parcel_to(&mut exchange, THIRD, effects);
+    assert_eq!(kind, ParcelKind::Range);
+    let range = MergedRange::decode(&bytes, WEIGHTS).unwrap();
+    let (start, end) = (range.header.from, range.header.to);
+    assert!(start == 0 && end > 3, "there is no point at 3");
+
+    let mut third = Exchange::new(THIRD, Ledger::new(RUN, vec![0; WEIGHTS]), LIMITS);
+    tell(&mut third, Event::Joined(ME));
+    tell(&mut third, Event::Origin(origin(1)));
+    tell(&mut third, Event::LinkUp(ME));
+    for sequence in 1..=3 {
+        receive(&mut third, ME, Message::Batch(simple(1, sequence)));
+    }
+    let total = bytes.len() as u64;
+    let piece = Piece {
+        kind,
+        total,
+        offset: 0,
+        bytes: bytes.into(),
+    };
+    let effects = receive(&mut third, ME, Message::Piece(piece));
+    assert_eq!(third.ledger().frontier().applied(OriginId(1)), end);
+    receive(&mut exchange, THIRD, Message::Word(Word::Got(total)));
+    for sequence in end + 1..=20 {
+        receive(&mut third, ME, Message::Batch(simple(1, sequence)));
+    }
+    assert_eq!(third.ledger().counts(), exchange.ledger().counts());
+    assert_eq!(third.ledger().frontier(), exchange.ledger().frontier());
+    let shifted = effects.iter().find_map(|effect| match effect {
+        Effect::Shift(shift) => Some(shift.batches),
+        _ => None,
+    });
+    assert_eq!(shifted, Some(end - 3), "workers get what is new");
+}
+
+#[test]
+fn a_range_that_cannot_be_taken_is_followed_by_a_snapshot() {
+    let mut exchange = node_with_a_merged_log();
     let effects = receive(&mut exchange, THIRD, has(&[(1, 5)]));
-    assert_eq!(effects, [Effect::Snapshot { to: THIRD }]);
+    let (kind, _) = parcel_to(&mut exchange, THIRD, effects);
+    assert_eq!(kind, ParcelKind::Range);
+    let range = SequenceRange {
+        origin: OriginId(1),
+        from: 0,
+        to: 20,
+    };
+    let effects = receive(&mut exchange, THIRD, Message::Word(Word::Cannot(range)));
+    assert_eq!(effects, [Effect::Reset(THIRD)]);
+    tell(&mut exchange, Event::LinkUp(THIRD));
+    let effects = receive(&mut exchange, THIRD, has(&[(1, 5)]));
+    assert_eq!(words_to(&effects, THIRD), [Word::TooFar]);
     assert!(
-        tell(&mut exchange, Event::Local(simple(1, 21)))
-            .iter()
-            .all(|e| *e != Effect::Snapshot { to: THIRD })
+        words_to(&tell(&mut exchange, Event::Local(simple(1, 21))), THIRD).is_empty(),
+        "said once"
     );
-    // It is still listened to, and once it has caught up by other means the stream goes on.
-    let effects = receive(&mut exchange, THIRD, Message::Batch(simple(3, 1)));
-    assert!(matches!(effects[..], [Effect::Deliver { .. }]));
-    let effects = receive(&mut exchange, THIRD, has(&[(1, 20), (3, 1)]));
-    assert_eq!(sent_to(&effects, THIRD), [simple(1, 21)]);
+    let effects = receive(&mut exchange, THIRD, Message::Word(Word::Ask));
+    assert!(effects.contains(&Effect::Giving(THIRD)));
+    let (kind, bytes) = parcel_to(&mut exchange, THIRD, effects);
+    assert_eq!(kind, ParcelKind::Snapshot);
+    let snapshot = crate::snapshot::decode(&bytes, WEIGHTS).unwrap();
+    assert_eq!(snapshot.counts, exchange.ledger().counts());
+    // It is still listened to, and once it has caught up the stream goes on.
+    receive(&mut exchange, THIRD, Message::Word(Word::Got(bytes.len() as u64)));
+    receive(&mut exchange, THIRD, has(&[(1, 21)]));
+    let effects = tell(&mut exchange, Event::Local(simple(1, 22)));
+    assert_eq!(sent_to(&effects, THIRD), [simple(1, 22)]);
+}
+
+#[test]
+fn a_snapshot_waits_for_what_only_the_taker_has() {
+    let mut exchange = node_with_a_merged_log();
+    receive(&mut exchange, THIRD, has(&[(1, 5), (3, 2)]));
+    let effects = receive(&mut exchange, THIRD, Message::Word(Word::Ask));
+    assert!(!effects.contains(&Effect::Giving(THIRD)), "it would lose its own");
+    receive(&mut exchange, THIRD, Message::Batch(simple(3, 1)));
+    receive(&mut exchange, THIRD, Message::Batch(simple(3, 2)));
+    receive(&mut exchange, THIRD, Message::Word(Word::Got(u64::MAX)));
+    let range = SequenceRange {
+        origin: OriginId(1),
+        from: 0,
+        to: 20,
+    };
+    receive(&mut exchange, THIRD, Message::Word(Word::Cannot(range)));
+    tell(&mut exchange, Event::LinkUp(THIRD));
+    receive(&mut exchange, THIRD, has(&[(1, 5), (3, 2)]));
+    let effects = receive(&mut exchange, THIRD, Message::Word(Word::Ask));
+    assert!(effects.contains(&Effect::Giving(THIRD)));
+}
+
+#[test]
+fn marks_let_the_log_go() {
+    let mut exchange = node(Limits {
+        mark_ticks: 2,
+        ..LIMITS
+    });
+    tell(&mut exchange, Event::Local(simple(1, 1)));
+    for peer in [PEER, THIRD] {
+        receive(&mut exchange, peer, has(&[(1, 1)]));
+    }
+    assert!(
+        exchange.log_bytes() > 0,
+        "all have it, but nobody has said that it can do without ranges from before"
+    );
+    tell(&mut exchange, Event::Tick);
+    let effects = tell(&mut exchange, Event::Tick);
+    let mut frontier = Frontier::default();
+    frontier.raise(OriginId(1), 1);
+    for peer in [PEER, THIRD] {
+        let number = 1;
+        let mark = Word::Mark {
+            number,
+            frontier: frontier.clone(),
+        };
+        let marked = Word::Marked {
+            number,
+            except: Vec::new(),
+        };
+        assert_eq!(words_to(&effects, peer), std::slice::from_ref(&mark));
+        let effects = receive(&mut exchange, peer, Message::Word(mark));
+        assert_eq!(words_to(&effects, peer), std::slice::from_ref(&marked));
+        receive(&mut exchange, peer, Message::Word(marked));
+    }
+    assert_eq!(exchange.log_bytes(), 0);
+}
+
+#[test]
+fn too_much_that_is_kept_is_kept_no_more_except_ones_own() {
+    let mut exchange = node(Limits {
+        single_bytes_max: 100,
+        merged_bytes_max: 60,
+        window: 2,
+        ..LIMITS
+    });
+    tell(&mut exchange, Event::LinkDown(THIRD));
+    for sequence in 1..=40 {
+        tell(&mut exchange, Event::Local(simple(1, sequence)));
+        receive(&mut exchange, PEER, Message::Batch(simple(2, sequence)));
+    }
+    assert!(exchange.forgotten().any(|node| node == THIRD));
+    tell(&mut exchange, Event::LinkUp(THIRD));
+    let effects = receive(&mut exchange, THIRD, Message::Have(Frontier::default()));
+    let (kind, bytes) = parcel_to(&mut exchange, THIRD, effects);
+    assert_eq!(kind, ParcelKind::Range);
+    assert_eq!(MergedRange::decode(&bytes, WEIGHTS).unwrap().header.origin, OriginId(1));
 }
 
 #[test]
@@ -259,7 +435,7 @@ fn what_no_honest_member_sends_is_put_in_quarantine() {
         (conflicting, "other contents"),
     ];
     for (bytes, says) in cases {
-        let mut exchange = node(Limits::default());
+        let mut exchange = node(LIMITS);
         receive(&mut exchange, PEER, Message::Batch(simple(2, 1)));
         let digest = exchange.ledger().digest();
         let effects = receive(&mut exchange, PEER, Message::Batch(bytes));
@@ -278,7 +454,7 @@ fn what_no_honest_member_sends_is_put_in_quarantine() {
 
 #[test]
 fn a_worker_that_is_out_of_turn_is_named() {
-    let mut exchange = node(Limits::default());
+    let mut exchange = node(LIMITS);
     for bytes in [simple(1, 2), simple(2, 1), vec![0].into()] {
         let effects = tell(&mut exchange, Event::Local(bytes));
         assert!(matches!(effects[..], [Effect::WorkerFault(_)]), "{effects:?}");
@@ -289,7 +465,7 @@ fn a_worker_that_is_out_of_turn_is_named() {
 fn a_silent_link_is_reset() {
     let mut exchange = node(Limits {
         reset_ticks: 3,
-        ..Limits::default()
+        ..LIMITS
     });
     tell(&mut exchange, Event::Local(simple(1, 1)));
     let resets: Vec<Effect> = (0..4)
@@ -305,7 +481,7 @@ fn a_silent_link_is_reset() {
 
 #[test]
 fn a_diverging_batch_still_reaches_everybody() {
-    let mut exchange = node(Limits::default());
+    let mut exchange = node(LIMITS);
     let far = |sequence| batch(OriginId(1), sequence, &[word(0, true)], Tau::MAX);
     let effects = tell(&mut exchange, Event::Local(far(1)));
     assert!(!effects.iter().any(|effect| matches!(effect, Effect::Diverged(_))));
@@ -324,7 +500,7 @@ fn a_diverging_batch_still_reaches_everybody() {
 
 #[test]
 fn a_link_may_be_there_before_its_member() {
-    let mut exchange = Exchange::new(ME, Ledger::new(RUN, vec![0; WEIGHTS]), Limits::default());
+    let mut exchange = Exchange::new(ME, Ledger::new(RUN, vec![0; WEIGHTS]), LIMITS);
     assert!(tell(&mut exchange, Event::LinkUp(PEER)).is_empty());
     let hello = tell(&mut exchange, Event::Joined(PEER));
     assert_eq!(
@@ -341,7 +517,7 @@ fn a_link_on_which_nothing_is_said_is_reset_and_pauses_nobody() {
     let mut exchange = node(Limits {
         window: 1,
         reset_ticks: 3,
-        ..Limits::default()
+        ..LIMITS
     });
     for peer in [PEER, THIRD] {
         tell(&mut exchange, Event::LinkDown(peer));
@@ -356,7 +532,7 @@ fn a_link_on_which_nothing_is_said_is_reset_and_pauses_nobody() {
 
 #[test]
 fn who_hands_on_a_batch_with_other_contents_is_not_blamed() {
-    let mut exchange = node(Limits::default());
+    let mut exchange = node(LIMITS);
     receive(&mut exchange, PEER, Message::Batch(simple(2, 1)));
     let other = batch(OriginId(2), 1, &[word(9, false)], Tau::ONE_STEP);
     let digest = exchange.ledger().digest();
@@ -366,7 +542,7 @@ fn who_hands_on_a_batch_with_other_contents_is_not_blamed() {
 
 #[test]
 fn an_origin_cannot_be_taken_over() {
-    let mut exchange = node(Limits::default());
+    let mut exchange = node(LIMITS);
     let stolen = OriginInfo {
         home: PEER,
         ..origin(1)
@@ -377,7 +553,7 @@ fn an_origin_cannot_be_taken_over() {
 
 #[test]
 fn news_of_an_origin_goes_on_before_its_batches_and_only_once() {
-    let mut exchange = node(Limits::default());
+    let mut exchange = node(LIMITS);
     let (fresh, ended) = (
         origin(44),
         OriginInfo {
@@ -404,7 +580,7 @@ fn bytes_under_way_are_bounded_too() {
     let bytes = simple(1, 1).len();
     let mut exchange = node(Limits {
         window_bytes: bytes + bytes / 2,
-        ..Limits::default()
+        ..LIMITS
     });
     let mut sent = 0;
     for sequence in 1..=10 {
@@ -419,7 +595,7 @@ fn bytes_under_way_are_bounded_too() {
 fn a_link_that_is_only_slow_is_not_reset() {
     let mut exchange = node(Limits {
         reset_ticks: 3,
-        ..Limits::default()
+        ..LIMITS
     });
     tell(&mut exchange, Event::Local(simple(1, 1)));
     for _ in 0..10 {
@@ -441,10 +617,10 @@ fn settled_is_when_all_have_ended_and_all_have_all() {
         header.encode(&[], &mut frame).unwrap();
         Arc::<[u8]>::from(frame)
     };
-    let mut exchange = node(Limits::default());
+    let mut exchange = node(LIMITS);
     let settled = |exchange: &Exchange, dead: &[NodeId]| {
-        let slots = (0..3).filter(|slot| !dead.contains(&NodeId(slot + 1)));
-        exchange.is_settled(slots.map(|slot| slot as usize), |node| !dead.contains(&node))
+        let live = (1..=3).map(NodeId).filter(|node| !dead.contains(node));
+        exchange.is_settled(live.map(|node| (node, 1)), |node| !dead.contains(&node))
     };
     tell(&mut exchange, Event::Local(last(1, 1)));
     receive(&mut exchange, PEER, Message::Batch(last(2, 1)));

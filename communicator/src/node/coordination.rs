@@ -60,6 +60,7 @@ impl Coordination {
             let info = &self.invited[node];
             match (answer, usual) {
                 (Ok(offer), Some(usual)) if same(offer, usual) => participants.push(Participant {
+                    guest: false,
                     node: *node,
                     name: info.name.clone(),
                     address: info.address,

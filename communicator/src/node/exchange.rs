@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use protocol::attach::{Assignment, COUNTS_PER_PIECE, ToWorker};
-use protocol::control::Begin;
+use protocol::attach::{Assignment, COUNTS_PER_PIECE, SUMS_PER_PIECE, ShiftOrder, ToWorker};
+use protocol::control::{Begin, Participant};
 use protocol::digest::Digest;
 use protocol::frontier::Frontier;
 use protocol::ids::{NodeId, OriginId, RunId};
@@ -18,12 +18,14 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use super::link::{LinkActor, LinkArguments, LinkMessage, Traffic};
 use super::run::RunMessage;
 use super::workers::{WorkerHandle, WorkerKey};
-use crate::exchange::{Effect, Event, Exchange, Limits, Message, OriginInfo};
+use crate::exchange::{Effect, Event, Exchange, Limits, Message, OriginInfo, Shift};
 use crate::ledger::{AuditError, Ledger};
 use crate::transport::{Security, Stream};
 
 /// How often the core's clock ticks. Acknowledgements of a trickle of batches wait for it at most.
 const TICK: Duration = Duration::from_millis(50);
+/// How often the ledger is audited.
+const AUDIT_EVERY: Duration = Duration::from_secs(30);
 
 /// What the exchange is told.
 #[derive(RactorMessage)]
@@ -86,19 +88,27 @@ pub(crate) enum ExchangeMessage {
     Tell(ToWorker),
     /// One of this node's workers is to measure the weights.
     Evaluate,
-    /// Who of the participants is waited for, and who of all nodes is silent.
-    Live {
-        /// Those that must have everything before the run is settled.
-        live: BTreeSet<NodeId>,
-        /// Those whose samples others may take.
-        silent: BTreeSet<NodeId>,
-    },
+    /// A guest takes part.
+    Joined(Participant),
+    /// How things stand with the participants.
+    Live(Standing),
     /// What has been done so far?
     Report(RpcReplyPort<Report>),
     /// What is the end of it? The digest is recomputed.
     Settle(RpcReplyPort<Settlement>),
     /// Some time has passed.
     Tick,
+}
+
+/// How things stand with the participants.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Standing {
+    /// Those that must have everything before the run is settled.
+    pub(crate) live: BTreeSet<NodeId>,
+    /// Those whose samples others may take.
+    pub(crate) silent: BTreeSet<NodeId>,
+    /// Those that will never come back: nothing is kept for them.
+    pub(crate) gone: BTreeSet<NodeId>,
 }
 
 /// What an exchange has done so far.
@@ -136,11 +146,11 @@ pub(crate) struct Settlement {
 /// How far an exchange is, as the run has to know it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Progress {
-    /// Links to all living participants are up.
+    /// Links to all living participants are up. For a guest: it has what they have.
     pub(crate) linked: bool,
     /// All samples are trained.
     pub(crate) complete: bool,
-    /// Nothing more will come.
+    /// Nothing more will come, and the ledger is sound.
     pub(crate) settled: bool,
     /// Samples in applied batches.
     pub(crate) samples: u64,
@@ -167,6 +177,7 @@ pub(crate) struct ExchangeArguments {
 /// The actor.
 pub(crate) struct ExchangeActor;
 
+#[derive(Debug)]
 struct Peer {
     name: String,
     link: ActorRef<LinkMessage>,
@@ -180,14 +191,18 @@ struct Peer {
 /// The actor's state.
 pub(crate) struct ExchangeState {
     me: NodeId,
+    version: String,
+    security: Security,
+    myself: ActorRef<ExchangeMessage>,
     run: RunId,
     begin: Begin,
     core: Exchange,
     effects: Vec<Effect>,
     peers: BTreeMap<NodeId, Peer>,
     workers: BTreeMap<WorkerKey, (OriginId, WorkerHandle)>,
-    live: BTreeSet<NodeId>,
-    silent: BTreeSet<NodeId>,
+    standing: Standing,
+    damaged: bool,
+    audited: Instant,
     run_actor: ActorRef<RunMessage>,
     told: Progress,
     paused_since: Option<Instant>,
@@ -216,42 +231,24 @@ impl Actor for ExchangeActor {
             security,
             run_actor,
         } = arguments;
-        let mut core = Exchange::new(me, ledger, Limits::default());
-        let mut effects = Vec::new();
-        let mut peers = BTreeMap::new();
-        for participant in begin.participants.iter().filter(|participant| participant.node != me) {
-            core.handle(Event::Joined(participant.node), &mut effects);
-            let traffic = Arc::new(Traffic::default());
-            let link = LinkArguments {
-                me,
-                version: version.clone(),
-                run,
-                peer: participant.clone(),
-                security: security.clone(),
-                traffic: Arc::clone(&traffic),
-                exchange: myself.clone(),
-            };
-            let (link, _) = Actor::spawn_linked(None, LinkActor, link, myself.get_cell()).await?;
-            let peer = Peer {
-                name: participant.name.clone(),
-                link,
-                traffic,
-                outbox: None,
-                progress: 0,
-            };
-            peers.insert(participant.node, peer);
-        }
-        myself.send_interval(TICK, || ExchangeMessage::Tick);
-        Ok(ExchangeState {
-            live: begin.participants.iter().map(|participant| participant.node).collect(),
+        let limits = Limits::for_weights(ledger.weight_count());
+        let mut state = ExchangeState {
+            standing: Standing {
+                live: begin.participants.iter().map(|participant| participant.node).collect(),
+                ..Standing::default()
+            },
             me,
+            version,
+            security,
+            myself: myself.clone(),
             run,
-            begin,
-            core,
-            effects,
-            peers,
+            core: Exchange::new(me, ledger, limits),
+            effects: Vec::new(),
+            peers: BTreeMap::new(),
             workers: BTreeMap::new(),
-            silent: BTreeSet::new(),
+            damaged: false,
+            audited: Instant::now(),
+            begin,
             run_actor,
             told: Progress::default(),
             paused_since: None,
@@ -259,7 +256,12 @@ impl Actor for ExchangeActor {
             bytes_encoded: 0,
             first: None,
             last: None,
-        })
+        };
+        for participant in state.begin.participants.clone() {
+            state.join(participant).await?;
+        }
+        myself.send_interval(TICK, || ExchangeMessage::Tick);
+        Ok(state)
     }
 
     async fn handle(
@@ -310,9 +312,22 @@ impl Actor for ExchangeActor {
                     worker.tell(ToWorker::Evaluate);
                 }
             }
-            ExchangeMessage::Live { live, silent } => state.live(live, silent),
+            ExchangeMessage::Joined(participant) => {
+                if state.begin.admit(participant.clone()) {
+                    tracing::info!(node = participant.name, "a node joins the run");
+                    state.join(participant).await?;
+                    state.tell_progress();
+                }
+            }
+            ExchangeMessage::Live(standing) => state.stand(standing),
             ExchangeMessage::Report(reply) => drop(reply.send(state.report())),
-            ExchangeMessage::Settle(reply) => drop(reply.send(state.settle())),
+            ExchangeMessage::Settle(reply) => {
+                let settlement = state.settle();
+                if let Err(error) = settlement.digest {
+                    state.found_damage(error);
+                }
+                let _ = reply.send(settlement);
+            }
             ExchangeMessage::Tick => state.tick(),
         }
         Ok(())
@@ -343,6 +358,34 @@ impl Actor for ExchangeActor {
 }
 
 impl ExchangeState {
+    /// Makes a link to a participant.
+    async fn join(&mut self, participant: Participant) -> Result<(), ActorProcessingErr> {
+        if participant.node == self.me {
+            return Ok(());
+        }
+        let traffic = Arc::new(Traffic::default());
+        let link = LinkArguments {
+            me: self.me,
+            version: self.version.clone(),
+            run: self.run,
+            peer: participant.clone(),
+            security: self.security.clone(),
+            traffic: Arc::clone(&traffic),
+            exchange: self.myself.clone(),
+        };
+        let (link, _) = Actor::spawn_linked(None, LinkActor, link, self.myself.get_cell()).await?;
+        let peer = Peer {
+            name: participant.name,
+            link,
+            traffic,
+            outbox: None,
+            progress: 0,
+        };
+        self.peers.insert(participant.node, peer);
+        self.event(Event::Joined(participant.node));
+        Ok(())
+    }
+
     fn event(&mut self, event: Event) {
         let mut effects = std::mem::take(&mut self.effects);
         self.core.handle(event, &mut effects);
@@ -372,11 +415,21 @@ impl ExchangeState {
             }
             Effect::Ended(origin) => self.tell(&ToWorker::OriginDead(origin)),
             Effect::Stop => drop(self.run_actor.cast(RunMessage::StopSeen(self.run))),
-            Effect::Snapshot { to } => {
+            Effect::Giving(to) => {
                 let peer = self.name(to);
-                tracing::error!(peer, "a node has fallen too far behind and cannot catch up in this run");
-                self.give_up(to);
+                tracing::info!(peer, "a node gets a snapshot: what it lacks is not kept as batches");
             }
+            Effect::Shift(shift) => {
+                self.last = Some(Instant::now());
+                for (_, worker) in self.workers.values() {
+                    hand_shift(worker, &shift);
+                }
+            }
+            Effect::Healed => {
+                tracing::warn!("the damaged ledger is replaced by a peer's");
+                self.damaged = false;
+            }
+            Effect::RestartWorkers => self.workers.values().for_each(|(_, worker)| worker.hang_up()),
             Effect::Reset(node) => {
                 if let Some(peer) = self.peers.get_mut(&node) {
                     peer.outbox = None;
@@ -481,7 +534,7 @@ impl ExchangeState {
             samples: ledger.samples(),
         })));
         for participant in &self.begin.participants {
-            if self.silent.contains(&participant.node) {
+            if self.standing.silent.contains(&participant.node) {
                 for slot in self.begin.slots_of(participant.node) {
                     worker.tell(ToWorker::Slot { slot, alive: false });
                 }
@@ -506,15 +559,15 @@ impl ExchangeState {
         self.event(Event::Origin(OriginInfo { ended, ..info }));
     }
 
-    fn live(&mut self, live: BTreeSet<NodeId>, silent: BTreeSet<NodeId>) {
-        for given_up in self.live.difference(&live).copied().collect::<Vec<_>>() {
-            self.event(Event::Left(given_up));
+    fn stand(&mut self, standing: Standing) {
+        let before = std::mem::replace(&mut self.standing, standing);
+        let gone = self.standing.gone.difference(&before.gone).copied();
+        for node in gone.collect::<Vec<_>>() {
+            self.event(Event::Left(node));
         }
-        self.live = live;
-        let before = std::mem::replace(&mut self.silent, silent);
         for participant in &self.begin.participants {
-            let alive = !self.silent.contains(&participant.node);
-            if alive == before.contains(&participant.node) {
+            let alive = !self.standing.silent.contains(&participant.node);
+            if alive == before.silent.contains(&participant.node) {
                 for slot in self.begin.slots_of(participant.node) {
                     self.tell(&ToWorker::Slot { slot, alive });
                 }
@@ -535,23 +588,43 @@ impl ExchangeState {
             self.event(Event::Progress(node));
         }
         self.event(Event::Tick);
+        self.audit();
         self.tell_progress();
+    }
+
+    /// Recomputes the ledger's digest now and then. A damaged one is replaced by a peer's.
+    fn audit(&mut self) {
+        if self.audited.elapsed() < AUDIT_EVERY || self.damaged {
+            return;
+        }
+        self.audited = Instant::now();
+        if let Err(error) = self.core.ledger().audit() {
+            self.found_damage(error);
+        }
+    }
+
+    fn found_damage(&mut self, error: AuditError) {
+        tracing::error!(%error, "this node's memory is at fault; a peer is asked for its ledger");
+        self.damaged = true;
+        self.event(Event::Damaged);
     }
 
     fn tell_progress(&mut self) {
         let ledger = self.core.ledger();
         let total = self.begin.data.train * u64::from(self.begin.job.epochs);
         let up = |node: &NodeId| *node == self.me || self.peers.get(node).is_some_and(|peer| peer.outbox.is_some());
-        let slots = self
-            .begin
-            .participants
-            .iter()
-            .filter(|participant| self.live.contains(&participant.node))
-            .flat_map(|participant| self.begin.slots_of(participant.node));
+        let live = &self.standing.live;
+        let participants = self.begin.participants.iter().filter(|one| live.contains(&one.node));
+        let participants = participants.map(|one| (one.node, one.workers));
+        let guest = self.begin.participant(self.me).is_some_and(|me| me.guest);
         let progress = Progress {
-            linked: self.live.iter().all(up),
+            linked: if guest {
+                self.core.is_caught_up()
+            } else {
+                live.iter().all(up)
+            },
             complete: ledger.cursors().samples_done() >= total,
-            settled: self.core.is_settled(slots, |node| self.live.contains(&node)),
+            settled: !self.damaged && self.core.is_settled(participants, |node| live.contains(&node)),
             samples: ledger.samples(),
         };
         if progress != self.told {
@@ -606,4 +679,17 @@ impl ExchangeState {
             weights: ledger.weight_count() as u64,
         }
     }
+}
+
+/// Hands a worker what came other than as batches.
+fn hand_shift(worker: &WorkerHandle, shift: &Shift) {
+    for piece in shift.sums.entries().chunks(SUMS_PER_PIECE) {
+        worker.tell(ToWorker::Sums(piece.to_vec()));
+    }
+    worker.tell(ToWorker::Shift(Box::new(ShiftOrder {
+        origin: shift.origin,
+        batches: shift.batches,
+        samples: shift.samples,
+        cursors: shift.cursors.clone(),
+    })));
 }

@@ -23,8 +23,8 @@ use crate::transport::{Plane, Security, Stream, dial};
 
 /// How long a peer may take to answer a call.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
-/// Messages waiting to be written. The exchange's windows keep it far below that.
-const OUTBOX_MAX: usize = 1024;
+/// Messages waiting to be written: all origins at the start of a link, and then what the exchange's windows let out.
+const OUTBOX_MAX: usize = 8192;
 /// Messages of one peer that were read and not dealt with: the peer then waits.
 const INBOX_MAX: usize = 64;
 /// The pause between two attempts, and the longest.

@@ -375,7 +375,7 @@ async fn read(
                 key,
                 word: Box::new(link::decode(&contents)?),
             },
-            Kind::Have | Kind::Origin | Kind::Hello | Kind::Piece => return Err(LinkError::OutOfPlace),
+            Kind::Have | Kind::Origin | Kind::Hello | Kind::Piece | Kind::Note => return Err(LinkError::OutOfPlace),
         };
         if run.cast(message).is_err() {
             return Ok(());

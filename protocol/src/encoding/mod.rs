@@ -4,7 +4,9 @@
 //! when one is false, and never reserve more memory than the bytes can justify.
 
 mod bitmap;
+mod bits;
 mod rice;
+pub(crate) mod sums;
 mod words;
 
 use serde::{Deserialize, Serialize};

@@ -8,6 +8,7 @@
 //! to a whole byte.
 
 use super::PayloadError;
+use super::bits::{BitReader, BitWriter};
 use crate::changes::ChangesError;
 
 /// Gaps are below 2^31, so a larger parameter only adds zeros.
@@ -78,12 +79,7 @@ pub(super) fn encode(words: &[u32], plan: Plan, out: &mut Vec<u8>) {
     out.push(parameter as u8);
     // Room for the whole payload and for the last store of eight bytes, which may reach past its end.
     out.resize(start + plan.bytes() + 8, 0);
-    let mut bits = BitWriter {
-        bytes: &mut out[start + 1..],
-        position: 0,
-        buffer: 0,
-        filled: 0,
-    };
+    let mut bits = BitWriter::new(&mut out[start + 1..]);
     let mut before = 0;
     for &word in words {
         let index = word >> 1;
@@ -103,28 +99,6 @@ pub(super) fn encode(words: &[u32], plan: Plan, out: &mut Vec<u8>) {
     out.truncate(start + plan.bytes());
 }
 
-/// Appends bits from the low end, eight bytes at a store.
-struct BitWriter<'a> {
-    bytes: &'a mut [u8],
-    position: usize,
-    buffer: u64,
-    filled: u32,
-}
-
-impl BitWriter<'_> {
-    #[inline(always)]
-    fn append(&mut self, value: u64, bits: u32) {
-        self.buffer |= value << self.filled;
-        self.filled += bits;
-        self.bytes[self.position..self.position + 8].copy_from_slice(&self.buffer.to_le_bytes());
-        // Whole bytes are done with; the rest stays at the low end of the buffer.
-        let whole = self.filled / 8;
-        self.position += whole as usize;
-        self.buffer = if whole == 8 { 0 } else { self.buffer >> (8 * whole) };
-        self.filled %= 8;
-    }
-}
-
 pub(super) fn decode(payload: &[u8], count: usize, weights: usize, out: &mut Vec<u32>) -> Result<(), PayloadError> {
     let (&parameter, bytes) = payload.split_first().ok_or(PayloadError::Truncated)?;
     let parameter = u32::from(parameter);
@@ -137,7 +111,7 @@ pub(super) fn decode(payload: &[u8], count: usize, weights: usize, out: &mut Vec
         return Err(PayloadError::Truncated);
     }
     out.reserve(count);
-    let mut bits = BitReader { bytes, position: 0 };
+    let mut bits = BitReader::new(bytes);
     let mut index = 0u64;
     for _ in 0..count {
         let window = bits.window();
@@ -147,7 +121,7 @@ pub(super) fn decode(payload: &[u8], count: usize, weights: usize, out: &mut Vec
             ESCAPE => (0, GAP_BITS),
             _ => return Err(PayloadError::Truncated),
         };
-        bits.position += (zeros + width + 2) as usize;
+        bits.skip(zeros + width + 2);
         let field = window >> (zeros + 1);
         index += high | field & ((1 << width) - 1);
         if index >= weights as u64 {
@@ -156,42 +130,4 @@ pub(super) fn decode(payload: &[u8], count: usize, weights: usize, out: &mut Vec
         out.push((index as u32) << 1 | (field >> width & 1) as u32);
     }
     bits.finish()
-}
-
-/// Reads bits from the low end; beyond the end there are zeros.
-struct BitReader<'a> {
-    bytes: &'a [u8],
-    position: usize,
-}
-
-impl BitReader<'_> {
-    /// The next 57 bits at least.
-    #[inline(always)]
-    fn window(&self) -> u64 {
-        let byte = self.position / 8;
-        let word = match self.bytes.get(byte..byte + 8) {
-            Some(eight) => u64::from_le_bytes(eight.try_into().unwrap_or_default()),
-            None => self.last_window(byte),
-        };
-        word >> (self.position % 8)
-    }
-
-    #[cold]
-    fn last_window(&self, byte: usize) -> u64 {
-        let mut eight = [0; 8];
-        let rest = self.bytes.get(byte..).unwrap_or_default();
-        eight[..rest.len()].copy_from_slice(rest);
-        u64::from_le_bytes(eight)
-    }
-
-    /// All that may follow the last change are zeros that fill its byte.
-    fn finish(self) -> Result<(), PayloadError> {
-        let rest = (self.bytes.len() * 8)
-            .checked_sub(self.position)
-            .ok_or(PayloadError::Truncated)?;
-        if rest >= 8 || self.window() != 0 {
-            return Err(PayloadError::TrailingBits);
-        }
-        Ok(())
-    }
 }

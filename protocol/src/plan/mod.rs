@@ -44,12 +44,13 @@ pub struct SamplePlan {
 }
 
 impl SamplePlan {
-    /// The plan of a slot at the start of a run.
+    /// The plan of a slot at the start of a run. One beyond the slots that samples are shared out to is a guest's: it
+    /// has none of its own and lives on claims.
     pub fn new(shared: SharedPlan, slot: usize) -> Result<Self, PlanError> {
         shared.check(slot)?;
         let open = shared.shard_plan(0);
         // A slot without samples in one epoch has none in any: it need not look through all of them.
-        let idle = open.shards_of(slot).all(|shard| open.samples(shard).is_empty());
+        let idle = slot >= shared.slots || open.shards_of(slot).all(|shard| open.samples(shard).is_empty());
         Ok(Self {
             next_epoch: if idle { shared.epochs } else { 0 },
             board: Board::new(&open, shared.slots, shared.epochs),

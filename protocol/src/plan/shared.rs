@@ -26,9 +26,11 @@ pub struct SharedPlan {
 impl SharedPlan {
     /// Finds what would keep a slot from following the plan.
     pub(super) fn check(&self, slot: usize) -> Result<(), PlanError> {
-        if slot >= self.slots {
-            let slots = self.slots;
-            return Err(PlanError::NoSuchSlot { slot, slots });
+        if self.slots == 0 {
+            return Err(PlanError::NoSlots);
+        }
+        if slot > ShardPlan::MAX_SLOTS {
+            return Err(PlanError::TooManySlots(slot));
         }
         if self.slots > ShardPlan::MAX_SLOTS {
             return Err(PlanError::TooManySlots(self.slots));
@@ -51,14 +53,9 @@ impl SharedPlan {
 /// A plan that no worker can follow.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    /// The slot is none of the run's.
-    #[error("slot {slot} does not exist: the run has {slots}, counted from 0")]
-    NoSuchSlot {
-        /// The slot asked for.
-        slot: usize,
-        /// The number of slots.
-        slots: usize,
-    },
+    /// Nobody's samples.
+    #[error("samples cannot be shared out among no workers")]
+    NoSlots,
     /// Minibatches without samples would never end.
     #[error("a minibatch needs at least one sample")]
     EmptyMinibatch,

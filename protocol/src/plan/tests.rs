@@ -97,8 +97,7 @@ fn cursors_beyond_the_end_of_a_shard_or_a_run_do_no_harm() {
 #[test]
 fn impossible_plans_are_refused() {
     let error = |slots, minibatch, slot| SamplePlan::new(shared(vec![0; 4], slots, 1, minibatch), slot).unwrap_err();
-    assert_eq!(error(2, 1, 2), PlanError::NoSuchSlot { slot: 2, slots: 2 });
-    assert_eq!(error(0, 1, 0), PlanError::NoSuchSlot { slot: 0, slots: 0 });
+    assert_eq!(error(0, 1, 0), PlanError::NoSlots);
     assert_eq!(error(1, 0, 0), PlanError::EmptyMinibatch);
     let slots = ShardPlan::MAX_SLOTS + 1;
     assert_eq!(error(slots, 1, 0), PlanError::TooManySlots(slots));

@@ -11,6 +11,7 @@ use protocol::lattice::{Range, Tau, weight_of};
 use protocol::model::{Layout, TensorSlot};
 use protocol::optimiser::{Rule, Scale};
 use protocol::rng::splitmix64;
+use protocol::sums::Sums;
 
 use super::update_pass::{Copies, UpdateState};
 use crate::dataset::Dataset;
@@ -178,15 +179,8 @@ impl Trainer for CpuTrainer {
         )?)
     }
 
-    fn load(&mut self, counts: &[i32]) -> Result<(), TrainError> {
-        assert_eq!(counts.len(), self.weights(), "a ledger of another model");
-        let own = self.parameters.values_mut();
-        for ((own, shared), &count) in own.iter_mut().zip(&mut self.shared).zip(counts) {
-            let weight = weight_of(count);
-            *own += weight - *shared;
-            *shared = weight;
-        }
-        Ok(())
+    fn shift(&mut self, sums: &Sums) -> Result<Range, TrainError> {
+        Ok(sums.apply_to_both(&mut self.shared, self.parameters.values_mut())?)
     }
 
     fn copy_weights(&self) -> Result<Vec<f32>, TrainError> {

@@ -19,10 +19,11 @@ use std::sync::mpsc::SyncSender;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use protocol::attach::{Assignment, FromWorker, SaveOrder, ToWorker, WorkerInfo};
+use protocol::attach::{Assignment, FromWorker, SaveOrder, ShiftOrder, ToWorker, WorkerInfo};
 use protocol::batch::Batch;
 use protocol::ids::RunId;
 use protocol::job::Job;
+use protocol::sums::Sums;
 use thiserror::Error;
 
 use crate::ops::Threads;
@@ -81,6 +82,7 @@ pub fn attach(path: &Path, options: &Options) -> Result<(), AttachError> {
         writer,
         prepared: None,
         counts: Vec::new(),
+        sums: Vec::new(),
         running: None,
     }
     .run(&mut reader)
@@ -113,6 +115,8 @@ struct Process {
     prepared: Option<Arc<Prepared>>,
     /// A ledger's counts, as far as they have come.
     counts: Vec<i32>,
+    /// Moved weights, as far as they have come.
+    sums: Vec<(u32, i32)>,
     running: Option<Running>,
 }
 
@@ -140,6 +144,8 @@ impl Process {
             ToWorker::Prepare { run, job } => return self.prepare(run, &job),
             ToWorker::Counts(counts) => self.counts.extend(counts),
             ToWorker::Begin(assignment) => return self.begin(&assignment),
+            ToWorker::Sums(sums) => self.sums.extend(sums),
+            ToWorker::Shift(order) => return self.shift(*order),
             ToWorker::Pause(paused) => self.tell(ToTraining::Pause(paused)),
             ToWorker::OriginDead(origin) => self.tell(ToTraining::OriginDead(origin)),
             ToWorker::Slot { slot, alive } => self.tell(ToTraining::Slot { slot, alive }),
@@ -209,6 +215,18 @@ impl Process {
         Ok(())
     }
 
+    fn shift(&mut self, order: ShiftOrder) -> io::Result<()> {
+        let sums = std::mem::take(&mut self.sums);
+        let Some(running) = &self.running else {
+            return Ok(());
+        };
+        match Sums::checked(sums, running.weights) {
+            Some(sums) => self.tell(ToTraining::Shift(Arc::new(sums), Arc::new(order))),
+            None => return self.fail("the node moved weights that this model does not have"),
+        }
+        Ok(())
+    }
+
     fn finish(&mut self, save: Option<SaveOrder>) {
         if let Some(running) = &self.running {
             running.reporter.order(save);
@@ -226,6 +244,7 @@ impl Process {
     /// Ends a run that is under way, whatever it is doing.
     fn end(&mut self) {
         self.counts.clear();
+        self.sums.clear();
         if let Some(running) = self.running.take() {
             // Without it the training thread ends, and the reporter with that.
             drop(running.inbound);

@@ -52,7 +52,7 @@ impl Reader {
             Kind::Word => postcard::from_bytes(&contents)
                 .map(|word| Some(Received::Word(word)))
                 .map_err(invalid),
-            Kind::Have | Kind::Origin | Kind::Hello | Kind::Piece => Err(io::Error::new(
+            Kind::Have | Kind::Origin | Kind::Hello | Kind::Piece | Kind::Note => Err(io::Error::new(
                 io::ErrorKind::InvalidData,
                 "a message came that has no place here",
             )),

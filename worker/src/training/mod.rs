@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use protocol::attach::ShiftOrder;
 use protocol::batch::{Batch, BatchError, CURSORS_MAX, Flags, Header};
 use protocol::cursor::{CursorAdvance, Cursors};
 use protocol::digest::Digest;
@@ -15,6 +16,7 @@ use protocol::lattice::{Range, Tau};
 use protocol::optimiser::Optimiser;
 use protocol::plan::{PlanError, SamplePlan, SharedPlan};
 use protocol::staleness_guard::StalenessGuard;
+use protocol::sums::Sums;
 use protocol::tau_controller::TauController;
 use thiserror::Error;
 
@@ -223,6 +225,21 @@ impl<T: Trainer> Training<T> {
         self.plan.observe(header.origin, &header.cursors);
         self.expected += header.digest;
         Ok(self.trainer.apply(&batch.words, header.tau)?)
+    }
+
+    /// Moves the weights by what came other than as batches: the sum of many of them.
+    pub fn shift(&mut self, sums: &Sums, order: &ShiftOrder) -> Result<Range, TrainingError> {
+        self.batches_applied += order.batches;
+        self.samples_applied += order.samples;
+        match order.origin {
+            Some(origin) => {
+                let advances: Vec<CursorAdvance> = order.cursors.iter().collect();
+                self.plan.observe(origin, &advances);
+            }
+            None => self.plan.skip_done(&order.cursors),
+        }
+        self.expected += sums.digest();
+        Ok(self.trainer.shift(sums)?)
     }
 
     /// Recomputes the digest of the weights. One that differs from what it is to be convicts this replica, whatever the

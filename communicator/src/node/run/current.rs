@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use protocol::attach::{DataInfo, FromWorker, SaveOrder, Scores, ToWorker, WorkerStats};
-use protocol::control::{Begin, NodeInfo, Offer, Phase, RunBeat, RunResult, RunStatus, Settled, StopReason, Word};
+use protocol::control::{
+    Begin, NodeInfo, Offer, Participant, Phase, RunBeat, RunResult, RunStatus, Settled, StopReason, Word,
+};
 use protocol::ids::{NodeId, OriginId, RunId};
 use protocol::job::Job;
 use protocol::model::{Layout, initial_counts};
@@ -19,7 +21,7 @@ use super::seat::Seat;
 use super::{RunMessage, dismiss, rand_u64};
 use crate::ledger::Ledger;
 use crate::node::ending::Ending;
-use crate::node::exchange::{ExchangeActor, ExchangeArguments, ExchangeMessage, Progress, Settlement};
+use crate::node::exchange::{ExchangeActor, ExchangeArguments, ExchangeMessage, Progress, Settlement, Standing};
 use crate::node::membership::MembershipMessage;
 use crate::node::workers::{WorkerHandle, WorkerKey};
 use crate::transport::{Security, Stream};
@@ -95,12 +97,18 @@ pub(super) struct Current {
     prepared: BTreeMap<WorkerKey, Option<Result<DataInfo, String>>>,
     answered: bool,
     ledger: Option<Ledger>,
+    /// A run that this node joins when it had begun already.
+    joins: Option<Begin>,
+    withdrawn: bool,
     begin: Option<Begin>,
     exchange: Option<ActorRef<ExchangeMessage>>,
     seats: BTreeMap<usize, Seat>,
     seated: Option<Instant>,
     silent: BTreeSet<NodeId>,
+    /// Those that are not waited for any more, unless they come back.
     given_up: BTreeSet<NodeId>,
+    /// Those of them that will not: they have left, or lie.
+    gone: BTreeSet<NodeId>,
     progress: Progress,
     stop: Option<StopReason>,
     scores: Option<Scores>,
@@ -126,12 +134,15 @@ impl Current {
             prepared: BTreeMap::new(),
             answered: false,
             ledger: None,
+            joins: None,
+            withdrawn: false,
             begin: None,
             exchange: None,
             seats: BTreeMap::new(),
             seated: None,
             silent: BTreeSet::new(),
             given_up: BTreeSet::new(),
+            gone: BTreeSet::new(),
             progress: Progress::default(),
             stop: None,
             scores: None,
@@ -141,6 +152,14 @@ impl Current {
             ending: Ending::default(),
             outcome: None,
             recorded: (WorkerStats::default(), Duration::ZERO),
+        }
+    }
+
+    /// A run that others have begun without this node.
+    pub(super) fn joining(run: RunId, from: NodeId, begin: Begin, workers_wanted: usize) -> Self {
+        Self {
+            joins: Some(begin.clone()),
+            ..Self::new(run, from, begin.job, workers_wanted)
         }
     }
 
@@ -176,7 +195,8 @@ impl Current {
             begin: self.begin.clone(),
             stop: self.stop.clone(),
             settled: self.ending.of(context.me.id).cloned(),
-            failed: self.failure(),
+            failed: self.failure().filter(|_| !self.withdrawn),
+            withdrawn: self.withdrawn,
         };
         context.tell(MembershipMessage::Run(Some(Box::new(beat)), self.phase.text()));
     }
@@ -199,15 +219,42 @@ impl Current {
         }
     }
 
-    /// Answers the coordinator once all workers have answered this node.
-    fn try_answer(&mut self, context: &Context) {
+    /// Answers the coordinator once all workers have answered this node, or joins the run that had begun.
+    async fn try_answer(&mut self, context: &Context, attached: &Attached) {
         let waiting = self.since.elapsed() < WORKERS_LIMIT && self.prepared.len() < self.workers_wanted;
         if self.answered || waiting || self.prepared.values().any(Option::is_none) {
             return;
         }
         self.answered = true;
         let answer = self.offer();
-        context.answer(self.coordinator, self.run, answer);
+        match self.joins.take() {
+            None => context.answer(self.coordinator, self.run, answer),
+            Some(begin) => match answer {
+                Ok(_) => self.begin(begin, context, attached).await,
+                Err(reason) => self.withdraw(&reason, context, attached),
+            },
+        }
+    }
+
+    /// Takes no part in a run that goes on.
+    fn withdraw(&mut self, reason: &str, context: &Context, attached: &Attached) {
+        tracing::warn!(reason, "this node does not join the run that is under way");
+        self.withdrawn = true;
+        let outcome = Err(format!("this node takes no part in the run: {reason}"));
+        self.end(outcome, context, attached);
+    }
+
+    /// What others have to know of this node to let it join, if its data is the run's.
+    fn guest(&self, begin: &Begin, context: &Context) -> Option<Participant> {
+        let same = |answer: &Option<Result<DataInfo, String>>| matches!(answer, Some(Ok(data)) if *data == begin.data);
+        let ready = self.ledger.is_some() && self.prepared.values().all(same);
+        ready.then(|| Participant {
+            node: context.me.id,
+            name: context.me.name.clone(),
+            address: context.me.address,
+            workers: self.prepared.len(),
+            guest: true,
+        })
     }
 
     fn offer(&mut self) -> Result<Offer, String> {
@@ -230,13 +277,21 @@ impl Current {
 
     // Begin.
 
-    pub(super) async fn begin(&mut self, begin: Begin, context: &Context, attached: &Attached) {
+    pub(super) async fn begin(&mut self, mut begin: Begin, context: &Context, attached: &Attached) {
         if self.begin.is_some() {
+            self.admit(&begin, context);
             return;
         }
         if begin.participant(context.me.id).is_none() {
-            self.fail("the run began without this node".into(), context, attached);
-            return;
+            match self.guest(&begin, context) {
+                Some(guest) => drop(begin.admit(guest)),
+                None if self.answered => return self.withdraw("its data is not the run's", context, attached),
+                // Its workers are still at it.
+                None => {
+                    self.joins = Some(begin);
+                    return;
+                }
+            }
         }
         let Some(ledger) = self.ledger.take() else {
             return;
@@ -267,13 +322,42 @@ impl Current {
                 self.begin = Some(begin);
                 self.phase = Phase::Training;
                 let run = self.run;
-                context
-                    .myself
-                    .send_after(LINKS_LIMIT, move || RunMessage::LinksWaited(run));
+                // A guest begins when it has what the others have.
+                if !self.is_guest(context) {
+                    context
+                        .myself
+                        .send_after(LINKS_LIMIT, move || RunMessage::LinksWaited(run));
+                }
                 self.tell_live();
                 self.publish(context);
             }
             Err(error) => self.fail(format!("the exchange could not be started: {error}"), context, attached),
+        }
+    }
+
+    fn is_guest(&self, context: &Context) -> bool {
+        let me = self.begin.as_ref().and_then(|begin| begin.participant(context.me.id));
+        me.is_some_and(|me| me.guest)
+    }
+
+    /// Others know of guests that this node does not know.
+    fn admit(&mut self, theirs: &Begin, context: &Context) {
+        let (Some(begin), Some(exchange)) = (&mut self.begin, &self.exchange) else {
+            return;
+        };
+        if self.phase > Phase::Settling {
+            return;
+        }
+        let mut news = false;
+        for guest in theirs.participants.iter().filter(|one| one.guest) {
+            if begin.admit(guest.clone()) {
+                news = true;
+                let _ = exchange.cast(ExchangeMessage::Joined(guest.clone()));
+            }
+        }
+        if news {
+            self.tell_live();
+            self.publish(context);
         }
     }
 
@@ -343,8 +427,12 @@ impl Current {
         attached: &Attached,
     ) {
         match word {
-            FromWorker::Prepared { run, data } if run == self.run => self.prepared(worker, Ok(data), context),
-            FromWorker::Refused { run, reason } if run == self.run => self.prepared(worker, Err(reason), context),
+            FromWorker::Prepared { run, data } if run == self.run => {
+                self.prepared(worker, Ok(data), context, attached).await;
+            }
+            FromWorker::Refused { run, reason } if run == self.run => {
+                self.prepared(worker, Err(reason), context, attached).await;
+            }
             FromWorker::Stats(stats) => {
                 if let Some(seat) = self.seat_of(worker.key) {
                     seat.count(*stats);
@@ -391,10 +479,16 @@ impl Current {
         }
     }
 
-    fn prepared(&mut self, worker: &WorkerHandle, answer: Result<DataInfo, String>, context: &Context) {
+    async fn prepared(
+        &mut self,
+        worker: &WorkerHandle,
+        answer: Result<DataInfo, String>,
+        context: &Context,
+        attached: &Attached,
+    ) {
         if self.phase == Phase::Preparing {
             self.prepared.insert(worker.key, Some(answer));
-            self.try_answer(context);
+            self.try_answer(context, attached).await;
             return;
         }
         let expected = self.begin.as_ref().map(|begin| &begin.data);
@@ -416,7 +510,7 @@ impl Current {
             }
         }
         match self.phase {
-            Phase::Preparing => self.try_answer(context),
+            Phase::Preparing => self.try_answer(context, attached).await,
             Phase::Finishing => self.try_settle(context, attached),
             _ => self.try_finish(context, attached).await,
         }
@@ -465,15 +559,26 @@ impl Current {
         self.check_over(context, attached);
     }
 
-    /// A participant will not be waited for any more.
-    pub(super) fn give_up(&mut self, node: NodeId, context: &Context) {
+    /// A participant will not be waited for any more; what it is, whether it may come back.
+    pub(super) fn give_up(&mut self, node: NodeId, for_good: bool, context: &Context) {
         let takes_part = self
             .begin
             .as_ref()
             .is_some_and(|begin| begin.participant(node).is_some());
-        if !self.is_over() && takes_part && node != context.me.id && self.given_up.insert(node) {
-            tracing::warn!(%node, "a participant is given up");
+        if self.is_over() || !takes_part || node == context.me.id {
+            return;
+        }
+        let news = self.given_up.insert(node) | (for_good && self.gone.insert(node));
+        if news {
+            tracing::warn!(%node, for_good, "a participant is not waited for any more");
             self.tell_live();
+        }
+    }
+
+    /// A node that was silent is heard again.
+    pub(super) fn returned(&mut self, node: NodeId) {
+        if !self.gone.contains(&node) && self.given_up.remove(&node) {
+            tracing::info!(%node, "a participant is back");
         }
     }
 
@@ -485,10 +590,11 @@ impl Current {
 
     fn tell_live(&self) {
         if let Some(exchange) = &self.exchange {
-            let _ = exchange.cast(ExchangeMessage::Live {
+            let _ = exchange.cast(ExchangeMessage::Live(Standing {
                 live: self.waited_for(),
                 silent: self.silent.union(&self.given_up).copied().collect(),
-            });
+                gone: self.gone.clone(),
+            }));
         }
     }
 
@@ -506,6 +612,14 @@ impl Current {
             if speaks {
                 self.fail(reason, context, attached);
             }
+            return;
+        }
+        if beat.withdrawn {
+            self.give_up(from, true, context);
+            return;
+        }
+        if self.is_guest(context) && self.seated.is_none() && (beat.settled.is_some() || beat.stop.is_some()) {
+            self.withdraw("it ends before this node has caught up", context, attached);
             return;
         }
         if let Some(begin) = beat.begin {
@@ -566,6 +680,11 @@ impl Current {
             );
             return;
         };
+        if settlement.digest.is_err() && self.waited_for().len() > 1 {
+            // A peer is asked for its ledger; the exchange says when it is settled again.
+            self.progress.settled = false;
+            return;
+        }
         self.phase = Phase::Finishing;
         let mut save = self.save_order(&settlement, context);
         for seat in self.seats.values() {
@@ -666,7 +785,7 @@ impl Current {
     pub(super) async fn tick(&mut self, context: &Context, attached: &Attached) {
         match self.phase {
             Phase::Preparing => {
-                self.try_answer(context);
+                self.try_answer(context, attached).await;
                 if self.since.elapsed() > BEGIN_LIMIT {
                     self.fail("the run was prepared and never began".into(), context, attached);
                 }

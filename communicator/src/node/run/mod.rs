@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use protocol::attach::{FromWorker, ToWorker};
-use protocol::control::{NodeInfo, Offer, Reply, RunStatus, StopReason, Word};
+use protocol::control::{NodeInfo, Offer, Reply, RunBeat, RunStatus, StopReason, Word};
 use protocol::ids::{NodeId, RunId};
 use protocol::job::Job;
 use protocol::stats::StatsRecord;
@@ -160,15 +160,14 @@ impl RunState {
             RunMessage::Answer { run, from, answer } => self.answer(run, from, answer).await,
             RunMessage::GiveUp { run, node } => {
                 if let Some(current) = named(&mut self.current, run) {
-                    current.give_up(node, &self.context);
+                    current.give_up(node, true, &self.context);
                 }
             }
             RunMessage::Abort { run, reason } | RunMessage::Diverged(run, reason) => self.abort(run, reason),
-            RunMessage::PeerRun(from, beat) => {
-                if let Some(current) = named(&mut self.current, beat.run) {
-                    current.peer(from, *beat, &self.context, &self.workers).await;
-                }
-            }
+            RunMessage::PeerRun(from, beat) => match named(&mut self.current, beat.run) {
+                Some(current) => current.peer(from, *beat, &self.context, &self.workers).await,
+                None => self.try_join(from, *beat),
+            },
             RunMessage::Member(change) => self.member(change).await,
             RunMessage::WorkerAttached(worker) => self.attached(worker),
             RunMessage::WorkerGone(key) => self.gone(key).await,
@@ -292,8 +291,28 @@ impl RunState {
             self.abort(beaten, format!("run {run} was started at the same time"));
             self.call_off();
         }
-        whereabouts::set_run(Some(run));
-        let mut current = Current::new(run, coordinator, job, self.workers_wanted);
+        self.enter(Current::new(run, coordinator, job, self.workers_wanted));
+    }
+
+    /// Joins a run that a peer is in, if this node has nothing else to do.
+    fn try_join(&mut self, from: NodeId, beat: RunBeat) {
+        let busy = self.current.as_ref().is_some_and(|current| !current.is_over());
+        let ends = beat.stop.is_some() || beat.settled.is_some() || beat.failed.is_some() || beat.withdrawn;
+        let Some(begin) = beat.begin.filter(|_| !busy && !ends) else {
+            return;
+        };
+        // One that it took part in before, as another process or not: nobody does twice under one name.
+        if begin.participant(self.context.me.id).is_some() {
+            return;
+        }
+        tracing::info!(run = %beat.run, "this node joins a run that is under way");
+        let current = Current::joining(beat.run, from, begin, self.workers_wanted);
+        self.enter(current);
+    }
+
+    /// Asks all workers to get ready for a run.
+    fn enter(&mut self, mut current: Current) {
+        whereabouts::set_run(Some(current.run));
         for worker in self.workers.values() {
             current.ask(worker);
         }
@@ -360,6 +379,9 @@ impl RunState {
         match change {
             Change::Alive(info) => {
                 self.silent.remove(&info.id);
+                if let Some(current) = &mut self.current {
+                    current.returned(info.id);
+                }
                 self.peers.insert(info.id, info);
             }
             Change::Away(id) => {
@@ -371,7 +393,7 @@ impl RunState {
                 self.silent.remove(&id);
                 self.lost(id, "it has left").await;
                 if let Some(current) = &mut self.current {
-                    current.give_up(id, &self.context);
+                    current.give_up(id, true, &self.context);
                 }
             }
         }
@@ -455,7 +477,7 @@ impl RunState {
             .collect();
         if let Some(current) = &mut self.current {
             for id in given_up {
-                current.give_up(id, &self.context);
+                current.give_up(id, false, &self.context);
             }
             current.tick(&self.context, &self.workers).await;
         }

@@ -1,0 +1,103 @@
+//! What is kept for those who are behind: as long as anybody needs it, merged when it becomes much, and no more than
+//! the limits say.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+use protocol::frontier::Frontier;
+use protocol::ids::{NodeId, OriginId};
+
+use super::core::{Exchange, Limits};
+use super::peer::Peer;
+
+impl Exchange {
+    /// Forgets batches that no member needs: all have them and have marked it.
+    pub(super) fn trim(&mut self) {
+        let mut needless = Frontier::default();
+        for (origin, applied) in self.ledger.frontier().iter() {
+            // Its own node keeps it for everybody, if it is there.
+            let elsewhere = self
+                .home(origin)
+                .is_some_and(|home| self.peers.get(&home).is_some_and(Peer::is_heard));
+            let peers = self.peers.values();
+            let needed = peers.filter_map(|peer| peer.needs_from(origin, applied, elsewhere));
+            needless.raise(origin, needed.min().unwrap_or(applied).min(applied));
+        }
+        self.log.trim(&needless);
+    }
+
+    /// Keeps the log within its limits.
+    pub(super) fn bound(&mut self) {
+        if self.log.single_bytes() > self.compact_at {
+            self.compact();
+        }
+        while self.log.merged_bytes() > self.limits.merged_bytes_max
+            && let Some(node) = self.furthest_behind()
+            && let Some(peer) = self.peers.get_mut(&node)
+        {
+            peer.forgotten = true;
+            self.trim();
+        }
+    }
+
+    fn compact(&mut self) {
+        let origins: Vec<OriginId> = self.log.kept().map(|range| range.origin).collect();
+        for origin in origins {
+            self.merge(origin);
+        }
+        // What is recent stays single, and may be more than the limit in itself.
+        self.compact_at = self.log.single_bytes() + self.limits.single_bytes_max;
+    }
+
+    /// Merges an origin's batches, but not over points that some member may still need.
+    fn merge(&mut self, origin: OriginId) {
+        let points: BTreeSet<u64> = self.peers.values().flat_map(|peer| peer.points(origin)).collect();
+        self.log.compact(origin, &points, self.limits.window);
+    }
+
+    /// Merges what a peer lacks, where that is so much that ranges of it are shorter.
+    pub(super) fn merge_for(&mut self, node: NodeId) {
+        let Limits {
+            window,
+            range_worth_bytes,
+            ..
+        } = self.limits;
+        let Some(peer) = self.peers.get(&node).filter(|peer| peer.is_heard()) else {
+            return;
+        };
+        let lacking = peer.has.lacks(self.ledger.frontier()).into_iter();
+        let worth = lacking
+            .filter(|range| range.to - range.from > window)
+            .filter(|range| self.log.single_bytes_after(range.origin, range.from, window) > range_worth_bytes)
+            .map(|range| range.origin);
+        for origin in worth.collect::<Vec<_>>() {
+            self.merge(origin);
+        }
+    }
+
+    /// The peer for whom most is kept.
+    fn furthest_behind(&self) -> Option<NodeId> {
+        let lag = |peer: &Peer| -> u64 {
+            let lacking = peer.base.lacks(self.ledger.frontier());
+            lacking.iter().map(|range| range.to - range.from).sum()
+        };
+        let kept_for = self
+            .peers
+            .iter()
+            .filter(|(_, peer)| !peer.quarantined && !peer.forgotten);
+        let (node, lag) = kept_for
+            .map(|(&node, peer)| (node, lag(peer)))
+            .max_by_key(|&(node, lag)| (lag, Reverse(node)))?;
+        (lag > 0).then_some(node)
+    }
+
+    /// Whether the log is within its limits, as far as they go: what is recent stays single, what was forgotten is not
+    /// there, and what this node's own workers made is kept for everybody.
+    #[cfg(test)]
+    pub(super) fn is_bounded(&self) -> bool {
+        let recent_max = self.compact_at.max(self.limits.single_bytes_max);
+        let all_forgotten = self.furthest_behind().is_none();
+        self.log.single_bytes() <= recent_max
+            && (self.log.merged_bytes() <= self.limits.merged_bytes_max || all_forgotten)
+    }
+}

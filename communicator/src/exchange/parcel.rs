@@ -1,0 +1,204 @@
+//! Parcels: what is too large for a message travels in pieces, one parcel at a time and direction.
+
+use std::sync::Arc;
+
+use protocol::ids::OriginId;
+
+use super::message::{ParcelKind, Piece};
+use crate::snapshot::Encoded;
+
+/// What is being sent.
+#[derive(Clone, Debug)]
+pub(super) struct Outgoing {
+    contents: Contents,
+    total: u64,
+    sent: u64,
+    got: u64,
+}
+
+#[derive(Clone, Debug)]
+enum Contents {
+    Range {
+        origin: OriginId,
+        to: u64,
+        bytes: Arc<[u8]>,
+    },
+    /// Its counts are a copy, so that the ledger can go on meanwhile.
+    Snapshot(Encoded),
+}
+
+impl Outgoing {
+    pub(super) fn range(origin: OriginId, to: u64, bytes: Arc<[u8]>) -> Self {
+        Self::new(bytes.len(), Contents::Range { origin, to, bytes })
+    }
+
+    pub(super) fn snapshot(snapshot: Encoded) -> Self {
+        Self::new(snapshot.len(), Contents::Snapshot(snapshot))
+    }
+
+    fn new(total: usize, contents: Contents) -> Self {
+        Self {
+            contents,
+            total: total as u64,
+            sent: 0,
+            got: 0,
+        }
+    }
+
+    pub(super) fn is_snapshot(&self) -> bool {
+        matches!(self.contents, Contents::Snapshot(_))
+    }
+
+    /// Whether nothing that comes after this in its origin may be sent yet.
+    pub(super) fn blocks(&self, origin: OriginId) -> bool {
+        match self.contents {
+            Contents::Range { origin: own, .. } => own == origin && !self.is_sent(),
+            Contents::Snapshot(_) => true,
+        }
+    }
+
+    /// What the receiver has when all of a range has come.
+    pub(super) fn ends(&self) -> Option<(OriginId, u64)> {
+        match self.contents {
+            Contents::Range { origin, to, .. } => Some((origin, to)),
+            Contents::Snapshot(_) => None,
+        }
+    }
+
+    /// The next piece of at most `length` bytes, if fewer than `window` bytes are under way.
+    pub(super) fn next(&mut self, length: usize, window: usize) -> Option<Piece> {
+        if self.is_sent() || self.sent - self.got >= window as u64 {
+            return None;
+        }
+        let offset = self.sent;
+        let length = length.min((self.total - offset) as usize);
+        let (kind, bytes) = match &mut self.contents {
+            Contents::Range { bytes, .. } => (ParcelKind::Range, bytes[offset as usize..][..length].into()),
+            Contents::Snapshot(snapshot) => (ParcelKind::Snapshot, snapshot.next(length).into()),
+        };
+        self.sent += length as u64;
+        Some(Piece {
+            kind,
+            total: self.total,
+            offset,
+            bytes,
+        })
+    }
+
+    pub(super) fn is_sent(&self) -> bool {
+        self.sent == self.total
+    }
+
+    /// The receiver has so many bytes; whether that is all.
+    pub(super) fn confirm(&mut self, got: u64) -> bool {
+        self.got = self.got.max(got.min(self.sent));
+        self.got == self.total
+    }
+
+    /// How far the receiver is.
+    pub(super) fn got(&self) -> u64 {
+        self.got
+    }
+}
+
+/// What is being received.
+#[derive(Clone, Debug)]
+pub(super) struct Incoming {
+    kind: ParcelKind,
+    total: u64,
+    bytes: Vec<u8>,
+}
+
+/// What became of a piece.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Taken {
+    /// So many bytes are there now, which is not all.
+    Part(u64),
+    /// The parcel is whole.
+    Whole(ParcelKind, Vec<u8>),
+    /// It does not follow what came before: something was lost.
+    OutOfPlace,
+}
+
+/// Takes a piece of the parcel that is under way, or of a new one.
+pub(super) fn take(incoming: &mut Option<Incoming>, piece: &Piece) -> Taken {
+    if piece.offset == 0 {
+        *incoming = Some(Incoming {
+            kind: piece.kind,
+            total: piece.total,
+            bytes: Vec::new(),
+        });
+    }
+    let fits = |parcel: &mut Incoming| {
+        (parcel.kind, parcel.total, parcel.bytes.len() as u64) == (piece.kind, piece.total, piece.offset)
+            && !piece.bytes.is_empty()
+            && piece.offset + piece.bytes.len() as u64 <= piece.total
+    };
+    let Some(mut parcel) = incoming.take_if(fits) else {
+        return Taken::OutOfPlace;
+    };
+    parcel.bytes.extend_from_slice(&piece.bytes);
+    let there = parcel.bytes.len() as u64;
+    if there == parcel.total {
+        return Taken::Whole(parcel.kind, parcel.bytes);
+    }
+    *incoming = Some(parcel);
+    Taken::Part(there)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_make_the_parcel_whole() {
+        let bytes: Arc<[u8]> = (0..100).collect();
+        let mut outgoing = Outgoing::range(OriginId(1), 9, Arc::clone(&bytes));
+        let mut incoming = None;
+        let mut pieces = 0;
+        loop {
+            assert!(outgoing.blocks(OriginId(1)) && !outgoing.blocks(OriginId(2)));
+            let piece = outgoing.next(7, 14).unwrap();
+            pieces += 1;
+            match take(&mut incoming, &piece) {
+                Taken::Part(got) => assert!(!outgoing.confirm(got)),
+                Taken::Whole(kind, whole) => {
+                    assert_eq!((kind, &whole[..]), (ParcelKind::Range, &bytes[..]));
+                    assert!(outgoing.confirm(100) && !outgoing.blocks(OriginId(1)));
+                    break;
+                }
+                Taken::OutOfPlace => panic!("in order"),
+            }
+        }
+        assert_eq!((pieces, outgoing.ends()), (15, Some((OriginId(1), 9))));
+        assert!(incoming.is_none());
+    }
+
+    #[test]
+    fn a_window_bounds_what_is_under_way() {
+        let mut outgoing = Outgoing::range(OriginId(1), 9, vec![0; 100].into());
+        assert_eq!(std::iter::from_fn(|| outgoing.next(10, 30)).count(), 3);
+        assert!(!outgoing.confirm(20));
+        assert_eq!(std::iter::from_fn(|| outgoing.next(10, 30)).count(), 2);
+        assert!(!outgoing.confirm(1000), "nobody has what was not sent");
+        assert_eq!(outgoing.got(), 50);
+    }
+
+    #[test]
+    fn a_gap_is_noticed() {
+        let mut outgoing = Outgoing::range(OriginId(1), 9, vec![7; 11].into());
+        let pieces: Vec<Piece> = std::iter::from_fn(|| outgoing.next(4, 100)).collect();
+        assert_eq!(pieces.len(), 3);
+        let mut incoming = None;
+        assert_eq!(take(&mut incoming, &pieces[1]), Taken::OutOfPlace);
+        assert_eq!(take(&mut incoming, &pieces[0]), Taken::Part(4));
+        assert_eq!(take(&mut incoming, &pieces[2]), Taken::OutOfPlace);
+        assert_eq!(
+            take(&mut incoming, &pieces[0]),
+            Taken::Part(4),
+            "a parcel can begin again"
+        );
+        assert_eq!(take(&mut incoming, &pieces[1]), Taken::Part(8));
+        assert_eq!(take(&mut incoming, &pieces[1]), Taken::OutOfPlace, "and not go back");
+    }
+}

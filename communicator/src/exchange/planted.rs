@@ -1,0 +1,30 @@
+//! Bugs that tests put into the exchange, to see that the simulation finds them.
+
+/// A bug.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Bug {
+    /// Nobody hands on what the dead have made.
+    DroppedRepair,
+    /// A batch that comes twice is handed to the workers twice.
+    DoubleApply,
+    /// What is here already is not taken away from a range.
+    WrongMerge,
+}
+
+#[cfg(test)]
+thread_local! {
+    /// The bug of this thread.
+    pub(super) static PLANTED: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) };
+}
+
+/// Whether a bug is there.
+#[cfg(test)]
+pub(super) fn planted(bug: Bug) -> bool {
+    PLANTED.get() == Some(bug)
+}
+
+/// No bug is there.
+#[cfg(not(test))]
+pub(super) const fn planted(_: Bug) -> bool {
+    false
+}

@@ -1,0 +1,303 @@
+//! What comes in: batches of this node's workers, and everything that peers say.
+
+use std::sync::Arc;
+
+use protocol::batch::{Batch, Flags};
+use protocol::frontier::SequenceRange;
+use protocol::ids::{NodeId, OriginId};
+use protocol::merged_range::MergedRange;
+
+use super::core::{Effect, Exchange, Limits, ORIGINS_MAX, Shift};
+use super::message::{Message, ParcelKind, Piece, Word};
+use super::parcel::{self, Outgoing, Taken};
+use super::planted::{Bug, planted};
+use crate::ledger::{LedgerError, Outcome};
+use crate::snapshot;
+
+impl Exchange {
+    pub(super) fn local(&mut self, bytes: &Arc<[u8]>, effects: &mut Vec<Effect>) {
+        let batch = match Batch::decode(bytes, self.ledger.weight_count()) {
+            Ok(batch) => batch,
+            Err(error) => return effects.push(Effect::WorkerFault(error.to_string())),
+        };
+        let origin = batch.header.origin;
+        if self.home(origin) != Some(self.me) {
+            return effects.push(Effect::WorkerFault(format!("origin {origin} is none of this node's")));
+        }
+        match self.apply(bytes, &batch, effects) {
+            Ok(Outcome::Applied(_) | Outcome::Diverged(_)) => self.pump_all(effects),
+            Ok(Outcome::Duplicate | Outcome::Ahead { .. } | Outcome::Overlaps) => {
+                effects.push(Effect::WorkerFault(format!(
+                    "a batch of origin {origin} is out of turn"
+                )));
+            }
+            // The worker has not heard yet that the run is over.
+            Err(LedgerError::Range(_)) => {}
+            Err(error) => effects.push(Effect::WorkerFault(error.to_string())),
+        }
+    }
+
+    /// Applies a batch, keeps it and hands it to the workers.
+    fn apply(&mut self, bytes: &Arc<[u8]>, batch: &Batch, effects: &mut Vec<Effect>) -> Result<Outcome, LedgerError> {
+        let outcome = self.ledger.apply(batch)?;
+        if outcome == Outcome::Duplicate && planted(Bug::DoubleApply) {
+            effects.push(Effect::Deliver {
+                origin: batch.header.origin,
+                bytes: Arc::clone(bytes),
+            });
+        }
+        if let Outcome::Applied(_) | Outcome::Diverged(_) = outcome {
+            let (origin, sequence) = (batch.header.origin, batch.header.sequence);
+            self.log.append(origin, sequence, Arc::clone(bytes));
+            self.note(origin, sequence, batch.header.flags, outcome, effects);
+            effects.push(Effect::Deliver {
+                origin,
+                bytes: Arc::clone(bytes),
+            });
+        }
+        Ok(outcome)
+    }
+
+    /// Applies a range, keeps it and hands what it does to the workers.
+    fn apply_range(&mut self, range: MergedRange, effects: &mut Vec<Effect>) -> Result<Outcome, LedgerError> {
+        let outcome = self.ledger.apply_range(&range)?;
+        if let Outcome::Applied(_) | Outcome::Diverged(_) = outcome {
+            self.log.append_range(&range);
+            let MergedRange { header, sums } = range;
+            self.note(header.origin, header.to, header.flags, outcome, effects);
+            effects.push(Effect::Shift(Box::new(Shift {
+                origin: Some(header.origin),
+                sums,
+                batches: header.to - header.from,
+                samples: header.samples,
+                cursors: header.cursors,
+            })));
+        }
+        Ok(outcome)
+    }
+
+    /// What follows from having applied something, besides handing it on.
+    fn note(&mut self, origin: OriginId, to: u64, flags: Flags, outcome: Outcome, effects: &mut Vec<Effect>) {
+        if flags.last
+            && let Some(info) = self.origins.get_mut(&origin)
+        {
+            info.ended.get_or_insert(to);
+        }
+        if flags.stop {
+            effects.push(Effect::Stop);
+        }
+        if let Outcome::Diverged(error) = outcome {
+            effects.push(Effect::Diverged(error.to_string()));
+        }
+    }
+
+    pub(super) fn received(&mut self, from: NodeId, message: Message, effects: &mut Vec<Effect>) {
+        let Some(peer) = self
+            .peers
+            .get_mut(&from)
+            .filter(|peer| peer.linked && !peer.quarantined)
+        else {
+            return;
+        };
+        match message {
+            Message::Origin(info) => {
+                if self.origins.len() < ORIGINS_MAX || self.origins.contains_key(&info.origin) {
+                    self.learn(Some(from), info, effects);
+                } else {
+                    self.quarantine(from, "it names more origins than a run has".into(), effects);
+                }
+            }
+            Message::Have(frontier) => {
+                peer.confirm(&frontier);
+                self.catch_up(from, effects);
+            }
+            Message::Batch(bytes) => {
+                if let Err(reason) = self.take(from, &bytes, effects) {
+                    self.quarantine(from, reason, effects);
+                }
+            }
+            Message::Piece(piece) => {
+                if let Err(reason) = self.take_piece(from, &piece, effects) {
+                    self.quarantine(from, reason, effects);
+                }
+            }
+            Message::Word(word) => self.hear(from, word, effects),
+        }
+    }
+
+    fn hear(&mut self, from: NodeId, word: Word, effects: &mut Vec<Effect>) {
+        let Some(peer) = self.peers.get_mut(&from) else {
+            return;
+        };
+        match word {
+            Word::Mark { number, frontier } => {
+                let except = peer.take_mark(&frontier, &self.log);
+                effects.push(Effect::Send {
+                    to: from,
+                    message: Message::Word(Word::Marked { number, except }),
+                });
+                self.catch_up(from, effects);
+            }
+            Word::Marked { number, except } => {
+                peer.marked(number, &except);
+                self.trim();
+            }
+            Word::Got(bytes) => {
+                peer.outgoing.take_if(|parcel| parcel.confirm(bytes));
+                self.pump(from, effects);
+            }
+            Word::Cannot(SequenceRange {
+                origin, from: start, ..
+            }) => {
+                // The rest of what is under way there means nothing without it: begin again, from its mark.
+                peer.refused.insert((origin, start));
+                self.reset(from, effects);
+            }
+            Word::TooFar => self.want(Some(from), false, effects),
+            Word::Ask => {
+                peer.asks = !peer.outgoing.as_ref().is_some_and(Outgoing::is_snapshot);
+                self.give(from, effects);
+            }
+        }
+    }
+
+    /// A peer has said what it has: it may need more, and others' batches less long.
+    fn catch_up(&mut self, node: NodeId, effects: &mut Vec<Effect>) {
+        let near = self.peers.get(&node).is_some_and(|peer| self.is_near(peer));
+        if let Some(peer) = self.peers.get_mut(&node) {
+            peer.too_far &= !near;
+        }
+        self.trim();
+        self.pump(node, effects);
+    }
+
+    /// Takes a batch from a peer; an error is something that an honest member never sends.
+    fn take(&mut self, from: NodeId, bytes: &Arc<[u8]>, effects: &mut Vec<Effect>) -> Result<(), String> {
+        let batch = Batch::decode(bytes, self.ledger.weight_count()).map_err(|error| error.to_string())?;
+        let (origin, sequence) = (batch.header.origin, batch.header.sequence);
+        let home = self.check_origin(origin, sequence)?;
+        if self.log.get(origin, sequence).is_some_and(|known| known != bytes) {
+            // Who only hands it on cannot know which of the two is right.
+            return if from == home {
+                Err(format!(
+                    "batch {sequence} of origin {origin} was seen with other contents"
+                ))
+            } else {
+                Ok(())
+            };
+        }
+        match self.apply(bytes, &batch, effects) {
+            Ok(Outcome::Ahead { .. }) => {
+                self.reset(from, effects);
+                return Ok(());
+            }
+            Ok(_) => {}
+            // The run is over here; the peer will hear of it.
+            Err(LedgerError::Range(_)) => return Ok(()),
+            Err(error) => return Err(error.to_string()),
+        }
+        self.took(from, origin, sequence, effects);
+        Ok(())
+    }
+
+    /// The node that an origin's batches come from, which must be known, and make them itself if it is this one.
+    fn check_origin(&self, origin: OriginId, to: u64) -> Result<NodeId, String> {
+        let home = self
+            .home(origin)
+            .ok_or_else(|| format!("origin {origin} is unknown in this run"))?;
+        // Own batches come back only as duplicates: nobody else can have more of them.
+        if home == self.me && to > self.ledger.frontier().applied(origin) {
+            return Err(format!("batch {to} of this node's own origin {origin} was never made"));
+        }
+        Ok(home)
+    }
+
+    /// Something that a peer sent is part of the ledger: it has it, and is told that this node has it now and then.
+    fn took(&mut self, from: NodeId, origin: OriginId, to: u64, effects: &mut Vec<Effect>) {
+        if let Some(peer) = self.peers.get_mut(&from) {
+            peer.showed(origin, to);
+            peer.untold += 1;
+            if peer.untold >= self.limits.acknowledge_every {
+                self.tell(from, effects);
+            }
+        }
+    }
+
+    fn take_piece(&mut self, from: NodeId, piece: &Piece, effects: &mut Vec<Effect>) -> Result<(), String> {
+        let Limits {
+            single_bytes_max,
+            merged_bytes_max,
+            ..
+        } = self.limits;
+        // A range takes no more than ten bytes a weight; a snapshot takes its counts and a log within its limits.
+        let log_max = single_bytes_max.saturating_add(merged_bytes_max).saturating_mul(2);
+        let ranges_max = 10 * self.ledger.weight_count();
+        let total_max = snapshot::length_max(self.ledger.weight_count(), log_max).saturating_add(ranges_max);
+        if piece.total > total_max as u64 {
+            return Err(format!("it sends a parcel of {} bytes", piece.total));
+        }
+        let Some(peer) = self.peers.get_mut(&from) else {
+            return Ok(());
+        };
+        let (got, whole) = match parcel::take(&mut peer.incoming, piece) {
+            Taken::OutOfPlace => {
+                self.reset(from, effects);
+                return Ok(());
+            }
+            Taken::Part(got) => (got, None),
+            Taken::Whole(kind, bytes) => (piece.total, Some((kind, bytes))),
+        };
+        effects.push(Effect::Send {
+            to: from,
+            message: Message::Word(Word::Got(got)),
+        });
+        if let Some(wanted) = &mut self.wanted {
+            wanted.ticks = 0;
+        }
+        match whole {
+            None => Ok(()),
+            Some((ParcelKind::Range, bytes)) => self.take_range(from, &bytes, effects),
+            Some((ParcelKind::Snapshot, bytes)) => self.install(from, &bytes, effects),
+        }
+    }
+
+    /// Takes a range from a peer. Of one whose beginning is here already, that is taken away first.
+    fn take_range(&mut self, from: NodeId, bytes: &[u8], effects: &mut Vec<Effect>) -> Result<(), String> {
+        let weights = self.ledger.weight_count();
+        let mut range = MergedRange::decode(bytes, weights).map_err(|error| error.to_string())?;
+        let (origin, start, to) = (range.header.origin, range.header.from, range.header.to);
+        self.check_origin(origin, to)?;
+        let applied = self.ledger.frontier().applied(origin);
+        if start < applied && applied < to && planted(Bug::WrongMerge) {
+            range.header.from = applied;
+        } else if start < applied && applied < to {
+            let known = self.log.merged(origin, start, applied);
+            let rest = known.and_then(|known| range.after(&known, weights));
+            let Some(rest) = rest else {
+                let range = SequenceRange {
+                    origin,
+                    from: start,
+                    to,
+                };
+                effects.push(Effect::Send {
+                    to: from,
+                    message: Message::Word(Word::Cannot(range)),
+                });
+                return Ok(());
+            };
+            range = rest;
+        }
+        match self.apply_range(range, effects) {
+            Ok(Outcome::Ahead { .. }) => {
+                self.reset(from, effects);
+                return Ok(());
+            }
+            Ok(_) => {}
+            Err(LedgerError::Range(_)) => return Ok(()),
+            Err(error) => return Err(error.to_string()),
+        }
+        self.took(from, origin, to, effects);
+        self.tell(from, effects);
+        Ok(())
+    }
+}

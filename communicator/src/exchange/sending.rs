@@ -1,0 +1,204 @@
+//! What goes out: to every peer what it lacks, as batches, as ranges or as a snapshot, within its windows.
+
+use std::sync::Arc;
+
+use protocol::ids::{NodeId, OriginId};
+
+use super::OriginInfo;
+use super::core::{Effect, Exchange, Limits};
+use super::log::Log;
+use super::message::{Message, Word};
+use super::parcel::Outgoing;
+use super::peer::{Peer, Repair};
+use super::planted::{Bug, planted};
+
+/// How a peer is helped on with one origin.
+enum Help {
+    Batch(Arc<[u8]>),
+    Range(Outgoing),
+    /// Something is under way that has to arrive first.
+    Later,
+    Snapshot,
+}
+
+impl Exchange {
+    pub(super) fn tell(&mut self, node: NodeId, effects: &mut Vec<Effect>) {
+        let frontier = self.ledger.frontier();
+        if let Some(peer) = self.peers.get_mut(&node)
+            && peer.linked
+            && peer.told(frontier)
+        {
+            let message = Message::Have(frontier.clone());
+            effects.push(Effect::Send { to: node, message });
+        }
+    }
+
+    pub(super) fn tick(&mut self, effects: &mut Vec<Effect>) {
+        // The last one to get a batch hears no more about it from those who had it before.
+        self.trim();
+        self.wait_for_snapshot(effects);
+        let nodes: Vec<NodeId> = self.peers.keys().copied().collect();
+        for &node in &nodes {
+            self.tell(node, effects);
+            self.mark(node, effects);
+            if self
+                .peers
+                .get_mut(&node)
+                .is_some_and(|peer| peer.is_silent(self.limits.reset_ticks))
+            {
+                self.reset(node, effects);
+                continue;
+            }
+            if let Some(peer) = self.peers.get_mut(&node) {
+                peer.remind(self.limits.reset_ticks);
+            }
+            self.look_for_stalls(node);
+            self.give(node, effects);
+            self.pump(node, effects);
+        }
+    }
+
+    /// Proposes a mark now and then.
+    fn mark(&mut self, node: NodeId, effects: &mut Vec<Effect>) {
+        let proposed = self
+            .peers
+            .get_mut(&node)
+            .filter(|peer| peer.is_heard())
+            .and_then(|peer| peer.propose(self.ledger.frontier(), self.limits.mark_ticks));
+        effects.extend(proposed.map(|mark| Effect::Send {
+            to: node,
+            message: Message::mark(mark),
+        }));
+    }
+
+    /// Counts for how long a peer has lacked batches of each origin without progress. The origin's own node is the first
+    /// to send; the others follow one after the other, in the order of their names, so that rarely two send the same.
+    fn look_for_stalls(&mut self, node: NodeId) {
+        let frontier = self.ledger.frontier();
+        let rivals = self
+            .peers
+            .iter()
+            .filter(|&(&other, peer)| other < self.me && other != node && peer.linked);
+        let rank = rivals.count() as u32;
+        let Some(peer) = self.peers.get_mut(&node) else {
+            return;
+        };
+        let helped: Vec<(OriginId, u64)> = frontier
+            .iter()
+            .filter(|(origin, _)| {
+                let home = self.origins.get(origin).map(|info| info.home);
+                home.is_some_and(|home| home != self.me && home != node)
+            })
+            .collect();
+        for (origin, applied) in helped {
+            peer.watch(origin, applied, self.limits.patience_ticks.saturating_mul(1 + rank));
+        }
+    }
+
+    pub(super) fn pump_all(&mut self, effects: &mut Vec<Effect>) {
+        let nodes: Vec<NodeId> = self.peers.keys().copied().collect();
+        for node in nodes {
+            self.pump(node, effects);
+        }
+    }
+
+    /// Sends a peer what it lacks, as far as its windows reach.
+    pub(super) fn pump(&mut self, node: NodeId, effects: &mut Vec<Effect>) {
+        self.merge_for(node);
+        let Some(peer) = self
+            .peers
+            .get_mut(&node)
+            .filter(|peer| peer.linked && !peer.quarantined)
+        else {
+            return;
+        };
+        send_pieces(node, peer, &self.limits, effects);
+        for &OriginInfo { origin, home, .. } in self.origins.values() {
+            let repairs = peer.repairs.get(&origin).is_some_and(Repair::is_active);
+            let sends = home == self.me || repairs && !planted(Bug::DroppedRepair);
+            if !sends || home == node {
+                continue;
+            }
+            let applied = self.ledger.frontier().applied(origin);
+            while let Some(sent) = peer.sent(origin)
+                && sent < applied
+                && peer.under_way(origin) < self.limits.window
+                && peer.bytes_under_way() < self.limits.window_bytes
+            {
+                match help(peer, &self.log, origin, sent) {
+                    Help::Batch(bytes) => {
+                        peer.send(origin, sent + 1, bytes.len());
+                        effects.push(Effect::Send {
+                            to: node,
+                            message: Message::Batch(bytes),
+                        });
+                    }
+                    Help::Range(parcel) => {
+                        peer.outgoing = Some(parcel);
+                        send_pieces(node, peer, &self.limits, effects);
+                    }
+                    Help::Later => break,
+                    Help::Snapshot => {
+                        if peer.tell_too_far() {
+                            effects.push(Effect::Send {
+                                to: node,
+                                message: Message::Word(Word::TooFar),
+                            });
+                        }
+                        break;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What to send a peer next of an origin of which it will have `sent`.
+///
+/// It gets the log's entries as they are. So it inherits their points, and can help whomever this node can help.
+fn help(peer: &Peer, log: &Log, origin: OriginId, sent: u64) -> Help {
+    if peer.outgoing.as_ref().is_some_and(|parcel| parcel.blocks(origin)) {
+        return Help::Later;
+    }
+    match log.after(origin, sent) {
+        Some(entry) if !entry.merged => return Help::Batch(Arc::clone(&entry.bytes)),
+        _ if peer.outgoing.is_some() => return Help::Later,
+        Some(entry) if !peer.refused.contains(&(origin, sent)) => {
+            return Help::Range(Outgoing::range(origin, entry.to, Arc::clone(&entry.bytes)));
+        }
+        _ => {}
+    }
+    // It stands within an entry. It can take away what it has of it from its mark on, or from anybody's: it may have that
+    // one's log.
+    let Some(to) = log.end_around(origin, sent) else {
+        return Help::Snapshot;
+    };
+    let range = std::iter::once(peer.base.applied(origin))
+        .chain(log.points_before(origin, sent))
+        .filter(|&from| !peer.refused.contains(&(origin, from)))
+        .find_map(|from| log.merged(origin, from, to));
+    range.map_or(Help::Snapshot, |range| {
+        Help::Range(Outgoing::range(origin, to, range.encode().into()))
+    })
+}
+
+/// Sends what may be under way of the present parcel. When all of a range is, its origin can go on.
+fn send_pieces(node: NodeId, peer: &mut Peer, limits: &Limits, effects: &mut Vec<Effect>) {
+    let Some(parcel) = &mut peer.outgoing else {
+        return;
+    };
+    if parcel.is_sent() {
+        return;
+    }
+    while let Some(piece) = parcel.next(limits.piece_bytes, limits.parcel_window) {
+        effects.push(Effect::Send {
+            to: node,
+            message: Message::Piece(piece),
+        });
+    }
+    if parcel.is_sent()
+        && let Some((origin, to)) = parcel.ends()
+    {
+        peer.send(origin, to, 0);
+    }
+}

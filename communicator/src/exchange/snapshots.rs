@@ -1,0 +1,192 @@
+//! Snapshots, given and taken: the way back for whoever can be helped no other way.
+
+use std::collections::BTreeMap;
+
+use protocol::ids::{NodeId, OriginId};
+use protocol::sums::{Adder, Sums};
+
+use super::core::{Effect, Exchange, Shift, Wanted};
+use super::message::{Message, Word};
+use super::parcel::Outgoing;
+use super::peer::Peer;
+use crate::ledger::{Ledger, Outcome};
+use crate::snapshot::{self, LogEntry};
+
+impl Exchange {
+    /// This node needs a snapshot: from whoever said so, or from anybody.
+    pub(super) fn want(&mut self, giver: Option<NodeId>, damaged: bool, effects: &mut Vec<Effect>) {
+        let wanted = self.wanted.get_or_insert(Wanted {
+            giver: None,
+            ticks: 0,
+            damaged: false,
+        });
+        wanted.damaged |= damaged;
+        // One at a time: it will help against all others' reasons too.
+        if wanted.giver.is_none() {
+            wanted.giver = giver;
+            if giver.is_some() {
+                self.ask(effects);
+            } else {
+                self.ask_next(effects);
+            }
+        }
+    }
+
+    /// Asks for the snapshot that is wanted.
+    fn ask(&mut self, effects: &mut Vec<Effect>) {
+        let Some(wanted) = &mut self.wanted else {
+            return;
+        };
+        wanted.ticks = 0;
+        effects.extend(wanted.giver.map(|to| Effect::Send {
+            to,
+            message: Message::Word(Word::Ask),
+        }));
+    }
+
+    /// Asks the next one: whoever was asked last is gone, has nothing to give, or what it gave was no help.
+    fn ask_next(&mut self, effects: &mut Vec<Effect>) {
+        let heard = |(&node, peer): (&NodeId, &Peer)| peer.is_heard().then_some(node);
+        let last = self.wanted.and_then(|wanted| wanted.giver);
+        let mut all = self.peers.iter().filter_map(heard);
+        let next = all.clone().find(|&node| Some(node) > last).or_else(|| all.next());
+        match &mut self.wanted {
+            // Whoever cannot help otherwise will say so again on the next link.
+            Some(wanted) if next.is_none() && !wanted.damaged => self.wanted = None,
+            Some(wanted) => wanted.giver = next,
+            None => {}
+        }
+        self.ask(effects);
+    }
+
+    /// One more tick without a snapshot that is wanted.
+    pub(super) fn wait_for_snapshot(&mut self, effects: &mut Vec<Effect>) {
+        let heard = |node: NodeId| self.peers.get(&node).is_some_and(Peer::is_heard);
+        let Some(wanted) = &mut self.wanted else {
+            return;
+        };
+        wanted.ticks += 1;
+        if wanted.ticks >= self.limits.reset_ticks || !wanted.giver.is_some_and(heard) {
+            self.ask_next(effects);
+        }
+    }
+
+    /// Gives a peer the snapshot that it has asked for, unless it has something that would be missing from it.
+    pub(super) fn give(&mut self, node: NodeId, effects: &mut Vec<Effect>) {
+        let giving = |peer: &Peer| peer.outgoing.as_ref().is_some_and(Outgoing::is_snapshot);
+        let others = self.peers.values().filter(|peer| giving(peer)).count();
+        let damaged = self.wanted.is_some_and(|wanted| wanted.damaged);
+        if damaged || others >= self.limits.snapshots_max {
+            return;
+        }
+        let Some(peer) = self
+            .peers
+            .get_mut(&node)
+            .filter(|peer| peer.is_heard() && peer.asks && peer.outgoing.is_none())
+        else {
+            return;
+        };
+        if !self.ledger.frontier().lacks(&peer.has).is_empty() {
+            return;
+        }
+        peer.asks = false;
+        let lacking = peer.has.lacks(self.ledger.frontier());
+        let log: Vec<LogEntry> = lacking
+            .iter()
+            .flat_map(|range| self.log.entries(range.origin))
+            .collect();
+        let snapshot = snapshot::encode(self.ledger.head(), self.ledger.counts().into(), &log);
+        peer.outgoing = Some(Outgoing::snapshot(snapshot));
+        effects.push(Effect::Giving(node));
+        self.pump(node, effects);
+    }
+
+    /// Puts a snapshot in the ledger's place, with what this node has beyond it. An error is something that an honest
+    /// member never sends.
+    pub(super) fn install(&mut self, from: NodeId, bytes: &[u8], effects: &mut Vec<Effect>) -> Result<(), String> {
+        let Some(wanted) = self.wanted.filter(|wanted| wanted.giver == Some(from)) else {
+            return Ok(());
+        };
+        let weights = self.ledger.weight_count();
+        let mut snapshot = snapshot::decode(bytes, weights).ok_or("its snapshot cannot be read")?;
+        let log = std::mem::take(&mut snapshot.log);
+        let (run, initial) = (self.ledger.run(), self.ledger.initial());
+        let ledger = Ledger::restored(snapshot, run, initial).map_err(|error| error.to_string())?;
+        for (origin, sequence) in ledger.frontier().iter() {
+            if !self.origins.contains_key(&origin) {
+                return Err(format!(
+                    "its snapshot holds origin {origin}, which is unknown in this run"
+                ));
+            }
+            let (theirs, ours) = (ledger.digest_of(origin), self.ledger.digest_of(origin));
+            if self.ledger.frontier().applied(origin) == sequence && theirs != ours {
+                return Err(format!(
+                    "its snapshot holds other batches of origin {origin} than were seen here"
+                ));
+            }
+        }
+        let Some(ledger) = self.with_own(ledger) else {
+            // Too old, though it was new when it was made: the next one will be newer.
+            self.ask_next(effects);
+            return Ok(());
+        };
+        self.wanted = None;
+        self.replace(ledger, log, wanted.damaged, effects);
+        Ok(())
+    }
+
+    /// Adds to another's ledger what this node has beyond it; none if that is not known any more.
+    fn with_own(&self, mut ledger: Ledger) -> Option<Ledger> {
+        for range in ledger.frontier().lacks(self.ledger.frontier()) {
+            let own = self.log.merged(range.origin, range.from, range.to)?;
+            let Ok(Outcome::Applied(_)) = ledger.apply_range(&own) else {
+                return None;
+            };
+        }
+        Some(ledger)
+    }
+
+    /// What was applied since another ledger, by the log: its counts may be damaged.
+    fn news_since(&self, before: &Ledger) -> Option<Sums> {
+        let mut sums = Adder::new(self.ledger.weight_count());
+        for news in before.frontier().lacks(self.ledger.frontier()) {
+            sums.add_sums(&self.log.merged(news.origin, news.from, news.to)?.sums);
+        }
+        sums.finish()
+    }
+
+    fn replace(&mut self, ledger: Ledger, log: Vec<LogEntry>, damaged: bool, effects: &mut Vec<Effect>) {
+        let before = std::mem::replace(&mut self.ledger, ledger);
+        let mut theirs: BTreeMap<OriginId, Vec<LogEntry>> = BTreeMap::new();
+        for entry in log {
+            theirs.entry(entry.origin).or_default().push(entry);
+        }
+        for news in before.frontier().lacks(self.ledger.frontier()) {
+            let theirs = theirs.remove(&news.origin).unwrap_or_default();
+            self.log.adopt(news.origin, news.to, theirs.into_iter());
+        }
+        if damaged {
+            effects.push(Effect::Healed);
+        }
+        let sums = if damaged {
+            self.news_since(&before)
+        } else {
+            Sums::between(before.counts(), self.ledger.counts())
+        };
+        effects.push(match sums {
+            Some(sums) => Effect::Shift(Box::new(Shift {
+                origin: None,
+                sums,
+                batches: self.ledger.batches() - before.batches(),
+                samples: self.ledger.samples().saturating_sub(before.samples()),
+                cursors: self.ledger.cursors().clone(),
+            })),
+            None => Effect::RestartWorkers,
+        });
+        let nodes: Vec<NodeId> = self.peers.keys().copied().collect();
+        for node in nodes {
+            self.tell(node, effects);
+        }
+        self.trim();
+    }
+}
