@@ -166,14 +166,18 @@ fn serialise(
 
 /// Reads a model and checks that it is whole.
 pub fn load(path: &Path) -> Result<Model, ModelFileError> {
-    let io = |source| ModelFileError::Io {
+    let bytes = std::fs::read(path).map_err(|source| ModelFileError::Io {
         file: path.into(),
         what: "read",
         source,
-    };
+    })?;
+    parse(path, &bytes)
+}
+
+/// The model in a file's bytes, checked to be whole. The path is for messages.
+pub fn parse(path: &Path, bytes: &[u8]) -> Result<Model, ModelFileError> {
     let not_a_model = |why: String| ModelFileError::NotAModel { file: path.into(), why };
-    let bytes = std::fs::read(path).map_err(io)?;
-    let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|error| not_a_model(error.to_string()))?;
+    let (_, header) = SafeTensors::read_metadata(bytes).map_err(|error| not_a_model(error.to_string()))?;
     let text = header
         .metadata()
         .as_ref()
@@ -187,7 +191,10 @@ pub fn load(path: &Path) -> Result<Model, ModelFileError> {
         .map_err(|JobErrors(errors)| not_a_model(errors.first().map_or_else(String::new, ToString::to_string)))?;
     let layout = Layout::new(&job.model, metadata.input, metadata.classes.len())
         .map_err(|error: ModelError| not_a_model(error.to_string()))?;
-    let tensors = SafeTensors::deserialize(&bytes).map_err(|error| not_a_model(error.to_string()))?;
+    if !metadata.scaling.fits(metadata.input.elements()) {
+        return Err(not_a_model("its inputs cannot be scaled as it says".into()));
+    }
+    let tensors = SafeTensors::deserialize(bytes).map_err(|error| not_a_model(error.to_string()))?;
     // Grows with the tensors that are there, not with what the metadata claims.
     let mut weights = Vec::new();
     for slot in &layout.tensors {
@@ -318,6 +325,15 @@ mod tests {
             std::fs::write(&path, serialise(&layout, &weights, &greedy).unwrap()).unwrap();
             assert!(matches!(load(&path), Err(ModelFileError::NotAModel { .. })));
         }
+        let unscaled = Metadata {
+            scaling: Scaling::Standard {
+                mean: vec![0.0; 20],
+                deviation: vec![0.0; 20],
+            },
+            ..metadata.clone()
+        };
+        std::fs::write(&path, serialise(&layout, &weights, &unscaled).unwrap()).unwrap();
+        assert!(load(&path).unwrap_err().to_string().contains("scaled"));
         weights[7] += 0.5;
         save(&path, &layout, &weights, &metadata).unwrap();
         assert!(matches!(load(&path), Err(ModelFileError::Damaged { .. })));
