@@ -78,13 +78,19 @@ pub struct Model {
 /// Why a model file was not written or not read.
 #[derive(Debug, Error)]
 pub enum ModelFileError {
-    /// The system refused.
-    #[error("{file} could not be {what}")]
-    Io {
+    /// The system refused to read it.
+    #[error("{file} could not be read")]
+    Read {
         /// The file.
         file: PathBuf,
-        /// Read or written.
-        what: &'static str,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The system refused to write it.
+    #[error("{file} could not be written: make room for it, or choose a folder that can hold it")]
+    Write {
+        /// The file.
+        file: PathBuf,
         /// What the system said.
         source: std::io::Error,
     },
@@ -108,6 +114,16 @@ pub enum ModelFileError {
     },
 }
 
+/// Makes a file that outgrows the user's limit (`ulimit -f`) an error like a full disk. Else the system ends the process
+/// in the middle of it, and what was written stays.
+pub fn outlive_file_limits() {
+    // SAFETY: ignoring a signal runs no code of ours.
+    #[cfg(unix)]
+    unsafe {
+        libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+    }
+}
+
 /// A file beside the one that it will become. Dropped before that, it is gone.
 pub fn part_beside(path: &Path) -> std::io::Result<tempfile::NamedTempFile> {
     let directory = path
@@ -127,9 +143,8 @@ pub fn part_beside(path: &Path) -> std::io::Result<tempfile::NamedTempFile> {
 
 /// Writes a model whole or not at all: into a file beside it, which then takes its name.
 pub fn save(path: &Path, layout: &Layout, weights: &[f32], metadata: &Metadata) -> Result<(), ModelFileError> {
-    let io = |source| ModelFileError::Io {
+    let io = |source| ModelFileError::Write {
         file: path.into(),
-        what: "written",
         source,
     };
     let bytes = serialise(layout, weights, metadata)
@@ -166,9 +181,8 @@ fn serialise(
 
 /// Reads a model and checks that it is whole.
 pub fn load(path: &Path) -> Result<Model, ModelFileError> {
-    let bytes = std::fs::read(path).map_err(|source| ModelFileError::Io {
+    let bytes = std::fs::read(path).map_err(|source| ModelFileError::Read {
         file: path.into(),
-        what: "read",
         source,
     })?;
     parse(path, &bytes)

@@ -1,0 +1,128 @@
+//! Resources that run out, or go away under a run: one sentence for whoever can mend it, and everybody else goes on.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::Command;
+
+use crate::harness::cluster::{Cluster, job};
+use crate::harness::{Tau, points_csv};
+
+/// Its model takes 80 KB.
+const WIDE: &[&str] = &["--model", "dense 4000, relu, dense 2"];
+/// Blocks of 512 or 1024 bytes, depending on the shell: less than the model takes, more than anything else does.
+const FILE_LIMIT: &str = "-f 32";
+
+/// The files in a node's folder and below it, its socket aside.
+fn saved(dir: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir).unwrap().flatten() {
+        if entry.file_type().unwrap().is_dir() {
+            found.extend(saved(&entry.path()));
+        } else if entry.file_type().unwrap().is_file() {
+            found.push(entry.file_name().into_string().unwrap());
+        }
+    }
+    found
+}
+
+/// A run of both nodes that agree, though one of them cannot save; the client gets the model from the other.
+fn one_cannot_save(cluster: &mut Cluster, without: usize, says: &str) {
+    cluster.wait_for_nodes(2);
+    points_csv(&cluster.tau, "points.csv", 300);
+    let output = cluster.ask("start", &job("2", WIDE));
+    assert_eq!(output.code, 0, "{}", output.stderr);
+    let last = output.last();
+    assert_eq!(
+        (&last["replicas_agree"], &last["nodes"]),
+        (&true.into(), &2.into()),
+        "{last}"
+    );
+    assert!(tau_model(&cluster.tau, "tau-out/model.safetensors") == last["digest"]);
+    let other = &cluster.nodes[1 - without];
+    assert_eq!(saved(&other.dir), [format!("{}.safetensors", other.name)]);
+    let full = cluster.nodes.remove(without);
+    assert_eq!(saved(&full.dir), [""; 0], "half a model was left");
+    let name = format!("{}.safetensors could not be written", full.name);
+    let logged = full.stop();
+    assert!(logged.contains(&name) && logged.contains(says), "{logged}");
+}
+
+/// The digest of a model that is whole.
+fn tau_model(tau: &Tau, model: &str) -> serde_json::Value {
+    let evaluated = tau.run(&["evaluate", model, "--data", "csv:points.csv", "--json"]);
+    assert_eq!(evaluated.code, 0, "{}", evaluated.stderr);
+    evaluated.last()["digest"].clone()
+}
+
+#[test]
+fn a_node_whose_files_may_not_grow_says_so_and_the_other_saves() {
+    for limited in [0, 1] {
+        let mut cluster = Cluster::new();
+        for node in [0, 1] {
+            if node == limited {
+                cluster.add_limited(FILE_LIMIT);
+            } else {
+                cluster.add(&[]);
+            }
+        }
+        one_cannot_save(&mut cluster, limited, "File too large");
+    }
+}
+
+/// A small file system of its own.
+struct SmallDisk<'a>(&'a Path);
+
+impl<'a> SmallDisk<'a> {
+    /// `None`, after a line that stays visible, where this user may not mount anything.
+    fn mount(path: &'a Path) -> Option<Self> {
+        std::fs::create_dir(path).unwrap();
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", "size=32k", "tmpfs"]).arg(path);
+        let mounted = mount.output().is_ok_and(|output| output.status.success());
+        if !mounted {
+            // The test framework swallows what the print macros write.
+            let _ = writeln!(
+                std::io::stderr(),
+                "skipped: a test of a full disk needs root to mount one"
+            );
+        }
+        mounted.then_some(Self(path))
+    }
+}
+
+impl Drop for SmallDisk<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.0).status();
+    }
+}
+
+#[test]
+fn a_node_whose_disk_is_full_says_so_and_the_other_saves() {
+    let mut cluster = Cluster::new();
+    cluster.add(&[]);
+    let dir = cluster.tau.path(&cluster.next_dir());
+    let Some(_disk) = SmallDisk::mount(&dir) else {
+        return;
+    };
+    cluster.add(&[]);
+    one_cannot_save(&mut cluster, 1, "No space left");
+}
+
+#[test]
+fn a_client_that_cannot_save_says_where_and_can_come_back() {
+    let mut cluster = Cluster::new();
+    cluster.add(&[]);
+    cluster.wait_for_nodes(1);
+    points_csv(&cluster.tau, "points.csv", 300);
+    let start = cluster.asking("start", &job("2", WIDE));
+    let output = cluster.tau.start_limited(FILE_LIMIT, &start).finish();
+    assert_eq!(output.code, 1, "{}", output.stderr);
+    let error = output.last()["error"].as_str().unwrap().to_owned();
+    assert!(
+        error.contains("tau-out/model.safetensors could not be written") && error.contains("File too large"),
+        "{error}"
+    );
+    assert_eq!(std::fs::read_dir(cluster.tau.path("tau-out")).unwrap().count(), 0);
+    let again = cluster.ask("start", &["--attach"]);
+    assert_eq!(again.code, 0, "{}", again.stderr);
+}
