@@ -126,3 +126,24 @@ fn a_client_that_cannot_save_says_where_and_can_come_back() {
     let again = cluster.ask("start", &["--attach"]);
     assert_eq!(again.code, 0, "{}", again.stderr);
 }
+
+#[test]
+fn flags_that_a_local_cluster_would_ignore_are_refused() {
+    let tau = Tau::new();
+    let flags: [&[&str]; 4] = [
+        &["--credentials", "cluster.pem"],
+        &["--insecure"],
+        &["--advertise", "127.0.0.1:1"],
+        &["--dir", "folder"],
+    ];
+    for flag in flags {
+        let output = tau.run(&[&["train", "--json"], flag].concat());
+        assert_eq!(output.code, 2, "{flag:?}: {}", output.stderr);
+        assert!(
+            output.last()["error"].as_str().unwrap().contains(flag[0]),
+            "{}",
+            output.stdout
+        );
+    }
+    assert!(tau.files().is_empty());
+}
