@@ -1,11 +1,12 @@
 //! Resources that run out, or go away under a run: one sentence for whoever can mend it, and everybody else goes on.
 
 use std::io::Write;
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
 
 use crate::harness::cluster::{Cluster, job};
-use crate::harness::{Tau, points_csv};
+use crate::harness::{Output, Tau, points_csv};
 
 /// Its model takes 80 KB.
 const WIDE: &[&str] = &["--model", "dense 4000, relu, dense 2"];
@@ -125,6 +126,56 @@ fn a_client_that_cannot_save_says_where_and_can_come_back() {
     assert_eq!(std::fs::read_dir(cluster.tau.path("tau-out")).unwrap().count(), 0);
     let again = cluster.ask("start", &["--attach"]);
     assert_eq!(again.code, 0, "{}", again.stderr);
+}
+
+/// Checks that a node was refused as a user's mistake, in one sentence, and has left nothing.
+fn refused(tau: &Tau, before: &[String], output: &Output, says: &[&str]) {
+    assert_eq!(output.code, 2, "{}", output.stderr);
+    assert_eq!(output.stderr.lines().count(), 1, "{}", output.stderr);
+    assert!(
+        says.iter().all(|says| output.stderr.contains(says)),
+        "{}",
+        output.stderr
+    );
+    assert_eq!(tau.files(), before);
+    assert!(!tau.path("new").exists(), "a folder was left");
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let mut cluster = Cluster::new();
+    let seed = cluster.add(&[]).address.clone();
+    let before = cluster.tau.files();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().unwrap().to_string();
+    let flags = ["--listen", &taken, "--dir", "new", "--credentials", "cluster.pem"];
+    for command in [&["seed"][..], &["join", &seed]] {
+        let output = cluster.tau.run(&[command, &flags].concat());
+        refused(&cluster.tau, &before, &output, &[&taken, "--listen"]);
+    }
+    assert_eq!(cluster.listed().len(), 1);
+}
+
+#[test]
+fn a_folder_too_deep_for_a_socket_is_named() {
+    let tau = Tau::new();
+    let dir = format!("new/{}", "deep/".repeat(25));
+    let seed = ["seed", "--listen", "127.0.0.1:0", "--insecure", "--dir", &dir];
+    refused(&tau, &[], &tau.run(&seed), &["new/deep", "107", "shorter --dir"]);
+}
+
+#[test]
+fn a_seed_of_another_cluster_does_not_keep_a_node_from_the_next() {
+    let mut cluster = Cluster::of(1);
+    let made = cluster.tau.run(&["credentials", "new", "other.pem"]);
+    assert_eq!(made.code, 0, "{}", made.stderr);
+    let ours = cluster.nodes[0].address.clone();
+    let theirs = cluster
+        .start(None, "127.0.0.1:0", &["--credentials", "other.pem"])
+        .address
+        .clone();
+    cluster.start(Some(&format!("{theirs},{ours}")), "127.0.0.1:0", &[]);
+    cluster.wait_for_nodes(2);
 }
 
 #[test]

@@ -78,7 +78,11 @@ async fn serve(node: &mut Node, seeds: &[std::net::SocketAddr]) -> Result<(), Fa
 
 fn failure(error: NodeError) -> Failure {
     match error {
-        NodeError::NotLoopback(_) | NodeError::NoAddress(_) | NodeError::Dir { .. } => Failure::bad(error),
+        NodeError::NotLoopback(_)
+        | NodeError::NoAddress(_)
+        | NodeError::Listen { .. }
+        | NodeError::SocketPath { .. }
+        | NodeError::Dir { .. } => Failure::bad(error),
         _ => Failure::work(error),
     }
 }
