@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
 
-use crate::harness::cluster::{Cluster, job};
+use crate::harness::cluster::{Cluster, job, kill};
 use crate::harness::{Output, Tau, points_csv};
 
 /// Its model takes 80 KB.
@@ -162,6 +162,83 @@ fn a_folder_too_deep_for_a_socket_is_named() {
     let dir = format!("new/{}", "deep/".repeat(25));
     let seed = ["seed", "--listen", "127.0.0.1:0", "--insecure", "--dir", &dir];
     refused(&tau, &[], &tau.run(&seed), &["new/deep", "107", "shorter --dir"]);
+}
+
+#[test]
+fn data_that_is_gone_or_changed_is_named_by_the_node_and_the_others_go_on() {
+    for (rows, says) in [
+        (None, "points.csv could not be read"),
+        (Some(500), "the data has changed"),
+    ] {
+        let mut cluster = Cluster::new();
+        for root in ["one", "other"] {
+            std::fs::create_dir(cluster.tau.path(root)).unwrap();
+            points_csv(&cluster.tau, &format!("{root}/points.csv"), 600);
+            cluster.add(&["--data-root", root]);
+        }
+        cluster.wait_for_nodes(2);
+        let started = cluster.ask("start", &job("1000000", &["--detach"]));
+        assert_eq!(started.code, 0, "{}", started.stderr);
+        match rows {
+            None => std::fs::remove_file(cluster.tau.path("other/points.csv")).unwrap(),
+            Some(rows) => drop(points_csv(&cluster.tau, "other/points.csv", rows)),
+        }
+        let socket = format!("{}.sock", cluster.nodes[1].name);
+        let worker = || {
+            let workers = cluster.processes("worker");
+            let found = |pid: &u32| {
+                std::fs::read(format!("/proc/{pid}/cmdline"))
+                    .is_ok_and(|line| String::from_utf8_lossy(&line).contains(&socket))
+            };
+            workers.into_iter().find(found)
+        };
+        let dead = worker().unwrap();
+        kill("-KILL", dead);
+        Cluster::wait_until("no worker has taken its place", || {
+            worker().is_some_and(|new| new != dead)
+        });
+        Cluster::wait_until("the new worker is not attached", || {
+            cluster.listed().iter().all(|node| node["workers"] == 1)
+        });
+        assert_eq!(cluster.ask("stop", &[]).code, 0);
+        let output = cluster.ask("start", &["--attach"]);
+        assert_eq!(output.code, 0, "{}", output.stderr);
+        let last = output.last();
+        assert_eq!(
+            (&last["replicas_agree"], &last["nodes"]),
+            (&true.into(), &2.into()),
+            "{last}"
+        );
+        let logged = cluster.nodes.pop().unwrap().stop();
+        assert!(logged.contains(says), "{logged}");
+    }
+}
+
+#[test]
+fn data_outside_a_nodes_root_is_not_read() {
+    let mut cluster = Cluster::new();
+    std::fs::create_dir(cluster.tau.path("root")).unwrap();
+    cluster.add(&["--data-root", "root"]);
+    cluster.wait_for_nodes(1);
+    points_csv(&cluster.tau, "points.csv", 100);
+    let outside = cluster.tau.path("points.csv");
+    std::os::unix::fs::symlink(&outside, cluster.tau.path("root/link.csv")).unwrap();
+    let outside = outside.to_str().unwrap();
+    // Whether something is there is nobody's business either.
+    let nothing = "../nothing.csv";
+    for path in ["../points.csv", outside, "link.csv", nothing, "/nothing/at/all.csv"] {
+        let data = format!("csv:{path}");
+        let output = cluster.ask("start", &job("1", &["--data", &data]));
+        assert_eq!(output.code, 1, "{}", output.stderr);
+        let error = output.last()["error"].as_str().unwrap().to_owned();
+        assert!(
+            error.contains(&format!("{path} lies outside of the data directory")),
+            "{error}"
+        );
+        assert!(!error.contains("side0"), "{error}");
+    }
+    std::fs::copy(outside, cluster.tau.path("root/points.csv")).unwrap();
+    assert_eq!(cluster.ask("start", &job("1", &[])).code, 0);
 }
 
 #[test]
