@@ -1,9 +1,10 @@
 //! Resources that run out, or go away under a run: one sentence for whoever can mend it, and everybody else goes on.
 
-use std::io::Write;
-use std::net::TcpListener;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use crate::harness::cluster::{Cluster, job, kill};
 use crate::harness::{Output, Tau, points_csv};
@@ -162,6 +163,52 @@ fn a_folder_too_deep_for_a_socket_is_named() {
     let dir = format!("new/{}", "deep/".repeat(25));
     let seed = ["seed", "--listen", "127.0.0.1:0", "--insecure", "--dir", &dir];
     refused(&tau, &[], &tau.run(&seed), &["new/deep", "107", "shorter --dir"]);
+}
+
+/// The processor time that a process has taken, in hundredths of a second.
+fn processor_time(pid: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    // The name, in parentheses, may hold spaces.
+    let (_, fields) = stat.rsplit_once(')').unwrap();
+    let fields: Vec<&str> = fields.split_whitespace().collect();
+    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_node_without_descriptors_waits_quietly_and_recovers() {
+    // What a node takes by itself; with a few more, the quarter that strangers may have is too much.
+    let mut cluster = Cluster::of(1);
+    let usual = cluster.nodes.remove(0);
+    let own = std::fs::read_dir(format!("/proc/{}/fd", usual.process.pid()))
+        .unwrap()
+        .count();
+    usual.stop();
+    cluster.add_limited(&format!("-n {}", own + 4));
+    cluster.wait_for_nodes(1);
+    let (address, pid) = (cluster.nodes[0].address.clone(), cluster.nodes[0].process.pid());
+    let before = processor_time(pid);
+    // More than it can have open; they say nothing, and stay as long as they are let.
+    let mut strangers: Vec<TcpStream> = (0..200).map(|_| TcpStream::connect(&address).unwrap()).collect();
+    // Members get through meanwhile.
+    assert_eq!(cluster.listed().len(), 1);
+    for stranger in &mut strangers {
+        stranger.set_read_timeout(Some(Duration::from_mins(1))).unwrap();
+        // A reset is an end, too; a timeout is none.
+        if let Err(error) = stranger.read(&mut [0]) {
+            assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{error}");
+        }
+    }
+    // The last of them had its five seconds: a busy loop would have taken them all.
+    let taken = processor_time(pid) - before;
+    assert!(taken < 200, "{taken} hundredths of a second were spent on strangers");
+    // It still does all that a node does.
+    points_csv(&cluster.tau, "points.csv", 300);
+    let output = cluster.ask("start", &job("2", &[]));
+    assert_eq!(output.code, 0, "{}", output.stderr);
+    let logged = cluster.nodes.remove(0).stop();
+    let about_it: Vec<&str> = logged.lines().filter(|line| line.contains("accept")).collect();
+    assert!((1..5).contains(&about_it.len()), "{logged}");
 }
 
 #[test]

@@ -10,6 +10,7 @@ pub mod exchange;
 pub mod ledger;
 pub mod link;
 pub mod node;
+mod rarely;
 pub mod transport;
 pub mod usage;
 pub mod whereabouts;

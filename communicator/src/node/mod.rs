@@ -36,7 +36,7 @@ use tokio::task::JoinHandle;
 
 use crate::control::{GateActor, Payload, Routes, Sessions, StartError};
 use crate::transport::{AcceptLimits, Acceptor, DialError, NotLoopback, Plane, Security, dial};
-use crate::whereabouts;
+use crate::{usage, whereabouts};
 use membership::{Joined, MembershipActor, MembershipArguments, MembershipMessage};
 use run::{RunActor, RunArguments, RunMessage};
 use stats::{StatsActor, StatsMessage};
@@ -200,7 +200,8 @@ impl Node {
                 let _ = membership.cast(MembershipMessage::Session(event));
             }
         });
-        let acceptor = Acceptor::new(listener, &config.security, AcceptLimits::default()).map_err(StartError::from)?;
+        let limits = usage::descriptors_max().map_or_else(AcceptLimits::default, AcceptLimits::within);
+        let acceptor = Acceptor::new(listener, &config.security, limits).map_err(StartError::from)?;
         let (accepted, connections) = mpsc::channel(64);
         let accepting = tokio::spawn(acceptor.run(accepted));
         let routing = tokio::spawn(data_plane::route(
