@@ -63,6 +63,7 @@ targets! {
     encoding_bitmap: Plain, Light, Bound::new(1 << 10, 16), |bytes| targets::encoding(Encoding::Bitmap, bytes);
     frame_header: Plain, Light, Bound::new(1 << 10, 0), targets::frame_header;
     frame: Frame, Light, FRAME, targets::frame;
+    worker_frame: Frame, Light, FRAME, targets::worker_frame;
     message: Frame, Light, Bound::new(256 << 10, 64), targets::message;
     hello: Frame, Light, FRAME, targets::hello;
     hello_contents: Plain, Light, MESSAGE, targets::wire::<Hello>;

@@ -162,6 +162,7 @@ fn frames() {
     }
     for (name, kind) in [("word", Kind::Word), ("piece", Kind::Piece), ("hello", Kind::Hello)] {
         add_to_corpus("frame", name, &framed(kind, b"some contents"));
+        add_to_corpus("worker_frame", name, &framed(kind, b"some contents"));
         add_to_corpus("frame_header", name, &frame::header(kind, 700).unwrap());
     }
 }

@@ -78,6 +78,20 @@ pub(crate) fn frame(bytes: &[u8]) -> Option<Check> {
     }))
 }
 
+/// The same bytes as a worker reads them.
+pub(crate) fn worker_frame(bytes: &[u8]) -> Option<Check> {
+    let mut rest = bytes;
+    let (kind, contents) = worker::process::read_frame(&mut rest).ok()??;
+    let read = bytes[..bytes.len() - rest.len()].to_vec();
+    Some(Box::new(move || {
+        assert_eq!(
+            frame::header(kind, contents.len()).unwrap(),
+            read[..frame::HEADER_BYTES]
+        );
+        assert_eq!(contents, read[frame::HEADER_BYTES..]);
+    }))
+}
+
 pub(crate) fn message(bytes: &[u8]) -> Option<Check> {
     let mut rest = bytes;
     let (message, length) = at_once(link::read_message(&mut rest)).ok()??;
