@@ -5,7 +5,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use communicator::transport::{AcceptLimits, Accepted, Acceptor, Credentials, Plane, Security, dial as dial_node};
+use communicator::transport::{
+    AcceptLimits, Accepted, Acceptor, Credentials, DialError, Plane, Security, Stream, dial as dial_node,
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
@@ -99,8 +101,45 @@ impl Door {
     }
 }
 
+/// A stranger that members dial by mistake.
+struct Stranger {
+    runtime: Runtime,
+    listener: TcpListener,
+    security: Security,
+}
+
+impl Stranger {
+    fn open() -> Self {
+        let Door { runtime, security, .. } = Door::open();
+        Self {
+            listener: runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap(),
+            runtime,
+            security,
+        }
+    }
+
+    /// What a member makes of one that answers like this and says nothing more.
+    fn answer(&self, bytes: &[u8]) -> Result<Stream, DialError> {
+        self.runtime.block_on(async {
+            let address = self.listener.local_addr().unwrap();
+            let answering = async {
+                let (mut stream, _) = self.listener.accept().await.unwrap();
+                let _ = stream.write_all(bytes).await;
+                let _ = stream.shutdown().await;
+                // What the member says is not heard, but the connection stays until it has made up its mind.
+                std::future::pending::<()>().await;
+            };
+            tokio::select! {
+                dialled = dial_node(address, Plane::Data, &self.security, PATIENCE) => dialled,
+                () = answering => unreachable!("it waits for ever"),
+            }
+        })
+    }
+}
+
 thread_local! {
     static DOOR: RefCell<Door> = RefCell::new(Door::open());
+    static STRANGER: Stranger = Stranger::open();
 }
 
 /// Accepted means here that the node has answered and would go on: nobody gets any further without the key.
@@ -109,23 +148,12 @@ pub(crate) fn accept(bytes: &[u8]) -> Option<Check> {
     (answer.first() == Some(&HANDSHAKE)).then(|| Box::new(|| {}) as Check)
 }
 
-/// Who answers like that is no member.
+/// Who answers like that is no member, and dialling it ends at once.
 pub(crate) fn dial(bytes: &[u8]) -> Option<Check> {
-    DOOR.with_borrow_mut(|door| {
-        let Door { runtime, security, .. } = door;
-        runtime.block_on(async {
-            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-            let address = listener.local_addr().unwrap();
-            let answering = async {
-                let (mut stream, _) = listener.accept().await.unwrap();
-                let _ = stream.write_all(bytes).await;
-                let _ = stream.shutdown().await;
-                let mut rest = Vec::new();
-                let _ = stream.read_to_end(&mut rest).await;
-            };
-            let (dialled, ()) = tokio::join!(dial_node(address, Plane::Data, security, PATIENCE), answering);
-            assert!(dialled.is_err(), "a stranger was taken for a member");
-        });
-    });
+    let dialled = STRANGER.with(|stranger| stranger.answer(bytes));
+    assert!(
+        matches!(dialled, Err(DialError::Refused { .. } | DialError::Ended { .. })),
+        "{dialled:?}"
+    );
     None
 }
