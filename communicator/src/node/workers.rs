@@ -302,7 +302,7 @@ async fn accept(
             }
             Err(error) => {
                 if refusals.is_due(Instant::now()) {
-                    tracing::warn!(%error, "workers cannot be taken; it is tried on");
+                    tracing::warn!(%error, "workers cannot be taken, and are tried again");
                 }
                 tokio::time::sleep(RESTART_PAUSE).await;
             }

@@ -110,7 +110,10 @@ impl Acceptor {
                 Ok(connection) => connection,
                 Err(error) => {
                     if refusals.is_due(Instant::now()) {
-                        tracing::warn!(%error, "connections cannot be accepted; it is tried on");
+                        tracing::warn!(
+                            %error,
+                            "connections cannot be accepted, and are tried again: if files are too many, raise 'ulimit -n'"
+                        );
                     }
                     // Whoever has proven nothing for longest makes room, as when the table is full. There is room once its
                     // task is gone.
