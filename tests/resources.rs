@@ -88,7 +88,7 @@ impl<'a> SmallDisk<'a> {
                 "skipped: a test of a full disk needs root to mount one"
             );
         }
-        mounted.then_some(Self(path))
+        mounted.then(|| Self(path))
     }
 }
 
