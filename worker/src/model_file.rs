@@ -302,6 +302,15 @@ mod tests {
     }
 
     #[test]
+    fn numbers_come_back_to_the_last_bit() {
+        let (layout, weights, mut metadata) = model();
+        // Found by the fuzzer: a reader that is a little off gives the next number.
+        metadata.job.density = Some(0.046_116_860_184_273_877);
+        let bytes = serialise(&layout, &weights, &metadata).unwrap();
+        assert_eq!(parse(Path::new("model"), &bytes).unwrap().metadata, metadata);
+    }
+
+    #[test]
     fn tensors_lie_in_the_order_of_the_flat_index_space() {
         let (layout, weights, metadata) = model();
         let bytes = serialise(&layout, &weights, &metadata).unwrap();
