@@ -7,3 +7,4 @@ mod command_line;
 mod hostile;
 mod mnist;
 mod network;
+mod resources;

@@ -73,7 +73,7 @@ pub(crate) struct Train {
     #[command(flatten)]
     pub(crate) job: JobDraft,
     #[command(flatten)]
-    pub(crate) node: NodeFlags,
+    pub(crate) compute: ComputeFlags,
     /// How many nodes train
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub(crate) nodes: usize,
@@ -117,6 +117,18 @@ pub(crate) struct NodeFlags {
     /// Where others reach the node, if not where it listens
     #[arg(long, value_name = "ADDR")]
     pub(crate) advertise: Option<SocketAddr>,
+    /// Where the node keeps its socket and saves models [default: tau-node]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) compute: ComputeFlags,
+}
+
+/// What nodes compute with. Nodes of a local cluster are given this and no more: their addresses, folders and credentials
+/// are their own business.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Node")]
+pub(crate) struct ComputeFlags {
     /// What computes: auto or cpu
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     pub(crate) device: String,
@@ -129,9 +141,6 @@ pub(crate) struct NodeFlags {
     /// How numbers are multiplied; tf32 needs a GPU
     #[arg(long, value_name = "P", default_value = "f32", value_parser = ["f32", "tf32"])]
     pub(crate) precision: String,
-    /// Where the node keeps its socket and saves models [default: tau-node]
-    #[arg(long, value_name = "DIR")]
-    pub(crate) dir: Option<PathBuf>,
     /// Open data only under this folder
     #[arg(long, value_name = "DIR")]
     pub(crate) data_root: Option<PathBuf>,

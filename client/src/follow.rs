@@ -1,13 +1,15 @@
 //! Following a run from outside: its numbers while it goes on, its model when it is over.
 
 use std::collections::BTreeMap;
+use std::io::Seek;
 use std::sync::Arc;
 use std::time::Duration;
 
-use communicator::control::Connection;
+use communicator::control::{Connection, ConnectionError};
 use protocol::control::{Phase, Reply, Request, RunResult, RunStatus};
 use protocol::ids::RunId;
 use protocol::stats::{Finished, Line, StatsRecord, ratio};
+use tempfile::NamedTempFile;
 use tokio::sync::mpsc;
 use worker::model_file;
 
@@ -136,9 +138,17 @@ async fn save(
     out: &OutFolder,
 ) -> Result<Finished, Failure> {
     let path = out.make()?;
-    let io = |error: std::io::Error| Failure::Failed(format!("{} could not be written: {error}", path.display()));
+    let io = |error: std::io::Error| {
+        let path = path.display();
+        Failure::Failed(format!(
+            "{path} could not be written: make room for it, or give another folder with --out ({error})"
+        ))
+    };
     let mut file = model_file::part_beside(&path).map_err(io)?;
-    connection.fetch_model(run, &mut file).await.map_err(Failure::work)?;
+    fetch(connection, run, &mut file).await.map_err(|error| match error {
+        ConnectionError::Write(error) => io(error),
+        error => Failure::work(error),
+    })?;
     file.as_file().sync_all().map_err(io)?;
     let model = model_file::load(file.path()).map_err(Failure::work)?;
     if model.metadata.digest != result.digest.to_string() {
@@ -148,6 +158,27 @@ async fn save(
     }
     file.persist(&path).map_err(|error| io(error.error))?;
     Ok(finished(status, result, path.display().to_string()))
+}
+
+/// Fetches the model from the node that is followed or, where that one could not save it, from any other.
+async fn fetch(connection: &Connection, run: RunId, file: &mut NamedTempFile) -> Result<(), ConnectionError> {
+    let fetched = connection.fetch_model(connection.address(), run, file).await;
+    if !matches!(fetched, Err(ConnectionError::NoModel(..))) {
+        return fetched;
+    }
+    let nodes = match ask(connection, Request::Nodes).await {
+        Ok(Reply::Nodes(nodes)) => nodes,
+        _ => Vec::new(),
+    };
+    for address in nodes.iter().filter_map(|node| node.address.parse().ok()) {
+        // What another one has broken off is no part of it.
+        let emptied = file.as_file().set_len(0).and_then(|()| file.rewind());
+        emptied.map_err(ConnectionError::Write)?;
+        if connection.fetch_model(address, run, file).await.is_ok() {
+            return Ok(());
+        }
+    }
+    fetched
 }
 
 /// The last line of a run.

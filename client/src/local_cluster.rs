@@ -13,7 +13,7 @@ use communicator::transport::{Credentials, Security};
 use protocol::control::{Reply, Request};
 use tempfile::TempDir;
 
-use crate::args::NodeFlags;
+use crate::args::ComputeFlags;
 use crate::commands;
 use crate::failure::Failure;
 use crate::interrupt;
@@ -35,7 +35,7 @@ pub(crate) struct LocalCluster {
 
 impl LocalCluster {
     /// Starts so many nodes.
-    pub(crate) fn start(nodes: usize, flags: &NodeFlags) -> Result<Self, Failure> {
+    pub(crate) fn start(nodes: usize, flags: &ComputeFlags) -> Result<Self, Failure> {
         let io = |what: &str| {
             let what = what.to_string();
             move |error: std::io::Error| Failure::Failed(format!("{what}: {error}"))
@@ -144,7 +144,7 @@ fn node_command(
     seed: Option<SocketAddr>,
     credentials: &Path,
     folder: &Path,
-    flags: &NodeFlags,
+    flags: &ComputeFlags,
 ) -> Result<Command, Failure> {
     let mut command = Command::new(commands::node::program()?);
     match seed {

@@ -3,6 +3,7 @@
 //! `TAU_LOG` says how much (`TAU_LOG=info`), and `TAU_LOG_FORMAT=json` in which form.
 
 use std::fmt;
+use std::io::IsTerminal;
 
 use communicator::whereabouts;
 use serde_json::{Map, Value};
@@ -28,6 +29,8 @@ pub(crate) fn init() {
     tracing_subscriber::fmt()
         .with_env_filter(filter.unwrap_or_else(|_| EnvFilter::new(FILTER)))
         .with_writer(std::io::stderr)
+        // Colours are for people: in files and pipes they would only be in the way.
+        .with_ansi(std::io::stderr().is_terminal())
         .event_format(Lines { json })
         .init();
 }

@@ -80,6 +80,14 @@ fn memory_total_bytes() -> Option<u64> {
     kilobytes(&std::fs::read_to_string("/proc/meminfo").ok()?, "MemTotal:")
 }
 
+/// How many files and sockets this process may have open at a time; `None` where the system does not tell.
+#[must_use]
+pub fn descriptors_max() -> Option<usize> {
+    let limits = std::fs::read_to_string("/proc/self/limits").ok()?;
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
 /// A job is too large for this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Error)]
 #[error("the job needs about {needed:.1} GB of memory, but this machine has {there:.1} GB")]
@@ -127,5 +135,10 @@ mod tests {
         assert!(usage.memory_bytes > 32 << 20);
         assert!(usage.cpu > 0.0);
         assert!(memory_total_bytes().unwrap() > usage.memory_bytes);
+    }
+
+    #[test]
+    fn the_number_of_descriptors_is_told() {
+        assert!(descriptors_max().unwrap() > 3);
     }
 }

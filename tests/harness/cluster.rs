@@ -69,15 +69,33 @@ impl Cluster {
 
     /// Starts a node that listens on an address, and joins it to some, if any are given.
     pub(crate) fn start(&mut self, seeds: Option<&str>, listen: &str, flags: &[&str]) -> &Node {
-        let dir = format!("node{}", self.nodes.len());
-        let mut process = self.tau.start(&arguments(seeds, listen, &dir, flags));
+        let dir = self.next_dir();
+        let process = self.tau.start(&arguments(seeds, listen, &dir, flags));
+        self.listening(process, &dir)
+    }
+
+    /// Starts a node like [`Cluster::add`], under a limit of the shell's `ulimit`.
+    pub(crate) fn add_limited(&mut self, limit: &str) -> &Node {
+        let seed = self.nodes.first().map(|node| node.address.clone());
+        let dir = self.next_dir();
+        let arguments = arguments(seed.as_deref(), "127.0.0.1:0", &dir, &[]);
+        let process = self.tau.start_limited(limit, &arguments);
+        self.listening(process, &dir)
+    }
+
+    /// The folder of the node that is started next.
+    pub(crate) fn next_dir(&self) -> String {
+        format!("node{}", self.nodes.len())
+    }
+
+    fn listening(&mut self, mut process: Running, dir: &str) -> &Node {
         let line: Value = serde_json::from_str(&process.read_line()).unwrap();
         assert_eq!(line["event"], "listening");
         self.nodes.push(Node {
             process,
             address: line["address"].as_str().unwrap().into(),
             name: line["node"].as_str().unwrap().into(),
-            dir: self.tau.path(&dir),
+            dir: self.tau.path(dir),
         });
         self.nodes.last().unwrap()
     }
@@ -165,6 +183,16 @@ impl Cluster {
     /// Processes that were started with something of this folder among their arguments.
     pub(crate) fn processes(&self, word: &str) -> Vec<u32> {
         processes_with(self.tau.path("").to_str().unwrap(), word)
+    }
+}
+
+impl Node {
+    /// Ends it in good order, and tells what it has logged.
+    pub(crate) fn stop(self) -> String {
+        self.process.interrupt();
+        let output = self.process.finish();
+        assert_eq!(output.code, 0, "{}", output.stderr);
+        output.stderr
     }
 }
 

@@ -82,6 +82,17 @@ impl Tau {
         Self::spawn(self.command(arguments).envs(environment.iter().copied()))
     }
 
+    /// Starts a command under a limit of the shell's `ulimit`, such as `-n 64`. What it starts in turn is under it, too.
+    pub(crate) fn start_limited(&self, limit: &str, arguments: &[&str]) -> Running {
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", &format!("ulimit {limit} && exec \"$0\" \"$@\"")])
+            .arg(env!("CARGO_BIN_EXE_tau"))
+            .args(arguments)
+            .current_dir(self.folder.path());
+        Self::spawn(&mut command)
+    }
+
     /// Starts a command whose output can be read.
     pub(crate) fn spawn(command: &mut Command) -> Running {
         let piped = command

@@ -19,7 +19,7 @@ use communicator::control::Connection;
 use communicator::transport::{Credentials, Security};
 use protocol::control::{Reply, Request};
 
-use crate::args::{Cluster, NodeFlags, SecurityFlags};
+use crate::args::{Cluster, ComputeFlags, SecurityFlags};
 use crate::failure::Failure;
 
 /// How long a node may take to answer a simple question.
@@ -43,7 +43,7 @@ fn threads(asked: Option<usize>, among: usize) -> Result<Threads, Failure> {
 }
 
 /// Refuses flags of a node that this build cannot follow.
-fn check_node(flags: &NodeFlags) -> Result<(), Failure> {
+fn check_compute(flags: &ComputeFlags) -> Result<(), Failure> {
     if !matches!(flags.device.as_str(), "auto" | "cpu") {
         return Err(Failure::input(format!(
             "there is no device '{}' in this build; use --device cpu",

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use communicator::node::{Node, NodeConfig, NodeError, WorkerCommand};
 use serde::Serialize;
 
-use crate::args::{Join, NodeFlags, Seed};
+use crate::args::{ComputeFlags, Join, Seed};
 use crate::failure::Failure;
 use crate::version::version;
 use crate::{commands, interrupt, output};
@@ -32,13 +32,13 @@ pub(crate) fn join(arguments: &Join) -> Result<(), Failure> {
 }
 
 fn run(arguments: &Seed, seeds: &[String]) -> Result<(), Failure> {
-    commands::check_node(&arguments.node)?;
+    commands::check_compute(&arguments.node.compute)?;
     let config = NodeConfig {
         listen: arguments.listen,
         advertise: arguments.node.advertise,
         security: commands::security(&arguments.node.security)?,
         dir: arguments.node.dir.clone().unwrap_or_else(|| DIR.into()),
-        workers: worker_command(&arguments.node)?,
+        workers: worker_command(&arguments.node.compute)?,
         version: version(),
     };
     interrupt::watch()?;
@@ -78,7 +78,11 @@ async fn serve(node: &mut Node, seeds: &[std::net::SocketAddr]) -> Result<(), Fa
 
 fn failure(error: NodeError) -> Failure {
     match error {
-        NodeError::NotLoopback(_) | NodeError::NoAddress(_) | NodeError::Dir { .. } => Failure::bad(error),
+        NodeError::NotLoopback(_)
+        | NodeError::NoAddress(_)
+        | NodeError::Listen { .. }
+        | NodeError::SocketPath { .. }
+        | NodeError::Dir { .. } => Failure::bad(error),
         _ => Failure::work(error),
     }
 }
@@ -99,7 +103,7 @@ fn announce(node: &Node, json: bool) {
 }
 
 /// Workers are this program again.
-fn worker_command(flags: &NodeFlags) -> Result<WorkerCommand, Failure> {
+fn worker_command(flags: &ComputeFlags) -> Result<WorkerCommand, Failure> {
     let threads = commands::threads(flags.threads, flags.workers)?;
     let mut arguments: Vec<OsString> = vec!["worker".into(), "--threads".into(), threads.0.to_string().into()];
     if let Some(root) = &flags.data_root {

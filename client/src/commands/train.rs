@@ -6,7 +6,7 @@ use protocol::job::Job;
 use protocol::model::Layout;
 use worker::dataset::Dataset;
 
-use crate::args::{NodeFlags, Train};
+use crate::args::{ComputeFlags, Train};
 use crate::commands::{self, start};
 use crate::failure::Failure;
 use crate::local_cluster::LocalCluster;
@@ -24,7 +24,7 @@ pub(crate) fn run(arguments: Train) -> Result<(), Failure> {
             "--nodes must be from 1 to {NODES_MAX}, not {nodes}"
         )));
     }
-    let flags = node_flags(&arguments.node, nodes)?;
+    let flags = compute_flags(&arguments.compute, nodes)?;
     let job = job_file::read(arguments.job, arguments.file.as_deref())?;
     let said = check(&job, &flags, nodes)?;
     let out = OutFolder::check(&arguments.out)?;
@@ -43,11 +43,11 @@ pub(crate) fn run(arguments: Train) -> Result<(), Failure> {
 }
 
 /// What every node is started with.
-fn node_flags(flags: &NodeFlags, nodes: usize) -> Result<NodeFlags, Failure> {
-    commands::check_node(flags)?;
+fn compute_flags(flags: &ComputeFlags, nodes: usize) -> Result<ComputeFlags, Failure> {
+    commands::check_compute(flags)?;
     let threads = commands::threads(flags.threads, nodes * flags.workers)?;
     // A relative folder means the same to the nodes, which run where this process does.
-    Ok(NodeFlags {
+    Ok(ComputeFlags {
         threads: Some(threads.0),
         ..flags.clone()
     })
@@ -55,7 +55,7 @@ fn node_flags(flags: &NodeFlags, nodes: usize) -> Result<NodeFlags, Failure> {
 
 /// Checks everything that a user can get wrong, before anything is changed: nodes would find the same mistakes, but
 /// each for itself and later. Says what will be trained.
-fn check(job: &Job, flags: &NodeFlags, nodes: usize) -> Result<String, Failure> {
+fn check(job: &Job, flags: &ComputeFlags, nodes: usize) -> Result<String, Failure> {
     let dataset = Dataset::open(&job.data, job.seed, flags.data_root.as_deref()).map_err(Failure::bad)?;
     let layout = Layout::new(&job.model, dataset.input, dataset.classes.len()).map_err(Failure::bad)?;
     communicator::usage::check_memory(job, &layout, nodes * flags.workers).map_err(|error| {

@@ -37,7 +37,7 @@ pub enum ConnectionError {
     #[error("the model could not be fetched")]
     Fetch(#[source] LinkError),
     /// The node has no such model.
-    #[error("{0} does not have the model of run {1}")]
+    #[error("{0} does not have the model of run {1}: its log says why")]
     NoModel(SocketAddr, RunId),
     /// The model could not be written.
     #[error("the model could not be written")]
@@ -85,9 +85,19 @@ impl Connection {
         call(&self.gate, request, limit).await
     }
 
-    /// Fetches the file of a run's model, over the data plane.
-    pub async fn fetch_model(&self, run: RunId, file: &mut impl Write) -> Result<(), ConnectionError> {
-        let mut stream = dial(self.address, Plane::Data, &self.security, LIMIT).await?;
+    /// The node at the other end.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Fetches the file of a run's model from a node of the cluster, over the data plane.
+    pub async fn fetch_model(
+        &self,
+        address: SocketAddr,
+        run: RunId,
+        file: &mut impl Write,
+    ) -> Result<(), ConnectionError> {
+        let mut stream = dial(address, Plane::Data, &self.security, LIMIT).await?;
         let fetch = ConnectionError::Fetch;
         write_hello(&mut stream, &Hello::Model { run }).await.map_err(fetch)?;
         let mut some = false;
@@ -96,7 +106,7 @@ impl Connection {
                 Ok(Ok(Some((Kind::Piece, piece)))) if piece.is_empty() => return Ok(()),
                 Ok(Ok(Some((Kind::Piece, piece)))) => file.write_all(&piece).map_err(ConnectionError::Write)?,
                 Ok(Ok(Some(_))) => return Err(fetch(LinkError::OutOfPlace)),
-                Ok(Ok(None)) if !some => return Err(ConnectionError::NoModel(self.address, run)),
+                Ok(Ok(None)) if !some => return Err(ConnectionError::NoModel(address, run)),
                 Ok(Ok(None)) => return Err(fetch(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into())),
                 Ok(Err(error)) => return Err(fetch(error)),
                 Err(_) => return Err(fetch(std::io::Error::from(std::io::ErrorKind::TimedOut).into())),

@@ -62,9 +62,12 @@ async fn greet(mut stream: Stream, run_actor: &ActorRef<RunMessage>, me: &NodeIn
 async fn send_model(mut stream: Stream, run_actor: &ActorRef<RunMessage>, run: RunId) -> Result<(), LinkError> {
     let found = run_actor.call(|reply| RunMessage::Model { run, reply }, Some(HELLO_LIMIT));
     let Ok(CallResult::Success(Some(path))) = found.await else {
-        return Ok(());
+        return Ok(stream.shutdown().await?);
     };
-    let mut file = tokio::fs::File::open(path).await?;
+    // A node that could not save it knows the run but has no file.
+    let Ok(mut file) = tokio::fs::File::open(path).await else {
+        return Ok(stream.shutdown().await?);
+    };
     let mut piece = vec![0; CHUNK_BYTES];
     loop {
         let length = file.read(&mut piece).await?;

@@ -22,7 +22,7 @@ mod stats;
 mod workers;
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use protocol::control::{NodeInfo, Reply, Request, Word};
@@ -36,7 +36,7 @@ use tokio::task::JoinHandle;
 
 use crate::control::{GateActor, Payload, Routes, Sessions, StartError};
 use crate::transport::{AcceptLimits, Acceptor, DialError, NotLoopback, Plane, Security, dial};
-use crate::whereabouts;
+use crate::{usage, whereabouts};
 use membership::{Joined, MembershipActor, MembershipArguments, MembershipMessage};
 use run::{RunActor, RunArguments, RunMessage};
 use stats::{StatsActor, StatsMessage};
@@ -51,6 +51,8 @@ const DIAL_LIMIT: Duration = Duration::from_secs(5);
 const JOIN_LIMIT: Duration = Duration::from_mins(1);
 /// The pause between two rounds of attempts.
 const JOIN_PAUSE: Duration = Duration::from_millis(300);
+/// The longest path that a socket can have on Linux.
+const SOCKET_PATH_MAX: usize = 107;
 /// How long a good-bye is given to leave this machine.
 const GOODBYE: Duration = Duration::from_millis(100);
 
@@ -78,7 +80,7 @@ pub enum NodeError {
     #[error(transparent)]
     NotLoopback(#[from] NotLoopback),
     /// The address cannot be listened on.
-    #[error("{address} cannot be listened on: is another program using the port?")]
+    #[error("{address} cannot be listened on: give another address or port with --listen")]
     Listen {
         /// Which.
         address: SocketAddr,
@@ -97,6 +99,15 @@ pub enum NodeError {
         dir: PathBuf,
         /// What the system said.
         source: std::io::Error,
+    },
+    /// The socket for workers would have too long a path.
+    #[error(
+        "{path} is too long for a socket's path, which may take {SOCKET_PATH_MAX} bytes: choose a shorter --dir, or \
+         TMPDIR for 'tau train'"
+    )]
+    SocketPath {
+        /// Which.
+        path: PathBuf,
     },
     /// The control plane did not start.
     #[error(transparent)]
@@ -145,11 +156,12 @@ impl Node {
                 source,
             })?;
         let address = advertised(&listener, config.advertise)?;
+        let id = NodeId(rand_u64());
+        let socket = socket_path(&dir, id)?;
         std::fs::create_dir_all(&dir).map_err(|source| NodeError::Dir {
             dir: dir.clone(),
             source,
         })?;
-        let id = NodeId(rand_u64());
         let info = NodeInfo {
             id,
             name: name(id),
@@ -165,7 +177,6 @@ impl Node {
         whereabouts::set_node(&info.name);
         let (events, mut session_events) = mpsc::unbounded_channel();
         let sessions = Sessions::start(&id.to_string(), &config.security, events).await?;
-        let socket = dir.join(format!("{}.sock", info.name));
         let (joining, joined) = watch::channel(Joined::Alone);
         let (failing, failed) = watch::channel(None);
         let (actor, ended) = Actor::spawn(
@@ -189,7 +200,8 @@ impl Node {
                 let _ = membership.cast(MembershipMessage::Session(event));
             }
         });
-        let acceptor = Acceptor::new(listener, &config.security, AcceptLimits::default()).map_err(StartError::from)?;
+        let limits = usage::descriptors_max().map_or_else(AcceptLimits::default, AcceptLimits::within);
+        let acceptor = Acceptor::new(listener, &config.security, limits).map_err(StartError::from)?;
         let (accepted, connections) = mpsc::channel(64);
         let accepting = tokio::spawn(acceptor.run(accepted));
         let routing = tokio::spawn(data_plane::route(
@@ -211,18 +223,22 @@ impl Node {
         })
     }
 
-    /// Joins the cluster that one of these addresses belongs to; tells each time that nobody answered.
+    /// Joins the cluster that one of these addresses belongs to; tells each time that nobody answered. One that belongs to
+    /// another cluster does not keep this node from the next; if all do, there is nothing to wait for.
     pub async fn join(&mut self, seeds: &[SocketAddr], mut waiting: impl FnMut(&str)) -> Result<(), NodeError> {
         let started = tokio::time::Instant::now();
         let mut last = String::from("there was none");
+        let others = || seeds.iter().filter(|&&seed| seed != self.info.address);
         while started.elapsed() < JOIN_LIMIT {
-            for &seed in seeds.iter().filter(|&&seed| seed != self.info.address) {
+            let mut refusals = 0;
+            for &seed in others() {
                 match dial(seed, Plane::Control, &self.security, DIAL_LIMIT).await {
                     Ok(stream) => self.sessions.open(stream, seed.to_string()).await,
-                    Err(error @ (DialError::Refused { .. } | DialError::NotLoopback(_))) => {
-                        return Err(NodeError::Refused(error));
-                    }
                     Err(error) => {
+                        refusals += usize::from(matches!(error, DialError::Refused { .. } | DialError::NotLoopback(_)));
+                        if refusals == others().count() {
+                            return Err(NodeError::Refused(error));
+                        }
                         last = error.to_string();
                         waiting(&last);
                         continue;
@@ -261,6 +277,15 @@ impl Node {
         self.sessions.stop();
         self.accepting.iter().for_each(JoinHandle::abort);
     }
+}
+
+/// Where workers attach.
+fn socket_path(dir: &Path, id: NodeId) -> Result<PathBuf, NodeError> {
+    let path = dir.join(format!("{}.sock", name(id)));
+    if path.as_os_str().len() > SOCKET_PATH_MAX {
+        return Err(NodeError::SocketPath { path });
+    }
+    Ok(path)
 }
 
 /// The address that others are told.

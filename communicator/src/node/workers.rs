@@ -25,6 +25,7 @@ use tokio::time::timeout;
 
 use super::run::RunMessage;
 use crate::link::{self, LinkError};
+use crate::rarely::Rarely;
 
 /// How long a process that attaches may take to say who it is.
 const HELLO_LIMIT: Duration = Duration::from_secs(5);
@@ -276,6 +277,7 @@ async fn accept(
     mut stopped: watch::Receiver<bool>,
 ) {
     static KEYS: AtomicU64 = AtomicU64::new(1);
+    let mut refusals = Rarely::default();
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -299,7 +301,9 @@ async fn accept(
                 });
             }
             Err(error) => {
-                tracing::warn!(%error, "a worker could not be taken");
+                if refusals.is_due(Instant::now()) {
+                    tracing::warn!(%error, "workers cannot be taken, and are tried again");
+                }
                 tokio::time::sleep(RESTART_PAUSE).await;
             }
         }

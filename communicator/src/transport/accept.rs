@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
@@ -17,6 +17,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls;
 
 use super::{Plane, Security, Stream, tls};
+use crate::rarely::Rarely;
 
 /// What strangers are allowed to take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +26,18 @@ pub struct AcceptLimits {
     pub half_open_max: usize,
     /// How long a handshake may take.
     pub handshake: Duration,
+}
+
+impl AcceptLimits {
+    /// For a process that may have so many descriptors: strangers take no more than a quarter of them.
+    #[must_use]
+    pub fn within(descriptors: usize) -> Self {
+        let usual = Self::default();
+        Self {
+            half_open_max: usual.half_open_max.min(descriptors / 4).max(1),
+            ..usual
+        }
+    }
 }
 
 impl Default for AcceptLimits {
@@ -55,8 +68,15 @@ pub struct Acceptor {
     limits: AcceptLimits,
 }
 
-/// How long to wait after the system has refused to accept, so that running out of descriptors is no busy loop.
+/// How long to wait after the system has refused to accept, so that it is no busy loop.
 const REFUSED_PAUSE: Duration = Duration::from_millis(100);
+
+/// Whether this process, or the whole system, has as many files and sockets open as it may.
+fn out_of_descriptors(error: &std::io::Error) -> bool {
+    const ENFILE: i32 = 23;
+    const EMFILE: i32 = 24;
+    matches!(error.raw_os_error(), Some(ENFILE | EMFILE))
+}
 
 impl Acceptor {
     /// An acceptor on a bound port.
@@ -73,6 +93,7 @@ impl Acceptor {
         let Self { listener, tls, limits } = self;
         let mut handshakes = JoinSet::new();
         let mut half_open: VecDeque<AbortHandle> = VecDeque::new();
+        let mut refusals = Rarely::default();
         loop {
             let connection = tokio::select! {
                 // What is finished makes room before anything new is taken.
@@ -88,8 +109,23 @@ impl Acceptor {
             let (stream, address) = match connection {
                 Ok(connection) => connection,
                 Err(error) => {
-                    tracing::warn!(%error, "a connection could not be accepted");
-                    tokio::time::sleep(REFUSED_PAUSE).await;
+                    if refusals.is_due(Instant::now()) {
+                        tracing::warn!(
+                            %error,
+                            "connections cannot be accepted, and are tried again: if files are too many, raise 'ulimit -n'"
+                        );
+                    }
+                    // Whoever has proven nothing for longest makes room, as when the table is full. There is room once its
+                    // task is gone.
+                    if out_of_descriptors(&error)
+                        && let Some(oldest) = half_open.pop_front()
+                    {
+                        oldest.abort();
+                        let finished = handshakes.join_next().await.and_then(Result::ok);
+                        hand_over(finished.flatten(), &accepted);
+                    } else {
+                        tokio::time::sleep(REFUSED_PAUSE).await;
+                    }
                     continue;
                 }
             };

@@ -258,6 +258,12 @@ async fn a_flood_displaces_itself_and_members_get_through() {
     }
 }
 
+#[test]
+fn strangers_get_a_quarter_of_few_descriptors() {
+    let half_open = |descriptors| AcceptLimits::within(descriptors).half_open_max;
+    assert_eq!([0, 64, 1024, 1 << 20].map(half_open), [1, 16, 256, 256]);
+}
+
 #[tokio::test]
 async fn nobody_at_an_address_is_said_so() {
     let security = security();

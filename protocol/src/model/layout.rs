@@ -106,9 +106,10 @@ pub enum ModelError {
 /// The most numbers that a layer may work on for one sample.
 const SAMPLE_ELEMENTS_MAX: usize = 1 << 28;
 
-/// How many positions a window of `kernel` takes on a padded side.
+/// How many positions a window of `kernel` takes on a padded side. A side is what a stranger's file may say: more than
+/// can be counted count as the most that can, and are too large for what follows.
 fn positions(side: usize, kernel: usize, stride: usize, pad: usize) -> Option<usize> {
-    Some((side + 2 * pad).checked_sub(kernel)? / stride + 1)
+    Some(side.saturating_add(2 * pad).checked_sub(kernel)? / stride + 1)
 }
 
 fn window(input: Shape, kernel: usize, stride: usize, pad: usize) -> Result<(usize, usize, usize), String> {
@@ -274,6 +275,17 @@ mod tests {
 
     fn layout(text: &str, input: Shape) -> Result<Layout, String> {
         Layout::new(&text.parse().unwrap(), input, 10).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_side_beyond_counting_is_too_large() {
+        let input = Shape::Image {
+            channels: 1,
+            height: 1,
+            width: usize::MAX,
+        };
+        let error = layout("conv 2 1x1 pad 3, flatten, dense 10", input).unwrap_err();
+        assert!(error.contains("2^28"), "{error}");
     }
 
     #[test]

@@ -16,16 +16,22 @@ pub(super) fn resolve(path: &Path, root: Option<&Path>) -> Result<PathBuf, Datas
     };
     let root = root.canonicalize().map_err(DatasetError::read(root))?;
     // Joining an absolute path gives that path, which is then checked like any other.
-    let resolved = root.join(path);
-    let resolved = resolved.canonicalize().map_err(DatasetError::read(&resolved))?;
-    if resolved.starts_with(&root) {
-        Ok(resolved)
-    } else {
-        Err(DatasetError::OutsideRoot {
+    let joined = root.join(path);
+    let resolved = joined.canonicalize();
+    // What is not there is told only where a job may look: else it could ask what there is elsewhere.
+    let found = resolved.as_ref().ok().cloned().or_else(|| nearest(&joined));
+    if found.is_none_or(|found| !found.starts_with(&root)) {
+        return Err(DatasetError::OutsideRoot {
             file: path.to_owned(),
             root,
-        })
+        });
     }
+    resolved.map_err(DatasetError::read(&joined))
+}
+
+/// The nearest folder above a path that exists.
+fn nearest(path: &Path) -> Option<PathBuf> {
+    path.ancestors().find_map(|above| above.canonicalize().ok())
 }
 
 #[cfg(test)]
@@ -52,7 +58,13 @@ mod tests {
         // Shares the root's name as a prefix of its text, but not of its path.
         let secret = outer.path().join("root-secret.csv");
         fs::write(&secret, "x").unwrap();
-        for path in [Path::new("../root-secret.csv"), &secret] {
+        let nothing = outer.path().join("nothing.csv");
+        for path in [
+            Path::new("../root-secret.csv"),
+            &secret,
+            Path::new("../nothing"),
+            &nothing,
+        ] {
             let error = resolve(path, Some(&root)).unwrap_err();
             assert!(matches!(error, DatasetError::OutsideRoot { .. }), "{error}");
         }
@@ -66,8 +78,13 @@ mod tests {
         fs::create_dir(&root).unwrap();
         fs::write(outer.path().join("secret"), "x").unwrap();
         std::os::unix::fs::symlink(outer.path().join("secret"), root.join("link")).unwrap();
-        let error = resolve(Path::new("link"), Some(&root)).unwrap_err();
-        assert!(matches!(error, DatasetError::OutsideRoot { .. }), "{error}");
+        std::os::unix::fs::symlink(outer.path(), root.join("folder")).unwrap();
+        for path in ["link", "folder/secret", "folder/nothing"] {
+            let error = resolve(Path::new(path), Some(&root)).unwrap_err();
+            assert!(matches!(error, DatasetError::OutsideRoot { .. }), "{path}: {error}");
+        }
+        let missing = resolve(Path::new("missing/deep"), Some(&root)).unwrap_err();
+        assert!(matches!(missing, DatasetError::Read { .. }), "{missing}");
     }
 
     #[test]

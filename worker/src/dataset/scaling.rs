@@ -21,7 +21,21 @@ impl Scaling {
     /// What a byte is multiplied by under [`Scaling::Unit`].
     pub const UNIT: f32 = 1.0 / 255.0;
 
-    /// Scales the stored values of one sample in place.
+    /// Whether it can have been made from samples of so many numbers: a model file may say anything.
+    pub(crate) fn fits(&self, features: usize) -> bool {
+        match self {
+            Self::Unit => true,
+            Self::Standard { mean, deviation } => {
+                [mean.len(), deviation.len()] == [features; 2]
+                    && mean.iter().all(|mean| mean.is_finite())
+                    && deviation
+                        .iter()
+                        .all(|&deviation| deviation > 0.0 && deviation.is_finite())
+            }
+        }
+    }
+
+    /// Scales the stored values of one sample in place. One that lies beyond all measure becomes infinite.
     pub fn apply(&self, sample: &mut [f32]) {
         match self {
             Self::Unit => sample.iter_mut().for_each(|value| *value *= Self::UNIT),
@@ -94,6 +108,19 @@ mod tests {
         let mut row = rows[0];
         scaling.apply(&mut row);
         assert_eq!(row, [0.0, 0.0]);
+    }
+
+    #[test]
+    fn a_scaling_that_none_of_ours_can_be_does_not_fit() {
+        let standard = |mean: f32, deviation: f32| Scaling::Standard {
+            mean: vec![mean],
+            deviation: vec![deviation],
+        };
+        assert!(Scaling::Unit.fits(7) && standard(-1.0, 0.5).fits(1));
+        assert!(!standard(-1.0, 0.5).fits(2));
+        for (mean, deviation) in [(f32::INFINITY, 1.0), (0.0, 0.0), (0.0, -1.0), (0.0, f32::INFINITY)] {
+            assert!(!standard(mean, deviation).fits(1), "{mean} {deviation}");
+        }
     }
 
     #[test]

@@ -30,6 +30,7 @@ use crate::ops::Threads;
 use crate::training_thread::{ToTraining, TrainingThread};
 use prepared::Prepared;
 use reporter::Reporter;
+pub use socket::read_frame;
 use socket::{Reader, Received, Writer};
 
 /// How often a worker says that it is alive.

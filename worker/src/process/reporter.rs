@@ -10,6 +10,7 @@ use protocol::attach::{FromWorker, SaveOrder, Scores, WorkerStats};
 use protocol::digest::Digest;
 use protocol::ids::RunId;
 use protocol::lattice::Range;
+use protocol::sentence::sentence;
 
 use super::prepared::Prepared;
 use super::socket::Writer;
@@ -204,7 +205,7 @@ impl Reporting {
             &order.frontier,
             digest,
         );
-        model_file::save(&order.path, layout, &weights, &metadata).map_err(|error| error.to_string())?;
+        model_file::save(&order.path, layout, &weights, &metadata).map_err(|error| sentence(&error))?;
         let found = evaluate(layout, weights, &dataset.test, *threads, |_| true).map_err(|error| error.to_string())?;
         Ok(scores(found))
     }

@@ -36,17 +36,30 @@ fn invalid(error: impl std::error::Error + Send + Sync + 'static) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
+/// Reads the next frame; `None` where the stream ends between two. Memory is taken as bytes arrive, not as they are
+/// announced.
+pub fn read_frame(stream: &mut impl Read) -> io::Result<Option<(Kind, Vec<u8>)>> {
+    let mut header = [0; HEADER_BYTES];
+    if stream.read(&mut header[..1])? == 0 {
+        return Ok(None);
+    }
+    stream.read_exact(&mut header[1..])?;
+    let (kind, length) = frame::announced(header).map_err(invalid)?;
+    let mut contents = Vec::new();
+    while contents.len() < length {
+        let before = contents.len();
+        contents.resize(length.min(before + CHUNK_BYTES), 0);
+        stream.read_exact(&mut contents[before..])?;
+    }
+    Ok(Some((kind, contents)))
+}
+
 impl Reader {
     /// The next message; `None` when the node has closed the socket.
     pub(super) fn next(&mut self) -> io::Result<Option<Received>> {
-        let mut header = [0; HEADER_BYTES];
-        if self.0.read(&mut header[..1])? == 0 {
+        let Some((kind, contents)) = read_frame(&mut self.0)? else {
             return Ok(None);
-        }
-        self.0.read_exact(&mut header[1..])?;
-        let (kind, length) = frame::announced(header).map_err(invalid)?;
-        let mut contents = vec![0; length];
-        self.0.read_exact(&mut contents)?;
+        };
         match kind {
             Kind::Batch => Ok(Some(Received::Batch(contents))),
             Kind::Word => postcard::from_bytes(&contents)

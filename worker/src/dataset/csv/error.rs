@@ -70,6 +70,15 @@ pub enum CsvError {
         /// What the cell holds.
         cell: String,
     },
+    /// A number so far from the others of its column that its distance is no number any more.
+    #[error(
+        "{file} holds a number that lies beyond all measure from those its column is scaled by: remove its line, or \
+         give the column in another unit"
+    )]
+    BeyondMeasure {
+        /// The file.
+        file: PathBuf,
+    },
     /// A sample without a class.
     #[error("{file} line {line} has no label: fill in its class or remove the line")]
     NoLabel {

@@ -55,10 +55,13 @@ pub(super) fn open(
             values.extend_from_slice(table.row(row));
             scaling.apply(&mut values[start..]);
         }
+        if values.iter().any(|value| !value.is_finite()) {
+            return Err(CsvError::BeyondMeasure { file: file.to_owned() });
+        }
         let labels = rows.iter().map(|&row| labels[row]).collect();
-        Samples::new(table.columns, Values::Floats(values), labels)
+        Ok(Samples::new(table.columns, Values::Floats(values), labels))
     };
-    let (train, test) = (part(train), part(test));
+    let (train, test) = (part(train)?, part(test)?);
     let input = Shape::Flat(table.columns);
     Ok(Dataset::new(input, classes, scaling, train, test))
 }

@@ -233,3 +233,13 @@ fn a_model_keeps_its_scaling_and_classes_on_new_data() {
     let images = open_for("5,20,lily\n", "", &Scaling::Unit, &classes);
     assert_refused(images, "trained on images");
 }
+
+#[test]
+fn a_number_beyond_all_measure_is_refused() {
+    let scaling = Scaling::Standard {
+        mean: vec![0.0],
+        deviation: vec![1e-40],
+    };
+    let far = open_for("3e38,lily\n", "?test=1", &scaling, &owned(&["lily"]));
+    assert_refused(far, "beyond all measure");
+}

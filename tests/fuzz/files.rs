@@ -1,0 +1,132 @@
+//! Decoders of files: models, datasets, credentials.
+
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use communicator::transport::{AcceptLimits, Acceptor, Credentials, Security};
+use protocol::data::{DataSpec, LabelColumn};
+use tempfile::TempDir;
+use worker::dataset::Dataset;
+use worker::model_file;
+
+use crate::engine::Check;
+use crate::seeds;
+
+thread_local! {
+    static FOLDER: TempDir = tempfile::tempdir().unwrap();
+}
+
+fn path(name: &str) -> PathBuf {
+    FOLDER.with(|folder| folder.path().join(name))
+}
+
+/// Writes a file that only its owner can read.
+fn write(path: &Path, bytes: &[u8]) {
+    use std::io::Write;
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    options.open(path).unwrap().write_all(bytes).unwrap();
+}
+
+pub(crate) fn model(bytes: &[u8]) -> Option<Check> {
+    let model = model_file::parse(Path::new("model"), bytes).ok()?;
+    Some(Box::new(move || {
+        assert_eq!(model.weights.len(), model.layout.weights);
+        let path = path("model");
+        model_file::save(&path, &model.layout, &model.weights, &model.metadata).unwrap();
+        let again = model_file::load(&path).unwrap();
+        assert_eq!(
+            (again.metadata, again.job, again.layout, again.weights),
+            (model.metadata, model.job, model.layout, model.weights)
+        );
+    }))
+}
+
+/// What holds of every dataset that could be opened.
+fn check_dataset(spec: DataSpec, dataset: Dataset) -> Check {
+    Box::new(move || {
+        for part in [&dataset.train, &dataset.test] {
+            assert_eq!(part.features(), dataset.input.elements());
+            let all: Vec<u32> = (0..part.len() as u32).collect();
+            let (mut inputs, mut labels) = (Vec::new(), Vec::new());
+            part.gather(&all, &mut inputs, &mut labels);
+            assert!(inputs.iter().all(|input| input.is_finite()), "an input is no number");
+            assert!(labels.iter().all(|&label| (label as usize) < dataset.classes.len()));
+        }
+        let again = Dataset::open(&spec, 1, None).unwrap();
+        assert_eq!(again.hash, dataset.hash);
+        // A model of this data measures itself on the same.
+        let known = Dataset::open_for(&spec, 1, None, &dataset.scaling, &dataset.classes).unwrap();
+        assert_eq!((known.test, known.input), (dataset.test, dataset.input));
+    })
+}
+
+/// One of the four files, beside three that are right.
+pub(crate) fn idx(bytes: &[u8]) -> Option<Check> {
+    let directory = path("idx");
+    if !directory.exists() {
+        std::fs::create_dir(&directory).unwrap();
+        for (name, contents) in seeds::idx_files() {
+            write(&directory.join(name), &contents);
+        }
+    }
+    // The rank tells labels from images.
+    let labels = bytes.get(3) == Some(&1);
+    let name = if labels {
+        seeds::TRAIN_LABELS
+    } else {
+        seeds::TRAIN_IMAGES
+    };
+    write(&directory.join(name), bytes);
+    let spec = DataSpec::Idx {
+        directory: directory.clone(),
+    };
+    let opened = Dataset::open(&spec, 1, None);
+    // Next time it is the other's turn.
+    let restore = move || {
+        for (right, contents) in seeds::idx_files() {
+            if right == name {
+                write(&directory.join(name), &contents);
+            }
+        }
+    };
+    let Ok(dataset) = opened else {
+        restore();
+        return None;
+    };
+    let check = check_dataset(spec, dataset);
+    Some(Box::new(move || {
+        check();
+        restore();
+    }))
+}
+
+pub(crate) fn csv(bytes: &[u8]) -> Option<Check> {
+    let file = path("data.csv");
+    write(&file, bytes);
+    let spec = DataSpec::Csv {
+        file,
+        label: LabelColumn::LAST,
+        test_fraction: 0.3,
+    };
+    let dataset = Dataset::open(&spec, 1, None).ok()?;
+    Some(check_dataset(spec, dataset))
+}
+
+/// Credentials, and what TLS makes of them.
+pub(crate) fn credentials(bytes: &[u8]) -> Option<Check> {
+    let file = path("cluster.pem");
+    write(&file, bytes);
+    let security = Security::Credentials(Arc::new(Credentials::read(&file).ok()?));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .build()
+        .unwrap();
+    let acceptor = runtime.block_on(async {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Acceptor::new(listener, &security, AcceptLimits::default())
+    });
+    acceptor.ok()?;
+    Some(Box::new(|| {}))
+}

@@ -1,0 +1,197 @@
+//! Decoders of bytes and texts in memory.
+
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+use communicator::link;
+use communicator::snapshot::{self, Snapshot};
+use protocol::batch::Batch;
+use protocol::changes;
+use protocol::control::Request;
+use protocol::data::DataSpec;
+use protocol::encoding::{self, Encoding};
+use protocol::frame;
+use protocol::job::JobDraft;
+use protocol::lattice::Tau;
+use protocol::merged_range::MergedRange;
+use protocol::model::{Layout, ModelSpec, Shape};
+use protocol::sums::Sums;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::engine::Check;
+
+/// The weights of the model that batches are for.
+pub(crate) const WEIGHTS: usize = 5_000;
+/// The weights of the model that snapshots are of: few, as each has all of them.
+pub(crate) const SNAPSHOT_WEIGHTS: usize = 40;
+
+pub(crate) fn batch(bytes: &[u8]) -> Option<Check> {
+    let batch = Batch::decode(bytes, WEIGHTS).ok()?;
+    Some(Box::new(move || {
+        changes::check(&batch.words, WEIGHTS, batch.header.tau).unwrap();
+        let mut frame = Vec::new();
+        batch.header.encode(&batch.words, &mut frame).unwrap();
+        // As text: a loss that is no number equals nothing, not even itself.
+        let again = Batch::decode(&frame, WEIGHTS).unwrap();
+        assert_eq!(format!("{again:?}"), format!("{batch:?}"));
+    }))
+}
+
+pub(crate) fn merged_range(bytes: &[u8]) -> Option<Check> {
+    let range = MergedRange::decode(bytes, WEIGHTS).ok()?;
+    Some(Box::new(move || {
+        assert_eq!(range.sums.digest(), range.header.digest);
+        assert!(Sums::checked(range.sums.entries().to_vec(), WEIGHTS).is_some());
+        assert_eq!(MergedRange::decode(&range.encode(), WEIGHTS), Ok(range));
+    }))
+}
+
+pub(crate) fn snapshot(bytes: &[u8]) -> Option<Check> {
+    let snapshot = snapshot::decode(bytes, SNAPSHOT_WEIGHTS)?;
+    Some(Box::new(move || {
+        let Snapshot { head, counts, log } = snapshot.clone();
+        let again = snapshot::encode(head, counts.into(), &log).next(usize::MAX);
+        assert_eq!(snapshot::decode(&again, SNAPSHOT_WEIGHTS), Some(snapshot));
+    }))
+}
+
+/// Two bytes with the count, and the payload.
+pub(crate) fn encoding(encoding: Encoding, bytes: &[u8]) -> Option<Check> {
+    let (count, payload) = bytes.split_first_chunk()?;
+    let count = usize::from(u16::from_le_bytes(*count));
+    let tau = Tau::ONE_STEP;
+    let mut words = vec![7; 3];
+    if encoding::decode(encoding, payload, count, WEIGHTS, tau, &mut words).is_err() {
+        assert!(words.is_empty(), "a refused payload has left something");
+        return None;
+    }
+    Some(Box::new(move || {
+        changes::check(&words, WEIGHTS, tau).unwrap();
+        assert_eq!(words.len(), count);
+        let (mut payload, mut again) = (Vec::new(), Vec::new());
+        assert!(encoding::encode(encoding, &words, &mut payload));
+        encoding::decode(encoding, &payload, count, WEIGHTS, tau, &mut again).unwrap();
+        assert_eq!(again, words);
+    }))
+}
+
+pub(crate) fn frame_header(bytes: &[u8]) -> Option<Check> {
+    let header = *bytes.first_chunk()?;
+    let (kind, length) = frame::announced(header).ok()?;
+    Some(Box::new(move || assert_eq!(frame::header(kind, length), Ok(header))))
+}
+
+/// The outcome of something that never waits, as reading from memory does not.
+fn at_once<T>(work: impl Future<Output = T>) -> T {
+    match pin!(work).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(outcome) => outcome,
+        Poll::Pending => panic!("it waits for bytes that are all there"),
+    }
+}
+
+pub(crate) fn frame(bytes: &[u8]) -> Option<Check> {
+    let mut rest = bytes;
+    let (kind, contents) = at_once(link::read_frame(&mut rest)).ok()??;
+    let read = bytes[..bytes.len() - rest.len()].to_vec();
+    Some(Box::new(move || {
+        let mut written = Vec::new();
+        at_once(link::write_frame(&mut written, kind, &contents)).unwrap();
+        assert_eq!(written, read);
+    }))
+}
+
+/// The same bytes as a worker reads them.
+pub(crate) fn worker_frame(bytes: &[u8]) -> Option<Check> {
+    let mut rest = bytes;
+    let (kind, contents) = worker::process::read_frame(&mut rest).ok()??;
+    let read = bytes[..bytes.len() - rest.len()].to_vec();
+    Some(Box::new(move || {
+        assert_eq!(
+            frame::header(kind, contents.len()).unwrap(),
+            read[..frame::HEADER_BYTES]
+        );
+        assert_eq!(contents, read[frame::HEADER_BYTES..]);
+    }))
+}
+
+pub(crate) fn message(bytes: &[u8]) -> Option<Check> {
+    let mut rest = bytes;
+    let (message, length) = at_once(link::read_message(&mut rest)).ok()??;
+    assert_eq!(length, bytes.len() - rest.len());
+    Some(Box::new(move || {
+        let mut written = Vec::new();
+        at_once(link::write_message(&mut written, &message)).unwrap();
+        let (again, _) = at_once(link::read_message(&mut &written[..])).unwrap().unwrap();
+        assert_eq!(again, message);
+    }))
+}
+
+pub(crate) fn hello(bytes: &[u8]) -> Option<Check> {
+    let hello = at_once(link::read_hello(&mut &*bytes)).ok()?;
+    Some(Box::new(move || {
+        let mut written = Vec::new();
+        at_once(link::write_hello(&mut written, &hello)).unwrap();
+        assert_eq!(at_once(link::read_hello(&mut &written[..])).unwrap(), hello);
+    }))
+}
+
+/// A message in postcard.
+pub(crate) fn wire<T: Serialize + DeserializeOwned + 'static>(bytes: &[u8]) -> Option<Check> {
+    let value: T = link::decode(bytes).ok()?;
+    // Not the values are compared but their bytes: numbers that are none equal nothing, not even themselves.
+    Some(Box::new(move || {
+        let written = link::encode(&value).unwrap();
+        let again: T = link::decode(&written).unwrap();
+        assert_eq!(link::encode(&again).unwrap(), written);
+    }))
+}
+
+pub(crate) fn job(bytes: &[u8]) -> Option<Check> {
+    let job = JobDraft::from_toml(str::from_utf8(bytes).ok()?).ok()?.resolve().ok()?;
+    Some(Box::new(move || {
+        assert_eq!(JobDraft::from(&job).resolve().unwrap(), job);
+        let request = Request::Start {
+            job: Box::new(job),
+            allow_partial: false,
+        };
+        let written = link::encode(&request).unwrap();
+        assert_eq!(link::decode::<Request>(&written).unwrap(), request);
+    }))
+}
+
+pub(crate) fn data(bytes: &[u8]) -> Option<Check> {
+    let spec: DataSpec = str::from_utf8(bytes).ok()?.parse().ok()?;
+    Some(Box::new(move || assert_eq!(spec.to_string().parse(), Ok(spec))))
+}
+
+/// A model, fitted to samples of usual and of unusual shapes.
+pub(crate) fn model(bytes: &[u8]) -> Option<Check> {
+    const CLASSES: usize = 3;
+    let image = |channels, height, width| Shape::Image {
+        channels,
+        height,
+        width,
+    };
+    let model: ModelSpec = str::from_utf8(bytes).ok()?.parse().ok()?;
+    for input in [
+        Shape::Flat(4),
+        image(1, 28, 28),
+        image(3, 32, 1),
+        Shape::Flat(0),
+        image(0, 1, usize::MAX),
+        image(usize::MAX, usize::MAX, 0),
+        image(1 << 32, 1 << 32, 1 << 32),
+    ] {
+        if let Ok(layout) = Layout::new(&model, input, CLASSES) {
+            let ranges = layout.tensors.iter().map(protocol::model::TensorSlot::range);
+            let end = ranges.fold(0, |end, range| {
+                assert_eq!(range.start, end);
+                range.end
+            });
+            assert_eq!(layout.weights, end);
+            assert!(layout.training_bytes(1 << 16, 2) > 0);
+        }
+    }
+    Some(Box::new(move || assert_eq!(model.to_string().parse(), Ok(model))))
+}

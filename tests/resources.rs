@@ -1,0 +1,324 @@
+//! Resources that run out, or go away under a run: one sentence for whoever can mend it, and everybody else goes on.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use crate::harness::cluster::{Cluster, job, kill};
+use crate::harness::{Output, Tau, points_csv};
+
+/// Its model takes 80 KB.
+const WIDE: &[&str] = &["--model", "dense 4000, relu, dense 2"];
+/// Blocks of 512 or 1024 bytes, depending on the shell: less than the model takes, more than anything else does.
+const FILE_LIMIT: &str = "-f 32";
+
+/// The files in a node's folder and below it, its socket aside.
+fn saved(dir: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir).unwrap().flatten() {
+        if entry.file_type().unwrap().is_dir() {
+            found.extend(saved(&entry.path()));
+        } else if entry.file_type().unwrap().is_file() {
+            found.push(entry.file_name().into_string().unwrap());
+        }
+    }
+    found
+}
+
+/// A run of both nodes that agree, though one of them cannot save; the client gets the model from the other.
+fn one_cannot_save(cluster: &mut Cluster, without: usize, says: &str) {
+    cluster.wait_for_nodes(2);
+    points_csv(&cluster.tau, "points.csv", 300);
+    let output = cluster.ask("start", &job("2", WIDE));
+    assert_eq!(output.code, 0, "{}", output.stderr);
+    let last = output.last();
+    assert_eq!(
+        (&last["replicas_agree"], &last["nodes"]),
+        (&true.into(), &2.into()),
+        "{last}"
+    );
+    assert!(tau_model(&cluster.tau, "tau-out/model.safetensors") == last["digest"]);
+    let other = &cluster.nodes[1 - without];
+    assert_eq!(saved(&other.dir), [format!("{}.safetensors", other.name)]);
+    let full = cluster.nodes.remove(without);
+    assert_eq!(saved(&full.dir), [""; 0], "half a model was left");
+    let name = format!("{}.safetensors could not be written", full.name);
+    let logged = full.stop();
+    assert!(logged.contains(&name) && logged.contains(says), "{logged}");
+}
+
+/// The digest of a model that is whole.
+fn tau_model(tau: &Tau, model: &str) -> serde_json::Value {
+    let evaluated = tau.run(&["evaluate", model, "--data", "csv:points.csv", "--json"]);
+    assert_eq!(evaluated.code, 0, "{}", evaluated.stderr);
+    evaluated.last()["digest"].clone()
+}
+
+#[test]
+fn a_node_whose_files_may_not_grow_says_so_and_the_other_saves() {
+    for limited in [0, 1] {
+        let mut cluster = Cluster::new();
+        for node in [0, 1] {
+            if node == limited {
+                cluster.add_limited(FILE_LIMIT);
+            } else {
+                cluster.add(&[]);
+            }
+        }
+        one_cannot_save(&mut cluster, limited, "File too large");
+    }
+}
+
+/// A small file system of its own.
+struct SmallDisk<'a>(&'a Path);
+
+impl<'a> SmallDisk<'a> {
+    /// `None`, after a line that stays visible, where this user may not mount anything.
+    fn mount(path: &'a Path) -> Option<Self> {
+        std::fs::create_dir(path).unwrap();
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", "size=32k", "tmpfs"]).arg(path);
+        let mounted = mount.output().is_ok_and(|output| output.status.success());
+        if !mounted {
+            // The test framework swallows what the print macros write.
+            let _ = writeln!(
+                std::io::stderr(),
+                "skipped: a test of a full disk needs root to mount one"
+            );
+        }
+        mounted.then(|| Self(path))
+    }
+}
+
+impl Drop for SmallDisk<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.0).status();
+    }
+}
+
+#[test]
+fn a_node_whose_disk_is_full_says_so_and_the_other_saves() {
+    let mut cluster = Cluster::new();
+    cluster.add(&[]);
+    let dir = cluster.tau.path(&cluster.next_dir());
+    let Some(_disk) = SmallDisk::mount(&dir) else {
+        return;
+    };
+    cluster.add(&[]);
+    one_cannot_save(&mut cluster, 1, "No space left");
+}
+
+#[test]
+fn a_client_that_cannot_save_says_where_and_can_come_back() {
+    let mut cluster = Cluster::new();
+    cluster.add(&[]);
+    cluster.wait_for_nodes(1);
+    points_csv(&cluster.tau, "points.csv", 300);
+    let start = cluster.asking("start", &job("2", WIDE));
+    let output = cluster.tau.start_limited(FILE_LIMIT, &start).finish();
+    assert_eq!(output.code, 1, "{}", output.stderr);
+    let error = output.last()["error"].as_str().unwrap().to_owned();
+    assert!(
+        error.contains("tau-out/model.safetensors could not be written") && error.contains("File too large"),
+        "{error}"
+    );
+    assert_eq!(std::fs::read_dir(cluster.tau.path("tau-out")).unwrap().count(), 0);
+    let again = cluster.ask("start", &["--attach"]);
+    assert_eq!(again.code, 0, "{}", again.stderr);
+}
+
+/// Checks that a node was refused as a user's mistake, in one sentence, and has left nothing.
+fn refused(tau: &Tau, before: &[String], output: &Output, says: &[&str]) {
+    assert_eq!(output.code, 2, "{}", output.stderr);
+    assert_eq!(output.stderr.lines().count(), 1, "{}", output.stderr);
+    assert!(
+        says.iter().all(|says| output.stderr.contains(says)),
+        "{}",
+        output.stderr
+    );
+    assert_eq!(tau.files(), before);
+    assert!(!tau.path("new").exists(), "a folder was left");
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let mut cluster = Cluster::new();
+    let seed = cluster.add(&[]).address.clone();
+    let before = cluster.tau.files();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().unwrap().to_string();
+    let flags = ["--listen", &taken, "--dir", "new", "--credentials", "cluster.pem"];
+    for command in [&["seed"][..], &["join", &seed]] {
+        let output = cluster.tau.run(&[command, &flags].concat());
+        refused(&cluster.tau, &before, &output, &[&taken, "--listen"]);
+    }
+    assert_eq!(cluster.listed().len(), 1);
+}
+
+#[test]
+fn a_folder_too_deep_for_a_socket_is_named() {
+    let tau = Tau::new();
+    let dir = format!("new/{}", "deep/".repeat(25));
+    let seed = ["seed", "--listen", "127.0.0.1:0", "--insecure", "--dir", &dir];
+    refused(&tau, &[], &tau.run(&seed), &["new/deep", "107", "shorter --dir"]);
+}
+
+/// The processor time that a process has taken, in hundredths of a second.
+fn processor_time(pid: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    // The name, in parentheses, may hold spaces.
+    let (_, fields) = stat.rsplit_once(')').unwrap();
+    let fields: Vec<&str> = fields.split_whitespace().collect();
+    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_node_without_descriptors_waits_quietly_and_recovers() {
+    // What a node takes by itself; with a few more, the quarter that strangers may have is too much.
+    let mut cluster = Cluster::of(1);
+    let usual = cluster.nodes.remove(0);
+    let own = std::fs::read_dir(format!("/proc/{}/fd", usual.process.pid()))
+        .unwrap()
+        .count();
+    usual.stop();
+    cluster.add_limited(&format!("-n {}", own + 4));
+    cluster.wait_for_nodes(1);
+    let (address, pid) = (cluster.nodes[0].address.clone(), cluster.nodes[0].process.pid());
+    let before = processor_time(pid);
+    // More than it can have open; they say nothing, and stay as long as they are let.
+    let mut strangers: Vec<TcpStream> = (0..200).map(|_| TcpStream::connect(&address).unwrap()).collect();
+    // Members get through meanwhile.
+    assert_eq!(cluster.listed().len(), 1);
+    for stranger in &mut strangers {
+        stranger.set_read_timeout(Some(Duration::from_mins(1))).unwrap();
+        // A reset is an end, too; a timeout is none.
+        if let Err(error) = stranger.read(&mut [0]) {
+            assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{error}");
+        }
+    }
+    // The last of them had its five seconds: a busy loop would have taken them all.
+    let taken = processor_time(pid) - before;
+    assert!(taken < 200, "{taken} hundredths of a second were spent on strangers");
+    // It still does all that a node does.
+    points_csv(&cluster.tau, "points.csv", 300);
+    let output = cluster.ask("start", &job("2", &[]));
+    assert_eq!(output.code, 0, "{}", output.stderr);
+    let logged = cluster.nodes.remove(0).stop();
+    let about_it: Vec<&str> = logged.lines().filter(|line| line.contains("accept")).collect();
+    assert!((1..5).contains(&about_it.len()), "{logged}");
+}
+
+#[test]
+fn data_that_is_gone_or_changed_is_named_by_the_node_and_the_others_go_on() {
+    for (rows, says) in [
+        (None, "points.csv could not be read"),
+        (Some(500), "the data has changed"),
+    ] {
+        let mut cluster = Cluster::new();
+        for root in ["one", "other"] {
+            std::fs::create_dir(cluster.tau.path(root)).unwrap();
+            points_csv(&cluster.tau, &format!("{root}/points.csv"), 600);
+            cluster.add(&["--data-root", root]);
+        }
+        cluster.wait_for_nodes(2);
+        let started = cluster.ask("start", &job("1000000", &["--detach"]));
+        assert_eq!(started.code, 0, "{}", started.stderr);
+        match rows {
+            None => std::fs::remove_file(cluster.tau.path("other/points.csv")).unwrap(),
+            Some(rows) => drop(points_csv(&cluster.tau, "other/points.csv", rows)),
+        }
+        let socket = format!("{}.sock", cluster.nodes[1].name);
+        let worker = || {
+            let workers = cluster.processes("worker");
+            let found = |pid: &u32| {
+                std::fs::read(format!("/proc/{pid}/cmdline"))
+                    .is_ok_and(|line| String::from_utf8_lossy(&line).contains(&socket))
+            };
+            workers.into_iter().find(found)
+        };
+        let dead = worker().unwrap();
+        kill("-KILL", dead);
+        Cluster::wait_until("no worker has taken its place", || {
+            worker().is_some_and(|new| new != dead)
+        });
+        Cluster::wait_until("the new worker is not attached", || {
+            cluster.listed().iter().all(|node| node["workers"] == 1)
+        });
+        assert_eq!(cluster.ask("stop", &[]).code, 0);
+        let output = cluster.ask("start", &["--attach"]);
+        assert_eq!(output.code, 0, "{}", output.stderr);
+        let last = output.last();
+        assert_eq!(
+            (&last["replicas_agree"], &last["nodes"]),
+            (&true.into(), &2.into()),
+            "{last}"
+        );
+        let logged = cluster.nodes.pop().unwrap().stop();
+        assert!(logged.contains(says), "{logged}");
+    }
+}
+
+#[test]
+fn data_outside_a_nodes_root_is_not_read() {
+    let mut cluster = Cluster::new();
+    std::fs::create_dir(cluster.tau.path("root")).unwrap();
+    cluster.add(&["--data-root", "root"]);
+    cluster.wait_for_nodes(1);
+    points_csv(&cluster.tau, "points.csv", 100);
+    let outside = cluster.tau.path("points.csv");
+    std::os::unix::fs::symlink(&outside, cluster.tau.path("root/link.csv")).unwrap();
+    let outside = outside.to_str().unwrap();
+    // Whether something is there is nobody's business either.
+    let nothing = "../nothing.csv";
+    for path in ["../points.csv", outside, "link.csv", nothing, "/nothing/at/all.csv"] {
+        let data = format!("csv:{path}");
+        let output = cluster.ask("start", &job("1", &["--data", &data]));
+        assert_eq!(output.code, 1, "{}", output.stderr);
+        let error = output.last()["error"].as_str().unwrap().to_owned();
+        assert!(
+            error.contains(&format!("{path} lies outside of the data directory")),
+            "{error}"
+        );
+        assert!(!error.contains("side0"), "{error}");
+    }
+    std::fs::copy(outside, cluster.tau.path("root/points.csv")).unwrap();
+    assert_eq!(cluster.ask("start", &job("1", &[])).code, 0);
+}
+
+#[test]
+fn a_seed_of_another_cluster_does_not_keep_a_node_from_the_next() {
+    let mut cluster = Cluster::of(1);
+    let made = cluster.tau.run(&["credentials", "new", "other.pem"]);
+    assert_eq!(made.code, 0, "{}", made.stderr);
+    let ours = cluster.nodes[0].address.clone();
+    let theirs = cluster
+        .start(None, "127.0.0.1:0", &["--credentials", "other.pem"])
+        .address
+        .clone();
+    cluster.start(Some(&format!("{theirs},{ours}")), "127.0.0.1:0", &[]);
+    cluster.wait_for_nodes(2);
+}
+
+#[test]
+fn flags_that_a_local_cluster_would_ignore_are_refused() {
+    let tau = Tau::new();
+    let flags: [&[&str]; 4] = [
+        &["--credentials", "cluster.pem"],
+        &["--insecure"],
+        &["--advertise", "127.0.0.1:1"],
+        &["--dir", "folder"],
+    ];
+    for flag in flags {
+        let output = tau.run(&[&["train", "--json"], flag].concat());
+        assert_eq!(output.code, 2, "{flag:?}: {}", output.stderr);
+        assert!(
+            output.last()["error"].as_str().unwrap().contains(flag[0]),
+            "{}",
+            output.stdout
+        );
+    }
+    assert!(tau.files().is_empty());
+}
