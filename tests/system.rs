@@ -4,6 +4,7 @@ mod harness;
 
 mod cluster;
 mod command_line;
+mod faults;
 mod hostile;
 mod mnist;
 mod network;

@@ -239,7 +239,7 @@ async fn replicas_agree_over_real_links_that_break() {
     for (&me, listener) in ids.iter().zip(listeners) {
         let mut exchange = Exchange::new(me, Ledger::new(RUN, vec![0; WEIGHTS]), Limits::for_weights(WEIGHTS));
         for &id in &ids {
-            exchange.handle(Event::Joined(id), &mut Vec::new());
+            exchange.handle(Event::Founder(id), &mut Vec::new());
             exchange.handle(
                 Event::Origin(OriginInfo {
                     origin: OriginId(id.0),

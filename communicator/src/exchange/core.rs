@@ -30,6 +30,9 @@ pub struct Limits {
     pub mark_ticks: u32,
     /// Bytes of single batches kept for those who are behind. Beyond it they are merged.
     pub single_bytes_max: usize,
+    /// Bytes of single batches kept unmerged while some member has not said yet what it needs. Beyond it such members are
+    /// forgotten.
+    pub unmarked_bytes_max: usize,
     /// Bytes of merged ranges kept. Beyond it whoever is furthest behind is forgotten, and takes a snapshot. What
     /// nobody else may have is kept all the same: batches of this node's own workers, and of nodes that are not there.
     pub merged_bytes_max: usize,
@@ -48,7 +51,8 @@ pub(super) const ORIGINS_MAX: usize = 4096;
 
 impl Limits {
     /// The limits for a model of so many weights. What is kept for those who are behind takes at most 64 MiB and 4 bytes
-    /// a weight as single batches, and 256 MiB and 16 bytes a weight as ranges.
+    /// a weight as single batches (256 MiB while somebody new has not been heard), and 256 MiB and 16 bytes a weight as
+    /// ranges.
     #[must_use]
     pub const fn for_weights(weights: usize) -> Self {
         Self {
@@ -59,6 +63,7 @@ impl Limits {
             reset_ticks: 50,
             mark_ticks: 20,
             single_bytes_max: (64 << 20) + 4 * weights,
+            unmarked_bytes_max: (256 << 20) + 4 * weights,
             merged_bytes_max: (256 << 20) + 16 * weights,
             range_worth_bytes: (64 << 10) + 2 * weights,
             piece_bytes: 256 << 10,
@@ -71,7 +76,9 @@ impl Limits {
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A node takes part in the run.
+    /// A node takes part in the run, and has from its first batch on.
+    Founder(NodeId),
+    /// A node takes part in the run. What it needs is not known before it says so.
     Joined(NodeId),
     /// A node will not come back: nothing is kept for it any more.
     Left(NodeId),
@@ -253,12 +260,15 @@ impl Exchange {
     /// Takes note of an event and appends what is to be done.
     pub fn handle(&mut self, event: Event, effects: &mut Vec<Effect>) {
         match event {
-            Event::Joined(node) => {
-                if node != self.me {
-                    self.peers.entry(node).or_default();
-                    self.greet(node, effects);
-                }
+            Event::Founder(node) if node != self.me => {
+                self.peers.entry(node).or_default().is_marked = true;
+                self.greet(node, effects);
             }
+            Event::Joined(node) if node != self.me => {
+                self.peers.entry(node).or_default();
+                self.greet(node, effects);
+            }
+            Event::Founder(_) | Event::Joined(_) => {}
             Event::Left(node) => {
                 self.left.insert(node);
                 self.peers.remove(&node);

@@ -41,16 +41,36 @@ impl Exchange {
     }
 
     fn compact(&mut self) {
+        let unmarked = |peer: &&mut Peer| !peer.is_marked && !peer.forgotten && !peer.quarantined;
+        if self.log.single_bytes() > self.limits.unmarked_bytes_max {
+            self.peers
+                .values_mut()
+                .filter(unmarked)
+                .for_each(|peer| peer.forgotten = true);
+        }
         let origins: Vec<OriginId> = self.log.kept().map(|range| range.origin).collect();
         for origin in origins {
             self.merge(origin);
         }
         // What is recent stays single, and may be more than the limit in itself.
-        self.compact_at = self.log.single_bytes() + self.limits.single_bytes_max;
+        self.compact_at = if self.may_merge() {
+            self.log.single_bytes() + self.limits.single_bytes_max
+        } else {
+            self.limits.single_bytes_max
+        };
+    }
+
+    /// Whether all points that some member may need are known.
+    fn may_merge(&self) -> bool {
+        let known = |peer: &Peer| peer.is_marked || peer.forgotten || peer.quarantined;
+        self.peers.values().all(known)
     }
 
     /// Merges an origin's batches, but not over points that some member may still need.
     fn merge(&mut self, origin: OriginId) {
+        if !self.may_merge() {
+            return;
+        }
         let points: BTreeSet<u64> = self.peers.values().flat_map(|peer| peer.points(origin)).collect();
         self.log.compact(origin, &points, self.limits.window);
     }
@@ -95,7 +115,11 @@ impl Exchange {
     /// there, and what this node's own workers made is kept for everybody.
     #[cfg(test)]
     pub(super) fn is_bounded(&self) -> bool {
-        let recent_max = self.compact_at.max(self.limits.single_bytes_max);
+        let recent_max = if self.may_merge() {
+            self.compact_at.max(self.limits.single_bytes_max)
+        } else {
+            self.limits.unmarked_bytes_max
+        };
         let all_forgotten = self.furthest_behind().is_none();
         self.log.single_bytes() <= recent_max
             && (self.log.merged_bytes() <= self.limits.merged_bytes_max || all_forgotten)

@@ -23,6 +23,9 @@ pub(super) struct Peer {
     pub(super) quarantined: bool,
     /// Where ranges for it may begin: its newest mark, from which on it knows what it has.
     pub(super) base: Frontier,
+    /// Whether that mark is one: it was there from the first batch on, or has said it. Nothing is merged before all have:
+    /// nobody knows over which points.
+    pub(super) is_marked: bool,
     /// What is kept for it became too much: nothing is any more, and it will have to take a snapshot.
     pub(super) forgotten: bool,
     /// This node's mark that the peer has taken, and the one that is proposed: the peer's ranges begin at either.
@@ -129,6 +132,7 @@ impl Peer {
     pub(super) fn take_mark(&mut self, frontier: &Frontier, log: &Log) -> Vec<OriginId> {
         self.confirm(frontier);
         self.forgotten = false;
+        self.is_marked = true;
         let mut except = Vec::new();
         for (origin, sequence) in frontier.iter() {
             if log.is_point(origin, sequence) {

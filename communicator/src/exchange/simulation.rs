@@ -81,6 +81,7 @@ fn limits(random: &mut CounterRng) -> Limits {
         reset_ticks: 12,
         mark_ticks: pick(&[1, 3, 8]) as u32,
         single_bytes_max: pick(&[200, 2000, UNLIMITED]),
+        unmarked_bytes_max: UNLIMITED,
         merged_bytes_max: pick(&[300, UNLIMITED, UNLIMITED]),
         range_worth_bytes: pick(&[100, 600, usize::MAX]),
         piece_bytes: pick(&[40, 1000]),
@@ -115,9 +116,13 @@ impl World {
         for _ in 0..count {
             world.add();
         }
-        for id in world.alive() {
-            world.learn_all(id);
-            world.start_worker(id);
+        let founders = world.alive();
+        for &at in &founders {
+            for &founder in &founders {
+                world.nodes.get_mut(&at).unwrap().knows.insert(founder);
+                world.tell(at, Event::Founder(founder));
+            }
+            world.start_worker(at);
         }
         world.mend_all();
         world

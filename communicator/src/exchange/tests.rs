@@ -60,7 +60,7 @@ const THIRD: NodeId = NodeId(3);
 fn node(limits: Limits) -> Exchange {
     let mut exchange = Exchange::new(ME, Ledger::new(RUN, vec![0; WEIGHTS]), limits);
     for id in 1..=3 {
-        tell(&mut exchange, Event::Joined(NodeId(id)));
+        tell(&mut exchange, Event::Founder(NodeId(id)));
         tell(&mut exchange, Event::Origin(origin(id)));
     }
     for peer in [PEER, THIRD] {
@@ -268,7 +268,7 @@ fn who_is_far_behind_gets_a_range_and_takes_away_what_it_has() {
     assert!(start == 0 && end > 3, "there is no point at 3");
 
     let mut third = Exchange::new(THIRD, Ledger::new(RUN, vec![0; WEIGHTS]), LIMITS);
-    tell(&mut third, Event::Joined(ME));
+    tell(&mut third, Event::Founder(ME));
     tell(&mut third, Event::Origin(origin(1)));
     tell(&mut third, Event::LinkUp(ME));
     for sequence in 1..=3 {
@@ -502,7 +502,7 @@ fn a_diverging_batch_still_reaches_everybody() {
 fn a_link_may_be_there_before_its_member() {
     let mut exchange = Exchange::new(ME, Ledger::new(RUN, vec![0; WEIGHTS]), LIMITS);
     assert!(tell(&mut exchange, Event::LinkUp(PEER)).is_empty());
-    let hello = tell(&mut exchange, Event::Joined(PEER));
+    let hello = tell(&mut exchange, Event::Founder(PEER));
     assert_eq!(
         hello,
         [Effect::Send {

@@ -382,7 +382,13 @@ impl ExchangeState {
             progress: 0,
         };
         self.peers.insert(participant.node, peer);
-        self.event(Event::Joined(participant.node));
+        // A guest knows of nobody what it needs, and nobody knows it of a guest.
+        let founders = !participant.guest && self.begin.participant(self.me).is_some_and(|me| !me.guest);
+        self.event(if founders {
+            Event::Founder(participant.node)
+        } else {
+            Event::Joined(participant.node)
+        });
         Ok(())
     }
 

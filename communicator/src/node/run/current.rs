@@ -582,6 +582,12 @@ impl Current {
         }
     }
 
+    /// Everybody who takes part in it, while it goes on.
+    pub(super) fn participants(&self) -> impl Iterator<Item = NodeId> + '_ {
+        let begin = self.begin.iter().filter(|_| !self.is_over());
+        begin.flat_map(|begin| begin.participants.iter().map(|one| one.node))
+    }
+
     fn waited_for(&self) -> BTreeSet<NodeId> {
         let participants = self.begin.iter().flat_map(|begin| &begin.participants);
         let nodes = participants.map(|participant| participant.node);

@@ -468,7 +468,21 @@ impl RunState {
         }
     }
 
+    /// Participants that this node has never met are silent, too: they died before it came.
+    fn look_for_strangers(&mut self) {
+        let participants = self.current.iter().flat_map(Current::participants);
+        let strangers: Vec<NodeId> = participants
+            .filter(|id| *id != self.context.me.id)
+            .filter(|id| !self.peers.contains_key(id) && !self.silent.contains_key(id))
+            .collect();
+        if !strangers.is_empty() {
+            self.silent.extend(strangers.into_iter().map(|id| (id, Instant::now())));
+            self.tell_live();
+        }
+    }
+
     async fn tick(&mut self) {
+        self.look_for_strangers();
         let given_up: Vec<NodeId> = self
             .silent
             .iter()
