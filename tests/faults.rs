@@ -102,3 +102,35 @@ fn a_node_that_stood_still_catches_up() {
         "{last}"
     );
 }
+
+#[test]
+fn survivors_train_what_a_dead_node_leaves() {
+    const SAMPLES: u64 = 60_000;
+    // Each worker's samples of an epoch come in sixteen shards.
+    const SHARD: u64 = SAMPLES / 4 / 16 + 1;
+    let mut cluster = Cluster::of(4);
+    let mut client = cluster
+        .tau
+        .start(&cluster.asking("start", &["--epochs", "1", "--minibatch", "32"]));
+    client.read_line();
+    Cluster::wait_until("the epoch does not begin", || {
+        let done: u64 = stats(&cluster)
+            .iter()
+            .filter_map(|record| record["samples"].as_u64())
+            .sum();
+        done > SAMPLES / 5
+    });
+    let dead = kill_node(&mut cluster, 3);
+    let output = client.finish();
+    assert_eq!(output.code, 0, "{}", output.stderr);
+    let last = output.last();
+    assert_eq!(last["replicas_agree"], true, "{last}");
+    assert_eq!(last["missing"], Value::from(vec![dead]), "{last}");
+    let count = |key: &str| last[key].as_u64().unwrap();
+    let (samples, repeated) = (count("samples"), count("repeated_samples"));
+    // Every sample is in some batch; what is beyond that was trained twice, and counted.
+    assert_eq!(samples - repeated, SAMPLES, "{last}");
+    // What the dead node had under way is in a shard that two may claim before they hear of each other; and so are the
+    // last shards of the epoch.
+    assert!(repeated <= 6 * SHARD, "{last}");
+}

@@ -280,6 +280,12 @@ impl Ledger {
         self.samples
     }
 
+    /// The samples that were trained more than once.
+    #[must_use]
+    pub fn repeated(&self) -> u64 {
+        self.samples.saturating_sub(self.cursors.samples_done())
+    }
+
     /// The applied batches.
     #[must_use]
     pub fn batches(&self) -> u64 {

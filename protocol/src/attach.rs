@@ -215,6 +215,8 @@ pub struct WorkerStats {
     pub staleness: f64,
     /// The norm of the residual, now and then.
     pub residual_norm: f64,
+    /// The norm of what was lost with workers that died: their residuals, when they were last told.
+    pub residual_lost: f64,
     /// A weight has gone beyond ±8.
     pub alarmed: bool,
 }
@@ -233,6 +235,7 @@ impl WorkerStats {
             sum.exchange += one.exchange;
             sum.held_back += one.held_back;
             sum.residual_norm = sum.residual_norm.hypot(one.residual_norm);
+            sum.residual_lost = sum.residual_lost.hypot(one.residual_lost);
             sum.alarmed |= one.alarmed;
         }
         let count = all.clone().count().max(1) as f64;

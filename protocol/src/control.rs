@@ -213,6 +213,10 @@ pub struct Settled {
     pub workers_agree: Option<bool>,
     /// What its workers did.
     pub stats: WorkerStats,
+    /// The samples in its batches, those of nodes that are gone included.
+    pub samples: u64,
+    /// How many of them were trained more than once.
+    pub repeated: u64,
     /// The bytes it sent on the data plane.
     pub bytes_sent: u64,
     /// First step to last batch applied.
@@ -327,6 +331,10 @@ pub struct RunResult {
     pub scores: Scores,
     /// What all workers did.
     pub stats: WorkerStats,
+    /// The samples in all batches, those of nodes that are gone included.
+    pub samples: u64,
+    /// How many of them were trained more than once.
+    pub repeated: u64,
     /// Weights of the model.
     pub weights: u64,
     /// First step to last batch applied.

@@ -96,6 +96,10 @@ pub struct StatsRecord {
     pub memory_bytes: u64,
     /// The norm of what has not been emitted.
     pub residual_norm: f64,
+    /// The norm of what was lost with workers that died.
+    pub residual_lost: f64,
+    /// Samples of the whole run that were trained more than once: after a partition, or where a node died.
+    pub repeated_samples: u64,
     /// The exchange with each peer.
     pub peers: Vec<PeerRecord>,
 }
@@ -113,6 +117,10 @@ pub struct Finished {
     pub epochs: f64,
     /// Samples trained, by all nodes.
     pub samples: u64,
+    /// How many of them were trained more than once.
+    pub repeated_samples: u64,
+    /// The norm of what was lost with workers that died.
+    pub residual_lost: f64,
     /// First step to last batch applied.
     pub seconds: f64,
     /// Samples by seconds.

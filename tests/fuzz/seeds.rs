@@ -313,6 +313,7 @@ fn worker_stats() -> WorkerStats {
         tau: 0.000_3,
         staleness: 0.4,
         residual_norm: 1.25,
+        residual_lost: 0.5,
         alarmed: false,
     }
 }
@@ -343,6 +344,8 @@ fn settled() -> Settled {
         digest: Digest(0xfeed),
         workers_agree: Some(true),
         stats: worker_stats(),
+        samples: 64_000,
+        repeated: 70,
         bytes_sent: 123_456,
         seconds: 5.5,
         scores: Some(SCORES),
@@ -461,6 +464,8 @@ fn replies() {
         digest: Digest(5),
         scores: SCORES,
         stats: worker_stats(),
+        samples: 64_000,
+        repeated: 70,
         weights: 500_000,
         seconds: 5.5,
         bytes_sent: 123_456,

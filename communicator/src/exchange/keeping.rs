@@ -37,6 +37,10 @@ impl Exchange {
         {
             peer.forgotten = true;
             self.trim();
+            // Perhaps nothing could be merged on its account.
+            if self.log.single_bytes() > self.compact_at {
+                self.compact();
+            }
         }
     }
 

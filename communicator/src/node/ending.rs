@@ -66,6 +66,8 @@ impl Ending {
                 .scores
                 .or_else(|| self.settled.values().find_map(|one| one.scores))?,
             stats: WorkerStats::combined(self.settled.values().map(|one| &one.stats)),
+            samples: own.samples,
+            repeated: own.repeated,
             weights,
             seconds: self.settled.values().map(|one| one.seconds).fold(0.0, f64::max),
             bytes_sent: self.settled.values().map(|one| one.bytes_sent).sum(),
@@ -120,6 +122,8 @@ mod tests {
                 samples: 10,
                 ..WorkerStats::default()
             },
+            samples: 30,
+            repeated: 0,
             bytes_sent: 100,
             seconds: sequence as f64,
             scores: Some(Scores {

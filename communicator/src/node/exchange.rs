@@ -126,6 +126,8 @@ pub(crate) struct Report {
     pub(crate) bytes_encoded: u64,
     /// For how long workers were told to hold back.
     pub(crate) paused: Duration,
+    /// Samples that were trained more than once.
+    pub(crate) repeated: u64,
 }
 
 /// What an exchange ends with.
@@ -135,6 +137,10 @@ pub(crate) struct Settlement {
     pub(crate) frontier: Frontier,
     /// The digest recomputed from the ledger.
     pub(crate) digest: Result<Digest, AuditError>,
+    /// The samples in those batches.
+    pub(crate) samples: u64,
+    /// How many of them were trained more than once.
+    pub(crate) repeated: u64,
     /// First step to last batch applied.
     pub(crate) seconds: f64,
     /// Bytes sent on the data plane; with no peers, the bytes that one would have been sent.
@@ -659,6 +665,7 @@ impl ExchangeState {
             peers: peers.collect(),
             weights: self.core.ledger().weight_count() as u64,
             bytes_encoded: self.bytes_encoded,
+            repeated: self.core.ledger().repeated(),
             paused: self.paused + self.paused_since.map_or(Duration::ZERO, |since| since.elapsed()),
         }
     }
@@ -676,6 +683,8 @@ impl ExchangeState {
         Settlement {
             frontier: ledger.frontier().clone(),
             digest: ledger.audit(),
+            samples: ledger.samples(),
+            repeated: ledger.repeated(),
             seconds,
             bytes_sent: if self.peers.is_empty() {
                 self.bytes_encoded

@@ -739,6 +739,8 @@ impl Current {
             digest,
             workers_agree: Some(sound && workers),
             stats: self.stats(),
+            samples: settlement.samples,
+            repeated: settlement.repeated,
             bytes_sent: settlement.bytes_sent,
             seconds: settlement.seconds,
             scores: self.final_scores,
@@ -853,6 +855,8 @@ impl Current {
         record.paused_share = (report.paused.saturating_sub(paused_before).as_secs_f64() / seconds).min(1.0);
         record.exchange_share = recent.exchange_share();
         record.residual_norm = total.residual_norm;
+        record.residual_lost = total.residual_lost;
+        record.repeated_samples = report.repeated;
         record.peers = report.peers;
         record
     }

@@ -25,13 +25,19 @@ impl Seat {
     pub(super) fn take(&mut self, worker: WorkerKey) {
         *self = Self {
             worker: Some(worker),
-            before: self.stats(),
+            before: WorkerStats {
+                residual_norm: 0.0,
+                ..self.stats()
+            },
             ..Self::default()
         };
     }
 
     pub(super) fn leave(&mut self) {
         self.worker = None;
+        if !self.closed {
+            self.now.residual_lost = std::mem::take(&mut self.now.residual_norm);
+        }
     }
 
     pub(super) fn count(&mut self, stats: WorkerStats) {
@@ -70,5 +76,21 @@ mod tests {
         seat.count(done(5, 0.25));
         seat.count(done(7, 0.25));
         assert_eq!((seat.stats().samples, seat.stats().tau), (17, 0.25));
+    }
+
+    #[test]
+    fn a_residual_is_lost_with_its_worker_unless_that_has_closed() {
+        let mut seat = Seat::default();
+        let with_residual = |residual_norm| WorkerStats {
+            residual_norm,
+            ..WorkerStats::default()
+        };
+        for (norm, closed) in [(3.0, false), (4.0, false), (9.0, true)] {
+            seat.take(WorkerKey::default());
+            seat.count(with_residual(norm));
+            seat.closed = closed;
+            seat.leave();
+        }
+        assert_eq!(seat.stats().residual_lost, 5.0);
     }
 }
