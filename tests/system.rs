@@ -2,6 +2,7 @@
 
 mod harness;
 
+mod chaos;
 mod cluster;
 mod command_line;
 mod faults;

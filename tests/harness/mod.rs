@@ -95,10 +95,12 @@ impl Tau {
 
     /// Starts a command whose output can be read.
     pub(crate) fn spawn(command: &mut Command) -> Running {
-        let piped = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
+        Self::spawn_with(command, Stdio::piped())
+    }
+
+    /// Starts a command whose errors and log go elsewhere: a pipe that nobody reads would hold it up one day.
+    pub(crate) fn spawn_with(command: &mut Command, stderr: impl Into<Stdio>) -> Running {
+        let piped = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
         let mut child = piped.spawn().unwrap();
         let stdout = BufReader::new(child.stdout.take().unwrap());
         Running {
@@ -156,7 +158,9 @@ impl Running {
     pub(crate) fn finish(mut self) -> Output {
         self.stdout.read_to_string(&mut self.read).unwrap();
         let mut stderr = String::new();
-        self.child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+        if let Some(mut errors) = self.child.stderr.take() {
+            errors.read_to_string(&mut stderr).unwrap();
+        }
         Output {
             code: self.child.wait().unwrap().code().unwrap_or(-1),
             stdout: std::mem::take(&mut self.read),
