@@ -52,6 +52,12 @@ pub enum ToWorker {
     },
     /// Measure the present weights on the held-out samples.
     Evaluate,
+    /// Write what this worker alone has, its residual and its optimiser's state, to a file, and answer with
+    /// [`FromWorker::Saved`].
+    Save {
+        /// The file.
+        path: PathBuf,
+    },
     /// Take no further step; close the origin.
     Stop,
     /// All batches have come: tell the digest, and evaluate and save if a path is given.
@@ -102,6 +108,8 @@ pub struct Assignment {
     pub batches: u64,
     /// The samples in them.
     pub samples: u64,
+    /// What a worker had alone at exactly these batches of its own, in a file.
+    pub restore: Option<PathBuf>,
 }
 
 /// What a worker tells its node.
@@ -133,6 +141,13 @@ pub enum FromWorker {
         run: RunId,
         /// What was found.
         scores: Scores,
+    },
+    /// What this worker alone has is written, as it was after its last batch, which was sent before this.
+    Saved {
+        /// That batch's sequence; none if the file could not be written.
+        sequence: Option<u64>,
+        /// The file.
+        path: PathBuf,
     },
     /// The origin is closed; its last batch was sent before this.
     Closed {

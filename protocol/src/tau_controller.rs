@@ -5,6 +5,8 @@
 //! the logarithm of τ by a part of the logarithm of the error. It acts on a short average, because single batches
 //! scatter, and its real-valued τ does not round to the lattice, because at small τ whole steps would stall it.
 
+use serde::{Deserialize, Serialize};
+
 use crate::lattice::Tau;
 
 /// Share of a new batch in the averaged density.
@@ -27,12 +29,16 @@ enum Mode {
     Fixed(Tau),
     /// Nothing is known of the updates' size: the first step emits nothing, and its residual tells.
     Unset,
-    Following {
-        tau: f64,
-        density: f64,
-        /// The learning rate of the last step.
-        rate: f64,
-    },
+    Following(Following),
+}
+
+/// Where a controller that follows a density stands, for another to go on from there.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Following {
+    tau: f64,
+    density: f64,
+    /// The learning rate of the last step.
+    rate: f64,
 }
 
 impl TauController {
@@ -54,24 +60,45 @@ impl TauController {
         match self.mode {
             Mode::Fixed(tau) => Some(tau),
             Mode::Unset => None,
-            Mode::Following { tau, .. } => Some(Tau::nearest(tau)),
+            Mode::Following(Following { tau, .. }) => Some(Tau::nearest(tau)),
         }
     }
 
     /// Starts from a τ at which the target fraction of a first residual, made at this learning rate, would have left.
     pub fn start(&mut self, tau: f64, target: f64, rate: f64) {
         if self.mode == Mode::Unset {
-            self.mode = Mode::Following {
+            self.mode = Mode::Following(Following {
                 tau: within_lattice(tau),
                 density: target,
                 rate,
-            };
+            });
+        }
+    }
+
+    /// Where it stands; `None` if its τ is fixed, or not known yet.
+    #[must_use]
+    pub fn stands_at(&self) -> Option<Following> {
+        match self.mode {
+            Mode::Following(following) => Some(following),
+            Mode::Fixed(_) | Mode::Unset => None,
+        }
+    }
+
+    /// Goes on from where another stood. A fixed τ stays, and so does everything if that is no place to stand.
+    pub fn go_on_from(&mut self, at: Following) {
+        // What is no number would stay none for ever.
+        let sound = [at.tau, at.density, at.rate].iter().all(|it| it.is_finite());
+        if sound && !matches!(self.mode, Mode::Fixed(_)) {
+            self.mode = Mode::Following(Following {
+                tau: within_lattice(at.tau),
+                ..at
+            });
         }
     }
 
     /// Moves τ with the learning rate, before the density can tell: updates are proportional to it.
     pub fn follow_rate(&mut self, next: f64) {
-        if let Mode::Following { tau, rate, .. } = &mut self.mode {
+        if let Mode::Following(Following { tau, rate, .. }) = &mut self.mode {
             let factor = (next / *rate).clamp(1.0 / RATE_FACTOR_MAX, RATE_FACTOR_MAX);
             // A rate of zero has no ratio to the next one.
             if factor.is_finite() {
@@ -83,7 +110,7 @@ impl TauController {
 
     /// Takes the density of an emitted batch into account.
     pub fn observe(&mut self, emitted: f64, target: f64) {
-        if let Mode::Following { tau, density, .. } = &mut self.mode {
+        if let Mode::Following(Following { tau, density, .. }) = &mut self.mode {
             *density += SMOOTHING * (emitted - *density);
             // An average of nothing at all still is a finite error.
             let error = (density.max(target / 100.0) / target).ln();
@@ -170,6 +197,38 @@ mod tests {
         controller.observe(0.9, 0.001);
         controller.follow_rate(0.1);
         assert_eq!(controller.tau(), Some(tau));
+    }
+
+    #[test]
+    fn another_goes_on_where_one_stood() {
+        let mut one = TauController::following();
+        assert_eq!(one.stands_at(), None);
+        one.start(0.01, 0.1, 1.0);
+        one.observe(0.3, 0.1);
+        let at = one.stands_at().unwrap();
+        let mut other = TauController::following();
+        other.go_on_from(at);
+        for controller in [&mut one, &mut other] {
+            controller.follow_rate(0.95);
+            controller.observe(0.2, 0.1);
+        }
+        assert_eq!(one, other);
+        assert_ne!(one.stands_at(), Some(at));
+        for nowhere in [
+            Following { tau: f64::NAN, ..at },
+            Following {
+                density: f64::INFINITY,
+                ..at
+            },
+            Following { rate: f64::NAN, ..at },
+        ] {
+            let before = other.clone();
+            other.go_on_from(nowhere);
+            assert_eq!(other, before);
+        }
+        let mut fixed = TauController::fixed(Tau::ONE_STEP);
+        fixed.go_on_from(at);
+        assert_eq!(fixed, TauController::fixed(Tau::ONE_STEP));
     }
 
     #[test]

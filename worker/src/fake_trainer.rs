@@ -7,12 +7,14 @@ use protocol::digest::Digest;
 use protocol::lattice::{Range, Tau, count_of, weight_of};
 use protocol::sums::Sums;
 
-use crate::trainer::{StepControl, StepReport, TrainError, Trainer};
+use crate::trainer::{Numbers, StateError, StepControl, StepReport, TrainError, Trainer, TrainerState};
 
 /// Emits one change per sample: the weight with the sample's number, modulo the weights, moves up.
 #[derive(Clone, Debug)]
 pub struct FakeTrainer {
     weights: Vec<f32>,
+    /// How often each weight was trained: what it alone has.
+    pub times: Vec<f32>,
     /// Every sample it was given, in order.
     pub trained: Vec<u32>,
     /// What the last step was told.
@@ -29,6 +31,7 @@ impl FakeTrainer {
     pub fn new(counts: &[i32]) -> Self {
         Self {
             weights: counts.iter().copied().map(weight_of).collect(),
+            times: vec![0.0; counts.len()],
             trained: Vec::new(),
             last: None,
             fails_at: None,
@@ -51,6 +54,10 @@ impl Trainer for FakeTrainer {
         }
         self.last = Some(control);
         self.trained.extend_from_slice(samples);
+        for &sample in samples {
+            let weights = self.times.len();
+            self.times[sample as usize % weights] += 1.0;
+        }
         words.clear();
         let mut range = Range::Safe;
         if let Some(tau) = control.tau {
@@ -97,5 +104,18 @@ impl Trainer for FakeTrainer {
 
     fn residual_norm(&self) -> Result<f64, TrainError> {
         Ok(0.0)
+    }
+
+    fn state(&self) -> Result<TrainerState, TrainError> {
+        Ok(TrainerState {
+            numbers: Numbers::default(),
+            arrays: vec![self.times.clone()],
+        })
+    }
+
+    fn restore(&mut self, mut state: TrainerState) -> Result<(), StateError> {
+        state.check(1, self.weights.len())?;
+        self.times = state.arrays.remove(0);
+        Ok(())
     }
 }

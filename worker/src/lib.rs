@@ -16,6 +16,7 @@ pub mod ops;
 mod parts;
 pub mod process;
 pub mod quantise;
+pub mod state_file;
 mod thread_time;
 pub mod trainer;
 pub mod training;

@@ -10,6 +10,7 @@ use protocol::digest::Digest;
 use protocol::lattice::{Range, RangeError, Tau};
 use protocol::optimiser::Rule;
 use protocol::sums::Sums;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::quantise::NotFinite;
@@ -59,6 +60,69 @@ pub enum TrainError {
     Device(String),
 }
 
+/// What a trainer alone has: all that the shared weights do not tell.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TrainerState {
+    /// Its few plain numbers.
+    pub numbers: Numbers,
+    /// One number per weight in each: first the residual, then what else the trainer keeps, in an order that is its own
+    /// and stays.
+    pub arrays: Vec<Vec<f32>>,
+}
+
+/// What a trainer has beside arrays.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Numbers {
+    /// The multiple of the velocity that its own weights are ahead.
+    pub ahead: f32,
+    /// How often it has compared both copies: whose turn is next.
+    pub turns: u64,
+}
+
+/// Why a trainer cannot go on from a state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum StateError {
+    /// The state is of another optimiser.
+    #[error("it has {found} arrays, but this optimiser keeps {needed}")]
+    Arrays {
+        /// How many it has.
+        found: usize,
+        /// How many there must be.
+        needed: usize,
+    },
+    /// The state is of another model.
+    #[error("it has an array of {found} numbers, but this model has {needed} weights")]
+    Weights {
+        /// The length of an array.
+        found: usize,
+        /// The model's weights.
+        needed: usize,
+    },
+    /// The state is of a run that has diverged, or spoilt.
+    #[error("something in it is infinite or no number")]
+    NotFinite,
+}
+
+impl TrainerState {
+    /// Whether it fits a trainer with so many arrays and weights.
+    pub fn check(&self, arrays: usize, weights: usize) -> Result<(), StateError> {
+        if self.arrays.len() != arrays {
+            return Err(StateError::Arrays {
+                found: self.arrays.len(),
+                needed: arrays,
+            });
+        }
+        if let Some(other) = self.arrays.iter().find(|array| array.len() != weights) {
+            return Err(StateError::Weights {
+                found: other.len(),
+                needed: weights,
+            });
+        }
+        let finite = self.numbers.ahead.is_finite() && self.arrays.iter().flatten().all(|number| number.is_finite());
+        if finite { Ok(()) } else { Err(StateError::NotFinite) }
+    }
+}
+
 impl From<NotFinite> for TrainError {
     fn from(_: NotFinite) -> Self {
         Self::NotFinite
@@ -93,4 +157,11 @@ pub trait Trainer {
 
     /// The norm of what has not been emitted.
     fn residual_norm(&self) -> Result<f64, TrainError>;
+
+    /// A copy of what it alone has, between two steps.
+    fn state(&self) -> Result<TrainerState, TrainError>;
+
+    /// Goes on from such a copy, whatever the shared weights are by now. At those that it was taken at, the next steps
+    /// are the same to the bit. What does not fit is refused and has no effect.
+    fn restore(&mut self, state: TrainerState) -> Result<(), StateError>;
 }

@@ -4,6 +4,7 @@
 //! Before every step it takes all that waits. Where its batches are not taken, it goes on training for a while and
 //! holds back what would leave, and then waits.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
@@ -19,7 +20,7 @@ use protocol::sums::Sums;
 use crate::ops::Threads;
 use crate::thread_time::ThreadTimer;
 use crate::trainer::Trainer;
-use crate::training::{Next, Step, Training, TrainingError};
+use crate::training::{Next, State, Step, Training, TrainingError};
 
 /// Batches on their way out before the worker holds back.
 const OUTBOUND_MAX: usize = 8;
@@ -61,6 +62,8 @@ pub enum ToTraining {
     },
     /// Hand out a copy of the weights.
     Copy,
+    /// Hand out what this worker alone has, for a file.
+    Save(PathBuf),
     /// Take no further step; close the origin.
     Stop,
     /// All batches have come: hand out the weights and end.
@@ -83,6 +86,13 @@ pub enum FromTraining {
     ResidualNorm(f64),
     /// A copy of the weights, between two steps.
     Weights(Vec<f32>),
+    /// What this worker alone has, as it was after the last batch told.
+    State {
+        /// The file that it is for.
+        path: PathBuf,
+        /// None if the origin is closed.
+        state: Option<Box<State>>,
+    },
     /// The origin is closed: all is trained, or the thread was stopped. Others' batches are still applied.
     Closed(Closing),
     /// All is applied.
@@ -217,7 +227,10 @@ struct Loop<'a, T> {
     inbox: &'a Receiver<ToTraining>,
     outbox: &'a Outbox,
     paused: bool,
+    closed: bool,
     finishing: bool,
+    /// Files that wait for a moment at which nothing is held back.
+    saves: Vec<PathBuf>,
     /// Steps held back in a row.
     held_back: usize,
     /// Since when nobody takes the batches.
@@ -233,7 +246,9 @@ impl<'a, T: Trainer> Loop<'a, T> {
             inbox,
             outbox,
             paused: false,
+            closed: false,
             finishing: false,
+            saves: Vec::new(),
             held_back: 0,
             full_since: None,
             waited: Duration::ZERO,
@@ -249,9 +264,12 @@ impl<'a, T: Trainer> Loop<'a, T> {
         let residual_norm = self.training.trainer().residual_norm()?;
         self.outbox
             .send(FromTraining::Closed(Closing { frame, residual_norm }))?;
+        self.closed = true;
+        self.save()?;
         while !self.finishing {
             let word = self.inbox.recv().map_err(|_| Ended::Unheard)?;
             self.take(word)?;
+            self.save()?;
         }
         let weights = self.training.trainer().copy_weights()?;
         let digest = self.training.trainer().digest()?;
@@ -264,6 +282,7 @@ impl<'a, T: Trainer> Loop<'a, T> {
         loop {
             let timer = ThreadTimer::start();
             self.take_all()?;
+            self.save()?;
             if self.should_wait() {
                 self.wait(LOOK_AGAIN)?;
                 continue;
@@ -298,6 +317,23 @@ impl<'a, T: Trainer> Loop<'a, T> {
                 self.training.audit()?;
             }
         }
+    }
+
+    /// Hands out what was asked for, if this is a moment for it. Batches go the same way, so whoever reads both knows
+    /// between which two it was.
+    fn save(&mut self) -> Result<(), Ended> {
+        while let Some(path) = self.saves.pop() {
+            let state = if self.closed {
+                None
+            } else if let Some(state) = self.training.state()? {
+                Some(Box::new(state))
+            } else {
+                self.saves.push(path);
+                return Ok(());
+            };
+            self.outbox.send(FromTraining::State { path, state })?;
+        }
+        Ok(())
     }
 
     /// Whether there is no point in a step now: a full channel mostly empties in a moment, and holding back is no better
@@ -351,6 +387,7 @@ impl<'a, T: Trainer> Loop<'a, T> {
                 let weights = self.training.trainer().copy_weights()?;
                 self.outbox.send(FromTraining::Weights(weights))?;
             }
+            ToTraining::Save(path) => self.saves.push(path),
             ToTraining::Stop => self.training.stop(),
             ToTraining::Finish => self.finishing = true,
         }

@@ -18,7 +18,7 @@ use crate::dataset::Dataset;
 use crate::network::{Mode, Network};
 use crate::ops::{OpError, Parameters, Threads, from_rows, loss, values};
 use crate::thread_time::ThreadTimer;
-use crate::trainer::{StepControl, StepReport, TrainError, Trainer};
+use crate::trainer::{StateError, StepControl, StepReport, TrainError, Trainer, TrainerState};
 
 /// Tensors of at most so many weights are compared in every step.
 const SMALL_TENSOR_MAX: usize = 1 << 15;
@@ -199,6 +199,18 @@ impl Trainer for CpuTrainer {
 
     fn residual_norm(&self) -> Result<f64, TrainError> {
         Ok(self.state.residual_norm(self.parameters.values(), &self.shared))
+    }
+
+    fn state(&self) -> Result<TrainerState, TrainError> {
+        Ok(self.state.save(self.parameters.values(), &self.shared))
+    }
+
+    fn restore(&mut self, state: TrainerState) -> Result<(), StateError> {
+        let copies = Copies {
+            own: self.parameters.values_mut(),
+            shared: &self.shared,
+        };
+        self.state.restore(state, copies)
     }
 }
 

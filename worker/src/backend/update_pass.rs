@@ -19,6 +19,7 @@ use crate::ops::Threads;
 use crate::parts::map_parts;
 use crate::quantise::{ComeTo, NotFinite, quantise};
 use crate::thread_time::ThreadTimer;
+use crate::trainer::{Numbers, StateError, TrainerState};
 
 /// Weights per block: four arrays of it fit into a first-level cache of 32 KiB beside each other.
 const BLOCK: usize = 1024;
@@ -163,11 +164,59 @@ impl UpdateState {
         Ok(())
     }
 
+    /// What this worker alone has: the residual, what rounding took from it, and the optimiser's arrays.
+    ///
+    /// Where a weight has come far from its shared copy, their difference does not fit into one float. The rest is kept,
+    /// so that who goes on from here does as if nothing had happened.
+    pub(super) fn save(&self, own: &[f32], shared: &[f32]) -> TrainerState {
+        let (residual, rest) = own
+            .iter()
+            .zip(shared)
+            .map(|(&own, &shared)| difference(own, shared))
+            .unzip();
+        let kept = [&self.first, &self.second]
+            .into_iter()
+            .filter(|array| !array.is_empty());
+        TrainerState {
+            numbers: Numbers {
+                ahead: self.ahead,
+                turns: self.turns as u64,
+            },
+            arrays: [residual, rest].into_iter().chain(kept.cloned()).collect(),
+        }
+    }
+
+    /// Goes on from what [`UpdateState::save`] gave, at whatever shared weights.
+    pub(super) fn restore(
+        &mut self,
+        state: TrainerState,
+        Copies { own, shared }: Copies<'_>,
+    ) -> Result<(), StateError> {
+        let kept = [&self.first, &self.second]
+            .iter()
+            .filter(|array| !array.is_empty())
+            .count();
+        state.check(2 + kept, own.len())?;
+        let TrainerState { numbers, arrays } = state;
+        let mut arrays = arrays.into_iter();
+        let mut next = || arrays.next().unwrap_or_default();
+        let (residual, rest) = (next(), next());
+        for ((own, &shared), (&residual, &rest)) in own.iter_mut().zip(shared).zip(residual.iter().zip(&rest)) {
+            // Every sum fits into a double, and is rounded once.
+            *own = (f64::from(shared) + f64::from(residual) + f64::from(rest)) as f32;
+        }
+        self.first = next();
+        self.second = next();
+        self.ahead = numbers.ahead;
+        self.turns = numbers.turns as usize;
+        Ok(())
+    }
+
     /// Which weights are compared in the next step that compares any.
     fn next_turn(&mut self, weights: usize) -> Range<usize> {
         let turns = (weights / WEIGHTS_PER_TURN_MIN).clamp(1, TURNS);
         let at = self.turns % turns;
-        self.turns += 1;
+        self.turns = self.turns.wrapping_add(1);
         let border = |turn: usize| (weights.div_ceil(BLOCK) * turn / turns * BLOCK).min(weights);
         border(at)..border(at + 1)
     }
@@ -318,6 +367,13 @@ impl Compare<'_> {
     fn allowance(&self, index: usize) -> usize {
         (self.words_max as u64 * index as u64 / self.weights.max(1) as u64) as usize
     }
+}
+
+/// `a - b`, and what is missing from it after rounding (Knuth's sum of two).
+fn difference(a: f32, b: f32) -> (f32, f32) {
+    let difference = a - b;
+    let taken = difference - a;
+    (difference, (a - (difference - taken)) + (-b - taken))
 }
 
 /// `target += values`
@@ -502,6 +558,89 @@ mod tests {
                 worker.step(&gradient, Rule::Sgd, 0.0, Some(TAU)).unwrap();
                 assert!((1..=1000).contains(&worker.words.len()));
             }
+        }
+    }
+
+    #[test]
+    fn a_saved_state_goes_on_to_the_bit() {
+        // Four turns, and look-ahead: what else has to come back shows.
+        let len = 4 * WEIGHTS_PER_TURN_MIN + 5;
+        let gradient: Vec<f32> = gradient(len).iter().map(|g| g / 7.0).collect();
+        for rule in [
+            Rule::Sgd,
+            Rule::Momentum { momentum: 0.5 },
+            Rule::Adam {
+                beta1: 0.9,
+                beta2: 0.99,
+                epsilon: 1e-8,
+            },
+        ] {
+            let mut worker = Worker::new(rule, len, 1);
+            for _ in 0..6 {
+                worker.step(&gradient, rule, 2.0, Some(TAU)).unwrap();
+            }
+            let state = worker.state.save(&worker.own, &worker.shared);
+            let mut other = Worker::new(rule, len, 1);
+            other.shared.clone_from(&worker.shared);
+            let mut restore = |state: TrainerState| {
+                let copies = Copies {
+                    own: &mut other.own,
+                    shared: &other.shared,
+                };
+                other.state.restore(state, copies)
+            };
+            let mut short = state.clone();
+            short.arrays[1].pop();
+            let error = StateError::Weights {
+                found: len - 1,
+                needed: len,
+            };
+            assert_eq!(restore(short), Err(error));
+            let mut fewer = state.clone();
+            fewer.arrays.pop();
+            assert!(matches!(restore(fewer), Err(StateError::Arrays { .. })));
+            let mut spoilt = state.clone();
+            spoilt.arrays[0][7] = f32::NAN;
+            assert_eq!(restore(spoilt), Err(StateError::NotFinite));
+            assert!(
+                other.own.iter().all(|own| *own == 0.0),
+                "what was refused had an effect"
+            );
+            let copies = Copies {
+                own: &mut other.own,
+                shared: &other.shared,
+            };
+            other.state.restore(state, copies).unwrap();
+            for _ in 0..6 {
+                assert_eq!(other.own, worker.own, "{rule:?}");
+                worker.step(&gradient, rule, 2.0, Some(TAU)).unwrap();
+                other.step(&gradient, rule, 2.0, Some(TAU)).unwrap();
+                assert!(!worker.words.is_empty());
+                assert_eq!(other.words, worker.words, "{rule:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_residual_comes_back_to_the_bit_and_moves_with_the_shared_weights() {
+        let step = Tau::ONE_STEP.value();
+        let shared = [0.0, 1.0, 1.0, -15.999, step, -3.0 * step, 0.5, 7.25];
+        let own = [1e-30, 1e-9, -0.333, 0.1, 0.7 * step, 1e-12, 0.500_001, 7.25];
+        let shared = shared.map(|weight| (weight / step).round() * step);
+        let state = UpdateState::new(Rule::Sgd, own.len(), std::iter::empty(), Threads(1));
+        let saved = state.save(&own, &shared);
+        let restored = |shared: &[f32]| {
+            let mut own = vec![9.0; own.len()];
+            let mut state = UpdateState::new(Rule::Sgd, own.len(), std::iter::empty(), Threads(1));
+            let copies = Copies { own: &mut own, shared };
+            state.restore(saved.clone(), copies).unwrap();
+            own
+        };
+        assert_eq!(restored(&shared), own);
+        assert_ne!(saved.arrays[1], [0.0; 8], "no difference was too long for one float");
+        let moved = restored(&shared.map(|weight| weight + 100.0 * step));
+        for (moved, own) in moved.iter().zip(own) {
+            assert!((moved - own - 100.0 * step).abs() < step / 8.0, "{own} became {moved}");
         }
     }
 

@@ -131,6 +131,15 @@ struct Running {
 
 impl Process {
     fn run(mut self, reader: &mut Reader) -> Result<(), AttachError> {
+        let ended = self.serve(reader);
+        // However the node went, a file that it was told of is what it will look for.
+        if let Some(running) = &self.running {
+            running.reporter.wait_for_file();
+        }
+        ended
+    }
+
+    fn serve(&mut self, reader: &mut Reader) -> Result<(), AttachError> {
         while let Some(received) = reader.next()? {
             match received {
                 Received::Batch(bytes) => self.batch(&bytes)?,
@@ -151,6 +160,7 @@ impl Process {
             ToWorker::OriginDead(origin) => self.tell(ToTraining::OriginDead(origin)),
             ToWorker::Slot { slot, alive } => self.tell(ToTraining::Slot { slot, alive }),
             ToWorker::Evaluate => self.tell(ToTraining::Copy),
+            ToWorker::Save { path } => return self.save(path),
             ToWorker::Stop => self.tell(ToTraining::Stop),
             ToWorker::Finish { save } => self.finish(save),
             ToWorker::Abort => {
@@ -226,6 +236,17 @@ impl Process {
             None => return self.fail("the node moved weights that this model does not have"),
         }
         Ok(())
+    }
+
+    /// Asks for what this worker alone has. The reporter answers, in order with the batches; where nothing trains, there
+    /// is nothing to order.
+    fn save(&self, path: PathBuf) -> io::Result<()> {
+        if let Some(running) = &self.running
+            && running.inbound.send(ToTraining::Save(path.clone())).is_ok()
+        {
+            return Ok(());
+        }
+        self.writer.word(&FromWorker::Saved { sequence: None, path })
     }
 
     fn finish(&mut self, save: Option<SaveOrder>) {

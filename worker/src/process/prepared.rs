@@ -12,6 +12,7 @@ use super::Options;
 use crate::backend::cpu::CpuTrainer;
 use crate::dataset::Dataset;
 use crate::ops::Threads;
+use crate::state_file::{self, StateFileError};
 use crate::training::{Identity, Training};
 use crate::training_thread::{self, TrainingThread};
 
@@ -69,6 +70,7 @@ impl Prepared {
             self.threads,
         );
         let (cursors, batches, samples) = (assignment.cursors.clone(), assignment.batches, assignment.samples);
+        let restore = assignment.restore.clone();
         training_thread::start(threads, move || {
             let rule = job.optimiser.rule;
             // Not the origin, which is drawn anew each time: the same job on one node gives the same model.
@@ -76,6 +78,17 @@ impl Prepared {
             let trainer = CpuTrainer::new(Arc::clone(&dataset), &layout, &counts, rule, dropout_seed, threads)?;
             let mut training = Training::new(trainer, &job, &dataset, identity)?;
             training.resume(&cursors, batches, samples);
+            if let Some(path) = restore {
+                // A residual that is lost is no reason not to train.
+                let restored = state_file::load(&path, layout.weights).and_then(|state| {
+                    training
+                        .restore(state)
+                        .map_err(|source| StateFileError::Unfit { file: path, source })
+                });
+                if let Err(error) = restored {
+                    tracing::warn!("this worker begins without what it had alone: {}", sentence(&error));
+                }
+            }
             Ok(training)
         })
         .map_err(|error| format!("the training thread could not be started: {error}"))

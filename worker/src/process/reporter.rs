@@ -1,6 +1,7 @@
 //! The thread that tells the node what the training thread does: batches, sums once a second, evaluations, the end.
 
 use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -17,8 +18,9 @@ use super::socket::Writer;
 use crate::evaluate::{Evaluation, evaluate};
 use crate::model_file::{self, Metadata};
 use crate::ops::Threads;
+use crate::state_file;
 use crate::trainer::TrainError;
-use crate::training::{Step, TrainingError};
+use crate::training::{State, Step, TrainingError};
 use crate::training_thread::{FromTraining, Outbound, StepTime};
 
 const STATS_EVERY: Duration = Duration::from_secs(1);
@@ -27,15 +29,18 @@ const REPORTED_IN: u32 = 4;
 
 /// What is to be saved when all is applied.
 type Order = Arc<Mutex<Option<SaveOrder>>>;
+/// The thread that writes what this worker alone has.
+type Saver = Arc<Mutex<Option<JoinHandle<()>>>>;
 
 pub(super) struct Reporter {
     order: Order,
+    saver: Saver,
     thread: JoinHandle<()>,
 }
 
 impl Reporter {
     pub(super) fn start(run: RunId, prepared: Arc<Prepared>, outbound: Outbound, writer: Writer) -> io::Result<Self> {
-        let order = Order::default();
+        let (order, saver) = (Order::default(), Saver::default());
         let reporting = Reporting {
             run,
             prepared,
@@ -45,12 +50,13 @@ impl Reporter {
             told: Instant::now(),
             evaluating: Arc::default(),
             evaluations: 0,
+            saver: Arc::clone(&saver),
         };
         let thread = std::thread::Builder::new()
             .name("reporter".into())
             // A socket that is closed has been noticed by whoever reads from it.
             .spawn(move || drop(reporting.run(&outbound)))?;
-        Ok(Self { order, thread })
+        Ok(Self { order, saver, thread })
     }
 
     /// What to save; to be said before the training thread finishes.
@@ -58,8 +64,15 @@ impl Reporter {
         *self.order.lock().unwrap_or_else(PoisonError::into_inner) = save;
     }
 
+    /// Waits for a file that is being written: it was told of, and its process may be about to end.
+    pub(super) fn wait_for_file(&self) {
+        wait_for(&self.saver);
+    }
+
     pub(super) fn join(self) {
-        let _ = self.thread.join();
+        let Self { saver, thread, .. } = self;
+        let _ = thread.join();
+        wait_for(&saver);
     }
 }
 
@@ -74,6 +87,8 @@ struct Reporting {
     evaluating: Arc<AtomicBool>,
     /// How many evaluations there were.
     evaluations: u32,
+    /// One file at a time: each holds a copy of everything in memory until it is written.
+    saver: Saver,
 }
 
 impl Reporting {
@@ -91,6 +106,7 @@ impl Reporting {
                 }
                 FromTraining::ResidualNorm(norm) => self.stats.residual_norm = norm,
                 FromTraining::Weights(weights) => self.evaluate(weights)?,
+                FromTraining::State { path, state } => self.save_state(path, state)?,
                 FromTraining::Closed(closing) => {
                     self.writer.batch(&closing.frame)?;
                     self.stats.residual_norm = closing.residual_norm;
@@ -172,6 +188,29 @@ impl Reporting {
         Ok(())
     }
 
+    /// Says that what this worker alone has is saved, between the batches where it belongs, and writes it on a thread of
+    /// its own. A file that another state had is removed before: what is found under its name is what was told of, or
+    /// nothing.
+    fn save_state(&self, path: PathBuf, state: Option<Box<State>>) -> io::Result<()> {
+        // Held while it is told of, so that nobody waits for the file who finds no thread yet.
+        let mut saver = self.saver.lock().unwrap_or_else(PoisonError::into_inner);
+        let busy = saver.as_ref().is_some_and(|thread| !thread.is_finished());
+        let state = state.filter(|_| !busy && remove(&path));
+        let Some(state) = state else {
+            return self.writer.word(&FromWorker::Saved { sequence: None, path });
+        };
+        self.writer.word(&FromWorker::Saved {
+            sequence: Some(state.sequence),
+            path: path.clone(),
+        })?;
+        *saver = Some(std::thread::Builder::new().name("saver".into()).spawn(move || {
+            if let Err(error) = state_file::save(&path, &state) {
+                tracing::error!("{}", sentence(&error));
+            }
+        })?);
+        Ok(())
+    }
+
     /// Everything is applied: measures and saves, if that was ordered.
     fn finish(&self, weights: Vec<f32>, digest: Option<Digest>) -> FromWorker {
         let order = self.order.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -208,6 +247,24 @@ impl Reporting {
         model_file::save(&order.path, layout, &weights, &metadata).map_err(|error| sentence(&error))?;
         let found = evaluate(layout, weights, &dataset.test, *threads, |_| true).map_err(|error| error.to_string())?;
         Ok(scores(found))
+    }
+}
+
+fn wait_for(saver: &Saver) {
+    let thread = saver.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some(thread) = thread {
+        let _ = thread.join();
+    }
+}
+
+/// Removes a file; whether there is none now.
+fn remove(path: &Path) -> bool {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            tracing::error!("{} could not be replaced: {error}", path.display());
+            false
+        }
+        _ => true,
     }
 }
 

@@ -17,11 +17,11 @@ use protocol::optimiser::Optimiser;
 use protocol::plan::{PlanError, SamplePlan, SharedPlan};
 use protocol::staleness_guard::StalenessGuard;
 use protocol::sums::Sums;
-use protocol::tau_controller::TauController;
+use protocol::tau_controller::{Following, TauController};
 use thiserror::Error;
 
 use crate::dataset::Dataset;
-use crate::trainer::{StepControl, TrainError, Trainer};
+use crate::trainer::{StateError, StepControl, TrainError, Trainer, TrainerState};
 
 /// Which worker this is, of which run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,6 +105,21 @@ pub enum TrainingError {
     },
 }
 
+/// What a worker alone has, as it was right after a batch of its own: all that its node's ledger does not tell.
+#[derive(Clone, Debug, PartialEq)]
+pub struct State {
+    /// Whose it is.
+    pub origin: OriginId,
+    /// The number of that batch; 0 before the first.
+    pub sequence: u64,
+    /// The steps made so far: optimisers that correct for the first of them count on.
+    pub steps: u64,
+    /// Where τ stands; none if it is fixed or not known yet.
+    pub tau: Option<Following>,
+    /// Residual and optimiser.
+    pub trainer: TrainerState,
+}
+
 /// What steps since the last batch did.
 #[derive(Debug, Default)]
 struct Pending {
@@ -114,6 +129,10 @@ struct Pending {
 }
 
 impl Pending {
+    fn is_empty(&self) -> bool {
+        self.samples == 0 && self.cursors.is_empty()
+    }
+
     fn add(&mut self, advances: &[CursorAdvance], samples: usize, loss: f32) {
         for &advance in advances {
             match self.cursors.iter_mut().find(|known| known.shard == advance.shard) {
@@ -214,6 +233,36 @@ impl<T: Trainer> Training<T> {
         self.plan.skip_done(cursors);
         self.batches_applied = batches;
         self.samples_applied = samples;
+    }
+
+    /// What this worker alone has. `None` while steps were made that no batch counts yet: their samples would be trained
+    /// again and still be in the residual. The next batch that leaves changes that.
+    pub fn state(&self) -> Result<Option<State>, TrainingError> {
+        if !self.pending.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(State {
+            origin: self.identity.origin,
+            sequence: self.sequence,
+            steps: self.steps,
+            tau: self.controller.stands_at(),
+            trainer: self.trainer.state()?,
+        }))
+    }
+
+    /// Goes on from what a worker had alone; to be said before the first step. What does not fit is refused and has no
+    /// effect.
+    pub fn restore(&mut self, state: State) -> Result<(), StateError> {
+        self.trainer.restore(state.trainer)?;
+        self.steps = state.steps;
+        if let Some(at) = state.tau {
+            self.controller.go_on_from(at);
+        }
+        // A new origin has a count of its own.
+        if state.origin == self.identity.origin {
+            self.sequence = state.sequence;
+        }
+        Ok(())
     }
 
     /// Applies another origin's batch, which was decoded and so is valid.

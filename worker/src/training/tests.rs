@@ -5,6 +5,7 @@ use protocol::changes::{apply_to_counts, word};
 use protocol::data::DataSpec;
 use protocol::frontier::Frontier;
 use protocol::job::JobDraft;
+use protocol::lattice::count_of;
 use protocol::model::{Layout, initial_counts};
 
 use super::*;
@@ -478,4 +479,256 @@ fn what_others_do_is_not_done_again_and_what_they_leave_is_taken_over() {
     let mut trained = [one.trainer().trained.clone(), other.trainer().trained.clone()].concat();
     trained.sort_unstable();
     assert_eq!(trained, (0..160).collect::<Vec<u32>>());
+}
+
+/// A worker in the middle of a run, of three slots or alone.
+fn identity(slots: usize) -> Identity {
+    Identity {
+        slots,
+        ..Identity::alone(7)
+    }
+}
+
+fn real_from(counts: &[i32], job: &Job, dataset: &Dataset, identity: Identity) -> Training<CpuTrainer> {
+    let layout = Layout::new(&job.model, dataset.input, 2).unwrap();
+    let rule = job.optimiser.rule;
+    let trainer = CpuTrainer::new(Arc::new(dataset.clone()), &layout, counts, rule, 1, Threads(1)).unwrap();
+    Training::new(trainer, job, dataset, identity).unwrap()
+}
+
+/// Makes so many batches, with a step held back now and then; the frames.
+fn frames<T: Trainer>(training: &mut Training<T>, batches: usize) -> Vec<Vec<u8>> {
+    let batch = |at: usize| {
+        let mut frame = Vec::new();
+        if at % 3 == 1 {
+            let held = training.step(true, &mut frame).unwrap();
+            assert!(matches!(held, Next::HeldBack(_)), "{held:?}");
+        }
+        emitted(training, &mut frame);
+        frame
+    };
+    (0..batches).map(batch).collect()
+}
+
+/// Brings a fresh training to where another stands, as a node would: by its ledger, and what the worker had alone.
+fn resume_after<T: Trainer>(training: &mut Training<T>, frames: &[Vec<u8>]) {
+    let weights = training.trainer().weights();
+    let (mut cursors, mut samples) = (Cursors::default(), 0);
+    for frame in frames {
+        let header = Batch::decode(frame, weights).unwrap().header;
+        cursors.extend(header.cursors);
+        samples += u64::from(header.samples);
+    }
+    training.resume(&cursors, frames.len() as u64, samples);
+}
+
+fn counts<T: Trainer>(training: &Training<T>) -> Vec<i32> {
+    let weights = training.trainer().copy_weights().unwrap();
+    weights.iter().map(|&weight| count_of(weight).unwrap()).collect()
+}
+
+#[test]
+fn a_worker_goes_on_to_the_bit_from_what_it_had_alone() {
+    let (folder, dataset) = points(4000);
+    let path = folder.path().join("state");
+    for (optimiser, slots) in [
+        ("sgd:0.05,momentum=0.9", 1),
+        ("sgd:0.05,momentum=0.9", 3),
+        ("sgd:0.1", 3),
+        ("adam:0.01", 1),
+        ("rmsprop:0.01", 3),
+    ] {
+        let job = job(|draft| {
+            draft.model = Some("dense 8, relu, dropout 0.2, dense 2".into());
+            draft.optimiser = Some(optimiser.into());
+            draft.density = Some(0.2);
+        });
+        let layout = Layout::new(&job.model, dataset.input, 2).unwrap();
+        let first = initial_counts(&layout, job.seed);
+        let mut training = real_from(&first, &job, &dataset, identity(slots));
+        let before = frames(&mut training, 20);
+        let state = training.state().unwrap().unwrap();
+        assert_eq!((state.origin, state.sequence, state.steps), (OriginId(7), 20, 27));
+        crate::state_file::save(&path, &state).unwrap();
+        let state = crate::state_file::load(&path, layout.weights).unwrap();
+        let again = || {
+            let mut again = real_from(&counts(&training), &job, &dataset, identity(slots));
+            resume_after(&mut again, &before);
+            again
+        };
+        let (mut restored, mut without) = (again(), again());
+        restored.restore(state).unwrap();
+        assert_eq!(restored.state().unwrap(), training.state().unwrap());
+        without.sequence = 20;
+        let expected = frames(&mut training, 20);
+        assert!(frames(&mut restored, 20) == expected, "{optimiser} among {slots}");
+        let lost = frames(&mut without, 20)
+            .iter()
+            .zip(&expected)
+            .filter(|(a, b)| a != b)
+            .count();
+        assert!(lost > 10, "only {lost} batches need what was saved");
+        restored.audit().unwrap();
+    }
+}
+
+#[test]
+fn a_state_has_no_steps_that_no_batch_counts() {
+    let (_folder, dataset) = points(400);
+    let mut training = fake(&job(|_| {}), &dataset);
+    assert_eq!(training.state().unwrap().unwrap().sequence, 0);
+    emitted(&mut training, &mut Vec::new());
+    let state = training.state().unwrap().unwrap();
+    assert_eq!((state.sequence, state.steps), (1, 1));
+    assert_eq!(state.trainer.arrays, [training.trainer().times.clone()]);
+    training.step(true, &mut Vec::new()).unwrap();
+    assert_eq!(training.state().unwrap(), None);
+    emitted(&mut training, &mut Vec::new());
+    let state = training.state().unwrap().unwrap();
+    assert_eq!((state.sequence, state.steps), (2, 3));
+}
+
+#[test]
+fn a_fake_worker_goes_on_and_a_new_origin_counts_from_one() {
+    let (_folder, dataset) = points(1000);
+    let job = job(|_| {});
+    let mut training = fake(&job, &dataset);
+    let before = frames(&mut training, 10);
+    let state = training.state().unwrap().unwrap();
+    let again = |origin| {
+        let identity = Identity {
+            origin: OriginId(origin),
+            ..Identity::alone(7)
+        };
+        let mut again = Training::new(FakeTrainer::new(&counts(&training)), &job, &dataset, identity).unwrap();
+        resume_after(&mut again, &before);
+        again.restore(state.clone()).unwrap();
+        again
+    };
+    let (mut same, mut other) = (again(7), again(8));
+    let expected = frames(&mut training, 10);
+    assert_eq!(frames(&mut same, 10), expected);
+    assert_eq!(same.trainer().times, training.trainer().times);
+    let decode = |frame: &Vec<u8>| Batch::decode(frame, WEIGHTS).unwrap();
+    for (at, (found, expected)) in frames(&mut other, 10).iter().zip(&expected).enumerate() {
+        let (found, expected) = (decode(found), decode(expected));
+        assert_eq!(found.header.sequence, at as u64 + 1);
+        assert_eq!((found.words, found.header.tau), (expected.words, expected.header.tau));
+    }
+}
+
+#[test]
+fn a_state_that_does_not_fit_has_no_effect() {
+    let (_folder, dataset) = points(400);
+    let momentum = job(|draft| draft.optimiser = Some("sgd:0.05,momentum=0.9".into()));
+    let mut training = real(&momentum, &dataset);
+    frames(&mut training, 5);
+    let state = training.state().unwrap().unwrap();
+    let weights = training.trainer().weights();
+    let mut fresh = real(&momentum, &dataset);
+    let before = fresh.state().unwrap();
+    let mut refuse = |change: fn(&mut Vec<Vec<f32>>)| {
+        let mut state = state.clone();
+        change(&mut state.trainer.arrays);
+        let error = fresh.restore(state).unwrap_err();
+        assert_eq!(fresh.state().unwrap(), before);
+        error
+    };
+    let (found, needed) = (2, 3);
+    assert_eq!(
+        refuse(|arrays| drop(arrays.pop())),
+        StateError::Arrays { found, needed }
+    );
+    refuse(|arrays| arrays.push(arrays[0].clone()));
+    refuse(Vec::clear);
+    assert_eq!(
+        refuse(|arrays| arrays[2].truncate(1)),
+        StateError::Weights {
+            found: 1,
+            needed: weights
+        }
+    );
+    refuse(|arrays| arrays[0].push(0.0));
+    assert_eq!(refuse(|arrays| arrays[1][0] = f32::INFINITY), StateError::NotFinite);
+    let mut adam = real(&job(|draft| draft.optimiser = Some("adam:0.01".into())), &dataset);
+    assert!(adam.restore(state).is_err());
+    let mut small = FakeTrainer::new(&[0; WEIGHTS]);
+    let other = FakeTrainer::new(&[0; WEIGHTS + 1]).state().unwrap();
+    assert!(small.restore(other).is_err());
+    assert_eq!(small.times, [0.0; WEIGHTS]);
+}
+
+/// What a thread tells, batches and states by their numbers.
+#[derive(Debug, PartialEq)]
+enum Heard {
+    Batch(u64),
+    HeldBack,
+    State(Option<u64>),
+    Closed,
+}
+
+#[test]
+fn a_thread_hands_out_its_state_between_batches() {
+    let (_folder, dataset) = points(4000);
+    let job = job(|draft| draft.epochs = Some(100_000));
+    let thread = start(Threads(1), move || {
+        Training::new(FakeTrainer::new(&[0; WEIGHTS]), &job, &dataset, Identity::alone(7))
+    })
+    .unwrap();
+    let next = || loop {
+        match thread.outbound.recv().unwrap() {
+            FromTraining::Step { frame: None, .. } => break Heard::HeldBack,
+            FromTraining::Step { frame: Some(frame), .. } => {
+                break Heard::Batch(Batch::decode(&frame, WEIGHTS).unwrap().header.sequence);
+            }
+            FromTraining::State { path, state } => {
+                assert_eq!(path, std::path::Path::new("state"));
+                break Heard::State(state.map(|state| state.sequence));
+            }
+            FromTraining::Closed(_) => break Heard::Closed,
+            FromTraining::ResidualNorm(_) => {}
+            other => panic!("{other:?}"),
+        }
+    };
+    let save = || thread.inbound.send(ToTraining::Save("state".into())).unwrap();
+    let mut last = 0;
+    let mut until_state = || loop {
+        match next() {
+            Heard::Batch(sequence) => {
+                assert_eq!(sequence, last + 1);
+                last = sequence;
+            }
+            Heard::State(sequence) => break assert_eq!(sequence, Some(last)),
+            Heard::HeldBack => {}
+            Heard::Closed => panic!("nobody said so"),
+        }
+    };
+    for _ in 0..3 {
+        save();
+        until_state();
+    }
+    // While something is held back, there is no state; the next batch brings one.
+    thread.inbound.send(ToTraining::Pause(true)).unwrap();
+    let mut held_back = 0;
+    while held_back < 16 {
+        held_back = if next() == Heard::HeldBack { held_back + 1 } else { 0 };
+    }
+    save();
+    thread.inbound.send(ToTraining::Pause(false)).unwrap();
+    let mut counted = None;
+    loop {
+        match next() {
+            Heard::Batch(sequence) => counted = Some(sequence),
+            Heard::State(sequence) => break assert_eq!(sequence, counted),
+            Heard::HeldBack => {}
+            Heard::Closed => panic!("nobody said so"),
+        }
+    }
+    assert!(counted.is_some());
+    thread.inbound.send(ToTraining::Stop).unwrap();
+    while next() != Heard::Closed {}
+    save();
+    assert_eq!(next(), Heard::State(None));
+    drop(thread.inbound);
+    thread.thread.join().unwrap();
 }

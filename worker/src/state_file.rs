@@ -1,0 +1,417 @@
+//! State files: what a worker alone has, for the next one to go on from.
+//!
+//! ```text
+//! magic | version | header's length | header | arrays, little-endian | CRC-32 of all before
+//! ```
+//!
+//! The header, in postcard, says how many arrays of how many numbers follow, so a file has one right length.
+
+use std::io::{self, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+
+use crc32fast::Hasher;
+use protocol::ids::OriginId;
+use protocol::tau_controller::Following;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::model_file::part_beside;
+use crate::trainer::{Numbers, StateError, TrainerState};
+use crate::training::State;
+
+const MAGIC: [u8; 8] = *b"tau-work";
+const VERSION: u8 = 1;
+const CRC_BYTES: usize = 4;
+/// Magic, version and the header's length, a `u16`.
+const PREFIX_BYTES: usize = MAGIC.len() + 1 + 2;
+/// No header is longer: it has a dozen numbers.
+const HEADER_BYTES_MAX: usize = 256;
+/// No trainer has more arrays.
+const ARRAYS_MAX: u8 = 8;
+/// How much is turned from numbers into bytes, or back, at a time.
+const CHUNK_BYTES: usize = 1 << 16;
+
+/// What stands before the arrays.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+struct Header {
+    origin: OriginId,
+    sequence: u64,
+    steps: u64,
+    tau: Option<Following>,
+    numbers: Numbers,
+    weights: u64,
+    arrays: u8,
+}
+
+impl Header {
+    /// How long a file is whose header takes so many bytes; `None` if no file is.
+    fn file_bytes(&self, header_bytes: usize) -> Option<u64> {
+        let arrays = self
+            .weights
+            .checked_mul(u64::from(self.arrays))?
+            .checked_mul(size_of::<f32>() as u64)?;
+        arrays.checked_add((PREFIX_BYTES + header_bytes + CRC_BYTES) as u64)
+    }
+}
+
+/// Why a state file was not written, not read or not used.
+#[derive(Debug, Error)]
+pub enum StateFileError {
+    /// The system refused to read it.
+    #[error("{file} could not be read")]
+    Read {
+        /// The file.
+        file: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The system refused to write it.
+    #[error("{file} could not be written: make room for it, or choose a folder that can hold it")]
+    Write {
+        /// The file.
+        file: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file is something else.
+    #[error("{file} is not a worker's state: {why}")]
+    NotAState {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+    /// The file is not what was written.
+    #[error("{file} is damaged: {why}")]
+    Damaged {
+        /// The file.
+        file: PathBuf,
+        /// How that shows.
+        why: String,
+    },
+    /// The file is of another model or optimiser.
+    #[error("{file} is of another job")]
+    Unfit {
+        /// The file.
+        file: PathBuf,
+        /// What does not fit.
+        source: StateError,
+    },
+}
+
+/// Writes a state whole or not at all: into a file beside it, which then takes its name.
+pub fn save(path: &Path, state: &State) -> Result<(), StateFileError> {
+    let write = || {
+        let part = part_beside(path)?;
+        let mut file = BufWriter::with_capacity(CHUNK_BYTES, part.as_file());
+        encode(state, &mut file)?;
+        file.flush()?;
+        drop(file);
+        part.as_file().sync_all()?;
+        part.persist(path).map_err(|error| error.error)?;
+        Ok(())
+    };
+    write().map_err(|source| StateFileError::Write {
+        file: path.into(),
+        source,
+    })
+}
+
+/// Reads the state of a worker whose model has so many weights, and checks that it is whole.
+pub fn load(path: &Path, weights: usize) -> Result<State, StateFileError> {
+    let opened = std::fs::File::open(path).and_then(|file| Ok((file.metadata()?.len(), file)));
+    let (length, file) = opened.map_err(|source| StateFileError::Read {
+        file: path.into(),
+        source,
+    })?;
+    decode(path, file, length, weights)
+}
+
+/// Writes a state's bytes, and adds up their CRC meanwhile.
+fn encode(state: &State, out: &mut impl Write) -> io::Result<()> {
+    let TrainerState { numbers, arrays } = &state.trainer;
+    let header = Header {
+        origin: state.origin,
+        sequence: state.sequence,
+        steps: state.steps,
+        tau: state.tau,
+        numbers: *numbers,
+        weights: arrays.first().map_or(0, Vec::len) as u64,
+        arrays: arrays.len() as u8,
+    };
+    let even = arrays.iter().all(|array| array.len() as u64 == header.weights);
+    if !even || arrays.len() > usize::from(ARRAYS_MAX) {
+        return Err(io::Error::other("no trainer has such arrays"));
+    }
+    let header = postcard::to_stdvec(&header).map_err(io::Error::other)?;
+    let mut hasher = Hasher::new();
+    let mut put = |bytes: &[u8]| {
+        hasher.update(bytes);
+        out.write_all(bytes)
+    };
+    put(&MAGIC)?;
+    put(&[VERSION])?;
+    put(&(header.len() as u16).to_le_bytes())?;
+    put(&header)?;
+    let mut bytes = Vec::with_capacity(CHUNK_BYTES);
+    for chunk in arrays
+        .iter()
+        .flat_map(|array| array.chunks(CHUNK_BYTES / size_of::<f32>()))
+    {
+        bytes.clear();
+        bytes.extend(chunk.iter().flat_map(|number| number.to_le_bytes()));
+        put(&bytes)?;
+    }
+    out.write_all(&hasher.finalize().to_le_bytes())
+}
+
+/// Reads a state from a file of a known length. The path is for messages. No memory is taken before the length has
+/// proven to be the one that the header says.
+pub fn decode(path: &Path, file: impl Read, length: u64, weights: usize) -> Result<State, StateFileError> {
+    let not_a_state = |why: &str| StateFileError::NotAState {
+        file: path.into(),
+        why: why.into(),
+    };
+    let damaged = |why: String| StateFileError::Damaged { file: path.into(), why };
+    let read = |source: io::Error| match source.kind() {
+        io::ErrorKind::UnexpectedEof => damaged("it ends too early".into()),
+        _ => StateFileError::Read {
+            file: path.into(),
+            source,
+        },
+    };
+    let mut file = Summed {
+        file,
+        hasher: Hasher::new(),
+    };
+
+    let mut prefix = [0; PREFIX_BYTES];
+    file.fill(&mut prefix).map_err(read)?;
+    let [magic @ .., version, low, high] = prefix;
+    if magic != MAGIC {
+        return Err(not_a_state("it begins with something else"));
+    }
+    if version != VERSION {
+        return Err(not_a_state("another release wrote it"));
+    }
+    let mut header_bytes = [0; HEADER_BYTES_MAX];
+    let header_bytes = header_bytes
+        .get_mut(..usize::from(u16::from_le_bytes([low, high])))
+        .ok_or_else(|| damaged("its header is too long".into()))?;
+    file.fill(header_bytes).map_err(read)?;
+    let (header, rest) =
+        postcard::take_from_bytes::<Header>(header_bytes).map_err(|_| damaged("its header makes no sense".into()))?;
+    if !rest.is_empty() || header.arrays > ARRAYS_MAX {
+        return Err(damaged("its header makes no sense".into()));
+    }
+    if header.file_bytes(header_bytes.len()) != Some(length) {
+        return Err(damaged(format!(
+            "it has {length} bytes, which is not what its header says"
+        )));
+    }
+    if header.weights != weights as u64 {
+        return Err(not_a_state(&format!(
+            "it is of a model of {} weights, not {weights}",
+            header.weights
+        )));
+    }
+
+    let mut arrays = Vec::new();
+    for _ in 0..header.arrays {
+        arrays.push(file.array(weights).map_err(read)?);
+    }
+    let expected = file.hasher.finalize();
+    let mut crc = [0; CRC_BYTES];
+    file.file.read_exact(&mut crc).map_err(read)?;
+    if u32::from_le_bytes(crc) != expected {
+        return Err(damaged("its check sum is wrong".into()));
+    }
+    Ok(State {
+        origin: header.origin,
+        sequence: header.sequence,
+        steps: header.steps,
+        tau: header.tau,
+        trainer: TrainerState {
+            numbers: header.numbers,
+            arrays,
+        },
+    })
+}
+
+/// A file that is read, and the CRC of what was.
+struct Summed<R> {
+    file: R,
+    hasher: Hasher,
+}
+
+impl<R: Read> Summed<R> {
+    fn fill(&mut self, bytes: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact(bytes)?;
+        self.hasher.update(bytes);
+        Ok(())
+    }
+
+    fn array(&mut self, len: usize) -> io::Result<Vec<f32>> {
+        let mut array = Vec::with_capacity(len);
+        let mut bytes = vec![0; CHUNK_BYTES.min(len * size_of::<f32>())];
+        while array.len() < len {
+            let wanted = bytes.len().min((len - array.len()) * size_of::<f32>());
+            self.fill(&mut bytes[..wanted])?;
+            let (numbers, _) = bytes[..wanted].as_chunks::<4>();
+            array.extend(numbers.iter().map(|&number| f32::from_le_bytes(number)));
+        }
+        Ok(array)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::tau_controller::TauController;
+
+    use super::*;
+
+    const WEIGHTS: usize = 5;
+
+    fn state(arrays: usize, weights: usize) -> State {
+        let mut controller = TauController::following();
+        controller.start(0.01, 0.1, 0.3);
+        let number = |array: usize, at: usize| (array * 1000 + at) as f32 / 7.0 - 3.0;
+        State {
+            origin: OriginId(0xfeed_f00d),
+            sequence: 300,
+            steps: 1_000_000,
+            tau: controller.stands_at(),
+            trainer: TrainerState {
+                numbers: Numbers { ahead: 0.2, turns: 77 },
+                arrays: (0..arrays)
+                    .map(|array| (0..weights).map(|at| number(array, at)).collect())
+                    .collect(),
+            },
+        }
+    }
+
+    fn bytes(state: &State) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        encode(state, &mut bytes).unwrap();
+        bytes
+    }
+
+    fn read(bytes: &[u8], weights: usize) -> Result<State, StateFileError> {
+        decode(Path::new("some/state"), bytes, bytes.len() as u64, weights)
+    }
+
+    /// What is said of bytes that are refused.
+    fn refusal(bytes: &[u8]) -> String {
+        let error = read(bytes, WEIGHTS).unwrap_err().to_string();
+        assert!(error.starts_with("some/state ") && !error.contains('\n'), "{error}");
+        error
+    }
+
+    /// Changes a file's body and makes its check sum right again.
+    fn forged(change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+        let mut bytes = bytes(&state(3, WEIGHTS));
+        bytes.truncate(bytes.len() - CRC_BYTES);
+        change(&mut bytes);
+        let crc = crc32fast::hash(&bytes);
+        bytes.extend(crc.to_le_bytes());
+        bytes
+    }
+
+    #[test]
+    fn a_state_comes_back_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state");
+        // More than one chunk, and none at all.
+        for (arrays, weights) in [(3, WEIGHTS), (2, CHUNK_BYTES / 4 * 2 + 3), (1, 0)] {
+            let state = state(arrays, weights);
+            save(&path, &state).unwrap();
+            assert_eq!(load(&path, weights).unwrap(), state);
+            let left = std::fs::read_dir(folder.path()).unwrap().count();
+            assert_eq!(left, 1, "something was left behind");
+        }
+        let unknown = State {
+            tau: None,
+            ..state(1, WEIGHTS)
+        };
+        save(&path, &unknown).unwrap();
+        assert_eq!(load(&path, WEIGHTS).unwrap(), unknown);
+    }
+
+    #[test]
+    fn a_torn_file_is_refused_wherever_it_ends() {
+        let whole = bytes(&state(3, WEIGHTS));
+        assert_eq!(read(&whole, WEIGHTS).unwrap(), state(3, WEIGHTS));
+        for length in 0..whole.len() {
+            assert!(refusal(&whole[..length]).contains("damaged"), "{length} bytes");
+            // Even if its length was read before it was torn.
+            let torn = decode(Path::new("state"), &whole[..length], whole.len() as u64, WEIGHTS);
+            assert!(matches!(torn, Err(StateFileError::Damaged { .. })), "{length} bytes");
+        }
+        refusal(&[whole, vec![0]].concat());
+    }
+
+    #[test]
+    fn a_flipped_bit_is_found_wherever_it_is() {
+        let whole = bytes(&state(3, WEIGHTS));
+        for at in 0..8 * whole.len() {
+            let mut flipped = whole.clone();
+            flipped[at / 8] ^= 1 << (at % 8);
+            refusal(&flipped);
+        }
+    }
+
+    #[test]
+    fn what_is_something_else_is_refused() {
+        assert!(refusal(b"hello, I am a file of some length").contains("begins with something else"));
+        assert!(refusal(&forged(|bytes| bytes[0] ^= 1)).contains("begins with something else"));
+        assert!(refusal(&forged(|bytes| bytes[MAGIC.len()] += 1)).contains("another release"));
+        assert!(refusal(&forged(|bytes| bytes.push(0))).contains("not what its header says"));
+        assert!(refusal(&bytes(&state(3, WEIGHTS + 1))).contains("6 weights, not 5"));
+        let folder = tempfile::tempdir().unwrap();
+        let missing = load(&folder.path().join("none"), WEIGHTS);
+        assert!(missing.unwrap_err().to_string().ends_with("could not be read"));
+        assert!(load(folder.path(), WEIGHTS).is_err());
+    }
+
+    #[test]
+    fn a_header_that_claims_too_much_gets_no_memory() {
+        let with = |header: &Header, weights: usize| {
+            let header = postcard::to_stdvec(header).unwrap();
+            let forged = forged(|bytes| {
+                bytes.truncate(MAGIC.len() + 1);
+                bytes.extend((header.len() as u16).to_le_bytes());
+                bytes.extend(&header);
+            });
+            read(&forged, weights).unwrap_err().to_string()
+        };
+        let header = Header {
+            origin: OriginId(1),
+            sequence: 1,
+            steps: 1,
+            tau: None,
+            numbers: Numbers::default(),
+            weights: 1 << 40,
+            arrays: 3,
+        };
+        // Whatever the caller believes: the memory would not be there.
+        for weights in [1 << 40, u64::MAX, u64::MAX / 12] {
+            let error = with(&Header { weights, ..header }, weights as usize);
+            assert!(error.contains("not what its header says"), "{error}");
+        }
+        let error = with(&Header { arrays: 255, ..header }, 1 << 40);
+        assert!(error.contains("makes no sense"), "{error}");
+        let long = forged(|bytes| bytes[MAGIC.len() + 1..][..2].fill(255));
+        assert!(refusal(&long).contains("too long"));
+    }
+
+    #[test]
+    fn nothing_is_left_where_nothing_can_be_written() {
+        let error = save(Path::new("/dev/null/state"), &state(3, WEIGHTS)).unwrap_err();
+        assert!(error.to_string().contains("could not be written"), "{error}");
+        let folder = tempfile::tempdir().unwrap();
+        let mut uneven = state(3, WEIGHTS);
+        uneven.trainer.arrays[1].pop();
+        assert!(save(&folder.path().join("state"), &uneven).is_err());
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+}
