@@ -248,9 +248,10 @@ fn pass(time: Duration) {
     Cluster::wait_until("time does not pass", || start.elapsed() >= time);
 }
 
-fn train(world: &World, epochs: &str, extra: &[&str]) -> Output {
-    let job = ["--epochs", epochs, "--lr-schedule", "constant", "--minibatch", "64"];
-    world.ask("start", &[&job, extra].concat())
+/// A job that takes nearly twice as long as the chaos on two cores: what it does to the weights has to be mended, too.
+fn train(world: &World, seconds: u64, extra: &[&str]) -> Output {
+    let epochs = (seconds / 2).max(20).to_string();
+    world.ask("start", &[&["--epochs", &epochs], extra].concat())
 }
 
 #[test]
@@ -261,11 +262,18 @@ fn chaos_ends_in_agreement() {
     let (seed, seconds) = (variable("TAU_CHAOS_SEED", 1), variable("TAU_CHAOS_SECONDS", 30));
     println!("replay with TAU_CHAOS_SEED={seed} TAU_CHAOS_SECONDS={seconds}");
     let mut random = CounterRng::new(seed, 0);
-    let started = train(&world, "100000", &["--detach"]);
+    let started = train(&world, seconds, &["--detach"]);
     assert_eq!(started.code, 0, "{}", started.stderr);
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_secs(seconds) {
         pass(BETWEEN);
+        if !world
+            .records("stats", &["--once"])
+            .iter()
+            .any(|record| record["state"] == "training")
+        {
+            panic!("this machine is too fast: the run is over before the chaos is");
+        }
         let event = world.event(&mut random);
         println!("{:6.1} s: {event}", begun.elapsed().as_secs_f64());
     }
@@ -281,7 +289,6 @@ fn chaos_ends_in_agreement() {
         let training = names.iter().filter(trains).count();
         training == HOSTS || begun.elapsed() > Duration::from_secs(seconds + 55) && panic!("{}", world.logs())
     });
-    assert_eq!(world.ask("stop", &[]).code, 0);
     let output = world.ask("start", &["--attach"]);
     let last = output.last();
     println!("{last}");
@@ -295,8 +302,7 @@ fn chaos_ends_in_agreement() {
         );
     }
 
-    let epochs = last["epochs"].as_f64().unwrap().round().max(1.0).to_string();
-    let quiet = train(&world, &epochs, &[]).last();
+    let quiet = train(&world, seconds, &[]).last();
     println!("{quiet}");
     let accuracy = |result: &Value| result["accuracy"].as_f64().unwrap();
     assert!(

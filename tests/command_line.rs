@@ -287,7 +287,7 @@ fn bad_jobs_are_refused() {
         (&["--nodes", "0"], "--nodes"),
         (&["--device", "abacus"], "abacus"),
         (&["missing.toml"], "missing.toml could not be read"),
-        (&["--checkpoint-every", "5"], "not possible yet"),
+        (&["--checkpoint-every", "5"], "needs nodes that stay"),
         (
             &["--model", "conv 8 3x3 pad 20000, maxpool 40000, flatten, dense 10"],
             "2^28",

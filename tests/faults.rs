@@ -134,3 +134,76 @@ fn survivors_train_what_a_dead_node_leaves() {
     // last shards of the epoch.
     assert!(repeated <= 6 * SHARD, "{last}");
 }
+
+/// The checkpoints in the nodes' folders, as files.
+fn checkpoints(cluster: &Cluster) -> Vec<String> {
+    let files = cluster.tau.files().into_iter();
+    files.filter(|file| file.ends_with(".checkpoint")).collect()
+}
+
+#[test]
+fn a_run_goes_on_after_all_nodes_were_killed() {
+    let mut cluster = training(2);
+    let first = cluster.nodes[0].name.clone();
+    wait_until_trains(&cluster, &first);
+    let before: u64 = stats(&cluster)
+        .iter()
+        .filter_map(|record| record["samples"].as_u64())
+        .sum();
+    let asked = cluster.ask("checkpoint", &[]);
+    assert_eq!(asked.code, 0, "{}", asked.stderr);
+    Cluster::wait_until("no checkpoints are written", || checkpoints(&cluster).len() == 2);
+    while !cluster.nodes.is_empty() {
+        kill_node(&mut cluster, 0);
+    }
+    let files = checkpoints(&cluster);
+    let run = files[0].split('/').nth(1).unwrap().to_owned();
+    // One of the two was torn by the crash; the other one is enough.
+    let torn = std::fs::read(cluster.tau.path(&files[1])).unwrap();
+    std::fs::write(cluster.tau.path(&files[1]), &torn[..torn.len() / 2]).unwrap();
+
+    // The nodes of the same folders, under new names, and one that has no checkpoint at all.
+    for _ in 0..3 {
+        cluster.add(&[]);
+    }
+    cluster.wait_for_nodes(3);
+    let unknown = cluster.ask("start", &["--resume", "tau-node/0123456789abcdef"]);
+    assert_eq!(unknown.code, 1);
+    assert!(
+        unknown.stderr.contains("no node has a checkpoint"),
+        "{}",
+        unknown.stderr
+    );
+    let resumed = cluster.ask("start", &["--resume", &format!("tau-node/{run}"), "--detach"]);
+    assert_eq!(resumed.code, 0, "{}", resumed.stderr);
+    let names: Vec<String> = cluster.nodes.iter().map(|node| node.name.clone()).collect();
+    for name in &names {
+        wait_until_trains(&cluster, name);
+    }
+    let last = stop(&cluster);
+    assert_eq!(
+        (&last["nodes"], &last["missing"]),
+        (&3.into(), &Value::Array(Vec::new())),
+        "{last}"
+    );
+    assert!(
+        last["samples"].as_u64().unwrap() > before,
+        "{before} samples were trained before: {last}"
+    );
+}
+
+#[test]
+fn only_a_run_can_be_gone_on_with() {
+    let cluster = Cluster::of(1);
+    let refused = |extra: &[&str]| {
+        let output = cluster.ask("start", extra);
+        assert_eq!(output.code, 2, "{}", output.stderr);
+        output.stderr
+    };
+    assert!(refused(&["--resume", "tau-node/nothing"]).contains("no folder of a run"));
+    let flags = refused(&["--resume", "tau-node/0123456789abcdef", "--epochs", "3"]);
+    assert!(flags.contains("leave the job flags out"), "{flags}");
+    let idle = cluster.ask("checkpoint", &[]);
+    assert_eq!(idle.code, 1);
+    assert!(idle.stderr.contains("no run"), "{}", idle.stderr);
+}

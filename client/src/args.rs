@@ -50,6 +50,8 @@ pub(crate) enum Command {
     /// End a cluster's run early; what it has learned is saved
     #[command(args_override_self = true)]
     Stop(Ask),
+    /// Let every node of a cluster write a checkpoint of the run
+    Checkpoint(Ask),
     /// Measure a saved model on a dataset's held-out samples
     #[command(args_override_self = true)]
     Evaluate(Evaluate),
@@ -198,8 +200,8 @@ pub(crate) struct Start {
     /// Begin without the nodes that cannot take part
     #[arg(long)]
     pub(crate) allow_partial: bool,
-    /// Continue from a checkpoint
-    #[arg(long, value_name = "DIR")]
+    /// Go on with an earlier run, from the furthest checkpoint that any node has in this folder under its --dir
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["file", "attach"])]
     pub(crate) resume: Option<PathBuf>,
     /// Where the model is saved, as model.safetensors
     #[arg(long, value_name = "DIR", default_value = "tau-out")]

@@ -25,15 +25,9 @@ pub(crate) fn read(flags: JobDraft, file: Option<&Path>) -> Result<Job, Failure>
             })?
         }
     };
-    let job = flags.or(from_file).resolve().map_err(|JobErrors(errors)| {
+    flags.or(from_file).resolve().map_err(|JobErrors(errors)| {
         // A flag has the key's name with dashes.
         let sentence = |error: &JobError| format!("--{}: {}", error.key.replace('_', "-"), error.message);
         Failure::BadInput(errors.iter().map(sentence).collect())
-    })?;
-    if job.checkpoint_every.is_some() {
-        return Err(Failure::input(
-            "--checkpoint-every is not possible yet: this release saves the model at the end only",
-        ));
-    }
-    Ok(job)
+    })
 }

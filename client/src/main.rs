@@ -43,6 +43,7 @@ fn main() -> ExitCode {
         Command::Stats(stats) => (stats.json, commands::stats::run(&stats)),
         Command::Nodes(ask) => (ask.json, commands::nodes::run(&ask)),
         Command::Stop(ask) => (ask.json, commands::stop::run(&ask)),
+        Command::Checkpoint(ask) => (ask.json, commands::checkpoint::run(&ask)),
         Command::Evaluate(evaluate) => (evaluate.json, commands::evaluate::run(&evaluate)),
     };
     match result {

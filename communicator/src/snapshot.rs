@@ -189,6 +189,15 @@ pub fn length_max(weights: usize, log_bytes: usize) -> usize {
     (LENGTH_BYTES + HEAD_BYTES_MAX + weights * COUNT_BYTES).saturating_add(log_bytes)
 }
 
+/// How many weights a snapshot says that it has.
+#[must_use]
+pub fn weights(bytes: &[u8]) -> Option<usize> {
+    let (length, rest) = bytes.split_first_chunk::<LENGTH_BYTES>()?;
+    let head = rest.get(..u32::from_le_bytes(*length) as usize)?;
+    let (wire, _) = postcard::take_from_bytes::<WireHead>(head).ok()?;
+    usize::try_from(wire.head.weights).ok()
+}
+
 /// Reads a whole snapshot of a model of so many weights. What it says is not checked beyond its form.
 #[must_use]
 pub fn decode(bytes: &[u8], weights: usize) -> Option<Snapshot> {

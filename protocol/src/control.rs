@@ -54,7 +54,29 @@ pub enum Word {
         /// What is to be trained.
         #[serde(with = "crate::job::as_text")]
         job: Box<Job>,
+        /// The checkpoint that it goes on from.
+        resumed: Option<Resumed>,
     },
+    /// Which checkpoint of an earlier run does a node have?
+    Find {
+        /// The run that is going to be.
+        run: RunId,
+        /// Who wants to know.
+        coordinator: NodeId,
+        /// The earlier run.
+        resumes: RunId,
+    },
+    /// The furthest checkpoint that a node has.
+    Found {
+        /// The run that is going to be.
+        run: RunId,
+        /// Which node.
+        from: NodeId,
+        /// What it has.
+        found: Option<Box<Found>>,
+    },
+    /// Write a checkpoint.
+    Checkpoint(RunId),
     /// Whether a node can take part.
     Answer {
         /// In which run.
@@ -109,6 +131,29 @@ pub struct RunBeat {
     pub withdrawn: bool,
 }
 
+/// A checkpoint that a run goes on from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resumed {
+    /// The run that it is of.
+    pub run: RunId,
+    /// The digest of its weights.
+    pub digest: Digest,
+    /// The samples in its batches.
+    pub samples: u64,
+    /// The worker slots that samples were shared out to.
+    pub slots: usize,
+}
+
+/// A checkpoint that a node has.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Found {
+    /// Which.
+    pub resumed: Resumed,
+    /// What was trained.
+    #[serde(with = "crate::job::as_text")]
+    pub job: Box<Job>,
+}
+
 /// What a node that is ready has found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offer {
@@ -130,6 +175,8 @@ pub struct Begin {
     pub data: DataInfo,
     /// By whom: those that began it, in the order of their slots, and then those that came later, its guests.
     pub participants: Vec<Participant>,
+    /// What it goes on from; at the beginning if nothing.
+    pub resumed: Option<Resumed>,
 }
 
 /// A node that takes part in a run.
@@ -152,6 +199,12 @@ impl Begin {
     /// The number of worker slots that samples were shared out to.
     #[must_use]
     pub fn slots(&self) -> usize {
+        self.resumed.map_or_else(|| self.workers(), |resumed| resumed.slots)
+    }
+
+    /// The workers of those that began it.
+    #[must_use]
+    pub fn workers(&self) -> usize {
         let first = self.participants.iter().filter(|participant| !participant.guest);
         first.map(|participant| participant.workers).sum()
     }
@@ -164,7 +217,7 @@ impl Begin {
             return 0..0;
         };
         let first = if own.guest {
-            self.slots()
+            self.slots().max(self.workers())
         } else {
             let before = self.participants.iter().take_while(|one| one.node != node);
             before.map(|participant| participant.workers).sum()
@@ -238,6 +291,15 @@ pub enum Request {
         /// Begin without those that cannot take part.
         allow_partial: bool,
     },
+    /// Go on with an earlier run, from the furthest checkpoint that any node has of it.
+    Resume {
+        /// The earlier run.
+        run: RunId,
+        /// Begin without those that cannot take part.
+        allow_partial: bool,
+    },
+    /// Let every node write a checkpoint.
+    Checkpoint,
     /// End the run early, and keep what it has learned.
     Stop,
     /// Which run is there, and how far is it?
@@ -256,6 +318,8 @@ pub enum Reply {
     Nodes(Vec<NodeReport>),
     /// The run has begun.
     Started(RunId),
+    /// Every node writes a checkpoint of the run.
+    Checkpointing(RunId),
     /// The run is going to end.
     Stopping(RunId),
     /// The newest run, if there was one.
@@ -372,6 +436,7 @@ mod tests {
                 test: 2,
             },
             participants: vec![participant(9, 2), participant(3, 1), participant(5, 3)],
+            resumed: None,
         };
         assert_eq!(begin.slots(), 6);
         assert_eq!(begin.slots_of(NodeId(9)), 0..2);

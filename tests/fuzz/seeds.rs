@@ -2,8 +2,10 @@
 
 use std::io::Write;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
+use communicator::checkpoint;
 use communicator::exchange::{Message, OriginInfo, ParcelKind, Piece, Word as Note};
 use communicator::link::{self, Hello};
 use communicator::snapshot::{self, Applied, Head, LogEntry};
@@ -16,8 +18,8 @@ use protocol::attach::{
 use protocol::batch::{Batch, Flags, Header};
 use protocol::changes::word;
 use protocol::control::{
-    Beat, Begin, NodeInfo, Offer, Participant, Phase, Reply, Request, RunBeat, RunResult, RunStatus, Settled,
-    StopReason, Word,
+    Beat, Begin, Found, NodeInfo, Offer, Participant, Phase, Reply, Request, Resumed, RunBeat, RunResult, RunStatus,
+    Settled, StopReason, Word,
 };
 use protocol::cursor::{CursorAdvance, Cursors, ShardId};
 use protocol::digest::Digest;
@@ -164,6 +166,21 @@ fn ranges() {
         let bytes = snapshot::encode(head.clone(), counts.clone().into(), log).next(usize::MAX);
         add_to_corpus("snapshot", name, &bytes);
     }
+    let header = checkpoint::Header {
+        run,
+        job: Box::new(job()),
+        data: data_info(),
+        slots: 3,
+        states: vec![checkpoint::State {
+            origin: range.header.origin,
+            sequence: 300,
+            path: "node.0.1.state".into(),
+        }],
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let path = checkpoint::path(folder.path(), "node");
+    checkpoint::write(&path, &header, head, counts.into()).unwrap();
+    add_to_corpus("checkpoint", "node", &std::fs::read(path).unwrap());
 }
 
 fn frontier() -> Frontier {
@@ -323,6 +340,13 @@ const SCORES: Scores = Scores {
     loss: 0.07,
 };
 
+const RESUMED: Resumed = Resumed {
+    run: RunId(8),
+    digest: Digest(0xabc),
+    samples: 19_200,
+    slots: 3,
+};
+
 fn begin() -> Begin {
     let participant = |id| Participant {
         node: NodeId(id),
@@ -335,6 +359,7 @@ fn begin() -> Begin {
         job: Box::new(job()),
         data: data_info(),
         participants: vec![participant(3), participant(4)],
+        resumed: Some(RESUMED),
     }
 }
 
@@ -396,6 +421,19 @@ fn control() {
         from: NodeId(3),
         answer,
     };
+    let find = Word::Find {
+        run,
+        coordinator: NodeId(3),
+        resumes: RunId(8),
+    };
+    let found = Word::Found {
+        run,
+        from: NodeId(4),
+        found: Some(Box::new(Found {
+            resumed: RESUMED,
+            job: Box::new(job()),
+        })),
+    };
     let words = [
         ("beat", Word::Beat(Box::new(beat(None)))),
         ("beat-in-run", Word::Beat(Box::new(beat(Some(in_run))))),
@@ -412,8 +450,12 @@ fn control() {
                 run,
                 coordinator: NodeId(3),
                 job: Box::new(job()),
+                resumed: Some(RESUMED),
             },
         ),
+        ("find", find),
+        ("found", found),
+        ("checkpoint", Word::Checkpoint(run)),
         ("answer", answer(Ok(offer))),
         ("answer-no", answer(Err("points.csv could not be read".into()))),
         (
@@ -438,6 +480,14 @@ fn control() {
         ("nodes", Request::Nodes),
         ("start", start),
         ("stop", Request::Stop),
+        ("checkpoint", Request::Checkpoint),
+        (
+            "resume",
+            Request::Resume {
+                run,
+                allow_partial: false,
+            },
+        ),
         ("status", Request::Status),
         ("stats", Request::Stats { after: 1 << 20 }),
     ] {
@@ -485,6 +535,7 @@ fn replies() {
         ("nodes", Reply::Nodes(vec![report.clone(), report])),
         ("started", Reply::Started(run)),
         ("stopping", Reply::Stopping(run)),
+        ("checkpointing", Reply::Checkpointing(run)),
         ("no-status", Reply::Status(None)),
         ("status", status(Some(Ok(Box::new(result))))),
         ("status-failed", status(Some(Err("diverged".into())))),
@@ -528,6 +579,13 @@ fn attached() {
         ),
         ("stats", FromWorker::Stats(Box::new(worker_stats()))),
         ("evaluated", FromWorker::Evaluated { run, scores: SCORES }),
+        (
+            "saved",
+            FromWorker::Saved {
+                sequence: Some(300),
+                path: PathBuf::from("tau-node/9/host.0.1.state"),
+            },
+        ),
         ("closed", FromWorker::Closed { residual_norm: 1.5 }),
         ("finished", finished),
         ("failed", FromWorker::Failed { reason, diverged: true }),
@@ -542,7 +600,9 @@ fn attached() {
         cursors: Cursors::from(header(&[], 9).cursors),
         batches: 300,
         samples: 19_200,
+        restore: Some("tau-node/9/host.0.1.state".into()),
     };
+    let path = PathBuf::from("tau-node/9/host.0.1.state");
     let save = Some(SaveOrder {
         path: "tau-node/9/model.safetensors".into(),
         frontier: frontier(),
@@ -566,6 +626,7 @@ fn attached() {
         ("origin-dead", ToWorker::OriginDead(OriginId(7))),
         ("slot", ToWorker::Slot { slot: 3, alive: false }),
         ("evaluate", ToWorker::Evaluate),
+        ("save", ToWorker::Save { path }),
         ("stop", ToWorker::Stop),
         ("finish", ToWorker::Finish { save }),
         ("abort", ToWorker::Abort),

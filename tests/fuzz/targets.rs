@@ -1,10 +1,11 @@
 //! Decoders of bytes and texts in memory.
 
+use std::path::Path;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use communicator::link;
 use communicator::snapshot::{self, Snapshot};
+use communicator::{checkpoint, link};
 use protocol::batch::Batch;
 use protocol::changes;
 use protocol::control::Request;
@@ -53,6 +54,13 @@ pub(crate) fn snapshot(bytes: &[u8]) -> Option<Check> {
         let Snapshot { head, counts, log } = snapshot.clone();
         let again = snapshot::encode(head, counts.into(), &log).next(usize::MAX);
         assert_eq!(snapshot::decode(&again, SNAPSHOT_WEIGHTS), Some(snapshot));
+    }))
+}
+
+pub(crate) fn checkpoint(bytes: &[u8]) -> Option<Check> {
+    let found = checkpoint::decode(bytes, Path::new("some.checkpoint")).ok()?;
+    Some(Box::new(move || {
+        assert_eq!(found.snapshot.counts.len() as u64, found.snapshot.head.weights);
     }))
 }
 

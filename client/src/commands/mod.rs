@@ -1,5 +1,6 @@
 //! One file for each command.
 
+pub(crate) mod checkpoint;
 pub(crate) mod credentials;
 pub(crate) mod evaluate;
 pub(crate) mod node;

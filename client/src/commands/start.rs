@@ -1,12 +1,14 @@
 //! `tau start`: send `StartTraining` to a cluster, follow the run and save its model.
 
+use std::ffi::OsStr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use communicator::control::Connection;
 use protocol::control::{Reply, Request};
 use protocol::ids::RunId;
-use protocol::job::Job;
+use protocol::job::{Job, JobDraft};
 use serde::Serialize;
 
 use crate::args::Start;
@@ -25,12 +27,10 @@ struct Started {
 }
 
 pub(crate) fn run(arguments: Start) -> Result<(), Failure> {
-    if arguments.resume.is_some() {
-        return Err(Failure::input(
-            "--resume is not possible yet: this release makes no checkpoints",
-        ));
-    }
-    let job = job_file::read(arguments.job, arguments.file.as_deref())?;
+    let what = match &arguments.resume {
+        Some(folder) => What::Resume(resumed_run(folder, &arguments.job)?),
+        None => What::Job(Box::new(job_file::read(arguments.job, arguments.file.as_deref())?)),
+    };
     let out = OutFolder::check(&arguments.out)?;
     interrupt::watch()?;
     commands::run_async(async {
@@ -38,7 +38,7 @@ pub(crate) fn run(arguments: Start) -> Result<(), Failure> {
         let run = if arguments.attach {
             newest(&connection).await?
         } else {
-            begin(&connection, job, arguments.allow_partial, arguments.json).await?
+            begin(&connection, what, arguments.allow_partial, arguments.json).await?
         };
         if arguments.json && !arguments.attach {
             let run = run.to_string();
@@ -54,19 +54,46 @@ pub(crate) fn run(arguments: Start) -> Result<(), Failure> {
     })
 }
 
+/// What a run begins with.
+pub(crate) enum What {
+    /// A job.
+    Job(Box<Job>),
+    /// The furthest checkpoint of an earlier run, with its job.
+    Resume(RunId),
+}
+
+/// The run whose checkpoints are in a folder: nodes keep them in one of its name.
+fn resumed_run(folder: &Path, job: &JobDraft) -> Result<RunId, Failure> {
+    if *job != JobDraft::default() {
+        return Err(Failure::input(
+            "--resume goes on with the job of the checkpoint: leave the job flags out",
+        ));
+    }
+    let name = folder.file_name().and_then(OsStr::to_str).unwrap_or_default();
+    let run = u64::from_str_radix(name, 16).ok().filter(|_| name.len() == 16);
+    run.map(RunId).ok_or_else(|| {
+        Failure::input(format!(
+            "--resume {} is no folder of a run: nodes keep checkpoints under their --dir, in a folder that is named by \
+             the sixteen digits of the run",
+            folder.display()
+        ))
+    })
+}
+
 /// Starts a run; returns when its nodes have begun.
 pub(crate) async fn begin(
     connection: &Connection,
-    job: Job,
+    what: What,
     allow_partial: bool,
     json: bool,
 ) -> Result<RunId, Failure> {
     let view = View::new(0, json);
     view.busy("preparing: nodes open the data");
-    let job = Box::new(job);
-    let reply = connection
-        .ask(Request::Start { job, allow_partial }, PREPARE_LIMIT)
-        .await;
+    let request = match what {
+        What::Job(job) => Request::Start { job, allow_partial },
+        What::Resume(run) => Request::Resume { run, allow_partial },
+    };
+    let reply = connection.ask(request, PREPARE_LIMIT).await;
     view.clear();
     match reply.map_err(Failure::work)? {
         Reply::Started(run) => Ok(run),

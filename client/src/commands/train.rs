@@ -7,7 +7,8 @@ use protocol::model::Layout;
 use worker::dataset::Dataset;
 
 use crate::args::{ComputeFlags, Train};
-use crate::commands::{self, start};
+use crate::commands;
+use crate::commands::start::{self, What};
 use crate::failure::Failure;
 use crate::local_cluster::LocalCluster;
 use crate::out_folder::OutFolder;
@@ -26,6 +27,11 @@ pub(crate) fn run(arguments: Train) -> Result<(), Failure> {
     }
     let flags = compute_flags(&arguments.compute, nodes)?;
     let job = job_file::read(arguments.job, arguments.file.as_deref())?;
+    if job.checkpoint_every.is_some() {
+        return Err(Failure::input(
+            "--checkpoint-every needs nodes that stay: start them with 'tau seed' and 'tau join', and the run with 'tau start'",
+        ));
+    }
     let said = check(&job, &flags, nodes)?;
     let out = OutFolder::check(&arguments.out)?;
     interrupt::watch()?;
@@ -36,7 +42,7 @@ pub(crate) fn run(arguments: Train) -> Result<(), Failure> {
         let mut cluster = LocalCluster::start(nodes, &flags)?;
         let connection = Arc::new(cluster.connect(flags.workers).await?);
         view.clear();
-        let run = start::begin(&connection, job, false, json).await?;
+        let run = start::begin(&connection, What::Job(Box::new(job)), false, json).await?;
         follow::follow(connection, run, &out, json).await
     })?;
     follow::report(&finished, json)

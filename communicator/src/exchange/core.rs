@@ -344,6 +344,7 @@ impl Exchange {
         let ended = |info: &OriginInfo| info.ended.is_some_and(|at| frontier.applied(info.origin) >= at);
         let slots_of = |node: NodeId| {
             let own = self.origins.values().filter(|info| info.home == node);
+            let own = own.filter(|info| info.slot != OriginInfo::NO_SLOT);
             own.map(|info| info.slot).collect::<BTreeSet<_>>().len()
         };
         participants.all(|(node, workers)| slots_of(node) >= workers)

@@ -217,8 +217,9 @@ impl Log {
         })
     }
 
-    /// Goes over to another's log of an origin, which is further: from the last point that both have, or altogether.
-    /// Entries that are not what they say, or do not lead up to `to`, are of no use.
+    /// Goes over to another's log of an origin, which is further. What is here stays, with its points, if both have some
+    /// point in common: the entry that goes over the newest here is cut there. Else all is theirs. Entries that are not
+    /// what they say, or do not lead up to `to`, are of no use.
     pub(super) fn adopt(&mut self, origin: OriginId, to: u64, theirs: impl DoubleEndedIterator<Item = LogEntry>) {
         let mut next = to;
         let mut suffix = VecDeque::new();
@@ -234,21 +235,44 @@ impl Log {
                 merged: entry.merged,
             });
         }
-        let own = self.origins.remove(&origin).unwrap_or_default();
-        let ends: Vec<u64> = own.iter().map(|entry| entry.to).collect();
-        let common = suffix.iter().map(|entry| entry.from).rfind(|from| ends.contains(from));
-        for entry in own {
-            if common.is_some_and(|common| entry.to <= common) {
-                self.origins.entry(origin).or_default().push_back(entry);
-            } else {
+        let newest = self.origins.get(&origin).and_then(|own| own.back()).map(|last| last.to);
+        let bridge = newest.and_then(|newest| self.bridge(origin, newest, &suffix));
+        if bridge.is_none() {
+            for entry in self.origins.remove(&origin).unwrap_or_default() {
                 *self.bytes_of(entry.merged) -= entry.bytes.len();
             }
         }
-        for entry in suffix {
-            if common.is_none_or(|common| entry.from >= common) {
+        let begins = bridge.as_ref().map(|bridge| bridge.to);
+        for entry in bridge.into_iter().chain(suffix) {
+            if begins.is_none_or(|begins| entry.from >= begins || entry.to == begins) && self.follows(origin, &entry) {
                 self.push(origin, entry);
             }
         }
+    }
+
+    /// Whether an entry begins where an origin's log ends, if it has one.
+    fn follows(&self, origin: OriginId, entry: &Entry) -> bool {
+        let last = self.origins.get(&origin).and_then(|entries| entries.back());
+        last.is_none_or(|last| last.to == entry.from)
+    }
+
+    /// The part after `newest` of another's entry that goes over it, by what this log has from a point in common.
+    fn bridge(&self, origin: OriginId, newest: u64, theirs: &VecDeque<Entry>) -> Option<Entry> {
+        let over = theirs
+            .iter()
+            .position(|entry| entry.from <= newest && newest < entry.to)?;
+        if theirs[over].from == newest {
+            return theirs.get(over).cloned();
+        }
+        let common = (0..=over).rev().find(|&at| self.is_edge(origin, theirs[at].from))?;
+        let known = self.merged(origin, theirs[common].from, newest)?;
+        let whole = self.merge(origin, theirs.range(common..=over))?;
+        whole.after(&known, self.weights).map(|rest| Entry::of(&rest))
+    }
+
+    /// Whether an entry begins here.
+    fn is_edge(&self, origin: OriginId, sequence: u64) -> bool {
+        self.after(origin, sequence).is_some()
     }
 
     /// Whether an entry from elsewhere holds the batches that it says.
@@ -383,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn anothers_log_takes_over_where_both_have_a_point() {
+    fn anothers_log_goes_on_where_this_one_ends() {
         let entries = |log: &Log| log.entries(ONE).collect::<Vec<_>>();
         let mut theirs = log(&[(ONE, 12)]);
         theirs.compact(ONE, &points(&[2, 5, 9]), 1);
@@ -391,21 +415,26 @@ mod tests {
             let mut mine = log(&[(ONE, 6)]);
             mine.compact(ONE, &points(&[3, 5]), 1);
             mine.adopt(ONE, to, entries(theirs).into_iter());
-            ranges(&mine, ONE)
+            let whole = mine.merged(ONE, 0, to);
+            (ranges(&mine, ONE), whole)
         };
-        assert_eq!(adopted(&theirs, 12), [(0, 3), (3, 5), (5, 9), (9, 12)]);
         let all = log(&[(ONE, 12)]).merged(ONE, 0, 12);
-        let mut mine = log(&[(ONE, 6)]);
-        mine.adopt(ONE, 12, entries(&theirs).into_iter());
-        assert_eq!(mine.merged(ONE, 0, 12), all, "the same batches either way");
-        theirs.compact(ONE, &points(&[2, 9]), 1);
-        assert_eq!(adopted(&theirs, 12), [(0, 2), (2, 9), (9, 12)], "no point in common");
-        assert_eq!(adopted(&theirs, 13), [], "it does not lead there");
-        let mut lies = entries(&theirs);
-        lies[1].from = 1;
+        // Their entry from 5 to 9 goes over the 6 that is here, and both have a point at 5.
+        let expected = vec![(0, 3), (3, 5), (5, 6), (6, 9), (9, 12)];
+        assert_eq!(adopted(&theirs, 12), (expected, all.clone()));
+        theirs.compact(ONE, &points(&[2]), 1);
+        let expected = vec![(0, 3), (3, 5), (5, 6), (6, 12)];
+        assert_eq!(adopted(&theirs, 12), (expected, all), "both begin at 0");
+        assert_eq!(adopted(&theirs, 13).0, [], "it does not lead there");
+        let mut late = log(&[(ONE, 12)]);
+        late.trim(&frontier(ONE, 1));
+        late.compact(ONE, &points(&[]), 1);
+        assert_eq!(adopted(&late, 12).0, [(1, 12)], "no point in common");
+        let mut lies = entries(&log(&[(ONE, 12)]));
+        lies[7].from = 6;
         let mut mine = log(&[(ONE, 6)]);
         mine.adopt(ONE, 12, lies.into_iter());
-        assert_eq!(ranges(&mine, ONE), [(9, 12)]);
+        assert_eq!(ranges(&mine, ONE), [(8, 9), (9, 10), (10, 11), (11, 12)]);
     }
 
     #[test]

@@ -20,6 +20,11 @@ pub struct OriginInfo {
     pub ended: Option<u64>,
 }
 
+impl OriginInfo {
+    /// The slot of origins whose workers were there before a checkpoint.
+    pub const NO_SLOT: u32 = u32::MAX;
+}
+
 /// One message on the data plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {

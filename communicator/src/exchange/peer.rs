@@ -128,14 +128,15 @@ impl Peer {
         }
     }
 
-    /// The peer has a new mark. It is of no use for origins whose batches are merged over it: those are returned.
-    pub(super) fn take_mark(&mut self, frontier: &Frontier, log: &Log) -> Vec<OriginId> {
+    /// The peer has a new mark. It is of no use for origins whose batches are merged over it, or are not here yet and may
+    /// come merged over it: those are returned.
+    pub(super) fn take_mark(&mut self, frontier: &Frontier, applied: &Frontier, log: &Log) -> Vec<OriginId> {
         self.confirm(frontier);
         self.forgotten = false;
         self.is_marked = true;
         let mut except = Vec::new();
         for (origin, sequence) in frontier.iter() {
-            if log.is_point(origin, sequence) {
+            if sequence <= applied.applied(origin) && log.is_point(origin, sequence) {
                 self.base.raise(origin, sequence);
                 self.refused
                     .retain(|&(refused, from)| refused != origin || from >= sequence);

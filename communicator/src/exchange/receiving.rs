@@ -131,7 +131,7 @@ impl Exchange {
         };
         match word {
             Word::Mark { number, frontier } => {
-                let except = peer.take_mark(&frontier, &self.log);
+                let except = peer.take_mark(&frontier, self.ledger.frontier(), &self.log);
                 effects.push(Effect::Send {
                     to: from,
                     message: Message::Word(Word::Marked { number, except }),

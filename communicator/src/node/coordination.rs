@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use protocol::control::{Begin, NodeInfo, Offer, Participant};
+use protocol::control::{Begin, NodeInfo, Offer, Participant, Resumed};
 use protocol::ids::NodeId;
 use protocol::job::Job;
 
@@ -10,6 +10,7 @@ use protocol::job::Job;
 #[derive(Clone, Debug)]
 pub(crate) struct Coordination {
     job: Box<Job>,
+    resumed: Option<Resumed>,
     allow_partial: bool,
     invited: BTreeMap<NodeId, NodeInfo>,
     answers: BTreeMap<NodeId, Result<Offer, String>>,
@@ -27,9 +28,15 @@ pub(crate) enum Decision {
 impl Coordination {
     /// Nobody has answered yet.
     #[must_use]
-    pub(crate) fn new(job: Box<Job>, allow_partial: bool, invited: impl IntoIterator<Item = NodeInfo>) -> Self {
+    pub(crate) fn new(
+        job: Box<Job>,
+        resumed: Option<Resumed>,
+        allow_partial: bool,
+        invited: impl IntoIterator<Item = NodeInfo>,
+    ) -> Self {
         Self {
             job,
+            resumed,
             allow_partial,
             invited: invited.into_iter().map(|info| (info.id, info)).collect(),
             answers: BTreeMap::new(),
@@ -89,6 +96,7 @@ impl Coordination {
             job: self.job.clone(),
             data: usual.data.clone(),
             participants,
+            resumed: self.resumed,
         }))
     }
 }
@@ -133,7 +141,7 @@ mod tests {
 
     fn decide(allow_partial: bool, answers: &[(u64, Result<Offer, String>)]) -> Option<Decision> {
         let job = Box::new(JobDraft::default().resolve().unwrap());
-        let mut coordination = Coordination::new(job, allow_partial, (1..=3).map(info));
+        let mut coordination = Coordination::new(job, None, allow_partial, (1..=3).map(info));
         for (node, answer) in answers {
             coordination.answer(NodeId(*node), answer.clone());
         }

@@ -108,6 +108,7 @@ mod tests {
                     guest: false,
                 })
                 .collect(),
+            resumed: None,
         }
     }
 

@@ -1,6 +1,8 @@
 //! The exchange's actor: carries out what the exchange's core decides, for one run.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -18,8 +20,10 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use super::link::{LinkActor, LinkArguments, LinkMessage, Traffic};
 use super::run::RunMessage;
 use super::workers::{WorkerHandle, WorkerKey};
+use crate::checkpoint::{self, Header, State};
 use crate::exchange::{Effect, Event, Exchange, Limits, Message, OriginInfo, Shift};
 use crate::ledger::{AuditError, Ledger};
+use crate::snapshot::Head;
 use crate::transport::{Security, Stream};
 
 /// How often the core's clock ticks. Acknowledgements of a trickle of batches wait for it at most.
@@ -88,6 +92,17 @@ pub(crate) enum ExchangeMessage {
     Tell(ToWorker),
     /// One of this node's workers is to measure the weights.
     Evaluate,
+    /// Write a checkpoint to this file.
+    Checkpoint(PathBuf),
+    /// A worker has written, or is about to have written, what it alone has.
+    Saved {
+        /// Which.
+        key: WorkerKey,
+        /// After which of its batches; none if it has not.
+        sequence: Option<u64>,
+        /// Where.
+        path: PathBuf,
+    },
     /// A guest takes part.
     Joined(Participant),
     /// How things stand with the participants.
@@ -174,6 +189,8 @@ pub(crate) struct ExchangeArguments {
     pub(crate) begin: Begin,
     /// The replica to begin with.
     pub(crate) ledger: Ledger,
+    /// What this node's workers had alone at a checkpoint.
+    pub(crate) states: Vec<State>,
     /// How to reach peers.
     pub(crate) security: Security,
     /// Whom it serves.
@@ -206,6 +223,10 @@ pub(crate) struct ExchangeState {
     effects: Vec<Effect>,
     peers: BTreeMap<NodeId, Peer>,
     workers: BTreeMap<WorkerKey, (OriginId, WorkerHandle)>,
+    states: Vec<State>,
+    /// Counts checkpoints, and the one that is being written.
+    checkpoints: u64,
+    checkpointing: Option<Checkpointing>,
     standing: Standing,
     damaged: bool,
     audited: Instant,
@@ -234,6 +255,7 @@ impl Actor for ExchangeActor {
             run,
             begin,
             ledger,
+            states,
             security,
             run_actor,
         } = arguments;
@@ -252,6 +274,9 @@ impl Actor for ExchangeActor {
             effects: Vec::new(),
             peers: BTreeMap::new(),
             workers: BTreeMap::new(),
+            states,
+            checkpoints: 0,
+            checkpointing: None,
             damaged: false,
             audited: Instant::now(),
             begin,
@@ -263,6 +288,7 @@ impl Actor for ExchangeActor {
             first: None,
             last: None,
         };
+        state.restore_origins();
         for participant in state.begin.participants.clone() {
             state.join(participant).await?;
         }
@@ -318,6 +344,8 @@ impl Actor for ExchangeActor {
                     worker.tell(ToWorker::Evaluate);
                 }
             }
+            ExchangeMessage::Checkpoint(path) => state.checkpoint(path),
+            ExchangeMessage::Saved { key, sequence, path } => state.saved(key, sequence, path),
             ExchangeMessage::Joined(participant) => {
                 if state.begin.admit(participant.clone()) {
                     tracing::info!(node = participant.name, "a node joins the run");
@@ -396,6 +424,67 @@ impl ExchangeState {
             Event::Joined(participant.node)
         });
         Ok(())
+    }
+
+    /// Origins of a run that is gone on with are all ended, and this node answers for them.
+    fn restore_origins(&mut self) {
+        let applied: Vec<(OriginId, u64)> = self.core.ledger().frontier().iter().collect();
+        for (origin, sequence) in applied {
+            self.event(Event::Origin(OriginInfo {
+                origin,
+                home: self.me,
+                slot: OriginInfo::NO_SLOT,
+                ended: Some(sequence),
+            }));
+        }
+    }
+
+    /// Writes a checkpoint once all workers have said at which of their batches they have written theirs.
+    fn checkpoint(&mut self, path: PathBuf) {
+        if self.checkpointing.is_some() {
+            // The last one is still at it.
+            return;
+        }
+        self.checkpoints += 1;
+        for (index, (_, worker)) in self.workers.values().enumerate() {
+            let path = path.with_extension(format!("{index}.{}.state", self.checkpoints));
+            worker.tell(ToWorker::Save { path });
+        }
+        self.checkpointing = Some(Checkpointing {
+            path,
+            waiting: self.workers.keys().copied().collect(),
+            states: Vec::new(),
+        });
+        self.try_checkpoint();
+    }
+
+    fn saved(&mut self, key: WorkerKey, sequence: Option<u64>, path: PathBuf) {
+        let origin = self.workers.get(&key).map(|(origin, _)| *origin);
+        if let Some(checkpointing) = &mut self.checkpointing
+            && checkpointing.waiting.remove(&key)
+        {
+            let state = origin
+                .zip(sequence)
+                .map(|(origin, sequence)| State { origin, sequence, path });
+            checkpointing.states.extend(state);
+            self.try_checkpoint();
+        }
+    }
+
+    fn try_checkpoint(&mut self) {
+        let Some(Checkpointing { path, states, .. }) = self.checkpointing.take_if(|one| one.waiting.is_empty()) else {
+            return;
+        };
+        let header = Header {
+            run: self.run,
+            job: self.begin.job.clone(),
+            data: self.begin.data.clone(),
+            slots: self.begin.slots(),
+            states,
+        };
+        let ledger = self.core.ledger();
+        let (head, counts) = (ledger.head(), ledger.counts().into());
+        tokio::task::spawn_blocking(move || write_checkpoint(&path, &header, head, counts));
     }
 
     fn event(&mut self, event: Event) {
@@ -530,6 +619,7 @@ impl ExchangeState {
             slot: slot as u32,
             ended: None,
         }));
+        let restore = self.take_state();
         let ledger = self.core.ledger();
         if ledger.batches() > 0 {
             for piece in ledger.counts().chunks(COUNTS_PER_PIECE) {
@@ -544,7 +634,12 @@ impl ExchangeState {
             cursors: ledger.cursors().clone(),
             batches: ledger.batches(),
             samples: ledger.samples(),
+            restore,
         })));
+        // A run that is gone on with may have fewer workers than samples were shared out to.
+        for slot in self.begin.workers()..self.begin.slots() {
+            worker.tell(ToWorker::Slot { slot, alive: false });
+        }
         for participant in &self.begin.participants {
             if self.standing.silent.contains(&participant.node) {
                 for slot in self.begin.slots_of(participant.node) {
@@ -559,11 +654,30 @@ impl ExchangeState {
         self.workers.insert(worker.key, (origin, worker));
     }
 
+    /// What some worker had alone, if it fits what the ledger has of its batches to the last one. What does not is dropped.
+    fn take_state(&mut self) -> Option<PathBuf> {
+        let frontier = self.core.ledger().frontier();
+        let fits = |state: &State| frontier.applied(state.origin) == state.sequence;
+        let (fitting, dropped): (Vec<State>, Vec<State>) = self.states.drain(..).partition(fits);
+        for state in dropped {
+            tracing::warn!(
+                path = %state.path.display(),
+                "a worker's residual and optimiser state are dropped: the run goes on from other batches"
+            );
+        }
+        self.states = fitting;
+        self.states.pop().map(|state| state.path)
+    }
+
     /// A worker is gone: what it sent is all that will ever come of its origin.
     fn unseat(&mut self, key: WorkerKey) {
         let Some((origin, _)) = self.workers.remove(&key) else {
             return;
         };
+        if let Some(checkpointing) = &mut self.checkpointing {
+            checkpointing.waiting.remove(&key);
+            self.try_checkpoint();
+        }
         let Some(&info) = self.core.origins().find(|info| info.origin == origin) else {
             return;
         };
@@ -629,11 +743,14 @@ impl ExchangeState {
         let participants = self.begin.participants.iter().filter(|one| live.contains(&one.node));
         let participants = participants.map(|one| (one.node, one.workers));
         let guest = self.begin.participant(self.me).is_some_and(|me| me.guest);
+        let resumed = self.begin.resumed.map(|resumed| resumed.samples);
         let progress = Progress {
-            linked: if guest {
-                self.core.is_caught_up()
-            } else {
-                live.iter().all(up)
+            linked: match resumed {
+                // Without the checkpoint there is nothing to go on from.
+                Some(samples) if ledger.samples() < samples => false,
+                _ if guest => self.core.is_caught_up(),
+                Some(_) => true,
+                None => live.iter().all(up),
             },
             complete: ledger.cursors().samples_done() >= total,
             settled: !self.damaged && self.core.is_settled(participants, |node| live.contains(&node)),
@@ -692,6 +809,37 @@ impl ExchangeState {
                 sent.sum()
             },
             weights: ledger.weight_count() as u64,
+        }
+    }
+}
+
+/// A checkpoint for which workers were asked.
+struct Checkpointing {
+    path: PathBuf,
+    waiting: BTreeSet<WorkerKey>,
+    states: Vec<State>,
+}
+
+/// Writes a checkpoint, and removes what workers had for the ones before.
+fn write_checkpoint(path: &Path, header: &Header, head: Head, counts: Arc<[i32]>) {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let written = std::fs::create_dir_all(folder).and_then(|()| checkpoint::write(path, header, head, counts));
+    if let Err(error) = written {
+        let path = path.display();
+        tracing::error!(%error, %path, "a checkpoint could not be written: make room for it; the run goes on without");
+        return;
+    }
+    tracing::info!(path = %path.display(), "a checkpoint is written");
+    let stem = path.file_stem().unwrap_or_default();
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let file = entry.path();
+        let old = file.extension() == Some(OsStr::new("state"))
+            && file
+                .file_name()
+                .is_some_and(|name| name.as_encoded_bytes().starts_with(stem.as_encoded_bytes()))
+            && !header.states.iter().any(|state| state.path == file);
+        if old {
+            let _ = std::fs::remove_file(file);
         }
     }
 }

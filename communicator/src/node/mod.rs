@@ -458,8 +458,29 @@ impl Routes for Parts {
             Word::Echo { from, number } => drop(self.membership.cast(MembershipMessage::Echo { from, number })),
             Word::Leaving(node) => drop(self.membership.cast(MembershipMessage::Leaving(node))),
             Word::Unwelcome(reason) => drop(self.membership.cast(MembershipMessage::Unwelcome(reason))),
-            Word::Prepare { run, coordinator, job } => {
-                drop(self.run.cast(RunMessage::Prepare { run, coordinator, job }));
+            Word::Find {
+                run,
+                coordinator,
+                resumes,
+            } => drop(self.run.cast(RunMessage::Find {
+                run,
+                coordinator,
+                resumes,
+            })),
+            Word::Found { run, from, found } => drop(self.run.cast(RunMessage::Found { run, from, found })),
+            Word::Checkpoint(run) => drop(self.run.cast(RunMessage::Checkpoint(run))),
+            Word::Prepare {
+                run,
+                coordinator,
+                job,
+                resumed,
+            } => {
+                drop(self.run.cast(RunMessage::Prepare {
+                    run,
+                    coordinator,
+                    job,
+                    resumed,
+                }));
             }
             Word::Answer { run, from, answer } => drop(self.run.cast(RunMessage::Answer { run, from, answer })),
             Word::Abort { run, reason } => drop(self.run.cast(RunMessage::Abort { run, reason })),
@@ -475,6 +496,12 @@ impl Routes for Parts {
                 allow_partial,
                 reply,
             })),
+            Request::Resume { run, allow_partial } => drop(self.run.cast(RunMessage::Resume {
+                run,
+                allow_partial,
+                reply,
+            })),
+            Request::Checkpoint => drop(self.run.cast(RunMessage::CheckpointAll(reply))),
             Request::Stop => drop(self.run.cast(RunMessage::Stop(reply))),
             Request::Status => drop(self.run.cast(RunMessage::Status(reply))),
             Request::Stats { after } => drop(self.stats.cast(StatsMessage::Read { after, reply })),

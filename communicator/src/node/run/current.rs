@@ -18,7 +18,8 @@ use ractor::{Actor, ActorRef};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::seat::Seat;
-use super::{RunMessage, dismiss, rand_u64};
+use super::{RunMessage, dismiss, finding, rand_u64};
+use crate::checkpoint::{self, Checkpoint};
 use crate::ledger::Ledger;
 use crate::node::ending::Ending;
 use crate::node::exchange::{ExchangeActor, ExchangeArguments, ExchangeMessage, Progress, Settlement, Standing};
@@ -104,6 +105,7 @@ pub(super) struct Current {
     exchange: Option<ActorRef<ExchangeMessage>>,
     seats: BTreeMap<usize, Seat>,
     seated: Option<Instant>,
+    checkpointed: Instant,
     silent: BTreeSet<NodeId>,
     /// Those that are not waited for any more, unless they come back.
     given_up: BTreeSet<NodeId>,
@@ -140,6 +142,7 @@ impl Current {
             exchange: None,
             seats: BTreeMap::new(),
             seated: None,
+            checkpointed: Instant::now(),
             silent: BTreeSet::new(),
             given_up: BTreeSet::new(),
             gone: BTreeSet::new(),
@@ -165,6 +168,10 @@ impl Current {
 
     pub(super) fn is_over(&self) -> bool {
         self.phase == Phase::Ended
+    }
+
+    pub(super) fn is_training(&self) -> bool {
+        self.phase == Phase::Training
     }
 
     pub(super) fn is_preparing(&self) -> bool {
@@ -293,9 +300,23 @@ impl Current {
                 }
             }
         }
-        let Some(ledger) = self.ledger.take() else {
+        let Some(mut ledger) = self.ledger.take() else {
             return;
         };
+        let mut states = Vec::new();
+        if let Some(resumed) = begin.resumed
+            && let Some(Checkpoint { header, mut snapshot }) = finding::newest(&context.dir, resumed.run).await
+        {
+            states = header.states;
+            snapshot.head.run = self.run;
+            let chosen = snapshot.head.samples == resumed.samples;
+            // Others than the chosen one come to it as latecomers do.
+            match Ledger::restored(snapshot, self.run, ledger.initial()) {
+                Ok(restored) if chosen && restored.digest() == resumed.digest => ledger = restored,
+                Ok(_) => tracing::info!("another node's checkpoint has come further than this one's"),
+                Err(error) => tracing::error!(%error, "this node's checkpoint is of no use"),
+            }
+        }
         let started = Actor::spawn_linked(
             None,
             ExchangeActor,
@@ -305,6 +326,7 @@ impl Current {
                 run: self.run,
                 begin: begin.clone(),
                 ledger,
+                states,
                 security: context.security.clone(),
                 run_actor: context.myself.clone(),
             },
@@ -322,8 +344,9 @@ impl Current {
                 self.begin = Some(begin);
                 self.phase = Phase::Training;
                 let run = self.run;
-                // A guest begins when it has what the others have.
-                if !self.is_guest(context) {
+                // A guest begins when it has what the others have, and so does who has to get a checkpoint from them.
+                let resumes = self.begin.as_ref().is_some_and(|begin| begin.resumed.is_some());
+                if !self.is_guest(context) && !resumes {
                     context
                         .myself
                         .send_after(LINKS_LIMIT, move || RunMessage::LinksWaited(run));
@@ -444,6 +467,12 @@ impl Current {
                 let reached = |target| scores.accuracy >= target;
                 if self.job.target_accuracy.is_some_and(reached) {
                     self.stop(StopReason::TargetReached, context);
+                }
+            }
+            FromWorker::Saved { sequence, path } => {
+                if let Some(exchange) = &self.exchange {
+                    let key = worker.key;
+                    let _ = exchange.cast(ExchangeMessage::Saved { key, sequence, path });
                 }
             }
             FromWorker::Closed { residual_norm } => {
@@ -640,6 +669,20 @@ impl Current {
         }
     }
 
+    // Checkpoint.
+
+    /// Lets the exchange write a checkpoint, with what workers alone have.
+    pub(super) fn checkpoint(&mut self, context: &Context) {
+        self.checkpointed = Instant::now();
+        if self.phase != Phase::Training || self.seated.is_none() {
+            return;
+        }
+        let path = checkpoint::path(&context.dir.join(self.run.to_string()), &context.me.name);
+        if let Some(exchange) = &self.exchange {
+            let _ = exchange.cast(ExchangeMessage::Checkpoint(path));
+        }
+    }
+
     // Stop.
 
     pub(super) fn stop(&mut self, reason: StopReason, context: &Context) {
@@ -803,6 +846,10 @@ impl Current {
                 let limit = self.job.max_seconds.zip(elapsed);
                 if limit.is_some_and(|(limit, elapsed)| elapsed >= limit) {
                     self.stop(StopReason::TimeUp, context);
+                }
+                let since = self.checkpointed.elapsed().as_secs_f64();
+                if self.job.checkpoint_every.is_some_and(|every| since >= every) {
+                    self.checkpoint(context);
                 }
             }
             Phase::Settling => self.try_finish(context, attached).await,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use protocol::attach::FromWorker;
-use protocol::control::{Offer, Reply, RunBeat};
+use protocol::control::{Found, Offer, Reply, Resumed, RunBeat};
 use protocol::ids::{NodeId, RunId};
 use protocol::job::Job;
 use ractor::{ActorRef, RpcReplyPort};
@@ -32,6 +32,37 @@ pub(crate) enum RunMessage {
         /// Told when it has begun.
         reply: RpcReplyPort<Payload<Reply>>,
     },
+    /// Go on with an earlier run.
+    Resume {
+        /// Which.
+        run: RunId,
+        /// Begin without those that cannot take part.
+        allow_partial: bool,
+        /// Told when it has begun.
+        reply: RpcReplyPort<Payload<Reply>>,
+    },
+    /// Which checkpoint of an earlier run is here?
+    Find {
+        /// The run that is going to be.
+        run: RunId,
+        /// Who wants to know.
+        coordinator: NodeId,
+        /// The earlier run.
+        resumes: RunId,
+    },
+    /// A node has told which checkpoint it has.
+    Found {
+        /// For which run.
+        run: RunId,
+        /// Which node.
+        from: NodeId,
+        /// What it has.
+        found: Option<Box<Found>>,
+    },
+    /// Write a checkpoint, here and everywhere.
+    CheckpointAll(RpcReplyPort<Payload<Reply>>),
+    /// Write a checkpoint.
+    Checkpoint(RunId),
     /// End the run early.
     Stop(RpcReplyPort<Payload<Reply>>),
     /// How far is the run?
@@ -44,6 +75,8 @@ pub(crate) enum RunMessage {
         coordinator: NodeId,
         /// What is to be trained.
         job: Box<Job>,
+        /// The checkpoint that it goes on from.
+        resumed: Option<Resumed>,
     },
     /// A node has answered.
     Answer {

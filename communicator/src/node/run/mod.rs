@@ -7,6 +7,7 @@
 //! ```
 
 mod current;
+mod finding;
 mod messages;
 mod seat;
 
@@ -15,7 +16,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use protocol::attach::{FromWorker, ToWorker};
-use protocol::control::{NodeInfo, Offer, Reply, RunBeat, RunStatus, StopReason, Word};
+use protocol::control::{Found, NodeInfo, Offer, Reply, Resumed, RunBeat, RunStatus, StopReason, Word};
 use protocol::ids::{NodeId, RunId};
 use protocol::job::Job;
 use protocol::stats::StatsRecord;
@@ -31,6 +32,7 @@ use crate::transport::Security;
 use crate::usage::UsageMeter;
 use crate::whereabouts;
 use current::{Context, Current};
+use finding::Finding;
 pub(crate) use messages::RunMessage;
 
 /// How often time limits are looked at.
@@ -72,6 +74,8 @@ pub(crate) struct RunState {
     silent: BTreeMap<NodeId, Instant>,
     workers: BTreeMap<WorkerKey, WorkerHandle>,
     workers_wanted: usize,
+    /// A run that this node was asked to go on with.
+    finding: Option<Finding>,
     coordinating: Option<Coordinating>,
     current: Option<Current>,
     usage: UsageMeter,
@@ -109,6 +113,7 @@ impl Actor for RunActor {
             silent: BTreeMap::new(),
             workers: BTreeMap::new(),
             workers_wanted: workers,
+            finding: None,
             coordinating: None,
             current: None,
             usage: UsageMeter::start(Instant::now()),
@@ -151,12 +156,47 @@ impl RunState {
                 job,
                 allow_partial,
                 reply,
-            } => self.start(job, allow_partial, reply),
+            } => {
+                if let Some(reply) = self.unless_busy(reply) {
+                    self.start(RunId(rand_u64()), (job, None), allow_partial, reply);
+                }
+            }
+            RunMessage::Resume {
+                run,
+                allow_partial,
+                reply,
+            } => self.resume(run, allow_partial, reply).await,
+            RunMessage::Find {
+                run,
+                coordinator,
+                resumes,
+            } => {
+                let found = finding::look(&self.context.dir, resumes).await.map(Box::new);
+                let from = self.context.me.id;
+                self.context.send(coordinator, Word::Found { run, from, found });
+            }
+            RunMessage::Found { run, from, found } => {
+                if let Some(finding) = self.finding.as_mut().filter(|finding| finding.run == run) {
+                    finding.answer(from, found.map(|found| *found));
+                    self.try_resume();
+                }
+            }
+            RunMessage::CheckpointAll(reply) => self.checkpoint_all(reply),
+            RunMessage::Checkpoint(run) => {
+                if let Some(current) = named(&mut self.current, run) {
+                    current.checkpoint(&self.context);
+                }
+            }
             RunMessage::Stop(reply) => self.stop(reply),
             RunMessage::Status(reply) => {
                 let _ = reply.send(Reply::Status(self.status()).into());
             }
-            RunMessage::Prepare { run, coordinator, job } => self.prepare(run, coordinator, job),
+            RunMessage::Prepare {
+                run,
+                coordinator,
+                job,
+                resumed,
+            } => self.prepare(run, coordinator, (job, resumed)),
             RunMessage::Answer { run, from, answer } => self.answer(run, from, answer).await,
             RunMessage::GiveUp { run, node } => {
                 if let Some(current) = named(&mut self.current, run) {
@@ -223,19 +263,88 @@ impl RunState {
         }
     }
 
-    /// Asks everybody whether they can take part.
-    fn start(&mut self, job: Box<Job>, allow_partial: bool, reply: RpcReplyPort<Payload<Reply>>) {
-        if let Some(busy) = self.current.as_ref().filter(|current| !current.is_over()) {
-            let reason = format!(
-                "{} is busy with run {}: wait for it, or end it with 'tau stop'",
-                self.context.me.name, busy.run
-            );
-            let _ = reply.send(Reply::Refused(vec![reason]).into());
+    /// Refuses what needs a node that has nothing to do, if this one has.
+    fn unless_busy(&self, reply: RpcReplyPort<Payload<Reply>>) -> Option<RpcReplyPort<Payload<Reply>>> {
+        let Some(busy) = self.current.as_ref().filter(|current| !current.is_over()) else {
+            return Some(reply);
+        };
+        let reason = format!(
+            "{} is busy with run {}: wait for it, or end it with 'tau stop'",
+            self.context.me.name, busy.run
+        );
+        let _ = reply.send(Reply::Refused(vec![reason]).into());
+        None
+    }
+
+    /// Asks everybody which checkpoint they have of an earlier run.
+    async fn resume(&mut self, resumes: RunId, allow_partial: bool, reply: RpcReplyPort<Payload<Reply>>) {
+        let Some(reply) = self.unless_busy(reply) else {
             return;
-        }
+        };
         let run = RunId(rand_u64());
+        let coordinator = self.context.me.id;
+        let asked: Vec<NodeId> = self.alive().map(|info| info.id).collect();
+        for &peer in &asked {
+            let find = Word::Find {
+                run,
+                coordinator,
+                resumes,
+            };
+            self.context.send(peer, find);
+        }
+        let mut finding = Finding::new(
+            run,
+            resumes,
+            asked.into_iter().chain([coordinator]),
+            allow_partial,
+            reply,
+        );
+        finding.answer(coordinator, finding::look(&self.context.dir, resumes).await);
+        self.finding = Some(finding);
+        self.try_resume();
+    }
+
+    /// Goes on from the furthest checkpoint, when all have told what they have.
+    fn try_resume(&mut self) {
+        let Some(finding) = self.finding.take_if(|finding| finding.is_over()) else {
+            return;
+        };
+        let Some(Found { resumed, job }) = finding.furthest().cloned() else {
+            let reason = format!(
+                "no node has a checkpoint of run {}: name a folder that nodes keep under their --dir, with files that end \
+                 with .checkpoint",
+                finding.resumes
+            );
+            let _ = finding.reply.send(Reply::Refused(vec![reason]).into());
+            return;
+        };
+        tracing::info!(run = %resumed.run, samples = resumed.samples, "a run is gone on with");
+        self.start(finding.run, (job, Some(resumed)), finding.allow_partial, finding.reply);
+    }
+
+    /// Lets every node write a checkpoint.
+    fn checkpoint_all(&mut self, reply: RpcReplyPort<Payload<Reply>>) {
+        let answer = match self.current.as_mut().filter(|current| current.is_training()) {
+            Some(current) => {
+                current.checkpoint(&self.context);
+                self.context.broadcast(Word::Checkpoint(current.run));
+                Reply::Checkpointing(current.run)
+            }
+            None => Reply::Refused(vec!["there is no run to write a checkpoint of".into()]),
+        };
+        let _ = reply.send(answer.into());
+    }
+
+    /// Asks everybody whether they can take part.
+    fn start(
+        &mut self,
+        run: RunId,
+        (job, resumed): (Box<Job>, Option<Resumed>),
+        allow_partial: bool,
+        reply: RpcReplyPort<Payload<Reply>>,
+    ) {
         let invited = self.alive().chain([self.context.me.clone()]);
-        let coordination = Coordination::new(job.clone(), allow_partial, invited);
+        let coordination = Coordination::new(job.clone(), resumed, allow_partial, invited);
         self.coordinating = Some(Coordinating {
             run,
             coordination,
@@ -244,9 +353,15 @@ impl RunState {
         let coordinator = self.context.me.id;
         for peer in self.alive().collect::<Vec<_>>() {
             let job = job.clone();
-            self.context.send(peer.id, Word::Prepare { run, coordinator, job });
+            let prepare = Word::Prepare {
+                run,
+                coordinator,
+                job,
+                resumed,
+            };
+            self.context.send(peer.id, prepare);
         }
-        self.prepare(run, coordinator, job);
+        self.prepare(run, coordinator, (job, resumed));
     }
 
     fn alive(&self) -> impl Iterator<Item = NodeInfo> + '_ {
@@ -277,7 +392,7 @@ impl RunState {
     }
 
     /// Gets ready for a run, unless another one has this node.
-    fn prepare(&mut self, run: RunId, coordinator: NodeId, job: Box<Job>) {
+    fn prepare(&mut self, run: RunId, coordinator: NodeId, (job, resumed): (Box<Job>, Option<Resumed>)) {
         if let Some(busy) = self.current.as_ref().filter(|current| !current.is_over()) {
             // Of two that are being prepared at the same time the lower one wins, everywhere.
             if !busy.is_preparing() || busy.run <= run {
@@ -290,6 +405,9 @@ impl RunState {
             let beaten = busy.run;
             self.abort(beaten, format!("run {run} was started at the same time"));
             self.call_off();
+        }
+        if let Some(resumed) = resumed {
+            tracing::info!(resumed = %resumed.run, "an earlier run is gone on with");
         }
         self.enter(Current::new(run, coordinator, job, self.workers_wanted));
     }
@@ -402,6 +520,10 @@ impl RunState {
 
     /// A node cannot answer any more.
     async fn lost(&mut self, id: NodeId, why: &str) {
+        if let Some(finding) = &mut self.finding {
+            finding.answer(id, None);
+            self.try_resume();
+        }
         if let Some(one) = &mut self.coordinating {
             one.coordination.answer(id, Err(why.into()));
             self.decide().await;
@@ -483,6 +605,7 @@ impl RunState {
 
     async fn tick(&mut self) {
         self.look_for_strangers();
+        self.try_resume();
         let given_up: Vec<NodeId> = self
             .silent
             .iter()

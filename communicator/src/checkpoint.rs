@@ -1,0 +1,257 @@
+//! Checkpoints: a run as one node knows it, in a file, so that it can go on after all nodes were killed.
+//!
+//! A file is a mark, the header in postcard behind its length, a snapshot, and a CRC-32 over all of that. It is written
+//! beside its place and takes its name when it is whole. What workers alone have is in files of their own, which the
+//! header names together with the batch they were written after: they are of use only with exactly that one.
+
+use std::ffi::OsStr;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use protocol::attach::DataInfo;
+use protocol::ids::{OriginId, RunId};
+use protocol::job::Job;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::snapshot::{self, Head, Snapshot};
+
+/// What every checkpoint begins with; the last byte is the version.
+const MAGIC: &[u8; 8] = b"TAUCKPT\x01";
+const LENGTH_BYTES: usize = 4;
+const CRC_BYTES: usize = 4;
+/// What is read or written at a time.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// The name that checkpoints end with.
+const SUFFIX: &str = "checkpoint";
+
+/// Everything about a checkpoint but the replica.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Header {
+    /// The run.
+    pub run: RunId,
+    /// What is trained.
+    #[serde(with = "protocol::job::as_text")]
+    pub job: Box<Job>,
+    /// On what.
+    pub data: DataInfo,
+    /// The worker slots that samples were shared out to.
+    pub slots: usize,
+    /// What this node's workers had.
+    pub states: Vec<State>,
+}
+
+/// What a worker alone had, in a file beside the checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct State {
+    /// The worker.
+    pub origin: OriginId,
+    /// Its last batch before.
+    pub sequence: u64,
+    /// The file.
+    pub path: PathBuf,
+}
+
+/// A checkpoint that was read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Checkpoint {
+    /// What it is of.
+    pub header: Header,
+    /// The replica.
+    pub snapshot: Snapshot,
+}
+
+/// Why a file is no checkpoint.
+#[derive(Debug, Error)]
+pub enum CheckpointError {
+    /// It could not be read.
+    #[error("{path} could not be read: {source}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Something else, or another release's.
+    #[error("{0} is no checkpoint of this release")]
+    Foreign(PathBuf),
+    /// Torn or changed.
+    #[error("{0} is damaged: its checksum does not match")]
+    Damaged(PathBuf),
+}
+
+/// Where a node keeps the checkpoint of a run, in that run's folder.
+#[must_use]
+pub fn path(folder: &Path, node: &str) -> PathBuf {
+    folder.join(format!("{node}.{SUFFIX}"))
+}
+
+/// Writes a checkpoint whole or not at all.
+pub fn write(path: &Path, header: &Header, head: Head, counts: Arc<[i32]>) -> io::Result<()> {
+    let part = path.with_extension("part");
+    let written = write_part(&part, header, head, counts).and_then(|()| std::fs::rename(&part, path));
+    if written.is_err() {
+        let _ = std::fs::remove_file(&part);
+    }
+    written
+}
+
+fn write_part(part: &Path, header: &Header, head: Head, counts: Arc<[i32]>) -> io::Result<()> {
+    let header = postcard::to_stdvec(header).map_err(io::Error::other)?;
+    let mut file = std::fs::File::create(part)?;
+    let mut crc = crc32fast::Hasher::new();
+    let mut append = |bytes: &[u8]| {
+        crc.update(bytes);
+        file.write_all(bytes)
+    };
+    append(MAGIC)?;
+    append(&(header.len() as u32).to_le_bytes())?;
+    append(&header)?;
+    let mut snapshot = snapshot::encode(head, counts, &[]);
+    loop {
+        let piece = snapshot.next(PIECE_BYTES);
+        if piece.is_empty() {
+            break;
+        }
+        append(&piece)?;
+    }
+    let crc = crc.finalize();
+    file.write_all(&crc.to_le_bytes())?;
+    file.sync_all()
+}
+
+/// Reads a checkpoint.
+pub fn read(path: &Path) -> Result<Checkpoint, CheckpointError> {
+    let bytes = std::fs::read(path).map_err(|source| CheckpointError::Io {
+        path: path.into(),
+        source,
+    })?;
+    decode(&bytes, path)
+}
+
+/// The checkpoint that the bytes of a file are. Nothing of it is believed before its checksum is right.
+pub fn decode(bytes: &[u8], path: &Path) -> Result<Checkpoint, CheckpointError> {
+    let foreign = || CheckpointError::Foreign(path.into());
+    let rest = bytes.strip_prefix(MAGIC).ok_or_else(foreign)?;
+    let damaged = || CheckpointError::Damaged(path.into());
+    let (rest, crc) = rest.split_last_chunk::<CRC_BYTES>().ok_or_else(damaged)?;
+    if crc32fast::hash(&bytes[..bytes.len() - CRC_BYTES]) != u32::from_le_bytes(*crc) {
+        return Err(damaged());
+    }
+    let (length, rest) = rest.split_first_chunk::<LENGTH_BYTES>().ok_or_else(foreign)?;
+    let (header, snapshot) = rest
+        .split_at_checked(u32::from_le_bytes(*length) as usize)
+        .ok_or_else(foreign)?;
+    let header: Header = postcard::from_bytes(header).map_err(|_| foreign())?;
+    let weights = snapshot::weights(snapshot).ok_or_else(foreign)?;
+    let snapshot = snapshot::decode(snapshot, weights).ok_or_else(foreign)?;
+    Ok(Checkpoint { header, snapshot })
+}
+
+/// The checkpoint in a run's folder that has come furthest. Others, and files that are none, are passed over with a word
+/// in the log: a node that was killed while it wrote leaves its last complete one.
+#[must_use]
+pub fn newest(folder: &Path) -> Option<Checkpoint> {
+    let mut newest: Option<Checkpoint> = None;
+    for entry in std::fs::read_dir(folder).ok()?.flatten() {
+        let path = entry.path();
+        if path.extension() != Some(OsStr::new(SUFFIX)) {
+            continue;
+        }
+        match read(&path) {
+            Ok(found) => {
+                let further = |known: &Checkpoint| found.snapshot.head.samples > known.snapshot.head.samples;
+                if newest.as_ref().is_none_or(further) {
+                    newest = Some(found);
+                }
+            }
+            Err(error) => tracing::warn!(%error, "a checkpoint is of no use"),
+        }
+    }
+    newest
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::cursor::Cursors;
+    use protocol::job::JobDraft;
+    use protocol::model::Shape;
+
+    use super::*;
+
+    fn header() -> Header {
+        Header {
+            run: RunId(7),
+            job: Box::new(JobDraft::default().resolve().unwrap()),
+            data: DataInfo {
+                hash: [3; 32],
+                input: Shape::Flat(4),
+                classes: 2,
+                train: 100,
+                test: 20,
+            },
+            slots: 3,
+            states: vec![State {
+                origin: OriginId(5),
+                sequence: 9,
+                path: "a.state".into(),
+            }],
+        }
+    }
+
+    fn head(samples: u64) -> Head {
+        Head {
+            run: RunId(7),
+            applied: Vec::new(),
+            cursors: Cursors::default(),
+            samples,
+            weights: 3,
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read_and_the_furthest_is_found() {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, samples) in [("one", 10), ("two", 30), ("three", 20)] {
+            let path = path(folder.path(), name);
+            write(&path, &header(), head(samples), vec![1, -2, 3].into()).unwrap();
+            let found = read(&path).unwrap();
+            assert_eq!((found.header, found.snapshot.head.samples), (header(), samples));
+            assert_eq!(found.snapshot.counts, [1, -2, 3]);
+        }
+        assert_eq!(newest(folder.path()).unwrap().snapshot.head.samples, 30);
+        let files = std::fs::read_dir(folder.path()).unwrap().count();
+        assert_eq!(files, 3, "no part is left");
+        assert!(newest(&folder.path().join("nowhere")).is_none());
+    }
+
+    #[test]
+    fn torn_and_foreign_files_are_refused_by_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = path(folder.path(), "one");
+        write(&path, &header(), head(10), vec![1, -2, 3].into()).unwrap();
+        let whole = std::fs::read(&path).unwrap();
+        for end in 0..whole.len() {
+            std::fs::write(&path, &whole[..end]).unwrap();
+            let error = read(&path).unwrap_err().to_string();
+            assert!(error.contains("one.checkpoint"), "{error}");
+            assert!(newest(folder.path()).is_none(), "cut at {end}");
+        }
+        for position in 0..whole.len() {
+            let mut changed = whole.clone();
+            changed[position] ^= 4;
+            std::fs::write(&path, &changed).unwrap();
+            assert!(read(&path).is_err(), "byte {position} changed");
+        }
+    }
+
+    #[test]
+    fn a_folder_that_is_not_there_is_an_error_and_leaves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let nowhere = folder.path().join("nowhere").join("one.checkpoint");
+        assert!(write(&nowhere, &header(), head(1), vec![1, 2, 3].into()).is_err());
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+}
