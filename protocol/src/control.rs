@@ -195,6 +195,9 @@ pub struct Participant {
     pub guest: bool,
 }
 
+/// Slots that guests' are drawn from.
+const GUEST_SLOTS: u64 = 1 << 16;
+
 impl Begin {
     /// The number of worker slots that samples were shared out to.
     #[must_use]
@@ -209,15 +212,15 @@ impl Begin {
         first.map(|participant| participant.workers).sum()
     }
 
-    /// The slots of a node's workers. Those of guests come after all others and are the same for all guests, who need
-    /// them only to tell their own workers apart.
+    /// The slots of a node's workers. Those of guests come after all others, and far apart: a slot decides what its worker
+    /// claims first, and guests live on claims. Should two be the same, they claim the same now and then.
     #[must_use]
     pub fn slots_of(&self, node: NodeId) -> std::ops::Range<usize> {
         let Some(own) = self.participant(node) else {
             return 0..0;
         };
         let first = if own.guest {
-            self.slots().max(self.workers())
+            self.slots().max(self.workers()) + (own.node.0 % GUEST_SLOTS) as usize
         } else {
             let before = self.participants.iter().take_while(|one| one.node != node);
             before.map(|participant| participant.workers).sum()
@@ -447,7 +450,7 @@ mod tests {
         assert!(!begin.admit(participant(7, 1)) && !begin.admit(participant(9, 1)));
         let order: Vec<u64> = begin.participants.iter().map(|one| one.node.0).collect();
         assert_eq!((order, begin.slots()), (vec![9, 3, 5, 4, 7], 6));
-        assert_eq!((begin.slots_of(NodeId(7)), begin.slots_of(NodeId(4))), (6..8, 6..7));
+        assert_eq!((begin.slots_of(NodeId(7)), begin.slots_of(NodeId(4))), (13..15, 10..11));
         assert_eq!(begin.slots_of(NodeId(5)), 3..6);
         let bytes = postcard::to_stdvec(&begin).unwrap();
         assert_eq!(postcard::from_bytes::<Begin>(&bytes).unwrap(), begin);

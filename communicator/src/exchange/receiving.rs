@@ -136,6 +136,7 @@ impl Exchange {
                     to: from,
                     message: Message::Word(Word::Marked { number, except }),
                 });
+                self.trim();
                 self.catch_up(from, effects);
             }
             Word::Marked { number, except } => {
@@ -161,13 +162,12 @@ impl Exchange {
         }
     }
 
-    /// A peer has said what it has: it may need more, and others' batches less long.
+    /// A peer has said what it has: it may need more.
     fn catch_up(&mut self, node: NodeId, effects: &mut Vec<Effect>) {
         let near = self.peers.get(&node).is_some_and(|peer| self.is_near(peer));
         if let Some(peer) = self.peers.get_mut(&node) {
             peer.too_far &= !near;
         }
-        self.trim();
         self.pump(node, effects);
     }
 

@@ -273,7 +273,8 @@ impl<T: Trainer> Training<T> {
         self.samples_applied += u64::from(header.samples);
         self.plan.observe(header.origin, &header.cursors);
         self.expected += header.digest;
-        Ok(self.trainer.apply(&batch.words, header.tau)?)
+        let applied = self.trainer.apply(&batch.words, header.tau);
+        applied.map_err(|error| self.blame_applied(error))
     }
 
     /// Moves the weights by what came other than as batches: the sum of many of them.
@@ -288,7 +289,8 @@ impl<T: Trainer> Training<T> {
             None => self.plan.skip_done(&order.cursors),
         }
         self.expected += sums.digest();
-        Ok(self.trainer.shift(sums)?)
+        let shifted = self.trainer.shift(sums);
+        shifted.map_err(|error| self.blame_applied(error))
     }
 
     /// Recomputes the digest of the weights. One that differs from what it is to be convicts this replica, whatever the
@@ -310,6 +312,18 @@ impl<T: Trainer> Training<T> {
         match error {
             // Such a step changed no shared weight, so these can be audited.
             TrainError::NotFinite => self.audit().err().unwrap_or(error.into()),
+            _ => error.into(),
+        }
+    }
+
+    /// What is to blame for others' changes that cannot be applied. The node's ledger has applied them before: had they
+    /// driven a weight out of the range, it would have ended the run.
+    fn blame_applied(&self, error: TrainError) -> TrainingError {
+        match error {
+            TrainError::Range(_) => TrainingError::Spoilt {
+                expected: self.expected,
+                found: "of a weight out of range".into(),
+            },
             _ => error.into(),
         }
     }

@@ -732,3 +732,42 @@ fn a_thread_hands_out_its_state_between_batches() {
     drop(thread.inbound);
     thread.thread.join().unwrap();
 }
+
+#[test]
+fn a_weight_that_only_this_replica_has_out_of_range_convicts_it() {
+    let (_folder, dataset) = points(200);
+    // The ledger's weight is small; a flipped bit has made this one large, and the next change drives it out.
+    let mut counts = [0; WEIGHTS];
+    counts[1] = protocol::lattice::RANGE_ERROR_STEPS - 1;
+    let trainer = FakeTrainer::new(&counts);
+    let mut training = Training::new(trainer, &job(|_| {}), &dataset, Identity::alone(7)).unwrap();
+    let batch = foreign(&[word(1, true)], Tau::ONE_STEP, 1, 0);
+    assert!(is_spoilt(&training.apply(&batch)));
+}
+
+#[test]
+fn what_came_other_than_as_batches_moves_weights_and_progress() {
+    let (_folder, dataset) = points(200);
+    let mut training = real(&job(|_| {}), &dataset);
+    emitted(&mut training, &mut Vec::new());
+    let before = training.trainer().copy_weights().unwrap();
+    let residual = training.trainer().residual_norm().unwrap();
+    let sums = Sums::checked(vec![(1, 500), (5, -70_000)], before.len()).unwrap();
+    let order = ShiftOrder {
+        origin: Some(OriginId(99)),
+        batches: 40,
+        samples: 20,
+        cursors: Cursors::default(),
+    };
+    let progress = training.progress();
+    training.shift(&sums, &order).unwrap();
+    let after = training.trainer().copy_weights().unwrap();
+    assert_eq!(after[1] - before[1], protocol::lattice::weight_of(500));
+    assert_eq!(after[5] - before[5], protocol::lattice::weight_of(-70_000));
+    assert!(
+        (training.trainer().residual_norm().unwrap() - residual).abs() < 1e-5,
+        "the residual is its own"
+    );
+    assert!(training.progress() > progress);
+    training.audit().unwrap();
+}
