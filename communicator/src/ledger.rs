@@ -268,6 +268,12 @@ impl Ledger {
         self.counts.iter().copied().map(weight_of).collect()
     }
 
+    /// What a cosmic ray does.
+    #[cfg(test)]
+    pub(crate) fn flip(&mut self, index: usize, bit: u32) {
+        self.counts[index] ^= 1 << bit;
+    }
+
     /// The grid counts themselves.
     #[must_use]
     pub fn counts(&self) -> &[i32] {
@@ -443,7 +449,7 @@ mod tests {
     #[test]
     fn a_flipped_bit_is_found() {
         let mut ledger = Ledger::new(RUN, vec![7; WEIGHTS]);
-        ledger.counts[11] ^= 1 << 9;
+        ledger.flip(11, 9);
         let AuditError { expected, found } = ledger.audit().unwrap_err();
         assert_ne!(expected, found);
     }

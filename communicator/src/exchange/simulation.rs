@@ -1,5 +1,5 @@
 //! Many nodes in one thread, under a seeded storm: links break, on one side first; they lose, repeat, reorder and delay;
-//! partitions come and go; nodes die, start again and join late; workers die; peers are slow; logs are short.
+//! partitions come and go; nodes die, start again and join late; workers die; peers are slow; logs are short; bits flip.
 //!
 //! At every step, whatever happened: each replica is the sum of exactly the batches that its frontier names, each made
 //! once; its worker holds the same; memory is within its limits. When the storm is over, all survivors must agree, and
@@ -39,6 +39,8 @@ struct Node {
     /// The worker of the moment: its origin, the last batch it made, and its replica.
     worker: Option<Worker>,
     workers: u64,
+    /// A bit of its ledger has flipped, and the ledger was not replaced yet.
+    damaged: bool,
 }
 
 struct Worker {
@@ -141,6 +143,7 @@ impl World {
                 knows: BTreeSet::from([id]),
                 worker: None,
                 workers: 0,
+                damaged: false,
             },
         );
         id
@@ -171,6 +174,10 @@ impl World {
 
     fn start_worker(&mut self, at: NodeId) {
         let node = self.nodes.get_mut(&at).unwrap();
+        if node.damaged {
+            // Nothing begins from a ledger that is known to be wrong.
+            return;
+        }
         let origin = OriginId(at.0 * WORKERS_MAX + node.workers);
         node.workers += 1;
         let slot = at.0 as u32;
@@ -213,6 +220,7 @@ impl World {
             return;
         }
         node.exchange.handle(event, &mut effects);
+        let mut restart = false;
         for effect in effects {
             match effect {
                 Effect::Send { to, message } => {
@@ -238,9 +246,15 @@ impl World {
                         shift.sums.apply_to_counts(&mut worker.counts).unwrap();
                     }
                 }
+                Effect::Healed => self.nodes.get_mut(&at).unwrap().damaged = false,
+                Effect::RestartWorkers => restart = true,
                 Effect::Ended(_) | Effect::Giving(_) => {}
                 other => panic!("{at} asks for {other:?} of honest peers"),
             }
+        }
+        if restart {
+            self.end_worker(at);
+            self.start_worker(at);
         }
         self.check(at);
     }
@@ -368,7 +382,7 @@ impl World {
             988 => self.mend_all(),
             // Of those that were forgotten for want of memory, only the nodes of their origins remember everything: when
             // they die too, something may be lost. That is not promised, so it is not asked for.
-            989 if alive.len() > 2 && self.limits.merged_bytes_max == UNLIMITED => self.crash(a),
+            989 if alive.len() > 2 && self.limits.merged_bytes_max == UNLIMITED && self.is_sound() => self.crash(a),
             990 if self.nodes.len() < 24 => {
                 // A fresh node, or one that died and is started again: it is told of by one, and others hear later.
                 let id = self.add();
@@ -385,8 +399,26 @@ impl World {
                 self.learn_of(a, &told);
             }
             998 => self.end_silence(a, b),
-            _ => {}
+            _ => self.flip(a),
         }
+    }
+
+    /// A bit of a ledger flips, and its node's audit finds that. One at a time, and with others that have all they
+    /// need: what nobody has right can be healed by nobody.
+    fn flip(&mut self, at: NodeId) {
+        let (index, bit) = (self.random.below(WEIGHTS as u64), self.random.below(12));
+        let sound = |(id, node): &(&NodeId, &Node)| node.alive && **id != at && node.worker.is_some();
+        let others = self.nodes.iter().filter(sound).count();
+        if others >= 2 && self.is_sound() {
+            let node = self.nodes.get_mut(&at).unwrap();
+            node.damaged = true;
+            node.exchange.ledger.flip(index as usize, bit as u32);
+            self.tell(at, Event::Damaged);
+        }
+    }
+
+    fn is_sound(&self) -> bool {
+        !self.nodes.values().any(|node| node.alive && node.damaged)
     }
 
     /// Nobody of one side reaches anybody of the other.
@@ -450,6 +482,14 @@ impl World {
         let first = alive.next().unwrap();
         alive.all(|node| node.exchange.ledger().frontier() == first.exchange.ledger().frontier())
             && self.kept_in_vain().is_none()
+            && self.damaged().is_none()
+    }
+
+    /// A node whose ledger was not replaced, though there is another.
+    fn damaged(&self) -> Option<NodeId> {
+        let alive = self.alive();
+        let sound = alive.iter().any(|id| !self.nodes[id].damaged);
+        alive.into_iter().find(|id| sound && self.nodes[id].damaged)
     }
 
     /// A node that keeps what everybody has, if all the dead were declared so.
@@ -464,6 +504,10 @@ impl World {
     fn check(&self, at: NodeId) {
         let node = &self.nodes[&at];
         let ledger = node.exchange.ledger();
+        if node.damaged {
+            assert!(ledger.audit().is_err());
+            return;
+        }
         ledger.audit().unwrap();
         let mut expected = Digest::default();
         for (origin, sequence) in ledger.frontier().iter() {
@@ -517,6 +561,9 @@ impl World {
                 "{id} lacks something that a survivor had learned\n{}",
                 self.describe()
             );
+        }
+        if let Some(id) = self.damaged() {
+            panic!("{id} is still damaged\n{}", self.describe());
         }
         if let Some(id) = self.kept_in_vain() {
             panic!("{id} keeps {} bytes in vain", self.nodes[&id].exchange.log_bytes());

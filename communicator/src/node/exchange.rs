@@ -613,6 +613,15 @@ impl ExchangeState {
     /// Gives a worker everything that the ledger has, in one go with being listed for what comes next: it misses
     /// nothing and gets nothing twice.
     fn seat(&mut self, worker: WorkerHandle, slot: usize, origin: OriginId) {
+        // A worker takes the ledger for right, and could never tell that it is not.
+        if let Err(error) = self.core.ledger().audit() {
+            if !self.damaged {
+                self.found_damage(error);
+            }
+            // It is started again, and asks again.
+            worker.hang_up();
+            return;
+        }
         self.event(Event::Origin(OriginInfo {
             origin,
             home: self.me,
