@@ -6,6 +6,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use serde_json::Value;
+
 use crate::harness::cluster::{Cluster, job, kill};
 use crate::harness::{Output, Tau, points_csv};
 
@@ -27,11 +29,8 @@ fn saved(dir: &Path) -> Vec<String> {
     found
 }
 
-/// A run of both nodes that agree, though one of them cannot save; the client gets the model from the other.
-fn one_cannot_save(cluster: &mut Cluster, without: usize, says: &str) {
-    cluster.wait_for_nodes(2);
-    points_csv(&cluster.tau, "points.csv", 300);
-    let output = cluster.ask("start", &job("2", WIDE));
+/// The last object of a run of two nodes that agree.
+fn agreed(output: &Output) -> Value {
     assert_eq!(output.code, 0, "{}", output.stderr);
     let last = output.last();
     assert_eq!(
@@ -39,6 +38,14 @@ fn one_cannot_save(cluster: &mut Cluster, without: usize, says: &str) {
         (&true.into(), &2.into()),
         "{last}"
     );
+    last
+}
+
+/// A run of both nodes that agree, though one of them cannot save; the client gets the model from the other.
+fn one_cannot_save(cluster: &mut Cluster, without: usize, says: &str) {
+    cluster.wait_for_nodes(2);
+    points_csv(&cluster.tau, "points.csv", 300);
+    let last = agreed(&cluster.ask("start", &job("2", WIDE)));
     assert!(tau_model(&cluster.tau, "tau-out/model.safetensors") == last["digest"]);
     let other = &cluster.nodes[1 - without];
     assert_eq!(saved(&other.dir), [format!("{}.safetensors", other.name)]);
@@ -248,14 +255,7 @@ fn data_that_is_gone_or_changed_is_named_by_the_node_and_the_others_go_on() {
             cluster.listed().iter().all(|node| node["workers"] == 1)
         });
         assert_eq!(cluster.ask("stop", &[]).code, 0);
-        let output = cluster.ask("start", &["--attach"]);
-        assert_eq!(output.code, 0, "{}", output.stderr);
-        let last = output.last();
-        assert_eq!(
-            (&last["replicas_agree"], &last["nodes"]),
-            (&true.into(), &2.into()),
-            "{last}"
-        );
+        agreed(&cluster.ask("start", &["--attach"]));
         let logged = cluster.nodes.pop().unwrap().stop();
         assert!(logged.contains(says), "{logged}");
     }

@@ -156,14 +156,8 @@ pub fn encode(head: Head, counts: Arc<[i32]>, log: &[LogEntry]) -> Encoded {
 impl Encoded {
     /// The bytes of all of it.
     #[must_use]
-    pub fn len(&self) -> usize {
+    pub fn length(&self) -> usize {
         self.length
-    }
-
-    /// Whether there is nothing, which is never: a head always is.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.length == 0
     }
 
     /// The next bytes, at most so many; none after the last.
@@ -277,7 +271,7 @@ mod tests {
     #[test]
     fn it_comes_back_from_pieces_of_any_size() {
         let snapshot = snapshot();
-        let total = encoded(&snapshot).len();
+        let total = encoded(&snapshot).length();
         for size in 1..=total {
             let mut pieces = encoded(&snapshot);
             let mut bytes = Vec::new();

@@ -54,8 +54,6 @@ pub enum Word {
         /// What is to be trained.
         #[serde(with = "crate::job::as_text")]
         job: Box<Job>,
-        /// The checkpoint that it goes on from.
-        resumed: Option<Resumed>,
     },
     /// Which checkpoint of an earlier run does a node have?
     Find {

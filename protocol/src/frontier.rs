@@ -129,6 +129,13 @@ impl Frontier {
             .collect()
     }
 
+    /// How many batches those are.
+    #[must_use]
+    pub fn behind(&self, other: &Self) -> u64 {
+        let lacking = self.lacks(other);
+        lacking.iter().map(|range| range.to - range.from).sum()
+    }
+
     /// All origins with at least one applied batch, in order.
     pub fn iter(&self) -> impl Iterator<Item = (OriginId, u64)> + '_ {
         self.0.iter().map(|(&origin, &sequence)| (origin, sequence))
@@ -212,6 +219,7 @@ mod tests {
                 },
             ]
         );
+        assert_eq!((mine.behind(&theirs), theirs.behind(&mine)), (5, 4));
         assert_eq!(mine.partial_cmp(&theirs), None);
     }
 

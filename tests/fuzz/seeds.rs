@@ -450,7 +450,6 @@ fn control() {
                 run,
                 coordinator: NodeId(3),
                 job: Box::new(job()),
-                resumed: Some(RESUMED),
             },
         ),
         ("find", find),

@@ -1,17 +1,11 @@
 //! `tau checkpoint`: let every node write a checkpoint of the run.
 
 use protocol::control::{Reply, Request};
-use serde::Serialize;
 
 use crate::args::Ask;
+use crate::commands;
 use crate::failure::Failure;
-use crate::{commands, output};
-
-#[derive(Serialize)]
-struct Checkpointing {
-    event: &'static str,
-    run: String,
-}
+use crate::output::{self, RunEvent};
 
 pub(crate) fn run(arguments: &Ask) -> Result<(), Failure> {
     commands::run_async(async {
@@ -19,7 +13,7 @@ pub(crate) fn run(arguments: &Ask) -> Result<(), Failure> {
         match commands::ask(&connection, Request::Checkpoint).await? {
             Reply::Checkpointing(run) => {
                 if arguments.json {
-                    output::line(&Checkpointing {
+                    output::line(&RunEvent {
                         event: "checkpointing",
                         run: run.to_string(),
                     });

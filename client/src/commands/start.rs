@@ -9,22 +9,16 @@ use communicator::control::Connection;
 use protocol::control::{Reply, Request};
 use protocol::ids::RunId;
 use protocol::job::{Job, JobDraft};
-use serde::Serialize;
 
 use crate::args::Start;
 use crate::failure::Failure;
 use crate::out_folder::OutFolder;
+use crate::output::{self, RunEvent};
 use crate::view::View;
-use crate::{commands, follow, interrupt, job_file, output};
+use crate::{commands, follow, interrupt, job_file};
 
 /// How long a cluster may take to get ready: large files are read and hashed.
 const PREPARE_LIMIT: Duration = Duration::from_mins(11);
-
-#[derive(Serialize)]
-struct Started {
-    event: &'static str,
-    run: String,
-}
 
 pub(crate) fn run(arguments: Start) -> Result<(), Failure> {
     let what = match &arguments.resume {
@@ -42,7 +36,7 @@ pub(crate) fn run(arguments: Start) -> Result<(), Failure> {
         };
         if arguments.json && !arguments.attach {
             let run = run.to_string();
-            output::line(&Started { event: "started", run });
+            output::line(&RunEvent { event: "started", run });
         } else if arguments.detach {
             eprintln!("run {run} has begun; its nodes will save the model");
         }

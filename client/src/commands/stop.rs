@@ -1,17 +1,11 @@
 //! `tau stop`: end a cluster's run early.
 
 use protocol::control::{Reply, Request};
-use serde::Serialize;
 
 use crate::args::Ask;
+use crate::commands;
 use crate::failure::Failure;
-use crate::{commands, output};
-
-#[derive(Serialize)]
-struct Stopping {
-    event: &'static str,
-    run: String,
-}
+use crate::output::{self, RunEvent};
 
 pub(crate) fn run(arguments: &Ask) -> Result<(), Failure> {
     commands::run_async(async {
@@ -19,7 +13,7 @@ pub(crate) fn run(arguments: &Ask) -> Result<(), Failure> {
         match commands::ask(&connection, Request::Stop).await? {
             Reply::Stopping(run) => {
                 if arguments.json {
-                    output::line(&Stopping {
+                    output::line(&RunEvent {
                         event: "stopping",
                         run: run.to_string(),
                     });

@@ -318,8 +318,7 @@ impl Exchange {
         let Some(peer) = self.peers.get(&node) else {
             return 0;
         };
-        let lacking = peer.has.lacks(self.ledger.frontier());
-        lacking.iter().map(|range| range.to - range.from).sum()
+        peer.has.behind(self.ledger.frontier())
     }
 
     /// The batches that peers have and this node has not.
@@ -329,8 +328,7 @@ impl Exchange {
         for peer in self.peers.values() {
             known.merge(&peer.has);
         }
-        let lacking = self.ledger.frontier().lacks(&known);
-        lacking.iter().map(|range| range.to - range.from).sum()
+        self.ledger.frontier().behind(&known)
     }
 
     /// Whether nothing more will come: each living participant has told of an origin for each of its workers, every

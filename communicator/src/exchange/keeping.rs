@@ -101,16 +101,12 @@ impl Exchange {
 
     /// The peer for whom most is kept.
     fn furthest_behind(&self) -> Option<NodeId> {
-        let lag = |peer: &Peer| -> u64 {
-            let lacking = peer.base.lacks(self.ledger.frontier());
-            lacking.iter().map(|range| range.to - range.from).sum()
-        };
         let kept_for = self
             .peers
             .iter()
             .filter(|(_, peer)| !peer.quarantined && !peer.forgotten);
         let (node, lag) = kept_for
-            .map(|(&node, peer)| (node, lag(peer)))
+            .map(|(&node, peer)| (node, peer.base.behind(self.ledger.frontier())))
             .max_by_key(|&(node, lag)| (lag, Reverse(node)))?;
         (lag > 0).then_some(node)
     }

@@ -18,18 +18,9 @@ use crate::snapshot::LogEntry;
 pub(super) struct Log {
     run: RunId,
     weights: usize,
-    origins: BTreeMap<OriginId, VecDeque<Entry>>,
+    origins: BTreeMap<OriginId, VecDeque<LogEntry>>,
     single_bytes: usize,
     merged_bytes: usize,
-}
-
-/// One batch, or several as one range.
-#[derive(Clone, Debug)]
-pub(super) struct Entry {
-    pub(super) from: u64,
-    pub(super) to: u64,
-    pub(super) bytes: Arc<[u8]>,
-    pub(super) merged: bool,
 }
 
 impl Log {
@@ -45,27 +36,23 @@ impl Log {
 
     /// Appends the next batch of an origin.
     pub(super) fn append(&mut self, origin: OriginId, sequence: u64, bytes: Arc<[u8]>) {
-        let (from, to) = (sequence - 1, sequence);
-        self.push(
+        self.push(LogEntry {
             origin,
-            Entry {
-                from,
-                to,
-                bytes,
-                merged: false,
-            },
-        );
+            from: sequence - 1,
+            to: sequence,
+            bytes,
+            merged: false,
+        });
     }
 
     /// Appends the next range of an origin.
     pub(super) fn append_range(&mut self, range: &MergedRange) {
-        let entry = Entry::of(range);
-        self.push(range.header.origin, entry);
+        self.push(merged_entry(range));
     }
 
-    fn push(&mut self, origin: OriginId, entry: Entry) {
+    fn push(&mut self, entry: LogEntry) {
         *self.bytes_of(entry.merged) += entry.bytes.len();
-        let entries = self.origins.entry(origin).or_default();
+        let entries = self.origins.entry(entry.origin).or_default();
         debug_assert!(
             entries.back().is_none_or(|last| last.to == entry.from),
             "the log has a gap"
@@ -82,7 +69,7 @@ impl Log {
     }
 
     /// The entry that begins after this sequence, if one begins there.
-    pub(super) fn after(&self, origin: OriginId, sequence: u64) -> Option<&Entry> {
+    pub(super) fn after(&self, origin: OriginId, sequence: u64) -> Option<&LogEntry> {
         let entries = self.origins.get(&origin)?;
         let position = entries.partition_point(|entry| entry.from < sequence);
         entries.get(position).filter(|entry| entry.from == sequence)
@@ -139,7 +126,7 @@ impl Log {
         ends_here.then(|| self.merge(origin, entries.range(first..last)))?
     }
 
-    fn merge<'a>(&self, origin: OriginId, entries: impl Iterator<Item = &'a Entry>) -> Option<MergedRange> {
+    fn merge<'a>(&self, origin: OriginId, entries: impl Iterator<Item = &'a LogEntry>) -> Option<MergedRange> {
         let mut entries = entries.peekable();
         let mut merger = Merger::new(self.run, origin, entries.peek()?.from, self.weights);
         for entry in entries {
@@ -160,7 +147,7 @@ impl Log {
         };
         let newest = entries.back().map_or(0, |entry| entry.to);
         let mut kept = VecDeque::with_capacity(entries.len());
-        let mut group: Vec<Entry> = Vec::new();
+        let mut group: Vec<LogEntry> = Vec::new();
         for entry in entries {
             // A group goes on until a point, or until what is recent.
             let ends = group
@@ -175,7 +162,7 @@ impl Log {
         self.origins.insert(origin, kept);
     }
 
-    fn close(&mut self, origin: OriginId, group: &mut Vec<Entry>, kept: &mut VecDeque<Entry>) {
+    fn close(&mut self, origin: OriginId, group: &mut Vec<LogEntry>, kept: &mut VecDeque<LogEntry>) {
         let merged = if group.len() > 1 {
             self.merge(origin, group.iter())
         } else {
@@ -186,7 +173,7 @@ impl Log {
                 for entry in group.drain(..) {
                     *self.bytes_of(entry.merged) -= entry.bytes.len();
                 }
-                let entry = Entry::of(&range);
+                let entry = merged_entry(&range);
                 self.merged_bytes += entry.bytes.len();
                 kept.push_back(entry);
             }
@@ -205,16 +192,9 @@ impl Log {
         }
     }
 
-    /// Everything that is kept of an origin, for somebody who takes a snapshot.
-    pub(super) fn entries(&self, origin: OriginId) -> impl Iterator<Item = LogEntry> + '_ {
-        let entries = self.origins.get(&origin).into_iter().flatten();
-        entries.map(move |entry| LogEntry {
-            origin,
-            from: entry.from,
-            to: entry.to,
-            bytes: Arc::clone(&entry.bytes),
-            merged: entry.merged,
-        })
+    /// Everything that is kept of an origin.
+    pub(super) fn entries(&self, origin: OriginId) -> impl Iterator<Item = &LogEntry> {
+        self.origins.get(&origin).into_iter().flatten()
     }
 
     /// Goes over to another's log of an origin, which is further. What is here stays, with its points, if both have some
@@ -228,12 +208,7 @@ impl Log {
                 break;
             }
             next = entry.from;
-            suffix.push_front(Entry {
-                from: entry.from,
-                to: entry.to,
-                bytes: entry.bytes,
-                merged: entry.merged,
-            });
+            suffix.push_front(entry);
         }
         let newest = self.origins.get(&origin).and_then(|own| own.back()).map(|last| last.to);
         let bridge = newest.and_then(|newest| self.bridge(origin, newest, &suffix));
@@ -242,37 +217,33 @@ impl Log {
                 *self.bytes_of(entry.merged) -= entry.bytes.len();
             }
         }
-        let begins = bridge.as_ref().map(|bridge| bridge.to);
         for entry in bridge.into_iter().chain(suffix) {
-            if begins.is_none_or(|begins| entry.from >= begins || entry.to == begins) && self.follows(origin, &entry) {
-                self.push(origin, entry);
+            // What the bridge has cut, and what came before it, does not.
+            if self.follows(&entry) {
+                self.push(entry);
             }
         }
     }
 
     /// Whether an entry begins where an origin's log ends, if it has one.
-    fn follows(&self, origin: OriginId, entry: &Entry) -> bool {
-        let last = self.origins.get(&origin).and_then(|entries| entries.back());
+    fn follows(&self, entry: &LogEntry) -> bool {
+        let last = self.origins.get(&entry.origin).and_then(|entries| entries.back());
         last.is_none_or(|last| last.to == entry.from)
     }
 
     /// The part after `newest` of another's entry that goes over it, by what this log has from a point in common.
-    fn bridge(&self, origin: OriginId, newest: u64, theirs: &VecDeque<Entry>) -> Option<Entry> {
+    fn bridge(&self, origin: OriginId, newest: u64, theirs: &VecDeque<LogEntry>) -> Option<LogEntry> {
         let over = theirs
             .iter()
             .position(|entry| entry.from <= newest && newest < entry.to)?;
         if theirs[over].from == newest {
             return theirs.get(over).cloned();
         }
-        let common = (0..=over).rev().find(|&at| self.is_edge(origin, theirs[at].from))?;
+        let begins_here = |at: &usize| self.after(origin, theirs[*at].from).is_some();
+        let common = (0..=over).rev().find(begins_here)?;
         let known = self.merged(origin, theirs[common].from, newest)?;
         let whole = self.merge(origin, theirs.range(common..=over))?;
-        whole.after(&known, self.weights).map(|rest| Entry::of(&rest))
-    }
-
-    /// Whether an entry begins here.
-    fn is_edge(&self, origin: OriginId, sequence: u64) -> bool {
-        self.after(origin, sequence).is_some()
+        whole.after(&known, self.weights).map(|rest| merged_entry(&rest))
     }
 
     /// Whether an entry from elsewhere holds the batches that it says.
@@ -310,14 +281,13 @@ impl Log {
     }
 }
 
-impl Entry {
-    fn of(range: &MergedRange) -> Self {
-        Self {
-            from: range.header.from,
-            to: range.header.to,
-            bytes: range.encode().into(),
-            merged: true,
-        }
+fn merged_entry(range: &MergedRange) -> LogEntry {
+    LogEntry {
+        origin: range.header.origin,
+        from: range.header.from,
+        to: range.header.to,
+        bytes: range.encode().into(),
+        merged: true,
     }
 }
 
@@ -408,7 +378,7 @@ mod tests {
 
     #[test]
     fn anothers_log_goes_on_where_this_one_ends() {
-        let entries = |log: &Log| log.entries(ONE).collect::<Vec<_>>();
+        let entries = |log: &Log| log.entries(ONE).cloned().collect::<Vec<_>>();
         let mut theirs = log(&[(ONE, 12)]);
         theirs.compact(ONE, &points(&[2, 5, 9]), 1);
         let adopted = |theirs: &Log, to| {

@@ -33,7 +33,7 @@ impl Outgoing {
     }
 
     pub(super) fn snapshot(snapshot: Encoded) -> Self {
-        Self::new(snapshot.len(), Contents::Snapshot(snapshot))
+        Self::new(snapshot.length(), Contents::Snapshot(snapshot))
     }
 
     fn new(total: usize, contents: Contents) -> Self {

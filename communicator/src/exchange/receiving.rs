@@ -168,6 +168,7 @@ impl Exchange {
         if let Some(peer) = self.peers.get_mut(&node) {
             peer.too_far &= !near;
         }
+        self.merge_for(node);
         self.pump(node, effects);
     }
 
@@ -186,17 +187,8 @@ impl Exchange {
                 Ok(())
             };
         }
-        match self.apply(bytes, &batch, effects) {
-            Ok(Outcome::Ahead { .. }) => {
-                self.reset(from, effects);
-                return Ok(());
-            }
-            Ok(_) => {}
-            // The run is over here; the peer will hear of it.
-            Err(LedgerError::Range(_)) => return Ok(()),
-            Err(error) => return Err(error.to_string()),
-        }
-        self.took(from, origin, sequence, effects);
+        let outcome = self.apply(bytes, &batch, effects);
+        self.took(from, outcome, (origin, sequence), effects)?;
         Ok(())
     }
 
@@ -212,8 +204,25 @@ impl Exchange {
         Ok(home)
     }
 
-    /// Something that a peer sent is part of the ledger: it has it, and is told that this node has it now and then.
-    fn took(&mut self, from: NodeId, origin: OriginId, to: u64, effects: &mut Vec<Effect>) {
+    /// What follows for a peer from what became of something that it sent. If that is part of the ledger, which is
+    /// returned, the peer has it, and is told now and then that this node has it.
+    fn took(
+        &mut self,
+        from: NodeId,
+        outcome: Result<Outcome, LedgerError>,
+        (origin, to): (OriginId, u64),
+        effects: &mut Vec<Effect>,
+    ) -> Result<bool, String> {
+        match outcome {
+            Ok(Outcome::Ahead { .. }) => {
+                self.reset(from, effects);
+                return Ok(false);
+            }
+            Ok(_) => {}
+            // The run is over here; the peer will hear of it.
+            Err(LedgerError::Range(_)) => return Ok(false),
+            Err(error) => return Err(error.to_string()),
+        }
         if let Some(peer) = self.peers.get_mut(&from) {
             peer.showed(origin, to);
             peer.untold += 1;
@@ -221,6 +230,7 @@ impl Exchange {
                 self.tell(from, effects);
             }
         }
+        Ok(true)
     }
 
     fn take_piece(&mut self, from: NodeId, piece: &Piece, effects: &mut Vec<Effect>) -> Result<(), String> {
@@ -287,17 +297,10 @@ impl Exchange {
             };
             range = rest;
         }
-        match self.apply_range(range, effects) {
-            Ok(Outcome::Ahead { .. }) => {
-                self.reset(from, effects);
-                return Ok(());
-            }
-            Ok(_) => {}
-            Err(LedgerError::Range(_)) => return Ok(()),
-            Err(error) => return Err(error.to_string()),
+        let outcome = self.apply_range(range, effects);
+        if self.took(from, outcome, (origin, to), effects)? {
+            self.tell(from, effects);
         }
-        self.took(from, origin, to, effects);
-        self.tell(from, effects);
         Ok(())
     }
 }

@@ -54,6 +54,7 @@ impl Exchange {
             }
             self.look_for_stalls(node);
             self.give(node, effects);
+            self.merge_for(node);
             self.pump(node, effects);
         }
     }
@@ -104,7 +105,6 @@ impl Exchange {
 
     /// Sends a peer what it lacks, as far as its windows reach.
     pub(super) fn pump(&mut self, node: NodeId, effects: &mut Vec<Effect>) {
-        self.merge_for(node);
         let Some(peer) = self
             .peers
             .get_mut(&node)

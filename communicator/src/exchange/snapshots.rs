@@ -94,6 +94,7 @@ impl Exchange {
         let log: Vec<LogEntry> = lacking
             .iter()
             .flat_map(|range| self.log.entries(range.origin))
+            .cloned()
             .collect();
         let snapshot = snapshot::encode(self.ledger.head(), self.ledger.counts().into(), &log);
         peer.outgoing = Some(Outgoing::snapshot(snapshot));

@@ -469,18 +469,8 @@ impl Routes for Parts {
             })),
             Word::Found { run, from, found } => drop(self.run.cast(RunMessage::Found { run, from, found })),
             Word::Checkpoint(run) => drop(self.run.cast(RunMessage::Checkpoint(run))),
-            Word::Prepare {
-                run,
-                coordinator,
-                job,
-                resumed,
-            } => {
-                drop(self.run.cast(RunMessage::Prepare {
-                    run,
-                    coordinator,
-                    job,
-                    resumed,
-                }));
+            Word::Prepare { run, coordinator, job } => {
+                drop(self.run.cast(RunMessage::Prepare { run, coordinator, job }));
             }
             Word::Answer { run, from, answer } => drop(self.run.cast(RunMessage::Answer { run, from, answer })),
             Word::Abort { run, reason } => drop(self.run.cast(RunMessage::Abort { run, reason })),

@@ -437,19 +437,21 @@ mod tests {
         }
     }
 
+    const RULES: [Rule; 3] = [
+        Rule::Sgd,
+        Rule::Momentum { momentum: 0.5 },
+        Rule::Adam {
+            beta1: 0.9,
+            beta2: 0.99,
+            epsilon: 1e-8,
+        },
+    ];
+
     #[test]
     fn threads_and_blocks_change_nothing() {
         let len = 2 * WEIGHTS_PER_THREAD_MIN + 777;
         let gradient = gradient(len);
-        for rule in [
-            Rule::Sgd,
-            Rule::Momentum { momentum: 0.5 },
-            Rule::Adam {
-                beta1: 0.9,
-                beta2: 0.99,
-                epsilon: 1e-8,
-            },
-        ] {
+        for rule in RULES {
             let run = |threads| {
                 let mut worker = Worker::new(rule, len, threads);
                 let mut all = Vec::new();
@@ -566,15 +568,7 @@ mod tests {
         // Four turns, and look-ahead: what else has to come back shows.
         let len = 4 * WEIGHTS_PER_TURN_MIN + 5;
         let gradient: Vec<f32> = gradient(len).iter().map(|g| g / 7.0).collect();
-        for rule in [
-            Rule::Sgd,
-            Rule::Momentum { momentum: 0.5 },
-            Rule::Adam {
-                beta1: 0.9,
-                beta2: 0.99,
-                epsilon: 1e-8,
-            },
-        ] {
+        for rule in RULES {
             let mut worker = Worker::new(rule, len, 1);
             for _ in 0..6 {
                 worker.step(&gradient, rule, 2.0, Some(TAU)).unwrap();

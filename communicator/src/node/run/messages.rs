@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use protocol::attach::FromWorker;
-use protocol::control::{Found, Offer, Reply, Resumed, RunBeat};
+use protocol::control::{Found, Offer, Reply, RunBeat};
 use protocol::ids::{NodeId, RunId};
 use protocol::job::Job;
 use ractor::{ActorRef, RpcReplyPort};
@@ -75,8 +75,6 @@ pub(crate) enum RunMessage {
         coordinator: NodeId,
         /// What is to be trained.
         job: Box<Job>,
-        /// The checkpoint that it goes on from.
-        resumed: Option<Resumed>,
     },
     /// A node has answered.
     Answer {

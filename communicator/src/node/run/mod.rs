@@ -191,12 +191,7 @@ impl RunState {
             RunMessage::Status(reply) => {
                 let _ = reply.send(Reply::Status(self.status()).into());
             }
-            RunMessage::Prepare {
-                run,
-                coordinator,
-                job,
-                resumed,
-            } => self.prepare(run, coordinator, (job, resumed)),
+            RunMessage::Prepare { run, coordinator, job } => self.prepare(run, coordinator, job),
             RunMessage::Answer { run, from, answer } => self.answer(run, from, answer).await,
             RunMessage::GiveUp { run, node } => {
                 if let Some(current) = named(&mut self.current, run) {
@@ -353,15 +348,9 @@ impl RunState {
         let coordinator = self.context.me.id;
         for peer in self.alive().collect::<Vec<_>>() {
             let job = job.clone();
-            let prepare = Word::Prepare {
-                run,
-                coordinator,
-                job,
-                resumed,
-            };
-            self.context.send(peer.id, prepare);
+            self.context.send(peer.id, Word::Prepare { run, coordinator, job });
         }
-        self.prepare(run, coordinator, (job, resumed));
+        self.prepare(run, coordinator, job);
     }
 
     fn alive(&self) -> impl Iterator<Item = NodeInfo> + '_ {
@@ -392,7 +381,7 @@ impl RunState {
     }
 
     /// Gets ready for a run, unless another one has this node.
-    fn prepare(&mut self, run: RunId, coordinator: NodeId, (job, resumed): (Box<Job>, Option<Resumed>)) {
+    fn prepare(&mut self, run: RunId, coordinator: NodeId, job: Box<Job>) {
         if let Some(busy) = self.current.as_ref().filter(|current| !current.is_over()) {
             // Of two that are being prepared at the same time the lower one wins, everywhere.
             if !busy.is_preparing() || busy.run <= run {
@@ -405,9 +394,6 @@ impl RunState {
             let beaten = busy.run;
             self.abort(beaten, format!("run {run} was started at the same time"));
             self.call_off();
-        }
-        if let Some(resumed) = resumed {
-            tracing::info!(resumed = %resumed.run, "an earlier run is gone on with");
         }
         self.enter(Current::new(run, coordinator, job, self.workers_wanted));
     }
