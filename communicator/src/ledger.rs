@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use protocol::batch::{Batch, Header};
 use protocol::changes::apply_to_counts;
 use protocol::cursor::{CursorAdvance, Cursors};
-use protocol::digest::Digest;
+use protocol::digest::{Digest, flipped_bit};
 use protocol::frontier::{Frontier, Position};
 use protocol::ids::{OriginId, RunId};
 use protocol::lattice::{RANGE_ERROR_STEPS, Range, RangeError, weight_of};
@@ -124,9 +124,7 @@ impl Ledger {
             .iter()
             .for_each(|one| frontier.raise(one.origin, one.sequence));
         Ok(Self {
-            diverged: counts
-                .iter()
-                .any(|count| count.unsigned_abs() >= RANGE_ERROR_STEPS as u32),
+            diverged: is_out_of_range(&counts),
             run,
             counts,
             frontier,
@@ -262,6 +260,25 @@ impl Ledger {
         }
     }
 
+    /// Recomputes the digest, and puts right what can be without anybody's help: one bit that has flipped. Says which
+    /// weight that was.
+    pub fn mend(&mut self) -> Result<Option<usize>, AuditError> {
+        let Err(error) = self.audit() else {
+            return Ok(None);
+        };
+        let (index, count) = flipped_bit(&self.counts, self.digest).ok_or(error)?;
+        self.counts[index] = count;
+        // A range that was left for that reason was not.
+        self.diverged = is_out_of_range(&self.counts);
+        Ok(Some(index))
+    }
+
+    /// Whether a weight has left the range.
+    #[must_use]
+    pub fn is_diverged(&self) -> bool {
+        self.diverged
+    }
+
     /// The weights as floats.
     #[must_use]
     pub fn weights(&self) -> Vec<f32> {
@@ -327,6 +344,12 @@ impl Ledger {
     pub fn cursors(&self) -> &Cursors {
         &self.cursors
     }
+}
+
+fn is_out_of_range(counts: &[i32]) -> bool {
+    counts
+        .iter()
+        .any(|count| count.unsigned_abs() >= RANGE_ERROR_STEPS as u32)
 }
 
 #[cfg(test)]
@@ -452,6 +475,20 @@ mod tests {
         ledger.flip(11, 9);
         let AuditError { expected, found } = ledger.audit().unwrap_err();
         assert_ne!(expected, found);
+    }
+
+    #[test]
+    fn one_flipped_bit_is_put_right_even_if_it_left_the_range() {
+        let mut ledger = Ledger::new(RUN, vec![7; WEIGHTS]);
+        assert_eq!(ledger.mend(), Ok(None));
+        ledger.flip(11, 30);
+        let outcome = ledger.apply(&batch(1, 1, vec![word(11, true)]));
+        assert_eq!(outcome, Ok(Outcome::Diverged(RangeError)));
+        assert_eq!(ledger.mend(), Ok(Some(11)));
+        assert!(!ledger.is_diverged() && ledger.audit().is_ok());
+        ledger.flip(3, 2);
+        ledger.flip(4, 5);
+        assert!(ledger.mend().is_err());
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::ops::{Add, AddAssign};
 
 use serde::{Deserialize, Serialize};
 
-use crate::lattice::{Tau, count_of};
+use crate::lattice::{RANGE_ERROR_STEPS, Tau, count_of};
 use crate::rng::splitmix64;
 
 /// The digest of a replica, or what a batch adds to it.
@@ -59,6 +59,32 @@ impl Digest {
     }
 }
 
+/// Finds the one weight of a replica in which a bit has flipped, by the digest that the replica should have: its index,
+/// and what its count was. `None` if more is wrong than one bit, or less.
+///
+/// Factors are odd, so the lowest bit in which the digests differ is the flipped one, and a weight whose factor explains
+/// the whole difference is the right one: of 2^64 differences only two a weight are of this kind.
+#[must_use]
+pub fn flipped_bit(counts: &[i32], expected: Digest) -> Option<(usize, i32)> {
+    let difference = Digest::of_counts(counts).0.wrapping_sub(expected.0);
+    let bit = difference.trailing_zeros();
+    if bit >= i32::BITS {
+        return None;
+    }
+    let mut found = (0u64..).zip(counts).filter_map(|(index, &count)| {
+        let explained = factor(index) << bit;
+        let before = match difference {
+            _ if difference == explained => count.wrapping_sub(1 << bit),
+            _ if difference == explained.wrapping_neg() => count.wrapping_add(1 << bit),
+            _ => return None,
+        };
+        (before.unsigned_abs() < RANGE_ERROR_STEPS as u32).then_some((index as usize, before))
+    });
+    let first = found.next();
+    // Of two candidates nobody knows which one it is.
+    first.filter(|_| found.next().is_none())
+}
+
 impl Add for Digest {
     type Output = Self;
 
@@ -101,6 +127,21 @@ mod tests {
             before + Digest::of_changes(&words, tau),
             Digest::of_counts(&[10, 30, 25])
         );
+    }
+
+    #[test]
+    fn one_flipped_bit_is_found_again_and_two_are_not() {
+        let counts: Vec<i32> = (0..1000).map(|at| at * 31 - 9000).collect();
+        let expected = Digest::of_counts(&counts);
+        assert_eq!(flipped_bit(&counts, expected), None);
+        for bit in 0..32 {
+            let index = (37 * bit) % 999;
+            let mut flipped = counts.clone();
+            flipped[index] ^= 1 << bit;
+            assert_eq!(flipped_bit(&flipped, expected), Some((index, counts[index])), "{bit}");
+            flipped[index + 1] ^= 1 << bit;
+            assert_eq!(flipped_bit(&flipped, expected), None, "{bit}");
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use protocol::sums::Sums;
 use super::log::Log;
 use super::peer::Peer;
 use super::{Message, OriginInfo};
-use crate::ledger::Ledger;
+use crate::ledger::{AuditError, Ledger};
 
 /// The borders of everything that could grow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,8 +99,8 @@ pub enum Event {
         /// What.
         message: Message,
     },
-    /// The ledger was found to be damaged: a peer's is to take its place.
-    Damaged,
+    /// The ledger is to be compared with what its batches add up to.
+    Audit,
     /// Some time has passed.
     Tick,
 }
@@ -124,7 +124,11 @@ pub enum Effect {
     },
     /// Move this node's workers, too, by what came other than as batches.
     Shift(Box<Shift>),
-    /// The ledger was damaged and has been replaced.
+    /// A bit of this weight had flipped in the ledger, and is as it was.
+    Mended(usize),
+    /// The ledger is damaged; a peer's is to take its place.
+    Damaged(AuditError),
+    /// A peer's ledger has taken the damaged one's place.
     Healed,
     /// Workers are to begin again from the ledger: how it came about cannot be told them.
     RestartWorkers,
@@ -240,6 +244,12 @@ impl Exchange {
         self.wanted.is_some()
     }
 
+    /// Whether the ledger is known to be damaged, and not yet replaced.
+    #[must_use]
+    pub fn is_damaged(&self) -> bool {
+        self.wanted.is_some_and(|wanted| wanted.damaged)
+    }
+
     /// Whether workers should hold back: fewer than half of the linked peers have what this node's workers made, to
     /// within a window. One slow peer among several slows nobody, nor does one that waits for a snapshot.
     #[must_use]
@@ -294,7 +304,7 @@ impl Exchange {
                 }
             }
             Event::Received { from, message } => self.received(from, message, effects),
-            Event::Damaged => self.want(None, true, effects),
+            Event::Audit => drop(self.audit(effects)),
             Event::Tick => self.tick(effects),
         }
         self.bound();

@@ -86,7 +86,11 @@ impl Exchange {
         if flags.stop {
             effects.push(Effect::Stop);
         }
-        if let Outcome::Diverged(error) = outcome {
+        // A flipped bit can take a weight out of the range, too.
+        if let Outcome::Diverged(error) = outcome
+            && self.audit(effects)
+            && self.ledger.is_diverged()
+        {
             effects.push(Effect::Diverged(error.to_string()));
         }
     }

@@ -246,9 +246,10 @@ impl World {
                         shift.sums.apply_to_counts(&mut worker.counts).unwrap();
                     }
                 }
+                Effect::Damaged(_) => self.nodes.get_mut(&at).unwrap().damaged = true,
                 Effect::Healed => self.nodes.get_mut(&at).unwrap().damaged = false,
                 Effect::RestartWorkers => restart = true,
-                Effect::Ended(_) | Effect::Giving(_) => {}
+                Effect::Ended(_) | Effect::Giving(_) | Effect::Mended(_) => {}
                 other => panic!("{at} asks for {other:?} of honest peers"),
             }
         }
@@ -403,17 +404,23 @@ impl World {
         }
     }
 
-    /// A bit of a ledger flips, and its node's audit finds that. One at a time, and with others that have all they
-    /// need: what nobody has right can be healed by nobody.
+    /// Bits of a ledger flip, and its node's audit finds that. One it mends itself; more, only where another has what is
+    /// needed: what nobody has right can be healed by nobody.
     fn flip(&mut self, at: NodeId) {
-        let (index, bit) = (self.random.below(WEIGHTS as u64), self.random.below(12));
-        let sound = |(id, node): &(&NodeId, &Node)| node.alive && **id != at && node.worker.is_some();
-        let others = self.nodes.iter().filter(sound).count();
-        if others >= 2 && self.is_sound() {
-            let node = self.nodes.get_mut(&at).unwrap();
-            node.damaged = true;
-            node.exchange.ledger.flip(index as usize, bit as u32);
-            self.tell(at, Event::Damaged);
+        let bits = self.random.below(3);
+        let places: Vec<(usize, u32)> = (0..bits)
+            .map(|_| (self.random.below(WEIGHTS as u64) as usize, self.random.below(12) as u32))
+            .collect();
+        let may_replace = |(id, other): (&NodeId, &Node)| {
+            let ledger = other.exchange.ledger().clone();
+            *id != at && other.alive && self.nodes[&at].exchange.with_own(ledger).is_some()
+        };
+        if bits <= 1 || self.is_sound() && self.nodes.iter().any(may_replace) {
+            let ledger = &mut self.nodes.get_mut(&at).unwrap().exchange.ledger;
+            for (index, bit) in places {
+                ledger.flip(index, bit);
+            }
+            self.tell(at, Event::Audit);
         }
     }
 

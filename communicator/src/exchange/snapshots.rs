@@ -13,6 +13,25 @@ use crate::ledger::{Ledger, Outcome};
 use crate::snapshot::{self, LogEntry};
 
 impl Exchange {
+    /// Compares the ledger with what its batches add up to. One flipped bit is put right at once; beyond that a peer's
+    /// ledger is needed. Whether the ledger is right.
+    pub(super) fn audit(&mut self, effects: &mut Vec<Effect>) -> bool {
+        if self.is_damaged() {
+            return false;
+        }
+        match self.ledger.mend() {
+            Ok(mended) => {
+                effects.extend(mended.map(Effect::Mended));
+                true
+            }
+            Err(error) => {
+                effects.push(Effect::Damaged(error));
+                self.want(None, true, effects);
+                false
+            }
+        }
+    }
+
     /// This node needs a snapshot: from whoever said so, or from anybody.
     pub(super) fn want(&mut self, giver: Option<NodeId>, damaged: bool, effects: &mut Vec<Effect>) {
         let wanted = self.wanted.get_or_insert(Wanted {
@@ -75,20 +94,20 @@ impl Exchange {
     pub(super) fn give(&mut self, node: NodeId, effects: &mut Vec<Effect>) {
         let giving = |peer: &Peer| peer.outgoing.as_ref().is_some_and(Outgoing::is_snapshot);
         let others = self.peers.values().filter(|peer| giving(peer)).count();
-        let damaged = self.wanted.is_some_and(|wanted| wanted.damaged);
-        if damaged || others >= self.limits.snapshots_max {
+        let may_have = |peer: &Peer| {
+            let asks = peer.is_heard() && peer.asks && peer.outgoing.is_none();
+            asks && self.ledger.frontier().lacks(&peer.has).is_empty()
+        };
+        if others >= self.limits.snapshots_max || !self.peers.get(&node).is_some_and(may_have) {
             return;
         }
-        let Some(peer) = self
-            .peers
-            .get_mut(&node)
-            .filter(|peer| peer.is_heard() && peer.asks && peer.outgoing.is_none())
-        else {
+        // A peer would take a wrong one for a lie.
+        if !self.audit(effects) {
+            return;
+        }
+        let Some(peer) = self.peers.get_mut(&node) else {
             return;
         };
-        if !self.ledger.frontier().lacks(&peer.has).is_empty() {
-            return;
-        }
         peer.asks = false;
         let lacking = peer.has.lacks(self.ledger.frontier());
         let log: Vec<LogEntry> = lacking
@@ -137,7 +156,7 @@ impl Exchange {
     }
 
     /// Adds to another's ledger what this node has beyond it; none if that is not known any more.
-    fn with_own(&self, mut ledger: Ledger) -> Option<Ledger> {
+    pub(super) fn with_own(&self, mut ledger: Ledger) -> Option<Ledger> {
         for range in ledger.frontier().lacks(self.ledger.frontier()) {
             let own = self.log.merged(range.origin, range.from, range.to)?;
             let Ok(Outcome::Applied(_)) = ledger.apply_range(&own) else {

@@ -640,3 +640,33 @@ fn settled_is_when_all_have_ended_and_all_have_all() {
     receive(&mut exchange, THIRD, has(&[(1, 1), (2, 1)]));
     assert!(settled(&exchange, &[]));
 }
+
+#[test]
+fn a_flipped_bit_is_mended_alone_and_more_with_a_peers_help() {
+    let mut exchange = node(LIMITS);
+    tell(&mut exchange, Event::Local(simple(1, 1)));
+    exchange.ledger.flip(5, 20);
+    // A peer that asks is not given what it would take for a lie.
+    receive(&mut exchange, PEER, has(&[(1, 1)]));
+    let effects = receive(&mut exchange, PEER, Message::Word(Word::Ask));
+    assert!(effects.contains(&Effect::Mended(5)) && effects.contains(&Effect::Giving(PEER)));
+    assert!(!exchange.is_damaged() && exchange.ledger().audit().is_ok());
+
+    exchange.ledger.flip(5, 20);
+    exchange.ledger.flip(6, 2);
+    receive(&mut exchange, THIRD, has(&[(1, 1)]));
+    let effects = receive(&mut exchange, THIRD, Message::Word(Word::Ask));
+    assert!(exchange.is_damaged() && !effects.contains(&Effect::Giving(THIRD)));
+    assert!(matches!(effects[0], Effect::Damaged(_)));
+    assert_eq!(words_to(&effects, PEER), [Word::Ask]);
+}
+
+#[test]
+fn a_weight_that_left_the_range_by_a_flipped_bit_ends_no_run() {
+    let mut exchange = node(LIMITS);
+    exchange.ledger.flip(1, 28);
+    let effects = tell(&mut exchange, Event::Local(simple(1, 1)));
+    assert!(effects.contains(&Effect::Mended(1)), "{effects:?}");
+    assert!(!effects.iter().any(|effect| matches!(effect, Effect::Diverged(_))));
+    assert_eq!(tell(&mut exchange, Event::Local(simple(1, 2))).len(), 3);
+}

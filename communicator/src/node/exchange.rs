@@ -228,7 +228,6 @@ pub(crate) struct ExchangeState {
     checkpoints: u64,
     checkpointing: Option<Checkpointing>,
     standing: Standing,
-    damaged: bool,
     audited: Instant,
     run_actor: ActorRef<RunMessage>,
     told: Progress,
@@ -277,7 +276,6 @@ impl Actor for ExchangeActor {
             states,
             checkpoints: 0,
             checkpointing: None,
-            damaged: false,
             audited: Instant::now(),
             begin,
             run_actor,
@@ -355,13 +353,7 @@ impl Actor for ExchangeActor {
             }
             ExchangeMessage::Live(standing) => state.stand(standing),
             ExchangeMessage::Report(reply) => drop(reply.send(state.report())),
-            ExchangeMessage::Settle(reply) => {
-                let settlement = state.settle();
-                if let Err(error) = settlement.digest {
-                    state.found_damage(error);
-                }
-                let _ = reply.send(settlement);
-            }
+            ExchangeMessage::Settle(reply) => drop(reply.send(state.settle())),
             ExchangeMessage::Tick => state.tick(),
         }
         Ok(())
@@ -482,6 +474,11 @@ impl ExchangeState {
             slots: self.begin.slots(),
             states,
         };
+        self.event(Event::Audit);
+        if self.core.is_damaged() {
+            tracing::error!("no checkpoint is written: the ledger is damaged, and not replaced yet");
+            return;
+        }
         let ledger = self.core.ledger();
         let (head, counts) = (ledger.head(), ledger.counts().into());
         tokio::task::spawn_blocking(move || write_checkpoint(&path, &header, head, counts));
@@ -526,10 +523,13 @@ impl ExchangeState {
                     hand_shift(worker, &shift);
                 }
             }
-            Effect::Healed => {
-                tracing::warn!("the damaged ledger is replaced by a peer's");
-                self.damaged = false;
+            Effect::Mended(weight) => {
+                tracing::error!(weight, "a bit had flipped in this node's memory; it is put right");
             }
+            Effect::Damaged(error) => {
+                tracing::error!(%error, "this node's memory is at fault; a peer is asked for its ledger");
+            }
+            Effect::Healed => tracing::warn!("the damaged ledger is replaced by a peer's"),
             Effect::RestartWorkers => self.workers.values().for_each(|(_, worker)| worker.hang_up()),
             Effect::Reset(node) => {
                 if let Some(peer) = self.peers.get_mut(&node) {
@@ -614,10 +614,8 @@ impl ExchangeState {
     /// nothing and gets nothing twice.
     fn seat(&mut self, worker: WorkerHandle, slot: usize, origin: OriginId) {
         // A worker takes the ledger for right, and could never tell that it is not.
-        if let Err(error) = self.core.ledger().audit() {
-            if !self.damaged {
-                self.found_damage(error);
-            }
+        self.event(Event::Audit);
+        if self.core.is_damaged() {
             // It is started again, and asks again.
             worker.hang_up();
             return;
@@ -727,21 +725,12 @@ impl ExchangeState {
         self.tell_progress();
     }
 
-    /// Recomputes the ledger's digest now and then. A damaged one is replaced by a peer's.
+    /// Recomputes the ledger's digest now and then.
     fn audit(&mut self) {
-        if self.audited.elapsed() < AUDIT_EVERY || self.damaged {
-            return;
+        if self.audited.elapsed() >= AUDIT_EVERY {
+            self.audited = Instant::now();
+            self.event(Event::Audit);
         }
-        self.audited = Instant::now();
-        if let Err(error) = self.core.ledger().audit() {
-            self.found_damage(error);
-        }
-    }
-
-    fn found_damage(&mut self, error: AuditError) {
-        tracing::error!(%error, "this node's memory is at fault; a peer is asked for its ledger");
-        self.damaged = true;
-        self.event(Event::Damaged);
     }
 
     fn tell_progress(&mut self) {
@@ -762,7 +751,7 @@ impl ExchangeState {
                 None => live.iter().all(up),
             },
             complete: ledger.cursors().samples_done() >= total,
-            settled: !self.damaged && self.core.is_settled(participants, |node| live.contains(&node)),
+            settled: !self.core.is_damaged() && self.core.is_settled(participants, |node| live.contains(&node)),
             samples: ledger.samples(),
         };
         if progress != self.told {
@@ -796,7 +785,8 @@ impl ExchangeState {
         }
     }
 
-    fn settle(&self) -> Settlement {
+    fn settle(&mut self) -> Settlement {
+        self.event(Event::Audit);
         let ledger = self.core.ledger();
         let seconds = match (self.first, self.last) {
             (Some(first), Some(last)) => last.saturating_duration_since(first).as_secs_f64(),

@@ -308,12 +308,21 @@ impl<T: Trainer> Training<T> {
 
     /// What is to blame for a step that failed: a run that has diverged, which ends it for all, or the memory of this
     /// worker alone.
-    fn blame(&self, error: TrainError) -> TrainingError {
+    fn blame(&mut self, error: TrainError, tau: Option<Tau>) -> TrainingError {
         match error {
-            // Such a step changed no shared weight, so these can be audited.
-            TrainError::NotFinite => self.audit().err().unwrap_or(error.into()),
-            _ => error.into(),
+            // Such a step changed no shared weight.
+            TrainError::NotFinite => {}
+            // Such a step has applied its changes. Without them all must be as it was before.
+            TrainError::Range(_) => {
+                self.words.iter_mut().for_each(|word| *word ^= 1);
+                let undone = self.trainer.apply(&self.words, tau.unwrap_or(Tau::ONE_STEP));
+                if let Err(error) = undone {
+                    return self.blame_applied(error);
+                }
+            }
+            TrainError::Device(_) => return error.into(),
         }
+        self.audit().err().unwrap_or(error.into())
     }
 
     /// What is to blame for others' changes that cannot be applied. The node's ledger has applied them before: had they
@@ -376,7 +385,7 @@ impl<T: Trainer> Training<T> {
             tau,
         };
         let report = self.trainer.step(&self.indices, control, &mut self.words);
-        let report = report.map_err(|error| self.blame(error))?;
+        let report = report.map_err(|error| self.blame(error, tau))?;
         self.pending.add(&self.cursors, self.indices.len(), report.loss);
         let mut step = Step {
             loss: report.loss,

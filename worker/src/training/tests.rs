@@ -771,3 +771,31 @@ fn what_came_other_than_as_batches_moves_weights_and_progress() {
     assert!(training.progress() > progress);
     training.audit().unwrap();
 }
+
+#[test]
+fn a_step_that_leaves_the_range_is_the_runs_fault_unless_a_bit_had_flipped() {
+    let (_folder, dataset) = points(200);
+    let outcome = |flips_at: Option<u64>, count: i32| {
+        let mut counts = [0; WEIGHTS];
+        counts[3] = count;
+        let mut trainer = FakeTrainer::new(&counts);
+        trainer.flips_at = flips_at;
+        let mut training = Training::new(trainer, &job(|_| {}), &dataset, Identity::alone(7)).unwrap();
+        loop {
+            match training.step(false, &mut Vec::new()) {
+                Ok(Next::Done) => return Ok(()),
+                Ok(_) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    };
+    let edge = protocol::lattice::RANGE_ERROR_STEPS - 1;
+    let far = edge - (1 << 9);
+    assert!(outcome(None, 0).is_ok());
+    let diverged = outcome(None, edge);
+    assert!(
+        matches!(diverged, Err(TrainingError::Train(TrainError::Range(_)))),
+        "{diverged:?}"
+    );
+    assert!(is_spoilt(&outcome(Some(2), far)));
+}
