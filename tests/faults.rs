@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::harness::cluster::{Cluster, job, kill, processes_with};
+use crate::harness::cluster::{Cluster, Node, job, kill, processes_with};
 use crate::harness::points_csv;
 
 /// A cluster with a run under way that does not end by itself.
@@ -206,4 +206,45 @@ fn only_a_run_can_be_gone_on_with() {
     let idle = cluster.ask("checkpoint", &[]);
     assert_eq!(idle.code, 1);
     assert!(idle.stderr.contains("no run"), "{}", idle.stderr);
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn flipped_bits_are_reported_and_healed() {
+    use protocol::lattice::weight_of;
+    use protocol::model::{Layout, ModelSpec, Shape, initial_counts};
+
+    use crate::harness::memory::flip_bits;
+
+    const MODEL: &str = "dense 4096, relu, dense 2";
+    let mut cluster = Cluster::of(3);
+    points_csv(&cluster.tau, "points.csv", 600);
+    // At a τ this large hardly a weight changes, so that a replica can be recognised in a process's memory.
+    let job = ["--data", "csv:points.csv", "--model", MODEL, "--tau", "0.25"];
+    let job = [&job[..], &["--seed", "7", "--epochs", "1000000", "--detach"]].concat();
+    let started = cluster.ask("start", &job);
+    assert_eq!(started.code, 0, "{}", started.stderr);
+    for node in &cluster.nodes {
+        wait_until_trains(&cluster, &node.name);
+    }
+    let layout = Layout::new(&MODEL.parse::<ModelSpec>().unwrap(), Shape::Flat(2), 2).unwrap();
+    let counts = initial_counts(&layout, 7);
+    let in_ledger: Vec<[u8; 4]> = counts.iter().map(|count| count.to_ne_bytes()).collect();
+    let in_worker: Vec<[u8; 4]> = counts.iter().map(|&count| weight_of(count).to_ne_bytes()).collect();
+    flip_bits(cluster.nodes[0].process.pid(), &in_ledger, 19, 1);
+    flip_bits(cluster.nodes[1].process.pid(), &in_ledger, 19, 2);
+    let [worker] = processes_with(cluster.nodes[2].dir.to_str().unwrap(), "worker")[..] else {
+        panic!("a node has one worker");
+    };
+    flip_bits(worker, &in_worker, 22, 1);
+
+    let last = stop(&cluster);
+    assert_eq!(last["nodes"], 3, "{last}");
+    let logs: Vec<String> = cluster.nodes.drain(..).rev().map(Node::stop).collect();
+    let [of_worker, replaced, mended] = &logs[..] else {
+        panic!("there were three nodes");
+    };
+    assert!(mended.contains("a bit had flipped"), "{mended}");
+    assert!(replaced.contains("replaced by a peer's"), "{replaced}");
+    assert!(of_worker.contains("memory is at fault"), "{of_worker}");
 }

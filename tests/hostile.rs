@@ -5,6 +5,7 @@ use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
 use crate::harness::cluster::{Cluster, job};
+use crate::harness::memory::resident;
 use crate::harness::points_csv;
 
 /// Connections that are opened; a node lets 256 be under way at a time.
@@ -13,13 +14,6 @@ const STRANGERS: usize = 1000;
 const GARBAGE_BYTES: usize = 32 << 10;
 /// How much more memory the node may take.
 const GROWTH_MAX: u64 = 64 << 20;
-
-/// The memory that a process has in use.
-fn memory(pid: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
-}
 
 /// What a stranger sends: nothing, noise, text, or the beginning of a handshake that claims to be long.
 fn greeting(stranger: usize) -> Vec<u8> {
@@ -39,7 +33,7 @@ fn strangers_neither_stop_a_run_nor_fill_the_memory() {
     let started = cluster.ask("start", &job("1000000", &["--detach"]));
     assert_eq!(started.code, 0, "{}", started.stderr);
     let node = &cluster.nodes[0];
-    let before = memory(node.process.pid());
+    let before = resident(node.process.pid());
 
     let mut strangers = Vec::new();
     for stranger in 0..STRANGERS {
@@ -51,7 +45,7 @@ fn strangers_neither_stop_a_run_nor_fill_the_memory() {
     }
     // Members still get through, with all of them at the door.
     assert_eq!(cluster.listed().len(), 2);
-    let during = memory(node.process.pid());
+    let during = resident(node.process.pid());
     assert!(
         during < before + GROWTH_MAX,
         "{STRANGERS} strangers took the memory from {before} to {during} bytes"

@@ -1,6 +1,8 @@
 //! Runs the real binary in a folder of its own, and makes small datasets for it.
 
 pub(crate) mod cluster;
+#[cfg(target_os = "linux")]
+pub(crate) mod memory;
 pub(crate) mod netlab;
 
 use std::io::{BufRead, BufReader, Read, Write};

@@ -787,6 +787,8 @@ impl ExchangeState {
 
     fn settle(&mut self) -> Settlement {
         self.event(Event::Audit);
+        // A damaged ledger may be replaced before the next tick: that it was not settled in between must be heard.
+        self.tell_progress();
         let ledger = self.core.ledger();
         let seconds = match (self.first, self.last) {
             (Some(first), Some(last)) => last.saturating_duration_since(first).as_secs_f64(),

@@ -1,0 +1,74 @@
+//! The memory of a running process: how much it takes, and bits of it that flip.
+
+use std::collections::HashMap;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt;
+
+use super::cluster::kill;
+
+/// Weights in a row that tell a replica from all else in a process's memory.
+const WINDOW: usize = 8;
+
+/// The memory that a process has in use.
+pub(crate) fn resident(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
+}
+
+/// Flips a bit in each of so many weights of a process's replica, whose weights are these, as the four bytes each, but
+/// for some that have changed since. Copies of the same that the process may have are hit as well.
+pub(crate) fn flip_bits(pid: u32, weights: &[[u8; 4]], bit: usize, flips: usize) {
+    // What moves while it is looked for would be hit where it is no more.
+    kill("-STOP", pid);
+    let memory = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(format!("/proc/{pid}/mem"))
+        .unwrap();
+    let windows: HashMap<[u8; 4], usize> = weights
+        .windows(WINDOW)
+        .enumerate()
+        .step_by(WINDOW)
+        // Zeros are everywhere.
+        .filter(|(_, window)| window.iter().all(|weight| *weight != [0; 4]))
+        .map(|(index, window)| (window[0], index))
+        .collect();
+    let mut found: HashMap<usize, Vec<u64>> = HashMap::new();
+    for (start, bytes) in writable(pid, &memory) {
+        let words = bytes.as_chunks::<4>().0;
+        for (at, word) in words.iter().enumerate() {
+            if let Some(&index) = windows.get(word)
+                && words[at..].starts_with(&weights[index..index + WINDOW])
+            {
+                found.entry(index).or_default().push(start + 4 * at as u64);
+            }
+        }
+    }
+    let mut places: Vec<(usize, Vec<u64>)> = found.into_iter().collect();
+    // What lies in most copies lies in the one that counts, too.
+    places.sort_by_key(|(index, copies)| (std::cmp::Reverse(copies.len()), *index));
+    assert!(places.len() >= flips, "the replica of process {pid} is not found");
+    for address in places.iter().take(flips).flat_map(|(_, copies)| copies) {
+        let address = address + bit as u64 / 8;
+        let mut byte = [0];
+        memory.read_exact_at(&mut byte, address).unwrap();
+        byte[0] ^= 1 << (bit % 8);
+        memory.write_all_at(&byte, address).unwrap();
+    }
+    kill("-CONT", pid);
+}
+
+/// The writable memory of a process that belongs to no file.
+fn writable(pid: u32, memory: &File) -> Vec<(u64, Vec<u8>)> {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    let areas = maps.lines().filter_map(|line| {
+        let mut fields = line.split_whitespace();
+        let (start, end) = fields.next()?.split_once('-')?;
+        let (start, end) = (u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?);
+        let ours = fields.next()?.starts_with("rw") && fields.nth(2) == Some("0");
+        let mut bytes = vec![0; (end - start) as usize];
+        (ours && memory.read_exact_at(&mut bytes, start).is_ok()).then_some((start, bytes))
+    });
+    areas.collect()
+}
