@@ -1,8 +1,9 @@
 //! Times whole training steps on request, so that a script can alternate between this and another framework.
 //!
-//! `step_timer LAYERS MINIBATCH OPTIMISER CLIP THREADS`; every line read from standard input is a number of steps to
-//! make, every line written the milliseconds that each of them took. A step gathers a minibatch of MNIST, computes
-//! the gradient, updates, quantises, applies, encodes the batch and decodes it again: all that a worker does for one.
+//! `step_timer LAYERS MINIBATCH OPTIMISER CLIP THREADS [DEVICE] [DATA] [DENSITY]`; every line read from standard input
+//! is a number of steps to make, every line written the milliseconds that each of them took. A step gathers a minibatch,
+//! computes the gradient, updates, quantises, applies, encodes the batch and decodes it again: all that a worker does for
+//! one. DEVICE is `cpu`, or with the feature `cuda` `f32` or `tf32` for the first GPU in that precision.
 
 use std::io::{BufRead, Write};
 use std::sync::Arc;
@@ -14,14 +15,18 @@ use protocol::model::{Layout, initial_counts};
 use worker::backend::cpu::CpuTrainer;
 use worker::dataset::Dataset;
 use worker::ops::Threads;
+use worker::trainer::Trainer;
 use worker::training::{Identity, Training};
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+
+fn main() -> Outcome<()> {
     worker::memory::keep_freed_blocks();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [layers, minibatch, optimiser, clip, threads] = &arguments[..] else {
-        return Err("usage: step_timer LAYERS MINIBATCH OPTIMISER CLIP THREADS".into());
+    let [layers, minibatch, optimiser, clip, threads, more @ ..] = &arguments[..] else {
+        return Err("usage: step_timer LAYERS MINIBATCH OPTIMISER CLIP THREADS [DEVICE] [DATA] [DENSITY]".into());
     };
+    let density = more.get(2).map(|density| density.parse()).transpose()?;
     let draft = JobDraft {
         model: Some(layers.clone()),
         minibatch: Some(minibatch.parse()?),
@@ -29,15 +34,42 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         clip: Some(clip.clone()),
         epochs: Some(1000),
         lr_schedule: Some("constant".into()),
+        density,
         ..JobDraft::default()
     };
     let job: Job = draft.resolve()?;
     let threads = Threads(threads.parse()?);
-    let dataset = Arc::new(Dataset::open(&DataSpec::BuiltinMnist, job.seed, None)?);
+    let data: DataSpec = more.get(1).map_or("builtin:mnist", String::as_str).parse()?;
+    let dataset = Arc::new(Dataset::open(&data, job.seed, None)?);
     let layout = Layout::new(&job.model, dataset.input, dataset.classes.len())?;
     let counts = initial_counts(&layout, job.seed);
-    let trainer = CpuTrainer::new(Arc::clone(&dataset), &layout, &counts, job.optimiser.rule, 1, threads)?;
-    let mut training = Training::new(trainer, &job, &dataset, Identity::alone(1))?;
+    let rule = job.optimiser.rule;
+    match more.first().map_or("cpu", String::as_str) {
+        "cpu" => {
+            let trainer = CpuTrainer::new(Arc::clone(&dataset), &layout, &counts, rule, 1, threads)?;
+            time(trainer, &job, &dataset)
+        }
+        #[cfg(feature = "cuda")]
+        device => {
+            use worker::backend::cuda::{CudaTrainer, Gpu, Precision};
+            let precision = match device {
+                "f32" => Precision::F32,
+                "tf32" => Precision::Tf32,
+                _ => return Err(format!("there is no device '{device}'").into()),
+            };
+            let gpu = Gpu::open(0, precision)?;
+            let minibatch = job.minibatch as usize;
+            let trainer = CudaTrainer::new(gpu, Arc::clone(&dataset), &layout, &counts, rule, minibatch, 1)?;
+            time(trainer, &job, &dataset)
+        }
+        #[cfg(not(feature = "cuda"))]
+        device => Err(format!("there is no device '{device}' in this build").into()),
+    }
+}
+
+fn time(trainer: impl Trainer, job: &Job, dataset: &Dataset) -> Outcome<()> {
+    let mut training = Training::new(trainer, job, dataset, Identity::alone(1))?;
+    let weights = training.trainer().weights();
     let mut frame = Vec::new();
     for line in std::io::stdin().lock().lines() {
         let steps: usize = line?.trim().parse()?;
@@ -46,7 +78,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let start = Instant::now();
             frame.clear();
             training.step(false, &mut frame)?;
-            protocol::batch::Batch::decode(&frame, layout.weights)?;
+            protocol::batch::Batch::decode(&frame, weights)?;
             times.push((start.elapsed().as_secs_f64() * 1e3).to_string());
         }
         println!("{}", times.join(" "));

@@ -10,7 +10,7 @@ use crate::ops::{Activations, InputGradient, OpError, Parameters, Threads, dropo
 
 /// One operation of the chain.
 #[derive(Clone, Debug)]
-enum Op {
+pub(crate) enum Op {
     Dense(Dense),
     Conv(Conv),
     MaxPool(Pool),
@@ -128,6 +128,12 @@ impl Network {
             }
         }
         Self { ops, threads }
+    }
+
+    /// The operations, in order.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn ops(&self) -> &[Op] {
+        &self.ops
     }
 
     /// The logits of a minibatch.

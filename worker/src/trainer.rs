@@ -80,7 +80,7 @@ pub struct Numbers {
 }
 
 /// Why a trainer cannot go on from a state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum StateError {
     /// The state is of another optimiser.
     #[error("it has {found} arrays, but this optimiser keeps {needed}")]
@@ -98,6 +98,9 @@ pub enum StateError {
         /// The model's weights.
         needed: usize,
     },
+    /// The device failed.
+    #[error("the device failed: {0}")]
+    Device(String),
     /// The state is of a run that has diverged, or spoilt.
     #[error("something in it is infinite or no number")]
     NotFinite,

@@ -8,11 +8,12 @@ use protocol::changes::{apply_to_both, apply_to_weights};
 use protocol::clip::{clip_factor, sum_of_squares};
 use protocol::digest::Digest;
 use protocol::lattice::{Range, Tau, weight_of};
-use protocol::model::{Layout, TensorSlot};
+use protocol::model::Layout;
 use protocol::optimiser::{Rule, Scale};
 use protocol::rng::splitmix64;
 use protocol::sums::Sums;
 
+use super::turns::eager_tensors;
 use super::update_pass::{Copies, UpdateState};
 use crate::dataset::Dataset;
 use crate::network::{Mode, Network};
@@ -20,8 +21,6 @@ use crate::ops::{OpError, Parameters, Threads, from_rows, loss, values};
 use crate::thread_time::ThreadTimer;
 use crate::trainer::{StateError, StepControl, StepReport, TrainError, Trainer, TrainerState};
 
-/// Tensors of at most so many weights are compared in every step.
-const SMALL_TENSOR_MAX: usize = 1 << 15;
 /// How often the plain optimiser pass is timed; the fastest counts.
 const CALIBRATIONS: usize = 5;
 /// What is written between two of them: more than the caches that one core has for itself.
@@ -58,14 +57,9 @@ impl CpuTrainer {
     ) -> Result<Self, TrainError> {
         let device = Cpu::default();
         let weights: Vec<f32> = counts.iter().copied().map(weight_of).collect();
-        let small = layout
-            .tensors
-            .iter()
-            .filter(|tensor| tensor.elements() <= SMALL_TENSOR_MAX);
-        let eager = small.map(TensorSlot::range);
         let mut trainer = Self {
             gradient: vec![0.0; weights.len()],
-            state: UpdateState::new(rule, weights.len(), eager, threads),
+            state: UpdateState::new(rule, weights.len(), eager_tensors(layout), threads),
             parameters: Parameters::new(&device, weights.clone())?,
             shared: weights,
             network: Network::new(layout, threads),

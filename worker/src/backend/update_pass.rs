@@ -11,29 +11,21 @@ use std::time::Duration;
 
 use multiversion::multiversion;
 use protocol::changes::CHANGES_MAX;
-use protocol::clip::sum_of_squares;
 use protocol::lattice::Tau;
 use protocol::optimiser::{Ahead, Rule, Scale};
 
+use super::residual;
+use super::turns::{BLOCK, Turns, eager_blocks};
 use crate::ops::Threads;
 use crate::parts::map_parts;
 use crate::quantise::{ComeTo, NotFinite, quantise};
 use crate::thread_time::ThreadTimer;
 use crate::trainer::{Numbers, StateError, TrainerState};
 
-/// Weights per block: four arrays of it fit into a first-level cache of 32 KiB beside each other.
-const BLOCK: usize = 1024;
 /// With fewer weights than this per thread, sharing out the work costs more than it saves.
 const WEIGHTS_PER_THREAD_MIN: usize = 1 << 16;
-/// How many parts of the weights take turns in being compared.
-const TURNS: usize = 4;
-/// Parts smaller than this are not worth a turn of their own.
-const WEIGHTS_PER_TURN_MIN: usize = 1 << 14;
 /// Rows of fewer blocks than this are not timed: a clock's own time would count.
 const TIMED_BLOCKS_MIN: usize = 16;
-/// How much of the residual is looked at to know its size: enough for a density of a thousandth to be seen.
-const RESIDUAL_SAMPLE: usize = 1 << 17;
-
 /// Both copies of the weights: the worker's own, which gradients are computed at and which moves with every step, and
 /// the shared one, which lies on the lattice and moves by changes alone. What they differ by is the residual.
 pub(super) struct Copies<'a> {
@@ -48,8 +40,7 @@ pub(super) struct UpdateState {
     second: Vec<f32>,
     /// The multiple of the velocity that the own weights are ahead.
     ahead: f32,
-    /// How many comparisons there were.
-    turns: usize,
+    turns: Turns,
     /// The blocks that are compared whoever's turn it is.
     eager: Vec<bool>,
     /// Weights per thread.
@@ -66,16 +57,12 @@ impl UpdateState {
         let part = weights.div_ceil(threads.0.max(1)).max(WEIGHTS_PER_THREAD_MIN);
         // Whole blocks, so that these are the same however many threads there are.
         let part = part.next_multiple_of(BLOCK);
-        let mut eager_blocks = vec![false; weights.div_ceil(BLOCK)];
-        for range in eager {
-            eager_blocks[range.start / BLOCK..range.end.div_ceil(BLOCK)].fill(true);
-        }
         Self {
             first: array(rule.state_arrays() > 0),
             second: array(rule.state_arrays() > 1),
             ahead: 0.0,
-            turns: 0,
-            eager: eager_blocks,
+            turns: Turns::new(weights),
+            eager: eager_blocks(weights, eager),
             part,
             part_words: vec![Vec::new(); weights.div_ceil(part)],
             words_max: CHANGES_MAX,
@@ -105,7 +92,7 @@ impl UpdateState {
             },
         };
         self.ahead = scale.ahead.after;
-        let turn = tau.map(|_| self.next_turn(gradient.len()));
+        let turn = tau.map(|_| self.turns.next());
         let compare = tau.zip(turn).map(|(tau, turn)| Compare {
             tau,
             turn,
@@ -165,22 +152,15 @@ impl UpdateState {
     }
 
     /// What this worker alone has: the residual, what rounding took from it, and the optimiser's arrays.
-    ///
-    /// Where a weight has come far from its shared copy, their difference does not fit into one float. The rest is kept,
-    /// so that who goes on from here does as if nothing had happened.
     pub(super) fn save(&self, own: &[f32], shared: &[f32]) -> TrainerState {
-        let (residual, rest) = own
-            .iter()
-            .zip(shared)
-            .map(|(&own, &shared)| difference(own, shared))
-            .unzip();
+        let (residual, rest) = residual::taken_apart(own, shared);
         let kept = [&self.first, &self.second]
             .into_iter()
             .filter(|array| !array.is_empty());
         TrainerState {
             numbers: Numbers {
                 ahead: self.ahead,
-                turns: self.turns as u64,
+                turns: self.turns.done as u64,
             },
             arrays: [residual, rest].into_iter().chain(kept.cloned()).collect(),
         }
@@ -201,24 +181,12 @@ impl UpdateState {
         let mut arrays = arrays.into_iter();
         let mut next = || arrays.next().unwrap_or_default();
         let (residual, rest) = (next(), next());
-        for ((own, &shared), (&residual, &rest)) in own.iter_mut().zip(shared).zip(residual.iter().zip(&rest)) {
-            // Every sum fits into a double, and is rounded once.
-            *own = (f64::from(shared) + f64::from(residual) + f64::from(rest)) as f32;
-        }
+        residual::put_together(&residual, &rest, shared, own);
         self.first = next();
         self.second = next();
         self.ahead = numbers.ahead;
-        self.turns = numbers.turns as usize;
+        self.turns.done = numbers.turns as usize;
         Ok(())
-    }
-
-    /// Which weights are compared in the next step that compares any.
-    fn next_turn(&mut self, weights: usize) -> Range<usize> {
-        let turns = (weights / WEIGHTS_PER_TURN_MIN).clamp(1, TURNS);
-        let at = self.turns % turns;
-        self.turns = self.turns.wrapping_add(1);
-        let border = |turn: usize| (weights.div_ceil(BLOCK) * turn / turns * BLOCK).min(weights);
-        border(at)..border(at + 1)
     }
 
     /// What has not been emitted, of every so many-th weight.
@@ -229,27 +197,19 @@ impl UpdateState {
         })
     }
 
-    /// The magnitudes of an even sample of the residual.
+    /// An even sample of the residual.
     fn residual_sample(&self, own: &[f32], shared: &[f32]) -> Vec<f32> {
-        let step = own.len().div_ceil(RESIDUAL_SAMPLE).max(1);
-        self.residuals(own, shared, step).map(f32::abs).collect()
+        self.residuals(own, shared, residual::sample_step(own.len())).collect()
     }
 
     /// The norm of the residual, estimated from a sample.
     pub(super) fn residual_norm(&self, own: &[f32], shared: &[f32]) -> f64 {
-        let sample = self.residual_sample(own, shared);
-        (sum_of_squares(&sample) * own.len() as f64 / sample.len().max(1) as f64).sqrt()
+        residual::norm(&self.residual_sample(own, shared), own.len())
     }
 
     /// The magnitude that a fraction of the residual reaches, estimated from a sample.
     pub(super) fn residual_quantile(&self, own: &[f32], shared: &[f32], fraction: f64) -> f64 {
-        let mut sample = self.residual_sample(own, shared);
-        if sample.is_empty() {
-            return 0.0;
-        }
-        let above = ((fraction * sample.len() as f64).ceil() as usize).clamp(1, sample.len());
-        let at = sample.len() - above;
-        f64::from(*sample.select_nth_unstable_by(at, f32::total_cmp).1)
+        residual::quantile(self.residual_sample(own, shared), fraction)
     }
 }
 
@@ -369,13 +329,6 @@ impl Compare<'_> {
     }
 }
 
-/// `a - b`, and what is missing from it after rounding (Knuth's sum of two).
-fn difference(a: f32, b: f32) -> (f32, f32) {
-    let difference = a - b;
-    let taken = difference - a;
-    (difference, (a - (difference - taken)) + (-b - taken))
-}
-
 /// `target += values`
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 fn add(values: &[f32], target: &mut [f32]) {
@@ -389,6 +342,7 @@ mod tests {
     use protocol::changes::apply_to_weights;
 
     use super::*;
+    use crate::backend::turns::{TURNS, WEIGHTS_PER_TURN_MIN};
 
     const SCALE: Scale = Scale::new(0.5, 1.0, 1);
     const TAU: Tau = Tau::from_steps(400_000).unwrap();

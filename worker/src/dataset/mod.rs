@@ -22,6 +22,8 @@ pub use error::DatasetError;
 pub use hash::ContentHash;
 pub use idx::IdxError;
 pub use samples::Samples;
+#[cfg(feature = "cuda")]
+pub(crate) use samples::Values;
 pub use scaling::Scaling;
 
 /// Everything a run needs to know about its data, held in memory.

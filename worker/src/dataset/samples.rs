@@ -14,7 +14,7 @@ pub struct Samples {
 
 /// The features of all samples, one sample after the other.
 #[derive(Clone, PartialEq)]
-pub(super) enum Values {
+pub(crate) enum Values {
     /// Pixels, scaled by [`Scaling::Unit`] when they are gathered: as bytes they take a quarter of the memory.
     Bytes(Vec<u8>),
     /// Numbers that were scaled already.
@@ -61,7 +61,7 @@ impl Samples {
         &self.labels
     }
 
-    pub(super) fn values(&self) -> &Values {
+    pub(crate) fn values(&self) -> &Values {
         &self.values
     }
 

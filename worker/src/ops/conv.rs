@@ -34,29 +34,29 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    fn rows(&self) -> usize {
+    pub(crate) fn rows(&self) -> usize {
         (self.height + 2 * self.pad - self.kernel) / self.stride + 1
     }
 
-    fn columns(&self) -> usize {
+    pub(crate) fn columns(&self) -> usize {
         (self.width + 2 * self.pad - self.kernel) / self.stride + 1
     }
 
     /// Positions of a kernel: numbers in a plane of the output.
-    fn positions(&self) -> usize {
+    pub(crate) fn positions(&self) -> usize {
         self.rows() * self.columns()
     }
 
     /// Numbers under a kernel.
-    fn window(&self) -> usize {
+    pub(crate) fn window(&self) -> usize {
         self.channels * self.kernel * self.kernel
     }
 
-    fn input_len(&self) -> usize {
+    pub(crate) fn input_len(&self) -> usize {
         self.channels * self.height * self.width
     }
 
-    fn output_len(&self) -> usize {
+    pub(crate) fn output_len(&self) -> usize {
         self.outputs * self.positions()
     }
 

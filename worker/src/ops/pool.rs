@@ -27,7 +27,7 @@ impl Pool {
         self.width / self.size
     }
 
-    fn output(&self) -> usize {
+    pub(crate) fn output(&self) -> usize {
         self.channels * self.rows() * self.columns()
     }
 

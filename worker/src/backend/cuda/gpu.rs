@@ -1,0 +1,269 @@
+//! A GPU: its context, the one stream that everything runs on, its matrix library and its kernels.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use cudarc::cublas::CudaBlas;
+use cudarc::cublas::result::{CublasError, gemm_ex};
+use cudarc::cublas::sys::{cublasComputeType_t, cublasGemmAlgo_t, cublasOperation_t, cudaDataType_t};
+use cudarc::driver::result::launch_kernel;
+use cudarc::driver::sys::CUdeviceptr;
+use cudarc::driver::{CudaContext, CudaFunction, CudaStream, DriverError};
+use thiserror::Error;
+
+use super::compiler::{self, Kernels};
+use crate::trainer::TrainError;
+
+/// How matrix products are computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Precision {
+    /// In full.
+    F32,
+    /// With factors rounded to ten bits on tensor cores, which is many times faster.
+    Tf32,
+}
+
+/// Why there is no GPU to train on.
+#[derive(Debug, Error)]
+pub enum GpuError {
+    /// There is no driver.
+    #[error("this machine has no CUDA driver ({0} is not found): install NVIDIA's driver, or use --device cpu")]
+    NoDriver(&'static str),
+    /// A library of CUDA's is missing.
+    #[error(
+        "CUDA's {0} is not found: install the CUDA toolkit and add its lib folder to LD_LIBRARY_PATH, or use --device cpu"
+    )]
+    NoLibrary(&'static str),
+    /// There are not so many GPUs.
+    #[error("there is no GPU {wanted}: this machine has {found}, counted from 0")]
+    NoDevice {
+        /// The one asked for.
+        wanted: usize,
+        /// How many there are.
+        found: usize,
+    },
+    /// The kernels do not compile here.
+    #[error("the GPU's kernels could not be compiled: {0}")]
+    Kernels(String),
+    /// The driver failed.
+    #[error("the GPU failed: {0}")]
+    Failed(#[from] DriverError),
+    /// The matrix library failed.
+    #[error("cuBLAS failed: {0}")]
+    Products(#[from] CublasError),
+}
+
+impl From<GpuError> for TrainError {
+    fn from(error: GpuError) -> Self {
+        Self::Device(error.to_string())
+    }
+}
+
+/// A GPU that is ready to train. Belongs to one thread.
+pub struct Gpu {
+    pub(super) stream: Arc<CudaStream>,
+    pub(super) kernels: Kernels,
+    blas: CudaBlas,
+    compute: cublasComputeType_t,
+}
+
+/// Whether a matrix is read as it lies, in columns, or turned round.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Turned {
+    No,
+    Yes,
+}
+
+impl From<Turned> for cublasOperation_t {
+    fn from(turned: Turned) -> Self {
+        match turned {
+            Turned::No => Self::CUBLAS_OP_N,
+            Turned::Yes => Self::CUBLAS_OP_T,
+        }
+    }
+}
+
+/// A matrix on the device, in columns as cuBLAS counts: one in rows is its own turned one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Matrix {
+    pub(super) at: CUdeviceptr,
+    /// From one column to the next.
+    pub(super) stride: usize,
+    pub(super) turned: Turned,
+}
+
+impl Gpu {
+    /// Opens a GPU by its number.
+    pub fn open(ordinal: usize, precision: Precision) -> Result<Self, GpuError> {
+        Self::check_libraries()?;
+        let found = CudaContext::device_count()?.try_into().unwrap_or(0);
+        if ordinal >= found {
+            return Err(GpuError::NoDevice { wanted: ordinal, found });
+        }
+        let context = CudaContext::new(ordinal)?;
+        // SAFETY: everything here is used on one stream, and freed on it; there is nothing between streams to track.
+        unsafe { context.disable_event_tracking() };
+        let stream = context.new_stream()?;
+        let kernels = compiler::load(&context)?;
+        let blas = CudaBlas::new(Arc::clone(&stream))?;
+        let compute = match precision {
+            Precision::F32 => cublasComputeType_t::CUBLAS_COMPUTE_32F,
+            Precision::Tf32 => cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32,
+        };
+        Ok(Self {
+            stream,
+            kernels,
+            blas,
+            compute,
+        })
+    }
+
+    fn check_libraries() -> Result<(), GpuError> {
+        // SAFETY: each only looks for a library by its name, and runs what that does when it is loaded.
+        let (driver, compiler, products) = unsafe {
+            (
+                cudarc::driver::sys::is_culib_present(),
+                cudarc::nvrtc::sys::is_culib_present(),
+                cudarc::cublas::sys::is_culib_present(),
+            )
+        };
+        match (driver, compiler, products) {
+            (false, _, _) => Err(GpuError::NoDriver("libcuda")),
+            (_, false, _) => Err(GpuError::NoLibrary("libnvrtc")),
+            (_, _, false) => Err(GpuError::NoLibrary("libcublas")),
+            _ => Ok(()),
+        }
+    }
+
+    /// What it is called.
+    pub fn name(&self) -> Result<String, GpuError> {
+        Ok(self.stream.context().name()?)
+    }
+
+    /// Bytes of its memory that are free, and all of them.
+    pub fn memory(&self) -> Result<(usize, usize), GpuError> {
+        Ok(self.stream.context().mem_get_info()?)
+    }
+
+    /// Waits until all that was asked for is done.
+    pub(super) fn wait(&self) -> Result<(), GpuError> {
+        Ok(self.stream.synchronize()?)
+    }
+
+    /// Begins to launch a kernel.
+    pub(super) fn kernel<'a>(&'a self, kernel: &'a CudaFunction) -> Launch<'a> {
+        Launch {
+            gpu: self,
+            kernel,
+            storage: [0; STORAGE],
+            used: 0,
+            starts: [0; ARGUMENTS_MAX],
+            count: 0,
+        }
+    }
+
+    /// `out = a · b`: `rows` by `columns`, over `inner`. All in columns.
+    ///
+    /// # Safety
+    /// The matrices must lie within memory of this device, and `out` must overlap with neither of the others.
+    pub(super) unsafe fn multiply(
+        &self,
+        (rows, columns, inner): (usize, usize, usize),
+        a: Matrix,
+        b: Matrix,
+        (out, out_stride): (CUdeviceptr, usize),
+    ) -> Result<(), GpuError> {
+        const TYPE: cudaDataType_t = cudaDataType_t::CUDA_R_32F;
+        let (one, zero) = (1f32, 0f32);
+        // SAFETY: the caller's word; the two factors are read before the call returns.
+        unsafe {
+            gemm_ex(
+                *self.blas.handle(),
+                a.turned.into(),
+                b.turned.into(),
+                rows as i32,
+                columns as i32,
+                inner as i32,
+                std::ptr::from_ref(&one).cast(),
+                a.at as *const c_void,
+                TYPE,
+                a.stride as i32,
+                b.at as *const c_void,
+                TYPE,
+                b.stride as i32,
+                std::ptr::from_ref(&zero).cast(),
+                out as *mut c_void,
+                TYPE,
+                out_stride as i32,
+                self.compute,
+                cublasGemmAlgo_t::CUBLAS_GEMM_DEFAULT,
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// Words of arguments that a kernel may have.
+const STORAGE: usize = 32;
+const ARGUMENTS_MAX: usize = 16;
+
+/// A kernel that is about to be launched. Arguments are copied in order; pointers are device addresses.
+pub(super) struct Launch<'a> {
+    gpu: &'a Gpu,
+    kernel: &'a CudaFunction,
+    storage: [u64; STORAGE],
+    used: usize,
+    starts: [usize; ARGUMENTS_MAX],
+    count: usize,
+}
+
+impl Launch<'_> {
+    /// Adds an argument, which must be what the kernel declares in its place.
+    pub(super) fn with<T: Copy>(mut self, value: T) -> Self {
+        let words = size_of::<T>().div_ceil(size_of::<u64>());
+        assert!(self.used + words <= STORAGE && align_of::<T>() <= align_of::<u64>());
+        // SAFETY: there is room for it, and the place is aligned for anything up to a u64.
+        unsafe { self.storage.as_mut_ptr().add(self.used).cast::<T>().write(value) };
+        self.starts[self.count] = self.used;
+        self.used += words;
+        self.count += 1;
+        self
+    }
+
+    /// Launches it with one thread for each of so many numbers.
+    ///
+    /// # Safety
+    /// As for [`Launch::blocks`].
+    pub(super) unsafe fn each(self, total: usize) -> Result<(), GpuError> {
+        const THREADS: usize = 256;
+        // SAFETY: the caller's word.
+        unsafe { self.blocks((total.div_ceil(THREADS), 1), (THREADS, 1)) }
+    }
+
+    /// Launches it with so many blocks of so many threads.
+    ///
+    /// # Safety
+    /// The arguments must be the kernel's, and its pointers reach as far as the kernel does.
+    pub(super) unsafe fn blocks(mut self, blocks: (usize, usize), threads: (usize, usize)) -> Result<(), GpuError> {
+        if blocks.0 == 0 || blocks.1 == 0 {
+            return Ok(());
+        }
+        let base = self.storage.as_mut_ptr();
+        let mut arguments = [std::ptr::null_mut::<c_void>(); ARGUMENTS_MAX];
+        for (argument, &start) in arguments.iter_mut().zip(&self.starts[..self.count]) {
+            *argument = base.wrapping_add(start).cast();
+        }
+        // SAFETY: the caller's word; arguments are copied before the call returns.
+        unsafe {
+            launch_kernel(
+                self.kernel.cu_function(),
+                (blocks.0 as u32, blocks.1 as u32, 1),
+                (threads.0 as u32, threads.1 as u32, 1),
+                0,
+                self.gpu.stream.cu_stream(),
+                &mut arguments[..self.count],
+            )?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,157 @@
+// Images: unfolding for convolution, pooling, and the turn to rows. They lie channel by channel, and within a channel
+// sample by sample.
+
+struct Geometry {
+    u32 channels;
+    u32 height;
+    u32 width;
+    u32 kernel;
+    u32 stride;
+    u32 pad;
+    u32 rows;
+    u32 columns;
+    u32 samples;
+};
+
+// One row for each number under a kernel, one column for each place of the kernel in each sample.
+extern "C" __global__ void unfold(const float* x, Geometry by, float* unfolded) {
+    u32 positions = by.samples * by.rows * by.columns;
+    u32 position = blockIdx.x * blockDim.x + threadIdx.x;
+    if (position >= positions) {
+        return;
+    }
+    u32 column = position % by.columns;
+    u32 row = position / by.columns % by.rows;
+    u32 sample = position / (by.columns * by.rows);
+    u32 window = blockIdx.y;
+    u32 right = window % by.kernel;
+    u32 down = window / by.kernel % by.kernel;
+    u32 channel = window / (by.kernel * by.kernel);
+    // Beyond the image they wrap round to large numbers.
+    u32 at_y = row * by.stride + down - by.pad;
+    u32 at_x = column * by.stride + right - by.pad;
+    float value = 0.0f;
+    if (at_y < by.height && at_x < by.width) {
+        value = x[(u64(channel * by.samples + sample) * by.height + at_y) * by.width + at_x];
+    }
+    unfolded[u64(window) * positions + position] = value;
+}
+
+// The way back: every pixel adds up the unfolded numbers that came from it.
+extern "C" __global__ void fold(const float* unfolded, Geometry by, float* dx) {
+    u32 at = blockIdx.x * blockDim.x + threadIdx.x;
+    u32 plane = by.height * by.width;
+    if (at >= by.channels * by.samples * plane) {
+        return;
+    }
+    u32 x = at % by.width;
+    u32 y = at / by.width % by.height;
+    u32 sample = at / plane % by.samples;
+    u32 channel = at / (plane * by.samples);
+    u32 positions = by.samples * by.rows * by.columns;
+    float sum = 0.0f;
+    for (u32 down = 0; down < by.kernel; ++down) {
+        u32 top = y + by.pad - down;
+        if (top >= by.rows * by.stride || top % by.stride != 0) {
+            continue;
+        }
+        for (u32 right = 0; right < by.kernel; ++right) {
+            u32 left = x + by.pad - right;
+            if (left >= by.columns * by.stride || left % by.stride != 0) {
+                continue;
+            }
+            u32 window = (channel * by.kernel + down) * by.kernel + right;
+            u32 position = (sample * by.rows + top / by.stride) * by.columns + left / by.stride;
+            sum += unfolded[u64(window) * positions + position];
+        }
+    }
+    dx[at] = sum;
+}
+
+// Squares of `size` rows and columns, side by side; `planes` of `height` by `width` each.
+struct Squares {
+    u32 planes;
+    u32 height;
+    u32 width;
+    u32 size;
+};
+
+extern "C" __global__ void max_pool(const float* x, Squares by, float* y, u32* winners) {
+    u32 rows = by.height / by.size;
+    u32 columns = by.width / by.size;
+    u32 at = blockIdx.x * blockDim.x + threadIdx.x;
+    if (at >= by.planes * rows * columns) {
+        return;
+    }
+    u32 corner = (at / columns / rows * by.height + at / columns % rows * by.size) * by.width + at % columns * by.size;
+    u32 winner = corner;
+    float best = x[corner];
+    for (u32 down = 0; down < by.size; ++down) {
+        for (u32 right = 0; right < by.size; ++right) {
+            u32 place = corner + down * by.width + right;
+            if (x[place] > best) {
+                best = x[place];
+                winner = place;
+            }
+        }
+    }
+    y[at] = best;
+    winners[at] = winner;
+}
+
+// The square that a pixel lies in, or none at the edges that no square covers.
+__device__ bool square_of(u32 at, const Squares& by, u32* square) {
+    u32 rows = by.height / by.size;
+    u32 columns = by.width / by.size;
+    u32 row = at / by.width % by.height / by.size;
+    u32 column = at % by.width / by.size;
+    *square = (at / (by.width * by.height) * rows + row) * columns + column;
+    return row < rows && column < columns;
+}
+
+extern "C" __global__ void max_pool_back(const float* dy, const u32* winners, Squares by, float* dx) {
+    u32 at = blockIdx.x * blockDim.x + threadIdx.x;
+    if (at < by.planes * by.height * by.width) {
+        u32 square;
+        bool covered = square_of(at, by, &square);
+        dx[at] = covered && winners[square] == at ? dy[square] : 0.0f;
+    }
+}
+
+extern "C" __global__ void mean_pool(const float* x, Squares by, float* y) {
+    u32 rows = by.height / by.size;
+    u32 columns = by.width / by.size;
+    u32 at = blockIdx.x * blockDim.x + threadIdx.x;
+    if (at >= by.planes * rows * columns) {
+        return;
+    }
+    u32 corner = (at / columns / rows * by.height + at / columns % rows * by.size) * by.width + at % columns * by.size;
+    float sum = 0.0f;
+    for (u32 down = 0; down < by.size; ++down) {
+        for (u32 right = 0; right < by.size; ++right) {
+            sum += x[corner + down * by.width + right];
+        }
+    }
+    y[at] = sum / float(by.size * by.size);
+}
+
+extern "C" __global__ void mean_pool_back(const float* dy, Squares by, float* dx) {
+    u32 at = blockIdx.x * blockDim.x + threadIdx.x;
+    if (at < by.planes * by.height * by.width) {
+        u32 square;
+        bool covered = square_of(at, by, &square);
+        dx[at] = covered ? dy[square] / float(by.size * by.size) : 0.0f;
+    }
+}
+
+// Swaps the two outer sides of `outer` by `inner` by `plane` numbers: from channels of samples to samples of channels,
+// and back.
+extern "C" __global__ void swap_outer(const float* x, u32 outer, u32 inner, u32 plane, float* y) {
+    u32 at = blockIdx.x * blockDim.x + threadIdx.x;
+    if (at < outer * inner * plane) {
+        u32 within = at % plane;
+        u32 second = at / plane % inner;
+        u32 first = at / (plane * inner);
+        y[(second * outer + first) * plane + within] = x[at];
+    }
+}

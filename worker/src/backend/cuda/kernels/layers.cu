@@ -1,0 +1,213 @@
+// Layers, forward and backward, but for their matrix products.
+//
+// A dense layer's activations are rows, one per sample. Images lie channel by channel, and within a channel sample by
+// sample: so a convolution is one product for the whole minibatch, and its output lies like its input.
+
+// Where a number of a minibatch of images lies, and which it is in its sample.
+struct Images {
+    u32 channels;
+    u32 samples;
+    u32 plane;
+};
+
+// Samples from a dataset that lies on the device, and their labels.
+template <typename T>
+__device__ void gather_samples(const T* values, const u32* all_labels, const u32* indices, Images to, float scale,
+                               float* x, u32* labels) {
+    u64 at = u64(blockIdx.x) * blockDim.x + threadIdx.x;
+    u64 features = u64(to.channels) * to.plane;
+    if (at >= features * to.samples) {
+        return;
+    }
+    u32 within = u32(at % to.plane);
+    u32 sample = u32(at / to.plane % to.samples);
+    u32 channel = u32(at / (u64(to.plane) * to.samples));
+    u64 index = indices[sample];
+    x[at] = float(values[index * features + u64(channel) * to.plane + within]) * scale;
+    if (within == 0 && channel == 0) {
+        labels[sample] = all_labels[index];
+    }
+}
+
+extern "C" __global__ void gather_bytes(const u8* values, const u32* all_labels, const u32* indices, Images to,
+                                        float scale, float* x, u32* labels) {
+    gather_samples(values, all_labels, indices, to, scale, x, labels);
+}
+
+extern "C" __global__ void gather_floats(const float* values, const u32* all_labels, const u32* indices, Images to,
+                                         float scale, float* x, u32* labels) {
+    gather_samples(values, all_labels, indices, to, scale, x, labels);
+}
+
+// Adds a bias to every row, one number per column; with relu, cuts at zero. Four columns a thread.
+extern "C" __global__ void bias_rows4(float4* y, const float* bias, u32 fours, u32 total, u32 relu) {
+    u32 at = blockIdx.x * blockDim.x + threadIdx.x;
+    if (at >= total) {
+        return;
+    }
+    float4 value = y[at];
+    const float* b = bias + at % fours * 4;
+    float floor = relu ? 0.0f : -INFINITY;
+    value.x = fmaxf(value.x + b[0], floor);
+    value.y = fmaxf(value.y + b[1], floor);
+    value.z = fmaxf(value.z + b[2], floor);
+    value.w = fmaxf(value.w + b[3], floor);
+    y[at] = value;
+}
+
+// The same for any number of columns, or for planes: `inner` numbers in a row share a bias.
+extern "C" __global__ void bias(float* y, const float* bias, u32 inner, u32 outputs, u32 total, u32 relu) {
+    u32 at = blockIdx.x * blockDim.x + threadIdx.x;
+    if (at < total) {
+        float value = y[at] + bias[at / inner % outputs];
+        y[at] = relu ? fmaxf(value, 0.0f) : value;
+    }
+}
+
+// The way back through relu and bias for rows: no gradient where the output was cut, and the sum of each column, in
+// parts. Blocks of 32 columns and 8 rows.
+extern "C" __global__ void __launch_bounds__(256)
+    bias_rows_back(float* dy, const float* y, u32 rows, u32 columns, u32 relu, float* sums) {
+    __shared__ float parts[8][33];
+    u32 column = blockIdx.x * 32 + threadIdx.x;
+    u32 each = (rows + gridDim.y - 1) / gridDim.y;
+    u32 to = min((blockIdx.y + 1) * each, rows);
+    float sum = 0.0f;
+    if (column < columns) {
+        for (u32 row = blockIdx.y * each + threadIdx.y; row < to; row += 8) {
+            u64 at = u64(row) * columns + column;
+            float value = dy[at];
+            if (relu) {
+                value = y[at] > 0.0f ? value : 0.0f;
+                dy[at] = value;
+            }
+            sum += value;
+        }
+    }
+    parts[threadIdx.y][threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.y == 0 && column < columns) {
+        for (u32 part = 1; part < 8; ++part) {
+            sum += parts[part][threadIdx.x];
+        }
+        sums[blockIdx.y * columns + column] = sum;
+    }
+}
+
+// The same for planes: block (part, channel).
+extern "C" __global__ void __launch_bounds__(256)
+    bias_planes_back(float* dy, const float* y, u32 plane, u32 relu, float* sums) {
+    u32 each = (plane + gridDim.x - 1) / gridDim.x;
+    u32 to = min((blockIdx.x + 1) * each, plane);
+    u64 start = u64(blockIdx.y) * plane;
+    float sum = 0.0f;
+    for (u32 within = blockIdx.x * each + threadIdx.x; within < to; within += blockDim.x) {
+        u64 at = start + within;
+        float value = dy[at];
+        if (relu) {
+            value = y[at] > 0.0f ? value : 0.0f;
+            dy[at] = value;
+        }
+        sum += value;
+    }
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) {
+        sums[blockIdx.x * gridDim.y + blockIdx.y] = sum;
+    }
+}
+
+// Adds up the parts of column sums.
+extern "C" __global__ void add_parts(const float* sums, u32 parts, u32 columns, float* gradient) {
+    u32 column = blockIdx.x * blockDim.x + threadIdx.x;
+    if (column < columns) {
+        float sum = 0.0f;
+        for (u32 part = 0; part < parts; ++part) {
+            sum += sums[part * columns + column];
+        }
+        gradient[column] = sum;
+    }
+}
+
+// Softmax and cross-entropy straight from labels: each sample's loss and the logits' gradient. One block a sample.
+extern "C" __global__ void softmax_loss(const float* logits, const u32* labels, u32 classes, float share, float* losses,
+                                        float* gradient) {
+    const float* row = logits + u64(blockIdx.x) * classes;
+    float* slope = gradient + u64(blockIdx.x) * classes;
+    float largest = -INFINITY;
+    for (u32 at = threadIdx.x; at < classes; at += blockDim.x) {
+        largest = fmaxf(largest, row[at]);
+    }
+    largest = block_max(largest);
+    float sum = 0.0f;
+    for (u32 at = threadIdx.x; at < classes; at += blockDim.x) {
+        sum += expf(row[at] - largest);
+    }
+    sum = block_sum(sum);
+    u32 label = labels[blockIdx.x];
+    if (threadIdx.x == 0) {
+        losses[blockIdx.x] = largest - row[label] + logf(sum);
+    }
+    float scale = share / sum;
+    for (u32 at = threadIdx.x; at < classes; at += blockDim.x) {
+        slope[at] = expf(row[at] - largest) * scale - (at == label ? share : 0.0f);
+    }
+}
+
+// Activations that stand alone.
+
+constexpr float ROOT_HALF = 0.70710678118654752440f;
+constexpr float DENSITY_OF_ZERO = 0.39894228040143267794f;
+
+struct Relu {
+    static __device__ float forward(float x) { return fmaxf(x, 0.0f); }
+    static __device__ float slope(float x, float y) { return y > 0.0f ? 1.0f : 0.0f; }
+};
+
+struct Tanh {
+    static __device__ float forward(float x) { return tanhf(x); }
+    static __device__ float slope(float x, float y) { return 1.0f - y * y; }
+};
+
+struct Sigmoid {
+    static __device__ float forward(float x) { return 1.0f / (1.0f + expf(-x)); }
+    static __device__ float slope(float x, float y) { return y * (1.0f - y); }
+};
+
+struct Gelu {
+    static __device__ float below(float x) { return 0.5f * (1.0f + erff(x * ROOT_HALF)); }
+    static __device__ float forward(float x) { return x * below(x); }
+    static __device__ float slope(float x, float y) { return below(x) + x * DENSITY_OF_ZERO * expf(-0.5f * x * x); }
+};
+
+#define ACTIVATION(NAME, KIND)                                                                                         \
+    extern "C" __global__ void NAME(const float* x, float* y, u32 total) {                                            \
+        u32 at = blockIdx.x * blockDim.x + threadIdx.x;                                                                \
+        if (at < total) {                                                                                              \
+            y[at] = KIND::forward(x[at]);                                                                              \
+        }                                                                                                              \
+    }                                                                                                                  \
+    extern "C" __global__ void NAME##_back(const float* x, const float* y, const float* dy, float* dx, u32 total) {    \
+        u32 at = blockIdx.x * blockDim.x + threadIdx.x;                                                                \
+        if (at < total) {                                                                                              \
+            dx[at] = dy[at] * KIND::slope(x[at], y[at]);                                                               \
+        }                                                                                                              \
+    }
+
+ACTIVATION(relu, Relu)
+ACTIVATION(tanh_all, Tanh)
+ACTIVATION(sigmoid, Sigmoid)
+ACTIVATION(gelu, Gelu)
+
+// Drops each number with a probability and scales the others up; the way back is the same. Decisions are a pure function
+// of the key and the place.
+extern "C" __global__ void dropout(const float* x, float* y, u32 total, u32 border, float kept, u64 key) {
+    u32 at = blockIdx.x * blockDim.x + threadIdx.x;
+    if (at < total) {
+        u64 word = (key ^ u64(at / 4)) * 0x9e3779b97f4a7c15;
+        word = (word ^ (word >> 30)) * 0xbf58476d1ce4e5b9;
+        word = (word ^ (word >> 27)) * 0x94d049bb133111eb;
+        word ^= word >> 31;
+        u32 drawn = u32(word >> (16 * (at % 4))) & 0xffff;
+        y[at] = drawn < border ? 0.0f : x[at] * kept;
+    }
+}

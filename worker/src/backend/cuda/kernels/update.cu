@@ -1,0 +1,279 @@
+// After a gradient: the optimiser's update, and the changes that leave, in the order of their indices.
+//
+// Weights come in tiles, one for each block of threads. `update` moves the own weights and counts what is due in each
+// tile that is compared; `place` adds the counts up; `emit` writes the words to their places and moves the shared
+// weights. Nothing here is contracted to fused operations: a CPU gives the same bits.
+
+constexpr u32 TILE_THREADS = 256;
+
+// The numbers of an optimiser's rule; each uses its own.
+struct Factors {
+    float rate;
+    float momentum;
+    float of_gradient;
+    float of_velocity;
+    float ahead_before;
+    float keep;
+    float take;
+    float epsilon;
+    float spread;
+};
+
+// A comparison of both copies. Without a τ there is none.
+struct Compare {
+    float tau;
+    // The multiple of the velocity that the own weights are ahead.
+    float ahead;
+    u32 repeats;
+    // The tiles whose turn it is.
+    u32 turn_from;
+    u32 turn_to;
+};
+
+struct Sgd {
+    static __device__ float update(float g, float& first, float& second, float clip, const Factors& by) {
+        return -by.rate * clip * g;
+    }
+};
+
+struct Velocity {
+    static __device__ float update(float g, float& first, float& second, float clip, const Factors& by) {
+        g = clip * g;
+        float before = first;
+        first = by.momentum * before + g;
+        return by.ahead_before * before - (by.of_gradient * g + by.of_velocity * first);
+    }
+};
+
+struct Squares {
+    static __device__ float update(float g, float& first, float& second, float clip, const Factors& by) {
+        g = clip * g;
+        first = by.keep * first + by.take * (g * g);
+        return -by.rate * g / (sqrtf(first) + by.epsilon);
+    }
+};
+
+struct Adam {
+    static __device__ float update(float g, float& first, float& second, float clip, const Factors& by) {
+        g = clip * g;
+        first = by.momentum * first + (1.0f - by.momentum) * g;
+        second = by.keep * second + (1.0f - by.keep) * (g * g);
+        return -by.rate * first / (sqrtf(second) * by.spread + by.epsilon);
+    }
+};
+
+__device__ bool is_compared(const Compare& compare, const u32* eager, u32 tile) {
+    bool turn = compare.turn_from <= tile && tile < compare.turn_to;
+    return compare.tau > 0.0f && (turn || (eager[tile / 32] >> (tile % 32) & 1));
+}
+
+// What a weight has come to, beyond its shared copy.
+__device__ float residual_of(float own, float velocity, float shared, const Compare& compare) {
+    float come_to = compare.ahead == 0.0f ? own : own + compare.ahead * velocity;
+    return come_to - shared;
+}
+
+// How many changes of a weight are due.
+__device__ u32 due(float residual, const Compare& compare) {
+    float size = fabsf(residual);
+    u32 repeats = 0;
+    while (size >= compare.tau && repeats < compare.repeats) {
+        size -= compare.tau;
+        ++repeats;
+    }
+    return repeats;
+}
+
+__device__ float& lane(float4& four, u32 at) {
+    return reinterpret_cast<float*>(&four)[at];
+}
+
+template <typename Rule, bool FIRST, bool SECOND>
+__device__ void update_tile(const float4* gradient, float4* own, float4* first, float4* second, const float4* shared,
+                            const u32* eager, Factors by, Compare compare, Report* report, u32* counts) {
+    u32 tile = blockIdx.x;
+    u64 at = u64(tile) * TILE_THREADS + threadIdx.x;
+    float clip = report->clip;
+    float4 g = gradient[at];
+    float4 w = own[at];
+    float4 v = FIRST ? first[at] : make_float4(0, 0, 0, 0);
+    float4 s = SECOND ? second[at] : make_float4(0, 0, 0, 0);
+    for (u32 i = 0; i < 4; ++i) {
+        lane(w, i) += Rule::update(lane(g, i), lane(v, i), lane(s, i), clip, by);
+    }
+    own[at] = w;
+    if (FIRST) {
+        first[at] = v;
+    }
+    if (SECOND) {
+        second[at] = s;
+    }
+    if (compare.tau <= 0.0f) {
+        return;
+    }
+    u32 count = 0;
+    if (is_compared(compare, eager, tile)) {
+        float4 kept = shared[at];
+        for (u32 i = 0; i < 4; ++i) {
+            float residual = residual_of(lane(w, i), lane(v, i), lane(kept, i), compare);
+            if (isfinite(residual)) {
+                count += due(residual, compare);
+            } else {
+                report->not_finite = 1;
+            }
+        }
+        count = block_sum(count);
+    }
+    if (threadIdx.x == 0) {
+        counts[tile] = count;
+    }
+}
+
+#define UPDATE(NAME, RULE, FIRST, SECOND)                                                                              \
+    extern "C" __global__ void __launch_bounds__(TILE_THREADS)                                                         \
+        NAME(const float4* gradient, float4* own, float4* first, float4* second, const float4* shared,                 \
+             const u32* eager, Factors by, Compare compare, Report* report, u32* counts) {                             \
+        update_tile<RULE, FIRST, SECOND>(gradient, own, first, second, shared, eager, by, compare, report, counts);    \
+    }
+
+UPDATE(update_sgd, Sgd, false, false)
+UPDATE(update_velocity, Velocity, true, false)
+UPDATE(update_squares, Squares, true, false)
+UPDATE(update_adam, Adam, true, true)
+
+// Counts what is due as the weights stand, without an update.
+extern "C" __global__ void __launch_bounds__(TILE_THREADS)
+    count_due(const float4* own, const float4* velocity, const float4* shared, Compare compare, Report* report,
+              u32* counts) {
+    u32 tile = blockIdx.x;
+    u64 at = u64(tile) * TILE_THREADS + threadIdx.x;
+    float4 w = own[at];
+    float4 v = compare.ahead == 0.0f ? w : velocity[at];
+    float4 kept = shared[at];
+    u32 count = 0;
+    for (u32 i = 0; i < 4; ++i) {
+        float residual = residual_of(lane(w, i), lane(v, i), lane(kept, i), compare);
+        if (isfinite(residual)) {
+            count += due(residual, compare);
+        } else {
+            report->not_finite = 1;
+        }
+    }
+    count = block_sum(count);
+    if (threadIdx.x == 0) {
+        counts[tile] = count;
+    }
+}
+
+// Turns the tiles' counts into their places; `places` has one more. One block. If there are more than can leave, every
+// tile gets the same share, so that no part of a model waits for ever behind another.
+extern "C" __global__ void __launch_bounds__(1024)
+    place(const u32* counts, u32 tiles, u32 words_max, Report* report, u32* places) {
+    u32 each = (tiles + blockDim.x - 1) / blockDim.x;
+    u32 from = min(threadIdx.x * each, tiles);
+    u32 to = min(from + each, tiles);
+    u32 allowed = 0xffffffff;
+    u32 total, before;
+    while (true) {
+        // More than 2^32 cannot be due: a model has at most 2^31 weights, and each at most eight changes would still
+        // have to come from one step.
+        u32 sum = 0;
+        for (u32 tile = from; tile < to; ++tile) {
+            sum += min(counts[tile], allowed);
+        }
+        before = block_sum_before(sum, &total);
+        if (total <= words_max || allowed == words_max / tiles) {
+            break;
+        }
+        allowed = words_max / tiles;
+    }
+    for (u32 tile = from; tile < to; ++tile) {
+        places[tile] = before;
+        before += min(counts[tile], allowed);
+    }
+    if (threadIdx.x == 0) {
+        places[tiles] = total;
+        report->words = report->not_finite ? 0 : total;
+    }
+}
+
+// Writes the words of each tile to their places and moves the shared weights by them.
+extern "C" __global__ void __launch_bounds__(TILE_THREADS)
+    emit(const float4* own, const float4* velocity, float4* shared, Compare compare, const u32* places, Report* report,
+         u32* words) {
+    u32 tile = blockIdx.x;
+    u32 from = places[tile];
+    u32 to = places[tile + 1];
+    if (from == to || report->not_finite) {
+        return;
+    }
+    u64 at = u64(tile) * TILE_THREADS + threadIdx.x;
+    float4 w = own[at];
+    float4 v = compare.ahead == 0.0f ? w : velocity[at];
+    float4 kept = shared[at];
+    u32 counts[4];
+    u32 count = 0;
+    for (u32 i = 0; i < 4; ++i) {
+        counts[i] = due(residual_of(lane(w, i), lane(v, i), lane(kept, i), compare), compare);
+        count += counts[i];
+    }
+    u32 all;
+    u32 place = from + block_sum_before(count, &all);
+    u32 largest = 0;
+    if (count > 0) {
+        for (u32 i = 0; i < 4; ++i) {
+            bool plus = residual_of(lane(w, i), lane(v, i), lane(kept, i), compare) > 0.0f;
+            u32 word = u32(at * 4 + i) << 1 | u32(plus);
+            u32 leave = place < to ? min(counts[i], to - place) : 0;
+            for (u32 repeat = 0; repeat < leave; ++repeat) {
+                words[place + repeat] = word;
+            }
+            place += counts[i];
+            // Whole steps within the exact range, in one go as in many.
+            float moved = lane(kept, i) + (plus ? compare.tau : -compare.tau) * float(leave);
+            if (leave > 0) {
+                lane(kept, i) = moved;
+                largest = max(largest, __float_as_uint(fabsf(moved)));
+            }
+        }
+        shared[at] = kept;
+    }
+    keep_largest(&report->largest, largest);
+}
+
+// The squares of a gradient, added up by tiles.
+extern "C" __global__ void __launch_bounds__(TILE_THREADS)
+    squares(const float4* gradient, u64 fours, double* sums) {
+    double sum = 0.0;
+    for (u64 at = u64(blockIdx.x) * blockDim.x + threadIdx.x; at < fours; at += u64(gridDim.x) * blockDim.x) {
+        float4 g = gradient[at];
+        sum += double(g.x * g.x + g.y * g.y) + double(g.z * g.z + g.w * g.w);
+    }
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) {
+        sums[blockIdx.x] = sum;
+    }
+}
+
+// What is known of a step before its update: loss and clipping. Clears the next step's report. One block.
+extern "C" __global__ void __launch_bounds__(256)
+    judge(const float* losses, u32 samples, const double* sums, u32 parts, double norm_max, Report* report,
+          Report* next) {
+    double loss = 0.0;
+    for (u32 at = threadIdx.x; at < samples; at += blockDim.x) {
+        loss += double(losses[at]);
+    }
+    loss = block_sum(loss) / double(samples);
+    double norm = 0.0;
+    for (u32 at = threadIdx.x; at < parts; at += blockDim.x) {
+        norm += sums[at];
+    }
+    norm = sqrt(block_sum(norm));
+    if (threadIdx.x == 0) {
+        report->loss = float(loss);
+        report->words = 0;
+        report->not_finite = !(isfinite(loss) && isfinite(norm));
+        report->clip = norm_max > 0.0 && norm > norm_max ? float(norm_max / norm) : 1.0f;
+        next->largest = 0;
+    }
+}

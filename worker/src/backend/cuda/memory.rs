@@ -1,0 +1,146 @@
+//! Memory: arrays on the device, and memory of the host that the device can reach by itself.
+
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+use cudarc::driver::result::{free_host, malloc_host, memcpy_dtoh_async, memcpy_htod_async};
+use cudarc::driver::sys::CUdeviceptr;
+use cudarc::driver::{CudaContext, CudaSlice, DevicePtr, DeviceRepr, ValidAsZeroBits};
+
+use super::gpu::{Gpu, GpuError};
+
+/// An array on the device.
+pub(super) struct Array<T> {
+    memory: CudaSlice<T>,
+    at: CUdeviceptr,
+}
+
+impl<T: DeviceRepr + ValidAsZeroBits> Array<T> {
+    /// So many zeros.
+    pub(super) fn zeros(gpu: &Gpu, len: usize) -> Result<Self, GpuError> {
+        // An array of nothing still has a place.
+        let memory = gpu.stream.alloc_zeros(len.max(1))?;
+        let at = memory.device_ptr(&gpu.stream).0;
+        Ok(Self { memory, at })
+    }
+
+    /// A copy of the host's numbers, and zeros up to a length.
+    pub(super) fn padded(gpu: &Gpu, values: &[T], len: usize) -> Result<Self, GpuError> {
+        let mut array = Self::zeros(gpu, len.max(values.len()))?;
+        array.write(gpu, values)?;
+        Ok(array)
+    }
+
+    /// Replaces the first numbers by the host's. Waits until that is done.
+    pub(super) fn write(&mut self, gpu: &Gpu, values: &[T]) -> Result<(), GpuError> {
+        if !values.is_empty() {
+            gpu.stream
+                .memcpy_htod(values, &mut self.memory.slice_mut(..values.len()))?;
+            gpu.wait()?;
+        }
+        Ok(())
+    }
+
+    /// The first numbers, for the host.
+    pub(super) fn read(&self, gpu: &Gpu, len: usize) -> Result<Vec<T>, GpuError> {
+        if len == 0 {
+            return Ok(Vec::new());
+        }
+        let values = gpu.stream.clone_dtoh(&self.memory.slice(..len))?;
+        gpu.wait()?;
+        Ok(values)
+    }
+}
+
+impl<T> Array<T> {
+    /// Its address.
+    pub(super) fn at(&self) -> CUdeviceptr {
+        self.at
+    }
+
+    /// The address of one of its numbers.
+    pub(super) fn from(&self, index: usize) -> CUdeviceptr {
+        assert!(index <= self.memory.len());
+        self.at + (index * size_of::<T>()) as u64
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.memory.len()
+    }
+}
+
+/// Numbers that may lie in memory which a device reads and writes: any bits are a value.
+pub(super) trait Plain: Copy + Default {}
+impl Plain for u32 {}
+
+/// Memory of the host that copies go to and come from without anybody waiting.
+pub(super) struct Pinned<T: Plain> {
+    at: *mut T,
+    len: usize,
+    /// The memory belongs to it.
+    _context: Arc<CudaContext>,
+    _values: PhantomData<T>,
+}
+
+impl<T: Plain> Pinned<T> {
+    pub(super) fn new(gpu: &Gpu, len: usize) -> Result<Self, GpuError> {
+        let context = Arc::clone(gpu.stream.context());
+        context.bind_to_thread()?;
+        // SAFETY: the memory is owned from here on; it is filled before anything reads it.
+        let at = unsafe {
+            let at = malloc_host(len * size_of::<T>(), 0)?.cast::<T>();
+            std::slice::from_raw_parts_mut(at.cast::<std::mem::MaybeUninit<T>>(), len)
+                .fill(std::mem::MaybeUninit::new(T::default()));
+            at
+        };
+        Ok(Self {
+            at,
+            len,
+            _context: context,
+            _values: PhantomData,
+        })
+    }
+}
+
+impl<T: Plain> Deref for Pinned<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        // SAFETY: it owns so many initialised numbers. The device writes them only between `fetch` and the wait after it,
+        // while the trainer does not look.
+        unsafe { std::slice::from_raw_parts(self.at, self.len) }
+    }
+}
+
+impl<T: Plain> DerefMut for Pinned<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as above.
+        unsafe { std::slice::from_raw_parts_mut(self.at, self.len) }
+    }
+}
+
+impl<T: Plain> Drop for Pinned<T> {
+    fn drop(&mut self) {
+        // SAFETY: it was allocated so, and nothing is under way: whoever owns it has waited, or waits in the driver.
+        let _ = unsafe { free_host(self.at.cast()) };
+    }
+}
+
+/// Begins to copy numbers of pinned memory to the device. They must stay as they are until the stream was waited for.
+pub(super) fn send(gpu: &Gpu, values: &[u32], to: CUdeviceptr) -> Result<(), GpuError> {
+    if values.is_empty() {
+        return Ok(());
+    }
+    // SAFETY: callers give the address of an array with room for them.
+    Ok(unsafe { memcpy_htod_async(to, values, gpu.stream.cu_stream()) }?)
+}
+
+/// Begins to copy numbers from the device to pinned memory. They are there when the stream was waited for.
+pub(super) fn fetch(gpu: &Gpu, from: CUdeviceptr, values: &mut [u32]) -> Result<(), GpuError> {
+    if values.is_empty() {
+        return Ok(());
+    }
+    // SAFETY: callers give the address of an array that has so many.
+    Ok(unsafe { memcpy_dtoh_async(values, from, gpu.stream.cu_stream()) }?)
+}

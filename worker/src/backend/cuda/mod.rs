@@ -1,0 +1,19 @@
+//! The GPU backend: weights, optimiser state, activations and the dataset live on the device, and everything between a
+//! minibatch's indices and the words that leave happens there. Only indices, words and a few numbers cross the bus.
+//!
+//! ```text
+//!  trainer ── forward, loss, backward ──▶ network ── products ──▶ cuBLAS
+//!     └───── update, compare, emit ─────▶ kernels/*.cu   (all on one stream, waited for once a step)
+//! ```
+//!
+//! CUDA's libraries are looked for when a GPU is asked for, so one binary runs with and without them.
+
+mod compiler;
+mod dataset;
+mod gpu;
+mod memory;
+mod network;
+mod trainer;
+
+pub use gpu::{Gpu, GpuError, Precision};
+pub use trainer::CudaTrainer;

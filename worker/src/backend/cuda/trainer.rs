@@ -1,0 +1,506 @@
+//! Training on a GPU: the order of things in a step, and what the host keeps of it.
+
+use std::sync::Arc;
+
+use protocol::changes::CHANGES_MAX;
+use protocol::digest::Digest;
+use protocol::lattice::{BATCH_STEPS_MAX, GRID, RANGE_ERROR_STEPS, Range, STEPS_PER_UNIT, Tau, weight_of};
+use protocol::model::Layout;
+use protocol::optimiser::Rule;
+use protocol::rng::splitmix64;
+use protocol::sums::Sums;
+
+use super::dataset::DeviceDataset;
+use super::gpu::{Gpu, GpuError};
+use super::memory::{Array, Pinned, fetch, send};
+use super::network::{CudaNetwork, Weights};
+use crate::backend::residual;
+use crate::backend::turns::{BLOCK, Turns, eager_blocks, eager_tensors};
+use crate::dataset::Dataset;
+use crate::network::Network;
+use crate::ops::Threads;
+use crate::quantise::REPEATS_MAX;
+use crate::thread_time::ThreadTimer;
+use crate::trainer::{Numbers, StateError, StepControl, StepReport, TrainError, Trainer, TrainerState};
+
+/// Threads of a block that goes through [`BLOCK`] weights, four each.
+const TILE_THREADS: usize = BLOCK / 4;
+/// Blocks that add up squares.
+const SQUARE_PARTS: usize = 1024;
+/// Blocks that compute a digest.
+const DIGEST_BLOCKS: usize = 1024;
+/// Words of others' batches that may be on their way to the device: what comes between two steps.
+const INBOX: usize = 1 << 20;
+/// Words that are fetched with the report before anybody knows how many there are.
+const GUESS_MIN: usize = 1024;
+
+/// What a step tells its host: the kernels' `Report`, read as words.
+struct Report {
+    words: usize,
+    not_finite: bool,
+    largest: f32,
+    loss: f32,
+}
+
+/// Words of a report, with room to the next one.
+const REPORT_WORDS: usize = 8;
+
+impl Report {
+    fn of(words: &[u32]) -> Self {
+        Self {
+            words: words[0] as usize,
+            not_finite: words[1] != 0,
+            largest: f32::from_bits(words[2]),
+            loss: f32::from_bits(words[3]),
+        }
+    }
+}
+
+/// The numbers of an optimiser's rule, as the kernels have them.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+struct Factors {
+    rate: f32,
+    momentum: f32,
+    of_gradient: f32,
+    of_velocity: f32,
+    ahead_before: f32,
+    keep: f32,
+    take: f32,
+    epsilon: f32,
+    spread: f32,
+}
+
+impl Factors {
+    /// What [`Rule::update`] uses, before the clip that only the device knows.
+    fn new(rule: Rule, rate: f32, step: u64, ahead_before: f32, ahead_after: f32) -> Self {
+        let none = Self {
+            rate,
+            ..Self::default()
+        };
+        let squares = |keep: f32, take: f32, epsilon: f32| Self {
+            keep,
+            take,
+            epsilon,
+            ..none
+        };
+        let velocity = |of_gradient: f32, of_velocity: f32, momentum: f32| Self {
+            momentum,
+            of_gradient,
+            of_velocity: of_velocity + ahead_after,
+            ahead_before,
+            ..none
+        };
+        match rule {
+            Rule::Sgd => none,
+            Rule::Momentum { momentum } => velocity(0.0, rate, momentum),
+            Rule::Nesterov { momentum } => velocity(rate, rate * momentum, momentum),
+            Rule::AdaGrad { epsilon } => squares(1.0, 1.0, epsilon),
+            Rule::RmsProp { decay, epsilon } => squares(decay, 1.0 - decay, epsilon),
+            Rule::Adam { beta1, beta2, epsilon } => {
+                let steps = step as f64;
+                Self {
+                    rate: (f64::from(rate) / (1.0 - f64::from(beta1).powf(steps))) as f32,
+                    momentum: beta1,
+                    keep: beta2,
+                    epsilon,
+                    spread: (1.0 / (1.0 - f64::from(beta2).powf(steps)).sqrt()) as f32,
+                    ..none
+                }
+            }
+        }
+    }
+}
+
+/// A comparison of both copies, as the kernels have it.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+struct Compare {
+    tau: f32,
+    ahead: f32,
+    repeats: u32,
+    turn_from: u32,
+    turn_to: u32,
+}
+
+impl Compare {
+    fn new(tau: Tau, ahead: f32, turn: std::ops::Range<usize>) -> Self {
+        Self {
+            tau: tau.value(),
+            ahead,
+            repeats: REPEATS_MAX.min((BATCH_STEPS_MAX - 1) / tau.steps()),
+            turn_from: (turn.start / BLOCK) as u32,
+            turn_to: turn.end.div_ceil(BLOCK) as u32,
+        }
+    }
+}
+
+/// Trains on a GPU.
+pub struct CudaTrainer {
+    weights: usize,
+    /// Blocks of weights; the last one is filled up with zeros, which stay.
+    tiles: usize,
+    network: CudaNetwork,
+    dataset: DeviceDataset,
+    rule: Rule,
+    own: Array<f32>,
+    shared: Array<f32>,
+    gradient: Array<f32>,
+    /// The optimiser's state; empty where the rule keeps none.
+    first: Array<f32>,
+    second: Array<f32>,
+    /// A bit for each block that is compared in every step.
+    eager: Array<u32>,
+    turns: Turns,
+    ahead: f32,
+    counts: Array<u32>,
+    places: Array<u32>,
+    words: Array<u32>,
+    squares: Array<f64>,
+    /// Two reports: what others' batches do between two steps belongs to the next one.
+    reports: Array<u32>,
+    steps: u64,
+    inbox: Array<u32>,
+    /// Others' words on their way, and how much of it is taken.
+    sent: Pinned<u32>,
+    sent_len: usize,
+    fetched: Pinned<u32>,
+    guess: usize,
+    range: Range,
+    dropout_seed: u64,
+    /// Bytes that went over the bus, both ways.
+    pub bytes: u64,
+    /// Last, so that everything on the device is freed before it.
+    gpu: Gpu,
+}
+
+impl CudaTrainer {
+    /// A trainer whose copies both are the given weights.
+    pub fn new(
+        gpu: Gpu,
+        dataset: Arc<Dataset>,
+        layout: &Layout,
+        counts: &[i32],
+        rule: Rule,
+        minibatch: usize,
+        dropout_seed: u64,
+    ) -> Result<Self, TrainError> {
+        let weights = counts.len();
+        let tiles = weights.div_ceil(BLOCK);
+        let padded = tiles * BLOCK;
+        let values: Vec<f32> = counts.iter().copied().map(weight_of).collect();
+        let state = |wanted: bool| Array::zeros(&gpu, if wanted { padded } else { 0 });
+        let network = Network::new(layout, Threads(1));
+        let words_max = CHANGES_MAX.min(padded * REPEATS_MAX as usize);
+        let mut eager = vec![0u32; tiles.div_ceil(32)];
+        let blocks = eager_blocks(weights, eager_tensors(layout));
+        for (block, _) in blocks.iter().enumerate().filter(|&(_, &eager)| eager) {
+            eager[block / 32] |= 1 << (block % 32);
+        }
+        Ok(Self {
+            weights,
+            tiles,
+            network: CudaNetwork::new(&gpu, &network, dataset.input, minibatch)?,
+            dataset: DeviceDataset::new(&gpu, dataset, minibatch)?,
+            rule,
+            own: Array::padded(&gpu, &values, padded)?,
+            shared: Array::padded(&gpu, &values, padded)?,
+            gradient: Array::zeros(&gpu, padded)?,
+            first: state(rule.state_arrays() > 0)?,
+            second: state(rule.state_arrays() > 1)?,
+            eager: Array::padded(&gpu, &eager, 0)?,
+            turns: Turns::new(weights),
+            ahead: 0.0,
+            counts: Array::zeros(&gpu, tiles)?,
+            places: Array::zeros(&gpu, tiles + 1)?,
+            words: Array::zeros(&gpu, words_max)?,
+            squares: Array::zeros(&gpu, SQUARE_PARTS)?,
+            reports: Array::zeros(&gpu, 2 * REPORT_WORDS)?,
+            steps: 0,
+            inbox: Array::zeros(&gpu, INBOX)?,
+            sent: Pinned::new(&gpu, INBOX)?,
+            sent_len: 0,
+            fetched: Pinned::new(&gpu, REPORT_WORDS + words_max)?,
+            guess: GUESS_MIN.min(words_max),
+            range: Range::Safe,
+            dropout_seed,
+            bytes: 0,
+            gpu,
+        })
+    }
+
+    /// The report of the step that is under way, or of the next one, and the one after.
+    fn report(&self) -> (u64, u64) {
+        let at = |step: u64| self.reports.from((step % 2) as usize * REPORT_WORDS);
+        (at(self.steps), at(self.steps + 1))
+    }
+
+    /// Forward, loss and backward, and what is known of the step before its update.
+    fn compute(&mut self, samples: &[u32], control: &StepControl) -> Result<(), GpuError> {
+        let (images, places) = self.network.input(samples.len());
+        self.dataset.gather(&self.gpu, samples, images, places)?;
+        self.bytes += 4 * samples.len() as u64;
+        let weights = Weights {
+            values: self.own.at(),
+            gradient: self.gradient.at(),
+        };
+        let key = splitmix64(self.dropout_seed ^ control.step);
+        self.network.compute(&self.gpu, weights, samples.len(), key)?;
+        let kernels = &self.gpu.kernels;
+        let parts = if control.clip.is_some() { SQUARE_PARTS } else { 0 };
+        let fours = (self.tiles * TILE_THREADS) as u64;
+        let launch = self.gpu.kernel(&kernels.squares).with(self.gradient.at()).with(fours);
+        // SAFETY: the gradient is in whole tiles, and there is a sum for each block.
+        unsafe { launch.with(self.squares.at()).blocks((parts, 1), (TILE_THREADS, 1))? };
+        let (report, next) = self.report();
+        let launch = self
+            .gpu
+            .kernel(&kernels.judge)
+            .with(self.network.losses())
+            .with(samples.len() as u32);
+        let launch = launch.with(self.squares.at()).with(parts as u32);
+        let launch = launch.with(control.clip.unwrap_or(0.0)).with(report).with(next);
+        // SAFETY: one block, which looks at the losses and sums that there are.
+        unsafe { launch.blocks((1, 1), (256, 1)) }
+    }
+
+    /// The optimiser's pass; where there is a comparison it counts what is due.
+    fn update(&self, factors: Factors, compare: Compare) -> Result<(), GpuError> {
+        let kernels = &self.gpu.kernels;
+        let kernel = match self.rule {
+            Rule::Sgd => &kernels.update_sgd,
+            Rule::Momentum { .. } | Rule::Nesterov { .. } => &kernels.update_velocity,
+            Rule::AdaGrad { .. } | Rule::RmsProp { .. } => &kernels.update_squares,
+            Rule::Adam { .. } => &kernels.update_adam,
+        };
+        let launch = self.gpu.kernel(kernel).with(self.gradient.at()).with(self.own.at());
+        let launch = launch
+            .with(self.first.at())
+            .with(self.second.at())
+            .with(self.shared.at());
+        let launch = launch.with(self.eager.at()).with(factors).with(compare);
+        let launch = launch.with(self.report().0).with(self.counts.at());
+        // SAFETY: all arrays that the rule has are in whole tiles, one for each block.
+        unsafe { launch.blocks((self.tiles, 1), (TILE_THREADS, 1)) }
+    }
+
+    /// Lets what is due leave: its words in order, and the shared weights moved by them.
+    fn emit(&self, compare: Compare) -> Result<(), GpuError> {
+        let kernels = &self.gpu.kernels;
+        let report = self.report().0;
+        let launch = self
+            .gpu
+            .kernel(&kernels.place)
+            .with(self.counts.at())
+            .with(self.tiles as u32);
+        let launch = launch.with(self.words.len() as u32).with(report).with(self.places.at());
+        // SAFETY: there is a count for each tile, and one more place.
+        unsafe { launch.blocks((1, 1), (1024, 1))? };
+        let launch = self.gpu.kernel(&kernels.emit).with(self.own.at()).with(self.first.at());
+        let launch = launch.with(self.shared.at()).with(compare).with(self.places.at());
+        let launch = launch.with(report).with(self.words.at());
+        // SAFETY: all arrays are in whole tiles; places are below the number of words that there is room for.
+        unsafe { launch.blocks((self.tiles, 1), (TILE_THREADS, 1)) }
+    }
+
+    /// Waits for the step, and takes its report and the words that leave.
+    fn finish(&mut self, emitted: bool, words: &mut Vec<u32>) -> Result<Report, GpuError> {
+        let guess = if emitted { self.guess } else { 0 };
+        let report = self.report().0;
+        fetch(&self.gpu, report, &mut self.fetched[..REPORT_WORDS])?;
+        fetch(&self.gpu, self.words.at(), &mut self.fetched[REPORT_WORDS..][..guess])?;
+        self.gpu.wait()?;
+        self.sent_len = 0;
+        let report = Report::of(&self.fetched);
+        let rest = guess..report.words.max(guess);
+        if !rest.is_empty() {
+            let from = self.words.from(rest.start);
+            fetch(&self.gpu, from, &mut self.fetched[REPORT_WORDS..][rest])?;
+            self.gpu.wait()?;
+        }
+        self.bytes += 4 * (REPORT_WORDS + guess.max(report.words)) as u64;
+        words.clear();
+        words.extend_from_slice(&self.fetched[REPORT_WORDS..][..report.words]);
+        if emitted {
+            // A little more than the last time, and no more than an eighth too many.
+            self.guess = (report.words + report.words / 8).max(GUESS_MIN).min(self.words.len());
+        }
+        Ok(report)
+    }
+
+    /// Judges what a report says of the step.
+    fn judge(&mut self, report: &Report) -> Result<(), TrainError> {
+        if report.not_finite {
+            return Err(TrainError::NotFinite);
+        }
+        self.range = Range::of_weight(report.largest)?;
+        Ok(())
+    }
+
+    /// Puts words in the device's inbox, which what was launched before may still read.
+    fn post(&mut self, words: &[u32]) -> Result<(), GpuError> {
+        if self.sent_len + words.len() > self.sent.len() {
+            self.gpu.wait()?;
+            self.sent_len = 0;
+        }
+        let place = &mut self.sent[self.sent_len..][..words.len()];
+        place.copy_from_slice(words);
+        send(&self.gpu, place, self.inbox.at())?;
+        self.sent_len += words.len();
+        self.bytes += 4 * words.len() as u64;
+        Ok(())
+    }
+
+    fn residual_sample(&self) -> Result<Vec<f32>, GpuError> {
+        let step = residual::sample_step(self.weights);
+        let count = self.weights.div_ceil(step);
+        let sample = Array::zeros(&self.gpu, count)?;
+        let launch = self.gpu.kernel(&self.gpu.kernels.sample_residual).with(self.own.at());
+        let launch = launch.with(self.first.at()).with(self.ahead).with(self.shared.at());
+        let launch = launch.with(step as u64).with(count as u32).with(sample.at());
+        // SAFETY: the last index is below the number of weights; without a velocity nobody is ahead.
+        unsafe { launch.each(count)? };
+        sample.read(&self.gpu, count)
+    }
+}
+
+impl Trainer for CudaTrainer {
+    fn weights(&self) -> usize {
+        self.weights
+    }
+
+    fn step(&mut self, samples: &[u32], control: StepControl, words: &mut Vec<u32>) -> Result<StepReport, TrainError> {
+        let timer = ThreadTimer::start();
+        self.compute(samples, &control)?;
+        let rate = control.learning_rate as f32;
+        let after = if control.rule.has_velocity() {
+            control.look_ahead as f32 * rate
+        } else {
+            0.0
+        };
+        let factors = Factors::new(control.rule, rate, control.step, self.ahead, after);
+        self.ahead = after;
+        let compare = match control.tau {
+            Some(tau) => Compare::new(tau, after, self.turns.next()),
+            None => Compare::default(),
+        };
+        self.update(factors, compare)?;
+        if control.tau.is_some() {
+            self.emit(compare)?;
+        }
+        let report = self.finish(control.tau.is_some(), words)?;
+        self.steps += 1;
+        self.judge(&report)?;
+        Ok(StepReport {
+            loss: report.loss,
+            range: self.range,
+            training_time: timer.elapsed(),
+        })
+    }
+
+    fn release(&mut self, tau: Tau, words: &mut Vec<u32>) -> Result<Range, TrainError> {
+        let compare = Compare::new(tau, self.ahead, 0..self.weights);
+        let launch = self.gpu.kernel(&self.gpu.kernels.count_due).with(self.own.at());
+        let launch = launch.with(self.first.at()).with(self.shared.at()).with(compare);
+        let launch = launch.with(self.report().0).with(self.counts.at());
+        // SAFETY: all arrays are in whole tiles, one for each block.
+        unsafe { launch.blocks((self.tiles, 1), (TILE_THREADS, 1))? };
+        self.emit(compare)?;
+        let report = self.finish(true, words)?;
+        self.judge(&report)?;
+        Ok(self.range)
+    }
+
+    /// The range is that of the last step: to know it now, everybody would have to wait for the device. A weight that
+    /// leaves it fails the next step.
+    fn apply(&mut self, words: &[u32], tau: Tau) -> Result<Range, TrainError> {
+        let mut rest = words;
+        while !rest.is_empty() {
+            // A weight's words stay together.
+            let mut len = rest.len().min(INBOX);
+            while len < rest.len() && rest[len] >> 1 == rest[len - 1] >> 1 {
+                len -= 1;
+            }
+            let (now, later) = rest.split_at(len);
+            self.post(now)?;
+            let launch = self.gpu.kernel(&self.gpu.kernels.apply).with(self.inbox.at());
+            let launch = launch.with(now.len() as u32).with(tau.value()).with(self.shared.at());
+            let launch = launch.with(self.own.at()).with(self.report().0);
+            // SAFETY: the words were checked: their indices are below the number of weights.
+            unsafe { launch.each(now.len())? };
+            rest = later;
+        }
+        Ok(self.range)
+    }
+
+    fn shift(&mut self, sums: &Sums) -> Result<Range, TrainError> {
+        for entries in sums.entries().chunks(INBOX / 2) {
+            let words: Vec<u32> = entries
+                .iter()
+                .flat_map(|&(index, steps)| [index, steps as u32])
+                .collect();
+            self.post(&words)?;
+            let launch = self.gpu.kernel(&self.gpu.kernels.shift).with(self.inbox.at());
+            let launch = launch.with(entries.len() as u32).with(GRID).with(self.shared.at());
+            let launch = launch.with(self.own.at()).with(self.report().0);
+            // SAFETY: the entries were checked: each index comes once, and is below the number of weights.
+            unsafe { launch.each(entries.len())? };
+        }
+        Ok(self.range)
+    }
+
+    fn copy_weights(&self) -> Result<Vec<f32>, TrainError> {
+        Ok(self.shared.read(&self.gpu, self.weights)?)
+    }
+
+    fn digest(&self) -> Result<Option<Digest>, TrainError> {
+        let sums = Array::<u64>::zeros(&self.gpu, 2)?;
+        let launch = self.gpu.kernel(&self.gpu.kernels.digest).with(self.shared.at());
+        let launch = launch.with(self.weights as u64).with(STEPS_PER_UNIT as f32);
+        let launch = launch.with(RANGE_ERROR_STEPS as f32).with(sums.at());
+        // SAFETY: it looks at so many weights.
+        unsafe { launch.blocks((DIGEST_BLOCKS, 1), (256, 1))? };
+        let found = sums.read(&self.gpu, 2)?;
+        Ok((found[1] == 0).then_some(Digest(found[0])))
+    }
+
+    fn residual_quantile(&self, fraction: f64) -> Result<f64, TrainError> {
+        Ok(residual::quantile(self.residual_sample()?, fraction))
+    }
+
+    fn residual_norm(&self) -> Result<f64, TrainError> {
+        Ok(residual::norm(&self.residual_sample()?, self.weights))
+    }
+
+    fn state(&self) -> Result<TrainerState, TrainError> {
+        let read = |array: &Array<f32>| array.read(&self.gpu, self.weights);
+        let (residual, rest) = residual::taken_apart(&read(&self.own)?, &read(&self.shared)?);
+        let mut arrays = vec![residual, rest];
+        for array in [&self.first, &self.second].into_iter().take(self.rule.state_arrays()) {
+            arrays.push(read(array)?);
+        }
+        Ok(TrainerState {
+            numbers: Numbers {
+                ahead: self.ahead,
+                turns: self.turns.done as u64,
+            },
+            arrays,
+        })
+    }
+
+    fn restore(&mut self, state: TrainerState) -> Result<(), StateError> {
+        state.check(2 + self.rule.state_arrays(), self.weights)?;
+        let TrainerState { numbers, arrays } = state;
+        let device = |error: GpuError| StateError::Device(error.to_string());
+        let shared = self.shared.read(&self.gpu, self.weights).map_err(device)?;
+        let mut own = vec![0.0; self.weights];
+        residual::put_together(&arrays[0], &arrays[1], &shared, &mut own);
+        self.own.write(&self.gpu, &own).map_err(device)?;
+        for (kept, array) in arrays[2..].iter().zip([&mut self.first, &mut self.second]) {
+            array.write(&self.gpu, kept).map_err(device)?;
+        }
+        self.ahead = numbers.ahead;
+        self.turns.done = numbers.turns as usize;
+        Ok(())
+    }
+}

@@ -1,0 +1,53 @@
+//! The residual: what a worker's own weights and the shared ones differ by.
+
+use protocol::clip::sum_of_squares;
+
+/// How much of the residual is looked at to know its size: enough for a density of a thousandth to be seen.
+const SAMPLE: usize = 1 << 17;
+
+/// Every so many-th weight's residual is an even sample of it.
+pub(super) fn sample_step(weights: usize) -> usize {
+    weights.div_ceil(SAMPLE).max(1)
+}
+
+/// The norm of the residual of so many weights, estimated from a sample.
+pub(super) fn norm(sample: &[f32], weights: usize) -> f64 {
+    (sum_of_squares(sample) * weights as f64 / sample.len().max(1) as f64).sqrt()
+}
+
+/// The magnitude that a fraction of the residual reaches, estimated from a sample.
+pub(super) fn quantile(mut sample: Vec<f32>, fraction: f64) -> f64 {
+    if sample.is_empty() {
+        return 0.0;
+    }
+    for residual in &mut sample {
+        *residual = residual.abs();
+    }
+    let above = ((fraction * sample.len() as f64).ceil() as usize).clamp(1, sample.len());
+    let at = sample.len() - above;
+    f64::from(*sample.select_nth_unstable_by(at, f32::total_cmp).1)
+}
+
+/// The residual, and what rounding took from it.
+///
+/// Where a weight has come far from its shared copy, their difference does not fit into one float. The rest is kept, so
+/// that who goes on from here does as if nothing had happened.
+pub(super) fn taken_apart(own: &[f32], shared: &[f32]) -> (Vec<f32>, Vec<f32>) {
+    let both = own.iter().zip(shared);
+    both.map(|(&own, &shared)| difference(own, shared)).unzip()
+}
+
+/// The own weights, from what [`taken_apart`] gave and whatever shared weights.
+pub(super) fn put_together(residual: &[f32], rest: &[f32], shared: &[f32], own: &mut [f32]) {
+    for ((own, &shared), (&residual, &rest)) in own.iter_mut().zip(shared).zip(residual.iter().zip(rest)) {
+        // Every sum fits into a double, and is rounded once.
+        *own = (f64::from(shared) + f64::from(residual) + f64::from(rest)) as f32;
+    }
+}
+
+/// `a - b`, and what is missing from it after rounding (Knuth's sum of two).
+fn difference(a: f32, b: f32) -> (f32, f32) {
+    let difference = a - b;
+    let taken = difference - a;
+    (difference, (a - (difference - taken)) + (-b - taken))
+}

@@ -1,0 +1,360 @@
+//! The GPU backend against the CPU's: what must agree to the bit does, and what may round otherwise is close.
+//!
+//! Needs a GPU. Where there is none every test says so and passes.
+
+#![cfg(feature = "cuda")]
+
+use std::sync::Arc;
+
+use protocol::changes::word;
+use protocol::data::DataSpec;
+use protocol::lattice::Tau;
+use protocol::model::{Layout, initial_counts};
+use protocol::optimiser::{Optimiser, Rule};
+use protocol::rng::CounterRng;
+use protocol::sums::Sums;
+use worker::backend::cpu::CpuTrainer;
+use worker::backend::cuda::{CudaTrainer, Gpu, Precision};
+use worker::dataset::Dataset;
+use worker::ops::Threads;
+use worker::trainer::{StepControl, Trainer, TrainerState};
+
+const MINIBATCH: usize = 48;
+const MLP: &str = "dense 61, relu, dense 40, tanh, dense 10";
+
+struct Pair {
+    cpu: CpuTrainer,
+    gpu: CudaTrainer,
+    layout: Layout,
+}
+
+fn gpu(precision: Precision) -> Option<Gpu> {
+    match Gpu::open(0, precision) {
+        Ok(gpu) => Some(gpu),
+        Err(error) => {
+            println!("skipped: {error}");
+            None
+        }
+    }
+}
+
+/// The same model on both devices.
+fn pair(model: &str, rule: Rule) -> Option<Pair> {
+    let gpu = gpu(Precision::F32)?;
+    let dataset = Arc::new(Dataset::open(&DataSpec::BuiltinMnist, 1, None).unwrap());
+    let layout = Layout::new(&model.parse().unwrap(), dataset.input, dataset.classes.len()).unwrap();
+    let counts = initial_counts(&layout, 1);
+    let cpu = CpuTrainer::new(Arc::clone(&dataset), &layout, &counts, rule, 1, Threads(1)).unwrap();
+    let gpu = CudaTrainer::new(gpu, dataset, &layout, &counts, rule, MINIBATCH, 1).unwrap();
+    Some(Pair { cpu, gpu, layout })
+}
+
+fn control(rule: Rule, learning_rate: f64, tau: Option<Tau>) -> StepControl {
+    StepControl {
+        rule,
+        learning_rate,
+        clip: None,
+        look_ahead: 0.0,
+        step: 1,
+        tau,
+    }
+}
+
+fn minibatch(step: u32) -> Vec<u32> {
+    (0..MINIBATCH as u32)
+        .map(|at| (at * 977 + step * 131) % 60_000)
+        .collect()
+}
+
+/// What a trainer's own weights differ by from the shared ones.
+fn residual(trainer: &impl Trainer) -> Vec<f32> {
+    trainer.state().unwrap().arrays.swap_remove(0)
+}
+
+/// The distance of two vectors, relative to their size.
+fn distance(one: &[f32], other: &[f32]) -> f64 {
+    let square = |value: f64| value * value;
+    let apart: f64 = one.iter().zip(other).map(|(a, b)| square(f64::from(a - b))).sum();
+    let size: f64 = one.iter().map(|a| square(f64::from(*a))).sum();
+    (apart / size.max(1e-30)).sqrt()
+}
+
+fn assert_same_replica(pair: &Pair) {
+    let cpu = pair.cpu.copy_weights().unwrap();
+    let gpu = pair.gpu.copy_weights().unwrap();
+    assert!(cpu.iter().zip(&gpu).all(|(a, b)| a.to_bits() == b.to_bits()));
+    assert_eq!(pair.cpu.digest().unwrap(), pair.gpu.digest().unwrap());
+    assert!(pair.gpu.digest().unwrap().is_some());
+}
+
+#[test]
+fn gradients_of_all_layers_are_the_cpus() {
+    let models = [
+        MLP,
+        "dense 64, sigmoid, dense 32, gelu, dense 10, relu",
+        "relu, dense 10",
+        "conv 6 5x5, relu, maxpool 2, conv 9 3x3 stride 2 pad 1, relu, flatten, dense 10",
+        "conv 4 3x3 pad 2, tanh, avgpool 3, gelu, conv 5 2x2, maxpool 3, dense 20, relu, dense 10",
+        "maxpool 3, conv 3 4x4 stride 3, relu, avgpool 2, flatten, dense 10",
+        "conv 1 7x7, avgpool 4, dense 10",
+    ];
+    for model in models {
+        let Some(mut pair) = pair(model, Rule::Sgd) else {
+            return;
+        };
+        for samples in [&minibatch(1)[..], &minibatch(2)[..5]] {
+            // Without a τ everything stays in the residual, and a rate of 1 makes that the gradient.
+            let before = (residual(&pair.cpu), residual(&pair.gpu));
+            let cpu = pair.cpu.step(samples, control(Rule::Sgd, 1.0, None), &mut Vec::new());
+            let gpu = pair.gpu.step(samples, control(Rule::Sgd, 1.0, None), &mut Vec::new());
+            let (cpu, gpu) = (cpu.unwrap().loss, gpu.unwrap().loss);
+            assert!((cpu - gpu).abs() < 1e-4 * cpu, "{model}: loss {cpu} and {gpu}");
+            let moved =
+                |before: &[f32], after: &[f32]| -> Vec<f32> { after.iter().zip(before).map(|(a, b)| a - b).collect() };
+            let cpu = moved(&before.0, &residual(&pair.cpu));
+            let gpu = moved(&before.1, &residual(&pair.gpu));
+            for tensor in &pair.layout.tensors {
+                let apart = distance(&cpu[tensor.range()], &gpu[tensor.range()]);
+                println!("{model}: {:?} apart by {apart:.1e}", tensor.range());
+                assert!(apart < 2e-4, "{model}: the gradient of {tensor:?} is apart by {apart}");
+            }
+            // So that the second gradient is taken at one point.
+            let state = pair.cpu.state().unwrap();
+            pair.gpu.restore(state).unwrap();
+        }
+    }
+}
+
+fn rules() -> Vec<Rule> {
+    let texts = [
+        "sgd:0.1",
+        "sgd:0.1,momentum=0.9",
+        "sgd:0.1,momentum=0.9,nesterov",
+        "adagrad:0.1",
+        "rmsprop:0.1",
+        "adam:0.1",
+    ];
+    texts
+        .iter()
+        .map(|text| text.parse::<Optimiser>().unwrap().rule)
+        .collect()
+}
+
+#[test]
+fn optimisers_do_what_the_cpus_do() {
+    for rule in rules() {
+        let Some(mut pair) = pair(MLP, rule) else {
+            return;
+        };
+        for step in 1..6 {
+            let control = StepControl {
+                clip: Some(0.5),
+                look_ahead: if rule.has_velocity() { 2.0 } else { 0.0 },
+                step: u64::from(step),
+                ..control(rule, 0.01, None)
+            };
+            pair.cpu.step(&minibatch(step), control, &mut Vec::new()).unwrap();
+            pair.gpu.step(&minibatch(step), control, &mut Vec::new()).unwrap();
+        }
+        let (cpu, gpu) = (pair.cpu.state().unwrap(), pair.gpu.state().unwrap());
+        assert_eq!(cpu.numbers, gpu.numbers);
+        for (at, (cpu, gpu)) in cpu
+            .arrays
+            .iter()
+            .zip(&gpu.arrays)
+            .enumerate()
+            .filter(|(at, _)| *at != 1)
+        {
+            let apart = distance(cpu, gpu);
+            println!("{rule:?}: array {at} apart by {apart:.1e}");
+            assert!(apart < 1e-2, "{rule:?}: array {at} is apart by {apart}");
+        }
+        let (cpu, gpu) = (pair.cpu.residual_norm().unwrap(), pair.gpu.residual_norm().unwrap());
+        assert!((cpu - gpu).abs() < 0.01 * cpu);
+        let (cpu, gpu) = (pair.cpu.residual_quantile(0.01), pair.gpu.residual_quantile(0.01));
+        let (cpu, gpu) = (cpu.unwrap(), gpu.unwrap());
+        assert!((cpu - gpu).abs() < 0.05 * cpu, "{cpu} and {gpu}");
+    }
+}
+
+/// A state with random residuals, some of them many τ large, and some exactly at its border.
+fn random_state(weights: usize, rule: Rule, tau: Tau, random: &mut CounterRng) -> TrainerState {
+    let mut number = |scale: f32| (random.below(2_000_001) as f32 / 1e6 - 1.0) * scale;
+    let residual = |at: usize, value: f32| match at % 97 {
+        0 => tau.value() * 3.0,
+        1 => -tau.value(),
+        2 => value * 40.0,
+        3 => 0.0,
+        _ => value,
+    };
+    let mut arrays = vec![(0..weights).map(|at| residual(at, number(1.2 * tau.value()))).collect()];
+    arrays.push(vec![0.0; weights]);
+    for _ in 0..rule.state_arrays() {
+        arrays.push((0..weights).map(|_| number(0.01).abs()).collect());
+    }
+    TrainerState {
+        numbers: worker::trainer::Numbers {
+            ahead: if rule.has_velocity() { 0.125 } else { 0.0 },
+            turns: random.below(4),
+        },
+        arrays,
+    }
+}
+
+#[test]
+fn given_equal_updates_the_same_words_leave() {
+    // Large enough for turns, with a last block that is not full.
+    let model = "dense 151, relu, dense 10";
+    for rule in rules() {
+        let Some(mut pair) = pair(model, rule) else {
+            return;
+        };
+        let mut random = CounterRng::new(7, 0);
+        for round in 0..8 {
+            let tau = Tau::from_steps(1 + random.below(5000) as u32).unwrap();
+            let state = random_state(pair.layout.weights, rule, tau, &mut random);
+            pair.cpu.restore(state.clone()).unwrap();
+            pair.gpu.restore(state).unwrap();
+            let (mut cpu, mut gpu) = (Vec::new(), Vec::new());
+            if round % 2 == 0 {
+                pair.cpu.release(tau, &mut cpu).unwrap();
+                pair.gpu.release(tau, &mut gpu).unwrap();
+            } else {
+                // A rate of nothing leaves the weights where they are, however gradients round.
+                let control = StepControl {
+                    look_ahead: 0.0,
+                    ..control(rule, 0.0, Some(tau))
+                };
+                pair.cpu.step(&minibatch(round), control, &mut cpu).unwrap();
+                pair.gpu.step(&minibatch(round), control, &mut gpu).unwrap();
+                if rule.has_velocity() {
+                    // Where they look ahead they move all the same, by a velocity that the gradient is part of.
+                    continue;
+                }
+            }
+            assert!(cpu.len() > 100);
+            assert_eq!(cpu, gpu, "{rule:?}");
+            assert_same_replica(&pair);
+        }
+    }
+}
+
+#[test]
+fn a_thousand_batches_of_others_give_the_same_replica() {
+    let Some(mut pair) = pair("dense 151, relu, dense 10", Rule::Sgd) else {
+        return;
+    };
+    let weights = pair.layout.weights as u64;
+    let mut random = CounterRng::new(3, 0);
+    for _ in 0..1000 {
+        let tau = Tau::from_steps(1 + random.below(20_000) as u32).unwrap();
+        let mut words: Vec<u32> = (0..random.below(3000))
+            .map(|_| word(random.below(weights) as u32, true))
+            .collect();
+        words.sort_unstable();
+        // All words of a weight have one sign.
+        for word in &mut words {
+            *word ^= (*word >> 1) % 2;
+        }
+        pair.cpu.apply(&words, tau).unwrap();
+        pair.gpu.apply(&words, tau).unwrap();
+    }
+    assert_same_replica(&pair);
+    let entries = (0..weights as u32)
+        .step_by(3)
+        .map(|index| (index, 5 - (index % 11) as i32));
+    let sums = Sums::checked(entries.filter(|&(_, steps)| steps != 0).collect(), weights as usize).unwrap();
+    pair.cpu.shift(&sums).unwrap();
+    pair.gpu.shift(&sums).unwrap();
+    assert_same_replica(&pair);
+    // Their own weights went along.
+    assert!(pair.gpu.residual_norm().unwrap() < 1e-2);
+}
+
+#[test]
+fn a_state_goes_on_to_the_bit() {
+    for rule in rules() {
+        let (Some(mut one), Some(mut other)) = (pair(MLP, rule), pair(MLP, rule)) else {
+            return;
+        };
+        let tau = Tau::nearest(0.001);
+        let step = |trainer: &mut CudaTrainer, step: u32| {
+            let mut words = Vec::new();
+            let control = StepControl {
+                step: u64::from(step),
+                look_ahead: 2.0,
+                ..control(rule, 0.01, Some(tau))
+            };
+            trainer.step(&minibatch(step), control, &mut words).unwrap();
+            words
+        };
+        for at in 1..5 {
+            let words = step(&mut one.gpu, at);
+            other.gpu.apply(&words, tau).unwrap();
+        }
+        other.gpu.restore(one.gpu.state().unwrap()).unwrap();
+        for at in 5..9 {
+            let words = step(&mut one.gpu, at);
+            assert!(!words.is_empty());
+            assert_eq!(words, step(&mut other.gpu, at), "{rule:?}");
+        }
+        assert_eq!(one.gpu.digest().unwrap(), other.gpu.digest().unwrap());
+    }
+}
+
+#[test]
+fn what_is_no_number_and_what_leaves_the_range_is_reported() {
+    let Some(mut pair) = pair(MLP, Rule::Sgd) else {
+        return;
+    };
+    let before = pair.gpu.digest().unwrap();
+    let wild = control(Rule::Sgd, f64::from(f32::MAX), Some(Tau::ONE_STEP));
+    let mut words = Vec::new();
+    pair.gpu
+        .step(&minibatch(1), StepControl { tau: None, ..wild }, &mut words)
+        .unwrap();
+    let error = pair.gpu.step(&minibatch(2), wild, &mut words).unwrap_err();
+    assert!(error.to_string().contains("no longer a number"), "{error}");
+    assert!(words.is_empty());
+    assert_eq!(pair.gpu.digest().unwrap(), before, "the shared weights have moved");
+
+    let Some(mut pair) = self::pair(MLP, Rule::Sgd) else {
+        return;
+    };
+    let tau = Tau::from_steps((1 << 24) - 1).unwrap();
+    pair.gpu.apply(&[word(5, true)], tau).unwrap();
+    pair.gpu.apply(&[word(5, true)], tau).unwrap();
+    let error = pair
+        .gpu
+        .step(&minibatch(1), control(Rule::Sgd, 0.1, None), &mut words)
+        .unwrap_err();
+    assert!(error.to_string().contains("±16"), "{error}");
+}
+
+#[test]
+fn every_layer_learns_in_both_precisions() {
+    let model = "conv 6 5x5, relu, maxpool 2, conv 9 3x3, gelu, avgpool 2, flatten, dropout 0.2, dense 30, tanh, dense 20, sigmoid, dense 10";
+    for precision in [Precision::F32, Precision::Tf32] {
+        let Some(gpu) = gpu(precision) else {
+            return;
+        };
+        let dataset = Arc::new(Dataset::open(&DataSpec::BuiltinMnist, 1, None).unwrap());
+        let layout = Layout::new(&model.parse().unwrap(), dataset.input, 10).unwrap();
+        let counts = initial_counts(&layout, 1);
+        let rule = "adam:0.01".parse::<Optimiser>().unwrap().rule;
+        let mut trainer = CudaTrainer::new(gpu, dataset, &layout, &counts, rule, MINIBATCH, 1).unwrap();
+        let mut losses = Vec::new();
+        for step in 1..400 {
+            let control = StepControl {
+                step: u64::from(step),
+                clip: Some(5.0),
+                ..control(rule, 0.01, Some(Tau::nearest(0.003)))
+            };
+            losses.push(trainer.step(&minibatch(step), control, &mut Vec::new()).unwrap().loss);
+        }
+        let mean = |part: &[f32]| part.iter().sum::<f32>() / part.len() as f32;
+        let (first, last) = (mean(&losses[..20]), mean(&losses[losses.len() - 20..]));
+        println!("{precision:?}: loss {first} became {last}");
+        assert!(last < 0.5 * first, "{precision:?}: loss {first} became {last}");
+    }
+}
