@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use protocol::job::JobDraft;
+use worker::device::{Choice, Precision};
 
 /// Train one neural network on many machines at once, with no server in the middle.
 #[derive(Debug, Parser)]
@@ -131,18 +132,18 @@ pub(crate) struct NodeFlags {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Node")]
 pub(crate) struct ComputeFlags {
-    /// What computes: auto or cpu
+    /// What computes: auto, cpu, or cuda:N
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
-    pub(crate) device: String,
+    pub(crate) device: Choice,
     /// Workers of each node, a process each
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) workers: usize,
     /// Threads of each worker [default: all cores, shared out]
     #[arg(long, value_name = "T")]
     pub(crate) threads: Option<usize>,
-    /// How numbers are multiplied; tf32 needs a GPU
-    #[arg(long, value_name = "P", default_value = "f32", value_parser = ["f32", "tf32"])]
-    pub(crate) precision: String,
+    /// How a GPU multiplies: f32 or tf32 [default: tf32 on a GPU]
+    #[arg(long, value_name = "P")]
+    pub(crate) precision: Option<Precision>,
     /// Open data only under this folder
     #[arg(long, value_name = "DIR")]
     pub(crate) data_root: Option<PathBuf>,
@@ -163,6 +164,12 @@ pub(crate) struct Worker {
     /// The node's socket, as it says when it starts
     #[arg(value_name = "SOCKET")]
     pub(crate) node: PathBuf,
+    /// What computes: auto, cpu, or cuda:N
+    #[arg(long, value_name = "DEVICE", default_value = "auto")]
+    pub(crate) device: Choice,
+    /// How a GPU multiplies: f32 or tf32 [default: tf32]
+    #[arg(long, value_name = "P")]
+    pub(crate) precision: Option<Precision>,
     /// Threads [default: all cores]
     #[arg(long, value_name = "T")]
     pub(crate) threads: Option<usize>,

@@ -51,7 +51,8 @@ fn main() -> Outcome<()> {
         }
         #[cfg(feature = "cuda")]
         device => {
-            use worker::backend::cuda::{CudaTrainer, Gpu, Precision};
+            use worker::backend::cuda::{CudaTrainer, Gpu};
+            use worker::device::Precision;
             let precision = match device {
                 "f32" => Precision::F32,
                 "tf32" => Precision::Tf32,

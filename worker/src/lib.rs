@@ -7,6 +7,7 @@
 
 pub mod backend;
 pub mod dataset;
+pub mod device;
 pub mod evaluate;
 pub mod fake_trainer;
 pub mod memory;

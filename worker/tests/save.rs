@@ -16,6 +16,7 @@ use protocol::ids::{OriginId, RunId};
 use protocol::job::{Job, JobDraft};
 use protocol::model::{Layout, initial_counts};
 use worker::dataset::Dataset;
+use worker::device::Device;
 use worker::ops::Threads;
 use worker::process::{Options, attach, read_frame};
 use worker::state_file;
@@ -39,6 +40,7 @@ impl Node {
         let listener = UnixListener::bind(&path).unwrap();
         let worker = std::thread::spawn(move || {
             let options = Options {
+                device: Device::Cpu,
                 version: "test".into(),
                 threads: Threads(1),
                 data_root: None,

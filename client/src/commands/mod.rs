@@ -15,6 +15,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ::worker::device::Device;
 use ::worker::ops::Threads;
 use communicator::control::Connection;
 use communicator::transport::{Credentials, Security};
@@ -43,26 +44,15 @@ fn threads(asked: Option<usize>, among: usize) -> Result<Threads, Failure> {
     }
 }
 
-/// Refuses flags of a node that this build cannot follow.
-fn check_compute(flags: &ComputeFlags) -> Result<(), Failure> {
-    if !matches!(flags.device.as_str(), "auto" | "cpu") {
-        return Err(Failure::input(format!(
-            "there is no device '{}' in this build; use --device cpu",
-            flags.device
-        )));
-    }
-    if flags.precision != "f32" {
-        return Err(Failure::input(
-            "--precision tf32 needs a GPU, and this build has none; use f32",
-        ));
-    }
+/// Refuses flags of a node that nothing can come of, and finds the device that they mean.
+fn check_compute(flags: &ComputeFlags) -> Result<Device, Failure> {
     if !(1..=WORKERS_MAX).contains(&flags.workers) {
         return Err(Failure::input(format!(
             "--workers must be from 1 to {WORKERS_MAX}, not {}",
             flags.workers
         )));
     }
-    Ok(())
+    Device::find(flags.device, flags.precision).map_err(Failure::bad)
 }
 
 /// How the cluster's members know each other.

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use communicator::node::{Node, NodeConfig, NodeError, WorkerCommand};
 use serde::Serialize;
+use worker::device::Device;
 
 use crate::args::{ComputeFlags, Join, Seed};
 use crate::failure::Failure;
@@ -32,13 +33,13 @@ pub(crate) fn join(arguments: &Join) -> Result<(), Failure> {
 }
 
 fn run(arguments: &Seed, seeds: &[String]) -> Result<(), Failure> {
-    commands::check_compute(&arguments.node.compute)?;
+    let device = commands::check_compute(&arguments.node.compute)?;
     let config = NodeConfig {
         listen: arguments.listen,
         advertise: arguments.node.advertise,
         security: commands::security(&arguments.node.security)?,
         dir: arguments.node.dir.clone().unwrap_or_else(|| DIR.into()),
-        workers: worker_command(&arguments.node.compute)?,
+        workers: worker_command(&arguments.node.compute, &device)?,
         version: version(),
     };
     interrupt::watch()?;
@@ -103,9 +104,13 @@ fn announce(node: &Node, json: bool) {
 }
 
 /// Workers are this program again.
-fn worker_command(flags: &ComputeFlags) -> Result<WorkerCommand, Failure> {
+fn worker_command(flags: &ComputeFlags, device: &Device) -> Result<WorkerCommand, Failure> {
     let threads = commands::threads(flags.threads, flags.workers)?;
     let mut arguments: Vec<OsString> = vec!["worker".into(), "--threads".into(), threads.0.to_string().into()];
+    arguments.extend(["--device".into(), device.choice().to_string().into()]);
+    if let Some(precision) = flags.precision.filter(|_| *device != Device::Cpu) {
+        arguments.extend(["--precision".into(), precision.to_string().into()]);
+    }
     if let Some(root) = &flags.data_root {
         arguments.extend(["--data-root".into(), root.into()]);
     }

@@ -26,6 +26,7 @@ use protocol::job::Job;
 use protocol::sums::Sums;
 use thiserror::Error;
 
+use crate::device::Device;
 use crate::ops::Threads;
 use crate::training_thread::{ToTraining, TrainingThread};
 use prepared::Prepared;
@@ -41,6 +42,8 @@ const BEAT: Duration = Duration::from_secs(1);
 pub struct Options {
     /// The release that it says it is.
     pub version: String,
+    /// What to compute on.
+    pub device: Device,
     /// Threads to compute with.
     pub threads: Threads,
     /// Data is opened only under this folder.
@@ -74,7 +77,7 @@ pub fn attach(path: &Path, options: &Options) -> Result<(), AttachError> {
     writer.word(&FromWorker::Hello(WorkerInfo {
         version: options.version.clone(),
         pid: std::process::id(),
-        device: "cpu".into(),
+        device: options.device.to_string(),
         threads: options.threads.0,
     }))?;
     beat(writer.clone())?;

@@ -1,8 +1,10 @@
 //! A job that is ready to be trained: its data open, its shapes known.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use protocol::attach::{Assignment, DataInfo};
+use protocol::cursor::Cursors;
 use protocol::job::Job;
 use protocol::model::{Layout, initial_counts};
 use protocol::rng::splitmix64;
@@ -10,16 +12,23 @@ use protocol::sentence::sentence;
 
 use super::Options;
 use crate::backend::cpu::CpuTrainer;
+#[cfg(feature = "cuda")]
+use crate::backend::cuda::{CudaTrainer, Gpu};
 use crate::dataset::Dataset;
+use crate::device::Device;
 use crate::ops::Threads;
 use crate::state_file::{self, StateFileError};
-use crate::training::{Identity, Training};
+#[cfg(feature = "cuda")]
+use crate::trainer::TrainError;
+use crate::trainer::Trainer;
+use crate::training::{Identity, Training, TrainingError};
 use crate::training_thread::{self, TrainingThread};
 
 pub(super) struct Prepared {
     pub(super) job: Job,
     pub(super) dataset: Arc<Dataset>,
     pub(super) layout: Layout,
+    pub(super) device: Device,
     pub(super) threads: Threads,
 }
 
@@ -33,6 +42,7 @@ impl Prepared {
             job: job.clone(),
             dataset: Arc::new(dataset),
             layout,
+            device: options.device.clone(),
             threads: options.threads,
         })
     }
@@ -63,34 +73,65 @@ impl Prepared {
             slot: assignment.slot,
             slots: assignment.slots,
         };
-        let (job, dataset, layout, threads) = (
-            self.job.clone(),
-            Arc::clone(&self.dataset),
-            self.layout.clone(),
-            self.threads,
-        );
-        let (cursors, batches, samples) = (assignment.cursors.clone(), assignment.batches, assignment.samples);
-        let restore = assignment.restore.clone();
-        training_thread::start(threads, move || {
-            let rule = job.optimiser.rule;
-            // Not the origin, which is drawn anew each time: the same job on one node gives the same model.
-            let dropout_seed = splitmix64(job.seed ^ splitmix64(identity.slot as u64));
-            let trainer = CpuTrainer::new(Arc::clone(&dataset), &layout, &counts, rule, dropout_seed, threads)?;
-            let mut training = Training::new(trainer, &job, &dataset, identity)?;
-            training.resume(&cursors, batches, samples);
-            if let Some(path) = restore {
-                // A residual that is lost is no reason not to train.
-                let restored = state_file::load(&path, layout.weights).and_then(|state| {
-                    training
-                        .restore(state)
-                        .map_err(|source| StateFileError::Unfit { file: path, source })
-                });
-                if let Err(error) = restored {
-                    tracing::warn!("this worker begins without what it had alone: {}", sentence(&error));
-                }
+        // Not the origin, which is drawn anew each time: the same job on one node gives the same model.
+        let dropout_seed = splitmix64(self.job.seed ^ splitmix64(identity.slot as u64));
+        let start = Start {
+            job: self.job.clone(),
+            dataset: Arc::clone(&self.dataset),
+            weights: self.layout.weights,
+            identity,
+            cursors: assignment.cursors.clone(),
+            batches: assignment.batches,
+            samples: assignment.samples,
+            restore: assignment.restore.clone(),
+        };
+        let (dataset, layout, rule) = (Arc::clone(&self.dataset), self.layout.clone(), self.job.optimiser.rule);
+        let threads = self.threads;
+        let started = match self.device {
+            Device::Cpu => training_thread::start(threads, move || {
+                start.training(CpuTrainer::new(dataset, &layout, &counts, rule, dropout_seed, threads)?)
+            }),
+            #[cfg(feature = "cuda")]
+            Device::Cuda { ordinal, precision, .. } => {
+                let minibatch = self.job.minibatch as usize;
+                training_thread::start(threads, move || {
+                    let gpu = Gpu::open(ordinal, precision).map_err(TrainError::from)?;
+                    let trainer = CudaTrainer::new(gpu, dataset, &layout, &counts, rule, minibatch, dropout_seed)?;
+                    start.training(trainer)
+                })
             }
-            Ok(training)
-        })
-        .map_err(|error| format!("the training thread could not be started: {error}"))
+        };
+        started.map_err(|error| format!("the training thread could not be started: {error}"))
+    }
+}
+
+/// Where and how a training begins, whatever computes.
+struct Start {
+    job: Job,
+    dataset: Arc<Dataset>,
+    weights: usize,
+    identity: Identity,
+    cursors: Cursors,
+    batches: u64,
+    samples: u64,
+    restore: Option<PathBuf>,
+}
+
+impl Start {
+    fn training<T: Trainer>(self, trainer: T) -> Result<Training<T>, TrainingError> {
+        let mut training = Training::new(trainer, &self.job, &self.dataset, self.identity)?;
+        training.resume(&self.cursors, self.batches, self.samples);
+        if let Some(path) = self.restore {
+            // A residual that is lost is no reason not to train.
+            let restored = state_file::load(&path, self.weights).and_then(|state| {
+                training
+                    .restore(state)
+                    .map_err(|source| StateFileError::Unfit { file: path, source })
+            });
+            if let Err(error) = restored {
+                tracing::warn!("this worker begins without what it had alone: {}", sentence(&error));
+            }
+        }
+        Ok(training)
     }
 }

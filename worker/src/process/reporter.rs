@@ -235,6 +235,7 @@ impl Reporting {
             dataset,
             layout,
             threads,
+            ..
         } = &*self.prepared;
         let metadata = Metadata::new(
             job,

@@ -34,11 +34,11 @@ macro_rules! kernels {
 
 kernels! {
     update in "update.cu" {
-        update_sgd, update_velocity, update_squares, update_adam, count_due, place, emit, squares, judge,
+        update_sgd, update_velocity, update_squares, update_adam, count_due, emit, squares, judge,
     }
     replica in "replica.cu" { apply, shift, digest, sample_residual }
     layers in "layers.cu" {
-        gather_bytes, gather_floats, bias_rows4, bias, bias_rows_back, bias_planes_back, add_parts, softmax_loss,
+        gather_bytes, gather_floats, bias_rows4, bias, bias_rows_back, bias_rows4_back, bias_planes_back, add_parts, softmax_few, softmax_many, softmax_any,
         relu, relu_back, tanh_all, tanh_all_back, sigmoid, sigmoid_back, gelu, gelu_back, dropout,
     }
     images in "images.cu" {

@@ -6,22 +6,14 @@ use std::sync::Arc;
 use cudarc::cublas::CudaBlas;
 use cudarc::cublas::result::{CublasError, gemm_ex};
 use cudarc::cublas::sys::{cublasComputeType_t, cublasGemmAlgo_t, cublasOperation_t, cudaDataType_t};
-use cudarc::driver::result::launch_kernel;
-use cudarc::driver::sys::CUdeviceptr;
+use cudarc::driver::result::{device, launch_kernel};
+use cudarc::driver::sys::{CUdeviceptr, CUresult};
 use cudarc::driver::{CudaContext, CudaFunction, CudaStream, DriverError};
 use thiserror::Error;
 
 use super::compiler::{self, Kernels};
+use crate::device::Precision;
 use crate::trainer::TrainError;
-
-/// How matrix products are computed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Precision {
-    /// In full.
-    F32,
-    /// With factors rounded to ten bits on tensor cores, which is many times faster.
-    Tf32,
-}
 
 /// Why there is no GPU to train on.
 #[derive(Debug, Error)]
@@ -95,11 +87,7 @@ pub(super) struct Matrix {
 impl Gpu {
     /// Opens a GPU by its number.
     pub fn open(ordinal: usize, precision: Precision) -> Result<Self, GpuError> {
-        Self::check_libraries()?;
-        let found = CudaContext::device_count()?.try_into().unwrap_or(0);
-        if ordinal >= found {
-            return Err(GpuError::NoDevice { wanted: ordinal, found });
-        }
+        Self::name_of(ordinal)?;
         let context = CudaContext::new(ordinal)?;
         // SAFETY: everything here is used on one stream, and freed on it; there is nothing between streams to track.
         unsafe { context.disable_event_tracking() };
@@ -135,9 +123,19 @@ impl Gpu {
         }
     }
 
-    /// What it is called.
-    pub fn name(&self) -> Result<String, GpuError> {
-        Ok(self.stream.context().name()?)
+    /// What a GPU is called, if there is one of that number and everything that training on it takes. It is not opened.
+    pub fn name_of(ordinal: usize) -> Result<String, GpuError> {
+        Self::check_libraries()?;
+        let found = match CudaContext::device_count() {
+            Ok(found) => found.try_into().unwrap_or(0),
+            // The driver is there, but no device that it knows.
+            Err(DriverError(CUresult::CUDA_ERROR_NO_DEVICE)) => 0,
+            Err(error) => return Err(error.into()),
+        };
+        if ordinal >= found {
+            return Err(GpuError::NoDevice { wanted: ordinal, found });
+        }
+        Ok(device::get_name(device::get(ordinal as i32)?)?)
     }
 
     /// Bytes of its memory that are free, and all of them.

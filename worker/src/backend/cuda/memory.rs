@@ -42,6 +42,11 @@ impl<T: DeviceRepr + ValidAsZeroBits> Array<T> {
         Ok(())
     }
 
+    /// Zeros again, after what was asked for before.
+    pub(super) fn clear(&mut self, gpu: &Gpu) -> Result<(), GpuError> {
+        Ok(gpu.stream.memset_zeros(&mut self.memory)?)
+    }
+
     /// The first numbers, for the host.
     pub(super) fn read(&self, gpu: &Gpu, len: usize) -> Result<Vec<T>, GpuError> {
         if len == 0 {

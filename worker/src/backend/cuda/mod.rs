@@ -15,5 +15,5 @@ mod memory;
 mod network;
 mod trainer;
 
-pub use gpu::{Gpu, GpuError, Precision};
+pub use gpu::{Gpu, GpuError};
 pub use trainer::CudaTrainer;

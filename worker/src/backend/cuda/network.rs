@@ -19,8 +19,6 @@ use crate::ops::pool::Pool;
 const BLOCKS_BUSY: usize = 512;
 /// Parts that column sums are computed in, at most.
 const PARTS_MAX: usize = 32;
-/// Classes from which on a sample's loss is worth more threads than a warp.
-const CLASSES_FOR_BLOCK: usize = 256;
 
 /// What the arrays of weights and their gradient begin at.
 #[derive(Clone, Copy)]
@@ -252,11 +250,13 @@ impl CudaNetwork {
             return Ok(());
         };
         let classes = last.outputs;
-        let threads = if classes < CLASSES_FOR_BLOCK { 32 } else { 256 };
-        let launch = gpu
-            .kernel(&gpu.kernels.softmax_loss)
-            .with(last.y.at())
-            .with(self.labels.at());
+        // A warp that keeps four logits a thread, or a block that keeps sixteen, or one that reads them again.
+        let (kernel, threads) = match classes {
+            ..=128 => (&gpu.kernels.softmax_few, 32),
+            129..=8192 => (&gpu.kernels.softmax_many, 512),
+            _ => (&gpu.kernels.softmax_any, 512),
+        };
+        let launch = gpu.kernel(kernel).with(last.y.at()).with(self.labels.at());
         let launch = launch.with(classes as u32).with(1.0 / samples as f32);
         let launch = launch.with(self.losses.at()).with(last.dy.at());
         // SAFETY: as above; one block for each row of logits.
@@ -451,16 +451,23 @@ unsafe fn dense_backward(
     const COLUMNS: usize = 32;
     const ROWS: usize = 8;
     let Dense { inputs, outputs, .. } = *dense;
-    let blocks = outputs.div_ceil(COLUMNS);
+    let (kernel, columns) = if outputs.is_multiple_of(4) {
+        (&gpu.kernels.bias_rows4_back, outputs / 4)
+    } else {
+        (&gpu.kernels.bias_rows_back, outputs)
+    };
+    let blocks = columns.div_ceil(COLUMNS);
     let parts = (BLOCKS_BUSY / blocks).clamp(1, PARTS_MAX).min(samples.div_ceil(ROWS));
     // SAFETY: the caller's word.
     unsafe {
-        let launch = gpu.kernel(&gpu.kernels.bias_rows_back).with(dy).with(y);
-        let launch = launch
+        let launch = gpu
+            .kernel(kernel)
+            .with(dy)
+            .with(y)
             .with(samples as u32)
-            .with(outputs as u32)
-            .with(u32::from(dense.relu));
-        launch.with(sums).blocks((blocks, parts), (COLUMNS, ROWS))?;
+            .with(columns as u32);
+        let launch = launch.with(u32::from(dense.relu)).with(sums);
+        launch.blocks((blocks, parts), (COLUMNS, ROWS))?;
         add_parts(gpu, sums, parts, outputs, weights.gradient(dense.bias.start))?;
         gpu.multiply(
             (inputs, outputs, samples),

@@ -1,6 +1,7 @@
 //! Training on a GPU: the order of things in a step, and what the host keeps of it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use protocol::changes::CHANGES_MAX;
 use protocol::digest::Digest;
@@ -25,8 +26,12 @@ use crate::trainer::{Numbers, StateError, StepControl, StepReport, TrainError, T
 
 /// Threads of a block that goes through [`BLOCK`] weights, four each.
 const TILE_THREADS: usize = BLOCK / 4;
+/// Blocks whose counts are added up in one; as in the kernels.
+const GROUP: usize = 64;
 /// Blocks that add up squares.
 const SQUARE_PARTS: usize = 1024;
+/// How often the passes over the weights are timed; the fastest counts.
+const CALIBRATIONS: usize = 5;
 /// Blocks that compute a digest.
 const DIGEST_BLOCKS: usize = 1024;
 /// Words of others' batches that may be on their way to the device: what comes between two steps.
@@ -153,8 +158,9 @@ pub struct CudaTrainer {
     eager: Array<u32>,
     turns: Turns,
     ahead: f32,
+    /// What is due in each block, and in each group of blocks.
     counts: Array<u32>,
-    places: Array<u32>,
+    groups: Array<u32>,
     words: Array<u32>,
     squares: Array<f64>,
     /// Two reports: what others' batches do between two steps belongs to the next one.
@@ -168,6 +174,8 @@ pub struct CudaTrainer {
     guess: usize,
     range: Range,
     dropout_seed: u64,
+    /// What letting changes leave adds to a step.
+    exchange: Duration,
     /// Bytes that went over the bus, both ways.
     pub bytes: u64,
     /// Last, so that everything on the device is freed before it.
@@ -197,7 +205,7 @@ impl CudaTrainer {
         for (block, _) in blocks.iter().enumerate().filter(|&(_, &eager)| eager) {
             eager[block / 32] |= 1 << (block % 32);
         }
-        Ok(Self {
+        let mut trainer = Self {
             weights,
             tiles,
             network: CudaNetwork::new(&gpu, &network, dataset.input, minibatch)?,
@@ -212,7 +220,7 @@ impl CudaTrainer {
             turns: Turns::new(weights),
             ahead: 0.0,
             counts: Array::zeros(&gpu, tiles)?,
-            places: Array::zeros(&gpu, tiles + 1)?,
+            groups: Array::zeros(&gpu, tiles.div_ceil(GROUP))?,
             words: Array::zeros(&gpu, words_max)?,
             squares: Array::zeros(&gpu, SQUARE_PARTS)?,
             reports: Array::zeros(&gpu, 2 * REPORT_WORDS)?,
@@ -224,9 +232,33 @@ impl CudaTrainer {
             guess: GUESS_MIN.min(words_max),
             range: Range::Safe,
             dropout_seed,
+            exchange: Duration::ZERO,
             bytes: 0,
             gpu,
-        })
+        };
+        trainer.calibrate()?;
+        Ok(trainer)
+    }
+
+    /// Times what letting changes leave adds to an optimiser's pass. With a gradient of zeros nothing moves.
+    fn calibrate(&mut self) -> Result<(), GpuError> {
+        let factors = Factors::new(self.rule, 1.0, 1, 0.0, 0.0);
+        let compare = Compare::new(Tau::ONE_STEP, 0.0, self.turns.clone().next());
+        let (mut plain, mut full) = (Duration::MAX, Duration::MAX);
+        for _ in 0..CALIBRATIONS {
+            let timer = ThreadTimer::start();
+            self.update(factors, Compare::default())?;
+            self.finish(false, &mut Vec::new())?;
+            plain = plain.min(timer.elapsed());
+            let timer = ThreadTimer::start();
+            self.update(factors, compare)?;
+            self.emit(compare)?;
+            self.finish(true, &mut Vec::new())?;
+            full = full.min(timer.elapsed());
+        }
+        self.exchange = full.saturating_sub(plain);
+        self.bytes = 0;
+        Ok(())
     }
 
     /// The report of the step that is under way, or of the next one, and the one after.
@@ -260,6 +292,7 @@ impl CudaTrainer {
             .with(samples.len() as u32);
         let launch = launch.with(self.squares.at()).with(parts as u32);
         let launch = launch.with(control.clip.unwrap_or(0.0)).with(report).with(next);
+        let launch = launch.with(self.groups.at()).with(self.groups.len() as u32);
         // SAFETY: one block, which looks at the losses and sums that there are.
         unsafe { launch.blocks((1, 1), (256, 1)) }
     }
@@ -279,7 +312,10 @@ impl CudaTrainer {
             .with(self.second.at())
             .with(self.shared.at());
         let launch = launch.with(self.eager.at()).with(factors).with(compare);
-        let launch = launch.with(self.report().0).with(self.counts.at());
+        let launch = launch
+            .with(self.report().0)
+            .with(self.counts.at())
+            .with(self.groups.at());
         // SAFETY: all arrays that the rule has are in whole tiles, one for each block.
         unsafe { launch.blocks((self.tiles, 1), (TILE_THREADS, 1)) }
     }
@@ -287,19 +323,11 @@ impl CudaTrainer {
     /// Lets what is due leave: its words in order, and the shared weights moved by them.
     fn emit(&self, compare: Compare) -> Result<(), GpuError> {
         let kernels = &self.gpu.kernels;
-        let report = self.report().0;
-        let launch = self
-            .gpu
-            .kernel(&kernels.place)
-            .with(self.counts.at())
-            .with(self.tiles as u32);
-        let launch = launch.with(self.words.len() as u32).with(report).with(self.places.at());
-        // SAFETY: there is a count for each tile, and one more place.
-        unsafe { launch.blocks((1, 1), (1024, 1))? };
         let launch = self.gpu.kernel(&kernels.emit).with(self.own.at()).with(self.first.at());
-        let launch = launch.with(self.shared.at()).with(compare).with(self.places.at());
-        let launch = launch.with(report).with(self.words.at());
-        // SAFETY: all arrays are in whole tiles; places are below the number of words that there is room for.
+        let launch = launch.with(self.shared.at()).with(compare).with(self.counts.at());
+        let launch = launch.with(self.groups.at()).with(self.words.len() as u32);
+        let launch = launch.with(self.report().0).with(self.words.at());
+        // SAFETY: all arrays are in whole tiles, with a count for each; words go where there is room for them.
         unsafe { launch.blocks((self.tiles, 1), (TILE_THREADS, 1)) }
     }
 
@@ -394,15 +422,21 @@ impl Trainer for CudaTrainer {
         Ok(StepReport {
             loss: report.loss,
             range: self.range,
-            training_time: timer.elapsed(),
+            training_time: timer
+                .elapsed()
+                .saturating_sub(control.tau.map_or(Duration::ZERO, |_| self.exchange)),
         })
     }
 
     fn release(&mut self, tau: Tau, words: &mut Vec<u32>) -> Result<Range, TrainError> {
         let compare = Compare::new(tau, self.ahead, 0..self.weights);
+        self.groups.clear(&self.gpu)?;
         let launch = self.gpu.kernel(&self.gpu.kernels.count_due).with(self.own.at());
         let launch = launch.with(self.first.at()).with(self.shared.at()).with(compare);
-        let launch = launch.with(self.report().0).with(self.counts.at());
+        let launch = launch
+            .with(self.report().0)
+            .with(self.counts.at())
+            .with(self.groups.at());
         // SAFETY: all arrays are in whole tiles, one for each block.
         unsafe { launch.blocks((self.tiles, 1), (TILE_THREADS, 1))? };
         self.emit(compare)?;

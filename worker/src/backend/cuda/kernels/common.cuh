@@ -18,6 +18,9 @@ struct Report {
     float clip;
 };
 
+// Infinite.
+#define HUGE __int_as_float(0x7f800000)
+
 constexpr u32 WARP = 32;
 constexpr u32 ALL = 0xffffffff;
 
@@ -68,8 +71,8 @@ __device__ inline float block_max(float value) {
     return value;
 }
 
-// The sum over the threads before this one, and over all.
-__device__ inline u32 block_sum_before(u32 value, u32* total) {
+// The sum over the threads before this one.
+__device__ inline u32 block_sum_before(u32 value) {
     __shared__ u32 sums[WARP];
     u32 lane = threadIdx.x % WARP;
     u32 before = value;
@@ -82,10 +85,8 @@ __device__ inline u32 block_sum_before(u32 value, u32* total) {
     }
     __syncthreads();
     u32 warps_before = 0;
-    *total = 0;
-    for (u32 warp = 0; warp < blockDim.x / WARP; ++warp) {
-        warps_before += warp < threadIdx.x / WARP ? sums[warp] : 0;
-        *total += sums[warp];
+    for (u32 warp = 0; warp < threadIdx.x / WARP; ++warp) {
+        warps_before += sums[warp];
     }
     __syncthreads();
     return warps_before + before - value;

@@ -47,7 +47,7 @@ extern "C" __global__ void bias_rows4(float4* y, const float* bias, u32 fours, u
     }
     float4 value = y[at];
     const float* b = bias + at % fours * 4;
-    float floor = relu ? 0.0f : -INFINITY;
+    float floor = relu ? 0.0f : -HUGE;
     value.x = fmaxf(value.x + b[0], floor);
     value.y = fmaxf(value.y + b[1], floor);
     value.z = fmaxf(value.z + b[2], floor);
@@ -94,6 +94,46 @@ extern "C" __global__ void __launch_bounds__(256)
     }
 }
 
+// The same where columns come in fours: blocks of 32 times four columns and 8 rows.
+extern "C" __global__ void __launch_bounds__(256)
+    bias_rows4_back(float4* dy, const float4* y, u32 rows, u32 fours, u32 relu, float4* sums) {
+    __shared__ float4 parts[8][32];
+    u32 column = blockIdx.x * 32 + threadIdx.x;
+    u32 each = (rows + gridDim.y - 1) / gridDim.y;
+    u32 to = min((blockIdx.y + 1) * each, rows);
+    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    if (column < fours) {
+        for (u32 row = blockIdx.y * each + threadIdx.y; row < to; row += 8) {
+            u64 at = u64(row) * fours + column;
+            float4 value = dy[at];
+            if (relu) {
+                float4 output = y[at];
+                value.x = output.x > 0.0f ? value.x : 0.0f;
+                value.y = output.y > 0.0f ? value.y : 0.0f;
+                value.z = output.z > 0.0f ? value.z : 0.0f;
+                value.w = output.w > 0.0f ? value.w : 0.0f;
+                dy[at] = value;
+            }
+            sum.x += value.x;
+            sum.y += value.y;
+            sum.z += value.z;
+            sum.w += value.w;
+        }
+    }
+    parts[threadIdx.y][threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.y == 0 && column < fours) {
+        for (u32 part = 1; part < 8; ++part) {
+            float4 other = parts[part][threadIdx.x];
+            sum.x += other.x;
+            sum.y += other.y;
+            sum.z += other.z;
+            sum.w += other.w;
+        }
+        sums[blockIdx.y * fours + column] = sum;
+    }
+}
+
 // The same for planes: block (part, channel).
 extern "C" __global__ void __launch_bounds__(256)
     bias_planes_back(float* dy, const float* y, u32 plane, u32 relu, float* sums) {
@@ -128,12 +168,59 @@ extern "C" __global__ void add_parts(const float* sums, u32 parts, u32 columns, 
     }
 }
 
-// Softmax and cross-entropy straight from labels: each sample's loss and the logits' gradient. One block a sample.
-extern "C" __global__ void softmax_loss(const float* logits, const u32* labels, u32 classes, float share, float* losses,
-                                        float* gradient) {
+// Softmax and cross-entropy straight from labels: each sample's loss and the logits' gradient. One block a sample, each
+// of whose threads keeps so many logits, if that is enough for all.
+template <u32 KEPT>
+__device__ void softmax_of(const float* logits, const u32* labels, u32 classes, float share, float* losses,
+                           float* gradient) {
     const float* row = logits + u64(blockIdx.x) * classes;
     float* slope = gradient + u64(blockIdx.x) * classes;
-    float largest = -INFINITY;
+    float kept[KEPT];
+    float largest = -HUGE;
+#pragma unroll
+    for (u32 i = 0; i < KEPT; ++i) {
+        u32 at = threadIdx.x + i * blockDim.x;
+        kept[i] = at < classes ? row[at] : -HUGE;
+        largest = fmaxf(largest, kept[i]);
+    }
+    largest = block_max(largest);
+    float sum = 0.0f;
+#pragma unroll
+    for (u32 i = 0; i < KEPT; ++i) {
+        kept[i] = expf(kept[i] - largest);
+        sum += kept[i];
+    }
+    sum = block_sum(sum);
+    u32 label = labels[blockIdx.x];
+    if (threadIdx.x == 0) {
+        losses[blockIdx.x] = largest - row[label] + logf(sum);
+    }
+    float scale = share / sum;
+#pragma unroll
+    for (u32 i = 0; i < KEPT; ++i) {
+        u32 at = threadIdx.x + i * blockDim.x;
+        if (at < classes) {
+            slope[at] = kept[i] * scale - (at == label ? share : 0.0f);
+        }
+    }
+}
+
+extern "C" __global__ void softmax_few(const float* logits, const u32* labels, u32 classes, float share, float* losses,
+                                       float* gradient) {
+    softmax_of<4>(logits, labels, classes, share, losses, gradient);
+}
+
+extern "C" __global__ void __launch_bounds__(512)
+    softmax_many(const float* logits, const u32* labels, u32 classes, float share, float* losses, float* gradient) {
+    softmax_of<16>(logits, labels, classes, share, losses, gradient);
+}
+
+// The same for any number of classes.
+extern "C" __global__ void softmax_any(const float* logits, const u32* labels, u32 classes, float share, float* losses,
+                                       float* gradient) {
+    const float* row = logits + u64(blockIdx.x) * classes;
+    float* slope = gradient + u64(blockIdx.x) * classes;
+    float largest = -HUGE;
     for (u32 at = threadIdx.x; at < classes; at += blockDim.x) {
         largest = fmaxf(largest, row[at]);
     }

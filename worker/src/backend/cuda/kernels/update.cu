@@ -1,10 +1,12 @@
 // After a gradient: the optimiser's update, and the changes that leave, in the order of their indices.
 //
 // Weights come in tiles, one for each block of threads. `update` moves the own weights and counts what is due in each
-// tile that is compared; `place` adds the counts up; `emit` writes the words to their places and moves the shared
-// weights. Nothing here is contracted to fused operations: a CPU gives the same bits.
+// tile that is compared, and in groups of tiles; `emit` adds up the counts before a tile, writes its words to their places
+// and moves the shared weights. Nothing here is contracted to fused operations: a CPU gives the same bits.
 
 constexpr u32 TILE_THREADS = 256;
+// Tiles whose counts are added up in one.
+constexpr u32 GROUP = 64;
 
 // The numbers of an optimiser's rule; each uses its own.
 struct Factors {
@@ -88,9 +90,18 @@ __device__ float& lane(float4& four, u32 at) {
     return reinterpret_cast<float*>(&four)[at];
 }
 
+__device__ void keep_count(u32 count, u32 tile, u32* counts, u32* groups) {
+    if (threadIdx.x == 0) {
+        counts[tile] = count;
+        if (count > 0) {
+            atomicAdd(groups + tile / GROUP, count);
+        }
+    }
+}
+
 template <typename Rule, bool FIRST, bool SECOND>
 __device__ void update_tile(const float4* gradient, float4* own, float4* first, float4* second, const float4* shared,
-                            const u32* eager, Factors by, Compare compare, Report* report, u32* counts) {
+                            const u32* eager, Factors by, Compare compare, Report* report, u32* counts, u32* groups) {
     u32 tile = blockIdx.x;
     u64 at = u64(tile) * TILE_THREADS + threadIdx.x;
     float clip = report->clip;
@@ -124,16 +135,15 @@ __device__ void update_tile(const float4* gradient, float4* own, float4* first, 
         }
         count = block_sum(count);
     }
-    if (threadIdx.x == 0) {
-        counts[tile] = count;
-    }
+    keep_count(count, tile, counts, groups);
 }
 
 #define UPDATE(NAME, RULE, FIRST, SECOND)                                                                              \
     extern "C" __global__ void __launch_bounds__(TILE_THREADS)                                                         \
         NAME(const float4* gradient, float4* own, float4* first, float4* second, const float4* shared,                 \
-             const u32* eager, Factors by, Compare compare, Report* report, u32* counts) {                             \
-        update_tile<RULE, FIRST, SECOND>(gradient, own, first, second, shared, eager, by, compare, report, counts);    \
+             const u32* eager, Factors by, Compare compare, Report* report, u32* counts, u32* groups) {                \
+        update_tile<RULE, FIRST, SECOND>(gradient, own, first, second, shared, eager, by, compare, report, counts,     \
+                                         groups);                                                                      \
     }
 
 UPDATE(update_sgd, Sgd, false, false)
@@ -144,7 +154,7 @@ UPDATE(update_adam, Adam, true, true)
 // Counts what is due as the weights stand, without an update.
 extern "C" __global__ void __launch_bounds__(TILE_THREADS)
     count_due(const float4* own, const float4* velocity, const float4* shared, Compare compare, Report* report,
-              u32* counts) {
+              u32* counts, u32* groups) {
     u32 tile = blockIdx.x;
     u64 at = u64(tile) * TILE_THREADS + threadIdx.x;
     float4 w = own[at];
@@ -160,53 +170,64 @@ extern "C" __global__ void __launch_bounds__(TILE_THREADS)
         }
     }
     count = block_sum(count);
-    if (threadIdx.x == 0) {
-        counts[tile] = count;
-    }
+    keep_count(count, tile, counts, groups);
 }
 
-// Turns the tiles' counts into their places; `places` has one more. One block. If there are more than can leave, every
-// tile gets the same share, so that no part of a model waits for ever behind another.
-extern "C" __global__ void __launch_bounds__(1024)
-    place(const u32* counts, u32 tiles, u32 words_max, Report* report, u32* places) {
-    u32 each = (tiles + blockDim.x - 1) / blockDim.x;
-    u32 from = min(threadIdx.x * each, tiles);
-    u32 to = min(from + each, tiles);
-    u32 allowed = 0xffffffff;
-    u32 total, before;
-    while (true) {
-        // More than 2^32 cannot be due: a model has at most 2^31 weights, and each at most eight changes would still
-        // have to come from one step.
-        u32 sum = 0;
-        for (u32 tile = from; tile < to; ++tile) {
-            sum += min(counts[tile], allowed);
-        }
-        before = block_sum_before(sum, &total);
-        if (total <= words_max || allowed == words_max / tiles) {
-            break;
-        }
-        allowed = words_max / tiles;
+// The words before a tile, and all of them.
+struct Place {
+    u32 before;
+    u32 all;
+};
+
+// Where a tile's words go, if each tile may have so many.
+__device__ Place place_of(u32 tile, u32 tiles, const u32* counts, u32 allowed) {
+    u32 before = 0;
+    u32 all = 0;
+    for (u32 other = threadIdx.x; other < tiles; other += blockDim.x) {
+        u32 count = min(counts[other], allowed);
+        before += other < tile ? count : 0;
+        all += count;
     }
-    for (u32 tile = from; tile < to; ++tile) {
-        places[tile] = before;
-        before += min(counts[tile], allowed);
-    }
-    if (threadIdx.x == 0) {
-        places[tiles] = total;
-        report->words = report->not_finite ? 0 : total;
-    }
+    return Place{block_sum(before), block_sum(all)};
 }
 
-// Writes the words of each tile to their places and moves the shared weights by them.
+// The same if all may leave: by groups, and tile by tile only in its own.
+__device__ Place place_by_groups(u32 tile, u32 tiles, const u32* counts, const u32* groups) {
+    u32 before = 0;
+    u32 all = 0;
+    for (u32 group = threadIdx.x; group < (tiles + GROUP - 1) / GROUP; group += blockDim.x) {
+        u32 count = groups[group];
+        before += group < tile / GROUP ? count : 0;
+        all += count;
+    }
+    u32 other = tile / GROUP * GROUP + threadIdx.x;
+    before += other < tile ? counts[other] : 0;
+    return Place{block_sum(before), block_sum(all)};
+}
+
+// Writes the words of each tile to their places and moves the shared weights by them. If there are more than can leave,
+// every tile gets the same share, so that no part of a model waits for ever behind another.
 extern "C" __global__ void __launch_bounds__(TILE_THREADS)
-    emit(const float4* own, const float4* velocity, float4* shared, Compare compare, const u32* places, Report* report,
-         u32* words) {
+    emit(const float4* own, const float4* velocity, float4* shared, Compare compare, const u32* tile_counts,
+         const u32* groups, u32 words_max, Report* report, u32* words) {
     u32 tile = blockIdx.x;
-    u32 from = places[tile];
-    u32 to = places[tile + 1];
-    if (from == to || report->not_finite) {
+    u32 tiles = gridDim.x;
+    u32 here = tile_counts[tile];
+    bool reports = tile == tiles - 1;
+    if ((here == 0 && !reports) || report->not_finite) {
         return;
     }
+    Place place = place_by_groups(tile, tiles, tile_counts, groups);
+    if (place.all > words_max) {
+        u32 allowed = words_max / tiles;
+        place = place_of(tile, tiles, tile_counts, allowed);
+        here = min(here, allowed);
+    }
+    if (reports && threadIdx.x == 0) {
+        report->words = place.all;
+    }
+    u32 from = place.before;
+    u32 to = from + here;
     u64 at = u64(tile) * TILE_THREADS + threadIdx.x;
     float4 w = own[at];
     float4 v = compare.ahead == 0.0f ? w : velocity[at];
@@ -217,18 +238,17 @@ extern "C" __global__ void __launch_bounds__(TILE_THREADS)
         counts[i] = due(residual_of(lane(w, i), lane(v, i), lane(kept, i), compare), compare);
         count += counts[i];
     }
-    u32 all;
-    u32 place = from + block_sum_before(count, &all);
+    u32 next = from + block_sum_before(count);
     u32 largest = 0;
     if (count > 0) {
         for (u32 i = 0; i < 4; ++i) {
             bool plus = residual_of(lane(w, i), lane(v, i), lane(kept, i), compare) > 0.0f;
             u32 word = u32(at * 4 + i) << 1 | u32(plus);
-            u32 leave = place < to ? min(counts[i], to - place) : 0;
+            u32 leave = next < to ? min(counts[i], to - next) : 0;
             for (u32 repeat = 0; repeat < leave; ++repeat) {
-                words[place + repeat] = word;
+                words[next + repeat] = word;
             }
-            place += counts[i];
+            next += counts[i];
             // Whole steps within the exact range, in one go as in many.
             float moved = lane(kept, i) + (plus ? compare.tau : -compare.tau) * float(leave);
             if (leave > 0) {
@@ -255,10 +275,14 @@ extern "C" __global__ void __launch_bounds__(TILE_THREADS)
     }
 }
 
-// What is known of a step before its update: loss and clipping. Clears the next step's report. One block.
+// What is known of a step before its update: loss and clipping. Clears what the update adds to, and the next step's
+// report. One block.
 extern "C" __global__ void __launch_bounds__(256)
     judge(const float* losses, u32 samples, const double* sums, u32 parts, double norm_max, Report* report,
-          Report* next) {
+          Report* next, u32* groups, u32 group_count) {
+    for (u32 group = threadIdx.x; group < group_count; group += blockDim.x) {
+        groups[group] = 0;
+    }
     double loss = 0.0;
     for (u32 at = threadIdx.x; at < samples; at += blockDim.x) {
         loss += double(losses[at]);

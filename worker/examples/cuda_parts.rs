@@ -1,0 +1,111 @@
+//! Where a GPU's step goes: what it takes with and without changes that leave, what others' changes take, and how much
+//! crosses the bus.
+//!
+//! `cuda_parts LAYERS MINIBATCH DENSITY PRECISION DATA`; times are medians, in milliseconds.
+
+#[cfg(not(feature = "cuda"))]
+fn main() {
+    eprintln!("build it with the feature cuda");
+}
+
+#[cfg(feature = "cuda")]
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    cuda::main()
+}
+
+#[cfg(feature = "cuda")]
+mod cuda {
+    use std::sync::Arc;
+    use std::time::Instant;
+
+    use protocol::data::DataSpec;
+    use protocol::lattice::Tau;
+    use protocol::model::{Layout, initial_counts};
+    use protocol::optimiser::Rule;
+    use worker::backend::cuda::{CudaTrainer, Gpu};
+    use worker::dataset::Dataset;
+    use worker::device::Precision;
+    use worker::trainer::{StepControl, Trainer};
+
+    const ROUNDS: usize = 200;
+
+    pub(super) fn main() -> Result<(), Box<dyn std::error::Error>> {
+        let arguments: Vec<String> = std::env::args().skip(1).collect();
+        let [layers, minibatch, density, precision, data] = &arguments[..] else {
+            return Err("usage: cuda_parts LAYERS MINIBATCH DENSITY PRECISION DATA".into());
+        };
+        let (minibatch, density): (usize, f64) = (minibatch.parse()?, density.parse()?);
+        let precision = match precision.as_str() {
+            "f32" => Precision::F32,
+            _ => Precision::Tf32,
+        };
+        let dataset = Arc::new(Dataset::open(&data.parse::<DataSpec>()?, 1, None)?);
+        let layout = Layout::new(&layers.parse()?, dataset.input, dataset.classes.len())?;
+        let counts = initial_counts(&layout, 1);
+        let samples: Vec<u32> = (0..minibatch as u32)
+            .map(|at| at % dataset.train.len() as u32)
+            .collect();
+        let gpu = Gpu::open(0, precision)?;
+        let mut trainer = CudaTrainer::new(gpu, dataset, &layout, &counts, Rule::Sgd, minibatch, 1)?;
+        let mut control = StepControl {
+            rule: Rule::Sgd,
+            learning_rate: 0.01,
+            clip: None,
+            look_ahead: 0.0,
+            step: 1,
+            tau: None,
+        };
+        let mut words = Vec::new();
+        trainer.step(&samples, control, &mut words)?;
+        let plain = timed(|| {
+            trainer.step(&samples, control, &mut words)?;
+            Ok(())
+        })?;
+        // A step compares a quarter of the weights, so that four times as many must be due.
+        control.tau = Some(Tau::nearest(trainer.residual_quantile(4.0 * density)?));
+        let mut emitted = 0;
+        let bytes = trainer.bytes;
+        let full = timed(|| {
+            trainer.step(&samples, control, &mut words)?;
+            emitted += words.len();
+            Ok(())
+        })?;
+        let bytes = (trainer.bytes - bytes) as f64 / ROUNDS as f64;
+        let emitted = emitted as f64 / ROUNDS as f64;
+        // As many changes as leave, spread over the weights.
+        let count = (density * layout.weights as f64) as usize;
+        let others: Vec<u32> = (0..count)
+            .map(|at| (at * layout.weights / count) as u32 * 2 + at as u32 % 2)
+            .collect();
+        let apply = timed(|| {
+            for _ in 0..10 {
+                trainer.apply(&others, Tau::ONE_STEP)?;
+            }
+            // Waits for them.
+            trainer.digest()?;
+            Ok(())
+        })?;
+        let digest = timed(|| Ok(trainer.digest().map(drop)?))?;
+        println!(
+            "{} weights: step without changes {plain:.3}, with {emitted:.0} changes {full:.3}, so comparing and emitting {:.3}; applying {count} of others {:.3}; digest {digest:.3}; {bytes:.0} bytes over the bus a step, {:.1} a change",
+            layout.weights,
+            full - plain,
+            (apply - digest) / 10.0,
+            bytes / emitted.max(1.0),
+        );
+        Ok(())
+    }
+
+    fn timed(
+        mut action: impl FnMut() -> Result<(), Box<dyn std::error::Error>>,
+    ) -> Result<f64, Box<dyn std::error::Error>> {
+        let mut times = Vec::new();
+        for _ in 0..ROUNDS {
+            let start = Instant::now();
+            action()?;
+            times.push(start.elapsed().as_secs_f64() * 1e3);
+        }
+        times.sort_by(f64::total_cmp);
+        Ok(times[ROUNDS / 2])
+    }
+}

@@ -1,0 +1,193 @@
+//! What a worker computes on: chosen by a flag, found on the machine.
+
+use std::fmt;
+use std::str::FromStr;
+
+use thiserror::Error;
+
+#[cfg(feature = "cuda")]
+use crate::backend::cuda::{Gpu, GpuError};
+
+/// How a GPU multiplies matrices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Precision {
+    /// In full.
+    F32,
+    /// With factors rounded to ten bits on tensor cores, which is several times faster. Sums and weights stay in full.
+    Tf32,
+}
+
+impl FromStr for Precision {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "f32" => Ok(Self::F32),
+            "tf32" => Ok(Self::Tf32),
+            _ => Err(format!("there is no precision '{text}'; use f32 or tf32")),
+        }
+    }
+}
+
+impl fmt::Display for Precision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::F32 => "f32",
+            Self::Tf32 => "tf32",
+        })
+    }
+}
+
+/// What was asked for: `auto`, `cpu`, or `cuda:N`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// The first GPU, or the CPU if there is none.
+    Auto,
+    /// The CPU.
+    Cpu,
+    /// A GPU by its number.
+    Cuda(usize),
+}
+
+impl FromStr for Choice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = |text: &str| text.parse().map(Self::Cuda).ok();
+        match text {
+            "auto" => Some(Self::Auto),
+            "cpu" => Some(Self::Cpu),
+            _ => text.strip_prefix("cuda:").and_then(number),
+        }
+        .ok_or_else(|| format!("there is no device '{text}'; use auto, cpu, or cuda:N with a GPU's number from 0"))
+    }
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Cpu => f.write_str("cpu"),
+            Self::Cuda(ordinal) => write!(f, "cuda:{ordinal}"),
+        }
+    }
+}
+
+/// What was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Device {
+    /// The CPU.
+    Cpu,
+    /// A GPU.
+    #[cfg(feature = "cuda")]
+    Cuda {
+        /// Its number.
+        ordinal: usize,
+        /// What it is called.
+        name: String,
+        /// How it multiplies.
+        precision: Precision,
+    },
+}
+
+/// Why there is no such device.
+#[derive(Debug, Error)]
+pub enum DeviceError {
+    /// The program was built without GPUs.
+    #[cfg(not(feature = "cuda"))]
+    #[error("this build of tau knows no GPUs: build it with --features cuda, or use --device cpu")]
+    NotBuilt,
+    /// There is no GPU to train on.
+    #[cfg(feature = "cuda")]
+    #[error(transparent)]
+    Gpu(#[from] GpuError),
+    /// Only GPUs round.
+    #[error("--precision tf32 needs a GPU: leave it out, or use --device cuda:0")]
+    PrecisionOfCpu,
+}
+
+impl Device {
+    /// Finds what was asked for. `auto` never fails: where there is no GPU it says why not, and takes the CPU.
+    pub fn find(choice: Choice, precision: Option<Precision>) -> Result<Self, DeviceError> {
+        match choice {
+            Choice::Cpu if precision == Some(Precision::Tf32) => Err(DeviceError::PrecisionOfCpu),
+            Choice::Cpu => Ok(Self::Cpu),
+            Choice::Cuda(ordinal) => Self::gpu(ordinal, precision),
+            Choice::Auto => Ok(Self::gpu(0, precision).unwrap_or_else(|why| {
+                tracing::info!("training on the CPU: {why}");
+                Self::Cpu
+            })),
+        }
+    }
+
+    #[cfg(feature = "cuda")]
+    fn gpu(ordinal: usize, precision: Option<Precision>) -> Result<Self, DeviceError> {
+        Ok(Self::Cuda {
+            ordinal,
+            name: Gpu::name_of(ordinal)?,
+            precision: precision.unwrap_or(Precision::Tf32),
+        })
+    }
+
+    #[cfg(not(feature = "cuda"))]
+    fn gpu(_ordinal: usize, _precision: Option<Precision>) -> Result<Self, DeviceError> {
+        Err(DeviceError::NotBuilt)
+    }
+
+    /// What was found, as the choice of exactly that.
+    #[must_use]
+    pub fn choice(&self) -> Choice {
+        match self {
+            Self::Cpu => Choice::Cpu,
+            #[cfg(feature = "cuda")]
+            Self::Cuda { ordinal, .. } => Choice::Cuda(*ordinal),
+        }
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cpu => f.write_str("cpu"),
+            #[cfg(feature = "cuda")]
+            Self::Cuda {
+                ordinal,
+                name,
+                precision,
+            } => write!(f, "cuda:{ordinal} {name} {precision}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn choices_are_read_and_others_refused() {
+        for text in ["auto", "cpu", "cuda:0", "cuda:11"] {
+            assert_eq!(text.parse::<Choice>().unwrap().to_string(), text);
+        }
+        for text in ["", "gpu", "cuda", "cuda:", "cuda:x", "cuda:-1", "CPU"] {
+            let error = text.parse::<Choice>().unwrap_err();
+            assert!(error.contains("cuda:N"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_cpu_does_not_round() {
+        assert_eq!(Device::find(Choice::Cpu, None).unwrap(), Device::Cpu);
+        assert!(Device::find(Choice::Cpu, Some(Precision::Tf32)).is_err());
+        let found = Device::find(Choice::Auto, None).unwrap();
+        assert_eq!(Device::find(found.choice(), None).unwrap(), found);
+    }
+
+    #[test]
+    fn who_asks_for_a_gpu_that_is_not_there_is_told_what_to_do() {
+        let error = Device::find(Choice::Cuda(77), None).unwrap_err().to_string();
+        assert!(
+            error.contains("--device cpu") || error.contains("counted from 0"),
+            "{error}"
+        );
+    }
+}
