@@ -3,13 +3,17 @@
 //! `step_timer LAYERS MINIBATCH OPTIMISER CLIP THREADS [DEVICE] [DATA] [DENSITY]`; every line read from standard input
 //! is a number of steps to make, every line written the milliseconds that each of them took. A step gathers a minibatch,
 //! computes the gradient, updates, quantises, applies, encodes the batch and decodes it again: all that a worker does for
-//! one. DEVICE is `cpu`, or with the feature `cuda` `f32` or `tf32` for the first GPU in that precision.
+//! one. DEVICE is `cpu`, or with the feature `cuda` `f32` or `tf32` for the first GPU in that precision; there a step also
+//! applies another's batch of the same size, and decoding is not counted, since another thread does that.
 
 use std::io::{BufRead, Write};
 use std::sync::Arc;
 use std::time::Instant;
 
+use protocol::batch::Batch;
 use protocol::data::DataSpec;
+use protocol::digest::Digest;
+use protocol::ids::OriginId;
 use protocol::job::{Job, JobDraft};
 use protocol::model::{Layout, initial_counts};
 use worker::backend::cpu::CpuTrainer;
@@ -47,7 +51,7 @@ fn main() -> Outcome<()> {
     match more.first().map_or("cpu", String::as_str) {
         "cpu" => {
             let trainer = CpuTrainer::new(Arc::clone(&dataset), &layout, &counts, rule, 1, threads)?;
-            time(trainer, &job, &dataset)
+            time(trainer, &job, &dataset, false)
         }
         #[cfg(feature = "cuda")]
         device => {
@@ -61,26 +65,42 @@ fn main() -> Outcome<()> {
             let gpu = Gpu::open(0, precision)?;
             let minibatch = job.minibatch as usize;
             let trainer = CudaTrainer::new(gpu, Arc::clone(&dataset), &layout, &counts, rule, minibatch, 1)?;
-            time(trainer, &job, &dataset)
+            time(trainer, &job, &dataset, true)
         }
         #[cfg(not(feature = "cuda"))]
         device => Err(format!("there is no device '{device}' in this build").into()),
     }
 }
 
-fn time(trainer: impl Trainer, job: &Job, dataset: &Dataset) -> Outcome<()> {
+/// A batch of another worker that undoes one of this worker's.
+fn opposite(mut batch: Batch) -> Batch {
+    batch.header.origin = OriginId(2);
+    batch.words.iter_mut().for_each(|word| *word ^= 1);
+    batch.header.digest = Digest::of_changes(&batch.words, batch.header.tau);
+    batch
+}
+
+fn time(trainer: impl Trainer, job: &Job, dataset: &Dataset, with_others: bool) -> Outcome<()> {
     let mut training = Training::new(trainer, job, dataset, Identity::alone(1))?;
     let weights = training.trainer().weights();
     let mut frame = Vec::new();
+    let mut other: Option<Batch> = None;
     for line in std::io::stdin().lock().lines() {
         let steps: usize = line?.trim().parse()?;
         let mut times = Vec::with_capacity(steps);
         for _ in 0..steps {
             let start = Instant::now();
+            if let Some(other) = &other {
+                training.apply(other)?;
+            }
             frame.clear();
             training.step(false, &mut frame)?;
-            protocol::batch::Batch::decode(&frame, weights)?;
-            times.push((start.elapsed().as_secs_f64() * 1e3).to_string());
+            let before = start.elapsed();
+            let batch = Batch::decode(&frame, weights)?;
+            let time = if with_others { before } else { start.elapsed() };
+            times.push((time.as_secs_f64() * 1e3).to_string());
+            // The other worker goes as far in the other direction, so that none of them gets anywhere.
+            other = with_others.then(|| opposite(batch));
         }
         println!("{}", times.join(" "));
         std::io::stdout().flush()?;

@@ -9,7 +9,7 @@ use thiserror::Error;
 use crate::backend::cuda::{Gpu, GpuError};
 
 /// How a GPU multiplies matrices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Precision {
     /// In full.
     F32,

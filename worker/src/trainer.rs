@@ -140,6 +140,12 @@ pub trait Trainer {
     /// Trains on a minibatch and replaces the contents of `words` by the changes that leave; they are applied already.
     fn step(&mut self, samples: &[u32], control: StepControl, words: &mut Vec<u32>) -> Result<StepReport, TrainError>;
 
+    /// The step of this number will be on these samples, unless something comes between: a device that works by itself may
+    /// begin with it while its host does something else. Changes that are applied before the step miss its gradient.
+    fn begin(&mut self, _samples: &[u32], _step: u64) -> Result<(), TrainError> {
+        Ok(())
+    }
+
     /// Replaces the contents of `words` by what leaves the residual as it stands, without a step; applied already.
     fn release(&mut self, tau: Tau, words: &mut Vec<u32>) -> Result<Range, TrainError>;
 

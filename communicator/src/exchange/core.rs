@@ -194,6 +194,9 @@ pub struct Exchange {
     /// Links that are up, whether their other ends are members yet or not.
     pub(super) links: BTreeSet<NodeId>,
     pub(super) wanted: Option<Wanted>,
+    /// It has come late and trains nothing yet. Some member may not know it, and it may not know some member: nothing is
+    /// merged, because nobody knows over which points.
+    pub(super) newcomer: bool,
     /// Those who will not come back.
     pub(super) left: BTreeSet<NodeId>,
 }
@@ -216,6 +219,7 @@ impl Exchange {
             origins: BTreeMap::new(),
             links: BTreeSet::new(),
             wanted: None,
+            newcomer: true,
             left: BTreeSet::new(),
         }
     }
@@ -271,6 +275,7 @@ impl Exchange {
     pub fn handle(&mut self, event: Event, effects: &mut Vec<Effect>) {
         match event {
             Event::Founder(node) if node != self.me => {
+                self.newcomer = false;
                 self.peers.entry(node).or_default().is_marked = true;
                 self.greet(node, effects);
             }
@@ -287,7 +292,11 @@ impl Exchange {
             Event::Origin(info) => {
                 self.learn(None, info, effects);
             }
-            Event::Local(bytes) => self.local(&bytes, effects),
+            Event::Local(bytes) => {
+                // Workers begin when their node has about what the others have.
+                self.newcomer = false;
+                self.local(&bytes, effects);
+            }
             Event::LinkUp(node) => {
                 self.links.insert(node);
                 self.greet(node, effects);

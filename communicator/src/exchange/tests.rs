@@ -670,3 +670,29 @@ fn a_weight_that_left_the_range_by_a_flipped_bit_ends_no_run() {
     assert!(!effects.iter().any(|effect| matches!(effect, Effect::Diverged(_))));
     assert_eq!(tell(&mut exchange, Event::Local(simple(1, 2))).len(), 3);
 }
+
+#[test]
+fn a_newcomer_merges_nothing_before_it_trains() {
+    let limits = Limits {
+        single_bytes_max: 3 * simple(1, 1).len(),
+        window: 3,
+        ..LIMITS
+    };
+    let mut exchange = Exchange::new(ME, Ledger::new(RUN, vec![0; WEIGHTS]), limits);
+    for (id, node) in [(2, PEER), (3, THIRD)] {
+        tell(&mut exchange, Event::Joined(node));
+        tell(&mut exchange, Event::Origin(origin(id)));
+        tell(&mut exchange, Event::LinkUp(node));
+        receive(&mut exchange, node, has(&[(2, 20)]));
+        receive(&mut exchange, node, Message::mark((1, Frontier::default())));
+    }
+    for sequence in 1..=20 {
+        receive(&mut exchange, PEER, Message::Batch(simple(2, sequence)));
+    }
+    assert_eq!(exchange.log.merged_bytes(), 0);
+    tell(&mut exchange, Event::Origin(origin(1)));
+    for sequence in 1..=20 {
+        tell(&mut exchange, Event::Local(simple(1, sequence)));
+    }
+    assert!(exchange.log.merged_bytes() > 0);
+}

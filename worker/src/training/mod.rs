@@ -169,6 +169,8 @@ pub struct Training<T> {
     samples_applied: u64,
     samples_total: u64,
     stopping: bool,
+    /// The next minibatch is chosen already, and its device may be at it.
+    chosen: bool,
     indices: Vec<u32>,
     cursors: Vec<CursorAdvance>,
     words: Vec<u32>,
@@ -208,6 +210,7 @@ impl<T: Trainer> Training<T> {
             batches_applied: 0,
             samples_applied: 0,
             stopping: false,
+            chosen: false,
             indices: Vec::new(),
             cursors: Vec::new(),
             words: Vec::new(),
@@ -364,7 +367,7 @@ impl<T: Trainer> Training<T> {
         if self.stopping {
             return Ok(Next::Done);
         }
-        if !self.plan.next_minibatch(&mut self.indices, &mut self.cursors) {
+        if !self.next_minibatch() {
             return Ok(if self.plan.is_complete() {
                 Next::Done
             } else {
@@ -396,6 +399,7 @@ impl<T: Trainer> Training<T> {
             staleness: self.staleness(),
             training_time: report.training_time,
         };
+        self.begin_next()?;
         if hold_back {
             return Ok(Next::HeldBack(step));
         }
@@ -410,6 +414,20 @@ impl<T: Trainer> Training<T> {
         step.changes = self.words.len();
         self.write_batch(step.tau, Flags::default(), frame)?;
         Ok(Next::Emitted(step))
+    }
+
+    /// The next minibatch, and the samples that it counts. `false` if there is none now.
+    fn next_minibatch(&mut self) -> bool {
+        std::mem::take(&mut self.chosen) || self.plan.next_minibatch(&mut self.indices, &mut self.cursors)
+    }
+
+    /// Chooses the next minibatch, so that a device can begin with it while this step's batch is made.
+    fn begin_next(&mut self) -> Result<(), TrainError> {
+        self.chosen = self.plan.next_minibatch(&mut self.indices, &mut self.cursors);
+        if self.chosen {
+            self.trainer.begin(&self.indices, self.steps + 1)?;
+        }
+        Ok(())
     }
 
     /// No further steps: the run is to end.

@@ -3,15 +3,14 @@
 use std::ffi::c_void;
 use std::sync::Arc;
 
-use cudarc::cublas::CudaBlas;
-use cudarc::cublas::result::{CublasError, gemm_ex};
-use cudarc::cublas::sys::{cublasComputeType_t, cublasGemmAlgo_t, cublasOperation_t, cudaDataType_t};
+use cudarc::cublaslt::result::CublasError;
 use cudarc::driver::result::{device, launch_kernel};
-use cudarc::driver::sys::{CUdeviceptr, CUresult};
+use cudarc::driver::sys::CUresult;
 use cudarc::driver::{CudaContext, CudaFunction, CudaStream, DriverError};
 use thiserror::Error;
 
 use super::compiler::{self, Kernels};
+use super::products::Products;
 use crate::device::Precision;
 use crate::trainer::TrainError;
 
@@ -37,11 +36,14 @@ pub enum GpuError {
     /// The kernels do not compile here.
     #[error("the GPU's kernels could not be compiled: {0}")]
     Kernels(String),
+    /// The matrix library has no way to compute a product.
+    #[error("cuBLASLt knows no way to multiply matrices of {0:?}")]
+    NoProduct((usize, usize, usize)),
     /// The driver failed.
     #[error("the GPU failed: {0}")]
     Failed(#[from] DriverError),
     /// The matrix library failed.
-    #[error("cuBLAS failed: {0}")]
+    #[error("cuBLASLt failed: {0}")]
     Products(#[from] CublasError),
 }
 
@@ -55,33 +57,7 @@ impl From<GpuError> for TrainError {
 pub struct Gpu {
     pub(super) stream: Arc<CudaStream>,
     pub(super) kernels: Kernels,
-    blas: CudaBlas,
-    compute: cublasComputeType_t,
-}
-
-/// Whether a matrix is read as it lies, in columns, or turned round.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Turned {
-    No,
-    Yes,
-}
-
-impl From<Turned> for cublasOperation_t {
-    fn from(turned: Turned) -> Self {
-        match turned {
-            Turned::No => Self::CUBLAS_OP_N,
-            Turned::Yes => Self::CUBLAS_OP_T,
-        }
-    }
-}
-
-/// A matrix on the device, in columns as cuBLAS counts: one in rows is its own turned one.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Matrix {
-    pub(super) at: CUdeviceptr,
-    /// From one column to the next.
-    pub(super) stride: usize,
-    pub(super) turned: Turned,
+    pub(super) products: Products,
 }
 
 impl Gpu {
@@ -93,16 +69,11 @@ impl Gpu {
         unsafe { context.disable_event_tracking() };
         let stream = context.new_stream()?;
         let kernels = compiler::load(&context)?;
-        let blas = CudaBlas::new(Arc::clone(&stream))?;
-        let compute = match precision {
-            Precision::F32 => cublasComputeType_t::CUBLAS_COMPUTE_32F,
-            Precision::Tf32 => cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32,
-        };
+        let products = Products::new(&stream, precision)?;
         Ok(Self {
             stream,
             kernels,
-            blas,
-            compute,
+            products,
         })
     }
 
@@ -112,13 +83,13 @@ impl Gpu {
             (
                 cudarc::driver::sys::is_culib_present(),
                 cudarc::nvrtc::sys::is_culib_present(),
-                cudarc::cublas::sys::is_culib_present(),
+                cudarc::cublaslt::sys::is_culib_present(),
             )
         };
         match (driver, compiler, products) {
             (false, _, _) => Err(GpuError::NoDriver("libcuda")),
             (_, false, _) => Err(GpuError::NoLibrary("libnvrtc")),
-            (_, _, false) => Err(GpuError::NoLibrary("libcublas")),
+            (_, _, false) => Err(GpuError::NoLibrary("libcublasLt")),
             _ => Ok(()),
         }
     }
@@ -158,46 +129,6 @@ impl Gpu {
             starts: [0; ARGUMENTS_MAX],
             count: 0,
         }
-    }
-
-    /// `out = a · b`: `rows` by `columns`, over `inner`. All in columns.
-    ///
-    /// # Safety
-    /// The matrices must lie within memory of this device, and `out` must overlap with neither of the others.
-    pub(super) unsafe fn multiply(
-        &self,
-        (rows, columns, inner): (usize, usize, usize),
-        a: Matrix,
-        b: Matrix,
-        (out, out_stride): (CUdeviceptr, usize),
-    ) -> Result<(), GpuError> {
-        const TYPE: cudaDataType_t = cudaDataType_t::CUDA_R_32F;
-        let (one, zero) = (1f32, 0f32);
-        // SAFETY: the caller's word; the two factors are read before the call returns.
-        unsafe {
-            gemm_ex(
-                *self.blas.handle(),
-                a.turned.into(),
-                b.turned.into(),
-                rows as i32,
-                columns as i32,
-                inner as i32,
-                std::ptr::from_ref(&one).cast(),
-                a.at as *const c_void,
-                TYPE,
-                a.stride as i32,
-                b.at as *const c_void,
-                TYPE,
-                b.stride as i32,
-                std::ptr::from_ref(&zero).cast(),
-                out as *mut c_void,
-                TYPE,
-                out_stride as i32,
-                self.compute,
-                cublasGemmAlgo_t::CUBLAS_GEMM_DEFAULT,
-            )?;
-        }
-        Ok(())
     }
 }
 

@@ -2,7 +2,7 @@
 //! minibatch's indices and the words that leave happens there. Only indices, words and a few numbers cross the bus.
 //!
 //! ```text
-//!  trainer ── forward, loss, backward ──▶ network ── products ──▶ cuBLAS
+//!  trainer ── forward, loss, backward ──▶ network ── products ──▶ cuBLASLt
 //!     └───── update, compare, emit ─────▶ kernels/*.cu   (all on one stream, waited for once a step)
 //! ```
 //!
@@ -13,6 +13,7 @@ mod dataset;
 mod gpu;
 mod memory;
 mod network;
+mod products;
 mod trainer;
 
 pub use gpu::{Gpu, GpuError};

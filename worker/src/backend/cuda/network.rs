@@ -7,8 +7,9 @@ use protocol::model::Shape;
 
 use super::compiler::Kernels;
 use super::dataset::Images;
-use super::gpu::{Gpu, GpuError, Matrix, Turned};
+use super::gpu::{Gpu, GpuError};
 use super::memory::Array;
+use super::products::{After, Matrix, Turned};
 use crate::network::{Network, Op};
 use crate::ops::InputGradient;
 use crate::ops::conv::Conv;
@@ -412,6 +413,19 @@ fn matrix(at: CUdeviceptr, stride: usize, turned: Turned) -> Matrix {
     Matrix { at, stride, turned }
 }
 
+/// A plain product.
+unsafe fn multiply(
+    gpu: &Gpu,
+    sizes: (usize, usize, usize),
+    a: Matrix,
+    b: Matrix,
+    out: (CUdeviceptr, usize),
+) -> Result<(), GpuError> {
+    // SAFETY: the caller's word.
+    let done = unsafe { gpu.products.multiply(sizes, a, b, out, (After::Nothing, 0)) }?;
+    if done { Ok(()) } else { Err(GpuError::NoProduct(sizes)) }
+}
+
 /// `y = x Wᵀ + b`
 unsafe fn dense_forward(
     gpu: &Gpu,
@@ -427,7 +441,16 @@ unsafe fn dense_forward(
     let total = samples * outputs;
     // SAFETY: the caller's word.
     unsafe {
-        gpu.multiply((outputs, samples, inputs), weight, rows, (y, outputs))?;
+        let after = if dense.relu { After::BiasRelu } else { After::Bias };
+        let sizes = (outputs, samples, inputs);
+        if gpu
+            .products
+            .multiply(sizes, weight, rows, (y, outputs), (after, bias))?
+        {
+            return Ok(());
+        }
+        // A bias that is not aligned as the library wants it is added afterwards.
+        multiply(gpu, sizes, weight, rows, (y, outputs))?;
         if outputs.is_multiple_of(4) {
             let launch = gpu.kernel(&gpu.kernels.bias_rows4).with(y).with(bias);
             let launch = launch.with(outputs as u32 / 4).with(total as u32 / 4);
@@ -469,14 +492,16 @@ unsafe fn dense_backward(
         let launch = launch.with(u32::from(dense.relu)).with(sums);
         launch.blocks((blocks, parts), (COLUMNS, ROWS))?;
         add_parts(gpu, sums, parts, outputs, weights.gradient(dense.bias.start))?;
-        gpu.multiply(
+        multiply(
+            gpu,
             (inputs, outputs, samples),
             matrix(x, inputs, Turned::No),
             matrix(dy, outputs, Turned::Yes),
             (weights.gradient(dense.weight.start), inputs),
         )?;
         match dx {
-            Some(dx) if dense.input_gradient == InputGradient::Needed => gpu.multiply(
+            Some(dx) if dense.input_gradient == InputGradient::Needed => multiply(
+                gpu,
                 (inputs, samples, outputs),
                 matrix(weights.value(dense.weight.start), inputs, Turned::No),
                 matrix(dy, outputs, Turned::No),
@@ -535,7 +560,7 @@ unsafe fn conv_forward(
             .with(unfolded);
         launch.blocks((positions.div_ceil(THREADS), window), (THREADS, 1))?;
         let columns = matrix(unfolded, positions, Turned::No);
-        gpu.multiply((positions, outputs, window), columns, kernels, (y, positions))?;
+        multiply(gpu, (positions, outputs, window), columns, kernels, (y, positions))?;
         let launch = gpu
             .kernel(&gpu.kernels.bias)
             .with(y)
@@ -574,7 +599,8 @@ unsafe fn conv_backward(
             .blocks((parts, outputs), (THREADS, 1))?;
         add_parts(gpu, sums, parts, outputs, weights.gradient(conv.bias.start))?;
         let planes = matrix(dy, positions, Turned::No);
-        gpu.multiply(
+        multiply(
+            gpu,
             (window, outputs, positions),
             matrix(unfolded, positions, Turned::Yes),
             planes,
@@ -583,7 +609,8 @@ unsafe fn conv_backward(
         match dx {
             Some(dx) if conv.input_gradient == InputGradient::Needed => {
                 let kernels = matrix(weights.value(conv.weight.start), window, Turned::Yes);
-                gpu.multiply(
+                multiply(
+                    gpu,
                     (positions, window, outputs),
                     planes,
                     kernels,

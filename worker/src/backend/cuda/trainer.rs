@@ -140,6 +140,13 @@ impl Compare {
     }
 }
 
+/// A step that was begun ahead: on which samples, and the time that launching it took.
+struct Begun {
+    samples: Vec<u32>,
+    step: u64,
+    time: Duration,
+}
+
 /// Trains on a GPU.
 pub struct CudaTrainer {
     weights: usize,
@@ -174,6 +181,8 @@ pub struct CudaTrainer {
     guess: usize,
     range: Range,
     dropout_seed: u64,
+    /// A step whose gradient the device is already at.
+    begun: Option<Begun>,
     /// What letting changes leave adds to a step.
     exchange: Duration,
     /// Bytes that went over the bus, both ways.
@@ -232,6 +241,7 @@ impl CudaTrainer {
             guess: GUESS_MIN.min(words_max),
             range: Range::Safe,
             dropout_seed,
+            begun: None,
             exchange: Duration::ZERO,
             bytes: 0,
             gpu,
@@ -267,8 +277,8 @@ impl CudaTrainer {
         (at(self.steps), at(self.steps + 1))
     }
 
-    /// Forward, loss and backward, and what is known of the step before its update.
-    fn compute(&mut self, samples: &[u32], control: &StepControl) -> Result<(), GpuError> {
+    /// Launches forward, loss and backward.
+    fn compute(&mut self, samples: &[u32], step: u64) -> Result<(), GpuError> {
         let (images, places) = self.network.input(samples.len());
         self.dataset.gather(&self.gpu, samples, images, places)?;
         self.bytes += 4 * samples.len() as u64;
@@ -276,8 +286,12 @@ impl CudaTrainer {
             values: self.own.at(),
             gradient: self.gradient.at(),
         };
-        let key = splitmix64(self.dropout_seed ^ control.step);
-        self.network.compute(&self.gpu, weights, samples.len(), key)?;
+        let key = splitmix64(self.dropout_seed ^ step);
+        self.network.compute(&self.gpu, weights, samples.len(), key)
+    }
+
+    /// Launches what is known of a step before its update: its loss, and how its gradient is clipped.
+    fn weigh(&self, samples: usize, control: &StepControl) -> Result<(), GpuError> {
         let kernels = &self.gpu.kernels;
         let parts = if control.clip.is_some() { SQUARE_PARTS } else { 0 };
         let fours = (self.tiles * TILE_THREADS) as u64;
@@ -289,7 +303,7 @@ impl CudaTrainer {
             .gpu
             .kernel(&kernels.judge)
             .with(self.network.losses())
-            .with(samples.len() as u32);
+            .with(samples as u32);
         let launch = launch.with(self.squares.at()).with(parts as u32);
         let launch = launch.with(control.clip.unwrap_or(0.0)).with(report).with(next);
         let launch = launch.with(self.groups.at()).with(self.groups.len() as u32);
@@ -399,7 +413,14 @@ impl Trainer for CudaTrainer {
 
     fn step(&mut self, samples: &[u32], control: StepControl, words: &mut Vec<u32>) -> Result<StepReport, TrainError> {
         let timer = ThreadTimer::start();
-        self.compute(samples, &control)?;
+        let before = match self.begun.take() {
+            Some(begun) if begun.samples == samples && begun.step == control.step => begun.time,
+            _ => {
+                self.compute(samples, control.step)?;
+                Duration::ZERO
+            }
+        };
+        self.weigh(samples.len(), &control)?;
         let rate = control.learning_rate as f32;
         let after = if control.rule.has_velocity() {
             control.look_ahead as f32 * rate
@@ -422,10 +443,22 @@ impl Trainer for CudaTrainer {
         Ok(StepReport {
             loss: report.loss,
             range: self.range,
-            training_time: timer
-                .elapsed()
-                .saturating_sub(control.tau.map_or(Duration::ZERO, |_| self.exchange)),
+            training_time: before
+                + timer
+                    .elapsed()
+                    .saturating_sub(control.tau.map_or(Duration::ZERO, |_| self.exchange)),
         })
+    }
+
+    fn begin(&mut self, samples: &[u32], step: u64) -> Result<(), TrainError> {
+        let timer = ThreadTimer::start();
+        self.compute(samples, step)?;
+        self.begun = Some(Begun {
+            samples: samples.to_vec(),
+            step,
+            time: timer.elapsed(),
+        });
+        Ok(())
     }
 
     fn release(&mut self, tau: Tau, words: &mut Vec<u32>) -> Result<Range, TrainError> {
@@ -524,6 +557,7 @@ impl Trainer for CudaTrainer {
 
     fn restore(&mut self, state: TrainerState) -> Result<(), StateError> {
         state.check(2 + self.rule.state_arrays(), self.weights)?;
+        self.begun = None;
         let TrainerState { numbers, arrays } = state;
         let device = |error: GpuError| StateError::Device(error.to_string());
         let shared = self.shared.read(&self.gpu, self.weights).map_err(device)?;
