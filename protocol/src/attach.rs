@@ -222,6 +222,10 @@ pub struct WorkerStats {
     pub training: Duration,
     /// Thread time of the exchange, and waits for it.
     pub exchange: Duration,
+    /// Time in which a GPU was at work for it.
+    pub gpu: Duration,
+    /// Bytes of a GPU's memory that it holds.
+    pub gpu_memory: u64,
     /// Steps whose changes were held back.
     pub held_back: u64,
     /// The newest τ.
@@ -248,6 +252,8 @@ impl WorkerStats {
             sum.loss += one.loss;
             sum.training += one.training;
             sum.exchange += one.exchange;
+            sum.gpu += one.gpu;
+            sum.gpu_memory += one.gpu_memory;
             sum.held_back += one.held_back;
             sum.residual_norm = sum.residual_norm.hypot(one.residual_norm);
             sum.residual_lost = sum.residual_lost.hypot(one.residual_lost);
@@ -269,6 +275,7 @@ impl WorkerStats {
             loss: self.loss - before.loss,
             training: self.training.saturating_sub(before.training),
             exchange: self.exchange.saturating_sub(before.exchange),
+            gpu: self.gpu.saturating_sub(before.gpu),
             held_back: self.held_back.saturating_sub(before.held_back),
             ..*self
         }

@@ -94,6 +94,10 @@ pub struct StatsRecord {
     pub cpu: f64,
     /// Memory in use.
     pub memory_bytes: u64,
+    /// GPUs kept busy: the share of the last second in which they were at work, added up over workers.
+    pub gpu: f64,
+    /// Memory of GPUs in use.
+    pub gpu_memory_bytes: u64,
     /// The norm of what has not been emitted.
     pub residual_norm: f64,
     /// The norm of what was lost with workers that died.

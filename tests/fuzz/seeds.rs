@@ -320,6 +320,8 @@ fn data_info() -> DataInfo {
 
 fn worker_stats() -> WorkerStats {
     WorkerStats {
+        gpu: Duration::from_millis(900),
+        gpu_memory: 1 << 33,
         batches: 1_000,
         samples: 64_000,
         changes: 950_000,

@@ -61,8 +61,14 @@ mod cuda {
             trainer.step(&samples, control, &mut words)?;
             Ok(())
         })?;
-        // A step compares a quarter of the weights, so that four times as many must be due.
-        control.tau = Some(Tau::nearest(trainer.residual_quantile(4.0 * density)?));
+        // The τ at which about so many changes leave in every step.
+        let wanted = density * layout.weights as f64;
+        let mut tau = trainer.residual_quantile(4.0 * density)?;
+        for _ in 0..4 * ROUNDS {
+            control.tau = Some(Tau::nearest(tau));
+            trainer.step(&samples, control, &mut words)?;
+            tau *= if words.len() as f64 > wanted { 1.02 } else { 0.98 };
+        }
         let mut emitted = 0;
         let bytes = trainer.bytes;
         let full = timed(|| {
@@ -86,8 +92,9 @@ mod cuda {
             Ok(())
         })?;
         let digest = timed(|| Ok(trainer.digest().map(drop)?))?;
+        let launch = timed(|| Ok(trainer.begin(&samples, 7)?))?;
         println!(
-            "{} weights: step without changes {plain:.3}, with {emitted:.0} changes {full:.3}, so comparing and emitting {:.3}; applying {count} of others {:.3}; digest {digest:.3}; {bytes:.0} bytes over the bus a step, {:.1} a change",
+            "{} weights: step without changes {plain:.3}, with {emitted:.0} changes {full:.3}, so comparing and emitting {:.3}; applying {count} of others {:.3}; digest {digest:.3}; launching forward and backward {launch:.3}; {bytes:.0} bytes over the bus a step, {:.1} a change",
             layout.weights,
             full - plain,
             (apply - digest) / 10.0,

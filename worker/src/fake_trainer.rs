@@ -7,7 +7,7 @@ use protocol::digest::Digest;
 use protocol::lattice::{Range, Tau, count_of, weight_of};
 use protocol::sums::Sums;
 
-use crate::trainer::{Numbers, StateError, StepControl, StepReport, TrainError, Trainer, TrainerState};
+use crate::trainer::{GpuUse, Numbers, StateError, StepControl, StepReport, TrainError, Trainer, TrainerState};
 
 /// Emits one change per sample: the weight with the sample's number, modulo the weights, moves up.
 #[derive(Clone, Debug)]
@@ -73,6 +73,7 @@ impl Trainer for FakeTrainer {
             loss: 1.0 / control.step as f32,
             range,
             training_time: Duration::from_micros(1),
+            gpu: GpuUse::default(),
         })
     }
 

@@ -42,6 +42,17 @@ pub struct StepReport {
     /// The thread time that loading, forward, backward, clipping and a plain optimiser's pass took. All else that a
     /// worker does is exchange.
     pub training_time: Duration,
+    /// What a GPU did for it.
+    pub gpu: GpuUse,
+}
+
+/// How much of a GPU a worker uses: nothing, if it has none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GpuUse {
+    /// The time in which it was at work in a step.
+    pub time: Duration,
+    /// Bytes of its memory.
+    pub memory: u64,
 }
 
 /// Why training cannot go on.

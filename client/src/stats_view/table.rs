@@ -58,7 +58,7 @@ impl Column {
 
 /// `in` and `out` are bytes per second, `stale` batches of others during a step, `lag` batches not applied, `ex%` the
 /// share of the worker's time that the exchange takes.
-const COLUMNS: [Column; 15] = [
+const COLUMNS: [Column; 17] = [
     Column::words("node", 6, 0, |node| node.record.node.clone()),
     Column::words("state", 5, 2, |node| {
         if node.silent {
@@ -82,6 +82,8 @@ const COLUMNS: [Column; 15] = [
     Column::number("ex%", 3, 10, |node| percent(node.record.exchange_share, 0)),
     Column::number("cpu", 3, 14, |node| short(node.record.cpu)),
     Column::number("mem", 4, 13, |node| short(node.record.memory_bytes as f64)),
+    Column::number("gpu", 3, 15, |node| short(node.record.gpu)),
+    Column::number("gmem", 4, 16, |node| short(node.record.gpu_memory_bytes as f64)),
 ];
 
 pub(super) fn draw(nodes: &Nodes, frame: &mut Frame, area: Rect) {

@@ -19,7 +19,7 @@ use crate::dataset::Dataset;
 use crate::network::{Mode, Network};
 use crate::ops::{OpError, Parameters, Threads, from_rows, loss, values};
 use crate::thread_time::ThreadTimer;
-use crate::trainer::{StateError, StepControl, StepReport, TrainError, Trainer, TrainerState};
+use crate::trainer::{GpuUse, StateError, StepControl, StepReport, TrainError, Trainer, TrainerState};
 
 /// How often the plain optimiser pass is timed; the fastest counts.
 const CALIBRATIONS: usize = 5;
@@ -156,6 +156,7 @@ impl Trainer for CpuTrainer {
             loss,
             range,
             training_time: computed + plain.unwrap_or(self.plain_pass).min(updating.elapsed()),
+            gpu: GpuUse::default(),
         })
     }
 

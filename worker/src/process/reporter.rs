@@ -143,6 +143,8 @@ impl Reporting {
         stats.loss += f64::from(step.loss) * step.samples as f64;
         stats.training += time.training;
         stats.exchange += time.exchange;
+        stats.gpu += step.gpu.time;
+        stats.gpu_memory = step.gpu.memory;
         stats.tau = f64::from(step.tau.value());
         stats.staleness = step.staleness;
         stats.alarmed |= step.range == Range::Alarm;

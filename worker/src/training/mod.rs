@@ -21,7 +21,7 @@ use protocol::tau_controller::{Following, TauController};
 use thiserror::Error;
 
 use crate::dataset::Dataset;
-use crate::trainer::{StateError, StepControl, TrainError, Trainer, TrainerState};
+use crate::trainer::{GpuUse, StateError, StepControl, TrainError, Trainer, TrainerState};
 
 /// Which worker this is, of which run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +79,8 @@ pub struct Step {
     pub staleness: f64,
     /// The part of its thread time that is training; the rest is exchange.
     pub training_time: Duration,
+    /// What a GPU did for it.
+    pub gpu: GpuUse,
 }
 
 /// Why a worker cannot start or go on.
@@ -398,6 +400,7 @@ impl<T: Trainer> Training<T> {
             range: report.range,
             staleness: self.staleness(),
             training_time: report.training_time,
+            gpu: report.gpu,
         };
         self.begin_next()?;
         if hold_back {

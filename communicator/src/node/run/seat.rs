@@ -27,6 +27,7 @@ impl Seat {
             worker: Some(worker),
             before: WorkerStats {
                 residual_norm: 0.0,
+                gpu_memory: 0,
                 ..self.stats()
             },
             ..Self::default()
@@ -35,6 +36,7 @@ impl Seat {
 
     pub(super) fn leave(&mut self) {
         self.worker = None;
+        self.now.gpu_memory = 0;
         if !self.closed {
             self.now.residual_lost = std::mem::take(&mut self.now.residual_norm);
         }
@@ -51,6 +53,7 @@ impl Seat {
             tau: self.now.tau,
             staleness: self.now.staleness,
             residual_norm: self.now.residual_norm,
+            gpu_memory: self.now.gpu_memory,
             ..sums
         }
     }

@@ -2,6 +2,7 @@
 
 use std::ffi::c_void;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use cudarc::cublaslt::result::CublasError;
 use cudarc::driver::result::{device, launch_kernel};
@@ -58,6 +59,8 @@ pub struct Gpu {
     pub(super) stream: Arc<CudaStream>,
     pub(super) kernels: Kernels,
     pub(super) products: Products,
+    /// Bytes of its memory that arrays hold.
+    pub(super) held: Arc<AtomicU64>,
 }
 
 impl Gpu {
@@ -74,6 +77,7 @@ impl Gpu {
             stream,
             kernels,
             products,
+            held: Arc::default(),
         })
     }
 

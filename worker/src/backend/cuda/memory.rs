@@ -3,6 +3,7 @@
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use cudarc::driver::result::{free_host, malloc_host, memcpy_dtoh_async, memcpy_htod_async};
 use cudarc::driver::sys::CUdeviceptr;
@@ -14,6 +15,14 @@ use super::gpu::{Gpu, GpuError};
 pub(super) struct Array<T> {
     memory: CudaSlice<T>,
     at: CUdeviceptr,
+    /// Counts the bytes of all arrays.
+    held: Arc<AtomicU64>,
+}
+
+impl<T> Drop for Array<T> {
+    fn drop(&mut self) {
+        self.held.fetch_sub(self.memory.num_bytes() as u64, Ordering::Relaxed);
+    }
 }
 
 impl<T: DeviceRepr + ValidAsZeroBits> Array<T> {
@@ -22,7 +31,9 @@ impl<T: DeviceRepr + ValidAsZeroBits> Array<T> {
         // An array of nothing still has a place.
         let memory = gpu.stream.alloc_zeros(len.max(1))?;
         let at = memory.device_ptr(&gpu.stream).0;
-        Ok(Self { memory, at })
+        let held = Arc::clone(&gpu.held);
+        held.fetch_add(memory.num_bytes() as u64, Ordering::Relaxed);
+        Ok(Self { memory, at, held })
     }
 
     /// A copy of the host's numbers, and zeros up to a length.

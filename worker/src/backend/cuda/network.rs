@@ -240,6 +240,7 @@ impl CudaNetwork {
 
     /// Forward, loss and backward: writes the whole gradient.
     pub(super) fn compute(&self, gpu: &Gpu, weights: Weights, samples: usize, key: u64) -> Result<(), GpuError> {
+        gpu.products.compete(samples == self.labels.len());
         let mut x = self.x.at();
         for layer in &self.layers {
             // SAFETY: every array has room for the largest minibatch, weights lie where the layout has put them, and

@@ -1,6 +1,7 @@
-//! Matrix products through cuBLASLt: for each shape the fastest of what the library proposes, found out at its first use.
+//! Matrix products through cuBLASLt. For the shapes of a whole minibatch the fastest of what the library proposes is
+//! found out at their first use; smaller minibatches are rare, and take what it proposes first.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
@@ -84,6 +85,8 @@ pub(super) struct Products {
     stream: Arc<CudaStream>,
     workspace: CudaSlice<u8>,
     precision: Precision,
+    /// Whether proposals compete now.
+    compete: Cell<bool>,
     plans: RefCell<HashMap<Shape, Plan>>,
 }
 
@@ -94,8 +97,14 @@ impl Products {
             workspace: stream.alloc_zeros(WORKSPACE_BYTES)?,
             stream: Arc::clone(stream),
             precision,
+            compete: Cell::new(true),
             plans: RefCell::default(),
         })
+    }
+
+    /// Says whether the products that follow are worth finding the fastest way for.
+    pub(super) fn compete(&self, compete: bool) {
+        self.compete.set(compete);
     }
 
     /// `out = a · b`, rows by columns over a length, all in columns; and what comes after, with its bias. `false` if the
@@ -189,6 +198,10 @@ impl Products {
             // SAFETY: the caller's word.
             if unsafe { self.run(plan, &way, places) }.is_err() {
                 continue;
+            }
+            if !self.compete.get() {
+                best = Some((Duration::ZERO, way));
+                break;
             }
             self.stream.synchronize()?;
             let start = Instant::now();

@@ -1,7 +1,8 @@
 //! Training on a GPU: the order of things in a step, and what the host keeps of it.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use protocol::changes::CHANGES_MAX;
 use protocol::digest::Digest;
@@ -22,7 +23,7 @@ use crate::network::Network;
 use crate::ops::Threads;
 use crate::quantise::REPEATS_MAX;
 use crate::thread_time::ThreadTimer;
-use crate::trainer::{Numbers, StateError, StepControl, StepReport, TrainError, Trainer, TrainerState};
+use crate::trainer::{GpuUse, Numbers, StateError, StepControl, StepReport, TrainError, Trainer, TrainerState};
 
 /// Threads of a block that goes through [`BLOCK`] weights, four each.
 const TILE_THREADS: usize = BLOCK / 4;
@@ -140,10 +141,11 @@ impl Compare {
     }
 }
 
-/// A step that was begun ahead: on which samples, and the time that launching it took.
+/// A step that was begun ahead: on which samples, when, and the time that launching it took.
 struct Begun {
     samples: Vec<u32>,
     step: u64,
+    since: Instant,
     time: Duration,
 }
 
@@ -413,11 +415,12 @@ impl Trainer for CudaTrainer {
 
     fn step(&mut self, samples: &[u32], control: StepControl, words: &mut Vec<u32>) -> Result<StepReport, TrainError> {
         let timer = ThreadTimer::start();
-        let before = match self.begun.take() {
-            Some(begun) if begun.samples == samples && begun.step == control.step => begun.time,
+        let (before, since) = match self.begun.take() {
+            Some(begun) if begun.samples == samples && begun.step == control.step => (begun.time, begun.since),
             _ => {
+                let since = Instant::now();
                 self.compute(samples, control.step)?;
-                Duration::ZERO
+                (Duration::ZERO, since)
             }
         };
         self.weigh(samples.len(), &control)?;
@@ -447,15 +450,20 @@ impl Trainer for CudaTrainer {
                 + timer
                     .elapsed()
                     .saturating_sub(control.tau.map_or(Duration::ZERO, |_| self.exchange)),
+            gpu: GpuUse {
+                time: since.elapsed(),
+                memory: self.gpu.held.load(Ordering::Relaxed),
+            },
         })
     }
 
     fn begin(&mut self, samples: &[u32], step: u64) -> Result<(), TrainError> {
-        let timer = ThreadTimer::start();
+        let (timer, since) = (ThreadTimer::start(), Instant::now());
         self.compute(samples, step)?;
         self.begun = Some(Begun {
             samples: samples.to_vec(),
             step,
+            since,
             time: timer.elapsed(),
         });
         Ok(())
