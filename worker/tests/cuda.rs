@@ -42,8 +42,15 @@ fn gpu(precision: Precision) -> Option<Gpu> {
 
 /// The same model on both devices.
 fn pair(model: &str, rule: Rule) -> Option<Pair> {
+    pair_on(
+        Arc::new(Dataset::open(&DataSpec::BuiltinMnist, 1, None).unwrap()),
+        model,
+        rule,
+    )
+}
+
+fn pair_on(dataset: Arc<Dataset>, model: &str, rule: Rule) -> Option<Pair> {
     let gpu = gpu(Precision::F32)?;
-    let dataset = Arc::new(Dataset::open(&DataSpec::BuiltinMnist, 1, None).unwrap());
     let layout = Layout::new(&model.parse().unwrap(), dataset.input, dataset.classes.len()).unwrap();
     let counts = initial_counts(&layout, 1);
     let cpu = CpuTrainer::new(Arc::clone(&dataset), &layout, &counts, rule, 1, Threads(1)).unwrap();
@@ -89,6 +96,31 @@ fn assert_same_replica(pair: &Pair) {
     assert!(pair.gpu.digest().unwrap().is_some());
 }
 
+/// Compares the gradients of two minibatches, one of them small.
+fn compare_gradients(model: &str, pair: &mut Pair, samples_max: u32) {
+    for samples in [&minibatch(1)[..], &minibatch(2)[..5]] {
+        let samples: Vec<u32> = samples.iter().map(|sample| sample % samples_max).collect();
+        // Without a τ everything stays in the residual, and a rate of 1 makes that the gradient.
+        let before = (residual(&pair.cpu), residual(&pair.gpu));
+        let cpu = pair.cpu.step(&samples, control(Rule::Sgd, 1.0, None), &mut Vec::new());
+        let gpu = pair.gpu.step(&samples, control(Rule::Sgd, 1.0, None), &mut Vec::new());
+        let (cpu, gpu) = (cpu.unwrap().loss, gpu.unwrap().loss);
+        assert!((cpu - gpu).abs() < 1e-4 * cpu, "{model}: loss {cpu} and {gpu}");
+        let moved =
+            |before: &[f32], after: &[f32]| -> Vec<f32> { after.iter().zip(before).map(|(a, b)| a - b).collect() };
+        let cpu = moved(&before.0, &residual(&pair.cpu));
+        let gpu = moved(&before.1, &residual(&pair.gpu));
+        for tensor in &pair.layout.tensors {
+            let apart = distance(&cpu[tensor.range()], &gpu[tensor.range()]);
+            println!("{model}: {:?} apart by {apart:.1e}", tensor.range());
+            assert!(apart < 2e-4, "{model}: the gradient of {tensor:?} is apart by {apart}");
+        }
+        // So that the second gradient is taken at one point.
+        let state = pair.cpu.state().unwrap();
+        pair.gpu.restore(state).unwrap();
+    }
+}
+
 #[test]
 fn gradients_of_all_layers_are_the_cpus() {
     let models = [
@@ -104,26 +136,61 @@ fn gradients_of_all_layers_are_the_cpus() {
         let Some(mut pair) = pair(model, Rule::Sgd) else {
             return;
         };
-        for samples in [&minibatch(1)[..], &minibatch(2)[..5]] {
-            // Without a τ everything stays in the residual, and a rate of 1 makes that the gradient.
-            let before = (residual(&pair.cpu), residual(&pair.gpu));
-            let cpu = pair.cpu.step(samples, control(Rule::Sgd, 1.0, None), &mut Vec::new());
-            let gpu = pair.gpu.step(samples, control(Rule::Sgd, 1.0, None), &mut Vec::new());
-            let (cpu, gpu) = (cpu.unwrap().loss, gpu.unwrap().loss);
-            assert!((cpu - gpu).abs() < 1e-4 * cpu, "{model}: loss {cpu} and {gpu}");
-            let moved =
-                |before: &[f32], after: &[f32]| -> Vec<f32> { after.iter().zip(before).map(|(a, b)| a - b).collect() };
-            let cpu = moved(&before.0, &residual(&pair.cpu));
-            let gpu = moved(&before.1, &residual(&pair.gpu));
-            for tensor in &pair.layout.tensors {
-                let apart = distance(&cpu[tensor.range()], &gpu[tensor.range()]);
-                println!("{model}: {:?} apart by {apart:.1e}", tensor.range());
-                assert!(apart < 2e-4, "{model}: the gradient of {tensor:?} is apart by {apart}");
-            }
-            // So that the second gradient is taken at one point.
-            let state = pair.cpu.state().unwrap();
-            pair.gpu.restore(state).unwrap();
+        compare_gradients(model, &mut pair, 60_000);
+    }
+}
+
+/// Two rows of each of so many classes.
+fn many_classes(classes: usize) -> Arc<Dataset> {
+    let folder = tempfile::tempdir().unwrap();
+    let row = |at: usize| format!("{},{},{},{:05}", at % 7, at % 11, at * at % 13, at % classes);
+    let rows: Vec<String> = (0..2 * classes).map(row).collect();
+    std::fs::write(folder.path().join("rows.csv"), rows.join("\n")).unwrap();
+    let spec: DataSpec = format!("csv:{}?test=0.01", folder.path().join("rows.csv").display())
+        .parse()
+        .unwrap();
+    Arc::new(Dataset::open(&spec, 1, None).unwrap())
+}
+
+#[test]
+fn losses_over_any_number_of_classes_are_the_cpus() {
+    for classes in [7, 128, 300, 8192, 9000] {
+        let dataset = many_classes(classes);
+        let (found, samples) = (dataset.classes.len(), dataset.train.len() as u32);
+        let model = format!("dense 12, relu, dense {found}");
+        let Some(mut pair) = pair_on(dataset, &model, Rule::Sgd) else {
+            return;
+        };
+        compare_gradients(&model, &mut pair, samples);
+    }
+}
+
+/// Every kernel, a few times each: for tools that look at every access of every thread.
+#[test]
+fn every_kernel_runs() {
+    let model = "conv 3 3x3, relu, maxpool 2, conv 4 3x3, tanh, avgpool 2, flatten, dropout 0.2, dense 12, gelu, dense 11, sigmoid, relu, dense 10";
+    for rule in rules() {
+        let Some(mut pair) = pair(model, rule) else {
+            return;
+        };
+        let tau = Tau::nearest(0.002);
+        for step in 1..4 {
+            let control = StepControl {
+                clip: Some(0.5),
+                step: u64::from(step),
+                look_ahead: 1.0,
+                ..control(rule, 0.05, Some(tau))
+            };
+            let mut words = Vec::new();
+            pair.gpu.step(&minibatch(step), control, &mut words).unwrap();
+            pair.gpu.begin(&minibatch(step + 1), u64::from(step) + 1).unwrap();
+            pair.gpu.apply(&words, tau).unwrap();
+            pair.gpu.release(tau, &mut words).unwrap();
         }
+        let sums = Sums::checked(vec![(1, 500), (7, -3)], pair.layout.weights).unwrap();
+        pair.gpu.shift(&sums).unwrap();
+        assert!(pair.gpu.digest().unwrap().is_some());
+        assert!(pair.gpu.residual_norm().unwrap() > 0.0);
     }
 }
 

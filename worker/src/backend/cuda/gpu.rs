@@ -42,10 +42,22 @@ pub enum GpuError {
     NoProduct((usize, usize, usize)),
     /// The driver failed.
     #[error("the GPU failed: {0}")]
-    Failed(#[from] DriverError),
+    Failed(DriverError),
+    /// Its memory is full.
+    #[error("the GPU has not enough memory left: use a smaller minibatch or model, or fewer workers on it")]
+    NoMemory,
     /// The matrix library failed.
     #[error("cuBLASLt failed: {0}")]
     Products(#[from] CublasError),
+}
+
+impl From<DriverError> for GpuError {
+    fn from(error: DriverError) -> Self {
+        match error.0 {
+            CUresult::CUDA_ERROR_OUT_OF_MEMORY => Self::NoMemory,
+            _ => Self::Failed(error),
+        }
+    }
 }
 
 impl From<GpuError> for TrainError {
