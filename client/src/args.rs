@@ -5,7 +5,6 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use protocol::job::JobDraft;
-use worker::device::{Choice, Precision};
 
 /// Train one neural network on many machines at once, with no server in the middle.
 #[derive(Debug, Parser)]
@@ -134,7 +133,7 @@ pub(crate) struct NodeFlags {
 pub(crate) struct ComputeFlags {
     /// What computes: auto, cpu, or cuda:N
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
-    pub(crate) device: Choice,
+    pub(crate) device: String,
     /// Workers of each node, a process each
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) workers: usize,
@@ -143,7 +142,7 @@ pub(crate) struct ComputeFlags {
     pub(crate) threads: Option<usize>,
     /// How a GPU multiplies: f32 or tf32 [default: tf32 on a GPU]
     #[arg(long, value_name = "P")]
-    pub(crate) precision: Option<Precision>,
+    pub(crate) precision: Option<String>,
     /// Open data only under this folder
     #[arg(long, value_name = "DIR")]
     pub(crate) data_root: Option<PathBuf>,
@@ -166,10 +165,10 @@ pub(crate) struct Worker {
     pub(crate) node: PathBuf,
     /// What computes: auto, cpu, or cuda:N
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
-    pub(crate) device: Choice,
+    pub(crate) device: String,
     /// How a GPU multiplies: f32 or tf32 [default: tf32]
     #[arg(long, value_name = "P")]
-    pub(crate) precision: Option<Precision>,
+    pub(crate) precision: Option<String>,
     /// Threads [default: all cores]
     #[arg(long, value_name = "T")]
     pub(crate) threads: Option<usize>,

@@ -157,15 +157,15 @@ fn node_command(
         .arg(credentials)
         .arg("--dir")
         .arg(folder.join(number.to_string()))
-        .args(["--device", &flags.device.to_string()])
+        .args(["--device", &flags.device])
         .args(["--workers", &flags.workers.to_string()])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped());
     if let Some(threads) = flags.threads {
         command.args(["--threads", &threads.to_string()]);
     }
-    if let Some(precision) = flags.precision {
-        command.args(["--precision", &precision.to_string()]);
+    if let Some(precision) = &flags.precision {
+        command.args(["--precision", precision]);
     }
     if let Some(root) = &flags.data_root {
         command.arg("--data-root").arg(root);

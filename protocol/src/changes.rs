@@ -136,6 +136,19 @@ fn magnitude_bits(weight: f32) -> u32 {
     weight.to_bits() & 0x7fff_ffff
 }
 
+/// Whether checked changes leave a replica within its range. They are not made.
+///
+/// # Panics
+/// If an index is not below `weights.len()`: [`check`] comes first.
+pub fn check_range(words: &[u32], tau: Tau, weights: &[f32]) -> Result<(), RangeError> {
+    let mut largest = 0.0f32;
+    for same in words.chunk_by(|one, other| one >> 1 == other >> 1) {
+        let moved = weights[(same[0] >> 1) as usize] + change(tau, same[0] & 1) * same.len() as f32;
+        largest = largest.max(moved.abs());
+    }
+    Range::of_weight(largest).map(drop)
+}
+
 /// Adds checked changes to a replica held as floats. The floats stay on the lattice.
 ///
 /// # Panics
@@ -194,6 +207,21 @@ mod tests {
             check(&[word(0, true), word(0, true), word(9, false)], 10, tau(1)),
             Ok(())
         );
+    }
+
+    #[test]
+    fn a_range_is_checked_before_anything_moves() {
+        let weights = [15.5, -15.5, 0.0];
+        let quarter = Tau::nearest(0.25);
+        let within = [word(0, true), word(1, false), word(2, true)];
+        assert_eq!(check_range(&within, quarter, &weights), Ok(()));
+        let beyond = [word(0, true), word(0, true), word(2, true)];
+        assert_eq!(check_range(&beyond, quarter, &weights), Err(RangeError));
+        assert_eq!(
+            check_range(&[word(1, false)], Tau::nearest(0.75), &weights),
+            Err(RangeError)
+        );
+        assert_eq!(check_range(&[], quarter, &weights), Ok(()));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use protocol::changes::{apply_to_weights, word};
+use protocol::changes::{apply_to_weights, check_range, word};
 use protocol::digest::Digest;
 use protocol::lattice::{Range, Tau, count_of, weight_of};
 use protocol::sums::Sums;
@@ -67,6 +67,7 @@ impl Trainer for FakeTrainer {
                     .map(|&sample| word(sample % self.weights.len() as u32, true)),
             );
             words.sort_unstable();
+            check_range(words, tau, &self.weights)?;
             range = apply_to_weights(words, tau, &mut self.weights)?;
         }
         Ok(StepReport {

@@ -148,7 +148,8 @@ pub trait Trainer {
     /// The number of weights.
     fn weights(&self) -> usize;
 
-    /// Trains on a minibatch and replaces the contents of `words` by the changes that leave; they are applied already.
+    /// Trains on a minibatch and replaces the contents of `words` by the changes that leave; they are applied already. A
+    /// step that fails for its numbers' sake has moved no shared weight.
     fn step(&mut self, samples: &[u32], control: StepControl, words: &mut Vec<u32>) -> Result<StepReport, TrainError>;
 
     /// The step of this number will be on these samples, unless something comes between: a device that works by itself may
@@ -156,6 +157,9 @@ pub trait Trainer {
     fn begin(&mut self, _samples: &[u32], _step: u64) -> Result<(), TrainError> {
         Ok(())
     }
+
+    /// Whether it does that: choosing samples a step early has its price.
+    const BEGINS: bool = false;
 
     /// Replaces the contents of `words` by what leaves the residual as it stands, without a step; applied already.
     fn release(&mut self, tau: Tau, words: &mut Vec<u32>) -> Result<Range, TrainError>;

@@ -131,6 +131,8 @@ fn gradients_of_all_layers_are_the_cpus() {
         "conv 4 3x3 pad 2, tanh, avgpool 3, gelu, conv 5 2x2, maxpool 3, flatten, dense 20, relu, dense 10",
         "maxpool 3, conv 3 4x4 stride 3, relu, avgpool 2, flatten, dense 10",
         "conv 1 7x7, avgpool 4, flatten, dense 10",
+        "conv 10 5x5, relu, avgpool 24, flatten",
+        "dense 33, relu, dense 33, relu, dense 33, relu, dense 10",
     ];
     for model in models {
         let Some(mut pair) = pair(model, Rule::Sgd) else {

@@ -52,7 +52,14 @@ fn check_compute(flags: &ComputeFlags) -> Result<Device, Failure> {
             flags.workers
         )));
     }
-    Device::find(flags.device, flags.precision).map_err(Failure::bad)
+    device(&flags.device, flags.precision.as_deref())
+}
+
+/// The device that flags mean.
+fn device(device: &str, precision: Option<&str>) -> Result<Device, Failure> {
+    let choice = device.parse().map_err(Failure::input)?;
+    let precision = precision.map(str::parse).transpose().map_err(Failure::input)?;
+    Device::find(choice, precision).map_err(Failure::bad)
 }
 
 /// How the cluster's members know each other.

@@ -108,8 +108,8 @@ fn worker_command(flags: &ComputeFlags, device: &Device) -> Result<WorkerCommand
     let threads = commands::threads(flags.threads, flags.workers)?;
     let mut arguments: Vec<OsString> = vec!["worker".into(), "--threads".into(), threads.0.to_string().into()];
     arguments.extend(["--device".into(), device.choice().to_string().into()]);
-    if let Some(precision) = flags.precision.filter(|_| *device != Device::Cpu) {
-        arguments.extend(["--precision".into(), precision.to_string().into()]);
+    if let Some(precision) = flags.precision.as_ref().filter(|_| *device != Device::Cpu) {
+        arguments.extend(["--precision".into(), precision.into()]);
     }
     if let Some(root) = &flags.data_root {
         arguments.extend(["--data-root".into(), root.into()]);

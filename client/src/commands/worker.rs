@@ -1,6 +1,5 @@
 //! `tau worker`: a worker, attached to its node.
 
-use ::worker::device::Device;
 use ::worker::process::{self, Options};
 
 use crate::args::Worker;
@@ -11,7 +10,7 @@ use crate::version::version;
 pub(crate) fn run(arguments: &Worker) -> Result<(), Failure> {
     let options = Options {
         version: version(),
-        device: Device::find(arguments.device, arguments.precision).map_err(Failure::bad)?,
+        device: commands::device(&arguments.device, arguments.precision.as_deref())?,
         threads: commands::threads(arguments.threads, 1)?,
         data_root: arguments.data_root.clone(),
     };

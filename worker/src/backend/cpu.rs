@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dfdx::prelude::*;
-use protocol::changes::{apply_to_both, apply_to_weights};
+use protocol::changes::{apply_to_both, apply_to_weights, check_range};
 use protocol::clip::{clip_factor, sum_of_squares};
 use protocol::digest::Digest;
 use protocol::lattice::{Range, Tau, weight_of};
@@ -106,7 +106,10 @@ impl CpuTrainer {
             .state
             .step(&self.gradient, update, look_ahead, copies, tau, words)?;
         let range = match tau {
-            Some(tau) => apply_to_weights(words, tau, &mut self.shared)?,
+            Some(tau) => {
+                check_range(words, tau, &self.shared)?;
+                apply_to_weights(words, tau, &mut self.shared)?
+            }
             None => Range::Safe,
         };
         Ok((range, plain))
@@ -162,6 +165,7 @@ impl Trainer for CpuTrainer {
 
     fn release(&mut self, tau: Tau, words: &mut Vec<u32>) -> Result<Range, TrainError> {
         self.state.release(self.parameters.values(), &self.shared, tau, words)?;
+        check_range(words, tau, &self.shared)?;
         Ok(apply_to_weights(words, tau, &mut self.shared)?)
     }
 

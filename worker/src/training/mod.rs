@@ -173,6 +173,9 @@ pub struct Training<T> {
     stopping: bool,
     /// The next minibatch is chosen already, and its device may be at it.
     chosen: bool,
+    /// The batches that its gradient sees, if it was begun, and that the newest gradient saw.
+    begun_at: Option<u64>,
+    seen: u64,
     indices: Vec<u32>,
     cursors: Vec<CursorAdvance>,
     words: Vec<u32>,
@@ -213,6 +216,8 @@ impl<T: Trainer> Training<T> {
             samples_applied: 0,
             stopping: false,
             chosen: false,
+            begun_at: None,
+            seen: 0,
             indices: Vec::new(),
             cursors: Vec::new(),
             words: Vec::new(),
@@ -313,21 +318,12 @@ impl<T: Trainer> Training<T> {
 
     /// What is to blame for a step that failed: a run that has diverged, which ends it for all, or the memory of this
     /// worker alone.
-    fn blame(&mut self, error: TrainError, tau: Option<Tau>) -> TrainingError {
+    fn blame(&self, error: TrainError) -> TrainingError {
         match error {
-            // Such a step changed no shared weight.
-            TrainError::NotFinite => {}
-            // Such a step has applied its changes. Without them all must be as it was before.
-            TrainError::Range(_) => {
-                self.words.iter_mut().for_each(|word| *word ^= 1);
-                let undone = self.trainer.apply(&self.words, tau.unwrap_or(Tau::ONE_STEP));
-                if let Err(error) = undone {
-                    return self.blame_applied(error);
-                }
-            }
-            TrainError::Device(_) => return error.into(),
+            // Such a step has moved no shared weight, so these can be audited.
+            TrainError::NotFinite | TrainError::Range(_) => self.audit().err().unwrap_or(error.into()),
+            TrainError::Device(_) => error.into(),
         }
-        self.audit().err().unwrap_or(error.into())
     }
 
     /// What is to blame for others' changes that cannot be applied. The node's ledger has applied them before: had they
@@ -381,6 +377,7 @@ impl<T: Trainer> Training<T> {
         self.controller.follow_rate(learning_rate);
         let tau = self.controller.tau().filter(|_| !hold_back);
         self.steps += 1;
+        self.seen = self.begun_at.take().unwrap_or(self.batches_applied);
         let control = StepControl {
             rule: self.optimiser.rule,
             learning_rate,
@@ -390,7 +387,7 @@ impl<T: Trainer> Training<T> {
             tau,
         };
         let report = self.trainer.step(&self.indices, control, &mut self.words);
-        let report = report.map_err(|error| self.blame(error, tau))?;
+        let report = report.map_err(|error| self.blame(error))?;
         self.pending.add(&self.cursors, self.indices.len(), report.loss);
         let mut step = Step {
             loss: report.loss,
@@ -426,9 +423,13 @@ impl<T: Trainer> Training<T> {
 
     /// Chooses the next minibatch, so that a device can begin with it while this step's batch is made.
     fn begin_next(&mut self) -> Result<(), TrainError> {
+        if !T::BEGINS {
+            return Ok(());
+        }
         self.chosen = self.plan.next_minibatch(&mut self.indices, &mut self.cursors);
         if self.chosen {
             self.trainer.begin(&self.indices, self.steps + 1)?;
+            self.begun_at = Some(self.batches_applied);
         }
         Ok(())
     }
@@ -441,6 +442,7 @@ impl<T: Trainer> Training<T> {
     /// Appends the batch that closes this origin. It holds no changes: what is left in the residual is dropped.
     pub fn close(&mut self, frame: &mut Vec<u8>) -> Result<(), TrainingError> {
         self.words.clear();
+        self.seen = self.batches_applied;
         let flags = Flags {
             last: true,
             stop: self.stopping,
@@ -488,7 +490,7 @@ impl<T: Trainer> Training<T> {
             run: self.identity.run,
             origin: self.identity.origin,
             sequence: self.sequence,
-            seen: self.batches_applied,
+            seen: self.seen,
             tau,
             digest: Digest::of_changes(&self.words, tau),
             cursors,

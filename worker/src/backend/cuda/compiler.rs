@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use cudarc::driver::{CudaContext, CudaFunction};
+use cudarc::driver::sys::CUresult;
+use cudarc::driver::{CudaContext, CudaFunction, CudaModule};
 use cudarc::nvrtc::{CompileError, CompileOptions, Ptx, compile_ptx_with_opts};
 use sha2::{Digest, Sha256};
 
@@ -24,7 +25,7 @@ macro_rules! kernels {
         /// Compiles all kernels for a GPU, or finds them compiled.
         pub(super) fn load(context: &Arc<CudaContext>) -> Result<Kernels, GpuError> {
             let capability = context.compute_capability()?;
-            $(let $module = context.load_module(compiled(include_str!(concat!("kernels/", $file)), capability)?)?;)*
+            $(let $module = module(context, include_str!(concat!("kernels/", $file)), capability)?;)*
             Ok(Kernels {
                 $($($kernel: $module.load_function(stringify!($kernel))?,)*)*
             })
@@ -46,12 +47,17 @@ kernels! {
     }
 }
 
-fn compiled(file: &str, (major, minor): (i32, i32)) -> Result<Ptx, GpuError> {
+/// The kernels of a file: as they were compiled before, if that still works, or anew.
+fn module(context: &Arc<CudaContext>, file: &str, (major, minor): (i32, i32)) -> Result<Arc<CudaModule>, GpuError> {
     let source = format!("{COMMON}\n{file}");
     let architecture = format!("--gpu-architecture=compute_{major}{minor}");
     let cached = cache().map(|folder| folder.join(name_of(&source, &architecture)));
-    if let Some(text) = cached.as_deref().and_then(|path| std::fs::read_to_string(path).ok()) {
-        return Ok(Ptx::from_src(text));
+    let text = cached.as_deref().and_then(|path| std::fs::read_to_string(path).ok());
+    // A file that was torn, or that another version of CUDA made, is made anew.
+    if let Some(text) = text
+        && let Ok(module) = context.load_module(Ptx::from_src(text))
+    {
+        return Ok(module);
     }
     let options = CompileOptions {
         // What leaves must be the same bits as on a CPU.
@@ -64,12 +70,18 @@ fn compiled(file: &str, (major, minor): (i32, i32)) -> Result<Ptx, GpuError> {
     };
     let ptx = compile_ptx_with_opts(&source, options).map_err(|error| GpuError::Kernels(log_of(error)))?;
     let text = ptx.to_src();
+    let module = context.load_module(ptx).map_err(|error| match error.0 {
+        CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION => {
+            GpuError::Kernels("the CUDA toolkit is newer than the driver: update NVIDIA's driver".into())
+        }
+        _ => error.into(),
+    })?;
     if let Some(path) = cached
         && let Err(error) = keep(&path, &text)
     {
         tracing::debug!(%error, path = %path.display(), "the compiled kernels could not be kept");
     }
-    Ok(Ptx::from_src(text))
+    Ok(module)
 }
 
 /// What the compiler said.

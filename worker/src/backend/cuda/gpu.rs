@@ -37,6 +37,16 @@ pub enum GpuError {
     /// The kernels do not compile here.
     #[error("the GPU's kernels could not be compiled: {0}")]
     Kernels(String),
+    /// A layer has more numbers than can be counted.
+    #[error(
+        "a minibatch of {minibatch} samples is too large for a GPU in the layer with {outputs} outputs: use a smaller one"
+    )]
+    TooLarge {
+        /// The minibatch.
+        minibatch: usize,
+        /// The layer's outputs for one sample.
+        outputs: usize,
+    },
     /// The matrix library has no way to compute a product.
     #[error("cuBLASLt knows no way to multiply matrices of {0:?}")]
     NoProduct((usize, usize, usize)),

@@ -184,6 +184,13 @@ impl CudaNetwork {
             layers.push(Layer::new(gpu, kind, (inputs, outputs), minibatch)?);
             inputs = outputs;
         }
+        // The loss reads rows, whatever comes last.
+        if let Form::Planes { channels, plane } = form
+            && channels > 1
+        {
+            let to_rows = Kind::ToRows { channels, plane };
+            layers.push(Layer::new(gpu, to_rows, (inputs, inputs), minibatch)?);
+        }
         Ok(Self {
             layers,
             input,
@@ -278,6 +285,15 @@ impl CudaNetwork {
 
 impl Layer {
     fn new(gpu: &Gpu, kind: Kind, (inputs, outputs): (usize, usize), minibatch: usize) -> Result<Self, GpuError> {
+        // Kernels count in 32 bits, and a grid of blocks has a side of at most so many.
+        const SIDE_MAX: usize = 65_535;
+        let numbers = match &kind {
+            Kind::Conv { conv, .. } if conv.geometry.window().max(conv.geometry.outputs) > SIDE_MAX => usize::MAX,
+            _ => minibatch.saturating_mul(inputs.max(outputs)),
+        };
+        if u32::try_from(numbers).is_err() {
+            return Err(GpuError::TooLarge { minibatch, outputs });
+        }
         Ok(Self {
             kind,
             inputs,

@@ -64,7 +64,8 @@ struct Shape {
     sizes: (usize, usize, usize),
     turned: (Turned, Turned),
     strides: (usize, usize, usize),
-    alignments: (u64, u64, u64),
+    /// Of both factors, the product, and the bias.
+    alignments: (u64, u64, u64, u64),
     after: After,
     precision: Precision,
 }
@@ -125,7 +126,7 @@ impl Products {
             sizes,
             turned: (a.turned, b.turned),
             strides: (a.stride, b.stride, stride),
-            alignments: (alignment(a.at), alignment(b.at), alignment(out)),
+            alignments: (alignment(a.at), alignment(b.at), alignment(out), alignment(bias)),
             after,
             precision: self.precision,
         };
@@ -222,7 +223,7 @@ impl Products {
 
     fn proposals(&self, shape: &Shape, plan: &Plan) -> Result<Vec<cublasLtMatmulAlgo_t>, GpuError> {
         let preference = lt::create_matmul_pref()?;
-        let (a, b, out) = shape.alignments;
+        let (a, b, out, _) = shape.alignments;
         let wishes = [
             (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, a),
             (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, b),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use protocol::changes::CHANGES_MAX;
 use protocol::digest::Digest;
-use protocol::lattice::{BATCH_STEPS_MAX, GRID, RANGE_ERROR_STEPS, Range, STEPS_PER_UNIT, Tau, weight_of};
+use protocol::lattice::{BATCH_STEPS_MAX, GRID, RANGE_ERROR_STEPS, Range, RangeError, STEPS_PER_UNIT, Tau, weight_of};
 use protocol::model::Layout;
 use protocol::optimiser::Rule;
 use protocol::rng::splitmix64;
@@ -46,6 +46,7 @@ struct Report {
     not_finite: bool,
     largest: f32,
     loss: f32,
+    left_range: bool,
 }
 
 /// Words of a report, with room to the next one.
@@ -58,6 +59,7 @@ impl Report {
             not_finite: words[1] != 0,
             largest: f32::from_bits(words[2]),
             loss: f32::from_bits(words[3]),
+            left_range: words[5] != 0,
         }
     }
 }
@@ -185,6 +187,8 @@ pub struct CudaTrainer {
     dropout_seed: u64,
     /// A step whose gradient the device is already at.
     begun: Option<Begun>,
+    /// The shortest step so far.
+    shortest: Duration,
     /// What letting changes leave adds to a step.
     exchange: Duration,
     /// Bytes that went over the bus, both ways.
@@ -219,8 +223,6 @@ impl CudaTrainer {
         let mut trainer = Self {
             weights,
             tiles,
-            network: CudaNetwork::new(&gpu, &network, dataset.input, minibatch)?,
-            dataset: DeviceDataset::new(&gpu, dataset, minibatch)?,
             rule,
             own: Array::padded(&gpu, &values, padded)?,
             shared: Array::padded(&gpu, &values, padded)?,
@@ -243,7 +245,11 @@ impl CudaTrainer {
             guess: GUESS_MIN.min(words_max),
             range: Range::Safe,
             dropout_seed,
+            network: CudaNetwork::new(&gpu, &network, dataset.input, minibatch)?,
+            // Last: it takes a part of what is left.
+            dataset: DeviceDataset::new(&gpu, dataset, minibatch)?,
             begun: None,
+            shortest: Duration::MAX / 2,
             exchange: Duration::ZERO,
             bytes: 0,
             gpu,
@@ -372,10 +378,20 @@ impl CudaTrainer {
         Ok(report)
     }
 
+    /// What of the time since a step was begun the device was at work: a pause in between is none, and shows as a step
+    /// that took much longer than others do.
+    fn at_work(&mut self, time: Duration) -> Duration {
+        self.shortest = self.shortest.min(time);
+        time.min(2 * self.shortest)
+    }
+
     /// Judges what a report says of the step.
     fn judge(&mut self, report: &Report) -> Result<(), TrainError> {
         if report.not_finite {
             return Err(TrainError::NotFinite);
+        }
+        if report.left_range {
+            return Err(RangeError.into());
         }
         self.range = Range::of_weight(report.largest)?;
         Ok(())
@@ -451,11 +467,13 @@ impl Trainer for CudaTrainer {
                     .elapsed()
                     .saturating_sub(control.tau.map_or(Duration::ZERO, |_| self.exchange)),
             gpu: GpuUse {
-                time: since.elapsed(),
+                time: self.at_work(since.elapsed()),
                 memory: self.gpu.held.load(Ordering::Relaxed),
             },
         })
     }
+
+    const BEGINS: bool = true;
 
     fn begin(&mut self, samples: &[u32], step: u64) -> Result<(), TrainError> {
         let (timer, since) = (ThreadTimer::start(), Instant::now());
@@ -493,9 +511,11 @@ impl Trainer for CudaTrainer {
         while !rest.is_empty() {
             // A weight's words stay together.
             let mut len = rest.len().min(INBOX);
-            while len < rest.len() && rest[len] >> 1 == rest[len - 1] >> 1 {
+            while 0 < len && len < rest.len() && rest[len] >> 1 == rest[len - 1] >> 1 {
                 len -= 1;
             }
+            // One that fills the inbox alone is moved in several goes, one after the other.
+            let len = if len == 0 { INBOX } else { len };
             let (now, later) = rest.split_at(len);
             self.post(now)?;
             let launch = self.gpu.kernel(&self.gpu.kernels.apply).with(self.inbox.at());

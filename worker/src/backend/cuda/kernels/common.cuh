@@ -16,6 +16,8 @@ struct Report {
     float loss;
     // What the gradient is multiplied by before it is used.
     float clip;
+    // A change would have taken a weight out of the range: nothing leaves.
+    u32 left_range;
 };
 
 // Infinite.

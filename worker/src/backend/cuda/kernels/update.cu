@@ -5,6 +5,8 @@
 // and moves the shared weights. Nothing here is contracted to fused operations: a CPU gives the same bits.
 
 constexpr u32 TILE_THREADS = 256;
+// Where weights are no longer exact.
+constexpr float RANGE_ERROR = 16.0f;
 // Tiles whose counts are added up in one.
 constexpr u32 GROUP = 64;
 
@@ -86,6 +88,19 @@ __device__ u32 due(float residual, const Compare& compare) {
     return repeats;
 }
 
+// The same, unless something is no number or would leave the range: then nothing leaves at all.
+__device__ u32 count_of(float residual, float shared, const Compare& compare, Report* report) {
+    if (!isfinite(residual)) {
+        report->not_finite = 1;
+        return 0;
+    }
+    u32 count = due(residual, compare);
+    if (count > 0 && fabsf(shared + (residual > 0.0f ? compare.tau : -compare.tau) * float(count)) >= RANGE_ERROR) {
+        report->left_range = 1;
+    }
+    return count;
+}
+
 __device__ float& lane(float4& four, u32 at) {
     return reinterpret_cast<float*>(&four)[at];
 }
@@ -127,11 +142,7 @@ __device__ void update_tile(const float4* gradient, float4* own, float4* first, 
         float4 kept = shared[at];
         for (u32 i = 0; i < 4; ++i) {
             float residual = residual_of(lane(w, i), lane(v, i), lane(kept, i), compare);
-            if (isfinite(residual)) {
-                count += due(residual, compare);
-            } else {
-                report->not_finite = 1;
-            }
+            count += count_of(residual, lane(kept, i), compare, report);
         }
         count = block_sum(count);
     }
@@ -163,11 +174,7 @@ extern "C" __global__ void __launch_bounds__(TILE_THREADS)
     u32 count = 0;
     for (u32 i = 0; i < 4; ++i) {
         float residual = residual_of(lane(w, i), lane(v, i), lane(kept, i), compare);
-        if (isfinite(residual)) {
-            count += due(residual, compare);
-        } else {
-            report->not_finite = 1;
-        }
+        count += count_of(residual, lane(kept, i), compare, report);
     }
     count = block_sum(count);
     keep_count(count, tile, counts, groups);
@@ -214,7 +221,7 @@ extern "C" __global__ void __launch_bounds__(TILE_THREADS)
     u32 tiles = gridDim.x;
     u32 here = tile_counts[tile];
     bool reports = tile == tiles - 1;
-    if ((here == 0 && !reports) || report->not_finite) {
+    if ((here == 0 && !reports) || report->not_finite || report->left_range) {
         return;
     }
     Place place = place_by_groups(tile, tiles, tile_counts, groups);
@@ -296,6 +303,7 @@ extern "C" __global__ void __launch_bounds__(256)
     if (threadIdx.x == 0) {
         report->loss = float(loss);
         report->words = 0;
+        report->left_range = 0;
         report->not_finite = !(isfinite(loss) && isfinite(norm));
         report->clip = norm_max > 0.0 && norm > norm_max ? float(norm_max / norm) : 1.0f;
         next->largest = 0;
