@@ -32,6 +32,9 @@ const UNLIMITED: usize = usize::MAX >> 1;
 /// Ticks in which survivors must come to an agreement once the storm is over.
 const CALM_TICKS: usize = 1500;
 
+/// Messages between two ticks of a calm world; a few hundred, in fact.
+const DELIVERIES_MAX: usize = 100_000;
+
 struct Node {
     exchange: Exchange,
     alive: bool,
@@ -474,13 +477,22 @@ impl World {
         }
         for _ in 0..CALM_TICKS {
             self.mend_all();
-            while self.deliver() {}
+            self.deliver_all();
             for at in self.alive() {
                 self.tell(at, Event::Tick);
             }
             if self.ways.values().all(|way| way.queue.is_empty()) && self.is_agreed() {
                 break;
             }
+        }
+    }
+
+    /// Everything that is under way arrives, and what follows from it; that must come to an end by itself.
+    fn deliver_all(&mut self) {
+        let mut delivered = 0;
+        while self.deliver() {
+            delivered += 1;
+            assert!(delivered < DELIVERIES_MAX, "words without end\n{}", self.describe());
         }
     }
 

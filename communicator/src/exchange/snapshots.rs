@@ -146,8 +146,12 @@ impl Exchange {
             }
         }
         let Some(ledger) = self.with_own(ledger) else {
-            // Too old, though it was new when it was made: the next one will be newer.
-            self.ask_next(effects);
+            // Too old, though it was new when it was made: the next one will be newer, if there is time for what is under
+            // way. At the next tick somebody is asked again.
+            self.wanted = Some(Wanted {
+                ticks: self.limits.reset_ticks,
+                ..wanted
+            });
             return Ok(());
         };
         self.wanted = None;
