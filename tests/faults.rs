@@ -135,6 +135,25 @@ fn survivors_train_what_a_dead_node_leaves() {
     assert!(repeated <= 6 * SHARD, "{last}");
 }
 
+#[test]
+fn others_finish_what_a_guest_had_begun() {
+    const SAMPLES: u64 = 3 * 60_000;
+    let mut cluster = Cluster::of(2);
+    // Without a limit a run that cannot end would hold this test up for ever.
+    let job = ["--epochs", "3", "--minibatch", "32", "--max-seconds", "100"];
+    let mut client = cluster.tau.start(&cluster.asking("start", &job));
+    client.read_line();
+    let guest = cluster.add(&[]).name.clone();
+    wait_until_trains(&cluster, &guest);
+    kill_node(&mut cluster, 2);
+    let output = client.finish();
+    assert_eq!(output.code, 0, "{}", output.stderr);
+    let last = output.last();
+    let count = |key: &str| last[key].as_u64().unwrap();
+    // A guest lives on shards of others, and dies with one half done.
+    assert_eq!(count("samples") - count("repeated_samples"), SAMPLES, "{last}");
+}
+
 /// The checkpoints in the nodes' folders, as files.
 fn checkpoints(cluster: &Cluster) -> Vec<String> {
     let files = cluster.tau.files().into_iter();

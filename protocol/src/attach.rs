@@ -41,8 +41,13 @@ pub enum ToWorker {
     Shift(Box<ShiftOrder>),
     /// Whether to hold back what would leave; it stays in the residual.
     Pause(bool),
-    /// An origin that will never send a batch again: what it began is free.
-    OriginDead(OriginId),
+    /// An origin that sends no batches any more, or does so again: what it began is free, or is not.
+    Origin {
+        /// Which.
+        origin: OriginId,
+        /// Whether it goes on with what it began.
+        alive: bool,
+    },
     /// A slot without a worker, or with one again.
     Slot {
         /// Which.

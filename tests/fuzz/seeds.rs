@@ -624,7 +624,13 @@ fn attached() {
             })),
         ),
         ("pause", ToWorker::Pause(true)),
-        ("origin-dead", ToWorker::OriginDead(OriginId(7))),
+        (
+            "origin-dead",
+            ToWorker::Origin {
+                origin: OriginId(7),
+                alive: false,
+            },
+        ),
         ("slot", ToWorker::Slot { slot: 3, alive: false }),
         ("evaluate", ToWorker::Evaluate),
         ("save", ToWorker::Save { path }),

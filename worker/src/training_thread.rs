@@ -51,8 +51,13 @@ pub enum ToTraining {
     Shift(Arc<Sums>, Arc<ShiftOrder>),
     /// Whether to hold back what would leave.
     Pause(bool),
-    /// An origin that will never send a batch again.
-    OriginDead(OriginId),
+    /// An origin that sends no batches any more, or does so again.
+    Origin {
+        /// Which.
+        origin: OriginId,
+        /// Whether it goes on with what it began.
+        alive: bool,
+    },
     /// A slot that has lost its worker, or has one again.
     Slot {
         /// Which.
@@ -381,7 +386,7 @@ impl<'a, T: Trainer> Loop<'a, T> {
                 self.training.shift(&sums, &order)?;
             }
             ToTraining::Pause(paused) => self.paused = paused,
-            ToTraining::OriginDead(origin) => self.training.origin_dead(origin),
+            ToTraining::Origin { origin, alive } => self.training.origin(origin, alive),
             ToTraining::Slot { slot, alive } => self.training.slot(slot, alive),
             ToTraining::Copy => {
                 let weights = self.training.trainer().copy_weights()?;

@@ -229,6 +229,8 @@ pub(crate) struct ExchangeState {
     checkpointing: Option<Checkpointing>,
     standing: Standing,
     audited: Instant,
+    /// Origins that workers were told emit no more.
+    dead: BTreeSet<OriginId>,
     run_actor: ActorRef<RunMessage>,
     told: Progress,
     paused_since: Option<Instant>,
@@ -277,6 +279,7 @@ impl Actor for ExchangeActor {
             checkpoints: 0,
             checkpointing: None,
             audited: Instant::now(),
+            dead: BTreeSet::new(),
             begin,
             run_actor,
             told: Progress::default(),
@@ -438,6 +441,8 @@ impl ExchangeState {
             return;
         }
         self.checkpoints += 1;
+        // Workers write theirs first. A folder that cannot be made will be named with the file that it is for.
+        let _ = path.parent().map(std::fs::create_dir_all);
         for (index, (_, worker)) in self.workers.values().enumerate() {
             let path = path.with_extension(format!("{index}.{}.state", self.checkpoints));
             worker.tell(ToWorker::Save { path });
@@ -511,7 +516,7 @@ impl ExchangeState {
                     worker.deliver(&bytes);
                 }
             }
-            Effect::Ended(origin) => self.tell(&ToWorker::OriginDead(origin)),
+            Effect::Ended(_) => self.tell_origins(),
             Effect::Stop => drop(self.run_actor.cast(RunMessage::StopSeen(self.run))),
             Effect::Giving(to) => {
                 let peer = self.name(to);
@@ -647,6 +652,10 @@ impl ExchangeState {
         for slot in self.begin.workers()..self.begin.slots() {
             worker.tell(ToWorker::Slot { slot, alive: false });
         }
+        self.tell_origins();
+        for &origin in &self.dead {
+            worker.tell(ToWorker::Origin { origin, alive: false });
+        }
         for participant in &self.begin.participants {
             if self.standing.silent.contains(&participant.node) {
                 for slot in self.begin.slots_of(participant.node) {
@@ -706,7 +715,24 @@ impl ExchangeState {
                 }
             }
         }
+        self.tell_origins();
         self.tell_progress();
+    }
+
+    /// Tells workers which origins emit no more: they have ended, or their nodes are not there. What those have begun is
+    /// for others to finish.
+    fn tell_origins(&mut self) {
+        let Standing { silent, gone, .. } = &self.standing;
+        let is_dead = |info: &&OriginInfo| {
+            let out_of_reach = silent.contains(&info.home) || gone.contains(&info.home);
+            info.ended.is_some() || out_of_reach && info.home != self.me
+        };
+        let dead: BTreeSet<OriginId> = self.core.origins().filter(is_dead).map(|info| info.origin).collect();
+        let before = std::mem::replace(&mut self.dead, dead);
+        for &origin in self.dead.symmetric_difference(&before) {
+            let alive = before.contains(&origin);
+            self.tell(&ToWorker::Origin { origin, alive });
+        }
     }
 
     fn tick(&mut self) {
@@ -721,6 +747,8 @@ impl ExchangeState {
             self.event(Event::Progress(node));
         }
         self.event(Event::Tick);
+        // Peers tell of origins, too, whose nodes nobody has heard for long.
+        self.tell_origins();
         self.audit();
         self.tell_progress();
     }

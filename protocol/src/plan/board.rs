@@ -23,7 +23,7 @@ pub(super) struct Board {
     /// The unfinished shards that others began, with the origin that last advanced them. None if that was not told;
     /// then it was probably the worker of the slot that owns the shard.
     pub(super) begun: BTreeMap<ShardId, Option<OriginId>>,
-    /// Origins that will never emit again.
+    /// Origins that emit no more, as far as anybody knows.
     dead: BTreeSet<OriginId>,
     pub(super) slots: Vec<SlotState>,
 }
@@ -113,6 +113,10 @@ impl Board {
 
     pub(super) fn origin_dead(&mut self, origin: OriginId) {
         self.dead.insert(origin);
+    }
+
+    pub(super) fn origin_alive(&mut self, origin: OriginId) {
+        self.dead.remove(&origin);
     }
 
     pub(super) fn slot_dead(&mut self, slot: usize) {

@@ -82,11 +82,16 @@ impl SamplePlan {
         }
     }
 
-    /// Takes note that an origin will never emit again: what it began and did not finish is free.
+    /// Takes note that an origin emits no more: what it began and did not finish is free.
     ///
     /// Its batches may still arrive by way of others, before or after this.
     pub fn origin_dead(&mut self, origin: OriginId) {
         self.board.origin_dead(origin);
+    }
+
+    /// Takes note that an origin which was taken for dead is not: it was only out of reach.
+    pub fn origin_alive(&mut self, origin: OriginId) {
+        self.board.origin_alive(origin);
     }
 
     /// Takes note that a slot has no worker: all its unfinished shards are free.

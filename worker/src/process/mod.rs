@@ -160,7 +160,7 @@ impl Process {
             ToWorker::Sums(sums) => self.sums.extend(sums),
             ToWorker::Shift(order) => return self.shift(*order),
             ToWorker::Pause(paused) => self.tell(ToTraining::Pause(paused)),
-            ToWorker::OriginDead(origin) => self.tell(ToTraining::OriginDead(origin)),
+            ToWorker::Origin { origin, alive } => self.tell(ToTraining::Origin { origin, alive }),
             ToWorker::Slot { slot, alive } => self.tell(ToTraining::Slot { slot, alive }),
             ToWorker::Evaluate => self.tell(ToTraining::Copy),
             ToWorker::Save { path } => return self.save(path),

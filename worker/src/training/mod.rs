@@ -338,9 +338,13 @@ impl<T: Trainer> Training<T> {
         }
     }
 
-    /// An origin will never send a batch again: what it began is free.
-    pub fn origin_dead(&mut self, origin: OriginId) {
-        self.plan.origin_dead(origin);
+    /// An origin sends no batches any more, so that what it began is free; or it does so again.
+    pub fn origin(&mut self, origin: OriginId, alive: bool) {
+        if alive {
+            self.plan.origin_alive(origin);
+        } else {
+            self.plan.origin_dead(origin);
+        }
     }
 
     /// A slot has lost its worker, or has one again.

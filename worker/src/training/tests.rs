@@ -472,7 +472,7 @@ fn what_others_do_is_not_done_again_and_what_they_leave_is_taken_over() {
         Next::Waiting,
         "the other has begun a shard"
     );
-    one.origin_dead(OriginId(1));
+    one.origin(OriginId(1), false);
     one.slot(1, false);
     while let Next::Emitted(_) = one.step(false, &mut Vec::new()).unwrap() {}
     assert_eq!(one.step(false, &mut Vec::new()).unwrap(), Next::Done);
