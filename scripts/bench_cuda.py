@@ -13,6 +13,7 @@ import time
 
 import torch
 
+import many_classes
 from torch_sequential import sequential
 
 DEEP = ", ".join(["dense 2048, relu"] * 5 + ["dense 8192"])
@@ -23,16 +24,6 @@ BENCHES = [
     ("784-1024-1024-10", "dense 1024, relu, dense 1024, relu, dense 10", (1, 28, 28), 10, 128, 300, "0.002", {"f32": 0.6, "tf32": 0.6}),
     ("Downpour CNN", CNN, (1, 28, 28), 10, 64, 200, "0.002", {"f32": 1.0, "tf32": 1.0}),
 ]
-
-
-def many_classes(folder, features, classes):
-    """A CSV file with every class in it, twice."""
-    path = os.path.join(folder, "classes.csv")
-    with open(path, "w") as file:
-        for row in range(2 * classes):
-            values = ",".join(str((row * (column + 3) * 7919) % 10) for column in range(features))
-            file.write(f"{values},{row % classes:05}\n")
-    return f"csv:{path}?test=0.01"
 
 
 class Tau:
@@ -82,7 +73,11 @@ def main():
     print(f"{'net':<17} {'precision':<9} {'minibatch':>9} {'tau':>8} {'torch':>8} {'ratio':>6}  wanted")
     with tempfile.TemporaryDirectory() as folder:
         for name, layers, shape, classes, minibatch, steps, density, wanted in BENCHES:
-            data = "builtin:mnist" if classes == 10 else many_classes(folder, shape[0], classes)
+            data = "builtin:mnist"
+            if classes > 10:
+                path = os.path.join(folder, "classes.csv")
+                many_classes.write(path, shape[0], classes)
+                data = f"csv:{path}?test=0.01"
             for precision in ["f32", "tf32"]:
                 tau = Tau(program, layers, minibatch, precision, data, density)
                 pytorch = Torch(layers, shape, classes, minibatch, precision)

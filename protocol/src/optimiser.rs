@@ -121,12 +121,10 @@ impl Rule {
                 );
             }
             Self::Adam { beta1, beta2, epsilon } => {
-                let steps = step as f64;
-                let rate = f64::from(learning_rate) / (1.0 - f64::from(beta1).powf(steps));
-                let spread = 1.0 / (1.0 - f64::from(beta2).powf(steps)).sqrt();
+                let (rate, spread) = adam_corrections(learning_rate, beta1, beta2, step);
                 let factors = AdamFactors {
-                    rate: rate as f32,
-                    spread: spread as f32,
+                    rate,
+                    spread,
                     beta1,
                     beta2,
                     epsilon,
@@ -135,6 +133,16 @@ impl Rule {
             }
         }
     }
+}
+
+/// Adam's corrections for its zero start, at a step from 1: the rate to use, and what the root of the squares is
+/// multiplied by.
+#[must_use]
+pub fn adam_corrections(learning_rate: f32, beta1: f32, beta2: f32, step: u64) -> (f32, f32) {
+    let steps = step as f64;
+    let rate = f64::from(learning_rate) / (1.0 - f64::from(beta1).powf(steps));
+    let spread = 1.0 / (1.0 - f64::from(beta2).powf(steps)).sqrt();
+    (rate as f32, spread as f32)
 }
 
 /// What varies from step to step.

@@ -14,6 +14,12 @@ const LANES: usize = 16;
 /// How often one weight can change in one batch. A weight further behind than this catches up over several batches.
 pub const REPEATS_MAX: u32 = 8;
 
+/// How often one weight can change at this τ: fewer times where it would move further than a batch can say.
+#[must_use]
+pub fn repeats_max(tau: Tau) -> u32 {
+    REPEATS_MAX.min((BATCH_STEPS_MAX - 1) / tau.steps())
+}
+
 /// A weight was infinite or no number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotFinite;
@@ -62,7 +68,7 @@ pub fn quantise(
     assert_eq!(own.own.len(), shared.len());
     let limits = Limits {
         tau: tau.value(),
-        repeats: REPEATS_MAX.min((BATCH_STEPS_MAX - 1) / tau.steps()),
+        repeats: repeats_max(tau),
         words_max,
     };
     quantise_lanes(own, shared, limits, offset, words)

@@ -33,7 +33,7 @@ pub(super) struct DeviceDataset {
     labels: Array<u32>,
     indices: Array<u32>,
     /// The indices of a minibatch, on their way.
-    pinned: Pinned<u32>,
+    pinned: Pinned,
     /// A minibatch, where the host gathers it.
     inputs: Vec<f32>,
 }
@@ -41,7 +41,7 @@ pub(super) struct DeviceDataset {
 impl DeviceDataset {
     pub(super) fn new(gpu: &Gpu, dataset: Arc<Dataset>, minibatch: usize) -> Result<Self, GpuError> {
         let train = &dataset.train;
-        let (free, _) = gpu.memory()?;
+        let free = gpu.free_memory()?;
         let bytes = match train.values() {
             Values::Bytes(bytes) => bytes.len(),
             Values::Floats(floats) => floats.len() * size_of::<f32>(),

@@ -135,9 +135,9 @@ impl Gpu {
         Ok(device::get_name(device::get(ordinal as i32)?)?)
     }
 
-    /// Bytes of its memory that are free, and all of them.
-    pub fn memory(&self) -> Result<(usize, usize), GpuError> {
-        Ok(self.stream.context().mem_get_info()?)
+    /// Bytes of its memory that are free.
+    pub(super) fn free_memory(&self) -> Result<usize, GpuError> {
+        Ok(self.stream.context().mem_get_info()?.0)
     }
 
     /// Waits until all that was asked for is done.

@@ -1,6 +1,5 @@
 //! Memory: arrays on the device, and memory of the host that the device can reach by itself.
 
-use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -86,57 +85,50 @@ impl<T> Array<T> {
     }
 }
 
-/// Numbers that may lie in memory which a device reads and writes: any bits are a value.
-pub(super) trait Plain: Copy + Default {}
-impl Plain for u32 {}
-
-/// Memory of the host that copies go to and come from without anybody waiting.
-pub(super) struct Pinned<T: Plain> {
-    at: *mut T,
+/// Words in memory of the host that copies go to and come from without anybody waiting.
+pub(super) struct Pinned {
+    at: *mut u32,
     len: usize,
     /// The memory belongs to it.
     _context: Arc<CudaContext>,
-    _values: PhantomData<T>,
 }
 
-impl<T: Plain> Pinned<T> {
+impl Pinned {
     pub(super) fn new(gpu: &Gpu, len: usize) -> Result<Self, GpuError> {
         let context = Arc::clone(gpu.stream.context());
         context.bind_to_thread()?;
         // SAFETY: the memory is owned from here on; it is filled before anything reads it.
         let at = unsafe {
-            let at = malloc_host(len * size_of::<T>(), 0)?.cast::<T>();
-            std::slice::from_raw_parts_mut(at.cast::<std::mem::MaybeUninit<T>>(), len)
-                .fill(std::mem::MaybeUninit::new(T::default()));
+            let at = malloc_host(len * size_of::<u32>(), 0)?.cast::<u32>();
+            at.write_bytes(0, len);
             at
         };
         Ok(Self {
             at,
             len,
             _context: context,
-            _values: PhantomData,
         })
     }
 }
 
-impl<T: Plain> Deref for Pinned<T> {
-    type Target = [T];
+impl Deref for Pinned {
+    type Target = [u32];
 
-    fn deref(&self) -> &[T] {
+    fn deref(&self) -> &[u32] {
         // SAFETY: it owns so many initialised numbers. The device writes them only between `fetch` and the wait after it,
         // while the trainer does not look.
         unsafe { std::slice::from_raw_parts(self.at, self.len) }
     }
 }
 
-impl<T: Plain> DerefMut for Pinned<T> {
-    fn deref_mut(&mut self) -> &mut [T] {
+impl DerefMut for Pinned {
+    fn deref_mut(&mut self) -> &mut [u32] {
         // SAFETY: as above.
         unsafe { std::slice::from_raw_parts_mut(self.at, self.len) }
     }
 }
 
-impl<T: Plain> Drop for Pinned<T> {
+impl Drop for Pinned {
     fn drop(&mut self) {
         // SAFETY: it was allocated so, and nothing is under way: whoever owns it has waited, or waits in the driver.
         let _ = unsafe { free_host(self.at.cast()) };

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use protocol::changes::CHANGES_MAX;
 use protocol::digest::Digest;
-use protocol::lattice::{BATCH_STEPS_MAX, GRID, RANGE_ERROR_STEPS, Range, RangeError, STEPS_PER_UNIT, Tau, weight_of};
+use protocol::lattice::{GRID, RANGE_ERROR_STEPS, Range, RangeError, STEPS_PER_UNIT, Tau, weight_of};
 use protocol::model::Layout;
-use protocol::optimiser::Rule;
+use protocol::optimiser::{Rule, adam_corrections};
 use protocol::rng::splitmix64;
 use protocol::sums::Sums;
 
@@ -21,7 +21,7 @@ use crate::backend::turns::{BLOCK, Turns, eager_blocks, eager_tensors};
 use crate::dataset::Dataset;
 use crate::network::Network;
 use crate::ops::Threads;
-use crate::quantise::REPEATS_MAX;
+use crate::quantise::{REPEATS_MAX, repeats_max};
 use crate::thread_time::ThreadTimer;
 use crate::trainer::{GpuUse, Numbers, StateError, StepControl, StepReport, TrainError, Trainer, TrainerState};
 
@@ -106,13 +106,13 @@ impl Factors {
             Rule::AdaGrad { epsilon } => squares(1.0, 1.0, epsilon),
             Rule::RmsProp { decay, epsilon } => squares(decay, 1.0 - decay, epsilon),
             Rule::Adam { beta1, beta2, epsilon } => {
-                let steps = step as f64;
+                let (rate, spread) = adam_corrections(rate, beta1, beta2, step);
                 Self {
-                    rate: (f64::from(rate) / (1.0 - f64::from(beta1).powf(steps))) as f32,
+                    rate,
                     momentum: beta1,
                     keep: beta2,
                     epsilon,
-                    spread: (1.0 / (1.0 - f64::from(beta2).powf(steps)).sqrt()) as f32,
+                    spread,
                     ..none
                 }
             }
@@ -136,7 +136,7 @@ impl Compare {
         Self {
             tau: tau.value(),
             ahead,
-            repeats: REPEATS_MAX.min((BATCH_STEPS_MAX - 1) / tau.steps()),
+            repeats: repeats_max(tau),
             turn_from: (turn.start / BLOCK) as u32,
             turn_to: turn.end.div_ceil(BLOCK) as u32,
         }
@@ -179,9 +179,9 @@ pub struct CudaTrainer {
     steps: u64,
     inbox: Array<u32>,
     /// Others' words on their way, and how much of it is taken.
-    sent: Pinned<u32>,
+    sent: Pinned,
     sent_len: usize,
-    fetched: Pinned<u32>,
+    fetched: Pinned,
     guess: usize,
     range: Range,
     dropout_seed: u64,

@@ -76,14 +76,21 @@ struct Squares {
     u32 size;
 };
 
-extern "C" __global__ void max_pool(const float* x, Squares by, float* y, u32* winners) {
+// The top left pixel of a square, if there are so many squares.
+__device__ bool corner_of(u32 square, const Squares& by, u32* corner) {
     u32 rows = by.height / by.size;
     u32 columns = by.width / by.size;
+    u32 row = square / columns;
+    *corner = (row / rows * by.height + row % rows * by.size) * by.width + square % columns * by.size;
+    return square < by.planes * rows * columns;
+}
+
+extern "C" __global__ void max_pool(const float* x, Squares by, float* y, u32* winners) {
     u32 at = blockIdx.x * blockDim.x + threadIdx.x;
-    if (at >= by.planes * rows * columns) {
+    u32 corner;
+    if (!corner_of(at, by, &corner)) {
         return;
     }
-    u32 corner = (at / columns / rows * by.height + at / columns % rows * by.size) * by.width + at % columns * by.size;
     u32 winner = corner;
     float best = x[corner];
     for (u32 down = 0; down < by.size; ++down) {
@@ -119,13 +126,11 @@ extern "C" __global__ void max_pool_back(const float* dy, const u32* winners, Sq
 }
 
 extern "C" __global__ void mean_pool(const float* x, Squares by, float* y) {
-    u32 rows = by.height / by.size;
-    u32 columns = by.width / by.size;
     u32 at = blockIdx.x * blockDim.x + threadIdx.x;
-    if (at >= by.planes * rows * columns) {
+    u32 corner;
+    if (!corner_of(at, by, &corner)) {
         return;
     }
-    u32 corner = (at / columns / rows * by.height + at / columns % rows * by.size) * by.width + at % columns * by.size;
     float sum = 0.0f;
     for (u32 down = 0; down < by.size; ++down) {
         for (u32 right = 0; right < by.size; ++right) {
