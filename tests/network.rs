@@ -1,16 +1,23 @@
 //! Nodes on different hosts, with a cable between them that comes loose. Needs root; skipped, visibly, without.
 
+use std::fs::File;
+use std::process::Command;
+
 use serde_json::Value;
 
-use crate::harness::cluster::Cluster;
+use crate::harness::cluster::{Cluster, kill, processes_with};
 use crate::harness::netlab::Netlab;
 use crate::harness::{Running, Tau, points_csv};
 
+fn command(lab: &Netlab, tau: &Tau, host: usize, arguments: &[&str]) -> Command {
+    let mut command = lab.command(host, env!("CARGO_BIN_EXE_tau"));
+    command.args(arguments).current_dir(tau.path("")).env("TAU_LOG", "info");
+    command
+}
+
 /// Starts the binary on a host of the lab.
 fn on(lab: &Netlab, tau: &Tau, host: usize, arguments: &[&str]) -> Running {
-    let mut command = lab.command(host, env!("CARGO_BIN_EXE_tau"));
-    command.args(arguments).current_dir(tau.path(""));
-    Tau::spawn(&mut command)
+    Tau::spawn(&mut command(lab, tau, host, arguments))
 }
 
 fn first_line(process: &mut Running) -> Value {
@@ -82,6 +89,67 @@ fn a_cable_that_comes_loose_and_is_put_back_costs_nothing() {
     assert_eq!(
         (&last["nodes"], &last["missing"]),
         (&2.into(), &Value::Array(vec![])),
+        "{last}"
+    );
+}
+
+#[test]
+fn a_guest_whose_hosts_die_before_it_has_a_snapshot_is_free_again() {
+    // Slow enough for the giver to be killed in the middle of it.
+    let Some(lab) = Netlab::up(2, "4mbit") else {
+        return;
+    };
+    let tau = Tau::new();
+    points_csv(&tau, "points.csv", 600);
+    tau.run(&["credentials", "new", "cluster.pem"]);
+    let (seed, other) = (Netlab::address(1) + ":7700", Netlab::address(2) + ":7700");
+    let node = ["--credentials", "cluster.pem", "--threads", "1", "--json", "--listen"];
+    let start = |host, log: &str, arguments: &[&str], address: &str| {
+        let arguments = [arguments, &node[..], &[address]].concat();
+        let log = File::create(tau.path(log)).unwrap();
+        let mut process = Tau::spawn_with(&mut command(&lab, &tau, host, &arguments), log);
+        first_line(&mut process);
+        process
+    };
+    let says = |log: &str, words: &str| std::fs::read_to_string(tau.path(log)).unwrap().contains(words);
+    let asking = |address| ["--cluster", address, "--credentials", "cluster.pem", "--json"];
+    let run = |host, command: &str, arguments: &[&str]| {
+        let address = if host == 1 { &seed } else { &other };
+        let output = on(
+            &lab,
+            &tau,
+            host,
+            &[&[command], &asking(address)[..], arguments].concat(),
+        )
+        .finish();
+        assert_eq!(output.code, 0, "{}", output.stderr);
+        output
+    };
+    let one = start(1, "one.log", &["seed", "--dir", "one"], &seed);
+    let ready = |host| run(host, "nodes", &[]).stdout.contains("\"workers\":1");
+    Cluster::wait_until("the node has no worker", || ready(1));
+    let long = [
+        "--model",
+        "dense 800, relu, dense 10",
+        "--epochs",
+        "1000000",
+        "--detach",
+    ];
+    run(1, "start", &long);
+    let _two = start(2, "two.log", &["join", &seed, "--dir", "two"], &other);
+    Cluster::wait_until("no snapshot is given", || says("one.log", "gets a snapshot"));
+    kill("-KILL", one.pid());
+    for worker in processes_with(tau.path("one").to_str().unwrap(), "worker") {
+        kill("-KILL", worker);
+    }
+    Cluster::wait_until("the guest waits for ever", || {
+        says("two.log", "all who had it are gone")
+    });
+    let short = ["--data", "csv:points.csv", "--model", "dense 2", "--epochs", "1"];
+    let last = run(2, "start", &short).last();
+    assert_eq!(
+        (&last["nodes"], &last["replicas_agree"]),
+        (&1.into(), &true.into()),
         "{last}"
     );
 }

@@ -222,6 +222,7 @@ fn frames() {
     let mark = Note::Mark {
         number: 300,
         frontier: frontier(),
+        members: vec![NodeId(5), NodeId(1 << 60)],
     };
     let marked = Note::Marked {
         number: 300,
@@ -246,6 +247,7 @@ fn frames() {
         ("marked", Message::Word(marked)),
         ("cannot", Message::Word(Note::Cannot(range))),
         ("ask", Message::Word(Note::Ask)),
+        ("newcomer", Message::Word(Note::Newcomer)),
         ("piece", Message::Piece(piece)),
     ];
     for (name, message) in messages {

@@ -9,6 +9,7 @@ use protocol::ids::{NodeId, OriginId};
 use protocol::sums::Sums;
 
 use super::log::Log;
+use super::message::Word;
 use super::peer::Peer;
 use super::{Message, OriginInfo};
 use crate::ledger::{AuditError, Ledger};
@@ -48,6 +49,8 @@ pub struct Limits {
 
 /// More origins than workers and their restarts ever make.
 pub(super) const ORIGINS_MAX: usize = 4096;
+/// More members than a run ever has, those that died included.
+pub(super) const MEMBERS_MAX: usize = 4096;
 
 impl Limits {
     /// The limits for a model of so many weights. What is kept for those who are behind takes at most 64 MiB and 4 bytes
@@ -194,8 +197,8 @@ pub struct Exchange {
     /// Links that are up, whether their other ends are members yet or not.
     pub(super) links: BTreeSet<NodeId>,
     pub(super) wanted: Option<Wanted>,
-    /// It has come late and trains nothing yet. Some member may not know it, and it may not know some member: nothing is
-    /// merged, because nobody knows over which points.
+    /// It has come late and has nothing yet. A snapshot comes first: then it stands where its giver stands, and whoever
+    /// can help the giver can help it, too, even before having heard of it.
     pub(super) newcomer: bool,
     /// Those who will not come back.
     pub(super) left: BTreeSet<NodeId>,
@@ -274,16 +277,15 @@ impl Exchange {
     /// Takes note of an event and appends what is to be done.
     pub fn handle(&mut self, event: Event, effects: &mut Vec<Effect>) {
         match event {
-            Event::Founder(node) if node != self.me => {
-                self.newcomer = false;
+            Event::Founder(node) if node == self.me => self.newcomer = false,
+            Event::Founder(node) => {
                 self.peers.entry(node).or_default().is_marked = true;
                 self.greet(node, effects);
             }
-            Event::Joined(node) if node != self.me => {
-                self.peers.entry(node).or_default();
+            Event::Joined(node) => {
+                self.reckon_with(node);
                 self.greet(node, effects);
             }
-            Event::Founder(_) | Event::Joined(_) => {}
             Event::Left(node) => {
                 self.left.insert(node);
                 self.peers.remove(&node);
@@ -292,11 +294,7 @@ impl Exchange {
             Event::Origin(info) => {
                 self.learn(None, info, effects);
             }
-            Event::Local(bytes) => {
-                // Workers begin when their node has about what the others have.
-                self.newcomer = false;
-                self.local(&bytes, effects);
-            }
+            Event::Local(bytes) => self.local(&bytes, effects),
             Event::LinkUp(node) => {
                 self.links.insert(node);
                 self.greet(node, effects);
@@ -323,7 +321,17 @@ impl Exchange {
     #[must_use]
     pub fn is_caught_up(&self) -> bool {
         let heard = self.peers.values().any(Peer::is_heard);
-        heard && self.wanted.is_none() && self.frontier_lag() <= self.limits.window * self.origins.len().max(1) as u64
+        heard
+            && !self.newcomer
+            && self.wanted.is_none()
+            && self.frontier_lag() <= self.limits.window * self.origins.len().max(1) as u64
+    }
+
+    /// Whether this node has nothing of the run and nobody of the living has anything to give.
+    #[must_use]
+    pub fn is_stranded(&self, live: impl Fn(NodeId) -> bool) -> bool {
+        let has_nothing = |(&node, peer): (&NodeId, &Peer)| !live(node) || peer.newcomer;
+        self.newcomer && self.peers.iter().all(has_nothing)
     }
 
     /// Everything known of the run's origins.
@@ -399,14 +407,19 @@ impl Exchange {
             return;
         }
         self.origins.insert(info.origin, after);
-        // Whoever makes batches takes part, heard of or not: they are kept until it says that it needs them no more.
-        if after.home != self.me && !self.left.contains(&after.home) {
-            self.peers.entry(after.home).or_default();
-        }
+        self.reckon_with(after.home);
         if after.ended.is_some() {
             effects.push(Effect::Ended(info.origin));
         }
         self.announce(from, after, effects);
+    }
+
+    /// Whoever makes batches takes part, heard of or not, and so does whoever a member knows: what it may need is kept
+    /// until it says that it needs it no more.
+    pub(super) fn reckon_with(&mut self, node: NodeId) {
+        if node != self.me && !self.left.contains(&node) {
+            self.peers.entry(node).or_default();
+        }
     }
 
     fn announce(&self, except: Option<NodeId>, info: OriginInfo, effects: &mut Vec<Effect>) {
@@ -421,7 +434,7 @@ impl Exchange {
         );
     }
 
-    /// Says hello on a link to a member: what this node has.
+    /// Says hello on a link to a member: what this node has, if it has anything.
     fn greet(&mut self, node: NodeId, effects: &mut Vec<Effect>) {
         let Some(peer) = self.peers.get_mut(&node).filter(|peer| !peer.quarantined) else {
             return;
@@ -431,17 +444,16 @@ impl Exchange {
         }
         peer.unlink();
         peer.linked = true;
-        peer.told(self.ledger.frontier());
-        let origins = self.origins.values().copied().map(Message::Origin);
-        let have = Message::Have(self.ledger.frontier().clone());
         // A mark that was proposed on the last link may have come through or not.
-        let mark = peer.proposed.clone().map(Message::mark);
-        effects.extend(
-            origins
-                .chain([have])
-                .chain(mark)
-                .map(|message| Effect::Send { to: node, message }),
-        );
+        let mark = peer.proposed.clone();
+        let origins = self.origins.values().copied().map(Message::Origin);
+        effects.extend(origins.map(|message| Effect::Send { to: node, message }));
+        if self.newcomer {
+            let message = Message::Word(Word::Newcomer);
+            effects.push(Effect::Send { to: node, message });
+        }
+        self.tell(node, effects);
+        effects.extend(mark.map(|mark| self.marking(node, mark)));
     }
 
     pub(super) fn quarantine(&mut self, peer: NodeId, reason: String, effects: &mut Vec<Effect>) {

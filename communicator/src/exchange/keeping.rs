@@ -47,7 +47,6 @@ impl Exchange {
     fn compact(&mut self) {
         let unmarked = |peer: &&mut Peer| !peer.is_marked && !peer.forgotten && !peer.quarantined;
         if self.log.single_bytes() > self.limits.unmarked_bytes_max {
-            self.newcomer = false;
             self.peers
                 .values_mut()
                 .filter(unmarked)
@@ -68,7 +67,7 @@ impl Exchange {
     /// Whether all points that some member may need are known.
     fn may_merge(&self) -> bool {
         let known = |peer: &Peer| peer.is_marked || peer.forgotten || peer.quarantined;
-        !self.newcomer && self.peers.values().all(known)
+        self.peers.values().all(known)
     }
 
     /// Merges an origin's batches, but not over points that some member may still need.

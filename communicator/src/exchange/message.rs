@@ -40,13 +40,6 @@ pub enum Message {
     Word(Word),
 }
 
-impl Message {
-    /// A mark with its number.
-    pub(super) fn mark((number, frontier): (u64, Frontier)) -> Self {
-        Self::Word(Word::Mark { number, frontier })
-    }
-}
-
 /// The rarer and shorter messages.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Word {
@@ -57,6 +50,9 @@ pub enum Word {
         number: u64,
         /// What the sender has applied.
         frontier: Frontier,
+        /// Whom the sender knows. It may have let them in, with what it had, and the receiver may never have heard of
+        /// them: from now on it keeps what they may need.
+        members: Vec<NodeId>,
     },
     /// A mark is taken: ranges begin there or later.
     Marked {
@@ -73,6 +69,9 @@ pub enum Word {
     TooFar,
     /// A snapshot, please.
     Ask,
+    /// The sender has nothing and takes nothing before it has a snapshot: it asks one member for it. Said at the start
+    /// of a link in place of [`Message::Have`], which follows when it has one.
+    Newcomer,
 }
 
 /// What a parcel holds.

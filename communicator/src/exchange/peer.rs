@@ -19,6 +19,8 @@ pub(super) struct Peer {
     /// another node, with another name.)
     pub(super) has: Frontier,
     pub(super) linked: bool,
+    /// It has nothing yet, has said so on the present link, and waits for somebody's snapshot.
+    pub(super) newcomer: bool,
     /// It said something that no honest member says: nothing is taken from it or sent to it any more.
     pub(super) quarantined: bool,
     /// Where ranges for it may begin: its newest mark, from which on it knows what it has.
@@ -172,6 +174,7 @@ impl Peer {
     /// Forgets everything about the present link.
     pub(super) fn unlink(&mut self) {
         self.linked = false;
+        self.newcomer = false;
         self.sent = None;
         self.flight.clear();
         self.flight_bytes = 0;
@@ -187,6 +190,7 @@ impl Peer {
 
     /// The peer says what it has.
     pub(super) fn confirm(&mut self, frontier: &Frontier) {
+        self.newcomer = false;
         self.has.merge(frontier);
         self.sent.get_or_insert_default().merge(&self.has);
         self.land();
@@ -259,7 +263,8 @@ impl Peer {
     /// One more tick: whether it has kept silent for so many ticks, either about what is under way to it or, at the
     /// start of a link, altogether.
     pub(super) fn is_silent(&mut self, ticks_max: u32) -> bool {
-        let under_way = self.outgoing.is_some() || self.sent.as_ref().is_none_or(|sent| *sent != self.has);
+        let unheard_of = self.sent.as_ref().is_none_or(|sent| *sent != self.has);
+        let under_way = self.outgoing.is_some() || unheard_of && !self.newcomer;
         let got = self.outgoing.as_ref().map_or(0, Outgoing::got);
         if !(self.linked && under_way) || self.silence.0 != self.has || self.silence.1 != got {
             self.silence = (self.has.clone(), got, 0);

@@ -7,7 +7,7 @@ use protocol::frontier::SequenceRange;
 use protocol::ids::{NodeId, OriginId};
 use protocol::merged_range::MergedRange;
 
-use super::core::{Effect, Exchange, Limits, ORIGINS_MAX, Shift};
+use super::core::{Effect, Exchange, Limits, MEMBERS_MAX, ORIGINS_MAX, Shift};
 use super::message::{Message, ParcelKind, Piece, Word};
 use super::parcel::{self, Outgoing, Taken};
 use super::planted::{Bug, planted};
@@ -113,8 +113,13 @@ impl Exchange {
             }
             Message::Have(frontier) => {
                 peer.confirm(&frontier);
+                if self.newcomer {
+                    self.want(Some(from), false, effects);
+                }
                 self.catch_up(from, effects);
             }
+            // It has asked for none.
+            Message::Batch(_) if self.newcomer => {}
             Message::Batch(bytes) => {
                 if let Err(reason) = self.take(from, &bytes, effects) {
                     self.quarantine(from, reason, effects);
@@ -134,15 +139,29 @@ impl Exchange {
             return;
         };
         match word {
-            Word::Mark { number, frontier } => {
+            Word::Mark { members, .. } if members.len() > MEMBERS_MAX => {
+                self.quarantine(from, "it names more members than a run has".into(), effects);
+            }
+            Word::Mark {
+                number,
+                frontier,
+                members,
+            } => {
                 let except = peer.take_mark(&frontier, self.ledger.frontier(), &self.log);
                 effects.push(Effect::Send {
                     to: from,
                     message: Message::Word(Word::Marked { number, except }),
                 });
+                for node in members {
+                    // More than that are somebody's inventions.
+                    if self.peers.len() < MEMBERS_MAX {
+                        self.reckon_with(node);
+                    }
+                }
                 self.trim();
                 self.catch_up(from, effects);
             }
+            Word::Newcomer => peer.newcomer = true,
             Word::Marked { number, except } => {
                 peer.marked(number, &except);
                 self.trim();
@@ -270,6 +289,7 @@ impl Exchange {
         }
         match whole {
             None => Ok(()),
+            Some((ParcelKind::Range, _)) if self.newcomer => Ok(()),
             Some((ParcelKind::Range, bytes)) => self.take_range(from, &bytes, effects),
             Some((ParcelKind::Snapshot, bytes)) => self.install(from, &bytes, effects),
         }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use protocol::frontier::Frontier;
 use protocol::ids::{NodeId, OriginId};
 
 use super::OriginInfo;
@@ -26,6 +27,7 @@ impl Exchange {
         let frontier = self.ledger.frontier();
         if let Some(peer) = self.peers.get_mut(&node)
             && peer.linked
+            && !self.newcomer
             && peer.told(frontier)
         {
             let message = Message::Have(frontier.clone());
@@ -66,10 +68,21 @@ impl Exchange {
             .get_mut(&node)
             .filter(|peer| peer.is_heard())
             .and_then(|peer| peer.propose(self.ledger.frontier(), self.limits.mark_ticks));
-        effects.extend(proposed.map(|mark| Effect::Send {
-            to: node,
-            message: Message::mark(mark),
-        }));
+        effects.extend(proposed.map(|mark| self.marking(node, mark)));
+    }
+
+    /// A mark on its way to a peer, with everybody whom this node may have helped since it last stood there.
+    pub(super) fn marking(&self, to: NodeId, (number, frontier): (u64, Frontier)) -> Effect {
+        let others = self
+            .peers
+            .iter()
+            .filter(|&(&node, peer)| node != to && !peer.quarantined);
+        let message = Message::Word(Word::Mark {
+            number,
+            frontier,
+            members: others.map(|(&node, _)| node).collect(),
+        });
+        Effect::Send { to, message }
     }
 
     /// Counts for how long a peer has lacked batches of each origin without progress. The origin's own node is the first

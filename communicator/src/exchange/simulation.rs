@@ -394,7 +394,7 @@ impl World {
                 self.learn_of(id, &told);
                 self.learn_of(a, &BTreeSet::from([id]));
             }
-            991..993 => {
+            991..993 if self.nodes[&a].worker.is_some() => {
                 self.end_worker(a);
                 self.start_worker(a);
             }
@@ -403,7 +403,8 @@ impl World {
                 self.learn_of(a, &told);
             }
             998 => self.end_silence(a, b),
-            _ => self.flip(a),
+            999 => self.flip(a),
+            _ => {}
         }
     }
 
@@ -416,7 +417,7 @@ impl World {
             .collect();
         let may_replace = |(id, other): (&NodeId, &Node)| {
             let ledger = other.exchange.ledger().clone();
-            *id != at && other.alive && self.nodes[&at].exchange.with_own(ledger).is_some()
+            *id != at && other.alive && !other.exchange.newcomer && self.nodes[&at].exchange.with_own(ledger).is_some()
         };
         if bits <= 1 || self.is_sound() && self.nodes.iter().any(may_replace) {
             let ledger = &mut self.nodes.get_mut(&at).unwrap().exchange.ledger;

@@ -85,7 +85,16 @@ impl Exchange {
             return;
         };
         wanted.ticks += 1;
-        if wanted.ticks >= self.limits.reset_ticks || !wanted.giver.is_some_and(heard) {
+        let giver = wanted.giver.filter(|&giver| heard(giver));
+        let in_vain = wanted.ticks >= self.limits.reset_ticks;
+        if let Some(giver) = giver
+            && in_vain
+            && self.newcomer
+        {
+            // Perhaps it does not hear: with others that would be noticed by what is under way to it.
+            self.reset(giver, effects);
+        }
+        if in_vain || giver.is_none() {
             self.ask_next(effects);
         }
     }
@@ -95,8 +104,8 @@ impl Exchange {
         let giving = |peer: &Peer| peer.outgoing.as_ref().is_some_and(Outgoing::is_snapshot);
         let others = self.peers.values().filter(|peer| giving(peer)).count();
         let may_have = |peer: &Peer| {
-            let asks = peer.is_heard() && peer.asks && peer.outgoing.is_none();
-            asks && self.ledger.frontier().lacks(&peer.has).is_empty()
+            let asks = peer.asks && !peer.quarantined && peer.outgoing.is_none();
+            asks && !self.newcomer && self.ledger.frontier().lacks(&peer.has).is_empty()
         };
         if others >= self.limits.snapshots_max || !self.peers.get(&node).is_some_and(may_have) {
             return;
@@ -155,6 +164,7 @@ impl Exchange {
             return Ok(());
         };
         self.wanted = None;
+        self.newcomer = false;
         self.replace(ledger, log, wanted.damaged, effects);
         Ok(())
     }

@@ -268,6 +268,7 @@ fn who_is_far_behind_gets_a_range_and_takes_away_what_it_has() {
     assert!(start == 0 && end > 3, "there is no point at 3");
 
     let mut third = Exchange::new(THIRD, Ledger::new(RUN, vec![0; WEIGHTS]), LIMITS);
+    tell(&mut third, Event::Founder(THIRD));
     tell(&mut third, Event::Founder(ME));
     tell(&mut third, Event::Origin(origin(1)));
     tell(&mut third, Event::LinkUp(ME));
@@ -373,6 +374,7 @@ fn marks_let_the_log_go() {
         let mark = Word::Mark {
             number,
             frontier: frontier.clone(),
+            members: vec![if peer == PEER { THIRD } else { PEER }],
         };
         let marked = Word::Marked {
             number,
@@ -501,6 +503,7 @@ fn a_diverging_batch_still_reaches_everybody() {
 #[test]
 fn a_link_may_be_there_before_its_member() {
     let mut exchange = Exchange::new(ME, Ledger::new(RUN, vec![0; WEIGHTS]), LIMITS);
+    tell(&mut exchange, Event::Founder(ME));
     assert!(tell(&mut exchange, Event::LinkUp(PEER)).is_empty());
     let hello = tell(&mut exchange, Event::Founder(PEER));
     assert_eq!(
@@ -671,28 +674,133 @@ fn a_weight_that_left_the_range_by_a_flipped_bit_ends_no_run() {
     assert_eq!(tell(&mut exchange, Event::Local(simple(1, 2))).len(), 3);
 }
 
-#[test]
-fn a_newcomer_merges_nothing_before_it_trains() {
-    let limits = Limits {
-        single_bytes_max: 3 * simple(1, 1).len(),
-        window: 3,
-        ..LIMITS
-    };
-    let mut exchange = Exchange::new(ME, Ledger::new(RUN, vec![0; WEIGHTS]), limits);
-    for (id, node) in [(2, PEER), (3, THIRD)] {
+/// A node that comes late, and has heard that 2 and 3 have some batches of origin 2.
+fn newcomer() -> Exchange {
+    let mut exchange = Exchange::new(ME, Ledger::new(RUN, vec![0; WEIGHTS]), LIMITS);
+    for node in [PEER, THIRD] {
         tell(&mut exchange, Event::Joined(node));
-        tell(&mut exchange, Event::Origin(origin(id)));
-        tell(&mut exchange, Event::LinkUp(node));
-        receive(&mut exchange, node, has(&[(2, 20)]));
-        receive(&mut exchange, node, Message::mark((1, Frontier::default())));
+        let hello = tell(&mut exchange, Event::LinkUp(node));
+        let message = Message::Word(Word::Newcomer);
+        assert_eq!(hello, [Effect::Send { to: node, message }]);
     }
-    for sequence in 1..=20 {
-        receive(&mut exchange, PEER, Message::Batch(simple(2, sequence)));
+    receive(&mut exchange, PEER, Message::Origin(origin(2)));
+    let effects = receive(&mut exchange, PEER, has(&[(2, 20)]));
+    assert_eq!(words_to(&effects, PEER), [Word::Ask]);
+    let effects = receive(&mut exchange, THIRD, has(&[(2, 20)]));
+    assert_eq!(effects, [], "one is asked at a time");
+    exchange
+}
+
+#[test]
+fn a_newcomer_takes_nothing_before_a_snapshot() {
+    let mut exchange = newcomer();
+    receive(&mut exchange, PEER, Message::Batch(simple(2, 1)));
+    assert_eq!(exchange.ledger().frontier(), &Frontier::default());
+    assert!(!exchange.is_caught_up());
+    let mut giver = node(LIMITS);
+    receive(&mut giver, PEER, Message::Batch(simple(2, 1)));
+    let effects = receive(&mut giver, THIRD, Message::Word(Word::Ask));
+    let (kind, bytes) = parcel_to(&mut giver, THIRD, effects);
+    let piece = Piece {
+        kind,
+        total: bytes.len() as u64,
+        offset: 0,
+        bytes: bytes.into(),
+    };
+    let effects = receive(&mut exchange, PEER, Message::Piece(piece));
+    for to in [PEER, THIRD] {
+        let message = has(&[(2, 1)]);
+        assert!(effects.contains(&Effect::Send { to, message }), "all hear what it has");
     }
-    assert_eq!(exchange.log.merged_bytes(), 0);
-    tell(&mut exchange, Event::Origin(origin(1)));
-    for sequence in 1..=20 {
-        tell(&mut exchange, Event::Local(simple(1, sequence)));
+    receive(&mut exchange, PEER, Message::Batch(simple(2, 2)));
+    assert_eq!(exchange.ledger().frontier().applied(OriginId(2)), 2);
+}
+
+#[test]
+fn a_newcomer_that_is_not_answered_tries_another_link_and_another_giver() {
+    let mut exchange = newcomer();
+    let effects: Vec<Effect> = (0..LIMITS.reset_ticks)
+        .flat_map(|_| tell(&mut exchange, Event::Tick))
+        .collect();
+    assert_eq!(effects[0], Effect::Reset(PEER));
+    assert_eq!(words_to(&effects, THIRD), [Word::Ask]);
+}
+
+#[test]
+fn a_newcomer_is_stranded_when_nobody_is_left_who_has_anything() {
+    let mut exchange = newcomer();
+    assert!(!exchange.is_stranded(|_| true));
+    assert!(!exchange.is_stranded(|node| node == THIRD));
+    assert!(exchange.is_stranded(|_| false));
+    tell(&mut exchange, Event::LinkUp(THIRD));
+    receive(&mut exchange, THIRD, Message::Word(Word::Newcomer));
+    assert!(exchange.is_stranded(|node| node == THIRD), "neither can help the other");
+    assert!(!node(LIMITS).is_stranded(|_| false), "it has something itself");
+}
+
+#[test]
+fn nothing_is_sent_to_a_newcomer_before_it_has_a_snapshot() {
+    let mut exchange = node(LIMITS);
+    let new = NodeId(4);
+    tell(&mut exchange, Event::Joined(new));
+    tell(&mut exchange, Event::LinkUp(new));
+    receive(&mut exchange, new, Message::Word(Word::Newcomer));
+    let mut effects = tell(&mut exchange, Event::Local(simple(1, 1)));
+    for _ in 0..2 * LIMITS.reset_ticks {
+        effects.extend(tell(&mut exchange, Event::Tick));
     }
-    assert!(exchange.log.merged_bytes() > 0);
+    assert!(sent_to(&effects, new).is_empty());
+    assert!(!effects.contains(&Effect::Reset(new)), "it waits for somebody else's");
+    let effects = receive(&mut exchange.clone(), new, Message::Word(Word::Ask));
+    assert!(effects.contains(&Effect::Giving(new)));
+    let effects = receive(&mut exchange, new, has(&[]));
+    assert_eq!(sent_to(&effects, new), [simple(1, 1)], "it has one");
+}
+
+#[test]
+fn with_a_mark_comes_whom_the_marker_knows_and_what_they_may_need_is_kept() {
+    let mut exchange = node(Limits {
+        mark_ticks: 1,
+        ..LIMITS
+    });
+    let (unheard, left) = (NodeId(8), NodeId(9));
+    tell(&mut exchange, Event::Left(left));
+    tell(&mut exchange, Event::Local(simple(1, 1)));
+    let mut frontier = Frontier::default();
+    frontier.raise(OriginId(1), 1);
+    for (peer, members) in [(PEER, vec![ME, THIRD, unheard, left]), (THIRD, vec![ME, PEER])] {
+        let mark = Word::Mark {
+            number: 1,
+            frontier: frontier.clone(),
+            members,
+        };
+        receive(&mut exchange, peer, Message::Word(mark));
+    }
+    let effects = tell(&mut exchange, Event::Tick);
+    let members = words_to(&effects, PEER).into_iter().find_map(|word| match word {
+        Word::Mark { members, .. } => Some(members),
+        _ => None,
+    });
+    assert_eq!(members, Some(vec![THIRD, unheard]));
+    for peer in [PEER, THIRD] {
+        let marked = Word::Marked {
+            number: 1,
+            except: Vec::new(),
+        };
+        receive(&mut exchange, peer, Message::Word(marked));
+    }
+    assert!(exchange.log_bytes() > 0);
+    tell(&mut exchange, Event::Left(unheard));
+    assert_eq!(exchange.log_bytes(), 0);
+    let members = (10..10_000).map(NodeId).collect();
+    let effects = receive(
+        &mut exchange,
+        PEER,
+        Message::Word(Word::Mark {
+            number: 2,
+            frontier,
+            members,
+        }),
+    );
+    assert!(matches!(effects[0], Effect::Quarantine { .. }));
 }

@@ -164,11 +164,23 @@ pub(crate) struct Settlement {
     pub(crate) weights: u64,
 }
 
+/// Whether workers may begin.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Readiness {
+    /// Links to participants are not up yet. For whoever came late: it has not got what they have.
+    #[default]
+    Waiting,
+    /// They may.
+    Ready,
+    /// This node has nothing, and nobody is left who has anything to give it.
+    Stranded,
+}
+
 /// How far an exchange is, as the run has to know it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Progress {
-    /// Links to all living participants are up. For a guest: it has what they have.
-    pub(crate) linked: bool,
+    /// Whether workers may begin.
+    pub(crate) readiness: Readiness,
     /// All samples are trained.
     pub(crate) complete: bool,
     /// Nothing more will come, and the ledger is sound.
@@ -290,6 +302,9 @@ impl Actor for ExchangeActor {
             last: None,
         };
         state.restore_origins();
+        if !state.is_guest() && !state.lacks_checkpoint() {
+            state.event(Event::Founder(me));
+        }
         for participant in state.begin.participants.clone() {
             state.join(participant).await?;
         }
@@ -412,13 +427,23 @@ impl ExchangeState {
         };
         self.peers.insert(participant.node, peer);
         // A guest knows of nobody what it needs, and nobody knows it of a guest.
-        let founders = !participant.guest && self.begin.participant(self.me).is_some_and(|me| !me.guest);
-        self.event(if founders {
-            Event::Founder(participant.node)
-        } else {
+        self.event(if self.is_guest() || participant.guest {
             Event::Joined(participant.node)
+        } else {
+            Event::Founder(participant.node)
         });
         Ok(())
+    }
+
+    /// Whether this node came when the run was under way.
+    fn is_guest(&self) -> bool {
+        self.begin.participant(self.me).is_some_and(|me| me.guest)
+    }
+
+    /// Whether this node lacks the checkpoint that the run goes on from.
+    fn lacks_checkpoint(&self) -> bool {
+        let resumed = self.begin.resumed.as_ref();
+        resumed.is_some_and(|resumed| self.core.ledger().samples() < resumed.samples)
     }
 
     /// Origins of a run that is gone on with are all ended, and this node answers for them.
@@ -520,7 +545,7 @@ impl ExchangeState {
             Effect::Stop => drop(self.run_actor.cast(RunMessage::StopSeen(self.run))),
             Effect::Giving(to) => {
                 let peer = self.name(to);
-                tracing::info!(peer, "a node gets a snapshot: what it lacks is not kept as batches");
+                tracing::info!(peer, "a node gets a snapshot");
             }
             Effect::Shift(shift) => {
                 self.last = Some(Instant::now());
@@ -768,15 +793,21 @@ impl ExchangeState {
         let live = &self.standing.live;
         let participants = self.begin.participants.iter().filter(|one| live.contains(&one.node));
         let participants = participants.map(|one| (one.node, one.workers));
-        let guest = self.begin.participant(self.me).is_some_and(|me| me.guest);
-        let resumed = self.begin.resumed.map(|resumed| resumed.samples);
+        let ready = if self.is_guest() {
+            self.core.is_caught_up()
+        } else if self.begin.resumed.is_some() {
+            // Without the checkpoint there is nothing to go on from.
+            !self.lacks_checkpoint()
+        } else {
+            live.iter().all(up)
+        };
         let progress = Progress {
-            linked: match resumed {
-                // Without the checkpoint there is nothing to go on from.
-                Some(samples) if ledger.samples() < samples => false,
-                _ if guest => self.core.is_caught_up(),
-                Some(_) => true,
-                None => live.iter().all(up),
+            readiness: if self.core.is_stranded(|node| live.contains(&node)) {
+                Readiness::Stranded
+            } else if ready {
+                Readiness::Ready
+            } else {
+                Readiness::Waiting
             },
             complete: ledger.cursors().samples_done() >= total,
             settled: !self.core.is_damaged() && self.core.is_settled(participants, |node| live.contains(&node)),

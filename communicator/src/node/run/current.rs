@@ -22,7 +22,9 @@ use super::{RunMessage, dismiss, finding, rand_u64};
 use crate::checkpoint::{self, Checkpoint};
 use crate::ledger::Ledger;
 use crate::node::ending::Ending;
-use crate::node::exchange::{ExchangeActor, ExchangeArguments, ExchangeMessage, Progress, Settlement, Standing};
+use crate::node::exchange::{
+    ExchangeActor, ExchangeArguments, ExchangeMessage, Progress, Readiness, Settlement, Standing,
+};
 use crate::node::membership::MembershipMessage;
 use crate::node::workers::{WorkerHandle, WorkerKey};
 use crate::transport::{Security, Stream};
@@ -547,8 +549,13 @@ impl Current {
 
     pub(super) async fn progressed(&mut self, progress: Progress, context: &Context, attached: &Attached) {
         self.progress = progress;
-        if progress.linked {
-            self.seat_workers(attached);
+        match progress.readiness {
+            Readiness::Ready => self.seat_workers(attached),
+            Readiness::Stranded if !self.is_over() => {
+                let reason = "all who had it are gone; `tau start --resume` goes on from a checkpoint, if there is one";
+                return self.withdraw(reason, context, attached);
+            }
+            Readiness::Stranded | Readiness::Waiting => {}
         }
         self.evaluate(context);
         self.try_finish(context, attached).await;
