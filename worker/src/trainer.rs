@@ -149,7 +149,7 @@ pub trait Trainer {
     fn weights(&self) -> usize;
 
     /// Trains on a minibatch and replaces the contents of `words` by the changes that leave; they are applied already. A
-    /// step that fails for its numbers' sake has moved no shared weight.
+    /// step that fails for its numbers' sake has moved no shared weight, and its `words` mean nothing.
     fn step(&mut self, samples: &[u32], control: StepControl, words: &mut Vec<u32>) -> Result<StepReport, TrainError>;
 
     /// The step of this number will be on these samples, unless something comes between: a device that works by itself may
