@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::harness::cluster::{Cluster, Node, job, kill, processes_with};
+use crate::harness::cluster::{Cluster, job, kill, processes_with};
 use crate::harness::points_csv;
 
 /// A cluster with a run under way that does not end by itself.
@@ -27,6 +27,16 @@ fn wait_until_trains(cluster: &Cluster, node: &str) {
         let found = stats(cluster).into_iter().find(|record| record["node"] == node);
         found.is_some_and(|record| record["state"] == "training" && record["samples"].as_u64() > Some(0))
     });
+}
+
+/// Waits until a node has trained more than it had.
+fn wait_until_trains_on(cluster: &Cluster, node: &str) {
+    let trained = || {
+        let found = stats(cluster).into_iter().find(|record| record["node"] == node);
+        found.and_then(|record| record["samples"].as_u64()).unwrap_or(0)
+    };
+    let before = trained();
+    Cluster::wait_until(&format!("{node} does not train any more"), || trained() > before);
 }
 
 /// Ends the run and returns its last object, which says that all agree.
@@ -70,6 +80,30 @@ fn a_node_that_joins_in_the_middle_trains_and_agrees() {
 }
 
 #[test]
+fn a_worker_that_is_killed_is_replaced_and_stats_say_what_is_lost() {
+    let cluster = training(2);
+    let name = cluster.nodes[0].name.clone();
+    // Workers say every second how much they have not sent yet.
+    Cluster::wait_until("nobody says what it has not sent", || {
+        let found = stats(&cluster)
+            .into_iter()
+            .find(|record| record["node"] == name.as_str());
+        found.is_some_and(|record| record["residual_norm"].as_f64() > Some(0.0))
+    });
+    let workers = || processes_with(cluster.nodes[0].dir.to_str().unwrap(), "worker");
+    let dead = workers()[0];
+    kill("-KILL", dead);
+    Cluster::wait_until("no worker has taken its place", || {
+        let now = workers();
+        now.len() == 1 && now[0] != dead
+    });
+    wait_until_trains_on(&cluster, &name);
+    let last = stop(&cluster);
+    assert_eq!(last["nodes"], 2, "{last}");
+    assert!(last["residual_lost"].as_f64() > Some(0.0), "{last}");
+}
+
+#[test]
 fn a_node_that_is_killed_and_started_again_trains_again() {
     let mut cluster = training(3);
     let dead = kill_node(&mut cluster, 2);
@@ -94,7 +128,12 @@ fn a_node_that_stood_still_catches_up() {
     Cluster::wait_until("nobody notices", || state(&cluster) == Some("away".into()));
     kill("-CONT", pid);
     Cluster::wait_until("it does not come back", || state(&cluster) == Some("alive".into()));
-    wait_until_trains(&cluster, &name);
+    wait_until_trains_on(&cluster, &name);
+    let snapshots = cluster
+        .nodes
+        .iter()
+        .any(|node| node.process.log().contains("gets a snapshot"));
+    assert!(!snapshots, "what it missed is kept for it");
     let last = stop(&cluster);
     assert_eq!(
         (&last["nodes"], &last["missing"]),
@@ -169,8 +208,11 @@ fn a_run_goes_on_after_all_nodes_were_killed() {
         .iter()
         .filter_map(|record| record["samples"].as_u64())
         .sum();
-    let asked = cluster.ask("checkpoint", &[]);
-    assert_eq!(asked.code, 0, "{}", asked.stderr);
+    // One that is asked for while another is written is not forgotten.
+    for _ in 0..5 {
+        let asked = cluster.ask("checkpoint", &[]);
+        assert_eq!(asked.code, 0, "{}", asked.stderr);
+    }
     Cluster::wait_until("no checkpoints are written", || checkpoints(&cluster).len() == 2);
     while !cluster.nodes.is_empty() {
         kill_node(&mut cluster, 0);
@@ -205,10 +247,57 @@ fn a_run_goes_on_after_all_nodes_were_killed() {
         (&3.into(), &Value::Array(Vec::new())),
         "{last}"
     );
+    let logs: String = cluster.nodes.iter().map(|node| node.process.log()).collect();
+    let torn = cluster
+        .tau
+        .path(&files[1])
+        .file_name()
+        .unwrap()
+        .to_str()
+        .unwrap()
+        .to_owned();
+    let names_it = |line: &str| line.contains(&torn) && line.contains("WARN");
+    assert!(logs.lines().any(names_it), "nobody says that {torn} is torn: {logs}");
+    let gone_on: u64 = logs
+        .lines()
+        .filter(|line| line.contains("a run is gone on with"))
+        .find_map(|line| line.split("samples=").nth(1)?.split_whitespace().next()?.parse().ok())
+        .unwrap();
     assert!(
-        last["samples"].as_u64().unwrap() > before,
-        "{before} samples were trained before: {last}"
+        gone_on >= before,
+        "it goes on from {gone_on}, but {before} samples were trained before"
     );
+    assert!(last["samples"].as_u64().unwrap() > gone_on, "{last}");
+}
+
+#[test]
+fn checkpoints_are_written_now_and_then() {
+    let mut cluster = Cluster::of(1);
+    points_csv(&cluster.tau, "points.csv", 600);
+    let started = cluster.ask("start", &job("1000000", &["--checkpoint-every", "0.2", "--detach"]));
+    assert_eq!(started.code, 0, "{}", started.stderr);
+    let written = |cluster: &Cluster| {
+        cluster.nodes[0]
+            .process
+            .log()
+            .matches("a checkpoint is written")
+            .count()
+    };
+    Cluster::wait_until("no checkpoints are written", || written(&cluster) >= 3);
+    kill_node(&mut cluster, 0);
+    let files = checkpoints(&cluster);
+    assert_eq!(files.len(), 1, "{files:?}");
+    let run = files[0].split('/').nth(1).unwrap().to_owned();
+    cluster.add(&[]);
+    cluster.wait_for_nodes(1);
+    let resumed = cluster.ask("start", &["--resume", &format!("tau-node/{run}"), "--detach"]);
+    assert_eq!(resumed.code, 0, "{}", resumed.stderr);
+    wait_until_trains(&cluster, &cluster.nodes[0].name);
+    assert!(cluster.nodes[0].process.log().contains("a run is gone on with"));
+    // It was alone, so its worker had nothing to wait for: what it alone had fits.
+    let dropped = cluster.nodes[0].process.log().contains("optimiser state are dropped");
+    assert!(!dropped, "{}", cluster.nodes[0].process.log());
+    stop(&cluster);
 }
 
 #[test]
@@ -236,7 +325,7 @@ fn flipped_bits_are_reported_and_healed() {
     use crate::harness::memory::flip_bits;
 
     const MODEL: &str = "dense 4096, relu, dense 2";
-    let mut cluster = Cluster::of(3);
+    let cluster = Cluster::of(3);
     points_csv(&cluster.tau, "points.csv", 600);
     // At a τ this large hardly a weight changes, so that a replica can be recognised in a process's memory.
     let job = ["--data", "csv:points.csv", "--model", MODEL, "--tau", "0.25"];
@@ -257,13 +346,17 @@ fn flipped_bits_are_reported_and_healed() {
     };
     flip_bits(worker, &in_worker, 22, 1);
 
+    // Nobody has to ask: the run goes on, and audits find it.
+    let expected = ["a bit had flipped", "replaced by a peer's", "memory is at fault"];
+    for (node, words) in cluster.nodes.iter().zip(expected) {
+        Cluster::wait_until(words, || node.process.log().contains(words));
+    }
+    let third = cluster.nodes[2].name.clone();
+    Cluster::wait_until("the worker is not replaced", || {
+        let workers = processes_with(cluster.nodes[2].dir.to_str().unwrap(), "worker");
+        workers.len() == 1 && workers[0] != worker
+    });
+    wait_until_trains_on(&cluster, &third);
     let last = stop(&cluster);
     assert_eq!(last["nodes"], 3, "{last}");
-    let logs: Vec<String> = cluster.nodes.drain(..).rev().map(Node::stop).collect();
-    let [of_worker, replaced, mended] = &logs[..] else {
-        panic!("there were three nodes");
-    };
-    assert!(mended.contains("a bit had flipped"), "{mended}");
-    assert!(replaced.contains("replaced by a peer's"), "{replaced}");
-    assert!(of_worker.contains("memory is at fault"), "{of_worker}");
 }

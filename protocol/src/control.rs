@@ -243,6 +243,12 @@ impl Begin {
     pub fn participant(&self, node: NodeId) -> Option<&Participant> {
         self.participants.iter().find(|participant| participant.node == node)
     }
+
+    /// Whether a node came when the run was under way.
+    #[must_use]
+    pub fn is_guest(&self, node: NodeId) -> bool {
+        self.participant(node).is_some_and(|participant| participant.guest)
+    }
 }
 
 /// Why a run ends before all its samples are trained.

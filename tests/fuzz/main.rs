@@ -64,6 +64,7 @@ targets! {
     merged_range: Checksum, Light, Bound::new(64 << 10, 64), targets::merged_range;
     snapshot: Plain, Light, MESSAGE, targets::snapshot;
     checkpoint: Checksum, Light, MESSAGE, targets::checkpoint;
+    state_file: Checksum, Light, MESSAGE, targets::state_file;
     frame_header: Plain, Light, Bound::new(1 << 10, 0), targets::frame_header;
     frame: Frame, Light, FRAME, targets::frame;
     worker_frame: Frame, Light, FRAME, targets::worker_frame;

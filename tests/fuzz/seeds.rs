@@ -35,6 +35,9 @@ use protocol::stats::{NodeReport, PeerRecord, StatsRecord};
 use serde::Serialize;
 use worker::dataset::Scaling;
 use worker::model_file::{self, Metadata};
+use worker::state_file;
+use worker::trainer::{Numbers, TrainerState};
+use worker::training::State;
 
 use crate::doors::Door;
 use crate::engine::add_to_corpus;
@@ -181,6 +184,19 @@ fn ranges() {
     let path = checkpoint::path(folder.path(), "node");
     checkpoint::write(&path, &header, head, counts.into()).unwrap();
     add_to_corpus("checkpoint", "node", &std::fs::read(path).unwrap());
+    let state = State {
+        origin: range.header.origin,
+        sequence: 300,
+        steps: 301,
+        tau: None,
+        trainer: TrainerState {
+            numbers: Numbers { ahead: 0.5, turns: 2 },
+            arrays: vec![vec![0.25; SNAPSHOT_WEIGHTS], vec![-1.5; SNAPSHOT_WEIGHTS]],
+        },
+    };
+    let path = folder.path().join("node.0.1.state");
+    state_file::save(&path, &state).unwrap();
+    add_to_corpus("state_file", "worker", &std::fs::read(path).unwrap());
 }
 
 fn frontier() -> Frontier {

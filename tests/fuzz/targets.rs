@@ -19,6 +19,7 @@ use protocol::model::{Layout, ModelSpec, Shape};
 use protocol::sums::Sums;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use worker::state_file;
 
 use crate::engine::Check;
 
@@ -61,6 +62,14 @@ pub(crate) fn checkpoint(bytes: &[u8]) -> Option<Check> {
     let found = checkpoint::decode(bytes, Path::new("some.checkpoint")).ok()?;
     Some(Box::new(move || {
         assert_eq!(found.snapshot.counts.len() as u64, found.snapshot.head.weights);
+    }))
+}
+
+pub(crate) fn state_file(bytes: &[u8]) -> Option<Check> {
+    let path = Path::new("some.state");
+    let state = state_file::decode(path, bytes, bytes.len() as u64, SNAPSHOT_WEIGHTS).ok()?;
+    Some(Box::new(move || {
+        assert!(state.trainer.arrays.iter().all(|array| array.len() == SNAPSHOT_WEIGHTS));
     }))
 }
 

@@ -70,7 +70,8 @@ impl Cluster {
     /// Starts a node that listens on an address, and joins it to some, if any are given.
     pub(crate) fn start(&mut self, seeds: Option<&str>, listen: &str, flags: &[&str]) -> &Node {
         let dir = self.next_dir();
-        let process = self.tau.start(&arguments(seeds, listen, &dir, flags));
+        let arguments = arguments(seeds, listen, &dir, flags);
+        let process = self.tau.start_with(&[("TAU_LOG", "info")], &arguments);
         self.listening(process, &dir)
     }
 

@@ -8,6 +8,8 @@ pub(crate) mod netlab;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 
 use serde_json::Value;
 
@@ -40,6 +42,9 @@ pub(crate) struct Running {
     child: Child,
     stdout: BufReader<ChildStdout>,
     read: String,
+    /// Its errors and log, read as they come: a pipe that nobody reads would hold it up one day.
+    stderr: Arc<Mutex<Vec<u8>>>,
+    reader: Option<JoinHandle<()>>,
 }
 
 impl Tau {
@@ -100,15 +105,27 @@ impl Tau {
         Self::spawn_with(command, Stdio::piped())
     }
 
-    /// Starts a command whose errors and log go elsewhere: a pipe that nobody reads would hold it up one day.
+    /// Starts a command whose errors and log go elsewhere.
     pub(crate) fn spawn_with(command: &mut Command, stderr: impl Into<Stdio>) -> Running {
         let piped = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
         let mut child = piped.spawn().unwrap();
         let stdout = BufReader::new(child.stdout.take().unwrap());
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let reader = child.stderr.take().map(|mut stderr| {
+            let log = Arc::clone(&log);
+            std::thread::spawn(move || {
+                let mut piece = [0; 4096];
+                while let Ok(length @ 1..) = stderr.read(&mut piece) {
+                    log.lock().unwrap().extend_from_slice(&piece[..length]);
+                }
+            })
+        });
         Running {
             child,
             stdout,
             read: String::new(),
+            stderr: log,
+            reader,
         }
     }
 
@@ -157,16 +174,21 @@ impl Running {
         assert!(status.success());
     }
 
+    /// Its errors and log so far.
+    pub(crate) fn log(&self) -> String {
+        String::from_utf8(self.stderr.lock().unwrap().clone()).unwrap()
+    }
+
     pub(crate) fn finish(mut self) -> Output {
         self.stdout.read_to_string(&mut self.read).unwrap();
-        let mut stderr = String::new();
-        if let Some(mut errors) = self.child.stderr.take() {
-            errors.read_to_string(&mut stderr).unwrap();
+        let code = self.child.wait().unwrap().code().unwrap_or(-1);
+        if let Some(reader) = self.reader.take() {
+            reader.join().unwrap();
         }
         Output {
-            code: self.child.wait().unwrap().code().unwrap_or(-1),
+            code,
             stdout: std::mem::take(&mut self.read),
-            stderr,
+            stderr: self.log(),
         }
     }
 }

@@ -9,8 +9,8 @@ use protocol::ids::{NodeId, OriginId};
 use protocol::sums::Sums;
 
 use super::log::Log;
-use super::message::Word;
 use super::peer::Peer;
+use super::sending::newcomer;
 use super::{Message, OriginInfo};
 use crate::ledger::{AuditError, Ledger};
 
@@ -79,7 +79,8 @@ impl Limits {
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A node takes part in the run, and has from its first batch on.
+    /// A node takes part in the run, and has from its first batch on. Of this node itself: it has what the run begins
+    /// with, and needs no snapshot.
     Founder(NodeId),
     /// A node takes part in the run. What it needs is not known before it says so.
     Joined(NodeId),
@@ -142,7 +143,7 @@ pub enum Effect {
     /// A snapshot is being given to a peer: somebody should know.
     Giving(NodeId),
     /// A link has lost something, or is dead: take it down and set it up again. Nothing is lost by that, because then
-    /// both sides say what they have.
+    /// both sides say what they have, or that they have nothing.
     Reset(NodeId),
     /// A peer said what no honest member says. Nothing is taken from it any more.
     Quarantine {
@@ -258,10 +259,12 @@ impl Exchange {
     }
 
     /// Whether workers should hold back: fewer than half of the linked peers have what this node's workers made, to
-    /// within a window. One slow peer among several slows nobody, nor does one that waits for a snapshot.
+    /// within a window. One slow peer among several slows nobody, nor does one that waits for a snapshot, nor one that has
+    /// said nothing for a while: it hangs, or the cable is out, and the link will tell in the end.
     #[must_use]
     pub fn should_pause(&self) -> bool {
-        let heard = self.peers.values().filter(|peer| peer.is_streaming());
+        let streams = |peer: &&Peer| peer.is_streaming() && peer.has_spoken(self.limits.reset_ticks);
+        let heard = self.peers.values().filter(streams);
         let (all, near) = (heard.clone().count(), heard.filter(|peer| self.is_near(peer)).count());
         2 * near < all
     }
@@ -317,20 +320,24 @@ impl Exchange {
         self.bound();
     }
 
-    /// Whether this node has about what its peers have, as far as they have said it.
+    /// Whether this node has about what the living have, as far as they have said it. If it is the last one that has
+    /// anything, it has.
     #[must_use]
-    pub fn is_caught_up(&self) -> bool {
-        let heard = self.peers.values().any(Peer::is_heard);
-        heard
-            && !self.newcomer
-            && self.wanted.is_none()
-            && self.frontier_lag() <= self.limits.window * self.origins.len().max(1) as u64
+    pub fn is_caught_up(&self, live: impl Fn(NodeId) -> bool) -> bool {
+        let living: Vec<&Peer> = self
+            .peers
+            .iter()
+            .filter_map(|(&node, peer)| live(node).then_some(peer))
+            .collect();
+        let heard = living.is_empty() || living.iter().any(|peer| peer.is_heard());
+        let lag = self.lag_behind(living.into_iter());
+        heard && !self.newcomer && self.wanted.is_none() && lag <= self.limits.window * self.origins.len().max(1) as u64
     }
 
-    /// Whether this node has nothing of the run and nobody of the living has anything to give.
+    /// Whether this node has nothing of the run and nobody is there, or linked, who has anything to give.
     #[must_use]
     pub fn is_stranded(&self, live: impl Fn(NodeId) -> bool) -> bool {
-        let has_nothing = |(&node, peer): (&NodeId, &Peer)| !live(node) || peer.newcomer;
+        let has_nothing = |(&node, peer): (&NodeId, &Peer)| peer.newcomer || !live(node) && !peer.linked;
         self.newcomer && self.peers.iter().all(has_nothing)
     }
 
@@ -351,10 +358,12 @@ impl Exchange {
     /// The batches that peers have and this node has not.
     #[must_use]
     pub fn frontier_lag(&self) -> u64 {
+        self.lag_behind(self.peers.values())
+    }
+
+    fn lag_behind<'a>(&self, peers: impl Iterator<Item = &'a Peer>) -> u64 {
         let mut known = Frontier::default();
-        for peer in self.peers.values() {
-            known.merge(&peer.has);
-        }
+        peers.for_each(|peer| known.merge(&peer.has));
         self.ledger.frontier().behind(&known)
     }
 
@@ -417,7 +426,8 @@ impl Exchange {
     /// Whoever makes batches takes part, heard of or not, and so does whoever a member knows: what it may need is kept
     /// until it says that it needs it no more.
     pub(super) fn reckon_with(&mut self, node: NodeId) {
-        if node != self.me && !self.left.contains(&node) {
+        // More of them than a run ever has are somebody's inventions.
+        if node != self.me && !self.left.contains(&node) && self.peers.len() < MEMBERS_MAX {
             self.peers.entry(node).or_default();
         }
     }
@@ -448,10 +458,7 @@ impl Exchange {
         let mark = peer.proposed.clone();
         let origins = self.origins.values().copied().map(Message::Origin);
         effects.extend(origins.map(|message| Effect::Send { to: node, message }));
-        if self.newcomer {
-            let message = Message::Word(Word::Newcomer);
-            effects.push(Effect::Send { to: node, message });
-        }
+        effects.extend(self.newcomer.then(|| newcomer(node)));
         self.tell(node, effects);
         effects.extend(mark.map(|mark| self.marking(node, mark)));
     }

@@ -9,6 +9,7 @@ use protocol::ids::{NodeId, OriginId};
 
 use super::core::{Exchange, Limits};
 use super::peer::Peer;
+use super::planted::{Bug, planted};
 
 impl Exchange {
     /// Forgets batches that no member needs: all have them and have marked it.
@@ -75,6 +76,9 @@ impl Exchange {
         if !self.may_merge() {
             return;
         }
+        if planted(Bug::NoMerge) {
+            return;
+        }
         let points: BTreeSet<u64> = self.peers.values().flat_map(|peer| peer.points(origin)).collect();
         self.log.compact(origin, &points, self.limits.window);
     }
@@ -112,16 +116,21 @@ impl Exchange {
     }
 
     /// Whether the log is within its limits, as far as they go: what is recent stays single, what was forgotten is not
-    /// there, and what this node's own workers made is kept for everybody.
+    /// there, and what this node's own workers made is kept for everybody. It asks what is there, not how it came there.
     #[cfg(test)]
-    pub(super) fn is_bounded(&self) -> bool {
-        let recent_max = if self.may_merge() {
-            self.compact_at.max(self.limits.single_bytes_max)
+    pub(super) fn is_bounded(&self, batch_bytes_max: usize) -> bool {
+        // Merging leaves of each origin what is recent, and what stands alone between two points of members. Then as much
+        // again may come as makes it worth while to merge.
+        let members = self.peers.len() + self.left.len();
+        let alone_max = self.log.kept().count() * (self.limits.window as usize + 4 * members + 2);
+        let merging_max = (self.limits.single_bytes_max).saturating_add((alone_max + 1) * batch_bytes_max);
+        let single_max = if self.may_merge() {
+            merging_max
         } else {
-            self.limits.unmarked_bytes_max
+            merging_max.max(self.limits.unmarked_bytes_max)
         };
         let all_forgotten = self.furthest_behind().is_none();
-        self.log.single_bytes() <= recent_max
+        self.log.single_bytes() <= single_max
             && (self.log.merged_bytes() <= self.limits.merged_bytes_max || all_forgotten)
     }
 }

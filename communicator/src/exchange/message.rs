@@ -32,7 +32,8 @@ pub enum Message {
     Origin(OriginInfo),
     /// A batch, as encoded by its worker.
     Batch(Arc<[u8]>),
-    /// What the sender has applied. Said on every link once origins are told, and then again whenever it has grown.
+    /// What the sender has applied. Said on every link once origins are told, unless the sender is a newcomer, and then
+    /// again whenever it has grown.
     Have(Frontier),
     /// A piece of what is larger than a batch.
     Piece(Piece),
@@ -70,7 +71,7 @@ pub enum Word {
     /// A snapshot, please.
     Ask,
     /// The sender has nothing and takes nothing before it has a snapshot: it asks one member for it. Said at the start
-    /// of a link in place of [`Message::Have`], which follows when it has one.
+    /// of a link in place of [`Message::Have`], which follows when it has one, and now and then until it does.
     Newcomer,
 }
 

@@ -8,6 +8,9 @@ use protocol::ids::OriginId;
 use super::log::Log;
 use super::parcel::{Incoming, Outgoing};
 
+/// A link at work is given so many times as long before it is taken for dead.
+const MUTE_FACTOR: u32 = 4;
+
 /// A member of the run, with or without a link to it.
 #[derive(Clone, Debug, Default)]
 #[expect(
@@ -58,6 +61,8 @@ pub(super) struct Peer {
     flight_bytes: usize,
     /// What it was last told that this node has, on the present link.
     told: Option<Frontier>,
+    /// Ticks since it said anything on the present link.
+    quiet: u32,
     /// What it had at the last tick, and for how many ticks that has not changed while something was under way.
     silence: (Frontier, u64, u32),
 }
@@ -93,16 +98,32 @@ impl Peer {
     /// One more tick: a mark to propose, if the last one is old enough and does not say the same. One that is not taken
     /// is proposed again: the peer may know it or not, so there cannot be a third.
     pub(super) fn propose(&mut self, frontier: &Frontier, every: u32) -> Option<(u64, Frontier)> {
-        self.mark_age = self.mark_age.saturating_add(1);
-        if self.mark_age < every || self.mark == *frontier {
+        if !self.is_time(every) || self.mark == *frontier {
             return None;
         }
-        self.mark_age = 0;
         if self.proposed.is_none() {
             self.marks += 1;
             self.proposed = Some((self.marks, frontier.clone()));
         }
         self.proposed.clone()
+    }
+
+    /// The peer says that it has nothing yet: it is there, as far as nothing is under way to it.
+    pub(super) fn waits(&mut self) {
+        self.newcomer = self.sent.is_none();
+        if self.outgoing.is_none() {
+            self.at_work();
+        }
+    }
+
+    /// One more tick without anything to say: whether it has been so many.
+    pub(super) fn is_time(&mut self, every: u32) -> bool {
+        self.mark_age = self.mark_age.saturating_add(1);
+        let time = self.mark_age >= every;
+        if time {
+            self.mark_age = 0;
+        }
+        time
     }
 
     /// Whether to tell it that it needs a snapshot.
@@ -181,6 +202,7 @@ impl Peer {
         self.told = None;
         self.untold = 0;
         self.silence.2 = 0;
+        self.quiet = 0;
         self.outgoing = None;
         self.incoming = None;
         self.too_far = false;
@@ -261,17 +283,29 @@ impl Peer {
     }
 
     /// One more tick: whether it has kept silent for so many ticks, either about what is under way to it or, at the
-    /// start of a link, altogether.
+    /// start of a link, altogether. While bytes leave, silence may take longer: they may be a large parcel on a slow
+    /// link, or words that nobody reads.
     pub(super) fn is_silent(&mut self, ticks_max: u32) -> bool {
-        let unheard_of = self.sent.as_ref().is_none_or(|sent| *sent != self.has);
-        let under_way = self.outgoing.is_some() || unheard_of && !self.newcomer;
+        let under_way = self.outgoing.is_some() || self.sent.as_ref().is_none_or(|sent| *sent != self.has);
         let got = self.outgoing.as_ref().map_or(0, Outgoing::got);
         if !(self.linked && under_way) || self.silence.0 != self.has || self.silence.1 != got {
             self.silence = (self.has.clone(), got, 0);
         } else {
             self.silence.2 += 1;
         }
-        self.silence.2 >= ticks_max
+        self.quiet = self.quiet.saturating_add(1);
+        let mute = self.linked && under_way && self.quiet >= MUTE_FACTOR * ticks_max;
+        self.silence.2 >= ticks_max || mute
+    }
+
+    /// It has said something.
+    pub(super) fn speaks(&mut self) {
+        self.quiet = 0;
+    }
+
+    /// Whether it has said something within so many ticks.
+    pub(super) fn has_spoken(&self, ticks: u32) -> bool {
+        self.quiet < ticks
     }
 
     /// One more tick with an origin of a third node: help starts after `patience` ticks without progress, and ends

@@ -9,6 +9,8 @@ pub(super) enum Bug {
     DoubleApply,
     /// What is here already is not taken away from a range.
     WrongMerge,
+    /// What is kept for those who are behind is never merged.
+    NoMerge,
 }
 
 #[cfg(test)]

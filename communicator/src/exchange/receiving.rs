@@ -103,6 +103,7 @@ impl Exchange {
         else {
             return;
         };
+        peer.speaks();
         match message {
             Message::Origin(info) => {
                 if self.origins.len() < ORIGINS_MAX || self.origins.contains_key(&info.origin) {
@@ -112,8 +113,12 @@ impl Exchange {
                 }
             }
             Message::Have(frontier) => {
+                let first = !peer.is_heard();
                 peer.confirm(&frontier);
-                if self.newcomer {
+                if self.wanted.is_some_and(|wanted| wanted.giver == Some(from)) && first {
+                    // It has not heard on this link that it was asked.
+                    self.ask(effects);
+                } else if self.newcomer {
                     self.want(Some(from), false, effects);
                 }
                 self.catch_up(from, effects);
@@ -153,15 +158,12 @@ impl Exchange {
                     message: Message::Word(Word::Marked { number, except }),
                 });
                 for node in members {
-                    // More than that are somebody's inventions.
-                    if self.peers.len() < MEMBERS_MAX {
-                        self.reckon_with(node);
-                    }
+                    self.reckon_with(node);
                 }
                 self.trim();
                 self.catch_up(from, effects);
             }
-            Word::Newcomer => peer.newcomer = true,
+            Word::Newcomer => peer.waits(),
             Word::Marked { number, except } => {
                 peer.marked(number, &except);
                 self.trim();
@@ -284,7 +286,10 @@ impl Exchange {
             to: from,
             message: Message::Word(Word::Got(got)),
         });
-        if let Some(wanted) = &mut self.wanted {
+        if let Some(wanted) = &mut self.wanted
+            && wanted.giver == Some(from)
+            && piece.kind == ParcelKind::Snapshot
+        {
             wanted.ticks = 0;
         }
         match whole {

@@ -6,12 +6,18 @@ use protocol::frontier::Frontier;
 use protocol::ids::{NodeId, OriginId};
 
 use super::OriginInfo;
-use super::core::{Effect, Exchange, Limits};
+use super::core::{Effect, Exchange, Limits, MEMBERS_MAX};
 use super::log::Log;
 use super::message::{Message, Word};
 use super::parcel::Outgoing;
 use super::peer::{Peer, Repair};
 use super::planted::{Bug, planted};
+
+/// What a newcomer says in place of what it has.
+pub(super) fn newcomer(to: NodeId) -> Effect {
+    let message = Message::Word(Word::Newcomer);
+    Effect::Send { to, message }
+}
 
 /// How a peer is helped on with one origin.
 enum Help {
@@ -61,8 +67,14 @@ impl Exchange {
         }
     }
 
-    /// Proposes a mark now and then.
+    /// Proposes a mark now and then. A newcomer has none, but says that it is there.
     fn mark(&mut self, node: NodeId, effects: &mut Vec<Effect>) {
+        if self.newcomer {
+            let mut linked = self.peers.get_mut(&node).filter(|peer| peer.linked);
+            let time = linked.as_mut().is_some_and(|peer| peer.is_time(self.limits.mark_ticks));
+            effects.extend(time.then(|| newcomer(node)));
+            return;
+        }
         let proposed = self
             .peers
             .get_mut(&node)
@@ -80,7 +92,7 @@ impl Exchange {
         let message = Message::Word(Word::Mark {
             number,
             frontier,
-            members: others.map(|(&node, _)| node).collect(),
+            members: others.map(|(&node, _)| node).take(MEMBERS_MAX).collect(),
         });
         Effect::Send { to, message }
     }

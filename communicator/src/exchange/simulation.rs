@@ -29,6 +29,8 @@ const SEEDS: u64 = 10_000;
 const WORKERS_MAX: u64 = 1000;
 /// Enough memory for everything.
 const UNLIMITED: usize = usize::MAX >> 1;
+/// The bytes of a batch of six changes, at most.
+const BATCH_BYTES_MAX: usize = 100;
 /// Ticks in which survivors must come to an agreement once the storm is over.
 const CALM_TICKS: usize = 1500;
 
@@ -86,7 +88,7 @@ fn limits(random: &mut CounterRng) -> Limits {
         reset_ticks: 12,
         mark_ticks: pick(&[1, 3, 8]) as u32,
         single_bytes_max: pick(&[200, 2000, UNLIMITED]),
-        unmarked_bytes_max: UNLIMITED,
+        unmarked_bytes_max: pick(&[3000, UNLIMITED, UNLIMITED]),
         merged_bytes_max: pick(&[300, UNLIMITED, UNLIMITED]),
         range_worth_bytes: pick(&[100, 600, usize::MAX]),
         piece_bytes: pick(&[40, 1000]),
@@ -323,6 +325,7 @@ impl World {
         let sums = self.made.get_mut(&worker.origin).unwrap();
         sums.push(*sums.last().unwrap() + Digest::of_changes(&words, tau));
         let bytes = batch(worker.origin, worker.sequence, &words, tau);
+        assert!(bytes.len() <= BATCH_BYTES_MAX);
         self.tell(at, Event::Local(bytes));
     }
 
@@ -370,7 +373,8 @@ impl World {
             880..960 => {
                 self.tell(a, Event::Tick);
                 // Whoever came late begins when it has about what the others have.
-                if self.nodes[&a].worker.is_none() && self.nodes[&a].exchange.is_caught_up() {
+                let live = |node| self.nodes[&node].alive;
+                if self.nodes[&a].worker.is_none() && self.nodes[&a].exchange.is_caught_up(live) {
                     self.start_worker(a);
                 }
             }
@@ -386,7 +390,7 @@ impl World {
             988 => self.mend_all(),
             // Of those that were forgotten for want of memory, only the nodes of their origins remember everything: when
             // they die too, something may be lost. That is not promised, so it is not asked for.
-            989 if alive.len() > 2 && self.limits.merged_bytes_max == UNLIMITED && self.is_sound() => self.crash(a),
+            989 if alive.len() > 2 && self.forgets_nobody() && self.is_sound() => self.crash(a),
             990 if self.nodes.len() < 24 => {
                 // A fresh node, or one that died and is started again: it is told of by one, and others hear later.
                 let id = self.add();
@@ -426,6 +430,15 @@ impl World {
             }
             self.tell(at, Event::Audit);
         }
+    }
+
+    fn forgets_nobody(&self) -> bool {
+        let Limits {
+            merged_bytes_max,
+            unmarked_bytes_max,
+            ..
+        } = self.limits;
+        merged_bytes_max.min(unmarked_bytes_max) == UNLIMITED
     }
 
     fn is_sound(&self) -> bool {
@@ -543,7 +556,7 @@ impl World {
             );
         }
         assert!(
-            node.exchange.is_bounded(),
+            node.exchange.is_bounded(BATCH_BYTES_MAX),
             "{at} keeps {} bytes",
             node.exchange.log_bytes()
         );
@@ -639,7 +652,7 @@ fn survivors_agree_after_any_storm() {
 
 #[test]
 fn planted_bugs_are_found() {
-    for bug in [Bug::DroppedRepair, Bug::DoubleApply, Bug::WrongMerge] {
+    for bug in [Bug::DroppedRepair, Bug::DoubleApply, Bug::WrongMerge, Bug::NoMerge] {
         PLANTED.set(Some(bug));
         let found = (0..100).filter(|&seed| std::panic::catch_unwind(|| run(seed)).is_err());
         let found = found.count();

@@ -52,7 +52,7 @@ impl Exchange {
     }
 
     /// Asks for the snapshot that is wanted.
-    fn ask(&mut self, effects: &mut Vec<Effect>) {
+    pub(super) fn ask(&mut self, effects: &mut Vec<Effect>) {
         let Some(wanted) = &mut self.wanted else {
             return;
         };
@@ -85,16 +85,7 @@ impl Exchange {
             return;
         };
         wanted.ticks += 1;
-        let giver = wanted.giver.filter(|&giver| heard(giver));
-        let in_vain = wanted.ticks >= self.limits.reset_ticks;
-        if let Some(giver) = giver
-            && in_vain
-            && self.newcomer
-        {
-            // Perhaps it does not hear: with others that would be noticed by what is under way to it.
-            self.reset(giver, effects);
-        }
-        if in_vain || giver.is_none() {
+        if wanted.ticks >= self.limits.reset_ticks || !wanted.giver.is_some_and(heard) {
             self.ask_next(effects);
         }
     }

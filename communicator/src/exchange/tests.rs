@@ -411,37 +411,61 @@ fn too_much_that_is_kept_is_kept_no_more_except_ones_own() {
 
 #[test]
 fn what_no_honest_member_sends_is_put_in_quarantine() {
-    let foreign = {
-        let header = Header {
-            run: RunId(77),
-            origin: OriginId(2),
-            sequence: 2,
-            seen: 0,
-            tau: Tau::ONE_STEP,
-            digest: Digest::default(),
-            cursors: Vec::new(),
-            samples: 1,
-            loss: 0.0,
-            flags: Flags::default(),
-        };
+    let header = Header {
+        run: RUN,
+        origin: OriginId(2),
+        sequence: 2,
+        seen: 0,
+        tau: Tau::ONE_STEP,
+        digest: Digest::default(),
+        cursors: Vec::new(),
+        samples: 1,
+        loss: 0.0,
+        flags: Flags::default(),
+    };
+    let encoded = |header: &Header, words: &[u32]| {
         let mut frame = Vec::new();
-        header.encode(&[], &mut frame).unwrap();
-        Arc::<[u8]>::from(frame)
+        header.encode(words, &mut frame).unwrap();
+        Message::Batch(frame.into())
+    };
+    let foreign = Header {
+        run: RunId(77),
+        ..header.clone()
     };
     let conflicting = batch(OriginId(2), 1, &[word(9, false)], Tau::ONE_STEP);
-    let cases: [(Arc<[u8]>, &str); 5] = [
-        (vec![1, 2, 3].into(), "length"),
-        (simple(44, 1), "unknown"),
-        (simple(1, 1), "never made"),
-        (foreign, "run"),
-        (conflicting, "other contents"),
+    let piece = |total: u64, bytes: &[u8]| {
+        Message::Piece(Piece {
+            kind: ParcelKind::Range,
+            total,
+            offset: 0,
+            bytes: bytes.into(),
+        })
+    };
+    let members = (10..10_000).map(NodeId).collect();
+    let frontier = Frontier::default();
+    let crowd = Word::Mark {
+        number: 1,
+        frontier,
+        members,
+    };
+    let cases = [
+        (Message::Batch(vec![1, 2, 3].into()), "length"),
+        (Message::Batch(simple(44, 1)), "unknown"),
+        (Message::Batch(simple(1, 1)), "never made"),
+        (Message::Batch(conflicting), "other contents"),
+        (encoded(&foreign, &[]), "run"),
+        (encoded(&header, &[word(WEIGHTS as u32, true)]), "weights"),
+        (encoded(&header, &[word(1, true)]), "digest"),
+        (piece(u64::MAX, &[0; 10]), "a parcel of"),
+        (piece(3, &[1, 2, 3]), "length"),
+        (Message::Word(crowd), "members"),
     ];
-    for (bytes, says) in cases {
+    for (message, says) in cases {
         let mut exchange = node(LIMITS);
         receive(&mut exchange, PEER, Message::Batch(simple(2, 1)));
         let digest = exchange.ledger().digest();
-        let effects = receive(&mut exchange, PEER, Message::Batch(bytes));
-        let [Effect::Quarantine { peer: PEER, reason }] = &effects[..] else {
+        let effects = receive(&mut exchange, PEER, message);
+        let Some(Effect::Quarantine { peer: PEER, reason }) = effects.last() else {
             panic!("{effects:?}");
         };
         assert!(reason.contains(says), "{reason} does not say {says}");
@@ -452,6 +476,44 @@ fn what_no_honest_member_sends_is_put_in_quarantine() {
         assert_eq!(exchange.ledger().digest(), digest);
         assert!(tell(&mut exchange, Event::LinkUp(PEER)).is_empty());
     }
+}
+
+#[test]
+fn whoever_names_origins_without_end_is_put_in_quarantine() {
+    let mut exchange = node(LIMITS);
+    let mut name = |id: u64| receive(&mut exchange, PEER, Message::Origin(origin(id)));
+    let quarantined = |effects: Vec<Effect>| {
+        let is = |effect: &Effect| matches!(effect, Effect::Quarantine { peer: PEER, .. });
+        effects.iter().any(is)
+    };
+    assert!((4..4000).all(|id| !quarantined(name(id))));
+    assert!((4000..5000).any(|id| quarantined(name(id))));
+}
+
+#[test]
+fn whoever_gives_a_snapshot_that_does_not_add_up_is_put_in_quarantine() {
+    let mut giver = node(LIMITS);
+    tell(&mut giver, Event::Local(simple(1, 1)));
+    let effects = receive(&mut giver, THIRD, Message::Word(Word::Ask));
+    let (kind, mut bytes) = parcel_to(&mut giver, THIRD, effects);
+    let (total, last) = (bytes.len() as u64, bytes.len() - 1);
+    bytes[last] ^= 1;
+    let mut exchange = newcomer();
+    receive(&mut exchange, PEER, Message::Origin(origin(1)));
+    let piece = Piece {
+        kind,
+        total,
+        offset: 0,
+        bytes: bytes.into(),
+    };
+    let effects = receive(&mut exchange, PEER, Message::Piece(piece));
+    assert!(
+        matches!(effects.last(), Some(Effect::Quarantine { peer: PEER, .. })),
+        "{effects:?}"
+    );
+    assert_eq!(exchange.ledger().frontier(), &Frontier::default());
+    let effects = tell(&mut exchange, Event::Tick);
+    assert_eq!(words_to(&effects, THIRD), [Word::Ask], "another one is asked");
 }
 
 #[test]
@@ -674,6 +736,25 @@ fn a_weight_that_left_the_range_by_a_flipped_bit_ends_no_run() {
     assert_eq!(tell(&mut exchange, Event::Local(simple(1, 2))).len(), 3);
 }
 
+#[test]
+fn nobody_waits_for_a_peer_that_hangs_and_its_link_is_given_up_in_the_end() {
+    let mut exchange = node(LIMITS);
+    tell(&mut exchange, Event::Left(THIRD));
+    for sequence in 1..=2 * LIMITS.window {
+        tell(&mut exchange, Event::Local(simple(1, sequence)));
+    }
+    assert!(exchange.should_pause(), "it may be slow");
+    let mut effects = Vec::new();
+    for tick in 1..=4 * LIMITS.reset_ticks {
+        assert_eq!(exchange.should_pause(), tick <= LIMITS.reset_ticks, "at tick {tick}");
+        assert!(!effects.contains(&Effect::Reset(PEER)), "at tick {tick}");
+        // Small words still leave: they do not even fill the kernel's buffer.
+        tell(&mut exchange, Event::Progress(PEER));
+        effects.extend(tell(&mut exchange, Event::Tick));
+    }
+    assert!(effects.contains(&Effect::Reset(PEER)));
+}
+
 /// A node that comes late, and has heard that 2 and 3 have some batches of origin 2.
 fn newcomer() -> Exchange {
     let mut exchange = Exchange::new(ME, Ledger::new(RUN, vec![0; WEIGHTS]), LIMITS);
@@ -696,7 +777,7 @@ fn a_newcomer_takes_nothing_before_a_snapshot() {
     let mut exchange = newcomer();
     receive(&mut exchange, PEER, Message::Batch(simple(2, 1)));
     assert_eq!(exchange.ledger().frontier(), &Frontier::default());
-    assert!(!exchange.is_caught_up());
+    assert!(!exchange.is_caught_up(|_| true));
     let mut giver = node(LIMITS);
     receive(&mut giver, PEER, Message::Batch(simple(2, 1)));
     let effects = receive(&mut giver, THIRD, Message::Word(Word::Ask));
@@ -717,19 +798,45 @@ fn a_newcomer_takes_nothing_before_a_snapshot() {
 }
 
 #[test]
-fn a_newcomer_that_is_not_answered_tries_another_link_and_another_giver() {
+fn a_newcomer_that_is_not_answered_asks_another_and_says_that_it_is_there() {
     let mut exchange = newcomer();
     let effects: Vec<Effect> = (0..LIMITS.reset_ticks)
         .flat_map(|_| tell(&mut exchange, Event::Tick))
         .collect();
-    assert_eq!(effects[0], Effect::Reset(PEER));
-    assert_eq!(words_to(&effects, THIRD), [Word::Ask]);
+    assert_eq!(words_to(&effects, PEER), [Word::Newcomer, Word::Newcomer]);
+    assert_eq!(words_to(&effects, THIRD), [Word::Newcomer, Word::Newcomer, Word::Ask]);
+    assert_eq!(effects.len(), 5, "no link is given up for that");
+}
+
+#[test]
+fn a_giver_is_asked_again_when_its_link_is_replaced() {
+    let mut exchange = newcomer();
+    tell(&mut exchange, Event::LinkDown(PEER));
+    tell(&mut exchange, Event::LinkUp(PEER));
+    let effects = receive(&mut exchange, PEER, has(&[(2, 20)]));
+    assert_eq!(words_to(&effects, PEER), [Word::Ask]);
+    assert_eq!(receive(&mut exchange, PEER, has(&[(2, 21)])), [], "once on a link");
+}
+
+#[test]
+fn whoever_is_the_last_to_have_anything_has_caught_up() {
+    let mut exchange = node(LIMITS);
+    receive(&mut exchange, PEER, has(&[(2, 1000)]));
+    assert!(!exchange.is_caught_up(|_| true), "it lacks much");
+    assert!(exchange.is_caught_up(|node| node == THIRD));
+    tell(&mut exchange, Event::LinkDown(THIRD));
+    assert!(!exchange.is_caught_up(|node| node == THIRD), "it may have anything");
+    assert!(exchange.is_caught_up(|_| false), "what the dead had is lost");
+    assert!(!newcomer().is_caught_up(|_| false));
 }
 
 #[test]
 fn a_newcomer_is_stranded_when_nobody_is_left_who_has_anything() {
     let mut exchange = newcomer();
     assert!(!exchange.is_stranded(|_| true));
+    assert!(!exchange.is_stranded(|_| false), "there are links");
+    tell(&mut exchange, Event::LinkDown(PEER));
+    tell(&mut exchange, Event::LinkDown(THIRD));
     assert!(!exchange.is_stranded(|node| node == THIRD));
     assert!(exchange.is_stranded(|_| false));
     tell(&mut exchange, Event::LinkUp(THIRD));
@@ -746,11 +853,21 @@ fn nothing_is_sent_to_a_newcomer_before_it_has_a_snapshot() {
     tell(&mut exchange, Event::LinkUp(new));
     receive(&mut exchange, new, Message::Word(Word::Newcomer));
     let mut effects = tell(&mut exchange, Event::Local(simple(1, 1)));
-    for _ in 0..2 * LIMITS.reset_ticks {
+    for tick in 0..3 * LIMITS.reset_ticks {
         effects.extend(tell(&mut exchange, Event::Tick));
+        if tick % LIMITS.mark_ticks == 0 && tick < LIMITS.reset_ticks {
+            receive(&mut exchange, new, Message::Word(Word::Newcomer));
+        }
+        let silent = tick >= 40 + LIMITS.reset_ticks;
+        assert_eq!(
+            effects.contains(&Effect::Reset(new)),
+            silent,
+            "it was heard at tick 40 of {tick}"
+        );
     }
     assert!(sent_to(&effects, new).is_empty());
-    assert!(!effects.contains(&Effect::Reset(new)), "it waits for somebody else's");
+    tell(&mut exchange, Event::LinkUp(new));
+    receive(&mut exchange, new, Message::Word(Word::Newcomer));
     let effects = receive(&mut exchange.clone(), new, Message::Word(Word::Ask));
     assert!(effects.contains(&Effect::Giving(new)));
     let effects = receive(&mut exchange, new, has(&[]));
@@ -792,15 +909,4 @@ fn with_a_mark_comes_whom_the_marker_knows_and_what_they_may_need_is_kept() {
     assert!(exchange.log_bytes() > 0);
     tell(&mut exchange, Event::Left(unheard));
     assert_eq!(exchange.log_bytes(), 0);
-    let members = (10..10_000).map(NodeId).collect();
-    let effects = receive(
-        &mut exchange,
-        PEER,
-        Message::Word(Word::Mark {
-            number: 2,
-            frontier,
-            members,
-        }),
-    );
-    assert!(matches!(effects[0], Effect::Quarantine { .. }));
 }

@@ -1,8 +1,7 @@
 //! The exchange's actor: carries out what the exchange's core decides, for one run.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -17,17 +16,19 @@ use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent
 use ractor_cluster::RactorMessage;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
+use super::checkpoints::{self, Checkpoints};
 use super::link::{LinkActor, LinkArguments, LinkMessage, Traffic};
 use super::run::RunMessage;
 use super::workers::{WorkerHandle, WorkerKey};
-use crate::checkpoint::{self, Header, State};
+use crate::checkpoint::{Header, State};
 use crate::exchange::{Effect, Event, Exchange, Limits, Message, OriginInfo, Shift};
 use crate::ledger::{AuditError, Ledger};
-use crate::snapshot::Head;
 use crate::transport::{Security, Stream};
 
 /// How often the core's clock ticks. Acknowledgements of a trickle of batches wait for it at most.
 const TICK: Duration = Duration::from_millis(50);
+/// For so long nobody must have had anything to give before a node gives up: words may be under way.
+const STRANDED_AFTER: Duration = Duration::from_secs(5);
 /// How often the ledger is audited.
 const AUDIT_EVERY: Duration = Duration::from_secs(30);
 
@@ -94,6 +95,8 @@ pub(crate) enum ExchangeMessage {
     Evaluate,
     /// Write a checkpoint to this file.
     Checkpoint(PathBuf),
+    /// The checkpoint that was being written is written, or could not be.
+    Checkpointed,
     /// A worker has written, or is about to have written, what it alone has.
     Saved {
         /// Which.
@@ -236,9 +239,9 @@ pub(crate) struct ExchangeState {
     peers: BTreeMap<NodeId, Peer>,
     workers: BTreeMap<WorkerKey, (OriginId, WorkerHandle)>,
     states: Vec<State>,
-    /// Counts checkpoints, and the one that is being written.
-    checkpoints: u64,
-    checkpointing: Option<Checkpointing>,
+    checkpoints: Checkpoints,
+    /// Since when nobody has had anything to give to this node, which has nothing.
+    stranded: Option<Instant>,
     standing: Standing,
     audited: Instant,
     /// Origins that workers were told emit no more.
@@ -288,8 +291,8 @@ impl Actor for ExchangeActor {
             peers: BTreeMap::new(),
             workers: BTreeMap::new(),
             states,
-            checkpoints: 0,
-            checkpointing: None,
+            checkpoints: Checkpoints::default(),
+            stranded: None,
             audited: Instant::now(),
             dead: BTreeSet::new(),
             begin,
@@ -302,7 +305,7 @@ impl Actor for ExchangeActor {
             last: None,
         };
         state.restore_origins();
-        if !state.is_guest() && !state.lacks_checkpoint() {
+        if !state.begin.is_guest(me) && !state.lacks_checkpoint() {
             state.event(Event::Founder(me));
         }
         for participant in state.begin.participants.clone() {
@@ -361,6 +364,7 @@ impl Actor for ExchangeActor {
                 }
             }
             ExchangeMessage::Checkpoint(path) => state.checkpoint(path),
+            ExchangeMessage::Checkpointed => state.checkpointed(),
             ExchangeMessage::Saved { key, sequence, path } => state.saved(key, sequence, path),
             ExchangeMessage::Joined(participant) => {
                 if state.begin.admit(participant.clone()) {
@@ -427,17 +431,12 @@ impl ExchangeState {
         };
         self.peers.insert(participant.node, peer);
         // A guest knows of nobody what it needs, and nobody knows it of a guest.
-        self.event(if self.is_guest() || participant.guest {
+        self.event(if self.begin.is_guest(self.me) || participant.guest {
             Event::Joined(participant.node)
         } else {
             Event::Founder(participant.node)
         });
         Ok(())
-    }
-
-    /// Whether this node came when the run was under way.
-    fn is_guest(&self) -> bool {
-        self.begin.participant(self.me).is_some_and(|me| me.guest)
     }
 
     /// Whether this node lacks the checkpoint that the run goes on from.
@@ -461,42 +460,32 @@ impl ExchangeState {
 
     /// Writes a checkpoint once all workers have said at which of their batches they have written theirs.
     fn checkpoint(&mut self, path: PathBuf) {
-        if self.checkpointing.is_some() {
-            // The last one is still at it.
-            return;
-        }
-        self.checkpoints += 1;
         // Workers write theirs first. A folder that cannot be made will be named with the file that it is for.
         let _ = path.parent().map(std::fs::create_dir_all);
-        for (index, (_, worker)) in self.workers.values().enumerate() {
-            let path = path.with_extension(format!("{index}.{}.state", self.checkpoints));
-            worker.tell(ToWorker::Save { path });
+        for (key, path) in self.checkpoints.ask(path, self.workers.keys().copied()) {
+            self.workers[&key].1.tell(ToWorker::Save { path });
         }
-        self.checkpointing = Some(Checkpointing {
-            path,
-            waiting: self.workers.keys().copied().collect(),
-            states: Vec::new(),
-        });
         self.try_checkpoint();
     }
 
     fn saved(&mut self, key: WorkerKey, sequence: Option<u64>, path: PathBuf) {
         let origin = self.workers.get(&key).map(|(origin, _)| *origin);
-        if let Some(checkpointing) = &mut self.checkpointing
-            && checkpointing.waiting.remove(&key)
-        {
-            let state = origin
-                .zip(sequence)
-                .map(|(origin, sequence)| State { origin, sequence, path });
-            checkpointing.states.extend(state);
-            self.try_checkpoint();
-        }
+        let state = origin
+            .zip(sequence)
+            .map(|(origin, sequence)| State { origin, sequence, path });
+        self.checkpoints.saved(key, state);
+        self.try_checkpoint();
     }
 
     fn try_checkpoint(&mut self) {
-        let Some(Checkpointing { path, states, .. }) = self.checkpointing.take_if(|one| one.waiting.is_empty()) else {
+        let Some((path, states)) = self.checkpoints.take_ready() else {
             return;
         };
+        self.event(Event::Audit);
+        if self.core.is_damaged() {
+            tracing::error!("no checkpoint is written: the ledger is damaged, and not replaced yet");
+            return self.checkpointed();
+        }
         let header = Header {
             run: self.run,
             job: self.begin.job.clone(),
@@ -504,14 +493,19 @@ impl ExchangeState {
             slots: self.begin.slots(),
             states,
         };
-        self.event(Event::Audit);
-        if self.core.is_damaged() {
-            tracing::error!("no checkpoint is written: the ledger is damaged, and not replaced yet");
-            return;
-        }
         let ledger = self.core.ledger();
         let (head, counts) = (ledger.head(), ledger.counts().into());
-        tokio::task::spawn_blocking(move || write_checkpoint(&path, &header, head, counts));
+        let myself = self.myself.clone();
+        tokio::task::spawn_blocking(move || {
+            checkpoints::write(&path, &header, head, counts);
+            let _ = myself.cast(ExchangeMessage::Checkpointed);
+        });
+    }
+
+    fn checkpointed(&mut self) {
+        if let Some(path) = self.checkpoints.written() {
+            self.checkpoint(path);
+        }
     }
 
     fn event(&mut self, event: Event) {
@@ -548,6 +542,9 @@ impl ExchangeState {
                 tracing::info!(peer, "a node gets a snapshot");
             }
             Effect::Shift(shift) => {
+                if let Some(origin) = shift.origin {
+                    tracing::info!(%origin, batches = shift.batches, "a range of batches is taken");
+                }
                 self.last = Some(Instant::now());
                 for (_, worker) in self.workers.values() {
                     hand_shift(worker, &shift);
@@ -715,10 +712,8 @@ impl ExchangeState {
         let Some((origin, _)) = self.workers.remove(&key) else {
             return;
         };
-        if let Some(checkpointing) = &mut self.checkpointing {
-            checkpointing.waiting.remove(&key);
-            self.try_checkpoint();
-        }
+        self.checkpoints.saved(key, None);
+        self.try_checkpoint();
         let Some(&info) = self.core.origins().find(|info| info.origin == origin) else {
             return;
         };
@@ -787,14 +782,18 @@ impl ExchangeState {
     }
 
     fn tell_progress(&mut self) {
+        let stranded = self.core.is_stranded(|node| self.standing.live.contains(&node));
+        let since = self.stranded.unwrap_or_else(Instant::now);
+        self.stranded = stranded.then_some(since);
         let ledger = self.core.ledger();
         let total = self.begin.data.train * u64::from(self.begin.job.epochs);
         let up = |node: &NodeId| *node == self.me || self.peers.get(node).is_some_and(|peer| peer.outbox.is_some());
         let live = &self.standing.live;
         let participants = self.begin.participants.iter().filter(|one| live.contains(&one.node));
         let participants = participants.map(|one| (one.node, one.workers));
-        let ready = if self.is_guest() {
-            self.core.is_caught_up()
+        let is_live = |node: NodeId| live.contains(&node);
+        let ready = if self.begin.is_guest(self.me) {
+            self.core.is_caught_up(is_live)
         } else if self.begin.resumed.is_some() {
             // Without the checkpoint there is nothing to go on from.
             !self.lacks_checkpoint()
@@ -802,7 +801,7 @@ impl ExchangeState {
             live.iter().all(up)
         };
         let progress = Progress {
-            readiness: if self.core.is_stranded(|node| live.contains(&node)) {
+            readiness: if self.stranded.is_some_and(|since| since.elapsed() > STRANDED_AFTER) {
                 Readiness::Stranded
             } else if ready {
                 Readiness::Ready
@@ -810,7 +809,7 @@ impl ExchangeState {
                 Readiness::Waiting
             },
             complete: ledger.cursors().samples_done() >= total,
-            settled: !self.core.is_damaged() && self.core.is_settled(participants, |node| live.contains(&node)),
+            settled: !self.core.is_damaged() && self.core.is_settled(participants, is_live),
             samples: ledger.samples(),
         };
         if progress != self.told {
@@ -869,37 +868,6 @@ impl ExchangeState {
                 sent.sum()
             },
             weights: ledger.weight_count() as u64,
-        }
-    }
-}
-
-/// A checkpoint for which workers were asked.
-struct Checkpointing {
-    path: PathBuf,
-    waiting: BTreeSet<WorkerKey>,
-    states: Vec<State>,
-}
-
-/// Writes a checkpoint, and removes what workers had for the ones before.
-fn write_checkpoint(path: &Path, header: &Header, head: Head, counts: Arc<[i32]>) {
-    let folder = path.parent().unwrap_or(Path::new("."));
-    let written = std::fs::create_dir_all(folder).and_then(|()| checkpoint::write(path, header, head, counts));
-    if let Err(error) = written {
-        let path = path.display();
-        tracing::error!(%error, %path, "a checkpoint could not be written: make room for it; the run goes on without");
-        return;
-    }
-    tracing::info!(path = %path.display(), "a checkpoint is written");
-    let stem = path.file_stem().unwrap_or_default();
-    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-        let file = entry.path();
-        let old = file.extension() == Some(OsStr::new("state"))
-            && file
-                .file_name()
-                .is_some_and(|name| name.as_encoded_bytes().starts_with(stem.as_encoded_bytes()))
-            && !header.states.iter().any(|state| state.path == file);
-        if old {
-            let _ = std::fs::remove_file(file);
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use protocol::control::{Beat, NodeInfo, Reply, RunBeat, Word};
+use protocol::control::{Beat, NodeInfo, Phase, Reply, RunBeat, Word};
 use protocol::ids::NodeId;
 use protocol::stats::NodeReport;
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
@@ -174,6 +174,10 @@ impl Actor for MembershipActor {
             }
             MembershipMessage::Me(info) => state.me = info,
             MembershipMessage::Run(beat, phase) => {
+                let begin = beat.iter().flat_map(|beat| &beat.begin);
+                let going = begin.filter(|_| phase != Phase::Ended.text());
+                let participants = going.flat_map(|begin| &begin.participants).map(|one| one.node);
+                state.roster.take_part(participants.collect());
                 state.run_beat = beat;
                 state.state = phase;
                 state.beat_all(now);

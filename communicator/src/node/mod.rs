@@ -10,6 +10,7 @@
 //!   └─ GateActor         what others can reach
 //! ```
 
+mod checkpoints;
 mod coordination;
 mod data_plane;
 mod ending;

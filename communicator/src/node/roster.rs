@@ -15,6 +15,8 @@ pub(crate) const BEAT_EVERY: Duration = Duration::from_millis(500);
 pub(crate) const AWAY_AFTER: Duration = Duration::from_millis(2500);
 /// A member that was away for so long is not dialled any more.
 const FORGET_AFTER: Duration = Duration::from_mins(10);
+/// The same for those who take part in a run: both sides of a partition have learned something that the other needs.
+const FORGET_PARTICIPANT_AFTER: Duration = Duration::from_hours(24);
 /// The first pause between two attempts to reach a member, and the longest.
 const DIAL_PAUSE: Duration = Duration::from_millis(200);
 const DIAL_PAUSE_MAX: Duration = Duration::from_secs(10);
@@ -43,6 +45,8 @@ pub(crate) struct Roster {
     linked: BTreeSet<NodeId>,
     /// Those that said good-bye: rumours of them do not bring them back.
     left: Vec<NodeId>,
+    /// Those who take part in this node's run.
+    participants: BTreeSet<NodeId>,
 }
 
 #[derive(Debug)]
@@ -76,6 +80,7 @@ impl Roster {
             members: BTreeMap::new(),
             linked: BTreeSet::new(),
             left: Vec::new(),
+            participants: BTreeSet::new(),
         }
     }
 
@@ -149,6 +154,11 @@ impl Roster {
         self.members.remove(&id).map(|_| Change::Left(id))
     }
 
+    /// Who takes part in the run that this node is in.
+    pub(crate) fn take_part(&mut self, participants: BTreeSet<NodeId>) {
+        self.participants = participants;
+    }
+
     /// Time has passed.
     pub(crate) fn tick(&mut self, now: Duration) -> Vec<Change> {
         let mut changes = Vec::new();
@@ -159,7 +169,12 @@ impl Roster {
             }
         }
         self.members.retain(|&id, member| {
-            let kept = member.alive || now.saturating_sub(member.heard) < FORGET_AFTER;
+            let limit = if self.participants.contains(&id) {
+                FORGET_PARTICIPANT_AFTER
+            } else {
+                FORGET_AFTER
+            };
+            let kept = member.alive || now.saturating_sub(member.heard) < limit;
             if !kept {
                 changes.push(Change::Left(id));
             }
@@ -274,5 +289,17 @@ mod tests {
         assert_eq!(roster.tick(10 * SECOND), [Change::Away(NodeId(7))]);
         assert_eq!(roster.tick(700 * SECOND), [Change::Left(NodeId(7))]);
         assert_eq!(roster.members().count(), 0);
+    }
+
+    #[test]
+    fn who_takes_part_in_a_run_is_waited_for_while_it_goes_on() {
+        let mut roster = Roster::new(NodeId(5));
+        roster.beat(info(7), SECOND);
+        roster.take_part(BTreeSet::from([NodeId(5), NodeId(7)]));
+        assert_eq!(roster.tick(10 * SECOND), [Change::Away(NodeId(7))]);
+        assert!(roster.tick(80_000 * SECOND).is_empty());
+        assert_eq!(roster.take_due(80_000 * SECOND), [info(7)], "it is still dialled");
+        roster.take_part(BTreeSet::new());
+        assert_eq!(roster.tick(80_001 * SECOND), [Change::Left(NodeId(7))]);
     }
 }

@@ -59,7 +59,7 @@ pub struct WorkerCommand {
 
 /// The name of an attached worker on its node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct WorkerKey(u64);
+pub(crate) struct WorkerKey(pub(super) u64);
 
 /// What is written to a worker.
 #[derive(Debug)]

@@ -247,7 +247,7 @@ impl Current {
 
     /// Takes no part in a run that goes on.
     fn withdraw(&mut self, reason: &str, context: &Context, attached: &Attached) {
-        tracing::warn!(reason, "this node does not join the run that is under way");
+        tracing::warn!(reason, "this node takes no part in the run");
         self.withdrawn = true;
         let outcome = Err(format!("this node takes no part in the run: {reason}"));
         self.end(outcome, context, attached);
@@ -361,8 +361,7 @@ impl Current {
     }
 
     fn is_guest(&self, context: &Context) -> bool {
-        let me = self.begin.as_ref().and_then(|begin| begin.participant(context.me.id));
-        me.is_some_and(|me| me.guest)
+        self.begin.as_ref().is_some_and(|begin| begin.is_guest(context.me.id))
     }
 
     /// Others know of guests that this node does not know.
@@ -552,7 +551,7 @@ impl Current {
         match progress.readiness {
             Readiness::Ready => self.seat_workers(attached),
             Readiness::Stranded if !self.is_over() => {
-                let reason = "all who had it are gone; `tau start --resume` goes on from a checkpoint, if there is one";
+                let reason = "all who had something of it are gone; `tau start --resume` goes on from a checkpoint";
                 return self.withdraw(reason, context, attached);
             }
             Readiness::Stranded | Readiness::Waiting => {}
@@ -611,10 +610,11 @@ impl Current {
         }
     }
 
-    /// A node that was silent is heard again.
-    pub(super) fn returned(&mut self, node: NodeId) {
+    /// A participant that was silent is heard again, and has not left the run for another.
+    fn returned(&mut self, node: NodeId) {
         if !self.gone.contains(&node) && self.given_up.remove(&node) {
             tracing::info!(%node, "a participant is back");
+            self.tell_live();
         }
     }
 
@@ -660,6 +660,7 @@ impl Current {
             self.give_up(from, true, context);
             return;
         }
+        self.returned(from);
         if self.is_guest(context) && self.seated.is_none() && (beat.settled.is_some() || beat.stop.is_some()) {
             self.withdraw("it ends before this node has caught up", context, attached);
             return;

@@ -483,9 +483,6 @@ impl RunState {
         match change {
             Change::Alive(info) => {
                 self.silent.remove(&info.id);
-                if let Some(current) = &mut self.current {
-                    current.returned(info.id);
-                }
                 self.peers.insert(info.id, info);
             }
             Change::Away(id) => {
