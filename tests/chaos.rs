@@ -128,6 +128,11 @@ impl World {
 
     fn records(&self, command: &str, extra: &[&str]) -> Vec<Value> {
         let output = self.ask(command, extra);
+        if output.code != 0 {
+            // The node that was asked has just come back, or has not.
+            println!("`tau {command}`: {}", output.stderr.trim());
+            return Vec::new();
+        }
         let lines = output.stdout.lines();
         lines.map(|line| serde_json::from_str(line).unwrap()).collect()
     }
