@@ -67,6 +67,11 @@ impl Netlab {
         self.run(&["block", &one.to_string(), &other.to_string()]);
     }
 
+    /// One does not get any more what the other sends.
+    pub(crate) fn deafen(&self, one: usize, other: usize) {
+        self.run(&["deafen", &one.to_string(), &other.to_string()]);
+    }
+
     pub(crate) fn unblock(&self, one: usize, other: usize) {
         self.run(&["unblock", &one.to_string(), &other.to_string()]);
     }
