@@ -234,8 +234,55 @@ async fn a_handshake_that_takes_too_long_is_ended() {
     assert_closed(&mut silent).await;
     // A handshake that comes byte by byte is no better: the deadline is for all of it.
     let mut slow = TcpStream::connect(node.address).await.unwrap();
-    slow.write_all(&[0x16, 0x03, 0x01]).await.unwrap();
-    assert_closed(&mut slow).await;
+    slow.write_all(&[0x16, 0x03, 0x01, 0x3f, 0xff, 0x01]).await.unwrap();
+    let drip = async {
+        let mut byte = [0];
+        let pause = Duration::from_millis(20);
+        while slow.write_all(&[0]).await.is_ok() {
+            if let Ok(Ok(0) | Err(_)) = timeout(pause, slow.read(&mut byte)).await {
+                return;
+            }
+        }
+    };
+    timeout(PATIENCE, drip).await.expect("every byte buys time");
+}
+
+/// What a member says to a node from its first byte to its last, as somebody between the two hears it.
+async fn overheard(node: &mut Node, security: &Security) -> Vec<u8> {
+    let between = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (there, here) = (node.address, between.local_addr().unwrap());
+    let listening = tokio::spawn(async move {
+        let (member, _) = between.accept().await.unwrap();
+        let (mut from_member, mut to_member) = member.into_split();
+        let (mut from_node, mut to_node) = TcpStream::connect(there).await.unwrap().into_split();
+        tokio::spawn(async move { tokio::io::copy(&mut from_node, &mut to_member).await });
+        let (mut heard, mut piece) = (Vec::new(), [0; 1024]);
+        while let Ok(length @ 1..) = from_member.read(&mut piece).await {
+            heard.extend_from_slice(&piece[..length]);
+            to_node.write_all(&piece[..length]).await.unwrap();
+        }
+        heard
+    });
+    let mut theirs = dial(here, Plane::Data, security, PATIENCE).await.unwrap();
+    let mut ours = node.next().await;
+    theirs.write_all(b"ping").await.unwrap();
+    ours.stream.read_exact(&mut [0; 4]).await.unwrap();
+    drop((theirs, ours));
+    timeout(PATIENCE, listening).await.unwrap().unwrap()
+}
+
+#[tokio::test]
+async fn what_was_overheard_opens_no_door() {
+    let security = security();
+    let mut node = Node::start(&security, AcceptLimits::default()).await;
+    let heard = overheard(&mut node, &security).await;
+    assert!(heard.len() > 500, "a handshake is longer than {} bytes", heard.len());
+    let mut stranger = TcpStream::connect(node.address).await.unwrap();
+    // The node may have closed before all is written.
+    let _ = stranger.write_all(&heard).await;
+    assert_closed(&mut stranger).await;
+    assert!(node.accepted.try_recv().is_err());
+    node.assert_open(&security).await;
 }
 
 #[tokio::test]
