@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use protocol::rng::CounterRng;
 use serde_json::Value;
 
-use crate::harness::cluster::{Cluster, kill, processes_with};
+use crate::harness::cluster::{Cluster, cut_power, kill, processes_with};
 use crate::harness::netlab::Netlab;
 use crate::harness::{Output, Running, Tau};
 
@@ -102,16 +102,9 @@ impl World {
 
     /// Kills a node and its workers, as a power cut would.
     fn kill(&mut self, host: usize) {
-        let workers = self.workers(host);
         if let Some(node) = self.nodes.remove(&host) {
-            kill("-KILL", node.process.pid());
+            cut_power(node.process.pid(), &node.dir);
             self.still.remove(&host);
-        }
-        for worker in workers {
-            // It may have noticed and ended by itself.
-            let _ = std::process::Command::new("kill")
-                .args(["-KILL", &worker.to_string()])
-                .output();
         }
     }
 
@@ -133,8 +126,7 @@ impl World {
             println!("`tau {command}`: {}", output.stderr.trim());
             return Vec::new();
         }
-        let lines = output.stdout.lines();
-        lines.map(|line| serde_json::from_str(line).unwrap()).collect()
+        output.objects()
     }
 
     /// Waits until all nodes are listed and this holds of each.

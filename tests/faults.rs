@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::harness::cluster::{Cluster, job, kill, processes_with};
+use crate::harness::cluster::{Cluster, Node, cut_power, job, kill};
 use crate::harness::points_csv;
 
 /// A cluster with a run under way that does not end by itself.
@@ -16,27 +16,39 @@ fn training(nodes: usize) -> Cluster {
 
 /// The newest record of each node.
 fn stats(cluster: &Cluster) -> Vec<Value> {
-    let output = cluster.ask("stats", &["--once"]);
-    let lines = output.stdout.lines();
-    lines.map(|line| serde_json::from_str(line).unwrap()).collect()
+    cluster.ask("stats", &["--once"]).objects()
+}
+
+/// The newest record of one node.
+fn stats_of(cluster: &Cluster, node: &str) -> Option<Value> {
+    stats(cluster).into_iter().find(|record| record["node"] == node)
 }
 
 /// Waits until a node has trained some samples.
 fn wait_until_trains(cluster: &Cluster, node: &str) {
     Cluster::wait_until(&format!("{node} does not train"), || {
-        let found = stats(cluster).into_iter().find(|record| record["node"] == node);
-        found.is_some_and(|record| record["state"] == "training" && record["samples"].as_u64() > Some(0))
+        stats_of(cluster, node)
+            .is_some_and(|record| record["state"] == "training" && record["samples"].as_u64() > Some(0))
     });
 }
 
 /// Waits until a node has trained more than it had.
 fn wait_until_trains_on(cluster: &Cluster, node: &str) {
     let trained = || {
-        let found = stats(cluster).into_iter().find(|record| record["node"] == node);
-        found.and_then(|record| record["samples"].as_u64()).unwrap_or(0)
+        stats_of(cluster, node)
+            .and_then(|record| record["samples"].as_u64())
+            .unwrap_or(0)
     };
     let before = trained();
     Cluster::wait_until(&format!("{node} does not train any more"), || trained() > before);
+}
+
+/// Waits until another worker has taken the place of a node's only one.
+fn wait_until_replaced(node: &Node, dead: u32) {
+    Cluster::wait_until(
+        "the worker is not replaced",
+        || matches!(node.workers()[..], [worker] if worker != dead),
+    );
 }
 
 /// Ends the run and returns its last object, which says that all agree.
@@ -53,11 +65,7 @@ fn stop(cluster: &Cluster) -> Value {
 /// Kills a node and its workers, as a power cut would.
 fn kill_node(cluster: &mut Cluster, index: usize) -> String {
     let node = cluster.nodes.remove(index);
-    let dir = node.dir.to_str().unwrap().to_owned();
-    kill("-KILL", node.process.pid());
-    for worker in processes_with(&dir, "worker") {
-        kill("-KILL", worker);
-    }
+    cut_power(node.process.pid(), node.dir.to_str().unwrap());
     node.name
 }
 
@@ -85,18 +93,11 @@ fn a_worker_that_is_killed_is_replaced_and_stats_say_what_is_lost() {
     let name = cluster.nodes[0].name.clone();
     // Workers say every second how much they have not sent yet.
     Cluster::wait_until("nobody says what it has not sent", || {
-        let found = stats(&cluster)
-            .into_iter()
-            .find(|record| record["node"] == name.as_str());
-        found.is_some_and(|record| record["residual_norm"].as_f64() > Some(0.0))
+        stats_of(&cluster, &name).is_some_and(|record| record["residual_norm"].as_f64() > Some(0.0))
     });
-    let workers = || processes_with(cluster.nodes[0].dir.to_str().unwrap(), "worker");
-    let dead = workers()[0];
+    let dead = cluster.nodes[0].worker();
     kill("-KILL", dead);
-    Cluster::wait_until("no worker has taken its place", || {
-        let now = workers();
-        now.len() == 1 && now[0] != dead
-    });
+    wait_until_replaced(&cluster.nodes[0], dead);
     wait_until_trains_on(&cluster, &name);
     let last = stop(&cluster);
     assert_eq!(last["nodes"], 2, "{last}");
@@ -341,9 +342,7 @@ fn flipped_bits_are_reported_and_healed() {
     let in_worker: Vec<[u8; 4]> = counts.iter().map(|&count| weight_of(count).to_ne_bytes()).collect();
     flip_bits(cluster.nodes[0].process.pid(), &in_ledger, 19, 1);
     flip_bits(cluster.nodes[1].process.pid(), &in_ledger, 19, 2);
-    let [worker] = processes_with(cluster.nodes[2].dir.to_str().unwrap(), "worker")[..] else {
-        panic!("a node has one worker");
-    };
+    let worker = cluster.nodes[2].worker();
     flip_bits(worker, &in_worker, 22, 1);
 
     // Nobody has to ask: the run goes on, and audits find it.
@@ -352,10 +351,7 @@ fn flipped_bits_are_reported_and_healed() {
         Cluster::wait_until(words, || node.process.log().contains(words));
     }
     let third = cluster.nodes[2].name.clone();
-    Cluster::wait_until("the worker is not replaced", || {
-        let workers = processes_with(cluster.nodes[2].dir.to_str().unwrap(), "worker");
-        workers.len() == 1 && workers[0] != worker
-    });
+    wait_until_replaced(&cluster.nodes[2], worker);
     wait_until_trains_on(&cluster, &third);
     let last = stop(&cluster);
     assert_eq!(last["nodes"], 3, "{last}");

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::harness::cluster::{Cluster, job, kill, processes_with};
+use crate::harness::cluster::{Cluster, cut_power, job};
 use crate::harness::netlab::Netlab;
 use crate::harness::{Running, Tau, points_csv};
 
@@ -90,9 +90,7 @@ impl Training {
 fn ask(lab: &Netlab, tau: &Tau, host: usize, command: &[&str]) -> Vec<Value> {
     let address = address(host);
     let cluster = ["--cluster", &address, "--credentials", "cluster.pem", "--json"];
-    let output = on(lab, tau, host, &[command, &cluster[..]].concat()).finish();
-    let lines = output.stdout.lines();
-    lines.map(|line| serde_json::from_str(line).unwrap()).collect()
+    on(lab, tau, host, &[command, &cluster[..]].concat()).finish().objects()
 }
 
 #[test]
@@ -167,10 +165,7 @@ fn a_guest_whose_hosts_die_before_it_has_a_snapshot_is_free_again() {
     ask(&lab, &tau, 1, &[&["start"], &long[..]].concat());
     let two = node(&lab, &tau, 2);
     Cluster::wait_until("no snapshot is given", || one.log().contains("gets a snapshot"));
-    kill("-KILL", one.pid());
-    for worker in processes_with(tau.path("node1").to_str().unwrap(), "worker") {
-        kill("-KILL", worker);
-    }
+    cut_power(one.pid(), tau.path("node1").to_str().unwrap());
     Cluster::wait_until("the guest waits for ever", || {
         two.log().contains("all who had something of it are gone")
     });

@@ -130,11 +130,7 @@ impl Cluster {
     pub(crate) fn listed(&self) -> Vec<Value> {
         let output = self.ask("nodes", &[]);
         assert_eq!(output.code, 0, "{}", output.stderr);
-        output
-            .stdout
-            .lines()
-            .map(|line| serde_json::from_str(line).unwrap())
-            .collect()
+        output.objects()
     }
 
     /// Waits until so many nodes are there with a worker each.
@@ -188,6 +184,19 @@ impl Cluster {
 }
 
 impl Node {
+    /// The processes of its workers.
+    pub(crate) fn workers(&self) -> Vec<u32> {
+        processes_with(self.dir.to_str().unwrap(), "worker")
+    }
+
+    /// The process of its only worker.
+    pub(crate) fn worker(&self) -> u32 {
+        let [worker] = self.workers()[..] else {
+            panic!("{} has not one worker", self.name);
+        };
+        worker
+    }
+
     /// Ends it in good order, and tells what it has logged.
     pub(crate) fn stop(self) -> String {
         self.process.interrupt();
@@ -211,6 +220,16 @@ pub(crate) fn processes_with(one: &str, other: &str) -> Vec<u32> {
 pub(crate) fn kill(signal: &str, pid: u32) {
     let status = Command::new("kill").args([signal, &pid.to_string()]).status().unwrap();
     assert!(status.success());
+}
+
+/// Kills a node and the workers of its folder, as a power cut would.
+pub(crate) fn cut_power(node: u32, dir: &str) {
+    let workers = processes_with(dir, "worker");
+    kill("-KILL", node);
+    for worker in workers {
+        // It may have noticed and ended by itself.
+        let _ = Command::new("kill").args(["-KILL", &worker.to_string()]).output();
+    }
 }
 
 fn arguments<'a>(seeds: Option<&'a str>, listen: &'a str, dir: &'a str, flags: &[&'a str]) -> Vec<&'a str> {

@@ -26,6 +26,12 @@ pub(crate) struct Output {
 }
 
 impl Output {
+    /// The lines of standard output, as JSON.
+    pub(crate) fn objects(&self) -> Vec<Value> {
+        let lines = self.stdout.lines();
+        lines.map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
     /// The last line of standard output, as JSON.
     pub(crate) fn last(&self) -> Value {
         let line = self

@@ -73,10 +73,7 @@ impl Exchange {
 
     /// Merges an origin's batches, but not over points that some member may still need.
     fn merge(&mut self, origin: OriginId) {
-        if !self.may_merge() {
-            return;
-        }
-        if planted(Bug::NoMerge) {
+        if !self.may_merge() || planted(Bug::NoMerge) {
             return;
         }
         let points: BTreeSet<u64> = self.peers.values().flat_map(|peer| peer.points(origin)).collect();

@@ -29,7 +29,7 @@ const SEEDS: u64 = 10_000;
 const WORKERS_MAX: u64 = 1000;
 /// Enough memory for everything.
 const UNLIMITED: usize = usize::MAX >> 1;
-/// The bytes of a batch of six changes, at most.
+/// The bytes of a batch of five changes, at most.
 const BATCH_BYTES_MAX: usize = 100;
 /// Ticks in which survivors must come to an agreement once the storm is over.
 const CALM_TICKS: usize = 1500;

@@ -225,6 +225,16 @@ fn parcel_to(exchange: &mut Exchange, node: NodeId, mut effects: Vec<Effect>) ->
     }
 }
 
+/// A parcel in one piece.
+fn whole(kind: ParcelKind, bytes: Vec<u8>) -> Message {
+    Message::Piece(Piece {
+        kind,
+        total: bytes.len() as u64,
+        offset: 0,
+        bytes: bytes.into(),
+    })
+}
+
 fn words_to(effects: &[Effect], node: NodeId) -> Vec<Word> {
     let word = |effect: &Effect| match effect {
         Effect::Send {
@@ -276,13 +286,7 @@ fn who_is_far_behind_gets_a_range_and_takes_away_what_it_has() {
         receive(&mut third, ME, Message::Batch(simple(1, sequence)));
     }
     let total = bytes.len() as u64;
-    let piece = Piece {
-        kind,
-        total,
-        offset: 0,
-        bytes: bytes.into(),
-    };
-    let effects = receive(&mut third, ME, Message::Piece(piece));
+    let effects = receive(&mut third, ME, whole(kind, bytes));
     assert_eq!(third.ledger().frontier().applied(OriginId(1)), end);
     receive(&mut exchange, THIRD, Message::Word(Word::Got(total)));
     for sequence in end + 1..=20 {
@@ -433,14 +437,12 @@ fn what_no_honest_member_sends_is_put_in_quarantine() {
         ..header.clone()
     };
     let conflicting = batch(OriginId(2), 1, &[word(9, false)], Tau::ONE_STEP);
-    let piece = |total: u64, bytes: &[u8]| {
-        Message::Piece(Piece {
-            kind: ParcelKind::Range,
-            total,
-            offset: 0,
-            bytes: bytes.into(),
-        })
-    };
+    let huge = Message::Piece(Piece {
+        kind: ParcelKind::Range,
+        total: u64::MAX,
+        offset: 0,
+        bytes: [0; 10].into(),
+    });
     let members = (10..10_000).map(NodeId).collect();
     let frontier = Frontier::default();
     let crowd = Word::Mark {
@@ -456,8 +458,8 @@ fn what_no_honest_member_sends_is_put_in_quarantine() {
         (encoded(&foreign, &[]), "run"),
         (encoded(&header, &[word(WEIGHTS as u32, true)]), "weights"),
         (encoded(&header, &[word(1, true)]), "digest"),
-        (piece(u64::MAX, &[0; 10]), "a parcel of"),
-        (piece(3, &[1, 2, 3]), "length"),
+        (huge, "a parcel of"),
+        (whole(ParcelKind::Range, vec![1, 2, 3]), "length"),
         (Message::Word(crowd), "members"),
     ];
     for (message, says) in cases {
@@ -496,17 +498,10 @@ fn whoever_gives_a_snapshot_that_does_not_add_up_is_put_in_quarantine() {
     tell(&mut giver, Event::Local(simple(1, 1)));
     let effects = receive(&mut giver, THIRD, Message::Word(Word::Ask));
     let (kind, mut bytes) = parcel_to(&mut giver, THIRD, effects);
-    let (total, last) = (bytes.len() as u64, bytes.len() - 1);
-    bytes[last] ^= 1;
+    *bytes.last_mut().unwrap() ^= 1;
     let mut exchange = newcomer();
     receive(&mut exchange, PEER, Message::Origin(origin(1)));
-    let piece = Piece {
-        kind,
-        total,
-        offset: 0,
-        bytes: bytes.into(),
-    };
-    let effects = receive(&mut exchange, PEER, Message::Piece(piece));
+    let effects = receive(&mut exchange, PEER, whole(kind, bytes));
     assert!(
         matches!(effects.last(), Some(Effect::Quarantine { peer: PEER, .. })),
         "{effects:?}"
@@ -782,13 +777,7 @@ fn a_newcomer_takes_nothing_before_a_snapshot() {
     receive(&mut giver, PEER, Message::Batch(simple(2, 1)));
     let effects = receive(&mut giver, THIRD, Message::Word(Word::Ask));
     let (kind, bytes) = parcel_to(&mut giver, THIRD, effects);
-    let piece = Piece {
-        kind,
-        total: bytes.len() as u64,
-        offset: 0,
-        bytes: bytes.into(),
-    };
-    let effects = receive(&mut exchange, PEER, Message::Piece(piece));
+    let effects = receive(&mut exchange, PEER, whole(kind, bytes));
     for to in [PEER, THIRD] {
         let message = has(&[(2, 1)]);
         assert!(effects.contains(&Effect::Send { to, message }), "all hear what it has");

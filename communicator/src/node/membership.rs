@@ -57,7 +57,7 @@ pub(crate) enum MembershipMessage {
     /// This node's own description has changed.
     Me(NodeInfo),
     /// This node's state in a run has changed: tell everybody now.
-    Run(Option<Box<RunBeat>>, &'static str),
+    Run(Box<RunBeat>, Phase),
     /// A word to one peer.
     Send {
         /// To whom.
@@ -174,12 +174,11 @@ impl Actor for MembershipActor {
             }
             MembershipMessage::Me(info) => state.me = info,
             MembershipMessage::Run(beat, phase) => {
-                let begin = beat.iter().flat_map(|beat| &beat.begin);
-                let going = begin.filter(|_| phase != Phase::Ended.text());
+                let going = beat.begin.iter().filter(|_| phase != Phase::Ended);
                 let participants = going.flat_map(|begin| &begin.participants).map(|one| one.node);
                 state.roster.take_part(participants.collect());
-                state.run_beat = beat;
-                state.state = phase;
+                state.run_beat = Some(beat);
+                state.state = phase.text();
                 state.beat_all(now);
             }
             MembershipMessage::Send { to, word } => state.send(to, *word),

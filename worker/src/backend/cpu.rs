@@ -106,13 +106,16 @@ impl CpuTrainer {
             .state
             .step(&self.gradient, update, look_ahead, copies, tau, words)?;
         let range = match tau {
-            Some(tau) => {
-                check_range(words, tau, &self.shared)?;
-                apply_to_weights(words, tau, &mut self.shared)?
-            }
+            Some(tau) => self.leave(words, tau)?,
             None => Range::Safe,
         };
         Ok((range, plain))
+    }
+
+    /// Applies what leaves, or nothing if that would take a weight out of the range.
+    fn leave(&mut self, words: &[u32], tau: Tau) -> Result<Range, TrainError> {
+        check_range(words, tau, &self.shared)?;
+        Ok(apply_to_weights(words, tau, &mut self.shared)?)
     }
 
     /// Forward and backward: the loss, and the gradient in `self.gradient`.
@@ -165,8 +168,7 @@ impl Trainer for CpuTrainer {
 
     fn release(&mut self, tau: Tau, words: &mut Vec<u32>) -> Result<Range, TrainError> {
         self.state.release(self.parameters.values(), &self.shared, tau, words)?;
-        check_range(words, tau, &self.shared)?;
-        Ok(apply_to_weights(words, tau, &mut self.shared)?)
+        self.leave(words, tau)
     }
 
     fn apply(&mut self, words: &[u32], tau: Tau) -> Result<Range, TrainError> {

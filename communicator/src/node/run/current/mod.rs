@@ -194,7 +194,7 @@ impl Current {
             failed: self.failure().filter(|_| !self.withdrawn),
             withdrawn: self.withdrawn,
         };
-        context.tell(MembershipMessage::Run(Some(Box::new(beat)), self.phase.text()));
+        context.tell(MembershipMessage::Run(Box::new(beat), self.phase));
     }
 
     pub(super) async fn tick(&mut self, context: &Context, attached: &Attached) {
