@@ -65,12 +65,13 @@ pub enum ToWorker {
     },
     /// Take no further step; close the origin.
     Stop,
-    /// All batches have come: tell the digest, and evaluate and save if a path is given.
+    /// All batches have come: answer with [`FromWorker::Finished`] and, if a model is to be saved, with
+    /// [`FromWorker::SavedModel`]. May be said again, as long as the run is not aborted.
     Finish {
         /// Where to save.
         save: Option<SaveOrder>,
     },
-    /// Forget the run.
+    /// Forget the run, and answer with [`FromWorker::Idle`].
     Abort,
 }
 
@@ -159,13 +160,20 @@ pub enum FromWorker {
         /// The norm of what was never emitted and is dropped.
         residual_norm: f64,
     },
-    /// All is applied, and saved where that was asked for.
+    /// All is applied. Said before anything is saved: a disk that hangs keeps nobody from comparing digests.
     Finished {
         /// The digest recomputed from the weights; none if one has left the lattice.
         digest: Option<Digest>,
-        /// How good the saved model is.
-        scores: Option<Scores>,
     },
+    /// The model is saved and measured, as [`ToWorker::Finish`] ordered. May come late, even after the run was aborted.
+    SavedModel {
+        /// Of which run.
+        run: RunId,
+        /// How good it is, or one sentence on why it is not saved.
+        saved: Result<Scores, String>,
+    },
+    /// The answer to each [`ToWorker::Abort`]: nothing of what was ordered before it is under way any more, but for files.
+    Idle,
     /// The run cannot go on here.
     Failed {
         /// One sentence.
@@ -325,6 +333,15 @@ mod tests {
         for word in words {
             let bytes = postcard::to_stdvec(&word).unwrap();
             assert_eq!(postcard::from_bytes::<ToWorker>(&bytes).unwrap(), word);
+        }
+        let scores = Scores {
+            accuracy: 0.5,
+            loss: 1.0,
+        };
+        let saved = |saved| FromWorker::SavedModel { run: RunId(7), saved };
+        for word in [FromWorker::Idle, saved(Ok(scores)), saved(Err("full".into()))] {
+            let bytes = postcard::to_stdvec(&word).unwrap();
+            assert_eq!(postcard::from_bytes::<FromWorker>(&bytes).unwrap(), word);
         }
     }
 

@@ -583,8 +583,8 @@ fn attached() {
     let reason = String::from("points.csv could not be read");
     let finished = FromWorker::Finished {
         digest: Some(Digest(5)),
-        scores: Some(SCORES),
     };
+    let saved_model = |saved| FromWorker::SavedModel { run, saved };
     for (name, word) in [
         ("hello", FromWorker::Hello(hello)),
         ("alive", FromWorker::Alive),
@@ -607,6 +607,9 @@ fn attached() {
         ),
         ("closed", FromWorker::Closed { residual_norm: 1.5 }),
         ("finished", finished),
+        ("saved-model", saved_model(Ok(SCORES))),
+        ("unsaved-model", saved_model(Err("the disk is full".into()))),
+        ("idle", FromWorker::Idle),
         ("failed", FromWorker::Failed { reason, diverged: true }),
     ] {
         wire("from_worker", name, &word);

@@ -4,6 +4,7 @@
 //! Before every step it takes all that waits. Where its batches are not taken, it goes on training for a while and
 //! holds back what would leave, and then waits.
 
+use std::convert::Infallible;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +12,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use protocol::attach::ShiftOrder;
+use protocol::attach::{SaveOrder, ShiftOrder};
 use protocol::batch::Batch;
 use protocol::digest::Digest;
 use protocol::ids::OriginId;
@@ -71,8 +72,8 @@ pub enum ToTraining {
     Save(PathBuf),
     /// Take no further step; close the origin.
     Stop,
-    /// All batches have come: hand out the weights and end.
-    Finish,
+    /// All batches have come: tell the digest once the origin is closed, and hand out the weights if they are to be saved.
+    Finish(Option<SaveOrder>),
 }
 
 /// What the training thread tells.
@@ -102,10 +103,10 @@ pub enum FromTraining {
     Closed(Closing),
     /// All is applied.
     Finished {
-        /// The weights.
-        weights: Vec<f32>,
-        /// The digest recomputed from them; `None` if one has left the lattice.
+        /// The digest recomputed from the weights; `None` if one has left the lattice.
         digest: Option<Digest>,
+        /// The weights, where they are to be saved.
+        save: Option<(SaveOrder, Vec<f32>)>,
     },
     /// Training failed.
     Failed(TrainingError),
@@ -176,7 +177,7 @@ impl Outbox {
     }
 }
 
-/// Starts a thread that makes its training and then trains until it is told to finish.
+/// Starts a thread that makes its training, trains until all is done, and then does what it is told until nobody is left to.
 pub fn start<T: Trainer>(
     threads: Threads,
     make: impl FnOnce() -> Result<Training<T>, TrainingError> + Send + 'static,
@@ -233,7 +234,8 @@ struct Loop<'a, T> {
     outbox: &'a Outbox,
     paused: bool,
     closed: bool,
-    finishing: bool,
+    /// Answers that wait for the origin to be closed.
+    finishes: Vec<Option<SaveOrder>>,
     /// Files that wait for a moment at which nothing is held back.
     saves: Vec<PathBuf>,
     /// Steps held back in a row.
@@ -252,7 +254,7 @@ impl<'a, T: Trainer> Loop<'a, T> {
             outbox,
             paused: false,
             closed: false,
-            finishing: false,
+            finishes: Vec::new(),
             saves: Vec::new(),
             held_back: 0,
             full_since: None,
@@ -260,8 +262,8 @@ impl<'a, T: Trainer> Loop<'a, T> {
         }
     }
 
-    /// Trains, closes the origin, and then applies what others still send.
-    fn run(mut self) -> Result<(), Ended> {
+    /// Trains, closes the origin, and then applies what others still send, until nobody is left to tell it anything.
+    fn run(mut self) -> Result<Infallible, Ended> {
         self.train()?;
         self.training.audit()?;
         let mut frame = Vec::new();
@@ -270,15 +272,26 @@ impl<'a, T: Trainer> Loop<'a, T> {
         self.outbox
             .send(FromTraining::Closed(Closing { frame, residual_norm }))?;
         self.closed = true;
-        self.save()?;
-        while !self.finishing {
+        loop {
+            self.save()?;
+            self.finish()?;
             let word = self.inbox.recv().map_err(|_| Ended::Unheard)?;
             self.take(word)?;
-            self.save()?;
         }
-        let weights = self.training.trainer().copy_weights()?;
-        let digest = self.training.trainer().digest()?;
-        self.outbox.send(FromTraining::Finished { weights, digest })
+    }
+
+    /// Answers whoever believes that all batches have come. More may come nevertheless, and the question again.
+    fn finish(&mut self) -> Result<(), Ended> {
+        for order in self.finishes.drain(..) {
+            let trainer = self.training.trainer();
+            let save = match order {
+                Some(order) => Some((order, trainer.copy_weights()?)),
+                None => None,
+            };
+            let digest = trainer.digest()?;
+            self.outbox.send(FromTraining::Finished { digest, save })?;
+        }
+        Ok(())
     }
 
     fn train(&mut self) -> Result<(), Ended> {
@@ -394,7 +407,7 @@ impl<'a, T: Trainer> Loop<'a, T> {
             }
             ToTraining::Save(path) => self.saves.push(path),
             ToTraining::Stop => self.training.stop(),
-            ToTraining::Finish => self.finishing = true,
+            ToTraining::Finish(save) => self.finishes.push(save),
         }
         Ok(())
     }

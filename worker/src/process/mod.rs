@@ -5,9 +5,14 @@
 //!       ◀═ socket ═ reporter ◀──── FromTraining ─┘
 //! ```
 //!
+//! What may wait for a disk has threads of its own, so that this one always listens: data is opened by `preparing`, files
+//! are written by `files`.
+//!
 //! It is an actor whose mailbox is the socket: when that closes, the node is gone and the process ends.
 
+mod files;
 mod prepared;
+mod preparing;
 mod reporter;
 mod socket;
 
@@ -19,17 +24,17 @@ use std::sync::mpsc::SyncSender;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use protocol::attach::{Assignment, FromWorker, SaveOrder, ShiftOrder, ToWorker, WorkerInfo};
+use protocol::attach::{Assignment, FromWorker, ShiftOrder, ToWorker, WorkerInfo};
 use protocol::batch::Batch;
-use protocol::ids::RunId;
-use protocol::job::Job;
 use protocol::sums::Sums;
 use thiserror::Error;
 
 use crate::device::Device;
 use crate::ops::Threads;
 use crate::training_thread::{ToTraining, TrainingThread};
+use files::Files;
 use prepared::Prepared;
+use preparing::Preparing;
 use reporter::Reporter;
 pub use socket::read_frame;
 use socket::{Reader, Received, Writer};
@@ -84,7 +89,8 @@ pub fn attach(path: &Path, options: &Options) -> Result<(), AttachError> {
     Process {
         options: options.clone(),
         writer,
-        prepared: None,
+        preparing: Preparing::default(),
+        files: Files::default(),
         counts: Vec::new(),
         sums: Vec::new(),
         running: None,
@@ -116,7 +122,8 @@ fn end_on_panic() {
 struct Process {
     options: Options,
     writer: Writer,
-    prepared: Option<Arc<Prepared>>,
+    preparing: Preparing,
+    files: Files,
     /// A ledger's counts, as far as they have come.
     counts: Vec<i32>,
     /// Moved weights, as far as they have come.
@@ -136,9 +143,7 @@ impl Process {
     fn run(mut self, reader: &mut Reader) -> Result<(), AttachError> {
         let ended = self.serve(reader);
         // However the node went, a file that it was told of is what it will look for.
-        if let Some(running) = &self.running {
-            running.reporter.wait_for_file();
-        }
+        self.files.wait();
         ended
     }
 
@@ -154,7 +159,12 @@ impl Process {
 
     fn word(&mut self, word: ToWorker) -> io::Result<()> {
         match word {
-            ToWorker::Prepare { run, job } => return self.prepare(run, &job),
+            ToWorker::Prepare { run, job } => {
+                self.end();
+                let options = self.options.clone();
+                let open = move || Prepared::open(&job, &options);
+                return self.preparing.ask(run, &self.writer, open);
+            }
             ToWorker::Counts(counts) => self.counts.extend(counts),
             ToWorker::Begin(assignment) => return self.begin(&assignment),
             ToWorker::Sums(sums) => self.sums.extend(sums),
@@ -165,30 +175,18 @@ impl Process {
             ToWorker::Evaluate => self.tell(ToTraining::Copy),
             ToWorker::Save { path } => return self.save(path),
             ToWorker::Stop => self.tell(ToTraining::Stop),
-            ToWorker::Finish { save } => self.finish(save),
+            ToWorker::Finish { save } => self.tell(ToTraining::Finish(save)),
             ToWorker::Abort => {
                 self.end();
-                self.prepared = None;
+                return self.preparing.clear(&self.writer);
             }
         }
         Ok(())
     }
 
-    fn prepare(&mut self, run: RunId, job: &Job) -> io::Result<()> {
-        self.end();
-        match Prepared::open(job, &self.options) {
-            Ok(prepared) => {
-                let data = prepared.data();
-                self.prepared = Some(Arc::new(prepared));
-                self.writer.word(&FromWorker::Prepared { run, data })
-            }
-            Err(reason) => self.writer.word(&FromWorker::Refused { run, reason }),
-        }
-    }
-
     fn begin(&mut self, assignment: &Assignment) -> io::Result<()> {
         let counts = std::mem::take(&mut self.counts);
-        let Some(prepared) = self.prepared.clone() else {
+        let Some(prepared) = self.preparing.prepared() else {
             return self.fail("the node began a run that was never prepared");
         };
         match prepared.start(assignment, counts) {
@@ -199,7 +197,13 @@ impl Process {
             }) => {
                 self.running = Some(Running {
                     weights: prepared.layout.weights,
-                    reporter: Reporter::start(assignment.run, prepared, outbound, self.writer.clone())?,
+                    reporter: Reporter::start(
+                        assignment.run,
+                        prepared,
+                        outbound,
+                        self.writer.clone(),
+                        self.files.clone(),
+                    )?,
                     inbound,
                     training: thread,
                 });
@@ -252,13 +256,6 @@ impl Process {
         self.writer.word(&FromWorker::Saved { sequence: None, path })
     }
 
-    fn finish(&mut self, save: Option<SaveOrder>) {
-        if let Some(running) = &self.running {
-            running.reporter.order(save);
-        }
-        self.tell(ToTraining::Finish);
-    }
-
     fn tell(&self, word: ToTraining) {
         if let Some(running) = &self.running {
             // A thread that is gone has said why, through the reporter.
@@ -266,7 +263,7 @@ impl Process {
         }
     }
 
-    /// Ends a run that is under way, whatever it is doing.
+    /// Ends a run that is under way, whatever it is doing. Files are written on: their disk may never answer.
     fn end(&mut self) {
         self.counts.clear();
         self.sums.clear();

@@ -1,9 +1,9 @@
 //! The thread that tells the node what the training thread does: batches, sums once a second, evaluations, the end.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,7 @@ use protocol::ids::RunId;
 use protocol::lattice::Range;
 use protocol::sentence::sentence;
 
+use super::files::Files;
 use super::prepared::Prepared;
 use super::socket::Writer;
 use crate::evaluate::{Evaluation, evaluate};
@@ -27,52 +28,38 @@ const STATS_EVERY: Duration = Duration::from_secs(1);
 /// Of so many evaluations of a run with a target, one is reported however far the target is.
 const REPORTED_IN: u32 = 4;
 
-/// What is to be saved when all is applied.
-type Order = Arc<Mutex<Option<SaveOrder>>>;
-/// The thread that writes what this worker alone has.
-type Saver = Arc<Mutex<Option<JoinHandle<()>>>>;
-
 pub(super) struct Reporter {
-    order: Order,
-    saver: Saver,
     thread: JoinHandle<()>,
 }
 
 impl Reporter {
-    pub(super) fn start(run: RunId, prepared: Arc<Prepared>, outbound: Outbound, writer: Writer) -> io::Result<Self> {
-        let (order, saver) = (Order::default(), Saver::default());
+    pub(super) fn start(
+        run: RunId,
+        prepared: Arc<Prepared>,
+        outbound: Outbound,
+        writer: Writer,
+        files: Files,
+    ) -> io::Result<Self> {
         let reporting = Reporting {
             run,
             prepared,
             writer,
-            order: Arc::clone(&order),
             stats: WorkerStats::default(),
             told: Instant::now(),
             evaluating: Arc::default(),
             evaluations: 0,
-            saver: Arc::clone(&saver),
+            files,
         };
         let thread = std::thread::Builder::new()
             .name("reporter".into())
             // A socket that is closed has been noticed by whoever reads from it.
             .spawn(move || drop(reporting.run(&outbound)))?;
-        Ok(Self { order, saver, thread })
+        Ok(Self { thread })
     }
 
-    /// What to save; to be said before the training thread finishes.
-    pub(super) fn order(&self, save: Option<SaveOrder>) {
-        *self.order.lock().unwrap_or_else(PoisonError::into_inner) = save;
-    }
-
-    /// Waits for a file that is being written: it was told of, and its process may be about to end.
-    pub(super) fn wait_for_file(&self) {
-        wait_for(&self.saver);
-    }
-
+    /// Waits until all is told that the training thread has said; that has ended.
     pub(super) fn join(self) {
-        let Self { saver, thread, .. } = self;
-        let _ = thread.join();
-        wait_for(&saver);
+        let _ = self.thread.join();
     }
 }
 
@@ -80,15 +67,13 @@ struct Reporting {
     run: RunId,
     prepared: Arc<Prepared>,
     writer: Writer,
-    order: Order,
     stats: WorkerStats,
     told: Instant,
     /// One evaluation at a time; the next one asked for sees newer weights.
     evaluating: Arc<AtomicBool>,
     /// How many evaluations there were.
     evaluations: u32,
-    /// One file at a time: each holds a copy of everything in memory until it is written.
-    saver: Saver,
+    files: Files,
 }
 
 impl Reporting {
@@ -115,9 +100,11 @@ impl Reporting {
                         residual_norm: closing.residual_norm,
                     })?;
                 }
-                FromTraining::Finished { weights, digest } => {
-                    let word = self.finish(weights, digest);
-                    self.writer.word(&word)?;
+                FromTraining::Finished { digest, save } => {
+                    self.writer.word(&FromWorker::Finished { digest })?;
+                    if let Some((order, weights)) = save {
+                        self.save_model(order, weights, digest)?;
+                    }
                 }
                 FromTraining::Failed(error) => {
                     let train = match &error {
@@ -190,85 +177,69 @@ impl Reporting {
         Ok(())
     }
 
-    /// Says that what this worker alone has is saved, between the batches where it belongs, and writes it on a thread of
-    /// its own. A file that another state had is removed before: what is found under its name is what was told of, or
-    /// nothing.
+    /// Says that what this worker alone has is saved, between the batches where it belongs, and writes it.
     fn save_state(&self, path: PathBuf, state: Option<Box<State>>) -> io::Result<()> {
-        // Held while it is told of, so that nobody waits for the file who finds no thread yet.
-        let mut saver = self.saver.lock().unwrap_or_else(PoisonError::into_inner);
-        let busy = saver.as_ref().is_some_and(|thread| !thread.is_finished());
-        let state = state.filter(|_| !busy && remove(&path));
         let Some(state) = state else {
             return self.writer.word(&FromWorker::Saved { sequence: None, path });
         };
-        self.writer.word(&FromWorker::Saved {
-            sequence: Some(state.sequence),
-            path: path.clone(),
-        })?;
-        *saver = Some(std::thread::Builder::new().name("saver".into()).spawn(move || {
-            if let Err(error) = state_file::save(&path, &state) {
+        let (sequence, file) = (state.sequence, path.clone());
+        let tell = |ready: bool| {
+            self.writer.word(&FromWorker::Saved {
+                sequence: ready.then_some(sequence),
+                path: path.clone(),
+            })
+        };
+        self.files.replace(&path, tell, move || {
+            if let Err(error) = state_file::save(&file, &state) {
                 tracing::error!("{}", sentence(&error));
             }
-        })?);
-        Ok(())
+        })
     }
 
-    /// Everything is applied: measures and saves, if that was ordered.
-    fn finish(&self, weights: Vec<f32>, digest: Option<Digest>) -> FromWorker {
-        let order = self.order.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let (Some(order), Some(found)) = (order, digest) else {
-            return FromWorker::Finished { digest, scores: None };
+    /// Writes and measures the model, and says how that went.
+    fn save_model(&self, order: SaveOrder, weights: Vec<f32>, digest: Option<Digest>) -> io::Result<()> {
+        let run = self.run;
+        let (prepared, writer, path) = (Arc::clone(&self.prepared), self.writer.clone(), order.path.clone());
+        let write = move || {
+            digest
+                .ok_or_else(|| "a weight has left the lattice: such a model is not saved".into())
+                .and_then(|digest| save_and_measure(&prepared, weights, digest, &order))
         };
-        match self.save(weights, found, &order) {
-            Ok(scores) => FromWorker::Finished {
-                digest,
-                scores: Some(scores),
-            },
-            Err(reason) => FromWorker::Failed {
-                reason,
-                diverged: false,
-            },
+        let tell = move |saved| drop(writer.word(&FromWorker::SavedModel { run, saved }));
+        match self.files.write(&path, write, tell) {
+            Ok(()) => Ok(()),
+            Err(reason) => {
+                let saved = Err(reason);
+                self.writer.word(&FromWorker::SavedModel { run, saved })
+            }
         }
-    }
-
-    fn save(&self, weights: Vec<f32>, digest: Digest, order: &SaveOrder) -> Result<Scores, String> {
-        let Prepared {
-            job,
-            dataset,
-            layout,
-            threads,
-            ..
-        } = &*self.prepared;
-        let metadata = Metadata::new(
-            job,
-            dataset.input,
-            &dataset.classes,
-            &dataset.scaling,
-            &order.frontier,
-            digest,
-        );
-        model_file::save(&order.path, layout, &weights, &metadata).map_err(|error| sentence(&error))?;
-        let found = evaluate(layout, weights, &dataset.test, *threads, |_| true).map_err(|error| error.to_string())?;
-        Ok(scores(found))
     }
 }
 
-fn wait_for(saver: &Saver) {
-    let thread = saver.lock().unwrap_or_else(PoisonError::into_inner).take();
-    if let Some(thread) = thread {
-        let _ = thread.join();
-    }
-}
-
-/// Removes a file; whether there is none now.
-fn remove(path: &Path) -> bool {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            tracing::error!("{} could not be replaced: {error}", path.display());
-            false
-        }
-        _ => true,
-    }
+fn save_and_measure(
+    prepared: &Prepared,
+    weights: Vec<f32>,
+    digest: Digest,
+    order: &SaveOrder,
+) -> Result<Scores, String> {
+    let Prepared {
+        job,
+        dataset,
+        layout,
+        threads,
+        ..
+    } = prepared;
+    let metadata = Metadata::new(
+        job,
+        dataset.input,
+        &dataset.classes,
+        &dataset.scaling,
+        &order.frontier,
+        digest,
+    );
+    model_file::save(&order.path, layout, &weights, &metadata).map_err(|error| sentence(&error))?;
+    let found = evaluate(layout, weights, &dataset.test, *threads, |_| true).map_err(|error| error.to_string())?;
+    Ok(scores(found))
 }
 
 fn scores(evaluation: Evaluation) -> Scores {

@@ -332,11 +332,12 @@ fn a_thread_trains_applies_and_stops() {
     // Its origin is closed, but others' batches are still applied.
     thread.inbound.send(ToTraining::Apply(Arc::new(other))).unwrap();
     counts[3] += 1;
-    thread.inbound.send(ToTraining::Finish).unwrap();
+    thread.inbound.send(ToTraining::Finish(None)).unwrap();
     match thread.outbound.recv() {
-        Some(FromTraining::Finished { digest, .. }) => assert_eq!(digest, Some(Digest::of_counts(&counts))),
+        Some(FromTraining::Finished { digest, save: None }) => assert_eq!(digest, Some(Digest::of_counts(&counts))),
         other => panic!("{other:?}"),
     }
+    drop(thread.inbound);
     thread.thread.join().unwrap();
 }
 

@@ -15,7 +15,9 @@ pub(super) struct Seat {
     now: WorkerStats,
     /// Its origin is closed.
     pub(super) closed: bool,
-    /// All is applied.
+    /// It was told to save the model.
+    pub(super) saves: bool,
+    /// All is applied, and saved if it was told to.
     pub(super) finished: bool,
     /// The digest of its weights then; none if one has left the lattice.
     pub(super) digest: Option<Digest>,

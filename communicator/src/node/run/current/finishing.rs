@@ -45,8 +45,9 @@ impl Current {
         }
         self.phase = Phase::Finishing;
         let mut save = self.save_order(&settlement, context);
-        for seat in self.seats.values() {
+        for seat in self.seats.values_mut() {
             if let Some(worker) = seat.worker.and_then(|key| attached.get(&key)) {
+                seat.saves = save.is_some();
                 worker.tell(ToWorker::Finish { save: save.take() });
             }
         }

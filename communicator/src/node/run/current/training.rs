@@ -69,12 +69,23 @@ impl Current {
                 }
                 self.try_finish(context, attached).await;
             }
-            FromWorker::Finished { digest, scores } => {
-                self.final_scores = scores.or(self.final_scores);
-                self.scores = self.final_scores.or(self.scores);
+            FromWorker::Finished { digest } => {
+                if let Some(seat) = self.seat_of(worker.key) {
+                    seat.digest = digest;
+                    seat.finished = !seat.saves;
+                }
+                self.try_settle(context, attached);
+            }
+            FromWorker::SavedModel { run, saved } if run == self.run => {
+                match saved {
+                    Ok(scores) => {
+                        self.final_scores = Some(scores);
+                        self.scores = Some(scores);
+                    }
+                    Err(reason) => tracing::error!(reason, "the model could not be saved"),
+                }
                 if let Some(seat) = self.seat_of(worker.key) {
                     seat.finished = true;
-                    seat.digest = digest;
                 }
                 self.try_settle(context, attached);
             }
@@ -89,6 +100,8 @@ impl Current {
             }
             FromWorker::Hello(_)
             | FromWorker::Alive
+            | FromWorker::Idle
+            | FromWorker::SavedModel { .. }
             | FromWorker::Prepared { .. }
             | FromWorker::Refused { .. }
             | FromWorker::Evaluated { .. } => {}

@@ -1,0 +1,165 @@
+//! Opening data on a thread of its own, so that the node is heard meanwhile: a disk may take its time, or hang.
+
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use protocol::attach::FromWorker;
+use protocol::ids::RunId;
+
+use super::prepared::Prepared;
+use super::socket::Writer;
+
+/// What is prepared, and what is under way to be.
+#[derive(Default)]
+pub(super) struct Preparing {
+    newest: Arc<Mutex<Newest>>,
+    /// Threads that may not have ended yet.
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// The newest order and what came of it.
+#[derive(Default)]
+struct Newest {
+    /// The number of the order: whoever finds another one is too late, and says nothing.
+    order: u64,
+    prepared: Option<Arc<Prepared>>,
+}
+
+impl Preparing {
+    /// Prepares a run, and answers the node when that is done. Everything before is forgotten.
+    pub(super) fn ask(
+        &mut self,
+        run: RunId,
+        writer: &Writer,
+        open: impl FnOnce() -> Result<Prepared, String> + Send + 'static,
+    ) -> io::Result<()> {
+        let order = self.forget();
+        let (newest, writer) = (Arc::clone(&self.newest), writer.clone());
+        self.spawn(move || {
+            let opened = open();
+            let mut newest = lock(&newest);
+            if newest.order != order {
+                return;
+            }
+            let answer = match opened {
+                Ok(prepared) => {
+                    let data = prepared.data();
+                    newest.prepared = Some(Arc::new(prepared));
+                    FromWorker::Prepared { run, data }
+                }
+                Err(reason) => FromWorker::Refused { run, reason },
+            };
+            // Still under the lock: once a newer order is taken, nothing is said of this one. A socket that is closed has
+            // been noticed by whoever reads from it.
+            let _ = writer.word(&answer);
+        })
+    }
+
+    /// Forgets what is prepared and what is under way.
+    fn forget(&mut self) -> u64 {
+        let mut newest = lock(&self.newest);
+        newest.order += 1;
+        newest.prepared = None;
+        newest.order
+    }
+
+    /// Forgets everything, and tells the node when nothing of it is under way any more. A thread that hangs on a dead disk
+    /// is never done: then the node hears nothing, and ends this process.
+    pub(super) fn clear(&mut self, writer: &Writer) -> io::Result<()> {
+        self.forget();
+        self.threads.retain(|thread| !thread.is_finished());
+        if self.threads.is_empty() {
+            return writer.word(&FromWorker::Idle);
+        }
+        let (threads, writer) = (std::mem::take(&mut self.threads), writer.clone());
+        self.spawn(move || {
+            for thread in threads {
+                let _ = thread.join();
+            }
+            let _ = writer.word(&FromWorker::Idle);
+        })
+    }
+
+    /// What is prepared.
+    pub(super) fn prepared(&self) -> Option<Arc<Prepared>> {
+        lock(&self.newest).prepared.clone()
+    }
+
+    fn spawn(&mut self, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        self.threads.retain(|thread| !thread.is_finished());
+        self.threads
+            .push(std::thread::Builder::new().name("prepare".into()).spawn(work)?);
+        Ok(())
+    }
+}
+
+fn lock(newest: &Mutex<Newest>) -> MutexGuard<'_, Newest> {
+    newest.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+    use std::sync::mpsc::{Sender, channel};
+
+    use super::*;
+    use crate::process::read_frame;
+    use crate::process::socket::ends;
+
+    /// A preparation that hangs until its sender is dropped, and then finds nothing.
+    fn hanging(preparing: &mut Preparing, run: u64, writer: &Writer) -> Sender<()> {
+        let (release, hung) = channel::<()>();
+        let open = move || {
+            let _ = hung.recv();
+            Err(format!("nothing in {run}"))
+        };
+        preparing.ask(RunId(run), writer, open).unwrap();
+        release
+    }
+
+    fn refused(run: u64) -> FromWorker {
+        FromWorker::Refused {
+            run: RunId(run),
+            reason: format!("nothing in {run}"),
+        }
+    }
+
+    fn heard(node: &mut UnixStream) -> FromWorker {
+        let (_, contents) = read_frame(node).unwrap().unwrap();
+        postcard::from_bytes(&contents).unwrap()
+    }
+
+    #[test]
+    fn a_newer_order_is_answered_while_the_older_one_hangs() {
+        let (mut node, stream) = UnixStream::pair().unwrap();
+        let (_reader, writer) = ends(stream).unwrap();
+        let mut preparing = Preparing::default();
+        let first = hanging(&mut preparing, 1, &writer);
+        drop(hanging(&mut preparing, 2, &writer));
+        assert_eq!(heard(&mut node), refused(2));
+        // What the older one finds at last is nobody's business any more.
+        drop(first);
+        preparing.clear(&writer).unwrap();
+        assert_eq!(heard(&mut node), FromWorker::Idle);
+        assert!(preparing.prepared().is_none());
+    }
+
+    #[test]
+    fn idle_is_said_when_nothing_is_under_way_and_as_often_as_it_was_asked_for() {
+        let (mut node, stream) = UnixStream::pair().unwrap();
+        let (_reader, writer) = ends(stream).unwrap();
+        let mut preparing = Preparing::default();
+        preparing.clear(&writer).unwrap();
+        assert_eq!(heard(&mut node), FromWorker::Idle);
+        let hung = hanging(&mut preparing, 1, &writer);
+        preparing.clear(&writer).unwrap();
+        preparing.clear(&writer).unwrap();
+        // The next order is taken meanwhile, and answered first.
+        drop(hanging(&mut preparing, 2, &writer));
+        assert_eq!(heard(&mut node), refused(2));
+        drop(hung);
+        assert_eq!(heard(&mut node), FromWorker::Idle);
+        assert_eq!(heard(&mut node), FromWorker::Idle);
+    }
+}

@@ -1,0 +1,101 @@
+//! How a run ends for a worker process: asked to finish, however late it came and however often, and aborted.
+
+mod harness;
+
+use std::path::{Path, PathBuf};
+
+use protocol::attach::{FromWorker, SaveOrder, Scores, ToWorker};
+use protocol::batch::{Batch, Flags};
+use protocol::digest::Digest;
+use protocol::frontier::Frontier;
+use protocol::ids::RunId;
+
+use harness::{Heard, Ledger, Node, job};
+
+fn order(path: &Path) -> ToWorker {
+    ToWorker::Finish {
+        save: Some(SaveOrder {
+            path: path.into(),
+            frontier: Frontier::default(),
+        }),
+    }
+}
+
+fn finished(node: &mut Node) -> Option<Digest> {
+    match node.hear() {
+        Heard::Word(FromWorker::Finished { digest }) => digest,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn saved(node: &mut Node) -> Result<Scores, String> {
+    match node.hear() {
+        Heard::Word(FromWorker::SavedModel { run: RunId(1), saved }) => saved,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Reads on until the origin is closed; the flags of the last batch.
+fn close(node: &mut Node, ledger: &mut Ledger) -> Flags {
+    let mut flags = Flags::default();
+    loop {
+        match node.hear() {
+            Heard::Batch(frame) => {
+                flags = Batch::decode(&frame, ledger.counts.len()).unwrap().header.flags;
+                ledger.apply(&frame);
+            }
+            Heard::Word(FromWorker::Closed { .. }) => return flags,
+            other @ Heard::Word(_) => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_worker_that_is_seated_when_the_run_stops_closes_and_finishes_as_often_as_it_is_asked() {
+    let folder = tempfile::tempdir().unwrap();
+    let (job, mut ledger) = job(folder.path());
+    let mut node = Node::start(folder.path());
+    node.begin(&job, &ledger.counts.clone(), ledger.assignment(None));
+    node.say(&ToWorker::Stop);
+    // Said before it could have closed, as a node in a hurry does.
+    node.say(&ToWorker::Finish { save: None });
+    let flags = close(&mut node, &mut ledger);
+    assert_eq!(flags, Flags { last: true, stop: true });
+    let digest = Some(Digest::of_counts(&ledger.counts));
+    assert_eq!(finished(&mut node), digest);
+
+    // Whoever was to save the model is gone: another one is asked, and it is asked again.
+    let model = folder.path().join("model.safetensors");
+    for _ in 0..2 {
+        node.say(&order(&model));
+        assert_eq!(finished(&mut node), digest);
+        assert!(saved(&mut node).is_ok_and(|scores| scores.accuracy >= 0.0));
+        assert!(model.exists());
+        std::fs::remove_file(&model).unwrap();
+    }
+
+    // A model that cannot be saved costs neither the digest nor the worker.
+    node.say(&order(&PathBuf::from("/no/such/folder/model.safetensors")));
+    assert_eq!(finished(&mut node), digest);
+    let reason = saved(&mut node).unwrap_err();
+    assert!(reason.contains("/no/such/folder"), "{reason}");
+    node.abort();
+    node.end();
+}
+
+#[test]
+fn a_worker_says_when_it_is_idle_and_takes_the_next_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let (job, ledger) = job(folder.path());
+    let mut node = Node::start(folder.path());
+    // With nothing to end, after an order that was never followed, and in the middle of a run.
+    node.abort();
+    node.prepare(RunId(1), &job);
+    node.abort();
+    node.begin(&job, &ledger.counts, ledger.assignment(None));
+    while !matches!(node.hear(), Heard::Batch(_)) {}
+    node.abort();
+    // Nothing of the run comes any more: the next word is the answer to the next order.
+    node.prepare(RunId(2), &job);
+    node.end();
+}
