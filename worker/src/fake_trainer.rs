@@ -11,7 +11,7 @@ use crate::trainer::{GpuUse, Numbers, StateError, StepControl, StepReport, Train
 
 /// Emits one change per sample: the weight with the sample's number, modulo the weights, moves up.
 #[derive(Clone, Debug)]
-pub struct FakeTrainer {
+pub struct FakeTrainer<const BEGINS: bool = false> {
     weights: Vec<f32>,
     /// How often each weight was trained: what it alone has.
     pub times: Vec<f32>,
@@ -29,6 +29,20 @@ impl FakeTrainer {
     /// A trainer with these weights.
     #[must_use]
     pub fn new(counts: &[i32]) -> Self {
+        Self::made(counts)
+    }
+}
+
+impl FakeTrainer<true> {
+    /// A trainer that is told of the next minibatch while the last one's batch is made, as a GPU's is.
+    #[must_use]
+    pub fn beginning(counts: &[i32]) -> Self {
+        Self::made(counts)
+    }
+}
+
+impl<const BEGINS: bool> FakeTrainer<BEGINS> {
+    fn made(counts: &[i32]) -> Self {
         Self {
             weights: counts.iter().copied().map(weight_of).collect(),
             times: vec![0.0; counts.len()],
@@ -40,7 +54,9 @@ impl FakeTrainer {
     }
 }
 
-impl Trainer for FakeTrainer {
+impl<const BEGINS: bool> Trainer for FakeTrainer<BEGINS> {
+    const BEGINS: bool = BEGINS;
+
     fn weights(&self) -> usize {
         self.weights.len()
     }

@@ -122,11 +122,18 @@ impl SamplePlan {
     /// That need not be the end: unless [`SamplePlan::is_complete`], the rest is in the hands of others. The worker
     /// then waits for news and asks again after each, for they may die before they finish.
     ///
-    /// A minibatch takes from as many shards as it needs to be full, but never from two epochs.
-    pub fn next_minibatch(&mut self, indices: &mut Vec<u32>, advances: &mut Vec<CursorAdvance>) -> bool {
+    /// A minibatch takes from as many shards as it needs to be full, but never from two epochs, nor from more than
+    /// `shards_max`: then it is smaller, and the next one goes on from there.
+    pub fn next_minibatch(
+        &mut self,
+        shards_max: usize,
+        indices: &mut Vec<u32>,
+        advances: &mut Vec<CursorAdvance>,
+    ) -> bool {
         indices.clear();
         advances.clear();
         while indices.len() < self.shared.minibatch
+            && advances.len() < shards_max
             && let Some(shard) = self.next_shard()
         {
             if self.open.epoch() != shard.epoch {

@@ -42,9 +42,13 @@ pub(super) fn shared_plans() -> impl Strategy<Value = SharedPlan> {
 pub(super) type Minibatch = (Vec<u32>, Vec<CursorAdvance>);
 
 pub(super) fn next(plan: &mut SamplePlan) -> Option<Minibatch> {
+    next_within(plan, usize::MAX)
+}
+
+fn next_within(plan: &mut SamplePlan, shards_max: usize) -> Option<Minibatch> {
     // What is in the buffers must not matter.
     let (mut indices, mut advances) = (vec![77], Vec::new());
-    let more = plan.next_minibatch(&mut indices, &mut advances);
+    let more = plan.next_minibatch(shards_max, &mut indices, &mut advances);
     assert!(more || (indices.is_empty() && advances.is_empty()));
     more.then_some((indices, advances))
 }
@@ -113,6 +117,31 @@ proptest! {
             let ends = minibatches.get(place + 1).is_none_or(|(_, next)| next[0].shard.epoch != epoch);
             prop_assert!(indices.len() == shared.minibatch || (ends && !indices.is_empty()));
         }
+    }
+
+    /// Many slots share few samples here, so that minibatches would take from many shards, claimed ones included.
+    #[test]
+    fn a_minibatch_takes_from_no_more_shards_than_it_may_and_nothing_is_lost(
+        mut shared in shared_plans(),
+        slots in 1usize..12,
+        minibatch in 1usize..300,
+        rooms in prop::collection::vec(1usize..70, 1..8),
+    ) {
+        (shared.slots, shared.minibatch) = (slots, minibatch);
+        let total = shared.labels.len() * shared.epochs as usize;
+        let mut plan = SamplePlan::new(shared, 0).unwrap();
+        let mut rooms = rooms.into_iter().cycle();
+        let (mut done, mut trained) = (Cursors::default(), 0);
+        while let Some(room) = rooms.next()
+            && let Some((indices, advances)) = next_within(&mut plan, room)
+        {
+            prop_assert!(advances.len() <= room);
+            let new: u64 = advances.iter().map(|&advance| u64::from(done.advance(advance))).sum();
+            prop_assert_eq!(new, indices.len() as u64);
+            trained += indices.len();
+        }
+        prop_assert_eq!(trained, total);
+        prop_assert!(plan.is_complete());
     }
 
     #[test]

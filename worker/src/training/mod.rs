@@ -3,10 +3,12 @@
 //! Knows no threads and no clock. Everything that happens is a call: another origin's batch is applied, a step is
 //! made, the origin is closed.
 
+mod pending;
+
 use std::time::Duration;
 
 use protocol::attach::ShiftOrder;
-use protocol::batch::{Batch, BatchError, CURSORS_MAX, Flags, Header};
+use protocol::batch::{Batch, BatchError, Flags, Header};
 use protocol::cursor::{CursorAdvance, Cursors};
 use protocol::digest::Digest;
 use protocol::ids::{OriginId, RunId};
@@ -20,6 +22,7 @@ use protocol::sums::Sums;
 use protocol::tau_controller::{Following, TauController};
 use thiserror::Error;
 
+use self::pending::Pending;
 use crate::dataset::Dataset;
 use crate::trainer::{GpuUse, StateError, StepControl, TrainError, Trainer, TrainerState};
 
@@ -120,31 +123,6 @@ pub struct State {
     pub tau: Option<Following>,
     /// Residual and optimiser.
     pub trainer: TrainerState,
-}
-
-/// What steps since the last batch did.
-#[derive(Debug, Default)]
-struct Pending {
-    cursors: Vec<CursorAdvance>,
-    samples: u32,
-    loss: f64,
-}
-
-impl Pending {
-    fn is_empty(&self) -> bool {
-        self.samples == 0 && self.cursors.is_empty()
-    }
-
-    fn add(&mut self, advances: &[CursorAdvance], samples: usize, loss: f32) {
-        for &advance in advances {
-            match self.cursors.iter_mut().find(|known| known.shard == advance.shard) {
-                Some(known) => known.done = known.done.max(advance.done),
-                None => self.cursors.push(advance),
-            }
-        }
-        self.samples += samples as u32;
-        self.loss += f64::from(loss) * samples as f64;
-    }
 }
 
 /// One worker's training.
@@ -359,8 +337,7 @@ impl<T: Trainer> Training<T> {
     /// Whether another step can be made without a batch: the next one must be able to count its samples.
     #[must_use]
     pub fn can_hold_back(&self) -> bool {
-        // A minibatch moves one cursor or two, and rarely many.
-        self.controller.tau().is_some() && self.pending.cursors.len() < CURSORS_MAX / 2
+        self.controller.tau().is_some() && self.pending.may_grow()
     }
 
     /// Makes the next step. Its batch is appended to `frame`, unless it is held back: then what would leave stays in
@@ -403,7 +380,7 @@ impl<T: Trainer> Training<T> {
             training_time: report.training_time,
             gpu: report.gpu,
         };
-        self.begin_next()?;
+        self.begin_next(hold_back)?;
         if hold_back {
             return Ok(Next::HeldBack(step));
         }
@@ -422,15 +399,26 @@ impl<T: Trainer> Training<T> {
 
     /// The next minibatch, and the samples that it counts. `false` if there is none now.
     fn next_minibatch(&mut self) -> bool {
-        std::mem::take(&mut self.chosen) || self.plan.next_minibatch(&mut self.indices, &mut self.cursors)
+        std::mem::take(&mut self.chosen) || self.choose(self.pending.cursors_left())
+    }
+
+    fn choose(&mut self, cursors_max: usize) -> bool {
+        self.plan
+            .next_minibatch(cursors_max, &mut self.indices, &mut self.cursors)
     }
 
     /// Chooses the next minibatch, so that a device can begin with it while this step's batch is made.
-    fn begin_next(&mut self) -> Result<(), TrainError> {
+    fn begin_next(&mut self, held_back: bool) -> Result<(), TrainError> {
         if !T::BEGINS {
             return Ok(());
         }
-        self.chosen = self.plan.next_minibatch(&mut self.indices, &mut self.cursors);
+        // What is not held back leaves with this step's batch, and the next minibatch has all cursors to itself.
+        let cursors_left = if held_back {
+            self.pending.cursors_left()
+        } else {
+            Pending::default().cursors_left()
+        };
+        self.chosen = self.choose(cursors_left);
         if self.chosen {
             self.trainer.begin(&self.indices, self.steps + 1)?;
             self.begun_at = Some(self.batches_applied);
@@ -510,5 +498,7 @@ impl<T: Trainer> Training<T> {
     }
 }
 
+#[cfg(test)]
+mod cursor_tests;
 #[cfg(test)]
 mod tests;

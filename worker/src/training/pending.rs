@@ -1,0 +1,42 @@
+//! Work that no batch counts yet.
+
+use protocol::batch::CURSORS_MAX;
+use protocol::cursor::CursorAdvance;
+
+/// What steps since the last batch did. The next batch counts all of it, so there are never more cursors than a batch can
+/// move.
+#[derive(Debug, Default)]
+pub(super) struct Pending {
+    pub(super) cursors: Vec<CursorAdvance>,
+    pub(super) samples: u32,
+    pub(super) loss: f64,
+}
+
+impl Pending {
+    pub(super) fn is_empty(&self) -> bool {
+        self.samples == 0 && self.cursors.is_empty()
+    }
+
+    /// Adds a step whose minibatch moved no more than [`Pending::cursors_left`].
+    pub(super) fn add(&mut self, advances: &[CursorAdvance], samples: usize, loss: f32) {
+        for &advance in advances {
+            match self.cursors.iter_mut().find(|known| known.shard == advance.shard) {
+                Some(known) => known.done = known.done.max(advance.done),
+                None => self.cursors.push(advance),
+            }
+        }
+        self.samples += samples as u32;
+        self.loss += f64::from(loss) * samples as f64;
+    }
+
+    /// How many cursors the next minibatch may move. One is left for the minibatch after it, should this one be held back.
+    pub(super) fn cursors_left(&self) -> usize {
+        (CURSORS_MAX - 1).saturating_sub(self.cursors.len()).max(1)
+    }
+
+    /// Whether another step can be made before a batch counts this. A minibatch moves one cursor or two, and rarely many:
+    /// half of them are left for it, so that it need not be made smaller for want of cursors.
+    pub(super) fn may_grow(&self) -> bool {
+        self.cursors.len() < CURSORS_MAX / 2
+    }
+}
