@@ -259,15 +259,16 @@ impl WorkerStats {
     pub fn combined<'a>(all: impl Iterator<Item = &'a Self> + Clone) -> Self {
         let mut sum = Self::default();
         for one in all.clone() {
-            sum.batches += one.batches;
-            sum.samples += one.samples;
-            sum.changes += one.changes;
+            // Others' sums are among them: whatever they say, this does not fail.
+            sum.batches = sum.batches.saturating_add(one.batches);
+            sum.samples = sum.samples.saturating_add(one.samples);
+            sum.changes = sum.changes.saturating_add(one.changes);
             sum.loss += one.loss;
-            sum.training += one.training;
-            sum.exchange += one.exchange;
-            sum.gpu += one.gpu;
-            sum.gpu_memory += one.gpu_memory;
-            sum.held_back += one.held_back;
+            sum.training = sum.training.saturating_add(one.training);
+            sum.exchange = sum.exchange.saturating_add(one.exchange);
+            sum.gpu = sum.gpu.saturating_add(one.gpu);
+            sum.gpu_memory = sum.gpu_memory.saturating_add(one.gpu_memory);
+            sum.held_back = sum.held_back.saturating_add(one.held_back);
             sum.residual_norm = sum.residual_norm.hypot(one.residual_norm);
             sum.residual_lost = sum.residual_lost.hypot(one.residual_lost);
             sum.alarmed |= one.alarmed;

@@ -5,10 +5,11 @@
 //! writes them as few bytes; a [`batch`] carries them with its place in the [`frontier`] and its [`digest`]; many of
 //! them make a [`merged_range`].
 //! What is trained, and how, is a [`job`]: a [`model`], an [`optimiser`], a [`schedule`], [`data`] and a [`split`].
-//! Nodes and clients speak [`control`]; a node and its workers speak [`attach`]; both on [`frame`]d streams.
+//! Nodes and clients speak [`control`], within [`bounds`]; a node and its workers speak [`attach`]; both on [`frame`]d streams.
 
 pub mod attach;
 pub mod batch;
+pub mod bounds;
 pub mod changes;
 pub mod clip;
 pub mod control;

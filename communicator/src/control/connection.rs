@@ -11,9 +11,8 @@ use thiserror::Error;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
-use super::{CallError, Gate, SessionEvent, Sessions, StartError, call, gate_of};
+use super::{CallError, Gate, Identity, NoKey, Role, SessionEvent, Sessions, StartError};
 use crate::link::{Hello, LinkError, read_frame, write_hello};
-use crate::node::rand_u64;
 use crate::transport::{DialError, Plane, Security, dial};
 
 /// How long a node may take to answer the call.
@@ -30,6 +29,9 @@ pub enum ConnectionError {
     /// The control plane did not start.
     #[error(transparent)]
     Sessions(#[from] StartError),
+    /// This process has no name.
+    #[error(transparent)]
+    NoKey(#[from] NoKey),
     /// The node made no session of it.
     #[error("{0} took the connection but made no session of it: is it a node of the same release?")]
     NoSession(SocketAddr),
@@ -57,15 +59,16 @@ impl Connection {
     pub async fn open(address: SocketAddr, security: Security) -> Result<Self, ConnectionError> {
         let (events, mut session_events) = mpsc::unbounded_channel();
         let stream = dial(address, Plane::Control, &security, LIMIT).await?;
-        let sessions = Sessions::start(&format!("client-{:016x}", rand_u64()), &security, events).await?;
-        sessions.open(stream, address.to_string()).await;
+        let sessions = Sessions::start(Identity::draw(Role::Client)?, events).await?;
+        let opened = sessions.open(stream, address, None).await;
+        opened.map_err(|_| ConnectionError::NoSession(address))?;
         let ready = async {
             let session = match session_events.recv().await {
                 Some(SessionEvent::Ready { session, .. }) => session,
                 Some(SessionEvent::Closed { .. }) | None => return None,
             };
             loop {
-                if let Some(gate) = gate_of(session) {
+                if let Some(gate) = sessions.gate(session) {
                     return Some(gate);
                 }
                 sleep(LOOK_AGAIN).await;
@@ -82,7 +85,7 @@ impl Connection {
 
     /// Asks the node something.
     pub async fn ask(&self, request: Request, limit: Duration) -> Result<Reply, CallError> {
-        call(&self.gate, request, limit).await
+        self.gate.ask(request, limit).await
     }
 
     /// The node at the other end.

@@ -1,40 +1,99 @@
-//! The gate: the one actor of a node that others can reach. It hands what comes in to the actors that it is for.
+//! The gate: the one actor of a node that others can reach. It asks who speaks, whether that can be so, and hands what comes
+//! in to the actors that it is for.
 
 use std::time::Duration;
 
+use protocol::bounds::Breach;
 use protocol::control::{Reply, Request, Word};
+use protocol::ids::NodeId;
+use ractor::concurrency::{OneshotReceiver, oneshot};
 use ractor::rpc::CallResult;
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort, pg};
 use ractor_cluster::RactorClusterMessage;
 
-use super::Payload;
+use super::connections::{Speaker, Way};
+use super::envelope::{CONTENT_BYTES_MAX, Envelope};
+use super::payload::encoded_length;
+use super::{Payload, Sessions};
 
 /// The process group that all gates are in.
 const GATES: &str = "tau-gates";
+/// What may be on its way to a node before it is told nothing more: words that come too late are of no use.
+const WORDS_UNDER_WAY_MAX: u64 = 1 << 20;
 
 /// What can be sent to a node.
 #[derive(RactorClusterMessage, Debug)]
 pub enum GateMessage {
     /// A word from another node.
-    Tell(Payload<Word>),
+    Tell(Envelope<Word>),
     /// A question, from a client or a node that joins.
     #[rpc]
-    Ask(Payload<Request>, RpcReplyPort<Payload<Reply>>),
+    Ask(Envelope<Request>, RpcReplyPort<Payload<Reply>>),
 }
 
-/// A gate, here or on another machine.
-pub type Gate = ActorRef<GateMessage>;
+/// The gate of another process, and the connection that leads there.
+#[derive(Clone, Debug)]
+pub struct Gate {
+    actor: ActorRef<GateMessage>,
+    way: Way,
+}
+
+impl Gate {
+    /// Tells a node something. What cannot be sent is lost, as if the connection had broken: that is told otherwise.
+    pub fn tell(&self, word: Word) {
+        let length = encoded_length(&word);
+        if self.way.line.under_way() < WORDS_UNDER_WAY_MAX && length <= CONTENT_BYTES_MAX {
+            self.way.line.send(length);
+            let _ = self.actor.cast(GateMessage::Tell(Envelope::new(self.way.token, word)));
+        }
+    }
+
+    /// Asks a node something.
+    pub async fn ask(&self, request: Request, limit: Duration) -> Result<Reply, CallError> {
+        let length = encoded_length(&request);
+        if length > CONTENT_BYTES_MAX {
+            return Err(CallError::TooLong(length));
+        }
+        let envelope = Envelope::new(self.way.token, request);
+        let asked = self.actor.call(|reply| GateMessage::Ask(envelope, reply), Some(limit));
+        match asked.await {
+            Ok(CallResult::Success(reply)) => Ok(reply.0?),
+            Ok(CallResult::Timeout) => Err(CallError::TimedOut(limit)),
+            Ok(CallResult::SenderError) | Err(_) => Err(CallError::Gone),
+        }
+    }
+}
+
+impl Sessions {
+    /// The gate at the other end of a session; it shows when the session is ready, or a moment later.
+    #[must_use]
+    pub fn gate(&self, session: u64) -> Option<Gate> {
+        let members = pg::get_members(&GATES.to_string());
+        let found = members
+            .into_iter()
+            .find(|member| !member.get_id().is_local() && member.get_id().node() == session)?;
+        Some(Gate {
+            actor: found.into(),
+            way: self.way(session)?,
+        })
+    }
+}
 
 /// Where a gate hands things on to.
 pub trait Routes: Send + Sync + 'static {
-    /// A word from another node.
-    fn word(&self, word: Word);
+    /// A word from another node, which has proven its name.
+    fn word(&self, from: NodeId, word: Word);
     /// A question with the place for its answer.
     fn request(&self, request: Request, reply: RpcReplyPort<Payload<Reply>>);
 }
 
 /// The gate's actor.
-pub struct GateActor<R>(pub R);
+pub struct GateActor<R> {
+    /// Where things are handed on to.
+    pub routes: R,
+    /// Who is connected.
+    pub sessions: Sessions,
+}
 
 impl<R: Routes> Actor for GateActor<R> {
     type Msg = GateMessage;
@@ -53,26 +112,96 @@ impl<R: Routes> Actor for GateActor<R> {
         (): &mut (),
     ) -> Result<(), ActorProcessingErr> {
         match message {
-            GateMessage::Tell(Payload(Ok(word))) => self.0.word(word),
-            GateMessage::Tell(Payload(Err(error))) => tracing::warn!(%error, "a node's word is dropped"),
-            GateMessage::Ask(Payload(Ok(request)), reply) => self.0.request(request, reply),
-            GateMessage::Ask(Payload(Err(error)), reply) => {
-                // Who asked may be gone.
-                let _ = reply.send(Reply::Refused(vec![error.to_string()]).into());
-            }
+            GateMessage::Tell(envelope) => self.told(envelope),
+            GateMessage::Ask(envelope, reply) => self.asked(envelope, reply),
         }
         Ok(())
     }
 }
 
-/// The gate at the other end of a session; it shows when the session is ready, or a moment later.
-#[must_use]
-pub fn gate_of(session: u64) -> Option<Gate> {
-    let members = pg::get_members(&GATES.to_string());
-    let found = members
-        .into_iter()
-        .find(|member| !member.get_id().is_local() && member.get_id().node() == session);
-    found.map(Gate::from)
+impl<R: Routes> GateActor<R> {
+    fn told(&self, envelope: Envelope<Word>) {
+        // Whoever shows no token of an open connection is nobody: it may have been sent away a moment ago.
+        let Some(speaker) = self.sessions.speaker(envelope.token) else {
+            return;
+        };
+        match judged(&speaker, envelope.content) {
+            Ok((from, word)) => {
+                self.sessions.heard(&speaker);
+                self.routes.word(from, word);
+            }
+            Err(lie) => self.sessions.lied(&speaker, &lie),
+        }
+    }
+
+    fn asked(&self, envelope: Envelope<Request>, reply: RpcReplyPort<Payload<Reply>>) {
+        let Some(speaker) = self.sessions.speaker(envelope.token) else {
+            return;
+        };
+        if !self.sessions.asked(&speaker) {
+            return;
+        }
+        let (inner, answer) = oneshot();
+        match envelope.content.map_err(|error| error.to_string()).and_then(|request| {
+            let checked = request.check().map_err(|breach| breach.to_string());
+            checked.map(|()| request)
+        }) {
+            Ok(request) => self.routes.request(request, inner.into()),
+            // Whoever waits for the answer is spawned below.
+            Err(refusal) => drop(inner.send(Reply::Refused(vec![refusal]).into())),
+        }
+        tokio::spawn(pass_on(self.sessions.clone(), speaker, answer, reply));
+    }
+}
+
+/// Hands an answer to who asked, if it has room for it.
+async fn pass_on(
+    sessions: Sessions,
+    speaker: Speaker,
+    answer: OneshotReceiver<Payload<Reply>>,
+    reply: RpcReplyPort<Payload<Reply>>,
+) {
+    // An actor that drops a question belongs to a node that stops.
+    let answer = answer.await.ok();
+    let length = answer.as_ref().map_or(0, |answer| match &answer.0 {
+        Ok(answer) => encoded_length(answer),
+        Err(_) => 0,
+    });
+    if sessions.answered(&speaker, length)
+        && let Some(answer) = answer
+    {
+        // Who asked may be gone.
+        let _ = reply.send(answer);
+    }
+}
+
+/// Something that no honest node says.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+enum Lie {
+    /// It cannot be read.
+    #[error(transparent)]
+    Unreadable(#[from] super::payload::Unreadable),
+    /// It is beyond all measure.
+    #[error(transparent)]
+    Breach(#[from] Breach),
+    /// It is said in another's name.
+    #[error("it speaks in the name of another")]
+    Name,
+    /// Clients ask; they have nothing to tell.
+    #[error("it is no node, and tells what only nodes tell")]
+    Client,
+}
+
+/// Whether a word can be true, as far as that can be told without knowing anything else; and who says it.
+fn judged(speaker: &Speaker, content: Result<Word, super::payload::Unreadable>) -> Result<(NodeId, Word), Lie> {
+    let from = speaker.peer.node().ok_or(Lie::Client)?;
+    let word = content?;
+    word.check()?;
+    if word.is_from(from) {
+        Ok((from, word))
+    } else {
+        Err(Lie::Name)
+    }
 }
 
 /// Why a question was not answered.
@@ -84,17 +213,10 @@ pub enum CallError {
     /// It took too long.
     #[error("the node did not answer within {0:?}: check that it still runs, and try again")]
     TimedOut(Duration),
+    /// The question is longer than any node reads.
+    #[error("the question has {0} bytes, and a node reads {CONTENT_BYTES_MAX}: shorten the job")]
+    TooLong(usize),
     /// The answer could not be read.
     #[error(transparent)]
     Unreadable(#[from] super::payload::Unreadable),
-}
-
-/// Asks a node something.
-pub async fn call(gate: &Gate, request: Request, limit: Duration) -> Result<Reply, CallError> {
-    let asked = gate.call(|reply| GateMessage::Ask(request.into(), reply), Some(limit));
-    match asked.await {
-        Ok(CallResult::Success(reply)) => Ok(reply.0?),
-        Ok(CallResult::Timeout) => Err(CallError::TimedOut(limit)),
-        Ok(CallResult::SenderError) | Err(_) => Err(CallError::Gone),
-    }
 }

@@ -1,15 +1,27 @@
 //! The control plane: small messages between actors on different machines, over sessions of `ractor_cluster`.
 //!
 //! Of that crate we use sessions, remote actors and process groups. What it leaves open is done here or by the node:
-//! connections come from our own transport, finished; nodes are named uniquely; nobody is dialled behind our back;
-//! whether a peer is alive is told by our own beats.
+//! connections come from our own transport, finished, and both ends prove their names on them; nobody is dialled behind our
+//! back; whether a peer is alive is told by our own beats. What others send is bounded in size, number and time before the
+//! crate sees it, and what they are told before it is queued.
 
 mod connection;
+mod connections;
+mod envelope;
+mod frames;
 mod gate;
+mod greeting;
+mod identity;
+mod line;
+mod meter;
 mod payload;
+mod pump;
 mod sessions;
 
 pub use connection::{Connection, ConnectionError};
-pub use gate::{CallError, Gate, GateActor, GateMessage, Routes, call, gate_of};
+pub use connections::Refusal;
+pub use envelope::Envelope;
+pub use gate::{CallError, Gate, GateActor, GateMessage, Routes};
+pub use identity::{Identity, NoKey, Peer, Role};
 pub use payload::Payload;
-pub use sessions::{SessionEvent, Sessions, StartError};
+pub use sessions::{OpenError, SessionEvent, Sessions, StartError};

@@ -35,6 +35,13 @@ impl<T: Serialize + DeserializeOwned> BytesConvertable for Payload<T> {
     }
 }
 
+/// The bytes that a value takes on the wire.
+pub(super) fn encoded_length(value: &impl Serialize) -> usize {
+    let size = postcard::ser_flavors::Size::default();
+    // What cannot be written is not.
+    postcard::serialize_with_flavor(value, size).unwrap_or(0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -51,5 +58,6 @@ mod tests {
             Err(Unreadable)
         );
         assert_eq!(Payload::<u8>::from_bytes(vec![1, 2]).0, Err(Unreadable));
+        assert_eq!(encoded_length(&(7u32, "seven")), bytes.len());
     }
 }

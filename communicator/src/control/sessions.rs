@@ -1,22 +1,32 @@
 //! Sessions with other processes of the cluster: one for each node, and one for each client.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 use ractor::{Actor, ActorRef};
 use ractor_cluster::node::{NodeConnectionMode, NodeServerSessionInformation};
 use ractor_cluster::{
     BoxRead, BoxWrite, ClusterBidiStream, IncomingEncryptionMode, NodeEventSubscription, NodeServer, NodeServerMessage,
-    client_connect_external,
 };
+use tokio::io::DuplexStream;
 use tokio::sync::mpsc;
 
-use crate::transport::{Security, Stream, tls};
+use super::connections::{Connections, Refusal, Speaker, Way};
+use super::frames::{FRAME_BYTES_MAX, FrameRules};
+use super::greeting::{self, Token, greet};
+use super::identity::{Identity, Peer};
+use super::pump::{pipe, pump};
+use crate::rarely::Rarely;
+use crate::transport::{CredentialsError, Stream, tls};
 
 /// The cluster crate asks for a shared secret of its own. Membership is proven before a stream gets here, with a real key;
 /// this one locks nothing.
 const COOKIE: &str = "tau";
-/// Control messages are small; one that is larger is a mistake or an attack.
-const FRAME_BYTES_MAX: u64 = 1 << 20;
+/// How often those who take too long are looked for.
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
+/// What the names of our own streams begin with.
+const LABEL: &str = "tau#";
 
 /// What happens to sessions.
 #[derive(Debug)]
@@ -25,8 +35,8 @@ pub enum SessionEvent {
     Ready {
         /// Its number in this process.
         session: u64,
-        /// The name that the other side gave itself.
-        peer: String,
+        /// The name that the other side has proven.
+        peer: Peer,
     },
     /// A session is gone.
     Closed {
@@ -41,117 +51,261 @@ pub enum StartError {
     /// The credentials are of no use.
     #[error("the credentials cannot be used: {0}")]
     Credentials(#[from] tokio_rustls::rustls::Error),
+    /// The listener that nobody uses could not be locked.
+    #[error("the control plane could not be started: {0}")]
+    Lock(#[from] CredentialsError),
     /// The cluster's server could not be started.
     #[error("the control plane could not be started: {0}")]
     Server(#[from] ractor::SpawnErr),
+}
+
+/// Why a connection did not become a session.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The other end did not greet, or could not prove its name.
+    #[error("it does not greet as a process of this release does: {0}")]
+    Greeting(#[from] std::io::Error),
+    /// The process at the other end is not the one that was looked for.
+    #[error("{0} is there")]
+    Another(Peer),
+    /// It is not wanted.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
 }
 
 /// The sessions of this process. There is one such server in a process.
 #[derive(Clone)]
 pub struct Sessions {
     server: ActorRef<NodeServerMessage>,
+    shared: Arc<Shared>,
+}
+
+/// What the server's events, connections and the gate have in common.
+struct Shared {
+    identity: Identity,
+    connections: Mutex<Connections>,
+    /// When lies were last complained of.
+    complaints: Mutex<Rarely>,
+    start: Instant,
+}
+
+impl Shared {
+    fn connections(&self) -> MutexGuard<'_, Connections> {
+        // What a panic leaves behind is a list of connections like any other.
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
 }
 
 impl Sessions {
     /// Starts the server under a name that no other process has. Events are told for ever.
-    pub async fn start(
-        name: &str,
-        security: &Security,
-        events: mpsc::UnboundedSender<SessionEvent>,
-    ) -> Result<Self, StartError> {
-        let encryption = match tls::acceptor(security)? {
-            Some(acceptor) => IncomingEncryptionMode::Tls(acceptor),
-            None => IncomingEncryptionMode::Raw,
-        };
-        // The crate cannot do without a listener of its own: it gets one that nobody outside this machine reaches, with
-        // the same proof of membership. The name is host name too, because two with the same host and port are taken
-        // for one.
+    pub async fn start(identity: Identity, events: mpsc::UnboundedSender<SessionEvent>) -> Result<Self, StartError> {
+        let name = identity.peer().to_string();
+        // The crate cannot do without a listener of its own. Whoever came that way would pass by all that is checked here,
+        // so it gets one that nobody outside this machine reaches, behind a lock whose key is thrown away. The name is
+        // host name too, because two with the same host and port are taken for one.
         let server = NodeServer::new(
             0,
             COOKIE.into(),
-            name.into(),
-            name.into(),
-            Some(encryption),
+            name.clone(),
+            name,
+            Some(IncomingEncryptionMode::Tls(tls::locked()?)),
             Some(NodeConnectionMode::Isolated),
         )
         .with_listen_addr(IpAddr::V4(Ipv4Addr::LOCALHOST))
-        .with_max_inbound_frame_size(FRAME_BYTES_MAX);
+        .with_max_inbound_frame_size(FRAME_BYTES_MAX as u64);
         let (server, _) = Actor::spawn(None, server, ()).await?;
-        let subscription = Box::new(Subscription(events));
+        let shared = Arc::new(Shared {
+            connections: Mutex::new(Connections::new(identity.peer())),
+            identity,
+            complaints: Mutex::default(),
+            start: Instant::now(),
+        });
+        let subscription = Box::new(Subscription {
+            events,
+            shared: Arc::clone(&shared),
+        });
         // The server has just been started; it listens.
         let _ = server.cast(NodeServerMessage::SubscribeToEvents {
             id: "tau".into(),
             subscription,
         });
-        Ok(Self { server })
+        tokio::spawn(sweep(Arc::downgrade(&shared)));
+        Ok(Self { server, shared })
     }
 
     /// Takes a connection that another process opened.
-    pub fn accept(&self, stream: Stream, label: String) {
-        let stream = Box::new(Labelled { stream, label });
-        let opened = NodeServerMessage::ConnectionOpenedExternal {
-            stream,
-            is_server: true,
-        };
-        // Without a server the process is about to end.
-        let _ = self.server.cast(opened);
+    pub async fn accept(&self, stream: Stream, address: SocketAddr) -> Result<(), OpenError> {
+        self.take(stream, address, None, true).await
     }
 
-    /// Opens a session on a connection to another process; it is there when that is told as an event.
-    pub async fn open(&self, stream: Stream, label: String) {
-        let _ = client_connect_external(&self.server, Box::new(Labelled { stream, label })).await;
+    /// Opens a session on a connection to another process, to the one that is looked for, if there is one; it is there when
+    /// that is told as an event.
+    pub async fn open(&self, stream: Stream, address: SocketAddr, wanted: Option<Peer>) -> Result<(), OpenError> {
+        self.take(stream, address, wanted, false).await
     }
 
-    /// Ends a session that hangs, so that a new one can take its place.
-    pub async fn close(&self, session: u64) {
-        let sessions = self.server.call(NodeServerMessage::GetSessions, None).await;
-        if let Ok(ractor::rpc::CallResult::Success(sessions)) = sessions
-            && let Some(found) = sessions.get(&session)
-        {
-            found.actor.stop(Some("silent".into()));
+    async fn take(
+        &self,
+        mut stream: Stream,
+        address: SocketAddr,
+        wanted: Option<Peer>,
+        is_server: bool,
+    ) -> Result<(), OpenError> {
+        let greeted = greet(&mut stream, &self.shared.identity, greeting::LIMIT).await?;
+        if wanted.is_some_and(|wanted| wanted != greeted.peer) {
+            return Err(OpenError::Another(greeted.peer));
         }
+        let admitted = self.shared.connections().admit(greeted, address, self.shared.now());
+        let (number, line) = admitted?;
+        let (ours, session) = pipe();
+        let shared = Arc::clone(&self.shared);
+        tokio::spawn(async move {
+            let pumped = pump(stream, ours, &line, FrameRules::new(greeted.peer)).await;
+            shared.connections().gone(number);
+            if let Err(error) = pumped {
+                tracing::debug!(peer = %greeted.peer, %address, %error, "a connection of the control plane has ended");
+            }
+        });
+        let stream = Box::new(Piped { pipe: session, number });
+        // Without a server the process is about to end.
+        let _ = self
+            .server
+            .cast(NodeServerMessage::ConnectionOpenedExternal { stream, is_server });
+        Ok(())
+    }
+
+    /// Ends a session, so that a new one can take its place.
+    pub fn close(&self, session: u64) {
+        self.shared.connections().close(session);
     }
 
     /// Ends all sessions.
     pub fn stop(&self) {
         self.server.stop(None);
     }
+
+    /// The way to the other end of a session.
+    pub(super) fn way(&self, session: u64) -> Option<Way> {
+        self.shared.connections().way(session)
+    }
+
+    /// Who speaks with this token.
+    pub(super) fn speaker(&self, token: Option<Token>) -> Option<Speaker> {
+        self.shared.connections().speaker(token?)
+    }
+
+    /// Something sensible was heard.
+    pub(super) fn heard(&self, speaker: &Speaker) {
+        self.shared.connections().heard(speaker.number, self.shared.now());
+    }
+
+    /// A process asks something; whether it may.
+    pub(super) fn asked(&self, speaker: &Speaker) -> bool {
+        let asked = self.shared.connections().asked(speaker.number, self.shared.now());
+        self.unless_refused(speaker, asked)
+    }
+
+    /// A question is about to be answered with so many bytes; whether that may be sent.
+    pub(super) fn answered(&self, speaker: &Speaker, bytes: usize) -> bool {
+        let answered = self
+            .shared
+            .connections()
+            .answered(speaker.number, bytes, self.shared.now());
+        self.unless_refused(speaker, answered)
+    }
+
+    fn unless_refused(&self, speaker: &Speaker, outcome: Result<(), Refusal>) -> bool {
+        if let Err(refusal) = outcome
+            && refusal != Refusal::Gone
+        {
+            tracing::warn!(peer = %speaker.peer, address = %speaker.address, %refusal, "a connection is ended");
+            self.shared.connections().send_away(speaker.number);
+        }
+        outcome.is_ok()
+    }
+
+    /// Somebody said what no honest process says.
+    pub(super) fn lied(&self, speaker: &Speaker, lie: &dyn std::fmt::Display) {
+        let away = self.shared.connections().lied(speaker.number, self.shared.now());
+        let complaints = self.shared.complaints.lock();
+        let due = complaints
+            .unwrap_or_else(PoisonError::into_inner)
+            .is_due(Instant::now());
+        if away {
+            tracing::warn!(
+                peer = %speaker.peer, address = %speaker.address, %lie,
+                "a process lies; its connection is ended, and it is kept out for a minute"
+            );
+        } else if due {
+            tracing::warn!(
+                peer = %speaker.peer, address = %speaker.address, %lie,
+                "a process says what no honest one says; it is not listened to"
+            );
+        }
+    }
 }
 
-struct Subscription(mpsc::UnboundedSender<SessionEvent>);
+/// Ends connections whose other end takes too long.
+async fn sweep(shared: Weak<Shared>) {
+    loop {
+        tokio::time::sleep(SWEEP_EVERY).await;
+        let Some(shared) = shared.upgrade() else {
+            return;
+        };
+        let late = shared.connections().sweep(shared.now());
+        for (speaker, refusal) in late {
+            tracing::info!(peer = %speaker.peer, address = %speaker.address, %refusal, "a connection is ended");
+        }
+    }
+}
+
+struct Subscription {
+    events: mpsc::UnboundedSender<SessionEvent>,
+    shared: Arc<Shared>,
+}
 
 impl NodeEventSubscription for Subscription {
-    fn node_session_opened(&self, _session: NodeServerSessionInformation) {}
+    fn node_session_opened(&self, session: NodeServerSessionInformation) {
+        let number = session.peer_addr.strip_prefix(LABEL);
+        let number = number.and_then(|number| number.parse().ok());
+        if !number.is_some_and(|number| self.shared.connections().opened(session.node_id, number)) {
+            session.actor.stop(Some("its connection is gone".into()));
+        }
+    }
 
     fn node_session_authenticated(&self, _session: NodeServerSessionInformation) {}
 
     fn node_session_ready(&self, session: NodeServerSessionInformation) {
-        // The name comes as name@host, and both are the same.
-        let peer = session.peer_name.map(|name| name.name).unwrap_or_default();
-        let peer = peer.split('@').next().unwrap_or_default().to_string();
         let session = session.node_id;
-        let _ = self.0.send(SessionEvent::Ready { session, peer });
+        let ready = self.shared.connections().ready(session, self.shared.now());
+        if let Some(peer) = ready {
+            let _ = self.events.send(SessionEvent::Ready { session, peer });
+        }
     }
 
     fn node_session_disconnected(&self, session: NodeServerSessionInformation) {
         let session = session.node_id;
-        let _ = self.0.send(SessionEvent::Closed { session });
+        let _ = self.events.send(SessionEvent::Closed { session });
     }
 }
 
-/// A stream with a name for logs.
-struct Labelled {
-    stream: Stream,
-    label: String,
+/// A session's end of a pipe, with the number of its connection for a name.
+struct Piped {
+    pipe: DuplexStream,
+    number: u64,
 }
 
-impl ClusterBidiStream for Labelled {
+impl ClusterBidiStream for Piped {
     fn split(self: Box<Self>) -> (BoxRead, BoxWrite) {
-        let (reader, writer) = tokio::io::split(self.stream);
+        let (reader, writer) = tokio::io::split(self.pipe);
         (Box::new(reader), Box::new(writer))
     }
 
     fn peer_label(&self) -> Option<String> {
-        Some(self.label.clone())
+        Some(format!("{LABEL}{}", self.number))
     }
 }

@@ -28,7 +28,14 @@ pub(super) async fn route(
 ) {
     while let Some(Accepted { stream, plane, address }) = connections.recv().await {
         match plane {
-            Plane::Control => sessions.accept(stream, address.to_string()),
+            Plane::Control => {
+                let sessions = sessions.clone();
+                tokio::spawn(async move {
+                    if let Err(error) = sessions.accept(stream, address).await {
+                        tracing::debug!(%address, %error, "a caller is turned away");
+                    }
+                });
+            }
             Plane::Data => {
                 let (run, me) = (run.clone(), me.clone());
                 tokio::spawn(async move {

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use super::roster::{BEAT_EVERY, Change, Roster};
 use super::run::RunMessage;
-use crate::control::{Gate, GateMessage, Payload, SessionEvent, Sessions, gate_of};
+use crate::control::{Gate, Payload, Peer, SessionEvent, Sessions};
 use crate::transport::{Plane, Security, dial};
 
 /// How long dialling may take.
@@ -193,8 +193,8 @@ impl Membership {
     fn session(&mut self, event: SessionEvent, now: Duration) {
         match event {
             SessionEvent::Ready { session, peer } => {
-                // Nodes name themselves by their id; anybody else is a client, which asks and is not asked.
-                if let Ok(id) = u64::from_str_radix(&peer, 16).map(NodeId) {
+                // Anybody else is a client, which asks and is not asked.
+                if let Some(id) = peer.node() {
                     self.gateless.push((session, id, now));
                     self.find_gates(now);
                 }
@@ -215,7 +215,7 @@ impl Membership {
     /// Looks for the gates of new sessions: they may show a moment after the session is ready.
     fn find_gates(&mut self, now: Duration) {
         for (session, id, since) in std::mem::take(&mut self.gateless) {
-            if let Some(gate) = gate_of(session) {
+            if let Some(gate) = self.sessions.gate(session) {
                 self.gates.entry(id).or_default().push((session, gate));
                 self.roster.linked(id);
                 self.beat_one(id);
@@ -285,7 +285,7 @@ impl Membership {
             {
                 self.roster.unlinked(id, now);
                 for (session, _) in gates {
-                    self.sessions.close(session).await;
+                    self.sessions.close(session);
                 }
             }
             self.changed(Some(change));
@@ -294,7 +294,12 @@ impl Membership {
             let (sessions, security) = (self.sessions.clone(), self.security.clone());
             tokio::spawn(async move {
                 match dial(info.address, Plane::Control, &security, DIAL_LIMIT).await {
-                    Ok(stream) => sessions.open(stream, info.name).await,
+                    Ok(stream) => {
+                        let wanted = Some(Peer::Node(info.id));
+                        if let Err(error) = sessions.open(stream, info.address, wanted).await {
+                            tracing::debug!(%error, peer = info.name, "a node is reached in vain");
+                        }
+                    }
                     Err(error) => tracing::debug!(%error, peer = info.name, "a node is not reached"),
                 }
             });
@@ -340,7 +345,7 @@ impl Membership {
     fn send(&self, to: NodeId, word: Word) {
         if let Some((_, gate)) = self.gates.get(&to).and_then(|gates| gates.last()) {
             // A session that has just gone will be told as gone.
-            let _ = gate.cast(GateMessage::Tell(word.into()));
+            gate.tell(word);
         }
     }
 

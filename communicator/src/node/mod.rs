@@ -26,6 +26,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use protocol::bounds::node_name;
 use protocol::control::{NodeInfo, Reply, Request, Word};
 use protocol::ids::NodeId;
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent};
@@ -35,7 +36,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
-use crate::control::{GateActor, Payload, Routes, Sessions, StartError};
+use crate::control::{GateActor, Identity, NoKey, Payload, Role, Routes, Sessions, StartError};
 use crate::transport::{AcceptLimits, Acceptor, DialError, NotLoopback, Plane, Security, dial};
 use crate::{usage, whereabouts};
 use membership::{Joined, MembershipActor, MembershipArguments, MembershipMessage};
@@ -43,8 +44,6 @@ use run::{RunActor, RunArguments, RunMessage};
 use stats::{StatsActor, StatsMessage};
 pub use workers::WorkerCommand;
 use workers::{WorkersActor, WorkersArguments};
-
-pub(crate) use run::rand_u64;
 
 /// How long one attempt to reach a seed may take.
 const DIAL_LIMIT: Duration = Duration::from_secs(5);
@@ -113,6 +112,9 @@ pub enum NodeError {
     /// The control plane did not start.
     #[error(transparent)]
     Sessions(#[from] StartError),
+    /// The node has no name.
+    #[error(transparent)]
+    NoKey(#[from] NoKey),
     /// An actor did not start.
     #[error("the node could not be started: {0}")]
     Actor(#[from] ractor::SpawnErr),
@@ -157,7 +159,8 @@ impl Node {
                 source,
             })?;
         let address = advertised(&listener, config.advertise)?;
-        let id = NodeId(rand_u64());
+        let identity = Identity::draw(Role::Node)?;
+        let id = identity.peer().node().ok_or(NoKey)?;
         let socket = socket_path(&dir, id)?;
         std::fs::create_dir_all(&dir).map_err(|source| NodeError::Dir {
             dir: dir.clone(),
@@ -177,7 +180,7 @@ impl Node {
         };
         whereabouts::set_node(&info.name);
         let (events, mut session_events) = mpsc::unbounded_channel();
-        let sessions = Sessions::start(&id.to_string(), &config.security, events).await?;
+        let sessions = Sessions::start(identity, events).await?;
         let (joining, joined) = watch::channel(Joined::Alone);
         let (failing, failed) = watch::channel(None);
         let (actor, ended) = Actor::spawn(
@@ -234,7 +237,13 @@ impl Node {
             let mut refusals = 0;
             for &seed in others() {
                 match dial(seed, Plane::Control, &self.security, DIAL_LIMIT).await {
-                    Ok(stream) => self.sessions.open(stream, seed.to_string()).await,
+                    Ok(stream) => {
+                        if let Err(error) = self.sessions.open(stream, seed, None).await {
+                            last = format!("{seed} let this node in, but {error}");
+                            waiting(&last);
+                            continue;
+                        }
+                    }
                     Err(error) => {
                         refusals += usize::from(matches!(error, DialError::Refused { .. } | DialError::NotLoopback(_)));
                         if refusals == others().count() {
@@ -314,17 +323,12 @@ fn outward_ip() -> Option<IpAddr> {
     (!ip.is_unspecified()).then_some(ip)
 }
 
-/// A node's name for people: the machine's, and enough of the id to tell nodes of one machine apart.
+/// A node's name for people.
 fn name(id: NodeId) -> String {
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let host: String = host
-        .trim()
-        .chars()
-        .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
-        .take(32)
-        .collect();
-    let host = if host.is_empty() { "node" } else { &host };
-    format!("{host}-{}", &id.to_string()[..6])
+    node_name(
+        &std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default(),
+        id,
+    )
 }
 
 /// What the supervisor is told.
@@ -391,7 +395,7 @@ impl Actor for NodeActor {
         let (run, _) = Actor::spawn_linked(None, RunActor, run, me.clone()).await?;
         let membership = MembershipArguments {
             me: info.clone(),
-            sessions,
+            sessions: sessions.clone(),
             security: config.security,
             run: run.clone(),
             joining,
@@ -406,7 +410,11 @@ impl Actor for NodeActor {
         };
         let (workers, _) = Actor::spawn_linked(None, WorkersActor, workers, me.clone()).await?;
         let parts = Parts { stats, run, membership };
-        Actor::spawn_linked(None, GateActor(parts.clone()), (), me).await?;
+        let gate = GateActor {
+            routes: parts.clone(),
+            sessions,
+        };
+        Actor::spawn_linked(None, gate, (), me).await?;
         Ok(NodeState {
             parts,
             workers,
@@ -452,8 +460,8 @@ impl Actor for NodeActor {
 }
 
 impl Routes for Parts {
-    fn word(&self, word: Word) {
-        // Actors that are gone belong to a node that stops.
+    fn word(&self, _from: NodeId, word: Word) {
+        // Words say their sender's name themselves where it matters, and the gate has compared. Actors that are gone belong to a node that stops.
         match word {
             Word::Beat(beat) => drop(self.membership.cast(MembershipMessage::Beat(beat))),
             Word::Echo { from, number } => drop(self.membership.cast(MembershipMessage::Echo { from, number })),

@@ -58,11 +58,7 @@ pub enum CredentialsError {
 impl Credentials {
     /// Draws a new key pair and writes it to a new file that only its owner can read.
     pub fn create(path: &Path) -> Result<Self, CredentialsError> {
-        let make = |error: rcgen::Error| CredentialsError::Make(error.to_string());
-        let key = rcgen::KeyPair::generate().map_err(make)?;
-        let parameters = rcgen::CertificateParams::new(vec![SUBJECT.into()]).map_err(make)?;
-        let certificate = parameters.self_signed(&key).map_err(make)?;
-        let text = format!("{}{}", certificate.pem(), key.serialize_pem());
+        let text = Self::draw()?;
         write_private(path, text.as_bytes()).map_err(|source| match source.kind() {
             std::io::ErrorKind::AlreadyExists => CredentialsError::Exists(path.into()),
             _ => CredentialsError::Io {
@@ -72,6 +68,28 @@ impl Credentials {
             },
         })?;
         Self::read(path)
+    }
+
+    /// Credentials that are written nowhere: whoever must show them is nobody.
+    pub(super) fn unknown() -> Result<Self, CredentialsError> {
+        let text = Self::draw()?;
+        Self::of_text(text.as_bytes()).map_err(|why| CredentialsError::Make(why.into()))
+    }
+
+    /// A new key pair, as the text of a file.
+    fn draw() -> Result<String, CredentialsError> {
+        let make = |error: rcgen::Error| CredentialsError::Make(error.to_string());
+        let key = rcgen::KeyPair::generate().map_err(make)?;
+        let parameters = rcgen::CertificateParams::new(vec![SUBJECT.into()]).map_err(make)?;
+        let certificate = parameters.self_signed(&key).map_err(make)?;
+        Ok(format!("{}{}", certificate.pem(), key.serialize_pem()))
+    }
+
+    fn of_text(text: &[u8]) -> Result<Self, &'static str> {
+        Ok(Self {
+            certificate: CertificateDer::from_pem_slice(text).map_err(|_| "it has no certificate")?,
+            key: PrivateKeyDer::from_pem_slice(text).map_err(|_| "it has no private key")?,
+        })
     }
 
     /// Reads credentials from a file.
@@ -85,10 +103,9 @@ impl Credentials {
         if !is_private(path).map_err(io)? {
             return Err(CredentialsError::NotPrivate { file: path.into() });
         }
-        let refuse = |why: String| CredentialsError::NotCredentials { file: path.into(), why };
-        Ok(Self {
-            certificate: CertificateDer::from_pem_slice(&text).map_err(|_| refuse("it has no certificate".into()))?,
-            key: PrivateKeyDer::from_pem_slice(&text).map_err(|_| refuse("it has no private key".into()))?,
+        Self::of_text(&text).map_err(|why| CredentialsError::NotCredentials {
+            file: path.into(),
+            why: why.into(),
         })
     }
 

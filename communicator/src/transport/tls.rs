@@ -12,7 +12,7 @@ use tokio_rustls::rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error, ServerConfig, SignatureScheme,
 };
 
-use super::{Credentials, Security};
+use super::{Credentials, CredentialsError, Security};
 
 /// What a connection is for. Agreed on within the handshake, so that one port serves both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ impl Plane {
     /// The protocol's name in the handshake, with its version.
     fn protocol(self) -> &'static [u8] {
         match self {
-            Self::Control => b"tau-control/1",
+            Self::Control => b"tau-control/2",
             Self::Data => b"tau-data/1",
         }
     }
@@ -57,6 +57,12 @@ pub(crate) fn acceptor(security: &Security) -> Result<Option<TlsAcceptor>, Error
         Security::Credentials(credentials) => Ok(Some(TlsAcceptor::from(server(credentials)?))),
         Security::Insecure => Ok(None),
     }
+}
+
+/// What accepts nobody's connections.
+pub(crate) fn locked() -> Result<TlsAcceptor, CredentialsError> {
+    let config = server(&Credentials::unknown()?).map_err(|error| CredentialsError::Make(error.to_string()))?;
+    Ok(TlsAcceptor::from(config))
 }
 
 /// The configuration of the side that is dialled.

@@ -156,7 +156,7 @@ impl JobDraft {
                 Some(threshold),
                 Some(split),
                 Some(exchange),
-            ) if errors.0.is_empty() => Ok(Job {
+            ) if errors.0.is_empty() => Job {
                 data,
                 model,
                 epochs,
@@ -172,9 +172,35 @@ impl JobDraft {
                 max_seconds,
                 checkpoint_every,
                 seed: draft.seed.unwrap_or_default(),
-            }),
+            }
+            .if_short(),
             _ => Err(JobErrors(errors.0)),
         }
+    }
+}
+
+impl Job {
+    /// Bytes of a job's text. It is told to every node, twice a second.
+    pub const TEXT_BYTES_MAX: usize = 64 << 10;
+
+    /// The job, if its text is short enough to be told.
+    fn if_short(self) -> Result<Self, JobErrors> {
+        let draft = JobDraft::from(&self);
+        let bytes = toml::to_string(&draft).map_or(0, |text| text.len());
+        if bytes <= Self::TEXT_BYTES_MAX {
+            return Ok(self);
+        }
+        // All else is a few words.
+        let key = if draft.data.map(|text| text.len()) > draft.model.map(|text| text.len()) {
+            "data"
+        } else {
+            "model"
+        };
+        let message = format!(
+            "the job has {bytes} bytes of text, and may have {}: shorten it",
+            Self::TEXT_BYTES_MAX
+        );
+        Err(JobErrors(vec![JobError { key, message }]))
     }
 }
 

@@ -150,3 +150,26 @@ fn unknown_keys_are_refused() {
     let error = JobDraft::from_toml("epoch = 3").unwrap_err().to_string();
     assert!(error.contains("epoch") && error.contains("epochs"), "{error}");
 }
+
+#[test]
+fn a_text_that_is_too_long_to_be_told_is_a_mistake() {
+    let named = |length: usize| JobDraft {
+        data: Some(format!("csv:{}", "x".repeat(length))),
+        ..JobDraft::default()
+    };
+    let longest = named(Job::TEXT_BYTES_MAX - 1000).resolve().unwrap();
+    let errors = named(Job::TEXT_BYTES_MAX).resolve().unwrap_err();
+    assert_eq!(errors.0[0].key, "data");
+    assert!(errors.to_string().contains("shorten it"), "{errors}");
+
+    #[derive(PartialEq, Debug, Serialize, Deserialize)]
+    struct Told(#[serde(with = "as_text")] Box<Job>);
+    let told = Told(Box::new(longest));
+    let bytes = postcard::to_stdvec(&told).unwrap();
+    assert_eq!(postcard::from_bytes::<Told>(&bytes).unwrap(), told);
+    // A text that nobody of this release writes: spaces make it long, and nothing else is wrong with it.
+    let text = " ".repeat(Job::TEXT_BYTES_MAX + 1);
+    let bytes = postcard::to_stdvec(&text).unwrap();
+    assert!(postcard::from_bytes::<Told>(&bytes).is_err());
+    assert!(postcard::from_bytes::<Told>(&postcard::to_stdvec("  ").unwrap()).is_ok());
+}

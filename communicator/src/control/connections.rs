@@ -1,0 +1,458 @@
+//! Who is connected: a pure core, told what happens on the control plane and what time it is.
+//!
+//! A connection has a proven name. It is given a time to become a session, another to say something, and is ended when it
+//! says what no honest process says. A process that was sent away is kept out for a while.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::greeting::{Greeted, Token};
+use super::identity::Peer;
+use super::line::Line;
+
+/// How long a connection may take to become a session.
+const READY_LIMIT: Duration = Duration::from_secs(5);
+/// How long a node may say nothing, though its beats should come twice a second. It is silent to the membership much
+/// sooner; this is for those that were never heard at all.
+const NODE_SILENCE: Duration = Duration::from_secs(10);
+/// How long a client may ask nothing.
+const CLIENT_SILENCE: Duration = Duration::from_mins(1);
+/// Clients at a time.
+const CLIENTS_MAX: usize = 256;
+/// Connections with nodes at a time. A cluster has at most half as many; for a moment two may be open with one node.
+const NODES_MAX: usize = 2048;
+/// Questions of one process that wait for an answer. Honest ones ask one at a time, or a few.
+const QUESTIONS_MAX: usize = 64;
+/// So many lies, and a process is sent away.
+const LIES_MAX: u32 = 3;
+/// For how long it is kept out.
+const OUTCAST_TIME: Duration = Duration::from_mins(1);
+/// Outcasts that are remembered.
+const OUTCASTS_MAX: usize = 1024;
+/// What may be on its way to one process, and to all of them.
+const UNDER_WAY_MAX: u64 = 2 << 20;
+const ALL_UNDER_WAY_MAX: u64 = 32 << 20;
+
+/// Who sent something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Speaker {
+    /// The connection's number.
+    pub(super) number: u64,
+    /// The proven name.
+    pub(super) peer: Peer,
+    /// The other end's address.
+    pub(super) address: SocketAddr,
+}
+
+/// The way to a process.
+#[derive(Clone, Debug)]
+pub(super) struct Way {
+    /// What messages to it must come with.
+    pub(super) token: Token,
+    /// The connection.
+    pub(super) line: Arc<Line>,
+}
+
+/// Why a connection is not kept, for the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// It said what no honest process says.
+    #[error("it was sent away for what it said, less than a minute ago")]
+    Outcast,
+    /// There is no room.
+    #[error("there are too many connections of its kind")]
+    Full,
+    /// The process at the other end is this one.
+    #[error("it is this process itself")]
+    Oneself,
+    /// It never became a session.
+    #[error("it made no session of its connection in time")]
+    NotReady,
+    /// It says nothing.
+    #[error("it says nothing")]
+    Silent,
+    /// It asks and does not take the answers.
+    #[error("it does not take what it is told")]
+    Clogged,
+    /// It is gone already.
+    #[error("its connection is gone")]
+    Gone,
+}
+
+#[derive(Debug)]
+struct Connection {
+    peer: Peer,
+    address: SocketAddr,
+    greeted: Greeted,
+    line: Arc<Line>,
+    session: Option<u64>,
+    ready: bool,
+    /// When it was last heard; before that, when it came.
+    heard: Duration,
+    /// Questions without an answer.
+    questions: usize,
+    lies: u32,
+}
+
+impl Connection {
+    fn speaker(&self, number: u64) -> Speaker {
+        Speaker {
+            number,
+            peer: self.peer,
+            address: self.address,
+        }
+    }
+}
+
+/// All connections of this process.
+#[derive(Debug)]
+pub(super) struct Connections {
+    me: Peer,
+    next: u64,
+    open: BTreeMap<u64, Connection>,
+    tokens: HashMap<Token, u64>,
+    sessions: HashMap<u64, u64>,
+    /// Who was sent away, and when.
+    outcasts: Vec<(Peer, Duration)>,
+}
+
+impl Connections {
+    /// None yet.
+    pub(super) fn new(me: Peer) -> Self {
+        Self {
+            me,
+            next: 0,
+            open: BTreeMap::new(),
+            tokens: HashMap::new(),
+            sessions: HashMap::new(),
+            outcasts: Vec::new(),
+        }
+    }
+
+    /// Takes a connection whose other end has proven its name; tells its number and line.
+    pub(super) fn admit(
+        &mut self,
+        greeted: Greeted,
+        address: SocketAddr,
+        now: Duration,
+    ) -> Result<(u64, Arc<Line>), Refusal> {
+        let peer = greeted.peer;
+        if peer == self.me {
+            return Err(Refusal::Oneself);
+        }
+        self.outcasts
+            .retain(|(_, since)| now.saturating_sub(*since) < OUTCAST_TIME);
+        if self.outcasts.iter().any(|(outcast, _)| *outcast == peer) {
+            return Err(Refusal::Outcast);
+        }
+        let is_node = peer.node().is_some();
+        let alike = |one: &&Connection| one.peer.node().is_some() == is_node;
+        let max = if is_node { NODES_MAX } else { CLIENTS_MAX };
+        if self.open.values().filter(alike).count() >= max {
+            return Err(Refusal::Full);
+        }
+        let number = self.next;
+        self.next += 1;
+        let line = Arc::new(Line::default());
+        self.tokens.insert(greeted.ours, number);
+        let connection = Connection {
+            peer,
+            address,
+            greeted,
+            line: Arc::clone(&line),
+            session: None,
+            ready: false,
+            heard: now,
+            questions: 0,
+            lies: 0,
+        };
+        self.open.insert(number, connection);
+        Ok((number, line))
+    }
+
+    /// A session was made of a connection.
+    pub(super) fn opened(&mut self, session: u64, number: u64) -> bool {
+        let Some(connection) = self.open.get_mut(&number) else {
+            return false;
+        };
+        connection.session = Some(session);
+        self.sessions.insert(session, number);
+        true
+    }
+
+    /// A session is ready; with whom.
+    pub(super) fn ready(&mut self, session: u64, now: Duration) -> Option<Peer> {
+        let connection = self.open.get_mut(self.sessions.get(&session)?)?;
+        connection.ready = true;
+        connection.heard = now;
+        Some(connection.peer)
+    }
+
+    /// A connection is gone.
+    pub(super) fn gone(&mut self, number: u64) {
+        if let Some(connection) = self.open.remove(&number) {
+            self.tokens.remove(&connection.greeted.ours);
+            if let Some(session) = connection.session {
+                self.sessions.remove(&session);
+            }
+        }
+    }
+
+    /// Ends a session's connection.
+    pub(super) fn close(&self, session: u64) {
+        if let Some(connection) = self.of_session(session) {
+            connection.line.close();
+        }
+    }
+
+    fn of_session(&self, session: u64) -> Option<&Connection> {
+        self.open.get(self.sessions.get(&session)?)
+    }
+
+    /// The way to the other end of a session.
+    pub(super) fn way(&self, session: u64) -> Option<Way> {
+        let connection = self.of_session(session)?;
+        Some(Way {
+            token: connection.greeted.theirs,
+            line: Arc::clone(&connection.line),
+        })
+    }
+
+    /// Who speaks with this token.
+    pub(super) fn speaker(&self, token: Token) -> Option<Speaker> {
+        let &number = self.tokens.get(&token)?;
+        self.open.get(&number).map(|connection| connection.speaker(number))
+    }
+
+    /// Something sensible was heard.
+    pub(super) fn heard(&mut self, number: u64, now: Duration) {
+        if let Some(connection) = self.open.get_mut(&number) {
+            connection.heard = now;
+        }
+    }
+
+    /// A process asks something.
+    pub(super) fn asked(&mut self, number: u64, now: Duration) -> Result<(), Refusal> {
+        let Some(connection) = self.open.get_mut(&number) else {
+            return Err(Refusal::Gone);
+        };
+        connection.heard = now;
+        if connection.questions >= QUESTIONS_MAX {
+            return Err(Refusal::Clogged);
+        }
+        connection.questions += 1;
+        Ok(())
+    }
+
+    /// A question is answered, with so many bytes, or dropped. Refused where too much is on its way to who asked, or to all.
+    pub(super) fn answered(&mut self, number: u64, bytes: usize, now: Duration) -> Result<(), Refusal> {
+        let all: u64 = self.open.values().map(|one| one.line.under_way()).sum();
+        let Some(connection) = self.open.get_mut(&number) else {
+            return Err(Refusal::Gone);
+        };
+        connection.questions = connection.questions.saturating_sub(1);
+        connection.heard = now;
+        let own = connection.line.send(bytes);
+        if own > UNDER_WAY_MAX || all + bytes as u64 > ALL_UNDER_WAY_MAX {
+            connection.line.unsend(bytes);
+            return Err(Refusal::Clogged);
+        }
+        Ok(())
+    }
+
+    /// A process has said what no honest one says. Whether it is to be sent away for it.
+    pub(super) fn lied(&mut self, number: u64, now: Duration) -> bool {
+        let Some(connection) = self.open.get_mut(&number) else {
+            return false;
+        };
+        connection.lies += 1;
+        let away = connection.lies >= LIES_MAX;
+        if away {
+            let outcast = connection.peer;
+            self.send_away(number);
+            if self.outcasts.len() == OUTCASTS_MAX {
+                self.outcasts.remove(0);
+            }
+            self.outcasts.push((outcast, now));
+        }
+        away
+    }
+
+    /// Ends a connection, and hears nothing that is still to come of it.
+    pub(super) fn send_away(&mut self, number: u64) {
+        if let Some(connection) = self.open.get(&number) {
+            connection.line.close();
+            self.tokens.remove(&connection.greeted.ours);
+        }
+    }
+
+    /// Time has passed: ends those who took too long, and tells who they are.
+    pub(super) fn sweep(&mut self, now: Duration) -> Vec<(Speaker, Refusal)> {
+        let judge = |connection: &Connection| {
+            let silence = now.saturating_sub(connection.heard);
+            match connection.peer {
+                _ if !connection.ready => (silence > READY_LIMIT).then_some(Refusal::NotReady),
+                Peer::Node(_) => (silence > NODE_SILENCE).then_some(Refusal::Silent),
+                Peer::Client(_) => (connection.questions == 0 && silence > CLIENT_SILENCE).then_some(Refusal::Silent),
+            }
+        };
+        let late = self.open.iter().filter_map(|(&number, connection)| {
+            let refusal = judge(connection)?;
+            Some((connection.speaker(number), refusal))
+        });
+        let late: Vec<_> = late.collect();
+        for (speaker, _) in &late {
+            self.send_away(speaker.number);
+        }
+        late
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::ids::NodeId;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn greeted(peer: Peer, token: u8) -> Greeted {
+        Greeted {
+            peer,
+            ours: Token::of_bytes([token; Token::BYTES]),
+            theirs: Token::of_bytes([!token; Token::BYTES]),
+        }
+    }
+
+    fn node(id: u64) -> Peer {
+        Peer::Node(NodeId(id))
+    }
+
+    fn address() -> SocketAddr {
+        "192.0.2.1:7".parse().unwrap()
+    }
+
+    fn connections() -> Connections {
+        Connections::new(node(1))
+    }
+
+    fn admit(all: &mut Connections, peer: Peer, token: u8) -> u64 {
+        all.admit(greeted(peer, token), address(), Duration::ZERO).unwrap().0
+    }
+
+    #[test]
+    fn a_token_tells_who_speaks_until_the_connection_is_gone() {
+        let mut all = connections();
+        let (one, two) = (admit(&mut all, node(7), 1), admit(&mut all, node(8), 2));
+        let said_by = |all: &Connections, token: u8| {
+            let speaker = all.speaker(Token::of_bytes([token; Token::BYTES]));
+            speaker.map(|speaker| (speaker.number, speaker.peer))
+        };
+        assert_eq!(said_by(&all, 1), Some((one, node(7))));
+        assert_eq!(said_by(&all, 2), Some((two, node(8))));
+        assert_eq!(
+            said_by(&all, !1),
+            None,
+            "what this node sends with is not what it is told with"
+        );
+        all.gone(one);
+        assert_eq!((said_by(&all, 1), said_by(&all, 2)), (None, Some((two, node(8)))));
+    }
+
+    #[test]
+    fn sessions_lead_to_their_connections() {
+        let mut all = connections();
+        let number = admit(&mut all, node(7), 1);
+        assert!(all.way(40).is_none() && all.ready(40, SECOND).is_none());
+        assert!(all.opened(40, number) && !all.opened(41, number + 1));
+        assert_eq!(all.ready(40, SECOND), Some(node(7)));
+        assert_eq!(all.way(40).unwrap().token, greeted(node(7), 1).theirs);
+        all.gone(number);
+        assert!(all.way(40).is_none());
+    }
+
+    #[test]
+    fn a_liar_is_sent_away_and_kept_out_for_a_minute() {
+        let mut all = connections();
+        let number = admit(&mut all, node(7), 1);
+        assert!(!all.lied(number, SECOND) && !all.lied(number, SECOND));
+        assert!(all.lied(number, SECOND));
+        assert!(
+            all.speaker(greeted(node(7), 1).ours).is_none(),
+            "it is not heard any more"
+        );
+        all.gone(number);
+        let again = |all: &mut Connections, at| all.admit(greeted(node(7), 2), address(), at).map(|_| ());
+        assert_eq!(again(&mut all, 30 * SECOND), Err(Refusal::Outcast));
+        assert!(all.admit(greeted(node(8), 3), address(), 30 * SECOND).is_ok());
+        assert_eq!(again(&mut all, 62 * SECOND), Ok(()));
+    }
+
+    #[test]
+    fn nobody_stays_without_a_word() {
+        let mut all = connections();
+        let mute = admit(&mut all, node(7), 1);
+        let (silent, beating) = (admit(&mut all, node(8), 2), admit(&mut all, node(9), 3));
+        let (idle, waiting) = (admit(&mut all, Peer::Client(1), 4), admit(&mut all, Peer::Client(2), 5));
+        for (session, number) in [(1, silent), (2, beating), (3, idle), (4, waiting)] {
+            all.opened(session, number);
+            all.ready(session, Duration::ZERO);
+        }
+        all.asked(waiting, Duration::ZERO).unwrap();
+        let mut ended = Vec::new();
+        for second in 0..100 {
+            all.heard(beating, second * SECOND);
+            for (speaker, refusal) in all.sweep(second * SECOND) {
+                all.gone(speaker.number);
+                ended.push((speaker.number, refusal, second));
+            }
+        }
+        let expected = [
+            (mute, Refusal::NotReady, 6),
+            (silent, Refusal::Silent, 11),
+            (idle, Refusal::Silent, 61),
+        ];
+        assert_eq!(ended, expected);
+    }
+
+    #[test]
+    fn clients_are_as_many_as_there_is_room_for_and_keep_no_node_out() {
+        let mut all = connections();
+        for client in 0..CLIENTS_MAX {
+            all.admit(greeted(Peer::Client(client as u64), client as u8), address(), SECOND)
+                .unwrap();
+        }
+        let one_more = all.admit(greeted(Peer::Client(9999), 1), address(), SECOND);
+        assert_eq!(one_more.unwrap_err(), Refusal::Full);
+        assert!(all.admit(greeted(node(7), 1), address(), SECOND).is_ok());
+        let oneself = all.admit(greeted(node(1), 1), address(), SECOND);
+        assert_eq!(oneself.unwrap_err(), Refusal::Oneself);
+    }
+
+    #[test]
+    fn questions_and_answers_are_bounded_for_each_and_for_all() {
+        let mut all = connections();
+        let number = admit(&mut all, Peer::Client(1), 1);
+        for _ in 0..QUESTIONS_MAX {
+            all.asked(number, SECOND).unwrap();
+        }
+        assert_eq!(all.asked(number, SECOND), Err(Refusal::Clogged));
+        let half = UNDER_WAY_MAX as usize / 2;
+        assert_eq!(all.answered(number, half, SECOND), Ok(()));
+        assert_eq!(all.answered(number, half, SECOND), Ok(()));
+        assert_eq!(all.answered(number, 1, SECOND), Err(Refusal::Clogged));
+        // Who reads is told more.
+        all.open[&number].line.wrote(half);
+        assert_eq!(all.answered(number, half, SECOND), Ok(()));
+        let others = (2..=ALL_UNDER_WAY_MAX / UNDER_WAY_MAX).map(|client| {
+            let other = admit(&mut all, Peer::Client(client), client as u8);
+            all.asked(other, SECOND).unwrap();
+            all.answered(other, 2 * half, SECOND)
+        });
+        assert!(others.collect::<Vec<_>>().iter().all(Result::is_ok));
+        let last = admit(&mut all, Peer::Client(99), 99);
+        assert_eq!(all.answered(last, 1, SECOND), Err(Refusal::Clogged));
+    }
+}

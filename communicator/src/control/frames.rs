@@ -1,0 +1,276 @@
+//! What a session of `ractor_cluster` may be sent: a pure check of each of its frames, before it sees them.
+//!
+//! That crate takes the name in its own handshake as it comes, makes an actor for every one that it is told of, and answers
+//! every ping. Tau's processes have one actor that others can reach. So this knows the few kinds of frames that they send to
+//! each other, and how many; anything else ends the connection.
+//!
+//! A frame is a protobuf message. Its outermost field says what it is for, the one within that what it says.
+
+use std::time::Duration;
+
+use thiserror::Error;
+
+use super::identity::Peer;
+use super::meter::Meter;
+
+/// The longest frame.
+pub(super) const FRAME_BYTES_MAX: usize = 1 << 20;
+/// The longest frame that carries no message to an actor.
+const SMALL_BYTES_MAX: usize = 512;
+/// Frames of the crate's handshake: each side sends three.
+const HANDSHAKES_MAX: u32 = 4;
+/// Frames about actors that come, go, and join groups: a process has one, which does each of these once.
+const ACTORS_MAX: u32 = 8;
+/// Pings and answers to them: one of each a second at most.
+const PINGS_A_SECOND: u32 = 4;
+const PINGS_AT_ONCE: u32 = 64;
+
+/// The outermost fields.
+mod outer {
+    pub(super) const AUTH: u64 = 1;
+    pub(super) const NODE: u64 = 2;
+    pub(super) const CONTROL: u64 = 3;
+}
+
+/// The fields of a handshake's message.
+mod auth {
+    pub(super) const NAME: u64 = 1;
+    pub(super) const SERVER_CHALLENGE: u64 = 4;
+    /// The name, in both of these.
+    pub(super) const NAME_IN: u64 = 1;
+}
+
+/// The fields of a control message.
+mod control {
+    pub(super) const SPAWN: u64 = 1;
+    pub(super) const TERMINATE: u64 = 2;
+    pub(super) const PING: u64 = 3;
+    pub(super) const PONG: u64 = 4;
+    pub(super) const PG_JOIN: u64 = 5;
+    pub(super) const PG_LEAVE: u64 = 6;
+    pub(super) const READY: u64 = 9;
+}
+
+/// Why a frame is not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub(super) enum Breach {
+    #[error("a frame is none of this release's")]
+    Malformed,
+    #[error("a frame is too long")]
+    TooLong,
+    #[error("it says another name in a session than it has proven")]
+    OtherName,
+    #[error("it sends more frames of a kind than any process does")]
+    TooMany,
+    #[error("it sends a frame of a kind that no process sends")]
+    OutOfPlace,
+}
+
+/// What one connection has been sent so far.
+#[derive(Debug)]
+pub(super) struct FrameRules {
+    name: String,
+    handshakes: u32,
+    actors: u32,
+    pings: Meter,
+}
+
+impl FrameRules {
+    /// For a connection with this process.
+    pub(super) fn new(peer: Peer) -> Self {
+        Self {
+            name: session_name(&peer.to_string()),
+            handshakes: 0,
+            actors: 0,
+            pings: Meter::new(PINGS_A_SECOND, PINGS_AT_ONCE),
+        }
+    }
+
+    /// Whether a frame may pass.
+    pub(super) fn check(&mut self, frame: &[u8], now: Duration) -> Result<(), Breach> {
+        let (kind, content) = only_field(frame)?;
+        if kind == outer::NODE {
+            return Ok(());
+        }
+        if frame.len() > SMALL_BYTES_MAX {
+            return Err(Breach::TooLong);
+        }
+        let (says, content) = only_field(content)?;
+        match (kind, says) {
+            (outer::AUTH, auth::NAME | auth::SERVER_CHALLENGE) => {
+                count(&mut self.handshakes, HANDSHAKES_MAX)?;
+                self.check_name(content)
+            }
+            (outer::AUTH, _) => count(&mut self.handshakes, HANDSHAKES_MAX),
+            (outer::CONTROL, control::PING | control::PONG) => {
+                let pause = self.pings.spend(1, now);
+                pause.is_zero().then_some(()).ok_or(Breach::TooMany)
+            }
+            (
+                outer::CONTROL,
+                control::SPAWN | control::TERMINATE | control::PG_JOIN | control::PG_LEAVE | control::READY,
+            ) => count(&mut self.actors, ACTORS_MAX),
+            _ => Err(Breach::OutOfPlace),
+        }
+    }
+
+    /// The crate lets a session with the same name displace an older one.
+    fn check_name(&self, mut content: &[u8]) -> Result<(), Breach> {
+        let mut named = false;
+        while !content.is_empty() {
+            let (number, value) = field(&mut content)?;
+            if number == auth::NAME_IN {
+                if value != Some(self.name.as_bytes()) {
+                    return Err(Breach::OtherName);
+                }
+                named = true;
+            }
+        }
+        named.then_some(()).ok_or(Breach::OtherName)
+    }
+}
+
+/// The name that the crate makes of a process's: the host is named like the process.
+pub(super) fn session_name(name: &str) -> String {
+    format!("{name}@{name}")
+}
+
+fn count(counter: &mut u32, max: u32) -> Result<(), Breach> {
+    *counter += 1;
+    if *counter > max { Err(Breach::TooMany) } else { Ok(()) }
+}
+
+/// The only field of a message, which holds bytes. Where there are several, the last one would count, or all of them.
+fn only_field(mut bytes: &[u8]) -> Result<(u64, &[u8]), Breach> {
+    match field(&mut bytes)? {
+        (number, Some(content)) if bytes.is_empty() => Ok((number, content)),
+        _ => Err(Breach::Malformed),
+    }
+}
+
+/// Takes the next field: its number, and its contents where they are bytes.
+fn field<'a>(bytes: &mut &'a [u8]) -> Result<(u64, Option<&'a [u8]>), Breach> {
+    const VARINT: u64 = 0;
+    const FIXED_64: u64 = 1;
+    const BYTES: u64 = 2;
+    const FIXED_32: u64 = 5;
+    let tag = varint(bytes)?;
+    let length = match tag & 7 {
+        VARINT => {
+            varint(bytes)?;
+            return Ok((tag >> 3, None));
+        }
+        FIXED_64 => 8,
+        FIXED_32 => 4,
+        BYTES => usize::try_from(varint(bytes)?).map_err(|_| Breach::Malformed)?,
+        _ => return Err(Breach::Malformed),
+    };
+    let (content, rest) = bytes.split_at_checked(length).ok_or(Breach::Malformed)?;
+    *bytes = rest;
+    Ok((tag >> 3, (tag & 7 == BYTES).then_some(content)))
+}
+
+fn varint(bytes: &mut &[u8]) -> Result<u64, Breach> {
+    let mut value = 0;
+    for shift in (0..64).step_by(7) {
+        let (&byte, rest) = bytes.split_first().ok_or(Breach::Malformed)?;
+        *bytes = rest;
+        value |= u64::from(byte & 0x7f) << shift;
+        if byte < 0x80 {
+            return Ok(value);
+        }
+    }
+    Err(Breach::Malformed)
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::ids::NodeId;
+
+    use super::*;
+
+    const PEER: Peer = Peer::Node(NodeId(7));
+
+    fn rules() -> FrameRules {
+        FrameRules::new(PEER)
+    }
+
+    fn bytes(number: u8, content: &[u8]) -> Vec<u8> {
+        let mut field = vec![number << 3 | 2];
+        let mut length = content.len();
+        while length >= 0x80 {
+            field.push(length as u8 | 0x80);
+            length >>= 7;
+        }
+        field.push(length as u8);
+        field.extend_from_slice(content);
+        field
+    }
+
+    fn frame(kind: u64, says: u64, content: &[u8]) -> Vec<u8> {
+        bytes(kind as u8, &bytes(says as u8, content))
+    }
+
+    fn named(name: &str) -> Vec<u8> {
+        let flags = [0x12, 2, 8, 1];
+        [bytes(1, session_name(name).as_bytes()), flags.to_vec()].concat()
+    }
+
+    #[test]
+    fn a_session_goes_by_the_name_that_was_proven() {
+        let own = PEER.to_string();
+        for kind in [auth::NAME, auth::SERVER_CHALLENGE] {
+            let frame = |name: &str| frame(outer::AUTH, kind, &named(name));
+            assert_eq!(rules().check(&frame(&own), Duration::ZERO), Ok(()));
+            let other = frame(&Peer::Node(NodeId(8)).to_string());
+            assert_eq!(rules().check(&other, Duration::ZERO), Err(Breach::OtherName));
+        }
+        // Twice a name: the last one would count.
+        let twice = frame(
+            outer::AUTH,
+            auth::NAME,
+            &[named(&own), named("0000000000000008")].concat(),
+        );
+        assert_eq!(rules().check(&twice, Duration::ZERO), Err(Breach::OtherName));
+        let two_messages = [
+            frame(outer::AUTH, auth::NAME, &named(&own)),
+            frame(outer::AUTH, auth::NAME, &named("0000000000000008")),
+        ]
+        .concat();
+        assert_eq!(rules().check(&two_messages, Duration::ZERO), Err(Breach::Malformed));
+        assert_eq!(
+            rules().check(&frame(outer::AUTH, auth::NAME, b""), Duration::ZERO),
+            Err(Breach::OtherName)
+        );
+    }
+
+    #[test]
+    fn actors_are_few_and_pings_are_rare() {
+        let mut some = rules();
+        let spawn = frame(outer::CONTROL, control::SPAWN, &[0x0a, 2, 8, 1]);
+        for _ in 0..ACTORS_MAX {
+            assert_eq!(some.check(&spawn, Duration::ZERO), Ok(()));
+        }
+        assert_eq!(some.check(&spawn, Duration::ZERO), Err(Breach::TooMany));
+        let many = frame(outer::CONTROL, control::SPAWN, &[0x0a, 2, 8, 1].repeat(200));
+        assert_eq!(rules().check(&many, Duration::ZERO), Err(Breach::TooLong));
+        let ping = frame(outer::CONTROL, control::PING, b"");
+        let mut pinged = rules();
+        for second in 0..1000 {
+            assert_eq!(pinged.check(&ping, Duration::from_secs(second)), Ok(()));
+        }
+        let flood = (0..1000).find_map(|_| pinged.check(&ping, Duration::from_secs(1000)).err());
+        assert_eq!(flood, Some(Breach::TooMany));
+    }
+
+    #[test]
+    fn messages_pass_and_all_else_does_not() {
+        let message = bytes(outer::NODE as u8, &vec![1; 100_000]);
+        assert_eq!(rules().check(&message, Duration::ZERO), Ok(()));
+        let sessions = frame(outer::CONTROL, 8, b"");
+        assert_eq!(rules().check(&sessions, Duration::ZERO), Err(Breach::OutOfPlace));
+        for garbage in [&b""[..], &[0xff; 30], &[0x0a], &[0x0a, 5, 1], &[0x08, 1], &[0x0b, 1]] {
+            assert_eq!(rules().check(garbage, Duration::ZERO), Err(Breach::Malformed));
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! The greeting: the first bytes on a connection of the control plane, in which both ends prove their names.
+//!
+//! `ractor_cluster` hands over messages without saying which session they came by. So each end gives the other a secret for
+//! this connection, its *token*: what comes with it was sent by whoever proved its name here, because nobody else knows it.
+//!
+//! First both say role, key and token; then both sign the other's key and token. A signature is for one connection of one
+//! process: whoever is given it cannot show it to a third.
+
+use std::io;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
+
+use super::identity::{Identity, KEY_BYTES, Peer, Role, SIGNATURE_BYTES, is_signed};
+use crate::transport::Stream;
+
+/// How long both parts may take.
+pub(super) const LIMIT: Duration = Duration::from_secs(5);
+/// What every signed message begins with, so that it is good for nothing else.
+const PURPOSE: &[u8] = b"tau-control/2 greeting";
+const TOKEN_BYTES: usize = 16;
+const HELLO_BYTES: usize = 1 + KEY_BYTES + TOKEN_BYTES;
+
+/// A secret between the two ends of a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Token([u8; TOKEN_BYTES]);
+
+impl Token {
+    /// Bytes on the wire.
+    pub(super) const BYTES: usize = TOKEN_BYTES;
+
+    fn draw() -> io::Result<Self> {
+        let mut bytes = [0; TOKEN_BYTES];
+        aws_lc_rs::rand::fill(&mut bytes).map_err(|_| io::Error::other("the system has no randomness to give"))?;
+        Ok(Self(bytes))
+    }
+
+    pub(super) fn bytes(self) -> [u8; TOKEN_BYTES] {
+        self.0
+    }
+
+    pub(super) fn of_bytes(bytes: [u8; TOKEN_BYTES]) -> Self {
+        Self(bytes)
+    }
+}
+
+/// Never prints the secret.
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Token")
+    }
+}
+
+/// What a greeting has told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Greeted {
+    /// Who is at the other end.
+    pub(super) peer: Peer,
+    /// What the other end's messages must come with.
+    pub(super) ours: Token,
+    /// What messages to the other end must come with.
+    pub(super) theirs: Token,
+}
+
+/// What was said first.
+#[derive(Clone, Copy)]
+struct Hello {
+    role: Role,
+    key: [u8; KEY_BYTES],
+    token: Token,
+}
+
+impl Hello {
+    fn encode(&self) -> [u8; HELLO_BYTES] {
+        let mut bytes = [0; HELLO_BYTES];
+        bytes[0] = self.role.byte();
+        bytes[1..=KEY_BYTES].copy_from_slice(&self.key);
+        bytes[1 + KEY_BYTES..].copy_from_slice(&self.token.bytes());
+        bytes
+    }
+
+    fn decode(bytes: &[u8; HELLO_BYTES]) -> Option<Self> {
+        let (role, rest) = bytes.split_first()?;
+        let (key, rest) = rest.split_first_chunk()?;
+        let (token, _) = rest.split_first_chunk()?;
+        Some(Self {
+            role: Role::of_byte(*role)?,
+            key: *key,
+            token: Token(*token),
+        })
+    }
+
+    /// What is signed for whoever said this, by the holder of a key.
+    fn challenge(&self, signer: &Self) -> Vec<u8> {
+        [PURPOSE, &self.encode(), &signer.encode()].concat()
+    }
+}
+
+/// Greets the other end, within a time limit. Both ends do the same.
+pub(super) async fn greet(stream: &mut Stream, identity: &Identity, limit: Duration) -> io::Result<Greeted> {
+    let greeting = exchange(stream, identity);
+    timeout(limit, greeting)
+        .await
+        .unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut)))
+}
+
+async fn exchange(stream: &mut Stream, identity: &Identity) -> io::Result<Greeted> {
+    let own = Hello {
+        role: identity.role(),
+        key: identity.key(),
+        token: Token::draw()?,
+    };
+    stream.write_all(&own.encode()).await?;
+    stream.flush().await?;
+    let mut bytes = [0; HELLO_BYTES];
+    stream.read_exact(&mut bytes).await?;
+    let other = Hello::decode(&bytes).ok_or_else(|| io::Error::other("it does not greet as this release does"))?;
+    stream.write_all(&identity.sign(&other.challenge(&own))).await?;
+    stream.flush().await?;
+    let mut signature = [0; SIGNATURE_BYTES];
+    stream.read_exact(&mut signature).await?;
+    if !is_signed(&other.key, &own.challenge(&other), &signature) {
+        return Err(io::Error::other("it cannot prove its name"));
+    }
+    Ok(Greeted {
+        peer: Peer::of_key(other.role, &other.key),
+        ours: own.token,
+        theirs: other.token,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pipe() -> (Stream, Stream) {
+        let (one, other) = tokio::io::duplex(1 << 10);
+        (Box::new(one), Box::new(other))
+    }
+
+    fn identity(role: Role) -> Identity {
+        Identity::draw(role).unwrap()
+    }
+
+    #[tokio::test]
+    async fn both_ends_learn_the_others_name_and_token() {
+        let (mut here, mut there) = pipe();
+        let (node, client) = (identity(Role::Node), identity(Role::Client));
+        let (one, other) = tokio::join!(greet(&mut here, &node, LIMIT), greet(&mut there, &client, LIMIT));
+        let (one, other) = (one.unwrap(), other.unwrap());
+        assert_eq!((one.peer, other.peer), (client.peer(), node.peer()));
+        assert_eq!((one.ours, one.theirs), (other.theirs, other.ours));
+        assert_ne!(one.ours, one.theirs);
+    }
+
+    /// Somebody between two others passes on all that they say: each thinks that it speaks with the other, which is so.
+    /// Then it shows what it was given by one as its own to the other.
+    #[tokio::test]
+    async fn a_signature_is_of_no_use_to_whoever_was_given_it() {
+        let (victim, node, thief) = (identity(Role::Node), identity(Role::Node), identity(Role::Node));
+        let (mut victims_end, mut to_victim) = pipe();
+        let (mut nodes_end, mut to_node) = pipe();
+        let stealing = async {
+            // The thief greets the node with the victim's key, and the victim with its own key and the node's token.
+            let (mut victims, mut nodes) = ([0; HELLO_BYTES], [0; HELLO_BYTES]);
+            to_victim.read_exact(&mut victims).await.unwrap();
+            to_node.write_all(&victims).await.unwrap();
+            to_node.read_exact(&mut nodes).await.unwrap();
+            let mut forged = Hello::decode(&nodes).unwrap();
+            forged.key = thief.key();
+            to_victim.write_all(&forged.encode()).await.unwrap();
+            let mut signature = [0; SIGNATURE_BYTES];
+            to_victim.read_exact(&mut signature).await.unwrap();
+            to_node.write_all(&signature).await.unwrap();
+            let _ = to_node.read_exact(&mut signature).await;
+            drop(to_victim);
+        };
+        let (_, deceived, ()) = tokio::join!(
+            greet(&mut victims_end, &victim, LIMIT),
+            greet(&mut nodes_end, &node, LIMIT),
+            stealing
+        );
+        let error = deceived.unwrap_err().to_string();
+        assert!(error.contains("prove its name"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn who_says_nothing_or_something_else_is_not_waited_for() {
+        let node = identity(Role::Node);
+        let (mut here, _there) = pipe();
+        let error = greet(&mut here, &node, Duration::from_millis(10)).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        let (mut here, mut there) = pipe();
+        there.write_all(&[0; HELLO_BYTES]).await.unwrap();
+        let error = greet(&mut here, &node, LIMIT).await.unwrap_err().to_string();
+        assert!(error.contains("does not greet"), "{error}");
+    }
+}

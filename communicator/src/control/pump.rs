@@ -1,0 +1,194 @@
+//! The way of bytes between the network and a session of `ractor_cluster`.
+//!
+//! That crate reads as fast as others send and queues without limit what others do not read. So its sessions read from and
+//! write to a pipe of ours; here frames are checked, what comes too fast waits, and a peer that reads too slowly is given up.
+
+use std::io;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::frames::{Breach, FRAME_BYTES_MAX, FrameRules};
+use super::line::Line;
+use super::meter::Meter;
+use crate::transport::Stream;
+
+/// What lies in a pipe in one direction.
+const PIPE_BYTES: usize = 64 << 10;
+/// What one peer may send a second, and at once. A beat is some kilobytes, twice a second.
+const BYTES_A_SECOND: u32 = 1 << 20;
+const BYTES_AT_ONCE: u32 = 4 << 20;
+/// What a frame counts for besides its bytes: it is decoded, and goes through some mailboxes.
+const FRAME_COST: usize = 512;
+/// How long one frame may take to come, and one pipe's contents to be taken.
+const FRAME_LIMIT: Duration = Duration::from_secs(30);
+const STALL_LIMIT: Duration = Duration::from_secs(10);
+/// Bytes of a frame's length.
+const LENGTH_BYTES: usize = 8;
+
+/// A pipe: the pump's end, and the session's.
+pub(super) fn pipe() -> (DuplexStream, DuplexStream) {
+    tokio::io::duplex(PIPE_BYTES)
+}
+
+/// Pumps until either side ends, or the line is to end; tells why, where the peer is to blame.
+pub(super) async fn pump(stream: Stream, pipe: DuplexStream, line: &Line, rules: FrameRules) -> io::Result<()> {
+    let (from_peer, to_peer) = tokio::io::split(stream);
+    let (from_session, to_session) = tokio::io::split(pipe);
+    tokio::select! {
+        ended = inward(from_peer, to_session, rules) => ended,
+        ended = outward(from_session, to_peer, line) => ended,
+        () = line.closed() => Ok(()),
+    }
+}
+
+async fn inward(
+    mut from_peer: impl AsyncRead + Unpin,
+    mut to_session: impl AsyncWrite + Unpin,
+    mut rules: FrameRules,
+) -> io::Result<()> {
+    let start = Instant::now();
+    let mut meter = Meter::new(BYTES_A_SECOND, BYTES_AT_ONCE);
+    let mut frame = Vec::new();
+    loop {
+        let mut length = [0; LENGTH_BYTES];
+        // Between two frames is where a peer may end.
+        if from_peer.read(&mut length[..1]).await? == 0 {
+            return Ok(());
+        }
+        let reading = read_frame(&mut from_peer, &mut length, &mut frame);
+        timeout(FRAME_LIMIT, reading)
+            .await
+            .unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut)))?;
+        rules.check(&frame, start.elapsed()).map_err(io::Error::other)?;
+        let pause = meter.spend(FRAME_COST + frame.len(), start.elapsed());
+        if !pause.is_zero() {
+            sleep(pause).await;
+        }
+        // The session has ended where this fails.
+        if to_session.write_all(&length).await.is_err() || to_session.write_all(&frame).await.is_err() {
+            return Ok(());
+        }
+    }
+}
+
+/// Reads a frame but for the first byte of its length. Memory is taken as bytes come.
+async fn read_frame(
+    from_peer: &mut (impl AsyncRead + Unpin),
+    length: &mut [u8; LENGTH_BYTES],
+    frame: &mut Vec<u8>,
+) -> io::Result<()> {
+    from_peer.read_exact(&mut length[1..]).await?;
+    let announced = u64::from_be_bytes(*length);
+    if announced > FRAME_BYTES_MAX as u64 {
+        return Err(io::Error::other(Breach::TooLong));
+    }
+    frame.clear();
+    frame.shrink_to(PIPE_BYTES);
+    if from_peer.take(announced).read_to_end(frame).await? < announced as usize {
+        return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
+    }
+    Ok(())
+}
+
+async fn outward(
+    mut from_session: impl AsyncRead + Unpin,
+    mut to_peer: impl AsyncWrite + Unpin,
+    line: &Line,
+) -> io::Result<()> {
+    let mut piece = vec![0; PIPE_BYTES];
+    loop {
+        let length = from_session.read(&mut piece).await?;
+        if length == 0 {
+            return Ok(());
+        }
+        let writing = async {
+            to_peer.write_all(&piece[..length]).await?;
+            to_peer.flush().await
+        };
+        timeout(STALL_LIMIT, writing)
+            .await
+            .unwrap_or_else(|_| Err(io::Error::other("it does not take what it is told")))?;
+        line.wrote(length);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use protocol::ids::NodeId;
+
+    use super::super::identity::Peer;
+    use super::*;
+
+    /// A connection with a pump on it: the peer's end, the session's end, and how it ends.
+    fn pumped() -> (
+        DuplexStream,
+        DuplexStream,
+        Arc<Line>,
+        tokio::task::JoinHandle<io::Result<()>>,
+    ) {
+        let (theirs, ours) = tokio::io::duplex(1 << 10);
+        let (inner, session) = pipe();
+        let line = Arc::new(Line::default());
+        let held = Arc::clone(&line);
+        let rules = FrameRules::new(Peer::Node(NodeId(7)));
+        let pumping = tokio::spawn(async move { pump(Box::new(ours), inner, &held, rules).await });
+        (theirs, session, line, pumping)
+    }
+
+    fn message(content: usize) -> Vec<u8> {
+        // The field of messages, with a length that takes three bytes.
+        let mut frame = vec![
+            0x12,
+            content as u8 | 0x80,
+            (content >> 7) as u8 | 0x80,
+            (content >> 14) as u8,
+        ];
+        frame.resize(frame.len() + content, 7);
+        [&(frame.len() as u64).to_be_bytes()[..], &frame].concat()
+    }
+
+    #[tokio::test]
+    async fn frames_and_answers_pass_unchanged() {
+        let (mut peer, mut session, line, pumping) = pumped();
+        let sent = message(20_000);
+        let mut got = vec![0; sent.len()];
+        let (written, read) = tokio::join!(peer.write_all(&sent), session.read_exact(&mut got));
+        written.unwrap();
+        read.unwrap();
+        assert_eq!(got, sent);
+        line.send(5);
+        session.write_all(b"reply").await.unwrap();
+        let mut reply = [0; 5];
+        peer.read_exact(&mut reply).await.unwrap();
+        assert_eq!(&reply, b"reply");
+        drop(peer);
+        pumping.await.unwrap().unwrap();
+        assert_eq!(line.under_way(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_frame_that_is_too_long_or_out_of_place_ends_it() {
+        let (mut peer, _session, _line, pumping) = pumped();
+        peer.write_all(&(FRAME_BYTES_MAX as u64 + 1).to_be_bytes())
+            .await
+            .unwrap();
+        assert!(pumping.await.unwrap().is_err());
+        let (mut peer, mut session, _line, pumping) = pumped();
+        peer.write_all(&[0, 0, 0, 0, 0, 0, 0, 2, 0x1a, 0]).await.unwrap();
+        assert!(pumping.await.unwrap().is_err());
+        let mut passed = Vec::new();
+        session.read_to_end(&mut passed).await.unwrap();
+        assert!(passed.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_line_that_is_to_end_ends() {
+        let (_peer, _session, line, pumping) = pumped();
+        line.close();
+        pumping.await.unwrap().unwrap();
+    }
+}

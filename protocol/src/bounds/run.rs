@@ -1,0 +1,88 @@
+//! The bounds of what nodes tell each other about a run.
+
+use super::{Breach, COUNT_MAX, TIME_MAX, counts, finite, sentence, within};
+use crate::attach::{Scores, WorkerStats};
+use crate::control::{Begin, RunBeat, Settled};
+
+/// Origins in a frontier: every life of every worker is one.
+const ORIGINS_MAX: usize = 1 << 16;
+
+impl RunBeat {
+    /// Whether a node can be so far in a run.
+    pub fn check(&self) -> Result<(), Breach> {
+        let Self {
+            run: _,
+            begin,
+            stop: _,
+            settled,
+            failed,
+            withdrawn: _,
+        } = self;
+        begin.as_ref().map_or(Ok(()), Begin::check)?;
+        settled.as_ref().map_or(Ok(()), Settled::check)?;
+        failed.as_ref().map_or(Ok(()), |reason| sentence(reason))
+    }
+}
+
+impl Settled {
+    /// Whether a node can have ended so.
+    pub fn check(&self) -> Result<(), Breach> {
+        let Self {
+            frontier,
+            digest: _,
+            workers_agree: _,
+            stats,
+            samples,
+            repeated,
+            bytes_sent,
+            seconds,
+            scores,
+        } = self;
+        within(frontier.iter().count() <= ORIGINS_MAX, "a number of origins")?;
+        within(
+            frontier.iter().all(|(_, sequence)| sequence <= COUNT_MAX),
+            "a number of batches",
+        )?;
+        stats.check()?;
+        counts([*samples, *repeated, *bytes_sent])?;
+        within((0.0..=TIME_MAX.as_secs_f64()).contains(seconds), "a time")?;
+        scores.as_ref().map_or(Ok(()), Scores::check)
+    }
+}
+
+impl Scores {
+    /// Whether a model can be so good. The loss of one that has diverged is no number.
+    pub fn check(&self) -> Result<(), Breach> {
+        within((0.0..=1.0).contains(&self.accuracy), "an accuracy")
+    }
+}
+
+impl WorkerStats {
+    /// Whether workers can have done so much. A loss or a norm that is no number is what a run that diverges has.
+    pub fn check(&self) -> Result<(), Breach> {
+        let Self {
+            batches,
+            samples,
+            changes,
+            loss: _,
+            training,
+            exchange,
+            gpu,
+            gpu_memory,
+            held_back,
+            tau,
+            staleness,
+            residual_norm: _,
+            residual_lost: _,
+            alarmed: _,
+        } = self;
+        counts([*batches, *samples, *changes, *gpu_memory, *held_back])?;
+        // Thread time is that of all of a node's workers.
+        let time_max = TIME_MAX.saturating_mul(super::WORKERS_MAX as u32);
+        within(
+            [training, exchange, gpu].iter().all(|&&time| time <= time_max),
+            "a time",
+        )?;
+        finite([*tau, *staleness])
+    }
+}
