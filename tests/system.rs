@@ -3,10 +3,15 @@
 mod harness;
 
 mod chaos;
+mod clients;
 mod cluster;
 mod command_line;
 mod faults;
 mod hostile;
+#[cfg(target_os = "linux")]
+mod liar;
 mod mnist;
 mod network;
 mod resources;
+mod samples;
+mod upkeep;

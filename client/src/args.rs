@@ -8,7 +8,7 @@ use protocol::job::JobDraft;
 
 /// Train one neural network on many machines at once, with no server in the middle.
 #[derive(Debug, Parser)]
-#[command(name = "tau", version, arg_required_else_help = true)]
+#[command(name = "tau", version = crate::version::VERSION, arg_required_else_help = true)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -143,7 +143,8 @@ pub(crate) struct ComputeFlags {
     /// How a GPU multiplies: f32 or tf32 [default: tf32 on a GPU]
     #[arg(long, value_name = "P")]
     pub(crate) precision: Option<String>,
-    /// Open data only under this folder
+    /// Open data only under this folder, where relative paths start [default: the working directory; for 'tau train',
+    /// anywhere]
     #[arg(long, value_name = "DIR")]
     pub(crate) data_root: Option<PathBuf>,
 }
@@ -172,7 +173,7 @@ pub(crate) struct Worker {
     /// Threads [default: all cores]
     #[arg(long, value_name = "T")]
     pub(crate) threads: Option<usize>,
-    /// Open data only under this folder
+    /// Open data only under this folder, where relative paths start [default: the working directory]
     #[arg(long, value_name = "DIR")]
     pub(crate) data_root: Option<PathBuf>,
 }
@@ -180,9 +181,9 @@ pub(crate) struct Worker {
 /// A cluster, as a client reaches it.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Cluster {
-    /// The address of any of the cluster's nodes
-    #[arg(long, value_name = "ADDR")]
-    pub(crate) cluster: String,
+    /// Addresses of nodes of the cluster; one is enough, the others are learned from it
+    #[arg(long, value_name = "ADDR", required = true, value_delimiter = ',')]
+    pub(crate) cluster: Vec<String>,
     #[command(flatten)]
     pub(crate) security: SecurityFlags,
 }

@@ -6,6 +6,9 @@ use protocol::job::{Job, JobDraft, JobError, JobErrors};
 
 use crate::failure::Failure;
 
+/// The longest text of a job. Every node tells every other of it, many times.
+const TEXT_MAX: usize = 64 << 10;
+
 /// Flags over file over defaults.
 pub(crate) fn read(flags: JobDraft, file: Option<&Path>) -> Result<Job, Failure> {
     let from_file = match file {
@@ -25,9 +28,17 @@ pub(crate) fn read(flags: JobDraft, file: Option<&Path>) -> Result<Job, Failure>
             })?
         }
     };
-    flags.or(from_file).resolve().map_err(|JobErrors(errors)| {
+    let job = flags.or(from_file).resolve().map_err(|JobErrors(errors)| {
         // A flag has the key's name with dashes.
         let sentence = |error: &JobError| format!("--{}: {}", error.key.replace('_', "-"), error.message);
         Failure::BadInput(errors.iter().map(sentence).collect())
-    })
+    })?;
+    let length = JobDraft::from(&job).to_toml().map_err(Failure::bad)?.len();
+    if length > TEXT_MAX {
+        return Err(Failure::input(format!(
+            "the job takes {length} bytes as text, which is more than the {TEXT_MAX} that nodes take: describe the model in \
+             fewer words"
+        )));
+    }
+    Ok(job)
 }

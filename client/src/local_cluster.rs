@@ -8,16 +8,18 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use communicator::control::Connection;
 use communicator::transport::{Credentials, Security};
 use protocol::control::{Reply, Request};
-use tempfile::TempDir;
 
 use crate::args::ComputeFlags;
 use crate::commands;
+use crate::contact::Contact;
 use crate::failure::Failure;
 use crate::interrupt;
+use crate::scratch::Scratch;
 
+/// The credentials' file in the cluster's folder.
+pub(crate) const CREDENTIALS: &str = "cluster.pem";
 /// How long all nodes may take to find each other and start their workers.
 const READY_LIMIT: Duration = Duration::from_mins(1);
 /// How long a node may take to end by itself.
@@ -30,7 +32,7 @@ pub(crate) struct LocalCluster {
     address: SocketAddr,
     security: Security,
     /// Credentials, sockets and the nodes' own models.
-    folder: TempDir,
+    pub(crate) scratch: Scratch,
 }
 
 impl LocalCluster {
@@ -40,19 +42,16 @@ impl LocalCluster {
             let what = what.to_string();
             move |error: std::io::Error| Failure::Failed(format!("{what}: {error}"))
         };
-        let folder = tempfile::Builder::new()
-            .prefix("tau-")
-            .tempdir()
-            .map_err(io("no folder could be made for the nodes"))?;
-        let credentials = folder.path().join("cluster.pem");
+        let scratch = Scratch::new().map_err(io("no folder could be made for the nodes"))?;
+        let folder = scratch.path().to_path_buf();
+        let credentials = folder.join(CREDENTIALS);
         let security = Security::Credentials(Arc::new(Credentials::create(&credentials).map_err(Failure::work)?));
         let mut cluster = Self {
             nodes: Vec::new(),
             address: SocketAddr::from(([127, 0, 0, 1], 0)),
             security,
-            folder,
+            scratch,
         };
-        let folder = cluster.folder.path().to_path_buf();
         for number in 0..nodes {
             let seed = (number > 0).then_some(cluster.address);
             let mut node = node_command(number, seed, &credentials, &folder, flags)?
@@ -69,20 +68,18 @@ impl LocalCluster {
         Ok(cluster)
     }
 
-    /// Connects to the cluster, once all its nodes and workers are there.
-    pub(crate) async fn connect(&mut self, workers: usize) -> Result<Connection, Failure> {
-        let connection = Connection::open(self.address, self.security.clone())
-            .await
-            .map_err(Failure::work)?;
+    /// Gets in contact with the cluster, once all its nodes and workers are there.
+    pub(crate) async fn contact(&mut self, workers: usize) -> Result<Contact, Failure> {
+        let contact = Contact::new(vec![self.address], self.security.clone()).await?;
         let started = Instant::now();
         let wanted = self.nodes.len();
         while started.elapsed() < READY_LIMIT && !interrupt::asked() {
-            if let Reply::Nodes(nodes) = commands::ask(&connection, Request::Nodes).await? {
+            if let Reply::Nodes(nodes) = contact.ask(Request::Nodes).await? {
                 let ready = nodes
                     .iter()
                     .filter(|node| node.state != "away" && node.workers >= workers);
                 if ready.count() == wanted {
-                    return Ok(connection);
+                    return Ok(contact);
                 }
             }
             self.check()?;

@@ -4,18 +4,29 @@
 //! line and nothing else; what is for people goes to standard error.
 
 mod args;
+mod board;
 mod commands;
+mod contact;
+mod dead_sockets;
 mod failure;
+mod fetch;
 mod follow;
 mod interrupt;
 mod job_file;
 mod local_cluster;
 mod log;
+mod notice;
 mod out_folder;
 mod output;
+mod report;
+mod rescue;
+mod scratch;
+mod starting;
+mod stats_reader;
 mod stats_view;
 mod version;
 mod view;
+mod waiting;
 
 use std::process::ExitCode;
 

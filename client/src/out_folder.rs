@@ -32,6 +32,15 @@ impl OutFolder {
         Ok(Self { path })
     }
 
+    /// Why the model is not there.
+    pub(crate) fn not_written(&self, error: &std::io::Error) -> Failure {
+        let path = self.path.join(MODEL);
+        Failure::Failed(format!(
+            "{} could not be written: make room for it, or give another folder with --out ({error})",
+            path.display()
+        ))
+    }
+
     /// Makes the folder, and says where in it the model goes.
     pub(crate) fn make(&self) -> Result<PathBuf, Failure> {
         let folder = self.path.display();

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use crate::notice::Redirected;
+
 /// The numbers beside the bar.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Numbers {
@@ -17,6 +19,8 @@ pub(crate) struct Numbers {
 /// A progress bar on standard error; nothing where that is no terminal or JSON was asked for.
 pub(crate) struct View {
     bar: ProgressBar,
+    /// What is said meanwhile goes above the bar.
+    _redirected: Option<Redirected>,
 }
 
 impl View {
@@ -28,10 +32,29 @@ impl View {
         };
         let bar = ProgressBar::with_draw_target(Some(samples), target);
         // The template is a constant of ours; a plain bar is no reason to stop.
-        if let Ok(style) = ProgressStyle::with_template("{bar:30} {percent:>3}% {elapsed}/{duration}  {msg}") {
+        if let Ok(style) = ProgressStyle::with_template("{bar:30} {percent:>3}% {elapsed}/{duration}  {msg}{prefix}") {
             bar.set_style(style);
         }
-        Self { bar }
+        let shown = (!bar.is_hidden()).then(|| bar.clone());
+        Self {
+            bar,
+            _redirected: shown.map(|bar| Redirected::to(move |text| bar.suspend(|| eprintln!("{text}")))),
+        }
+    }
+
+    /// Whether anybody sees it.
+    pub(crate) fn is_shown(&self) -> bool {
+        !self.bar.is_hidden()
+    }
+
+    /// Shows what is waited for, behind all else.
+    pub(crate) fn waits(&self, reasons: &[String]) {
+        let text = reasons.join("; ");
+        self.bar.set_prefix(if text.is_empty() {
+            text
+        } else {
+            format!("  waiting: {text}")
+        });
     }
 
     /// A line above the bar.

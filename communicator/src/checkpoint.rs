@@ -5,6 +5,7 @@
 //! header names together with the batch they were written after: they are of use only with exactly that one.
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -90,17 +91,19 @@ pub fn path(folder: &Path, node: &str) -> PathBuf {
 
 /// Writes a checkpoint whole or not at all.
 pub fn write(path: &Path, header: &Header, head: Head, counts: Arc<[i32]>) -> io::Result<()> {
-    let part = path.with_extension("part");
-    let written = write_part(&part, header, head, counts).and_then(|()| std::fs::rename(&part, path));
-    if written.is_err() {
-        let _ = std::fs::remove_file(&part);
-    }
-    written
+    let folder = path.parent().unwrap_or(Path::new("."));
+    // Nobody can know the name before it is there, and lead what is written elsewhere. Where something fails it is removed.
+    let mut part = tempfile::Builder::new()
+        .prefix(".")
+        .suffix(".part")
+        .tempfile_in(folder)?;
+    write_part(part.as_file_mut(), header, head, counts)?;
+    part.persist(path)?;
+    Ok(())
 }
 
-fn write_part(part: &Path, header: &Header, head: Head, counts: Arc<[i32]>) -> io::Result<()> {
+fn write_part(file: &mut File, header: &Header, head: Head, counts: Arc<[i32]>) -> io::Result<()> {
     let header = postcard::to_stdvec(header).map_err(io::Error::other)?;
-    let mut file = std::fs::File::create(part)?;
     let mut crc = crc32fast::Hasher::new();
     let mut append = |bytes: &[u8]| {
         crc.update(bytes);
@@ -225,6 +228,22 @@ mod tests {
         let files = std::fs::read_dir(folder.path()).unwrap().count();
         assert_eq!(files, 3, "no part is left");
         assert!(newest(&folder.path().join("nowhere")).is_none());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn links_that_somebody_laid_lead_nowhere() {
+        let folder = tempfile::tempdir().unwrap();
+        let precious = folder.path().join("precious");
+        std::fs::write(&precious, "precious").unwrap();
+        let path = path(folder.path(), "one");
+        for name in [path.with_extension("part"), path.clone()] {
+            std::os::unix::fs::symlink(&precious, name).unwrap();
+        }
+        write(&path, &header(), head(10), vec![1, -2, 3].into()).unwrap();
+        assert!(read(&path).is_ok());
+        assert_eq!(std::fs::read_to_string(&precious).unwrap(), "precious");
+        assert!(std::fs::symlink_metadata(&path).unwrap().is_file());
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use protocol::batch::{Batch, Header};
 use protocol::changes::apply_to_counts;
-use protocol::cursor::{CursorAdvance, Cursors};
+use protocol::cursor::Cursors;
 use protocol::digest::{Digest, flipped_bit};
 use protocol::frontier::{Frontier, Position};
 use protocol::ids::{OriginId, RunId};
@@ -185,7 +185,8 @@ impl Ledger {
             ref cursors,
             ..
         } = batch.header;
-        self.advance(origin, sequence, digest, u64::from(samples), cursors.iter().copied());
+        self.advance(origin, sequence, digest, u64::from(samples));
+        self.cursors.extend(cursors.iter().copied());
         Ok(self.judge(range))
     }
 
@@ -206,13 +207,8 @@ impl Ledger {
             return Ok(Outcome::Overlaps);
         }
         let judgement = range.sums.apply_to_counts(&mut self.counts);
-        self.advance(
-            header.origin,
-            header.to,
-            header.digest,
-            header.samples,
-            header.cursors.iter(),
-        );
+        self.advance(header.origin, header.to, header.digest, header.samples);
+        self.cursors.merge(&header.cursors);
         Ok(self.judge(judgement))
     }
 
@@ -229,18 +225,10 @@ impl Ledger {
         Ok(())
     }
 
-    fn advance(
-        &mut self,
-        origin: OriginId,
-        sequence: u64,
-        digest: Digest,
-        samples: u64,
-        cursors: impl Iterator<Item = CursorAdvance>,
-    ) {
+    fn advance(&mut self, origin: OriginId, sequence: u64, digest: Digest, samples: u64) {
         self.digest += digest;
         *self.digests.entry(origin).or_default() += digest;
         self.samples += samples;
-        self.cursors.extend(cursors);
         self.frontier.raise(origin, sequence);
     }
 

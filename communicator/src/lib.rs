@@ -8,11 +8,16 @@
 
 pub mod checkpoint;
 pub mod control;
+mod drawn;
 pub mod exchange;
 pub mod ledger;
 pub mod link;
+mod meter;
 pub mod node;
 mod rarely;
+mod run;
+#[cfg(test)]
+mod simulation;
 pub mod snapshot;
 pub mod transport;
 pub mod usage;

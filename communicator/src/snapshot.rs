@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 /// Bytes of the head's length.
 const LENGTH_BYTES: usize = 4;
-/// The longest head: cursors of many epochs, and origins.
+/// The longest head: cursors, which are a few megabytes at most, origins, and what the log consists of.
 pub(crate) const HEAD_BYTES_MAX: usize = 64 << 20;
 const COUNT_BYTES: usize = size_of::<i32>();
 

@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::attach::{DataInfo, Scores, WorkerStats};
 use crate::digest::Digest;
-use crate::frontier::Frontier;
 use crate::ids::{NodeId, RunId};
 use crate::job::Job;
+use crate::run_beat::{RunBeat, StopReason};
 use crate::stats::{NodeReport, StatsRecord};
 
 /// Who a node is. It never changes but for its workers: a node that starts again is another node.
@@ -84,13 +84,15 @@ pub enum Word {
         /// What it can offer, or one sentence.
         answer: Result<Offer, String>,
     },
-    /// The run will not begin, or has failed.
+    /// The run will not begin. Only the node that was asked to start it can say so.
     Abort {
         /// Which.
         run: RunId,
         /// One sentence.
         reason: String,
     },
+    /// A client wants a run to end, and has said so to the sender.
+    Stop(RunId),
     /// What the sender did in the last second.
     Stats(Box<StatsRecord>),
     /// The sender stops now.
@@ -108,25 +110,8 @@ pub struct Beat {
     pub number: u64,
     /// Everybody that the sender knows, so that all learn of all.
     pub members: Vec<NodeInfo>,
-    /// The run that it is in, or was in last.
-    pub run: Option<RunBeat>,
-}
-
-/// How far a node is in a run. Everything in it only ever grows.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct RunBeat {
-    /// The run.
-    pub run: RunId,
-    /// Who takes part, once that is decided.
-    pub begin: Option<Begin>,
-    /// Why it is to end.
-    pub stop: Option<StopReason>,
-    /// What this node ended with.
-    pub settled: Option<Settled>,
-    /// Why it failed.
-    pub failed: Option<String>,
-    /// The sender takes no part after all, and has done nothing.
-    pub withdrawn: bool,
+    /// The run that it is in, or was in last, and for a while the one before: who was slower must hear how that ended.
+    pub runs: Vec<RunBeat>,
 }
 
 /// A checkpoint that a run goes on from.
@@ -251,40 +236,6 @@ impl Begin {
     }
 }
 
-/// Why a run ends before all its samples are trained.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum StopReason {
-    /// The user said so.
-    Asked,
-    /// The held-out accuracy that was wanted is reached.
-    TargetReached,
-    /// The time that was given is over.
-    TimeUp,
-}
-
-/// What a node ended a run with.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Settled {
-    /// The batches that it has applied.
-    pub frontier: Frontier,
-    /// The digest recomputed from its ledger.
-    pub digest: Digest,
-    /// Whether its workers' weights have the same digest; none while they are asked.
-    pub workers_agree: Option<bool>,
-    /// What its workers did.
-    pub stats: WorkerStats,
-    /// The samples in its batches, those of nodes that are gone included.
-    pub samples: u64,
-    /// How many of them were trained more than once.
-    pub repeated: u64,
-    /// The bytes it sent on the data plane.
-    pub bytes_sent: u64,
-    /// First step to last batch applied.
-    pub seconds: f64,
-    /// How good the model is, where this node has measured it.
-    pub scores: Option<Scores>,
-}
-
 /// What a client asks of a node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Request {
@@ -329,6 +280,8 @@ pub enum Reply {
     Checkpointing(RunId),
     /// The run is going to end.
     Stopping(RunId),
+    /// The run had not begun, and will not.
+    CalledOff(RunId),
     /// The newest run, if there was one.
     Status(Option<Box<RunStatus>>),
     /// Records of all nodes, oldest first.
@@ -356,6 +309,8 @@ pub struct RunStatus {
     pub train: u64,
     /// How it ended.
     pub outcome: Option<Result<Box<RunResult>, String>>,
+    /// What it waits for, a sentence each.
+    pub waiting: Vec<String>,
 }
 
 /// How far a run is.

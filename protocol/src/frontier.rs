@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::ids::OriginId;
+use crate::rng::splitmix64;
 
 /// Where a batch stands relative to a frontier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,6 +135,14 @@ impl Frontier {
     pub fn behind(&self, other: &Self) -> u64 {
         let lacking = self.lacks(other);
         lacking.iter().map(|range| range.to - range.from).sum()
+    }
+
+    /// A number that equal frontiers have in common, and different ones do not, but for a chance of 2⁻⁶⁴.
+    #[must_use]
+    pub fn fingerprint(&self) -> u64 {
+        self.iter().fold(0, |sum, (origin, sequence)| {
+            sum.wrapping_add(splitmix64(origin.0 ^ splitmix64(sequence)))
+        })
     }
 
     /// All origins with at least one applied batch, in order.

@@ -5,7 +5,8 @@
 //! writes them as few bytes; a [`batch`] carries them with its place in the [`frontier`] and its [`digest`]; many of
 //! them make a [`merged_range`].
 //! What is trained, and how, is a [`job`]: a [`model`], an [`optimiser`], a [`schedule`], [`data`] and a [`split`].
-//! Nodes and clients speak [`control`], within [`bounds`]; a node and its workers speak [`attach`]; both on [`frame`]d streams.
+//! Nodes and clients speak [`control`], within [`bounds`], and nodes tell each other of a run with [`run_beat`]; a node and
+//! its workers speak [`attach`]; both on [`frame`]d streams.
 
 pub mod attach;
 pub mod batch;
@@ -28,6 +29,7 @@ pub mod model;
 pub mod optimiser;
 pub mod plan;
 pub mod rng;
+pub mod run_beat;
 pub mod schedule;
 pub mod sentence;
 pub mod split;

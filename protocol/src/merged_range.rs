@@ -6,14 +6,14 @@
 use serde::{Deserialize, Serialize};
 
 use crate::batch::{Batch, BatchError, Flags};
-use crate::cursor::{CursorAdvance, Cursors};
+use crate::cursor::Cursors;
 use crate::digest::Digest;
 use crate::encoding::sums;
 use crate::ids::{OriginId, RunId};
 use crate::sums::{Adder, Sums};
 
 /// The version this program writes and reads.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const CRC_BYTES: usize = 4;
 
 /// Everything about a range but its sums.
@@ -154,10 +154,10 @@ impl Merger {
         self.go_on(
             (header.sequence - 1, header.sequence),
             header.digest,
-            header.cursors.iter().copied(),
             u64::from(header.samples),
             header.flags,
         );
+        self.header.cursors.extend(header.cursors.iter().copied());
         self.sums.add_changes(&batch.words, header.tau);
     }
 
@@ -168,13 +168,8 @@ impl Merger {
     pub fn add_range(&mut self, range: &MergedRange) {
         let header = &range.header;
         let (from, to) = (header.from, header.to);
-        self.go_on(
-            (from, to),
-            header.digest,
-            header.cursors.iter(),
-            header.samples,
-            header.flags,
-        );
+        self.go_on((from, to), header.digest, header.samples, header.flags);
+        self.header.cursors.merge(&header.cursors);
         self.sums.add_sums(&range.sums);
     }
 
@@ -188,18 +183,10 @@ impl Merger {
         })
     }
 
-    fn go_on(
-        &mut self,
-        (from, to): (u64, u64),
-        digest: Digest,
-        cursors: impl Iterator<Item = CursorAdvance>,
-        samples: u64,
-        flags: Flags,
-    ) {
+    fn go_on(&mut self, (from, to): (u64, u64), digest: Digest, samples: u64, flags: Flags) {
         assert_eq!(self.header.to, from, "ranges are added up in order");
         self.header.to = to;
         self.header.digest += digest;
-        self.header.cursors.extend(cursors);
         self.header.samples += samples;
         self.header.flags.last |= flags.last;
         self.header.flags.stop |= flags.stop;
@@ -213,7 +200,7 @@ mod tests {
     use super::*;
     use crate::batch::Header;
     use crate::changes::{apply_to_counts, word};
-    use crate::cursor::ShardId;
+    use crate::cursor::{CursorAdvance, ShardId};
     use crate::lattice::Tau;
     use crate::rng::CounterRng;
 

@@ -65,6 +65,8 @@ pub struct StatsRecord {
     pub samples_per_second: f64,
     /// Samples trained since the start.
     pub samples: u64,
+    /// Samples of the whole run that this node knows to be trained, by whomever; those trained twice count twice.
+    pub ledger_samples: u64,
     /// The mean training loss of the last second; none before the first step.
     pub loss: Option<f64>,
     /// The newest held-out accuracy.
@@ -104,8 +106,15 @@ pub struct StatsRecord {
     pub residual_lost: f64,
     /// Samples of the whole run that were trained more than once: after a partition, or where a node died.
     pub repeated_samples: u64,
+    /// What the node waits for, to begin or to end the run, a sentence each.
+    pub waiting: Vec<String>,
     /// The exchange with each peer.
     pub peers: Vec<PeerRecord>,
+}
+
+impl StatsRecord {
+    /// Sentences about what is waited for in one record; who wants to know all asks for the run's status.
+    pub const WAITING_MAX: usize = 8;
 }
 
 /// The last line of a run that finished.

@@ -18,8 +18,7 @@ use protocol::attach::{
 use protocol::batch::{Batch, Flags, Header};
 use protocol::changes::word;
 use protocol::control::{
-    Beat, Begin, Found, NodeInfo, Offer, Participant, Phase, Reply, Request, Resumed, RunBeat, RunResult, RunStatus,
-    Settled, StopReason, Word,
+    Beat, Begin, Found, NodeInfo, Offer, Participant, Phase, Reply, Request, Resumed, RunResult, RunStatus, Word,
 };
 use protocol::cursor::{CursorAdvance, Cursors, ShardId};
 use protocol::digest::Digest;
@@ -31,6 +30,7 @@ use protocol::job::{Job, JobDraft};
 use protocol::lattice::{Tau, weight_of};
 use protocol::merged_range::{MergedRange, Merger};
 use protocol::model::{Layout, Shape, initial_counts};
+use protocol::run_beat::{Ballot, GivenUp, ParticipantState, RunBeat, Settled, StopReason};
 use protocol::stats::{NodeReport, PeerRecord, StatsRecord};
 use serde::Serialize;
 use worker::dataset::Scaling;
@@ -264,6 +264,7 @@ fn frames() {
         ("cannot", Message::Word(Note::Cannot(range))),
         ("ask", Message::Word(Note::Ask)),
         ("newcomer", Message::Word(Note::Newcomer)),
+        ("links", Message::Word(Note::Links(vec![NodeId(3), NodeId(4)]))),
         ("piece", Message::Piece(piece)),
     ];
     for (name, message) in messages {
@@ -385,15 +386,36 @@ fn begin() -> Begin {
 
 fn settled() -> Settled {
     Settled {
-        frontier: frontier(),
         digest: Digest(0xfeed),
-        workers_agree: Some(true),
+        workers_agree: true,
         stats: worker_stats(),
         samples: 64_000,
         repeated: 70,
         bytes_sent: 123_456,
         seconds: 5.5,
         scores: Some(SCORES),
+    }
+}
+
+fn participant_state() -> ParticipantState {
+    ParticipantState {
+        number: 88,
+        closed: true,
+        stand: 0x5eed,
+        catching_up: false,
+        attempt: 2,
+        ballot: Some(Ballot {
+            stand: 0x5eed,
+            members: 7,
+            attempt: 2,
+        }),
+        frozen: true,
+        decided: true,
+        settled: Some(settled()),
+        saved: Some(true),
+        ended: false,
+        withdrawn: false,
+        given_up: vec![(NodeId(5), GivenUp::OutOfReach)],
     }
 }
 
@@ -417,19 +439,21 @@ fn stats_record() -> StatsRecord {
 
 fn control() {
     let run = RunId(9);
-    let beat = |run| Beat {
+    let beat = |runs| Beat {
         from: node(3),
         number: 77,
         members: vec![node(3), node(4)],
-        run,
+        runs,
     };
     let in_run = RunBeat {
         run,
         begin: Some(begin()),
         stop: Some(StopReason::TimeUp),
-        settled: Some(settled()),
-        failed: None,
-        withdrawn: false,
+        diverged: None,
+        states: vec![
+            (NodeId(3), participant_state()),
+            (NodeId(4), ParticipantState::default()),
+        ],
     };
     let offer = Offer {
         data: data_info(),
@@ -455,8 +479,8 @@ fn control() {
         })),
     };
     let words = [
-        ("beat", Word::Beat(Box::new(beat(None)))),
-        ("beat-in-run", Word::Beat(Box::new(beat(Some(in_run))))),
+        ("beat", Word::Beat(Box::new(beat(Vec::new())))),
+        ("beat-in-run", Word::Beat(Box::new(beat(vec![in_run])))),
         (
             "echo",
             Word::Echo {
@@ -475,6 +499,7 @@ fn control() {
         ("find", find),
         ("found", found),
         ("checkpoint", Word::Checkpoint(run)),
+        ("stop", Word::Stop(run)),
         ("answer", answer(Ok(offer))),
         ("answer-no", answer(Err("points.csv could not be read".into()))),
         (
@@ -548,12 +573,14 @@ fn replies() {
             job: Box::new(job()),
             train: 60_000,
             outcome,
+            waiting: vec!["host-4: it has not told its digest".into()],
         })))
     };
     for (name, reply) in [
         ("nodes", Reply::Nodes(vec![report.clone(), report])),
         ("started", Reply::Started(run)),
         ("stopping", Reply::Stopping(run)),
+        ("called-off", Reply::CalledOff(run)),
         ("checkpointing", Reply::Checkpointing(run)),
         ("no-status", Reply::Status(None)),
         ("status", status(Some(Ok(Box::new(result))))),

@@ -2,6 +2,8 @@
 
 pub(crate) mod cluster;
 #[cfg(target_os = "linux")]
+pub(crate) mod liar;
+#[cfg(target_os = "linux")]
 pub(crate) mod memory;
 pub(crate) mod netlab;
 

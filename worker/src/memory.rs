@@ -1,4 +1,4 @@
-//! How a process deals with memory: in large pages, and freed for its own use.
+//! How a process deals with memory: what there is, in large pages, and freed for its own use.
 
 use std::ffi::OsString;
 
@@ -33,6 +33,18 @@ pub fn large_pages() -> Option<(OsString, OsString)> {
     Some((SETTINGS.into(), settings))
 }
 
+/// The bytes that this machine can still give to processes; `None` where it does not tell.
+#[must_use]
+pub fn available() -> Option<u64> {
+    available_in(&std::fs::read_to_string("/proc/meminfo").ok()?)
+}
+
+fn available_in(text: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kilobytes: u64 = line.split_whitespace().next()?.parse().ok()?;
+    Some(kilobytes * 1024)
+}
+
 /// Keeps freed activations for the next step instead of giving them back to the system.
 ///
 /// Every step allocates the same few large blocks. By default glibc returns each of them to the system and faults it
@@ -45,5 +57,19 @@ pub fn keep_freed_blocks() {
         libc::mallopt(libc::M_TRIM_THRESHOLD, KEPT_BYTES_MAX);
         // Further arenas have heaps of 64 MiB, too small for blocks of this size.
         libc::mallopt(libc::M_ARENA_MAX, 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn available_memory_is_read_where_it_is_told() {
+        let text = "MemTotal:       24583652 kB\nMemFree:        20000000 kB\nMemAvailable:   22000000 kB\n";
+        assert_eq!(available_in(text), Some(22_000_000 * 1024));
+        assert_eq!(available_in("MemTotal: 5 kB"), None);
+        #[cfg(target_os = "linux")]
+        assert!(available().is_some_and(|bytes| bytes > 0));
     }
 }

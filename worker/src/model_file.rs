@@ -124,12 +124,13 @@ pub fn outlive_file_limits() {
     }
 }
 
-/// A file beside the one that it will become. Dropped before that, it is gone.
+/// A file beside the one that it will become, in a folder that is made if it is not there. Dropped before that, it is gone.
 pub fn part_beside(path: &Path) -> std::io::Result<tempfile::NamedTempFile> {
     let directory = path
         .parent()
         .filter(|parent| !parent.as_os_str().is_empty())
         .unwrap_or(Path::new("."));
+    std::fs::create_dir_all(directory)?;
     let mut builder = tempfile::Builder::new();
     builder.prefix(".tau-").suffix(".part");
     #[cfg(unix)]

@@ -9,8 +9,8 @@ use crate::output::{self, RunEvent};
 
 pub(crate) fn run(arguments: &Ask) -> Result<(), Failure> {
     commands::run_async(async {
-        let connection = commands::connect(&arguments.cluster).await?;
-        match commands::ask(&connection, Request::Checkpoint).await? {
+        let contact = commands::contact(&arguments.cluster).await?;
+        match contact.ask(Request::Checkpoint).await? {
             Reply::Checkpointing(run) => {
                 if arguments.json {
                     output::line(&RunEvent {

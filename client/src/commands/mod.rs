@@ -12,20 +12,18 @@ pub(crate) mod train;
 pub(crate) mod worker;
 
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use ::worker::device::Device;
 use ::worker::ops::Threads;
-use communicator::control::Connection;
 use communicator::transport::{Credentials, Security};
-use protocol::control::{Reply, Request};
+use protocol::control::Reply;
 
 use crate::args::{Cluster, ComputeFlags, SecurityFlags};
+use crate::contact::Contact;
 use crate::failure::Failure;
 
-/// How long a node may take to answer a simple question.
-const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// More are a slip of the hand, and would only wait for each other.
 const THREADS_MAX: usize = 1024;
 const WORKERS_MAX: usize = 256;
@@ -62,6 +60,18 @@ fn device(device: &str, precision: Option<&str>) -> Result<Device, Failure> {
     Device::find(choice, precision).map_err(Failure::bad)
 }
 
+/// The folder that jobs may have data opened under: this process's own, unless another is given.
+fn data_root(given: Option<&Path>) -> Result<PathBuf, Failure> {
+    let root = given.unwrap_or(Path::new("."));
+    let is_folder = root.canonicalize().ok().filter(|root| root.is_dir());
+    is_folder.ok_or_else(|| {
+        Failure::input(format!(
+            "{} is no folder that data can be opened under: give one with --data-root",
+            root.display()
+        ))
+    })
+}
+
 /// How the cluster's members know each other.
 fn security(flags: &SecurityFlags) -> Result<Security, Failure> {
     match &flags.credentials {
@@ -76,14 +86,19 @@ fn security(flags: &SecurityFlags) -> Result<Security, Failure> {
     }
 }
 
-/// The address that a text names, with a host's name or a number.
-async fn resolve(text: &str) -> Result<SocketAddr, Failure> {
-    let found = tokio::net::lookup_host(text).await;
-    found.ok().and_then(|mut found| found.next()).ok_or_else(|| {
-        Failure::input(format!(
-            "'{text}' is no address: give HOST:PORT, for example 192.168.1.10:7700"
-        ))
-    })
+/// The addresses that texts name, with hosts' names or numbers. A name may stand for several: a node may listen on any.
+async fn resolve(texts: &[String]) -> Result<Vec<SocketAddr>, Failure> {
+    let mut addresses = Vec::new();
+    for text in texts {
+        let found: Vec<SocketAddr> = tokio::net::lookup_host(text).await.into_iter().flatten().collect();
+        if found.is_empty() {
+            return Err(Failure::input(format!(
+                "'{text}' is no address: give HOST:PORT, for example 192.168.1.10:7700"
+            )));
+        }
+        addresses.extend(found);
+    }
+    Ok(addresses)
 }
 
 /// Runs something that waits a lot.
@@ -97,16 +112,11 @@ fn run_async<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Fai
         .block_on(work)
 }
 
-/// Connects to a cluster.
-async fn connect(cluster: &Cluster) -> Result<Connection, Failure> {
+/// Gets in contact with a cluster.
+async fn contact(cluster: &Cluster) -> Result<Contact, Failure> {
     let security = security(&cluster.security)?;
-    let address = resolve(&cluster.cluster).await?;
-    Connection::open(address, security).await.map_err(Failure::work)
-}
-
-/// Asks a simple question.
-pub(crate) async fn ask(connection: &Connection, request: Request) -> Result<Reply, Failure> {
-    connection.ask(request, ANSWER_LIMIT).await.map_err(Failure::work)
+    let addresses = resolve(&cluster.cluster).await?;
+    Contact::new(addresses, security).await
 }
 
 /// What a reply means that was not expected.

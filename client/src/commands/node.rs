@@ -11,7 +11,7 @@ use worker::device::Device;
 use crate::args::{ComputeFlags, Join, Seed};
 use crate::failure::Failure;
 use crate::version::version;
-use crate::{commands, interrupt, output};
+use crate::{commands, dead_sockets, interrupt, output};
 
 /// Where a node keeps its things unless it is told.
 const DIR: &str = "tau-node";
@@ -42,12 +42,10 @@ fn run(arguments: &Seed, seeds: &[String]) -> Result<(), Failure> {
         workers: worker_command(&arguments.node.compute, &device)?,
         version: version(),
     };
+    dead_sockets::remove(&config.dir);
     interrupt::watch()?;
     commands::run_async(async {
-        let mut addresses = Vec::new();
-        for seed in seeds {
-            addresses.push(commands::resolve(seed).await?);
-        }
+        let addresses = commands::resolve(seeds).await?;
         let mut node = Node::start(config).await.map_err(failure)?;
         announce(&node, arguments.json);
         let worked = tokio::select! {
@@ -111,9 +109,8 @@ fn worker_command(flags: &ComputeFlags, device: &Device) -> Result<WorkerCommand
     if let Some(precision) = flags.precision.as_ref().filter(|_| *device != Device::Cpu) {
         arguments.extend(["--precision".into(), precision.into()]);
     }
-    if let Some(root) = &flags.data_root {
-        arguments.extend(["--data-root".into(), root.into()]);
-    }
+    let root = commands::data_root(flags.data_root.as_deref())?;
+    arguments.extend(["--data-root".into(), root.into()]);
     Ok(WorkerCommand {
         program: program()?,
         arguments,

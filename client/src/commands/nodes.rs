@@ -11,8 +11,8 @@ use crate::{commands, output};
 
 pub(crate) fn run(arguments: &Ask) -> Result<(), Failure> {
     commands::run_async(async {
-        let connection = commands::connect(&arguments.cluster).await?;
-        match commands::ask(&connection, Request::Nodes).await? {
+        let contact = commands::contact(&arguments.cluster).await?;
+        match contact.ask(Request::Nodes).await? {
             Reply::Nodes(nodes) => {
                 show(&nodes, arguments.json);
                 Ok(())

@@ -3,22 +3,18 @@
 use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
-use communicator::control::Connection;
 use protocol::control::{Reply, Request};
 use protocol::ids::RunId;
 use protocol::job::{Job, JobDraft};
 
 use crate::args::Start;
+use crate::contact::Contact;
 use crate::failure::Failure;
 use crate::out_folder::OutFolder;
 use crate::output::{self, RunEvent};
 use crate::view::View;
-use crate::{commands, follow, interrupt, job_file};
-
-/// How long a cluster may take to get ready: large files are read and hashed.
-const PREPARE_LIMIT: Duration = Duration::from_mins(11);
+use crate::{commands, follow, interrupt, job_file, report, starting};
 
 pub(crate) fn run(arguments: Start) -> Result<(), Failure> {
     let what = match &arguments.resume {
@@ -28,11 +24,11 @@ pub(crate) fn run(arguments: Start) -> Result<(), Failure> {
     let out = OutFolder::check(&arguments.out)?;
     interrupt::watch()?;
     commands::run_async(async {
-        let connection = Arc::new(commands::connect(&arguments.cluster).await?);
+        let contact = Arc::new(commands::contact(&arguments.cluster).await?);
         let run = if arguments.attach {
-            newest(&connection).await?
+            newest(&contact).await?
         } else {
-            begin(&connection, what, arguments.allow_partial, arguments.json).await?
+            begin(&contact, what, arguments.allow_partial, arguments.json).await?
         };
         if arguments.json && !arguments.attach {
             let run = run.to_string();
@@ -43,8 +39,8 @@ pub(crate) fn run(arguments: Start) -> Result<(), Failure> {
         if arguments.detach {
             return Ok(());
         }
-        let finished = follow::follow(connection, run, &out, arguments.json).await?;
-        follow::report(&finished, arguments.json)
+        let finished = follow::follow(&contact, run, &out, arguments.json).await?;
+        report::report(&finished, arguments.json)
     })
 }
 
@@ -75,29 +71,21 @@ fn resumed_run(folder: &Path, job: &JobDraft) -> Result<RunId, Failure> {
 }
 
 /// Starts a run; returns when its nodes have begun.
-pub(crate) async fn begin(
-    connection: &Connection,
-    what: What,
-    allow_partial: bool,
-    json: bool,
-) -> Result<RunId, Failure> {
+pub(crate) async fn begin(contact: &Contact, what: What, allow_partial: bool, json: bool) -> Result<RunId, Failure> {
     let view = View::new(0, json);
     view.busy("preparing: nodes open the data");
     let request = match what {
         What::Job(job) => Request::Start { job, allow_partial },
         What::Resume(run) => Request::Resume { run, allow_partial },
     };
-    let reply = connection.ask(request, PREPARE_LIMIT).await;
+    let run = starting::start(contact, &request).await;
     view.clear();
-    match reply.map_err(Failure::work)? {
-        Reply::Started(run) => Ok(run),
-        other => Err(commands::unexpected(other)),
-    }
+    run
 }
 
 /// The run that the cluster is at, or was at last.
-async fn newest(connection: &Connection) -> Result<RunId, Failure> {
-    match commands::ask(connection, Request::Status).await? {
+async fn newest(contact: &Contact) -> Result<RunId, Failure> {
+    match contact.ask(Request::Status).await? {
         Reply::Status(Some(status)) => Ok(status.run),
         Reply::Status(None) => Err(Failure::Failed(
             "there was no run since the node started: leave --attach out to start one".into(),

@@ -2,14 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use communicator::control::Connection;
 use protocol::control::{Reply, Request};
 use protocol::stats::{Line, StatsRecord};
 
 use crate::args::Stats;
+use crate::contact::Contact;
 use crate::failure::Failure;
+use crate::notice::Redirected;
+use crate::stats_reader::StatsReader;
 use crate::stats_view::StatsView;
 use crate::stats_view::screen::Screen;
 use crate::{commands, interrupt, output};
@@ -20,40 +23,28 @@ const DRAW_EVERY: Duration = Duration::from_millis(100);
 pub(crate) fn run(arguments: &Stats) -> Result<(), Failure> {
     interrupt::watch()?;
     commands::run_async(async {
-        let connection = commands::connect(&arguments.cluster).await?;
+        let contact = commands::contact(&arguments.cluster).await?;
         if arguments.once {
-            once(&connection, arguments.json).await
+            once(&contact, arguments.json).await
         } else if arguments.json || !std::io::stderr().is_terminal() {
             tokio::select! {
-                lines = lines(&connection, arguments.json) => lines,
+                lines = lines(&contact, arguments.json) => lines,
                 () = interrupt::wait() => Ok(()),
             }
         } else {
-            live(&connection).await
+            live(&contact).await
         }
     })
 }
 
-/// What is new after a record; waits for news.
-pub(crate) async fn read(connection: &Connection, after: &mut u64) -> Result<Vec<StatsRecord>, Failure> {
-    let request = Request::Stats { after: *after };
-    match commands::ask(connection, request).await? {
-        Reply::Stats { last, records } => {
-            *after = last;
-            Ok(records)
-        }
-        other => Err(commands::unexpected(other)),
-    }
-}
-
 /// The newest record of every node. Nodes report once a second, so a little more than that is waited for.
-async fn once(connection: &Connection, json: bool) -> Result<(), Failure> {
+async fn once(contact: &Contact, json: bool) -> Result<(), Failure> {
     const ALL_REPORT_WITHIN: Duration = Duration::from_millis(1500);
     let mut newest = BTreeMap::new();
-    let mut after = 0;
+    let mut reader = StatsReader::default();
     let started = Instant::now();
     while started.elapsed() < ALL_REPORT_WITHIN {
-        for record in read(connection, &mut after).await? {
+        for record in reader.read(contact).await? {
             newest.insert(record.node.clone(), record);
         }
     }
@@ -64,10 +55,10 @@ async fn once(connection: &Connection, json: bool) -> Result<(), Failure> {
 }
 
 /// Records as they come.
-async fn lines(connection: &Connection, json: bool) -> Result<(), Failure> {
-    let mut after = 0;
+async fn lines(contact: &Contact, json: bool) -> Result<(), Failure> {
+    let mut reader = StatsReader::default();
     loop {
-        for record in read(connection, &mut after).await? {
+        for record in reader.read(contact).await? {
             print(&record, json);
         }
     }
@@ -93,32 +84,44 @@ fn print(record: &StatsRecord, json: bool) {
     );
 }
 
+/// How often the run is asked how far it is.
+const STATUS_EVERY: Duration = Duration::from_secs(1);
+
 /// A table and a curve, until the user leaves.
-async fn live(connection: &Connection) -> Result<(), Failure> {
-    let mut view = StatsView::new();
+async fn live(contact: &Contact) -> Result<(), Failure> {
     let (records, mut news) = tokio::sync::mpsc::channel(16);
     let reading = async {
-        let mut after = 0;
+        let mut reader = StatsReader::default();
         loop {
-            let new = read(connection, &mut after).await?;
+            let new = reader.read(contact).await?;
             if records.send(new).await.is_err() {
                 return Ok(());
             }
         }
     };
+    let status = Mutex::new(None);
+    let asking = async {
+        loop {
+            if let Reply::Status(found) = contact.ask(Request::Status).await? {
+                *status.lock().unwrap_or_else(PoisonError::into_inner) = found;
+            }
+            tokio::time::sleep(STATUS_EVERY).await;
+        }
+    };
     let drawing = async {
         let screen = |error: std::io::Error| Failure::Failed(format!("the terminal cannot be drawn on: {error}"));
         let mut shown = Screen::enter().map_err(screen)?;
-        let mut run = String::new();
+        let said = Said::default();
+        let mut view = StatsView::new();
         loop {
             while let Ok(new) = news.try_recv() {
                 view.update(&new);
-                let mut named = new.iter().rev().map(|record| &record.run);
-                if let Some(named) = named.find(|named| !named.is_empty() && **named != run) {
-                    run.clone_from(named);
-                    expect_samples(connection, &mut view).await?;
-                }
             }
+            if let Some(status) = &*status.lock().unwrap_or_else(PoisonError::into_inner) {
+                view.expect_samples(status.train * u64::from(status.job.epochs));
+                view.waits_for(&status.waiting);
+            }
+            view.says(said.newest());
             shown.show(&view).map_err(screen)?;
             if shown.wants_to_leave(Duration::ZERO).map_err(screen)? || interrupt::asked() {
                 return Ok(());
@@ -128,13 +131,35 @@ async fn live(connection: &Connection) -> Result<(), Failure> {
     };
     tokio::select! {
         read = reading => read,
+        asked = asking => asked,
         drawn = drawing => drawn,
     }
 }
 
-async fn expect_samples(connection: &Connection, view: &mut StatsView) -> Result<(), Failure> {
-    if let Reply::Status(Some(status)) = commands::ask(connection, Request::Status).await? {
-        view.expect_samples(status.train * u64::from(status.job.epochs));
+/// What is said while the view has the terminal: its newest sentence, for some seconds.
+struct Said {
+    newest: Arc<Mutex<Option<(Instant, String)>>>,
+    _redirected: Redirected,
+}
+
+impl Default for Said {
+    fn default() -> Self {
+        let newest = Arc::new(Mutex::new(None));
+        let sink = Arc::clone(&newest);
+        Self {
+            newest,
+            _redirected: Redirected::to(move |text| {
+                *sink.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), text.into()));
+            }),
+        }
     }
-    Ok(())
+}
+
+impl Said {
+    fn newest(&self) -> Option<String> {
+        const SHOWN_FOR: Duration = Duration::from_secs(15);
+        let newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        let fresh = newest.as_ref().filter(|(said, _)| said.elapsed() < SHOWN_FOR);
+        fresh.map(|(_, text)| text.clone())
+    }
 }

@@ -1,6 +1,7 @@
 //! `tau stop`: end a cluster's run early.
 
 use protocol::control::{Reply, Request};
+use protocol::ids::RunId;
 
 use crate::args::Ask;
 use crate::commands;
@@ -9,20 +10,28 @@ use crate::output::{self, RunEvent};
 
 pub(crate) fn run(arguments: &Ask) -> Result<(), Failure> {
     commands::run_async(async {
-        let connection = commands::connect(&arguments.cluster).await?;
-        match commands::ask(&connection, Request::Stop).await? {
+        let contact = commands::contact(&arguments.cluster).await?;
+        match contact.ask(Request::Stop).await? {
             Reply::Stopping(run) => {
-                if arguments.json {
-                    output::line(&RunEvent {
-                        event: "stopping",
-                        run: run.to_string(),
-                    });
-                } else {
-                    eprintln!("run {run} takes no further step; its nodes settle and save the model");
-                }
+                let means = "takes no further step; its nodes settle and save the model";
+                say("stopping", run, means, arguments.json);
+                Ok(())
+            }
+            Reply::CalledOff(run) => {
+                let means = "had not begun and is called off; there is nothing to save";
+                say("called_off", run, means, arguments.json);
                 Ok(())
             }
             other => Err(commands::unexpected(other)),
         }
     })
+}
+
+fn say(event: &'static str, run: RunId, means: &str, json: bool) {
+    if json {
+        let run = run.to_string();
+        output::line(&RunEvent { event, run });
+    } else {
+        eprintln!("run {run} {means}");
+    }
 }

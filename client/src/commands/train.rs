@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use protocol::data::DataSpec;
 use protocol::job::Job;
 use protocol::model::Layout;
 use worker::dataset::Dataset;
@@ -13,7 +14,7 @@ use crate::failure::Failure;
 use crate::local_cluster::LocalCluster;
 use crate::out_folder::OutFolder;
 use crate::view::View;
-use crate::{follow, interrupt, job_file};
+use crate::{follow, interrupt, job_file, report, rescue};
 
 /// More would only wait for each other on one machine.
 const NODES_MAX: usize = 64;
@@ -25,14 +26,15 @@ pub(crate) fn run(arguments: Train) -> Result<(), Failure> {
             "--nodes must be from 1 to {NODES_MAX}, not {nodes}"
         )));
     }
-    let flags = compute_flags(&arguments.compute, nodes)?;
-    let job = job_file::read(arguments.job, arguments.file.as_deref())?;
+    let mut flags = compute_flags(&arguments.compute, nodes)?;
+    let mut job = job_file::read(arguments.job, arguments.file.as_deref())?;
     if job.checkpoint_every.is_some() {
         return Err(Failure::input(
             "--checkpoint-every needs nodes that stay: start them with 'tau seed' and 'tau join', and the run with 'tau start'",
         ));
     }
     let said = check(&job, &flags, nodes)?;
+    open_own_files(&mut job, &mut flags)?;
     let out = OutFolder::check(&arguments.out)?;
     interrupt::watch()?;
     let finished = commands::run_async(async {
@@ -40,12 +42,19 @@ pub(crate) fn run(arguments: Train) -> Result<(), Failure> {
         view.say(&said);
         view.busy("starting the nodes");
         let mut cluster = LocalCluster::start(nodes, &flags)?;
-        let connection = Arc::new(cluster.connect(flags.workers).await?);
+        let contact = Arc::new(cluster.contact(flags.workers).await?);
         view.clear();
-        let run = start::begin(&connection, What::Job(Box::new(job)), false, json).await?;
-        follow::follow(connection, run, &out, json).await
+        let run = async {
+            let run = start::begin(&contact, What::Job(Box::new(job)), false, json).await?;
+            follow::follow(&contact, run, &out, json).await
+        };
+        match run.await {
+            Ok(finished) => Ok(finished),
+            // The nodes end with this process: what they have is saved before.
+            Err(failure) => Err(rescue::rescue(failure, &contact, &mut cluster.scratch, &out).await),
+        }
     })?;
-    follow::report(&finished, json)
+    report::report(&finished, json)
 }
 
 /// What every node is started with.
@@ -57,6 +66,25 @@ fn compute_flags(flags: &ComputeFlags, nodes: usize) -> Result<ComputeFlags, Fai
         threads: Some(threads.0),
         ..flags.clone()
     })
+}
+
+/// Lets the nodes open what the user named, wherever it lies: they are the user's own, and so are the files. Only who gives
+/// a root wants to be kept to it.
+fn open_own_files(job: &mut Job, flags: &mut ComputeFlags) -> Result<(), Failure> {
+    let path = match &mut job.data {
+        DataSpec::Idx { directory: path } | DataSpec::Csv { file: path, .. } if flags.data_root.is_none() => path,
+        _ => return Ok(()),
+    };
+    let inside = path
+        .canonicalize()
+        .map_err(Failure::work)?
+        .starts_with(commands::data_root(None)?);
+    // The nodes run where this process does, and open what is there without being told.
+    if !inside {
+        *path = std::path::absolute(&*path).map_err(Failure::work)?;
+        flags.data_root = Some("/".into());
+    }
+    Ok(())
 }
 
 /// Checks everything that a user can get wrong, before anything is changed: nodes would find the same mistakes, but

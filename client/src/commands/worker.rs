@@ -12,7 +12,7 @@ pub(crate) fn run(arguments: &Worker) -> Result<(), Failure> {
         version: version(),
         device: commands::device(&arguments.device, arguments.precision.as_deref())?,
         threads: commands::threads(arguments.threads, 1)?,
-        data_root: arguments.data_root.clone(),
+        data_root: commands::data_root(arguments.data_root.as_deref())?,
     };
     process::attach(&arguments.node, &options).map_err(Failure::work)
 }

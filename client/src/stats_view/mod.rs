@@ -16,6 +16,7 @@ mod units;
 use protocol::stats::StatsRecord;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout};
+use ratatui::text::Text;
 
 use history::History;
 use nodes::Nodes;
@@ -32,6 +33,10 @@ pub(crate) struct StatsView {
     history: History,
     /// How many samples the run will train, where that is known.
     total: Option<u64>,
+    /// What the run waits for.
+    waiting: Vec<String>,
+    /// What else there is to say.
+    said: Option<String>,
 }
 
 impl StatsView {
@@ -43,6 +48,16 @@ impl StatsView {
     /// Says how many samples the run will train. It is forgotten when another run begins.
     pub(crate) fn expect_samples(&mut self, total: u64) {
         self.total = Some(total);
+    }
+
+    /// Says what the run waits for, one sentence each.
+    pub(crate) fn waits_for(&mut self, waiting: &[String]) {
+        self.waiting = waiting.to_vec();
+    }
+
+    /// Says something below all else, or nothing any more.
+    pub(crate) fn says(&mut self, said: Option<String>) {
+        self.said = said;
     }
 
     /// Takes in records, each node's in the order of their seconds. They may come second by second or one by one, and
@@ -66,7 +81,13 @@ impl StatsView {
 
     /// Draws everything that fits.
     pub(crate) fn draw(&self, frame: &mut Frame) {
-        let area = frame.area();
+        let notes = self.notes();
+        // One line for the run, and at least one for its nodes.
+        let notes_lines = u16::try_from(notes.len()).unwrap_or(u16::MAX);
+        let notes_lines = notes_lines.min(frame.area().height.saturating_sub(2));
+        let halves = [Constraint::Fill(1), Constraint::Length(notes_lines)];
+        let [area, last] = Layout::vertical(halves).areas(frame.area());
+        frame.render_widget(Text::from(notes.join("\n")), last);
         let room = area.height.saturating_sub(1);
         // A line for the titles, and one for every node.
         let wanted = u16::try_from(self.nodes.len()).unwrap_or(u16::MAX).saturating_add(1);
@@ -83,5 +104,10 @@ impl StatsView {
             let points: Vec<_> = self.history.points().chain(self.nodes.progress()).collect();
             curve::draw(&points, frame, bottom);
         }
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let waiting = self.waiting.iter().map(|reason| format!("waiting: {reason}"));
+        waiting.chain(self.said.clone()).collect()
     }
 }

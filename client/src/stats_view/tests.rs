@@ -268,3 +268,17 @@ fn no_number_is_too_large_or_too_odd() {
         screen_after(&mut view, &[odd, even]);
     }
 }
+
+#[test]
+fn what_is_waited_for_stands_below() {
+    let mut view = view(&three_nodes(3));
+    view.waits_for(&["gamma has not settled: its disk does not answer".into()]);
+    view.says(Some("127.0.0.1:7700 does not answer; asking 127.0.0.1:7701".into()));
+    let lines = screen(&view, 80, 24);
+    assert_eq!(lines[22], "waiting: gamma has not settled: its disk does not answer");
+    assert_eq!(lines[23], "127.0.0.1:7700 does not answer; asking 127.0.0.1:7701");
+    assert!(lines[0].starts_with("run "), "{}", lines[0]);
+    view.waits_for(&[]);
+    view.says(None);
+    assert!(!screen(&view, 80, 24).iter().any(|line| line.contains("waiting")));
+}

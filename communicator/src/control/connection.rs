@@ -1,4 +1,4 @@
-//! A client's connection to a cluster: a session with one of its nodes, and questions.
+//! A client's connections to a cluster: sessions with its nodes, and questions.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use thiserror::Error;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
-use super::{CallError, Gate, Identity, NoKey, Role, SessionEvent, Sessions, StartError};
+use super::{CallError, Gate, Identity, NoKey, Role, Sessions, StartError};
 use crate::link::{Hello, LinkError, read_frame, write_hello};
 use crate::transport::{DialError, Plane, Security, dial};
 
@@ -46,54 +46,68 @@ pub enum ConnectionError {
     Write(#[source] std::io::Error),
 }
 
-/// A connection to a cluster.
-pub struct Connection {
-    address: SocketAddr,
-    security: Security,
-    sessions: Sessions,
-    gate: Gate,
+impl ConnectionError {
+    /// Whether nobody listens there: a process that did is gone, and all that it was asked with it.
+    #[must_use]
+    pub fn nobody_there(&self) -> bool {
+        let refused = std::io::ErrorKind::ConnectionRefused;
+        matches!(self, Self::Dial(DialError::Unreachable { source, .. }) if source.kind() == refused)
+    }
+
+    /// Whether trying again can be of no use: what is wrong is wrong on this side.
+    #[must_use]
+    pub fn is_lasting(&self) -> bool {
+        use DialError::{Credentials, NotLoopback, Refused};
+        matches!(
+            self,
+            Self::Dial(Refused { .. } | NotLoopback(_) | Credentials(_)) | Self::Sessions(_)
+        )
+    }
 }
 
-impl Connection {
-    /// Connects to a node.
-    pub async fn open(address: SocketAddr, security: Security) -> Result<Self, ConnectionError> {
-        let (events, mut session_events) = mpsc::unbounded_channel();
-        let stream = dial(address, Plane::Control, &security, LIMIT).await?;
+/// A client's end of the control plane, from which it calls nodes. There is one in a process.
+pub struct Caller {
+    security: Security,
+    sessions: Sessions,
+}
+
+impl Caller {
+    /// Gets ready to call.
+    pub async fn start(security: Security) -> Result<Self, ConnectionError> {
+        // Sessions are looked for by their connections; nobody has to be told of them.
+        let (events, _) = mpsc::unbounded_channel();
         let sessions = Sessions::start(Identity::draw(Role::Client)?, events).await?;
-        let opened = sessions.open(stream, address, None).await;
-        opened.map_err(|_| ConnectionError::NoSession(address))?;
+        Ok(Self { security, sessions })
+    }
+
+    /// Connects to a node.
+    pub async fn call(&self, address: SocketAddr) -> Result<Connection, ConnectionError> {
+        let stream = dial(address, Plane::Control, &self.security, LIMIT).await?;
+        let opened = self.sessions.open(stream, address, None).await;
+        // An earlier call to the same node may have been given up, and come through after all: it is no part of this.
+        let number = opened.map_err(|_| ConnectionError::NoSession(address))?;
         let ready = async {
-            let session = match session_events.recv().await {
-                Some(SessionEvent::Ready { session, .. }) => session,
-                Some(SessionEvent::Closed { .. }) | None => return None,
-            };
             loop {
-                if let Some(gate) = sessions.gate(session) {
-                    return Some(gate);
+                if let Some(session) = self.sessions.session_on(number)
+                    && let Some(gate) = self.sessions.gate(session)
+                {
+                    return (session, gate);
                 }
                 sleep(LOOK_AGAIN).await;
             }
         };
-        let gate = timeout(LIMIT, ready).await.ok().flatten();
-        Ok(Self {
-            gate: gate.ok_or(ConnectionError::NoSession(address))?,
+        let (session, gate) = timeout(LIMIT, ready)
+            .await
+            .map_err(|_| ConnectionError::NoSession(address))?;
+        Ok(Connection {
             address,
-            security,
-            sessions,
+            session,
+            sessions: self.sessions.clone(),
+            gate,
         })
     }
 
-    /// Asks the node something.
-    pub async fn ask(&self, request: Request, limit: Duration) -> Result<Reply, CallError> {
-        self.gate.ask(request, limit).await
-    }
-
-    /// The node at the other end.
-    pub fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    /// Fetches the file of a run's model from a node of the cluster, over the data plane.
+    /// Fetches the file of a run's model from a node, over the data plane.
     pub async fn fetch_model(
         &self,
         address: SocketAddr,
@@ -119,8 +133,35 @@ impl Connection {
     }
 }
 
-impl Drop for Connection {
+impl Drop for Caller {
     fn drop(&mut self) {
         self.sessions.stop();
+    }
+}
+
+/// A connection to one node.
+pub struct Connection {
+    address: SocketAddr,
+    session: u64,
+    sessions: Sessions,
+    gate: Gate,
+}
+
+impl Connection {
+    /// Asks the node something.
+    pub async fn ask(&self, request: Request, limit: Duration) -> Result<Reply, CallError> {
+        self.gate.ask(request, limit).await
+    }
+
+    /// Where the node was called.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // Two sessions with one node are taken for one: this one must not stand in the next one's way.
+        self.sessions.close(self.session);
     }
 }

@@ -190,6 +190,11 @@ impl Connections {
         Some(connection.peer)
     }
 
+    /// The session on a connection, once it is ready.
+    pub(super) fn session_on(&self, number: u64) -> Option<u64> {
+        self.open.get(&number).filter(|connection| connection.ready)?.session
+    }
+
     /// A connection is gone.
     pub(super) fn gone(&mut self, number: u64) {
         if let Some(connection) = self.open.remove(&number) {
@@ -290,11 +295,13 @@ impl Connections {
 
     /// Time has passed: ends those who took too long, and tells who they are.
     pub(super) fn sweep(&mut self, now: Duration) -> Vec<(Speaker, Refusal)> {
+        // Nodes have nothing to say to a client but answers.
+        let is_node = self.me.node().is_some();
         let judge = |connection: &Connection| {
             let silence = now.saturating_sub(connection.heard);
             match connection.peer {
                 _ if !connection.ready => (silence > READY_LIMIT).then_some(Refusal::NotReady),
-                Peer::Node(_) => (silence > NODE_SILENCE).then_some(Refusal::Silent),
+                Peer::Node(_) => (is_node && silence > NODE_SILENCE).then_some(Refusal::Silent),
                 Peer::Client(_) => (connection.questions == 0 && silence > CLIENT_SILENCE).then_some(Refusal::Silent),
             }
         };

@@ -11,7 +11,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 use super::identity::Peer;
-use super::meter::Meter;
+use crate::meter::Meter;
 
 /// The longest frame.
 pub(super) const FRAME_BYTES_MAX: usize = 1 << 20;
@@ -103,8 +103,8 @@ impl FrameRules {
             }
             (outer::AUTH, _) => count(&mut self.handshakes, HANDSHAKES_MAX),
             (outer::CONTROL, control::PING | control::PONG) => {
-                let pause = self.pings.spend(1, now);
-                pause.is_zero().then_some(()).ok_or(Breach::TooMany)
+                let rare = self.pings.spends(1, now);
+                rare.then_some(()).ok_or(Breach::TooMany)
             }
             (
                 outer::CONTROL,

@@ -39,12 +39,30 @@ pub struct Gate {
 }
 
 impl Gate {
+    /// The actor at the other end.
+    #[must_use]
+    pub fn actor(&self) -> &ActorRef<GateMessage> {
+        &self.actor
+    }
+
+    /// What a message to it comes in.
+    #[must_use]
+    pub fn envelope<T>(&self, content: T) -> Envelope<T> {
+        Envelope::new(self.way.token, content)
+    }
+
     /// Tells a node something. What cannot be sent is lost, as if the connection had broken: that is told otherwise.
     pub fn tell(&self, word: Word) {
+        let word = word.fitting();
+        if let Err(breach) = word.check() {
+            // Whoever said it would be taken for a liar.
+            tracing::error!(%breach, "this node was about to say what none says; this is a fault in Tau, please report it");
+            return;
+        }
         let length = encoded_length(&word);
         if self.way.line.under_way() < WORDS_UNDER_WAY_MAX && length <= CONTENT_BYTES_MAX {
             self.way.line.send(length);
-            let _ = self.actor.cast(GateMessage::Tell(Envelope::new(self.way.token, word)));
+            let _ = self.actor.cast(GateMessage::Tell(self.envelope(word)));
         }
     }
 
@@ -54,7 +72,7 @@ impl Gate {
         if length > CONTENT_BYTES_MAX {
             return Err(CallError::TooLong(length));
         }
-        let envelope = Envelope::new(self.way.token, request);
+        let envelope = self.envelope(request);
         let asked = self.actor.call(|reply| GateMessage::Ask(envelope, reply), Some(limit));
         match asked.await {
             Ok(CallResult::Success(reply)) => Ok(reply.0?),

@@ -13,15 +13,15 @@ mod gate;
 mod greeting;
 mod identity;
 mod line;
-mod meter;
 mod payload;
 mod pump;
 mod sessions;
 
-pub use connection::{Connection, ConnectionError};
+pub use connection::{Caller, Connection, ConnectionError};
 pub use connections::Refusal;
 pub use envelope::Envelope;
 pub use gate::{CallError, Gate, GateActor, GateMessage, Routes};
 pub use identity::{Identity, NoKey, Peer, Role};
 pub use payload::Payload;
+pub(crate) use payload::encoded_length;
 pub use sessions::{OpenError, SessionEvent, Sessions, StartError};

@@ -36,7 +36,7 @@ impl<T: Serialize + DeserializeOwned> BytesConvertable for Payload<T> {
 }
 
 /// The bytes that a value takes on the wire.
-pub(super) fn encoded_length(value: &impl Serialize) -> usize {
+pub(crate) fn encoded_length(value: &impl Serialize) -> usize {
     let size = postcard::ser_flavors::Size::default();
     // What cannot be written is not.
     postcard::serialize_with_flavor(value, size).unwrap_or(0)

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::frames::{Breach, FRAME_BYTES_MAX, FrameRules};
 use super::line::Line;
-use super::meter::Meter;
+use crate::meter::Meter;
 use crate::transport::Stream;
 
 /// What lies in a pipe in one direction.

@@ -139,12 +139,12 @@ impl Sessions {
 
     /// Takes a connection that another process opened.
     pub async fn accept(&self, stream: Stream, address: SocketAddr) -> Result<(), OpenError> {
-        self.take(stream, address, None, true).await
+        self.take(stream, address, None, true).await.map(drop)
     }
 
     /// Opens a session on a connection to another process, to the one that is looked for, if there is one; it is there when
-    /// that is told as an event.
-    pub async fn open(&self, stream: Stream, address: SocketAddr, wanted: Option<Peer>) -> Result<(), OpenError> {
+    /// that is told as an event. Returns the connection's number.
+    pub async fn open(&self, stream: Stream, address: SocketAddr, wanted: Option<Peer>) -> Result<u64, OpenError> {
         self.take(stream, address, wanted, false).await
     }
 
@@ -154,7 +154,7 @@ impl Sessions {
         address: SocketAddr,
         wanted: Option<Peer>,
         is_server: bool,
-    ) -> Result<(), OpenError> {
+    ) -> Result<u64, OpenError> {
         let greeted = greet(&mut stream, &self.shared.identity, greeting::LIMIT).await?;
         if wanted.is_some_and(|wanted| wanted != greeted.peer) {
             return Err(OpenError::Another(greeted.peer));
@@ -175,7 +175,12 @@ impl Sessions {
         let _ = self
             .server
             .cast(NodeServerMessage::ConnectionOpenedExternal { stream, is_server });
-        Ok(())
+        Ok(number)
+    }
+
+    /// The session on a connection, once there is one.
+    pub(super) fn session_on(&self, number: u64) -> Option<u64> {
+        self.shared.connections().session_on(number)
     }
 
     /// Ends a session, so that a new one can take its place.

@@ -105,6 +105,8 @@ pub enum Event {
     },
     /// The ledger is to be compared with what its batches add up to.
     Audit,
+    /// Participants have agreed on how to end: no further batch is taken. Or they go on after all.
+    Freeze(bool),
     /// Some time has passed.
     Tick,
 }
@@ -136,6 +138,8 @@ pub enum Effect {
     Healed,
     /// Workers are to begin again from the ledger: how it came about cannot be told them.
     RestartWorkers,
+    /// A bit had flipped in a batch that was kept for others: they get a snapshot instead.
+    Spoilt,
     /// An origin has said its last word, without having closed: its worker is gone.
     Ended(OriginId),
     /// The run is to end: some worker has seen its stop.
@@ -203,6 +207,12 @@ pub struct Exchange {
     pub(super) newcomer: bool,
     /// Those who will not come back.
     pub(super) left: BTreeSet<NodeId>,
+    /// No further batch is taken.
+    pub(super) frozen: bool,
+    /// Bytes of parcels that came, or are known to have come to others.
+    pub(super) moved: u64,
+    /// Homes and the peers that they have no link to: this node hands their batches on at once.
+    pub(super) relays: BTreeSet<(NodeId, NodeId)>,
 }
 
 impl Exchange {
@@ -225,6 +235,9 @@ impl Exchange {
             wanted: None,
             newcomer: true,
             left: BTreeSet::new(),
+            frozen: false,
+            moved: 0,
+            relays: BTreeSet::new(),
         }
     }
 
@@ -292,6 +305,7 @@ impl Exchange {
             Event::Left(node) => {
                 self.left.insert(node);
                 self.peers.remove(&node);
+                self.lay_relays();
                 self.trim();
             }
             Event::Origin(info) => {
@@ -307,6 +321,7 @@ impl Exchange {
                 if let Some(peer) = self.peers.get_mut(&node) {
                     peer.unlink();
                 }
+                self.tell_links(effects);
             }
             Event::Progress(node) => {
                 if let Some(peer) = self.peers.get_mut(&node) {
@@ -315,6 +330,7 @@ impl Exchange {
             }
             Event::Received { from, message } => self.received(from, message, effects),
             Event::Audit => drop(self.audit(effects)),
+            Event::Freeze(frozen) => self.frozen = frozen,
             Event::Tick => self.tick(effects),
         }
         self.bound();
@@ -341,6 +357,24 @@ impl Exchange {
         self.newcomer && self.peers.iter().all(has_nothing)
     }
 
+    /// The fingerprint of the batches that this node has.
+    #[must_use]
+    pub fn stand(&self) -> u64 {
+        self.ledger.frontier().fingerprint()
+    }
+
+    /// Whether no further batch is taken.
+    #[must_use]
+    pub fn is_frozen(&self) -> bool {
+        self.frozen
+    }
+
+    /// Bytes of parcels that came here, or are known to have come to others: a sign that somebody catches up.
+    #[must_use]
+    pub fn moved(&self) -> u64 {
+        self.moved
+    }
+
     /// Everything known of the run's origins.
     pub fn origins(&self) -> impl Iterator<Item = &OriginInfo> + '_ {
         self.origins.values()
@@ -365,28 +399,6 @@ impl Exchange {
         let mut known = Frontier::default();
         peers.for_each(|peer| known.merge(&peer.has));
         self.ledger.frontier().behind(&known)
-    }
-
-    /// Whether nothing more will come: each living participant has told of an origin for each of its workers, every
-    /// origin has ended or its node is not among the living, and all living peers have what this node has.
-    pub fn is_settled(
-        &self,
-        mut participants: impl Iterator<Item = (NodeId, usize)>,
-        live: impl Fn(NodeId) -> bool,
-    ) -> bool {
-        let frontier = self.ledger.frontier();
-        let ended = |info: &OriginInfo| info.ended.is_some_and(|at| frontier.applied(info.origin) >= at);
-        let slots_of = |node: NodeId| {
-            let own = self.origins.values().filter(|info| info.home == node);
-            let own = own.filter(|info| info.slot != OriginInfo::NO_SLOT);
-            own.map(|info| info.slot).collect::<BTreeSet<_>>().len()
-        };
-        participants.all(|(node, workers)| slots_of(node) >= workers)
-            && self.origins.values().all(|info| ended(info) || !live(info.home))
-            && self
-                .peers
-                .iter()
-                .all(|(&node, peer)| !live(node) || peer.has == *frontier)
     }
 
     pub(super) fn home(&self, origin: OriginId) -> Option<NodeId> {
@@ -461,6 +473,7 @@ impl Exchange {
         effects.extend(self.newcomer.then(|| newcomer(node)));
         self.tell(node, effects);
         effects.extend(mark.map(|mark| self.marking(node, mark)));
+        self.tell_links(effects);
     }
 
     pub(super) fn quarantine(&mut self, peer: NodeId, reason: String, effects: &mut Vec<Effect>) {
@@ -468,6 +481,7 @@ impl Exchange {
             state.quarantined = true;
             state.unlink();
         }
+        self.tell_links(effects);
         effects.push(Effect::Quarantine { peer, reason });
         self.trim();
     }
@@ -478,6 +492,7 @@ impl Exchange {
             peer.unlink();
         }
         self.links.remove(&node);
+        self.tell_links(effects);
         effects.push(Effect::Reset(node));
     }
 }

@@ -91,7 +91,9 @@ impl Exchange {
             return;
         };
         let lacking = peer.has.lacks(self.ledger.frontier()).into_iter();
+        // Others' batches are merged where they are made: each node would do the same work for somebody who returns.
         let worth = lacking
+            .filter(|range| self.sends(range.origin, node, peer))
             .filter(|range| range.to - range.from > window)
             .filter(|range| self.log.single_bytes_after(range.origin, range.from, window) > range_worth_bytes)
             .map(|range| range.origin);

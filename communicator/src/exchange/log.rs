@@ -262,6 +262,16 @@ impl Log {
         }
     }
 
+    /// A bit of a batch that is kept flips.
+    #[cfg(test)]
+    pub(super) fn spoil(&mut self, origin: OriginId, sequence: u64) {
+        let entries = self.origins.get_mut(&origin).unwrap();
+        let entry = entries.iter_mut().find(|entry| entry.to == sequence).unwrap();
+        let mut bytes = entry.bytes.to_vec();
+        bytes[7] ^= 1;
+        entry.bytes = bytes.into();
+    }
+
     /// What is kept of each origin.
     pub(super) fn kept(&self) -> impl Iterator<Item = SequenceRange> + '_ {
         self.origins.iter().filter_map(|(&origin, entries)| {

@@ -73,6 +73,8 @@ pub enum Word {
     /// The sender has nothing and takes nothing before it has a snapshot: it asks one member for it. Said at the start
     /// of a link in place of [`Message::Have`], which follows when it has one, and now and then until it does.
     Newcomer,
+    /// Whom the sender has links to. Where two have none to each other, a third hands on what they make.
+    Links(Vec<NodeId>),
 }
 
 /// What a parcel holds.

@@ -9,7 +9,7 @@
 //! agree on where ranges begin: each tells each now and then a *mark*, a frontier since which it remembers what it has,
 //! and can take away from a range what it has of it. Whoever cannot be helped with ranges either asks for a snapshot.
 //!
-//! `core` is state and events, `receiving` and `sending` are what they say, `keeping` bounds the `log`, `snapshots` is
+//! `core` is state and events, `receiving` and `sending` are what they say, `relaying` is between those without a link, `keeping` bounds the `log`, `snapshots` is
 //! the last resort.
 //!
 //! ```text
@@ -27,6 +27,7 @@ mod parcel;
 mod peer;
 mod planted;
 mod receiving;
+mod relaying;
 mod sending;
 #[cfg(test)]
 mod simulation;

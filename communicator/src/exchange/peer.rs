@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use protocol::frontier::Frontier;
-use protocol::ids::OriginId;
+use protocol::ids::{NodeId, OriginId};
 
 use super::log::Log;
 use super::parcel::{Incoming, Outgoing};
@@ -38,6 +38,11 @@ pub(super) struct Peer {
     pub(super) proposed: Option<(u64, Frontier)>,
     /// Ranges that it could not take, by origin and beginning.
     pub(super) refused: BTreeSet<(OriginId, u64)>,
+    /// Whom it has links to, and whom it was told that this node has, on the present link.
+    pub(super) links: Option<BTreeSet<NodeId>>,
+    pub(super) told_links: Option<BTreeSet<NodeId>>,
+    /// Frames in a row that were damaged.
+    pub(super) damaged: u32,
     /// Parcels on the present link.
     pub(super) outgoing: Option<Outgoing>,
     pub(super) incoming: Option<Incoming>,
@@ -207,6 +212,8 @@ impl Peer {
         self.incoming = None;
         self.too_far = false;
         self.asks = false;
+        self.links = None;
+        self.told_links = None;
         self.repairs.clear();
     }
 

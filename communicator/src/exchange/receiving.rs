@@ -2,17 +2,20 @@
 
 use std::sync::Arc;
 
-use protocol::batch::{Batch, Flags};
+use protocol::batch::{Batch, BatchError, Flags};
 use protocol::frontier::SequenceRange;
 use protocol::ids::{NodeId, OriginId};
 use protocol::merged_range::MergedRange;
 
 use super::core::{Effect, Exchange, Limits, MEMBERS_MAX, ORIGINS_MAX, Shift};
-use super::message::{Message, ParcelKind, Piece, Word};
+use super::message::{Message, OriginInfo, ParcelKind, Piece, Word};
 use super::parcel::{self, Outgoing, Taken};
 use super::planted::{Bug, planted};
 use crate::ledger::{LedgerError, Outcome};
 use crate::snapshot;
+
+/// What a range's head may take: it names the samples that are done with it.
+const RANGE_HEAD_BYTES_MAX: usize = 16 << 20;
 
 impl Exchange {
     pub(super) fn local(&mut self, bytes: &Arc<[u8]>, effects: &mut Vec<Effect>) {
@@ -106,7 +109,7 @@ impl Exchange {
         peer.speaks();
         match message {
             Message::Origin(info) => {
-                if self.origins.len() < ORIGINS_MAX || self.origins.contains_key(&info.origin) {
+                if self.origins.contains_key(&info.origin) || self.make_room_for_an_origin() {
                     self.learn(Some(from), info, effects);
                 } else {
                     self.quarantine(from, "it names more origins than a run has".into(), effects);
@@ -123,13 +126,18 @@ impl Exchange {
                 }
                 self.catch_up(from, effects);
             }
-            // It has asked for none.
-            Message::Batch(_) if self.newcomer => {}
-            Message::Batch(bytes) => {
-                if let Err(reason) = self.take(from, &bytes, effects) {
-                    self.quarantine(from, reason, effects);
+            // It has asked for none, or the run ends without it.
+            Message::Batch(_) if self.newcomer || self.frozen => {}
+            Message::Batch(bytes) => match Batch::decode(&bytes, self.ledger.weight_count()) {
+                Err(BatchError::Damaged) => self.take_damage(from, effects),
+                Err(error) => self.quarantine(from, error.to_string(), effects),
+                Ok(batch) => {
+                    peer.damaged = 0;
+                    if let Err(reason) = self.take(from, &bytes, &batch, effects) {
+                        self.quarantine(from, reason, effects);
+                    }
                 }
-            }
+            },
             Message::Piece(piece) => {
                 if let Err(reason) = self.take_piece(from, &piece, effects) {
                     self.quarantine(from, reason, effects);
@@ -144,9 +152,10 @@ impl Exchange {
             return;
         };
         match word {
-            Word::Mark { members, .. } if members.len() > MEMBERS_MAX => {
+            Word::Mark { members: nodes, .. } | Word::Links(nodes) if nodes.len() > MEMBERS_MAX => {
                 self.quarantine(from, "it names more members than a run has".into(), effects);
             }
+            Word::Links(links) => self.take_links(from, links, effects),
             Word::Mark {
                 number,
                 frontier,
@@ -169,6 +178,8 @@ impl Exchange {
                 self.trim();
             }
             Word::Got(bytes) => {
+                let before = peer.outgoing.as_ref().map_or(0, Outgoing::got);
+                self.moved += bytes.saturating_sub(before);
                 peer.outgoing.take_if(|parcel| parcel.confirm(bytes));
                 self.pump(from, effects);
             }
@@ -198,8 +209,13 @@ impl Exchange {
     }
 
     /// Takes a batch from a peer; an error is something that an honest member never sends.
-    fn take(&mut self, from: NodeId, bytes: &Arc<[u8]>, effects: &mut Vec<Effect>) -> Result<(), String> {
-        let batch = Batch::decode(bytes, self.ledger.weight_count()).map_err(|error| error.to_string())?;
+    fn take(
+        &mut self,
+        from: NodeId,
+        bytes: &Arc<[u8]>,
+        batch: &Batch,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), String> {
         let (origin, sequence) = (batch.header.origin, batch.header.sequence);
         let home = self.check_origin(origin, sequence)?;
         if self.log.get(origin, sequence).is_some_and(|known| known != bytes) {
@@ -212,9 +228,41 @@ impl Exchange {
                 Ok(())
             };
         }
-        let outcome = self.apply(bytes, &batch, effects);
-        self.took(from, outcome, (origin, sequence), effects)?;
+        let outcome = self.apply(bytes, batch, effects);
+        if self.took(from, outcome, (origin, sequence), effects)? {
+            self.relay(home, effects);
+        }
         Ok(())
+    }
+
+    /// A frame has lost a bit on its way: in a machine's memory, since what is between machines is proven. The link is
+    /// set up again, and the sender looks at what it has kept. One that sends nothing else is of no use.
+    fn take_damage(&mut self, from: NodeId, effects: &mut Vec<Effect>) {
+        /// Damaged frames in a row that may be an accident.
+        const DAMAGED_MAX: u32 = 8;
+        let Some(peer) = self.peers.get_mut(&from) else {
+            return;
+        };
+        peer.damaged += 1;
+        if peer.damaged > DAMAGED_MAX {
+            self.quarantine(from, "it sends nothing but damaged frames".into(), effects);
+        } else {
+            self.reset(from, effects);
+        }
+    }
+
+    /// Whether one more origin can be known. Those that ended without a batch are nobody's loss: workers that failed at
+    /// once leave many.
+    fn make_room_for_an_origin(&mut self) -> bool {
+        if self.origins.len() >= ORIGINS_MAX {
+            let frontier = self.ledger.frontier();
+            let empty = |info: &&OriginInfo| info.ended == Some(0) && frontier.applied(info.origin) == 0;
+            let Some(empty) = self.origins.values().find(empty).map(|info| info.origin) else {
+                return false;
+            };
+            self.origins.remove(&empty);
+        }
+        true
     }
 
     /// The node that an origin's batches come from, which must be known, and make them itself if it is this one.
@@ -264,16 +312,23 @@ impl Exchange {
             merged_bytes_max,
             ..
         } = self.limits;
-        // A range takes no more than ten bytes a weight; a snapshot takes its counts and a log within its limits.
+        // A range takes no more than ten bytes a weight and the cursors of its head; a snapshot takes its counts and a log
+        // within its limits.
         let log_max = single_bytes_max.saturating_add(merged_bytes_max).saturating_mul(2);
-        let ranges_max = 10 * self.ledger.weight_count();
-        let total_max = snapshot::length_max(self.ledger.weight_count(), log_max).saturating_add(ranges_max);
+        let ranges_max = RANGE_HEAD_BYTES_MAX + 10 * self.ledger.weight_count();
+        let total_max = match piece.kind {
+            ParcelKind::Range => ranges_max,
+            ParcelKind::Snapshot => {
+                snapshot::length_max(self.ledger.weight_count(), log_max).saturating_add(ranges_max)
+            }
+        };
         if piece.total > total_max as u64 {
             return Err(format!("it sends a parcel of {} bytes", piece.total));
         }
         let Some(peer) = self.peers.get_mut(&from) else {
             return Ok(());
         };
+        self.moved += piece.bytes.len() as u64;
         let (got, whole) = match parcel::take(&mut peer.incoming, piece) {
             Taken::OutOfPlace => {
                 self.reset(from, effects);
@@ -294,7 +349,7 @@ impl Exchange {
         }
         match whole {
             None => Ok(()),
-            Some((ParcelKind::Range, _)) if self.newcomer => Ok(()),
+            Some((ParcelKind::Range, _)) if self.newcomer || self.frozen => Ok(()),
             Some((ParcelKind::Range, bytes)) => self.take_range(from, &bytes, effects),
             Some((ParcelKind::Snapshot, bytes)) => self.install(from, &bytes, effects),
         }

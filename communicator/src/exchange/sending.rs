@@ -1,7 +1,9 @@
 //! What goes out: to every peer what it lacks, as batches, as ranges or as a snapshot, within its windows.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use protocol::batch::Batch;
 use protocol::frontier::Frontier;
 use protocol::ids::{NodeId, OriginId};
 
@@ -121,6 +123,12 @@ impl Exchange {
         }
     }
 
+    /// Whether this node is the one to send an origin's batches to a peer.
+    pub(super) fn sends(&self, origin: OriginId, to: NodeId, peer: &Peer) -> bool {
+        let home = self.home(origin);
+        home.is_some_and(|home| sends(self.me, &self.relays, (origin, home), to, peer))
+    }
+
     pub(super) fn pump_all(&mut self, effects: &mut Vec<Effect>) {
         let nodes: Vec<NodeId> = self.peers.keys().copied().collect();
         for node in nodes {
@@ -138,10 +146,9 @@ impl Exchange {
             return;
         };
         send_pieces(node, peer, &self.limits, effects);
+        let mut spoilt = Frontier::default();
         for &OriginInfo { origin, home, .. } in self.origins.values() {
-            let repairs = peer.repairs.get(&origin).is_some_and(Repair::is_active);
-            let sends = home == self.me || repairs && !planted(Bug::DroppedRepair);
-            if !sends || home == node {
+            if !sends(self.me, &self.relays, (origin, home), node, peer) {
                 continue;
             }
             let applied = self.ledger.frontier().applied(origin);
@@ -151,6 +158,11 @@ impl Exchange {
                 && peer.bytes_under_way() < self.limits.window_bytes
             {
                 match help(peer, &self.log, origin, sent) {
+                    // What has lain here for a while may have lost a bit: the ledger is audited, the log is not.
+                    Help::Batch(bytes) if sent + 1 < applied && !Batch::is_intact(&bytes) => {
+                        spoilt.raise(origin, sent + 1);
+                        break;
+                    }
                     Help::Batch(bytes) => {
                         peer.send(origin, sent + 1, bytes.len());
                         effects.push(Effect::Send {
@@ -175,7 +187,24 @@ impl Exchange {
                 }
             }
         }
+        // Whoever lacks it takes a snapshot: the ledger has it, and is audited before it is given.
+        if spoilt.iter().next().is_some() {
+            effects.push(Effect::Spoilt);
+            self.log.trim(&spoilt);
+        }
     }
+}
+
+/// Whether a node is the one to send an origin's batches to a peer: it is their home, hands them on for it, or helps.
+fn sends(
+    me: NodeId,
+    relays: &BTreeSet<(NodeId, NodeId)>,
+    (origin, home): (OriginId, NodeId),
+    to: NodeId,
+    peer: &Peer,
+) -> bool {
+    let repairs = peer.repairs.get(&origin).is_some_and(Repair::is_active) && !planted(Bug::DroppedRepair);
+    home != to && (home == me || relays.contains(&(home, to)) || repairs)
 }
 
 /// What to send a peer next of an origin of which it will have `sent`.

@@ -145,7 +145,10 @@ impl Exchange {
                 ));
             }
         }
-        let Some(ledger) = self.with_own(ledger) else {
+        let merged = self.with_own(ledger);
+        // Who has agreed on how to end takes another's word for the same batches only.
+        let merged = merged.filter(|ledger| !self.frozen || ledger.frontier() == self.ledger.frontier());
+        let Some(ledger) = merged else {
             // Too old, though it was new when it was made: the next one will be newer, if there is time for what is under
             // way. At the next tick somebody is asked again.
             self.wanted = Some(Wanted {

@@ -6,8 +6,8 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::workers::WorkerKey;
 use crate::checkpoint::{self, Header, State};
+use crate::run::WorkerKey;
 use crate::snapshot::Head;
 
 /// The checkpoints of one run on one node.

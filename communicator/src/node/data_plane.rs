@@ -1,5 +1,11 @@
 //! Connections that others open: sorted by plane, and on the data plane by what they are for.
+//!
+//! Whoever is here has proven membership and said nothing yet. Members are not many, so neither are these; and nobody stays
+//! who does not say what it wants.
 
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use protocol::control::NodeInfo;
@@ -8,16 +14,32 @@ use protocol::ids::RunId;
 use ractor::ActorRef;
 use ractor::rpc::CallResult;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 
 use super::run::RunMessage;
 use crate::control::Sessions;
 use crate::link::{Hello, LinkError, read_hello, write_frame, write_hello};
-use crate::transport::{Accepted, Plane, Stream};
+use crate::transport::{Accepted, Greeted, HalfOpen, Plane, Stream};
 
 /// How long a caller may take to say what it wants, and this node to find out whether it can have it.
 const HELLO_LIMIT: Duration = Duration::from_secs(5);
+/// How long a caller may take for one piece of a model.
+const PIECE_LIMIT: Duration = Duration::from_secs(30);
+/// Callers that have not said what they want.
+const CALLERS_MAX: usize = 256;
+/// Models that are being fetched.
+const MODELS_MAX: usize = 64;
+
+/// What callers are served with.
+#[derive(Clone)]
+struct Desk {
+    sessions: Sessions,
+    run: ActorRef<RunMessage>,
+    me: NodeInfo,
+    models: Arc<Semaphore>,
+}
 
 /// Takes connections until there are no more.
 pub(super) async fn route(
@@ -26,32 +48,60 @@ pub(super) async fn route(
     run: ActorRef<RunMessage>,
     me: NodeInfo,
 ) {
-    while let Some(Accepted { stream, plane, address }) = connections.recv().await {
-        match plane {
-            Plane::Control => {
-                let sessions = sessions.clone();
-                tokio::spawn(async move {
-                    if let Err(error) = sessions.accept(stream, address).await {
-                        tracing::debug!(%address, %error, "a caller is turned away");
-                    }
-                });
+    let desk = Desk {
+        sessions,
+        run,
+        me,
+        models: Arc::new(Semaphore::new(MODELS_MAX)),
+    };
+    let mut calls = JoinSet::new();
+    let mut callers: HalfOpen<AbortHandle> = HalfOpen::new(CALLERS_MAX);
+    loop {
+        let connection = tokio::select! {
+            // What is finished makes room before anything new is taken.
+            biased;
+            Some(_) = calls.join_next() => {
+                callers.retain(|call| !call.is_finished());
+                continue;
             }
-            Plane::Data => {
-                let (run, me) = (run.clone(), me.clone());
-                tokio::spawn(async move {
-                    if let Err(error) = greet(stream, &run, &me).await {
-                        tracing::debug!(%address, %error, "a caller is turned away");
-                    }
-                });
-            }
+            connection = connections.recv() => connection,
+        };
+        let Some(connection) = connection else {
+            return;
+        };
+        let (address, greeted) = (connection.address, Greeted::default());
+        let call = calls.spawn(serve(connection, desk.clone(), Arc::clone(&greeted)));
+        if let Some(displaced) = callers.add(address.ip(), greeted, call) {
+            displaced.abort();
+            tracing::debug!(%address, "a caller makes room for another");
         }
     }
 }
 
-/// Hears what a caller wants, and gives it that.
-async fn greet(mut stream: Stream, run_actor: &ActorRef<RunMessage>, me: &NodeInfo) -> Result<(), LinkError> {
+/// Hears what a caller wants; what takes longer than that goes on elsewhere.
+async fn serve(connection: Accepted, desk: Desk, greeted: Greeted) {
+    let Accepted { stream, plane, address } = connection;
+    let served = match plane {
+        Plane::Control => desk
+            .sessions
+            .accept(stream, address)
+            .await
+            .map_err(|error| error.to_string()),
+        Plane::Data => greet(stream, address, &desk, &greeted)
+            .await
+            .map_err(|error| error.to_string()),
+    };
+    if let Err(error) = served {
+        tracing::debug!(%address, error, "a caller is turned away");
+    }
+}
+
+async fn greet(mut stream: Stream, address: SocketAddr, desk: &Desk, greeted: &Greeted) -> Result<(), LinkError> {
     let hello = timeout(HELLO_LIMIT, read_hello(&mut stream)).await;
-    match hello.unwrap_or(Err(LinkError::OutOfPlace))? {
+    let hello = hello.unwrap_or(Err(LinkError::OutOfPlace))?;
+    greeted.store(true, Ordering::Relaxed);
+    let Desk { run: run_actor, me, .. } = desk;
+    match hello {
         Hello::Link { version, run, from, to } => {
             let expects = run_actor.call(|reply| RunMessage::Expects { run, from, reply }, Some(HELLO_LIMIT));
             if version == me.version && to == me.id && matches!(expects.await, Ok(CallResult::Success(true))) {
@@ -60,7 +110,19 @@ async fn greet(mut stream: Stream, run_actor: &ActorRef<RunMessage>, me: &NodeIn
             }
             Ok(())
         }
-        Hello::Model { run } => send_model(stream, run_actor, run).await,
+        Hello::Model { run } => {
+            let desk = desk.clone();
+            tokio::spawn(async move {
+                // Who comes when too many fetch is told that there is no model, and may ask again.
+                let Ok(_permit) = desk.models.try_acquire() else {
+                    return;
+                };
+                if let Err(error) = send_model(stream, &desk.run, run).await {
+                    tracing::debug!(%address, %error, "a model was not fetched to its end");
+                }
+            });
+            Ok(())
+        }
         Hello::Accepted { .. } => Err(LinkError::OutOfPlace),
     }
 }
@@ -78,9 +140,12 @@ async fn send_model(mut stream: Stream, run_actor: &ActorRef<RunMessage>, run: R
     let mut piece = vec![0; CHUNK_BYTES];
     loop {
         let length = file.read(&mut piece).await?;
-        write_frame(&mut stream, Kind::Piece, &piece[..length]).await?;
+        let writing = async {
+            write_frame(&mut stream, Kind::Piece, &piece[..length]).await?;
+            Ok(stream.flush().await?)
+        };
+        timeout(PIECE_LIMIT, writing).await.unwrap_or(Err(LinkError::Silent))?;
         if length == 0 {
-            stream.flush().await?;
             return Ok(());
         }
     }

@@ -1,9 +1,10 @@
-//! The link's actor: one bounded data socket to one peer, for one run. The node with the lower name dials.
+//! The link's actor: one bounded data socket to one peer, for one run. The node with the lower name dials first; when that
+//! comes to nothing, perhaps because this side cannot be dialled, the other one does, too.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use protocol::control::Participant;
 use protocol::frame::CHUNK_BYTES;
@@ -30,6 +31,13 @@ const INBOX_MAX: usize = 64;
 /// The pause between two attempts, and the longest.
 const PAUSE: Duration = Duration::from_millis(25);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
+/// How long the higher name leaves dialling to the other side.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// A connection that the higher name has dialled does not displace one of the lower's that is younger than this: both may
+/// have dialled at the same time, and would displace each other's.
+const YOUNG: Duration = Duration::from_secs(5);
+/// A link that is missing for so long is worth a line in the log.
+const SAY_AFTER: Duration = Duration::from_secs(5);
 
 /// What has crossed a link in this run, over all its connections.
 #[derive(Debug, Default)]
@@ -46,7 +54,12 @@ pub(crate) enum LinkMessage {
     /// Try to reach the peer.
     Dial,
     /// A connection stands; both sides have said who they are.
-    Up(Stream),
+    Up {
+        /// The connection.
+        stream: Stream,
+        /// This side has dialled.
+        dialled: bool,
+    },
     /// The connection with this number is gone.
     Down(u64),
     /// Give the present connection up.
@@ -79,8 +92,18 @@ pub(crate) struct Link {
     arguments: LinkArguments,
     /// Counts connections, so that the end of an old one is not taken for the end of the present one.
     generation: u64,
-    tasks: Option<[AbortHandle; 2]>,
+    present: Option<Present>,
     pause: Duration,
+    /// Since when there is no connection, and whether that was said.
+    missing: (Instant, bool),
+}
+
+/// The present connection.
+struct Present {
+    tasks: [AbortHandle; 2],
+    since: Instant,
+    /// The node with the lower name has dialled it.
+    by_lower: bool,
 }
 
 impl Actor for LinkActor {
@@ -97,8 +120,9 @@ impl Actor for LinkActor {
         Ok(Link {
             arguments,
             generation: 0,
-            tasks: None,
+            present: None,
             pause: PAUSE,
+            missing: (Instant::now(), false),
         })
     }
 
@@ -110,7 +134,7 @@ impl Actor for LinkActor {
     ) -> Result<(), ActorProcessingErr> {
         match message {
             LinkMessage::Dial => state.dial(&myself),
-            LinkMessage::Up(stream) => state.up(stream, &myself),
+            LinkMessage::Up { stream, dialled } => state.up(stream, dialled, &myself),
             LinkMessage::Down(generation) if generation == state.generation => state.down(&myself),
             LinkMessage::Down(_) => {}
             LinkMessage::Cut => state.down(&myself),
@@ -134,7 +158,24 @@ impl Link {
             security,
             ..
         } = &self.arguments;
-        if *me > peer.node || self.tasks.is_some() {
+        if self.present.is_some() {
+            return;
+        }
+        let missing = self.missing.0.elapsed();
+        if missing > SAY_AFTER && !std::mem::replace(&mut self.missing.1, true) {
+            tracing::warn!(
+                peer = peer.name,
+                address = %peer.address,
+                "there is no link to a node: if it cannot be dialled at this address, start it with another --advertise; \
+                 others hand on what the two make"
+            );
+        }
+        if *me > peer.node && missing < PATIENCE {
+            let (myself, rest) = (myself.clone(), PATIENCE.saturating_sub(missing));
+            tokio::spawn(async move {
+                tokio::time::sleep(rest).await;
+                let _ = myself.cast(LinkMessage::Dial);
+            });
             return;
         }
         let hello = Hello::Link {
@@ -148,7 +189,7 @@ impl Link {
         self.pause = (self.pause * 2).min(PAUSE_MAX);
         tokio::spawn(async move {
             match connect(address, node, &security, &hello).await {
-                Ok(stream) => drop(myself.cast(LinkMessage::Up(stream))),
+                Ok(stream) => drop(myself.cast(LinkMessage::Up { stream, dialled: true })),
                 Err(error) => {
                     tracing::debug!(%error, %address, "a link is not made yet");
                     tokio::time::sleep(pause).await;
@@ -159,7 +200,13 @@ impl Link {
     }
 
     /// Takes a connection, in place of the present one: the peer would not make a new one if that still worked.
-    fn up(&mut self, stream: Stream, myself: &ActorRef<LinkMessage>) {
+    fn up(&mut self, stream: Stream, dialled: bool, myself: &ActorRef<LinkMessage>) {
+        let lower = self.arguments.me < self.arguments.peer.node;
+        let by_lower = dialled == lower;
+        let young = |present: &Present| present.by_lower && present.since.elapsed() < YOUNG;
+        if !by_lower && self.present.as_ref().is_some_and(young) {
+            return;
+        }
         self.abort();
         self.generation += 1;
         self.pause = PAUSE;
@@ -194,12 +241,17 @@ impl Link {
         let (one, other) = (myself.clone(), myself.clone());
         let reading = tokio::spawn(async move { over(one, reading.await) });
         let writing = tokio::spawn(async move { over(other, writing.await) });
-        self.tasks = Some([reading.abort_handle(), writing.abort_handle()]);
+        self.present = Some(Present {
+            tasks: [reading.abort_handle(), writing.abort_handle()],
+            since: Instant::now(),
+            by_lower,
+        });
     }
 
     fn down(&mut self, myself: &ActorRef<LinkMessage>) {
-        if self.tasks.is_some() {
+        if self.present.is_some() {
             self.abort();
+            self.missing = (Instant::now(), false);
             let (peer, generation) = (self.arguments.peer.node, self.generation);
             let _ = self
                 .arguments
@@ -210,7 +262,7 @@ impl Link {
     }
 
     fn abort(&mut self) {
-        for task in self.tasks.take().into_iter().flatten() {
+        for task in self.present.take().into_iter().flat_map(|present| present.tasks) {
             task.abort();
         }
     }

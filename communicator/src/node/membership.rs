@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use protocol::control::{Beat, NodeInfo, Phase, Reply, RunBeat, Word};
+use protocol::control::{Beat, NodeInfo, Phase, Reply, Word};
 use protocol::ids::NodeId;
+use protocol::run_beat::RunBeat;
 use protocol::stats::NodeReport;
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
 use ractor_cluster::RactorMessage;
@@ -20,7 +21,7 @@ const DIAL_LIMIT: Duration = Duration::from_secs(5);
 /// How often the roster's clock goes on.
 const TICK: Duration = Duration::from_millis(100);
 
-/// How long a process that has a session may take to show its gate. Clients have none.
+/// How long a node that has a session may take to show its gate.
 const GATE_LIMIT: Duration = Duration::from_secs(5);
 
 /// How this node stands with the cluster that it was to join.
@@ -52,12 +53,16 @@ pub(crate) enum MembershipMessage {
     Leaving(NodeId),
     /// A peer does not want this node.
     Unwelcome(String),
+    /// An attempt to reach a node is over.
+    Dialled(NodeId),
+    /// Say good-bye to everybody; answered when all have heard it.
+    Leave(RpcReplyPort<()>),
     /// Who is there?
     Nodes(RpcReplyPort<Payload<Reply>>),
     /// This node's own description has changed.
     Me(NodeInfo),
     /// This node's state in a run has changed: tell everybody now.
-    Run(Box<RunBeat>, Phase),
+    Run(Vec<RunBeat>, Phase),
     /// A word to one peer.
     Send {
         /// To whom.
@@ -101,7 +106,10 @@ pub(crate) struct Membership {
     /// Sessions whose gates have not shown yet, with their nodes.
     gateless: Vec<(u64, NodeId, Duration)>,
     joining: watch::Sender<Joined>,
-    run_beat: Option<Box<RunBeat>>,
+    /// How far this node's run is, and the one before.
+    runs: Vec<RunBeat>,
+    /// Who waits for all to have heard that this node leaves.
+    leaving: Option<RpcReplyPort<()>>,
     state: &'static str,
     start: Instant,
     number: u64,
@@ -137,7 +145,8 @@ impl Actor for MembershipActor {
             gates: BTreeMap::new(),
             gateless: Vec::new(),
             joining,
-            run_beat: None,
+            runs: Vec::new(),
+            leaving: None,
             state: "idle",
             start: Instant::now(),
             number: 0,
@@ -148,13 +157,13 @@ impl Actor for MembershipActor {
 
     async fn handle(
         &self,
-        _myself: ActorRef<MembershipMessage>,
+        myself: ActorRef<MembershipMessage>,
         message: MembershipMessage,
         state: &mut Membership,
     ) -> Result<(), ActorProcessingErr> {
         let now = state.start.elapsed();
         match message {
-            MembershipMessage::Session(event) => state.session(event, now),
+            MembershipMessage::Session(event) => state.session(&event, now),
             MembershipMessage::Beat(beat) => state.beat(*beat, now),
             MembershipMessage::Echo { from, number } => {
                 if let Some(sent) = state.sent.get(&number) {
@@ -164,34 +173,48 @@ impl Actor for MembershipActor {
             MembershipMessage::Leaving(node) => {
                 let change = state.roster.leaves(node);
                 state.changed(change);
+                // That its connection is closed tells it that it was heard.
+                state.close(node);
             }
-            MembershipMessage::Unwelcome(reason) => {
+            // Who has been taken by one node is not sent away by another.
+            MembershipMessage::Unwelcome(reason) if *state.joining.borrow() == Joined::Alone => {
                 tracing::error!(reason, "a node does not want this one");
                 state.joining.send_replace(Joined::Refused(reason));
+            }
+            MembershipMessage::Unwelcome(reason) => tracing::warn!(reason, "a node does not want this one"),
+            MembershipMessage::Dialled(node) => state.roster.was_dialled(node),
+            MembershipMessage::Leave(reply) => {
+                state.broadcast(&Word::Leaving(state.me.id));
+                state.leaving = Some(reply);
+                state.check_left();
             }
             MembershipMessage::Nodes(reply) => {
                 let _ = reply.send(Reply::Nodes(state.reports()).into());
             }
             MembershipMessage::Me(info) => state.me = info,
-            MembershipMessage::Run(beat, phase) => {
-                let going = beat.begin.iter().filter(|_| phase != Phase::Ended);
+            MembershipMessage::Run(runs, phase) => {
+                let going = runs
+                    .first()
+                    .filter(|_| phase != Phase::Ended)
+                    .and_then(|beat| beat.begin.as_ref());
+                let going = going.into_iter();
                 let participants = going.flat_map(|begin| &begin.participants).map(|one| one.node);
                 state.roster.take_part(participants.collect());
-                state.run_beat = Some(beat);
+                state.runs = runs;
                 state.state = phase.text();
                 state.beat_all(now);
             }
             MembershipMessage::Send { to, word } => state.send(to, *word),
             MembershipMessage::Broadcast(word) => state.broadcast(&word),
-            MembershipMessage::Tick => state.tick(now).await,
+            MembershipMessage::Tick => state.tick(&myself, now),
         }
         Ok(())
     }
 }
 
 impl Membership {
-    fn session(&mut self, event: SessionEvent, now: Duration) {
-        match event {
+    fn session(&mut self, event: &SessionEvent, now: Duration) {
+        match *event {
             SessionEvent::Ready { session, peer } => {
                 // Anybody else is a client, which asks and is not asked.
                 if let Some(id) = peer.node() {
@@ -208,6 +231,7 @@ impl Membership {
                     }
                     !gates.is_empty()
                 });
+                self.check_left();
             }
         }
     }
@@ -221,6 +245,8 @@ impl Membership {
                 self.beat_one(id);
             } else if now.saturating_sub(since) < GATE_LIMIT {
                 self.gateless.push((session, id, since));
+            } else {
+                self.sessions.close(session);
             }
         }
     }
@@ -230,7 +256,7 @@ impl Membership {
             from,
             number,
             members,
-            run,
+            runs,
         } = beat;
         let id = from.id;
         if from.version != self.me.version {
@@ -260,9 +286,7 @@ impl Membership {
                 number,
             },
         );
-        if let Some(run) = run {
-            let _ = self.run.cast(RunMessage::PeerRun(id, Box::new(run)));
-        }
+        let _ = self.run.cast(RunMessage::Beat { from: id, number, runs });
     }
 
     fn changed(&self, change: Option<Change>) {
@@ -276,7 +300,26 @@ impl Membership {
         }
     }
 
-    async fn tick(&mut self, now: Duration) {
+    /// Ends all sessions with a node.
+    fn close(&self, node: NodeId) {
+        for (session, _) in self.gates.get(&node).into_iter().flatten() {
+            self.sessions.close(*session);
+        }
+    }
+
+    /// Tells that all have heard that this node leaves, once they have.
+    fn check_left(&mut self) {
+        if self.gates.is_empty()
+            && let Some(reply) = self.leaving.take()
+        {
+            let _ = reply.send(());
+        }
+    }
+
+    fn tick(&mut self, myself: &ActorRef<MembershipMessage>, now: Duration) {
+        if self.leaving.is_some() {
+            return;
+        }
         self.find_gates(now);
         for change in self.roster.tick(now) {
             // A session that hangs would keep a new one from being made.
@@ -291,7 +334,7 @@ impl Membership {
             self.changed(Some(change));
         }
         for info in self.roster.take_due(now) {
-            let (sessions, security) = (self.sessions.clone(), self.security.clone());
+            let (sessions, security, myself) = (self.sessions.clone(), self.security.clone(), myself.clone());
             tokio::spawn(async move {
                 match dial(info.address, Plane::Control, &security, DIAL_LIMIT).await {
                     Ok(stream) => {
@@ -302,6 +345,7 @@ impl Membership {
                     }
                     Err(error) => tracing::debug!(%error, peer = info.name, "a node is not reached"),
                 }
+                let _ = myself.cast(MembershipMessage::Dialled(info.id));
             });
         }
         if now >= self.next_beat {
@@ -327,7 +371,7 @@ impl Membership {
                 .filter(|member| member.alive)
                 .map(|member| member.info.clone())
                 .collect(),
-            run: self.run_beat.as_deref().cloned(),
+            runs: self.runs.clone(),
         }))
     }
 

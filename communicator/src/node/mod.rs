@@ -11,15 +11,15 @@
 //! ```
 
 mod checkpoints;
-mod coordination;
 mod data_plane;
-mod ending;
 mod exchange;
 mod link;
 mod membership;
-mod roster;
+pub(crate) mod roster;
+mod routes;
 mod run;
 mod stats;
+mod worker_socket;
 mod workers;
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use protocol::bounds::node_name;
-use protocol::control::{NodeInfo, Reply, Request, Word};
+use protocol::control::NodeInfo;
 use protocol::ids::NodeId;
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent};
 use ractor_cluster::RactorMessage;
@@ -36,7 +36,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
-use crate::control::{GateActor, Identity, NoKey, Payload, Role, Routes, Sessions, StartError};
+use crate::control::{GateActor, Identity, NoKey, Role, Sessions, StartError};
 use crate::transport::{AcceptLimits, Acceptor, DialError, NotLoopback, Plane, Security, dial};
 use crate::{usage, whereabouts};
 use membership::{Joined, MembershipActor, MembershipArguments, MembershipMessage};
@@ -53,8 +53,8 @@ const JOIN_LIMIT: Duration = Duration::from_mins(1);
 const JOIN_PAUSE: Duration = Duration::from_millis(300);
 /// The longest path that a socket can have on Linux.
 const SOCKET_PATH_MAX: usize = 107;
-/// How long a good-bye is given to leave this machine.
-const GOODBYE: Duration = Duration::from_millis(100);
+/// How long others are given to hear a good-bye.
+const GOODBYE: Duration = Duration::from_secs(1);
 
 /// What a node is started with.
 #[derive(Clone, Debug)]
@@ -357,7 +357,6 @@ struct NodeArguments {
 struct NodeState {
     parts: Parts,
     workers: ActorRef<workers::WorkersMessage>,
-    info: NodeInfo,
     failing: watch::Sender<Option<String>>,
 }
 
@@ -418,7 +417,6 @@ impl Actor for NodeActor {
         Ok(NodeState {
             parts,
             workers,
-            info,
             failing,
         })
     }
@@ -450,60 +448,14 @@ impl Actor for NodeActor {
     }
 
     async fn post_stop(&self, myself: ActorRef<NodeMessage>, state: &mut NodeState) -> Result<(), ActorProcessingErr> {
-        let goodbye = Box::new(Word::Leaving(state.info.id));
-        let _ = state.parts.membership.cast(MembershipMessage::Broadcast(goodbye));
-        tokio::time::sleep(GOODBYE).await;
+        // Whoever does not hear it in time finds out.
+        let _ = state
+            .parts
+            .membership
+            .call(MembershipMessage::Leave, Some(GOODBYE))
+            .await;
         let _ = state.workers.stop_and_wait(None, None).await;
         myself.stop_children_and_wait(None, None).await;
         Ok(())
-    }
-}
-
-impl Routes for Parts {
-    fn word(&self, _from: NodeId, word: Word) {
-        // Words say their sender's name themselves where it matters, and the gate has compared. Actors that are gone belong to a node that stops.
-        match word {
-            Word::Beat(beat) => drop(self.membership.cast(MembershipMessage::Beat(beat))),
-            Word::Echo { from, number } => drop(self.membership.cast(MembershipMessage::Echo { from, number })),
-            Word::Leaving(node) => drop(self.membership.cast(MembershipMessage::Leaving(node))),
-            Word::Unwelcome(reason) => drop(self.membership.cast(MembershipMessage::Unwelcome(reason))),
-            Word::Find {
-                run,
-                coordinator,
-                resumes,
-            } => drop(self.run.cast(RunMessage::Find {
-                run,
-                coordinator,
-                resumes,
-            })),
-            Word::Found { run, from, found } => drop(self.run.cast(RunMessage::Found { run, from, found })),
-            Word::Checkpoint(run) => drop(self.run.cast(RunMessage::Checkpoint(run))),
-            Word::Prepare { run, coordinator, job } => {
-                drop(self.run.cast(RunMessage::Prepare { run, coordinator, job }));
-            }
-            Word::Answer { run, from, answer } => drop(self.run.cast(RunMessage::Answer { run, from, answer })),
-            Word::Abort { run, reason } => drop(self.run.cast(RunMessage::Abort { run, reason })),
-            Word::Stats(record) => drop(self.stats.cast(StatsMessage::Record(record))),
-        }
-    }
-
-    fn request(&self, request: Request, reply: RpcReplyPort<Payload<Reply>>) {
-        match request {
-            Request::Nodes => drop(self.membership.cast(MembershipMessage::Nodes(reply))),
-            Request::Start { job, allow_partial } => drop(self.run.cast(RunMessage::Start {
-                job,
-                allow_partial,
-                reply,
-            })),
-            Request::Resume { run, allow_partial } => drop(self.run.cast(RunMessage::Resume {
-                run,
-                allow_partial,
-                reply,
-            })),
-            Request::Checkpoint => drop(self.run.cast(RunMessage::CheckpointAll(reply))),
-            Request::Stop => drop(self.run.cast(RunMessage::Stop(reply))),
-            Request::Status => drop(self.run.cast(RunMessage::Status(reply))),
-            Request::Stats { after } => drop(self.stats.cast(StatsMessage::Read { after, reply })),
-        }
     }
 }

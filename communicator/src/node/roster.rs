@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use protocol::bounds::MEMBERS_MAX;
 use protocol::control::NodeInfo;
 use protocol::ids::NodeId;
 
@@ -17,6 +18,10 @@ pub(crate) const AWAY_AFTER: Duration = Duration::from_millis(2500);
 const FORGET_AFTER: Duration = Duration::from_mins(10);
 /// The same for those who take part in a run: both sides of a partition have learned something that the other needs.
 const FORGET_PARTICIPANT_AFTER: Duration = Duration::from_hours(24);
+/// A node that was heard of and never heard itself is forgotten sooner: it may have been invented.
+const FORGET_RUMOUR_AFTER: Duration = Duration::from_mins(1);
+/// How many of those are dialled at a time.
+const RUMOURS_DIALLED_MAX: usize = 8;
 /// The first pause between two attempts to reach a member, and the longest.
 const DIAL_PAUSE: Duration = Duration::from_millis(200);
 const DIAL_PAUSE_MAX: Duration = Duration::from_secs(10);
@@ -45,6 +50,8 @@ pub(crate) struct Roster {
     linked: BTreeSet<NodeId>,
     /// Those that said good-bye: rumours of them do not bring them back.
     left: Vec<NodeId>,
+    /// Those that are being dialled, and whether they were only heard of.
+    dialled: BTreeMap<NodeId, bool>,
     /// Those who take part in this node's run.
     participants: BTreeSet<NodeId>,
 }
@@ -53,6 +60,8 @@ pub(crate) struct Roster {
 struct Member {
     info: NodeInfo,
     alive: bool,
+    /// Whether it was ever heard itself.
+    met: bool,
     /// When it was last heard, or first heard of.
     heard: Duration,
     rtt: Option<Duration>,
@@ -80,36 +89,64 @@ impl Roster {
             members: BTreeMap::new(),
             linked: BTreeSet::new(),
             left: Vec::new(),
+            dialled: BTreeMap::new(),
             participants: BTreeSet::new(),
         }
     }
 
-    /// Somebody told of a node.
+    /// Somebody told of a node. There is room for so many, and nobody has to go for a rumour.
     pub(crate) fn heard_of(&mut self, info: NodeInfo, now: Duration) {
         if info.id == self.me || self.left.contains(&info.id) {
             return;
         }
+        if let Some(member) = self.members.get_mut(&info.id) {
+            // Where it really is only one of several rumours may know.
+            if !member.met {
+                member.info = info;
+            }
+        } else if self.members.len() < MEMBERS_MAX {
+            self.enter(info, now);
+        }
+    }
+
+    fn enter(&mut self, info: NodeInfo, now: Duration) {
         let patience = if self.me < info.id {
             Duration::ZERO
         } else {
             DIAL_PATIENCE
         };
-        self.members.entry(info.id).or_insert(Member {
+        let member = Member {
             info,
             alive: false,
+            met: false,
             heard: now,
             rtt: None,
             dial_at: now + patience,
             dial_pause: DIAL_PAUSE,
-        });
+        };
+        self.members.insert(member.info.id, member);
+    }
+
+    /// Makes room for a node that is really there, in place of one that is only heard of.
+    fn make_room(&mut self) {
+        if self.members.len() >= MEMBERS_MAX {
+            let rumour = self.members.iter().find(|(_, member)| !member.met);
+            if let Some(id) = rumour.map(|(&id, _)| id) {
+                self.members.remove(&id);
+            }
+        }
     }
 
     /// A node's own beat has come.
     pub(crate) fn beat(&mut self, info: NodeInfo, now: Duration) -> Option<Change> {
         let id = info.id;
+        if !self.members.contains_key(&id) {
+            self.make_room();
+        }
         self.heard_of(info.clone(), now);
         let member = self.members.get_mut(&id)?;
         member.heard = now;
+        member.met = true;
         member.info = info;
         if std::mem::replace(&mut member.alive, true) {
             None
@@ -169,13 +206,13 @@ impl Roster {
             }
         }
         self.members.retain(|&id, member| {
-            let limit = if self.participants.contains(&id) {
-                FORGET_PARTICIPANT_AFTER
-            } else {
-                FORGET_AFTER
+            let limit = match (self.participants.contains(&id), member.met) {
+                (true, _) => FORGET_PARTICIPANT_AFTER,
+                (false, true) => FORGET_AFTER,
+                (false, false) => FORGET_RUMOUR_AFTER,
             };
             let kept = member.alive || now.saturating_sub(member.heard) < limit;
-            if !kept {
+            if !kept && member.met {
                 changes.push(Change::Left(id));
             }
             kept
@@ -183,19 +220,43 @@ impl Roster {
         changes
     }
 
-    /// Whom to dial now. Each is named once, and again after a pause that grows.
+    /// Whom to dial now. Each is named once, and again after a pause that grows; of those that are only heard of, a few at
+    /// a time, whoever has waited longest first.
     pub(crate) fn take_due(&mut self, now: Duration) -> Vec<NodeInfo> {
-        let linked = &self.linked;
-        let due = self
-            .members
+        let Self {
+            members,
+            linked,
+            dialled,
+            ..
+        } = self;
+        let busy = dialled.values().filter(|&&rumour| rumour).count();
+        let mut due: Vec<&mut Member> = members
             .values_mut()
-            .filter(|member| !linked.contains(&member.info.id) && member.dial_at <= now);
-        due.map(|member| {
-            member.dial_at = now + member.dial_pause;
-            member.dial_pause = (member.dial_pause * 2).min(DIAL_PAUSE_MAX);
-            member.info.clone()
-        })
-        .collect()
+            .filter(|member| {
+                let id = &member.info.id;
+                !linked.contains(id) && !dialled.contains_key(id) && member.dial_at <= now
+            })
+            .collect();
+        due.sort_by_key(|member| member.dial_at);
+        let mut rumours = RUMOURS_DIALLED_MAX.saturating_sub(busy);
+        due.retain(|member| {
+            let wanted = member.met || rumours > 0;
+            rumours -= usize::from(wanted && !member.met);
+            wanted
+        });
+        due.into_iter()
+            .map(|member| {
+                member.dial_at = now + member.dial_pause;
+                member.dial_pause = (member.dial_pause * 2).min(DIAL_PAUSE_MAX);
+                dialled.insert(member.info.id, !member.met);
+                member.info.clone()
+            })
+            .collect()
+    }
+
+    /// An attempt to reach a member is over, whatever came of it.
+    pub(crate) fn was_dialled(&mut self, id: NodeId) {
+        self.dialled.remove(&id);
     }
 
     /// All members, by name.
@@ -263,10 +324,14 @@ mod tests {
         roster.heard_of(info(3), SECOND);
         roster.heard_of(info(5), SECOND);
         assert_eq!(roster.take_due(SECOND), [info(7)], "the lower name dials first");
-        assert!(roster.take_due(SECOND).is_empty());
-        assert_eq!(roster.take_due(2 * SECOND), [info(3), info(7)]);
+        assert!(roster.take_due(SECOND * 19 / 10).is_empty(), "it is under way");
+        roster.was_dialled(NodeId(7));
+        assert_eq!(roster.take_due(2 * SECOND), [info(7), info(3)]);
         let mut dialled = 0;
         for tenth in 0..600 {
+            for id in [3, 7] {
+                roster.was_dialled(NodeId(id));
+            }
             dialled += roster.take_due(2 * SECOND + SECOND * tenth / 10).len();
         }
         assert!((10..40).contains(&dialled), "{dialled} attempts in a minute");
@@ -301,5 +366,63 @@ mod tests {
         assert_eq!(roster.take_due(80_000 * SECOND), [info(7)], "it is still dialled");
         roster.take_part(BTreeSet::new());
         assert_eq!(roster.tick(80_001 * SECOND), [Change::Left(NodeId(7))]);
+    }
+
+    #[test]
+    fn what_was_invented_is_bounded_dialled_a_little_and_soon_forgotten() {
+        let invented = MEMBERS_MAX as u64 + 500;
+        let mut roster = Roster::new(NodeId(1));
+        for id in 10..10 + invented {
+            roster.heard_of(info(id), SECOND);
+        }
+        assert_eq!(roster.members().count(), MEMBERS_MAX);
+        assert_eq!(roster.take_due(2 * SECOND).len(), RUMOURS_DIALLED_MAX);
+        assert!(roster.take_due(3 * SECOND).is_empty(), "none of them has answered");
+        // One that is there is dialled whatever else is, and has a place whatever else had it.
+        let real = 10 + invented;
+        assert_eq!(roster.beat(info(real), 3 * SECOND), Some(Change::Alive(info(real))));
+        assert_eq!(roster.members().count(), MEMBERS_MAX);
+        roster.unlinked(NodeId(real), 3 * SECOND);
+        assert_eq!(roster.take_due(4 * SECOND), [info(real)]);
+        roster.beat(info(real), 62 * SECOND);
+        assert!(roster.tick(62 * SECOND).is_empty(), "nobody misses what never was");
+        assert_eq!(
+            roster.members().map(|one| one.info.id).collect::<Vec<_>>(),
+            [NodeId(real)]
+        );
+    }
+
+    #[test]
+    fn whoever_has_waited_longest_is_dialled_first() {
+        let mut roster = Roster::new(NodeId(1));
+        for id in 10..30 {
+            roster.heard_of(info(id), SECOND);
+        }
+        let mut seen = BTreeSet::new();
+        for tick in 0..3 {
+            for due in roster.take_due(2 * SECOND + tick * SECOND / 100) {
+                roster.was_dialled(due.id);
+                seen.insert(due.id.0);
+            }
+        }
+        assert_eq!(seen, (10..30).collect());
+    }
+
+    #[test]
+    fn a_false_rumour_does_not_keep_the_true_one_out() {
+        let mut roster = Roster::new(NodeId(1));
+        let elsewhere = NodeInfo {
+            address: "192.0.2.1:9".parse().unwrap(),
+            ..info(7)
+        };
+        roster.heard_of(elsewhere.clone(), SECOND);
+        roster.heard_of(info(7), SECOND);
+        assert_eq!(roster.take_due(SECOND), [info(7)]);
+        roster.beat(info(7), SECOND);
+        roster.heard_of(elsewhere, SECOND);
+        assert!(
+            roster.members().all(|member| member.info == &info(7)),
+            "it knows itself best"
+        );
     }
 }

@@ -1,22 +1,28 @@
 //! The stats' actor: what every node did each second, kept for late readers.
 //!
 //! Readers ask and are answered as soon as there is something new. Nothing is pushed: a reader that stands still costs
-//! nothing.
+//! nothing. What others tell is bounded: in bytes, and for each node in number.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use protocol::control::Reply;
-use protocol::stats::StatsRecord;
+use protocol::ids::NodeId;
+use protocol::stats::{PeerRecord, StatsRecord};
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
 use ractor_cluster::RactorMessage;
 
-use crate::control::Payload;
+use crate::control::{Payload, encoded_length};
+use crate::meter::Meter;
 
-/// Records kept: an hour of ten nodes and more.
+/// Records kept: an hour of ten nodes and more; and their bytes.
 const RECORDS_MAX: usize = 40_000;
-/// Records in one answer; it has to fit into a message of the control plane.
-const ANSWER_MAX: usize = 200;
+const RECORDS_BYTES_MAX: usize = 32 << 20;
+/// Bytes of the records in one answer; it has to fit into a message of the control plane, and half of that leaves room.
+const ANSWER_BYTES_MAX: usize = 512 << 10;
+/// Records that a node may tell a second, and at once. It tells one a second; what was held up comes together.
+const TOLD_A_SECOND: u32 = 2;
+const TOLD_AT_ONCE: u32 = 8;
 /// How long a reader waits for news before it is told that there is none.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Readers that wait at a time; more are answered at once.
@@ -25,8 +31,10 @@ const READERS_MAX: usize = 256;
 /// What the stats' actor is told.
 #[derive(RactorMessage)]
 pub(crate) enum StatsMessage {
-    /// A node's record.
+    /// This node's record.
     Record(Box<StatsRecord>),
+    /// Another node's record.
+    Told(NodeId, Box<StatsRecord>),
     /// What is new since this number?
     Read {
         /// The last one that the reader has.
@@ -42,12 +50,29 @@ pub(crate) enum StatsMessage {
 pub(crate) struct StatsActor;
 
 /// The actor's state.
-#[derive(Default)]
 pub(crate) struct Stats {
     records: VecDeque<StatsRecord>,
+    /// What they take.
+    bytes: usize,
     /// The number of the newest record; they count from 1.
     last: u64,
     readers: Vec<(Instant, u64, RpcReplyPort<Payload<Reply>>)>,
+    /// How much others have told of late, and when they last did.
+    tellers: BTreeMap<NodeId, (Duration, Meter)>,
+    start: Instant,
+}
+
+impl Default for Stats {
+    fn default() -> Self {
+        Self {
+            records: VecDeque::new(),
+            bytes: 0,
+            last: 0,
+            readers: Vec::new(),
+            tellers: BTreeMap::new(),
+            start: Instant::now(),
+        }
+    }
 }
 
 impl Actor for StatsActor {
@@ -68,6 +93,11 @@ impl Actor for StatsActor {
     ) -> Result<(), ActorProcessingErr> {
         match message {
             StatsMessage::Record(record) => state.record(*record),
+            StatsMessage::Told(node, record) => {
+                if state.may_tell(node, state.start.elapsed()) {
+                    state.record(*record);
+                }
+            }
             StatsMessage::Read { after, reply } => {
                 if after < state.last || state.readers.len() >= READERS_MAX {
                     let _ = reply.send(state.since(after).into());
@@ -81,6 +111,7 @@ impl Actor for StatsActor {
                     .partition(|(asked, ..)| asked.elapsed() >= PATIENCE);
                 state.readers = waiting;
                 state.answer(done);
+                state.forget_tellers(state.start.elapsed());
             }
         }
         Ok(())
@@ -88,12 +119,31 @@ impl Actor for StatsActor {
 }
 
 impl Stats {
+    /// Whether a node has not told too much of late.
+    fn may_tell(&mut self, node: NodeId, now: Duration) -> bool {
+        let new = || (now, Meter::new(TOLD_A_SECOND, TOLD_AT_ONCE));
+        let (heard, meter) = self.tellers.entry(node).or_insert_with(new);
+        *heard = now;
+        meter.spends(1, now)
+    }
+
+    /// Whoever was not heard for so long that its budget is full again needs no entry.
+    fn forget_tellers(&mut self, now: Duration) {
+        const FULL_AFTER: Duration = Duration::from_secs((TOLD_AT_ONCE / TOLD_A_SECOND) as u64);
+        self.tellers
+            .retain(|_, (heard, _)| now.saturating_sub(*heard) < FULL_AFTER);
+    }
+
     fn record(&mut self, record: StatsRecord) {
-        if self.records.len() == RECORDS_MAX {
-            self.records.pop_front();
-        }
+        self.bytes += size(&record);
         self.records.push_back(record);
         self.last += 1;
+        while self.records.len() > RECORDS_MAX || self.bytes > RECORDS_BYTES_MAX {
+            let Some(oldest) = self.records.pop_front() else {
+                break;
+            };
+            self.bytes -= size(&oldest);
+        }
         let readers = std::mem::take(&mut self.readers);
         self.answer(readers);
     }
@@ -109,12 +159,28 @@ impl Stats {
         let first = self.last - self.records.len() as u64;
         let after = if after > self.last { 0 } else { after };
         let skip = after.saturating_sub(first) as usize;
-        let records: Vec<StatsRecord> = self.records.iter().skip(skip).take(ANSWER_MAX).cloned().collect();
+        let mut room = ANSWER_BYTES_MAX;
+        let fitting = self.records.iter().skip(skip).take_while(|record| {
+            let left = room.checked_sub(encoded_length(record));
+            room = left.unwrap_or(0);
+            left.is_some()
+        });
+        let records: Vec<StatsRecord> = fitting.cloned().collect();
         Reply::Stats {
             last: after.max(first) + records.len() as u64,
             records,
         }
     }
+}
+
+/// The memory that a record takes.
+fn size(record: &StatsRecord) -> usize {
+    let texts = [&record.node, &record.run, &record.state, &record.digest];
+    let peers = record
+        .peers
+        .iter()
+        .map(|peer| size_of::<PeerRecord>() + peer.node.len());
+    size_of::<StatsRecord>() + texts.iter().map(|text| text.len()).sum::<usize>() + peers.sum::<usize>()
 }
 
 #[cfg(test)]
@@ -125,6 +191,21 @@ mod tests {
         StatsRecord {
             samples,
             ..StatsRecord::default()
+        }
+    }
+
+    /// A record of a node with so many peers.
+    fn long(samples: u64, peers: usize) -> StatsRecord {
+        let peer = PeerRecord {
+            node: "a-host-with-a-name-123456".into(),
+            bytes_in: 1 << 40,
+            bytes_out: 1 << 40,
+            lag: 1 << 20,
+            queue: 1 << 20,
+        };
+        StatsRecord {
+            peers: vec![peer; peers],
+            ..record(samples)
         }
     }
 
@@ -147,12 +228,51 @@ mod tests {
     }
 
     #[test]
-    fn old_records_go_and_answers_stay_short() {
+    fn old_records_go_and_a_reader_gets_all_that_are_left() {
         let mut stats = Stats::default();
         (1..=RECORDS_MAX as u64 + 10).for_each(|samples| stats.record(record(samples)));
+        let (mut last, mut found) = read(&stats, 0);
+        assert!(found.len() < RECORDS_MAX, "answers stay short");
+        loop {
+            let (next, more) = read(&stats, last);
+            if more.is_empty() {
+                break;
+            }
+            last = next;
+            found.extend(more);
+        }
+        assert_eq!(found, (11..=RECORDS_MAX as u64 + 10).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_thousand_nodes_can_be_read_of_and_take_no_more_memory() {
+        const NODES: usize = 1000;
+        let mut stats = Stats::default();
+        for samples in 1..=2000 {
+            stats.record(long(samples, NODES - 1));
+            assert!(stats.bytes <= RECORDS_BYTES_MAX);
+        }
+        assert_eq!(stats.bytes, stats.records.iter().map(size).sum::<usize>());
+        let reply = stats.since(0);
+        let length = encoded_length(&reply);
+        assert!((1..=ANSWER_BYTES_MAX + 100).contains(&length), "{length}");
         let (last, found) = read(&stats, 0);
-        assert_eq!((found[0], found.len()), (11, ANSWER_MAX));
-        let (_, next) = read(&stats, last);
-        assert_eq!(next[0], 11 + ANSWER_MAX as u64);
+        assert!(!found.is_empty());
+        assert_eq!(read(&stats, last).1[0], found.last().unwrap() + 1);
+    }
+
+    #[test]
+    fn nobody_tells_more_than_a_node_has_to_tell() {
+        let mut stats = Stats::default();
+        let (honest, liar) = (NodeId(1), NodeId(2));
+        let mut told = 0;
+        for tenth in 0..100 {
+            let now = Duration::from_millis(100 * tenth);
+            assert!(tenth % 10 > 0 || stats.may_tell(honest, now));
+            told += (0..100).filter(|_| stats.may_tell(liar, now)).count();
+        }
+        assert!(told <= (TOLD_AT_ONCE + 10 * TOLD_A_SECOND) as usize, "{told}");
+        stats.forget_tellers(Duration::from_mins(1));
+        assert!(stats.tellers.is_empty());
     }
 }

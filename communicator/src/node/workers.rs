@@ -5,27 +5,28 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::io;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use protocol::attach::{FromWorker, ToWorker, WorkerInfo};
+use protocol::bounds::WORKERS_MAX;
 use protocol::frame::{CHUNK_BYTES, Kind};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use ractor_cluster::RactorMessage;
 use tokio::io::{AsyncWriteExt, BufReader, BufWriter};
-use tokio::net::{UnixListener, UnixStream};
+use tokio::net::UnixStream;
 use tokio::process::Child;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::timeout;
 
 use super::run::RunMessage;
+use super::worker_socket::WorkerSocket;
 use crate::link::{self, LinkError};
 use crate::rarely::Rarely;
+use crate::run::WorkerKey;
 
 /// How long a process that attaches may take to say who it is.
 const HELLO_LIMIT: Duration = Duration::from_secs(5);
@@ -56,10 +57,6 @@ pub struct WorkerCommand {
     /// How many are started.
     pub count: usize,
 }
-
-/// The name of an attached worker on its node.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct WorkerKey(pub(super) u64);
 
 /// What is written to a worker.
 #[derive(Debug)]
@@ -148,7 +145,7 @@ impl Actor for WorkersActor {
             version,
             run,
         } = arguments;
-        let listener = listen(&socket)?;
+        let listener = WorkerSocket::bind(&socket)?;
         let (stop, stopped) = watch::channel(false);
         let detached: Detached = Arc::default();
         let (holding, gone) = mpsc::channel(1);
@@ -179,16 +176,9 @@ impl Actor for WorkersActor {
             // Nothing is ever sent: it ends when all holders are gone.
             let _ = gone.recv().await;
         }
-        let _ = std::fs::remove_file(&state.socket);
+        WorkerSocket::remove(&state.socket);
         Ok(())
     }
-}
-
-/// A socket that only this user can open.
-fn listen(path: &Path) -> io::Result<UnixListener> {
-    let listener = UnixListener::bind(path)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-    Ok(listener)
 }
 
 /// Waits until a flag is set, or can be set no more.
@@ -270,7 +260,7 @@ async fn keep_running(
 
 /// Takes processes that attach.
 async fn accept(
-    listener: UnixListener,
+    mut listener: WorkerSocket,
     version: String,
     run: ActorRef<RunMessage>,
     detached: Detached,
@@ -278,13 +268,18 @@ async fn accept(
 ) {
     static KEYS: AtomicU64 = AtomicU64::new(1);
     let mut refusals = Rarely::default();
+    let places = Arc::new(Semaphore::new(WORKERS_MAX));
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             () = set(&mut stopped) => return,
         };
         match accepted {
-            Ok((stream, _)) => {
+            Ok(stream) => {
+                let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
+                    tracing::warn!("a worker is turned away: a node has at most {WORKERS_MAX}");
+                    continue;
+                };
                 let key = WorkerKey(KEYS.fetch_add(1, Ordering::Relaxed));
                 let (run, version, mut stopped) = (run.clone(), version.clone(), stopped.clone());
                 let detached = Arc::clone(&detached);
@@ -298,6 +293,7 @@ async fn accept(
                         tracing::warn!(%error, "a worker's socket is closed");
                     }
                     let _ = run.cast(RunMessage::WorkerGone(key));
+                    drop(place);
                 });
             }
             Err(error) => {

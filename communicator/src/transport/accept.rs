@@ -1,11 +1,11 @@
 //! The accept loop: strangers cost little, and for a short time.
 //!
-//! Until a connection has proven membership it is *half-open*. Only so many are kept; when one more comes, the oldest
-//! goes. So connections that say nothing displace each other, while a member's handshake, which takes milliseconds, gets
-//! through, unless a whole table of others comes within those.
+//! Until a connection has proven membership it is *half-open*. Only so many are kept; when one more comes, another goes:
+//! the oldest of those that have said nothing, from where most of them come. So connections that say nothing displace each
+//! other, while a member's handshake gets through, even when it has a long way.
 
-use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use tokio::io::AsyncReadExt;
@@ -13,10 +13,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
-use tokio_rustls::TlsAcceptor;
-use tokio_rustls::rustls;
+use tokio_rustls::rustls::server::Acceptor as ClientHello;
+use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor, rustls};
 
-use super::{Plane, Security, Stream, tls};
+use super::{Greeted, HalfOpen, Plane, Security, Stream, tls};
 use crate::rarely::Rarely;
 
 /// What strangers are allowed to take.
@@ -92,7 +92,7 @@ impl Acceptor {
     pub async fn run(self, accepted: mpsc::Sender<Accepted>) {
         let Self { listener, tls, limits } = self;
         let mut handshakes = JoinSet::new();
-        let mut half_open: VecDeque<AbortHandle> = VecDeque::new();
+        let mut half_open: HalfOpen<AbortHandle> = HalfOpen::new(limits.half_open_max);
         let mut refusals = Rarely::default();
         loop {
             let connection = tokio::select! {
@@ -115,12 +115,11 @@ impl Acceptor {
                             "connections cannot be accepted, and are tried again: if files are too many, raise 'ulimit -n'"
                         );
                     }
-                    // Whoever has proven nothing for longest makes room, as when the table is full. There is room once its
-                    // task is gone.
+                    // Somebody makes room, as when the table is full. There is room once its task is gone.
                     if out_of_descriptors(&error)
-                        && let Some(oldest) = half_open.pop_front()
+                        && let Some(displaced) = half_open.displace()
                     {
-                        oldest.abort();
+                        displaced.abort();
                         let finished = handshakes.join_next().await.and_then(Result::ok);
                         hand_over(finished.flatten(), &accepted);
                     } else {
@@ -129,13 +128,12 @@ impl Acceptor {
                     continue;
                 }
             };
-            while half_open.len() >= limits.half_open_max
-                && let Some(oldest) = half_open.pop_front()
-            {
-                oldest.abort();
+            let greeted = Greeted::default();
+            let handshake = shake_hands(tls.clone(), stream, address, limits.handshake, greeted.clone());
+            let handle = handshakes.spawn(handshake);
+            if let Some(displaced) = half_open.add(address.ip(), greeted, handle) {
+                displaced.abort();
             }
-            let handshake = shake_hands(tls.clone(), stream, address, limits.handshake);
-            half_open.push_back(handshakes.spawn(handshake));
         }
     }
 }
@@ -154,12 +152,15 @@ async fn shake_hands(
     mut stream: TcpStream,
     address: SocketAddr,
     limit: Duration,
+    greeted: Greeted,
 ) -> Option<Accepted> {
     let shaken = timeout(limit, async {
         stream.set_nodelay(true)?;
         let (plane, stream): (_, Stream) = match tls {
             Some(tls) => {
-                let stream = tls.accept(stream).await?;
+                let hello = LazyConfigAcceptor::new(ClientHello::default(), stream).await?;
+                greeted.store(true, Ordering::Relaxed);
+                let stream = hello.into_stream(tls.config().clone()).await?;
                 (Plane::of_protocol(stream.get_ref().1.alpn_protocol()), Box::new(stream))
             }
             None => (Plane::of_byte(stream.read_u8().await?), Box::new(stream)),

@@ -7,6 +7,7 @@
 mod accept;
 mod credentials;
 mod dial;
+mod half_open;
 mod security;
 pub(crate) mod tls;
 
@@ -16,5 +17,6 @@ mod tests;
 pub use accept::{AcceptLimits, Accepted, Acceptor};
 pub use credentials::{Credentials, CredentialsError};
 pub use dial::{DialError, dial};
+pub(crate) use half_open::{Greeted, HalfOpen};
 pub use security::{Connection, NotLoopback, Security, Stream};
 pub use tls::Plane;

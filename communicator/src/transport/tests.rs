@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_rustls::rustls::client::ResolvesClientCert;
@@ -303,6 +303,83 @@ async fn a_flood_displaces_itself_and_members_get_through() {
     for stream in &mut flood[..80] {
         assert_closed(stream).await;
     }
+}
+
+/// A member whose every word takes a while to arrive, and whose answers do.
+async fn dial_from_afar(node: SocketAddr, security: &Security, delay: Duration) -> bool {
+    let near = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = near.local_addr().unwrap();
+    let relaying = tokio::spawn(async move {
+        let (member, _) = near.accept().await.unwrap();
+        // It comes from another address than the flood.
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
+        let far = socket.connect(node).await.unwrap();
+        let (from_member, to_member) = member.into_split();
+        let (from_node, to_node) = far.into_split();
+        tokio::join!(late(from_member, to_node, delay), late(from_node, to_member, delay));
+    });
+    let dialled = dial(address, Plane::Data, security, PATIENCE).await;
+    let in_time = match dialled {
+        Ok(mut stream) => {
+            // The last word of a handshake is the node's: it shows at the first byte.
+            stream.write_all(b"ping").await.is_ok() && stream.read_exact(&mut [0; 4]).await.is_ok()
+        }
+        Err(_) => false,
+    };
+    relaying.abort();
+    in_time
+}
+
+/// Passes on what is read, a while later.
+async fn late(mut from: impl AsyncReadExt + Unpin, mut to: impl AsyncWriteExt + Unpin, delay: Duration) {
+    let mut piece = vec![0; 1 << 14];
+    while let Ok(length @ 1..) = from.read(&mut piece).await {
+        tokio::time::sleep(delay).await;
+        if to.write_all(&piece[..length]).await.is_err() {
+            return;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flood_from_one_address_keeps_no_member_with_a_long_way_out() {
+    const DELAY: Duration = Duration::from_millis(100);
+    let security = security();
+    let limits = AcceptLimits {
+        half_open_max: 32,
+        handshake: PATIENCE,
+    };
+    let mut node = Node::start(&security, limits).await;
+    let address = node.address;
+    let answering = tokio::spawn(async move {
+        while let Some(mut accepted) = node.accepted.recv().await {
+            tokio::spawn(async move {
+                let mut word = [0; 4];
+                if accepted.stream.read_exact(&mut word).await.is_ok() {
+                    let _ = accepted.stream.write_all(b"pong").await;
+                    let _ = accepted.stream.flush().await;
+                }
+            });
+        }
+    });
+    // Far more than a whole table comes within a member's handshake, all of the time.
+    let flood = tokio::spawn(async move {
+        let mut held = std::collections::VecDeque::new();
+        loop {
+            held.extend(TcpStream::connect(address).await);
+            if held.len() > 256 {
+                held.pop_front();
+            }
+        }
+    });
+    for attempt in 0..3 {
+        let got_in = timeout(PATIENCE, dial_from_afar(address, &security, DELAY)).await;
+        assert_eq!(got_in, Ok(true), "attempt {attempt}");
+    }
+    assert!(!flood.is_finished());
+    flood.abort();
+    answering.abort();
 }
 
 #[test]

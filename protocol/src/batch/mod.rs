@@ -163,6 +163,13 @@ impl Header {
 }
 
 impl Batch {
+    /// Whether a frame still has its checksum: a copy in memory may have lost a bit since it was made.
+    #[must_use]
+    pub fn is_intact(frame: &[u8]) -> bool {
+        let parts = frame.split_last_chunk::<CRC_BYTES>();
+        parts.is_some_and(|(body, crc)| crc32fast::hash(body) == u32::from_le_bytes(*crc))
+    }
+
     /// Reads a whole frame for a model of so many weights. Nothing is trusted: an error has had no effect.
     pub fn decode(frame: &[u8], weights: usize) -> Result<Self, BatchError> {
         if frame.len() > FRAME_BYTES_MAX {

@@ -17,6 +17,8 @@ use crate::model::Shape;
 use crate::split::ShardPlan;
 use crate::stats::{PeerRecord, StatsRecord};
 
+/// Runs in a beat: the one that a node is in, and the one before.
+const RUNS_MAX: usize = 2;
 /// Members of a cluster, and participants of a run.
 pub const MEMBERS_MAX: usize = 1024;
 /// Workers of one node.
@@ -58,15 +60,12 @@ pub fn is_name_of(name: &str, id: NodeId) -> bool {
     name.len() <= NAME_BYTES_MAX && digits == Some(&id.to_string()[..NAME_DIGITS])
 }
 
-/// A sentence of ours that is short enough to be told, cut where it is not.
-#[must_use]
-pub fn shortened(mut sentence: String) -> String {
-    if sentence.len() > SENTENCE_BYTES_MAX {
-        let end = sentence.floor_char_boundary(SENTENCE_BYTES_MAX - "…".len());
-        sentence.truncate(end);
-        sentence.push('…');
+/// Cuts a text where it is too long.
+fn shorten(text: &mut String, max: usize) {
+    if text.len() > max {
+        text.truncate(text.floor_char_boundary(max - "…".len()));
+        text.push('…');
     }
-    sentence
 }
 
 fn within(holds: bool, what: &'static str) -> Result<(), Breach> {
@@ -101,10 +100,31 @@ impl Word {
             Self::Found { found, .. } => found.as_ref().map_or(Ok(()), |found| found.check()),
             Self::Stats(record) => record.check(),
             // A job that could be read is bounded.
-            Self::Echo { .. } | Self::Prepare { .. } | Self::Find { .. } | Self::Checkpoint(_) | Self::Leaving(_) => {
-                Ok(())
-            }
+            Self::Echo { .. }
+            | Self::Prepare { .. }
+            | Self::Find { .. }
+            | Self::Checkpoint(_)
+            | Self::Stop(_)
+            | Self::Leaving(_) => Ok(()),
         }
+    }
+
+    /// The same, with sentences that are too long cut short: what a node has to say is never beyond its bounds.
+    #[must_use]
+    pub fn fitting(mut self) -> Self {
+        match &mut self {
+            Self::Answer { answer: Err(text), .. } | Self::Abort { reason: text, .. } | Self::Unwelcome(text) => {
+                shorten(text, SENTENCE_BYTES_MAX);
+            }
+            Self::Beat(beat) => {
+                shorten(&mut beat.from.device, NAME_BYTES_MAX);
+                for reason in beat.runs.iter_mut().filter_map(|run| run.diverged.as_mut()) {
+                    shorten(reason, SENTENCE_BYTES_MAX);
+                }
+            }
+            _ => {}
+        }
+        self
     }
 
     /// Whether a node says this in its own name.
@@ -117,7 +137,7 @@ impl Word {
             Self::Leaving(leaving) => *leaving == node,
             Self::Stats(record) => is_name_of(&record.node, node),
             // No name is in these.
-            Self::Checkpoint(_) | Self::Abort { .. } | Self::Unwelcome(_) => true,
+            Self::Checkpoint(_) | Self::Stop(_) | Self::Abort { .. } | Self::Unwelcome(_) => true,
         }
     }
 }
@@ -165,13 +185,14 @@ impl Beat {
             from,
             number,
             members,
-            run,
+            runs,
         } = self;
         from.check()?;
         counts([*number])?;
         within(members.len() <= MEMBERS_MAX, "a number of members")?;
         members.iter().try_for_each(NodeInfo::check)?;
-        run.as_ref().map_or(Ok(()), crate::control::RunBeat::check)
+        within(runs.len() <= RUNS_MAX, "a number of runs")?;
+        runs.iter().try_for_each(crate::run_beat::RunBeat::check)
     }
 }
 
@@ -282,10 +303,13 @@ impl StatsRecord {
         for text in [&self.node, &self.run, &self.state, &self.digest] {
             name(text)?;
         }
+        within(self.waiting.len() <= StatsRecord::WAITING_MAX, "a number of sentences")?;
+        self.waiting.iter().try_for_each(|text| sentence(text))?;
         within(self.peers.len() <= MEMBERS_MAX, "a number of peers")?;
         self.peers.iter().try_for_each(PeerRecord::check)?;
         counts([
             self.samples,
+            self.ledger_samples,
             self.bytes_in,
             self.bytes_out,
             self.frontier_lag,

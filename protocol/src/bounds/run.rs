@@ -1,26 +1,33 @@
 //! The bounds of what nodes tell each other about a run.
 
-use super::{Breach, COUNT_MAX, TIME_MAX, counts, finite, sentence, within};
+use super::{Breach, MEMBERS_MAX, TIME_MAX, counts, finite, sentence, within};
 use crate::attach::{Scores, WorkerStats};
-use crate::control::{Begin, RunBeat, Settled};
-
-/// Origins in a frontier: every life of every worker is one.
-const ORIGINS_MAX: usize = 1 << 16;
+use crate::control::Begin;
+use crate::run_beat::{ParticipantState, RunBeat, Settled};
 
 impl RunBeat {
-    /// Whether a node can be so far in a run.
+    /// Whether a run can be so far.
     pub fn check(&self) -> Result<(), Breach> {
         let Self {
             run: _,
             begin,
             stop: _,
-            settled,
-            failed,
-            withdrawn: _,
+            diverged,
+            states,
         } = self;
         begin.as_ref().map_or(Ok(()), Begin::check)?;
-        settled.as_ref().map_or(Ok(()), Settled::check)?;
-        failed.as_ref().map_or(Ok(()), |reason| sentence(reason))
+        diverged.as_ref().map_or(Ok(()), |reason| sentence(reason))?;
+        within(states.len() <= MEMBERS_MAX, "a number of participants")?;
+        states.iter().try_for_each(|(_, state)| state.check())
+    }
+}
+
+impl ParticipantState {
+    /// Whether a participant can be so far.
+    pub fn check(&self) -> Result<(), Breach> {
+        counts([self.number, self.attempt])?;
+        within(self.given_up.len() <= MEMBERS_MAX, "a number of participants")?;
+        self.settled.as_ref().map_or(Ok(()), Settled::check)
     }
 }
 
@@ -28,7 +35,6 @@ impl Settled {
     /// Whether a node can have ended so.
     pub fn check(&self) -> Result<(), Breach> {
         let Self {
-            frontier,
             digest: _,
             workers_agree: _,
             stats,
@@ -38,11 +44,6 @@ impl Settled {
             seconds,
             scores,
         } = self;
-        within(frontier.iter().count() <= ORIGINS_MAX, "a number of origins")?;
-        within(
-            frontier.iter().all(|(_, sequence)| sequence <= COUNT_MAX),
-            "a number of batches",
-        )?;
         stats.check()?;
         counts([*samples, *repeated, *bytes_sent])?;
         within((0.0..=TIME_MAX.as_secs_f64()).contains(seconds), "a time")?;

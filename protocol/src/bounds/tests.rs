@@ -2,11 +2,10 @@ use std::time::Duration;
 
 use super::*;
 use crate::attach::{Scores, WorkerStats};
-use crate::control::{RunBeat, Settled};
 use crate::digest::Digest;
-use crate::frontier::Frontier;
-use crate::ids::{OriginId, RunId};
+use crate::ids::RunId;
 use crate::job::JobDraft;
+use crate::run_beat::{ParticipantState, RunBeat, Settled};
 
 fn info(id: u64) -> NodeInfo {
     NodeInfo {
@@ -52,9 +51,8 @@ fn begin() -> Begin {
 
 fn settled() -> Settled {
     Settled {
-        frontier: Frontier::default(),
         digest: Digest(7),
-        workers_agree: Some(true),
+        workers_agree: true,
         stats: WorkerStats::default(),
         samples: 10,
         repeated: 0,
@@ -72,14 +70,19 @@ fn beat() -> Beat {
         from: info(1),
         number: 3,
         members: vec![info(2), info(3)],
-        run: Some(RunBeat {
+        runs: vec![RunBeat {
             run: RunId(7),
             begin: Some(begin()),
             stop: None,
-            settled: Some(settled()),
-            failed: None,
-            withdrawn: false,
-        }),
+            diverged: None,
+            states: vec![(
+                NodeId(1),
+                ParticipantState {
+                    settled: Some(settled()),
+                    ..ParticipantState::default()
+                },
+            )],
+        }],
     }
 }
 
@@ -93,8 +96,8 @@ fn holds(change: impl FnOnce(&mut Beat)) -> bool {
 /// The same for what it says of its run.
 fn run_holds(change: impl FnOnce(&mut Begin, &mut Settled)) -> bool {
     holds(|beat| {
-        let run = beat.run.as_mut().unwrap();
-        change(run.begin.as_mut().unwrap(), run.settled.as_mut().unwrap());
+        let run = &mut beat.runs[0];
+        change(run.begin.as_mut().unwrap(), run.states[0].1.settled.as_mut().unwrap());
     })
 }
 
@@ -121,7 +124,9 @@ fn what_no_node_says_is_a_breach() {
     assert!(!holds(
         |beat| beat.members = (2..=2 + MEMBERS_MAX as u64).map(info).collect()
     ));
-    assert!(!holds(|beat| beat.run.as_mut().unwrap().failed = Some("x".repeat(1025))));
+    assert!(!holds(|beat| beat.runs[0].diverged = Some("x".repeat(1025))));
+    assert!(!holds(|beat| beat.runs[0].states[0].1.number = u64::MAX));
+    assert!(!holds(|beat| beat.runs = vec![beat.runs[0].clone(); 3]));
     assert!(!run_holds(|begin, _| begin.participants[2].workers = 1 << 50));
     assert!(!run_holds(|begin, _| begin.participants[0].workers = 0));
     assert!(!run_holds(|begin, _| begin.participants.clear()));
@@ -139,7 +144,6 @@ fn what_no_node_says_is_a_breach() {
     assert!(!run_holds(
         |_, settled| settled.scores.as_mut().unwrap().accuracy = f64::NAN
     ));
-    assert!(!run_holds(|_, settled| settled.frontier.raise(OriginId(1), u64::MAX)));
 }
 
 #[test]
@@ -202,10 +206,14 @@ fn records_and_sentences_are_short() {
     };
     assert!(many.check().is_err());
     assert!(Word::Unwelcome("é".repeat(600)).check().is_err());
-    let cut = shortened("é".repeat(600));
-    assert!(cut.len() <= SENTENCE_BYTES_MAX && cut.ends_with('…'));
-    assert!(Word::Unwelcome(cut).check().is_ok());
-    assert_eq!(shortened("short".into()), "short");
+    assert!(Word::Unwelcome("é".repeat(600)).fitting().check().is_ok());
+    let short = Word::Unwelcome("short".into());
+    assert_eq!(short.clone().fitting(), short);
+    let mut beat = beat();
+    beat.from.device = "é".repeat(60);
+    beat.runs[0].diverged = Some("é".repeat(600));
+    assert!(beat.check().is_err());
+    assert!(Word::Beat(Box::new(beat)).fitting().check().is_ok());
 }
 
 #[test]

@@ -7,7 +7,8 @@ use super::{Job, JobDraft};
 
 /// Writes a job as text.
 pub fn serialize<S: Serializer>(job: &Job, serializer: S) -> Result<S::Ok, S::Error> {
-    toml::to_string(&JobDraft::from(job))
+    JobDraft::from(job)
+        .to_toml()
         .map_err(S::Error::custom)?
         .serialize(serializer)
 }

@@ -99,6 +99,11 @@ impl JobDraft {
         toml::from_str(text)
     }
 
+    /// The text of a TOML file that says the same.
+    pub fn to_toml(&self) -> Result<String, toml::ser::Error> {
+        toml::to_string(self)
+    }
+
     /// The fields of `self`, and where they are missing those of `other`.
     #[must_use]
     pub fn or(self, other: Self) -> Self {

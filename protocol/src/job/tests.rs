@@ -151,6 +151,9 @@ fn unknown_keys_are_refused() {
     assert!(error.contains("epoch") && error.contains("epochs"), "{error}");
 }
 
+#[derive(PartialEq, Debug, Serialize, Deserialize)]
+struct Told(#[serde(with = "as_text")] Box<Job>);
+
 #[test]
 fn a_text_that_is_too_long_to_be_told_is_a_mistake() {
     let named = |length: usize| JobDraft {
@@ -162,8 +165,6 @@ fn a_text_that_is_too_long_to_be_told_is_a_mistake() {
     assert_eq!(errors.0[0].key, "data");
     assert!(errors.to_string().contains("shorten it"), "{errors}");
 
-    #[derive(PartialEq, Debug, Serialize, Deserialize)]
-    struct Told(#[serde(with = "as_text")] Box<Job>);
     let told = Told(Box::new(longest));
     let bytes = postcard::to_stdvec(&told).unwrap();
     assert_eq!(postcard::from_bytes::<Told>(&bytes).unwrap(), told);

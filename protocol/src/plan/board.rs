@@ -2,9 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::cursor::{CursorAdvance, Cursors, ShardId};
+use crate::cursor::{CursorAdvance, Cursors, News, ShardId, Stretch};
 use crate::ids::OriginId;
 use crate::split::{SHARDS_PER_SLOT, ShardPlan};
+
+/// The most shards of which it is known who is at them. Every origin is at one, so there are more only if a member lies.
+const BEGUN_MAX: usize = 1 << 16;
 
 /// The state of all shards of all epochs, as far as one slot has heard.
 ///
@@ -20,9 +23,9 @@ pub(super) struct Board {
     /// The shard that this slot began itself and goes on with, whoever else is at it. Never more than one: a shard
     /// is begun only when the one before has no samples left.
     mine: Option<ShardId>,
-    /// The unfinished shards that others began, with the origin that last advanced them. None if that was not told;
-    /// then it was probably the worker of the slot that owns the shard.
-    pub(super) begun: BTreeMap<ShardId, Option<OriginId>>,
+    /// Unfinished shards that others began, with the origin that last advanced them. Of those that are not here it was not
+    /// told; then it was probably the worker of the slot that owns the shard.
+    begun: BTreeMap<ShardId, OriginId>,
     /// Origins that emit no more, as far as anybody knows.
     dead: BTreeSet<OriginId>,
     pub(super) slots: Vec<SlotState>,
@@ -79,7 +82,7 @@ impl Board {
 
     /// Whether somebody else is at a shard and can be trusted to finish it.
     pub(super) fn is_taken(&self, shard: ShardId) -> bool {
-        matches!(self.begun.get(&shard), Some(&Some(origin)) if !self.is_dead(origin))
+        self.begun.get(&shard).is_some_and(|&origin| !self.is_dead(origin))
     }
 
     pub(super) fn is_dead(&self, origin: OriginId) -> bool {
@@ -88,26 +91,27 @@ impl Board {
 
     /// This slot trains a shard up to here.
     pub(super) fn hand_out(&mut self, advance: CursorAdvance) {
-        self.learn(advance);
+        self.learn(advance.into());
         self.mine = Some(advance.shard);
         self.begun.remove(&advance.shard);
     }
 
-    /// Somebody trained a shard up to here, nobody knows who.
-    pub(super) fn skip(&mut self, advance: CursorAdvance) {
-        if self.learn(advance) > 0 && self.is_unfinished(advance.shard) && self.mine != Some(advance.shard) {
-            self.begun.entry(advance.shard).or_default();
-        }
+    /// Somebody trained a shard up to here in these epochs, nobody knows who.
+    pub(super) fn skip(&mut self, stretch: Stretch) {
+        self.learn(stretch);
     }
 
     /// Another origin trained a shard up to here.
     pub(super) fn observe(&mut self, origin: OriginId, advance: CursorAdvance) {
-        if self.learn(advance) == 0 || !self.is_unfinished(advance.shard) || self.mine == Some(advance.shard) {
+        let shard = advance.shard;
+        let news = self.learn(advance.into());
+        if news.samples == 0 || !self.is_unfinished(shard) || self.mine == Some(shard) {
             return;
         }
         // Late words of the dead do not take a shard from the living.
-        if !(self.is_dead(origin) && self.is_taken(advance.shard)) {
-            self.begun.insert(advance.shard, Some(origin));
+        let late = self.is_dead(origin) && self.is_taken(shard);
+        if !late && (self.begun.len() < BEGUN_MAX || self.begun.contains_key(&shard)) {
+            self.begun.insert(shard, origin);
         }
     }
 
@@ -126,9 +130,7 @@ impl Board {
         state.alive = false;
         // Most were begun by the worker that is gone, and nobody may have said which origin that was. Claimers that
         // live are heard of again with their next step.
-        for (_, origin) in self.begun.iter_mut().filter(|(shard, _)| owner(**shard) == slot) {
-            *origin = None;
-        }
+        self.begun.retain(|shard, _| owner(shard.shard) != slot);
     }
 
     pub(super) fn slot_alive(&mut self, slot: usize) {
@@ -137,30 +139,64 @@ impl Board {
         }
     }
 
-    /// Takes note of an advance, as far as there are such samples. Returns how many of them are news.
-    fn learn(&mut self, advance: CursorAdvance) -> u32 {
-        let CursorAdvance { shard, done } = advance;
+    /// How much is kept.
+    #[cfg(test)]
+    pub(super) fn entries(&self) -> usize {
+        self.done.stretches().count() + self.begun.len()
+    }
+
+    /// The first epoch, from some epoch on, in which a shard is not finished; there may be no such epoch in the run.
+    pub(super) fn first_unfinished(&self, shard: ShardId) -> u32 {
+        let length = self.lengths[shard.shard as usize];
+        if length == 0 {
+            return self.epochs;
+        }
+        match self.done.stretch_at(shard) {
+            Some(stretch) if stretch.done == length => stretch.last.saturating_add(1),
+            _ => shard.epoch,
+        }
+    }
+
+    /// Shards that somebody began who will not finish them, in no particular order.
+    pub(super) fn left_behind(&self) -> impl Iterator<Item = ShardId> {
+        let length = |stretch: &Stretch| self.lengths[stretch.shard as usize];
+        self.done
+            .stretches()
+            .filter(move |stretch| stretch.done < length(stretch))
+            .flat_map(Stretch::shards)
+            .filter(|&shard| match self.begun.get(&shard) {
+                Some(&origin) => self.is_dead(origin),
+                None => !self.slots[owner(shard.shard)].alive && self.mine != Some(shard),
+            })
+    }
+
+    /// Takes note of what is done, as far as there are such samples. Returns what of it is news.
+    fn learn(&mut self, stretch: Stretch) -> News {
         let Some(&length) = self
             .lengths
-            .get(shard.shard as usize)
-            .filter(|_| shard.epoch < self.epochs)
+            .get(stretch.shard as usize)
+            .filter(|_| stretch.first < self.epochs)
         else {
-            return 0;
+            return News::default();
         };
-        let unstarted = self.is_unstarted(shard);
-        let done = done.min(length);
-        let news = self.done.advance(CursorAdvance { shard, done });
-        if news > 0 && unstarted {
-            self.slots[owner(shard)].unstarted -= u64::from(length);
-        }
-        if !self.is_unfinished(shard) {
-            self.begun.remove(&shard);
+        let known = Stretch {
+            last: stretch.last.min(self.epochs - 1),
+            done: stretch.done.min(length),
+            ..stretch
+        };
+        let news = self.done.raise(known);
+        self.slots[owner(known.shard)].unstarted -= u64::from(length) * news.begun;
+        if known.done == length {
+            match known.single() {
+                Some(advance) => drop(self.begun.remove(&advance.shard)),
+                None => self.begun.retain(|&shard, _| !known.contains(shard)),
+            }
         }
         news
     }
 }
 
 /// The slot that a shard belongs to: shards are numbered slot by slot.
-pub(super) const fn owner(shard: ShardId) -> usize {
-    (shard.shard / SHARDS_PER_SLOT) as usize
+pub(super) const fn owner(shard: u32) -> usize {
+    (shard / SHARDS_PER_SLOT) as usize
 }

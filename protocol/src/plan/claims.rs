@@ -6,9 +6,12 @@
 
 use std::cmp::Reverse;
 
-use super::board::{Board, owner};
+use super::board::Board;
 use crate::cursor::ShardId;
 use crate::split::SHARDS_PER_SLOT;
+
+/// Among how many shards that the dead left a claimer chooses.
+const REMAINDERS: usize = 1024;
 
 impl Board {
     /// The shard that an idle slot should take over, if there is any to be had.
@@ -48,17 +51,9 @@ impl Board {
         None
     }
 
-    /// A shard that somebody began who will not finish it.
+    /// A shard that somebody began who will not finish it. One of the first few, so that claimers take different ones.
     fn remainder(&self, claimer: usize) -> Option<ShardId> {
-        let left: Vec<ShardId> = self
-            .begun
-            .iter()
-            .filter(|(shard, origin)| match **origin {
-                Some(origin) => self.is_dead(origin),
-                None => !self.slots[owner(**shard)].alive,
-            })
-            .map(|(&shard, _)| shard)
-            .collect();
+        let left: Vec<ShardId> = self.left_behind().take(REMAINDERS).collect();
         (!left.is_empty()).then(|| left[claimer % left.len()])
     }
 }

@@ -67,8 +67,8 @@ impl SamplePlan {
     /// Who did them is not known. Shards of this slot that are half done are taken to be left by an earlier worker
     /// of the slot and are gone on with; those of other slots are taken to be in the hands of their owners.
     pub fn skip_done(&mut self, cursors: &Cursors) {
-        for advance in cursors.iter() {
-            self.board.skip(advance);
+        for stretch in cursors.stretches() {
+            self.board.skip(stretch);
         }
     }
 
@@ -79,6 +79,17 @@ impl SamplePlan {
     pub fn observe(&mut self, origin: OriginId, advances: &[CursorAdvance]) {
         for &advance in advances {
             self.board.observe(origin, advance);
+        }
+    }
+
+    /// Takes note that many batches of another origin were applied at once, which moved these cursors.
+    pub fn observe_many(&mut self, origin: OriginId, cursors: &Cursors) {
+        for stretch in cursors.stretches() {
+            match stretch.single() {
+                Some(advance) => self.board.observe(origin, advance),
+                // An origin is at one shard at a time: what it has left in several epochs it is not at.
+                None => self.board.skip(stretch),
+            }
         }
     }
 
@@ -165,10 +176,16 @@ impl SamplePlan {
                 self.queue.push_back(claimed);
                 return Some(claimed);
             }
+            let own = || self.open.shards_of(self.slot);
+            // What was done before this worker came need not be looked at epoch by epoch.
             let epoch = self.next_epoch;
-            let own = self.open.shards_of(self.slot);
-            self.queue.extend(own.map(|shard| ShardId { epoch, shard }));
-            self.next_epoch += 1;
+            let unfinished = own().map(|shard| self.board.first_unfinished(ShardId { epoch, shard }));
+            let epoch = unfinished.min().unwrap_or(self.shared.epochs).min(self.shared.epochs);
+            self.next_epoch = epoch;
+            if epoch < self.shared.epochs {
+                self.queue.extend(own().map(|shard| ShardId { epoch, shard }));
+                self.next_epoch += 1;
+            }
         }
     }
 

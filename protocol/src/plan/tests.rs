@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::cursor::Stretch;
 use crate::split::{SHARDS_PER_SLOT, Split};
 
 pub(super) fn shared(labels: Vec<u32>, slots: usize, epochs: u32, minibatch: usize) -> SharedPlan {
@@ -96,6 +97,59 @@ fn cursors_beyond_the_end_of_a_shard_or_a_run_do_no_harm() {
     assert_eq!(samples(&all_minibatches(plan.clone())).len(), 60);
     while next(&mut plan).is_some() {}
     assert!(plan.is_complete());
+}
+
+/// Two slots that tell each other of every batch, one of them a few epochs ahead.
+#[test]
+fn a_plan_takes_no_more_room_after_many_epochs() {
+    const EPOCHS: u32 = 5_000;
+    let plan = |slot| SamplePlan::new(shared(vec![0; 40], 2, EPOCHS, 7), slot).unwrap();
+    let (mut ahead, mut behind) = (plan(0), plan(1));
+    let mut most = 0;
+    for step in 0.. {
+        let minibatch = if step < 20 || step % 2 == 0 {
+            next(&mut ahead)
+        } else {
+            None
+        };
+        if let Some((_, advances)) = &minibatch {
+            behind.observe(OriginId(1), advances);
+        }
+        let other = if step < 20 { None } else { next(&mut behind) };
+        if let Some((_, advances)) = &other {
+            ahead.observe(OriginId(2), advances);
+        }
+        for plan in [&ahead, &behind] {
+            most = most.max(plan.board.entries() + plan.queue.len());
+        }
+        if ahead.is_complete() && behind.is_complete() {
+            break;
+        }
+    }
+    // Per shard one stretch of done epochs, one after that, and one of what the other has claimed at the end.
+    assert!(most < 3 * 32 + 32, "{most} entries");
+}
+
+/// A worker that is seated after many epochs finds its place at once, and neither a frame nor memory is full of them.
+#[test]
+fn a_late_worker_goes_on_after_a_million_epochs() {
+    const EPOCHS: u32 = 1_000_000;
+    let mut plan = SamplePlan::new(shared(vec![0; 40], 10, EPOCHS, 8), 3).unwrap();
+    let lengths = plan.shared.shard_plan(0);
+    let mut cursors = Cursors::default();
+    for shard in 0..lengths.shard_count() {
+        cursors.raise(Stretch {
+            shard,
+            first: 0,
+            last: EPOCHS - 3,
+            done: lengths.samples(shard).len() as u32,
+        });
+    }
+    assert_eq!(cursors.samples_done(), u64::from(EPOCHS - 2) * 40);
+    plan.skip_done(&cursors);
+    let rest = all_minibatches(plan);
+    assert_eq!(rest[0].1[0].shard.epoch, EPOCHS - 2);
+    assert_eq!(samples(&rest).len(), 80);
 }
 
 #[test]

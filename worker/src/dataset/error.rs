@@ -19,12 +19,35 @@ pub enum DatasetError {
         source: io::Error,
     },
     /// A path leads out of the directory that data may come from.
-    #[error("{file} lies outside of the data directory {root}: move the data into it")]
+    #[error(
+        "{file} lies outside of the data directory {root}: move the data into it, or start the node with another \
+         --data-root (--data-root / opens everything)"
+    )]
     OutsideRoot {
         /// What was asked for.
         file: PathBuf,
         /// Where data may come from.
         root: PathBuf,
+    },
+    /// Something that is read until it ends, and may not.
+    #[error("{file} is {found}: give a regular file")]
+    NotAFile {
+        /// What was to be read.
+        file: PathBuf,
+        /// What it is.
+        found: &'static str,
+    },
+    /// More data than memory.
+    #[error(
+        "{file} holds {needed:.1} GB, but this machine has {free:.1} GB of memory left: give less data, or more memory"
+    )]
+    TooLarge {
+        /// What was to be read.
+        file: PathBuf,
+        /// Gigabytes of data.
+        needed: f64,
+        /// Gigabytes of memory that are free.
+        free: f64,
     },
     /// No sample is left for training.
     #[error("{data} leaves none of its samples ({samples}) to train on: give more, or a smaller share to test")]

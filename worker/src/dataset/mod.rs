@@ -11,6 +11,7 @@ mod idx;
 mod root;
 mod samples;
 mod scaling;
+mod source;
 
 use std::path::Path;
 
@@ -54,7 +55,8 @@ impl Dataset {
     /// Reads data to train on.
     ///
     /// `seed` decides which rows of a CSV file are kept for testing. With a `data_root`, relative paths start there
-    /// and nothing outside of it is read; without one, any path is taken as it is.
+    /// and nothing outside of it is read. Without one, any path is taken as it is: for a user's own process and files, not
+    /// for jobs that may come from elsewhere.
     pub fn open(spec: &DataSpec, seed: u64, data_root: Option<&Path>) -> Result<Self, DatasetError> {
         let dataset = Self::load(spec, seed, data_root, None)?;
         if dataset.train.is_empty() {

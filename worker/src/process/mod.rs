@@ -51,8 +51,8 @@ pub struct Options {
     pub device: Device,
     /// Threads to compute with.
     pub threads: Threads,
-    /// Data is opened only under this folder.
-    pub data_root: Option<PathBuf>,
+    /// Data is opened only under this folder, and relative paths start there.
+    pub data_root: PathBuf,
 }
 
 /// Why a worker ended.

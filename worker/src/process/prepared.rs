@@ -35,8 +35,7 @@ pub(super) struct Prepared {
 impl Prepared {
     /// Opens the data and fits the model to it; an error is one sentence.
     pub(super) fn open(job: &Job, options: &Options) -> Result<Self, String> {
-        let dataset =
-            Dataset::open(&job.data, job.seed, options.data_root.as_deref()).map_err(|error| sentence(&error))?;
+        let dataset = Dataset::open(&job.data, job.seed, Some(&options.data_root)).map_err(|error| sentence(&error))?;
         let layout = Layout::new(&job.model, dataset.input, dataset.classes.len()).map_err(|error| sentence(&error))?;
         Ok(Self {
             job: job.clone(),

@@ -270,10 +270,7 @@ impl<T: Trainer> Training<T> {
         self.batches_applied += order.batches;
         self.samples_applied += order.samples;
         match order.origin {
-            Some(origin) => {
-                let advances: Vec<CursorAdvance> = order.cursors.iter().collect();
-                self.plan.observe(origin, &advances);
-            }
+            Some(origin) => self.plan.observe_many(origin, &order.cursors),
             None => self.plan.skip_done(&order.cursors),
         }
         self.expected += sums.digest();
@@ -413,12 +410,9 @@ impl<T: Trainer> Training<T> {
             return Ok(());
         }
         // What is not held back leaves with this step's batch, and the next minibatch has all cursors to itself.
-        let cursors_left = if held_back {
-            self.pending.cursors_left()
-        } else {
-            Pending::default().cursors_left()
-        };
-        self.chosen = self.choose(cursors_left);
+        let nothing = Pending::default();
+        let pending = if held_back { &self.pending } else { &nothing };
+        self.chosen = self.choose(pending.cursors_left());
         if self.chosen {
             self.trainer.begin(&self.indices, self.steps + 1)?;
             self.begun_at = Some(self.batches_applied);

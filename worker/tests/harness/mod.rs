@@ -36,12 +36,13 @@ impl Node {
         let path = folder.join("socket");
         let _ = std::fs::remove_file(&path);
         let listener = UnixListener::bind(&path).unwrap();
+        let root = folder.to_owned();
         let worker = std::thread::spawn(move || {
             let options = Options {
                 device: Device::Cpu,
                 version: "test".into(),
                 threads: Threads(1),
-                data_root: None,
+                data_root: root,
             };
             // How the connection ends is not what is tested.
             let _ = attach(&path, &options);

@@ -4,18 +4,21 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use protocol::attach::FromWorker;
-use protocol::control::{Found, Offer, Reply, RunBeat};
+use protocol::control::{Offer, Reply};
 use protocol::ids::{NodeId, RunId};
 use protocol::job::Job;
+use protocol::run_beat::RunBeat;
 use ractor::{ActorRef, RpcReplyPort};
 use ractor_cluster::RactorMessage;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::control::Payload;
-use crate::node::exchange::Progress;
+use crate::ledger::Ledger;
+use crate::node::exchange::{ExchangeMessage, Report};
 use crate::node::membership::MembershipMessage;
 use crate::node::roster::Change;
-use crate::node::workers::{WorkerHandle, WorkerKey};
+use crate::node::workers::WorkerHandle;
+use crate::run::{RunEvent, RunWord, WorkerKey};
 use crate::transport::Stream;
 
 /// What the run's actor is told.
@@ -41,59 +44,28 @@ pub(crate) enum RunMessage {
         /// Told when it has begun.
         reply: RpcReplyPort<Payload<Reply>>,
     },
-    /// Which checkpoint of an earlier run is here?
-    Find {
-        /// The run that is going to be.
-        run: RunId,
-        /// Who wants to know.
-        coordinator: NodeId,
-        /// The earlier run.
-        resumes: RunId,
-    },
-    /// A node has told which checkpoint it has.
-    Found {
-        /// For which run.
-        run: RunId,
-        /// Which node.
-        from: NodeId,
-        /// What it has.
-        found: Option<Box<Found>>,
-    },
     /// Write a checkpoint, here and everywhere.
     CheckpointAll(RpcReplyPort<Payload<Reply>>),
-    /// Write a checkpoint.
-    Checkpoint(RunId),
     /// End the run early.
     Stop(RpcReplyPort<Payload<Reply>>),
     /// How far is the run?
     Status(RpcReplyPort<Payload<Reply>>),
-    /// Get ready for a run.
-    Prepare {
-        /// Which.
-        run: RunId,
-        /// Who wants to know.
-        coordinator: NodeId,
-        /// What is to be trained.
-        job: Box<Job>,
-    },
-    /// A node has answered.
-    Answer {
-        /// In which run.
-        run: RunId,
+    /// Another node says something of a run.
+    Word {
         /// Which node.
         from: NodeId,
-        /// What it can offer.
-        answer: Result<Offer, String>,
+        /// What.
+        word: RunWord,
     },
-    /// A run is called off.
-    Abort {
-        /// Which.
-        run: RunId,
-        /// Why.
-        reason: String,
+    /// Another node tells how far its runs are.
+    Beat {
+        /// Which node.
+        from: NodeId,
+        /// Its number.
+        number: u64,
+        /// Its run, and the one before.
+        runs: Vec<RunBeat>,
     },
-    /// How far a peer is in its run.
-    PeerRun(NodeId, Box<RunBeat>),
     /// Somebody came or went.
     Member(Change),
     /// A worker is there.
@@ -116,21 +88,24 @@ pub(crate) enum RunMessage {
         /// Room for the next one, when this is done.
         permit: Option<OwnedSemaphorePermit>,
     },
-    /// How far the exchange is.
-    Progress(RunId, Progress),
-    /// A participant can never have everything: it is not waited for any more.
-    GiveUp {
-        /// In which run.
+    /// Something happened that the core alone has to know.
+    Event(RunEvent),
+    /// What this node can offer was worked out.
+    Offered {
+        /// To which run.
         run: RunId,
-        /// Which.
-        node: NodeId,
+        /// What, with the ledger that it would begin with.
+        offered: Result<(Offer, Box<Ledger>), String>,
     },
-    /// Some worker has seen the run's stop.
-    StopSeen(RunId),
-    /// A weight left the range.
-    Diverged(RunId, String),
-    /// Links were waited for long enough.
-    LinksWaited(RunId),
+    /// The exchange of a run is there, or cannot be.
+    Opened {
+        /// Of which run.
+        run: RunId,
+        /// The exchange.
+        opened: Result<ActorRef<ExchangeMessage>, String>,
+    },
+    /// What the exchange has done so far.
+    Report(RunId, Box<Report>),
     /// Would a call for a link be taken?
     Expects {
         /// In which run.

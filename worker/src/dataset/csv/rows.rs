@@ -7,7 +7,7 @@ use std::path::Path;
 use ::csv::{ErrorKind, Reader, ReaderBuilder, StringRecord, Terminator};
 
 use super::CsvError;
-use crate::dataset::DatasetError;
+use crate::dataset::{DatasetError, source};
 
 /// The end of a line.
 const LINE_END: &[u8] = b"\n";
@@ -24,7 +24,7 @@ pub(super) struct Rows<'a> {
 
 impl<'a> Rows<'a> {
     pub(super) fn open(file: &'a Path) -> Result<Self, DatasetError> {
-        let source = File::open(file).map_err(DatasetError::read(file))?;
+        let source = source::open(file)?;
         let reader = ReaderBuilder::new()
             // The first row may be a header: the cells tell.
             .has_headers(false)

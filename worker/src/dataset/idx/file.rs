@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use flate2::bufread::MultiGzDecoder;
 
 use super::IdxError;
-use crate::dataset::DatasetError;
+use crate::dataset::{DatasetError, source};
+use crate::memory;
 
 /// The type of elements that are unsigned bytes, the only type that is read.
 const UNSIGNED_BYTE: u8 = 0x08;
@@ -53,18 +54,20 @@ impl IdxArray {
         }
     }
 
-    fn read_plain(file: PathBuf, content: Content, mut source: impl Read) -> Result<Self, DatasetError> {
-        let dimensions = read_dimensions(&file, content, &mut source)?;
+    fn read_plain(file: PathBuf, content: Content, mut bytes: impl Read) -> Result<Self, DatasetError> {
+        let dimensions = read_dimensions(&file, content, &mut bytes)?;
         let product = dimensions
             .iter()
             .try_fold(1u64, |product, &dimension| product.checked_mul(dimension as u64));
         let Some(expected) = product.filter(|&product| product <= MOST_ELEMENTS) else {
             return Err(IdxError::TooLarge { file, dimensions }.into());
         };
+        // A small file that was compressed may hold more than its size tells.
+        source::check_size(&file, expected, memory::available())?;
 
         // One byte more than promised is asked for, to see the end of the file (where gzip checks its sum) or that
         // it does not come.
-        let mut bytes = read_at_most(&file, &mut source, expected + 1)?;
+        let mut bytes = read_at_most(&file, &mut bytes, expected + 1)?;
         let found = bytes.len() as u64;
         if found < expected {
             return Err(IdxError::Truncated { file, expected, found }.into());

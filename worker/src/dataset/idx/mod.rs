@@ -3,7 +3,6 @@
 mod error;
 mod file;
 
-use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -13,7 +12,7 @@ pub use error::IdxError;
 use file::{Content, IdxArray};
 
 use super::samples::Values;
-use super::{Dataset, DatasetError, Known, Samples, Scaling, root};
+use super::{Dataset, DatasetError, Known, Samples, Scaling, root, source};
 
 /// Reads the four files of a directory.
 pub(super) fn open(
@@ -26,7 +25,7 @@ pub(super) fn open(
         let found = find(&directory, stem, suffix)?;
         // A link in the directory could still lead out of the root.
         let path = root::resolve(&found, data_root)?;
-        let file = File::open(&path).map_err(DatasetError::read(&path))?;
+        let file = source::open(&path)?;
         Ok((path, file))
     };
     let part = |name: &str| {

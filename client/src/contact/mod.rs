@@ -1,0 +1,279 @@
+//! A client's contact with a cluster: one of its nodes at a time, and another when that one is silent or gone.
+//!
+//! Only what may be asked twice is asked through [`Contact::ask`]. Whatever node answers is as good as any other.
+
+mod directory;
+mod survey;
+mod troubles;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use communicator::control::{CallError, Caller, Connection, ConnectionError};
+use communicator::transport::Security;
+use protocol::control::{Reply, Request};
+use protocol::ids::RunId;
+use protocol::sentence::sentence;
+use protocol::stats::NodeReport;
+use tokio::sync::Mutex;
+
+use crate::failure::Failure;
+use crate::notice;
+use directory::Directory;
+pub(crate) use survey::{Answer, Unanswered};
+use troubles::Troubles;
+
+/// How long a node may take to answer a simple question. It is asked again after that.
+pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+/// How often a node is asked who else is there.
+const LEARN_EVERY: Duration = Duration::from_secs(5);
+/// The pause before another attempt, where the last one failed at once.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// A contact with a cluster.
+pub(crate) struct Contact {
+    caller: Arc<Caller>,
+    state: Mutex<State>,
+}
+
+struct State {
+    directory: Directory,
+    line: Option<Arc<Line>>,
+    lines: u64,
+    learned: Option<Instant>,
+    /// Nodes that this client calls by another address than other nodes do: theirs, and ours.
+    aliases: BTreeMap<SocketAddr, SocketAddr>,
+    /// Since the last answer, to whatever question.
+    troubles: Troubles,
+}
+
+/// A connection to one node, for as long as it holds.
+pub(crate) struct Line {
+    /// No two lines of a contact have the same number, even if they lead to the same node.
+    pub(crate) number: u64,
+    pub(crate) connection: Connection,
+}
+
+impl Contact {
+    /// Gets ready to ask the nodes at some addresses, and those that they know.
+    pub(crate) async fn new(addresses: Vec<SocketAddr>, security: Security) -> Result<Self, Failure> {
+        let directory =
+            Directory::new(addresses).ok_or_else(|| Failure::input("give the address of a node with --cluster"))?;
+        let caller = Caller::start(security).await.map_err(Failure::work)?;
+        Ok(Self {
+            caller: Arc::new(caller),
+            state: Mutex::new(State {
+                directory,
+                line: None,
+                lines: 0,
+                learned: None,
+                aliases: BTreeMap::new(),
+                troubles: Troubles::default(),
+            }),
+        })
+    }
+
+    /// Asks a question that may be asked twice, until any node answers.
+    pub(crate) async fn ask(&self, request: Request) -> Result<Reply, Failure> {
+        self.ask_on(|_| request.clone()).await.map(|(reply, _)| reply)
+    }
+
+    /// Asks a question that depends on the line it is asked on. Tells on which it was answered.
+    pub(crate) async fn ask_on(&self, request: impl Fn(&Line) -> Request) -> Result<(Reply, Arc<Line>), Failure> {
+        let since = Instant::now();
+        loop {
+            let line = self.line_since(since).await?;
+            match line.connection.ask(request(&line), ANSWER_LIMIT).await {
+                Ok(reply) => {
+                    self.state.lock().await.answered(&reply, &line);
+                    return Ok((reply, line));
+                }
+                // Asking again would bring the same answer.
+                Err(error @ CallError::Unreadable(_)) => return Err(Failure::work(error)),
+                Err(error) => {
+                    let trouble = Trouble::on_line(&line, &error);
+                    self.bear(trouble, Some(&line), since).await?;
+                }
+            }
+        }
+    }
+
+    /// A line to a node that answers.
+    pub(crate) async fn line(&self) -> Result<Arc<Line>, Failure> {
+        self.line_since(Instant::now()).await
+    }
+
+    async fn line_since(&self, since: Instant) -> Result<Arc<Line>, Failure> {
+        loop {
+            let line = self.state.lock().await.line(&self.caller).await;
+            match line {
+                Ok(line) => return Ok(line),
+                Err(trouble) => self.bear(trouble, None, since).await?,
+            }
+        }
+    }
+
+    /// Bears that a node was asked in vain, or gives up a question that was first asked then.
+    async fn bear(&self, trouble: Trouble, on: Option<&Line>, since: Instant) -> Result<(), Failure> {
+        let mut state = self.state.lock().await;
+        state.fail(trouble, on);
+        let known = state.directory.known();
+        if let Some(reason) = state.troubles.end(since.elapsed(), &known) {
+            return Err(Failure::Failed(reason));
+        }
+        drop(state);
+        tokio::time::sleep(PAUSE).await;
+        Ok(())
+    }
+
+    /// Leaves a line on which something went wrong.
+    pub(crate) async fn hang_up(&self, line: &Line) {
+        let mut state = self.state.lock().await;
+        state.line.take_if(|current| current.number == line.number);
+    }
+
+    /// Goes on with the node at this address.
+    pub(crate) async fn prefer(&self, address: SocketAddr) {
+        let mut state = self.state.lock().await;
+        state.line = None;
+        state.directory.prefer(address);
+    }
+
+    /// The addresses that nodes can be reached at, the one that is asked now first.
+    pub(crate) async fn addresses(&self) -> Vec<SocketAddr> {
+        let state = self.state.lock().await;
+        let current = state.directory.current();
+        let others = state.directory.known().into_iter().filter(|other| *other != current);
+        std::iter::once(current).chain(others).collect()
+    }
+
+    /// Fetches the file of a run's model from one node.
+    pub(crate) async fn fetch_model(
+        &self,
+        address: SocketAddr,
+        run: RunId,
+        file: &mut impl std::io::Write,
+    ) -> Result<(), ConnectionError> {
+        self.caller.fetch_model(address, run, file).await
+    }
+}
+
+/// Why a node was asked in vain.
+struct Trouble {
+    address: SocketAddr,
+    reason: String,
+    /// The line is of no use any more.
+    broken: bool,
+    /// Asking the same node again is of no use.
+    gone: bool,
+    /// It will be no better in a minute.
+    lasting: bool,
+}
+
+impl Trouble {
+    fn on_line(line: &Line, error: &CallError) -> Self {
+        let address = line.connection.address();
+        let reason = match error {
+            CallError::Gone => format!("the connection to {address} broke"),
+            CallError::TimedOut(limit) => format!("{address} did not answer within {limit:?}"),
+            CallError::TooLong(_) => error.to_string(),
+            CallError::Unreadable(error) => format!("{address}: {error}"),
+        };
+        Self {
+            address,
+            reason,
+            broken: *error == CallError::Gone,
+            gone: false,
+            lasting: matches!(error, CallError::TooLong(_)),
+        }
+    }
+
+    fn calling(address: SocketAddr, error: &ConnectionError) -> Self {
+        Self {
+            address,
+            reason: sentence(error),
+            broken: true,
+            gone: error.nobody_there() || error.is_lasting(),
+            lasting: error.is_lasting(),
+        }
+    }
+}
+
+impl State {
+    /// The line, made if there is none. Others wait for it: one attempt at a time is enough.
+    async fn line(&mut self, caller: &Caller) -> Result<Arc<Line>, Trouble> {
+        let line = if let Some(line) = &self.line {
+            Arc::clone(line)
+        } else {
+            let address = self.directory.current();
+            let called = caller.call(address).await;
+            let connection = called.map_err(|error| Trouble::calling(address, &error))?;
+            self.lines += 1;
+            self.learned = None;
+            let number = self.lines;
+            Arc::clone(self.line.insert(Arc::new(Line { number, connection })))
+        };
+        if self.learned.is_none_or(|learned| learned.elapsed() >= LEARN_EVERY) {
+            let asked = line.connection.ask(Request::Nodes, ANSWER_LIMIT).await;
+            if let Reply::Nodes(nodes) = asked.map_err(|error| Trouble::on_line(&line, &error))? {
+                self.learn(&nodes, line.connection.address());
+            }
+        }
+        Ok(line)
+    }
+
+    /// Takes in who is there, as the node says that was called at this address.
+    fn learn(&mut self, nodes: &[NodeReport], called: SocketAddr) {
+        let address = |node: &NodeReport| node.address.parse().ok();
+        self.directory.learn(nodes.iter().filter_map(address).collect());
+        self.learned = Some(Instant::now());
+        // A node knows how far it is to all others, or will soon.
+        let mut own = nodes.iter().filter(|node| node.rtt_ms.is_none());
+        if let (Some(own), None) = (own.next().and_then(address), own.next())
+            && own != called
+        {
+            self.aliases.insert(own, called);
+        }
+    }
+
+    fn answered(&mut self, reply: &Reply, line: &Line) {
+        self.directory.answered();
+        self.troubles.forget();
+        if let Reply::Nodes(nodes) = reply {
+            self.learn(nodes, line.connection.address());
+        }
+    }
+
+    /// A node was asked in vain, on this line if there was one: it is asked again, or the next one.
+    fn fail(&mut self, trouble: Trouble, on: Option<&Line>) {
+        let current = self.line.as_ref().map(|line| line.number);
+        // Others may have noticed before, and gone on.
+        let noticed = match on {
+            Some(line) => current != Some(line.number),
+            None => self.directory.current() != trouble.address,
+        };
+        let mut leaves = false;
+        if !noticed {
+            leaves = trouble.gone || self.directory.failed(trouble.address);
+            if trouble.gone {
+                self.directory.next();
+            }
+            if leaves || trouble.broken {
+                self.line = None;
+            }
+        }
+        let address = trouble.address;
+        self.troubles.add(address, trouble.reason, trouble.lasting);
+        if leaves && let Some(reason) = self.troubles.news(address) {
+            let next = self.directory.current();
+            let next = if next == address {
+                "again".into()
+            } else {
+                next.to_string()
+            };
+            notice::say(&format!("{reason}; asking {next}"));
+        }
+    }
+}

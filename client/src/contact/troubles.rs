@@ -1,0 +1,116 @@
+//! Who was asked in vain since a node has answered, and what is said of it in the end.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// A question that no node has answered for so long is given up.
+const LIMIT: Duration = Duration::from_mins(1);
+/// More are not listed.
+const LISTED_MAX: usize = 8;
+
+/// Those who were asked in vain.
+#[derive(Debug, Default)]
+pub(super) struct Troubles {
+    by_address: BTreeMap<SocketAddr, Trouble>,
+}
+
+#[derive(Debug)]
+struct Trouble {
+    reason: String,
+    /// It will be no better in a minute.
+    lasting: bool,
+    /// The user knows of it.
+    said: bool,
+}
+
+impl Troubles {
+    /// Takes down that somebody was asked in vain. `lasting`: it will be no better in a minute.
+    pub(super) fn add(&mut self, address: SocketAddr, reason: String, lasting: bool) {
+        let said = self.by_address.get(&address).is_some_and(|trouble| trouble.said);
+        let trouble = Trouble { reason, lasting, said };
+        self.by_address.insert(address, trouble);
+    }
+
+    /// Why somebody was asked in vain, if the user does not know it yet.
+    pub(super) fn news(&mut self, address: SocketAddr) -> Option<&str> {
+        let trouble = self.by_address.get_mut(&address).filter(|trouble| !trouble.said)?;
+        trouble.said = true;
+        Some(&trouble.reason)
+    }
+
+    /// A node has answered.
+    pub(super) fn forget(&mut self) {
+        self.by_address.clear();
+    }
+
+    /// Why a question is given up that was first asked so long ago, in one sentence that names who was asked. None if it
+    /// is asked on: there is time, and somebody of all who are known may answer.
+    pub(super) fn end(&self, asked_for: Duration, known: &[SocketAddr]) -> Option<String> {
+        let hopeless = |address| self.by_address.get(address).is_some_and(|trouble| trouble.lasting);
+        let late = asked_for >= LIMIT;
+        if !late && !known.iter().all(hopeless) {
+            return None;
+        }
+        let more = self.by_address.len().saturating_sub(LISTED_MAX);
+        let more = (more > 0).then(|| format!("and {more} more"));
+        let reasons = self.by_address.values().map(|trouble| trouble.reason.clone());
+        let text = reasons.take(LISTED_MAX).chain(more).collect::<Vec<_>>().join("; ");
+        let seconds = asked_for.as_secs();
+        Some(if late {
+            format!("no node has answered for {seconds} seconds: {text}")
+        } else {
+            text
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(port: u16) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], port))
+    }
+
+    #[test]
+    fn a_minute_is_waited_and_all_are_named() {
+        let mut troubles = Troubles::default();
+        troubles.add(at(1), "1 is slow".into(), false);
+        troubles.add(at(2), "2 is gone".into(), true);
+        troubles.add(at(1), "1 is silent".into(), false);
+        let known = [at(1), at(2)];
+        assert_eq!(troubles.end(Duration::from_secs(59), &known), None);
+        assert_eq!(
+            troubles.end(Duration::from_secs(61), &known).unwrap(),
+            "no node has answered for 61 seconds: 1 is silent; 2 is gone"
+        );
+        (3..30).for_each(|port| troubles.add(at(port), "x".into(), false));
+        assert!(troubles.end(LIMIT, &known).unwrap().ends_with("x; and 21 more"));
+    }
+
+    #[test]
+    fn a_trouble_is_said_once_until_somebody_answers() {
+        let mut troubles = Troubles::default();
+        for _ in 0..2 {
+            assert_eq!(troubles.news(at(1)), None);
+            troubles.add(at(1), "1 is slow".into(), false);
+            troubles.add(at(1), "1 is silent".into(), false);
+            assert_eq!(troubles.news(at(1)), Some("1 is silent"));
+            troubles.add(at(1), "1 is gone".into(), false);
+            assert_eq!(troubles.news(at(1)), None);
+            troubles.forget();
+        }
+    }
+
+    #[test]
+    fn what_time_does_not_mend_is_said_at_once() {
+        let mut troubles = Troubles::default();
+        troubles.add(at(1), "1 has other credentials".into(), true);
+        let none = Duration::ZERO;
+        assert_eq!(troubles.end(none, &[at(1), at(2)]), None, "2 has not been asked");
+        assert_eq!(troubles.end(none, &[at(1)]).unwrap(), "1 has other credentials");
+        troubles.forget();
+        assert_eq!(troubles.end(none, &[at(1)]), None);
+    }
+}

@@ -1,0 +1,98 @@
+//! Fetching a run's model, from any node that has it.
+
+use std::io::Seek;
+use std::time::{Duration, Instant};
+
+use communicator::control::ConnectionError;
+use protocol::control::{RunResult, RunStatus};
+use protocol::digest::Digest;
+use protocol::ids::RunId;
+use protocol::sentence::sentence;
+use protocol::stats::Finished;
+use tempfile::NamedTempFile;
+use worker::model_file;
+
+use crate::contact::Contact;
+use crate::failure::Failure;
+use crate::out_folder::OutFolder;
+use crate::report;
+
+/// How long nodes are asked that have not said that they lack the model.
+const LIMIT: Duration = Duration::from_mins(1);
+/// How long nodes are asked that say so: one may be about to write it.
+const NONE_LIMIT: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// Fetches the model, checks that it is the one, and puts it in its place at once.
+pub(crate) async fn save(
+    contact: &Contact,
+    run: RunId,
+    status: &RunStatus,
+    result: &RunResult,
+    out: &OutFolder,
+) -> Result<Finished, Failure> {
+    let path = out.make()?;
+    let io = |error: std::io::Error| out.not_written(&error);
+    let mut file = model_file::part_beside(&path).map_err(io)?;
+    fetch(contact, run, result.digest, &mut file)
+        .await
+        .map_err(|error| match error {
+            FetchError::Write(error) => io(error),
+            FetchError::Nobody(reason) => Failure::Failed(reason),
+        })?;
+    file.persist(&path).map_err(|error| io(error.error))?;
+    Ok(report::finished(status, result, path.display().to_string()))
+}
+
+enum FetchError {
+    /// It cannot be written here.
+    Write(std::io::Error),
+    /// No node gives it.
+    Nobody(String),
+}
+
+/// Fetches the model from the node that is followed or, where that one has none or breaks off, from any other.
+async fn fetch(contact: &Contact, run: RunId, digest: Digest, file: &mut NamedTempFile) -> Result<(), FetchError> {
+    let since = Instant::now();
+    loop {
+        let mut reasons = Vec::new();
+        let mut all_lack_it = true;
+        for address in contact.addresses().await {
+            // What another one has broken off is no part of it.
+            let emptied = file.as_file().set_len(0).and_then(|()| file.rewind());
+            emptied.map_err(FetchError::Write)?;
+            match contact.fetch_model(address, run, file).await {
+                Ok(()) => {
+                    file.as_file().sync_all().map_err(FetchError::Write)?;
+                    match check(file, digest) {
+                        Ok(()) => return Ok(()),
+                        Err(why) => reasons.push(format!("what {address} gave is not the run's model: {why}")),
+                    }
+                }
+                Err(ConnectionError::Write(error)) => return Err(FetchError::Write(error)),
+                Err(error) => {
+                    all_lack_it &= error.nobody_there() || matches!(error, ConnectionError::NoModel(..));
+                    reasons.push(sentence(&error));
+                }
+            }
+        }
+        let limit = if all_lack_it { NONE_LIMIT } else { LIMIT };
+        if since.elapsed() >= limit {
+            return Err(FetchError::Nobody(format!(
+                "no node gives the model of run {run}, which has ended: {}",
+                reasons.join("; ")
+            )));
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// Checks that a file holds the weights that a run ended with.
+fn check(file: &NamedTempFile, digest: Digest) -> Result<(), String> {
+    let model = model_file::load(file.path()).map_err(|error| sentence(&error))?;
+    if model.metadata.digest == digest.to_string() {
+        Ok(())
+    } else {
+        Err(format!("its digest is {}, not {digest}", model.metadata.digest))
+    }
+}

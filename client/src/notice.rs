@@ -1,0 +1,33 @@
+//! What has to be said to people in between, wherever they look at the moment.
+
+use std::sync::{Mutex, PoisonError};
+
+type Sink = Box<dyn Fn(&str) + Send>;
+
+/// Who has the terminal, if somebody has.
+static SINK: Mutex<Option<Sink>> = Mutex::new(None);
+
+/// Says a sentence: on standard error, or through whoever draws there.
+pub(crate) fn say(text: &str) {
+    match &*SINK.lock().unwrap_or_else(PoisonError::into_inner) {
+        Some(sink) => sink(text),
+        None => eprintln!("{text}"),
+    }
+}
+
+/// Sends what is said elsewhere, as long as this is kept.
+pub(crate) struct Redirected(());
+
+impl Redirected {
+    /// To whom.
+    pub(crate) fn to(sink: impl Fn(&str) + Send + 'static) -> Self {
+        *SINK.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(sink));
+        Self(())
+    }
+}
+
+impl Drop for Redirected {
+    fn drop(&mut self) {
+        *SINK.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}

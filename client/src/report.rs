@@ -1,0 +1,74 @@
+//! How a run ended, for people and for scripts.
+
+use protocol::control::{RunResult, RunStatus};
+use protocol::stats::{Finished, ratio};
+
+use crate::failure::Failure;
+use crate::output;
+
+/// The last line of a run.
+pub(crate) fn finished(status: &RunStatus, result: &RunResult, model: String) -> Finished {
+    let stats = &result.stats;
+    let nodes = result.participants.len() + result.missing.len();
+    // A single node counts as having one peer, to which its batches would have gone.
+    let peers = nodes.saturating_sub(1).max(1) as u64;
+    let steps = stats.batches + stats.held_back;
+    let bytes_dense = steps * result.weights * size_of::<f32>() as u64 * peers;
+    Finished {
+        event: "finished",
+        accuracy: result.scores.accuracy,
+        loss: result.scores.loss,
+        epochs: ratio(result.samples as f64, status.train as f64),
+        samples: result.samples,
+        repeated_samples: result.repeated,
+        residual_lost: stats.residual_lost,
+        seconds: result.seconds,
+        samples_per_second: ratio(result.samples as f64, result.seconds),
+        nodes: result.participants.len(),
+        participants: result.participants.clone(),
+        missing: result.missing.clone(),
+        replicas_agree: result.agree,
+        digest: result.digest.to_string(),
+        bytes_sent: result.bytes_sent,
+        bytes_dense,
+        compression: ratio(bytes_dense as f64, result.bytes_sent as f64),
+        density: stats.density(result.weights),
+        exchange_share: stats.exchange_share(),
+        model,
+    }
+}
+
+/// Says how a run ended, to people or to scripts.
+pub(crate) fn report(finished: &Finished, json: bool) -> Result<(), Failure> {
+    if json {
+        output::line(finished);
+    } else {
+        eprintln!(
+            "accuracy {:.4}, loss {:.4} on held-out samples; {} samples in {:.1} s ({:.0} samples/s) by {} nodes",
+            finished.accuracy,
+            finished.loss,
+            finished.samples,
+            finished.seconds,
+            finished.samples_per_second,
+            finished.nodes
+        );
+        eprintln!(
+            "{} bytes of changes instead of {} ({:.0} times less); density {:.1e}; exchange share {:.3}",
+            finished.bytes_sent, finished.bytes_dense, finished.compression, finished.density, finished.exchange_share
+        );
+        if !finished.missing.is_empty() {
+            eprintln!("missing: {}", finished.missing.join(", "));
+        }
+        let agree = if finished.replicas_agree {
+            "replicas agree"
+        } else {
+            "REPLICAS DISAGREE"
+        };
+        eprintln!("{agree}, digest {}; model saved as {}", finished.digest, finished.model);
+    }
+    if finished.replicas_agree {
+        Ok(())
+    } else {
+        Err(Failure::Disagreed)
+    }
+}

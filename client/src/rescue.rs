@@ -1,0 +1,201 @@
+//! Saving what a run has learned, when it could not be followed to its end and its nodes are about to be stopped.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+
+use protocol::control::{Reply, Request};
+use worker::model_file;
+
+use crate::contact::{Answer, Contact};
+use crate::failure::Failure;
+use crate::local_cluster::CREDENTIALS;
+use crate::out_folder::OutFolder;
+use crate::scratch::Scratch;
+use crate::{fetch, follow, notice};
+
+/// How long nodes are given to settle and save: as long as they wait for each other, and some seconds.
+const END_LIMIT: Duration = Duration::from_secs(45);
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
+
+/// Does what can be done after a failure, and says what that was. All runs of these nodes are ours.
+pub(crate) async fn rescue(failure: Failure, contact: &Contact, scratch: &mut Scratch, out: &OutFolder) -> Failure {
+    let reason = match failure {
+        Failure::Failed(reason) => reason,
+        // There was no run, or it has ended and is told of.
+        other => return other,
+    };
+    match end(contact, out).await {
+        Some(path) => Failure::Failed(format!(
+            "{reason}; the run was ended early, and what it had learned is saved as {path}"
+        )),
+        None => match files(scratch, out) {
+            Some(saved) => Failure::Failed(format!("{reason}; {saved}")),
+            None => Failure::Failed(reason),
+        },
+    }
+}
+
+/// Ends the run through any node that answers, and fetches its model. Says where it is.
+async fn end(contact: &Contact, out: &OutFolder) -> Option<String> {
+    let since = Instant::now();
+    let mut asked = false;
+    loop {
+        let answers = contact.ask_each(Request::Status).await;
+        let run = answers.iter().find_map(Answer::status)?.run;
+        let (answer, status) = follow::best(run, &answers)?;
+        if let Some(outcome) = &status.outcome {
+            let result = outcome.as_ref().ok()?;
+            contact.prefer(answer.address).await;
+            let status = status.clone();
+            let saved = fetch::save(contact, run, &status, result, out).await;
+            return saved.ok().map(|finished| finished.model);
+        }
+        if !asked {
+            notice::say("ending the run, to save what it has learned");
+            asked = stop(contact).await;
+        }
+        if since.elapsed() > END_LIMIT {
+            return None;
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+}
+
+/// Asks every node to stop; whether one has heard it.
+async fn stop(contact: &Contact) -> bool {
+    let heard = contact.ask_each(Request::Stop).await;
+    heard
+        .iter()
+        .any(|answer| matches!(answer.reply, Ok(Reply::Stopping(_) | Reply::CalledOff(_))))
+}
+
+/// Saves what nodes have left in their folders. One sentence, if there was anything.
+fn files(scratch: &mut Scratch, out: &OutFolder) -> Option<String> {
+    let found = left_by_nodes(scratch.path());
+    let model = found.models.iter().find(|path| model_file::load(path).is_ok());
+    let saved = match model {
+        Some(model) => copy_model(model, out).map(|path| format!("a node had saved the model, which is now {}", path.display())),
+        None if found.checkpoints.is_empty() => return None,
+        None => copy_checkpoints(&found.checkpoints, out).map(|path| {
+            let path = path.display();
+            format!("nodes had written checkpoints, which are now in {path}: nodes with that folder under their --dir go on with 'tau start --resume'")
+        }),
+    };
+    if let Ok(saved) = saved {
+        return Some(saved);
+    }
+    // There is no room for it, it seems. What is private goes, and the rest stays where it is.
+    let _ = std::fs::remove_file(scratch.path().join(CREDENTIALS));
+    scratch.keep().ok()?;
+    Some(format!(
+        "what its nodes had saved is left in {}, since it could not be brought to --out",
+        scratch.path().display()
+    ))
+}
+
+/// Files of a run in nodes' folders, the newest first.
+#[derive(Debug, Default)]
+struct Left {
+    models: Vec<PathBuf>,
+    checkpoints: Vec<PathBuf>,
+}
+
+/// Looks through the folders: one for each node, and in it one for each run.
+fn left_by_nodes(folder: &Path) -> Left {
+    let mut left = Left::default();
+    for node in entries(folder) {
+        for run in entries(&node) {
+            for file in entries(&run) {
+                match file.extension().and_then(|ending| ending.to_str()) {
+                    Some("safetensors") => left.models.push(file),
+                    Some("checkpoint") => left.checkpoints.push(file),
+                    _ => {}
+                }
+            }
+        }
+    }
+    for files in [&mut left.models, &mut left.checkpoints] {
+        files.sort_by_key(|file| std::cmp::Reverse(written(file)));
+    }
+    left
+}
+
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    let found = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    found.map(|entry| entry.path()).collect()
+}
+
+fn written(file: &Path) -> SystemTime {
+    let found = std::fs::metadata(file).and_then(|found| found.modified());
+    found.unwrap_or(SystemTime::UNIX_EPOCH)
+}
+
+fn copy_model(model: &Path, out: &OutFolder) -> Result<PathBuf, Failure> {
+    let path = out.make()?;
+    let io = |error: std::io::Error| out.not_written(&error);
+    let mut part = model_file::part_beside(&path).map_err(io)?;
+    let mut from = std::fs::File::open(model).map_err(io)?;
+    std::io::copy(&mut from, &mut part).map_err(io)?;
+    part.as_file().sync_all().map_err(io)?;
+    part.persist(&path).map_err(|error| io(error.error))?;
+    Ok(path)
+}
+
+/// Copies checkpoints into a folder of their run's name, where nodes look for them. Says where that is.
+fn copy_checkpoints(checkpoints: &[PathBuf], out: &OutFolder) -> Result<PathBuf, Failure> {
+    let run = |file: &Path| file.parent().and_then(Path::file_name).map(PathBuf::from);
+    let newest = checkpoints.first().and_then(|file| run(file)).unwrap_or_default();
+    let folder = out.make()?.with_file_name(&newest);
+    let io = |error: std::io::Error| out.not_written(&error);
+    std::fs::create_dir_all(&folder).map_err(io)?;
+    for file in checkpoints.iter().filter(|file| run(file).as_ref() == Some(&newest)) {
+        let name = file.file_name().unwrap_or_default();
+        std::fs::copy(file, folder.join(name)).map_err(io)?;
+    }
+    Ok(folder)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checkpoints_are_brought_to_the_users_folder() {
+        let among = tempfile::tempdir().unwrap();
+        let node = among.path().join("0/00000000000000aa");
+        std::fs::create_dir_all(&node).unwrap();
+        std::fs::write(node.join("vm-1.checkpoint"), "what it had").unwrap();
+        std::fs::write(node.join("vm-1.state"), "of a worker").unwrap();
+        std::fs::write(among.path().join("cluster.pem"), "secret").unwrap();
+        let left = left_by_nodes(among.path());
+        assert!(left.models.is_empty());
+        let out = OutFolder::check(&among.path().join("out")).unwrap();
+        let folder = copy_checkpoints(&left.checkpoints, &out).unwrap();
+        assert_eq!(folder, among.path().join("out/00000000000000aa"));
+        assert_eq!(
+            std::fs::read_to_string(folder.join("vm-1.checkpoint")).unwrap(),
+            "what it had"
+        );
+    }
+
+    #[test]
+    fn nothing_is_said_of_nothing() {
+        let mut scratch = Scratch::new().unwrap();
+        std::fs::create_dir_all(scratch.path().join("0/00000000000000aa")).unwrap();
+        let place = tempfile::tempdir().unwrap();
+        let out = OutFolder::check(&place.path().join("out")).unwrap();
+        assert_eq!(files(&mut scratch, &out), None);
+        assert!(!place.path().join("out").exists());
+    }
+
+    #[test]
+    fn damaged_models_are_not_rescued() {
+        let mut scratch = Scratch::new().unwrap();
+        let node = scratch.path().join("0/00000000000000aa");
+        std::fs::create_dir_all(&node).unwrap();
+        std::fs::write(node.join("vm-1.safetensors"), "half of it").unwrap();
+        let place = tempfile::tempdir().unwrap();
+        let out = OutFolder::check(&place.path().join("out")).unwrap();
+        assert_eq!(files(&mut scratch, &out), None);
+    }
+}

@@ -1,0 +1,237 @@
+//! Whether a run was started, judged by what nodes say after the answer was lost.
+//!
+//! A start that is asked twice may start two runs. So it is asked again only when it is certain that the first one came to
+//! nothing, and nothing can come of it any more.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+
+use protocol::control::{Phase, RunStatus};
+use protocol::ids::RunId;
+use protocol::job::Job;
+
+use crate::contact::{Answer, Unanswered};
+
+/// What is known of a start whose answer was lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// The run has begun, as the node at this address knows.
+    Begun(RunId, SocketAddr),
+    /// The node that was asked called it off, for this reason.
+    CalledOff(String),
+    /// It may be starting, or may start yet.
+    Open,
+    /// It came to nothing.
+    Nothing,
+}
+
+/// The runs that were there before.
+#[derive(Debug, Default)]
+pub(super) struct Before {
+    runs: BTreeSet<RunId>,
+    /// Nodes that have told.
+    told: BTreeSet<SocketAddr>,
+}
+
+impl Before {
+    pub(super) fn new(answers: &[Answer]) -> Self {
+        let told = answers.iter().filter(|answer| answer.reply.is_ok());
+        Self {
+            runs: answers
+                .iter()
+                .filter_map(Answer::status)
+                .map(|status| status.run)
+                .collect(),
+            told: told.map(|answer| answer.address).collect(),
+        }
+    }
+
+    /// Whether a run was not there before. A node that had not told of its last run may tell of it now; one that is over
+    /// proves nothing then.
+    fn is_new(&self, status: &RunStatus, at: SocketAddr) -> bool {
+        !self.runs.contains(&status.run) && (self.told.contains(&at) || status.outcome.is_none())
+    }
+}
+
+/// What a node says of the run.
+enum Sight<'a> {
+    Silent,
+    Gone,
+    Preparing,
+    Begun(RunId),
+    CalledOff(&'a str),
+    Nothing,
+}
+
+/// Judges by what all nodes say. `job`: what was to be trained; unknown if an earlier run was to be gone on with.
+pub(super) fn judge(asked: SocketAddr, job: Option<&Job>, before: &Before, answers: &[Answer]) -> Verdict {
+    let sights: BTreeMap<SocketAddr, Sight> = answers
+        .iter()
+        .map(|answer| (answer.address, sight(answer, job, before)))
+        .collect();
+    for (&address, sight) in &sights {
+        if let Sight::Begun(run) = sight {
+            return Verdict::Begun(*run, address);
+        }
+    }
+    if sights.values().any(|sight| matches!(sight, Sight::Preparing)) {
+        return Verdict::Open;
+    }
+    match sights.get(&asked) {
+        Some(Sight::CalledOff(reason)) => Verdict::CalledOff((*reason).into()),
+        // Whoever was asked and is there no more, or is there again and knows nothing of it, will not begin it.
+        Some(Sight::Gone | Sight::Nothing) => Verdict::Nothing,
+        _ => Verdict::Open,
+    }
+}
+
+fn sight<'a>(answer: &'a Answer, job: Option<&Job>, before: &Before) -> Sight<'a> {
+    match answer.reply {
+        Err(Unanswered::Gone) => return Sight::Gone,
+        Err(Unanswered::Silent) => return Sight::Silent,
+        Ok(_) => {}
+    }
+    let ours = |status: &&RunStatus| before.is_new(status, answer.address) && job.is_none_or(|job| *job == *status.job);
+    let Some(status) = answer.status().filter(ours) else {
+        return Sight::Nothing;
+    };
+    match &status.outcome {
+        // Samples are counted when it begins.
+        Some(Err(reason)) if status.train == 0 => Sight::CalledOff(reason),
+        None if status.phase == Phase::Preparing => Sight::Preparing,
+        _ => Sight::Begun(status.run),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::control::Reply;
+    use protocol::job::JobDraft;
+
+    use super::*;
+
+    const A: u16 = 1;
+    const B: u16 = 2;
+
+    fn at(port: u16) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], port))
+    }
+
+    fn job(epochs: u32) -> Job {
+        let text = format!("epochs = {epochs}");
+        JobDraft::from_toml(&text).unwrap().resolve().unwrap()
+    }
+
+    fn status(run: u64, phase: Phase, outcome: Option<&str>) -> RunStatus {
+        RunStatus {
+            run: RunId(run),
+            phase,
+            job: Box::new(job(3)),
+            train: u64::from(phase > Phase::Preparing && outcome.is_none()),
+            outcome: outcome.map(|reason| Err(reason.into())),
+            waiting: Vec::new(),
+        }
+    }
+
+    fn says(port: u16, status: Option<RunStatus>) -> Answer {
+        Answer {
+            address: at(port),
+            reply: Ok(Reply::Status(status.map(Box::new))),
+        }
+    }
+
+    fn says_not(port: u16, why: Unanswered) -> Answer {
+        Answer {
+            address: at(port),
+            reply: Err(why),
+        }
+    }
+
+    /// What becomes of a start that A was asked for, when both had run 1 before.
+    fn verdict(answers: &[Answer]) -> Verdict {
+        let old = || Some(status(1, Phase::Ended, Some("it failed")));
+        let before = Before::new(&[says(A, old()), says(B, old())]);
+        judge(at(A), Some(&job(3)), &before, answers)
+    }
+
+    #[test]
+    fn a_run_that_began_is_found_wherever_it_is() {
+        let begun = || Some(status(7, Phase::Training, None));
+        let found = Verdict::Begun(RunId(7), at(B));
+        assert_eq!(verdict(&[says(A, None), says(B, begun())]), found);
+        for why in [Unanswered::Gone, Unanswered::Silent] {
+            assert_eq!(verdict(&[says_not(A, why), says(B, begun())]), found);
+        }
+        // It was short, or failed when it had begun.
+        let over = RunStatus {
+            train: 10,
+            ..status(7, Phase::Ended, Some("it diverged"))
+        };
+        assert_eq!(verdict(&[says_not(A, Unanswered::Gone), says(B, Some(over))]), found);
+    }
+
+    #[test]
+    fn what_is_being_prepared_is_waited_for() {
+        let preparing = || Some(status(7, Phase::Preparing, None));
+        for a in [says(A, preparing()), says(A, None), says_not(A, Unanswered::Gone)] {
+            assert_eq!(verdict(&[a, says(B, preparing())]), Verdict::Open);
+        }
+    }
+
+    #[test]
+    fn who_is_silent_may_begin_yet() {
+        let off = || Some(status(7, Phase::Ended, Some("the node that started it is gone")));
+        assert_eq!(
+            verdict(&[says_not(A, Unanswered::Silent), says(B, None)]),
+            Verdict::Open
+        );
+        assert_eq!(
+            verdict(&[says_not(A, Unanswered::Silent), says(B, off())]),
+            Verdict::Open
+        );
+        assert_eq!(verdict(&[says(B, None)]), Verdict::Open, "nothing is known of A");
+    }
+
+    #[test]
+    fn only_who_is_gone_or_knows_nothing_of_it_is_asked_again() {
+        let off = || Some(status(7, Phase::Ended, Some("no data")));
+        let old = || Some(status(1, Phase::Ended, Some("it failed")));
+        assert_eq!(
+            verdict(&[says_not(A, Unanswered::Gone), says(B, off())]),
+            Verdict::Nothing
+        );
+        assert_eq!(
+            verdict(&[says_not(A, Unanswered::Gone), says(B, old())]),
+            Verdict::Nothing
+        );
+        assert_eq!(verdict(&[says(A, old()), says(B, old())]), Verdict::Nothing);
+        assert_eq!(
+            verdict(&[says(A, off()), says(B, off())]),
+            Verdict::CalledOff("no data".into())
+        );
+    }
+
+    #[test]
+    fn other_jobs_and_old_runs_are_not_it() {
+        let other = RunStatus {
+            job: Box::new(job(4)),
+            ..status(7, Phase::Training, None)
+        };
+        assert_eq!(
+            verdict(&[says(A, None), says(B, Some(other.clone()))]),
+            Verdict::Nothing
+        );
+        // Nothing was known of B before: what is over there may be old, what is under way is not.
+        let before = Before::new(&[says(A, None), says_not(B, Unanswered::Silent)]);
+        let of = |status| judge(at(A), Some(&job(3)), &before, &[says(A, None), says(B, Some(status))]);
+        let over = RunStatus {
+            train: 10,
+            ..status(5, Phase::Ended, Some("it diverged"))
+        };
+        assert_eq!(of(over), Verdict::Nothing);
+        assert_eq!(of(status(5, Phase::Training, None)), Verdict::Begun(RunId(5), at(B)));
+        // Of a run that was gone on with the job is not known.
+        let any = judge(at(A), None, &before, &[says(A, None), says(B, Some(other))]);
+        assert_eq!(any, Verdict::Begun(RunId(7), at(B)));
+    }
+}

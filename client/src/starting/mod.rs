@@ -1,0 +1,136 @@
+//! Starting a run, once, though its answer may be lost on the way.
+
+mod judge;
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use communicator::control::CallError;
+use protocol::control::{Reply, Request};
+use protocol::ids::RunId;
+use protocol::job::Job;
+use tokio::time::sleep;
+
+use crate::commands::unexpected;
+use crate::contact::{ANSWER_LIMIT, Contact, Line};
+use crate::failure::Failure;
+use crate::notice;
+use judge::{Before, Verdict, judge};
+
+/// How long a cluster may take to get ready: large files are read and hashed.
+const PREPARE_LIMIT: Duration = Duration::from_mins(11);
+/// How often it is looked whether the node that prepares the run is still there.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// How long a node may be silent that was asked to start a run.
+const SILENCE_LIMIT: Duration = Duration::from_mins(1);
+/// How often in a row all must say that there is no run: a question may be read late.
+const CERTAIN: u32 = 2;
+
+/// Asks a cluster to start a run; returns when its nodes have begun.
+pub(crate) async fn start(contact: &Contact, request: &Request) -> Result<RunId, Failure> {
+    loop {
+        let line = contact.line().await?;
+        let before = Before::new(&contact.ask_each(Request::Status).await);
+        let attempt = Attempt {
+            contact,
+            request,
+            before,
+            asked: line.connection.address(),
+        };
+        if let Some(run) = attempt.make(&line).await? {
+            return Ok(run);
+        }
+        notice::say(&format!("{} has not started the run; asking again", attempt.asked));
+    }
+}
+
+/// One attempt to start a run.
+struct Attempt<'a> {
+    contact: &'a Contact,
+    request: &'a Request,
+    before: Before,
+    asked: SocketAddr,
+}
+
+impl Attempt<'_> {
+    /// The run, or nothing if it is certain that there will be none.
+    async fn make(&self, line: &Line) -> Result<Option<RunId>, Failure> {
+        let mut answer = std::pin::pin!(line.connection.ask(self.request.clone(), PREPARE_LIMIT));
+        let mut heard = Instant::now();
+        loop {
+            tokio::select! {
+                reply = &mut answer => match reply {
+                    Ok(Reply::Started(run)) => return Ok(Some(run)),
+                    Ok(other) => return Err(unexpected(other)),
+                    Err(error @ CallError::Unreadable(_)) => return Err(Failure::work(error)),
+                    Err(_) => break,
+                },
+                () = sleep(LOOK_AGAIN) => {
+                    if line.connection.ask(Request::Status, ANSWER_LIMIT).await.is_ok() {
+                        heard = Instant::now();
+                    } else if let Verdict::Begun(run, at) = self.look().await {
+                        return self.found(run, at).await;
+                    } else if heard.elapsed() > SILENCE_LIMIT {
+                        return Err(self.open());
+                    }
+                }
+            }
+        }
+        self.contact.hang_up(line).await;
+        self.search().await
+    }
+
+    /// The answer is lost: looks for the run.
+    async fn search(&self) -> Result<Option<RunId>, Failure> {
+        let (since, mut heard, mut nothing) = (Instant::now(), Instant::now(), 0);
+        while nothing < CERTAIN {
+            let answers = self.contact.ask_each(Request::Status).await;
+            let mut of_asked = answers.iter().filter(|answer| answer.address == self.asked);
+            if of_asked.any(|answer| answer.reply.is_ok()) {
+                heard = Instant::now();
+            }
+            match judge(self.asked, self.job(), &self.before, &answers) {
+                Verdict::Begun(run, at) => return self.found(run, at).await,
+                Verdict::CalledOff(reason) => return Err(Failure::Refused(vec![reason])),
+                Verdict::Nothing => nothing += 1,
+                Verdict::Open if heard.elapsed() > SILENCE_LIMIT || since.elapsed() > PREPARE_LIMIT => {
+                    return Err(self.open());
+                }
+                Verdict::Open => nothing = 0,
+            }
+            sleep(LOOK_AGAIN).await;
+        }
+        Ok(None)
+    }
+
+    async fn look(&self) -> Verdict {
+        let answers = self.contact.ask_each(Request::Status).await;
+        judge(self.asked, self.job(), &self.before, &answers)
+    }
+
+    fn job(&self) -> Option<&Job> {
+        match self.request {
+            Request::Start { job, .. } => Some(job),
+            _ => None,
+        }
+    }
+
+    async fn found(&self, run: RunId, at: SocketAddr) -> Result<Option<RunId>, Failure> {
+        notice::say(&format!(
+            "{} does not answer, but run {run} has begun: asking {at}",
+            self.asked
+        ));
+        self.contact.prefer(at).await;
+        Ok(Some(run))
+    }
+
+    /// Nobody can tell what becomes of it.
+    fn open(&self) -> Failure {
+        let seconds = SILENCE_LIMIT.as_secs();
+        Failure::Failed(format!(
+            "{} was asked to start the run and has not answered for {seconds} seconds: no other node knows of it, and it \
+             may yet begin when that node goes on; 'tau start --attach' follows it then",
+            self.asked
+        ))
+    }
+}

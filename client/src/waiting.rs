@@ -1,0 +1,78 @@
+//! What a run waits for, said when it changes.
+
+use protocol::ids::RunId;
+use serde::Serialize;
+
+use crate::view::View;
+use crate::{notice, output};
+
+/// What was said last.
+#[derive(Default)]
+pub(crate) struct Waiting {
+    said: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct WaitingEvent<'a> {
+    event: &'static str,
+    run: String,
+    #[serde(rename = "for")]
+    reasons: &'a [String],
+}
+
+impl Waiting {
+    /// Takes in what the run waits for now; nothing is said twice in a row.
+    pub(crate) fn take(&mut self, run: RunId, now: &[String], view: &View, json: bool) {
+        if !self.changes(now) {
+            return;
+        }
+        view.waits(now);
+        if json {
+            output::line(&WaitingEvent {
+                event: "waiting",
+                run: run.to_string(),
+                reasons: now,
+            });
+        } else if !view.is_shown() {
+            for reason in now {
+                notice::say(&format!("waiting: {reason}"));
+            }
+        }
+    }
+
+    fn changes(&mut self, now: &[String]) -> bool {
+        let changed = self.said != now;
+        if changed {
+            self.said = now.to_vec();
+        }
+        changed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_changes_are_said() {
+        let mut waiting = Waiting::default();
+        let reasons = |texts: &[&str]| texts.iter().map(|text| (*text).to_string()).collect::<Vec<_>>();
+        assert!(!waiting.changes(&[]));
+        assert!(waiting.changes(&reasons(&["a", "b"])));
+        assert!(!waiting.changes(&reasons(&["a", "b"])));
+        assert!(waiting.changes(&reasons(&["b"])));
+        assert!(waiting.changes(&[]));
+    }
+
+    #[test]
+    fn scripts_read_it_as_they_were_told() {
+        let event = WaitingEvent {
+            event: "waiting",
+            run: RunId(7).to_string(),
+            reasons: &["vm-3 has not settled: its disk does not answer".into()],
+        };
+        let text = serde_json::to_string(&event).unwrap();
+        let rest = r#""for":["vm-3 has not settled: its disk does not answer"]}"#;
+        assert_eq!(text, format!(r#"{{"event":"waiting","run":"{}",{rest}"#, RunId(7)));
+    }
+}

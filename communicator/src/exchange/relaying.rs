@@ -1,0 +1,88 @@
+//! Handing batches on between nodes that have no link to each other.
+//!
+//! Every node tells its peers whom it has links to. When the home of some batches has none to a peer, the first of those
+//! that have links to both hands them on as they come: waiting until the peer has visibly lacked them for a while, as
+//! with the dead, would make them too stale to be of use.
+
+use std::collections::BTreeSet;
+
+use protocol::ids::NodeId;
+
+use super::core::{Effect, Exchange};
+use super::message::{Message, Word};
+use super::peer::Peer;
+
+impl Exchange {
+    /// Tells peers whom this node has links to, when that has changed.
+    pub(super) fn tell_links(&mut self, effects: &mut Vec<Effect>) {
+        let linked = |(&node, peer): (&NodeId, &Peer)| (peer.linked && !peer.quarantined).then_some(node);
+        let linked: BTreeSet<NodeId> = self.peers.iter().filter_map(linked).collect();
+        for (&to, peer) in &mut self.peers {
+            if linked.contains(&to) && peer.told_links.as_ref() != Some(&linked) {
+                peer.told_links = Some(linked.clone());
+                effects.push(Effect::Send {
+                    to,
+                    message: Message::Word(Word::Links(linked.iter().copied().collect())),
+                });
+            }
+        }
+        self.lay_relays();
+    }
+
+    /// A peer tells whom it has links to.
+    pub(super) fn take_links(&mut self, from: NodeId, links: Vec<NodeId>, effects: &mut Vec<Effect>) {
+        if let Some(peer) = self.peers.get_mut(&from) {
+            peer.links = Some(links.into_iter().collect());
+        }
+        self.lay_relays();
+        let targets: Vec<NodeId> = self
+            .relays
+            .iter()
+            .filter(|(home, _)| *home == from)
+            .map(|&(_, to)| to)
+            .collect();
+        for node in targets {
+            self.pump(node, effects);
+        }
+    }
+
+    /// Finds out for which homes, and to whom, this node hands batches on.
+    pub(super) fn lay_relays(&mut self) {
+        let linked = |node: &NodeId| {
+            self.peers
+                .get(node)
+                .is_some_and(|peer| peer.linked && !peer.quarantined)
+        };
+        let nodes: Vec<NodeId> = self.peers.keys().copied().filter(linked).collect();
+        let has = |node: NodeId, to: NodeId| {
+            let links = self.peers.get(&node).and_then(|peer| peer.links.as_ref());
+            links.map(|links| links.contains(&to))
+        };
+        let mut relays = BTreeSet::new();
+        for &home in &nodes {
+            for &to in nodes.iter().filter(|&&to| to != home) {
+                // Who has said nothing yet may have any link.
+                let apart = has(home, to) == Some(false) && has(to, home) != Some(true);
+                let reaches_both = |&&node: &&NodeId| has(node, home) == Some(true) && has(node, to) == Some(true);
+                if apart && nodes.iter().find(reaches_both).is_none_or(|first| *first > self.me) {
+                    relays.insert((home, to));
+                }
+            }
+        }
+        self.relays = relays;
+    }
+
+    /// Hands on what has just come of a home.
+    pub(super) fn relay(&mut self, home: NodeId, effects: &mut Vec<Effect>) {
+        let first = (home, NodeId(0));
+        let targets: Vec<NodeId> = self
+            .relays
+            .range(first..)
+            .take_while(|(of, _)| *of == home)
+            .map(|&(_, to)| to)
+            .collect();
+        for node in targets {
+            self.pump(node, effects);
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! A budget that fills up with time: so much at once, and so much a second. Pure.
+
+use std::time::Duration;
+
+/// What may be spent.
+#[derive(Debug)]
+pub(crate) struct Meter {
+    a_second: f64,
+    at_once: f64,
+    left: f64,
+    at: Duration,
+}
+
+impl Meter {
+    /// A full one.
+    pub(crate) fn new(a_second: u32, at_once: u32) -> Self {
+        Self {
+            a_second: f64::from(a_second),
+            at_once: f64::from(at_once),
+            left: f64::from(at_once),
+            at: Duration::ZERO,
+        }
+    }
+
+    /// Spends so much, and tells how long to wait until that is made good.
+    pub(crate) fn spend(&mut self, amount: usize, now: Duration) -> Duration {
+        self.fill(now);
+        self.left -= amount as f64;
+        Duration::from_secs_f64((-self.left / self.a_second).max(0.0))
+    }
+
+    /// Spends so much if it is there; whether it was.
+    pub(crate) fn spends(&mut self, amount: usize, now: Duration) -> bool {
+        self.fill(now);
+        let there = self.left >= amount as f64;
+        if there {
+            self.left -= amount as f64;
+        }
+        there
+    }
+
+    fn fill(&mut self, now: Duration) {
+        let gained = now.saturating_sub(self.at).as_secs_f64() * self.a_second;
+        self.at = now;
+        self.left = (self.left + gained).min(self.at_once);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_is_free_and_what_is_beyond_takes_its_time() {
+        let mut meter = Meter::new(100, 1000);
+        assert_eq!(meter.spend(1000, Duration::ZERO), Duration::ZERO);
+        assert_eq!(meter.spend(50, Duration::ZERO), Duration::from_millis(500));
+        assert_eq!(meter.spend(50, Duration::from_secs(1)), Duration::ZERO);
+        // However long nothing is spent, there is never more than the burst.
+        assert_eq!(meter.spend(1100, Duration::from_hours(1)), Duration::from_secs(1));
+    }
+
+    #[test]
+    fn what_is_not_there_is_not_spent() {
+        let mut meter = Meter::new(1, 2);
+        let at = Duration::from_secs;
+        assert!(meter.spends(1, at(0)) && meter.spends(1, at(0)));
+        assert!(!meter.spends(1, at(0)) && !meter.spends(2, at(1)));
+        assert!(meter.spends(1, at(1)) && !meter.spends(1, at(1)));
+    }
+}

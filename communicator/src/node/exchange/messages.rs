@@ -1,0 +1,172 @@
+//! What the exchange's actor is told, and what it tells.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use protocol::attach::ToWorker;
+use protocol::control::{Begin, Participant};
+use protocol::digest::Digest;
+use protocol::ids::{NodeId, OriginId, RunId};
+use protocol::stats::PeerRecord;
+use ractor::ActorRef;
+use ractor_cluster::RactorMessage;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+
+use crate::checkpoint::State;
+use crate::exchange::Message;
+use crate::ledger::Ledger;
+use crate::node::run::RunMessage;
+use crate::node::workers::WorkerHandle;
+use crate::run::{Standing, WorkerKey};
+use crate::transport::{Security, Stream};
+
+/// What the exchange is told.
+#[derive(RactorMessage)]
+pub(crate) enum ExchangeMessage {
+    /// A peer's call for a link was taken.
+    Accepted {
+        /// Whose.
+        from: NodeId,
+        /// The connection.
+        stream: Stream,
+    },
+    /// A link is there.
+    Linked {
+        /// To whom.
+        peer: NodeId,
+        /// Its number.
+        generation: u64,
+        /// What is written on it.
+        outbox: mpsc::Sender<Message>,
+    },
+    /// A link is gone.
+    Unlinked {
+        /// To whom.
+        peer: NodeId,
+        /// Its number.
+        generation: u64,
+    },
+    /// A message came over a link.
+    Received {
+        /// From whom.
+        peer: NodeId,
+        /// On which of its connections.
+        generation: u64,
+        /// What.
+        message: Message,
+        /// Room for the next one, when this is done.
+        permit: Option<OwnedSemaphorePermit>,
+    },
+    /// One of this node's workers made a batch.
+    Local {
+        /// Which.
+        key: WorkerKey,
+        /// The batch.
+        bytes: Arc<[u8]>,
+        /// Room for the next one, when this is done.
+        permit: Option<OwnedSemaphorePermit>,
+    },
+    /// A worker takes a seat: it is given what the ledger has, and then all that comes.
+    Seat {
+        /// Which worker.
+        worker: WorkerHandle,
+        /// Its place.
+        slot: usize,
+        /// Its new name.
+        origin: OriginId,
+    },
+    /// A worker is gone.
+    Unseat(WorkerKey),
+    /// Something for all of this node's workers.
+    Tell(ToWorker),
+    /// One of this node's workers is to measure the weights.
+    Evaluate,
+    /// Write a checkpoint to this file.
+    Checkpoint(PathBuf),
+    /// The checkpoint that was being written is written, or could not be.
+    Checkpointed,
+    /// A worker has written, or is about to have written, what it alone has.
+    Saved {
+        /// Which.
+        key: WorkerKey,
+        /// After which of its batches; none if it has not.
+        sequence: Option<u64>,
+        /// Where.
+        path: PathBuf,
+    },
+    /// A guest takes part.
+    Joined(Participant),
+    /// How things stand with the participants.
+    Live(Standing),
+    /// Take no further batches, if these are there; the number is told back.
+    Freeze {
+        /// Counts such orders.
+        number: u64,
+        /// The fingerprint of the batches.
+        stand: u64,
+    },
+    /// Take batches again.
+    Thaw,
+    /// What is the end of it? The digest is recomputed and told.
+    Settle,
+    /// All batches have come: a worker tells what it has, and saves the model if a file is named.
+    Finish {
+        /// Which worker.
+        key: WorkerKey,
+        /// Where to save.
+        save: Option<PathBuf>,
+    },
+    /// A worker without a seat is given the ledger, to measure it and to save it to this file.
+    Measure {
+        /// Which worker.
+        worker: WorkerHandle,
+        /// Where to save.
+        path: PathBuf,
+    },
+    /// Keep the ledger in a file, as a checkpoint.
+    Keep(PathBuf),
+    /// Some time has passed.
+    Tick,
+}
+
+/// What an exchange has done so far.
+#[derive(Clone, Debug)]
+pub(crate) struct Report {
+    /// The digest that the ledger's batches add up to.
+    pub(crate) digest: Digest,
+    /// Batches that peers have and this node has not.
+    pub(crate) frontier_lag: u64,
+    /// What was exchanged with each peer.
+    pub(crate) peers: Vec<PeerRecord>,
+    /// The weights of the model.
+    pub(crate) weights: u64,
+    /// Bytes of batches of this node's workers.
+    pub(crate) bytes_encoded: u64,
+    /// For how long workers were told to hold back.
+    pub(crate) paused: Duration,
+    /// Samples in applied batches.
+    pub(crate) samples: u64,
+    /// Samples that were trained more than once.
+    pub(crate) repeated: u64,
+}
+
+/// What the actor is started with.
+pub(crate) struct ExchangeArguments {
+    /// This node.
+    pub(crate) me: NodeId,
+    /// Its release.
+    pub(crate) version: String,
+    /// The run.
+    pub(crate) run: RunId,
+    /// Who takes part.
+    pub(crate) begin: Begin,
+    /// The replica to begin with.
+    pub(crate) ledger: Ledger,
+    /// What this node's workers had alone at a checkpoint.
+    pub(crate) states: Vec<State>,
+    /// How to reach peers.
+    pub(crate) security: Security,
+    /// Whom it serves.
+    pub(crate) run_actor: ActorRef<RunMessage>,
+}

@@ -1,0 +1,81 @@
+//! What the exchange tells the run: how far it is, what it has done, and what it ends with.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use protocol::stats::PeerRecord;
+
+use super::{ExchangeState, Report};
+use crate::exchange::Event;
+use crate::node::run::RunMessage;
+use crate::run::{RunEvent, Settlement, progress};
+
+impl ExchangeState {
+    /// Tells how far the exchange is, when that has changed.
+    pub(super) fn tell_progress(&mut self) {
+        let is_linked = |node| self.peers.get(&node).is_some_and(|peer| peer.outbox.is_some());
+        let progress = progress(&self.core, &self.begin, self.me, &self.standing, self.freeze, is_linked);
+        if self.told != Some(progress) {
+            self.told = Some(progress);
+            let event = RunEvent::Progress(self.run, progress);
+            let _ = self.run_actor.cast(RunMessage::Event(event));
+        }
+    }
+
+    /// What has been done so far.
+    pub(super) fn report(&self) -> Report {
+        let peers = self.peers.iter().map(|(&node, peer)| {
+            let queue = peer
+                .outbox
+                .as_ref()
+                .map_or(0, |(_, outbox)| outbox.max_capacity() - outbox.capacity());
+            PeerRecord {
+                node: peer.name.clone(),
+                bytes_in: peer.traffic.bytes_in.load(Ordering::Relaxed),
+                bytes_out: peer.traffic.bytes_out.load(Ordering::Relaxed),
+                lag: self.core.lag_of(node),
+                queue: queue as u64,
+            }
+        });
+        Report {
+            digest: self.core.ledger().digest(),
+            frontier_lag: self.core.frontier_lag(),
+            peers: peers.collect(),
+            weights: self.core.ledger().weight_count() as u64,
+            bytes_encoded: self.bytes_encoded,
+            samples: self.core.ledger().samples(),
+            repeated: self.core.ledger().repeated(),
+            paused: self.paused + self.paused_since.map_or(Duration::ZERO, |since| since.elapsed()),
+        }
+    }
+
+    /// Recomputes the ledger's digest and tells what the exchange ends with.
+    pub(super) fn settle(&mut self) {
+        self.event(Event::Audit);
+        // A damaged ledger may be replaced before the next tick: that it was not settled in between must be heard.
+        self.tell_progress();
+        let ledger = self.core.ledger();
+        let seconds = match (self.first, self.last) {
+            (Some(first), Some(last)) => last.saturating_duration_since(first).as_secs_f64(),
+            _ => 0.0,
+        };
+        let sent = self
+            .peers
+            .values()
+            .map(|peer| peer.traffic.bytes_out.load(Ordering::Relaxed));
+        let settlement = Settlement {
+            digest: ledger.audit(),
+            samples: ledger.samples(),
+            repeated: ledger.repeated(),
+            seconds,
+            bytes_sent: if self.peers.is_empty() {
+                self.bytes_encoded
+            } else {
+                sent.sum()
+            },
+            weights: ledger.weight_count() as u64,
+        };
+        let event = RunEvent::Settlement(self.run, Box::new(settlement));
+        let _ = self.run_actor.cast(RunMessage::Event(event));
+    }
+}

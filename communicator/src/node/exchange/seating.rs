@@ -1,0 +1,165 @@
+//! This node's workers in a run: seated with what the ledger has, told who trains and who does not, and in the end asked
+//! what they hold.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use protocol::attach::{Assignment, COUNTS_PER_PIECE, SaveOrder, ToWorker};
+use protocol::ids::OriginId;
+
+use super::ExchangeState;
+use crate::checkpoint::State;
+use crate::drawn;
+use crate::exchange::{Event, OriginInfo};
+use crate::node::workers::WorkerHandle;
+use crate::run::{Standing, WorkerKey};
+
+impl ExchangeState {
+    /// Gives a worker everything that the ledger has, in one go with being listed for what comes next: it misses
+    /// nothing and gets nothing twice.
+    pub(super) fn seat(&mut self, worker: WorkerHandle, slot: usize, origin: OriginId) {
+        // A worker takes the ledger for right, and could never tell that it is not.
+        self.event(Event::Audit);
+        if self.core.is_damaged() {
+            // It is started again, and asks again.
+            worker.hang_up();
+            return;
+        }
+        self.event(Event::Origin(OriginInfo {
+            origin,
+            home: self.me,
+            slot: slot as u32,
+            ended: None,
+        }));
+        let restore = self.take_state();
+        self.hand_over(&worker, origin, slot, restore);
+        // A run that is gone on with may have fewer workers than samples were shared out to.
+        for slot in self.begin.workers()..self.begin.slots() {
+            worker.tell(ToWorker::Slot { slot, alive: false });
+        }
+        self.tell_origins();
+        for &origin in &self.dead {
+            worker.tell(ToWorker::Origin { origin, alive: false });
+        }
+        for participant in &self.begin.participants {
+            if self.standing.silent.contains(&participant.node) {
+                for slot in self.begin.slots_of(participant.node) {
+                    worker.tell(ToWorker::Slot { slot, alive: false });
+                }
+            }
+        }
+        if self.paused_since.is_some() {
+            worker.tell(ToWorker::Pause(true));
+        }
+        self.first.get_or_insert_with(Instant::now);
+        self.workers.insert(worker.key, (origin, worker));
+    }
+
+    /// Gives a worker the ledger.
+    fn hand_over(&self, worker: &WorkerHandle, origin: OriginId, slot: usize, restore: Option<PathBuf>) {
+        let ledger = self.core.ledger();
+        if ledger.batches() > 0 {
+            for piece in ledger.counts().chunks(COUNTS_PER_PIECE) {
+                worker.tell(ToWorker::Counts(piece.to_vec()));
+            }
+        }
+        worker.tell(ToWorker::Begin(Box::new(Assignment {
+            run: self.run,
+            origin,
+            slot,
+            slots: self.begin.slots(),
+            cursors: ledger.cursors().clone(),
+            batches: ledger.batches(),
+            samples: ledger.samples(),
+            restore,
+        })));
+    }
+
+    /// All batches have come: a worker tells what it has, and saves the model if a file is named.
+    pub(super) fn finish(&self, key: WorkerKey, save: Option<PathBuf>) {
+        if let Some((_, worker)) = self.workers.get(&key) {
+            let save = save.map(|path| self.save_order(path));
+            worker.tell(ToWorker::Finish { save });
+        }
+    }
+
+    /// All batches have come, and the workers that had them are gone: another one is given the ledger, to measure and
+    /// save it. It trains nothing, so it has no origin that anybody knows, and what it sends is not listened to.
+    pub(super) fn measure(&self, worker: &WorkerHandle, path: PathBuf) {
+        self.hand_over(worker, OriginId(drawn::number()), 0, None);
+        worker.tell(ToWorker::Stop);
+        let save = Some(self.save_order(path));
+        worker.tell(ToWorker::Finish { save });
+    }
+
+    fn save_order(&self, path: PathBuf) -> SaveOrder {
+        SaveOrder {
+            path,
+            frontier: self.core.ledger().frontier().clone(),
+        }
+    }
+
+    /// What some worker had alone, if it fits what the ledger has of its batches to the last one. What does not is dropped.
+    pub(super) fn take_state(&mut self) -> Option<PathBuf> {
+        let frontier = self.core.ledger().frontier();
+        let fits = |state: &State| frontier.applied(state.origin) == state.sequence;
+        let (fitting, dropped): (Vec<State>, Vec<State>) = self.states.drain(..).partition(fits);
+        for state in dropped {
+            tracing::warn!(
+                path = %state.path.display(),
+                "a worker's residual and optimiser state are dropped: the run goes on from other batches"
+            );
+        }
+        self.states = fitting;
+        self.states.pop().map(|state| state.path)
+    }
+
+    /// A worker is gone: what it sent is all that will ever come of its origin.
+    pub(super) fn unseat(&mut self, key: WorkerKey) {
+        let Some((origin, _)) = self.workers.remove(&key) else {
+            return;
+        };
+        self.checkpoints.saved(key, None);
+        self.try_checkpoint();
+        let Some(&info) = self.core.origins().find(|info| info.origin == origin) else {
+            return;
+        };
+        let ended = Some(self.core.ledger().frontier().applied(origin));
+        self.event(Event::Origin(OriginInfo { ended, ..info }));
+    }
+
+    pub(super) fn stand(&mut self, standing: Standing) {
+        let before = std::mem::replace(&mut self.standing, standing);
+        let gone = self.standing.gone.difference(&before.gone).copied();
+        for node in gone.collect::<Vec<_>>() {
+            self.event(Event::Left(node));
+        }
+        for participant in &self.begin.participants {
+            let alive = !self.standing.silent.contains(&participant.node);
+            if alive == before.silent.contains(&participant.node) {
+                for slot in self.begin.slots_of(participant.node) {
+                    self.tell(&ToWorker::Slot { slot, alive });
+                }
+            }
+        }
+        self.tell_origins();
+        self.tell_progress();
+    }
+
+    /// Tells workers which origins emit no more: they have ended, or their nodes are not there. What those have begun is
+    /// for others to finish.
+    pub(super) fn tell_origins(&mut self) {
+        let Standing { silent, gone, .. } = &self.standing;
+        let is_dead = |info: &&OriginInfo| {
+            let out_of_reach = silent.contains(&info.home) || gone.contains(&info.home);
+            info.ended.is_some() || out_of_reach && info.home != self.me
+        };
+        let dead: BTreeSet<OriginId> = self.core.origins().filter(is_dead).map(|info| info.origin).collect();
+        let before = std::mem::replace(&mut self.dead, dead);
+        for &origin in self.dead.symmetric_difference(&before) {
+            let alive = before.contains(&origin);
+            self.tell(&ToWorker::Origin { origin, alive });
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! Looking through this node's checkpoints of an earlier run. Files are large: none of this is done on an actor's thread.
+
+use std::path::Path;
+
+use protocol::control::{Found, Resumed};
+use protocol::digest::Digest;
+use protocol::ids::RunId;
+
+use crate::checkpoint::{self, Checkpoint, State};
+use crate::ledger::Ledger;
+
+/// What others have to know of the furthest checkpoint of a run that this node has.
+pub(super) fn look(dir: &Path, run: RunId) -> Option<Found> {
+    let Checkpoint { header, snapshot } = checkpoint::newest(&dir.join(run.to_string()))?;
+    Some(Found {
+        resumed: Resumed {
+            run,
+            digest: Digest::of_counts(&snapshot.counts),
+            samples: snapshot.head.samples,
+            slots: header.slots,
+        },
+        job: header.job,
+    })
+}
+
+/// The ledger that a run begins with here: that of the checkpoint that was chosen, if this node has it. Others come to it
+/// as latecomers do. And what this node's workers had alone.
+pub(super) fn restore(dir: &Path, run: RunId, resumed: Resumed, first: Ledger) -> (Ledger, Vec<State>) {
+    let Some(Checkpoint { header, mut snapshot }) = checkpoint::newest(&dir.join(resumed.run.to_string())) else {
+        return (first, Vec::new());
+    };
+    snapshot.head.run = run;
+    let chosen = snapshot.head.samples == resumed.samples;
+    let ledger = match Ledger::restored(snapshot, run, first.initial()) {
+        Ok(restored) if chosen && restored.digest() == resumed.digest => restored,
+        Ok(_) => {
+            tracing::info!("another node's checkpoint has come further than this one's");
+            first
+        }
+        Err(error) => {
+            tracing::error!(%error, "this node's checkpoint is of no use");
+            first
+        }
+    };
+    (ledger, header.states)
+}

@@ -1,0 +1,325 @@
+//! One run on this node: what all its phases share, and the phases as states that own what they need.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use protocol::attach::{Scores, WorkerStats};
+use protocol::control::{Begin, NodeInfo, Phase, RunResult, RunStatus};
+use protocol::ids::{NodeId, RunId};
+use protocol::job::Job;
+use protocol::run_beat::{RunBeat, StopReason};
+
+use super::event::{ExchangeOrder, RunEffect, Standing, WorkerKey};
+use super::exchanging::Exchanging;
+use super::finishing::Finishing;
+use super::limits::RunLimits;
+use super::members::Members;
+use super::planted::{Bug, planted};
+use super::preparing::Preparing;
+use super::settling::Settling;
+
+/// What a run has to know beside itself, and where it says what is to be done.
+pub(super) struct Scope<'a> {
+    pub(super) me: &'a NodeInfo,
+    pub(super) now: Duration,
+    pub(super) limits: &'a RunLimits,
+    /// Workers that are attached to this node.
+    pub(super) workers: &'a BTreeSet<WorkerKey>,
+    pub(super) workers_wanted: usize,
+    pub(super) effects: &'a mut Vec<RunEffect>,
+}
+
+impl Scope<'_> {
+    pub(super) fn order(&mut self, order: ExchangeOrder) {
+        self.effects.push(RunEffect::Exchange(order));
+    }
+}
+
+/// How far a run is here.
+pub(super) enum State {
+    /// Workers open the data.
+    Preparing(Preparing),
+    /// The exchange is being started.
+    Opening {
+        begin: Box<Begin>,
+        /// Workers that have opened the data.
+        ready: BTreeSet<WorkerKey>,
+        since: Duration,
+    },
+    /// Workers train.
+    Training(Box<Exchanging>),
+    /// No further steps: participants get to the same batches, and agree on that.
+    Settling(Box<Exchanging>, Settling),
+    /// The model is measured and saved.
+    Finishing(Box<Exchanging>, Finishing),
+    /// It is over.
+    Ended(Ended),
+}
+
+/// How a run ended here.
+pub(super) struct Ended {
+    pub(super) outcome: Result<Box<RunResult>, String>,
+    /// Who took part, if it had begun.
+    pub(super) begin: Option<Begin>,
+}
+
+/// One run on this node.
+pub(super) struct ActiveRun {
+    pub(super) run: RunId,
+    /// The node that prepares it, or the one that a guest heard of it from.
+    pub(super) coordinator: NodeId,
+    pub(super) job: Box<Job>,
+    pub(super) members: Members,
+    pub(super) stop: Option<StopReason>,
+    pub(super) diverged: Option<String>,
+    /// The newest measurement.
+    pub(super) scores: Option<Scores>,
+    pub(super) state: State,
+    /// Something changed that others have to know.
+    pub(super) news: bool,
+    /// How the exchange was last told that things stand.
+    told: Standing,
+    /// What was last said in the log to be waited for, and since when that is so.
+    waits: (Vec<String>, Duration, bool),
+}
+
+impl ActiveRun {
+    pub(super) fn new(
+        run: RunId,
+        coordinator: NodeId,
+        job: Box<Job>,
+        preparing: Preparing,
+        me: NodeId,
+        now: Duration,
+    ) -> Self {
+        let mut members = Members::new(me);
+        members.expect(coordinator, now);
+        Self {
+            run,
+            coordinator,
+            job,
+            members,
+            stop: None,
+            diverged: None,
+            scores: None,
+            state: State::Preparing(preparing),
+            news: true,
+            told: Standing::default(),
+            waits: (Vec::new(), now, false),
+        }
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        matches!(self.state, State::Ended(_))
+    }
+
+    /// Whether it has not begun as far as this node knows: it can be called off. A guest's run has.
+    pub(super) fn is_being_prepared(&self) -> bool {
+        matches!(&self.state, State::Preparing(preparing) if !preparing.is_guest())
+    }
+
+    pub(super) fn phase(&self) -> Phase {
+        match self.state {
+            State::Preparing(_) | State::Opening { .. } => Phase::Preparing,
+            State::Training(_) => Phase::Training,
+            State::Settling(..) => Phase::Settling,
+            State::Finishing(..) => Phase::Finishing,
+            State::Ended(_) => Phase::Ended,
+        }
+    }
+
+    /// What the run is, once that is decided and this node takes part.
+    pub(super) fn begin(&self) -> Option<&Begin> {
+        match &self.state {
+            State::Preparing(_) => None,
+            State::Opening { begin, .. } => Some(begin),
+            State::Training(exchanging) | State::Settling(exchanging, _) | State::Finishing(exchanging, _) => {
+                Some(&exchanging.begin)
+            }
+            State::Ended(ended) => ended.begin.as_ref(),
+        }
+    }
+
+    pub(super) fn exchanging(&self) -> Option<&Exchanging> {
+        match &self.state {
+            State::Training(exchanging) | State::Settling(exchanging, _) | State::Finishing(exchanging, _) => {
+                Some(exchanging)
+            }
+            _ => None,
+        }
+    }
+
+    pub(super) fn exchanging_mut(&mut self) -> Option<&mut Exchanging> {
+        match &mut self.state {
+            State::Training(exchanging) | State::Settling(exchanging, _) | State::Finishing(exchanging, _) => {
+                Some(exchanging)
+            }
+            _ => None,
+        }
+    }
+
+    /// Why it failed, if it did.
+    pub(super) fn failure(&self) -> Option<&String> {
+        match &self.state {
+            State::Ended(ended) => ended.outcome.as_ref().err(),
+            _ => None,
+        }
+    }
+
+    /// What this node's workers did so far.
+    pub(super) fn stats(&self) -> WorkerStats {
+        self.exchanging().map_or_else(WorkerStats::default, Exchanging::stats)
+    }
+
+    /// What others have to know of it.
+    pub(super) fn beat(&mut self, now: Duration, limits: &RunLimits) -> RunBeat {
+        self.members.own.number += 1;
+        self.members.own.given_up = self.members.given_up(now, limits);
+        let mut states = self.members.states();
+        if planted(Bug::EndUntold) {
+            for (_, state) in &mut states {
+                (state.ended, state.decided) = (false, false);
+            }
+        }
+        RunBeat {
+            run: self.run,
+            begin: self.begin().cloned(),
+            stop: self.stop,
+            diverged: self.diverged.clone(),
+            states,
+        }
+    }
+
+    pub(super) fn status(&self, now: Duration, limits: &RunLimits) -> RunStatus {
+        RunStatus {
+            run: self.run,
+            phase: self.phase(),
+            job: self.job.clone(),
+            train: self.begin().map_or(0, |begin| begin.data.train),
+            outcome: match &self.state {
+                State::Ended(ended) => Some(ended.outcome.clone()),
+                _ => None,
+            },
+            waiting: self.waiting(now, limits),
+        }
+    }
+
+    /// The run is to end early. Of several reasons all nodes keep the same.
+    pub(super) fn stop(&mut self, reason: StopReason, scope: &mut Scope<'_>) {
+        if self.is_over() || self.stop.is_some_and(|known| known <= reason) {
+            return;
+        }
+        tracing::info!(?reason, "the run is to end");
+        self.news = true;
+        if self.stop.replace(reason).is_none() && self.exchanging().is_some() {
+            scope.order(ExchangeOrder::StopWorkers);
+        }
+    }
+
+    /// This node takes no part in a run that goes on.
+    pub(super) fn withdraw(&mut self, reason: &str, scope: &mut Scope<'_>) {
+        tracing::warn!(reason, "this node takes no part in the run");
+        self.members.own.withdrawn = true;
+        self.end(Err(format!("this node takes no part in the run: {reason}")), scope);
+    }
+
+    pub(super) fn fail(&mut self, reason: String, scope: &mut Scope<'_>) {
+        if !self.is_over() {
+            tracing::error!(reason, "the run has failed");
+            self.end(Err(reason), scope);
+        }
+    }
+
+    pub(super) fn end(&mut self, outcome: Result<Box<RunResult>, String>, scope: &mut Scope<'_>) {
+        let begin = self.begin().cloned();
+        self.members.own.ended = true;
+        self.state = State::Ended(Ended { outcome, begin });
+        self.news = true;
+        scope.effects.push(RunEffect::Close);
+        scope
+            .effects
+            .extend(scope.workers.iter().map(|&worker| RunEffect::Dismiss(worker)));
+    }
+
+    /// Goes over to another state, which takes what it needs from the present one.
+    pub(super) fn change_state(&mut self, change: impl FnOnce(State) -> State) {
+        // Nobody sees this one: it only keeps the place.
+        let place = State::Ended(Ended {
+            outcome: Err(String::new()),
+            begin: None,
+        });
+        self.state = change(std::mem::replace(&mut self.state, place));
+    }
+
+    /// Tells the exchange how things stand with the participants, if that has changed.
+    pub(super) fn tell_standing(&mut self, scope: &mut Scope<'_>) {
+        if self.exchanging().is_none() {
+            return;
+        }
+        let standing = Standing {
+            live: self.members.waited_for(scope.now, scope.limits),
+            silent: self.members.silent(scope.now, scope.limits),
+            gone: self.members.gone(),
+        };
+        if standing != self.told {
+            for node in standing.live.symmetric_difference(&self.told.live) {
+                let name = self.name(*node);
+                if standing.live.contains(node) {
+                    tracing::info!(node = name, "a participant is waited for");
+                } else {
+                    tracing::warn!(node = name, "a participant is not waited for any more");
+                }
+            }
+            self.told = standing.clone();
+            self.news = true;
+            scope.order(ExchangeOrder::Standing(standing));
+        }
+    }
+
+    pub(super) fn name(&self, node: NodeId) -> String {
+        let participant = self.begin().and_then(|begin| begin.participant(node));
+        participant.map_or_else(|| node.to_string(), |participant| participant.name.clone())
+    }
+
+    /// Everything that can go on goes on. It asks how things are, not what has just happened: nothing that was missed can
+    /// hold a run up.
+    pub(super) fn advance(&mut self, scope: &mut Scope<'_>) {
+        loop {
+            let phase = self.phase();
+            self.ask_workers(scope);
+            self.tell_standing(scope);
+            match self.state {
+                State::Preparing(_) => self.prepare(scope),
+                State::Opening { since, .. } => {
+                    if scope.now.saturating_sub(since) > scope.limits.begin {
+                        self.withdraw("its checkpoint could not be read in time", scope);
+                    }
+                }
+                State::Training(_) => self.train(scope),
+                State::Settling(..) => self.settle(scope),
+                State::Finishing(..) => self.finish(scope),
+                State::Ended(_) => {}
+            }
+            if self.phase() == phase {
+                break;
+            }
+        }
+        self.say_waiting(scope);
+    }
+
+    /// Says in the log what is waited for, when that takes long, and once.
+    fn say_waiting(&mut self, scope: &Scope<'_>) {
+        let waiting = self.waiting(scope.now, scope.limits);
+        if waiting != self.waits.0 {
+            self.waits = (waiting, scope.now, false);
+        } else if !self.waits.2
+            && !waiting.is_empty()
+            && scope.now.saturating_sub(self.waits.1) > scope.limits.say_after
+        {
+            self.waits.2 = true;
+            for sentence in &waiting {
+                tracing::info!(phase = self.phase().text(), "waiting: {sentence}");
+            }
+        }
+    }
+}

@@ -1,0 +1,465 @@
+//! The runs of one node: events with the time in, effects out. Nothing is awaited here, and no clock is read.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use protocol::attach::WorkerStats;
+use protocol::control::{Begin, NodeInfo, Phase, RunStatus};
+use protocol::ids::{NodeId, RunId};
+use protocol::run_beat::{GivenUp, RunBeat};
+
+use super::active::{ActiveRun, Scope, State};
+use super::coordination::Coordination;
+use super::event::{ExchangeOrder, RunEffect, RunEvent, Ticket, WorkerKey, WorkerWord};
+use super::limits::RunLimits;
+use super::planted::{Bug, planted};
+use super::preparing::Preparing;
+use super::search::Search;
+
+/// A run that this node was asked to start.
+pub(super) struct Coordinating {
+    pub(super) run: RunId,
+    pub(super) coordination: Coordination,
+    pub(super) ticket: Ticket,
+    /// When those that have not answered were last asked.
+    pub(super) asked: Duration,
+}
+
+/// A run as records have it.
+pub(crate) struct RunReport {
+    pub(crate) run: RunId,
+    pub(crate) phase: Phase,
+    /// What this node's workers did in it.
+    pub(crate) stats: WorkerStats,
+    /// How good it was found last.
+    pub(crate) accuracy: Option<f64>,
+    /// What this node waits for.
+    pub(crate) waiting: Vec<String>,
+}
+
+/// All that a node knows of runs.
+pub(crate) struct RunCore {
+    pub(super) me: NodeInfo,
+    workers_wanted: usize,
+    pub(super) limits: RunLimits,
+    pub(super) peers: BTreeMap<NodeId, NodeInfo>,
+    /// Those of them that are not heard directly.
+    pub(super) away: BTreeSet<NodeId>,
+    pub(super) workers: BTreeSet<WorkerKey>,
+    /// Workers that were told to drop their run, and when.
+    dismissed: BTreeMap<WorkerKey, Duration>,
+    /// A run that this node was asked to go on with.
+    pub(super) search: Option<Search>,
+    pub(super) coordinating: Option<Coordinating>,
+    pub(super) current: Option<ActiveRun>,
+    /// The run before, for those that were slower, and when it ended.
+    before: Option<(RunBeat, Duration)>,
+    /// Runs that this node has withdrawn from: it does not join them again.
+    declined: Vec<RunId>,
+    /// The numbers of the newest beats.
+    newest: BTreeMap<NodeId, u64>,
+    /// Runs that go on at other nodes: a stop may come here.
+    pub(super) elsewhere: BTreeMap<NodeId, RunId>,
+    /// Who wants to know which checkpoints this node has, by the run that it is for.
+    pub(super) asked_by: BTreeMap<RunId, NodeId>,
+    /// When anything last happened.
+    lived: Option<Duration>,
+    published: Duration,
+}
+
+impl RunCore {
+    /// A node that has nothing to do.
+    pub(crate) fn new(me: NodeInfo, workers_wanted: usize, limits: &RunLimits) -> Self {
+        Self {
+            me,
+            workers_wanted,
+            limits: *limits,
+            peers: BTreeMap::new(),
+            away: BTreeSet::new(),
+            workers: BTreeSet::new(),
+            dismissed: BTreeMap::new(),
+            search: None,
+            coordinating: None,
+            current: None,
+            before: None,
+            declined: Vec::new(),
+            newest: BTreeMap::new(),
+            elsewhere: BTreeMap::new(),
+            asked_by: BTreeMap::new(),
+            lived: None,
+            published: Duration::ZERO,
+        }
+    }
+
+    /// Takes note of an event and appends what is to be done.
+    pub(crate) fn handle(&mut self, event: RunEvent, now: Duration, effects: &mut Vec<RunEffect>) {
+        let first = effects.len();
+        self.notice_a_standstill(now);
+        let acts = !planted(Bug::StopUnacted) || matches!(event, RunEvent::Progress(..) | RunEvent::Worker(..));
+        match event {
+            RunEvent::Start {
+                run,
+                job,
+                allow_partial,
+                ticket,
+            } => self.start(run, (job, None), allow_partial, ticket, now, effects),
+            RunEvent::Resume {
+                run,
+                resumes,
+                allow_partial,
+                ticket,
+            } => self.resume((run, resumes), allow_partial, ticket, now, effects),
+            RunEvent::Stop(ticket) => self.stop(ticket, now, effects),
+            RunEvent::CheckpointAll(ticket) => self.checkpoint_all(ticket, now, effects),
+            RunEvent::Word { from, word } => self.word(from, word, now, effects),
+            RunEvent::Beat { from, number, runs } => {
+                // One that was overtaken tells of what is not so any more.
+                let newest = self.newest.entry(from).or_insert(0);
+                if number > *newest {
+                    *newest = number;
+                    self.beat(from, runs, now, effects);
+                }
+            }
+            RunEvent::Alive(info) => {
+                self.away.remove(&info.id);
+                self.peers.insert(info.id, info);
+            }
+            RunEvent::Away(node) => {
+                self.away.insert(node);
+                self.lost(node, "it fell silent");
+            }
+            RunEvent::Left(node) => {
+                self.peers.remove(&node);
+                self.away.remove(&node);
+                self.elsewhere.remove(&node);
+                self.newest.remove(&node);
+                self.lost(node, "it has left");
+                self.with_run(now, effects, |run, _| run.news |= run.members.leaves(node));
+            }
+            RunEvent::Attached(worker) => {
+                self.workers.insert(worker);
+            }
+            RunEvent::Detached(worker) => self.detached(worker, now, effects),
+            RunEvent::Worker(worker, word) => self.worker(worker, word, now, effects),
+            RunEvent::Offered { run, offer } => {
+                self.with_named(run, now, effects, |run, scope| run.offered(offer, scope));
+            }
+            RunEvent::LookedUp { run, found } => self.looked_up(run, found, effects),
+            RunEvent::Opened { run, opened } => {
+                self.with_named(run, now, effects, |run, scope| run.opened(opened, scope));
+            }
+            RunEvent::Progress(run, progress) => self.with_named(run, now, effects, |run, _| {
+                if let Some(exchanging) = run.exchanging_mut() {
+                    exchanging.progressed(progress, now);
+                }
+            }),
+            RunEvent::Lied { run, node } => self.with_named(run, now, effects, |run, _| {
+                if !run.is_over() && !planted(Bug::PrivateQuarantine) {
+                    run.news |= run.members.break_with(node, GivenUp::Lied);
+                }
+            }),
+            RunEvent::Diverged(run, reason) => {
+                self.with_named(run, now, effects, |run, scope| run.diverge(reason, scope));
+            }
+            RunEvent::ExchangeFailed(run, reason) => self.with_named(run, now, effects, |run, scope| {
+                if !run.is_over() {
+                    let reason = format!("the exchange failed: {reason}; this is a fault in Tau, please report it");
+                    run.withdraw(&reason, scope);
+                }
+            }),
+            RunEvent::StopSeen(run) => self.with_named(run, now, effects, |run, scope| {
+                if run.stop.is_none() && run.exchanging().is_some() {
+                    scope.order(ExchangeOrder::StopWorkers);
+                }
+            }),
+            RunEvent::Settlement(run, settlement) => self.with_named(run, now, effects, |run, _| {
+                if let State::Finishing(_, finishing) = &mut run.state {
+                    finishing.settled(settlement, now);
+                }
+            }),
+            RunEvent::Kept(run, kept) => self.with_named(run, now, effects, |run, _| {
+                if let State::Finishing(_, finishing) = &mut run.state {
+                    finishing.kept(kept);
+                }
+            }),
+            RunEvent::Tick => self.tick(now, effects),
+        }
+        self.with_run(now, effects, |run, scope| {
+            if acts || !matches!(run.state, State::Training(_)) {
+                run.advance(scope);
+            }
+        });
+        self.try_resume(now, effects);
+        self.decide(now, effects);
+        self.call_off(effects);
+        self.note_dismissals(&effects[first..], now);
+        self.publish(now, effects);
+    }
+
+    /// Something happens several times a second. If nothing did for longer, it was this node that stood still.
+    fn notice_a_standstill(&mut self, now: Duration) {
+        let gap = self.lived.map_or(Duration::ZERO, |last| now.saturating_sub(last));
+        self.lived = Some(now);
+        if gap > self.limits.stood_still_after
+            && let Some(run) = &mut self.current
+        {
+            run.members.stood_still(gap);
+        }
+    }
+
+    /// Does something with the newest run, if there is one.
+    pub(super) fn with_run(
+        &mut self,
+        now: Duration,
+        effects: &mut Vec<RunEffect>,
+        act: impl FnOnce(&mut ActiveRun, &mut Scope<'_>),
+    ) {
+        if let Some(run) = &mut self.current {
+            let mut scope = Scope {
+                me: &self.me,
+                now,
+                limits: &self.limits,
+                workers: &self.workers,
+                workers_wanted: self.workers_wanted,
+                effects,
+            };
+            act(run, &mut scope);
+        }
+    }
+
+    /// The same, if it is the run that is meant.
+    pub(super) fn with_named(
+        &mut self,
+        name: RunId,
+        now: Duration,
+        effects: &mut Vec<RunEffect>,
+        act: impl FnOnce(&mut ActiveRun, &mut Scope<'_>),
+    ) {
+        if self.current.as_ref().is_some_and(|run| run.run == name) {
+            self.with_run(now, effects, act);
+        }
+    }
+
+    /// Enters a run; all attached workers are asked.
+    pub(super) fn enter(&mut self, mut run: ActiveRun, now: Duration) {
+        if let Some(mut before) = self.current.take() {
+            if before.members.own.withdrawn {
+                /// Runs that go on for long are few.
+                const DECLINED_MAX: usize = 64;
+                self.declined.truncate(DECLINED_MAX - 1);
+                self.declined.insert(0, before.run);
+            }
+            self.before = Some((before.beat(now, &self.limits), now));
+        }
+        run.news = true;
+        self.current = Some(run);
+    }
+
+    /// A node cannot answer any more.
+    fn lost(&mut self, node: NodeId, why: &str) {
+        if let Some(search) = &mut self.search {
+            search.answer(node, None);
+        }
+        if let Some(one) = &mut self.coordinating {
+            one.coordination.answer(node, Err(why.into()));
+        }
+    }
+
+    fn detached(&mut self, worker: WorkerKey, now: Duration, effects: &mut Vec<RunEffect>) {
+        self.workers.remove(&worker);
+        self.dismissed.remove(&worker);
+        self.with_run(now, effects, |run, scope| run.detached(worker, scope));
+    }
+
+    fn worker(&mut self, worker: WorkerKey, word: WorkerWord, now: Duration, effects: &mut Vec<RunEffect>) {
+        if !self.workers.contains(&worker) {
+            return;
+        }
+        if matches!(word, WorkerWord::Idle) {
+            self.dismissed.remove(&worker);
+            return;
+        }
+        self.with_run(now, effects, |run, scope| run.hear_worker(worker, word, scope));
+    }
+
+    /// Workers that were told to drop their run, unless they were told of another.
+    fn note_dismissals(&mut self, effects: &[RunEffect], now: Duration) {
+        for effect in effects {
+            match effect {
+                RunEffect::Dismiss(worker) => {
+                    self.dismissed.insert(*worker, now);
+                }
+                RunEffect::HangUp(worker) => {
+                    self.dismissed.remove(worker);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn tick(&mut self, now: Duration, effects: &mut Vec<RunEffect>) {
+        let limit = self.limits.dismiss;
+        let stuck: Vec<WorkerKey> = self
+            .dismissed
+            .iter()
+            .filter(|(_, at)| now.saturating_sub(**at) > limit)
+            .map(|(&worker, _)| worker)
+            .collect();
+        for worker in stuck {
+            tracing::warn!("a worker does not let go of a run that is over; it is started again");
+            self.dismissed.remove(&worker);
+            effects.push(RunEffect::HangUp(worker));
+        }
+        self.ask_again(now, effects);
+        let remember = self.limits.remember;
+        self.before.take_if(|(_, ended)| now.saturating_sub(*ended) > remember);
+    }
+
+    /// Tells everybody how far this node is, when that has changed and now and then.
+    fn publish(&mut self, now: Duration, effects: &mut Vec<RunEffect>) {
+        let Some(run) = &mut self.current else {
+            return;
+        };
+        let due = now.saturating_sub(self.published) >= self.limits.beat_every;
+        if !std::mem::take(&mut run.news) && !due {
+            return;
+        }
+        self.published = now;
+        let beat = run.beat(now, &self.limits);
+        let before = self.before.iter().map(|(beat, _)| beat.clone());
+        effects.push(RunEffect::Publish {
+            beats: std::iter::once(beat).chain(before).collect(),
+            phase: run.phase(),
+        });
+    }
+
+    /// A peer tells of the runs that it knows.
+    fn beat(&mut self, from: NodeId, runs: Vec<RunBeat>, now: Duration, effects: &mut Vec<RunEffect>) {
+        self.note_elsewhere(from, &runs);
+        let known = |run: &ActiveRun| runs.iter().any(|beat| beat.run == run.run);
+        let told = !runs.is_empty();
+        self.with_run(now, effects, |run, scope| {
+            if told && !run.is_over() && !known(run) && run.members.has_spoken(from) {
+                // It was in this run, and is in another.
+                run.news |= run.members.leaves(from);
+                if run.is_being_prepared() && run.coordinator == from {
+                    run.fail("the node that started it has called it off".into(), scope);
+                }
+            }
+        });
+        for (index, beat) in runs.into_iter().enumerate() {
+            if self.current.as_ref().is_some_and(|run| run.run == beat.run) {
+                self.with_run(now, effects, |run, scope| run.hear_peer(from, beat, scope));
+            } else if index == 0 {
+                self.try_join(from, beat, now);
+            }
+        }
+    }
+
+    /// Remembers which run goes on at a node, so that this one can be asked to stop it.
+    fn note_elsewhere(&mut self, from: NodeId, runs: &[RunBeat]) {
+        let goes_on = |beat: &&RunBeat| {
+            let own = beat.states.iter().find(|(node, _)| *node == from);
+            beat.begin.is_some() && own.is_some_and(|(_, state)| !state.ended)
+        };
+        match runs.first().filter(goes_on) {
+            Some(beat) => self.elsewhere.insert(from, beat.run),
+            None => self.elsewhere.remove(&from),
+        };
+    }
+
+    /// Joins a run that a peer is in, if this node has nothing else to do.
+    fn try_join(&mut self, from: NodeId, beat: RunBeat, now: Duration) {
+        let busy = self.current.as_ref().is_some_and(|run| !run.is_over());
+        let own = beat.states.iter().find(|(node, _)| *node == from);
+        let going = own.is_some_and(|(_, state)| !state.ended && !state.closed && !state.withdrawn);
+        let ends = beat.stop.is_some() || beat.diverged.is_some();
+        let declined = self.declined.contains(&beat.run);
+        let Some(begin) = beat.begin.filter(|_| !busy && going && !ends) else {
+            return;
+        };
+        // One that it took part in before, as another process or not: nobody does twice under one name.
+        if begin.participant(self.me.id).is_some() || declined {
+            return;
+        }
+        tracing::info!(run = %beat.run, "this node joins a run that is under way");
+        let joins = self.preparing(beat.run, from, begin.job.clone(), Some(begin), now);
+        self.enter(joins, now);
+    }
+
+    pub(super) fn preparing(
+        &self,
+        run: RunId,
+        coordinator: NodeId,
+        job: Box<protocol::job::Job>,
+        joins: Option<Begin>,
+        now: Duration,
+    ) -> ActiveRun {
+        ActiveRun::new(run, coordinator, job, Preparing::new(joins, now), self.me.id, now)
+    }
+
+    /// What this node is, for others, has changed.
+    pub(crate) fn describe(&mut self, me: NodeInfo) {
+        self.me = me;
+    }
+
+    /// Whether a node's call for a link would be taken.
+    pub(crate) fn expects(&self, run: RunId, from: NodeId) -> bool {
+        let run = self
+            .current
+            .as_ref()
+            .filter(|current| current.run == run && current.exchanging().is_some());
+        run.and_then(ActiveRun::begin)
+            .is_some_and(|begin| begin.participant(from).is_some())
+    }
+
+    /// The newest run, as clients see it.
+    pub(crate) fn status(&self, now: Duration) -> Option<Box<RunStatus>> {
+        self.current.as_ref().map(|run| Box::new(run.status(now, &self.limits)))
+    }
+
+    /// Whether checkpoints are being searched for.
+    #[cfg(test)]
+    pub(crate) fn is_searching(&self) -> bool {
+        self.search.is_some()
+    }
+
+    /// How things stand, for whoever looks into a failure.
+    #[cfg(test)]
+    pub(crate) fn describe_run(&self) -> String {
+        self.current.as_ref().map_or_else(String::new, |run| {
+            let states: Vec<String> = run
+                .members
+                .states()
+                .iter()
+                .map(|(id, state)| format!("    {id} {state:?}"))
+                .collect();
+            let seats = run
+                .exchanging()
+                .map(|one| format!("{:?} ready {:?} {:?}", one.seats, one.ready, one.progress));
+            let finishing = match &run.state {
+                State::Finishing(_, finishing) => format!("{finishing:?}"),
+                _ => String::new(),
+            };
+            format!("  {seats:?}\n  {finishing}\n{}", states.join("\n"))
+        })
+    }
+
+    /// Whether the exchange of this run is waited for.
+    pub(crate) fn is_opening(&self, run: RunId) -> bool {
+        let current = self.current.as_ref().filter(|current| current.run == run);
+        current.is_some_and(|run| matches!(run.state, State::Opening { .. }))
+    }
+
+    /// The newest run as records have it.
+    pub(crate) fn report(&self, now: Duration) -> Option<RunReport> {
+        let run = self.current.as_ref()?;
+        Some(RunReport {
+            run: run.run,
+            phase: run.phase(),
+            stats: run.stats(),
+            accuracy: run.scores.map(|scores| scores.accuracy),
+            waiting: run.waiting(now, &self.limits),
+        })
+    }
+}

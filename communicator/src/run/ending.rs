@@ -1,0 +1,138 @@
+//! What a run comes to, when all whom a node ends it with have told what they ended with. Pure.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use protocol::attach::WorkerStats;
+use protocol::control::{Begin, RunResult};
+use protocol::ids::NodeId;
+use protocol::run_beat::{Settled, StopReason};
+
+/// The result as one node sees it; none if nobody has measured the model, or this node has told nothing. Guests that took
+/// no part after all are nobody's loss, and are not named.
+pub(super) fn result(
+    me: NodeId,
+    begin: &Begin,
+    settled: &BTreeMap<NodeId, Settled>,
+    withdrew: impl Fn(NodeId) -> bool,
+    weights: u64,
+    stop: Option<StopReason>,
+) -> Option<RunResult> {
+    let own = settled.get(&me)?;
+    let names = |told: bool| {
+        let participants = begin.participants.iter();
+        let took_part =
+            participants.filter(|one| settled.contains_key(&one.node) || !(one.guest && withdrew(one.node)));
+        let found = took_part.filter(|participant| settled.contains_key(&participant.node) == told);
+        found.map(|participant| participant.name.clone()).collect()
+    };
+    // Digests are recomputed from the weights.
+    let equal = |one: &Settled| one.digest == own.digest && one.workers_agree;
+    Some(RunResult {
+        participants: names(true),
+        missing: names(false),
+        agree: settled.values().all(equal),
+        digest: own.digest,
+        // Equal weights have equal scores.
+        scores: own.scores.or_else(|| settled.values().find_map(|one| one.scores))?,
+        stats: WorkerStats::combined(settled.values().map(|one| &one.stats)),
+        samples: own.samples,
+        repeated: own.repeated,
+        weights,
+        seconds: settled.values().map(|one| one.seconds).fold(0.0, f64::max),
+        bytes_sent: settled.values().map(|one| one.bytes_sent).sum(),
+        stop,
+        // The node's shell knows where files are.
+        model: PathBuf::new(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::attach::{DataInfo, Scores};
+    use protocol::control::Participant;
+    use protocol::digest::Digest;
+    use protocol::job::JobDraft;
+    use protocol::model::Shape;
+
+    use super::*;
+
+    fn begin() -> Begin {
+        Begin {
+            job: Box::new(JobDraft::default().resolve().unwrap()),
+            data: DataInfo {
+                hash: [0; 32],
+                input: Shape::Flat(3),
+                classes: 2,
+                train: 10,
+                test: 2,
+            },
+            participants: (1..=3)
+                .map(|id| Participant {
+                    node: NodeId(id),
+                    name: format!("n{id}"),
+                    address: "127.0.0.1:1".parse().unwrap(),
+                    workers: 1,
+                    guest: false,
+                })
+                .collect(),
+            resumed: None,
+        }
+    }
+
+    fn settled(seconds: f64) -> Settled {
+        Settled {
+            digest: Digest::default(),
+            workers_agree: true,
+            stats: WorkerStats {
+                samples: 10,
+                ..WorkerStats::default()
+            },
+            samples: 30,
+            repeated: 0,
+            bytes_sent: 100,
+            seconds,
+            scores: Some(Scores {
+                accuracy: 0.5,
+                loss: 1.0,
+            }),
+        }
+    }
+
+    fn result_of(all: &[(u64, Settled)]) -> RunResult {
+        let settled = all.iter().map(|(node, settled)| (NodeId(*node), settled.clone()));
+        result(NodeId(1), &begin(), &settled.collect(), |_| false, 7, None).unwrap()
+    }
+
+    #[test]
+    fn equal_replicas_agree_and_sums_are_over_all() {
+        let found = result_of(&[(1, settled(4.0)), (2, settled(4.0)), (3, settled(4.0))]);
+        assert!(found.agree && found.missing.is_empty());
+        assert_eq!((found.stats.samples, found.bytes_sent, found.seconds), (30, 300, 4.0));
+    }
+
+    #[test]
+    fn any_difference_is_a_disagreement() {
+        let wrong_worker = Settled {
+            workers_agree: false,
+            ..settled(4.0)
+        };
+        let wrong_ledger = Settled {
+            digest: Digest(1),
+            ..settled(4.0)
+        };
+        for other in [wrong_ledger, wrong_worker] {
+            assert!(!result_of(&[(1, settled(4.0)), (2, settled(4.0)), (3, other)]).agree);
+        }
+    }
+
+    #[test]
+    fn who_is_missing_is_named() {
+        let found = result_of(&[(1, settled(4.0)), (3, settled(4.0))]);
+        assert!(found.agree);
+        assert_eq!(
+            (found.participants, found.missing),
+            (vec!["n1".into(), "n3".into()], vec!["n2".into()])
+        );
+    }
+}

@@ -1,0 +1,259 @@
+//! What happens to a run on this node, and what is to be done about it.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use protocol::attach::{DataInfo, Scores, WorkerStats};
+use protocol::control::{Begin, Found, NodeInfo, Offer, Participant, Phase, Reply, Word};
+use protocol::digest::Digest;
+use protocol::ids::{NodeId, RunId};
+use protocol::job::Job;
+use protocol::run_beat::RunBeat;
+
+use crate::ledger::AuditError;
+
+/// The name of an attached worker on its node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct WorkerKey(pub(crate) u64);
+
+/// A client's question that is still to be answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Ticket(pub(crate) u64);
+
+/// Something that happened.
+#[derive(Clone, Debug)]
+pub(crate) enum RunEvent {
+    /// A client wants a run. Its name was drawn for it.
+    Start {
+        run: RunId,
+        job: Box<Job>,
+        allow_partial: bool,
+        ticket: Ticket,
+    },
+    /// A client wants to go on with an earlier run.
+    Resume {
+        run: RunId,
+        resumes: RunId,
+        allow_partial: bool,
+        ticket: Ticket,
+    },
+    /// A client wants the run to end.
+    Stop(Ticket),
+    /// A client wants all nodes to write checkpoints.
+    CheckpointAll(Ticket),
+    /// Another node says something that concerns runs.
+    Word { from: NodeId, word: RunWord },
+    /// Another node tells of the runs that it knows. Its beats are numbered.
+    Beat {
+        from: NodeId,
+        number: u64,
+        runs: Vec<RunBeat>,
+    },
+    /// A node is there, as others describe it.
+    Alive(NodeInfo),
+    /// A node is not heard directly.
+    Away(NodeId),
+    /// A node has left the cluster.
+    Left(NodeId),
+    /// A worker is attached.
+    Attached(WorkerKey),
+    /// A worker is gone.
+    Detached(WorkerKey),
+    /// A worker says something.
+    Worker(WorkerKey, WorkerWord),
+    /// What this node can offer to a run was worked out, and its first ledger is made.
+    Offered { run: RunId, offer: Result<Offer, String> },
+    /// This node's checkpoints of an earlier run were looked through.
+    LookedUp { run: RunId, found: Option<Box<Found>> },
+    /// The exchange of a run is there, or cannot be.
+    Opened { run: RunId, opened: Result<(), String> },
+    /// How far the exchange is.
+    Progress(RunId, Progress),
+    /// A peer said to the exchange what no honest member says.
+    Lied { run: RunId, node: NodeId },
+    /// A weight left the range.
+    Diverged(RunId, String),
+    /// The exchange is not there any more, by a fault of ours.
+    ExchangeFailed(RunId, String),
+    /// A batch came that says that the run is to end; the reason follows with a beat.
+    StopSeen(RunId),
+    /// What the exchange ends with.
+    Settlement(RunId, Box<Settlement>),
+    /// The ledger of a run that nobody could save as a model is kept in this file, or not even that.
+    Kept(RunId, Result<PathBuf, String>),
+    /// Some time has passed.
+    Tick,
+}
+
+/// What another node can say of runs, beside beats.
+#[derive(Clone, Debug)]
+pub(crate) enum RunWord {
+    Prepare { run: RunId, job: Box<Job> },
+    Answer { run: RunId, answer: Result<Offer, String> },
+    Abort { run: RunId, reason: String },
+    Stop(RunId),
+    Find { run: RunId, resumes: RunId },
+    Found { run: RunId, found: Option<Box<Found>> },
+    Checkpoint(RunId),
+}
+
+impl RunWord {
+    /// What a node's word says of runs, if it does.
+    pub(crate) fn of(word: Word) -> Option<Self> {
+        Some(match word {
+            Word::Prepare { run, job, .. } => Self::Prepare { run, job },
+            Word::Answer { run, answer, .. } => Self::Answer { run, answer },
+            Word::Abort { run, reason } => Self::Abort { run, reason },
+            Word::Stop(run) => Self::Stop(run),
+            Word::Find { run, resumes, .. } => Self::Find { run, resumes },
+            Word::Found { run, found, .. } => Self::Found { run, found },
+            Word::Checkpoint(run) => Self::Checkpoint(run),
+            Word::Beat(_) | Word::Echo { .. } | Word::Stats(_) | Word::Leaving(_) | Word::Unwelcome(_) => return None,
+        })
+    }
+}
+
+/// What a worker can say of its run.
+#[derive(Clone, Debug)]
+pub(crate) enum WorkerWord {
+    /// The job's data is open, or not.
+    Prepared { run: RunId, data: Result<DataInfo, String> },
+    /// What it did so far.
+    Stats(WorkerStats),
+    /// An evaluation that was asked for.
+    Evaluated { run: RunId, scores: Scores },
+    /// Its origin is closed.
+    Closed { residual_norm: f64 },
+    /// Everything is applied; the digest of its weights, if they are on the lattice.
+    Finished { digest: Option<Digest> },
+    /// The model that it was to save is saved and measured, or not.
+    SavedModel { run: RunId, saved: Result<Scores, String> },
+    /// It cannot go on.
+    Failed { reason: String, diverged: bool },
+    /// It has dropped its run.
+    Idle,
+}
+
+/// How far an exchange is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is an answer to a question of its own"
+)]
+pub(crate) struct Progress {
+    /// Workers may begin: links are up or, for whoever came late, it has what the others have.
+    pub(crate) ready: bool,
+    /// This node has nothing, and nobody is linked who has anything to give it.
+    pub(crate) stranded: bool,
+    /// All samples are trained.
+    pub(crate) complete: bool,
+    /// The fingerprint of the batches applied.
+    pub(crate) stand: u64,
+    /// The number of the order since which it takes no further batches; 0 if it does.
+    pub(crate) frozen: u64,
+    /// Bytes of large parcels that came, or are known to have come to others.
+    pub(crate) moved: u64,
+    /// Its ledger is known to be damaged, and not replaced yet.
+    pub(crate) damaged: bool,
+    /// Samples in applied batches.
+    pub(crate) samples: u64,
+}
+
+/// What an exchange ends with.
+#[derive(Clone, Debug)]
+pub(crate) struct Settlement {
+    /// The digest recomputed from the ledger.
+    pub(crate) digest: Result<Digest, AuditError>,
+    /// The samples in its batches.
+    pub(crate) samples: u64,
+    /// How many of them were trained more than once.
+    pub(crate) repeated: u64,
+    /// First step to last batch applied.
+    pub(crate) seconds: f64,
+    /// Bytes sent on the data plane; with no peers, the bytes that one would have been sent.
+    pub(crate) bytes_sent: u64,
+    /// The weights of the model.
+    pub(crate) weights: u64,
+}
+
+/// Something to be done.
+#[derive(Clone, Debug)]
+pub(crate) enum RunEffect {
+    /// Tell everybody how far this node's runs are.
+    Publish { beats: Vec<RunBeat>, phase: Phase },
+    /// Say something to one node.
+    Send { to: NodeId, word: Word },
+    /// Say something to all nodes.
+    Broadcast(Word),
+    /// Answer a client.
+    Reply(Ticket, Reply),
+    /// Let a worker open the data of a run.
+    Prepare {
+        worker: WorkerKey,
+        run: RunId,
+        job: Box<Job>,
+    },
+    /// Let a worker drop its run.
+    Dismiss(WorkerKey),
+    /// Take the socket from a worker: its process ends, and another is started.
+    HangUp(WorkerKey),
+    /// Work out what this node can offer: [`RunEvent::Offered`] follows.
+    Offer {
+        run: RunId,
+        job: Box<Job>,
+        data: DataInfo,
+        workers: usize,
+    },
+    /// Look for this node's furthest checkpoint of an earlier run: [`RunEvent::LookedUp`] follows.
+    LookUp { run: RunId, resumes: RunId },
+    /// Start the exchange, from the ledger that was made with the offer or from this node's checkpoint:
+    /// [`RunEvent::Opened`] follows.
+    Open { run: RunId, begin: Box<Begin> },
+    /// Something for the exchange.
+    Exchange(ExchangeOrder),
+    /// End the exchange, and forget ledgers.
+    Close,
+    /// Keep the ledger in a file: [`RunEvent::Kept`] follows.
+    Keep,
+}
+
+/// What the exchange is told by the run.
+#[derive(Clone, Debug)]
+pub(crate) enum ExchangeOrder {
+    /// A node takes part.
+    Joined(Participant),
+    /// How things stand with the participants.
+    Standing(Standing),
+    /// A worker takes a seat.
+    Seat { worker: WorkerKey, slot: usize },
+    /// A worker is gone.
+    Unseat(WorkerKey),
+    /// Workers take no further step.
+    StopWorkers,
+    /// One worker measures the weights.
+    Evaluate,
+    /// Write a checkpoint.
+    Checkpoint,
+    /// Take no further batches, if these are the ones that are there. [`RunEvent::Progress`] tells.
+    Freeze { number: u64, stand: u64 },
+    /// Take batches again.
+    Thaw,
+    /// Audit the ledger and say what it comes to: [`RunEvent::Settlement`] follows.
+    Settle,
+    /// This worker tells the digest of what it has, and saves the model if it is to.
+    Finish { worker: WorkerKey, save: bool },
+    /// This worker, which has no seat, is given the ledger, and measures and saves it: where it belongs, or where there
+    /// may be room.
+    Measure { worker: WorkerKey, spare: bool },
+}
+
+/// How things stand with the participants.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Standing {
+    /// Those that are waited for.
+    pub(crate) live: BTreeSet<NodeId>,
+    /// Those whose samples others may take.
+    pub(crate) silent: BTreeSet<NodeId>,
+    /// Those that will never come back: nothing is kept for them.
+    pub(crate) gone: BTreeSet<NodeId>,
+}

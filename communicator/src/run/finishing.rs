@@ -1,0 +1,304 @@
+//! The end: all have agreed on the batches. Workers tell what they hold, one measures and saves it, and everybody's word
+//! about that is awaited; but nobody's disk is, but this node's own.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use protocol::attach::Scores;
+use protocol::digest::Digest;
+use protocol::ids::NodeId;
+use protocol::run_beat::{ParticipantState, Settled};
+
+use super::active::{ActiveRun, Scope, State};
+use super::ending;
+use super::event::{ExchangeOrder, RunEffect, Settlement, WorkerKey};
+use super::seat::Seat;
+
+/// A run whose model is measured and saved.
+#[derive(Debug)]
+pub(super) struct Finishing {
+    /// With whom it ends.
+    pub(super) members: BTreeSet<NodeId>,
+    since: Duration,
+    /// What the exchange ends with, and when that was known.
+    settlement: Option<(Box<Settlement>, Duration)>,
+    /// The exchange was asked once more, because its ledger had to be replaced.
+    asked_again: bool,
+    saver: Saver,
+    /// The model is saved elsewhere, because the place where it belongs takes no file; and since when somebody tries.
+    spare: bool,
+    tries: Duration,
+    /// Where the ledger is kept, if nobody could save the model.
+    kept: Kept,
+}
+
+/// Who saves the model.
+#[derive(Debug)]
+enum Saver {
+    /// Nobody yet: no worker is there.
+    None,
+    /// A worker that was seated, or one that was given the ledger for it.
+    Ordered(WorkerKey),
+    Done(Result<Scores, String>),
+}
+
+#[derive(Debug)]
+enum Kept {
+    No,
+    Asked(Duration),
+    Done(Result<PathBuf, String>),
+}
+
+impl Finishing {
+    pub(super) fn new(members: BTreeSet<NodeId>, now: Duration) -> Self {
+        Self {
+            members,
+            since: now,
+            settlement: None,
+            asked_again: false,
+            saver: Saver::None,
+            spare: false,
+            tries: now,
+            kept: Kept::No,
+        }
+    }
+
+    pub(super) fn is_saving(&self) -> bool {
+        !matches!(self.saver, Saver::Done(_))
+    }
+
+    /// The worker that saves is gone: another one has to.
+    pub(super) fn detached(&mut self, worker: WorkerKey) {
+        if matches!(self.saver, Saver::Ordered(saver) if saver == worker) {
+            self.saver = Saver::None;
+        }
+    }
+
+    /// The model is saved and measured, or could not be.
+    pub(super) fn saved(&mut self, worker: WorkerKey, saved: Result<Scores, String>) {
+        if matches!(self.saver, Saver::Ordered(saver) if saver == worker) {
+            if let Err(reason) = &saved {
+                tracing::error!(reason, "the model could not be saved");
+            }
+            self.saver = Saver::Done(saved);
+        }
+    }
+
+    pub(super) fn settled(&mut self, settlement: Box<Settlement>, now: Duration) {
+        self.settlement = Some((settlement, now));
+        self.asked_again = false;
+    }
+
+    pub(super) fn kept(&mut self, kept: Result<PathBuf, String>) {
+        self.kept = Kept::Done(kept);
+    }
+}
+
+impl ActiveRun {
+    /// Goes on as far as it can.
+    pub(super) fn finish(&mut self, scope: &mut Scope<'_>) {
+        let before = self.members.own.clone();
+        if let State::Finishing(_, finishing) = &mut self.state {
+            // Others may still have to see that all are frozen.
+            self.members
+                .leave_out_the_lost(&mut finishing.members, scope.now, scope.limits);
+        }
+        if self.order_to_finish(scope) {
+            self.tell_digests(scope);
+            self.save(scope);
+        }
+        self.news |= self.members.own != before;
+        self.try_end(scope);
+    }
+
+    /// Whether the ledger's last word is known and workers were told. A ledger that is damaged is replaced first, if
+    /// anybody has another.
+    fn order_to_finish(&mut self, scope: &mut Scope<'_>) -> bool {
+        let State::Finishing(exchanging, finishing) = &mut self.state else {
+            return false;
+        };
+        let Some((settlement, _)) = &finishing.settlement else {
+            return false;
+        };
+        let alone = finishing.members.len() < 2;
+        let waited = scope.now.saturating_sub(finishing.since) > scope.limits.settle;
+        if settlement.digest.is_err() && !alone && !waited {
+            if !exchanging.progress.damaged && !finishing.asked_again {
+                finishing.asked_again = true;
+                scope.order(ExchangeOrder::Settle);
+            }
+            return false;
+        }
+        for seat in exchanging.seats.values_mut().filter(|seat| !seat.ordered) {
+            if let Some(worker) = seat.worker {
+                seat.ordered = true;
+                let save = matches!(finishing.saver, Saver::None);
+                if save {
+                    finishing.saver = Saver::Ordered(worker);
+                }
+                scope.order(ExchangeOrder::Finish { worker, save });
+            }
+        }
+        true
+    }
+
+    /// When all workers have told what they hold, or took too long, everybody is told what this node ended with.
+    fn tell_digests(&mut self, scope: &mut Scope<'_>) {
+        let stats = self.stats();
+        let State::Finishing(exchanging, finishing) = &mut self.state else {
+            return;
+        };
+        let Some((settlement, known)) = &finishing.settlement else {
+            return;
+        };
+        if self.members.own.settled.is_some() {
+            return;
+        }
+        let told = |seat: &Seat| seat.finished || seat.worker.is_none();
+        let late = scope.now.saturating_sub(*known) > scope.limits.digests;
+        if !exchanging.seats.values().all(told) {
+            if late {
+                let stuck = exchanging.seats.values().filter(|seat| !told(seat));
+                let stuck = stuck.filter_map(|seat| seat.worker);
+                scope.effects.extend(stuck.map(RunEffect::HangUp));
+            }
+            return;
+        }
+        let (digest, sound) = match &settlement.digest {
+            Ok(digest) => (*digest, true),
+            Err(error) => {
+                tracing::error!(%error, "this node's replica is not the sum of its batches");
+                (error.found, false)
+            }
+        };
+        let held = |seat: &Seat| -> Option<Option<Digest>> { seat.finished.then_some(seat.digest) };
+        let workers = exchanging
+            .seats
+            .values()
+            .filter_map(held)
+            .all(|found| found == Some(digest));
+        self.members.own.settled = Some(Settled {
+            digest,
+            workers_agree: sound && workers,
+            stats,
+            samples: settlement.samples,
+            repeated: settlement.repeated,
+            bytes_sent: settlement.bytes_sent,
+            seconds: settlement.seconds,
+            scores: None,
+        });
+    }
+
+    /// Somebody saves. Where all workers are gone, one that comes is given the ledger.
+    fn save(&mut self, scope: &mut Scope<'_>) {
+        let State::Finishing(exchanging, finishing) = &mut self.state else {
+            return;
+        };
+        if matches!(finishing.saver, Saver::None) {
+            if let Some(worker) = exchanging.take_ready() {
+                finishing.saver = Saver::Ordered(worker);
+                let spare = finishing.spare;
+                scope.order(ExchangeOrder::Measure { worker, spare });
+            } else if let Some(worker) = exchanging.take_finished() {
+                // It has told its digest and has nothing any more: it opens the data again, and is ready then.
+                scope.order(ExchangeOrder::Unseat(worker));
+            }
+        }
+        if let (Saver::Done(saved), Some(settled)) = (&finishing.saver, &mut self.members.own.settled) {
+            self.members.own.saved = Some(saved.is_ok());
+            settled.scores = saved.as_ref().ok().copied();
+            self.scores = settled.scores.or(self.scores);
+        }
+    }
+
+    /// Ends the run when everybody whom it ends with has told its digest, and the model is measured and saved, or all
+    /// was tried.
+    fn try_end(&mut self, scope: &mut Scope<'_>) {
+        let (now, limits) = (scope.now, scope.limits);
+        let living = self.members.waited_for(now, limits);
+        let State::Finishing(exchanging, finishing) = &mut self.state else {
+            return;
+        };
+        let state = |node: &NodeId| self.members.state(*node);
+        let told = |node: &NodeId| state(node).is_some_and(|state| state.settled.is_some());
+        let waits = |node: &NodeId| !told(node) && (living.contains(node) || *node == scope.me.id);
+        let Some((settlement, _)) = finishing
+            .settlement
+            .as_ref()
+            .filter(|_| !finishing.members.iter().any(waits))
+        else {
+            return;
+        };
+        let elapsed = now.saturating_sub(finishing.tries);
+        let scores = |node: &NodeId| state(node)?.settled.as_ref()?.scores;
+        let measured = finishing.members.iter().any(|node| scores(node).is_some());
+        let tries = |state: &ParticipantState| state.saved.is_none() && !state.ended;
+        let another = |node: &&NodeId| **node != scope.me.id && living.contains(*node);
+        let others_try = finishing.members.iter().filter(another).filter_map(state).any(tries);
+        let waits_for_file = match finishing.saver {
+            Saver::Done(_) => false,
+            // A node without any worker cannot save, and a file that takes so long has a disk that does not answer.
+            Saver::None => elapsed < limits.save,
+            Saver::Ordered(_) => elapsed < if measured { limits.save } else { limits.measure },
+        };
+        if waits_for_file {
+            return;
+        }
+        if !measured && !finishing.spare && matches!(finishing.saver, Saver::Done(Err(_))) {
+            tracing::warn!(
+                "the model is saved among this machine's temporary files, since nobody could save it elsewhere"
+            );
+            finishing.spare = true;
+            finishing.tries = now;
+            finishing.saver = Saver::None;
+            return;
+        }
+        // A node whose own file came to nothing waits for another's, but not for ever.
+        if !measured && others_try && elapsed < limits.save {
+            return;
+        }
+        if !measured {
+            return self.keep(scope);
+        }
+        let settled = finishing.members.iter().filter_map(|node| {
+            let settled = state(node)?.settled.clone()?;
+            Some((*node, settled))
+        });
+        let withdrew = |node: NodeId| state(&node).is_some_and(|state| state.withdrawn);
+        let (begin, weights) = (&exchanging.begin, settlement.weights);
+        let result = ending::result(scope.me.id, begin, &settled.collect(), withdrew, weights, self.stop);
+        let outcome = result
+            .map(Box::new)
+            .ok_or_else(|| "nobody has measured the model".to_string());
+        if let Ok(result) = &outcome {
+            tracing::info!(digest = %result.digest, agree = result.agree, "the run is over");
+        }
+        self.end(outcome, scope);
+    }
+
+    /// Nobody could save the model: its weights are kept in a checkpoint, and the run ends with where that is.
+    fn keep(&mut self, scope: &mut Scope<'_>) {
+        let State::Finishing(_, finishing) = &mut self.state else {
+            return;
+        };
+        let reason = match &finishing.kept {
+            Kept::No => {
+                finishing.kept = Kept::Asked(scope.now);
+                return scope.effects.push(RunEffect::Keep);
+            }
+            Kept::Asked(at) if scope.now.saturating_sub(*at) < scope.limits.measure => return,
+            Kept::Asked(_) => "no node could measure and save the model, and this node's disk does not answer".into(),
+            Kept::Done(Ok(path)) => format!(
+                "no node could measure and save the model; its weights are kept in {}, from which 'tau start --resume {}' \
+                 goes on; the nodes' logs say what was wrong",
+                path.display(),
+                path.parent().unwrap_or(path).display()
+            ),
+            Kept::Done(Err(error)) => {
+                format!("no node could measure and save the model, nor keep its weights ({error}): see the nodes' logs")
+            }
+        };
+        self.fail(reason, scope);
+    }
+}

@@ -1,0 +1,137 @@
+//! What a run hears: from its other participants, and from this node's workers.
+
+use protocol::ids::NodeId;
+use protocol::run_beat::{RunBeat, StopReason};
+
+use super::active::{ActiveRun, Scope, State};
+use super::event::{ExchangeOrder, RunEffect, WorkerKey, WorkerWord};
+use super::planted::{Bug, planted};
+
+impl ActiveRun {
+    /// A peer tells how far the run is, there and elsewhere.
+    pub(super) fn hear_peer(&mut self, from: NodeId, beat: RunBeat, scope: &mut Scope<'_>) {
+        if self.is_over() {
+            return;
+        }
+        let speaks = self.begin().is_none_or(|begin| begin.participant(from).is_some());
+        for (node, state) in beat.states {
+            let direct = node == from;
+            if direct || speaks && !planted(Bug::DirectLifeOnly) {
+                self.members.hear(node, state, direct, scope.now);
+            }
+        }
+        if let Some(reason) = beat.diverged {
+            // Who does not take part does not speak for those who do.
+            if speaks && self.begin().is_some() {
+                self.diverge(reason, scope);
+            }
+            return;
+        }
+        let over = self.members.state(from).is_some_and(|state| state.ended);
+        if over && beat.begin.is_none() && self.is_being_prepared() && from == self.coordinator {
+            return self.fail("the node that started it has called it off".into(), scope);
+        }
+        if let Some(begin) = beat.begin {
+            if matches!(self.state, State::Preparing(_)) || planted(Bug::BegunTwice) {
+                self.begins(begin, scope);
+            } else {
+                self.admit(&begin, scope);
+            }
+        }
+        if let Some(reason) = beat.stop
+            && speaks
+            && reason != StopReason::OthersEnded
+            && !planted(Bug::LostStop)
+        {
+            self.stop(reason, scope);
+        }
+    }
+
+    /// The run cannot go on anywhere.
+    pub(super) fn diverge(&mut self, reason: String, scope: &mut Scope<'_>) {
+        if !self.is_over() {
+            self.diverged = Some(reason.clone());
+            self.fail(reason, scope);
+        }
+    }
+
+    pub(super) fn detached(&mut self, worker: WorkerKey, scope: &mut Scope<'_>) {
+        match &mut self.state {
+            State::Preparing(preparing) => drop(preparing.workers.remove(&worker)),
+            State::Finishing(_, finishing) => finishing.detached(worker),
+            _ => {}
+        }
+        if self
+            .exchanging_mut()
+            .is_some_and(|exchanging| exchanging.detached(worker))
+        {
+            scope.order(ExchangeOrder::Unseat(worker));
+        }
+    }
+
+    pub(super) fn hear_worker(&mut self, worker: WorkerKey, word: WorkerWord, scope: &mut Scope<'_>) {
+        match word {
+            WorkerWord::Prepared { run, data } if run == self.run => match &mut self.state {
+                State::Preparing(preparing) => {
+                    if let Some(answer) = preparing.workers.get_mut(&worker) {
+                        *answer = Some(data);
+                    }
+                }
+                _ => {
+                    if let Some(exchanging) = self.exchanging_mut() {
+                        exchanging.prepared(worker, data);
+                    }
+                }
+            },
+            WorkerWord::Stats(stats) => {
+                if let Some(seat) = self.exchanging_mut().and_then(|one| one.seat_of(worker)) {
+                    seat.count(stats);
+                }
+            }
+            WorkerWord::Evaluated { run, scores } if run == self.run => {
+                tracing::info!(accuracy = scores.accuracy, loss = scores.loss, "evaluated");
+                if let State::Training(_) = self.state {
+                    self.scores = Some(scores);
+                    if self.job.target_accuracy.is_some_and(|target| scores.accuracy >= target) {
+                        self.stop(StopReason::TargetReached, scope);
+                    }
+                }
+            }
+            WorkerWord::Closed { residual_norm } => {
+                tracing::info!(residual_norm, "a worker is done; what it has not emitted is dropped");
+                if let Some(seat) = self.exchanging_mut().and_then(|one| one.seat_of(worker)) {
+                    seat.closed = true;
+                }
+            }
+            WorkerWord::Finished { digest } => {
+                if let State::Finishing(exchanging, finishing) = &mut self.state {
+                    if digest.is_none() {
+                        // What is not on the lattice is not saved: another one has to.
+                        finishing.detached(worker);
+                    }
+                    if let Some(seat) = exchanging.seat_of(worker) {
+                        seat.finished = true;
+                        seat.digest = digest;
+                    }
+                }
+            }
+            WorkerWord::SavedModel { run, saved } => {
+                if run == self.run
+                    && let State::Finishing(_, finishing) = &mut self.state
+                {
+                    finishing.saved(worker, saved);
+                }
+            }
+            WorkerWord::Failed { reason, diverged } => {
+                let known = self.exchanging_mut().is_some_and(|one| one.seat_of(worker).is_some());
+                if known && diverged {
+                    self.diverge(reason, scope);
+                } else {
+                    tracing::error!(reason, "a worker failed; it is started again");
+                    scope.effects.push(RunEffect::HangUp(worker));
+                }
+            }
+            WorkerWord::Idle | WorkerWord::Prepared { .. } | WorkerWord::Evaluated { .. } => {}
+        }
+    }
+}

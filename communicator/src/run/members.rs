@@ -1,0 +1,451 @@
+//! What participants say of themselves, as far as it has come here, and who of them is waited for.
+//!
+//! A participant is *live* while its own words keep coming, over whomever. That makes life transitive: who is alive to
+//! somebody alive is alive. And it cannot become a rumour that keeps itself alive: only the participant itself makes new
+//! words.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use protocol::ids::NodeId;
+use protocol::rng::splitmix64;
+use protocol::run_beat::{Ballot, GivenUp, ParticipantState};
+
+use super::limits::RunLimits;
+use super::planted::{Bug, planted};
+
+/// While a participant itself was heard within this time, what others say of it is not listened to.
+const DIRECT_IS_FRESH: Duration = Duration::from_secs(2);
+
+/// So many words a participant does not say while one of them is under way.
+const FAR_AHEAD: u64 = 1000;
+
+/// The newest word of one participant, and when it came.
+#[derive(Clone, Debug)]
+struct Heard {
+    state: ParticipantState,
+    at: Duration,
+    /// When it last came from the participant itself. While that is fresh, nobody else speaks for it.
+    directly: Option<Duration>,
+}
+
+impl Heard {
+    fn nothing(now: Duration) -> Self {
+        Self {
+            state: ParticipantState::default(),
+            at: now,
+            directly: None,
+        }
+    }
+}
+
+/// All participants of a run.
+#[derive(Clone, Debug)]
+pub(crate) struct Members {
+    me: NodeId,
+    /// What this node says of itself.
+    pub(super) own: ParticipantState,
+    participants: BTreeSet<NodeId>,
+    heard: BTreeMap<NodeId, Heard>,
+    /// Those that have left the cluster, or this run for another.
+    gone: BTreeSet<NodeId>,
+    /// Those that this node will not have to do with any more.
+    rifts: BTreeMap<NodeId, GivenUp>,
+}
+
+impl Members {
+    pub(super) fn new(me: NodeId) -> Self {
+        Self {
+            me,
+            own: ParticipantState::default(),
+            participants: BTreeSet::from([me]),
+            heard: BTreeMap::new(),
+            gone: BTreeSet::new(),
+            rifts: BTreeMap::new(),
+        }
+    }
+
+    /// This node.
+    pub(super) fn me(&self) -> NodeId {
+        self.me
+    }
+
+    /// These take part. Who was not known is given the time to be heard.
+    pub(super) fn admit(&mut self, participants: impl Iterator<Item = NodeId>, now: Duration) {
+        for node in participants {
+            if self.participants.insert(node) {
+                self.heard.entry(node).or_insert_with(|| Heard::nothing(now));
+            }
+        }
+    }
+
+    /// Somebody is going to be heard.
+    pub(super) fn expect(&mut self, node: NodeId, now: Duration) {
+        self.heard.entry(node).or_insert_with(|| Heard::nothing(now));
+    }
+
+    /// Takes a participant's own word, from itself or from another that handed it on; whether it is news.
+    pub(super) fn hear(&mut self, node: NodeId, state: ParticipantState, directly: bool, now: Duration) -> bool {
+        if node == self.me {
+            return false;
+        }
+        let heard = self.heard.entry(node).or_insert_with(|| Heard::nothing(now));
+        let fresh = heard
+            .directly
+            .is_some_and(|at| now.saturating_sub(at) < DIRECT_IS_FRESH);
+        // A participant's own word wins over one that is so far ahead of it that somebody must have made it up.
+        let made_up = directly && state.number + FAR_AHEAD < heard.state.number;
+        let news = state.number > heard.state.number && (directly || !fresh) || made_up;
+        if directly {
+            heard.directly = Some(now);
+        }
+        if news {
+            heard.at = now;
+            heard.state = state;
+        }
+        news
+    }
+
+    /// A node has left the cluster, or this run for another.
+    pub(super) fn leaves(&mut self, node: NodeId) -> bool {
+        self.gone.insert(node)
+    }
+
+    /// This node will not have to do with a participant any more; whether that is news.
+    pub(super) fn break_with(&mut self, node: NodeId, why: GivenUp) -> bool {
+        let news = node != self.me && self.participants.contains(&node);
+        news && self.rifts.insert(node, why).is_none()
+    }
+
+    /// This node stood still: what it did not hear meanwhile nobody is to blame for.
+    pub(super) fn stood_still(&mut self, gap: Duration) {
+        self.heard.values_mut().for_each(|heard| heard.at += gap);
+    }
+
+    /// What a participant last said of itself.
+    pub(super) fn state(&self, node: NodeId) -> Option<&ParticipantState> {
+        if node == self.me {
+            return Some(&self.own);
+        }
+        self.heard.get(&node).map(|heard| &heard.state)
+    }
+
+    /// Whether a participant has ever spoken of this run itself, not over others.
+    pub(super) fn has_spoken(&self, node: NodeId) -> bool {
+        self.heard.get(&node).is_some_and(|heard| heard.directly.is_some())
+    }
+
+    /// All that is known, for others; the own word first.
+    pub(super) fn states(&self) -> Vec<(NodeId, ParticipantState)> {
+        let others = self.heard.iter().filter(|(_, heard)| heard.state.number > 0);
+        let others = others.map(|(&node, heard)| (node, heard.state.clone()));
+        std::iter::once((self.me, self.own.clone())).chain(others).collect()
+    }
+
+    pub(super) fn is_quiet_for(&self, node: NodeId, now: Duration, limit: Duration) -> bool {
+        let heard = self.heard.get(&node);
+        node != self.me && heard.is_none_or(|heard| now.saturating_sub(heard.at) > limit)
+    }
+
+    fn withdrew(&self, node: NodeId) -> bool {
+        self.gone.contains(&node) || self.state(node).is_some_and(|state| state.withdrawn)
+    }
+
+    /// Whether a participant will end the run with the batches that this node will end it with, and there is no way back.
+    fn is_decided_alike(&self, state: &ParticipantState) -> bool {
+        let stand = |state: &ParticipantState| state.ballot.map(|ballot| ballot.stand);
+        state.decided && self.own.frozen && stand(state) == stand(&self.own)
+    }
+
+    /// Whether a participant has ended the run, or is about to, otherwise than this node is going to.
+    fn ended_apart(&self, node: NodeId) -> bool {
+        let together = |state: &ParticipantState| self.is_decided_alike(state);
+        let over = |state: &ParticipantState| (state.ended || state.decided) && !together(state);
+        node != self.me && self.state(node).is_some_and(over)
+    }
+
+    /// Those that will have no more to do with this run, whatever happens.
+    pub(super) fn gone(&self) -> BTreeSet<NodeId> {
+        let gone = |node: &NodeId| self.withdrew(*node) || self.ended_apart(*node) || self.rifts.contains_key(node);
+        self.participants.iter().copied().filter(gone).collect()
+    }
+
+    /// Those that nothing is heard of: others may take their samples.
+    pub(super) fn silent(&self, now: Duration, limits: &RunLimits) -> BTreeSet<NodeId> {
+        let silent = |node: &NodeId| self.is_quiet_for(*node, now, limits.silent_after) || self.withdrew(*node);
+        self.participants.iter().copied().filter(silent).collect()
+    }
+
+    /// Whether all others have ended the run or are gone, and one at least has ended it. Those that are silent do not
+    /// come back to it: who ended it has not waited for them.
+    pub(super) fn is_left_behind(&self, now: Duration, limits: &RunLimits) -> bool {
+        let mut others = self.participants.iter().copied().filter(|&node| node != self.me);
+        let over = |node| self.ended_apart(node) || self.withdrew(node);
+        let ended = others.clone().any(|node| self.ended_apart(node));
+        ended && others.all(|node| over(node) || self.is_quiet_for(node, now, limits.silent_after))
+    }
+
+    /// Why a participant is not waited for; none if it is.
+    fn given_up_one(&self, node: NodeId, now: Duration, limits: &RunLimits) -> Option<GivenUp> {
+        if self.withdrew(node) || self.ended_apart(node) {
+            return Some(GivenUp::Gone);
+        }
+        let silent = self
+            .is_quiet_for(node, now, limits.give_up_after)
+            .then_some(GivenUp::Silent);
+        silent.or_else(|| self.rifts.get(&node).copied())
+    }
+
+    /// Whom this node does not wait for, and why.
+    pub(super) fn given_up(&self, now: Duration, limits: &RunLimits) -> Vec<(NodeId, GivenUp)> {
+        let others = self.participants.iter().copied().filter(|&node| node != self.me);
+        others
+            .filter_map(|node| Some((node, self.given_up_one(node, now, limits)?)))
+            .collect()
+    }
+
+    /// With whom this node would end the run: all who live, less those that cannot end it with others who do. If that
+    /// is this node itself, it ends it alone.
+    pub(super) fn waited_for(&self, now: Duration, limits: &RunLimits) -> BTreeSet<NodeId> {
+        let lives = |node: &NodeId| {
+            let given_up = self.given_up_one(*node, now, limits);
+            given_up.is_none_or(GivenUp::is_a_rift)
+        };
+        let living: BTreeSet<NodeId> = self.participants.iter().copied().filter(lives).collect();
+        let mut rifts = Vec::new();
+        for &from in &living {
+            let theirs = self.state(from).map_or(&[][..], |state| &state.given_up);
+            let own = self.rifts.iter().map(|(&node, &why)| (node, why));
+            let said: Vec<(NodeId, GivenUp)> = if from == self.me {
+                own.collect()
+            } else if planted(Bug::PrivateGiveUp) {
+                Vec::new()
+            } else {
+                theirs.to_vec()
+            };
+            rifts.extend(
+                said.into_iter()
+                    .filter(|(_, why)| why.is_a_rift())
+                    .map(|(to, _)| (from, to)),
+            );
+        }
+        let united = without_rifts(living, rifts);
+        if united.contains(&self.me) {
+            united
+        } else {
+            BTreeSet::from([self.me])
+        }
+    }
+
+    /// Whether all of these say that they have the same batches, and will make no more.
+    pub(super) fn stand_together(&self, members: &BTreeSet<NodeId>) -> bool {
+        let here = |state: &ParticipantState| state.closed && state.stand == self.own.stand;
+        members.iter().all(|&node| self.state(node).is_some_and(here))
+    }
+
+    /// Casts this node's ballot, for an end with these members if it is time for that. One that was cast before and is not
+    /// this is taken back for good.
+    pub(super) fn vote(&mut self, members: &BTreeSet<NodeId>, is_time: bool) {
+        let attempts = members
+            .iter()
+            .filter_map(|&node| self.state(node))
+            .map(|state| state.attempt);
+        let attempt = attempts.max().unwrap_or(0).max(self.own.attempt);
+        let next = |attempt| is_time.then(|| ballot(self.own.stand, members, attempt));
+        let same = |before: Ballot| next(before.attempt) == Some(before);
+        let taken_back = self.own.ballot.is_some_and(|before| !same(before));
+        let attempt = attempt + u64::from(taken_back);
+        self.own.ballot = next(attempt);
+        self.own.attempt = attempt;
+    }
+
+    /// Takes this node's ballot back: another has moved on.
+    pub(super) fn take_back(&mut self) {
+        self.own.frozen = false;
+        self.own.attempt += u64::from(self.own.ballot.take().is_some());
+    }
+
+    /// Whether all of these would end the run as this node would.
+    pub(super) fn vote_alike(&self, members: &BTreeSet<NodeId>) -> bool {
+        let same = |state: &ParticipantState| state.ballot.is_some() && state.ballot == self.own.ballot;
+        members.iter().all(|&node| self.state(node).is_some_and(same))
+    }
+
+    /// Whether they have also seen of each other that they would.
+    pub(super) fn are_frozen(&self, members: &BTreeSet<NodeId>) -> bool {
+        let alike = |state: &ParticipantState| state.ballot.is_some() && state.ballot == self.own.ballot;
+        let frozen = |state: &ParticipantState| state.frozen && alike(state) || self.is_decided_alike(state);
+        members.iter().all(|&node| self.state(node).is_some_and(frozen))
+    }
+
+    /// Who has agreed with others on how to end, and then loses some of them, leaves those out; the batches stay. They may
+    /// have ended with them, so this node will not have to do with them any more.
+    pub(super) fn leave_out_the_lost(&mut self, members: &mut BTreeSet<NodeId>, now: Duration, limits: &RunLimits) {
+        for (node, why) in self.given_up(now, limits) {
+            if why == GivenUp::Silent && members.contains(&node) {
+                self.break_with(node, GivenUp::SilentAtTheEnd);
+            }
+        }
+        let living = self.waited_for(now, limits);
+        members.retain(|node| living.contains(node));
+        if let Some(own) = &mut self.own.ballot {
+            *own = ballot(own.stand, members, own.attempt);
+        }
+    }
+
+    /// Whether one of these has gone on since it would have ended the run with these batches. It did so before it was
+    /// frozen, or because another had: nobody has ended the run on its word.
+    pub(super) fn has_moved_on(&self, members: &BTreeSet<NodeId>, stand: u64) -> bool {
+        let attempt = self.own.ballot.map_or(0, |ballot| ballot.attempt);
+        let stays = |state: &ParticipantState| {
+            let same = |ballot: Ballot| ballot.stand == stand && ballot.attempt <= attempt;
+            state.ballot.is_some_and(same) && state.attempt <= attempt
+        };
+        let stays = |state: &ParticipantState| stays(state) || self.is_decided_alike(state);
+        members.iter().any(|&node| !self.state(node).is_some_and(stays))
+    }
+}
+
+/// The ballot for an end with these batches and these members.
+fn ballot(stand: u64, members: &BTreeSet<NodeId>, attempt: u64) -> Ballot {
+    let members = members
+        .iter()
+        .fold(0u64, |sum, node| sum.wrapping_add(splitmix64(node.0)));
+    Ballot {
+        stand,
+        members,
+        attempt,
+    }
+}
+
+/// Leaves out members until no two are left that are at odds. Everybody who has heard the same comes to the same: first
+/// goes who is at odds with most; of two, who is accused and does not accuse; and then the higher name. So a single one
+/// that accuses everybody is left out itself.
+fn without_rifts(mut members: BTreeSet<NodeId>, mut rifts: Vec<(NodeId, NodeId)>) -> BTreeSet<NodeId> {
+    rifts.sort_unstable();
+    rifts.dedup();
+    loop {
+        rifts.retain(|(from, to)| members.contains(from) && members.contains(to) && from != to);
+        let odds = |node: NodeId| {
+            let accusers: BTreeSet<NodeId> = rifts.iter().filter(|rift| rift.1 == node).map(|rift| rift.0).collect();
+            let accused = rifts.iter().filter(|rift| rift.0 == node).map(|rift| rift.1);
+            let all: BTreeSet<NodeId> = accusers.iter().copied().chain(accused).collect();
+            (all.len(), accusers.len(), node)
+        };
+        let ends = rifts.iter().flat_map(|&(from, to)| [from, to]);
+        let Some((_, _, worst)) = ends.map(odds).max() else {
+            return members;
+        };
+        members.remove(&worst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn set(ids: &[u64]) -> BTreeSet<NodeId> {
+        ids.iter().copied().map(NodeId).collect()
+    }
+
+    fn state(number: u64) -> ParticipantState {
+        ParticipantState {
+            number,
+            ..ParticipantState::default()
+        }
+    }
+
+    fn members() -> Members {
+        let mut members = Members::new(NodeId(1));
+        members.admit([1, 2, 3].map(NodeId).into_iter(), SECOND);
+        members
+    }
+
+    #[test]
+    fn who_is_heard_over_another_lives_and_an_old_word_is_no_sign_of_life() {
+        let limits = RunLimits::default();
+        let mut members = members();
+        members.hear(NodeId(2), state(5), false, SECOND);
+        members.hear(NodeId(3), state(9), false, 20 * SECOND);
+        assert!(
+            members.hear(NodeId(2), state(6), false, 20 * SECOND),
+            "node 3 handed it on"
+        );
+        assert!(!members.hear(NodeId(2), state(6), false, 40 * SECOND), "and again");
+        assert_eq!(members.waited_for(45 * SECOND, &limits), set(&[1, 2, 3]));
+        assert_eq!(members.silent(45 * SECOND, &limits), set(&[2, 3]));
+        members.hear(NodeId(3), state(10), false, 45 * SECOND);
+        assert_eq!(members.waited_for(60 * SECOND, &limits), set(&[1, 3]));
+        assert_eq!(members.given_up(60 * SECOND, &limits), [(NodeId(2), GivenUp::Silent)]);
+        members.hear(NodeId(2), state(7), false, 60 * SECOND);
+        assert_eq!(members.waited_for(60 * SECOND, &limits), set(&[1, 2, 3]), "it is back");
+    }
+
+    #[test]
+    fn who_stood_still_itself_blames_nobody() {
+        let limits = RunLimits::default();
+        let mut members = members();
+        members.stood_still(100 * SECOND);
+        assert_eq!(members.waited_for(105 * SECOND, &limits), set(&[1, 2, 3]));
+    }
+
+    #[test]
+    fn rifts_are_healed_by_leaving_out_the_same_one_everywhere() {
+        let rifts = |rifts: &[(u64, u64)]| {
+            let rifts = rifts.iter().map(|&(from, to)| (NodeId(from), NodeId(to))).collect();
+            without_rifts(set(&[1, 2, 3, 4]), rifts)
+        };
+        assert_eq!(rifts(&[]), set(&[1, 2, 3, 4]));
+        assert_eq!(rifts(&[(3, 2)]), set(&[1, 3, 4]), "the accused goes");
+        assert_eq!(
+            rifts(&[(3, 2), (2, 3)]),
+            set(&[1, 2, 4]),
+            "of two that accuse each other, the higher"
+        );
+        assert_eq!(
+            rifts(&[(3, 1), (3, 2), (3, 4)]),
+            set(&[1, 2, 4]),
+            "who accuses all is alone with it"
+        );
+        assert_eq!(rifts(&[(1, 2), (3, 2), (2, 4)]), set(&[1, 3, 4]));
+    }
+
+    #[test]
+    fn who_ended_apart_is_gone_and_who_ended_together_is_not() {
+        let limits = RunLimits::default();
+        let mut members = members();
+        let together = ballot(7, &set(&[1, 2]), 0);
+        members.own.ballot = Some(together);
+        members.own.frozen = true;
+        let ended = ParticipantState {
+            ended: true,
+            decided: true,
+            frozen: true,
+            ballot: Some(together),
+            ..state(3)
+        };
+        members.hear(NodeId(2), ended.clone(), false, SECOND);
+        let apart = Some(ballot(8, &set(&[3]), 0));
+        members.hear(NodeId(3), ParticipantState { ballot: apart, ..ended }, false, SECOND);
+        assert_eq!(members.waited_for(2 * SECOND, &limits), set(&[1, 2]));
+        assert_eq!(members.gone(), set(&[3]));
+    }
+
+    #[test]
+    fn a_run_that_all_others_have_ended_is_over() {
+        let limits = RunLimits::default();
+        let mut members = members();
+        let ended = ParticipantState {
+            ended: true,
+            ..state(3)
+        };
+        assert!(!members.is_left_behind(9 * SECOND, &limits), "all others may be dead");
+        members.hear(NodeId(2), ended, false, 10 * SECOND);
+        members.hear(NodeId(3), state(1), false, 10 * SECOND);
+        assert!(!members.is_left_behind(11 * SECOND, &limits), "3 goes on with it");
+        members.leaves(NodeId(3));
+        assert!(members.is_left_behind(11 * SECOND, &limits));
+    }
+}

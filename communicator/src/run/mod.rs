@@ -1,0 +1,38 @@
+//! A node's part in a run, from prepare to the saved model. A pure core: events with the time in, effects out.
+//!
+//! ```text
+//!  Start ─▶ preparing ─▶ opening ─▶ training ─▶ settling ─▶ finishing ─▶ ended
+//!          (coordinated by the      (no centre: beats carry everybody's state;
+//!           node that was asked)     whoever misses one hears the next)
+//! ```
+//!
+//! `core` takes events and `starting` gets runs going; `hearing` is what others and workers say; `active` is one run, whose states are in `preparing`, `exchanging`,
+//! `settling` and `finishing`. `members` knows who lives and who is waited for, `coordination` who can take part, `ending`
+//! what a run comes to, `waiting` what it waits for. `limits` is the table of all time limits. The node's actor carries
+//! out what is decided here.
+
+mod active;
+mod coordination;
+mod core;
+mod ending;
+mod event;
+mod exchanging;
+mod finishing;
+mod hearing;
+mod limits;
+mod members;
+pub(crate) mod planted;
+mod preparing;
+mod progress;
+mod search;
+mod seat;
+mod settling;
+mod starting;
+mod waiting;
+
+pub(crate) use self::core::RunCore;
+pub(crate) use event::{
+    ExchangeOrder, Progress, RunEffect, RunEvent, RunWord, Settlement, Standing, Ticket, WorkerKey, WorkerWord,
+};
+pub(crate) use limits::RunLimits;
+pub(crate) use progress::{lacks_checkpoint, progress};

@@ -1,0 +1,49 @@
+//! Bugs that tests put into the run, to see that the simulation of whole nodes finds them.
+
+/// A bug.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bug {
+    /// Guests are not waited for when the run settles.
+    ForgottenGuest,
+    /// A stop that others tell of is not taken over.
+    LostStop,
+    /// A run that has begun begins again when its beginning is heard again.
+    BegunTwice,
+    /// A node ends without waiting for those that live.
+    EndedAlone,
+    /// A node does not say that its empty seats make no batches.
+    EmptySeatUntold,
+    /// What others say about whom they have given up is not listened to.
+    PrivateGiveUp,
+    /// As it was before fault 1 was mended: a stop at a guest that prepares ends the run everywhere.
+    StopAtGuestAborts,
+    /// Fault 2: nobody says that it has ended the run.
+    EndUntold,
+    /// Fault 5: a stop is acted upon only when workers say something.
+    StopUnacted,
+    /// Fault 6: only the lower name dials, for ever. The simulation's own network does.
+    #[cfg(test)]
+    OneSideDials,
+    /// Fault 7: only what is heard directly is a sign of life.
+    DirectLifeOnly,
+    /// Fault 9: a quarantine is kept private.
+    PrivateQuarantine,
+}
+
+#[cfg(test)]
+thread_local! {
+    /// The bug of this thread.
+    pub(crate) static PLANTED: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) };
+}
+
+/// Whether a bug is there.
+#[cfg(test)]
+pub(crate) fn planted(bug: Bug) -> bool {
+    PLANTED.get() == Some(bug)
+}
+
+/// No bug is there.
+#[cfg(not(test))]
+pub(crate) const fn planted(_: Bug) -> bool {
+    false
+}

@@ -1,0 +1,222 @@
+//! Getting ready: workers open the data, this node works out what it can offer, and the coordinator hears of it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use protocol::attach::DataInfo;
+use protocol::control::{Begin, Offer, Participant, Word};
+use protocol::ids::NodeId;
+
+use super::active::{ActiveRun, Scope, State};
+use super::event::{RunEffect, WorkerKey};
+use super::planted::{Bug, planted};
+
+/// A run that has not begun here.
+pub(super) struct Preparing {
+    since: Duration,
+    /// What workers said; none while they are at it.
+    pub(super) workers: BTreeMap<WorkerKey, Option<Result<DataInfo, String>>>,
+    offer: OfferState,
+    /// A run that others have begun without this node, which is going to be its guest.
+    joins: Option<Begin>,
+}
+
+enum OfferState {
+    /// Workers are waited for.
+    None,
+    /// It is being worked out.
+    Asked,
+    Made(Offer),
+    Refused(String),
+}
+
+impl Preparing {
+    /// All attached workers are asked. With a run to join, it is as its guest.
+    pub(super) fn new(joins: Option<Begin>, now: Duration) -> Self {
+        Self {
+            since: now,
+            workers: BTreeMap::new(),
+            offer: OfferState::None,
+            joins,
+        }
+    }
+
+    pub(super) fn is_guest(&self) -> bool {
+        self.joins.is_some()
+    }
+
+    /// Whose workers have not answered.
+    pub(super) fn is_waiting(&self) -> bool {
+        !matches!(self.offer, OfferState::Made(_))
+    }
+
+    /// Whether a worker is to open the data, which it was not asked for yet.
+    fn wants(&mut self, worker: WorkerKey) -> bool {
+        let wanted = matches!(self.offer, OfferState::None) && !self.workers.contains_key(&worker);
+        if wanted {
+            self.workers.insert(worker, None);
+        }
+        wanted
+    }
+
+    fn answer(&self) -> Result<DataInfo, String> {
+        let mut found = self.workers.values().flatten();
+        let data = found.next().ok_or("no worker is attached to it")?.clone()?;
+        for other in found {
+            if *other.as_ref()? != data {
+                return Err("its workers do not find the same data".into());
+            }
+        }
+        Ok(data)
+    }
+}
+
+impl ActiveRun {
+    /// Asks workers to open the data: in the beginning all, and later those that take the place of others. At the end
+    /// one is needed to save the model.
+    pub(super) fn ask_workers(&mut self, scope: &mut Scope<'_>) {
+        for &worker in scope.workers {
+            let wanted = match &mut self.state {
+                State::Preparing(preparing) => preparing.wants(worker),
+                State::Training(exchanging) | State::Settling(exchanging, _) | State::Finishing(exchanging, _) => {
+                    exchanging.wants(worker)
+                }
+                State::Opening { .. } | State::Ended(_) => false,
+            };
+            if wanted {
+                let (run, job) = (self.run, self.job.clone());
+                scope.effects.push(RunEffect::Prepare { worker, run, job });
+            }
+        }
+    }
+
+    /// Goes on as far as it can: asks for the offer when workers have answered, tells it, begins when that is heard of.
+    pub(super) fn prepare(&mut self, scope: &mut Scope<'_>) {
+        let State::Preparing(preparing) = &mut self.state else {
+            return;
+        };
+        let since = scope.now.saturating_sub(preparing.since);
+        let orphaned = self
+            .members
+            .is_quiet_for(self.coordinator, scope.now, scope.limits.orphaned);
+        if orphaned && !preparing.is_guest() {
+            return self.fail("the node that started it is gone".into(), scope);
+        }
+        if since > scope.limits.begin {
+            return self.fail("the run was prepared and never began".into(), scope);
+        }
+        let attaching = since < scope.limits.workers_attach && preparing.workers.len() < scope.workers_wanted;
+        let asked = preparing.workers.values().any(Option::is_none);
+        if !matches!(preparing.offer, OfferState::None) || attaching || asked {
+            return;
+        }
+        match preparing.answer() {
+            Ok(data) => {
+                preparing.offer = OfferState::Asked;
+                let workers = preparing.workers.len();
+                let (run, job) = (self.run, self.job.clone());
+                scope.effects.push(RunEffect::Offer {
+                    run,
+                    job,
+                    data,
+                    workers,
+                });
+            }
+            Err(reason) => self.offered(Err(reason), scope),
+        }
+    }
+
+    /// What this node has answered to the prepare, if it has.
+    pub(super) fn answer(&self) -> Option<Result<Offer, String>> {
+        let State::Preparing(preparing) = &self.state else {
+            return None;
+        };
+        match &preparing.offer {
+            OfferState::Made(offer) => Some(Ok(offer.clone())),
+            OfferState::Refused(reason) => Some(Err(reason.clone())),
+            OfferState::None | OfferState::Asked => None,
+        }
+    }
+
+    /// What this node can offer is known: the coordinator is told, or the run that had begun is joined.
+    pub(super) fn offered(&mut self, offer: Result<Offer, String>, scope: &mut Scope<'_>) {
+        let State::Preparing(preparing) = &mut self.state else {
+            return;
+        };
+        preparing.offer = match &offer {
+            Ok(offer) => OfferState::Made(offer.clone()),
+            Err(reason) => OfferState::Refused(reason.clone()),
+        };
+        match (preparing.joins.take(), offer) {
+            (None, answer) => {
+                let (run, from, to) = (self.run, scope.me.id, self.coordinator);
+                scope.effects.push(RunEffect::Send {
+                    to,
+                    word: Word::Answer { run, from, answer },
+                });
+            }
+            (Some(begin), Ok(_)) => self.begins(begin, scope),
+            (Some(_), Err(reason)) => self.withdraw(&reason, scope),
+        }
+    }
+
+    /// Hears that the run begins, or has begun: this node is among its participants, or becomes a guest.
+    pub(super) fn begins(&mut self, mut begin: Begin, scope: &mut Scope<'_>) {
+        if planted(Bug::BegunTwice) && matches!(self.state, State::Training(_)) {
+            let (run, begin) = (self.run, Box::new(begin));
+            scope.effects.push(RunEffect::Open { run, begin });
+            return;
+        }
+        let State::Preparing(preparing) = &mut self.state else {
+            return;
+        };
+        let workers = preparing.workers.len();
+        match &preparing.offer {
+            OfferState::Made(offer) => {
+                if begin.participant(scope.me.id).is_none() {
+                    if offer.data != begin.data {
+                        return self.withdraw("its data is not the run's", scope);
+                    }
+                    begin.admit(guest(scope, workers));
+                }
+            }
+            OfferState::Refused(_) => return self.withdraw("it could not get ready for it", scope),
+            // Its workers are still at it. The newest word about who takes part counts.
+            OfferState::None | OfferState::Asked => {
+                if let Some(joins) = &mut preparing.joins {
+                    *joins = begin;
+                } else if begin.participant(scope.me.id).is_some() {
+                    return self.withdraw("it began before this node was ready", scope);
+                } else {
+                    preparing.joins = Some(begin);
+                }
+                return;
+            }
+        }
+        let ready = preparing.workers.keys().copied().collect();
+        let participants: Vec<NodeId> = begin.participants.iter().map(|one| one.node).collect();
+        self.members.admit(participants.into_iter(), scope.now);
+        tracing::info!(nodes = begin.participants.len(), "a run begins");
+        self.news = true;
+        let begin = Box::new(begin);
+        scope.effects.push(RunEffect::Open {
+            run: self.run,
+            begin: begin.clone(),
+        });
+        self.state = State::Opening {
+            begin,
+            ready,
+            since: scope.now,
+        };
+    }
+}
+
+fn guest(scope: &Scope<'_>, workers: usize) -> Participant {
+    Participant {
+        node: scope.me.id,
+        name: scope.me.name.clone(),
+        address: scope.me.address,
+        workers,
+        guest: true,
+    }
+}

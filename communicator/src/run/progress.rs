@@ -1,0 +1,45 @@
+//! How far an exchange is, as the run has to know it.
+
+use protocol::control::Begin;
+use protocol::ids::NodeId;
+
+use super::event::{Progress, Standing};
+use crate::exchange::Exchange;
+
+/// Reads off an exchange how far it is. `frozen` is the number of the order since which it takes no batches.
+pub(crate) fn progress(
+    core: &Exchange,
+    begin: &Begin,
+    me: NodeId,
+    standing: &Standing,
+    frozen: u64,
+    is_linked: impl Fn(NodeId) -> bool,
+) -> Progress {
+    let ledger = core.ledger();
+    let total = begin.data.train * u64::from(begin.job.epochs);
+    let is_live = |node: NodeId| standing.live.contains(&node);
+    let ready = if begin.is_guest(me) {
+        core.is_caught_up(is_live)
+    } else if begin.resumed.is_some() {
+        // Without the checkpoint there is nothing to go on from.
+        !lacks_checkpoint(core, begin)
+    } else {
+        standing.live.iter().all(|&node| node == me || is_linked(node))
+    };
+    Progress {
+        ready,
+        stranded: core.is_stranded(is_live),
+        complete: ledger.cursors().samples_done() >= total,
+        stand: core.stand(),
+        frozen,
+        moved: core.moved(),
+        damaged: core.is_damaged(),
+        samples: ledger.samples(),
+    }
+}
+
+/// Whether this node lacks the checkpoint that the run goes on from.
+pub(crate) fn lacks_checkpoint(core: &Exchange, begin: &Begin) -> bool {
+    let resumed = begin.resumed.as_ref();
+    resumed.is_some_and(|resumed| core.ledger().samples() < resumed.samples)
+}

@@ -1,0 +1,101 @@
+//! A worker's place in a run on this node. Workers may come and go; the place stays.
+
+use protocol::attach::WorkerStats;
+use protocol::digest::Digest;
+
+use super::event::WorkerKey;
+
+#[derive(Debug, Default)]
+pub(super) struct Seat {
+    /// Who sits here.
+    pub(super) worker: Option<WorkerKey>,
+    /// What workers did that sat here before.
+    before: WorkerStats,
+    /// What the present one did.
+    now: WorkerStats,
+    /// Its origin is closed.
+    pub(super) closed: bool,
+    /// Its worker was told that all batches have come.
+    pub(super) ordered: bool,
+    /// It has applied them all.
+    pub(super) finished: bool,
+    /// The digest of its weights then; none if one has left the lattice.
+    pub(super) digest: Option<Digest>,
+}
+
+impl Seat {
+    pub(super) fn take(&mut self, worker: WorkerKey) {
+        *self = Self {
+            worker: Some(worker),
+            before: WorkerStats {
+                residual_norm: 0.0,
+                gpu_memory: 0,
+                ..self.stats()
+            },
+            ..Self::default()
+        };
+    }
+
+    pub(super) fn leave(&mut self) {
+        self.worker = None;
+        self.now.gpu_memory = 0;
+        if !self.closed {
+            self.now.residual_lost = std::mem::take(&mut self.now.residual_norm);
+        }
+    }
+
+    pub(super) fn count(&mut self, stats: WorkerStats) {
+        self.now = stats;
+    }
+
+    /// What was done here over the whole run. Readings are the present worker's.
+    pub(super) fn stats(&self) -> WorkerStats {
+        let sums = WorkerStats::combined([self.before, self.now].iter());
+        WorkerStats {
+            tau: self.now.tau,
+            staleness: self.now.staleness,
+            residual_norm: self.now.residual_norm,
+            gpu_memory: self.now.gpu_memory,
+            ..sums
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_done_here_stays_done() {
+        let mut seat = Seat::default();
+        let key = |_| WorkerKey::default();
+        seat.take(key(1));
+        let done = |samples, tau| WorkerStats {
+            samples,
+            tau,
+            ..WorkerStats::default()
+        };
+        seat.count(done(10, 0.5));
+        seat.leave();
+        seat.take(key(2));
+        seat.count(done(5, 0.25));
+        seat.count(done(7, 0.25));
+        assert_eq!((seat.stats().samples, seat.stats().tau), (17, 0.25));
+    }
+
+    #[test]
+    fn a_residual_is_lost_with_its_worker_unless_that_has_closed() {
+        let mut seat = Seat::default();
+        let with_residual = |residual_norm| WorkerStats {
+            residual_norm,
+            ..WorkerStats::default()
+        };
+        for (norm, closed) in [(3.0, false), (4.0, false), (9.0, true)] {
+            seat.take(WorkerKey::default());
+            seat.count(with_residual(norm));
+            seat.closed = closed;
+            seat.leave();
+        }
+        assert_eq!(seat.stats().residual_lost, 5.0);
+    }
+}

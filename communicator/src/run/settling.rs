@@ -1,0 +1,184 @@
+//! The way to one result: participants get to the same batches, and each learns that all have agreed on them.
+//!
+//! ```text
+//!  closed ──▶ all stand together ──▶ ballot ──▶ all vote alike ──▶ frozen ──▶ all are frozen ──▶ finishing
+//!    ▲                                                                │
+//!    └───────────── somebody has moved on: it takes further batches ──┘
+//! ```
+//!
+//! A ballot names the batches and the members of an end. Who has cast one may take it back: a participant returns, a guest
+//! comes, a batch arrives; then all count one attempt further, so that no ballot is ever cast twice. Who has seen that all vote alike is *frozen*: it takes no batch any more, and goes back only
+//! when another member has moved on, which that one can have done only before it was frozen itself, or for the same
+//! reason: so nobody can have ended on the old ballots. A member that falls silent now is left out, but the batches stay:
+//! it may have ended with them.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use protocol::ids::NodeId;
+use protocol::run_beat::GivenUp;
+
+use super::active::{ActiveRun, Scope, State};
+use super::event::ExchangeOrder;
+use super::finishing::Finishing;
+use super::planted::{Bug, planted};
+
+/// A run that ends.
+pub(super) struct Settling {
+    /// With whom this node would end it.
+    members: BTreeSet<NodeId>,
+    /// Counts how often the exchange was told to take no further batches, so that an old answer is not taken for the
+    /// newest's.
+    freezes: u64,
+    freezing: bool,
+    /// What all stood at, and since when that has not changed.
+    stands: Vec<u64>,
+    unmoved: Duration,
+}
+
+impl Settling {
+    pub(super) fn new(now: Duration) -> Self {
+        Self {
+            members: BTreeSet::new(),
+            freezes: 0,
+            freezing: false,
+            stands: Vec::new(),
+            unmoved: now,
+        }
+    }
+}
+
+impl ActiveRun {
+    /// Those with whom this node would end the run now.
+    fn members_to_end(&self, scope: &Scope<'_>) -> BTreeSet<NodeId> {
+        let mut members = self.members.waited_for(scope.now, scope.limits);
+        if planted(Bug::EndedAlone) {
+            return BTreeSet::from([scope.me.id]);
+        }
+        if planted(Bug::ForgottenGuest)
+            && let Some(begin) = self.begin()
+        {
+            members.retain(|&node| node == scope.me.id || !begin.is_guest(node));
+        }
+        members
+    }
+
+    /// Goes on as far as it can.
+    pub(super) fn settle(&mut self, scope: &mut Scope<'_>) {
+        let State::Settling(exchanging, _) = &self.state else {
+            return;
+        };
+        let progress = exchanging.progress;
+        let own = &mut self.members.own;
+        let before = own.clone();
+        own.closed = exchanging.is_closed();
+        own.stand = progress.stand;
+        own.catching_up = exchanging.is_moving(scope.now);
+        if own.frozen {
+            self.stay_frozen(scope);
+        } else {
+            self.vote(scope);
+        }
+        self.news |= self.members.own != before;
+        let State::Settling(_, settling) = &self.state else {
+            return;
+        };
+        if self.members.own.frozen && self.members.are_frozen(&settling.members) {
+            let members = settling.members.clone();
+            self.begin_to_finish(members, scope);
+        } else {
+            self.look_for_the_unreachable(scope);
+        }
+    }
+
+    fn vote(&mut self, scope: &mut Scope<'_>) {
+        let members = self.members_to_end(scope);
+        let State::Settling(exchanging, settling) = &mut self.state else {
+            return;
+        };
+        let progress = exchanging.progress;
+        let stand = self.members.own.stand;
+        let agreed = self.members.own.closed && !progress.damaged && self.members.stand_together(&members);
+        let before = self.members.own.ballot;
+        self.members.vote(&members, agreed);
+        let mine = self.members.own.ballot;
+        if before != mine && std::mem::take(&mut settling.freezing) {
+            scope.order(ExchangeOrder::Thaw);
+        }
+        settling.members = members;
+        if mine.is_none() || !self.members.vote_alike(&settling.members) {
+            return;
+        }
+        if !settling.freezing {
+            settling.freezing = true;
+            settling.freezes += 1;
+            let number = settling.freezes;
+            scope.order(ExchangeOrder::Freeze { number, stand });
+        } else if progress.frozen == settling.freezes {
+            self.members.own.frozen = true;
+        }
+    }
+
+    fn stay_frozen(&mut self, scope: &mut Scope<'_>) {
+        let (now, limits) = (scope.now, scope.limits);
+        let State::Settling(_, settling) = &mut self.state else {
+            return;
+        };
+        let Some(own) = self.members.own.ballot else {
+            return;
+        };
+        self.members.leave_out_the_lost(&mut settling.members, now, limits);
+        if self.members.has_moved_on(&settling.members, own.stand) {
+            self.members.take_back();
+            settling.freezing = false;
+            scope.order(ExchangeOrder::Thaw);
+        }
+    }
+
+    /// When all whom this node waits for have made their last batches, and nothing moves for long though they have not got
+    /// the same ones, then something stands between them that nobody can help: those that stand elsewhere are given up.
+    fn look_for_the_unreachable(&mut self, scope: &mut Scope<'_>) {
+        let State::Settling(_, settling) = &mut self.state else {
+            return;
+        };
+        let states = settling.members.iter().filter_map(|&node| self.members.state(node));
+        let closed = states.clone().all(|state| state.closed);
+        let moving = states.clone().any(|state| state.catching_up);
+        let stands: Vec<u64> = states.map(|state| state.stand).collect();
+        if !closed || moving || stands != settling.stands {
+            settling.stands = stands;
+            settling.unmoved = scope.now;
+        }
+        if scope.now.saturating_sub(settling.unmoved) < scope.limits.settle {
+            return;
+        }
+        settling.unmoved = scope.now;
+        let own = self.members.own.stand;
+        let elsewhere: Vec<NodeId> = settling
+            .members
+            .iter()
+            .copied()
+            .filter(|&node| self.members.state(node).is_none_or(|state| state.stand != own))
+            .collect();
+        for node in elsewhere {
+            if self.members.break_with(node, GivenUp::OutOfReach) {
+                tracing::warn!(
+                    node = self.name(node),
+                    "nothing can be exchanged with a participant: it is given up"
+                );
+                self.news = true;
+            }
+        }
+    }
+
+    fn begin_to_finish(&mut self, members: BTreeSet<NodeId>, scope: &mut Scope<'_>) {
+        self.news = true;
+        let now = scope.now;
+        self.change_state(|state| match state {
+            State::Settling(exchanging, _) => State::Finishing(exchanging, Finishing::new(members, now)),
+            other => other,
+        });
+        self.members.own.decided = true;
+        scope.order(ExchangeOrder::Settle);
+    }
+}

@@ -1,0 +1,358 @@
+//! What clients ask for, and how nodes get a run going: searching, preparing, deciding, calling off.
+
+use std::time::Duration;
+
+use protocol::control::{Found, NodeInfo, Reply, Resumed, Word};
+use protocol::ids::{NodeId, RunId};
+use protocol::job::Job;
+use protocol::run_beat::StopReason;
+
+use super::active::{ActiveRun, State};
+use super::coordination::{Coordination, Decision};
+use super::core::{Coordinating, RunCore};
+use super::event::{RunEffect, RunWord, Ticket};
+use super::planted::{Bug, planted};
+use super::search::Search;
+
+impl RunCore {
+    /// Refuses what needs a node that has nothing to do, if this one has.
+    fn is_busy(&self, ticket: Ticket, effects: &mut Vec<RunEffect>) -> bool {
+        let busy = self.current.as_ref().filter(|run| !run.is_over());
+        let run = busy
+            .map(|run| run.run)
+            .or(self.search.as_ref().map(|search| search.run));
+        if let Some(run) = run {
+            let reason = format!(
+                "{} is busy with run {run}: wait for it, or end it with 'tau stop'",
+                self.me.name
+            );
+            effects.push(RunEffect::Reply(ticket, Reply::Refused(vec![reason])));
+        }
+        run.is_some()
+    }
+
+    fn alive(&self) -> Vec<NodeInfo> {
+        let alive = self.peers.values().filter(|info| !self.away.contains(&info.id));
+        alive.cloned().collect()
+    }
+
+    /// Asks everybody whether they can take part.
+    pub(super) fn start(
+        &mut self,
+        run: RunId,
+        going: (Box<Job>, Option<Resumed>),
+        allow_partial: bool,
+        ticket: Ticket,
+        now: Duration,
+        effects: &mut Vec<RunEffect>,
+    ) {
+        if self.is_busy(ticket, effects) {
+            return;
+        }
+        let (job, resumed) = going;
+        let invited = self.alive();
+        let all = invited.iter().cloned().chain([self.me.clone()]);
+        let coordination = Coordination::new(job.clone(), resumed, allow_partial, all);
+        self.coordinating = Some(Coordinating {
+            run,
+            coordination,
+            ticket,
+            asked: now,
+        });
+        let coordinator = self.me.id;
+        effects.extend(invited.iter().map(|peer| RunEffect::Send {
+            to: peer.id,
+            word: Word::Prepare {
+                run,
+                coordinator,
+                job: job.clone(),
+            },
+        }));
+        self.get_ready(run, coordinator, job, now, effects);
+    }
+
+    /// Asks those once more that have not answered: the question or the answer may have been lost.
+    pub(super) fn ask_again(&mut self, now: Duration, effects: &mut Vec<RunEffect>) {
+        let (me, every) = (self.me.id, self.limits.ask_again);
+        let Some(one) = self
+            .coordinating
+            .as_mut()
+            .filter(|one| now.saturating_sub(one.asked) > every)
+        else {
+            return;
+        };
+        one.asked = now;
+        let (run, job) = (one.run, Box::new(one.coordination.job().clone()));
+        let late = one.coordination.unanswered().filter(|&node| node != me);
+        effects.extend(late.map(|to| RunEffect::Send {
+            to,
+            word: Word::Prepare {
+                run,
+                coordinator: me,
+                job: job.clone(),
+            },
+        }));
+    }
+
+    /// Asks everybody which checkpoint they have of an earlier run.
+    pub(super) fn resume(
+        &mut self,
+        (run, resumes): (RunId, RunId),
+        allow_partial: bool,
+        ticket: Ticket,
+        now: Duration,
+        effects: &mut Vec<RunEffect>,
+    ) {
+        if self.is_busy(ticket, effects) {
+            return;
+        }
+        let coordinator = self.me.id;
+        let asked: Vec<NodeId> = self.alive().iter().map(|info| info.id).collect();
+        effects.extend(asked.iter().map(|&to| RunEffect::Send {
+            to,
+            word: Word::Find {
+                run,
+                coordinator,
+                resumes,
+            },
+        }));
+        effects.push(RunEffect::LookUp { run, resumes });
+        let asked = asked.into_iter().chain([coordinator]).collect();
+        self.search = Some(Search::new((run, resumes), asked, allow_partial, ticket, now));
+    }
+
+    /// This node's checkpoints were looked through, for itself or for another.
+    pub(super) fn looked_up(&mut self, run: RunId, found: Option<Box<Found>>, effects: &mut Vec<RunEffect>) {
+        let me = self.me.id;
+        if let Some(search) = self.search.as_mut().filter(|search| search.run == run) {
+            search.answer(me, found.map(|found| *found));
+        } else if let Some(to) = self.asked_by.remove(&run) {
+            let word = Word::Found { run, from: me, found };
+            effects.push(RunEffect::Send { to, word });
+        }
+    }
+
+    /// Goes on from the furthest checkpoint, when all have told what they have.
+    pub(super) fn try_resume(&mut self, now: Duration, effects: &mut Vec<RunEffect>) {
+        let limit = self.limits.search;
+        let Some(search) = self.search.take_if(|search| search.is_over(now, limit)) else {
+            return;
+        };
+        let Some(Found { resumed, job }) = search.furthest().cloned() else {
+            let reason = format!(
+                "no node has a checkpoint of run {}: name a folder that nodes keep under their --dir, with files that end \
+                 with .checkpoint",
+                search.resumes
+            );
+            effects.push(RunEffect::Reply(search.ticket, Reply::Refused(vec![reason])));
+            return;
+        };
+        tracing::info!(run = %resumed.run, samples = resumed.samples, "a run is gone on with");
+        self.start(
+            search.run,
+            (job, Some(resumed)),
+            search.allow_partial,
+            search.ticket,
+            now,
+            effects,
+        );
+    }
+
+    /// Lets every node write a checkpoint.
+    pub(super) fn checkpoint_all(&mut self, ticket: Ticket, now: Duration, effects: &mut Vec<RunEffect>) {
+        let training = self
+            .current
+            .as_ref()
+            .filter(|run| matches!(run.state, State::Training(_)));
+        let answer = match training.map(|run| run.run) {
+            Some(run) => {
+                self.with_run(now, effects, ActiveRun::checkpoint);
+                effects.push(RunEffect::Broadcast(Word::Checkpoint(run)));
+                Reply::Checkpointing(run)
+            }
+            None => Reply::Refused(vec!["there is no run to write a checkpoint of".into()]),
+        };
+        effects.push(RunEffect::Reply(ticket, answer));
+    }
+
+    /// A client wants the run to end. A run that is being prepared is called off, by whoever prepares it; one that has
+    /// begun, here or elsewhere, keeps what it has learned.
+    pub(super) fn stop(&mut self, ticket: Ticket, now: Duration, effects: &mut Vec<RunEffect>) {
+        let current = self.current.as_ref().filter(|run| !run.is_over());
+        let prepared = current.is_some_and(ActiveRun::is_being_prepared);
+        let run = current
+            .map(|run| run.run)
+            .or_else(|| self.elsewhere.values().next().copied());
+        let Some(name) = run else {
+            let answer = match self.search.take() {
+                Some(search) => {
+                    let reason = "it was stopped before it began".to_string();
+                    effects.push(RunEffect::Reply(search.ticket, Reply::Refused(vec![reason])));
+                    Reply::CalledOff(search.run)
+                }
+                None => Reply::Refused(vec!["there is no run to be stopped".into()]),
+            };
+            return effects.push(RunEffect::Reply(ticket, answer));
+        };
+        let answer = if prepared {
+            Reply::CalledOff(name)
+        } else {
+            Reply::Stopping(name)
+        };
+        effects.push(RunEffect::Broadcast(Word::Stop(name)));
+        self.stopped(name, now, effects);
+        effects.push(RunEffect::Reply(ticket, answer));
+    }
+
+    /// A client, here or elsewhere, wants this run to end.
+    fn stopped(&mut self, name: RunId, now: Duration, effects: &mut Vec<RunEffect>) {
+        let me = self.me.id;
+        let mut aborts = false;
+        self.with_named(name, now, effects, |run, scope| {
+            aborts = run.is_being_prepared() && run.coordinator == me
+                || planted(Bug::StopAtGuestAborts) && matches!(run.state, State::Preparing(_));
+            if aborts {
+                run.fail("it was stopped before it began".into(), scope);
+            } else if !run.is_being_prepared() {
+                run.stop(StopReason::Asked, scope);
+            }
+        });
+        if aborts {
+            let reason = "it was stopped before it began".into();
+            effects.push(RunEffect::Broadcast(Word::Abort { run: name, reason }));
+        }
+    }
+
+    /// Another node says something that concerns runs.
+    pub(super) fn word(&mut self, from: NodeId, word: RunWord, now: Duration, effects: &mut Vec<RunEffect>) {
+        match word {
+            RunWord::Prepare { run, job } => self.get_ready(run, from, job, now, effects),
+            RunWord::Answer { run, answer } => {
+                if let Some(one) = self.coordinating.as_mut().filter(|one| one.run == run) {
+                    one.coordination.answer(from, answer);
+                }
+            }
+            RunWord::Abort { run, reason } => self.with_named(run, now, effects, |run, scope| {
+                if run.is_being_prepared() && run.coordinator == from || planted(Bug::StopAtGuestAborts) {
+                    run.fail(reason, scope);
+                }
+            }),
+            RunWord::Stop(run) => self.stopped(run, now, effects),
+            RunWord::Find { run, resumes } => {
+                self.asked_by.insert(run, from);
+                effects.push(RunEffect::LookUp { run, resumes });
+            }
+            RunWord::Found { run, found } => {
+                if let Some(search) = self.search.as_mut().filter(|search| search.run == run) {
+                    search.answer(from, found.map(|found| *found));
+                }
+            }
+            RunWord::Checkpoint(run) => self.with_named(run, now, effects, ActiveRun::checkpoint),
+        }
+    }
+
+    /// Gets ready for a run, unless another one has this node.
+    fn get_ready(
+        &mut self,
+        run: RunId,
+        coordinator: NodeId,
+        job: Box<Job>,
+        now: Duration,
+        effects: &mut Vec<RunEffect>,
+    ) {
+        if let Some(busy) = self.current.as_ref().filter(|run| !run.is_over()) {
+            if busy.run == run {
+                if let Some(answer) = busy.answer() {
+                    self.answer(coordinator, run, answer, effects);
+                }
+                return;
+            }
+            // Of two that are being prepared at the same time the lower one wins, everywhere.
+            let (beaten, by) = if busy.is_being_prepared() && run < busy.run {
+                (Some((busy.run, busy.coordinator)), run)
+            } else {
+                (None, busy.run)
+            };
+            let loser = beaten.unwrap_or((run, coordinator));
+            let answer = Err(format!("it is busy with run {by}"));
+            self.answer(loser.1, loser.0, answer, effects);
+            if beaten.is_none() {
+                return;
+            }
+            let reason = format!("run {run} was started at the same time");
+            self.with_run(now, effects, |run, scope| run.fail(reason, scope));
+            self.call_off(effects);
+        }
+        let entered = self.preparing(run, coordinator, job, None, now);
+        self.enter(entered, now);
+    }
+
+    /// Answers a prepare, also this node's own.
+    fn answer(
+        &mut self,
+        coordinator: NodeId,
+        run: RunId,
+        answer: Result<protocol::control::Offer, String>,
+        effects: &mut Vec<RunEffect>,
+    ) {
+        let from = self.me.id;
+        if coordinator == from {
+            if let Some(one) = self.coordinating.as_mut().filter(|one| one.run == run) {
+                one.coordination.answer(from, answer);
+            }
+        } else {
+            let word = Word::Answer { run, from, answer };
+            effects.push(RunEffect::Send { to: coordinator, word });
+        }
+    }
+
+    /// Begins the run, or calls it off, when all have answered.
+    pub(super) fn decide(&mut self, now: Duration, effects: &mut Vec<RunEffect>) {
+        let Some(decision) = self.coordinating.as_ref().and_then(|one| one.coordination.decide()) else {
+            return;
+        };
+        let Some(Coordinating { run: name, ticket, .. }) = self.coordinating.take() else {
+            return;
+        };
+        let reasons = match decision {
+            Decision::Begin(begin) if begin.participant(self.me.id).is_some() => {
+                self.with_named(name, now, effects, |run, scope| run.begins(begin, scope));
+                effects.push(RunEffect::Reply(ticket, Reply::Started(name)));
+                return;
+            }
+            Decision::Begin(begin) => {
+                let others: Vec<&str> = begin.participants.iter().map(|one| one.name.as_str()).collect();
+                vec![format!(
+                    "{} itself cannot take part: send the job to one of {}",
+                    self.me.name,
+                    others.join(", ")
+                )]
+            }
+            Decision::Refuse(reasons) => reasons,
+        };
+        let reason = reasons.join("; ");
+        effects.push(RunEffect::Reply(ticket, Reply::Refused(reasons)));
+        effects.push(RunEffect::Broadcast(Word::Abort {
+            run: name,
+            reason: reason.clone(),
+        }));
+        self.with_named(name, now, effects, |run, scope| run.fail(reason, scope));
+    }
+
+    /// Tells who started a run that it failed before it began.
+    pub(super) fn call_off(&mut self, effects: &mut Vec<RunEffect>) {
+        let Some(one) = &self.coordinating else {
+            return;
+        };
+        let current = self.current.as_ref().filter(|current| current.run == one.run);
+        let reason = match current {
+            Some(run) => run.failure().cloned(),
+            None => Some("another run took its place".into()),
+        };
+        if let Some(reason) = reason
+            && let Some(one) = self.coordinating.take()
+        {
+            effects.push(RunEffect::Reply(one.ticket, Reply::Refused(vec![reason])));
+        }
+    }
+}

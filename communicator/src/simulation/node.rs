@@ -1,0 +1,155 @@
+//! A whole node of the simulation: the cores of a real one, its workers and its disk.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use protocol::attach::DataInfo;
+use protocol::control::{Begin, NodeInfo, Reply, RunResult};
+use protocol::digest::Digest;
+use protocol::ids::{NodeId, OriginId, RunId};
+use protocol::model::Shape;
+use protocol::run_beat::RunBeat;
+
+use crate::exchange::Exchange;
+use crate::ledger::Ledger;
+use crate::node::roster::Roster;
+use crate::run::{Progress, RunCore, RunLimits, Standing, Ticket, WorkerKey};
+
+/// Weights of every model here.
+pub(super) const WEIGHTS: usize = 64;
+
+/// A process with its workers.
+pub(super) struct Node {
+    pub(super) info: NodeInfo,
+    pub(super) alive: bool,
+    /// It stands still, as after SIGSTOP: what comes to it waits.
+    pub(super) stopped: bool,
+    /// At least until then, in milliseconds.
+    pub(super) stopped_until: u64,
+    pub(super) core: RunCore,
+    pub(super) roster: Roster,
+    /// What its beats say of runs.
+    pub(super) beats: Vec<RunBeat>,
+    /// The node that it joined at.
+    pub(super) seed: Option<NodeId>,
+    pub(super) workers: BTreeMap<WorkerKey, Worker>,
+    /// Whether its data can be opened, and its disk written.
+    pub(super) data: bool,
+    pub(super) disk: Disk,
+    /// The ledger of a run that has not begun.
+    pub(super) ledger: Option<(RunId, Ledger)>,
+    pub(super) exchange: Option<Open>,
+    /// What its disk holds: a ledger by run, and the runs whose models are saved.
+    pub(super) checkpoints: BTreeMap<RunId, Ledger>,
+    pub(super) models: BTreeSet<RunId>,
+    /// Answers to clients.
+    pub(super) replies: BTreeMap<Ticket, Reply>,
+    /// How its runs ended.
+    pub(super) ended: BTreeMap<RunId, Result<RunResult, String>>,
+    /// Runs that it had an exchange for.
+    pub(super) took_part: BTreeSet<RunId>,
+}
+
+/// What a disk does with what is written to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Disk {
+    Sound,
+    Full,
+    /// It does not answer.
+    Hung,
+}
+
+/// The exchange of a run.
+pub(super) struct Open {
+    pub(super) run: RunId,
+    pub(super) begin: Begin,
+    pub(super) core: Exchange,
+    pub(super) standing: Standing,
+    pub(super) freeze: u64,
+    pub(super) told: Option<Progress>,
+    /// Links that are up here.
+    pub(super) linked: BTreeSet<NodeId>,
+    /// Workers with their origins.
+    pub(super) seated: BTreeMap<WorkerKey, OriginId>,
+}
+
+/// A worker process.
+#[derive(Default)]
+pub(super) struct Worker {
+    /// It hangs: it does nothing more, and is killed in a while.
+    pub(super) hangs: bool,
+    /// The run that it has opened the data of.
+    pub(super) prepared: Option<RunId>,
+    pub(super) training: Option<Training>,
+    /// Counts what it was told, so that late answers to old words do not count.
+    pub(super) orders: u64,
+}
+
+/// A worker at work.
+pub(super) struct Training {
+    pub(super) origin: OriginId,
+    pub(super) sequence: u64,
+    pub(super) counts: Vec<i32>,
+    pub(super) stop: bool,
+    pub(super) closed: bool,
+}
+
+impl Node {
+    pub(super) fn new(id: NodeId, seed: Option<NodeId>, workers: usize) -> Self {
+        let info = NodeInfo {
+            id,
+            name: format!("n{}", id.0),
+            address: format!("127.0.0.1:{}", 1 + id.0 % 60_000).parse().unwrap(),
+            version: "1".into(),
+            device: "cpu".into(),
+            workers,
+            since: 0,
+        };
+        Self {
+            core: RunCore::new(info.clone(), workers, &RunLimits::default()),
+            roster: Roster::new(id),
+            info,
+            alive: true,
+            stopped: false,
+            stopped_until: 0,
+            beats: Vec::new(),
+            seed,
+            workers: BTreeMap::new(),
+            data: true,
+            disk: Disk::Sound,
+            ledger: None,
+            exchange: None,
+            checkpoints: BTreeMap::new(),
+            models: BTreeSet::new(),
+            replies: BTreeMap::new(),
+            ended: BTreeMap::new(),
+            took_part: BTreeSet::new(),
+        }
+    }
+
+    /// Whether it does anything now.
+    pub(super) fn runs(&self) -> bool {
+        self.alive && !self.stopped
+    }
+
+    /// The run that it is in, if that is not over.
+    pub(super) fn run(&self) -> Option<RunId> {
+        let status = self.core.status(std::time::Duration::ZERO)?;
+        status.outcome.is_none().then_some(status.run)
+    }
+}
+
+/// What everybody's data is, with so many samples.
+pub(super) fn data(train: u64) -> DataInfo {
+    DataInfo {
+        hash: [7; 32],
+        input: Shape::Flat(3),
+        classes: 2,
+        train,
+        test: 2,
+    }
+}
+
+/// The digest of a replica's counts.
+pub(super) fn digest(counts: &[i32]) -> Digest {
+    Digest::of_counts(counts)
+}

@@ -1,0 +1,159 @@
+//! Faults that were once found in real clusters, each as a scenario. Their numbers are those of the list they were found in.
+
+use std::time::Duration;
+
+use protocol::control::{Phase, Reply};
+use protocol::ids::{NodeId, RunId};
+
+use super::node::Disk;
+use super::world::{World, pair};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Some nodes, of which the first has started a run that would not end by itself, and all train.
+fn training(count: usize) -> (World, Vec<NodeId>, RunId) {
+    let mut world = World::cluster(7, count);
+    world.samples = 1 << 20;
+    let nodes = world.alive();
+    let run = world.start(nodes[0], false);
+    let all = nodes.clone();
+    let trains = move |world: &World| all.iter().all(|id| phase(world, *id) == Some(Phase::Training));
+    assert!(world.until(30, trains), "{}", world.trace.join("\n"));
+    world.pass(2 * SECOND);
+    (world, nodes, run)
+}
+
+fn phase(world: &World, at: NodeId) -> Option<Phase> {
+    Some(world.nodes[&at].core.status(world.time())?.phase)
+}
+
+/// Demands that a run ends on these nodes within so many seconds, and returns whom each of them has missed.
+fn ends(world: &mut World, run: RunId, nodes: &[NodeId], seconds: u64) -> Vec<Vec<String>> {
+    let ended = |world: &World| nodes.iter().all(|id| world.nodes[id].ended.contains_key(&run));
+    assert!(world.until(seconds, ended), "{}", world.trace.join("\n"));
+    let results = nodes.iter().map(|id| world.nodes[id].ended[&run].as_ref().unwrap());
+    let results: Vec<_> = results.collect();
+    assert!(results.iter().all(|result| result.agree));
+    results.iter().map(|result| result.missing.clone()).collect()
+}
+
+fn name(node: NodeId) -> String {
+    format!("n{}", node.0)
+}
+
+#[test]
+fn fault_1_a_stop_at_a_node_that_is_joining_ends_the_run_well() {
+    let (mut world, nodes, run) = training(2);
+    let guest = world.add(Some(nodes[0]));
+    let joins = move |world: &World| phase(world, guest) == Some(Phase::Preparing);
+    assert!(world.until(20, joins));
+    let reply = world.ask_to_stop(guest);
+    assert!(
+        matches!(reply, Some(Reply::Stopping(stopped)) if stopped == run),
+        "{reply:?}"
+    );
+    assert_eq!(ends(&mut world, run, &nodes, 10), [[""; 0]; 2]);
+}
+
+#[test]
+fn fault_2_who_comes_back_after_the_end_ends_too_and_takes_part_in_the_next_run() {
+    let (mut world, nodes, run) = training(3);
+    let away = nodes[2];
+    for &other in &nodes[..2] {
+        world.blocked.insert(pair(away, other));
+        world.cut(away, other, 3000);
+    }
+    world.ask_to_stop(nodes[0]);
+    assert_eq!(ends(&mut world, run, &nodes[..2], 40), [[name(away)], [name(away)]]);
+    world.pass(SECOND);
+    world.blocked.clear();
+    ends(&mut world, run, &[away], 10);
+    world.pass(3 * SECOND);
+    world.samples = 50;
+    let next = world.start(nodes[1], false);
+    assert_eq!(ends(&mut world, next, &nodes, 60), [[""; 0]; 3]);
+}
+
+#[test]
+fn fault_3_a_seat_that_stays_empty_holds_nobody_up() {
+    let mut world = World::cluster(9, 3);
+    world.samples = 60;
+    let nodes = world.alive();
+    let run = world.start(nodes[0], false);
+    let opening = |world: &World| nodes.iter().all(|id| world.nodes[id].exchange.is_some());
+    assert!(world.until(40, opening));
+    // Its workers die, and its data is gone: nobody ever sits there.
+    world.nodes.get_mut(&nodes[1]).unwrap().data = false;
+    for key in world.nodes[&nodes[1]].workers.keys().copied().collect::<Vec<_>>() {
+        world.kill_worker(nodes[1], key);
+    }
+    assert_eq!(ends(&mut world, run, &nodes, 60), [[""; 0]; 3]);
+}
+
+#[test]
+fn fault_4_a_model_is_saved_by_workers_that_come_when_all_others_are_gone() {
+    let (mut world, nodes, run) = training(2);
+    world.ask_to_stop(nodes[0]);
+    for &id in &nodes {
+        for key in world.nodes[&id].workers.keys().copied().collect::<Vec<_>>() {
+            world.kill_worker(id, key);
+        }
+    }
+    assert_eq!(ends(&mut world, run, &nodes, 30), [[""; 0]; 2]);
+    assert!(nodes.iter().all(|id| world.nodes[id].models.contains(&run)));
+}
+
+#[test]
+fn fault_5_a_stop_while_the_only_seat_is_empty_ends_the_run() {
+    let (mut world, nodes, run) = training(1);
+    for key in world.nodes[&nodes[0]].workers.keys().copied().collect::<Vec<_>>() {
+        world.kill_worker(nodes[0], key);
+    }
+    world.ask_to_stop(nodes[0]);
+    assert_eq!(ends(&mut world, run, &nodes, 30), [[""; 0]; 1]);
+}
+
+#[test]
+fn fault_6_a_node_that_cannot_be_dialled_dials_itself() {
+    for undialable in 0..2 {
+        let mut world = World::cluster(3, 2);
+        world.samples = 60;
+        let nodes = world.alive();
+        world.undialable.insert(nodes[undialable]);
+        let run = world.start(nodes[0], false);
+        assert_eq!(ends(&mut world, run, &nodes, 60), [[""; 0]; 2]);
+    }
+}
+
+#[test]
+fn fault_7_two_that_reach_each_other_over_a_third_end_together() {
+    let (mut world, nodes, run) = training(3);
+    world.blocked.insert(pair(nodes[1], nodes[2]));
+    world.cut(nodes[1], nodes[2], 3000);
+    world.pass(40 * SECOND);
+    world.nodes.get_mut(&nodes[2]).unwrap().stopped = true;
+    world.ask_to_stop(nodes[0]);
+    world.pass(3 * SECOND / 2);
+    world.nodes.get_mut(&nodes[2]).unwrap().stopped = false;
+    assert_eq!(ends(&mut world, run, &nodes, 10), [[""; 0]; 3]);
+}
+
+#[test]
+fn fault_9_who_is_put_in_quarantine_by_one_is_left_out_by_all_and_ends_alone() {
+    let (mut world, nodes, run) = training(3);
+    world.lies(nodes[0], nodes[1]);
+    world.ask_to_stop(nodes[2]);
+    let missing = ends(&mut world, run, &nodes, 20);
+    assert_eq!(missing[0], [name(nodes[1])]);
+    assert_eq!(missing[2], [name(nodes[1])]);
+    assert_eq!(missing[1].len(), 2);
+}
+
+#[test]
+fn fault_11_a_disk_that_does_not_answer_holds_up_its_own_node_only() {
+    let (mut world, nodes, run) = training(3);
+    world.nodes.get_mut(&nodes[1]).unwrap().disk = Disk::Hung;
+    world.ask_to_stop(nodes[0]);
+    assert_eq!(ends(&mut world, run, &[nodes[0], nodes[2]], 5), [[""; 0]; 2]);
+    assert_eq!(ends(&mut world, run, &[nodes[1]], 35), [[""; 0]]);
+}

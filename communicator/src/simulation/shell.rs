@@ -1,0 +1,435 @@
+//! What the shells of a node carry out: the effects of its run and of its exchange.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use protocol::batch::Batch;
+use protocol::changes::apply_to_counts;
+use protocol::control::{Begin, Found, Offer, Phase, Resumed};
+use protocol::ids::{NodeId, RunId};
+
+use super::node::{Disk, Open, Training, WEIGHTS, Worker, data};
+use super::working::{job, origin_info};
+use super::world::{Due, World};
+use crate::exchange::{Effect, Event, Exchange, Limits, OriginInfo};
+use crate::ledger::Ledger;
+use crate::run::{
+    ExchangeOrder, RunEffect, RunEvent, Settlement, Standing, WorkerKey, WorkerWord, lacks_checkpoint, progress,
+};
+use crate::snapshot::Snapshot;
+
+impl World {
+    /// Tells a node's run what happened, and carries out what follows.
+    pub(super) fn run(&mut self, at: NodeId, event: RunEvent) {
+        let now = self.time();
+        let node = self.nodes.get_mut(&at).unwrap();
+        let mut effects = Vec::new();
+        node.core.handle(event, now, &mut effects);
+        for effect in effects {
+            self.carry_out(at, effect);
+        }
+        self.note_end(at);
+    }
+
+    /// Takes note of how a run ended, and of two words about it.
+    pub(super) fn note_end(&mut self, at: NodeId) {
+        let now = self.time();
+        let node = self.nodes.get_mut(&at).unwrap();
+        let Some(status) = node.core.status(now) else {
+            return;
+        };
+        let Some(outcome) = status.outcome else {
+            return;
+        };
+        let outcome = outcome.map(|result| *result);
+        if let Some(before) = node.ended.get(&status.run) {
+            // Who was not ready in time may come to the run later, as a guest.
+            let same = before == &outcome;
+            assert!(
+                same || before.is_err(),
+                "{at} changed its mind about run {}",
+                status.run
+            );
+            if same {
+                return;
+            }
+        }
+        node.ended.insert(status.run, outcome.clone());
+        let text = match &outcome {
+            Ok(result) => format!(
+                "with {:?}, missing {:?}, {}",
+                result.participants, result.missing, result.digest
+            ),
+            Err(reason) => format!("because {reason}"),
+        };
+        self.say(&format!("{at} ends run {} {text}", status.run));
+    }
+
+    #[expect(clippy::too_many_lines, reason = "an arm for each effect, and none is long")]
+    pub(super) fn carry_out(&mut self, at: NodeId, effect: RunEffect) {
+        match effect {
+            RunEffect::Publish { beats, phase } => {
+                let node = self.nodes.get_mut(&at).unwrap();
+                let going = beats.first().filter(|_| phase != Phase::Ended);
+                let participants = going.and_then(|beat| beat.begin.as_ref()).into_iter();
+                let participants = participants.flat_map(|begin| begin.participants.iter().map(|one| one.node));
+                node.roster.take_part(participants.collect());
+                node.beats = beats;
+                self.beat(at);
+            }
+            RunEffect::Send { to, word } => self.send(at, to, word),
+            RunEffect::Broadcast(word) => {
+                for to in self.known(at) {
+                    self.send(at, to, word.clone());
+                }
+            }
+            RunEffect::Reply(ticket, reply) => {
+                let before = self.nodes.get_mut(&at).unwrap().replies.insert(ticket, reply);
+                assert!(before.is_none(), "{at} answers a client twice");
+            }
+            RunEffect::Prepare { worker, run, .. } => {
+                let slowly = self.random.below(8) == 0;
+                let delay = 20 + self.random.below(if slowly { 15_000 } else { 300 });
+                let fits = self.nodes[&at].data;
+                let data = if fits {
+                    Ok(data(self.samples))
+                } else {
+                    Err("the data is gone".into())
+                };
+                self.order(at, worker, delay, |worker| {
+                    worker.training = None;
+                    worker.prepared = None;
+                    Some(WorkerWord::Prepared { run, data })
+                });
+            }
+            RunEffect::Dismiss(worker) => self.order(at, worker, 30, |worker| {
+                worker.training = None;
+                worker.prepared = None;
+                Some(WorkerWord::Idle)
+            }),
+            RunEffect::HangUp(worker) => self.after(1, Due::Killed { at, key: worker }),
+            RunEffect::Offer { run, data, workers, .. } => {
+                let ledger = Ledger::new(run, vec![0; WEIGHTS]);
+                let offer = Ok(Offer {
+                    data,
+                    digest: ledger.digest(),
+                    workers,
+                });
+                self.nodes.get_mut(&at).unwrap().ledger = Some((run, ledger));
+                let delay = 1 + self.random.below(100);
+                self.after(
+                    delay,
+                    Due::Event {
+                        at,
+                        event: RunEvent::Offered { run, offer },
+                    },
+                );
+            }
+            RunEffect::LookUp { run, resumes } => {
+                let job = Box::new(job());
+                let slots = self.nodes[&at].info.workers;
+                let found = self.nodes[&at].checkpoints.get(&resumes).map(|ledger| {
+                    let resumed = Resumed {
+                        run: resumes,
+                        digest: ledger.digest(),
+                        samples: ledger.samples(),
+                        slots,
+                    };
+                    Box::new(Found { resumed, job })
+                });
+                self.after(
+                    30,
+                    Due::Event {
+                        at,
+                        event: RunEvent::LookedUp { run, found },
+                    },
+                );
+            }
+            RunEffect::Open { run, begin } => {
+                let delay = 1 + self.random.below(80);
+                self.after(delay, Due::Open { at, run, begin });
+            }
+            RunEffect::Exchange(order) => self.exchange_order(at, order),
+            RunEffect::Close => {
+                let node = self.nodes.get_mut(&at).unwrap();
+                node.ledger = None;
+                if node.exchange.take().is_some() {
+                    for other in self.nodes.keys().copied().collect::<Vec<_>>() {
+                        self.cut(at, other, 0);
+                    }
+                }
+            }
+            RunEffect::Keep => {
+                let node = self.nodes.get_mut(&at).unwrap();
+                let Some(open) = &node.exchange else {
+                    return;
+                };
+                let run = open.run;
+                let kept = match node.disk {
+                    Disk::Sound => {
+                        node.checkpoints.insert(run, open.core.ledger().clone());
+                        Ok("kept".into())
+                    }
+                    Disk::Full => Err("full".into()),
+                    Disk::Hung => return self.after(500, Due::Keep { at }),
+                };
+                self.after(
+                    30,
+                    Due::Event {
+                        at,
+                        event: RunEvent::Kept(run, kept),
+                    },
+                );
+            }
+        }
+    }
+
+    /// Tells a worker something, which it answers in a while.
+    pub(super) fn order(
+        &mut self,
+        at: NodeId,
+        key: WorkerKey,
+        delay: u64,
+        act: impl FnOnce(&mut Worker) -> Option<WorkerWord>,
+    ) {
+        let Some(worker) = self.nodes.get_mut(&at).unwrap().workers.get_mut(&key) else {
+            return;
+        };
+        worker.orders += 1;
+        let orders = worker.orders;
+        if let Some(word) = act(worker) {
+            self.after(delay, Due::Worker { at, key, orders, word });
+        }
+    }
+
+    /// A further word of a worker, without a new order.
+    pub(super) fn worker_says(&mut self, at: NodeId, key: WorkerKey, delay: u64, word: WorkerWord) {
+        if let Some(worker) = self.nodes[&at].workers.get(&key) {
+            let orders = worker.orders;
+            self.after(delay, Due::Worker { at, key, orders, word });
+        }
+    }
+
+    pub(super) fn open(&mut self, at: NodeId, run: RunId, begin: Begin) {
+        let node = self.nodes.get_mut(&at).unwrap();
+        if node.exchange.is_none() && !node.core.is_opening(run) {
+            return;
+        }
+        let Some((_, mut ledger)) = node.ledger.take_if(|(name, _)| *name == run) else {
+            panic!("{at} begins run {run} twice, or without a ledger");
+        };
+        if let Some(resumed) = begin.resumed
+            && let Some(found) = node.checkpoints.get(&resumed.run)
+            && found.samples() == resumed.samples
+            && found.digest() == resumed.digest
+        {
+            let mut head = found.head();
+            head.run = run;
+            let snapshot = Snapshot {
+                head,
+                counts: found.counts().to_vec(),
+                log: Vec::new(),
+            };
+            ledger = Ledger::restored(snapshot, run, ledger.initial()).unwrap();
+        }
+        let limits = Limits::for_weights(WEIGHTS);
+        let mut core = Exchange::new(at, ledger, limits);
+        let mut events: Vec<Event> = core
+            .ledger()
+            .frontier()
+            .iter()
+            .map(|(origin, sequence)| {
+                Event::Origin(OriginInfo {
+                    origin,
+                    home: at,
+                    slot: OriginInfo::NO_SLOT,
+                    ended: Some(sequence),
+                })
+            })
+            .collect();
+        if !begin.is_guest(at) && !lacks_checkpoint(&core, &begin) {
+            events.push(Event::Founder(at));
+        }
+        for one in begin.participants.iter().filter(|one| one.node != at) {
+            let guest = begin.is_guest(at) || one.guest;
+            events.push(if guest {
+                Event::Joined(one.node)
+            } else {
+                Event::Founder(one.node)
+            });
+        }
+        for event in events {
+            core.handle(event, &mut Vec::new());
+        }
+        let standing = Standing {
+            live: begin.participants.iter().map(|one| one.node).collect(),
+            ..Standing::default()
+        };
+        node.exchange = Some(Open {
+            run,
+            begin,
+            core,
+            standing,
+            freeze: 0,
+            told: None,
+            linked: BTreeSet::new(),
+            seated: BTreeMap::new(),
+        });
+        assert!(node.took_part.insert(run), "{at} takes part in run {run} twice");
+        self.run(at, RunEvent::Opened { run, opened: Ok(()) });
+    }
+
+    pub(super) fn exchange_order(&mut self, at: NodeId, order: ExchangeOrder) {
+        if self.nodes[&at].exchange.is_none() {
+            return;
+        }
+        match order {
+            ExchangeOrder::Joined(participant) => {
+                let open = self.nodes.get_mut(&at).unwrap().exchange.as_mut().unwrap();
+                open.begin.admit(participant.clone());
+                self.exchange(at, Event::Joined(participant.node));
+            }
+            ExchangeOrder::Standing(standing) => {
+                let open = self.nodes.get_mut(&at).unwrap().exchange.as_mut().unwrap();
+                let before = std::mem::replace(&mut open.standing, standing);
+                let gone: Vec<NodeId> = open.standing.gone.difference(&before.gone).copied().collect();
+                for node in gone {
+                    self.exchange(at, Event::Left(node));
+                }
+            }
+            ExchangeOrder::Seat { worker, .. } => self.seat(at, worker),
+            ExchangeOrder::Unseat(worker) => {
+                let open = self.nodes.get_mut(&at).unwrap().exchange.as_mut().unwrap();
+                if let Some(origin) = open.seated.remove(&worker) {
+                    let ended = Some(open.core.ledger().frontier().applied(origin));
+                    self.exchange(at, Event::Origin(origin_info(at, origin, ended)));
+                }
+            }
+            ExchangeOrder::StopWorkers => {
+                for worker in self.nodes.get_mut(&at).unwrap().workers.values_mut() {
+                    worker.training.iter_mut().for_each(|training| training.stop = true);
+                }
+            }
+            ExchangeOrder::Evaluate => {}
+            ExchangeOrder::Checkpoint => {
+                let node = self.nodes.get_mut(&at).unwrap();
+                if node.disk == Disk::Sound {
+                    let open = node.exchange.as_ref().unwrap();
+                    node.checkpoints.insert(open.run, open.core.ledger().clone());
+                }
+            }
+            ExchangeOrder::Freeze { number, stand } => {
+                let open = self.nodes.get_mut(&at).unwrap().exchange.as_mut().unwrap();
+                if open.core.stand() == stand {
+                    open.freeze = number;
+                    self.exchange(at, Event::Freeze(true));
+                }
+            }
+            ExchangeOrder::Thaw => {
+                self.nodes.get_mut(&at).unwrap().exchange.as_mut().unwrap().freeze = 0;
+                self.exchange(at, Event::Freeze(false));
+            }
+            ExchangeOrder::Settle => {
+                let open = self.nodes[&at].exchange.as_ref().unwrap();
+                let ledger = open.core.ledger();
+                let settlement = Box::new(Settlement {
+                    digest: ledger.audit(),
+                    samples: ledger.samples(),
+                    repeated: 0,
+                    seconds: 1.0,
+                    bytes_sent: 1,
+                    weights: WEIGHTS as u64,
+                });
+                let event = RunEvent::Settlement(open.run, settlement);
+                self.after(10, Due::Event { at, event });
+            }
+            ExchangeOrder::Finish { worker, save } => {
+                let counts = self.nodes[&at]
+                    .workers
+                    .get(&worker)
+                    .and_then(|worker| worker.training.as_ref());
+                let Some(counts) = counts.map(|training| training.counts.clone()) else {
+                    return;
+                };
+                self.finish(at, worker, &counts, save);
+            }
+            ExchangeOrder::Measure { worker, .. } => {
+                let counts = self.nodes[&at]
+                    .exchange
+                    .as_ref()
+                    .unwrap()
+                    .core
+                    .ledger()
+                    .counts()
+                    .to_vec();
+                self.finish(at, worker, &counts, true);
+            }
+        }
+        self.tell_progress(at);
+    }
+
+    /// Tells a node's exchange what happened, and carries out what follows.
+    pub(super) fn exchange(&mut self, at: NodeId, event: Event) {
+        let Some(open) = self.nodes.get_mut(&at).and_then(|node| node.exchange.as_mut()) else {
+            return;
+        };
+        let run = open.run;
+        let mut effects = Vec::new();
+        open.core.handle(event, &mut effects);
+        for effect in effects {
+            match effect {
+                Effect::Send { to, message } => self.transmit(at, to, message),
+                Effect::Reset(peer) => self.cut(at, peer, 0),
+                Effect::Deliver { origin, bytes } => {
+                    let batch = Batch::decode(&bytes, WEIGHTS).unwrap();
+                    for training in self.trainings(at).filter(|training| training.origin != origin) {
+                        apply_to_counts(&batch.words, batch.header.tau, &mut training.counts).unwrap();
+                    }
+                }
+                Effect::Shift(shift) => {
+                    for training in self.trainings(at) {
+                        shift.sums.apply_to_counts(&mut training.counts).unwrap();
+                    }
+                }
+                Effect::RestartWorkers => {
+                    let open = self.nodes[&at].exchange.as_ref();
+                    let seated: Vec<WorkerKey> = open.iter().flat_map(|open| open.seated.keys().copied()).collect();
+                    for key in seated {
+                        self.kill_worker(at, key);
+                    }
+                }
+                Effect::Stop => self.run(at, RunEvent::StopSeen(run)),
+                // The storm puts a lie into somebody's mouth now and then.
+                Effect::Quarantine { peer, reason } if reason.contains("version 0") => {
+                    self.cut(at, peer, 0);
+                    self.accused.insert((run, at, peer));
+                    self.run(at, RunEvent::Lied { run, node: peer });
+                }
+                Effect::Ended(_) | Effect::Giving(_) => {}
+                other => panic!("{at} asks for {other:?} of honest peers"),
+            }
+        }
+    }
+
+    pub(super) fn trainings(&mut self, at: NodeId) -> impl Iterator<Item = &mut Training> {
+        let node = self.nodes.get_mut(&at).unwrap();
+        let seated = node.exchange.as_ref().map(|open| &open.seated);
+        let workers = node
+            .workers
+            .iter_mut()
+            .filter(move |(key, _)| seated.is_some_and(|seated| seated.contains_key(key)));
+        workers.filter_map(|(_, worker)| worker.training.as_mut())
+    }
+
+    pub(super) fn tell_progress(&mut self, at: NodeId) {
+        let Some(open) = self.nodes.get_mut(&at).and_then(|node| node.exchange.as_mut()) else {
+            return;
+        };
+        let is_linked = |node| open.linked.contains(&node);
+        let progress = progress(&open.core, &open.begin, at, &open.standing, open.freeze, is_linked);
+        if open.told != Some(progress) {
+            open.told = Some(progress);
+            let event = RunEvent::Progress(open.run, progress);
+            self.run(at, event);
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! The storm: what happens to the nodes of a world, by chance, and the calm after it.
+
+use std::time::Duration;
+
+use protocol::control::{Phase, Reply};
+use protocol::ids::{NodeId, RunId};
+
+use super::node::{Disk, Node};
+use super::working::job;
+use super::world::{World, pair};
+use crate::exchange::{Event, Message};
+use crate::run::{RunEvent, WorkerKey};
+
+/// How many steps a second has.
+pub(super) const STEPS: u64 = 20;
+/// Every run that was asked to stop, or whose samples are all trained, is over on every living node within so many
+/// seconds after the last fault: silence is given up after 30, nodes that nothing can be exchanged with after as many, and
+/// a file is waited for as long.
+pub(super) const BOUND_SECONDS: u64 = 100;
+
+impl World {
+    /// Some nodes that know each other, with their workers.
+    pub(super) fn cluster(seed: u64, count: usize) -> Self {
+        let mut world = Self::new(seed);
+        let first = world.add(None);
+        for _ in 1..count {
+            world.add(Some(first));
+        }
+        world.pass(Duration::from_secs(3));
+        world
+    }
+
+    pub(super) fn pass(&mut self, time: Duration) {
+        for _ in 0..time.as_millis() / 50 {
+            self.step();
+        }
+    }
+
+    /// Steps until something is so; whether it became so within so many seconds.
+    pub(super) fn until(&mut self, seconds: u64, is_so: impl Fn(&Self) -> bool) -> bool {
+        for _ in 0..seconds * STEPS {
+            if is_so(self) {
+                return true;
+            }
+            self.step();
+        }
+        is_so(self)
+    }
+
+    pub(super) fn start(&mut self, at: NodeId, allow_partial: bool) -> RunId {
+        let run = RunId(1 + self.random.below(1 << 40));
+        let ticket = self.ticket();
+        self.say(&format!("{at} is asked to start run {run}"));
+        let job = Box::new(job());
+        self.run(
+            at,
+            RunEvent::Start {
+                run,
+                job,
+                allow_partial,
+                ticket,
+            },
+        );
+        run
+    }
+
+    pub(super) fn ask_to_stop(&mut self, at: NodeId) -> Option<Reply> {
+        let ticket = self.ticket();
+        self.run(at, RunEvent::Stop(ticket));
+        let reply = self.nodes[&at].replies.get(&ticket).cloned();
+        self.say(&format!("{at} is asked to stop: {reply:?}"));
+        reply
+    }
+
+    /// The run that a node trains in, with all that the others have.
+    pub(super) fn trains(&self, at: NodeId) -> Option<(RunId, NodeId)> {
+        let status = self.nodes[&at].core.status(self.time())?;
+        let open = self.nodes[&at].exchange.as_ref()?;
+        let ready = open.told.is_some_and(|told| told.ready);
+        (status.phase == Phase::Training && ready).then_some((status.run, at))
+    }
+
+    fn worker_of(&mut self, at: NodeId) -> Option<WorkerKey> {
+        let keys: Vec<WorkerKey> = self.nodes[&at].workers.keys().copied().collect();
+        (!keys.is_empty()).then(|| keys[self.random.below(keys.len() as u64) as usize])
+    }
+
+    /// Something happens, or nothing.
+    #[expect(clippy::too_many_lines, reason = "a list of all that can happen")]
+    pub(super) fn storm_step(&mut self) {
+        self.step();
+        let running: Vec<NodeId> = self.alive().into_iter().filter(|id| self.nodes[id].runs()).collect();
+        if running.is_empty() {
+            return;
+        }
+        let (a, b) = (self.pick(&running), self.pick(&running));
+        match self.random.below(4000) {
+            0..30 => {
+                if let Some(key) = self.worker_of(a) {
+                    self.say(&format!("a worker of {a} is killed"));
+                    self.kill_worker(a, key);
+                }
+            }
+            30..40 => {
+                if let Some(key) = self.worker_of(a) {
+                    self.say(&format!("a worker of {a} hangs"));
+                    self.hang_worker(a, key);
+                }
+            }
+            40..50 if self.alive().len() > 1 => {
+                self.say(&format!("{a} dies"));
+                self.die(a);
+            }
+            50..54 if self.alive().len() > 1 => {
+                self.say(&format!("{a} leaves"));
+                self.leave(a);
+            }
+            54..66 if self.nodes.len() < 8 => {
+                let id = self.add(Some(a));
+                self.say(&format!("{id} comes"));
+            }
+            66..90 => {
+                self.say(&format!("{a} stands still"));
+                // Mostly for a moment, and now and then for longer than others wait.
+                let long = self.random.below(3) == 0;
+                let until = if long {
+                    self.now + 32_000 + self.random.below(20_000)
+                } else {
+                    0
+                };
+                let node = self.nodes.get_mut(&a).unwrap();
+                node.stopped = true;
+                node.stopped_until = until;
+            }
+            90..190 => self.go_on(),
+            190..200 => self.partition(),
+            200..212 if a != b => {
+                self.say(&format!("{a} and {b} do not reach each other"));
+                self.blocked.insert(pair(a, b));
+                self.cut(a, b, 3000);
+            }
+            212..240 => {
+                self.say("all reach each other");
+                self.blocked.clear();
+            }
+            240..260 => self.cut(a, b, 3000),
+            260..300 => drop(self.ask_to_stop(a)),
+            300..330 => {
+                let partial = self.random.below(2) == 0;
+                self.start(a, partial);
+            }
+            330..333 => {
+                self.say(&format!("the data of {a} is gone"));
+                self.nodes.get_mut(&a).unwrap().data = false;
+            }
+            333..337 => {
+                let disk = if self.random.below(2) == 0 {
+                    Disk::Full
+                } else {
+                    Disk::Hung
+                };
+                self.say(&format!("the disk of {a} is {disk:?}"));
+                self.nodes.get_mut(&a).unwrap().disk = disk;
+            }
+            337..341 => {
+                self.say(&format!("{a} cannot be dialled"));
+                self.undialable.insert(a);
+            }
+            341..344 if a != b => {
+                // What the exchange would say of somebody that lies.
+                self.say(&format!("{a} finds that {b} lies"));
+                self.lies(a, b);
+            }
+            344..350 => {
+                let ticket = self.ticket();
+                self.run(a, RunEvent::CheckpointAll(ticket));
+            }
+            350..354 => {
+                let runs: Vec<RunId> = self.nodes[&a].checkpoints.keys().copied().collect();
+                if let Some(&resumes) = runs.first() {
+                    let (run, ticket) = (RunId(1 + self.random.below(1 << 40)), self.ticket());
+                    self.say(&format!("{a} is asked to go on with {resumes} as {run}"));
+                    self.run(
+                        a,
+                        RunEvent::Resume {
+                            run,
+                            resumes,
+                            allow_partial: true,
+                            ticket,
+                        },
+                    );
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A node hears from another what no honest node says.
+    pub(super) fn lies(&mut self, at: NodeId, from: NodeId) {
+        let message = Message::Batch(vec![0; 40].into());
+        self.exchange(at, Event::Received { from, message });
+    }
+
+    /// One of those that stand still goes on.
+    fn go_on(&mut self) {
+        let may = |node: &Node| node.stopped && node.stopped_until <= self.now;
+        let stopped: Vec<NodeId> = self.alive().into_iter().filter(|id| may(&self.nodes[id])).collect();
+        if !stopped.is_empty() {
+            let id = self.pick(&stopped);
+            self.say(&format!("{id} goes on"));
+            self.nodes.get_mut(&id).unwrap().stopped = false;
+        }
+    }
+
+    fn partition(&mut self) {
+        let alive = self.alive();
+        let border = self.random.below(alive.len() as u64) as usize;
+        self.say(&format!(
+            "{:?} and {:?} do not reach each other",
+            &alive[..border],
+            &alive[border..]
+        ));
+        for &left in &alive[..border] {
+            for &right in &alive[border..] {
+                self.blocked.insert(pair(left, right));
+                self.cut(left, right, 3000);
+            }
+        }
+    }
+
+    /// The last fault is over. Some nodes may stay out of each other's reach, or undialable, as long as all are
+    /// connected somehow; disks that do not answer stay so.
+    pub(super) fn calm_down(&mut self) {
+        self.say("the storm is over");
+        for node in self.nodes.values_mut() {
+            node.stopped = false;
+            node.data = true;
+        }
+        let hub = self.alive()[0];
+        // Who came to a node that died at once is started again with another address.
+        for node in self.nodes.values_mut().filter(|node| node.info.id != hub) {
+            node.seed = Some(hub);
+        }
+        if self.random.below(2) == 0 {
+            self.blocked.clear();
+        }
+        let alive = self.alive();
+        if alive.len() > 2 && self.random.below(2) == 0 {
+            let (a, b) = (self.pick(&alive), self.pick(&alive));
+            self.blocked.insert(pair(a, b));
+            self.cut(a, b, 3000);
+        }
+        self.blocked.retain(|&(a, b)| a != hub && b != hub);
+        self.undialable.remove(&hub);
+    }
+}

@@ -1,0 +1,334 @@
+//! The world of the simulation: a clock, whole nodes, and what will happen to them when.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::time::Duration;
+
+use protocol::control::Begin;
+use protocol::digest::Digest;
+use protocol::ids::{NodeId, OriginId, RunId};
+use protocol::rng::CounterRng;
+use protocol::run_beat::RunBeat;
+
+use super::node::{Node, Worker};
+use crate::exchange::{Event, Message};
+use crate::node::roster::BEAT_EVERY;
+use crate::run::{RunEffect, RunEvent, RunWord, WorkerKey, WorkerWord};
+
+/// One step of the clock: a tick of the exchange.
+pub(super) const STEP: Duration = Duration::from_millis(50);
+/// How long a worker that hangs is left alone, and one that died is waited for.
+const HANG_LIMIT: Duration = Duration::from_secs(10);
+const RESTART: Duration = Duration::from_millis(500);
+
+/// Something that will happen.
+pub(super) enum Due {
+    /// A word of the control plane arrives.
+    Word {
+        to: NodeId,
+        from: NodeId,
+        word: RunWord,
+    },
+    /// A beat arrives.
+    Beat {
+        to: NodeId,
+        from: NodeId,
+        number: u64,
+        members: Vec<NodeId>,
+        runs: Vec<RunBeat>,
+    },
+    Left {
+        to: NodeId,
+        node: NodeId,
+    },
+    /// A message of the data plane arrives, on the link with this number.
+    Message {
+        to: NodeId,
+        from: NodeId,
+        link: u64,
+        message: Message,
+    },
+    /// A node notices that a link is gone.
+    Unlinked {
+        at: NodeId,
+        from: NodeId,
+        link: u64,
+    },
+    /// Something is done that a shell does apart.
+    Event {
+        at: NodeId,
+        event: RunEvent,
+    },
+    /// The exchange of a run is started.
+    Open {
+        at: NodeId,
+        run: RunId,
+        begin: Box<Begin>,
+    },
+    /// A worker answers, unless it was told something else meanwhile.
+    Worker {
+        at: NodeId,
+        key: WorkerKey,
+        orders: u64,
+        word: WorkerWord,
+    },
+    /// A worker writes a model, when the disk answers.
+    Write {
+        at: NodeId,
+        key: WorkerKey,
+        orders: u64,
+        run: RunId,
+    },
+    /// A node writes its ledger, when the disk answers.
+    Keep {
+        at: NodeId,
+    },
+    /// A worker that hangs is killed; a new one attaches.
+    Killed {
+        at: NodeId,
+        key: WorkerKey,
+    },
+    Attach {
+        at: NodeId,
+    },
+}
+
+/// A link between two nodes, the lower name first.
+pub(super) struct Link {
+    pub(super) number: u64,
+    /// Sides that still believe in it.
+    pub(super) up: BTreeSet<NodeId>,
+    /// When the last message of each direction arrives: links keep the order.
+    pub(super) arrival: BTreeMap<NodeId, u64>,
+    /// Something was lost on it: nothing arrives any more.
+    pub(super) broken: bool,
+}
+
+pub(super) struct World {
+    pub(super) random: CounterRng,
+    pub(super) now: u64,
+    pub(super) nodes: BTreeMap<NodeId, Node>,
+    queue: BinaryHeap<Reverse<(u64, u64)>>,
+    due: BTreeMap<u64, Due>,
+    /// What has come to nodes that stand still, in order.
+    pending: BTreeMap<NodeId, Vec<Due>>,
+    pub(super) numbers: u64,
+    pub(super) links: BTreeMap<(NodeId, NodeId), Link>,
+    /// Since when two nodes that want a link have none.
+    pub(super) apart: BTreeMap<(NodeId, NodeId), u64>,
+    /// Pairs that cannot reach each other now, and nodes that cannot be dialled.
+    pub(super) blocked: BTreeSet<(NodeId, NodeId)>,
+    pub(super) undialable: BTreeSet<NodeId>,
+    /// The digests of each origin's batches, summed up to each sequence.
+    pub(super) made: BTreeMap<OriginId, Vec<Digest>>,
+    /// Who has found whom lying, in which run.
+    pub(super) accused: BTreeSet<(RunId, NodeId, NodeId)>,
+    pub(super) samples: u64,
+    pub(super) trace: Vec<String>,
+    pub(super) slow: bool,
+}
+
+pub(super) fn pair(a: NodeId, b: NodeId) -> (NodeId, NodeId) {
+    (a.min(b), a.max(b))
+}
+
+impl World {
+    pub(super) fn new(seed: u64) -> Self {
+        let mut random = CounterRng::new(seed, 7);
+        // Some runs would not end by themselves within any storm.
+        let samples = if random.below(4) == 0 {
+            1 << 20
+        } else {
+            20 + random.below(400)
+        };
+        let slow = random.below(3) == 0;
+        Self {
+            random,
+            now: 1000,
+            nodes: BTreeMap::new(),
+            queue: BinaryHeap::new(),
+            due: BTreeMap::new(),
+            pending: BTreeMap::new(),
+            numbers: 0,
+            links: BTreeMap::new(),
+            apart: BTreeMap::new(),
+            blocked: BTreeSet::new(),
+            undialable: BTreeSet::new(),
+            made: BTreeMap::new(),
+            accused: BTreeSet::new(),
+            samples,
+            trace: Vec::new(),
+            slow,
+        }
+    }
+
+    pub(super) fn time(&self) -> Duration {
+        Duration::from_millis(self.now)
+    }
+
+    pub(super) fn number(&mut self) -> u64 {
+        self.numbers += 1;
+        self.numbers
+    }
+
+    pub(super) fn say(&mut self, what: &str) {
+        self.trace.push(format!("{:>8.2}  {what}", self.now as f64 / 1e3));
+    }
+
+    pub(super) fn add(&mut self, seed: Option<NodeId>) -> NodeId {
+        // Names are drawn: they decide who dials, and who gives way.
+        let id = NodeId(1 + self.random.below(1 << 20));
+        let workers = 1 + self.random.below(2) as usize;
+        self.nodes.insert(id, Node::new(id, seed, workers));
+        for _ in 0..workers {
+            self.after(1 + self.numbers % 400, Due::Attach { at: id });
+        }
+        id
+    }
+
+    pub(super) fn alive(&self) -> Vec<NodeId> {
+        self.nodes
+            .iter()
+            .filter(|(_, node)| node.alive)
+            .map(|(&id, _)| id)
+            .collect()
+    }
+
+    pub(super) fn pick(&mut self, from: &[NodeId]) -> NodeId {
+        from[self.random.below(from.len() as u64) as usize]
+    }
+
+    pub(super) fn after(&mut self, milliseconds: u64, due: Due) {
+        let number = self.number();
+        self.due.insert(number, due);
+        self.queue.push(Reverse((self.now + milliseconds, number)));
+    }
+
+    pub(super) fn reaches(&self, a: NodeId, b: NodeId) -> bool {
+        let alive = |node: NodeId| self.nodes.get(&node).is_some_and(|node| node.alive);
+        alive(a) && alive(b) && !self.blocked.contains(&pair(a, b))
+    }
+
+    /// One step of time.
+    pub(super) fn step(&mut self) {
+        self.now += STEP.as_millis() as u64;
+        for due in std::mem::take(&mut self.pending).into_values().flatten() {
+            self.happens(due);
+        }
+        while let Some(&Reverse((at, number))) = self.queue.peek()
+            && at <= self.now
+        {
+            self.queue.pop();
+            if let Some(due) = self.due.remove(&number) {
+                self.happens(due);
+            }
+        }
+        let ticks = self.now / STEP.as_millis() as u64;
+        for id in self.alive() {
+            if !self.nodes[&id].runs() {
+                continue;
+            }
+            self.train_all(id);
+            self.exchange(id, Event::Tick);
+            self.tell_progress(id);
+            let phase = ticks + id.0;
+            if phase.is_multiple_of(2) {
+                self.tick_roster(id);
+            }
+            if phase.is_multiple_of(4) {
+                self.run(id, RunEvent::Tick);
+            }
+            if phase.is_multiple_of(BEAT_EVERY.as_millis() as u64 / STEP.as_millis() as u64) {
+                self.beat(id);
+            }
+        }
+        if ticks.is_multiple_of(10) {
+            self.make_links();
+        }
+    }
+
+    fn happens(&mut self, due: Due) {
+        // What comes to a node that stands still waits for it, and what it does itself does, too.
+        let at = match &due {
+            Due::Word { to, .. } | Due::Beat { to, .. } | Due::Left { to, .. } | Due::Message { to, .. } => *to,
+            Due::Unlinked { at, .. }
+            | Due::Event { at, .. }
+            | Due::Open { at, .. }
+            | Due::Worker { at, .. }
+            | Due::Write { at, .. }
+            | Due::Keep { at }
+            | Due::Killed { at, .. }
+            | Due::Attach { at } => *at,
+        };
+        let Some(node) = self.nodes.get_mut(&at).filter(|node| node.alive) else {
+            return;
+        };
+        if node.stopped {
+            self.pending.entry(at).or_default().push(due);
+            return;
+        }
+        match due {
+            Due::Word { from, word, .. } => self.run(at, RunEvent::Word { from, word }),
+            Due::Beat {
+                from,
+                number,
+                members,
+                runs,
+                ..
+            } => self.hear_beat(at, (from, number), &members, runs),
+            Due::Left { node: gone, .. } => {
+                if node.roster.leaves(gone).is_some() {
+                    self.run(at, RunEvent::Left(gone));
+                }
+            }
+            Due::Message {
+                from, link, message, ..
+            } => {
+                if self
+                    .links
+                    .get(&pair(at, from))
+                    .is_some_and(|one| one.number == link && one.up.contains(&at))
+                {
+                    self.exchange(at, Event::Received { from, message });
+                }
+            }
+            Due::Unlinked { from, link, .. } => self.unlinked(at, from, link),
+            Due::Event { event, .. } => self.run(at, event),
+            Due::Open { run, begin, .. } => self.open(at, run, *begin),
+            Due::Worker { key, orders, word, .. } => {
+                let current = node
+                    .workers
+                    .get(&key)
+                    .is_some_and(|worker| worker.orders == orders && !worker.hangs);
+                if current {
+                    if let WorkerWord::Prepared { run, data: Ok(_) } = &word {
+                        node.workers.get_mut(&key).unwrap().prepared = Some(*run);
+                    }
+                    self.run(at, RunEvent::Worker(key, word));
+                }
+            }
+            Due::Write { key, orders, run, .. } => self.write_model(at, key, orders, run),
+            Due::Keep { .. } => self.carry_out(at, RunEffect::Keep),
+            Due::Killed { key, .. } => self.kill_worker(at, key),
+            Due::Attach { .. } => {
+                let key = WorkerKey(self.number());
+                self.nodes.get_mut(&at).unwrap().workers.insert(key, Worker::default());
+                self.run(at, RunEvent::Attached(key));
+            }
+        }
+    }
+
+    pub(super) fn kill_worker(&mut self, at: NodeId, key: WorkerKey) {
+        if self.nodes.get_mut(&at).unwrap().workers.remove(&key).is_some() {
+            self.after(RESTART.as_millis() as u64, Due::Attach { at });
+            self.run(at, RunEvent::Detached(key));
+        }
+    }
+
+    pub(super) fn hang_worker(&mut self, at: NodeId, key: WorkerKey) {
+        if let Some(worker) = self.nodes.get_mut(&at).unwrap().workers.get_mut(&key) {
+            worker.hangs = true;
+            self.after(HANG_LIMIT.as_millis() as u64, Due::Killed { at, key });
+        }
+    }
+}

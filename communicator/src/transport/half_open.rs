@@ -1,0 +1,154 @@
+//! Connections that have proven nothing yet: who has to go when there is no room for one more.
+//!
+//! Strangers that say nothing cost nothing to make, so they go first: whoever has said a whole greeting stays while somebody
+//! is there who has not. Among those the address that has most loses its oldest, so a flood from one place displaces itself,
+//! however slow the way of the others is.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Told by a connection once it has said its greeting.
+pub(crate) type Greeted = Arc<AtomicBool>;
+
+/// A number of connections, each with what ends it; oldest first.
+#[derive(Debug)]
+pub(crate) struct HalfOpen<T> {
+    max: usize,
+    held: Vec<Held<T>>,
+}
+
+#[derive(Debug)]
+struct Held<T> {
+    place: IpAddr,
+    greeted: Greeted,
+    handle: T,
+}
+
+impl<T> HalfOpen<T> {
+    /// Room for so many.
+    pub(crate) fn new(max: usize) -> Self {
+        Self { max, held: Vec::new() }
+    }
+
+    /// Takes one more; whoever has to go for it is returned.
+    pub(crate) fn add(&mut self, address: IpAddr, greeted: Greeted, handle: T) -> Option<T> {
+        self.held.push(Held {
+            place: place(address),
+            greeted,
+            handle,
+        });
+        if self.held.len() > self.max {
+            self.displace()
+        } else {
+            None
+        }
+    }
+
+    /// Takes out the one that is the first to go.
+    pub(crate) fn displace(&mut self) -> Option<T> {
+        let silent = |held: &Held<T>| !held.greeted.load(Ordering::Relaxed);
+        let any_silent = self.held.iter().any(silent);
+        let may_go = |held: &&Held<T>| !any_silent || silent(held);
+        let mut counts: HashMap<IpAddr, usize> = HashMap::new();
+        for held in self.held.iter().filter(may_go) {
+            *counts.entry(held.place).or_default() += 1;
+        }
+        let most = *counts.values().max()?;
+        let first = self
+            .held
+            .iter()
+            .position(|held| may_go(&held) && counts[&held.place] == most)?;
+        Some(self.held.remove(first).handle)
+    }
+
+    /// Keeps those that this holds for.
+    pub(crate) fn retain(&mut self, keep: impl Fn(&T) -> bool) {
+        self.held.retain(|held| keep(&held.handle));
+    }
+}
+
+/// What counts as one place: an address, or, where one customer has billions of them, their network.
+fn place(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => {
+            const HOST: u128 = (1 << 64) - 1;
+            Ipv6Addr::from_bits(address.to_bits() & !HOST).into()
+        }
+        address @ IpAddr::V4(_) => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(last: u8) -> IpAddr {
+        IpAddr::from([192, 0, 2, last])
+    }
+
+    fn silent() -> Greeted {
+        Greeted::default()
+    }
+
+    fn greeted() -> Greeted {
+        Arc::new(AtomicBool::new(true))
+    }
+
+    #[test]
+    fn a_flood_from_one_place_displaces_itself() {
+        let mut table = HalfOpen::new(4);
+        assert_eq!(table.add(address(1), silent(), 0), None);
+        for stranger in 1..4 {
+            assert_eq!(table.add(address(2), silent(), stranger), None);
+        }
+        let gone: Vec<_> = (4..100).filter_map(|n| table.add(address(2), silent(), n)).collect();
+        assert_eq!(
+            gone,
+            (1..97).collect::<Vec<_>>(),
+            "the oldest of the flood goes, not the other"
+        );
+    }
+
+    #[test]
+    fn who_has_greeted_stays_while_somebody_has_not() {
+        let mut table = HalfOpen::new(3);
+        let member = silent();
+        table.add(address(1), Arc::clone(&member), 0);
+        table.add(address(1), greeted(), 1);
+        member.store(true, Ordering::Relaxed);
+        assert_eq!(table.add(address(1), silent(), 2), None);
+        for stranger in 3..50 {
+            assert_eq!(table.add(address(1), silent(), stranger), Some(stranger - 1));
+        }
+        // Where all have greeted, the oldest of the place with most goes.
+        assert_eq!(table.add(address(2), greeted(), 50), Some(49));
+        assert_eq!(table.add(address(2), greeted(), 51), Some(0));
+    }
+
+    #[test]
+    fn a_network_of_addresses_is_one_place() {
+        let mut table = HalfOpen::new(3);
+        let of = |text: &str| text.parse::<IpAddr>().unwrap();
+        table.add(of("2001:db8:1::7"), silent(), 0);
+        table.add(of("2001:db8:2::1"), silent(), 1);
+        table.add(of("2001:db8:2::2"), silent(), 2);
+        assert_eq!(table.add(of("2001:db8:2:0:ffff::3"), silent(), 3), Some(1));
+        let mut table = HalfOpen::new(2);
+        table.add(of("::ffff:192.0.2.1"), silent(), 0);
+        table.add(of("192.0.2.2"), silent(), 1);
+        assert_eq!(table.add(of("192.0.2.1"), silent(), 2), Some(0));
+    }
+
+    #[test]
+    fn what_is_done_makes_room() {
+        let mut table = HalfOpen::new(2);
+        table.add(address(1), silent(), 0);
+        table.add(address(2), silent(), 1);
+        table.retain(|&one| one != 0);
+        assert_eq!(table.add(address(2), silent(), 2), None);
+        assert_eq!(table.displace(), Some(1));
+        assert_eq!((table.displace(), table.displace()), (Some(2), None));
+    }
+}

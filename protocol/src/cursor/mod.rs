@@ -1,0 +1,264 @@
+//! How far each shard has been trained: the part of the replicated state that says which samples are done.
+//!
+//! A cursor is the number of contiguous samples done from the start of a shard. Cursors ride on the batches
+//! that carry the work they count, and merge by maximum, so batches may arrive late, twice or in any order.
+//!
+//! A shard has as many samples in every epoch, so where epochs are done its cursor is the same in all of them. Cursors are
+//! therefore kept as stretches of epochs, and take no more room after a million epochs than after one.
+
+#[cfg(test)]
+mod tests;
+mod wire;
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// The most stretches that a set of cursors holds: three for each shard of 5,000 workers. Only a member that lies makes
+/// more, and what it says beyond that is not taken note of; at worst, samples are trained again.
+pub const STRETCHES_MAX: usize = 1 << 18;
+
+/// The name of a shard in the whole run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ShardId {
+    /// The epoch, from zero.
+    pub epoch: u32,
+    /// The number of the shard in its epoch's plan.
+    pub shard: u32,
+}
+
+/// The news that a shard is done up to some sample. It rides on the batch that holds the work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct CursorAdvance {
+    /// The shard.
+    pub shard: ShardId,
+    /// Contiguous samples done from the start of the shard, these included.
+    pub done: u32,
+}
+
+/// Consecutive epochs in which a shard is done up to the same sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Stretch {
+    /// The number of the shard in the plans of these epochs.
+    pub shard: u32,
+    /// The first of the epochs.
+    pub first: u32,
+    /// The last of them.
+    pub last: u32,
+    /// Contiguous samples done from the start of the shard.
+    pub done: u32,
+}
+
+impl Stretch {
+    /// Whether it says something of a shard.
+    #[must_use]
+    pub const fn contains(&self, shard: ShardId) -> bool {
+        self.shard == shard.shard && self.first <= shard.epoch && shard.epoch <= self.last
+    }
+
+    /// What it says of the only shard that it says something of, if it is of one epoch.
+    #[must_use]
+    pub fn single(self) -> Option<CursorAdvance> {
+        let shard = ShardId {
+            epoch: self.first,
+            shard: self.shard,
+        };
+        let done = self.done;
+        (self.first == self.last).then_some(CursorAdvance { shard, done })
+    }
+
+    /// The shards that it says something of.
+    pub fn shards(self) -> impl Iterator<Item = ShardId> {
+        let shard = self.shard;
+        (self.first..=self.last).map(move |epoch| ShardId { epoch, shard })
+    }
+}
+
+impl From<CursorAdvance> for Stretch {
+    fn from(advance: CursorAdvance) -> Self {
+        let CursorAdvance { shard, done } = advance;
+        Self {
+            shard: shard.shard,
+            first: shard.epoch,
+            last: shard.epoch,
+            done,
+        }
+    }
+}
+
+/// What was new in something that was taken note of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct News {
+    /// Samples that were not known to be done.
+    pub samples: u64,
+    /// Shards of which none were.
+    pub begun: u64,
+}
+
+/// The cursors of all shards.
+///
+/// Two sets of cursors are equal if they say the same of every shard: a shard that was not begun has no
+/// entry, and stretches are as long as can be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cursors {
+    /// By shard and first epoch.
+    stretches: BTreeMap<(u32, u32), Rest>,
+    /// The sum over all shards, kept so that progress can be asked for at any time.
+    samples_done: u64,
+}
+
+/// What a stretch has beside its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Rest {
+    last: u32,
+    done: u32,
+}
+
+impl Cursors {
+    /// Takes note of an advance, and returns how many samples were not known to be done before.
+    pub fn advance(&mut self, advance: CursorAdvance) -> u32 {
+        // No more than `done`, which is as large.
+        self.raise(advance.into()).samples as u32
+    }
+
+    /// Takes note that a shard is done that far in some consecutive epochs.
+    pub fn raise(&mut self, to: Stretch) -> News {
+        let mut news = News::default();
+        let mut first = to.first;
+        while first <= to.last {
+            let (last, done) = self.level(to.shard, first, to.last);
+            let part = Stretch { first, last, ..to };
+            if to.done > done && self.set(part) {
+                let epochs = u64::from(last - first) + 1;
+                news.samples += epochs * u64::from(to.done - done);
+                news.begun += if done == 0 { epochs } else { 0 };
+            }
+            let Some(next) = last.checked_add(1) else {
+                break;
+            };
+            first = next;
+        }
+        self.samples_done = self.samples_done.saturating_add(news.samples);
+        news
+    }
+
+    /// Takes note of all that another set of cursors knows.
+    pub fn merge(&mut self, other: &Self) {
+        for stretch in other.stretches() {
+            self.raise(stretch);
+        }
+    }
+
+    /// The contiguous samples done of a shard.
+    #[must_use]
+    pub fn done(&self, shard: ShardId) -> u32 {
+        self.stretch_at(shard).map_or(0, |stretch| stretch.done)
+    }
+
+    /// The stretch that a shard is in, if it was begun.
+    #[must_use]
+    pub fn stretch_at(&self, shard: ShardId) -> Option<Stretch> {
+        let ShardId { epoch, shard } = shard;
+        let before = self.stretches.range((shard, 0)..=(shard, epoch)).next_back();
+        before.map(stretch).filter(|found| found.last >= epoch)
+    }
+
+    /// The samples done in all shards together.
+    #[must_use]
+    pub const fn samples_done(&self) -> u64 {
+        self.samples_done
+    }
+
+    /// All that is known, by shard and epoch.
+    pub fn stretches(&self) -> impl Iterator<Item = Stretch> + '_ {
+        self.stretches.iter().map(stretch)
+    }
+
+    /// How far the shard is done in an epoch, and up to which epoch, at most `limit`, it is done as far.
+    fn level(&self, shard: u32, epoch: u32, limit: u32) -> (u32, u32) {
+        if let Some(here) = self.stretch_at(ShardId { epoch, shard }) {
+            return (here.last.min(limit), here.done);
+        }
+        // Nothing begins at the epoch itself, so what is found is behind it.
+        let next = self.stretches.range((shard, epoch)..=(shard, limit)).next();
+        (next.map_or(limit, |(&(_, first), _)| first - 1), 0)
+    }
+
+    /// Puts a shard further in epochs in which it was equally far. Refuses what would be one stretch too many.
+    fn set(&mut self, to: Stretch) -> bool {
+        let Stretch {
+            shard,
+            mut first,
+            mut last,
+            done,
+        } = to;
+        let at = |epoch| ShardId { epoch, shard };
+        let cut = self.stretch_at(at(first));
+        let left = cut.filter(|cut| cut.first < first);
+        let right = cut.filter(|cut| cut.last > last);
+        // What is left of the stretch that is cut is less far, so it is the neighbours alone that may go on in this one.
+        let neighbour = |epoch: Option<u32>| {
+            let found = epoch.and_then(|epoch| self.stretch_at(at(epoch)));
+            found.filter(|found| found.done == done)
+        };
+        let before = neighbour(first.checked_sub(1));
+        let after = neighbour(last.checked_add(1));
+        // Mostly an epoch is done after those before it were, and their stretch becomes longer.
+        if let (None, Some(before), None) = (cut, before, after) {
+            self.stretches.insert((shard, before.first), Rest { last, done });
+            return true;
+        }
+        let gone = [cut, before, after].iter().flatten().count();
+        let made = 1 + [left, right].iter().flatten().count();
+        if made > gone && self.stretches.len() + made - gone > STRETCHES_MAX {
+            return false;
+        }
+        for old in [cut, before, after].into_iter().flatten() {
+            self.stretches.remove(&(shard, old.first));
+        }
+        if let Some(left) = left {
+            let last = first - 1;
+            self.stretches
+                .insert((shard, left.first), Rest { last, done: left.done });
+        }
+        if let Some(right) = right {
+            let (last, done) = (right.last, right.done);
+            self.stretches.insert((shard, to.last + 1), Rest { last, done });
+        }
+        first = before.map_or(first, |before| before.first);
+        last = after.map_or(last, |after| after.last);
+        self.stretches.insert((shard, first), Rest { last, done });
+        true
+    }
+}
+
+fn stretch((&(shard, first), &Rest { last, done }): (&(u32, u32), &Rest)) -> Stretch {
+    Stretch {
+        shard,
+        first,
+        last,
+        done,
+    }
+}
+
+impl Extend<CursorAdvance> for Cursors {
+    fn extend<I: IntoIterator<Item = CursorAdvance>>(&mut self, advances: I) {
+        for advance in advances {
+            self.advance(advance);
+        }
+    }
+}
+
+impl FromIterator<CursorAdvance> for Cursors {
+    fn from_iter<I: IntoIterator<Item = CursorAdvance>>(advances: I) -> Self {
+        let mut cursors = Self::default();
+        cursors.extend(advances);
+        cursors
+    }
+}
+
+impl From<Vec<CursorAdvance>> for Cursors {
+    fn from(advances: Vec<CursorAdvance>) -> Self {
+        advances.into_iter().collect()
+    }
+}

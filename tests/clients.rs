@@ -1,0 +1,371 @@
+//! Clients hold on: whatever node is silent or dies, another answers.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::harness::cluster::{Cluster, job, kill, processes_with};
+use crate::harness::{Output, Running, Tau, points_csv};
+
+/// Longer than anything takes that happens at all.
+const PATIENCE: Duration = Duration::from_mins(1);
+/// What a run lasts that is stopped.
+const ENDLESS: &str = "1000000";
+
+fn cluster(nodes: usize) -> Cluster {
+    let cluster = Cluster::of(nodes);
+    points_csv(&cluster.tau, "points.csv", 600);
+    cluster
+}
+
+/// The arguments of a command that asks some nodes.
+fn asking<'a>(command: &'a str, nodes: &'a str, extra: &[&'a str]) -> Vec<&'a str> {
+    let mut arguments = vec![command, "--cluster", nodes, "--credentials", "cluster.pem", "--json"];
+    arguments.extend_from_slice(extra);
+    arguments
+}
+
+/// The end of a run in which so many nodes took part.
+fn finished(output: &Output, nodes: usize) -> Value {
+    assert_eq!(output.code, 0, "{}\n{}", output.stdout, output.stderr);
+    let finished = output.last();
+    assert_eq!(finished["event"], "finished", "{finished}");
+    assert_eq!(finished["replicas_agree"], true, "{finished}");
+    assert_eq!(finished["nodes"], nodes, "{finished}");
+    finished
+}
+
+/// Waits until the client tells of training.
+fn wait_for_stats(client: &mut Running) {
+    while !client.read_line().contains("\"state\":\"training\"") {}
+}
+
+/// Every record is printed once. Those of seconds in which nothing is trained may be alike.
+fn assert_no_record_twice(output: &Output) {
+    let trained = |line: &&str| line.contains("\"stats\"") && line.contains("\"training\"");
+    let mut records: Vec<&str> = output.stdout.lines().filter(trained).collect();
+    let printed = records.len();
+    assert!(printed > 3, "{}", output.stdout);
+    records.sort_unstable();
+    if let Some([twice, _]) = records.windows(2).find(|pair| pair[0] == pair[1]) {
+        panic!("this is printed twice: {twice}\n{}", output.stderr);
+    }
+}
+
+/// Waits until a client says that it turns to another node.
+fn wait_until_it_asks_another(client: &Running) {
+    let start = Instant::now();
+    while !client.log().contains("; asking 127.0.0.1:") {
+        assert!(start.elapsed() < PATIENCE, "{}", client.log());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_client_whose_node_stands_still_goes_on_with_another() {
+    let cluster = cluster(3);
+    let [first, second, _] = &cluster.nodes[..] else {
+        unreachable!()
+    };
+    let mut client = cluster.tau.start(&cluster.asking("start", &job(ENDLESS, &[])));
+    wait_for_stats(&mut client);
+    kill("-STOP", first.process.pid());
+    wait_until_it_asks_another(&client);
+    for _ in 0..2 {
+        wait_for_stats(&mut client);
+    }
+    // So does every other command; all that it knows is the address of the node that stands still and one more.
+    let both = format!("{},{}", first.address, second.address);
+    let stopped = cluster.tau.run(&asking("stop", &both, &[]));
+    assert_eq!(stopped.last()["event"], "stopping", "{}", stopped.stderr);
+    kill("-CONT", first.process.pid());
+    let output = client.finish();
+    finished(&output, 3);
+    assert_no_record_twice(&output);
+}
+
+#[test]
+fn a_client_whose_node_dies_names_it_and_has_the_model() {
+    let mut cluster = cluster(3);
+    let mut client = cluster.tau.start(&cluster.asking("start", &job(ENDLESS, &[])));
+    wait_for_stats(&mut client);
+    let dead = cluster.nodes.remove(0);
+    kill("-KILL", dead.process.pid());
+    wait_until_it_asks_another(&client);
+    // Those that were read before, and some of later seconds.
+    for _ in 0..8 {
+        wait_for_stats(&mut client);
+    }
+    client.interrupt();
+    let output = client.finish();
+    let finished = finished(&output, 2);
+    assert_eq!(finished["missing"], serde_json::json!([dead.name]), "{finished}");
+    assert_no_record_twice(&output);
+}
+
+#[test]
+fn any_address_of_a_list_will_do() {
+    let cluster = cluster(1);
+    let port = cluster.nodes[0].address.rsplit(':').next().unwrap();
+    // A name may stand for several addresses, of which a node listens on one.
+    for nodes in [
+        format!("127.0.0.1:9,{}", cluster.nodes[0].address),
+        format!("localhost:{port}"),
+    ] {
+        let output = cluster.tau.run(&asking("nodes", &nodes, &[]));
+        assert_eq!(output.code, 0, "{nodes}: {}", output.stderr);
+        assert_eq!(output.last()["node"], cluster.nodes[0].name.as_str());
+    }
+}
+
+#[test]
+fn what_no_node_answers_for_a_minute_is_given_up_and_all_are_named() {
+    let cluster = cluster(2);
+    let mut client = cluster.tau.start(&cluster.asking("start", &job(ENDLESS, &[])));
+    wait_for_stats(&mut client);
+    let since = Instant::now();
+    for node in &cluster.nodes {
+        kill("-KILL", node.process.pid());
+    }
+    let output = client.finish();
+    assert!(since.elapsed() >= Duration::from_secs(59), "{}", output.stderr);
+    assert_eq!(output.code, 1);
+    let failed = output.last();
+    let error = failed["error"].as_str().unwrap();
+    assert!(error.contains("no node has answered for"), "{error}");
+    for node in &cluster.nodes {
+        assert!(error.contains(&node.address), "{error}");
+    }
+}
+
+#[test]
+fn wrong_credentials_are_said_at_once() {
+    let cluster = cluster(1);
+    cluster.tau.run(&["credentials", "new", "other.pem"]);
+    let since = Instant::now();
+    let address = &cluster.nodes[0].address;
+    let output = cluster
+        .tau
+        .run(&["nodes", "--cluster", address, "--credentials", "other.pem"]);
+    assert_eq!(output.code, 1);
+    assert!(output.stderr.contains("same credentials"), "{}", output.stderr);
+    assert!(
+        since.elapsed() < Duration::from_secs(50),
+        "no minute is waited for that"
+    );
+}
+
+#[test]
+fn a_start_whose_node_dies_before_it_begins_is_asked_of_another_once() {
+    let mut cluster = cluster(3);
+    // The run cannot begin while this one does not answer.
+    let held = cluster.nodes[2].worker();
+    kill("-STOP", held);
+    let client = cluster.tau.start(&cluster.asking("start", &job("3", &[])));
+    Cluster::wait_until("the run is not prepared", || {
+        cluster.nodes[1..].iter().all(|node| {
+            let asked = cluster.tau.run(&asking("nodes", &node.address, &[]));
+            asked.objects().iter().any(|listed| listed["state"] == "preparing")
+        })
+    });
+    let dead = cluster.nodes.remove(0);
+    kill("-KILL", dead.process.pid());
+    kill("-CONT", held);
+    let output = client.finish();
+    let finished = finished(&output, 2);
+    let new = finished["samples"].as_u64().unwrap() - finished["repeated_samples"].as_u64().unwrap();
+    assert_eq!(new, 3 * 480, "{finished}");
+    let started = output.objects().into_iter().filter(|line| line["event"] == "started");
+    assert_eq!(started.count(), 1, "{}", output.stdout);
+    assert_eq!(cluster.saved_digests().len(), 1, "one run, and no other");
+}
+
+#[test]
+fn a_model_that_is_not_the_runs_is_fetched_from_another_node() {
+    let cluster = cluster(2);
+    let output = cluster.ask("start", &job("3", &[]));
+    let digest = finished(&output, 2)["digest"].clone();
+    let node = &cluster.nodes[0];
+    let run = std::fs::read_dir(&node.dir)
+        .unwrap()
+        .flatten()
+        .find(|entry| entry.path().is_dir());
+    let model = run.unwrap().path().join(format!("{}.safetensors", node.name));
+    let mut bytes = std::fs::read(&model).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(&model, bytes).unwrap();
+    let again = cluster.ask("start", &["--attach", "--out", "again"]);
+    assert_eq!(finished(&again, 2)["digest"], digest);
+    let saved = cluster.tau.path("again/model.safetensors");
+    let evaluated = cluster.tau.run(&[
+        "evaluate",
+        saved.to_str().unwrap(),
+        "--data",
+        "csv:points.csv",
+        "--json",
+    ]);
+    assert_eq!(evaluated.last()["digest"], digest);
+}
+
+/// `tau train` under way, with a folder for its temporary things.
+struct Training {
+    tau: Tau,
+    temporary: String,
+    client: Running,
+}
+
+impl Training {
+    fn start(epochs: &str) -> Self {
+        let tau = Tau::new();
+        points_csv(&tau, "points.csv", 600);
+        let temporary = tau.path("tmp").to_str().unwrap().to_string();
+        std::fs::create_dir(&temporary).unwrap();
+        let mut client = Self::command(&tau, &temporary, epochs);
+        wait_for_stats(&mut client);
+        Self { tau, temporary, client }
+    }
+
+    fn command(tau: &Tau, temporary: &str, epochs: &str) -> Running {
+        let mut arguments = vec!["train", "--nodes", "3", "--threads", "1", "--json", "--out", "out"];
+        arguments.extend(job(epochs, &[]));
+        tau.start_with(&[("TMPDIR", temporary)], &arguments)
+    }
+
+    /// The node that was started first.
+    fn first_node(&self) -> u32 {
+        let [first] = processes_with(&self.temporary, "seed")[..] else {
+            panic!("there is not one seed");
+        };
+        first
+    }
+}
+
+#[test]
+fn a_local_cluster_whose_first_node_stands_still_ends_well() {
+    let training = Training::start(ENDLESS);
+    let first = training.first_node();
+    kill("-STOP", first);
+    // So long that the client has turned to another node.
+    let since = Instant::now();
+    while since.elapsed() < Duration::from_secs(13) {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    kill("-CONT", first);
+    training.client.interrupt();
+    let output = training.client.finish();
+    finished(&output, 3);
+    assert_eq!(training.tau.files(), ["out/model.safetensors", "points.csv"]);
+}
+
+#[test]
+fn a_local_cluster_whose_first_node_is_killed_ends_well() {
+    let mut training = Training::start(ENDLESS);
+    kill("-KILL", training.first_node());
+    wait_until_it_asks_another(&training.client);
+    wait_for_stats(&mut training.client);
+    training.client.interrupt();
+    let output = training.client.finish();
+    let finished = finished(&output, 2);
+    assert_eq!(finished["missing"].as_array().unwrap().len(), 1, "{finished}");
+    assert_eq!(training.tau.files(), ["out/model.safetensors", "points.csv"]);
+}
+
+#[test]
+fn a_model_that_finds_no_place_in_the_end_is_left_with_its_nodes_files() {
+    let training = Training::start(ENDLESS);
+    // The folder was fine when the run began.
+    std::fs::write(training.tau.path("out"), "in the way").unwrap();
+    training.client.interrupt();
+    let output = training.client.finish();
+    assert_eq!(output.code, 1, "{}", output.stderr);
+    let error = output.last()["error"].as_str().unwrap().to_string();
+    assert!(
+        error.contains("could not be made") && error.contains("is left in"),
+        "{error}"
+    );
+    let left = training.tau.files();
+    assert!(left.iter().any(|file| file.ends_with(".safetensors")), "{left:?}");
+    assert!(
+        !left.iter().any(|file| file.ends_with("cluster.pem")),
+        "what is private goes: {left:?}"
+    );
+    // It is the user's now: the next one leaves it alone.
+    std::fs::remove_file(training.tau.path("out")).unwrap();
+    finished(&Training::command(&training.tau, &training.temporary, "1").finish(), 3);
+    let models = training.tau.files().into_iter().filter(|file| left.contains(file));
+    assert!(models.into_iter().any(|file| file.ends_with(".safetensors")));
+}
+
+#[test]
+fn what_a_killed_local_cluster_leaves_is_removed_by_the_next() {
+    let training = Training::start(ENDLESS);
+    kill("-KILL", training.client.pid());
+    drop(training.client);
+    // Its nodes end with it.
+    Cluster::wait_until("nodes outlive their client", || {
+        processes_with(&training.temporary, "").is_empty()
+    });
+    let left = |tau: &Tau| tau.files().iter().filter(|file| file.starts_with("tmp/")).count();
+    assert!(left(&training.tau) > 0, "a killed process cleans nothing up");
+    let next = Training::command(&training.tau, &training.temporary, "1");
+    finished(&next.finish(), 3);
+    assert_eq!(left(&training.tau), 0);
+    let folders = std::fs::read_dir(&training.temporary).unwrap().count();
+    assert_eq!(folders, 0);
+}
+
+#[test]
+fn sockets_of_dead_nodes_are_removed_when_a_node_starts() {
+    let mut cluster = cluster(1);
+    let dead = cluster.nodes.remove(0);
+    kill("-KILL", dead.process.pid());
+    drop(dead.process);
+    let socket = || {
+        let found = std::fs::read_dir(&dead.dir).unwrap().flatten();
+        let sockets = found.filter(|entry| entry.path().extension().is_some_and(|ending| ending == "sock"));
+        sockets.map(|entry| entry.path()).collect::<Vec<_>>()
+    };
+    let [left] = &socket()[..] else {
+        panic!("a killed node leaves its socket")
+    };
+    // One that is young may be another node's that is about to listen.
+    let old = Command::new("touch")
+        .args(["-d", "1 hour ago"])
+        .arg(left)
+        .status()
+        .unwrap();
+    assert!(old.success());
+    // The folder of the first node is the next one's again.
+    cluster.add(&[]);
+    assert!(!left.exists());
+    assert_eq!(socket().len(), 1);
+}
+
+#[test]
+fn a_job_that_nodes_would_not_take_is_refused() {
+    let tau = Tau::new();
+    points_csv(&tau, "points.csv", 40);
+    let model = "dense 2, relu, ".repeat(5_000) + "dense 2";
+    std::fs::write(
+        tau.path("job.toml"),
+        format!("data = \"csv:points.csv\"\nmodel = \"{model}\"\n"),
+    )
+    .unwrap();
+    let start = tau.run(&asking("start", "127.0.0.1:9", &["job.toml"]));
+    let train = tau.run(&["train", "job.toml"]);
+    for output in [start, train] {
+        assert_eq!(output.code, 2, "{}", output.stderr);
+        assert!(output.stderr.contains("bytes of text"), "{}", output.stderr);
+    }
+}
+
+#[test]
+fn the_version_says_which_build_it_is() {
+    let output = Tau::new().run(&["--version"]);
+    let version = output.stdout.trim().strip_prefix("tau ").unwrap();
+    let (release, commit) = version.split_once('+').unwrap_or((version, ""));
+    assert_eq!(release, env!("CARGO_PKG_VERSION"));
+    let commit = commit.strip_suffix("-dirty").unwrap_or(commit);
+    assert!(commit.chars().all(|digit| digit.is_ascii_hexdigit()), "{version}");
+}

@@ -1,0 +1,242 @@
+//! A member that lies: it holds the credentials, greets and hears beats as a node does, and then says what it likes.
+//!
+//! It is a process of its own, because a process has one name, and a liar's is soon known: the test program, started again.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use communicator::control::{
+    Gate, GateActor, GateMessage, Identity, Payload, Peer, Role, Routes, SessionEvent, Sessions,
+};
+use communicator::transport::{Credentials, Plane, Security, Stream, dial};
+use protocol::control::{Beat, NodeInfo, Reply, Request, Word};
+use protocol::ids::NodeId;
+use ractor::{Actor, RpcReplyPort};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+/// Longer than anything takes that happens at all.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// What a liar is told of where it is and what it is to do.
+const NODES: &str = "TAU_LIAR_NODES";
+const CREDENTIALS: &str = "TAU_LIAR_CREDENTIALS";
+const PART: &str = "TAU_LIAR_PART";
+
+/// Runs a part of a liar's in a process of its own, and waits for its end.
+pub(crate) fn run(test: &str, part: &str, nodes: &[&str], credentials: &Path) -> Output {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args([test, "--exact", "--ignored", "--nocapture"])
+        .env(NODES, nodes.join(","))
+        .env(CREDENTIALS, credentials)
+        .env(PART, part)
+        .output()
+        .unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "the liar failed in {part}: {errors}");
+    output
+}
+
+/// In a liar's process: what it is to do; none where it was started by hand.
+pub(crate) fn part() -> Option<String> {
+    std::env::var(PART).ok()
+}
+
+/// What was heard of each node last.
+type Heard = Arc<Mutex<BTreeMap<NodeId, Beat>>>;
+
+/// Hears beats, and answers nobody.
+struct Ears(Heard);
+
+impl Routes for Ears {
+    fn word(&self, from: NodeId, word: Word) {
+        if let Word::Beat(beat) = word {
+            self.0.lock().unwrap().insert(from, *beat);
+        }
+    }
+
+    fn request(&self, _: Request, _: RpcReplyPort<Payload<Reply>>) {}
+}
+
+/// A member with bad intentions.
+pub(crate) struct Liar {
+    pub(crate) id: NodeId,
+    sessions: Sessions,
+    events: UnboundedReceiver<SessionEvent>,
+    heard: Heard,
+    security: Security,
+    pub(crate) nodes: Vec<SocketAddr>,
+}
+
+/// A way to one of the nodes.
+pub(crate) struct Ear {
+    pub(crate) node: NodeId,
+    pub(crate) gate: Gate,
+    session: u64,
+}
+
+impl Liar {
+    /// A new one, in a process that was started to be one.
+    pub(crate) async fn new() -> Self {
+        let credentials = std::env::var(CREDENTIALS).unwrap();
+        let credentials = Credentials::read(Path::new(&credentials)).unwrap();
+        let nodes = std::env::var(NODES).unwrap();
+        let identity = Identity::draw(Role::Node).unwrap();
+        let id = identity.peer().node().unwrap();
+        let (sender, events) = unbounded_channel();
+        let sessions = Sessions::start(identity, sender).await.unwrap();
+        let heard = Heard::default();
+        let gate = GateActor {
+            routes: Ears(Arc::clone(&heard)),
+            sessions: sessions.clone(),
+        };
+        Actor::spawn(None, gate, ()).await.unwrap();
+        Self {
+            id,
+            sessions,
+            events,
+            heard,
+            security: Security::Credentials(Arc::new(credentials)),
+            nodes: nodes.split(',').map(|node| node.parse().unwrap()).collect(),
+        }
+    }
+
+    /// A connection whose other end knows it for a member's.
+    pub(crate) async fn dial(&self, node: SocketAddr, plane: Plane) -> Stream {
+        dial(node, plane, &self.security, PATIENCE).await.unwrap()
+    }
+
+    /// Makes a session, over a connection that may be anything, and waits until the node's beats come.
+    pub(crate) async fn meet(&mut self, address: SocketAddr, stream: Stream) -> Ear {
+        self.sessions.open(stream, address, None).await.unwrap();
+        let ready = async {
+            loop {
+                // An earlier session may be told as gone only now.
+                match self.events.recv().await {
+                    Some(SessionEvent::Ready {
+                        session,
+                        peer: Peer::Node(node),
+                    }) => return (session, node),
+                    Some(_) => {}
+                    None => panic!("there are no events"),
+                }
+            }
+        };
+        let ready = tokio::time::timeout(PATIENCE, ready).await;
+        let (session, node) = ready.unwrap_or_else(|_| panic!("there is no session with {address}"));
+        let start = Instant::now();
+        loop {
+            assert!(start.elapsed() < PATIENCE, "{address} says nothing");
+            let gate = self.sessions.gate(session);
+            let beats = self.heard.lock().unwrap().contains_key(&node);
+            match gate {
+                Some(gate) if beats => return Ear { node, gate, session },
+                _ => tokio::time::sleep(Duration::from_millis(10)).await,
+            }
+        }
+    }
+
+    /// Meets all nodes.
+    pub(crate) async fn meet_all(&mut self) -> Vec<Ear> {
+        let mut ears = Vec::new();
+        for address in self.nodes.clone() {
+            let stream = self.dial(address, Plane::Control).await;
+            ears.push(self.meet(address, stream).await);
+        }
+        ears
+    }
+
+    /// Waits until a node has ended the session.
+    pub(crate) async fn sent_away(&mut self, ear: &Ear) {
+        let ended = async {
+            loop {
+                match self.events.recv().await {
+                    Some(SessionEvent::Closed { session }) if session == ear.session => return,
+                    Some(_) => {}
+                    None => panic!("there are no events"),
+                }
+            }
+        };
+        let sent_away = tokio::time::timeout(PATIENCE, ended).await;
+        assert!(sent_away.is_ok(), "{} goes on listening", ear.node);
+    }
+
+    /// What a node has said last.
+    pub(crate) fn beat_of(&self, node: NodeId) -> Beat {
+        self.heard.lock().unwrap()[&node].clone()
+    }
+
+    /// What an honest node would say of itself in this one's place.
+    pub(crate) fn info(&self) -> NodeInfo {
+        NodeInfo {
+            id: self.id,
+            name: protocol::bounds::node_name("liar", self.id),
+            address: self.nodes[0],
+            version: env!("CARGO_PKG_VERSION").into(),
+            device: "cpu".into(),
+            workers: 1,
+            since: 1,
+        }
+    }
+}
+
+impl Ear {
+    /// Says anything at all, whether it can be said or not.
+    pub(crate) fn say(&self, word: Word) {
+        let _ = self.gate.actor().cast(GateMessage::Tell(self.gate.envelope(word)));
+    }
+}
+
+/// A connection that stops being read when that is said.
+pub(crate) struct Deaf {
+    stream: Stream,
+    deaf: Arc<AtomicBool>,
+}
+
+impl Deaf {
+    pub(crate) fn new(stream: Stream) -> (Self, Arc<AtomicBool>) {
+        let deaf = Arc::new(AtomicBool::new(false));
+        let held = Arc::clone(&deaf);
+        (Self { stream, deaf }, held)
+    }
+}
+
+impl tokio::io::AsyncRead for Deaf {
+    fn poll_read(
+        mut self: std::pin::Pin<&mut Self>,
+        context: &mut std::task::Context<'_>,
+        buffer: &mut tokio::io::ReadBuf<'_>,
+    ) -> std::task::Poll<std::io::Result<()>> {
+        if self.deaf.load(Ordering::Relaxed) {
+            return std::task::Poll::Pending;
+        }
+        std::pin::Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl tokio::io::AsyncWrite for Deaf {
+    fn poll_write(
+        mut self: std::pin::Pin<&mut Self>,
+        context: &mut std::task::Context<'_>,
+        bytes: &[u8],
+    ) -> std::task::Poll<std::io::Result<usize>> {
+        std::pin::Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(
+        mut self: std::pin::Pin<&mut Self>,
+        context: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<std::io::Result<()>> {
+        std::pin::Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(
+        mut self: std::pin::Pin<&mut Self>,
+        context: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<std::io::Result<()>> {
+        std::pin::Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

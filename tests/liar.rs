@@ -1,0 +1,430 @@
+//! A member that lies, on both planes: whatever it says, the others train on, their memory stays bounded, it is named in
+//! their logs, and the run ends in agreement.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use communicator::control::GateMessage;
+use communicator::link::{Hello, write_hello};
+use communicator::transport::Plane;
+use protocol::bounds::node_name;
+use protocol::control::{Beat, NodeInfo, Request, Word};
+use protocol::ids::{NodeId, RunId};
+use protocol::rng::CounterRng;
+use protocol::run_beat::{GivenUp, ParticipantState, RunBeat, Settled, StopReason};
+use protocol::stats::StatsRecord;
+use serde_json::Value;
+use tokio::io::AsyncReadExt;
+
+use crate::harness::cluster::{Cluster, job};
+use crate::harness::liar::{self, Deaf, Ear, Liar, PATIENCE};
+use crate::harness::memory::resident;
+use crate::harness::points_csv;
+
+/// How much more memory a node may take, whatever it is told.
+const GROWTH_MAX: u64 = 64 << 20;
+/// Random lies, and what they are drawn from.
+const RANDOM_LIES: u64 = 50;
+const SEED: u64 = 13;
+/// The process that lies, as the test program knows it.
+const LIAR: &str = "liar::a_liar";
+
+/// The nodes' samples so far, by name.
+fn samples(cluster: &Cluster) -> Vec<(String, u64)> {
+    let records = cluster.ask("stats", &["--once"]);
+    assert_eq!(records.code, 0, "{}", records.stderr);
+    let of = |record: Value| {
+        let name = record["node"].as_str().unwrap().to_string();
+        (name, record["samples"].as_u64().unwrap_or(0))
+    };
+    records.objects().into_iter().map(of).collect()
+}
+
+/// Waits until both nodes have trained more than they had.
+fn wait_until_trained_on(cluster: &Cluster, after: &str) {
+    let before = samples(cluster);
+    Cluster::wait_until(&format!("nobody trains after {after}"), || {
+        let now = samples(cluster);
+        let further = |node: &str| {
+            let of = |all: &[(String, u64)]| all.iter().find(|(name, _)| name == node).map(|(_, count)| *count);
+            of(&now) > of(&before)
+        };
+        cluster.nodes.iter().all(|node| further(&node.name))
+    });
+}
+
+#[test]
+fn a_member_that_lies_harms_nobody() {
+    let cluster = Cluster::of(2);
+    // Enough that epochs take a while: what is remembered of each would be taken for the liar's doing.
+    points_csv(&cluster.tau, "points.csv", 60_000);
+    let started = cluster.ask("start", &job("1000000", &["--detach"]));
+    assert_eq!(started.code, 0, "{}", started.stderr);
+    wait_until_trained_on(&cluster, "the start");
+    let nodes: Vec<&str> = cluster.nodes.iter().map(|node| node.address.as_str()).collect();
+    let credentials = cluster.tau.path("cluster.pem");
+    let before: Vec<u64> = cluster.nodes.iter().map(|node| resident(node.process.pid())).collect();
+
+    let random = (0..RANDOM_LIES).step_by(5).map(|first| format!("random {first}"));
+    let parts = ["names", "bounds", "crowd", "records", "questions", "mute", "data"];
+    for part in parts.map(String::from).into_iter().chain(random) {
+        let output = liar::run(LIAR, &part, &nodes, &credentials);
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        wait_until_trained_on(&cluster, &part);
+        for (node, before) in cluster.nodes.iter().zip(&before) {
+            let now = resident(node.process.pid());
+            assert!(
+                now < before + GROWTH_MAX,
+                "{part} took {} from {before} to {now} bytes",
+                node.name
+            );
+        }
+        // Those who are to be known by name say it.
+        for id in said.lines().filter_map(|line| line.strip_prefix("liar ")) {
+            for node in &cluster.nodes {
+                let log = node.process.log();
+                let named = log.lines().any(|line| line.contains("lies") && line.contains(id));
+                assert!(named, "{} does not name the liar of {part}: {log}", node.name);
+            }
+        }
+    }
+
+    for (node, before) in cluster.nodes.iter().zip(&before) {
+        let now = resident(node.process.pid());
+        println!(
+            "{}: {} MB before, {} MB after all lies",
+            node.name,
+            before >> 20,
+            now >> 20
+        );
+    }
+
+    // Rumours of those who never were have died down or are shown as what they are; the nodes are there.
+    let alive = cluster
+        .listed()
+        .into_iter()
+        .filter(|node| node["state"] != "away")
+        .count();
+    assert_eq!(alive, 2);
+    let stopped = cluster.ask("stop", &[]);
+    assert_eq!(stopped.code, 0, "{}", stopped.stderr);
+    let last = cluster.ask("start", &["--attach"]).last();
+    assert_eq!(last["replicas_agree"], true, "{last}");
+    assert_eq!(last["nodes"], 2, "{last}");
+    assert_eq!(last["missing"], Value::Array(Vec::new()), "{last}");
+}
+
+#[test]
+#[ignore = "it is a process that another test starts"]
+fn a_liar() {
+    let Some(part) = liar::part() else {
+        return;
+    };
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let mut liar = Liar::new().await;
+        match part.split_once(' ') {
+            Some((_, first)) => random(&mut liar, first.parse().unwrap()).await,
+            None => match part.as_str() {
+                "names" => names(&mut liar).await,
+                "bounds" => bounds(&mut liar).await,
+                "crowd" => crowd(&mut liar).await,
+                "records" => records(&mut liar).await,
+                "questions" => questions(&mut liar).await,
+                "mute" => mute(&liar).await,
+                "data" => data(&liar).await,
+                other => panic!("{other} is no part"),
+            },
+        }
+    });
+}
+
+/// A beat of the liar's own, with a run as another node tells of it.
+fn own_beat(liar: &Liar, ear: &Ear) -> Beat {
+    Beat {
+        from: liar.info(),
+        ..liar.beat_of(ear.node)
+    }
+}
+
+/// What a node would end a run with.
+fn settled() -> Settled {
+    Settled {
+        digest: protocol::digest::Digest(1),
+        workers_agree: true,
+        stats: protocol::attach::WorkerStats::default(),
+        samples: 1,
+        repeated: 0,
+        bytes_sent: 1,
+        seconds: 1.0,
+        scores: None,
+    }
+}
+
+/// Says things to all nodes until they have had enough.
+async fn say_until_sent_away(liar: &mut Liar, lie: impl Fn(&Liar, &Ear) -> Vec<Word>) {
+    for ear in liar.meet_all().await {
+        for _ in 0..3 {
+            for word in lie(liar, &ear) {
+                ear.say(word);
+            }
+        }
+        liar.sent_away(&ear).await;
+    }
+    println!("liar {}", liar.id);
+}
+
+/// Speaks in the names of others: that they leave, have settled, have failed.
+async fn names(liar: &mut Liar) {
+    say_until_sent_away(liar, |liar, ear| {
+        let mut beat = liar.beat_of(ear.node);
+        // Each node is told lies about the other, as it knows it.
+        beat.from = beat.members[0].clone();
+        let mut ended = settled();
+        ended.stats.training = Duration::MAX;
+        beat.runs[0].states[0].1.settled = Some(ended);
+        let other = beat.from.id;
+        vec![
+            Word::Leaving(other),
+            Word::Beat(Box::new(beat.clone())),
+            Word::Stats(Box::new(StatsRecord {
+                node: beat.from.name.clone(),
+                ..StatsRecord::default()
+            })),
+            Word::Echo { from: other, number: 1 },
+        ]
+    })
+    .await;
+}
+
+/// Says under its own name what is beyond all measure.
+async fn bounds(liar: &mut Liar) {
+    say_until_sent_away(liar, |liar, ear| {
+        let mut endless = own_beat(liar, ear);
+        let begin = endless.runs[0].begin.as_mut().unwrap();
+        begin.admit(protocol::control::Participant {
+            node: liar.id,
+            name: liar.info().name,
+            address: liar.nodes[0],
+            workers: 1 << 50,
+            guest: true,
+        });
+        let mut eternal = own_beat(liar, ear);
+        let mut ended = settled();
+        ended.stats.training = Duration::MAX;
+        eternal.runs[0].states[0].1.settled = Some(ended);
+        [endless, eternal].map(|beat| Word::Beat(Box::new(beat))).into()
+    })
+    .await;
+}
+
+/// Somebody who never was.
+fn invented(number: u64) -> NodeInfo {
+    let id = NodeId(0x5eed_0000_0000_0000 + number);
+    NodeInfo {
+        id,
+        name: node_name("invented", id),
+        // This machine's own, where nobody listens.
+        address: format!("127.9.0.{}:{}", number % 254 + 1, 1 + number % 500)
+            .parse()
+            .unwrap(),
+        version: "0.1.0".into(),
+        device: "cpu".into(),
+        workers: 1,
+        since: 1,
+    }
+}
+
+/// Invents members: as many as may be told at a time, and then far more.
+async fn crowd(liar: &mut Liar) {
+    for ear in liar.meet_all().await {
+        for beat in 0..20 {
+            let mut told = own_beat(liar, &ear);
+            told.runs = Vec::new();
+            told.members = (0..1000).map(|number| invented(beat * 1000 + number)).collect();
+            ear.say(Word::Beat(Box::new(told)));
+        }
+        for beat in 0..12 {
+            let mut told = own_beat(liar, &ear);
+            told.members = (0..15_000).map(|number| invented(beat * 15_000 + number)).collect();
+            ear.say(Word::Beat(Box::new(told)));
+        }
+        liar.sent_away(&ear).await;
+    }
+    println!("liar {}", liar.id);
+}
+
+/// Tells of its seconds: fat ones, and more than there are.
+async fn records(liar: &mut Liar) {
+    for ear in liar.meet_all().await {
+        let own = StatsRecord {
+            node: liar.info().name,
+            ..StatsRecord::default()
+        };
+        for _ in 0..1000 {
+            ear.say(Word::Stats(Box::new(own.clone())));
+        }
+        for _ in 0..40 {
+            let digest = "x".repeat(900_000);
+            ear.say(Word::Stats(Box::new(StatsRecord { digest, ..own.clone() })));
+        }
+        liar.sent_away(&ear).await;
+    }
+    println!("liar {}", liar.id);
+}
+
+/// Asks without end, and does not take the answers.
+async fn questions(liar: &mut Liar) {
+    for address in liar.nodes.clone() {
+        let (stream, deaf) = Deaf::new(liar.dial(address, Plane::Control).await);
+        let ear = liar.meet(address, Box::new(stream)).await;
+        deaf.store(true, Ordering::Relaxed);
+        for _ in 0..20_000 {
+            let (reply, _answer) = ractor::concurrency::oneshot();
+            let question = ear.gate.envelope(Request::Stats { after: 0 });
+            if ear.gate.actor().cast(GateMessage::Ask(question, reply.into())).is_err() {
+                break;
+            }
+        }
+        // It hears nothing, so it is told by what it cannot write.
+        let ended = async {
+            while ear
+                .gate
+                .actor()
+                .cast(GateMessage::Tell(ear.gate.envelope(Word::Leaving(liar.id))))
+                .is_ok()
+            {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        assert!(
+            tokio::time::timeout(PATIENCE, ended).await.is_ok(),
+            "{address} goes on answering"
+        );
+    }
+}
+
+/// Opens connections and says nothing.
+async fn mute(liar: &Liar) {
+    let mut mute = Vec::new();
+    for number in 0..600 {
+        mute.push(liar.dial(liar.nodes[number % liar.nodes.len()], Plane::Control).await);
+    }
+    for mut stream in mute {
+        let mut rest = Vec::new();
+        let ended = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut rest)).await;
+        assert!(ended.is_ok(), "a mute connection stays");
+    }
+}
+
+/// Calls for links that nobody expects, and for models that it does not fetch.
+async fn data(liar: &Liar) {
+    let mut held = Vec::new();
+    for number in 0..100 {
+        let mut stream = liar.dial(liar.nodes[number % liar.nodes.len()], Plane::Data).await;
+        let run = RunId(number as u64);
+        let hello = match number % 3 {
+            0 => Some(Hello::Model { run }),
+            1 => Some(Hello::Link {
+                version: "0.1.0".into(),
+                run,
+                from: liar.id,
+                to: liar.id,
+            }),
+            _ => None,
+        };
+        if let Some(hello) = hello {
+            write_hello(&mut stream, &hello).await.unwrap();
+        }
+        held.push(stream);
+    }
+    for mut stream in held {
+        let mut rest = Vec::new();
+        let ended = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut rest)).await;
+        assert!(ended.is_ok(), "a connection stays that nobody expects");
+    }
+}
+
+/// Five random lies, each drawn from its number.
+async fn random(liar: &mut Liar, first: u64) {
+    let ears = liar.meet_all().await;
+    for number in first..first + 5 {
+        for ear in &ears {
+            let mut rng = CounterRng::new(SEED, number);
+            ear.say(random_lie(liar, ear, &mut rng));
+        }
+    }
+    // What was sent is on its way; a node that was told too much has closed.
+    for ear in &ears {
+        let asked = ear.gate.ask(Request::Status, PATIENCE);
+        let _ = tokio::time::timeout(PATIENCE, asked).await;
+    }
+}
+
+/// A word that an honest node might say, with something false in it.
+fn random_lie(liar: &Liar, ear: &Ear, rng: &mut CounterRng) -> Word {
+    let extremes = [0, 1, 255, 1 << 32, 1 << 53, u64::MAX - 1, u64::MAX];
+    let extreme = |rng: &mut CounterRng| extremes[rng.below(extremes.len() as u64) as usize];
+    let others = liar.beat_of(ear.node);
+    let run = others.runs.first().map_or(RunId(1), |run| run.run);
+    let run = if rng.below(4) == 0 { RunId(extreme(rng)) } else { run };
+    let names = [liar.id, ear.node, others.members[0].id, NodeId(extreme(rng))];
+    let from = names[rng.below(4) as usize];
+    let reason = || String::from("so says a liar");
+    match rng.below(12) {
+        0 => Word::Leaving(from),
+        1 => Word::Abort { run, reason: reason() },
+        2 => Word::Checkpoint(run),
+        3 => Word::Echo {
+            from,
+            number: extreme(rng),
+        },
+        4 => Word::Answer {
+            run,
+            from,
+            answer: Err(reason()),
+        },
+        5 => Word::Found { run, from, found: None },
+        6 => Word::Find {
+            run,
+            coordinator: from,
+            resumes: RunId(extreme(rng)),
+        },
+        7 => Word::Unwelcome(reason()),
+        8 => Word::Stats(Box::new(StatsRecord {
+            node: node_name("liar", from),
+            samples: extreme(rng),
+            tau: f64::from_bits(extreme(rng)),
+            ..StatsRecord::default()
+        })),
+        _ => {
+            let mut beat = own_beat(liar, ear);
+            beat.from.id = from;
+            beat.from.name = node_name("liar", from);
+            beat.from.workers = extreme(rng) as usize;
+            beat.number = extreme(rng);
+            let mut ended = settled();
+            ended.samples = extreme(rng);
+            ended.seconds = f64::from_bits(extreme(rng));
+            let choice = rng.below(4);
+            // It speaks of a participant as if that had told it so.
+            let state = ParticipantState {
+                number: extreme(rng),
+                closed: true,
+                settled: (choice == 1).then_some(ended),
+                ended: choice == 1,
+                withdrawn: choice == 3,
+                given_up: vec![(ear.node, GivenUp::Lied)],
+                ..ParticipantState::default()
+            };
+            beat.runs = vec![RunBeat {
+                run,
+                begin: None,
+                stop: (choice == 0).then_some(StopReason::Asked),
+                diverged: (choice == 2).then(reason),
+                states: vec![(names[rng.below(4) as usize], state)],
+            }];
+            Word::Beat(Box::new(beat))
+        }
+    }
+}

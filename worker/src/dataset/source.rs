@@ -1,0 +1,121 @@
+//! The files that data is read from: regular ones, and no larger than memory.
+//!
+//! A job may come from another machine and name anything. A pipe keeps whoever opens it waiting for ever, and a device may
+//! never end.
+
+use std::fs::{File, FileType, Metadata, OpenOptions};
+use std::path::Path;
+
+use super::DatasetError;
+use crate::memory;
+
+/// Opens a file for reading, without waiting for anybody.
+pub(super) fn open(path: &Path) -> Result<File, DatasetError> {
+    let read = || DatasetError::read(path);
+    // Looked at first: to open a device may already do something.
+    check(path, &path.metadata().map_err(read())?, memory::available())?;
+    let mut options = OpenOptions::new();
+    options.read(true);
+    #[cfg(unix)]
+    // Should it have become a pipe meanwhile, nobody waits for its other end.
+    std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK | libc::O_NOCTTY);
+    let file = options.open(path).map_err(read())?;
+    check(path, &file.metadata().map_err(read())?, memory::available())?;
+    Ok(file)
+}
+
+/// Refuses what is no regular file, and what does not fit into so much memory, if that is known.
+fn check(path: &Path, found: &Metadata, memory: Option<u64>) -> Result<(), DatasetError> {
+    if !found.is_file() {
+        return Err(DatasetError::NotAFile {
+            file: path.to_owned(),
+            found: kind(found.file_type()),
+        });
+    }
+    check_size(path, found.len(), memory)
+}
+
+/// Refuses so many bytes of data from a file where they do not fit into memory.
+pub(super) fn check_size(path: &Path, bytes: u64, memory: Option<u64>) -> Result<(), DatasetError> {
+    const GIGABYTE: f64 = 1e9;
+    match memory {
+        Some(free) if bytes > free => Err(DatasetError::TooLarge {
+            file: path.to_owned(),
+            needed: bytes as f64 / GIGABYTE,
+            free: free as f64 / GIGABYTE,
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// What something is that is no regular file.
+fn kind(found: FileType) -> &'static str {
+    if found.is_dir() {
+        return "a folder";
+    }
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::FileTypeExt;
+        if found.is_fifo() {
+            return "a pipe";
+        }
+        if found.is_socket() {
+            return "a socket";
+        }
+    }
+    "a device"
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::ffi::CString;
+    use std::io::Read;
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    fn refused(path: &Path, says: &str) {
+        let error = open(path).unwrap_err();
+        assert!(matches!(error, DatasetError::NotAFile { .. }), "{error:?}");
+        assert!(error.to_string().contains(says), "{error}");
+    }
+
+    #[test]
+    fn only_regular_files_are_opened_and_nobody_waits() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let pipe = CString::new(at("pipe").as_os_str().as_bytes()).unwrap();
+        // SAFETY: the name is a string that ends with a zero and lives as long as the call.
+        assert_eq!(unsafe { libc::mkfifo(pipe.as_ptr(), 0o600) }, 0);
+        let _socket = UnixListener::bind(at("socket")).unwrap();
+        refused(&at("pipe"), "is a pipe");
+        refused(&at("socket"), "is a socket");
+        refused(folder.path(), "is a folder");
+        refused(Path::new("/dev/zero"), "is a device");
+        // Links are followed, to what is opened and to what is not.
+        std::fs::write(at("data"), "1,2,a").unwrap();
+        for (link, to) in [("good", "data"), ("bad", "pipe")] {
+            std::os::unix::fs::symlink(at(to), at(link)).unwrap();
+        }
+        refused(&at("bad"), "is a pipe");
+        let mut text = String::new();
+        open(&at("good")).unwrap().read_to_string(&mut text).unwrap();
+        assert_eq!(text, "1,2,a");
+        assert!(matches!(open(&at("nothing")), Err(DatasetError::Read { .. })));
+    }
+
+    #[test]
+    fn what_is_larger_than_memory_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("huge.csv");
+        // It has a length and takes no room.
+        File::create(&path).unwrap().set_len(1 << 43).unwrap();
+        let error = open(&path).unwrap_err().to_string();
+        assert!(error.contains("huge.csv holds 8796.1 GB"), "{error}");
+        let path = Path::new("data");
+        assert!(check_size(path, 10, Some(9)).is_err());
+        assert!(check_size(path, 10, Some(10)).is_ok());
+        assert!(check_size(path, u64::MAX, None).is_ok());
+    }
+}
