@@ -266,6 +266,9 @@ impl ActiveRun {
                 let name = self.name(*node);
                 if standing.live.contains(node) {
                     tracing::info!(node = name, "a participant is waited for");
+                } else if matches!(self.state, State::Finishing(..)) {
+                    // All have agreed on the batches: nodes may leave, and nothing is lost by it.
+                    tracing::info!(node = name, "a participant is not waited for any more");
                 } else {
                     tracing::warn!(node = name, "a participant is not waited for any more");
                 }
