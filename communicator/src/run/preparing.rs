@@ -96,6 +96,9 @@ impl ActiveRun {
             return;
         };
         let since = scope.now.saturating_sub(preparing.since);
+        if self.stop.is_some() && self.coordinator == scope.me.id && !preparing.is_guest() {
+            return self.fail("it was stopped before it began".into(), scope);
+        }
         let orphaned = self
             .members
             .is_quiet_for(self.coordinator, scope.now, scope.limits.orphaned);

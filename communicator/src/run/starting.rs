@@ -213,7 +213,8 @@ impl RunCore {
                 || planted(Bug::StopAtGuestAborts) && matches!(run.state, State::Preparing(_));
             if aborts {
                 run.fail("it was stopped before it began".into(), scope);
-            } else if !run.is_being_prepared() {
+            } else {
+                // The node that prepares it may hear of this over others only.
                 run.stop(StopReason::Asked, scope);
             }
         });
