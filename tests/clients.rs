@@ -36,11 +36,6 @@ fn finished(output: &Output, nodes: usize) -> Value {
     finished
 }
 
-/// Waits until the client tells of training.
-fn wait_for_stats(client: &mut Running) {
-    while !client.read_line().contains("\"state\":\"training\"") {}
-}
-
 /// Every record is printed once. Those of seconds in which nothing is trained may be alike.
 fn assert_no_record_twice(output: &Output) {
     let trained = |line: &&str| line.contains("\"stats\"") && line.contains("\"training\"");
@@ -69,11 +64,11 @@ fn a_client_whose_node_stands_still_goes_on_with_another() {
         unreachable!()
     };
     let mut client = cluster.tau.start(&cluster.asking("start", &job(ENDLESS, &[])));
-    wait_for_stats(&mut client);
+    client.wait_until_trains();
     kill("-STOP", first.process.pid());
     wait_until_it_asks_another(&client);
     for _ in 0..2 {
-        wait_for_stats(&mut client);
+        client.wait_until_trains();
     }
     // So does every other command; all that it knows is the address of the node that stands still and one more.
     let both = format!("{},{}", first.address, second.address);
@@ -89,13 +84,13 @@ fn a_client_whose_node_stands_still_goes_on_with_another() {
 fn a_client_whose_node_dies_names_it_and_has_the_model() {
     let mut cluster = cluster(3);
     let mut client = cluster.tau.start(&cluster.asking("start", &job(ENDLESS, &[])));
-    wait_for_stats(&mut client);
+    client.wait_until_trains();
     let dead = cluster.nodes.remove(0);
     kill("-KILL", dead.process.pid());
     wait_until_it_asks_another(&client);
     // Those that were read before, and some of later seconds.
     for _ in 0..8 {
-        wait_for_stats(&mut client);
+        client.wait_until_trains();
     }
     client.interrupt();
     let output = client.finish();
@@ -123,7 +118,7 @@ fn any_address_of_a_list_will_do() {
 fn what_no_node_answers_for_a_minute_is_given_up_and_all_are_named() {
     let cluster = cluster(2);
     let mut client = cluster.tau.start(&cluster.asking("start", &job(ENDLESS, &[])));
-    wait_for_stats(&mut client);
+    client.wait_until_trains();
     let since = Instant::now();
     for node in &cluster.nodes {
         kill("-KILL", node.process.pid());
@@ -222,7 +217,7 @@ impl Training {
         let temporary = tau.path("tmp").to_str().unwrap().to_string();
         std::fs::create_dir(&temporary).unwrap();
         let mut client = Self::command(&tau, &temporary, epochs);
-        wait_for_stats(&mut client);
+        client.wait_until_trains();
         Self { tau, temporary, client }
     }
 

@@ -105,8 +105,7 @@ fn a_run_that_is_stopped_saves_what_it_has() {
     let cluster = Cluster::of(2);
     points_csv(&cluster.tau, "points.csv", 600);
     let mut client = cluster.tau.start(&cluster.asking("start", &job("1000000", &[])));
-    assert!(client.read_line().contains("started"));
-    client.read_line();
+    client.wait_until_trains();
     let stopping = cluster.ask("stop", &[]);
     assert_eq!(stopping.code, 0, "{}", stopping.stderr);
     let last = finished(&client.finish(), 2);
@@ -277,8 +276,7 @@ fn a_node_that_leaves_in_the_middle_of_a_run_does_not_hold_it_up() {
     let mut cluster = Cluster::of(3);
     points_csv(&cluster.tau, "points.csv", 600);
     let mut client = cluster.tau.start(&cluster.asking("start", &job("1500", &[])));
-    client.read_line();
-    client.read_line();
+    client.wait_until_trains();
     let leaving = cluster.nodes.pop().unwrap();
     leaving.process.interrupt();
     assert_eq!(leaving.process.finish().code, 0);

@@ -195,10 +195,7 @@ fn ctrl_c_saves_what_there_is() {
     arguments.extend_from_slice(SMALL);
     arguments.extend_from_slice(&["--epochs", "1000000"]);
     let mut running = tau.start(&arguments);
-    // The first record says that training is under way.
-    let first: Value = serde_json::from_str(&running.read_line()).unwrap();
-    assert_eq!(first["event"], "stats");
-    assert_eq!(first["state"], "training");
+    running.wait_until_trains();
     running.interrupt();
     let output = running.finish();
     assert_eq!(output.code, 0, "{}", output.stderr);

@@ -173,6 +173,11 @@ impl Running {
         line
     }
 
+    /// Waits until the client says that training is under way; what it waits for before that may be said first.
+    pub(crate) fn wait_until_trains(&mut self) {
+        while !self.read_line().contains("\"state\":\"training\"") {}
+    }
+
     /// What Ctrl-C in a terminal does.
     pub(crate) fn interrupt(&self) {
         let status = Command::new("kill")
