@@ -23,6 +23,8 @@ mod core;
 mod keeping;
 mod log;
 mod message;
+#[cfg(test)]
+mod mute_tests;
 mod parcel;
 mod peer;
 mod planted;

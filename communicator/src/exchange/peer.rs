@@ -293,7 +293,7 @@ impl Peer {
     /// start of a link, altogether. While bytes leave, silence may take longer: they may be a large parcel on a slow
     /// link, or words that nobody reads.
     pub(super) fn is_silent(&mut self, ticks_max: u32) -> bool {
-        let under_way = self.outgoing.is_some() || self.sent.as_ref().is_none_or(|sent| *sent != self.has);
+        let under_way = self.awaits_word();
         let got = self.outgoing.as_ref().map_or(0, Outgoing::got);
         if !(self.linked && under_way) || self.silence.0 != self.has || self.silence.1 != got {
             self.silence = (self.has.clone(), got, 0);
@@ -303,6 +303,17 @@ impl Peer {
         self.quiet = self.quiet.saturating_add(1);
         let mute = self.linked && under_way && self.quiet >= MUTE_FACTOR * ticks_max;
         self.silence.2 >= ticks_max || mute
+    }
+
+    /// Whether there is something to hear from it: what it has, or that it got what is under way.
+    fn awaits_word(&self) -> bool {
+        self.outgoing.is_some() || self.sent.as_ref().is_none_or(|sent| *sent != self.has)
+    }
+
+    /// Whether it has said nothing for so many ticks though something is under way to it: it stands still, or its link
+    /// does. More of anything would only lie there with the rest.
+    pub(super) fn is_mute(&self, ticks: u32) -> bool {
+        self.quiet >= ticks && self.awaits_word()
     }
 
     /// It has said something.

@@ -62,9 +62,14 @@ impl Exchange {
             if let Some(peer) = self.peers.get_mut(&node) {
                 peer.remind(self.limits.reset_ticks);
             }
-            self.look_for_stalls(node);
+            let patience = self.limits.patience_ticks;
+            let mute = self.peers.get(&node).is_some_and(|peer| peer.is_mute(patience));
+            // All members do the same work for somebody who is behind. For one that stands still none of it is of use.
+            if !mute {
+                self.look_for_stalls(node);
+                self.merge_for(node);
+            }
             self.give(node, effects);
-            self.merge_for(node);
             self.pump(node, effects);
         }
     }

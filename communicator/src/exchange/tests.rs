@@ -32,7 +32,7 @@ pub(super) fn batch(origin: OriginId, sequence: u64, words: &[u32], tau: Tau) ->
     frame.into()
 }
 
-fn simple(origin: u64, sequence: u64) -> Arc<[u8]> {
+pub(super) fn simple(origin: u64, sequence: u64) -> Arc<[u8]> {
     batch(
         OriginId(origin),
         sequence,
@@ -51,13 +51,13 @@ pub(super) fn origin(id: u64) -> OriginInfo {
     }
 }
 
-const LIMITS: Limits = Limits::for_weights(WEIGHTS);
-const ME: NodeId = NodeId(1);
-const PEER: NodeId = NodeId(2);
-const THIRD: NodeId = NodeId(3);
+pub(super) const LIMITS: Limits = Limits::for_weights(WEIGHTS);
+pub(super) const ME: NodeId = NodeId(1);
+pub(super) const PEER: NodeId = NodeId(2);
+pub(super) const THIRD: NodeId = NodeId(3);
 
 /// Node 1 with its origin 1, and the linked peers 2 and 3 with theirs; both have nothing yet.
-fn node(limits: Limits) -> Exchange {
+pub(super) fn node(limits: Limits) -> Exchange {
     let mut exchange = Exchange::new(ME, Ledger::new(RUN, vec![0; WEIGHTS]), limits);
     for id in 1..=3 {
         tell(&mut exchange, Event::Founder(NodeId(id)));
@@ -70,7 +70,7 @@ fn node(limits: Limits) -> Exchange {
     exchange
 }
 
-fn tell(exchange: &mut Exchange, event: Event) -> Vec<Effect> {
+pub(super) fn tell(exchange: &mut Exchange, event: Event) -> Vec<Effect> {
     let mut effects = Vec::new();
     exchange.handle(event, &mut effects);
     // Words about links follow every change of one; those that are about them have tests of their own.
@@ -87,11 +87,11 @@ fn tell(exchange: &mut Exchange, event: Event) -> Vec<Effect> {
     effects
 }
 
-fn receive(exchange: &mut Exchange, from: NodeId, message: Message) -> Vec<Effect> {
+pub(super) fn receive(exchange: &mut Exchange, from: NodeId, message: Message) -> Vec<Effect> {
     tell(exchange, Event::Received { from, message })
 }
 
-fn has(sequences: &[(u64, u64)]) -> Message {
+pub(super) fn has(sequences: &[(u64, u64)]) -> Message {
     let mut frontier = Frontier::default();
     for &(origin, sequence) in sequences {
         frontier.raise(OriginId(origin), sequence);
@@ -100,7 +100,7 @@ fn has(sequences: &[(u64, u64)]) -> Message {
 }
 
 /// The batches sent to a node, by the bytes that they are.
-fn sent_to(effects: &[Effect], node: NodeId) -> Vec<Arc<[u8]>> {
+pub(super) fn sent_to(effects: &[Effect], node: NodeId) -> Vec<Arc<[u8]>> {
     effects
         .iter()
         .filter_map(|effect| match effect {

@@ -1,6 +1,7 @@
 //! What a slot knows of every shard of the run: how far it is, and who is at it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use crate::cursor::{CursorAdvance, Cursors, News, ShardId, Stretch};
 use crate::ids::OriginId;
@@ -16,7 +17,7 @@ const BEGUN_MAX: usize = 1 << 16;
 pub(super) struct Board {
     /// The samples in each shard of an epoch, which are as many in every epoch.
     lengths: Vec<u32>,
-    epochs: u32,
+    pub(super) epochs: u32,
     /// What this slot has handed out, and what it was told is done. Never beyond the end of a shard, so that the
     /// sum tells when all is done.
     done: Cursors,
@@ -40,6 +41,8 @@ pub(super) struct SlotState {
     pub(super) unstarted: u64,
     /// No epoch from this one on has an unstarted shard. Earlier ones may or may not: it is lowered in passing.
     pub(super) all_started_from: u32,
+    /// Epochs in which shards may be claimed before the slot comes to them, as its claims go through them.
+    pub(super) unclaimed: Option<Vec<Range<u32>>>,
 }
 
 impl Board {
@@ -50,6 +53,7 @@ impl Board {
             alive: true,
             unstarted: plan.shards_of(slot).map(length).map(u64::from).sum::<u64>() * u64::from(epochs),
             all_started_from: epochs,
+            unclaimed: None,
         };
         Self {
             lengths: (0..plan.shard_count()).map(length).collect(),

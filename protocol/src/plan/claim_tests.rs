@@ -173,3 +173,43 @@ fn of_a_double_claim_each_goes_on_where_either_is() {
     plan.observe(OTHER, &[advance(0, 0, 10)]);
     assert_eq!(advance_of(&mut plan), Some(advance(0, 1, 2)));
 }
+
+/// Guests have nothing of their own, claim all the time, and hear late what the others claim.
+#[test]
+fn guests_rarely_train_the_same() {
+    const LATE: usize = 10;
+    const STEPS: usize = 2000;
+    for epochs in [20, 1000] {
+        let shared = shared(vec![0; 6 * 16 * 8], 6, epochs, 8);
+        // Three that have their own samples, and guests, whose slots are far apart.
+        let slots = [0, 1, 2, 6 + 52_711, 6 + 11_937, 6 + 200_033];
+        let plan = |&slot: &usize| SamplePlan::new(shared.clone(), slot).unwrap();
+        let mut plans: Vec<SamplePlan> = slots.iter().map(plan).collect();
+        let mut made: Vec<Vec<CursorAdvance>> = Vec::new();
+        let mut cursors = Cursors::default();
+        let mut trained = 0;
+        for step in 0..STEPS.min(epochs as usize * 60) {
+            let who = step % plans.len();
+            let (samples, advances) = next(&mut plans[who]).unwrap();
+            trained += samples.len() as u64;
+            for &advance in &advances {
+                cursors.raise(advance.into());
+            }
+            made.push(advances);
+            let Some(heard) = step.checked_sub(LATE) else {
+                continue;
+            };
+            let origin = OriginId((heard % plans.len()) as u64);
+            let others = plans
+                .iter_mut()
+                .enumerate()
+                .filter(|(other, _)| *other != heard % slots.len());
+            others.for_each(|(_, plan)| plan.observe(origin, &made[heard]));
+        }
+        let repeated = trained - cursors.samples_done();
+        assert!(
+            repeated * 100 <= trained,
+            "{epochs} epochs: {repeated} of {trained} samples twice"
+        );
+    }
+}

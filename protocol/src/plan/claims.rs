@@ -2,9 +2,11 @@
 //!
 //! Nobody is asked: a claim is made by training, and others hear of it with the first batch. Two that claim the
 //! same shard before they have heard of each other both train it, from where they know it to be, so a double claim
-//! costs one shard at most. The choice therefore avoids what others are likely to choose.
+//! costs one shard at most. The choice therefore avoids what others are likely to choose: while there are epochs that
+//! their slot has not come to, each claimer goes through them from another one on.
 
 use std::cmp::Reverse;
+use std::ops::Range;
 
 use super::board::Board;
 use crate::cursor::ShardId;
@@ -32,23 +34,71 @@ impl Board {
             .map(|step| (claimer + step) % slots)
             .filter(|&slot| self.slots[slot].alive == alive && self.slots[slot].unstarted > 0)
             .min_by_key(|&slot| Reverse(self.slots[slot].unstarted))?;
-        let first = slowest as u32 * SHARDS_PER_SLOT;
-        while self.slots[slowest].all_started_from > 0 {
-            let epoch = self.slots[slowest].all_started_from - 1;
-            // From the end, as the owner comes from the front. Different claimers begin at different places, but
-            // none takes what the owner comes to next while there is more.
-            let unstarted: Vec<ShardId> = (first..first + SHARDS_PER_SLOT)
-                .rev()
-                .map(|shard| ShardId { epoch, shard })
-                .filter(|&shard| self.is_unstarted(shard))
-                .collect();
-            if !unstarted.is_empty() {
-                return Some(unstarted[claimer % (unstarted.len() - 1).max(1)]);
+        self.in_an_epoch_of_its_own(claimer, slowest)
+            .or_else(|| self.in_the_last_epoch(claimer, slowest))
+    }
+
+    /// An unstarted shard in an epoch that its slot has not come to. The claimer goes down from an epoch of its own
+    /// choice, and then down from the end to there: claimers that hear late of each other meet only when they have
+    /// gone through what lies between them.
+    fn in_an_epoch_of_its_own(&mut self, claimer: usize, slot: usize) -> Option<ShardId> {
+        let epochs = self.epochs;
+        let unclaimed = self.slots[slot]
+            .unclaimed
+            .get_or_insert_with(|| orders(claimer, epochs));
+        let mut unclaimed = std::mem::take(unclaimed);
+        let mut found = None;
+        while let Some(range) = unclaimed.last_mut()
+            && found.is_none()
+        {
+            let Some(epoch) = range.clone().next_back() else {
+                unclaimed.pop();
+                continue;
+            };
+            let begun = !self.is_unstarted(ShardId {
+                epoch,
+                shard: first_of(slot),
+            });
+            match self.unstarted_in(claimer, slot, epoch) {
+                None => range.end = epoch,
+                // The slot itself has come to this epoch, and has all before it behind it.
+                Some(_) if begun => drop(unclaimed.pop()),
+                some => found = some,
+            }
+        }
+        self.slots[slot].unclaimed = Some(unclaimed);
+        found
+    }
+
+    /// An unstarted shard in the last epoch that has one.
+    fn in_the_last_epoch(&mut self, claimer: usize, slot: usize) -> Option<ShardId> {
+        while let Some(epoch) = self.slots[slot].all_started_from.checked_sub(1) {
+            let found = self.unstarted_in(claimer, slot, epoch);
+            if found.is_some() {
+                return found;
             }
             // Shards that were begun stay so: no later claim needs to look at this epoch again.
-            self.slots[slowest].all_started_from = epoch;
+            self.slots[slot].all_started_from = epoch;
         }
         None
+    }
+
+    /// An unstarted shard of a slot in one epoch. Claimers come from the end, as the owner comes from the front, and begin
+    /// at different places; none takes what the owner comes to next while there is more.
+    fn unstarted_in(&self, claimer: usize, slot: usize, epoch: u32) -> Option<ShardId> {
+        let begins = (claimer % (SHARDS_PER_SLOT as usize - 1)) as u32;
+        let first = first_of(slot);
+        let next = (first..first + SHARDS_PER_SLOT)
+            .map(|shard| ShardId { epoch, shard })
+            .find(|&shard| self.is_unstarted(shard))?;
+        let from_the_end = |step: u32| first + SHARDS_PER_SLOT - 1 - (begins + step) % SHARDS_PER_SLOT;
+        let later = (0..SHARDS_PER_SLOT)
+            .map(|step| ShardId {
+                epoch,
+                shard: from_the_end(step),
+            })
+            .find(|&shard| shard != next && self.is_unstarted(shard));
+        later.or(Some(next))
     }
 
     /// A shard that somebody began who will not finish it. One of the first few, so that claimers take different ones.
@@ -56,4 +106,19 @@ impl Board {
         let left: Vec<ShardId> = self.left_behind().take(REMAINDERS).collect();
         (!left.is_empty()).then(|| left[claimer % left.len()])
     }
+}
+
+/// The epochs of a run in the order in which a claimer goes through those of a slot: the last range first, and each from
+/// its end. The first claimer begins at the last epoch.
+fn orders(claimer: usize, epochs: u32) -> Vec<Range<u32>> {
+    /// The golden ratio of 2⁶⁴: neighbours come to lie far apart.
+    const SCATTER: u64 = 0x9e37_79b9_7f4a_7c15;
+    let scattered = (claimer as u64).wrapping_mul(SCATTER) >> 32;
+    let begins = epochs - (scattered % u64::from(epochs.max(1))) as u32;
+    vec![begins..epochs, 0..begins]
+}
+
+/// The first shard of a slot.
+const fn first_of(slot: usize) -> u32 {
+    slot as u32 * SHARDS_PER_SLOT
 }

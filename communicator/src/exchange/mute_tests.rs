@@ -1,0 +1,56 @@
+//! A peer that stands still costs those who are linked to it nothing.
+
+use super::tests::{LIMITS, PEER, THIRD, has, node, origin, receive, sent_to, simple, tell};
+use super::{Event, Exchange, Limits, Message};
+
+/// Nodes 1 and 2 train, node 3 has stopped answering: it has a window of each one's batches under way.
+fn with_a_mute_peer() -> Exchange {
+    let mut exchange = node(Limits {
+        window: 3,
+        range_worth_bytes: 2 * simple(1, 1).len(),
+        ..LIMITS
+    });
+    for sequence in 1..=40 {
+        train(&mut exchange, sequence);
+    }
+    exchange
+}
+
+/// One batch of each that trains, and a tick, in which bytes leave on all links.
+fn train(exchange: &mut Exchange, sequence: u64) -> usize {
+    let mut effects = tell(exchange, Event::Local(simple(1, sequence)));
+    effects.extend(receive(exchange, PEER, Message::Batch(simple(2, sequence))));
+    effects.extend(receive(exchange, PEER, has(&[(1, sequence), (2, sequence)])));
+    tell(exchange, Event::Progress(THIRD));
+    effects.extend(tell(exchange, Event::Tick));
+    sent_to(&effects, THIRD).len()
+}
+
+#[test]
+fn nobody_merges_batches_for_a_peer_that_does_not_answer() {
+    let exchange = with_a_mute_peer();
+    assert_eq!(exchange.log.merged_bytes(), 0);
+}
+
+#[test]
+fn nobody_helps_a_peer_that_does_not_answer() {
+    let exchange = with_a_mute_peer();
+    let of_others = exchange.log.kept().filter(|range| range.origin == origin(2).origin);
+    assert_eq!(of_others.count(), 1, "they are kept");
+    assert_eq!(exchange.peers[&THIRD].sent(origin(2).origin), Some(0));
+}
+
+#[test]
+fn who_answers_again_gets_ranges_and_help() {
+    let mut exchange = with_a_mute_peer();
+    receive(&mut exchange, THIRD, has(&[(1, 3)]));
+    tell(&mut exchange, Event::Tick);
+    assert!(exchange.log.merged_bytes() > 0);
+    let limits = exchange.limits;
+    // It says that it is there, but nothing of node 2's comes, over whichever link.
+    for sequence in 41..42 + u64::from(limits.patience_ticks) {
+        train(&mut exchange, sequence);
+        receive(&mut exchange, THIRD, has(&[(1, 3)]));
+    }
+    assert!(exchange.sends(origin(2).origin, THIRD, &exchange.peers[&THIRD]));
+}
