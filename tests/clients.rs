@@ -258,7 +258,7 @@ fn a_local_cluster_whose_first_node_is_killed_ends_well() {
     let mut training = Training::start(ENDLESS);
     kill("-KILL", training.first_node());
     wait_until_it_asks_another(&training.client);
-    wait_for_stats(&mut training.client);
+    training.client.wait_until_trains();
     training.client.interrupt();
     let output = training.client.finish();
     let finished = finished(&output, 2);

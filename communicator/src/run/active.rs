@@ -262,7 +262,9 @@ impl ActiveRun {
             gone: self.members.gone(),
         };
         if standing != self.told {
-            for node in standing.live.symmetric_difference(&self.told.live) {
+            // At the start all are, which goes without saying.
+            let first = self.told.live.is_empty();
+            for node in standing.live.symmetric_difference(&self.told.live).filter(|_| !first) {
                 let name = self.name(*node);
                 if standing.live.contains(node) {
                     tracing::info!(node = name, "a participant is waited for");

@@ -119,8 +119,8 @@ fn check_calm(world: &mut World) {
         let alone = !others.clone().any(|node| node.alive && node.run() == Some(*run));
         let ended = others
             .clone()
-            .any(|node| node.ended.get(run).is_some_and(Result::is_ok));
-        // Who comes back to a run that the others have ended finds that out itself.
+            .any(|node| node.alive && node.ended.get(run).is_some_and(Result::is_ok));
+        // Who comes back to a run that the others have ended finds that out itself, if they are there to say so.
         if !(alone && ended) {
             world.ask_to_stop(at);
         }

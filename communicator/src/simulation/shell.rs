@@ -275,6 +275,10 @@ impl World {
             seated: BTreeMap::new(),
         });
         assert!(node.took_part.insert(run), "{at} takes part in run {run} twice");
+        // It may join as a guest what it was called off from before that began.
+        if node.ended.get(&run).is_some_and(Result::is_err) {
+            node.ended.remove(&run);
+        }
         self.run(at, RunEvent::Opened { run, opened: Ok(()) });
     }
 
