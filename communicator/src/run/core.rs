@@ -54,8 +54,8 @@ pub(crate) struct RunCore {
     pub(super) current: Option<ActiveRun>,
     /// The run before, for those that were slower, and when it ended.
     before: Option<(RunBeat, Duration)>,
-    /// Runs that this node has withdrawn from: it does not join them again.
-    declined: Vec<RunId>,
+    /// Runs that this node has ended, and whether it withdrew from them: it does not take part in them again.
+    ended: Vec<(RunId, bool)>,
     /// The numbers of the newest beats.
     newest: BTreeMap<NodeId, u64>,
     /// Runs that go on at other nodes: a stop may come here.
@@ -82,7 +82,7 @@ impl RunCore {
             coordinating: None,
             current: None,
             before: None,
-            declined: Vec::new(),
+            ended: Vec::new(),
             newest: BTreeMap::new(),
             elsewhere: BTreeMap::new(),
             asked_by: BTreeMap::new(),
@@ -94,7 +94,7 @@ impl RunCore {
     /// Takes note of an event and appends what is to be done.
     pub(crate) fn handle(&mut self, event: RunEvent, now: Duration, effects: &mut Vec<RunEffect>) {
         let first = effects.len();
-        self.notice_a_standstill(now);
+        self.notice_a_standstill(now, effects);
         let acts = !planted(Bug::StopUnacted) || matches!(event, RunEvent::Progress(..) | RunEvent::Worker(..));
         match event {
             RunEvent::Start {
@@ -197,13 +197,21 @@ impl RunCore {
     }
 
     /// Something happens several times a second. If nothing did for longer, it was this node that stood still.
-    fn notice_a_standstill(&mut self, now: Duration) {
+    fn notice_a_standstill(&mut self, now: Duration, effects: &mut Vec<RunEffect>) {
         let gap = self.lived.map_or(Duration::ZERO, |last| now.saturating_sub(last));
         self.lived = Some(now);
         if gap > self.limits.stood_still_after
             && let Some(run) = &mut self.current
         {
             run.members.stood_still(gap);
+        }
+        // Those that it was preparing a run with may have called that off meanwhile, whatever they said before.
+        if gap > self.limits.orphaned / 2
+            && let Some(run) = self.coordinating.as_ref().map(|one| one.run)
+        {
+            let reason = format!("this node stood still for {:.0} s: start it again", gap.as_secs_f64());
+            self.with_named(run, now, effects, |run, scope| run.fail(reason, scope));
+            self.call_off(effects);
         }
     }
 
@@ -243,16 +251,22 @@ impl RunCore {
     /// Enters a run; all attached workers are asked.
     pub(super) fn enter(&mut self, mut run: ActiveRun, now: Duration) {
         if let Some(mut before) = self.current.take() {
-            if before.members.own.withdrawn {
-                /// Runs that go on for long are few.
-                const DECLINED_MAX: usize = 64;
-                self.declined.truncate(DECLINED_MAX - 1);
-                self.declined.insert(0, before.run);
-            }
+            /// Nobody comes back to what was over so many runs ago.
+            const ENDED_MAX: usize = 64;
+            self.ended.truncate(ENDED_MAX - 1);
+            self.ended.insert(0, (before.run, before.members.own.withdrawn));
             self.before = Some((before.beat(now, &self.limits), now));
+            // It may be a run that this node was in before: its words of then are older than those to come.
+            run.members.own.number = before.members.own.number;
         }
         run.news = true;
         self.current = Some(run);
+    }
+
+    /// Whether this node has had a part in a run, which is over.
+    pub(super) fn has_ended(&self, run: RunId) -> bool {
+        let now = self.current.as_ref().is_some_and(|one| one.run == run && one.is_over());
+        now || self.ended.iter().any(|&(ended, _)| ended == run)
     }
 
     /// A node cannot answer any more.
@@ -374,7 +388,7 @@ impl RunCore {
         let own = beat.states.iter().find(|(node, _)| *node == from);
         let going = own.is_some_and(|(_, state)| !state.ended && !state.closed && !state.withdrawn);
         let ends = beat.stop.is_some() || beat.diverged.is_some();
-        let declined = self.declined.contains(&beat.run);
+        let declined = self.ended.contains(&(beat.run, true));
         let Some(begin) = beat.begin.filter(|_| !busy && going && !ends) else {
             return;
         };

@@ -261,6 +261,11 @@ impl RunCore {
         now: Duration,
         effects: &mut Vec<RunEffect>,
     ) {
+        if self.has_ended(run) {
+            // Others may have been told so, and would not have this node back.
+            self.answer(coordinator, run, Err("it has called this run off".into()), effects);
+            return;
+        }
         if let Some(busy) = self.current.as_ref().filter(|run| !run.is_over()) {
             if busy.run == run {
                 if let Some(answer) = busy.answer() {

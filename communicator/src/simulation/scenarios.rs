@@ -157,3 +157,24 @@ fn fault_11_a_disk_that_does_not_answer_holds_up_its_own_node_only() {
     assert_eq!(ends(&mut world, run, &[nodes[0], nodes[2]], 5), [[""; 0]; 2]);
     assert_eq!(ends(&mut world, run, &[nodes[1]], 35), [[""; 0]]);
 }
+
+#[test]
+fn what_a_node_has_called_off_it_does_not_begin_after_all() {
+    let mut world = World::cluster(11, 3);
+    world.samples = 60;
+    let nodes = world.alive();
+    // Nobody's answer gets to the node that prepares the run before it stands still.
+    let run = world.start(nodes[0], false);
+    world.nodes.get_mut(&nodes[0]).unwrap().stopped = true;
+    let called_off = |world: &World| nodes[1..].iter().all(|id| world.nodes[id].ended.contains_key(&run));
+    assert!(world.until(30, called_off), "{}", world.trace.join("\n"));
+    world.nodes.get_mut(&nodes[0]).unwrap().stopped = false;
+    let over = |world: &World| nodes.iter().all(|id| world.nodes[id].ended.contains_key(&run));
+    assert!(world.until(30, over), "{}", world.trace.join("\n"));
+    world.pass(5 * SECOND);
+    for id in &nodes {
+        assert!(world.nodes[id].ended[&run].is_err() && !world.nodes[id].took_part.contains(&run));
+    }
+    let next = world.start(nodes[1], false);
+    assert_eq!(ends(&mut world, next, &nodes, 60), [[""; 0]; 3]);
+}
