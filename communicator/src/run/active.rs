@@ -113,6 +113,11 @@ impl ActiveRun {
         matches!(self.state, State::Ended(_))
     }
 
+    /// Whether this node takes part in it, or did, or could not: it was not just called off before it began.
+    pub(super) fn took_part(&self) -> bool {
+        self.begin().is_some() || self.members.own.withdrawn
+    }
+
     /// Whether it has not begun as far as this node knows: it can be called off. A guest's run has.
     pub(super) fn is_being_prepared(&self) -> bool {
         matches!(&self.state, State::Preparing(preparing) if !preparing.is_guest())

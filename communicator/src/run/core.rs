@@ -54,12 +54,15 @@ pub(crate) struct RunCore {
     pub(super) current: Option<ActiveRun>,
     /// The run before, for those that were slower, and when it ended.
     before: Option<(RunBeat, Duration)>,
-    /// Runs that this node has ended, and whether it withdrew from them: it does not take part in them again.
+    /// Runs that are over here, and whether this node took part in them once they had begun: nobody does so twice under
+    /// one name.
     ended: Vec<(RunId, bool)>,
     /// The numbers of the newest beats.
     newest: BTreeMap<NodeId, u64>,
     /// Runs that go on at other nodes: a stop may come here.
     pub(super) elsewhere: BTreeMap<NodeId, RunId>,
+    /// The run whose stop was last handed on, and when.
+    pub(super) handed_on: Option<(RunId, Duration)>,
     /// Who wants to know which checkpoints this node has, by the run that it is for.
     pub(super) asked_by: BTreeMap<RunId, NodeId>,
     /// When anything last happened.
@@ -85,6 +88,7 @@ impl RunCore {
             ended: Vec::new(),
             newest: BTreeMap::new(),
             elsewhere: BTreeMap::new(),
+            handed_on: None,
             asked_by: BTreeMap::new(),
             lived: None,
             published: Duration::ZERO,
@@ -254,8 +258,9 @@ impl RunCore {
             /// Nobody comes back to what was over so many runs ago.
             const ENDED_MAX: usize = 64;
             self.ended.truncate(ENDED_MAX - 1);
-            self.ended.insert(0, (before.run, before.members.own.withdrawn));
-            self.before = Some((before.beat(now, &self.limits), now));
+            self.ended.insert(0, (before.run, before.took_part()));
+            let again = before.run == run.run;
+            self.before = (!again).then(|| (before.beat(now, &self.limits), now));
             // It may be a run that this node was in before: its words of then are older than those to come.
             run.members.own.number = before.members.own.number;
         }
@@ -351,18 +356,31 @@ impl RunCore {
     fn beat(&mut self, from: NodeId, runs: Vec<RunBeat>, now: Duration, effects: &mut Vec<RunEffect>) {
         self.note_elsewhere(from, &runs);
         let known = |run: &ActiveRun| runs.iter().any(|beat| beat.run == run.run);
-        let told = !runs.is_empty();
+        let own = runs
+            .iter()
+            .flat_map(|beat| &beat.states)
+            .filter(|(node, _)| *node == from);
+        let newest = own.map(|(_, state)| state.number).max();
         self.with_run(now, effects, |run, scope| {
-            if told && !run.is_over() && !known(run) && run.members.has_spoken(from) {
+            if let Some(number) = newest
+                && !run.is_over()
+                && !known(run)
+                && run.members.has_spoken(from)
+            {
                 // It was in this run, and is in another.
-                run.news |= run.members.leaves(from);
+                run.news |= run.members.turns_elsewhere(from, number);
                 if run.is_being_prepared() && run.coordinator == from {
                     run.fail("the node that started it has called it off".into(), scope);
                 }
             }
         });
         for (index, beat) in runs.into_iter().enumerate() {
-            if self.current.as_ref().is_some_and(|run| run.run == beat.run) {
+            let called_off = |run: &ActiveRun| run.is_over() && !run.took_part();
+            if self
+                .current
+                .as_ref()
+                .is_some_and(|run| run.run == beat.run && !called_off(run))
+            {
                 self.with_run(now, effects, |run, scope| run.hear_peer(from, beat, scope));
             } else if index == 0 {
                 self.try_join(from, beat, now);
@@ -388,12 +406,11 @@ impl RunCore {
         let own = beat.states.iter().find(|(node, _)| *node == from);
         let going = own.is_some_and(|(_, state)| !state.ended && !state.closed && !state.withdrawn);
         let ends = beat.stop.is_some() || beat.diverged.is_some();
-        let declined = self.ended.contains(&(beat.run, true));
+        let took_part = self.ended.contains(&(beat.run, true));
         let Some(begin) = beat.begin.filter(|_| !busy && going && !ends) else {
             return;
         };
-        // One that it took part in before, as another process or not: nobody does twice under one name.
-        if begin.participant(self.me.id).is_some() || declined {
+        if begin.participant(self.me.id).is_some() || took_part {
             return;
         }
         tracing::info!(run = %beat.run, "this node joins a run that is under way");

@@ -47,8 +47,10 @@ pub(crate) struct Members {
     pub(super) own: ParticipantState,
     participants: BTreeSet<NodeId>,
     heard: BTreeMap<NodeId, Heard>,
-    /// Those that have left the cluster, or this run for another.
+    /// Those that have left the cluster.
     gone: BTreeSet<NodeId>,
+    /// Those that were in this run and then told of others only, with the number of the word that told it.
+    elsewhere: BTreeMap<NodeId, u64>,
     /// Those that this node will not have to do with any more.
     rifts: BTreeMap<NodeId, GivenUp>,
 }
@@ -61,6 +63,7 @@ impl Members {
             participants: BTreeSet::from([me]),
             heard: BTreeMap::new(),
             gone: BTreeSet::new(),
+            elsewhere: BTreeMap::new(),
             rifts: BTreeMap::new(),
         }
     }
@@ -100,15 +103,23 @@ impl Members {
             heard.directly = Some(now);
         }
         if news {
+            // Who was called off before the run began may come to it as a guest.
+            self.elsewhere
+                .retain(|&other, &mut number| other != node || state.ended || state.number <= number);
             heard.at = now;
             heard.state = state;
         }
         news
     }
 
-    /// A node has left the cluster, or this run for another.
+    /// A node has left the cluster.
     pub(super) fn leaves(&mut self, node: NodeId) -> bool {
         self.gone.insert(node)
+    }
+
+    /// A node that was in this run is in another one, says its word of this number.
+    pub(super) fn turns_elsewhere(&mut self, node: NodeId, number: u64) -> bool {
+        self.elsewhere.insert(node, number).is_none()
     }
 
     /// This node will not have to do with a participant any more; whether that is news.
@@ -148,7 +159,8 @@ impl Members {
     }
 
     fn withdrew(&self, node: NodeId) -> bool {
-        self.gone.contains(&node) || self.state(node).is_some_and(|state| state.withdrawn)
+        let left = self.gone.contains(&node) || self.elsewhere.contains_key(&node);
+        left || self.state(node).is_some_and(|state| state.withdrawn)
     }
 
     /// Whether a participant will end the run with the batches that this node will end it with, and there is no way back.

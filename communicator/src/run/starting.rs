@@ -204,6 +204,32 @@ impl RunCore {
         effects.push(RunEffect::Reply(ticket, answer));
     }
 
+    /// A stop goes on to those whom this node knows to be in the run, if it is not itself: they may not reach each other.
+    fn hand_on_stop(&mut self, from: NodeId, run: RunId, now: Duration, effects: &mut Vec<RunEffect>) {
+        let takes_part = self
+            .current
+            .as_ref()
+            .is_some_and(|one| one.run == run && !one.is_over());
+        // Those that know of each other's run what is not so any more would hand it round for ever.
+        let just_now = |at: Duration| now.saturating_sub(at) < self.limits.beat_every;
+        if takes_part
+            || self
+                .handed_on
+                .is_some_and(|(stopped, at)| stopped == run && just_now(at))
+        {
+            return;
+        }
+        self.handed_on = Some((run, now));
+        let others = self
+            .elsewhere
+            .iter()
+            .filter(|&(&node, &there)| there == run && node != from);
+        effects.extend(others.map(|(&to, _)| RunEffect::Send {
+            to,
+            word: Word::Stop(run),
+        }));
+    }
+
     /// A client, here or elsewhere, wants this run to end.
     fn stopped(&mut self, name: RunId, now: Duration, effects: &mut Vec<RunEffect>) {
         let me = self.me.id;
@@ -238,7 +264,11 @@ impl RunCore {
                     run.fail(reason, scope);
                 }
             }),
-            RunWord::Stop(run) => self.stopped(run, now, effects),
+            RunWord::Stop(_) if planted(Bug::LostStop) => {}
+            RunWord::Stop(run) => {
+                self.stopped(run, now, effects);
+                self.hand_on_stop(from, run, now, effects);
+            }
             RunWord::Find { run, resumes } => {
                 self.asked_by.insert(run, from);
                 effects.push(RunEffect::LookUp { run, resumes });
