@@ -5,15 +5,6 @@ use serde_json::Value;
 use crate::harness::cluster::{Cluster, Node, cut_power, job, kill};
 use crate::harness::points_csv;
 
-/// A cluster with a run under way that does not end by itself.
-fn training(nodes: usize) -> Cluster {
-    let cluster = Cluster::of(nodes);
-    points_csv(&cluster.tau, "points.csv", 600);
-    let started = cluster.ask("start", &job("1000000", &["--detach"]));
-    assert_eq!(started.code, 0, "{}", started.stderr);
-    cluster
-}
-
 /// The newest record of each node.
 fn stats(cluster: &Cluster) -> Vec<Value> {
     cluster.ask("stats", &["--once"]).objects()
@@ -71,7 +62,7 @@ fn kill_node(cluster: &mut Cluster, index: usize) -> String {
 
 #[test]
 fn a_node_that_joins_in_the_middle_trains_and_agrees() {
-    let mut cluster = training(2);
+    let mut cluster = Cluster::training(2);
     let first = cluster.nodes[0].name.clone();
     wait_until_trains(&cluster, &first);
     let late = cluster.add(&[]).name.clone();
@@ -89,7 +80,7 @@ fn a_node_that_joins_in_the_middle_trains_and_agrees() {
 
 #[test]
 fn a_worker_that_is_killed_is_replaced_and_stats_say_what_is_lost() {
-    let cluster = training(2);
+    let cluster = Cluster::training(2);
     let name = cluster.nodes[0].name.clone();
     // Workers say every second how much they have not sent yet.
     Cluster::wait_until("nobody says what it has not sent", || {
@@ -106,7 +97,7 @@ fn a_worker_that_is_killed_is_replaced_and_stats_say_what_is_lost() {
 
 #[test]
 fn a_node_that_is_killed_and_started_again_trains_again() {
-    let mut cluster = training(3);
+    let mut cluster = Cluster::training(3);
     let dead = kill_node(&mut cluster, 2);
     let again = cluster.add(&[]).name.clone();
     wait_until_trains(&cluster, &again);
@@ -117,7 +108,7 @@ fn a_node_that_is_killed_and_started_again_trains_again() {
 
 #[test]
 fn a_node_that_stood_still_catches_up() {
-    let cluster = training(3);
+    let cluster = Cluster::training(3);
     let name = cluster.nodes[2].name.clone();
     wait_until_trains(&cluster, &name);
     let pid = cluster.nodes[2].process.pid();
@@ -202,7 +193,7 @@ fn checkpoints(cluster: &Cluster) -> Vec<String> {
 
 #[test]
 fn a_run_goes_on_after_all_nodes_were_killed() {
-    let mut cluster = training(2);
+    let mut cluster = Cluster::training(2);
     let first = cluster.nodes[0].name.clone();
     wait_until_trains(&cluster, &first);
     let before: u64 = stats(&cluster)

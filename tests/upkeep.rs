@@ -1,19 +1,10 @@
 //! What a node keeps in order around itself: others hear when it goes, and its socket is there whatever happens to its folder.
 
-use crate::harness::cluster::{Cluster, job, kill};
-use crate::harness::points_csv;
-
-fn training(nodes: usize) -> Cluster {
-    let cluster = Cluster::of(nodes);
-    points_csv(&cluster.tau, "points.csv", 600);
-    let started = cluster.ask("start", &job("1000000", &["--detach"]));
-    assert_eq!(started.code, 0, "{}", started.stderr);
-    cluster
-}
+use crate::harness::cluster::{Cluster, kill};
 
 #[test]
 fn a_node_that_is_told_to_end_in_a_run_has_left_and_is_not_away() {
-    let mut cluster = training(3);
+    let mut cluster = Cluster::training(3);
     let leaver = cluster.nodes.pop().unwrap();
     kill("-TERM", leaver.process.pid());
     let output = leaver.process.finish();
@@ -31,7 +22,7 @@ fn a_node_that_is_told_to_end_in_a_run_has_left_and_is_not_away() {
 
 #[test]
 fn workers_attach_again_when_the_nodes_folder_was_removed() {
-    let cluster = training(1);
+    let cluster = Cluster::training(1);
     let node = &cluster.nodes[0];
     std::fs::remove_dir_all(&node.dir).unwrap();
     let dead = node.worker();

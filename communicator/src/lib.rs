@@ -17,6 +17,8 @@ pub mod node;
 mod rarely;
 mod run;
 #[cfg(test)]
+mod seeds;
+#[cfg(test)]
 mod simulation;
 pub mod snapshot;
 pub mod transport;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::{Output, Running, Tau};
+use super::{Output, Running, Tau, points_csv};
 
 /// Longer than anything takes that happens at all.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -58,6 +58,15 @@ impl Cluster {
             cluster.add(&[]);
         }
         cluster.wait_for_nodes(nodes);
+        cluster
+    }
+
+    /// A cluster with a run under way that does not end by itself.
+    pub(crate) fn training(nodes: usize) -> Self {
+        let cluster = Self::of(nodes);
+        points_csv(&cluster.tau, "points.csv", 600);
+        let started = cluster.ask("start", &job("1000000", &["--detach"]));
+        assert_eq!(started.code, 0, "{}", started.stderr);
         cluster
     }
 

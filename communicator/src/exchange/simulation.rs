@@ -8,7 +8,6 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use protocol::batch::Batch;
 use protocol::changes::{apply_to_counts, word};
@@ -22,6 +21,7 @@ use super::planted::{Bug, PLANTED};
 use super::tests::{RUN, WEIGHTS, batch};
 use super::{Effect, Event, Exchange, Limits, Message, OriginInfo};
 use crate::ledger::Ledger;
+use crate::seeds;
 
 /// Seeds that every test run goes through.
 const SEEDS: u64 = 10_000;
@@ -615,39 +615,12 @@ fn run(seed: u64) {
     world.check_agreement(&learned);
 }
 
-fn variable(name: &str) -> Option<u64> {
-    std::env::var(name).ok()?.parse().ok()
-}
-
 #[test]
 fn survivors_agree_after_any_storm() {
-    let first = variable("TAU_SIMULATION_FROM").unwrap_or(0);
-    let count = variable("TAU_SIMULATION_SEEDS").unwrap_or(SEEDS);
-    let one = variable("TAU_SIMULATION_SEED");
-    let seeds = one.map_or(first..first + count, |seed| seed..seed + 1);
-    let next = AtomicU64::new(seeds.start);
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let failed = std::thread::scope(|scope| {
-        let runners: Vec<_> = (0..threads)
-            .map(|_| {
-                scope.spawn(|| {
-                    loop {
-                        let seed = next.fetch_add(1, Ordering::Relaxed);
-                        if seed >= seeds.end {
-                            return None;
-                        }
-                        if std::panic::catch_unwind(|| run(seed)).is_err() {
-                            return Some(seed);
-                        }
-                    }
-                })
-            })
-            .collect();
-        runners.into_iter().find_map(|runner| runner.join().unwrap())
+    seeds::none_fails("survivors_agree", SEEDS, |seed| {
+        run(seed);
+        Ok(())
     });
-    if let Some(seed) = failed {
-        panic!("replay with TAU_SIMULATION_SEED={seed} cargo test -p tau-communicator simulation");
-    }
 }
 
 #[test]

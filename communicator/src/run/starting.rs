@@ -60,14 +60,7 @@ impl RunCore {
             asked: now,
         });
         let coordinator = self.me.id;
-        effects.extend(invited.iter().map(|peer| RunEffect::Send {
-            to: peer.id,
-            word: Word::Prepare {
-                run,
-                coordinator,
-                job: job.clone(),
-            },
-        }));
+        ask_to_prepare(run, coordinator, &job, invited.iter().map(|peer| peer.id), effects);
         self.get_ready(run, coordinator, job, now, effects);
     }
 
@@ -82,16 +75,8 @@ impl RunCore {
             return;
         };
         one.asked = now;
-        let (run, job) = (one.run, Box::new(one.coordination.job().clone()));
         let late = one.coordination.unanswered().filter(|&node| node != me);
-        effects.extend(late.map(|to| RunEffect::Send {
-            to,
-            word: Word::Prepare {
-                run,
-                coordinator: me,
-                job: job.clone(),
-            },
-        }));
+        ask_to_prepare(one.run, me, one.coordination.job(), late, effects);
     }
 
     /// Asks everybody which checkpoint they have of an earlier run.
@@ -391,4 +376,22 @@ impl RunCore {
             effects.push(RunEffect::Reply(one.ticket, Reply::Refused(vec![reason])));
         }
     }
+}
+
+/// Asks nodes to get ready for a run.
+fn ask_to_prepare(
+    run: RunId,
+    coordinator: NodeId,
+    job: &Job,
+    nodes: impl Iterator<Item = NodeId>,
+    effects: &mut Vec<RunEffect>,
+) {
+    effects.extend(nodes.map(|to| RunEffect::Send {
+        to,
+        word: Word::Prepare {
+            run,
+            coordinator,
+            job: Box::new(job.clone()),
+        },
+    }));
 }

@@ -17,13 +17,13 @@ mod working;
 mod world;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use protocol::control::{Reply, RunResult};
 use protocol::digest::Digest;
 use protocol::ids::{NodeId, RunId};
 
 use crate::run::planted::{Bug, PLANTED};
+use crate::seeds;
 use node::{Disk, Node};
 use storm::BOUND_SECONDS;
 use world::World;
@@ -225,51 +225,12 @@ fn run_storm(world: &mut World) {
 fn run(seed: u64) -> Result<(), String> {
     let mut world = World::cluster(seed, 2 + (seed % 4) as usize);
     let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run_storm(&mut world)));
-    ran.map_err(|panic| {
-        let text = panic.downcast_ref::<String>().cloned();
-        let text = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
-        format!("{}\n{}", world.trace.join("\n"), text.unwrap_or_default())
-    })
-}
-
-fn variable(name: &str) -> Option<u64> {
-    std::env::var(name).ok()?.parse().ok()
+    ran.map_err(|panic| format!("{}\n{}", world.trace.join("\n"), seeds::message_of(&*panic)))
 }
 
 #[test]
 fn whole_nodes_survive_any_storm() {
-    let first = variable("TAU_SIMULATION_FROM").unwrap_or(0);
-    let count = variable("TAU_SIMULATION_SEEDS").unwrap_or(SEEDS);
-    let one = variable("TAU_SIMULATION_SEED");
-    let seeds = one.map_or(first..first + count, |seed| seed..seed + 1);
-    let next = AtomicU64::new(seeds.start);
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let failed = std::thread::scope(|scope| {
-        let runners: Vec<_> = (0..threads)
-            .map(|_| {
-                scope.spawn(|| {
-                    loop {
-                        let seed = next.fetch_add(1, Ordering::Relaxed);
-                        if seed >= seeds.end {
-                            return None;
-                        }
-                        if let Err(what) = run(seed) {
-                            next.store(seeds.end, Ordering::Relaxed);
-                            return Some((seed, what));
-                        }
-                    }
-                })
-            })
-            .collect();
-        let found: Vec<_> = runners
-            .into_iter()
-            .filter_map(|runner| runner.join().unwrap())
-            .collect();
-        found.into_iter().min()
-    });
-    if let Some((seed, what)) = failed {
-        panic!("{what}\nreplay with TAU_SIMULATION_SEED={seed} cargo test -p tau-communicator whole_nodes");
-    }
+    seeds::none_fails("whole_nodes", SEEDS, run);
 }
 
 #[test]
