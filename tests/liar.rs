@@ -202,7 +202,7 @@ async fn bounds(liar: &mut Liar) {
     say_until_sent_away(liar, |liar, ear| {
         let mut endless = own_beat(liar, ear);
         let begin = endless.runs[0].begin.as_mut().unwrap();
-        begin.admit(protocol::control::Participant {
+        begin.admit(protocol::begin::Participant {
             node: liar.id,
             name: liar.info().name,
             address: liar.nodes[0],

@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::attach::{DataInfo, Scores, WorkerStats};
+use crate::begin::Resumed;
 use crate::digest::Digest;
 use crate::ids::{NodeId, RunId};
 use crate::job::Job;
@@ -114,19 +115,6 @@ pub struct Beat {
     pub runs: Vec<RunBeat>,
 }
 
-/// A checkpoint that a run goes on from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Resumed {
-    /// The run that it is of.
-    pub run: RunId,
-    /// The digest of its weights.
-    pub digest: Digest,
-    /// The samples in its batches.
-    pub samples: u64,
-    /// The worker slots that samples were shared out to.
-    pub slots: usize,
-}
-
 /// A checkpoint that a node has.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Found {
@@ -146,94 +134,6 @@ pub struct Offer {
     pub digest: Digest,
     /// How many workers it brings.
     pub workers: usize,
-}
-
-/// A run with its participants.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Begin {
-    /// What is trained.
-    #[serde(with = "crate::job::as_text")]
-    pub job: Box<Job>,
-    /// On what.
-    pub data: DataInfo,
-    /// By whom: those that began it, in the order of their slots, and then those that came later, its guests.
-    pub participants: Vec<Participant>,
-    /// What it goes on from; at the beginning if nothing.
-    pub resumed: Option<Resumed>,
-}
-
-/// A node that takes part in a run.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Participant {
-    /// Which.
-    pub node: NodeId,
-    /// Its name for people.
-    pub name: String,
-    /// Where it is reached.
-    pub address: SocketAddr,
-    /// How many worker slots it has.
-    pub workers: usize,
-    /// It came when the run had begun. Samples were shared out without it: it takes from others what they have not
-    /// begun.
-    pub guest: bool,
-}
-
-/// Slots that guests' are drawn from.
-const GUEST_SLOTS: u64 = 1 << 16;
-
-impl Begin {
-    /// The number of worker slots that samples were shared out to.
-    #[must_use]
-    pub fn slots(&self) -> usize {
-        self.resumed.map_or_else(|| self.workers(), |resumed| resumed.slots)
-    }
-
-    /// The workers of those that began it.
-    #[must_use]
-    pub fn workers(&self) -> usize {
-        let first = self.participants.iter().filter(|participant| !participant.guest);
-        first.map(|participant| participant.workers).sum()
-    }
-
-    /// The slots of a node's workers. Those of guests come after all others, and far apart: a slot decides what its worker
-    /// claims first, and guests live on claims. Should two be the same, they claim the same now and then.
-    #[must_use]
-    pub fn slots_of(&self, node: NodeId) -> std::ops::Range<usize> {
-        let Some(own) = self.participant(node) else {
-            return 0..0;
-        };
-        let first = if own.guest {
-            self.slots().max(self.workers()) + (own.node.0 % GUEST_SLOTS) as usize
-        } else {
-            let before = self.participants.iter().take_while(|one| one.node != node);
-            before.map(|participant| participant.workers).sum()
-        };
-        first..first + own.workers
-    }
-
-    /// Adds a guest, unless it takes part already; whether that is news. All nodes end up with the same list.
-    pub fn admit(&mut self, guest: Participant) -> bool {
-        if self.participant(guest.node).is_some() {
-            return false;
-        }
-        let guest = Participant { guest: true, ..guest };
-        let after = |one: &Participant| !one.guest || one.node < guest.node;
-        let place = self.participants.partition_point(after);
-        self.participants.insert(place, guest);
-        true
-    }
-
-    /// The participant with this name.
-    #[must_use]
-    pub fn participant(&self, node: NodeId) -> Option<&Participant> {
-        self.participants.iter().find(|participant| participant.node == node)
-    }
-
-    /// Whether a node came when the run was under way.
-    #[must_use]
-    pub fn is_guest(&self, node: NodeId) -> bool {
-        self.participant(node).is_some_and(|participant| participant.guest)
-    }
 }
 
 /// What a client asks of a node.
@@ -371,47 +271,4 @@ pub struct RunResult {
     pub stop: Option<StopReason>,
     /// Where the node that answers has saved it.
     pub model: std::path::PathBuf,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::job::JobDraft;
-    use crate::model::Shape;
-
-    #[test]
-    fn slots_follow_the_participants() {
-        let participant = |id, workers| Participant {
-            node: NodeId(id),
-            name: format!("n{id}"),
-            address: "127.0.0.1:1".parse().unwrap(),
-            workers,
-            guest: false,
-        };
-        let mut begin = Begin {
-            job: Box::new(JobDraft::default().resolve().unwrap()),
-            data: DataInfo {
-                hash: [0; 32],
-                input: Shape::Flat(3),
-                classes: 2,
-                train: 10,
-                test: 2,
-            },
-            participants: vec![participant(9, 2), participant(3, 1), participant(5, 3)],
-            resumed: None,
-        };
-        assert_eq!(begin.slots(), 6);
-        assert_eq!(begin.slots_of(NodeId(9)), 0..2);
-        assert_eq!(begin.slots_of(NodeId(3)), 2..3);
-        assert_eq!(begin.slots_of(NodeId(5)), 3..6);
-        assert!(begin.slots_of(NodeId(4)).is_empty());
-        assert!(begin.admit(participant(7, 2)) && begin.admit(participant(4, 1)));
-        assert!(!begin.admit(participant(7, 1)) && !begin.admit(participant(9, 1)));
-        let order: Vec<u64> = begin.participants.iter().map(|one| one.node.0).collect();
-        assert_eq!((order, begin.slots()), (vec![9, 3, 5, 4, 7], 6));
-        assert_eq!((begin.slots_of(NodeId(7)), begin.slots_of(NodeId(4))), (13..15, 10..11));
-        assert_eq!(begin.slots_of(NodeId(5)), 3..6);
-        let bytes = postcard::to_stdvec(&begin).unwrap();
-        assert_eq!(postcard::from_bytes::<Begin>(&bytes).unwrap(), begin);
-    }
 }

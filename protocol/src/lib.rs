@@ -10,6 +10,7 @@
 
 pub mod attach;
 pub mod batch;
+pub mod begin;
 pub mod bounds;
 pub mod changes;
 pub mod clip;

@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::attach::{Scores, WorkerStats};
-use crate::control::Begin;
+use crate::begin::Begin;
 use crate::digest::Digest;
 use crate::ids::{NodeId, RunId};
 

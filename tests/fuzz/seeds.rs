@@ -16,10 +16,9 @@ use protocol::attach::{
     Assignment, DataInfo, FromWorker, SaveOrder, Scores, ShiftOrder, ToWorker, WorkerInfo, WorkerStats,
 };
 use protocol::batch::{Batch, Flags, Header};
+use protocol::begin::{Begin, Participant, Resumed};
 use protocol::changes::word;
-use protocol::control::{
-    Beat, Begin, Found, NodeInfo, Offer, Participant, Phase, Reply, Request, Resumed, RunResult, RunStatus, Word,
-};
+use protocol::control::{Beat, Found, NodeInfo, Offer, Phase, Reply, Request, RunResult, RunStatus, Word};
 use protocol::cursor::{CursorAdvance, Cursors, ShardId};
 use protocol::digest::Digest;
 use protocol::encoding::{self, Encoding};

@@ -1,181 +1,16 @@
 //! The exchange of one run on one node: events in, effects out. No clock, no sockets: time is a count of ticks.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
-use protocol::cursor::Cursors;
 use protocol::frontier::Frontier;
 use protocol::ids::{NodeId, OriginId};
-use protocol::sums::Sums;
 
+use super::event::{Effect, Event};
+use super::limits::{Limits, MEMBERS_MAX};
 use super::log::Log;
+use super::message::{Message, OriginInfo};
 use super::peer::Peer;
-use super::sending::newcomer;
-use super::{Message, OriginInfo};
-use crate::ledger::{AuditError, Ledger};
-
-/// The borders of everything that could grow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Batches of one origin under way to one peer before its acknowledgement is waited for.
-    pub window: u64,
-    /// Bytes of batches under way to one peer; a single batch may be larger.
-    pub window_bytes: usize,
-    /// Batches taken from a peer before it is told, between two ticks.
-    pub acknowledge_every: u64,
-    /// Ticks without progress of a peer before others than the origin's own node help it.
-    pub patience_ticks: u32,
-    /// Ticks without a word about batches that are under way before their link is taken for dead.
-    pub reset_ticks: u32,
-    /// Ticks between two marks for a peer.
-    pub mark_ticks: u32,
-    /// Bytes of single batches kept for those who are behind. Beyond it they are merged.
-    pub single_bytes_max: usize,
-    /// Bytes of single batches kept unmerged while some member has not said yet what it needs. Beyond it such members are
-    /// forgotten.
-    pub unmarked_bytes_max: usize,
-    /// Bytes of merged ranges kept. Beyond it whoever is furthest behind is forgotten, and takes a snapshot. What
-    /// nobody else may have is kept all the same: batches of this node's own workers, and of nodes that are not there.
-    pub merged_bytes_max: usize,
-    /// A peer that lacks more bytes of one origin than this gets them as a range.
-    pub range_worth_bytes: usize,
-    /// The bytes of one piece of a parcel.
-    pub piece_bytes: usize,
-    /// The bytes of a parcel that are under way.
-    pub parcel_window: usize,
-    /// Snapshots that are given at a time.
-    pub snapshots_max: usize,
-}
-
-/// More origins than workers and their restarts ever make.
-pub(super) const ORIGINS_MAX: usize = 4096;
-/// More members than a run ever has, those that died included.
-pub(super) const MEMBERS_MAX: usize = 4096;
-
-impl Limits {
-    /// The limits for a model of so many weights. What is kept for those who are behind takes at most 64 MiB and 4 bytes
-    /// a weight as single batches (256 MiB while somebody new has not been heard), and 256 MiB and 16 bytes a weight as
-    /// ranges.
-    #[must_use]
-    pub const fn for_weights(weights: usize) -> Self {
-        Self {
-            window: 32,
-            window_bytes: 4 << 20,
-            acknowledge_every: 4,
-            patience_ticks: 5,
-            reset_ticks: 50,
-            mark_ticks: 20,
-            single_bytes_max: (64 << 20) + 4 * weights,
-            unmarked_bytes_max: (256 << 20) + 4 * weights,
-            merged_bytes_max: (256 << 20) + 16 * weights,
-            range_worth_bytes: (64 << 10) + 2 * weights,
-            piece_bytes: 256 << 10,
-            parcel_window: 1 << 20,
-            snapshots_max: 2,
-        }
-    }
-}
-
-/// Something that happened.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// A node takes part in the run, and has from its first batch on. Of this node itself: it has what the run begins
-    /// with, and needs no snapshot.
-    Founder(NodeId),
-    /// A node takes part in the run. What it needs is not known before it says so.
-    Joined(NodeId),
-    /// A node will not come back: nothing is kept for it any more.
-    Left(NodeId),
-    /// A worker of this node is going to send batches under this name, or will send no more.
-    Origin(OriginInfo),
-    /// One of this node's workers has made a batch.
-    Local(Arc<[u8]>),
-    /// A link is there. Nothing is under way on it.
-    LinkUp(NodeId),
-    /// A link is gone, with whatever was under way on it.
-    LinkDown(NodeId),
-    /// A link is at work: bytes have left on it since the last tick, though nothing is acknowledged.
-    Progress(NodeId),
-    /// A message came over a link.
-    Received {
-        /// From whom.
-        from: NodeId,
-        /// What.
-        message: Message,
-    },
-    /// The ledger is to be compared with what its batches add up to.
-    Audit,
-    /// Participants have agreed on how to end: no further batch is taken. Or they go on after all.
-    Freeze(bool),
-    /// Some time has passed.
-    Tick,
-}
-
-/// Something to be done.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Effect {
-    /// Send a message over a link.
-    Send {
-        /// To whom.
-        to: NodeId,
-        /// What.
-        message: Message,
-    },
-    /// Hand an applied batch to this node's workers, except the one that made it.
-    Deliver {
-        /// Whose it is.
-        origin: OriginId,
-        /// The batch as it was encoded, checked.
-        bytes: Arc<[u8]>,
-    },
-    /// Move this node's workers, too, by what came other than as batches.
-    Shift(Box<Shift>),
-    /// A bit of this weight had flipped in the ledger, and is as it was.
-    Mended(usize),
-    /// The ledger is damaged; a peer's is to take its place.
-    Damaged(AuditError),
-    /// A peer's ledger has taken the damaged one's place.
-    Healed,
-    /// Workers are to begin again from the ledger: how it came about cannot be told them.
-    RestartWorkers,
-    /// A bit had flipped in a batch that was kept for others: they get a snapshot instead.
-    Spoilt,
-    /// An origin has said its last word, without having closed: its worker is gone.
-    Ended(OriginId),
-    /// The run is to end: some worker has seen its stop.
-    Stop,
-    /// A snapshot is being given to a peer: somebody should know.
-    Giving(NodeId),
-    /// A link has lost something, or is dead: take it down and set it up again. Nothing is lost by that, because then
-    /// both sides say what they have, or that they have nothing.
-    Reset(NodeId),
-    /// A peer said what no honest member says. Nothing is taken from it any more.
-    Quarantine {
-        /// Who.
-        peer: NodeId,
-        /// What it said.
-        reason: String,
-    },
-    /// One of this node's own workers sent something that is no batch of this run.
-    WorkerFault(String),
-    /// A weight left the range: the run is over, with this message.
-    Diverged(String),
-}
-
-/// What a range or a snapshot does to a replica that has all the rest.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Shift {
-    /// Whose batches they are, if they are of one origin.
-    pub origin: Option<OriginId>,
-    /// How far weights move.
-    pub sums: Sums,
-    /// How many batches it stands for.
-    pub batches: u64,
-    /// The samples in them.
-    pub samples: u64,
-    /// Which samples are done with them.
-    pub cursors: Cursors,
-}
+use crate::ledger::Ledger;
 
 /// A snapshot that this node needs.
 #[derive(Clone, Copy, Debug)]
@@ -470,7 +305,7 @@ impl Exchange {
         let mark = peer.proposed.clone();
         let origins = self.origins.values().copied().map(Message::Origin);
         effects.extend(origins.map(|message| Effect::Send { to: node, message }));
-        effects.extend(self.newcomer.then(|| newcomer(node)));
+        effects.extend(self.newcomer.then(|| Effect::newcomer(node)));
         self.tell(node, effects);
         effects.extend(mark.map(|mark| self.marking(node, mark)));
         self.tell_links(effects);

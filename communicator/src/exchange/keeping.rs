@@ -7,7 +7,8 @@ use std::collections::BTreeSet;
 use protocol::frontier::Frontier;
 use protocol::ids::{NodeId, OriginId};
 
-use super::core::{Exchange, Limits};
+use super::core::Exchange;
+use super::limits::Limits;
 use super::peer::Peer;
 use super::planted::{Bug, planted};
 

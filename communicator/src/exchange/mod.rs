@@ -9,8 +9,8 @@
 //! agree on where ranges begin: each tells each now and then a *mark*, a frontier since which it remembers what it has,
 //! and can take away from a range what it has of it. Whoever cannot be helped with ranges either asks for a snapshot.
 //!
-//! `core` is state and events, `receiving` and `sending` are what they say, `relaying` is between those without a link, `keeping` bounds the `log`, `snapshots` is
-//! the last resort.
+//! `core` is the state, `event` is what it is told and what it wants done; `receiving` and `sending` are what nodes say,
+//! `relaying` is between those without a link, `keeping` bounds the `log`, `snapshots` is the last resort.
 //!
 //! ```text
 //!  worker's batch ──▶ ┌──────────┐ ──▶ Send(peer, message)
@@ -20,7 +20,9 @@
 //! ```
 
 mod core;
+mod event;
 mod keeping;
+mod limits;
 mod log;
 mod message;
 #[cfg(test)]
@@ -37,5 +39,7 @@ mod snapshots;
 #[cfg(test)]
 mod tests;
 
-pub use self::core::{Effect, Event, Exchange, Limits, Shift};
+pub use self::core::Exchange;
+pub use self::event::{Effect, Event, Shift};
+pub use self::limits::Limits;
 pub use self::message::{Message, OriginInfo, ParcelKind, Piece, Word};

@@ -7,7 +7,9 @@ use protocol::frontier::SequenceRange;
 use protocol::ids::{NodeId, OriginId};
 use protocol::merged_range::MergedRange;
 
-use super::core::{Effect, Exchange, Limits, MEMBERS_MAX, ORIGINS_MAX, Shift};
+use super::core::Exchange;
+use super::event::{Effect, Shift};
+use super::limits::{Limits, MEMBERS_MAX, ORIGINS_MAX};
 use super::message::{Message, OriginInfo, ParcelKind, Piece, Word};
 use super::parcel::{self, Outgoing, Taken};
 use super::planted::{Bug, planted};

@@ -8,7 +8,8 @@ use std::collections::BTreeSet;
 
 use protocol::ids::NodeId;
 
-use super::core::{Effect, Exchange};
+use super::core::Exchange;
+use super::event::Effect;
 use super::message::{Message, Word};
 use super::peer::Peer;
 

@@ -8,18 +8,14 @@ use protocol::frontier::Frontier;
 use protocol::ids::{NodeId, OriginId};
 
 use super::OriginInfo;
-use super::core::{Effect, Exchange, Limits, MEMBERS_MAX};
+use super::core::Exchange;
+use super::event::Effect;
+use super::limits::{Limits, MEMBERS_MAX};
 use super::log::Log;
 use super::message::{Message, Word};
 use super::parcel::Outgoing;
 use super::peer::{Peer, Repair};
 use super::planted::{Bug, planted};
-
-/// What a newcomer says in place of what it has.
-pub(super) fn newcomer(to: NodeId) -> Effect {
-    let message = Message::Word(Word::Newcomer);
-    Effect::Send { to, message }
-}
 
 /// How a peer is helped on with one origin.
 enum Help {
@@ -79,7 +75,7 @@ impl Exchange {
         if self.newcomer {
             let mut linked = self.peers.get_mut(&node).filter(|peer| peer.linked);
             let time = linked.as_mut().is_some_and(|peer| peer.is_time(self.limits.mark_ticks));
-            effects.extend(time.then(|| newcomer(node)));
+            effects.extend(time.then(|| Effect::newcomer(node)));
             return;
         }
         let proposed = self

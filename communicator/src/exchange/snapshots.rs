@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use protocol::ids::{NodeId, OriginId};
 use protocol::sums::{Adder, Sums};
 
-use super::core::{Effect, Exchange, Shift, Wanted};
+use super::core::{Exchange, Wanted};
+use super::event::{Effect, Shift};
 use super::message::{Message, Word};
 use super::parcel::Outgoing;
 use super::peer::Peer;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use protocol::control::Participant;
+use protocol::begin::Participant;
 use protocol::frame::CHUNK_BYTES;
 use protocol::ids::{NodeId, RunId};
 use ractor::{Actor, ActorProcessingErr, ActorRef};

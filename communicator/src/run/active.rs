@@ -4,19 +4,17 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use protocol::attach::{Scores, WorkerStats};
-use protocol::control::{Begin, NodeInfo, Phase, RunResult, RunStatus};
+use protocol::begin::Begin;
+use protocol::control::{NodeInfo, Phase, RunResult, RunStatus};
 use protocol::ids::{NodeId, RunId};
 use protocol::job::Job;
 use protocol::run_beat::{RunBeat, StopReason};
 
 use super::event::{ExchangeOrder, RunEffect, Standing, WorkerKey};
-use super::exchanging::Exchanging;
-use super::finishing::Finishing;
 use super::limits::RunLimits;
 use super::members::Members;
 use super::planted::{Bug, planted};
-use super::preparing::Preparing;
-use super::settling::Settling;
+use super::states::{Exchanging, Finishing, Preparing, Settling};
 
 /// What a run has to know beside itself, and where it says what is to be done.
 pub(super) struct Scope<'a> {

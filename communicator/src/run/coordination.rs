@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use protocol::control::{Begin, NodeInfo, Offer, Participant, Resumed};
+use protocol::begin::{Begin, Participant, Resumed};
+use protocol::control::{NodeInfo, Offer};
 use protocol::ids::NodeId;
 use protocol::job::Job;
 

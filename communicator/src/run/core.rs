@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use protocol::attach::WorkerStats;
-use protocol::control::{Begin, NodeInfo, Phase, RunStatus};
+use protocol::begin::Begin;
+use protocol::control::{NodeInfo, Phase, RunStatus};
 use protocol::ids::{NodeId, RunId};
 use protocol::run_beat::{GivenUp, RunBeat};
 
@@ -13,8 +14,8 @@ use super::coordination::Coordination;
 use super::event::{ExchangeOrder, RunEffect, RunEvent, Ticket, WorkerKey, WorkerWord};
 use super::limits::RunLimits;
 use super::planted::{Bug, planted};
-use super::preparing::Preparing;
 use super::search::Search;
+use super::states::Preparing;
 
 /// A run that this node was asked to start.
 pub(super) struct Coordinating {

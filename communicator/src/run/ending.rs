@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use protocol::attach::WorkerStats;
-use protocol::control::{Begin, RunResult};
+use protocol::begin::Begin;
+use protocol::control::RunResult;
 use protocol::ids::NodeId;
 use protocol::run_beat::{Settled, StopReason};
 
@@ -50,7 +51,7 @@ pub(super) fn result(
 #[cfg(test)]
 mod tests {
     use protocol::attach::{DataInfo, Scores};
-    use protocol::control::Participant;
+    use protocol::begin::Participant;
     use protocol::digest::Digest;
     use protocol::job::JobDraft;
     use protocol::model::Shape;

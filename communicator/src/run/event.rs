@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use protocol::attach::{DataInfo, Scores, WorkerStats};
-use protocol::control::{Begin, Found, NodeInfo, Offer, Participant, Phase, Reply, Word};
+use protocol::begin::{Begin, Participant};
+use protocol::control::{Found, NodeInfo, Offer, Phase, Reply, Word};
 use protocol::digest::Digest;
 use protocol::ids::{NodeId, RunId};
 use protocol::job::Job;

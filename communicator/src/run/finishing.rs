@@ -1,99 +1,14 @@
 //! The end: all have agreed on the batches. Workers tell what they hold, one measures and saves it, and everybody's word
 //! about that is awaited; but nobody's disk is, but this node's own.
 
-use std::collections::BTreeSet;
-use std::path::PathBuf;
-use std::time::Duration;
-
-use protocol::attach::Scores;
 use protocol::digest::Digest;
 use protocol::ids::NodeId;
 use protocol::run_beat::{ParticipantState, Settled};
 
 use super::active::{ActiveRun, Scope, State};
 use super::ending;
-use super::event::{ExchangeOrder, RunEffect, Settlement, WorkerKey};
-use super::seat::Seat;
-
-/// A run whose model is measured and saved.
-#[derive(Debug)]
-pub(super) struct Finishing {
-    /// With whom it ends.
-    pub(super) members: BTreeSet<NodeId>,
-    since: Duration,
-    /// What the exchange ends with, and when that was known.
-    settlement: Option<(Box<Settlement>, Duration)>,
-    /// The exchange was asked once more, because its ledger had to be replaced.
-    asked_again: bool,
-    saver: Saver,
-    /// The model is saved elsewhere, because the place where it belongs takes no file; and since when somebody tries.
-    spare: bool,
-    tries: Duration,
-    /// Where the ledger is kept, if nobody could save the model.
-    kept: Kept,
-}
-
-/// Who saves the model.
-#[derive(Debug)]
-enum Saver {
-    /// Nobody yet: no worker is there.
-    None,
-    /// A worker that was seated, or one that was given the ledger for it.
-    Ordered(WorkerKey),
-    Done(Result<Scores, String>),
-}
-
-#[derive(Debug)]
-enum Kept {
-    No,
-    Asked(Duration),
-    Done(Result<PathBuf, String>),
-}
-
-impl Finishing {
-    pub(super) fn new(members: BTreeSet<NodeId>, now: Duration) -> Self {
-        Self {
-            members,
-            since: now,
-            settlement: None,
-            asked_again: false,
-            saver: Saver::None,
-            spare: false,
-            tries: now,
-            kept: Kept::No,
-        }
-    }
-
-    pub(super) fn is_saving(&self) -> bool {
-        !matches!(self.saver, Saver::Done(_))
-    }
-
-    /// The worker that saves is gone: another one has to.
-    pub(super) fn detached(&mut self, worker: WorkerKey) {
-        if matches!(self.saver, Saver::Ordered(saver) if saver == worker) {
-            self.saver = Saver::None;
-        }
-    }
-
-    /// The model is saved and measured, or could not be.
-    pub(super) fn saved(&mut self, worker: WorkerKey, saved: Result<Scores, String>) {
-        if matches!(self.saver, Saver::Ordered(saver) if saver == worker) {
-            if let Err(reason) = &saved {
-                tracing::error!(reason, "the model could not be saved");
-            }
-            self.saver = Saver::Done(saved);
-        }
-    }
-
-    pub(super) fn settled(&mut self, settlement: Box<Settlement>, now: Duration) {
-        self.settlement = Some((settlement, now));
-        self.asked_again = false;
-    }
-
-    pub(super) fn kept(&mut self, kept: Result<PathBuf, String>) {
-        self.kept = Kept::Done(kept);
-    }
-}
+use super::event::{ExchangeOrder, RunEffect};
+use super::states::{Kept, Saver, Seat};
 
 impl ActiveRun {
     /// Goes on as far as it can.

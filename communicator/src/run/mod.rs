@@ -6,8 +6,9 @@
 //!           node that was asked)     whoever misses one hears the next)
 //! ```
 //!
-//! `core` takes events and `starting` gets runs going; `hearing` is what others and workers say; `active` is one run, whose states are in `preparing`, `exchanging`,
-//! `settling` and `finishing`. `members` knows who lives and who is waited for, `coordination` who can take part, `ending`
+//! `core` takes events and `starting` gets runs going; `hearing` is what others and workers say; `active` is one run. What
+//! it has in each of its states is in `states`, what it does there in `preparing`, `training`, `settling` and `finishing`.
+//! `members` knows who lives and who is waited for, `coordination` who can take part, `ending`
 //! what a run comes to, `waiting` what it waits for. `limits` is the table of all time limits. The node's actor carries
 //! out what is decided here.
 
@@ -16,7 +17,6 @@ mod coordination;
 mod core;
 mod ending;
 mod event;
-mod exchanging;
 mod finishing;
 mod hearing;
 mod limits;
@@ -25,9 +25,10 @@ pub(crate) mod planted;
 mod preparing;
 mod progress;
 mod search;
-mod seat;
 mod settling;
 mod starting;
+mod states;
+mod training;
 mod waiting;
 
 pub(crate) use self::core::RunCore;

@@ -1,75 +1,13 @@
 //! Getting ready: workers open the data, this node works out what it can offer, and the coordinator hears of it.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
-
-use protocol::attach::DataInfo;
-use protocol::control::{Begin, Offer, Participant, Word};
+use protocol::begin::{Begin, Participant};
+use protocol::control::{Offer, Word};
 use protocol::ids::NodeId;
 
 use super::active::{ActiveRun, Scope, State};
-use super::event::{RunEffect, WorkerKey};
+use super::event::RunEffect;
 use super::planted::{Bug, planted};
-
-/// A run that has not begun here.
-pub(super) struct Preparing {
-    since: Duration,
-    /// What workers said; none while they are at it.
-    pub(super) workers: BTreeMap<WorkerKey, Option<Result<DataInfo, String>>>,
-    offer: OfferState,
-    /// A run that others have begun without this node, which is going to be its guest.
-    joins: Option<Begin>,
-}
-
-enum OfferState {
-    /// Workers are waited for.
-    None,
-    /// It is being worked out.
-    Asked,
-    Made(Offer),
-    Refused(String),
-}
-
-impl Preparing {
-    /// All attached workers are asked. With a run to join, it is as its guest.
-    pub(super) fn new(joins: Option<Begin>, now: Duration) -> Self {
-        Self {
-            since: now,
-            workers: BTreeMap::new(),
-            offer: OfferState::None,
-            joins,
-        }
-    }
-
-    pub(super) fn is_guest(&self) -> bool {
-        self.joins.is_some()
-    }
-
-    /// Whose workers have not answered.
-    pub(super) fn is_waiting(&self) -> bool {
-        !matches!(self.offer, OfferState::Made(_))
-    }
-
-    /// Whether a worker is to open the data, which it was not asked for yet.
-    fn wants(&mut self, worker: WorkerKey) -> bool {
-        let wanted = matches!(self.offer, OfferState::None) && !self.workers.contains_key(&worker);
-        if wanted {
-            self.workers.insert(worker, None);
-        }
-        wanted
-    }
-
-    fn answer(&self) -> Result<DataInfo, String> {
-        let mut found = self.workers.values().flatten();
-        let data = found.next().ok_or("no worker is attached to it")?.clone()?;
-        for other in found {
-            if *other.as_ref()? != data {
-                return Err("its workers do not find the same data".into());
-            }
-        }
-        Ok(data)
-    }
-}
+use super::states::OfferState;
 
 impl ActiveRun {
     /// Asks workers to open the data: in the beginning all, and later those that take the place of others. At the end

@@ -1,6 +1,6 @@
 //! How far an exchange is, as the run has to know it.
 
-use protocol::control::Begin;
+use protocol::begin::Begin;
 use protocol::ids::NodeId;
 
 use super::event::{Progress, Standing};

@@ -13,40 +13,14 @@
 //! it may have ended with them.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use protocol::ids::NodeId;
 use protocol::run_beat::GivenUp;
 
 use super::active::{ActiveRun, Scope, State};
 use super::event::ExchangeOrder;
-use super::finishing::Finishing;
 use super::planted::{Bug, planted};
-
-/// A run that ends.
-pub(super) struct Settling {
-    /// With whom this node would end it.
-    members: BTreeSet<NodeId>,
-    /// Counts how often the exchange was told to take no further batches, so that an old answer is not taken for the
-    /// newest's.
-    freezes: u64,
-    freezing: bool,
-    /// What all stood at, and since when that has not changed.
-    stands: Vec<u64>,
-    unmoved: Duration,
-}
-
-impl Settling {
-    pub(super) fn new(now: Duration) -> Self {
-        Self {
-            members: BTreeSet::new(),
-            freezes: 0,
-            freezing: false,
-            stands: Vec::new(),
-            unmoved: now,
-        }
-    }
-}
+use super::states::Finishing;
 
 impl ActiveRun {
     /// Those with whom this node would end the run now.

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use protocol::control::{Found, NodeInfo, Reply, Resumed, Word};
+use protocol::begin::Resumed;
+use protocol::control::{Found, NodeInfo, Reply, Word};
 use protocol::ids::{NodeId, RunId};
 use protocol::job::Job;
 use protocol::run_beat::StopReason;

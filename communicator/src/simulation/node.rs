@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use protocol::attach::DataInfo;
-use protocol::control::{Begin, NodeInfo, Reply, RunResult};
+use protocol::begin::Begin;
+use protocol::control::{NodeInfo, Reply, RunResult};
 use protocol::digest::Digest;
 use protocol::ids::{NodeId, OriginId, RunId};
 use protocol::model::Shape;

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use protocol::batch::Batch;
+use protocol::begin::{Begin, Resumed};
 use protocol::changes::apply_to_counts;
-use protocol::control::{Begin, Found, Offer, Phase, Resumed};
+use protocol::control::{Found, Offer, Phase};
 use protocol::ids::{NodeId, RunId};
 
 use super::node::{Disk, Open, Training, WEIGHTS, Worker, data};

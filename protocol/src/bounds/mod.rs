@@ -11,7 +11,8 @@ use std::time::Duration;
 use thiserror::Error;
 
 use crate::attach::DataInfo;
-use crate::control::{Beat, Begin, Found, NodeInfo, Offer, Participant, Request, Resumed, Word};
+use crate::begin::{Begin, Participant, Resumed};
+use crate::control::{Beat, Found, NodeInfo, Offer, Request, Word};
 use crate::ids::NodeId;
 use crate::model::Shape;
 use crate::split::ShardPlan;

@@ -2,7 +2,7 @@
 
 use super::{Breach, MEMBERS_MAX, TIME_MAX, counts, finite, sentence, within};
 use crate::attach::{Scores, WorkerStats};
-use crate::control::Begin;
+use crate::begin::Begin;
 use crate::run_beat::{ParticipantState, RunBeat, Settled};
 
 impl RunBeat {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use protocol::attach::ToWorker;
-use protocol::control::{Begin, Participant};
+use protocol::begin::{Begin, Participant};
 use protocol::digest::Digest;
 use protocol::ids::{NodeId, OriginId, RunId};
 use protocol::stats::PeerRecord;

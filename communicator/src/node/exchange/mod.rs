@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use protocol::attach::{SUMS_PER_PIECE, ShiftOrder, ToWorker};
-use protocol::control::{Begin, Participant};
+use protocol::begin::{Begin, Participant};
 use protocol::ids::{NodeId, OriginId, RunId};
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 use tokio::sync::mpsc;

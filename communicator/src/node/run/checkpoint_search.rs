@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use protocol::control::{Found, Resumed};
+use protocol::begin::Resumed;
+use protocol::control::Found;
 use protocol::digest::Digest;
 use protocol::ids::RunId;
 

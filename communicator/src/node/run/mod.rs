@@ -10,7 +10,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use protocol::attach::{FromWorker, ToWorker};
-use protocol::control::{Begin, NodeInfo, Phase, Reply};
+use protocol::begin::Begin;
+use protocol::control::{NodeInfo, Phase, Reply};
 use protocol::ids::{OriginId, RunId};
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent};
 

@@ -8,7 +8,7 @@ use cudarc::driver::{CudaContext, CudaFunction, CudaModule};
 use cudarc::nvrtc::{CompileError, CompileOptions, Ptx, compile_ptx_with_opts};
 use sha2::{Digest, Sha256};
 
-use super::gpu::GpuError;
+use super::error::GpuError;
 
 const COMMON: &str = include_str!("kernels/common.cuh");
 /// The folder under the user's cache.

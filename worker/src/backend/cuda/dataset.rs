@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::CUdeviceptr;
 
-use super::gpu::{Gpu, GpuError};
+use super::error::GpuError;
+use super::gpu::Gpu;
 use super::memory::{Array, Pinned, send};
 use crate::dataset::{Dataset, Scaling, Values};
 

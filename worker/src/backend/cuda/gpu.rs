@@ -4,77 +4,14 @@ use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use cudarc::cublaslt::result::CublasError;
 use cudarc::driver::result::{device, launch_kernel};
 use cudarc::driver::sys::CUresult;
 use cudarc::driver::{CudaContext, CudaFunction, CudaStream, DriverError};
-use thiserror::Error;
 
 use super::compiler::{self, Kernels};
+use super::error::GpuError;
 use super::products::Products;
 use crate::device::Precision;
-use crate::trainer::TrainError;
-
-/// Why there is no GPU to train on.
-#[derive(Debug, Error)]
-pub enum GpuError {
-    /// There is no driver.
-    #[error("this machine has no CUDA driver ({0} is not found): install NVIDIA's driver, or use --device cpu")]
-    NoDriver(&'static str),
-    /// A library of CUDA's is missing.
-    #[error(
-        "CUDA's {0} is not found: install the CUDA toolkit and add its lib folder to LD_LIBRARY_PATH, or use --device cpu"
-    )]
-    NoLibrary(&'static str),
-    /// There are not so many GPUs.
-    #[error("there is no GPU {wanted}: this machine has {found}, counted from 0")]
-    NoDevice {
-        /// The one asked for.
-        wanted: usize,
-        /// How many there are.
-        found: usize,
-    },
-    /// The kernels do not compile here.
-    #[error("the GPU's kernels could not be compiled: {0}")]
-    Kernels(String),
-    /// A layer has more numbers than can be counted.
-    #[error(
-        "a minibatch of {minibatch} samples is too large for a GPU in the layer with {outputs} outputs: use a smaller one"
-    )]
-    TooLarge {
-        /// The minibatch.
-        minibatch: usize,
-        /// The layer's outputs for one sample.
-        outputs: usize,
-    },
-    /// The matrix library has no way to compute a product.
-    #[error("cuBLASLt knows no way to multiply matrices of {0:?}")]
-    NoProduct((usize, usize, usize)),
-    /// The driver failed.
-    #[error("the GPU failed: {0}")]
-    Failed(DriverError),
-    /// Its memory is full.
-    #[error("the GPU has not enough memory left: use a smaller minibatch or model, or fewer workers on it")]
-    NoMemory,
-    /// The matrix library failed.
-    #[error("cuBLASLt failed: {0}")]
-    Products(#[from] CublasError),
-}
-
-impl From<DriverError> for GpuError {
-    fn from(error: DriverError) -> Self {
-        match error.0 {
-            CUresult::CUDA_ERROR_OUT_OF_MEMORY => Self::NoMemory,
-            _ => Self::Failed(error),
-        }
-    }
-}
-
-impl From<GpuError> for TrainError {
-    fn from(error: GpuError) -> Self {
-        Self::Device(error.to_string())
-    }
-}
 
 /// A GPU that is ready to train. Belongs to one thread.
 pub struct Gpu {

@@ -8,7 +8,8 @@ use cudarc::driver::result::{free_host, malloc_host, memcpy_dtoh_async, memcpy_h
 use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaContext, CudaSlice, DevicePtr, DeviceRepr, ValidAsZeroBits};
 
-use super::gpu::{Gpu, GpuError};
+use super::error::GpuError;
+use super::gpu::Gpu;
 
 /// An array on the device.
 pub(super) struct Array<T> {

@@ -10,11 +10,13 @@
 
 mod compiler;
 mod dataset;
+mod error;
 mod gpu;
 mod memory;
 mod network;
 mod products;
 mod trainer;
 
-pub use gpu::{Gpu, GpuError};
+pub use error::GpuError;
+pub use gpu::Gpu;
 pub use trainer::CudaTrainer;

@@ -7,7 +7,8 @@ use protocol::model::Shape;
 
 use super::compiler::Kernels;
 use super::dataset::Images;
-use super::gpu::{Gpu, GpuError};
+use super::error::GpuError;
+use super::gpu::Gpu;
 use super::memory::Array;
 use super::products::{After, Matrix, Turned};
 use crate::network::{Network, Op};

@@ -18,7 +18,7 @@ use cudarc::cublaslt::sys::{
 use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
 
-use super::gpu::GpuError;
+use super::error::GpuError;
 use crate::device::Precision;
 
 /// Memory that a product may use for itself: as much as PyTorch gives it on such devices.

@@ -13,7 +13,8 @@ use protocol::rng::splitmix64;
 use protocol::sums::Sums;
 
 use super::dataset::DeviceDataset;
-use super::gpu::{Gpu, GpuError};
+use super::error::GpuError;
+use super::gpu::Gpu;
 use super::memory::{Array, Pinned, fetch, send};
 use super::network::{CudaNetwork, Weights};
 use crate::backend::residual;

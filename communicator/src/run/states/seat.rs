@@ -3,28 +3,28 @@
 use protocol::attach::WorkerStats;
 use protocol::digest::Digest;
 
-use super::event::WorkerKey;
+use crate::run::event::WorkerKey;
 
 #[derive(Debug, Default)]
-pub(super) struct Seat {
+pub(crate) struct Seat {
     /// Who sits here.
-    pub(super) worker: Option<WorkerKey>,
+    pub(crate) worker: Option<WorkerKey>,
     /// What workers did that sat here before.
     before: WorkerStats,
     /// What the present one did.
     now: WorkerStats,
     /// Its origin is closed.
-    pub(super) closed: bool,
+    pub(crate) closed: bool,
     /// Its worker was told that all batches have come.
-    pub(super) ordered: bool,
+    pub(crate) ordered: bool,
     /// It has applied them all.
-    pub(super) finished: bool,
+    pub(crate) finished: bool,
     /// The digest of its weights then; none if one has left the lattice.
-    pub(super) digest: Option<Digest>,
+    pub(crate) digest: Option<Digest>,
 }
 
 impl Seat {
-    pub(super) fn take(&mut self, worker: WorkerKey) {
+    pub(crate) fn take(&mut self, worker: WorkerKey) {
         *self = Self {
             worker: Some(worker),
             before: WorkerStats {
@@ -36,7 +36,7 @@ impl Seat {
         };
     }
 
-    pub(super) fn leave(&mut self) {
+    pub(crate) fn leave(&mut self) {
         self.worker = None;
         self.now.gpu_memory = 0;
         if !self.closed {
@@ -44,12 +44,12 @@ impl Seat {
         }
     }
 
-    pub(super) fn count(&mut self, stats: WorkerStats) {
+    pub(crate) fn count(&mut self, stats: WorkerStats) {
         self.now = stats;
     }
 
     /// What was done here over the whole run. Readings are the present worker's.
-    pub(super) fn stats(&self) -> WorkerStats {
+    pub(crate) fn stats(&self) -> WorkerStats {
         let sums = WorkerStats::combined([self.before, self.now].iter());
         WorkerStats {
             tau: self.now.tau,

@@ -1,0 +1,153 @@
+//! What a run has while there is an exchange: seats of workers, and how far the exchange is.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use protocol::attach::{DataInfo, WorkerStats};
+use protocol::begin::Begin;
+use protocol::ids::NodeId;
+
+use super::seat::Seat;
+use crate::run::event::{Progress, WorkerKey};
+use crate::run::planted::{Bug, planted};
+
+/// A node that got some of a large parcel within this time is on its way.
+const MOVING: Duration = Duration::from_secs(2);
+
+/// What a run has while there is an exchange.
+pub(crate) struct Exchanging {
+    pub(crate) begin: Begin,
+    pub(crate) seats: BTreeMap<usize, Seat>,
+    /// Workers that were asked to open the data, have opened it, and cannot.
+    pub(crate) asked: BTreeSet<WorkerKey>,
+    pub(crate) ready: BTreeSet<WorkerKey>,
+    pub(crate) refused: BTreeSet<WorkerKey>,
+    /// The one that was given the ledger to save it.
+    pub(crate) measures: Option<WorkerKey>,
+    pub(crate) progress: Progress,
+    pub(crate) opened: Duration,
+    /// When workers were put to work. Then this node had what the others had.
+    pub(crate) seated: Option<Duration>,
+    pub(crate) checkpointed: Duration,
+    pub(crate) evaluate_at: u64,
+    /// Since when nobody has had anything to give to this node, which has nothing.
+    pub(crate) stranded: Option<Duration>,
+    /// When parcels last moved.
+    pub(crate) moved: Option<Duration>,
+}
+
+impl Exchanging {
+    pub(crate) fn new(begin: Begin, me: NodeId, ready: BTreeSet<WorkerKey>, now: Duration) -> Self {
+        Self {
+            seats: begin.slots_of(me).map(|slot| (slot, Seat::default())).collect(),
+            begin,
+            asked: BTreeSet::new(),
+            ready,
+            refused: BTreeSet::new(),
+            measures: None,
+            progress: Progress::default(),
+            opened: now,
+            seated: None,
+            checkpointed: now,
+            evaluate_at: 0,
+            stranded: None,
+            moved: None,
+        }
+    }
+
+    /// Whether a worker is to open the data, which it was not asked for yet: as many are as seats are empty.
+    pub(crate) fn wants(&mut self, worker: WorkerKey) -> bool {
+        let known = [&self.asked, &self.ready, &self.refused]
+            .iter()
+            .any(|set| set.contains(&worker));
+        let vacant = self.seats.values().filter(|seat| seat.worker.is_none()).count();
+        let known = known || self.measures == Some(worker);
+        let wanted = !known && self.seat_of(worker).is_none() && vacant > self.asked.len() + self.ready.len();
+        wanted && self.asked.insert(worker)
+    }
+
+    pub(crate) fn seat_of(&mut self, worker: WorkerKey) -> Option<&mut Seat> {
+        self.seats.values_mut().find(|seat| seat.worker == Some(worker))
+    }
+
+    /// A worker has opened the data, or cannot.
+    pub(crate) fn prepared(&mut self, worker: WorkerKey, data: Result<DataInfo, String>) {
+        if !self.asked.remove(&worker) {
+            return;
+        }
+        match data {
+            Ok(data) if data == self.begin.data => {
+                self.ready.insert(worker);
+                return;
+            }
+            Ok(_) => tracing::error!("the data has changed since the run began: the worker is not used"),
+            Err(reason) => tracing::error!(reason, "a worker that was started again cannot take part"),
+        }
+        self.refused.insert(worker);
+    }
+
+    /// A worker is gone; whether it had a seat.
+    pub(crate) fn detached(&mut self, worker: WorkerKey) -> bool {
+        for set in [&mut self.asked, &mut self.ready, &mut self.refused] {
+            set.remove(&worker);
+        }
+        self.measures.take_if(|measures| *measures == worker);
+        let seat = self.seat_of(worker);
+        let seated = seat.is_some();
+        seat.into_iter().for_each(Seat::leave);
+        seated
+    }
+
+    /// A worker that has opened the data is given the ledger to save it.
+    pub(crate) fn take_ready(&mut self) -> Option<WorkerKey> {
+        let worker = self.ready.pop_first()?;
+        self.measures = Some(worker);
+        Some(worker)
+    }
+
+    /// A worker that has told its digest leaves its seat.
+    pub(crate) fn take_finished(&mut self) -> Option<WorkerKey> {
+        let seat = self
+            .seats
+            .values()
+            .find(|seat| seat.finished && seat.worker.is_some())?;
+        let worker = seat.worker?;
+        self.detached(worker);
+        Some(worker)
+    }
+
+    /// All origins of this node are closed, or have lost their workers: no further batch will be made here. A seat that
+    /// is empty makes none either.
+    pub(crate) fn is_closed(&self) -> bool {
+        let done = |seat: &Seat| seat.closed || seat.worker.is_none() && !planted(Bug::EmptySeatUntold);
+        self.seats.values().all(done)
+    }
+
+    pub(crate) fn stats(&self) -> WorkerStats {
+        let stats: Vec<WorkerStats> = self.seats.values().map(Seat::stats).collect();
+        WorkerStats::combined(stats.iter())
+    }
+
+    pub(crate) fn progressed(&mut self, progress: Progress, now: Duration) {
+        if progress.moved != self.progress.moved {
+            self.moved = Some(now);
+        }
+        self.stranded = progress.stranded.then(|| self.stranded.unwrap_or(now));
+        self.progress = progress;
+    }
+
+    /// Whether a large parcel is on its way here or from here.
+    pub(crate) fn is_moving(&self, now: Duration) -> bool {
+        self.moved.is_some_and(|at| now.saturating_sub(at) < MOVING)
+    }
+
+    /// Whether this node begins with what everybody begins with, so that it needs nothing from others first.
+    pub(crate) fn begins_alike(&self, me: NodeId) -> bool {
+        !self.begin.is_guest(me) && self.begin.resumed.is_none()
+    }
+
+    /// Whether this node has never had what the others have.
+    pub(crate) fn is_behind(&self, me: NodeId) -> bool {
+        self.seated.is_none() && !self.progress.ready && !self.begins_alike(me)
+    }
+}
