@@ -9,15 +9,14 @@ use std::time::{Duration, Instant};
 use protocol::begin::Participant;
 use protocol::frame::CHUNK_BYTES;
 use protocol::ids::{NodeId, RunId};
-use ractor::{Actor, ActorProcessingErr, ActorRef};
+use ractor::{Actor, ActorProcessingErr, ActorRef, DerivedActorRef};
 use ractor_cluster::RactorMessage;
 use tokio::io::{AsyncWriteExt, BufReader, BufWriter, split};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
-use super::exchange::ExchangeMessage;
-use super::workers::acquire;
+use super::mailbox::acquire;
 use crate::exchange::Message;
 use crate::link::{Hello, LinkError, read_hello, read_message, write_hello, write_message};
 use crate::transport::{Plane, Security, Stream, dial};
@@ -66,6 +65,37 @@ pub(crate) enum LinkMessage {
     Cut,
 }
 
+/// What a link tells.
+pub(crate) enum LinkNotice {
+    /// A connection is there.
+    Up {
+        /// To whom.
+        peer: NodeId,
+        /// Its number.
+        generation: u64,
+        /// What is written on it.
+        outbox: mpsc::Sender<Message>,
+    },
+    /// A connection is gone.
+    Down {
+        /// To whom.
+        peer: NodeId,
+        /// Its number.
+        generation: u64,
+    },
+    /// A message came.
+    Received {
+        /// From whom.
+        peer: NodeId,
+        /// On which of its connections.
+        generation: u64,
+        /// What.
+        message: Message,
+        /// Room for the next one, when this is done.
+        permit: Option<OwnedSemaphorePermit>,
+    },
+}
+
 /// What the actor is started with.
 pub(crate) struct LinkArguments {
     /// This node.
@@ -80,8 +110,8 @@ pub(crate) struct LinkArguments {
     pub(crate) security: Security,
     /// What is counted.
     pub(crate) traffic: Arc<Traffic>,
-    /// Whom it serves.
-    pub(crate) exchange: ActorRef<ExchangeMessage>,
+    /// Who is told of it.
+    pub(crate) parent: DerivedActorRef<LinkNotice>,
 }
 
 /// The actor.
@@ -211,11 +241,11 @@ impl Link {
         self.generation += 1;
         self.pause = PAUSE;
         let (generation, peer) = (self.generation, self.arguments.peer.node);
-        let exchange = &self.arguments.exchange;
+        let parent = &self.arguments.parent;
         let (reader, writer) = split(stream);
         let (outbox, messages) = mpsc::channel(OUTBOX_MAX);
         // It has to know of the link before anything comes over it.
-        let _ = exchange.cast(ExchangeMessage::Linked {
+        let _ = parent.send_message(LinkNotice::Up {
             peer,
             generation,
             outbox,
@@ -225,7 +255,7 @@ impl Link {
             peer,
             generation,
             Arc::clone(&self.arguments.traffic),
-            exchange.clone(),
+            parent.clone(),
         );
         let writing = write(
             BufWriter::with_capacity(CHUNK_BYTES, writer),
@@ -255,8 +285,8 @@ impl Link {
             let (peer, generation) = (self.arguments.peer.node, self.generation);
             let _ = self
                 .arguments
-                .exchange
-                .cast(ExchangeMessage::Unlinked { peer, generation });
+                .parent
+                .send_message(LinkNotice::Down { peer, generation });
             let _ = myself.cast(LinkMessage::Dial);
         }
     }
@@ -289,19 +319,19 @@ async fn read(
     peer: NodeId,
     generation: u64,
     traffic: Arc<Traffic>,
-    exchange: ActorRef<ExchangeMessage>,
+    parent: DerivedActorRef<LinkNotice>,
 ) -> Result<(), LinkError> {
     let room = Arc::new(Semaphore::new(INBOX_MAX));
     while let Some((message, bytes)) = read_message(&mut reader).await? {
         traffic.bytes_in.fetch_add(bytes as u64, Ordering::Relaxed);
         let permit = acquire(&room).await;
-        let received = ExchangeMessage::Received {
+        let received = LinkNotice::Received {
             peer,
             generation,
             message,
             permit,
         };
-        if exchange.cast(received).is_err() {
+        if parent.send_message(received).is_err() {
             break;
         }
     }

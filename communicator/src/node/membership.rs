@@ -7,12 +7,11 @@ use protocol::control::{Beat, NodeInfo, Phase, Reply, Word};
 use protocol::ids::NodeId;
 use protocol::run_beat::RunBeat;
 use protocol::stats::NodeReport;
-use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
+use ractor::{Actor, ActorProcessingErr, ActorRef, DerivedActorRef, RpcReplyPort};
 use ractor_cluster::RactorMessage;
 use tokio::sync::watch;
 
 use super::roster::{BEAT_EVERY, Change, Roster};
-use super::run::RunMessage;
 use crate::control::{Gate, Payload, Peer, SessionEvent, Sessions};
 use crate::transport::{Plane, Security, dial};
 
@@ -76,6 +75,21 @@ pub(crate) enum MembershipMessage {
     Tick,
 }
 
+/// What the membership tells.
+pub(crate) enum MembershipNotice {
+    /// Another node tells how far its runs are.
+    Beat {
+        /// Which node.
+        from: NodeId,
+        /// Its number.
+        number: u64,
+        /// Its run, and the one before.
+        runs: Vec<RunBeat>,
+    },
+    /// Somebody came or went.
+    Changed(Change),
+}
+
 /// What the actor is started with.
 pub(crate) struct MembershipArguments {
     /// This node.
@@ -85,7 +99,7 @@ pub(crate) struct MembershipArguments {
     /// How it dials.
     pub(crate) security: Security,
     /// Who wants to know who is alive.
-    pub(crate) run: ActorRef<RunMessage>,
+    pub(crate) parent: DerivedActorRef<MembershipNotice>,
     /// Where it is told how this node stands.
     pub(crate) joining: watch::Sender<Joined>,
 }
@@ -98,7 +112,7 @@ pub(crate) struct Membership {
     me: NodeInfo,
     sessions: Sessions,
     security: Security,
-    run: ActorRef<RunMessage>,
+    parent: DerivedActorRef<MembershipNotice>,
     roster: Roster,
     /// The gates of peers, and the sessions that lead to them. Two nodes that dial each other have two for a moment; the
     /// newest is used.
@@ -132,7 +146,7 @@ impl Actor for MembershipActor {
             me,
             sessions,
             security,
-            run,
+            parent,
             joining,
         } = arguments;
         myself.send_interval(TICK, || MembershipMessage::Tick);
@@ -141,7 +155,7 @@ impl Actor for MembershipActor {
             me,
             sessions,
             security,
-            run,
+            parent,
             gates: BTreeMap::new(),
             gateless: Vec::new(),
             joining,
@@ -286,7 +300,9 @@ impl Membership {
                 number,
             },
         );
-        let _ = self.run.cast(RunMessage::Beat { from: id, number, runs });
+        let _ = self
+            .parent
+            .send_message(MembershipNotice::Beat { from: id, number, runs });
     }
 
     fn changed(&self, change: Option<Change>) {
@@ -296,7 +312,7 @@ impl Membership {
                 Change::Away(id) => tracing::warn!(peer = %id, "a node is silent"),
                 Change::Left(id) => tracing::info!(peer = %id, "a node has left"),
             }
-            let _ = self.run.cast(RunMessage::Member(change));
+            let _ = self.parent.send_message(MembershipNotice::Changed(change));
         }
     }
 

@@ -14,6 +14,7 @@ mod checkpoints;
 mod data_plane;
 mod exchange;
 mod link;
+mod mailbox;
 mod membership;
 pub(crate) mod roster;
 mod routes;
@@ -396,7 +397,7 @@ impl Actor for NodeActor {
             me: info.clone(),
             sessions: sessions.clone(),
             security: config.security,
-            run: run.clone(),
+            parent: run.get_derived(),
             joining,
         };
         let (membership, _) = Actor::spawn_linked(None, MembershipActor, membership, me.clone()).await?;
@@ -405,7 +406,7 @@ impl Actor for NodeActor {
             socket,
             command: config.workers,
             version: config.version,
-            run: run.clone(),
+            parent: run.get_derived(),
         };
         let (workers, _) = Actor::spawn_linked(None, WorkersActor, workers, me.clone()).await?;
         let parts = Parts { stats, run, membership };

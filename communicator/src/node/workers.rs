@@ -7,14 +7,14 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::Stdio;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use protocol::attach::{FromWorker, ToWorker, WorkerInfo};
 use protocol::bounds::WORKERS_MAX;
 use protocol::frame::{CHUNK_BYTES, Kind};
-use ractor::{Actor, ActorProcessingErr, ActorRef};
+use ractor::{Actor, ActorProcessingErr, ActorRef, DerivedActorRef};
 use ractor_cluster::RactorMessage;
 use tokio::io::{AsyncWriteExt, BufReader, BufWriter};
 use tokio::net::UnixStream;
@@ -22,7 +22,7 @@ use tokio::process::Child;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::timeout;
 
-use super::run::RunMessage;
+use super::mailbox::acquire;
 use super::worker_socket::WorkerSocket;
 use crate::link::{self, LinkError};
 use crate::rarely::Rarely;
@@ -65,8 +65,36 @@ enum Outbound {
     Batch(Arc<[u8]>),
 }
 
+/// What the supervisor tells of its workers.
+pub(crate) enum WorkersNotice {
+    /// A worker is there.
+    Attached(WorkerHandle),
+    /// A worker is gone.
+    Gone(WorkerKey),
+    /// A worker says something.
+    Said {
+        /// Which.
+        key: WorkerKey,
+        /// What.
+        word: Box<FromWorker>,
+    },
+}
+
+/// A batch that a worker made.
+pub(crate) struct WorkerBatch {
+    /// Which worker.
+    pub(crate) key: WorkerKey,
+    /// The batch.
+    pub(crate) bytes: Arc<[u8]>,
+    /// Room for the next one, when this is done.
+    pub(crate) permit: Option<OwnedSemaphorePermit>,
+}
+
+/// Where a worker's batches go: nowhere, unless it has a seat.
+type Route = Arc<Mutex<Option<DerivedActorRef<WorkerBatch>>>>;
+
 /// The way to an attached worker.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct WorkerHandle {
     /// Its name here.
     pub(crate) key: WorkerKey,
@@ -75,9 +103,15 @@ pub(crate) struct WorkerHandle {
     outbox: mpsc::Sender<Outbound>,
     queued: Arc<AtomicUsize>,
     hang_up: Arc<watch::Sender<bool>>,
+    route: Route,
 }
 
 impl WorkerHandle {
+    /// Sends its batches there from now on, straight from its socket.
+    pub(crate) fn route_batches(&self, to: Option<DerivedActorRef<WorkerBatch>>) {
+        *self.route.lock().unwrap_or_else(PoisonError::into_inner) = to;
+    }
+
     /// Tells it something.
     pub(crate) fn tell(&self, word: ToWorker) {
         self.send(Outbound::Word(word), 0);
@@ -114,8 +148,8 @@ pub(crate) struct WorkersArguments {
     pub(crate) command: WorkerCommand,
     /// The release that they must be of.
     pub(crate) version: String,
-    /// Whom they work for.
-    pub(crate) run: ActorRef<RunMessage>,
+    /// Who is told of them.
+    pub(crate) parent: DerivedActorRef<WorkersNotice>,
 }
 
 /// The supervisor.
@@ -143,7 +177,7 @@ impl Actor for WorkersActor {
             socket,
             command,
             version,
-            run,
+            parent,
         } = arguments;
         let listener = WorkerSocket::bind(&socket)?;
         let (stop, stopped) = watch::channel(false);
@@ -158,7 +192,7 @@ impl Actor for WorkersActor {
                 holding.clone(),
             ));
         }
-        tokio::spawn(accept(listener, version, run, detached, stopped));
+        tokio::spawn(accept(listener, version, parent, detached, stopped));
         Ok(Workers {
             socket,
             stop,
@@ -262,7 +296,7 @@ async fn keep_running(
 async fn accept(
     mut listener: WorkerSocket,
     version: String,
-    run: ActorRef<RunMessage>,
+    parent: DerivedActorRef<WorkersNotice>,
     detached: Detached,
     mut stopped: watch::Receiver<bool>,
 ) {
@@ -281,10 +315,10 @@ async fn accept(
                     continue;
                 };
                 let key = WorkerKey(KEYS.fetch_add(1, Ordering::Relaxed));
-                let (run, version, mut stopped) = (run.clone(), version.clone(), stopped.clone());
+                let (parent, version, mut stopped) = (parent.clone(), version.clone(), stopped.clone());
                 let detached = Arc::clone(&detached);
                 tokio::spawn(async move {
-                    let serving = serve(stream, key, &version, &run, &detached);
+                    let serving = serve(stream, key, &version, &parent, &detached);
                     let ended = tokio::select! {
                         ended = serving => ended,
                         () = set(&mut stopped) => Ok(()),
@@ -292,7 +326,7 @@ async fn accept(
                     if let Err(error) = ended {
                         tracing::warn!(%error, "a worker's socket is closed");
                     }
-                    let _ = run.cast(RunMessage::WorkerGone(key));
+                    let _ = parent.send_message(WorkersNotice::Gone(key));
                     drop(place);
                 });
             }
@@ -311,7 +345,7 @@ async fn serve(
     stream: UnixStream,
     key: WorkerKey,
     version: &str,
-    run: &ActorRef<RunMessage>,
+    parent: &DerivedActorRef<WorkersNotice>,
     detached: &Detached,
 ) -> Result<(), LinkError> {
     let (reader, writer) = stream.into_split();
@@ -341,10 +375,12 @@ async fn serve(
         outbox,
         queued: Arc::clone(&queued),
         hang_up: Arc::new(hang_up),
+        route: Route::default(),
     };
-    let _ = run.cast(RunMessage::WorkerAttached(handle));
+    let route = Arc::clone(&handle.route);
+    let _ = parent.send_message(WorkersNotice::Attached(handle));
     let ended = tokio::select! {
-        read = read(&mut reader, key, run) => read,
+        read = read(&mut reader, key, &route, parent) => read,
         written = write(BufWriter::with_capacity(CHUNK_BYTES, writer), messages, &queued) => written,
         () = set(&mut hung_up) => Ok(()),
     };
@@ -353,10 +389,12 @@ async fn serve(
     ended
 }
 
+/// Reads what a worker sends: batches go where its seat is, words to the node.
 async fn read(
     reader: &mut (impl tokio::io::AsyncRead + Unpin),
     key: WorkerKey,
-    run: &ActorRef<RunMessage>,
+    route: &Route,
+    parent: &DerivedActorRef<WorkersNotice>,
 ) -> Result<(), LinkError> {
     let room = Arc::new(Semaphore::new(INBOX_MAX));
     loop {
@@ -364,29 +402,24 @@ async fn read(
         let Some((kind, contents)) = read.unwrap_or(Err(LinkError::Silent))? else {
             return Ok(());
         };
-        let permit = acquire(&room).await;
-        let message = match kind {
-            Kind::Batch => RunMessage::WorkerBatch {
-                key,
-                bytes: Arc::from(contents),
-                permit,
-            },
-            Kind::Word => RunMessage::FromWorker {
-                key,
-                word: Box::new(link::decode(&contents)?),
-            },
+        match kind {
+            Kind::Batch => {
+                let permit = acquire(&room).await;
+                let bytes = Arc::from(contents);
+                // One that has no seat any more, or not yet, has nobody to take its batches.
+                if let Some(to) = &*route.lock().unwrap_or_else(PoisonError::into_inner) {
+                    let _ = to.send_message(WorkerBatch { key, bytes, permit });
+                }
+            }
+            Kind::Word => {
+                let word = Box::new(link::decode(&contents)?);
+                if parent.send_message(WorkersNotice::Said { key, word }).is_err() {
+                    return Ok(());
+                }
+            }
             Kind::Have | Kind::Origin | Kind::Hello | Kind::Piece | Kind::Note => return Err(LinkError::OutOfPlace),
-        };
-        if run.cast(message).is_err() {
-            return Ok(());
         }
     }
-}
-
-/// Waits until one more message may be in somebody's mailbox, which itself knows no limit.
-pub(super) async fn acquire(room: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
-    // The semaphore is never closed.
-    Arc::clone(room).acquire_owned().await.ok()
 }
 
 async fn write(

@@ -5,11 +5,10 @@ use std::path::PathBuf;
 
 use protocol::attach::ToWorker;
 
-use super::{ExchangeMessage, ExchangeState};
+use super::{ExchangeMessage, ExchangeNotice, ExchangeState};
 use crate::checkpoint::{self, Header, State};
 use crate::exchange::Event;
 use crate::node::checkpoints;
-use crate::node::run::RunMessage;
 use crate::run::{RunEvent, WorkerKey};
 
 impl ExchangeState {
@@ -71,12 +70,12 @@ impl ExchangeState {
         let header = self.header(Vec::new());
         let ledger = self.core.ledger();
         let (head, counts) = (ledger.head(), ledger.counts().into());
-        let (run, run_actor) = (self.run, self.run_actor.clone());
+        let (run, parent) = (self.run, self.parent.clone());
         tokio::task::spawn_blocking(move || {
             let folder = path.parent().map_or(Ok(()), std::fs::create_dir_all);
             let written = folder.and_then(|()| checkpoint::write(&path, &header, head, counts));
             let kept = written.map(|()| path).map_err(|error| error.to_string());
-            let _ = run_actor.cast(RunMessage::Event(RunEvent::Kept(run, kept)));
+            let _ = parent.send_message(ExchangeNotice::Happened(RunEvent::Kept(run, kept)));
         });
     }
 }

@@ -1,7 +1,6 @@
 //! What the exchange's actor is told, and what it tells.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use protocol::attach::ToWorker;
@@ -9,16 +8,15 @@ use protocol::begin::{Begin, Participant};
 use protocol::digest::Digest;
 use protocol::ids::{NodeId, OriginId, RunId};
 use protocol::stats::PeerRecord;
-use ractor::ActorRef;
+use ractor::DerivedActorRef;
 use ractor_cluster::RactorMessage;
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use crate::checkpoint::State;
-use crate::exchange::Message;
 use crate::ledger::Ledger;
-use crate::node::run::RunMessage;
-use crate::node::workers::WorkerHandle;
-use crate::run::{Standing, WorkerKey};
+use crate::node::link::LinkNotice;
+use crate::node::mailbox::notice;
+use crate::node::workers::{WorkerBatch, WorkerHandle};
+use crate::run::{RunEvent, Standing, WorkerKey};
 use crate::transport::{Security, Stream};
 
 /// What the exchange is told.
@@ -31,42 +29,10 @@ pub(crate) enum ExchangeMessage {
         /// The connection.
         stream: Stream,
     },
-    /// A link is there.
-    Linked {
-        /// To whom.
-        peer: NodeId,
-        /// Its number.
-        generation: u64,
-        /// What is written on it.
-        outbox: mpsc::Sender<Message>,
-    },
-    /// A link is gone.
-    Unlinked {
-        /// To whom.
-        peer: NodeId,
-        /// Its number.
-        generation: u64,
-    },
-    /// A message came over a link.
-    Received {
-        /// From whom.
-        peer: NodeId,
-        /// On which of its connections.
-        generation: u64,
-        /// What.
-        message: Message,
-        /// Room for the next one, when this is done.
-        permit: Option<OwnedSemaphorePermit>,
-    },
+    /// A link came or went, or something came over it.
+    Link(LinkNotice),
     /// One of this node's workers made a batch.
-    Local {
-        /// Which.
-        key: WorkerKey,
-        /// The batch.
-        bytes: Arc<[u8]>,
-        /// Room for the next one, when this is done.
-        permit: Option<OwnedSemaphorePermit>,
-    },
+    Local(WorkerBatch),
     /// A worker takes a seat: it is given what the ledger has, and then all that comes.
     Seat {
         /// Which worker.
@@ -130,6 +96,17 @@ pub(crate) enum ExchangeMessage {
     Tick,
 }
 
+notice!(ExchangeMessage::Link(LinkNotice));
+notice!(ExchangeMessage::Local(WorkerBatch));
+
+/// What the exchange tells.
+pub(crate) enum ExchangeNotice {
+    /// Something that the run's core has to know.
+    Happened(RunEvent),
+    /// What it has done so far.
+    Report(RunId, Box<Report>),
+}
+
 /// What an exchange has done so far.
 #[derive(Clone, Debug)]
 pub(crate) struct Report {
@@ -168,5 +145,5 @@ pub(crate) struct ExchangeArguments {
     /// How to reach peers.
     pub(crate) security: Security,
     /// Whom it serves.
-    pub(crate) run_actor: ActorRef<RunMessage>,
+    pub(crate) parent: DerivedActorRef<ExchangeNotice>,
 }

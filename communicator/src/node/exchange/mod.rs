@@ -13,18 +13,17 @@ use std::time::{Duration, Instant};
 use protocol::attach::{SUMS_PER_PIECE, ShiftOrder, ToWorker};
 use protocol::begin::{Begin, Participant};
 use protocol::ids::{NodeId, OriginId, RunId};
-use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
+use ractor::{Actor, ActorProcessingErr, ActorRef, DerivedActorRef, SupervisionEvent};
 use tokio::sync::mpsc;
 
 use super::checkpoints::Checkpoints;
-use super::link::{LinkActor, LinkArguments, LinkMessage, Traffic};
-use super::run::RunMessage;
-use super::workers::WorkerHandle;
+use super::link::{LinkActor, LinkArguments, LinkMessage, LinkNotice, Traffic};
+use super::workers::{WorkerBatch, WorkerHandle};
 use crate::checkpoint::State;
 use crate::exchange::{Effect, Event, Exchange, Limits, Message, OriginInfo, Shift};
 use crate::run::{Progress, RunEvent, Standing, WorkerKey, lacks_checkpoint};
 use crate::transport::Security;
-pub(crate) use messages::{ExchangeArguments, ExchangeMessage, Report};
+pub(crate) use messages::{ExchangeArguments, ExchangeMessage, ExchangeNotice, Report};
 
 /// How often the core's clock ticks. Acknowledgements of a trickle of batches wait for it at most.
 const TICK: Duration = Duration::from_millis(50);
@@ -68,7 +67,7 @@ pub(crate) struct ExchangeState {
     reported: Instant,
     /// Origins that workers were told emit no more.
     dead: BTreeSet<OriginId>,
-    run_actor: ActorRef<RunMessage>,
+    parent: DerivedActorRef<ExchangeNotice>,
     told: Option<Progress>,
     paused_since: Option<Instant>,
     paused: Duration,
@@ -95,7 +94,7 @@ impl Actor for ExchangeActor {
             ledger,
             states,
             security,
-            run_actor,
+            parent,
         } = arguments;
         let limits = Limits::for_weights(ledger.weight_count());
         let mut state = ExchangeState {
@@ -119,7 +118,7 @@ impl Actor for ExchangeActor {
             reported: Instant::now(),
             dead: BTreeSet::new(),
             begin,
-            run_actor,
+            parent,
             told: None,
             paused_since: None,
             paused: Duration::ZERO,
@@ -150,28 +149,8 @@ impl Actor for ExchangeActor {
                     let _ = peer.link.cast(LinkMessage::Up { stream, dialled: false });
                 }
             }
-            ExchangeMessage::Linked {
-                peer,
-                generation,
-                outbox,
-            } => state.linked(peer, generation, outbox),
-            ExchangeMessage::Unlinked { peer, generation } => {
-                if state.forget_link(peer, generation) {
-                    state.event(Event::LinkDown(peer));
-                }
-            }
-            ExchangeMessage::Received {
-                peer,
-                generation,
-                message,
-                permit,
-            } => {
-                if state.is_present(peer, generation) {
-                    state.event(Event::Received { from: peer, message });
-                }
-                drop(permit);
-            }
-            ExchangeMessage::Local { key, bytes, permit } => {
+            ExchangeMessage::Link(notice) => state.hear_link(notice),
+            ExchangeMessage::Local(WorkerBatch { key, bytes, permit }) => {
                 if state.workers.contains_key(&key) {
                     state.bytes_encoded += bytes.len() as u64;
                     state.event(Event::Local(bytes));
@@ -246,7 +225,7 @@ impl ExchangeState {
             peer: participant.clone(),
             security: self.security.clone(),
             traffic: Arc::clone(&traffic),
-            exchange: self.myself.clone(),
+            parent: self.myself.get_derived(),
         };
         let (link, _) = Actor::spawn_linked(None, LinkActor, link, self.myself.get_cell()).await?;
         let peer = Peer {
@@ -361,7 +340,7 @@ impl ExchangeState {
     }
 
     fn tell_run(&self, event: RunEvent) {
-        let _ = self.run_actor.cast(RunMessage::Event(event));
+        let _ = self.parent.send_message(ExchangeNotice::Happened(event));
     }
 
     /// Takes no further batches, if exactly these are there.
@@ -388,6 +367,32 @@ impl ExchangeState {
     fn is_present(&self, peer: NodeId, generation: u64) -> bool {
         let present = self.peers.get(&peer).and_then(|peer| peer.outbox.as_ref());
         present.is_some_and(|(present, _)| *present == generation)
+    }
+
+    fn hear_link(&mut self, notice: LinkNotice) {
+        match notice {
+            LinkNotice::Up {
+                peer,
+                generation,
+                outbox,
+            } => self.linked(peer, generation, outbox),
+            LinkNotice::Down { peer, generation } => {
+                if self.forget_link(peer, generation) {
+                    self.event(Event::LinkDown(peer));
+                }
+            }
+            LinkNotice::Received {
+                peer,
+                generation,
+                message,
+                permit,
+            } => {
+                if self.is_present(peer, generation) {
+                    self.event(Event::Received { from: peer, message });
+                }
+                drop(permit);
+            }
+        }
     }
 
     fn linked(&mut self, node: NodeId, generation: u64, outbox: mpsc::Sender<Message>) {
@@ -445,8 +450,8 @@ impl ExchangeState {
         if self.reported.elapsed() >= REPORT_EVERY {
             self.reported = Instant::now();
             let _ = self
-                .run_actor
-                .cast(RunMessage::Report(self.run, Box::new(self.report())));
+                .parent
+                .send_message(ExchangeNotice::Report(self.run, Box::new(self.report())));
         }
     }
 

@@ -7,7 +7,6 @@ use protocol::stats::PeerRecord;
 
 use super::{ExchangeState, Report};
 use crate::exchange::Event;
-use crate::node::run::RunMessage;
 use crate::run::{RunEvent, Settlement, progress};
 
 impl ExchangeState {
@@ -18,7 +17,7 @@ impl ExchangeState {
         if self.told != Some(progress) {
             self.told = Some(progress);
             let event = RunEvent::Progress(self.run, progress);
-            let _ = self.run_actor.cast(RunMessage::Event(event));
+            self.tell_run(event);
         }
     }
 
@@ -76,6 +75,6 @@ impl ExchangeState {
             weights: ledger.weight_count() as u64,
         };
         let event = RunEvent::Settlement(self.run, Box::new(settlement));
-        let _ = self.run_actor.cast(RunMessage::Event(event));
+        self.tell_run(event);
     }
 }

@@ -33,6 +33,7 @@ impl ExchangeState {
             ended: None,
         }));
         let restore = self.take_state();
+        worker.route_batches(Some(self.myself.get_derived()));
         self.hand_over(&worker, origin, slot, restore);
         // A run that is gone on with may have fewer workers than samples were shared out to.
         for slot in self.begin.workers()..self.begin.slots() {
@@ -117,9 +118,10 @@ impl ExchangeState {
 
     /// A worker is gone: what it sent is all that will ever come of its origin.
     pub(super) fn unseat(&mut self, key: WorkerKey) {
-        let Some((origin, _)) = self.workers.remove(&key) else {
+        let Some((origin, worker)) = self.workers.remove(&key) else {
             return;
         };
+        worker.route_batches(None);
         self.checkpoints.saved(key, None);
         self.try_checkpoint();
         let Some(&info) = self.core.origins().find(|info| info.origin == origin) else {

@@ -1,24 +1,20 @@
 //! What the run's actor is told.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
-use protocol::attach::FromWorker;
 use protocol::control::{Offer, Reply};
 use protocol::ids::{NodeId, RunId};
 use protocol::job::Job;
-use protocol::run_beat::RunBeat;
 use ractor::{ActorRef, RpcReplyPort};
 use ractor_cluster::RactorMessage;
-use tokio::sync::OwnedSemaphorePermit;
 
 use crate::control::Payload;
 use crate::ledger::Ledger;
-use crate::node::exchange::{ExchangeMessage, Report};
-use crate::node::membership::MembershipMessage;
-use crate::node::roster::Change;
-use crate::node::workers::WorkerHandle;
-use crate::run::{RunEvent, RunWord, WorkerKey};
+use crate::node::exchange::{ExchangeMessage, ExchangeNotice};
+use crate::node::mailbox::notice;
+use crate::node::membership::{MembershipMessage, MembershipNotice};
+use crate::node::workers::WorkersNotice;
+use crate::run::{RunEvent, RunWord};
 use crate::transport::Stream;
 
 /// What the run's actor is told.
@@ -57,37 +53,12 @@ pub(crate) enum RunMessage {
         /// What.
         word: RunWord,
     },
-    /// Another node tells how far its runs are.
-    Beat {
-        /// Which node.
-        from: NodeId,
-        /// Its number.
-        number: u64,
-        /// Its run, and the one before.
-        runs: Vec<RunBeat>,
-    },
-    /// Somebody came or went.
-    Member(Change),
-    /// A worker is there.
-    WorkerAttached(WorkerHandle),
-    /// A worker is gone.
-    WorkerGone(WorkerKey),
-    /// A worker says something.
-    FromWorker {
-        /// Which.
-        key: WorkerKey,
-        /// What.
-        word: Box<FromWorker>,
-    },
-    /// A worker made a batch.
-    WorkerBatch {
-        /// Which.
-        key: WorkerKey,
-        /// The batch.
-        bytes: Arc<[u8]>,
-        /// Room for the next one, when this is done.
-        permit: Option<OwnedSemaphorePermit>,
-    },
+    /// What is heard of other nodes.
+    Cluster(MembershipNotice),
+    /// What is heard of this node's workers.
+    Workers(WorkersNotice),
+    /// What is heard of the exchange.
+    Exchange(ExchangeNotice),
     /// Something happened that the core alone has to know.
     Event(RunEvent),
     /// What this node can offer was worked out.
@@ -104,8 +75,6 @@ pub(crate) enum RunMessage {
         /// The exchange.
         opened: Result<ActorRef<ExchangeMessage>, String>,
     },
-    /// What the exchange has done so far.
-    Report(RunId, Box<Report>),
     /// Would a call for a link be taken?
     Expects {
         /// In which run.
@@ -134,3 +103,7 @@ pub(crate) enum RunMessage {
     /// Some time has passed.
     Tick,
 }
+
+notice!(RunMessage::Cluster(MembershipNotice));
+notice!(RunMessage::Workers(WorkersNotice));
+notice!(RunMessage::Exchange(ExchangeNotice));

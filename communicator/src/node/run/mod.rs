@@ -15,11 +15,11 @@ use protocol::control::{NodeInfo, Phase, Reply};
 use protocol::ids::{OriginId, RunId};
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent};
 
-use super::exchange::{ExchangeActor, ExchangeArguments, ExchangeMessage};
-use super::membership::MembershipMessage;
+use super::exchange::{ExchangeActor, ExchangeArguments, ExchangeMessage, ExchangeNotice};
+use super::membership::{MembershipMessage, MembershipNotice};
 use super::roster::Change;
 use super::stats::StatsMessage;
-use super::workers::WorkerHandle;
+use super::workers::{WorkerHandle, WorkersNotice};
 use crate::checkpoint;
 use crate::control::Payload;
 use crate::drawn;
@@ -186,19 +186,17 @@ impl RunState {
                 let _ = reply.send(Reply::Status(status).into());
             }
             RunMessage::Word { from, word } => self.event(RunEvent::Word { from, word }),
-            RunMessage::Beat { from, number, runs } => self.event(RunEvent::Beat { from, number, runs }),
-            RunMessage::Member(change) => self.event(match change {
-                Change::Alive(info) => RunEvent::Alive(info),
-                Change::Away(node) => RunEvent::Away(node),
-                Change::Left(node) => RunEvent::Left(node),
+            RunMessage::Cluster(notice) => self.event(match notice {
+                MembershipNotice::Beat { from, number, runs } => RunEvent::Beat { from, number, runs },
+                MembershipNotice::Changed(Change::Alive(info)) => RunEvent::Alive(info),
+                MembershipNotice::Changed(Change::Away(node)) => RunEvent::Away(node),
+                MembershipNotice::Changed(Change::Left(node)) => RunEvent::Left(node),
             }),
-            RunMessage::WorkerAttached(worker) => self.attached(worker),
-            RunMessage::WorkerGone(key) => self.gone(key),
-            RunMessage::FromWorker { key, word } => self.hear(key, *word),
-            RunMessage::WorkerBatch { key, bytes, permit } => {
-                self.tell_exchange(ExchangeMessage::Local { key, bytes, permit });
-            }
-            RunMessage::Event(event) => self.event(event),
+            RunMessage::Workers(WorkersNotice::Attached(worker)) => self.attached(worker),
+            RunMessage::Workers(WorkersNotice::Gone(key)) => self.gone(key),
+            RunMessage::Workers(WorkersNotice::Said { key, word }) => self.hear(key, *word),
+            RunMessage::Exchange(ExchangeNotice::Report(run, report)) => self.recording.reported(run, *report),
+            RunMessage::Event(event) | RunMessage::Exchange(ExchangeNotice::Happened(event)) => self.event(event),
             RunMessage::Offered { run, offered } => {
                 let offer = offered.map(|(offer, ledger)| {
                     self.ledger = Some((run, *ledger));
@@ -207,7 +205,6 @@ impl RunState {
                 self.event(RunEvent::Offered { run, offer });
             }
             RunMessage::Opened { run, opened } => self.opened(run, opened),
-            RunMessage::Report(run, report) => self.recording.reported(run, *report),
             RunMessage::Expects { run, from, reply } => {
                 let _ = reply.send(self.core.expects(run, from));
             }
@@ -388,7 +385,7 @@ impl RunState {
                         ledger,
                         states,
                         security,
-                        run_actor: myself.clone(),
+                        parent: myself.get_derived(),
                     };
                     let started = Actor::spawn_linked(None, ExchangeActor, arguments, myself.get_cell()).await;
                     started.map(|(exchange, _)| exchange).map_err(|error| error.to_string())
