@@ -142,7 +142,7 @@ pub enum Request {
     /// Who is there?
     Nodes,
     /// Start a run.
-    Start {
+    StartTraining {
         /// What is to be trained.
         #[serde(with = "crate::job::as_text")]
         job: Box<Job>,

@@ -515,7 +515,7 @@ fn control() {
     for (name, word) in words {
         wire("word", name, &word);
     }
-    let start = Request::Start {
+    let start = Request::StartTraining {
         job: Box::new(job()),
         allow_partial: true,
     };

@@ -168,7 +168,7 @@ pub(crate) fn job(bytes: &[u8]) -> Option<Check> {
     let job = JobDraft::from_toml(str::from_utf8(bytes).ok()?).ok()?.resolve().ok()?;
     Some(Box::new(move || {
         assert_eq!(JobDraft::from(&job).resolve().unwrap(), job);
-        let request = Request::Start {
+        let request = Request::StartTraining {
             job: Box::new(job),
             allow_partial: false,
         };

@@ -75,7 +75,7 @@ pub(crate) async fn begin(contact: &Contact, what: What, allow_partial: bool, js
     let view = View::new(0, json);
     view.busy("preparing: nodes open the data");
     let request = match what {
-        What::Job(job) => Request::Start { job, allow_partial },
+        What::Job(job) => Request::StartTraining { job, allow_partial },
         What::Resume(run) => Request::Resume { run, allow_partial },
     };
     let run = starting::start(contact, &request).await;

@@ -110,7 +110,7 @@ impl Attempt<'_> {
 
     fn job(&self) -> Option<&Job> {
         match self.request {
-            Request::Start { job, .. } => Some(job),
+            Request::StartTraining { job, .. } => Some(job),
             _ => None,
         }
     }

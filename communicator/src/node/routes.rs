@@ -32,7 +32,7 @@ impl Routes for Parts {
     fn request(&self, request: Request, reply: RpcReplyPort<Payload<Reply>>) {
         match request {
             Request::Nodes => drop(self.membership.cast(MembershipMessage::Nodes(reply))),
-            Request::Start { job, allow_partial } => drop(self.run.cast(RunMessage::Start {
+            Request::StartTraining { job, allow_partial } => drop(self.run.cast(RunMessage::StartTraining {
                 job,
                 allow_partial,
                 reply,

@@ -102,7 +102,7 @@ impl RunCore {
         self.notice_a_standstill(now, effects);
         let acts = !planted(Bug::StopUnacted) || matches!(event, RunEvent::Progress(..) | RunEvent::Worker(..));
         match event {
-            RunEvent::Start {
+            RunEvent::StartTraining {
                 run,
                 job,
                 allow_partial,

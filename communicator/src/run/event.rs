@@ -25,7 +25,7 @@ pub(crate) struct Ticket(pub(crate) u64);
 #[derive(Clone, Debug)]
 pub(crate) enum RunEvent {
     /// A client wants a run. Its name was drawn for it.
-    Start {
+    StartTraining {
         run: RunId,
         job: Box<Job>,
         allow_partial: bool,

@@ -1,9 +1,9 @@
 //! A node's part in a run, from prepare to the saved model. A pure core: events with the time in, effects out.
 //!
 //! ```text
-//!  Start ─▶ preparing ─▶ opening ─▶ training ─▶ settling ─▶ finishing ─▶ ended
-//!          (coordinated by the      (no centre: beats carry everybody's state;
-//!           node that was asked)     whoever misses one hears the next)
+//!  StartTraining ─▶ preparing ─▶ opening ─▶ training ─▶ settling ─▶ finishing ─▶ ended
+//!                  (coordinated by the      (no centre: beats carry everybody's state;
+//!                   node that was asked)     whoever misses one hears the next)
 //! ```
 //!
 //! `core` takes events and `starting` gets runs going; `hearing` is what others and workers say; `active` is one run. What

@@ -54,7 +54,7 @@ impl World {
         let job = Box::new(job());
         self.run(
             at,
-            RunEvent::Start {
+            RunEvent::StartTraining {
                 run,
                 job,
                 allow_partial,

@@ -148,7 +148,7 @@ impl Request {
     pub fn check(&self) -> Result<(), Breach> {
         match self {
             // A job that could be read is bounded, and so is all else.
-            Self::Start { .. }
+            Self::StartTraining { .. }
             | Self::Resume { .. }
             | Self::Nodes
             | Self::Checkpoint

@@ -23,7 +23,7 @@ pub(crate) enum RunMessage {
     /// The way to other nodes: the first message.
     Membership(ActorRef<MembershipMessage>),
     /// Start a run.
-    Start {
+    StartTraining {
         /// What is to be trained.
         job: Box<Job>,
         /// Begin without those that cannot take part.

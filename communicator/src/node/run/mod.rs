@@ -142,13 +142,13 @@ impl RunState {
     fn handle(&mut self, message: RunMessage) {
         match message {
             RunMessage::Membership(membership) => self.membership = Some(membership),
-            RunMessage::Start {
+            RunMessage::StartTraining {
                 job,
                 allow_partial,
                 reply,
             } => {
                 let (run, ticket) = (RunId(drawn::number()), self.ticket(reply));
-                self.event(RunEvent::Start {
+                self.event(RunEvent::StartTraining {
                     run,
                     job,
                     allow_partial,
