@@ -10,6 +10,7 @@ use super::limits::{Limits, MEMBERS_MAX};
 use super::log::Log;
 use super::message::{Message, OriginInfo};
 use super::peer::Peer;
+use super::peer_link::PeerLink;
 use crate::ledger::Ledger;
 
 /// A snapshot that this node needs.
@@ -111,7 +112,8 @@ impl Exchange {
     /// said nothing for a while: it hangs, or the cable is out, and the link will tell in the end.
     #[must_use]
     pub fn should_pause(&self) -> bool {
-        let streams = |peer: &&Peer| peer.is_streaming() && peer.has_spoken(self.limits.reset_ticks);
+        let speaks = |link: &PeerLink| link.is_streaming() && link.has_spoken(self.limits.reset_ticks);
+        let streams = |peer: &&Peer| peer.link.as_ref().is_some_and(speaks);
         let heard = self.peers.values().filter(streams);
         let (all, near) = (heard.clone().count(), heard.filter(|peer| self.is_near(peer)).count());
         2 * near < all
@@ -154,13 +156,13 @@ impl Exchange {
             Event::LinkDown(node) => {
                 self.links.remove(&node);
                 if let Some(peer) = self.peers.get_mut(&node) {
-                    peer.unlink();
+                    peer.link = None;
                 }
                 self.tell_links(effects);
             }
             Event::Progress(node) => {
-                if let Some(peer) = self.peers.get_mut(&node) {
-                    peer.at_work();
+                if let Some(link) = self.link_mut(node) {
+                    link.at_work();
                 }
             }
             Event::Received { from, message } => self.received(from, message, effects),
@@ -188,7 +190,10 @@ impl Exchange {
     /// Whether this node has nothing of the run and nobody is there, or linked, who has anything to give.
     #[must_use]
     pub fn is_stranded(&self, live: impl Fn(NodeId) -> bool) -> bool {
-        let has_nothing = |(&node, peer): (&NodeId, &Peer)| peer.newcomer || !live(node) && !peer.linked;
+        let has_nothing = |(&node, peer): (&NodeId, &Peer)| {
+            let newcomer = peer.link.as_ref().map(|link| link.newcomer);
+            newcomer.unwrap_or_else(|| !live(node))
+        };
         self.newcomer && self.peers.iter().all(has_nothing)
     }
 
@@ -236,6 +241,10 @@ impl Exchange {
         self.ledger.frontier().behind(&known)
     }
 
+    pub(super) fn link_mut(&mut self, node: NodeId) -> Option<&mut PeerLink> {
+        self.peers.get_mut(&node)?.link.as_mut()
+    }
+
     pub(super) fn home(&self, origin: OriginId) -> Option<NodeId> {
         self.origins.get(&origin).map(|info| info.home)
     }
@@ -280,7 +289,7 @@ impl Exchange {
     }
 
     fn announce(&self, except: Option<NodeId>, info: OriginInfo, effects: &mut Vec<Effect>) {
-        let linked = self.peers.iter().filter(|(_, peer)| peer.linked && !peer.quarantined);
+        let linked = self.peers.iter().filter(|(_, peer)| peer.link.is_some());
         effects.extend(
             linked
                 .filter(|&(&to, _)| Some(to) != except)
@@ -299,8 +308,7 @@ impl Exchange {
         if !self.links.contains(&node) {
             return;
         }
-        peer.unlink();
-        peer.linked = true;
+        peer.link = Some(PeerLink::default());
         // A mark that was proposed on the last link may have come through or not.
         let mark = peer.proposed.clone();
         let origins = self.origins.values().copied().map(Message::Origin);
@@ -314,7 +322,7 @@ impl Exchange {
     pub(super) fn quarantine(&mut self, peer: NodeId, reason: String, effects: &mut Vec<Effect>) {
         if let Some(state) = self.peers.get_mut(&peer) {
             state.quarantined = true;
-            state.unlink();
+            state.link = None;
         }
         self.tell_links(effects);
         effects.push(Effect::Quarantine { peer, reason });
@@ -324,7 +332,7 @@ impl Exchange {
     /// Gives a link up. What still comes on it is not listened to; the next one starts afresh.
     pub(super) fn reset(&mut self, node: NodeId, effects: &mut Vec<Effect>) {
         if let Some(peer) = self.peers.get_mut(&node) {
-            peer.unlink();
+            peer.link = None;
         }
         self.links.remove(&node);
         self.tell_links(effects);

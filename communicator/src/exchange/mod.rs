@@ -25,10 +25,9 @@ mod keeping;
 mod limits;
 mod log;
 mod message;
-#[cfg(test)]
-mod mute_tests;
 mod parcel;
 mod peer;
+mod peer_link;
 mod planted;
 mod receiving;
 mod relaying;

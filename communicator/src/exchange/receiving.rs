@@ -101,14 +101,13 @@ impl Exchange {
     }
 
     pub(super) fn received(&mut self, from: NodeId, message: Message, effects: &mut Vec<Effect>) {
-        let Some(peer) = self
-            .peers
-            .get_mut(&from)
-            .filter(|peer| peer.linked && !peer.quarantined)
-        else {
+        let Some(peer) = self.peers.get_mut(&from) else {
             return;
         };
-        peer.speaks();
+        let Some(link) = &mut peer.link else {
+            return;
+        };
+        link.speaks();
         match message {
             Message::Origin(info) => {
                 if self.origins.contains_key(&info.origin) || self.make_room_for_an_origin() {
@@ -153,6 +152,9 @@ impl Exchange {
         let Some(peer) = self.peers.get_mut(&from) else {
             return;
         };
+        let Some(link) = &mut peer.link else {
+            return;
+        };
         match word {
             Word::Mark { members: nodes, .. } | Word::Links(nodes) if nodes.len() > MEMBERS_MAX => {
                 self.quarantine(from, "it names more members than a run has".into(), effects);
@@ -174,15 +176,15 @@ impl Exchange {
                 self.trim();
                 self.catch_up(from, effects);
             }
-            Word::Newcomer => peer.waits(),
+            Word::Newcomer => link.waits(),
             Word::Marked { number, except } => {
                 peer.marked(number, &except);
                 self.trim();
             }
             Word::Got(bytes) => {
-                let before = peer.outgoing.as_ref().map_or(0, Outgoing::got);
+                let before = link.outgoing.as_ref().map_or(0, Outgoing::got);
+                link.outgoing.take_if(|parcel| parcel.confirm(bytes));
                 self.moved += bytes.saturating_sub(before);
-                peer.outgoing.take_if(|parcel| parcel.confirm(bytes));
                 self.pump(from, effects);
             }
             Word::Cannot(SequenceRange {
@@ -194,7 +196,7 @@ impl Exchange {
             }
             Word::TooFar => self.want(Some(from), false, effects),
             Word::Ask => {
-                peer.asks = !peer.outgoing.as_ref().is_some_and(Outgoing::is_snapshot);
+                link.asks = !link.outgoing.as_ref().is_some_and(Outgoing::is_snapshot);
                 self.give(from, effects);
             }
         }
@@ -203,8 +205,8 @@ impl Exchange {
     /// A peer has said what it has: it may need more.
     fn catch_up(&mut self, node: NodeId, effects: &mut Vec<Effect>) {
         let near = self.peers.get(&node).is_some_and(|peer| self.is_near(peer));
-        if let Some(peer) = self.peers.get_mut(&node) {
-            peer.too_far &= !near;
+        if let Some(link) = self.link_mut(node).filter(|_| near) {
+            link.comes_near();
         }
         self.merge_for(node);
         self.pump(node, effects);
@@ -300,8 +302,11 @@ impl Exchange {
         }
         if let Some(peer) = self.peers.get_mut(&from) {
             peer.showed(origin, to);
-            peer.untold += 1;
-            if peer.untold >= self.limits.acknowledge_every {
+        }
+        let every = self.limits.acknowledge_every;
+        if let Some(link) = self.link_mut(from) {
+            link.untold += 1;
+            if link.untold >= every {
                 self.tell(from, effects);
             }
         }
@@ -327,11 +332,11 @@ impl Exchange {
         if piece.total > total_max as u64 {
             return Err(format!("it sends a parcel of {} bytes", piece.total));
         }
-        let Some(peer) = self.peers.get_mut(&from) else {
+        self.moved += piece.bytes.len() as u64;
+        let Some(link) = self.link_mut(from) else {
             return Ok(());
         };
-        self.moved += piece.bytes.len() as u64;
-        let (got, whole) = match parcel::take(&mut peer.incoming, piece) {
+        let (got, whole) = match parcel::take(&mut link.incoming, piece) {
             Taken::OutOfPlace => {
                 self.reset(from, effects);
                 return Ok(());

@@ -16,11 +16,13 @@ use super::peer::Peer;
 impl Exchange {
     /// Tells peers whom this node has links to, when that has changed.
     pub(super) fn tell_links(&mut self, effects: &mut Vec<Effect>) {
-        let linked = |(&node, peer): (&NodeId, &Peer)| (peer.linked && !peer.quarantined).then_some(node);
+        let linked = |(&node, peer): (&NodeId, &Peer)| peer.link.is_some().then_some(node);
         let linked: BTreeSet<NodeId> = self.peers.iter().filter_map(linked).collect();
         for (&to, peer) in &mut self.peers {
-            if linked.contains(&to) && peer.told_links.as_ref() != Some(&linked) {
-                peer.told_links = Some(linked.clone());
+            if let Some(link) = &mut peer.link
+                && link.told_links.as_ref() != Some(&linked)
+            {
+                link.told_links = Some(linked.clone());
                 effects.push(Effect::Send {
                     to,
                     message: Message::Word(Word::Links(linked.iter().copied().collect())),
@@ -32,8 +34,8 @@ impl Exchange {
 
     /// A peer tells whom it has links to.
     pub(super) fn take_links(&mut self, from: NodeId, links: Vec<NodeId>, effects: &mut Vec<Effect>) {
-        if let Some(peer) = self.peers.get_mut(&from) {
-            peer.links = Some(links.into_iter().collect());
+        if let Some(link) = self.link_mut(from) {
+            link.links = Some(links.into_iter().collect());
         }
         self.lay_relays();
         let targets: Vec<NodeId> = self
@@ -49,14 +51,11 @@ impl Exchange {
 
     /// Finds out for which homes, and to whom, this node hands batches on.
     pub(super) fn lay_relays(&mut self) {
-        let linked = |node: &NodeId| {
-            self.peers
-                .get(node)
-                .is_some_and(|peer| peer.linked && !peer.quarantined)
-        };
+        let linked = |node: &NodeId| self.peers.get(node).is_some_and(|peer| peer.link.is_some());
         let nodes: Vec<NodeId> = self.peers.keys().copied().filter(linked).collect();
         let has = |node: NodeId, to: NodeId| {
-            let links = self.peers.get(&node).and_then(|peer| peer.links.as_ref());
+            let link = self.peers.get(&node).and_then(|peer| peer.link.as_ref());
+            let links = link.and_then(|link| link.links.as_ref());
             links.map(|links| links.contains(&to))
         };
         let mut relays = BTreeSet::new();

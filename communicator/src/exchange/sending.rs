@@ -14,7 +14,8 @@ use super::limits::{Limits, MEMBERS_MAX};
 use super::log::Log;
 use super::message::{Message, Word};
 use super::parcel::Outgoing;
-use super::peer::{Peer, Repair};
+use super::peer::Peer;
+use super::peer_link::{PeerLink, Repair};
 use super::planted::{Bug, planted};
 
 /// How a peer is helped on with one origin.
@@ -29,10 +30,9 @@ enum Help {
 impl Exchange {
     pub(super) fn tell(&mut self, node: NodeId, effects: &mut Vec<Effect>) {
         let frontier = self.ledger.frontier();
-        if let Some(peer) = self.peers.get_mut(&node)
-            && peer.linked
+        if let Some(link) = self.peers.get_mut(&node).and_then(|peer| peer.link.as_mut())
             && !self.newcomer
-            && peer.told(frontier)
+            && link.told(frontier)
         {
             let message = Message::Have(frontier.clone());
             effects.push(Effect::Send { to: node, message });
@@ -47,19 +47,23 @@ impl Exchange {
         for &node in &nodes {
             self.tell(node, effects);
             self.mark(node, effects);
-            if self
-                .peers
-                .get_mut(&node)
-                .is_some_and(|peer| peer.is_silent(self.limits.reset_ticks))
-            {
+            let Limits {
+                reset_ticks,
+                patience_ticks,
+                ..
+            } = self.limits;
+            let Some(peer) = self.peers.get_mut(&node) else {
+                continue;
+            };
+            let Some(link) = &mut peer.link else {
+                continue;
+            };
+            if link.is_silent(&peer.has, reset_ticks) {
                 self.reset(node, effects);
                 continue;
             }
-            if let Some(peer) = self.peers.get_mut(&node) {
-                peer.remind(self.limits.reset_ticks);
-            }
-            let patience = self.limits.patience_ticks;
-            let mute = self.peers.get(&node).is_some_and(|peer| peer.is_mute(patience));
+            link.remind(reset_ticks);
+            let mute = link.is_mute(&peer.has, patience_ticks);
             // All members do the same work for somebody who is behind. For one that stands still none of it is of use.
             if !mute {
                 self.look_for_stalls(node);
@@ -73,7 +77,7 @@ impl Exchange {
     /// Proposes a mark now and then. A newcomer has none, but says that it is there.
     fn mark(&mut self, node: NodeId, effects: &mut Vec<Effect>) {
         if self.newcomer {
-            let mut linked = self.peers.get_mut(&node).filter(|peer| peer.linked);
+            let mut linked = self.peers.get_mut(&node).filter(|peer| peer.link.is_some());
             let time = linked.as_mut().is_some_and(|peer| peer.is_time(self.limits.mark_ticks));
             effects.extend(time.then(|| Effect::newcomer(node)));
             return;
@@ -107,7 +111,7 @@ impl Exchange {
         let rivals = self
             .peers
             .iter()
-            .filter(|&(&other, peer)| other < self.me && other != node && peer.linked);
+            .filter(|&(&other, peer)| other < self.me && other != node && peer.link.is_some());
         let rank = rivals.count() as u32;
         let Some(peer) = self.peers.get_mut(&node) else {
             return;
@@ -119,15 +123,21 @@ impl Exchange {
                 home.is_some_and(|home| home != self.me && home != node)
             })
             .collect();
+        let Some(link) = &mut peer.link else {
+            return;
+        };
+        let patience = self.limits.patience_ticks.saturating_mul(1 + rank);
         for (origin, applied) in helped {
-            peer.watch(origin, applied, self.limits.patience_ticks.saturating_mul(1 + rank));
+            link.watch(origin, peer.has.applied(origin), applied, patience);
         }
     }
 
     /// Whether this node is the one to send an origin's batches to a peer.
     pub(super) fn sends(&self, origin: OriginId, to: NodeId, peer: &Peer) -> bool {
         let home = self.home(origin);
-        home.is_some_and(|home| sends(self.me, &self.relays, (origin, home), to, peer))
+        let link = peer.link.as_ref();
+        home.zip(link)
+            .is_some_and(|(home, link)| sends(self.me, &self.relays, (origin, home), to, link))
     }
 
     pub(super) fn pump_all(&mut self, effects: &mut Vec<Effect>) {
@@ -139,45 +149,48 @@ impl Exchange {
 
     /// Sends a peer what it lacks, as far as its windows reach.
     pub(super) fn pump(&mut self, node: NodeId, effects: &mut Vec<Effect>) {
-        let Some(peer) = self
-            .peers
-            .get_mut(&node)
-            .filter(|peer| peer.linked && !peer.quarantined)
+        let Some(Peer {
+            link: Some(link),
+            has,
+            base,
+            refused,
+            ..
+        }) = self.peers.get_mut(&node)
         else {
             return;
         };
-        send_pieces(node, peer, &self.limits, effects);
+        send_pieces(node, link, &self.limits, effects);
         let mut spoilt = Frontier::default();
         for &OriginInfo { origin, home, .. } in self.origins.values() {
-            if !sends(self.me, &self.relays, (origin, home), node, peer) {
+            if !sends(self.me, &self.relays, (origin, home), node, link) {
                 continue;
             }
             let applied = self.ledger.frontier().applied(origin);
-            while let Some(sent) = peer.sent(origin)
+            while let Some(sent) = link.sent(origin)
                 && sent < applied
-                && peer.under_way(origin) < self.limits.window
-                && peer.bytes_under_way() < self.limits.window_bytes
+                && sent.saturating_sub(has.applied(origin)) < self.limits.window
+                && link.bytes_under_way() < self.limits.window_bytes
             {
-                match help(peer, &self.log, origin, sent) {
+                match help(link, (base, refused), &self.log, origin, sent) {
                     // What has lain here for a while may have lost a bit: the ledger is audited, the log is not.
                     Help::Batch(bytes) if sent + 1 < applied && !Batch::is_intact(&bytes) => {
                         spoilt.raise(origin, sent + 1);
                         break;
                     }
                     Help::Batch(bytes) => {
-                        peer.send(origin, sent + 1, bytes.len());
+                        link.send(origin, sent + 1, bytes.len());
                         effects.push(Effect::Send {
                             to: node,
                             message: Message::Batch(bytes),
                         });
                     }
                     Help::Range(parcel) => {
-                        peer.outgoing = Some(parcel);
-                        send_pieces(node, peer, &self.limits, effects);
+                        link.outgoing = Some(parcel);
+                        send_pieces(node, link, &self.limits, effects);
                     }
                     Help::Later => break,
                     Help::Snapshot => {
-                        if peer.tell_too_far() {
+                        if link.tell_too_far() {
                             effects.push(Effect::Send {
                                 to: node,
                                 message: Message::Word(Word::TooFar),
@@ -202,23 +215,29 @@ fn sends(
     relays: &BTreeSet<(NodeId, NodeId)>,
     (origin, home): (OriginId, NodeId),
     to: NodeId,
-    peer: &Peer,
+    link: &PeerLink,
 ) -> bool {
-    let repairs = peer.repairs.get(&origin).is_some_and(Repair::is_active) && !planted(Bug::DroppedRepair);
+    let repairs = link.repairs.get(&origin).is_some_and(Repair::is_active) && !planted(Bug::DroppedRepair);
     home != to && (home == me || relays.contains(&(home, to)) || repairs)
 }
 
-/// What to send a peer next of an origin of which it will have `sent`.
+/// What to send a peer next of an origin of which it will have `sent`, by its mark and the ranges that it could not take.
 ///
 /// It gets the log's entries as they are. So it inherits their points, and can help whomever this node can help.
-fn help(peer: &Peer, log: &Log, origin: OriginId, sent: u64) -> Help {
-    if peer.outgoing.as_ref().is_some_and(|parcel| parcel.blocks(origin)) {
+fn help(
+    link: &PeerLink,
+    (base, refused): (&Frontier, &BTreeSet<(OriginId, u64)>),
+    log: &Log,
+    origin: OriginId,
+    sent: u64,
+) -> Help {
+    if link.outgoing.as_ref().is_some_and(|parcel| parcel.blocks(origin)) {
         return Help::Later;
     }
     match log.after(origin, sent) {
         Some(entry) if !entry.merged => return Help::Batch(Arc::clone(&entry.bytes)),
-        _ if peer.outgoing.is_some() => return Help::Later,
-        Some(entry) if !peer.refused.contains(&(origin, sent)) => {
+        _ if link.outgoing.is_some() => return Help::Later,
+        Some(entry) if !refused.contains(&(origin, sent)) => {
             return Help::Range(Outgoing::range(origin, entry.to, Arc::clone(&entry.bytes)));
         }
         _ => {}
@@ -228,9 +247,9 @@ fn help(peer: &Peer, log: &Log, origin: OriginId, sent: u64) -> Help {
     let Some(to) = log.end_around(origin, sent) else {
         return Help::Snapshot;
     };
-    let range = std::iter::once(peer.base.applied(origin))
+    let range = std::iter::once(base.applied(origin))
         .chain(log.points_before(origin, sent))
-        .filter(|&from| !peer.refused.contains(&(origin, from)))
+        .filter(|&from| !refused.contains(&(origin, from)))
         .find_map(|from| log.merged(origin, from, to));
     range.map_or(Help::Snapshot, |range| {
         Help::Range(Outgoing::range(origin, to, range.encode().into()))
@@ -238,8 +257,8 @@ fn help(peer: &Peer, log: &Log, origin: OriginId, sent: u64) -> Help {
 }
 
 /// Sends what may be under way of the present parcel. When all of a range is, its origin can go on.
-fn send_pieces(node: NodeId, peer: &mut Peer, limits: &Limits, effects: &mut Vec<Effect>) {
-    let Some(parcel) = &mut peer.outgoing else {
+fn send_pieces(node: NodeId, link: &mut PeerLink, limits: &Limits, effects: &mut Vec<Effect>) {
+    let Some(parcel) = &mut link.outgoing else {
         return;
     };
     if parcel.is_sent() {
@@ -254,6 +273,6 @@ fn send_pieces(node: NodeId, peer: &mut Peer, limits: &Limits, effects: &mut Vec
     if parcel.is_sent()
         && let Some((origin, to)) = parcel.ends()
     {
-        peer.send(origin, to, 0);
+        link.send(origin, to, 0);
     }
 }

@@ -10,6 +10,7 @@ use super::event::{Effect, Shift};
 use super::message::{Message, Word};
 use super::parcel::Outgoing;
 use super::peer::Peer;
+use super::peer_link::PeerLink;
 use crate::ledger::{Ledger, Outcome};
 use crate::snapshot::{self, LogEntry};
 
@@ -93,11 +94,11 @@ impl Exchange {
 
     /// Gives a peer the snapshot that it has asked for, unless it has something that would be missing from it.
     pub(super) fn give(&mut self, node: NodeId, effects: &mut Vec<Effect>) {
-        let giving = |peer: &Peer| peer.outgoing.as_ref().is_some_and(Outgoing::is_snapshot);
+        let giving = |peer: &Peer| peer.outgoing().is_some_and(Outgoing::is_snapshot);
         let others = self.peers.values().filter(|peer| giving(peer)).count();
         let may_have = |peer: &Peer| {
-            let asks = peer.asks && !peer.quarantined && peer.outgoing.is_none();
-            asks && !self.newcomer && self.ledger.frontier().lacks(&peer.has).is_empty()
+            let asks = |link: &PeerLink| link.asks && link.outgoing.is_none();
+            peer.link.as_ref().is_some_and(asks) && !self.newcomer && self.ledger.frontier().lacks(&peer.has).is_empty()
         };
         if others >= self.limits.snapshots_max || !self.peers.get(&node).is_some_and(may_have) {
             return;
@@ -109,7 +110,6 @@ impl Exchange {
         let Some(peer) = self.peers.get_mut(&node) else {
             return;
         };
-        peer.asks = false;
         let lacking = peer.has.lacks(self.ledger.frontier());
         let log: Vec<LogEntry> = lacking
             .iter()
@@ -117,7 +117,10 @@ impl Exchange {
             .cloned()
             .collect();
         let snapshot = snapshot::encode(self.ledger.head(), self.ledger.counts().into(), &log);
-        peer.outgoing = Some(Outgoing::snapshot(snapshot));
+        if let Some(link) = &mut peer.link {
+            link.asks = false;
+            link.outgoing = Some(Outgoing::snapshot(snapshot));
+        }
         effects.push(Effect::Giving(node));
         self.pump(node, effects);
     }

@@ -1,0 +1,69 @@
+//! Bits that flip on the way, in the log and in the ledger.
+
+use super::*;
+
+#[test]
+fn a_damaged_frame_is_damage_and_not_a_lie_unless_there_is_nothing_else() {
+    let mut exchange = node(LIMITS);
+    let mut frame = simple(2, 1).to_vec();
+    frame[9] ^= 4;
+    let damaged: Arc<[u8]> = frame.into();
+    let mut effects = Vec::new();
+    for _ in 0..8 {
+        effects = receive(&mut exchange, PEER, Message::Batch(Arc::clone(&damaged)));
+        assert!(effects.contains(&Effect::Reset(PEER)), "{effects:?}");
+        tell(&mut exchange, Event::LinkUp(PEER));
+    }
+    assert!(!effects.iter().any(|effect| matches!(effect, Effect::Quarantine { .. })));
+    let effects = receive(&mut exchange, PEER, Message::Batch(damaged));
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::Quarantine { .. })));
+}
+
+#[test]
+fn a_batch_that_was_spoilt_while_it_was_kept_is_not_sent() {
+    let mut exchange = node(LIMITS);
+    for sequence in 1..=3 {
+        tell(&mut exchange, Event::Local(simple(1, sequence)));
+    }
+    exchange.log.spoil(OriginId(1), 2);
+    tell(&mut exchange, Event::LinkDown(PEER));
+    tell(&mut exchange, Event::LinkUp(PEER));
+    let effects = receive(&mut exchange, PEER, has(&[(1, 1)]));
+    assert!(effects.contains(&Effect::Spoilt), "{effects:?}");
+    let effects = tell(&mut exchange, Event::Tick);
+    let too_far = Effect::Send {
+        to: PEER,
+        message: Message::Word(Word::TooFar),
+    };
+    assert!(effects.contains(&too_far), "it takes a snapshot instead: {effects:?}");
+}
+
+#[test]
+fn a_flipped_bit_is_mended_alone_and_more_with_a_peers_help() {
+    let mut exchange = node(LIMITS);
+    tell(&mut exchange, Event::Local(simple(1, 1)));
+    exchange.ledger.flip(5, 20);
+    // A peer that asks is not given what it would take for a lie.
+    receive(&mut exchange, PEER, has(&[(1, 1)]));
+    let effects = receive(&mut exchange, PEER, Message::Word(Word::Ask));
+    assert!(effects.contains(&Effect::Mended(5)) && effects.contains(&Effect::Giving(PEER)));
+    assert!(!exchange.is_damaged() && exchange.ledger().audit().is_ok());
+
+    exchange.ledger.flip(5, 20);
+    exchange.ledger.flip(6, 2);
+    receive(&mut exchange, THIRD, has(&[(1, 1)]));
+    let effects = receive(&mut exchange, THIRD, Message::Word(Word::Ask));
+    assert!(exchange.is_damaged() && !effects.contains(&Effect::Giving(THIRD)));
+    assert!(matches!(effects[0], Effect::Damaged(_)));
+    assert_eq!(words_to(&effects, PEER), [Word::Ask]);
+}
+
+#[test]
+fn a_weight_that_left_the_range_by_a_flipped_bit_ends_no_run() {
+    let mut exchange = node(LIMITS);
+    exchange.ledger.flip(1, 28);
+    let effects = tell(&mut exchange, Event::Local(simple(1, 1)));
+    assert!(effects.contains(&Effect::Mended(1)), "{effects:?}");
+    assert!(!effects.iter().any(|effect| matches!(effect, Effect::Diverged(_))));
+    assert_eq!(tell(&mut exchange, Event::Local(simple(1, 2))).len(), 3);
+}

@@ -1,0 +1,140 @@
+//! What no honest member and no honest worker sends.
+
+use super::newcomers::newcomer;
+use super::*;
+
+#[test]
+fn what_no_honest_member_sends_is_put_in_quarantine() {
+    let header = Header {
+        run: RUN,
+        origin: OriginId(2),
+        sequence: 2,
+        seen: 0,
+        tau: Tau::ONE_STEP,
+        digest: Digest::default(),
+        cursors: Vec::new(),
+        samples: 1,
+        loss: 0.0,
+        flags: Flags::default(),
+    };
+    let encoded = |header: &Header, words: &[u32]| {
+        let mut frame = Vec::new();
+        header.encode(words, &mut frame).unwrap();
+        Message::Batch(frame.into())
+    };
+    let foreign = Header {
+        run: RunId(77),
+        ..header.clone()
+    };
+    let conflicting = batch(OriginId(2), 1, &[word(9, false)], Tau::ONE_STEP);
+    let huge = Message::Piece(Piece {
+        kind: ParcelKind::Range,
+        total: u64::MAX,
+        offset: 0,
+        bytes: [0; 10].into(),
+    });
+    // As long as a snapshot may be, and far too long for a range of so small a model.
+    let fat = Message::Piece(Piece {
+        kind: ParcelKind::Range,
+        total: 20 << 20,
+        offset: 0,
+        bytes: [0; 10].into(),
+    });
+    let members = (10..10_000).map(NodeId).collect();
+    let frontier = Frontier::default();
+    let crowd = Word::Mark {
+        number: 1,
+        frontier,
+        members,
+    };
+    let cases = [
+        (Message::Batch(vec![1, 2, 3].into()), "length"),
+        (Message::Batch(simple(44, 1)), "unknown"),
+        (Message::Batch(simple(1, 1)), "never made"),
+        (Message::Batch(conflicting), "other contents"),
+        (encoded(&foreign, &[]), "run"),
+        (encoded(&header, &[word(WEIGHTS as u32, true)]), "weights"),
+        (encoded(&header, &[word(1, true)]), "digest"),
+        (huge, "a parcel of"),
+        (fat, "a parcel of"),
+        (whole(ParcelKind::Range, vec![1, 2, 3]), "length"),
+        (Message::Word(crowd), "members"),
+    ];
+    for (message, says) in cases {
+        let mut exchange = node(LIMITS);
+        receive(&mut exchange, PEER, Message::Batch(simple(2, 1)));
+        let digest = exchange.ledger().digest();
+        let effects = receive(&mut exchange, PEER, message);
+        let Some(Effect::Quarantine { peer: PEER, reason }) = effects.last() else {
+            panic!("{effects:?}");
+        };
+        assert!(reason.contains(says), "{reason} does not say {says}");
+        assert!(
+            receive(&mut exchange, PEER, Message::Batch(simple(2, 2))).is_empty(),
+            "it is heard no more"
+        );
+        assert_eq!(exchange.ledger().digest(), digest);
+        assert!(tell(&mut exchange, Event::LinkUp(PEER)).is_empty());
+    }
+}
+
+#[test]
+fn whoever_names_origins_without_end_is_put_in_quarantine() {
+    let mut exchange = node(LIMITS);
+    let mut name = |id: u64| receive(&mut exchange, PEER, Message::Origin(origin(id)));
+    let quarantined = |effects: Vec<Effect>| {
+        let is = |effect: &Effect| matches!(effect, Effect::Quarantine { peer: PEER, .. });
+        effects.iter().any(is)
+    };
+    assert!((4..4000).all(|id| !quarantined(name(id))));
+    assert!((4000..5000).any(|id| quarantined(name(id))));
+}
+
+#[test]
+fn whoever_gives_a_snapshot_that_does_not_add_up_is_put_in_quarantine() {
+    let mut giver = node(LIMITS);
+    tell(&mut giver, Event::Local(simple(1, 1)));
+    let effects = receive(&mut giver, THIRD, Message::Word(Word::Ask));
+    let (kind, mut bytes) = parcel_to(&mut giver, THIRD, effects);
+    *bytes.last_mut().unwrap() ^= 1;
+    let mut exchange = newcomer();
+    receive(&mut exchange, PEER, Message::Origin(origin(1)));
+    let effects = receive(&mut exchange, PEER, whole(kind, bytes));
+    assert!(
+        matches!(effects.last(), Some(Effect::Quarantine { peer: PEER, .. })),
+        "{effects:?}"
+    );
+    assert_eq!(exchange.ledger().frontier(), &Frontier::default());
+    let effects = tell(&mut exchange, Event::Tick);
+    assert_eq!(words_to(&effects, THIRD), [Word::Ask], "another one is asked");
+}
+
+#[test]
+fn a_worker_that_is_out_of_turn_is_named() {
+    let mut exchange = node(LIMITS);
+    for bytes in [simple(1, 2), simple(2, 1), vec![0].into()] {
+        let effects = tell(&mut exchange, Event::Local(bytes));
+        assert!(matches!(effects[..], [Effect::WorkerFault(_)]), "{effects:?}");
+    }
+}
+
+#[test]
+fn who_hands_on_a_batch_with_other_contents_is_not_blamed() {
+    let mut exchange = node(LIMITS);
+    receive(&mut exchange, PEER, Message::Batch(simple(2, 1)));
+    let other = batch(OriginId(2), 1, &[word(9, false)], Tau::ONE_STEP);
+    let digest = exchange.ledger().digest();
+    assert!(receive(&mut exchange, THIRD, Message::Batch(other)).is_empty());
+    assert_eq!(exchange.ledger().digest(), digest);
+}
+
+#[test]
+fn an_origin_cannot_be_taken_over() {
+    let mut exchange = node(LIMITS);
+    let stolen = OriginInfo {
+        home: PEER,
+        ..origin(1)
+    };
+    receive(&mut exchange, PEER, Message::Origin(stolen));
+    assert!(!sent_to(&tell(&mut exchange, Event::Local(simple(1, 1))), PEER).is_empty());
+}

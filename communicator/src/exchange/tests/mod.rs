@@ -1,0 +1,177 @@
+//! What an exchange does, event by event. Its life as a whole is in the simulation.
+
+mod catching_up;
+mod damage;
+mod lies;
+mod links;
+mod mute;
+mod newcomers;
+mod streams;
+
+use std::sync::Arc;
+
+use protocol::batch::{Flags, Header};
+use protocol::changes::word;
+use protocol::digest::Digest;
+use protocol::frontier::{Frontier, SequenceRange};
+use protocol::ids::{NodeId, OriginId, RunId};
+use protocol::lattice::Tau;
+use protocol::merged_range::MergedRange;
+
+use super::{Effect, Event, Exchange, Limits, Message, OriginInfo, ParcelKind, Piece, Word, parcel};
+use crate::ledger::Ledger;
+
+pub(in crate::exchange) const RUN: RunId = RunId(9);
+pub(in crate::exchange) const WEIGHTS: usize = 64;
+
+pub(in crate::exchange) fn batch(origin: OriginId, sequence: u64, words: &[u32], tau: Tau) -> Arc<[u8]> {
+    let header = Header {
+        run: RUN,
+        origin,
+        sequence,
+        seen: 0,
+        tau,
+        digest: Digest::of_changes(words, tau),
+        cursors: Vec::new(),
+        samples: 1,
+        loss: 0.0,
+        flags: Flags::default(),
+    };
+    let mut frame = Vec::new();
+    header.encode(words, &mut frame).unwrap();
+    frame.into()
+}
+
+pub(in crate::exchange) fn simple(origin: u64, sequence: u64) -> Arc<[u8]> {
+    batch(
+        OriginId(origin),
+        sequence,
+        &[word(sequence as u32 % 64, true)],
+        Tau::ONE_STEP,
+    )
+}
+
+/// Node n's only origin has the name n.
+pub(in crate::exchange) fn origin(id: u64) -> OriginInfo {
+    OriginInfo {
+        origin: OriginId(id),
+        home: NodeId(id),
+        slot: id as u32 - 1,
+        ended: None,
+    }
+}
+
+pub(in crate::exchange) const LIMITS: Limits = Limits::for_weights(WEIGHTS);
+pub(in crate::exchange) const ME: NodeId = NodeId(1);
+pub(in crate::exchange) const PEER: NodeId = NodeId(2);
+pub(in crate::exchange) const THIRD: NodeId = NodeId(3);
+
+/// Node 1 with its origin 1, and the linked peers 2 and 3 with theirs; both have nothing yet.
+pub(in crate::exchange) fn node(limits: Limits) -> Exchange {
+    let mut exchange = Exchange::new(ME, Ledger::new(RUN, vec![0; WEIGHTS]), limits);
+    for id in 1..=3 {
+        tell(&mut exchange, Event::Founder(NodeId(id)));
+        tell(&mut exchange, Event::Origin(origin(id)));
+    }
+    for peer in [PEER, THIRD] {
+        tell(&mut exchange, Event::LinkUp(peer));
+        receive(&mut exchange, peer, Message::Have(Frontier::default()));
+    }
+    exchange
+}
+
+pub(in crate::exchange) fn tell(exchange: &mut Exchange, event: Event) -> Vec<Effect> {
+    let mut effects = Vec::new();
+    exchange.handle(event, &mut effects);
+    // Words about links follow every change of one; those that are about them have tests of their own.
+    let about_links = |effect: &Effect| {
+        matches!(
+            effect,
+            Effect::Send {
+                message: Message::Word(Word::Links(_)),
+                ..
+            }
+        )
+    };
+    effects.retain(|effect| !about_links(effect));
+    effects
+}
+
+pub(in crate::exchange) fn receive(exchange: &mut Exchange, from: NodeId, message: Message) -> Vec<Effect> {
+    tell(exchange, Event::Received { from, message })
+}
+
+pub(in crate::exchange) fn has(sequences: &[(u64, u64)]) -> Message {
+    let mut frontier = Frontier::default();
+    for &(origin, sequence) in sequences {
+        frontier.raise(OriginId(origin), sequence);
+    }
+    Message::Have(frontier)
+}
+
+/// The batches sent to a node, by the bytes that they are.
+pub(in crate::exchange) fn sent_to(effects: &[Effect], node: NodeId) -> Vec<Arc<[u8]>> {
+    effects
+        .iter()
+        .filter_map(|effect| match effect {
+            Effect::Send {
+                to,
+                message: Message::Batch(bytes),
+            } if *to == node => Some(Arc::clone(bytes)),
+            _ => None,
+        })
+        .collect()
+}
+
+/// What a node sent as a parcel, put together; it gets to hear how much has come.
+pub(in crate::exchange) fn parcel_to(
+    exchange: &mut Exchange,
+    node: NodeId,
+    mut effects: Vec<Effect>,
+) -> (ParcelKind, Vec<u8>) {
+    let mut incoming = None;
+    loop {
+        let pieces: Vec<Piece> = effects
+            .iter()
+            .filter_map(|effect| match effect {
+                Effect::Send {
+                    to,
+                    message: Message::Piece(piece),
+                } if *to == node => Some(piece.clone()),
+                _ => None,
+            })
+            .collect();
+        assert!(!pieces.is_empty(), "the parcel does not go on: {effects:?}");
+        effects.clear();
+        for piece in pieces {
+            match parcel::take(&mut incoming, &piece) {
+                parcel::Taken::Part(got) => {
+                    effects.extend(receive(exchange, node, Message::Word(Word::Got(got))));
+                }
+                parcel::Taken::Whole(kind, bytes) => return (kind, bytes),
+                parcel::Taken::OutOfPlace => panic!("pieces come in order"),
+            }
+        }
+    }
+}
+
+/// A parcel in one piece.
+pub(in crate::exchange) fn whole(kind: ParcelKind, bytes: Vec<u8>) -> Message {
+    Message::Piece(Piece {
+        kind,
+        total: bytes.len() as u64,
+        offset: 0,
+        bytes: bytes.into(),
+    })
+}
+
+pub(in crate::exchange) fn words_to(effects: &[Effect], node: NodeId) -> Vec<Word> {
+    let word = |effect: &Effect| match effect {
+        Effect::Send {
+            to,
+            message: Message::Word(word),
+        } if *to == node => Some(word.clone()),
+        _ => None,
+    };
+    effects.iter().filter_map(word).collect()
+}

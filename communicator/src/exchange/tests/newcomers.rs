@@ -1,0 +1,116 @@
+//! Newcomers, who have nothing before they have a snapshot.
+
+use super::*;
+
+/// A node that comes late, and has heard that 2 and 3 have some batches of origin 2.
+pub(super) fn newcomer() -> Exchange {
+    let mut exchange = Exchange::new(ME, Ledger::new(RUN, vec![0; WEIGHTS]), LIMITS);
+    for node in [PEER, THIRD] {
+        tell(&mut exchange, Event::Joined(node));
+        let hello = tell(&mut exchange, Event::LinkUp(node));
+        let message = Message::Word(Word::Newcomer);
+        assert_eq!(hello, [Effect::Send { to: node, message }]);
+    }
+    receive(&mut exchange, PEER, Message::Origin(origin(2)));
+    let effects = receive(&mut exchange, PEER, has(&[(2, 20)]));
+    assert_eq!(words_to(&effects, PEER), [Word::Ask]);
+    let effects = receive(&mut exchange, THIRD, has(&[(2, 20)]));
+    assert_eq!(effects, [], "one is asked at a time");
+    exchange
+}
+
+#[test]
+fn a_newcomer_takes_nothing_before_a_snapshot() {
+    let mut exchange = newcomer();
+    receive(&mut exchange, PEER, Message::Batch(simple(2, 1)));
+    assert_eq!(exchange.ledger().frontier(), &Frontier::default());
+    assert!(!exchange.is_caught_up(|_| true));
+    let mut giver = node(LIMITS);
+    receive(&mut giver, PEER, Message::Batch(simple(2, 1)));
+    let effects = receive(&mut giver, THIRD, Message::Word(Word::Ask));
+    let (kind, bytes) = parcel_to(&mut giver, THIRD, effects);
+    let effects = receive(&mut exchange, PEER, whole(kind, bytes));
+    for to in [PEER, THIRD] {
+        let message = has(&[(2, 1)]);
+        assert!(effects.contains(&Effect::Send { to, message }), "all hear what it has");
+    }
+    receive(&mut exchange, PEER, Message::Batch(simple(2, 2)));
+    assert_eq!(exchange.ledger().frontier().applied(OriginId(2)), 2);
+}
+
+#[test]
+fn a_newcomer_that_is_not_answered_asks_another_and_says_that_it_is_there() {
+    let mut exchange = newcomer();
+    let effects: Vec<Effect> = (0..LIMITS.reset_ticks)
+        .flat_map(|_| tell(&mut exchange, Event::Tick))
+        .collect();
+    assert_eq!(words_to(&effects, PEER), [Word::Newcomer, Word::Newcomer]);
+    assert_eq!(words_to(&effects, THIRD), [Word::Newcomer, Word::Newcomer, Word::Ask]);
+    assert_eq!(effects.len(), 5, "no link is given up for that");
+}
+
+#[test]
+fn a_giver_is_asked_again_when_its_link_is_replaced() {
+    let mut exchange = newcomer();
+    tell(&mut exchange, Event::LinkDown(PEER));
+    tell(&mut exchange, Event::LinkUp(PEER));
+    let effects = receive(&mut exchange, PEER, has(&[(2, 20)]));
+    assert_eq!(words_to(&effects, PEER), [Word::Ask]);
+    assert_eq!(receive(&mut exchange, PEER, has(&[(2, 21)])), [], "once on a link");
+}
+
+#[test]
+fn whoever_is_the_last_to_have_anything_has_caught_up() {
+    let mut exchange = node(LIMITS);
+    receive(&mut exchange, PEER, has(&[(2, 1000)]));
+    assert!(!exchange.is_caught_up(|_| true), "it lacks much");
+    assert!(exchange.is_caught_up(|node| node == THIRD));
+    tell(&mut exchange, Event::LinkDown(THIRD));
+    assert!(!exchange.is_caught_up(|node| node == THIRD), "it may have anything");
+    assert!(exchange.is_caught_up(|_| false), "what the dead had is lost");
+    assert!(!newcomer().is_caught_up(|_| false));
+}
+
+#[test]
+fn a_newcomer_is_stranded_when_nobody_is_left_who_has_anything() {
+    let mut exchange = newcomer();
+    assert!(!exchange.is_stranded(|_| true));
+    assert!(!exchange.is_stranded(|_| false), "there are links");
+    tell(&mut exchange, Event::LinkDown(PEER));
+    tell(&mut exchange, Event::LinkDown(THIRD));
+    assert!(!exchange.is_stranded(|node| node == THIRD));
+    assert!(exchange.is_stranded(|_| false));
+    tell(&mut exchange, Event::LinkUp(THIRD));
+    receive(&mut exchange, THIRD, Message::Word(Word::Newcomer));
+    assert!(exchange.is_stranded(|node| node == THIRD), "neither can help the other");
+    assert!(!node(LIMITS).is_stranded(|_| false), "it has something itself");
+}
+
+#[test]
+fn nothing_is_sent_to_a_newcomer_before_it_has_a_snapshot() {
+    let mut exchange = node(LIMITS);
+    let new = NodeId(4);
+    tell(&mut exchange, Event::Joined(new));
+    tell(&mut exchange, Event::LinkUp(new));
+    receive(&mut exchange, new, Message::Word(Word::Newcomer));
+    let mut effects = tell(&mut exchange, Event::Local(simple(1, 1)));
+    for tick in 0..3 * LIMITS.reset_ticks {
+        effects.extend(tell(&mut exchange, Event::Tick));
+        if tick % LIMITS.mark_ticks == 0 && tick < LIMITS.reset_ticks {
+            receive(&mut exchange, new, Message::Word(Word::Newcomer));
+        }
+        let silent = tick >= 40 + LIMITS.reset_ticks;
+        assert_eq!(
+            effects.contains(&Effect::Reset(new)),
+            silent,
+            "it was heard at tick 40 of {tick}"
+        );
+    }
+    assert!(sent_to(&effects, new).is_empty());
+    tell(&mut exchange, Event::LinkUp(new));
+    receive(&mut exchange, new, Message::Word(Word::Newcomer));
+    let effects = receive(&mut exchange.clone(), new, Message::Word(Word::Ask));
+    assert!(effects.contains(&Effect::Giving(new)));
+    let effects = receive(&mut exchange, new, has(&[]));
+    assert_eq!(sent_to(&effects, new), [simple(1, 1)], "it has one");
+}
