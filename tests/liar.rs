@@ -79,6 +79,24 @@ fn a_member_that_lies_harms_nobody() {
                 node.name
             );
         }
+        // Those who do not say who they are, are known by their address.
+        let how = match part.as_str() {
+            "questions" => Some("a connection is ended"),
+            "mute" => Some("says nothing of use is turned away"),
+            _ => None,
+        };
+        for node in &cluster.nodes {
+            let log = node.process.log();
+            let named = |how| {
+                log.lines()
+                    .any(|line| line.contains(how) && line.contains("address=127."))
+            };
+            assert!(
+                how.is_none_or(named),
+                "{} does not name the liar of {part}: {log}",
+                node.name
+            );
+        }
         // Those who are to be known by name say it.
         for id in said.lines().filter_map(|line| line.strip_prefix("liar ")) {
             for node in &cluster.nodes {

@@ -4,9 +4,9 @@
 //! who does not say what it wants.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use protocol::control::NodeInfo;
 use protocol::frame::{CHUNK_BYTES, Kind};
@@ -21,6 +21,7 @@ use tokio::time::timeout;
 use super::run::RunMessage;
 use crate::control::Sessions;
 use crate::link::{Hello, LinkError, read_hello, write_frame, write_hello};
+use crate::rarely::Rarely;
 use crate::transport::{Accepted, Greeted, HalfOpen, Plane, Stream};
 
 /// How long a caller may take to say what it wants, and this node to find out whether it can have it.
@@ -39,6 +40,7 @@ struct Desk {
     run: ActorRef<RunMessage>,
     me: NodeInfo,
     models: Arc<Semaphore>,
+    complaints: Arc<Mutex<Rarely>>,
 }
 
 /// Takes connections until there are no more.
@@ -53,6 +55,7 @@ pub(super) async fn route(
         run,
         me,
         models: Arc::new(Semaphore::new(MODELS_MAX)),
+        complaints: Arc::default(),
     };
     let mut calls = JoinSet::new();
     let mut callers: HalfOpen<AbortHandle> = HalfOpen::new(CALLERS_MAX);
@@ -92,7 +95,14 @@ async fn serve(connection: Accepted, desk: Desk, greeted: Greeted) {
             .map_err(|error| error.to_string()),
     };
     if let Err(error) = served {
-        tracing::debug!(%address, error, "a caller is turned away");
+        let complaints = desk.complaints.lock();
+        // It is a member: nobody else gets so far.
+        if complaints
+            .unwrap_or_else(PoisonError::into_inner)
+            .is_due(Instant::now())
+        {
+            tracing::info!(%address, error, "a member that calls and says nothing of use is turned away");
+        }
     }
 }
 
