@@ -80,18 +80,30 @@ pub(crate) enum WorkersNotice {
     },
 }
 
-/// A batch that a worker made.
-pub(crate) struct WorkerBatch {
-    /// Which worker.
-    pub(crate) key: WorkerKey,
-    /// The batch.
-    pub(crate) bytes: Arc<[u8]>,
-    /// Room for the next one, when this is done.
-    pub(crate) permit: Option<OwnedSemaphorePermit>,
+/// What a worker with a seat sends to the exchange, in this order.
+pub(crate) enum SeatNotice {
+    /// It made a batch.
+    Batch {
+        /// Which worker.
+        key: WorkerKey,
+        /// The batch.
+        bytes: Arc<[u8]>,
+        /// Room for the next one, when this is done.
+        permit: Option<OwnedSemaphorePermit>,
+    },
+    /// It has written, or is about to have written, what it alone has.
+    Saved {
+        /// Which worker.
+        key: WorkerKey,
+        /// After which of its batches; none if it has not.
+        sequence: Option<u64>,
+        /// Where.
+        path: PathBuf,
+    },
 }
 
 /// Where a worker's batches go: nowhere, unless it has a seat.
-type Route = Arc<Mutex<Option<DerivedActorRef<WorkerBatch>>>>;
+type Route = Arc<Mutex<Option<DerivedActorRef<SeatNotice>>>>;
 
 /// The way to an attached worker.
 #[derive(Clone)]
@@ -108,7 +120,7 @@ pub(crate) struct WorkerHandle {
 
 impl WorkerHandle {
     /// Sends its batches there from now on, straight from its socket.
-    pub(crate) fn route_batches(&self, to: Option<DerivedActorRef<WorkerBatch>>) {
+    pub(crate) fn route_batches(&self, to: Option<DerivedActorRef<SeatNotice>>) {
         *self.route.lock().unwrap_or_else(PoisonError::into_inner) = to;
     }
 
@@ -402,21 +414,28 @@ async fn read(
         let Some((kind, contents)) = read.unwrap_or(Err(LinkError::Silent))? else {
             return Ok(());
         };
+        // One that has no seat any more, or not yet, has nobody to take its batches.
+        let to_seat = |notice| {
+            if let Some(to) = &*route.lock().unwrap_or_else(PoisonError::into_inner) {
+                let _ = to.send_message(notice);
+            }
+        };
         match kind {
             Kind::Batch => {
                 let permit = acquire(&room).await;
                 let bytes = Arc::from(contents);
-                // One that has no seat any more, or not yet, has nobody to take its batches.
-                if let Some(to) = &*route.lock().unwrap_or_else(PoisonError::into_inner) {
-                    let _ = to.send_message(WorkerBatch { key, bytes, permit });
-                }
+                to_seat(SeatNotice::Batch { key, bytes, permit });
             }
-            Kind::Word => {
-                let word = Box::new(link::decode(&contents)?);
-                if parent.send_message(WorkersNotice::Said { key, word }).is_err() {
-                    return Ok(());
+            Kind::Word => match link::decode(&contents)? {
+                // It is about the batches before it, and must not be overtaken by those after it.
+                FromWorker::Saved { sequence, path } => to_seat(SeatNotice::Saved { key, sequence, path }),
+                word => {
+                    let word = Box::new(word);
+                    if parent.send_message(WorkersNotice::Said { key, word }).is_err() {
+                        return Ok(());
+                    }
                 }
-            }
+            },
             Kind::Have | Kind::Origin | Kind::Hello | Kind::Piece | Kind::Note => return Err(LinkError::OutOfPlace),
         }
     }

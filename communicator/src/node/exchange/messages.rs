@@ -15,7 +15,7 @@ use crate::checkpoint::State;
 use crate::ledger::Ledger;
 use crate::node::link::LinkNotice;
 use crate::node::mailbox::notice;
-use crate::node::workers::{WorkerBatch, WorkerHandle};
+use crate::node::workers::{SeatNotice, WorkerHandle};
 use crate::run::{RunEvent, Standing, WorkerKey};
 use crate::transport::{Security, Stream};
 
@@ -31,8 +31,8 @@ pub(crate) enum ExchangeMessage {
     },
     /// A link came or went, or something came over it.
     Link(LinkNotice),
-    /// One of this node's workers made a batch.
-    Local(WorkerBatch),
+    /// One of this node's workers sends something.
+    FromSeat(SeatNotice),
     /// A worker takes a seat: it is given what the ledger has, and then all that comes.
     Seat {
         /// Which worker.
@@ -52,15 +52,6 @@ pub(crate) enum ExchangeMessage {
     Checkpoint(PathBuf),
     /// The checkpoint that was being written is written, or could not be.
     Checkpointed,
-    /// A worker has written, or is about to have written, what it alone has.
-    Saved {
-        /// Which.
-        key: WorkerKey,
-        /// After which of its batches; none if it has not.
-        sequence: Option<u64>,
-        /// Where.
-        path: PathBuf,
-    },
     /// A guest takes part.
     Joined(Participant),
     /// How things stand with the participants.
@@ -97,7 +88,7 @@ pub(crate) enum ExchangeMessage {
 }
 
 notice!(ExchangeMessage::Link(LinkNotice));
-notice!(ExchangeMessage::Local(WorkerBatch));
+notice!(ExchangeMessage::FromSeat(SeatNotice));
 
 /// What the exchange tells.
 pub(crate) enum ExchangeNotice {

@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 
 use super::checkpoints::Checkpoints;
 use super::link::{LinkActor, LinkArguments, LinkMessage, LinkNotice, Traffic};
-use super::workers::{WorkerBatch, WorkerHandle};
+use super::workers::{SeatNotice, WorkerHandle};
 use crate::checkpoint::State;
 use crate::exchange::{Effect, Event, Exchange, Limits, Message, OriginInfo, Shift};
 use crate::run::{Progress, RunEvent, Standing, WorkerKey, lacks_checkpoint};
@@ -150,7 +150,7 @@ impl Actor for ExchangeActor {
                 }
             }
             ExchangeMessage::Link(notice) => state.hear_link(notice),
-            ExchangeMessage::Local(WorkerBatch { key, bytes, permit }) => {
+            ExchangeMessage::FromSeat(SeatNotice::Batch { key, bytes, permit }) => {
                 if state.workers.contains_key(&key) {
                     state.bytes_encoded += bytes.len() as u64;
                     state.event(Event::Local(bytes));
@@ -167,7 +167,7 @@ impl Actor for ExchangeActor {
             }
             ExchangeMessage::Checkpoint(path) => state.checkpoint(path),
             ExchangeMessage::Checkpointed => state.checkpointed(),
-            ExchangeMessage::Saved { key, sequence, path } => state.saved(key, sequence, path),
+            ExchangeMessage::FromSeat(SeatNotice::Saved { key, sequence, path }) => state.saved(key, sequence, path),
             ExchangeMessage::Joined(participant) => {
                 if state.begin.admit(participant.clone()) {
                     tracing::info!(node = participant.name, "a node joins the run");

@@ -441,10 +441,8 @@ impl RunState {
 
     fn hear(&mut self, key: WorkerKey, word: FromWorker) {
         let word = match word {
-            FromWorker::Hello(_) | FromWorker::Alive => return,
-            FromWorker::Saved { sequence, path } => {
-                return self.tell_exchange(ExchangeMessage::Saved { key, sequence, path });
-            }
+            // What is saved goes to the exchange, with the batches.
+            FromWorker::Hello(_) | FromWorker::Alive | FromWorker::Saved { .. } => return,
             FromWorker::Prepared { run, data } => WorkerWord::Prepared { run, data: Ok(data) },
             FromWorker::Refused { run, reason } => WorkerWord::Prepared { run, data: Err(reason) },
             FromWorker::Stats(stats) => WorkerWord::Stats(*stats),
