@@ -124,7 +124,7 @@ fn a_client_that_cannot_save_says_where_and_can_come_back() {
     cluster.wait_for_nodes(1);
     points_csv(&cluster.tau, "points.csv", 300);
     let start = cluster.asking("start", &job("2", WIDE));
-    let output = cluster.tau.start_limited(FILE_LIMIT, &start).finish();
+    let output = cluster.tau.start_limited(FILE_LIMIT, &[], &start).finish();
     assert_eq!(output.code, 1, "{}", output.stderr);
     let error = output.last()["error"].as_str().unwrap().to_owned();
     assert!(

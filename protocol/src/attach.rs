@@ -211,6 +211,20 @@ pub struct DataInfo {
     pub test: u64,
 }
 
+#[cfg(test)]
+impl DataInfo {
+    /// A small one.
+    pub(crate) fn example() -> Self {
+        Self {
+            hash: [0; 32],
+            input: Shape::Flat(3),
+            classes: 2,
+            train: 10,
+            test: 2,
+        }
+    }
+}
+
 /// How good a model is on held-out samples.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Scores {

@@ -114,7 +114,6 @@ pub struct Resumed {
 mod tests {
     use super::*;
     use crate::job::JobDraft;
-    use crate::model::Shape;
 
     #[test]
     fn slots_follow_the_participants() {
@@ -127,13 +126,7 @@ mod tests {
         };
         let mut begin = Begin {
             job: Box::new(JobDraft::default().resolve().unwrap()),
-            data: DataInfo {
-                hash: [0; 32],
-                input: Shape::Flat(3),
-                classes: 2,
-                train: 10,
-                test: 2,
-            },
+            data: DataInfo::example(),
             participants: vec![participant(9, 2), participant(3, 1), participant(5, 3)],
             resumed: None,
         };

@@ -11,6 +11,9 @@ use super::{Output, Running, Tau, points_csv};
 /// Longer than anything takes that happens at all.
 const PATIENCE: Duration = Duration::from_mins(1);
 
+/// The folder of temporary files.
+const TEMPORARY: &str = "tmp";
+
 /// A small job; ten thousand samples an epoch would take a second.
 const JOB: &[&str] = &[
     "--data",
@@ -30,8 +33,9 @@ pub(crate) fn job<'a>(epochs: &'a str, extra: &[&'a str]) -> Vec<&'a str> {
 
 /// A folder with credentials, and the nodes that were started in it.
 pub(crate) struct Cluster {
-    pub(crate) tau: Tau,
+    // Ended before their folder is removed: they would make their sockets' folders again.
     pub(crate) nodes: Vec<Node>,
+    pub(crate) tau: Tau,
 }
 
 /// A running node.
@@ -48,7 +52,8 @@ impl Cluster {
         let tau = Tau::new();
         let made = tau.run(&["credentials", "new", "cluster.pem"]);
         assert_eq!(made.code, 0, "{}", made.stderr);
-        Self { tau, nodes: Vec::new() }
+        std::fs::create_dir(tau.path(TEMPORARY)).unwrap();
+        Self { nodes: Vec::new(), tau }
     }
 
     /// A cluster of so many nodes, all of which know each other.
@@ -80,7 +85,10 @@ impl Cluster {
     pub(crate) fn start(&mut self, seeds: Option<&str>, listen: &str, flags: &[&str]) -> &Node {
         let dir = self.next_dir();
         let arguments = arguments(seeds, listen, &dir, flags);
-        let process = self.tau.start_with(&[("TAU_LOG", "info")], &arguments);
+        let temporary = self.temporary();
+        let process = self
+            .tau
+            .start_with(&[("TAU_LOG", "info"), ("TMPDIR", &temporary)], &arguments);
         self.listening(process, &dir)
     }
 
@@ -89,8 +97,15 @@ impl Cluster {
         let seed = self.nodes.first().map(|node| node.address.clone());
         let dir = self.next_dir();
         let arguments = arguments(seed.as_deref(), "127.0.0.1:0", &dir, &[]);
-        let process = self.tau.start_limited(limit, &arguments);
+        let process = self
+            .tau
+            .start_limited(limit, &[("TMPDIR", &self.temporary())], &arguments);
         self.listening(process, &dir)
+    }
+
+    /// Where nodes put what finds no other place, so that it goes with the cluster.
+    fn temporary(&self) -> String {
+        self.tau.path(TEMPORARY).to_str().unwrap().into()
     }
 
     /// The folder of the node that is started next.

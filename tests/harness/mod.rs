@@ -98,12 +98,13 @@ impl Tau {
     }
 
     /// Starts a command under a limit of the shell's `ulimit`, such as `-n 64`. What it starts in turn is under it, too.
-    pub(crate) fn start_limited(&self, limit: &str, arguments: &[&str]) -> Running {
+    pub(crate) fn start_limited(&self, limit: &str, environment: &[(&str, &str)], arguments: &[&str]) -> Running {
         let mut command = Command::new("sh");
         command
             .args(["-c", &format!("ulimit {limit} && exec \"$0\" \"$@\"")])
             .arg(env!("CARGO_BIN_EXE_tau"))
             .args(arguments)
+            .envs(environment.iter().copied())
             .current_dir(self.folder.path());
         Self::spawn(&mut command)
     }

@@ -85,7 +85,7 @@ struct Shared {
     identity: Identity,
     connections: Mutex<Connections>,
     /// When lies were last complained of.
-    complaints: Mutex<Rarely>,
+    complaints: Rarely,
     start: Instant,
 }
 
@@ -121,7 +121,7 @@ impl Sessions {
         let shared = Arc::new(Shared {
             connections: Mutex::new(Connections::new(identity.peer())),
             identity,
-            complaints: Mutex::default(),
+            complaints: Rarely::default(),
             start: Instant::now(),
         });
         let subscription = Box::new(Subscription {
@@ -236,10 +236,7 @@ impl Sessions {
     /// Somebody said what no honest process says.
     pub(super) fn lied(&self, speaker: &Speaker, lie: &dyn std::fmt::Display) {
         let away = self.shared.connections().lied(speaker.number, self.shared.now());
-        let complaints = self.shared.complaints.lock();
-        let due = complaints
-            .unwrap_or_else(PoisonError::into_inner)
-            .is_due(Instant::now());
+        let due = self.shared.complaints.is_due(Instant::now());
         if away {
             tracing::warn!(
                 peer = %speaker.peer, address = %speaker.address, %lie,

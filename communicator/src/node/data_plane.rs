@@ -4,8 +4,8 @@
 //! who does not say what it wants.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use protocol::control::NodeInfo;
@@ -40,7 +40,7 @@ struct Desk {
     run: ActorRef<RunMessage>,
     me: NodeInfo,
     models: Arc<Semaphore>,
-    complaints: Arc<Mutex<Rarely>>,
+    complaints: Arc<Rarely>,
 }
 
 /// Takes connections until there are no more.
@@ -95,12 +95,8 @@ async fn serve(connection: Accepted, desk: Desk, greeted: Greeted) {
             .map_err(|error| error.to_string()),
     };
     if let Err(error) = served {
-        let complaints = desk.complaints.lock();
         // It is a member: nobody else gets so far.
-        if complaints
-            .unwrap_or_else(PoisonError::into_inner)
-            .is_due(Instant::now())
-        {
+        if desk.complaints.is_due(Instant::now()) {
             tracing::info!(%address, error, "a member that calls and says nothing of use is turned away");
         }
     }

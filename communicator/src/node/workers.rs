@@ -313,7 +313,7 @@ async fn accept(
     mut stopped: watch::Receiver<bool>,
 ) {
     static KEYS: AtomicU64 = AtomicU64::new(1);
-    let mut refusals = Rarely::default();
+    let refusals = Rarely::default();
     let places = Arc::new(Semaphore::new(WORKERS_MAX));
     loop {
         let accepted = tokio::select! {

@@ -93,7 +93,7 @@ impl Acceptor {
         let Self { listener, tls, limits } = self;
         let mut handshakes = JoinSet::new();
         let mut half_open: HalfOpen<AbortHandle> = HalfOpen::new(limits.half_open_max);
-        let mut refusals = Rarely::default();
+        let refusals = Rarely::default();
         loop {
             let connection = tokio::select! {
                 // What is finished makes room before anything new is taken.

@@ -32,13 +32,7 @@ fn participant(id: u64, guest: bool) -> Participant {
 fn begin() -> Begin {
     Begin {
         job: Box::new(JobDraft::default().resolve().unwrap()),
-        data: DataInfo {
-            hash: [0; 32],
-            input: Shape::Flat(3),
-            classes: 2,
-            train: 10,
-            test: 2,
-        },
+        data: DataInfo::example(),
         participants: vec![participant(9, false), participant(3, false), participant(5, true)],
         resumed: Some(Resumed {
             run: RunId(1),
