@@ -8,8 +8,10 @@
 pub mod backend;
 pub mod dataset;
 pub mod device;
+pub mod emission;
 pub mod evaluate;
 pub mod fake_trainer;
+pub mod learning;
 pub mod memory;
 pub mod model_file;
 pub mod network;
@@ -17,6 +19,7 @@ pub mod ops;
 mod parts;
 pub mod process;
 pub mod quantise;
+pub mod sampling;
 pub mod state_file;
 mod thread_time;
 pub mod trainer;

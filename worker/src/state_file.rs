@@ -9,9 +9,9 @@
 use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
+use crate::emission::tau_controller::Following;
 use crc32fast::Hasher;
 use protocol::ids::OriginId;
-use protocol::tau_controller::Following;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -266,7 +266,7 @@ impl<R: Read> Summed<R> {
 
 #[cfg(test)]
 mod tests {
-    use protocol::tau_controller::TauController;
+    use crate::emission::tau_controller::TauController;
 
     use super::*;
 

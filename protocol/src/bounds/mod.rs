@@ -15,7 +15,7 @@ use crate::begin::{Begin, Participant, Resumed};
 use crate::control::{Beat, Found, NodeInfo, Offer, Request, Word};
 use crate::ids::NodeId;
 use crate::model::Shape;
-use crate::split::ShardPlan;
+use crate::split::SLOTS_MAX;
 use crate::stats::{PeerRecord, StatsRecord};
 
 /// Runs in a beat: the one that a node is in, and the one before.
@@ -249,7 +249,7 @@ impl Resumed {
             samples,
             slots,
         } = self;
-        within((1..=ShardPlan::MAX_SLOTS).contains(slots), "a number of slots")?;
+        within((1..=SLOTS_MAX).contains(slots), "a number of slots")?;
         counts([*samples])
     }
 }

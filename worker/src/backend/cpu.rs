@@ -3,19 +3,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::learning::clip::{clip_factor, sum_of_squares};
 use dfdx::prelude::*;
 use protocol::changes::{apply_to_both, apply_to_weights, check_range};
-use protocol::clip::{clip_factor, sum_of_squares};
 use protocol::digest::Digest;
 use protocol::lattice::{Range, Tau, weight_of};
 use protocol::model::Layout;
-use protocol::optimiser::{Rule, Scale};
+use protocol::optimiser::Rule;
 use protocol::rng::splitmix64;
 use protocol::sums::Sums;
 
 use super::turns::eager_tensors;
 use super::update_pass::{Copies, UpdateState};
 use crate::dataset::Dataset;
+use crate::learning::optimiser::Scale;
 use crate::network::{Mode, Network};
 use crate::ops::{OpError, Parameters, Threads, from_rows, loss, values};
 use crate::thread_time::ThreadTimer;

@@ -12,10 +12,11 @@ use std::time::Duration;
 use multiversion::multiversion;
 use protocol::changes::CHANGES_MAX;
 use protocol::lattice::Tau;
-use protocol::optimiser::{Ahead, Rule, Scale};
+use protocol::optimiser::Rule;
 
 use super::residual;
 use super::turns::{BLOCK, Turns, eager_blocks};
+use crate::learning::optimiser::{self, Ahead, Scale};
 use crate::ops::Threads;
 use crate::parts::map_parts;
 use crate::quantise::{ComeTo, NotFinite, quantise};
@@ -246,7 +247,7 @@ impl Part<'_> {
                 let update = &mut update[..gradient.len()];
                 let first = first.next().unwrap_or_default();
                 let second = second.next().unwrap_or_default();
-                rule.update(scale, gradient, first, second, update);
+                optimiser::update(rule, scale, gradient, first, second, update);
                 add(update, own);
                 weights += own.len();
                 if let Some(compare) = compare {

@@ -7,19 +7,19 @@ mod pending;
 
 use std::time::Duration;
 
+use crate::emission::tau_controller::{Following, TauController};
+use crate::learning::multi_worker::{clip_among, look_ahead_among, optimiser_among};
+use crate::learning::staleness_guard::StalenessGuard;
+use crate::sampling::plan::{PlanError, SamplePlan, SharedPlan};
 use protocol::attach::ShiftOrder;
 use protocol::batch::{Batch, BatchError, Flags, Header};
 use protocol::cursor::{CursorAdvance, Cursors};
 use protocol::digest::Digest;
 use protocol::ids::{OriginId, RunId};
-use protocol::in_cluster::{clip_among, look_ahead_among, optimiser_among};
 use protocol::job::{Job, Threshold};
 use protocol::lattice::{Range, Tau};
 use protocol::optimiser::Optimiser;
-use protocol::plan::{PlanError, SamplePlan, SharedPlan};
-use protocol::staleness_guard::StalenessGuard;
 use protocol::sums::Sums;
-use protocol::tau_controller::{Following, TauController};
 use thiserror::Error;
 
 use self::pending::Pending;

@@ -8,7 +8,7 @@ use protocol::changes::CHANGES_MAX;
 use protocol::digest::Digest;
 use protocol::lattice::{GRID, RANGE_ERROR_STEPS, Range, RangeError, STEPS_PER_UNIT, Tau, weight_of};
 use protocol::model::Layout;
-use protocol::optimiser::{Rule, adam_corrections};
+use protocol::optimiser::Rule;
 use protocol::rng::splitmix64;
 use protocol::sums::Sums;
 
@@ -20,6 +20,7 @@ use super::network::{CudaNetwork, Weights};
 use crate::backend::residual;
 use crate::backend::turns::{BLOCK, Turns, eager_blocks, eager_tensors};
 use crate::dataset::Dataset;
+use crate::learning::optimiser::adam_corrections;
 use crate::network::Network;
 use crate::ops::Threads;
 use crate::quantise::{REPEATS_MAX, repeats_max};

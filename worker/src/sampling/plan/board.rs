@@ -3,9 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use crate::cursor::{CursorAdvance, Cursors, News, ShardId, Stretch};
-use crate::ids::OriginId;
-use crate::split::{SHARDS_PER_SLOT, ShardPlan};
+use protocol::cursor::{CursorAdvance, Cursors, News, ShardId, Stretch};
+use protocol::ids::OriginId;
+use protocol::split::SHARDS_PER_SLOT;
+
+use crate::sampling::shards::ShardPlan;
 
 /// The most shards of which it is known who is at them. Every origin is at one, so there are more only if a member lies.
 const BEGUN_MAX: usize = 1 << 16;

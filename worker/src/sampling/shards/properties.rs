@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::{SHARDS_PER_SLOT, ShardPlan, Split};
+use protocol::split::{SHARDS_PER_SLOT, Split};
+
+use super::ShardPlan;
 
 #[derive(Clone, Debug)]
 struct Case {

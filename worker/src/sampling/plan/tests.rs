@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::cursor::Stretch;
-use crate::split::{SHARDS_PER_SLOT, Split};
+use protocol::cursor::Stretch;
+use protocol::split::{SHARDS_PER_SLOT, SLOTS_MAX, Split};
 
 pub(super) fn shared(labels: Vec<u32>, slots: usize, epochs: u32, minibatch: usize) -> SharedPlan {
     SharedPlan {
@@ -157,7 +157,7 @@ fn impossible_plans_are_refused() {
     let error = |slots, minibatch, slot| SamplePlan::new(shared(vec![0; 4], slots, 1, minibatch), slot).unwrap_err();
     assert_eq!(error(0, 1, 0), PlanError::NoSlots);
     assert_eq!(error(1, 0, 0), PlanError::EmptyMinibatch);
-    let slots = ShardPlan::MAX_SLOTS + 1;
+    let slots = SLOTS_MAX + 1;
     assert_eq!(error(slots, 1, 0), PlanError::TooManySlots(slots));
 }
 

@@ -1,22 +1,20 @@
 //! How the training samples are shared out among the worker slots.
 //!
-//! Only indices travel: every node computes the same [`ShardPlan`] from the job's seed and the labels, so an
-//! epoch and a shard number are enough to name a run of samples anywhere in the cluster.
-
-mod allot;
-mod classes;
-mod deal;
-mod interleave;
-#[cfg(test)]
-mod properties;
-mod shard_plan;
+//! Only indices travel: every worker computes the same shards from the job's seed and the labels, so an epoch and a
+//! shard number are enough to name a run of samples anywhere in the cluster.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-pub use shard_plan::{SHARDS_PER_SLOT, ShardPlan};
+/// Shards per worker slot.
+///
+/// A shard is what an idle worker takes over, and what two workers at most do twice. Sixteen make it small
+/// against a slot's share of the epoch, and keep the number of cursors small as well.
+pub const SHARDS_PER_SLOT: u32 = 16;
+/// The most slots whose shards a `u32` can number.
+pub const SLOTS_MAX: usize = (u32::MAX / SHARDS_PER_SLOT) as usize;
 
 /// The rule by which samples are dealt to worker slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

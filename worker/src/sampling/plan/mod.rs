@@ -17,10 +17,10 @@ mod tests;
 
 use std::collections::VecDeque;
 
-use crate::cursor::{CursorAdvance, Cursors, ShardId};
-use crate::ids::OriginId;
-use crate::split::ShardPlan;
+use crate::sampling::shards::ShardPlan;
 use board::Board;
+use protocol::cursor::{CursorAdvance, Cursors, ShardId};
+use protocol::ids::OriginId;
 
 pub use shared::{PlanError, SharedPlan};
 

@@ -9,8 +9,8 @@ use std::cmp::Reverse;
 use std::ops::Range;
 
 use super::board::Board;
-use crate::cursor::ShardId;
-use crate::split::SHARDS_PER_SLOT;
+use protocol::cursor::ShardId;
+use protocol::split::SHARDS_PER_SLOT;
 
 /// Among how many shards that the dead left a claimer chooses.
 const REMAINDERS: usize = 1024;

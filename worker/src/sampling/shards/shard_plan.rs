@@ -2,17 +2,12 @@
 
 use std::ops::Range;
 
-use super::Split;
+use protocol::rng::CounterRng;
+use protocol::split::{SHARDS_PER_SLOT, SLOTS_MAX, Split};
+
 use super::classes::Classes;
 use super::deal::deal;
 use super::interleave::Interleaver;
-use crate::rng::CounterRng;
-
-/// Shards per worker slot.
-///
-/// A shard is what an idle worker takes over, and what two workers at most do twice. Sixteen make it small
-/// against a slot's share of the epoch, and keep the number of cursors small as well.
-pub const SHARDS_PER_SLOT: u32 = 16;
 
 /// Streams of the seed that sample orders are drawn from; the epoch makes up the low half.
 const ORDER_STREAMS: u64 = 0x7361_6d70 << 32;
@@ -34,9 +29,6 @@ pub struct ShardPlan {
 }
 
 impl ShardPlan {
-    /// The most slots whose shards a `u32` can number.
-    pub const MAX_SLOTS: usize = (u32::MAX / SHARDS_PER_SLOT) as usize;
-
     /// Plans an epoch over the samples that have the given labels.
     ///
     /// With `balanced`, the order within a shard interleaves its classes in proportion; else it is random.
@@ -47,7 +39,7 @@ impl ShardPlan {
     pub fn new(split: Split, seed: u64, epoch: u32, labels: &[u32], slots: usize, balanced: bool) -> Self {
         assert!(slots > 0, "samples cannot be split among no slots");
         assert!(u32::try_from(labels.len()).is_ok(), "more samples than a u32 counts");
-        assert!(slots <= Self::MAX_SLOTS, "more shards than a u32 counts");
+        assert!(slots <= SLOTS_MAX, "more shards than a u32 counts");
 
         let classes = Classes::new(labels);
         let mut shuffled: Vec<u32> = (0..labels.len() as u32).collect();

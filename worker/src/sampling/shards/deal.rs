@@ -1,6 +1,7 @@
 //! Deals the samples of one epoch to the slots.
 
-use super::Split;
+use protocol::split::Split;
+
 use super::allot::slots_of_classes;
 use super::classes::Classes;
 

@@ -1,7 +1,7 @@
 //! Balanced order: every stretch of a shard has about the class mix of the whole shard.
 
 use super::classes::Classes;
-use crate::rng::CounterRng;
+use protocol::rng::CounterRng;
 
 /// Reorders shards one by one, keeping its working memory between them.
 pub(super) struct Interleaver<'a> {

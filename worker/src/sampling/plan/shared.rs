@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::split::{ShardPlan, Split};
+use protocol::split::{SLOTS_MAX, Split};
+
+use crate::sampling::shards::ShardPlan;
 
 /// What all slots of a run agree on: it settles which samples every shard of every epoch holds.
 #[derive(Clone, Debug)]
@@ -29,10 +31,10 @@ impl SharedPlan {
         if self.slots == 0 {
             return Err(PlanError::NoSlots);
         }
-        if slot > ShardPlan::MAX_SLOTS {
+        if slot > SLOTS_MAX {
             return Err(PlanError::TooManySlots(slot));
         }
-        if self.slots > ShardPlan::MAX_SLOTS {
+        if self.slots > SLOTS_MAX {
             return Err(PlanError::TooManySlots(self.slots));
         }
         if self.minibatch == 0 {
@@ -63,6 +65,6 @@ pub enum PlanError {
     #[error("{0} samples are more than {max}, the most a run can number", max = u32::MAX)]
     TooManySamples(usize),
     /// Shards travel as 32-bit numbers.
-    #[error("{0} slots are more than {max}, the most a run can number", max = ShardPlan::MAX_SLOTS)]
+    #[error("{0} slots are more than {max}, the most a run can number", max = SLOTS_MAX)]
     TooManySlots(usize),
 }

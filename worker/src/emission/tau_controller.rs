@@ -7,7 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::lattice::Tau;
+use protocol::lattice::Tau;
 
 /// Share of a new batch in the averaged density.
 const SMOOTHING: f64 = 0.2;
@@ -127,7 +127,7 @@ fn within_lattice(tau: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rng::CounterRng;
+    use protocol::rng::CounterRng;
 
     /// Residuals fed by a steady pull and by noise, both shrinking with the learning rate; the densities of the batches.
     fn densities(target: f64, steps: usize, rate_at: fn(f64) -> f64) -> Vec<f64> {

@@ -1,0 +1,3 @@
+//! What leaves a worker, and when.
+
+pub mod tau_controller;
