@@ -14,4 +14,5 @@ mod mnist;
 mod network;
 mod resources;
 mod samples;
+mod strategies;
 mod upkeep;

@@ -6,7 +6,6 @@
 use std::collections::BTreeMap;
 
 use protocol::batch::{Batch, Header};
-use protocol::changes::apply_to_counts;
 use protocol::cursor::Cursors;
 use protocol::digest::{Digest, flipped_bit};
 use protocol::frontier::{Frontier, Position};
@@ -178,7 +177,7 @@ impl Ledger {
             Position::Ahead { missing } => return Ok(Outcome::Ahead { missing }),
             Position::Next => {}
         }
-        let range = apply_to_counts(&batch.words, batch.header.tau, &mut self.counts);
+        let range = batch.payload.apply_to_counts(&mut self.counts);
         let Header {
             digest,
             samples,
@@ -343,7 +342,7 @@ fn is_out_of_range(counts: &[i32]) -> bool {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use protocol::batch::Flags;
+    use protocol::batch::{Flags, Payload};
     use protocol::changes::word;
     use protocol::cursor::{CursorAdvance, ShardId};
     use protocol::ids::OriginId;
@@ -357,13 +356,13 @@ mod tests {
 
     fn batch(origin: u64, sequence: u64, words: Vec<u32>) -> Batch {
         let tau = Tau::from_steps(origin as u32 * 100 + sequence as u32).unwrap();
+        let payload = Payload::Steps { tau, words };
         let header = Header {
             run: RUN,
             origin: OriginId(origin),
             sequence,
             seen: 0,
-            tau,
-            digest: Digest::of_changes(&words, tau),
+            digest: payload.digest(),
             cursors: vec![CursorAdvance {
                 shard: ShardId {
                     epoch: 0,
@@ -375,7 +374,7 @@ mod tests {
             loss: 1.0,
             flags: Flags::default(),
         };
-        Batch { header, words }
+        Batch { header, payload }
     }
 
     #[test]

@@ -15,7 +15,7 @@ use flate2::write::GzEncoder;
 use protocol::attach::{
     Assignment, DataInfo, FromWorker, SaveOrder, Scores, ShiftOrder, ToWorker, WorkerInfo, WorkerStats,
 };
-use protocol::batch::{Batch, Flags, Header};
+use protocol::batch::{Batch, Flags, Header, Payload};
 use protocol::begin::{Begin, Participant, Resumed};
 use protocol::changes::word;
 use protocol::control::{Beat, Found, NodeInfo, Offer, Phase, Reply, Request, RunResult, RunStatus, Word};
@@ -31,6 +31,7 @@ use protocol::merged_range::{MergedRange, Merger};
 use protocol::model::{Layout, Shape, initial_counts};
 use protocol::run_beat::{Ballot, GivenUp, ParticipantState, RunBeat, Settled, StopReason};
 use protocol::stats::{NodeReport, PeerRecord, StatsRecord};
+use protocol::sums::Sums;
 use serde::Serialize;
 use worker::dataset::Scaling;
 use worker::model_file::{self, Metadata};
@@ -73,8 +74,14 @@ fn changes() -> [(&'static str, Vec<u32>); 4] {
     ]
 }
 
-fn header(words: &[u32], cursors: u32) -> Header {
-    let tau = Tau::from_steps(300).unwrap();
+fn steps(words: &[u32]) -> Payload {
+    Payload::Steps {
+        tau: Tau::from_steps(300).unwrap(),
+        words: words.to_vec(),
+    }
+}
+
+fn header(payload: &Payload, cursors: u32) -> Header {
     let advance = |shard| CursorAdvance {
         shard: ShardId { epoch: 3, shard },
         done: 64 * shard,
@@ -84,8 +91,7 @@ fn header(words: &[u32], cursors: u32) -> Header {
         origin: OriginId(77),
         sequence: 300,
         seen: 1_000,
-        tau,
-        digest: Digest::of_changes(words, tau),
+        digest: payload.digest(),
         cursors: (0..cursors).map(advance).collect(),
         samples: 64,
         loss: 0.75,
@@ -96,15 +102,20 @@ fn header(words: &[u32], cursors: u32) -> Header {
     }
 }
 
-fn batch(words: &[u32], cursors: u32) -> Vec<u8> {
+fn batch(payload: &Payload, cursors: u32) -> Vec<u8> {
     let mut frame = Vec::new();
-    header(words, cursors).encode(words, &mut frame).unwrap();
+    header(payload, cursors).encode(payload, &mut frame).unwrap();
     frame
 }
 
 fn batches() {
+    let entries = (0..60)
+        .map(|i: u32| (i * 80, (i as i32 - 31).pow(3) * 7))
+        .filter(|entry| entry.1 != 0);
+    let sums = Sums::checked(entries.collect(), WEIGHTS).unwrap();
+    add_to_corpus("batch", "sums", &batch(&Payload::Sums(sums), 2));
     for (name, words) in changes() {
-        add_to_corpus("batch", name, &batch(&words, words.len() as u32 % 7));
+        add_to_corpus("batch", name, &batch(&steps(&words), words.len() as u32 % 7));
         for (target, encoding) in [
             ("encoding_words", Encoding::Words),
             ("encoding_rice", Encoding::Rice),
@@ -121,7 +132,7 @@ fn batches() {
 
 /// Two batches as one range.
 fn merged_range() -> MergedRange {
-    let decoded = |words: &[u32]| Batch::decode(&batch(words, 3), WEIGHTS).unwrap();
+    let decoded = |words: &[u32]| Batch::decode(&batch(&steps(words), 3), WEIGHTS).unwrap();
     let [_, (_, sparse), (_, dense), _] = changes();
     let (first, mut second) = (decoded(&sparse), decoded(&dense));
     second.header.sequence += 1;
@@ -163,7 +174,7 @@ fn ranges() {
         weights: SNAPSHOT_WEIGHTS as u64,
     };
     let counts: Vec<i32> = (0..SNAPSHOT_WEIGHTS as i32).map(|i| i.pow(3) - 70).collect();
-    let log = [entry(true, range.encode()), entry(false, batch(&[], 0))];
+    let log = [entry(true, range.encode()), entry(false, batch(&steps(&[]), 0))];
     for (name, log) in [("without-log", &log[..0]), ("with-log", &log[..])] {
         let bytes = snapshot::encode(head.clone(), counts.clone().into(), log).next(usize::MAX);
         add_to_corpus("snapshot", name, &bytes);
@@ -187,7 +198,7 @@ fn ranges() {
         origin: range.header.origin,
         sequence: 300,
         steps: 301,
-        tau: None,
+        emission: vec![0.01, 0.1, 0.3],
         trainer: TrainerState {
             numbers: Numbers { ahead: 0.5, turns: 2 },
             arrays: vec![vec![0.25; SNAPSHOT_WEIGHTS], vec![-1.5; SNAPSHOT_WEIGHTS]],
@@ -255,7 +266,7 @@ fn frames() {
         bytes: merged_range().encode().into(),
     };
     let messages = [
-        ("batch", Message::Batch(batch(&changes()[1].1, 2).into())),
+        ("batch", Message::Batch(batch(&steps(&changes()[1].1), 2).into())),
         ("have", Message::Have(frontier())),
         ("origin", Message::Origin(origin)),
         ("mark", Message::Word(mark)),
@@ -645,7 +656,7 @@ fn attached() {
         origin: OriginId(7),
         slot: 1,
         slots: 4,
-        cursors: Cursors::from(header(&[], 9).cursors),
+        cursors: Cursors::from(header(&steps(&[]), 9).cursors),
         batches: 300,
         samples: 19_200,
         restore: Some("tau-node/9/host.0.1.state".into()),
@@ -667,7 +678,7 @@ fn attached() {
                 origin: Some(OriginId(7)),
                 batches: 300,
                 samples: 19_200,
-                cursors: Cursors::from(header(&[], 9).cursors),
+                cursors: Cursors::from(header(&steps(&[]), 9).cursors),
             })),
         ),
         ("pause", ToWorker::Pause(true)),

@@ -10,9 +10,8 @@ use std::io::{BufRead, Write};
 use std::sync::Arc;
 use std::time::Instant;
 
-use protocol::batch::Batch;
+use protocol::batch::{Batch, Payload};
 use protocol::data::DataSpec;
-use protocol::digest::Digest;
 use protocol::ids::OriginId;
 use protocol::job::{Job, JobDraft};
 use protocol::model::{Layout, initial_counts};
@@ -75,8 +74,10 @@ fn main() -> Outcome<()> {
 /// A batch of another worker that undoes one of this worker's.
 fn opposite(mut batch: Batch) -> Batch {
     batch.header.origin = OriginId(2);
-    batch.words.iter_mut().for_each(|word| *word ^= 1);
-    batch.header.digest = Digest::of_changes(&batch.words, batch.header.tau);
+    if let Payload::Steps { words, .. } = &mut batch.payload {
+        words.iter_mut().for_each(|word| *word ^= 1);
+    }
+    batch.header.digest = batch.payload.digest();
     batch
 }
 

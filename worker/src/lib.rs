@@ -8,6 +8,7 @@
 pub mod backend;
 pub mod dataset;
 pub mod device;
+pub mod difference;
 pub mod emission;
 pub mod evaluate;
 pub mod fake_trainer;

@@ -81,7 +81,7 @@ pub enum ToTraining {
 pub enum FromTraining {
     /// A step was made.
     Step {
-        /// The batch as it goes on the wire; none if it was held back.
+        /// The batch as it goes on the wire, if one left.
         frame: Option<Vec<u8>>,
         /// What the step did.
         step: Step,
@@ -309,7 +309,7 @@ impl<'a, T: Trainer> Loop<'a, T> {
             let mut frame = Vec::new();
             let (step, frame) = match self.training.step(hold_back, &mut frame)? {
                 Next::Emitted(step) => (step, Some(frame)),
-                Next::HeldBack(step) => (step, None),
+                Next::Kept(step) => (step, None),
                 Next::Waiting => {
                     self.wait(NORM_EVERY)?;
                     continue;

@@ -9,16 +9,17 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
 
-use protocol::batch::Batch;
-use protocol::changes::{apply_to_counts, word};
+use protocol::batch::{Batch, Payload};
+use protocol::changes::word;
 use protocol::digest::Digest;
 use protocol::frontier::Frontier;
 use protocol::ids::{NodeId, OriginId};
 use protocol::lattice::Tau;
 use protocol::rng::CounterRng;
+use protocol::sums::Adder;
 
 use super::planted::{Bug, PLANTED};
-use super::tests::{RUN, WEIGHTS, batch};
+use super::tests::{RUN, WEIGHTS, batch_of};
 use super::{Effect, Event, Exchange, Limits, Message, OriginInfo};
 use crate::ledger::Ledger;
 use crate::seeds;
@@ -243,7 +244,7 @@ impl World {
                         && worker.origin != origin
                     {
                         let batch = Batch::decode(&bytes, WEIGHTS).unwrap();
-                        apply_to_counts(&batch.words, batch.header.tau, &mut worker.counts).unwrap();
+                        batch.payload.apply_to_counts(&mut worker.counts).unwrap();
                     }
                 }
                 Effect::Shift(shift) => {
@@ -317,14 +318,23 @@ impl World {
             words = words.iter().map(|word| word ^ 1).collect();
         }
         let tau = Tau::from_steps(1 + self.random.below(100) as u32).unwrap();
+        let mut payload = Payload::Steps { tau, words };
+        if self.random.below(4) == 0 {
+            // Any sum will do: a batch says by itself what it holds.
+            let mut adder = Adder::new(WEIGHTS);
+            if let Payload::Steps { tau, words } = &payload {
+                adder.add_changes(words, *tau);
+            }
+            payload = Payload::Sums(adder.finish().unwrap());
+        }
         let Some(worker) = &mut self.nodes.get_mut(&at).unwrap().worker else {
             return;
         };
         worker.sequence += 1;
-        apply_to_counts(&words, tau, &mut worker.counts).unwrap();
+        payload.apply_to_counts(&mut worker.counts).unwrap();
         let sums = self.made.get_mut(&worker.origin).unwrap();
-        sums.push(*sums.last().unwrap() + Digest::of_changes(&words, tau));
-        let bytes = batch(worker.origin, worker.sequence, &words, tau);
+        sums.push(*sums.last().unwrap() + payload.digest());
+        let bytes = batch_of(worker.origin, worker.sequence, &payload);
         assert!(bytes.len() <= BATCH_BYTES_MAX);
         self.tell(at, Event::Local(bytes));
     }

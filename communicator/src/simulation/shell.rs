@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use protocol::batch::Batch;
 use protocol::begin::{Begin, Resumed};
-use protocol::changes::apply_to_counts;
 use protocol::control::{Found, Offer, Phase};
 use protocol::ids::{NodeId, RunId};
 
@@ -387,7 +386,7 @@ impl World {
                 Effect::Deliver { origin, bytes } => {
                     let batch = Batch::decode(&bytes, WEIGHTS).unwrap();
                     for training in self.trainings(at).filter(|training| training.origin != origin) {
-                        apply_to_counts(&batch.words, batch.header.tau, &mut training.counts).unwrap();
+                        batch.payload.apply_to_counts(&mut training.counts).unwrap();
                     }
                 }
                 Effect::Shift(shift) => {

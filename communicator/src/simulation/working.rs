@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use protocol::attach::{Scores, WorkerStats};
-use protocol::batch::{Flags, Header};
-use protocol::changes::{apply_to_counts, word};
+use protocol::batch::{Flags, Header, Payload};
+use protocol::changes::word;
 use protocol::cursor::{CursorAdvance, ShardId};
 use protocol::digest::Digest;
 use protocol::ids::{NodeId, OriginId, RunId};
@@ -106,15 +106,19 @@ impl World {
                 vec![word((training.sequence % WEIGHTS as u64) as u32, true)]
             };
             training.sequence += 1;
-            apply_to_counts(&words, Tau::ONE_STEP, &mut training.counts).unwrap();
+            let payload = Payload::Steps {
+                tau: Tau::ONE_STEP,
+                words,
+            };
+            payload.apply_to_counts(&mut training.counts).unwrap();
             let (origin, sequence, stop) = (training.origin, training.sequence, training.stop);
             let sums = self.made.get_mut(&origin).unwrap();
-            sums.push(*sums.last().unwrap() + Digest::of_changes(&words, Tau::ONE_STEP));
+            sums.push(*sums.last().unwrap() + payload.digest());
             let bytes = batch(
                 run,
                 origin,
                 sequence,
-                &words,
+                &payload,
                 Flags {
                     last,
                     stop: last && stop,
@@ -135,7 +139,7 @@ impl World {
 }
 
 /// A batch of one sample.
-fn batch(run: RunId, origin: OriginId, sequence: u64, words: &[u32], flags: Flags) -> Arc<[u8]> {
+fn batch(run: RunId, origin: OriginId, sequence: u64, payload: &Payload, flags: Flags) -> Arc<[u8]> {
     let cursors = vec![CursorAdvance {
         shard: ShardId {
             epoch: 0,
@@ -148,15 +152,14 @@ fn batch(run: RunId, origin: OriginId, sequence: u64, words: &[u32], flags: Flag
         origin,
         sequence,
         seen: 0,
-        tau: Tau::ONE_STEP,
-        digest: Digest::of_changes(words, Tau::ONE_STEP),
+        digest: payload.digest(),
         cursors,
         samples: 1,
         loss: 0.0,
         flags,
     };
     let mut frame = Vec::new();
-    header.encode(words, &mut frame).unwrap();
+    header.encode(payload, &mut frame).unwrap();
     frame.into()
 }
 

@@ -16,6 +16,7 @@ use protocol::sums::Sums;
 use super::turns::eager_tensors;
 use super::update_pass::{Copies, UpdateState};
 use crate::dataset::Dataset;
+use crate::difference;
 use crate::learning::optimiser::Scale;
 use crate::network::{Mode, Network};
 use crate::ops::{OpError, Parameters, Threads, from_rows, loss, values};
@@ -170,6 +171,12 @@ impl Trainer for CpuTrainer {
     fn release(&mut self, tau: Tau, words: &mut Vec<u32>) -> Result<Range, TrainError> {
         self.state.release(self.parameters.values(), &self.shared, tau, words)?;
         self.leave(words, tau)
+    }
+
+    fn take(&mut self, window: std::ops::Range<usize>) -> Result<Sums, TrainError> {
+        let own = self.state.come_to(self.parameters.values(), window.clone());
+        let (sums, _) = difference::take(own, &mut self.shared[window.clone()], window.start)?;
+        Ok(sums)
     }
 
     fn apply(&mut self, words: &[u32], tau: Tau) -> Result<Range, TrainError> {

@@ -152,6 +152,14 @@ impl UpdateState {
         Ok(())
     }
 
+    /// What a window of the own weights has come to.
+    pub(super) fn come_to<'a>(&'a self, own: &'a [f32], window: Range<usize>) -> ComeTo<'a> {
+        match self.ahead {
+            0.0 => ComeTo::the(&own[window]),
+            ahead => ComeTo::behind(&own[window.clone()], ahead, &self.first[window]),
+        }
+    }
+
     /// What this worker alone has: the residual, what rounding took from it, and the optimiser's arrays.
     pub(super) fn save(&self, own: &[f32], shared: &[f32]) -> TrainerState {
         let (residual, rest) = residual::taken_apart(own, shared);

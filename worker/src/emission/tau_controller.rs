@@ -5,8 +5,6 @@
 //! the logarithm of τ by a part of the logarithm of the error. It acts on a short average, because single batches
 //! scatter, and its real-valued τ does not round to the lattice, because at small τ whole steps would stall it.
 
-use serde::{Deserialize, Serialize};
-
 use protocol::lattice::Tau;
 
 /// Share of a new batch in the averaged density.
@@ -20,7 +18,7 @@ const RATE_FACTOR_MAX: f64 = 1.1;
 
 /// Keeps the density of emitted batches near its target.
 #[derive(Clone, Debug, PartialEq)]
-pub struct TauController {
+pub(super) struct TauController {
     mode: Mode,
 }
 
@@ -32,9 +30,8 @@ enum Mode {
     Following(Following),
 }
 
-/// Where a controller that follows a density stands, for another to go on from there.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Following {
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Following {
     tau: f64,
     density: f64,
     /// The learning rate of the last step.
@@ -43,20 +40,17 @@ pub struct Following {
 
 impl TauController {
     /// A τ that never changes.
-    #[must_use]
-    pub fn fixed(tau: Tau) -> Self {
+    pub(super) fn fixed(tau: Tau) -> Self {
         Self { mode: Mode::Fixed(tau) }
     }
 
     /// A τ that follows a density; it has none until [`TauController::start`].
-    #[must_use]
-    pub fn following() -> Self {
+    pub(super) fn following() -> Self {
         Self { mode: Mode::Unset }
     }
 
     /// The τ of the next batch; `None` while nothing is known of the size of updates.
-    #[must_use]
-    pub fn tau(&self) -> Option<Tau> {
+    pub(super) fn tau(&self) -> Option<Tau> {
         match self.mode {
             Mode::Fixed(tau) => Some(tau),
             Mode::Unset => None,
@@ -65,7 +59,7 @@ impl TauController {
     }
 
     /// Starts from a τ at which the target fraction of a first residual, made at this learning rate, would have left.
-    pub fn start(&mut self, tau: f64, target: f64, rate: f64) {
+    pub(super) fn start(&mut self, tau: f64, target: f64, rate: f64) {
         if self.mode == Mode::Unset {
             self.mode = Mode::Following(Following {
                 tau: within_lattice(tau),
@@ -75,29 +69,31 @@ impl TauController {
         }
     }
 
-    /// Where it stands; `None` if its τ is fixed, or not known yet.
-    #[must_use]
-    pub fn stands_at(&self) -> Option<Following> {
+    /// Where it stands, for another to go on from: its τ, density and learning rate. `None` if its τ is fixed, or not
+    /// known yet.
+    pub(super) fn stands_at(&self) -> Option<[f64; 3]> {
         match self.mode {
-            Mode::Following(following) => Some(following),
+            Mode::Following(Following { tau, density, rate }) => Some([tau, density, rate]),
             Mode::Fixed(_) | Mode::Unset => None,
         }
     }
 
     /// Goes on from where another stood. A fixed τ stays, and so does everything if that is no place to stand.
-    pub fn go_on_from(&mut self, at: Following) {
+    pub(super) fn go_on_from(&mut self, at: [f64; 3]) {
         // What is no number would stay none for ever.
-        let sound = [at.tau, at.density, at.rate].iter().all(|it| it.is_finite());
+        let sound = at.iter().all(|it| it.is_finite());
         if sound && !matches!(self.mode, Mode::Fixed(_)) {
+            let [tau, density, rate] = at;
             self.mode = Mode::Following(Following {
-                tau: within_lattice(at.tau),
-                ..at
+                tau: within_lattice(tau),
+                density,
+                rate,
             });
         }
     }
 
     /// Moves τ with the learning rate, before the density can tell: updates are proportional to it.
-    pub fn follow_rate(&mut self, next: f64) {
+    pub(super) fn follow_rate(&mut self, next: f64) {
         if let Mode::Following(Following { tau, rate, .. }) = &mut self.mode {
             let factor = (next / *rate).clamp(1.0 / RATE_FACTOR_MAX, RATE_FACTOR_MAX);
             // A rate of zero has no ratio to the next one.
@@ -109,7 +105,7 @@ impl TauController {
     }
 
     /// Takes the density of an emitted batch into account.
-    pub fn observe(&mut self, emitted: f64, target: f64) {
+    pub(super) fn observe(&mut self, emitted: f64, target: f64) {
         if let Mode::Following(Following { tau, density, .. }) = &mut self.mode {
             *density += SMOOTHING * (emitted - *density);
             // An average of nothing at all still is a finite error.
@@ -215,12 +211,9 @@ mod tests {
         assert_eq!(one, other);
         assert_ne!(one.stands_at(), Some(at));
         for nowhere in [
-            Following { tau: f64::NAN, ..at },
-            Following {
-                density: f64::INFINITY,
-                ..at
-            },
-            Following { rate: f64::NAN, ..at },
+            [f64::NAN, at[1], at[2]],
+            [at[0], f64::INFINITY, at[2]],
+            [at[0], at[1], f64::NAN],
         ] {
             let before = other.clone();
             other.go_on_from(nowhere);

@@ -8,6 +8,7 @@
 //! the velocity will have taken the weights by the time that they arrive. That calms updates enough for larger ones.
 
 use protocol::clip::Clip;
+use protocol::job::Job;
 use protocol::optimiser::{Optimiser, Rule};
 
 /// The norm that gradients are clipped to among several workers when the job leaves it open.
@@ -17,9 +18,31 @@ const LOOK_AHEAD: f64 = 2.0;
 /// What looking ahead lets the learning rate be multiplied by.
 const RATE_FACTOR: f64 = 1.5;
 
+/// How one worker among others learns.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Settings {
+    /// How its gradients become updates.
+    pub optimiser: Optimiser,
+    /// The norm that its gradients are clipped to.
+    pub clip: Option<f64>,
+    /// How many updates of the present velocity it computes gradients ahead.
+    pub look_ahead: f64,
+}
+
+impl Settings {
+    /// For one of so many workers whose updates add up.
+    #[must_use]
+    pub fn adding_up(job: &Job, slots: usize) -> Self {
+        Self {
+            optimiser: optimiser_among(job.optimiser, slots),
+            clip: clip_among(job.clip, slots),
+            look_ahead: look_ahead_among(slots),
+        }
+    }
+}
+
 /// The optimiser of one worker among so many.
-#[must_use]
-pub fn optimiser_among(optimiser: Optimiser, slots: usize) -> Optimiser {
+fn optimiser_among(optimiser: Optimiser, slots: usize) -> Optimiser {
     if slots <= 1 {
         return optimiser;
     }
@@ -46,14 +69,12 @@ pub fn optimiser_among(optimiser: Optimiser, slots: usize) -> Optimiser {
 }
 
 /// How many updates of the present velocity one worker among so many computes its gradients ahead.
-#[must_use]
-pub fn look_ahead_among(slots: usize) -> f64 {
+fn look_ahead_among(slots: usize) -> f64 {
     if slots > 1 { LOOK_AHEAD } else { 0.0 }
 }
 
 /// The norm that one worker among so many clips its gradients to.
-#[must_use]
-pub fn clip_among(clip: Clip, slots: usize) -> Option<f64> {
+fn clip_among(clip: Clip, slots: usize) -> Option<f64> {
     match clip {
         Clip::Auto if slots > 1 => Some(NORM),
         Clip::Auto | Clip::Never => None,

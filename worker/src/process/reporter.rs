@@ -124,7 +124,7 @@ impl Reporting {
     fn count(&mut self, step: &Step, time: StepTime, emitted: bool) {
         let stats = &mut self.stats;
         stats.batches += u64::from(emitted);
-        stats.held_back += u64::from(!emitted);
+        stats.held_back += u64::from(step.held_back);
         stats.samples += step.samples as u64;
         stats.changes += step.changes as u64;
         stats.loss += f64::from(step.loss) * step.samples as f64;
@@ -132,7 +132,9 @@ impl Reporting {
         stats.exchange += time.exchange;
         stats.gpu += step.gpu.time;
         stats.gpu_memory = step.gpu.memory;
-        stats.tau = f64::from(step.tau.value());
+        if let Some(tau) = step.tau {
+            stats.tau = f64::from(tau.value());
+        }
         stats.staleness = step.staleness;
         stats.alarmed |= step.range == Range::Alarm;
     }

@@ -10,7 +10,6 @@ fn what_no_honest_member_sends_is_put_in_quarantine() {
         origin: OriginId(2),
         sequence: 2,
         seen: 0,
-        tau: Tau::ONE_STEP,
         digest: Digest::default(),
         cursors: Vec::new(),
         samples: 1,
@@ -19,7 +18,11 @@ fn what_no_honest_member_sends_is_put_in_quarantine() {
     };
     let encoded = |header: &Header, words: &[u32]| {
         let mut frame = Vec::new();
-        header.encode(words, &mut frame).unwrap();
+        let payload = Payload::Steps {
+            tau: Tau::ONE_STEP,
+            words: words.to_vec(),
+        };
+        header.encode(&payload, &mut frame).unwrap();
         Message::Batch(frame.into())
     };
     let foreign = Header {

@@ -10,7 +10,7 @@ mod streams;
 
 use std::sync::Arc;
 
-use protocol::batch::{Flags, Header};
+use protocol::batch::{Flags, Header, Payload};
 use protocol::changes::word;
 use protocol::digest::Digest;
 use protocol::frontier::{Frontier, SequenceRange};
@@ -25,20 +25,24 @@ pub(in crate::exchange) const RUN: RunId = RunId(9);
 pub(in crate::exchange) const WEIGHTS: usize = 64;
 
 pub(in crate::exchange) fn batch(origin: OriginId, sequence: u64, words: &[u32], tau: Tau) -> Arc<[u8]> {
+    let words = words.to_vec();
+    batch_of(origin, sequence, &Payload::Steps { tau, words })
+}
+
+pub(in crate::exchange) fn batch_of(origin: OriginId, sequence: u64, payload: &Payload) -> Arc<[u8]> {
     let header = Header {
         run: RUN,
         origin,
         sequence,
         seen: 0,
-        tau,
-        digest: Digest::of_changes(words, tau),
+        digest: payload.digest(),
         cursors: Vec::new(),
         samples: 1,
         loss: 0.0,
         flags: Flags::default(),
     };
     let mut frame = Vec::new();
-    header.encode(words, &mut frame).unwrap();
+    header.encode(payload, &mut frame).unwrap();
     frame.into()
 }
 

@@ -20,10 +20,11 @@ use super::network::{CudaNetwork, Weights};
 use crate::backend::residual;
 use crate::backend::turns::{BLOCK, Turns, eager_blocks, eager_tensors};
 use crate::dataset::Dataset;
+use crate::difference;
 use crate::learning::optimiser::adam_corrections;
 use crate::network::Network;
 use crate::ops::Threads;
-use crate::quantise::{REPEATS_MAX, repeats_max};
+use crate::quantise::{ComeTo, REPEATS_MAX, repeats_max};
 use crate::thread_time::ThreadTimer;
 use crate::trainer::{GpuUse, Numbers, StateError, StepControl, StepReport, TrainError, Trainer, TrainerState};
 
@@ -504,6 +505,23 @@ impl Trainer for CudaTrainer {
         let report = self.finish(true, words)?;
         self.judge(&report)?;
         Ok(self.range)
+    }
+
+    /// Both copies come to the host for it.
+    fn take(&mut self, window: std::ops::Range<usize>) -> Result<Sums, TrainError> {
+        let own = self.own.read(&self.gpu, self.weights)?;
+        let mut shared = self.shared.read(&self.gpu, self.weights)?;
+        let velocity = self
+            .first
+            .read(&self.gpu, if self.ahead == 0.0 { 0 } else { self.weights })?;
+        let come_to = match self.ahead {
+            0.0 => ComeTo::the(&own[window.clone()]),
+            ahead => ComeTo::behind(&own[window.clone()], ahead, &velocity[window.clone()]),
+        };
+        let (sums, range) = difference::take(come_to, &mut shared[window.clone()], window.start)?;
+        self.shared.write(&self.gpu, &shared)?;
+        self.range = range;
+        Ok(sums)
     }
 
     /// The range is that of the last step: to know it now, everybody would have to wait for the device. A weight that

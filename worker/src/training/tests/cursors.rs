@@ -46,7 +46,7 @@ fn train<const BEGINS: bool>(
         let mut frame = Vec::new();
         let next = training.step(*held_back.next().unwrap(), &mut frame).unwrap();
         match next {
-            Next::HeldBack(_) => continue,
+            Next::Kept(_) => continue,
             Next::Emitted(_) => {}
             Next::Done => training.close(&mut frame).unwrap(),
             Next::Waiting => panic!("nobody else is at anything"),
