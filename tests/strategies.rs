@@ -27,7 +27,9 @@ fn a_dense_exchange_trains_and_agrees() {
     // Nearly every weight is in every batch.
     assert!(finished["density"].as_f64().unwrap() > 0.5, "{finished}");
     let model = finished["model"].as_str().unwrap();
-    let evaluated = tau.run(&["evaluate", model, "--data", "csv:points.csv", "--json"]).last();
+    let evaluated = tau
+        .run(&["evaluate", model, "--data", "csv:points.csv", "--json"])
+        .last();
     assert_eq!(evaluated["accuracy"], finished["accuracy"]);
 }
 

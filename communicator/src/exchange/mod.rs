@@ -1,6 +1,6 @@
 //! The exchange: how batches reach every replica. A pure core, told what happens, answering with what to do.
 //!
-//! Every node sends its own workers' batches to every peer it has a link to. A link delivers in order and may break at
+//! A `routing` says who sends what to whom; today's job sends every node's batches to every peer it has a link to. A link delivers in order and may break at
 //! any moment; when it is back, both sides say what they have, and sending resumes from there. Peers acknowledge by
 //! frontier. A node keeps every batch, its own and others', until all members have acknowledged it: when an origin's
 //! node is gone, whoever has more of its batches than a peer sends them on, so survivors end up with the same prefix.
@@ -31,6 +31,7 @@ mod peer_link;
 mod planted;
 mod receiving;
 mod relaying;
+mod routing;
 mod sending;
 #[cfg(test)]
 mod simulation;
@@ -42,3 +43,4 @@ pub use self::core::Exchange;
 pub use self::event::{Effect, Event, Shift};
 pub use self::limits::Limits;
 pub use self::message::{Message, OriginInfo, ParcelKind, Piece, Word};
+pub use self::routing::Routing;

@@ -74,13 +74,8 @@ impl Exchange {
 
     /// Hands on what has just come of a home.
     pub(super) fn relay(&mut self, home: NodeId, effects: &mut Vec<Effect>) {
-        let first = (home, NodeId(0));
-        let targets: Vec<NodeId> = self
-            .relays
-            .range(first..)
-            .take_while(|(of, _)| *of == home)
-            .map(|&(_, to)| to)
-            .collect();
+        let goes_on = |&to: &NodeId| self.routing.sends(self.me, home, to) || self.relays.contains(&(home, to));
+        let targets: Vec<NodeId> = self.peers.keys().copied().filter(goes_on).collect();
         for node in targets {
             self.pump(node, effects);
         }
