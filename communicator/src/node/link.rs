@@ -19,24 +19,13 @@ use tokio::time::timeout;
 use super::mailbox::acquire;
 use crate::exchange::Message;
 use crate::link::{Hello, LinkError, read_hello, read_message, write_hello, write_message};
+use crate::timing::LinkTimes;
 use crate::transport::{Plane, Security, Stream, dial};
 
-/// How long a peer may take to answer a call.
-const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 /// Messages waiting to be written: all origins at the start of a link, and then what the exchange's windows let out.
 const OUTBOX_MAX: usize = 8192;
 /// Messages of one peer that were read and not dealt with: the peer then waits.
 const INBOX_MAX: usize = 64;
-/// The pause between two attempts, and the longest.
-const PAUSE: Duration = Duration::from_millis(25);
-const PAUSE_MAX: Duration = Duration::from_secs(2);
-/// How long the higher name leaves dialling to the other side.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// A connection that the higher name has dialled does not displace one of the lower's that is younger than this: both may
-/// have dialled at the same time, and would displace each other's.
-const YOUNG: Duration = Duration::from_secs(5);
-/// A link that is missing for so long is worth a line in the log.
-const SAY_AFTER: Duration = Duration::from_secs(5);
 
 /// What has crossed a link in this run, over all its connections.
 #[derive(Debug, Default)]
@@ -108,6 +97,8 @@ pub(crate) struct LinkArguments {
     pub(crate) peer: Participant,
     /// How to dial.
     pub(crate) security: Security,
+    /// How long it waits for what.
+    pub(crate) times: LinkTimes,
     /// What is counted.
     pub(crate) traffic: Arc<Traffic>,
     /// Who is told of it.
@@ -148,11 +139,11 @@ impl Actor for LinkActor {
     ) -> Result<Link, ActorProcessingErr> {
         let _ = myself.cast(LinkMessage::Dial);
         Ok(Link {
-            arguments,
             generation: 0,
             present: None,
-            pause: PAUSE,
+            pause: arguments.times.pause,
             missing: (Instant::now(), false),
+            arguments,
         })
     }
 
@@ -186,13 +177,14 @@ impl Link {
             run,
             peer,
             security,
+            times,
             ..
         } = &self.arguments;
         if self.present.is_some() {
             return;
         }
         let missing = self.missing.0.elapsed();
-        if missing > SAY_AFTER && !std::mem::replace(&mut self.missing.1, true) {
+        if missing > times.say_after && !std::mem::replace(&mut self.missing.1, true) {
             tracing::warn!(
                 peer = peer.name,
                 address = %peer.address,
@@ -200,8 +192,8 @@ impl Link {
                  others hand on what the two make"
             );
         }
-        if *me > peer.node && missing < PATIENCE {
-            let (myself, rest) = (myself.clone(), PATIENCE.saturating_sub(missing));
+        if *me > peer.node && missing < times.patience {
+            let (myself, rest) = (myself.clone(), times.patience.saturating_sub(missing));
             tokio::spawn(async move {
                 tokio::time::sleep(rest).await;
                 let _ = myself.cast(LinkMessage::Dial);
@@ -215,10 +207,10 @@ impl Link {
             to: peer.node,
         };
         let (address, node, security) = (peer.address, peer.node, security.clone());
-        let (myself, pause) = (myself.clone(), self.pause);
-        self.pause = (self.pause * 2).min(PAUSE_MAX);
+        let (myself, pause, limit) = (myself.clone(), self.pause, times.answer);
+        self.pause = (self.pause * 2).min(times.pause_max);
         tokio::spawn(async move {
-            match connect(address, node, &security, &hello).await {
+            match connect(address, node, &security, &hello, limit).await {
                 Ok(stream) => drop(myself.cast(LinkMessage::Up { stream, dialled: true })),
                 Err(error) => {
                     tracing::debug!(%error, %address, "a link is not made yet");
@@ -233,13 +225,13 @@ impl Link {
     fn up(&mut self, stream: Stream, dialled: bool, myself: &ActorRef<LinkMessage>) {
         let lower = self.arguments.me < self.arguments.peer.node;
         let by_lower = dialled == lower;
-        let young = |present: &Present| present.by_lower && present.since.elapsed() < YOUNG;
+        let young = |present: &Present| present.by_lower && present.since.elapsed() < self.arguments.times.young;
         if !by_lower && self.present.as_ref().is_some_and(young) {
             return;
         }
         self.abort();
         self.generation += 1;
-        self.pause = PAUSE;
+        self.pause = self.arguments.times.pause;
         let (generation, peer) = (self.generation, self.arguments.peer.node);
         let parent = &self.arguments.parent;
         let (reader, writer) = split(stream);
@@ -299,14 +291,20 @@ impl Link {
 }
 
 /// Calls a peer and hears that it is the one that was meant.
-async fn connect(address: SocketAddr, node: NodeId, security: &Security, hello: &Hello) -> Result<Stream, LinkError> {
-    let dialled = dial(address, Plane::Data, security, ANSWER_LIMIT).await;
+async fn connect(
+    address: SocketAddr,
+    node: NodeId,
+    security: &Security,
+    hello: &Hello,
+    limit: Duration,
+) -> Result<Stream, LinkError> {
+    let dialled = dial(address, Plane::Data, security, limit).await;
     let mut stream = dialled.map_err(|error| LinkError::Broken(std::io::Error::other(error)))?;
     let answer = async {
         write_hello(&mut stream, hello).await?;
         read_hello(&mut stream).await
     };
-    match timeout(ANSWER_LIMIT, answer).await {
+    match timeout(limit, answer).await {
         Ok(Ok(Hello::Accepted { from })) if from == node => Ok(stream),
         Ok(Err(error)) => Err(error),
         Ok(Ok(_)) => Err(LinkError::OutOfPlace),

@@ -11,17 +11,10 @@ use ractor::{Actor, ActorProcessingErr, ActorRef, DerivedActorRef, RpcReplyPort}
 use ractor_cluster::RactorMessage;
 use tokio::sync::watch;
 
-use super::roster::{BEAT_EVERY, Change, Roster};
+use super::roster::{Change, Roster};
 use crate::control::{Gate, Payload, Peer, SessionEvent, Sessions};
+use crate::timing::MembershipTimes;
 use crate::transport::{Plane, Security, dial};
-
-/// How long dialling may take.
-const DIAL_LIMIT: Duration = Duration::from_secs(5);
-/// How often the roster's clock goes on.
-const TICK: Duration = Duration::from_millis(100);
-
-/// How long a node that has a session may take to show its gate.
-const GATE_LIMIT: Duration = Duration::from_secs(5);
 
 /// How this node stands with the cluster that it was to join.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,6 +91,10 @@ pub(crate) struct MembershipArguments {
     pub(crate) sessions: Sessions,
     /// How it dials.
     pub(crate) security: Security,
+    /// How often its clock ticks.
+    pub(crate) tick: Duration,
+    /// How long it waits for whom.
+    pub(crate) times: MembershipTimes,
     /// Who wants to know who is alive.
     pub(crate) parent: DerivedActorRef<MembershipNotice>,
     /// Where it is told how this node stands.
@@ -112,6 +109,7 @@ pub(crate) struct Membership {
     me: NodeInfo,
     sessions: Sessions,
     security: Security,
+    times: MembershipTimes,
     parent: DerivedActorRef<MembershipNotice>,
     roster: Roster,
     /// The gates of peers, and the sessions that lead to them. Two nodes that dial each other have two for a moment; the
@@ -146,15 +144,18 @@ impl Actor for MembershipActor {
             me,
             sessions,
             security,
+            tick,
+            times,
             parent,
             joining,
         } = arguments;
-        myself.send_interval(TICK, || MembershipMessage::Tick);
+        myself.send_interval(tick, || MembershipMessage::Tick);
         Ok(Membership {
-            roster: Roster::new(me.id),
+            roster: Roster::new(me.id, times),
             me,
             sessions,
             security,
+            times,
             parent,
             gates: BTreeMap::new(),
             gateless: Vec::new(),
@@ -257,7 +258,7 @@ impl Membership {
                 self.gates.entry(id).or_default().push((session, gate));
                 self.roster.linked(id);
                 self.beat_one(id);
-            } else if now.saturating_sub(since) < GATE_LIMIT {
+            } else if now.saturating_sub(since) < self.times.gate {
                 self.gateless.push((session, id, since));
             } else {
                 self.sessions.close(session);
@@ -351,8 +352,9 @@ impl Membership {
         }
         for info in self.roster.take_due(now) {
             let (sessions, security, myself) = (self.sessions.clone(), self.security.clone(), myself.clone());
+            let limit = self.times.dial;
             tokio::spawn(async move {
-                match dial(info.address, Plane::Control, &security, DIAL_LIMIT).await {
+                match dial(info.address, Plane::Control, &security, limit).await {
                     Ok(stream) => {
                         let wanted = Some(Peer::Node(info.id));
                         if let Err(error) = sessions.open(stream, info.address, wanted).await {
@@ -392,7 +394,7 @@ impl Membership {
     }
 
     fn beat_all(&mut self, now: Duration) {
-        self.next_beat = now + BEAT_EVERY;
+        self.next_beat = now + self.times.beat_every;
         let word = self.next_word();
         self.broadcast(&word);
     }

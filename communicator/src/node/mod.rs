@@ -38,24 +38,17 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 use crate::control::{GateActor, Identity, NoKey, Role, Sessions, StartError};
+use crate::timing::{JoinTimes, Timing, TimingError};
 use crate::transport::{AcceptLimits, Acceptor, DialError, NotLoopback, Plane, Security, dial};
 use crate::{usage, whereabouts};
 use membership::{Joined, MembershipActor, MembershipArguments, MembershipMessage};
 use run::{RunActor, RunArguments, RunMessage};
-use stats::{StatsActor, StatsMessage};
+use stats::{StatsActor, StatsArguments, StatsMessage};
 pub use workers::WorkerCommand;
 use workers::{WorkersActor, WorkersArguments};
 
-/// How long one attempt to reach a seed may take.
-const DIAL_LIMIT: Duration = Duration::from_secs(5);
-/// For how long seeds are tried.
-const JOIN_LIMIT: Duration = Duration::from_mins(1);
-/// The pause between two rounds of attempts.
-const JOIN_PAUSE: Duration = Duration::from_millis(300);
 /// The longest path that a socket can have on Linux.
 const SOCKET_PATH_MAX: usize = 107;
-/// How long others are given to hear a good-bye.
-const GOODBYE: Duration = Duration::from_secs(1);
 
 /// What a node is started with.
 #[derive(Clone, Debug)]
@@ -72,11 +65,16 @@ pub struct NodeConfig {
     pub workers: WorkerCommand,
     /// The release that it says it is.
     pub version: String,
+    /// How long it waits for what.
+    pub timing: Timing,
 }
 
 /// Why a node did not start, or had to stop.
 #[derive(Debug, Error)]
 pub enum NodeError {
+    /// The times that it was given contradict each other.
+    #[error(transparent)]
+    Timing(#[from] TimingError),
     /// Plain text was asked for over a network.
     #[error(transparent)]
     NotLoopback(#[from] NotLoopback),
@@ -120,8 +118,13 @@ pub enum NodeError {
     #[error("the node could not be started: {0}")]
     Actor(#[from] ractor::SpawnErr),
     /// Seeds were tried in vain.
-    #[error("no seed was reached within {JOIN_LIMIT:?}; the last answer was: {0}")]
-    NoSeed(String),
+    #[error("no seed was reached within {limit:?}; the last answer was: {answer}")]
+    NoSeed {
+        /// For how long they were tried.
+        limit: Duration,
+        /// What was heard last.
+        answer: String,
+    },
     /// A seed is no member of the same cluster.
     #[error(transparent)]
     Refused(DialError),
@@ -141,6 +144,7 @@ pub struct Node {
     pub socket: PathBuf,
     sessions: Sessions,
     security: Security,
+    times: JoinTimes,
     joined: watch::Receiver<Joined>,
     actor: ActorRef<NodeMessage>,
     ended: JoinHandle<()>,
@@ -151,6 +155,7 @@ pub struct Node {
 impl Node {
     /// Starts a node. It is a cluster of its own until it joins another.
     pub async fn start(config: NodeConfig) -> Result<Self, NodeError> {
+        config.timing.validate()?;
         config.security.check(config.listen)?;
         let dir = std::path::absolute(&config.dir).unwrap_or_else(|_| config.dir.clone());
         let listener = TcpListener::bind(config.listen)
@@ -181,7 +186,7 @@ impl Node {
         };
         whereabouts::set_node(&info.name);
         let (events, mut session_events) = mpsc::unbounded_channel();
-        let sessions = Sessions::start(identity, events).await?;
+        let sessions = Sessions::start(identity, &config.timing, events).await?;
         let (joining, joined) = watch::channel(Joined::Alone);
         let (failing, failed) = watch::channel(None);
         let (actor, ended) = Actor::spawn(
@@ -205,7 +210,10 @@ impl Node {
                 let _ = membership.cast(MembershipMessage::Session(event));
             }
         });
-        let limits = usage::descriptors_max().map_or_else(AcceptLimits::default, AcceptLimits::within);
+        let limits = AcceptLimits {
+            handshake: config.timing.calls.handshake,
+            ..usage::descriptors_max().map_or_else(AcceptLimits::default, AcceptLimits::within)
+        };
         let acceptor = Acceptor::new(listener, &config.security, limits).map_err(StartError::from)?;
         let (accepted, connections) = mpsc::channel(64);
         let accepting = tokio::spawn(acceptor.run(accepted));
@@ -214,12 +222,14 @@ impl Node {
             sessions.clone(),
             parts.run.clone(),
             info.clone(),
+            config.timing.calls,
         ));
         Ok(Self {
             info,
             socket,
             sessions,
             security: config.security,
+            times: config.timing.join,
             joined,
             actor,
             ended,
@@ -231,13 +241,13 @@ impl Node {
     /// Joins the cluster that one of these addresses belongs to; tells each time that nobody answered. One that belongs to
     /// another cluster does not keep this node from the next; if all do, there is nothing to wait for.
     pub async fn join(&mut self, seeds: &[SocketAddr], mut waiting: impl FnMut(&str)) -> Result<(), NodeError> {
-        let started = tokio::time::Instant::now();
+        let (started, times) = (tokio::time::Instant::now(), self.times);
         let mut last = String::from("there was none");
         let others = || seeds.iter().filter(|&&seed| seed != self.info.address);
-        while started.elapsed() < JOIN_LIMIT {
+        while started.elapsed() < times.limit {
             let mut refusals = 0;
             for &seed in others() {
-                match dial(seed, Plane::Control, &self.security, DIAL_LIMIT).await {
+                match dial(seed, Plane::Control, &self.security, times.dial).await {
                     Ok(stream) => {
                         if let Err(error) = self.sessions.open(stream, seed, None).await {
                             last = format!("{seed} let this node in, but {error}");
@@ -256,7 +266,7 @@ impl Node {
                     }
                 }
                 let answered = self.joined.wait_for(|joined| *joined != Joined::Alone);
-                match tokio::time::timeout(DIAL_LIMIT, answered).await {
+                match tokio::time::timeout(times.dial, answered).await {
                     Ok(Ok(joined)) => {
                         return match &*joined {
                             Joined::Refused(reason) => Err(NodeError::Unwelcome(reason.clone())),
@@ -267,9 +277,12 @@ impl Node {
                     Err(_) => last = format!("{seed} let this node in but says nothing"),
                 }
             }
-            tokio::time::sleep(JOIN_PAUSE).await;
+            tokio::time::sleep(times.pause).await;
         }
-        Err(NodeError::NoSeed(last))
+        Err(NodeError::NoSeed {
+            limit: times.limit,
+            answer: last,
+        })
     }
 
     /// Waits until the node fails. It does not end by itself.
@@ -358,6 +371,7 @@ struct NodeArguments {
 struct NodeState {
     parts: Parts,
     workers: ActorRef<workers::WorkersMessage>,
+    goodbye: Duration,
     failing: watch::Sender<Option<String>>,
 }
 
@@ -383,13 +397,18 @@ impl Actor for NodeActor {
             joining,
             failing,
         } = arguments;
-        let me = myself.get_cell();
-        let (stats, _) = Actor::spawn_linked(None, StatsActor, (), me.clone()).await?;
+        let (me, timing) = (myself.get_cell(), config.timing);
+        let stats = StatsArguments {
+            record: timing.clocks.record,
+            news: timing.calls.news,
+        };
+        let (stats, _) = Actor::spawn_linked(None, StatsActor, stats, me.clone()).await?;
         let run = RunArguments {
             me: info.clone(),
             dir,
             security: config.security.clone(),
             workers: config.workers.count,
+            timing,
             stats: stats.clone(),
         };
         let (run, _) = Actor::spawn_linked(None, RunActor, run, me.clone()).await?;
@@ -397,6 +416,8 @@ impl Actor for NodeActor {
             me: info.clone(),
             sessions: sessions.clone(),
             security: config.security,
+            tick: timing.clocks.membership_tick,
+            times: timing.membership,
             parent: run.get_derived(),
             joining,
         };
@@ -406,6 +427,8 @@ impl Actor for NodeActor {
             socket,
             command: config.workers,
             version: config.version,
+            socket_look: timing.clocks.socket_look,
+            times: timing.workers,
             parent: run.get_derived(),
         };
         let (workers, _) = Actor::spawn_linked(None, WorkersActor, workers, me.clone()).await?;
@@ -418,6 +441,7 @@ impl Actor for NodeActor {
         Ok(NodeState {
             parts,
             workers,
+            goodbye: timing.join.goodbye,
             failing,
         })
     }
@@ -453,7 +477,7 @@ impl Actor for NodeActor {
         let _ = state
             .parts
             .membership
-            .call(MembershipMessage::Leave, Some(GOODBYE))
+            .call(MembershipMessage::Leave, Some(state.goodbye))
             .await;
         let _ = state.workers.stop_and_wait(None, None).await;
         myself.stop_children_and_wait(None, None).await;

@@ -27,23 +27,13 @@ use super::worker_socket::WorkerSocket;
 use crate::link::{self, LinkError};
 use crate::rarely::Rarely;
 use crate::run::WorkerKey;
+use crate::timing::WorkerTimes;
 
-/// How long a process that attaches may take to say who it is.
-const HELLO_LIMIT: Duration = Duration::from_secs(5);
-/// A worker that says nothing for so long, though it would say every second that it is alive, is stuck.
-const SILENCE_LIMIT: Duration = Duration::from_secs(10);
 /// Messages of one worker that were read and not dealt with.
 const INBOX_MAX: usize = 64;
 /// Messages on their way to one worker, and their bytes. A worker that lags further behind is started afresh.
 const OUTBOX_MAX: usize = 8192;
 const OUTBOX_BYTES_MAX: usize = 256 << 20;
-/// The pause before a worker is started again, and the longest.
-const RESTART_PAUSE: Duration = Duration::from_millis(250);
-const RESTART_PAUSE_MAX: Duration = Duration::from_secs(10);
-/// A worker that has run for so long is not one that fails at once.
-const STEADY: Duration = Duration::from_secs(30);
-/// How long workers are given to end by themselves.
-const END_LIMIT: Duration = Duration::from_secs(2);
 
 /// How worker processes are started.
 #[derive(Clone, Debug)]
@@ -160,6 +150,10 @@ pub(crate) struct WorkersArguments {
     pub(crate) command: WorkerCommand,
     /// The release that they must be of.
     pub(crate) version: String,
+    /// How often their socket is looked for.
+    pub(crate) socket_look: Duration,
+    /// How long they are waited for.
+    pub(crate) times: WorkerTimes,
     /// Who is told of them.
     pub(crate) parent: DerivedActorRef<WorkersNotice>,
 }
@@ -189,9 +183,11 @@ impl Actor for WorkersActor {
             socket,
             command,
             version,
+            socket_look,
+            times,
             parent,
         } = arguments;
-        let listener = WorkerSocket::bind(&socket)?;
+        let listener = WorkerSocket::bind(&socket, socket_look)?;
         let (stop, stopped) = watch::channel(false);
         let detached: Detached = Arc::default();
         let (holding, gone) = mpsc::channel(1);
@@ -199,12 +195,13 @@ impl Actor for WorkersActor {
             tokio::spawn(keep_running(
                 command.clone(),
                 socket.clone(),
+                times,
                 stopped.clone(),
                 Arc::clone(&detached),
                 holding.clone(),
             ));
         }
-        tokio::spawn(accept(listener, version, parent, detached, stopped));
+        tokio::spawn(accept(listener, version, times, parent, detached, stopped));
         Ok(Workers {
             socket,
             stop,
@@ -236,7 +233,7 @@ async fn set(flag: &mut watch::Receiver<bool>) {
 type Detached = Arc<watch::Sender<BTreeSet<u32>>>;
 
 /// Waits until a process has ended. One that has lost its socket, for whatever reason, and does not end is killed.
-async fn end_of(child: &mut Child, detached: &Detached) {
+async fn end_of(child: &mut Child, detached: &Detached, limit: Duration) {
     let process = child.id();
     // Its number may have been another's before.
     detached.send_if_modified(|all| process.is_some_and(|process| all.remove(&process)));
@@ -252,7 +249,7 @@ async fn end_of(child: &mut Child, detached: &Detached) {
             Err(error) => tracing::warn!(%error, "a worker is lost; it is started again"),
         },
         () = lost => {
-            if timeout(END_LIMIT, child.wait()).await.is_err() {
+            if timeout(limit, child.wait()).await.is_err() {
                 tracing::warn!("a worker is stuck; it is killed and started again");
                 let _ = child.kill().await;
             }
@@ -264,11 +261,12 @@ async fn end_of(child: &mut Child, detached: &Detached) {
 async fn keep_running(
     command: WorkerCommand,
     socket: PathBuf,
+    times: WorkerTimes,
     mut stopped: watch::Receiver<bool>,
     detached: Detached,
     _holding: mpsc::Sender<()>,
 ) {
-    let mut pause = RESTART_PAUSE;
+    let mut pause = times.restart_pause;
     loop {
         let started = Instant::now();
         let spawned = tokio::process::Command::new(&command.program)
@@ -283,19 +281,19 @@ async fn keep_running(
             .spawn();
         match spawned {
             Ok(mut child) => tokio::select! {
-                () = end_of(&mut child, &detached) => {}
+                () = end_of(&mut child, &detached, times.end) => {}
                 () = set(&mut stopped) => {
                     // Its socket is closed by now; dropping it kills what does not end by itself.
-                    let _ = timeout(END_LIMIT, child.wait()).await;
+                    let _ = timeout(times.end, child.wait()).await;
                     return;
                 }
             },
             Err(error) => tracing::error!(%error, "a worker could not be started"),
         }
-        pause = if started.elapsed() > STEADY {
-            RESTART_PAUSE
+        pause = if started.elapsed() > times.steady {
+            times.restart_pause
         } else {
-            (pause * 2).min(RESTART_PAUSE_MAX)
+            (pause * 2).min(times.restart_pause_max)
         };
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
@@ -308,6 +306,7 @@ async fn keep_running(
 async fn accept(
     mut listener: WorkerSocket,
     version: String,
+    times: WorkerTimes,
     parent: DerivedActorRef<WorkersNotice>,
     detached: Detached,
     mut stopped: watch::Receiver<bool>,
@@ -330,7 +329,7 @@ async fn accept(
                 let (parent, version, mut stopped) = (parent.clone(), version.clone(), stopped.clone());
                 let detached = Arc::clone(&detached);
                 tokio::spawn(async move {
-                    let serving = serve(stream, key, &version, &parent, &detached);
+                    let serving = serve(stream, key, &version, times, &parent, &detached);
                     let ended = tokio::select! {
                         ended = serving => ended,
                         () = set(&mut stopped) => Ok(()),
@@ -346,7 +345,7 @@ async fn accept(
                 if refusals.is_due(Instant::now()) {
                     tracing::warn!(%error, "workers cannot be taken, and are tried again");
                 }
-                tokio::time::sleep(RESTART_PAUSE).await;
+                tokio::time::sleep(times.restart_pause).await;
             }
         }
     }
@@ -357,12 +356,13 @@ async fn serve(
     stream: UnixStream,
     key: WorkerKey,
     version: &str,
+    times: WorkerTimes,
     parent: &DerivedActorRef<WorkersNotice>,
     detached: &Detached,
 ) -> Result<(), LinkError> {
     let (reader, writer) = stream.into_split();
     let mut reader = BufReader::with_capacity(CHUNK_BYTES, reader);
-    let hello = timeout(HELLO_LIMIT, link::read_frame(&mut reader)).await;
+    let hello = timeout(times.hello, link::read_frame(&mut reader)).await;
     let Ok(Some((Kind::Word, contents))) = hello.unwrap_or(Ok(None)) else {
         return Err(LinkError::OutOfPlace);
     };
@@ -392,7 +392,7 @@ async fn serve(
     let route = Arc::clone(&handle.route);
     let _ = parent.send_message(WorkersNotice::Attached(handle));
     let ended = tokio::select! {
-        read = read(&mut reader, key, &route, parent) => read,
+        read = read(&mut reader, key, &route, parent, times.silence) => read,
         written = write(BufWriter::with_capacity(CHUNK_BYTES, writer), messages, &queued) => written,
         () = set(&mut hung_up) => Ok(()),
     };
@@ -407,10 +407,11 @@ async fn read(
     key: WorkerKey,
     route: &Route,
     parent: &DerivedActorRef<WorkersNotice>,
+    limit: Duration,
 ) -> Result<(), LinkError> {
     let room = Arc::new(Semaphore::new(INBOX_MAX));
     loop {
-        let read = timeout(SILENCE_LIMIT, link::read_frame(reader)).await;
+        let read = timeout(limit, link::read_frame(reader)).await;
         let Some((kind, contents)) = read.unwrap_or(Err(LinkError::Silent))? else {
             return Ok(());
         };

@@ -22,15 +22,9 @@ use super::workers::{SeatNotice, WorkerHandle};
 use crate::checkpoint::State;
 use crate::exchange::{Effect, Event, Exchange, Limits, Message, OriginInfo, Shift};
 use crate::run::{Progress, RunEvent, Standing, WorkerKey, lacks_checkpoint};
+use crate::timing::Timing;
 use crate::transport::Security;
 pub(crate) use messages::{ExchangeArguments, ExchangeMessage, ExchangeNotice, Report};
-
-/// How often the core's clock ticks. Acknowledgements of a trickle of batches wait for it at most.
-const TICK: Duration = Duration::from_millis(50);
-/// How often the run is told what was done.
-const REPORT_EVERY: Duration = Duration::from_secs(1);
-/// How often the ledger is audited.
-const AUDIT_EVERY: Duration = Duration::from_secs(30);
 
 /// The actor.
 pub(crate) struct ExchangeActor;
@@ -51,6 +45,7 @@ pub(crate) struct ExchangeState {
     me: NodeId,
     version: String,
     security: Security,
+    timing: Timing,
     myself: ActorRef<ExchangeMessage>,
     run: RunId,
     begin: Begin,
@@ -94,6 +89,7 @@ impl Actor for ExchangeActor {
             ledger,
             states,
             security,
+            timing,
             parent,
         } = arguments;
         let limits = Limits::for_weights(ledger.weight_count());
@@ -105,6 +101,7 @@ impl Actor for ExchangeActor {
             me,
             version,
             security,
+            timing,
             myself: myself.clone(),
             run,
             core: Exchange::new(me, ledger, limits),
@@ -133,7 +130,7 @@ impl Actor for ExchangeActor {
         for participant in state.begin.participants.clone() {
             state.join(participant).await?;
         }
-        myself.send_interval(TICK, || ExchangeMessage::Tick);
+        myself.send_interval(timing.clocks.exchange_tick, || ExchangeMessage::Tick);
         Ok(state)
     }
 
@@ -224,6 +221,7 @@ impl ExchangeState {
             run: self.run,
             peer: participant.clone(),
             security: self.security.clone(),
+            times: self.timing.link,
             traffic: Arc::clone(&traffic),
             parent: self.myself.get_derived(),
         };
@@ -447,7 +445,7 @@ impl ExchangeState {
         self.tell_origins();
         self.audit();
         self.tell_progress();
-        if self.reported.elapsed() >= REPORT_EVERY {
+        if self.reported.elapsed() >= self.timing.clocks.report {
             self.reported = Instant::now();
             let _ = self
                 .parent
@@ -457,7 +455,7 @@ impl ExchangeState {
 
     /// Recomputes the ledger's digest now and then.
     fn audit(&mut self) {
-        if self.audited.elapsed() >= AUDIT_EVERY {
+        if self.audited.elapsed() >= self.timing.clocks.audit {
             self.audited = Instant::now();
             self.event(Event::Audit);
         }

@@ -7,7 +7,7 @@ mod recording;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use protocol::attach::{FromWorker, ToWorker};
 use protocol::begin::Begin;
@@ -24,15 +24,13 @@ use crate::checkpoint;
 use crate::control::Payload;
 use crate::drawn;
 use crate::ledger::Ledger;
-use crate::run::{ExchangeOrder, RunCore, RunEffect, RunEvent, RunLimits, RunWord, Ticket, WorkerKey, WorkerWord};
+use crate::run::{ExchangeOrder, RunCore, RunEffect, RunEvent, RunWord, Ticket, WorkerKey, WorkerWord};
+use crate::timing::Timing;
 use crate::transport::Security;
 use crate::usage::UsageMeter;
 use crate::whereabouts;
 pub(crate) use messages::RunMessage;
 use recording::Recording;
-
-/// How often the core's clock goes on.
-const TICK: Duration = Duration::from_millis(200);
 
 /// What the actor is started with.
 pub(crate) struct RunArguments {
@@ -44,6 +42,8 @@ pub(crate) struct RunArguments {
     pub(crate) security: Security,
     /// How many workers there are to be.
     pub(crate) workers: usize,
+    /// How long this node waits for what.
+    pub(crate) timing: Timing,
     /// Who keeps the records.
     pub(crate) stats: ActorRef<StatsMessage>,
 }
@@ -59,6 +59,7 @@ pub(crate) struct RunState {
     me: NodeInfo,
     dir: PathBuf,
     security: Security,
+    timing: Timing,
     myself: ActorRef<RunMessage>,
     membership: Option<ActorRef<MembershipMessage>>,
     stats: ActorRef<StatsMessage>,
@@ -87,17 +88,19 @@ impl Actor for RunActor {
             dir,
             security,
             workers,
+            timing,
             stats,
         } = arguments;
-        myself.send_interval(TICK, || RunMessage::Tick);
+        myself.send_interval(timing.clocks.run_tick, || RunMessage::Tick);
         let start = Instant::now();
         Ok(RunState {
-            core: RunCore::new(me.clone(), workers, &RunLimits::default()),
+            core: RunCore::new(me.clone(), workers, &timing.run),
             effects: Vec::new(),
             start,
             me,
             dir,
             security,
+            timing,
             myself,
             membership: None,
             stats,
@@ -363,9 +366,10 @@ impl RunState {
                 opened: Err("it has no ledger; this is a fault in Tau".into()),
             });
         };
-        let (me, security, dir, myself) = (
+        let (me, security, timing, dir, myself) = (
             self.me.clone(),
             self.security.clone(),
+            self.timing,
             self.dir.clone(),
             self.myself.clone(),
         );
@@ -385,6 +389,7 @@ impl RunState {
                         ledger,
                         states,
                         security,
+                        timing,
                         parent: myself.get_derived(),
                     };
                     let started = Actor::spawn_linked(None, ExchangeActor, arguments, myself.get_cell()).await;

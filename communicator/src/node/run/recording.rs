@@ -13,8 +13,6 @@ use crate::node::membership::MembershipMessage;
 use crate::node::stats::StatsMessage;
 use crate::usage::UsageMeter;
 
-const RECORD_EVERY: Duration = Duration::from_secs(1);
-
 /// What records are made from.
 pub(super) struct Recording {
     usage: UsageMeter,
@@ -47,7 +45,7 @@ impl RunState {
     /// Tells everybody what this node did, once a second.
     pub(super) fn record(&mut self) {
         let elapsed = self.recording.recorded.elapsed();
-        if elapsed < RECORD_EVERY {
+        if elapsed < self.timing.clocks.record {
             return;
         }
         self.recording.recorded = Instant::now();
