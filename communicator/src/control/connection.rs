@@ -11,7 +11,9 @@ use thiserror::Error;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
-use super::{CallError, Gate, Identity, NoKey, Role, Sessions, StartError};
+use super::gate::{CallError, Gate};
+use super::identity::{Identity, NoKey, Role};
+use super::sessions::{Sessions, StartError};
 use crate::link::{Hello, LinkError, read_frame, write_hello};
 use crate::timing::{ControlTimes, Timing};
 use crate::transport::{DialError, Plane, Security, dial};

@@ -198,6 +198,8 @@ fn size(record: &StatsRecord) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use ractor::rpc::CallResult;
+
     use super::*;
 
     fn stats() -> Stats {
@@ -279,6 +281,27 @@ mod tests {
         let (last, found) = read(&stats, 0);
         assert!(!found.is_empty());
         assert_eq!(read(&stats, last).1[0], found.last().unwrap() + 1);
+    }
+
+    #[tokio::test]
+    async fn a_reader_waits_for_news_but_not_for_ever() {
+        let arguments = StatsArguments {
+            record: Duration::from_millis(10),
+            news: Duration::from_millis(20),
+        };
+        let (actor, _) = Actor::spawn(None, StatsActor, arguments).await.unwrap();
+        let read = |after| actor.call(move |reply| StatsMessage::Read { after, reply }, None);
+        let (none, told) = (read(0), StatsMessage::Record(Box::new(record(7))));
+        let Ok(CallResult::Success(Payload(Ok(Reply::Stats { last: 0, records })))) = none.await else {
+            panic!("it is not told that there is none");
+        };
+        assert!(records.is_empty());
+        let (news, ()) = tokio::join!(read(0), async { actor.cast(told).unwrap() });
+        let Ok(CallResult::Success(Payload(Ok(Reply::Stats { last: 1, records })))) = news else {
+            panic!("it is not told the news");
+        };
+        assert_eq!(records[0].samples, 7);
+        actor.stop_and_wait(None, None).await.unwrap();
     }
 
     #[test]

@@ -30,7 +30,7 @@ mod states;
 mod training;
 mod waiting;
 
-pub(crate) use self::core::RunCore;
+pub(crate) use self::core::{RunCore, RunReport};
 pub(crate) use event::{
     ExchangeOrder, Progress, RunEffect, RunEvent, RunWord, Settlement, Standing, Ticket, WorkerKey, WorkerWord,
 };
