@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
+use communicator::Timing;
 use protocol::control::{Reply, Request};
 use worker::model_file;
 
@@ -13,8 +14,8 @@ use crate::out_folder::OutFolder;
 use crate::scratch::Scratch;
 use crate::{fetch, follow, notice};
 
-/// How long nodes are given to settle and save: as long as they wait for each other, and some seconds.
-const END_LIMIT: Duration = Duration::from_secs(45);
+/// How long nodes are given to settle and save.
+const END_LIMIT: Duration = Timing::DEFAULT.settle_limit();
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 /// Does what can be done after a failure, and says what that was. All runs of these nodes are ours.

@@ -3,7 +3,8 @@
 //! The [`ledger`] is the node's own replica, in integers: batches enter it, models are saved and audited from it; a
 //! [`snapshot`] is all of it, for others, and a [`checkpoint`] that in a file. The [`exchange`] decides which batches go to whom, so that every replica gets
 //! all of them; a [`link`] writes its messages on the connections that the [`transport`] makes. A [`node`] is all of that
-//! as actors, which reach other nodes' through the [`control`] plane. [`usage`] tells what a node takes of its machine,
+//! as actors, which reach other nodes' through the [`control`] plane. [`Timing`] is the table of all that
+//! a node waits for. [`usage`] tells what a node takes of its machine,
 //! [`whereabouts`] which one it is.
 
 pub mod checkpoint;
@@ -21,6 +22,9 @@ mod seeds;
 #[cfg(test)]
 mod simulation;
 pub mod snapshot;
+mod timing;
 pub mod transport;
 pub mod usage;
 pub mod whereabouts;
+
+pub use timing::{Timing, TimingError};

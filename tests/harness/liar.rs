@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use communicator::Timing;
 use communicator::control::{
     Gate, GateActor, GateMessage, Identity, Payload, Peer, Role, Routes, SessionEvent, Sessions,
 };
@@ -87,7 +88,7 @@ impl Liar {
         let identity = Identity::draw(Role::Node).unwrap();
         let id = identity.peer().node().unwrap();
         let (sender, events) = unbounded_channel();
-        let sessions = Sessions::start(identity, sender).await.unwrap();
+        let sessions = Sessions::start(identity, &Timing::DEFAULT, sender).await.unwrap();
         let heard = Heard::default();
         let gate = GateActor {
             routes: Ears(Arc::clone(&heard)),

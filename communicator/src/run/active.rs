@@ -11,10 +11,10 @@ use protocol::job::Job;
 use protocol::run_beat::{RunBeat, StopReason};
 
 use super::event::{ExchangeOrder, RunEffect, Standing, WorkerKey};
-use super::limits::RunLimits;
 use super::members::Members;
 use super::planted::{Bug, planted};
 use super::states::{Exchanging, Finishing, Preparing, Settling};
+use crate::timing::RunLimits;
 
 /// What a run has to know beside itself, and where it says what is to be done.
 pub(super) struct Scope<'a> {

@@ -12,10 +12,10 @@ use protocol::run_beat::{GivenUp, RunBeat};
 use super::active::{ActiveRun, Scope, State};
 use super::coordination::Coordination;
 use super::event::{ExchangeOrder, RunEffect, RunEvent, Ticket, WorkerKey, WorkerWord};
-use super::limits::RunLimits;
 use super::planted::{Bug, planted};
 use super::search::Search;
 use super::states::Preparing;
+use crate::timing::RunLimits;
 
 /// A run that this node was asked to start.
 pub(super) struct Coordinating {

@@ -17,7 +17,7 @@ impl ActiveRun {
         for (node, state) in beat.states {
             let direct = node == from;
             if direct || speaks && !planted(Bug::DirectLifeOnly) {
-                self.members.hear(node, state, direct, scope.now);
+                self.members.hear(node, state, direct, scope.now, scope.limits);
             }
         }
         if let Some(reason) = beat.diverged {

@@ -9,7 +9,7 @@
 //! `core` takes events and `starting` gets runs going; `hearing` is what others and workers say; `active` is one run. What
 //! it has in each of its states is in `states`, what it does there in `preparing`, `training`, `settling` and `finishing`.
 //! `members` knows who lives and who is waited for, `coordination` who can take part, `ending`
-//! what a run comes to, `waiting` what it waits for. `limits` is the table of all time limits. The node's actor carries
+//! what a run comes to, `waiting` what it waits for. Its time limits are handed in. The node's actor carries
 //! out what is decided here.
 
 mod active;
@@ -19,7 +19,6 @@ mod ending;
 mod event;
 mod finishing;
 mod hearing;
-mod limits;
 mod members;
 pub(crate) mod planted;
 mod preparing;
@@ -31,9 +30,8 @@ mod states;
 mod training;
 mod waiting;
 
-pub(crate) use self::core::RunCore;
+pub(crate) use self::core::{RunCore, RunReport};
 pub(crate) use event::{
     ExchangeOrder, Progress, RunEffect, RunEvent, RunWord, Settlement, Standing, Ticket, WorkerKey, WorkerWord,
 };
-pub(crate) use limits::RunLimits;
 pub(crate) use progress::{lacks_checkpoint, progress};

@@ -47,7 +47,7 @@ impl ActiveRun {
         let before = own.clone();
         own.closed = exchanging.is_closed();
         own.stand = progress.stand;
-        own.catching_up = exchanging.is_moving(scope.now);
+        own.catching_up = exchanging.is_moving(scope.now, scope.limits);
         if own.frozen {
             self.stay_frozen(scope);
         } else {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::active::{ActiveRun, State};
-use super::limits::RunLimits;
+use crate::timing::RunLimits;
 
 impl ActiveRun {
     /// A sentence for everything that this node waits for, to begin or to end the run.

@@ -13,7 +13,11 @@ use protocol::run_beat::RunBeat;
 use crate::exchange::Exchange;
 use crate::ledger::Ledger;
 use crate::node::roster::Roster;
-use crate::run::{Progress, RunCore, RunLimits, Standing, Ticket, WorkerKey};
+use crate::run::{Progress, RunCore, Standing, Ticket, WorkerKey};
+use crate::timing::Timing;
+
+/// Simulated nodes have the times of real ones.
+pub(super) const TIMING: Timing = Timing::DEFAULT;
 
 /// Weights of every model here.
 pub(super) const WEIGHTS: usize = 64;
@@ -106,8 +110,8 @@ impl Node {
             since: 0,
         };
         Self {
-            core: RunCore::new(info.clone(), workers, &RunLimits::default()),
-            roster: Roster::new(id),
+            core: RunCore::new(info.clone(), workers, &TIMING.run),
+            roster: Roster::new(id, TIMING.membership),
             info,
             alive: true,
             stopped: false,

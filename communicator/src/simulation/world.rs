@@ -10,15 +10,14 @@ use protocol::ids::{NodeId, OriginId, RunId};
 use protocol::rng::CounterRng;
 use protocol::run_beat::RunBeat;
 
-use super::node::{Node, Worker};
+use super::node::{Node, TIMING, Worker};
 use crate::exchange::{Event, Message};
-use crate::node::roster::BEAT_EVERY;
 use crate::run::{RunEffect, RunEvent, RunWord, WorkerKey, WorkerWord};
 
 /// One step of the clock: a tick of the exchange.
-pub(super) const STEP: Duration = Duration::from_millis(50);
+pub(super) const STEP: Duration = TIMING.clocks.exchange_tick;
 /// How long a worker that hangs is left alone, and one that died is waited for.
-const HANG_LIMIT: Duration = Duration::from_secs(10);
+const HANG_LIMIT: Duration = TIMING.workers.silence;
 const RESTART: Duration = Duration::from_millis(500);
 
 /// Something that will happen.
@@ -224,6 +223,7 @@ impl World {
             }
         }
         let ticks = self.now / STEP.as_millis() as u64;
+        let steps = |time: Duration| time.as_millis() as u64 / STEP.as_millis() as u64;
         for id in self.alive() {
             if !self.nodes[&id].runs() {
                 continue;
@@ -232,13 +232,13 @@ impl World {
             self.exchange(id, Event::Tick);
             self.tell_progress(id);
             let phase = ticks + id.0;
-            if phase.is_multiple_of(2) {
+            if phase.is_multiple_of(steps(TIMING.clocks.membership_tick)) {
                 self.tick_roster(id);
             }
-            if phase.is_multiple_of(4) {
+            if phase.is_multiple_of(steps(TIMING.clocks.run_tick)) {
                 self.run(id, RunEvent::Tick);
             }
-            if phase.is_multiple_of(BEAT_EVERY.as_millis() as u64 / STEP.as_millis() as u64) {
+            if phase.is_multiple_of(steps(TIMING.membership.beat_every)) {
                 self.beat(id);
             }
         }

@@ -18,6 +18,7 @@ use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor, rustls};
 
 use super::{Greeted, HalfOpen, Plane, Security, Stream, tls};
 use crate::rarely::Rarely;
+use crate::timing::Timing;
 
 /// What strangers are allowed to take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +45,7 @@ impl Default for AcceptLimits {
     fn default() -> Self {
         Self {
             half_open_max: 256,
-            handshake: Duration::from_secs(5),
+            handshake: Timing::DEFAULT.calls.handshake,
         }
     }
 }

@@ -17,6 +17,7 @@ use crate::node::link::LinkNotice;
 use crate::node::mailbox::notice;
 use crate::node::workers::{SeatNotice, WorkerHandle};
 use crate::run::{RunEvent, Standing, WorkerKey};
+use crate::timing::Timing;
 use crate::transport::{Security, Stream};
 
 /// What the exchange is told.
@@ -135,6 +136,8 @@ pub(crate) struct ExchangeArguments {
     pub(crate) states: Vec<State>,
     /// How to reach peers.
     pub(crate) security: Security,
+    /// How often it does what, and how long its links wait.
+    pub(crate) timing: Timing,
     /// Whom it serves.
     pub(crate) parent: DerivedActorRef<ExchangeNotice>,
 }

@@ -1,7 +1,7 @@
 //! What the exchange tells the run: how far it is, what it has done, and what it ends with.
 
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::Instant;
 
 use protocol::stats::PeerRecord;
 
@@ -44,7 +44,7 @@ impl ExchangeState {
             bytes_encoded: self.bytes_encoded,
             samples: self.core.ledger().samples(),
             repeated: self.core.ledger().repeated(),
-            paused: self.paused + self.paused_since.map_or(Duration::ZERO, |since| since.elapsed()),
+            paused: self.pauses.total(Instant::now()),
         }
     }
 

@@ -50,7 +50,7 @@ impl ExchangeState {
                 }
             }
         }
-        if self.paused_since.is_some() {
+        if self.pauses.is_on() {
             worker.tell(ToWorker::Pause(true));
         }
         self.first.get_or_insert_with(Instant::now);

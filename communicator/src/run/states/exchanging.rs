@@ -10,9 +10,7 @@ use protocol::ids::NodeId;
 use super::seat::Seat;
 use crate::run::event::{Progress, WorkerKey};
 use crate::run::planted::{Bug, planted};
-
-/// A node that got some of a large parcel within this time is on its way.
-const MOVING: Duration = Duration::from_secs(2);
+use crate::timing::RunLimits;
 
 /// What a run has while there is an exchange.
 pub(crate) struct Exchanging {
@@ -137,8 +135,8 @@ impl Exchanging {
     }
 
     /// Whether a large parcel is on its way here or from here.
-    pub(crate) fn is_moving(&self, now: Duration) -> bool {
-        self.moved.is_some_and(|at| now.saturating_sub(at) < MOVING)
+    pub(crate) fn is_moving(&self, now: Duration, limits: &RunLimits) -> bool {
+        self.moved.is_some_and(|at| now.saturating_sub(at) < limits.moving)
     }
 
     /// Whether this node begins with what everybody begins with, so that it needs nothing from others first.

@@ -10,9 +10,6 @@ use std::time::Duration;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-/// How often it is looked for.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
-
 /// A socket in the node's folder.
 pub(super) struct WorkerSocket {
     path: PathBuf,
@@ -23,10 +20,10 @@ pub(super) struct WorkerSocket {
 }
 
 impl WorkerSocket {
-    /// Makes it.
-    pub(super) fn bind(path: &Path) -> io::Result<Self> {
+    /// Makes the socket, and looks so often whether it is still there.
+    pub(super) fn bind(path: &Path, look_every: Duration) -> io::Result<Self> {
         let (listener, inode) = listen(path)?;
-        let mut look = interval(LOOK_EVERY);
+        let mut look = interval(look_every);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Ok(Self {
             path: path.into(),
@@ -94,6 +91,7 @@ mod tests {
     use super::*;
 
     const PATIENCE: Duration = Duration::from_secs(30);
+    const LOOK_EVERY: Duration = Duration::from_millis(20);
 
     /// Connects as soon as there is somebody to connect to.
     async fn connect(path: &Path) -> UnixStream {
@@ -112,7 +110,7 @@ mod tests {
     async fn only_its_owner_can_open_it_and_nothing_else_is_left() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("n.sock");
-        let mut socket = WorkerSocket::bind(&path).unwrap();
+        let mut socket = WorkerSocket::bind(&path, LOOK_EVERY).unwrap();
         let mode = std::fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
@@ -125,7 +123,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("node").join("n.sock");
         std::fs::create_dir(path.parent().unwrap()).unwrap();
-        let mut socket = WorkerSocket::bind(&path).unwrap();
+        let mut socket = WorkerSocket::bind(&path, LOOK_EVERY).unwrap();
         std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
         let accepting = timeout(PATIENCE, socket.accept());
         let (accepted, _worker) = tokio::join!(accepting, connect(&path));

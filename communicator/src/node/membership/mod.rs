@@ -1,108 +1,25 @@
 //! The membership's actor: sessions, beats and dialling around the [`Roster`].
 
-use std::collections::BTreeMap;
+mod gates;
+mod messages;
+mod reports;
+mod round_trips;
+
 use std::time::{Duration, Instant};
 
 use protocol::control::{Beat, NodeInfo, Phase, Reply, Word};
 use protocol::ids::NodeId;
 use protocol::run_beat::RunBeat;
-use protocol::stats::NodeReport;
 use ractor::{Actor, ActorProcessingErr, ActorRef, DerivedActorRef, RpcReplyPort};
-use ractor_cluster::RactorMessage;
 use tokio::sync::watch;
 
-use super::roster::{BEAT_EVERY, Change, Roster};
-use crate::control::{Gate, Payload, Peer, SessionEvent, Sessions};
+use super::roster::{Change, Roster};
+use crate::control::{Gate, Peer, SessionEvent, Sessions};
+use crate::timing::MembershipTimes;
 use crate::transport::{Plane, Security, dial};
-
-/// How long dialling may take.
-const DIAL_LIMIT: Duration = Duration::from_secs(5);
-/// How often the roster's clock goes on.
-const TICK: Duration = Duration::from_millis(100);
-
-/// How long a node that has a session may take to show its gate.
-const GATE_LIMIT: Duration = Duration::from_secs(5);
-
-/// How this node stands with the cluster that it was to join.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Joined {
-    /// It has heard of nobody.
-    Alone,
-    /// A member's beats come.
-    Member,
-    /// A member does not want it, for this reason.
-    Refused(String),
-}
-
-/// What the membership is told.
-#[derive(RactorMessage)]
-pub(crate) enum MembershipMessage {
-    /// Something happened to a session.
-    Session(SessionEvent),
-    /// A peer's beat.
-    Beat(Box<Beat>),
-    /// A peer's answer to a beat.
-    Echo {
-        /// Whose.
-        from: NodeId,
-        /// The beat's number.
-        number: u64,
-    },
-    /// A peer leaves.
-    Leaving(NodeId),
-    /// A peer does not want this node.
-    Unwelcome(String),
-    /// An attempt to reach a node is over.
-    Dialled(NodeId),
-    /// Say good-bye to everybody; answered when all have heard it.
-    Leave(RpcReplyPort<()>),
-    /// Who is there?
-    Nodes(RpcReplyPort<Payload<Reply>>),
-    /// This node's own description has changed.
-    Me(NodeInfo),
-    /// This node's state in a run has changed: tell everybody now.
-    Run(Vec<RunBeat>, Phase),
-    /// A word to one peer.
-    Send {
-        /// To whom.
-        to: NodeId,
-        /// What.
-        word: Box<Word>,
-    },
-    /// A word to all peers.
-    Broadcast(Box<Word>),
-    /// Some time has passed.
-    Tick,
-}
-
-/// What the membership tells.
-pub(crate) enum MembershipNotice {
-    /// Another node tells how far its runs are.
-    Beat {
-        /// Which node.
-        from: NodeId,
-        /// Its number.
-        number: u64,
-        /// Its run, and the one before.
-        runs: Vec<RunBeat>,
-    },
-    /// Somebody came or went.
-    Changed(Change),
-}
-
-/// What the actor is started with.
-pub(crate) struct MembershipArguments {
-    /// This node.
-    pub(crate) me: NodeInfo,
-    /// Its sessions.
-    pub(crate) sessions: Sessions,
-    /// How it dials.
-    pub(crate) security: Security,
-    /// Who wants to know who is alive.
-    pub(crate) parent: DerivedActorRef<MembershipNotice>,
-    /// Where it is told how this node stands.
-    pub(crate) joining: watch::Sender<Joined>,
-}
+use gates::Gates;
+pub(crate) use messages::{Joined, MembershipArguments, MembershipMessage, MembershipNotice};
+use round_trips::RoundTrips;
 
 /// The actor.
 pub(crate) struct MembershipActor;
@@ -112,13 +29,10 @@ pub(crate) struct Membership {
     me: NodeInfo,
     sessions: Sessions,
     security: Security,
+    times: MembershipTimes,
     parent: DerivedActorRef<MembershipNotice>,
     roster: Roster,
-    /// The gates of peers, and the sessions that lead to them. Two nodes that dial each other have two for a moment; the
-    /// newest is used.
-    gates: BTreeMap<NodeId, Vec<(u64, Gate)>>,
-    /// Sessions whose gates have not shown yet, with their nodes.
-    gateless: Vec<(u64, NodeId, Duration)>,
+    gates: Gates<Gate>,
     joining: watch::Sender<Joined>,
     /// How far this node's run is, and the one before.
     runs: Vec<RunBeat>,
@@ -126,9 +40,7 @@ pub(crate) struct Membership {
     leaving: Option<RpcReplyPort<()>>,
     state: &'static str,
     start: Instant,
-    number: u64,
-    /// When the newest beats were sent.
-    sent: BTreeMap<u64, Instant>,
+    round_trips: RoundTrips,
     next_beat: Duration,
 }
 
@@ -146,25 +58,26 @@ impl Actor for MembershipActor {
             me,
             sessions,
             security,
+            tick,
+            times,
             parent,
             joining,
         } = arguments;
-        myself.send_interval(TICK, || MembershipMessage::Tick);
+        myself.send_interval(tick, || MembershipMessage::Tick);
         Ok(Membership {
-            roster: Roster::new(me.id),
+            roster: Roster::new(me.id, times),
             me,
             sessions,
             security,
+            times,
             parent,
-            gates: BTreeMap::new(),
-            gateless: Vec::new(),
+            gates: Gates::new(times.gate),
             joining,
             runs: Vec::new(),
             leaving: None,
             state: "idle",
             start: Instant::now(),
-            number: 0,
-            sent: BTreeMap::new(),
+            round_trips: RoundTrips::default(),
             next_beat: Duration::ZERO,
         })
     }
@@ -180,8 +93,8 @@ impl Actor for MembershipActor {
             MembershipMessage::Session(event) => state.session(&event, now),
             MembershipMessage::Beat(beat) => state.beat(*beat, now),
             MembershipMessage::Echo { from, number } => {
-                if let Some(sent) = state.sent.get(&number) {
-                    state.roster.answered(from, sent.elapsed());
+                if let Some(rtt) = state.round_trips.answered(number, now) {
+                    state.roster.answered(from, rtt);
                 }
             }
             MembershipMessage::Leaving(node) => {
@@ -203,7 +116,7 @@ impl Actor for MembershipActor {
                 state.check_left();
             }
             MembershipMessage::Nodes(reply) => {
-                let _ = reply.send(Reply::Nodes(state.reports()).into());
+                let _ = reply.send(Reply::Nodes(reports::reports(&state.me, state.state, &state.roster)).into());
             }
             MembershipMessage::Me(info) => state.me = info,
             MembershipMessage::Run(runs, phase) => {
@@ -232,19 +145,14 @@ impl Membership {
             SessionEvent::Ready { session, peer } => {
                 // Anybody else is a client, which asks and is not asked.
                 if let Some(id) = peer.node() {
-                    self.gateless.push((session, id, now));
+                    self.gates.expect(session, id, now);
                     self.find_gates(now);
                 }
             }
             SessionEvent::Closed { session } => {
-                self.gateless.retain(|(waiting, ..)| *waiting != session);
-                self.gates.retain(|&id, gates| {
-                    gates.retain(|(one, _)| *one != session);
-                    if gates.is_empty() {
-                        self.roster.unlinked(id, now);
-                    }
-                    !gates.is_empty()
-                });
+                if let Some(id) = self.gates.closed(session) {
+                    self.roster.unlinked(id, now);
+                }
                 self.check_left();
             }
         }
@@ -252,16 +160,14 @@ impl Membership {
 
     /// Looks for the gates of new sessions: they may show a moment after the session is ready.
     fn find_gates(&mut self, now: Duration) {
-        for (session, id, since) in std::mem::take(&mut self.gateless) {
-            if let Some(gate) = self.sessions.gate(session) {
-                self.gates.entry(id).or_default().push((session, gate));
-                self.roster.linked(id);
-                self.beat_one(id);
-            } else if now.saturating_sub(since) < GATE_LIMIT {
-                self.gateless.push((session, id, since));
-            } else {
-                self.sessions.close(session);
-            }
+        let found = self.gates.find(now, |session| self.sessions.gate(session));
+        for id in found.ready {
+            self.roster.linked(id);
+            let word = self.next_word(now);
+            self.send(id, word);
+        }
+        for session in found.late {
+            self.sessions.close(session);
         }
     }
 
@@ -318,8 +224,8 @@ impl Membership {
 
     /// Ends all sessions with a node.
     fn close(&self, node: NodeId) {
-        for (session, _) in self.gates.get(&node).into_iter().flatten() {
-            self.sessions.close(*session);
+        for session in self.gates.sessions(node) {
+            self.sessions.close(session);
         }
     }
 
@@ -340,46 +246,44 @@ impl Membership {
         for change in self.roster.tick(now) {
             // A session that hangs would keep a new one from being made.
             if let Change::Away(id) | Change::Left(id) = change
-                && let Some(gates) = self.gates.remove(&id)
+                && let Some(sessions) = self.gates.take(id)
             {
                 self.roster.unlinked(id, now);
-                for (session, _) in gates {
+                for session in sessions {
                     self.sessions.close(session);
                 }
             }
             self.changed(Some(change));
         }
         for info in self.roster.take_due(now) {
-            let (sessions, security, myself) = (self.sessions.clone(), self.security.clone(), myself.clone());
-            tokio::spawn(async move {
-                match dial(info.address, Plane::Control, &security, DIAL_LIMIT).await {
-                    Ok(stream) => {
-                        let wanted = Some(Peer::Node(info.id));
-                        if let Err(error) = sessions.open(stream, info.address, wanted).await {
-                            tracing::debug!(%error, peer = info.name, "a node is reached in vain");
-                        }
-                    }
-                    Err(error) => tracing::debug!(%error, peer = info.name, "a node is not reached"),
-                }
-                let _ = myself.cast(MembershipMessage::Dialled(info.id));
-            });
+            self.dial(info, myself.clone());
         }
         if now >= self.next_beat {
             self.beat_all(now);
         }
     }
 
-    fn next_word(&mut self) -> Word {
-        /// Beats whose answers are still counted.
-        const SENT_MAX: usize = 64;
-        self.number += 1;
-        self.sent.insert(self.number, Instant::now());
-        while self.sent.len() > SENT_MAX {
-            self.sent.pop_first();
-        }
+    /// Tries to reach a member.
+    fn dial(&self, info: NodeInfo, myself: ActorRef<MembershipMessage>) {
+        let (sessions, security, limit) = (self.sessions.clone(), self.security.clone(), self.times.dial);
+        tokio::spawn(async move {
+            match dial(info.address, Plane::Control, &security, limit).await {
+                Ok(stream) => {
+                    let wanted = Some(Peer::Node(info.id));
+                    if let Err(error) = sessions.open(stream, info.address, wanted).await {
+                        tracing::debug!(%error, peer = info.name, "a node is reached in vain");
+                    }
+                }
+                Err(error) => tracing::debug!(%error, peer = info.name, "a node is not reached"),
+            }
+            let _ = myself.cast(MembershipMessage::Dialled(info.id));
+        });
+    }
+
+    fn next_word(&mut self, now: Duration) -> Word {
         Word::Beat(Box::new(Beat {
             from: self.me.clone(),
-            number: self.number,
+            number: self.round_trips.send(now),
             // Rumours of the silent would keep everybody from forgetting them.
             members: self
                 .roster
@@ -392,45 +296,21 @@ impl Membership {
     }
 
     fn beat_all(&mut self, now: Duration) {
-        self.next_beat = now + BEAT_EVERY;
-        let word = self.next_word();
+        self.next_beat = now + self.times.beat_every;
+        let word = self.next_word(now);
         self.broadcast(&word);
     }
 
-    fn beat_one(&mut self, id: NodeId) {
-        let word = self.next_word();
-        self.send(id, word);
-    }
-
     fn send(&self, to: NodeId, word: Word) {
-        if let Some((_, gate)) = self.gates.get(&to).and_then(|gates| gates.last()) {
+        if let Some(gate) = self.gates.of(to) {
             // A session that has just gone will be told as gone.
             gate.tell(word);
         }
     }
 
     fn broadcast(&self, word: &Word) {
-        for &to in self.gates.keys() {
-            self.send(to, word.clone());
+        for gate in self.gates.all() {
+            gate.tell(word.clone());
         }
-    }
-
-    fn reports(&self) -> Vec<NodeReport> {
-        let report = |info: &NodeInfo, state: &str, rtt: Option<Duration>| NodeReport {
-            node: info.name.clone(),
-            address: info.address.to_string(),
-            state: state.into(),
-            device: info.device.clone(),
-            workers: info.workers,
-            since: info.since as f64 / 1e3,
-            rtt_ms: rtt.map(|rtt| rtt.as_secs_f64() * 1e3),
-        };
-        let mut reports = vec![report(&self.me, self.state, None)];
-        reports.extend(self.roster.members().map(|member| {
-            let state = if member.alive { "alive" } else { "away" };
-            report(member.info, state, member.rtt)
-        }));
-        reports.sort_by(|a, b| a.node.cmp(&b.node));
-        reports
     }
 }
