@@ -12,6 +12,7 @@ mod hostile;
 mod liar;
 mod mnist;
 mod network;
+mod refusals;
 mod resources;
 mod samples;
 mod strategies;
