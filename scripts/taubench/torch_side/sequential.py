@@ -32,3 +32,8 @@ def sequential(layers, shape):
         probe = module(probe)
         modules.append(module)
     return nn.Sequential(*modules)
+
+
+def takes_vectors(net):
+    """Whether a network begins with a dense layer, so that samples are given to it as vectors."""
+    return isinstance(net[0], nn.Linear)

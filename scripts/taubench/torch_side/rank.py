@@ -1,31 +1,22 @@
 """One PyTorch process that trains MNIST: alone, or as a rank of DistributedDataParallel over gloo.
 
-usage: ddp_rank.py LAYERS MINIBATCH SECONDS
+usage: python -m taubench.torch_side.rank LAYERS MINIBATCH SECONDS
 
-RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are PyTorch's own variables; a world of one is plain PyTorch. Writes "ready"
-when everything is loaded and warm, waits for a line, trains, and writes what it measured as JSON.
+RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are PyTorch's own variables; a world of one is plain PyTorch. The process
+writes "ready" when everything is loaded and warm, waits for a line, trains, and writes what it measured as JSON.
 """
 
 import datetime
-import gzip
 import json
 import os
-import struct
 import sys
 import time
 
 import torch
 import torch.distributed
 
-from torch_sequential import sequential
-
-FOLDER = os.path.join(os.path.dirname(__file__), "..", "worker", "data")
-
-
-def idx(name):
-    data = bytearray(gzip.open(os.path.join(FOLDER, f"{name}.gz")).read())
-    dims = struct.unpack(f">{data[3]}I", data[4 : 4 + 4 * data[3]])
-    return torch.frombuffer(data, dtype=torch.uint8, offset=4 + 4 * data[3]).reshape(dims)
+from taubench.torch_side import mnist
+from taubench.torch_side.sequential import sequential
 
 
 class Training:
@@ -33,8 +24,8 @@ class Training:
         torch.manual_seed(1)
         self.net = sequential(layers, (1, 28, 28))
         # Floats once and for all: PyTorch need not convert bytes in every step.
-        self.images = idx("train-images-idx3-ubyte").flatten(1).float().div_(255)
-        self.labels = idx("train-labels-idx1-ubyte").long()
+        self.images = mnist.images("train").flatten(1)
+        self.labels = mnist.labels("train")
         self.mine = torch.randperm(len(self.labels))[rank::world]
         self.minibatch, self.at = minibatch, 0
         if world > 1:
@@ -85,9 +76,11 @@ def main():
     if world > 1:
         torch.distributed.barrier()
     seconds = training.steps(count)
-    print(json.dumps({"steps": count, "seconds": seconds, "samples_per_second": count * minibatch / seconds}), flush=True)
+    measured = {"steps": count, "seconds": seconds, "samples_per_second": count * minibatch / seconds}
+    print(json.dumps(measured), flush=True)
     if world > 1:
         torch.distributed.destroy_process_group()
 
 
-main()
+if __name__ == "__main__":
+    main()
