@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use communicator::Timing;
 use communicator::transport::{Credentials, Security};
-use protocol::control::{Reply, Request};
+use protocol::wire::control::{Reply, Request};
 
 use crate::args::ComputeFlags;
 use crate::commands;

@@ -14,7 +14,7 @@ use protocol::lattice::{RANGE_ERROR_STEPS, Range, RangeError, weight_of};
 use protocol::merged_range::MergedRange;
 use thiserror::Error;
 
-use crate::snapshot::{Applied, Head, Snapshot};
+use protocol::wire::snapshot::{Applied, Head, Snapshot};
 
 /// What became of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

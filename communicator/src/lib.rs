@@ -21,7 +21,6 @@ mod run;
 mod seeds;
 #[cfg(test)]
 mod simulation;
-pub mod snapshot;
 mod timing;
 pub mod transport;
 pub mod usage;

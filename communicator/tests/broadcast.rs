@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use communicator::exchange::{Effect, Event, Exchange, Limits, Message, OriginInfo};
+use communicator::exchange::{Effect, Event, Exchange, Limits};
 use communicator::ledger::Ledger;
 use communicator::link::{read_message, write_message};
 use communicator::transport::{AcceptLimits, Acceptor, Credentials, Plane, Security, dial};
@@ -18,6 +18,7 @@ use protocol::digest::Digest;
 use protocol::ids::{NodeId, OriginId, RunId};
 use protocol::lattice::Tau;
 use protocol::rng::CounterRng;
+use protocol::wire::link::{Message, OriginInfo};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufWriter, split};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};

@@ -4,19 +4,20 @@ use std::path::Path;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use communicator::snapshot::{self, Snapshot};
 use communicator::{checkpoint, link};
 use protocol::batch::{Batch, Payload};
 use protocol::changes;
-use protocol::control::Request;
 use protocol::data::DataSpec;
 use protocol::encoding::{self, Encoding};
-use protocol::frame;
 use protocol::job::JobDraft;
 use protocol::lattice::Tau;
 use protocol::merged_range::MergedRange;
 use protocol::model::{Layout, ModelSpec, Shape};
 use protocol::sums::Sums;
+use protocol::wire;
+use protocol::wire::control::Request;
+use protocol::wire::frame;
+use protocol::wire::snapshot::{self, Snapshot};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use worker::state_file;
@@ -158,12 +159,12 @@ pub(crate) fn hello(bytes: &[u8]) -> Option<Check> {
 
 /// A message in postcard.
 pub(crate) fn wire<T: Serialize + DeserializeOwned + 'static>(bytes: &[u8]) -> Option<Check> {
-    let value: T = link::decode(bytes).ok()?;
+    let value: T = wire::decode(bytes).ok()?;
     // Not the values are compared but their bytes: numbers that are none equal nothing, not even themselves.
     Some(Box::new(move || {
-        let written = link::encode(&value).unwrap();
-        let again: T = link::decode(&written).unwrap();
-        assert_eq!(link::encode(&again).unwrap(), written);
+        let written = wire::encode(&value).unwrap();
+        let again: T = wire::decode(&written).unwrap();
+        assert_eq!(wire::encode(&again).unwrap(), written);
     }))
 }
 
@@ -175,8 +176,8 @@ pub(crate) fn job(bytes: &[u8]) -> Option<Check> {
             job: Box::new(job),
             allow_partial: false,
         };
-        let written = link::encode(&request).unwrap();
-        assert_eq!(link::decode::<Request>(&written).unwrap(), request);
+        let written = wire::encode(&request).unwrap();
+        assert_eq!(wire::decode::<Request>(&written).unwrap(), request);
     }))
 }
 

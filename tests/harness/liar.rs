@@ -15,8 +15,8 @@ use communicator::control::{
     Gate, GateActor, GateMessage, Identity, Payload, Peer, Role, Routes, SessionEvent, Sessions,
 };
 use communicator::transport::{Credentials, Plane, Security, Stream, dial};
-use protocol::control::{Beat, NodeInfo, Reply, Request, Word};
 use protocol::ids::NodeId;
+use protocol::wire::control::{Beat, NodeInfo, Reply, Request, Word};
 use ractor::{Actor, RpcReplyPort};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
@@ -174,7 +174,7 @@ impl Liar {
     pub(crate) fn info(&self) -> NodeInfo {
         NodeInfo {
             id: self.id,
-            name: protocol::bounds::node_name("liar", self.id),
+            name: protocol::wire::bounds::node_name("liar", self.id),
             address: self.nodes[0],
             version: env!("CARGO_PKG_VERSION").into(),
             device: "cpu".into(),

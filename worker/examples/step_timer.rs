@@ -75,7 +75,9 @@ fn main() -> Outcome<()> {
 fn opposite(mut batch: Batch) -> Batch {
     batch.header.origin = OriginId(2);
     if let Payload::Steps { words, .. } = &mut batch.payload {
-        words.iter_mut().for_each(|word| *word ^= 1);
+        for word in words {
+            *word ^= 1;
+        }
     }
     batch.header.digest = batch.payload.digest();
     batch

@@ -6,7 +6,7 @@
 //!
 //! The header, in postcard, says how many arrays of how many numbers follow, so a file has one right length.
 
-use std::io::{self, BufWriter, Read, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use crc32fast::Hasher;
@@ -14,7 +14,6 @@ use protocol::ids::OriginId;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::model_file::part_beside;
 use crate::trainer::{Numbers, StateError, TrainerState};
 use crate::training::State;
 
@@ -98,19 +97,9 @@ pub enum StateFileError {
     },
 }
 
-/// Writes a state whole or not at all: into a file beside it, which then takes its name.
+/// Writes a state whole or not at all.
 pub fn save(path: &Path, state: &State) -> Result<(), StateFileError> {
-    let write = || {
-        let part = part_beside(path)?;
-        let mut file = BufWriter::with_capacity(CHUNK_BYTES, part.as_file());
-        encode(state, &mut file)?;
-        file.flush()?;
-        drop(file);
-        part.as_file().sync_all()?;
-        part.persist(path).map_err(|error| error.error)?;
-        Ok(())
-    };
-    write().map_err(|source| StateFileError::Write {
+    whole_file::write(path, |file| encode(state, file)).map_err(|source| StateFileError::Write {
         file: path.into(),
         source,
     })

@@ -12,11 +12,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use protocol::attach::{SaveOrder, ShiftOrder};
 use protocol::batch::Batch;
 use protocol::digest::Digest;
 use protocol::ids::OriginId;
 use protocol::sums::Sums;
+use protocol::wire::attach::{SaveOrder, ShiftOrder};
 
 use crate::ops::Threads;
 use crate::thread_time::ThreadTimer;

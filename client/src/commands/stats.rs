@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use communicator::Timing;
-use protocol::control::{Reply, Request};
 use protocol::stats::{Line, StatsRecord};
+use protocol::wire::control::{Reply, Request};
 
 use crate::args::Stats;
 use crate::contact::Contact;

@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 use communicator::Timing;
 use communicator::control::{CallError, Caller, Connection, ConnectionError};
 use communicator::transport::Security;
-use protocol::control::{Reply, Request};
 use protocol::ids::RunId;
 use protocol::sentence::sentence;
 use protocol::stats::NodeReport;
+use protocol::wire::control::{Reply, Request};
 use tokio::sync::Mutex;
 
 use crate::failure::Failure;

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use communicator::Timing;
 use communicator::control::CallError;
-use protocol::control::{Reply, Request};
 use protocol::ids::RunId;
 use protocol::job::Job;
+use protocol::wire::control::{Reply, Request};
 use tokio::time::sleep;
 
 use crate::commands::unexpected;

@@ -4,9 +4,11 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use protocol::control::{Reply, Request};
-use protocol::frame::Kind;
 use protocol::ids::RunId;
+use protocol::wire::control::{Reply, Request};
+use protocol::wire::frame::Kind;
+use protocol::wire::link::Hello;
+use protocol::wire::link::MessageError;
 use thiserror::Error;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
@@ -14,7 +16,7 @@ use tokio::time::{sleep, timeout};
 use super::gate::{CallError, Gate};
 use super::identity::{Identity, NoKey, Role};
 use super::sessions::{Sessions, StartError};
-use crate::link::{Hello, LinkError, read_frame, write_hello};
+use crate::link::{LinkError, read_frame, write_hello};
 use crate::timing::{ControlTimes, Timing};
 use crate::transport::{DialError, Plane, Security, dial};
 
@@ -123,7 +125,7 @@ impl Caller {
             match timeout(TIMES.call, read_frame(&mut stream)).await {
                 Ok(Ok(Some((Kind::Piece, piece)))) if piece.is_empty() => return Ok(()),
                 Ok(Ok(Some((Kind::Piece, piece)))) => file.write_all(&piece).map_err(ConnectionError::Write)?,
-                Ok(Ok(Some(_))) => return Err(fetch(LinkError::OutOfPlace)),
+                Ok(Ok(Some(_))) => return Err(fetch(MessageError::OutOfPlace.into())),
                 Ok(Ok(None)) if !some => return Err(ConnectionError::NoModel(address, run)),
                 Ok(Ok(None)) => return Err(fetch(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into())),
                 Ok(Err(error)) => return Err(fetch(error)),

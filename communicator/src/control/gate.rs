@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use protocol::bounds::Breach;
-use protocol::control::{Reply, Request, Word};
 use protocol::ids::NodeId;
+use protocol::wire::bounds::Breach;
+use protocol::wire::control::{Reply, Request, Word};
 use ractor::concurrency::{OneshotReceiver, oneshot};
 use ractor::rpc::CallResult;
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort, pg};

@@ -8,11 +8,11 @@ use protocol::ids::{NodeId, OriginId};
 use super::event::{Effect, Event};
 use super::limits::{Limits, MEMBERS_MAX};
 use super::log::Log;
-use super::message::{Message, OriginInfo};
 use super::peer::Peer;
 use super::peer_link::PeerLink;
 use super::routing::Routing;
 use crate::ledger::Ledger;
+use protocol::wire::link::{Message, OriginInfo};
 
 /// A snapshot that this node needs.
 #[derive(Clone, Copy, Debug)]

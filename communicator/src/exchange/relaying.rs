@@ -10,8 +10,8 @@ use protocol::ids::NodeId;
 
 use super::core::Exchange;
 use super::event::Effect;
-use super::message::{Message, Word};
 use super::peer::Peer;
+use protocol::wire::link::{Message, Note};
 
 impl Exchange {
     /// Tells peers whom this node has links to, when that has changed.
@@ -25,7 +25,7 @@ impl Exchange {
                 link.told_links = Some(linked.clone());
                 effects.push(Effect::Send {
                     to,
-                    message: Message::Word(Word::Links(linked.iter().copied().collect())),
+                    message: Message::Note(Note::Links(linked.iter().copied().collect())),
                 });
             }
         }

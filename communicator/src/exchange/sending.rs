@@ -6,18 +6,18 @@ use std::sync::Arc;
 use protocol::batch::Batch;
 use protocol::frontier::Frontier;
 use protocol::ids::{NodeId, OriginId};
+use protocol::wire::link::OriginInfo;
 
-use super::OriginInfo;
 use super::core::Exchange;
 use super::event::Effect;
 use super::limits::{Limits, MEMBERS_MAX};
 use super::log::Log;
-use super::message::{Message, Word};
 use super::parcel::Outgoing;
 use super::peer::Peer;
 use super::peer_link::{PeerLink, Repair};
 use super::planted::{Bug, planted};
 use super::routing::Routing;
+use protocol::wire::link::{Message, Note};
 
 /// How a peer is helped on with one origin.
 enum Help {
@@ -97,7 +97,7 @@ impl Exchange {
             .peers
             .iter()
             .filter(|&(&node, peer)| node != to && !peer.quarantined);
-        let message = Message::Word(Word::Mark {
+        let message = Message::Note(Note::Mark {
             number,
             frontier,
             members: others.map(|(&node, _)| node).take(MEMBERS_MAX).collect(),
@@ -194,7 +194,7 @@ impl Exchange {
                         if link.tell_too_far() {
                             effects.push(Effect::Send {
                                 to: node,
-                                message: Message::Word(Word::TooFar),
+                                message: Message::Note(Note::TooFar),
                             });
                         }
                         break;

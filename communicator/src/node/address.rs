@@ -3,8 +3,8 @@
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 
-use protocol::bounds::node_name;
 use protocol::ids::NodeId;
+use protocol::wire::bounds::node_name;
 
 use super::error::{NodeError, SOCKET_PATH_MAX};
 

@@ -8,9 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use protocol::control::NodeInfo;
-use protocol::frame::{CHUNK_BYTES, Kind};
 use protocol::ids::RunId;
+use protocol::wire::control::NodeInfo;
+use protocol::wire::frame::{CHUNK_BYTES, Kind};
+use protocol::wire::link::Hello;
+use protocol::wire::link::MessageError;
 use ractor::ActorRef;
 use ractor::rpc::CallResult;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -20,7 +22,7 @@ use tokio::time::timeout;
 
 use super::run::RunMessage;
 use crate::control::Sessions;
-use crate::link::{Hello, LinkError, read_hello, write_frame, write_hello};
+use crate::link::{LinkError, read_hello, write_frame, write_hello};
 use crate::rarely::Rarely;
 use crate::timing::CallTimes;
 use crate::transport::{Accepted, Greeted, HalfOpen, Plane, Stream};
@@ -104,7 +106,7 @@ async fn serve(connection: Accepted, desk: Desk, greeted: Greeted) {
 
 async fn greet(mut stream: Stream, address: SocketAddr, desk: &Desk, greeted: &Greeted) -> Result<(), LinkError> {
     let hello = timeout(desk.times.hello, read_hello(&mut stream)).await;
-    let hello = hello.unwrap_or(Err(LinkError::OutOfPlace))?;
+    let hello = hello.unwrap_or(Err(MessageError::OutOfPlace.into()))?;
     greeted.store(true, Ordering::Relaxed);
     let Desk { run: run_actor, me, .. } = desk;
     match hello {
@@ -129,7 +131,7 @@ async fn greet(mut stream: Stream, address: SocketAddr, desk: &Desk, greeted: &G
             });
             Ok(())
         }
-        Hello::Accepted { .. } => Err(LinkError::OutOfPlace),
+        Hello::Accepted { .. } => Err(MessageError::OutOfPlace.into()),
     }
 }
 

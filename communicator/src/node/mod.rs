@@ -32,7 +32,7 @@ mod workers;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use protocol::control::NodeInfo;
+use protocol::wire::control::NodeInfo;
 use ractor::{Actor, ActorRef};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};

@@ -6,9 +6,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use protocol::bounds::MEMBERS_MAX;
-use protocol::control::NodeInfo;
 use protocol::ids::NodeId;
+use protocol::wire::bounds::MEMBERS_MAX;
+use protocol::wire::control::NodeInfo;
 
 use crate::timing::MembershipTimes;
 

@@ -1,7 +1,7 @@
 //! Where the gate hands things on to: which actor a word or a question is for.
 
-use protocol::control::{Reply, Request, Word};
 use protocol::ids::NodeId;
+use protocol::wire::control::{Reply, Request, Word};
 use ractor::{ActorRef, RpcReplyPort};
 
 use super::membership::MembershipMessage;

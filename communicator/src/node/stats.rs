@@ -6,9 +6,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use protocol::control::Reply;
 use protocol::ids::NodeId;
 use protocol::stats::{PeerRecord, StatsRecord};
+use protocol::wire::control::Reply;
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
 use ractor_cluster::RactorMessage;
 

@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use protocol::attach::{Scores, WorkerStats};
-use protocol::begin::Begin;
-use protocol::control::{NodeInfo, Phase, RunResult, RunStatus};
 use protocol::ids::{NodeId, RunId};
 use protocol::job::Job;
-use protocol::run_beat::{RunBeat, StopReason};
+use protocol::wire::attach::{Scores, WorkerStats};
+use protocol::wire::control::{NodeInfo, Phase, RunResult, RunStatus};
+use protocol::wire::run_beat::{RunBeat, StopReason};
+use protocol::wire::run_plan::RunPlan;
 
 use super::event::{ExchangeOrder, RunEffect, Standing, WorkerKey};
 use super::members::Members;
@@ -39,7 +39,7 @@ pub(super) enum State {
     Preparing(Preparing),
     /// The exchange is being started.
     Opening {
-        begin: Box<Begin>,
+        begin: Box<RunPlan>,
         /// Workers that have opened the data.
         ready: BTreeSet<WorkerKey>,
         since: Duration,
@@ -58,7 +58,7 @@ pub(super) enum State {
 pub(super) struct Ended {
     pub(super) outcome: Result<Box<RunResult>, String>,
     /// Who took part, if it had begun.
-    pub(super) begin: Option<Begin>,
+    pub(super) begin: Option<RunPlan>,
 }
 
 /// One run on this node.
@@ -132,7 +132,7 @@ impl ActiveRun {
     }
 
     /// What the run is, once that is decided and this node takes part.
-    pub(super) fn begin(&self) -> Option<&Begin> {
+    pub(super) fn begin(&self) -> Option<&RunPlan> {
         match &self.state {
             State::Preparing(_) => None,
             State::Opening { begin, .. } => Some(begin),

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use protocol::attach::WorkerStats;
-use protocol::begin::Begin;
-use protocol::control::{NodeInfo, Phase, RunStatus};
 use protocol::ids::{NodeId, RunId};
-use protocol::run_beat::{GivenUp, RunBeat};
+use protocol::wire::attach::WorkerStats;
+use protocol::wire::control::{NodeInfo, Phase, RunStatus};
+use protocol::wire::run_beat::{GivenUp, RunBeat};
+use protocol::wire::run_plan::RunPlan;
 
 use super::active::{ActiveRun, Scope, State};
 use super::coordination::Coordination;
@@ -424,7 +424,7 @@ impl RunCore {
         run: RunId,
         coordinator: NodeId,
         job: Box<protocol::job::Job>,
-        joins: Option<Begin>,
+        joins: Option<RunPlan>,
         now: Duration,
     ) -> ActiveRun {
         ActiveRun::new(run, coordinator, job, Preparing::new(joins, now), self.me.id, now)

@@ -3,7 +3,7 @@
 
 use protocol::digest::Digest;
 use protocol::ids::NodeId;
-use protocol::run_beat::{ParticipantState, Settled};
+use protocol::wire::run_beat::{ParticipantState, Settled};
 
 use super::active::{ActiveRun, Scope, State};
 use super::ending;

@@ -1,7 +1,7 @@
 //! What a run hears: from its other participants, and from this node's workers.
 
 use protocol::ids::NodeId;
-use protocol::run_beat::{RunBeat, StopReason};
+use protocol::wire::run_beat::{RunBeat, StopReason};
 
 use super::active::{ActiveRun, Scope, State};
 use super::event::{ExchangeOrder, RunEffect, WorkerKey, WorkerWord};

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use protocol::ids::NodeId;
 use protocol::rng::splitmix64;
-use protocol::run_beat::{Ballot, GivenUp, ParticipantState};
+use protocol::wire::run_beat::{Ballot, GivenUp, ParticipantState};
 
 use super::planted::{Bug, planted};
 use crate::timing::RunLimits;

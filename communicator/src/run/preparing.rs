@@ -1,8 +1,8 @@
 //! Getting ready: workers open the data, this node works out what it can offer, and the coordinator hears of it.
 
-use protocol::begin::{Begin, Participant};
-use protocol::control::{Offer, Word};
 use protocol::ids::NodeId;
+use protocol::wire::control::{Offer, Word};
+use protocol::wire::run_plan::{Participant, RunPlan};
 
 use super::active::{ActiveRun, Scope, State};
 use super::event::RunEffect;
@@ -102,7 +102,7 @@ impl ActiveRun {
     }
 
     /// Hears that the run begins, or has begun: this node is among its participants, or becomes a guest.
-    pub(super) fn begins(&mut self, mut begin: Begin, scope: &mut Scope<'_>) {
+    pub(super) fn begins(&mut self, mut begin: RunPlan, scope: &mut Scope<'_>) {
         if planted(Bug::BegunTwice) && matches!(self.state, State::Training(_)) {
             let (run, begin) = (self.run, Box::new(begin));
             scope.effects.push(RunEffect::Open { run, begin });

@@ -1,7 +1,7 @@
 //! How far an exchange is, as the run has to know it.
 
-use protocol::begin::Begin;
 use protocol::ids::NodeId;
+use protocol::wire::run_plan::RunPlan;
 
 use super::event::{Progress, Standing};
 use crate::exchange::Exchange;
@@ -9,7 +9,7 @@ use crate::exchange::Exchange;
 /// Reads off an exchange how far it is. `frozen` is the number of the order since which it takes no batches.
 pub(crate) fn progress(
     core: &Exchange,
-    begin: &Begin,
+    begin: &RunPlan,
     me: NodeId,
     standing: &Standing,
     frozen: u64,
@@ -39,7 +39,7 @@ pub(crate) fn progress(
 }
 
 /// Whether this node lacks the checkpoint that the run goes on from.
-pub(crate) fn lacks_checkpoint(core: &Exchange, begin: &Begin) -> bool {
+pub(crate) fn lacks_checkpoint(core: &Exchange, begin: &RunPlan) -> bool {
     let resumed = begin.resumed.as_ref();
     resumed.is_some_and(|resumed| core.ledger().samples() < resumed.samples)
 }

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use protocol::control::Found;
 use protocol::ids::{NodeId, RunId};
+use protocol::wire::control::Found;
 
 use super::event::Ticket;
 

@@ -15,7 +15,7 @@
 use std::collections::BTreeSet;
 
 use protocol::ids::NodeId;
-use protocol::run_beat::GivenUp;
+use protocol::wire::run_beat::GivenUp;
 
 use super::active::{ActiveRun, Scope, State};
 use super::event::ExchangeOrder;

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use protocol::begin::Resumed;
-use protocol::control::{Found, NodeInfo, Reply, Word};
 use protocol::ids::{NodeId, RunId};
 use protocol::job::Job;
-use protocol::run_beat::StopReason;
+use protocol::wire::control::{Found, NodeInfo, Reply, Word};
+use protocol::wire::run_beat::StopReason;
+use protocol::wire::run_plan::Resumed;
 
 use super::active::{ActiveRun, State};
 use super::coordination::{Coordination, Decision};
@@ -314,7 +314,7 @@ impl RunCore {
         &mut self,
         coordinator: NodeId,
         run: RunId,
-        answer: Result<protocol::control::Offer, String>,
+        answer: Result<protocol::wire::control::Offer, String>,
         effects: &mut Vec<RunEffect>,
     ) {
         let from = self.me.id;

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use protocol::begin::Begin;
 use protocol::ids::NodeId;
-use protocol::run_beat::StopReason;
+use protocol::wire::run_beat::StopReason;
+use protocol::wire::run_plan::RunPlan;
 
 use super::active::{ActiveRun, Scope, State};
 use super::event::ExchangeOrder;
@@ -34,7 +34,7 @@ impl ActiveRun {
     }
 
     /// Others know of guests that this node does not know. Who has agreed on how to end takes no more.
-    pub(super) fn admit(&mut self, theirs: &Begin, scope: &mut Scope<'_>) {
+    pub(super) fn admit(&mut self, theirs: &RunPlan, scope: &mut Scope<'_>) {
         if self.members.own.frozen || matches!(self.state, State::Finishing(..)) {
             return;
         }

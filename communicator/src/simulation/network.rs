@@ -2,16 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use protocol::control::Word;
 use protocol::ids::NodeId;
-use protocol::run_beat::RunBeat;
+use protocol::wire::control::Word;
+use protocol::wire::run_beat::RunBeat;
 
 use super::node::TIMING;
 use super::world::{Due, Link, World, pair};
-use crate::exchange::{Event, Message};
+use crate::exchange::Event;
 use crate::node::roster::Change;
 use crate::run::planted::{Bug, planted};
 use crate::run::{RunEvent, RunWord};
+use protocol::wire::link::Message;
 
 impl World {
     pub(super) fn tick_roster(&mut self, at: NodeId) {

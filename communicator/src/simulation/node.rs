@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use protocol::attach::DataInfo;
-use protocol::begin::Begin;
-use protocol::control::{NodeInfo, Reply, RunResult};
 use protocol::digest::Digest;
 use protocol::ids::{NodeId, OriginId, RunId};
 use protocol::model::Shape;
-use protocol::run_beat::RunBeat;
+use protocol::wire::attach::DataInfo;
+use protocol::wire::control::{NodeInfo, Reply, RunResult};
+use protocol::wire::run_beat::RunBeat;
+use protocol::wire::run_plan::RunPlan;
 
 use crate::exchange::Exchange;
 use crate::ledger::Ledger;
@@ -66,7 +66,7 @@ pub(super) enum Disk {
 /// The exchange of a run.
 pub(super) struct Open {
     pub(super) run: RunId,
-    pub(super) begin: Begin,
+    pub(super) begin: RunPlan,
     pub(super) core: Exchange,
     pub(super) standing: Standing,
     pub(super) freeze: u64,

@@ -3,19 +3,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use protocol::batch::Batch;
-use protocol::begin::{Begin, Resumed};
-use protocol::control::{Found, Offer, Phase};
 use protocol::ids::{NodeId, RunId};
+use protocol::wire::control::{Found, Offer, Phase};
+use protocol::wire::run_plan::{Resumed, RunPlan};
 
 use super::node::{Disk, Open, Training, WEIGHTS, Worker, data};
 use super::working::{job, origin_info};
 use super::world::{Due, World};
-use crate::exchange::{Effect, Event, Exchange, Limits, OriginInfo};
+use crate::exchange::{Effect, Event, Exchange, Limits};
 use crate::ledger::Ledger;
 use crate::run::{
     ExchangeOrder, RunEffect, RunEvent, Settlement, Standing, WorkerKey, WorkerWord, lacks_checkpoint, progress,
 };
-use crate::snapshot::Snapshot;
+use protocol::wire::link::OriginInfo;
+use protocol::wire::snapshot::Snapshot;
 
 impl World {
     /// Tells a node's run what happened, and carries out what follows.
@@ -209,7 +210,7 @@ impl World {
         }
     }
 
-    pub(super) fn open(&mut self, at: NodeId, run: RunId, begin: Begin) {
+    pub(super) fn open(&mut self, at: NodeId, run: RunId, begin: RunPlan) {
         let node = self.nodes.get_mut(&at).unwrap();
         if node.exchange.is_none() && !node.core.is_opening(run) {
             return;

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use protocol::attach::{Scores, WorkerStats};
 use protocol::batch::{Flags, Header, Payload};
 use protocol::changes::word;
 use protocol::cursor::{CursorAdvance, ShardId};
@@ -10,11 +9,13 @@ use protocol::digest::Digest;
 use protocol::ids::{NodeId, OriginId, RunId};
 use protocol::job::{Job, JobDraft};
 use protocol::lattice::Tau;
+use protocol::wire::attach::{Scores, WorkerStats};
 
 use super::node::{Disk, Training, WEIGHTS, digest};
 use super::world::{Due, World};
-use crate::exchange::{Event, OriginInfo};
+use crate::exchange::Event;
 use crate::run::{RunEvent, Ticket, WorkerKey, WorkerWord};
+use protocol::wire::link::OriginInfo;
 
 impl World {
     pub(super) fn finish(&mut self, at: NodeId, worker: WorkerKey, counts: &[i32], save: bool) {

@@ -4,15 +4,16 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::time::Duration;
 
-use protocol::begin::Begin;
 use protocol::digest::Digest;
 use protocol::ids::{NodeId, OriginId, RunId};
 use protocol::rng::CounterRng;
-use protocol::run_beat::RunBeat;
+use protocol::wire::run_beat::RunBeat;
+use protocol::wire::run_plan::RunPlan;
 
 use super::node::{Node, TIMING, Worker};
-use crate::exchange::{Event, Message};
+use crate::exchange::Event;
 use crate::run::{RunEffect, RunEvent, RunWord, WorkerKey, WorkerWord};
+use protocol::wire::link::Message;
 
 /// One step of the clock: a tick of the exchange.
 pub(super) const STEP: Duration = TIMING.clocks.exchange_tick;
@@ -62,7 +63,7 @@ pub(super) enum Due {
     Open {
         at: NodeId,
         run: RunId,
-        begin: Box<Begin>,
+        begin: Box<RunPlan>,
     },
     /// A worker answers, unless it was told something else meanwhile.
     Worker {

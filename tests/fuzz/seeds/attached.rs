@@ -1,9 +1,9 @@
 //! What a node and its workers tell each other.
 
-use protocol::attach::{Assignment, FromWorker, SaveOrder, ShiftOrder, ToWorker, WorkerInfo};
 use protocol::cursor::Cursors;
 use protocol::digest::Digest;
 use protocol::ids::{OriginId, RunId};
+use protocol::wire::attach::{Assignment, FromWorker, SaveOrder, ShiftOrder, ToWorker, WorkerInfo};
 use std::path::PathBuf;
 
 use super::batches::{header, steps};

@@ -1,10 +1,10 @@
 //! Words, questions and answers of the control plane.
 
-use protocol::control::{Beat, Found, Offer, Phase, Reply, Request, RunResult, RunStatus, Word};
 use protocol::digest::Digest;
 use protocol::ids::{NodeId, RunId};
-use protocol::run_beat::{ParticipantState, RunBeat, StopReason};
 use protocol::stats::NodeReport;
+use protocol::wire::control::{Beat, Found, Offer, Phase, Reply, Request, RunResult, RunStatus, Word};
+use protocol::wire::run_beat::{ParticipantState, RunBeat, StopReason};
 
 use super::values::{
     RESUMED, SCORES, address, begin, data_info, job, node, participant_state, stats_record, wire, worker_stats,

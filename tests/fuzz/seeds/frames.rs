@@ -1,13 +1,13 @@
 //! Frames of the data plane, and what they carry.
 
-use communicator::exchange::Word as Note;
-use communicator::exchange::{Message, OriginInfo, ParcelKind, Piece};
-use communicator::link;
-use communicator::link::Hello;
-use protocol::frame;
-use protocol::frame::Kind;
 use protocol::frontier::SequenceRange;
 use protocol::ids::{NodeId, OriginId, RunId};
+use protocol::wire;
+use protocol::wire::frame;
+use protocol::wire::frame::Kind;
+use protocol::wire::link::Hello;
+use protocol::wire::link::Note;
+use protocol::wire::link::{Message, OriginInfo, ParcelKind, Piece};
 
 use super::batches::{batch, changes, steps};
 use super::ranges::merged_range;
@@ -32,7 +32,7 @@ pub(super) fn frames() {
         Hello::Model { run: RunId(9) },
     ];
     for (name, hello) in ["link", "accepted", "model"].into_iter().zip(&hello) {
-        let contents = link::encode(hello).unwrap();
+        let contents = wire::encode(hello).unwrap();
         add_to_corpus("hello_contents", name, &contents);
         add_to_corpus("hello", name, &framed(Kind::Hello, &contents));
     }
@@ -66,26 +66,16 @@ pub(super) fn frames() {
         ("batch", Message::Batch(batch(&steps(&changes()[1].1), 2).into())),
         ("have", Message::Have(frontier())),
         ("origin", Message::Origin(origin)),
-        ("mark", Message::Word(mark)),
-        ("marked", Message::Word(marked)),
-        ("cannot", Message::Word(Note::Cannot(range))),
-        ("ask", Message::Word(Note::Ask)),
-        ("newcomer", Message::Word(Note::Newcomer)),
-        ("links", Message::Word(Note::Links(vec![NodeId(3), NodeId(4)]))),
+        ("mark", Message::Note(mark)),
+        ("marked", Message::Note(marked)),
+        ("cannot", Message::Note(Note::Cannot(range))),
+        ("ask", Message::Note(Note::Ask)),
+        ("newcomer", Message::Note(Note::Newcomer)),
+        ("links", Message::Note(Note::Links(vec![NodeId(3), NodeId(4)]))),
         ("piece", Message::Piece(piece)),
     ];
     for (name, message) in messages {
-        let (kind, contents) = match &message {
-            Message::Batch(bytes) => (Kind::Batch, bytes.to_vec()),
-            Message::Have(frontier) => (Kind::Have, link::encode(frontier).unwrap()),
-            Message::Origin(info) => (Kind::Origin, link::encode(info).unwrap()),
-            Message::Word(word) => (Kind::Note, link::encode(word).unwrap()),
-            Message::Piece(piece) => {
-                let mut contents = link::encode(&(piece.kind, piece.total, piece.offset)).unwrap();
-                contents.extend_from_slice(&piece.bytes);
-                (Kind::Piece, contents)
-            }
-        };
+        let (kind, contents) = message.encode().unwrap();
         add_to_corpus("message", name, &framed(kind, &contents));
         add_to_corpus("frame", name, &framed(kind, &contents));
     }

@@ -1,11 +1,11 @@
 //! Merged ranges, and what is kept of a run: snapshots, checkpoints and states of workers.
 
 use communicator::checkpoint;
-use communicator::snapshot;
-use communicator::snapshot::{Applied, Head, LogEntry};
 use protocol::batch::Batch;
 use protocol::ids::OriginId;
 use protocol::merged_range::{MergedRange, Merger};
+use protocol::wire::snapshot;
+use protocol::wire::snapshot::{Applied, Head, LogEntry};
 use worker::state_file;
 use worker::trainer::{Numbers, TrainerState};
 use worker::training::State;

@@ -1,16 +1,16 @@
 //! Values that several formats have in common.
 
-use communicator::link;
-use protocol::attach::{DataInfo, Scores, WorkerStats};
-use protocol::begin::{Begin, Participant, Resumed};
-use protocol::control::NodeInfo;
 use protocol::digest::Digest;
 use protocol::frontier::Frontier;
 use protocol::ids::{NodeId, OriginId, RunId};
 use protocol::job::{Job, JobDraft};
 use protocol::model::Shape;
-use protocol::run_beat::{Ballot, GivenUp, ParticipantState, Settled};
 use protocol::stats::{PeerRecord, StatsRecord};
+use protocol::wire;
+use protocol::wire::attach::{DataInfo, Scores, WorkerStats};
+use protocol::wire::control::NodeInfo;
+use protocol::wire::run_beat::{Ballot, GivenUp, ParticipantState, Settled};
+use protocol::wire::run_plan::{Participant, Resumed, RunPlan};
 use serde::Serialize;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use std::time::Duration;
 use crate::engine::add_to_corpus;
 
 pub(super) fn wire(target: &str, name: &str, value: &impl Serialize) {
-    add_to_corpus(target, name, &link::encode(value).unwrap());
+    add_to_corpus(target, name, &wire::encode(value).unwrap());
 }
 
 pub(super) fn frontier() -> Frontier {
@@ -104,7 +104,7 @@ pub(super) const RESUMED: Resumed = Resumed {
     slots: 3,
 };
 
-pub(super) fn begin() -> Begin {
+pub(super) fn begin() -> RunPlan {
     let participant = |id| Participant {
         node: NodeId(id),
         name: format!("host-{id}"),
@@ -112,7 +112,7 @@ pub(super) fn begin() -> Begin {
         workers: 2,
         guest: id > 3,
     };
-    Begin {
+    RunPlan {
         job: Box::new(job()),
         data: data_info(),
         participants: vec![participant(3), participant(4)],

@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use protocol::attach::{FromWorker, SaveOrder, Scores, WorkerStats};
 use protocol::digest::Digest;
 use protocol::ids::RunId;
 use protocol::lattice::Range;
 use protocol::sentence::sentence;
+use protocol::wire::attach::{FromWorker, SaveOrder, Scores, WorkerStats};
 
 use super::files::Files;
 use super::prepared::Prepared;

@@ -7,7 +7,6 @@ mod error;
 mod pending;
 mod step;
 
-use protocol::attach::ShiftOrder;
 use protocol::batch::{Batch, Flags, Header, Payload};
 use protocol::cursor::{CursorAdvance, Cursors};
 use protocol::digest::Digest;
@@ -15,6 +14,7 @@ use protocol::ids::{OriginId, RunId};
 use protocol::job::Job;
 use protocol::lattice::Range;
 use protocol::sums::Sums;
+use protocol::wire::attach::ShiftOrder;
 
 pub use self::error::TrainingError;
 use self::pending::Pending;

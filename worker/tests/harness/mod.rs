@@ -6,13 +6,13 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
-use protocol::attach::{Assignment, COUNTS_PER_PIECE, FromWorker, ToWorker};
 use protocol::batch::Batch;
 use protocol::cursor::Cursors;
-use protocol::frame::{self, Kind};
 use protocol::ids::{OriginId, RunId};
 use protocol::job::{Job, JobDraft};
 use protocol::model::{Layout, initial_counts};
+use protocol::wire::attach::{Assignment, COUNTS_PER_PIECE, FromWorker, ToWorker};
+use protocol::wire::frame::{self, Kind};
 use worker::dataset::Dataset;
 use worker::device::Device;
 use worker::ops::Threads;

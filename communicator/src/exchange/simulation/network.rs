@@ -3,7 +3,8 @@
 use protocol::ids::NodeId;
 
 use super::world::{Way, World};
-use crate::exchange::{Event, Message};
+use crate::exchange::Event;
+use protocol::wire::link::Message;
 
 /// Messages between two ticks of a calm world; a few hundred, in fact.
 const DELIVERIES_MAX: usize = 100_000;

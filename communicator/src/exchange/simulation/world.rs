@@ -11,8 +11,9 @@ use protocol::rng::CounterRng;
 use protocol::sums::Adder;
 
 use crate::exchange::tests::{RUN, WEIGHTS, batch_of};
-use crate::exchange::{Effect, Event, Exchange, Limits, Message, OriginInfo, Routing};
+use crate::exchange::{Effect, Event, Exchange, Limits, Routing};
 use crate::ledger::Ledger;
+use protocol::wire::link::{Message, OriginInfo};
 
 /// Origins of one node, at most: incarnations of its worker.
 const WORKERS_MAX: u64 = 1000;

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use protocol::attach::{SUMS_PER_PIECE, ShiftOrder, ToWorker};
+use protocol::wire::attach::{SUMS_PER_PIECE, ShiftOrder, ToWorker};
 
 use super::ExchangeState;
 use crate::exchange::{Effect, Shift};

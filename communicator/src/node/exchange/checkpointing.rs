@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use protocol::attach::ToWorker;
+use protocol::wire::attach::ToWorker;
 
 use super::{ExchangeMessage, ExchangeNotice, ExchangeState};
 use crate::checkpoint::{self, Header, State};

@@ -2,16 +2,17 @@
 
 use std::sync::Arc;
 
-use protocol::begin::Participant;
 use protocol::ids::NodeId;
+use protocol::wire::run_plan::Participant;
 use ractor::{Actor, ActorProcessingErr};
 use tokio::sync::mpsc;
 
 use super::ExchangeState;
 use super::peer::Peer;
-use crate::exchange::{Event, Message};
+use crate::exchange::Event;
 use crate::node::link::{LinkActor, LinkArguments, LinkMessage, LinkNotice, Traffic};
 use crate::transport::Stream;
+use protocol::wire::link::Message;
 
 impl ExchangeState {
     /// Makes a link to a participant.

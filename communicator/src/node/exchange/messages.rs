@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use protocol::attach::ToWorker;
-use protocol::begin::{Begin, Participant};
 use protocol::digest::Digest;
 use protocol::ids::{NodeId, OriginId, RunId};
 use protocol::stats::PeerRecord;
+use protocol::wire::attach::ToWorker;
+use protocol::wire::run_plan::{Participant, RunPlan};
 use ractor::DerivedActorRef;
 use ractor_cluster::RactorMessage;
 
@@ -129,7 +129,7 @@ pub(crate) struct ExchangeArguments {
     /// The run.
     pub(crate) run: RunId,
     /// Who takes part.
-    pub(crate) begin: Begin,
+    pub(crate) begin: RunPlan,
     /// The replica to begin with.
     pub(crate) ledger: Ledger,
     /// What this node's workers had alone at a checkpoint.

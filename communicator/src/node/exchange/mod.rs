@@ -12,21 +12,22 @@ mod seating;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use protocol::attach::ToWorker;
-use protocol::begin::Begin;
 use protocol::ids::{NodeId, OriginId, RunId};
+use protocol::wire::attach::ToWorker;
+use protocol::wire::run_plan::RunPlan;
 use ractor::{Actor, ActorProcessingErr, ActorRef, DerivedActorRef, SupervisionEvent};
 
 use super::checkpoints::Checkpoints;
 use super::workers::{SeatNotice, WorkerHandle};
 use crate::checkpoint::State;
-use crate::exchange::{Effect, Event, Exchange, Limits, OriginInfo, Routing};
+use crate::exchange::{Effect, Event, Exchange, Limits, Routing};
 use crate::run::{Progress, RunEvent, Standing, WorkerKey, lacks_checkpoint};
 use crate::timing::Timing;
 use crate::transport::Security;
 pub(crate) use messages::{ExchangeArguments, ExchangeMessage, ExchangeNotice, Report};
 use pauses::Pauses;
 use peer::Peer;
+use protocol::wire::link::OriginInfo;
 
 /// The actor.
 pub(crate) struct ExchangeActor;
@@ -39,7 +40,7 @@ pub(crate) struct ExchangeState {
     timing: Timing,
     myself: ActorRef<ExchangeMessage>,
     run: RunId,
-    begin: Begin,
+    begin: RunPlan,
     core: Exchange,
     effects: Vec<Effect>,
     peers: BTreeMap<NodeId, Peer>,

@@ -1,12 +1,12 @@
 //! What the exchange's actor knows of another participant.
 
+use protocol::wire::link::Message;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use ractor::ActorRef;
 use tokio::sync::mpsc;
 
-use crate::exchange::Message;
 use crate::node::link::{LinkMessage, Traffic};
 
 /// The way to a participant.

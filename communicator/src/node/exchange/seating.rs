@@ -5,15 +5,16 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use protocol::attach::{Assignment, COUNTS_PER_PIECE, SaveOrder, ToWorker};
 use protocol::ids::OriginId;
+use protocol::wire::attach::{Assignment, COUNTS_PER_PIECE, SaveOrder, ToWorker};
 
 use super::ExchangeState;
 use crate::checkpoint::State;
 use crate::drawn;
-use crate::exchange::{Event, OriginInfo};
+use crate::exchange::Event;
 use crate::node::workers::WorkerHandle;
 use crate::run::{Standing, WorkerKey};
+use protocol::wire::link::OriginInfo;
 
 impl ExchangeState {
     /// Gives a worker everything that the ledger has, in one go with being listed for what comes next: it misses

@@ -6,14 +6,16 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use protocol::ids::NodeId;
+use protocol::wire::link::Hello;
+use protocol::wire::link::Message;
+use protocol::wire::link::MessageError;
 use ractor::DerivedActorRef;
 use tokio::io::{AsyncWriteExt, BufWriter};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
 
 use super::messages::{LinkNotice, Traffic};
-use crate::exchange::Message;
-use crate::link::{Hello, LinkError, read_hello, read_message, write_hello, write_message};
+use crate::link::{LinkError, read_hello, read_message, write_hello, write_message};
 use crate::node::mailbox::acquire;
 use crate::transport::{Plane, Security, Stream, dial};
 
@@ -37,7 +39,7 @@ pub(super) async fn connect(
     match timeout(limit, answer).await {
         Ok(Ok(Hello::Accepted { from })) if from == node => Ok(stream),
         Ok(Err(error)) => Err(error),
-        Ok(Ok(_)) => Err(LinkError::OutOfPlace),
+        Ok(Ok(_)) => Err(MessageError::OutOfPlace.into()),
         Err(_) => Err(LinkError::Broken(std::io::ErrorKind::TimedOut.into())),
     }
 }

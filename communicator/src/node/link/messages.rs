@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use protocol::begin::Participant;
 use protocol::ids::{NodeId, RunId};
+use protocol::wire::link::Message;
+use protocol::wire::run_plan::Participant;
 use ractor::DerivedActorRef;
 use ractor_cluster::RactorMessage;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
-use crate::exchange::Message;
 use crate::timing::LinkTimes;
 use crate::transport::{Security, Stream};
 

@@ -9,13 +9,14 @@ mod tests;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use protocol::frame::CHUNK_BYTES;
+use protocol::wire::frame::CHUNK_BYTES;
+use protocol::wire::link::Hello;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::io::{BufReader, BufWriter, split};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
-use crate::link::{Hello, LinkError};
+use crate::link::LinkError;
 use crate::transport::Stream;
 use connection::{connect, read, write};
 use dialling::{Dialling, Step};

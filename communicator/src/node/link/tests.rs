@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 
-use protocol::begin::Participant;
 use protocol::ids::{NodeId, RunId};
+use protocol::wire::run_plan::Participant;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::time::timeout;

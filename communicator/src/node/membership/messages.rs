@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use protocol::control::{Beat, NodeInfo, Phase, Reply, Word};
 use protocol::ids::NodeId;
-use protocol::run_beat::RunBeat;
+use protocol::wire::control::{Beat, NodeInfo, Phase, Reply, Word};
+use protocol::wire::run_beat::RunBeat;
 use ractor::{DerivedActorRef, RpcReplyPort};
 use ractor_cluster::RactorMessage;
 use tokio::sync::watch;

@@ -7,9 +7,9 @@ mod round_trips;
 
 use std::time::{Duration, Instant};
 
-use protocol::control::{Beat, NodeInfo, Phase, Reply, Word};
 use protocol::ids::NodeId;
-use protocol::run_beat::RunBeat;
+use protocol::wire::control::{Beat, NodeInfo, Phase, Reply, Word};
+use protocol::wire::run_beat::RunBeat;
 use ractor::{Actor, ActorProcessingErr, ActorRef, DerivedActorRef, RpcReplyPort};
 use tokio::sync::watch;
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use protocol::control::NodeInfo;
 use protocol::stats::NodeReport;
+use protocol::wire::control::NodeInfo;
 
 use crate::node::roster::Roster;
 

@@ -1,8 +1,8 @@
 //! What the run's core decides, carried out.
 
-use protocol::attach::ToWorker;
-use protocol::control::Phase;
 use protocol::ids::OriginId;
+use protocol::wire::attach::ToWorker;
+use protocol::wire::control::Phase;
 
 use super::{RunMessage, RunState, checkpoint_search, offer};
 use crate::node::exchange::ExchangeMessage;

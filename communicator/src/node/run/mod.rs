@@ -15,9 +15,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use protocol::attach::ToWorker;
-use protocol::control::{NodeInfo, Reply};
 use protocol::ids::RunId;
+use protocol::wire::attach::ToWorker;
+use protocol::wire::control::{NodeInfo, Reply};
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent};
 
 use super::exchange::{ExchangeMessage, ExchangeNotice};

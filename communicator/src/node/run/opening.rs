@@ -1,7 +1,7 @@
 //! Starting the exchange of a run.
 
-use protocol::begin::Begin;
 use protocol::ids::RunId;
+use protocol::wire::run_plan::RunPlan;
 use ractor::{Actor, ActorRef};
 
 use super::{RunMessage, RunState, checkpoint_search};
@@ -10,7 +10,7 @@ use crate::run::RunEvent;
 
 impl RunState {
     /// Starts the exchange, from this node's checkpoint where the run goes on from one.
-    pub(super) fn open(&mut self, run: RunId, begin: Begin) {
+    pub(super) fn open(&mut self, run: RunId, begin: RunPlan) {
         let Some((_, ledger)) = self.ledger.take_if(|(name, _)| *name == run) else {
             return self.event(RunEvent::Opened {
                 run,

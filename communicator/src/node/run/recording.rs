@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use protocol::control::Word;
+use protocol::wire::control::Word;
 
 use super::RunState;
 use crate::node::membership::MembershipMessage;

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use protocol::attach::WorkerStats;
 use protocol::ids::RunId;
 use protocol::stats::StatsRecord;
+use protocol::wire::attach::WorkerStats;
 
 use crate::node::exchange::Report;
 use crate::run::RunReport;
@@ -108,7 +108,7 @@ impl Records {
 
 #[cfg(test)]
 mod tests {
-    use protocol::control::Phase;
+    use protocol::wire::control::Phase;
 
     use super::*;
 

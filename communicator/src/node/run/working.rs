@@ -1,6 +1,6 @@
 //! This node's workers: who is attached, and what they say.
 
-use protocol::attach::FromWorker;
+use protocol::wire::attach::FromWorker;
 
 use super::RunState;
 use crate::node::membership::MembershipMessage;

@@ -4,9 +4,11 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use protocol::attach::FromWorker;
-use protocol::bounds::WORKERS_MAX;
-use protocol::frame::{CHUNK_BYTES, Kind};
+use protocol::wire;
+use protocol::wire::attach::FromWorker;
+use protocol::wire::bounds::WORKERS_MAX;
+use protocol::wire::frame::{CHUNK_BYTES, Kind};
+use protocol::wire::link::MessageError;
 use ractor::DerivedActorRef;
 use tokio::io::{AsyncWriteExt, BufReader, BufWriter};
 use tokio::net::UnixStream;
@@ -89,10 +91,10 @@ async fn serve(
     let mut reader = BufReader::with_capacity(CHUNK_BYTES, reader);
     let hello = timeout(times.hello, link::read_frame(&mut reader)).await;
     let Ok(Some((Kind::Word, contents))) = hello.unwrap_or(Ok(None)) else {
-        return Err(LinkError::OutOfPlace);
+        return Err(MessageError::OutOfPlace.into());
     };
-    let FromWorker::Hello(info) = link::decode(&contents)? else {
-        return Err(LinkError::OutOfPlace);
+    let FromWorker::Hello(info) = wire::decode(&contents)? else {
+        return Err(MessageError::OutOfPlace.into());
     };
     if info.version != version {
         tracing::error!(
@@ -152,7 +154,7 @@ async fn read(
                 let bytes = Arc::from(contents);
                 to_seat(SeatNotice::Batch { key, bytes, permit });
             }
-            Kind::Word => match link::decode(&contents)? {
+            Kind::Word => match wire::decode(&contents)? {
                 // It is about the batches before it, and must not be overtaken by those after it.
                 FromWorker::Saved { sequence, path } => to_seat(SeatNotice::Saved { key, sequence, path }),
                 word => {
@@ -162,7 +164,9 @@ async fn read(
                     }
                 }
             },
-            Kind::Have | Kind::Origin | Kind::Hello | Kind::Piece | Kind::Note => return Err(LinkError::OutOfPlace),
+            Kind::Have | Kind::Origin | Kind::Hello | Kind::Piece | Kind::Note => {
+                return Err(MessageError::OutOfPlace.into());
+            }
         }
     }
 }
@@ -175,7 +179,7 @@ async fn write(
     while let Some(message) = messages.recv().await {
         match message {
             Outbound::Word(word) => {
-                link::write_frame(&mut writer, Kind::Word, &link::encode(&word)?).await?;
+                link::write_frame(&mut writer, Kind::Word, &wire::encode(&word)?).await?;
             }
             Outbound::Batch(bytes) => {
                 link::write_frame(&mut writer, Kind::Batch, &bytes).await?;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use protocol::attach::{FromWorker, ToWorker, WorkerInfo};
+use protocol::wire::attach::{FromWorker, ToWorker, WorkerInfo};
 use ractor::DerivedActorRef;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 

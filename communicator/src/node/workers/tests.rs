@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
-use protocol::attach::{FromWorker, WorkerInfo};
-use protocol::frame::Kind;
+use protocol::wire;
+use protocol::wire::attach::{FromWorker, WorkerInfo};
+use protocol::wire::frame::Kind;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -50,7 +51,7 @@ async fn say_hello(stream: &mut UnixStream, version: &str) {
         pid: 1,
         threads: 1,
     });
-    let hello = link::encode(&hello).unwrap();
+    let hello = wire::encode(&hello).unwrap();
     link::write_frame(stream, Kind::Word, &hello).await.unwrap();
     stream.flush().await.unwrap();
 }

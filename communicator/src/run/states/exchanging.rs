@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use protocol::attach::{DataInfo, WorkerStats};
-use protocol::begin::Begin;
 use protocol::ids::NodeId;
+use protocol::wire::attach::{DataInfo, WorkerStats};
+use protocol::wire::run_plan::RunPlan;
 
 use super::seat::Seat;
 use crate::run::event::{Progress, WorkerKey};
@@ -14,7 +14,7 @@ use crate::timing::RunLimits;
 
 /// What a run has while there is an exchange.
 pub(crate) struct Exchanging {
-    pub(crate) begin: Begin,
+    pub(crate) begin: RunPlan,
     pub(crate) seats: BTreeMap<usize, Seat>,
     /// Workers that were asked to open the data, have opened it, and cannot.
     pub(crate) asked: BTreeSet<WorkerKey>,
@@ -35,7 +35,7 @@ pub(crate) struct Exchanging {
 }
 
 impl Exchanging {
-    pub(crate) fn new(begin: Begin, me: NodeId, ready: BTreeSet<WorkerKey>, now: Duration) -> Self {
+    pub(crate) fn new(begin: RunPlan, me: NodeId, ready: BTreeSet<WorkerKey>, now: Duration) -> Self {
         Self {
             seats: begin.slots_of(me).map(|slot| (slot, Seat::default())).collect(),
             begin,

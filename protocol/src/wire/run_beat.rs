@@ -6,10 +6,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::attach::{Scores, WorkerStats};
-use crate::begin::Begin;
 use crate::digest::Digest;
 use crate::ids::{NodeId, RunId};
+use crate::wire::attach::{Scores, WorkerStats};
+use crate::wire::run_plan::RunPlan;
 
 /// How far a run is, as one node knows it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -17,7 +17,7 @@ pub struct RunBeat {
     /// The run.
     pub run: RunId,
     /// Who takes part, once that is decided.
-    pub begin: Option<Begin>,
+    pub begin: Option<RunPlan>,
     /// Why it is to end early.
     pub stop: Option<StopReason>,
     /// Why it cannot go on anywhere: it has diverged.

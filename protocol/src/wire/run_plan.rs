@@ -4,14 +4,14 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::attach::DataInfo;
 use crate::digest::Digest;
 use crate::ids::{NodeId, RunId};
 use crate::job::Job;
+use crate::wire::attach::DataInfo;
 
 /// A run with its participants.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Begin {
+pub struct RunPlan {
     /// What is trained.
     #[serde(with = "crate::job::as_text")]
     pub job: Box<Job>,
@@ -42,7 +42,7 @@ pub struct Participant {
 /// Slots that guests' are drawn from.
 const GUEST_SLOTS: u64 = 1 << 16;
 
-impl Begin {
+impl RunPlan {
     /// The number of worker slots that samples were shared out to.
     #[must_use]
     pub fn slots(&self) -> usize {
@@ -124,7 +124,7 @@ mod tests {
             workers,
             guest: false,
         };
-        let mut begin = Begin {
+        let mut begin = RunPlan {
             job: Box::new(JobDraft::default().resolve().unwrap()),
             data: DataInfo::example(),
             participants: vec![participant(9, 2), participant(3, 1), participant(5, 3)],
@@ -142,6 +142,6 @@ mod tests {
         assert_eq!((begin.slots_of(NodeId(7)), begin.slots_of(NodeId(4))), (13..15, 10..11));
         assert_eq!(begin.slots_of(NodeId(5)), 3..6);
         let bytes = postcard::to_stdvec(&begin).unwrap();
-        assert_eq!(postcard::from_bytes::<Begin>(&bytes).unwrap(), begin);
+        assert_eq!(postcard::from_bytes::<RunPlan>(&bytes).unwrap(), begin);
     }
 }

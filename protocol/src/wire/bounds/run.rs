@@ -1,9 +1,9 @@
 //! The bounds of what nodes tell each other about a run.
 
 use super::{Breach, MEMBERS_MAX, TIME_MAX, counts, finite, sentence, within};
-use crate::attach::{Scores, WorkerStats};
-use crate::begin::Begin;
-use crate::run_beat::{ParticipantState, RunBeat, Settled};
+use crate::wire::attach::{Scores, WorkerStats};
+use crate::wire::run_beat::{ParticipantState, RunBeat, Settled};
+use crate::wire::run_plan::RunPlan;
 
 impl RunBeat {
     /// Whether a run can be so far.
@@ -15,7 +15,7 @@ impl RunBeat {
             diverged,
             states,
         } = self;
-        begin.as_ref().map_or(Ok(()), Begin::check)?;
+        begin.as_ref().map_or(Ok(()), RunPlan::check)?;
         diverged.as_ref().map_or(Ok(()), |reason| sentence(reason))?;
         within(states.len() <= MEMBERS_MAX, "a number of participants")?;
         states.iter().try_for_each(|(_, state)| state.check())

@@ -1,10 +1,41 @@
-//! What nodes say to each other about batches.
+//! What nodes say to each other about batches, on a connection of the data plane.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
-use protocol::frontier::{Frontier, SequenceRange};
-use protocol::ids::{NodeId, OriginId};
+use crate::frontier::{Frontier, SequenceRange};
+use crate::ids::{NodeId, OriginId, RunId};
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::frame::Kind;
+use super::{Unreadable, decode, encode};
+
+/// The first message on a connection of the data plane: who calls whom, and what for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Hello {
+    /// A link for a run.
+    Link {
+        /// The caller's release; others may mean other things by the same bytes.
+        version: String,
+        /// The run.
+        run: RunId,
+        /// Who calls.
+        from: NodeId,
+        /// Who is meant.
+        to: NodeId,
+    },
+    /// The answer to a link: it stands.
+    Accepted {
+        /// Who answers.
+        from: NodeId,
+    },
+    /// The model file of a run, please, in pieces.
+    Model {
+        /// The run.
+        run: RunId,
+    },
+}
 
 /// What is known of an origin. It is told before the origin's first batch, on the same link, so that no batch comes
 /// from nowhere.
@@ -38,14 +69,14 @@ pub enum Message {
     /// A piece of what is larger than a batch.
     Piece(Piece),
     /// A shorter word.
-    Word(Word),
+    Note(Note),
 }
 
 /// The rarer and shorter messages.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Word {
+pub enum Note {
     /// The sender knows what it has applied since here, and so can take ranges that begin here, whatever it gets
-    /// meanwhile. Answered with [`Word::Marked`].
+    /// meanwhile. Answered with [`Note::Marked`].
     Mark {
         /// Counts the sender's marks for the receiver.
         number: u64,
@@ -97,4 +128,57 @@ pub struct Piece {
     pub offset: u64,
     /// The bytes.
     pub bytes: Arc<[u8]>,
+}
+
+/// Why a frame is no message of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum MessageError {
+    /// Its contents make no sense.
+    #[error(transparent)]
+    Unreadable(#[from] Unreadable),
+    /// Its kind belongs elsewhere.
+    #[error("a message came that has no place here")]
+    OutOfPlace,
+}
+
+impl Message {
+    /// Its kind and contents. A batch's contents are the bytes that its worker encoded, without a copy for each peer.
+    pub fn encode(&self) -> Result<(Kind, Cow<'_, [u8]>), Unreadable> {
+        Ok(match self {
+            Self::Batch(bytes) => (Kind::Batch, Cow::Borrowed(bytes)),
+            Self::Have(frontier) => (Kind::Have, encode(frontier)?.into()),
+            Self::Origin(info) => (Kind::Origin, encode(info)?.into()),
+            Self::Note(note) => (Kind::Note, encode(note)?.into()),
+            Self::Piece(piece) => {
+                let mut contents = encode(&(piece.kind, piece.total, piece.offset))?;
+                contents.extend_from_slice(&piece.bytes);
+                (Kind::Piece, contents.into())
+            }
+        })
+    }
+
+    /// The message that a frame holds.
+    pub fn decode(kind: Kind, contents: Vec<u8>) -> Result<Self, MessageError> {
+        Ok(match kind {
+            Kind::Batch => Self::Batch(contents.into()),
+            Kind::Have => Self::Have(decode(&contents)?),
+            Kind::Origin => Self::Origin(decode(&contents)?),
+            Kind::Piece => Self::Piece(Piece::decode(&contents)?),
+            Kind::Note => Self::Note(decode(&contents)?),
+            Kind::Hello | Kind::Word => return Err(MessageError::OutOfPlace),
+        })
+    }
+}
+
+impl Piece {
+    fn decode(contents: &[u8]) -> Result<Self, Unreadable> {
+        let head = postcard::take_from_bytes(contents);
+        let ((kind, total, offset), bytes) = head.map_err(|_| Unreadable)?;
+        Ok(Self {
+            kind,
+            total,
+            offset,
+            bytes: bytes.into(),
+        })
+    }
 }

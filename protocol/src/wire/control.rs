@@ -7,13 +7,13 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::attach::{DataInfo, Scores, WorkerStats};
-use crate::begin::Resumed;
 use crate::digest::Digest;
 use crate::ids::{NodeId, RunId};
 use crate::job::Job;
-use crate::run_beat::{RunBeat, StopReason};
 use crate::stats::{NodeReport, StatsRecord};
+use crate::wire::attach::{DataInfo, Scores, WorkerStats};
+use crate::wire::run_beat::{RunBeat, StopReason};
+use crate::wire::run_plan::Resumed;
 
 /// Who a node is. It never changes but for its workers: a node that starts again is another node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,11 +1,11 @@
 use std::time::Duration;
 
 use super::*;
-use crate::attach::{Scores, WorkerStats};
 use crate::digest::Digest;
 use crate::ids::RunId;
 use crate::job::JobDraft;
-use crate::run_beat::{ParticipantState, RunBeat, Settled};
+use crate::wire::attach::{Scores, WorkerStats};
+use crate::wire::run_beat::{ParticipantState, RunBeat, Settled};
 
 fn info(id: u64) -> NodeInfo {
     NodeInfo {
@@ -29,8 +29,8 @@ fn participant(id: u64, guest: bool) -> Participant {
     }
 }
 
-fn begin() -> Begin {
-    Begin {
+fn begin() -> RunPlan {
+    RunPlan {
         job: Box::new(JobDraft::default().resolve().unwrap()),
         data: DataInfo::example(),
         participants: vec![participant(9, false), participant(3, false), participant(5, true)],
@@ -88,7 +88,7 @@ fn holds(change: impl FnOnce(&mut Beat)) -> bool {
 }
 
 /// The same for what it says of its run.
-fn run_holds(change: impl FnOnce(&mut Begin, &mut Settled)) -> bool {
+fn run_holds(change: impl FnOnce(&mut RunPlan, &mut Settled)) -> bool {
     holds(|beat| {
         let run = &mut beat.runs[0];
         change(run.begin.as_mut().unwrap(), run.states[0].1.settled.as_mut().unwrap());

@@ -6,9 +6,9 @@
 
 use std::sync::Arc;
 
-use protocol::cursor::Cursors;
-use protocol::digest::Digest;
-use protocol::ids::{OriginId, RunId};
+use crate::cursor::Cursors;
+use crate::digest::Digest;
+use crate::ids::{OriginId, RunId};
 use serde::{Deserialize, Serialize};
 
 /// Bytes of the head's length.
@@ -232,7 +232,7 @@ pub fn decode(bytes: &[u8], weights: usize) -> Option<Snapshot> {
 
 #[cfg(test)]
 mod tests {
-    use protocol::cursor::{CursorAdvance, ShardId};
+    use crate::cursor::{CursorAdvance, ShardId};
 
     use super::*;
 

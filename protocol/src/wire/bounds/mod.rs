@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::attach::DataInfo;
-use crate::begin::{Begin, Participant, Resumed};
-use crate::control::{Beat, Found, NodeInfo, Offer, Request, Word};
 use crate::ids::NodeId;
 use crate::model::Shape;
 use crate::split::SLOTS_MAX;
 use crate::stats::{PeerRecord, StatsRecord};
+use crate::wire::attach::DataInfo;
+use crate::wire::control::{Beat, Found, NodeInfo, Offer, Request, Word};
+use crate::wire::run_plan::{Participant, Resumed, RunPlan};
 
 /// Runs in a beat: the one that a node is in, and the one before.
 const RUNS_MAX: usize = 2;
@@ -193,7 +193,7 @@ impl Beat {
         within(members.len() <= MEMBERS_MAX, "a number of members")?;
         members.iter().try_for_each(NodeInfo::check)?;
         within(runs.len() <= RUNS_MAX, "a number of runs")?;
-        runs.iter().try_for_each(crate::run_beat::RunBeat::check)
+        runs.iter().try_for_each(crate::wire::run_beat::RunBeat::check)
     }
 }
 
@@ -212,7 +212,7 @@ impl Participant {
     }
 }
 
-impl Begin {
+impl RunPlan {
     /// Whether a run can begin so: guests come last, ordered by their ids, and nobody twice.
     pub fn check(&self) -> Result<(), Breach> {
         let Self {
