@@ -16,7 +16,9 @@ use tokio::time::timeout;
 use tokio_rustls::rustls::server::Acceptor as ClientHello;
 use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor, rustls};
 
-use super::{Greeted, HalfOpen, Plane, Security, Stream, tls};
+use super::half_open::{Greeted, HalfOpen};
+use super::security::{Security, Stream};
+use super::tls::{self, Plane};
 use crate::rarely::Rarely;
 use crate::timing::Timing;
 
