@@ -220,8 +220,8 @@ async fn names(liar: &mut Liar) {
 async fn bounds(liar: &mut Liar) {
     say_until_sent_away(liar, |liar, ear| {
         let mut endless = own_beat(liar, ear);
-        let begin = endless.runs[0].begin.as_mut().unwrap();
-        begin.admit(protocol::wire::run_plan::Participant {
+        let plan = endless.runs[0].plan.as_mut().unwrap();
+        plan.admit(protocol::wire::run_plan::Participant {
             node: liar.id,
             name: liar.info().name,
             address: liar.nodes[0],
@@ -438,7 +438,7 @@ fn random_lie(liar: &Liar, ear: &Ear, rng: &mut CounterRng) -> Word {
             };
             beat.runs = vec![RunBeat {
                 run,
-                begin: None,
+                plan: None,
                 stop: (choice == 0).then_some(StopReason::Asked),
                 diverged: (choice == 2).then(reason),
                 states: vec![(names[rng.below(4) as usize], state)],

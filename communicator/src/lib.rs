@@ -4,7 +4,7 @@
 //! [`snapshot`] is all of it, for others, and a [`checkpoint`] that in a file. The [`exchange`] decides which batches go
 //! to whom, so that every replica gets all of them; a [`link`] writes its messages on the connections that the
 //! [`transport`] makes. A [`node`] is all of that as actors, which reach other nodes' through the [`control`] plane;
-//! [`Timing`] is the table of what they wait for. [`usage`] tells what a node takes of its machine, [`whereabouts`] which
+//! [`Timing`] is the table of what they wait for. [`usage`] tells what a node takes of its machine, [`log_context`] which
 //! one it is.
 
 pub mod checkpoint;
@@ -13,9 +13,10 @@ mod drawn;
 pub mod exchange;
 pub mod ledger;
 pub mod link;
+pub mod log_context;
+mod log_throttle;
 mod meter;
 pub mod node;
-mod rarely;
 mod run;
 #[cfg(test)]
 mod seeds;
@@ -24,6 +25,5 @@ mod simulation;
 mod timing;
 pub mod transport;
 pub mod usage;
-pub mod whereabouts;
 
 pub use timing::{Timing, TimingError};

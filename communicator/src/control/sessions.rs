@@ -17,7 +17,7 @@ use super::frames::{FRAME_BYTES_MAX, FrameRules};
 use super::greeting::{Token, greet};
 use super::identity::{Identity, Peer};
 use super::pump::{pipe, pump};
-use crate::rarely::Rarely;
+use crate::log_throttle::LogThrottle;
 use crate::timing::{ControlTimes, Timing};
 use crate::transport::{CredentialsError, Stream, tls};
 
@@ -85,7 +85,7 @@ struct Shared {
     times: ControlTimes,
     connections: Mutex<Connections>,
     /// When lies were last complained of.
-    complaints: Rarely,
+    complaints: LogThrottle,
     start: Instant,
 }
 
@@ -126,7 +126,7 @@ impl Sessions {
             connections: Mutex::new(Connections::new(identity.peer(), timing.control)),
             identity,
             times: timing.control,
-            complaints: Rarely::default(),
+            complaints: LogThrottle::default(),
             start: Instant::now(),
         });
         let subscription = Box::new(Subscription {

@@ -10,7 +10,7 @@
 //! and can take away from a range what it has of it. Whoever cannot be helped with ranges either asks for a snapshot.
 //!
 //! `core` is the state, `event` is what it is told and what it wants done; `receiving` and `sending` are what nodes say,
-//! `relaying` is between those without a link, `keeping` bounds the `log`, `snapshots` is the last resort.
+//! `relaying` is between those without a link, `retention` bounds the `log`, `snapshots` is the last resort.
 //!
 //! ```text
 //!  worker's batch ──▶ ┌──────────┐ ──▶ Send(peer, message)
@@ -21,7 +21,6 @@
 
 mod core;
 mod event;
-mod keeping;
 mod limits;
 mod log;
 mod parcel;
@@ -30,6 +29,7 @@ mod peer_link;
 mod planted;
 mod receiving;
 mod relaying;
+mod retention;
 mod routing;
 mod sending;
 #[cfg(test)]

@@ -23,7 +23,7 @@ use tokio::time::timeout;
 use super::run::RunMessage;
 use crate::control::Sessions;
 use crate::link::{LinkError, read_hello, write_frame, write_hello};
-use crate::rarely::Rarely;
+use crate::log_throttle::LogThrottle;
 use crate::timing::CallTimes;
 use crate::transport::{Accepted, Greeted, HalfOpen, Plane, Stream};
 
@@ -40,7 +40,7 @@ struct Desk {
     me: NodeInfo,
     times: CallTimes,
     models: Arc<Semaphore>,
-    complaints: Arc<Rarely>,
+    complaints: Arc<LogThrottle>,
 }
 
 /// Takes connections until there are no more.

@@ -41,7 +41,7 @@ use tokio::task::JoinHandle;
 use crate::control::{Identity, NoKey, Role, Sessions, StartError};
 use crate::timing::JoinTimes;
 use crate::transport::{AcceptLimits, Acceptor, Security};
-use crate::{usage, whereabouts};
+use crate::{log_context, usage};
 use address::{advertised, name, socket_path};
 pub use config::NodeConfig;
 pub use error::NodeError;
@@ -96,7 +96,7 @@ impl Node {
                 .unwrap_or_default()
                 .as_millis() as u64,
         };
-        whereabouts::set_node(&info.name);
+        log_context::set_node(&info.name);
         let (events, mut session_events) = mpsc::unbounded_channel();
         let sessions = Sessions::start(identity, &config.timing, events).await?;
         let (joining, joined) = watch::channel(Joined::Alone);

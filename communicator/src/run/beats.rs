@@ -50,7 +50,7 @@ impl RunCore {
     fn note_elsewhere(&mut self, from: NodeId, runs: &[RunBeat]) {
         let goes_on = |beat: &&RunBeat| {
             let own = beat.states.iter().find(|(node, _)| *node == from);
-            beat.begin.is_some() && own.is_some_and(|(_, state)| !state.ended)
+            beat.plan.is_some() && own.is_some_and(|(_, state)| !state.ended)
         };
         match runs.first().filter(goes_on) {
             Some(beat) => self.elsewhere.insert(from, beat.run),
@@ -65,14 +65,14 @@ impl RunCore {
         let going = own.is_some_and(|(_, state)| !state.ended && !state.closed && !state.withdrawn);
         let ends = beat.stop.is_some() || beat.diverged.is_some();
         let took_part = self.ended.contains(&(beat.run, true));
-        let Some(begin) = beat.begin.filter(|_| !busy && going && !ends) else {
+        let Some(plan) = beat.plan.filter(|_| !busy && going && !ends) else {
             return;
         };
-        if begin.participant(self.me.id).is_some() || took_part {
+        if plan.participant(self.me.id).is_some() || took_part {
             return;
         }
         tracing::info!(run = %beat.run, "this node joins a run that is under way");
-        let joins = self.preparing(beat.run, from, begin.job.clone(), Some(begin), now);
+        let joins = self.preparing(beat.run, from, plan.job.clone(), Some(plan), now);
         self.enter(joins, now);
     }
 }

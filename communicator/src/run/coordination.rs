@@ -164,7 +164,7 @@ mod tests {
 
     fn names(decision: Option<Decision>) -> Vec<String> {
         match decision {
-            Some(Decision::Begin(begin)) => begin.participants.into_iter().map(|one| one.name).collect(),
+            Some(Decision::Begin(plan)) => plan.participants.into_iter().map(|one| one.name).collect(),
             other => panic!("{other:?}"),
         }
     }

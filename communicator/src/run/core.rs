@@ -9,11 +9,11 @@ use protocol::wire::run_beat::{GivenUp, RunBeat};
 use protocol::wire::run_plan::RunPlan;
 
 use super::active::{ActiveRun, Scope, State};
+use super::checkpoint_search::CheckpointSearch;
 use super::coordination::Coordination;
 use super::dismissals::Dismissals;
 use super::event::{ExchangeOrder, RunEffect, RunEvent, Ticket, WorkerKey, WorkerWord};
 use super::planted::{Bug, planted};
-use super::search::Search;
 use super::states::Preparing;
 use crate::timing::RunLimits;
 
@@ -37,7 +37,7 @@ pub(crate) struct RunCore {
     pub(super) workers: BTreeSet<WorkerKey>,
     dismissals: Dismissals,
     /// A run that this node was asked to go on with.
-    pub(super) search: Option<Search>,
+    pub(super) search: Option<CheckpointSearch>,
     pub(super) coordinating: Option<Coordinating>,
     pub(super) current: Option<ActiveRun>,
     /// The run before, for those that were slower, and when it ended.

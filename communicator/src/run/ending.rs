@@ -13,7 +13,7 @@ use protocol::wire::run_plan::RunPlan;
 /// no part after all are nobody's loss, and are not named.
 pub(super) fn result(
     me: NodeId,
-    begin: &RunPlan,
+    plan: &RunPlan,
     settled: &BTreeMap<NodeId, Settled>,
     withdrew: impl Fn(NodeId) -> bool,
     weights: u64,
@@ -21,7 +21,7 @@ pub(super) fn result(
 ) -> Option<RunResult> {
     let own = settled.get(&me)?;
     let names = |told: bool| {
-        let participants = begin.participants.iter();
+        let participants = plan.participants.iter();
         let took_part =
             participants.filter(|one| settled.contains_key(&one.node) || !(one.guest && withdrew(one.node)));
         let found = took_part.filter(|participant| settled.contains_key(&participant.node) == told);
@@ -58,7 +58,7 @@ mod tests {
 
     use super::*;
 
-    fn begin() -> RunPlan {
+    fn plan() -> RunPlan {
         RunPlan {
             job: Box::new(JobDraft::default().resolve().unwrap()),
             data: DataInfo {
@@ -102,7 +102,7 @@ mod tests {
 
     fn result_of(all: &[(u64, Settled)]) -> RunResult {
         let settled = all.iter().map(|(node, settled)| (NodeId(*node), settled.clone()));
-        result(NodeId(1), &begin(), &settled.collect(), |_| false, 7, None).unwrap()
+        result(NodeId(1), &plan(), &settled.collect(), |_| false, 7, None).unwrap()
     }
 
     #[test]

@@ -181,8 +181,8 @@ impl ActiveRun {
             Some((*node, settled))
         });
         let withdrew = |node: NodeId| state(&node).is_some_and(|state| state.withdrawn);
-        let (begin, weights) = (&exchanging.begin, settlement.weights);
-        let result = ending::result(scope.me.id, begin, &settled.collect(), withdrew, weights, self.stop);
+        let (plan, weights) = (&exchanging.plan, settlement.weights);
+        let result = ending::result(scope.me.id, plan, &settled.collect(), withdrew, weights, self.stop);
         let outcome = result
             .map(Box::new)
             .ok_or_else(|| "nobody has measured the model".to_string());

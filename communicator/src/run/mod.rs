@@ -15,6 +15,7 @@
 
 mod active;
 mod beats;
+mod checkpoint_search;
 mod coordination;
 mod core;
 mod dismissals;
@@ -26,7 +27,6 @@ mod members;
 pub(crate) mod planted;
 mod preparing;
 mod progress;
-mod search;
 mod settling;
 mod starting;
 mod states;
@@ -36,7 +36,7 @@ mod waiting;
 
 pub(crate) use self::core::RunCore;
 pub(crate) use event::{
-    ExchangeOrder, Progress, RunEffect, RunEvent, RunWord, Settlement, Standing, Ticket, WorkerKey, WorkerWord,
+    ExchangeOrder, Liveness, Progress, RunEffect, RunEvent, RunWord, Settlement, Ticket, WorkerKey, WorkerWord,
 };
 pub(crate) use progress::{lacks_checkpoint, progress};
 pub(crate) use views::RunReport;

@@ -30,9 +30,9 @@ impl ActiveRun {
             return BTreeSet::from([scope.me.id]);
         }
         if planted(Bug::ForgottenGuest)
-            && let Some(begin) = self.begin()
+            && let Some(plan) = self.plan()
         {
-            members.retain(|&node| node == scope.me.id || !begin.is_guest(node));
+            members.retain(|&node| node == scope.me.id || !plan.is_guest(node));
         }
         members
     }

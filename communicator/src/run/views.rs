@@ -33,8 +33,8 @@ impl RunCore {
             .current
             .as_ref()
             .filter(|current| current.run == run && current.exchanging().is_some());
-        run.and_then(ActiveRun::begin)
-            .is_some_and(|begin| begin.participant(from).is_some())
+        run.and_then(ActiveRun::plan)
+            .is_some_and(|plan| plan.participant(from).is_some())
     }
 
     /// The newest run, as clients see it.

@@ -13,7 +13,7 @@ use protocol::wire::run_plan::RunPlan;
 use crate::exchange::Exchange;
 use crate::ledger::Ledger;
 use crate::node::roster::Roster;
-use crate::run::{Progress, RunCore, Standing, Ticket, WorkerKey};
+use crate::run::{Liveness, Progress, RunCore, Ticket, WorkerKey};
 use crate::timing::Timing;
 
 /// Simulated nodes have the times of real ones.
@@ -66,9 +66,9 @@ pub(super) enum Disk {
 /// The exchange of a run.
 pub(super) struct Open {
     pub(super) run: RunId,
-    pub(super) begin: RunPlan,
+    pub(super) plan: RunPlan,
     pub(super) core: Exchange,
-    pub(super) standing: Standing,
+    pub(super) liveness: Liveness,
     pub(super) freeze: u64,
     pub(super) told: Option<Progress>,
     /// Links that are up here.

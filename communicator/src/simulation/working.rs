@@ -83,7 +83,7 @@ impl World {
         let Some(open) = &self.nodes[&at].exchange else {
             return;
         };
-        let total = open.begin.data.train;
+        let total = open.plan.data.train;
         let complete = open.core.ledger().cursors().samples_done() >= total;
         let keys: Vec<WorkerKey> = open.seated.keys().copied().collect();
         let (run, paused) = (open.run, open.core.should_pause());

@@ -63,7 +63,7 @@ pub(super) enum Due {
     Open {
         at: NodeId,
         run: RunId,
-        begin: Box<RunPlan>,
+        plan: Box<RunPlan>,
     },
     /// A worker answers, unless it was told something else meanwhile.
     Worker {
@@ -295,7 +295,7 @@ impl World {
             }
             Due::Unlinked { from, link, .. } => self.unlinked(at, from, link),
             Due::Event { event, .. } => self.run(at, event),
-            Due::Open { run, begin, .. } => self.open(at, run, *begin),
+            Due::Open { run, plan, .. } => self.open(at, run, *plan),
             Due::Worker { key, orders, word, .. } => {
                 let current = node
                     .workers

@@ -19,7 +19,7 @@ use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor, rustls};
 use super::half_open::{Greeted, HalfOpen};
 use super::security::{Security, Stream};
 use super::tls::{self, Plane};
-use crate::rarely::Rarely;
+use crate::log_throttle::LogThrottle;
 use crate::timing::Timing;
 
 /// What strangers are allowed to take.
@@ -96,7 +96,7 @@ impl Acceptor {
         let Self { listener, tls, limits } = self;
         let mut handshakes = JoinSet::new();
         let mut half_open: HalfOpen<AbortHandle> = HalfOpen::new(limits.half_open_max);
-        let refusals = Rarely::default();
+        let refusals = LogThrottle::default();
         loop {
             let connection = tokio::select! {
                 // What is finished makes room before anything new is taken.

@@ -17,7 +17,7 @@ pub struct RunBeat {
     /// The run.
     pub run: RunId,
     /// Who takes part, once that is decided.
-    pub begin: Option<RunPlan>,
+    pub plan: Option<RunPlan>,
     /// Why it is to end early.
     pub stop: Option<StopReason>,
     /// Why it cannot go on anywhere: it has diverged.

@@ -124,24 +124,24 @@ mod tests {
             workers,
             guest: false,
         };
-        let mut begin = RunPlan {
+        let mut plan = RunPlan {
             job: Box::new(JobDraft::default().resolve().unwrap()),
             data: DataInfo::example(),
             participants: vec![participant(9, 2), participant(3, 1), participant(5, 3)],
             resumed: None,
         };
-        assert_eq!(begin.slots(), 6);
-        assert_eq!(begin.slots_of(NodeId(9)), 0..2);
-        assert_eq!(begin.slots_of(NodeId(3)), 2..3);
-        assert_eq!(begin.slots_of(NodeId(5)), 3..6);
-        assert!(begin.slots_of(NodeId(4)).is_empty());
-        assert!(begin.admit(participant(7, 2)) && begin.admit(participant(4, 1)));
-        assert!(!begin.admit(participant(7, 1)) && !begin.admit(participant(9, 1)));
-        let order: Vec<u64> = begin.participants.iter().map(|one| one.node.0).collect();
-        assert_eq!((order, begin.slots()), (vec![9, 3, 5, 4, 7], 6));
-        assert_eq!((begin.slots_of(NodeId(7)), begin.slots_of(NodeId(4))), (13..15, 10..11));
-        assert_eq!(begin.slots_of(NodeId(5)), 3..6);
-        let bytes = postcard::to_stdvec(&begin).unwrap();
-        assert_eq!(postcard::from_bytes::<RunPlan>(&bytes).unwrap(), begin);
+        assert_eq!(plan.slots(), 6);
+        assert_eq!(plan.slots_of(NodeId(9)), 0..2);
+        assert_eq!(plan.slots_of(NodeId(3)), 2..3);
+        assert_eq!(plan.slots_of(NodeId(5)), 3..6);
+        assert!(plan.slots_of(NodeId(4)).is_empty());
+        assert!(plan.admit(participant(7, 2)) && plan.admit(participant(4, 1)));
+        assert!(!plan.admit(participant(7, 1)) && !plan.admit(participant(9, 1)));
+        let order: Vec<u64> = plan.participants.iter().map(|one| one.node.0).collect();
+        assert_eq!((order, plan.slots()), (vec![9, 3, 5, 4, 7], 6));
+        assert_eq!((plan.slots_of(NodeId(7)), plan.slots_of(NodeId(4))), (13..15, 10..11));
+        assert_eq!(plan.slots_of(NodeId(5)), 3..6);
+        let bytes = postcard::to_stdvec(&plan).unwrap();
+        assert_eq!(postcard::from_bytes::<RunPlan>(&bytes).unwrap(), plan);
     }
 }

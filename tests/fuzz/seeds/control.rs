@@ -7,7 +7,7 @@ use protocol::wire::control::{Beat, Found, Offer, Phase, Reply, Request, RunResu
 use protocol::wire::run_beat::{ParticipantState, RunBeat, StopReason};
 
 use super::values::{
-    RESUMED, SCORES, address, begin, data_info, job, node, participant_state, stats_record, wire, worker_stats,
+    RESUMED, SCORES, address, data_info, job, node, participant_state, plan, stats_record, wire, worker_stats,
 };
 
 pub(super) fn control() {
@@ -20,7 +20,7 @@ pub(super) fn control() {
     };
     let in_run = RunBeat {
         run,
-        begin: Some(begin()),
+        plan: Some(plan()),
         stop: Some(StopReason::TimeUp),
         diverged: None,
         states: vec![

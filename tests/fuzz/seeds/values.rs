@@ -104,7 +104,7 @@ pub(super) const RESUMED: Resumed = Resumed {
     slots: 3,
 };
 
-pub(super) fn begin() -> RunPlan {
+pub(super) fn plan() -> RunPlan {
     let participant = |id| Participant {
         node: NodeId(id),
         name: format!("host-{id}"),

@@ -35,7 +35,7 @@ impl ExchangeState {
         self.peers
             .insert(participant.node, Peer::new(participant.name, link, traffic));
         // A guest knows of nobody what it needs, and nobody knows it of a guest.
-        self.event(if self.begin.is_guest(self.me) || participant.guest {
+        self.event(if self.plan.is_guest(self.me) || participant.guest {
             Event::Joined(participant.node)
         } else {
             Event::Founder(participant.node)

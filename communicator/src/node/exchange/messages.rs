@@ -16,7 +16,7 @@ use crate::ledger::Ledger;
 use crate::node::link::LinkNotice;
 use crate::node::mailbox::notice;
 use crate::node::workers::{SeatNotice, WorkerHandle};
-use crate::run::{RunEvent, Standing, WorkerKey};
+use crate::run::{Liveness, RunEvent, WorkerKey};
 use crate::timing::Timing;
 use crate::transport::{Security, Stream};
 
@@ -56,7 +56,7 @@ pub(crate) enum ExchangeMessage {
     /// A guest takes part.
     Joined(Participant),
     /// How things stand with the participants.
-    Live(Standing),
+    Live(Liveness),
     /// Take no further batches, if these are there; the number is told back.
     Freeze {
         /// Counts such orders.
@@ -129,7 +129,7 @@ pub(crate) struct ExchangeArguments {
     /// The run.
     pub(crate) run: RunId,
     /// Who takes part.
-    pub(crate) begin: RunPlan,
+    pub(crate) plan: RunPlan,
     /// The replica to begin with.
     pub(crate) ledger: Ledger,
     /// What this node's workers had alone at a checkpoint.

@@ -21,7 +21,7 @@ use super::checkpoints::Checkpoints;
 use super::workers::{SeatNotice, WorkerHandle};
 use crate::checkpoint::State;
 use crate::exchange::{Effect, Event, Exchange, Limits, Routing};
-use crate::run::{Progress, RunEvent, Standing, WorkerKey, lacks_checkpoint};
+use crate::run::{Liveness, Progress, RunEvent, WorkerKey, lacks_checkpoint};
 use crate::timing::Timing;
 use crate::transport::Security;
 pub(crate) use messages::{ExchangeArguments, ExchangeMessage, ExchangeNotice, Report};
@@ -40,14 +40,14 @@ pub(crate) struct ExchangeState {
     timing: Timing,
     myself: ActorRef<ExchangeMessage>,
     run: RunId,
-    begin: RunPlan,
+    plan: RunPlan,
     core: Exchange,
     effects: Vec<Effect>,
     peers: BTreeMap<NodeId, Peer>,
     workers: BTreeMap<WorkerKey, (OriginId, WorkerHandle)>,
     states: Vec<State>,
     checkpoints: Checkpoints,
-    standing: Standing,
+    liveness: Liveness,
     /// The number of the order since which no batch is taken; 0 while they are.
     freeze: u64,
     audited: Instant,
@@ -76,7 +76,7 @@ impl Actor for ExchangeActor {
             me,
             version,
             run,
-            begin,
+            plan,
             ledger,
             states,
             security,
@@ -85,9 +85,9 @@ impl Actor for ExchangeActor {
         } = arguments;
         let limits = Limits::for_weights(ledger.weight_count());
         let mut state = ExchangeState {
-            standing: Standing {
-                live: begin.participants.iter().map(|participant| participant.node).collect(),
-                ..Standing::default()
+            liveness: Liveness {
+                live: plan.participants.iter().map(|participant| participant.node).collect(),
+                ..Liveness::default()
             },
             me,
             version,
@@ -95,7 +95,7 @@ impl Actor for ExchangeActor {
             timing,
             myself: myself.clone(),
             run,
-            core: Exchange::new(me, ledger, limits).routed(Routing::of(begin.job.exchange)),
+            core: Exchange::new(me, ledger, limits).routed(Routing::of(plan.job.exchange)),
             effects: Vec::new(),
             peers: BTreeMap::new(),
             workers: BTreeMap::new(),
@@ -105,7 +105,7 @@ impl Actor for ExchangeActor {
             audited: Instant::now(),
             reported: Instant::now(),
             dead: BTreeSet::new(),
-            begin,
+            plan,
             parent,
             told: None,
             pauses: Pauses::default(),
@@ -114,10 +114,10 @@ impl Actor for ExchangeActor {
             last: None,
         };
         state.restore_origins();
-        if !state.begin.is_guest(me) && !lacks_checkpoint(&state.core, &state.begin) {
+        if !state.plan.is_guest(me) && !lacks_checkpoint(&state.core, &state.plan) {
             state.event(Event::Founder(me));
         }
-        for participant in state.begin.participants.clone() {
+        for participant in state.plan.participants.clone() {
             state.join(participant).await?;
         }
         myself.send_interval(timing.clocks.exchange_tick, || ExchangeMessage::Tick);
@@ -152,13 +152,13 @@ impl Actor for ExchangeActor {
             ExchangeMessage::Checkpointed => state.checkpointed(),
             ExchangeMessage::FromSeat(SeatNotice::Saved { key, sequence, path }) => state.saved(key, sequence, path),
             ExchangeMessage::Joined(participant) => {
-                if state.begin.admit(participant.clone()) {
+                if state.plan.admit(participant.clone()) {
                     tracing::info!(node = participant.name, "a node joins the run");
                     state.join(participant).await?;
                     state.tell_progress();
                 }
             }
-            ExchangeMessage::Live(standing) => state.stand(standing),
+            ExchangeMessage::Live(liveness) => state.stand(liveness),
             ExchangeMessage::Freeze { number, stand } => state.freeze(number, stand),
             ExchangeMessage::Thaw => state.thaw(),
             ExchangeMessage::Settle => state.settle(),

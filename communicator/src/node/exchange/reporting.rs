@@ -13,7 +13,7 @@ impl ExchangeState {
     /// Tells how far the exchange is, when that has changed.
     pub(super) fn tell_progress(&mut self) {
         let is_linked = |node| self.peers.get(&node).is_some_and(|peer| peer.outbox.is_some());
-        let progress = progress(&self.core, &self.begin, self.me, &self.standing, self.freeze, is_linked);
+        let progress = progress(&self.core, &self.plan, self.me, &self.liveness, self.freeze, is_linked);
         if self.told != Some(progress) {
             self.told = Some(progress);
             let event = RunEvent::Progress(self.run, progress);

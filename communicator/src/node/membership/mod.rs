@@ -123,9 +123,9 @@ impl Actor for MembershipActor {
                 let going = runs
                     .first()
                     .filter(|_| phase != Phase::Ended)
-                    .and_then(|beat| beat.begin.as_ref());
+                    .and_then(|beat| beat.plan.as_ref());
                 let going = going.into_iter();
-                let participants = going.flat_map(|begin| &begin.participants).map(|one| one.node);
+                let participants = going.flat_map(|plan| &plan.participants).map(|one| one.node);
                 state.roster.take_part(participants.collect());
                 state.runs = runs;
                 state.state = phase.text();

@@ -8,13 +8,13 @@ use super::{RunMessage, RunState, checkpoint_search, offer};
 use crate::node::exchange::ExchangeMessage;
 use crate::node::membership::MembershipMessage;
 use crate::run::{ExchangeOrder, RunEffect, RunEvent, RunWord};
-use crate::{drawn, whereabouts};
+use crate::{drawn, log_context};
 
 impl RunState {
     pub(super) fn carry_out(&mut self, effect: RunEffect) {
         match effect {
             RunEffect::Publish { beats, phase } => {
-                whereabouts::set_run(beats.first().filter(|_| phase != Phase::Ended).map(|beat| beat.run));
+                log_context::set_run(beats.first().filter(|_| phase != Phase::Ended).map(|beat| beat.run));
                 self.tell_membership(MembershipMessage::Run(beats, phase));
             }
             RunEffect::Send { to, word } if to == self.me.id => {
@@ -58,7 +58,7 @@ impl RunState {
                     let _ = myself.cast(RunMessage::Event(RunEvent::LookedUp { run, found }));
                 });
             }
-            RunEffect::Open { run, begin } => self.open(run, *begin),
+            RunEffect::Open { run, plan } => self.open(run, *plan),
             RunEffect::Exchange(order) => self.order(order),
             RunEffect::Close => {
                 self.ledger = None;
@@ -77,7 +77,7 @@ impl RunState {
     fn order(&mut self, order: ExchangeOrder) {
         let message = match order {
             ExchangeOrder::Joined(participant) => ExchangeMessage::Joined(participant),
-            ExchangeOrder::Standing(standing) => ExchangeMessage::Live(standing),
+            ExchangeOrder::Liveness(liveness) => ExchangeMessage::Live(liveness),
             ExchangeOrder::Seat { worker, slot } => {
                 let Some(worker) = self.workers.get(&worker).cloned() else {
                     return;

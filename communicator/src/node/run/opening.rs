@@ -10,7 +10,7 @@ use crate::run::RunEvent;
 
 impl RunState {
     /// Starts the exchange, from this node's checkpoint where the run goes on from one.
-    pub(super) fn open(&mut self, run: RunId, begin: RunPlan) {
+    pub(super) fn open(&mut self, run: RunId, plan: RunPlan) {
         let Some((_, ledger)) = self.ledger.take_if(|(name, _)| *name == run) else {
             return self.event(RunEvent::Opened {
                 run,
@@ -25,7 +25,7 @@ impl RunState {
             self.myself.clone(),
         );
         tokio::spawn(async move {
-            let resumed = begin.resumed;
+            let resumed = plan.resumed;
             let restored = tokio::task::spawn_blocking(move || match resumed {
                 Some(resumed) => checkpoint_search::restore(&dir, run, resumed, ledger),
                 None => (ledger, Vec::new()),
@@ -36,7 +36,7 @@ impl RunState {
                         me: me.id,
                         version: me.version,
                         run,
-                        begin,
+                        plan,
                         ledger,
                         states,
                         security,

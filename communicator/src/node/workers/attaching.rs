@@ -19,8 +19,8 @@ use super::handle::{Outbound, Route, SeatNotice, WorkerHandle, WorkersNotice};
 use super::signals::{Detached, set};
 use super::socket::WorkerSocket;
 use crate::link::{self, LinkError};
+use crate::log_throttle::LogThrottle;
 use crate::node::mailbox::acquire;
-use crate::rarely::Rarely;
 use crate::run::WorkerKey;
 use crate::timing::WorkerTimes;
 
@@ -39,7 +39,7 @@ pub(super) async fn accept(
     mut stopped: watch::Receiver<bool>,
 ) {
     static KEYS: AtomicU64 = AtomicU64::new(1);
-    let refusals = Rarely::default();
+    let refusals = LogThrottle::default();
     let places = Arc::new(Semaphore::new(WORKERS_MAX));
     loop {
         let accepted = tokio::select! {

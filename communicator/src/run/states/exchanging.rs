@@ -14,7 +14,7 @@ use crate::timing::RunLimits;
 
 /// What a run has while there is an exchange.
 pub(crate) struct Exchanging {
-    pub(crate) begin: RunPlan,
+    pub(crate) plan: RunPlan,
     pub(crate) seats: BTreeMap<usize, Seat>,
     /// Workers that were asked to open the data, have opened it, and cannot.
     pub(crate) asked: BTreeSet<WorkerKey>,
@@ -35,10 +35,10 @@ pub(crate) struct Exchanging {
 }
 
 impl Exchanging {
-    pub(crate) fn new(begin: RunPlan, me: NodeId, ready: BTreeSet<WorkerKey>, now: Duration) -> Self {
+    pub(crate) fn new(plan: RunPlan, me: NodeId, ready: BTreeSet<WorkerKey>, now: Duration) -> Self {
         Self {
-            seats: begin.slots_of(me).map(|slot| (slot, Seat::default())).collect(),
-            begin,
+            seats: plan.slots_of(me).map(|slot| (slot, Seat::default())).collect(),
+            plan,
             asked: BTreeSet::new(),
             ready,
             refused: BTreeSet::new(),
@@ -74,7 +74,7 @@ impl Exchanging {
             return;
         }
         match data {
-            Ok(data) if data == self.begin.data => {
+            Ok(data) if data == self.plan.data => {
                 self.ready.insert(worker);
                 return;
             }
@@ -141,7 +141,7 @@ impl Exchanging {
 
     /// Whether this node begins with what everybody begins with, so that it needs nothing from others first.
     pub(crate) fn begins_alike(&self, me: NodeId) -> bool {
-        !self.begin.is_guest(me) && self.begin.resumed.is_none()
+        !self.plan.is_guest(me) && self.plan.resumed.is_none()
     }
 
     /// Whether this node has never had what the others have.

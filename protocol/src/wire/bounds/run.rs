@@ -10,12 +10,12 @@ impl RunBeat {
     pub fn check(&self) -> Result<(), Breach> {
         let Self {
             run: _,
-            begin,
+            plan,
             stop: _,
             diverged,
             states,
         } = self;
-        begin.as_ref().map_or(Ok(()), RunPlan::check)?;
+        plan.as_ref().map_or(Ok(()), RunPlan::check)?;
         diverged.as_ref().map_or(Ok(()), |reason| sentence(reason))?;
         within(states.len() <= MEMBERS_MAX, "a number of participants")?;
         states.iter().try_for_each(|(_, state)| state.check())

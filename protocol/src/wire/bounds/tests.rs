@@ -29,7 +29,7 @@ fn participant(id: u64, guest: bool) -> Participant {
     }
 }
 
-fn begin() -> RunPlan {
+fn plan() -> RunPlan {
     RunPlan {
         job: Box::new(JobDraft::default().resolve().unwrap()),
         data: DataInfo::example(),
@@ -66,7 +66,7 @@ fn beat() -> Beat {
         members: vec![info(2), info(3)],
         runs: vec![RunBeat {
             run: RunId(7),
-            begin: Some(begin()),
+            plan: Some(plan()),
             stop: None,
             diverged: None,
             states: vec![(
@@ -91,7 +91,7 @@ fn holds(change: impl FnOnce(&mut Beat)) -> bool {
 fn run_holds(change: impl FnOnce(&mut RunPlan, &mut Settled)) -> bool {
     holds(|beat| {
         let run = &mut beat.runs[0];
-        change(run.begin.as_mut().unwrap(), run.states[0].1.settled.as_mut().unwrap());
+        change(run.plan.as_mut().unwrap(), run.states[0].1.settled.as_mut().unwrap());
     })
 }
 
@@ -101,8 +101,8 @@ fn what_nodes_say_can_be_said() {
     assert!(holds(
         |beat| beat.members = (2..2 + MEMBERS_MAX as u64).map(info).collect()
     ));
-    assert!(run_holds(|begin, _| begin.participants[2].workers = WORKERS_MAX));
-    assert!(run_holds(|begin, _| begin.participants.retain(|one| !one.guest)));
+    assert!(run_holds(|plan, _| plan.participants[2].workers = WORKERS_MAX));
+    assert!(run_holds(|plan, _| plan.participants.retain(|one| !one.guest)));
     // A run that diverges has a loss that is no number.
     assert!(run_holds(|_, settled| settled.stats.loss = f64::NAN));
     assert!(run_holds(|_, settled| settled.stats.training = TIME_MAX));
@@ -121,15 +121,15 @@ fn what_no_node_says_is_a_breach() {
     assert!(!holds(|beat| beat.runs[0].diverged = Some("x".repeat(1025))));
     assert!(!holds(|beat| beat.runs[0].states[0].1.number = u64::MAX));
     assert!(!holds(|beat| beat.runs = vec![beat.runs[0].clone(); 3]));
-    assert!(!run_holds(|begin, _| begin.participants[2].workers = 1 << 50));
-    assert!(!run_holds(|begin, _| begin.participants[0].workers = 0));
-    assert!(!run_holds(|begin, _| begin.participants.clear()));
-    assert!(!run_holds(|begin, _| begin.participants[1] = participant(9, false)));
-    assert!(!run_holds(|begin, _| begin.participants[2] = participant(9, true)));
-    assert!(!run_holds(|begin, _| begin.participants[0].guest = true));
-    assert!(!run_holds(|begin, _| begin.participants.push(participant(4, true))));
-    assert!(!run_holds(|begin, _| begin.resumed.as_mut().unwrap().slots = usize::MAX));
-    assert!(!run_holds(|begin, _| begin.data.input = Shape::Flat(usize::MAX)));
+    assert!(!run_holds(|plan, _| plan.participants[2].workers = 1 << 50));
+    assert!(!run_holds(|plan, _| plan.participants[0].workers = 0));
+    assert!(!run_holds(|plan, _| plan.participants.clear()));
+    assert!(!run_holds(|plan, _| plan.participants[1] = participant(9, false)));
+    assert!(!run_holds(|plan, _| plan.participants[2] = participant(9, true)));
+    assert!(!run_holds(|plan, _| plan.participants[0].guest = true));
+    assert!(!run_holds(|plan, _| plan.participants.push(participant(4, true))));
+    assert!(!run_holds(|plan, _| plan.resumed.as_mut().unwrap().slots = usize::MAX));
+    assert!(!run_holds(|plan, _| plan.data.input = Shape::Flat(usize::MAX)));
     assert!(!run_holds(|_, settled| settled.stats.training = Duration::MAX));
     assert!(!run_holds(|_, settled| settled.seconds = f64::INFINITY));
     assert!(!run_holds(|_, settled| settled.seconds = f64::NAN));

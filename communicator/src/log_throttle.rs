@@ -8,11 +8,11 @@ const PAUSE: Duration = Duration::from_secs(10);
 
 /// When something was said last. Those who share it say it in turns.
 #[derive(Debug, Default)]
-pub(crate) struct Rarely {
+pub(crate) struct LogThrottle {
     said: Mutex<Option<Instant>>,
 }
 
-impl Rarely {
+impl LogThrottle {
     /// Whether it is to be said now; then it counts as said.
     pub(crate) fn is_due(&self, now: Instant) -> bool {
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
@@ -31,7 +31,7 @@ mod tests {
     #[test]
     fn the_first_is_said_and_then_one_now_and_then() {
         let start = Instant::now();
-        let rarely = Rarely::default();
+        let rarely = LogThrottle::default();
         let said = (0..25).filter(|&second| rarely.is_due(start + Duration::from_secs(second)));
         assert_eq!(said.collect::<Vec<_>>(), [0, 10, 20]);
     }

@@ -9,7 +9,7 @@ use protocol::wire::control::Found;
 use super::event::Ticket;
 
 /// A search under way.
-pub(super) struct Search {
+pub(super) struct CheckpointSearch {
     /// The run that is going to be.
     pub(super) run: RunId,
     /// The earlier one.
@@ -21,7 +21,7 @@ pub(super) struct Search {
     since: Duration,
 }
 
-impl Search {
+impl CheckpointSearch {
     pub(super) fn new(
         (run, resumes): (RunId, RunId),
         asked: BTreeSet<NodeId>,
