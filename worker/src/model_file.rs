@@ -133,6 +133,7 @@ pub fn save(path: &Path, layout: &Layout, weights: &[f32], metadata: &Metadata) 
     let bytes = serialise(layout, weights, metadata)
         .map_err(std::io::Error::other)
         .map_err(io)?;
+    whole_file::make_folder_of(path).map_err(io)?;
     whole_file::write(path, |file| file.write_all(&bytes)).map_err(io)
 }
 

@@ -99,7 +99,9 @@ pub enum StateFileError {
 
 /// Writes a state whole or not at all.
 pub fn save(path: &Path, state: &State) -> Result<(), StateFileError> {
-    whole_file::write(path, |file| encode(state, file)).map_err(|source| StateFileError::Write {
+    let made = whole_file::make_folder_of(path);
+    let written = made.and_then(|()| whole_file::write(path, |file| encode(state, file)));
+    written.map_err(|source| StateFileError::Write {
         file: path.into(),
         source,
     })

@@ -30,12 +30,7 @@ pub enum Event {
     /// A link is at work: bytes have left on it since the last tick, though nothing is acknowledged.
     Progress(NodeId),
     /// A message came over a link.
-    Received {
-        /// From whom.
-        from: NodeId,
-        /// What.
-        message: Message,
-    },
+    Received { from: NodeId, message: Message },
     /// The ledger is to be compared with what its batches add up to.
     Audit,
     /// Participants have agreed on how to end: no further batch is taken. Or they go on after all.
@@ -48,15 +43,9 @@ pub enum Event {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     /// Send a message over a link.
-    Send {
-        /// To whom.
-        to: NodeId,
-        /// What.
-        message: Message,
-    },
+    Send { to: NodeId, message: Message },
     /// Hand an applied batch to this node's workers, except the one that made it.
     Deliver {
-        /// Whose it is.
         origin: OriginId,
         /// The batch as it was encoded, checked.
         bytes: Arc<[u8]>,
@@ -84,7 +73,6 @@ pub enum Effect {
     Reset(NodeId),
     /// A peer said what no honest member says. Nothing is taken from it any more.
     Quarantine {
-        /// Who.
         peer: NodeId,
         /// What it said.
         reason: String,
