@@ -29,7 +29,9 @@ fn main() -> Outcome<()> {
     worker::memory::keep_freed_blocks();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [layers, minibatch, optimiser, clip, threads, more @ ..] = &arguments[..] else {
-        return Err("usage: step_timer LAYERS MINIBATCH OPTIMISER CLIP THREADS [DEVICE] [DATA] [DENSITY] [OTHERS]".into());
+        return Err(
+            "usage: step_timer LAYERS MINIBATCH OPTIMISER CLIP THREADS [DEVICE] [DATA] [DENSITY] [OTHERS]".into(),
+        );
     };
     let density = more.get(2).map(|density| density.parse()).transpose()?;
     let draft = JobDraft {

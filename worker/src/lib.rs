@@ -16,6 +16,7 @@ pub mod network;
 pub mod ops;
 mod parts;
 pub mod process;
+pub mod program;
 pub mod quantise;
 pub mod state_file;
 mod thread_time;

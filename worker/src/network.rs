@@ -1,26 +1,10 @@
 //! A model on dfdx: the layers of a job as a chain of operations over the flat weights.
 
 use dfdx::prelude::*;
-use protocol::model::{Layer, Layout, Shape};
+use protocol::model::Layout;
 
-use crate::ops::conv::{Conv, Geometry};
-use crate::ops::dense::Dense;
-use crate::ops::pool::Pool;
-use crate::ops::{Activations, InputGradient, OpError, Parameters, Threads, dropout::dropout, gelu::gelu};
-
-/// One operation of the chain.
-#[derive(Clone, Debug)]
-pub(crate) enum Op {
-    Dense(Dense),
-    Conv(Conv),
-    MaxPool(Pool),
-    AvgPool(Pool),
-    Relu,
-    Tanh,
-    Sigmoid,
-    Gelu,
-    Dropout(f64),
-}
+use crate::ops::{Activations, OpError, Parameters, Threads, dropout::dropout, gelu::gelu};
+use crate::program::{Activation, ImageOrder, Op, Program};
 
 /// The chain of operations of a model. Holds no weights.
 #[derive(Clone, Debug)]
@@ -41,99 +25,12 @@ pub enum Mode {
     Evaluation,
 }
 
-fn image(shape: Shape) -> (usize, usize, usize) {
-    match shape {
-        Shape::Image {
-            channels,
-            height,
-            width,
-        } => (channels, height, width),
-        // Shape inference lets only images reach a layer that needs one.
-        Shape::Flat(features) => (1, 1, features),
-    }
-}
-
 impl Network {
-    /// Turns a layout into operations, with each relu fused into the layer before it where that can be.
+    /// The network of a layout.
     #[must_use]
     pub fn new(layout: &Layout, threads: Threads) -> Self {
-        let mut ops: Vec<Op> = Vec::new();
-        let mut input_gradient = InputGradient::NotNeeded;
-        for placed in &layout.layers {
-            let pool = |size| {
-                let (channels, height, width) = image(placed.input);
-                Pool {
-                    channels,
-                    height,
-                    width,
-                    size,
-                }
-            };
-            match (placed.layer, placed.parameters.clone()) {
-                (Layer::Dense(outputs), Some((weight, bias))) => {
-                    let inputs = placed.input.elements();
-                    let relu = false;
-                    ops.push(Op::Dense(Dense {
-                        inputs,
-                        outputs,
-                        weight,
-                        bias,
-                        relu,
-                        input_gradient,
-                    }));
-                    input_gradient = InputGradient::Needed;
-                }
-                (
-                    Layer::Conv {
-                        out,
-                        kernel,
-                        stride,
-                        pad,
-                    },
-                    Some((weight, bias)),
-                ) => {
-                    let (channels, height, width) = image(placed.input);
-                    let geometry = Geometry {
-                        channels,
-                        height,
-                        width,
-                        outputs: out,
-                        kernel,
-                        stride,
-                        pad,
-                    };
-                    ops.push(Op::Conv(Conv {
-                        geometry,
-                        weight,
-                        bias,
-                        relu: false,
-                        input_gradient,
-                    }));
-                    input_gradient = InputGradient::Needed;
-                }
-                (Layer::Relu, _) => match ops.last_mut() {
-                    Some(Op::Dense(Dense { relu, .. }) | Op::Conv(Conv { relu, .. })) => {
-                        *relu = true;
-                    }
-                    _ => ops.push(Op::Relu),
-                },
-                (Layer::MaxPool(size), _) => ops.push(Op::MaxPool(pool(size))),
-                (Layer::AvgPool(size), _) => ops.push(Op::AvgPool(pool(size))),
-                (Layer::Tanh, _) => ops.push(Op::Tanh),
-                (Layer::Sigmoid, _) => ops.push(Op::Sigmoid),
-                (Layer::Gelu, _) => ops.push(Op::Gelu),
-                (Layer::Dropout(probability), _) => ops.push(Op::Dropout(probability)),
-                // Activations are rows already. A layer with weights always has its place in the layout.
-                (Layer::Flatten | Layer::Dense(_) | Layer::Conv { .. }, _) => {}
-            }
-        }
+        let Program { ops, .. } = Program::new(layout, ImageOrder::BySample);
         Self { ops, threads }
-    }
-
-    /// The operations, in order.
-    #[cfg(feature = "cuda")]
-    pub(crate) fn ops(&self) -> &[Op] {
-        &self.ops
     }
 
     /// The logits of a minibatch.
@@ -143,19 +40,19 @@ impl Network {
         mut x: Activations<T>,
         mode: Mode,
     ) -> Result<Activations<T>, OpError> {
-        for (place, op) in (0u64..).zip(&self.ops) {
+        for op in &self.ops {
             x = match (op, mode) {
                 (Op::Dense(dense), _) => dense.forward(parameters, x, self.threads)?,
                 (Op::Conv(conv), _) => conv.forward(parameters, x, self.threads)?,
                 (Op::MaxPool(pool), _) => pool.max(x)?,
-                (Op::AvgPool(pool), _) => pool.mean(x)?,
-                (Op::Relu, _) => x.try_relu()?,
-                (Op::Tanh, _) => x.try_tanh()?,
-                (Op::Sigmoid, _) => x.try_sigmoid()?,
-                (Op::Gelu, _) => gelu(x)?,
-                // Layers of one step must not drop in the same pattern.
-                (Op::Dropout(probability), Mode::Training { key }) => dropout(x, *probability, key ^ place << 56)?,
-                (Op::Dropout(_), Mode::Evaluation) => x,
+                (Op::MeanPool(pool), _) => pool.mean(x)?,
+                (Op::Activation(Activation::Relu), _) => x.try_relu()?,
+                (Op::Activation(Activation::Tanh), _) => x.try_tanh()?,
+                (Op::Activation(Activation::Sigmoid), _) => x.try_sigmoid()?,
+                (Op::Activation(Activation::Gelu), _) => gelu(x)?,
+                (Op::Dropout(op), Mode::Training { key }) => dropout(x, *op, key)?,
+                // Activations are rows already.
+                (Op::Dropout(_), Mode::Evaluation) | (Op::ToRows(_), _) => x,
             };
         }
         Ok(x)
@@ -164,37 +61,13 @@ impl Network {
 
 #[cfg(test)]
 mod tests {
+    use protocol::model::Shape;
+
     use super::*;
     use crate::ops::{from_rows, loss, values};
 
     fn layout(text: &str, input: Shape, classes: usize) -> Layout {
         Layout::new(&text.parse().unwrap(), input, classes).unwrap()
-    }
-
-    #[test]
-    fn relu_is_fused_only_into_layers_that_can() {
-        let shape = Shape::Image {
-            channels: 1,
-            height: 6,
-            width: 6,
-        };
-        let layout = layout(
-            "conv 2 3x3, relu, maxpool 2, relu, flatten, dense 3, relu, relu, dense 2",
-            shape,
-            2,
-        );
-        let names: Vec<String> = Network::new(&layout, Threads(1))
-            .ops
-            .iter()
-            .map(|op| match op {
-                Op::Conv(conv) => format!("conv {}", conv.relu),
-                Op::Dense(dense) => format!("dense {}", dense.relu),
-                Op::MaxPool(_) => "maxpool".into(),
-                Op::Relu => "relu".into(),
-                other => format!("{other:?}"),
-            })
-            .collect();
-        assert_eq!(names, ["conv true", "maxpool", "relu", "dense true", "dense false"]);
     }
 
     #[test]

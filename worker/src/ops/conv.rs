@@ -11,55 +11,11 @@ use dfdx::prelude::*;
 
 use super::matmul::{Into, Matrix, multiply, multiply_fresh};
 use super::tensor::{gradient_of, take_gradient};
-use super::{Activations, InputGradient, OpError, Parameters, Threads, bias_relu, from_rows, values};
+use super::{Activations, OpError, Parameters, Threads, bias_relu, from_rows, values};
 use crate::parts::map_parts;
-
-/// The sizes of a convolution.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Geometry {
-    /// Planes before it.
-    pub channels: usize,
-    /// Rows of a plane before it.
-    pub height: usize,
-    /// Columns of a plane before it.
-    pub width: usize,
-    /// Planes after it.
-    pub outputs: usize,
-    /// Rows and columns of a kernel.
-    pub kernel: usize,
-    /// Distance between two positions of a kernel.
-    pub stride: usize,
-    /// Zeros around a plane.
-    pub pad: usize,
-}
+use crate::program::{Conv, Geometry, InputGradient};
 
 impl Geometry {
-    pub(crate) fn rows(&self) -> usize {
-        (self.height + 2 * self.pad - self.kernel) / self.stride + 1
-    }
-
-    pub(crate) fn columns(&self) -> usize {
-        (self.width + 2 * self.pad - self.kernel) / self.stride + 1
-    }
-
-    /// Positions of a kernel: numbers in a plane of the output.
-    pub(crate) fn positions(&self) -> usize {
-        self.rows() * self.columns()
-    }
-
-    /// Numbers under a kernel.
-    pub(crate) fn window(&self) -> usize {
-        self.channels * self.kernel * self.kernel
-    }
-
-    pub(crate) fn input_len(&self) -> usize {
-        self.channels * self.height * self.width
-    }
-
-    pub(crate) fn output_len(&self) -> usize {
-        self.outputs * self.positions()
-    }
-
     /// Which of `count` positions have row or column `offset` of the kernel inside a side of the image.
     fn inside(&self, offset: usize, side: usize, count: usize) -> Range<usize> {
         let first = self.pad.saturating_sub(offset).div_ceil(self.stride);
@@ -136,21 +92,6 @@ impl Geometry {
             });
         }
     }
-}
-
-/// A convolution layer: where its weights lie and what surrounds it.
-#[derive(Clone, Debug)]
-pub struct Conv {
-    /// Its sizes.
-    pub geometry: Geometry,
-    /// Its weights, one kernel after the other.
-    pub weight: Range<usize>,
-    /// Its biases.
-    pub bias: Range<usize>,
-    /// Whether relu follows.
-    pub relu: bool,
-    /// Whether something trainable lies before it.
-    pub input_gradient: InputGradient,
 }
 
 /// Some samples of a minibatch on their way back, for one thread.

@@ -1,33 +1,15 @@
 //! The dense layer: `y = x Wᵀ + b`, with relu fused where it follows.
 
-use std::ops::Range;
-
 use dfdx::prelude::*;
 
 use super::matmul::{Into, Matrix, multiply, product};
 use super::tensor::{gradient_of, take_gradient};
-use super::{Activations, InputGradient, OpError, Parameters, Threads, bias_relu, from_rows, values};
+use super::{Activations, OpError, Parameters, Threads, bias_relu, from_rows, values};
+use crate::program::{Dense, InputGradient};
 
 /// From so many outputs on, the product is computed transposed and turned round afterwards. Its kernel then reads the
 /// weights as they lie; the other way round it rearranges all of them first, which costs more than turning the output.
 const OUTPUTS_FOR_TRANSPOSING: usize = 32;
-
-/// A dense layer: where its weights lie and what surrounds it.
-#[derive(Clone, Debug)]
-pub struct Dense {
-    /// Numbers per sample before it.
-    pub inputs: usize,
-    /// Numbers per sample after it.
-    pub outputs: usize,
-    /// Its weights, `outputs` rows of `inputs`.
-    pub weight: Range<usize>,
-    /// Its biases.
-    pub bias: Range<usize>,
-    /// Whether relu follows.
-    pub relu: bool,
-    /// Whether something trainable lies before it.
-    pub input_gradient: InputGradient,
-}
 
 impl Dense {
     /// Applies the layer to a minibatch.

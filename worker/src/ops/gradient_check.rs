@@ -6,10 +6,8 @@
 use dfdx::prelude::*;
 use protocol::rng::CounterRng;
 
-use super::conv::{Conv, Geometry};
-use super::dense::Dense;
-use super::pool::Pool;
-use super::{Activations, InputGradient, OpError, Parameters, Threads, dropout, from_rows, gelu, loss, values};
+use super::{Activations, OpError, Parameters, Threads, dropout, from_rows, gelu, loss, values};
+use crate::program::{Conv, Dense, Dropout, Geometry, InputGradient, Pool};
 
 type Taped = Activations<OwnedTape<f32, Cpu>>;
 
@@ -267,9 +265,13 @@ fn pooling() {
     }
 }
 
+fn drop(probability: f64) -> Dropout {
+    Dropout { probability, place: 0 }
+}
+
 #[test]
 fn dropping_out() {
-    check((3, 11), 0, true, |_, x| project(dropout::dropout(x, 0.4, 17)?));
+    check((3, 11), 0, true, |_, x| project(dropout::dropout(x, drop(0.4), 17)?));
 }
 
 #[test]
@@ -322,7 +324,7 @@ fn a_chain_of_everything() {
     };
     check((3, 98), 109, true, |w, x| {
         let x = pool.mean(conv.forward(w, x, Threads(1))?)?;
-        let x = dense.forward(w, dropout::dropout(x, 0.2, 3)?, Threads(1))?;
+        let x = dense.forward(w, dropout::dropout(x, drop(0.2), 3)?, Threads(1))?;
         loss::softmax_cross_entropy(x.try_tanh()?, &[1, 0, 3])
     });
 }

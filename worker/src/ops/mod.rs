@@ -23,16 +23,6 @@ mod gradient_check;
 pub use parameters::Parameters;
 pub use tensor::{Activations, Device, OpError, from_rows, values};
 
-/// Whether an operation must hand a gradient to what came before it. The data needs none, which saves the first
-/// layer a third of its work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum InputGradient {
-    /// Something trainable lies before.
-    Needed,
-    /// The input is the data.
-    NotNeeded,
-}
-
 /// The number of threads an operation may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Threads(pub usize);

@@ -4,33 +4,9 @@ use dfdx::prelude::*;
 
 use super::tensor::{gradient_of, take_gradient};
 use super::{Activations, OpError, from_rows, values};
-
-/// A pooling layer: squares of `size` rows and columns, side by side; what is left at the edges is not looked at.
-#[derive(Clone, Copy, Debug)]
-pub struct Pool {
-    /// Planes per sample.
-    pub channels: usize,
-    /// Rows of a plane before it.
-    pub height: usize,
-    /// Columns of a plane before it.
-    pub width: usize,
-    /// Rows and columns of a square.
-    pub size: usize,
-}
+use crate::program::Pool;
 
 impl Pool {
-    fn rows(&self) -> usize {
-        self.height / self.size
-    }
-
-    fn columns(&self) -> usize {
-        self.width / self.size
-    }
-
-    pub(crate) fn output(&self) -> usize {
-        self.channels * self.rows() * self.columns()
-    }
-
     /// Calls `take` with the position of the top left corner of every square of a minibatch, in the output's order.
     fn for_each_square(&self, samples: usize, mut take: impl FnMut(usize)) {
         for plane in 0..samples * self.channels {
@@ -52,7 +28,7 @@ impl Pool {
             u32::try_from(input.len()).is_ok(),
             "a minibatch of more than 2^32 numbers"
         );
-        let mut out = Vec::with_capacity(samples * self.output());
+        let mut out = Vec::with_capacity(samples * self.output_len());
         // Where each largest value was found: the gradient goes there and nowhere else.
         let mut winners: Vec<u32> = Vec::with_capacity(if T::OWNS_TAPE { out.capacity() } else { 0 });
         self.for_each_square(samples, |corner| {
@@ -70,7 +46,7 @@ impl Pool {
                 winners.push(winner as u32);
             }
         });
-        let y = from_rows(x.device(), samples, self.output(), out)?;
+        let y = from_rows(x.device(), samples, self.output_len(), out)?;
         let output = y.clone();
         tape.add_backward_op(move |gradients| {
             let dy = take_gradient(gradients, &output)?;
@@ -89,13 +65,13 @@ impl Pool {
         let samples = x.shape().0;
         let input = values(&x);
         let share = 1.0 / (self.size * self.size) as f32;
-        let mut out = Vec::with_capacity(samples * self.output());
+        let mut out = Vec::with_capacity(samples * self.output_len());
         self.for_each_square(samples, |corner| {
             let rows = (0..self.size).map(|down| corner + down * self.width);
             let sum: f32 = rows.flat_map(|start| &input[start..start + self.size]).sum();
             out.push(sum * share);
         });
-        let y = from_rows(x.device(), samples, self.output(), out)?;
+        let y = from_rows(x.device(), samples, self.output_len(), out)?;
         let output = y.clone();
         tape.add_backward_op(move |gradients| {
             let dy = take_gradient(gradients, &output)?;

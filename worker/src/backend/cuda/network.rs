@@ -3,7 +3,6 @@
 
 use cudarc::driver::CudaFunction;
 use cudarc::driver::sys::CUdeviceptr;
-use protocol::model::Shape;
 
 use super::compiler::Kernels;
 use super::dataset::Images;
@@ -11,11 +10,7 @@ use super::error::GpuError;
 use super::gpu::Gpu;
 use super::memory::Array;
 use super::products::{After, Matrix, Turned};
-use crate::network::{Network, Op};
-use crate::ops::InputGradient;
-use crate::ops::conv::Conv;
-use crate::ops::dense::Dense;
-use crate::ops::pool::Pool;
+use crate::program::{Activation, Conv, Dense, Dropout, InputGradient, Op, Planes, Pool, Program};
 
 /// Blocks that together keep a large GPU busy.
 const BLOCKS_BUSY: usize = 512;
@@ -79,15 +74,9 @@ enum Kind {
     MeanPool(Pool),
     /// An activation: its kernels forward and back.
     Each(fn(&Kernels) -> (&CudaFunction, &CudaFunction)),
-    Dropout {
-        probability: f64,
-        place: u64,
-    },
+    Dropout(Dropout),
     /// From channels of samples to samples of channels: images become rows.
-    ToRows {
-        channels: usize,
-        plane: usize,
-    },
+    ToRows(Planes),
 }
 
 struct Layer {
@@ -110,101 +99,40 @@ pub(super) struct CudaNetwork {
     sums: Array<f32>,
 }
 
-/// What an activation lies as.
-#[derive(Clone, Copy)]
-enum Form {
-    Rows,
-    Planes { channels: usize, plane: usize },
-}
-
 impl CudaNetwork {
-    pub(super) fn new(gpu: &Gpu, network: &Network, shape: Shape, minibatch: usize) -> Result<Self, GpuError> {
-        let features = shape.elements();
-        let mut form = match (shape, network.ops().first()) {
-            (
-                Shape::Image {
-                    channels,
-                    height,
-                    width,
-                },
-                Some(op),
-            ) if !matches!(op, Op::Dense(_)) => Form::Planes {
-                channels,
-                plane: height * width,
-            },
-            _ => Form::Rows,
-        };
-        let input = match form {
-            Form::Rows => Images {
-                channels: 1,
-                samples: 0,
-                plane: features as u32,
-            },
-            Form::Planes { channels, plane } => Images {
+    pub(super) fn new(gpu: &Gpu, program: &Program, minibatch: usize) -> Result<Self, GpuError> {
+        let Planes { channels, plane } = program.input;
+        let mut layers: Vec<Layer> = Vec::new();
+        let mut inputs = channels * plane;
+        let mut columns_max = 0;
+        for op in &program.ops {
+            let outputs = op.outputs(inputs);
+            columns_max = columns_max.max(match op {
+                Op::Dense(dense) => dense.outputs,
+                Op::Conv(conv) => conv.geometry.outputs,
+                _ => 0,
+            });
+            let kind = Self::kind(gpu, op, minibatch)?;
+            layers.push(Layer::new(gpu, kind, (inputs, outputs), minibatch)?);
+            inputs = outputs;
+        }
+        Ok(Self {
+            layers,
+            input: Images {
                 channels: channels as u32,
                 samples: 0,
                 plane: plane as u32,
             },
-        };
-        let mut layers: Vec<Layer> = Vec::new();
-        let mut inputs = features;
-        let mut columns_max = 0;
-        for (place, op) in (0u64..).zip(network.ops()) {
-            if let (Op::Dense(_), Form::Planes { channels, plane }) = (op, form)
-                && channels > 1
-            {
-                layers.push(Layer::new(
-                    gpu,
-                    Kind::ToRows { channels, plane },
-                    (inputs, inputs),
-                    minibatch,
-                )?);
-            }
-            let (kind, outputs) = Self::kind(gpu, op, place, inputs, minibatch)?;
-            match op {
-                Op::Dense(dense) => {
-                    form = Form::Rows;
-                    columns_max = columns_max.max(dense.outputs);
-                }
-                Op::Conv(conv) => {
-                    let geometry = conv.geometry;
-                    form = Form::Planes {
-                        channels: geometry.outputs,
-                        plane: geometry.positions(),
-                    };
-                    columns_max = columns_max.max(geometry.outputs);
-                }
-                Op::MaxPool(pool) | Op::AvgPool(pool) => {
-                    form = Form::Planes {
-                        channels: pool.channels,
-                        plane: pool.output() / pool.channels,
-                    };
-                }
-                _ => {}
-            }
-            layers.push(Layer::new(gpu, kind, (inputs, outputs), minibatch)?);
-            inputs = outputs;
-        }
-        // The loss reads rows, whatever comes last.
-        if let Form::Planes { channels, plane } = form
-            && channels > 1
-        {
-            let to_rows = Kind::ToRows { channels, plane };
-            layers.push(Layer::new(gpu, to_rows, (inputs, inputs), minibatch)?);
-        }
-        Ok(Self {
-            layers,
-            input,
-            x: Array::zeros(gpu, minibatch * features)?,
+            x: Array::zeros(gpu, minibatch * channels * plane)?,
             labels: Array::zeros(gpu, minibatch)?,
             losses: Array::zeros(gpu, minibatch)?,
             sums: Array::zeros(gpu, PARTS_MAX * columns_max)?,
         })
     }
 
-    fn kind(gpu: &Gpu, op: &Op, place: u64, inputs: usize, minibatch: usize) -> Result<(Kind, usize), GpuError> {
+    fn kind(gpu: &Gpu, op: &Op, minibatch: usize) -> Result<Kind, GpuError> {
         Ok(match op {
-            Op::Dense(dense) => (Kind::Dense(dense.clone()), dense.outputs),
+            Op::Dense(dense) => Kind::Dense(dense.clone()),
             Op::Conv(conv) => {
                 let geometry = conv.geometry;
                 let unfolded = minibatch * geometry.window() * geometry.positions();
@@ -212,26 +140,23 @@ impl CudaNetwork {
                     InputGradient::Needed => unfolded,
                     InputGradient::NotNeeded => 0,
                 };
-                let kind = Kind::Conv {
+                Kind::Conv {
                     conv: conv.clone(),
                     unfolded: Array::zeros(gpu, unfolded)?,
                     unfolded_gradient: Array::zeros(gpu, back)?,
-                };
-                (kind, geometry.output_len())
+                }
             }
-            Op::MaxPool(pool) => {
-                let winners = Array::zeros(gpu, minibatch * pool.output())?;
-                (Kind::MaxPool { pool: *pool, winners }, pool.output())
-            }
-            Op::AvgPool(pool) => (Kind::MeanPool(*pool), pool.output()),
-            Op::Relu => (Kind::Each(|all| (&all.relu, &all.relu_back)), inputs),
-            Op::Tanh => (Kind::Each(|all| (&all.tanh_all, &all.tanh_all_back)), inputs),
-            Op::Sigmoid => (Kind::Each(|all| (&all.sigmoid, &all.sigmoid_back)), inputs),
-            Op::Gelu => (Kind::Each(|all| (&all.gelu, &all.gelu_back)), inputs),
-            Op::Dropout(probability) => {
-                let probability = *probability;
-                (Kind::Dropout { probability, place }, inputs)
-            }
+            Op::MaxPool(pool) => Kind::MaxPool {
+                pool: *pool,
+                winners: Array::zeros(gpu, minibatch * pool.output_len())?,
+            },
+            Op::MeanPool(pool) => Kind::MeanPool(*pool),
+            Op::Activation(Activation::Relu) => Kind::Each(|all| (&all.relu, &all.relu_back)),
+            Op::Activation(Activation::Tanh) => Kind::Each(|all| (&all.tanh_all, &all.tanh_all_back)),
+            Op::Activation(Activation::Sigmoid) => Kind::Each(|all| (&all.sigmoid, &all.sigmoid_back)),
+            Op::Activation(Activation::Gelu) => Kind::Each(|all| (&all.gelu, &all.gelu_back)),
+            Op::Dropout(dropout) => Kind::Dropout(*dropout),
+            Op::ToRows(planes) => Kind::ToRows(*planes),
         })
     }
 
@@ -331,8 +256,8 @@ impl Layer {
                     let (forward, _) = kernel(kernels);
                     gpu.kernel(forward).with(x).with(y).with(total as u32).each(total)
                 }
-                Kind::Dropout { probability, place } => dropout(gpu, *probability, key ^ place << 56, (x, y), total),
-                Kind::ToRows { channels, plane } => swap(gpu, x, (*channels, samples, *plane), y),
+                Kind::Dropout(op) => dropout(gpu, *op, key, (x, y), total),
+                Kind::ToRows(Planes { channels, plane }) => swap(gpu, x, (*channels, samples, *plane), y),
             }
         }
     }
@@ -379,10 +304,8 @@ impl Layer {
                             let launch = gpu.kernel(back).with(x).with(y).with(dy).with(dx);
                             launch.with(total as u32).each(total)
                         }
-                        Kind::Dropout { probability, place } => {
-                            dropout(gpu, *probability, key ^ place << 56, (dy, dx), total)
-                        }
-                        Kind::ToRows { channels, plane } => swap(gpu, dy, (samples, *channels, *plane), dx),
+                        Kind::Dropout(op) => dropout(gpu, *op, key, (dy, dx), total),
+                        Kind::ToRows(Planes { channels, plane }) => swap(gpu, dy, (samples, *channels, *plane), dx),
                         Kind::Dense(_) | Kind::Conv { .. } => Ok(()),
                     }
                 }
@@ -402,16 +325,14 @@ fn squares(pool: &Pool, samples: usize) -> Squares {
 
 unsafe fn dropout(
     gpu: &Gpu,
-    probability: f64,
+    op: Dropout,
     key: u64,
     (from, to): (CUdeviceptr, CUdeviceptr),
     total: usize,
 ) -> Result<(), GpuError> {
-    let border = (probability * 65536.0).round() as u32;
-    let kept = (1.0 / (1.0 - probability)) as f32;
     let launch = gpu.kernel(&gpu.kernels.dropout).with(from).with(to).with(total as u32);
     // SAFETY: the caller's word.
-    unsafe { launch.with(border).with(kept).with(key).each(total) }
+    unsafe { launch.with(op.border()).with(op.kept()).with(op.key(key)).each(total) }
 }
 
 unsafe fn swap(

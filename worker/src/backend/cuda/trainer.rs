@@ -20,8 +20,7 @@ use super::network::{CudaNetwork, Weights};
 use crate::backend::residual;
 use crate::backend::turns::{BLOCK, Turns, eager_blocks, eager_tensors};
 use crate::dataset::Dataset;
-use crate::network::Network;
-use crate::ops::Threads;
+use crate::program::{ImageOrder, Program};
 use crate::quantise::{REPEATS_MAX, repeats_max};
 use crate::thread_time::ThreadTimer;
 use crate::trainer::{GpuUse, Numbers, StateError, StepControl, StepReport, TrainError, Trainer, TrainerState};
@@ -214,7 +213,7 @@ impl CudaTrainer {
         let padded = tiles * BLOCK;
         let values: Vec<f32> = counts.iter().copied().map(weight_of).collect();
         let state = |wanted: bool| Array::zeros(&gpu, if wanted { padded } else { 0 });
-        let network = Network::new(layout, Threads(1));
+        let program = Program::new(layout, ImageOrder::ByChannel);
         let words_max = CHANGES_MAX.min(padded * REPEATS_MAX as usize);
         let mut eager = vec![0u32; tiles.div_ceil(32)];
         let blocks = eager_blocks(weights, eager_tensors(layout));
@@ -246,7 +245,7 @@ impl CudaTrainer {
             guess: GUESS_MIN.min(words_max),
             range: Range::Safe,
             dropout_seed,
-            network: CudaNetwork::new(&gpu, &network, dataset.input, minibatch)?,
+            network: CudaNetwork::new(&gpu, &program, minibatch)?,
             // Last: it takes a part of what is left.
             dataset: DeviceDataset::new(&gpu, dataset, minibatch)?,
             begun: None,
