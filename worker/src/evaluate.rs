@@ -5,9 +5,9 @@ use protocol::model::Layout;
 use thiserror::Error;
 
 use crate::dataset::Samples;
-use crate::network::{Mode, Network};
-use crate::ops::{OpError, Parameters, Threads, from_rows, loss};
+use crate::ops::{OpError, Parameters, Pass, Threads, from_rows, loss, network, values};
 use crate::parts::map_parts;
+use crate::program::{ImageOrder, Program};
 
 /// Samples per minibatch of an evaluation: large enough for full speed, small enough for the cache.
 const MINIBATCH: usize = 128;
@@ -54,14 +54,18 @@ pub fn evaluate(
     threads: Threads,
     mut go_on: impl FnMut(&Evaluation) -> bool,
 ) -> Result<Evaluation, EvaluationError> {
-    let parameters = Parameters::new(&Cpu::default(), weights)?;
-    let network = Network::new(layout, Threads(1));
+    let pass = Pass {
+        parameters: Parameters::new(&Cpu::default(), weights)?,
+        key: 0,
+    };
+    let program = Program::new(layout, ImageOrder::BySample).for_evaluation();
+    let network = network(program, Threads(1));
     let judge = |minibatch: Vec<u32>| -> Result<_, EvaluationError> {
         let (mut inputs, mut labels) = (Vec::new(), Vec::new());
         samples.gather(&minibatch, &mut inputs, &mut labels);
         let x = from_rows(&Cpu::default(), minibatch.len(), samples.features(), inputs)?;
-        let logits = network.forward(&parameters, x, Mode::Evaluation)?;
-        Ok((loss::judge(&logits, &labels), minibatch.len()))
+        let logits = network.forward(&pass, x)?;
+        Ok((loss::judge(values(&logits), &labels), minibatch.len()))
     };
 
     let minibatches = samples.len().div_ceil(MINIBATCH);

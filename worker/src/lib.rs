@@ -19,6 +19,7 @@ pub mod process;
 pub mod program;
 pub mod quantise;
 pub mod state_file;
+pub mod tape;
 mod thread_time;
 pub mod trainer;
 pub mod training;

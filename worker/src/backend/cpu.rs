@@ -16,8 +16,9 @@ use protocol::sums::Sums;
 use super::turns::eager_tensors;
 use super::update_pass::{Copies, UpdateState};
 use crate::dataset::Dataset;
-use crate::network::{Mode, Network};
-use crate::ops::{OpError, Parameters, Threads, from_rows, loss, values};
+use crate::network::Network;
+use crate::ops::{CpuLayer, CrossEntropy, OpError, Parameters, Pass, Threads, from_rows, network, values};
+use crate::program::{ImageOrder, Program};
 use crate::thread_time::ThreadTimer;
 use crate::trainer::{GpuUse, StateError, StepControl, StepReport, TrainError, Trainer, TrainerState};
 
@@ -30,7 +31,8 @@ const PASSING_BYTES: usize = 16 << 20;
 pub struct CpuTrainer {
     device: Cpu,
     dataset: Arc<Dataset>,
-    network: Network,
+    network: Network<CpuLayer>,
+    loss: CrossEntropy,
     /// The worker's own weights.
     parameters: Parameters,
     /// The shared weights.
@@ -42,7 +44,6 @@ pub struct CpuTrainer {
     /// What a plain optimiser's pass over the weights takes, the part of ours that is not exchange, where the pass
     /// cannot tell itself.
     plain_pass: Duration,
-    labels: Vec<u32>,
 }
 
 impl CpuTrainer {
@@ -62,12 +63,12 @@ impl CpuTrainer {
             state: UpdateState::new(rule, weights.len(), eager_tensors(layout), threads),
             parameters: Parameters::new(&device, weights.clone())?,
             shared: weights,
-            network: Network::new(layout, threads),
+            network: network(Program::new(layout, ImageOrder::BySample), threads),
+            loss: CrossEntropy { labels: Vec::new() },
             device,
             dataset,
             dropout_seed,
             plain_pass: Duration::ZERO,
-            labels: Vec::new(),
         };
         trainer.calibrate(rule)?;
         Ok(trainer)
@@ -122,16 +123,16 @@ impl CpuTrainer {
     fn compute(&mut self, samples: &[u32], key: u64) -> Result<f32, TrainError> {
         let features = self.dataset.train.features();
         let mut inputs = Vec::new();
-        self.dataset.train.gather(samples, &mut inputs, &mut self.labels);
+        self.dataset.train.gather(samples, &mut inputs, &mut self.loss.labels);
         let x = from_rows(&self.device, samples.len(), features, inputs)?;
-        let tape = self.parameters.lend_gradient(std::mem::take(&mut self.gradient))?;
-        let logits = self
-            .network
-            .forward(&self.parameters, x.traced(tape), Mode::Training { key })?;
-        let loss = loss::softmax_cross_entropy(logits, &self.labels)?;
-        let value = values(&loss)[0];
-        self.gradient = self.parameters.take_gradient(loss.try_backward()?)?;
-        Ok(value)
+        let pass = Pass {
+            parameters: self.parameters.clone(),
+            key,
+        };
+        let lent = self.parameters.lend_gradient(std::mem::take(&mut self.gradient))?;
+        let descent = self.network.descend(&self.loss, &pass, x, lent)?;
+        self.gradient = self.parameters.take_gradient(descent.gradients)?;
+        Ok(values(&descent.loss)[0])
     }
 }
 

@@ -11,7 +11,7 @@ use dfdx::prelude::*;
 
 use super::matmul::{Into, Matrix, multiply, multiply_fresh};
 use super::tensor::{gradient_of, take_gradient};
-use super::{Activations, OpError, Parameters, Threads, bias_relu, from_rows, values};
+use super::{OpError, Parameters, Rows, Threads, bias_relu, from_rows, values};
 use crate::parts::map_parts;
 use crate::program::{Conv, Geometry, InputGradient};
 
@@ -104,13 +104,7 @@ struct Part<'a> {
 
 impl Conv {
     /// Applies the layer to a minibatch.
-    pub fn forward<T: Tape<f32, Cpu>>(
-        &self,
-        parameters: &Parameters,
-        x: Activations<T>,
-        threads: Threads,
-    ) -> Result<Activations<T>, OpError> {
-        let (x, mut tape) = x.split_tape();
+    pub(super) fn forward(&self, parameters: &Parameters, x: &Rows, threads: Threads) -> Result<Rows, OpError> {
         let (samples, inputs) = *x.shape();
         let geometry = self.geometry;
         assert_eq!(inputs, geometry.input_len());
@@ -118,14 +112,11 @@ impl Conv {
         let mut out = Vec::with_capacity(len);
         let per_part = samples.div_ceil(threads.0.max(1));
         let places = out.spare_capacity_mut()[..len].chunks_mut(per_part * geometry.output_len());
-        let parts: Vec<_> = values(&x).chunks(per_part * geometry.input_len()).zip(places).collect();
+        let parts: Vec<_> = values(x).chunks(per_part * geometry.input_len()).zip(places).collect();
         map_parts(parts, |(x, out)| self.forward_part(parameters, x, out));
         // SAFETY: the parts cover all `len` elements, and each part is written whole.
         unsafe { out.set_len(len) };
-        let y = from_rows(x.device(), samples, geometry.output_len(), out)?;
-        let (layer, parameters, output) = (self.clone(), parameters.clone(), y.clone());
-        tape.add_backward_op(move |gradients| layer.backward(&parameters, &x, &output, gradients, threads));
-        Ok(y.put_tape(tape))
+        from_rows(x.device(), samples, geometry.output_len(), out)
     }
 
     fn forward_part(&self, parameters: &Parameters, x: &[f32], out: &mut [MaybeUninit<f32>]) {
@@ -149,11 +140,12 @@ impl Conv {
         }
     }
 
-    fn backward(
+    /// Writes the gradient of its weights, and adds to that of its input.
+    pub(super) fn backward(
         &self,
         parameters: &Parameters,
-        x: &Activations,
-        y: &Activations,
+        x: &Rows,
+        y: &Rows,
         gradients: &mut Gradients<f32, Cpu>,
         threads: Threads,
     ) -> Result<(), OpError> {

@@ -5,34 +5,38 @@ use multiversion::multiversion;
 use protocol::rng::splitmix64;
 
 use super::tensor::{gradient_of, take_gradient};
-use super::{Activations, OpError, from_rows, values};
+use super::{OpError, Rows, from_rows, values};
 use crate::program::Dropout;
 
 const BITS: u32 = Dropout::BITS;
 /// Decisions per random word.
 const PER_WORD: usize = (u64::BITS / BITS) as usize;
 
-/// Drops each number with a probability. The decisions are a pure function of the step's key, which the caller never
-/// reuses.
-pub fn dropout<T: Tape<f32, Cpu>>(x: Activations<T>, op: Dropout, step_key: u64) -> Result<Activations<T>, OpError> {
-    let (x, mut tape) = x.split_tape();
+/// Drops each number with a probability, and gives what each was multiplied by. The decisions are a pure function of the
+/// step's key, which the caller never reuses.
+pub(super) fn forward(op: Dropout, step_key: u64, x: &Rows) -> Result<(Rows, Vec<f32>), OpError> {
     let (samples, features) = *x.shape();
-    let input = values(&x);
+    let input = values(x);
     let mut factors = vec![0.0; input.len()];
     draw_factors(&mut factors, op, op.key(step_key));
     let mut out = Vec::with_capacity(input.len());
     out.extend(input.iter().zip(&factors).map(|(value, factor)| value * factor));
-    let y = from_rows(x.device(), samples, features, out)?;
-    let output = y.clone();
-    tape.add_backward_op(move |gradients| {
-        let dy = take_gradient(gradients, &output)?;
-        let dx = gradient_of(gradients, &x)?;
-        for ((dx, dy), factor) in dx.iter_mut().zip(&dy).zip(&factors) {
-            *dx += dy * factor;
-        }
-        Ok(())
-    });
-    Ok(y.put_tape(tape))
+    Ok((from_rows(x.device(), samples, features, out)?, factors))
+}
+
+/// Hands on the gradient of what was not dropped.
+pub(super) fn backward(
+    factors: &[f32],
+    x: &Rows,
+    y: &Rows,
+    gradients: &mut Gradients<f32, Cpu>,
+) -> Result<(), OpError> {
+    let dy = take_gradient(gradients, y)?;
+    let dx = gradient_of(gradients, x)?;
+    for ((dx, dy), factor) in dx.iter_mut().zip(&dy).zip(factors) {
+        *dx += dy * factor;
+    }
+    Ok(())
 }
 
 #[multiversion(targets("x86_64+avx512f+avx512dq", "x86_64+avx2"))]
@@ -64,7 +68,7 @@ mod tests {
         let device = Cpu::default();
         for probability in [0.0, 0.25, 0.5, 0.9] {
             let x = from_rows(&device, 10, 5003, vec![1.0; 50_030]).unwrap();
-            let y = dropout(x, Dropout { probability, place: 0 }, 7).unwrap();
+            let (y, _) = forward(Dropout { probability, place: 0 }, 7, &x).unwrap();
             let kept = values(&y).iter().filter(|&&v| v != 0.0).count() as f64 / 50_030.0;
             assert!(
                 (kept - (1.0 - probability)).abs() < 0.01,
@@ -84,7 +88,7 @@ mod tests {
                 probability: 0.5,
                 place: 0,
             };
-            values(&dropout(x, op, key).unwrap()).to_vec()
+            values(&forward(op, key, &x).unwrap().0).to_vec()
         };
         assert_eq!(drop(1), drop(1));
         assert_ne!(drop(1), drop(2));
