@@ -14,6 +14,10 @@ pub type OpError = CpuError;
 /// A minibatch of activations, one row per sample.
 pub type Activations<E, T = NoneTape> = Tensor<(usize, usize), E, Cpu, T>;
 
+/// What came of an operation: its output, and what its way back needs.
+pub type Forward<O, To = (usize, usize)> =
+    Result<(Tensor<To, <O as Operation<To>>::Unit, Cpu>, <O as Operation<To>>::Kept), <O as Operation<To>>::Error>;
+
 /// An operation on a minibatch, as some device carries it out: a layer, whose output is a minibatch again, or a loss.
 pub trait Operation<To: Shape = (usize, usize)>: Clone + 'static {
     /// What its tensors store.
@@ -26,12 +30,7 @@ pub trait Operation<To: Shape = (usize, usize)>: Clone + 'static {
     type Error: From<OpError> + 'static;
 
     /// Computes the output, and what the way back needs if there will be one.
-    fn forward(
-        &self,
-        pass: &Self::Pass,
-        x: &Activations<Self::Unit>,
-        taped: bool,
-    ) -> Result<(Tensor<To, Self::Unit, Cpu>, Self::Kept), Self::Error>;
+    fn forward(&self, pass: &Self::Pass, x: &Activations<Self::Unit>, taped: bool) -> Forward<Self, To>;
 
     /// Takes the gradient of the output from its slot, writes that of the weights, and hands on that of the input.
     fn backward(
@@ -167,7 +166,7 @@ mod tests {
         type Kept = ();
         type Error = DeviceError;
 
-        fn forward(&self, (): &(), x: &Activations<u64>, _: bool) -> Result<(Tensor<(), u64, Cpu>, ()), DeviceError> {
+        fn forward(&self, (): &(), x: &Activations<u64>, _: bool) -> Forward<Self, ()> {
             Ok((x.device().try_tensor_from_vec(vec![x[[0, 0]]], ())?, ()))
         }
 

@@ -5,7 +5,7 @@ use dfdx::prelude::*;
 use super::{Parameters, Rows, Threads, activation, dropout};
 use crate::network::Network;
 use crate::program::{Op, Program};
-use crate::tape::{Around, OpError, Operation};
+use crate::tape::{Around, Forward, OpError, Operation};
 
 /// A layer on the CPU.
 #[derive(Clone, Debug)]
@@ -53,7 +53,7 @@ impl Operation for CpuLayer {
     type Kept = Kept;
     type Error = OpError;
 
-    fn forward(&self, pass: &Pass, x: &Rows, taped: bool) -> Result<(Rows, Kept), OpError> {
+    fn forward(&self, pass: &Pass, x: &Rows, taped: bool) -> Forward<Self> {
         let Pass { parameters, key } = pass;
         let plain = |y: Rows| (y, Kept::Nothing);
         match &self.op {

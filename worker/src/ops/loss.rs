@@ -4,7 +4,7 @@ use dfdx::prelude::*;
 
 use super::tensor::{gradient_of, take_gradient};
 use super::{OpError, Pass, Rows, values};
-use crate::tape::{Around, Operation};
+use crate::tape::{Around, Forward, Operation};
 
 /// What a minibatch's logits say about its labels.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -43,7 +43,7 @@ impl Operation<()> for CrossEntropy {
     type Kept = Vec<f32>;
     type Error = OpError;
 
-    fn forward(&self, _: &Pass, logits: &Rows, _: bool) -> Result<(Tensor<(), f32, Cpu>, Vec<f32>), OpError> {
+    fn forward(&self, _: &Pass, logits: &Rows, _: bool) -> Forward<Self, ()> {
         let (samples, classes) = *logits.shape();
         assert_eq!(samples, self.labels.len());
         let mut slopes = vec![0.0; samples * classes];

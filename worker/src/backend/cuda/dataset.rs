@@ -2,24 +2,15 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::sys::CUdeviceptr;
-
+use super::abi::Images;
 use super::error::GpuError;
-use super::gpu::Gpu;
-use super::memory::{Array, Pinned, send};
+use super::gpu::{Gpu, Grid};
+use super::kernels::{GatherBytes, GatherFloats};
+use super::memory::{Array, At, Pinned, send};
 use crate::dataset::{Dataset, Scaling, Values};
 
 /// The part of the free memory that a dataset may take; activations need room, too.
 const SHARE: usize = 2;
-
-/// How a minibatch lies on the device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(C)]
-pub(super) struct Images {
-    pub(super) channels: u32,
-    pub(super) samples: u32,
-    pub(super) plane: u32,
-}
 
 enum Samples {
     Bytes(Array<u8>),
@@ -67,38 +58,61 @@ impl DeviceDataset {
     }
 
     /// Puts a minibatch and its labels in their places.
-    pub(super) fn gather(
+    ///
+    /// # Safety
+    /// `x` and `labels` must have room for as many samples.
+    pub(super) unsafe fn gather(
         &mut self,
         gpu: &Gpu,
         samples: &[u32],
         to: Images,
-        (x, labels): (CUdeviceptr, CUdeviceptr),
+        x: At<f32>,
+        labels: At<u32>,
     ) -> Result<(), GpuError> {
         let minibatch = &mut self.pinned[..samples.len()];
-        let (kernel, values, scale) = match &mut self.samples {
-            Samples::Bytes(bytes) => {
-                minibatch.copy_from_slice(samples);
-                (&gpu.kernels.gather_bytes, bytes.at(), Scaling::UNIT)
-            }
-            Samples::Floats(floats) => {
-                minibatch.copy_from_slice(samples);
-                (&gpu.kernels.gather_floats, floats.at(), 1.0)
-            }
-            Samples::Minibatch(floats) => {
-                let mut labels = Vec::new();
-                self.dataset.train.gather(samples, &mut self.inputs, &mut labels);
-                floats.write(gpu, &self.inputs)?;
-                self.labels.write(gpu, &labels)?;
-                (0..).zip(minibatch.iter_mut()).for_each(|(at, index)| *index = at);
-                (&gpu.kernels.gather_floats, floats.at(), 1.0)
-            }
-        };
+        if let Samples::Minibatch(floats) = &mut self.samples {
+            let mut labels = Vec::new();
+            self.dataset.train.gather(samples, &mut self.inputs, &mut labels);
+            floats.write(gpu, &self.inputs)?;
+            self.labels.write(gpu, &labels)?;
+            (0..).zip(minibatch.iter_mut()).for_each(|(at, index)| *index = at);
+        } else {
+            minibatch.copy_from_slice(samples);
+        }
         send(gpu, minibatch, self.indices.at())?;
-        let launch = gpu.kernel(kernel);
-        let launch = launch.with(values).with(self.labels.at()).with(self.indices.at());
-        let launch = launch.with(to).with(scale).with(x).with(labels);
-        // SAFETY: indices are below the number of samples, which the plan has drawn them from; `x` and `labels` have room
-        // for a minibatch.
-        unsafe { launch.each(samples.len() * self.dataset.train.features()) }
+        let (all_labels, indices) = (self.labels.at(), self.indices.at());
+        let grid = Grid::each(samples.len() * self.dataset.train.features());
+        // SAFETY: indices are below the number of samples, which the plan has drawn them from; the caller has room for
+        // a minibatch.
+        unsafe {
+            match &self.samples {
+                Samples::Bytes(bytes) => gpu.launch(
+                    &gpu.kernels.gather_bytes,
+                    grid,
+                    GatherBytes {
+                        values: bytes.at(),
+                        all_labels,
+                        indices,
+                        to,
+                        scale: Scaling::UNIT,
+                        x,
+                        labels,
+                    },
+                ),
+                Samples::Floats(floats) | Samples::Minibatch(floats) => gpu.launch(
+                    &gpu.kernels.gather_floats,
+                    grid,
+                    GatherFloats {
+                        values: floats.at(),
+                        all_labels,
+                        indices,
+                        to,
+                        scale: 1.0,
+                        x,
+                        labels,
+                    },
+                ),
+            }
+        }
     }
 }

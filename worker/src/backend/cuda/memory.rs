@@ -1,5 +1,6 @@
 //! Memory: arrays on the device, and memory of the host that the device can reach by itself.
 
+use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,10 +12,43 @@ use cudarc::driver::{CudaContext, CudaSlice, DevicePtr, DeviceRepr, ValidAsZeroB
 use super::error::GpuError;
 use super::gpu::Gpu;
 
+/// The address of numbers on the device.
+#[repr(transparent)]
+pub(super) struct At<T> {
+    address: CUdeviceptr,
+    of: PhantomData<*const T>,
+}
+
+impl<T> Clone for At<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for At<T> {}
+
+impl<T> At<T> {
+    pub(super) fn new(address: CUdeviceptr) -> Self {
+        Self {
+            address,
+            of: PhantomData,
+        }
+    }
+
+    pub(super) fn address(self) -> CUdeviceptr {
+        self.address
+    }
+
+    /// The address of a number further on.
+    pub(super) fn plus(self, index: usize) -> Self {
+        Self::new(self.address + (index * size_of::<T>()) as u64)
+    }
+}
+
 /// An array on the device.
 pub(super) struct Array<T> {
     memory: CudaSlice<T>,
-    at: CUdeviceptr,
+    at: At<T>,
     /// Counts the bytes of all arrays.
     held: Arc<AtomicU64>,
 }
@@ -30,7 +64,7 @@ impl<T: DeviceRepr + ValidAsZeroBits> Array<T> {
     pub(super) fn zeros(gpu: &Gpu, len: usize) -> Result<Self, GpuError> {
         // An array of nothing still has a place.
         let memory = gpu.stream.alloc_zeros(len.max(1))?;
-        let at = memory.device_ptr(&gpu.stream).0;
+        let at = At::new(memory.device_ptr(&gpu.stream).0);
         let held = Arc::clone(&gpu.held);
         held.fetch_add(memory.num_bytes() as u64, Ordering::Relaxed);
         Ok(Self { memory, at, held })
@@ -71,14 +105,14 @@ impl<T: DeviceRepr + ValidAsZeroBits> Array<T> {
 
 impl<T> Array<T> {
     /// Its address.
-    pub(super) fn at(&self) -> CUdeviceptr {
+    pub(super) fn at(&self) -> At<T> {
         self.at
     }
 
     /// The address of one of its numbers.
-    pub(super) fn from(&self, index: usize) -> CUdeviceptr {
+    pub(super) fn from(&self, index: usize) -> At<T> {
         assert!(index <= self.memory.len());
-        self.at + (index * size_of::<T>()) as u64
+        self.at.plus(index)
     }
 
     pub(super) fn len(&self) -> usize {
@@ -137,19 +171,19 @@ impl Drop for Pinned {
 }
 
 /// Begins to copy numbers of pinned memory to the device. They must stay as they are until the stream was waited for.
-pub(super) fn send(gpu: &Gpu, values: &[u32], to: CUdeviceptr) -> Result<(), GpuError> {
+pub(super) fn send(gpu: &Gpu, values: &[u32], to: At<u32>) -> Result<(), GpuError> {
     if values.is_empty() {
         return Ok(());
     }
     // SAFETY: callers give the address of an array with room for them.
-    Ok(unsafe { memcpy_htod_async(to, values, gpu.stream.cu_stream()) }?)
+    Ok(unsafe { memcpy_htod_async(to.address(), values, gpu.stream.cu_stream()) }?)
 }
 
 /// Begins to copy numbers from the device to pinned memory. They are there when the stream was waited for.
-pub(super) fn fetch(gpu: &Gpu, from: CUdeviceptr, values: &mut [u32]) -> Result<(), GpuError> {
+pub(super) fn fetch(gpu: &Gpu, from: At<u32>, values: &mut [u32]) -> Result<(), GpuError> {
     if values.is_empty() {
         return Ok(());
     }
     // SAFETY: callers give the address of an array that has so many.
-    Ok(unsafe { memcpy_dtoh_async(values, from, gpu.stream.cu_stream()) }?)
+    Ok(unsafe { memcpy_dtoh_async(values, from.address(), gpu.stream.cu_stream()) }?)
 }

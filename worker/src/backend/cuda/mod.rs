@@ -2,18 +2,23 @@
 //! minibatch's indices and the words that leave happens there. Only indices, words and a few numbers cross the bus.
 //!
 //! ```text
-//!  trainer ── forward, loss, backward ──▶ network ── products ──▶ cuBLASLt
-//!     └───── update, compare, emit ─────▶ kernels/*.cu   (all on one stream, waited for once a step)
+//!  trainer ── forward, loss, backward ──▶ dfdx's tape ──▶ layers ── products ──▶ cuBLASLt
+//!     └───── update, compare, emit ─────▶ kernels/*.cu      (all on one stream, waited for once a step)
 //! ```
 //!
 //! CUDA's libraries are looked for when a GPU is asked for, so one binary runs with and without them.
 
+mod abi;
 mod compiler;
 mod dataset;
 mod error;
 mod gpu;
+mod kernels;
+mod layers;
+mod loss;
 mod memory;
-mod network;
+mod model;
+mod place;
 mod products;
 mod trainer;
 

@@ -1,34 +1,37 @@
 //! Training on a GPU: the order of things in a step, and what the host keeps of it.
 
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use protocol::changes::CHANGES_MAX;
 use protocol::digest::Digest;
-use protocol::lattice::{GRID, RANGE_ERROR_STEPS, Range, RangeError, STEPS_PER_UNIT, Tau, weight_of};
+use protocol::lattice::{Range, RangeError, Tau, weight_of};
 use protocol::model::Layout;
 use protocol::optimiser::{Rule, adam_corrections};
 use protocol::rng::splitmix64;
 use protocol::sums::Sums;
 
+use super::abi::{self, Compare, Factors, Report};
 use super::dataset::DeviceDataset;
 use super::error::GpuError;
-use super::gpu::Gpu;
-use super::memory::{Array, Pinned, fetch, send};
-use super::network::{CudaNetwork, Weights};
+use super::gpu::{Gpu, Grid};
+use super::kernels::{self, Apply, CountDue, Emit, LossAndClip, SampleResidual, Shift, SumSquares, Update};
+use super::memory::{Array, At, Pinned, fetch, send};
+use super::model::{CudaModel, Purpose};
+use super::place::{Place, tensor_at};
 use crate::backend::residual;
 use crate::backend::turns::{BLOCK, Turns, eager_blocks, eager_tensors};
 use crate::dataset::Dataset;
 use crate::program::{ImageOrder, Program};
 use crate::quantise::{REPEATS_MAX, repeats_max};
+use crate::tape::Parameters;
 use crate::thread_time::ThreadTimer;
 use crate::trainer::{GpuUse, Numbers, StateError, StepControl, StepReport, TrainError, Trainer, TrainerState};
 
-/// Threads of a block that goes through [`BLOCK`] weights, four each.
-const TILE_THREADS: usize = BLOCK / 4;
-/// Blocks whose counts are added up in one; as in the kernels.
-const GROUP: usize = 64;
+const TILE_THREADS: usize = abi::TILE_THREADS as usize;
+const GROUP: usize = abi::GROUP as usize;
 /// Blocks that add up squares.
 const SQUARE_PARTS: usize = 1024;
 /// How often the passes over the weights are timed; the fastest counts.
@@ -40,43 +43,21 @@ const INBOX: usize = 1 << 20;
 /// Words that are fetched with the report before anybody knows how many there are.
 const GUESS_MIN: usize = 1024;
 
-/// What a step tells its host: the kernels' `Report`, read as words.
-struct Report {
-    words: usize,
-    not_finite: bool,
-    largest: f32,
-    loss: f32,
-    left_range: bool,
-}
-
-/// Words of a report, with room to the next one.
-const REPORT_WORDS: usize = 8;
+/// Words of a report.
+const REPORT_WORDS: usize = size_of::<Report>() / size_of::<u32>();
 
 impl Report {
     fn of(words: &[u32]) -> Self {
+        let [words, not_finite, largest, loss, clip, left_range] = words[..REPORT_WORDS].try_into().unwrap_or_default();
         Self {
-            words: words[0] as usize,
-            not_finite: words[1] != 0,
-            largest: f32::from_bits(words[2]),
-            loss: f32::from_bits(words[3]),
-            left_range: words[5] != 0,
+            words,
+            not_finite,
+            largest,
+            loss: f32::from_bits(loss),
+            clip: f32::from_bits(clip),
+            left_range,
         }
     }
-}
-
-/// The numbers of an optimiser's rule, as the kernels have them.
-#[derive(Clone, Copy, Default)]
-#[repr(C)]
-struct Factors {
-    rate: f32,
-    momentum: f32,
-    of_gradient: f32,
-    of_velocity: f32,
-    ahead_before: f32,
-    keep: f32,
-    take: f32,
-    epsilon: f32,
-    spread: f32,
 }
 
 impl Factors {
@@ -120,17 +101,6 @@ impl Factors {
     }
 }
 
-/// A comparison of both copies, as the kernels have it.
-#[derive(Clone, Copy, Default)]
-#[repr(C)]
-struct Compare {
-    tau: f32,
-    ahead: f32,
-    repeats: u32,
-    turn_from: u32,
-    turn_to: u32,
-}
-
 impl Compare {
     fn new(tau: Tau, ahead: f32, turn: std::ops::Range<usize>) -> Self {
         Self {
@@ -156,7 +126,9 @@ pub struct CudaTrainer {
     weights: usize,
     /// Blocks of weights; the last one is filled up with zeros, which stay.
     tiles: usize,
-    network: CudaNetwork,
+    model: CudaModel,
+    /// The own weights, as dfdx sees them.
+    parameters: Parameters<Place>,
     dataset: DeviceDataset,
     rule: Rule,
     own: Array<f32>,
@@ -175,7 +147,7 @@ pub struct CudaTrainer {
     words: Array<u32>,
     squares: Array<f64>,
     /// Two reports: what others' batches do between two steps belongs to the next one.
-    reports: Array<u32>,
+    reports: Array<Report>,
     steps: u64,
     inbox: Array<u32>,
     /// Others' words on their way, and how much of it is taken.
@@ -194,7 +166,7 @@ pub struct CudaTrainer {
     /// Bytes that went over the bus, both ways.
     pub bytes: u64,
     /// Last, so that everything on the device is freed before it.
-    gpu: Gpu,
+    gpu: Rc<Gpu>,
 }
 
 impl CudaTrainer {
@@ -208,6 +180,7 @@ impl CudaTrainer {
         minibatch: usize,
         dropout_seed: u64,
     ) -> Result<Self, TrainError> {
+        let gpu = Rc::new(gpu);
         let weights = counts.len();
         let tiles = weights.div_ceil(BLOCK);
         let padded = tiles * BLOCK;
@@ -220,11 +193,14 @@ impl CudaTrainer {
         for (block, _) in blocks.iter().enumerate().filter(|&(_, &eager)| eager) {
             eager[block / 32] |= 1 << (block % 32);
         }
+        let own = Array::padded(&gpu, &values, padded)?;
+        let stored = tensor_at(own.at(), (weights,)).map_err(GpuError::from)?;
         let mut trainer = Self {
             weights,
             tiles,
             rule,
-            own: Array::padded(&gpu, &values, padded)?,
+            parameters: Parameters::stored(stored).map_err(GpuError::from)?,
+            own,
             shared: Array::padded(&gpu, &values, padded)?,
             gradient: Array::zeros(&gpu, padded)?,
             first: state(rule.state_arrays() > 0)?,
@@ -236,7 +212,7 @@ impl CudaTrainer {
             groups: Array::zeros(&gpu, tiles.div_ceil(GROUP))?,
             words: Array::zeros(&gpu, words_max)?,
             squares: Array::zeros(&gpu, SQUARE_PARTS)?,
-            reports: Array::zeros(&gpu, 2 * REPORT_WORDS)?,
+            reports: Array::zeros(&gpu, 2)?,
             steps: 0,
             inbox: Array::zeros(&gpu, INBOX)?,
             sent: Pinned::new(&gpu, INBOX)?,
@@ -245,7 +221,7 @@ impl CudaTrainer {
             guess: GUESS_MIN.min(words_max),
             range: Range::Safe,
             dropout_seed,
-            network: CudaNetwork::new(&gpu, &program, minibatch)?,
+            model: CudaModel::new(&gpu, &program, minibatch, Purpose::Training)?,
             // Last: it takes a part of what is left.
             dataset: DeviceDataset::new(&gpu, dataset, minibatch)?,
             begun: None,
@@ -280,43 +256,51 @@ impl CudaTrainer {
     }
 
     /// The report of the step that is under way, or of the next one, and the one after.
-    fn report(&self) -> (u64, u64) {
-        let at = |step: u64| self.reports.from((step % 2) as usize * REPORT_WORDS);
+    fn report(&self) -> (At<Report>, At<Report>) {
+        let at = |step: u64| self.reports.from((step % 2) as usize);
         (at(self.steps), at(self.steps + 1))
     }
 
     /// Launches forward, loss and backward.
     fn compute(&mut self, samples: &[u32], step: u64) -> Result<(), GpuError> {
-        let (images, places) = self.network.input(samples.len());
-        self.dataset.gather(&self.gpu, samples, images, places)?;
+        let (x, labels) = (self.model.x(), self.model.labels());
+        let images = self.model.images(samples.len());
+        // SAFETY: the model has room for the largest minibatch.
+        unsafe { self.dataset.gather(&self.gpu, samples, images, x, labels)? };
         self.bytes += 4 * samples.len() as u64;
-        let weights = Weights {
-            values: self.own.at(),
-            gradient: self.gradient.at(),
-        };
         let key = splitmix64(self.dropout_seed ^ step);
-        self.network.compute(&self.gpu, weights, samples.len(), key)
+        self.model
+            .descend(&self.parameters, self.gradient.at(), samples.len(), key)
     }
 
     /// Launches what is known of a step before its update: its loss, and how its gradient is clipped.
     fn weigh(&self, samples: usize, control: &StepControl) -> Result<(), GpuError> {
         let kernels = &self.gpu.kernels;
         let parts = if control.clip.is_some() { SQUARE_PARTS } else { 0 };
-        let fours = (self.tiles * TILE_THREADS) as u64;
-        let launch = self.gpu.kernel(&kernels.squares).with(self.gradient.at()).with(fours);
-        // SAFETY: the gradient is in whole tiles, and there is a sum for each block.
-        unsafe { launch.with(self.squares.at()).blocks((parts, 1), (TILE_THREADS, 1))? };
+        let squares = SumSquares {
+            gradient: self.gradient.at(),
+            fours: (self.tiles * TILE_THREADS) as u64,
+            sums: self.squares.at(),
+        };
         let (report, next) = self.report();
-        let launch = self
-            .gpu
-            .kernel(&kernels.judge)
-            .with(self.network.losses())
-            .with(samples as u32);
-        let launch = launch.with(self.squares.at()).with(parts as u32);
-        let launch = launch.with(control.clip.unwrap_or(0.0)).with(report).with(next);
-        let launch = launch.with(self.groups.at()).with(self.groups.len() as u32);
-        // SAFETY: one block, which looks at the losses and sums that there are.
-        unsafe { launch.blocks((1, 1), (256, 1)) }
+        let judge = LossAndClip {
+            losses: self.model.losses(),
+            samples: samples as u32,
+            sums: self.squares.at(),
+            parts: parts as u32,
+            norm_max: control.clip.unwrap_or(0.0),
+            report,
+            next,
+            groups: self.groups.at(),
+            group_count: self.groups.len() as u32,
+        };
+        // SAFETY: the gradient is in whole tiles, and there is a sum for each block; one block looks at the losses and sums
+        // that there are.
+        unsafe {
+            self.gpu
+                .launch(&kernels.sum_squares, Grid::row(parts, TILE_THREADS), squares)?;
+            self.gpu.launch(&kernels.loss_and_clip, Grid::row(1, 256), judge)
+        }
     }
 
     /// The optimiser's pass; where there is a comparison it counts what is due.
@@ -328,52 +312,66 @@ impl CudaTrainer {
             Rule::AdaGrad { .. } | Rule::RmsProp { .. } => &kernels.update_squares,
             Rule::Adam { .. } => &kernels.update_adam,
         };
-        let launch = self.gpu.kernel(kernel).with(self.gradient.at()).with(self.own.at());
-        let launch = launch
-            .with(self.first.at())
-            .with(self.second.at())
-            .with(self.shared.at());
-        let launch = launch.with(self.eager.at()).with(factors).with(compare);
-        let launch = launch
-            .with(self.report().0)
-            .with(self.counts.at())
-            .with(self.groups.at());
+        let arguments = Update {
+            gradient: self.gradient.at(),
+            own: self.own.at(),
+            first: self.first.at(),
+            second: self.second.at(),
+            shared: self.shared.at(),
+            eager: self.eager.at(),
+            by: factors,
+            compare,
+            report: self.report().0,
+            counts: self.counts.at(),
+            groups: self.groups.at(),
+        };
         // SAFETY: all arrays that the rule has are in whole tiles, one for each block.
-        unsafe { launch.blocks((self.tiles, 1), (TILE_THREADS, 1)) }
+        unsafe { self.gpu.launch(kernel, self.each_tile(), arguments) }
+    }
+
+    fn each_tile(&self) -> Grid {
+        Grid::row(self.tiles, TILE_THREADS)
     }
 
     /// Lets what is due leave: its words in order, and the shared weights moved by them.
     fn emit(&self, compare: Compare) -> Result<(), GpuError> {
-        let kernels = &self.gpu.kernels;
-        let launch = self.gpu.kernel(&kernels.emit).with(self.own.at()).with(self.first.at());
-        let launch = launch.with(self.shared.at()).with(compare).with(self.counts.at());
-        let launch = launch.with(self.groups.at()).with(self.words.len() as u32);
-        let launch = launch.with(self.report().0).with(self.words.at());
+        let arguments = Emit {
+            own: self.own.at(),
+            velocity: self.first.at(),
+            shared: self.shared.at(),
+            compare,
+            tile_counts: self.counts.at(),
+            groups: self.groups.at(),
+            words_max: self.words.len() as u32,
+            report: self.report().0,
+            words: self.words.at(),
+        };
         // SAFETY: all arrays are in whole tiles, with a count for each; words go where there is room for them.
-        unsafe { launch.blocks((self.tiles, 1), (TILE_THREADS, 1)) }
+        unsafe { self.gpu.launch(&self.gpu.kernels.emit, self.each_tile(), arguments) }
     }
 
     /// Waits for the step, and takes its report and the words that leave.
     fn finish(&mut self, emitted: bool, words: &mut Vec<u32>) -> Result<Report, GpuError> {
         let guess = if emitted { self.guess } else { 0 };
-        let report = self.report().0;
+        let report = At::new(self.report().0.address());
         fetch(&self.gpu, report, &mut self.fetched[..REPORT_WORDS])?;
         fetch(&self.gpu, self.words.at(), &mut self.fetched[REPORT_WORDS..][..guess])?;
         self.gpu.wait()?;
         self.sent_len = 0;
         let report = Report::of(&self.fetched);
-        let rest = guess..report.words.max(guess);
+        let count = report.words as usize;
+        let rest = guess..count.max(guess);
         if !rest.is_empty() {
             let from = self.words.from(rest.start);
             fetch(&self.gpu, from, &mut self.fetched[REPORT_WORDS..][rest])?;
             self.gpu.wait()?;
         }
-        self.bytes += 4 * (REPORT_WORDS + guess.max(report.words)) as u64;
+        self.bytes += 4 * (REPORT_WORDS + guess.max(count)) as u64;
         words.clear();
-        words.extend_from_slice(&self.fetched[REPORT_WORDS..][..report.words]);
+        words.extend_from_slice(&self.fetched[REPORT_WORDS..][..count]);
         if emitted {
             // A little more than the last time, and no more than an eighth too many.
-            self.guess = (report.words + report.words / 8).max(GUESS_MIN).min(self.words.len());
+            self.guess = (count + count / 8).max(GUESS_MIN).min(self.words.len());
         }
         Ok(report)
     }
@@ -387,13 +385,13 @@ impl CudaTrainer {
 
     /// Judges what a report says of the step.
     fn judge(&mut self, report: &Report) -> Result<(), TrainError> {
-        if report.not_finite {
+        if report.not_finite != 0 {
             return Err(TrainError::NotFinite);
         }
-        if report.left_range {
+        if report.left_range != 0 {
             return Err(RangeError.into());
         }
-        self.range = Range::of_weight(report.largest)?;
+        self.range = Range::of_weight(f32::from_bits(report.largest))?;
         Ok(())
     }
 
@@ -415,11 +413,20 @@ impl CudaTrainer {
         let step = residual::sample_step(self.weights);
         let count = self.weights.div_ceil(step);
         let sample = Array::zeros(&self.gpu, count)?;
-        let launch = self.gpu.kernel(&self.gpu.kernels.sample_residual).with(self.own.at());
-        let launch = launch.with(self.first.at()).with(self.ahead).with(self.shared.at());
-        let launch = launch.with(step as u64).with(count as u32).with(sample.at());
+        let arguments = SampleResidual {
+            own: self.own.at(),
+            velocity: self.first.at(),
+            ahead: self.ahead,
+            shared: self.shared.at(),
+            step: step as u64,
+            count: count as u32,
+            sample: sample.at(),
+        };
         // SAFETY: the last index is below the number of weights; without a velocity nobody is ahead.
-        unsafe { launch.each(count)? };
+        unsafe {
+            self.gpu
+                .launch(&self.gpu.kernels.sample_residual, Grid::each(count), arguments)?;
+        }
         sample.read(&self.gpu, count)
     }
 }
@@ -490,14 +497,21 @@ impl Trainer for CudaTrainer {
     fn release(&mut self, tau: Tau, words: &mut Vec<u32>) -> Result<Range, TrainError> {
         let compare = Compare::new(tau, self.ahead, 0..self.weights);
         self.groups.clear(&self.gpu)?;
-        let launch = self.gpu.kernel(&self.gpu.kernels.count_due).with(self.own.at());
-        let launch = launch.with(self.first.at()).with(self.shared.at()).with(compare);
-        let launch = launch
-            .with(self.report().0)
-            .with(self.counts.at())
-            .with(self.groups.at());
+        let count = CountDue {
+            own: self.own.at(),
+            velocity: self.first.at(),
+            shared: self.shared.at(),
+            compare,
+            report: self.report().0,
+            counts: self.counts.at(),
+            groups: self.groups.at(),
+        };
         // SAFETY: all arrays are in whole tiles, one for each block.
-        unsafe { launch.blocks((self.tiles, 1), (TILE_THREADS, 1))? };
+        unsafe {
+            self.gpu
+                .launch(&self.gpu.kernels.count_due, self.each_tile(), count)
+                .map_err(TrainError::from)?;
+        }
         self.emit(compare)?;
         let report = self.finish(true, words)?;
         self.judge(&report)?;
@@ -518,11 +532,16 @@ impl Trainer for CudaTrainer {
             let len = if len == 0 { INBOX } else { len };
             let (now, later) = rest.split_at(len);
             self.post(now)?;
-            let launch = self.gpu.kernel(&self.gpu.kernels.apply).with(self.inbox.at());
-            let launch = launch.with(now.len() as u32).with(tau.value()).with(self.shared.at());
-            let launch = launch.with(self.own.at()).with(self.report().0);
+            let apply = Apply {
+                words: self.inbox.at(),
+                count: now.len() as u32,
+                tau: tau.value(),
+                shared: self.shared.at(),
+                own: self.own.at(),
+                report: self.report().0,
+            };
             // SAFETY: the words were checked: their indices are below the number of weights.
-            unsafe { launch.each(now.len())? };
+            unsafe { self.gpu.launch(&self.gpu.kernels.apply, Grid::each(now.len()), apply)? };
             rest = later;
         }
         Ok(self.range)
@@ -535,11 +554,18 @@ impl Trainer for CudaTrainer {
                 .flat_map(|&(index, steps)| [index, steps as u32])
                 .collect();
             self.post(&words)?;
-            let launch = self.gpu.kernel(&self.gpu.kernels.shift).with(self.inbox.at());
-            let launch = launch.with(entries.len() as u32).with(GRID).with(self.shared.at());
-            let launch = launch.with(self.own.at()).with(self.report().0);
+            let shift = Shift {
+                entries: self.inbox.at(),
+                count: entries.len() as u32,
+                shared: self.shared.at(),
+                own: self.own.at(),
+                report: self.report().0,
+            };
             // SAFETY: the entries were checked: each index comes once, and is below the number of weights.
-            unsafe { launch.each(entries.len())? };
+            unsafe {
+                self.gpu
+                    .launch(&self.gpu.kernels.shift, Grid::each(entries.len()), shift)?;
+            }
         }
         Ok(self.range)
     }
@@ -550,11 +576,16 @@ impl Trainer for CudaTrainer {
 
     fn digest(&self) -> Result<Option<Digest>, TrainError> {
         let sums = Array::<u64>::zeros(&self.gpu, 2)?;
-        let launch = self.gpu.kernel(&self.gpu.kernels.digest).with(self.shared.at());
-        let launch = launch.with(self.weights as u64).with(STEPS_PER_UNIT as f32);
-        let launch = launch.with(RANGE_ERROR_STEPS as f32).with(sums.at());
+        let arguments = kernels::Digest {
+            shared: self.shared.at(),
+            weights: self.weights as u64,
+            sums: sums.at(),
+        };
         // SAFETY: it looks at so many weights.
-        unsafe { launch.blocks((DIGEST_BLOCKS, 1), (256, 1))? };
+        unsafe {
+            self.gpu
+                .launch(&self.gpu.kernels.digest, Grid::row(DIGEST_BLOCKS, 256), arguments)?;
+        }
         let found = sums.read(&self.gpu, 2)?;
         Ok((found[1] == 0).then_some(Digest(found[0])))
     }

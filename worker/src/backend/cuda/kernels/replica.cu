@@ -25,16 +25,16 @@ extern "C" __global__ void apply(const u32* words, u32 count, float tau, float* 
 }
 
 // Moves weights by whole steps of the grid: pairs of an index and a number of steps, each index once.
-extern "C" __global__ void shift(const u32* entries, u32 count, float grid, float* shared, float* own, Report* report) {
+extern "C" __global__ void shift(const u32* entries, u32 count, float* shared, float* own, Report* report) {
     u32 at = blockIdx.x * blockDim.x + threadIdx.x;
     u32 largest = 0;
     if (at < count) {
         u32 index = entries[2 * at];
         int steps = int(entries[2 * at + 1]);
         // A sum that does not fit is infinitely far out of the range.
-        double moved = double(shared[index]) + double(steps) * double(grid);
+        double moved = double(shared[index]) + double(steps) * double(GRID);
         shared[index] = float(moved);
-        own[index] += float(steps) * grid;
+        own[index] += float(steps) * GRID;
         largest = __float_as_uint(fabsf(float(moved)));
     }
     keep_largest(&report->largest, largest);
@@ -48,12 +48,12 @@ __device__ u64 splitmix64(u64 state) {
 }
 
 // Adds the digest of the shared weights to `sums[0]`; `sums[1]` counts those that are not on the lattice.
-extern "C" __global__ void digest(const float* shared, u64 weights, float steps_per_unit, float limit, u64* sums) {
+extern "C" __global__ void digest(const float* shared, u64 weights, u64* sums) {
     u64 sum = 0;
     u64 astray = 0;
     for (u64 at = u64(blockIdx.x) * blockDim.x + threadIdx.x; at < weights; at += u64(gridDim.x) * blockDim.x) {
-        float count = shared[at] * steps_per_unit;
-        bool lies = count == rintf(count) && fabsf(count) <= limit && __float_as_uint(shared[at]) != 0x80000000;
+        float count = shared[at] * STEPS_PER_UNIT;
+        bool lies = count == rintf(count) && fabsf(count) <= RANGE_ERROR * STEPS_PER_UNIT && __float_as_uint(shared[at]) != 0x80000000;
         sum += lies ? (splitmix64(at) | 1) * u64((long long)count) : 0;
         astray += !lies;
     }
