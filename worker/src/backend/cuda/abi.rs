@@ -115,6 +115,8 @@ shared_constants! {
     const TILE_THREADS: u32 = (BLOCK / 4) as u32;
     /// Tiles whose counts are added up in one.
     const GROUP: u32 = 64;
+    /// Segments of others' changes that are applied in one go.
+    const SEGMENTS_MAX: u32 = 32;
     /// Where weights are no longer exact.
     const RANGE_ERROR: f32 = protocol::lattice::RANGE_ERROR_STEPS as f32 * protocol::lattice::GRID;
     /// What becomes of a count of grid steps for a weight of 1.
@@ -163,6 +165,18 @@ shared_structs! {
         /// The tiles whose turn it is.
         turn_from: u32,
         turn_to: u32,
+    }
+
+    /// Some of what others changed, sorted by weight: entries that are words of changes by τ, or, where τ is 0, words
+    /// followed by as many numbers of grid steps.
+    struct Segment {
+        /// The entries of all segments before it.
+        entries_before: u32,
+        /// Its own entries.
+        count: u32,
+        /// The place of the first among all words.
+        from: u32,
+        tau: f32,
     }
 
     /// How a minibatch of images lies: channel by channel, and within a channel sample by sample. Rows are one channel.

@@ -6,7 +6,7 @@ use super::abi::Images;
 use super::error::GpuError;
 use super::gpu::{Gpu, Grid};
 use super::kernels::{GatherBytes, GatherFloats};
-use super::memory::{Array, At, Pinned, send};
+use super::memory::{Array, At, Pinned, copy_words};
 use crate::dataset::{Dataset, Scaling, Values};
 
 /// The part of the free memory that a dataset may take; activations need room, too.
@@ -25,7 +25,7 @@ pub(super) struct DeviceDataset {
     labels: Array<u32>,
     indices: Array<u32>,
     /// The indices of a minibatch, on their way.
-    pinned: Pinned,
+    pinned: Pinned<u32>,
     /// A minibatch, where the host gathers it.
     inputs: Vec<f32>,
 }
@@ -51,7 +51,7 @@ impl DeviceDataset {
             samples,
             labels,
             indices: Array::zeros(gpu, minibatch)?,
-            pinned: Pinned::new(gpu, minibatch)?,
+            pinned: Pinned::zeros(gpu, minibatch)?,
             inputs: Vec::new(),
             dataset,
         })
@@ -79,7 +79,8 @@ impl DeviceDataset {
         } else {
             minibatch.copy_from_slice(samples);
         }
-        send(gpu, minibatch, self.indices.at())?;
+        // SAFETY: both have room for a minibatch, and the next one comes when this step was waited for.
+        unsafe { copy_words(gpu, self.pinned.at(), self.indices.at(), samples.len())? };
         let (all_labels, indices) = (self.labels.at(), self.indices.at());
         let grid = Grid::each(samples.len() * self.dataset.train.features());
         // SAFETY: indices are below the number of samples, which the plan has drawn them from; the caller has room for

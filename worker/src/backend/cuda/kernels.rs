@@ -6,8 +6,8 @@ use std::sync::Arc;
 use cudarc::driver::CudaContext;
 
 use super::abi::{
-    Arguments, Compare, ConvGeometry, Factors, Images, Kernel, PoolGeometry, Report, c_name, c_parameter, parameter,
-    prologue,
+    Arguments, Compare, ConvGeometry, Factors, Images, Kernel, PoolGeometry, Report, Segment, c_name, c_parameter,
+    parameter, prologue,
 };
 use super::compiler::module;
 use super::error::GpuError;
@@ -94,10 +94,12 @@ kernels! {
         }
     }
     replica in "replica.cu" {
-        Apply: apply {
-            words: [u32], count: u32, tau: f32, shared: [mut f32], own: [mut f32], report: [mut Report],
+        CopyWords: copy_words { from: [u32], to: [mut u32], count: u32 }
+        TellHost: tell_host { report: [Report], words: [u32], to_report: [mut Report], to_words: [mut u32] }
+        ApplyWaiting: apply_waiting {
+            waiting: [Segment], segment_count: u32, words: [u32], entries: u32, shared: [mut f32], own: [mut f32],
+            report: [mut Report],
         }
-        Shift: shift { entries: [u32], count: u32, shared: [mut f32], own: [mut f32], report: [mut Report] }
         Digest: digest { shared: [f32], weights: u64, sums: [mut u64] }
         SampleResidual: sample_residual {
             own: [f32], velocity: [f32], ahead: f32, shared: [f32], step: u64, count: u32, sample: [mut f32],

@@ -9,10 +9,12 @@
 //! CUDA's libraries are looked for when a GPU is asked for, so one binary runs with and without them.
 
 mod abi;
+mod backend;
 mod compiler;
 mod dataset;
 mod error;
 mod gpu;
+mod inbox;
 mod kernels;
 mod layers;
 mod loss;
@@ -20,8 +22,7 @@ mod memory;
 mod model;
 mod place;
 mod products;
-mod trainer;
 
+pub use backend::{CudaBackend, CudaTrainer};
 pub use error::GpuError;
 pub use gpu::Gpu;
-pub use trainer::CudaTrainer;
