@@ -14,7 +14,7 @@ use protocol::optimiser::Rule;
 use protocol::sums::Sums;
 
 use super::abi::{self, Report};
-use super::dataset::DeviceDataset;
+use super::dataset::{DeviceDataset, Part};
 use super::error::GpuError;
 use super::gpu::{Gpu, Grid};
 use super::inbox::{Inbox, Target};
@@ -190,7 +190,7 @@ impl CudaBackend {
                 Purpose::Training,
             )?,
             // Last: it takes a part of what is left.
-            dataset: DeviceDataset::new(&gpu, dataset, minibatch)?,
+            dataset: DeviceDataset::new(&gpu, dataset, Part::Train, minibatch)?,
             bytes: 0,
             gpu,
         })

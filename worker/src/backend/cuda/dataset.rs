@@ -1,4 +1,4 @@
-//! The training samples on the device: all of them if they fit, else those of a minibatch at a time.
+//! Samples on the device: all of them if they fit, else those of a minibatch at a time.
 
 use std::sync::Arc;
 
@@ -19,8 +19,27 @@ enum Samples {
     Minibatch(Array<f32>),
 }
 
+/// Which samples of a dataset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    /// Those that a model is trained on.
+    Train,
+    /// Those that are held out.
+    Test,
+}
+
+impl Part {
+    fn of(self, dataset: &Dataset) -> &crate::dataset::Samples {
+        match self {
+            Self::Train => &dataset.train,
+            Self::Test => &dataset.test,
+        }
+    }
+}
+
 pub(super) struct DeviceDataset {
     dataset: Arc<Dataset>,
+    part: Part,
     samples: Samples,
     labels: Array<u32>,
     indices: Array<u32>,
@@ -31,21 +50,21 @@ pub(super) struct DeviceDataset {
 }
 
 impl DeviceDataset {
-    pub(super) fn new(gpu: &Gpu, dataset: Arc<Dataset>, minibatch: usize) -> Result<Self, GpuError> {
-        let train = &dataset.train;
+    pub(super) fn new(gpu: &Gpu, dataset: Arc<Dataset>, part: Part, minibatch: usize) -> Result<Self, GpuError> {
+        let all = part.of(&dataset);
         let free = gpu.free_memory()?;
-        let bytes = match train.values() {
+        let bytes = match all.values() {
             Values::Bytes(bytes) => bytes.len(),
             Values::Floats(floats) => floats.len() * size_of::<f32>(),
         };
-        let samples = match train.values() {
-            _ if bytes > free / SHARE => Samples::Minibatch(Array::zeros(gpu, minibatch * train.features())?),
+        let samples = match all.values() {
+            _ if bytes > free / SHARE => Samples::Minibatch(Array::zeros(gpu, minibatch * all.features())?),
             Values::Bytes(bytes) => Samples::Bytes(Array::padded(gpu, bytes, 0)?),
             Values::Floats(floats) => Samples::Floats(Array::padded(gpu, floats, 0)?),
         };
         let labels = match samples {
             Samples::Minibatch(_) => Array::zeros(gpu, minibatch)?,
-            _ => Array::padded(gpu, train.labels(), 0)?,
+            _ => Array::padded(gpu, all.labels(), 0)?,
         };
         Ok(Self {
             samples,
@@ -54,6 +73,7 @@ impl DeviceDataset {
             pinned: Pinned::zeros(gpu, minibatch)?,
             inputs: Vec::new(),
             dataset,
+            part,
         })
     }
 
@@ -69,10 +89,11 @@ impl DeviceDataset {
         x: At<f32>,
         labels: At<u32>,
     ) -> Result<(), GpuError> {
+        let all = self.part.of(&self.dataset);
         let minibatch = &mut self.pinned[..samples.len()];
         if let Samples::Minibatch(floats) = &mut self.samples {
             let mut labels = Vec::new();
-            self.dataset.train.gather(samples, &mut self.inputs, &mut labels);
+            all.gather(samples, &mut self.inputs, &mut labels);
             floats.write(gpu, &self.inputs)?;
             self.labels.write(gpu, &labels)?;
             (0..).zip(minibatch.iter_mut()).for_each(|(at, index)| *index = at);
@@ -82,7 +103,7 @@ impl DeviceDataset {
         // SAFETY: both have room for a minibatch, and the next one comes when this step was waited for.
         unsafe { copy_words(gpu, self.pinned.at(), self.indices.at(), samples.len())? };
         let (all_labels, indices) = (self.labels.at(), self.indices.at());
-        let grid = Grid::each(samples.len() * self.dataset.train.features());
+        let grid = Grid::each(samples.len() * all.features());
         // SAFETY: indices are below the number of samples, which the plan has drawn them from; the caller has room for
         // a minibatch.
         unsafe {

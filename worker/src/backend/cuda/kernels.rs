@@ -113,7 +113,7 @@ kernels! {
             values: [f32], all_labels: [u32], indices: [u32], to: Images, scale: f32, x: [mut f32], labels: [mut u32],
         }
         BiasRows4: bias_rows4 { y: [mut f32x4], bias: [f32], fours: u32, total: u32, relu: u32 }
-        Bias: bias { y: [mut f32], bias: [f32], inner: u32, outputs: u32, total: u32, relu: u32 }
+        AddBias: bias { y: [mut f32], bias: [f32], inner: u32, outputs: u32, total: u32, relu: u32 }
         BiasRowsBack: bias_rows_back {
             dy: [mut f32], y: [f32], rows: u32, columns: u32, relu: u32, sums: [mut f32],
         }

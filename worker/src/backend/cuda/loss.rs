@@ -55,8 +55,8 @@ impl Operation<()> for CudaLoss {
         let gpu = &pass.gpu;
         let (samples, classes) = *logits.shape();
         let (kernel, threads) = match classes {
-            ..=FEW_CLASSES_MAX => (&gpu.kernels.softmax_few, 32),
-            ..=MANY_CLASSES_MAX => (&gpu.kernels.softmax_many, 512),
+            0..=FEW_CLASSES_MAX => (&gpu.kernels.softmax_few, 32),
+            _ if classes <= MANY_CLASSES_MAX => (&gpu.kernels.softmax_many, 512),
             _ => (&gpu.kernels.softmax_any, 512),
         };
         let arguments = Softmax {

@@ -13,6 +13,7 @@ mod backend;
 mod compiler;
 mod dataset;
 mod error;
+mod evaluator;
 mod gpu;
 mod inbox;
 mod kernels;
@@ -25,4 +26,5 @@ mod products;
 
 pub use backend::{CudaBackend, CudaTrainer};
 pub use error::GpuError;
+pub use evaluator::CudaEvaluator;
 pub use gpu::Gpu;

@@ -3,7 +3,7 @@
 use super::super::abi::ConvGeometry;
 use super::super::error::GpuError;
 use super::super::gpu::{Gpu, Grid};
-use super::super::kernels::{Bias, BiasPlanesBack, Fold, Unfold};
+use super::super::kernels::{AddBias, BiasPlanesBack, Fold, Unfold};
 use super::super::memory::Array;
 use super::super::products::{Epilogue, Matrix, Product, Sizes};
 use super::sums::{add_parts, parts};
@@ -77,7 +77,7 @@ pub(super) unsafe fn forward(gpu: &Gpu, conv: &Conv, room: &ConvRoom, at: There)
         out: Matrix::plain(at.y, positions),
         epilogue: Epilogue::Nothing,
     };
-    let bias = Bias {
+    let bias = AddBias {
         y: at.y,
         bias: at.weights.plus(conv.bias.start),
         inner: positions as u32,

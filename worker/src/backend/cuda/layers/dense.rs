@@ -2,7 +2,7 @@
 
 use super::super::error::GpuError;
 use super::super::gpu::{Gpu, Grid};
-use super::super::kernels::{Bias, BiasRows4, BiasRows4Back, BiasRowsBack};
+use super::super::kernels::{AddBias, BiasRows4, BiasRows4Back, BiasRowsBack};
 use super::super::products::{Epilogue, Matrix, Product, Sizes};
 use super::sums::{add_parts, parts};
 use super::{Back, There};
@@ -62,7 +62,7 @@ unsafe fn add_bias(gpu: &Gpu, dense: &Dense, at: There) -> Result<(), GpuError> 
             };
             gpu.launch(&gpu.kernels.bias_rows4, Grid::each(total / 4), arguments)
         } else {
-            let arguments = Bias {
+            let arguments = AddBias {
                 y,
                 bias,
                 inner: 1,
