@@ -5,14 +5,15 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use communicator::control::GateMessage;
-use communicator::link::{Hello, write_hello};
+use communicator::link::write_hello;
 use communicator::transport::Plane;
-use protocol::bounds::node_name;
-use protocol::control::{Beat, NodeInfo, Request, Word};
 use protocol::ids::{NodeId, RunId};
 use protocol::rng::CounterRng;
-use protocol::run_beat::{GivenUp, ParticipantState, RunBeat, Settled, StopReason};
 use protocol::stats::StatsRecord;
+use protocol::wire::bounds::node_name;
+use protocol::wire::control::{Beat, NodeInfo, Request, Word};
+use protocol::wire::link::Hello;
+use protocol::wire::run_beat::{GivenUp, ParticipantState, RunBeat, Settled, StopReason};
 use serde_json::Value;
 use tokio::io::AsyncReadExt;
 
@@ -170,7 +171,7 @@ fn settled() -> Settled {
     Settled {
         digest: protocol::digest::Digest(1),
         workers_agree: true,
-        stats: protocol::attach::WorkerStats::default(),
+        stats: protocol::wire::attach::WorkerStats::default(),
         samples: 1,
         repeated: 0,
         bytes_sent: 1,
@@ -219,8 +220,8 @@ async fn names(liar: &mut Liar) {
 async fn bounds(liar: &mut Liar) {
     say_until_sent_away(liar, |liar, ear| {
         let mut endless = own_beat(liar, ear);
-        let begin = endless.runs[0].begin.as_mut().unwrap();
-        begin.admit(protocol::begin::Participant {
+        let plan = endless.runs[0].plan.as_mut().unwrap();
+        plan.admit(protocol::wire::run_plan::Participant {
             node: liar.id,
             name: liar.info().name,
             address: liar.nodes[0],
@@ -437,7 +438,7 @@ fn random_lie(liar: &Liar, ear: &Ear, rng: &mut CounterRng) -> Word {
             };
             beat.runs = vec![RunBeat {
                 run,
-                begin: None,
+                plan: None,
                 stop: (choice == 0).then_some(StopReason::Asked),
                 diverged: (choice == 2).then(reason),
                 states: vec![(names[rng.below(4) as usize], state)],

@@ -28,10 +28,10 @@ fn folder() -> Tau {
 /// Starts the node of a host: the first is the seed, the others join it.
 fn node(lab: &Netlab, tau: &Tau, host: usize) -> Running {
     let (seed, listen, dir) = (address(1), address(host), format!("node{host}"));
-    let begin = if host == 1 { vec!["seed"] } else { vec!["join", &seed] };
+    let plan = if host == 1 { vec!["seed"] } else { vec!["join", &seed] };
     let flags = ["--credentials", "cluster.pem", "--threads", "1", "--json"];
     let place = ["--dir", &dir, "--listen", &listen];
-    let mut process = on(lab, tau, host, &[&begin[..], &flags, &place].concat());
+    let mut process = on(lab, tau, host, &[&plan[..], &flags, &place].concat());
     process.read_line();
     process
 }

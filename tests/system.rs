@@ -12,6 +12,8 @@ mod hostile;
 mod liar;
 mod mnist;
 mod network;
+mod refusals;
 mod resources;
 mod samples;
+mod strategies;
 mod upkeep;

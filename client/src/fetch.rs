@@ -4,12 +4,12 @@ use std::io::Seek;
 use std::time::{Duration, Instant};
 
 use communicator::control::ConnectionError;
-use protocol::control::{RunResult, RunStatus};
 use protocol::digest::Digest;
 use protocol::ids::RunId;
 use protocol::sentence::sentence;
 use protocol::stats::Finished;
-use tempfile::NamedTempFile;
+use protocol::wire::control::{RunResult, RunStatus};
+use whole_file::Part;
 use worker::model_file;
 
 use crate::contact::Contact;
@@ -33,14 +33,14 @@ pub(crate) async fn save(
 ) -> Result<Finished, Failure> {
     let path = out.make()?;
     let io = |error: std::io::Error| out.not_written(&error);
-    let mut file = model_file::part_beside(&path).map_err(io)?;
+    let mut file = Part::beside(&path).map_err(io)?;
     fetch(contact, run, result.digest, &mut file)
         .await
         .map_err(|error| match error {
             FetchError::Write(error) => io(error),
             FetchError::Nobody(reason) => Failure::Failed(reason),
         })?;
-    file.persist(&path).map_err(|error| io(error.error))?;
+    file.keep().map_err(io)?;
     Ok(report::finished(status, result, path.display().to_string()))
 }
 
@@ -52,23 +52,20 @@ enum FetchError {
 }
 
 /// Fetches the model from the node that is followed or, where that one has none or breaks off, from any other.
-async fn fetch(contact: &Contact, run: RunId, digest: Digest, file: &mut NamedTempFile) -> Result<(), FetchError> {
+async fn fetch(contact: &Contact, run: RunId, digest: Digest, file: &mut Part) -> Result<(), FetchError> {
     let since = Instant::now();
     loop {
         let mut reasons = Vec::new();
         let mut all_lack_it = true;
         for address in contact.addresses().await {
             // What another one has broken off is no part of it.
-            let emptied = file.as_file().set_len(0).and_then(|()| file.rewind());
+            let emptied = file.file().set_len(0).and_then(|()| file.file().rewind());
             emptied.map_err(FetchError::Write)?;
-            match contact.fetch_model(address, run, file).await {
-                Ok(()) => {
-                    file.as_file().sync_all().map_err(FetchError::Write)?;
-                    match check(file, digest) {
-                        Ok(()) => return Ok(()),
-                        Err(why) => reasons.push(format!("what {address} gave is not the run's model: {why}")),
-                    }
-                }
+            match contact.fetch_model(address, run, file.file()).await {
+                Ok(()) => match check(file, digest) {
+                    Ok(()) => return Ok(()),
+                    Err(why) => reasons.push(format!("what {address} gave is not the run's model: {why}")),
+                },
                 Err(ConnectionError::Write(error)) => return Err(FetchError::Write(error)),
                 Err(error) => {
                     all_lack_it &= error.nobody_there() || matches!(error, ConnectionError::NoModel(..));
@@ -88,7 +85,7 @@ async fn fetch(contact: &Contact, run: RunId, digest: Digest, file: &mut NamedTe
 }
 
 /// Checks that a file holds the weights that a run ended with.
-fn check(file: &NamedTempFile, digest: Digest) -> Result<(), String> {
+fn check(file: &Part, digest: Digest) -> Result<(), String> {
     let model = model_file::load(file.path()).map_err(|error| sentence(&error))?;
     if model.metadata.digest == digest.to_string() {
         Ok(())

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use protocol::control::{Phase, Reply, Request, RunResult, RunStatus};
 use protocol::ids::RunId;
 use protocol::stats::{Finished, StatsRecord};
+use protocol::wire::control::{Phase, Reply, Request, RunResult, RunStatus};
 use tokio::sync::mpsc;
 
 use crate::board::Board;

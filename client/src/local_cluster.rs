@@ -8,8 +8,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use communicator::Timing;
 use communicator::transport::{Credentials, Security};
-use protocol::control::{Reply, Request};
+use protocol::wire::control::{Reply, Request};
 
 use crate::args::ComputeFlags;
 use crate::commands;
@@ -23,7 +24,7 @@ pub(crate) const CREDENTIALS: &str = "cluster.pem";
 /// How long all nodes may take to find each other and start their workers.
 const READY_LIMIT: Duration = Duration::from_mins(1);
 /// How long a node may take to end by itself.
-const END_LIMIT: Duration = Duration::from_secs(5);
+const END_LIMIT: Duration = Timing::DEFAULT.stop_limit();
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// A cluster under way.

@@ -5,7 +5,7 @@
 use std::fmt;
 use std::io::IsTerminal;
 
-use communicator::whereabouts;
+use communicator::log_context;
 use serde_json::{Map, Value};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
@@ -54,19 +54,19 @@ where
             event.record(&mut fields);
             fields.put("time", time);
             fields.put("level", level.to_string());
-            if let Some(node) = whereabouts::node() {
+            if let Some(node) = log_context::node() {
                 fields.put("node", node);
             }
-            if let Some(run) = whereabouts::run() {
+            if let Some(run) = log_context::run() {
                 fields.put("run", run.to_string());
             }
             return writeln!(writer, "{}", Value::Object(fields.0));
         }
         write!(writer, "{time} {level:>5}")?;
-        if let Some(node) = whereabouts::node() {
+        if let Some(node) = log_context::node() {
             write!(writer, " {node}")?;
         }
-        if let Some(run) = whereabouts::run() {
+        if let Some(run) = log_context::run() {
             write!(writer, " {run}")?;
         }
         write!(writer, " ")?;

@@ -1,7 +1,7 @@
 //! How a run ended, for people and for scripts.
 
-use protocol::control::{RunResult, RunStatus};
 use protocol::stats::{Finished, ratio};
+use protocol::wire::control::{RunResult, RunStatus};
 
 use crate::failure::Failure;
 use crate::output;

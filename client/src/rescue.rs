@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-use protocol::control::{Reply, Request};
+use communicator::Timing;
+use protocol::wire::control::{Reply, Request};
 use worker::model_file;
 
 use crate::contact::{Answer, Contact};
@@ -13,8 +14,8 @@ use crate::out_folder::OutFolder;
 use crate::scratch::Scratch;
 use crate::{fetch, follow, notice};
 
-/// How long nodes are given to settle and save: as long as they wait for each other, and some seconds.
-const END_LIMIT: Duration = Duration::from_secs(45);
+/// How long nodes are given to settle and save.
+const END_LIMIT: Duration = Timing::DEFAULT.settle_limit();
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 /// Does what can be done after a failure, and says what that was. All runs of these nodes are ours.
@@ -133,12 +134,13 @@ fn written(file: &Path) -> SystemTime {
 fn copy_model(model: &Path, out: &OutFolder) -> Result<PathBuf, Failure> {
     let path = out.make()?;
     let io = |error: std::io::Error| out.not_written(&error);
-    let mut part = model_file::part_beside(&path).map_err(io)?;
-    let mut from = std::fs::File::open(model).map_err(io)?;
-    std::io::copy(&mut from, &mut part).map_err(io)?;
-    part.as_file().sync_all().map_err(io)?;
-    part.persist(&path).map_err(|error| io(error.error))?;
+    copy(model, &path).map_err(io)?;
     Ok(path)
+}
+
+fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
+    let mut from = std::fs::File::open(from)?;
+    whole_file::write(to, |file| std::io::copy(&mut from, file).map(drop))
 }
 
 /// Copies checkpoints into a folder of their run's name, where nodes look for them. Says where that is.
@@ -150,7 +152,7 @@ fn copy_checkpoints(checkpoints: &[PathBuf], out: &OutFolder) -> Result<PathBuf,
     std::fs::create_dir_all(&folder).map_err(io)?;
     for file in checkpoints.iter().filter(|file| run(file).as_ref() == Some(&newest)) {
         let name = file.file_name().unwrap_or_default();
-        std::fs::copy(file, folder.join(name)).map_err(io)?;
+        copy(file, &folder.join(name)).map_err(io)?;
     }
     Ok(folder)
 }

@@ -6,8 +6,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use protocol::control::{Reply, Request};
 use protocol::stats::StatsRecord;
+use protocol::wire::control::{Reply, Request};
 
 use crate::commands::unexpected;
 use crate::contact::Contact;

@@ -5,18 +5,17 @@
 //! header names together with the batch they were written after: they are of use only with exactly that one.
 
 use std::ffi::OsStr;
-use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use protocol::attach::DataInfo;
 use protocol::ids::{OriginId, RunId};
 use protocol::job::Job;
+use protocol::wire::attach::DataInfo;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::snapshot::{self, Head, Snapshot};
+use protocol::wire::snapshot::{self, Head, Snapshot};
 
 /// What every checkpoint begins with; the last byte is the version.
 const MAGIC: &[u8; 8] = b"TAUCKPT\x01";
@@ -91,18 +90,10 @@ pub fn path(folder: &Path, node: &str) -> PathBuf {
 
 /// Writes a checkpoint whole or not at all.
 pub fn write(path: &Path, header: &Header, head: Head, counts: Arc<[i32]>) -> io::Result<()> {
-    let folder = path.parent().unwrap_or(Path::new("."));
-    // Nobody can know the name before it is there, and lead what is written elsewhere. Where something fails it is removed.
-    let mut part = tempfile::Builder::new()
-        .prefix(".")
-        .suffix(".part")
-        .tempfile_in(folder)?;
-    write_part(part.as_file_mut(), header, head, counts)?;
-    part.persist(path)?;
-    Ok(())
+    whole_file::write(path, |file| encode(file, header, head, counts))
 }
 
-fn write_part(file: &mut File, header: &Header, head: Head, counts: Arc<[i32]>) -> io::Result<()> {
+fn encode(file: &mut impl Write, header: &Header, head: Head, counts: Arc<[i32]>) -> io::Result<()> {
     let header = postcard::to_stdvec(header).map_err(io::Error::other)?;
     let mut crc = crc32fast::Hasher::new();
     let mut append = |bytes: &[u8]| {
@@ -121,8 +112,7 @@ fn write_part(file: &mut File, header: &Header, head: Head, counts: Arc<[i32]>) 
         append(&piece)?;
     }
     let crc = crc.finalize();
-    file.write_all(&crc.to_le_bytes())?;
-    file.sync_all()
+    file.write_all(&crc.to_le_bytes())
 }
 
 /// Reads a checkpoint.

@@ -1,10 +1,11 @@
 //! Tau's node: what a replica knows, apart from how it is computed.
 //!
 //! The [`ledger`] is the node's own replica, in integers: batches enter it, models are saved and audited from it; a
-//! [`snapshot`] is all of it, for others, and a [`checkpoint`] that in a file. The [`exchange`] decides which batches go to whom, so that every replica gets
-//! all of them; a [`link`] writes its messages on the connections that the [`transport`] makes. A [`node`] is all of that
-//! as actors, which reach other nodes' through the [`control`] plane. [`usage`] tells what a node takes of its machine,
-//! [`whereabouts`] which one it is.
+//! [`snapshot`] is all of it, for others, and a [`checkpoint`] that in a file. The [`exchange`] decides which batches go
+//! to whom, so that every replica gets all of them; a [`link`] writes its messages on the connections that the
+//! [`transport`] makes. A [`node`] is all of that as actors, which reach other nodes' through the [`control`] plane;
+//! [`Timing`] is the table of what they wait for. [`usage`] tells what a node takes of its machine, [`log_context`] which
+//! one it is.
 
 pub mod checkpoint;
 pub mod control;
@@ -12,15 +13,17 @@ mod drawn;
 pub mod exchange;
 pub mod ledger;
 pub mod link;
+pub mod log_context;
+mod log_throttle;
 mod meter;
 pub mod node;
-mod rarely;
 mod run;
 #[cfg(test)]
 mod seeds;
 #[cfg(test)]
 mod simulation;
-pub mod snapshot;
+mod timing;
 pub mod transport;
 pub mod usage;
-pub mod whereabouts;
+
+pub use timing::{Timing, TimingError};

@@ -1,46 +1,13 @@
-//! A link: messages of the exchange on a byte stream, framed as [`protocol::frame`] says.
-//!
-//! A batch's contents are the bytes that its worker encoded: they are written as they are, to every peer, without a copy
-//! for each. Whoever reads has proven membership, but is believed nothing: lengths are bounded, and memory is taken as
-//! bytes arrive, not as they are announced.
+//! A link: messages of the exchange on an asynchronous byte stream. Their words and frames are declared in
+//! [`protocol::wire`]; here they are read and written.
 
 use std::io;
-use std::sync::Arc;
 
-use protocol::frame::{self, CHUNK_BYTES, FrameError, HEADER_BYTES, Kind};
-use protocol::ids::{NodeId, RunId};
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use protocol::wire::frame::{self, Decoder, FrameError, HEADER_BYTES, Kind};
+use protocol::wire::link::{Hello, Message, MessageError};
+use protocol::wire::{Unreadable, decode, encode};
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-
-use crate::exchange::{Message, ParcelKind, Piece};
-
-/// The first message on a connection of the data plane: who calls whom, and what for.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Hello {
-    /// A link for a run.
-    Link {
-        /// The caller's release; others may mean other things by the same bytes.
-        version: String,
-        /// The run.
-        run: RunId,
-        /// Who calls.
-        from: NodeId,
-        /// Who is meant.
-        to: NodeId,
-    },
-    /// The answer to a link: it stands.
-    Accepted {
-        /// Who answers.
-        from: NodeId,
-    },
-    /// The model file of a run, please, in pieces.
-    Model {
-        /// The run.
-        run: RunId,
-    },
-}
 
 /// Why a link ended.
 #[derive(Debug, Error)]
@@ -51,15 +18,18 @@ pub enum LinkError {
     /// What is announced is not taken.
     #[error(transparent)]
     Frame(#[from] FrameError),
-    /// A message that cannot be read.
-    #[error("a message could not be read")]
-    Unreadable,
+    /// A frame that holds no message of a link.
+    #[error(transparent)]
+    Message(#[from] MessageError),
     /// Nothing was heard for too long.
     #[error("nothing was heard from it for too long")]
     Silent,
-    /// A kind of message that has no place here.
-    #[error("a message came that has no place here")]
-    OutOfPlace,
+}
+
+impl From<Unreadable> for LinkError {
+    fn from(error: Unreadable) -> Self {
+        Self::Message(error.into())
+    }
 }
 
 /// Writes a frame. Give it a buffered stream, and flush when there is nothing more to write.
@@ -79,58 +49,25 @@ pub async fn write_frame(
 ///
 /// Not to be cancelled: what was read of a message is lost with the future. Drop the stream too.
 pub async fn read_frame(stream: &mut (impl AsyncRead + Unpin)) -> Result<Option<(Kind, Vec<u8>)>, LinkError> {
-    let mut header = [0; HEADER_BYTES];
-    if stream.read(&mut header[..1]).await? == 0 {
-        return Ok(None);
-    }
-    stream.read_exact(&mut header[1..]).await?;
-    let (kind, length) = frame::announced(header)?;
-    let mut contents = Vec::new();
-    while contents.len() < length {
-        let before = contents.len();
-        contents.resize(length.min(before + CHUNK_BYTES), 0);
-        stream.read_exact(&mut contents[before..]).await?;
-    }
-    Ok(Some((kind, contents)))
-}
-
-/// The contents of a message in postcard.
-pub fn encode(value: &impl Serialize) -> Result<Vec<u8>, LinkError> {
-    postcard::to_stdvec(value).map_err(|_| LinkError::Unreadable)
-}
-
-/// What contents in postcard hold, to the last byte.
-pub fn decode<T: DeserializeOwned>(contents: &[u8]) -> Result<T, LinkError> {
-    match postcard::take_from_bytes(contents) {
-        Ok((value, [])) => Ok(value),
-        _ => Err(LinkError::Unreadable),
+    let mut decoder = Decoder::default();
+    loop {
+        let bytes = stream.read(decoder.room()).await?;
+        if bytes == 0 && decoder.is_between_frames() {
+            return Ok(None);
+        }
+        if bytes == 0 {
+            return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+        }
+        if let Some(frame) = decoder.advance(bytes)? {
+            return Ok(Some(frame));
+        }
     }
 }
 
 /// Writes a message, and tells its bytes. As [`write_frame`], not to be cancelled.
 pub async fn write_message(stream: &mut (impl AsyncWrite + Unpin), message: &Message) -> Result<usize, LinkError> {
-    match message {
-        Message::Batch(bytes) => write_frame(stream, Kind::Batch, bytes).await,
-        Message::Have(frontier) => write_frame(stream, Kind::Have, &encode(frontier)?).await,
-        Message::Origin(info) => write_frame(stream, Kind::Origin, &encode(info)?).await,
-        Message::Word(word) => write_frame(stream, Kind::Note, &encode(word)?).await,
-        Message::Piece(piece) => {
-            let mut contents = encode(&(piece.kind, piece.total, piece.offset))?;
-            contents.extend_from_slice(&piece.bytes);
-            write_frame(stream, Kind::Piece, &contents).await
-        }
-    }
-}
-
-fn decode_piece(contents: &[u8]) -> Result<Piece, LinkError> {
-    let head = postcard::take_from_bytes::<(ParcelKind, u64, u64)>(contents);
-    let ((kind, total, offset), bytes) = head.map_err(|_| LinkError::Unreadable)?;
-    Ok(Piece {
-        kind,
-        total,
-        offset,
-        bytes: bytes.into(),
-    })
+    let (kind, contents) = message.encode()?;
+    write_frame(stream, kind, &contents).await
 }
 
 /// Reads the next message and its bytes; `None` where the peer has ended the link between two. As [`read_frame`], not
@@ -140,15 +77,7 @@ pub async fn read_message(stream: &mut (impl AsyncRead + Unpin)) -> Result<Optio
         return Ok(None);
     };
     let bytes = HEADER_BYTES + contents.len();
-    let message = match kind {
-        Kind::Batch => Message::Batch(Arc::from(contents)),
-        Kind::Have => Message::Have(decode(&contents)?),
-        Kind::Origin => Message::Origin(decode(&contents)?),
-        Kind::Piece => Message::Piece(decode_piece(&contents)?),
-        Kind::Note => Message::Word(decode(&contents)?),
-        Kind::Hello | Kind::Word => return Err(LinkError::OutOfPlace),
-    };
-    Ok(Some((message, bytes)))
+    Ok(Some((Message::decode(kind, contents)?, bytes)))
 }
 
 /// Writes the first message of a connection, and flushes it.
@@ -161,8 +90,8 @@ pub async fn write_hello(stream: &mut (impl AsyncWrite + Unpin), hello: &Hello) 
 /// Reads the first message of a connection.
 pub async fn read_hello(stream: &mut (impl AsyncRead + Unpin)) -> Result<Hello, LinkError> {
     match read_frame(stream).await? {
-        Some((Kind::Hello, contents)) => decode(&contents),
-        Some(_) => Err(LinkError::OutOfPlace),
+        Some((Kind::Hello, contents)) => Ok(decode(&contents)?),
+        Some(_) => Err(MessageError::OutOfPlace.into()),
         None => Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
     }
 }
@@ -174,7 +103,9 @@ mod tests {
     use protocol::ids::OriginId;
 
     use super::*;
-    use crate::exchange::{OriginInfo, Word};
+    use protocol::ids::{NodeId, RunId};
+    use protocol::wire::frame::CHUNK_BYTES;
+    use protocol::wire::link::{Note, OriginInfo, ParcelKind, Piece};
 
     fn have() -> Message {
         let mut frontier = Frontier::default();
@@ -218,7 +149,7 @@ mod tests {
                 offset: 77,
                 bytes: vec![5; 300].into(),
             }),
-            Message::Word(Word::Got(7)),
+            Message::Note(Note::Got(7)),
         ];
         let bytes = written(&messages).await;
         let mut stream = &bytes[..];
@@ -259,9 +190,18 @@ mod tests {
             let error = read(&oversize).await;
             assert!(matches!(error, Err(LinkError::Frame(FrameError::Oversize(_)))));
         }
-        assert!(matches!(read(&[2, 1, 0, 0, 0, 255]).await, Err(LinkError::Unreadable)));
-        assert!(matches!(read(&[2, 2, 0, 0, 0, 0, 0]).await, Err(LinkError::Unreadable)));
-        assert!(matches!(read(&[5, 0, 0, 0, 0]).await, Err(LinkError::OutOfPlace)));
+        assert!(matches!(
+            read(&[2, 1, 0, 0, 0, 255]).await,
+            Err(LinkError::Message(MessageError::Unreadable(_)))
+        ));
+        assert!(matches!(
+            read(&[2, 2, 0, 0, 0, 0, 0]).await,
+            Err(LinkError::Message(MessageError::Unreadable(_)))
+        ));
+        assert!(matches!(
+            read(&[5, 0, 0, 0, 0]).await,
+            Err(LinkError::Message(MessageError::OutOfPlace))
+        ));
         // Sixteen megabytes announced, none sent.
         assert!(matches!(read(&[1, 0, 0, 0, 1]).await, Err(LinkError::Broken(_))));
         let oversize = Message::Batch(vec![0; FRAME_BYTES_MAX + 1].into());
@@ -284,6 +224,9 @@ mod tests {
         assert_eq!(read_hello(&mut &bytes[..]).await.unwrap(), hello);
         assert!(read_hello(&mut &[][..]).await.is_err());
         let other = written(&[have()]).await;
-        assert!(matches!(read_hello(&mut &other[..]).await, Err(LinkError::OutOfPlace)));
+        assert!(matches!(
+            read_hello(&mut &other[..]).await,
+            Err(LinkError::Message(MessageError::OutOfPlace))
+        ));
     }
 }

@@ -8,16 +8,17 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use communicator::exchange::{Effect, Event, Exchange, Limits, Message, OriginInfo};
+use communicator::exchange::{Effect, Event, Exchange, Limits};
 use communicator::ledger::Ledger;
 use communicator::link::{read_message, write_message};
 use communicator::transport::{AcceptLimits, Acceptor, Credentials, Plane, Security, dial};
-use protocol::batch::{Flags, Header};
+use protocol::batch::{Flags, Header, Payload};
 use protocol::changes::word;
 use protocol::digest::Digest;
 use protocol::ids::{NodeId, OriginId, RunId};
 use protocol::lattice::Tau;
 use protocol::rng::CounterRng;
+use protocol::wire::link::{Message, OriginInfo};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufWriter, split};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
@@ -164,20 +165,20 @@ impl Node {
             .map(|index| word(index, index % 3 == 0))
             .collect();
         let tau = Tau::from_steps(1 + self.random.below(9) as u32).unwrap();
+        let payload = Payload::Steps { tau, words };
         let header = Header {
             run: RUN,
             origin: OriginId(self.me.0),
             sequence: self.sequence,
             seen: 0,
-            tau,
-            digest: Digest::of_changes(&words, tau),
+            digest: payload.digest(),
             cursors: Vec::new(),
             samples: 1,
             loss: 0.0,
             flags: Flags::default(),
         };
         let mut frame = Vec::new();
-        header.encode(&words, &mut frame).unwrap();
+        header.encode(&payload, &mut frame).unwrap();
         self.handle(Event::Local(frame.into()));
     }
 

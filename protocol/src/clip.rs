@@ -3,13 +3,6 @@
 use std::fmt;
 use std::str::FromStr;
 
-use multiversion::multiversion;
-
-/// Partial sums kept side by side, so that the loop runs at the width of the widest vector registers.
-const LANES: usize = 64;
-/// Partial sums are folded into `f64` after this many rows, before `f32` could lose small terms.
-const ROWS: usize = 64;
-
 /// What a job says of clipping.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Clip {
@@ -43,60 +36,5 @@ impl fmt::Display for Clip {
             Self::Never => f.write_str("none"),
             Self::Norm(norm) => norm.fmt(f),
         }
-    }
-}
-
-/// The sum of the squares.
-#[must_use]
-#[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
-pub fn sum_of_squares(values: &[f32]) -> f64 {
-    let mut total = 0.0;
-    for block in values.chunks(LANES * ROWS) {
-        let mut sums = [0f32; LANES];
-        let (rows, rest) = block.as_chunks::<LANES>();
-        for row in rows {
-            for (sum, value) in sums.iter_mut().zip(row) {
-                *sum += value * value;
-            }
-        }
-        total += sums
-            .iter()
-            .chain([&rest.iter().map(|v| v * v).sum::<f32>()])
-            .map(|&s| f64::from(s))
-            .sum::<f64>();
-    }
-    total
-}
-
-/// What a gradient of this norm is multiplied by so that its norm is at most `max`. Not finite: nothing of it is used.
-#[must_use]
-pub fn clip_factor(norm: f64, max: Option<f64>) -> f32 {
-    match max {
-        _ if !norm.is_finite() => 0.0,
-        Some(max) if norm > max => (max / norm) as f32,
-        _ => 1.0,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn squares_sum_up_on_any_length() {
-        for len in [0, 1, 63, 64, 65, 4096, 4097, 10_000] {
-            let values: Vec<f32> = (0..len).map(|i| (i % 7) as f32).collect();
-            let expected: f64 = values.iter().map(|&v| f64::from(v * v)).sum();
-            assert_eq!(sum_of_squares(&values), expected, "{len}");
-        }
-    }
-
-    #[test]
-    fn only_long_gradients_are_clipped() {
-        assert_eq!(clip_factor(0.5, Some(1.0)), 1.0);
-        assert_eq!(clip_factor(4.0, Some(1.0)), 0.25);
-        assert_eq!(clip_factor(4.0, None), 1.0);
-        assert_eq!(clip_factor(f64::NAN, None), 0.0);
-        assert_eq!(clip_factor(f64::INFINITY, Some(1.0)), 0.0);
     }
 }

@@ -1,41 +1,30 @@
 //! The language of a Tau cluster, and nothing that acts: no threads, sockets, clocks or operating-system randomness.
 //! Time and randomness are arguments, so everything here can be tested to the bit.
 //!
-//! The way of a change: [`changes`] are words (`index << 1 | plus`) of one τ on the [`lattice`]; an [`encoding`]
-//! writes them as few bytes; a [`batch`] carries them with its place in the [`frontier`] and its [`digest`]; many of
-//! them make a [`merged_range`].
-//! What is trained, and how, is a [`job`]: a [`model`], an [`optimiser`], a [`schedule`], [`data`] and a [`split`].
-//! Nodes and clients speak [`control`], within [`bounds`], and nodes tell each other of a run with [`run_beat`]; a node and
-//! its workers speak [`attach`]; both on [`frame`]d streams.
+//! The way of a change: [`changes`] are words (`index << 1 | plus`) of one τ on the [`lattice`], or [`sums`] of steps; an
+//! [`encoding`] writes them as few bytes; a [`batch`] carries them with its place in the [`frontier`] and its [`digest`];
+//! many of them make a [`merged_range`]. What is trained, and how, is a [`job`]: a [`model`], an [`optimiser`], a
+//! [`schedule`], [`data`], a [`split`] and a strategy. Whatever leaves a process is on the [`wire`].
 
-pub mod attach;
 pub mod batch;
-pub mod begin;
-pub mod bounds;
 pub mod changes;
 pub mod clip;
-pub mod control;
 pub mod cursor;
 pub mod data;
 pub mod digest;
 pub mod encoding;
-pub mod frame;
 pub mod frontier;
 pub mod ids;
-pub mod in_cluster;
 pub mod job;
 pub mod lattice;
 pub mod merged_range;
 pub mod model;
 pub mod optimiser;
-pub mod plan;
 pub mod rng;
-pub mod run_beat;
 pub mod schedule;
 pub mod sentence;
 pub mod split;
-pub mod staleness_guard;
 pub mod stats;
 pub mod sums;
-pub mod tau_controller;
 mod text_options;
+pub mod wire;

@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::batch::{Batch, BatchError, Flags};
+use crate::batch::{Batch, BatchError, Flags, Payload};
 use crate::cursor::Cursors;
 use crate::digest::Digest;
 use crate::encoding::sums;
@@ -158,7 +158,10 @@ impl Merger {
             header.flags,
         );
         self.header.cursors.extend(header.cursors.iter().copied());
-        self.sums.add_changes(&batch.words, header.tau);
+        match &batch.payload {
+            Payload::Steps { tau, words } => self.sums.add_changes(words, *tau),
+            Payload::Sums(sums) => self.sums.add_sums(sums),
+        }
     }
 
     /// Adds the next range.
@@ -199,7 +202,7 @@ mod tests {
 
     use super::*;
     use crate::batch::Header;
-    use crate::changes::{apply_to_counts, word};
+    use crate::changes::word;
     use crate::cursor::{CursorAdvance, ShardId};
     use crate::lattice::Tau;
     use crate::rng::CounterRng;
@@ -217,13 +220,13 @@ mod tests {
                 words.sort_unstable();
                 words.dedup_by_key(|word| *word >> 1);
                 let tau = Tau::from_steps(1 + random.below(1000) as u32).unwrap();
+                let payload = Payload::Steps { tau, words };
                 let header = Header {
                     run: RunId(1),
                     origin: OriginId(2),
                     sequence,
                     seen: 0,
-                    tau,
-                    digest: Digest::of_changes(&words, tau),
+                    digest: payload.digest(),
                     cursors: vec![CursorAdvance {
                         shard: ShardId {
                             epoch: 0,
@@ -235,7 +238,7 @@ mod tests {
                     loss: 0.5,
                     flags: Flags::default(),
                 };
-                Batch { header, words }
+                Batch { header, payload }
             })
             .collect()
     }
@@ -255,7 +258,7 @@ mod tests {
             let batches = batches(seed, count);
             let mut counts = vec![0; WEIGHTS];
             for batch in &batches {
-                apply_to_counts(&batch.words, batch.header.tau, &mut counts).unwrap();
+                batch.payload.apply_to_counts(&mut counts).unwrap();
             }
             let range = merged(&batches);
             prop_assert_eq!(Some(range.sums.clone()), Sums::between(&[0; WEIGHTS], &counts));

@@ -5,14 +5,17 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use protocol::batch::{Batch, FRAME_BYTES_MAX, Flags, Header};
+use protocol::batch::{Batch, BatchError, FRAME_BYTES_MAX, Flags, Header, Payload, VERSION};
 use protocol::changes::word;
 use protocol::cursor::{CursorAdvance, ShardId};
-use protocol::digest::Digest;
 use protocol::encoding::{Encoding, decode};
 use protocol::ids::{OriginId, RunId};
 use protocol::lattice::Tau;
 use protocol::rng::CounterRng;
+use protocol::sums::Sums;
+
+/// The weights of the model that frames are decoded for.
+const WEIGHTS: usize = 5_000;
 
 struct Counting;
 
@@ -48,37 +51,47 @@ fn peak_of(work: impl FnOnce()) -> usize {
 
 fn frame() -> Vec<u8> {
     let words: Vec<u32> = (0..500).map(|i| word(i * 7, i % 3 == 0)).collect();
-    let tau = Tau::from_steps(300).unwrap();
+    encoded(&Payload::Steps {
+        tau: Tau::from_steps(300).unwrap(),
+        words,
+    })
+}
+
+fn frame_of_sums() -> Vec<u8> {
+    let entries = (0..500u32).map(|i| (i * 7, i as i32 - 1000)).collect();
+    encoded(&Payload::Sums(Sums::checked(entries, WEIGHTS).unwrap()))
+}
+
+fn encoded(payload: &Payload) -> Vec<u8> {
     let shard = ShardId { epoch: 0, shard: 1 };
     let header = Header {
         run: RunId(1),
         origin: OriginId(2),
         sequence: 3,
         seen: 5,
-        tau,
-        digest: Digest::of_changes(&words, tau),
+        digest: payload.digest(),
         cursors: vec![CursorAdvance { shard, done: 9 }; 3],
         samples: 64,
         loss: 1.0,
         flags: Flags::default(),
     };
     let mut frame = Vec::new();
-    header.encode(&words, &mut frame).unwrap();
+    header.encode(payload, &mut frame).unwrap();
     frame
 }
 
-/// A Rice-coded change takes at least two bits and becomes a word of four bytes: sixteen times its size. Beyond that
-/// there is room for a few cursors, and nothing else.
+/// A Rice-coded change takes at least two bits and becomes a word of four bytes: sixteen times its size. A sum takes at
+/// least three and becomes eight bytes: less than 22 times. Beyond that there is room for a few cursors, and nothing else.
 fn check(frame: &[u8]) {
-    let peak = peak_of(|| drop(Batch::decode(frame, 5_000)));
-    let allowed = (16 * frame.len() + 4096).min(FRAME_BYTES_MAX);
+    let peak = peak_of(|| drop(Batch::decode(frame, WEIGHTS)));
+    let allowed = (22 * frame.len() + 4096).min(FRAME_BYTES_MAX);
     assert!(peak <= allowed, "{peak} bytes for a frame of {}", frame.len());
 }
 
 /// A frame whose header moves so many cursors, with a right checksum.
 fn frame_with_cursors(count: u32) -> Vec<u8> {
-    let mut frame = vec![1];
-    // Run, origin, sequence, τ, digest; then the list.
+    let mut frame = vec![VERSION];
+    // Run, origin, sequence, batches seen, digest; then the list.
     frame.extend([1, 2, 3, 4, 5]);
     let mut rest = count;
     while rest >= 128 {
@@ -98,9 +111,9 @@ fn hostile_bytes_take_no_more_memory_than_a_frame() {
     const SEED: u64 = 20;
     let mut random = CounterRng::new(SEED, 0);
     // Frames with a right checksum and wrong bytes before it: what a hostile member can send.
-    let honest = frame();
+    let honest = [frame(), frame_of_sums()];
     for round in 0..30_000 {
-        let mut forged = honest.clone();
+        let mut forged = honest[round % 3 % 2].clone();
         let body = forged.len() - 4;
         for _ in 0..=random.below(4) {
             let at = if round % 2 == 0 {
@@ -114,8 +127,12 @@ fn hostile_bytes_take_no_more_memory_than_a_frame() {
         forged[body..].copy_from_slice(&crc.to_le_bytes());
         check(&forged);
     }
-    check(&frame_with_cursors(5_500_000));
-    check(&frame_with_cursors(70));
+    for cursors in [5_500_000, 70] {
+        let frame = frame_with_cursors(cursors);
+        check(&frame);
+        let refused = Batch::decode(&frame, WEIGHTS).unwrap_err();
+        assert_eq!(refused, BatchError::BadHeader);
+    }
     // Payloads that claim the most a header can claim.
     for encoding in [Encoding::Words, Encoding::Rice, Encoding::Bitmap] {
         for len in [0, 1, 5, 100, 5_000] {

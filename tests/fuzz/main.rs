@@ -18,10 +18,10 @@ mod mutate;
 mod seeds;
 mod targets;
 
-use communicator::link::Hello;
-use protocol::attach::{FromWorker, ToWorker};
-use protocol::control::{Reply, Request, Word};
 use protocol::encoding::Encoding;
+use protocol::wire::attach::{FromWorker, ToWorker};
+use protocol::wire::control::{Reply, Request, Word};
+use protocol::wire::link::Hello;
 
 use engine::{Target, Work};
 use memory::Bound;

@@ -10,12 +10,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use communicator::Timing;
 use communicator::control::{
     Gate, GateActor, GateMessage, Identity, Payload, Peer, Role, Routes, SessionEvent, Sessions,
 };
 use communicator::transport::{Credentials, Plane, Security, Stream, dial};
-use protocol::control::{Beat, NodeInfo, Reply, Request, Word};
 use protocol::ids::NodeId;
+use protocol::wire::control::{Beat, NodeInfo, Reply, Request, Word};
 use ractor::{Actor, RpcReplyPort};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
@@ -87,7 +88,7 @@ impl Liar {
         let identity = Identity::draw(Role::Node).unwrap();
         let id = identity.peer().node().unwrap();
         let (sender, events) = unbounded_channel();
-        let sessions = Sessions::start(identity, sender).await.unwrap();
+        let sessions = Sessions::start(identity, &Timing::DEFAULT, sender).await.unwrap();
         let heard = Heard::default();
         let gate = GateActor {
             routes: Ears(Arc::clone(&heard)),
@@ -173,7 +174,7 @@ impl Liar {
     pub(crate) fn info(&self) -> NodeInfo {
         NodeInfo {
             id: self.id,
-            name: protocol::bounds::node_name("liar", self.id),
+            name: protocol::wire::bounds::node_name("liar", self.id),
             address: self.nodes[0],
             version: env!("CARGO_PKG_VERSION").into(),
             device: "cpu".into(),

@@ -11,7 +11,6 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use protocol::batch::Batch;
-use protocol::changes::apply_to_counts;
 use protocol::ids::{OriginId, RunId};
 use protocol::job::{Job, JobDraft};
 use protocol::lattice::weight_of;
@@ -73,7 +72,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         };
         idle = 0;
         let batch = Batch::decode(&frame, layout.weights)?;
-        apply_to_counts(&batch.words, batch.header.tau, &mut counts)?;
+        batch.payload.apply_to_counts(&mut counts)?;
         tally.batches += 1;
         tally.changes += made.changes;
         tally.bytes += frame.len();

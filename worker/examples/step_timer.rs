@@ -11,9 +11,8 @@ use std::io::{BufRead, Write};
 use std::sync::Arc;
 use std::time::Instant;
 
-use protocol::batch::Batch;
+use protocol::batch::{Batch, Payload};
 use protocol::data::DataSpec;
-use protocol::digest::Digest;
 use protocol::ids::OriginId;
 use protocol::job::{Job, JobDraft};
 use protocol::model::{Layout, initial_counts};
@@ -82,10 +81,14 @@ fn batches_of_others(batch: &Batch, others: usize) -> Vec<Batch> {
     let of_other = |other: usize| {
         let mut batch = batch.clone();
         batch.header.origin = OriginId(2 + other as u64);
-        if other.is_multiple_of(2) {
-            batch.words.iter_mut().for_each(|word| *word ^= 1);
+        if let Payload::Steps { words, .. } = &mut batch.payload
+            && other.is_multiple_of(2)
+        {
+            for word in words {
+                *word ^= 1;
+            }
         }
-        batch.header.digest = Digest::of_changes(&batch.words, batch.header.tau);
+        batch.header.digest = batch.payload.digest();
         batch
     };
     (0..others).map(of_other).collect()

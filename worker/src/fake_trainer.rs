@@ -15,6 +15,8 @@ pub struct FakeTrainer<const BEGINS: bool = false> {
     weights: Vec<f32>,
     /// How often each weight was trained: what it alone has.
     pub times: Vec<f32>,
+    /// How often each weight was trained when it was taken last.
+    taken: Vec<f32>,
     /// Every sample it was given, in order.
     pub trained: Vec<u32>,
     /// What the last step was told.
@@ -46,6 +48,7 @@ impl<const BEGINS: bool> FakeTrainer<BEGINS> {
         Self {
             weights: counts.iter().copied().map(weight_of).collect(),
             times: vec![0.0; counts.len()],
+            taken: vec![0.0; counts.len()],
             trained: Vec::new(),
             last: None,
             fails_at: None,
@@ -97,6 +100,20 @@ impl<const BEGINS: bool> Trainer for FakeTrainer<BEGINS> {
     fn release(&mut self, _tau: Tau, words: &mut Vec<u32>) -> Result<Range, TrainError> {
         words.clear();
         Ok(Range::Safe)
+    }
+
+    fn take(&mut self, window: std::ops::Range<usize>) -> Result<Sums, TrainError> {
+        let mut entries = Vec::new();
+        for index in window {
+            let steps = (self.times[index] - self.taken[index]) as i32;
+            self.taken[index] = self.times[index];
+            if steps != 0 {
+                entries.push((index as u32, steps));
+            }
+        }
+        let sums = Sums::checked(entries, self.weights.len()).unwrap_or_default();
+        self.shift(&sums)?;
+        Ok(sums)
     }
 
     fn apply(&mut self, words: &[u32], tau: Tau) -> Result<Range, TrainError> {

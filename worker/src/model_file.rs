@@ -124,25 +124,7 @@ pub fn outlive_file_limits() {
     }
 }
 
-/// A file beside the one that it will become, in a folder that is made if it is not there. Dropped before that, it is gone.
-pub fn part_beside(path: &Path) -> std::io::Result<tempfile::NamedTempFile> {
-    let directory = path
-        .parent()
-        .filter(|parent| !parent.as_os_str().is_empty())
-        .unwrap_or(Path::new("."));
-    std::fs::create_dir_all(directory)?;
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(".tau-").suffix(".part");
-    #[cfg(unix)]
-    {
-        // Temporary files are private; a model is an ordinary file, with the rights that the user's mask leaves.
-        use std::os::unix::fs::PermissionsExt;
-        builder.permissions(std::fs::Permissions::from_mode(0o666));
-    }
-    builder.tempfile_in(directory)
-}
-
-/// Writes a model whole or not at all: into a file beside it, which then takes its name.
+/// Writes a model whole or not at all.
 pub fn save(path: &Path, layout: &Layout, weights: &[f32], metadata: &Metadata) -> Result<(), ModelFileError> {
     let io = |source| ModelFileError::Write {
         file: path.into(),
@@ -151,11 +133,7 @@ pub fn save(path: &Path, layout: &Layout, weights: &[f32], metadata: &Metadata) 
     let bytes = serialise(layout, weights, metadata)
         .map_err(std::io::Error::other)
         .map_err(io)?;
-    let mut file = part_beside(path).map_err(io)?;
-    file.write_all(&bytes).map_err(io)?;
-    file.as_file().sync_all().map_err(io)?;
-    file.persist(path).map_err(|error| io(error.error))?;
-    Ok(())
+    whole_file::write(path, |file| file.write_all(&bytes)).map_err(io)
 }
 
 fn serialise(

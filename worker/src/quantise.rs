@@ -48,6 +48,12 @@ impl<'a> ComeTo<'a> {
         assert_eq!(own.len(), velocity.len());
         Self { own, velocity, ahead }
     }
+
+    /// What one of them has come to.
+    #[must_use]
+    pub fn at(&self, index: usize) -> f32 {
+        self.own[index] + self.ahead * self.velocity[index]
+    }
 }
 
 /// Appends to `words` the changes that bring `shared` to within τ of what a worker's own weights have come to. The first

@@ -6,21 +6,19 @@
 //!
 //! The header, in postcard, says how many arrays of how many numbers follow, so a file has one right length.
 
-use std::io::{self, BufWriter, Read, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use crc32fast::Hasher;
 use protocol::ids::OriginId;
-use protocol::tau_controller::Following;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::model_file::part_beside;
 use crate::trainer::{Numbers, StateError, TrainerState};
 use crate::training::State;
 
 const MAGIC: [u8; 8] = *b"tau-work";
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const CRC_BYTES: usize = 4;
 /// Magic, version and the header's length, a `u16`.
 const PREFIX_BYTES: usize = MAGIC.len() + 1 + 2;
@@ -32,12 +30,12 @@ const ARRAYS_MAX: u8 = 8;
 const CHUNK_BYTES: usize = 1 << 16;
 
 /// What stands before the arrays.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Header {
     origin: OriginId,
     sequence: u64,
     steps: u64,
-    tau: Option<Following>,
+    emission: Vec<f64>,
     numbers: Numbers,
     weights: u64,
     arrays: u8,
@@ -99,19 +97,9 @@ pub enum StateFileError {
     },
 }
 
-/// Writes a state whole or not at all: into a file beside it, which then takes its name.
+/// Writes a state whole or not at all.
 pub fn save(path: &Path, state: &State) -> Result<(), StateFileError> {
-    let write = || {
-        let part = part_beside(path)?;
-        let mut file = BufWriter::with_capacity(CHUNK_BYTES, part.as_file());
-        encode(state, &mut file)?;
-        file.flush()?;
-        drop(file);
-        part.as_file().sync_all()?;
-        part.persist(path).map_err(|error| error.error)?;
-        Ok(())
-    };
-    write().map_err(|source| StateFileError::Write {
+    whole_file::write(path, |file| encode(state, file)).map_err(|source| StateFileError::Write {
         file: path.into(),
         source,
     })
@@ -134,7 +122,7 @@ fn encode(state: &State, out: &mut impl Write) -> io::Result<()> {
         origin: state.origin,
         sequence: state.sequence,
         steps: state.steps,
-        tau: state.tau,
+        emission: state.emission.clone(),
         numbers: *numbers,
         weights: arrays.first().map_or(0, Vec::len) as u64,
         arrays: arrays.len() as u8,
@@ -230,7 +218,7 @@ pub fn decode(path: &Path, file: impl Read, length: u64, weights: usize) -> Resu
         origin: header.origin,
         sequence: header.sequence,
         steps: header.steps,
-        tau: header.tau,
+        emission: header.emission,
         trainer: TrainerState {
             numbers: header.numbers,
             arrays,
@@ -266,21 +254,18 @@ impl<R: Read> Summed<R> {
 
 #[cfg(test)]
 mod tests {
-    use protocol::tau_controller::TauController;
 
     use super::*;
 
     const WEIGHTS: usize = 5;
 
     fn state(arrays: usize, weights: usize) -> State {
-        let mut controller = TauController::following();
-        controller.start(0.01, 0.1, 0.3);
         let number = |array: usize, at: usize| (array * 1000 + at) as f32 / 7.0 - 3.0;
         State {
             origin: OriginId(0xfeed_f00d),
             sequence: 300,
             steps: 1_000_000,
-            tau: controller.stands_at(),
+            emission: vec![0.01, 0.1, 0.3],
             trainer: TrainerState {
                 numbers: Numbers { ahead: 0.2, turns: 77 },
                 arrays: (0..arrays)
@@ -330,7 +315,7 @@ mod tests {
             assert_eq!(left, 1, "something was left behind");
         }
         let unknown = State {
-            tau: None,
+            emission: Vec::new(),
             ..state(1, WEIGHTS)
         };
         save(&path, &unknown).unwrap();
@@ -388,14 +373,20 @@ mod tests {
             origin: OriginId(1),
             sequence: 1,
             steps: 1,
-            tau: None,
+            emission: Vec::new(),
             numbers: Numbers::default(),
             weights: 1 << 40,
             arrays: 3,
         };
         // Whatever the caller believes: the memory would not be there.
         for weights in [1 << 40, u64::MAX, u64::MAX / 12] {
-            let error = with(&Header { weights, ..header }, weights as usize);
+            let error = with(
+                &Header {
+                    weights,
+                    ..header.clone()
+                },
+                weights as usize,
+            );
             assert!(error.contains("not what its header says"), "{error}");
         }
         let error = with(&Header { arrays: 255, ..header }, 1 << 40);

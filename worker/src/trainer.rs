@@ -164,6 +164,10 @@ pub trait Trainer {
     /// Replaces the contents of `words` by what leaves the residual as it stands, without a step; applied already.
     fn release(&mut self, tau: Tau, words: &mut Vec<u32>) -> Result<Range, TrainError>;
 
+    /// What the own weights of a window differ from the shared ones by, rounded to the grid; it is in the shared weights
+    /// already. What fails for its numbers' sake has moved no shared weight.
+    fn take(&mut self, window: std::ops::Range<usize>) -> Result<Sums, TrainError>;
+
     /// Adds another origin's changes, which have been checked, to both copies.
     fn apply(&mut self, words: &[u32], tau: Tau) -> Result<Range, TrainError>;
 

@@ -12,11 +12,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use protocol::attach::{SaveOrder, ShiftOrder};
 use protocol::batch::Batch;
 use protocol::digest::Digest;
 use protocol::ids::OriginId;
 use protocol::sums::Sums;
+use protocol::wire::attach::{SaveOrder, ShiftOrder};
 
 use crate::ops::Threads;
 use crate::thread_time::ThreadTimer;
@@ -81,7 +81,7 @@ pub enum ToTraining {
 pub enum FromTraining {
     /// A step was made.
     Step {
-        /// The batch as it goes on the wire; none if it was held back.
+        /// The batch as it goes on the wire, if one left.
         frame: Option<Vec<u8>>,
         /// What the step did.
         step: Step,
@@ -309,7 +309,7 @@ impl<'a, T: Trainer> Loop<'a, T> {
             let mut frame = Vec::new();
             let (step, frame) = match self.training.step(hold_back, &mut frame)? {
                 Next::Emitted(step) => (step, Some(frame)),
-                Next::HeldBack(step) => (step, None),
+                Next::Kept(step) => (step, None),
                 Next::Waiting => {
                     self.wait(NORM_EVERY)?;
                     continue;

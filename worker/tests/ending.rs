@@ -4,11 +4,11 @@ mod harness;
 
 use std::path::Path;
 
-use protocol::attach::{FromWorker, SaveOrder, Scores, ToWorker};
 use protocol::batch::{Batch, Flags};
 use protocol::digest::Digest;
 use protocol::frontier::Frontier;
 use protocol::ids::RunId;
+use protocol::wire::attach::{FromWorker, SaveOrder, Scores, ToWorker};
 
 use harness::{Heard, Ledger, Node, job};
 

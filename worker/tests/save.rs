@@ -4,9 +4,9 @@ mod harness;
 
 use std::path::PathBuf;
 
-use protocol::attach::{FromWorker, ToWorker};
 use protocol::batch::Batch;
 use protocol::ids::OriginId;
+use protocol::wire::attach::{FromWorker, ToWorker};
 use worker::state_file;
 
 use harness::{Heard, Node, job};

@@ -1,6 +1,6 @@
 //! `tau checkpoint`: let every node write a checkpoint of the run.
 
-use protocol::control::{Reply, Request};
+use protocol::wire::control::{Reply, Request};
 
 use crate::args::Ask;
 use crate::commands;

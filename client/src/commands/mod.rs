@@ -18,7 +18,7 @@ use std::sync::Arc;
 use ::worker::device::Device;
 use ::worker::ops::Threads;
 use communicator::transport::{Credentials, Security};
-use protocol::control::Reply;
+use protocol::wire::control::Reply;
 
 use crate::args::{Cluster, ComputeFlags, SecurityFlags};
 use crate::contact::Contact;

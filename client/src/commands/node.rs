@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::io::Read;
 use std::path::PathBuf;
 
+use communicator::Timing;
 use communicator::node::{Node, NodeConfig, NodeError, WorkerCommand};
 use serde::Serialize;
 use worker::device::Device;
@@ -41,6 +42,7 @@ fn run(arguments: &Seed, seeds: &[String]) -> Result<(), Failure> {
         dir: arguments.node.dir.clone().unwrap_or_else(|| DIR.into()),
         workers: worker_command(&arguments.node.compute, &device)?,
         version: version(),
+        timing: Timing::DEFAULT,
     };
     dead_sockets::remove(&config.dir);
     interrupt::watch()?;

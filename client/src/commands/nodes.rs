@@ -2,8 +2,8 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use protocol::control::{Reply, Request};
 use protocol::stats::{Line, NodeReport};
+use protocol::wire::control::{Reply, Request};
 
 use crate::args::Ask;
 use crate::failure::Failure;

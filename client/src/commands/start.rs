@@ -4,9 +4,9 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::Arc;
 
-use protocol::control::{Reply, Request};
 use protocol::ids::RunId;
 use protocol::job::{Job, JobDraft};
+use protocol::wire::control::{Reply, Request};
 
 use crate::args::Start;
 use crate::contact::Contact;

@@ -5,8 +5,9 @@ use std::io::IsTerminal;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use protocol::control::{Reply, Request};
+use communicator::Timing;
 use protocol::stats::{Line, StatsRecord};
+use protocol::wire::control::{Reply, Request};
 
 use crate::args::Stats;
 use crate::contact::Contact;
@@ -39,11 +40,10 @@ pub(crate) fn run(arguments: &Stats) -> Result<(), Failure> {
 
 /// The newest record of every node. Nodes report once a second, so a little more than that is waited for.
 async fn once(contact: &Contact, json: bool) -> Result<(), Failure> {
-    const ALL_REPORT_WITHIN: Duration = Duration::from_millis(1500);
     let mut newest = BTreeMap::new();
     let mut reader = StatsReader::default();
     let started = Instant::now();
-    while started.elapsed() < ALL_REPORT_WITHIN {
+    while started.elapsed() < Timing::DEFAULT.record_limit() {
         for record in reader.read(contact).await? {
             newest.insert(record.node.clone(), record);
         }

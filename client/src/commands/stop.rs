@@ -1,7 +1,7 @@
 //! `tau stop`: end a cluster's run early.
 
-use protocol::control::{Reply, Request};
 use protocol::ids::RunId;
+use protocol::wire::control::{Reply, Request};
 
 use crate::args::Ask;
 use crate::commands;

@@ -11,12 +11,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use communicator::Timing;
 use communicator::control::{CallError, Caller, Connection, ConnectionError};
 use communicator::transport::Security;
-use protocol::control::{Reply, Request};
 use protocol::ids::RunId;
 use protocol::sentence::sentence;
 use protocol::stats::NodeReport;
+use protocol::wire::control::{Reply, Request};
 use tokio::sync::Mutex;
 
 use crate::failure::Failure;
@@ -26,7 +27,7 @@ pub(crate) use survey::{Answer, Unanswered};
 use troubles::Troubles;
 
 /// How long a node may take to answer a simple question. It is asked again after that.
-pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+pub(crate) const ANSWER_LIMIT: Duration = Timing::DEFAULT.answer_limit();
 /// How often a node is asked who else is there.
 const LEARN_EVERY: Duration = Duration::from_secs(5);
 /// The pause before another attempt, where the last one failed at once.

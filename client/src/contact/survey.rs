@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use communicator::control::Caller;
-use protocol::control::{Reply, Request, RunStatus};
 use protocol::ids::RunId;
+use protocol::wire::control::{Reply, Request, RunStatus};
 use tokio::task::JoinSet;
 
 use super::{ANSWER_LIMIT, Contact};

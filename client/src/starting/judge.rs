@@ -6,9 +6,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-use protocol::control::{Phase, RunStatus};
 use protocol::ids::RunId;
 use protocol::job::Job;
+use protocol::wire::control::{Phase, RunStatus};
 
 use crate::contact::{Answer, Unanswered};
 
@@ -105,8 +105,8 @@ fn sight<'a>(answer: &'a Answer, job: Option<&Job>, before: &Before) -> Sight<'a
 
 #[cfg(test)]
 mod tests {
-    use protocol::control::Reply;
     use protocol::job::JobDraft;
+    use protocol::wire::control::Reply;
 
     use super::*;
 

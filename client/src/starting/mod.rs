@@ -5,10 +5,11 @@ mod judge;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use communicator::Timing;
 use communicator::control::CallError;
-use protocol::control::{Reply, Request};
 use protocol::ids::RunId;
 use protocol::job::Job;
+use protocol::wire::control::{Reply, Request};
 use tokio::time::sleep;
 
 use crate::commands::unexpected;
@@ -18,7 +19,7 @@ use crate::notice;
 use judge::{Before, Verdict, judge};
 
 /// How long a cluster may take to get ready: large files are read and hashed.
-const PREPARE_LIMIT: Duration = Duration::from_mins(11);
+const PREPARE_LIMIT: Duration = Timing::DEFAULT.start_limit();
 /// How often it is looked whether the node that prepares the run is still there.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// How long a node may be silent that was asked to start a run.

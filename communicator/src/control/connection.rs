@@ -4,21 +4,24 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use protocol::control::{Reply, Request};
-use protocol::frame::Kind;
 use protocol::ids::RunId;
+use protocol::wire::control::{Reply, Request};
+use protocol::wire::frame::Kind;
+use protocol::wire::link::Hello;
+use protocol::wire::link::MessageError;
 use thiserror::Error;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
-use super::{CallError, Gate, Identity, NoKey, Role, Sessions, StartError};
-use crate::link::{Hello, LinkError, read_frame, write_hello};
+use super::gate::{CallError, Gate};
+use super::identity::{Identity, NoKey, Role};
+use super::sessions::{Sessions, StartError};
+use crate::link::{LinkError, read_frame, write_hello};
+use crate::timing::{ControlTimes, Timing};
 use crate::transport::{DialError, Plane, Security, dial};
 
-/// How long a node may take to answer the call.
-const LIMIT: Duration = Duration::from_secs(5);
-/// How often the node's gate is looked for.
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// How long a client waits for what: it trusts that nodes have the usual times.
+const TIMES: ControlTimes = Timing::DEFAULT.control;
 
 /// Why there is no connection, or no model.
 #[derive(Debug, Error)]
@@ -76,13 +79,13 @@ impl Caller {
     pub async fn start(security: Security) -> Result<Self, ConnectionError> {
         // Sessions are looked for by their connections; nobody has to be told of them.
         let (events, _) = mpsc::unbounded_channel();
-        let sessions = Sessions::start(Identity::draw(Role::Client)?, events).await?;
+        let sessions = Sessions::start(Identity::draw(Role::Client)?, &Timing::DEFAULT, events).await?;
         Ok(Self { security, sessions })
     }
 
     /// Connects to a node.
     pub async fn call(&self, address: SocketAddr) -> Result<Connection, ConnectionError> {
-        let stream = dial(address, Plane::Control, &self.security, LIMIT).await?;
+        let stream = dial(address, Plane::Control, &self.security, TIMES.call).await?;
         let opened = self.sessions.open(stream, address, None).await;
         // An earlier call to the same node may have been given up, and come through after all: it is no part of this.
         let number = opened.map_err(|_| ConnectionError::NoSession(address))?;
@@ -93,10 +96,10 @@ impl Caller {
                 {
                     return (session, gate);
                 }
-                sleep(LOOK_AGAIN).await;
+                sleep(TIMES.look_again).await;
             }
         };
-        let (session, gate) = timeout(LIMIT, ready)
+        let (session, gate) = timeout(TIMES.call, ready)
             .await
             .map_err(|_| ConnectionError::NoSession(address))?;
         Ok(Connection {
@@ -114,15 +117,15 @@ impl Caller {
         run: RunId,
         file: &mut impl Write,
     ) -> Result<(), ConnectionError> {
-        let mut stream = dial(address, Plane::Data, &self.security, LIMIT).await?;
+        let mut stream = dial(address, Plane::Data, &self.security, TIMES.call).await?;
         let fetch = ConnectionError::Fetch;
         write_hello(&mut stream, &Hello::Model { run }).await.map_err(fetch)?;
         let mut some = false;
         loop {
-            match timeout(LIMIT, read_frame(&mut stream)).await {
+            match timeout(TIMES.call, read_frame(&mut stream)).await {
                 Ok(Ok(Some((Kind::Piece, piece)))) if piece.is_empty() => return Ok(()),
                 Ok(Ok(Some((Kind::Piece, piece)))) => file.write_all(&piece).map_err(ConnectionError::Write)?,
-                Ok(Ok(Some(_))) => return Err(fetch(LinkError::OutOfPlace)),
+                Ok(Ok(Some(_))) => return Err(fetch(MessageError::OutOfPlace.into())),
                 Ok(Ok(None)) if !some => return Err(ConnectionError::NoModel(address, run)),
                 Ok(Ok(None)) => return Err(fetch(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into())),
                 Ok(Err(error)) => return Err(fetch(error)),

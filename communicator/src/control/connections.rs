@@ -11,14 +11,8 @@ use std::time::Duration;
 use super::greeting::{Greeted, Token};
 use super::identity::Peer;
 use super::line::Line;
+use crate::timing::ControlTimes;
 
-/// How long a connection may take to become a session.
-const READY_LIMIT: Duration = Duration::from_secs(5);
-/// How long a node may say nothing, though its beats should come twice a second. It is silent to the membership much
-/// sooner; this is for those that were never heard at all.
-const NODE_SILENCE: Duration = Duration::from_secs(10);
-/// How long a client may ask nothing.
-const CLIENT_SILENCE: Duration = Duration::from_mins(1);
 /// Clients at a time.
 const CLIENTS_MAX: usize = 256;
 /// Connections with nodes at a time. A cluster has at most half as many; for a moment two may be open with one node.
@@ -27,8 +21,6 @@ const NODES_MAX: usize = 2048;
 const QUESTIONS_MAX: usize = 64;
 /// So many lies, and a process is sent away.
 const LIES_MAX: u32 = 3;
-/// For how long it is kept out.
-const OUTCAST_TIME: Duration = Duration::from_mins(1);
 /// Outcasts that are remembered.
 const OUTCASTS_MAX: usize = 1024;
 /// What may be on its way to one process, and to all of them.
@@ -110,6 +102,7 @@ impl Connection {
 #[derive(Debug)]
 pub(super) struct Connections {
     me: Peer,
+    times: ControlTimes,
     next: u64,
     open: BTreeMap<u64, Connection>,
     tokens: HashMap<Token, u64>,
@@ -120,9 +113,10 @@ pub(super) struct Connections {
 
 impl Connections {
     /// None yet.
-    pub(super) fn new(me: Peer) -> Self {
+    pub(super) fn new(me: Peer, times: ControlTimes) -> Self {
         Self {
             me,
+            times,
             next: 0,
             open: BTreeMap::new(),
             tokens: HashMap::new(),
@@ -143,7 +137,7 @@ impl Connections {
             return Err(Refusal::Oneself);
         }
         self.outcasts
-            .retain(|(_, since)| now.saturating_sub(*since) < OUTCAST_TIME);
+            .retain(|(_, since)| now.saturating_sub(*since) < self.times.outcast);
         if self.outcasts.iter().any(|(outcast, _)| *outcast == peer) {
             return Err(Refusal::Outcast);
         }
@@ -296,13 +290,15 @@ impl Connections {
     /// Time has passed: ends those who took too long, and tells who they are.
     pub(super) fn sweep(&mut self, now: Duration) -> Vec<(Speaker, Refusal)> {
         // Nodes have nothing to say to a client but answers.
-        let is_node = self.me.node().is_some();
+        let (is_node, times) = (self.me.node().is_some(), self.times);
         let judge = |connection: &Connection| {
             let silence = now.saturating_sub(connection.heard);
             match connection.peer {
-                _ if !connection.ready => (silence > READY_LIMIT).then_some(Refusal::NotReady),
-                Peer::Node(_) => (is_node && silence > NODE_SILENCE).then_some(Refusal::Silent),
-                Peer::Client(_) => (connection.questions == 0 && silence > CLIENT_SILENCE).then_some(Refusal::Silent),
+                _ if !connection.ready => (silence > times.ready).then_some(Refusal::NotReady),
+                Peer::Node(_) => (is_node && silence > times.node_silence).then_some(Refusal::Silent),
+                Peer::Client(_) => {
+                    (connection.questions == 0 && silence > times.client_silence).then_some(Refusal::Silent)
+                }
             }
         };
         let late = self.open.iter().filter_map(|(&number, connection)| {
@@ -322,6 +318,7 @@ mod tests {
     use protocol::ids::NodeId;
 
     use super::*;
+    use crate::timing::Timing;
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -342,7 +339,7 @@ mod tests {
     }
 
     fn connections() -> Connections {
-        Connections::new(node(1))
+        Connections::new(node(1), Timing::DEFAULT.control)
     }
 
     fn admit(all: &mut Connections, peer: Peer, token: u8) -> u64 {

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use protocol::bounds::Breach;
-use protocol::control::{Reply, Request, Word};
 use protocol::ids::NodeId;
+use protocol::wire::bounds::Breach;
+use protocol::wire::control::{Reply, Request, Word};
 use ractor::concurrency::{OneshotReceiver, oneshot};
 use ractor::rpc::CallResult;
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort, pg};
@@ -13,8 +13,8 @@ use ractor_cluster::RactorClusterMessage;
 
 use super::connections::{Speaker, Way};
 use super::envelope::{CONTENT_BYTES_MAX, Envelope};
-use super::payload::encoded_length;
-use super::{Payload, Sessions};
+use super::payload::{Payload, encoded_length};
+use super::sessions::Sessions;
 
 /// The process group that all gates are in.
 const GATES: &str = "tau-gates";

@@ -15,8 +15,6 @@ use tokio::time::timeout;
 use super::identity::{Identity, KEY_BYTES, Peer, Role, SIGNATURE_BYTES, is_signed};
 use crate::transport::Stream;
 
-/// How long both parts may take.
-pub(super) const LIMIT: Duration = Duration::from_secs(5);
 /// What every signed message begins with, so that it is good for nothing else.
 const PURPOSE: &[u8] = b"tau-control/2 greeting";
 const TOKEN_BYTES: usize = 16;
@@ -133,6 +131,8 @@ async fn exchange(stream: &mut Stream, identity: &Identity) -> io::Result<Greete
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(5);
 
     fn pipe() -> (Stream, Stream) {
         let (one, other) = tokio::io::duplex(1 << 10);

@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::frames::{Breach, FRAME_BYTES_MAX, FrameRules};
 use super::line::Line;
 use crate::meter::Meter;
+use crate::timing::ControlTimes;
 use crate::transport::Stream;
 
 /// What lies in a pipe in one direction.
@@ -21,9 +22,6 @@ const BYTES_A_SECOND: u32 = 1 << 20;
 const BYTES_AT_ONCE: u32 = 4 << 20;
 /// What a frame counts for besides its bytes: it is decoded, and goes through some mailboxes.
 const FRAME_COST: usize = 512;
-/// How long one frame may take to come, and one pipe's contents to be taken.
-const FRAME_LIMIT: Duration = Duration::from_secs(30);
-const STALL_LIMIT: Duration = Duration::from_secs(10);
 /// Bytes of a frame's length.
 const LENGTH_BYTES: usize = 8;
 
@@ -33,12 +31,18 @@ pub(super) fn pipe() -> (DuplexStream, DuplexStream) {
 }
 
 /// Pumps until either side ends, or the line is to end; tells why, where the peer is to blame.
-pub(super) async fn pump(stream: Stream, pipe: DuplexStream, line: &Line, rules: FrameRules) -> io::Result<()> {
+pub(super) async fn pump(
+    stream: Stream,
+    pipe: DuplexStream,
+    line: &Line,
+    rules: FrameRules,
+    times: ControlTimes,
+) -> io::Result<()> {
     let (from_peer, to_peer) = tokio::io::split(stream);
     let (from_session, to_session) = tokio::io::split(pipe);
     tokio::select! {
-        ended = inward(from_peer, to_session, rules) => ended,
-        ended = outward(from_session, to_peer, line) => ended,
+        ended = inward(from_peer, to_session, rules, times.frame) => ended,
+        ended = outward(from_session, to_peer, line, times.stall) => ended,
         () = line.closed() => Ok(()),
     }
 }
@@ -47,6 +51,7 @@ async fn inward(
     mut from_peer: impl AsyncRead + Unpin,
     mut to_session: impl AsyncWrite + Unpin,
     mut rules: FrameRules,
+    limit: Duration,
 ) -> io::Result<()> {
     let start = Instant::now();
     let mut meter = Meter::new(BYTES_A_SECOND, BYTES_AT_ONCE);
@@ -58,7 +63,7 @@ async fn inward(
             return Ok(());
         }
         let reading = read_frame(&mut from_peer, &mut length, &mut frame);
-        timeout(FRAME_LIMIT, reading)
+        timeout(limit, reading)
             .await
             .unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut)))?;
         rules.check(&frame, start.elapsed()).map_err(io::Error::other)?;
@@ -96,6 +101,7 @@ async fn outward(
     mut from_session: impl AsyncRead + Unpin,
     mut to_peer: impl AsyncWrite + Unpin,
     line: &Line,
+    limit: Duration,
 ) -> io::Result<()> {
     let mut piece = vec![0; PIPE_BYTES];
     loop {
@@ -107,7 +113,7 @@ async fn outward(
             to_peer.write_all(&piece[..length]).await?;
             to_peer.flush().await
         };
-        timeout(STALL_LIMIT, writing)
+        timeout(limit, writing)
             .await
             .unwrap_or_else(|_| Err(io::Error::other("it does not take what it is told")))?;
         line.wrote(length);
@@ -122,6 +128,7 @@ mod tests {
 
     use super::super::identity::Peer;
     use super::*;
+    use crate::timing::Timing;
 
     /// A connection with a pump on it: the peer's end, the session's end, and how it ends.
     fn pumped() -> (
@@ -135,7 +142,8 @@ mod tests {
         let line = Arc::new(Line::default());
         let held = Arc::clone(&line);
         let rules = FrameRules::new(Peer::Node(NodeId(7)));
-        let pumping = tokio::spawn(async move { pump(Box::new(ours), inner, &held, rules).await });
+        let pumping =
+            tokio::spawn(async move { pump(Box::new(ours), inner, &held, rules, Timing::DEFAULT.control).await });
         (theirs, session, line, pumping)
     }
 

@@ -14,17 +14,16 @@ use tokio::sync::mpsc;
 
 use super::connections::{Connections, Refusal, Speaker, Way};
 use super::frames::{FRAME_BYTES_MAX, FrameRules};
-use super::greeting::{self, Token, greet};
+use super::greeting::{Token, greet};
 use super::identity::{Identity, Peer};
 use super::pump::{pipe, pump};
-use crate::rarely::Rarely;
+use crate::log_throttle::LogThrottle;
+use crate::timing::{ControlTimes, Timing};
 use crate::transport::{CredentialsError, Stream, tls};
 
 /// The cluster crate asks for a shared secret of its own. Membership is proven before a stream gets here, with a real key;
 /// this one locks nothing.
 const COOKIE: &str = "tau";
-/// How often those who take too long are looked for.
-const SWEEP_EVERY: Duration = Duration::from_secs(1);
 /// What the names of our own streams begin with.
 const LABEL: &str = "tau#";
 
@@ -83,9 +82,10 @@ pub struct Sessions {
 /// What the server's events, connections and the gate have in common.
 struct Shared {
     identity: Identity,
+    times: ControlTimes,
     connections: Mutex<Connections>,
     /// When lies were last complained of.
-    complaints: Rarely,
+    complaints: LogThrottle,
     start: Instant,
 }
 
@@ -102,7 +102,11 @@ impl Shared {
 
 impl Sessions {
     /// Starts the server under a name that no other process has. Events are told for ever.
-    pub async fn start(identity: Identity, events: mpsc::UnboundedSender<SessionEvent>) -> Result<Self, StartError> {
+    pub async fn start(
+        identity: Identity,
+        timing: &Timing,
+        events: mpsc::UnboundedSender<SessionEvent>,
+    ) -> Result<Self, StartError> {
         let name = identity.peer().to_string();
         // The crate cannot do without a listener of its own. Whoever came that way would pass by all that is checked here,
         // so it gets one that nobody outside this machine reaches, behind a lock whose key is thrown away. The name is
@@ -119,9 +123,10 @@ impl Sessions {
         .with_max_inbound_frame_size(FRAME_BYTES_MAX as u64);
         let (server, _) = Actor::spawn(None, server, ()).await?;
         let shared = Arc::new(Shared {
-            connections: Mutex::new(Connections::new(identity.peer())),
+            connections: Mutex::new(Connections::new(identity.peer(), timing.control)),
             identity,
-            complaints: Rarely::default(),
+            times: timing.control,
+            complaints: LogThrottle::default(),
             start: Instant::now(),
         });
         let subscription = Box::new(Subscription {
@@ -133,7 +138,7 @@ impl Sessions {
             id: "tau".into(),
             subscription,
         });
-        tokio::spawn(sweep(Arc::downgrade(&shared)));
+        tokio::spawn(sweep(Arc::downgrade(&shared), timing.clocks.sweep));
         Ok(Self { server, shared })
     }
 
@@ -155,7 +160,7 @@ impl Sessions {
         wanted: Option<Peer>,
         is_server: bool,
     ) -> Result<u64, OpenError> {
-        let greeted = greet(&mut stream, &self.shared.identity, greeting::LIMIT).await?;
+        let greeted = greet(&mut stream, &self.shared.identity, self.shared.times.greeting).await?;
         if wanted.is_some_and(|wanted| wanted != greeted.peer) {
             return Err(OpenError::Another(greeted.peer));
         }
@@ -164,7 +169,7 @@ impl Sessions {
         let (ours, session) = pipe();
         let shared = Arc::clone(&self.shared);
         tokio::spawn(async move {
-            let pumped = pump(stream, ours, &line, FrameRules::new(greeted.peer)).await;
+            let pumped = pump(stream, ours, &line, FrameRules::new(greeted.peer), shared.times).await;
             shared.connections().gone(number);
             if let Err(error) = pumped {
                 tracing::debug!(peer = %greeted.peer, %address, %error, "a connection of the control plane has ended");
@@ -252,9 +257,9 @@ impl Sessions {
 }
 
 /// Ends connections whose other end takes too long.
-async fn sweep(shared: Weak<Shared>) {
+async fn sweep(shared: Weak<Shared>, every: Duration) {
     loop {
-        tokio::time::sleep(SWEEP_EVERY).await;
+        tokio::time::sleep(every).await;
         let Some(shared) = shared.upgrade() else {
             return;
         };

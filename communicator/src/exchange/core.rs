@@ -8,10 +8,11 @@ use protocol::ids::{NodeId, OriginId};
 use super::event::{Effect, Event};
 use super::limits::{Limits, MEMBERS_MAX};
 use super::log::Log;
-use super::message::{Message, OriginInfo};
 use super::peer::Peer;
 use super::peer_link::PeerLink;
+use super::routing::Routing;
 use crate::ledger::Ledger;
+use protocol::wire::link::{Message, OriginInfo};
 
 /// A snapshot that this node needs.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +30,7 @@ pub(super) struct Wanted {
 pub struct Exchange {
     pub(super) me: NodeId,
     pub(super) limits: Limits,
+    pub(super) routing: Routing,
     pub(super) ledger: Ledger,
     pub(super) log: Log,
     /// Single batches beyond this are merged.
@@ -62,6 +64,7 @@ impl Exchange {
         Self {
             me,
             limits,
+            routing: Routing::Mesh,
             log: Log::new(ledger.run(), ledger.weight_count()),
             ledger,
             compact_at: limits.single_bytes_max,
@@ -75,6 +78,12 @@ impl Exchange {
             moved: 0,
             relays: BTreeSet::new(),
         }
+    }
+
+    /// The same exchange with batches that go another way.
+    #[must_use]
+    pub fn routed(self, routing: Routing) -> Self {
+        Self { routing, ..self }
     }
 
     /// This node's replica.
@@ -107,14 +116,16 @@ impl Exchange {
         self.wanted.is_some_and(|wanted| wanted.damaged)
     }
 
-    /// Whether workers should hold back: fewer than half of the linked peers have what this node's workers made, to
-    /// within a window. One slow peer among several slows nobody, nor does one that waits for a snapshot, nor one that has
+    /// Whether workers should hold back: fewer than half of the linked peers that this node keeps pace with have what its
+    /// workers made, to within a window. One slow peer among several slows nobody, nor does one that waits for a snapshot, nor one that has
     /// said nothing for a while: it hangs, or the cable is out, and the link will tell in the end.
     #[must_use]
     pub fn should_pause(&self) -> bool {
         let speaks = |link: &PeerLink| link.is_streaming() && link.has_spoken(self.limits.reset_ticks);
-        let streams = |peer: &&Peer| peer.link.as_ref().is_some_and(speaks);
-        let heard = self.peers.values().filter(streams);
+        let heard = self.peers.iter().filter_map(|(&node, peer)| {
+            let streams = peer.link.as_ref().is_some_and(speaks);
+            (streams && self.routing.keeps_pace(self.me, node)).then_some(peer)
+        });
         let (all, near) = (heard.clone().count(), heard.filter(|peer| self.is_near(peer)).count());
         2 * near < all
     }

@@ -6,8 +6,8 @@ use protocol::cursor::Cursors;
 use protocol::ids::{NodeId, OriginId};
 use protocol::sums::Sums;
 
-use super::message::{Message, OriginInfo, Word};
 use crate::ledger::AuditError;
+use protocol::wire::link::{Message, Note, OriginInfo};
 
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,7 +113,7 @@ pub struct Shift {
 impl Effect {
     /// What a newcomer says in place of what it has.
     pub(super) fn newcomer(to: NodeId) -> Self {
-        let message = Message::Word(Word::Newcomer);
+        let message = Message::Note(Note::Newcomer);
         Self::Send { to, message }
     }
 }

@@ -11,7 +11,7 @@ use protocol::frontier::{Frontier, SequenceRange};
 use protocol::ids::{OriginId, RunId};
 use protocol::merged_range::{MergedRange, Merger};
 
-use crate::snapshot::LogEntry;
+use protocol::wire::snapshot::LogEntry;
 
 /// Consecutive batches of each origin, up to the newest.
 #[derive(Clone, Debug)]

@@ -1,6 +1,6 @@
 //! The exchange: how batches reach every replica. A pure core, told what happens, answering with what to do.
 //!
-//! Every node sends its own workers' batches to every peer it has a link to. A link delivers in order and may break at
+//! A `routing` says who sends what to whom; today's job sends every node's batches to every peer it has a link to. A link delivers in order and may break at
 //! any moment; when it is back, both sides say what they have, and sending resumes from there. Peers acknowledge by
 //! frontier. A node keeps every batch, its own and others', until all members have acknowledged it: when an origin's
 //! node is gone, whoever has more of its batches than a peer sends them on, so survivors end up with the same prefix.
@@ -10,7 +10,7 @@
 //! and can take away from a range what it has of it. Whoever cannot be helped with ranges either asks for a snapshot.
 //!
 //! `core` is the state, `event` is what it is told and what it wants done; `receiving` and `sending` are what nodes say,
-//! `relaying` is between those without a link, `keeping` bounds the `log`, `snapshots` is the last resort.
+//! `relaying` is between those without a link, `retention` bounds the `log`, `snapshots` is the last resort.
 //!
 //! ```text
 //!  worker's batch ──▶ ┌──────────┐ ──▶ Send(peer, message)
@@ -21,16 +21,16 @@
 
 mod core;
 mod event;
-mod keeping;
 mod limits;
 mod log;
-mod message;
 mod parcel;
 mod peer;
 mod peer_link;
 mod planted;
 mod receiving;
 mod relaying;
+mod retention;
+mod routing;
 mod sending;
 #[cfg(test)]
 mod simulation;
@@ -41,4 +41,4 @@ mod tests;
 pub use self::core::Exchange;
 pub use self::event::{Effect, Event, Shift};
 pub use self::limits::Limits;
-pub use self::message::{Message, OriginInfo, ParcelKind, Piece, Word};
+pub use self::routing::Routing;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use protocol::ids::OriginId;
 
-use super::message::{ParcelKind, Piece};
-use crate::snapshot::Encoded;
+use protocol::wire::link::{ParcelKind, Piece};
+use protocol::wire::snapshot::Encoded;
 
 /// What is being sent.
 #[derive(Clone, Debug)]

@@ -10,11 +10,11 @@ use protocol::merged_range::MergedRange;
 use super::core::Exchange;
 use super::event::{Effect, Shift};
 use super::limits::{Limits, MEMBERS_MAX, ORIGINS_MAX};
-use super::message::{Message, OriginInfo, ParcelKind, Piece, Word};
 use super::parcel::{self, Outgoing, Taken};
 use super::planted::{Bug, planted};
 use crate::ledger::{LedgerError, Outcome};
-use crate::snapshot;
+use protocol::wire::link::{Message, Note, OriginInfo, ParcelKind, Piece};
+use protocol::wire::snapshot;
 
 /// What a range's head may take: it names the samples that are done with it.
 const RANGE_HEAD_BYTES_MAX: usize = 16 << 20;
@@ -144,23 +144,23 @@ impl Exchange {
                     self.quarantine(from, reason, effects);
                 }
             }
-            Message::Word(word) => self.hear(from, word, effects),
+            Message::Note(note) => self.hear(from, note, effects),
         }
     }
 
-    fn hear(&mut self, from: NodeId, word: Word, effects: &mut Vec<Effect>) {
+    fn hear(&mut self, from: NodeId, note: Note, effects: &mut Vec<Effect>) {
         let Some(peer) = self.peers.get_mut(&from) else {
             return;
         };
         let Some(link) = &mut peer.link else {
             return;
         };
-        match word {
-            Word::Mark { members: nodes, .. } | Word::Links(nodes) if nodes.len() > MEMBERS_MAX => {
+        match note {
+            Note::Mark { members: nodes, .. } | Note::Links(nodes) if nodes.len() > MEMBERS_MAX => {
                 self.quarantine(from, "it names more members than a run has".into(), effects);
             }
-            Word::Links(links) => self.take_links(from, links, effects),
-            Word::Mark {
+            Note::Links(links) => self.take_links(from, links, effects),
+            Note::Mark {
                 number,
                 frontier,
                 members,
@@ -168,7 +168,7 @@ impl Exchange {
                 let except = peer.take_mark(&frontier, self.ledger.frontier(), &self.log);
                 effects.push(Effect::Send {
                     to: from,
-                    message: Message::Word(Word::Marked { number, except }),
+                    message: Message::Note(Note::Marked { number, except }),
                 });
                 for node in members {
                     self.reckon_with(node);
@@ -176,26 +176,26 @@ impl Exchange {
                 self.trim();
                 self.catch_up(from, effects);
             }
-            Word::Newcomer => link.waits(),
-            Word::Marked { number, except } => {
+            Note::Newcomer => link.waits(),
+            Note::Marked { number, except } => {
                 peer.marked(number, &except);
                 self.trim();
             }
-            Word::Got(bytes) => {
+            Note::Got(bytes) => {
                 let before = link.outgoing.as_ref().map_or(0, Outgoing::got);
                 link.outgoing.take_if(|parcel| parcel.confirm(bytes));
                 self.moved += bytes.saturating_sub(before);
                 self.pump(from, effects);
             }
-            Word::Cannot(SequenceRange {
+            Note::Cannot(SequenceRange {
                 origin, from: start, ..
             }) => {
                 // The rest of what is under way there means nothing without it: begin again, from its mark.
                 peer.refused.insert((origin, start));
                 self.reset(from, effects);
             }
-            Word::TooFar => self.want(Some(from), false, effects),
-            Word::Ask => {
+            Note::TooFar => self.want(Some(from), false, effects),
+            Note::Ask => {
                 link.asks = !link.outgoing.as_ref().is_some_and(Outgoing::is_snapshot);
                 self.give(from, effects);
             }
@@ -346,7 +346,7 @@ impl Exchange {
         };
         effects.push(Effect::Send {
             to: from,
-            message: Message::Word(Word::Got(got)),
+            message: Message::Note(Note::Got(got)),
         });
         if let Some(wanted) = &mut self.wanted
             && wanted.giver == Some(from)
@@ -382,7 +382,7 @@ impl Exchange {
                 };
                 effects.push(Effect::Send {
                     to: from,
-                    message: Message::Word(Word::Cannot(range)),
+                    message: Message::Note(Note::Cannot(range)),
                 });
                 return Ok(());
             };

@@ -10,8 +10,8 @@ use protocol::ids::NodeId;
 
 use super::core::Exchange;
 use super::event::Effect;
-use super::message::{Message, Word};
 use super::peer::Peer;
+use protocol::wire::link::{Message, Note};
 
 impl Exchange {
     /// Tells peers whom this node has links to, when that has changed.
@@ -25,7 +25,7 @@ impl Exchange {
                 link.told_links = Some(linked.clone());
                 effects.push(Effect::Send {
                     to,
-                    message: Message::Word(Word::Links(linked.iter().copied().collect())),
+                    message: Message::Note(Note::Links(linked.iter().copied().collect())),
                 });
             }
         }
@@ -74,13 +74,8 @@ impl Exchange {
 
     /// Hands on what has just come of a home.
     pub(super) fn relay(&mut self, home: NodeId, effects: &mut Vec<Effect>) {
-        let first = (home, NodeId(0));
-        let targets: Vec<NodeId> = self
-            .relays
-            .range(first..)
-            .take_while(|(of, _)| *of == home)
-            .map(|&(_, to)| to)
-            .collect();
+        let goes_on = |&to: &NodeId| self.routing.sends(self.me, home, to) || self.relays.contains(&(home, to));
+        let targets: Vec<NodeId> = self.peers.keys().copied().filter(goes_on).collect();
         for node in targets {
             self.pump(node, effects);
         }

@@ -6,17 +6,18 @@ use std::sync::Arc;
 use protocol::batch::Batch;
 use protocol::frontier::Frontier;
 use protocol::ids::{NodeId, OriginId};
+use protocol::wire::link::OriginInfo;
 
-use super::OriginInfo;
 use super::core::Exchange;
 use super::event::Effect;
 use super::limits::{Limits, MEMBERS_MAX};
 use super::log::Log;
-use super::message::{Message, Word};
 use super::parcel::Outgoing;
 use super::peer::Peer;
 use super::peer_link::{PeerLink, Repair};
 use super::planted::{Bug, planted};
+use super::routing::Routing;
+use protocol::wire::link::{Message, Note};
 
 /// How a peer is helped on with one origin.
 enum Help {
@@ -96,7 +97,7 @@ impl Exchange {
             .peers
             .iter()
             .filter(|&(&node, peer)| node != to && !peer.quarantined);
-        let message = Message::Word(Word::Mark {
+        let message = Message::Note(Note::Mark {
             number,
             frontier,
             members: others.map(|(&node, _)| node).take(MEMBERS_MAX).collect(),
@@ -104,8 +105,8 @@ impl Exchange {
         Effect::Send { to, message }
     }
 
-    /// Counts for how long a peer has lacked batches of each origin without progress. The origin's own node is the first
-    /// to send; the others follow one after the other, in the order of their names, so that rarely two send the same.
+    /// Counts for how long a peer has lacked batches of each origin without progress. Whose way they go is the first to
+    /// send; the others follow one after the other, in the order of their names, so that rarely two send the same.
     fn look_for_stalls(&mut self, node: NodeId) {
         let frontier = self.ledger.frontier();
         let rivals = self
@@ -120,7 +121,7 @@ impl Exchange {
             .iter()
             .filter(|(origin, _)| {
                 let home = self.origins.get(origin).map(|info| info.home);
-                home.is_some_and(|home| home != self.me && home != node)
+                home.is_some_and(|home| home != node && !self.routing.sends(self.me, home, node))
             })
             .collect();
         let Some(link) = &mut peer.link else {
@@ -137,7 +138,7 @@ impl Exchange {
         let home = self.home(origin);
         let link = peer.link.as_ref();
         home.zip(link)
-            .is_some_and(|(home, link)| sends(self.me, &self.relays, (origin, home), to, link))
+            .is_some_and(|(home, link)| sends((self.me, self.routing), &self.relays, (origin, home), to, link))
     }
 
     pub(super) fn pump_all(&mut self, effects: &mut Vec<Effect>) {
@@ -162,7 +163,7 @@ impl Exchange {
         send_pieces(node, link, &self.limits, effects);
         let mut spoilt = Frontier::default();
         for &OriginInfo { origin, home, .. } in self.origins.values() {
-            if !sends(self.me, &self.relays, (origin, home), node, link) {
+            if !sends((self.me, self.routing), &self.relays, (origin, home), node, link) {
                 continue;
             }
             let applied = self.ledger.frontier().applied(origin);
@@ -193,7 +194,7 @@ impl Exchange {
                         if link.tell_too_far() {
                             effects.push(Effect::Send {
                                 to: node,
-                                message: Message::Word(Word::TooFar),
+                                message: Message::Note(Note::TooFar),
                             });
                         }
                         break;
@@ -209,16 +210,16 @@ impl Exchange {
     }
 }
 
-/// Whether a node is the one to send an origin's batches to a peer: it is their home, hands them on for it, or helps.
+/// Whether a node is the one to send an origin's batches to a peer: they go that way, or it relays them, or it helps.
 fn sends(
-    me: NodeId,
+    (me, routing): (NodeId, Routing),
     relays: &BTreeSet<(NodeId, NodeId)>,
     (origin, home): (OriginId, NodeId),
     to: NodeId,
     link: &PeerLink,
 ) -> bool {
     let repairs = link.repairs.get(&origin).is_some_and(Repair::is_active) && !planted(Bug::DroppedRepair);
-    home != to && (home == me || relays.contains(&(home, to)) || repairs)
+    home != to && (routing.sends(me, home, to) || relays.contains(&(home, to)) || repairs)
 }
 
 /// What to send a peer next of an origin of which it will have `sent`, by its mark and the ranges that it could not take.

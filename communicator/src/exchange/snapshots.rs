@@ -7,12 +7,12 @@ use protocol::sums::{Adder, Sums};
 
 use super::core::{Exchange, Wanted};
 use super::event::{Effect, Shift};
-use super::message::{Message, Word};
 use super::parcel::Outgoing;
 use super::peer::Peer;
 use super::peer_link::PeerLink;
 use crate::ledger::{Ledger, Outcome};
-use crate::snapshot::{self, LogEntry};
+use protocol::wire::link::{Message, Note};
+use protocol::wire::snapshot::{self, LogEntry};
 
 impl Exchange {
     /// Compares the ledger with what its batches add up to. One flipped bit is put right at once; beyond that a peer's
@@ -61,7 +61,7 @@ impl Exchange {
         wanted.ticks = 0;
         effects.extend(wanted.giver.map(|to| Effect::Send {
             to,
-            message: Message::Word(Word::Ask),
+            message: Message::Note(Note::Ask),
         }));
     }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::checkpoint::{self, Header, State};
 use crate::run::WorkerKey;
-use crate::snapshot::Head;
+use protocol::wire::snapshot::Head;
 
 /// The checkpoints of one run on one node.
 #[derive(Debug, Default)]

@@ -6,11 +6,13 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use protocol::control::NodeInfo;
-use protocol::frame::{CHUNK_BYTES, Kind};
 use protocol::ids::RunId;
+use protocol::wire::control::NodeInfo;
+use protocol::wire::frame::{CHUNK_BYTES, Kind};
+use protocol::wire::link::Hello;
+use protocol::wire::link::MessageError;
 use ractor::ActorRef;
 use ractor::rpc::CallResult;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -20,14 +22,11 @@ use tokio::time::timeout;
 
 use super::run::RunMessage;
 use crate::control::Sessions;
-use crate::link::{Hello, LinkError, read_hello, write_frame, write_hello};
-use crate::rarely::Rarely;
+use crate::link::{LinkError, read_hello, write_frame, write_hello};
+use crate::log_throttle::LogThrottle;
+use crate::timing::CallTimes;
 use crate::transport::{Accepted, Greeted, HalfOpen, Plane, Stream};
 
-/// How long a caller may take to say what it wants, and this node to find out whether it can have it.
-const HELLO_LIMIT: Duration = Duration::from_secs(5);
-/// How long a caller may take for one piece of a model.
-const PIECE_LIMIT: Duration = Duration::from_secs(30);
 /// Callers that have not said what they want.
 const CALLERS_MAX: usize = 256;
 /// Models that are being fetched.
@@ -39,8 +38,9 @@ struct Desk {
     sessions: Sessions,
     run: ActorRef<RunMessage>,
     me: NodeInfo,
+    times: CallTimes,
     models: Arc<Semaphore>,
-    complaints: Arc<Rarely>,
+    complaints: Arc<LogThrottle>,
 }
 
 /// Takes connections until there are no more.
@@ -49,11 +49,13 @@ pub(super) async fn route(
     sessions: Sessions,
     run: ActorRef<RunMessage>,
     me: NodeInfo,
+    times: CallTimes,
 ) {
     let desk = Desk {
         sessions,
         run,
         me,
+        times,
         models: Arc::new(Semaphore::new(MODELS_MAX)),
         complaints: Arc::default(),
     };
@@ -103,13 +105,13 @@ async fn serve(connection: Accepted, desk: Desk, greeted: Greeted) {
 }
 
 async fn greet(mut stream: Stream, address: SocketAddr, desk: &Desk, greeted: &Greeted) -> Result<(), LinkError> {
-    let hello = timeout(HELLO_LIMIT, read_hello(&mut stream)).await;
-    let hello = hello.unwrap_or(Err(LinkError::OutOfPlace))?;
+    let hello = timeout(desk.times.hello, read_hello(&mut stream)).await;
+    let hello = hello.unwrap_or(Err(MessageError::OutOfPlace.into()))?;
     greeted.store(true, Ordering::Relaxed);
     let Desk { run: run_actor, me, .. } = desk;
     match hello {
         Hello::Link { version, run, from, to } => {
-            let expects = run_actor.call(|reply| RunMessage::Expects { run, from, reply }, Some(HELLO_LIMIT));
+            let expects = run_actor.call(|reply| RunMessage::Expects { run, from, reply }, Some(desk.times.hello));
             if version == me.version && to == me.id && matches!(expects.await, Ok(CallResult::Success(true))) {
                 write_hello(&mut stream, &Hello::Accepted { from: me.id }).await?;
                 let _ = run_actor.cast(RunMessage::Link { run, from, stream });
@@ -123,19 +125,22 @@ async fn greet(mut stream: Stream, address: SocketAddr, desk: &Desk, greeted: &G
                 let Ok(_permit) = desk.models.try_acquire() else {
                     return;
                 };
-                if let Err(error) = send_model(stream, &desk.run, run).await {
+                if let Err(error) = send_model(stream, &desk, run).await {
                     tracing::debug!(%address, %error, "a model was not fetched to its end");
                 }
             });
             Ok(())
         }
-        Hello::Accepted { .. } => Err(LinkError::OutOfPlace),
+        Hello::Accepted { .. } => Err(MessageError::OutOfPlace.into()),
     }
 }
 
 /// Sends the file of a run's model in pieces; an empty one is the last. Without a file there is none at all.
-async fn send_model(mut stream: Stream, run_actor: &ActorRef<RunMessage>, run: RunId) -> Result<(), LinkError> {
-    let found = run_actor.call(|reply| RunMessage::Model { run, reply }, Some(HELLO_LIMIT));
+async fn send_model(mut stream: Stream, desk: &Desk, run: RunId) -> Result<(), LinkError> {
+    let Desk {
+        run: run_actor, times, ..
+    } = desk;
+    let found = run_actor.call(|reply| RunMessage::Model { run, reply }, Some(times.hello));
     let Ok(CallResult::Success(Some(path))) = found.await else {
         return Ok(stream.shutdown().await?);
     };
@@ -150,7 +155,7 @@ async fn send_model(mut stream: Stream, run_actor: &ActorRef<RunMessage>, run: R
             write_frame(&mut stream, Kind::Piece, &piece[..length]).await?;
             Ok(stream.flush().await?)
         };
-        timeout(PIECE_LIMIT, writing).await.unwrap_or(Err(LinkError::Silent))?;
+        timeout(times.piece, writing).await.unwrap_or(Err(LinkError::Silent))?;
         if length == 0 {
             return Ok(());
         }

@@ -6,29 +6,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use protocol::bounds::MEMBERS_MAX;
-use protocol::control::NodeInfo;
 use protocol::ids::NodeId;
+use protocol::wire::bounds::MEMBERS_MAX;
+use protocol::wire::control::NodeInfo;
 
-/// How often beats are sent.
-pub(crate) const BEAT_EVERY: Duration = Duration::from_millis(500);
-/// A member whose beats have not come for so long is away. Five beats may be late before that.
-pub(crate) const AWAY_AFTER: Duration = Duration::from_millis(2500);
-/// A member that was away for so long is not dialled any more.
-const FORGET_AFTER: Duration = Duration::from_mins(10);
-/// The same for those who take part in a run: both sides of a partition have learned something that the other needs.
-const FORGET_PARTICIPANT_AFTER: Duration = Duration::from_hours(24);
-/// A node that was heard of and never heard itself is forgotten sooner: it may have been invented.
-const FORGET_RUMOUR_AFTER: Duration = Duration::from_mins(1);
-/// How many of those are dialled at a time.
+use crate::timing::MembershipTimes;
+
+/// How many nodes that were only heard of are dialled at a time.
 const RUMOURS_DIALLED_MAX: usize = 8;
-/// The first pause between two attempts to reach a member, and the longest.
-const DIAL_PAUSE: Duration = Duration::from_millis(200);
-const DIAL_PAUSE_MAX: Duration = Duration::from_secs(10);
-/// Without a session a member is given so long to make a new one, or its beats to come another way.
-const BROKEN_AFTER: Duration = Duration::from_secs(1);
-/// Who has the higher name lets the other one dial first.
-const DIAL_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Something that others want to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +30,7 @@ pub(crate) enum Change {
 #[derive(Debug)]
 pub(crate) struct Roster {
     me: NodeId,
+    times: MembershipTimes,
     members: BTreeMap<NodeId, Member>,
     /// Nodes that there is a session with, known otherwise or not.
     linked: BTreeSet<NodeId>,
@@ -83,9 +69,10 @@ pub(crate) struct MemberView<'a> {
 impl Roster {
     /// An empty roster of this node's.
     #[must_use]
-    pub(crate) fn new(me: NodeId) -> Self {
+    pub(crate) fn new(me: NodeId, times: MembershipTimes) -> Self {
         Self {
             me,
+            times,
             members: BTreeMap::new(),
             linked: BTreeSet::new(),
             left: Vec::new(),
@@ -113,7 +100,7 @@ impl Roster {
         let patience = if self.me < info.id {
             Duration::ZERO
         } else {
-            DIAL_PATIENCE
+            self.times.dial_patience
         };
         let member = Member {
             info,
@@ -122,7 +109,7 @@ impl Roster {
             heard: now,
             rtt: None,
             dial_at: now + patience,
-            dial_pause: DIAL_PAUSE,
+            dial_pause: self.times.dial_pause,
         };
         self.members.insert(member.info.id, member);
     }
@@ -166,17 +153,23 @@ impl Roster {
     pub(crate) fn linked(&mut self, id: NodeId) {
         self.linked.insert(id);
         if let Some(member) = self.members.get_mut(&id) {
-            member.dial_pause = DIAL_PAUSE;
+            member.dial_pause = self.times.dial_pause;
         }
     }
 
     /// The last session with a node is gone.
     pub(crate) fn unlinked(&mut self, id: NodeId, now: Duration) {
         self.linked.remove(&id);
-        let patience = if self.me < id { DIAL_PAUSE } else { DIAL_PATIENCE };
+        let patience = if self.me < id {
+            self.times.dial_pause
+        } else {
+            self.times.dial_patience
+        };
         if let Some(member) = self.members.get_mut(&id) {
             member.dial_at = now + patience;
-            member.heard = member.heard.min((now + BROKEN_AFTER).saturating_sub(AWAY_AFTER));
+            member.heard = member
+                .heard
+                .min((now + self.times.broken_after).saturating_sub(self.times.away_after));
         }
     }
 
@@ -200,16 +193,16 @@ impl Roster {
     pub(crate) fn tick(&mut self, now: Duration) -> Vec<Change> {
         let mut changes = Vec::new();
         for (&id, member) in &mut self.members {
-            if member.alive && now.saturating_sub(member.heard) > AWAY_AFTER {
+            if member.alive && now.saturating_sub(member.heard) > self.times.away_after {
                 member.alive = false;
                 changes.push(Change::Away(id));
             }
         }
         self.members.retain(|&id, member| {
             let limit = match (self.participants.contains(&id), member.met) {
-                (true, _) => FORGET_PARTICIPANT_AFTER,
-                (false, true) => FORGET_AFTER,
-                (false, false) => FORGET_RUMOUR_AFTER,
+                (true, _) => self.times.forget_participant_after,
+                (false, true) => self.times.forget_after,
+                (false, false) => self.times.forget_rumour_after,
             };
             let kept = member.alive || now.saturating_sub(member.heard) < limit;
             if !kept && member.met {
@@ -247,7 +240,7 @@ impl Roster {
         due.into_iter()
             .map(|member| {
                 member.dial_at = now + member.dial_pause;
-                member.dial_pause = (member.dial_pause * 2).min(DIAL_PAUSE_MAX);
+                member.dial_pause = (member.dial_pause * 2).min(self.times.dial_pause_max);
                 dialled.insert(member.info.id, !member.met);
                 member.info.clone()
             })
@@ -272,8 +265,13 @@ impl Roster {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::timing::Timing;
 
     const SECOND: Duration = Duration::from_secs(1);
+
+    fn roster(me: u64) -> Roster {
+        Roster::new(NodeId(me), Timing::DEFAULT.membership)
+    }
 
     fn info(id: u64) -> NodeInfo {
         NodeInfo {
@@ -289,7 +287,7 @@ mod tests {
 
     #[test]
     fn silence_is_noticed_within_three_seconds_and_beats_bring_back() {
-        let mut roster = Roster::new(NodeId(5));
+        let mut roster = roster(5);
         assert_eq!(roster.beat(info(7), SECOND), Some(Change::Alive(info(7))));
         assert_eq!(roster.beat(info(7), 2 * SECOND), None);
         assert!(roster.tick(4 * SECOND).is_empty() && roster.members().all(|member| member.alive));
@@ -300,7 +298,7 @@ mod tests {
 
     #[test]
     fn a_broken_session_is_noticed_soon_and_may_be_replaced() {
-        let mut roster = Roster::new(NodeId(5));
+        let mut roster = roster(5);
         roster.linked(NodeId(7));
         roster.beat(info(7), 10 * SECOND);
         assert!(
@@ -319,7 +317,7 @@ mod tests {
 
     #[test]
     fn who_is_heard_of_is_dialled_with_growing_pauses() {
-        let mut roster = Roster::new(NodeId(5));
+        let mut roster = roster(5);
         roster.heard_of(info(7), SECOND);
         roster.heard_of(info(3), SECOND);
         roster.heard_of(info(5), SECOND);
@@ -339,7 +337,7 @@ mod tests {
 
     #[test]
     fn who_left_does_not_come_back_by_rumour() {
-        let mut roster = Roster::new(NodeId(5));
+        let mut roster = roster(5);
         roster.beat(info(7), SECOND);
         assert_eq!(roster.leaves(NodeId(7)), Some(Change::Left(NodeId(7))));
         roster.heard_of(info(7), SECOND);
@@ -349,7 +347,7 @@ mod tests {
 
     #[test]
     fn the_long_lost_are_forgotten() {
-        let mut roster = Roster::new(NodeId(5));
+        let mut roster = roster(5);
         roster.beat(info(7), SECOND);
         assert_eq!(roster.tick(10 * SECOND), [Change::Away(NodeId(7))]);
         assert_eq!(roster.tick(700 * SECOND), [Change::Left(NodeId(7))]);
@@ -358,7 +356,7 @@ mod tests {
 
     #[test]
     fn who_takes_part_in_a_run_is_waited_for_while_it_goes_on() {
-        let mut roster = Roster::new(NodeId(5));
+        let mut roster = roster(5);
         roster.beat(info(7), SECOND);
         roster.take_part(BTreeSet::from([NodeId(5), NodeId(7)]));
         assert_eq!(roster.tick(10 * SECOND), [Change::Away(NodeId(7))]);
@@ -371,7 +369,7 @@ mod tests {
     #[test]
     fn what_was_invented_is_bounded_dialled_a_little_and_soon_forgotten() {
         let invented = MEMBERS_MAX as u64 + 500;
-        let mut roster = Roster::new(NodeId(1));
+        let mut roster = roster(1);
         for id in 10..10 + invented {
             roster.heard_of(info(id), SECOND);
         }
@@ -394,7 +392,7 @@ mod tests {
 
     #[test]
     fn whoever_has_waited_longest_is_dialled_first() {
-        let mut roster = Roster::new(NodeId(1));
+        let mut roster = roster(1);
         for id in 10..30 {
             roster.heard_of(info(id), SECOND);
         }
@@ -410,7 +408,7 @@ mod tests {
 
     #[test]
     fn a_false_rumour_does_not_keep_the_true_one_out() {
-        let mut roster = Roster::new(NodeId(1));
+        let mut roster = roster(1);
         let elsewhere = NodeInfo {
             address: "192.0.2.1:9".parse().unwrap(),
             ..info(7)

@@ -1,15 +1,22 @@
 //! Where the gate hands things on to: which actor a word or a question is for.
 
-use protocol::control::{Reply, Request, Word};
 use protocol::ids::NodeId;
-use ractor::RpcReplyPort;
+use protocol::wire::control::{Reply, Request, Word};
+use ractor::{ActorRef, RpcReplyPort};
 
-use super::Parts;
 use super::membership::MembershipMessage;
 use super::run::RunMessage;
 use super::stats::StatsMessage;
 use crate::control::{Payload, Routes};
 use crate::run::RunWord;
+
+/// The actors that the gate leads to.
+#[derive(Clone)]
+pub(super) struct Parts {
+    pub(super) stats: ActorRef<StatsMessage>,
+    pub(super) run: ActorRef<RunMessage>,
+    pub(super) membership: ActorRef<MembershipMessage>,
+}
 
 impl Routes for Parts {
     fn word(&self, from: NodeId, word: Word) {

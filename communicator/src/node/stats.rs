@@ -6,9 +6,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use protocol::control::Reply;
 use protocol::ids::NodeId;
 use protocol::stats::{PeerRecord, StatsRecord};
+use protocol::wire::control::Reply;
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
 use ractor_cluster::RactorMessage;
 
@@ -20,11 +20,9 @@ const RECORDS_MAX: usize = 40_000;
 const RECORDS_BYTES_MAX: usize = 32 << 20;
 /// Bytes of the records in one answer; it has to fit into a message of the control plane, and half of that leaves room.
 const ANSWER_BYTES_MAX: usize = 512 << 10;
-/// Records that a node may tell a second, and at once. It tells one a second; what was held up comes together.
-const TOLD_A_SECOND: u32 = 2;
+/// Records that a node may tell while an honest one tells one, and at once: what was held up comes together.
+const TOLD_FOR_ONE: u32 = 2;
 const TOLD_AT_ONCE: u32 = 8;
-/// How long a reader waits for news before it is told that there is none.
-const PATIENCE: Duration = Duration::from_secs(2);
 /// Readers that wait at a time; more are answered at once.
 const READERS_MAX: usize = 256;
 
@@ -46,11 +44,20 @@ pub(crate) enum StatsMessage {
     Tick,
 }
 
+/// What the actor is started with.
+pub(crate) struct StatsArguments {
+    /// How often every node tells what it did.
+    pub(crate) record: Duration,
+    /// How long a reader waits for news before it is told that there is none.
+    pub(crate) news: Duration,
+}
+
 /// The actor.
 pub(crate) struct StatsActor;
 
 /// The actor's state.
 pub(crate) struct Stats {
+    arguments: StatsArguments,
     records: VecDeque<StatsRecord>,
     /// What they take.
     bytes: usize,
@@ -62,9 +69,10 @@ pub(crate) struct Stats {
     start: Instant,
 }
 
-impl Default for Stats {
-    fn default() -> Self {
+impl Stats {
+    fn new(arguments: StatsArguments) -> Self {
         Self {
+            arguments,
             records: VecDeque::new(),
             bytes: 0,
             last: 0,
@@ -78,11 +86,15 @@ impl Default for Stats {
 impl Actor for StatsActor {
     type Msg = StatsMessage;
     type State = Stats;
-    type Arguments = ();
+    type Arguments = StatsArguments;
 
-    async fn pre_start(&self, myself: ActorRef<StatsMessage>, (): ()) -> Result<Stats, ActorProcessingErr> {
-        myself.send_interval(PATIENCE / 4, || StatsMessage::Tick);
-        Ok(Stats::default())
+    async fn pre_start(
+        &self,
+        myself: ActorRef<StatsMessage>,
+        arguments: StatsArguments,
+    ) -> Result<Stats, ActorProcessingErr> {
+        myself.send_interval(arguments.news / 4, || StatsMessage::Tick);
+        Ok(Stats::new(arguments))
     }
 
     async fn handle(
@@ -108,7 +120,7 @@ impl Actor for StatsActor {
             StatsMessage::Tick => {
                 let (done, waiting) = std::mem::take(&mut state.readers)
                     .into_iter()
-                    .partition(|(asked, ..)| asked.elapsed() >= PATIENCE);
+                    .partition(|(asked, ..)| asked.elapsed() >= state.arguments.news);
                 state.readers = waiting;
                 state.answer(done);
                 state.forget_tellers(state.start.elapsed());
@@ -121,7 +133,8 @@ impl Actor for StatsActor {
 impl Stats {
     /// Whether a node has not told too much of late.
     fn may_tell(&mut self, node: NodeId, now: Duration) -> bool {
-        let new = || (now, Meter::new(TOLD_A_SECOND, TOLD_AT_ONCE));
+        let a_second = (f64::from(TOLD_FOR_ONE) / self.arguments.record.as_secs_f64()).ceil() as u32;
+        let new = || (now, Meter::new(a_second, TOLD_AT_ONCE));
         let (heard, meter) = self.tellers.entry(node).or_insert_with(new);
         *heard = now;
         meter.spends(1, now)
@@ -129,9 +142,9 @@ impl Stats {
 
     /// Whoever was not heard for so long that its budget is full again needs no entry.
     fn forget_tellers(&mut self, now: Duration) {
-        const FULL_AFTER: Duration = Duration::from_secs((TOLD_AT_ONCE / TOLD_A_SECOND) as u64);
+        let full_after = self.arguments.record * TOLD_AT_ONCE / TOLD_FOR_ONE;
         self.tellers
-            .retain(|_, (heard, _)| now.saturating_sub(*heard) < FULL_AFTER);
+            .retain(|_, (heard, _)| now.saturating_sub(*heard) < full_after);
     }
 
     fn record(&mut self, record: StatsRecord) {
@@ -185,7 +198,16 @@ fn size(record: &StatsRecord) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use ractor::rpc::CallResult;
+
     use super::*;
+
+    fn stats() -> Stats {
+        Stats::new(StatsArguments {
+            record: Duration::from_secs(1),
+            news: Duration::from_secs(2),
+        })
+    }
 
     fn record(samples: u64) -> StatsRecord {
         StatsRecord {
@@ -218,7 +240,7 @@ mod tests {
 
     #[test]
     fn readers_get_everything_once() {
-        let mut stats = Stats::default();
+        let mut stats = stats();
         assert_eq!(read(&stats, 0), (0, vec![]));
         (1..=3).for_each(|samples| stats.record(record(samples)));
         assert_eq!(read(&stats, 0), (3, vec![1, 2, 3]));
@@ -229,7 +251,7 @@ mod tests {
 
     #[test]
     fn old_records_go_and_a_reader_gets_all_that_are_left() {
-        let mut stats = Stats::default();
+        let mut stats = stats();
         (1..=RECORDS_MAX as u64 + 10).for_each(|samples| stats.record(record(samples)));
         let (mut last, mut found) = read(&stats, 0);
         assert!(found.len() < RECORDS_MAX, "answers stay short");
@@ -247,7 +269,7 @@ mod tests {
     #[test]
     fn a_thousand_nodes_can_be_read_of_and_take_no_more_memory() {
         const NODES: usize = 1000;
-        let mut stats = Stats::default();
+        let mut stats = stats();
         for samples in 1..=2000 {
             stats.record(long(samples, NODES - 1));
             assert!(stats.bytes <= RECORDS_BYTES_MAX);
@@ -261,9 +283,30 @@ mod tests {
         assert_eq!(read(&stats, last).1[0], found.last().unwrap() + 1);
     }
 
+    #[tokio::test]
+    async fn a_reader_waits_for_news_but_not_for_ever() {
+        let arguments = StatsArguments {
+            record: Duration::from_millis(10),
+            news: Duration::from_millis(20),
+        };
+        let (actor, _) = Actor::spawn(None, StatsActor, arguments).await.unwrap();
+        let read = |after| actor.call(move |reply| StatsMessage::Read { after, reply }, None);
+        let (none, told) = (read(0), StatsMessage::Record(Box::new(record(7))));
+        let Ok(CallResult::Success(Payload(Ok(Reply::Stats { last: 0, records })))) = none.await else {
+            panic!("it is not told that there is none");
+        };
+        assert!(records.is_empty());
+        let (news, ()) = tokio::join!(read(0), async { actor.cast(told).unwrap() });
+        let Ok(CallResult::Success(Payload(Ok(Reply::Stats { last: 1, records })))) = news else {
+            panic!("it is not told the news");
+        };
+        assert_eq!(records[0].samples, 7);
+        actor.stop_and_wait(None, None).await.unwrap();
+    }
+
     #[test]
     fn nobody_tells_more_than_a_node_has_to_tell() {
-        let mut stats = Stats::default();
+        let mut stats = stats();
         let (honest, liar) = (NodeId(1), NodeId(2));
         let mut told = 0;
         for tenth in 0..100 {
@@ -271,7 +314,7 @@ mod tests {
             assert!(tenth % 10 > 0 || stats.may_tell(honest, now));
             told += (0..100).filter(|_| stats.may_tell(liar, now)).count();
         }
-        assert!(told <= (TOLD_AT_ONCE + 10 * TOLD_A_SECOND) as usize, "{told}");
+        assert!(told <= (TOLD_AT_ONCE + 10 * TOLD_FOR_ONE) as usize, "{told}");
         stats.forget_tellers(Duration::from_mins(1));
         assert!(stats.tellers.is_empty());
     }

@@ -3,18 +3,18 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use protocol::attach::{Scores, WorkerStats};
-use protocol::begin::Begin;
-use protocol::control::{NodeInfo, Phase, RunResult, RunStatus};
 use protocol::ids::{NodeId, RunId};
 use protocol::job::Job;
-use protocol::run_beat::{RunBeat, StopReason};
+use protocol::wire::attach::{Scores, WorkerStats};
+use protocol::wire::control::{NodeInfo, Phase, RunResult, RunStatus};
+use protocol::wire::run_beat::{RunBeat, StopReason};
+use protocol::wire::run_plan::RunPlan;
 
-use super::event::{ExchangeOrder, RunEffect, Standing, WorkerKey};
-use super::limits::RunLimits;
+use super::event::{ExchangeOrder, Liveness, RunEffect, WorkerKey};
 use super::members::Members;
 use super::planted::{Bug, planted};
 use super::states::{Exchanging, Finishing, Preparing, Settling};
+use crate::timing::RunLimits;
 
 /// What a run has to know beside itself, and where it says what is to be done.
 pub(super) struct Scope<'a> {
@@ -39,7 +39,7 @@ pub(super) enum State {
     Preparing(Preparing),
     /// The exchange is being started.
     Opening {
-        begin: Box<Begin>,
+        plan: Box<RunPlan>,
         /// Workers that have opened the data.
         ready: BTreeSet<WorkerKey>,
         since: Duration,
@@ -58,7 +58,7 @@ pub(super) enum State {
 pub(super) struct Ended {
     pub(super) outcome: Result<Box<RunResult>, String>,
     /// Who took part, if it had begun.
-    pub(super) begin: Option<Begin>,
+    pub(super) plan: Option<RunPlan>,
 }
 
 /// One run on this node.
@@ -76,7 +76,7 @@ pub(super) struct ActiveRun {
     /// Something changed that others have to know.
     pub(super) news: bool,
     /// How the exchange was last told that things stand.
-    told: Standing,
+    told: Liveness,
     /// What was last said in the log to be waited for, and since when that is so.
     waits: (Vec<String>, Duration, bool),
 }
@@ -102,7 +102,7 @@ impl ActiveRun {
             scores: None,
             state: State::Preparing(preparing),
             news: true,
-            told: Standing::default(),
+            told: Liveness::default(),
             waits: (Vec::new(), now, false),
         }
     }
@@ -113,7 +113,7 @@ impl ActiveRun {
 
     /// Whether this node takes part in it, or did, or could not: it was not just called off before it began.
     pub(super) fn took_part(&self) -> bool {
-        self.begin().is_some() || self.members.own.withdrawn
+        self.plan().is_some() || self.members.own.withdrawn
     }
 
     /// Whether it has not begun as far as this node knows: it can be called off. A guest's run has.
@@ -132,14 +132,14 @@ impl ActiveRun {
     }
 
     /// What the run is, once that is decided and this node takes part.
-    pub(super) fn begin(&self) -> Option<&Begin> {
+    pub(super) fn plan(&self) -> Option<&RunPlan> {
         match &self.state {
             State::Preparing(_) => None,
-            State::Opening { begin, .. } => Some(begin),
+            State::Opening { plan, .. } => Some(plan),
             State::Training(exchanging) | State::Settling(exchanging, _) | State::Finishing(exchanging, _) => {
-                Some(&exchanging.begin)
+                Some(&exchanging.plan)
             }
-            State::Ended(ended) => ended.begin.as_ref(),
+            State::Ended(ended) => ended.plan.as_ref(),
         }
     }
 
@@ -186,7 +186,7 @@ impl ActiveRun {
         }
         RunBeat {
             run: self.run,
-            begin: self.begin().cloned(),
+            plan: self.plan().cloned(),
             stop: self.stop,
             diverged: self.diverged.clone(),
             states,
@@ -198,7 +198,7 @@ impl ActiveRun {
             run: self.run,
             phase: self.phase(),
             job: self.job.clone(),
-            train: self.begin().map_or(0, |begin| begin.data.train),
+            train: self.plan().map_or(0, |plan| plan.data.train),
             outcome: match &self.state {
                 State::Ended(ended) => Some(ended.outcome.clone()),
                 _ => None,
@@ -234,9 +234,9 @@ impl ActiveRun {
     }
 
     pub(super) fn end(&mut self, outcome: Result<Box<RunResult>, String>, scope: &mut Scope<'_>) {
-        let begin = self.begin().cloned();
+        let plan = self.plan().cloned();
         self.members.own.ended = true;
-        self.state = State::Ended(Ended { outcome, begin });
+        self.state = State::Ended(Ended { outcome, plan });
         self.news = true;
         scope.effects.push(RunEffect::Close);
         scope
@@ -249,7 +249,7 @@ impl ActiveRun {
         // Nobody sees this one: it only keeps the place.
         let place = State::Ended(Ended {
             outcome: Err(String::new()),
-            begin: None,
+            plan: None,
         });
         self.state = change(std::mem::replace(&mut self.state, place));
     }
@@ -259,17 +259,17 @@ impl ActiveRun {
         if self.exchanging().is_none() {
             return;
         }
-        let standing = Standing {
+        let liveness = Liveness {
             live: self.members.waited_for(scope.now, scope.limits),
             silent: self.members.silent(scope.now, scope.limits),
             gone: self.members.gone(),
         };
-        if standing != self.told {
+        if liveness != self.told {
             // At the start all are, which goes without saying.
             let first = self.told.live.is_empty();
-            for node in standing.live.symmetric_difference(&self.told.live).filter(|_| !first) {
+            for node in liveness.live.symmetric_difference(&self.told.live).filter(|_| !first) {
                 let name = self.name(*node);
-                if standing.live.contains(node) {
+                if liveness.live.contains(node) {
                     tracing::info!(node = name, "a participant is waited for");
                 } else if matches!(self.state, State::Finishing(..)) {
                     // All have agreed on the batches: nodes may leave, and nothing is lost by it.
@@ -278,14 +278,14 @@ impl ActiveRun {
                     tracing::warn!(node = name, "a participant is not waited for any more");
                 }
             }
-            self.told = standing.clone();
+            self.told = liveness.clone();
             self.news = true;
-            scope.order(ExchangeOrder::Standing(standing));
+            scope.order(ExchangeOrder::Liveness(liveness));
         }
     }
 
     pub(super) fn name(&self, node: NodeId) -> String {
-        let participant = self.begin().and_then(|begin| begin.participant(node));
+        let participant = self.plan().and_then(|plan| plan.participant(node));
         participant.map_or_else(|| node.to_string(), |participant| participant.name.clone())
     }
 

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use protocol::begin::{Begin, Participant, Resumed};
-use protocol::control::{NodeInfo, Offer};
 use protocol::ids::NodeId;
 use protocol::job::Job;
+use protocol::wire::control::{NodeInfo, Offer};
+use protocol::wire::run_plan::{Participant, Resumed, RunPlan};
 
 /// The answers to a prepare.
 #[derive(Clone, Debug)]
@@ -21,7 +21,7 @@ pub(crate) struct Coordination {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Decision {
     /// The run begins.
-    Begin(Begin),
+    Begin(RunPlan),
     /// It does not; a sentence for each node that stands in the way.
     Refuse(Vec<String>),
 }
@@ -106,7 +106,7 @@ impl Coordination {
         };
         // Names are drawn; addresses stay the same from run to run, and so do the slots.
         participants.sort_by_key(|participant| participant.address);
-        Some(Decision::Begin(Begin {
+        Some(Decision::Begin(RunPlan {
             job: self.job.clone(),
             data: usual.data.clone(),
             participants,
@@ -117,10 +117,10 @@ impl Coordination {
 
 #[cfg(test)]
 mod tests {
-    use protocol::attach::DataInfo;
     use protocol::digest::Digest;
     use protocol::job::JobDraft;
     use protocol::model::Shape;
+    use protocol::wire::attach::DataInfo;
 
     use super::*;
 
@@ -164,7 +164,7 @@ mod tests {
 
     fn names(decision: Option<Decision>) -> Vec<String> {
         match decision {
-            Some(Decision::Begin(begin)) => begin.participants.into_iter().map(|one| one.name).collect(),
+            Some(Decision::Begin(plan)) => plan.participants.into_iter().map(|one| one.name).collect(),
             other => panic!("{other:?}"),
         }
     }

@@ -3,19 +3,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use protocol::attach::WorkerStats;
-use protocol::begin::Begin;
-use protocol::control::{NodeInfo, Phase, RunStatus};
 use protocol::ids::{NodeId, RunId};
-use protocol::run_beat::{GivenUp, RunBeat};
+use protocol::wire::control::NodeInfo;
+use protocol::wire::run_beat::{GivenUp, RunBeat};
+use protocol::wire::run_plan::RunPlan;
 
 use super::active::{ActiveRun, Scope, State};
+use super::checkpoint_search::CheckpointSearch;
 use super::coordination::Coordination;
+use super::dismissals::Dismissals;
 use super::event::{ExchangeOrder, RunEffect, RunEvent, Ticket, WorkerKey, WorkerWord};
-use super::limits::RunLimits;
 use super::planted::{Bug, planted};
-use super::search::Search;
 use super::states::Preparing;
+use crate::timing::RunLimits;
 
 /// A run that this node was asked to start.
 pub(super) struct Coordinating {
@@ -24,18 +24,6 @@ pub(super) struct Coordinating {
     pub(super) ticket: Ticket,
     /// When those that have not answered were last asked.
     pub(super) asked: Duration,
-}
-
-/// A run as records have it.
-pub(crate) struct RunReport {
-    pub(crate) run: RunId,
-    pub(crate) phase: Phase,
-    /// What this node's workers did in it.
-    pub(crate) stats: WorkerStats,
-    /// How good it was found last.
-    pub(crate) accuracy: Option<f64>,
-    /// What this node waits for.
-    pub(crate) waiting: Vec<String>,
 }
 
 /// All that a node knows of runs.
@@ -47,17 +35,16 @@ pub(crate) struct RunCore {
     /// Those of them that are not heard directly.
     pub(super) away: BTreeSet<NodeId>,
     pub(super) workers: BTreeSet<WorkerKey>,
-    /// Workers that were told to drop their run, and when.
-    dismissed: BTreeMap<WorkerKey, Duration>,
+    dismissals: Dismissals,
     /// A run that this node was asked to go on with.
-    pub(super) search: Option<Search>,
+    pub(super) search: Option<CheckpointSearch>,
     pub(super) coordinating: Option<Coordinating>,
     pub(super) current: Option<ActiveRun>,
     /// The run before, for those that were slower, and when it ended.
     before: Option<(RunBeat, Duration)>,
     /// Runs that are over here, and whether this node took part in them once they had begun: nobody does so twice under
     /// one name.
-    ended: Vec<(RunId, bool)>,
+    pub(super) ended: Vec<(RunId, bool)>,
     /// The numbers of the newest beats.
     newest: BTreeMap<NodeId, u64>,
     /// Runs that go on at other nodes: a stop may come here.
@@ -81,7 +68,7 @@ impl RunCore {
             peers: BTreeMap::new(),
             away: BTreeSet::new(),
             workers: BTreeSet::new(),
-            dismissed: BTreeMap::new(),
+            dismissals: Dismissals::default(),
             search: None,
             coordinating: None,
             current: None,
@@ -197,7 +184,7 @@ impl RunCore {
         self.try_resume(now, effects);
         self.decide(now, effects);
         self.call_off(effects);
-        self.note_dismissals(&effects[first..], now);
+        self.dismissals.note(&effects[first..], now);
         self.publish(now, effects);
     }
 
@@ -287,7 +274,7 @@ impl RunCore {
 
     fn detached(&mut self, worker: WorkerKey, now: Duration, effects: &mut Vec<RunEffect>) {
         self.workers.remove(&worker);
-        self.dismissed.remove(&worker);
+        self.dismissals.is_over(worker);
         self.with_run(now, effects, |run, scope| run.detached(worker, scope));
     }
 
@@ -296,38 +283,15 @@ impl RunCore {
             return;
         }
         if matches!(word, WorkerWord::Idle) {
-            self.dismissed.remove(&worker);
+            self.dismissals.is_over(worker);
             return;
         }
         self.with_run(now, effects, |run, scope| run.hear_worker(worker, word, scope));
     }
 
-    /// Workers that were told to drop their run, unless they were told of another.
-    fn note_dismissals(&mut self, effects: &[RunEffect], now: Duration) {
-        for effect in effects {
-            match effect {
-                RunEffect::Dismiss(worker) => {
-                    self.dismissed.insert(*worker, now);
-                }
-                RunEffect::HangUp(worker) => {
-                    self.dismissed.remove(worker);
-                }
-                _ => {}
-            }
-        }
-    }
-
     fn tick(&mut self, now: Duration, effects: &mut Vec<RunEffect>) {
-        let limit = self.limits.dismiss;
-        let stuck: Vec<WorkerKey> = self
-            .dismissed
-            .iter()
-            .filter(|(_, at)| now.saturating_sub(**at) > limit)
-            .map(|(&worker, _)| worker)
-            .collect();
-        for worker in stuck {
+        for worker in self.dismissals.take_stuck(now, self.limits.dismiss) {
             tracing::warn!("a worker does not let go of a run that is over; it is started again");
-            self.dismissed.remove(&worker);
             effects.push(RunEffect::HangUp(worker));
         }
         self.ask_again(now, effects);
@@ -353,145 +317,14 @@ impl RunCore {
         });
     }
 
-    /// A peer tells of the runs that it knows.
-    fn beat(&mut self, from: NodeId, runs: Vec<RunBeat>, now: Duration, effects: &mut Vec<RunEffect>) {
-        self.note_elsewhere(from, &runs);
-        let known = |run: &ActiveRun| runs.iter().any(|beat| beat.run == run.run);
-        let own = runs
-            .iter()
-            .flat_map(|beat| &beat.states)
-            .filter(|(node, _)| *node == from);
-        let newest = own.map(|(_, state)| state.number).max();
-        self.with_run(now, effects, |run, scope| {
-            if let Some(number) = newest
-                && !run.is_over()
-                && !known(run)
-                && run.members.has_spoken(from)
-            {
-                // It was in this run, and is in another.
-                run.news |= run.members.turns_elsewhere(from, number);
-                if run.is_being_prepared() && run.coordinator == from {
-                    run.fail("the node that started it has called it off".into(), scope);
-                }
-            }
-        });
-        for (index, beat) in runs.into_iter().enumerate() {
-            let called_off = |run: &ActiveRun| run.is_over() && !run.took_part();
-            if self
-                .current
-                .as_ref()
-                .is_some_and(|run| run.run == beat.run && !called_off(run))
-            {
-                self.with_run(now, effects, |run, scope| run.hear_peer(from, beat, scope));
-            } else if index == 0 {
-                self.try_join(from, beat, now);
-            }
-        }
-    }
-
-    /// Remembers which run goes on at a node, so that this one can be asked to stop it.
-    fn note_elsewhere(&mut self, from: NodeId, runs: &[RunBeat]) {
-        let goes_on = |beat: &&RunBeat| {
-            let own = beat.states.iter().find(|(node, _)| *node == from);
-            beat.begin.is_some() && own.is_some_and(|(_, state)| !state.ended)
-        };
-        match runs.first().filter(goes_on) {
-            Some(beat) => self.elsewhere.insert(from, beat.run),
-            None => self.elsewhere.remove(&from),
-        };
-    }
-
-    /// Joins a run that a peer is in, if this node has nothing else to do.
-    fn try_join(&mut self, from: NodeId, beat: RunBeat, now: Duration) {
-        let busy = self.current.as_ref().is_some_and(|run| !run.is_over());
-        let own = beat.states.iter().find(|(node, _)| *node == from);
-        let going = own.is_some_and(|(_, state)| !state.ended && !state.closed && !state.withdrawn);
-        let ends = beat.stop.is_some() || beat.diverged.is_some();
-        let took_part = self.ended.contains(&(beat.run, true));
-        let Some(begin) = beat.begin.filter(|_| !busy && going && !ends) else {
-            return;
-        };
-        if begin.participant(self.me.id).is_some() || took_part {
-            return;
-        }
-        tracing::info!(run = %beat.run, "this node joins a run that is under way");
-        let joins = self.preparing(beat.run, from, begin.job.clone(), Some(begin), now);
-        self.enter(joins, now);
-    }
-
     pub(super) fn preparing(
         &self,
         run: RunId,
         coordinator: NodeId,
         job: Box<protocol::job::Job>,
-        joins: Option<Begin>,
+        joins: Option<RunPlan>,
         now: Duration,
     ) -> ActiveRun {
         ActiveRun::new(run, coordinator, job, Preparing::new(joins, now), self.me.id, now)
-    }
-
-    /// What this node is, for others, has changed.
-    pub(crate) fn describe(&mut self, me: NodeInfo) {
-        self.me = me;
-    }
-
-    /// Whether a node's call for a link would be taken.
-    pub(crate) fn expects(&self, run: RunId, from: NodeId) -> bool {
-        let run = self
-            .current
-            .as_ref()
-            .filter(|current| current.run == run && current.exchanging().is_some());
-        run.and_then(ActiveRun::begin)
-            .is_some_and(|begin| begin.participant(from).is_some())
-    }
-
-    /// The newest run, as clients see it.
-    pub(crate) fn status(&self, now: Duration) -> Option<Box<RunStatus>> {
-        self.current.as_ref().map(|run| Box::new(run.status(now, &self.limits)))
-    }
-
-    /// Whether checkpoints are being searched for.
-    #[cfg(test)]
-    pub(crate) fn is_searching(&self) -> bool {
-        self.search.is_some()
-    }
-
-    /// How things stand, for whoever looks into a failure.
-    #[cfg(test)]
-    pub(crate) fn describe_run(&self) -> String {
-        self.current.as_ref().map_or_else(String::new, |run| {
-            let states: Vec<String> = run
-                .members
-                .states()
-                .iter()
-                .map(|(id, state)| format!("    {id} {state:?}"))
-                .collect();
-            let seats = run
-                .exchanging()
-                .map(|one| format!("{:?} ready {:?} {:?}", one.seats, one.ready, one.progress));
-            let finishing = match &run.state {
-                State::Finishing(_, finishing) => format!("{finishing:?}"),
-                _ => String::new(),
-            };
-            format!("  {seats:?}\n  {finishing}\n{}", states.join("\n"))
-        })
-    }
-
-    /// Whether the exchange of this run is waited for.
-    pub(crate) fn is_opening(&self, run: RunId) -> bool {
-        let current = self.current.as_ref().filter(|current| current.run == run);
-        current.is_some_and(|run| matches!(run.state, State::Opening { .. }))
-    }
-
-    /// The newest run as records have it.
-    pub(crate) fn report(&self, now: Duration) -> Option<RunReport> {
-        let run = self.current.as_ref()?;
-        Some(RunReport {
-            run: run.run,
-            phase: run.phase(),
-            stats: run.stats(),
-            accuracy: run.scores.map(|scores| scores.accuracy),
-            waiting: run.waiting(now, &self.limits),
-        })
     }
 }

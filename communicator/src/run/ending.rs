@@ -3,17 +3,17 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use protocol::attach::WorkerStats;
-use protocol::begin::Begin;
-use protocol::control::RunResult;
 use protocol::ids::NodeId;
-use protocol::run_beat::{Settled, StopReason};
+use protocol::wire::attach::WorkerStats;
+use protocol::wire::control::RunResult;
+use protocol::wire::run_beat::{Settled, StopReason};
+use protocol::wire::run_plan::RunPlan;
 
 /// The result as one node sees it; none if nobody has measured the model, or this node has told nothing. Guests that took
 /// no part after all are nobody's loss, and are not named.
 pub(super) fn result(
     me: NodeId,
-    begin: &Begin,
+    plan: &RunPlan,
     settled: &BTreeMap<NodeId, Settled>,
     withdrew: impl Fn(NodeId) -> bool,
     weights: u64,
@@ -21,7 +21,7 @@ pub(super) fn result(
 ) -> Option<RunResult> {
     let own = settled.get(&me)?;
     let names = |told: bool| {
-        let participants = begin.participants.iter();
+        let participants = plan.participants.iter();
         let took_part =
             participants.filter(|one| settled.contains_key(&one.node) || !(one.guest && withdrew(one.node)));
         let found = took_part.filter(|participant| settled.contains_key(&participant.node) == told);
@@ -50,16 +50,16 @@ pub(super) fn result(
 
 #[cfg(test)]
 mod tests {
-    use protocol::attach::{DataInfo, Scores};
-    use protocol::begin::Participant;
     use protocol::digest::Digest;
     use protocol::job::JobDraft;
     use protocol::model::Shape;
+    use protocol::wire::attach::{DataInfo, Scores};
+    use protocol::wire::run_plan::Participant;
 
     use super::*;
 
-    fn begin() -> Begin {
-        Begin {
+    fn plan() -> RunPlan {
+        RunPlan {
             job: Box::new(JobDraft::default().resolve().unwrap()),
             data: DataInfo {
                 hash: [0; 32],
@@ -102,7 +102,7 @@ mod tests {
 
     fn result_of(all: &[(u64, Settled)]) -> RunResult {
         let settled = all.iter().map(|(node, settled)| (NodeId(*node), settled.clone()));
-        result(NodeId(1), &begin(), &settled.collect(), |_| false, 7, None).unwrap()
+        result(NodeId(1), &plan(), &settled.collect(), |_| false, 7, None).unwrap()
     }
 
     #[test]

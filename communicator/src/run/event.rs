@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use protocol::attach::{DataInfo, Scores, WorkerStats};
-use protocol::begin::{Begin, Participant};
-use protocol::control::{Found, NodeInfo, Offer, Phase, Reply, Word};
 use protocol::digest::Digest;
 use protocol::ids::{NodeId, RunId};
 use protocol::job::Job;
-use protocol::run_beat::RunBeat;
+use protocol::wire::attach::{DataInfo, Scores, WorkerStats};
+use protocol::wire::control::{Found, NodeInfo, Offer, Phase, Reply, Word};
+use protocol::wire::run_beat::RunBeat;
+use protocol::wire::run_plan::{Participant, RunPlan};
 
 use crate::ledger::AuditError;
 
@@ -209,7 +209,7 @@ pub(crate) enum RunEffect {
     LookUp { run: RunId, resumes: RunId },
     /// Start the exchange, from the ledger that was made with the offer or from this node's checkpoint:
     /// [`RunEvent::Opened`] follows.
-    Open { run: RunId, begin: Box<Begin> },
+    Open { run: RunId, plan: Box<RunPlan> },
     /// Something for the exchange.
     Exchange(ExchangeOrder),
     /// End the exchange, and forget ledgers.
@@ -224,7 +224,7 @@ pub(crate) enum ExchangeOrder {
     /// A node takes part.
     Joined(Participant),
     /// How things stand with the participants.
-    Standing(Standing),
+    Liveness(Liveness),
     /// A worker takes a seat.
     Seat { worker: WorkerKey, slot: usize },
     /// A worker is gone.
@@ -250,7 +250,7 @@ pub(crate) enum ExchangeOrder {
 
 /// How things stand with the participants.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Standing {
+pub(crate) struct Liveness {
     /// Those that are waited for.
     pub(crate) live: BTreeSet<NodeId>,
     /// Those whose samples others may take.

@@ -3,7 +3,7 @@
 
 use protocol::digest::Digest;
 use protocol::ids::NodeId;
-use protocol::run_beat::{ParticipantState, Settled};
+use protocol::wire::run_beat::{ParticipantState, Settled};
 
 use super::active::{ActiveRun, Scope, State};
 use super::ending;
@@ -181,8 +181,8 @@ impl ActiveRun {
             Some((*node, settled))
         });
         let withdrew = |node: NodeId| state(&node).is_some_and(|state| state.withdrawn);
-        let (begin, weights) = (&exchanging.begin, settlement.weights);
-        let result = ending::result(scope.me.id, begin, &settled.collect(), withdrew, weights, self.stop);
+        let (plan, weights) = (&exchanging.plan, settlement.weights);
+        let result = ending::result(scope.me.id, plan, &settled.collect(), withdrew, weights, self.stop);
         let outcome = result
             .map(Box::new)
             .ok_or_else(|| "nobody has measured the model".to_string());

@@ -1,7 +1,7 @@
 //! What a run hears: from its other participants, and from this node's workers.
 
 use protocol::ids::NodeId;
-use protocol::run_beat::{RunBeat, StopReason};
+use protocol::wire::run_beat::{RunBeat, StopReason};
 
 use super::active::{ActiveRun, Scope, State};
 use super::event::{ExchangeOrder, RunEffect, WorkerKey, WorkerWord};
@@ -13,29 +13,29 @@ impl ActiveRun {
         if self.is_over() {
             return;
         }
-        let speaks = self.begin().is_none_or(|begin| begin.participant(from).is_some());
+        let speaks = self.plan().is_none_or(|plan| plan.participant(from).is_some());
         for (node, state) in beat.states {
             let direct = node == from;
             if direct || speaks && !planted(Bug::DirectLifeOnly) {
-                self.members.hear(node, state, direct, scope.now);
+                self.members.hear(node, state, direct, scope.now, scope.limits);
             }
         }
         if let Some(reason) = beat.diverged {
             // Who does not take part does not speak for those who do.
-            if speaks && self.begin().is_some() {
+            if speaks && self.plan().is_some() {
                 self.diverge(reason, scope);
             }
             return;
         }
         let over = self.members.state(from).is_some_and(|state| state.ended);
-        if over && beat.begin.is_none() && self.is_being_prepared() && from == self.coordinator {
+        if over && beat.plan.is_none() && self.is_being_prepared() && from == self.coordinator {
             return self.fail("the node that started it has called it off".into(), scope);
         }
-        if let Some(begin) = beat.begin {
+        if let Some(plan) = beat.plan {
             if matches!(self.state, State::Preparing(_)) || planted(Bug::BegunTwice) {
-                self.begins(begin, scope);
+                self.begins(plan, scope);
             } else {
-                self.admit(&begin, scope);
+                self.admit(&plan, scope);
             }
         }
         if let Some(reason) = beat.stop

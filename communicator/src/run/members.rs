@@ -9,13 +9,10 @@ use std::time::Duration;
 
 use protocol::ids::NodeId;
 use protocol::rng::splitmix64;
-use protocol::run_beat::{Ballot, GivenUp, ParticipantState};
+use protocol::wire::run_beat::{Ballot, GivenUp, ParticipantState};
 
-use super::limits::RunLimits;
 use super::planted::{Bug, planted};
-
-/// While a participant itself was heard within this time, what others say of it is not listened to.
-const DIRECT_IS_FRESH: Duration = Duration::from_secs(2);
+use crate::timing::RunLimits;
 
 /// So many words a participant does not say while one of them is under way.
 const FAR_AHEAD: u64 = 1000;
@@ -88,14 +85,21 @@ impl Members {
     }
 
     /// Takes a participant's own word, from itself or from another that handed it on; whether it is news.
-    pub(super) fn hear(&mut self, node: NodeId, state: ParticipantState, directly: bool, now: Duration) -> bool {
+    pub(super) fn hear(
+        &mut self,
+        node: NodeId,
+        state: ParticipantState,
+        directly: bool,
+        now: Duration,
+        limits: &RunLimits,
+    ) -> bool {
         if node == self.me {
             return false;
         }
         let heard = self.heard.entry(node).or_insert_with(|| Heard::nothing(now));
         let fresh = heard
             .directly
-            .is_some_and(|at| now.saturating_sub(at) < DIRECT_IS_FRESH);
+            .is_some_and(|at| now.saturating_sub(at) < limits.direct_is_fresh);
         // A participant's own word wins over one that is so far ahead of it that somebody must have made it up.
         let made_up = directly && state.number + FAR_AHEAD < heard.state.number;
         let news = state.number > heard.state.number && (directly || !fresh) || made_up;
@@ -355,8 +359,10 @@ fn without_rifts(mut members: BTreeSet<NodeId>, mut rifts: Vec<(NodeId, NodeId)>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::timing::Timing;
 
     const SECOND: Duration = Duration::from_secs(1);
+    const LIMITS: RunLimits = Timing::DEFAULT.run;
 
     fn set(ids: &[u64]) -> BTreeSet<NodeId> {
         ids.iter().copied().map(NodeId).collect()
@@ -377,30 +383,31 @@ mod tests {
 
     #[test]
     fn who_is_heard_over_another_lives_and_an_old_word_is_no_sign_of_life() {
-        let limits = RunLimits::default();
         let mut members = members();
-        members.hear(NodeId(2), state(5), false, SECOND);
-        members.hear(NodeId(3), state(9), false, 20 * SECOND);
+        members.hear(NodeId(2), state(5), false, SECOND, &LIMITS);
+        members.hear(NodeId(3), state(9), false, 20 * SECOND, &LIMITS);
         assert!(
-            members.hear(NodeId(2), state(6), false, 20 * SECOND),
+            members.hear(NodeId(2), state(6), false, 20 * SECOND, &LIMITS),
             "node 3 handed it on"
         );
-        assert!(!members.hear(NodeId(2), state(6), false, 40 * SECOND), "and again");
-        assert_eq!(members.waited_for(45 * SECOND, &limits), set(&[1, 2, 3]));
-        assert_eq!(members.silent(45 * SECOND, &limits), set(&[2, 3]));
-        members.hear(NodeId(3), state(10), false, 45 * SECOND);
-        assert_eq!(members.waited_for(60 * SECOND, &limits), set(&[1, 3]));
-        assert_eq!(members.given_up(60 * SECOND, &limits), [(NodeId(2), GivenUp::Silent)]);
-        members.hear(NodeId(2), state(7), false, 60 * SECOND);
-        assert_eq!(members.waited_for(60 * SECOND, &limits), set(&[1, 2, 3]), "it is back");
+        assert!(
+            !members.hear(NodeId(2), state(6), false, 40 * SECOND, &LIMITS),
+            "and again"
+        );
+        assert_eq!(members.waited_for(45 * SECOND, &LIMITS), set(&[1, 2, 3]));
+        assert_eq!(members.silent(45 * SECOND, &LIMITS), set(&[2, 3]));
+        members.hear(NodeId(3), state(10), false, 45 * SECOND, &LIMITS);
+        assert_eq!(members.waited_for(60 * SECOND, &LIMITS), set(&[1, 3]));
+        assert_eq!(members.given_up(60 * SECOND, &LIMITS), [(NodeId(2), GivenUp::Silent)]);
+        members.hear(NodeId(2), state(7), false, 60 * SECOND, &LIMITS);
+        assert_eq!(members.waited_for(60 * SECOND, &LIMITS), set(&[1, 2, 3]), "it is back");
     }
 
     #[test]
     fn who_stood_still_itself_blames_nobody() {
-        let limits = RunLimits::default();
         let mut members = members();
         members.stood_still(100 * SECOND);
-        assert_eq!(members.waited_for(105 * SECOND, &limits), set(&[1, 2, 3]));
+        assert_eq!(members.waited_for(105 * SECOND, &LIMITS), set(&[1, 2, 3]));
     }
 
     #[test]
@@ -426,7 +433,6 @@ mod tests {
 
     #[test]
     fn who_ended_apart_is_gone_and_who_ended_together_is_not() {
-        let limits = RunLimits::default();
         let mut members = members();
         let together = ballot(7, &set(&[1, 2]), 0);
         members.own.ballot = Some(together);
@@ -438,26 +444,31 @@ mod tests {
             ballot: Some(together),
             ..state(3)
         };
-        members.hear(NodeId(2), ended.clone(), false, SECOND);
+        members.hear(NodeId(2), ended.clone(), false, SECOND, &LIMITS);
         let apart = Some(ballot(8, &set(&[3]), 0));
-        members.hear(NodeId(3), ParticipantState { ballot: apart, ..ended }, false, SECOND);
-        assert_eq!(members.waited_for(2 * SECOND, &limits), set(&[1, 2]));
+        members.hear(
+            NodeId(3),
+            ParticipantState { ballot: apart, ..ended },
+            false,
+            SECOND,
+            &LIMITS,
+        );
+        assert_eq!(members.waited_for(2 * SECOND, &LIMITS), set(&[1, 2]));
         assert_eq!(members.gone(), set(&[3]));
     }
 
     #[test]
     fn a_run_that_all_others_have_ended_is_over() {
-        let limits = RunLimits::default();
         let mut members = members();
         let ended = ParticipantState {
             ended: true,
             ..state(3)
         };
-        assert!(!members.is_left_behind(9 * SECOND, &limits), "all others may be dead");
-        members.hear(NodeId(2), ended, false, 10 * SECOND);
-        members.hear(NodeId(3), state(1), false, 10 * SECOND);
-        assert!(!members.is_left_behind(11 * SECOND, &limits), "3 goes on with it");
+        assert!(!members.is_left_behind(9 * SECOND, &LIMITS), "all others may be dead");
+        members.hear(NodeId(2), ended, false, 10 * SECOND, &LIMITS);
+        members.hear(NodeId(3), state(1), false, 10 * SECOND, &LIMITS);
+        assert!(!members.is_left_behind(11 * SECOND, &LIMITS), "3 goes on with it");
         members.leaves(NodeId(3));
-        assert!(members.is_left_behind(11 * SECOND, &limits));
+        assert!(members.is_left_behind(11 * SECOND, &LIMITS));
     }
 }

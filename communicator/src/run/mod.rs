@@ -6,34 +6,37 @@
 //!                   node that was asked)     whoever misses one hears the next)
 //! ```
 //!
-//! `core` takes events and `starting` gets runs going; `hearing` is what others and workers say; `active` is one run. What
+//! `core` takes events, `starting` gets runs going and `beats` are what other nodes tell of theirs; `hearing` is what others
+//! and workers say in a run; `active` is one run, and `views` how it looks to others. What
 //! it has in each of its states is in `states`, what it does there in `preparing`, `training`, `settling` and `finishing`.
 //! `members` knows who lives and who is waited for, `coordination` who can take part, `ending`
-//! what a run comes to, `waiting` what it waits for. `limits` is the table of all time limits. The node's actor carries
+//! what a run comes to, `waiting` what it waits for. Its time limits are handed in. The node's actor carries
 //! out what is decided here.
 
 mod active;
+mod beats;
+mod checkpoint_search;
 mod coordination;
 mod core;
+mod dismissals;
 mod ending;
 mod event;
 mod finishing;
 mod hearing;
-mod limits;
 mod members;
 pub(crate) mod planted;
 mod preparing;
 mod progress;
-mod search;
 mod settling;
 mod starting;
 mod states;
 mod training;
+mod views;
 mod waiting;
 
 pub(crate) use self::core::RunCore;
 pub(crate) use event::{
-    ExchangeOrder, Progress, RunEffect, RunEvent, RunWord, Settlement, Standing, Ticket, WorkerKey, WorkerWord,
+    ExchangeOrder, Liveness, Progress, RunEffect, RunEvent, RunWord, Settlement, Ticket, WorkerKey, WorkerWord,
 };
-pub(crate) use limits::RunLimits;
 pub(crate) use progress::{lacks_checkpoint, progress};
+pub(crate) use views::RunReport;

@@ -1,8 +1,8 @@
 //! Getting ready: workers open the data, this node works out what it can offer, and the coordinator hears of it.
 
-use protocol::begin::{Begin, Participant};
-use protocol::control::{Offer, Word};
 use protocol::ids::NodeId;
+use protocol::wire::control::{Offer, Word};
+use protocol::wire::run_plan::{Participant, RunPlan};
 
 use super::active::{ActiveRun, Scope, State};
 use super::event::RunEffect;
@@ -96,16 +96,16 @@ impl ActiveRun {
                     word: Word::Answer { run, from, answer },
                 });
             }
-            (Some(begin), Ok(_)) => self.begins(begin, scope),
+            (Some(plan), Ok(_)) => self.begins(plan, scope),
             (Some(_), Err(reason)) => self.withdraw(&reason, scope),
         }
     }
 
     /// Hears that the run begins, or has begun: this node is among its participants, or becomes a guest.
-    pub(super) fn begins(&mut self, mut begin: Begin, scope: &mut Scope<'_>) {
+    pub(super) fn begins(&mut self, mut plan: RunPlan, scope: &mut Scope<'_>) {
         if planted(Bug::BegunTwice) && matches!(self.state, State::Training(_)) {
-            let (run, begin) = (self.run, Box::new(begin));
-            scope.effects.push(RunEffect::Open { run, begin });
+            let (run, plan) = (self.run, Box::new(plan));
+            scope.effects.push(RunEffect::Open { run, plan });
             return;
         }
         let State::Preparing(preparing) = &mut self.state else {
@@ -114,38 +114,38 @@ impl ActiveRun {
         let workers = preparing.workers.len();
         match &preparing.offer {
             OfferState::Made(offer) => {
-                if begin.participant(scope.me.id).is_none() {
-                    if offer.data != begin.data {
+                if plan.participant(scope.me.id).is_none() {
+                    if offer.data != plan.data {
                         return self.withdraw("its data is not the run's", scope);
                     }
-                    begin.admit(guest(scope, workers));
+                    plan.admit(guest(scope, workers));
                 }
             }
             OfferState::Refused(_) => return self.withdraw("it could not get ready for it", scope),
             // Its workers are still at it. The newest word about who takes part counts.
             OfferState::None | OfferState::Asked => {
                 if let Some(joins) = &mut preparing.joins {
-                    *joins = begin;
-                } else if begin.participant(scope.me.id).is_some() {
+                    *joins = plan;
+                } else if plan.participant(scope.me.id).is_some() {
                     return self.withdraw("it began before this node was ready", scope);
                 } else {
-                    preparing.joins = Some(begin);
+                    preparing.joins = Some(plan);
                 }
                 return;
             }
         }
         let ready = preparing.workers.keys().copied().collect();
-        let participants: Vec<NodeId> = begin.participants.iter().map(|one| one.node).collect();
+        let participants: Vec<NodeId> = plan.participants.iter().map(|one| one.node).collect();
         self.members.admit(participants.into_iter(), scope.now);
-        tracing::info!(nodes = begin.participants.len(), "a run begins");
+        tracing::info!(nodes = plan.participants.len(), "a run begins");
         self.news = true;
-        let begin = Box::new(begin);
+        let plan = Box::new(plan);
         scope.effects.push(RunEffect::Open {
             run: self.run,
-            begin: begin.clone(),
+            plan: plan.clone(),
         });
         self.state = State::Opening {
-            begin,
+            plan,
             ready,
             since: scope.now,
         };

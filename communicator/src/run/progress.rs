@@ -1,30 +1,30 @@
 //! How far an exchange is, as the run has to know it.
 
-use protocol::begin::Begin;
 use protocol::ids::NodeId;
+use protocol::wire::run_plan::RunPlan;
 
-use super::event::{Progress, Standing};
+use super::event::{Liveness, Progress};
 use crate::exchange::Exchange;
 
 /// Reads off an exchange how far it is. `frozen` is the number of the order since which it takes no batches.
 pub(crate) fn progress(
     core: &Exchange,
-    begin: &Begin,
+    plan: &RunPlan,
     me: NodeId,
-    standing: &Standing,
+    liveness: &Liveness,
     frozen: u64,
     is_linked: impl Fn(NodeId) -> bool,
 ) -> Progress {
     let ledger = core.ledger();
-    let total = begin.data.train * u64::from(begin.job.epochs);
-    let is_live = |node: NodeId| standing.live.contains(&node);
-    let ready = if begin.is_guest(me) {
+    let total = plan.data.train * u64::from(plan.job.epochs);
+    let is_live = |node: NodeId| liveness.live.contains(&node);
+    let ready = if plan.is_guest(me) {
         core.is_caught_up(is_live)
-    } else if begin.resumed.is_some() {
+    } else if plan.resumed.is_some() {
         // Without the checkpoint there is nothing to go on from.
-        !lacks_checkpoint(core, begin)
+        !lacks_checkpoint(core, plan)
     } else {
-        standing.live.iter().all(|&node| node == me || is_linked(node))
+        liveness.live.iter().all(|&node| node == me || is_linked(node))
     };
     Progress {
         ready,
@@ -39,7 +39,7 @@ pub(crate) fn progress(
 }
 
 /// Whether this node lacks the checkpoint that the run goes on from.
-pub(crate) fn lacks_checkpoint(core: &Exchange, begin: &Begin) -> bool {
-    let resumed = begin.resumed.as_ref();
+pub(crate) fn lacks_checkpoint(core: &Exchange, plan: &RunPlan) -> bool {
+    let resumed = plan.resumed.as_ref();
     resumed.is_some_and(|resumed| core.ledger().samples() < resumed.samples)
 }

@@ -15,7 +15,7 @@
 use std::collections::BTreeSet;
 
 use protocol::ids::NodeId;
-use protocol::run_beat::GivenUp;
+use protocol::wire::run_beat::GivenUp;
 
 use super::active::{ActiveRun, Scope, State};
 use super::event::ExchangeOrder;
@@ -30,9 +30,9 @@ impl ActiveRun {
             return BTreeSet::from([scope.me.id]);
         }
         if planted(Bug::ForgottenGuest)
-            && let Some(begin) = self.begin()
+            && let Some(plan) = self.plan()
         {
-            members.retain(|&node| node == scope.me.id || !begin.is_guest(node));
+            members.retain(|&node| node == scope.me.id || !plan.is_guest(node));
         }
         members
     }
@@ -47,7 +47,7 @@ impl ActiveRun {
         let before = own.clone();
         own.closed = exchanging.is_closed();
         own.stand = progress.stand;
-        own.catching_up = exchanging.is_moving(scope.now);
+        own.catching_up = exchanging.is_moving(scope.now, scope.limits);
         if own.frozen {
             self.stay_frozen(scope);
         } else {

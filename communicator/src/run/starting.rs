@@ -2,18 +2,18 @@
 
 use std::time::Duration;
 
-use protocol::begin::Resumed;
-use protocol::control::{Found, NodeInfo, Reply, Word};
 use protocol::ids::{NodeId, RunId};
 use protocol::job::Job;
-use protocol::run_beat::StopReason;
+use protocol::wire::control::{Found, NodeInfo, Reply, Word};
+use protocol::wire::run_beat::StopReason;
+use protocol::wire::run_plan::Resumed;
 
 use super::active::{ActiveRun, State};
+use super::checkpoint_search::CheckpointSearch;
 use super::coordination::{Coordination, Decision};
 use super::core::{Coordinating, RunCore};
 use super::event::{RunEffect, RunWord, Ticket};
 use super::planted::{Bug, planted};
-use super::search::Search;
 
 impl RunCore {
     /// Refuses what needs a node that has nothing to do, if this one has.
@@ -104,7 +104,7 @@ impl RunCore {
         }));
         effects.push(RunEffect::LookUp { run, resumes });
         let asked = asked.into_iter().chain([coordinator]).collect();
-        self.search = Some(Search::new((run, resumes), asked, allow_partial, ticket, now));
+        self.search = Some(CheckpointSearch::new((run, resumes), asked, allow_partial, ticket, now));
     }
 
     /// This node's checkpoints were looked through, for itself or for another.
@@ -314,7 +314,7 @@ impl RunCore {
         &mut self,
         coordinator: NodeId,
         run: RunId,
-        answer: Result<protocol::control::Offer, String>,
+        answer: Result<protocol::wire::control::Offer, String>,
         effects: &mut Vec<RunEffect>,
     ) {
         let from = self.me.id;
@@ -337,13 +337,13 @@ impl RunCore {
             return;
         };
         let reasons = match decision {
-            Decision::Begin(begin) if begin.participant(self.me.id).is_some() => {
-                self.with_named(name, now, effects, |run, scope| run.begins(begin, scope));
+            Decision::Begin(plan) if plan.participant(self.me.id).is_some() => {
+                self.with_named(name, now, effects, |run, scope| run.begins(plan, scope));
                 effects.push(RunEffect::Reply(ticket, Reply::Started(name)));
                 return;
             }
-            Decision::Begin(begin) => {
-                let others: Vec<&str> = begin.participants.iter().map(|one| one.name.as_str()).collect();
+            Decision::Begin(plan) => {
+                let others: Vec<&str> = plan.participants.iter().map(|one| one.name.as_str()).collect();
                 vec![format!(
                     "{} itself cannot take part: send the job to one of {}",
                     self.me.name,

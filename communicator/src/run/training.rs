@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use protocol::begin::Begin;
 use protocol::ids::NodeId;
-use protocol::run_beat::StopReason;
+use protocol::wire::run_beat::StopReason;
+use protocol::wire::run_plan::RunPlan;
 
 use super::active::{ActiveRun, Scope, State};
 use super::event::ExchangeOrder;
@@ -17,15 +17,15 @@ const EVALUATIONS: u64 = 1;
 impl ActiveRun {
     /// The exchange is there: training can begin.
     pub(super) fn opened(&mut self, opened: Result<(), String>, scope: &mut Scope<'_>) {
-        let State::Opening { begin, ready, .. } = &self.state else {
+        let State::Opening { plan, ready, .. } = &self.state else {
             return;
         };
         if let Err(reason) = opened {
             return self.withdraw(&reason, scope);
         }
         let ready = ready.intersection(scope.workers).copied().collect();
-        let mut exchanging = Exchanging::new((**begin).clone(), scope.me.id, ready, scope.now);
-        exchanging.evaluate_at = self.evaluation_interval(begin.data.train);
+        let mut exchanging = Exchanging::new((**plan).clone(), scope.me.id, ready, scope.now);
+        exchanging.evaluate_at = self.evaluation_interval(plan.data.train);
         self.state = State::Training(Box::new(exchanging));
         self.news = true;
         if self.stop.is_some() {
@@ -34,7 +34,7 @@ impl ActiveRun {
     }
 
     /// Others know of guests that this node does not know. Who has agreed on how to end takes no more.
-    pub(super) fn admit(&mut self, theirs: &Begin, scope: &mut Scope<'_>) {
+    pub(super) fn admit(&mut self, theirs: &RunPlan, scope: &mut Scope<'_>) {
         if self.members.own.frozen || matches!(self.state, State::Finishing(..)) {
             return;
         }
@@ -43,7 +43,7 @@ impl ActiveRun {
             State::Training(exchanging) | State::Settling(exchanging, _) => {
                 let guests = theirs.participants.iter().filter(|one| one.guest);
                 guests
-                    .filter(|guest| exchanging.begin.admit((*guest).clone()))
+                    .filter(|guest| exchanging.plan.admit((*guest).clone()))
                     .cloned()
                     .collect()
             }
@@ -73,7 +73,7 @@ impl ActiveRun {
             return self.withdraw(reason, scope);
         }
         let settles = |node: NodeId| self.members.state(node).is_some_and(|state| state.closed);
-        let ends = self.stop.is_some() || exchanging.begin.participants.iter().any(|one| settles(one.node));
+        let ends = self.stop.is_some() || exchanging.plan.participants.iter().any(|one| settles(one.node));
         if ends && exchanging.is_behind(scope.me.id) {
             return self.withdraw("it ends before this node has caught up", scope);
         }
@@ -135,13 +135,13 @@ impl ActiveRun {
         let silent = self.members.silent(scope.now, scope.limits);
         let interval = self
             .exchanging()
-            .map_or(1, |one| self.evaluation_interval(one.begin.data.train));
+            .map_or(1, |one| self.evaluation_interval(one.plan.data.train));
         let State::Training(exchanging) = &mut self.state else {
             return;
         };
-        let begin = &exchanging.begin;
-        let first = begin.participants.iter().find(|one| !silent.contains(&one.node));
-        let total = begin.data.train * u64::from(begin.job.epochs);
+        let plan = &exchanging.plan;
+        let first = plan.participants.iter().find(|one| !silent.contains(&one.node));
+        let total = plan.data.train * u64::from(plan.job.epochs);
         let samples = exchanging.progress.samples;
         let due = (exchanging.evaluate_at..total).contains(&samples);
         if due && first.is_some_and(|one| one.node == scope.me.id) {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::active::{ActiveRun, State};
-use super::limits::RunLimits;
+use crate::timing::RunLimits;
 
 impl ActiveRun {
     /// A sentence for everything that this node waits for, to begin or to end the run.
@@ -71,7 +71,7 @@ impl ActiveRun {
         &'a self,
         now: Duration,
         limits: &RunLimits,
-        lacks: impl Fn(&protocol::run_beat::ParticipantState) -> Option<&'static str> + 'a,
+        lacks: impl Fn(&protocol::wire::run_beat::ParticipantState) -> Option<&'static str> + 'a,
     ) -> impl Iterator<Item = String> + 'a {
         let silent = self.members.silent(now, limits);
         let others = self

@@ -18,9 +18,9 @@ mod world;
 
 use std::collections::BTreeMap;
 
-use protocol::control::{Reply, RunResult};
 use protocol::digest::Digest;
 use protocol::ids::{NodeId, RunId};
+use protocol::wire::control::{Reply, RunResult};
 
 use crate::run::planted::{Bug, PLANTED};
 use crate::seeds;

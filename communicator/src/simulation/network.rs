@@ -1,20 +1,18 @@
 //! What lies between nodes: words and beats of the control plane, links of the data plane.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
-use protocol::control::Word;
 use protocol::ids::NodeId;
-use protocol::run_beat::RunBeat;
+use protocol::wire::control::Word;
+use protocol::wire::run_beat::RunBeat;
 
+use super::node::TIMING;
 use super::world::{Due, Link, World, pair};
-use crate::exchange::{Event, Message};
+use crate::exchange::Event;
 use crate::node::roster::Change;
 use crate::run::planted::{Bug, planted};
 use crate::run::{RunEvent, RunWord};
-
-/// How long the higher name leaves dialling to the lower.
-const DIAL_PATIENCE: Duration = Duration::from_secs(2);
+use protocol::wire::link::Message;
 
 impl World {
     pub(super) fn tick_roster(&mut self, at: NodeId) {
@@ -148,7 +146,7 @@ impl World {
                     continue;
                 }
                 let since = *self.apart.entry(key).or_insert(self.now);
-                let patient = self.now - since > DIAL_PATIENCE.as_millis() as u64 && !planted(Bug::OneSideDials);
+                let patient = self.now - since > TIMING.link.patience.as_millis() as u64 && !planted(Bug::OneSideDials);
                 let dialled = !self.undialable.contains(&high) || patient && !self.undialable.contains(&low);
                 if dialled {
                     self.apart.remove(&key);

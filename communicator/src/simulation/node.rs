@@ -2,18 +2,22 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use protocol::attach::DataInfo;
-use protocol::begin::Begin;
-use protocol::control::{NodeInfo, Reply, RunResult};
 use protocol::digest::Digest;
 use protocol::ids::{NodeId, OriginId, RunId};
 use protocol::model::Shape;
-use protocol::run_beat::RunBeat;
+use protocol::wire::attach::DataInfo;
+use protocol::wire::control::{NodeInfo, Reply, RunResult};
+use protocol::wire::run_beat::RunBeat;
+use protocol::wire::run_plan::RunPlan;
 
 use crate::exchange::Exchange;
 use crate::ledger::Ledger;
 use crate::node::roster::Roster;
-use crate::run::{Progress, RunCore, RunLimits, Standing, Ticket, WorkerKey};
+use crate::run::{Liveness, Progress, RunCore, Ticket, WorkerKey};
+use crate::timing::Timing;
+
+/// Simulated nodes have the times of real ones.
+pub(super) const TIMING: Timing = Timing::DEFAULT;
 
 /// Weights of every model here.
 pub(super) const WEIGHTS: usize = 64;
@@ -62,9 +66,9 @@ pub(super) enum Disk {
 /// The exchange of a run.
 pub(super) struct Open {
     pub(super) run: RunId,
-    pub(super) begin: Begin,
+    pub(super) plan: RunPlan,
     pub(super) core: Exchange,
-    pub(super) standing: Standing,
+    pub(super) liveness: Liveness,
     pub(super) freeze: u64,
     pub(super) told: Option<Progress>,
     /// Links that are up here.
@@ -106,8 +110,8 @@ impl Node {
             since: 0,
         };
         Self {
-            core: RunCore::new(info.clone(), workers, &RunLimits::default()),
-            roster: Roster::new(id),
+            core: RunCore::new(info.clone(), workers, &TIMING.run),
+            roster: Roster::new(id, TIMING.membership),
             info,
             alive: true,
             stopped: false,

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use protocol::control::{Phase, Reply};
 use protocol::ids::{NodeId, RunId};
+use protocol::wire::control::{Phase, Reply};
 
 use super::node::Disk;
 use super::world::{World, pair};

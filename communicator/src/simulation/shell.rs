@@ -3,20 +3,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use protocol::batch::Batch;
-use protocol::begin::{Begin, Resumed};
-use protocol::changes::apply_to_counts;
-use protocol::control::{Found, Offer, Phase};
 use protocol::ids::{NodeId, RunId};
+use protocol::wire::control::{Found, Offer, Phase};
+use protocol::wire::run_plan::{Resumed, RunPlan};
 
 use super::node::{Disk, Open, Training, WEIGHTS, Worker, data};
 use super::working::{job, origin_info};
 use super::world::{Due, World};
-use crate::exchange::{Effect, Event, Exchange, Limits, OriginInfo};
+use crate::exchange::{Effect, Event, Exchange, Limits};
 use crate::ledger::Ledger;
 use crate::run::{
-    ExchangeOrder, RunEffect, RunEvent, Settlement, Standing, WorkerKey, WorkerWord, lacks_checkpoint, progress,
+    ExchangeOrder, Liveness, RunEffect, RunEvent, Settlement, WorkerKey, WorkerWord, lacks_checkpoint, progress,
 };
-use crate::snapshot::Snapshot;
+use protocol::wire::link::OriginInfo;
+use protocol::wire::snapshot::Snapshot;
 
 impl World {
     /// Tells a node's run what happened, and carries out what follows.
@@ -71,8 +71,8 @@ impl World {
             RunEffect::Publish { beats, phase } => {
                 let node = self.nodes.get_mut(&at).unwrap();
                 let going = beats.first().filter(|_| phase != Phase::Ended);
-                let participants = going.and_then(|beat| beat.begin.as_ref()).into_iter();
-                let participants = participants.flat_map(|begin| begin.participants.iter().map(|one| one.node));
+                let participants = going.and_then(|beat| beat.plan.as_ref()).into_iter();
+                let participants = participants.flat_map(|plan| plan.participants.iter().map(|one| one.node));
                 node.roster.take_part(participants.collect());
                 node.beats = beats;
                 self.beat(at);
@@ -145,9 +145,9 @@ impl World {
                     },
                 );
             }
-            RunEffect::Open { run, begin } => {
+            RunEffect::Open { run, plan } => {
                 let delay = 1 + self.random.below(80);
-                self.after(delay, Due::Open { at, run, begin });
+                self.after(delay, Due::Open { at, run, plan });
             }
             RunEffect::Exchange(order) => self.exchange_order(at, order),
             RunEffect::Close => {
@@ -210,7 +210,7 @@ impl World {
         }
     }
 
-    pub(super) fn open(&mut self, at: NodeId, run: RunId, begin: Begin) {
+    pub(super) fn open(&mut self, at: NodeId, run: RunId, plan: RunPlan) {
         let node = self.nodes.get_mut(&at).unwrap();
         if node.exchange.is_none() && !node.core.is_opening(run) {
             return;
@@ -218,7 +218,7 @@ impl World {
         let Some((_, mut ledger)) = node.ledger.take_if(|(name, _)| *name == run) else {
             panic!("{at} begins run {run} twice, or without a ledger");
         };
-        if let Some(resumed) = begin.resumed
+        if let Some(resumed) = plan.resumed
             && let Some(found) = node.checkpoints.get(&resumed.run)
             && found.samples() == resumed.samples
             && found.digest() == resumed.digest
@@ -247,11 +247,11 @@ impl World {
                 })
             })
             .collect();
-        if !begin.is_guest(at) && !lacks_checkpoint(&core, &begin) {
+        if !plan.is_guest(at) && !lacks_checkpoint(&core, &plan) {
             events.push(Event::Founder(at));
         }
-        for one in begin.participants.iter().filter(|one| one.node != at) {
-            let guest = begin.is_guest(at) || one.guest;
+        for one in plan.participants.iter().filter(|one| one.node != at) {
+            let guest = plan.is_guest(at) || one.guest;
             events.push(if guest {
                 Event::Joined(one.node)
             } else {
@@ -261,15 +261,15 @@ impl World {
         for event in events {
             core.handle(event, &mut Vec::new());
         }
-        let standing = Standing {
-            live: begin.participants.iter().map(|one| one.node).collect(),
-            ..Standing::default()
+        let liveness = Liveness {
+            live: plan.participants.iter().map(|one| one.node).collect(),
+            ..Liveness::default()
         };
         node.exchange = Some(Open {
             run,
-            begin,
+            plan,
             core,
-            standing,
+            liveness,
             freeze: 0,
             told: None,
             linked: BTreeSet::new(),
@@ -290,13 +290,13 @@ impl World {
         match order {
             ExchangeOrder::Joined(participant) => {
                 let open = self.nodes.get_mut(&at).unwrap().exchange.as_mut().unwrap();
-                open.begin.admit(participant.clone());
+                open.plan.admit(participant.clone());
                 self.exchange(at, Event::Joined(participant.node));
             }
-            ExchangeOrder::Standing(standing) => {
+            ExchangeOrder::Liveness(liveness) => {
                 let open = self.nodes.get_mut(&at).unwrap().exchange.as_mut().unwrap();
-                let before = std::mem::replace(&mut open.standing, standing);
-                let gone: Vec<NodeId> = open.standing.gone.difference(&before.gone).copied().collect();
+                let before = std::mem::replace(&mut open.liveness, liveness);
+                let gone: Vec<NodeId> = open.liveness.gone.difference(&before.gone).copied().collect();
                 for node in gone {
                     self.exchange(at, Event::Left(node));
                 }
@@ -387,7 +387,7 @@ impl World {
                 Effect::Deliver { origin, bytes } => {
                     let batch = Batch::decode(&bytes, WEIGHTS).unwrap();
                     for training in self.trainings(at).filter(|training| training.origin != origin) {
-                        apply_to_counts(&batch.words, batch.header.tau, &mut training.counts).unwrap();
+                        batch.payload.apply_to_counts(&mut training.counts).unwrap();
                     }
                 }
                 Effect::Shift(shift) => {
@@ -430,7 +430,7 @@ impl World {
             return;
         };
         let is_linked = |node| open.linked.contains(&node);
-        let progress = progress(&open.core, &open.begin, at, &open.standing, open.freeze, is_linked);
+        let progress = progress(&open.core, &open.plan, at, &open.liveness, open.freeze, is_linked);
         if open.told != Some(progress) {
             open.told = Some(progress);
             let event = RunEvent::Progress(open.run, progress);

@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
-use protocol::control::{Phase, Reply};
 use protocol::ids::{NodeId, RunId};
+use protocol::wire::control::{Phase, Reply};
 
 use super::node::{Disk, Node};
 use super::working::job;
 use super::world::{World, pair};
-use crate::exchange::{Event, Message};
+use crate::exchange::Event;
 use crate::run::{RunEvent, WorkerKey};
+use protocol::wire::link::Message;
 
 /// How many steps a second has.
 pub(super) const STEPS: u64 = 20;

@@ -2,19 +2,20 @@
 
 use std::sync::Arc;
 
-use protocol::attach::{Scores, WorkerStats};
-use protocol::batch::{Flags, Header};
-use protocol::changes::{apply_to_counts, word};
+use protocol::batch::{Flags, Header, Payload};
+use protocol::changes::word;
 use protocol::cursor::{CursorAdvance, ShardId};
 use protocol::digest::Digest;
 use protocol::ids::{NodeId, OriginId, RunId};
 use protocol::job::{Job, JobDraft};
 use protocol::lattice::Tau;
+use protocol::wire::attach::{Scores, WorkerStats};
 
 use super::node::{Disk, Training, WEIGHTS, digest};
 use super::world::{Due, World};
-use crate::exchange::{Event, OriginInfo};
+use crate::exchange::Event;
 use crate::run::{RunEvent, Ticket, WorkerKey, WorkerWord};
+use protocol::wire::link::OriginInfo;
 
 impl World {
     pub(super) fn finish(&mut self, at: NodeId, worker: WorkerKey, counts: &[i32], save: bool) {
@@ -82,7 +83,7 @@ impl World {
         let Some(open) = &self.nodes[&at].exchange else {
             return;
         };
-        let total = open.begin.data.train;
+        let total = open.plan.data.train;
         let complete = open.core.ledger().cursors().samples_done() >= total;
         let keys: Vec<WorkerKey> = open.seated.keys().copied().collect();
         let (run, paused) = (open.run, open.core.should_pause());
@@ -106,15 +107,19 @@ impl World {
                 vec![word((training.sequence % WEIGHTS as u64) as u32, true)]
             };
             training.sequence += 1;
-            apply_to_counts(&words, Tau::ONE_STEP, &mut training.counts).unwrap();
+            let payload = Payload::Steps {
+                tau: Tau::ONE_STEP,
+                words,
+            };
+            payload.apply_to_counts(&mut training.counts).unwrap();
             let (origin, sequence, stop) = (training.origin, training.sequence, training.stop);
             let sums = self.made.get_mut(&origin).unwrap();
-            sums.push(*sums.last().unwrap() + Digest::of_changes(&words, Tau::ONE_STEP));
+            sums.push(*sums.last().unwrap() + payload.digest());
             let bytes = batch(
                 run,
                 origin,
                 sequence,
-                &words,
+                &payload,
                 Flags {
                     last,
                     stop: last && stop,
@@ -135,7 +140,7 @@ impl World {
 }
 
 /// A batch of one sample.
-fn batch(run: RunId, origin: OriginId, sequence: u64, words: &[u32], flags: Flags) -> Arc<[u8]> {
+fn batch(run: RunId, origin: OriginId, sequence: u64, payload: &Payload, flags: Flags) -> Arc<[u8]> {
     let cursors = vec![CursorAdvance {
         shard: ShardId {
             epoch: 0,
@@ -148,15 +153,14 @@ fn batch(run: RunId, origin: OriginId, sequence: u64, words: &[u32], flags: Flag
         origin,
         sequence,
         seen: 0,
-        tau: Tau::ONE_STEP,
-        digest: Digest::of_changes(words, Tau::ONE_STEP),
+        digest: payload.digest(),
         cursors,
         samples: 1,
         loss: 0.0,
         flags,
     };
     let mut frame = Vec::new();
-    header.encode(words, &mut frame).unwrap();
+    header.encode(payload, &mut frame).unwrap();
     frame.into()
 }
 

@@ -4,21 +4,21 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::time::Duration;
 
-use protocol::begin::Begin;
 use protocol::digest::Digest;
 use protocol::ids::{NodeId, OriginId, RunId};
 use protocol::rng::CounterRng;
-use protocol::run_beat::RunBeat;
+use protocol::wire::run_beat::RunBeat;
+use protocol::wire::run_plan::RunPlan;
 
-use super::node::{Node, Worker};
-use crate::exchange::{Event, Message};
-use crate::node::roster::BEAT_EVERY;
+use super::node::{Node, TIMING, Worker};
+use crate::exchange::Event;
 use crate::run::{RunEffect, RunEvent, RunWord, WorkerKey, WorkerWord};
+use protocol::wire::link::Message;
 
 /// One step of the clock: a tick of the exchange.
-pub(super) const STEP: Duration = Duration::from_millis(50);
+pub(super) const STEP: Duration = TIMING.clocks.exchange_tick;
 /// How long a worker that hangs is left alone, and one that died is waited for.
-const HANG_LIMIT: Duration = Duration::from_secs(10);
+const HANG_LIMIT: Duration = TIMING.workers.silence;
 const RESTART: Duration = Duration::from_millis(500);
 
 /// Something that will happen.
@@ -63,7 +63,7 @@ pub(super) enum Due {
     Open {
         at: NodeId,
         run: RunId,
-        begin: Box<Begin>,
+        plan: Box<RunPlan>,
     },
     /// A worker answers, unless it was told something else meanwhile.
     Worker {
@@ -224,6 +224,7 @@ impl World {
             }
         }
         let ticks = self.now / STEP.as_millis() as u64;
+        let steps = |time: Duration| time.as_millis() as u64 / STEP.as_millis() as u64;
         for id in self.alive() {
             if !self.nodes[&id].runs() {
                 continue;
@@ -232,13 +233,13 @@ impl World {
             self.exchange(id, Event::Tick);
             self.tell_progress(id);
             let phase = ticks + id.0;
-            if phase.is_multiple_of(2) {
+            if phase.is_multiple_of(steps(TIMING.clocks.membership_tick)) {
                 self.tick_roster(id);
             }
-            if phase.is_multiple_of(4) {
+            if phase.is_multiple_of(steps(TIMING.clocks.run_tick)) {
                 self.run(id, RunEvent::Tick);
             }
-            if phase.is_multiple_of(BEAT_EVERY.as_millis() as u64 / STEP.as_millis() as u64) {
+            if phase.is_multiple_of(steps(TIMING.membership.beat_every)) {
                 self.beat(id);
             }
         }
@@ -294,7 +295,7 @@ impl World {
             }
             Due::Unlinked { from, link, .. } => self.unlinked(at, from, link),
             Due::Event { event, .. } => self.run(at, event),
-            Due::Open { run, begin, .. } => self.open(at, run, *begin),
+            Due::Open { run, plan, .. } => self.open(at, run, *plan),
             Due::Worker { key, orders, word, .. } => {
                 let current = node
                     .workers

@@ -16,8 +16,11 @@ use tokio::time::timeout;
 use tokio_rustls::rustls::server::Acceptor as ClientHello;
 use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor, rustls};
 
-use super::{Greeted, HalfOpen, Plane, Security, Stream, tls};
-use crate::rarely::Rarely;
+use super::half_open::{Greeted, HalfOpen};
+use super::security::{Security, Stream};
+use super::tls::{self, Plane};
+use crate::log_throttle::LogThrottle;
+use crate::timing::Timing;
 
 /// What strangers are allowed to take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +47,7 @@ impl Default for AcceptLimits {
     fn default() -> Self {
         Self {
             half_open_max: 256,
-            handshake: Duration::from_secs(5),
+            handshake: Timing::DEFAULT.calls.handshake,
         }
     }
 }
@@ -93,7 +96,7 @@ impl Acceptor {
         let Self { listener, tls, limits } = self;
         let mut handshakes = JoinSet::new();
         let mut half_open: HalfOpen<AbortHandle> = HalfOpen::new(limits.half_open_max);
-        let refusals = Rarely::default();
+        let refusals = LogThrottle::default();
         loop {
             let connection = tokio::select! {
                 // What is finished makes room before anything new is taken.

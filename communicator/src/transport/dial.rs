@@ -11,8 +11,9 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-use super::credentials::SUBJECT;
-use super::{Credentials, NotLoopback, Plane, Security, Stream, tls};
+use super::credentials::{Credentials, SUBJECT};
+use super::security::{NotLoopback, Security, Stream};
+use super::tls::{self, Plane};
 
 /// Why another node was not reached.
 #[derive(Debug, Error)]

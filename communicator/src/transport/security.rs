@@ -7,7 +7,7 @@ use std::sync::Arc;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::Credentials;
+use super::credentials::Credentials;
 
 /// How connections are made safe.
 #[derive(Clone, Debug)]

@@ -12,7 +12,8 @@ use tokio_rustls::rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error, ServerConfig, SignatureScheme,
 };
 
-use super::{Credentials, CredentialsError, Security};
+use super::credentials::{Credentials, CredentialsError};
+use super::security::Security;
 
 /// What a connection is for. Agreed on within the handshake, so that one port serves both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,8 +1,10 @@
-//! A batch: the changes of one step of one origin, with what rides on them, as bytes on the wire.
+//! A batch: what one worker lets out at a time, with what rides on it, as bytes on the wire.
 //!
-//! Frame: one byte of version, the header in postcard, the payload, a CRC-32 over all of that. A batch is known by
+//! Encoded: one byte of version, the header in postcard, the payload, a CRC-32 over all of that. A batch is known by
 //! `(origin, sequence)`, for ever; what a decoder accepts is valid in itself: its indices are in range, its digest is
 //! the digest of its changes.
+
+mod payload;
 
 use std::fmt;
 
@@ -12,12 +14,14 @@ use thiserror::Error;
 
 use crate::cursor::CursorAdvance;
 use crate::digest::Digest;
-use crate::encoding::{self, Encoding, PayloadError};
+use crate::encoding::PayloadError;
 use crate::ids::{OriginId, RunId};
-use crate::lattice::Tau;
+
+use self::payload::Form;
+pub use self::payload::Payload;
 
 /// The version this program writes and reads.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 /// The longest frame. What is larger travels in chunks.
 pub const FRAME_BYTES_MAX: usize = 16 << 20;
 /// A minibatch may touch several shards, but not more than this.
@@ -45,8 +49,6 @@ pub struct Header {
     /// How many batches, of all origins, were in the weights that its gradient was computed on. Whoever applies it
     /// tells from this how stale it is.
     pub seen: u64,
-    /// How far each change moves its weight.
-    pub tau: Tau,
     /// What it adds to a replica's digest.
     pub digest: Digest,
     /// How far the samples behind it have come in their shards.
@@ -91,15 +93,15 @@ fn bounded_cursors<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Cur
 pub struct Batch {
     /// What is known of it.
     pub header: Header,
-    /// Its changes: sorted, in range, one sign per weight.
-    pub words: Vec<u32>,
+    /// Its changes.
+    pub payload: Payload,
 }
 
 /// The header as it stands in a frame: with how its payload is written.
 #[derive(Serialize, Deserialize)]
 struct WireHeader {
     header: Header,
-    encoding: Encoding,
+    form: Form,
     count: u32,
     payload_bytes: u32,
 }
@@ -136,21 +138,21 @@ pub enum BatchError {
 }
 
 impl Header {
-    /// Appends the frame of a batch with this header and these changes, in their shortest encoding, and returns its
-    /// length. The words must have passed [`crate::changes::check`].
-    pub fn encode(&self, words: &[u32], out: &mut Vec<u8>) -> Result<usize, BatchError> {
+    /// Appends the bytes of a batch with this header and these changes, in their shortest encoding, and returns how many
+    /// these are. The changes must be valid: what a decoder of the same model would refuse may be written all the same.
+    pub fn encode(&self, payload: &Payload, out: &mut Vec<u8>) -> Result<usize, BatchError> {
         let start = out.len();
-        let mut payload = Vec::with_capacity(words.len() * 2);
-        let encoding = encoding::encode_shortest(words, &mut payload);
+        let mut encoded = Vec::with_capacity(payload.len() * 2);
+        let form = payload.encode(&mut encoded);
         let wire = WireHeader {
             header: self.clone(),
-            encoding,
-            count: words.len() as u32,
-            payload_bytes: payload.len() as u32,
+            form,
+            count: payload.len() as u32,
+            payload_bytes: encoded.len() as u32,
         };
         out.push(VERSION);
         postcard::to_io(&wire, &mut *out).map_err(|_| BatchError::BadHeader)?;
-        out.extend_from_slice(&payload);
+        out.extend_from_slice(&encoded);
         let crc = crc32fast::hash(&out[start..]);
         out.extend(crc.to_le_bytes());
         let bytes = out.len() - start;
@@ -183,25 +185,24 @@ impl Batch {
         if crc32fast::hash(body) != u32::from_le_bytes(*crc) {
             return Err(BatchError::Damaged);
         }
-        let (wire, payload) = postcard::take_from_bytes::<WireHeader>(&body[1..]).map_err(|_| BatchError::BadHeader)?;
+        let (wire, encoded) = postcard::take_from_bytes::<WireHeader>(&body[1..]).map_err(|_| BatchError::BadHeader)?;
         let WireHeader {
             header,
-            encoding,
+            form,
             count,
             payload_bytes,
         } = wire;
-        if payload.len() != payload_bytes as usize {
+        if encoded.len() != payload_bytes as usize {
             return Err(BatchError::WrongLength);
         }
         if header.sequence == 0 {
             return Err(BatchError::NoSequence);
         }
-        let mut words = Vec::new();
-        encoding::decode(encoding, payload, count as usize, weights, header.tau, &mut words)?;
-        if Digest::of_changes(&words, header.tau) != header.digest {
+        let payload = Payload::decode(form, encoded, count as usize, weights)?;
+        if payload.digest() != header.digest {
             return Err(BatchError::DigestDisagrees);
         }
-        Ok(Self { header, words })
+        Ok(Self { header, payload })
     }
 }
 

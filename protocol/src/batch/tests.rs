@@ -1,20 +1,20 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::changes::{apply_to_counts, apply_to_weights, word};
+use crate::changes::{ChangesError, apply_to_weights, word};
 use crate::cursor::ShardId;
-use crate::lattice::weight_of;
+use crate::lattice::{BATCH_STEPS_MAX, Tau, weight_of};
+use crate::sums::Sums;
 
 const WEIGHTS: usize = 500;
 
-fn batch(sequence: u64, tau: Tau, words: Vec<u32>) -> Batch {
+fn batch(sequence: u64, payload: Payload) -> Batch {
     let header = Header {
         run: RunId(0x1122),
         origin: OriginId(0x3344),
         sequence,
         seen: 200,
-        tau,
-        digest: Digest::of_changes(&words, tau),
+        digest: payload.digest(),
         cursors: vec![CursorAdvance {
             shard: ShardId { epoch: 1, shard: 2 },
             done: 64,
@@ -26,24 +26,42 @@ fn batch(sequence: u64, tau: Tau, words: Vec<u32>) -> Batch {
             stop: false,
         },
     };
-    Batch { header, words }
+    Batch { header, payload }
 }
 
 fn frame_of(batch: &Batch) -> Vec<u8> {
     let mut frame = Vec::new();
-    batch.header.encode(&batch.words, &mut frame).unwrap();
+    batch.header.encode(&batch.payload, &mut frame).unwrap();
     frame
 }
 
-fn any_batch() -> impl Strategy<Value = Batch> {
+fn steps(tau: Tau, words: Vec<u32>) -> Payload {
+    Payload::Steps { tau, words }
+}
+
+fn sums(entries: Vec<(u32, i32)>) -> Payload {
+    Payload::Sums(Sums::checked(entries, WEIGHTS).unwrap())
+}
+
+fn any_steps() -> impl Strategy<Value = Payload> {
     let changes = proptest::collection::btree_map(0..WEIGHTS as u32, (any::<bool>(), 1..3usize), 0..60);
-    (1..1000u64, 1..5000u32, changes).prop_map(|(sequence, steps, map)| {
+    (1..5000u32, changes).prop_map(|(size, map)| {
         let words = map
             .into_iter()
             .flat_map(|(index, (plus, copies))| std::iter::repeat_n(word(index, plus), copies))
             .collect();
-        batch(sequence, Tau::from_steps(steps).unwrap(), words)
+        steps(Tau::from_steps(size).unwrap(), words)
     })
+}
+
+fn any_sums() -> impl Strategy<Value = Payload> {
+    let moves = prop_oneof![-5..6i32, -100_000..100_000i32].prop_filter("no zeros", |steps| *steps != 0);
+    proptest::collection::btree_map(0..WEIGHTS as u32, moves, 0..WEIGHTS)
+        .prop_map(|map| sums(map.into_iter().collect()))
+}
+
+fn any_batch() -> impl Strategy<Value = Batch> {
+    (1..1000u64, prop_oneof![any_steps(), any_sums()]).prop_map(|(sequence, payload)| batch(sequence, payload))
 }
 
 proptest! {
@@ -62,11 +80,15 @@ proptest! {
         crate::rng::CounterRng::new(order_seed, 0).shuffle(&mut shuffled);
         let replica = |batches: &[Batch]| {
             let mut weights: Vec<f32> = counts.iter().copied().map(weight_of).collect();
+            let mut own = weights.clone();
             let mut integers = counts.clone();
             let mut expected = Digest::of_counts(&counts);
             for batch in batches {
-                apply_to_weights(&batch.words, batch.header.tau, &mut weights).unwrap();
-                apply_to_counts(&batch.words, batch.header.tau, &mut integers).unwrap();
+                match &batch.payload {
+                    Payload::Steps { tau, words } => apply_to_weights(words, *tau, &mut weights).unwrap(),
+                    Payload::Sums(sums) => sums.apply_to_both(&mut weights, &mut own).unwrap(),
+                };
+                batch.payload.apply_to_counts(&mut integers).unwrap();
                 expected += batch.header.digest;
             }
             let bits: Vec<u32> = weights.iter().map(|weight| weight.to_bits()).collect();
@@ -100,8 +122,13 @@ proptest! {
         let crc = crc32fast::hash(&frame[..body]);
         frame[body..].copy_from_slice(&crc.to_le_bytes());
         if let Ok(accepted) = Batch::decode(&frame, WEIGHTS) {
-            prop_assert_eq!(crate::changes::check(&accepted.words, WEIGHTS, accepted.header.tau), Ok(()));
-            prop_assert_eq!(accepted.header.digest, Digest::of_changes(&accepted.words, accepted.header.tau));
+            match &accepted.payload {
+                Payload::Steps { tau, words } => {
+                    prop_assert_eq!(crate::changes::check(words, WEIGHTS, *tau), Ok(()));
+                }
+                Payload::Sums(sums) => prop_assert!(Sums::checked(sums.entries().to_vec(), WEIGHTS).is_some()),
+            }
+            prop_assert_eq!(accepted.header.digest, accepted.payload.digest());
         }
     }
 
@@ -114,22 +141,28 @@ proptest! {
 #[test]
 fn golden_frame() {
     let tau = Tau::from_steps(300).unwrap();
-    let frame = frame_of(&batch(5, tau, vec![word(1, true), word(3, false), word(8, true)]));
-    // version | run origin sequence seen tau | digest | cursors | samples loss flags | encoding count bytes | payload | crc
-    let golden = "02 a222 c466 05 c801 ac02 e4a1aede8a8bc48c7c 01010240 40 0000003f 0100 01 03 03 01170e 45e89ed7";
+    let frame = frame_of(&batch(
+        5,
+        steps(tau, vec![word(1, true), word(3, false), word(8, true)]),
+    ));
+    // version, run, origin, sequence, seen; digest; cursors; samples, loss, flags; form, count, bytes; payload; checksum
+    let golden = "03 a222 c466 05 c801 e4a1aede8a8bc48c7c 01010240 40 0000003f 0100 00 ac02 01 03 03 01170e 686632e9";
+    assert_eq!(frame, crate::encoding::tests::bytes(golden));
+    let frame = frame_of(&batch(5, sums(vec![(1, 300), (3, -2), (8, 7)])));
+    let golden = "03 a222 c466 05 c801 d39bd8aed6e7f89912 01010240 40 0000003f 0100 01 03 07 0006c2b503b011 58f8434b";
     assert_eq!(frame, crate::encoding::tests::bytes(golden));
 }
 
 #[test]
 fn an_unknown_version_is_named() {
-    let mut frame = frame_of(&batch(1, Tau::ONE_STEP, vec![]));
+    let mut frame = frame_of(&batch(1, Payload::default()));
     frame[0] = 9;
     assert_eq!(Batch::decode(&frame, WEIGHTS), Err(BatchError::UnknownVersion(9)));
 }
 
 #[test]
 fn lies_in_a_header_are_named() {
-    let honest = batch(1, Tau::ONE_STEP, vec![word(4, true)]);
+    let honest = batch(1, steps(Tau::ONE_STEP, vec![word(4, true)]));
     let mut liar = honest.clone();
     liar.header.digest = Digest(1);
     assert_eq!(
@@ -142,4 +175,13 @@ fn lies_in_a_header_are_named() {
     let mut liar = honest;
     liar.header.cursors = vec![liar.header.cursors[0]; CURSORS_MAX + 1];
     assert_eq!(Batch::decode(&frame_of(&liar), WEIGHTS), Err(BatchError::BadHeader));
+}
+
+#[test]
+fn sums_that_move_a_weight_too_far_are_refused() {
+    let far = |steps| Batch::decode(&frame_of(&batch(1, sums(vec![(4, steps)]))), WEIGHTS);
+    assert!(far(BATCH_STEPS_MAX as i32 - 1).is_ok());
+    let refused = Err(BatchError::Payload(ChangesError::MovesTooFar(4).into()));
+    assert_eq!(far(BATCH_STEPS_MAX as i32), refused);
+    assert_eq!(far(-(BATCH_STEPS_MAX as i32)), refused);
 }

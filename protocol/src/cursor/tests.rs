@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::attach::Assignment;
 use crate::batch::FRAME_BYTES_MAX;
 use crate::ids::{OriginId, RunId};
+use crate::wire::attach::Assignment;
 
 /// Few shards and small numbers, so that advances meet.
 fn advances() -> impl Strategy<Value = Vec<CursorAdvance>> {

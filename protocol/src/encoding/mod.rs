@@ -15,6 +15,9 @@ use thiserror::Error;
 use crate::changes::{self, CHANGES_MAX, ChangesError};
 use crate::lattice::Tau;
 
+/// A batch carries at most this many sums: however large they are, they then fit into 16 MiB.
+pub const SUMS_MAX: usize = 1 << 21;
+
 /// The name of an encoding, as a batch's header carries it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Encoding {
@@ -47,6 +50,9 @@ pub enum PayloadError {
     /// The same changes have a shorter form in this encoding; only that one is valid.
     #[error("the bitmap is padded")]
     Padded,
+    /// More sums than a batch may carry.
+    #[error("a batch holds {0} sums, but at most {SUMS_MAX} are allowed")]
+    TooManySums(usize),
     /// The changes themselves are not valid.
     #[error(transparent)]
     Changes(#[from] ChangesError),

@@ -116,6 +116,10 @@ pub(crate) fn decode(payload: &[u8], count: usize, weights: usize) -> Result<Vec
     if count as u64 * least > bytes.len() as u64 * 8 {
         return Err(PayloadError::Truncated);
     }
+    // No weight has two entries.
+    if count > weights {
+        return Err(PayloadError::CountDisagrees);
+    }
     let mut entries = Vec::with_capacity(count);
     let mut bits = BitReader::new(bytes);
     let mut next = 0u64;

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::{Job, JobError, JobErrors, Threshold};
+use super::{Exchange, Job, JobError, JobErrors, Threshold};
 use crate::lattice::{STEPS_PER_UNIT, Tau};
 
 /// A job with any field missing. As command-line flags these are the job flags, as a TOML file the same names with `_`.
@@ -50,7 +50,7 @@ pub struct JobDraft {
     /// Give each minibatch the classes in the data's proportion [default: false]
     #[cfg_attr(feature = "clap", arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", help_heading = "Job"))]
     pub balanced: Option<bool>,
-    /// How nodes exchange what they learn [default: strom]
+    /// How nodes exchange what they learn: strom (one-bit changes of ±τ after every step) or dense[:every=N] (the whole difference every N steps) [default: strom]
     #[cfg_attr(feature = "clap", arg(long, value_name = "STRATEGY", help_heading = "Job"))]
     pub exchange: Option<String>,
     /// End the run when the held-out accuracy reaches this
@@ -131,6 +131,11 @@ impl JobDraft {
 
     /// Fills in the defaults and checks everything.
     pub fn resolve(self) -> Result<Job, JobErrors> {
+        let says_threshold = if self.tau.is_some() {
+            Some("tau")
+        } else {
+            self.density.map(|_| "density")
+        };
         let draft = self.or(defaults());
         let mut errors = Errors(Vec::new());
         let data = errors.parse("data", draft.data);
@@ -144,41 +149,35 @@ impl JobDraft {
             (None, density) => errors.density(density.unwrap_or_default()),
         };
         let split = errors.parse("split", draft.split);
-        let exchange = errors.parse("exchange", draft.exchange);
+        let exchange = errors.exchange(&draft.exchange.unwrap_or_default(), threshold, says_threshold);
         let epochs = errors.whole("epochs", draft.epochs, EPOCHS_MAX);
         let minibatch = errors.whole("minibatch", draft.minibatch, MINIBATCH_MAX);
         let target_accuracy = errors.optional("target_accuracy", draft.target_accuracy, 0.0..=1.0, "between 0 and 1");
         let seconds = f64::MIN_POSITIVE..=f64::MAX;
         let max_seconds = errors.optional("max_seconds", draft.max_seconds, seconds.clone(), "above 0");
         let checkpoint_every = errors.optional("checkpoint_every", draft.checkpoint_every, seconds, "above 0");
-        match (data, model, optimiser, clip, lr_schedule, threshold, split, exchange) {
-            (
-                Some(data),
-                Some(model),
-                Some(optimiser),
-                Some(clip),
-                Some(lr_schedule),
-                Some(threshold),
-                Some(split),
-                Some(exchange),
-            ) if errors.0.is_empty() => Job {
-                data,
-                model,
-                epochs,
-                minibatch,
-                optimiser,
-                clip,
-                lr_schedule,
-                threshold,
-                split,
-                balanced: draft.balanced.unwrap_or_default(),
-                exchange,
-                target_accuracy,
-                max_seconds,
-                checkpoint_every,
-                seed: draft.seed.unwrap_or_default(),
+        match (data, model, optimiser, clip, lr_schedule, split, exchange) {
+            (Some(data), Some(model), Some(optimiser), Some(clip), Some(lr_schedule), Some(split), Some(exchange))
+                if errors.0.is_empty() =>
+            {
+                Job {
+                    data,
+                    model,
+                    epochs,
+                    minibatch,
+                    optimiser,
+                    clip,
+                    lr_schedule,
+                    split,
+                    balanced: draft.balanced.unwrap_or_default(),
+                    exchange,
+                    target_accuracy,
+                    max_seconds,
+                    checkpoint_every,
+                    seed: draft.seed.unwrap_or_default(),
+                }
+                .if_short()
             }
-            .if_short(),
             _ => Err(JobErrors(errors.0)),
         }
     }
@@ -226,9 +225,10 @@ impl From<Job> for JobDraft {
 /// A job as a draft again: what a model file and `--help` show of it.
 impl From<&Job> for JobDraft {
     fn from(job: &Job) -> Self {
-        let (density, tau) = match job.threshold {
-            Threshold::Density(density) => (Some(density), None),
-            Threshold::Fixed(tau) => (None, Some(f64::from(tau.value()))),
+        let (density, tau) = match job.exchange.threshold() {
+            Some(Threshold::Density(density)) => (Some(density), None),
+            Some(Threshold::Fixed(tau)) => (None, Some(f64::from(tau.value()))),
+            None => (None, None),
         };
         Self {
             data: Some(job.data.to_string()),
@@ -303,6 +303,24 @@ impl Errors {
         match value {
             Some(value) if !range.contains(&value) => self.add(key, format!("it must be {says}, not {value}")),
             value => value,
+        }
+    }
+
+    /// The strategy. `says_threshold` is the key that speaks of τ in the job, and means nothing to a strategy without one.
+    fn exchange(
+        &mut self,
+        text: &str,
+        threshold: Option<Threshold>,
+        says_threshold: Option<&'static str>,
+    ) -> Option<Exchange> {
+        // A mistake in the threshold is reported already; the text may hold another.
+        let checked = threshold.unwrap_or(Threshold::Density(1.0));
+        match (Exchange::from_text(text, checked), says_threshold) {
+            (Err(error), _) => self.add("exchange", error),
+            (Ok(exchange), Some(key)) if exchange.threshold().is_none() => {
+                self.add(key, format!("the exchange {exchange} has no τ: leave {key} out"))
+            }
+            (Ok(exchange), _) => threshold.map(|_| exchange),
         }
     }
 

@@ -1,34 +1,69 @@
 //! The strategy by which nodes exchange what they learn.
 
 use std::fmt;
-use std::str::FromStr;
 
-use crate::text_options::serde_as_text;
+use crate::lattice::Tau;
+use crate::text_options::{TextOptions, within};
 
 /// An exchange strategy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Exchange {
-    /// One-bit changes of ±τ with residuals, broadcast to all (Strom 2015).
-    Strom,
+    /// Changes of ±τ after every step, to everybody, without waiting (Strom 2015).
+    Strom(Threshold),
+    /// The whole difference every so many steps, to everybody, without waiting.
+    Dense {
+        /// How many steps.
+        every: u32,
+    },
 }
 
-impl FromStr for Exchange {
-    type Err = String;
+/// What decides τ.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Threshold {
+    /// τ follows this fraction of weights changed in a batch.
+    Density(f64),
+    /// τ is fixed.
+    Fixed(Tau),
+}
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "strom" => Ok(Self::Strom),
-            unknown => Err(format!("there is no exchange '{unknown}'; there is: strom")),
+/// Steps between two dense batches when the job leaves it open: a batch then costs less than the steps before it.
+const EVERY: f64 = 16.0;
+const EVERY_MAX: f64 = 65_536.0;
+
+const FORMS: &str = "strom, dense[:every=N]";
+
+impl Exchange {
+    /// The strategy that a text names. `threshold` is what the job says of τ, for the one that has a τ.
+    pub(super) fn from_text(text: &str, threshold: Threshold) -> Result<Self, String> {
+        let mut options = TextOptions::parse(text);
+        let exchange = match options.name {
+            "strom" => Self::Strom(threshold),
+            "dense" => {
+                let every = options.number("every")?.unwrap_or(EVERY).round();
+                within("every", every, 1.0..=EVERY_MAX, "a number of steps from 1 to 65536")?;
+                Self::Dense { every: every as u32 }
+            }
+            unknown => return Err(format!("there is no exchange '{unknown}'; there is: {FORMS}")),
+        };
+        options.finish(FORMS)?;
+        Ok(exchange)
+    }
+
+    /// What decides τ, where there is one.
+    #[must_use]
+    pub fn threshold(&self) -> Option<Threshold> {
+        match self {
+            Self::Strom(threshold) => Some(*threshold),
+            Self::Dense { .. } => None,
         }
     }
 }
 
 impl fmt::Display for Exchange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Strom => "strom",
-        })
+        match self {
+            Self::Strom(_) => f.write_str("strom"),
+            Self::Dense { every } => write!(f, "dense:every={every}"),
+        }
     }
 }
-
-serde_as_text!(Exchange);

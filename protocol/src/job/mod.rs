@@ -12,11 +12,10 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 pub use draft::JobDraft;
-pub use exchange::Exchange;
+pub use exchange::{Exchange, Threshold};
 
 use crate::clip::Clip;
 use crate::data::DataSpec;
-use crate::lattice::Tau;
 use crate::model::ModelSpec;
 use crate::optimiser::Optimiser;
 use crate::schedule::Schedule;
@@ -40,8 +39,6 @@ pub struct Job {
     pub clip: Clip,
     /// How the learning rate goes over the run.
     pub lr_schedule: Schedule,
-    /// What decides τ.
-    pub threshold: Threshold,
     /// How samples are dealt to workers.
     pub split: Split,
     /// Whether each minibatch holds the classes in the data's proportion.
@@ -56,15 +53,6 @@ pub struct Job {
     pub checkpoint_every: Option<f64>,
     /// What initial weights and sample order are drawn from.
     pub seed: u64,
-}
-
-/// What decides τ.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Threshold {
-    /// τ follows this fraction of weights changed in a batch.
-    Density(f64),
-    /// τ is fixed.
-    Fixed(Tau),
 }
 
 /// One mistake in a job, by the name of the flag or TOML key.

@@ -1,10 +1,11 @@
 use super::*;
+use crate::lattice::Tau;
 
 #[test]
 fn nothing_at_all_is_the_default_job() {
     let job = JobDraft::default().resolve().unwrap();
     assert_eq!(job.data, DataSpec::BuiltinMnist);
-    assert_eq!(job.exchange, Exchange::Strom);
+    assert_eq!(job.exchange, Exchange::Strom(Threshold::Density(0.002)));
     assert_eq!(job.split, Split::Random);
 }
 
@@ -28,7 +29,8 @@ fn toml_flags_and_wire_are_one() {
     "#;
     let job = JobDraft::from_toml(text).unwrap().resolve().unwrap();
     assert_eq!(job.clip, Clip::Norm(2.5));
-    assert_eq!(job.threshold, Threshold::Fixed(Tau::from_steps(8192).unwrap()));
+    let threshold = Threshold::Fixed(Tau::from_steps(8192).unwrap());
+    assert_eq!(job.exchange, Exchange::Strom(threshold));
     let draft = JobDraft::from(&job);
     assert_eq!(draft.clone().resolve().unwrap(), job);
     assert_eq!(JobDraft::from_toml(&toml::to_string(&draft).unwrap()).unwrap(), draft);
@@ -52,7 +54,7 @@ fn flags_win_over_the_file_and_the_file_over_defaults() {
     };
     let job = flags.or(file).resolve().unwrap();
     assert_eq!((job.epochs, job.seed, job.minibatch), (2, 3, 64));
-    assert_eq!(job.threshold, Threshold::Density(0.01));
+    assert_eq!(job.exchange, Exchange::Strom(Threshold::Density(0.01)));
 }
 
 #[test]
@@ -173,4 +175,31 @@ fn a_text_that_is_too_long_to_be_told_is_a_mistake() {
     let bytes = postcard::to_stdvec(&text).unwrap();
     assert!(postcard::from_bytes::<Told>(&bytes).is_err());
     assert!(postcard::from_bytes::<Told>(&postcard::to_stdvec("  ").unwrap()).is_ok());
+}
+
+#[test]
+fn only_a_strategy_with_a_tau_takes_one() {
+    let job = |text: &str| JobDraft::from_toml(text).unwrap().resolve();
+    let dense = job("exchange = \"dense:every=4\"").unwrap();
+    assert_eq!(dense.exchange, Exchange::Dense { every: 4 });
+    assert_eq!(JobDraft::from(&dense).resolve(), Ok(dense));
+    assert_eq!(
+        job("exchange = \"dense\"").unwrap().exchange.to_string(),
+        "dense:every=16"
+    );
+    for (key, text) in [("density", "density = 0.1"), ("tau", "tau = 0.1")] {
+        let JobErrors(errors) = job(&format!("exchange = \"dense\"\n{text}")).unwrap_err();
+        assert_eq!(errors[0].key, key);
+        assert!(errors[0].message.contains("leave"), "{}", errors[0]);
+    }
+    for wrong in [
+        "dense:every=0",
+        "dense:every=0.2",
+        "dense:often",
+        "strom:every=2",
+        "ring",
+    ] {
+        let JobErrors(errors) = job(&format!("exchange = \"{wrong}\"")).unwrap_err();
+        assert_eq!(errors[0].key, "exchange", "{wrong}");
+    }
 }

@@ -4,7 +4,6 @@
 pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
-mod factors;
 pub mod replica;
 mod residual;
 mod turns;
@@ -17,8 +16,7 @@ use protocol::digest::Digest;
 use protocol::lattice::{Range, Tau};
 use protocol::sums::Sums;
 
-pub(crate) use factors::{Factors, Formula};
-
+use crate::learning::optimiser::{Factors, Formula};
 use crate::trainer::TrainError;
 
 /// One of the arrays of a backend, with a number for every weight.
@@ -88,6 +86,10 @@ pub trait Backend {
 
     /// The same without an update: what leaves as the weights stand.
     fn release(&mut self, compare: &Compare, words: &mut Vec<u32>) -> Result<Range, TrainError>;
+
+    /// Moves the shared weights of a window to the grid points next to what the own ones have come to, which are so far
+    /// ahead, and says by how many steps each has moved. What fails for its numbers' sake moves nothing.
+    fn take(&mut self, window: Indices<usize>, ahead: f32) -> Result<Sums, TrainError>;
 
     /// Adds changes that others made, which were checked, to both copies. They may be made later, but before anything
     /// else sees the weights, and are seen by it in order. The range may be that of the last step.

@@ -14,9 +14,9 @@ use protocol::optimiser::Rule;
 use protocol::rng::splitmix64;
 use protocol::sums::Sums;
 
-use super::factors::{Ahead, Factors, Formula};
 use super::turns::Turns;
 use super::{Array, Backend, Compare, Update, residual};
+use crate::learning::optimiser::{Ahead, Factors, Formula};
 use crate::thread_time::ThreadTimer;
 use crate::trainer::{GpuUse, Numbers, StateError, StepControl, StepReport, TrainError, Trainer, TrainerState};
 
@@ -206,6 +206,10 @@ impl<B: Backend> Trainer for Replica<B> {
             eager: false,
         };
         self.backend.release(&compare, words)
+    }
+
+    fn take(&mut self, window: std::ops::Range<usize>) -> Result<Sums, TrainError> {
+        self.backend.take(window, self.ahead)
     }
 
     fn apply(&mut self, words: &[u32], tau: Tau) -> Result<Range, TrainError> {

@@ -1,6 +1,6 @@
 //! The residual: what a worker's own weights and the shared ones differ by.
 
-use protocol::clip::sum_of_squares;
+use crate::learning::clip::sum_of_squares;
 
 /// How much of the residual is looked at to know its size: enough for a density of a thousandth to be seen.
 const SAMPLE: usize = 1 << 17;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 
-use protocol::attach::{FromWorker, Scores};
 use protocol::ids::RunId;
+use protocol::wire::attach::{FromWorker, Scores};
 
 use super::prepared::Prepared;
 use super::socket::Writer;

@@ -25,9 +25,9 @@ use std::sync::mpsc::SyncSender;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use protocol::attach::{Assignment, FromWorker, ShiftOrder, ToWorker, WorkerInfo};
 use protocol::batch::Batch;
 use protocol::sums::Sums;
+use protocol::wire::attach::{Assignment, FromWorker, ShiftOrder, ToWorker, WorkerInfo};
 use thiserror::Error;
 
 use crate::device::Device;

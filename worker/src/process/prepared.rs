@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use protocol::attach::{Assignment, DataInfo};
 use protocol::cursor::Cursors;
 use protocol::job::Job;
 use protocol::model::{Layout, initial_counts};
 use protocol::rng::splitmix64;
 use protocol::sentence::sentence;
+use protocol::wire::attach::{Assignment, DataInfo};
 
 use super::Options;
 use crate::backend::cpu::CpuTrainer;

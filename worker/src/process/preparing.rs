@@ -4,8 +4,8 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use protocol::attach::FromWorker;
 use protocol::ids::RunId;
+use protocol::wire::attach::FromWorker;
 
 use super::prepared::Prepared;
 use super::socket::Writer;

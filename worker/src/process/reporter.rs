@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use protocol::attach::{FromWorker, SaveOrder, Scores, WorkerStats};
 use protocol::digest::Digest;
 use protocol::ids::RunId;
 use protocol::lattice::Range;
 use protocol::sentence::sentence;
+use protocol::wire::attach::{FromWorker, SaveOrder, Scores, WorkerStats};
 
 use super::evaluating::{Evaluating, scores};
 use super::files::Files;
@@ -123,7 +123,7 @@ impl Reporting {
     fn count(&mut self, step: &Step, time: StepTime, emitted: bool) {
         let stats = &mut self.stats;
         stats.batches += u64::from(emitted);
-        stats.held_back += u64::from(!emitted);
+        stats.held_back += u64::from(step.held_back);
         stats.samples += step.samples as u64;
         stats.changes += step.changes as u64;
         stats.loss += f64::from(step.loss) * step.samples as f64;
@@ -131,7 +131,9 @@ impl Reporting {
         stats.exchange += time.exchange;
         stats.gpu += step.gpu.time;
         stats.gpu_memory = step.gpu.memory;
-        stats.tau = f64::from(step.tau.value());
+        if let Some(tau) = step.tau {
+            stats.tau = f64::from(tau.value());
+        }
         stats.staleness = step.staleness;
         stats.alarmed |= step.range == Range::Alarm;
     }

@@ -4,8 +4,9 @@ use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use protocol::attach::{FromWorker, ToWorker};
-use protocol::frame::{self, CHUNK_BYTES, HEADER_BYTES, Kind};
+use protocol::wire;
+use protocol::wire::attach::{FromWorker, ToWorker};
+use protocol::wire::frame::{self, CHUNK_BYTES, Decoder, Kind};
 
 /// What comes from the node.
 #[derive(Debug)]
@@ -36,22 +37,24 @@ fn invalid(error: impl std::error::Error + Send + Sync + 'static) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
-/// Reads the next frame; `None` where the stream ends between two. Memory is taken as bytes arrive, not as they are
-/// announced.
+/// Reads the next frame; `None` where the stream ends between two.
 pub fn read_frame(stream: &mut impl Read) -> io::Result<Option<(Kind, Vec<u8>)>> {
-    let mut header = [0; HEADER_BYTES];
-    if stream.read(&mut header[..1])? == 0 {
-        return Ok(None);
+    let mut decoder = Decoder::default();
+    loop {
+        let bytes = match stream.read(decoder.room()) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            bytes => bytes?,
+        };
+        if bytes == 0 && decoder.is_between_frames() {
+            return Ok(None);
+        }
+        if bytes == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if let Some(frame) = decoder.advance(bytes).map_err(invalid)? {
+            return Ok(Some(frame));
+        }
     }
-    stream.read_exact(&mut header[1..])?;
-    let (kind, length) = frame::announced(header).map_err(invalid)?;
-    let mut contents = Vec::new();
-    while contents.len() < length {
-        let before = contents.len();
-        contents.resize(length.min(before + CHUNK_BYTES), 0);
-        stream.read_exact(&mut contents[before..])?;
-    }
-    Ok(Some((kind, contents)))
 }
 
 impl Reader {
@@ -62,7 +65,7 @@ impl Reader {
         };
         match kind {
             Kind::Batch => Ok(Some(Received::Batch(contents))),
-            Kind::Word => postcard::from_bytes(&contents)
+            Kind::Word => wire::decode(&contents)
                 .map(|word| Some(Received::Word(word)))
                 .map_err(invalid),
             Kind::Have | Kind::Origin | Kind::Hello | Kind::Piece | Kind::Note => Err(io::Error::new(
@@ -75,7 +78,7 @@ impl Reader {
 
 impl Writer {
     pub(super) fn word(&self, word: &FromWorker) -> io::Result<()> {
-        self.write(Kind::Word, &postcard::to_stdvec(word).map_err(invalid)?)
+        self.write(Kind::Word, &wire::encode(word).map_err(invalid)?)
     }
 
     pub(super) fn batch(&self, bytes: &[u8]) -> io::Result<()> {

@@ -3,28 +3,28 @@
 //! Knows no threads and no clock. Everything that happens is a call: another origin's batch is applied, a step is
 //! made, the origin is closed.
 
+mod error;
 mod pending;
+mod step;
 
-use std::time::Duration;
-
-use protocol::attach::ShiftOrder;
-use protocol::batch::{Batch, BatchError, Flags, Header};
+use protocol::batch::{Batch, Flags, Header, Payload};
 use protocol::cursor::{CursorAdvance, Cursors};
 use protocol::digest::Digest;
 use protocol::ids::{OriginId, RunId};
-use protocol::in_cluster::{clip_among, look_ahead_among, optimiser_among};
-use protocol::job::{Job, Threshold};
-use protocol::lattice::{Range, Tau};
-use protocol::optimiser::Optimiser;
-use protocol::plan::{PlanError, SamplePlan, SharedPlan};
-use protocol::staleness_guard::StalenessGuard;
+use protocol::job::Job;
+use protocol::lattice::Range;
 use protocol::sums::Sums;
-use protocol::tau_controller::{Following, TauController};
-use thiserror::Error;
+use protocol::wire::attach::ShiftOrder;
 
+pub use self::error::TrainingError;
 use self::pending::Pending;
+pub use self::step::{Next, Step};
 use crate::dataset::Dataset;
-use crate::trainer::{GpuUse, StateError, StepControl, TrainError, Trainer, TrainerState};
+use crate::emission::{self, Emission, NextStep, Plan};
+use crate::learning::multi_worker::Settings;
+use crate::learning::staleness_guard::StalenessGuard;
+use crate::sampling::plan::{SamplePlan, SharedPlan};
+use crate::trainer::{StateError, StepControl, TrainError, Trainer, TrainerState};
 
 /// Which worker this is, of which run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,64 +52,6 @@ impl Identity {
     }
 }
 
-/// How training went on.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Next {
-    /// A step was made and its batch written.
-    Emitted(Step),
-    /// A step was made; what would have left stays in the residual, and its samples are counted by the next batch.
-    HeldBack(Step),
-    /// There is nothing to train now, but there may be when others are heard of again.
-    Waiting,
-    /// Everything is trained, or the run is to end: the origin can be closed.
-    Done,
-}
-
-/// What one step did, beside the batch it wrote.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Step {
-    /// The mean loss of its minibatch.
-    pub loss: f32,
-    /// How many samples that had.
-    pub samples: usize,
-    /// The changes that left.
-    pub changes: usize,
-    /// The τ of the batch.
-    pub tau: Tau,
-    /// How far out the weights are.
-    pub range: Range,
-    /// How stale others' batches are when they arrive, in rounds.
-    pub staleness: f64,
-    /// The part of its thread time that is training; the rest is exchange.
-    pub training_time: Duration,
-    /// What a GPU did for it.
-    pub gpu: GpuUse,
-}
-
-/// Why a worker cannot start or go on.
-#[derive(Debug, Error)]
-pub enum TrainingError {
-    /// Training failed.
-    #[error(transparent)]
-    Train(#[from] TrainError),
-    /// The batch could not be written.
-    #[error(transparent)]
-    Batch(#[from] BatchError),
-    /// The samples cannot be shared out.
-    #[error(transparent)]
-    Plan(#[from] PlanError),
-    /// The weights are not what the batches in them add up to: this replica is spoilt, and no other.
-    #[error(
-        "this worker's weights have the digest {found}, but its batches add up to {expected}: its memory is at fault"
-    )]
-    Spoilt {
-        /// What the batches add up to.
-        expected: Digest,
-        /// What was recomputed from the weights.
-        found: String,
-    },
-}
-
 /// What a worker alone has, as it was right after a batch of its own: all that its node's ledger does not tell.
 #[derive(Clone, Debug, PartialEq)]
 pub struct State {
@@ -119,8 +61,8 @@ pub struct State {
     pub sequence: u64,
     /// The steps made so far: optimisers that correct for the first of them count on.
     pub steps: u64,
-    /// Where τ stands; none if it is fixed or not known yet.
-    pub tau: Option<Following>,
+    /// The emission's own numbers.
+    pub emission: Vec<f64>,
     /// Residual and optimiser.
     pub trainer: TrainerState,
 }
@@ -131,10 +73,10 @@ pub struct Training<T> {
     job: Job,
     identity: Identity,
     plan: SamplePlan,
-    /// The job's optimiser and clipping, as they are for one of so many workers.
-    optimiser: Optimiser,
-    clip: Option<f64>,
-    controller: TauController,
+    /// How it learns as one of so many workers.
+    settings: Settings,
+    /// What leaves, and when.
+    emission: Box<dyn Emission<T>>,
     guard: StalenessGuard,
     /// The last batch's number.
     sequence: u64,
@@ -172,20 +114,16 @@ impl<T: Trainer> Training<T> {
             epochs: job.epochs,
             minibatch: job.minibatch as usize,
         };
-        let controller = match job.threshold {
-            Threshold::Fixed(tau) => TauController::fixed(tau),
-            Threshold::Density(_) => TauController::following(),
-        };
+        let emission = emission::of(job.exchange, trainer.weights());
         Ok(Self {
             expected: trainer.digest()?.unwrap_or_default(),
             plan: SamplePlan::new(shared, identity.slot)?,
             samples_total: labels.len() as u64 * u64::from(job.epochs),
             job: job.clone(),
             trainer,
-            optimiser: optimiser_among(job.optimiser, identity.slots),
-            clip: clip_among(job.clip, identity.slots),
+            settings: emission.settings(job, identity.slots),
+            emission,
             identity,
-            controller,
             guard: StalenessGuard::default(),
             sequence: 0,
             steps: 0,
@@ -233,7 +171,7 @@ impl<T: Trainer> Training<T> {
             origin: self.identity.origin,
             sequence: self.sequence,
             steps: self.steps,
-            tau: self.controller.stands_at(),
+            emission: self.emission.state(),
             trainer: self.trainer.state()?,
         }))
     }
@@ -243,9 +181,7 @@ impl<T: Trainer> Training<T> {
     pub fn restore(&mut self, state: State) -> Result<(), StateError> {
         self.trainer.restore(state.trainer)?;
         self.steps = state.steps;
-        if let Some(at) = state.tau {
-            self.controller.go_on_from(at);
-        }
+        self.emission.restore(&state.emission);
         // A new origin has a count of its own.
         if state.origin == self.identity.origin {
             self.sequence = state.sequence;
@@ -261,7 +197,10 @@ impl<T: Trainer> Training<T> {
         self.samples_applied += u64::from(header.samples);
         self.plan.observe(header.origin, &header.cursors);
         self.expected += header.digest;
-        let applied = self.trainer.apply(&batch.words, header.tau);
+        let applied = match &batch.payload {
+            Payload::Steps { tau, words } => self.trainer.apply(words, *tau),
+            Payload::Sums(sums) => self.trainer.shift(sums),
+        };
         applied.map_err(|error| self.blame_applied(error))
     }
 
@@ -334,35 +273,35 @@ impl<T: Trainer> Training<T> {
     /// Whether another step can be made without a batch: the next one must be able to count its samples.
     #[must_use]
     pub fn can_hold_back(&self) -> bool {
-        self.controller.tau().is_some() && self.pending.may_grow()
+        self.emission.can_keep() && self.pending.may_grow()
     }
 
-    /// Makes the next step. Its batch is appended to `frame`, unless it is held back: then what would leave stays in
-    /// the residual.
-    pub fn step(&mut self, hold_back: bool, frame: &mut Vec<u8>) -> Result<Next, TrainingError> {
-        if self.stopping {
-            return Ok(Next::Done);
-        }
-        if !self.next_minibatch() {
-            return Ok(if self.plan.is_complete() {
-                Next::Done
-            } else {
-                Next::Waiting
-            });
+    /// Makes the next step. If a batch leaves after it, its bytes are appended to `encoded`. To hold back is to let nothing
+    /// leave, where that can be.
+    pub fn step(&mut self, hold_back: bool, encoded: &mut Vec<u8>) -> Result<Next, TrainingError> {
+        if self.stopping || !self.next_minibatch() {
+            return self.pause(encoded);
         }
         let hold_back = hold_back && self.can_hold_back();
         let (learning_rate, clip) = self.rate_and_clip();
-        self.controller.follow_rate(learning_rate);
-        let tau = self.controller.tau().filter(|_| !hold_back);
+        let plan = self.emission.plan(NextStep {
+            learning_rate,
+            hold_back,
+            must_leave: !self.pending.may_grow(),
+        });
+        let compare = match plan {
+            Plan::Keep => None,
+            Plan::Leave { compare } => compare,
+        };
         self.steps += 1;
         self.seen = self.begun_at.take().unwrap_or(self.batches_applied);
         let control = StepControl {
-            rule: self.optimiser.rule,
+            rule: self.settings.optimiser.rule,
             learning_rate,
             clip,
-            look_ahead: look_ahead_among(self.identity.slots),
+            look_ahead: self.settings.look_ahead,
             step: self.steps,
-            tau,
+            tau: compare,
         };
         let report = self.trainer.step(&self.indices, control, &mut self.words);
         let report = report.map_err(|error| self.blame(error))?;
@@ -371,27 +310,40 @@ impl<T: Trainer> Training<T> {
             loss: report.loss,
             samples: self.indices.len(),
             changes: 0,
-            tau: self.controller.tau().unwrap_or(Tau::ONE_STEP),
+            held_back: hold_back,
+            tau: None,
             range: report.range,
             staleness: self.staleness(),
             training_time: report.training_time,
             gpu: report.gpu,
         };
-        self.begin_next(hold_back)?;
-        if hold_back {
-            return Ok(Next::HeldBack(step));
+        self.begin_next(plan == Plan::Keep)?;
+        if plan == Plan::Keep {
+            return Ok(Next::Kept(step));
         }
-        step.tau = match tau {
-            Some(tau) => tau,
-            None => self.release_first(learning_rate)?,
-        };
-        if let Threshold::Density(target) = self.job.threshold {
-            self.controller
-                .observe(self.words.len() as f64 / self.trainer.weights() as f64, target);
-        }
-        step.changes = self.words.len();
-        self.write_batch(step.tau, Flags::default(), frame)?;
+        let words = std::mem::take(&mut self.words);
+        let left = self.emission.leave(&mut self.trainer, compare, words);
+        let payload = left.map_err(|error| self.blame(error))?;
+        step.left(&payload);
+        self.write_batch(payload, Flags::default(), encoded)?;
         Ok(Next::Emitted(step))
+    }
+
+    /// There is nothing to train, for now or for good: what the emission still owes leaves.
+    fn pause(&mut self, encoded: &mut Vec<u8>) -> Result<Next, TrainingError> {
+        let rest = self.emission.rest(&mut self.trainer);
+        if let Some(payload) = rest.map_err(|error| self.blame(error))? {
+            let mut step = Step::without_samples(self.staleness());
+            step.left(&payload);
+            self.seen = self.batches_applied;
+            self.write_batch(payload, Flags::default(), encoded)?;
+            return Ok(Next::Emitted(step));
+        }
+        Ok(if self.stopping || self.plan.is_complete() {
+            Next::Done
+        } else {
+            Next::Waiting
+        })
     }
 
     /// The next minibatch, and the samples that it counts. `false` if there is none now.
@@ -405,13 +357,13 @@ impl<T: Trainer> Training<T> {
     }
 
     /// Chooses the next minibatch, so that a device can begin with it while this step's batch is made.
-    fn begin_next(&mut self, held_back: bool) -> Result<(), TrainError> {
+    fn begin_next(&mut self, keeps: bool) -> Result<(), TrainError> {
         if !T::BEGINS {
             return Ok(());
         }
-        // What is not held back leaves with this step's batch, and the next minibatch has all cursors to itself.
+        // What is not kept leaves with this step's batch, and the next minibatch has all cursors to itself.
         let nothing = Pending::default();
-        let pending = if held_back { &self.pending } else { &nothing };
+        let pending = if keeps { &self.pending } else { &nothing };
         self.chosen = self.choose(pending.cursors_left());
         if self.chosen {
             self.trainer.begin(&self.indices, self.steps + 1)?;
@@ -426,14 +378,13 @@ impl<T: Trainer> Training<T> {
     }
 
     /// Appends the batch that closes this origin. It holds no changes: what is left in the residual is dropped.
-    pub fn close(&mut self, frame: &mut Vec<u8>) -> Result<(), TrainingError> {
-        self.words.clear();
+    pub fn close(&mut self, encoded: &mut Vec<u8>) -> Result<(), TrainingError> {
         self.seen = self.batches_applied;
         let flags = Flags {
             last: true,
             stop: self.stopping,
         };
-        self.write_batch(Tau::ONE_STEP, flags, frame)
+        self.write_batch(Payload::default(), flags, encoded)
     }
 
     /// The trainer, for what can be asked of it between steps.
@@ -446,30 +397,15 @@ impl<T: Trainer> Training<T> {
     /// The guard lowers the norm where that shortens steps: it is the long ones that overshoot, early in a run, and
     /// lowering the rate would slow down the rest of the run for them.
     fn rate_and_clip(&self) -> (f64, Option<f64>) {
-        let rate = self.optimiser.learning_rate * self.job.lr_schedule.factor(self.progress());
-        match self.clip {
-            Some(norm) if self.optimiser.rule.follows_gradient_size() => (rate, Some(norm * self.guard.factor())),
+        let Settings { optimiser, clip, .. } = self.settings;
+        let rate = optimiser.learning_rate * self.job.lr_schedule.factor(self.progress());
+        match clip {
+            Some(norm) if optimiser.rule.follows_gradient_size() => (rate, Some(norm * self.guard.factor())),
             clip => (rate * self.guard.factor(), clip),
         }
     }
 
-    /// After the first step: nobody knew how large updates are, but now the residual tells. τ starts where the target
-    /// fraction of it leaves at once.
-    fn release_first(&mut self, learning_rate: f64) -> Result<Tau, TrainingError> {
-        let Threshold::Density(target) = self.job.threshold else {
-            return Ok(Tau::ONE_STEP);
-        };
-        let quantile = self.trainer.residual_quantile(target)?;
-        if !quantile.is_finite() {
-            return Err(TrainError::NotFinite.into());
-        }
-        self.controller.start(quantile, target, learning_rate);
-        let tau = self.controller.tau().unwrap_or(Tau::ONE_STEP);
-        self.trainer.release(tau, &mut self.words)?;
-        Ok(tau)
-    }
-
-    fn write_batch(&mut self, tau: Tau, flags: Flags, frame: &mut Vec<u8>) -> Result<(), TrainingError> {
+    fn write_batch(&mut self, payload: Payload, flags: Flags, encoded: &mut Vec<u8>) -> Result<(), TrainingError> {
         let Pending { cursors, samples, loss } = std::mem::take(&mut self.pending);
         self.sequence += 1;
         let header = Header {
@@ -477,14 +413,17 @@ impl<T: Trainer> Training<T> {
             origin: self.identity.origin,
             sequence: self.sequence,
             seen: self.seen,
-            tau,
-            digest: Digest::of_changes(&self.words, tau),
+            digest: payload.digest(),
             cursors,
             samples,
             loss: (loss / f64::from(samples.max(1))) as f32,
             flags,
         };
-        header.encode(&self.words, frame)?;
+        header.encode(&payload, encoded)?;
+        if let Payload::Steps { words, .. } = payload {
+            // The next step fills them again, without taking memory.
+            self.words = words;
+        }
         self.expected += header.digest;
         self.samples_applied += u64::from(samples);
         self.batches_applied += 1;
@@ -492,7 +431,5 @@ impl<T: Trainer> Training<T> {
     }
 }
 
-#[cfg(test)]
-mod cursor_tests;
 #[cfg(test)]
 mod tests;

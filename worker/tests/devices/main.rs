@@ -126,6 +126,7 @@ on_every_device! {
     learning::every_layer_learns_in_both_precisions
     learning::evaluations_are_the_cpus
     replicas::what_waits_is_applied_before_anyone_looks_and_in_order
+    replicas::what_is_taken_is_the_cpus
 }
 
 /// The same model on the reference and on a device.

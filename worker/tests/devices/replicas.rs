@@ -219,3 +219,25 @@ pub(crate) fn what_waits_is_applied_before_anyone_looks_and_in_order<D: Device>(
     }
     assert_same_replica(&pair);
 }
+
+pub(crate) fn what_is_taken_is_the_cpus<D: Device>() {
+    for rule in rules() {
+        let Some(mut pair) = pair::<D>("dense 151, relu, dense 10", rule) else {
+            return;
+        };
+        let weights = pair.layout.weights;
+        let mut random = CounterRng::new(13, 0);
+        let state = random_state(weights, rule, Tau::nearest(0.003), &mut random);
+        pair.cpu.restore(state.clone()).unwrap();
+        pair.device.restore(state).unwrap();
+        for window in [0..1000, 1000..weights, 0..weights] {
+            // What waits is in the weights before anything is taken.
+            let words = changes(weights as u64, 500, &mut random);
+            pair.cpu.apply(&words, Tau::nearest(0.01)).unwrap();
+            pair.device.apply(&words, Tau::nearest(0.01)).unwrap();
+            let taken = pair.cpu.take(window.clone()).unwrap();
+            assert_eq!(taken, pair.device.take(window).unwrap(), "{rule:?}");
+            assert_same_replica(&pair);
+        }
+    }
+}

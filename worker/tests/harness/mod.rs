@@ -6,14 +6,13 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
-use protocol::attach::{Assignment, COUNTS_PER_PIECE, FromWorker, ToWorker};
 use protocol::batch::Batch;
-use protocol::changes::apply_to_counts;
 use protocol::cursor::Cursors;
-use protocol::frame::{self, Kind};
 use protocol::ids::{OriginId, RunId};
 use protocol::job::{Job, JobDraft};
 use protocol::model::{Layout, initial_counts};
+use protocol::wire::attach::{Assignment, COUNTS_PER_PIECE, FromWorker, ToWorker};
+use protocol::wire::frame::{self, Kind};
 use worker::dataset::Dataset;
 use worker::device::Device;
 use worker::ops::Threads;
@@ -115,8 +114,8 @@ pub(crate) struct Ledger {
 
 impl Ledger {
     pub(crate) fn apply(&mut self, frame: &[u8]) -> u64 {
-        let Batch { header, words } = Batch::decode(frame, self.counts.len()).unwrap();
-        apply_to_counts(&words, header.tau, &mut self.counts).unwrap();
+        let Batch { header, payload } = Batch::decode(frame, self.counts.len()).unwrap();
+        payload.apply_to_counts(&mut self.counts).unwrap();
         self.cursors.extend(header.cursors);
         self.batches += 1;
         self.samples += u64::from(header.samples);

@@ -44,7 +44,7 @@ fn who_is_far_behind_gets_a_range_and_takes_away_what_it_has() {
     let total = bytes.len() as u64;
     let effects = receive(&mut third, ME, whole(kind, bytes));
     assert_eq!(third.ledger().frontier().applied(OriginId(1)), end);
-    receive(&mut exchange, THIRD, Message::Word(Word::Got(total)));
+    receive(&mut exchange, THIRD, Message::Note(Note::Got(total)));
     for sequence in end + 1..=20 {
         receive(&mut third, ME, Message::Batch(simple(1, sequence)));
     }
@@ -68,23 +68,23 @@ fn a_range_that_cannot_be_taken_is_followed_by_a_snapshot() {
         from: 0,
         to: 20,
     };
-    let effects = receive(&mut exchange, THIRD, Message::Word(Word::Cannot(range)));
+    let effects = receive(&mut exchange, THIRD, Message::Note(Note::Cannot(range)));
     assert_eq!(effects, [Effect::Reset(THIRD)]);
     tell(&mut exchange, Event::LinkUp(THIRD));
     let effects = receive(&mut exchange, THIRD, has(&[(1, 5)]));
-    assert_eq!(words_to(&effects, THIRD), [Word::TooFar]);
+    assert_eq!(notes_to(&effects, THIRD), [Note::TooFar]);
     assert!(
-        words_to(&tell(&mut exchange, Event::Local(simple(1, 21))), THIRD).is_empty(),
+        notes_to(&tell(&mut exchange, Event::Local(simple(1, 21))), THIRD).is_empty(),
         "said once"
     );
-    let effects = receive(&mut exchange, THIRD, Message::Word(Word::Ask));
+    let effects = receive(&mut exchange, THIRD, Message::Note(Note::Ask));
     assert!(effects.contains(&Effect::Giving(THIRD)));
     let (kind, bytes) = parcel_to(&mut exchange, THIRD, effects);
     assert_eq!(kind, ParcelKind::Snapshot);
-    let snapshot = crate::snapshot::decode(&bytes, WEIGHTS).unwrap();
+    let snapshot = protocol::wire::snapshot::decode(&bytes, WEIGHTS).unwrap();
     assert_eq!(snapshot.counts, exchange.ledger().counts());
     // It is still listened to, and once it has caught up the stream goes on.
-    receive(&mut exchange, THIRD, Message::Word(Word::Got(bytes.len() as u64)));
+    receive(&mut exchange, THIRD, Message::Note(Note::Got(bytes.len() as u64)));
     receive(&mut exchange, THIRD, has(&[(1, 21)]));
     let effects = tell(&mut exchange, Event::Local(simple(1, 22)));
     assert_eq!(sent_to(&effects, THIRD), [simple(1, 22)]);
@@ -94,20 +94,20 @@ fn a_range_that_cannot_be_taken_is_followed_by_a_snapshot() {
 fn a_snapshot_waits_for_what_only_the_taker_has() {
     let mut exchange = node_with_a_merged_log();
     receive(&mut exchange, THIRD, has(&[(1, 5), (3, 2)]));
-    let effects = receive(&mut exchange, THIRD, Message::Word(Word::Ask));
+    let effects = receive(&mut exchange, THIRD, Message::Note(Note::Ask));
     assert!(!effects.contains(&Effect::Giving(THIRD)), "it would lose its own");
     receive(&mut exchange, THIRD, Message::Batch(simple(3, 1)));
     receive(&mut exchange, THIRD, Message::Batch(simple(3, 2)));
-    receive(&mut exchange, THIRD, Message::Word(Word::Got(u64::MAX)));
+    receive(&mut exchange, THIRD, Message::Note(Note::Got(u64::MAX)));
     let range = SequenceRange {
         origin: OriginId(1),
         from: 0,
         to: 20,
     };
-    receive(&mut exchange, THIRD, Message::Word(Word::Cannot(range)));
+    receive(&mut exchange, THIRD, Message::Note(Note::Cannot(range)));
     tell(&mut exchange, Event::LinkUp(THIRD));
     receive(&mut exchange, THIRD, has(&[(1, 5), (3, 2)]));
-    let effects = receive(&mut exchange, THIRD, Message::Word(Word::Ask));
+    let effects = receive(&mut exchange, THIRD, Message::Note(Note::Ask));
     assert!(effects.contains(&Effect::Giving(THIRD)));
 }
 
@@ -131,19 +131,19 @@ fn marks_let_the_log_go() {
     frontier.raise(OriginId(1), 1);
     for peer in [PEER, THIRD] {
         let number = 1;
-        let mark = Word::Mark {
+        let mark = Note::Mark {
             number,
             frontier: frontier.clone(),
             members: vec![if peer == PEER { THIRD } else { PEER }],
         };
-        let marked = Word::Marked {
+        let marked = Note::Marked {
             number,
             except: Vec::new(),
         };
-        assert_eq!(words_to(&effects, peer), std::slice::from_ref(&mark));
-        let effects = receive(&mut exchange, peer, Message::Word(mark));
-        assert_eq!(words_to(&effects, peer), std::slice::from_ref(&marked));
-        receive(&mut exchange, peer, Message::Word(marked));
+        assert_eq!(notes_to(&effects, peer), std::slice::from_ref(&mark));
+        let effects = receive(&mut exchange, peer, Message::Note(mark));
+        assert_eq!(notes_to(&effects, peer), std::slice::from_ref(&marked));
+        receive(&mut exchange, peer, Message::Note(marked));
     }
     assert_eq!(exchange.log_bytes(), 0);
 }
@@ -181,25 +181,25 @@ fn with_a_mark_comes_whom_the_marker_knows_and_what_they_may_need_is_kept() {
     let mut frontier = Frontier::default();
     frontier.raise(OriginId(1), 1);
     for (peer, members) in [(PEER, vec![ME, THIRD, unheard, left]), (THIRD, vec![ME, PEER])] {
-        let mark = Word::Mark {
+        let mark = Note::Mark {
             number: 1,
             frontier: frontier.clone(),
             members,
         };
-        receive(&mut exchange, peer, Message::Word(mark));
+        receive(&mut exchange, peer, Message::Note(mark));
     }
     let effects = tell(&mut exchange, Event::Tick);
-    let members = words_to(&effects, PEER).into_iter().find_map(|word| match word {
-        Word::Mark { members, .. } => Some(members),
+    let members = notes_to(&effects, PEER).into_iter().find_map(|word| match word {
+        Note::Mark { members, .. } => Some(members),
         _ => None,
     });
     assert_eq!(members, Some(vec![THIRD, unheard]));
     for peer in [PEER, THIRD] {
-        let marked = Word::Marked {
+        let marked = Note::Marked {
             number: 1,
             except: Vec::new(),
         };
-        receive(&mut exchange, peer, Message::Word(marked));
+        receive(&mut exchange, peer, Message::Note(marked));
     }
     assert!(exchange.log_bytes() > 0);
     tell(&mut exchange, Event::Left(unheard));

@@ -33,7 +33,7 @@ fn a_batch_that_was_spoilt_while_it_was_kept_is_not_sent() {
     let effects = tell(&mut exchange, Event::Tick);
     let too_far = Effect::Send {
         to: PEER,
-        message: Message::Word(Word::TooFar),
+        message: Message::Note(Note::TooFar),
     };
     assert!(effects.contains(&too_far), "it takes a snapshot instead: {effects:?}");
 }
@@ -45,17 +45,17 @@ fn a_flipped_bit_is_mended_alone_and_more_with_a_peers_help() {
     exchange.ledger.flip(5, 20);
     // A peer that asks is not given what it would take for a lie.
     receive(&mut exchange, PEER, has(&[(1, 1)]));
-    let effects = receive(&mut exchange, PEER, Message::Word(Word::Ask));
+    let effects = receive(&mut exchange, PEER, Message::Note(Note::Ask));
     assert!(effects.contains(&Effect::Mended(5)) && effects.contains(&Effect::Giving(PEER)));
     assert!(!exchange.is_damaged() && exchange.ledger().audit().is_ok());
 
     exchange.ledger.flip(5, 20);
     exchange.ledger.flip(6, 2);
     receive(&mut exchange, THIRD, has(&[(1, 1)]));
-    let effects = receive(&mut exchange, THIRD, Message::Word(Word::Ask));
+    let effects = receive(&mut exchange, THIRD, Message::Note(Note::Ask));
     assert!(exchange.is_damaged() && !effects.contains(&Effect::Giving(THIRD)));
     assert!(matches!(effects[0], Effect::Damaged(_)));
-    assert_eq!(words_to(&effects, PEER), [Word::Ask]);
+    assert_eq!(notes_to(&effects, PEER), [Note::Ask]);
 }
 
 #[test]

@@ -10,7 +10,6 @@ fn what_no_honest_member_sends_is_put_in_quarantine() {
         origin: OriginId(2),
         sequence: 2,
         seen: 0,
-        tau: Tau::ONE_STEP,
         digest: Digest::default(),
         cursors: Vec::new(),
         samples: 1,
@@ -19,7 +18,11 @@ fn what_no_honest_member_sends_is_put_in_quarantine() {
     };
     let encoded = |header: &Header, words: &[u32]| {
         let mut frame = Vec::new();
-        header.encode(words, &mut frame).unwrap();
+        let payload = Payload::Steps {
+            tau: Tau::ONE_STEP,
+            words: words.to_vec(),
+        };
+        header.encode(&payload, &mut frame).unwrap();
         Message::Batch(frame.into())
     };
     let foreign = Header {
@@ -42,7 +45,7 @@ fn what_no_honest_member_sends_is_put_in_quarantine() {
     });
     let members = (10..10_000).map(NodeId).collect();
     let frontier = Frontier::default();
-    let crowd = Word::Mark {
+    let crowd = Note::Mark {
         number: 1,
         frontier,
         members,
@@ -58,7 +61,7 @@ fn what_no_honest_member_sends_is_put_in_quarantine() {
         (huge, "a parcel of"),
         (fat, "a parcel of"),
         (whole(ParcelKind::Range, vec![1, 2, 3]), "length"),
-        (Message::Word(crowd), "members"),
+        (Message::Note(crowd), "members"),
     ];
     for (message, says) in cases {
         let mut exchange = node(LIMITS);
@@ -94,7 +97,7 @@ fn whoever_names_origins_without_end_is_put_in_quarantine() {
 fn whoever_gives_a_snapshot_that_does_not_add_up_is_put_in_quarantine() {
     let mut giver = node(LIMITS);
     tell(&mut giver, Event::Local(simple(1, 1)));
-    let effects = receive(&mut giver, THIRD, Message::Word(Word::Ask));
+    let effects = receive(&mut giver, THIRD, Message::Note(Note::Ask));
     let (kind, mut bytes) = parcel_to(&mut giver, THIRD, effects);
     *bytes.last_mut().unwrap() ^= 1;
     let mut exchange = newcomer();
@@ -106,7 +109,7 @@ fn whoever_gives_a_snapshot_that_does_not_add_up_is_put_in_quarantine() {
     );
     assert_eq!(exchange.ledger().frontier(), &Frontier::default());
     let effects = tell(&mut exchange, Event::Tick);
-    assert_eq!(words_to(&effects, THIRD), [Word::Ask], "another one is asked");
+    assert_eq!(notes_to(&effects, THIRD), [Note::Ask], "another one is asked");
 }
 
 #[test]

@@ -10,7 +10,7 @@ mod streams;
 
 use std::sync::Arc;
 
-use protocol::batch::{Flags, Header};
+use protocol::batch::{Flags, Header, Payload};
 use protocol::changes::word;
 use protocol::digest::Digest;
 use protocol::frontier::{Frontier, SequenceRange};
@@ -18,27 +18,32 @@ use protocol::ids::{NodeId, OriginId, RunId};
 use protocol::lattice::Tau;
 use protocol::merged_range::MergedRange;
 
-use super::{Effect, Event, Exchange, Limits, Message, OriginInfo, ParcelKind, Piece, Word, parcel};
+use super::{Effect, Event, Exchange, Limits, parcel};
 use crate::ledger::Ledger;
+use protocol::wire::link::{Message, Note, OriginInfo, ParcelKind, Piece};
 
 pub(in crate::exchange) const RUN: RunId = RunId(9);
 pub(in crate::exchange) const WEIGHTS: usize = 64;
 
 pub(in crate::exchange) fn batch(origin: OriginId, sequence: u64, words: &[u32], tau: Tau) -> Arc<[u8]> {
+    let words = words.to_vec();
+    batch_of(origin, sequence, &Payload::Steps { tau, words })
+}
+
+pub(in crate::exchange) fn batch_of(origin: OriginId, sequence: u64, payload: &Payload) -> Arc<[u8]> {
     let header = Header {
         run: RUN,
         origin,
         sequence,
         seen: 0,
-        tau,
-        digest: Digest::of_changes(words, tau),
+        digest: payload.digest(),
         cursors: Vec::new(),
         samples: 1,
         loss: 0.0,
         flags: Flags::default(),
     };
     let mut frame = Vec::new();
-    header.encode(words, &mut frame).unwrap();
+    header.encode(payload, &mut frame).unwrap();
     frame.into()
 }
 
@@ -88,7 +93,7 @@ pub(in crate::exchange) fn tell(exchange: &mut Exchange, event: Event) -> Vec<Ef
         matches!(
             effect,
             Effect::Send {
-                message: Message::Word(Word::Links(_)),
+                message: Message::Note(Note::Links(_)),
                 ..
             }
         )
@@ -146,7 +151,7 @@ pub(in crate::exchange) fn parcel_to(
         for piece in pieces {
             match parcel::take(&mut incoming, &piece) {
                 parcel::Taken::Part(got) => {
-                    effects.extend(receive(exchange, node, Message::Word(Word::Got(got))));
+                    effects.extend(receive(exchange, node, Message::Note(Note::Got(got))));
                 }
                 parcel::Taken::Whole(kind, bytes) => return (kind, bytes),
                 parcel::Taken::OutOfPlace => panic!("pieces come in order"),
@@ -165,13 +170,13 @@ pub(in crate::exchange) fn whole(kind: ParcelKind, bytes: Vec<u8>) -> Message {
     })
 }
 
-pub(in crate::exchange) fn words_to(effects: &[Effect], node: NodeId) -> Vec<Word> {
-    let word = |effect: &Effect| match effect {
+pub(in crate::exchange) fn notes_to(effects: &[Effect], node: NodeId) -> Vec<Note> {
+    let note = |effect: &Effect| match effect {
         Effect::Send {
             to,
-            message: Message::Word(word),
-        } if *to == node => Some(word.clone()),
+            message: Message::Note(note),
+        } if *to == node => Some(note.clone()),
         _ => None,
     };
-    effects.iter().filter_map(word).collect()
+    effects.iter().filter_map(note).collect()
 }

@@ -8,12 +8,12 @@ pub(super) fn newcomer() -> Exchange {
     for node in [PEER, THIRD] {
         tell(&mut exchange, Event::Joined(node));
         let hello = tell(&mut exchange, Event::LinkUp(node));
-        let message = Message::Word(Word::Newcomer);
+        let message = Message::Note(Note::Newcomer);
         assert_eq!(hello, [Effect::Send { to: node, message }]);
     }
     receive(&mut exchange, PEER, Message::Origin(origin(2)));
     let effects = receive(&mut exchange, PEER, has(&[(2, 20)]));
-    assert_eq!(words_to(&effects, PEER), [Word::Ask]);
+    assert_eq!(notes_to(&effects, PEER), [Note::Ask]);
     let effects = receive(&mut exchange, THIRD, has(&[(2, 20)]));
     assert_eq!(effects, [], "one is asked at a time");
     exchange
@@ -27,7 +27,7 @@ fn a_newcomer_takes_nothing_before_a_snapshot() {
     assert!(!exchange.is_caught_up(|_| true));
     let mut giver = node(LIMITS);
     receive(&mut giver, PEER, Message::Batch(simple(2, 1)));
-    let effects = receive(&mut giver, THIRD, Message::Word(Word::Ask));
+    let effects = receive(&mut giver, THIRD, Message::Note(Note::Ask));
     let (kind, bytes) = parcel_to(&mut giver, THIRD, effects);
     let effects = receive(&mut exchange, PEER, whole(kind, bytes));
     for to in [PEER, THIRD] {
@@ -44,8 +44,8 @@ fn a_newcomer_that_is_not_answered_asks_another_and_says_that_it_is_there() {
     let effects: Vec<Effect> = (0..LIMITS.reset_ticks)
         .flat_map(|_| tell(&mut exchange, Event::Tick))
         .collect();
-    assert_eq!(words_to(&effects, PEER), [Word::Newcomer, Word::Newcomer]);
-    assert_eq!(words_to(&effects, THIRD), [Word::Newcomer, Word::Newcomer, Word::Ask]);
+    assert_eq!(notes_to(&effects, PEER), [Note::Newcomer, Note::Newcomer]);
+    assert_eq!(notes_to(&effects, THIRD), [Note::Newcomer, Note::Newcomer, Note::Ask]);
     assert_eq!(effects.len(), 5, "no link is given up for that");
 }
 
@@ -55,7 +55,7 @@ fn a_giver_is_asked_again_when_its_link_is_replaced() {
     tell(&mut exchange, Event::LinkDown(PEER));
     tell(&mut exchange, Event::LinkUp(PEER));
     let effects = receive(&mut exchange, PEER, has(&[(2, 20)]));
-    assert_eq!(words_to(&effects, PEER), [Word::Ask]);
+    assert_eq!(notes_to(&effects, PEER), [Note::Ask]);
     assert_eq!(receive(&mut exchange, PEER, has(&[(2, 21)])), [], "once on a link");
 }
 
@@ -81,7 +81,7 @@ fn a_newcomer_is_stranded_when_nobody_is_left_who_has_anything() {
     assert!(!exchange.is_stranded(|node| node == THIRD));
     assert!(exchange.is_stranded(|_| false));
     tell(&mut exchange, Event::LinkUp(THIRD));
-    receive(&mut exchange, THIRD, Message::Word(Word::Newcomer));
+    receive(&mut exchange, THIRD, Message::Note(Note::Newcomer));
     assert!(exchange.is_stranded(|node| node == THIRD), "neither can help the other");
     assert!(!node(LIMITS).is_stranded(|_| false), "it has something itself");
 }
@@ -92,12 +92,12 @@ fn nothing_is_sent_to_a_newcomer_before_it_has_a_snapshot() {
     let new = NodeId(4);
     tell(&mut exchange, Event::Joined(new));
     tell(&mut exchange, Event::LinkUp(new));
-    receive(&mut exchange, new, Message::Word(Word::Newcomer));
+    receive(&mut exchange, new, Message::Note(Note::Newcomer));
     let mut effects = tell(&mut exchange, Event::Local(simple(1, 1)));
     for tick in 0..3 * LIMITS.reset_ticks {
         effects.extend(tell(&mut exchange, Event::Tick));
         if tick % LIMITS.mark_ticks == 0 && tick < LIMITS.reset_ticks {
-            receive(&mut exchange, new, Message::Word(Word::Newcomer));
+            receive(&mut exchange, new, Message::Note(Note::Newcomer));
         }
         let silent = tick >= 40 + LIMITS.reset_ticks;
         assert_eq!(
@@ -108,8 +108,8 @@ fn nothing_is_sent_to_a_newcomer_before_it_has_a_snapshot() {
     }
     assert!(sent_to(&effects, new).is_empty());
     tell(&mut exchange, Event::LinkUp(new));
-    receive(&mut exchange, new, Message::Word(Word::Newcomer));
-    let effects = receive(&mut exchange.clone(), new, Message::Word(Word::Ask));
+    receive(&mut exchange, new, Message::Note(Note::Newcomer));
+    let effects = receive(&mut exchange.clone(), new, Message::Note(Note::Ask));
     assert!(effects.contains(&Effect::Giving(new)));
     let effects = receive(&mut exchange, new, has(&[]));
     assert_eq!(sent_to(&effects, new), [simple(1, 1)], "it has one");

@@ -187,7 +187,7 @@ fn batches_are_handed_on_at_once_between_peers_that_have_no_link() {
         };
         effects.iter().filter(batch).count()
     };
-    let links = |nodes: &[NodeId]| Message::Word(Word::Links(nodes.to_vec()));
+    let links = |nodes: &[NodeId]| Message::Note(Note::Links(nodes.to_vec()));
     receive(&mut exchange, PEER, links(&[NodeId(1), THIRD]));
     let effects = receive(&mut exchange, PEER, Message::Batch(simple(2, 1)));
     assert_eq!(to_third(&effects), 0, "its home sends it");

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use protocol::attach::ToWorker;
+use protocol::wire::attach::ToWorker;
 
 use super::{ExchangeMessage, ExchangeNotice, ExchangeState};
 use crate::checkpoint::{self, Header, State};
@@ -58,9 +58,9 @@ impl ExchangeState {
     fn header(&self, states: Vec<State>) -> Header {
         Header {
             run: self.run,
-            job: self.begin.job.clone(),
-            data: self.begin.data.clone(),
-            slots: self.begin.slots(),
+            job: self.plan.job.clone(),
+            data: self.plan.data.clone(),
+            slots: self.plan.slots(),
             states,
         }
     }

@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use protocol::attach::ToWorker;
-use protocol::begin::{Begin, Participant};
 use protocol::digest::Digest;
 use protocol::ids::{NodeId, OriginId, RunId};
 use protocol::stats::PeerRecord;
+use protocol::wire::attach::ToWorker;
+use protocol::wire::run_plan::{Participant, RunPlan};
 use ractor::DerivedActorRef;
 use ractor_cluster::RactorMessage;
 
@@ -16,7 +16,8 @@ use crate::ledger::Ledger;
 use crate::node::link::LinkNotice;
 use crate::node::mailbox::notice;
 use crate::node::workers::{SeatNotice, WorkerHandle};
-use crate::run::{RunEvent, Standing, WorkerKey};
+use crate::run::{Liveness, RunEvent, WorkerKey};
+use crate::timing::Timing;
 use crate::transport::{Security, Stream};
 
 /// What the exchange is told.
@@ -55,7 +56,7 @@ pub(crate) enum ExchangeMessage {
     /// A guest takes part.
     Joined(Participant),
     /// How things stand with the participants.
-    Live(Standing),
+    Live(Liveness),
     /// Take no further batches, if these are there; the number is told back.
     Freeze {
         /// Counts such orders.
@@ -128,13 +129,15 @@ pub(crate) struct ExchangeArguments {
     /// The run.
     pub(crate) run: RunId,
     /// Who takes part.
-    pub(crate) begin: Begin,
+    pub(crate) plan: RunPlan,
     /// The replica to begin with.
     pub(crate) ledger: Ledger,
     /// What this node's workers had alone at a checkpoint.
     pub(crate) states: Vec<State>,
     /// How to reach peers.
     pub(crate) security: Security,
+    /// How often it does what, and how long its links wait.
+    pub(crate) timing: Timing,
     /// Whom it serves.
     pub(crate) parent: DerivedActorRef<ExchangeNotice>,
 }

@@ -1,66 +1,53 @@
 //! The exchange's actor: carries out what the exchange's core decides, for one run.
 
+mod carrying_out;
 mod checkpointing;
+mod linking;
 mod messages;
+mod pauses;
+mod peer;
 mod reporting;
 mod seating;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use protocol::attach::{SUMS_PER_PIECE, ShiftOrder, ToWorker};
-use protocol::begin::{Begin, Participant};
 use protocol::ids::{NodeId, OriginId, RunId};
+use protocol::wire::attach::ToWorker;
+use protocol::wire::run_plan::RunPlan;
 use ractor::{Actor, ActorProcessingErr, ActorRef, DerivedActorRef, SupervisionEvent};
-use tokio::sync::mpsc;
 
 use super::checkpoints::Checkpoints;
-use super::link::{LinkActor, LinkArguments, LinkMessage, LinkNotice, Traffic};
 use super::workers::{SeatNotice, WorkerHandle};
 use crate::checkpoint::State;
-use crate::exchange::{Effect, Event, Exchange, Limits, Message, OriginInfo, Shift};
-use crate::run::{Progress, RunEvent, Standing, WorkerKey, lacks_checkpoint};
+use crate::exchange::{Effect, Event, Exchange, Limits, Routing};
+use crate::run::{Liveness, Progress, RunEvent, WorkerKey, lacks_checkpoint};
+use crate::timing::Timing;
 use crate::transport::Security;
 pub(crate) use messages::{ExchangeArguments, ExchangeMessage, ExchangeNotice, Report};
-
-/// How often the core's clock ticks. Acknowledgements of a trickle of batches wait for it at most.
-const TICK: Duration = Duration::from_millis(50);
-/// How often the run is told what was done.
-const REPORT_EVERY: Duration = Duration::from_secs(1);
-/// How often the ledger is audited.
-const AUDIT_EVERY: Duration = Duration::from_secs(30);
+use pauses::Pauses;
+use peer::Peer;
+use protocol::wire::link::OriginInfo;
 
 /// The actor.
 pub(crate) struct ExchangeActor;
-
-#[derive(Debug)]
-struct Peer {
-    name: String,
-    link: ActorRef<LinkMessage>,
-    traffic: Arc<Traffic>,
-    /// The present connection.
-    outbox: Option<(u64, mpsc::Sender<Message>)>,
-    /// Bytes sent at the last tick.
-    progress: u64,
-}
 
 /// The actor's state.
 pub(crate) struct ExchangeState {
     me: NodeId,
     version: String,
     security: Security,
+    timing: Timing,
     myself: ActorRef<ExchangeMessage>,
     run: RunId,
-    begin: Begin,
+    plan: RunPlan,
     core: Exchange,
     effects: Vec<Effect>,
     peers: BTreeMap<NodeId, Peer>,
     workers: BTreeMap<WorkerKey, (OriginId, WorkerHandle)>,
     states: Vec<State>,
     checkpoints: Checkpoints,
-    standing: Standing,
+    liveness: Liveness,
     /// The number of the order since which no batch is taken; 0 while they are.
     freeze: u64,
     audited: Instant,
@@ -69,8 +56,7 @@ pub(crate) struct ExchangeState {
     dead: BTreeSet<OriginId>,
     parent: DerivedActorRef<ExchangeNotice>,
     told: Option<Progress>,
-    paused_since: Option<Instant>,
-    paused: Duration,
+    pauses: Pauses,
     bytes_encoded: u64,
     first: Option<Instant>,
     last: Option<Instant>,
@@ -90,24 +76,26 @@ impl Actor for ExchangeActor {
             me,
             version,
             run,
-            begin,
+            plan,
             ledger,
             states,
             security,
+            timing,
             parent,
         } = arguments;
         let limits = Limits::for_weights(ledger.weight_count());
         let mut state = ExchangeState {
-            standing: Standing {
-                live: begin.participants.iter().map(|participant| participant.node).collect(),
-                ..Standing::default()
+            liveness: Liveness {
+                live: plan.participants.iter().map(|participant| participant.node).collect(),
+                ..Liveness::default()
             },
             me,
             version,
             security,
+            timing,
             myself: myself.clone(),
             run,
-            core: Exchange::new(me, ledger, limits),
+            core: Exchange::new(me, ledger, limits).routed(Routing::of(plan.job.exchange)),
             effects: Vec::new(),
             peers: BTreeMap::new(),
             workers: BTreeMap::new(),
@@ -117,23 +105,22 @@ impl Actor for ExchangeActor {
             audited: Instant::now(),
             reported: Instant::now(),
             dead: BTreeSet::new(),
-            begin,
+            plan,
             parent,
             told: None,
-            paused_since: None,
-            paused: Duration::ZERO,
+            pauses: Pauses::default(),
             bytes_encoded: 0,
             first: None,
             last: None,
         };
         state.restore_origins();
-        if !state.begin.is_guest(me) && !lacks_checkpoint(&state.core, &state.begin) {
+        if !state.plan.is_guest(me) && !lacks_checkpoint(&state.core, &state.plan) {
             state.event(Event::Founder(me));
         }
-        for participant in state.begin.participants.clone() {
+        for participant in state.plan.participants.clone() {
             state.join(participant).await?;
         }
-        myself.send_interval(TICK, || ExchangeMessage::Tick);
+        myself.send_interval(timing.clocks.exchange_tick, || ExchangeMessage::Tick);
         Ok(state)
     }
 
@@ -144,11 +131,7 @@ impl Actor for ExchangeActor {
         state: &mut ExchangeState,
     ) -> Result<(), ActorProcessingErr> {
         match message {
-            ExchangeMessage::Accepted { from, stream } => {
-                if let Some(peer) = state.peers.get(&from) {
-                    let _ = peer.link.cast(LinkMessage::Up { stream, dialled: false });
-                }
-            }
+            ExchangeMessage::Accepted { from, stream } => state.accepted(from, stream),
             ExchangeMessage::Link(notice) => state.hear_link(notice),
             ExchangeMessage::FromSeat(SeatNotice::Batch { key, bytes, permit }) => {
                 if state.workers.contains_key(&key) {
@@ -169,13 +152,13 @@ impl Actor for ExchangeActor {
             ExchangeMessage::Checkpointed => state.checkpointed(),
             ExchangeMessage::FromSeat(SeatNotice::Saved { key, sequence, path }) => state.saved(key, sequence, path),
             ExchangeMessage::Joined(participant) => {
-                if state.begin.admit(participant.clone()) {
+                if state.plan.admit(participant.clone()) {
                     tracing::info!(node = participant.name, "a node joins the run");
                     state.join(participant).await?;
                     state.tell_progress();
                 }
             }
-            ExchangeMessage::Live(standing) => state.stand(standing),
+            ExchangeMessage::Live(liveness) => state.stand(liveness),
             ExchangeMessage::Freeze { number, stand } => state.freeze(number, stand),
             ExchangeMessage::Thaw => state.thaw(),
             ExchangeMessage::Settle => state.settle(),
@@ -212,39 +195,6 @@ impl Actor for ExchangeActor {
 }
 
 impl ExchangeState {
-    /// Makes a link to a participant.
-    async fn join(&mut self, participant: Participant) -> Result<(), ActorProcessingErr> {
-        if participant.node == self.me {
-            return Ok(());
-        }
-        let traffic = Arc::new(Traffic::default());
-        let link = LinkArguments {
-            me: self.me,
-            version: self.version.clone(),
-            run: self.run,
-            peer: participant.clone(),
-            security: self.security.clone(),
-            traffic: Arc::clone(&traffic),
-            parent: self.myself.get_derived(),
-        };
-        let (link, _) = Actor::spawn_linked(None, LinkActor, link, self.myself.get_cell()).await?;
-        let peer = Peer {
-            name: participant.name,
-            link,
-            traffic,
-            outbox: None,
-            progress: 0,
-        };
-        self.peers.insert(participant.node, peer);
-        // A guest knows of nobody what it needs, and nobody knows it of a guest.
-        self.event(if self.begin.is_guest(self.me) || participant.guest {
-            Event::Joined(participant.node)
-        } else {
-            Event::Founder(participant.node)
-        });
-        Ok(())
-    }
-
     /// Origins of a run that is gone on with are all ended, and this node answers for them.
     fn restore_origins(&mut self) {
         let applied: Vec<(OriginId, u64)> = self.core.ledger().frontier().iter().collect();
@@ -268,77 +218,6 @@ impl ExchangeState {
         self.pace();
     }
 
-    fn carry_out(&mut self, effect: Effect) {
-        match effect {
-            Effect::Send { to, message } => {
-                if let Some(peer) = self.peers.get(&to)
-                    && let Some((_, outbox)) = &peer.outbox
-                    // A link whose queue is full is too slow to live; a new one resumes from the peer's frontier.
-                    && outbox.try_send(message).is_err()
-                {
-                    let _ = peer.link.cast(LinkMessage::Cut);
-                }
-            }
-            Effect::Deliver { origin, bytes } => {
-                self.last = Some(Instant::now());
-                for (_, worker) in self.workers.values().filter(|(own, _)| *own != origin) {
-                    worker.deliver(&bytes);
-                }
-            }
-            Effect::Ended(_) => self.tell_origins(),
-            Effect::Stop => self.tell_run(RunEvent::StopSeen(self.run)),
-            Effect::Spoilt => tracing::error!(
-                "a bit had flipped in this node's memory, in what it kept for others: they get a snapshot instead"
-            ),
-            Effect::Giving(to) => {
-                let peer = self.name(to);
-                tracing::info!(peer, "a node gets a snapshot");
-            }
-            Effect::Shift(shift) => {
-                if let Some(origin) = shift.origin {
-                    tracing::info!(%origin, batches = shift.batches, "a range of batches is taken");
-                }
-                self.last = Some(Instant::now());
-                for (_, worker) in self.workers.values() {
-                    hand_shift(worker, &shift);
-                }
-            }
-            Effect::Mended(weight) => {
-                tracing::error!(weight, "a bit had flipped in this node's memory; it is put right");
-            }
-            Effect::Damaged(error) => {
-                tracing::error!(%error, "this node's memory is at fault; a peer is asked for its ledger");
-            }
-            Effect::Healed => tracing::warn!("the damaged ledger is replaced by a peer's"),
-            Effect::RestartWorkers => self.workers.values().for_each(|(_, worker)| worker.hang_up()),
-            Effect::Reset(node) => {
-                if let Some(peer) = self.peers.get_mut(&node) {
-                    peer.outbox = None;
-                    let _ = peer.link.cast(LinkMessage::Cut);
-                }
-            }
-            Effect::Quarantine { peer, reason } => {
-                let name = self.name(peer);
-                tracing::error!(
-                    peer = name,
-                    reason,
-                    "a node is put in quarantine: nothing is taken from it any more"
-                );
-                if let Some(peer) = self.peers.get_mut(&peer) {
-                    peer.outbox = None;
-                    peer.link.stop(None);
-                }
-                let (run, node) = (self.run, peer);
-                self.tell_run(RunEvent::Lied { run, node });
-            }
-            Effect::WorkerFault(reason) => {
-                tracing::error!(reason, "a worker sent something that is no batch of this run");
-                self.workers.values().for_each(|(_, worker)| worker.hang_up());
-            }
-            Effect::Diverged(reason) => self.tell_run(RunEvent::Diverged(self.run, reason)),
-        }
-    }
-
     fn tell_run(&self, event: RunEvent) {
         let _ = self.parent.send_message(ExchangeNotice::Happened(event));
     }
@@ -358,71 +237,11 @@ impl ExchangeState {
         self.tell_progress();
     }
 
-    fn name(&self, node: NodeId) -> String {
-        self.peers
-            .get(&node)
-            .map_or_else(|| node.to_string(), |peer| peer.name.clone())
-    }
-
-    fn is_present(&self, peer: NodeId, generation: u64) -> bool {
-        let present = self.peers.get(&peer).and_then(|peer| peer.outbox.as_ref());
-        present.is_some_and(|(present, _)| *present == generation)
-    }
-
-    fn hear_link(&mut self, notice: LinkNotice) {
-        match notice {
-            LinkNotice::Up {
-                peer,
-                generation,
-                outbox,
-            } => self.linked(peer, generation, outbox),
-            LinkNotice::Down { peer, generation } => {
-                if self.forget_link(peer, generation) {
-                    self.event(Event::LinkDown(peer));
-                }
-            }
-            LinkNotice::Received {
-                peer,
-                generation,
-                message,
-                permit,
-            } => {
-                if self.is_present(peer, generation) {
-                    self.event(Event::Received { from: peer, message });
-                }
-                drop(permit);
-            }
-        }
-    }
-
-    fn linked(&mut self, node: NodeId, generation: u64, outbox: mpsc::Sender<Message>) {
-        if let Some(peer) = self.peers.get_mut(&node) {
-            let before = peer.outbox.replace((generation, outbox));
-            if before.is_some() {
-                self.event(Event::LinkDown(node));
-            }
-            self.event(Event::LinkUp(node));
-            self.tell_progress();
-        }
-    }
-
-    fn forget_link(&mut self, node: NodeId, generation: u64) -> bool {
-        let present = self.is_present(node, generation);
-        if present && let Some(peer) = self.peers.get_mut(&node) {
-            peer.outbox = None;
-        }
-        present
-    }
-
     /// Tells workers to hold back, or to go on, when that changes.
     fn pace(&mut self) {
         let pause = self.core.should_pause();
-        if pause == self.paused_since.is_some() {
+        if !self.pauses.change(pause, Instant::now()) {
             return;
-        }
-        match self.paused_since.take() {
-            Some(since) => self.paused += since.elapsed(),
-            None => self.paused_since = Some(Instant::now()),
         }
         self.tell(&ToWorker::Pause(pause));
     }
@@ -432,14 +251,7 @@ impl ExchangeState {
     }
 
     fn tick(&mut self) {
-        let mut working = Vec::new();
-        for (&node, peer) in &mut self.peers {
-            let sent = peer.traffic.bytes_out.load(Ordering::Relaxed);
-            if std::mem::replace(&mut peer.progress, sent) != sent {
-                working.push(node);
-            }
-        }
-        for node in working {
+        for node in self.moved_on() {
             self.event(Event::Progress(node));
         }
         self.event(Event::Tick);
@@ -447,7 +259,7 @@ impl ExchangeState {
         self.tell_origins();
         self.audit();
         self.tell_progress();
-        if self.reported.elapsed() >= REPORT_EVERY {
+        if self.reported.elapsed() >= self.timing.clocks.report {
             self.reported = Instant::now();
             let _ = self
                 .parent
@@ -457,22 +269,9 @@ impl ExchangeState {
 
     /// Recomputes the ledger's digest now and then.
     fn audit(&mut self) {
-        if self.audited.elapsed() >= AUDIT_EVERY {
+        if self.audited.elapsed() >= self.timing.clocks.audit {
             self.audited = Instant::now();
             self.event(Event::Audit);
         }
     }
-}
-
-/// Hands a worker what came other than as batches.
-fn hand_shift(worker: &WorkerHandle, shift: &Shift) {
-    for piece in shift.sums.entries().chunks(SUMS_PER_PIECE) {
-        worker.tell(ToWorker::Sums(piece.to_vec()));
-    }
-    worker.tell(ToWorker::Shift(Box::new(ShiftOrder {
-        origin: shift.origin,
-        batches: shift.batches,
-        samples: shift.samples,
-        cursors: shift.cursors.clone(),
-    })));
 }

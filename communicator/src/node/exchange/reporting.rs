@@ -1,7 +1,7 @@
 //! What the exchange tells the run: how far it is, what it has done, and what it ends with.
 
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::Instant;
 
 use protocol::stats::PeerRecord;
 
@@ -13,7 +13,7 @@ impl ExchangeState {
     /// Tells how far the exchange is, when that has changed.
     pub(super) fn tell_progress(&mut self) {
         let is_linked = |node| self.peers.get(&node).is_some_and(|peer| peer.outbox.is_some());
-        let progress = progress(&self.core, &self.begin, self.me, &self.standing, self.freeze, is_linked);
+        let progress = progress(&self.core, &self.plan, self.me, &self.liveness, self.freeze, is_linked);
         if self.told != Some(progress) {
             self.told = Some(progress);
             let event = RunEvent::Progress(self.run, progress);
@@ -44,7 +44,7 @@ impl ExchangeState {
             bytes_encoded: self.bytes_encoded,
             samples: self.core.ledger().samples(),
             repeated: self.core.ledger().repeated(),
-            paused: self.paused + self.paused_since.map_or(Duration::ZERO, |since| since.elapsed()),
+            paused: self.pauses.total(Instant::now()),
         }
     }
 

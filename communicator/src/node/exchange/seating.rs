@@ -5,15 +5,16 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use protocol::attach::{Assignment, COUNTS_PER_PIECE, SaveOrder, ToWorker};
 use protocol::ids::OriginId;
+use protocol::wire::attach::{Assignment, COUNTS_PER_PIECE, SaveOrder, ToWorker};
 
 use super::ExchangeState;
 use crate::checkpoint::State;
 use crate::drawn;
-use crate::exchange::{Event, OriginInfo};
+use crate::exchange::Event;
 use crate::node::workers::WorkerHandle;
-use crate::run::{Standing, WorkerKey};
+use crate::run::{Liveness, WorkerKey};
+use protocol::wire::link::OriginInfo;
 
 impl ExchangeState {
     /// Gives a worker everything that the ledger has, in one go with being listed for what comes next: it misses
@@ -36,21 +37,21 @@ impl ExchangeState {
         worker.route_batches(Some(self.myself.get_derived()));
         self.hand_over(&worker, origin, slot, restore);
         // A run that is gone on with may have fewer workers than samples were shared out to.
-        for slot in self.begin.workers()..self.begin.slots() {
+        for slot in self.plan.workers()..self.plan.slots() {
             worker.tell(ToWorker::Slot { slot, alive: false });
         }
         self.tell_origins();
         for &origin in &self.dead {
             worker.tell(ToWorker::Origin { origin, alive: false });
         }
-        for participant in &self.begin.participants {
-            if self.standing.silent.contains(&participant.node) {
-                for slot in self.begin.slots_of(participant.node) {
+        for participant in &self.plan.participants {
+            if self.liveness.silent.contains(&participant.node) {
+                for slot in self.plan.slots_of(participant.node) {
                     worker.tell(ToWorker::Slot { slot, alive: false });
                 }
             }
         }
-        if self.paused_since.is_some() {
+        if self.pauses.is_on() {
             worker.tell(ToWorker::Pause(true));
         }
         self.first.get_or_insert_with(Instant::now);
@@ -69,7 +70,7 @@ impl ExchangeState {
             run: self.run,
             origin,
             slot,
-            slots: self.begin.slots(),
+            slots: self.plan.slots(),
             cursors: ledger.cursors().clone(),
             batches: ledger.batches(),
             samples: ledger.samples(),
@@ -131,16 +132,16 @@ impl ExchangeState {
         self.event(Event::Origin(OriginInfo { ended, ..info }));
     }
 
-    pub(super) fn stand(&mut self, standing: Standing) {
-        let before = std::mem::replace(&mut self.standing, standing);
-        let gone = self.standing.gone.difference(&before.gone).copied();
+    pub(super) fn stand(&mut self, liveness: Liveness) {
+        let before = std::mem::replace(&mut self.liveness, liveness);
+        let gone = self.liveness.gone.difference(&before.gone).copied();
         for node in gone.collect::<Vec<_>>() {
             self.event(Event::Left(node));
         }
-        for participant in &self.begin.participants {
-            let alive = !self.standing.silent.contains(&participant.node);
+        for participant in &self.plan.participants {
+            let alive = !self.liveness.silent.contains(&participant.node);
             if alive == before.silent.contains(&participant.node) {
-                for slot in self.begin.slots_of(participant.node) {
+                for slot in self.plan.slots_of(participant.node) {
                     self.tell(&ToWorker::Slot { slot, alive });
                 }
             }
@@ -152,7 +153,7 @@ impl ExchangeState {
     /// Tells workers which origins emit no more: they have ended, or their nodes are not there. What those have begun is
     /// for others to finish.
     pub(super) fn tell_origins(&mut self) {
-        let Standing { silent, gone, .. } = &self.standing;
+        let Liveness { silent, gone, .. } = &self.liveness;
         let is_dead = |info: &&OriginInfo| {
             let out_of_reach = silent.contains(&info.home) || gone.contains(&info.home);
             info.ended.is_some() || out_of_reach && info.home != self.me

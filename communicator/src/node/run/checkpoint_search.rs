@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use protocol::begin::Resumed;
-use protocol::control::Found;
 use protocol::digest::Digest;
 use protocol::ids::RunId;
+use protocol::wire::control::Found;
+use protocol::wire::run_plan::Resumed;
 
 use crate::checkpoint::{self, Checkpoint, State};
 use crate::ledger::Ledger;

@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use protocol::control::{Offer, Reply};
 use protocol::ids::{NodeId, RunId};
 use protocol::job::Job;
+use protocol::wire::control::{Offer, Reply};
 use ractor::{ActorRef, RpcReplyPort};
 use ractor_cluster::RactorMessage;
 

@@ -1,10 +1,10 @@
 //! What a node can offer to a run: whether the model fits its data and its memory, and the first weights.
 
-use protocol::attach::DataInfo;
-use protocol::control::Offer;
 use protocol::ids::RunId;
 use protocol::job::Job;
 use protocol::model::{Layout, initial_counts};
+use protocol::wire::attach::DataInfo;
+use protocol::wire::control::Offer;
 
 use crate::ledger::Ledger;
 use crate::usage;

@@ -3,20 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use protocol::attach::{DataInfo, WorkerStats};
-use protocol::begin::Begin;
 use protocol::ids::NodeId;
+use protocol::wire::attach::{DataInfo, WorkerStats};
+use protocol::wire::run_plan::RunPlan;
 
 use super::seat::Seat;
 use crate::run::event::{Progress, WorkerKey};
 use crate::run::planted::{Bug, planted};
-
-/// A node that got some of a large parcel within this time is on its way.
-const MOVING: Duration = Duration::from_secs(2);
+use crate::timing::RunLimits;
 
 /// What a run has while there is an exchange.
 pub(crate) struct Exchanging {
-    pub(crate) begin: Begin,
+    pub(crate) plan: RunPlan,
     pub(crate) seats: BTreeMap<usize, Seat>,
     /// Workers that were asked to open the data, have opened it, and cannot.
     pub(crate) asked: BTreeSet<WorkerKey>,
@@ -37,10 +35,10 @@ pub(crate) struct Exchanging {
 }
 
 impl Exchanging {
-    pub(crate) fn new(begin: Begin, me: NodeId, ready: BTreeSet<WorkerKey>, now: Duration) -> Self {
+    pub(crate) fn new(plan: RunPlan, me: NodeId, ready: BTreeSet<WorkerKey>, now: Duration) -> Self {
         Self {
-            seats: begin.slots_of(me).map(|slot| (slot, Seat::default())).collect(),
-            begin,
+            seats: plan.slots_of(me).map(|slot| (slot, Seat::default())).collect(),
+            plan,
             asked: BTreeSet::new(),
             ready,
             refused: BTreeSet::new(),
@@ -76,7 +74,7 @@ impl Exchanging {
             return;
         }
         match data {
-            Ok(data) if data == self.begin.data => {
+            Ok(data) if data == self.plan.data => {
                 self.ready.insert(worker);
                 return;
             }
@@ -137,13 +135,13 @@ impl Exchanging {
     }
 
     /// Whether a large parcel is on its way here or from here.
-    pub(crate) fn is_moving(&self, now: Duration) -> bool {
-        self.moved.is_some_and(|at| now.saturating_sub(at) < MOVING)
+    pub(crate) fn is_moving(&self, now: Duration, limits: &RunLimits) -> bool {
+        self.moved.is_some_and(|at| now.saturating_sub(at) < limits.moving)
     }
 
     /// Whether this node begins with what everybody begins with, so that it needs nothing from others first.
     pub(crate) fn begins_alike(&self, me: NodeId) -> bool {
-        !self.begin.is_guest(me) && self.begin.resumed.is_none()
+        !self.plan.is_guest(me) && self.plan.resumed.is_none()
     }
 
     /// Whether this node has never had what the others have.

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use protocol::attach::Scores;
 use protocol::ids::NodeId;
+use protocol::wire::attach::Scores;
 
 use crate::run::event::{Settlement, WorkerKey};
 

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use protocol::attach::DataInfo;
-use protocol::begin::Begin;
-use protocol::control::Offer;
+use protocol::wire::attach::DataInfo;
+use protocol::wire::control::Offer;
+use protocol::wire::run_plan::RunPlan;
 
 use crate::run::event::WorkerKey;
 
@@ -16,7 +16,7 @@ pub(crate) struct Preparing {
     pub(crate) workers: BTreeMap<WorkerKey, Option<Result<DataInfo, String>>>,
     pub(crate) offer: OfferState,
     /// A run that others have begun without this node, which is going to be its guest.
-    pub(crate) joins: Option<Begin>,
+    pub(crate) joins: Option<RunPlan>,
 }
 
 pub(crate) enum OfferState {
@@ -30,7 +30,7 @@ pub(crate) enum OfferState {
 
 impl Preparing {
     /// All attached workers are asked. With a run to join, it is as its guest.
-    pub(crate) fn new(joins: Option<Begin>, now: Duration) -> Self {
+    pub(crate) fn new(joins: Option<RunPlan>, now: Duration) -> Self {
         Self {
             since: now,
             workers: BTreeMap::new(),

@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use dfdx::prelude::Cpu;
 use protocol::changes::{apply_to_both, apply_to_weights, check_range};
-use protocol::clip::{clip_factor, sum_of_squares};
 use protocol::digest::Digest;
 use protocol::lattice::{Range, Tau, weight_of};
 use protocol::model::Layout;
@@ -19,9 +18,12 @@ use super::replica::Replica;
 use super::turns::eager_tensors;
 use super::{Array, Backend, Compare, Update, Updated};
 use crate::dataset::Dataset;
+use crate::difference;
+use crate::learning::clip::{clip_factor, sum_of_squares};
 use crate::network::Network;
 use crate::ops::{self, CpuLayer, CrossEntropy, OpError, Parameters, Threads, from_rows, values};
 use crate::program::{ImageOrder, Program};
+use crate::quantise::ComeTo;
 use crate::thread_time::ThreadTimer;
 use crate::trainer::TrainError;
 
@@ -169,6 +171,16 @@ impl<S: Slopes> Backend for CpuBackend<S> {
     fn release(&mut self, compare: &Compare, words: &mut Vec<u32>) -> Result<Range, TrainError> {
         self.pass.release(self.own.values(), &self.shared, compare, words)?;
         self.leave(words, compare.tau)
+    }
+
+    fn take(&mut self, window: std::ops::Range<usize>, ahead: f32) -> Result<Sums, TrainError> {
+        let own = &self.own.values()[window.clone()];
+        let come_to = match ahead {
+            0.0 => ComeTo::the(own),
+            ahead => ComeTo::behind(own, ahead, &self.pass.first[window.clone()]),
+        };
+        let (sums, _) = difference::take(come_to, &mut self.shared[window.clone()], window.start)?;
+        Ok(sums)
     }
 
     fn apply(&mut self, words: &[u32], tau: Tau) -> Result<Range, TrainError> {

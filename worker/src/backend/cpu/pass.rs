@@ -6,9 +6,9 @@ use std::time::Duration;
 use multiversion::multiversion;
 use protocol::changes::CHANGES_MAX;
 
-use crate::backend::factors::{Factors, Formula, Slices};
 use crate::backend::turns::{BLOCK, eager_blocks};
 use crate::backend::{Compare, Update};
+use crate::learning::optimiser::{Factors, Formula, Slices};
 use crate::ops::Threads;
 use crate::parts::map_parts;
 use crate::quantise::{ComeTo, NotFinite, quantise};

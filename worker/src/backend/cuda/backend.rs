@@ -24,10 +24,12 @@ use super::model::{CudaModel, Purpose};
 use super::place::{Place, tensor_at};
 use crate::backend::replica::Replica;
 use crate::backend::turns::{BLOCK, eager_blocks, eager_tensors};
-use crate::backend::{self, Backend, Compare, Factors, Formula, Update, Updated};
+use crate::backend::{self, Backend, Compare, Update, Updated};
 use crate::dataset::Dataset;
+use crate::difference;
+use crate::learning::optimiser::{Factors, Formula};
 use crate::program::{ImageOrder, Program};
-use crate::quantise::{REPEATS_MAX, repeats_max};
+use crate::quantise::{ComeTo, REPEATS_MAX, repeats_max};
 use crate::tape::Parameters;
 use crate::trainer::TrainError;
 
@@ -400,6 +402,24 @@ impl Backend for CudaBackend {
         self.emit(compare)?;
         self.finish(words)?;
         Ok(self.range)
+    }
+
+    /// Both copies come to the host for it.
+    fn take(&mut self, window: std::ops::Range<usize>, ahead: f32) -> Result<Sums, TrainError> {
+        self.apply_waiting()?;
+        let own = self.own.read(&self.gpu, self.weights)?;
+        let mut shared = self.shared.read(&self.gpu, self.weights)?;
+        let velocity = self
+            .first
+            .read(&self.gpu, if ahead == 0.0 { 0 } else { self.weights })?;
+        let come_to = match ahead {
+            0.0 => ComeTo::the(&own[window.clone()]),
+            ahead => ComeTo::behind(&own[window.clone()], ahead, &velocity[window.clone()]),
+        };
+        let (sums, range) = difference::take(come_to, &mut shared[window.clone()], window.start)?;
+        self.shared.write(&self.gpu, &shared)?;
+        self.range = range;
+        Ok(sums)
     }
 
     /// The range is that of the last step: to know it now, everybody would have to wait for the device. A weight that

@@ -86,10 +86,5 @@ fn cache() -> Option<PathBuf> {
 
 /// Written aside and renamed: another worker may read it at any moment.
 fn keep(path: &Path, text: &str) -> std::io::Result<()> {
-    let folder = path.parent().unwrap_or(Path::new("."));
-    std::fs::create_dir_all(folder)?;
-    let mut file = tempfile::NamedTempFile::new_in(folder)?;
-    std::io::Write::write_all(&mut file, text.as_bytes())?;
-    file.persist(path)?;
-    Ok(())
+    whole_file::write(path, |file| std::io::Write::write_all(file, text.as_bytes()))
 }

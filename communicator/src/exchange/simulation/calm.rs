@@ -1,0 +1,51 @@
+//! After the storm: links hold, and the survivors come to an agreement.
+
+use protocol::ids::NodeId;
+
+use super::world::World;
+use crate::exchange::Event;
+
+/// Ticks in which survivors must come to an agreement once the storm is over.
+const CALM_TICKS: usize = 1500;
+
+impl World {
+    /// The storm is over: links hold, the dead are declared dead, and time passes.
+    pub(super) fn settle(&mut self) {
+        self.lossy = false;
+        self.stormy = false;
+        let dead: Vec<NodeId> = self.nodes.keys().copied().filter(|id| !self.nodes[id].alive).collect();
+        let declared = self.random.below(2) == 0;
+        for at in self.alive() {
+            self.learn_all(at);
+            for gone in dead.iter().filter(|_| declared) {
+                self.nodes.get_mut(&at).unwrap().knows.remove(gone);
+                self.tell(at, Event::Left(*gone));
+            }
+        }
+        let broken: Vec<(NodeId, NodeId)> = self.ways.keys().copied().collect();
+        for (a, b) in broken {
+            let way = self.ways.get(&(a, b));
+            if way.is_some_and(|way| way.dead || way.dangling) {
+                self.cut(a, b);
+            }
+        }
+        for _ in 0..CALM_TICKS {
+            self.mend_all();
+            self.deliver_all();
+            for at in self.alive() {
+                self.tell(at, Event::Tick);
+            }
+            if self.ways.values().all(|way| way.queue.is_empty()) && self.is_agreed() {
+                break;
+            }
+        }
+    }
+
+    fn is_agreed(&self) -> bool {
+        let mut alive = self.nodes.values().filter(|node| node.alive);
+        let first = alive.next().unwrap();
+        alive.all(|node| node.exchange.ledger().frontier() == first.exchange.ledger().frontier())
+            && self.kept_in_vain().is_none()
+            && self.damaged().is_none()
+    }
+}

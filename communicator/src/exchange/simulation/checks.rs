@@ -1,0 +1,97 @@
+//! What must hold: of each node at every moment, and of all survivors in the end.
+
+use std::fmt::Write as _;
+
+use protocol::digest::Digest;
+use protocol::frontier::Frontier;
+use protocol::ids::NodeId;
+
+use super::world::{BATCH_BYTES_MAX, Node, World};
+use crate::exchange::Exchange;
+
+impl World {
+    /// What must hold of a node at every moment.
+    pub(super) fn check(&self, at: NodeId) {
+        let node = &self.nodes[&at];
+        let ledger = node.exchange.ledger();
+        if node.damaged {
+            assert!(ledger.audit().is_err());
+            return;
+        }
+        ledger.audit().unwrap();
+        let mut expected = Digest::default();
+        for (origin, sequence) in ledger.frontier().iter() {
+            let sum = self.made[&origin].get(sequence as usize);
+            expected += *sum.unwrap_or_else(|| panic!("{at} has a batch that was never made"));
+        }
+        assert_eq!(ledger.digest(), expected, "{at} is not the sum of its batches");
+        if let Some(worker) = &node.worker {
+            assert_eq!(
+                worker.counts,
+                ledger.counts(),
+                "the worker of {at} differs from its ledger"
+            );
+        }
+        assert!(
+            node.exchange.is_bounded(BATCH_BYTES_MAX),
+            "{at} keeps {} bytes",
+            node.exchange.log_bytes()
+        );
+    }
+
+    /// What some survivor has applied.
+    pub(super) fn learned(&self) -> Frontier {
+        let mut learned = Frontier::default();
+        for node in self.nodes.values().filter(|node| node.alive) {
+            learned.merge(node.exchange.ledger().frontier());
+        }
+        learned
+    }
+
+    /// A node whose ledger was not replaced, though there is another.
+    pub(super) fn damaged(&self) -> Option<NodeId> {
+        let alive = self.alive();
+        let sound = alive.iter().any(|id| !self.nodes[id].damaged);
+        alive.into_iter().find(|id| sound && self.nodes[id].damaged)
+    }
+
+    /// A node that keeps what everybody has, if all the dead were declared so.
+    pub(super) fn kept_in_vain(&self) -> Option<NodeId> {
+        let alive = self.alive();
+        let waits = |node: &Node| node.exchange.peers.keys().any(|other| !alive.contains(other));
+        let vain = |node: &Node| node.exchange.log_bytes() > 0 && !waits(node);
+        alive.iter().copied().find(|id| vain(&self.nodes[id]))
+    }
+
+    pub(super) fn check_agreement(&self, learned: &Frontier) {
+        for (id, node) in self.nodes.iter().filter(|(_, node)| node.alive) {
+            assert_eq!(
+                node.exchange.ledger().frontier(),
+                learned,
+                "{id} lacks something that a survivor had learned\n{}",
+                self.describe()
+            );
+        }
+        if let Some(id) = self.damaged() {
+            panic!("{id} is still damaged\n{}", self.describe());
+        }
+        if let Some(id) = self.kept_in_vain() {
+            panic!("{id} keeps {} bytes in vain", self.nodes[&id].exchange.log_bytes());
+        }
+    }
+
+    /// How things stand, for whoever looks into a failure.
+    pub(super) fn describe(&self) -> String {
+        let mut text = String::new();
+        for (id, node) in self.nodes.iter().filter(|(_, node)| node.alive) {
+            let Exchange { log, peers, wanted, .. } = &node.exchange;
+            let kept: Vec<_> = log.kept().collect();
+            let frontier = node.exchange.ledger().frontier();
+            let _ = writeln!(text, "{id}: {frontier:?}, keeps {kept:?}, wants {wanted:?}");
+            for (id, peer) in peers {
+                let _ = writeln!(text, "  {id}: {peer:?}");
+            }
+        }
+        text
+    }
+}

@@ -1,0 +1,113 @@
+//! Links between nodes: made, cut on one side or both, and lossy.
+
+use protocol::ids::NodeId;
+
+use super::world::{Way, World};
+use crate::exchange::Event;
+use protocol::wire::link::Message;
+
+/// Messages between two ticks of a calm world; a few hundred, in fact.
+const DELIVERIES_MAX: usize = 100_000;
+
+impl World {
+    /// Takes a link away; both sides notice.
+    pub(super) fn cut(&mut self, a: NodeId, b: NodeId) {
+        for (from, to) in [(a, b), (b, a)] {
+            if self.ways.remove(&(from, to)).is_some() {
+                self.tell(to, Event::LinkDown(from));
+            }
+        }
+    }
+
+    /// Takes a link away; one side notices later, and goes on hearing what was under way.
+    pub(super) fn cut_one_sided(&mut self, a: NodeId, b: NodeId) {
+        if self.ways.contains_key(&(a, b)) && self.ways.remove(&(b, a)).is_some() {
+            self.tell(a, Event::LinkDown(b));
+            if let Some(way) = self.ways.get_mut(&(a, b)) {
+                way.dangling = true;
+            }
+        }
+    }
+
+    /// The side of a half-broken link that did not know finds out.
+    pub(super) fn end_silence(&mut self, a: NodeId, b: NodeId) {
+        if self.ways.get(&(a, b)).is_some_and(|way| way.dangling) {
+            self.cut(a, b);
+        }
+    }
+
+    /// Nobody of one side reaches anybody of the other.
+    pub(super) fn partition(&mut self, alive: &[NodeId]) {
+        let border = self.random.below(alive.len() as u64) as usize;
+        for &left in &alive[..border] {
+            for &right in &alive[border..] {
+                self.cut(left, right);
+            }
+        }
+    }
+
+    pub(super) fn mend(&mut self, a: NodeId, b: NodeId) {
+        let both = self.nodes[&a].alive && self.nodes[&b].alive;
+        let known = self.nodes[&a].knows.contains(&b) && self.nodes[&b].knows.contains(&a);
+        let whole = self.ways.contains_key(&(a, b)) && self.ways.contains_key(&(b, a));
+        if a == b || !both || !known || whole {
+            return;
+        }
+        self.cut(a, b);
+        self.ways.insert((a, b), Way::default());
+        self.ways.insert((b, a), Way::default());
+        self.tell(a, Event::LinkUp(b));
+        self.tell(b, Event::LinkUp(a));
+    }
+
+    pub(super) fn mend_all(&mut self) {
+        let ids = self.alive();
+        for &a in &ids {
+            for &b in &ids {
+                self.mend(a, b);
+            }
+        }
+    }
+
+    /// One message arrives; on a lossy network it may get lost, come twice or be overtaken.
+    pub(super) fn deliver(&mut self) -> bool {
+        let busy: Vec<(NodeId, NodeId)> = self
+            .ways
+            .iter()
+            .filter(|(_, way)| !way.queue.is_empty())
+            .map(|(&way, _)| way)
+            .collect();
+        if busy.is_empty() {
+            return false;
+        }
+        let (from, to) = busy[self.random.below(busy.len() as u64) as usize];
+        if self.stormy && self.slow == Some(to) && self.random.below(8) > 0 {
+            return true;
+        }
+        let chance = if self.lossy { self.random.below(100) } else { 99 };
+        let queue = &mut self.ways.get_mut(&(from, to)).unwrap().queue;
+        // What is said of origins stays in its place: without it an honest batch would look like a forged one.
+        let moves = |message: Option<&Message>| message.is_some_and(|message| !matches!(message, Message::Origin(_)));
+        if chance == 0 && moves(queue.front()) && moves(queue.get(1)) {
+            queue.swap(0, 1);
+        }
+        let message = queue.pop_front().unwrap();
+        if chance == 1 && moves(Some(&message)) {
+            return true;
+        }
+        if chance == 2 {
+            queue.push_front(message.clone());
+        }
+        self.tell(to, Event::Received { from, message });
+        true
+    }
+
+    /// Everything that is under way arrives, and what follows from it; that must come to an end by itself.
+    pub(super) fn deliver_all(&mut self) {
+        let mut delivered = 0;
+        while self.deliver() {
+            delivered += 1;
+            assert!(delivered < DELIVERIES_MAX, "words without end\n{}", self.describe());
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! What befalls nodes: one thing at each step.
+
+use std::collections::BTreeSet;
+
+use protocol::ids::NodeId;
+
+use super::world::{Node, UNLIMITED, World};
+use crate::exchange::tests::WEIGHTS;
+use crate::exchange::{Event, Limits};
+
+impl World {
+    pub(super) fn storm_step(&mut self) {
+        let alive = self.alive();
+        let (a, b) = (self.pick(&alive), self.pick(&alive));
+        match self.random.below(1000) {
+            0..350 => self.train(a),
+            350..880 => {
+                self.deliver();
+            }
+            880..960 => {
+                self.tell(a, Event::Tick);
+                // Whoever came late begins when it has about what the others have.
+                let live = |node| self.nodes[&node].alive;
+                if self.nodes[&a].worker.is_none() && self.nodes[&a].exchange.is_caught_up(live) {
+                    self.start_worker(a);
+                }
+            }
+            960..966 => self.cut(a, b),
+            966..970 => self.cut_one_sided(a, b),
+            970..973 => {
+                if let Some(way) = self.ways.get_mut(&(a, b)) {
+                    way.dead = true;
+                }
+            }
+            973..985 => self.mend(a, b),
+            985..988 => self.partition(&alive),
+            988 => self.mend_all(),
+            // Of those that were forgotten for want of memory, only the nodes of their origins remember everything: when
+            // they die too, something may be lost. That is not promised, so it is not asked for.
+            989 if alive.len() > 2 && self.forgets_nobody() && self.is_sound() => self.crash(a),
+            990 if self.nodes.len() < 24 => {
+                // A fresh node, or one that died and is started again: it is told of by one, and others hear later.
+                let id = self.add();
+                let told = self.nodes[&a].knows.clone();
+                self.learn_of(id, &told);
+                self.learn_of(a, &BTreeSet::from([id]));
+            }
+            991..993 if self.nodes[&a].worker.is_some() => {
+                self.end_worker(a);
+                self.start_worker(a);
+            }
+            993..998 => {
+                let told = self.nodes[&b].knows.clone();
+                self.learn_of(a, &told);
+            }
+            998 => self.end_silence(a, b),
+            999 => self.flip(a),
+            _ => {}
+        }
+    }
+
+    /// Bits of a ledger flip, and its node's audit finds that. One it mends itself; more, only where another has what is
+    /// needed: what nobody has right can be healed by nobody.
+    fn flip(&mut self, at: NodeId) {
+        let bits = self.random.below(3);
+        let places: Vec<(usize, u32)> = (0..bits)
+            .map(|_| (self.random.below(WEIGHTS as u64) as usize, self.random.below(12) as u32))
+            .collect();
+        let may_replace = |(id, other): (&NodeId, &Node)| {
+            let ledger = other.exchange.ledger().clone();
+            *id != at && other.alive && !other.exchange.newcomer && self.nodes[&at].exchange.with_own(ledger).is_some()
+        };
+        if bits <= 1 || self.is_sound() && self.nodes.iter().any(may_replace) {
+            let ledger = &mut self.nodes.get_mut(&at).unwrap().exchange.ledger;
+            for (index, bit) in places {
+                ledger.flip(index, bit);
+            }
+            self.tell(at, Event::Audit);
+        }
+    }
+
+    fn forgets_nobody(&self) -> bool {
+        let Limits {
+            merged_bytes_max,
+            unmarked_bytes_max,
+            ..
+        } = self.limits;
+        merged_bytes_max.min(unmarked_bytes_max) == UNLIMITED
+    }
+
+    fn is_sound(&self) -> bool {
+        !self.nodes.values().any(|node| node.alive && node.damaged)
+    }
+
+    fn crash(&mut self, node: NodeId) {
+        for other in self.alive() {
+            self.cut(node, other);
+        }
+        self.nodes.get_mut(&node).unwrap().alive = false;
+    }
+}

@@ -1,0 +1,285 @@
+//! Nodes with their exchanges and workers, carrying out what the exchanges decide.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use protocol::batch::{Batch, Payload};
+use protocol::changes::word;
+use protocol::digest::Digest;
+use protocol::ids::{NodeId, OriginId};
+use protocol::lattice::Tau;
+use protocol::rng::CounterRng;
+use protocol::sums::Adder;
+
+use crate::exchange::tests::{RUN, WEIGHTS, batch_of};
+use crate::exchange::{Effect, Event, Exchange, Limits, Routing};
+use crate::ledger::Ledger;
+use protocol::wire::link::{Message, OriginInfo};
+
+/// Origins of one node, at most: incarnations of its worker.
+const WORKERS_MAX: u64 = 1000;
+/// Enough memory for everything.
+pub(super) const UNLIMITED: usize = usize::MAX >> 1;
+/// The bytes of a batch of five changes, at most.
+pub(super) const BATCH_BYTES_MAX: usize = 100;
+
+pub(super) struct Node {
+    pub(super) exchange: Exchange,
+    pub(super) alive: bool,
+    pub(super) knows: BTreeSet<NodeId>,
+    /// The worker of the moment: its origin, the last batch it made, and its replica.
+    pub(super) worker: Option<Worker>,
+    pub(super) workers: u64,
+    /// A bit of its ledger has flipped, and the ledger was not replaced yet.
+    pub(super) damaged: bool,
+}
+
+pub(super) struct Worker {
+    pub(super) origin: OriginId,
+    pub(super) sequence: u64,
+    pub(super) counts: Vec<i32>,
+}
+
+/// One direction of a link.
+#[derive(Default)]
+pub(super) struct Way {
+    pub(super) queue: VecDeque<Message>,
+    /// The receiver has not noticed yet that the link is gone.
+    pub(super) dangling: bool,
+    /// Everything on it gets lost, and nobody is told.
+    pub(super) dead: bool,
+}
+
+pub(super) struct World {
+    pub(super) random: CounterRng,
+    pub(super) limits: Limits,
+    routing: Routing,
+    pub(super) nodes: BTreeMap<NodeId, Node>,
+    /// What is under way between two nodes, by direction.
+    pub(super) ways: BTreeMap<(NodeId, NodeId), Way>,
+    /// The digests of each origin's batches, summed up to each sequence: what a frontier must come to.
+    pub(super) made: BTreeMap<OriginId, Vec<Digest>>,
+    pub(super) lossy: bool,
+    pub(super) slow: Option<NodeId>,
+    pub(super) stormy: bool,
+    pub(super) next: u64,
+}
+
+fn limits(random: &mut CounterRng) -> Limits {
+    let mut pick = |choices: &[usize]| choices[random.below(choices.len() as u64) as usize];
+    Limits {
+        window: pick(&[2, 8, 8]) as u64,
+        window_bytes: usize::MAX,
+        acknowledge_every: 3,
+        patience_ticks: 3,
+        reset_ticks: 12,
+        mark_ticks: pick(&[1, 3, 8]) as u32,
+        single_bytes_max: pick(&[200, 2000, UNLIMITED]),
+        unmarked_bytes_max: pick(&[3000, UNLIMITED, UNLIMITED]),
+        merged_bytes_max: pick(&[300, UNLIMITED, UNLIMITED]),
+        range_worth_bytes: pick(&[100, 600, usize::MAX]),
+        piece_bytes: pick(&[40, 1000]),
+        parcel_window: 100,
+        snapshots_max: 2,
+    }
+}
+
+impl World {
+    pub(super) fn new(seed: u64, routing: Routing) -> Self {
+        let mut random = CounterRng::new(seed, 0);
+        // Mostly few: what goes wrong among twenty mostly goes wrong among four, and sooner.
+        let count = match random.below(20) {
+            0 => 2 + random.below(19),
+            1..4 => 2 + random.below(9),
+            _ => 2 + random.below(4),
+        };
+        let limits = limits(&mut random);
+        let lossy = random.below(2) == 0;
+        let slow = (random.below(3) == 0).then(|| NodeId(1 + random.below(count)));
+        let mut world = Self {
+            random,
+            limits,
+            routing,
+            nodes: BTreeMap::new(),
+            ways: BTreeMap::new(),
+            made: BTreeMap::new(),
+            lossy,
+            slow,
+            stormy: true,
+            next: 1,
+        };
+        for _ in 0..count {
+            world.add();
+        }
+        let founders = world.alive();
+        for &at in &founders {
+            for &founder in &founders {
+                world.nodes.get_mut(&at).unwrap().knows.insert(founder);
+                world.tell(at, Event::Founder(founder));
+            }
+            world.start_worker(at);
+        }
+        world.mend_all();
+        world
+    }
+
+    /// A new node, which knows nobody yet.
+    pub(super) fn add(&mut self) -> NodeId {
+        let id = NodeId(self.next);
+        self.next += 1;
+        let exchange = Exchange::new(id, Ledger::new(RUN, vec![0; WEIGHTS]), self.limits).routed(self.routing);
+        self.nodes.insert(
+            id,
+            Node {
+                exchange,
+                alive: true,
+                knows: BTreeSet::from([id]),
+                worker: None,
+                workers: 0,
+                damaged: false,
+            },
+        );
+        id
+    }
+
+    pub(super) fn alive(&self) -> Vec<NodeId> {
+        let alive = self.nodes.iter().filter(|(_, node)| node.alive);
+        alive.map(|(&id, _)| id).collect()
+    }
+
+    pub(super) fn pick(&mut self, from: &[NodeId]) -> NodeId {
+        from[self.random.below(from.len() as u64) as usize]
+    }
+
+    /// A node hears of others: that they take part.
+    pub(super) fn learn_of(&mut self, at: NodeId, others: &BTreeSet<NodeId>) {
+        for &other in others {
+            if self.nodes.get_mut(&at).unwrap().knows.insert(other) {
+                self.tell(at, Event::Joined(other));
+            }
+        }
+    }
+
+    pub(super) fn learn_all(&mut self, at: NodeId) {
+        let alive = self.alive().into_iter().collect();
+        self.learn_of(at, &alive);
+    }
+
+    pub(super) fn start_worker(&mut self, at: NodeId) {
+        let node = self.nodes.get_mut(&at).unwrap();
+        if node.damaged {
+            // Nothing begins from a ledger that is known to be wrong.
+            return;
+        }
+        let origin = OriginId(at.0 * WORKERS_MAX + node.workers);
+        node.workers += 1;
+        let slot = at.0 as u32;
+        self.made.insert(origin, vec![Digest::default()]);
+        self.tell(
+            at,
+            Event::Origin(OriginInfo {
+                origin,
+                home: at,
+                slot,
+                ended: None,
+            }),
+        );
+        let node = self.nodes.get_mut(&at).unwrap();
+        node.worker = Some(Worker {
+            origin,
+            sequence: 0,
+            counts: node.exchange.ledger().counts().to_vec(),
+        });
+    }
+
+    pub(super) fn end_worker(&mut self, at: NodeId) {
+        if let Some(worker) = self.nodes.get_mut(&at).unwrap().worker.take() {
+            self.tell(
+                at,
+                Event::Origin(OriginInfo {
+                    origin: worker.origin,
+                    home: at,
+                    slot: at.0 as u32,
+                    ended: Some(worker.sequence),
+                }),
+            );
+        }
+    }
+
+    pub(super) fn tell(&mut self, at: NodeId, event: Event) {
+        let mut effects = Vec::new();
+        let node = self.nodes.get_mut(&at).unwrap();
+        if !node.alive {
+            return;
+        }
+        node.exchange.handle(event, &mut effects);
+        let mut restart = false;
+        for effect in effects {
+            match effect {
+                Effect::Send { to, message } => {
+                    // Without a link the message goes nowhere, as into a socket that is closed.
+                    if let Some(way) = self.ways.get_mut(&(at, to))
+                        && !way.dead
+                        && !way.dangling
+                    {
+                        way.queue.push_back(message);
+                    }
+                }
+                Effect::Reset(peer) => self.cut(at, peer),
+                Effect::Deliver { origin, bytes } => {
+                    if let Some(worker) = &mut self.nodes.get_mut(&at).unwrap().worker
+                        && worker.origin != origin
+                    {
+                        let batch = Batch::decode(&bytes, WEIGHTS).unwrap();
+                        batch.payload.apply_to_counts(&mut worker.counts).unwrap();
+                    }
+                }
+                Effect::Shift(shift) => {
+                    if let Some(worker) = &mut self.nodes.get_mut(&at).unwrap().worker {
+                        shift.sums.apply_to_counts(&mut worker.counts).unwrap();
+                    }
+                }
+                Effect::Damaged(_) => self.nodes.get_mut(&at).unwrap().damaged = true,
+                Effect::Healed => self.nodes.get_mut(&at).unwrap().damaged = false,
+                Effect::RestartWorkers => restart = true,
+                Effect::Ended(_) | Effect::Giving(_) | Effect::Mended(_) => {}
+                other => panic!("{at} asks for {other:?} of honest peers"),
+            }
+        }
+        if restart {
+            self.end_worker(at);
+            self.start_worker(at);
+        }
+        self.check(at);
+    }
+
+    pub(super) fn train(&mut self, at: NodeId) {
+        let mut words: Vec<u32> = (0..self.random.below(6))
+            .map(|_| word(self.random.below(WEIGHTS as u64) as u32, true))
+            .collect();
+        words.sort_unstable();
+        let minus = self.random.below(2) == 0;
+        if minus {
+            words = words.iter().map(|word| word ^ 1).collect();
+        }
+        let tau = Tau::from_steps(1 + self.random.below(100) as u32).unwrap();
+        let mut payload = Payload::Steps { tau, words };
+        if self.random.below(4) == 0 {
+            // Any sum will do: a batch says by itself what it holds.
+            let mut adder = Adder::new(WEIGHTS);
+            if let Payload::Steps { tau, words } = &payload {
+                adder.add_changes(words, *tau);
+            }
+            payload = Payload::Sums(adder.finish().unwrap());
+        }
+        let Some(worker) = &mut self.nodes.get_mut(&at).unwrap().worker else {
+            return;
+        };
+        worker.sequence += 1;
+        payload.apply_to_counts(&mut worker.counts).unwrap();
+        let sums = self.made.get_mut(&worker.origin).unwrap();
+        sums.push(*sums.last().unwrap() + payload.digest());
+        let bytes = batch_of(worker.origin, worker.sequence, &payload);
+        assert!(bytes.len() <= BATCH_BYTES_MAX);
+        self.tell(at, Event::Local(bytes));
+    }
+}

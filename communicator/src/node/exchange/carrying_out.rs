@@ -1,0 +1,97 @@
+//! What the exchange's core decides, carried out.
+
+use std::time::Instant;
+
+use protocol::wire::attach::{SUMS_PER_PIECE, ShiftOrder, ToWorker};
+
+use super::ExchangeState;
+use crate::exchange::{Effect, Shift};
+use crate::node::link::LinkMessage;
+use crate::node::workers::WorkerHandle;
+use crate::run::RunEvent;
+
+impl ExchangeState {
+    pub(super) fn carry_out(&mut self, effect: Effect) {
+        match effect {
+            Effect::Send { to, message } => {
+                if let Some(peer) = self.peers.get(&to)
+                    && let Some((_, outbox)) = &peer.outbox
+                    // A link whose queue is full is too slow to live; a new one resumes from the peer's frontier.
+                    && outbox.try_send(message).is_err()
+                {
+                    let _ = peer.link.cast(LinkMessage::Cut);
+                }
+            }
+            Effect::Deliver { origin, bytes } => {
+                self.last = Some(Instant::now());
+                for (_, worker) in self.workers.values().filter(|(own, _)| *own != origin) {
+                    worker.deliver(&bytes);
+                }
+            }
+            Effect::Ended(_) => self.tell_origins(),
+            Effect::Stop => self.tell_run(RunEvent::StopSeen(self.run)),
+            Effect::Spoilt => tracing::error!(
+                "a bit had flipped in this node's memory, in what it kept for others: they get a snapshot instead"
+            ),
+            Effect::Giving(to) => {
+                let peer = self.name(to);
+                tracing::info!(peer, "a node gets a snapshot");
+            }
+            Effect::Shift(shift) => {
+                if let Some(origin) = shift.origin {
+                    tracing::info!(%origin, batches = shift.batches, "a range of batches is taken");
+                }
+                self.last = Some(Instant::now());
+                for (_, worker) in self.workers.values() {
+                    hand_shift(worker, &shift);
+                }
+            }
+            Effect::Mended(weight) => {
+                tracing::error!(weight, "a bit had flipped in this node's memory; it is put right");
+            }
+            Effect::Damaged(error) => {
+                tracing::error!(%error, "this node's memory is at fault; a peer is asked for its ledger");
+            }
+            Effect::Healed => tracing::warn!("the damaged ledger is replaced by a peer's"),
+            Effect::RestartWorkers => self.workers.values().for_each(|(_, worker)| worker.hang_up()),
+            Effect::Reset(node) => {
+                if let Some(peer) = self.peers.get_mut(&node) {
+                    peer.outbox = None;
+                    let _ = peer.link.cast(LinkMessage::Cut);
+                }
+            }
+            Effect::Quarantine { peer, reason } => {
+                let name = self.name(peer);
+                tracing::error!(
+                    peer = name,
+                    reason,
+                    "a node is put in quarantine: nothing is taken from it any more"
+                );
+                if let Some(peer) = self.peers.get_mut(&peer) {
+                    peer.outbox = None;
+                    peer.link.stop(None);
+                }
+                let (run, node) = (self.run, peer);
+                self.tell_run(RunEvent::Lied { run, node });
+            }
+            Effect::WorkerFault(reason) => {
+                tracing::error!(reason, "a worker sent something that is no batch of this run");
+                self.workers.values().for_each(|(_, worker)| worker.hang_up());
+            }
+            Effect::Diverged(reason) => self.tell_run(RunEvent::Diverged(self.run, reason)),
+        }
+    }
+}
+
+/// Hands a worker what came other than as batches.
+fn hand_shift(worker: &WorkerHandle, shift: &Shift) {
+    for piece in shift.sums.entries().chunks(SUMS_PER_PIECE) {
+        worker.tell(ToWorker::Sums(piece.to_vec()));
+    }
+    worker.tell(ToWorker::Shift(Box::new(ShiftOrder {
+        origin: shift.origin,
+        batches: shift.batches,
+        samples: shift.samples,
+        cursors: shift.cursors.clone(),
+    })));
+}

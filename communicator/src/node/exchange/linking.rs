@@ -1,0 +1,106 @@
+//! Links to the other participants: made, taken when others call, and lost.
+
+use std::sync::Arc;
+
+use protocol::ids::NodeId;
+use protocol::wire::run_plan::Participant;
+use ractor::{Actor, ActorProcessingErr};
+use tokio::sync::mpsc;
+
+use super::ExchangeState;
+use super::peer::Peer;
+use crate::exchange::Event;
+use crate::node::link::{LinkActor, LinkArguments, LinkMessage, LinkNotice, Traffic};
+use crate::transport::Stream;
+use protocol::wire::link::Message;
+
+impl ExchangeState {
+    /// Makes a link to a participant.
+    pub(super) async fn join(&mut self, participant: Participant) -> Result<(), ActorProcessingErr> {
+        if participant.node == self.me {
+            return Ok(());
+        }
+        let traffic = Arc::new(Traffic::default());
+        let link = LinkArguments {
+            me: self.me,
+            version: self.version.clone(),
+            run: self.run,
+            peer: participant.clone(),
+            security: self.security.clone(),
+            times: self.timing.link,
+            traffic: Arc::clone(&traffic),
+            parent: self.myself.get_derived(),
+        };
+        let (link, _) = Actor::spawn_linked(None, LinkActor, link, self.myself.get_cell()).await?;
+        self.peers
+            .insert(participant.node, Peer::new(participant.name, link, traffic));
+        // A guest knows of nobody what it needs, and nobody knows it of a guest.
+        self.event(if self.plan.is_guest(self.me) || participant.guest {
+            Event::Joined(participant.node)
+        } else {
+            Event::Founder(participant.node)
+        });
+        Ok(())
+    }
+
+    /// A peer's call for a link was taken.
+    pub(super) fn accepted(&self, from: NodeId, stream: Stream) {
+        if let Some(peer) = self.peers.get(&from) {
+            let _ = peer.link.cast(LinkMessage::Up { stream, dialled: false });
+        }
+    }
+
+    /// Peers that more bytes were written to since this was last asked.
+    pub(super) fn moved_on(&mut self) -> Vec<NodeId> {
+        let peers = self.peers.iter_mut();
+        peers
+            .filter_map(|(&node, peer)| peer.has_sent().then_some(node))
+            .collect()
+    }
+
+    pub(super) fn name(&self, node: NodeId) -> String {
+        self.peers
+            .get(&node)
+            .map_or_else(|| node.to_string(), |peer| peer.name.clone())
+    }
+
+    pub(super) fn hear_link(&mut self, notice: LinkNotice) {
+        match notice {
+            LinkNotice::Up {
+                peer,
+                generation,
+                outbox,
+            } => self.linked(peer, generation, outbox),
+            LinkNotice::Down { peer, generation } => {
+                if let Some(known) = self.peers.get_mut(&peer)
+                    && known.is_linked_by(generation)
+                {
+                    known.outbox = None;
+                    self.event(Event::LinkDown(peer));
+                }
+            }
+            LinkNotice::Received {
+                peer,
+                generation,
+                message,
+                permit,
+            } => {
+                if self.peers.get(&peer).is_some_and(|peer| peer.is_linked_by(generation)) {
+                    self.event(Event::Received { from: peer, message });
+                }
+                drop(permit);
+            }
+        }
+    }
+
+    fn linked(&mut self, node: NodeId, generation: u64, outbox: mpsc::Sender<Message>) {
+        if let Some(peer) = self.peers.get_mut(&node) {
+            let before = peer.outbox.replace((generation, outbox));
+            if before.is_some() {
+                self.event(Event::LinkDown(node));
+            }
+            self.event(Event::LinkUp(node));
+            self.tell_progress();
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! When a link is dialled, by whom, and which of two connections stays. A pure core: times are since some moment that the
+//! caller chose.
+//!
+//! The node with the lower name dials first. When that comes to nothing, perhaps because its peer cannot be dialled, the
+//! other one does, too.
+
+use std::time::Duration;
+
+use crate::timing::LinkTimes;
+
+/// What is to be done about a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// The link is there.
+    Nothing,
+    /// The other side is to dial; this one looks again after so long.
+    Wait(Duration),
+    /// This side dials; if that is in vain, it looks again after so long.
+    Dial(Duration),
+}
+
+/// One end of a link.
+#[derive(Debug)]
+pub(super) struct Dialling {
+    times: LinkTimes,
+    /// Whether this node has the lower name of the two.
+    is_lower: bool,
+    present: Option<Present>,
+    /// The pause after the next attempt.
+    pause: Duration,
+    missing_since: Duration,
+    /// Whether it was said that the link is missing.
+    said: bool,
+}
+
+/// The present connection.
+#[derive(Debug)]
+struct Present {
+    since: Duration,
+    /// The node with the lower name has dialled it.
+    by_lower: bool,
+}
+
+impl Dialling {
+    /// The end of a link that is not there yet.
+    pub(super) fn new(is_lower: bool, times: LinkTimes, now: Duration) -> Self {
+        Self {
+            times,
+            is_lower,
+            present: None,
+            pause: times.pause,
+            missing_since: now,
+            said: false,
+        }
+    }
+
+    /// What is to be done now.
+    pub(super) fn next(&mut self, now: Duration) -> Step {
+        if self.present.is_some() {
+            return Step::Nothing;
+        }
+        let missing = now.saturating_sub(self.missing_since);
+        if !self.is_lower && missing < self.times.patience {
+            return Step::Wait(self.times.patience.saturating_sub(missing));
+        }
+        let pause = self.pause;
+        self.pause = (pause * 2).min(self.times.pause_max);
+        Step::Dial(pause)
+    }
+
+    /// Whether the link has been missing for so long that it is to be said; it is said once.
+    pub(super) fn is_to_be_said(&mut self, now: Duration) -> bool {
+        let long = self.present.is_none() && now.saturating_sub(self.missing_since) > self.times.say_after;
+        long && !std::mem::replace(&mut self.said, true)
+    }
+
+    /// A connection was made, dialled by this side or by the other; whether it is taken. If so, it takes the place of the
+    /// present one: the peer would not make a new one if that still worked.
+    pub(super) fn takes(&mut self, dialled: bool, now: Duration) -> bool {
+        let by_lower = dialled == self.is_lower;
+        let young = |present: &Present| present.by_lower && now.saturating_sub(present.since) < self.times.young;
+        if !by_lower && self.present.as_ref().is_some_and(young) {
+            return false;
+        }
+        self.present = Some(Present { since: now, by_lower });
+        self.pause = self.times.pause;
+        true
+    }
+
+    /// The present connection is gone, or is to go; whether there was one.
+    pub(super) fn lost(&mut self, now: Duration) -> bool {
+        let was_there = self.present.take().is_some();
+        if was_there {
+            self.missing_since = now;
+            self.said = false;
+        }
+        was_there
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::timing::Timing;
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const TIMES: LinkTimes = Timing::DEFAULT.link;
+
+    fn end(is_lower: bool) -> Dialling {
+        Dialling::new(is_lower, TIMES, SECOND)
+    }
+
+    #[test]
+    fn the_lower_name_dials_at_once_with_growing_pauses() {
+        let mut lower = end(true);
+        let pauses: Vec<Step> = (0..9).map(|_| lower.next(SECOND)).collect();
+        assert_eq!(pauses[..2], [Step::Dial(TIMES.pause), Step::Dial(2 * TIMES.pause)]);
+        assert_eq!(pauses[8], Step::Dial(TIMES.pause_max));
+        assert!(lower.takes(true, SECOND));
+        assert_eq!(lower.next(SECOND), Step::Nothing);
+        assert!(lower.lost(2 * SECOND));
+        assert_eq!(lower.next(2 * SECOND), Step::Dial(TIMES.pause), "it begins anew");
+    }
+
+    #[test]
+    fn the_higher_name_dials_when_the_other_has_had_its_time() {
+        let mut higher = end(false);
+        assert_eq!(higher.next(SECOND), Step::Wait(TIMES.patience));
+        let late = SECOND + TIMES.patience;
+        assert_eq!(
+            higher.next(SECOND + TIMES.patience * 3 / 4),
+            Step::Wait(TIMES.patience / 4)
+        );
+        assert_eq!(higher.next(late), Step::Dial(TIMES.pause));
+        assert!(higher.takes(true, late) && higher.lost(late + SECOND));
+        assert_eq!(
+            higher.next(late + SECOND),
+            Step::Wait(TIMES.patience),
+            "a link that breaks is the lower's to mend"
+        );
+    }
+
+    #[test]
+    fn two_that_dial_at_the_same_time_keep_the_same_connection() {
+        let (mut lower, mut higher) = (end(true), end(false));
+        // Each connection is dialled by one side and taken by the other, and they come in another order on either side.
+        assert!(lower.takes(true, SECOND) && !lower.takes(false, SECOND));
+        assert!(higher.takes(true, SECOND) && higher.takes(false, SECOND));
+        assert!(!higher.takes(true, SECOND), "the lower's connection is young");
+        let later = SECOND + TIMES.young;
+        assert!(
+            lower.takes(false, later),
+            "the peer would not dial if the old one still worked"
+        );
+    }
+
+    #[test]
+    fn a_link_that_is_long_missing_is_told_of_once() {
+        let mut lower = end(true);
+        assert!(!lower.is_to_be_said(SECOND + TIMES.say_after));
+        let late = 2 * SECOND + TIMES.say_after;
+        assert!(lower.is_to_be_said(late) && !lower.is_to_be_said(late));
+        assert!(lower.takes(true, late) && !lower.is_to_be_said(3 * late));
+        assert!(lower.lost(3 * late) && !lower.lost(3 * late));
+        assert!(!lower.is_to_be_said(3 * late) && lower.is_to_be_said(5 * late));
+    }
+}

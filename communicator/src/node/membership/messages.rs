@@ -1,0 +1,100 @@
+//! What the membership's actor is told, what it tells, and what it is started with.
+
+use std::time::Duration;
+
+use protocol::ids::NodeId;
+use protocol::wire::control::{Beat, NodeInfo, Phase, Reply, Word};
+use protocol::wire::run_beat::RunBeat;
+use ractor::{DerivedActorRef, RpcReplyPort};
+use ractor_cluster::RactorMessage;
+use tokio::sync::watch;
+
+use crate::control::{Payload, SessionEvent, Sessions};
+use crate::node::roster::Change;
+use crate::timing::MembershipTimes;
+use crate::transport::Security;
+
+/// How this node stands with the cluster that it was to join.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Joined {
+    /// It has heard of nobody.
+    Alone,
+    /// A member's beats come.
+    Member,
+    /// A member does not want it, for this reason.
+    Refused(String),
+}
+
+/// What the membership is told.
+#[derive(RactorMessage)]
+pub(crate) enum MembershipMessage {
+    /// Something happened to a session.
+    Session(SessionEvent),
+    /// A peer's beat.
+    Beat(Box<Beat>),
+    /// A peer's answer to a beat.
+    Echo {
+        /// Whose.
+        from: NodeId,
+        /// The beat's number.
+        number: u64,
+    },
+    /// A peer leaves.
+    Leaving(NodeId),
+    /// A peer does not want this node.
+    Unwelcome(String),
+    /// An attempt to reach a node is over.
+    Dialled(NodeId),
+    /// Say good-bye to everybody; answered when all have heard it.
+    Leave(RpcReplyPort<()>),
+    /// Who is there?
+    Nodes(RpcReplyPort<Payload<Reply>>),
+    /// This node's own description has changed.
+    Me(NodeInfo),
+    /// This node's state in a run has changed: tell everybody now.
+    Run(Vec<RunBeat>, Phase),
+    /// A word to one peer.
+    Send {
+        /// To whom.
+        to: NodeId,
+        /// What.
+        word: Box<Word>,
+    },
+    /// A word to all peers.
+    Broadcast(Box<Word>),
+    /// Some time has passed.
+    Tick,
+}
+
+/// What the membership tells.
+pub(crate) enum MembershipNotice {
+    /// Another node tells how far its runs are.
+    Beat {
+        /// Which node.
+        from: NodeId,
+        /// Its number.
+        number: u64,
+        /// Its run, and the one before.
+        runs: Vec<RunBeat>,
+    },
+    /// Somebody came or went.
+    Changed(Change),
+}
+
+/// What the actor is started with.
+pub(crate) struct MembershipArguments {
+    /// This node.
+    pub(crate) me: NodeInfo,
+    /// Its sessions.
+    pub(crate) sessions: Sessions,
+    /// How it dials.
+    pub(crate) security: Security,
+    /// How often its clock ticks.
+    pub(crate) tick: Duration,
+    /// How long it waits for whom.
+    pub(crate) times: MembershipTimes,
+    /// Who wants to know who is alive.
+    pub(crate) parent: DerivedActorRef<MembershipNotice>,
+    /// Where it is told how this node stands.
+    pub(crate) joining: watch::Sender<Joined>,
+}

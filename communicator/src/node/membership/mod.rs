@@ -1,0 +1,316 @@
+//! The membership's actor: sessions, beats and dialling around the [`Roster`].
+
+mod gates;
+mod messages;
+mod reports;
+mod round_trips;
+
+use std::time::{Duration, Instant};
+
+use protocol::ids::NodeId;
+use protocol::wire::control::{Beat, NodeInfo, Phase, Reply, Word};
+use protocol::wire::run_beat::RunBeat;
+use ractor::{Actor, ActorProcessingErr, ActorRef, DerivedActorRef, RpcReplyPort};
+use tokio::sync::watch;
+
+use super::roster::{Change, Roster};
+use crate::control::{Gate, Peer, SessionEvent, Sessions};
+use crate::timing::MembershipTimes;
+use crate::transport::{Plane, Security, dial};
+use gates::Gates;
+pub(crate) use messages::{Joined, MembershipArguments, MembershipMessage, MembershipNotice};
+use round_trips::RoundTrips;
+
+/// The actor.
+pub(crate) struct MembershipActor;
+
+/// The actor's state.
+pub(crate) struct Membership {
+    me: NodeInfo,
+    sessions: Sessions,
+    security: Security,
+    times: MembershipTimes,
+    parent: DerivedActorRef<MembershipNotice>,
+    roster: Roster,
+    gates: Gates<Gate>,
+    joining: watch::Sender<Joined>,
+    /// How far this node's run is, and the one before.
+    runs: Vec<RunBeat>,
+    /// Who waits for all to have heard that this node leaves.
+    leaving: Option<RpcReplyPort<()>>,
+    state: &'static str,
+    start: Instant,
+    round_trips: RoundTrips,
+    next_beat: Duration,
+}
+
+impl Actor for MembershipActor {
+    type Msg = MembershipMessage;
+    type State = Membership;
+    type Arguments = MembershipArguments;
+
+    async fn pre_start(
+        &self,
+        myself: ActorRef<MembershipMessage>,
+        arguments: MembershipArguments,
+    ) -> Result<Membership, ActorProcessingErr> {
+        let MembershipArguments {
+            me,
+            sessions,
+            security,
+            tick,
+            times,
+            parent,
+            joining,
+        } = arguments;
+        myself.send_interval(tick, || MembershipMessage::Tick);
+        Ok(Membership {
+            roster: Roster::new(me.id, times),
+            me,
+            sessions,
+            security,
+            times,
+            parent,
+            gates: Gates::new(times.gate),
+            joining,
+            runs: Vec::new(),
+            leaving: None,
+            state: "idle",
+            start: Instant::now(),
+            round_trips: RoundTrips::default(),
+            next_beat: Duration::ZERO,
+        })
+    }
+
+    async fn handle(
+        &self,
+        myself: ActorRef<MembershipMessage>,
+        message: MembershipMessage,
+        state: &mut Membership,
+    ) -> Result<(), ActorProcessingErr> {
+        let now = state.start.elapsed();
+        match message {
+            MembershipMessage::Session(event) => state.session(&event, now),
+            MembershipMessage::Beat(beat) => state.beat(*beat, now),
+            MembershipMessage::Echo { from, number } => {
+                if let Some(rtt) = state.round_trips.answered(number, now) {
+                    state.roster.answered(from, rtt);
+                }
+            }
+            MembershipMessage::Leaving(node) => {
+                let change = state.roster.leaves(node);
+                state.changed(change);
+                // That its connection is closed tells it that it was heard.
+                state.close(node);
+            }
+            // Who has been taken by one node is not sent away by another.
+            MembershipMessage::Unwelcome(reason) if *state.joining.borrow() == Joined::Alone => {
+                tracing::error!(reason, "a node does not want this one");
+                state.joining.send_replace(Joined::Refused(reason));
+            }
+            MembershipMessage::Unwelcome(reason) => tracing::warn!(reason, "a node does not want this one"),
+            MembershipMessage::Dialled(node) => state.roster.was_dialled(node),
+            MembershipMessage::Leave(reply) => {
+                state.broadcast(&Word::Leaving(state.me.id));
+                state.leaving = Some(reply);
+                state.check_left();
+            }
+            MembershipMessage::Nodes(reply) => {
+                let _ = reply.send(Reply::Nodes(reports::reports(&state.me, state.state, &state.roster)).into());
+            }
+            MembershipMessage::Me(info) => state.me = info,
+            MembershipMessage::Run(runs, phase) => {
+                let going = runs
+                    .first()
+                    .filter(|_| phase != Phase::Ended)
+                    .and_then(|beat| beat.plan.as_ref());
+                let going = going.into_iter();
+                let participants = going.flat_map(|plan| &plan.participants).map(|one| one.node);
+                state.roster.take_part(participants.collect());
+                state.runs = runs;
+                state.state = phase.text();
+                state.beat_all(now);
+            }
+            MembershipMessage::Send { to, word } => state.send(to, *word),
+            MembershipMessage::Broadcast(word) => state.broadcast(&word),
+            MembershipMessage::Tick => state.tick(&myself, now),
+        }
+        Ok(())
+    }
+}
+
+impl Membership {
+    fn session(&mut self, event: &SessionEvent, now: Duration) {
+        match *event {
+            SessionEvent::Ready { session, peer } => {
+                // Anybody else is a client, which asks and is not asked.
+                if let Some(id) = peer.node() {
+                    self.gates.expect(session, id, now);
+                    self.find_gates(now);
+                }
+            }
+            SessionEvent::Closed { session } => {
+                if let Some(id) = self.gates.closed(session) {
+                    self.roster.unlinked(id, now);
+                }
+                self.check_left();
+            }
+        }
+    }
+
+    /// Looks for the gates of new sessions: they may show a moment after the session is ready.
+    fn find_gates(&mut self, now: Duration) {
+        let found = self.gates.find(now, |session| self.sessions.gate(session));
+        for id in found.ready {
+            self.roster.linked(id);
+            let word = self.next_word(now);
+            self.send(id, word);
+        }
+        for session in found.late {
+            self.sessions.close(session);
+        }
+    }
+
+    fn beat(&mut self, beat: Beat, now: Duration) {
+        let Beat {
+            from,
+            number,
+            members,
+            runs,
+        } = beat;
+        let id = from.id;
+        if from.version != self.me.version {
+            let reason = format!(
+                "{} runs Tau {}, but {} runs {}: bring all nodes to the same release",
+                self.me.name, self.me.version, from.name, from.version
+            );
+            self.send(id, Word::Unwelcome(reason));
+            return;
+        }
+        self.joining.send_if_modified(|joined| {
+            let alone = *joined == Joined::Alone;
+            if alone {
+                *joined = Joined::Member;
+            }
+            alone
+        });
+        let change = self.roster.beat(from, now);
+        self.changed(change);
+        for info in members {
+            self.roster.heard_of(info, now);
+        }
+        self.send(
+            id,
+            Word::Echo {
+                from: self.me.id,
+                number,
+            },
+        );
+        let _ = self
+            .parent
+            .send_message(MembershipNotice::Beat { from: id, number, runs });
+    }
+
+    fn changed(&self, change: Option<Change>) {
+        if let Some(change) = change {
+            match &change {
+                Change::Alive(info) => tracing::info!(peer = info.name, "a node is here"),
+                Change::Away(id) => tracing::warn!(peer = %id, "a node is silent"),
+                Change::Left(id) => tracing::info!(peer = %id, "a node has left"),
+            }
+            let _ = self.parent.send_message(MembershipNotice::Changed(change));
+        }
+    }
+
+    /// Ends all sessions with a node.
+    fn close(&self, node: NodeId) {
+        for session in self.gates.sessions(node) {
+            self.sessions.close(session);
+        }
+    }
+
+    /// Tells that all have heard that this node leaves, once they have.
+    fn check_left(&mut self) {
+        if self.gates.is_empty()
+            && let Some(reply) = self.leaving.take()
+        {
+            let _ = reply.send(());
+        }
+    }
+
+    fn tick(&mut self, myself: &ActorRef<MembershipMessage>, now: Duration) {
+        if self.leaving.is_some() {
+            return;
+        }
+        self.find_gates(now);
+        for change in self.roster.tick(now) {
+            // A session that hangs would keep a new one from being made.
+            if let Change::Away(id) | Change::Left(id) = change
+                && let Some(sessions) = self.gates.take(id)
+            {
+                self.roster.unlinked(id, now);
+                for session in sessions {
+                    self.sessions.close(session);
+                }
+            }
+            self.changed(Some(change));
+        }
+        for info in self.roster.take_due(now) {
+            self.dial(info, myself.clone());
+        }
+        if now >= self.next_beat {
+            self.beat_all(now);
+        }
+    }
+
+    /// Tries to reach a member.
+    fn dial(&self, info: NodeInfo, myself: ActorRef<MembershipMessage>) {
+        let (sessions, security, limit) = (self.sessions.clone(), self.security.clone(), self.times.dial);
+        tokio::spawn(async move {
+            match dial(info.address, Plane::Control, &security, limit).await {
+                Ok(stream) => {
+                    let wanted = Some(Peer::Node(info.id));
+                    if let Err(error) = sessions.open(stream, info.address, wanted).await {
+                        tracing::debug!(%error, peer = info.name, "a node is reached in vain");
+                    }
+                }
+                Err(error) => tracing::debug!(%error, peer = info.name, "a node is not reached"),
+            }
+            let _ = myself.cast(MembershipMessage::Dialled(info.id));
+        });
+    }
+
+    fn next_word(&mut self, now: Duration) -> Word {
+        Word::Beat(Box::new(Beat {
+            from: self.me.clone(),
+            number: self.round_trips.send(now),
+            // Rumours of the silent would keep everybody from forgetting them.
+            members: self
+                .roster
+                .members()
+                .filter(|member| member.alive)
+                .map(|member| member.info.clone())
+                .collect(),
+            runs: self.runs.clone(),
+        }))
+    }
+
+    fn beat_all(&mut self, now: Duration) {
+        self.next_beat = now + self.times.beat_every;
+        let word = self.next_word(now);
+        self.broadcast(&word);
+    }
+
+    fn send(&self, to: NodeId, word: Word) {
+        if let Some(gate) = self.gates.of(to) {
+            // A session that has just gone will be told as gone.
+            gate.tell(word);
+        }
+    }
+
+    fn broadcast(&self, word: &Word) {
+        for gate in self.gates.all() {
+            gate.tell(word.clone());
+        }
+    }
+}

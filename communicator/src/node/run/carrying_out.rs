@@ -1,0 +1,125 @@
+//! What the run's core decides, carried out.
+
+use protocol::ids::OriginId;
+use protocol::wire::attach::ToWorker;
+use protocol::wire::control::Phase;
+
+use super::{RunMessage, RunState, checkpoint_search, offer};
+use crate::node::exchange::ExchangeMessage;
+use crate::node::membership::MembershipMessage;
+use crate::run::{ExchangeOrder, RunEffect, RunEvent, RunWord};
+use crate::{drawn, log_context};
+
+impl RunState {
+    pub(super) fn carry_out(&mut self, effect: RunEffect) {
+        match effect {
+            RunEffect::Publish { beats, phase } => {
+                log_context::set_run(beats.first().filter(|_| phase != Phase::Ended).map(|beat| beat.run));
+                self.tell_membership(MembershipMessage::Run(beats, phase));
+            }
+            RunEffect::Send { to, word } if to == self.me.id => {
+                if let Some(word) = RunWord::of(word) {
+                    let _ = self.myself.cast(RunMessage::Word { from: to, word });
+                }
+            }
+            RunEffect::Send { to, word } => {
+                let word = Box::new(word);
+                self.tell_membership(MembershipMessage::Send { to, word });
+            }
+            RunEffect::Broadcast(word) => self.tell_membership(MembershipMessage::Broadcast(Box::new(word))),
+            RunEffect::Reply(ticket, reply) => {
+                if let Some(client) = self.clients.take(ticket) {
+                    let _ = client.send(reply.into());
+                }
+            }
+            RunEffect::Prepare { worker, run, job } => self.tell_worker(worker, ToWorker::Prepare { run, job }),
+            RunEffect::Dismiss(worker) => self.tell_worker(worker, ToWorker::Abort),
+            RunEffect::HangUp(worker) => {
+                if let Some(worker) = self.workers.get(&worker) {
+                    worker.hang_up();
+                }
+            }
+            RunEffect::Offer {
+                run,
+                job,
+                data,
+                workers,
+            } => {
+                let myself = self.myself.clone();
+                tokio::task::spawn_blocking(move || {
+                    let offered = offer::make(run, &job, data, workers);
+                    let _ = myself.cast(RunMessage::Offered { run, offered });
+                });
+            }
+            RunEffect::LookUp { run, resumes } => {
+                let (myself, dir) = (self.myself.clone(), self.files.dir().to_path_buf());
+                tokio::task::spawn_blocking(move || {
+                    let found = checkpoint_search::look(&dir, resumes).map(Box::new);
+                    let _ = myself.cast(RunMessage::Event(RunEvent::LookedUp { run, found }));
+                });
+            }
+            RunEffect::Open { run, plan } => self.open(run, *plan),
+            RunEffect::Exchange(order) => self.order(order),
+            RunEffect::Close => {
+                self.ledger = None;
+                if let Some((_, exchange)) = self.exchange.take() {
+                    exchange.stop(None);
+                }
+            }
+            RunEffect::Keep => {
+                if let Some((run, _)) = self.exchange {
+                    self.tell_exchange(ExchangeMessage::Keep(self.files.checkpoint(run)));
+                }
+            }
+        }
+    }
+
+    fn order(&mut self, order: ExchangeOrder) {
+        let message = match order {
+            ExchangeOrder::Joined(participant) => ExchangeMessage::Joined(participant),
+            ExchangeOrder::Liveness(liveness) => ExchangeMessage::Live(liveness),
+            ExchangeOrder::Seat { worker, slot } => {
+                let Some(worker) = self.workers.get(&worker).cloned() else {
+                    return;
+                };
+                let origin = OriginId(drawn::number());
+                ExchangeMessage::Seat { worker, slot, origin }
+            }
+            ExchangeOrder::Unseat(worker) => ExchangeMessage::Unseat(worker),
+            ExchangeOrder::StopWorkers => ExchangeMessage::Tell(ToWorker::Stop),
+            ExchangeOrder::Evaluate => ExchangeMessage::Evaluate,
+            ExchangeOrder::Checkpoint => {
+                let Some((run, _)) = self.exchange else {
+                    return;
+                };
+                ExchangeMessage::Checkpoint(self.files.checkpoint(run))
+            }
+            ExchangeOrder::Freeze { number, stand } => ExchangeMessage::Freeze { number, stand },
+            ExchangeOrder::Thaw => ExchangeMessage::Thaw,
+            ExchangeOrder::Settle => ExchangeMessage::Settle,
+            ExchangeOrder::Finish { worker: key, save } => ExchangeMessage::Finish {
+                key,
+                save: save
+                    .then(|| self.exchange.as_ref().map(|(run, _)| self.files.model(*run)))
+                    .flatten(),
+            },
+            ExchangeOrder::Measure { worker, spare } => {
+                let Some((worker, run)) = self
+                    .workers
+                    .get(&worker)
+                    .cloned()
+                    .zip(self.exchange.as_ref().map(|one| one.0))
+                else {
+                    return;
+                };
+                let path = if spare {
+                    self.files.spare_model(run)
+                } else {
+                    self.files.model(run)
+                };
+                ExchangeMessage::Measure { worker, path }
+            }
+        };
+        self.tell_exchange(message);
+    }
+}

@@ -1,0 +1,50 @@
+//! Clients that wait for answers. The core knows them by tickets.
+
+use std::collections::BTreeMap;
+
+use crate::run::Ticket;
+
+/// Where answers go.
+#[derive(Debug)]
+pub(super) struct Clients<R> {
+    last: u64,
+    waiting: BTreeMap<Ticket, R>,
+}
+
+impl<R> Default for Clients<R> {
+    fn default() -> Self {
+        Self {
+            last: 0,
+            waiting: BTreeMap::new(),
+        }
+    }
+}
+
+impl<R> Clients<R> {
+    /// A client is to be answered there.
+    pub(super) fn add(&mut self, reply: R) -> Ticket {
+        self.last += 1;
+        let ticket = Ticket(self.last);
+        self.waiting.insert(ticket, reply);
+        ticket
+    }
+
+    /// Where the answer goes. A client is answered once.
+    pub(super) fn take(&mut self, ticket: Ticket) -> Option<R> {
+        self.waiting.remove(&ticket)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everybody_gets_its_own_answer_once() {
+        let mut clients = Clients::default();
+        let (one, other) = (clients.add("one"), clients.add("other"));
+        assert_eq!((clients.take(other), clients.take(one)), (Some("other"), Some("one")));
+        assert_eq!(clients.take(one), None);
+        assert_ne!(clients.add("third"), other);
+    }
+}

@@ -1,0 +1,61 @@
+//! Where this node keeps the files of runs. Pure.
+
+use std::path::{Path, PathBuf};
+
+use protocol::ids::RunId;
+
+use crate::checkpoint;
+
+/// A folder for each run, and in it files with the node's name: nodes may share a folder.
+#[derive(Debug)]
+pub(super) struct RunFiles {
+    dir: PathBuf,
+    node: String,
+}
+
+impl RunFiles {
+    pub(super) fn new(dir: PathBuf, node: &str) -> Self {
+        Self { dir, node: node.into() }
+    }
+
+    /// The node's own folder.
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Where the model of a run is saved.
+    pub(super) fn model(&self, run: RunId) -> PathBuf {
+        self.of(&self.dir.join(run.to_string()))
+    }
+
+    /// Where the model is saved if the node's folder takes no files.
+    pub(super) fn spare_model(&self, run: RunId) -> PathBuf {
+        self.of(&std::env::temp_dir().join(format!("tau-rescued-{run}")))
+    }
+
+    /// Where checkpoints of a run are written.
+    pub(super) fn checkpoint(&self, run: RunId) -> PathBuf {
+        checkpoint::path(&self.dir.join(run.to_string()), &self.node)
+    }
+
+    fn of(&self, folder: &Path) -> PathBuf {
+        folder.join(format!("{}.safetensors", self.node))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_a_run_lie_together_and_two_nodes_files_apart() {
+        let (one, other) = (RunFiles::new("d".into(), "n1"), RunFiles::new("d".into(), "n2"));
+        let (run, next) = (RunId(0xaa), RunId(0xab));
+        assert_eq!(one.model(run), Path::new("d/00000000000000aa/n1.safetensors"));
+        assert_eq!(one.checkpoint(run).parent(), one.model(run).parent());
+        assert_ne!(one.model(run), other.model(run));
+        assert_ne!(one.checkpoint(run), other.checkpoint(run));
+        assert_ne!(one.spare_model(run), one.spare_model(next));
+        assert!(!one.spare_model(run).starts_with(one.dir()));
+    }
+}

@@ -1,0 +1,67 @@
+//! Starting the exchange of a run.
+
+use protocol::ids::RunId;
+use protocol::wire::run_plan::RunPlan;
+use ractor::{Actor, ActorRef};
+
+use super::{RunMessage, RunState, checkpoint_search};
+use crate::node::exchange::{ExchangeActor, ExchangeArguments, ExchangeMessage};
+use crate::run::RunEvent;
+
+impl RunState {
+    /// Starts the exchange, from this node's checkpoint where the run goes on from one.
+    pub(super) fn open(&mut self, run: RunId, plan: RunPlan) {
+        let Some((_, ledger)) = self.ledger.take_if(|(name, _)| *name == run) else {
+            return self.event(RunEvent::Opened {
+                run,
+                opened: Err("it has no ledger; this is a fault in Tau".into()),
+            });
+        };
+        let (me, security, timing, dir, myself) = (
+            self.me.clone(),
+            self.security.clone(),
+            self.timing,
+            self.files.dir().to_path_buf(),
+            self.myself.clone(),
+        );
+        tokio::spawn(async move {
+            let resumed = plan.resumed;
+            let restored = tokio::task::spawn_blocking(move || match resumed {
+                Some(resumed) => checkpoint_search::restore(&dir, run, resumed, ledger),
+                None => (ledger, Vec::new()),
+            });
+            let opened = match restored.await {
+                Ok((ledger, states)) => {
+                    let arguments = ExchangeArguments {
+                        me: me.id,
+                        version: me.version,
+                        run,
+                        plan,
+                        ledger,
+                        states,
+                        security,
+                        timing,
+                        parent: myself.get_derived(),
+                    };
+                    let started = Actor::spawn_linked(None, ExchangeActor, arguments, myself.get_cell()).await;
+                    started.map(|(exchange, _)| exchange).map_err(|error| error.to_string())
+                }
+                Err(error) => Err(error.to_string()),
+            };
+            let opened = opened.map_err(|error| format!("the exchange could not be started: {error}"));
+            let _ = myself.cast(RunMessage::Opened { run, opened });
+        });
+    }
+
+    pub(super) fn opened(&mut self, run: RunId, opened: Result<ActorRef<ExchangeMessage>, String>) {
+        let opened = opened.map(|exchange| {
+            if self.core.is_opening(run) {
+                self.exchange = Some((run, exchange));
+            } else {
+                // The run ended meanwhile.
+                exchange.stop(None);
+            }
+        });
+        self.event(RunEvent::Opened { run, opened });
+    }
+}

@@ -1,0 +1,186 @@
+//! What this node did since its last record, made of what its workers and its exchange have told. Pure.
+
+use std::time::{Duration, Instant};
+
+use protocol::ids::RunId;
+use protocol::stats::StatsRecord;
+use protocol::wire::attach::WorkerStats;
+
+use crate::node::exchange::Report;
+use crate::run::RunReport;
+
+/// What records are made from.
+#[derive(Debug)]
+pub(super) struct Records {
+    every: Duration,
+    recorded: Instant,
+    /// The newest word of the exchange.
+    report: Option<(RunId, Report)>,
+    /// Sums at the last record.
+    before: (WorkerStats, Duration),
+}
+
+impl Records {
+    /// A record is due so often from now on.
+    pub(super) fn new(every: Duration, now: Instant) -> Self {
+        Self {
+            every,
+            recorded: now,
+            report: None,
+            before: (WorkerStats::default(), Duration::ZERO),
+        }
+    }
+
+    /// The exchange of a run tells what it has done so far.
+    pub(super) fn reported(&mut self, run: RunId, report: Report) {
+        if self.report.as_ref().is_none_or(|(known, _)| *known != run) {
+            self.before = (WorkerStats::default(), Duration::ZERO);
+        }
+        self.report = Some((run, report));
+    }
+
+    /// How long the last record is past, if another one is due; then it counts as made.
+    pub(super) fn take_due(&mut self, now: Instant) -> Option<Duration> {
+        let elapsed = now.saturating_duration_since(self.recorded);
+        let due = elapsed >= self.every;
+        if due {
+            self.recorded = now;
+        }
+        due.then_some(elapsed)
+    }
+
+    /// The record of the time since the last one. `exchange` is the run that there is an exchange of: what was heard of an
+    /// earlier one is over.
+    pub(super) fn make(
+        &mut self,
+        status: Option<RunReport>,
+        exchange: Option<RunId>,
+        elapsed: Duration,
+    ) -> StatsRecord {
+        let Some(status) = status else {
+            return StatsRecord {
+                state: "idle".into(),
+                ..StatsRecord::default()
+            };
+        };
+        let mut record = StatsRecord {
+            run: status.run.to_string(),
+            state: status.phase.text().into(),
+            accuracy: status.accuracy,
+            waiting: status.waiting.into_iter().take(StatsRecord::WAITING_MAX).collect(),
+            ..StatsRecord::default()
+        };
+        let current = |(run, _): &&(RunId, Report)| *run == status.run && exchange == Some(*run);
+        let Some((_, report)) = self.report.as_ref().filter(current) else {
+            return record;
+        };
+        let total = status.stats;
+        let (before, paused_before) = std::mem::replace(&mut self.before, (total, report.paused));
+        let seconds = elapsed.as_secs_f64();
+        let recent = total.since(&before);
+        record.samples_per_second = recent.samples as f64 / seconds;
+        record.samples = total.samples;
+        record.loss = recent.mean_loss();
+        record.tau = total.tau;
+        record.density = recent.density(report.weights);
+        record.bytes_in = report.peers.iter().map(|peer| peer.bytes_in).sum();
+        record.bytes_out = if report.peers.is_empty() {
+            report.bytes_encoded
+        } else {
+            report.peers.iter().map(|peer| peer.bytes_out).sum()
+        };
+        record.staleness = total.staleness;
+        record.frontier_lag = report.frontier_lag;
+        record.digest = report.digest.to_string();
+        record.queue = report.peers.iter().map(|peer| peer.queue).sum();
+        record.paused_share = (report.paused.saturating_sub(paused_before).as_secs_f64() / seconds).min(1.0);
+        record.exchange_share = recent.exchange_share();
+        record.gpu = recent.gpu.as_secs_f64() / seconds;
+        record.gpu_memory_bytes = total.gpu_memory;
+        record.residual_norm = total.residual_norm;
+        record.residual_lost = total.residual_lost;
+        record.ledger_samples = report.samples;
+        record.repeated_samples = report.repeated;
+        record.peers.clone_from(&report.peers);
+        record
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::wire::control::Phase;
+
+    use super::*;
+
+    const RUN: RunId = RunId(3);
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn status(samples: u64) -> RunReport {
+        RunReport {
+            run: RUN,
+            phase: Phase::Training,
+            stats: WorkerStats {
+                samples,
+                ..WorkerStats::default()
+            },
+            accuracy: None,
+            waiting: vec!["somebody".into(); 2 * StatsRecord::WAITING_MAX],
+        }
+    }
+
+    fn report(paused: Duration) -> Report {
+        Report {
+            digest: protocol::digest::Digest::default(),
+            frontier_lag: 0,
+            peers: Vec::new(),
+            weights: 10,
+            bytes_encoded: 77,
+            paused,
+            samples: 500,
+            repeated: 0,
+        }
+    }
+
+    #[test]
+    fn a_record_is_of_the_time_since_the_last_one() {
+        let mut records = Records::new(SECOND, Instant::now());
+        records.reported(RUN, report(SECOND));
+        assert_eq!(
+            records
+                .make(Some(status(100)), Some(RUN), 2 * SECOND)
+                .samples_per_second,
+            50.0
+        );
+        records.reported(RUN, report(SECOND * 3 / 2));
+        let record = records.make(Some(status(400)), Some(RUN), SECOND);
+        assert_eq!((record.samples_per_second, record.samples), (300.0, 400));
+        assert_eq!(record.paused_share, 0.5);
+        assert_eq!(record.bytes_out, 77, "without peers, what would have been sent");
+        assert_eq!(record.waiting.len(), StatsRecord::WAITING_MAX);
+        records.reported(RunId(4), report(Duration::ZERO));
+        let next = RunReport {
+            run: RunId(4),
+            ..status(10)
+        };
+        let record = records.make(Some(next), Some(RunId(4)), SECOND);
+        assert_eq!(record.samples_per_second, 10.0, "another run counts from nothing");
+    }
+
+    #[test]
+    fn without_an_exchange_there_is_nothing_to_tell_of_it() {
+        let mut records = Records::new(SECOND, Instant::now());
+        assert_eq!(records.make(None, None, SECOND).state, "idle");
+        records.reported(RUN, report(SECOND));
+        let record = records.make(Some(status(100)), None, SECOND);
+        assert_eq!((record.samples, &*record.run), (0, &*RUN.to_string()));
+    }
+
+    #[test]
+    fn a_record_is_due_now_and_then() {
+        let start = Instant::now();
+        let mut records = Records::new(SECOND, start);
+        assert_eq!(records.take_due(start + SECOND / 2), None);
+        assert_eq!(records.take_due(start + SECOND * 5 / 4), Some(SECOND * 5 / 4));
+        assert_eq!(records.take_due(start + 2 * SECOND), None);
+    }
+}

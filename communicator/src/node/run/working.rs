@@ -1,0 +1,63 @@
+//! This node's workers: who is attached, and what they say.
+
+use protocol::wire::attach::FromWorker;
+
+use super::RunState;
+use crate::node::membership::MembershipMessage;
+use crate::node::workers::WorkerHandle;
+use crate::run::{RunEvent, WorkerKey, WorkerWord};
+
+impl RunState {
+    pub(super) fn attached(&mut self, worker: WorkerHandle) {
+        tracing::info!(
+            pid = worker.info.pid,
+            device = worker.info.device,
+            "a worker is attached"
+        );
+        let key = worker.key;
+        self.workers.insert(key, worker);
+        self.describe();
+        self.event(RunEvent::Attached(key));
+    }
+
+    pub(super) fn gone(&mut self, key: WorkerKey) {
+        if self.workers.remove(&key).is_some() {
+            tracing::info!("a worker is gone");
+            self.describe();
+            self.event(RunEvent::Detached(key));
+        }
+    }
+
+    /// Tells others what this node is now.
+    fn describe(&mut self) {
+        self.me.workers = self.workers.len();
+        if let Some(worker) = self.workers.values().next() {
+            self.me.device.clone_from(&worker.info.device);
+        }
+        self.core.describe(self.me.clone());
+        self.tell_membership(MembershipMessage::Me(self.me.clone()));
+    }
+
+    pub(super) fn hear(&mut self, key: WorkerKey, word: FromWorker) {
+        if let Some(word) = for_the_core(word) {
+            self.event(RunEvent::Worker(key, word));
+        }
+    }
+}
+
+/// What of a worker's words is the core's business.
+fn for_the_core(word: FromWorker) -> Option<WorkerWord> {
+    Some(match word {
+        // What is saved goes to the exchange, with the batches.
+        FromWorker::Hello(_) | FromWorker::Alive | FromWorker::Saved { .. } => return None,
+        FromWorker::Prepared { run, data } => WorkerWord::Prepared { run, data: Ok(data) },
+        FromWorker::Refused { run, reason } => WorkerWord::Prepared { run, data: Err(reason) },
+        FromWorker::Stats(stats) => WorkerWord::Stats(*stats),
+        FromWorker::Evaluated { run, scores } => WorkerWord::Evaluated { run, scores },
+        FromWorker::Closed { residual_norm } => WorkerWord::Closed { residual_norm },
+        FromWorker::Finished { digest } => WorkerWord::Finished { digest },
+        FromWorker::SavedModel { run, saved } => WorkerWord::SavedModel { run, saved },
+        FromWorker::Failed { reason, diverged } => WorkerWord::Failed { reason, diverged },
+        FromWorker::Idle => WorkerWord::Idle,
+    })
+}

@@ -1,0 +1,194 @@
+//! Processes that attach: each is asked who it is, and then read and written until its socket closes.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use protocol::wire;
+use protocol::wire::attach::FromWorker;
+use protocol::wire::bounds::WORKERS_MAX;
+use protocol::wire::frame::{CHUNK_BYTES, Kind};
+use protocol::wire::link::MessageError;
+use ractor::DerivedActorRef;
+use tokio::io::{AsyncWriteExt, BufReader, BufWriter};
+use tokio::net::UnixStream;
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::time::timeout;
+
+use super::handle::{Outbound, Route, SeatNotice, WorkerHandle, WorkersNotice};
+use super::signals::{Detached, set};
+use super::socket::WorkerSocket;
+use crate::link::{self, LinkError};
+use crate::log_throttle::LogThrottle;
+use crate::node::mailbox::acquire;
+use crate::run::WorkerKey;
+use crate::timing::WorkerTimes;
+
+/// Messages of one worker that were read and not dealt with.
+const INBOX_MAX: usize = 64;
+/// Messages on their way to one worker.
+const OUTBOX_MAX: usize = 8192;
+
+/// Takes processes that attach.
+pub(super) async fn accept(
+    mut listener: WorkerSocket,
+    version: String,
+    times: WorkerTimes,
+    parent: DerivedActorRef<WorkersNotice>,
+    detached: Detached,
+    mut stopped: watch::Receiver<bool>,
+) {
+    static KEYS: AtomicU64 = AtomicU64::new(1);
+    let refusals = LogThrottle::default();
+    let places = Arc::new(Semaphore::new(WORKERS_MAX));
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = set(&mut stopped) => return,
+        };
+        match accepted {
+            Ok(stream) => {
+                let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
+                    tracing::warn!("a worker is turned away: a node has at most {WORKERS_MAX}");
+                    continue;
+                };
+                let key = WorkerKey(KEYS.fetch_add(1, Ordering::Relaxed));
+                let (parent, version, mut stopped) = (parent.clone(), version.clone(), stopped.clone());
+                let detached = Arc::clone(&detached);
+                tokio::spawn(async move {
+                    let serving = serve(stream, key, &version, times, &parent, &detached);
+                    let ended = tokio::select! {
+                        ended = serving => ended,
+                        () = set(&mut stopped) => Ok(()),
+                    };
+                    if let Err(error) = ended {
+                        tracing::warn!(%error, "a worker's socket is closed");
+                    }
+                    let _ = parent.send_message(WorkersNotice::Gone(key));
+                    drop(place);
+                });
+            }
+            Err(error) => {
+                if refusals.is_due(Instant::now()) {
+                    tracing::warn!(%error, "workers cannot be taken, and are tried again");
+                }
+                tokio::time::sleep(times.restart_pause).await;
+            }
+        }
+    }
+}
+
+/// Serves one worker until its socket closes.
+async fn serve(
+    stream: UnixStream,
+    key: WorkerKey,
+    version: &str,
+    times: WorkerTimes,
+    parent: &DerivedActorRef<WorkersNotice>,
+    detached: &Detached,
+) -> Result<(), LinkError> {
+    let (reader, writer) = stream.into_split();
+    let mut reader = BufReader::with_capacity(CHUNK_BYTES, reader);
+    let hello = timeout(times.hello, link::read_frame(&mut reader)).await;
+    let Ok(Some((Kind::Word, contents))) = hello.unwrap_or(Ok(None)) else {
+        return Err(MessageError::OutOfPlace.into());
+    };
+    let FromWorker::Hello(info) = wire::decode(&contents)? else {
+        return Err(MessageError::OutOfPlace.into());
+    };
+    if info.version != version {
+        tracing::error!(
+            worker = info.version,
+            node = version,
+            "a worker of another release is turned away: start it with the same program as the node"
+        );
+        return Ok(());
+    }
+    let (outbox, messages) = mpsc::channel(OUTBOX_MAX);
+    let (hang_up, mut hung_up) = watch::channel(false);
+    let queued = Arc::new(AtomicUsize::new(0));
+    let process = info.pid;
+    let handle = WorkerHandle {
+        key,
+        info,
+        outbox,
+        queued: Arc::clone(&queued),
+        hang_up: Arc::new(hang_up),
+        route: Route::default(),
+    };
+    let route = Arc::clone(&handle.route);
+    let _ = parent.send_message(WorkersNotice::Attached(handle));
+    let ended = tokio::select! {
+        read = read(&mut reader, key, &route, parent, times.silence) => read,
+        written = write(BufWriter::with_capacity(CHUNK_BYTES, writer), messages, &queued) => written,
+        () = set(&mut hung_up) => Ok(()),
+    };
+    // Mostly because it has ended. If it has not, it does now.
+    detached.send_if_modified(|all| all.insert(process));
+    ended
+}
+
+/// Reads what a worker sends: batches go where its seat is, words to the node.
+async fn read(
+    reader: &mut (impl tokio::io::AsyncRead + Unpin),
+    key: WorkerKey,
+    route: &Route,
+    parent: &DerivedActorRef<WorkersNotice>,
+    limit: Duration,
+) -> Result<(), LinkError> {
+    let room = Arc::new(Semaphore::new(INBOX_MAX));
+    loop {
+        let read = timeout(limit, link::read_frame(reader)).await;
+        let Some((kind, contents)) = read.unwrap_or(Err(LinkError::Silent))? else {
+            return Ok(());
+        };
+        // One that has no seat any more, or not yet, has nobody to take its batches.
+        let to_seat = |notice| {
+            if let Some(to) = &*route.lock().unwrap_or_else(PoisonError::into_inner) {
+                let _ = to.send_message(notice);
+            }
+        };
+        match kind {
+            Kind::Batch => {
+                let permit = acquire(&room).await;
+                let bytes = Arc::from(contents);
+                to_seat(SeatNotice::Batch { key, bytes, permit });
+            }
+            Kind::Word => match wire::decode(&contents)? {
+                // It is about the batches before it, and must not be overtaken by those after it.
+                FromWorker::Saved { sequence, path } => to_seat(SeatNotice::Saved { key, sequence, path }),
+                word => {
+                    let word = Box::new(word);
+                    if parent.send_message(WorkersNotice::Said { key, word }).is_err() {
+                        return Ok(());
+                    }
+                }
+            },
+            Kind::Have | Kind::Origin | Kind::Hello | Kind::Piece | Kind::Note => {
+                return Err(MessageError::OutOfPlace.into());
+            }
+        }
+    }
+}
+
+async fn write(
+    mut writer: BufWriter<tokio::net::unix::OwnedWriteHalf>,
+    mut messages: mpsc::Receiver<Outbound>,
+    queued: &AtomicUsize,
+) -> Result<(), LinkError> {
+    while let Some(message) = messages.recv().await {
+        match message {
+            Outbound::Word(word) => {
+                link::write_frame(&mut writer, Kind::Word, &wire::encode(&word)?).await?;
+            }
+            Outbound::Batch(bytes) => {
+                link::write_frame(&mut writer, Kind::Batch, &bytes).await?;
+                queued.fetch_sub(bytes.len(), Ordering::Relaxed);
+            }
+        }
+        if messages.is_empty() {
+            writer.flush().await?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,105 @@
+//! The way to an attached worker, and what is heard of it.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use protocol::wire::attach::{FromWorker, ToWorker, WorkerInfo};
+use ractor::DerivedActorRef;
+use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
+
+use crate::run::WorkerKey;
+
+/// Bytes on their way to one worker. A worker that lags further behind is started afresh.
+const OUTBOX_BYTES_MAX: usize = 256 << 20;
+
+/// What the supervisor tells of its workers.
+pub(crate) enum WorkersNotice {
+    /// A worker is there.
+    Attached(WorkerHandle),
+    /// A worker is gone.
+    Gone(WorkerKey),
+    /// A worker says something.
+    Said {
+        /// Which.
+        key: WorkerKey,
+        /// What.
+        word: Box<FromWorker>,
+    },
+}
+
+/// What a worker with a seat sends to the exchange, in this order.
+pub(crate) enum SeatNotice {
+    /// It made a batch.
+    Batch {
+        /// Which worker.
+        key: WorkerKey,
+        /// The batch.
+        bytes: Arc<[u8]>,
+        /// Room for the next one, when this is done.
+        permit: Option<OwnedSemaphorePermit>,
+    },
+    /// It has written, or is about to have written, what it alone has.
+    Saved {
+        /// Which worker.
+        key: WorkerKey,
+        /// After which of its batches; none if it has not.
+        sequence: Option<u64>,
+        /// Where.
+        path: PathBuf,
+    },
+}
+
+/// What is written to a worker.
+#[derive(Debug)]
+pub(super) enum Outbound {
+    Word(ToWorker),
+    Batch(Arc<[u8]>),
+}
+
+/// Where a worker's batches go: nowhere, unless it has a seat.
+pub(super) type Route = Arc<Mutex<Option<DerivedActorRef<SeatNotice>>>>;
+
+/// The way to an attached worker.
+#[derive(Clone)]
+pub(crate) struct WorkerHandle {
+    /// Its name here.
+    pub(crate) key: WorkerKey,
+    /// Who it is.
+    pub(crate) info: WorkerInfo,
+    pub(super) outbox: mpsc::Sender<Outbound>,
+    /// Bytes of batches in the outbox.
+    pub(super) queued: Arc<AtomicUsize>,
+    pub(super) hang_up: Arc<watch::Sender<bool>>,
+    pub(super) route: Route,
+}
+
+impl WorkerHandle {
+    /// Sends its batches there from now on, straight from its socket.
+    pub(crate) fn route_batches(&self, to: Option<DerivedActorRef<SeatNotice>>) {
+        *self.route.lock().unwrap_or_else(PoisonError::into_inner) = to;
+    }
+
+    /// Tells it something.
+    pub(crate) fn tell(&self, word: ToWorker) {
+        self.send(Outbound::Word(word), 0);
+    }
+
+    /// Hands it a batch.
+    pub(crate) fn deliver(&self, bytes: &Arc<[u8]>) {
+        self.send(Outbound::Batch(Arc::clone(bytes)), bytes.len());
+    }
+
+    /// Takes the socket from it: the process ends, and is started again.
+    pub(crate) fn hang_up(&self) {
+        self.hang_up.send_replace(true);
+    }
+
+    fn send(&self, message: Outbound, bytes: usize) {
+        let queued = self.queued.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        // Nobody waits for a worker. One that takes nothing has lost its way and begins again from the ledger.
+        if queued > OUTBOX_BYTES_MAX || self.outbox.try_send(message).is_err() {
+            self.hang_up();
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! The worker supervisor: keeps worker processes running and attached.
+//!
+//! Workers attach to a socket that only this user can open. The node starts its own and starts them again when they end,
+//! after a pause that grows, or when they are stuck; others can be attached by hand.
+
+mod attaching;
+mod handle;
+mod process;
+mod restart_pause;
+mod signals;
+mod socket;
+#[cfg(test)]
+mod tests;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ractor::{Actor, ActorProcessingErr, ActorRef, DerivedActorRef};
+use ractor_cluster::RactorMessage;
+use tokio::sync::{mpsc, watch};
+
+use crate::timing::WorkerTimes;
+use attaching::accept;
+pub(crate) use handle::{SeatNotice, WorkerHandle, WorkersNotice};
+pub use process::WorkerCommand;
+use process::keep_running;
+use signals::Detached;
+use socket::WorkerSocket;
+
+/// The supervisor is told nothing: it acts on processes and sockets.
+#[derive(RactorMessage)]
+pub(crate) enum WorkersMessage {}
+
+/// What the supervisor is started with.
+pub(crate) struct WorkersArguments {
+    /// Where workers attach.
+    pub(crate) socket: PathBuf,
+    /// How they are started.
+    pub(crate) command: WorkerCommand,
+    /// The release that they must be of.
+    pub(crate) version: String,
+    /// How often their socket is looked for.
+    pub(crate) socket_look: Duration,
+    /// How long they are waited for.
+    pub(crate) times: WorkerTimes,
+    /// Who is told of them.
+    pub(crate) parent: DerivedActorRef<WorkersNotice>,
+}
+
+/// The supervisor.
+pub(crate) struct WorkersActor;
+
+/// The supervisor's state.
+pub(crate) struct Workers {
+    socket: PathBuf,
+    stop: watch::Sender<bool>,
+    /// Held by every process's task; the last one gone tells that all are.
+    gone: Option<mpsc::Receiver<()>>,
+}
+
+impl Actor for WorkersActor {
+    type Msg = WorkersMessage;
+    type State = Workers;
+    type Arguments = WorkersArguments;
+
+    async fn pre_start(
+        &self,
+        _myself: ActorRef<WorkersMessage>,
+        arguments: WorkersArguments,
+    ) -> Result<Workers, ActorProcessingErr> {
+        let WorkersArguments {
+            socket,
+            command,
+            version,
+            socket_look,
+            times,
+            parent,
+        } = arguments;
+        let listener = WorkerSocket::bind(&socket, socket_look)?;
+        let (stop, stopped) = watch::channel(false);
+        let detached: Detached = Arc::default();
+        let (holding, gone) = mpsc::channel(1);
+        for _ in 0..command.count {
+            tokio::spawn(keep_running(
+                command.clone(),
+                socket.clone(),
+                times,
+                stopped.clone(),
+                Arc::clone(&detached),
+                holding.clone(),
+            ));
+        }
+        tokio::spawn(accept(listener, version, times, parent, detached, stopped));
+        Ok(Workers {
+            socket,
+            stop,
+            gone: Some(gone),
+        })
+    }
+
+    async fn post_stop(
+        &self,
+        _myself: ActorRef<WorkersMessage>,
+        state: &mut Workers,
+    ) -> Result<(), ActorProcessingErr> {
+        state.stop.send_replace(true);
+        if let Some(mut gone) = state.gone.take() {
+            // Nothing is ever sent: it ends when all holders are gone.
+            let _ = gone.recv().await;
+        }
+        WorkerSocket::remove(&state.socket);
+        Ok(())
+    }
+}

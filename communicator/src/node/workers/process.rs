@@ -1,0 +1,93 @@
+//! Worker processes: started, and started again when they end or are stuck.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use tokio::process::Child;
+use tokio::sync::{mpsc, watch};
+use tokio::time::timeout;
+
+use super::restart_pause::RestartPause;
+use super::signals::{Detached, set};
+use crate::timing::WorkerTimes;
+
+/// How worker processes are started.
+#[derive(Clone, Debug)]
+pub struct WorkerCommand {
+    /// The program.
+    pub program: PathBuf,
+    /// Its arguments; the socket's path is appended.
+    pub arguments: Vec<OsString>,
+    /// What its environment has besides this process's.
+    pub environment: Vec<(OsString, OsString)>,
+    /// How many are started.
+    pub count: usize,
+}
+
+/// Waits until a process has ended. One that has lost its socket, for whatever reason, and does not end is killed.
+async fn end_of(child: &mut Child, detached: &Detached, limit: Duration) {
+    let process = child.id();
+    // Its number may have been another's before.
+    detached.send_if_modified(|all| process.is_some_and(|process| all.remove(&process)));
+    let mut news = detached.subscribe();
+    let lost = async {
+        let found = |all: &BTreeSet<u32>| process.is_some_and(|process| all.contains(&process));
+        // Its sender is at hand, so there is nothing to fail.
+        let _ = news.wait_for(found).await;
+    };
+    tokio::select! {
+        status = child.wait() => match status {
+            Ok(status) => tracing::warn!(%status, "a worker has ended; it is started again"),
+            Err(error) => tracing::warn!(%error, "a worker is lost; it is started again"),
+        },
+        () = lost => {
+            if timeout(limit, child.wait()).await.is_err() {
+                tracing::warn!("a worker is stuck; it is killed and started again");
+                let _ = child.kill().await;
+            }
+        }
+    }
+}
+
+/// Keeps one process running until the node stops.
+pub(super) async fn keep_running(
+    command: WorkerCommand,
+    socket: PathBuf,
+    times: WorkerTimes,
+    mut stopped: watch::Receiver<bool>,
+    detached: Detached,
+    _holding: mpsc::Sender<()>,
+) {
+    let mut pauses = RestartPause::new(times);
+    loop {
+        let started = Instant::now();
+        let spawned = tokio::process::Command::new(&command.program)
+            .args(&command.arguments)
+            .envs(command.environment.iter().cloned())
+            .arg(&socket)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            // Ctrl-C in a terminal is for the node, which then ends its workers in good order.
+            .process_group(0)
+            .kill_on_drop(true)
+            .spawn();
+        match spawned {
+            Ok(mut child) => tokio::select! {
+                () = end_of(&mut child, &detached, times.end) => {}
+                () = set(&mut stopped) => {
+                    // Its socket is closed by now; dropping it kills what does not end by itself.
+                    let _ = timeout(times.end, child.wait()).await;
+                    return;
+                }
+            },
+            Err(error) => tracing::error!(%error, "a worker could not be started"),
+        }
+        tokio::select! {
+            () = tokio::time::sleep(pauses.after(started.elapsed())) => {}
+            () = set(&mut stopped) => return,
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! The socket that workers attach to: only this user can open it, from its first moment on, and it is there again when somebody
+//! has removed it.
+
+use std::fs::Permissions;
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::net::{UnixListener, UnixStream};
+use tokio::time::{Interval, MissedTickBehavior, interval};
+
+/// A socket in the node's folder.
+pub(super) struct WorkerSocket {
+    path: PathBuf,
+    listener: UnixListener,
+    /// Which file it is.
+    inode: u64,
+    look: Interval,
+}
+
+impl WorkerSocket {
+    /// Makes the socket, and looks so often whether it is still there.
+    pub(super) fn bind(path: &Path, look_every: Duration) -> io::Result<Self> {
+        let (listener, inode) = listen(path)?;
+        let mut look = interval(look_every);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Ok(Self {
+            path: path.into(),
+            listener,
+            inode,
+            look,
+        })
+    }
+
+    /// Waits for the next process that attaches. May be dropped at any time.
+    pub(super) async fn accept(&mut self) -> io::Result<UnixStream> {
+        loop {
+            tokio::select! {
+                accepted = self.listener.accept() => return accepted.map(|(stream, _)| stream),
+                _ = self.look.tick() => self.renew()?,
+            }
+        }
+    }
+
+    /// Makes it again where it is gone: whoever cleared the folder did not mean the workers that are still to come.
+    fn renew(&mut self) -> io::Result<()> {
+        if inode(&self.path).ok() == Some(self.inode) {
+            return Ok(());
+        }
+        tracing::warn!(socket = %self.path.display(), "the workers' socket was removed; it is made again");
+        if let Some(folder) = self.path.parent() {
+            std::fs::create_dir_all(folder)?;
+        }
+        (self.listener, self.inode) = listen(&self.path)?;
+        Ok(())
+    }
+
+    /// Removes it.
+    pub(super) fn remove(path: &Path) {
+        let _ = std::fs::remove_file(path);
+    }
+}
+
+fn inode(path: &Path) -> io::Result<u64> {
+    std::fs::symlink_metadata(path).map(|found| found.ino())
+}
+
+/// A listening socket, and which file it is. A socket is made with the rights that the user's mask leaves, and those are
+/// taken away a moment later; so it is made in a folder that nobody else can enter, and then moved to its place.
+fn listen(path: &Path) -> io::Result<(UnixListener, u64)> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    // The names are shorter than any socket's of ours, so they fit where that fits.
+    let private = tempfile::Builder::new()
+        .prefix(".s")
+        .rand_bytes(6)
+        .permissions(Permissions::from_mode(0o700))
+        .tempdir_in(folder)?;
+    let made = private.path().join("s");
+    let listener = UnixListener::bind(&made)?;
+    std::fs::set_permissions(&made, Permissions::from_mode(0o600))?;
+    let inode = inode(&made)?;
+    std::fs::rename(&made, path)?;
+    Ok((listener, inode))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::timeout;
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(30);
+    const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+    /// Connects as soon as there is somebody to connect to.
+    async fn connect(path: &Path) -> UnixStream {
+        let trying = async {
+            loop {
+                match UnixStream::connect(path).await {
+                    Ok(stream) => return stream,
+                    Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+                }
+            }
+        };
+        timeout(PATIENCE, trying).await.expect("there is no socket")
+    }
+
+    #[tokio::test]
+    async fn only_its_owner_can_open_it_and_nothing_else_is_left() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("n.sock");
+        let mut socket = WorkerSocket::bind(&path, LOOK_EVERY).unwrap();
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+        let (accepted, _worker) = tokio::join!(socket.accept(), connect(&path));
+        accepted.unwrap();
+    }
+
+    #[tokio::test]
+    async fn it_is_made_again_when_its_folder_is_gone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("node").join("n.sock");
+        std::fs::create_dir(path.parent().unwrap()).unwrap();
+        let mut socket = WorkerSocket::bind(&path, LOOK_EVERY).unwrap();
+        std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
+        let accepting = timeout(PATIENCE, socket.accept());
+        let (accepted, _worker) = tokio::join!(accepting, connect(&path));
+        accepted.unwrap().unwrap();
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+}

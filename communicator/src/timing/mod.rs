@@ -1,0 +1,279 @@
+//! All times of a node in one table, which is checked before a node starts and handed to its actors.
+//!
+//! Some times only make sense together with others: a link must not outlive the belief that its peer is there, and a client
+//! must wait longer for an answer than nodes wait for each other. [`Timing::validate`] knows these ties. What a client may
+//! have to wait for is derived here from what nodes wait for, so that nobody writes it down a second time.
+
+mod tables;
+
+use std::time::Duration;
+
+use thiserror::Error;
+
+use crate::exchange::Limits;
+pub(crate) use tables::{
+    CallTimes, ClockTimes, ControlTimes, JoinTimes, LinkTimes, MembershipTimes, RunLimits, WorkerTimes,
+};
+
+/// All times of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    pub(crate) clocks: ClockTimes,
+    pub(crate) join: JoinTimes,
+    pub(crate) membership: MembershipTimes,
+    pub(crate) run: RunLimits,
+    pub(crate) link: LinkTimes,
+    pub(crate) workers: WorkerTimes,
+    pub(crate) calls: CallTimes,
+    pub(crate) control: ControlTimes,
+}
+
+/// Times that contradict each other.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("the node's times do not fit together: {}", .0.join("; "))]
+pub struct TimingError(Vec<&'static str>);
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+impl Timing {
+    /// The times of every node that is started from the command line.
+    pub const DEFAULT: Self = Self {
+        clocks: ClockTimes::DEFAULT,
+        join: JoinTimes::DEFAULT,
+        membership: MembershipTimes::DEFAULT,
+        run: RunLimits::DEFAULT,
+        link: LinkTimes::DEFAULT,
+        workers: WorkerTimes::DEFAULT,
+        calls: CallTimes::DEFAULT,
+        control: ControlTimes::DEFAULT,
+    };
+
+    /// How long a client waits for a run to begin: longer than the nodes, so that it hears what they have decided.
+    #[must_use]
+    pub const fn start_limit(&self) -> Duration {
+        self.run.begin.saturating_add(Duration::from_mins(1))
+    }
+
+    /// How long a client waits for a run that it has stopped to settle and save: as long as nodes wait for each other, and
+    /// some seconds.
+    #[must_use]
+    pub const fn settle_limit(&self) -> Duration {
+        self.run.settle.saturating_add(Duration::from_secs(15))
+    }
+
+    /// How long a node that is told to stop may take: it says good-bye and ends its workers.
+    #[must_use]
+    pub const fn stop_limit(&self) -> Duration {
+        let (goodbye, workers) = (self.join.goodbye, self.workers.end);
+        goodbye.saturating_add(workers).saturating_add(Duration::from_secs(2))
+    }
+
+    /// Within this time all nodes have told what they do.
+    #[must_use]
+    pub const fn record_limit(&self) -> Duration {
+        self.clocks.record.saturating_add(Duration::from_millis(500))
+    }
+
+    /// How long a client waits for the answer to a simple question. News are asked for in this way, too, and a node that
+    /// has none takes its time to say so.
+    #[must_use]
+    pub const fn answer_limit(&self) -> Duration {
+        self.calls.news.saturating_add(Duration::from_secs(3))
+    }
+
+    /// Checks that the times fit together; the error names every tie that is broken.
+    pub fn validate(&self) -> Result<(), TimingError> {
+        let broken: Vec<&'static str> = self
+            .ties()
+            .into_iter()
+            .filter(|(holds, _)| !holds)
+            .map(|(_, tie)| tie)
+            .collect();
+        if broken.is_empty() {
+            Ok(())
+        } else {
+            Err(TimingError(broken))
+        }
+    }
+
+    /// Everything that must hold between times, and whether it does.
+    fn ties(&self) -> Vec<(bool, &'static str)> {
+        let Self {
+            clocks,
+            join,
+            membership,
+            run,
+            link,
+            workers,
+            calls,
+            control,
+        } = self;
+        let reset_ticks = Limits::for_weights(0).reset_ticks;
+        vec![
+            (self.are_positive(), "no time may be zero"),
+            (
+                clocks.membership_tick < membership.beat_every,
+                "beats are sent at ticks of the membership, which must come more often",
+            ),
+            (
+                3 * membership.beat_every <= membership.away_after,
+                "a node is away only when it has missed three beats or more",
+            ),
+            (
+                clocks.exchange_tick * reset_ticks == membership.away_after,
+                "a link is taken for dead after as long a silence as the node at its other end",
+            ),
+            (
+                membership.broken_after < membership.away_after,
+                "a broken session must be noticed sooner than mere silence",
+            ),
+            (
+                membership.away_after < control.node_silence,
+                "the membership must know that a node is away before its connection is ended for silence",
+            ),
+            (
+                membership.away_after < membership.forget_after
+                    && membership.forget_rumour_after <= membership.forget_after
+                    && membership.forget_after <= membership.forget_participant_after,
+                "a node is away before it is forgotten; rumours are forgotten first and participants last",
+            ),
+            (
+                run.give_up_after < membership.forget_participant_after,
+                "a run must have given a participant up before the membership forgets it",
+            ),
+            (
+                3 * run.beat_every <= run.silent_after && run.silent_after < run.give_up_after,
+                "a participant is silent when it has missed three beats or more, and given up much later",
+            ),
+            (
+                run.direct_is_fresh < run.silent_after,
+                "others must be able to speak for a participant before it counts as silent",
+            ),
+            (
+                2 * clocks.run_tick <= run.stood_still_after && run.stood_still_after < run.silent_after,
+                "a node must find out that it stood still before it takes the others for silent, and not at every tick",
+            ),
+            (
+                membership.away_after < run.orphaned && run.orphaned < run.begin,
+                "who prepares a run must be away before the run counts as orphaned, and that before it is called off",
+            ),
+            (
+                run.workers_attach < run.begin && run.ask_again < run.begin,
+                "nodes must be able to answer a prepare before it is called off",
+            ),
+            (
+                link.patience < run.links,
+                "both ends of a link must have had time to dial before training begins without it",
+            ),
+            (
+                link.answer <= link.young,
+                "a link is young at least for as long as a call for another one may take",
+            ),
+            (
+                run.give_up_after <= run.remember,
+                "a node that was not given up must still be told how the run ended",
+            ),
+            (
+                clocks.report <= clocks.record,
+                "records are made of the exchange's reports, which must come as often",
+            ),
+            (
+                link.pause <= link.pause_max
+                    && membership.dial_pause <= membership.dial_pause_max
+                    && workers.restart_pause <= workers.restart_pause_max,
+                "no first pause may be longer than the longest one",
+            ),
+            (
+                workers.restart_pause_max < workers.steady,
+                "a worker counts as steady only when it has run for longer than a pause",
+            ),
+            (
+                join.pause < join.limit && join.dial < join.limit,
+                "seeds must be tried more than once",
+            ),
+            (
+                calls.news < control.client_silence,
+                "a client that waits for news must not be taken for silent",
+            ),
+        ]
+    }
+
+    fn are_positive(&self) -> bool {
+        self.clocks.are_positive()
+            && self.join.are_positive()
+            && self.membership.are_positive()
+            && self.run.are_positive()
+            && self.link.are_positive()
+            && self.workers.are_positive()
+            && self.calls.are_positive()
+            && self.control.are_positive()
+    }
+
+    /// All times so many times shorter, for tests that wait for real.
+    #[cfg(test)]
+    pub(crate) fn faster(&self, by: u32) -> Self {
+        Self {
+            clocks: self.clocks.divided(by),
+            join: self.join.divided(by),
+            membership: self.membership.divided(by),
+            run: self.run.divided(by),
+            link: self.link.divided(by),
+            workers: self.workers.divided(by),
+            calls: self.calls.divided(by),
+            control: self.control.divided(by),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_times_fit_together_at_any_pace() {
+        Timing::DEFAULT.validate().unwrap();
+        for by in [2, 10, 50] {
+            Timing::DEFAULT.faster(by).validate().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_change_that_breaks_a_tie_is_named() {
+        let broken = |change: fn(&mut Timing)| {
+            let mut timing = Timing::DEFAULT;
+            change(&mut timing);
+            timing.validate().unwrap_err().to_string()
+        };
+        let slow = broken(|timing| timing.clocks.exchange_tick *= 2);
+        assert!(slow.contains("a link is taken for dead"), "{slow}");
+        let deaf = broken(|timing| timing.membership.away_after = Duration::from_secs(1));
+        assert!(
+            deaf.contains("missed three beats") && deaf.contains("a link is taken for dead"),
+            "all are named: {deaf}"
+        );
+        let hasty = broken(|timing| timing.run.links = timing.link.patience);
+        assert!(hasty.contains("time to dial"), "{hasty}");
+        let still = broken(|timing| timing.clocks.run_tick = Duration::from_secs(1));
+        assert!(still.contains("stood still"), "{still}");
+        assert!(broken(|timing| timing.calls.hello = Duration::ZERO).contains("zero"));
+    }
+
+    #[test]
+    fn a_client_waits_longer_than_the_nodes_that_it_waits_for() {
+        let mut timing = Timing::DEFAULT;
+        timing.run.begin *= 3;
+        timing.run.settle *= 3;
+        timing.join.goodbye *= 3;
+        timing.clocks.record *= 3;
+        timing.calls.news *= 3;
+        assert!(timing.start_limit() > timing.run.begin);
+        assert!(timing.settle_limit() > timing.run.settle);
+        assert!(timing.stop_limit() > timing.join.goodbye + timing.workers.end);
+        assert!(timing.record_limit() > timing.clocks.record);
+        assert!(timing.answer_limit() > timing.calls.news);
+    }
+}

@@ -1,0 +1,113 @@
+//! What a batch adds to a replica: steps of one size, or any sum.
+//!
+//! Both are exact on the lattice and both commute, so a replica, a log, a range and a snapshot treat them alike. Which of
+//! the two a batch carries is the choice of the strategy that made it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::changes::{self, ChangesError};
+use crate::digest::Digest;
+use crate::encoding::{self, Encoding, PayloadError, SUMS_MAX};
+use crate::lattice::{BATCH_STEPS_MAX, Range, RangeError, Tau};
+use crate::sums::Sums;
+
+/// The changes of a batch, valid for the model that they were decoded for.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Payload {
+    /// Weights that move by plus or minus one size; a word that repeats moves its weight again.
+    Steps {
+        /// How far each change moves its weight.
+        tau: Tau,
+        /// The changes: sorted, in range, one sign per weight.
+        words: Vec<u32>,
+    },
+    /// Weights that move by whole grid steps, each by its own number of them, below 2^24.
+    Sums(Sums),
+}
+
+/// How a payload is written, as it stands in a batch's header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Form {
+    Steps { tau: Tau, encoding: Encoding },
+    Sums,
+}
+
+impl Default for Payload {
+    fn default() -> Self {
+        Self::Steps {
+            tau: Tau::ONE_STEP,
+            words: Vec::new(),
+        }
+    }
+}
+
+impl Payload {
+    /// What it adds to a replica's digest.
+    #[must_use]
+    pub fn digest(&self) -> Digest {
+        match self {
+            Self::Steps { tau, words } => Digest::of_changes(words, *tau),
+            Self::Sums(sums) => sums.digest(),
+        }
+    }
+
+    /// How many changes it holds.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Steps { words, .. } => words.len(),
+            Self::Sums(sums) => sums.entries().len(),
+        }
+    }
+
+    /// Whether it changes nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Adds it to a replica held as grid counts.
+    ///
+    /// # Panics
+    /// If it is of a model with more weights.
+    pub fn apply_to_counts(&self, counts: &mut [i32]) -> Result<Range, RangeError> {
+        match self {
+            Self::Steps { tau, words } => changes::apply_to_counts(words, *tau, counts),
+            Self::Sums(sums) => sums.apply_to_counts(counts),
+        }
+    }
+
+    /// Appends its bytes, in their shortest form, and says how they are written.
+    pub(super) fn encode(&self, out: &mut Vec<u8>) -> Form {
+        match self {
+            Self::Steps { tau, words } => Form::Steps {
+                tau: *tau,
+                encoding: encoding::encode_shortest(words, out),
+            },
+            Self::Sums(sums) => {
+                encoding::sums::encode(sums.entries(), out);
+                Form::Sums
+            }
+        }
+    }
+
+    /// Reads so many changes for a model of so many weights. Nothing is trusted.
+    pub(super) fn decode(form: Form, bytes: &[u8], count: usize, weights: usize) -> Result<Self, PayloadError> {
+        match form {
+            Form::Steps { tau, encoding } => {
+                let mut words = Vec::new();
+                encoding::decode(encoding, bytes, count, weights, tau, &mut words)?;
+                Ok(Self::Steps { tau, words })
+            }
+            Form::Sums if count > SUMS_MAX => Err(PayloadError::TooManySums(count)),
+            Form::Sums => {
+                let entries = encoding::sums::decode(bytes, count, weights)?;
+                // A batch moves no weight so far that a float could not follow.
+                if let Some(far) = entries.iter().find(|entry| entry.1.unsigned_abs() >= BATCH_STEPS_MAX) {
+                    return Err(ChangesError::MovesTooFar(far.0).into());
+                }
+                Ok(Self::Sums(Sums::from_sorted(entries)))
+            }
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! How the training samples are shared out among the worker slots.
+//!
+//! Only indices travel: every worker computes the same shards from the job's seed and the labels, so an epoch and a
+//! shard number are enough to name a run of samples anywhere in the cluster.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// Shards per worker slot.
+///
+/// A shard is what an idle worker takes over, and what two workers at most do twice. Sixteen make it small
+/// against a slot's share of the epoch, and keep the number of cursors small as well.
+pub const SHARDS_PER_SLOT: u32 = 16;
+/// The most slots whose shards a `u32` can number.
+pub const SLOTS_MAX: usize = (u32::MAX / SHARDS_PER_SLOT) as usize;
+
+/// The rule by which samples are dealt to worker slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub enum Split {
+    /// Any sample to any slot: every slot gets the same number, of whatever classes chance brings.
+    Random,
+    /// Every slot gets the same number of samples of each class.
+    Equal,
+    /// Every slot gets classes of its own.
+    Class,
+}
+
+impl Split {
+    /// Every split there is.
+    pub const ALL: [Self; 3] = [Self::Random, Self::Equal, Self::Class];
+
+    /// The name in job files and on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Random => "random",
+            Self::Equal => "equal",
+            Self::Class => "class",
+        }
+    }
+}
+
+/// A text names no split.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no split {0:?}: choose one of {known}", known = Split::ALL.map(Split::name).join(", "))]
+pub struct UnknownSplit(pub String);
+
+impl fmt::Display for Split {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Split {
+    type Err = UnknownSplit;
+
+    fn from_str(text: &str) -> Result<Self, UnknownSplit> {
+        Self::ALL
+            .into_iter()
+            .find(|split| split.name() == text)
+            .ok_or_else(|| UnknownSplit(text.to_owned()))
+    }
+}
+
+impl From<Split> for String {
+    fn from(split: Split) -> Self {
+        split.name().to_owned()
+    }
+}
+
+impl TryFrom<String> for Split {
+    type Error = UnknownSplit;
+
+    fn try_from(text: String) -> Result<Self, UnknownSplit> {
+        text.parse()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_split_is_its_name_in_text_and_in_json() {
+        for split in Split::ALL {
+            assert_eq!(split.to_string().parse(), Ok(split));
+            let json = serde_json::to_string(&split).unwrap();
+            assert_eq!(json, format!("\"{split}\""));
+            assert_eq!(serde_json::from_str::<Split>(&json).unwrap(), split);
+        }
+    }
+
+    #[test]
+    fn every_split_travels_in_postcard() {
+        for split in Split::ALL {
+            let bytes = postcard::to_stdvec(&split).unwrap();
+            assert_eq!(postcard::from_bytes::<Split>(&bytes), Ok(split));
+        }
+    }
+
+    #[test]
+    fn an_unknown_split_is_answered_with_those_that_exist() {
+        let error = "evenly".parse::<Split>().unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "there is no split \"evenly\": choose one of random, equal, class"
+        );
+        let json = serde_json::from_str::<Split>("\"evenly\"").unwrap_err();
+        assert!(json.to_string().contains("random, equal, class"), "{json}");
+    }
+}

@@ -1,0 +1,351 @@
+//! What can be said at all: the bounds of everything that one node tells another, whatever the sender's name.
+//!
+//! Each message has a `check` of its own. What fails it no honest process of this release sends, so whoever receives it need
+//! not act on it, and may think its part about the sender. Numbers are bounded so that sums of as many as there can be
+//! participants do not overflow.
+
+mod run;
+
+use std::time::Duration;
+
+use thiserror::Error;
+
+use crate::ids::NodeId;
+use crate::model::Shape;
+use crate::split::SLOTS_MAX;
+use crate::stats::{PeerRecord, StatsRecord};
+use crate::wire::attach::DataInfo;
+use crate::wire::control::{Beat, Found, NodeInfo, Offer, Request, Word};
+use crate::wire::run_plan::{Participant, Resumed, RunPlan};
+
+/// Runs in a beat: the one that a node is in, and the one before.
+const RUNS_MAX: usize = 2;
+/// Members of a cluster, and participants of a run.
+pub const MEMBERS_MAX: usize = 1024;
+/// Workers of one node.
+pub const WORKERS_MAX: usize = 256;
+/// Bytes of a name, a release, a device, an address.
+pub const NAME_BYTES_MAX: usize = 64;
+/// Bytes of a sentence.
+pub const SENTENCE_BYTES_MAX: usize = 1 << 10;
+/// Anything that is counted: samples, bytes, batches. A hundred years of a terabyte a second are less.
+pub const COUNT_MAX: u64 = 1 << 53;
+/// Any time that something takes.
+pub const TIME_MAX: Duration = Duration::from_hours(100 * 365 * 24);
+
+/// Hex digits of a node's id that its name for people ends with.
+const NAME_DIGITS: usize = 6;
+
+/// A message beyond its bounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("{0} is beyond all measure")]
+pub struct Breach(pub &'static str);
+
+/// A node's name for people: the machine's, and enough of the id to tell nodes of one machine apart.
+#[must_use]
+pub fn node_name(host: &str, id: NodeId) -> String {
+    let host: String = host
+        .trim()
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
+        .take(32)
+        .collect();
+    let host = if host.is_empty() { "node" } else { &host };
+    format!("{host}-{}", &id.to_string()[..NAME_DIGITS])
+}
+
+/// Whether a node with this id can have this name.
+#[must_use]
+pub fn is_name_of(name: &str, id: NodeId) -> bool {
+    let digits = name.rsplit_once('-').map(|(_, digits)| digits);
+    name.len() <= NAME_BYTES_MAX && digits == Some(&id.to_string()[..NAME_DIGITS])
+}
+
+/// Cuts a text where it is too long.
+fn shorten(text: &mut String, max: usize) {
+    if text.len() > max {
+        text.truncate(text.floor_char_boundary(max - "…".len()));
+        text.push('…');
+    }
+}
+
+fn within(holds: bool, what: &'static str) -> Result<(), Breach> {
+    if holds { Ok(()) } else { Err(Breach(what)) }
+}
+
+fn name(text: &str) -> Result<(), Breach> {
+    within(text.len() <= NAME_BYTES_MAX, "a name")
+}
+
+fn sentence(text: &str) -> Result<(), Breach> {
+    within(text.len() <= SENTENCE_BYTES_MAX, "a sentence")
+}
+
+fn counts<const N: usize>(numbers: [u64; N]) -> Result<(), Breach> {
+    within(numbers.iter().all(|&number| number <= COUNT_MAX), "a count")
+}
+
+fn finite<const N: usize>(numbers: [f64; N]) -> Result<(), Breach> {
+    within(numbers.iter().all(|number| number.is_finite()), "a number")
+}
+
+impl Word {
+    /// Whether this can be said.
+    pub fn check(&self) -> Result<(), Breach> {
+        match self {
+            Self::Beat(beat) => beat.check(),
+            Self::Answer { answer: Ok(offer), .. } => offer.check(),
+            Self::Answer { answer: Err(text), .. } | Self::Abort { reason: text, .. } | Self::Unwelcome(text) => {
+                sentence(text)
+            }
+            Self::Found { found, .. } => found.as_ref().map_or(Ok(()), |found| found.check()),
+            Self::Stats(record) => record.check(),
+            // A job that could be read is bounded.
+            Self::Echo { .. }
+            | Self::Prepare { .. }
+            | Self::Find { .. }
+            | Self::Checkpoint(_)
+            | Self::Stop(_)
+            | Self::Leaving(_) => Ok(()),
+        }
+    }
+
+    /// The same, with sentences that are too long cut short: what a node has to say is never beyond its bounds.
+    #[must_use]
+    pub fn fitting(mut self) -> Self {
+        match &mut self {
+            Self::Answer { answer: Err(text), .. } | Self::Abort { reason: text, .. } | Self::Unwelcome(text) => {
+                shorten(text, SENTENCE_BYTES_MAX);
+            }
+            Self::Beat(beat) => {
+                shorten(&mut beat.from.device, NAME_BYTES_MAX);
+                for reason in beat.runs.iter_mut().filter_map(|run| run.diverged.as_mut()) {
+                    shorten(reason, SENTENCE_BYTES_MAX);
+                }
+            }
+            _ => {}
+        }
+        self
+    }
+
+    /// Whether a node says this in its own name.
+    #[must_use]
+    pub fn is_from(&self, node: NodeId) -> bool {
+        match self {
+            Self::Beat(beat) => beat.from.id == node,
+            Self::Echo { from, .. } | Self::Found { from, .. } | Self::Answer { from, .. } => *from == node,
+            Self::Prepare { coordinator, .. } | Self::Find { coordinator, .. } => *coordinator == node,
+            Self::Leaving(leaving) => *leaving == node,
+            Self::Stats(record) => is_name_of(&record.node, node),
+            // No name is in these.
+            Self::Checkpoint(_) | Self::Stop(_) | Self::Abort { .. } | Self::Unwelcome(_) => true,
+        }
+    }
+}
+
+impl Request {
+    /// Whether this can be asked.
+    pub fn check(&self) -> Result<(), Breach> {
+        match self {
+            // A job that could be read is bounded, and so is all else.
+            Self::StartTraining { .. }
+            | Self::Resume { .. }
+            | Self::Nodes
+            | Self::Checkpoint
+            | Self::Stop
+            | Self::Status
+            | Self::Stats { .. } => Ok(()),
+        }
+    }
+}
+
+impl NodeInfo {
+    /// Whether a node can be so.
+    pub fn check(&self) -> Result<(), Breach> {
+        let Self {
+            id,
+            name: called,
+            address: _,
+            version,
+            device,
+            workers,
+            since,
+        } = self;
+        within(is_name_of(called, *id), "a node's name")?;
+        name(version)?;
+        name(device)?;
+        within(*workers <= WORKERS_MAX, "a number of workers")?;
+        counts([*since])
+    }
+}
+
+impl Beat {
+    /// Whether a node's state can be so.
+    pub fn check(&self) -> Result<(), Breach> {
+        let Self {
+            from,
+            number,
+            members,
+            runs,
+        } = self;
+        from.check()?;
+        counts([*number])?;
+        within(members.len() <= MEMBERS_MAX, "a number of members")?;
+        members.iter().try_for_each(NodeInfo::check)?;
+        within(runs.len() <= RUNS_MAX, "a number of runs")?;
+        runs.iter().try_for_each(crate::wire::run_beat::RunBeat::check)
+    }
+}
+
+impl Participant {
+    /// Whether a participant can be so.
+    pub fn check(&self) -> Result<(), Breach> {
+        let Self {
+            node,
+            name: called,
+            address: _,
+            workers,
+            guest: _,
+        } = self;
+        within(is_name_of(called, *node), "a participant's name")?;
+        within((1..=WORKERS_MAX).contains(workers), "a number of workers")
+    }
+}
+
+impl RunPlan {
+    /// Whether a run can begin so: guests come last, ordered by their ids, and nobody twice.
+    pub fn check(&self) -> Result<(), Breach> {
+        let Self {
+            job: _,
+            data,
+            participants,
+            resumed,
+        } = self;
+        data.check()?;
+        within(
+            (1..=MEMBERS_MAX).contains(&participants.len()),
+            "a number of participants",
+        )?;
+        participants.iter().try_for_each(Participant::check)?;
+        let founders = participants.iter().take_while(|one| !one.guest).count();
+        let (founders, guests) = participants.split_at(founders);
+        within(
+            guests.iter().all(|one| one.guest) && guests.is_sorted_by(|one, next| one.node < next.node),
+            "an order of guests",
+        )?;
+        let mut nodes: Vec<NodeId> = founders.iter().chain(guests).map(|one| one.node).collect();
+        nodes.sort_unstable();
+        within(nodes.is_sorted_by(|one, next| one < next), "a participant")?;
+        resumed.as_ref().map_or(Ok(()), Resumed::check)
+    }
+}
+
+impl Resumed {
+    /// Whether a checkpoint can be so.
+    pub fn check(&self) -> Result<(), Breach> {
+        let Self {
+            run: _,
+            digest: _,
+            samples,
+            slots,
+        } = self;
+        within((1..=SLOTS_MAX).contains(slots), "a number of slots")?;
+        counts([*samples])
+    }
+}
+
+impl Found {
+    /// Whether a checkpoint can be so.
+    pub fn check(&self) -> Result<(), Breach> {
+        self.resumed.check()
+    }
+}
+
+impl Offer {
+    /// Whether a node can offer this.
+    pub fn check(&self) -> Result<(), Breach> {
+        let Self {
+            data,
+            digest: _,
+            workers,
+        } = self;
+        within(*workers <= WORKERS_MAX, "a number of workers")?;
+        data.check()
+    }
+}
+
+impl DataInfo {
+    /// Whether a dataset can be so.
+    pub fn check(&self) -> Result<(), Breach> {
+        let Self {
+            hash: _,
+            input,
+            classes,
+            train,
+            test,
+        } = self;
+        let sides = match *input {
+            Shape::Flat(length) => [length, 1, 1],
+            Shape::Image {
+                channels,
+                height,
+                width,
+            } => [channels, height, width],
+        };
+        let size = sides.iter().try_fold(1usize, |size, &side| size.checked_mul(side));
+        within(size.is_some_and(|size| size as u64 <= COUNT_MAX), "a shape")?;
+        counts([*classes as u64, *train, *test])
+    }
+}
+
+impl StatsRecord {
+    /// Whether a node's second can be so. A loss or a norm that is no number is what a run that diverges has.
+    pub fn check(&self) -> Result<(), Breach> {
+        for text in [&self.node, &self.run, &self.state, &self.digest] {
+            name(text)?;
+        }
+        within(self.waiting.len() <= StatsRecord::WAITING_MAX, "a number of sentences")?;
+        self.waiting.iter().try_for_each(|text| sentence(text))?;
+        within(self.peers.len() <= MEMBERS_MAX, "a number of peers")?;
+        self.peers.iter().try_for_each(PeerRecord::check)?;
+        counts([
+            self.samples,
+            self.ledger_samples,
+            self.bytes_in,
+            self.bytes_out,
+            self.frontier_lag,
+            self.queue,
+            self.memory_bytes,
+            self.gpu_memory_bytes,
+            self.repeated_samples,
+        ])?;
+        finite([
+            self.samples_per_second,
+            self.tau,
+            self.density,
+            self.staleness,
+            self.paused_share,
+            self.exchange_share,
+            self.cpu,
+            self.gpu,
+        ])
+    }
+}
+
+impl PeerRecord {
+    /// Whether an exchange with a peer can be so.
+    pub fn check(&self) -> Result<(), Breach> {
+        let Self {
+            node,
+            bytes_in,
+            bytes_out,
+            lag,
+            queue,
+        } = self;
+        name(node)?;
+        counts([*bytes_in, *bytes_out, *lag, *queue])
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,89 @@
+//! The bounds of what nodes tell each other about a run.
+
+use super::{Breach, MEMBERS_MAX, TIME_MAX, counts, finite, sentence, within};
+use crate::wire::attach::{Scores, WorkerStats};
+use crate::wire::run_beat::{ParticipantState, RunBeat, Settled};
+use crate::wire::run_plan::RunPlan;
+
+impl RunBeat {
+    /// Whether a run can be so far.
+    pub fn check(&self) -> Result<(), Breach> {
+        let Self {
+            run: _,
+            plan,
+            stop: _,
+            diverged,
+            states,
+        } = self;
+        plan.as_ref().map_or(Ok(()), RunPlan::check)?;
+        diverged.as_ref().map_or(Ok(()), |reason| sentence(reason))?;
+        within(states.len() <= MEMBERS_MAX, "a number of participants")?;
+        states.iter().try_for_each(|(_, state)| state.check())
+    }
+}
+
+impl ParticipantState {
+    /// Whether a participant can be so far.
+    pub fn check(&self) -> Result<(), Breach> {
+        counts([self.number, self.attempt])?;
+        within(self.given_up.len() <= MEMBERS_MAX, "a number of participants")?;
+        self.settled.as_ref().map_or(Ok(()), Settled::check)
+    }
+}
+
+impl Settled {
+    /// Whether a node can have ended so.
+    pub fn check(&self) -> Result<(), Breach> {
+        let Self {
+            digest: _,
+            workers_agree: _,
+            stats,
+            samples,
+            repeated,
+            bytes_sent,
+            seconds,
+            scores,
+        } = self;
+        stats.check()?;
+        counts([*samples, *repeated, *bytes_sent])?;
+        within((0.0..=TIME_MAX.as_secs_f64()).contains(seconds), "a time")?;
+        scores.as_ref().map_or(Ok(()), Scores::check)
+    }
+}
+
+impl Scores {
+    /// Whether a model can be so good. The loss of one that has diverged is no number.
+    pub fn check(&self) -> Result<(), Breach> {
+        within((0.0..=1.0).contains(&self.accuracy), "an accuracy")
+    }
+}
+
+impl WorkerStats {
+    /// Whether workers can have done so much. A loss or a norm that is no number is what a run that diverges has.
+    pub fn check(&self) -> Result<(), Breach> {
+        let Self {
+            batches,
+            samples,
+            changes,
+            loss: _,
+            training,
+            exchange,
+            gpu,
+            gpu_memory,
+            held_back,
+            tau,
+            staleness,
+            residual_norm: _,
+            residual_lost: _,
+            alarmed: _,
+        } = self;
+        counts([*batches, *samples, *changes, *gpu_memory, *held_back])?;
+        // Thread time is that of all of a node's workers.
+        let time_max = TIME_MAX.saturating_mul(super::WORKERS_MAX as u32);
+        within(
+            [training, exchange, gpu].iter().all(|&&time| time <= time_max),
+            "a time",
+        )?;
+        finite([*tau, *staleness])
+    }
+}

@@ -1,0 +1,223 @@
+use std::time::Duration;
+
+use super::*;
+use crate::digest::Digest;
+use crate::ids::RunId;
+use crate::job::JobDraft;
+use crate::wire::attach::{Scores, WorkerStats};
+use crate::wire::run_beat::{ParticipantState, RunBeat, Settled};
+
+fn info(id: u64) -> NodeInfo {
+    NodeInfo {
+        id: NodeId(id),
+        name: node_name("host", NodeId(id)),
+        address: "127.0.0.1:1".parse().unwrap(),
+        version: "0.1.0".into(),
+        device: "cpu".into(),
+        workers: 1,
+        since: 1_700_000_000_000,
+    }
+}
+
+fn participant(id: u64, guest: bool) -> Participant {
+    Participant {
+        node: NodeId(id),
+        name: node_name("host", NodeId(id)),
+        address: "127.0.0.1:1".parse().unwrap(),
+        workers: 2,
+        guest,
+    }
+}
+
+fn plan() -> RunPlan {
+    RunPlan {
+        job: Box::new(JobDraft::default().resolve().unwrap()),
+        data: DataInfo::example(),
+        participants: vec![participant(9, false), participant(3, false), participant(5, true)],
+        resumed: Some(Resumed {
+            run: RunId(1),
+            digest: Digest(1),
+            samples: 7,
+            slots: 4,
+        }),
+    }
+}
+
+fn settled() -> Settled {
+    Settled {
+        digest: Digest(7),
+        workers_agree: true,
+        stats: WorkerStats::default(),
+        samples: 10,
+        repeated: 0,
+        bytes_sent: 10,
+        seconds: 1.0,
+        scores: Some(Scores {
+            accuracy: 0.5,
+            loss: 1.0,
+        }),
+    }
+}
+
+fn beat() -> Beat {
+    Beat {
+        from: info(1),
+        number: 3,
+        members: vec![info(2), info(3)],
+        runs: vec![RunBeat {
+            run: RunId(7),
+            plan: Some(plan()),
+            stop: None,
+            diverged: None,
+            states: vec![(
+                NodeId(1),
+                ParticipantState {
+                    settled: Some(settled()),
+                    ..ParticipantState::default()
+                },
+            )],
+        }],
+    }
+}
+
+/// Changes a beat, and says whether it can still be said.
+fn holds(change: impl FnOnce(&mut Beat)) -> bool {
+    let mut beat = beat();
+    change(&mut beat);
+    Word::Beat(Box::new(beat)).check().is_ok()
+}
+
+/// The same for what it says of its run.
+fn run_holds(change: impl FnOnce(&mut RunPlan, &mut Settled)) -> bool {
+    holds(|beat| {
+        let run = &mut beat.runs[0];
+        change(run.plan.as_mut().unwrap(), run.states[0].1.settled.as_mut().unwrap());
+    })
+}
+
+#[test]
+fn what_nodes_say_can_be_said() {
+    assert!(holds(|_| {}));
+    assert!(holds(
+        |beat| beat.members = (2..2 + MEMBERS_MAX as u64).map(info).collect()
+    ));
+    assert!(run_holds(|plan, _| plan.participants[2].workers = WORKERS_MAX));
+    assert!(run_holds(|plan, _| plan.participants.retain(|one| !one.guest)));
+    // A run that diverges has a loss that is no number.
+    assert!(run_holds(|_, settled| settled.stats.loss = f64::NAN));
+    assert!(run_holds(|_, settled| settled.stats.training = TIME_MAX));
+}
+
+#[test]
+fn what_no_node_says_is_a_breach() {
+    assert!(!holds(|beat| beat.from.name = "x".repeat(65)));
+    assert!(!holds(|beat| beat.from.name = node_name("host", NodeId(2 << 40))));
+    assert!(!holds(|beat| beat.from.device = "x".repeat(65)));
+    assert!(!holds(|beat| beat.from.workers = WORKERS_MAX + 1));
+    assert!(!holds(|beat| beat.number = u64::MAX));
+    assert!(!holds(
+        |beat| beat.members = (2..=2 + MEMBERS_MAX as u64).map(info).collect()
+    ));
+    assert!(!holds(|beat| beat.runs[0].diverged = Some("x".repeat(1025))));
+    assert!(!holds(|beat| beat.runs[0].states[0].1.number = u64::MAX));
+    assert!(!holds(|beat| beat.runs = vec![beat.runs[0].clone(); 3]));
+    assert!(!run_holds(|plan, _| plan.participants[2].workers = 1 << 50));
+    assert!(!run_holds(|plan, _| plan.participants[0].workers = 0));
+    assert!(!run_holds(|plan, _| plan.participants.clear()));
+    assert!(!run_holds(|plan, _| plan.participants[1] = participant(9, false)));
+    assert!(!run_holds(|plan, _| plan.participants[2] = participant(9, true)));
+    assert!(!run_holds(|plan, _| plan.participants[0].guest = true));
+    assert!(!run_holds(|plan, _| plan.participants.push(participant(4, true))));
+    assert!(!run_holds(|plan, _| plan.resumed.as_mut().unwrap().slots = usize::MAX));
+    assert!(!run_holds(|plan, _| plan.data.input = Shape::Flat(usize::MAX)));
+    assert!(!run_holds(|_, settled| settled.stats.training = Duration::MAX));
+    assert!(!run_holds(|_, settled| settled.seconds = f64::INFINITY));
+    assert!(!run_holds(|_, settled| settled.seconds = f64::NAN));
+    assert!(!run_holds(|_, settled| settled.samples = u64::MAX));
+    assert!(!run_holds(|_, settled| settled.stats.batches = u64::MAX));
+    assert!(!run_holds(
+        |_, settled| settled.scores.as_mut().unwrap().accuracy = f64::NAN
+    ));
+}
+
+#[test]
+fn words_are_said_in_ones_own_name() {
+    let run = RunId(1);
+    let own = [
+        Word::Beat(Box::new(beat())),
+        Word::Echo {
+            from: NodeId(1),
+            number: 3,
+        },
+        Word::Find {
+            run,
+            coordinator: NodeId(1),
+            resumes: run,
+        },
+        Word::Found {
+            run,
+            from: NodeId(1),
+            found: None,
+        },
+        Word::Answer {
+            run,
+            from: NodeId(1),
+            answer: Err("no".into()),
+        },
+        Word::Leaving(NodeId(1)),
+        Word::Stats(Box::new(StatsRecord {
+            node: info(1).name,
+            ..StatsRecord::default()
+        })),
+    ];
+    for word in own {
+        assert!(word.check().is_ok() && word.is_from(NodeId(1)), "{word:?}");
+        assert!(!word.is_from(NodeId(1 << 60)), "{word:?}");
+    }
+}
+
+#[test]
+fn records_and_sentences_are_short() {
+    let record = |change: fn(&mut StatsRecord)| {
+        let mut record = StatsRecord::default();
+        change(&mut record);
+        Word::Stats(Box::new(record)).check().is_ok()
+    };
+    assert!(record(|record| record.loss = Some(f64::NAN)));
+    assert!(!record(|record| record.state = "x".repeat(900_000)));
+    assert!(!record(|record| record.tau = f64::NAN));
+    assert!(!record(|record| record.bytes_in = u64::MAX));
+    let peer = PeerRecord {
+        node: "n".into(),
+        bytes_in: 0,
+        bytes_out: 0,
+        lag: 0,
+        queue: 0,
+    };
+    let many = StatsRecord {
+        peers: vec![peer; MEMBERS_MAX + 1],
+        ..StatsRecord::default()
+    };
+    assert!(many.check().is_err());
+    assert!(Word::Unwelcome("é".repeat(600)).check().is_err());
+    assert!(Word::Unwelcome("é".repeat(600)).fitting().check().is_ok());
+    let short = Word::Unwelcome("short".into());
+    assert_eq!(short.clone().fitting(), short);
+    let mut beat = beat();
+    beat.from.device = "é".repeat(60);
+    beat.runs[0].diverged = Some("é".repeat(600));
+    assert!(beat.check().is_err());
+    assert!(Word::Beat(Box::new(beat)).fitting().check().is_ok());
+}
+
+#[test]
+fn names_end_with_the_beginning_of_an_id() {
+    let id = NodeId(0x1234_5678_9abc_def0);
+    assert_eq!(node_name("my host\n", id), "my-host-123456");
+    assert_eq!(node_name("", id), "node-123456");
+    assert!(node_name(&"x".repeat(100), id).len() <= NAME_BYTES_MAX);
+    for host in ["my host", "", "a-b-c"] {
+        assert!(is_name_of(&node_name(host, id), id));
+    }
+    assert!(!is_name_of("my-host-123457", id) && !is_name_of("123456", id));
+}

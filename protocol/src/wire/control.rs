@@ -1,0 +1,274 @@
+//! What is said on the control plane: between nodes, and between a client and a node. Small messages only.
+//!
+//! Nodes tell each other their state, not what changed in it: a [`Beat`] holds everything that a peer has to know, so
+//! a lost one is made good by the next.
+
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::digest::Digest;
+use crate::ids::{NodeId, RunId};
+use crate::job::Job;
+use crate::stats::{NodeReport, StatsRecord};
+use crate::wire::attach::{DataInfo, Scores, WorkerStats};
+use crate::wire::run_beat::{RunBeat, StopReason};
+use crate::wire::run_plan::Resumed;
+
+/// Who a node is. It never changes but for its workers: a node that starts again is another node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeInfo {
+    /// Its name in messages.
+    pub id: NodeId,
+    /// Its name for people: the machine's, and a part of the id.
+    pub name: String,
+    /// Where others reach it.
+    pub address: SocketAddr,
+    /// Its release.
+    pub version: String,
+    /// What its workers compute on.
+    pub device: String,
+    /// How many workers are attached.
+    pub workers: usize,
+    /// When it started, in milliseconds since 1970.
+    pub since: u64,
+}
+
+/// What one node tells another.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Word {
+    /// A sign of life, with the sender's state.
+    Beat(Box<Beat>),
+    /// The answer to a beat, with its number.
+    Echo {
+        /// Who answers.
+        from: NodeId,
+        /// The number of the beat.
+        number: u64,
+    },
+    /// Get ready for a run, and say whether you can.
+    Prepare {
+        /// The run.
+        run: RunId,
+        /// Who wants to know.
+        coordinator: NodeId,
+        /// What is to be trained.
+        #[serde(with = "crate::job::as_text")]
+        job: Box<Job>,
+    },
+    /// Which checkpoint of an earlier run does a node have?
+    Find {
+        /// The run that is going to be.
+        run: RunId,
+        /// Who wants to know.
+        coordinator: NodeId,
+        /// The earlier run.
+        resumes: RunId,
+    },
+    /// The furthest checkpoint that a node has.
+    Found {
+        /// The run that is going to be.
+        run: RunId,
+        /// Which node.
+        from: NodeId,
+        /// What it has.
+        found: Option<Box<Found>>,
+    },
+    /// Write a checkpoint.
+    Checkpoint(RunId),
+    /// Whether a node can take part.
+    Answer {
+        /// In which run.
+        run: RunId,
+        /// Which node.
+        from: NodeId,
+        /// What it can offer, or one sentence.
+        answer: Result<Offer, String>,
+    },
+    /// The run will not begin. Only the node that was asked to start it can say so.
+    Abort {
+        /// Which.
+        run: RunId,
+        /// One sentence.
+        reason: String,
+    },
+    /// A client wants a run to end, and has said so to the sender.
+    Stop(RunId),
+    /// What the sender did in the last second.
+    Stats(Box<StatsRecord>),
+    /// The sender stops now.
+    Leaving(NodeId),
+    /// The receiver cannot be a member; one sentence.
+    Unwelcome(String),
+}
+
+/// A node's state.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Beat {
+    /// Whose.
+    pub from: NodeInfo,
+    /// Counts up.
+    pub number: u64,
+    /// Everybody that the sender knows, so that all learn of all.
+    pub members: Vec<NodeInfo>,
+    /// The run that it is in, or was in last, and for a while the one before: who was slower must hear how that ended.
+    pub runs: Vec<RunBeat>,
+}
+
+/// A checkpoint that a node has.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Found {
+    /// Which.
+    pub resumed: Resumed,
+    /// What was trained.
+    #[serde(with = "crate::job::as_text")]
+    pub job: Box<Job>,
+}
+
+/// What a node that is ready has found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Offer {
+    /// Its data.
+    pub data: DataInfo,
+    /// The digest of its initial weights.
+    pub digest: Digest,
+    /// How many workers it brings.
+    pub workers: usize,
+}
+
+/// What a client asks of a node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Request {
+    /// Who is there?
+    Nodes,
+    /// Start a run.
+    StartTraining {
+        /// What is to be trained.
+        #[serde(with = "crate::job::as_text")]
+        job: Box<Job>,
+        /// Begin without those that cannot take part.
+        allow_partial: bool,
+    },
+    /// Go on with an earlier run, from the furthest checkpoint that any node has of it.
+    Resume {
+        /// The earlier run.
+        run: RunId,
+        /// Begin without those that cannot take part.
+        allow_partial: bool,
+    },
+    /// Let every node write a checkpoint.
+    Checkpoint,
+    /// End the run early, and keep what it has learned.
+    Stop,
+    /// Which run is there, and how far is it?
+    Status,
+    /// What happened since? Answered when there is news, or after a moment.
+    Stats {
+        /// The number of the last record that the reader has.
+        after: u64,
+    },
+}
+
+/// A node's answer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Reply {
+    /// Who is there.
+    Nodes(Vec<NodeReport>),
+    /// The run has begun.
+    Started(RunId),
+    /// Every node writes a checkpoint of the run.
+    Checkpointing(RunId),
+    /// The run is going to end.
+    Stopping(RunId),
+    /// The run had not begun, and will not.
+    CalledOff(RunId),
+    /// The newest run, if there was one.
+    Status(Option<Box<RunStatus>>),
+    /// Records of all nodes, oldest first.
+    Stats {
+        /// The number of the last one.
+        last: u64,
+        /// The records.
+        records: Vec<StatsRecord>,
+    },
+    /// It cannot be done; one sentence for each reason.
+    Refused(Vec<String>),
+}
+
+/// A run as one node sees it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunStatus {
+    /// The run.
+    pub run: RunId,
+    /// How far it is.
+    pub phase: Phase,
+    /// What is trained.
+    #[serde(with = "crate::job::as_text")]
+    pub job: Box<Job>,
+    /// Samples to learn from.
+    pub train: u64,
+    /// How it ended.
+    pub outcome: Option<Result<Box<RunResult>, String>>,
+    /// What it waits for, a sentence each.
+    pub waiting: Vec<String>,
+}
+
+/// How far a run is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Phase {
+    /// Data is opened.
+    Preparing,
+    /// Workers train.
+    Training,
+    /// No further steps; the last batches are under way.
+    Settling,
+    /// The model is measured and saved.
+    Finishing,
+    /// It is over.
+    Ended,
+}
+
+impl Phase {
+    /// The word for people and records.
+    #[must_use]
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::Preparing => "preparing",
+            Self::Training => "training",
+            Self::Settling => "settling",
+            Self::Finishing => "finishing",
+            Self::Ended => "idle",
+        }
+    }
+}
+
+/// What a run has come to, over all its nodes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunResult {
+    /// The names of those that took part to the end.
+    pub participants: Vec<String>,
+    /// The names of those that were waited for in vain.
+    pub missing: Vec<String>,
+    /// Whether all replicas are equal to the bit, workers' weights included.
+    pub agree: bool,
+    /// The digest of the model.
+    pub digest: Digest,
+    /// How good it is.
+    pub scores: Scores,
+    /// What all workers did.
+    pub stats: WorkerStats,
+    /// The samples in all batches, those of nodes that are gone included.
+    pub samples: u64,
+    /// How many of them were trained more than once.
+    pub repeated: u64,
+    /// Weights of the model.
+    pub weights: u64,
+    /// First step to last batch applied.
+    pub seconds: f64,
+    /// Bytes that all nodes sent on the data plane.
+    pub bytes_sent: u64,
+    /// Why it ended early.
+    pub stop: Option<StopReason>,
+    /// Where the node that answers has saved it.
+    pub model: std::path::PathBuf,
+}

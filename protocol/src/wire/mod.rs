@@ -1,0 +1,50 @@
+//! Every byte that leaves a process: what nodes, workers and clients say to each other, and how it is framed.
+//!
+//! Nodes and clients speak [`control`], within [`bounds`]; nodes tell each other of a run with [`run_beat`] and a
+//! [`run_plan`], and of its batches on a [`link`], by [`snapshot`] where nothing else helps; a node and its workers speak
+//! [`attach`]. All but the control plane travels in [`frame`]s. Words are in postcard, and whole: what follows the last
+//! byte of one is refused.
+
+pub mod attach;
+pub mod bounds;
+pub mod control;
+pub mod frame;
+pub mod link;
+pub mod run_beat;
+pub mod run_plan;
+pub mod snapshot;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use thiserror::Error;
+
+/// The contents of a message do not say what they should.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("a message could not be read")]
+pub struct Unreadable;
+
+/// A word as the contents of a message.
+pub fn encode(word: &impl Serialize) -> Result<Vec<u8>, Unreadable> {
+    postcard::to_stdvec(word).map_err(|_| Unreadable)
+}
+
+/// The word that contents are, to the last byte.
+pub fn decode<T: DeserializeOwned>(contents: &[u8]) -> Result<T, Unreadable> {
+    match postcard::take_from_bytes(contents) {
+        Ok((word, [])) => Ok(word),
+        _ => Err(Unreadable),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_ends_where_its_contents_end() {
+        let contents = encode(&(7u32, true)).unwrap();
+        assert_eq!(decode(&contents), Ok((7u32, true)));
+        assert_eq!(decode::<(u32, bool)>(&contents[..1]), Err(Unreadable));
+        assert_eq!(decode::<u32>(&contents), Err(Unreadable));
+    }
+}

@@ -1,0 +1,147 @@
+//! A run that begins: what is trained on which data, and by whom.
+
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::digest::Digest;
+use crate::ids::{NodeId, RunId};
+use crate::job::Job;
+use crate::wire::attach::DataInfo;
+
+/// A run with its participants.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunPlan {
+    /// What is trained.
+    #[serde(with = "crate::job::as_text")]
+    pub job: Box<Job>,
+    /// On what.
+    pub data: DataInfo,
+    /// By whom: those that began it, in the order of their slots, and then those that came later, its guests.
+    pub participants: Vec<Participant>,
+    /// What it goes on from; at the beginning if nothing.
+    pub resumed: Option<Resumed>,
+}
+
+/// A node that takes part in a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Participant {
+    /// Which.
+    pub node: NodeId,
+    /// Its name for people.
+    pub name: String,
+    /// Where it is reached.
+    pub address: SocketAddr,
+    /// How many worker slots it has.
+    pub workers: usize,
+    /// It came when the run had begun. Samples were shared out without it: it takes from others what they have not
+    /// begun.
+    pub guest: bool,
+}
+
+/// Slots that guests' are drawn from.
+const GUEST_SLOTS: u64 = 1 << 16;
+
+impl RunPlan {
+    /// The number of worker slots that samples were shared out to.
+    #[must_use]
+    pub fn slots(&self) -> usize {
+        self.resumed.map_or_else(|| self.workers(), |resumed| resumed.slots)
+    }
+
+    /// The workers of those that began it.
+    #[must_use]
+    pub fn workers(&self) -> usize {
+        let first = self.participants.iter().filter(|participant| !participant.guest);
+        first.map(|participant| participant.workers).sum()
+    }
+
+    /// The slots of a node's workers. Those of guests come after all others, and far apart: a slot decides what its worker
+    /// claims first, and guests live on claims. Should two be the same, they claim the same now and then.
+    #[must_use]
+    pub fn slots_of(&self, node: NodeId) -> std::ops::Range<usize> {
+        let Some(own) = self.participant(node) else {
+            return 0..0;
+        };
+        let first = if own.guest {
+            self.slots().max(self.workers()) + (own.node.0 % GUEST_SLOTS) as usize
+        } else {
+            let before = self.participants.iter().take_while(|one| one.node != node);
+            before.map(|participant| participant.workers).sum()
+        };
+        first..first + own.workers
+    }
+
+    /// Adds a guest, unless it takes part already; whether that is news. All nodes end up with the same list.
+    pub fn admit(&mut self, guest: Participant) -> bool {
+        if self.participant(guest.node).is_some() {
+            return false;
+        }
+        let guest = Participant { guest: true, ..guest };
+        let after = |one: &Participant| !one.guest || one.node < guest.node;
+        let place = self.participants.partition_point(after);
+        self.participants.insert(place, guest);
+        true
+    }
+
+    /// The participant with this name.
+    #[must_use]
+    pub fn participant(&self, node: NodeId) -> Option<&Participant> {
+        self.participants.iter().find(|participant| participant.node == node)
+    }
+
+    /// Whether a node came when the run was under way.
+    #[must_use]
+    pub fn is_guest(&self, node: NodeId) -> bool {
+        self.participant(node).is_some_and(|participant| participant.guest)
+    }
+}
+
+/// A checkpoint that a run goes on from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resumed {
+    /// The run that it is of.
+    pub run: RunId,
+    /// The digest of its weights.
+    pub digest: Digest,
+    /// The samples in its batches.
+    pub samples: u64,
+    /// The worker slots that samples were shared out to.
+    pub slots: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::JobDraft;
+
+    #[test]
+    fn slots_follow_the_participants() {
+        let participant = |id, workers| Participant {
+            node: NodeId(id),
+            name: format!("n{id}"),
+            address: "127.0.0.1:1".parse().unwrap(),
+            workers,
+            guest: false,
+        };
+        let mut plan = RunPlan {
+            job: Box::new(JobDraft::default().resolve().unwrap()),
+            data: DataInfo::example(),
+            participants: vec![participant(9, 2), participant(3, 1), participant(5, 3)],
+            resumed: None,
+        };
+        assert_eq!(plan.slots(), 6);
+        assert_eq!(plan.slots_of(NodeId(9)), 0..2);
+        assert_eq!(plan.slots_of(NodeId(3)), 2..3);
+        assert_eq!(plan.slots_of(NodeId(5)), 3..6);
+        assert!(plan.slots_of(NodeId(4)).is_empty());
+        assert!(plan.admit(participant(7, 2)) && plan.admit(participant(4, 1)));
+        assert!(!plan.admit(participant(7, 1)) && !plan.admit(participant(9, 1)));
+        let order: Vec<u64> = plan.participants.iter().map(|one| one.node.0).collect();
+        assert_eq!((order, plan.slots()), (vec![9, 3, 5, 4, 7], 6));
+        assert_eq!((plan.slots_of(NodeId(7)), plan.slots_of(NodeId(4))), (13..15, 10..11));
+        assert_eq!(plan.slots_of(NodeId(5)), 3..6);
+        let bytes = postcard::to_stdvec(&plan).unwrap();
+        assert_eq!(postcard::from_bytes::<RunPlan>(&bytes).unwrap(), plan);
+    }
+}

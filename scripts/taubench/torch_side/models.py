@@ -1,0 +1,49 @@
+"""Loads Tau's model files into torch.nn.Sequential; writes accuracy on MNIST's test images and digest, as JSON lines.
+
+usage: python -m taubench.torch_side.models MODEL.safetensors…
+"""
+
+import json
+import sys
+
+import numpy
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+
+from taubench.torch_side import mnist
+from taubench.torch_side.sequential import sequential, takes_vectors
+
+MASK = (1 << 64) - 1
+
+
+def digest(tensors):
+    """The weights' digest, recomputed from the file alone: tensors by key, row-major."""
+    flat = numpy.concatenate([tensors[key].numpy().ravel() for key in sorted(tensors)])
+    counts = (flat.astype(numpy.float64) * 2**20).astype(numpy.int64).astype(numpy.uint64)
+    with numpy.errstate(over="ignore"):
+        z = numpy.arange(len(flat), dtype=numpy.uint64) + numpy.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> numpy.uint64(30))) * numpy.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> numpy.uint64(27))) * numpy.uint64(0x94D049BB133111EB)
+        factor = (z ^ (z >> numpy.uint64(31))) | numpy.uint64(1)
+        return f"{int((factor * counts).sum()) & MASK:016x}"
+
+
+def main():
+    images, labels = mnist.images("t10k"), mnist.labels("t10k")
+    for path in sys.argv[1:]:
+        with safe_open(path, "pt") as file:
+            layers = json.loads(file.metadata()["tau"])["job"]["model"]
+        net = sequential(layers, (1, 28, 28))
+        tensors = load_file(path)
+        net.load_state_dict(tensors)
+        net.eval()
+        x = images.flatten(1) if takes_vectors(net) else images.unsqueeze(1)
+        with torch.no_grad():
+            found = torch.cat([net(part).argmax(1) for part in x.split(500)])
+        accuracy = (found == labels).float().mean().item()
+        print(json.dumps({"layers": layers, "accuracy": accuracy, "digest": digest(tensors)}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+//! What a node and its workers tell each other.
+
+use protocol::cursor::Cursors;
+use protocol::digest::Digest;
+use protocol::ids::{OriginId, RunId};
+use protocol::wire::attach::{Assignment, FromWorker, SaveOrder, ShiftOrder, ToWorker, WorkerInfo};
+use std::path::PathBuf;
+
+use super::batches::{header, steps};
+use super::values::{SCORES, data_info, frontier, job, wire, worker_stats};
+
+pub(super) fn attached() {
+    let run = RunId(9);
+    let hello = WorkerInfo {
+        version: "0.1.0".into(),
+        pid: 4_321,
+        device: "cpu".into(),
+        threads: 2,
+    };
+    let data = data_info();
+    let reason = String::from("points.csv could not be read");
+    let finished = FromWorker::Finished {
+        digest: Some(Digest(5)),
+    };
+    let saved_model = |saved| FromWorker::SavedModel { run, saved };
+    for (name, word) in [
+        ("hello", FromWorker::Hello(hello)),
+        ("alive", FromWorker::Alive),
+        ("prepared", FromWorker::Prepared { run, data }),
+        (
+            "refused",
+            FromWorker::Refused {
+                run,
+                reason: reason.clone(),
+            },
+        ),
+        ("stats", FromWorker::Stats(Box::new(worker_stats()))),
+        ("evaluated", FromWorker::Evaluated { run, scores: SCORES }),
+        (
+            "saved",
+            FromWorker::Saved {
+                sequence: Some(300),
+                path: PathBuf::from("tau-node/9/host.0.1.state"),
+            },
+        ),
+        ("closed", FromWorker::Closed { residual_norm: 1.5 }),
+        ("finished", finished),
+        ("saved-model", saved_model(Ok(SCORES))),
+        ("unsaved-model", saved_model(Err("the disk is full".into()))),
+        ("idle", FromWorker::Idle),
+        ("failed", FromWorker::Failed { reason, diverged: true }),
+    ] {
+        wire("from_worker", name, &word);
+    }
+    let assignment = Assignment {
+        run,
+        origin: OriginId(7),
+        slot: 1,
+        slots: 4,
+        cursors: Cursors::from(header(&steps(&[]), 9).cursors),
+        batches: 300,
+        samples: 19_200,
+        restore: Some("tau-node/9/host.0.1.state".into()),
+    };
+    let path = PathBuf::from("tau-node/9/host.0.1.state");
+    let save = Some(SaveOrder {
+        path: "tau-node/9/model.safetensors".into(),
+        frontier: frontier(),
+    });
+    let job = Box::new(job());
+    for (name, word) in [
+        ("prepare", ToWorker::Prepare { run, job }),
+        ("counts", ToWorker::Counts((-50..50).map(|i: i32| i.pow(3)).collect())),
+        ("begin", ToWorker::Begin(Box::new(assignment))),
+        ("sums", ToWorker::Sums(vec![(0, 5), (7, -9), (4_999, i32::MAX)])),
+        (
+            "shift",
+            ToWorker::Shift(Box::new(ShiftOrder {
+                origin: Some(OriginId(7)),
+                batches: 300,
+                samples: 19_200,
+                cursors: Cursors::from(header(&steps(&[]), 9).cursors),
+            })),
+        ),
+        ("pause", ToWorker::Pause(true)),
+        (
+            "origin-dead",
+            ToWorker::Origin {
+                origin: OriginId(7),
+                alive: false,
+            },
+        ),
+        ("slot", ToWorker::Slot { slot: 3, alive: false }),
+        ("evaluate", ToWorker::Evaluate),
+        ("save", ToWorker::Save { path }),
+        ("stop", ToWorker::Stop),
+        ("finish", ToWorker::Finish { save }),
+        ("abort", ToWorker::Abort),
+    ] {
+        wire("to_worker", name, &word);
+    }
+}

@@ -1,0 +1,82 @@
+//! Batches, and changes in each encoding.
+
+use protocol::batch::{Flags, Header, Payload};
+use protocol::changes::word;
+use protocol::cursor::{CursorAdvance, ShardId};
+use protocol::encoding;
+use protocol::encoding::Encoding;
+use protocol::ids::{OriginId, RunId};
+use protocol::lattice::Tau;
+use protocol::sums::Sums;
+
+use crate::engine::add_to_corpus;
+use crate::targets::WEIGHTS;
+
+/// Sparse, dense, with repeats, and none: each encoding has its turn.
+pub(super) fn changes() -> [(&'static str, Vec<u32>); 4] {
+    [
+        ("none", Vec::new()),
+        ("sparse", (0..40).map(|i| word(i * 111, i % 3 == 0)).collect()),
+        ("dense", (100..400).map(|i| word(i, i % 2 == 0)).collect()),
+        ("repeats", (0..30).map(|i| word(i / 2 * 9, i / 2 % 2 == 0)).collect()),
+    ]
+}
+
+pub(super) fn steps(words: &[u32]) -> Payload {
+    Payload::Steps {
+        tau: Tau::from_steps(300).unwrap(),
+        words: words.to_vec(),
+    }
+}
+
+pub(super) fn header(payload: &Payload, cursors: u32) -> Header {
+    let advance = |shard| CursorAdvance {
+        shard: ShardId { epoch: 3, shard },
+        done: 64 * shard,
+    };
+    Header {
+        run: RunId(0x0123_4567_89ab_cdef),
+        origin: OriginId(77),
+        sequence: 300,
+        seen: 1_000,
+        digest: payload.digest(),
+        cursors: (0..cursors).map(advance).collect(),
+        samples: 64,
+        loss: 0.75,
+        flags: Flags {
+            last: cursors == 0,
+            stop: false,
+        },
+    }
+}
+
+pub(super) fn batch(payload: &Payload, cursors: u32) -> Vec<u8> {
+    let mut frame = Vec::new();
+    header(payload, cursors).encode(payload, &mut frame).unwrap();
+    frame
+}
+
+pub(super) fn batches() {
+    let entries = (0..60)
+        .map(|i: u32| (i * 80, (i as i32 - 31).pow(3) * 7))
+        .filter(|entry| entry.1 != 0);
+    let sums = Sums::checked(entries.collect(), WEIGHTS).unwrap();
+    add_to_corpus("batch", "sums", &batch(&Payload::Sums(sums), 2));
+    for (name, words) in changes() {
+        add_to_corpus("batch", name, &batch(&steps(&words), words.len() as u32 % 7));
+        for (target, encoding) in [
+            ("encoding_words", Encoding::Words),
+            ("encoding_rice", Encoding::Rice),
+            ("encoding_bitmap", Encoding::Bitmap),
+        ] {
+            let mut bytes = (words.len() as u16).to_le_bytes().to_vec();
+            // Nothing has one form, whatever the encoding; a bitmap has no repeats.
+            if words.is_empty() || encoding::encode(encoding, &words, &mut bytes) {
+                add_to_corpus(target, name, &bytes);
+            }
+        }
+    }
+}
+
+/// Weights that batches of the corpus reach.
+const _: () = assert!(40 * 111 < WEIGHTS);

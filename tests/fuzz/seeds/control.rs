@@ -1,0 +1,172 @@
+//! Words, questions and answers of the control plane.
+
+use protocol::digest::Digest;
+use protocol::ids::{NodeId, RunId};
+use protocol::stats::NodeReport;
+use protocol::wire::control::{Beat, Found, Offer, Phase, Reply, Request, RunResult, RunStatus, Word};
+use protocol::wire::run_beat::{ParticipantState, RunBeat, StopReason};
+
+use super::values::{
+    RESUMED, SCORES, address, data_info, job, node, participant_state, plan, stats_record, wire, worker_stats,
+};
+
+pub(super) fn control() {
+    let run = RunId(9);
+    let beat = |runs| Beat {
+        from: node(3),
+        number: 77,
+        members: vec![node(3), node(4)],
+        runs,
+    };
+    let in_run = RunBeat {
+        run,
+        plan: Some(plan()),
+        stop: Some(StopReason::TimeUp),
+        diverged: None,
+        states: vec![
+            (NodeId(3), participant_state()),
+            (NodeId(4), ParticipantState::default()),
+        ],
+    };
+    let offer = Offer {
+        data: data_info(),
+        digest: Digest(5),
+        workers: 2,
+    };
+    let answer = |answer| Word::Answer {
+        run,
+        from: NodeId(3),
+        answer,
+    };
+    let find = Word::Find {
+        run,
+        coordinator: NodeId(3),
+        resumes: RunId(8),
+    };
+    let found = Word::Found {
+        run,
+        from: NodeId(4),
+        found: Some(Box::new(Found {
+            resumed: RESUMED,
+            job: Box::new(job()),
+        })),
+    };
+    let words = [
+        ("beat", Word::Beat(Box::new(beat(Vec::new())))),
+        ("beat-in-run", Word::Beat(Box::new(beat(vec![in_run])))),
+        (
+            "echo",
+            Word::Echo {
+                from: NodeId(3),
+                number: 77,
+            },
+        ),
+        (
+            "prepare",
+            Word::Prepare {
+                run,
+                coordinator: NodeId(3),
+                job: Box::new(job()),
+            },
+        ),
+        ("find", find),
+        ("found", found),
+        ("checkpoint", Word::Checkpoint(run)),
+        ("stop", Word::Stop(run)),
+        ("answer", answer(Ok(offer))),
+        ("answer-no", answer(Err("points.csv could not be read".into()))),
+        (
+            "abort",
+            Word::Abort {
+                run,
+                reason: "a node is missing".into(),
+            },
+        ),
+        ("stats", Word::Stats(Box::new(stats_record()))),
+        ("leaving", Word::Leaving(NodeId(3))),
+        ("unwelcome", Word::Unwelcome("bring it to the same release".into())),
+    ];
+    for (name, word) in words {
+        wire("word", name, &word);
+    }
+    let start = Request::StartTraining {
+        job: Box::new(job()),
+        allow_partial: true,
+    };
+    for (name, request) in [
+        ("nodes", Request::Nodes),
+        ("start", start),
+        ("stop", Request::Stop),
+        ("checkpoint", Request::Checkpoint),
+        (
+            "resume",
+            Request::Resume {
+                run,
+                allow_partial: false,
+            },
+        ),
+        ("status", Request::Status),
+        ("stats", Request::Stats { after: 1 << 20 }),
+    ] {
+        wire("request", name, &request);
+    }
+    replies();
+}
+
+fn replies() {
+    let run = RunId(9);
+    let report = NodeReport {
+        node: "host-3".into(),
+        address: address().to_string(),
+        state: "alive".into(),
+        device: "cpu".into(),
+        workers: 2,
+        since: 1.7e9,
+        rtt_ms: Some(0.4),
+    };
+    let result = RunResult {
+        participants: vec!["host-3".into()],
+        missing: vec!["host-4".into()],
+        agree: true,
+        digest: Digest(5),
+        scores: SCORES,
+        stats: worker_stats(),
+        samples: 64_000,
+        repeated: 70,
+        weights: 500_000,
+        seconds: 5.5,
+        bytes_sent: 123_456,
+        stop: Some(StopReason::TargetReached),
+        model: "tau-node/9/model.safetensors".into(),
+    };
+    let status = |outcome| {
+        Reply::Status(Some(Box::new(RunStatus {
+            run,
+            phase: Phase::Ended,
+            job: Box::new(job()),
+            train: 60_000,
+            outcome,
+            waiting: vec!["host-4: it has not told its digest".into()],
+        })))
+    };
+    for (name, reply) in [
+        ("nodes", Reply::Nodes(vec![report.clone(), report])),
+        ("started", Reply::Started(run)),
+        ("stopping", Reply::Stopping(run)),
+        ("called-off", Reply::CalledOff(run)),
+        ("checkpointing", Reply::Checkpointing(run)),
+        ("no-status", Reply::Status(None)),
+        ("status", status(Some(Ok(Box::new(result))))),
+        ("status-failed", status(Some(Err("diverged".into())))),
+        (
+            "stats",
+            Reply::Stats {
+                last: 500,
+                records: vec![stats_record(), stats_record()],
+            },
+        ),
+        ("refused", Reply::Refused(vec!["busy".into(), "no data".into()])),
+    ] {
+        wire("reply", name, &reply);
+    }
+}

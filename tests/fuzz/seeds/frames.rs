@@ -1,0 +1,87 @@
+//! Frames of the data plane, and what they carry.
+
+use protocol::frontier::SequenceRange;
+use protocol::ids::{NodeId, OriginId, RunId};
+use protocol::wire;
+use protocol::wire::frame;
+use protocol::wire::frame::Kind;
+use protocol::wire::link::Hello;
+use protocol::wire::link::Note;
+use protocol::wire::link::{Message, OriginInfo, ParcelKind, Piece};
+
+use super::batches::{batch, changes, steps};
+use super::ranges::merged_range;
+use super::values::frontier;
+use crate::engine::add_to_corpus;
+
+fn framed(kind: Kind, contents: &[u8]) -> Vec<u8> {
+    let mut bytes = frame::header(kind, contents.len()).unwrap().to_vec();
+    bytes.extend_from_slice(contents);
+    bytes
+}
+
+pub(super) fn frames() {
+    let hello = [
+        Hello::Link {
+            version: "0.1.0".into(),
+            run: RunId(9),
+            from: NodeId(1 << 40),
+            to: NodeId(5),
+        },
+        Hello::Accepted { from: NodeId(5) },
+        Hello::Model { run: RunId(9) },
+    ];
+    for (name, hello) in ["link", "accepted", "model"].into_iter().zip(&hello) {
+        let contents = wire::encode(hello).unwrap();
+        add_to_corpus("hello_contents", name, &contents);
+        add_to_corpus("hello", name, &framed(Kind::Hello, &contents));
+    }
+    let origin = OriginInfo {
+        origin: OriginId(7),
+        home: NodeId(5),
+        slot: 2,
+        ended: Some(300),
+    };
+    let mark = Note::Mark {
+        number: 300,
+        frontier: frontier(),
+        members: vec![NodeId(5), NodeId(1 << 60)],
+    };
+    let marked = Note::Marked {
+        number: 300,
+        except: vec![OriginId(7), OriginId(1 << 60)],
+    };
+    let range = SequenceRange {
+        origin: OriginId(7),
+        from: 2,
+        to: 300,
+    };
+    let piece = Piece {
+        kind: ParcelKind::Range,
+        total: 1 << 20,
+        offset: 70_000,
+        bytes: merged_range().encode().into(),
+    };
+    let messages = [
+        ("batch", Message::Batch(batch(&steps(&changes()[1].1), 2).into())),
+        ("have", Message::Have(frontier())),
+        ("origin", Message::Origin(origin)),
+        ("mark", Message::Note(mark)),
+        ("marked", Message::Note(marked)),
+        ("cannot", Message::Note(Note::Cannot(range))),
+        ("ask", Message::Note(Note::Ask)),
+        ("newcomer", Message::Note(Note::Newcomer)),
+        ("links", Message::Note(Note::Links(vec![NodeId(3), NodeId(4)]))),
+        ("piece", Message::Piece(piece)),
+    ];
+    for (name, message) in messages {
+        let (kind, contents) = message.encode().unwrap();
+        add_to_corpus("message", name, &framed(kind, &contents));
+        add_to_corpus("frame", name, &framed(kind, &contents));
+    }
+    for (name, kind) in [("word", Kind::Word), ("piece", Kind::Piece), ("hello", Kind::Hello)] {
+        add_to_corpus("frame", name, &framed(kind, b"some contents"));
+        add_to_corpus("worker_frame", name, &framed(kind, b"some contents"));
+        add_to_corpus("frame_header", name, &frame::header(kind, 700).unwrap());
+    }
+}

@@ -1,0 +1,30 @@
+//! Valid values of every kind: what the corpus is made of. A file for each kind of format.
+
+mod attached;
+mod batches;
+mod control;
+mod datasets;
+mod frames;
+mod handshakes;
+mod model_files;
+mod ranges;
+mod texts;
+mod values;
+
+pub(crate) use datasets::{TRAIN_IMAGES, TRAIN_LABELS, idx_files};
+
+/// Makes the corpus anew, if that is wanted.
+pub(crate) fn write_if_asked() {
+    if std::env::var("TAU_FUZZ_CORPUS").is_err() {
+        return;
+    }
+    batches::batches();
+    ranges::ranges();
+    frames::frames();
+    control::control();
+    attached::attached();
+    texts::texts();
+    model_files::model_files();
+    datasets::datasets();
+    handshakes::handshakes();
+}

@@ -1,0 +1,43 @@
+//! Trained models.
+
+use protocol::digest::Digest;
+use protocol::job::JobDraft;
+use protocol::lattice::weight_of;
+use protocol::model::{Layout, Shape, initial_counts};
+use worker::dataset::Scaling;
+use worker::model_file;
+use worker::model_file::Metadata;
+
+use super::values::frontier;
+use crate::engine::add_to_corpus;
+
+pub(super) fn model_files() {
+    let scaling = |columns| Scaling::Standard {
+        mean: vec![1.5; columns],
+        deviation: vec![0.1; columns],
+    };
+    let image = Shape::Image {
+        channels: 1,
+        height: 5,
+        width: 4,
+    };
+    for (name, model, input, scaling) in [
+        ("perceptron", "dense 4, relu, dense 2", Shape::Flat(3), scaling(3)),
+        ("network", "conv 2 3x3, relu, flatten, dense 2", image, Scaling::Unit),
+    ] {
+        let draft = JobDraft {
+            model: Some(model.into()),
+            ..JobDraft::default()
+        };
+        let job = draft.resolve().unwrap();
+        let layout = Layout::new(&job.model, input, 2).unwrap();
+        let counts = initial_counts(&layout, 1);
+        let weights: Vec<f32> = counts.iter().copied().map(weight_of).collect();
+        let classes = ["no", "yes"].map(String::from);
+        let digest = Digest::of_counts(&counts);
+        let metadata = Metadata::new(&job, input, &classes, &scaling, &frontier(), digest);
+        let file = tempfile::NamedTempFile::new().unwrap();
+        model_file::save(file.path(), &layout, &weights, &metadata).unwrap();
+        add_to_corpus("model_file", name, &std::fs::read(file.path()).unwrap());
+    }
+}

@@ -1,0 +1,174 @@
+//! Values that several formats have in common.
+
+use protocol::digest::Digest;
+use protocol::frontier::Frontier;
+use protocol::ids::{NodeId, OriginId, RunId};
+use protocol::job::{Job, JobDraft};
+use protocol::model::Shape;
+use protocol::stats::{PeerRecord, StatsRecord};
+use protocol::wire;
+use protocol::wire::attach::{DataInfo, Scores, WorkerStats};
+use protocol::wire::control::NodeInfo;
+use protocol::wire::run_beat::{Ballot, GivenUp, ParticipantState, Settled};
+use protocol::wire::run_plan::{Participant, Resumed, RunPlan};
+use serde::Serialize;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::engine::add_to_corpus;
+
+pub(super) fn wire(target: &str, name: &str, value: &impl Serialize) {
+    add_to_corpus(target, name, &wire::encode(value).unwrap());
+}
+
+pub(super) fn frontier() -> Frontier {
+    let mut frontier = Frontier::default();
+    for origin in 1..6 {
+        frontier.raise(OriginId(origin << (origin * 10)), origin * 300);
+    }
+    frontier
+}
+
+pub(super) fn job() -> Job {
+    let draft = JobDraft {
+        data: Some("csv:flowers.csv?label=species&test=0.25".into()),
+        model: Some("dense 16, relu, dense 3".into()),
+        target_accuracy: Some(0.97),
+        ..JobDraft::default()
+    };
+    draft.resolve().unwrap()
+}
+
+pub(super) fn address() -> SocketAddr {
+    "192.168.1.10:7700".parse().unwrap()
+}
+
+pub(super) fn node(id: u64) -> NodeInfo {
+    NodeInfo {
+        id: NodeId(id),
+        name: format!("host-{id:06x}"),
+        address: if id.is_multiple_of(2) {
+            address()
+        } else {
+            "[2001:db8::1]:7700".parse().unwrap()
+        },
+        version: "0.1.0".into(),
+        device: "cpu".into(),
+        workers: 2,
+        since: 1_700_000_000_000,
+    }
+}
+
+pub(super) fn data_info() -> DataInfo {
+    DataInfo {
+        hash: [0xa5; 32],
+        input: Shape::Image {
+            channels: 1,
+            height: 28,
+            width: 28,
+        },
+        classes: 10,
+        train: 60_000,
+        test: 10_000,
+    }
+}
+
+pub(super) fn worker_stats() -> WorkerStats {
+    WorkerStats {
+        gpu: Duration::from_millis(900),
+        gpu_memory: 1 << 33,
+        batches: 1_000,
+        samples: 64_000,
+        changes: 950_000,
+        loss: 12_345.5,
+        training: Duration::from_millis(10_500),
+        exchange: Duration::from_micros(400_123),
+        held_back: 3,
+        tau: 0.000_3,
+        staleness: 0.4,
+        residual_norm: 1.25,
+        residual_lost: 0.5,
+        alarmed: false,
+    }
+}
+
+pub(super) const SCORES: Scores = Scores {
+    accuracy: 0.98,
+    loss: 0.07,
+};
+
+pub(super) const RESUMED: Resumed = Resumed {
+    run: RunId(8),
+    digest: Digest(0xabc),
+    samples: 19_200,
+    slots: 3,
+};
+
+pub(super) fn plan() -> RunPlan {
+    let participant = |id| Participant {
+        node: NodeId(id),
+        name: format!("host-{id}"),
+        address: address(),
+        workers: 2,
+        guest: id > 3,
+    };
+    RunPlan {
+        job: Box::new(job()),
+        data: data_info(),
+        participants: vec![participant(3), participant(4)],
+        resumed: Some(RESUMED),
+    }
+}
+
+fn settled() -> Settled {
+    Settled {
+        digest: Digest(0xfeed),
+        workers_agree: true,
+        stats: worker_stats(),
+        samples: 64_000,
+        repeated: 70,
+        bytes_sent: 123_456,
+        seconds: 5.5,
+        scores: Some(SCORES),
+    }
+}
+
+pub(super) fn participant_state() -> ParticipantState {
+    ParticipantState {
+        number: 88,
+        closed: true,
+        stand: 0x5eed,
+        catching_up: false,
+        attempt: 2,
+        ballot: Some(Ballot {
+            stand: 0x5eed,
+            members: 7,
+            attempt: 2,
+        }),
+        frozen: true,
+        decided: true,
+        settled: Some(settled()),
+        saved: Some(true),
+        ended: false,
+        withdrawn: false,
+        given_up: vec![(NodeId(5), GivenUp::OutOfReach)],
+    }
+}
+
+pub(super) fn stats_record() -> StatsRecord {
+    let peer = PeerRecord {
+        node: "host-4".into(),
+        bytes_in: 1_000,
+        bytes_out: 2_000,
+        lag: 3,
+        queue: 4,
+    };
+    StatsRecord {
+        node: "host-3".into(),
+        run: RunId(9).to_string(),
+        state: "training".into(),
+        loss: Some(0.5),
+        peers: vec![peer.clone(), peer],
+        ..StatsRecord::default()
+    }
+}

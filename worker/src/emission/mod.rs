@@ -1,0 +1,76 @@
+//! What leaves a worker, and when: the part of a strategy that is on the worker's side.
+//!
+//! A worker trains on its own weights; what these differ from the shared ones by is its residual. An emission decides how
+//! much of the residual leaves as a batch after which step. Whatever it decides, replicas agree: they are sums of the
+//! batches that left. A new emission is one file here, and one arm in [`of`].
+
+mod dense;
+mod strom;
+mod tau_controller;
+
+use protocol::batch::Payload;
+use protocol::job::{Exchange, Job};
+use protocol::lattice::Tau;
+
+use crate::learning::multi_worker::Settings;
+use crate::trainer::{TrainError, Trainer};
+
+use self::dense::Dense;
+use self::strom::Strom;
+
+/// What an emission knows of the step that comes next.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NextStep {
+    /// Its learning rate.
+    pub learning_rate: f64,
+    /// The node has enough to send: what would leave is to stay, if that can be.
+    pub hold_back: bool,
+    /// The next batch can count no more work than this step's.
+    pub must_leave: bool,
+}
+
+/// What an emission decides before a step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Plan {
+    /// Nothing leaves after it; a later batch counts its samples.
+    Keep,
+    /// A batch leaves after it.
+    Leave {
+        /// The device compares both copies at this size while it updates the weights, which spares a pass of its own.
+        compare: Option<Tau>,
+    },
+}
+
+/// What leaves one worker, and when.
+pub trait Emission<T> {
+    /// How one of so many workers learns when this is how their updates come together.
+    fn settings(&self, job: &Job, slots: usize) -> Settings;
+
+    /// Whether a step can be made now after which nothing leaves.
+    fn can_keep(&self) -> bool;
+
+    /// Decides on the next step.
+    fn plan(&mut self, next: NextStep) -> Plan;
+
+    /// What leaves after a step that was planned so. `words` are the changes that the device found by comparing; they are
+    /// in the shared weights already.
+    fn leave(&mut self, trainer: &mut T, compared: Option<Tau>, words: Vec<u32>) -> Result<Payload, TrainError>;
+
+    /// What still has to leave when there is nothing to train, for now or for good. It is asked until there is nothing.
+    fn rest(&mut self, trainer: &mut T) -> Result<Option<Payload>, TrainError>;
+
+    /// Its few numbers, for another to go on from.
+    fn state(&self) -> Vec<f64>;
+
+    /// Goes on from another's numbers; those that make no sense are passed over.
+    fn restore(&mut self, state: &[f64]);
+}
+
+/// The emission that a job asks for, for a model of so many weights.
+#[must_use]
+pub fn of<T: Trainer>(exchange: Exchange, weights: usize) -> Box<dyn Emission<T>> {
+    match exchange {
+        Exchange::Strom(threshold) => Box::new(Strom::new(threshold)),
+        Exchange::Dense { every } => Box::new(Dense::new(every, weights)),
+    }
+}

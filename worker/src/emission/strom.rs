@@ -1,0 +1,97 @@
+//! Strom's emission (2015): after every step, what has come to differ by τ or more leaves as steps of ±τ.
+
+use protocol::batch::Payload;
+use protocol::job::{Job, Threshold};
+use protocol::lattice::Tau;
+
+use super::tau_controller::TauController;
+use super::{Emission, NextStep, Plan};
+use crate::learning::multi_worker::Settings;
+use crate::trainer::{TrainError, Trainer};
+
+/// Changes of ±τ, with a τ that follows a density or is fixed.
+pub(super) struct Strom {
+    threshold: Threshold,
+    controller: TauController,
+    /// The learning rate of the step that is under way.
+    learning_rate: f64,
+}
+
+impl Strom {
+    pub(super) fn new(threshold: Threshold) -> Self {
+        let controller = match threshold {
+            Threshold::Fixed(tau) => TauController::fixed(tau),
+            Threshold::Density(_) => TauController::following(),
+        };
+        Self {
+            threshold,
+            controller,
+            learning_rate: 0.0,
+        }
+    }
+
+    /// After the first step: nobody knew how large updates are, but now the residual tells. τ starts where the target
+    /// fraction of it leaves at once.
+    fn release_first<T: Trainer>(&mut self, trainer: &mut T, words: &mut Vec<u32>) -> Result<Tau, TrainError> {
+        let Threshold::Density(target) = self.threshold else {
+            return Ok(Tau::ONE_STEP);
+        };
+        let quantile = trainer.residual_quantile(target)?;
+        if !quantile.is_finite() {
+            return Err(TrainError::NotFinite);
+        }
+        self.controller.start(quantile, target, self.learning_rate);
+        let tau = self.controller.tau().unwrap_or(Tau::ONE_STEP);
+        trainer.release(tau, words)?;
+        Ok(tau)
+    }
+}
+
+impl<T: Trainer> Emission<T> for Strom {
+    fn settings(&self, job: &Job, slots: usize) -> Settings {
+        Settings::adding_up(job, slots)
+    }
+
+    /// Nothing is kept before the first batch: it is its residual that tells τ.
+    fn can_keep(&self) -> bool {
+        self.controller.tau().is_some()
+    }
+
+    fn plan(&mut self, next: NextStep) -> Plan {
+        self.learning_rate = next.learning_rate;
+        self.controller.follow_rate(next.learning_rate);
+        if next.hold_back {
+            return Plan::Keep;
+        }
+        Plan::Leave {
+            compare: self.controller.tau(),
+        }
+    }
+
+    fn leave(&mut self, trainer: &mut T, compared: Option<Tau>, mut words: Vec<u32>) -> Result<Payload, TrainError> {
+        let tau = match compared {
+            Some(tau) => tau,
+            None => self.release_first(trainer, &mut words)?,
+        };
+        if let Threshold::Density(target) = self.threshold {
+            let density = words.len() as f64 / trainer.weights() as f64;
+            self.controller.observe(density, target);
+        }
+        Ok(Payload::Steps { tau, words })
+    }
+
+    /// What is left below τ never leaves, and is dropped when the origin closes.
+    fn rest(&mut self, _trainer: &mut T) -> Result<Option<Payload>, TrainError> {
+        Ok(None)
+    }
+
+    fn state(&self) -> Vec<f64> {
+        self.controller.stands_at().map_or_else(Vec::new, |at| at.to_vec())
+    }
+
+    fn restore(&mut self, state: &[f64]) {
+        if let Ok(at) = state.try_into() {
+            self.controller.go_on_from(at);
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! Which samples come next: each worker plans its own share, and what others left behind.
+
+pub mod plan;
+pub mod shards;

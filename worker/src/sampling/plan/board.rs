@@ -1,0 +1,208 @@
+//! What a slot knows of every shard of the run: how far it is, and who is at it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use protocol::cursor::{CursorAdvance, Cursors, News, ShardId, Stretch};
+use protocol::ids::OriginId;
+use protocol::split::SHARDS_PER_SLOT;
+
+use crate::sampling::shards::ShardPlan;
+
+/// The most shards of which it is known who is at them. Every origin is at one, so there are more only if a member lies.
+const BEGUN_MAX: usize = 1 << 16;
+
+/// The state of all shards of all epochs, as far as one slot has heard.
+///
+/// A shard is *unstarted* if it holds samples and none of them is done, and *unfinished* if some are not done.
+#[derive(Clone, Debug)]
+pub(super) struct Board {
+    /// The samples in each shard of an epoch, which are as many in every epoch.
+    lengths: Vec<u32>,
+    pub(super) epochs: u32,
+    /// What this slot has handed out, and what it was told is done. Never beyond the end of a shard, so that the
+    /// sum tells when all is done.
+    done: Cursors,
+    /// The shard that this slot began itself and goes on with, whoever else is at it. Never more than one: a shard
+    /// is begun only when the one before has no samples left.
+    mine: Option<ShardId>,
+    /// Unfinished shards that others began, with the origin that last advanced them. Of those that are not here it was not
+    /// told; then it was probably the worker of the slot that owns the shard.
+    begun: BTreeMap<ShardId, OriginId>,
+    /// Origins that emit no more, as far as anybody knows.
+    dead: BTreeSet<OriginId>,
+    pub(super) slots: Vec<SlotState>,
+}
+
+/// What is known of one slot.
+#[derive(Clone, Debug)]
+pub(super) struct SlotState {
+    /// Whether it has a worker.
+    pub(super) alive: bool,
+    /// The samples in its unstarted shards, over all epochs.
+    pub(super) unstarted: u64,
+    /// No epoch from this one on has an unstarted shard. Earlier ones may or may not: it is lowered in passing.
+    pub(super) all_started_from: u32,
+    /// Epochs in which shards may be claimed before the slot comes to them, as its claims go through them.
+    pub(super) unclaimed: Option<Vec<Range<u32>>>,
+}
+
+impl Board {
+    /// Nothing is done and everybody is alive. The plan may be of any epoch.
+    pub(super) fn new(plan: &ShardPlan, slots: usize, epochs: u32) -> Self {
+        let length = |shard| plan.samples(shard).len() as u32;
+        let state = |slot| SlotState {
+            alive: true,
+            unstarted: plan.shards_of(slot).map(length).map(u64::from).sum::<u64>() * u64::from(epochs),
+            all_started_from: epochs,
+            unclaimed: None,
+        };
+        Self {
+            lengths: (0..plan.shard_count()).map(length).collect(),
+            epochs,
+            done: Cursors::default(),
+            mine: None,
+            begun: BTreeMap::new(),
+            dead: BTreeSet::new(),
+            slots: (0..slots).map(state).collect(),
+        }
+    }
+
+    /// The contiguous samples done of a shard.
+    pub(super) fn done(&self, shard: ShardId) -> u32 {
+        self.done.done(shard)
+    }
+
+    /// The samples done in all shards together.
+    pub(super) const fn samples_done(&self) -> u64 {
+        self.done.samples_done()
+    }
+
+    pub(super) fn is_unfinished(&self, shard: ShardId) -> bool {
+        self.done.done(shard) < self.lengths[shard.shard as usize]
+    }
+
+    pub(super) fn is_unstarted(&self, shard: ShardId) -> bool {
+        self.done.done(shard) == 0 && self.is_unfinished(shard)
+    }
+
+    /// Whether somebody else is at a shard and can be trusted to finish it.
+    pub(super) fn is_taken(&self, shard: ShardId) -> bool {
+        self.begun.get(&shard).is_some_and(|&origin| !self.is_dead(origin))
+    }
+
+    pub(super) fn is_dead(&self, origin: OriginId) -> bool {
+        self.dead.contains(&origin)
+    }
+
+    /// This slot trains a shard up to here.
+    pub(super) fn hand_out(&mut self, advance: CursorAdvance) {
+        self.learn(advance.into());
+        self.mine = Some(advance.shard);
+        self.begun.remove(&advance.shard);
+    }
+
+    /// Somebody trained a shard up to here in these epochs, nobody knows who.
+    pub(super) fn skip(&mut self, stretch: Stretch) {
+        self.learn(stretch);
+    }
+
+    /// Another origin trained a shard up to here.
+    pub(super) fn observe(&mut self, origin: OriginId, advance: CursorAdvance) {
+        let shard = advance.shard;
+        let news = self.learn(advance.into());
+        if news.samples == 0 || !self.is_unfinished(shard) || self.mine == Some(shard) {
+            return;
+        }
+        // Late words of the dead do not take a shard from the living.
+        let late = self.is_dead(origin) && self.is_taken(shard);
+        if !late && (self.begun.len() < BEGUN_MAX || self.begun.contains_key(&shard)) {
+            self.begun.insert(shard, origin);
+        }
+    }
+
+    pub(super) fn origin_dead(&mut self, origin: OriginId) {
+        self.dead.insert(origin);
+    }
+
+    pub(super) fn origin_alive(&mut self, origin: OriginId) {
+        self.dead.remove(&origin);
+    }
+
+    pub(super) fn slot_dead(&mut self, slot: usize) {
+        let Some(state) = self.slots.get_mut(slot) else {
+            return;
+        };
+        state.alive = false;
+        // Most were begun by the worker that is gone, and nobody may have said which origin that was. Claimers that
+        // live are heard of again with their next step.
+        self.begun.retain(|shard, _| owner(shard.shard) != slot);
+    }
+
+    pub(super) fn slot_alive(&mut self, slot: usize) {
+        if let Some(state) = self.slots.get_mut(slot) {
+            state.alive = true;
+        }
+    }
+
+    /// How much is kept.
+    #[cfg(test)]
+    pub(super) fn entries(&self) -> usize {
+        self.done.stretches().count() + self.begun.len()
+    }
+
+    /// The first epoch, from some epoch on, in which a shard is not finished; there may be no such epoch in the run.
+    pub(super) fn first_unfinished(&self, shard: ShardId) -> u32 {
+        let length = self.lengths[shard.shard as usize];
+        if length == 0 {
+            return self.epochs;
+        }
+        match self.done.stretch_at(shard) {
+            Some(stretch) if stretch.done == length => stretch.last.saturating_add(1),
+            _ => shard.epoch,
+        }
+    }
+
+    /// Shards that somebody began who will not finish them, in no particular order.
+    pub(super) fn left_behind(&self) -> impl Iterator<Item = ShardId> {
+        let length = |stretch: &Stretch| self.lengths[stretch.shard as usize];
+        self.done
+            .stretches()
+            .filter(move |stretch| stretch.done < length(stretch))
+            .flat_map(Stretch::shards)
+            .filter(|&shard| match self.begun.get(&shard) {
+                Some(&origin) => self.is_dead(origin),
+                None => !self.slots[owner(shard.shard)].alive && self.mine != Some(shard),
+            })
+    }
+
+    /// Takes note of what is done, as far as there are such samples. Returns what of it is news.
+    fn learn(&mut self, stretch: Stretch) -> News {
+        let Some(&length) = self
+            .lengths
+            .get(stretch.shard as usize)
+            .filter(|_| stretch.first < self.epochs)
+        else {
+            return News::default();
+        };
+        let known = Stretch {
+            last: stretch.last.min(self.epochs - 1),
+            done: stretch.done.min(length),
+            ..stretch
+        };
+        let news = self.done.raise(known);
+        self.slots[owner(known.shard)].unstarted -= u64::from(length) * news.begun;
+        if known.done == length {
+            match known.single() {
+                Some(advance) => drop(self.begun.remove(&advance.shard)),
+                None => self.begun.retain(|&shard, _| !known.contains(shard)),
+            }
+        }
+        news
+    }
+}
+
+/// The slot that a shard belongs to: shards are numbered slot by slot.
+pub(super) const fn owner(shard: u32) -> usize {
+    (shard / SHARDS_PER_SLOT) as usize
+}

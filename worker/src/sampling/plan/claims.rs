@@ -1,0 +1,124 @@
+//! Which shard of others a slot takes over when it has none left of its own.
+//!
+//! Nobody is asked: a claim is made by training, and others hear of it with the first batch. Two that claim the
+//! same shard before they have heard of each other both train it, from where they know it to be, so a double claim
+//! costs one shard at most. The choice therefore avoids what others are likely to choose: while there are epochs that
+//! their slot has not come to, each claimer goes through them from another one on.
+
+use std::cmp::Reverse;
+use std::ops::Range;
+
+use super::board::Board;
+use protocol::cursor::ShardId;
+use protocol::split::SHARDS_PER_SLOT;
+
+/// Among how many shards that the dead left a claimer chooses.
+const REMAINDERS: usize = 1024;
+
+impl Board {
+    /// The shard that an idle slot should take over, if there is any to be had.
+    ///
+    /// Slots without a worker come after those that have one: theirs can wait, as nobody else will begin them, and
+    /// a worker may yet come back to them.
+    pub(super) fn claim(&mut self, claimer: usize) -> Option<ShardId> {
+        self.unstarted_of_slowest(claimer, true)
+            .or_else(|| self.unstarted_of_slowest(claimer, false))
+            .or_else(|| self.remainder(claimer))
+    }
+
+    /// An unstarted shard of the slot that has most of them, among those with a worker or those without.
+    fn unstarted_of_slowest(&mut self, claimer: usize, alive: bool) -> Option<ShardId> {
+        let slots = self.slots.len();
+        // Counted from the claimer on, so that claimers differ where slots do not.
+        let slowest = (0..slots)
+            .map(|step| (claimer + step) % slots)
+            .filter(|&slot| self.slots[slot].alive == alive && self.slots[slot].unstarted > 0)
+            .min_by_key(|&slot| Reverse(self.slots[slot].unstarted))?;
+        self.in_an_epoch_of_its_own(claimer, slowest)
+            .or_else(|| self.in_the_last_epoch(claimer, slowest))
+    }
+
+    /// An unstarted shard in an epoch that its slot has not come to. The claimer goes down from an epoch of its own
+    /// choice, and then down from the end to there: claimers that hear late of each other meet only when they have
+    /// gone through what lies between them.
+    fn in_an_epoch_of_its_own(&mut self, claimer: usize, slot: usize) -> Option<ShardId> {
+        let epochs = self.epochs;
+        let unclaimed = self.slots[slot]
+            .unclaimed
+            .get_or_insert_with(|| orders(claimer, epochs));
+        let mut unclaimed = std::mem::take(unclaimed);
+        let mut found = None;
+        while let Some(range) = unclaimed.last_mut()
+            && found.is_none()
+        {
+            let Some(epoch) = range.clone().next_back() else {
+                unclaimed.pop();
+                continue;
+            };
+            let begun = !self.is_unstarted(ShardId {
+                epoch,
+                shard: first_of(slot),
+            });
+            match self.unstarted_in(claimer, slot, epoch) {
+                None => range.end = epoch,
+                // The slot itself has come to this epoch, and has all before it behind it.
+                Some(_) if begun => drop(unclaimed.pop()),
+                some => found = some,
+            }
+        }
+        self.slots[slot].unclaimed = Some(unclaimed);
+        found
+    }
+
+    /// An unstarted shard in the last epoch that has one.
+    fn in_the_last_epoch(&mut self, claimer: usize, slot: usize) -> Option<ShardId> {
+        while let Some(epoch) = self.slots[slot].all_started_from.checked_sub(1) {
+            let found = self.unstarted_in(claimer, slot, epoch);
+            if found.is_some() {
+                return found;
+            }
+            // Shards that were begun stay so: no later claim needs to look at this epoch again.
+            self.slots[slot].all_started_from = epoch;
+        }
+        None
+    }
+
+    /// An unstarted shard of a slot in one epoch. Claimers come from the end, as the owner comes from the front, and begin
+    /// at different places; none takes what the owner comes to next while there is more.
+    fn unstarted_in(&self, claimer: usize, slot: usize, epoch: u32) -> Option<ShardId> {
+        let begins = (claimer % (SHARDS_PER_SLOT as usize - 1)) as u32;
+        let first = first_of(slot);
+        let next = (first..first + SHARDS_PER_SLOT)
+            .map(|shard| ShardId { epoch, shard })
+            .find(|&shard| self.is_unstarted(shard))?;
+        let from_the_end = |step: u32| first + SHARDS_PER_SLOT - 1 - (begins + step) % SHARDS_PER_SLOT;
+        let later = (0..SHARDS_PER_SLOT)
+            .map(|step| ShardId {
+                epoch,
+                shard: from_the_end(step),
+            })
+            .find(|&shard| shard != next && self.is_unstarted(shard));
+        later.or(Some(next))
+    }
+
+    /// A shard that somebody began who will not finish it. One of the first few, so that claimers take different ones.
+    fn remainder(&self, claimer: usize) -> Option<ShardId> {
+        let left: Vec<ShardId> = self.left_behind().take(REMAINDERS).collect();
+        (!left.is_empty()).then(|| left[claimer % left.len()])
+    }
+}
+
+/// The epochs of a run in the order in which a claimer goes through those of a slot: the last range first, and each from
+/// its end. The first claimer begins at the last epoch.
+fn orders(claimer: usize, epochs: u32) -> Vec<Range<u32>> {
+    /// The golden ratio of 2⁶⁴: neighbours come to lie far apart.
+    const SCATTER: u64 = 0x9e37_79b9_7f4a_7c15;
+    let scattered = (claimer as u64).wrapping_mul(SCATTER) >> 32;
+    let begins = epochs - (scattered % u64::from(epochs.max(1))) as u32;
+    vec![begins..epochs, 0..begins]
+}
+
+/// The first shard of a slot.
+const fn first_of(slot: usize) -> u32 {
+    slot as u32 * SHARDS_PER_SLOT
+}

@@ -1,0 +1,203 @@
+//! What one worker slot trains next.
+//!
+//! A worker goes through a queue of shards and takes minibatches from the front. Its own shards join the
+//! queue epoch by epoch, without waiting for other slots. The queue holds full shard names, not positions in
+//! the current epoch, so that shards of other slots and of earlier epochs can join it too: once its own are
+//! done, a slot claims unstarted shards of the slowest, then what dead workers left.
+
+mod board;
+#[cfg(test)]
+mod claim_tests;
+mod claims;
+#[cfg(test)]
+mod cluster_tests;
+mod shared;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+
+use crate::sampling::shards::ShardPlan;
+use board::Board;
+use protocol::cursor::{CursorAdvance, Cursors, ShardId};
+use protocol::ids::OriginId;
+
+pub use shared::{PlanError, SharedPlan};
+
+/// The samples of one worker slot, minibatch by minibatch.
+///
+/// It has to be told what others do: [`SamplePlan::observe`] with every applied batch of another origin,
+/// [`SamplePlan::origin_dead`] and [`SamplePlan::slot_dead`] when workers are lost. What it is not told it finds out
+/// late or never: without `observe` it trains what others have trained, and without the deaths it waits for the dead.
+#[derive(Clone, Debug)]
+pub struct SamplePlan {
+    shared: SharedPlan,
+    slot: usize,
+    /// The plan of the epoch last trained from.
+    open: ShardPlan,
+    /// The first epoch whose shards have not joined the queue.
+    next_epoch: u32,
+    /// Shards to train, in this order.
+    queue: VecDeque<ShardId>,
+    /// Where to go on in each shard, and which are for others to finish.
+    board: Board,
+}
+
+impl SamplePlan {
+    /// The plan of a slot at the start of a run. One beyond the slots that samples are shared out to is a guest's: it
+    /// has none of its own and lives on claims.
+    pub fn new(shared: SharedPlan, slot: usize) -> Result<Self, PlanError> {
+        shared.check(slot)?;
+        let open = shared.shard_plan(0);
+        // A slot without samples in one epoch has none in any: it need not look through all of them.
+        let idle = slot >= shared.slots || open.shards_of(slot).all(|shard| open.samples(shard).is_empty());
+        Ok(Self {
+            next_epoch: if idle { shared.epochs } else { 0 },
+            board: Board::new(&open, shared.slots, shared.epochs),
+            shared,
+            slot,
+            open,
+            queue: VecDeque::new(),
+        })
+    }
+
+    /// Leaves out samples that are done already, so that a worker that was started again goes on where its
+    /// work was last seen.
+    ///
+    /// Who did them is not known. Shards of this slot that are half done are taken to be left by an earlier worker
+    /// of the slot and are gone on with; those of other slots are taken to be in the hands of their owners.
+    pub fn skip_done(&mut self, cursors: &Cursors) {
+        for stretch in cursors.stretches() {
+            self.board.skip(stretch);
+        }
+    }
+
+    /// Takes note that another origin's batch was applied, which moved these cursors.
+    ///
+    /// A shard that another origin has begun is left to it until it is said to be dead. A shard that both have begun
+    /// is gone on with from wherever either is.
+    pub fn observe(&mut self, origin: OriginId, advances: &[CursorAdvance]) {
+        for &advance in advances {
+            self.board.observe(origin, advance);
+        }
+    }
+
+    /// Takes note that many batches of another origin were applied at once, which moved these cursors.
+    pub fn observe_many(&mut self, origin: OriginId, cursors: &Cursors) {
+        for stretch in cursors.stretches() {
+            match stretch.single() {
+                Some(advance) => self.board.observe(origin, advance),
+                // An origin is at one shard at a time: what it has left in several epochs it is not at.
+                None => self.board.skip(stretch),
+            }
+        }
+    }
+
+    /// Takes note that an origin emits no more: what it began and did not finish is free.
+    ///
+    /// Its batches may still arrive by way of others, before or after this.
+    pub fn origin_dead(&mut self, origin: OriginId) {
+        self.board.origin_dead(origin);
+    }
+
+    /// Takes note that an origin which was taken for dead is not: it was only out of reach.
+    pub fn origin_alive(&mut self, origin: OriginId) {
+        self.board.origin_alive(origin);
+    }
+
+    /// Takes note that a slot has no worker: all its unfinished shards are free.
+    ///
+    /// If batches of its last worker may still arrive, say [`SamplePlan::origin_dead`] too; else they look like the
+    /// work of somebody who lives. This slot itself has a worker, whatever is said.
+    pub fn slot_dead(&mut self, slot: usize) {
+        if slot != self.slot {
+            self.board.slot_dead(slot);
+        }
+    }
+
+    /// Takes note that a slot has a worker again, which will go on with its unfinished shards.
+    pub fn slot_alive(&mut self, slot: usize) {
+        self.board.slot_alive(slot);
+    }
+
+    /// Whether every sample of every epoch is done, those handed out by [`SamplePlan::next_minibatch`] included.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.board.samples_done() == self.shared.labels.len() as u64 * u64::from(self.shared.epochs)
+    }
+
+    /// Replaces `indices` by the samples of the next minibatch and `advances` by the cursors that hold once
+    /// it is trained, one for each shard it takes samples from. Returns false, and empties both, when there is nothing
+    /// to train now.
+    ///
+    /// That need not be the end: unless [`SamplePlan::is_complete`], the rest is in the hands of others. The worker
+    /// then waits for news and asks again after each, for they may die before they finish.
+    ///
+    /// A minibatch takes from as many shards as it needs to be full, but never from two epochs, nor from more than
+    /// `shards_max`: then it is smaller, and the next one goes on from there.
+    pub fn next_minibatch(
+        &mut self,
+        shards_max: usize,
+        indices: &mut Vec<u32>,
+        advances: &mut Vec<CursorAdvance>,
+    ) -> bool {
+        indices.clear();
+        advances.clear();
+        while indices.len() < self.shared.minibatch
+            && advances.len() < shards_max
+            && let Some(shard) = self.next_shard()
+        {
+            if self.open.epoch() != shard.epoch {
+                if !indices.is_empty() {
+                    break;
+                }
+                self.open = self.shared.shard_plan(shard.epoch);
+            }
+            let done = self.board.done(shard);
+            let rest = &self.open.samples(shard.shard)[done as usize..];
+            let taken = rest.len().min(self.shared.minibatch - indices.len());
+            indices.extend_from_slice(&rest[..taken]);
+            let done = done + taken as u32;
+            let advance = CursorAdvance { shard, done };
+            self.board.hand_out(advance);
+            advances.push(advance);
+        }
+        !indices.is_empty()
+    }
+
+    /// The first shard to train of the queue, which takes in the next epochs and then a claim when it has none.
+    fn next_shard(&mut self) -> Option<ShardId> {
+        loop {
+            if let Some(shard) = self.queued_shard() {
+                return Some(shard);
+            }
+            if self.next_epoch >= self.shared.epochs {
+                let claimed = self.board.claim(self.slot)?;
+                self.queue.push_back(claimed);
+                return Some(claimed);
+            }
+            let own = || self.open.shards_of(self.slot);
+            // What was done before this worker came need not be looked at epoch by epoch.
+            let epoch = self.next_epoch;
+            let unfinished = own().map(|shard| self.board.first_unfinished(ShardId { epoch, shard }));
+            let epoch = unfinished.min().unwrap_or(self.shared.epochs).min(self.shared.epochs);
+            self.next_epoch = epoch;
+            if epoch < self.shared.epochs {
+                self.queue.extend(own().map(|shard| ShardId { epoch, shard }));
+                self.next_epoch += 1;
+            }
+        }
+    }
+
+    /// The first shard of the queue with samples left for this slot; those without leave the queue. One that another
+    /// is at need not come back: should its origin die, it can be claimed.
+    fn queued_shard(&mut self) -> Option<ShardId> {
+        while let Some(&shard) = self.queue.front() {
+            if self.board.is_unfinished(shard) && !self.board.is_taken(shard) {
+                return Some(shard);
+            }
+            self.queue.pop_front();
+        }
+        None
+    }
+}

@@ -1,0 +1,70 @@
+//! What every worker of a run knows of its samples.
+
+use std::sync::Arc;
+
+use protocol::split::{SLOTS_MAX, Split};
+
+use crate::sampling::shards::ShardPlan;
+
+/// What all slots of a run agree on: it settles which samples every shard of every epoch holds.
+#[derive(Clone, Debug)]
+pub struct SharedPlan {
+    /// How samples are shared out.
+    pub split: Split,
+    /// The seed of the run.
+    pub seed: u64,
+    /// The label of every sample.
+    pub labels: Arc<[u32]>,
+    /// The number of worker slots in the cluster.
+    pub slots: usize,
+    /// Whether shards interleave their classes in proportion.
+    pub balanced: bool,
+    /// How often every sample is trained.
+    pub epochs: u32,
+    /// Samples per minibatch.
+    pub minibatch: usize,
+}
+
+impl SharedPlan {
+    /// Finds what would keep a slot from following the plan.
+    pub(super) fn check(&self, slot: usize) -> Result<(), PlanError> {
+        if self.slots == 0 {
+            return Err(PlanError::NoSlots);
+        }
+        if slot > SLOTS_MAX {
+            return Err(PlanError::TooManySlots(slot));
+        }
+        if self.slots > SLOTS_MAX {
+            return Err(PlanError::TooManySlots(self.slots));
+        }
+        if self.minibatch == 0 {
+            return Err(PlanError::EmptyMinibatch);
+        }
+        if u32::try_from(self.labels.len()).is_err() {
+            return Err(PlanError::TooManySamples(self.labels.len()));
+        }
+        Ok(())
+    }
+
+    /// The shards of an epoch. The plan must have been checked.
+    pub(super) fn shard_plan(&self, epoch: u32) -> ShardPlan {
+        ShardPlan::new(self.split, self.seed, epoch, &self.labels, self.slots, self.balanced)
+    }
+}
+
+/// A plan that no worker can follow.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    /// Nobody's samples.
+    #[error("samples cannot be shared out among no workers")]
+    NoSlots,
+    /// Minibatches without samples would never end.
+    #[error("a minibatch needs at least one sample")]
+    EmptyMinibatch,
+    /// Samples travel as 32-bit numbers.
+    #[error("{0} samples are more than {max}, the most a run can number", max = u32::MAX)]
+    TooManySamples(usize),
+    /// Shards travel as 32-bit numbers.
+    #[error("{0} slots are more than {max}, the most a run can number", max = SLOTS_MAX)]
+    TooManySlots(usize),
+}

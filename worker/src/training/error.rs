@@ -1,0 +1,32 @@
+//! Why training cannot start or go on.
+
+use protocol::batch::BatchError;
+use protocol::digest::Digest;
+use thiserror::Error;
+
+use crate::sampling::plan::PlanError;
+use crate::trainer::TrainError;
+
+/// Why a worker cannot start or go on.
+#[derive(Debug, Error)]
+pub enum TrainingError {
+    /// Training failed.
+    #[error(transparent)]
+    Train(#[from] TrainError),
+    /// The batch could not be written.
+    #[error(transparent)]
+    Batch(#[from] BatchError),
+    /// The samples cannot be shared out.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// The weights are not what the batches in them add up to: this replica is spoilt, and no other.
+    #[error(
+        "this worker's weights have the digest {found}, but its batches add up to {expected}: its memory is at fault"
+    )]
+    Spoilt {
+        /// What the batches add up to.
+        expected: Digest,
+        /// What was recomputed from the weights.
+        found: String,
+    },
+}

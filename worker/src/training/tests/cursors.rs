@@ -1,0 +1,89 @@
+//! Batches can count only so many cursors, and every sample has to be counted by one.
+
+use proptest::prelude::*;
+use protocol::batch::CURSORS_MAX;
+use protocol::cursor::Cursors;
+use protocol::job::JobDraft;
+
+use super::*;
+use crate::fake_trainer::FakeTrainer;
+
+const WEIGHTS: usize = 50;
+
+fn points(samples: usize) -> (tempfile::TempDir, Dataset) {
+    let folder = tempfile::tempdir().unwrap();
+    let rows: Vec<String> = (0..samples).map(|i| format!("{i},side{}", i % 2)).collect();
+    std::fs::write(folder.path().join("points.csv"), rows.join("\n")).unwrap();
+    let spec = "csv:points.csv".parse().unwrap();
+    let dataset = Dataset::open(&spec, 1, Some(folder.path())).unwrap();
+    (folder, dataset)
+}
+
+/// Trains all by itself, as one of so many workers of which nobody hears: what is theirs is claimed. Steps are held back as
+/// `held_back` says, where that can be.
+fn train<const BEGINS: bool>(
+    trainer: FakeTrainer<BEGINS>,
+    dataset: &Dataset,
+    (slots, minibatch): (usize, u32),
+    held_back: &[bool],
+) -> Result<(), TestCaseError> {
+    let draft = JobDraft {
+        model: Some("dense 2".into()),
+        epochs: Some(2),
+        minibatch: Some(minibatch),
+        tau: Some(0.125),
+        ..JobDraft::default()
+    };
+    let identity = Identity {
+        slots,
+        ..Identity::alone(7)
+    };
+    let mut training = Training::new(trainer, &draft.resolve().unwrap(), dataset, identity).unwrap();
+    let mut counted = Cursors::default();
+    let mut samples = 0;
+    let mut held_back = held_back.iter().cycle();
+    loop {
+        let mut frame = Vec::new();
+        let next = training.step(*held_back.next().unwrap(), &mut frame).unwrap();
+        match next {
+            Next::Kept(_) => continue,
+            Next::Emitted(_) => {}
+            Next::Done => training.close(&mut frame).unwrap(),
+            Next::Waiting => panic!("nobody else is at anything"),
+        }
+        // A frame that moves too many cursors is not decoded.
+        let header = Batch::decode(&frame, WEIGHTS).unwrap().header;
+        prop_assert!(header.cursors.len() <= CURSORS_MAX);
+        samples += u64::from(header.samples);
+        counted.extend(header.cursors);
+        if next == Next::Done {
+            break;
+        }
+    }
+    let mut trained = training.trainer().trained.clone();
+    trained.sort_unstable();
+    let expected: Vec<u32> = (0..dataset.train.len() as u32).flat_map(|sample| [sample; 2]).collect();
+    prop_assert_eq!(trained, expected);
+    prop_assert_eq!(
+        (samples, counted.samples_done()),
+        (2 * dataset.train.len() as u64, samples)
+    );
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn every_batch_can_be_sent_and_every_sample_is_counted(
+        rows in 20usize..300,
+        slots in 1usize..12,
+        minibatch in 1u32..400,
+        held_back in prop::collection::vec(any::<bool>(), 1..20),
+    ) {
+        let (_folder, dataset) = points(rows);
+        // One step in a row at least is not held back; else nothing is ever counted.
+        let held_back = [held_back, vec![false]].concat();
+        train(FakeTrainer::new(&[0; WEIGHTS]), &dataset, (slots, minibatch), &held_back)?;
+        train(FakeTrainer::beginning(&[0; WEIGHTS]), &dataset, (slots, minibatch), &held_back)?;
+    }
+}

@@ -1,0 +1,102 @@
+//! Runs that diverge, and replicas that are spoilt.
+
+use super::*;
+
+#[test]
+fn a_diverging_run_says_so() {
+    let (_folder, dataset) = points(200);
+    let job = job(|draft| {
+        draft.optimiser = Some("sgd:1000000".into());
+        draft.lr_schedule = Some("constant".into());
+        draft.density = Some(1.0);
+        draft.epochs = Some(50);
+    });
+    let mut training = real(&job, &dataset);
+    let error = loop {
+        match training.step(false, &mut Vec::new()) {
+            Ok(Next::Emitted(_)) => {}
+            Ok(other) => panic!("it did not diverge: {other:?}"),
+            Err(error) => break error.to_string(),
+        }
+    };
+    assert!(
+        error.contains("diverged") && error.contains("lower learning rate"),
+        "{error}"
+    );
+}
+
+/// Whether a training's error convicts this replica.
+fn is_spoilt<E>(result: &Result<E, TrainingError>) -> bool {
+    matches!(result, Err(TrainingError::Spoilt { .. }))
+}
+
+#[test]
+fn an_audit_finds_nothing_wrong_with_own_and_others_batches() {
+    let (_folder, dataset) = points(200);
+    let mut training = real(&job(|_| {}), &dataset);
+    for step in 0..10u64 {
+        emitted(&mut training, &mut Vec::new());
+        let words = [word(1, step % 2 == 0), word(5, true)];
+        training.apply(&foreign(&words, Tau::nearest(0.01), 1, step)).unwrap();
+        training.audit().unwrap();
+    }
+}
+
+#[test]
+fn a_bit_that_flips_convicts_its_replica() {
+    let (_folder, dataset) = points(200);
+    let mut trainer = FakeTrainer::new(&[0; WEIGHTS]);
+    trainer.flips_at = Some(2);
+    trainer.fails_at = Some(3);
+    let mut training = Training::new(trainer, &job(|_| {}), &dataset, Identity::alone(7)).unwrap();
+    emitted(&mut training, &mut Vec::new());
+    training.audit().unwrap();
+    emitted(&mut training, &mut Vec::new());
+    assert!(is_spoilt(&training.audit()));
+    // What looks like a run that diverges is this worker's fault alone.
+    assert!(is_spoilt(&training.step(false, &mut Vec::new())));
+}
+
+#[test]
+fn a_weight_that_only_this_replica_has_out_of_range_convicts_it() {
+    let (_folder, dataset) = points(200);
+    // The ledger's weight is small; a flipped bit has made this one large, and the next change drives it out.
+    let mut counts = [0; WEIGHTS];
+    counts[1] = protocol::lattice::RANGE_ERROR_STEPS - 1;
+    let trainer = FakeTrainer::new(&counts);
+    let mut training = Training::new(trainer, &job(|_| {}), &dataset, Identity::alone(7)).unwrap();
+    let batch = foreign(&[word(1, true)], Tau::ONE_STEP, 1, 0);
+    assert!(is_spoilt(&training.apply(&batch)));
+}
+
+#[test]
+fn a_step_that_leaves_the_range_is_the_runs_fault_unless_a_bit_had_flipped() {
+    let (_folder, dataset) = points(200);
+    let outcome = |flips_at: Option<u64>, count: i32| {
+        let mut counts = [0; WEIGHTS];
+        counts[3] = count;
+        let mut trainer = FakeTrainer::new(&counts);
+        trainer.flips_at = flips_at;
+        // An odd number of steps: beyond the range such a sum is rounded, and cannot be taken back.
+        let job = job(|draft| draft.tau = Some(1001.0 / 1_048_576.0));
+        let mut training = Training::new(trainer, &job, &dataset, Identity::alone(7)).unwrap();
+        loop {
+            match training.step(false, &mut Vec::new()) {
+                Ok(Next::Done) => return Ok(()),
+                Ok(_) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    };
+    let edge = protocol::lattice::RANGE_ERROR_STEPS - 6;
+    // With its tenth bit flipped it is at the edge.
+    let far = edge ^ (1 << 9);
+    assert!(far < edge);
+    assert!(outcome(None, 0).is_ok());
+    let diverged = outcome(None, edge);
+    assert!(
+        matches!(diverged, Err(TrainingError::Train(TrainError::Range(_)))),
+        "{diverged:?}"
+    );
+    assert!(is_spoilt(&outcome(Some(2), far)));
+}

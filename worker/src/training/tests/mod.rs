@@ -1,0 +1,140 @@
+//! The training loop, with a trainer that computes nothing and with the real one.
+
+mod cursors;
+mod dense;
+mod faults;
+mod going_on;
+mod steps;
+mod threads;
+
+use std::sync::Arc;
+
+use protocol::changes::word;
+use protocol::data::DataSpec;
+use protocol::frontier::Frontier;
+use protocol::job::JobDraft;
+use protocol::lattice::{Tau, count_of};
+use protocol::model::{Layout, initial_counts};
+
+use super::*;
+use crate::backend::cpu::CpuTrainer;
+use crate::fake_trainer::FakeTrainer;
+use crate::ops::Threads;
+use crate::training_thread::{FromTraining, ToTraining, start};
+
+const WEIGHTS: usize = 50;
+
+/// Two clouds of points that a line tells apart.
+fn points(samples: usize) -> (tempfile::TempDir, Dataset) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("points.csv");
+    let rows: Vec<String> = (0..samples)
+        .map(|i| {
+            let side = i % 2;
+            let spread = |factor: usize| (i * factor % 101) as f64 / 50.0 - 1.0;
+            format!(
+                "{},{},side{side}",
+                spread(37) + 3.0 * side as f64,
+                spread(53) - 2.0 * side as f64
+            )
+        })
+        .collect();
+    std::fs::write(&file, rows.join("\n")).unwrap();
+    let spec: DataSpec = format!("csv:{}", file.display()).parse().unwrap();
+    let dataset = Dataset::open(&spec, 1, None).unwrap();
+    (folder, dataset)
+}
+
+fn job(change: impl FnOnce(&mut JobDraft)) -> Job {
+    let mut draft = JobDraft {
+        model: Some("dense 8, relu, dense 2".into()),
+        epochs: Some(2),
+        minibatch: Some(16),
+        ..JobDraft::default()
+    };
+    change(&mut draft);
+    draft.resolve().unwrap()
+}
+
+fn fake(job: &Job, dataset: &Dataset) -> Training<FakeTrainer> {
+    Training::new(FakeTrainer::new(&[0; WEIGHTS]), job, dataset, Identity::alone(7)).unwrap()
+}
+
+fn layout(job: &Job, dataset: &Dataset) -> Layout {
+    Layout::new(&job.model, dataset.input, 2).unwrap()
+}
+
+fn real(job: &Job, dataset: &Dataset) -> Training<CpuTrainer> {
+    let counts = initial_counts(&layout(job, dataset), job.seed);
+    real_from(&counts, job, dataset, Identity::alone(7))
+}
+
+fn real_from(counts: &[i32], job: &Job, dataset: &Dataset, identity: Identity) -> Training<CpuTrainer> {
+    let (layout, rule) = (layout(job, dataset), job.optimiser.rule);
+    let trainer = CpuTrainer::new(Arc::new(dataset.clone()), &layout, counts, rule, 1, Threads(1)).unwrap();
+    Training::new(trainer, job, dataset, identity).unwrap()
+}
+
+/// Makes a step that is not held back.
+fn emitted<T: Trainer>(training: &mut Training<T>, frame: &mut Vec<u8>) -> Step {
+    match training.step(false, frame).unwrap() {
+        Next::Emitted(step) => step,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A batch of another worker's.
+fn foreign(words: &[u32], tau: Tau, samples: u32, seen: u64) -> Batch {
+    let words = words.to_vec();
+    let payload = Payload::Steps { tau, words };
+    let header = Header {
+        run: protocol::ids::RunId(7),
+        origin: OriginId(99),
+        sequence: 1,
+        seen,
+        digest: payload.digest(),
+        cursors: Vec::new(),
+        samples,
+        loss: 0.0,
+        flags: Flags::default(),
+    };
+    Batch { header, payload }
+}
+
+/// Steps until nothing is left; all batches, the closing one last.
+fn batches<T: Trainer>(training: &mut Training<T>) -> Vec<Batch> {
+    let weights = training.trainer().weights();
+    let mut found = Vec::new();
+    loop {
+        let mut frame = Vec::new();
+        let more = match training.step(false, &mut frame).unwrap() {
+            Next::Emitted(_) => true,
+            Next::Done => false,
+            other => panic!("{other:?}"),
+        };
+        if !more {
+            training.close(&mut frame).unwrap();
+        }
+        found.push(Batch::decode(&frame, weights).unwrap());
+        if !more {
+            return found;
+        }
+    }
+}
+
+/// What a thread tells, batches and states by their numbers.
+#[derive(Debug, PartialEq)]
+enum Heard {
+    Batch(u64),
+    HeldBack,
+    State(Option<u64>),
+    Closed,
+}
+
+/// The changes of a batch of ±τ.
+fn steps(batch: &Batch) -> (Tau, Vec<u32>) {
+    match &batch.payload {
+        Payload::Steps { tau, words } => (*tau, words.clone()),
+        Payload::Sums(_) => panic!("a batch of sums"),
+    }
+}

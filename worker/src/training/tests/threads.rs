@@ -1,0 +1,192 @@
+//! The thread around the loop.
+
+use super::*;
+
+#[test]
+fn a_thread_trains_applies_and_stops() {
+    let (_folder, dataset) = points(4000);
+    let job = job(|draft| draft.epochs = Some(100_000));
+    let thread = start(Threads(1), move || {
+        Training::new(FakeTrainer::new(&[0; WEIGHTS]), &job, &dataset, Identity::alone(7))
+    })
+    .unwrap();
+    let other = foreign(&[word(3, true)], Tau::ONE_STEP, 4, 0);
+    thread.inbound.send(ToTraining::Apply(Arc::new(other.clone()))).unwrap();
+    let mut counts = vec![0; WEIGHTS];
+    counts[3] += 1;
+    let mut take = |frame: &[u8]| {
+        let batch = Batch::decode(frame, WEIGHTS).unwrap();
+        batch.payload.apply_to_counts(&mut counts).unwrap();
+        batch.header.sequence
+    };
+    loop {
+        match thread.outbound.recv().unwrap() {
+            FromTraining::Step { frame: Some(frame), .. } => {
+                if take(&frame) == 20 {
+                    thread.inbound.send(ToTraining::Stop).unwrap();
+                }
+            }
+            FromTraining::Closed(closing) => {
+                take(&closing.frame);
+                break;
+            }
+            FromTraining::Step { .. } | FromTraining::ResidualNorm(_) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    // Its origin is closed, but others' batches are still applied.
+    thread.inbound.send(ToTraining::Apply(Arc::new(other))).unwrap();
+    counts[3] += 1;
+    thread.inbound.send(ToTraining::Finish(None)).unwrap();
+    match thread.outbound.recv() {
+        Some(FromTraining::Finished { digest, save: None }) => assert_eq!(digest, Some(Digest::of_counts(&counts))),
+        other => panic!("{other:?}"),
+    }
+    drop(thread.inbound);
+    thread.thread.join().unwrap();
+}
+
+#[test]
+fn a_worker_that_is_paused_holds_back_and_then_waits() {
+    let (_folder, dataset) = points(4000);
+    let job = job(|draft| draft.epochs = Some(100_000));
+    let thread = start(Threads(1), move || {
+        Training::new(FakeTrainer::new(&[0; WEIGHTS]), &job, &dataset, Identity::alone(7))
+    })
+    .unwrap();
+    let (mut held_back, mut samples, mut counted) = (0, 0, 0);
+    let mut next = || match thread.outbound.recv().unwrap() {
+        FromTraining::Step { frame, step, .. } => {
+            samples += step.samples;
+            let batch = frame.map(|frame| Batch::decode(&frame, WEIGHTS).unwrap());
+            counted += batch.as_ref().map_or(0, |batch| batch.header.samples as usize);
+            Some((batch.is_some(), samples, counted))
+        }
+        FromTraining::ResidualNorm(_) => None,
+        other => panic!("{other:?}"),
+    };
+    assert!(matches!(next(), Some((true, ..))));
+    thread.inbound.send(ToTraining::Pause(true)).unwrap();
+    while held_back < 16 {
+        held_back += usize::from(matches!(next(), Some((false, ..))));
+    }
+    thread.inbound.send(ToTraining::Pause(false)).unwrap();
+    let (samples, counted) = loop {
+        if let Some((true, samples, counted)) = next() {
+            break (samples, counted);
+        }
+    };
+    assert_eq!(samples, counted, "the next batch counts what was held back");
+    drop(thread.inbound);
+    thread.thread.join().unwrap();
+}
+
+#[test]
+fn a_thread_that_fails_says_why() {
+    let (_folder, dataset) = points(100);
+    let job = job(|_| {});
+    let thread = start(Threads(2), move || {
+        let mut trainer = FakeTrainer::new(&[0; WEIGHTS]);
+        trainer.fails_at = Some(3);
+        Training::new(trainer, &job, &dataset, Identity::alone(7))
+    })
+    .unwrap();
+    let messages: Vec<_> = std::iter::from_fn(|| thread.outbound.recv()).collect();
+    assert_eq!(messages.len(), 3);
+    assert!(matches!(messages[2], FromTraining::Failed(_)));
+}
+
+#[test]
+fn a_thread_audits_its_weights_before_it_closes() {
+    let (_folder, dataset) = points(100);
+    let job = job(|_| {});
+    let thread = start(Threads(1), move || {
+        let mut trainer = FakeTrainer::new(&[0; WEIGHTS]);
+        trainer.flips_at = Some(4);
+        Training::new(trainer, &job, &dataset, Identity::alone(7))
+    })
+    .unwrap();
+    let messages: Vec<_> = std::iter::from_fn(|| thread.outbound.recv()).collect();
+    assert!(matches!(
+        messages.last(),
+        Some(FromTraining::Failed(TrainingError::Spoilt { .. }))
+    ));
+}
+
+#[test]
+fn a_thread_nobody_listens_to_ends() {
+    let (_folder, dataset) = points(100);
+    let job = job(|draft| draft.epochs = Some(100_000));
+    let thread = start(Threads(1), move || {
+        Training::new(FakeTrainer::new(&[0; WEIGHTS]), &job, &dataset, Identity::alone(7))
+    })
+    .unwrap();
+    drop(thread.outbound);
+    thread.thread.join().unwrap();
+}
+
+#[test]
+fn a_thread_hands_out_its_state_between_batches() {
+    let (_folder, dataset) = points(4000);
+    let job = job(|draft| draft.epochs = Some(100_000));
+    let thread = start(Threads(1), move || {
+        Training::new(FakeTrainer::new(&[0; WEIGHTS]), &job, &dataset, Identity::alone(7))
+    })
+    .unwrap();
+    let next = || loop {
+        match thread.outbound.recv().unwrap() {
+            FromTraining::Step { frame: None, .. } => break Heard::HeldBack,
+            FromTraining::Step { frame: Some(frame), .. } => {
+                break Heard::Batch(Batch::decode(&frame, WEIGHTS).unwrap().header.sequence);
+            }
+            FromTraining::State { path, state } => {
+                assert_eq!(path, std::path::Path::new("state"));
+                break Heard::State(state.map(|state| state.sequence));
+            }
+            FromTraining::Closed(_) => break Heard::Closed,
+            FromTraining::ResidualNorm(_) => {}
+            other => panic!("{other:?}"),
+        }
+    };
+    let save = || thread.inbound.send(ToTraining::Save("state".into())).unwrap();
+    let mut last = 0;
+    let mut until_state = || loop {
+        match next() {
+            Heard::Batch(sequence) => {
+                assert_eq!(sequence, last + 1);
+                last = sequence;
+            }
+            Heard::State(sequence) => break assert_eq!(sequence, Some(last)),
+            Heard::HeldBack => {}
+            Heard::Closed => panic!("nobody said so"),
+        }
+    };
+    for _ in 0..3 {
+        save();
+        until_state();
+    }
+    // While something is held back, there is no state; the next batch brings one.
+    thread.inbound.send(ToTraining::Pause(true)).unwrap();
+    let mut held_back = 0;
+    while held_back < 16 {
+        held_back = if next() == Heard::HeldBack { held_back + 1 } else { 0 };
+    }
+    save();
+    thread.inbound.send(ToTraining::Pause(false)).unwrap();
+    let mut counted = None;
+    loop {
+        match next() {
+            Heard::Batch(sequence) => counted = Some(sequence),
+            Heard::State(sequence) => break assert_eq!(sequence, counted),
+            Heard::HeldBack => {}
+            Heard::Closed => panic!("nobody said so"),
+        }
+    }
+    assert!(counted.is_some());
+    thread.inbound.send(ToTraining::Stop).unwrap();
+    while next() != Heard::Closed {}
+    save();
+    assert_eq!(next(), Heard::State(None));
+    drop(thread.inbound);
+    thread.thread.join().unwrap();
+}
