@@ -168,10 +168,10 @@ impl Evaluator {
     pub fn evaluate(
         &mut self,
         weights: Vec<f32>,
-        mut go_on: impl FnMut(&Evaluation) -> bool,
+        go_on: &mut dyn FnMut(&Evaluation) -> bool,
     ) -> Result<Evaluation, EvaluationError> {
         #[cfg(feature = "cuda")]
-        match self.evaluate_on_gpu(&weights, &mut go_on) {
+        match self.evaluate_on_gpu(&weights, go_on) {
             Ok(Some(found)) => return Ok(found),
             Ok(None) => {}
             Err(error) => {
@@ -186,7 +186,7 @@ impl Evaluator {
     fn evaluate_on_gpu(
         &mut self,
         weights: &[f32],
-        go_on: impl FnMut(&Evaluation) -> bool,
+        go_on: &mut dyn FnMut(&Evaluation) -> bool,
     ) -> Result<Option<Evaluation>, GpuError> {
         if let OnGpu::Untried(ordinal) = self.gpu {
             let opened = CudaEvaluator::new(ordinal, Arc::clone(&self.dataset), &self.layout)?;

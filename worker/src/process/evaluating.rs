@@ -38,8 +38,9 @@ impl Evaluating {
             let (dataset, layout) = (Arc::clone(&prepared.dataset), prepared.layout.clone());
             let mut evaluator = Evaluator::new(&prepared.device, dataset, layout, threads);
             for Order { weights, target } in asked {
-                let found =
-                    evaluator.evaluate(weights, |so_far| !target.is_some_and(|target| so_far.rules_out(target)));
+                let found = evaluator.evaluate(weights, &mut |so_far| {
+                    !target.is_some_and(|target| so_far.rules_out(target))
+                });
                 // Failing to measure is no reason to stop: the last evaluation of all will say so.
                 if let Ok(found) = found
                     && found.samples == prepared.dataset.test.len()

@@ -222,7 +222,7 @@ fn save_and_measure(
     model_file::save(&order.path, layout, &weights, &metadata).map_err(|error| sentence(&error))?;
     let mut evaluator = Evaluator::new(device, Arc::clone(dataset), layout.clone(), *threads);
     let found = evaluator
-        .evaluate(weights, |_| true)
+        .evaluate(weights, &mut |_| true)
         .map_err(|error| error.to_string())?;
     Ok(scores(found))
 }

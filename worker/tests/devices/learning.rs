@@ -194,13 +194,15 @@ pub(crate) fn evaluations_are_the_cpus<D: Device>() {
         let mut evaluator = Evaluator::new(&device, Arc::clone(&start.dataset), layout.clone(), Threads(2));
         // Twice: the second time everything lies on the device already.
         for _ in 0..2 {
-            let found = evaluator.evaluate(weights.clone(), |_| true).unwrap();
+            let found = evaluator.evaluate(weights.clone(), &mut |_| true).unwrap();
             println!("{model}: {cpu:?} and {found:?}");
             assert_eq!(cpu.samples, found.samples);
             assert!((cpu.loss - found.loss).abs() < 1e-4 * cpu.loss);
             assert!((cpu.accuracy - found.accuracy).abs() < 5e-4);
         }
-        let some = evaluator.evaluate(weights, |so_far| so_far.samples < 1000).unwrap();
+        let some = evaluator
+            .evaluate(weights, &mut |so_far| so_far.samples < 1000)
+            .unwrap();
         assert!((1000..5000).contains(&some.samples));
     }
 }

@@ -73,18 +73,35 @@ impl Device for TwoThreads {
 struct FirstGpu;
 
 #[cfg(feature = "cuda")]
+fn is_absent(error: &worker::backend::cuda::GpuError) -> bool {
+    use worker::backend::cuda::GpuError;
+    matches!(
+        error,
+        GpuError::NoDriver(_) | GpuError::NoLibrary(_) | GpuError::NoDevice { .. }
+    )
+}
+
+#[cfg(feature = "cuda")]
 impl Device for FirstGpu {
     type Trainer = worker::backend::cuda::CudaTrainer;
 
     fn found() -> Option<worker::device::Device> {
-        worker::device::Device::find(worker::device::Choice::Cuda(0), None).ok()
+        use worker::device::{Choice, DeviceError};
+        match worker::device::Device::find(Choice::Cuda(0), None) {
+            Ok(found) => Some(found),
+            Err(DeviceError::Gpu(error)) if is_absent(&error) => {
+                println!("skipped: {error}");
+                None
+            }
+            Err(error) => panic!("{error}"),
+        }
     }
 
     fn trainer(start: &Start, precision: Precision) -> Option<Self::Trainer> {
-        use worker::backend::cuda::{CudaTrainer, Gpu, GpuError};
+        use worker::backend::cuda::{CudaTrainer, Gpu};
         let gpu = match Gpu::open(0, precision) {
             Ok(gpu) => gpu,
-            Err(error @ (GpuError::NoDriver(_) | GpuError::NoLibrary(_) | GpuError::NoDevice { .. })) => {
+            Err(error) if is_absent(&error) => {
                 println!("skipped: {error}");
                 return None;
             }

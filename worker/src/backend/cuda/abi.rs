@@ -7,7 +7,9 @@ use std::marker::PhantomData;
 
 use cudarc::driver::{CudaFunction, DeviceRepr, ValidAsZeroBits};
 
-use crate::backend::turns::BLOCK;
+use crate::backend::{self, turns::BLOCK};
+use crate::learning::optimiser;
+use crate::quantise::repeats_max;
 
 /// What a type is called in C++.
 macro_rules! c_name {
@@ -206,6 +208,45 @@ shared_structs! {
         height: u32,
         width: u32,
         size: u32,
+    }
+}
+
+impl From<&backend::Compare> for Compare {
+    fn from(compare: &backend::Compare) -> Self {
+        Self {
+            tau: compare.tau.value(),
+            ahead: compare.ahead,
+            repeats: repeats_max(compare.tau),
+            turn_from: (compare.turn.start / BLOCK) as u32,
+            turn_to: compare.turn.end.div_ceil(BLOCK) as u32,
+        }
+    }
+}
+
+impl From<optimiser::Factors> for Factors {
+    fn from(factors: optimiser::Factors) -> Self {
+        let optimiser::Factors {
+            rate,
+            momentum,
+            of_gradient,
+            of_velocity,
+            ahead_before,
+            keep,
+            take,
+            epsilon,
+            spread,
+        } = factors;
+        Self {
+            rate,
+            momentum,
+            of_gradient,
+            of_velocity,
+            ahead_before,
+            keep,
+            take,
+            epsilon,
+            spread,
+        }
     }
 }
 

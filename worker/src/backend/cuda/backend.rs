@@ -27,9 +27,9 @@ use crate::backend::turns::{BLOCK, eager_blocks, eager_tensors};
 use crate::backend::{self, Backend, Compare, Update, Updated};
 use crate::dataset::Dataset;
 use crate::difference;
-use crate::learning::optimiser::{Factors, Formula};
+use crate::learning::optimiser::Formula;
 use crate::program::{ImageOrder, Program};
-use crate::quantise::{ComeTo, REPEATS_MAX, repeats_max};
+use crate::quantise::{ComeTo, REPEATS_MAX};
 use crate::tape::Parameters;
 use crate::trainer::TrainError;
 
@@ -96,45 +96,6 @@ impl CudaTrainer {
         let values: Vec<f32> = counts.iter().copied().map(weight_of).collect();
         let backend = CudaBackend::new(Rc::new(gpu), dataset, layout, &values, rule.state_arrays(), minibatch)?;
         Self::on(backend, rule, dropout_seed)
-    }
-}
-
-impl From<&Compare> for abi::Compare {
-    fn from(compare: &Compare) -> Self {
-        Self {
-            tau: compare.tau.value(),
-            ahead: compare.ahead,
-            repeats: repeats_max(compare.tau),
-            turn_from: (compare.turn.start / BLOCK) as u32,
-            turn_to: compare.turn.end.div_ceil(BLOCK) as u32,
-        }
-    }
-}
-
-impl From<Factors> for abi::Factors {
-    fn from(factors: Factors) -> Self {
-        let Factors {
-            rate,
-            momentum,
-            of_gradient,
-            of_velocity,
-            ahead_before,
-            keep,
-            take,
-            epsilon,
-            spread,
-        } = factors;
-        Self {
-            rate,
-            momentum,
-            of_gradient,
-            of_velocity,
-            ahead_before,
-            keep,
-            take,
-            epsilon,
-            spread,
-        }
     }
 }
 

@@ -1,6 +1,10 @@
 //! How dfdx sees an array of the device: as a tensor whose one stored value is the place where all its numbers lie,
 //! broadcast to the array's shape without a copy. Shapes, identities, tape and gradients are dfdx's own; the numbers never
 //! leave the device.
+//!
+//! The device in these tensors' type is dfdx's CPU, which is true of the place and not of what lies there. dfdx's own
+//! CUDA device is not used: it cannot be built without NVIDIA's compiler, links CUDA, gives no address of a tensor, and
+//! has no convolution on a stable compiler. An own device is impossible outside of the crate; an own stored type is not.
 
 use cudarc::driver::sys::CUdeviceptr;
 use dfdx::prelude::*;
