@@ -70,13 +70,13 @@ mod cuda {
             tau *= if words.len() as f64 > wanted { 1.02 } else { 0.98 };
         }
         let mut emitted = 0;
-        let bytes = trainer.bytes;
+        let bytes = trainer.backend().bytes();
         let full = timed(|| {
             trainer.step(&samples, control, &mut words)?;
             emitted += words.len();
             Ok(())
         })?;
-        let bytes = (trainer.bytes - bytes) as f64 / ROUNDS as f64;
+        let bytes = (trainer.backend().bytes() - bytes) as f64 / ROUNDS as f64;
         let emitted = emitted as f64 / ROUNDS as f64;
         // As many changes as leave, spread over the weights.
         let count = (density * layout.weights as f64) as usize;

@@ -1,10 +1,11 @@
 //! Times whole training steps on request, so that a script can alternate between this and another framework.
 //!
-//! `step_timer LAYERS MINIBATCH OPTIMISER CLIP THREADS [DEVICE] [DATA] [DENSITY]`; every line read from standard input
+//! `step_timer LAYERS MINIBATCH OPTIMISER CLIP THREADS [DEVICE] [DATA] [DENSITY] [OTHERS]`; every line read from standard input
 //! is a number of steps to make, every line written the milliseconds that each of them took. A step gathers a minibatch,
 //! computes the gradient, updates, quantises, applies, encodes the batch and decodes it again: all that a worker does for
 //! one. DEVICE is `cpu`, or with the feature `cuda` `f32` or `tf32` for the first GPU in that precision; there a step also
-//! applies another's batch of the same size, and decoding is not counted, since another thread does that.
+//! applies the batches of OTHERS other workers (one, unless said otherwise), each as large as its own, and decoding is not
+//! counted, since another thread does that.
 
 use std::io::{BufRead, Write};
 use std::sync::Arc;
@@ -27,7 +28,9 @@ fn main() -> Outcome<()> {
     worker::memory::keep_freed_blocks();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [layers, minibatch, optimiser, clip, threads, more @ ..] = &arguments[..] else {
-        return Err("usage: step_timer LAYERS MINIBATCH OPTIMISER CLIP THREADS [DEVICE] [DATA] [DENSITY]".into());
+        return Err(
+            "usage: step_timer LAYERS MINIBATCH OPTIMISER CLIP THREADS [DEVICE] [DATA] [DENSITY] [OTHERS]".into(),
+        );
     };
     let density = more.get(2).map(|density| density.parse()).transpose()?;
     let draft = JobDraft {
@@ -50,7 +53,7 @@ fn main() -> Outcome<()> {
     match more.first().map_or("cpu", String::as_str) {
         "cpu" => {
             let trainer = CpuTrainer::new(Arc::clone(&dataset), &layout, &counts, rule, 1, threads)?;
-            time(trainer, &job, &dataset, false)
+            time(trainer, &job, &dataset, None)
         }
         #[cfg(feature = "cuda")]
         device => {
@@ -64,46 +67,53 @@ fn main() -> Outcome<()> {
             let gpu = Gpu::open(0, precision)?;
             let minibatch = job.minibatch as usize;
             let trainer = CudaTrainer::new(gpu, Arc::clone(&dataset), &layout, &counts, rule, minibatch, 1)?;
-            time(trainer, &job, &dataset, true)
+            let others = more.get(3).map_or(Ok(1), |others| others.parse())?;
+            time(trainer, &job, &dataset, Some(others))
         }
         #[cfg(not(feature = "cuda"))]
         device => Err(format!("there is no device '{device}' in this build").into()),
     }
 }
 
-/// A batch of another worker that undoes one of this worker's.
-fn opposite(mut batch: Batch) -> Batch {
-    batch.header.origin = OriginId(2);
-    if let Payload::Steps { words, .. } = &mut batch.payload {
-        for word in words {
-            *word ^= 1;
+/// What other workers make of one of this worker's batches: the first undoes it, the next repeats it, and so on, so that
+/// together they get nowhere.
+fn batches_of_others(batch: &Batch, others: usize) -> Vec<Batch> {
+    let of_other = |other: usize| {
+        let mut batch = batch.clone();
+        batch.header.origin = OriginId(2 + other as u64);
+        if let Payload::Steps { words, .. } = &mut batch.payload
+            && other.is_multiple_of(2)
+        {
+            for word in words {
+                *word ^= 1;
+            }
         }
-    }
-    batch.header.digest = batch.payload.digest();
-    batch
+        batch.header.digest = batch.payload.digest();
+        batch
+    };
+    (0..others).map(of_other).collect()
 }
 
-fn time(trainer: impl Trainer, job: &Job, dataset: &Dataset, with_others: bool) -> Outcome<()> {
+fn time(trainer: impl Trainer, job: &Job, dataset: &Dataset, others: Option<usize>) -> Outcome<()> {
     let mut training = Training::new(trainer, job, dataset, Identity::alone(1))?;
     let weights = training.trainer().weights();
     let mut frame = Vec::new();
-    let mut other: Option<Batch> = None;
+    let mut waiting: Vec<Batch> = Vec::new();
     for line in std::io::stdin().lock().lines() {
         let steps: usize = line?.trim().parse()?;
         let mut times = Vec::with_capacity(steps);
         for _ in 0..steps {
             let start = Instant::now();
-            if let Some(other) = &other {
-                training.apply(other)?;
+            for batch in &waiting {
+                training.apply(batch)?;
             }
             frame.clear();
             training.step(false, &mut frame)?;
             let before = start.elapsed();
             let batch = Batch::decode(&frame, weights)?;
-            let time = if with_others { before } else { start.elapsed() };
+            let time = if others.is_some() { before } else { start.elapsed() };
             times.push((time.as_secs_f64() * 1e3).to_string());
-            // The other worker goes as far in the other direction, so that none of them gets anywhere.
-            other = with_others.then(|| opposite(batch));
+            waiting = batches_of_others(&batch, others.unwrap_or(0));
         }
         println!("{}", times.join(" "));
         std::io::stdout().flush()?;

@@ -1,13 +1,19 @@
 //! Evaluation on held-out samples.
 
+use std::sync::Arc;
+
 use dfdx::prelude::Cpu;
 use protocol::model::Layout;
 use thiserror::Error;
 
-use crate::dataset::Samples;
-use crate::network::{Mode, Network};
-use crate::ops::{OpError, Parameters, Threads, from_rows, loss};
+#[cfg(feature = "cuda")]
+use crate::backend::cuda::{CudaEvaluator, GpuError};
+use crate::dataset::{Dataset, Samples};
+use crate::device::Device;
+use crate::ops::loss::{self, Judgement};
+use crate::ops::{OpError, Parameters, Pass, Threads, from_rows, network, values};
 use crate::parts::map_parts;
+use crate::program::{ImageOrder, Program};
 
 /// Samples per minibatch of an evaluation: large enough for full speed, small enough for the cache.
 const MINIBATCH: usize = 128;
@@ -45,27 +51,57 @@ impl Evaluation {
     }
 }
 
-/// Evaluates weights on samples, with each thread at minibatches of its own. Now and then `go_on` is told how good the
-/// model is on what is done, which is spread evenly over all samples; what it refuses to go on with ends there.
+/// Evaluates weights on samples on the CPU, with each thread at minibatches of its own. Now and then `go_on` is told how
+/// good the model is on what is done, which is spread evenly over all samples; what it refuses to go on with ends there.
 pub fn evaluate(
     layout: &Layout,
     weights: Vec<f32>,
     samples: &Samples,
     threads: Threads,
-    mut go_on: impl FnMut(&Evaluation) -> bool,
+    go_on: impl FnMut(&Evaluation) -> bool,
 ) -> Result<Evaluation, EvaluationError> {
-    let parameters = Parameters::new(&Cpu::default(), weights)?;
-    let network = Network::new(layout, Threads(1));
-    let judge = |minibatch: Vec<u32>| -> Result<_, EvaluationError> {
+    let pass = Pass {
+        parameters: Parameters::new(&Cpu::default(), weights)?,
+        key: 0,
+    };
+    let program = Program::new(layout, ImageOrder::BySample).for_evaluation();
+    let network = network(program, Threads(1));
+    let judge = |minibatch: Vec<u32>| -> Result<Judgement, EvaluationError> {
         let (mut inputs, mut labels) = (Vec::new(), Vec::new());
         samples.gather(&minibatch, &mut inputs, &mut labels);
         let x = from_rows(&Cpu::default(), minibatch.len(), samples.features(), inputs)?;
-        let logits = network.forward(&parameters, x, Mode::Evaluation)?;
-        Ok((loss::judge(&logits, &labels), minibatch.len()))
+        let logits = network.forward(&pass, x)?;
+        Ok(loss::judge(values(&logits), &labels))
     };
+    let judge_side_by_side = |round: Vec<Vec<u32>>| map_parts(round, judge).into_iter().collect();
+    let sizes = Sizes {
+        samples: samples.len(),
+        minibatch: MINIBATCH,
+        at_once: threads.0,
+    };
+    in_rounds(sizes, judge_side_by_side, go_on)
+}
 
-    let minibatches = samples.len().div_ceil(MINIBATCH);
-    let minibatch = |first: usize| (first..samples.len()).step_by(minibatches).map(|i| i as u32).collect();
+/// How samples are gone through.
+#[derive(Clone, Copy)]
+struct Sizes {
+    samples: usize,
+    minibatch: usize,
+    /// Minibatches that are judged side by side.
+    at_once: usize,
+}
+
+/// Goes through all samples in rounds of minibatches, each of which is spread evenly over them.
+fn in_rounds<E>(
+    sizes: Sizes,
+    mut judge: impl FnMut(Vec<Vec<u32>>) -> Result<Vec<Judgement>, E>,
+    mut go_on: impl FnMut(&Evaluation) -> bool,
+) -> Result<Evaluation, E> {
+    let minibatches = sizes.samples.div_ceil(sizes.minibatch);
+    let minibatch = |first: usize| -> Vec<u32> {
+        let spread = (first..sizes.samples).step_by(minibatches);
+        spread.map(|sample| sample as u32).collect()
+    };
     let (mut loss, mut correct) = (0.0, 0);
     let mut found = Evaluation {
         accuracy: 0.0,
@@ -73,13 +109,12 @@ pub fn evaluate(
         samples: 0,
     };
     let firsts: Vec<usize> = (0..minibatches).collect();
-    for round in firsts.chunks(threads.0.max(1)) {
+    for round in firsts.chunks(sizes.at_once.max(1)) {
         let round: Vec<Vec<u32>> = round.iter().map(|&first| minibatch(first)).collect();
-        for judged in map_parts(round, judge) {
-            let (judged, count) = judged?;
+        found.samples += round.iter().map(Vec::len).sum::<usize>();
+        for judged in judge(round)? {
             loss += judged.loss;
             correct += judged.correct;
-            found.samples += count;
         }
         found.accuracy = correct as f64 / found.samples as f64;
         found.loss = loss / found.samples as f64;
@@ -88,6 +123,87 @@ pub fn evaluate(
         }
     }
     Ok(found)
+}
+
+/// Evaluates a model now and then, where it is trained. Belongs to one thread.
+pub struct Evaluator {
+    dataset: Arc<Dataset>,
+    layout: Layout,
+    /// On the CPU.
+    threads: Threads,
+    #[cfg(feature = "cuda")]
+    gpu: OnGpu,
+}
+
+/// What is known of the GPU that is to evaluate.
+#[cfg(feature = "cuda")]
+enum OnGpu {
+    /// None does, or it could not.
+    No,
+    /// The one of this number, once it is asked.
+    Untried(usize),
+    Ready(Box<CudaEvaluator>),
+}
+
+impl Evaluator {
+    /// An evaluator on the device that trains. If that is a GPU, it is opened when it is first needed.
+    #[must_use]
+    pub fn new(device: &Device, dataset: Arc<Dataset>, layout: Layout, threads: Threads) -> Self {
+        #[cfg(not(feature = "cuda"))]
+        let Device::Cpu = device;
+        Self {
+            dataset,
+            layout,
+            threads,
+            #[cfg(feature = "cuda")]
+            gpu: match device {
+                Device::Cpu => OnGpu::No,
+                Device::Cuda { ordinal, .. } => OnGpu::Untried(*ordinal),
+            },
+        }
+    }
+
+    /// Evaluates weights on the held-out samples, as [`evaluate`] does. A GPU that has not enough memory left for that, or
+    /// fails, is not asked again: the CPU does it instead.
+    pub fn evaluate(
+        &mut self,
+        weights: Vec<f32>,
+        go_on: &mut dyn FnMut(&Evaluation) -> bool,
+    ) -> Result<Evaluation, EvaluationError> {
+        #[cfg(feature = "cuda")]
+        match self.evaluate_on_gpu(&weights, go_on) {
+            Ok(Some(found)) => return Ok(found),
+            Ok(None) => {}
+            Err(error) => {
+                tracing::warn!("the model is evaluated on the CPU from now on, since the GPU cannot: {error}");
+                self.gpu = OnGpu::No;
+            }
+        }
+        evaluate(&self.layout, weights, &self.dataset.test, self.threads, go_on)
+    }
+
+    #[cfg(feature = "cuda")]
+    fn evaluate_on_gpu(
+        &mut self,
+        weights: &[f32],
+        go_on: &mut dyn FnMut(&Evaluation) -> bool,
+    ) -> Result<Option<Evaluation>, GpuError> {
+        if let OnGpu::Untried(ordinal) = self.gpu {
+            let opened = CudaEvaluator::new(ordinal, Arc::clone(&self.dataset), &self.layout)?;
+            self.gpu = OnGpu::Ready(Box::new(opened));
+        }
+        let OnGpu::Ready(gpu) = &mut self.gpu else {
+            return Ok(None);
+        };
+        gpu.set_weights(weights)?;
+        let sizes = Sizes {
+            samples: self.dataset.test.len(),
+            minibatch: CudaEvaluator::MINIBATCH,
+            at_once: 1,
+        };
+        let judge = |round: Vec<Vec<u32>>| round.iter().map(|minibatch| gpu.judge(minibatch)).collect();
+        in_rounds(sizes, judge, go_on).map(Some)
+    }
 }
 
 #[cfg(test)]

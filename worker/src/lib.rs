@@ -1,7 +1,8 @@
 //! Tau's worker: datasets, models on dfdx, the residual and its quantiser, and the thread that trains.
 //!
-//! From the outside in: a [`training_thread`] runs a [`training`] loop over a [`trainer`], which the CPU
-//! [`backend`] implements with a [`network`] of taped [`ops`] and the [`quantise`] pass. What it emits leaves as
+//! From the outside in: a [`training_thread`] runs a [`training`] loop over a [`trainer`]. That is a replica on a
+//! [`backend`], the CPU's or a GPU's: both carry out the operations of one [`program`] in a [`network`] on dfdx's
+//! [`tape`], the CPU by [`ops`] and the [`quantise`] pass, a GPU by kernels. What it emits leaves as
 //! encoded batches; weights as floats, residual and dfdx live here and nowhere else. A [`process`] is all of that, attached
 //! to its node.
 
@@ -19,9 +20,11 @@ pub mod network;
 pub mod ops;
 mod parts;
 pub mod process;
+pub mod program;
 pub mod quantise;
 pub mod sampling;
 pub mod state_file;
+pub mod tape;
 mod thread_time;
 pub mod trainer;
 pub mod training;

@@ -1,162 +1,76 @@
-//! A model on dfdx: the layers of a job as a chain of operations over the flat weights.
+//! A model: the operations of a program, as one device carries them out, one after the other.
 
 use dfdx::prelude::*;
-use protocol::model::{Layer, Layout, Shape};
 
-use crate::ops::conv::{Conv, Geometry};
-use crate::ops::dense::Dense;
-use crate::ops::pool::Pool;
-use crate::ops::{Activations, InputGradient, OpError, Parameters, Threads, dropout::dropout, gelu::gelu};
-
-/// One operation of the chain.
-#[derive(Clone, Debug)]
-pub(crate) enum Op {
-    Dense(Dense),
-    Conv(Conv),
-    MaxPool(Pool),
-    AvgPool(Pool),
-    Relu,
-    Tanh,
-    Sigmoid,
-    Gelu,
-    Dropout(f64),
-}
+use crate::tape::{Activations, Failure, OpError, Operation, carry_out};
 
 /// The chain of operations of a model. Holds no weights.
 #[derive(Clone, Debug)]
-pub struct Network {
-    ops: Vec<Op>,
-    threads: Threads,
+pub struct Network<L> {
+    layers: Vec<L>,
+    /// Layers before this one have nothing to train, and nobody waits for their gradients: they are not taped.
+    first_with_weights: usize,
 }
 
-/// Whether dropout drops.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// It does, by decisions drawn from this key.
-    Training {
-        /// Different for every step.
-        key: u64,
-    },
-    /// It does not.
-    Evaluation,
+/// A loss, and the gradients that it has on the tape.
+pub struct Descent<E: Unit> {
+    /// The loss of the minibatch.
+    pub loss: Tensor<(), E, Cpu>,
+    /// What the tape has written.
+    pub gradients: Gradients<E, Cpu>,
 }
 
-fn image(shape: Shape) -> (usize, usize, usize) {
-    match shape {
-        Shape::Image {
-            channels,
-            height,
-            width,
-        } => (channels, height, width),
-        // Shape inference lets only images reach a layer that needs one.
-        Shape::Flat(features) => (1, 1, features),
-    }
-}
-
-impl Network {
-    /// Turns a layout into operations, with each relu fused into the layer before it where that can be.
+impl<L: Operation> Network<L> {
+    /// A network of layers, in order.
     #[must_use]
-    pub fn new(layout: &Layout, threads: Threads) -> Self {
-        let mut ops: Vec<Op> = Vec::new();
-        let mut input_gradient = InputGradient::NotNeeded;
-        for placed in &layout.layers {
-            let pool = |size| {
-                let (channels, height, width) = image(placed.input);
-                Pool {
-                    channels,
-                    height,
-                    width,
-                    size,
-                }
-            };
-            match (placed.layer, placed.parameters.clone()) {
-                (Layer::Dense(outputs), Some((weight, bias))) => {
-                    let inputs = placed.input.elements();
-                    let relu = false;
-                    ops.push(Op::Dense(Dense {
-                        inputs,
-                        outputs,
-                        weight,
-                        bias,
-                        relu,
-                        input_gradient,
-                    }));
-                    input_gradient = InputGradient::Needed;
-                }
-                (
-                    Layer::Conv {
-                        out,
-                        kernel,
-                        stride,
-                        pad,
-                    },
-                    Some((weight, bias)),
-                ) => {
-                    let (channels, height, width) = image(placed.input);
-                    let geometry = Geometry {
-                        channels,
-                        height,
-                        width,
-                        outputs: out,
-                        kernel,
-                        stride,
-                        pad,
-                    };
-                    ops.push(Op::Conv(Conv {
-                        geometry,
-                        weight,
-                        bias,
-                        relu: false,
-                        input_gradient,
-                    }));
-                    input_gradient = InputGradient::Needed;
-                }
-                (Layer::Relu, _) => match ops.last_mut() {
-                    Some(Op::Dense(Dense { relu, .. }) | Op::Conv(Conv { relu, .. })) => {
-                        *relu = true;
-                    }
-                    _ => ops.push(Op::Relu),
-                },
-                (Layer::MaxPool(size), _) => ops.push(Op::MaxPool(pool(size))),
-                (Layer::AvgPool(size), _) => ops.push(Op::AvgPool(pool(size))),
-                (Layer::Tanh, _) => ops.push(Op::Tanh),
-                (Layer::Sigmoid, _) => ops.push(Op::Sigmoid),
-                (Layer::Gelu, _) => ops.push(Op::Gelu),
-                (Layer::Dropout(probability), _) => ops.push(Op::Dropout(probability)),
-                // Activations are rows already. A layer with weights always has its place in the layout.
-                (Layer::Flatten | Layer::Dense(_) | Layer::Conv { .. }, _) => {}
-            }
+    pub fn new(layers: Vec<L>, first_with_weights: usize) -> Self {
+        Self {
+            layers,
+            first_with_weights,
         }
-        Self { ops, threads }
     }
 
-    /// The operations, in order.
-    #[cfg(feature = "cuda")]
-    pub(crate) fn ops(&self) -> &[Op] {
-        &self.ops
+    /// The logits of a minibatch, without a way back.
+    pub fn forward(&self, pass: &L::Pass, x: Activations<L::Unit>) -> Result<Activations<L::Unit>, L::Error> {
+        let failure = Failure::default();
+        self.apply(pass, x, &failure).map_err(|error| failure.behind(error))
     }
 
-    /// The logits of a minibatch.
-    pub fn forward<T: Tape<f32, Cpu>>(
+    /// The loss of a minibatch and its gradient: forward, and back by dfdx's tape.
+    pub fn descend<O>(
         &self,
-        parameters: &Parameters,
-        mut x: Activations<T>,
-        mode: Mode,
-    ) -> Result<Activations<T>, OpError> {
-        for (place, op) in (0u64..).zip(&self.ops) {
-            x = match (op, mode) {
-                (Op::Dense(dense), _) => dense.forward(parameters, x, self.threads)?,
-                (Op::Conv(conv), _) => conv.forward(parameters, x, self.threads)?,
-                (Op::MaxPool(pool), _) => pool.max(x)?,
-                (Op::AvgPool(pool), _) => pool.mean(x)?,
-                (Op::Relu, _) => x.try_relu()?,
-                (Op::Tanh, _) => x.try_tanh()?,
-                (Op::Sigmoid, _) => x.try_sigmoid()?,
-                (Op::Gelu, _) => gelu(x)?,
-                // Layers of one step must not drop in the same pattern.
-                (Op::Dropout(probability), Mode::Training { key }) => dropout(x, *probability, key ^ place << 56)?,
-                (Op::Dropout(_), Mode::Evaluation) => x,
-            };
+        loss: &O,
+        pass: &L::Pass,
+        x: Activations<L::Unit>,
+        gradients: Gradients<L::Unit, Cpu>,
+    ) -> Result<Descent<L::Unit>, L::Error>
+    where
+        O: Operation<(), Unit = L::Unit, Pass = L::Pass, Error = L::Error>,
+    {
+        let failure = Failure::default();
+        let there_and_back = || -> Result<_, OpError> {
+            let logits = self.apply(pass, x.traced(gradients), &failure)?;
+            let (loss, tape) = carry_out(loss, pass, logits, &failure)?.split_tape();
+            let gradients = loss.clone().put_tape(tape).try_backward()?;
+            Ok(Descent { loss, gradients })
+        };
+        there_and_back().map_err(|error| failure.behind(error))
+    }
+
+    pub(crate) fn apply<T: Tape<L::Unit, Cpu>>(
+        &self,
+        pass: &L::Pass,
+        x: Activations<L::Unit, T>,
+        failure: &Failure<L::Error>,
+    ) -> Result<Activations<L::Unit, T>, OpError> {
+        let (untrained, trained) = self.layers.split_at(self.first_with_weights.min(self.layers.len()));
+        let (mut input, tape) = x.split_tape();
+        for layer in untrained {
+            input = carry_out(layer, pass, input, failure)?;
+        }
+        let mut x = input.put_tape(tape);
+        for layer in trained {
+            x = carry_out(layer, pass, x, failure)?;
         }
         Ok(x)
     }
@@ -164,37 +78,21 @@ impl Network {
 
 #[cfg(test)]
 mod tests {
+    use protocol::model::{Layout, Shape};
+
+    use crate::ops::{CrossEntropy, Parameters, Pass, Threads, from_rows, network, values};
+    use crate::program::{ImageOrder, Program};
+
     use super::*;
-    use crate::ops::{from_rows, loss, values};
 
     fn layout(text: &str, input: Shape, classes: usize) -> Layout {
         Layout::new(&text.parse().unwrap(), input, classes).unwrap()
     }
 
-    #[test]
-    fn relu_is_fused_only_into_layers_that_can() {
-        let shape = Shape::Image {
-            channels: 1,
-            height: 6,
-            width: 6,
-        };
-        let layout = layout(
-            "conv 2 3x3, relu, maxpool 2, relu, flatten, dense 3, relu, relu, dense 2",
-            shape,
-            2,
-        );
-        let names: Vec<String> = Network::new(&layout, Threads(1))
-            .ops
-            .iter()
-            .map(|op| match op {
-                Op::Conv(conv) => format!("conv {}", conv.relu),
-                Op::Dense(dense) => format!("dense {}", dense.relu),
-                Op::MaxPool(_) => "maxpool".into(),
-                Op::Relu => "relu".into(),
-                other => format!("{other:?}"),
-            })
-            .collect();
-        assert_eq!(names, ["conv true", "maxpool", "relu", "dense true", "dense false"]);
+    fn initial_parameters(layout: &Layout) -> Parameters {
+        let counts = protocol::model::initial_counts(layout, 1);
+        let weights = counts.into_iter().map(protocol::lattice::weight_of).collect();
+        Parameters::new(&Cpu::default(), weights).unwrap()
     }
 
     #[test]
@@ -205,30 +103,31 @@ mod tests {
             height: 9,
             width: 9,
         };
-        let text = "conv 3 3x3 stride 2 pad 1, tanh, avgpool 2, conv 4 2x2, gelu, maxpool 1, flatten, dense 6, sigmoid, dropout 0.1, dense 5, relu, dense 3";
+        let text = "sigmoid, conv 3 3x3 stride 2 pad 1, tanh, avgpool 2, conv 4 2x2, gelu, maxpool 1, flatten, dense 6, sigmoid, dropout 0.1, dense 5, relu, dense 3";
         let layout = layout(text, shape, 3);
-        let counts = protocol::model::initial_counts(&layout, 1);
-        let weights = counts.into_iter().map(protocol::lattice::weight_of).collect();
         let device = Cpu::default();
-        let mut parameters = Parameters::new(&device, weights).unwrap();
-        let network = Network::new(&layout, Threads(1));
-        let labels = [0, 1, 2, 0];
+        let mut pass = Pass {
+            parameters: initial_parameters(&layout),
+            key: 0,
+        };
+        let network = network(Program::new(&layout, ImageOrder::BySample), Threads(1));
+        let loss = CrossEntropy {
+            labels: vec![0, 1, 2, 0],
+        };
         let random = protocol::rng::CounterRng::new(4, 4);
         let x: Vec<f32> = (0..4 * 162)
-            .map(|at| (random.at(at) >> 40) as f32 / 2f32.powi(23) - 1.0)
+            .map(|at| 4.0 * ((random.at(at) >> 40) as f32 / 2f32.powi(23) - 1.0))
             .collect();
         let mut losses = Vec::new();
         let mut gradient = vec![0.0; layout.weights];
         for step in 0..600 {
             let input = from_rows(&device, 4, 162, x.clone()).unwrap();
-            let tape = parameters.lend_gradient(gradient).unwrap();
-            let logits = network
-                .forward(&parameters, input.traced(tape), Mode::Training { key: step })
-                .unwrap();
-            let loss = loss::softmax_cross_entropy(logits, &labels).unwrap();
-            losses.push(values(&loss)[0]);
-            gradient = parameters.take_gradient(loss.backward()).unwrap();
-            for (weight, slope) in parameters.values_mut().iter_mut().zip(&gradient) {
+            pass.key = step;
+            let lent = pass.parameters.lend_gradient(gradient).unwrap();
+            let descent = network.descend(&loss, &pass, input, lent).unwrap();
+            losses.push(values(&descent.loss)[0]);
+            gradient = pass.parameters.take_gradient(descent.gradients).unwrap();
+            for (weight, slope) in pass.parameters.values_mut().iter_mut().zip(&gradient) {
                 *weight -= 0.5 * slope;
             }
         }
@@ -243,19 +142,20 @@ mod tests {
             width: 8,
         };
         let layout = layout("conv 3 3x3, relu, flatten, dense 3", shape, 3);
-        let counts = protocol::model::initial_counts(&layout, 1);
-        let device = Cpu::default();
-        let weights = counts.into_iter().map(protocol::lattice::weight_of).collect();
-        let parameters = Parameters::new(&device, weights).unwrap();
+        let pass = Pass {
+            parameters: initial_parameters(&layout),
+            key: 0,
+        };
         let gradient = |threads| {
             let x = (0..5 * 128).map(|i| (i % 13) as f32 / 13.0).collect();
-            let tape = parameters.lend_gradient(vec![f32::NAN; layout.weights]).unwrap();
-            let x = from_rows(&device, 5, 128, x).unwrap().traced(tape);
-            let logits = Network::new(&layout, Threads(threads))
-                .forward(&parameters, x, Mode::Evaluation)
-                .unwrap();
-            let loss = loss::softmax_cross_entropy(logits, &[0, 1, 2, 1, 0]).unwrap();
-            parameters.take_gradient(loss.backward()).unwrap()
+            let x = from_rows(&Cpu::default(), 5, 128, x).unwrap();
+            let lent = pass.parameters.lend_gradient(vec![f32::NAN; layout.weights]).unwrap();
+            let network = network(Program::new(&layout, ImageOrder::BySample), Threads(threads));
+            let loss = CrossEntropy {
+                labels: vec![0, 1, 2, 1, 0],
+            };
+            let descent = network.descend(&loss, &pass, x, lent).unwrap();
+            pass.parameters.take_gradient(descent.gradients).unwrap()
         };
         for (one, three) in gradient(1).iter().zip(gradient(3)) {
             assert!((one - three).abs() < 1e-5);

@@ -51,3 +51,30 @@ fn difference(a: f32, b: f32) -> (f32, f32) {
     let taken = difference - a;
     (difference, (a - (difference - taken)) + (-b - taken))
 }
+
+#[cfg(test)]
+mod tests {
+    use protocol::lattice::Tau;
+
+    use super::*;
+
+    #[test]
+    fn a_residual_comes_back_to_the_bit_and_moves_with_the_shared_weights() {
+        let step = Tau::ONE_STEP.value();
+        let shared = [0.0, 1.0, 1.0, -15.999, step, -3.0 * step, 0.5, 7.25];
+        let own = [1e-30, 1e-9, -0.333, 0.1, 0.7 * step, 1e-12, 0.500_001, 7.25];
+        let shared = shared.map(|weight| (weight / step).round() * step);
+        let (residual, rest) = taken_apart(&own, &shared);
+        let restored = |shared: &[f32]| {
+            let mut own = vec![9.0; own.len()];
+            put_together(&residual, &rest, shared, &mut own);
+            own
+        };
+        assert_eq!(restored(&shared), own);
+        assert_ne!(rest, [0.0; 8], "no difference was too long for one float");
+        let moved = restored(&shared.map(|weight| weight + 100.0 * step));
+        for (moved, own) in moved.iter().zip(own) {
+            assert!((moved - own - 100.0 * step).abs() < step / 8.0, "{own} became {moved}");
+        }
+    }
+}

@@ -1,112 +1,135 @@
-//! Optimisers: how a gradient becomes an update. Pure over slices, with the formulas of PyTorch's optimisers.
+//! Optimisers: how a gradient becomes an update, with the formulas of PyTorch's optimisers. What every backend multiplies by
+//! in a step is computed once, here; the formulas themselves are the CPU's, pure over slices, and the GPU's kernels' own.
 //!
 //! The update already holds the minus sign and the learning rate: it is what the residual grows by.
 
 use multiversion::multiversion;
 use protocol::optimiser::Rule;
 
-/// Computes the updates of some weights: `gradient` is scaled by `clip` first; `step` counts from 1.
-///
-/// `first` and `second` are the state of the same weights, empty where the rule keeps none. Works on any part of
-/// the weights, so that a caller can walk through all of them in blocks that stay in the cache.
-///
-/// # Panics
-/// If the slices that the rule uses differ in length.
-pub fn update(rule: Rule, scale: Scale, gradient: &[f32], first: &mut [f32], second: &mut [f32], update: &mut [f32]) {
-    assert_eq!(gradient.len(), update.len());
-    let arrays = rule.state_arrays();
-    assert!(arrays < 1 || first.len() == gradient.len());
-    assert!(arrays < 2 || second.len() == gradient.len());
-    let Scale {
-        learning_rate,
-        clip,
-        step,
-        ahead,
-    } = scale;
-    match rule {
-        Rule::Sgd => sgd(-learning_rate * clip, gradient, update),
-        Rule::Momentum { momentum } => {
-            with_velocity((0.0, learning_rate), momentum, clip, ahead, gradient, first, update);
-        }
-        Rule::Nesterov { momentum } => {
-            let weights = (learning_rate, learning_rate * momentum);
-            with_velocity(weights, momentum, clip, ahead, gradient, first, update);
-        }
-        Rule::AdaGrad { epsilon } => {
-            scaled_by_squares(learning_rate, clip, (1.0, 1.0), epsilon, gradient, first, update);
-        }
-        Rule::RmsProp { decay, epsilon } => {
-            scaled_by_squares(
-                learning_rate,
-                clip,
-                (decay, 1.0 - decay),
-                epsilon,
-                gradient,
-                first,
-                update,
-            );
-        }
-        Rule::Adam { beta1, beta2, epsilon } => {
-            let (rate, spread) = adam_corrections(learning_rate, beta1, beta2, step);
-            let factors = AdamFactors {
-                rate,
-                spread,
-                beta1,
-                beta2,
-                epsilon,
-            };
-            adam(factors, clip, gradient, first, second, update);
+/// How a gradient becomes an update. Rules that differ only in their numbers share a formula.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Formula {
+    /// `u = -rate g`
+    Sgd,
+    /// `v = μ v + g`, `u = -(a g + b v)`, and from where the weights looked ahead to where they will.
+    Velocity,
+    /// `s = keep s + take g²`, `u = -rate g / (√s + ε)`
+    Squares,
+    /// Adam, corrected for its zero start.
+    Adam,
+}
+
+impl Formula {
+    pub(crate) fn of(rule: Rule) -> Self {
+        match rule {
+            Rule::Sgd => Self::Sgd,
+            Rule::Momentum { .. } | Rule::Nesterov { .. } => Self::Velocity,
+            Rule::AdaGrad { .. } | Rule::RmsProp { .. } => Self::Squares,
+            Rule::Adam { .. } => Self::Adam,
         }
     }
 }
 
-/// Adam's corrections for its zero start, at a step from 1: the rate to use, and what the root of the squares is
-/// multiplied by.
-#[must_use]
-pub fn adam_corrections(learning_rate: f32, beta1: f32, beta2: f32, step: u64) -> (f32, f32) {
-    let steps = step as f64;
-    let rate = f64::from(learning_rate) / (1.0 - f64::from(beta1).powf(steps));
-    let spread = 1.0 / (1.0 - f64::from(beta2).powf(steps)).sqrt();
-    (rate as f32, spread as f32)
-}
-
-/// What varies from step to step.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Scale {
-    /// The learning rate of this step, schedule included.
-    pub learning_rate: f32,
-    /// What the gradient is multiplied by before anything else: 1, or less where it was clipped.
-    pub clip: f32,
-    /// The number of this step, from 1.
-    pub step: u64,
-    /// How far the weights look ahead; only rules with a velocity do.
-    pub ahead: Ahead,
-}
-
-impl Scale {
-    /// Without looking ahead.
-    #[must_use]
-    pub const fn new(learning_rate: f32, clip: f32, step: u64) -> Self {
-        Self {
-            learning_rate,
-            clip,
-            step,
-            ahead: Ahead {
-                before: 0.0,
-                after: 0.0,
-            },
-        }
-    }
+/// What varies from step to step, as numbers; each formula uses its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Factors {
+    pub(crate) rate: f32,
+    pub(crate) momentum: f32,
+    pub(crate) of_gradient: f32,
+    pub(crate) of_velocity: f32,
+    pub(crate) ahead_before: f32,
+    pub(crate) keep: f32,
+    pub(crate) take: f32,
+    pub(crate) epsilon: f32,
+    pub(crate) spread: f32,
 }
 
 /// Weights may be kept ahead of what they have come to: at `w - ahead·v`, where the velocity will take them if it
 /// lasts. An update then moves them from where they looked before to where they look after it.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Ahead {
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Ahead {
     /// The multiple of the velocity that they are ahead before the update.
-    pub before: f32,
+    pub(crate) before: f32,
     /// And after it.
-    pub after: f32,
+    pub(crate) after: f32,
+}
+
+impl Factors {
+    /// The numbers of a rule at a learning rate, in a step that counts from 1.
+    pub(crate) fn new(rule: Rule, rate: f32, step: u64, ahead: Ahead) -> Self {
+        let none = Self {
+            rate,
+            ..Self::default()
+        };
+        let squares = |keep: f32, take: f32, epsilon: f32| Self {
+            keep,
+            take,
+            epsilon,
+            ..none
+        };
+        let velocity = |of_gradient: f32, of_velocity: f32, momentum: f32| Self {
+            momentum,
+            of_gradient,
+            of_velocity: of_velocity + ahead.after,
+            ahead_before: ahead.before,
+            ..none
+        };
+        match rule {
+            Rule::Sgd => none,
+            Rule::Momentum { momentum } => velocity(0.0, rate, momentum),
+            Rule::Nesterov { momentum } => velocity(rate, rate * momentum, momentum),
+            Rule::AdaGrad { epsilon } => squares(1.0, 1.0, epsilon),
+            Rule::RmsProp { decay, epsilon } => squares(decay, 1.0 - decay, epsilon),
+            Rule::Adam { beta1, beta2, epsilon } => {
+                // The corrections for the zero start of both means.
+                let steps = step as f64;
+                let corrected = f64::from(rate) / (1.0 - f64::from(beta1).powf(steps));
+                let spread = 1.0 / (1.0 - f64::from(beta2).powf(steps)).sqrt();
+                Self {
+                    rate: corrected as f32,
+                    momentum: beta1,
+                    keep: beta2,
+                    epsilon,
+                    spread: spread as f32,
+                    ..none
+                }
+            }
+        }
+    }
+}
+
+/// Some weights' part of everything that an update reads and writes. State that the formula does not keep is empty.
+pub(crate) struct Slices<'a> {
+    pub(crate) gradient: &'a [f32],
+    pub(crate) first: &'a mut [f32],
+    pub(crate) second: &'a mut [f32],
+    /// What the weights are to be moved by.
+    pub(crate) update: &'a mut [f32],
+}
+
+impl Formula {
+    /// Computes the updates of some weights, on a CPU: `gradient` is multiplied by `clip` first. Works on any part of the
+    /// weights, so that a caller can walk through all of them in blocks that stay in the cache.
+    ///
+    /// # Panics
+    /// If the slices that the formula uses differ in length.
+    pub(crate) fn update(self, by: &Factors, clip: f32, slices: Slices<'_>) {
+        let Slices {
+            gradient,
+            first,
+            second,
+            update,
+        } = slices;
+        assert_eq!(gradient.len(), update.len());
+        assert!(self == Self::Sgd || first.len() == gradient.len());
+        assert!(self != Self::Adam || second.len() == gradient.len());
+        match self {
+            Self::Sgd => sgd(-by.rate * clip, gradient, update),
+            Self::Velocity => velocity(by, clip, gradient, first, update),
+            Self::Squares => squares(by, clip, gradient, first, update),
+            Self::Adam => adam(by, clip, gradient, first, second, update),
+        }
+    }
 }
 
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
@@ -116,58 +139,34 @@ fn sgd(rate: f32, gradient: &[f32], update: &mut [f32]) {
     }
 }
 
-/// `v = μ v + g`, `u = -(a g + b v)`, and from where the weights looked ahead to where they will.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
-fn with_velocity(
-    (of_gradient, of_velocity): (f32, f32),
-    momentum: f32,
-    clip: f32,
-    ahead: Ahead,
-    gradient: &[f32],
-    velocity: &mut [f32],
-    update: &mut [f32],
-) {
-    let of_velocity = of_velocity + ahead.after;
+fn velocity(by: &Factors, clip: f32, gradient: &[f32], velocity: &mut [f32], update: &mut [f32]) {
+    let by = *by;
     for ((u, v), &g) in update.iter_mut().zip(velocity).zip(gradient) {
         let g = clip * g;
         let before = *v;
-        *v = momentum * before + g;
-        *u = ahead.before * before - (of_gradient * g + of_velocity * *v);
+        *v = by.momentum * before + g;
+        *u = by.ahead_before * before - (by.of_gradient * g + by.of_velocity * *v);
     }
 }
 
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
-fn scaled_by_squares(
-    rate: f32,
-    clip: f32,
-    (keep, take): (f32, f32),
-    epsilon: f32,
-    gradient: &[f32],
-    squares: &mut [f32],
-    update: &mut [f32],
-) {
+fn squares(by: &Factors, clip: f32, gradient: &[f32], squares: &mut [f32], update: &mut [f32]) {
+    let by = *by;
     for ((u, s), &g) in update.iter_mut().zip(squares).zip(gradient) {
         let g = clip * g;
-        *s = keep * *s + take * (g * g);
-        *u = -rate * g / (s.sqrt() + epsilon);
+        *s = by.keep * *s + by.take * (g * g);
+        *u = -by.rate * g / (s.sqrt() + by.epsilon);
     }
 }
 
-#[derive(Clone, Copy)]
-struct AdamFactors {
-    rate: f32,
-    spread: f32,
-    beta1: f32,
-    beta2: f32,
-    epsilon: f32,
-}
-
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
-fn adam(by: AdamFactors, clip: f32, gradient: &[f32], mean: &mut [f32], squares: &mut [f32], update: &mut [f32]) {
+fn adam(by: &Factors, clip: f32, gradient: &[f32], mean: &mut [f32], squares: &mut [f32], update: &mut [f32]) {
+    let by = *by;
     for (((u, m), s), &g) in update.iter_mut().zip(mean).zip(squares).zip(gradient) {
         let g = clip * g;
-        *m = by.beta1 * *m + (1.0 - by.beta1) * g;
-        *s = by.beta2 * *s + (1.0 - by.beta2) * (g * g);
+        *m = by.momentum * *m + (1.0 - by.momentum) * g;
+        *s = by.keep * *s + (1.0 - by.keep) * (g * g);
         *u = -by.rate * *m / (s.sqrt() * by.spread + by.epsilon);
     }
 }
@@ -178,17 +177,29 @@ mod tests {
 
     use super::*;
 
+    /// The update of one weight, whose state it moves.
+    fn update(rule: Rule, factors: &Factors, clip: f32, gradient: f32, state: &mut [f32; 2]) -> f32 {
+        let [first, second] = state;
+        let mut update = [f32::NAN];
+        let slices = Slices {
+            gradient: &[gradient],
+            first: std::slice::from_mut(first),
+            second: std::slice::from_mut(second),
+            update: &mut update,
+        };
+        Formula::of(rule).update(factors, clip, slices);
+        update[0]
+    }
+
     /// Three steps with gradients 1, 2, -1 on one weight; the update of each.
     fn three_steps(text: &str) -> [f32; 3] {
-        let optimiser: Optimiser = text.parse().unwrap();
-        let (mut first, mut second) = ([0.0], [0.0]);
+        let Optimiser { learning_rate, rule } = text.parse().unwrap();
+        let mut state = [0.0; 2];
         let mut step = 0;
         [1.0, 2.0, -1.0].map(|g: f32| {
             step += 1;
-            let scale = Scale::new(optimiser.learning_rate as f32, 0.5, step);
-            let mut update = [f32::NAN];
-            super::update(optimiser.rule, scale, &[2.0 * g], &mut first, &mut second, &mut update);
-            update[0]
+            let factors = Factors::new(rule, learning_rate as f32, step, Ahead::default());
+            update(rule, &factors, 0.5, 2.0 * g, &mut state)
         })
     }
 
@@ -205,25 +216,19 @@ mod tests {
     fn weights_that_look_ahead_are_the_velocity_away_from_what_they_have_come_to() {
         for text in ["sgd:0.1,momentum=0.5", "sgd:0.1,momentum=0.75,nesterov"] {
             let rule = text.parse::<Optimiser>().unwrap().rule;
-            let (mut plain, mut ahead) = ([1.0f32], [1.0f32]);
-            let (mut velocity, mut same) = ([0.0], [0.0]);
+            let (mut plain, mut ahead) = (1.0f32, 1.0f32);
+            let (mut velocity, mut same) = ([0.0; 2], [0.0; 2]);
             let mut before = 0.0;
             for (step, gradient) in (1..).zip([1.0f32, 2.0, -1.0, 0.5]) {
                 let after = 0.125 * step as f32;
-                let scale = Scale::new(0.1, 1.0, step);
-                let looking = Scale {
-                    ahead: Ahead { before, after },
-                    ..scale
-                };
+                let factors = Factors::new(rule, 0.1, step, Ahead::default());
+                let looking = Factors::new(rule, 0.1, step, Ahead { before, after });
                 before = after;
-                let mut update = [f32::NAN];
-                super::update(rule, scale, &[gradient], &mut velocity, &mut [], &mut update);
-                plain[0] += update[0];
-                super::update(rule, looking, &[gradient], &mut same, &mut [], &mut update);
-                ahead[0] += update[0];
+                plain += update(rule, &factors, 1.0, gradient, &mut velocity);
+                ahead += update(rule, &looking, 1.0, gradient, &mut same);
                 assert_eq!(velocity, same);
                 assert!(
-                    (ahead[0] + after * velocity[0] - plain[0]).abs() < 1e-6,
+                    (ahead + after * velocity[0] - plain).abs() < 1e-6,
                     "{text}, step {step}"
                 );
             }

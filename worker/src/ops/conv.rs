@@ -11,55 +11,11 @@ use dfdx::prelude::*;
 
 use super::matmul::{Into, Matrix, multiply, multiply_fresh};
 use super::tensor::{gradient_of, take_gradient};
-use super::{Activations, InputGradient, OpError, Parameters, Threads, bias_relu, from_rows, values};
+use super::{OpError, Parameters, Rows, Threads, bias_relu, from_rows, values};
 use crate::parts::map_parts;
-
-/// The sizes of a convolution.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Geometry {
-    /// Planes before it.
-    pub channels: usize,
-    /// Rows of a plane before it.
-    pub height: usize,
-    /// Columns of a plane before it.
-    pub width: usize,
-    /// Planes after it.
-    pub outputs: usize,
-    /// Rows and columns of a kernel.
-    pub kernel: usize,
-    /// Distance between two positions of a kernel.
-    pub stride: usize,
-    /// Zeros around a plane.
-    pub pad: usize,
-}
+use crate::program::{Conv, Geometry, InputGradient};
 
 impl Geometry {
-    pub(crate) fn rows(&self) -> usize {
-        (self.height + 2 * self.pad - self.kernel) / self.stride + 1
-    }
-
-    pub(crate) fn columns(&self) -> usize {
-        (self.width + 2 * self.pad - self.kernel) / self.stride + 1
-    }
-
-    /// Positions of a kernel: numbers in a plane of the output.
-    pub(crate) fn positions(&self) -> usize {
-        self.rows() * self.columns()
-    }
-
-    /// Numbers under a kernel.
-    pub(crate) fn window(&self) -> usize {
-        self.channels * self.kernel * self.kernel
-    }
-
-    pub(crate) fn input_len(&self) -> usize {
-        self.channels * self.height * self.width
-    }
-
-    pub(crate) fn output_len(&self) -> usize {
-        self.outputs * self.positions()
-    }
-
     /// Which of `count` positions have row or column `offset` of the kernel inside a side of the image.
     fn inside(&self, offset: usize, side: usize, count: usize) -> Range<usize> {
         let first = self.pad.saturating_sub(offset).div_ceil(self.stride);
@@ -138,21 +94,6 @@ impl Geometry {
     }
 }
 
-/// A convolution layer: where its weights lie and what surrounds it.
-#[derive(Clone, Debug)]
-pub struct Conv {
-    /// Its sizes.
-    pub geometry: Geometry,
-    /// Its weights, one kernel after the other.
-    pub weight: Range<usize>,
-    /// Its biases.
-    pub bias: Range<usize>,
-    /// Whether relu follows.
-    pub relu: bool,
-    /// Whether something trainable lies before it.
-    pub input_gradient: InputGradient,
-}
-
 /// Some samples of a minibatch on their way back, for one thread.
 struct Part<'a> {
     x: &'a [f32],
@@ -163,13 +104,7 @@ struct Part<'a> {
 
 impl Conv {
     /// Applies the layer to a minibatch.
-    pub fn forward<T: Tape<f32, Cpu>>(
-        &self,
-        parameters: &Parameters,
-        x: Activations<T>,
-        threads: Threads,
-    ) -> Result<Activations<T>, OpError> {
-        let (x, mut tape) = x.split_tape();
+    pub(super) fn forward(&self, parameters: &Parameters, x: &Rows, threads: Threads) -> Result<Rows, OpError> {
         let (samples, inputs) = *x.shape();
         let geometry = self.geometry;
         assert_eq!(inputs, geometry.input_len());
@@ -177,14 +112,11 @@ impl Conv {
         let mut out = Vec::with_capacity(len);
         let per_part = samples.div_ceil(threads.0.max(1));
         let places = out.spare_capacity_mut()[..len].chunks_mut(per_part * geometry.output_len());
-        let parts: Vec<_> = values(&x).chunks(per_part * geometry.input_len()).zip(places).collect();
+        let parts: Vec<_> = values(x).chunks(per_part * geometry.input_len()).zip(places).collect();
         map_parts(parts, |(x, out)| self.forward_part(parameters, x, out));
         // SAFETY: the parts cover all `len` elements, and each part is written whole.
         unsafe { out.set_len(len) };
-        let y = from_rows(x.device(), samples, geometry.output_len(), out)?;
-        let (layer, parameters, output) = (self.clone(), parameters.clone(), y.clone());
-        tape.add_backward_op(move |gradients| layer.backward(&parameters, &x, &output, gradients, threads));
-        Ok(y.put_tape(tape))
+        from_rows(x.device(), samples, geometry.output_len(), out)
     }
 
     fn forward_part(&self, parameters: &Parameters, x: &[f32], out: &mut [MaybeUninit<f32>]) {
@@ -208,11 +140,12 @@ impl Conv {
         }
     }
 
-    fn backward(
+    /// Writes the gradient of its weights, and adds to that of its input.
+    pub(super) fn backward(
         &self,
         parameters: &Parameters,
-        x: &Activations,
-        y: &Activations,
+        x: &Rows,
+        y: &Rows,
         gradients: &mut Gradients<f32, Cpu>,
         threads: Threads,
     ) -> Result<(), OpError> {

@@ -1,48 +1,24 @@
 //! The dense layer: `y = x Wᵀ + b`, with relu fused where it follows.
 
-use std::ops::Range;
-
 use dfdx::prelude::*;
 
 use super::matmul::{Into, Matrix, multiply, product};
 use super::tensor::{gradient_of, take_gradient};
-use super::{Activations, InputGradient, OpError, Parameters, Threads, bias_relu, from_rows, values};
+use super::{OpError, Parameters, Rows, Threads, bias_relu, from_rows, values};
+use crate::program::{Dense, InputGradient};
 
 /// From so many outputs on, the product is computed transposed and turned round afterwards. Its kernel then reads the
 /// weights as they lie; the other way round it rearranges all of them first, which costs more than turning the output.
 const OUTPUTS_FOR_TRANSPOSING: usize = 32;
 
-/// A dense layer: where its weights lie and what surrounds it.
-#[derive(Clone, Debug)]
-pub struct Dense {
-    /// Numbers per sample before it.
-    pub inputs: usize,
-    /// Numbers per sample after it.
-    pub outputs: usize,
-    /// Its weights, `outputs` rows of `inputs`.
-    pub weight: Range<usize>,
-    /// Its biases.
-    pub bias: Range<usize>,
-    /// Whether relu follows.
-    pub relu: bool,
-    /// Whether something trainable lies before it.
-    pub input_gradient: InputGradient,
-}
-
 impl Dense {
     /// Applies the layer to a minibatch.
-    pub fn forward<T: Tape<f32, Cpu>>(
-        &self,
-        parameters: &Parameters,
-        x: Activations<T>,
-        threads: Threads,
-    ) -> Result<Activations<T>, OpError> {
-        let (x, mut tape) = x.split_tape();
+    pub(super) fn forward(&self, parameters: &Parameters, x: &Rows, threads: Threads) -> Result<Rows, OpError> {
         let (samples, inputs) = *x.shape();
         assert_eq!(inputs, self.inputs);
         let weights = parameters.values();
         let weight = Matrix::row_major(&weights[self.weight.clone()], self.outputs, self.inputs);
-        let rows = Matrix::row_major(values(&x), samples, inputs);
+        let rows = Matrix::row_major(values(x), samples, inputs);
         let bias = &weights[self.bias.clone()];
         let out = if self.outputs < OUTPUTS_FOR_TRANSPOSING {
             let mut out = product(rows, weight.transposed(), threads);
@@ -52,17 +28,15 @@ impl Dense {
             let columns = product(weight, rows.transposed(), threads);
             bias_relu::transpose_and_add(&columns, samples, bias, self.relu)
         };
-        let y = from_rows(x.device(), samples, self.outputs, out)?;
-        let (layer, parameters, output) = (self.clone(), parameters.clone(), y.clone());
-        tape.add_backward_op(move |gradients| layer.backward(&parameters, &x, &output, gradients, threads));
-        Ok(y.put_tape(tape))
+        from_rows(x.device(), samples, self.outputs, out)
     }
 
-    fn backward(
+    /// Writes the gradient of its weights, and adds to that of its input.
+    pub(super) fn backward(
         &self,
         parameters: &Parameters,
-        x: &Activations,
-        y: &Activations,
+        x: &Rows,
+        y: &Rows,
         gradients: &mut Gradients<f32, Cpu>,
         threads: Threads,
     ) -> Result<(), OpError> {

@@ -5,38 +5,43 @@ use multiversion::multiversion;
 use protocol::rng::splitmix64;
 
 use super::tensor::{gradient_of, take_gradient};
-use super::{Activations, OpError, from_rows, values};
+use super::{OpError, Rows, from_rows, values};
+use crate::program::Dropout;
 
-/// Random bits per decision: four decisions come from one random word, and 1/65536 is fine enough for a probability.
-const BITS: u32 = 16;
+const BITS: u32 = Dropout::BITS;
+/// Decisions per random word.
 const PER_WORD: usize = (u64::BITS / BITS) as usize;
 
-/// Drops each number with a probability. The decisions are a pure function of `key`, which the caller never reuses.
-pub fn dropout<T: Tape<f32, Cpu>>(x: Activations<T>, probability: f64, key: u64) -> Result<Activations<T>, OpError> {
-    let (x, mut tape) = x.split_tape();
+/// Drops each number with a probability, and gives what each was multiplied by. The decisions are a pure function of the
+/// step's key, which the caller never reuses.
+pub(super) fn forward(op: Dropout, step_key: u64, x: &Rows) -> Result<(Rows, Vec<f32>), OpError> {
     let (samples, features) = *x.shape();
-    let input = values(&x);
+    let input = values(x);
     let mut factors = vec![0.0; input.len()];
-    draw_factors(&mut factors, probability, key);
+    draw_factors(&mut factors, op, op.key(step_key));
     let mut out = Vec::with_capacity(input.len());
     out.extend(input.iter().zip(&factors).map(|(value, factor)| value * factor));
-    let y = from_rows(x.device(), samples, features, out)?;
-    let output = y.clone();
-    tape.add_backward_op(move |gradients| {
-        let dy = take_gradient(gradients, &output)?;
-        let dx = gradient_of(gradients, &x)?;
-        for ((dx, dy), factor) in dx.iter_mut().zip(&dy).zip(&factors) {
-            *dx += dy * factor;
-        }
-        Ok(())
-    });
-    Ok(y.put_tape(tape))
+    Ok((from_rows(x.device(), samples, features, out)?, factors))
+}
+
+/// Hands on the gradient of what was not dropped.
+pub(super) fn backward(
+    factors: &[f32],
+    x: &Rows,
+    y: &Rows,
+    gradients: &mut Gradients<f32, Cpu>,
+) -> Result<(), OpError> {
+    let dy = take_gradient(gradients, y)?;
+    let dx = gradient_of(gradients, x)?;
+    for ((dx, dy), factor) in dx.iter_mut().zip(&dy).zip(factors) {
+        *dx += dy * factor;
+    }
+    Ok(())
 }
 
 #[multiversion(targets("x86_64+avx512f+avx512dq", "x86_64+avx2"))]
-fn draw_factors(factors: &mut [f32], probability: f64, key: u64) {
-    let border = (probability * f64::from(1u32 << BITS)).round() as u64;
-    let kept = (1.0 / (1.0 - probability)) as f32;
+fn draw_factors(factors: &mut [f32], op: Dropout, key: u64) {
+    let (border, kept) = (u64::from(op.border()), op.kept());
     let (fours, rest) = factors.as_chunks_mut::<PER_WORD>();
     let decide = |word: u64, within: usize| {
         let drawn = word >> (BITS as usize * within) & ((1 << BITS) - 1);
@@ -63,7 +68,7 @@ mod tests {
         let device = Cpu::default();
         for probability in [0.0, 0.25, 0.5, 0.9] {
             let x = from_rows(&device, 10, 5003, vec![1.0; 50_030]).unwrap();
-            let y = dropout(x, probability, 7).unwrap();
+            let (y, _) = forward(Dropout { probability, place: 0 }, 7, &x).unwrap();
             let kept = values(&y).iter().filter(|&&v| v != 0.0).count() as f64 / 50_030.0;
             assert!(
                 (kept - (1.0 - probability)).abs() < 0.01,
@@ -79,7 +84,11 @@ mod tests {
         let device = Cpu::default();
         let drop = |key| {
             let x = from_rows(&device, 1, 100, vec![1.0; 100]).unwrap();
-            values(&dropout(x, 0.5, key).unwrap()).to_vec()
+            let op = Dropout {
+                probability: 0.5,
+                place: 0,
+            };
+            values(&forward(op, key, &x).unwrap().0).to_vec()
         };
         assert_eq!(drop(1), drop(1));
         assert_ne!(drop(1), drop(2));

@@ -6,12 +6,23 @@
 use dfdx::prelude::*;
 use protocol::rng::CounterRng;
 
-use super::conv::{Conv, Geometry};
-use super::dense::Dense;
-use super::pool::Pool;
-use super::{Activations, InputGradient, OpError, Parameters, Threads, dropout, from_rows, gelu, loss, values};
+use super::{CpuLayer, CrossEntropy, OpError, Parameters, Pass, Rows, Threads, from_rows, loss, values};
+use crate::network::Network;
+use crate::program::{Activation, Conv, Dense, Dropout, Geometry, InputGradient, Op, Pool};
+use crate::tape::{Failure, carry_out};
 
-type Taped = Activations<OwnedTape<f32, Cpu>>;
+type Tape = OwnedTape<f32, Cpu>;
+
+/// Applies operations one after the other, each of them taped.
+fn apply<T: dfdx::prelude::Tape<f32, Cpu>>(
+    ops: &[Op],
+    pass: &Pass,
+    x: Rows<T>,
+    threads: usize,
+) -> Result<Rows<T>, OpError> {
+    let layers = ops.iter().map(|op| CpuLayer::new(op.clone(), Threads(threads)));
+    Network::new(layers.collect(), 0).apply(pass, x, &Failure::default())
+}
 
 fn random(seed: u64, len: usize) -> Vec<f32> {
     let stream = CounterRng::new(seed, 99);
@@ -21,10 +32,17 @@ fn random(seed: u64, len: usize) -> Vec<f32> {
 }
 
 /// A weighted sum of the outputs, whose weights are its gradient.
-fn project<T: Tape<f32, Cpu>>(y: Activations<T>) -> Result<Tensor<(), f32, Cpu, T>, OpError> {
+fn project(y: Rows<Tape>) -> Result<Tensor<(), f32, Cpu, Tape>, OpError> {
     let (rows, columns) = *y.shape();
     let weights = from_rows(&Cpu::default(), rows, columns, random(5, rows * columns))?;
     Ok((y * weights).sum())
+}
+
+fn pass(weights: &[f32]) -> Pass {
+    Pass {
+        parameters: Parameters::new(&Cpu::default(), weights.to_vec()).unwrap(),
+        key: 17,
+    }
 }
 
 /// Compares the tape's gradients of input and weights with finite differences of the same function.
@@ -32,28 +50,34 @@ fn check(
     inputs: (usize, usize),
     parameters: usize,
     checks_input: bool,
-    op: impl Fn(&Parameters, Taped) -> Result<Tensor<(), f32, Cpu, OwnedTape<f32, Cpu>>, OpError>,
+    op: impl Fn(&Pass, Rows<Tape>) -> Result<Tensor<(), f32, Cpu, Tape>, OpError>,
 ) {
     let device = Cpu::default();
     let x = random(1, inputs.0 * inputs.1);
     let w: Vec<f32> = random(2, parameters.max(1)).iter().map(|v| v * 0.5).collect();
     let loss_at = |x: &[f32], w: &[f32]| {
         let x = from_rows(&device, inputs.0, inputs.1, x.to_vec()).unwrap();
-        let w = Parameters::new(&device, w.to_vec()).unwrap();
-        let lent = w.lend_gradient(vec![f32::NAN; parameters.max(1)]).unwrap();
-        f64::from(op(&w, x.trace(lent)).unwrap()[[]])
+        let pass = pass(w);
+        let lent = pass
+            .parameters
+            .lend_gradient(vec![f32::NAN; parameters.max(1)])
+            .unwrap();
+        f64::from(op(&pass, x.trace(lent)).unwrap()[[]])
     };
     let input = from_rows(&device, inputs.0, inputs.1, x.clone()).unwrap();
-    let weights = Parameters::new(&device, w.clone()).unwrap();
+    let pass = pass(&w);
     // Operations write their parts of the gradient: what the memory held before must not matter.
-    let lent = weights.lend_gradient(vec![f32::NAN; parameters.max(1)]).unwrap();
-    let mut gradients = op(&weights, input.trace(lent)).unwrap().backward();
+    let lent = pass
+        .parameters
+        .lend_gradient(vec![f32::NAN; parameters.max(1)])
+        .unwrap();
+    let mut gradients = op(&pass, input.trace(lent)).unwrap().backward();
     if checks_input {
         let found = super::tensor::gradient_of(&mut gradients, &input).unwrap().clone();
         compare("input", &x, &found, |x| loss_at(x, &w));
     }
     if parameters > 0 {
-        let found = weights.take_gradient(gradients).unwrap();
+        let found = pass.parameters.take_gradient(gradients).unwrap();
         compare("weight", &w, &found, |w| loss_at(&x, w));
     }
 }
@@ -97,9 +121,9 @@ fn dense_layers() {
     for relu in [false, true] {
         for (needed, checks_input) in [(InputGradient::Needed, true), (InputGradient::NotNeeded, false)] {
             for threads in [1, 3] {
-                let layer = dense(relu, needed);
-                check((3, 7), 40, checks_input, |w, x| {
-                    project(layer.forward(w, x, Threads(threads))?)
+                let ops = [Op::Dense(dense(relu, needed))];
+                check((3, 7), 40, checks_input, |pass, x| {
+                    project(apply(&ops, pass, x, threads)?)
                 });
             }
         }
@@ -110,15 +134,15 @@ fn dense_layers() {
 fn wide_dense_layers() {
     // Wide enough for the product to be computed transposed, with sizes that no block divides. Without relu: so many
     // outputs have kinks on both sides of every weight.
-    let layer = Dense {
+    let ops = [Op::Dense(Dense {
         inputs: 3,
         outputs: 37,
         weight: 37..148,
         bias: 0..37,
         relu: false,
         input_gradient: InputGradient::Needed,
-    };
-    check((19, 3), 148, true, |w, x| project(layer.forward(w, x, Threads(1))?));
+    })];
+    check((19, 3), 148, true, |pass, x| project(apply(&ops, pass, x, 1)?));
 }
 
 #[test]
@@ -136,11 +160,11 @@ fn a_wide_layer_learns_what_two_narrow_ones_do() {
             relu: true,
             input_gradient: InputGradient::NotNeeded,
         };
-        let parameters = Parameters::new(&device, weights.clone()).unwrap();
-        let lent = parameters.lend_gradient(vec![0.0; weights.len()]).unwrap();
+        let pass = pass(&weights);
+        let lent = pass.parameters.lend_gradient(vec![0.0; weights.len()]).unwrap();
         let x = from_rows(&device, samples, inputs, random(1, samples * inputs)).unwrap();
-        let y = layer.forward(&parameters, x.trace(lent), Threads(threads)).unwrap();
-        parameters.take_gradient(y.square().sum().backward()).unwrap()
+        let y = apply(&[Op::Dense(layer)], &pass, x.trace(lent), threads).unwrap();
+        pass.parameters.take_gradient(y.square().sum().backward()).unwrap()
     };
     let halves = gradient(0, 20, 1)
         .into_iter()
@@ -177,16 +201,16 @@ fn convolutions() {
         let weights = outputs * channels * kernel * kernel;
         for relu in [false, true] {
             for threads in [1, 2] {
-                let layer = Conv {
+                let ops = [Op::Conv(Conv {
                     geometry,
                     weight: outputs..outputs + weights,
                     bias: 0..outputs,
                     relu,
                     input_gradient: InputGradient::Needed,
-                };
+                })];
                 let inputs = channels * height * width;
-                check((3, inputs), outputs + weights, true, |w, x| {
-                    project(layer.forward(w, x, Threads(threads))?)
+                check((3, inputs), outputs + weights, true, |pass, x| {
+                    project(apply(&ops, pass, x, threads)?)
                 });
             }
         }
@@ -213,10 +237,8 @@ fn a_convolution_is_what_its_definition_says() {
         relu: false,
         input_gradient: InputGradient::NotNeeded,
     };
-    let parameters = Parameters::new(&device, w.clone()).unwrap();
-    let y = layer
-        .forward(&parameters, from_rows(&device, 2, 60, x.clone()).unwrap(), Threads(1))
-        .unwrap();
+    let images = from_rows(&device, 2, 60, x.clone()).unwrap();
+    let y = apply(&[Op::Conv(layer)], &pass(&w), images, 1).unwrap();
     assert_eq!(*y.shape(), (2, 3 * 3 * 3));
     let pixel = |sample: usize, channel: usize, row: isize, column: isize| {
         let inside = (0..5).contains(&row) && (0..6).contains(&column);
@@ -262,31 +284,59 @@ fn pooling() {
             size,
         };
         let inputs = channels * height * width;
-        check((3, inputs), 0, true, |_, x| project(pool.max(x)?));
-        check((3, inputs), 0, true, |_, x| project(pool.mean(x)?));
+        for op in [Op::MaxPool(pool), Op::MeanPool(pool)] {
+            check((3, inputs), 0, true, |pass, x| {
+                project(apply(std::slice::from_ref(&op), pass, x, 1)?)
+            });
+        }
     }
+}
+
+fn drop(probability: f64) -> Op {
+    Op::Dropout(Dropout { probability, place: 0 })
+}
+
+fn cross_entropy(labels: &[u32], pass: &Pass, x: Rows<Tape>) -> Result<Tensor<(), f32, Cpu, Tape>, OpError> {
+    let labels = labels.to_vec();
+    carry_out(&CrossEntropy { labels }, pass, x, &Failure::default())
 }
 
 #[test]
 fn dropping_out() {
-    check((3, 11), 0, true, |_, x| project(dropout::dropout(x, 0.4, 17)?));
+    check((3, 11), 0, true, |pass, x| project(apply(&[drop(0.4)], pass, x, 1)?));
 }
 
 #[test]
 fn the_loss() {
-    check((4, 5), 0, true, |_, x| loss::softmax_cross_entropy(x, &[0, 4, 2, 2]));
+    check((4, 5), 0, true, |pass, x| cross_entropy(&[0, 4, 2, 2], pass, x));
 }
 
 #[test]
-fn activations_of_dfdx() {
-    check((3, 5), 0, true, |_, x| project(x.try_relu()?));
-    check((3, 5), 0, true, |_, x| project(x.try_tanh()?));
-    check((3, 5), 0, true, |_, x| project(x.try_sigmoid()?));
+fn activations() {
+    for activation in [
+        Activation::Relu,
+        Activation::Tanh,
+        Activation::Sigmoid,
+        Activation::Gelu,
+    ] {
+        check((3, 5), 0, true, |pass, x| {
+            project(apply(&[Op::Activation(activation)], pass, x, 1)?)
+        });
+    }
 }
 
 #[test]
-fn gelu_of_our_own() {
-    check((3, 5), 0, true, |_, x| project(gelu::gelu(x)?));
+fn activations_are_dfdxs() {
+    let x = from_rows(&Cpu::default(), 3, 50, random(1, 150).iter().map(|x| x * 4.0).collect()).unwrap();
+    let of_dfdx = [
+        (Activation::Relu, x.clone().try_relu()),
+        (Activation::Tanh, x.clone().try_tanh()),
+        (Activation::Sigmoid, x.clone().try_sigmoid()),
+    ];
+    for (activation, expected) in of_dfdx {
+        let found = apply(&[Op::Activation(activation)], &pass(&[0.0]), x.clone(), 1).unwrap();
+        assert_eq!(values(&found), values(&expected.unwrap()), "{activation:?}");
+    }
 }
 
 #[test]
@@ -320,17 +370,21 @@ fn a_chain_of_everything() {
         width: 5,
         size: 2,
     };
-    check((3, 98), 109, true, |w, x| {
-        let x = pool.mean(conv.forward(w, x, Threads(1))?)?;
-        let x = dense.forward(w, dropout::dropout(x, 0.2, 3)?, Threads(1))?;
-        loss::softmax_cross_entropy(x.try_tanh()?, &[1, 0, 3])
+    let ops = [
+        Op::Conv(conv),
+        Op::MeanPool(pool),
+        drop(0.2),
+        Op::Dense(dense),
+        Op::Activation(Activation::Tanh),
+    ];
+    check((3, 98), 109, true, |pass, x| {
+        cross_entropy(&[1, 0, 3], pass, apply(&ops, pass, x, 1)?)
     });
 }
 
 #[test]
 fn losses_do_not_overflow() {
-    let device = Cpu::default();
-    let logits = from_rows(&device, 1, 3, vec![1000.0, -1000.0, 0.0]).unwrap();
+    let logits = [1000.0, -1000.0, 0.0];
     let judged = loss::judge(&logits, &[0]);
     assert_eq!((judged.loss, judged.correct), (0.0, 1));
     let judged = loss::judge(&logits, &[1]);

@@ -3,7 +3,8 @@
 use dfdx::prelude::*;
 
 use super::tensor::{gradient_of, take_gradient};
-use super::{Activations, OpError, values};
+use super::{OpError, Pass, Rows, values};
+use crate::tape::{Around, Forward, Operation};
 
 /// What a minibatch's logits say about its labels.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -28,47 +29,62 @@ fn softmax_row(logits: &[f32], label: usize, probabilities: &mut [f32]) -> f64 {
     f64::from(largest - logits[label]) + f64::from(sum).ln()
 }
 
-/// The mean cross-entropy of a minibatch.
-///
-/// # Panics
-/// If there are not as many labels as rows, or a label is not below the number of columns.
-pub fn softmax_cross_entropy<T: Tape<f32, Cpu>>(
-    logits: Activations<T>,
-    labels: &[u32],
-) -> Result<Tensor<(), f32, Cpu, T>, OpError> {
-    let (logits, mut tape) = logits.split_tape();
-    let (samples, classes) = *logits.shape();
-    assert_eq!(samples, labels.len());
-    let mut slopes = vec![0.0; samples * classes];
-    let mut total = 0.0;
-    let rows = values(&logits)
-        .chunks_exact(classes)
-        .zip(slopes.chunks_exact_mut(classes));
-    for ((row, slope), &label) in rows.zip(labels) {
-        total += softmax_row(row, label as usize, slope);
-        // The softmax itself is the slope of the loss, but for the label's own logit.
-        slope[label as usize] -= 1.0;
+/// The mean cross-entropy of a minibatch with these labels.
+#[derive(Clone, Debug)]
+pub struct CrossEntropy {
+    /// One per row, each below the number of columns.
+    pub labels: Vec<u32>,
+}
+
+impl Operation<()> for CrossEntropy {
+    type Unit = f32;
+    type Pass = Pass;
+    /// The slope of each sample's loss at each logit.
+    type Kept = Vec<f32>;
+    type Error = OpError;
+
+    fn forward(&self, _: &Pass, logits: &Rows, _: bool) -> Forward<Self, ()> {
+        let (samples, classes) = *logits.shape();
+        assert_eq!(samples, self.labels.len());
+        let mut slopes = vec![0.0; samples * classes];
+        let mut total = 0.0;
+        let rows = values(logits)
+            .chunks_exact(classes)
+            .zip(slopes.chunks_exact_mut(classes));
+        for ((row, slope), &label) in rows.zip(&self.labels) {
+            total += softmax_row(row, label as usize, slope);
+            // The softmax itself is the slope of the loss, but for the label's own logit.
+            slope[label as usize] -= 1.0;
+        }
+        let mean = 1.0 / samples as f64;
+        let loss = logits.device().try_tensor_from_vec(vec![(total * mean) as f32], ())?;
+        Ok((loss, slopes))
     }
-    let mean = 1.0 / samples as f64;
-    let loss = logits.device().try_tensor_from_vec(vec![(total * mean) as f32], ())?;
-    let output = loss.clone();
-    tape.add_backward_op(move |gradients| {
-        let scale = take_gradient(gradients, &output)?[0] * mean as f32;
-        let gradient = gradient_of(gradients, &logits)?;
+
+    fn backward(
+        &self,
+        _: &Pass,
+        Around { x: logits, y: loss }: Around<'_, f32, ()>,
+        slopes: Vec<f32>,
+        gradients: &mut Gradients<f32, Cpu>,
+    ) -> Result<(), OpError> {
+        let mean = 1.0 / logits.shape().0 as f64;
+        let scale = take_gradient(gradients, loss)?[0] * mean as f32;
+        let gradient = gradient_of(gradients, logits)?;
         for (gradient, slope) in gradient.iter_mut().zip(&slopes) {
             *gradient += scale * slope;
         }
         Ok(())
-    });
-    Ok(loss.put_tape(tape))
+    }
 }
 
-/// Loss and accuracy of a minibatch, for evaluation.
-pub fn judge(logits: &Activations, labels: &[u32]) -> Judgement {
-    let classes = logits.shape().1;
+/// Loss and accuracy of a minibatch's logits, one row per label, for evaluation.
+#[must_use]
+pub fn judge(logits: &[f32], labels: &[u32]) -> Judgement {
+    let classes = logits.len() / labels.len().max(1);
     let mut probabilities = vec![0.0; classes];
     let mut judgement = Judgement::default();
-    for (row, &label) in values(logits).chunks_exact(classes).zip(labels) {
+    for (row, &label) in logits.chunks_exact(classes.max(1)).zip(labels) {
         judgement.loss += softmax_row(row, label as usize, &mut probabilities);
         // The first of equal logits wins, as in PyTorch's argmax.
         let largest = (1..classes).fold(0, |best, class| if row[class] > row[best] { class } else { best });

@@ -1,37 +1,28 @@
-//! Taped operations on dfdx tensors, where dfdx has none on a stable compiler (convolution, pooling) or where
-//! fusing pays (dense + bias + relu, softmax + cross-entropy).
+//! Operations on the CPU, on numbers that dfdx's tensors hold.
 //!
 //! All activations are matrices: one row per sample of the minibatch. What a row means (a vector, or planes of an
 //! image) is in the operation that reads it. All weights are one flat tensor, [`Parameters`]; an operation is told
 //! its ranges. A parameter belongs to one operation, which *writes* its gradient rather than adding to it, so the
 //! flat gradient needs no zeroing between steps.
 
+mod activation;
 mod bias_relu;
-pub mod conv;
-pub mod dense;
-pub mod dropout;
-pub mod gelu;
+mod conv;
+mod dense;
+mod dropout;
+mod layer;
 pub mod loss;
 mod matmul;
-mod parameters;
-pub mod pool;
+mod pool;
 mod tensor;
 
 #[cfg(test)]
 mod gradient_check;
 
-pub use parameters::Parameters;
-pub use tensor::{Activations, Device, OpError, from_rows, values};
-
-/// Whether an operation must hand a gradient to what came before it. The data needs none, which saves the first
-/// layer a third of its work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum InputGradient {
-    /// Something trainable lies before.
-    Needed,
-    /// The input is the data.
-    NotNeeded,
-}
+pub use crate::tape::{OpError, Parameters};
+pub use layer::{CpuLayer, Pass, network};
+pub use loss::CrossEntropy;
+pub use tensor::{Rows, from_rows, values};
 
 /// The number of threads an operation may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

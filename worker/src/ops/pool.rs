@@ -3,34 +3,10 @@
 use dfdx::prelude::*;
 
 use super::tensor::{gradient_of, take_gradient};
-use super::{Activations, OpError, from_rows, values};
-
-/// A pooling layer: squares of `size` rows and columns, side by side; what is left at the edges is not looked at.
-#[derive(Clone, Copy, Debug)]
-pub struct Pool {
-    /// Planes per sample.
-    pub channels: usize,
-    /// Rows of a plane before it.
-    pub height: usize,
-    /// Columns of a plane before it.
-    pub width: usize,
-    /// Rows and columns of a square.
-    pub size: usize,
-}
+use super::{OpError, Rows, from_rows, values};
+use crate::program::Pool;
 
 impl Pool {
-    fn rows(&self) -> usize {
-        self.height / self.size
-    }
-
-    fn columns(&self) -> usize {
-        self.width / self.size
-    }
-
-    pub(crate) fn output(&self) -> usize {
-        self.channels * self.rows() * self.columns()
-    }
-
     /// Calls `take` with the position of the top left corner of every square of a minibatch, in the output's order.
     fn for_each_square(&self, samples: usize, mut take: impl FnMut(usize)) {
         for plane in 0..samples * self.channels {
@@ -43,18 +19,16 @@ impl Pool {
         }
     }
 
-    /// The largest value of each square.
-    pub fn max<T: Tape<f32, Cpu>>(self, x: Activations<T>) -> Result<Activations<T>, OpError> {
-        let (x, mut tape) = x.split_tape();
+    /// The largest value of each square; with a way back, also where each was found.
+    pub(super) fn max(self, x: &Rows, taped: bool) -> Result<(Rows, Vec<u32>), OpError> {
         let samples = x.shape().0;
-        let input = values(&x);
+        let input = values(x);
         assert!(
             u32::try_from(input.len()).is_ok(),
             "a minibatch of more than 2^32 numbers"
         );
-        let mut out = Vec::with_capacity(samples * self.output());
-        // Where each largest value was found: the gradient goes there and nowhere else.
-        let mut winners: Vec<u32> = Vec::with_capacity(if T::OWNS_TAPE { out.capacity() } else { 0 });
+        let mut out = Vec::with_capacity(samples * self.output_len());
+        let mut winners: Vec<u32> = Vec::with_capacity(if taped { out.capacity() } else { 0 });
         self.for_each_square(samples, |corner| {
             let (mut best, mut winner) = (input[corner], corner);
             for down in 0..self.size {
@@ -66,50 +40,58 @@ impl Pool {
                 }
             }
             out.push(best);
-            if T::OWNS_TAPE {
+            if taped {
                 winners.push(winner as u32);
             }
         });
-        let y = from_rows(x.device(), samples, self.output(), out)?;
-        let output = y.clone();
-        tape.add_backward_op(move |gradients| {
-            let dy = take_gradient(gradients, &output)?;
-            let dx = gradient_of(gradients, &x)?;
-            for (&winner, dy) in winners.iter().zip(&dy) {
-                dx[winner as usize] += dy;
-            }
-            Ok(())
-        });
-        Ok(y.put_tape(tape))
+        let y = from_rows(x.device(), samples, self.output_len(), out)?;
+        Ok((y, winners))
     }
 
     /// The mean of each square.
-    pub fn mean<T: Tape<f32, Cpu>>(self, x: Activations<T>) -> Result<Activations<T>, OpError> {
-        let (x, mut tape) = x.split_tape();
+    pub(super) fn mean(self, x: &Rows) -> Result<Rows, OpError> {
         let samples = x.shape().0;
-        let input = values(&x);
-        let share = 1.0 / (self.size * self.size) as f32;
-        let mut out = Vec::with_capacity(samples * self.output());
+        let input = values(x);
+        let mut out = Vec::with_capacity(samples * self.output_len());
         self.for_each_square(samples, |corner| {
             let rows = (0..self.size).map(|down| corner + down * self.width);
             let sum: f32 = rows.flat_map(|start| &input[start..start + self.size]).sum();
-            out.push(sum * share);
+            out.push(sum * self.share());
         });
-        let y = from_rows(x.device(), samples, self.output(), out)?;
-        let output = y.clone();
-        tape.add_backward_op(move |gradients| {
-            let dy = take_gradient(gradients, &output)?;
-            let dx = gradient_of(gradients, &x)?;
-            let mut dy = dy.iter();
-            self.for_each_square(samples, |corner| {
-                let part = dy.next().map_or(0.0, |dy| dy * share);
-                for down in 0..self.size {
-                    let start = corner + down * self.width;
-                    dx[start..start + self.size].iter_mut().for_each(|dx| *dx += part);
-                }
-            });
-            Ok(())
-        });
-        Ok(y.put_tape(tape))
+        from_rows(x.device(), samples, self.output_len(), out)
     }
+
+    /// Every number of a square has the same part in its mean.
+    pub(super) fn mean_backward(self, x: &Rows, y: &Rows, gradients: &mut Gradients<f32, Cpu>) -> Result<(), OpError> {
+        let dy = take_gradient(gradients, y)?;
+        let dx = gradient_of(gradients, x)?;
+        let mut dy = dy.iter();
+        self.for_each_square(x.shape().0, |corner| {
+            let part = dy.next().map_or(0.0, |dy| dy * self.share());
+            for down in 0..self.size {
+                let start = corner + down * self.width;
+                dx[start..start + self.size].iter_mut().for_each(|dx| *dx += part);
+            }
+        });
+        Ok(())
+    }
+
+    fn share(self) -> f32 {
+        1.0 / (self.size * self.size) as f32
+    }
+}
+
+/// The gradient goes to where the largest value was found and nowhere else.
+pub(super) fn max_backward(
+    winners: &[u32],
+    x: &Rows,
+    y: &Rows,
+    gradients: &mut Gradients<f32, Cpu>,
+) -> Result<(), OpError> {
+    let dy = take_gradient(gradients, y)?;
+    let dx = gradient_of(gradients, x)?;
+    for (&winner, dy) in winners.iter().zip(&dy) {
+        dx[winner as usize] += dy;
+    }
+    Ok(())
 }

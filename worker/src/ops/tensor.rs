@@ -2,12 +2,10 @@
 
 use dfdx::prelude::*;
 
-/// The device that all of this runs on.
-pub type Device = Cpu;
-/// What can go wrong in an operation: memory.
-pub type OpError = CpuError;
-/// One row per sample.
-pub type Activations<T = NoneTape> = Tensor<(usize, usize), f32, Cpu, T>;
+use crate::tape::{Activations, OpError, Parameters};
+
+/// A minibatch of numbers, one row per sample.
+pub type Rows<T = NoneTape> = Activations<f32, T>;
 
 /// The numbers of a tensor, row-major, without copying them.
 ///
@@ -28,7 +26,7 @@ pub fn values<S: Shape, T>(tensor: &Tensor<S, f32, Cpu, T>) -> &[f32] {
 }
 
 /// The numbers of a tensor, to be changed in place. A tensor that shares its storage gets its own copy first.
-pub(super) fn values_mut<S: Shape>(tensor: &mut Tensor<S, f32, Cpu>) -> &mut [f32] {
+fn values_mut<S: Shape>(tensor: &mut Tensor<S, f32, Cpu>) -> &mut [f32] {
     let len = tensor.shape().num_elements();
     if len == 0 {
         return &mut [];
@@ -40,7 +38,7 @@ pub(super) fn values_mut<S: Shape>(tensor: &mut Tensor<S, f32, Cpu>) -> &mut [f3
 }
 
 /// A tensor with one row per sample.
-pub fn from_rows(device: &Cpu, rows: usize, columns: usize, values: Vec<f32>) -> Result<Activations, OpError> {
+pub fn from_rows(device: &Cpu, rows: usize, columns: usize, values: Vec<f32>) -> Result<Rows, OpError> {
     device.try_tensor_from_vec(values, (rows, columns))
 }
 
@@ -58,4 +56,23 @@ pub(super) fn gradient_of<'a, S: Shape>(
     of: &Tensor<S, f32, Cpu>,
 ) -> Result<&'a mut Vec<f32>, OpError> {
     Ok(&mut **gradients.get_or_alloc_mut(of)?)
+}
+
+impl Parameters {
+    /// Weights from their values, in the order of the flat index space.
+    pub fn new(device: &Cpu, weights: Vec<f32>) -> Result<Self, OpError> {
+        let len = weights.len();
+        Self::stored(device.try_tensor_from_vec(weights, (len,))?)
+    }
+
+    /// The weights.
+    #[must_use]
+    pub fn values(&self) -> &[f32] {
+        values(&self.flat)
+    }
+
+    /// The weights, to be changed in place.
+    pub fn values_mut(&mut self) -> &mut [f32] {
+        values_mut(&mut self.flat)
+    }
 }

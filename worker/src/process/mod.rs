@@ -10,6 +10,7 @@
 //!
 //! It is an actor whose mailbox is the socket: when that closes, the node is gone and the process ends.
 
+mod evaluating;
 mod files;
 mod prepared;
 mod preparing;

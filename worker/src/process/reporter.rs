@@ -3,7 +3,6 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -13,12 +12,12 @@ use protocol::lattice::Range;
 use protocol::sentence::sentence;
 use protocol::wire::attach::{FromWorker, SaveOrder, Scores, WorkerStats};
 
+use super::evaluating::{Evaluating, scores};
 use super::files::Files;
 use super::prepared::Prepared;
 use super::socket::Writer;
-use crate::evaluate::{Evaluation, evaluate};
+use crate::evaluate::Evaluator;
 use crate::model_file::{self, Metadata};
-use crate::ops::Threads;
 use crate::state_file;
 use crate::trainer::TrainError;
 use crate::training::{State, Step, TrainingError};
@@ -46,7 +45,7 @@ impl Reporter {
             writer,
             stats: WorkerStats::default(),
             told: Instant::now(),
-            evaluating: Arc::default(),
+            evaluating: None,
             evaluations: 0,
             files,
         };
@@ -69,8 +68,8 @@ struct Reporting {
     writer: Writer,
     stats: WorkerStats,
     told: Instant,
-    /// One evaluation at a time; the next one asked for sees newer weights.
-    evaluating: Arc<AtomicBool>,
+    /// Who evaluates, once that was asked for.
+    evaluating: Option<Evaluating>,
     /// How many evaluations there were.
     evaluations: u32,
     files: Files,
@@ -144,38 +143,19 @@ impl Reporting {
         self.writer.word(&FromWorker::Stats(Box::new(self.stats)))
     }
 
-    /// Evaluates on a thread of its own, so that batches go on. With a target, most evaluations only have to tell
-    /// whether it is reached, and end without a result as soon as it is clear that it is not.
+    /// Has the weights evaluated, so that batches go on. With a target, most evaluations only have to tell whether it is
+    /// reached, and end without a result as soon as it is clear that it is not.
     fn evaluate(&mut self, weights: Vec<f32>) -> io::Result<()> {
-        if self.evaluating.swap(true, Ordering::Relaxed) {
-            return Ok(());
-        }
+        let evaluating = match self.evaluating.take() {
+            Some(evaluating) => evaluating,
+            None => Evaluating::start(self.run, Arc::clone(&self.prepared), self.writer.clone())?,
+        };
         let target = self.prepared.job.target_accuracy;
         let target = target.filter(|_| !self.evaluations.is_multiple_of(REPORTED_IN));
-        self.evaluations += 1;
-        let run = self.run;
-        let (prepared, writer, evaluating) = (
-            Arc::clone(&self.prepared),
-            self.writer.clone(),
-            Arc::clone(&self.evaluating),
-        );
-        std::thread::Builder::new().name("evaluator".into()).spawn(move || {
-            // All cores for a moment, rather than one for long: a run that has reached its target trains on until it
-            // knows.
-            let threads = Threads(std::thread::available_parallelism().map_or(1, usize::from));
-            // Failing to measure is no reason to stop: the last evaluation of all will say so.
-            let found = evaluate(&prepared.layout, weights, &prepared.dataset.test, threads, |so_far| {
-                !target.is_some_and(|target| so_far.rules_out(target))
-            });
-            match found {
-                Ok(found) if found.samples == prepared.dataset.test.len() => {
-                    let scores = scores(found);
-                    let _ = writer.word(&FromWorker::Evaluated { run, scores });
-                }
-                _ => {}
-            }
-            evaluating.store(false, Ordering::Relaxed);
-        })?;
+        if evaluating.ask(weights, target) {
+            self.evaluations += 1;
+        }
+        self.evaluating = Some(evaluating);
         Ok(())
     }
 
@@ -228,8 +208,8 @@ fn save_and_measure(
         job,
         dataset,
         layout,
+        device,
         threads,
-        ..
     } = prepared;
     let metadata = Metadata::new(
         job,
@@ -240,13 +220,9 @@ fn save_and_measure(
         digest,
     );
     model_file::save(&order.path, layout, &weights, &metadata).map_err(|error| sentence(&error))?;
-    let found = evaluate(layout, weights, &dataset.test, *threads, |_| true).map_err(|error| error.to_string())?;
+    let mut evaluator = Evaluator::new(device, Arc::clone(dataset), layout.clone(), *threads);
+    let found = evaluator
+        .evaluate(weights, &mut |_| true)
+        .map_err(|error| error.to_string())?;
     Ok(scores(found))
-}
-
-fn scores(evaluation: Evaluation) -> Scores {
-    Scores {
-        accuracy: evaluation.accuracy,
-        loss: evaluation.loss,
-    }
 }

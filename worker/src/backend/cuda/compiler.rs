@@ -4,54 +4,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cudarc::driver::sys::CUresult;
-use cudarc::driver::{CudaContext, CudaFunction, CudaModule};
+use cudarc::driver::{CudaContext, CudaModule};
 use cudarc::nvrtc::{CompileError, CompileOptions, Ptx, compile_ptx_with_opts};
 use sha2::{Digest, Sha256};
 
 use super::error::GpuError;
 
-const COMMON: &str = include_str!("kernels/common.cuh");
 /// The folder under the user's cache.
 const FOLDER: &str = "tau";
 
-macro_rules! kernels {
-    ($($module:ident in $file:literal { $($kernel:ident),* $(,)? })*) => {
-        /// All kernels, by the names that they have in their files.
-        #[derive(Debug)]
-        pub(super) struct Kernels {
-            $($(pub(super) $kernel: CudaFunction,)*)*
-        }
-
-        /// Compiles all kernels for a GPU, or finds them compiled.
-        pub(super) fn load(context: &Arc<CudaContext>) -> Result<Kernels, GpuError> {
-            let capability = context.compute_capability()?;
-            $(let $module = module(context, include_str!(concat!("kernels/", $file)), capability)?;)*
-            Ok(Kernels {
-                $($($kernel: $module.load_function(stringify!($kernel))?,)*)*
-            })
-        }
-    };
-}
-
-kernels! {
-    update in "update.cu" {
-        update_sgd, update_velocity, update_squares, update_adam, count_due, emit, squares, judge,
-    }
-    replica in "replica.cu" { apply, shift, digest, sample_residual }
-    layers in "layers.cu" {
-        gather_bytes, gather_floats, bias_rows4, bias, bias_rows_back, bias_rows4_back, bias_planes_back, add_parts, softmax_few, softmax_many, softmax_any,
-        relu, relu_back, tanh_all, tanh_all_back, sigmoid, sigmoid_back, gelu, gelu_back, dropout,
-    }
-    images in "images.cu" {
-        unfold, fold, max_pool, max_pool_back, mean_pool, mean_pool_back, swap_outer,
-    }
-}
-
-/// The kernels of a file: as they were compiled before, if that still works, or anew.
-fn module(context: &Arc<CudaContext>, file: &str, (major, minor): (i32, i32)) -> Result<Arc<CudaModule>, GpuError> {
-    let source = format!("{COMMON}\n{file}");
+/// The kernels of a source: as they were compiled before, if that still works, or anew.
+pub(super) fn module(context: &Arc<CudaContext>, source: &str) -> Result<Arc<CudaModule>, GpuError> {
+    let (major, minor) = context.compute_capability()?;
     let architecture = format!("--gpu-architecture=compute_{major}{minor}");
-    let cached = cache().map(|folder| folder.join(name_of(&source, &architecture)));
+    let cached = cache().map(|folder| folder.join(name_of(source, &architecture)));
     let text = cached.as_deref().and_then(|path| std::fs::read_to_string(path).ok());
     // A file that was torn, or that another version of CUDA made, is made anew.
     if let Some(text) = text
@@ -59,16 +25,7 @@ fn module(context: &Arc<CudaContext>, file: &str, (major, minor): (i32, i32)) ->
     {
         return Ok(module);
     }
-    let options = CompileOptions {
-        // What leaves must be the same bits as on a CPU.
-        fmad: Some(false),
-        ftz: Some(false),
-        prec_div: Some(true),
-        prec_sqrt: Some(true),
-        options: vec![architecture],
-        ..CompileOptions::default()
-    };
-    let ptx = compile_ptx_with_opts(&source, options).map_err(|error| GpuError::Kernels(log_of(error)))?;
+    let ptx = compile(source, &architecture)?;
     let text = ptx.to_src();
     let module = context.load_module(ptx).map_err(|error| match error.0 {
         CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION => {
@@ -82,6 +39,20 @@ fn module(context: &Arc<CudaContext>, file: &str, (major, minor): (i32, i32)) ->
         tracing::debug!(%error, path = %path.display(), "the compiled kernels could not be kept");
     }
     Ok(module)
+}
+
+/// Compiles a source for an architecture.
+pub(super) fn compile(source: &str, architecture: &str) -> Result<Ptx, GpuError> {
+    let options = CompileOptions {
+        // What leaves must be the same bits as on a CPU.
+        fmad: Some(false),
+        ftz: Some(false),
+        prec_div: Some(true),
+        prec_sqrt: Some(true),
+        options: vec![architecture.into()],
+        ..CompileOptions::default()
+    };
+    compile_ptx_with_opts(source, options).map_err(|error| GpuError::Kernels(log_of(error)))
 }
 
 /// What the compiler said.

@@ -5,6 +5,7 @@ use cudarc::driver::DriverError;
 use cudarc::driver::sys::CUresult;
 use thiserror::Error;
 
+use crate::tape::OpError;
 use crate::trainer::TrainError;
 
 /// Why there is no GPU to train on.
@@ -48,6 +49,9 @@ pub enum GpuError {
     /// Its memory is full.
     #[error("the GPU has not enough memory left: use a smaller minibatch or model, or fewer workers on it")]
     NoMemory,
+    /// The host's memory is full.
+    #[error("the host of the GPU has not enough memory left: {0}")]
+    Host(#[from] OpError),
     /// The matrix library failed.
     #[error("cuBLASLt failed: {0}")]
     Products(#[from] CublasError),

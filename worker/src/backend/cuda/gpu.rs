@@ -1,15 +1,15 @@
 //! A GPU: its context, the one stream that everything runs on, its matrix library and its kernels.
 
-use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use cudarc::driver::result::{device, launch_kernel};
 use cudarc::driver::sys::CUresult;
-use cudarc::driver::{CudaContext, CudaFunction, CudaStream, DriverError};
+use cudarc::driver::{CudaContext, CudaStream, DriverError};
 
-use super::compiler::{self, Kernels};
+use super::abi::{Arguments, Kernel};
 use super::error::GpuError;
+use super::kernels::Kernels;
 use super::products::Products;
 use crate::device::Precision;
 
@@ -30,7 +30,7 @@ impl Gpu {
         // SAFETY: everything here is used on one stream, and freed on it; there is nothing between streams to track.
         unsafe { context.disable_event_tracking() };
         let stream = context.new_stream()?;
-        let kernels = compiler::load(&context)?;
+        let kernels = Kernels::load(&context)?;
         let products = Products::new(&stream, precision)?;
         Ok(Self {
             stream,
@@ -82,80 +82,61 @@ impl Gpu {
         Ok(self.stream.synchronize()?)
     }
 
-    /// Begins to launch a kernel.
-    pub(super) fn kernel<'a>(&'a self, kernel: &'a CudaFunction) -> Launch<'a> {
-        Launch {
-            gpu: self,
-            kernel,
-            storage: [0; STORAGE],
-            used: 0,
-            starts: [0; ARGUMENTS_MAX],
-            count: 0,
-        }
-    }
-}
-
-/// Words of arguments that a kernel may have.
-const STORAGE: usize = 32;
-const ARGUMENTS_MAX: usize = 16;
-
-/// A kernel that is about to be launched. Arguments are copied in order; pointers are device addresses.
-pub(super) struct Launch<'a> {
-    gpu: &'a Gpu,
-    kernel: &'a CudaFunction,
-    storage: [u64; STORAGE],
-    used: usize,
-    starts: [usize; ARGUMENTS_MAX],
-    count: usize,
-}
-
-impl Launch<'_> {
-    /// Adds an argument, which must be what the kernel declares in its place.
-    pub(super) fn with<T: Copy>(mut self, value: T) -> Self {
-        let words = size_of::<T>().div_ceil(size_of::<u64>());
-        assert!(self.used + words <= STORAGE && align_of::<T>() <= align_of::<u64>());
-        // SAFETY: there is room for it, and the place is aligned for anything up to a u64.
-        unsafe { self.storage.as_mut_ptr().add(self.used).cast::<T>().write(value) };
-        self.starts[self.count] = self.used;
-        self.used += words;
-        self.count += 1;
-        self
-    }
-
-    /// Launches it with one thread for each of so many numbers.
+    /// Launches a kernel after all that was asked for before.
     ///
     /// # Safety
-    /// As for [`Launch::blocks`].
-    pub(super) unsafe fn each(self, total: usize) -> Result<(), GpuError> {
-        const THREADS: usize = 256;
-        // SAFETY: the caller's word.
-        unsafe { self.blocks((total.div_ceil(THREADS), 1), (THREADS, 1)) }
-    }
-
-    /// Launches it with so many blocks of so many threads.
-    ///
-    /// # Safety
-    /// The arguments must be the kernel's, and its pointers reach as far as the kernel does.
-    pub(super) unsafe fn blocks(mut self, blocks: (usize, usize), threads: (usize, usize)) -> Result<(), GpuError> {
+    /// Every address among the arguments must be that of an array of this GPU which reaches as far as the kernel reads or
+    /// writes with these sizes, and which lives until the stream has come to it.
+    pub(super) unsafe fn launch<A: Arguments>(
+        &self,
+        kernel: &Kernel<A>,
+        grid: Grid,
+        arguments: A,
+    ) -> Result<(), GpuError> {
+        let Grid { blocks, threads } = grid;
         if blocks.0 == 0 || blocks.1 == 0 {
             return Ok(());
         }
-        let base = self.storage.as_mut_ptr();
-        let mut arguments = [std::ptr::null_mut::<c_void>(); ARGUMENTS_MAX];
-        for (argument, &start) in arguments.iter_mut().zip(&self.starts[..self.count]) {
-            *argument = base.wrapping_add(start).cast();
-        }
-        // SAFETY: the caller's word; arguments are copied before the call returns.
-        unsafe {
+        let side = |(x, y): (usize, usize)| (x as u32, y as u32, 1);
+        // SAFETY: the arguments are the kernel's, by its type, and are copied before the call returns; what they say is
+        // the caller's duty, as stated above.
+        arguments.with_pointers(|pointers| unsafe {
             launch_kernel(
-                self.kernel.cu_function(),
-                (blocks.0 as u32, blocks.1 as u32, 1),
-                (threads.0 as u32, threads.1 as u32, 1),
+                kernel.function.cu_function(),
+                side(blocks),
+                side(threads),
                 0,
-                self.gpu.stream.cu_stream(),
-                &mut arguments[..self.count],
-            )?;
-        }
+                self.stream.cu_stream(),
+                pointers,
+            )
+        })?;
         Ok(())
+    }
+}
+
+/// How many threads run a kernel.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Grid {
+    pub(super) blocks: (usize, usize),
+    /// Of each block.
+    pub(super) threads: (usize, usize),
+}
+
+impl Grid {
+    /// One thread for each of so many numbers.
+    pub(super) fn each(total: usize) -> Self {
+        const THREADS: usize = 256;
+        Self {
+            blocks: (total.div_ceil(THREADS), 1),
+            threads: (THREADS, 1),
+        }
+    }
+
+    /// So many blocks in a row.
+    pub(super) fn row(blocks: usize, threads: usize) -> Self {
+        Self {
+            blocks: (blocks, 1),
+            threads: (threads, 1),
+        }
     }
 }

@@ -1,20 +1,55 @@
 //! Memory: arrays on the device, and memory of the host that the device can reach by itself.
 
+use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use cudarc::driver::result::{free_host, malloc_host, memcpy_dtoh_async, memcpy_htod_async};
+use cudarc::driver::result::{free_host, malloc_host};
 use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaContext, CudaSlice, DevicePtr, DeviceRepr, ValidAsZeroBits};
 
 use super::error::GpuError;
-use super::gpu::Gpu;
+use super::gpu::{Gpu, Grid};
+use super::kernels::CopyWords;
+
+/// The address of numbers on the device.
+#[repr(transparent)]
+pub(super) struct At<T> {
+    address: CUdeviceptr,
+    of: PhantomData<*const T>,
+}
+
+impl<T> Clone for At<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for At<T> {}
+
+impl<T> At<T> {
+    pub(super) fn new(address: CUdeviceptr) -> Self {
+        Self {
+            address,
+            of: PhantomData,
+        }
+    }
+
+    pub(super) fn address(self) -> CUdeviceptr {
+        self.address
+    }
+
+    /// The address of a number further on.
+    pub(super) fn plus(self, index: usize) -> Self {
+        Self::new(self.address + (index * size_of::<T>()) as u64)
+    }
+}
 
 /// An array on the device.
 pub(super) struct Array<T> {
     memory: CudaSlice<T>,
-    at: CUdeviceptr,
+    at: At<T>,
     /// Counts the bytes of all arrays.
     held: Arc<AtomicU64>,
 }
@@ -30,7 +65,7 @@ impl<T: DeviceRepr + ValidAsZeroBits> Array<T> {
     pub(super) fn zeros(gpu: &Gpu, len: usize) -> Result<Self, GpuError> {
         // An array of nothing still has a place.
         let memory = gpu.stream.alloc_zeros(len.max(1))?;
-        let at = memory.device_ptr(&gpu.stream).0;
+        let at = At::new(memory.device_ptr(&gpu.stream).0);
         let held = Arc::clone(&gpu.held);
         held.fetch_add(memory.num_bytes() as u64, Ordering::Relaxed);
         Ok(Self { memory, at, held })
@@ -71,14 +106,14 @@ impl<T: DeviceRepr + ValidAsZeroBits> Array<T> {
 
 impl<T> Array<T> {
     /// Its address.
-    pub(super) fn at(&self) -> CUdeviceptr {
+    pub(super) fn at(&self) -> At<T> {
         self.at
     }
 
     /// The address of one of its numbers.
-    pub(super) fn from(&self, index: usize) -> CUdeviceptr {
+    pub(super) fn from(&self, index: usize) -> At<T> {
         assert!(index <= self.memory.len());
-        self.at + (index * size_of::<T>()) as u64
+        self.at.plus(index)
     }
 
     pub(super) fn len(&self) -> usize {
@@ -86,70 +121,72 @@ impl<T> Array<T> {
     }
 }
 
-/// Words in memory of the host that copies go to and come from without anybody waiting.
-pub(super) struct Pinned {
-    at: *mut u32,
+/// Memory of the host that kernels can read and write.
+pub(super) struct Pinned<T> {
+    first: *mut T,
     len: usize,
     /// The memory belongs to it.
     _context: Arc<CudaContext>,
 }
 
-impl Pinned {
-    pub(super) fn new(gpu: &Gpu, len: usize) -> Result<Self, GpuError> {
+impl<T: DeviceRepr + ValidAsZeroBits> Pinned<T> {
+    /// So many zeros.
+    pub(super) fn zeros(gpu: &Gpu, len: usize) -> Result<Self, GpuError> {
         let context = Arc::clone(gpu.stream.context());
         context.bind_to_thread()?;
-        // SAFETY: the memory is owned from here on; it is filled before anything reads it.
-        let at = unsafe {
-            let at = malloc_host(len * size_of::<u32>(), 0)?.cast::<u32>();
-            at.write_bytes(0, len);
-            at
+        // SAFETY: the memory is owned from here on, is aligned to a page, and zeros are valid.
+        let first = unsafe {
+            let first = malloc_host(len.max(1) * size_of::<T>(), 0)?.cast::<T>();
+            first.write_bytes(0, len);
+            first
         };
         Ok(Self {
-            at,
+            first,
             len,
             _context: context,
         })
     }
-}
 
-impl Deref for Pinned {
-    type Target = [u32];
-
-    fn deref(&self) -> &[u32] {
-        // SAFETY: it owns so many initialised numbers. The device writes them only between `fetch` and the wait after it,
-        // while the trainer does not look.
-        unsafe { std::slice::from_raw_parts(self.at, self.len) }
+    /// Its address for kernels: host and device count in one space of addresses.
+    pub(super) fn at(&self) -> At<T> {
+        At::new(self.first as CUdeviceptr)
     }
 }
 
-impl DerefMut for Pinned {
-    fn deref_mut(&mut self) -> &mut [u32] {
+impl<T> Deref for Pinned<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        // SAFETY: it owns so many initialised numbers. Kernels write them only between their launch and the wait after it,
+        // while nobody looks.
+        unsafe { std::slice::from_raw_parts(self.first, self.len) }
+    }
+}
+
+impl<T> DerefMut for Pinned<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
         // SAFETY: as above.
-        unsafe { std::slice::from_raw_parts_mut(self.at, self.len) }
+        unsafe { std::slice::from_raw_parts_mut(self.first, self.len) }
     }
 }
 
-impl Drop for Pinned {
+impl<T> Drop for Pinned<T> {
     fn drop(&mut self) {
         // SAFETY: it was allocated so, and nothing is under way: whoever owns it has waited, or waits in the driver.
-        let _ = unsafe { free_host(self.at.cast()) };
+        let _ = unsafe { free_host(self.first.cast()) };
     }
 }
 
-/// Begins to copy numbers of pinned memory to the device. They must stay as they are until the stream was waited for.
-pub(super) fn send(gpu: &Gpu, values: &[u32], to: CUdeviceptr) -> Result<(), GpuError> {
-    if values.is_empty() {
-        return Ok(());
-    }
-    // SAFETY: callers give the address of an array with room for them.
-    Ok(unsafe { memcpy_htod_async(to, values, gpu.stream.cu_stream()) }?)
-}
-
-/// Begins to copy numbers from the device to pinned memory. They are there when the stream was waited for.
-pub(super) fn fetch(gpu: &Gpu, from: CUdeviceptr, values: &mut [u32]) -> Result<(), GpuError> {
-    if values.is_empty() {
-        return Ok(());
-    }
-    // SAFETY: callers give the address of an array that has so many.
-    Ok(unsafe { memcpy_dtoh_async(values, from, gpu.stream.cu_stream()) }?)
+/// Launches a copy of words; either place may be memory of the host.
+///
+/// # Safety
+/// Both places must have so many words until the stream has come to it, and those that are read must stay as they are.
+pub(super) unsafe fn copy_words(gpu: &Gpu, from: At<u32>, to: At<u32>, count: usize) -> Result<(), GpuError> {
+    let arguments = CopyWords {
+        from,
+        to,
+        count: count as u32,
+    };
+    // SAFETY: as the caller has promised.
+    unsafe { gpu.launch(&gpu.kernels.copy_words, Grid::each(count), arguments) }
 }

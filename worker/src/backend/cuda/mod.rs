@@ -2,21 +2,29 @@
 //! minibatch's indices and the words that leave happens there. Only indices, words and a few numbers cross the bus.
 //!
 //! ```text
-//!  trainer ── forward, loss, backward ──▶ network ── products ──▶ cuBLASLt
-//!     └───── update, compare, emit ─────▶ kernels/*.cu   (all on one stream, waited for once a step)
+//!  trainer ── forward, loss, backward ──▶ dfdx's tape ──▶ layers ── products ──▶ cuBLASLt
+//!     └───── update, compare, emit ─────▶ kernels/*.cu      (all on one stream, waited for once a step)
 //! ```
 //!
 //! CUDA's libraries are looked for when a GPU is asked for, so one binary runs with and without them.
 
+mod abi;
+mod backend;
 mod compiler;
 mod dataset;
 mod error;
+mod evaluator;
 mod gpu;
+mod inbox;
+mod kernels;
+mod layers;
+mod loss;
 mod memory;
-mod network;
+mod model;
+mod place;
 mod products;
-mod trainer;
 
+pub use backend::{CudaBackend, CudaTrainer};
 pub use error::GpuError;
+pub use evaluator::CudaEvaluator;
 pub use gpu::Gpu;
-pub use trainer::CudaTrainer;

@@ -15,10 +15,10 @@ use cudarc::cublaslt::sys::{
     cublasLtMatmulDesc_t, cublasLtMatmulDescAttributes_t as Attribute, cublasLtMatmulHeuristicResult_t,
     cublasLtMatmulPreferenceAttributes_t as Preference, cublasLtMatrixLayout_t, cublasStatus_t, cudaDataType_t,
 };
-use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
 
 use super::error::GpuError;
+use super::memory::At;
 use crate::device::Precision;
 
 /// Memory that a product may use for itself: as much as PyTorch gives it on such devices.
@@ -31,51 +31,131 @@ const ALIGNMENT_MAX: u64 = 256;
 
 const TYPE: cudaDataType_t = cudaDataType_t::CUDA_R_32F;
 
-/// Whether a matrix is read as it lies, in columns, or turned round.
+/// Whether a matrix is read as it lies, in columns, or transposed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Turned {
+enum Transposed {
     No,
     Yes,
 }
 
-/// A matrix on the device, in columns as the library counts: one in rows is its own turned one.
-#[derive(Clone, Copy, Debug)]
+/// A matrix on the device, in columns as the library counts: one in rows is its own transposed one.
+#[derive(Clone, Copy)]
 pub(super) struct Matrix {
-    pub(super) at: CUdeviceptr,
+    at: At<f32>,
     /// From one column to the next.
-    pub(super) stride: usize,
-    pub(super) turned: Turned,
+    stride: usize,
+    transposed: Transposed,
+}
+
+impl Matrix {
+    /// A matrix as it lies.
+    pub(super) fn plain(at: At<f32>, stride: usize) -> Self {
+        Self {
+            at,
+            stride,
+            transposed: Transposed::No,
+        }
+    }
+
+    /// The transpose of what lies there.
+    pub(super) fn transposed(at: At<f32>, stride: usize) -> Self {
+        Self {
+            transposed: Transposed::Yes,
+            ..Self::plain(at, stride)
+        }
+    }
 }
 
 /// What is done with a product before it is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum After {
+#[derive(Clone, Copy)]
+pub(super) enum Epilogue {
     Nothing,
     /// A bias is added to each column.
-    Bias,
+    Bias(At<f32>),
     /// And what is below zero is cut.
-    BiasRelu,
+    BiasRelu(At<f32>),
 }
 
-/// All that decides which way is the fastest.
+impl Epilogue {
+    fn bias(self) -> Option<At<f32>> {
+        match self {
+            Self::Nothing => None,
+            Self::Bias(bias) | Self::BiasRelu(bias) => Some(bias),
+        }
+    }
+
+    fn code(self) -> cublasLtEpilogue_t {
+        match self {
+            Self::Nothing => cublasLtEpilogue_t::CUBLASLT_EPILOGUE_DEFAULT,
+            Self::Bias(_) => cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS,
+            Self::BiasRelu(_) => cublasLtEpilogue_t::CUBLASLT_EPILOGUE_RELU_BIAS,
+        }
+    }
+}
+
+/// The sizes of a product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Sizes {
+    pub(super) rows: usize,
+    pub(super) columns: usize,
+    /// The length of its sums.
+    pub(super) inner: usize,
+}
+
+/// `out = a · b`, all in columns, and what comes after.
+#[derive(Clone, Copy)]
+pub(super) struct Product {
+    pub(super) sizes: Sizes,
+    pub(super) a: Matrix,
+    pub(super) b: Matrix,
+    pub(super) out: Matrix,
+    pub(super) epilogue: Epilogue,
+}
+
+/// All that decides which algorithm is the fastest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Shape {
-    /// Rows and columns of the product, and the length of its sums.
-    sizes: (usize, usize, usize),
-    turned: (Turned, Turned),
+    sizes: Sizes,
+    transposed: (Transposed, Transposed),
     strides: (usize, usize, usize),
     /// Of both factors, the product, and the bias.
     alignments: (u64, u64, u64, u64),
-    after: After,
+    epilogue: cublasLtEpilogue_t,
     precision: Precision,
+}
+
+impl Shape {
+    fn new(product: &Product, precision: Precision) -> Self {
+        let alignment = |at: At<f32>| 1 << u64::from(at.address().trailing_zeros()).min(ALIGNMENT_MAX.ilog2().into());
+        let Product {
+            sizes,
+            a,
+            b,
+            out,
+            epilogue,
+        } = product;
+        Self {
+            sizes: *sizes,
+            transposed: (a.transposed, b.transposed),
+            strides: (a.stride, b.stride, out.stride),
+            alignments: (
+                alignment(a.at),
+                alignment(b.at),
+                alignment(out.at),
+                epilogue.bias().map_or(ALIGNMENT_MAX, alignment),
+            ),
+            epilogue: epilogue.code(),
+            precision,
+        }
+    }
 }
 
 /// A product that is ready to run.
 struct Plan {
     description: cublasLtMatmulDesc_t,
     layouts: [cublasLtMatrixLayout_t; 3],
-    /// `None` if the library knows no way.
-    way: Option<cublasLtMatmulAlgo_t>,
+    /// `None` if the library knows none.
+    algorithm: Option<cublasLtMatmulAlgo_t>,
 }
 
 /// What was found out, for all workers of this process: the same shape is always computed in the same way.
@@ -108,73 +188,70 @@ impl Products {
         self.compete.set(compete);
     }
 
-    /// `out = a · b`, rows by columns over a length, all in columns; and what comes after, with its bias. `false` if the
-    /// library cannot do that in one go.
+    /// Computes a product.
     ///
     /// # Safety
-    /// The matrices and the bias must lie within memory of this device, and `out` must overlap with none of the others.
-    pub(super) unsafe fn multiply(
-        &self,
-        sizes: (usize, usize, usize),
-        a: Matrix,
-        b: Matrix,
-        (out, stride): (CUdeviceptr, usize),
-        (after, bias): (After, CUdeviceptr),
-    ) -> Result<bool, GpuError> {
-        let alignment = |at: CUdeviceptr| 1 << u64::from(at.trailing_zeros()).min(ALIGNMENT_MAX.ilog2().into());
-        let shape = Shape {
-            sizes,
-            turned: (a.turned, b.turned),
-            strides: (a.stride, b.stride, stride),
-            alignments: (alignment(a.at), alignment(b.at), alignment(out), alignment(bias)),
-            after,
-            precision: self.precision,
-        };
+    /// As for [`Products::try_multiply`].
+    pub(super) unsafe fn multiply(&self, product: Product) -> Result<(), GpuError> {
+        // SAFETY: as the caller has promised.
+        if unsafe { self.try_multiply(product)? } {
+            Ok(())
+        } else {
+            let Sizes { rows, columns, inner } = product.sizes;
+            Err(GpuError::NoProduct((rows, columns, inner)))
+        }
+    }
+
+    /// Computes a product, if the library can do that in one go.
+    ///
+    /// # Safety
+    /// The matrices and the bias must lie within arrays of this device, with the sizes and strides that are said, and
+    /// `out` must overlap with none of the others.
+    pub(super) unsafe fn try_multiply(&self, product: Product) -> Result<bool, GpuError> {
+        let shape = Shape::new(&product, self.precision);
         let mut plans = self.plans.borrow_mut();
         let plan = match plans.entry(shape) {
             std::collections::hash_map::Entry::Occupied(plan) => plan.into_mut(),
-            // SAFETY: the caller's word; trying a product writes where it is to be.
-            std::collections::hash_map::Entry::Vacant(place) => place.insert(unsafe {
+            std::collections::hash_map::Entry::Vacant(place) => {
                 let mut plan = Plan::new(&shape)?;
-                plan.set_bias(after, bias)?;
-                plan.way = self.find(&shape, &plan, (a.at, b.at, out))?;
-                plan
-            }),
+                plan.set_bias(product.epilogue)?;
+                // SAFETY: as the caller has promised; trying a product writes where it is to be.
+                plan.algorithm = unsafe { self.find(&shape, &plan, &product)? };
+                place.insert(plan)
+            }
         };
-        let Some(way) = plan.way else {
+        let Some(algorithm) = plan.algorithm else {
             return Ok(false);
         };
-        plan.set_bias(after, bias)?;
-        // SAFETY: the caller's word.
-        unsafe { self.run(plan, &way, (a.at, b.at, out))? };
+        plan.set_bias(product.epilogue)?;
+        // SAFETY: as the caller has promised.
+        unsafe { self.run(plan, &algorithm, &product)? };
         Ok(true)
     }
 
-    unsafe fn run(
-        &self,
-        plan: &Plan,
-        way: &cublasLtMatmulAlgo_t,
-        (a, b, out): (CUdeviceptr, CUdeviceptr, CUdeviceptr),
-    ) -> Result<(), CublasError> {
+    /// # Safety
+    /// As for [`Products::try_multiply`], with the plan of such a product.
+    unsafe fn run(&self, plan: &Plan, algorithm: &cublasLtMatmulAlgo_t, product: &Product) -> Result<(), CublasError> {
         let (one, zero) = (1f32, 0f32);
         let [of_a, of_b, of_out] = plan.layouts;
         let (workspace, _held) = self.workspace.device_ptr(&self.stream);
-        // SAFETY: the caller's word; the two factors are read before the call returns.
+        let out = product.out.at.address();
+        // SAFETY: as the caller has promised; the two factors are read before the call returns.
         unsafe {
             lt::matmul(
                 self.handle,
                 plan.description,
                 std::ptr::from_ref(&one).cast(),
                 std::ptr::from_ref(&zero).cast(),
-                a as *const c_void,
+                product.a.at.address() as *const c_void,
                 of_a,
-                b as *const c_void,
+                product.b.at.address() as *const c_void,
                 of_b,
                 out as *const c_void,
                 of_out,
                 out as *mut c_void,
                 of_out,
-                way,
+                algorithm,
                 workspace as *mut c_void,
                 WORKSPACE_BYTES,
                 self.stream.cu_stream().cast(),
@@ -182,43 +259,46 @@ impl Products {
         }
     }
 
-    /// The fastest way that the library proposes and that works.
+    /// The fastest algorithm that the library proposes and that works.
+    ///
+    /// # Safety
+    /// As for [`Products::try_multiply`], with the plan of such a product.
     unsafe fn find(
         &self,
         shape: &Shape,
         plan: &Plan,
-        places: (CUdeviceptr, CUdeviceptr, CUdeviceptr),
+        product: &Product,
     ) -> Result<Option<cublasLtMatmulAlgo_t>, GpuError> {
         // Held while it looks: others would look for the same at the same time, and disturb it.
         let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(&way) = found.get(shape) {
-            return Ok(way);
+        if let Some(&algorithm) = found.get(shape) {
+            return Ok(algorithm);
         }
         let mut best: Option<(Duration, cublasLtMatmulAlgo_t)> = None;
-        for way in self.proposals(shape, plan)? {
-            // SAFETY: the caller's word.
-            if unsafe { self.run(plan, &way, places) }.is_err() {
+        for algorithm in self.proposals(shape, plan)? {
+            // SAFETY: as the caller has promised.
+            if unsafe { self.run(plan, &algorithm, product) }.is_err() {
                 continue;
             }
             if !self.compete.get() {
-                best = Some((Duration::ZERO, way));
-                break;
+                // Not told to others: who needs it often shall look for a faster one.
+                return Ok(Some(algorithm));
             }
             self.stream.synchronize()?;
             let start = Instant::now();
             for _ in 0..TRIALS {
-                // SAFETY: the caller's word.
-                unsafe { self.run(plan, &way, places)? };
+                // SAFETY: as the caller has promised.
+                unsafe { self.run(plan, &algorithm, product)? };
             }
             self.stream.synchronize()?;
             let time = start.elapsed();
             if best.as_ref().is_none_or(|(least, _)| time < *least) {
-                best = Some((time, way));
+                best = Some((time, algorithm));
             }
         }
-        let way = best.map(|(_, way)| way);
-        found.insert(*shape, way);
-        Ok(way)
+        let algorithm = best.map(|(_, algorithm)| algorithm);
+        found.insert(*shape, algorithm);
+        Ok(algorithm)
     }
 
     fn proposals(&self, shape: &Shape, plan: &Plan) -> Result<Vec<cublasLtMatmulAlgo_t>, GpuError> {
@@ -291,43 +371,38 @@ impl Drop for Products {
 
 impl Plan {
     fn new(shape: &Shape) -> Result<Self, GpuError> {
-        let (rows, columns, inner) = shape.sizes;
+        let Sizes { rows, columns, inner } = shape.sizes;
         let compute = match shape.precision {
             Precision::F32 => cublasComputeType_t::CUBLAS_COMPUTE_32F,
             Precision::Tf32 => cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32,
         };
-        let epilogue = match shape.after {
-            After::Nothing => cublasLtEpilogue_t::CUBLASLT_EPILOGUE_DEFAULT,
-            After::Bias => cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS,
-            After::BiasRelu => cublasLtEpilogue_t::CUBLASLT_EPILOGUE_RELU_BIAS,
-        };
-        let layout = |rows: usize, columns: usize, turned: Turned, stride: usize| {
-            let (rows, columns) = match turned {
-                Turned::No => (rows, columns),
-                Turned::Yes => (columns, rows),
+        let layout = |rows: usize, columns: usize, transposed: Transposed, stride: usize| {
+            let (rows, columns) = match transposed {
+                Transposed::No => (rows, columns),
+                Transposed::Yes => (columns, rows),
             };
             lt::create_matrix_layout(TYPE, rows as u64, columns as u64, stride as i64)
         };
-        let (a, b) = shape.turned;
+        let (a, b) = shape.transposed;
         let plan = Self {
             description: lt::create_matmul_desc(compute, TYPE)?,
             layouts: [
                 layout(rows, inner, a, shape.strides.0)?,
                 layout(inner, columns, b, shape.strides.1)?,
-                layout(rows, columns, Turned::No, shape.strides.2)?,
+                layout(rows, columns, Transposed::No, shape.strides.2)?,
             ],
-            way: None,
+            algorithm: None,
         };
         plan.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSA, operation(a))?;
         plan.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSB, operation(b))?;
-        plan.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue)?;
+        plan.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, shape.epilogue)?;
         Ok(plan)
     }
 
-    fn set_bias(&self, after: After, bias: CUdeviceptr) -> Result<(), GpuError> {
-        match after {
-            After::Nothing => Ok(()),
-            After::Bias | After::BiasRelu => self.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias),
+    fn set_bias(&self, epilogue: Epilogue) -> Result<(), GpuError> {
+        match epilogue.bias() {
+            None => Ok(()),
+            Some(bias) => self.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias.address()),
         }
     }
 
@@ -339,9 +414,9 @@ impl Plan {
 }
 
 /// `cublasOperation_t`, which the bindings of this library leave out.
-fn operation(turned: Turned) -> i32 {
-    match turned {
-        Turned::No => 0,
-        Turned::Yes => 1,
+fn operation(transposed: Transposed) -> i32 {
+    match transposed {
+        Transposed::No => 0,
+        Transposed::Yes => 1,
     }
 }

@@ -1,24 +1,5 @@
-// What all kernels share. Compiled in front of each of the other files.
-
-typedef unsigned char u8;
-typedef unsigned int u32;
-typedef unsigned long long u64;
-
-// What a step tells its host. `report.rs` has the same.
-struct Report {
-    // Changes that leave.
-    u32 words;
-    // Something was infinite or no number: nothing leaves.
-    u32 not_finite;
-    // The largest magnitude among the shared weights that were moved, as bits.
-    u32 largest;
-    // The mean loss.
-    float loss;
-    // What the gradient is multiplied by before it is used.
-    float clip;
-    // A change would have taken a weight out of the range: nothing leaves.
-    u32 left_range;
-};
+// What all kernels share. The host writes the types, numbers and structs that it shares with them in front of this file,
+// and this file in front of each of the others.
 
 // Infinite.
 #define HUGE __int_as_float(0x7f800000)

@@ -1,20 +1,8 @@
 // Images: unfolding for convolution, pooling, and the turn to rows. They lie channel by channel, and within a channel
 // sample by sample.
 
-struct Geometry {
-    u32 channels;
-    u32 height;
-    u32 width;
-    u32 kernel;
-    u32 stride;
-    u32 pad;
-    u32 rows;
-    u32 columns;
-    u32 samples;
-};
-
 // One row for each number under a kernel, one column for each place of the kernel in each sample.
-extern "C" __global__ void unfold(const float* x, Geometry by, float* unfolded) {
+extern "C" __global__ void unfold(const float* x, ConvGeometry by, float* unfolded) {
     u32 positions = by.samples * by.rows * by.columns;
     u32 position = blockIdx.x * blockDim.x + threadIdx.x;
     if (position >= positions) {
@@ -38,7 +26,7 @@ extern "C" __global__ void unfold(const float* x, Geometry by, float* unfolded) 
 }
 
 // The way back: every pixel adds up the unfolded numbers that came from it.
-extern "C" __global__ void fold(const float* unfolded, Geometry by, float* dx) {
+extern "C" __global__ void fold(const float* unfolded, ConvGeometry by, float* dx) {
     u32 at = blockIdx.x * blockDim.x + threadIdx.x;
     u32 plane = by.height * by.width;
     if (at >= by.channels * by.samples * plane) {
@@ -68,16 +56,8 @@ extern "C" __global__ void fold(const float* unfolded, Geometry by, float* dx) {
     dx[at] = sum;
 }
 
-// Squares of `size` rows and columns, side by side; `planes` of `height` by `width` each.
-struct Squares {
-    u32 planes;
-    u32 height;
-    u32 width;
-    u32 size;
-};
-
 // The top left pixel of a square, if there are so many squares.
-__device__ bool corner_of(u32 square, const Squares& by, u32* corner) {
+__device__ bool corner_of(u32 square, const PoolGeometry& by, u32* corner) {
     u32 rows = by.height / by.size;
     u32 columns = by.width / by.size;
     u32 row = square / columns;
@@ -85,7 +65,7 @@ __device__ bool corner_of(u32 square, const Squares& by, u32* corner) {
     return square < by.planes * rows * columns;
 }
 
-extern "C" __global__ void max_pool(const float* x, Squares by, float* y, u32* winners) {
+extern "C" __global__ void max_pool(const float* x, PoolGeometry by, float* y, u32* winners) {
     u32 at = blockIdx.x * blockDim.x + threadIdx.x;
     u32 corner;
     if (!corner_of(at, by, &corner)) {
@@ -107,7 +87,7 @@ extern "C" __global__ void max_pool(const float* x, Squares by, float* y, u32* w
 }
 
 // The square that a pixel lies in, or none at the edges that no square covers.
-__device__ bool square_of(u32 at, const Squares& by, u32* square) {
+__device__ bool square_of(u32 at, const PoolGeometry& by, u32* square) {
     u32 rows = by.height / by.size;
     u32 columns = by.width / by.size;
     u32 row = at / by.width % by.height / by.size;
@@ -116,7 +96,7 @@ __device__ bool square_of(u32 at, const Squares& by, u32* square) {
     return row < rows && column < columns;
 }
 
-extern "C" __global__ void max_pool_back(const float* dy, const u32* winners, Squares by, float* dx) {
+extern "C" __global__ void max_pool_back(const float* dy, const u32* winners, PoolGeometry by, float* dx) {
     u32 at = blockIdx.x * blockDim.x + threadIdx.x;
     if (at < by.planes * by.height * by.width) {
         u32 square;
@@ -125,7 +105,7 @@ extern "C" __global__ void max_pool_back(const float* dy, const u32* winners, Sq
     }
 }
 
-extern "C" __global__ void mean_pool(const float* x, Squares by, float* y) {
+extern "C" __global__ void mean_pool(const float* x, PoolGeometry by, float* y) {
     u32 at = blockIdx.x * blockDim.x + threadIdx.x;
     u32 corner;
     if (!corner_of(at, by, &corner)) {
@@ -140,7 +120,7 @@ extern "C" __global__ void mean_pool(const float* x, Squares by, float* y) {
     y[at] = sum / float(by.size * by.size);
 }
 
-extern "C" __global__ void mean_pool_back(const float* dy, Squares by, float* dx) {
+extern "C" __global__ void mean_pool_back(const float* dy, PoolGeometry by, float* dx) {
     u32 at = blockIdx.x * blockDim.x + threadIdx.x;
     if (at < by.planes * by.height * by.width) {
         u32 square;

@@ -3,13 +3,6 @@
 // A dense layer's activations are rows, one per sample. Images lie channel by channel, and within a channel sample by
 // sample: so a convolution is one product for the whole minibatch, and its output lies like its input.
 
-// Where a number of a minibatch of images lies, and which it is in its sample.
-struct Images {
-    u32 channels;
-    u32 samples;
-    u32 plane;
-};
-
 // Samples from a dataset that lies on the device, and their labels.
 template <typename T>
 __device__ void gather_samples(const T* values, const u32* all_labels, const u32* indices, Images to, float scale,

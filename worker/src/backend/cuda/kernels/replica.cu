@@ -1,41 +1,94 @@
-// The shared weights: changes that others made, and what they all come to.
+// Both copies of the weights: what others changed, what is told to the host, and what the shared ones come to.
 
-// Adds another origin's changes, sorted by index, to both copies. A weight that is named several times belongs to the
-// thread of its first word, so that no two threads touch one weight.
-extern "C" __global__ void apply(const u32* words, u32 count, float tau, float* shared, float* own, Report* report) {
+// Copies words from one place to another; either may be memory of the host.
+//
+// The device's copy engines could do this as well. But they take turns of their own where several processes share a
+// device, and every step would wait for such a turn.
+extern "C" __global__ void copy_words(const u32* from, u32* to, u32 count) {
+    u32 at = blockIdx.x * blockDim.x + threadIdx.x;
+    if (at < count) {
+        to[at] = from[at];
+    }
+}
+
+// Tells the host how a step went, and the words that leave.
+extern "C" __global__ void tell_host(const Report* report, const u32* words, Report* to_report, u32* to_words) {
+    u32 first = blockIdx.x * blockDim.x + threadIdx.x;
+    if (first == 0) {
+        *to_report = *report;
+    }
+    u32 count = report->not_finite || report->left_range ? 0 : report->words;
+    for (u32 at = first; at < count; at += gridDim.x * blockDim.x) {
+        to_words[at] = words[at];
+    }
+}
+
+// The first entry of a segment that names a weight or one after it.
+__device__ u32 first_of(const Segment& segment, const u32* words, u32 index) {
+    u32 from = 0;
+    u32 to = segment.count;
+    while (from < to) {
+        u32 middle = (from + to) / 2;
+        if (words[segment.from + middle] >> 1 < index) {
+            from = middle + 1;
+        } else {
+            to = middle;
+        }
+    }
+    return from;
+}
+
+__device__ bool names(const Segment& segment, const u32* words, u32 entry, u32 index) {
+    return entry < segment.count && words[segment.from + entry] >> 1 == index;
+}
+
+// Adds what others changed to both copies: segments of entries that are sorted by weight, one after the other. A weight
+// belongs to the thread of the first entry that names it, which goes through all others: so no two threads touch one
+// weight, and it is moved in the order in which the changes came.
+extern "C" __global__ void apply_waiting(const Segment* waiting, u32 segment_count, const u32* words, u32 entries,
+                                         float* shared, float* own, Report* report) {
+    __shared__ Segment segments[SEGMENTS_MAX];
+    if (threadIdx.x < segment_count) {
+        segments[threadIdx.x] = waiting[threadIdx.x];
+    }
+    __syncthreads();
     u32 at = blockIdx.x * blockDim.x + threadIdx.x;
     u32 largest = 0;
-    if (at < count) {
-        u32 word = words[at];
-        if (at == 0 || words[at - 1] >> 1 != word >> 1) {
-            u32 index = word >> 1;
-            float change = word & 1 ? tau : -tau;
+    if (at < entries) {
+        u32 mine = 0;
+        while (mine + 1 < segment_count && segments[mine + 1].entries_before <= at) {
+            ++mine;
+        }
+        u32 entry = at - segments[mine].entries_before;
+        u32 index = words[segments[mine].from + entry] >> 1;
+        bool first = entry == 0 || !names(segments[mine], words, entry - 1, index);
+        for (u32 before = 0; first && before < mine; ++before) {
+            first = !names(segments[before], words, first_of(segments[before], words, index), index);
+        }
+        if (first) {
             float kept = shared[index];
             float moved = own[index];
-            for (u32 next = at; next < count && words[next] == word; ++next) {
-                kept += change;
-                moved += change;
+            for (u32 next = mine; next < segment_count; ++next) {
+                const Segment& segment = segments[next];
+                for (u32 place = next == mine ? entry : first_of(segment, words, index);
+                     names(segment, words, place, index); ++place) {
+                    if (segment.tau > 0.0f) {
+                        float change = words[segment.from + place] & 1 ? segment.tau : -segment.tau;
+                        kept += change;
+                        moved += change;
+                    } else {
+                        // Whole steps of the grid, which follow the entries. A sum that does not fit is infinitely far
+                        // out of the range.
+                        int steps = int(words[segment.from + segment.count + place]);
+                        kept = float(double(kept) + double(steps) * double(GRID));
+                        moved += float(steps) * GRID;
+                    }
+                }
+                largest = max(largest, __float_as_uint(fabsf(kept)));
             }
             shared[index] = kept;
             own[index] = moved;
-            largest = __float_as_uint(fabsf(kept));
         }
-    }
-    keep_largest(&report->largest, largest);
-}
-
-// Moves weights by whole steps of the grid: pairs of an index and a number of steps, each index once.
-extern "C" __global__ void shift(const u32* entries, u32 count, float grid, float* shared, float* own, Report* report) {
-    u32 at = blockIdx.x * blockDim.x + threadIdx.x;
-    u32 largest = 0;
-    if (at < count) {
-        u32 index = entries[2 * at];
-        int steps = int(entries[2 * at + 1]);
-        // A sum that does not fit is infinitely far out of the range.
-        double moved = double(shared[index]) + double(steps) * double(grid);
-        shared[index] = float(moved);
-        own[index] += float(steps) * grid;
-        largest = __float_as_uint(fabsf(float(moved)));
     }
     keep_largest(&report->largest, largest);
 }
@@ -48,12 +101,12 @@ __device__ u64 splitmix64(u64 state) {
 }
 
 // Adds the digest of the shared weights to `sums[0]`; `sums[1]` counts those that are not on the lattice.
-extern "C" __global__ void digest(const float* shared, u64 weights, float steps_per_unit, float limit, u64* sums) {
+extern "C" __global__ void digest(const float* shared, u64 weights, u64* sums) {
     u64 sum = 0;
     u64 astray = 0;
     for (u64 at = u64(blockIdx.x) * blockDim.x + threadIdx.x; at < weights; at += u64(gridDim.x) * blockDim.x) {
-        float count = shared[at] * steps_per_unit;
-        bool lies = count == rintf(count) && fabsf(count) <= limit && __float_as_uint(shared[at]) != 0x80000000;
+        float count = shared[at] * STEPS_PER_UNIT;
+        bool lies = count == rintf(count) && fabsf(count) <= RANGE_ERROR * STEPS_PER_UNIT && __float_as_uint(shared[at]) != 0x80000000;
         sum += lies ? (splitmix64(at) | 1) * u64((long long)count) : 0;
         astray += !lies;
     }

@@ -4,36 +4,6 @@
 // tile that is compared, and in groups of tiles; `emit` adds up the counts before a tile, writes its words to their places
 // and moves the shared weights. Nothing here is contracted to fused operations: a CPU gives the same bits.
 
-constexpr u32 TILE_THREADS = 256;
-// Where weights are no longer exact.
-constexpr float RANGE_ERROR = 16.0f;
-// Tiles whose counts are added up in one.
-constexpr u32 GROUP = 64;
-
-// The numbers of an optimiser's rule; each uses its own.
-struct Factors {
-    float rate;
-    float momentum;
-    float of_gradient;
-    float of_velocity;
-    float ahead_before;
-    float keep;
-    float take;
-    float epsilon;
-    float spread;
-};
-
-// A comparison of both copies. Without a τ there is none.
-struct Compare {
-    float tau;
-    // The multiple of the velocity that the own weights are ahead.
-    float ahead;
-    u32 repeats;
-    // The tiles whose turn it is.
-    u32 turn_from;
-    u32 turn_to;
-};
-
 struct Sgd {
     static __device__ float update(float g, float& first, float& second, float clip, const Factors& by) {
         return -by.rate * clip * g;
@@ -270,7 +240,7 @@ extern "C" __global__ void __launch_bounds__(TILE_THREADS)
 
 // The squares of a gradient, added up by tiles.
 extern "C" __global__ void __launch_bounds__(TILE_THREADS)
-    squares(const float4* gradient, u64 fours, double* sums) {
+    sum_squares(const float4* gradient, u64 fours, double* sums) {
     double sum = 0.0;
     for (u64 at = u64(blockIdx.x) * blockDim.x + threadIdx.x; at < fours; at += u64(gridDim.x) * blockDim.x) {
         float4 g = gradient[at];
@@ -285,7 +255,7 @@ extern "C" __global__ void __launch_bounds__(TILE_THREADS)
 // What is known of a step before its update: loss and clipping. Clears what the update adds to, and the next step's
 // report. One block.
 extern "C" __global__ void __launch_bounds__(256)
-    judge(const float* losses, u32 samples, const double* sums, u32 parts, double norm_max, Report* report,
+    loss_and_clip(const float* losses, u32 samples, const double* sums, u32 parts, double norm_max, Report* report,
           Report* next, u32* groups, u32 group_count) {
     for (u32 group = threadIdx.x; group < group_count; group += blockDim.x) {
         groups[group] = 0;

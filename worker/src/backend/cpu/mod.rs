@@ -1,0 +1,268 @@
+//! The CPU backend: dfdx on one or more cores, and one fused pass over the weights.
+
+mod pass;
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use dfdx::prelude::Cpu;
+use protocol::changes::{apply_to_both, apply_to_weights, check_range};
+use protocol::digest::Digest;
+use protocol::lattice::{Range, Tau, weight_of};
+use protocol::model::Layout;
+use protocol::optimiser::Rule;
+use protocol::sums::Sums;
+
+use self::pass::{Copies, Pass};
+use super::replica::Replica;
+use super::turns::eager_tensors;
+use super::{Array, Backend, Compare, Update, Updated};
+use crate::dataset::Dataset;
+use crate::difference;
+use crate::learning::clip::{clip_factor, sum_of_squares};
+use crate::network::Network;
+use crate::ops::{self, CpuLayer, CrossEntropy, OpError, Parameters, Threads, from_rows, values};
+use crate::program::{ImageOrder, Program};
+use crate::quantise::ComeTo;
+use crate::thread_time::ThreadTimer;
+use crate::trainer::TrainError;
+
+/// Trains on the CPU.
+pub type CpuTrainer = Replica<CpuBackend>;
+
+/// What gradients come from.
+pub trait Slopes {
+    /// Computes the mean loss of a minibatch, and replaces `gradient` by its gradient.
+    fn gradient(
+        &mut self,
+        parameters: &Parameters,
+        samples: &[u32],
+        key: u64,
+        gradient: &mut Vec<f32>,
+    ) -> Result<f32, TrainError>;
+}
+
+/// The arrays of a worker, in memory.
+pub struct CpuBackend<S = Model> {
+    slopes: S,
+    /// The worker's own weights.
+    own: Parameters,
+    /// The shared weights.
+    shared: Vec<f32>,
+    gradient: Vec<f32>,
+    /// The loss that the gradient is of.
+    loss: f32,
+    pass: Pass,
+}
+
+/// A model on dfdx, and the samples that it is trained on.
+pub struct Model {
+    dataset: Arc<Dataset>,
+    network: Network<CpuLayer>,
+    loss: CrossEntropy,
+}
+
+impl CpuTrainer {
+    /// A trainer whose copies both are the given weights.
+    pub fn new(
+        dataset: Arc<Dataset>,
+        layout: &Layout,
+        counts: &[i32],
+        rule: Rule,
+        dropout_seed: u64,
+        threads: Threads,
+    ) -> Result<Self, TrainError> {
+        let model = Model {
+            dataset,
+            network: ops::network(Program::new(layout, ImageOrder::BySample), threads),
+            loss: CrossEntropy { labels: Vec::new() },
+        };
+        let pass = Pass::new(rule.state_arrays(), counts.len(), eager_tensors(layout), threads);
+        Self::on(CpuBackend::new(model, counts, pass)?, rule, dropout_seed)
+    }
+}
+
+impl Slopes for Model {
+    /// Forward, and back by dfdx's tape.
+    fn gradient(
+        &mut self,
+        parameters: &Parameters,
+        samples: &[u32],
+        key: u64,
+        gradient: &mut Vec<f32>,
+    ) -> Result<f32, TrainError> {
+        let train = &self.dataset.train;
+        let mut inputs = Vec::new();
+        train.gather(samples, &mut inputs, &mut self.loss.labels);
+        let x = from_rows(&Cpu::default(), samples.len(), train.features(), inputs)?;
+        let pass = ops::Pass {
+            parameters: parameters.clone(),
+            key,
+        };
+        let lent = parameters.lend_gradient(std::mem::take(gradient))?;
+        let descent = self.network.descend(&self.loss, &pass, x, lent)?;
+        *gradient = parameters.take_gradient(descent.gradients)?;
+        Ok(values(&descent.loss)[0])
+    }
+}
+
+impl<S: Slopes> CpuBackend<S> {
+    fn new(slopes: S, counts: &[i32], pass: Pass) -> Result<Self, TrainError> {
+        let weights: Vec<f32> = counts.iter().copied().map(weight_of).collect();
+        Ok(Self {
+            slopes,
+            gradient: vec![0.0; weights.len()],
+            loss: 0.0,
+            own: Parameters::new(&Cpu::default(), weights.clone())?,
+            shared: weights,
+            pass,
+        })
+    }
+
+    /// Applies what leaves, or nothing if that would take a weight out of the range.
+    fn leave(&mut self, words: &[u32], tau: Tau) -> Result<Range, TrainError> {
+        check_range(words, tau, &self.shared)?;
+        Ok(apply_to_weights(words, tau, &mut self.shared)?)
+    }
+}
+
+impl<S: Slopes> Backend for CpuBackend<S> {
+    const WORKS_ALONE: bool = false;
+
+    fn weights(&self) -> usize {
+        self.shared.len()
+    }
+
+    fn gradient(&mut self, samples: &[u32], key: u64) -> Result<(), TrainError> {
+        self.loss = self.slopes.gradient(&self.own, samples, key, &mut self.gradient)?;
+        if self.loss.is_finite() {
+            Ok(())
+        } else {
+            Err(TrainError::NotFinite)
+        }
+    }
+
+    fn update(&mut self, update: &Update, words: &mut Vec<u32>) -> Result<Updated, TrainError> {
+        let clip = match update.clip {
+            Some(max) => clip_factor(sum_of_squares(&self.gradient).sqrt(), Some(max)),
+            None => 1.0,
+        };
+        if clip == 0.0 {
+            // Its norm is infinite or no number.
+            return Err(TrainError::NotFinite);
+        }
+        let timer = ThreadTimer::start();
+        let copies = Copies {
+            own: self.own.values_mut(),
+            shared: &self.shared,
+        };
+        let plain = self.pass.update(&self.gradient, update, clip, copies, words)?;
+        let range = match &update.compare {
+            Some(compare) => self.leave(words, compare.tau)?,
+            None => Range::Safe,
+        };
+        Ok(Updated {
+            loss: self.loss,
+            range,
+            exchange: plain.map(|plain| timer.elapsed().saturating_sub(plain)),
+        })
+    }
+
+    fn release(&mut self, compare: &Compare, words: &mut Vec<u32>) -> Result<Range, TrainError> {
+        self.pass.release(self.own.values(), &self.shared, compare, words)?;
+        self.leave(words, compare.tau)
+    }
+
+    fn take(&mut self, window: std::ops::Range<usize>, ahead: f32) -> Result<Sums, TrainError> {
+        let own = &self.own.values()[window.clone()];
+        let come_to = match ahead {
+            0.0 => ComeTo::the(own),
+            ahead => ComeTo::behind(own, ahead, &self.pass.first[window.clone()]),
+        };
+        let (sums, _) = difference::take(come_to, &mut self.shared[window.clone()], window.start)?;
+        Ok(sums)
+    }
+
+    fn apply(&mut self, words: &[u32], tau: Tau) -> Result<Range, TrainError> {
+        Ok(apply_to_both(words, tau, &mut self.shared, self.own.values_mut())?)
+    }
+
+    fn shift(&mut self, sums: &Sums) -> Result<Range, TrainError> {
+        Ok(sums.apply_to_both(&mut self.shared, self.own.values_mut())?)
+    }
+
+    fn digest(&self) -> Result<Option<Digest>, TrainError> {
+        Ok(Digest::of_weights(&self.shared))
+    }
+
+    fn residuals(&self, step: usize, ahead: f32) -> Result<Vec<f32>, TrainError> {
+        let own = self.own.values();
+        let residual = |index: usize| {
+            let velocity = self.pass.first.get(index).copied().unwrap_or_default();
+            own[index] + ahead * velocity - self.shared[index]
+        };
+        Ok((0..own.len()).step_by(step).map(residual).collect())
+    }
+
+    fn read(&self, array: Array) -> Result<Cow<'_, [f32]>, TrainError> {
+        Ok(Cow::Borrowed(match array {
+            Array::Own => self.own.values(),
+            Array::Shared => &self.shared,
+            Array::First => &self.pass.first,
+            Array::Second => &self.pass.second,
+        }))
+    }
+
+    fn write(&mut self, array: Array, values: Vec<f32>) -> Result<(), TrainError> {
+        match array {
+            Array::Own => self.own.values_mut().copy_from_slice(&values),
+            Array::Shared => self.shared = values,
+            Array::First => self.pass.first = values,
+            Array::Second => self.pass.second = values,
+        }
+        Ok(())
+    }
+}
+
+impl From<OpError> for TrainError {
+    fn from(error: OpError) -> Self {
+        Self::Device(error.to_string())
+    }
+}
+
+#[cfg(test)]
+pub(super) mod given {
+    //! A CPU backend whose gradients are given.
+
+    use super::*;
+
+    /// Gradients that do not depend on the point, nor on samples.
+    pub(crate) struct Given(pub(crate) Vec<f32>);
+
+    impl Slopes for Given {
+        fn gradient(&mut self, _: &Parameters, _: &[u32], _: u64, gradient: &mut Vec<f32>) -> Result<f32, TrainError> {
+            gradient.clone_from(&self.0);
+            Ok(1.0)
+        }
+    }
+
+    impl CpuBackend<Given> {
+        /// Weights of zero, of which those in a range are compared in every step.
+        pub(crate) fn given(
+            gradient: Vec<f32>,
+            rule: Rule,
+            eager: Option<std::ops::Range<usize>>,
+            threads: usize,
+        ) -> Self {
+            let weights = gradient.len();
+            let pass = Pass::new(rule.state_arrays(), weights, eager.into_iter(), Threads(threads));
+            Self::new(Given(gradient), &vec![0; weights], pass).unwrap()
+        }
+
+        /// So many changes fit into a batch.
+        pub(crate) fn with_words_max(mut self, words_max: usize) -> Self {
+            self.pass.words_max = words_max;
+            self
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! The fused pass after a gradient: optimiser and quantiser, in blocks that stay in the first-level cache.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use multiversion::multiversion;
+use protocol::changes::CHANGES_MAX;
+
+use crate::backend::turns::{BLOCK, eager_blocks};
+use crate::backend::{Compare, Update};
+use crate::learning::optimiser::{Factors, Formula, Slices};
+use crate::ops::Threads;
+use crate::parts::map_parts;
+use crate::quantise::{ComeTo, NotFinite, quantise};
+use crate::thread_time::ThreadTimer;
+
+/// With fewer weights than this per thread, sharing out the work costs more than it saves.
+const WEIGHTS_PER_THREAD_MIN: usize = 1 << 16;
+/// Rows of fewer blocks than this are not timed: a clock's own time would count.
+const TIMED_BLOCKS_MIN: usize = 16;
+/// Both copies of the weights: the worker's own, which gradients are computed at and which moves with every step, and
+/// the shared one, which lies on the lattice and moves by changes alone. What they differ by is the residual.
+pub(super) struct Copies<'a> {
+    pub(super) own: &'a mut [f32],
+    pub(super) shared: &'a [f32],
+}
+
+/// What the pass keeps beside the weights: the optimiser's state, and how the work is shared out.
+#[derive(Debug)]
+pub(super) struct Pass {
+    /// The optimiser's arrays; empty where the rule keeps none.
+    pub(super) first: Vec<f32>,
+    pub(super) second: Vec<f32>,
+    /// The blocks that are compared whoever's turn it is.
+    eager: Vec<bool>,
+    /// Weights per thread.
+    part: usize,
+    /// What each thread lets out, kept so that no step allocates.
+    part_words: Vec<Vec<u32>>,
+    pub(super) words_max: usize,
+}
+
+impl Pass {
+    /// A pass over so many weights with so many arrays of state; weights in some ranges are compared in every step.
+    pub(super) fn new(
+        state_arrays: usize,
+        weights: usize,
+        eager: impl Iterator<Item = Range<usize>>,
+        threads: Threads,
+    ) -> Self {
+        let array = |wanted: bool| vec![0.0; if wanted { weights } else { 0 }];
+        let part = weights.div_ceil(threads.0.max(1)).max(WEIGHTS_PER_THREAD_MIN);
+        // Whole blocks, so that these are the same however many threads there are.
+        let part = part.next_multiple_of(BLOCK);
+        Self {
+            first: array(state_arrays > 0),
+            second: array(state_arrays > 1),
+            eager: eager_blocks(weights, eager),
+            part,
+            part_words: vec![Vec::new(); weights.div_ceil(part)],
+            words_max: CHANGES_MAX,
+        }
+    }
+
+    /// Moves the own weights by a gradient, times a clip, and replaces the contents of `words` by the changes that leave;
+    /// none do without a comparison.
+    ///
+    /// Returns what the pass would have taken without comparing anything, where some of it did not: that much of it is
+    /// what a plain optimiser does.
+    pub(super) fn update(
+        &mut self,
+        gradient: &[f32],
+        update: &Update,
+        clip: f32,
+        Copies { own, shared }: Copies<'_>,
+        words: &mut Vec<u32>,
+    ) -> Result<Option<Duration>, NotFinite> {
+        let part = self.part;
+        let compare = update
+            .compare
+            .as_ref()
+            .map(|by| Comparison::new(by, &self.eager, self.words_max, gradient.len()));
+        let (mut first, mut second) = (self.first.chunks_mut(part), self.second.chunks_mut(part));
+        let parts = gradient
+            .chunks(part)
+            .zip(own.chunks_mut(part).zip(shared.chunks(part)))
+            .zip(std::mem::take(&mut self.part_words))
+            .enumerate()
+            .map(|(at, ((gradient, (own, shared)), words))| Part {
+                offset: at * part,
+                gradient,
+                first: first.next().unwrap_or_default(),
+                second: second.next().unwrap_or_default(),
+                copies: Copies { own, shared },
+                words,
+            })
+            .collect();
+        let by = (update.formula, &update.factors, clip);
+        let results = map_parts(parts, |part: Part<'_>| part.update(by, compare.as_ref()));
+        words.clear();
+        let mut all = Ok(());
+        let mut plain = Plain::default();
+        for done in results {
+            all = all.and(done.result);
+            plain.time += done.plain.time;
+            plain.weights += done.plain.weights;
+            // Parts are in the order of their indices, so their words are too.
+            words.extend_from_slice(&done.words);
+            self.part_words.push(done.words);
+        }
+        all.map(|()| plain.scaled_to(own.len()))
+    }
+
+    /// Replaces the contents of `words` by what leaves as the weights stand, without an update.
+    pub(super) fn release(
+        &self,
+        own: &[f32],
+        shared: &[f32],
+        compare: &Compare,
+        words: &mut Vec<u32>,
+    ) -> Result<(), NotFinite> {
+        words.clear();
+        let comparison = Comparison::new(compare, &self.eager, self.words_max, own.len());
+        let mut velocity = self.first.chunks(BLOCK);
+        for (block, (own, shared)) in own.chunks(BLOCK).zip(shared.chunks(BLOCK)).enumerate() {
+            let velocity = velocity.next().unwrap_or_default();
+            if comparison.includes(block * BLOCK) {
+                comparison.block((own, shared), velocity, (0, block * BLOCK), words)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One thread's part of everything. State that the rule does not keep is empty.
+struct Part<'a> {
+    /// The index of its first weight.
+    offset: usize,
+    gradient: &'a [f32],
+    first: &'a mut [f32],
+    second: &'a mut [f32],
+    copies: Copies<'a>,
+    words: Vec<u32>,
+}
+
+impl Part<'_> {
+    fn update(mut self, (formula, factors, clip): (Formula, &Factors, f32), compare: Option<&Comparison<'_>>) -> Done {
+        self.words.clear();
+        let mut result = Ok(());
+        let mut plain = Plain::default();
+        let mut update = [0.0; BLOCK];
+        let mut first = self.first.chunks_mut(BLOCK);
+        let mut second = self.second.chunks_mut(BLOCK);
+        let copies = self.copies.own.chunks_mut(BLOCK).zip(self.copies.shared.chunks(BLOCK));
+        let mut blocks = self.gradient.chunks(BLOCK).zip(copies).enumerate().peekable();
+        // Row by row of blocks that are alike, compared or not.
+        while let Some((block, _)) = blocks.peek() {
+            let compare_at = |block: usize| compare.filter(|it| it.includes(self.offset + block * BLOCK));
+            let compare = compare_at(*block);
+            let timer = ThreadTimer::start();
+            let mut weights = 0;
+            while let Some((block, (gradient, (own, shared)))) =
+                blocks.next_if(|(block, _)| compare_at(*block).is_some() == compare.is_some())
+            {
+                let update = &mut update[..gradient.len()];
+                let first = first.next().unwrap_or_default();
+                let second = second.next().unwrap_or_default();
+                let slices = Slices {
+                    gradient,
+                    first,
+                    second,
+                    update,
+                };
+                formula.update(factors, clip, slices);
+                add(update, own);
+                weights += own.len();
+                if let Some(compare) = compare {
+                    let place = (self.offset, self.offset + block * BLOCK);
+                    let done = compare.block((own, shared), first, place, &mut self.words);
+                    result = result.and(done);
+                }
+            }
+            if compare.is_none() && weights >= TIMED_BLOCKS_MIN * BLOCK {
+                plain.time += timer.elapsed();
+                plain.weights += weights;
+            }
+        }
+        Done {
+            words: self.words,
+            result,
+            plain,
+        }
+    }
+}
+
+/// What a part's step did.
+struct Done {
+    words: Vec<u32>,
+    result: Result<(), NotFinite>,
+    plain: Plain,
+}
+
+/// How long the blocks took that were not compared.
+#[derive(Default)]
+struct Plain {
+    time: Duration,
+    weights: usize,
+}
+
+impl Plain {
+    /// What all weights would have taken.
+    fn scaled_to(&self, weights: usize) -> Option<Duration> {
+        (self.weights > 0).then(|| self.time.mul_f64(weights as f64 / self.weights as f64))
+    }
+}
+
+/// A comparison, and what a batch may hold.
+struct Comparison<'a> {
+    by: &'a Compare,
+    eager: &'a [bool],
+    words_max: usize,
+    weights: usize,
+}
+
+impl<'a> Comparison<'a> {
+    fn new(by: &'a Compare, eager: &'a [bool], words_max: usize, weights: usize) -> Self {
+        Self {
+            by,
+            eager: if by.eager { eager } else { &[] },
+            words_max,
+            weights,
+        }
+    }
+
+    /// Whether the block that begins at an index is compared.
+    fn includes(&self, index: usize) -> bool {
+        self.by.turn.contains(&index) || self.eager.get(index / BLOCK).is_some_and(|&eager| eager)
+    }
+
+    /// Compares a block. `start` is the index where `words` began to be filled, `index` that of the
+    /// block's first weight.
+    fn block(
+        &self,
+        (own, shared): (&[f32], &[f32]),
+        velocity: &[f32],
+        (start, index): (usize, usize),
+        words: &mut Vec<u32>,
+    ) -> Result<(), NotFinite> {
+        let words_max = self.allowance(index + own.len()) - self.allowance(start);
+        let come_to = match self.by.ahead {
+            0.0 => ComeTo::the(own),
+            ahead => ComeTo::behind(own, ahead, velocity),
+        };
+        quantise(come_to, shared, self.by.tau, index, words_max, words)
+    }
+
+    /// Shares out what a batch can hold evenly over the weights, so that no part of a model waits for ever behind
+    /// another: how many changes the weights below an index may have.
+    fn allowance(&self, index: usize) -> usize {
+        (self.words_max as u64 * index as u64 / self.weights.max(1) as u64) as usize
+    }
+}
+
+/// `target += values`
+#[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
+fn add(values: &[f32], target: &mut [f32]) {
+    for (target, value) in target.iter_mut().zip(values) {
+        *target += value;
+    }
+}

@@ -1,0 +1,304 @@
+//! What host and kernels share, declared once: the tables here are Rust's types and, written out in C++ in front of the
+//! kernels' files, the kernels' own. Layouts are checked when Rust is compiled, kernels' parameters when they are.
+
+use std::ffi::c_void;
+use std::fmt::Write as _;
+use std::marker::PhantomData;
+
+use cudarc::driver::{CudaFunction, DeviceRepr, ValidAsZeroBits};
+
+use crate::backend::{self, turns::BLOCK};
+use crate::learning::optimiser;
+use crate::quantise::repeats_max;
+
+/// What a type is called in C++.
+macro_rules! c_name {
+    (u8) => {
+        "u8"
+    };
+    (u32) => {
+        "u32"
+    };
+    (u64) => {
+        "u64"
+    };
+    (f32) => {
+        "float"
+    };
+    (f64) => {
+        "double"
+    };
+    (f32x4) => {
+        "float4"
+    };
+    ($other:ident) => {
+        stringify!($other)
+    };
+}
+
+/// A kernel's parameter in C++: `[T]` is an array that it reads, `[mut T]` one that it writes.
+macro_rules! c_parameter {
+    ([mut $kind:ident]) => {
+        concat!(c_name!($kind), "*")
+    };
+    ([$kind:ident]) => {
+        concat!("const ", c_name!($kind), "*")
+    };
+    ($kind:ident) => {
+        c_name!($kind)
+    };
+}
+
+/// The same in Rust. Floats that are read in fours lie like others.
+macro_rules! parameter {
+    ([$(mut)? f32x4]) => { At<f32> };
+    ([mut $kind:ident]) => { At<$kind> };
+    ([$kind:ident]) => { At<$kind> };
+    ($kind:ident) => { $kind };
+}
+
+/// Declares structs for both sides. Fields follow each other without gaps, which is asserted: then C++ lays them out alike.
+macro_rules! shared_structs {
+    ($($(#[$about:meta])* struct $name:ident { $($(#[$of_field:meta])* $field:ident: $kind:ident,)+ })+) => {
+        $(
+            $(#[$about])*
+            #[derive(Clone, Copy, Debug, Default, PartialEq)]
+            #[repr(C)]
+            pub(super) struct $name { $($(#[$of_field])* pub(super) $field: $kind,)+ }
+
+            const _: () = {
+                let mut at = 0;
+                $(
+                    assert!(std::mem::offset_of!($name, $field) == at);
+                    at += size_of::<$kind>();
+                )+
+                assert!(size_of::<$name>() == at);
+            };
+
+            // SAFETY: it is `repr(C)` without gaps, and consists of numbers.
+            unsafe impl DeviceRepr for $name {}
+            // SAFETY: zeros are numbers.
+            unsafe impl ValidAsZeroBits for $name {}
+        )+
+
+        /// All structs in C++, with the sizes that Rust gives them.
+        fn structs() -> String {
+            let mut text = String::new();
+            $(
+                text += concat!(
+                    "struct ", stringify!($name), " {\n",
+                    $("    ", c_name!($kind), " ", stringify!($field), ";\n",)+
+                    "};\n",
+                );
+                let _ = writeln!(text, "static_assert(sizeof({}) == {});", stringify!($name), size_of::<$name>());
+            )+
+            text
+        }
+    };
+}
+
+/// Declares numbers for both sides.
+macro_rules! shared_constants {
+    ($($(#[$about:meta])* const $name:ident: $kind:ident = $value:expr;)+) => {
+        $($(#[$about])* pub(super) const $name: $kind = $value;)+
+
+        /// All numbers in C++.
+        fn constants() -> String {
+            let mut text = String::new();
+            // A double writes out every float in full.
+            $(let _ = writeln!(text, "constexpr {} {} = {};", c_name!($kind), stringify!($name), f64::from($name));)+
+            text
+        }
+    };
+}
+
+shared_constants! {
+    /// Threads of a block that goes through a tile of [`BLOCK`] weights, four each.
+    const TILE_THREADS: u32 = (BLOCK / 4) as u32;
+    /// Tiles whose counts are added up in one.
+    const GROUP: u32 = 64;
+    /// Segments of others' changes that are applied in one go.
+    const SEGMENTS_MAX: u32 = 32;
+    /// Where weights are no longer exact.
+    const RANGE_ERROR: f32 = protocol::lattice::RANGE_ERROR_STEPS as f32 * protocol::lattice::GRID;
+    /// What becomes of a count of grid steps for a weight of 1.
+    const STEPS_PER_UNIT: f32 = protocol::lattice::STEPS_PER_UNIT as f32;
+    /// A step of the grid.
+    const GRID: f32 = protocol::lattice::GRID;
+}
+
+shared_structs! {
+    /// What a step tells its host.
+    struct Report {
+        /// Changes that leave.
+        words: u32,
+        /// Whether something was infinite or no number: then nothing leaves.
+        not_finite: u32,
+        /// The largest magnitude among the shared weights that were moved, as bits.
+        largest: u32,
+        /// The mean loss.
+        loss: f32,
+        /// What the gradient is multiplied by before it is used.
+        clip: f32,
+        /// Whether a change would have taken a weight out of the range: then nothing leaves.
+        left_range: u32,
+    }
+
+    /// The numbers of an optimiser's rule; each uses its own.
+    struct Factors {
+        rate: f32,
+        momentum: f32,
+        of_gradient: f32,
+        of_velocity: f32,
+        ahead_before: f32,
+        keep: f32,
+        take: f32,
+        epsilon: f32,
+        spread: f32,
+    }
+
+    /// A comparison of both copies. Without a τ there is none.
+    struct Compare {
+        tau: f32,
+        /// The multiple of the velocity that the own weights are ahead.
+        ahead: f32,
+        /// How often a weight may change in one batch.
+        repeats: u32,
+        /// The tiles whose turn it is.
+        turn_from: u32,
+        turn_to: u32,
+    }
+
+    /// Some of what others changed, sorted by weight: entries that are words of changes by τ, or, where τ is 0, words
+    /// followed by as many numbers of grid steps.
+    struct Segment {
+        /// The entries of all segments before it.
+        entries_before: u32,
+        /// Its own entries.
+        count: u32,
+        /// The place of the first among all words.
+        from: u32,
+        tau: f32,
+    }
+
+    /// How a minibatch of images lies: channel by channel, and within a channel sample by sample. Rows are one channel.
+    struct Images {
+        channels: u32,
+        samples: u32,
+        plane: u32,
+    }
+
+    /// The sizes of a convolution, for a minibatch.
+    struct ConvGeometry {
+        channels: u32,
+        height: u32,
+        width: u32,
+        kernel: u32,
+        stride: u32,
+        pad: u32,
+        rows: u32,
+        columns: u32,
+        samples: u32,
+    }
+
+    /// The sizes of a pooling layer, for a minibatch: squares of `size` rows and columns, side by side, in `planes` of
+    /// `height` by `width`.
+    struct PoolGeometry {
+        planes: u32,
+        height: u32,
+        width: u32,
+        size: u32,
+    }
+}
+
+impl From<&backend::Compare> for Compare {
+    fn from(compare: &backend::Compare) -> Self {
+        Self {
+            tau: compare.tau.value(),
+            ahead: compare.ahead,
+            repeats: repeats_max(compare.tau),
+            turn_from: (compare.turn.start / BLOCK) as u32,
+            turn_to: compare.turn.end.div_ceil(BLOCK) as u32,
+        }
+    }
+}
+
+impl From<optimiser::Factors> for Factors {
+    fn from(factors: optimiser::Factors) -> Self {
+        let optimiser::Factors {
+            rate,
+            momentum,
+            of_gradient,
+            of_velocity,
+            ahead_before,
+            keep,
+            take,
+            epsilon,
+            spread,
+        } = factors;
+        Self {
+            rate,
+            momentum,
+            of_gradient,
+            of_velocity,
+            ahead_before,
+            keep,
+            take,
+            epsilon,
+            spread,
+        }
+    }
+}
+
+/// The arguments of a kernel, or of several that take the same.
+pub(super) trait Arguments {
+    /// Its parameters in C++.
+    const PARAMETERS: &'static str;
+
+    /// Calls with where each argument lies, in order.
+    fn with_pointers<R>(self, call: impl FnOnce(&mut [*mut c_void]) -> R) -> R;
+}
+
+/// A kernel that takes such arguments and no others.
+pub(super) struct Kernel<A> {
+    pub(super) function: CudaFunction,
+    takes: PhantomData<A>,
+}
+
+impl<A: Arguments> Kernel<A> {
+    /// A compiled function, whose parameters were compared with those of its arguments when it was compiled.
+    pub(super) fn new(function: CudaFunction) -> Self {
+        Self {
+            function,
+            takes: PhantomData,
+        }
+    }
+
+    /// Its declaration. The compiler refuses a definition that differs.
+    pub(super) fn declaration(name: &str) -> String {
+        let parameters = A::PARAMETERS.trim_end_matches(", ");
+        format!("extern \"C\" __global__ void {name}({parameters});\n")
+    }
+}
+
+/// What is written in front of all kernels' files.
+pub(super) fn prologue() -> String {
+    let types = "typedef unsigned char u8;\ntypedef unsigned int u32;\ntypedef unsigned long long u64;\n";
+    [types, &constants(), &structs()].concat()
+}
+
+pub(super) use {c_name, c_parameter, parameter};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_sides_have_the_same_numbers() {
+        let text = prologue();
+        assert!(text.contains("constexpr u32 TILE_THREADS = 256;"), "{text}");
+        assert!(text.contains("constexpr float RANGE_ERROR = 16;"), "{text}");
+        assert!(text.contains("struct Images {\n    u32 channels;\n    u32 samples;\n    u32 plane;\n};"));
+        assert!(text.contains("static_assert(sizeof(Report) == 24);"));
+    }
+}

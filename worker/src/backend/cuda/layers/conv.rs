@@ -1,0 +1,151 @@
+//! Convolution: kernels times unfolded images, for the whole minibatch at once.
+
+use super::super::abi::ConvGeometry;
+use super::super::error::GpuError;
+use super::super::gpu::{Gpu, Grid};
+use super::super::kernels::{AddBias, BiasPlanesBack, Fold, Unfold};
+use super::super::memory::Array;
+use super::super::products::{Epilogue, Matrix, Product, Sizes};
+use super::sums::{add_parts, parts};
+use super::{Back, There};
+use crate::program::{Conv, InputGradient};
+
+const THREADS: usize = 256;
+
+/// The unfolded minibatch, and on the way back its gradient.
+pub(super) struct ConvRoom {
+    unfolded: Array<f32>,
+    unfolded_gradient: Array<f32>,
+}
+
+impl ConvRoom {
+    pub(super) fn new(
+        gpu: &Gpu,
+        conv: &Conv,
+        minibatch: usize,
+        input_gradient: InputGradient,
+    ) -> Result<Self, GpuError> {
+        let numbers = minibatch * conv.geometry.window() * conv.geometry.positions();
+        let back = match input_gradient {
+            InputGradient::Needed => numbers,
+            InputGradient::NotNeeded => 0,
+        };
+        Ok(Self {
+            unfolded: Array::zeros(gpu, numbers)?,
+            unfolded_gradient: Array::zeros(gpu, back)?,
+        })
+    }
+}
+
+fn geometry(conv: &Conv, samples: usize) -> ConvGeometry {
+    let geometry = conv.geometry;
+    ConvGeometry {
+        channels: geometry.channels as u32,
+        height: geometry.height as u32,
+        width: geometry.width as u32,
+        kernel: geometry.kernel as u32,
+        stride: geometry.stride as u32,
+        pad: geometry.pad as u32,
+        rows: geometry.rows() as u32,
+        columns: geometry.columns() as u32,
+        samples: samples as u32,
+    }
+}
+
+/// # Safety
+/// `at` must be as [`There`] asks for, for this layer, and `room` made for as many samples.
+pub(super) unsafe fn forward(gpu: &Gpu, conv: &Conv, room: &ConvRoom, at: There) -> Result<(), GpuError> {
+    let (window, outputs) = (conv.geometry.window(), conv.geometry.outputs);
+    let positions = at.samples * conv.geometry.positions();
+    let unfold = Unfold {
+        x: at.x,
+        by: geometry(conv, at.samples),
+        unfolded: room.unfolded.at(),
+    };
+    let each_window = Grid {
+        blocks: (positions.div_ceil(THREADS), window),
+        threads: (THREADS, 1),
+    };
+    let product = Product {
+        sizes: Sizes {
+            rows: positions,
+            columns: outputs,
+            inner: window,
+        },
+        a: Matrix::plain(room.unfolded.at(), positions),
+        b: Matrix::plain(at.weights.plus(conv.weight.start), window),
+        out: Matrix::plain(at.y, positions),
+        epilogue: Epilogue::Nothing,
+    };
+    let bias = AddBias {
+        y: at.y,
+        bias: at.weights.plus(conv.bias.start),
+        inner: positions as u32,
+        outputs: outputs as u32,
+        total: (positions * outputs) as u32,
+        relu: u32::from(conv.relu),
+    };
+    // SAFETY: the layout has put so many weights where the layer says, and the rest is as the caller has promised.
+    unsafe {
+        gpu.launch(&gpu.kernels.unfold, each_window, unfold)?;
+        gpu.products.multiply(product)?;
+        gpu.launch(&gpu.kernels.bias, Grid::each(positions * outputs), bias)
+    }
+}
+
+/// # Safety
+/// `at` must be as [`Back`] asks for, for this layer, and `room` what its way forward has written.
+pub(super) unsafe fn backward(gpu: &Gpu, conv: &Conv, room: &ConvRoom, at: Back) -> Result<(), GpuError> {
+    let (window, outputs) = (conv.geometry.window(), conv.geometry.outputs);
+    let positions = at.samples * conv.geometry.positions();
+    let parts = parts(outputs, positions.div_ceil(THREADS));
+    let bias = BiasPlanesBack {
+        dy: at.dy,
+        y: at.y,
+        plane: positions as u32,
+        relu: u32::from(conv.relu),
+        sums: at.sums,
+    };
+    let each_part = Grid {
+        blocks: (parts, outputs),
+        threads: (THREADS, 1),
+    };
+    let planes = Matrix::plain(at.dy, positions);
+    // SAFETY: the layout has put so many weights where the layer says, and the rest is as the caller has promised.
+    unsafe {
+        gpu.launch(&gpu.kernels.bias_planes_back, each_part, bias)?;
+        add_parts(gpu, at.sums, parts, outputs, at.gradient.plus(conv.bias.start))?;
+        gpu.products.multiply(Product {
+            sizes: Sizes {
+                rows: window,
+                columns: outputs,
+                inner: positions,
+            },
+            a: Matrix::transposed(room.unfolded.at(), positions),
+            b: planes,
+            out: Matrix::plain(at.gradient.plus(conv.weight.start), window),
+            epilogue: Epilogue::Nothing,
+        })?;
+        let Some(dx) = at.dx else {
+            return Ok(());
+        };
+        gpu.products.multiply(Product {
+            sizes: Sizes {
+                rows: positions,
+                columns: window,
+                inner: outputs,
+            },
+            a: planes,
+            b: Matrix::transposed(at.weights.plus(conv.weight.start), window),
+            out: Matrix::plain(room.unfolded_gradient.at(), positions),
+            epilogue: Epilogue::Nothing,
+        })?;
+        let fold = Fold {
+            unfolded: room.unfolded_gradient.at(),
+            by: geometry(conv, at.samples),
+            dx,
+        };
+        let pixels = at.samples * conv.geometry.input_len();
+        gpu.launch(&gpu.kernels.fold, Grid::each(pixels), fold)
+    }
+}

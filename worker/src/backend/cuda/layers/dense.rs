@@ -1,0 +1,153 @@
+//! The dense layer: `y = x Wᵀ + b`, with relu fused where it follows.
+
+use super::super::error::GpuError;
+use super::super::gpu::{Gpu, Grid};
+use super::super::kernels::{AddBias, BiasRows4, BiasRows4Back, BiasRowsBack};
+use super::super::products::{Epilogue, Matrix, Product, Sizes};
+use super::sums::{add_parts, parts};
+use super::{Back, There};
+use crate::program::Dense;
+
+/// A block of threads that sums up columns.
+const COLUMNS: usize = 32;
+const ROWS: usize = 8;
+
+/// # Safety
+/// `at` must be as [`There`] asks for, for this layer.
+pub(super) unsafe fn forward(gpu: &Gpu, dense: &Dense, at: There) -> Result<(), GpuError> {
+    let Dense { inputs, outputs, .. } = *dense;
+    let bias = at.weights.plus(dense.bias.start);
+    let plain = Product {
+        sizes: Sizes {
+            rows: outputs,
+            columns: at.samples,
+            inner: inputs,
+        },
+        a: Matrix::transposed(at.weights.plus(dense.weight.start), inputs),
+        b: Matrix::plain(at.x, inputs),
+        out: Matrix::plain(at.y, outputs),
+        epilogue: Epilogue::Nothing,
+    };
+    let epilogue = if dense.relu {
+        Epilogue::BiasRelu(bias)
+    } else {
+        Epilogue::Bias(bias)
+    };
+    // SAFETY: the layout has put so many weights where the layer says, and the rest is as the caller has promised.
+    unsafe {
+        if gpu.products.try_multiply(Product { epilogue, ..plain })? {
+            return Ok(());
+        }
+        // A bias that is not aligned as the library wants it is added afterwards.
+        gpu.products.multiply(plain)?;
+        add_bias(gpu, dense, at)
+    }
+}
+
+/// # Safety
+/// `at` must be as [`There`] asks for, with the product in `y`.
+unsafe fn add_bias(gpu: &Gpu, dense: &Dense, at: There) -> Result<(), GpuError> {
+    let outputs = dense.outputs;
+    let total = at.samples * outputs;
+    let (y, bias, relu) = (at.y, at.weights.plus(dense.bias.start), u32::from(dense.relu));
+    // SAFETY: as the caller has promised; no thread goes beyond `total`.
+    unsafe {
+        if outputs.is_multiple_of(4) {
+            let arguments = BiasRows4 {
+                y,
+                bias,
+                fours: (outputs / 4) as u32,
+                total: (total / 4) as u32,
+                relu,
+            };
+            gpu.launch(&gpu.kernels.bias_rows4, Grid::each(total / 4), arguments)
+        } else {
+            let arguments = AddBias {
+                y,
+                bias,
+                inner: 1,
+                outputs: outputs as u32,
+                total: total as u32,
+                relu,
+            };
+            gpu.launch(&gpu.kernels.bias, Grid::each(total), arguments)
+        }
+    }
+}
+
+/// # Safety
+/// `at` must be as [`Back`] asks for, for this layer.
+pub(super) unsafe fn backward(gpu: &Gpu, dense: &Dense, at: Back) -> Result<(), GpuError> {
+    let Dense { inputs, outputs, .. } = *dense;
+    // SAFETY: the layout has put so many weights where the layer says, and the rest is as the caller has promised.
+    unsafe {
+        bias_back(gpu, dense, at)?;
+        gpu.products.multiply(Product {
+            sizes: Sizes {
+                rows: inputs,
+                columns: outputs,
+                inner: at.samples,
+            },
+            a: Matrix::plain(at.x, inputs),
+            b: Matrix::transposed(at.dy, outputs),
+            out: Matrix::plain(at.gradient.plus(dense.weight.start), inputs),
+            epilogue: Epilogue::Nothing,
+        })?;
+        let Some(dx) = at.dx else {
+            return Ok(());
+        };
+        gpu.products.multiply(Product {
+            sizes: Sizes {
+                rows: inputs,
+                columns: at.samples,
+                inner: outputs,
+            },
+            a: Matrix::plain(at.weights.plus(dense.weight.start), inputs),
+            b: Matrix::plain(at.dy, outputs),
+            out: Matrix::plain(dx, inputs),
+            epilogue: Epilogue::Nothing,
+        })
+    }
+}
+
+/// The way back through relu and bias: cuts the gradient where the output was cut, and sums up its columns.
+///
+/// # Safety
+/// `at` must be as [`Back`] asks for, for this layer.
+unsafe fn bias_back(gpu: &Gpu, dense: &Dense, at: Back) -> Result<(), GpuError> {
+    let (outputs, rows, relu) = (dense.outputs, at.samples as u32, u32::from(dense.relu));
+    let Back { dy, y, sums, .. } = at;
+    let in_fours = outputs.is_multiple_of(4);
+    let columns = if in_fours { outputs / 4 } else { outputs };
+    let blocks = columns.div_ceil(COLUMNS);
+    let parts = parts(blocks, at.samples.div_ceil(ROWS));
+    let grid = Grid {
+        blocks: (blocks, parts),
+        threads: (COLUMNS, ROWS),
+    };
+    // SAFETY: as the caller has promised; there is room for so many parts.
+    unsafe {
+        if in_fours {
+            let arguments = BiasRows4Back {
+                dy,
+                y,
+                rows,
+                fours: columns as u32,
+                relu,
+                sums,
+            };
+            gpu.launch(&gpu.kernels.bias_rows4_back, grid, arguments)?;
+        } else {
+            let arguments = BiasRowsBack {
+                dy,
+                y,
+                rows,
+                columns: columns as u32,
+                relu,
+                sums,
+            };
+            gpu.launch(&gpu.kernels.bias_rows_back, grid, arguments)?;
+        }
+        add_parts(gpu, sums, parts, outputs, at.gradient.plus(dense.bias.start))
+    }
+}

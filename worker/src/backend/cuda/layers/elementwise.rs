@@ -1,0 +1,114 @@
+//! What is done to each number by itself: activations, dropout, and the turn from channels to rows.
+
+use super::super::error::GpuError;
+use super::super::gpu::{Gpu, Grid};
+use super::super::kernels::{Activate, ActivateBack, Drop, SwapOuter};
+use super::super::memory::At;
+use super::{Back, There};
+use crate::program::{Activation, Dropout, Planes};
+
+/// # Safety
+/// `at` must be as [`There`] asks for, for a layer that reads and writes `total` numbers.
+pub(super) unsafe fn activate(gpu: &Gpu, activation: Activation, total: usize, at: There) -> Result<(), GpuError> {
+    let kernel = match activation {
+        Activation::Relu => &gpu.kernels.relu,
+        Activation::Tanh => &gpu.kernels.tanh_all,
+        Activation::Sigmoid => &gpu.kernels.sigmoid,
+        Activation::Gelu => &gpu.kernels.gelu,
+    };
+    let arguments = Activate {
+        x: at.x,
+        y: at.y,
+        total: total as u32,
+    };
+    // SAFETY: as the caller has promised.
+    unsafe { gpu.launch(kernel, Grid::each(total), arguments) }
+}
+
+/// # Safety
+/// `at` must be as [`Back`] asks for, for a layer that reads and writes `total` numbers, with `dx` in it.
+pub(super) unsafe fn activate_back(
+    gpu: &Gpu,
+    activation: Activation,
+    total: usize,
+    at: Back,
+    dx: At<f32>,
+) -> Result<(), GpuError> {
+    let kernel = match activation {
+        Activation::Relu => &gpu.kernels.relu_back,
+        Activation::Tanh => &gpu.kernels.tanh_all_back,
+        Activation::Sigmoid => &gpu.kernels.sigmoid_back,
+        Activation::Gelu => &gpu.kernels.gelu_back,
+    };
+    let arguments = ActivateBack {
+        x: at.x,
+        y: at.y,
+        dy: at.dy,
+        dx,
+        total: total as u32,
+    };
+    // SAFETY: as the caller has promised.
+    unsafe { gpu.launch(kernel, Grid::each(total), arguments) }
+}
+
+/// Drops numbers at random, the same ones for the same key.
+///
+/// # Safety
+/// Both arrays must have `total` numbers.
+pub(super) unsafe fn drop(
+    gpu: &Gpu,
+    dropout: Dropout,
+    step_key: u64,
+    (from, to): (At<f32>, At<f32>),
+    total: usize,
+) -> Result<(), GpuError> {
+    let arguments = Drop {
+        x: from,
+        y: to,
+        total: total as u32,
+        border: dropout.border(),
+        kept: dropout.kept(),
+        key: dropout.key(step_key),
+    };
+    // SAFETY: as the caller has promised.
+    unsafe { gpu.launch(&gpu.kernels.dropout, Grid::each(total), arguments) }
+}
+
+/// From channels of samples to samples of channels.
+///
+/// # Safety
+/// `at` must be as [`There`] asks for, for a layer that reads and writes such planes.
+pub(super) unsafe fn to_rows(gpu: &Gpu, Planes { channels, plane }: Planes, at: There) -> Result<(), GpuError> {
+    let arguments = SwapOuter {
+        x: at.x,
+        outer: channels as u32,
+        inner: at.samples as u32,
+        plane: plane as u32,
+        y: at.y,
+    };
+    let total = at.samples * channels * plane;
+    // SAFETY: as the caller has promised.
+    unsafe { gpu.launch(&gpu.kernels.swap_outer, Grid::each(total), arguments) }
+}
+
+/// And back.
+///
+/// # Safety
+/// `at` must be as [`Back`] asks for, for a layer that reads and writes such planes, with `dx` in it.
+pub(super) unsafe fn from_rows(
+    gpu: &Gpu,
+    Planes { channels, plane }: Planes,
+    at: Back,
+    dx: At<f32>,
+) -> Result<(), GpuError> {
+    let arguments = SwapOuter {
+        x: at.dy,
+        outer: at.samples as u32,
+        inner: channels as u32,
+        plane: plane as u32,
+        y: dx,
+    };
+    let total = at.samples * channels * plane;
+    // SAFETY: as the caller has promised.
+    unsafe { gpu.launch(&gpu.kernels.swap_outer, Grid::each(total), arguments) }
+}

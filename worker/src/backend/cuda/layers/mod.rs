@@ -1,0 +1,221 @@
+//! Layers on the device, each with room for what it writes, made once for the largest minibatch: nothing is allocated on
+//! the device in a step.
+
+mod conv;
+mod dense;
+mod elementwise;
+mod pool;
+mod sums;
+
+use std::rc::Rc;
+
+use dfdx::prelude::{Cpu, Gradients, HasShape};
+
+use self::conv::ConvRoom;
+pub(super) use self::sums::PARTS_MAX;
+use super::error::GpuError;
+use super::gpu::Gpu;
+use super::memory::{Array, At};
+use super::place::{Place, place_of, slot, tensor_at};
+use crate::program::{InputGradient, Op};
+use crate::tape::{Activations, Around, Forward, Operation, Parameters};
+
+/// Kernels count in 32 bits, and a grid of blocks has a side of at most so many.
+const SIDE_MAX: usize = 65_535;
+
+/// A layer on the device.
+#[derive(Clone)]
+pub(super) struct CudaLayer(Rc<Layer>);
+
+struct Layer {
+    op: Op,
+    /// Numbers per sample before and after it.
+    inputs: usize,
+    outputs: usize,
+    y: Array<f32>,
+    /// The gradient of what comes before it, where that can be trained.
+    dx: Option<Array<f32>>,
+    room: Room,
+}
+
+/// What a layer keeps between its way forward and its way back.
+enum Room {
+    Nothing,
+    Conv(ConvRoom),
+    /// Where the largest number of every square was found.
+    Winners(Array<u32>),
+}
+
+/// What one pass through a network is computed with.
+#[derive(Clone)]
+pub(super) struct Pass(pub(super) Rc<PassData>);
+
+pub(super) struct PassData {
+    pub(super) gpu: Rc<Gpu>,
+    pub(super) parameters: Parameters<Place>,
+    /// What decides dropout: different for every step.
+    pub(super) key: u64,
+    /// Room for column sums in [`PARTS_MAX`] parts, for the widest layer.
+    pub(super) sums: At<f32>,
+}
+
+/// Where a layer's way forward reads and writes.
+///
+/// A layer's functions may be called with it if `x` has `samples` rows of what the layer reads, `y` room for as many of
+/// what it writes, and `weights` all weights of the layer's model; none of them overlap.
+#[derive(Clone, Copy)]
+struct There {
+    samples: usize,
+    weights: At<f32>,
+    x: At<f32>,
+    y: At<f32>,
+}
+
+/// Where a layer's way back reads and writes.
+///
+/// A layer's functions may be called with it if beside what [`There`] asks for `y` is what the way forward has written,
+/// `dy` its gradient, which may be overwritten, `dx` has room for that of `x`, `gradient` for that of all weights, and
+/// `sums` for column sums in [`PARTS_MAX`] parts; none of them overlap.
+#[derive(Clone, Copy)]
+struct Back {
+    samples: usize,
+    weights: At<f32>,
+    gradient: At<f32>,
+    x: At<f32>,
+    y: At<f32>,
+    dy: At<f32>,
+    /// None where nothing trainable comes before the layer.
+    dx: Option<At<f32>>,
+    sums: At<f32>,
+}
+
+impl CudaLayer {
+    /// A layer for minibatches of so many samples. Only what a gradient will come back through has a place for that of its
+    /// input.
+    pub(super) fn new(
+        gpu: &Gpu,
+        op: &Op,
+        inputs: usize,
+        minibatch: usize,
+        input_gradient: InputGradient,
+    ) -> Result<Self, GpuError> {
+        let outputs = op.outputs(inputs);
+        let numbers = match op {
+            Op::Conv(conv) if conv.geometry.window().max(conv.geometry.outputs) > SIDE_MAX => usize::MAX,
+            _ => minibatch.saturating_mul(inputs.max(outputs)),
+        };
+        if u32::try_from(numbers).is_err() {
+            return Err(GpuError::TooLarge { minibatch, outputs });
+        }
+        let dx = match input_gradient {
+            InputGradient::Needed => Some(Array::zeros(gpu, minibatch * inputs)?),
+            InputGradient::NotNeeded => None,
+        };
+        let room = match op {
+            Op::Conv(conv) => Room::Conv(ConvRoom::new(gpu, conv, minibatch, input_gradient)?),
+            Op::MaxPool(_) => Room::Winners(Array::zeros(gpu, minibatch * outputs)?),
+            _ => Room::Nothing,
+        };
+        Ok(Self(Rc::new(Layer {
+            op: op.clone(),
+            inputs,
+            outputs,
+            y: Array::zeros(gpu, minibatch * outputs)?,
+            dx,
+            room,
+        })))
+    }
+
+    pub(super) fn outputs(&self) -> usize {
+        self.0.outputs
+    }
+}
+
+impl Operation for CudaLayer {
+    type Unit = Place;
+    type Pass = Pass;
+    type Kept = ();
+    type Error = GpuError;
+
+    fn forward(&self, Pass(pass): &Pass, x: &Activations<Place>, _: bool) -> Forward<Self> {
+        let samples = x.shape().0;
+        let there = There {
+            samples,
+            weights: place_of(&pass.parameters.flat),
+            x: place_of(x),
+            y: self.0.y.at(),
+        };
+        // SAFETY: the layer before has written `samples` rows of as many numbers as the program says that this one reads,
+        // and this layer's own arrays have room for a larger minibatch.
+        unsafe { self.0.forward(&pass.gpu, pass.key, there)? };
+        Ok((tensor_at(self.0.y.at(), (samples, self.0.outputs))?, ()))
+    }
+
+    fn backward(
+        &self,
+        Pass(pass): &Pass,
+        Around { x, y }: Around<'_, Place>,
+        (): (),
+        gradients: &mut Gradients<Place, Cpu>,
+    ) -> Result<(), GpuError> {
+        let dx = self.0.dx.as_ref().map(Array::at);
+        if let Some(dx) = dx {
+            *slot(gradients, x)? = dx.into();
+        }
+        let back = Back {
+            samples: x.shape().0,
+            weights: place_of(&pass.parameters.flat),
+            gradient: pass.parameters.gradient(gradients)?[0].into(),
+            x: place_of(x),
+            y: place_of(y),
+            dy: (*slot(gradients, y)?).into(),
+            dx,
+            sums: pass.sums,
+        };
+        // SAFETY: as on the way forward. Every layer after this one has put the place of its input's gradient in this
+        // one's slot, and the loss that of the logits' gradient.
+        unsafe { self.0.backward(&pass.gpu, pass.key, back) }
+    }
+}
+
+impl Layer {
+    /// # Safety
+    /// `at` must be as [`There`] asks for.
+    unsafe fn forward(&self, gpu: &Gpu, key: u64, at: There) -> Result<(), GpuError> {
+        let total = at.samples * self.outputs;
+        // SAFETY: as the caller has promised.
+        unsafe {
+            match (&self.op, &self.room) {
+                (Op::Dense(op), _) => dense::forward(gpu, op, at),
+                (Op::Conv(op), Room::Conv(room)) => conv::forward(gpu, op, room, at),
+                (Op::MaxPool(op), Room::Winners(winners)) => pool::max(gpu, op, winners, at),
+                (Op::MeanPool(op), _) => pool::mean(gpu, op, at),
+                (Op::Activation(op), _) => elementwise::activate(gpu, *op, total, at),
+                (Op::Dropout(op), _) => elementwise::drop(gpu, *op, key, (at.x, at.y), total),
+                (Op::ToRows(op), _) => elementwise::to_rows(gpu, *op, at),
+                (Op::Conv(_) | Op::MaxPool(_), _) => unreachable!("every layer has the room that its operation needs"),
+            }
+        }
+    }
+
+    /// # Safety
+    /// `at` must be as [`Back`] asks for.
+    unsafe fn backward(&self, gpu: &Gpu, key: u64, at: Back) -> Result<(), GpuError> {
+        let total = at.samples * self.inputs;
+        // SAFETY: as the caller has promised.
+        unsafe {
+            match (&self.op, &self.room, at.dx) {
+                (Op::Dense(op), _, _) => dense::backward(gpu, op, at),
+                (Op::Conv(op), Room::Conv(room), _) => conv::backward(gpu, op, room, at),
+                (Op::MaxPool(op), Room::Winners(winners), Some(dx)) => pool::max_back(gpu, op, winners, at, dx),
+                (Op::MeanPool(op), _, Some(dx)) => pool::mean_back(gpu, op, at, dx),
+                (Op::Activation(op), _, Some(dx)) => elementwise::activate_back(gpu, *op, total, at, dx),
+                // What was dropped on the way forward is dropped on the way back.
+                (Op::Dropout(op), _, Some(dx)) => elementwise::drop(gpu, *op, key, (at.dy, dx), total),
+                (Op::ToRows(op), _, Some(dx)) => elementwise::from_rows(gpu, *op, at, dx),
+                // A layer without weights that nothing trainable comes before is not taped.
+                _ => Ok(()),
+            }
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Pooling: the largest or the mean of every square of an image.
+
+use super::super::abi::PoolGeometry;
+use super::super::error::GpuError;
+use super::super::gpu::{Gpu, Grid};
+use super::super::kernels::{MaxPool, MaxPoolBack, MeanPool, MeanPoolBack};
+use super::super::memory::{Array, At};
+use super::{Back, There};
+use crate::program::Pool;
+
+fn geometry(pool: &Pool, samples: usize) -> PoolGeometry {
+    PoolGeometry {
+        planes: (pool.channels * samples) as u32,
+        height: pool.height as u32,
+        width: pool.width as u32,
+        size: pool.size as u32,
+    }
+}
+
+fn squares(pool: &Pool, samples: usize) -> Grid {
+    Grid::each(samples * pool.output_len())
+}
+
+fn pixels(pool: &Pool, samples: usize) -> Grid {
+    Grid::each(samples * pool.channels * pool.height * pool.width)
+}
+
+/// # Safety
+/// `at` must be as [`There`] asks for, for this layer, and `winners` have room for the output's places.
+pub(super) unsafe fn max(gpu: &Gpu, pool: &Pool, winners: &Array<u32>, at: There) -> Result<(), GpuError> {
+    let arguments = MaxPool {
+        x: at.x,
+        by: geometry(pool, at.samples),
+        y: at.y,
+        winners: winners.at(),
+    };
+    // SAFETY: as the caller has promised; the geometry says how many squares there are.
+    unsafe { gpu.launch(&gpu.kernels.max_pool, squares(pool, at.samples), arguments) }
+}
+
+/// # Safety
+/// `at` must be as [`Back`] asks for, for this layer, with `dx` in it, and `winners` what its way forward has written.
+pub(super) unsafe fn max_back(
+    gpu: &Gpu,
+    pool: &Pool,
+    winners: &Array<u32>,
+    at: Back,
+    dx: At<f32>,
+) -> Result<(), GpuError> {
+    let arguments = MaxPoolBack {
+        dy: at.dy,
+        winners: winners.at(),
+        by: geometry(pool, at.samples),
+        dx,
+    };
+    // SAFETY: as the caller has promised; the geometry says how many pixels there are.
+    unsafe { gpu.launch(&gpu.kernels.max_pool_back, pixels(pool, at.samples), arguments) }
+}
+
+/// # Safety
+/// `at` must be as [`There`] asks for, for this layer.
+pub(super) unsafe fn mean(gpu: &Gpu, pool: &Pool, at: There) -> Result<(), GpuError> {
+    let arguments = MeanPool {
+        x: at.x,
+        by: geometry(pool, at.samples),
+        y: at.y,
+    };
+    // SAFETY: as the caller has promised; the geometry says how many squares there are.
+    unsafe { gpu.launch(&gpu.kernels.mean_pool, squares(pool, at.samples), arguments) }
+}
+
+/// # Safety
+/// `at` must be as [`Back`] asks for, for this layer, with `dx` in it.
+pub(super) unsafe fn mean_back(gpu: &Gpu, pool: &Pool, at: Back, dx: At<f32>) -> Result<(), GpuError> {
+    let arguments = MeanPoolBack {
+        dy: at.dy,
+        by: geometry(pool, at.samples),
+        dx,
+    };
+    // SAFETY: as the caller has promised; the geometry says how many pixels there are.
+    unsafe { gpu.launch(&gpu.kernels.mean_pool_back, pixels(pool, at.samples), arguments) }
+}

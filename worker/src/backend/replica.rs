@@ -1,0 +1,286 @@
+//! A worker's replica: two copies of the weights on some backend, and all that is the same on every one of them.
+//!
+//! A worker moves its own copy of the weights as a plain optimiser would. In every step a part of it is compared with the
+//! shared weights, and what has moved away by τ leaves as changes. The parts take turns: a weight that waits for τ for
+//! dozens of steps can wait for three more, comparing costs a quarter, and changes that stand closer together take fewer
+//! bits. Only small tensors, biases and last layers, are compared in every step: each of their weights matters to all that
+//! the model does, and moves often.
+
+use std::time::{Duration, Instant};
+
+use protocol::digest::Digest;
+use protocol::lattice::{Range, Tau};
+use protocol::optimiser::Rule;
+use protocol::rng::splitmix64;
+use protocol::sums::Sums;
+
+use super::turns::Turns;
+use super::{Array, Backend, Compare, Update, residual};
+use crate::learning::optimiser::{Ahead, Factors, Formula};
+use crate::thread_time::ThreadTimer;
+use crate::trainer::{GpuUse, Numbers, StateError, StepControl, StepReport, TrainError, Trainer, TrainerState};
+
+/// How often passes over the weights are timed; the fastest counts.
+const CALIBRATIONS: usize = 5;
+/// What is written between two of them: more than the caches that one core has for itself.
+const PASSING_BYTES: usize = 16 << 20;
+
+/// Trains a replica on a backend.
+pub struct Replica<B> {
+    backend: B,
+    /// The rule whose state the backend keeps.
+    rule: Rule,
+    turns: Turns,
+    /// The multiple of the velocity that the own weights are ahead.
+    ahead: f32,
+    /// What decides dropout: different for every worker, so that replicas do not drop alike.
+    dropout_seed: u64,
+    /// A step whose gradient the backend is already at.
+    begun: Option<Begun>,
+    /// What comparing adds to a step, where the backend cannot tell.
+    exchange: Duration,
+    /// The shortest step so far, by the clock.
+    shortest: Duration,
+}
+
+/// A step that was begun ahead: on which samples, when, and the time that launching it took.
+struct Begun {
+    samples: Vec<u32>,
+    step: u64,
+    since: Instant,
+    time: Duration,
+}
+
+impl<B: Backend> Replica<B> {
+    /// A replica on a backend whose copies are alike, and whose state and gradient are zeros.
+    pub(super) fn on(backend: B, rule: Rule, dropout_seed: u64) -> Result<Self, TrainError> {
+        let mut replica = Self {
+            turns: Turns::new(backend.weights()),
+            backend,
+            rule,
+            ahead: 0.0,
+            dropout_seed,
+            begun: None,
+            exchange: Duration::ZERO,
+            shortest: Duration::MAX / 2,
+        };
+        replica.calibrate()?;
+        Ok(replica)
+    }
+
+    /// What computes.
+    pub fn backend(&self) -> &B {
+        &self.backend
+    }
+
+    /// Times what comparing adds to an optimiser's pass, as it would run within a step: after other arrays have passed
+    /// through the caches. With a gradient of zeros it moves nothing, neither weights nor state.
+    fn calibrate(&mut self) -> Result<(), TrainError> {
+        let turn = self.turns.clone().next();
+        let compare = Compare {
+            tau: Tau::ONE_STEP,
+            ahead: 0.0,
+            turn,
+            eager: true,
+        };
+        let mut passing = vec![0u8; PASSING_BYTES];
+        let mut fastest = [Duration::MAX; 2];
+        for round in 0..CALIBRATIONS {
+            for (fastest, compare) in fastest.iter_mut().zip([None, Some(compare.clone())]) {
+                passing.fill(round as u8);
+                std::hint::black_box(&mut passing);
+                let update = Update {
+                    formula: Formula::of(self.rule),
+                    factors: Factors::new(self.rule, 1.0, 1, Ahead::default()),
+                    clip: None,
+                    compare,
+                };
+                let timer = ThreadTimer::start();
+                self.backend.update(&update, &mut Vec::new())?;
+                *fastest = (*fastest).min(timer.elapsed());
+            }
+        }
+        let [plain, full] = fastest;
+        self.exchange = full.saturating_sub(plain);
+        Ok(())
+    }
+
+    fn gradient(&mut self, samples: &[u32], step: u64) -> Result<(), TrainError> {
+        self.backend.gradient(samples, splitmix64(self.dropout_seed ^ step))
+    }
+
+    /// What of the time since a step was begun the backend was at work: a pause in between is none, and shows as a step
+    /// that took much longer than others do.
+    fn at_work(&mut self, time: Duration) -> Duration {
+        self.shortest = self.shortest.min(time);
+        time.min(2 * self.shortest)
+    }
+
+    fn residual_sample(&self) -> Result<Vec<f32>, TrainError> {
+        let step = residual::sample_step(self.backend.weights());
+        self.backend.residuals(step, self.ahead)
+    }
+
+    /// The arrays that the rule keeps.
+    fn kept(&self) -> impl Iterator<Item = Array> + use<B> {
+        [Array::First, Array::Second].into_iter().take(self.rule.state_arrays())
+    }
+}
+
+impl<B: Backend> Trainer for Replica<B> {
+    const BEGINS: bool = B::WORKS_ALONE;
+
+    fn weights(&self) -> usize {
+        self.backend.weights()
+    }
+
+    fn step(&mut self, samples: &[u32], control: StepControl, words: &mut Vec<u32>) -> Result<StepReport, TrainError> {
+        let timer = ThreadTimer::start();
+        let (before, since) = match self.begun.take() {
+            Some(begun) if begun.samples == samples && begun.step == control.step => (begun.time, begun.since),
+            _ => {
+                let since = Instant::now();
+                self.gradient(samples, control.step)?;
+                (Duration::ZERO, since)
+            }
+        };
+        let rate = control.learning_rate as f32;
+        let ahead = Ahead {
+            before: self.ahead,
+            after: if control.rule.has_velocity() {
+                control.look_ahead as f32 * rate
+            } else {
+                0.0
+            },
+        };
+        self.ahead = ahead.after;
+        let update = Update {
+            formula: Formula::of(control.rule),
+            factors: Factors::new(control.rule, rate, control.step, ahead),
+            clip: control.clip,
+            compare: control.tau.map(|tau| Compare {
+                tau,
+                ahead: ahead.after,
+                turn: self.turns.next(),
+                eager: true,
+            }),
+        };
+        let updated = self.backend.update(&update, words)?;
+        let exchange = match update.compare {
+            Some(_) => updated.exchange.unwrap_or(self.exchange),
+            None => Duration::ZERO,
+        };
+        let gpu = if B::WORKS_ALONE {
+            GpuUse {
+                time: self.at_work(since.elapsed()),
+                memory: self.backend.gpu_memory(),
+            }
+        } else {
+            GpuUse::default()
+        };
+        Ok(StepReport {
+            loss: updated.loss,
+            range: updated.range,
+            training_time: before + timer.elapsed().saturating_sub(exchange),
+            gpu,
+        })
+    }
+
+    fn begin(&mut self, samples: &[u32], step: u64) -> Result<(), TrainError> {
+        let (timer, since) = (ThreadTimer::start(), Instant::now());
+        self.gradient(samples, step)?;
+        self.begun = Some(Begun {
+            samples: samples.to_vec(),
+            step,
+            since,
+            time: timer.elapsed(),
+        });
+        Ok(())
+    }
+
+    fn release(&mut self, tau: Tau, words: &mut Vec<u32>) -> Result<Range, TrainError> {
+        let compare = Compare {
+            tau,
+            ahead: self.ahead,
+            turn: 0..self.backend.weights(),
+            eager: false,
+        };
+        self.backend.release(&compare, words)
+    }
+
+    fn take(&mut self, window: std::ops::Range<usize>) -> Result<Sums, TrainError> {
+        self.backend.take(window, self.ahead)
+    }
+
+    fn apply(&mut self, words: &[u32], tau: Tau) -> Result<Range, TrainError> {
+        self.backend.apply(words, tau)
+    }
+
+    fn shift(&mut self, sums: &Sums) -> Result<Range, TrainError> {
+        self.backend.shift(sums)
+    }
+
+    fn copy_weights(&self) -> Result<Vec<f32>, TrainError> {
+        Ok(self.backend.read(Array::Shared)?.into_owned())
+    }
+
+    fn digest(&self) -> Result<Option<Digest>, TrainError> {
+        self.backend.digest()
+    }
+
+    fn residual_quantile(&self, fraction: f64) -> Result<f64, TrainError> {
+        Ok(residual::quantile(self.residual_sample()?, fraction))
+    }
+
+    fn residual_norm(&self) -> Result<f64, TrainError> {
+        Ok(residual::norm(&self.residual_sample()?, self.backend.weights()))
+    }
+
+    /// The residual, what rounding took from it, and the optimiser's arrays.
+    fn state(&self) -> Result<TrainerState, TrainError> {
+        let (own, shared) = (self.backend.read(Array::Own)?, self.backend.read(Array::Shared)?);
+        let (residual, rest) = residual::taken_apart(&own, &shared);
+        let mut arrays = vec![residual, rest];
+        for array in self.kept() {
+            arrays.push(self.backend.read(array)?.into_owned());
+        }
+        Ok(TrainerState {
+            numbers: Numbers {
+                ahead: self.ahead,
+                turns: self.turns.done as u64,
+            },
+            arrays,
+        })
+    }
+
+    fn restore(&mut self, state: TrainerState) -> Result<(), StateError> {
+        state.check(2 + self.rule.state_arrays(), self.backend.weights())?;
+        self.begun = None;
+        let TrainerState { numbers, arrays } = state;
+        let mut arrays = arrays.into_iter();
+        let (residual, rest) = (arrays.next().unwrap_or_default(), arrays.next().unwrap_or_default());
+        let shared = self.backend.read(Array::Shared)?;
+        let mut own = vec![0.0; shared.len()];
+        residual::put_together(&residual, &rest, &shared, &mut own);
+        drop(shared);
+        self.backend.write(Array::Own, own)?;
+        for (array, kept) in self.kept().zip(arrays) {
+            self.backend.write(array, kept)?;
+        }
+        self.ahead = numbers.ahead;
+        self.turns.done = numbers.turns as usize;
+        Ok(())
+    }
+}
+
+impl From<TrainError> for StateError {
+    fn from(error: TrainError) -> Self {
+        match error {
+            TrainError::Device(reason) => Self::Device(reason),
+            other => Self::Device(other.to_string()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,228 @@
+//! A replica on the CPU, with gradients that are given.
+
+use super::*;
+use crate::backend::cpu::CpuBackend;
+use crate::backend::cpu::given::Given;
+use crate::backend::turns::{BLOCK, TURNS, WEIGHTS_PER_TURN_MIN};
+
+const TAU: Tau = Tau::from_steps(400_000).unwrap();
+/// As many weights as one thread has at least.
+const WEIGHTS_PER_THREAD: usize = 1 << 16;
+/// A small tensor, about which a block begins and ends.
+const EAGER: std::ops::Range<usize> = 2000..2100;
+
+const RULES: [Rule; 3] = [
+    Rule::Sgd,
+    Rule::Momentum { momentum: 0.5 },
+    Rule::Adam {
+        beta1: 0.9,
+        beta2: 0.99,
+        epsilon: 1e-8,
+    },
+];
+
+fn gradient(len: usize) -> Vec<f32> {
+    (0..len).map(|i| ((i * 7919) % 2001) as f32 / 1000.0 - 1.0).collect()
+}
+
+/// A worker, for a few steps.
+struct Worker {
+    replica: Replica<CpuBackend<Given>>,
+    words: Vec<u32>,
+}
+
+impl Worker {
+    fn new(rule: Rule, gradient: &[f32], threads: usize) -> Self {
+        Self::with_words_max(rule, gradient, threads, protocol::changes::CHANGES_MAX)
+    }
+
+    fn with_words_max(rule: Rule, gradient: &[f32], threads: usize, words_max: usize) -> Self {
+        let eager = Some(EAGER).filter(|it| it.end <= gradient.len());
+        let backend = CpuBackend::given(gradient.to_vec(), rule, eager, threads).with_words_max(words_max);
+        Self {
+            replica: Replica::on(backend, rule, 1).unwrap(),
+            words: Vec::new(),
+        }
+    }
+
+    fn step(&mut self, look_ahead: f64, tau: Option<Tau>) -> Result<(), TrainError> {
+        let control = StepControl {
+            rule: self.replica.rule,
+            learning_rate: 0.5,
+            clip: None,
+            look_ahead,
+            step: 1,
+            tau,
+        };
+        self.replica.step(&[], control, &mut self.words).map(drop)
+    }
+
+    fn own(&self) -> Vec<f32> {
+        self.replica.backend.read(Array::Own).unwrap().into_owned()
+    }
+
+    fn residuals(&self) -> Vec<f32> {
+        self.replica.backend.residuals(1, self.replica.ahead).unwrap()
+    }
+}
+
+#[test]
+fn threads_and_blocks_change_nothing() {
+    let gradient = gradient(2 * WEIGHTS_PER_THREAD + 777);
+    for rule in RULES {
+        let run = |threads| {
+            let mut worker = Worker::new(rule, &gradient, threads);
+            let mut all = Vec::new();
+            for _ in 0..6 {
+                worker.step(2.0, Some(TAU)).unwrap();
+                all.extend_from_slice(&worker.words);
+            }
+            (all, worker.own())
+        };
+        let one = run(1);
+        assert!(!one.0.is_empty());
+        assert_eq!(one, run(3), "{rule:?}");
+    }
+}
+
+#[test]
+fn without_tau_everything_stays() {
+    let gradient = gradient(5000);
+    let mut worker = Worker::new(Rule::Sgd, &gradient, 1);
+    worker.words.push(1);
+    worker.step(2.0, None).unwrap();
+    assert!(worker.words.is_empty());
+    let own = worker.own();
+    assert!(own.iter().zip(&gradient).all(|(own, g)| *own == -0.5 * g));
+    let tau = worker.replica.residual_quantile(0.01).unwrap();
+    let reached = own.iter().filter(|own| f64::from(own.abs()) >= tau).count();
+    assert!(
+        (40..=60).contains(&reached),
+        "{reached} of 5000 reach the quantile of a hundredth"
+    );
+}
+
+#[test]
+fn looking_ahead_changes_where_gradients_are_taken_and_not_what_leaves() {
+    // With gradients that do not depend on the point, both ways of training are the same.
+    let len = 4 * WEIGHTS_PER_TURN_MIN;
+    let gradient: Vec<f32> = gradient(len).iter().map(|g| g / 10.0).collect();
+    let tau = Some(Tau::from_steps(40_000).unwrap());
+    for rule in [Rule::Momentum { momentum: 0.5 }, Rule::Nesterov { momentum: 0.75 }] {
+        let mut plain = Worker::new(rule, &gradient, 1);
+        let mut ahead = Worker::new(rule, &gradient, 1);
+        for step in 0..12 {
+            plain.step(0.0, tau).unwrap();
+            ahead.step(2.0, tau).unwrap();
+            let far = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            assert!(far(&plain.own(), &ahead.own()) > 0.05, "step {step}");
+            // Rounding may let a change leave one turn earlier or later.
+            let differ = ahead
+                .residuals()
+                .iter()
+                .zip(&plain.residuals())
+                .filter(|(a, b)| (*a - *b).abs() > 1e-4)
+                .count();
+            assert!(differ < len / 200, "{differ} differ after step {step}");
+        }
+    }
+}
+
+#[test]
+fn everyone_has_a_turn() {
+    let len = 4 * WEIGHTS_PER_TURN_MIN + 5;
+    let mut worker = Worker::new(Rule::Sgd, &vec![1.0; len], 1);
+    let mut seen = Vec::new();
+    for turn in 0..TURNS {
+        worker.step(0.0, Some(TAU)).unwrap();
+        let mut indices: Vec<usize> = worker.words.iter().map(|word| (word >> 1) as usize).collect();
+        indices.dedup();
+        assert!(indices.len() < len / 3, "turn {turn} has {}", indices.len());
+        let eager = |index: &usize| (BLOCK..3 * BLOCK).contains(index);
+        assert_eq!(
+            indices.iter().filter(|index| eager(index)).count(),
+            2 * BLOCK,
+            "turn {turn}"
+        );
+        seen.extend(indices);
+    }
+    seen.sort_unstable();
+    seen.dedup();
+    assert_eq!(seen, (0..len).collect::<Vec<_>>());
+    // Small models are compared as a whole.
+    let mut worker = Worker::new(Rule::Sgd, &[1.0; 100], 1);
+    worker.step(0.0, Some(TAU)).unwrap();
+    assert_eq!(worker.words.len(), 100);
+}
+
+#[test]
+fn a_full_batch_is_shared_out_evenly() {
+    let len = 2 * WEIGHTS_PER_THREAD;
+    for threads in [1, 2] {
+        let mut worker = Worker::with_words_max(Rule::Sgd, &vec![1.0; len], threads, 1000);
+        worker.step(0.0, None).unwrap();
+        worker.replica.release(TAU, &mut worker.words).unwrap();
+        assert_eq!(worker.words.len(), 1000);
+        let early = worker
+            .words
+            .iter()
+            .filter(|&&word| ((word >> 1) as usize) < len / 2)
+            .count();
+        assert_eq!(early, 500, "{threads} threads");
+        for _ in 0..TURNS {
+            worker.step(0.0, Some(TAU)).unwrap();
+            assert!((1..=1000).contains(&worker.words.len()));
+        }
+    }
+}
+
+#[test]
+fn a_saved_state_goes_on_to_the_bit() {
+    // Four turns, and look-ahead: what else has to come back shows.
+    let len = 4 * WEIGHTS_PER_TURN_MIN + 5;
+    let gradient: Vec<f32> = gradient(len).iter().map(|g| g / 7.0).collect();
+    for rule in RULES {
+        let mut worker = Worker::new(rule, &gradient, 1);
+        for _ in 0..6 {
+            worker.step(2.0, Some(TAU)).unwrap();
+        }
+        let state = worker.replica.state().unwrap();
+        let mut other = Worker::new(rule, &gradient, 1);
+        let shared = worker.replica.copy_weights().unwrap();
+        other.replica.backend.write(Array::Shared, shared).unwrap();
+        let mut short = state.clone();
+        short.arrays[1].pop();
+        let error = StateError::Weights {
+            found: len - 1,
+            needed: len,
+        };
+        assert_eq!(other.replica.restore(short), Err(error));
+        let mut fewer = state.clone();
+        fewer.arrays.pop();
+        assert!(matches!(other.replica.restore(fewer), Err(StateError::Arrays { .. })));
+        let mut spoilt = state.clone();
+        spoilt.arrays[0][7] = f32::NAN;
+        assert_eq!(other.replica.restore(spoilt), Err(StateError::NotFinite));
+        assert!(
+            other.own().iter().all(|own| *own == 0.0),
+            "what was refused had an effect"
+        );
+        other.replica.restore(state).unwrap();
+        for _ in 0..6 {
+            assert_eq!(other.own(), worker.own(), "{rule:?}");
+            worker.step(2.0, Some(TAU)).unwrap();
+            other.step(2.0, Some(TAU)).unwrap();
+            assert!(!worker.words.is_empty());
+            assert_eq!(other.words, worker.words, "{rule:?}");
+        }
+    }
+}
+
+#[test]
+fn what_is_no_number_is_reported() {
+    let mut gradient = vec![0.0; 5000];
+    gradient[4321] = f32::NAN;
+    let mut worker = Worker::new(Rule::Sgd, &gradient, 1);
+    let found = worker.step(0.0, Some(TAU));
+    assert!(matches!(found, Err(TrainError::NotFinite)), "{found:?}");
+}

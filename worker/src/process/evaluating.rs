@@ -1,0 +1,68 @@
+//! The thread that evaluates: it keeps the device that it evaluates on, and what lies there, from one time to the next.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
+
+use protocol::ids::RunId;
+use protocol::wire::attach::{FromWorker, Scores};
+
+use super::prepared::Prepared;
+use super::socket::Writer;
+use crate::evaluate::{Evaluation, Evaluator};
+use crate::ops::Threads;
+
+/// The way to the thread. It ends when this is dropped and it has done what it was asked for.
+pub(super) struct Evaluating {
+    orders: SyncSender<Order>,
+    /// One evaluation at a time; the next one asked for sees newer weights.
+    busy: Arc<AtomicBool>,
+}
+
+struct Order {
+    weights: Vec<f32>,
+    /// What ends an evaluation that cannot reach it any more, without a result.
+    target: Option<f64>,
+}
+
+impl Evaluating {
+    pub(super) fn start(run: RunId, prepared: Arc<Prepared>, writer: Writer) -> io::Result<Self> {
+        let (orders, asked) = sync_channel::<Order>(1);
+        let busy = Arc::new(AtomicBool::new(false));
+        let done = Arc::clone(&busy);
+        std::thread::Builder::new().name("evaluator".into()).spawn(move || {
+            // All cores for a moment, rather than one for long: a run that has reached its target trains on until it
+            // knows.
+            let threads = Threads(std::thread::available_parallelism().map_or(1, usize::from));
+            let (dataset, layout) = (Arc::clone(&prepared.dataset), prepared.layout.clone());
+            let mut evaluator = Evaluator::new(&prepared.device, dataset, layout, threads);
+            for Order { weights, target } in asked {
+                let found = evaluator.evaluate(weights, &mut |so_far| {
+                    !target.is_some_and(|target| so_far.rules_out(target))
+                });
+                // Failing to measure is no reason to stop: the last evaluation of all will say so.
+                if let Ok(found) = found
+                    && found.samples == prepared.dataset.test.len()
+                {
+                    let scores = scores(found);
+                    let _ = writer.word(&FromWorker::Evaluated { run, scores });
+                }
+                done.store(false, Ordering::Relaxed);
+            }
+        })?;
+        Ok(Self { orders, busy })
+    }
+
+    /// Asks for an evaluation, unless one is under way.
+    pub(super) fn ask(&self, weights: Vec<f32>, target: Option<f64>) -> bool {
+        !self.busy.swap(true, Ordering::Relaxed) && self.orders.try_send(Order { weights, target }).is_ok()
+    }
+}
+
+pub(super) fn scores(evaluation: Evaluation) -> Scores {
+    Scores {
+        accuracy: evaluation.accuracy,
+        loss: evaluation.loss,
+    }
+}

@@ -1,0 +1,208 @@
+//! What may round otherwise is close: losses, gradients, optimisers, and what comes of training.
+
+use std::sync::Arc;
+
+use protocol::data::DataSpec;
+use protocol::lattice::Tau;
+use protocol::model::Layout;
+use protocol::optimiser::{Optimiser, Rule};
+use protocol::sums::Sums;
+use worker::dataset::Dataset;
+use worker::device::Precision;
+use worker::evaluate::{Evaluator, evaluate};
+use worker::ops::Threads;
+use worker::trainer::{StepControl, Trainer};
+
+use super::{Device, MLP, Pair, control, distance, minibatch, mnist, pair, pair_on, residual, rules, start};
+
+/// Compares the gradients of two minibatches, one of them small.
+fn compare_gradients<D: Device>(model: &str, pair: &mut Pair<D>, samples_max: u32) {
+    for samples in [&minibatch(1)[..], &minibatch(2)[..5]] {
+        let samples: Vec<u32> = samples.iter().map(|sample| sample % samples_max).collect();
+        // Without a τ everything stays in the residual, and a rate of 1 makes that the gradient.
+        let before = (residual(&pair.cpu), residual(&pair.device));
+        let cpu = pair.cpu.step(&samples, control(Rule::Sgd, 1.0, None), &mut Vec::new());
+        let device = pair
+            .device
+            .step(&samples, control(Rule::Sgd, 1.0, None), &mut Vec::new());
+        let (cpu, device) = (cpu.unwrap().loss, device.unwrap().loss);
+        assert!((cpu - device).abs() < 1e-4 * cpu, "{model}: loss {cpu} and {device}");
+        let moved =
+            |before: &[f32], after: &[f32]| -> Vec<f32> { after.iter().zip(before).map(|(a, b)| a - b).collect() };
+        let cpu = moved(&before.0, &residual(&pair.cpu));
+        let device = moved(&before.1, &residual(&pair.device));
+        for tensor in &pair.layout.tensors {
+            let apart = distance(&cpu[tensor.range()], &device[tensor.range()]);
+            println!("{model}: {:?} apart by {apart:.1e}", tensor.range());
+            assert!(apart < 2e-4, "{model}: the gradient of {tensor:?} is apart by {apart}");
+        }
+        // So that the second gradient is taken at one point.
+        let state = pair.cpu.state().unwrap();
+        pair.device.restore(state).unwrap();
+    }
+}
+
+pub(crate) fn gradients_of_all_layers_are_the_cpus<D: Device>() {
+    let models = [
+        MLP,
+        "dense 64, sigmoid, dense 32, gelu, dense 10, relu",
+        "relu, flatten, dense 10",
+        "conv 6 5x5, relu, maxpool 2, conv 9 3x3 stride 2 pad 1, relu, flatten, dense 10",
+        "conv 4 3x3 pad 2, tanh, avgpool 3, gelu, conv 5 2x2, maxpool 3, flatten, dense 20, relu, dense 10",
+        "maxpool 3, conv 3 4x4 stride 3, relu, avgpool 2, flatten, dense 10",
+        "conv 1 7x7, avgpool 4, flatten, dense 10",
+        "conv 10 5x5, relu, avgpool 24, flatten",
+        "dense 33, relu, dense 33, relu, dense 33, relu, dense 10",
+    ];
+    for model in models {
+        let Some(mut pair) = pair::<D>(model, Rule::Sgd) else {
+            return;
+        };
+        compare_gradients(model, &mut pair, 60_000);
+    }
+}
+
+/// Two rows of each of so many classes.
+fn many_classes(classes: usize) -> Arc<Dataset> {
+    let folder = tempfile::tempdir().unwrap();
+    let row = |at: usize| format!("{},{},{},{:05}", at % 7, at % 11, at * at % 13, at % classes);
+    let rows: Vec<String> = (0..2 * classes).map(row).collect();
+    std::fs::write(folder.path().join("rows.csv"), rows.join("\n")).unwrap();
+    let spec: DataSpec = format!("csv:{}?test=0.01", folder.path().join("rows.csv").display())
+        .parse()
+        .unwrap();
+    Arc::new(Dataset::open(&spec, 1, None).unwrap())
+}
+
+pub(crate) fn losses_over_any_number_of_classes_are_the_cpus<D: Device>() {
+    for classes in [7, 128, 300, 8192, 9000] {
+        let dataset = many_classes(classes);
+        let (found, samples) = (dataset.classes.len(), dataset.train.len() as u32);
+        let model = format!("dense 12, relu, dense {found}");
+        let Some(mut pair) = pair_on::<D>(dataset, &model, Rule::Sgd) else {
+            return;
+        };
+        compare_gradients(&model, &mut pair, samples);
+    }
+}
+
+/// Every kernel, a few times each: for tools that look at every access of every thread.
+pub(crate) fn every_kernel_runs<D: Device>() {
+    let model = "conv 3 3x3, relu, maxpool 2, conv 4 3x3, tanh, avgpool 2, flatten, dropout 0.2, dense 12, gelu, dense 11, sigmoid, relu, dense 10";
+    for rule in rules() {
+        let Some(mut pair) = pair::<D>(model, rule) else {
+            return;
+        };
+        let tau = Tau::nearest(0.002);
+        for step in 1..4 {
+            let control = StepControl {
+                clip: Some(0.5),
+                step: u64::from(step),
+                look_ahead: 1.0,
+                ..control(rule, 0.05, Some(tau))
+            };
+            let mut words = Vec::new();
+            pair.device.step(&minibatch(step), control, &mut words).unwrap();
+            pair.device.begin(&minibatch(step + 1), u64::from(step) + 1).unwrap();
+            pair.device.apply(&words, tau).unwrap();
+            pair.device.release(tau, &mut words).unwrap();
+        }
+        let sums = Sums::checked(vec![(1, 500), (7, -3)], pair.layout.weights).unwrap();
+        pair.device.shift(&sums).unwrap();
+        assert!(pair.device.digest().unwrap().is_some());
+        assert!(pair.device.residual_norm().unwrap() > 0.0);
+    }
+}
+
+pub(crate) fn optimisers_do_what_the_cpus_do<D: Device>() {
+    for rule in rules() {
+        let Some(mut pair) = pair::<D>(MLP, rule) else {
+            return;
+        };
+        for step in 1..6 {
+            let control = StepControl {
+                clip: Some(0.5),
+                look_ahead: if rule.has_velocity() { 2.0 } else { 0.0 },
+                step: u64::from(step),
+                ..control(rule, 0.01, None)
+            };
+            pair.cpu.step(&minibatch(step), control, &mut Vec::new()).unwrap();
+            pair.device.step(&minibatch(step), control, &mut Vec::new()).unwrap();
+        }
+        let (cpu, device) = (pair.cpu.state().unwrap(), pair.device.state().unwrap());
+        assert_eq!(cpu.numbers, device.numbers);
+        for (at, (cpu, device)) in cpu
+            .arrays
+            .iter()
+            .zip(&device.arrays)
+            .enumerate()
+            .filter(|(at, _)| *at != 1)
+        {
+            let apart = distance(cpu, device);
+            println!("{rule:?}: array {at} apart by {apart:.1e}");
+            assert!(apart < 1e-2, "{rule:?}: array {at} is apart by {apart}");
+        }
+        let (cpu, device) = (pair.cpu.residual_norm().unwrap(), pair.device.residual_norm().unwrap());
+        assert!((cpu - device).abs() < 0.01 * cpu);
+        let (cpu, device) = (pair.cpu.residual_quantile(0.01), pair.device.residual_quantile(0.01));
+        let (cpu, device) = (cpu.unwrap(), device.unwrap());
+        assert!((cpu - device).abs() < 0.05 * cpu, "{cpu} and {device}");
+    }
+}
+
+pub(crate) fn every_layer_learns_in_both_precisions<D: Device>() {
+    let model = "conv 6 5x5, relu, maxpool 2, conv 9 3x3, gelu, avgpool 2, flatten, dropout 0.2, dense 30, tanh, dense 20, sigmoid, dense 10";
+    for precision in [Precision::F32, Precision::Tf32] {
+        let rule = "adam:0.01".parse::<Optimiser>().unwrap().rule;
+        let Some(mut trainer) = D::trainer(&start(mnist(), model, rule), precision) else {
+            return;
+        };
+        let mut losses = Vec::new();
+        for step in 1..400 {
+            let control = StepControl {
+                step: u64::from(step),
+                clip: Some(5.0),
+                ..control(rule, 0.01, Some(Tau::nearest(0.003)))
+            };
+            losses.push(trainer.step(&minibatch(step), control, &mut Vec::new()).unwrap().loss);
+        }
+        let mean = |part: &[f32]| part.iter().sum::<f32>() / part.len() as f32;
+        let (first, last) = (mean(&losses[..20]), mean(&losses[losses.len() - 20..]));
+        println!("{precision:?}: loss {first} became {last}");
+        assert!(last < 0.5 * first, "{precision:?}: loss {first} became {last}");
+    }
+}
+
+pub(crate) fn evaluations_are_the_cpus<D: Device>() {
+    let Some(device) = D::found() else {
+        return;
+    };
+    let models = [
+        "dense 40, dropout 0.5, relu, dense 10",
+        "conv 4 5x5, relu, maxpool 2, flatten, dense 10",
+    ];
+    for model in models {
+        let start = start(mnist(), model, Rule::Sgd);
+        let mut trainer = start.cpu(1);
+        for step in 1..30 {
+            let control = control(Rule::Sgd, 0.1, Some(Tau::nearest(0.001)));
+            trainer.step(&minibatch(step), control, &mut Vec::new()).unwrap();
+        }
+        let weights = trainer.copy_weights().unwrap();
+        let layout: &Layout = &start.layout;
+        let cpu = evaluate(layout, weights.clone(), &start.dataset.test, Threads(1), |_| true).unwrap();
+        let mut evaluator = Evaluator::new(&device, Arc::clone(&start.dataset), layout.clone(), Threads(2));
+        // Twice: the second time everything lies on the device already.
+        for _ in 0..2 {
+            let found = evaluator.evaluate(weights.clone(), &mut |_| true).unwrap();
+            println!("{model}: {cpu:?} and {found:?}");
+            assert_eq!(cpu.samples, found.samples);
+            assert!((cpu.loss - found.loss).abs() < 1e-4 * cpu.loss);
+            assert!((cpu.accuracy - found.accuracy).abs() < 5e-4);
+        }
+        let some = evaluator
+            .evaluate(weights, &mut |so_far| so_far.samples < 1000)
+            .unwrap();
+        assert!((1000..5000).contains(&some.samples));
+    }
+}

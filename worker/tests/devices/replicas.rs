@@ -1,0 +1,243 @@
+//! What must agree to the bit does: words that leave, what others changed, saved states.
+
+use protocol::changes::word;
+use protocol::lattice::Tau;
+use protocol::optimiser::Rule;
+use protocol::rng::CounterRng;
+use protocol::sums::Sums;
+use worker::trainer::{StepControl, Trainer, TrainerState};
+
+use super::{Device, MLP, assert_same_replica, control, minibatch, pair, rules};
+
+/// A state with random residuals, some of them many τ large, and some exactly at its border.
+fn random_state(weights: usize, rule: Rule, tau: Tau, random: &mut CounterRng) -> TrainerState {
+    let mut number = |scale: f32| (random.below(2_000_001) as f32 / 1e6 - 1.0) * scale;
+    let residual = |at: usize, value: f32| match at % 97 {
+        0 => tau.value() * 3.0,
+        1 => -tau.value(),
+        2 => value * 40.0,
+        3 => 0.0,
+        _ => value,
+    };
+    let mut arrays = vec![(0..weights).map(|at| residual(at, number(1.2 * tau.value()))).collect()];
+    arrays.push(vec![0.0; weights]);
+    for _ in 0..rule.state_arrays() {
+        arrays.push((0..weights).map(|_| number(0.01).abs()).collect());
+    }
+    TrainerState {
+        numbers: worker::trainer::Numbers {
+            ahead: if rule.has_velocity() { 0.125 } else { 0.0 },
+            turns: random.below(4),
+        },
+        arrays,
+    }
+}
+
+pub(crate) fn given_equal_updates_the_same_words_leave<D: Device>() {
+    // Large enough for turns, with a last block that is not full.
+    let model = "dense 151, relu, dense 10";
+    for rule in rules() {
+        let Some(mut pair) = pair::<D>(model, rule) else {
+            return;
+        };
+        let mut random = CounterRng::new(7, 0);
+        for round in 0..8 {
+            let tau = Tau::from_steps(1 + random.below(5000) as u32).unwrap();
+            let state = random_state(pair.layout.weights, rule, tau, &mut random);
+            pair.cpu.restore(state.clone()).unwrap();
+            pair.device.restore(state).unwrap();
+            let (mut cpu, mut device) = (Vec::new(), Vec::new());
+            if round % 2 == 0 {
+                pair.cpu.release(tau, &mut cpu).unwrap();
+                pair.device.release(tau, &mut device).unwrap();
+            } else {
+                // A rate of nothing leaves the weights where they are, however gradients round.
+                let control = StepControl {
+                    look_ahead: 0.0,
+                    ..control(rule, 0.0, Some(tau))
+                };
+                pair.cpu.step(&minibatch(round), control, &mut cpu).unwrap();
+                pair.device.step(&minibatch(round), control, &mut device).unwrap();
+                if rule.has_velocity() {
+                    // Where they look ahead they move all the same, by a velocity that the gradient is part of.
+                    continue;
+                }
+            }
+            assert!(cpu.len() > 100);
+            assert_eq!(cpu, device, "{rule:?}");
+            assert_same_replica(&pair);
+        }
+    }
+}
+
+pub(crate) fn a_thousand_batches_of_others_give_the_same_replica<D: Device>() {
+    let Some(mut pair) = pair::<D>("dense 151, relu, dense 10", Rule::Sgd) else {
+        return;
+    };
+    let weights = pair.layout.weights as u64;
+    let mut random = CounterRng::new(3, 0);
+    for _ in 0..1000 {
+        let tau = Tau::from_steps(1 + random.below(20_000) as u32).unwrap();
+        let words = changes(weights, 3000, &mut random);
+        pair.cpu.apply(&words, tau).unwrap();
+        pair.device.apply(&words, tau).unwrap();
+    }
+    assert_same_replica(&pair);
+    let entries = (0..weights as u32)
+        .step_by(3)
+        .map(|index| (index, 5 - (index % 11) as i32));
+    let sums = Sums::checked(entries.filter(|&(_, steps)| steps != 0).collect(), weights as usize).unwrap();
+    pair.cpu.shift(&sums).unwrap();
+    pair.device.shift(&sums).unwrap();
+    assert_same_replica(&pair);
+    // Their own weights went along.
+    assert!(pair.device.residual_norm().unwrap() < 1e-2);
+}
+
+pub(crate) fn a_state_goes_on_to_the_bit<D: Device>() {
+    for rule in rules() {
+        let (Some(mut one), Some(mut other)) = (pair::<D>(MLP, rule), pair::<D>(MLP, rule)) else {
+            return;
+        };
+        let tau = Tau::nearest(0.001);
+        let step = |trainer: &mut D::Trainer, step: u32| {
+            let mut words = Vec::new();
+            let control = StepControl {
+                step: u64::from(step),
+                look_ahead: 2.0,
+                ..control(rule, 0.01, Some(tau))
+            };
+            trainer.step(&minibatch(step), control, &mut words).unwrap();
+            words
+        };
+        for at in 1..5 {
+            let words = step(&mut one.device, at);
+            other.device.apply(&words, tau).unwrap();
+        }
+        other.device.restore(one.device.state().unwrap()).unwrap();
+        for at in 5..9 {
+            let words = step(&mut one.device, at);
+            assert!(!words.is_empty());
+            assert_eq!(words, step(&mut other.device, at), "{rule:?}");
+        }
+        assert_eq!(one.device.digest().unwrap(), other.device.digest().unwrap());
+    }
+}
+
+pub(crate) fn what_is_no_number_and_what_leaves_the_range_is_reported<D: Device>() {
+    let Some(mut pair) = pair::<D>(MLP, Rule::Sgd) else {
+        return;
+    };
+    let before = pair.device.digest().unwrap();
+    let wild = control(Rule::Sgd, f64::from(f32::MAX), Some(Tau::ONE_STEP));
+    let mut words = Vec::new();
+    pair.device
+        .step(&minibatch(1), StepControl { tau: None, ..wild }, &mut words)
+        .unwrap();
+    let error = pair.device.step(&minibatch(2), wild, &mut words).unwrap_err();
+    assert!(error.to_string().contains("no longer a number"), "{error}");
+    assert_eq!(pair.device.digest().unwrap(), before, "the shared weights have moved");
+
+    let Some(mut pair) = self::pair::<D>(MLP, Rule::Sgd) else {
+        return;
+    };
+    let tau = Tau::from_steps((1 << 24) - 1).unwrap();
+    pair.device.apply(&[word(5, true)], tau).unwrap();
+    // The CPU sees it at once, a GPU may at its next step.
+    let second = pair.device.apply(&[word(5, true)], tau);
+    let step = |_| {
+        pair.device
+            .step(&minibatch(1), control(Rule::Sgd, 0.1, None), &mut words)
+    };
+    let error = second.and_then(step).unwrap_err();
+    assert!(error.to_string().contains("±16"), "{error}");
+}
+
+/// A batch of another worker.
+fn changes(weights: u64, most: u64, random: &mut CounterRng) -> Vec<u32> {
+    let mut words: Vec<u32> = (0..random.below(most))
+        .map(|_| word(random.below(weights) as u32, true))
+        .collect();
+    words.sort_unstable();
+    // All words of a weight have one sign.
+    for word in &mut words {
+        *word ^= (*word >> 1) % 2;
+    }
+    words
+}
+
+pub(crate) fn what_waits_is_applied_before_anyone_looks_and_in_order<D: Device>() {
+    let Some(mut pair) = pair::<D>("dense 151, relu, dense 10", Rule::Sgd) else {
+        return;
+    };
+    let weights = pair.layout.weights as u64;
+    let mut random = CounterRng::new(11, 0);
+    // A residual at every weight: the order of additions shows in how it rounds.
+    let state = random_state(weights as usize, Rule::Sgd, Tau::nearest(0.003), &mut random);
+    pair.cpu.restore(state.clone()).unwrap();
+    pair.device.restore(state).unwrap();
+    for round in 0..12 {
+        // None, a few, and more than are applied in one go; now and then more words than fit at once.
+        for _ in 0..random.below(70) {
+            if random.below(5) == 0 {
+                let step = 1 + random.below(40) as usize;
+                let entries = (0..weights as u32)
+                    .step_by(step)
+                    .map(|index| (index, 1 - (index as i32 & 2)));
+                let sums = Sums::checked(entries.collect(), weights as usize).unwrap();
+                pair.cpu.shift(&sums).unwrap();
+                pair.device.shift(&sums).unwrap();
+            } else {
+                let tau = Tau::from_steps(1 + random.below(3000) as u32).unwrap();
+                let words = changes(weights, if round == 7 { 60_000 } else { 500 }, &mut random);
+                pair.cpu.apply(&words, tau).unwrap();
+                pair.device.apply(&words, tau).unwrap();
+            }
+        }
+        match round % 4 {
+            // A rate of nothing leaves the weights where they are, however gradients round.
+            0 => {
+                let control = control(Rule::Sgd, 0.0, None);
+                pair.device.begin(&minibatch(round), 1).unwrap();
+                pair.cpu.step(&minibatch(round), control, &mut Vec::new()).unwrap();
+                pair.device.step(&minibatch(round), control, &mut Vec::new()).unwrap();
+            }
+            1 => {
+                let (mut cpu, mut device) = (Vec::new(), Vec::new());
+                let tau = Tau::nearest(0.003);
+                pair.cpu.release(tau, &mut cpu).unwrap();
+                pair.device.release(tau, &mut device).unwrap();
+                assert_eq!(cpu, device);
+            }
+            2 => assert_same_replica(&pair),
+            _ => {
+                let (cpu, device) = (pair.cpu.residual_norm().unwrap(), pair.device.residual_norm().unwrap());
+                assert_eq!(cpu.to_bits(), device.to_bits());
+            }
+        }
+        assert_eq!(pair.cpu.state().unwrap().arrays, pair.device.state().unwrap().arrays);
+    }
+    assert_same_replica(&pair);
+}
+
+pub(crate) fn what_is_taken_is_the_cpus<D: Device>() {
+    for rule in rules() {
+        let Some(mut pair) = pair::<D>("dense 151, relu, dense 10", rule) else {
+            return;
+        };
+        let weights = pair.layout.weights;
+        let mut random = CounterRng::new(13, 0);
+        let state = random_state(weights, rule, Tau::nearest(0.003), &mut random);
+        pair.cpu.restore(state.clone()).unwrap();
+        pair.device.restore(state).unwrap();
+        for window in [0..1000, 1000..weights, 0..weights] {
+            // What waits is in the weights before anything is taken.
+            let words = changes(weights as u64, 500, &mut random);
+            pair.cpu.apply(&words, Tau::nearest(0.01)).unwrap();
+            pair.device.apply(&words, Tau::nearest(0.01)).unwrap();
+            let taken = pair.cpu.take(window.clone()).unwrap();
+            assert_eq!(taken, pair.device.take(window).unwrap(), "{rule:?}");
+            assert_same_replica(&pair);
+        }
+    }
+}
