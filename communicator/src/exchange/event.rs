@@ -51,7 +51,7 @@ pub enum Effect {
         bytes: Arc<[u8]>,
     },
     /// Move this node's workers, too, by what came other than as batches.
-    Shift(Box<Shift>),
+    Jump(Box<Jump>),
     /// A bit of this weight had flipped in the ledger, and is as it was.
     Mended(usize),
     /// The ledger is damaged; a peer's is to take its place.
@@ -85,7 +85,7 @@ pub enum Effect {
 
 /// What a range or a snapshot does to a replica that has all the rest.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Shift {
+pub struct Jump {
     /// Whose batches they are, if they are of one origin.
     pub origin: Option<OriginId>,
     /// How far weights move.
