@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use protocol::batch::Payload;
 use protocol::digest::Digest;
 use protocol::lattice::{Range, RangeError, Tau};
 use protocol::optimiser::Rule;
@@ -167,6 +168,14 @@ pub trait Trainer {
     /// What the own weights of a window differ from the shared ones by, rounded to the grid; it is in the shared weights
     /// already. What fails for its numbers' sake has moved no shared weight.
     fn take(&mut self, window: std::ops::Range<usize>) -> Result<Sums, TrainError>;
+
+    /// Adds what another origin's batch holds to both copies.
+    fn add(&mut self, payload: &Payload) -> Result<Range, TrainError> {
+        match payload {
+            Payload::Steps { tau, words } => self.apply(words, *tau),
+            Payload::Sums(sums) => self.jump(sums),
+        }
+    }
 
     /// Adds another origin's changes, which have been checked, to both copies.
     fn apply(&mut self, words: &[u32], tau: Tau) -> Result<Range, TrainError>;

@@ -195,10 +195,7 @@ impl<T: Trainer> Training<T> {
         self.samples_applied += u64::from(header.samples);
         self.plan.observe(header.origin, &header.cursors);
         self.expected += header.digest;
-        let applied = match &batch.payload {
-            Payload::Steps { tau, words } => self.trainer.apply(words, *tau),
-            Payload::Sums(sums) => self.trainer.jump(sums),
-        };
+        let applied = self.trainer.add(&batch.payload);
         applied.map_err(|error| self.blame_applied(error))
     }
 

@@ -14,12 +14,13 @@ use protocol::optimiser::Rule;
 use protocol::sums::Sums;
 
 use super::abi::{self, Report};
+use super::address::At;
 use super::dataset::{DeviceDataset, Part};
 use super::error::GpuError;
 use super::gpu::{Gpu, Grid};
 use super::inbox::{Inbox, Target};
 use super::kernels::{self, CountDue, Emit, LossAndClip, SampleResidual, SumSquares, TellHost};
-use super::memory::{Array, At, Pinned};
+use super::memory::{Array, Pinned};
 use super::model::{CudaModel, Purpose};
 use super::place::{Place, tensor_at};
 use crate::backend::replica::Replica;

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use super::abi::Images;
+use super::address::At;
 use super::error::GpuError;
 use super::gpu::{Gpu, Grid};
 use super::kernels::{GatherBytes, GatherFloats};
-use super::memory::{Array, At, Pinned, copy_words};
+use super::memory::{Array, Pinned, copy_words};
 use crate::dataset::{Dataset, Scaling, Values};
 
 /// The part of the free memory that a dataset may take; activations need room, too.

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use protocol::model::Layout;
 
+use super::address::At;
 use super::dataset::{DeviceDataset, Part};
 use super::error::GpuError;
 use super::gpu::Gpu;
-use super::memory::{Array, At, Pinned, copy_words};
+use super::memory::{Array, Pinned, copy_words};
 use super::model::{CudaModel, Purpose};
 use super::place::{Place, tensor_at};
 use crate::dataset::Dataset;

@@ -2,10 +2,11 @@
 //! anything looks at the weights.
 
 use super::abi::{SEGMENTS_MAX, Segment};
+use super::address::At;
 use super::error::GpuError;
 use super::gpu::{Gpu, Grid};
 use super::kernels::ApplyWaiting;
-use super::memory::{Array, At, Pinned, copy_words};
+use super::memory::{Array, Pinned, copy_words};
 
 /// Words that may be on their way: what comes between two steps.
 const WORDS: usize = 1 << 20;

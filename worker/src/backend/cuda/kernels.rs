@@ -9,9 +9,9 @@ use super::abi::{
     Arguments, Compare, ConvGeometry, Factors, Images, Kernel, PoolGeometry, Report, Segment, c_name, c_parameter,
     parameter, prologue,
 };
+use super::address::At;
 use super::compiler::module;
 use super::error::GpuError;
-use super::memory::At;
 
 const COMMON: &str = include_str!("kernels/common.cuh");
 

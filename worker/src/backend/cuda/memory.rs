@@ -1,6 +1,5 @@
 //! Memory: arrays on the device, and memory of the host that the device can reach by itself.
 
-use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,42 +8,10 @@ use cudarc::driver::result::{free_host, malloc_host};
 use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaContext, CudaSlice, DevicePtr, DeviceRepr, ValidAsZeroBits};
 
+use super::address::At;
 use super::error::GpuError;
 use super::gpu::{Gpu, Grid};
 use super::kernels::CopyWords;
-
-/// The address of numbers on the device.
-#[repr(transparent)]
-pub(super) struct At<T> {
-    address: CUdeviceptr,
-    of: PhantomData<*const T>,
-}
-
-impl<T> Clone for At<T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T> Copy for At<T> {}
-
-impl<T> At<T> {
-    pub(super) fn new(address: CUdeviceptr) -> Self {
-        Self {
-            address,
-            of: PhantomData,
-        }
-    }
-
-    pub(super) fn address(self) -> CUdeviceptr {
-        self.address
-    }
-
-    /// The address of a number further on.
-    pub(super) fn plus(self, index: usize) -> Self {
-        Self::new(self.address + (index * size_of::<T>()) as u64)
-    }
-}
 
 /// An array on the device.
 pub(super) struct Array<T> {

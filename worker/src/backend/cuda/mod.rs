@@ -9,6 +9,7 @@
 //! CUDA's libraries are looked for when a GPU is asked for, so one binary runs with and without them.
 
 mod abi;
+mod address;
 mod backend;
 mod compiler;
 mod dataset;

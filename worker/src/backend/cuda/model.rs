@@ -5,11 +5,12 @@ use std::rc::Rc;
 use dfdx::prelude::HasShape;
 
 use super::abi::Images;
+use super::address::At;
 use super::error::GpuError;
 use super::gpu::Gpu;
 use super::layers::{CudaLayer, PARTS_MAX, Pass, PassData};
 use super::loss::CudaLoss;
-use super::memory::{Array, At};
+use super::memory::Array;
 use super::place::{Place, place_of, tensor_at};
 use crate::network::Network;
 use crate::program::{InputGradient, Op, Planes, Program};

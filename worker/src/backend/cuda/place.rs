@@ -9,7 +9,7 @@
 use cudarc::driver::sys::CUdeviceptr;
 use dfdx::prelude::*;
 
-use super::memory::At;
+use super::address::At;
 use crate::tape::OpError;
 
 /// The address of an array on the device; none at first, as of a gradient that nothing has come back to.

@@ -17,8 +17,8 @@ use cudarc::cublaslt::sys::{
 };
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
 
+use super::address::At;
 use super::error::GpuError;
-use super::memory::At;
 use crate::device::Precision;
 
 /// Memory that a product may use for itself: as much as PyTorch gives it on such devices.

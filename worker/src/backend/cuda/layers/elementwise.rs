@@ -1,9 +1,9 @@
 //! What is done to each number by itself: activations, dropout, and the turn from channels to rows.
 
+use super::super::address::At;
 use super::super::error::GpuError;
 use super::super::gpu::{Gpu, Grid};
 use super::super::kernels::{Activate, ActivateBack, Drop, SwapOuter};
-use super::super::memory::At;
 use super::{Back, There};
 use crate::program::{Activation, Dropout, Planes};
 

@@ -13,9 +13,10 @@ use dfdx::prelude::{Cpu, Gradients, HasShape};
 
 use self::conv::ConvRoom;
 pub(super) use self::sums::PARTS_MAX;
+use super::address::At;
 use super::error::GpuError;
 use super::gpu::Gpu;
-use super::memory::{Array, At};
+use super::memory::Array;
 use super::place::{Place, place_of, slot, tensor_at};
 use crate::program::{InputGradient, Op};
 use crate::tape::{Activations, Around, Forward, Operation, Parameters};

@@ -1,10 +1,11 @@
 //! Pooling: the largest or the mean of every square of an image.
 
 use super::super::abi::PoolGeometry;
+use super::super::address::At;
 use super::super::error::GpuError;
 use super::super::gpu::{Gpu, Grid};
 use super::super::kernels::{MaxPool, MaxPoolBack, MeanPool, MeanPoolBack};
-use super::super::memory::{Array, At};
+use super::super::memory::Array;
 use super::{Back, There};
 use crate::program::Pool;
 

@@ -1,9 +1,9 @@
 //! The gradient of a bias: the sum of a whole minibatch's gradients, in parts that keep the device busy.
 
+use super::super::address::At;
 use super::super::error::GpuError;
 use super::super::gpu::{Gpu, Grid};
 use super::super::kernels::AddParts;
-use super::super::memory::At;
 
 /// Parts that column sums are computed in, at most.
 pub(in super::super) const PARTS_MAX: usize = 32;
