@@ -19,7 +19,6 @@ pub(crate) fn say(text: &str) {
 pub(crate) struct Redirected(());
 
 impl Redirected {
-    /// To whom.
     pub(crate) fn to(sink: impl Fn(&str) + Send + 'static) -> Self {
         *SINK.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(sink));
         Self(())

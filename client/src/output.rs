@@ -7,9 +7,7 @@ use serde::Serialize;
 /// Something that happened to a run.
 #[derive(Serialize)]
 pub(crate) struct RunEvent {
-    /// What.
     pub(crate) event: &'static str,
-    /// To which run.
     pub(crate) run: String,
 }
 

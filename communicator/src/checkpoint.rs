@@ -30,12 +30,10 @@ const SUFFIX: &str = "checkpoint";
 /// Everything about a checkpoint but the replica.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Header {
-    /// The run.
     pub run: RunId,
     /// What is trained.
     #[serde(with = "protocol::job::as_text")]
     pub job: Box<Job>,
-    /// On what.
     pub data: DataInfo,
     /// The worker slots that samples were shared out to.
     pub slots: usize,
@@ -46,11 +44,9 @@ pub struct Header {
 /// What a worker alone had, in a file beside the checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
-    /// The worker.
     pub origin: OriginId,
     /// Its last batch before.
     pub sequence: u64,
-    /// The file.
     pub path: PathBuf,
 }
 
@@ -68,12 +64,7 @@ pub struct Checkpoint {
 pub enum CheckpointError {
     /// It could not be read.
     #[error("{path} could not be read: {source}")]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
     /// Something else, or another release's.
     #[error("{0} is no checkpoint of this release")]
     Foreign(PathBuf),

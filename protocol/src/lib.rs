@@ -6,6 +6,9 @@
 //! many of them make a [`merged_range`]. What is trained, and how, is a [`job`]: a [`model`], an [`optimiser`], a
 //! [`schedule`], [`data`], a [`split`] and a strategy. Whatever leaves a process is on the [`wire`].
 
+// Every other crate reads this one, so everything in it says what it is.
+#![warn(missing_docs)]
+
 pub mod batch;
 pub mod changes;
 pub mod clip;

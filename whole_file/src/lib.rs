@@ -3,6 +3,9 @@
 //! A [`Part`] is written beside the place that it is for, under a name that nobody can know before, and takes its name
 //! when all of it is on the disk. Where anything fails before that, it is gone, and what was there stays.
 
+// Every other crate reads this one, so everything in it says what it is.
+#![warn(missing_docs)]
+
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -20,13 +23,9 @@ pub struct Part {
 }
 
 impl Part {
-    /// Begins a file, in a folder that is made if it is not there.
+    /// Begins a file, in a folder that must be there.
     pub fn beside(place: &Path) -> io::Result<Self> {
-        let folder = place
-            .parent()
-            .filter(|parent| !parent.as_os_str().is_empty())
-            .unwrap_or(Path::new("."));
-        std::fs::create_dir_all(folder)?;
+        let folder = folder_of(place);
         let mut builder = tempfile::Builder::new();
         builder.prefix(".tau-").suffix(".part");
         #[cfg(unix)]
@@ -60,7 +59,17 @@ impl Part {
     }
 }
 
-/// Writes a file whole or not at all.
+fn folder_of(place: &Path) -> &Path {
+    let parent = place.parent().filter(|parent| !parent.as_os_str().is_empty());
+    parent.unwrap_or(Path::new("."))
+}
+
+/// Makes the folder of a file that is going to be written, if it is not there.
+pub fn make_folder_of(place: &Path) -> io::Result<()> {
+    std::fs::create_dir_all(folder_of(place))
+}
+
+/// Writes a file whole or not at all, in a folder that must be there.
 pub fn write(place: &Path, contents: impl FnOnce(&mut BufWriter<&mut File>) -> io::Result<()>) -> io::Result<()> {
     let mut part = Part::beside(place)?;
     let mut buffered = BufWriter::with_capacity(BUFFER_BYTES, part.file());
@@ -85,6 +94,8 @@ mod tests {
     fn a_file_appears_when_it_is_whole() {
         let folder = tempfile::tempdir().unwrap();
         let place = folder.path().join("made/model");
+        assert!(write(&place, |_| Ok(())).is_err());
+        make_folder_of(&place).unwrap();
         write(&place, |file| {
             file.write_all(b"first")?;
             assert!(!place.exists());

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use protocol::lattice::Tau;
 use protocol::rng::CounterRng;
-use worker::quantise::{ComeTo, quantise};
+use worker::quantise::{Reached, quantise};
 
 const WEIGHTS: usize = 10_000_000;
 const ROUNDS: usize = 40;
@@ -51,7 +51,7 @@ fn main() {
             words.clear();
             quantiser.push(timed(|| {
                 let result = quantise(
-                    ComeTo::the(black_box(&own)),
+                    Reached::exactly(black_box(&own)),
                     &shared,
                     Tau::nearest(1.0),
                     0,

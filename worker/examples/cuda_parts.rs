@@ -53,7 +53,7 @@ mod cuda {
             clip: None,
             look_ahead: 0.0,
             step: 1,
-            tau: None,
+            compare: None,
         };
         let mut words = Vec::new();
         trainer.step(&samples, control, &mut words)?;
@@ -65,7 +65,7 @@ mod cuda {
         let wanted = density * layout.weights as f64;
         let mut tau = trainer.residual_quantile(4.0 * density)?;
         for _ in 0..4 * ROUNDS {
-            control.tau = Some(Tau::nearest(tau));
+            control.compare = Some(Tau::nearest(tau));
             trainer.step(&samples, control, &mut words)?;
             tau *= if words.len() as f64 > wanted { 1.02 } else { 0.98 };
         }

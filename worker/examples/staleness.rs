@@ -62,8 +62,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             deliver(&mut cluster, sender, &batch)?;
         }
         let sender = step % workers;
-        let mut frame = Vec::new();
-        let Next::Emitted(made) = cluster[sender].step(false, &mut frame)? else {
+        let mut encoded = Vec::new();
+        let Next::Emitted(made) = cluster[sender].step(false, &mut encoded)? else {
             idle += 1;
             if idle == workers {
                 break;
@@ -71,11 +71,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             continue;
         };
         idle = 0;
-        let batch = Batch::decode(&frame, layout.weights)?;
+        let batch = Batch::decode(&encoded, layout.weights)?;
         batch.payload.apply_to_counts(&mut counts)?;
         tally.batches += 1;
         tally.changes += made.changes;
-        tally.bytes += frame.len();
+        tally.bytes += encoded.len();
         tally.staleness += made.staleness;
         under_way.push_back((delay.due(step, workers), sender, batch));
     }

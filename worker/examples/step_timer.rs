@@ -97,7 +97,7 @@ fn batches_of_others(batch: &Batch, others: usize) -> Vec<Batch> {
 fn time(trainer: impl Trainer, job: &Job, dataset: &Dataset, others: Option<usize>) -> Outcome<()> {
     let mut training = Training::new(trainer, job, dataset, Identity::alone(1))?;
     let weights = training.trainer().weights();
-    let mut frame = Vec::new();
+    let mut encoded = Vec::new();
     let mut waiting: Vec<Batch> = Vec::new();
     for line in std::io::stdin().lock().lines() {
         let steps: usize = line?.trim().parse()?;
@@ -107,10 +107,10 @@ fn time(trainer: impl Trainer, job: &Job, dataset: &Dataset, others: Option<usiz
             for batch in &waiting {
                 training.apply(batch)?;
             }
-            frame.clear();
-            training.step(false, &mut frame)?;
+            encoded.clear();
+            training.step(false, &mut encoded)?;
             let before = start.elapsed();
-            let batch = Batch::decode(&frame, weights)?;
+            let batch = Batch::decode(&encoded, weights)?;
             let time = if others.is_some() { before } else { start.elapsed() };
             times.push((time.as_secs_f64() * 1e3).to_string());
             waiting = batches_of_others(&batch, others.unwrap_or(0));

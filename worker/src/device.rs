@@ -81,7 +81,6 @@ pub enum Device {
     /// A GPU.
     #[cfg(feature = "cuda")]
     Cuda {
-        /// Its number.
         ordinal: usize,
         /// What it is called.
         name: String,

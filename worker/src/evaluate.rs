@@ -12,7 +12,7 @@ use crate::dataset::{Dataset, Samples};
 use crate::device::Device;
 use crate::ops::loss::{self, Judgement};
 use crate::ops::{OpError, Parameters, Pass, Threads, from_rows, network, values};
-use crate::parts::map_parts;
+use crate::parallel::map_parts;
 use crate::program::{ImageOrder, Program};
 
 /// Samples per minibatch of an evaluation: large enough for full speed, small enough for the cache.

@@ -79,7 +79,7 @@ impl<const BEGINS: bool> Trainer for FakeTrainer<BEGINS> {
         }
         words.clear();
         let mut range = Range::Safe;
-        if let Some(tau) = control.tau {
+        if let Some(tau) = control.compare {
             words.extend(
                 samples
                     .iter()
@@ -112,7 +112,7 @@ impl<const BEGINS: bool> Trainer for FakeTrainer<BEGINS> {
             }
         }
         let sums = Sums::checked(entries, self.weights.len()).unwrap_or_default();
-        self.shift(&sums)?;
+        self.jump(&sums)?;
         Ok(sums)
     }
 
@@ -120,7 +120,7 @@ impl<const BEGINS: bool> Trainer for FakeTrainer<BEGINS> {
         Ok(apply_to_weights(words, tau, &mut self.weights)?)
     }
 
-    fn shift(&mut self, sums: &Sums) -> Result<Range, TrainError> {
+    fn jump(&mut self, sums: &Sums) -> Result<Range, TrainError> {
         let mut own = self.weights.clone();
         Ok(sums.apply_to_both(&mut self.weights, &mut own)?)
     }

@@ -18,7 +18,7 @@ pub mod memory;
 pub mod model_file;
 pub mod network;
 pub mod ops;
-mod parts;
+mod parallel;
 pub mod process;
 pub mod program;
 pub mod quantise;

@@ -80,32 +80,16 @@ pub struct Model {
 pub enum ModelFileError {
     /// The system refused to read it.
     #[error("{file} could not be read")]
-    Read {
-        /// The file.
-        file: PathBuf,
-        /// What the system said.
-        source: std::io::Error,
-    },
+    Read { file: PathBuf, source: std::io::Error },
     /// The system refused to write it.
     #[error("{file} could not be written: make room for it, or choose a folder that can hold it")]
-    Write {
-        /// The file.
-        file: PathBuf,
-        /// What the system said.
-        source: std::io::Error,
-    },
+    Write { file: PathBuf, source: std::io::Error },
     /// The file is no model of Tau's.
     #[error("{file} is not a model file of Tau's: {why}")]
-    NotAModel {
-        /// The file.
-        file: PathBuf,
-        /// What is wrong.
-        why: String,
-    },
+    NotAModel { file: PathBuf, why: String },
     /// The weights are not what the metadata says.
     #[error("{file} is damaged: its weights have the digest {found}, but it says {expected}")]
     Damaged {
-        /// The file.
         file: PathBuf,
         /// The digest of its weights, or why they have none.
         found: String,
@@ -133,6 +117,7 @@ pub fn save(path: &Path, layout: &Layout, weights: &[f32], metadata: &Metadata) 
     let bytes = serialise(layout, weights, metadata)
         .map_err(std::io::Error::other)
         .map_err(io)?;
+    whole_file::make_folder_of(path).map_err(io)?;
     whole_file::write(path, |file| file.write_all(&bytes)).map_err(io)
 }
 

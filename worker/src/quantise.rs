@@ -26,16 +26,16 @@ pub struct NotFinite;
 
 /// What a worker's own weights have come to: they may look ahead of it, along their velocity.
 #[derive(Clone, Copy, Debug)]
-pub struct ComeTo<'a> {
+pub struct Reached<'a> {
     own: &'a [f32],
     velocity: &'a [f32],
     ahead: f32,
 }
 
-impl<'a> ComeTo<'a> {
+impl<'a> Reached<'a> {
     /// The weights themselves.
     #[must_use]
-    pub fn the(own: &'a [f32]) -> Self {
+    pub fn exactly(own: &'a [f32]) -> Self {
         Self::behind(own, 0.0, own)
     }
 
@@ -64,7 +64,7 @@ impl<'a> ComeTo<'a> {
 /// # Panics
 /// If the slices differ in length.
 pub fn quantise(
-    own: ComeTo<'_>,
+    own: Reached<'_>,
     shared: &[f32],
     tau: Tau,
     offset: usize,
@@ -89,7 +89,7 @@ struct Limits {
 
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 fn quantise_lanes(
-    ComeTo { own, velocity, ahead }: ComeTo<'_>,
+    Reached { own, velocity, ahead }: Reached<'_>,
     shared: &[f32],
     limits: Limits,
     offset: usize,
@@ -192,7 +192,7 @@ mod tests {
         ) {
             let tau = Tau::from_steps(steps).unwrap();
             let mut words = Vec::new();
-            quantise(ComeTo::the(&own), &shared, tau, 0, usize::MAX, &mut words).unwrap();
+            quantise(Reached::exactly(&own), &shared, tau, 0, usize::MAX, &mut words).unwrap();
             prop_assert_eq!(&words, &plain(&own, &shared, tau));
             prop_assert_eq!(changes::check(&words, own.len(), tau), Ok(()));
         }
@@ -210,7 +210,7 @@ mod tests {
                 *own += (i as f32 - 16.0) / 20.0;
             }
             words.clear();
-            quantise(ComeTo::the(&own), &shared, tau, 0, usize::MAX, &mut words).unwrap();
+            quantise(Reached::exactly(&own), &shared, tau, 0, usize::MAX, &mut words).unwrap();
             apply_to_weights(&words, tau, &mut shared).unwrap();
             assert!(own.iter().zip(&shared).all(|(own, shared)| (own - shared).abs() < 0.25));
         }
@@ -222,8 +222,8 @@ mod tests {
         let own = [0.5; 20];
         let velocity: Vec<f32> = (0..20).map(|i| i as f32 - 10.0).collect();
         let mut words = Vec::new();
-        let come_to = ComeTo::behind(&own, 0.25, &velocity);
-        quantise(come_to, &[0.5; 20], Tau::nearest(1.0), 0, usize::MAX, &mut words).unwrap();
+        let reached = Reached::behind(&own, 0.25, &velocity);
+        quantise(reached, &[0.5; 20], Tau::nearest(1.0), 0, usize::MAX, &mut words).unwrap();
         let mut expected = Vec::new();
         for (index, velocity) in (0..).zip(&velocity) {
             let times = (velocity.abs() * 0.25).floor() as usize;
@@ -240,7 +240,7 @@ mod tests {
                 own[at] = bad;
                 let mut words = Vec::new();
                 let result = quantise(
-                    ComeTo::the(&own),
+                    Reached::exactly(&own),
                     &vec![0.0; len],
                     Tau::ONE_STEP,
                     0,
@@ -257,7 +257,7 @@ mod tests {
     fn a_full_batch_emits_no_more() {
         let mut words = vec![0; 20];
         quantise(
-            ComeTo::the(&[1.0; 10]),
+            Reached::exactly(&[1.0; 10]),
             &[0.0; 10],
             Tau::nearest(1.0),
             50,

@@ -57,32 +57,16 @@ impl Header {
 pub enum StateFileError {
     /// The system refused to read it.
     #[error("{file} could not be read")]
-    Read {
-        /// The file.
-        file: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
+    Read { file: PathBuf, source: io::Error },
     /// The system refused to write it.
     #[error("{file} could not be written: make room for it, or choose a folder that can hold it")]
-    Write {
-        /// The file.
-        file: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
+    Write { file: PathBuf, source: io::Error },
     /// The file is something else.
     #[error("{file} is not a worker's state: {why}")]
-    NotAState {
-        /// The file.
-        file: PathBuf,
-        /// What is wrong.
-        why: String,
-    },
+    NotAState { file: PathBuf, why: String },
     /// The file is not what was written.
     #[error("{file} is damaged: {why}")]
     Damaged {
-        /// The file.
         file: PathBuf,
         /// How that shows.
         why: String,
@@ -90,7 +74,6 @@ pub enum StateFileError {
     /// The file is of another model or optimiser.
     #[error("{file} is of another job")]
     Unfit {
-        /// The file.
         file: PathBuf,
         /// What does not fit.
         source: StateError,
@@ -99,7 +82,9 @@ pub enum StateFileError {
 
 /// Writes a state whole or not at all.
 pub fn save(path: &Path, state: &State) -> Result<(), StateFileError> {
-    whole_file::write(path, |file| encode(state, file)).map_err(|source| StateFileError::Write {
+    let made = whole_file::make_folder_of(path);
+    let written = made.and_then(|()| whole_file::write(path, |file| encode(state, file)));
+    written.map_err(|source| StateFileError::Write {
         file: path.into(),
         source,
     })

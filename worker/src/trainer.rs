@@ -28,8 +28,8 @@ pub struct StepControl {
     pub look_ahead: f64,
     /// The number of the step, from 1.
     pub step: u64,
-    /// τ; without one nothing is emitted.
-    pub tau: Option<Tau>,
+    /// The size at which both copies are compared, and what differs by more leaves; without one nothing does.
+    pub compare: Option<Tau>,
 }
 
 /// What a step did.
@@ -172,7 +172,7 @@ pub trait Trainer {
     fn apply(&mut self, words: &[u32], tau: Tau) -> Result<Range, TrainError>;
 
     /// Moves weights by whole steps, exactly, in both copies. The residual stays: it is this worker's own.
-    fn shift(&mut self, sums: &Sums) -> Result<Range, TrainError>;
+    fn jump(&mut self, sums: &Sums) -> Result<Range, TrainError>;
 
     /// A copy of the shared weights.
     fn copy_weights(&self) -> Result<Vec<f32>, TrainError>;

@@ -16,7 +16,7 @@ use protocol::batch::Batch;
 use protocol::digest::Digest;
 use protocol::ids::OriginId;
 use protocol::sums::Sums;
-use protocol::wire::attach::{SaveOrder, ShiftOrder};
+use protocol::wire::attach::{JumpOrder, SaveOrder};
 
 use crate::ops::Threads;
 use crate::thread_time::ThreadTimer;
@@ -49,19 +49,17 @@ pub enum ToTraining {
     /// Another origin's batch.
     Apply(Arc<Batch>),
     /// What came other than as batches.
-    Shift(Arc<Sums>, Arc<ShiftOrder>),
+    Jump(Arc<Sums>, Arc<JumpOrder>),
     /// Whether to hold back what would leave.
     Pause(bool),
     /// An origin that sends no batches any more, or does so again.
     Origin {
-        /// Which.
         origin: OriginId,
         /// Whether it goes on with what it began.
         alive: bool,
     },
     /// A slot that has lost its worker, or has one again.
     Slot {
-        /// Which.
         slot: usize,
         /// Whether it has one.
         alive: bool,
@@ -82,7 +80,7 @@ pub enum FromTraining {
     /// A step was made.
     Step {
         /// The batch as it goes on the wire, if one left.
-        frame: Option<Vec<u8>>,
+        encoded: Option<Vec<u8>>,
         /// What the step did.
         step: Step,
         /// Where the thread's time went, since the step before.
@@ -116,7 +114,7 @@ pub enum FromTraining {
 #[derive(Clone, Debug)]
 pub struct Closing {
     /// The batch that closes it.
-    pub frame: Vec<u8>,
+    pub encoded: Vec<u8>,
     /// The norm of what was never emitted and is dropped now.
     pub residual_norm: f64,
 }
@@ -266,11 +264,11 @@ impl<'a, T: Trainer> Loop<'a, T> {
     fn run(mut self) -> Result<Infallible, Ended> {
         self.train()?;
         self.training.audit()?;
-        let mut frame = Vec::new();
-        self.training.close(&mut frame)?;
+        let mut encoded = Vec::new();
+        self.training.close(&mut encoded)?;
         let residual_norm = self.training.trainer().residual_norm()?;
         self.outbox
-            .send(FromTraining::Closed(Closing { frame, residual_norm }))?;
+            .send(FromTraining::Closed(Closing { encoded, residual_norm }))?;
         self.closed = true;
         loop {
             self.save()?;
@@ -306,9 +304,9 @@ impl<'a, T: Trainer> Loop<'a, T> {
                 continue;
             }
             let hold_back = self.paused || self.outbox.is_full();
-            let mut frame = Vec::new();
-            let (step, frame) = match self.training.step(hold_back, &mut frame)? {
-                Next::Emitted(step) => (step, Some(frame)),
+            let mut encoded = Vec::new();
+            let (step, encoded) = match self.training.step(hold_back, &mut encoded)? {
+                Next::Emitted(step) => (step, Some(encoded)),
                 Next::Kept(step) => (step, None),
                 Next::Waiting => {
                     self.wait(NORM_EVERY)?;
@@ -316,14 +314,14 @@ impl<'a, T: Trainer> Loop<'a, T> {
                 }
                 Next::Done => return Ok(()),
             };
-            self.held_back = if frame.is_some() { 0 } else { self.held_back + 1 };
+            self.held_back = if encoded.is_some() { 0 } else { self.held_back + 1 };
             // All that is not training is exchange: applying, quantising, encoding, and waiting.
             let time = StepTime {
                 training: step.training_time,
                 exchange: timer.elapsed().saturating_sub(step.training_time) + std::mem::take(&mut self.waited),
             };
             let sending = Instant::now();
-            self.outbox.send(FromTraining::Step { frame, step, time })?;
+            self.outbox.send(FromTraining::Step { encoded, step, time })?;
             if norm_told.elapsed() >= NORM_EVERY {
                 norm_told = Instant::now();
                 let norm = self.training.trainer().residual_norm()?;
@@ -395,8 +393,8 @@ impl<'a, T: Trainer> Loop<'a, T> {
             ToTraining::Apply(batch) => {
                 self.training.apply(&batch)?;
             }
-            ToTraining::Shift(sums, order) => {
-                self.training.shift(&sums, &order)?;
+            ToTraining::Jump(sums, order) => {
+                self.training.jump(&sums, &order)?;
             }
             ToTraining::Pause(paused) => self.paused = paused,
             ToTraining::Origin { origin, alive } => self.training.origin(origin, alive),

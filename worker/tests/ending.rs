@@ -40,9 +40,9 @@ fn close(node: &mut Node, ledger: &mut Ledger) -> Flags {
     let mut flags = Flags::default();
     loop {
         match node.hear() {
-            Heard::Batch(frame) => {
-                flags = Batch::decode(&frame, ledger.counts.len()).unwrap().header.flags;
-                ledger.apply(&frame);
+            Heard::Batch(encoded) => {
+                flags = Batch::decode(&encoded, ledger.counts.len()).unwrap().header.flags;
+                ledger.apply(&encoded);
             }
             Heard::Word(FromWorker::Closed { .. }) => return flags,
             other @ Heard::Word(_) => panic!("{other:?}"),

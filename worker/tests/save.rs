@@ -36,8 +36,8 @@ fn a_worker_saves_between_two_batches_and_another_goes_on() {
     let mut last = 0;
     let (saved, at) = loop {
         match node.hear() {
-            Heard::Batch(frame) => {
-                last = ledger.apply(&frame);
+            Heard::Batch(encoded) => {
+                last = ledger.apply(&encoded);
                 if last == 40 {
                     node.say(&save);
                 }
@@ -54,7 +54,7 @@ fn a_worker_saves_between_two_batches_and_another_goes_on() {
     let mut expected = Vec::new();
     while expected.len() < 5 {
         match node.hear() {
-            Heard::Batch(frame) => expected.push(frame),
+            Heard::Batch(encoded) => expected.push(encoded),
             other @ Heard::Word(_) => panic!("{other:?}"),
         }
     }
@@ -63,9 +63,9 @@ fn a_worker_saves_between_two_batches_and_another_goes_on() {
     assert_eq!((state.origin, state.sequence), (OriginId(5), at));
 
     // Steps that were held back because this test was slow would make other batches of the same samples.
-    let steady = |frames: &[Vec<u8>]| {
-        let samples = |frame: &Vec<u8>| Batch::decode(frame, weights).unwrap().header.samples;
-        frames.iter().all(|frame| samples(frame) == 16)
+    let steady = |encoded_batches: &[Vec<u8>]| {
+        let samples = |encoded: &Vec<u8>| Batch::decode(encoded, weights).unwrap().header.samples;
+        encoded_batches.iter().all(|encoded| samples(encoded) == 16)
     };
     let go_on = |restore: Option<PathBuf>| {
         let mut node = Node::start(folder.path());
@@ -73,7 +73,7 @@ fn a_worker_saves_between_two_batches_and_another_goes_on() {
         let mut found = Vec::new();
         while found.len() < 5 {
             match node.hear() {
-                Heard::Batch(frame) => found.push(frame),
+                Heard::Batch(encoded) => found.push(encoded),
                 other @ Heard::Word(_) => panic!("{other:?}"),
             }
         }
@@ -85,7 +85,7 @@ fn a_worker_saves_between_two_batches_and_another_goes_on() {
     if steady(&expected) && steady(&restored) {
         assert_eq!(restored, expected);
     }
-    let first = |frames: &[Vec<u8>]| Batch::decode(&frames[0], weights).unwrap().header.sequence;
+    let first = |encoded_batches: &[Vec<u8>]| Batch::decode(&encoded_batches[0], weights).unwrap().header.sequence;
     assert_eq!(first(&restored), at + 1);
 
     // What cannot be used is left out.

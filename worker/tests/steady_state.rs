@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use protocol::changes::apply_to_weights;
 use protocol::lattice::Tau;
 use protocol::rng::CounterRng;
-use worker::quantise::{ComeTo, quantise};
+use worker::quantise::{Reached, quantise};
 
 struct Counting;
 
@@ -45,7 +45,7 @@ fn quantising_allocates_nothing() {
     for _ in 0..25 {
         words.clear();
         own.iter_mut().zip(&update).for_each(|(own, update)| *own += update);
-        quantise(ComeTo::the(&own), &shared, tau, 0, usize::MAX, &mut words).unwrap();
+        quantise(Reached::exactly(&own), &shared, tau, 0, usize::MAX, &mut words).unwrap();
         apply_to_weights(&words, tau, &mut shared).unwrap();
         emitted += words.len();
     }

@@ -10,7 +10,6 @@ use super::history::Point;
 /// so one or two mean nothing.
 const PATIENCE: u64 = 3;
 
-/// One node.
 #[derive(Clone, Debug)]
 pub(super) struct Node {
     pub(super) record: StatsRecord,

@@ -43,7 +43,6 @@ pub(super) struct Speaker {
 pub(super) struct Way {
     /// What messages to it must come with.
     pub(super) token: Token,
-    /// The connection.
     pub(super) line: Arc<Line>,
 }
 

@@ -15,7 +15,6 @@ pub(super) const CONTENT_BYTES_MAX: usize = 256 << 10;
 pub struct Envelope<T> {
     /// What the receiver gave to the sender. Whoever sent less than a token has shown none.
     pub(super) token: Option<Token>,
-    /// The message.
     pub(super) content: Result<T, Unreadable>,
 }
 

@@ -97,7 +97,6 @@ impl Identity {
         Ok(Self { pair, role })
     }
 
-    /// The name.
     #[must_use]
     pub fn peer(&self) -> Peer {
         Peer::of_key(self.role, &self.key())

@@ -30,12 +30,7 @@ pub enum Event {
     /// A link is at work: bytes have left on it since the last tick, though nothing is acknowledged.
     Progress(NodeId),
     /// A message came over a link.
-    Received {
-        /// From whom.
-        from: NodeId,
-        /// What.
-        message: Message,
-    },
+    Received { from: NodeId, message: Message },
     /// The ledger is to be compared with what its batches add up to.
     Audit,
     /// Participants have agreed on how to end: no further batch is taken. Or they go on after all.
@@ -48,21 +43,15 @@ pub enum Event {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     /// Send a message over a link.
-    Send {
-        /// To whom.
-        to: NodeId,
-        /// What.
-        message: Message,
-    },
+    Send { to: NodeId, message: Message },
     /// Hand an applied batch to this node's workers, except the one that made it.
     Deliver {
-        /// Whose it is.
         origin: OriginId,
         /// The batch as it was encoded, checked.
         bytes: Arc<[u8]>,
     },
     /// Move this node's workers, too, by what came other than as batches.
-    Shift(Box<Shift>),
+    Jump(Box<Jump>),
     /// A bit of this weight had flipped in the ledger, and is as it was.
     Mended(usize),
     /// The ledger is damaged; a peer's is to take its place.
@@ -84,7 +73,6 @@ pub enum Effect {
     Reset(NodeId),
     /// A peer said what no honest member says. Nothing is taken from it any more.
     Quarantine {
-        /// Who.
         peer: NodeId,
         /// What it said.
         reason: String,
@@ -97,7 +85,7 @@ pub enum Effect {
 
 /// What a range or a snapshot does to a replica that has all the rest.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Shift {
+pub struct Jump {
     /// Whose batches they are, if they are of one origin.
     pub origin: Option<OriginId>,
     /// How far weights move.

@@ -39,6 +39,6 @@ mod snapshots;
 mod tests;
 
 pub use self::core::Exchange;
-pub use self::event::{Effect, Event, Shift};
+pub use self::event::{Effect, Event, Jump};
 pub use self::limits::Limits;
 pub use self::routing::Routing;

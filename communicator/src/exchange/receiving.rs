@@ -8,7 +8,7 @@ use protocol::ids::{NodeId, OriginId};
 use protocol::merged_range::MergedRange;
 
 use super::core::Exchange;
-use super::event::{Effect, Shift};
+use super::event::{Effect, Jump};
 use super::limits::{Limits, MEMBERS_MAX, ORIGINS_MAX};
 use super::parcel::{self, Outgoing, Taken};
 use super::planted::{Bug, planted};
@@ -70,7 +70,7 @@ impl Exchange {
             self.log.append_range(&range);
             let MergedRange { header, sums } = range;
             self.note(header.origin, header.to, header.flags, outcome, effects);
-            effects.push(Effect::Shift(Box::new(Shift {
+            effects.push(Effect::Jump(Box::new(Jump {
                 origin: Some(header.origin),
                 sums,
                 batches: header.to - header.from,

@@ -6,7 +6,7 @@ use protocol::ids::{NodeId, OriginId};
 use protocol::sums::{Adder, Sums};
 
 use super::core::{Exchange, Wanted};
-use super::event::{Effect, Shift};
+use super::event::{Effect, Jump};
 use super::parcel::Outgoing;
 use super::peer::Peer;
 use super::peer_link::PeerLink;
@@ -206,7 +206,7 @@ impl Exchange {
             Sums::between(before.counts(), self.ledger.counts())
         };
         effects.push(match sums {
-            Some(sums) => Effect::Shift(Box::new(Shift {
+            Some(sums) => Effect::Jump(Box::new(Jump {
                 origin: None,
                 sums,
                 batches: self.ledger.batches() - before.batches(),

@@ -26,10 +26,7 @@ pub enum Outcome {
     /// It was before; nothing changed.
     Duplicate,
     /// Batches of its origin are missing before it; nothing changed.
-    Ahead {
-        /// How many.
-        missing: u64,
-    },
+    Ahead { missing: u64 },
     /// The beginning of a range was applied before, and its end was not; nothing changed.
     Overlaps,
 }
@@ -42,7 +39,6 @@ pub enum LedgerError {
     ForeignRun {
         /// This ledger's run.
         expected: RunId,
-        /// The batch's.
         found: RunId,
     },
     /// The run is over: a weight left the range before.
@@ -302,7 +298,6 @@ impl Ledger {
         self.frontier.iter().map(|(_, sequence)| sequence).sum()
     }
 
-    /// The run.
     #[must_use]
     pub fn run(&self) -> RunId {
         self.run

@@ -25,9 +25,7 @@ pub enum NodeError {
     /// The address cannot be listened on.
     #[error("{address} cannot be listened on: give another address or port with --listen")]
     Listen {
-        /// Which.
         address: SocketAddr,
-        /// What the system said.
         source: std::io::Error,
     },
     /// Nobody knows under which address others reach this node.
@@ -37,21 +35,13 @@ pub enum NodeError {
     NoAddress(SocketAddr),
     /// The folder cannot be used.
     #[error("{dir} cannot be used as the node's folder: give another one with --dir")]
-    Dir {
-        /// Which.
-        dir: PathBuf,
-        /// What the system said.
-        source: std::io::Error,
-    },
+    Dir { dir: PathBuf, source: std::io::Error },
     /// The socket for workers would have too long a path.
     #[error(
         "{path} is too long for a socket's path, which may take {SOCKET_PATH_MAX} bytes: choose a shorter --dir, or \
          TMPDIR for 'tau train'"
     )]
-    SocketPath {
-        /// Which.
-        path: PathBuf,
-    },
+    SocketPath { path: PathBuf },
     /// The control plane did not start.
     #[error(transparent)]
     Sessions(#[from] StartError),

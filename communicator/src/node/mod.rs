@@ -51,7 +51,6 @@ pub use workers::WorkerCommand;
 
 /// A running node.
 pub struct Node {
-    /// Who it is.
     pub info: NodeInfo,
     /// Where workers can be attached by hand.
     pub socket: PathBuf,

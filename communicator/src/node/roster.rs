@@ -58,7 +58,6 @@ struct Member {
 /// A member, for people.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct MemberView<'a> {
-    /// Who.
     pub(crate) info: &'a NodeInfo,
     /// Whether its beats come.
     pub(crate) alive: bool,

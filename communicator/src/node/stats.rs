@@ -52,10 +52,8 @@ pub(crate) struct StatsArguments {
     pub(crate) news: Duration,
 }
 
-/// The actor.
 pub(crate) struct StatsActor;
 
-/// The actor's state.
 pub(crate) struct Stats {
     arguments: StatsArguments,
     records: VecDeque<StatsRecord>,

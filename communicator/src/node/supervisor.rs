@@ -34,7 +34,6 @@ pub(super) struct NodeArguments {
     pub(super) failing: watch::Sender<Option<String>>,
 }
 
-/// The supervisor's state.
 pub(super) struct NodeState {
     parts: Parts,
     workers: ActorRef<WorkersMessage>,

@@ -59,7 +59,6 @@ impl Coordination {
             .filter(|node| !self.answers.contains_key(node))
     }
 
-    /// The job.
     pub(crate) fn job(&self) -> &Job {
         &self.job
     }

@@ -65,7 +65,6 @@ impl Members {
         }
     }
 
-    /// This node.
     pub(super) fn me(&self) -> NodeId {
         self.me
     }

@@ -390,9 +390,9 @@ impl World {
                         batch.payload.apply_to_counts(&mut training.counts).unwrap();
                     }
                 }
-                Effect::Shift(shift) => {
+                Effect::Jump(jump) => {
                     for training in self.trainings(at) {
-                        shift.sums.apply_to_counts(&mut training.counts).unwrap();
+                        jump.sums.apply_to_counts(&mut training.counts).unwrap();
                     }
                 }
                 Effect::RestartWorkers => {

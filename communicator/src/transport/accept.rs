@@ -55,7 +55,6 @@ impl Default for AcceptLimits {
 /// A connection whose other side has proven that it holds the credentials.
 #[derive(Debug)]
 pub struct Accepted {
-    /// The connection.
     pub stream: Stream,
     /// What it is for.
     pub plane: Plane,

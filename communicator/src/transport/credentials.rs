@@ -32,27 +32,21 @@ pub enum CredentialsError {
     /// The system refused.
     #[error("{file} could not be {what}")]
     Io {
-        /// The file.
         file: PathBuf,
         /// Read or written.
         what: &'static str,
-        /// What the system said.
         source: std::io::Error,
     },
     /// The file is not one of credentials.
     #[error("{file} does not hold a cluster's credentials: {why}; make some with 'tau credentials new FILE'")]
     NotCredentials {
-        /// The file.
         file: PathBuf,
         /// What is missing.
         why: String,
     },
     /// Others than its owner may read the file.
     #[error("{file} can be read by others than its owner: make it private with 'chmod 600 {file}'")]
-    NotPrivate {
-        /// The file.
-        file: PathBuf,
-    },
+    NotPrivate { file: PathBuf },
 }
 
 impl Credentials {

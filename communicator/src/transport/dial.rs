@@ -21,15 +21,12 @@ pub enum DialError {
     /// Nobody listens there, or the way is closed.
     #[error("nobody answers at {address}: check the address, and that a node runs there")]
     Unreachable {
-        /// Where.
         address: SocketAddr,
-        /// What the system said.
         source: std::io::Error,
     },
     /// It took too long.
     #[error("{address} did not answer within {limit:?}: check the address, and that nothing blocks the way")]
     TimedOut {
-        /// Where.
         address: SocketAddr,
         /// How long was waited.
         limit: Duration,
@@ -37,7 +34,6 @@ pub enum DialError {
     /// Who answered is no member of the same cluster.
     #[error("{address} does not hold the same credentials, or is no node of Tau's: give all nodes the same file")]
     Refused {
-        /// Where.
         address: SocketAddr,
         /// What went wrong in the handshake.
         source: std::io::Error,
@@ -45,9 +41,7 @@ pub enum DialError {
     /// The connection ended within the handshake.
     #[error("{address} ended the connection: it may be busy or about to stop; try again")]
     Ended {
-        /// Where.
         address: SocketAddr,
-        /// What the system said.
         source: std::io::Error,
     },
     /// Plain text was asked for over a network.

@@ -38,7 +38,7 @@ pub enum ToWorker {
     /// Some weights and the steps that they are to move. Pieces come in order, before [`ToWorker::Shift`].
     Sums(Vec<(u32, i32)>),
     /// Move the weights of all such pieces: they are what came other than as batches.
-    Shift(Box<ShiftOrder>),
+    Jump(Box<JumpOrder>),
     /// Whether to hold back what would leave; it stays in the residual.
     Pause(bool),
     /// An origin that sends no batches any more, or does so again: what it began is free, or is not.
@@ -77,7 +77,7 @@ pub enum ToWorker {
 
 /// What a shift of weights stands for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct ShiftOrder {
+pub struct JumpOrder {
     /// Whose batches they are, if they are of one origin.
     pub origin: Option<OriginId>,
     /// How many batches.

@@ -3,7 +3,7 @@
 use protocol::cursor::Cursors;
 use protocol::digest::Digest;
 use protocol::ids::{OriginId, RunId};
-use protocol::wire::attach::{Assignment, FromWorker, SaveOrder, ShiftOrder, ToWorker, WorkerInfo};
+use protocol::wire::attach::{Assignment, FromWorker, JumpOrder, SaveOrder, ToWorker, WorkerInfo};
 use std::path::PathBuf;
 
 use super::batches::{header, steps};
@@ -75,7 +75,7 @@ pub(super) fn attached() {
         ("sums", ToWorker::Sums(vec![(0, 5), (7, -9), (4_999, i32::MAX)])),
         (
             "shift",
-            ToWorker::Shift(Box::new(ShiftOrder {
+            ToWorker::Jump(Box::new(JumpOrder {
                 origin: Some(OriginId(7)),
                 batches: 300,
                 samples: 19_200,

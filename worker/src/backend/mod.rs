@@ -96,7 +96,7 @@ pub trait Backend {
     fn apply(&mut self, words: &[u32], tau: Tau) -> Result<Range, TrainError>;
 
     /// Moves weights by whole steps, exactly, in both copies; as late as [`Backend::apply`].
-    fn shift(&mut self, sums: &Sums) -> Result<Range, TrainError>;
+    fn jump(&mut self, sums: &Sums) -> Result<Range, TrainError>;
 
     /// The digest of the shared weights; `None` if one has left the lattice.
     fn digest(&self) -> Result<Option<Digest>, TrainError>;

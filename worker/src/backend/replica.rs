@@ -158,7 +158,7 @@ impl<B: Backend> Trainer for Replica<B> {
             formula: Formula::of(control.rule),
             factors: Factors::new(control.rule, rate, control.step, ahead),
             clip: control.clip,
-            compare: control.tau.map(|tau| Compare {
+            compare: control.compare.map(|tau| Compare {
                 tau,
                 ahead: ahead.after,
                 turn: self.turns.next(),
@@ -216,8 +216,8 @@ impl<B: Backend> Trainer for Replica<B> {
         self.backend.apply(words, tau)
     }
 
-    fn shift(&mut self, sums: &Sums) -> Result<Range, TrainError> {
-        self.backend.shift(sums)
+    fn jump(&mut self, sums: &Sums) -> Result<Range, TrainError> {
+        self.backend.jump(sums)
     }
 
     fn copy_weights(&self) -> Result<Vec<f32>, TrainError> {

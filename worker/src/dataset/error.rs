@@ -15,7 +15,6 @@ pub enum DatasetError {
     Read {
         /// What was to be read.
         file: PathBuf,
-        /// What the system said.
         source: io::Error,
     },
     /// A path leads out of the directory that data may come from.
@@ -34,7 +33,6 @@ pub enum DatasetError {
     NotAFile {
         /// What was to be read.
         file: PathBuf,
-        /// What it is.
         found: &'static str,
     },
     /// More data than memory.

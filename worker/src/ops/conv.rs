@@ -12,7 +12,7 @@ use dfdx::prelude::*;
 use super::matmul::{Into, Matrix, multiply, multiply_fresh};
 use super::tensor::{gradient_of, take_gradient};
 use super::{OpError, Parameters, Rows, Threads, bias_relu, from_rows, values};
-use crate::parts::map_parts;
+use crate::parallel::map_parts;
 use crate::program::{Conv, Geometry, InputGradient};
 
 impl Geometry {

@@ -17,7 +17,6 @@ pub struct CpuLayer {
 /// What one pass through a network is computed with.
 #[derive(Clone, Debug)]
 pub struct Pass {
-    /// The weights.
     pub parameters: Parameters,
     /// What decides dropout: different for every step.
     pub key: u64,

@@ -65,7 +65,6 @@ impl Parameters {
         Self::stored(device.try_tensor_from_vec(weights, (len,))?)
     }
 
-    /// The weights.
     #[must_use]
     pub fn values(&self) -> &[f32] {
         values(&self.flat)

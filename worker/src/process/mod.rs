@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use protocol::batch::Batch;
 use protocol::sums::Sums;
-use protocol::wire::attach::{Assignment, FromWorker, ShiftOrder, ToWorker, WorkerInfo};
+use protocol::wire::attach::{Assignment, FromWorker, JumpOrder, ToWorker, WorkerInfo};
 use thiserror::Error;
 
 use crate::device::Device;
@@ -64,7 +64,6 @@ pub enum AttachError {
     NoNode {
         /// The socket.
         path: PathBuf,
-        /// What the system said.
         source: io::Error,
     },
     /// The connection broke.
@@ -169,7 +168,7 @@ impl Process {
             ToWorker::Counts(counts) => self.counts.extend(counts),
             ToWorker::Begin(assignment) => return self.begin(&assignment),
             ToWorker::Sums(sums) => self.sums.extend(sums),
-            ToWorker::Shift(order) => return self.shift(*order),
+            ToWorker::Jump(order) => return self.jump(*order),
             ToWorker::Pause(paused) => self.tell(ToTraining::Pause(paused)),
             ToWorker::Origin { origin, alive } => self.tell(ToTraining::Origin { origin, alive }),
             ToWorker::Slot { slot, alive } => self.tell(ToTraining::Slot { slot, alive }),
@@ -234,13 +233,13 @@ impl Process {
         Ok(())
     }
 
-    fn shift(&mut self, order: ShiftOrder) -> io::Result<()> {
+    fn jump(&mut self, order: JumpOrder) -> io::Result<()> {
         let sums = std::mem::take(&mut self.sums);
         let Some(running) = &self.running else {
             return Ok(());
         };
         match Sums::checked(sums, running.weights) {
-            Some(sums) => self.tell(ToTraining::Shift(Arc::new(sums), Arc::new(order))),
+            Some(sums) => self.tell(ToTraining::Jump(Arc::new(sums), Arc::new(order))),
             None => return self.fail("the node moved weights that this model does not have"),
         }
         Ok(())

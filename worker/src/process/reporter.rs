@@ -79,11 +79,11 @@ impl Reporting {
     fn run(mut self, outbound: &Outbound) -> io::Result<()> {
         while let Some(word) = outbound.recv() {
             match word {
-                FromTraining::Step { frame, step, time } => {
-                    if let Some(frame) = &frame {
-                        self.writer.batch(frame)?;
+                FromTraining::Step { encoded, step, time } => {
+                    if let Some(encoded) = &encoded {
+                        self.writer.batch(encoded)?;
                     }
-                    self.count(&step, time, frame.is_some());
+                    self.count(&step, time, encoded.is_some());
                     if self.told.elapsed() >= STATS_EVERY {
                         self.tell_stats()?;
                     }
@@ -92,7 +92,7 @@ impl Reporting {
                 FromTraining::Weights(weights) => self.evaluate(weights)?,
                 FromTraining::State { path, state } => self.save_state(path, state)?,
                 FromTraining::Closed(closing) => {
-                    self.writer.batch(&closing.frame)?;
+                    self.writer.batch(&closing.encoded)?;
                     self.stats.residual_norm = closing.residual_norm;
                     self.tell_stats()?;
                     self.writer.word(&FromWorker::Closed {

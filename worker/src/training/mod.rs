@@ -14,7 +14,7 @@ use protocol::ids::{OriginId, RunId};
 use protocol::job::Job;
 use protocol::lattice::Range;
 use protocol::sums::Sums;
-use protocol::wire::attach::ShiftOrder;
+use protocol::wire::attach::JumpOrder;
 
 pub use self::error::TrainingError;
 use self::pending::Pending;
@@ -29,7 +29,6 @@ use crate::trainer::{StateError, StepControl, TrainError, Trainer, TrainerState}
 /// Which worker this is, of which run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// The run.
     pub run: RunId,
     /// This incarnation of the worker.
     pub origin: OriginId,
@@ -55,7 +54,6 @@ impl Identity {
 /// What a worker alone has, as it was right after a batch of its own: all that its node's ledger does not tell.
 #[derive(Clone, Debug, PartialEq)]
 pub struct State {
-    /// Whose it is.
     pub origin: OriginId,
     /// The number of that batch; 0 before the first.
     pub sequence: u64,
@@ -199,13 +197,13 @@ impl<T: Trainer> Training<T> {
         self.expected += header.digest;
         let applied = match &batch.payload {
             Payload::Steps { tau, words } => self.trainer.apply(words, *tau),
-            Payload::Sums(sums) => self.trainer.shift(sums),
+            Payload::Sums(sums) => self.trainer.jump(sums),
         };
         applied.map_err(|error| self.blame_applied(error))
     }
 
     /// Moves the weights by what came other than as batches: the sum of many of them.
-    pub fn shift(&mut self, sums: &Sums, order: &ShiftOrder) -> Result<Range, TrainingError> {
+    pub fn jump(&mut self, sums: &Sums, order: &JumpOrder) -> Result<Range, TrainingError> {
         self.batches_applied += order.batches;
         self.samples_applied += order.samples;
         match order.origin {
@@ -213,8 +211,8 @@ impl<T: Trainer> Training<T> {
             None => self.plan.skip_done(&order.cursors),
         }
         self.expected += sums.digest();
-        let shifted = self.trainer.shift(sums);
-        shifted.map_err(|error| self.blame_applied(error))
+        let jumped = self.trainer.jump(sums);
+        jumped.map_err(|error| self.blame_applied(error))
     }
 
     /// Recomputes the digest of the weights. One that differs from what it is to be convicts this replica, whatever the
@@ -301,7 +299,7 @@ impl<T: Trainer> Training<T> {
             clip,
             look_ahead: self.settings.look_ahead,
             step: self.steps,
-            tau: compare,
+            compare,
         };
         let report = self.trainer.step(&self.indices, control, &mut self.words);
         let report = report.map_err(|error| self.blame(error))?;

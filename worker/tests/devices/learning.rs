@@ -108,7 +108,7 @@ pub(crate) fn every_kernel_runs<D: Device>() {
             pair.device.release(tau, &mut words).unwrap();
         }
         let sums = Sums::checked(vec![(1, 500), (7, -3)], pair.layout.weights).unwrap();
-        pair.device.shift(&sums).unwrap();
+        pair.device.jump(&sums).unwrap();
         assert!(pair.device.digest().unwrap().is_some());
         assert!(pair.device.residual_norm().unwrap() > 0.0);
     }

@@ -181,14 +181,14 @@ fn pair_on<D: Device>(dataset: Arc<Dataset>, model: &str, rule: Rule) -> Option<
     })
 }
 
-fn control(rule: Rule, learning_rate: f64, tau: Option<Tau>) -> StepControl {
+fn control(rule: Rule, learning_rate: f64, compare: Option<Tau>) -> StepControl {
     StepControl {
         rule,
         learning_rate,
         clip: None,
         look_ahead: 0.0,
         step: 1,
-        tau,
+        compare,
     }
 }
 

@@ -87,8 +87,8 @@ pub(crate) fn a_thousand_batches_of_others_give_the_same_replica<D: Device>() {
         .step_by(3)
         .map(|index| (index, 5 - (index % 11) as i32));
     let sums = Sums::checked(entries.filter(|&(_, steps)| steps != 0).collect(), weights as usize).unwrap();
-    pair.cpu.shift(&sums).unwrap();
-    pair.device.shift(&sums).unwrap();
+    pair.cpu.jump(&sums).unwrap();
+    pair.device.jump(&sums).unwrap();
     assert_same_replica(&pair);
     // Their own weights went along.
     assert!(pair.device.residual_norm().unwrap() < 1e-2);
@@ -132,7 +132,7 @@ pub(crate) fn what_is_no_number_and_what_leaves_the_range_is_reported<D: Device>
     let wild = control(Rule::Sgd, f64::from(f32::MAX), Some(Tau::ONE_STEP));
     let mut words = Vec::new();
     pair.device
-        .step(&minibatch(1), StepControl { tau: None, ..wild }, &mut words)
+        .step(&minibatch(1), StepControl { compare: None, ..wild }, &mut words)
         .unwrap();
     let error = pair.device.step(&minibatch(2), wild, &mut words).unwrap_err();
     assert!(error.to_string().contains("no longer a number"), "{error}");
@@ -185,8 +185,8 @@ pub(crate) fn what_waits_is_applied_before_anyone_looks_and_in_order<D: Device>(
                     .step_by(step)
                     .map(|index| (index, 1 - (index as i32 & 2)));
                 let sums = Sums::checked(entries.collect(), weights as usize).unwrap();
-                pair.cpu.shift(&sums).unwrap();
-                pair.device.shift(&sums).unwrap();
+                pair.cpu.jump(&sums).unwrap();
+                pair.device.jump(&sums).unwrap();
             } else {
                 let tau = Tau::from_steps(1 + random.below(3000) as u32).unwrap();
                 let words = changes(weights, if round == 7 { 60_000 } else { 500 }, &mut random);

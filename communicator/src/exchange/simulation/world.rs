@@ -233,9 +233,9 @@ impl World {
                         batch.payload.apply_to_counts(&mut worker.counts).unwrap();
                     }
                 }
-                Effect::Shift(shift) => {
+                Effect::Jump(jump) => {
                     if let Some(worker) = &mut self.nodes.get_mut(&at).unwrap().worker {
-                        shift.sums.apply_to_counts(&mut worker.counts).unwrap();
+                        jump.sums.apply_to_counts(&mut worker.counts).unwrap();
                     }
                 }
                 Effect::Damaged(_) => self.nodes.get_mut(&at).unwrap().damaged = true,

@@ -50,11 +50,11 @@ fn who_is_far_behind_gets_a_range_and_takes_away_what_it_has() {
     }
     assert_eq!(third.ledger().counts(), exchange.ledger().counts());
     assert_eq!(third.ledger().frontier(), exchange.ledger().frontier());
-    let shifted = effects.iter().find_map(|effect| match effect {
-        Effect::Shift(shift) => Some(shift.batches),
+    let jumped = effects.iter().find_map(|effect| match effect {
+        Effect::Jump(jump) => Some(jump.batches),
         _ => None,
     });
-    assert_eq!(shifted, Some(end - 3), "workers get what is new");
+    assert_eq!(jumped, Some(end - 3), "workers get what is new");
 }
 
 #[test]

@@ -2,10 +2,10 @@
 
 use std::time::Instant;
 
-use protocol::wire::attach::{SUMS_PER_PIECE, ShiftOrder, ToWorker};
+use protocol::wire::attach::{JumpOrder, SUMS_PER_PIECE, ToWorker};
 
 use super::ExchangeState;
-use crate::exchange::{Effect, Shift};
+use crate::exchange::{Effect, Jump};
 use crate::node::link::LinkMessage;
 use crate::node::workers::WorkerHandle;
 use crate::run::RunEvent;
@@ -37,13 +37,13 @@ impl ExchangeState {
                 let peer = self.name(to);
                 tracing::info!(peer, "a node gets a snapshot");
             }
-            Effect::Shift(shift) => {
-                if let Some(origin) = shift.origin {
-                    tracing::info!(%origin, batches = shift.batches, "a range of batches is taken");
+            Effect::Jump(jump) => {
+                if let Some(origin) = jump.origin {
+                    tracing::info!(%origin, batches = jump.batches, "a range of batches is taken");
                 }
                 self.last = Some(Instant::now());
                 for (_, worker) in self.workers.values() {
-                    hand_shift(worker, &shift);
+                    hand_jump(worker, &jump);
                 }
             }
             Effect::Mended(weight) => {
@@ -84,14 +84,14 @@ impl ExchangeState {
 }
 
 /// Hands a worker what came other than as batches.
-fn hand_shift(worker: &WorkerHandle, shift: &Shift) {
-    for piece in shift.sums.entries().chunks(SUMS_PER_PIECE) {
+fn hand_jump(worker: &WorkerHandle, jump: &Jump) {
+    for piece in jump.sums.entries().chunks(SUMS_PER_PIECE) {
         worker.tell(ToWorker::Sums(piece.to_vec()));
     }
-    worker.tell(ToWorker::Shift(Box::new(ShiftOrder {
-        origin: shift.origin,
-        batches: shift.batches,
-        samples: shift.samples,
-        cursors: shift.cursors.clone(),
+    worker.tell(ToWorker::Jump(Box::new(JumpOrder {
+        origin: jump.origin,
+        batches: jump.batches,
+        samples: jump.samples,
+        cursors: jump.cursors.clone(),
     })));
 }

@@ -24,19 +24,13 @@ use crate::transport::{Security, Stream};
 #[derive(RactorMessage)]
 pub(crate) enum ExchangeMessage {
     /// A peer's call for a link was taken.
-    Accepted {
-        /// Whose.
-        from: NodeId,
-        /// The connection.
-        stream: Stream,
-    },
+    Accepted { from: NodeId, stream: Stream },
     /// A link came or went, or something came over it.
     Link(LinkNotice),
     /// One of this node's workers sends something.
     FromSeat(SeatNotice),
     /// A worker takes a seat: it is given what the ledger has, and then all that comes.
     Seat {
-        /// Which worker.
         worker: WorkerHandle,
         /// Its place.
         slot: usize,
@@ -70,14 +64,12 @@ pub(crate) enum ExchangeMessage {
     Settle,
     /// All batches have come: a worker tells what it has, and saves the model if a file is named.
     Finish {
-        /// Which worker.
         key: WorkerKey,
         /// Where to save.
         save: Option<PathBuf>,
     },
     /// A worker without a seat is given the ledger, to measure it and to save it to this file.
     Measure {
-        /// Which worker.
         worker: WorkerHandle,
         /// Where to save.
         path: PathBuf,
@@ -122,11 +114,9 @@ pub(crate) struct Report {
 
 /// What the actor is started with.
 pub(crate) struct ExchangeArguments {
-    /// This node.
     pub(crate) me: NodeId,
     /// Its release.
     pub(crate) version: String,
-    /// The run.
     pub(crate) run: RunId,
     /// Who takes part.
     pub(crate) plan: RunPlan,

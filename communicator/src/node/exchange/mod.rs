@@ -29,10 +29,8 @@ use pauses::Pauses;
 use peer::Peer;
 use protocol::wire::link::OriginInfo;
 
-/// The actor.
 pub(crate) struct ExchangeActor;
 
-/// The actor's state.
 pub(crate) struct ExchangeState {
     me: NodeId,
     version: String,

@@ -15,7 +15,6 @@ pub(super) struct Peer {
     pub(super) name: String,
     pub(super) link: ActorRef<LinkMessage>,
     pub(super) traffic: Arc<Traffic>,
-    /// The present connection.
     pub(super) outbox: Option<(u64, mpsc::Sender<Message>)>,
     /// Bytes sent at the last tick.
     progress: u64,

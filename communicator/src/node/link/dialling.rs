@@ -33,7 +33,6 @@ pub(super) struct Dialling {
     said: bool,
 }
 
-/// The present connection.
 #[derive(Debug)]
 struct Present {
     since: Duration,

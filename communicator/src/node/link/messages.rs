@@ -29,7 +29,6 @@ pub(crate) enum LinkMessage {
     Dial,
     /// A connection stands; both sides have said who they are.
     Up {
-        /// The connection.
         stream: Stream,
         /// This side has dialled.
         dialled: bool,
@@ -44,27 +43,18 @@ pub(crate) enum LinkMessage {
 pub(crate) enum LinkNotice {
     /// A connection is there.
     Up {
-        /// To whom.
         peer: NodeId,
-        /// Its number.
         generation: u64,
         /// What is written on it.
         outbox: mpsc::Sender<Message>,
     },
     /// A connection is gone.
-    Down {
-        /// To whom.
-        peer: NodeId,
-        /// Its number.
-        generation: u64,
-    },
+    Down { peer: NodeId, generation: u64 },
     /// A message came.
     Received {
-        /// From whom.
         peer: NodeId,
         /// On which of its connections.
         generation: u64,
-        /// What.
         message: Message,
         /// Room for the next one, when this is done.
         permit: Option<OwnedSemaphorePermit>,
@@ -73,13 +63,10 @@ pub(crate) enum LinkNotice {
 
 /// What the actor is started with.
 pub(crate) struct LinkArguments {
-    /// This node.
     pub(crate) me: NodeId,
     /// Its release.
     pub(crate) version: String,
-    /// The run.
     pub(crate) run: RunId,
-    /// The other end.
     pub(crate) peer: Participant,
     /// How to dial.
     pub(crate) security: Security,

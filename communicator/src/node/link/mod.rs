@@ -25,10 +25,8 @@ pub(crate) use messages::{LinkArguments, LinkMessage, LinkNotice, Traffic};
 /// Messages waiting to be written: all origins at the start of a link, and then what the exchange's windows let out.
 const OUTBOX_MAX: usize = 8192;
 
-/// The actor.
 pub(crate) struct LinkActor;
 
-/// The actor's state.
 pub(crate) struct Link {
     arguments: LinkArguments,
     myself: ActorRef<LinkMessage>,

@@ -34,7 +34,6 @@ pub(crate) enum MembershipMessage {
     Beat(Box<Beat>),
     /// A peer's answer to a beat.
     Echo {
-        /// Whose.
         from: NodeId,
         /// The beat's number.
         number: u64,
@@ -54,12 +53,7 @@ pub(crate) enum MembershipMessage {
     /// This node's state in a run has changed: tell everybody now.
     Run(Vec<RunBeat>, Phase),
     /// A word to one peer.
-    Send {
-        /// To whom.
-        to: NodeId,
-        /// What.
-        word: Box<Word>,
-    },
+    Send { to: NodeId, word: Box<Word> },
     /// A word to all peers.
     Broadcast(Box<Word>),
     /// Some time has passed.
@@ -70,9 +64,7 @@ pub(crate) enum MembershipMessage {
 pub(crate) enum MembershipNotice {
     /// Another node tells how far its runs are.
     Beat {
-        /// Which node.
         from: NodeId,
-        /// Its number.
         number: u64,
         /// Its run, and the one before.
         runs: Vec<RunBeat>,
@@ -83,7 +75,6 @@ pub(crate) enum MembershipNotice {
 
 /// What the actor is started with.
 pub(crate) struct MembershipArguments {
-    /// This node.
     pub(crate) me: NodeInfo,
     /// Its sessions.
     pub(crate) sessions: Sessions,

@@ -21,10 +21,8 @@ use gates::Gates;
 pub(crate) use messages::{Joined, MembershipArguments, MembershipMessage, MembershipNotice};
 use round_trips::RoundTrips;
 
-/// The actor.
 pub(crate) struct MembershipActor;
 
-/// The actor's state.
 pub(crate) struct Membership {
     me: NodeInfo,
     sessions: Sessions,

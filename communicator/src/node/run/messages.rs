@@ -33,7 +33,6 @@ pub(crate) enum RunMessage {
     },
     /// Go on with an earlier run.
     Resume {
-        /// Which.
         run: RunId,
         /// Begin without those that cannot take part.
         allow_partial: bool,
@@ -47,12 +46,7 @@ pub(crate) enum RunMessage {
     /// How far is the run?
     Status(RpcReplyPort<Payload<Reply>>),
     /// Another node says something of a run.
-    Word {
-        /// Which node.
-        from: NodeId,
-        /// What.
-        word: RunWord,
-    },
+    Word { from: NodeId, word: RunWord },
     /// What is heard of other nodes.
     Cluster(MembershipNotice),
     /// What is heard of this node's workers.
@@ -63,39 +57,31 @@ pub(crate) enum RunMessage {
     Event(RunEvent),
     /// What this node can offer was worked out.
     Offered {
-        /// To which run.
         run: RunId,
         /// What, with the ledger that it would begin with.
         offered: Result<(Offer, Box<Ledger>), String>,
     },
     /// The exchange of a run is there, or cannot be.
     Opened {
-        /// Of which run.
         run: RunId,
-        /// The exchange.
         opened: Result<ActorRef<ExchangeMessage>, String>,
     },
     /// Would a call for a link be taken?
     Expects {
-        /// In which run.
         run: RunId,
         /// Who calls.
         from: NodeId,
-        /// The answer.
         reply: RpcReplyPort<bool>,
     },
     /// A peer called for a link, and was told that it stands.
     Link {
-        /// In which run.
         run: RunId,
         /// Who calls.
         from: NodeId,
-        /// The connection.
         stream: Stream,
     },
     /// Where is the model of a run?
     Model {
-        /// Which.
         run: RunId,
         /// Where it is, if it is here.
         reply: RpcReplyPort<Option<PathBuf>>,

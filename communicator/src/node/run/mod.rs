@@ -39,7 +39,6 @@ use records::Records;
 
 /// What the actor is started with.
 pub(crate) struct RunArguments {
-    /// This node.
     pub(crate) me: NodeInfo,
     /// Where models are saved.
     pub(crate) dir: PathBuf,
@@ -53,10 +52,8 @@ pub(crate) struct RunArguments {
     pub(crate) stats: ActorRef<StatsMessage>,
 }
 
-/// The actor.
 pub(crate) struct RunActor;
 
-/// The actor's state.
 pub(crate) struct RunState {
     core: RunCore,
     effects: Vec<RunEffect>,

@@ -20,32 +20,23 @@ pub(crate) enum WorkersNotice {
     /// A worker is gone.
     Gone(WorkerKey),
     /// A worker says something.
-    Said {
-        /// Which.
-        key: WorkerKey,
-        /// What.
-        word: Box<FromWorker>,
-    },
+    Said { key: WorkerKey, word: Box<FromWorker> },
 }
 
 /// What a worker with a seat sends to the exchange, in this order.
 pub(crate) enum SeatNotice {
     /// It made a batch.
     Batch {
-        /// Which worker.
         key: WorkerKey,
-        /// The batch.
         bytes: Arc<[u8]>,
         /// Room for the next one, when this is done.
         permit: Option<OwnedSemaphorePermit>,
     },
     /// It has written, or is about to have written, what it alone has.
     Saved {
-        /// Which worker.
         key: WorkerKey,
         /// After which of its batches; none if it has not.
         sequence: Option<u64>,
-        /// Where.
         path: PathBuf,
     },
 }
@@ -65,7 +56,6 @@ pub(super) type Route = Arc<Mutex<Option<DerivedActorRef<SeatNotice>>>>;
 pub(crate) struct WorkerHandle {
     /// Its name here.
     pub(crate) key: WorkerKey,
-    /// Who it is.
     pub(crate) info: WorkerInfo,
     pub(super) outbox: mpsc::Sender<Outbound>,
     /// Bytes of batches in the outbox.

@@ -48,10 +48,8 @@ pub(crate) struct WorkersArguments {
     pub(crate) parent: DerivedActorRef<WorkersNotice>,
 }
 
-/// The supervisor.
 pub(crate) struct WorkersActor;
 
-/// The supervisor's state.
 pub(crate) struct Workers {
     socket: PathBuf,
     stop: watch::Sender<bool>,

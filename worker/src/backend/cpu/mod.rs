@@ -23,7 +23,7 @@ use crate::learning::clip::{clip_factor, sum_of_squares};
 use crate::network::Network;
 use crate::ops::{self, CpuLayer, CrossEntropy, OpError, Parameters, Threads, from_rows, values};
 use crate::program::{ImageOrder, Program};
-use crate::quantise::ComeTo;
+use crate::quantise::Reached;
 use crate::thread_time::ThreadTimer;
 use crate::trainer::TrainError;
 
@@ -175,11 +175,11 @@ impl<S: Slopes> Backend for CpuBackend<S> {
 
     fn take(&mut self, window: std::ops::Range<usize>, ahead: f32) -> Result<Sums, TrainError> {
         let own = &self.own.values()[window.clone()];
-        let come_to = match ahead {
-            0.0 => ComeTo::the(own),
-            ahead => ComeTo::behind(own, ahead, &self.pass.first[window.clone()]),
+        let reached = match ahead {
+            0.0 => Reached::exactly(own),
+            ahead => Reached::behind(own, ahead, &self.pass.first[window.clone()]),
         };
-        let (sums, _) = difference::take(come_to, &mut self.shared[window.clone()], window.start)?;
+        let (sums, _) = difference::take(reached, &mut self.shared[window.clone()], window.start)?;
         Ok(sums)
     }
 
@@ -187,7 +187,7 @@ impl<S: Slopes> Backend for CpuBackend<S> {
         Ok(apply_to_both(words, tau, &mut self.shared, self.own.values_mut())?)
     }
 
-    fn shift(&mut self, sums: &Sums) -> Result<Range, TrainError> {
+    fn jump(&mut self, sums: &Sums) -> Result<Range, TrainError> {
         Ok(sums.apply_to_both(&mut self.shared, self.own.values_mut())?)
     }
 

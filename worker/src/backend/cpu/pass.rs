@@ -10,8 +10,8 @@ use crate::backend::turns::{BLOCK, eager_blocks};
 use crate::backend::{Compare, Update};
 use crate::learning::optimiser::{Factors, Formula, Slices};
 use crate::ops::Threads;
-use crate::parts::map_parts;
-use crate::quantise::{ComeTo, NotFinite, quantise};
+use crate::parallel::map_parts;
+use crate::quantise::{NotFinite, Reached, quantise};
 use crate::thread_time::ThreadTimer;
 
 /// With fewer weights than this per thread, sharing out the work costs more than it saves.
@@ -247,11 +247,11 @@ impl<'a> Comparison<'a> {
         words: &mut Vec<u32>,
     ) -> Result<(), NotFinite> {
         let words_max = self.allowance(index + own.len()) - self.allowance(start);
-        let come_to = match self.by.ahead {
-            0.0 => ComeTo::the(own),
-            ahead => ComeTo::behind(own, ahead, velocity),
+        let reached = match self.by.ahead {
+            0.0 => Reached::exactly(own),
+            ahead => Reached::behind(own, ahead, velocity),
         };
-        quantise(come_to, shared, self.by.tau, index, words_max, words)
+        quantise(reached, shared, self.by.tau, index, words_max, words)
     }
 
     /// Shares out what a batch can hold evenly over the weights, so that no part of a model waits for ever behind

@@ -29,7 +29,7 @@ use crate::dataset::Dataset;
 use crate::difference;
 use crate::learning::optimiser::Formula;
 use crate::program::{ImageOrder, Program};
-use crate::quantise::{ComeTo, REPEATS_MAX};
+use crate::quantise::{REPEATS_MAX, Reached};
 use crate::tape::Parameters;
 use crate::trainer::TrainError;
 
@@ -373,11 +373,11 @@ impl Backend for CudaBackend {
         let velocity = self
             .first
             .read(&self.gpu, if ahead == 0.0 { 0 } else { self.weights })?;
-        let come_to = match ahead {
-            0.0 => ComeTo::the(&own[window.clone()]),
-            ahead => ComeTo::behind(&own[window.clone()], ahead, &velocity[window.clone()]),
+        let reached = match ahead {
+            0.0 => Reached::exactly(&own[window.clone()]),
+            ahead => Reached::behind(&own[window.clone()], ahead, &velocity[window.clone()]),
         };
-        let (sums, range) = difference::take(come_to, &mut shared[window.clone()], window.start)?;
+        let (sums, range) = difference::take(reached, &mut shared[window.clone()], window.start)?;
         self.shared.write(&self.gpu, &shared)?;
         self.range = range;
         Ok(sums)
@@ -396,7 +396,7 @@ impl Backend for CudaBackend {
         Ok(self.range)
     }
 
-    fn shift(&mut self, sums: &Sums) -> Result<Range, TrainError> {
+    fn jump(&mut self, sums: &Sums) -> Result<Range, TrainError> {
         let target = self.target();
         // SAFETY: the entries were checked: each index comes once, and is below the number of weights.
         unsafe { self.inbox.get_mut().add_steps(&self.gpu, sums.entries(), target)? };

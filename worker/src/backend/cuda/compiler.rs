@@ -86,5 +86,6 @@ fn cache() -> Option<PathBuf> {
 
 /// Written aside and renamed: another worker may read it at any moment.
 fn keep(path: &Path, text: &str) -> std::io::Result<()> {
+    whole_file::make_folder_of(path)?;
     whole_file::write(path, |file| std::io::Write::write_all(file, text.as_bytes()))
 }

@@ -52,7 +52,7 @@ impl Worker {
             clip: None,
             look_ahead,
             step: 1,
-            tau,
+            compare: tau,
         };
         self.replica.step(&[], control, &mut self.words).map(drop)
     }

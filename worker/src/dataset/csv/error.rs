@@ -9,29 +9,19 @@ use thiserror::Error;
 pub enum CsvError {
     /// No row at all.
     #[error("{file} is empty: give a file with one sample on each line")]
-    Empty {
-        /// The file.
-        file: PathBuf,
-    },
+    Empty { file: PathBuf },
     /// Names of columns and nothing else.
     #[error("{file} has a header but no samples: give a file with one sample on each further line")]
-    HeaderOnly {
-        /// The file.
-        file: PathBuf,
-    },
+    HeaderOnly { file: PathBuf },
     /// There is no place for a label and a number.
     #[error(
         "{file} has a single column: give a label and at least one number on each line, separated \
          by commas"
     )]
-    TooFewColumns {
-        /// The file.
-        file: PathBuf,
-    },
+    TooFewColumns { file: PathBuf },
     /// The label column is not there.
     #[error("{file} has no label column '{wanted}': choose one of {columns}")]
     UnknownColumn {
-        /// The file.
         file: PathBuf,
         /// The label column asked for.
         wanted: String,
@@ -44,7 +34,6 @@ pub enum CsvError {
          lines the same columns"
     )]
     Ragged {
-        /// The file.
         file: PathBuf,
         /// The line of the row.
         line: u64,
@@ -61,7 +50,6 @@ pub enum CsvError {
          numbers in every column but the label"
     )]
     NotANumber {
-        /// The file.
         file: PathBuf,
         /// The line of the row.
         line: u64,
@@ -75,14 +63,10 @@ pub enum CsvError {
         "{file} holds a number that lies beyond all measure from those its column is scaled by: remove its line, or \
          give the column in another unit"
     )]
-    BeyondMeasure {
-        /// The file.
-        file: PathBuf,
-    },
+    BeyondMeasure { file: PathBuf },
     /// A sample without a class.
     #[error("{file} line {line} has no label: fill in its class or remove the line")]
     NoLabel {
-        /// The file.
         file: PathBuf,
         /// The line of the row.
         line: u64,
@@ -90,7 +74,6 @@ pub enum CsvError {
     /// Bytes that are no text.
     #[error("{file} line {line} is not UTF-8 text: save the file in that encoding")]
     NotText {
-        /// The file.
         file: PathBuf,
         /// The line of the row.
         line: u64,
@@ -101,7 +84,6 @@ pub enum CsvError {
          with the classes it was trained on"
     )]
     UnknownClass {
-        /// The file.
         file: PathBuf,
         /// The line of the row.
         line: u64,

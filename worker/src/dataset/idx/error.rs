@@ -21,7 +21,6 @@ pub enum IdxError {
     /// The file does not start like an IDX file.
     #[error("{file} is not an IDX file, for it starts with {start:02x?}: check what it is")]
     NotIdx {
-        /// The file.
         file: PathBuf,
         /// Its first bytes.
         start: Vec<u8>,
@@ -29,7 +28,6 @@ pub enum IdxError {
     /// The file holds something else than bytes.
     #[error("{file} holds elements of type {found:#04x}: convert them to bytes, type 0x08")]
     NotBytes {
-        /// The file.
         file: PathBuf,
         /// The type in its header.
         found: u8,
@@ -40,7 +38,6 @@ pub enum IdxError {
          files of images and labels were not exchanged"
     )]
     WrongContent {
-        /// The file.
         file: PathBuf,
         /// How many dimensions its array has.
         dimensions: u8,
@@ -50,7 +47,6 @@ pub enum IdxError {
     /// A dimension is zero.
     #[error("{file} holds no data, for its dimensions are {dimensions:?}: give at least one sample")]
     Empty {
-        /// The file.
         file: PathBuf,
         /// The dimensions in its header.
         dimensions: Vec<usize>,
@@ -58,7 +54,6 @@ pub enum IdxError {
     /// The header promises more than any real dataset holds.
     #[error("{file} claims the dimensions {dimensions:?}, which is too much to load: check the file")]
     TooLarge {
-        /// The file.
         file: PathBuf,
         /// The dimensions in its header.
         dimensions: Vec<usize>,
@@ -66,7 +61,6 @@ pub enum IdxError {
     /// The file ends early.
     #[error("{file} is cut short, with {found} of {expected} bytes of data: fetch it again")]
     Truncated {
-        /// The file.
         file: PathBuf,
         /// How many bytes the header promises.
         expected: u64,
@@ -76,7 +70,6 @@ pub enum IdxError {
     /// The file goes on after its end.
     #[error("{file} goes on after its {expected} bytes of data: fetch it again")]
     Trailing {
-        /// The file.
         file: PathBuf,
         /// How many bytes the header promises.
         expected: u64,

@@ -43,16 +43,16 @@ fn train<const BEGINS: bool>(
     let mut samples = 0;
     let mut held_back = held_back.iter().cycle();
     loop {
-        let mut frame = Vec::new();
-        let next = training.step(*held_back.next().unwrap(), &mut frame).unwrap();
+        let mut encoded = Vec::new();
+        let next = training.step(*held_back.next().unwrap(), &mut encoded).unwrap();
         match next {
             Next::Kept(_) => continue,
             Next::Emitted(_) => {}
-            Next::Done => training.close(&mut frame).unwrap(),
+            Next::Done => training.close(&mut encoded).unwrap(),
             Next::Waiting => panic!("nobody else is at anything"),
         }
         // A frame that moves too many cursors is not decoded.
-        let header = Batch::decode(&frame, WEIGHTS).unwrap().header;
+        let header = Batch::decode(&encoded, WEIGHTS).unwrap().header;
         prop_assert!(header.cursors.len() <= CURSORS_MAX);
         samples += u64::from(header.samples);
         counted.extend(header.cursors);

@@ -11,29 +11,29 @@ fn identity(slots: usize) -> Identity {
 }
 
 /// Makes so many batches, with a step held back now and then; the frames.
-fn frames<T: Trainer>(training: &mut Training<T>, batches: usize) -> Vec<Vec<u8>> {
+fn encoded_batches<T: Trainer>(training: &mut Training<T>, batches: usize) -> Vec<Vec<u8>> {
     let batch = |at: usize| {
-        let mut frame = Vec::new();
+        let mut encoded = Vec::new();
         if at % 3 == 1 {
-            let held = training.step(true, &mut frame).unwrap();
+            let held = training.step(true, &mut encoded).unwrap();
             assert!(matches!(held, Next::Kept(_)), "{held:?}");
         }
-        emitted(training, &mut frame);
-        frame
+        emitted(training, &mut encoded);
+        encoded
     };
     (0..batches).map(batch).collect()
 }
 
 /// Brings a fresh training to where another stands, as a node would: by its ledger, and what the worker had alone.
-fn resume_after<T: Trainer>(training: &mut Training<T>, frames: &[Vec<u8>]) {
+fn resume_after<T: Trainer>(training: &mut Training<T>, encoded_batches: &[Vec<u8>]) {
     let weights = training.trainer().weights();
     let (mut cursors, mut samples) = (Cursors::default(), 0);
-    for frame in frames {
-        let header = Batch::decode(frame, weights).unwrap().header;
+    for encoded in encoded_batches {
+        let header = Batch::decode(encoded, weights).unwrap().header;
         cursors.extend(header.cursors);
         samples += u64::from(header.samples);
     }
-    training.resume(&cursors, frames.len() as u64, samples);
+    training.resume(&cursors, encoded_batches.len() as u64, samples);
 }
 
 fn counts<T: Trainer>(training: &Training<T>) -> Vec<i32> {
@@ -60,7 +60,7 @@ fn a_worker_goes_on_to_the_bit_from_what_it_had_alone() {
         let layout = Layout::new(&job.model, dataset.input, 2).unwrap();
         let first = initial_counts(&layout, job.seed);
         let mut training = real_from(&first, &job, &dataset, identity(slots));
-        let before = frames(&mut training, 20);
+        let before = encoded_batches(&mut training, 20);
         let state = training.state().unwrap().unwrap();
         assert_eq!((state.origin, state.sequence, state.steps), (OriginId(7), 20, 27));
         crate::state_file::save(&path, &state).unwrap();
@@ -74,9 +74,12 @@ fn a_worker_goes_on_to_the_bit_from_what_it_had_alone() {
         restored.restore(state).unwrap();
         assert_eq!(restored.state().unwrap(), training.state().unwrap());
         without.sequence = 20;
-        let expected = frames(&mut training, 20);
-        assert!(frames(&mut restored, 20) == expected, "{optimiser} among {slots}");
-        let lost = frames(&mut without, 20)
+        let expected = encoded_batches(&mut training, 20);
+        assert!(
+            encoded_batches(&mut restored, 20) == expected,
+            "{optimiser} among {slots}"
+        );
+        let lost = encoded_batches(&mut without, 20)
             .iter()
             .zip(&expected)
             .filter(|(a, b)| a != b)
@@ -107,7 +110,7 @@ fn a_fake_worker_goes_on_and_a_new_origin_counts_from_one() {
     let (_folder, dataset) = points(1000);
     let job = job(|_| {});
     let mut training = fake(&job, &dataset);
-    let before = frames(&mut training, 10);
+    let before = encoded_batches(&mut training, 10);
     let state = training.state().unwrap().unwrap();
     let again = |origin| {
         let identity = Identity {
@@ -120,11 +123,11 @@ fn a_fake_worker_goes_on_and_a_new_origin_counts_from_one() {
         again
     };
     let (mut same, mut other) = (again(7), again(8));
-    let expected = frames(&mut training, 10);
-    assert_eq!(frames(&mut same, 10), expected);
+    let expected = encoded_batches(&mut training, 10);
+    assert_eq!(encoded_batches(&mut same, 10), expected);
     assert_eq!(same.trainer().times, training.trainer().times);
-    let decode = |frame: &Vec<u8>| Batch::decode(frame, WEIGHTS).unwrap();
-    for (at, (found, expected)) in frames(&mut other, 10).iter().zip(&expected).enumerate() {
+    let decode = |encoded: &Vec<u8>| Batch::decode(encoded, WEIGHTS).unwrap();
+    for (at, (found, expected)) in encoded_batches(&mut other, 10).iter().zip(&expected).enumerate() {
         let (found, expected) = (decode(found), decode(expected));
         assert_eq!(found.header.sequence, at as u64 + 1);
         assert_eq!(found.payload, expected.payload);
@@ -136,7 +139,7 @@ fn a_state_that_does_not_fit_has_no_effect() {
     let (_folder, dataset) = points(400);
     let momentum = job(|draft| draft.optimiser = Some("sgd:0.05,momentum=0.9".into()));
     let mut training = real(&momentum, &dataset);
-    frames(&mut training, 5);
+    encoded_batches(&mut training, 5);
     let state = training.state().unwrap().unwrap();
     let weights = training.trainer().weights();
     let mut fresh = real(&momentum, &dataset);

@@ -76,8 +76,8 @@ fn real_from(counts: &[i32], job: &Job, dataset: &Dataset, identity: Identity) -
 }
 
 /// Makes a step that is not held back.
-fn emitted<T: Trainer>(training: &mut Training<T>, frame: &mut Vec<u8>) -> Step {
-    match training.step(false, frame).unwrap() {
+fn emitted<T: Trainer>(training: &mut Training<T>, encoded: &mut Vec<u8>) -> Step {
+    match training.step(false, encoded).unwrap() {
         Next::Emitted(step) => step,
         other => panic!("{other:?}"),
     }
@@ -106,16 +106,16 @@ fn batches<T: Trainer>(training: &mut Training<T>) -> Vec<Batch> {
     let weights = training.trainer().weights();
     let mut found = Vec::new();
     loop {
-        let mut frame = Vec::new();
-        let more = match training.step(false, &mut frame).unwrap() {
+        let mut encoded = Vec::new();
+        let more = match training.step(false, &mut encoded).unwrap() {
             Next::Emitted(_) => true,
             Next::Done => false,
             other => panic!("{other:?}"),
         };
         if !more {
-            training.close(&mut frame).unwrap();
+            training.close(&mut encoded).unwrap();
         }
-        found.push(Batch::decode(&frame, weights).unwrap());
+        found.push(Batch::decode(&encoded, weights).unwrap());
         if !more {
             return found;
         }

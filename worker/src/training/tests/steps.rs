@@ -56,10 +56,10 @@ fn the_first_step_finds_its_tau() {
 fn a_stop_ends_it_after_the_step() {
     let (_folder, dataset) = points(100);
     let mut training = fake(&job(|_| {}), &dataset);
-    let mut frame = Vec::new();
-    emitted(&mut training, &mut frame);
+    let mut encoded = Vec::new();
+    emitted(&mut training, &mut encoded);
     training.stop();
-    assert_eq!(training.step(false, &mut frame).unwrap(), Next::Done);
+    assert_eq!(training.step(false, &mut encoded).unwrap(), Next::Done);
     let mut last = Vec::new();
     training.close(&mut last).unwrap();
     let last = Batch::decode(&last, WEIGHTS).unwrap();
@@ -97,9 +97,9 @@ fn batches_say_what_they_have_seen_and_staleness_slows_the_step() {
     };
     let training = |job: &Job| Training::new(FakeTrainer::new(&[0; WEIGHTS]), job, &dataset, three).unwrap();
     let step = |training: &mut Training<FakeTrainer>| {
-        let mut frame = Vec::new();
-        let step = emitted(training, &mut frame);
-        (Batch::decode(&frame, WEIGHTS).unwrap().header.seen, step.staleness)
+        let mut encoded = Vec::new();
+        let step = emitted(training, &mut encoded);
+        (Batch::decode(&encoded, WEIGHTS).unwrap().header.seen, step.staleness)
     };
     for (clip, slows_rate) in [("auto", false), ("2", false), ("none", true)] {
         let job = fixed(clip);
@@ -180,9 +180,9 @@ fn what_others_do_is_not_done_again_and_what_they_leave_is_taken_over() {
     };
     let make = |slot| Training::new(FakeTrainer::new(&[0; WEIGHTS]), &job, &dataset, identity(slot)).unwrap();
     let (mut one, mut other) = (make(0), make(1));
-    let mut frame = Vec::new();
-    emitted(&mut other, &mut frame);
-    one.apply(&Batch::decode(&frame, WEIGHTS).unwrap()).unwrap();
+    let mut encoded = Vec::new();
+    emitted(&mut other, &mut encoded);
+    one.apply(&Batch::decode(&encoded, WEIGHTS).unwrap()).unwrap();
     while let Next::Emitted(_) = one.step(false, &mut Vec::new()).unwrap() {}
     assert_eq!(
         one.step(false, &mut Vec::new()).unwrap(),
@@ -206,14 +206,14 @@ fn what_came_other_than_as_batches_moves_weights_and_progress() {
     let before = training.trainer().copy_weights().unwrap();
     let residual = training.trainer().residual_norm().unwrap();
     let sums = Sums::checked(vec![(1, 500), (5, -70_000)], before.len()).unwrap();
-    let order = ShiftOrder {
+    let order = JumpOrder {
         origin: Some(OriginId(99)),
         batches: 40,
         samples: 20,
         cursors: Cursors::default(),
     };
     let progress = training.progress();
-    training.shift(&sums, &order).unwrap();
+    training.jump(&sums, &order).unwrap();
     let after = training.trainer().copy_weights().unwrap();
     assert_eq!(after[1] - before[1], protocol::lattice::weight_of(500));
     assert_eq!(after[5] - before[5], protocol::lattice::weight_of(-70_000));

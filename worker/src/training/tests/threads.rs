@@ -14,20 +14,22 @@ fn a_thread_trains_applies_and_stops() {
     thread.inbound.send(ToTraining::Apply(Arc::new(other.clone()))).unwrap();
     let mut counts = vec![0; WEIGHTS];
     counts[3] += 1;
-    let mut take = |frame: &[u8]| {
-        let batch = Batch::decode(frame, WEIGHTS).unwrap();
+    let mut take = |encoded: &[u8]| {
+        let batch = Batch::decode(encoded, WEIGHTS).unwrap();
         batch.payload.apply_to_counts(&mut counts).unwrap();
         batch.header.sequence
     };
     loop {
         match thread.outbound.recv().unwrap() {
-            FromTraining::Step { frame: Some(frame), .. } => {
-                if take(&frame) == 20 {
+            FromTraining::Step {
+                encoded: Some(encoded), ..
+            } => {
+                if take(&encoded) == 20 {
                     thread.inbound.send(ToTraining::Stop).unwrap();
                 }
             }
             FromTraining::Closed(closing) => {
-                take(&closing.frame);
+                take(&closing.encoded);
                 break;
             }
             FromTraining::Step { .. } | FromTraining::ResidualNorm(_) => {}
@@ -56,9 +58,9 @@ fn a_worker_that_is_paused_holds_back_and_then_waits() {
     .unwrap();
     let (mut held_back, mut samples, mut counted) = (0, 0, 0);
     let mut next = || match thread.outbound.recv().unwrap() {
-        FromTraining::Step { frame, step, .. } => {
+        FromTraining::Step { encoded, step, .. } => {
             samples += step.samples;
-            let batch = frame.map(|frame| Batch::decode(&frame, WEIGHTS).unwrap());
+            let batch = encoded.map(|encoded| Batch::decode(&encoded, WEIGHTS).unwrap());
             counted += batch.as_ref().map_or(0, |batch| batch.header.samples as usize);
             Some((batch.is_some(), samples, counted))
         }
@@ -135,9 +137,11 @@ fn a_thread_hands_out_its_state_between_batches() {
     .unwrap();
     let next = || loop {
         match thread.outbound.recv().unwrap() {
-            FromTraining::Step { frame: None, .. } => break Heard::HeldBack,
-            FromTraining::Step { frame: Some(frame), .. } => {
-                break Heard::Batch(Batch::decode(&frame, WEIGHTS).unwrap().header.sequence);
+            FromTraining::Step { encoded: None, .. } => break Heard::HeldBack,
+            FromTraining::Step {
+                encoded: Some(encoded), ..
+            } => {
+                break Heard::Batch(Batch::decode(&encoded, WEIGHTS).unwrap().header.sequence);
             }
             FromTraining::State { path, state } => {
                 assert_eq!(path, std::path::Path::new("state"));
