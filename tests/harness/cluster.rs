@@ -62,7 +62,9 @@ impl Cluster {
         for _ in 0..nodes {
             cluster.add(&[]);
         }
-        cluster.wait_for_nodes(nodes);
+        for node in &cluster.nodes {
+            cluster.wait_until_lists(node, nodes);
+        }
         cluster
     }
 
@@ -134,16 +136,7 @@ impl Cluster {
 
     /// The arguments of a command that asks the first node.
     pub(crate) fn asking<'a>(&'a self, command: &'a str, extra: &[&'a str]) -> Vec<&'a str> {
-        let mut arguments = vec![
-            command,
-            "--cluster",
-            &self.nodes[0].address,
-            "--credentials",
-            "cluster.pem",
-            "--json",
-        ];
-        arguments.extend_from_slice(extra);
-        arguments
+        asking(&self.nodes[0], command, extra)
     }
 
     pub(crate) fn ask(&self, command: &str, extra: &[&str]) -> Output {
@@ -152,15 +145,23 @@ impl Cluster {
 
     /// What `tau nodes` lists.
     pub(crate) fn listed(&self) -> Vec<Value> {
-        let output = self.ask("nodes", &[]);
+        self.listed_by(&self.nodes[0])
+    }
+
+    fn listed_by(&self, node: &Node) -> Vec<Value> {
+        let output = self.tau.run(&asking(node, "nodes", &[]));
         assert_eq!(output.code, 0, "{}", output.stderr);
         output.objects()
     }
 
     /// Waits until so many nodes are there with a worker each.
     pub(crate) fn wait_for_nodes(&self, count: usize) {
+        self.wait_until_lists(&self.nodes[0], count);
+    }
+
+    fn wait_until_lists(&self, node: &Node, count: usize) {
         Self::wait_until("the nodes are not all there", || {
-            let listed = self.listed();
+            let listed = self.listed_by(node);
             let ready = |node: &&Value| node["state"] != "away" && node["workers"].as_u64() >= Some(1);
             listed.iter().filter(ready).count() == count
         });
@@ -231,6 +232,18 @@ impl Node {
 }
 
 /// Processes whose arguments hold both texts.
+fn asking<'a>(node: &'a Node, command: &'a str, extra: &[&'a str]) -> Vec<&'a str> {
+    let common = [
+        command,
+        "--cluster",
+        &node.address,
+        "--credentials",
+        "cluster.pem",
+        "--json",
+    ];
+    [&common, extra].concat()
+}
+
 pub(crate) fn processes_with(one: &str, other: &str) -> Vec<u32> {
     let running = std::fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| {
         let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
