@@ -35,7 +35,7 @@ pub enum ToWorker {
     Counts(Vec<i32>),
     /// Train.
     Begin(Box<Assignment>),
-    /// Some weights and the steps that they are to move. Pieces come in order, before [`ToWorker::Shift`].
+    /// Some weights and the steps that each is to move. Pieces come in order, before [`ToWorker::Jump`], which applies them.
     Sums(Vec<(u32, i32)>),
     /// Move the weights of all such pieces: they are what came other than as batches.
     Jump(Box<JumpOrder>),
@@ -75,7 +75,7 @@ pub enum ToWorker {
     Abort,
 }
 
-/// What a shift of weights stands for.
+/// What a jump stands for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JumpOrder {
     /// Whose batches they are, if they are of one origin.

@@ -41,8 +41,8 @@ impl Scaling {
             Self::Unit => sample.iter_mut().for_each(|value| *value *= Self::UNIT),
             Self::Standard { mean, deviation } => {
                 for ((value, &mean), &deviation) in sample.iter_mut().zip(mean).zip(deviation) {
-                    let jumped = f64::from(*value) - f64::from(mean);
-                    *value = (jumped / f64::from(deviation)) as f32;
+                    let shifted = f64::from(*value) - f64::from(mean);
+                    *value = (shifted / f64::from(deviation)) as f32;
                 }
             }
         }
