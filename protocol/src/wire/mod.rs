@@ -1,4 +1,5 @@
-//! Every byte that leaves a process: what nodes, workers and clients say to each other, and how it is framed.
+//! What nodes, workers and clients say to each other, and how it is framed. Only the handshake of a session and the files
+//! that one crate alone reads and writes are declared where they are used.
 //!
 //! Nodes and clients speak [`control`], within [`bounds`]; nodes tell each other of a run with [`run_beat`] and a
 //! [`run_plan`], and of its batches on a [`link`], by [`snapshot`] where nothing else helps; a node and its workers speak

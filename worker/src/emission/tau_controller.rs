@@ -25,7 +25,7 @@ pub(super) struct TauController {
 #[derive(Clone, Debug, PartialEq)]
 enum Mode {
     Fixed(Tau),
-    /// Nothing is known of the updates' size: the first step emits nothing, and its residual tells.
+    /// Nothing is known of the updates' size: the first step compares nothing, and its residual tells.
     Unset,
     Following(Following),
 }
