@@ -1,4 +1,5 @@
-//! Changes: which weights move by plus or minus τ. The words of the y² cluster: `index << 1 | plus`, sorted.
+//! Changes: which weights move by plus or minus τ. A change is one `u32`, `index << 1 | plus`, its *word*; a batch holds
+//! them sorted.
 //!
 //! A weight may move several times in one batch (its word repeats), always in one direction. Sorted words with one
 //! direction per weight have exactly one representation, and every encoding gives it back.

@@ -197,9 +197,9 @@ impl Log {
         self.origins.get(&origin).into_iter().flatten()
     }
 
-    /// Goes over to another's log of an origin, which is further. What is here stays, with its points, if both have some
-    /// point in common: the entry that goes over the newest here is cut there. Else all is theirs. Entries that are not
-    /// what they say, or do not lead up to `to`, are of no use.
+    /// Takes over another node's log of an origin, which is ahead of this one. If both logs share a point, the entries here
+    /// stay and theirs are cut where these end; otherwise theirs replace these. Entries whose contents contradict what they
+    /// say, or that do not lead up to `to`, are dropped.
     pub(super) fn adopt(&mut self, origin: OriginId, to: u64, theirs: impl DoubleEndedIterator<Item = LogEntry>) {
         let mut next = to;
         let mut suffix = VecDeque::new();
@@ -218,7 +218,7 @@ impl Log {
             }
         }
         for entry in bridge.into_iter().chain(suffix) {
-            // What the bridge has cut, and what came before it, does not.
+            // Entries that this log or the bridge already covers do not follow, and are skipped.
             if self.follows(&entry) {
                 self.push(entry);
             }

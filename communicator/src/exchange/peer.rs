@@ -22,8 +22,8 @@ pub(super) struct Peer {
     pub(super) quarantined: bool,
     /// Where ranges for it may begin: its newest mark, from which on it knows what it has.
     pub(super) base: Frontier,
-    /// Whether that mark is one: it was there from the first batch on, or has said it. Nothing is merged before all have:
-    /// nobody knows over which points.
+    /// Whether `base` is a mark that the peer really made: it began with the run, or has sent a mark. Nothing is merged
+    /// until that is true of all peers, because until then nobody knows which points they need.
     pub(super) is_marked: bool,
     /// What is kept for it became too much: nothing is any more, and it will have to take a snapshot.
     pub(super) forgotten: bool,
@@ -50,8 +50,9 @@ impl Peer {
         self.link.as_ref()?.outgoing.as_ref()
     }
 
-    /// One more tick: a mark to propose, if the last one is old enough and does not say the same. One that is not taken
-    /// is proposed again: the peer may know it or not, so there cannot be a third.
+    /// Counts a tick. Returns a mark to propose when the last one is old enough and the frontier has changed. A mark that
+    /// was not confirmed is proposed again unchanged: the peer may already use it, and a log keeps two marks as points, not
+    /// three.
     pub(super) fn propose(&mut self, frontier: &Frontier, every: u32) -> Option<(u64, Frontier)> {
         if !self.is_time(every) || self.mark == *frontier {
             return None;
@@ -100,8 +101,8 @@ impl Peer {
         except
     }
 
-    /// From where on an origin's batches are kept because of this peer, when this node has `applied` of them and they
-    /// are surely kept elsewhere or not. None if it needs nothing.
+    /// The first sequence of an origin that must be kept for this peer, when this node has `applied` of them; `None` if
+    /// nothing must. `elsewhere` says that the origin's own node is linked and keeps these batches as well.
     pub(super) fn needs_from(&self, origin: OriginId, applied: u64, elsewhere: bool) -> Option<u64> {
         if self.quarantined {
             return None;

@@ -239,8 +239,8 @@ impl Exchange {
         Ok(())
     }
 
-    /// A frame has lost a bit on its way: in a machine's memory, since what is between machines is proven. The link is
-    /// set up again, and the sender looks at what it has kept. One that sends nothing else is of no use.
+    /// The checksum of a batch is wrong. TLS protects the line, so a bit has flipped in a machine's memory: the link is set
+    /// up again, and the sender checks what it has kept. A peer that sends nothing but damaged batches is quarantined.
     fn take_damage(&mut self, from: NodeId, effects: &mut Vec<Effect>) {
         /// Damaged frames in a row that may be an accident.
         const DAMAGED_MAX: u32 = 8;
@@ -281,8 +281,8 @@ impl Exchange {
         Ok(home)
     }
 
-    /// What follows for a peer from what became of something that it sent. If that is part of the ledger, which is
-    /// returned, the peer has it, and is told now and then that this node has it.
+    /// Handles the outcome of something that a peer sent. Returns whether it is now in the ledger; then the peer is known
+    /// to have it, and is told from time to time how far this node is.
     fn took(
         &mut self,
         from: NodeId,

@@ -105,8 +105,8 @@ impl Exchange {
         Effect::Send { to, message }
     }
 
-    /// Counts for how long a peer has lacked batches of each origin without progress. Whose way they go is the first to
-    /// send; the others follow one after the other, in the order of their names, so that rarely two send the same.
+    /// Counts for how long a peer has lacked each origin's batches without progress. The node that the routing names sends
+    /// first; the others step in one after the other, by name, so that two rarely send the same batch.
     fn look_for_stalls(&mut self, node: NodeId) {
         let frontier = self.ledger.frontier();
         let rivals = self
@@ -243,8 +243,8 @@ fn help(
         }
         _ => {}
     }
-    // It stands within an entry. It can take away what it has of it from its mark on, or from anybody's: it may have that
-    // one's log.
+    // The peer stands within a merged entry. It can subtract what it already has if the range begins at its own mark, or at
+    // any earlier point, because it may have taken over a log that has that point.
     let Some(to) = log.end_around(origin, sent) else {
         return Help::Snapshot;
     };

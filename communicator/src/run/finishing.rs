@@ -1,5 +1,5 @@
-//! The end: all have agreed on the batches. Workers tell what they hold, one measures and saves it, and everybody's word
-//! about that is awaited; but nobody's disk is, but this node's own.
+//! The end: all have agreed on the batches. Workers tell what they hold, and one of them measures and saves it. Every node
+//! waits until all members have told their digests, and for its own file, but never for another node's disk.
 
 use protocol::digest::Digest;
 use protocol::ids::NodeId;

@@ -14,7 +14,8 @@ use protocol::wire::run_beat::{Ballot, GivenUp, ParticipantState};
 use super::planted::{Bug, planted};
 use crate::timing::RunLimits;
 
-/// So many words a participant does not say while one of them is under way.
+/// No participant makes this many new states while one of them travels. A relayed state that is this far ahead of what the
+/// participant itself has said is therefore forged.
 const FAR_AHEAD: u64 = 1000;
 
 /// The newest word of one participant, and when it came.
@@ -46,7 +47,8 @@ pub(crate) struct Members {
     heard: BTreeMap<NodeId, Heard>,
     /// Those that have left the cluster.
     gone: BTreeSet<NodeId>,
-    /// Those that were in this run and then told of others only, with the number of the word that told it.
+    /// Nodes that took part in this run and whose later beats speak of other runs only, with the number of the beat that
+    /// showed it.
     elsewhere: BTreeMap<NodeId, u64>,
     /// Those that this node will not have to do with any more.
     rifts: BTreeMap<NodeId, GivenUp>,
@@ -219,8 +221,8 @@ impl Members {
             .collect()
     }
 
-    /// With whom this node would end the run: all who live, less those that cannot end it with others who do. If that
-    /// is this node itself, it ends it alone.
+    /// The members with whom this node would end the run: every living participant, minus those that a living participant
+    /// refuses to end with. A node that would itself be left out ends alone.
     pub(super) fn waited_for(&self, now: Duration, limits: &RunLimits) -> BTreeSet<NodeId> {
         let lives = |node: &NodeId| {
             let given_up = self.given_up_one(*node, now, limits);
@@ -286,15 +288,15 @@ impl Members {
         members.iter().all(|&node| self.state(node).is_some_and(same))
     }
 
-    /// Whether they have also seen of each other that they would.
+    /// Whether each of these members is frozen: it has itself seen that all ballots are equal.
     pub(super) fn are_frozen(&self, members: &BTreeSet<NodeId>) -> bool {
         let alike = |state: &ParticipantState| state.ballot.is_some() && state.ballot == self.own.ballot;
         let frozen = |state: &ParticipantState| state.frozen && alike(state) || self.is_decided_alike(state);
         members.iter().all(|&node| self.state(node).is_some_and(frozen))
     }
 
-    /// Who has agreed with others on how to end, and then loses some of them, leaves those out; the batches stay. They may
-    /// have ended with them, so this node will not have to do with them any more.
+    /// Drops from an agreed end every member that has fallen silent since, and breaks with it for good. The batches stay as
+    /// agreed, because that member may already have ended with them.
     pub(super) fn leave_out_the_lost(&mut self, members: &mut BTreeSet<NodeId>, now: Duration, limits: &RunLimits) {
         for (node, why) in self.given_up(now, limits) {
             if why == GivenUp::Silent && members.contains(&node) {
@@ -308,8 +310,8 @@ impl Members {
         }
     }
 
-    /// Whether one of these has gone on since it would have ended the run with these batches. It did so before it was
-    /// frozen, or because another had: nobody has ended the run on its word.
+    /// Whether some member has taken back the ballot that this node is frozen on. A member does that only before it is
+    /// frozen, or because another has done it; so nobody has ended the run on that ballot, and this node may go on, too.
     pub(super) fn has_moved_on(&self, members: &BTreeSet<NodeId>, stand: u64) -> bool {
         let attempt = self.own.ballot.map_or(0, |ballot| ballot.attempt);
         let stays = |state: &ParticipantState| {

@@ -15,18 +15,18 @@ pub(crate) enum Bug {
     EmptySeatUntold,
     /// What others say about whom they have given up is not listened to.
     PrivateGiveUp,
-    /// As it was before fault 1 was mended: a stop at a guest that prepares ends the run everywhere.
+    /// A stop that reaches a guest while it prepares ends the run everywhere.
     StopAtGuestAborts,
-    /// Fault 2: nobody says that it has ended the run.
+    /// No node tells the others that it has ended the run.
     EndUntold,
-    /// Fault 5: a stop is acted upon only when workers say something.
+    /// A stop is acted upon only when workers say something.
     StopUnacted,
-    /// Fault 6: only the lower name dials, for ever. The simulation's own network does.
+    /// Only the node with the lower name dials, for ever. The simulation's own network does it.
     #[cfg(test)]
     OneSideDials,
-    /// Fault 7: only what is heard directly is a sign of life.
+    /// Only what is heard directly counts as a sign of life.
     DirectLifeOnly,
-    /// Fault 9: a quarantine is kept private.
+    /// A node tells nobody whom it has put in quarantine.
     PrivateQuarantine,
 }
 

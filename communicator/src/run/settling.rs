@@ -6,11 +6,11 @@
 //!    └───────────── somebody has moved on: it takes further batches ──┘
 //! ```
 //!
-//! A ballot names the batches and the members of an end. Who has cast one may take it back: a participant returns, a guest
-//! comes, a batch arrives; then all count one attempt further, so that no ballot is ever cast twice. Who has seen that all
-//! vote alike is *frozen*: it takes no batch any more, and goes back only when another member has moved on, which that one
-//! can have done only before it was frozen itself, or for the same reason: so nobody can have ended on the old ballots. A
-//! member that falls silent now is left out, but the batches stay: it may have ended with them.
+//! A ballot names the batches and the members of an end. A node that has cast one takes it back when a participant returns,
+//! a guest comes or a batch arrives; then all count one attempt further, so that no ballot is ever cast twice. A node that
+//! has seen that all vote alike is *frozen*: it takes no batch any more. It goes back only when another member has taken its
+//! ballot back, which a member does only before it is frozen itself, or for the same reason; so nobody has ended on the old
+//! ballots. A member that falls silent now is left out, but the batches stay: it may have ended with them.
 
 use std::collections::BTreeSet;
 

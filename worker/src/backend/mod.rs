@@ -91,8 +91,8 @@ pub trait Backend {
     /// ahead, and says by how many steps each has moved. What fails for its numbers' sake moves nothing.
     fn take(&mut self, window: Indices<usize>, ahead: f32) -> Result<Sums, TrainError>;
 
-    /// Adds changes that others made, which were checked, to both copies. They may be made later, but before anything
-    /// else sees the weights, and are seen by it in order. The range may be that of the last step.
+    /// Adds others' checked changes to both copies. A backend may delay this, but must have done it, in order, before
+    /// anything reads the weights. The returned range may be that of the last step.
     fn apply(&mut self, words: &[u32], tau: Tau) -> Result<Range, TrainError>;
 
     /// Moves weights by whole steps, exactly, in both copies; as late as [`Backend::apply`].

@@ -25,7 +25,7 @@ pub struct NextStep {
     pub learning_rate: f64,
     /// The node has enough to send: what would leave is to stay, if that can be.
     pub hold_back: bool,
-    /// The next batch can count no more work than this step's.
+    /// The header of the next batch has no room for the cursors of another step, so a batch must leave after this one.
     pub must_leave: bool,
 }
 

@@ -91,8 +91,9 @@ pub struct Training<T> {
     stopping: bool,
     /// The next minibatch is chosen already, and its device may be at it.
     chosen: bool,
-    /// The batches that its gradient sees, if it was begun, and that the newest gradient saw.
+    /// How many batches were in the weights when the device began with that minibatch, if it has.
     begun_at: Option<u64>,
+    /// How many batches were in the weights that the newest finished gradient was computed at; a batch's header says it.
     seen: u64,
     indices: Vec<u32>,
     cursors: Vec<CursorAdvance>,

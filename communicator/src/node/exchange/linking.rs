@@ -34,7 +34,7 @@ impl ExchangeState {
         let (link, _) = Actor::spawn_linked(None, LinkActor, link, self.myself.get_cell()).await?;
         self.peers
             .insert(participant.node, Peer::new(participant.name, link, traffic));
-        // A guest knows of nobody what it needs, and nobody knows it of a guest.
+        // A founder has had every batch since the first. That is not known if either side is a guest.
         self.event(if self.plan.is_guest(self.me) || participant.guest {
             Event::Joined(participant.node)
         } else {
