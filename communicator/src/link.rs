@@ -98,7 +98,7 @@ pub async fn read_hello(stream: &mut (impl AsyncRead + Unpin)) -> Result<Hello, 
 
 #[cfg(test)]
 mod tests {
-    use protocol::batch::FRAME_BYTES_MAX;
+    use protocol::batch::BATCH_BYTES_MAX;
     use protocol::frontier::Frontier;
     use protocol::ids::OriginId;
 
@@ -204,7 +204,7 @@ mod tests {
         ));
         // Sixteen megabytes announced, none sent.
         assert!(matches!(read(&[1, 0, 0, 0, 1]).await, Err(LinkError::Broken(_))));
-        let oversize = Message::Batch(vec![0; FRAME_BYTES_MAX + 1].into());
+        let oversize = Message::Batch(vec![0; BATCH_BYTES_MAX + 1].into());
         assert!(matches!(
             write_message(&mut Vec::new(), &oversize).await,
             Err(LinkError::Frame(FrameError::Oversize(_)))

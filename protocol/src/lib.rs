@@ -11,6 +11,7 @@
 
 pub mod batch;
 pub mod changes;
+pub mod checksum;
 pub mod clip;
 pub mod cursor;
 pub mod data;

@@ -6,6 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::batch::{Batch, BatchError, Flags, Payload};
+use crate::checksum;
 use crate::cursor::Cursors;
 use crate::digest::Digest;
 use crate::encoding::sums;
@@ -14,7 +15,6 @@ use crate::sums::{Adder, Sums};
 
 /// The version this program writes and reads.
 const VERSION: u8 = 2;
-const CRC_BYTES: usize = 4;
 
 /// Everything about a range but its sums.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,24 +66,19 @@ impl MergedRange {
         let written = postcard::to_io(&wire, &mut out).map(|_| ());
         debug_assert!(written.is_ok());
         sums::encode(self.sums.entries(), &mut out);
-        let crc = crc32fast::hash(&out);
-        out.extend(crc.to_le_bytes());
+        checksum::close(&mut out, 0);
         out
     }
 
     /// Reads a range for a model of so many weights. Nothing is trusted: an error has had no effect.
     pub fn decode(bytes: &[u8], weights: usize) -> Result<Self, BatchError> {
-        let (body, crc) = bytes.split_last_chunk::<CRC_BYTES>().ok_or(BatchError::WrongLength)?;
-        match body.first() {
-            None => return Err(BatchError::WrongLength),
-            Some(&VERSION) => {}
-            Some(&other) => return Err(BatchError::UnknownVersion(other)),
-        }
-        if crc32fast::hash(body) != u32::from_le_bytes(*crc) {
-            return Err(BatchError::Damaged);
+        let body = checksum::open(bytes).ok_or(BatchError::Damaged)?;
+        let (&version, body) = body.split_first().ok_or(BatchError::WrongLength)?;
+        if version != VERSION {
+            return Err(BatchError::UnknownVersion(version));
         }
         let (WireHeader { header, count }, payload) =
-            postcard::take_from_bytes(&body[1..]).map_err(|_| BatchError::BadHeader)?;
+            postcard::take_from_bytes(body).map_err(|_| BatchError::BadHeader)?;
         if header.from >= header.to {
             return Err(BatchError::NoSequence);
         }

@@ -1,11 +1,11 @@
-//! What decoders allocate: never more than a frame may hold, whatever bytes they are fed.
+//! What decoders allocate: never more than a batch may hold, whatever bytes they are fed.
 //!
 //! A test of its own, because it counts every allocation of its process.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use protocol::batch::{Batch, BatchError, FRAME_BYTES_MAX, Flags, Header, Payload, VERSION};
+use protocol::batch::{BATCH_BYTES_MAX, Batch, BatchError, Flags, Header, Payload, VERSION};
 use protocol::changes::word;
 use protocol::cursor::{CursorAdvance, ShardId};
 use protocol::encoding::{Encoding, decode};
@@ -14,7 +14,7 @@ use protocol::lattice::Tau;
 use protocol::rng::CounterRng;
 use protocol::sums::Sums;
 
-/// The weights of the model that frames are decoded for.
+/// The weights of the model that batches are decoded for.
 const WEIGHTS: usize = 5_000;
 
 struct Counting;
@@ -49,7 +49,7 @@ fn peak_of(work: impl FnOnce()) -> usize {
     PEAK.load(Ordering::SeqCst) - before
 }
 
-fn frame() -> Vec<u8> {
+fn steps() -> Vec<u8> {
     let words: Vec<u32> = (0..500).map(|i| word(i * 7, i % 3 == 0)).collect();
     encoded(&Payload::Steps {
         tau: Tau::from_steps(300).unwrap(),
@@ -57,7 +57,7 @@ fn frame() -> Vec<u8> {
     })
 }
 
-fn frame_of_sums() -> Vec<u8> {
+fn sums() -> Vec<u8> {
     let entries = (0..500u32).map(|i| (i * 7, i as i32 - 1000)).collect();
     encoded(&Payload::Sums(Sums::checked(entries, WEIGHTS).unwrap()))
 }
@@ -75,43 +75,43 @@ fn encoded(payload: &Payload) -> Vec<u8> {
         loss: 1.0,
         flags: Flags::default(),
     };
-    let mut frame = Vec::new();
-    header.encode(payload, &mut frame).unwrap();
-    frame
+    let mut bytes = Vec::new();
+    header.encode(payload, &mut bytes).unwrap();
+    bytes
 }
 
 /// A Rice-coded change takes at least two bits and becomes a word of four bytes: sixteen times its size. A sum takes at
 /// least three and becomes eight bytes: less than 22 times. Beyond that there is room for a few cursors, and nothing else.
-fn check(frame: &[u8]) {
-    let peak = peak_of(|| drop(Batch::decode(frame, WEIGHTS)));
-    let allowed = (22 * frame.len() + 4096).min(FRAME_BYTES_MAX);
-    assert!(peak <= allowed, "{peak} bytes for a frame of {}", frame.len());
+fn check(bytes: &[u8]) {
+    let peak = peak_of(|| drop(Batch::decode(bytes, WEIGHTS)));
+    let allowed = (22 * bytes.len() + 4096).min(BATCH_BYTES_MAX);
+    assert!(peak <= allowed, "{peak} bytes for a batch of {}", bytes.len());
 }
 
-/// A frame whose header moves so many cursors, with a right checksum.
-fn frame_with_cursors(count: u32) -> Vec<u8> {
-    let mut frame = vec![VERSION];
+/// A batch whose header moves so many cursors, with a right checksum.
+fn with_cursors(count: u32) -> Vec<u8> {
+    let mut bytes = vec![VERSION];
     // Run, origin, sequence, batches seen, digest; then the list.
-    frame.extend([1, 2, 3, 4, 5]);
+    bytes.extend([1, 2, 3, 4, 5]);
     let mut rest = count;
     while rest >= 128 {
-        frame.push(rest as u8 | 128);
+        bytes.push(rest as u8 | 128);
         rest >>= 7;
     }
-    frame.push(rest as u8);
-    frame.extend(std::iter::repeat_n(1, 3 * count as usize));
-    let crc = crc32fast::hash(&frame);
-    frame.extend(crc.to_le_bytes());
-    frame
+    bytes.push(rest as u8);
+    bytes.extend(std::iter::repeat_n(1, 3 * count as usize));
+    let crc = crc32fast::hash(&bytes);
+    bytes.extend(crc.to_le_bytes());
+    bytes
 }
 
 /// One test, because a second one's allocations would be counted too.
 #[test]
-fn hostile_bytes_take_no_more_memory_than_a_frame() {
+fn hostile_bytes_take_no_more_memory_than_a_batch() {
     const SEED: u64 = 20;
     let mut random = CounterRng::new(SEED, 0);
-    // Frames with a right checksum and wrong bytes before it: what a hostile member can send.
-    let honest = [frame(), frame_of_sums()];
+    // Batches with a right checksum and wrong bytes before it: what a hostile member can send.
+    let honest = [steps(), sums()];
     for round in 0..30_000 {
         let mut forged = honest[round % 3 % 2].clone();
         let body = forged.len() - 4;
@@ -128,9 +128,9 @@ fn hostile_bytes_take_no_more_memory_than_a_frame() {
         check(&forged);
     }
     for cursors in [5_500_000, 70] {
-        let frame = frame_with_cursors(cursors);
-        check(&frame);
-        let refused = Batch::decode(&frame, WEIGHTS).unwrap_err();
+        let bytes = with_cursors(cursors);
+        check(&bytes);
+        let refused = Batch::decode(&bytes, WEIGHTS).unwrap_err();
         assert_eq!(refused, BatchError::BadHeader);
     }
     // Payloads that claim the most a header can claim.

@@ -239,17 +239,17 @@ impl Exchange {
         Ok(())
     }
 
-    /// The checksum of a batch is wrong. TLS protects the line, so a bit has flipped in a machine's memory: the link is set
-    /// up again, and the sender checks what it has kept. A peer that sends nothing but damaged batches is quarantined.
+    /// The checksum of a batch or a range is wrong. TLS protects the line, so a bit has flipped in a machine's memory: the link is set
+    /// up again, and the sender checks what it has kept. A peer that sends nothing but damage is quarantined.
     fn take_damage(&mut self, from: NodeId, effects: &mut Vec<Effect>) {
-        /// Damaged frames in a row that may be an accident.
+        /// So often in a row it may be an accident.
         const DAMAGED_MAX: u32 = 8;
         let Some(peer) = self.peers.get_mut(&from) else {
             return;
         };
         peer.damaged += 1;
         if peer.damaged > DAMAGED_MAX {
-            self.quarantine(from, "it sends nothing but damaged frames".into(), effects);
+            self.quarantine(from, "it sends nothing but damaged batches".into(), effects);
         } else {
             self.reset(from, effects);
         }
@@ -365,7 +365,16 @@ impl Exchange {
     /// Takes a range from a peer. Of one whose beginning is here already, that is taken away first.
     fn take_range(&mut self, from: NodeId, bytes: &[u8], effects: &mut Vec<Effect>) -> Result<(), String> {
         let weights = self.ledger.weight_count();
-        let mut range = MergedRange::decode(bytes, weights).map_err(|error| error.to_string())?;
+        let mut range = match MergedRange::decode(bytes, weights) {
+            Err(BatchError::Damaged) => {
+                self.take_damage(from, effects);
+                return Ok(());
+            }
+            decoded => decoded.map_err(|error| error.to_string())?,
+        };
+        if let Some(peer) = self.peers.get_mut(&from) {
+            peer.damaged = 0;
+        }
         let (origin, start, to) = (range.header.origin, range.header.from, range.header.to);
         self.check_origin(origin, to)?;
         let applied = self.ledger.frontier().applied(origin);

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use protocol::batch::Batch;
+use protocol::checksum;
 use protocol::frontier::Frontier;
 use protocol::ids::{NodeId, OriginId};
 use protocol::wire::link::OriginInfo;
@@ -23,6 +23,8 @@ use protocol::wire::link::{Message, Note};
 enum Help {
     Batch(Arc<[u8]>),
     Range(Outgoing),
+    /// What is kept has lost a bit, up to this sequence.
+    Spoilt(u64),
     /// Something is under way that has to arrive first.
     Later,
     Snapshot,
@@ -172,12 +174,7 @@ impl Exchange {
                 && sent.saturating_sub(has.applied(origin)) < self.limits.window
                 && link.bytes_under_way() < self.limits.window_bytes
             {
-                match help(link, (base, refused), &self.log, origin, sent) {
-                    // What has lain here for a while may have lost a bit: the ledger is audited, the log is not.
-                    Help::Batch(bytes) if sent + 1 < applied && !Batch::is_intact(&bytes) => {
-                        spoilt.raise(origin, sent + 1);
-                        break;
-                    }
+                match help(link, (base, refused), &self.log, (origin, applied), sent) {
                     Help::Batch(bytes) => {
                         link.send(origin, sent + 1, bytes.len());
                         effects.push(Effect::Send {
@@ -190,6 +187,10 @@ impl Exchange {
                         send_pieces(node, link, &self.limits, effects);
                     }
                     Help::Later => break,
+                    Help::Spoilt(to) => {
+                        spoilt.raise(origin, to);
+                        break;
+                    }
                     Help::Snapshot => {
                         if link.tell_too_far() {
                             effects.push(Effect::Send {
@@ -222,20 +223,25 @@ fn sends(
     home != to && (routing.sends(me, home, to) || relays.contains(&(home, to)) || repairs)
 }
 
-/// What to send a peer next of an origin of which it will have `sent`, by its mark and the ranges that it could not take.
+/// What to send a peer next of an origin of which it will have `sent` and this node has `applied`, by the peer's mark and
+/// the ranges that it could not take.
 ///
 /// It gets the log's entries as they are. So it inherits their points, and can help whomever this node can help.
 fn help(
     link: &PeerLink,
     (base, refused): (&Frontier, &BTreeSet<(OriginId, u64)>),
     log: &Log,
-    origin: OriginId,
+    (origin, applied): (OriginId, u64),
     sent: u64,
 ) -> Help {
     if link.outgoing.as_ref().is_some_and(|parcel| parcel.blocks(origin)) {
         return Help::Later;
     }
     match log.after(origin, sent) {
+        // What has lain here for a while may have lost a bit: the ledger is audited, the log is not.
+        Some(entry) if (entry.merged || entry.to < applied) && !checksum::is_intact(&entry.bytes) => {
+            return Help::Spoilt(entry.to);
+        }
         Some(entry) if !entry.merged => return Help::Batch(Arc::clone(&entry.bytes)),
         _ if link.outgoing.is_some() => return Help::Later,
         Some(entry) if !refused.contains(&(origin, sent)) => {

@@ -12,6 +12,7 @@ use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use thiserror::Error;
 
+use crate::checksum;
 use crate::cursor::CursorAdvance;
 use crate::digest::Digest;
 use crate::encoding::PayloadError;
@@ -22,11 +23,10 @@ pub use self::payload::Payload;
 
 /// The version this program writes and reads.
 pub const VERSION: u8 = 3;
-/// The longest frame. What is larger travels in chunks.
-pub const FRAME_BYTES_MAX: usize = 16 << 20;
+/// The longest batch, encoded. What is larger travels in pieces.
+pub const BATCH_BYTES_MAX: usize = 16 << 20;
 /// A minibatch may touch several shards, but not more than this.
 pub const CURSORS_MAX: usize = 64;
-const CRC_BYTES: usize = 4;
 
 /// What a batch says of the run's end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,7 +62,7 @@ pub struct Header {
     pub flags: Flags,
 }
 
-/// Reads no further than one cursor too many, so that a frame full of them takes no memory.
+/// Reads no further than one cursor too many, so that a batch full of them takes no memory.
 fn bounded_cursors<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<CursorAdvance>, D::Error> {
     struct Bounded;
 
@@ -97,7 +97,7 @@ pub struct Batch {
     pub payload: Payload,
 }
 
-/// The header as it stands in a frame: with how its payload is written.
+/// The header as it stands in the bytes: with how its payload is written.
 #[derive(Serialize, Deserialize)]
 struct WireHeader {
     header: Header,
@@ -106,11 +106,11 @@ struct WireHeader {
     payload_bytes: u32,
 }
 
-/// Why a frame is refused.
+/// Why a batch or a range is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum BatchError {
-    /// Longer than a frame may be.
-    #[error("the frame is {0} bytes long, but {FRAME_BYTES_MAX} are allowed")]
+    /// Longer than a batch may be.
+    #[error("the batch is {0} bytes long, but {BATCH_BYTES_MAX} are allowed")]
     Oversize(usize),
     /// Another version of the format.
     #[error(
@@ -118,10 +118,10 @@ pub enum BatchError {
     )]
     UnknownVersion(u8),
     /// Cut off, or with more behind it.
-    #[error("the frame's length is not what its header says")]
+    #[error("the batch's length is not what its header says")]
     WrongLength,
     /// The checksum does not match.
-    #[error("the frame was damaged on its way: its checksum does not match")]
+    #[error("the batch was damaged on its way: its checksum does not match")]
     Damaged,
     /// The header is not one.
     #[error("the batch's header cannot be read, or moves more than {CURSORS_MAX} cursors")]
@@ -153,10 +153,9 @@ impl Header {
         out.push(VERSION);
         postcard::to_io(&wire, &mut *out).map_err(|_| BatchError::BadHeader)?;
         out.extend_from_slice(&encoded);
-        let crc = crc32fast::hash(&out[start..]);
-        out.extend(crc.to_le_bytes());
+        checksum::close(out, start);
         let bytes = out.len() - start;
-        if bytes > FRAME_BYTES_MAX {
+        if bytes > BATCH_BYTES_MAX {
             out.truncate(start);
             return Err(BatchError::Oversize(bytes));
         }
@@ -165,27 +164,17 @@ impl Header {
 }
 
 impl Batch {
-    /// Whether a frame still has its checksum: a copy in memory may have lost a bit since it was made.
-    #[must_use]
-    pub fn is_intact(frame: &[u8]) -> bool {
-        let parts = frame.split_last_chunk::<CRC_BYTES>();
-        parts.is_some_and(|(body, crc)| crc32fast::hash(body) == u32::from_le_bytes(*crc))
-    }
-
-    /// Reads a whole frame for a model of so many weights. Nothing is trusted: an error has had no effect.
-    pub fn decode(frame: &[u8], weights: usize) -> Result<Self, BatchError> {
-        if frame.len() > FRAME_BYTES_MAX {
-            return Err(BatchError::Oversize(frame.len()));
+    /// Reads a whole batch for a model of so many weights. Nothing is trusted: an error has had no effect.
+    pub fn decode(bytes: &[u8], weights: usize) -> Result<Self, BatchError> {
+        if bytes.len() > BATCH_BYTES_MAX {
+            return Err(BatchError::Oversize(bytes.len()));
         }
-        let (body, crc) = frame.split_last_chunk::<CRC_BYTES>().ok_or(BatchError::WrongLength)?;
-        let (&version, _) = body.split_first().ok_or(BatchError::WrongLength)?;
+        let body = checksum::open(bytes).ok_or(BatchError::Damaged)?;
+        let (&version, body) = body.split_first().ok_or(BatchError::WrongLength)?;
         if version != VERSION {
             return Err(BatchError::UnknownVersion(version));
         }
-        if crc32fast::hash(body) != u32::from_le_bytes(*crc) {
-            return Err(BatchError::Damaged);
-        }
-        let (wire, encoded) = postcard::take_from_bytes::<WireHeader>(&body[1..]).map_err(|_| BatchError::BadHeader)?;
+        let (wire, encoded) = postcard::take_from_bytes::<WireHeader>(body).map_err(|_| BatchError::BadHeader)?;
         let WireHeader {
             header,
             form,

@@ -29,10 +29,10 @@ fn batch(sequence: u64, payload: Payload) -> Batch {
     Batch { header, payload }
 }
 
-fn frame_of(batch: &Batch) -> Vec<u8> {
-    let mut frame = Vec::new();
-    batch.header.encode(&batch.payload, &mut frame).unwrap();
-    frame
+fn encoded(batch: &Batch) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    batch.header.encode(&batch.payload, &mut bytes).unwrap();
+    bytes
 }
 
 fn steps(tau: Tau, words: Vec<u32>) -> Payload {
@@ -66,8 +66,8 @@ fn any_batch() -> impl Strategy<Value = Batch> {
 
 proptest! {
     #[test]
-    fn a_frame_gives_back_its_batch(batch in any_batch()) {
-        prop_assert_eq!(Batch::decode(&frame_of(&batch), WEIGHTS), Ok(batch));
+    fn the_bytes_give_back_its_batch(batch in any_batch()) {
+        prop_assert_eq!(Batch::decode(&encoded(&batch), WEIGHTS), Ok(batch));
     }
 
     #[test]
@@ -102,26 +102,26 @@ proptest! {
     }
 
     #[test]
-    fn damaged_frames_are_refused(batch in any_batch(), position: prop::sample::Index, flip in 1..=255u8) {
-        let mut frame = frame_of(&batch);
-        let position = position.index(frame.len());
-        frame[position] ^= flip;
-        prop_assert!(Batch::decode(&frame, WEIGHTS).is_err());
-        frame[position] ^= flip;
-        prop_assert!(Batch::decode(&frame[..position], WEIGHTS).is_err());
-        frame.push(0);
-        prop_assert!(Batch::decode(&frame, WEIGHTS).is_err());
+    fn damaged_batches_are_refused(batch in any_batch(), position: prop::sample::Index, flip in 1..=255u8) {
+        let mut bytes = encoded(&batch);
+        let position = position.index(bytes.len());
+        bytes[position] ^= flip;
+        prop_assert!(Batch::decode(&bytes, WEIGHTS).is_err());
+        bytes[position] ^= flip;
+        prop_assert!(Batch::decode(&bytes[..position], WEIGHTS).is_err());
+        bytes.push(0);
+        prop_assert!(Batch::decode(&bytes, WEIGHTS).is_err());
     }
 
     /// A hostile sender computes the checksum too: what it then gets through must be a valid batch.
     #[test]
-    fn forged_frames_are_refused_or_valid(batch in any_batch(), position: prop::sample::Index, value: u8) {
-        let mut frame = frame_of(&batch);
-        let body = frame.len() - CRC_BYTES;
-        frame[position.index(body)] = value;
-        let crc = crc32fast::hash(&frame[..body]);
-        frame[body..].copy_from_slice(&crc.to_le_bytes());
-        if let Ok(accepted) = Batch::decode(&frame, WEIGHTS) {
+    fn forged_batches_are_refused_or_valid(batch in any_batch(), position: prop::sample::Index, value: u8) {
+        let mut bytes = encoded(&batch);
+        bytes.truncate(checksum::open(&bytes).unwrap().len());
+        let position = position.index(bytes.len());
+        bytes[position] = value;
+        checksum::close(&mut bytes, 0);
+        if let Ok(accepted) = Batch::decode(&bytes, WEIGHTS) {
             match &accepted.payload {
                 Payload::Steps { tau, words } => {
                     prop_assert_eq!(crate::changes::check(words, WEIGHTS, *tau), Ok(()));
@@ -139,25 +139,27 @@ proptest! {
 }
 
 #[test]
-fn golden_frame() {
+fn golden_bytes() {
     let tau = Tau::from_steps(300).unwrap();
-    let frame = frame_of(&batch(
+    let bytes = encoded(&batch(
         5,
         steps(tau, vec![word(1, true), word(3, false), word(8, true)]),
     ));
     // version, run, origin, sequence, seen; digest; cursors; samples, loss, flags; form, count, bytes; payload; checksum
     let golden = "03 a222 c466 05 c801 e4a1aede8a8bc48c7c 01010240 40 0000003f 0100 00 ac02 01 03 03 01170e 686632e9";
-    assert_eq!(frame, crate::encoding::tests::bytes(golden));
-    let frame = frame_of(&batch(5, sums(vec![(1, 300), (3, -2), (8, 7)])));
+    assert_eq!(bytes, crate::encoding::tests::bytes(golden));
+    let bytes = encoded(&batch(5, sums(vec![(1, 300), (3, -2), (8, 7)])));
     let golden = "03 a222 c466 05 c801 d39bd8aed6e7f89912 01010240 40 0000003f 0100 01 03 07 0006c2b503b011 58f8434b";
-    assert_eq!(frame, crate::encoding::tests::bytes(golden));
+    assert_eq!(bytes, crate::encoding::tests::bytes(golden));
 }
 
 #[test]
 fn an_unknown_version_is_named() {
-    let mut frame = frame_of(&batch(1, Payload::default()));
-    frame[0] = 9;
-    assert_eq!(Batch::decode(&frame, WEIGHTS), Err(BatchError::UnknownVersion(9)));
+    let mut bytes = encoded(&batch(1, Payload::default()));
+    bytes.truncate(checksum::open(&bytes).unwrap().len());
+    bytes[0] = 9;
+    checksum::close(&mut bytes, 0);
+    assert_eq!(Batch::decode(&bytes, WEIGHTS), Err(BatchError::UnknownVersion(9)));
 }
 
 #[test]
@@ -166,20 +168,20 @@ fn lies_in_a_header_are_named() {
     let mut liar = honest.clone();
     liar.header.digest = Digest(1);
     assert_eq!(
-        Batch::decode(&frame_of(&liar), WEIGHTS),
+        Batch::decode(&encoded(&liar), WEIGHTS),
         Err(BatchError::DigestDisagrees)
     );
     let mut liar = honest.clone();
     liar.header.sequence = 0;
-    assert_eq!(Batch::decode(&frame_of(&liar), WEIGHTS), Err(BatchError::NoSequence));
+    assert_eq!(Batch::decode(&encoded(&liar), WEIGHTS), Err(BatchError::NoSequence));
     let mut liar = honest;
     liar.header.cursors = vec![liar.header.cursors[0]; CURSORS_MAX + 1];
-    assert_eq!(Batch::decode(&frame_of(&liar), WEIGHTS), Err(BatchError::BadHeader));
+    assert_eq!(Batch::decode(&encoded(&liar), WEIGHTS), Err(BatchError::BadHeader));
 }
 
 #[test]
 fn sums_that_move_a_weight_too_far_are_refused() {
-    let far = |steps| Batch::decode(&frame_of(&batch(1, sums(vec![(4, steps)]))), WEIGHTS);
+    let far = |steps| Batch::decode(&encoded(&batch(1, sums(vec![(4, steps)]))), WEIGHTS);
     assert!(far(BATCH_STEPS_MAX as i32 - 1).is_ok());
     let refused = Err(BatchError::Payload(ChangesError::MovesTooFar(4).into()));
     assert_eq!(far(BATCH_STEPS_MAX as i32), refused);

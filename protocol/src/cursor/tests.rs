@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::batch::FRAME_BYTES_MAX;
+use crate::batch::BATCH_BYTES_MAX;
 use crate::ids::{OriginId, RunId};
 use crate::wire::attach::Assignment;
 
@@ -146,7 +146,7 @@ fn the_most_cursors_that_can_be_held_fit_into_a_message_and_no_more_are_taken() 
         assert_eq!(cursors.raise(every_other(index)).begun, 1);
     }
     let bytes = postcard::to_stdvec(&cursors).unwrap();
-    assert!(bytes.len() < FRAME_BYTES_MAX / 2);
+    assert!(bytes.len() < BATCH_BYTES_MAX / 2);
     assert_eq!(postcard::from_bytes::<Cursors>(&bytes).as_ref(), Ok(&cursors));
     let before = cursors.clone();
     assert_eq!(cursors.raise(every_other(STRETCHES_MAX as u32)), News::default());

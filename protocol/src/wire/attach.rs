@@ -363,8 +363,8 @@ mod tests {
     #[test]
     fn a_piece_of_counts_fits_into_a_message() {
         // An i32 takes five bytes at most.
-        const { assert!(COUNTS_PER_PIECE * 5 + 16 < crate::batch::FRAME_BYTES_MAX) }
-        const { assert!(SUMS_PER_PIECE * 10 + 16 < crate::batch::FRAME_BYTES_MAX) }
+        const { assert!(COUNTS_PER_PIECE * 5 + 16 < crate::batch::BATCH_BYTES_MAX) }
+        const { assert!(SUMS_PER_PIECE * 10 + 16 < crate::batch::BATCH_BYTES_MAX) }
     }
 
     #[test]

@@ -6,7 +6,7 @@
 
 use thiserror::Error;
 
-use crate::batch::FRAME_BYTES_MAX;
+use crate::batch::BATCH_BYTES_MAX;
 
 /// The bytes of a header.
 pub const HEADER_BYTES: usize = 5;
@@ -48,7 +48,7 @@ impl Kind {
     #[must_use]
     pub const fn bytes_max(self) -> usize {
         match self {
-            Self::Batch | Self::Word | Self::Piece => FRAME_BYTES_MAX,
+            Self::Batch | Self::Word | Self::Piece => BATCH_BYTES_MAX,
             // A frontier of more than this names more origins than a run ever has.
             Self::Have | Self::Note => 128 << 10,
             Self::Origin | Self::Hello => 1 << 10,

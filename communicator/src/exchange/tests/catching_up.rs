@@ -3,7 +3,7 @@
 use super::*;
 
 /// Twenty batches, of which the third node got three and acknowledged none before it was lost.
-fn node_with_a_merged_log() -> Exchange {
+pub(super) fn node_with_a_merged_log() -> Exchange {
     let mut exchange = node(Limits {
         single_bytes_max: 3 * simple(1, 1).len(),
         window: 3,

@@ -1,13 +1,14 @@
 //! Bits that flip on the way, in the log and in the ledger.
 
+use super::catching_up::node_with_a_merged_log;
 use super::*;
 
 #[test]
-fn a_damaged_frame_is_damage_and_not_a_lie_unless_there_is_nothing_else() {
+fn a_damaged_batch_is_damage_and_not_a_lie_unless_there_is_nothing_else() {
     let mut exchange = node(LIMITS);
-    let mut frame = simple(2, 1).to_vec();
-    frame[9] ^= 4;
-    let damaged: Arc<[u8]> = frame.into();
+    let mut bytes = simple(2, 1).to_vec();
+    bytes[9] ^= 4;
+    let damaged: Arc<[u8]> = bytes.into();
     let mut effects = Vec::new();
     for _ in 0..8 {
         effects = receive(&mut exchange, PEER, Message::Batch(Arc::clone(&damaged)));
@@ -36,6 +37,41 @@ fn a_batch_that_was_spoilt_while_it_was_kept_is_not_sent() {
         message: Message::Note(Note::TooFar),
     };
     assert!(effects.contains(&too_far), "it takes a snapshot instead: {effects:?}");
+}
+
+#[test]
+fn a_range_that_was_spoilt_while_it_was_kept_is_not_sent() {
+    let mut exchange = node_with_a_merged_log();
+    let whole = exchange.log.entries(OriginId(1)).next().unwrap().clone();
+    assert!(whole.merged && whole.from == 0);
+    exchange.log.spoil(OriginId(1), whole.to);
+    let effects = receive(&mut exchange, THIRD, has(&[]));
+    assert!(effects.contains(&Effect::Spoilt), "{effects:?}");
+    assert_eq!(notes_to(&tell(&mut exchange, Event::Tick), THIRD), [Note::TooFar]);
+}
+
+#[test]
+fn a_damaged_range_is_damage_and_not_a_lie_unless_there_is_nothing_else() {
+    let mut sender = node_with_a_merged_log();
+    let effects = receive(&mut sender, THIRD, has(&[]));
+    let (kind, bytes) = parcel_to(&mut sender, THIRD, effects);
+    assert_eq!(kind, ParcelKind::Range);
+    for position in [0, 9] {
+        let mut damaged = bytes.clone();
+        damaged[position] ^= 4;
+        let mut exchange = Exchange::new(THIRD, Ledger::new(RUN, vec![0; WEIGHTS]), LIMITS);
+        tell(&mut exchange, Event::Founder(THIRD));
+        tell(&mut exchange, Event::Founder(ME));
+        tell(&mut exchange, Event::Origin(origin(1)));
+        tell(&mut exchange, Event::LinkUp(ME));
+        for _ in 0..8 {
+            let effects = receive(&mut exchange, ME, self::whole(kind, damaged.clone()));
+            assert!(effects.contains(&Effect::Reset(ME)), "{effects:?}");
+            tell(&mut exchange, Event::LinkUp(ME));
+        }
+        let effects = receive(&mut exchange, ME, self::whole(kind, damaged));
+        assert!(effects.iter().any(|effect| matches!(effect, Effect::Quarantine { .. })));
+    }
 }
 
 #[test]
