@@ -1,25 +1,16 @@
 //! Strategies other than the default one, on the same runtime: they train, and their replicas agree.
 
-use crate::harness::cluster::{Cluster, cut_power};
+use crate::harness::cluster::{Cluster, SMALL, cut_power};
 use crate::harness::{Tau, points_csv};
 
-const DENSE: &[&str] = &[
-    "--data",
-    "csv:points.csv",
-    "--model",
-    "dense 16, relu, dense 2",
-    "--minibatch",
-    "16",
-    "--exchange",
-    "dense:every=8",
-];
+const DENSE: &[&str] = &["--exchange", "dense:every=8"];
 
 #[test]
 fn a_dense_exchange_trains_and_agrees() {
     let tau = Tau::new();
     points_csv(&tau, "points.csv", 600);
     let run = ["train", "--nodes", "3", "--threads", "1", "--epochs", "20", "--json"];
-    let output = tau.run(&[&run, DENSE].concat());
+    let output = tau.run(&[&run, SMALL, DENSE].concat());
     assert_eq!(output.code, 0, "{}", output.stderr);
     let finished = output.last();
     assert_eq!(finished["replicas_agree"], true, "{finished}");
@@ -37,7 +28,7 @@ fn a_dense_exchange_trains_and_agrees() {
 fn a_dense_exchange_survives_a_death() {
     let mut cluster = Cluster::of(3);
     points_csv(&cluster.tau, "points.csv", 600);
-    let endless = [DENSE, &["--epochs", "1000000", "--max-seconds", "3"]].concat();
+    let endless = [SMALL, DENSE, &["--epochs", "1000000", "--max-seconds", "3"]].concat();
     let mut client = cluster.tau.start(&cluster.asking("start", &endless));
     client.wait_until_trains();
     let victim = cluster.nodes.pop().unwrap();

@@ -15,20 +15,18 @@ const PATIENCE: Duration = Duration::from_mins(1);
 const TEMPORARY: &str = "tmp";
 
 /// A small job; ten thousand samples an epoch would take a second.
-const JOB: &[&str] = &[
+pub(crate) const SMALL: &[&str] = &[
     "--data",
     "csv:points.csv",
     "--model",
     "dense 16, relu, dense 2",
     "--minibatch",
     "16",
-    "--density",
-    "0.05",
 ];
 
 /// The job, for so many epochs.
 pub(crate) fn job<'a>(epochs: &'a str, extra: &[&'a str]) -> Vec<&'a str> {
-    [JOB, &["--epochs", epochs], extra].concat()
+    [SMALL, &["--density", "0.05", "--epochs", epochs], extra].concat()
 }
 
 /// A folder with credentials, and the nodes that were started in it.

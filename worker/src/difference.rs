@@ -62,7 +62,7 @@ mod tests {
     fn weights_that_look_ahead_are_taken_where_they_have_come_to() {
         let (own, velocity) = ([1.0 - 2.0 * GRID], [4.0 * GRID]);
         let mut shared = [1.0];
-        let (sums, _) = take(Reached::behind(&own, 0.5, &velocity), &mut shared, 0).unwrap();
+        let (sums, _) = take(Reached::new(&own, 0.5, &velocity), &mut shared, 0).unwrap();
         assert_eq!(sums, Sums::default());
     }
 

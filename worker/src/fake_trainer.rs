@@ -102,7 +102,7 @@ impl<const BEGINS: bool> Trainer for FakeTrainer<BEGINS> {
         Ok(Range::Safe)
     }
 
-    fn take(&mut self, window: std::ops::Range<usize>) -> Result<Sums, TrainError> {
+    fn take(&mut self, window: std::ops::Range<usize>) -> Result<(Sums, Range), TrainError> {
         let mut entries = Vec::new();
         for index in window {
             let steps = (self.times[index] - self.taken[index]) as i32;
@@ -112,8 +112,8 @@ impl<const BEGINS: bool> Trainer for FakeTrainer<BEGINS> {
             }
         }
         let sums = Sums::checked(entries, self.weights.len()).unwrap_or_default();
-        self.jump(&sums)?;
-        Ok(sums)
+        let range = self.jump(&sums)?;
+        Ok((sums, range))
     }
 
     fn apply(&mut self, words: &[u32], tau: Tau) -> Result<Range, TrainError> {

@@ -36,15 +36,22 @@ impl<'a> Reached<'a> {
     /// The weights themselves.
     #[must_use]
     pub fn exactly(own: &'a [f32]) -> Self {
-        Self::behind(own, 0.0, own)
+        Self {
+            own,
+            velocity: own,
+            ahead: 0.0,
+        }
     }
 
-    /// Weights that look this multiple of their velocity ahead.
+    /// Weights that look this multiple of their velocity ahead. Those that do not look ahead need no velocity.
     ///
     /// # Panics
-    /// If the slices differ in length.
+    /// If they look ahead and the slices differ in length.
     #[must_use]
-    pub fn behind(own: &'a [f32], ahead: f32, velocity: &'a [f32]) -> Self {
+    pub fn new(own: &'a [f32], ahead: f32, velocity: &'a [f32]) -> Self {
+        if ahead == 0.0 {
+            return Self::exactly(own);
+        }
         assert_eq!(own.len(), velocity.len());
         Self { own, velocity, ahead }
     }
@@ -222,7 +229,7 @@ mod tests {
         let own = [0.5; 20];
         let velocity: Vec<f32> = (0..20).map(|i| i as f32 - 10.0).collect();
         let mut words = Vec::new();
-        let reached = Reached::behind(&own, 0.25, &velocity);
+        let reached = Reached::new(&own, 0.25, &velocity);
         quantise(reached, &[0.5; 20], Tau::nearest(1.0), 0, usize::MAX, &mut words).unwrap();
         let mut expected = Vec::new();
         for (index, velocity) in (0..).zip(&velocity) {

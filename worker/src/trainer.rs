@@ -167,7 +167,7 @@ pub trait Trainer {
 
     /// What the own weights of a window differ from the shared ones by, rounded to the grid; it is in the shared weights
     /// already. What fails for its numbers' sake has moved no shared weight.
-    fn take(&mut self, window: std::ops::Range<usize>) -> Result<Sums, TrainError>;
+    fn take(&mut self, window: std::ops::Range<usize>) -> Result<(Sums, Range), TrainError>;
 
     /// Adds what another origin's batch holds to both copies.
     fn add(&mut self, payload: &Payload) -> Result<Range, TrainError> {

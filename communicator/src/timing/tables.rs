@@ -1,4 +1,5 @@
-//! What each part of a node waits for, and how long by default. This is the only place where a time of a node is a number.
+//! What each part of a node waits for, and how long by default. Every time that another one depends on is a number here and
+//! nowhere else.
 
 use std::time::Duration;
 

@@ -89,7 +89,7 @@ pub trait Backend {
 
     /// Moves the shared weights of a window to the grid points next to what the own ones have come to, which are so far
     /// ahead, and says by how many steps each has moved. What fails for its numbers' sake moves nothing.
-    fn take(&mut self, window: Indices<usize>, ahead: f32) -> Result<Sums, TrainError>;
+    fn take(&mut self, window: Indices<usize>, ahead: f32) -> Result<(Sums, Range), TrainError>;
 
     /// Adds others' checked changes to both copies. A backend may delay this, but must have done it, in order, before
     /// anything reads the weights. The returned range may be that of the last step.

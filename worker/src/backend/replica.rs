@@ -208,7 +208,7 @@ impl<B: Backend> Trainer for Replica<B> {
         self.backend.release(&compare, words)
     }
 
-    fn take(&mut self, window: std::ops::Range<usize>) -> Result<Sums, TrainError> {
+    fn take(&mut self, window: std::ops::Range<usize>) -> Result<(Sums, Range), TrainError> {
         self.backend.take(window, self.ahead)
     }
 

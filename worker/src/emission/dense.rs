@@ -4,14 +4,12 @@
 //! What rounding takes stays in the residual. A model with more weights than a batch holds sums is told in windows that
 //! take turns.
 
-use std::ops::Range;
-
 use protocol::batch::Payload;
 use protocol::encoding::SUMS_MAX;
 use protocol::job::Job;
 use protocol::lattice::Tau;
 
-use super::{Emission, NextStep, Plan};
+use super::{Emission, Leaving, NextStep, Plan};
 use crate::learning::multi_worker::Settings;
 use crate::trainer::{TrainError, Trainer};
 
@@ -42,13 +40,15 @@ impl Dense {
         self.weights.div_ceil(SUMS_MAX).max(1)
     }
 
-    /// The next window's weights.
-    fn take_turn(&mut self) -> Range<usize> {
+    /// What leaves of the next window.
+    fn take_turn<T: Trainer>(&mut self, trainer: &mut T) -> Result<Leaving, TrainError> {
         let first = self.window * SUMS_MAX;
         self.window = (self.window + 1) % self.windows();
         self.untold = self.untold.saturating_sub(1);
         self.steps = 0;
-        first..(first + SUMS_MAX).min(self.weights)
+        let (sums, range) = trainer.take(first..(first + SUMS_MAX).min(self.weights))?;
+        let payload = Payload::Sums(sums);
+        Ok(Leaving { payload, range })
     }
 }
 
@@ -72,17 +72,12 @@ impl<T: Trainer> Emission<T> for Dense {
         }
     }
 
-    fn leave(&mut self, trainer: &mut T, _compared: Option<Tau>, _words: Vec<u32>) -> Result<Payload, TrainError> {
-        let window = self.take_turn();
-        Ok(Payload::Sums(trainer.take(window)?))
+    fn leave(&mut self, trainer: &mut T, _compared: Option<Tau>, _words: Vec<u32>) -> Result<Leaving, TrainError> {
+        self.take_turn(trainer)
     }
 
-    fn rest(&mut self, trainer: &mut T) -> Result<Option<Payload>, TrainError> {
-        if self.untold == 0 {
-            return Ok(None);
-        }
-        let window = self.take_turn();
-        Ok(Some(Payload::Sums(trainer.take(window)?)))
+    fn rest(&mut self, trainer: &mut T) -> Result<Option<Leaving>, TrainError> {
+        (self.untold > 0).then(|| self.take_turn(trainer)).transpose()
     }
 
     fn state(&self) -> Vec<f64> {

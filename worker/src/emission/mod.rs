@@ -10,7 +10,7 @@ mod tau_controller;
 
 use protocol::batch::Payload;
 use protocol::job::{Exchange, Job};
-use protocol::lattice::Tau;
+use protocol::lattice::{Range, Tau};
 
 use crate::learning::multi_worker::Settings;
 use crate::trainer::{TrainError, Trainer};
@@ -41,6 +41,14 @@ pub enum Plan {
     },
 }
 
+/// What leaves as a batch.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Leaving {
+    pub payload: Payload,
+    /// How far out the weights are that moved since the step was made.
+    pub range: Range,
+}
+
 /// What leaves one worker, and when.
 pub trait Emission<T> {
     /// How one of so many workers learns when this is how their updates come together.
@@ -54,10 +62,10 @@ pub trait Emission<T> {
 
     /// What leaves after a step that was planned so. `words` are the changes that the device found by comparing; they are
     /// in the shared weights already.
-    fn leave(&mut self, trainer: &mut T, compared: Option<Tau>, words: Vec<u32>) -> Result<Payload, TrainError>;
+    fn leave(&mut self, trainer: &mut T, compared: Option<Tau>, words: Vec<u32>) -> Result<Leaving, TrainError>;
 
     /// What still has to leave when there is nothing to train, for now or for good. It is asked until there is nothing.
-    fn rest(&mut self, trainer: &mut T) -> Result<Option<Payload>, TrainError>;
+    fn rest(&mut self, trainer: &mut T) -> Result<Option<Leaving>, TrainError>;
 
     /// Its few numbers, for another to go on from.
     fn state(&self) -> Vec<f64>;

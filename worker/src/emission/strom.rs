@@ -2,10 +2,10 @@
 
 use protocol::batch::Payload;
 use protocol::job::{Job, Threshold};
-use protocol::lattice::Tau;
+use protocol::lattice::{Range, Tau};
 
 use super::tau_controller::TauController;
-use super::{Emission, NextStep, Plan};
+use super::{Emission, Leaving, NextStep, Plan};
 use crate::learning::multi_worker::Settings;
 use crate::trainer::{TrainError, Trainer};
 
@@ -32,9 +32,9 @@ impl Strom {
 
     /// After the first step: nobody knew how large updates are, but now the residual tells. τ starts where the target
     /// fraction of it leaves at once.
-    fn release_first<T: Trainer>(&mut self, trainer: &mut T, words: &mut Vec<u32>) -> Result<Tau, TrainError> {
+    fn release_first<T: Trainer>(&mut self, trainer: &mut T, words: &mut Vec<u32>) -> Result<(Tau, Range), TrainError> {
         let Threshold::Density(target) = self.threshold else {
-            return Ok(Tau::ONE_STEP);
+            return Ok((Tau::ONE_STEP, Range::Safe));
         };
         let quantile = trainer.residual_quantile(target)?;
         if !quantile.is_finite() {
@@ -42,8 +42,8 @@ impl Strom {
         }
         self.controller.start(quantile, target, self.learning_rate);
         let tau = self.controller.tau().unwrap_or(Tau::ONE_STEP);
-        trainer.release(tau, words)?;
-        Ok(tau)
+        let range = trainer.release(tau, words)?;
+        Ok((tau, range))
     }
 }
 
@@ -68,20 +68,21 @@ impl<T: Trainer> Emission<T> for Strom {
         }
     }
 
-    fn leave(&mut self, trainer: &mut T, compared: Option<Tau>, mut words: Vec<u32>) -> Result<Payload, TrainError> {
-        let tau = match compared {
-            Some(tau) => tau,
+    fn leave(&mut self, trainer: &mut T, compared: Option<Tau>, mut words: Vec<u32>) -> Result<Leaving, TrainError> {
+        let (tau, range) = match compared {
+            Some(tau) => (tau, Range::Safe),
             None => self.release_first(trainer, &mut words)?,
         };
         if let Threshold::Density(target) = self.threshold {
             let density = words.len() as f64 / trainer.weights() as f64;
             self.controller.observe(density, target);
         }
-        Ok(Payload::Steps { tau, words })
+        let payload = Payload::Steps { tau, words };
+        Ok(Leaving { payload, range })
     }
 
     /// What is left below τ never leaves, and is dropped when the origin closes.
-    fn rest(&mut self, _trainer: &mut T) -> Result<Option<Payload>, TrainError> {
+    fn rest(&mut self, _trainer: &mut T) -> Result<Option<Leaving>, TrainError> {
         Ok(None)
     }
 

@@ -319,20 +319,20 @@ impl<T: Trainer> Training<T> {
         }
         let words = std::mem::take(&mut self.words);
         let left = self.emission.leave(&mut self.trainer, compare, words);
-        let payload = left.map_err(|error| self.blame(error))?;
-        step.left(&payload);
-        self.write_batch(payload, Flags::default(), encoded)?;
+        let left = left.map_err(|error| self.blame(error))?;
+        step.left(&left);
+        self.write_batch(left.payload, Flags::default(), encoded)?;
         Ok(Next::Emitted(step))
     }
 
     /// There is nothing to train, for now or for good: what the emission still owes leaves.
     fn pause(&mut self, encoded: &mut Vec<u8>) -> Result<Next, TrainingError> {
         let rest = self.emission.rest(&mut self.trainer);
-        if let Some(payload) = rest.map_err(|error| self.blame(error))? {
+        if let Some(left) = rest.map_err(|error| self.blame(error))? {
             let mut step = Step::without_samples(self.staleness());
-            step.left(&payload);
+            step.left(&left);
             self.seen = self.batches_applied;
-            self.write_batch(payload, Flags::default(), encoded)?;
+            self.write_batch(left.payload, Flags::default(), encoded)?;
             return Ok(Next::Emitted(step));
         }
         Ok(if self.stopping || self.plan.is_complete() {

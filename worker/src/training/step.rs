@@ -5,6 +5,7 @@ use std::time::Duration;
 use protocol::batch::Payload;
 use protocol::lattice::{Range, Tau};
 
+use crate::emission::Leaving;
 use crate::trainer::GpuUse;
 
 /// How training went on.
@@ -59,9 +60,10 @@ impl Step {
         }
     }
 
-    /// These changes leave with it.
-    pub(super) fn left(&mut self, payload: &Payload) {
+    /// This leaves with it.
+    pub(super) fn left(&mut self, Leaving { payload, range }: &Leaving) {
         self.changes = payload.len();
+        self.range = self.range.max(*range);
         if let Payload::Steps { tau, .. } = payload {
             self.tau = Some(*tau);
         }

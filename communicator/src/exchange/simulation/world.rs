@@ -262,15 +262,14 @@ impl World {
             words = words.iter().map(|word| word ^ 1).collect();
         }
         let tau = Tau::from_steps(1 + self.random.below(100) as u32).unwrap();
-        let mut payload = Payload::Steps { tau, words };
-        if self.random.below(4) == 0 {
-            // Any sum will do: a batch says by itself what it holds.
+        // A batch says by itself what it holds, so a run may mix both.
+        let payload = if self.random.below(4) == 0 {
             let mut adder = Adder::new(WEIGHTS);
-            if let Payload::Steps { tau, words } = &payload {
-                adder.add_changes(words, *tau);
-            }
-            payload = Payload::Sums(adder.finish().unwrap());
-        }
+            adder.add_changes(&words, tau);
+            Payload::Sums(adder.finish().unwrap())
+        } else {
+            Payload::Steps { tau, words }
+        };
         let Some(worker) = &mut self.nodes.get_mut(&at).unwrap().worker else {
             return;
         };

@@ -173,14 +173,10 @@ impl<S: Slopes> Backend for CpuBackend<S> {
         self.leave(words, compare.tau)
     }
 
-    fn take(&mut self, window: std::ops::Range<usize>, ahead: f32) -> Result<Sums, TrainError> {
-        let own = &self.own.values()[window.clone()];
-        let reached = match ahead {
-            0.0 => Reached::exactly(own),
-            ahead => Reached::behind(own, ahead, &self.pass.first[window.clone()]),
-        };
-        let (sums, _) = difference::take(reached, &mut self.shared[window.clone()], window.start)?;
-        Ok(sums)
+    fn take(&mut self, window: std::ops::Range<usize>, ahead: f32) -> Result<(Sums, Range), TrainError> {
+        let velocity = self.pass.first.get(window.clone()).unwrap_or_default();
+        let reached = Reached::new(&self.own.values()[window.clone()], ahead, velocity);
+        difference::take(reached, &mut self.shared[window.clone()], window.start)
     }
 
     fn apply(&mut self, words: &[u32], tau: Tau) -> Result<Range, TrainError> {

@@ -247,10 +247,7 @@ impl<'a> Comparison<'a> {
         words: &mut Vec<u32>,
     ) -> Result<(), NotFinite> {
         let words_max = self.allowance(index + own.len()) - self.allowance(start);
-        let reached = match self.by.ahead {
-            0.0 => Reached::exactly(own),
-            ahead => Reached::behind(own, ahead, velocity),
-        };
+        let reached = Reached::new(own, self.by.ahead, velocity);
         quantise(reached, shared, self.by.tau, index, words_max, words)
     }
 

@@ -367,21 +367,19 @@ impl Backend for CudaBackend {
     }
 
     /// Both copies come to the host for it.
-    fn take(&mut self, window: std::ops::Range<usize>, ahead: f32) -> Result<Sums, TrainError> {
+    fn take(&mut self, window: std::ops::Range<usize>, ahead: f32) -> Result<(Sums, Range), TrainError> {
         self.apply_waiting()?;
         let own = self.own.read(&self.gpu, self.weights)?;
         let mut shared = self.shared.read(&self.gpu, self.weights)?;
         let velocity = self
             .first
             .read(&self.gpu, if ahead == 0.0 { 0 } else { self.weights })?;
-        let reached = match ahead {
-            0.0 => Reached::exactly(&own[window.clone()]),
-            ahead => Reached::behind(&own[window.clone()], ahead, &velocity[window.clone()]),
-        };
+        let velocity = velocity.get(window.clone()).unwrap_or_default();
+        let reached = Reached::new(&own[window.clone()], ahead, velocity);
         let (sums, range) = difference::take(reached, &mut shared[window.clone()], window.start)?;
         self.shared.write(&self.gpu, &shared)?;
         self.range = range;
-        Ok(sums)
+        Ok((sums, range))
     }
 
     /// The range is that of the last step: to know it now, everybody would have to wait for the device. A weight that

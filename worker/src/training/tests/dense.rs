@@ -1,5 +1,7 @@
 //! A dense emission: the whole difference, every so many steps.
 
+use protocol::lattice::RANGE_ALARM_STEPS;
+
 use super::*;
 
 fn dense(every: u32) -> Job {
@@ -100,4 +102,14 @@ fn what_is_held_back_leaves_as_soon_as_it_may() {
     emitted(&mut training, &mut encoded);
     let batch = Batch::decode(&encoded, WEIGHTS).unwrap();
     assert_eq!(batch.header.samples, samples);
+}
+
+#[test]
+fn a_weight_on_its_way_out_is_told() {
+    let (_folder, dataset) = points(400);
+    let trainer = FakeTrainer::new(&[RANGE_ALARM_STEPS; WEIGHTS]);
+    let mut training = Training::new(trainer, &dense(2), &dataset, Identity::alone(7)).unwrap();
+    let kept = training.step(false, &mut Vec::new()).unwrap();
+    assert!(matches!(kept, Next::Kept(step) if step.range == Range::Safe), "{kept:?}");
+    assert_eq!(emitted(&mut training, &mut Vec::new()).range, Range::Alarm);
 }
