@@ -269,7 +269,7 @@ impl Program {
     pub fn new(layout: &Layout, order: ImageOrder) -> Self {
         let ops = lowered(layout);
         let shape = layout.layers.first().map_or(Shape::Flat(0), |placed| placed.input);
-        // Whoever reads rows first wants the data as rows, which it is stored as.
+        // Samples are stored as rows. A first operation that reads rows takes them as they are, whatever the order.
         let input = match (order, ops.first()) {
             (ImageOrder::BySample, _) | (_, None | Some(Op::Dense(_))) => Planes::rows(shape.elements()),
             (ImageOrder::ByChannel, Some(_)) => Planes::of(shape),

@@ -1,9 +1,10 @@
 //! The exchange: how batches reach every replica. A pure core, told what happens, answering with what to do.
 //!
-//! A `routing` says who sends what to whom; today's job sends every node's batches to every peer it has a link to. A link delivers in order and may break at
-//! any moment; when it is back, both sides say what they have, and sending resumes from there. Peers acknowledge by
-//! frontier. A node keeps every batch, its own and others', until all members have acknowledged it: when an origin's
-//! node is gone, whoever has more of its batches than a peer sends them on, so survivors end up with the same prefix.
+//! A `routing` says who sends what to whom; today's sends every node's batches to every peer that it has a link to. A
+//! link delivers in order and may break at any moment; when it is back, both sides say what they have, and sending goes
+//! on from there. Peers acknowledge by frontier. A node keeps every batch, its own and others', until all members have
+//! acknowledged it: when an origin's node is gone, whoever has more of its batches than a peer sends them on, so survivors
+//! end up with the same prefix.
 //!
 //! What is kept for those who are away is merged when it becomes much. A merged range has no points within, so members
 //! agree on where ranges begin: each tells each now and then a *mark*, a frontier since which it remembers what it has,

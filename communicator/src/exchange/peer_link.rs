@@ -94,7 +94,8 @@ impl PeerLink {
         self.is_heard() && self.too_far.is_none()
     }
 
-    /// The peer says that it has nothing yet: it is there, as far as nothing is under way to it.
+    /// The peer says that it is a newcomer, which has nothing to acknowledge. Unless a parcel is under way to it, which it
+    /// would acknowledge, its word shows that it is there.
     pub(super) fn waits(&mut self) {
         self.newcomer = self.sent.is_none();
         if self.outgoing.is_none() {
@@ -172,14 +173,14 @@ impl PeerLink {
         news
     }
 
-    /// The link is slow, not dead.
+    /// Bytes move or the peer speaks, so the link may be slow but is not dead: silence is counted anew.
     pub(super) fn at_work(&mut self) {
         self.silence.ticks = 0;
     }
 
-    /// One more tick: whether the peer, which has so much, has kept silent for so many ticks, either about what is under
-    /// way to it or, at the start of a link, altogether. While bytes leave, silence may take longer: they may be a large
-    /// parcel on a slow link, or words that nobody reads.
+    /// Counts one more tick, and says whether the peer has been silent for too many. A peer is silent that acknowledges
+    /// nothing of what is under way to it, or that has said nothing at all since the link was set up. While bytes leave,
+    /// the limit is longer: they may be a large parcel on a slow link, but also notes that nobody reads.
     pub(super) fn is_silent(&mut self, has: &Frontier, ticks_max: u32) -> bool {
         let under_way = self.awaits_word(has);
         let got = self.outgoing.as_ref().map_or(0, Outgoing::got);

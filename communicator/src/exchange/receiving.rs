@@ -239,8 +239,8 @@ impl Exchange {
         Ok(())
     }
 
-    /// The checksum of a batch or a range is wrong. TLS protects the line, so a bit has flipped in a machine's memory: the link is set
-    /// up again, and the sender checks what it has kept. A peer that sends nothing but damage is quarantined.
+    /// The checksum of a batch or a range is wrong. TLS protects the line, so a bit has flipped in a machine's memory: the
+    /// link is set up again, and the sender checks what it has kept. A peer that sends nothing but damage is quarantined.
     fn take_damage(&mut self, from: NodeId, effects: &mut Vec<Effect>) {
         /// So often in a row it may be an accident.
         const DAMAGED_MAX: u32 = 8;

@@ -109,8 +109,8 @@ impl<B: Backend> Replica<B> {
         self.backend.gradient(samples, splitmix64(self.dropout_seed ^ step))
     }
 
-    /// What of the time since a step was begun the backend was at work: a pause in between is none, and shows as a step
-    /// that took much longer than others do.
+    /// How long the backend was at work of the time since a step was begun. A worker may have been paused in between; then
+    /// the step took much longer than others did, and at most twice the shortest one counts.
     fn at_work(&mut self, time: Duration) -> Duration {
         self.shortest = self.shortest.min(time);
         time.min(2 * self.shortest)

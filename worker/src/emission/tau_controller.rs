@@ -1,9 +1,10 @@
 //! The τ controller: nobody has to guess τ. It follows a target density, the fraction of weights changed in a batch.
 //!
-//! Where updates pull steadily, what leaves the residual equals what enters it, so density is inversely proportional
-//! to τ; where they are noise, the density falls faster. Either way it falls when τ rises, and the controller moves
-//! the logarithm of τ by a part of the logarithm of the error. It acts on a short average, because single batches
-//! scatter, and its real-valued τ does not round to the lattice, because at small τ whole steps would stall it.
+//! The density falls when τ rises: in inverse proportion where updates pull steadily one way, since as much leaves the
+//! residual as enters it, and faster where they are noise. So the controller compares logarithms: each batch moves log τ
+//! by a part of how far the log of the density is from that of its target. The density is a short average, because single
+//! batches scatter. The controller's own τ is a real number, of which a batch gets the nearest grid value: at a small τ,
+//! a correction is less than a whole grid step and would be lost.
 
 use protocol::lattice::Tau;
 

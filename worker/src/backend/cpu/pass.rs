@@ -65,8 +65,9 @@ impl Pass {
     /// Moves the own weights by a gradient, times a clip, and replaces the contents of `words` by the changes that leave;
     /// none do without a comparison.
     ///
-    /// Returns what the pass would have taken without comparing anything, where some of it did not: that much of it is
-    /// what a plain optimiser does.
+    /// Returns how long the pass would have taken for a plain optimiser, which compares nothing: that part of its time is
+    /// training, the rest is exchange. It is reckoned from the weights of this pass that were not compared; none if all
+    /// were.
     pub(super) fn update(
         &mut self,
         gradient: &[f32],
