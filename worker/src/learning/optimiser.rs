@@ -6,6 +6,17 @@
 use multiversion::multiversion;
 use protocol::optimiser::Rule;
 
+/// An optimiser's state that is smaller than this becomes zero. It moves no weight. But the state of a weight whose
+/// gradient stays zero, as that of a pixel which is nearly always dark, shrinks in every step, and with numbers at the very
+/// end of the range a CPU takes a hundred times as long.
+pub(crate) const NEGLIGIBLE: f32 = 1e-30;
+
+/// A state as it is kept.
+#[inline]
+pub(crate) fn kept(state: f32) -> f32 {
+    if state.abs() < NEGLIGIBLE { 0.0 } else { state }
+}
+
 /// How a gradient becomes an update. Rules that differ only in their numbers share a formula.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Formula {
@@ -145,7 +156,7 @@ fn velocity(by: &Factors, clip: f32, gradient: &[f32], velocity: &mut [f32], upd
     for ((u, v), &g) in update.iter_mut().zip(velocity).zip(gradient) {
         let g = clip * g;
         let before = *v;
-        *v = by.momentum * before + g;
+        *v = kept(by.momentum * before + g);
         *u = by.ahead_before * before - (by.of_gradient * g + by.of_velocity * *v);
     }
 }
@@ -155,7 +166,7 @@ fn squares(by: &Factors, clip: f32, gradient: &[f32], squares: &mut [f32], updat
     let by = *by;
     for ((u, s), &g) in update.iter_mut().zip(squares).zip(gradient) {
         let g = clip * g;
-        *s = by.keep * *s + by.take * (g * g);
+        *s = kept(by.keep * *s + by.take * (g * g));
         *u = -by.rate * g / (s.sqrt() + by.epsilon);
     }
 }
@@ -165,8 +176,8 @@ fn adam(by: &Factors, clip: f32, gradient: &[f32], mean: &mut [f32], squares: &m
     let by = *by;
     for (((u, m), s), &g) in update.iter_mut().zip(mean).zip(squares).zip(gradient) {
         let g = clip * g;
-        *m = by.momentum * *m + (1.0 - by.momentum) * g;
-        *s = by.keep * *s + (1.0 - by.keep) * (g * g);
+        *m = kept(by.momentum * *m + (1.0 - by.momentum) * g);
+        *s = kept(by.keep * *s + (1.0 - by.keep) * (g * g));
         *u = -by.rate * *m / (s.sqrt() * by.spread + by.epsilon);
     }
 }
@@ -232,6 +243,21 @@ mod tests {
                     "{text}, step {step}"
                 );
             }
+        }
+    }
+
+    #[test]
+    fn state_that_fades_becomes_zero_and_is_never_subnormal() {
+        for text in ["sgd:0.1,momentum=0.9", "adam:0.1,beta2=0.9", "rmsprop:0.1,decay=0.9"] {
+            let rule = text.parse::<Optimiser>().unwrap().rule;
+            let mut state = [0.0; 2];
+            for step in 1..2000 {
+                let gradient = if step == 1 { 1.0 } else { 0.0 };
+                let factors = Factors::new(rule, 0.1, step, Ahead::default());
+                update(rule, &factors, 1.0, gradient, &mut state);
+                assert!(!state.iter().any(|state| state.is_subnormal()), "{text}: {state:?}");
+            }
+            assert_eq!(state, [0.0; 2], "{text}");
         }
     }
 

@@ -119,6 +119,8 @@ shared_constants! {
     const GROUP: u32 = 64;
     /// Segments of others' changes that are applied in one go.
     const SEGMENTS_MAX: u32 = 32;
+    /// State of an optimiser that becomes zero.
+    const NEGLIGIBLE: f32 = optimiser::NEGLIGIBLE;
     /// Where weights are no longer exact.
     const RANGE_ERROR: f32 = protocol::lattice::RANGE_ERROR_STEPS as f32 * protocol::lattice::GRID;
     /// What becomes of a count of grid steps for a weight of 1.

@@ -4,6 +4,11 @@
 // tile that is compared, and in groups of tiles; `emit` adds up the counts before a tile, writes its words to their places
 // and moves the shared weights. Nothing here is contracted to fused operations: a CPU gives the same bits.
 
+// An optimiser's state as it is kept.
+__device__ float kept(float state) {
+    return fabsf(state) < NEGLIGIBLE ? 0.0f : state;
+}
+
 struct Sgd {
     static __device__ float update(float g, float& first, float& second, float clip, const Factors& by) {
         return -by.rate * clip * g;
@@ -14,7 +19,7 @@ struct Velocity {
     static __device__ float update(float g, float& first, float& second, float clip, const Factors& by) {
         g = clip * g;
         float before = first;
-        first = by.momentum * before + g;
+        first = kept(by.momentum * before + g);
         return by.ahead_before * before - (by.of_gradient * g + by.of_velocity * first);
     }
 };
@@ -22,7 +27,7 @@ struct Velocity {
 struct Squares {
     static __device__ float update(float g, float& first, float& second, float clip, const Factors& by) {
         g = clip * g;
-        first = by.keep * first + by.take * (g * g);
+        first = kept(by.keep * first + by.take * (g * g));
         return -by.rate * g / (sqrtf(first) + by.epsilon);
     }
 };
@@ -30,8 +35,8 @@ struct Squares {
 struct Adam {
     static __device__ float update(float g, float& first, float& second, float clip, const Factors& by) {
         g = clip * g;
-        first = by.momentum * first + (1.0f - by.momentum) * g;
-        second = by.keep * second + (1.0f - by.keep) * (g * g);
+        first = kept(by.momentum * first + (1.0f - by.momentum) * g);
+        second = kept(by.keep * second + (1.0f - by.keep) * (g * g));
         return -by.rate * first / (sqrtf(second) * by.spread + by.epsilon);
     }
 };
