@@ -261,7 +261,7 @@ fn the_help_names_the_defaults() {
         text(defaults.optimiser),
         text(defaults.clip),
         text(defaults.lr_schedule),
-        text(defaults.density.map(|density| density.to_string())),
+        text(defaults.density),
         text(defaults.split),
         text(defaults.balanced.map(|balanced| balanced.to_string())),
         text(defaults.exchange),

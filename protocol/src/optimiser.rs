@@ -12,6 +12,8 @@ pub struct Optimiser {
     pub learning_rate: f64,
     /// The rule.
     pub rule: Rule,
+    /// By how much of itself, times the learning rate, every weight shrinks in a step.
+    pub weight_decay: f32,
 }
 
 /// What is done with a gradient. `state` arrays are as long as the weights and start at zero.
@@ -50,6 +52,21 @@ pub enum Rule {
         /// ε
         epsilon: f32,
     },
+    /// Matrices by orthogonal updates, everything else by Adam.
+    Muon(Muon),
+}
+
+/// Orthogonal updates: a matrix moves by its velocity with all singular values made about equal.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Muon {
+    /// μ of the velocity, `v = μ v + g`; the matrix that is made orthogonal is `g + μ v`.
+    pub momentum: f32,
+    /// How many rows of a matrix, outputs of its layer, are made orthogonal together.
+    pub block: u32,
+    /// How many Newton–Schulz iterations are made.
+    pub steps: u32,
+    /// Blocks take turns: each moves in one of so many steps, so many times as far.
+    pub every: u32,
 }
 
 impl Rule {
@@ -59,7 +76,7 @@ impl Rule {
         match self {
             Self::Sgd => 0,
             Self::Momentum { .. } | Self::Nesterov { .. } | Self::AdaGrad { .. } | Self::RmsProp { .. } => 1,
-            Self::Adam { .. } => 2,
+            Self::Adam { .. } | Self::Muon(_) => 2,
         }
     }
 
@@ -76,7 +93,14 @@ impl Rule {
     }
 }
 
-const FORMS: &str = "sgd:LR[,momentum=M[,nesterov]], adagrad:LR[,eps=E], rmsprop:LR[,decay=D][,eps=E], adam:LR[,beta1=B][,beta2=B][,eps=E]";
+/// The most rows of a block: more are made orthogonal at a cost that no step pays.
+const BLOCK_MAX: u32 = 8192;
+/// The most iterations: after ten nothing changes.
+const STEPS_MAX: u32 = 10;
+/// The most steps that a block may wait for its turn.
+const EVERY_MAX: u32 = 64;
+
+const FORMS: &str = "sgd:LR[,momentum=M[,nesterov]][,weight_decay=W], muon:LR[,momentum=M][,block=B][,steps=S][,every=N][,weight_decay=W], adam:LR[,beta1=B][,beta2=B][,eps=E][,weight_decay=W], adagrad:LR[,eps=E], rmsprop:LR[,decay=D][,eps=E]";
 
 impl FromStr for Optimiser {
     type Err = String;
@@ -92,6 +116,15 @@ impl FromStr for Optimiser {
                 _ => within(key, f64::from(value), 0.0..1.0, "at least 0 and below 1")?,
             };
             Ok(value)
+        };
+        let count = |options: &mut TextOptions<'_>, key: &str, default: u32, max: u32| -> Result<u32, String> {
+            let value = options.number(key)?.unwrap_or(f64::from(default));
+            let whole = value.fract() == 0.0 && (1.0..=f64::from(max)).contains(&value);
+            if whole {
+                Ok(value as u32)
+            } else {
+                Err(format!("{key} must be a whole number from 1 to {max}, not {value}"))
+            }
         };
         let (default_rate, rule) = match options.name {
             "sgd" => {
@@ -134,16 +167,34 @@ impl FromStr for Optimiser {
                     },
                 )
             }
+            "muon" => {
+                let muon = Muon {
+                    momentum: number(&mut options, "momentum", 0.9)?,
+                    block: count(&mut options, "block", 64, BLOCK_MAX)?,
+                    steps: count(&mut options, "steps", 5, STEPS_MAX)?,
+                    every: count(&mut options, "every", 1, EVERY_MAX)?,
+                };
+                (0.02, Rule::Muon(muon))
+            }
             unknown => {
                 return Err(format!("there is no optimiser '{unknown}'; use one of: {FORMS}"));
             }
+        };
+        let weight_decay = match rule {
+            // Its squares, too, would have to know of it.
+            Rule::AdaGrad { .. } | Rule::RmsProp { .. } => 0.0,
+            _ => number(&mut options, "weight_decay", 0.0)?,
         };
         options.finish(FORMS)?;
         let learning_rate = rate.unwrap_or(default_rate);
         if learning_rate <= 0.0 {
             return Err(format!("the learning rate must be above 0, not {learning_rate}"));
         }
-        Ok(Self { learning_rate, rule })
+        Ok(Self {
+            learning_rate,
+            rule,
+            weight_decay,
+        })
     }
 }
 
@@ -159,6 +210,19 @@ impl fmt::Display for Optimiser {
                 write!(f, "rmsprop:{rate},decay={decay},eps={epsilon}")
             }
             Rule::Adam { beta1, beta2, epsilon } => write!(f, "adam:{rate},beta1={beta1},beta2={beta2},eps={epsilon}"),
+            Rule::Muon(Muon {
+                momentum,
+                block,
+                steps,
+                every,
+            }) => write!(
+                f,
+                "muon:{rate},momentum={momentum},block={block},steps={steps},every={every}"
+            ),
+        }?;
+        match self.weight_decay {
+            0.0 => Ok(()),
+            decay => write!(f, ",weight_decay={decay}"),
         }
     }
 }
@@ -178,6 +242,9 @@ mod tests {
             "adagrad:0.01,eps=0.0001",
             "rmsprop:0.001,decay=0.99,eps=0.00000001",
             "adam:0.001,beta1=0.9,beta2=0.999,eps=0.00000001",
+            "muon:0.02,momentum=0.9,block=64,steps=5,every=2",
+            "muon:0.02,momentum=0.95,block=64,steps=3,every=1,weight_decay=0.01",
+            "sgd:0.05,momentum=0.5,weight_decay=0.0001",
         ] {
             let optimiser: Optimiser = text.parse().unwrap();
             assert_eq!(optimiser.to_string(), text);
@@ -198,6 +265,10 @@ mod tests {
         assert!(error("sgd:0.1,momentum=0.99999999").contains("below 1"));
         assert!(error("sgd:0.1,nesterov").contains("nesterov needs a momentum"));
         assert!(error("adam:0.1,eps=0").contains("above 0"));
+        assert!(error("muon:0.1,block=0").contains("from 1 to 8192"));
+        assert!(error("muon:0.1,steps=2.5").contains("whole number"));
+        assert!(error("muon:0.1,weight_decay=-1").contains("at least 0"));
+        assert!(error("rmsprop:0.1,weight_decay=0.1").contains("no option"));
         assert!(error("adam:0.1,beta1=x").contains("'x' is not a number"));
     }
 }

@@ -50,8 +50,10 @@ mod cuda {
         let mut control = StepControl {
             rule: Rule::Sgd,
             learning_rate: 0.01,
+            weight_decay: 0.0,
             clip: None,
             look_ahead: 0.0,
+            turns: 4,
             step: 1,
             compare: None,
         };

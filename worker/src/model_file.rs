@@ -269,7 +269,7 @@ mod tests {
     fn numbers_come_back_to_the_last_bit() {
         let (layout, weights, mut metadata) = model();
         // Found by the fuzzer: a reader that is a little off gives the next number.
-        metadata.job.density = Some(0.046_116_860_184_273_877);
+        metadata.job.max_seconds = Some(0.046_116_860_184_273_877);
         let bytes = serialise(&layout, &weights, &metadata).unwrap();
         assert_eq!(parse(Path::new("model"), &bytes).unwrap().metadata, metadata);
     }

@@ -23,10 +23,14 @@ pub struct StepControl {
     pub rule: Rule,
     /// The learning rate, schedule included.
     pub learning_rate: f64,
+    /// By how much of themselves, times the learning rate, weights shrink.
+    pub weight_decay: f64,
     /// The norm that the gradient is clipped to.
     pub clip: Option<f64>,
     /// How many updates of the present velocity gradients are computed ahead.
     pub look_ahead: f64,
+    /// How many parts of the weights take turns in being compared.
+    pub turns: usize,
     /// The number of the step, from 1.
     pub step: u64,
     /// The size at which both copies are compared, and what differs by more leaves; without one nothing does.

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::{Exchange, Job, JobError, JobErrors, Threshold};
+use super::{Density, Exchange, Job, JobError, JobErrors, Threshold};
 use crate::lattice::{STEPS_PER_UNIT, Tau};
 
 /// A job with any field missing. As command-line flags these are the job flags, as a TOML file the same names with `_`.
@@ -35,12 +35,13 @@ pub struct JobDraft {
     /// constant, linear, cosine or step:every=SHARE,factor=F, each with warmup=SHARE [default: linear]
     #[cfg_attr(feature = "clap", arg(long, value_name = "CURVE", help_heading = "Job"))]
     pub lr_schedule: Option<String>,
-    /// The fraction of weights that a batch changes; τ follows it [default: 0.002]
+    /// The fraction of weights that a batch changes, or auto[:bytes=N]: 0.002, more for small models and more than ten workers, at most N bytes a batch; τ follows it [default: auto]
+    #[serde(deserialize_with = "number_or_text")]
     #[cfg_attr(
         feature = "clap",
         arg(long, value_name = "FRACTION", conflicts_with = "tau", help_heading = "Job")
     )]
-    pub density: Option<f64>,
+    pub density: Option<String>,
     /// A fixed τ instead of a density
     #[cfg_attr(feature = "clap", arg(long, value_name = "X", help_heading = "Job"))]
     pub tau: Option<f64>,
@@ -77,7 +78,7 @@ pub(super) fn defaults() -> JobDraft {
         optimiser: Some("sgd:0.08,momentum=0.9".into()),
         clip: Some("auto".into()),
         lr_schedule: Some("linear".into()),
-        density: Some(0.002),
+        density: Some("auto".into()),
         tau: None,
         split: Some("random".into()),
         balanced: Some(false),
@@ -134,7 +135,7 @@ impl JobDraft {
         let says_threshold = if self.tau.is_some() {
             Some("tau")
         } else {
-            self.density.map(|_| "density")
+            self.density.as_ref().map(|_| "density")
         };
         let draft = self.or(defaults());
         let mut errors = Errors(Vec::new());
@@ -146,7 +147,7 @@ impl JobDraft {
         let threshold = match (draft.tau, draft.density) {
             (Some(_), Some(_)) => errors.add("tau", "give either tau or density, not both".into()),
             (Some(tau), None) => errors.tau(tau),
-            (None, density) => errors.density(density.unwrap_or_default()),
+            (None, density) => errors.parse("density", density).map(Threshold::Density),
         };
         let split = errors.parse("split", draft.split);
         let exchange = errors.exchange(&draft.exchange.unwrap_or_default(), threshold, says_threshold);
@@ -226,7 +227,7 @@ impl From<Job> for JobDraft {
 impl From<&Job> for JobDraft {
     fn from(job: &Job) -> Self {
         let (density, tau) = match job.exchange.threshold() {
-            Some(Threshold::Density(density)) => (Some(density), None),
+            Some(Threshold::Density(density)) => (Some(density.to_string()), None),
             Some(Threshold::Fixed(tau)) => (None, Some(f64::from(tau.value()))),
             None => (None, None),
         };
@@ -314,21 +315,13 @@ impl Errors {
         says_threshold: Option<&'static str>,
     ) -> Option<Exchange> {
         // A mistake in the threshold is reported already; the text may hold another.
-        let checked = threshold.unwrap_or(Threshold::Density(1.0));
+        let checked = threshold.unwrap_or(Threshold::Density(Density::Fraction(1.0)));
         match (Exchange::from_text(text, checked), says_threshold) {
             (Err(error), _) => self.add("exchange", error),
             (Ok(exchange), Some(key)) if exchange.threshold().is_none() => {
                 self.add(key, format!("the exchange {exchange} has no τ: leave {key} out"))
             }
             (Ok(exchange), _) => threshold.map(|_| exchange),
-        }
-    }
-
-    fn density(&mut self, density: f64) -> Option<Threshold> {
-        if density > 0.0 && density <= 1.0 {
-            Some(Threshold::Density(density))
-        } else {
-            self.add("density", format!("it must be above 0 and at most 1, not {density}"))
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::Density;
 use crate::lattice::Tau;
 use crate::text_options::{TextOptions, within};
 
@@ -21,7 +22,7 @@ pub enum Exchange {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Threshold {
     /// τ follows this fraction of weights changed in a batch.
-    Density(f64),
+    Density(Density),
     /// τ is fixed.
     Fixed(Tau),
 }

@@ -4,6 +4,7 @@
 //! valid; the only way to one is [`JobDraft::resolve`], which reports every mistake, not the first.
 
 pub mod as_text;
+mod density;
 mod draft;
 mod exchange;
 
@@ -11,6 +12,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+pub use density::Density;
 pub use draft::JobDraft;
 pub use exchange::{Exchange, Threshold};
 

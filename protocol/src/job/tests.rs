@@ -5,7 +5,10 @@ use crate::lattice::Tau;
 fn nothing_at_all_is_the_default_job() {
     let job = JobDraft::default().resolve().unwrap();
     assert_eq!(job.data, DataSpec::BuiltinMnist);
-    assert_eq!(job.exchange, Exchange::Strom(Threshold::Density(0.002)));
+    assert_eq!(
+        job.exchange,
+        Exchange::Strom(Threshold::Density(Density::Auto { bytes_max: None }))
+    );
     assert_eq!(job.split, Split::Random);
 }
 
@@ -49,12 +52,15 @@ fn flags_win_over_the_file_and_the_file_over_defaults() {
     let file = JobDraft::from_toml("epochs = 9\nseed = 3\ntau = 0.5").unwrap();
     let flags = JobDraft {
         epochs: Some(2),
-        density: Some(0.01),
+        density: Some("0.01".into()),
         ..JobDraft::default()
     };
     let job = flags.or(file).resolve().unwrap();
     assert_eq!((job.epochs, job.seed, job.minibatch), (2, 3, 64));
-    assert_eq!(job.exchange, Exchange::Strom(Threshold::Density(0.01)));
+    assert_eq!(
+        job.exchange,
+        Exchange::Strom(Threshold::Density(Density::Fraction(0.01)))
+    );
 }
 
 #[test]
@@ -67,7 +73,7 @@ fn every_mistake_is_reported() {
         optimiser: Some("sgd:-1".into()),
         clip: Some("-2".into()),
         lr_schedule: Some("zigzag".into()),
-        density: Some(1.5),
+        density: Some("1.5".into()),
         tau: None,
         split: Some("half".into()),
         balanced: None,
@@ -109,7 +115,7 @@ fn every_mistake_is_reported() {
 fn density_and_tau_have_borders() {
     let density = |density| {
         JobDraft {
-            density: Some(density),
+            density: Some(f64::to_string(&density)),
             ..JobDraft::default()
         }
         .resolve()
@@ -129,7 +135,7 @@ fn density_and_tau_have_borders() {
     assert!(tau(16.0).is_err());
     let both = JobDraft {
         tau: Some(0.1),
-        density: Some(0.1),
+        density: Some("0.1".into()),
         ..JobDraft::default()
     };
     assert!(both.resolve().is_err());

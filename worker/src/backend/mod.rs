@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use protocol::digest::Digest;
 use protocol::lattice::{Range, Tau};
+use protocol::optimiser::Muon;
 use protocol::sums::Sums;
 
 use crate::learning::optimiser::{Factors, Formula};
@@ -41,8 +42,18 @@ pub struct Update {
     pub(crate) factors: Factors,
     /// The norm that the gradient is clipped to.
     pub(crate) clip: Option<f64>,
+    /// The gradient is made orthogonal first, and the formula then moves the weights along it.
+    pub(crate) orthogonal: Option<Orthogonal>,
     /// What is compared with the shared weights; without it nothing leaves.
     pub(crate) compare: Option<Compare>,
+}
+
+/// How a gradient is made orthogonal.
+#[derive(Clone, Copy, Debug)]
+pub struct Orthogonal {
+    pub(crate) muon: Muon,
+    /// The number of the step, from 1.
+    pub(crate) step: u64,
 }
 
 /// A comparison of both copies.

@@ -15,7 +15,8 @@ use protocol::rng::splitmix64;
 use protocol::sums::Sums;
 
 use super::turns::Turns;
-use super::{Array, Backend, Compare, Update, residual};
+use super::{Array, Backend, Compare, Orthogonal, Update, residual};
+use crate::learning::multi_worker::TURNS_MAX;
 use crate::learning::optimiser::{Ahead, Factors, Formula};
 use crate::thread_time::ThreadTimer;
 use crate::trainer::{GpuUse, Numbers, StateError, StepControl, StepReport, TrainError, Trainer, TrainerState};
@@ -76,7 +77,7 @@ impl<B: Backend> Replica<B> {
     /// Times what comparing adds to an optimiser's pass, as it would run within a step: after other arrays have passed
     /// through the caches. With a gradient of zeros it moves nothing, neither weights nor state.
     fn calibrate(&mut self) -> Result<(), TrainError> {
-        let turn = self.turns.clone().next();
+        let turn = self.turns.clone().next(TURNS_MAX);
         let compare = Compare {
             tau: Tau::ONE_STEP,
             ahead: 0.0,
@@ -93,6 +94,7 @@ impl<B: Backend> Replica<B> {
                     formula: Formula::of(self.rule),
                     factors: Factors::new(self.rule, 1.0, 1, Ahead::default()),
                     clip: None,
+                    orthogonal: None,
                     compare,
                 };
                 let timer = ThreadTimer::start();
@@ -156,12 +158,22 @@ impl<B: Backend> Trainer for Replica<B> {
         self.ahead = ahead.after;
         let update = Update {
             formula: Formula::of(control.rule),
-            factors: Factors::new(control.rule, rate, control.step, ahead),
+            factors: Factors {
+                shrink: control.weight_decay as f32 * rate,
+                ..Factors::new(control.rule, rate, control.step, ahead)
+            },
             clip: control.clip,
+            orthogonal: match control.rule {
+                Rule::Muon(muon) => Some(Orthogonal {
+                    muon,
+                    step: control.step,
+                }),
+                _ => None,
+            },
             compare: control.compare.map(|tau| Compare {
                 tau,
                 ahead: ahead.after,
-                turn: self.turns.next(),
+                turn: self.turns.next(control.turns),
                 eager: true,
             }),
         };

@@ -7,8 +7,6 @@ use protocol::model::{Layout, TensorSlot};
 /// Weights per block, the smallest part that can have a turn. Four arrays of it fit into a first-level cache of 32 KiB
 /// beside each other, and one is as much as a block of a GPU's threads reads in one go.
 pub(super) const BLOCK: usize = 1024;
-/// How many parts of the weights take turns in being compared.
-pub(super) const TURNS: usize = 4;
 /// Parts smaller than this are not worth a turn of their own.
 pub(super) const WEIGHTS_PER_TURN_MIN: usize = 1 << 14;
 /// Tensors of at most so many weights are compared in every step.
@@ -27,9 +25,9 @@ impl Turns {
         Self { weights, done: 0 }
     }
 
-    /// The weights that are compared in the next step that compares any; whole blocks.
-    pub(super) fn next(&mut self) -> Range<usize> {
-        let turns = (self.weights / WEIGHTS_PER_TURN_MIN).clamp(1, TURNS);
+    /// The weights that are compared in the next step that compares any, if so many parts take turns; whole blocks.
+    pub(super) fn next(&mut self, parts: usize) -> Range<usize> {
+        let turns = (self.weights / WEIGHTS_PER_TURN_MIN).clamp(1, parts.max(1));
         let at = self.done % turns;
         self.done = self.done.wrapping_add(1);
         let blocks = self.weights.div_ceil(BLOCK);

@@ -5,6 +5,7 @@
 //! batches that left. A new emission is one file here, and one arm in [`of`].
 
 mod dense;
+mod density;
 mod strom;
 mod tau_controller;
 
@@ -74,11 +75,11 @@ pub trait Emission<T> {
     fn restore(&mut self, state: &[f64]);
 }
 
-/// The emission that a job asks for, for a model of so many weights.
+/// The emission that a job asks for, for a model of so many weights and one of so many workers.
 #[must_use]
-pub fn of<T: Trainer>(exchange: Exchange, weights: usize) -> Box<dyn Emission<T>> {
+pub fn of<T: Trainer>(exchange: Exchange, weights: usize, slots: usize) -> Box<dyn Emission<T>> {
     match exchange {
-        Exchange::Strom(threshold) => Box::new(Strom::new(threshold)),
+        Exchange::Strom(threshold) => Box::new(Strom::new(threshold, weights, slots)),
         Exchange::Dense { every } => Box::new(Dense::new(every, weights)),
     }
 }

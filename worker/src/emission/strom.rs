@@ -5,26 +5,31 @@ use protocol::job::{Job, Threshold};
 use protocol::lattice::{Range, Tau};
 
 use super::tau_controller::TauController;
-use super::{Emission, Leaving, NextStep, Plan};
+use super::{Emission, Leaving, NextStep, Plan, density};
 use crate::learning::multi_worker::Settings;
 use crate::trainer::{TrainError, Trainer};
 
 /// Changes of ±τ, with a τ that follows a density or is fixed.
 pub(super) struct Strom {
-    threshold: Threshold,
+    /// The fraction of weights that a batch is to change; none if τ is fixed.
+    target: Option<f64>,
     controller: TauController,
     /// The learning rate of the step that is under way.
     learning_rate: f64,
 }
 
 impl Strom {
-    pub(super) fn new(threshold: Threshold) -> Self {
-        let controller = match threshold {
-            Threshold::Fixed(tau) => TauController::fixed(tau),
-            Threshold::Density(_) => TauController::following(),
+    /// For one of so many workers, on a model of so many weights.
+    pub(super) fn new(threshold: Threshold, weights: usize, slots: usize) -> Self {
+        let (target, controller) = match threshold {
+            Threshold::Fixed(tau) => (None, TauController::fixed(tau)),
+            Threshold::Density(density) => (
+                Some(density::among(density, weights, slots)),
+                TauController::following(),
+            ),
         };
         Self {
-            threshold,
+            target,
             controller,
             learning_rate: 0.0,
         }
@@ -33,7 +38,7 @@ impl Strom {
     /// After the first step: nobody knew how large updates are, but now the residual tells. τ starts where the target
     /// fraction of it leaves at once.
     fn release_first<T: Trainer>(&mut self, trainer: &mut T, words: &mut Vec<u32>) -> Result<(Tau, Range), TrainError> {
-        let Threshold::Density(target) = self.threshold else {
+        let Some(target) = self.target else {
             return Ok((Tau::ONE_STEP, Range::Safe));
         };
         let quantile = trainer.residual_quantile(target)?;
@@ -73,7 +78,7 @@ impl<T: Trainer> Emission<T> for Strom {
             Some(tau) => (tau, Range::Safe),
             None => self.release_first(trainer, &mut words)?,
         };
-        if let Threshold::Density(target) = self.threshold {
+        if let Some(target) = self.target {
             let density = words.len() as f64 / trainer.weights() as f64;
             self.controller.observe(density, target);
         }

@@ -2,6 +2,8 @@
 
 use multiversion::multiversion;
 
+use crate::quantise::NotFinite;
+
 /// Partial sums kept side by side, so that the loop runs at the width of the widest vector registers.
 const LANES: usize = 64;
 /// Partial sums are folded into `f64` after this many rows, before `f32` could lose small terms.
@@ -29,13 +31,16 @@ pub fn sum_of_squares(values: &[f32]) -> f64 {
     total
 }
 
-/// What a gradient of this norm is multiplied by so that its norm is at most `max`. Not finite: nothing of it is used.
-#[must_use]
-pub fn clip_factor(norm: f64, max: Option<f64>) -> f32 {
-    match max {
-        _ if !norm.is_finite() => 0.0,
-        Some(max) if norm > max => (max / norm) as f32,
-        _ => 1.0,
+/// What a gradient is multiplied by so that its norm is at most `max`. An error if that norm is infinite or no number.
+pub(crate) fn clip_by(gradient: &[f32], max: Option<f64>) -> Result<f32, NotFinite> {
+    let Some(max) = max else {
+        return Ok(1.0);
+    };
+    let norm = sum_of_squares(gradient).sqrt();
+    match norm.is_finite() {
+        false => Err(NotFinite),
+        true if norm > max => Ok((max / norm) as f32),
+        true => Ok(1.0),
     }
 }
 
@@ -54,10 +59,10 @@ mod tests {
 
     #[test]
     fn only_long_gradients_are_clipped() {
-        assert_eq!(clip_factor(0.5, Some(1.0)), 1.0);
-        assert_eq!(clip_factor(4.0, Some(1.0)), 0.25);
-        assert_eq!(clip_factor(4.0, None), 1.0);
-        assert_eq!(clip_factor(f64::NAN, None), 0.0);
-        assert_eq!(clip_factor(f64::INFINITY, Some(1.0)), 0.0);
+        assert_eq!(clip_by(&[0.3, 0.4], Some(1.0)), Ok(1.0));
+        assert_eq!(clip_by(&[0.0, -4.0], Some(1.0)), Ok(0.25));
+        assert_eq!(clip_by(&[4.0], None), Ok(1.0));
+        assert_eq!(clip_by(&[f32::NAN], Some(1.0)), Err(NotFinite));
+        assert_eq!(clip_by(&[f32::INFINITY], Some(1.0)), Err(NotFinite));
     }
 }

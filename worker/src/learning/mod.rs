@@ -2,5 +2,6 @@
 
 pub mod clip;
 pub mod multi_worker;
+pub(crate) mod muon;
 pub mod optimiser;
 pub mod staleness_guard;

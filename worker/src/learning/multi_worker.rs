@@ -9,7 +9,7 @@
 
 use protocol::clip::Clip;
 use protocol::job::Job;
-use protocol::optimiser::{Optimiser, Rule};
+use protocol::optimiser::{Muon, Optimiser, Rule};
 
 /// The norm that gradients are clipped to among several workers when the job leaves it open.
 const NORM: f64 = 1.0;
@@ -17,6 +17,12 @@ const NORM: f64 = 1.0;
 const LOOK_AHEAD: f64 = 2.0;
 /// What looking ahead lets the learning rate be multiplied by.
 const RATE_FACTOR: f64 = 1.5;
+
+/// How many parts of the weights take turns in being compared, at most. A turn is a delay of one more step for three
+/// quarters of the changes, which is little among the many steps of few workers.
+pub const TURNS_MAX: usize = 4;
+/// The most workers that take so many turns; more of them, which make fewer steps each, take fewer.
+const WORKERS_TAKING_TURNS: usize = 10;
 
 /// How one worker among others learns.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -27,6 +33,8 @@ pub struct Settings {
     pub clip: Option<f64>,
     /// How many updates of the present velocity it computes gradients ahead.
     pub look_ahead: f64,
+    /// How many parts of the weights take turns in being compared.
+    pub turns: usize,
 }
 
 impl Settings {
@@ -37,6 +45,7 @@ impl Settings {
             optimiser: optimiser_among(job.optimiser, slots),
             clip: clip_among(job.clip, slots),
             look_ahead: look_ahead_among(slots),
+            turns: turns_among(slots),
         }
     }
 }
@@ -46,7 +55,9 @@ fn optimiser_among(optimiser: Optimiser, slots: usize) -> Optimiser {
     if slots <= 1 {
         return optimiser;
     }
-    let Optimiser { learning_rate, rule } = optimiser;
+    let Optimiser {
+        learning_rate, rule, ..
+    } = optimiser;
     match rule {
         Rule::Momentum { momentum } | Rule::Nesterov { momentum } => {
             let shorter = shorter_memory(momentum, slots);
@@ -54,15 +65,23 @@ fn optimiser_among(optimiser: Optimiser, slots: usize) -> Optimiser {
                 // What a gradient moves in all, over all the steps that remember it, has the same ratio for all.
                 learning_rate: RATE_FACTOR * learning_rate * f64::from(1.0 - shorter) / f64::from(1.0 - momentum),
                 rule: Rule::Nesterov { momentum: shorter },
+                ..optimiser
             }
         }
         Rule::Adam { beta1, beta2, epsilon } => Optimiser {
-            learning_rate,
             rule: Rule::Adam {
                 beta1: shorter_memory(beta1, slots),
                 beta2,
                 epsilon,
             },
+            ..optimiser
+        },
+        Rule::Muon(muon) => Optimiser {
+            rule: Rule::Muon(Muon {
+                momentum: shorter_memory(muon.momentum, slots),
+                ..muon
+            }),
+            ..optimiser
         },
         Rule::Sgd | Rule::AdaGrad { .. } | Rule::RmsProp { .. } => optimiser,
     }
@@ -71,6 +90,11 @@ fn optimiser_among(optimiser: Optimiser, slots: usize) -> Optimiser {
 /// How many updates of the present velocity one worker among so many computes its gradients ahead.
 fn look_ahead_among(slots: usize) -> f64 {
     if slots > 1 { LOOK_AHEAD } else { 0.0 }
+}
+
+/// How many parts of the weights take turns among so many workers.
+fn turns_among(slots: usize) -> usize {
+    (TURNS_MAX * WORKERS_TAKING_TURNS / slots.max(1)).clamp(1, TURNS_MAX)
 }
 
 /// The norm that one worker among so many clips its gradients to.
@@ -144,6 +168,11 @@ mod tests {
             panic!();
         };
         assert!((beta1 - 0.75).abs() < 1e-6);
+    }
+
+    #[test]
+    fn many_workers_take_fewer_turns() {
+        assert_eq!([0, 1, 10, 13, 16, 32, 1000].map(turns_among), [4, 4, 4, 3, 2, 1, 1]);
     }
 
     #[test]

@@ -33,7 +33,8 @@ pub(crate) enum Formula {
 impl Formula {
     pub(crate) fn of(rule: Rule) -> Self {
         match rule {
-            Rule::Sgd => Self::Sgd,
+            // Muon's directions are made before; then weights move along them.
+            Rule::Sgd | Rule::Muon(_) => Self::Sgd,
             Rule::Momentum { .. } | Rule::Nesterov { .. } => Self::Velocity,
             Rule::AdaGrad { .. } | Rule::RmsProp { .. } => Self::Squares,
             Rule::Adam { .. } => Self::Adam,
@@ -53,6 +54,8 @@ pub(crate) struct Factors {
     pub(crate) take: f32,
     pub(crate) epsilon: f32,
     pub(crate) spread: f32,
+    /// By how much of itself a weight shrinks.
+    pub(crate) shrink: f32,
 }
 
 /// Weights may be kept ahead of what they have come to: at `w - ahead·v`, where the velocity will take them if it
@@ -86,7 +89,7 @@ impl Factors {
             ..none
         };
         match rule {
-            Rule::Sgd => none,
+            Rule::Sgd | Rule::Muon(_) => none,
             Rule::Momentum { momentum } => velocity(0.0, rate, momentum),
             Rule::Nesterov { momentum } => velocity(rate, rate * momentum, momentum),
             Rule::AdaGrad { epsilon } => squares(1.0, 1.0, epsilon),
@@ -204,7 +207,9 @@ mod tests {
 
     /// Three steps with gradients 1, 2, -1 on one weight; the update of each.
     fn three_steps(text: &str) -> [f32; 3] {
-        let Optimiser { learning_rate, rule } = text.parse().unwrap();
+        let Optimiser {
+            learning_rate, rule, ..
+        } = text.parse().unwrap();
         let mut state = [0.0; 2];
         let mut step = 0;
         [1.0, 2.0, -1.0].map(|g: f32| {

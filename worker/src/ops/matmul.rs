@@ -8,7 +8,7 @@ use super::Threads;
 
 /// A matrix somewhere in a slice. Transposing it swaps two numbers.
 #[derive(Clone, Copy)]
-pub(super) struct Matrix<'a> {
+pub struct Matrix<'a> {
     values: &'a [f32],
     rows: usize,
     columns: usize,
@@ -17,7 +17,7 @@ pub(super) struct Matrix<'a> {
 }
 
 impl<'a> Matrix<'a> {
-    pub(super) fn row_major(values: &'a [f32], rows: usize, columns: usize) -> Self {
+    pub fn row_major(values: &'a [f32], rows: usize, columns: usize) -> Self {
         assert_eq!(values.len(), rows * columns, "the values do not fill the matrix");
         Self {
             values,
@@ -28,7 +28,8 @@ impl<'a> Matrix<'a> {
         }
     }
 
-    pub(super) fn transposed(self) -> Self {
+    #[must_use]
+    pub fn transposed(self) -> Self {
         Self {
             rows: self.columns,
             columns: self.rows,
@@ -41,13 +42,13 @@ impl<'a> Matrix<'a> {
 
 /// What becomes of the values that the product's place holds.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Into {
+pub enum Into {
     Overwrite,
     Add,
 }
 
 /// `out = lhs · rhs` or `out += lhs · rhs`, row-major.
-pub(super) fn multiply(lhs: Matrix<'_>, rhs: Matrix<'_>, out: &mut [f32], into: Into, threads: Threads) {
+pub fn multiply(lhs: Matrix<'_>, rhs: Matrix<'_>, out: &mut [f32], into: Into, threads: Threads) {
     assert_eq!(out.len(), lhs.rows * rhs.columns, "the product does not fill its place");
     // SAFETY: `out` holds exactly the product's elements, all initialised.
     unsafe { gemm_into(lhs, rhs, out.as_mut_ptr(), into, threads) }

@@ -12,7 +12,8 @@ mod dense;
 mod dropout;
 mod layer;
 pub mod loss;
-mod matmul;
+pub mod matmul;
+pub mod orthogonal;
 mod pool;
 mod tensor;
 

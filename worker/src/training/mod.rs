@@ -13,6 +13,7 @@ use protocol::digest::Digest;
 use protocol::ids::{OriginId, RunId};
 use protocol::job::Job;
 use protocol::lattice::Range;
+use protocol::optimiser::Rule;
 use protocol::sums::Sums;
 use protocol::wire::attach::JumpOrder;
 
@@ -113,7 +114,7 @@ impl<T: Trainer> Training<T> {
             epochs: job.epochs,
             minibatch: job.minibatch as usize,
         };
-        let emission = emission::of(job.exchange, trainer.weights());
+        let emission = emission::of(job.exchange, trainer.weights(), identity.slots);
         Ok(Self {
             expected: trainer.digest()?.unwrap_or_default(),
             plan: SamplePlan::new(shared, identity.slot)?,
@@ -294,8 +295,10 @@ impl<T: Trainer> Training<T> {
         let control = StepControl {
             rule: self.settings.optimiser.rule,
             learning_rate,
+            weight_decay: f64::from(self.settings.optimiser.weight_decay),
             clip,
             look_ahead: self.settings.look_ahead,
+            turns: self.settings.turns,
             step: self.steps,
             compare,
         };
@@ -397,6 +400,8 @@ impl<T: Trainer> Training<T> {
         let rate = optimiser.learning_rate * self.job.lr_schedule.factor(self.progress());
         match clip {
             Some(norm) if optimiser.rule.follows_gradient_size() => (rate, Some(norm * self.guard.factor())),
+            // Orthogonal updates of several workers spread over many directions: together they overshoot less.
+            clip if matches!(optimiser.rule, Rule::Muon(_)) => (rate * self.guard.factor().sqrt(), clip),
             clip => (rate * self.guard.factor(), clip),
         }
     }

@@ -185,8 +185,10 @@ fn control(rule: Rule, learning_rate: f64, compare: Option<Tau>) -> StepControl 
     StepControl {
         rule,
         learning_rate,
+        weight_decay: 0.0,
         clip: None,
         look_ahead: 0.0,
+        turns: 4,
         step: 1,
         compare,
     }
@@ -227,6 +229,7 @@ fn rules() -> Vec<Rule> {
         "adagrad:0.1",
         "rmsprop:0.1",
         "adam:0.1",
+        "muon:0.1,block=32,every=2",
     ];
     texts
         .iter()

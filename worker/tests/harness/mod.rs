@@ -147,7 +147,7 @@ pub(crate) fn job(folder: &Path) -> (Job, Ledger) {
         model: Some("dense 8, relu, dense 2".into()),
         epochs: Some(100_000),
         minibatch: Some(16),
-        density: Some(0.2),
+        density: Some("0.2".into()),
         optimiser: Some("sgd:0.01,momentum=0.9".into()),
         lr_schedule: Some("constant".into()),
         ..JobDraft::default()

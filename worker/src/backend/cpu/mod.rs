@@ -1,5 +1,6 @@
 //! The CPU backend: dfdx on one or more cores, and one fused pass over the weights.
 
+pub(super) mod muon;
 mod pass;
 
 use std::borrow::Cow;
@@ -13,13 +14,15 @@ use protocol::model::Layout;
 use protocol::optimiser::Rule;
 use protocol::sums::Sums;
 
+use self::muon::Directions;
 use self::pass::{Copies, Pass};
 use super::replica::Replica;
 use super::turns::eager_tensors;
 use super::{Array, Backend, Compare, Update, Updated};
 use crate::dataset::Dataset;
 use crate::difference;
-use crate::learning::clip::{clip_factor, sum_of_squares};
+use crate::learning::clip::clip_by;
+use crate::learning::muon::Parts;
 use crate::network::Network;
 use crate::ops::{self, CpuLayer, CrossEntropy, OpError, Parameters, Threads, from_rows, values};
 use crate::program::{ImageOrder, Program};
@@ -52,6 +55,8 @@ pub struct CpuBackend<S = Model> {
     gradient: Vec<f32>,
     /// The loss that the gradient is of.
     loss: f32,
+    /// Where the rule makes gradients orthogonal.
+    directions: Option<Directions>,
     pass: Pass,
 }
 
@@ -78,7 +83,11 @@ impl CpuTrainer {
             loss: CrossEntropy { labels: Vec::new() },
         };
         let pass = Pass::new(rule.state_arrays(), counts.len(), eager_tensors(layout), threads);
-        Self::on(CpuBackend::new(model, counts, pass)?, rule, dropout_seed)
+        let mut backend = CpuBackend::new(model, counts, pass)?;
+        if let Rule::Muon(muon) = rule {
+            backend.directions = Some(Directions::new(Parts::new(layout, muon), threads));
+        }
+        Self::on(backend, rule, dropout_seed)
     }
 }
 
@@ -115,6 +124,7 @@ impl<S: Slopes> CpuBackend<S> {
             loss: 0.0,
             own: Parameters::new(&Cpu::default(), weights.clone())?,
             shared: weights,
+            directions: None,
             pass,
         })
     }
@@ -143,13 +153,11 @@ impl<S: Slopes> Backend for CpuBackend<S> {
     }
 
     fn update(&mut self, update: &Update, words: &mut Vec<u32>) -> Result<Updated, TrainError> {
-        let clip = match update.clip {
-            Some(max) => clip_factor(sum_of_squares(&self.gradient).sqrt(), Some(max)),
-            None => 1.0,
-        };
-        if clip == 0.0 {
-            // Its norm is infinite or no number.
-            return Err(TrainError::NotFinite);
+        let mut clip = clip_by(&self.gradient, update.clip)?;
+        if let (Some(directions), Some(orthogonal)) = (&mut self.directions, update.orthogonal) {
+            let state = (&mut self.pass.first[..], &mut self.pass.second[..]);
+            directions.replace(&mut self.gradient, state, clip, orthogonal);
+            clip = 1.0;
         }
         let timer = ThreadTimer::start();
         let copies = Copies {

@@ -173,7 +173,7 @@ impl Part<'_> {
                     update,
                 };
                 formula.update(factors, clip, slices);
-                add(update, own);
+                move_by(update, factors.shrink, own);
                 weights += own.len();
                 if let Some(compare) = compare {
                     let place = (self.offset, self.offset + block * BLOCK);
@@ -259,10 +259,22 @@ impl<'a> Comparison<'a> {
     }
 }
 
-/// `target += values`
+/// `own += update - shrink · own`
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
-fn add(values: &[f32], target: &mut [f32]) {
-    for (target, value) in target.iter_mut().zip(values) {
-        *target += value;
+fn move_by(update: &[f32], shrink: f32, own: &mut [f32]) {
+    for (own, update) in own.iter_mut().zip(update) {
+        *own += update - shrink * *own;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weights_move_by_an_update_and_shrink_by_a_part_of_themselves() {
+        let mut own = [4.0, -8.0];
+        move_by(&[0.5, -1.0], 0.25, &mut own);
+        assert_eq!(own, [3.5, -7.0]);
     }
 }

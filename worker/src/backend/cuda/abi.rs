@@ -157,6 +157,7 @@ shared_structs! {
         take: f32,
         epsilon: f32,
         spread: f32,
+        shrink: f32,
     }
 
     /// A comparison of both copies. Without a τ there is none.
@@ -237,6 +238,7 @@ impl From<optimiser::Factors> for Factors {
             take,
             epsilon,
             spread,
+            shrink,
         } = factors;
         Self {
             rate,
@@ -248,6 +250,7 @@ impl From<optimiser::Factors> for Factors {
             take,
             epsilon,
             spread,
+            shrink,
         }
     }
 }

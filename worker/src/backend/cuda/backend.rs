@@ -23,12 +23,16 @@ use super::kernels::{self, CountDue, Emit, LossAndClip, SampleResidual, SumSquar
 use super::memory::{Array, Pinned};
 use super::model::{CudaModel, Purpose};
 use super::place::{Place, tensor_at};
+use crate::backend::cpu::muon::Directions;
 use crate::backend::replica::Replica;
 use crate::backend::turns::{BLOCK, eager_blocks, eager_tensors};
-use crate::backend::{self, Backend, Compare, Update, Updated};
+use crate::backend::{self, Backend, Compare, Orthogonal, Update, Updated};
 use crate::dataset::Dataset;
 use crate::difference;
+use crate::learning::clip::clip_by;
+use crate::learning::muon::Parts;
 use crate::learning::optimiser::Formula;
+use crate::ops::Threads;
 use crate::program::{ImageOrder, Program};
 use crate::quantise::{REPEATS_MAX, Reached};
 use crate::tape::Parameters;
@@ -62,6 +66,8 @@ pub struct CudaBackend {
     /// The optimiser's state; empty where the rule keeps none.
     first: Array<f32>,
     second: Array<f32>,
+    /// Where the rule makes gradients orthogonal.
+    directions: Option<Directions>,
     /// A bit for each block that is compared in every step.
     eager: Array<u32>,
     /// What is due in each block, and in each group of blocks.
@@ -95,7 +101,10 @@ impl CudaTrainer {
         dropout_seed: u64,
     ) -> Result<Self, TrainError> {
         let values: Vec<f32> = counts.iter().copied().map(weight_of).collect();
-        let backend = CudaBackend::new(Rc::new(gpu), dataset, layout, &values, rule.state_arrays(), minibatch)?;
+        let mut backend = CudaBackend::new(Rc::new(gpu), dataset, layout, &values, rule.state_arrays(), minibatch)?;
+        if let Rule::Muon(muon) = rule {
+            backend.directions = Some(Directions::new(Parts::new(layout, muon), Threads(1)));
+        }
         Self::on(backend, rule, dropout_seed)
     }
 }
@@ -136,6 +145,7 @@ impl CudaBackend {
             samples: 1,
             first: state(state_arrays > 0)?,
             second: state(state_arrays > 1)?,
+            directions: None,
             eager: Array::padded(&gpu, &eager_bits(layout), 0)?,
             counts: Array::zeros(&gpu, tiles)?,
             groups: Array::zeros(&gpu, tiles.div_ceil(abi::GROUP as usize))?,
@@ -309,6 +319,21 @@ impl CudaBackend {
         Ok(report)
     }
 
+    /// Makes the gradient orthogonal, on the host: everything goes over the bus and back.
+    fn direct(&mut self, clip: Option<f64>, orthogonal: Orthogonal) -> Result<(), TrainError> {
+        let Some(directions) = &mut self.directions else {
+            return Ok(());
+        };
+        let mut gradient = self.gradient.read(&self.gpu, self.weights)?;
+        let mut first = self.first.read(&self.gpu, self.weights)?;
+        let mut second = self.second.read(&self.gpu, self.weights)?;
+        let clip = clip_by(&gradient, clip)?;
+        directions.replace(&mut gradient, (&mut first, &mut second), clip, orthogonal);
+        self.gradient.write(&self.gpu, &gradient)?;
+        self.first.write(&self.gpu, &first)?;
+        Ok(self.second.write(&self.gpu, &second)?)
+    }
+
     fn array(&self, array: backend::Array) -> &Array<f32> {
         match array {
             backend::Array::Own => &self.own,
@@ -342,7 +367,11 @@ impl Backend for CudaBackend {
 
     fn update(&mut self, update: &Update, words: &mut Vec<u32>) -> Result<Updated, TrainError> {
         self.apply_waiting()?;
-        self.loss_and_clip(update.clip)?;
+        let mut clip = update.clip;
+        if let Some(orthogonal) = update.orthogonal {
+            self.direct(clip.take(), orthogonal)?;
+        }
+        self.loss_and_clip(clip)?;
         let compare = update.compare.as_ref().map(abi::Compare::from);
         self.pass(update, compare.unwrap_or_default())?;
         if let Some(compare) = compare {

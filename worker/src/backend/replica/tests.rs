@@ -3,7 +3,8 @@
 use super::*;
 use crate::backend::cpu::CpuBackend;
 use crate::backend::cpu::given::Given;
-use crate::backend::turns::{BLOCK, TURNS, WEIGHTS_PER_TURN_MIN};
+use crate::backend::turns::{BLOCK, WEIGHTS_PER_TURN_MIN};
+use crate::learning::multi_worker::TURNS_MAX;
 
 const TAU: Tau = Tau::from_steps(400_000).unwrap();
 /// As many weights as one thread has at least.
@@ -49,8 +50,10 @@ impl Worker {
         let control = StepControl {
             rule: self.replica.rule,
             learning_rate: 0.5,
+            weight_decay: 0.0,
             clip: None,
             look_ahead,
+            turns: TURNS_MAX,
             step: 1,
             compare: tau,
         };
@@ -133,7 +136,7 @@ fn everyone_has_a_turn() {
     let len = 4 * WEIGHTS_PER_TURN_MIN + 5;
     let mut worker = Worker::new(Rule::Sgd, &vec![1.0; len], 1);
     let mut seen = Vec::new();
-    for turn in 0..TURNS {
+    for turn in 0..TURNS_MAX {
         worker.step(0.0, Some(TAU)).unwrap();
         let mut indices: Vec<usize> = worker.words.iter().map(|word| (word >> 1) as usize).collect();
         indices.dedup();
@@ -169,7 +172,7 @@ fn a_full_batch_is_shared_out_evenly() {
             .filter(|&&word| ((word >> 1) as usize) < len / 2)
             .count();
         assert_eq!(early, 500, "{threads} threads");
-        for _ in 0..TURNS {
+        for _ in 0..TURNS_MAX {
             worker.step(0.0, Some(TAU)).unwrap();
             assert!((1..=1000).contains(&worker.words.len()));
         }

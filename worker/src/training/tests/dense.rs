@@ -110,6 +110,9 @@ fn a_weight_on_its_way_out_is_told() {
     let trainer = FakeTrainer::new(&[RANGE_ALARM_STEPS; WEIGHTS]);
     let mut training = Training::new(trainer, &dense(2), &dataset, Identity::alone(7)).unwrap();
     let kept = training.step(false, &mut Vec::new()).unwrap();
-    assert!(matches!(kept, Next::Kept(step) if step.range == Range::Safe), "{kept:?}");
+    assert!(
+        matches!(kept, Next::Kept(step) if step.range == Range::Safe),
+        "{kept:?}"
+    );
     assert_eq!(emitted(&mut training, &mut Vec::new()).range, Range::Alarm);
 }

@@ -8,7 +8,7 @@ fn a_diverging_run_says_so() {
     let job = job(|draft| {
         draft.optimiser = Some("sgd:1000000".into());
         draft.lr_schedule = Some("constant".into());
-        draft.density = Some(1.0);
+        draft.density = Some("1.0".into());
         draft.epochs = Some(50);
     });
     let mut training = real(&job, &dataset);

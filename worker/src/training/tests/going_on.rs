@@ -50,12 +50,14 @@ fn a_worker_goes_on_to_the_bit_from_what_it_had_alone() {
         ("sgd:0.05,momentum=0.9", 3),
         ("sgd:0.1", 3),
         ("adam:0.01", 1),
+        ("muon:0.02,block=4,every=2", 1),
+        ("muon:0.02,block=4,every=2,weight_decay=0.01", 3),
         ("rmsprop:0.01", 3),
     ] {
         let job = job(|draft| {
             draft.model = Some("dense 8, relu, dropout 0.2, dense 2".into());
             draft.optimiser = Some(optimiser.into());
-            draft.density = Some(0.2);
+            draft.density = Some("0.2".into());
         });
         let layout = Layout::new(&job.model, dataset.input, 2).unwrap();
         let first = initial_counts(&layout, job.seed);

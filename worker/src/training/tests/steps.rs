@@ -41,7 +41,7 @@ fn batches_are_numbered_and_the_last_closes_the_origin() {
 #[test]
 fn the_first_step_finds_its_tau() {
     let (_folder, dataset) = points(400);
-    let found = batches(&mut real(&job(|draft| draft.density = Some(0.2)), &dataset));
+    let found = batches(&mut real(&job(|draft| draft.density = Some("0.2".into())), &dataset));
     // Of 42 weights a fifth, some of them more than once: the first batch already has the right size.
     let (_, mut weights) = steps(&found[0]);
     weights.dedup();
@@ -137,7 +137,7 @@ fn the_trainers_weights_are_the_sum_of_its_batches_and_it_learns() {
     ] {
         let job = job(|draft| {
             draft.optimiser = Some(optimiser.into());
-            draft.density = Some(0.2);
+            draft.density = Some("0.2".into());
             draft.clip = Some("5".into());
             draft.epochs = Some(6);
         });

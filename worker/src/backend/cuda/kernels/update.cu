@@ -100,7 +100,8 @@ __device__ void update_tile(const float4* gradient, float4* own, float4* first, 
     float4 v = FIRST ? first[at] : make_float4(0, 0, 0, 0);
     float4 s = SECOND ? second[at] : make_float4(0, 0, 0, 0);
     for (u32 i = 0; i < 4; ++i) {
-        lane(w, i) += Rule::update(lane(g, i), lane(v, i), lane(s, i), clip, by);
+        float update = Rule::update(lane(g, i), lane(v, i), lane(s, i), clip, by);
+        lane(w, i) += update - by.shrink * lane(w, i);
     }
     own[at] = w;
     if (FIRST) {

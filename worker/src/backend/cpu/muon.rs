@@ -1,0 +1,126 @@
+//! Orthogonal updates on a CPU: the gradient becomes the direction that all weights are moved along.
+
+use multiversion::multiversion;
+use protocol::optimiser::Muon;
+
+use crate::backend::Orthogonal;
+use crate::learning::muon::{Block, Parts, for_others, has_turn};
+use crate::learning::optimiser::{Ahead, Factors, Formula, Slices, kept};
+use crate::ops::Threads;
+use crate::ops::orthogonal::{Scratch, orthogonalise};
+use crate::parallel::map_parts;
+
+/// What is known of a model for them, and memory that lasts.
+#[derive(Debug)]
+pub(in crate::backend) struct Directions {
+    parts: Parts,
+    threads: Threads,
+    scratch: Vec<Scratch>,
+}
+
+/// A block with its part of the arrays.
+struct Work<'a> {
+    block: &'a Block,
+    number: usize,
+    gradient: &'a mut [f32],
+    velocity: &'a mut [f32],
+}
+
+impl Directions {
+    pub(in crate::backend) fn new(parts: Parts, threads: Threads) -> Self {
+        let scratch = (0..threads.0.max(1)).map(|_| Scratch::default()).collect();
+        Self {
+            parts,
+            threads,
+            scratch,
+        }
+    }
+
+    /// Replaces a gradient, times a clip, by what the weights are to be moved by, times minus the learning rate. The
+    /// optimiser's arrays move on.
+    pub(in crate::backend) fn replace(
+        &mut self,
+        gradient: &mut [f32],
+        (first, second): (&mut [f32], &mut [f32]),
+        clip: f32,
+        by: Orthogonal,
+    ) {
+        let (rule, rate) = for_others(by.muon, 1.0);
+        let factors = Factors::new(rule, -rate, by.step, Ahead::default());
+        for range in &self.parts.others {
+            let before: Vec<f32> = gradient[range.clone()].to_vec();
+            let slices = Slices {
+                gradient: &before,
+                first: &mut first[range.clone()],
+                second: &mut second[range.clone()],
+                update: &mut gradient[range.clone()],
+            };
+            Formula::of(rule).update(&factors, clip, slices);
+        }
+        let shared_out = if self.parts.blocks.len() >= self.scratch.len() {
+            self.scratch.len()
+        } else {
+            1
+        };
+        let mut works: Vec<Vec<Work<'_>>> = (0..shared_out).map(|_| Vec::new()).collect();
+        let (mut gradient, mut velocity, mut at) = (gradient, first, 0);
+        for (number, block) in self.parts.blocks.iter().enumerate() {
+            let range = block.range();
+            let ((_, rest), (_, velocities)) = (
+                gradient.split_at_mut(range.start - at),
+                velocity.split_at_mut(range.start - at),
+            );
+            let ((own, rest), (own_velocity, velocities)) =
+                (rest.split_at_mut(range.len()), velocities.split_at_mut(range.len()));
+            (gradient, velocity, at) = (rest, velocities, range.end);
+            works[number % shared_out].push(Work {
+                block,
+                number,
+                gradient: own,
+                velocity: own_velocity,
+            });
+        }
+        // Many blocks are shared out to threads; of few, each product is.
+        let threads = if shared_out > 1 { Threads(1) } else { self.threads };
+        let parts = works.into_iter().zip(&mut self.scratch).collect();
+        map_parts(parts, |(works, scratch): (Vec<Work<'_>>, &mut Scratch)| {
+            for work in works {
+                work.replace(clip, by, scratch, threads);
+            }
+        });
+    }
+}
+
+impl Work<'_> {
+    fn replace(self, clip: f32, Orthogonal { muon, step }: Orthogonal, scratch: &mut Scratch, threads: Threads) {
+        let Muon { momentum, steps, .. } = muon;
+        if !has_turn(muon, self.number, step) {
+            gather(momentum, clip, self.gradient, self.velocity);
+            self.gradient.fill(0.0);
+            return;
+        }
+        look_on(momentum, clip, self.gradient, self.velocity);
+        let Block {
+            rows, columns, scale, ..
+        } = *self.block;
+        orthogonalise(self.gradient, (rows, columns), steps, scale, scratch, threads);
+    }
+}
+
+/// `v = μ v + g`
+#[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
+fn gather(momentum: f32, clip: f32, gradient: &[f32], velocity: &mut [f32]) {
+    for (g, v) in gradient.iter().zip(velocity) {
+        *v = kept(momentum * *v + clip * *g);
+    }
+}
+
+/// `v = μ v + g`, `g = g + μ v`: where the velocity will have gone with the next gradient like this one.
+#[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
+fn look_on(momentum: f32, clip: f32, gradient: &mut [f32], velocity: &mut [f32]) {
+    for (g, v) in gradient.iter_mut().zip(velocity) {
+        let clipped = clip * *g;
+        *v = kept(momentum * *v + clipped);
+        *g = clipped + momentum * *v;
+    }
+}

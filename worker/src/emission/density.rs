@@ -1,0 +1,91 @@
+//! How many changes a batch is to have.
+//!
+//! Few suffice where each weight gets many batches. With more workers each makes fewer steps in a run, so what is learned
+//! has to leave sooner. A small model's batch of a few changes would be mostly its header.
+
+use protocol::job::Density;
+
+/// The fraction of weights that a batch changes where ten workers or fewer train.
+const FRACTION: f64 = 0.002;
+/// The workers from which on it grows, and the power of their number with which it does: 32 want five times as much.
+const WORKERS: f64 = 10.0;
+const POWER: f64 = 1.4;
+/// A batch has at least about so many changes.
+const CHANGES_MIN: f64 = 400.0;
+/// Beyond this, changes are compressed by less than six.
+const FRACTION_MAX: f64 = 1.0 / 16.0;
+/// Fewer tell nothing; whatever the budget.
+const FRACTION_MIN: f64 = 1e-5;
+/// What a batch takes beside its changes, in bytes.
+const HEADER_BYTES: f64 = 60.0;
+
+/// The fraction for one of so many workers, on a model of so many weights.
+pub(super) fn among(density: Density, weights: usize, slots: usize) -> f64 {
+    let (weights, slots) = (weights.max(1) as f64, slots as f64);
+    match density {
+        Density::Fraction(fraction) => fraction,
+        Density::Auto { bytes_max } => {
+            let by_workers = FRACTION * (slots / WORKERS).max(1.0).powf(POWER);
+            let wanted = by_workers.max(CHANGES_MIN / weights).min(FRACTION_MAX);
+            match bytes_max {
+                Some(bytes) => within(f64::from(bytes), wanted, weights),
+                None => wanted,
+            }
+        }
+    }
+}
+
+/// The fraction, or as much of it as keeps to a budget of bytes.
+fn within(budget: f64, wanted: f64, weights: f64) -> f64 {
+    let mut fraction = wanted;
+    while fraction > FRACTION_MIN && bytes(fraction, weights) > budget {
+        fraction *= 0.99;
+    }
+    fraction
+}
+
+/// The bytes of a batch: a Rice-coded distance takes about half a bit more than its logarithm and one for the code's end,
+/// and the sign takes another.
+fn bytes(fraction: f64, weights: f64) -> f64 {
+    let bits = 2.5 - fraction.log2();
+    HEADER_BYTES + fraction * weights * bits / 8.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MODEL: usize = 468_874;
+
+    fn auto(text: &str, weights: usize, slots: usize) -> f64 {
+        among(text.parse().unwrap(), weights, slots)
+    }
+
+    #[test]
+    fn a_fraction_is_what_it_is() {
+        assert_eq!(auto("0.03", MODEL, 100), 0.03);
+    }
+
+    #[test]
+    fn many_workers_and_small_models_change_more() {
+        for slots in 1..=10 {
+            assert_eq!(auto("auto", MODEL, slots), 0.002);
+        }
+        assert!((auto("auto", MODEL, 32) - 0.01).abs() < 0.001);
+        assert_eq!(auto("auto", MODEL, 1000), FRACTION_MAX);
+        assert!((auto("auto", 40_000, 3) - 0.01).abs() < 1e-9);
+        assert_eq!(auto("auto", 100, 3), FRACTION_MAX);
+    }
+
+    #[test]
+    fn a_budget_of_bytes_is_kept() {
+        let mut last = 1.0;
+        for budget in [20_000, 2_000, 800, 200] {
+            let fraction = auto(&format!("auto:bytes={budget}"), MODEL, 32);
+            assert!(bytes(fraction, MODEL as f64) <= f64::from(budget));
+            assert!(fraction < last);
+            last = fraction;
+        }
+        assert_eq!(auto("auto:bytes=1000000", MODEL, 3), 0.002);
+    }
+}

@@ -1,0 +1,160 @@
+//! Orthogonal updates (Muon): which weights are matrices, how they are cut into blocks, and whose turn it is. Devices do
+//! the arithmetic.
+//!
+//! A gradient's singular values differ by orders of magnitude: a step along it moves a few directions far and most hardly
+//! at all. An orthogonal update moves all directions of a matrix about equally far. Updates of several workers, which add
+//! up, then spread over many directions instead of overshooting along a few.
+//!
+//! Making a whole matrix orthogonal costs far more than a gradient of few samples does. Blocks of its rows are made
+//! orthogonal each by itself, and may take turns.
+
+use std::ops::Range;
+
+use protocol::model::{Layout, TensorSlot};
+use protocol::optimiser::{Muon, Rule};
+
+/// The rate of Adam, for everything that is no matrix, as a part of the rate of matrices.
+const ADAM_RATE: f32 = 0.1;
+/// How fast Adam's squares follow there.
+const ADAM_BETA2: f32 = 0.99;
+
+/// Some rows of a matrix, one after the other in the flat index space.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Block {
+    pub(crate) offset: usize,
+    pub(crate) rows: usize,
+    pub(crate) columns: usize,
+    /// What its orthogonal update is multiplied by, beside the learning rate.
+    pub(crate) scale: f32,
+}
+
+impl Block {
+    pub(crate) fn range(&self) -> Range<usize> {
+        self.offset..self.offset + self.rows * self.columns
+    }
+}
+
+/// A model's weights, by how they are moved.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Parts {
+    /// Blocks of matrices.
+    pub(crate) blocks: Vec<Block>,
+    /// Everything else.
+    pub(crate) others: Vec<Range<usize>>,
+}
+
+impl Parts {
+    /// A model's weights, in blocks of so many rows.
+    pub(crate) fn new(layout: &Layout, muon: Muon) -> Self {
+        let (matrices, others): (Vec<_>, Vec<_>) = layout.tensors.iter().partition(|tensor| is_matrix(tensor));
+        let blocks = matrices.into_iter().flat_map(|tensor| {
+            let rows = tensor.dims[0];
+            let columns = tensor.elements() / rows;
+            let scale = scale(rows, columns) * muon.every as f32;
+            let most = muon.block as usize;
+            (0..rows).step_by(most).map(move |first| Block {
+                offset: tensor.offset + first * columns,
+                rows: most.min(rows - first),
+                columns,
+                scale,
+            })
+        });
+        Self {
+            blocks: blocks.collect(),
+            others: others.into_iter().map(TensorSlot::range).collect(),
+        }
+    }
+}
+
+/// Whether it has singular values that can differ.
+fn is_matrix(tensor: &TensorSlot) -> bool {
+    let rows = tensor.dims.first().copied().unwrap_or_default();
+    rows > 1 && tensor.elements() / rows > 1
+}
+
+/// Inputs of size one, moved by an orthogonal matrix, keep their size; what comes out is spread over the rows. With this,
+/// outputs move by about the learning rate whatever a layer's shape.
+fn scale(rows: usize, columns: usize) -> f32 {
+    (rows as f32 / columns as f32).sqrt().max(1.0)
+}
+
+/// Whether it is a block's turn in a step.
+pub(crate) fn has_turn(muon: Muon, block: usize, step: u64) -> bool {
+    (block as u64 + step).is_multiple_of(u64::from(muon.every))
+}
+
+/// The rule for everything that is no matrix, and its rate where matrices have this one.
+pub(crate) fn for_others(muon: Muon, rate: f32) -> (Rule, f32) {
+    let rule = Rule::Adam {
+        beta1: muon.momentum,
+        beta2: ADAM_BETA2,
+        epsilon: 1e-8,
+    };
+    (rule, ADAM_RATE * rate)
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::model::Shape;
+    use protocol::optimiser::Optimiser;
+
+    use super::*;
+
+    fn muon(text: &str) -> Muon {
+        match text.parse::<Optimiser>().unwrap().rule {
+            Rule::Muon(muon) => muon,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn parts(model: &str, input: Shape, text: &str) -> (Layout, Parts) {
+        let layout = Layout::new(&model.parse().unwrap(), input, 3).unwrap();
+        let parts = Parts::new(&layout, muon(text));
+        (layout, parts)
+    }
+
+    #[test]
+    fn every_weight_is_in_one_part() {
+        let image = Shape::Image {
+            channels: 2,
+            height: 8,
+            width: 8,
+        };
+        for (model, input) in [
+            ("dense 70, relu, dense 3", Shape::Flat(9)),
+            ("conv 5 3x3, relu, flatten, dense 3", image),
+        ] {
+            let (layout, parts) = parts(model, input, "muon:0.1,block=32");
+            let mut ranges: Vec<Range<usize>> = parts.blocks.iter().map(Block::range).collect();
+            ranges.extend(parts.others);
+            ranges.sort_by_key(|range| range.start);
+            assert_eq!(ranges[0].start, 0);
+            assert_eq!(ranges.last().unwrap().end, layout.weights);
+            assert!(ranges.windows(2).all(|pair| pair[0].end == pair[1].start), "{ranges:?}");
+        }
+    }
+
+    #[test]
+    fn matrices_are_cut_into_rows_and_biases_are_none() {
+        let (_, parts) = parts("dense 70, relu, dense 3", Shape::Flat(9), "muon:0.1,block=32,every=2");
+        let shapes: Vec<(usize, usize)> = parts.blocks.iter().map(|block| (block.rows, block.columns)).collect();
+        assert_eq!(shapes, [(32, 9), (32, 9), (6, 9), (3, 70)]);
+        assert_eq!(parts.others.len(), 2);
+        // Each moves in one of two steps, and twice as far.
+        assert!((parts.blocks[0].scale - 2.0 * (70f32 / 9.0).sqrt()).abs() < 1e-6);
+        assert!((parts.blocks[3].scale - 2.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn each_block_has_its_turn_once_in_so_many_steps() {
+        let muon = muon("muon:0.1,every=4");
+        for block in 0..10 {
+            for first in 1..20 {
+                assert_eq!(
+                    (first..first + 4).filter(|&step| has_turn(muon, block, step)).count(),
+                    1
+                );
+            }
+        }
+    }
+}
