@@ -172,9 +172,9 @@ impl FromStr for Optimiser {
                     momentum: number(&mut options, "momentum", 0.9)?,
                     block: count(&mut options, "block", 64, BLOCK_MAX)?,
                     steps: count(&mut options, "steps", 5, STEPS_MAX)?,
-                    every: count(&mut options, "every", 1, EVERY_MAX)?,
+                    every: count(&mut options, "every", 2, EVERY_MAX)?,
                 };
-                (0.02, Rule::Muon(muon))
+                (0.01, Rule::Muon(muon))
             }
             unknown => {
                 return Err(format!("there is no optimiser '{unknown}'; use one of: {FORMS}"));

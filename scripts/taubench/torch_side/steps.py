@@ -10,6 +10,7 @@ import time
 
 import torch
 
+from taubench.torch_side.muon import Muon
 from taubench.torch_side.sequential import sequential, takes_vectors
 
 
@@ -21,6 +22,7 @@ def arguments():
     parser.add_argument("minibatch", type=int)
     parser.add_argument("--lr", type=float, default=0.01)
     parser.add_argument("--momentum", type=float, default=0.0)
+    parser.add_argument("--muon", action="store_true", help="orthogonal updates, as Tau makes them")
     parser.add_argument("--clip", type=float)
     parser.add_argument("--gpu", choices=["f32", "tf32"], help="compute on the GPU, in this precision")
     return parser.parse_args()
@@ -36,7 +38,10 @@ class Training:
         self.net = net.to(device)
         self.x = torch.rand(options.minibatch, *shape, device=device)
         self.y = torch.randint(0, options.classes, (options.minibatch,), device=device)
-        self.optimiser = torch.optim.SGD(self.net.parameters(), lr=options.lr, momentum=options.momentum)
+        if options.muon:
+            self.optimiser = Muon(self.net.parameters(), lr=options.lr)
+        else:
+            self.optimiser = torch.optim.SGD(self.net.parameters(), lr=options.lr, momentum=options.momentum)
         self.loss = torch.nn.CrossEntropyLoss()
         self.clip = options.clip
 

@@ -10,8 +10,10 @@ const FRACTION: f64 = 0.002;
 /// The workers from which on it grows, and the power of their number with which it does: 32 want five times as much.
 const WORKERS: f64 = 10.0;
 const POWER: f64 = 1.4;
-/// A batch has at least about so many changes.
+/// A batch of a small model has about so many changes, unless that is too large a fraction: more would leave at once than
+/// several workers' sums bear.
 const CHANGES_MIN: f64 = 400.0;
+const FRACTION_OF_SMALL: f64 = 0.01;
 /// Beyond this, changes are compressed by less than six.
 const FRACTION_MAX: f64 = 1.0 / 16.0;
 /// Fewer tell nothing; whatever the budget.
@@ -26,7 +28,8 @@ pub(super) fn among(density: Density, weights: usize, slots: usize) -> f64 {
         Density::Fraction(fraction) => fraction,
         Density::Auto { bytes_max } => {
             let by_workers = FRACTION * (slots / WORKERS).max(1.0).powf(POWER);
-            let wanted = by_workers.max(CHANGES_MIN / weights).min(FRACTION_MAX);
+            let by_size = (CHANGES_MIN / weights).min(FRACTION_OF_SMALL);
+            let wanted = by_workers.max(by_size).min(FRACTION_MAX);
             match bytes_max {
                 Some(bytes) => within(f64::from(bytes), wanted, weights),
                 None => wanted,
@@ -73,8 +76,8 @@ mod tests {
         }
         assert!((auto("auto", MODEL, 32) - 0.01).abs() < 0.001);
         assert_eq!(auto("auto", MODEL, 1000), FRACTION_MAX);
-        assert!((auto("auto", 40_000, 3) - 0.01).abs() < 1e-9);
-        assert_eq!(auto("auto", 100, 3), FRACTION_MAX);
+        assert!((auto("auto", 100_000, 3) - 0.004).abs() < 1e-9);
+        assert_eq!(auto("auto", 100, 3), 0.01);
     }
 
     #[test]

@@ -17,6 +17,9 @@ const NORM: f64 = 1.0;
 const LOOK_AHEAD: f64 = 2.0;
 /// What looking ahead lets the learning rate be multiplied by.
 const RATE_FACTOR: f64 = 1.5;
+/// What the learning rate of orthogonal updates is multiplied by among several workers: shortened momentum and what other
+/// workers add in other directions calm them more than one worker alone.
+const ORTHOGONAL_RATE_FACTOR: f64 = 2.0;
 
 /// How many parts of the weights take turns in being compared, at most. A turn is a delay of one more step for three
 /// quarters of the changes, which is little among the many steps of few workers.
@@ -77,6 +80,7 @@ fn optimiser_among(optimiser: Optimiser, slots: usize) -> Optimiser {
             ..optimiser
         },
         Rule::Muon(muon) => Optimiser {
+            learning_rate: ORTHOGONAL_RATE_FACTOR * learning_rate,
             rule: Rule::Muon(Muon {
                 momentum: shorter_memory(muon.momentum, slots),
                 ..muon
@@ -124,7 +128,13 @@ mod tests {
 
     #[test]
     fn alone_nothing_changes() {
-        for text in ["sgd:0.05,momentum=0.9", "adam:0.001", "rmsprop:0.001", "sgd:0.1"] {
+        for text in [
+            "sgd:0.05,momentum=0.9",
+            "adam:0.001",
+            "rmsprop:0.001",
+            "sgd:0.1",
+            "muon:0.01",
+        ] {
             assert_eq!(among(text, 1), text.parse().unwrap());
             assert_eq!(among(text, 0), text.parse().unwrap());
         }
@@ -164,6 +174,9 @@ mod tests {
             assert_eq!(many.rule.state_arrays(), optimiser.rule.state_arrays());
         }
         assert_eq!(among("sgd:0.1", 10), "sgd:0.1".parse().unwrap());
+        let muon = among("muon:0.01,momentum=0.9,weight_decay=0.1", 9);
+        assert_eq!((muon.learning_rate, muon.weight_decay), (0.02, 0.1));
+        assert!(matches!(muon.rule, Rule::Muon(muon) if (muon.momentum - 0.75).abs() < 1e-6));
         let Rule::Adam { beta1, .. } = among("adam:0.001", 9).rule else {
             panic!();
         };

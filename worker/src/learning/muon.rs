@@ -41,17 +41,22 @@ pub(crate) struct Parts {
     pub(crate) blocks: Vec<Block>,
     /// Everything else.
     pub(crate) others: Vec<Range<usize>>,
+    /// Each block moves in one of so many steps.
+    every: u64,
 }
 
 impl Parts {
     /// A model's weights, in blocks of so many rows.
     pub(crate) fn new(layout: &Layout, muon: Muon) -> Self {
         let (matrices, others): (Vec<_>, Vec<_>) = layout.tensors.iter().partition(|tensor| is_matrix(tensor));
+        let most = muon.block as usize;
+        let count: usize = matrices.iter().map(|tensor| tensor.dims[0].div_ceil(most)).sum();
+        // Of few blocks, two at least move in every step: else some batches would be full, and others empty.
+        let every = (muon.every as usize).min(count / 2).max(1);
         let blocks = matrices.into_iter().flat_map(|tensor| {
             let rows = tensor.dims[0];
             let columns = tensor.elements() / rows;
-            let scale = scale(rows, columns) * muon.every as f32;
-            let most = muon.block as usize;
+            let scale = scale(rows, columns) * every as f32;
             (0..rows).step_by(most).map(move |first| Block {
                 offset: tensor.offset + first * columns,
                 rows: most.min(rows - first),
@@ -62,7 +67,13 @@ impl Parts {
         Self {
             blocks: blocks.collect(),
             others: others.into_iter().map(TensorSlot::range).collect(),
+            every: every as u64,
         }
+    }
+
+    /// Whether it is a block's turn in a step.
+    pub(crate) fn has_turn(&self, block: usize, step: u64) -> bool {
+        (block as u64 + step).is_multiple_of(self.every)
     }
 }
 
@@ -76,11 +87,6 @@ fn is_matrix(tensor: &TensorSlot) -> bool {
 /// outputs move by about the learning rate whatever a layer's shape.
 fn scale(rows: usize, columns: usize) -> f32 {
     (rows as f32 / columns as f32).sqrt().max(1.0)
-}
-
-/// Whether it is a block's turn in a step.
-pub(crate) fn has_turn(muon: Muon, block: usize, step: u64) -> bool {
-    (block as u64 + step).is_multiple_of(u64::from(muon.every))
 }
 
 /// The rule for everything that is no matrix, and its rate where matrices have this one.
@@ -146,14 +152,14 @@ mod tests {
     }
 
     #[test]
-    fn each_block_has_its_turn_once_in_so_many_steps() {
-        let muon = muon("muon:0.1,every=4");
-        for block in 0..10 {
-            for first in 1..20 {
-                assert_eq!(
-                    (first..first + 4).filter(|&step| has_turn(muon, block, step)).count(),
-                    1
-                );
+    fn each_block_has_its_turn_once_in_so_many_steps_unless_there_are_few() {
+        for (model, every) in [("dense 512, relu, dense 3", 4), ("dense 70, relu, dense 3", 1)] {
+            let (_, parts) = parts(model, Shape::Flat(9), "muon:0.1,every=4");
+            for block in 0..parts.blocks.len() {
+                for first in 1..20 {
+                    let turns = (first..first + every).filter(|&step| parts.has_turn(block, step));
+                    assert_eq!(turns.count(), 1, "{model}");
+                }
             }
         }
     }

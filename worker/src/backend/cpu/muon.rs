@@ -4,7 +4,7 @@ use multiversion::multiversion;
 use protocol::optimiser::Muon;
 
 use crate::backend::Orthogonal;
-use crate::learning::muon::{Block, Parts, for_others, has_turn};
+use crate::learning::muon::{Block, Parts, for_others};
 use crate::learning::optimiser::{Ahead, Factors, Formula, Slices, kept};
 use crate::ops::Threads;
 use crate::ops::orthogonal::{Scratch, orthogonalise};
@@ -21,7 +21,7 @@ pub(in crate::backend) struct Directions {
 /// A block with its part of the arrays.
 struct Work<'a> {
     block: &'a Block,
-    number: usize,
+    has_turn: bool,
     gradient: &'a mut [f32],
     velocity: &'a mut [f32],
 }
@@ -64,6 +64,7 @@ impl Directions {
         };
         let mut works: Vec<Vec<Work<'_>>> = (0..shared_out).map(|_| Vec::new()).collect();
         let (mut gradient, mut velocity, mut at) = (gradient, first, 0);
+        let mut turns = 0;
         for (number, block) in self.parts.blocks.iter().enumerate() {
             let range = block.range();
             let ((_, rest), (_, velocities)) = (
@@ -73,9 +74,12 @@ impl Directions {
             let ((own, rest), (own_velocity, velocities)) =
                 (rest.split_at_mut(range.len()), velocities.split_at_mut(range.len()));
             (gradient, velocity, at) = (rest, velocities, range.end);
-            works[number % shared_out].push(Work {
+            // Those that have their turn are what takes time.
+            let has_turn = self.parts.has_turn(number, by.step);
+            turns += usize::from(has_turn);
+            works[turns % shared_out].push(Work {
                 block,
-                number,
+                has_turn,
                 gradient: own,
                 velocity: own_velocity,
             });
@@ -85,16 +89,16 @@ impl Directions {
         let parts = works.into_iter().zip(&mut self.scratch).collect();
         map_parts(parts, |(works, scratch): (Vec<Work<'_>>, &mut Scratch)| {
             for work in works {
-                work.replace(clip, by, scratch, threads);
+                work.replace(clip, by.muon, scratch, threads);
             }
         });
     }
 }
 
 impl Work<'_> {
-    fn replace(self, clip: f32, Orthogonal { muon, step }: Orthogonal, scratch: &mut Scratch, threads: Threads) {
+    fn replace(self, clip: f32, muon: Muon, scratch: &mut Scratch, threads: Threads) {
         let Muon { momentum, steps, .. } = muon;
-        if !has_turn(muon, self.number, step) {
+        if !self.has_turn {
             gather(momentum, clip, self.gradient, self.velocity);
             self.gradient.fill(0.0);
             return;
