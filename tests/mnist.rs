@@ -23,3 +23,20 @@ fn two_epochs_of_mnist_reach_97_percent() {
     assert_eq!(evaluated["accuracy"], finished["accuracy"]);
     assert_eq!(evaluated["samples"], 10_000);
 }
+
+#[test]
+fn orthogonal_updates_of_two_nodes_train_and_agree() {
+    let tau = Tau::new();
+    let run = ["train", "--nodes", "2", "--threads", "1", "--epochs", "1", "--json"];
+    let job = ["--optimiser", "muon", "--density", "auto:bytes=800"];
+    let output = tau.run(&[&run[..], &job].concat());
+    assert_eq!(output.code, 0, "{}", output.stderr);
+    let finished = output.last();
+    assert_eq!(finished["replicas_agree"], true, "{finished}");
+    // Measured: 0.9795 to 0.9805.
+    assert!(finished["accuracy"].as_f64().unwrap() >= 0.97, "{finished}");
+    // Of 468,874 weights as floats, 800 bytes are one in 2,300; the first batches, before τ is found, may be larger.
+    assert!(finished["compression"].as_f64().unwrap() >= 2000.0, "{finished}");
+    let share = finished["direction_share"].as_f64().unwrap();
+    assert!(share > 0.05 && share < 0.9, "{finished}");
+}

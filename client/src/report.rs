@@ -34,6 +34,7 @@ pub(crate) fn finished(status: &RunStatus, result: &RunResult, model: String) ->
         compression: ratio(bytes_dense as f64, result.bytes_sent as f64),
         density: stats.density(result.weights),
         exchange_share: stats.exchange_share(),
+        direction_share: stats.direction_share(),
         model,
     }
 }
@@ -53,8 +54,16 @@ pub(crate) fn report(finished: &Finished, json: bool) -> Result<(), Failure> {
             finished.nodes
         );
         eprintln!(
-            "{} bytes of changes instead of {} ({:.0} times less); density {:.1e}; exchange share {:.3}",
-            finished.bytes_sent, finished.bytes_dense, finished.compression, finished.density, finished.exchange_share
+            "{} bytes of changes instead of {} ({:.0} times less); density {:.1e}; exchange share {:.3}{}",
+            finished.bytes_sent,
+            finished.bytes_dense,
+            finished.compression,
+            finished.density,
+            finished.exchange_share,
+            match finished.direction_share {
+                0.0 => String::new(),
+                share => format!("; orthogonal updates' share {share:.3}"),
+            }
         );
         if !finished.missing.is_empty() {
             eprintln!("missing: {}", finished.missing.join(", "));

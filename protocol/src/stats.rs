@@ -92,6 +92,8 @@ pub struct StatsRecord {
     pub paused_share: f64,
     /// The share of the worker's time that the exchange took.
     pub exchange_share: f64,
+    /// The share of the worker's time that making updates orthogonal took.
+    pub direction_share: f64,
     /// Cores kept busy.
     pub cpu: f64,
     /// Memory in use.
@@ -158,6 +160,8 @@ pub struct Finished {
     pub density: f64,
     /// The share of workers' time that the exchange took.
     pub exchange_share: f64,
+    /// The share of workers' time that making updates orthogonal took.
+    pub direction_share: f64,
     /// The saved model, as an absolute path.
     pub model: String,
 }

@@ -93,6 +93,7 @@ impl<const BEGINS: bool> Trainer for FakeTrainer<BEGINS> {
             loss: 1.0 / control.step as f32,
             range,
             training_time: Duration::from_micros(1),
+            directions: Duration::ZERO,
             gpu: GpuUse::default(),
         })
     }

@@ -47,6 +47,8 @@ pub struct StepReport {
     /// The thread time that loading, forward, backward, clipping and a plain optimiser's pass took. All else that a
     /// worker does is exchange.
     pub training_time: Duration,
+    /// The part of that in which updates were made orthogonal.
+    pub directions: Duration,
     /// What a GPU did for it.
     pub gpu: GpuUse,
 }

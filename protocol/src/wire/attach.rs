@@ -247,6 +247,8 @@ pub struct WorkerStats {
     pub loss: f64,
     /// Thread time of training.
     pub training: Duration,
+    /// The part of it in which updates were made orthogonal.
+    pub directions: Duration,
     /// Thread time of the exchange, and waits for it.
     pub exchange: Duration,
     /// Time in which a GPU was at work for it.
@@ -279,6 +281,7 @@ impl WorkerStats {
             sum.changes = sum.changes.saturating_add(one.changes);
             sum.loss += one.loss;
             sum.training = sum.training.saturating_add(one.training);
+            sum.directions = sum.directions.saturating_add(one.directions);
             sum.exchange = sum.exchange.saturating_add(one.exchange);
             sum.gpu = sum.gpu.saturating_add(one.gpu);
             sum.gpu_memory = sum.gpu_memory.saturating_add(one.gpu_memory);
@@ -302,6 +305,7 @@ impl WorkerStats {
             changes: self.changes.saturating_sub(before.changes),
             loss: self.loss - before.loss,
             training: self.training.saturating_sub(before.training),
+            directions: self.directions.saturating_sub(before.directions),
             exchange: self.exchange.saturating_sub(before.exchange),
             gpu: self.gpu.saturating_sub(before.gpu),
             held_back: self.held_back.saturating_sub(before.held_back),
@@ -319,6 +323,13 @@ impl WorkerStats {
     #[must_use]
     pub fn density(&self, weights: u64) -> f64 {
         ratio(self.changes as f64, self.batches as f64 * weights as f64)
+    }
+
+    /// The share of the workers' time that making updates orthogonal took.
+    #[must_use]
+    pub fn direction_share(&self) -> f64 {
+        let all = self.training.saturating_add(self.exchange);
+        ratio(self.directions.as_secs_f64(), all.as_secs_f64())
     }
 
     /// The share of the workers' time that the exchange took.
@@ -398,6 +409,7 @@ mod tests {
             changes: 6 * u64::from(times),
             loss: 5.0 * f64::from(times),
             training: Duration::from_secs(3) * times,
+            directions: Duration::from_secs(2) * times,
             exchange: Duration::from_secs(1) * times,
             tau: f64::from(times),
             ..WorkerStats::default()
@@ -405,7 +417,7 @@ mod tests {
         let since = at(3).since(&at(1));
         assert_eq!(since, WorkerStats { tau: 3.0, ..at(2) });
         assert_eq!((since.mean_loss(), since.density(100)), (Some(0.5), 0.03));
-        assert_eq!(since.exchange_share(), 0.25);
+        assert_eq!((since.exchange_share(), since.direction_share()), (0.25, 0.5));
         let nothing = WorkerStats::default();
         assert_eq!(
             (nothing.mean_loss(), nothing.density(100), nothing.exchange_share()),

@@ -76,6 +76,8 @@ pub struct Updated {
     pub(crate) loss: f32,
     /// How far out the shared weights now are.
     pub(crate) range: Range,
+    /// The thread time that making the gradient orthogonal took.
+    pub(crate) directions: Duration,
     /// The thread time that comparing took, where the backend can tell.
     pub(crate) exchange: Option<Duration>,
 }

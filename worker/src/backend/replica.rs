@@ -194,6 +194,7 @@ impl<B: Backend> Trainer for Replica<B> {
             loss: updated.loss,
             range: updated.range,
             training_time: before + timer.elapsed().saturating_sub(exchange),
+            directions: updated.directions,
             gpu,
         })
     }

@@ -128,6 +128,7 @@ impl Reporting {
         stats.changes += step.changes as u64;
         stats.loss += f64::from(step.loss) * step.samples as f64;
         stats.training += time.training;
+        stats.directions += step.directions;
         stats.exchange += time.exchange;
         stats.gpu += step.gpu.time;
         stats.gpu_memory = step.gpu.memory;

@@ -314,6 +314,7 @@ impl<T: Trainer> Training<T> {
             range: report.range,
             staleness: self.staleness(),
             training_time: report.training_time,
+            directions: report.directions,
             gpu: report.gpu,
         };
         self.begin_next(plan == Plan::Keep)?;

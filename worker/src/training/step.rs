@@ -40,6 +40,8 @@ pub struct Step {
     pub staleness: f64,
     /// The part of its thread time that is training; the rest is exchange.
     pub training_time: Duration,
+    /// The part of that in which updates were made orthogonal.
+    pub directions: Duration,
     /// What a GPU did for it.
     pub gpu: GpuUse,
 }
@@ -56,6 +58,7 @@ impl Step {
             range: Range::Safe,
             staleness,
             training_time: Duration::ZERO,
+            directions: Duration::ZERO,
             gpu: GpuUse::default(),
         }
     }

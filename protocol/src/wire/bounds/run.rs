@@ -67,6 +67,7 @@ impl WorkerStats {
             changes,
             loss: _,
             training,
+            directions,
             exchange,
             gpu,
             gpu_memory,
@@ -81,7 +82,9 @@ impl WorkerStats {
         // Thread time is that of all of a node's workers.
         let time_max = TIME_MAX.saturating_mul(super::WORKERS_MAX as u32);
         within(
-            [training, exchange, gpu].iter().all(|&&time| time <= time_max),
+            [training, directions, exchange, gpu]
+                .iter()
+                .all(|&&time| time <= time_max),
             "a time",
         )?;
         finite([*tau, *staleness])

@@ -154,11 +154,13 @@ impl<S: Slopes> Backend for CpuBackend<S> {
 
     fn update(&mut self, update: &Update, words: &mut Vec<u32>) -> Result<Updated, TrainError> {
         let mut clip = clip_by(&self.gradient, update.clip)?;
+        let timer = ThreadTimer::start();
         if let (Some(directions), Some(orthogonal)) = (&mut self.directions, update.orthogonal) {
             let state = (&mut self.pass.first[..], &mut self.pass.second[..]);
             directions.replace(&mut self.gradient, state, clip, orthogonal);
             clip = 1.0;
         }
+        let directions = timer.elapsed();
         let timer = ThreadTimer::start();
         let copies = Copies {
             own: self.own.values_mut(),
@@ -172,6 +174,7 @@ impl<S: Slopes> Backend for CpuBackend<S> {
         Ok(Updated {
             loss: self.loss,
             range,
+            directions,
             exchange: plain.map(|plain| timer.elapsed().saturating_sub(plain)),
         })
     }

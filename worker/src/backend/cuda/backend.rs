@@ -36,6 +36,7 @@ use crate::ops::Threads;
 use crate::program::{ImageOrder, Program};
 use crate::quantise::{REPEATS_MAX, Reached};
 use crate::tape::Parameters;
+use crate::thread_time::ThreadTimer;
 use crate::trainer::TrainError;
 
 const TILE_THREADS: usize = abi::TILE_THREADS as usize;
@@ -368,9 +369,11 @@ impl Backend for CudaBackend {
     fn update(&mut self, update: &Update, words: &mut Vec<u32>) -> Result<Updated, TrainError> {
         self.apply_waiting()?;
         let mut clip = update.clip;
+        let timer = ThreadTimer::start();
         if let Some(orthogonal) = update.orthogonal {
             self.direct(clip.take(), orthogonal)?;
         }
+        let directions = timer.elapsed();
         self.loss_and_clip(clip)?;
         let compare = update.compare.as_ref().map(abi::Compare::from);
         self.pass(update, compare.unwrap_or_default())?;
@@ -382,6 +385,7 @@ impl Backend for CudaBackend {
         Ok(Updated {
             loss: finished?.loss,
             range: self.range,
+            directions,
             exchange: None,
         })
     }
