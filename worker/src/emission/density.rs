@@ -4,12 +4,15 @@
 //! has to leave sooner. A small model's batch of a few changes would be mostly its header.
 
 use protocol::job::Density;
+use protocol::optimiser::Rule;
 
 /// The fraction of weights that a batch changes where ten workers or fewer train.
 const FRACTION: f64 = 0.002;
-/// The workers from which on it grows, and the power of their number with which it does: 32 want five times as much.
+/// The workers from which on it grows, and the power of their number with which it does: 32 want twice as much, and five
+/// times where updates are orthogonal. Others overshoot if more of them leaves at once.
 const WORKERS: f64 = 10.0;
-const POWER: f64 = 1.4;
+const POWER: f64 = 0.6;
+const POWER_ORTHOGONAL: f64 = 1.4;
 /// A batch of a small model has about so many changes, unless that is too large a fraction: more would leave at once than
 /// several workers' sums bear.
 const CHANGES_MIN: f64 = 400.0;
@@ -21,13 +24,17 @@ const FRACTION_MIN: f64 = 1e-5;
 /// What a batch takes beside its changes, in bytes.
 const HEADER_BYTES: f64 = 60.0;
 
-/// The fraction for one of so many workers, on a model of so many weights.
-pub(super) fn among(density: Density, weights: usize, slots: usize) -> f64 {
+/// The fraction for one of so many workers with this rule, on a model of so many weights.
+pub(super) fn among(density: Density, rule: Rule, weights: usize, slots: usize) -> f64 {
     let (weights, slots) = (weights.max(1) as f64, slots as f64);
     match density {
         Density::Fraction(fraction) => fraction,
         Density::Auto { bytes_max } => {
-            let by_workers = FRACTION * (slots / WORKERS).max(1.0).powf(POWER);
+            let power = match rule {
+                Rule::Muon(_) => POWER_ORTHOGONAL,
+                _ => POWER,
+            };
+            let by_workers = FRACTION * (slots / WORKERS).max(1.0).powf(power);
             let by_size = (CHANGES_MIN / weights).min(FRACTION_OF_SMALL);
             let wanted = by_workers.max(by_size).min(FRACTION_MAX);
             match bytes_max {
@@ -56,12 +63,15 @@ fn bytes(fraction: f64, weights: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use protocol::optimiser::Optimiser;
+
     use super::*;
 
     const MODEL: usize = 468_874;
 
     fn auto(text: &str, weights: usize, slots: usize) -> f64 {
-        among(text.parse().unwrap(), weights, slots)
+        let muon: Optimiser = "muon".parse().unwrap();
+        among(text.parse().unwrap(), muon.rule, weights, slots)
     }
 
     #[test]
@@ -75,6 +85,8 @@ mod tests {
             assert_eq!(auto("auto", MODEL, slots), 0.002);
         }
         assert!((auto("auto", MODEL, 32) - 0.01).abs() < 0.001);
+        let plain = among("auto".parse().unwrap(), Rule::Sgd, MODEL, 32);
+        assert!((plain - 0.004).abs() < 0.0005);
         assert_eq!(auto("auto", MODEL, 1000), FRACTION_MAX);
         assert!((auto("auto", 100_000, 3) - 0.004).abs() < 1e-9);
         assert_eq!(auto("auto", 100, 3), 0.01);

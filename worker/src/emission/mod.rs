@@ -77,9 +77,9 @@ pub trait Emission<T> {
 
 /// The emission that a job asks for, for a model of so many weights and one of so many workers.
 #[must_use]
-pub fn of<T: Trainer>(exchange: Exchange, weights: usize, slots: usize) -> Box<dyn Emission<T>> {
-    match exchange {
-        Exchange::Strom(threshold) => Box::new(Strom::new(threshold, weights, slots)),
+pub fn of<T: Trainer>(job: &Job, weights: usize, slots: usize) -> Box<dyn Emission<T>> {
+    match job.exchange {
+        Exchange::Strom(threshold) => Box::new(Strom::new(threshold, job.optimiser.rule, weights, slots)),
         Exchange::Dense { every } => Box::new(Dense::new(every, weights)),
     }
 }

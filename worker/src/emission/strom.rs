@@ -3,6 +3,7 @@
 use protocol::batch::Payload;
 use protocol::job::{Job, Threshold};
 use protocol::lattice::{Range, Tau};
+use protocol::optimiser::Rule;
 
 use super::tau_controller::TauController;
 use super::{Emission, Leaving, NextStep, Plan, density};
@@ -19,12 +20,12 @@ pub(super) struct Strom {
 }
 
 impl Strom {
-    /// For one of so many workers, on a model of so many weights.
-    pub(super) fn new(threshold: Threshold, weights: usize, slots: usize) -> Self {
+    /// For one of so many workers with this rule, on a model of so many weights.
+    pub(super) fn new(threshold: Threshold, rule: Rule, weights: usize, slots: usize) -> Self {
         let (target, controller) = match threshold {
             Threshold::Fixed(tau) => (None, TauController::fixed(tau)),
             Threshold::Density(density) => (
-                Some(density::among(density, weights, slots)),
+                Some(density::among(density, rule, weights, slots)),
                 TauController::following(),
             ),
         };

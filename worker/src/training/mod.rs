@@ -114,7 +114,7 @@ impl<T: Trainer> Training<T> {
             epochs: job.epochs,
             minibatch: job.minibatch as usize,
         };
-        let emission = emission::of(job.exchange, trainer.weights(), identity.slots);
+        let emission = emission::of(job, trainer.weights(), identity.slots);
         Ok(Self {
             expected: trainer.digest()?.unwrap_or_default(),
             plan: SamplePlan::new(shared, identity.slot)?,
