@@ -34,7 +34,7 @@ class Muon(torch.optim.Optimizer):
         super().__init__(matrices, {"lr": lr, "momentum": momentum, "block": block, "steps": steps})
         self.adam = torch.optim.Adam(vectors, lr=ADAM_RATE * lr, betas=(momentum, ADAM_BETA2), eps=1e-8)
         blocks = sum(-(-matrix.shape[0] // block) for matrix in matrices)
-        self.every = max(1, min(every, blocks // 2))
+        self.every = max(1, min(every, blocks // 3))
         self.count = 0
 
     def zero_grad(self, set_to_none=True):

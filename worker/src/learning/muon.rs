@@ -13,7 +13,7 @@ use std::ops::Range;
 use protocol::model::{Layout, TensorSlot};
 use protocol::optimiser::{Muon, Rule};
 
-/// The rate of Adam, for everything that is no matrix, as a part of the rate of matrices.
+/// Adam's rate as a part of the matrices'.
 const ADAM_RATE: f32 = 0.1;
 /// How fast Adam's squares follow there.
 const ADAM_BETA2: f32 = 0.99;
@@ -51,8 +51,8 @@ impl Parts {
         let (matrices, others): (Vec<_>, Vec<_>) = layout.tensors.iter().partition(|tensor| is_matrix(tensor));
         let most = muon.block as usize;
         let count: usize = matrices.iter().map(|tensor| tensor.dims[0].div_ceil(most)).sum();
-        // Of few blocks, two at least move in every step: else some batches would be full, and others empty.
-        let every = (muon.every as usize).min(count / 2).max(1);
+        // Of few blocks, three at least move in every step: else some batches would be full, and others empty.
+        let every = (muon.every as usize).min(count / 3).max(1);
         let blocks = matrices.into_iter().flat_map(|tensor| {
             let rows = tensor.dims[0];
             let columns = tensor.elements() / rows;
@@ -83,20 +83,20 @@ fn is_matrix(tensor: &TensorSlot) -> bool {
     rows > 1 && tensor.elements() / rows > 1
 }
 
-/// Inputs of size one, moved by an orthogonal matrix, keep their size; what comes out is spread over the rows. With this,
-/// outputs move by about the learning rate whatever a layer's shape.
+/// An orthogonal matrix with more rows than columns spreads an input over more outputs, each of which moves less. This
+/// makes up for it; a matrix with more columns needs nothing.
 fn scale(rows: usize, columns: usize) -> f32 {
     (rows as f32 / columns as f32).sqrt().max(1.0)
 }
 
-/// The rule for everything that is no matrix, and its rate where matrices have this one.
-pub(crate) fn for_others(muon: Muon, rate: f32) -> (Rule, f32) {
+/// The rule for everything that is no matrix, and its rate as a part of the matrices'.
+pub(crate) fn for_others(muon: Muon) -> (Rule, f32) {
     let rule = Rule::Adam {
         beta1: muon.momentum,
         beta2: ADAM_BETA2,
         epsilon: 1e-8,
     };
-    (rule, ADAM_RATE * rate)
+    (rule, ADAM_RATE)
 }
 
 #[cfg(test)]
@@ -142,18 +142,18 @@ mod tests {
 
     #[test]
     fn matrices_are_cut_into_rows_and_biases_are_none() {
-        let (_, parts) = parts("dense 70, relu, dense 3", Shape::Flat(9), "muon:0.1,block=32,every=2");
+        let (_, parts) = parts("dense 70, relu, dense 3", Shape::Flat(9), "muon:0.1,block=16,every=2");
         let shapes: Vec<(usize, usize)> = parts.blocks.iter().map(|block| (block.rows, block.columns)).collect();
-        assert_eq!(shapes, [(32, 9), (32, 9), (6, 9), (3, 70)]);
+        assert_eq!(shapes, [(16, 9), (16, 9), (16, 9), (16, 9), (6, 9), (3, 70)]);
         assert_eq!(parts.others.len(), 2);
         // Each moves in one of two steps, and twice as far.
         assert!((parts.blocks[0].scale - 2.0 * (70f32 / 9.0).sqrt()).abs() < 1e-6);
-        assert!((parts.blocks[3].scale - 2.0).abs() < 1e-6);
+        assert!((parts.blocks[5].scale - 2.0).abs() < 1e-6);
     }
 
     #[test]
     fn each_block_has_its_turn_once_in_so_many_steps_unless_there_are_few() {
-        for (model, every) in [("dense 512, relu, dense 3", 4), ("dense 70, relu, dense 3", 1)] {
+        for (model, every) in [("dense 768, relu, dense 3", 4), ("dense 70, relu, dense 3", 1)] {
             let (_, parts) = parts(model, Shape::Flat(9), "muon:0.1,every=4");
             for block in 0..parts.blocks.len() {
                 for first in 1..20 {

@@ -1,5 +1,7 @@
 //! Orthogonal updates on a CPU: the gradient becomes the direction that all weights are moved along.
 
+use std::ops::Range;
+
 use multiversion::multiversion;
 use protocol::optimiser::Muon;
 
@@ -45,47 +47,15 @@ impl Directions {
         clip: f32,
         by: Orthogonal,
     ) {
-        let (rule, rate) = for_others(by.muon, 1.0);
-        let factors = Factors::new(rule, -rate, by.step, Ahead::default());
-        for range in &self.parts.others {
-            let before: Vec<f32> = gradient[range.clone()].to_vec();
-            let slices = Slices {
-                gradient: &before,
-                first: &mut first[range.clone()],
-                second: &mut second[range.clone()],
-                update: &mut gradient[range.clone()],
-            };
-            Formula::of(rule).update(&factors, clip, slices);
-        }
-        let shared_out = if self.parts.blocks.len() >= self.scratch.len() {
-            self.scratch.len()
-        } else {
-            1
-        };
-        let mut works: Vec<Vec<Work<'_>>> = (0..shared_out).map(|_| Vec::new()).collect();
-        let (mut gradient, mut velocity, mut at) = (gradient, first, 0);
-        let mut turns = 0;
-        for (number, block) in self.parts.blocks.iter().enumerate() {
-            let range = block.range();
-            let ((_, rest), (_, velocities)) = (
-                gradient.split_at_mut(range.start - at),
-                velocity.split_at_mut(range.start - at),
-            );
-            let ((own, rest), (own_velocity, velocities)) =
-                (rest.split_at_mut(range.len()), velocities.split_at_mut(range.len()));
-            (gradient, velocity, at) = (rest, velocities, range.end);
-            // Those that have their turn are what takes time.
-            let has_turn = self.parts.has_turn(number, by.step);
-            turns += usize::from(has_turn);
-            works[turns % shared_out].push(Work {
-                block,
-                has_turn,
-                gradient: own,
-                velocity: own_velocity,
-            });
-        }
+        replace_others(&self.parts.others, gradient, (&mut *first, second), clip, by);
         // Many blocks are shared out to threads; of few, each product is.
-        let threads = if shared_out > 1 { Threads(1) } else { self.threads };
+        let many = self.parts.blocks.len() >= self.scratch.len();
+        let (hands, threads) = if many {
+            (self.scratch.len(), Threads(1))
+        } else {
+            (1, self.threads)
+        };
+        let works = shared_out(&self.parts, by.step, hands, gradient, first);
         let parts = works.into_iter().zip(&mut self.scratch).collect();
         map_parts(parts, |(works, scratch): (Vec<Work<'_>>, &mut Scratch)| {
             for work in works {
@@ -93,6 +63,57 @@ impl Directions {
             }
         });
     }
+}
+
+/// Everything that is no matrix: by Adam.
+fn replace_others(
+    others: &[Range<usize>],
+    gradient: &mut [f32],
+    (first, second): (&mut [f32], &mut [f32]),
+    clip: f32,
+    by: Orthogonal,
+) {
+    let (rule, rate) = for_others(by.muon);
+    let factors = Factors::new(rule, -rate, by.step, Ahead::default());
+    for range in others.iter().cloned() {
+        let before: Vec<f32> = gradient[range.clone()].to_vec();
+        let slices = Slices {
+            gradient: &before,
+            first: &mut first[range.clone()],
+            second: &mut second[range.clone()],
+            update: &mut gradient[range],
+        };
+        Formula::of(rule).update(&factors, clip, slices);
+    }
+}
+
+/// All blocks with their parts of the arrays, for so many hands. Those that have their turn are what takes time, so each
+/// hand gets as many of them.
+fn shared_out<'a>(
+    parts: &'a Parts,
+    step: u64,
+    hands: usize,
+    mut gradient: &'a mut [f32],
+    mut velocity: &'a mut [f32],
+) -> Vec<Vec<Work<'a>>> {
+    let mut works: Vec<Vec<Work<'_>>> = (0..hands).map(|_| Vec::new()).collect();
+    let (mut at, mut turns) = (0, 0);
+    for (number, block) in parts.blocks.iter().enumerate() {
+        let range = block.range();
+        let has_turn = parts.has_turn(number, step);
+        turns += usize::from(has_turn);
+        let (of_gradient, of_velocity);
+        (of_gradient, gradient) = gradient.split_at_mut(range.end - at);
+        (of_velocity, velocity) = velocity.split_at_mut(range.end - at);
+        works[turns % hands].push(Work {
+            block,
+            has_turn,
+            gradient: &mut of_gradient[range.start - at..],
+            velocity: &mut of_velocity[range.start - at..],
+        });
+        at = range.end;
+    }
+    works
 }
 
 impl Work<'_> {

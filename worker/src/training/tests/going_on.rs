@@ -50,8 +50,8 @@ fn a_worker_goes_on_to_the_bit_from_what_it_had_alone() {
         ("sgd:0.05,momentum=0.9", 3),
         ("sgd:0.1", 3),
         ("adam:0.01", 1),
-        ("muon:0.02,block=4,every=2", 1),
-        ("muon:0.02,block=4,every=2,weight_decay=0.01", 3),
+        ("muon:0.02,block=1,every=2", 1),
+        ("muon:0.02,block=1,every=2,weight_decay=0.01", 3),
         ("rmsprop:0.01", 3),
     ] {
         let job = job(|draft| {
