@@ -140,9 +140,9 @@ fn survivors_train_what_a_dead_node_leaves() {
     // Each worker's samples of an epoch come in sixteen shards.
     const SHARD: u64 = SAMPLES / 4 / 16 + 1;
     let mut cluster = Cluster::of(4);
-    let mut client = cluster
-        .tau
-        .start(&cluster.asking("start", &["--epochs", "1", "--minibatch", "32"]));
+    // Small minibatches take long: the node must be dead well before the epoch is over.
+    let job = ["--epochs", "1", "--minibatch", "8"];
+    let mut client = cluster.tau.start(&cluster.asking("start", &job));
     client.read_line();
     Cluster::wait_until("the epoch does not begin", || {
         let done: u64 = stats(&cluster)

@@ -16,6 +16,7 @@ fn two_epochs_of_mnist_reach_97_percent() {
         "{finished}"
     );
     assert_eq!(finished["replicas_agree"], true);
+    assert_eq!(finished["direction_share"], 0.0, "{finished}");
     let model = finished["model"].as_str().unwrap();
     let evaluated = tau
         .run(&["evaluate", model, "--data", "builtin:mnist", "--json"])

@@ -5,6 +5,7 @@ mod pass;
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use dfdx::prelude::Cpu;
 use protocol::changes::{apply_to_both, apply_to_weights, check_range};
@@ -154,13 +155,14 @@ impl<S: Slopes> Backend for CpuBackend<S> {
 
     fn update(&mut self, update: &Update, words: &mut Vec<u32>) -> Result<Updated, TrainError> {
         let mut clip = clip_by(&self.gradient, update.clip)?;
-        let timer = ThreadTimer::start();
+        let mut making = Duration::ZERO;
         if let (Some(directions), Some(orthogonal)) = (&mut self.directions, update.orthogonal) {
+            let timer = ThreadTimer::start();
             let state = (&mut self.pass.first[..], &mut self.pass.second[..]);
             directions.replace(&mut self.gradient, state, clip, orthogonal);
             clip = 1.0;
+            making = timer.elapsed();
         }
-        let directions = timer.elapsed();
         let timer = ThreadTimer::start();
         let copies = Copies {
             own: self.own.values_mut(),
@@ -174,7 +176,7 @@ impl<S: Slopes> Backend for CpuBackend<S> {
         Ok(Updated {
             loss: self.loss,
             range,
-            directions,
+            directions: making,
             exchange: plain.map(|plain| timer.elapsed().saturating_sub(plain)),
         })
     }

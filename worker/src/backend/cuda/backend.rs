@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use protocol::changes::CHANGES_MAX;
 use protocol::digest::Digest;
@@ -369,11 +370,12 @@ impl Backend for CudaBackend {
     fn update(&mut self, update: &Update, words: &mut Vec<u32>) -> Result<Updated, TrainError> {
         self.apply_waiting()?;
         let mut clip = update.clip;
-        let timer = ThreadTimer::start();
+        let mut directions = Duration::ZERO;
         if let Some(orthogonal) = update.orthogonal {
+            let timer = ThreadTimer::start();
             self.direct(clip.take(), orthogonal)?;
+            directions = timer.elapsed();
         }
-        let directions = timer.elapsed();
         self.loss_and_clip(clip)?;
         let compare = update.compare.as_ref().map(abi::Compare::from);
         self.pass(update, compare.unwrap_or_default())?;
