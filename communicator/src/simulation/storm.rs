@@ -198,8 +198,10 @@ impl World {
 
     /// A node hears from another what no honest node says.
     pub(super) fn lies(&mut self, at: NodeId, from: NodeId) {
-        // Zero is the checksum of nothing: this is whole, and no batch.
-        let message = Message::Batch(vec![0; 4].into());
+        // Of no version that there is, but whole: else it would be taken for damaged.
+        let mut lie = vec![0];
+        lie.extend(crc32fast::hash(&lie).to_le_bytes());
+        let message = Message::Batch(lie.into());
         self.exchange(at, Event::Received { from, message });
     }
 
