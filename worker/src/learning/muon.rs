@@ -42,7 +42,7 @@ pub(crate) struct Parts {
     /// Everything else.
     pub(crate) others: Vec<Range<usize>>,
     /// Each block moves in one of so many steps.
-    every: u64,
+    pub(crate) every: u64,
 }
 
 impl Parts {

@@ -12,9 +12,9 @@ use super::matmul::{Into, Matrix, multiply};
 
 /// `a, b, c` of the polynomial `a I + b G + c G²`. It takes small singular values up fast, by 3.4 in every iteration, and
 /// those that are near one to between 0.7 and 1.2: near enough, since an update's exact length matters little.
-const COEFFICIENTS: [f32; 3] = [3.4445, -4.7750, 2.0315];
+pub(crate) const COEFFICIENTS: [f32; 3] = [3.4445, -4.7750, 2.0315];
 /// Keeps a matrix of zeros what it is.
-const EPSILON: f32 = 1e-14;
+pub(crate) const EPSILON: f32 = 1e-14;
 
 /// Memory for intermediate results, so that no step allocates.
 #[derive(Debug, Default)]

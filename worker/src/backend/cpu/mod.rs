@@ -1,6 +1,6 @@
 //! The CPU backend: dfdx on one or more cores, and one fused pass over the weights.
 
-pub(super) mod muon;
+mod muon;
 mod pass;
 
 use std::borrow::Cow;

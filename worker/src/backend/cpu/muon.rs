@@ -14,7 +14,7 @@ use crate::parallel::map_parts;
 
 /// What is known of a model for them, and memory that lasts.
 #[derive(Debug)]
-pub(in crate::backend) struct Directions {
+pub(super) struct Directions {
     parts: Parts,
     threads: Threads,
     scratch: Vec<Scratch>,
@@ -29,7 +29,7 @@ struct Work<'a> {
 }
 
 impl Directions {
-    pub(in crate::backend) fn new(parts: Parts, threads: Threads) -> Self {
+    pub(super) fn new(parts: Parts, threads: Threads) -> Self {
         let scratch = (0..threads.0.max(1)).map(|_| Scratch::default()).collect();
         Self {
             parts,
@@ -40,7 +40,7 @@ impl Directions {
 
     /// Replaces a gradient, times a clip, by what the weights are to be moved by, times minus the learning rate. The
     /// optimiser's arrays move on.
-    pub(in crate::backend) fn replace(
+    pub(super) fn replace(
         &mut self,
         gradient: &mut [f32],
         (first, second): (&mut [f32], &mut [f32]),

@@ -9,6 +9,7 @@ use cudarc::driver::{CudaFunction, DeviceRepr, ValidAsZeroBits};
 
 use crate::backend::{self, turns::BLOCK};
 use crate::learning::optimiser;
+use crate::ops::orthogonal;
 use crate::quantise::repeats_max;
 
 /// What a type is called in C++.
@@ -119,6 +120,13 @@ shared_constants! {
     const GROUP: u32 = 64;
     /// Segments of others' changes that are applied in one go.
     const SEGMENTS_MAX: u32 = 32;
+    /// The most rows of a block that is made orthogonal here.
+    const SIDE: u32 = 64;
+    /// The iteration's polynomial, and what keeps zeros what they are.
+    const MUON_A: f32 = orthogonal::COEFFICIENTS[0];
+    const MUON_B: f32 = orthogonal::COEFFICIENTS[1];
+    const MUON_C: f32 = orthogonal::COEFFICIENTS[2];
+    const MUON_EPSILON: f32 = orthogonal::EPSILON;
     /// State of an optimiser that becomes zero.
     const NEGLIGIBLE: f32 = optimiser::NEGLIGIBLE;
     /// Where weights are no longer exact.
@@ -170,6 +178,38 @@ shared_structs! {
         /// The tiles whose turn it is.
         turn_from: u32,
         turn_to: u32,
+    }
+
+    /// A block of a matrix that is made orthogonal, seen from the side from which it is not taller than wide.
+    struct Block {
+        /// Where it begins among the weights.
+        offset: u32,
+        /// Its rows, [`SIDE`] at most.
+        size: u32,
+        /// Its columns.
+        length: u32,
+        /// From a row to the next.
+        across: u32,
+        /// From a column to the next.
+        along: u32,
+        /// The number of its first chunk.
+        first_chunk: u32,
+        /// What its orthogonal update is multiplied by.
+        scale: f32,
+    }
+
+    /// At most [`SIDE`] columns of a block.
+    struct Chunk {
+        block: u32,
+        /// Its first column.
+        first: u32,
+    }
+
+    /// Whose turn it is: every so many-th block's.
+    struct Turns {
+        /// The number of the step, beyond whole rounds of turns.
+        step: u32,
+        every: u32,
     }
 
     /// Some of what others changed, sorted by weight: entries that are words of changes by τ, or, where τ is 0, words

@@ -5,7 +5,6 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use protocol::changes::CHANGES_MAX;
 use protocol::digest::Digest;
@@ -23,21 +22,18 @@ use super::inbox::{Inbox, Target};
 use super::kernels::{self, CountDue, Emit, LossAndClip, SampleResidual, SumSquares, TellHost};
 use super::memory::{Array, Pinned};
 use super::model::{CudaModel, Purpose};
+use super::muon::{Directions, State};
 use super::place::{Place, tensor_at};
-use crate::backend::cpu::muon::Directions;
 use crate::backend::replica::Replica;
 use crate::backend::turns::{BLOCK, eager_blocks, eager_tensors};
 use crate::backend::{self, Backend, Compare, Orthogonal, Update, Updated};
 use crate::dataset::Dataset;
 use crate::difference;
-use crate::learning::clip::clip_by;
 use crate::learning::muon::Parts;
 use crate::learning::optimiser::Formula;
-use crate::ops::Threads;
 use crate::program::{ImageOrder, Program};
 use crate::quantise::{REPEATS_MAX, Reached};
 use crate::tape::Parameters;
-use crate::thread_time::ThreadTimer;
 use crate::trainer::TrainError;
 
 const TILE_THREADS: usize = abi::TILE_THREADS as usize;
@@ -105,7 +101,7 @@ impl CudaTrainer {
         let values: Vec<f32> = counts.iter().copied().map(weight_of).collect();
         let mut backend = CudaBackend::new(Rc::new(gpu), dataset, layout, &values, rule.state_arrays(), minibatch)?;
         if let Rule::Muon(muon) = rule {
-            backend.directions = Some(Directions::new(Parts::new(layout, muon), Threads(1)));
+            backend.directions = Some(Directions::new(&backend.gpu, &Parts::new(layout, muon))?);
         }
         Self::on(backend, rule, dropout_seed)
     }
@@ -236,6 +232,7 @@ impl CudaBackend {
     fn pass(&self, update: &Update, compare: abi::Compare) -> Result<(), GpuError> {
         let kernels = &self.gpu.kernels;
         let kernel = match update.formula {
+            Formula::Sgd if update.orthogonal.is_some() => &kernels.update_along,
             Formula::Sgd => &kernels.update_sgd,
             Formula::Velocity => &kernels.update_velocity,
             Formula::Squares => &kernels.update_squares,
@@ -321,19 +318,19 @@ impl CudaBackend {
         Ok(report)
     }
 
-    /// Makes the gradient orthogonal, on the host: everything goes over the bus and back.
-    fn direct(&mut self, clip: Option<f64>, orthogonal: Orthogonal) -> Result<(), TrainError> {
-        let Some(directions) = &mut self.directions else {
+    /// Launches what makes the gradient orthogonal, where the rule does.
+    fn direct(&self, orthogonal: Option<Orthogonal>) -> Result<(), GpuError> {
+        let (Some(directions), Some(orthogonal)) = (&self.directions, orthogonal) else {
             return Ok(());
         };
-        let mut gradient = self.gradient.read(&self.gpu, self.weights)?;
-        let mut first = self.first.read(&self.gpu, self.weights)?;
-        let mut second = self.second.read(&self.gpu, self.weights)?;
-        let clip = clip_by(&gradient, clip)?;
-        directions.replace(&mut gradient, (&mut first, &mut second), clip, orthogonal);
-        self.gradient.write(&self.gpu, &gradient)?;
-        self.first.write(&self.gpu, &first)?;
-        Ok(self.second.write(&self.gpu, &second)?)
+        let state = State {
+            gradient: self.gradient.at(),
+            first: self.first.at(),
+            second: self.second.at(),
+            report: self.report().0,
+        };
+        // SAFETY: the arrays have all weights: the rule keeps both arrays of state.
+        unsafe { directions.launch(&self.gpu, state, orthogonal) }
     }
 
     fn array(&self, array: backend::Array) -> &Array<f32> {
@@ -369,14 +366,8 @@ impl Backend for CudaBackend {
 
     fn update(&mut self, update: &Update, words: &mut Vec<u32>) -> Result<Updated, TrainError> {
         self.apply_waiting()?;
-        let mut clip = update.clip;
-        let mut directions = Duration::ZERO;
-        if let Some(orthogonal) = update.orthogonal {
-            let timer = ThreadTimer::start();
-            self.direct(clip.take(), orthogonal)?;
-            directions = timer.elapsed();
-        }
-        self.loss_and_clip(clip)?;
+        self.loss_and_clip(update.clip)?;
+        self.direct(update.orthogonal)?;
         let compare = update.compare.as_ref().map(abi::Compare::from);
         self.pass(update, compare.unwrap_or_default())?;
         if let Some(compare) = compare {
@@ -384,10 +375,12 @@ impl Backend for CudaBackend {
         }
         let finished = self.finish(words);
         self.steps += 1;
+        let loss = finished?.loss;
+        let directions = self.directions.as_ref().map(Directions::time).transpose()?;
         Ok(Updated {
-            loss: finished?.loss,
+            loss,
             range: self.range,
-            directions,
+            directions: directions.unwrap_or_default(),
             exchange: None,
         })
     }

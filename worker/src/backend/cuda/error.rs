@@ -40,6 +40,9 @@ pub enum GpuError {
         /// The layer's outputs for one sample.
         outputs: usize,
     },
+    /// A block that is made orthogonal has too many rows.
+    #[error("GPUs make blocks of at most {0} rows orthogonal: use muon with block={0}, or --device cpu")]
+    BlockTooLarge(u32),
     /// The matrix library has no way to compute a product.
     #[error("cuBLASLt knows no way to multiply matrices of {0:?}")]
     NoProduct((usize, usize, usize)),

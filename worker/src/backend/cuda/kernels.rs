@@ -6,8 +6,8 @@ use std::sync::Arc;
 use cudarc::driver::CudaContext;
 
 use super::abi::{
-    Arguments, Compare, ConvGeometry, Factors, Images, Kernel, PoolGeometry, Report, Segment, c_name, c_parameter,
-    parameter, prologue,
+    Arguments, Block, Chunk, Compare, ConvGeometry, Factors, Images, Kernel, PoolGeometry, Report, Segment, Turns,
+    c_name, c_parameter, parameter, prologue,
 };
 use super::address::At;
 use super::compiler::module;
@@ -75,9 +75,13 @@ macro_rules! kernels {
 
 kernels! {
     update in "update.cu" {
-        Update: update_sgd, update_velocity, update_squares, update_adam {
+        Update: update_along, update_sgd, update_velocity, update_squares, update_adam {
             gradient: [f32x4], own: [mut f32x4], first: [mut f32x4], second: [mut f32x4], shared: [f32x4],
             eager: [u32], by: Factors, compare: Compare, report: [mut Report], counts: [mut u32], groups: [mut u32],
+        }
+        DirectOthers: direct_others {
+            others: [u32], count: u32, by: Factors, report: [Report], gradient: [mut f32], first: [mut f32],
+            second: [mut f32],
         }
         CountDue: count_due {
             own: [f32x4], velocity: [f32x4], shared: [f32x4], compare: Compare, report: [mut Report],
@@ -91,6 +95,18 @@ kernels! {
         LossAndClip: loss_and_clip {
             losses: [f32], samples: u32, sums: [f64], parts: u32, norm_max: f64, report: [mut Report],
             next: [mut Report], groups: [mut u32], group_count: u32,
+        }
+    }
+    muon in "muon.cu" {
+        MuonGather: muon_gather {
+            chunks: [Chunk], blocks: [Block], turns: Turns, momentum: f32, report: [Report], gradient: [mut f32],
+            velocity: [mut f32], products: [mut f32],
+        }
+        MuonIterate: muon_iterate {
+            blocks: [Block], block_count: u32, turns: Turns, iterations: u32, products: [f32], factors: [mut f32],
+        }
+        MuonTurn: muon_turn {
+            chunks: [Chunk], blocks: [Block], turns: Turns, factors: [f32], gradient: [mut f32],
         }
     }
     replica in "replica.cu" {

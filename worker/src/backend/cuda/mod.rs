@@ -22,6 +22,7 @@ mod layers;
 mod loss;
 mod memory;
 mod model;
+mod muon;
 mod place;
 mod products;
 

@@ -84,3 +84,8 @@ __device__ inline void keep_largest(u32* largest, u32 bits) {
         atomicMax(largest, bits);
     }
 }
+
+// An optimiser's state as it is kept.
+__device__ inline float kept(float state) {
+    return fabsf(state) < NEGLIGIBLE ? 0.0f : state;
+}

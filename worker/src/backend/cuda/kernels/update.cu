@@ -4,10 +4,12 @@
 // tile that is compared, and in groups of tiles; `emit` adds up the counts before a tile, writes its words to their places
 // and moves the shared weights. Nothing here is contracted to fused operations: a CPU gives the same bits.
 
-// An optimiser's state as it is kept.
-__device__ float kept(float state) {
-    return fabsf(state) < NEGLIGIBLE ? 0.0f : state;
-}
+// Along what was made of the gradient before.
+struct Along {
+    static __device__ float update(float g, float& first, float& second, float clip, const Factors& by) {
+        return -by.rate * g;
+    }
+};
 
 struct Sgd {
     static __device__ float update(float g, float& first, float& second, float clip, const Factors& by) {
@@ -133,10 +135,21 @@ __device__ void update_tile(const float4* gradient, float4* own, float4* first, 
                                          groups);                                                                      \
     }
 
+UPDATE(update_along, Along, false, false)
 UPDATE(update_sgd, Sgd, false, false)
 UPDATE(update_velocity, Velocity, true, false)
 UPDATE(update_squares, Squares, true, false)
 UPDATE(update_adam, Adam, true, true)
+
+// What becomes of the gradients of weights that are in no matrix, where matrices move along orthogonal directions.
+extern "C" __global__ void direct_others(const u32* others, u32 count, Factors by, const Report* report, float* gradient,
+                                         float* first, float* second) {
+    u32 at = blockIdx.x * blockDim.x + threadIdx.x;
+    if (at < count) {
+        u32 weight = others[at];
+        gradient[weight] = Adam::update(gradient[weight], first[weight], second[weight], report->clip, by);
+    }
+}
 
 // Counts what is due as the weights stand, without an update.
 extern "C" __global__ void __launch_bounds__(TILE_THREADS)
