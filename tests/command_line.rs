@@ -179,10 +179,14 @@ fn training_stops_where_it_is_told_to() {
     let csv = points_csv(&tau, "points.csv", 2000);
     let data = format!("csv:{csv}");
     let reached = train(&tau, &data, &["--epochs", "100000", "--target-accuracy", "0.9"]).last();
-    assert!(reached["accuracy"].as_f64().unwrap() >= 0.85, "{reached}");
+    assert!(reached["accuracy"].as_f64().unwrap() >= 0.9, "{reached}");
+    assert_eq!(reached["reason"], "target_reached");
     assert!(reached["epochs"].as_f64().unwrap() < 100_000.0);
     let timed = train(&tau, &data, &["--epochs", "100000", "--max-seconds", "0.3"]).last();
-    assert_eq!(timed["event"], "finished");
+    assert_eq!(
+        (&timed["event"], &timed["reason"]),
+        (&"finished".into(), &"time_up".into())
+    );
     assert!(timed["epochs"].as_f64().unwrap() < 100_000.0);
 }
 

@@ -17,6 +17,7 @@ fn two_epochs_of_mnist_reach_97_percent() {
     );
     assert_eq!(finished["replicas_agree"], true);
     assert_eq!(finished["direction_share"], 0.0, "{finished}");
+    assert_eq!(finished["reason"], "trained");
     let model = finished["model"].as_str().unwrap();
     let evaluated = tau
         .run(&["evaluate", model, "--data", "builtin:mnist", "--json"])
@@ -40,4 +41,20 @@ fn orthogonal_updates_of_two_nodes_train_and_agree() {
     assert!(finished["compression"].as_f64().unwrap() >= 2000.0, "{finished}");
     let share = finished["direction_share"].as_f64().unwrap();
     assert!(share > 0.05 && share < 0.9, "{finished}");
+}
+
+/// Training goes on while weights are measured. What was measured is what is saved, on all nodes.
+#[test]
+fn a_target_that_was_measured_is_the_saved_models() {
+    let tau = Tau::new();
+    for (target, exchange) in [(0.96, "strom"), (0.965, "strom"), (0.92, "dense:every=20")] {
+        let text = target.to_string();
+        let run = ["train", "--nodes", "3", "--threads", "1", "--epochs", "9", "--json"];
+        let output = tau.run(&[&run[..], &["--target-accuracy", &text, "--exchange", exchange]].concat());
+        assert_eq!(output.code, 0, "{}", output.stderr);
+        let finished = output.last();
+        assert_eq!(finished["reason"], "target_reached", "{finished}");
+        assert_eq!(finished["replicas_agree"], true, "{finished}");
+        assert!(finished["accuracy"].as_f64().unwrap() >= target, "{finished}");
+    }
 }

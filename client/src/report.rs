@@ -2,6 +2,7 @@
 
 use protocol::stats::{Finished, ratio};
 use protocol::wire::control::{RunResult, RunStatus};
+use protocol::wire::run_beat::StopReason;
 
 use crate::failure::Failure;
 use crate::output;
@@ -35,7 +36,19 @@ pub(crate) fn finished(status: &RunStatus, result: &RunResult, model: String) ->
         density: stats.density(result.weights),
         exchange_share: stats.exchange_share(),
         direction_share: stats.direction_share(),
+        reason: result.stop.map_or("trained", StopReason::name),
         model,
+    }
+}
+
+/// What stopped a run before all its samples were trained, for people.
+fn why_early(reason: &str) -> Option<&'static str> {
+    match reason {
+        "stopped" => Some("it was stopped"),
+        "target_reached" => Some("its target is reached, and the model is the one that was measured"),
+        "time_up" => Some("its time was up"),
+        "others_ended" => Some("the others had ended it"),
+        _ => None,
     }
 }
 
@@ -65,6 +78,9 @@ pub(crate) fn report(finished: &Finished, json: bool) -> Result<(), Failure> {
                 share => format!("; orthogonal updates' share {share:.3}"),
             }
         );
+        if let Some(why) = why_early(finished.reason) {
+            eprintln!("{why}");
+        }
         if !finished.missing.is_empty() {
             eprintln!("missing: {}", finished.missing.join(", "));
         }

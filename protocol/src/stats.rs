@@ -162,6 +162,8 @@ pub struct Finished {
     pub exchange_share: f64,
     /// The share of workers' time that making updates orthogonal took.
     pub direction_share: f64,
+    /// Why it ended: `trained` if all its samples were, or what stopped it.
+    pub reason: &'static str,
     /// The saved model, as an absolute path.
     pub model: String,
 }

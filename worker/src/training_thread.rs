@@ -70,6 +70,10 @@ pub enum ToTraining {
     Save(PathBuf),
     /// Take no further step; close the origin.
     Stop,
+    /// Take no further step; leave the origin open.
+    StandBy,
+    /// Move the weights back to these, and close the origin.
+    GoBack(Vec<f32>),
     /// All batches have come: tell the digest once the origin is closed, and hand out the weights if they are to be saved.
     Finish(Option<SaveOrder>),
 }
@@ -405,6 +409,8 @@ impl<'a, T: Trainer> Loop<'a, T> {
             }
             ToTraining::Save(path) => self.saves.push(path),
             ToTraining::Stop => self.training.stop(),
+            ToTraining::StandBy => self.training.stand_by(),
+            ToTraining::GoBack(weights) => self.training.go_back(weights),
             ToTraining::Finish(save) => self.finishes.push(save),
         }
         Ok(())

@@ -214,8 +214,17 @@ impl ActiveRun {
         }
         tracing::info!(?reason, "the run is to end");
         self.news = true;
-        if self.stop.replace(reason).is_none() && self.exchanging().is_some() {
-            scope.order(ExchangeOrder::StopWorkers);
+        if self.stop.replace(reason).is_none() {
+            self.stop_workers(scope);
+        }
+    }
+
+    /// Workers take no further step. One that has measured what was wanted stands by, to bring it back.
+    pub(super) fn stop_workers(&mut self, scope: &mut Scope<'_>) {
+        if let Some(exchanging) = self.exchanging_mut() {
+            exchanging.stopped = true;
+            let stands_by = exchanging.stands_by;
+            scope.order(ExchangeOrder::StopWorkers { stands_by });
         }
     }
 

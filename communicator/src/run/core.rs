@@ -12,7 +12,7 @@ use super::active::{ActiveRun, Scope, State};
 use super::checkpoint_search::CheckpointSearch;
 use super::coordination::Coordination;
 use super::dismissals::Dismissals;
-use super::event::{ExchangeOrder, RunEffect, RunEvent, Ticket, WorkerKey, WorkerWord};
+use super::event::{RunEffect, RunEvent, Ticket, WorkerKey, WorkerWord};
 use super::planted::{Bug, planted};
 use super::states::Preparing;
 use crate::timing::RunLimits;
@@ -160,8 +160,8 @@ impl RunCore {
                 }
             }),
             RunEvent::StopSeen(run) => self.with_named(run, now, effects, |run, scope| {
-                if run.stop.is_none() && run.exchanging().is_some() {
-                    scope.order(ExchangeOrder::StopWorkers);
+                if run.stop.is_none() {
+                    run.stop_workers(scope);
                 }
             }),
             RunEvent::Settlement(run, settlement) => self.with_named(run, now, effects, |run, _| {

@@ -229,8 +229,10 @@ pub(crate) enum ExchangeOrder {
     Seat { worker: WorkerKey, slot: usize },
     /// A worker is gone.
     Unseat(WorkerKey),
-    /// Workers take no further step.
-    StopWorkers,
+    /// Workers take no further step, and close their origins; but this one leaves its own open.
+    StopWorkers { stands_by: Option<WorkerKey> },
+    /// A worker that stands by goes back to the weights that it has measured, and closes its origin.
+    GoBack(WorkerKey),
     /// One worker measures the weights.
     Evaluate,
     /// Write a checkpoint.

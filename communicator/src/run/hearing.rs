@@ -93,6 +93,9 @@ impl ActiveRun {
                 if let State::Training(_) = self.state {
                     self.scores = Some(scores);
                     if self.job.target_accuracy.is_some_and(|target| scores.accuracy >= target) {
+                        if let Some(exchanging) = self.exchanging_mut() {
+                            exchanging.reaches_target(worker);
+                        }
                         self.stop(StopReason::TargetReached, scope);
                     }
                 }

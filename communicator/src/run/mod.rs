@@ -22,6 +22,7 @@ mod dismissals;
 mod ending;
 mod event;
 mod finishing;
+mod going_back;
 mod hearing;
 mod members;
 pub(crate) mod planted;

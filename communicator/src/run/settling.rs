@@ -47,8 +47,12 @@ impl ActiveRun {
         let before = own.clone();
         own.closed = exchanging.is_closed();
         own.stand = progress.stand;
+        own.stands_by = exchanging.is_standing_by();
         own.catching_up = exchanging.is_moving(scope.now, scope.limits);
-        if own.frozen {
+        if self.members.own.stands_by {
+            self.go_back(false, scope);
+        }
+        if self.members.own.frozen {
             self.stay_frozen(scope);
         } else {
             self.vote(scope);
@@ -112,11 +116,13 @@ impl ActiveRun {
     /// When all whom this node waits for have made their last batches, and nothing moves for long though they have not got
     /// the same ones, then something stands between them that nobody can help: those that stand elsewhere are given up.
     fn look_for_the_unreachable(&mut self, scope: &mut Scope<'_>) {
-        let State::Settling(_, settling) = &mut self.state else {
+        let State::Settling(exchanging, settling) = &mut self.state else {
             return;
         };
         let states = settling.members.iter().filter_map(|&node| self.members.state(node));
-        let closed = states.clone().all(|state| state.closed);
+        // A worker here that stands by waits for the others: it is no excuse for them.
+        let stands_by = self.members.own.stands_by && !exchanging.goes_back;
+        let closed = states.clone().all(|state| state.closed || stands_by && state.stands_by);
         let moving = states.clone().any(|state| state.catching_up);
         let stands: Vec<u64> = states.map(|state| state.stand).collect();
         if !closed || moving || stands != settling.stands {
@@ -127,6 +133,9 @@ impl ActiveRun {
             return;
         }
         settling.unmoved = scope.now;
+        if stands_by {
+            return self.go_back(true, scope);
+        }
         let own = self.members.own.stand;
         let elsewhere: Vec<NodeId> = settling
             .members

@@ -29,7 +29,7 @@ impl ActiveRun {
         self.state = State::Training(Box::new(exchanging));
         self.news = true;
         if self.stop.is_some() {
-            scope.order(ExchangeOrder::StopWorkers);
+            self.stop_workers(scope);
         }
     }
 

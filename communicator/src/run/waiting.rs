@@ -25,14 +25,18 @@ impl ActiveRun {
                     .seats
                     .values()
                     .any(|seat| seat.worker.is_some() && !seat.closed);
-                if training {
+                if self.members.own.stands_by {
+                    waiting.push("this node brings back the weights that were measured, when all have closed".into());
+                } else if training {
                     waiting.push("this node's workers have not made their last batches".into());
                 }
                 if exchanging.progress.damaged {
                     waiting.push("this node's ledger is damaged, and another's is on its way".into());
                 }
                 waiting.extend(self.others(now, limits, |state| {
-                    if !state.closed {
+                    if state.stands_by {
+                        Some("it brings back the weights that were measured")
+                    } else if !state.closed {
                         Some("its workers have not made their last batches")
                     } else if state.catching_up {
                         Some("it is getting what it missed")

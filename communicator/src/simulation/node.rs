@@ -94,8 +94,20 @@ pub(super) struct Training {
     pub(super) origin: OriginId,
     pub(super) sequence: u64,
     pub(super) counts: Vec<i32>,
-    pub(super) stop: bool,
+    pub(super) ending: Ending,
     pub(super) closed: bool,
+    /// The counts that it measured last and found good enough.
+    pub(super) on_target: Option<Vec<i32>>,
+}
+
+/// What a worker was told of the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    Nothing,
+    Stop,
+    /// It makes no batches until it is told to go back to what it measured.
+    StandBy,
+    GoBack,
 }
 
 impl Node {

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use protocol::digest::Digest;
 use protocol::ids::{NodeId, RunId};
 use protocol::wire::control::{Phase, Reply};
+use protocol::wire::run_beat::StopReason;
 
-use super::node::Disk;
+use super::node::{Disk, digest};
 use super::world::{World, pair};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -156,6 +158,90 @@ fn fault_11_a_disk_that_does_not_answer_holds_up_its_own_node_only() {
     world.ask_to_stop(nodes[0]);
     assert_eq!(ends(&mut world, run, &[nodes[0], nodes[2]], 5), [[""; 0]; 2]);
     assert_eq!(ends(&mut world, run, &[nodes[1]], 35), [[""; 0]]);
+}
+
+/// The counts that a node's worker measured and found good enough.
+fn on_target(world: &World, at: NodeId) -> Vec<i32> {
+    let mut trainings = world.nodes[&at]
+        .workers
+        .values()
+        .filter_map(|worker| worker.training.as_ref());
+    trainings.find_map(|training| training.on_target.clone()).unwrap()
+}
+
+fn digest_of(world: &World, run: RunId, at: NodeId) -> Digest {
+    world.nodes[&at].ended[&run].as_ref().unwrap().digest
+}
+
+fn stop_of(world: &World, run: RunId, at: NodeId) -> Option<StopReason> {
+    world.nodes[&at].ended[&run].as_ref().unwrap().stop
+}
+
+#[test]
+fn a_run_ends_with_the_weights_that_reached_its_target() {
+    for count in [1, 3] {
+        let (mut world, nodes, run) = training(count);
+        world.evaluate(nodes[0], true);
+        let measured = on_target(&world, nodes[0]);
+        assert_eq!(ends(&mut world, run, &nodes, 10), vec![Vec::<String>::new(); count]);
+        for &id in &nodes {
+            assert_eq!(digest_of(&world, run, id), digest(&measured));
+            assert_eq!(stop_of(&world, run, id), Some(StopReason::TargetReached));
+        }
+    }
+}
+
+#[test]
+fn of_two_that_reach_the_target_one_brings_it_back() {
+    let (mut world, nodes, run) = training(3);
+    for &id in &nodes[..2] {
+        world.evaluate(id, true);
+    }
+    let measured = [0, 1].map(|at| digest(&on_target(&world, nodes[at])));
+    // Neither hears of the other before both have stopped.
+    assert_eq!(ends(&mut world, run, &nodes, 20), [[""; 0]; 3]);
+    let ended = digest_of(&world, run, nodes[2]);
+    assert!(
+        measured.contains(&ended),
+        "{measured:?} {ended}\n{}",
+        world.trace.join("\n")
+    );
+}
+
+#[test]
+fn a_run_ends_when_the_one_that_would_bring_back_its_target_dies() {
+    for whole_node in [false, true] {
+        let (mut world, nodes, run) = training(3);
+        // A participant stands still, so that the others have to wait for its last batch.
+        world.nodes.get_mut(&nodes[2]).unwrap().stopped = true;
+        world.evaluate(nodes[0], true);
+        let stands_by = |world: &World| phase(world, nodes[0]) == Some(Phase::Settling);
+        assert!(world.until(10, stands_by));
+        world.pass(SECOND / 2);
+        if whole_node {
+            world.die(nodes[0]);
+        } else {
+            let keys: Vec<_> = world.nodes[&nodes[0]].workers.keys().copied().collect();
+            for key in keys {
+                world.kill_worker(nodes[0], key);
+            }
+        }
+        world.nodes.get_mut(&nodes[2]).unwrap().stopped = false;
+        let left = if whole_node { &nodes[1..] } else { &nodes[..] };
+        ends(&mut world, run, left, 45);
+    }
+}
+
+#[test]
+fn who_cannot_get_the_others_batches_brings_the_target_back_all_the_same() {
+    let (mut world, nodes, run) = training(3);
+    // One of them is out of reach before it can close.
+    world.evaluate(nodes[0], true);
+    for &other in &nodes[..2] {
+        world.blocked.insert(pair(nodes[2], other));
+        world.cut(nodes[2], other, 3000);
+    }
+    ends(&mut world, run, &nodes[..2], 60);
 }
 
 #[test]

@@ -309,12 +309,12 @@ impl World {
                     self.exchange(at, Event::Origin(origin_info(at, origin, ended)));
                 }
             }
-            ExchangeOrder::StopWorkers => {
-                for worker in self.nodes.get_mut(&at).unwrap().workers.values_mut() {
-                    worker.training.iter_mut().for_each(|training| training.stop = true);
-                }
+            ExchangeOrder::StopWorkers { stands_by } => self.stop_workers(at, stands_by),
+            ExchangeOrder::GoBack(key) => self.go_back(at, key),
+            ExchangeOrder::Evaluate => {
+                let reached = self.random.below(30) == 0;
+                self.evaluate(at, reached);
             }
-            ExchangeOrder::Evaluate => {}
             ExchangeOrder::Checkpoint => {
                 let node = self.nodes.get_mut(&at).unwrap();
                 if node.disk == Disk::Sound {

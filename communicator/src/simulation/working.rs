@@ -9,9 +9,10 @@ use protocol::digest::Digest;
 use protocol::ids::{NodeId, OriginId, RunId};
 use protocol::job::{Job, JobDraft};
 use protocol::lattice::Tau;
+use protocol::sums::Sums;
 use protocol::wire::attach::{Scores, WorkerStats};
 
-use super::node::{Disk, Training, WEIGHTS, digest};
+use super::node::{Disk, Ending, Training, WEIGHTS, digest};
 use super::world::{Due, World};
 use crate::exchange::Event;
 use crate::run::{RunEvent, Ticket, WorkerKey, WorkerWord};
@@ -71,8 +72,9 @@ impl World {
             origin,
             sequence: 0,
             counts: open.core.ledger().counts().to_vec(),
-            stop: false,
+            ending: Ending::Nothing,
             closed: false,
+            on_target: None,
         });
         open.seated.insert(key, origin);
         self.made.insert(origin, vec![Digest::default()]);
@@ -96,23 +98,24 @@ impl World {
             let Some(training) = worker.training.as_mut().filter(|training| !training.closed) else {
                 continue;
             };
-            let last = complete || training.stop;
-            if !last && (paused || idle) {
+            if training.ending == Ending::StandBy {
+                continue;
+            }
+            let back = training.on_target.take_if(|_| training.ending == Ending::GoBack);
+            let stop = training.ending != Ending::Nothing;
+            let last = back.is_none() && (complete || stop);
+            if !last && back.is_none() && (paused || idle) {
                 continue;
             }
             training.closed = last;
-            let words = if last {
-                Vec::new()
-            } else {
-                vec![word((training.sequence % WEIGHTS as u64) as u32, true)]
+            let payload = match back {
+                Some(counts) => Payload::Sums(way_back(&training.counts, &counts)),
+                None if last => Payload::default(),
+                None => one_step(training.sequence),
             };
             training.sequence += 1;
-            let payload = Payload::Steps {
-                tau: Tau::ONE_STEP,
-                words,
-            };
             payload.apply_to_counts(&mut training.counts).unwrap();
-            let (origin, sequence, stop) = (training.origin, training.sequence, training.stop);
+            let (origin, sequence) = (training.origin, training.sequence);
             let sums = self.made.get_mut(&origin).unwrap();
             sums.push(*sums.last().unwrap() + payload.digest());
             let bytes = batch(
@@ -133,10 +136,67 @@ impl World {
         }
     }
 
+    /// Workers are told to take no further step; one of them may stand by.
+    pub(super) fn stop_workers(&mut self, at: NodeId, stands_by: Option<WorkerKey>) {
+        for (key, worker) in &mut self.nodes.get_mut(&at).unwrap().workers {
+            if let Some(training) = &mut worker.training {
+                training.ending = match training.ending {
+                    Ending::GoBack => Ending::GoBack,
+                    Ending::Nothing if Some(*key) == stands_by => Ending::StandBy,
+                    _ => Ending::Stop,
+                };
+            }
+        }
+    }
+
+    pub(super) fn go_back(&mut self, at: NodeId, key: WorkerKey) {
+        let worker = self.nodes.get_mut(&at).unwrap().workers.get_mut(&key);
+        if let Some(training) = worker.and_then(|worker| worker.training.as_mut())
+            && training.ending == Ending::StandBy
+        {
+            training.ending = Ending::GoBack;
+        }
+    }
+
+    /// The first of a node's workers measures what it has, and finds it good enough or not.
+    pub(super) fn evaluate(&mut self, at: NodeId, reached: bool) {
+        let delay = 20 + self.random.below(1500);
+        let Some(open) = &self.nodes[&at].exchange else {
+            return;
+        };
+        let Some((&key, run)) = open.seated.keys().next().zip(Some(open.run)) else {
+            return;
+        };
+        let worker = self.nodes.get_mut(&at).unwrap().workers.get_mut(&key);
+        let Some(training) = worker.and_then(|worker| worker.training.as_mut()) else {
+            return;
+        };
+        if reached {
+            training.on_target = Some(training.counts.clone());
+        }
+        let accuracy = if reached { 0.95 } else { 0.5 };
+        let scores = Scores { accuracy, loss: 1.0 };
+        self.say(&format!("{at} has measured {accuracy}"));
+        self.worker_says(at, key, delay, WorkerWord::Evaluated { run, scores });
+    }
+
     /// A client of a node.
     pub(super) fn ticket(&mut self) -> Ticket {
         Ticket(self.number())
     }
+}
+
+/// A weight moves by a step.
+fn one_step(sequence: u64) -> Payload {
+    Payload::Steps {
+        tau: Tau::ONE_STEP,
+        words: vec![word((sequence % WEIGHTS as u64) as u32, true)],
+    }
+}
+
+fn way_back(from: &[i32], to: &[i32]) -> Sums {
+    let moved = (0..).zip(from.iter().zip(to).map(|(from, to)| to - from));
+    Sums::checked(moved.filter(|&(_, steps)| steps != 0).collect(), WEIGHTS).unwrap()
 }
 
 /// A batch of one sample.
@@ -167,6 +227,7 @@ fn batch(run: RunId, origin: OriginId, sequence: u64, payload: &Payload, flags: 
 pub(super) fn job() -> Job {
     let draft = JobDraft {
         epochs: Some(1),
+        target_accuracy: Some(0.9),
         ..JobDraft::default()
     };
     draft.resolve().unwrap()

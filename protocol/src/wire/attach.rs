@@ -65,6 +65,11 @@ pub enum ToWorker {
     },
     /// Take no further step; close the origin.
     Stop,
+    /// Take no further step, but leave the origin open: [`ToWorker::GoBack`] or [`ToWorker::Stop`] follows.
+    StandBy,
+    /// Move the weights back to those that were measured last and reached the target, and close the origin. All others have
+    /// closed theirs.
+    GoBack,
     /// All batches have come: answer with [`FromWorker::Finished`] and, if a model is to be saved, with
     /// [`FromWorker::SavedModel`]. May be said again, as long as the run is not aborted.
     Finish {

@@ -37,6 +37,8 @@ pub struct ParticipantState {
     pub number: u64,
     /// Its workers have closed their origins: no further batch will be made there.
     pub closed: bool,
+    /// One of its workers has measured weights that reach the target, and will bring them back when all others have closed.
+    pub stands_by: bool,
     /// Which batches it has: the fingerprint of its frontier.
     pub stand: u64,
     /// A large parcel is on its way there: it will stand elsewhere before long.
@@ -117,6 +119,19 @@ pub enum StopReason {
     TimeUp,
     /// The others have ended it while this node could not be reached.
     OthersEnded,
+}
+
+impl StopReason {
+    /// For scripts: what stopped it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Asked => "stopped",
+            Self::TargetReached => "target_reached",
+            Self::TimeUp => "time_up",
+            Self::OthersEnded => "others_ended",
+        }
+    }
 }
 
 /// What a node ended a run with.

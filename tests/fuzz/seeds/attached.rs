@@ -94,6 +94,8 @@ pub(super) fn attached() {
         ("evaluate", ToWorker::Evaluate),
         ("save", ToWorker::Save { path }),
         ("stop", ToWorker::Stop),
+        ("stand-by", ToWorker::StandBy),
+        ("go-back", ToWorker::GoBack),
         ("finish", ToWorker::Finish { save }),
         ("abort", ToWorker::Abort),
     ] {

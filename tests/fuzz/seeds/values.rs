@@ -138,6 +138,7 @@ pub(super) fn participant_state() -> ParticipantState {
     ParticipantState {
         number: 88,
         closed: true,
+        stands_by: true,
         stand: 0x5eed,
         catching_up: false,
         attempt: 2,

@@ -1,9 +1,9 @@
 //! The thread that evaluates: it keeps the device that it evaluates on, and what lies there, from one time to the next.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use protocol::ids::RunId;
 use protocol::wire::attach::{FromWorker, Scores};
@@ -12,6 +12,20 @@ use super::prepared::Prepared;
 use super::socket::Writer;
 use crate::evaluate::{Evaluation, Evaluator};
 use crate::ops::Threads;
+
+/// The last weights that reached the target, for whoever goes back to them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct OnTarget(Arc<Mutex<Option<Vec<f32>>>>);
+
+impl OnTarget {
+    fn put(&self, weights: Vec<f32>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(weights);
+    }
+
+    pub(super) fn take(&self) -> Option<Vec<f32>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
 
 /// The way to the thread. It ends when this is dropped and it has done what it was asked for.
 pub(super) struct Evaluating {
@@ -27,7 +41,7 @@ struct Order {
 }
 
 impl Evaluating {
-    pub(super) fn start(run: RunId, prepared: Arc<Prepared>, writer: Writer) -> io::Result<Self> {
+    pub(super) fn start(run: RunId, prepared: Arc<Prepared>, writer: Writer, on_target: OnTarget) -> io::Result<Self> {
         let (orders, asked) = sync_channel::<Order>(1);
         let busy = Arc::new(AtomicBool::new(false));
         let done = Arc::clone(&busy);
@@ -37,7 +51,9 @@ impl Evaluating {
             let threads = Threads(std::thread::available_parallelism().map_or(1, usize::from));
             let (dataset, layout) = (Arc::clone(&prepared.dataset), prepared.layout.clone());
             let mut evaluator = Evaluator::new(&prepared.device, dataset, layout, threads);
+            let wanted = prepared.job.target_accuracy;
             for Order { weights, target } in asked {
+                let copy = wanted.map(|_| weights.clone());
                 let found = evaluator.evaluate(weights, &mut |so_far| {
                     !target.is_some_and(|target| so_far.rules_out(target))
                 });
@@ -46,6 +62,11 @@ impl Evaluating {
                     && found.samples == prepared.dataset.test.len()
                 {
                     let scores = scores(found);
+                    if let Some((weights, wanted)) = copy.zip(wanted)
+                        && scores.accuracy >= wanted
+                    {
+                        on_target.put(weights);
+                    }
                     let _ = writer.word(&FromWorker::Evaluated { run, scores });
                 }
                 done.store(false, Ordering::Relaxed);

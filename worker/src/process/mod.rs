@@ -33,6 +33,7 @@ use thiserror::Error;
 use crate::device::Device;
 use crate::ops::Threads;
 use crate::training_thread::{ToTraining, TrainingThread};
+use evaluating::OnTarget;
 use files::Files;
 use prepared::Prepared;
 use preparing::Preparing;
@@ -137,6 +138,8 @@ struct Running {
     inbound: SyncSender<ToTraining>,
     training: JoinHandle<()>,
     reporter: Reporter,
+    /// The last weights that reached the target.
+    on_target: OnTarget,
 }
 
 impl Process {
@@ -175,6 +178,8 @@ impl Process {
             ToWorker::Evaluate => self.tell(ToTraining::Copy),
             ToWorker::Save { path } => return self.save(path),
             ToWorker::Stop => self.tell(ToTraining::Stop),
+            ToWorker::StandBy => self.tell(ToTraining::StandBy),
+            ToWorker::GoBack => self.go_back(),
             ToWorker::Finish { save } => self.tell(ToTraining::Finish(save)),
             ToWorker::Abort => {
                 self.end();
@@ -195,6 +200,7 @@ impl Process {
                 outbound,
                 thread,
             }) => {
+                let on_target = OnTarget::default();
                 self.running = Some(Running {
                     weights: prepared.layout.weights,
                     reporter: Reporter::start(
@@ -203,7 +209,9 @@ impl Process {
                         outbound,
                         self.writer.clone(),
                         self.files.clone(),
+                        on_target.clone(),
                     )?,
+                    on_target,
                     inbound,
                     training: thread,
                 });
@@ -254,6 +262,12 @@ impl Process {
             return Ok(());
         }
         self.writer.word(&FromWorker::Saved { sequence: None, path })
+    }
+
+    /// Goes back to the weights that reached the target. Where there are none, nobody knows what to go back to.
+    fn go_back(&self) {
+        let weights = self.running.as_ref().and_then(|running| running.on_target.take());
+        self.tell(weights.map_or(ToTraining::Stop, ToTraining::GoBack));
     }
 
     fn tell(&self, word: ToTraining) {

@@ -12,7 +12,7 @@ use protocol::lattice::Range;
 use protocol::sentence::sentence;
 use protocol::wire::attach::{FromWorker, SaveOrder, Scores, WorkerStats};
 
-use super::evaluating::{Evaluating, scores};
+use super::evaluating::{Evaluating, OnTarget, scores};
 use super::files::Files;
 use super::prepared::Prepared;
 use super::socket::Writer;
@@ -38,6 +38,7 @@ impl Reporter {
         outbound: Outbound,
         writer: Writer,
         files: Files,
+        on_target: OnTarget,
     ) -> io::Result<Self> {
         let reporting = Reporting {
             run,
@@ -47,6 +48,7 @@ impl Reporter {
             told: Instant::now(),
             evaluating: None,
             evaluations: 0,
+            on_target,
             files,
         };
         let thread = std::thread::Builder::new()
@@ -72,6 +74,7 @@ struct Reporting {
     evaluating: Option<Evaluating>,
     /// How many evaluations there were.
     evaluations: u32,
+    on_target: OnTarget,
     files: Files,
 }
 
@@ -149,7 +152,12 @@ impl Reporting {
     fn evaluate(&mut self, weights: Vec<f32>) -> io::Result<()> {
         let evaluating = match self.evaluating.take() {
             Some(evaluating) => evaluating,
-            None => Evaluating::start(self.run, Arc::clone(&self.prepared), self.writer.clone())?,
+            None => Evaluating::start(
+                self.run,
+                Arc::clone(&self.prepared),
+                self.writer.clone(),
+                self.on_target.clone(),
+            )?,
         };
         let target = self.prepared.job.target_accuracy;
         let target = target.filter(|_| !self.evaluations.is_multiple_of(REPORTED_IN));

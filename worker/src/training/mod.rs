@@ -3,6 +3,7 @@
 //! Knows no threads and no clock. Everything that happens is a call: another origin's batch is applied, a step is
 //! made, the origin is closed.
 
+mod ending;
 mod error;
 mod pending;
 mod step;
@@ -17,6 +18,7 @@ use protocol::optimiser::Rule;
 use protocol::sums::Sums;
 use protocol::wire::attach::JumpOrder;
 
+use self::ending::Ending;
 pub use self::error::TrainingError;
 use self::pending::Pending;
 pub use self::step::{Next, Step};
@@ -89,7 +91,7 @@ pub struct Training<T> {
     /// Samples in applied batches, other origins' included: what schedules follow.
     samples_applied: u64,
     samples_total: u64,
-    stopping: bool,
+    ending: Ending,
     /// The next minibatch is chosen already, and its device may be at it.
     chosen: bool,
     /// How many batches were in the weights when the device began with that minibatch, if it has.
@@ -130,7 +132,7 @@ impl<T: Trainer> Training<T> {
             pending: Pending::default(),
             batches_applied: 0,
             samples_applied: 0,
-            stopping: false,
+            ending: Ending::No,
             chosen: false,
             begun_at: None,
             seen: 0,
@@ -276,7 +278,7 @@ impl<T: Trainer> Training<T> {
     /// Makes the next step. If a batch leaves after it, its bytes are appended to `encoded`. To hold back is to let nothing
     /// leave, where that can be.
     pub fn step(&mut self, hold_back: bool, encoded: &mut Vec<u8>) -> Result<Next, TrainingError> {
-        if self.stopping || !self.next_minibatch() {
+        if self.is_ending() || !self.next_minibatch() {
             return self.pause(encoded);
         }
         let hold_back = hold_back && self.can_hold_back();
@@ -331,15 +333,16 @@ impl<T: Trainer> Training<T> {
 
     /// There is nothing to train, for now or for good: what the emission still owes leaves.
     fn pause(&mut self, encoded: &mut Vec<u8>) -> Result<Next, TrainingError> {
-        let rest = self.emission.rest(&mut self.trainer);
-        if let Some(left) = rest.map_err(|error| self.blame(error))? {
-            let mut step = Step::without_samples(self.staleness());
-            step.left(&left);
-            self.seen = self.batches_applied;
-            self.write_batch(left.payload, Flags::default(), encoded)?;
-            return Ok(Next::Emitted(step));
+        if matches!(self.ending, Ending::No | Ending::Stop) {
+            let rest = self.emission.rest(&mut self.trainer);
+            if let Some(left) = rest.map_err(|error| self.blame(error))? {
+                return self.emit_rest(left, encoded).map(Next::Emitted);
+            }
         }
-        Ok(if self.stopping || self.plan.is_complete() {
+        if self.is_ending() {
+            return self.end(encoded);
+        }
+        Ok(if self.plan.is_complete() {
             Next::Done
         } else {
             Next::Waiting
@@ -372,17 +375,12 @@ impl<T: Trainer> Training<T> {
         Ok(())
     }
 
-    /// No further steps: the run is to end.
-    pub fn stop(&mut self) {
-        self.stopping = true;
-    }
-
     /// Appends the batch that closes this origin. It holds no changes: what is left in the residual is dropped.
     pub fn close(&mut self, encoded: &mut Vec<u8>) -> Result<(), TrainingError> {
         self.seen = self.batches_applied;
         let flags = Flags {
             last: true,
-            stop: self.stopping,
+            stop: self.is_ending(),
         };
         self.write_batch(Payload::default(), flags, encoded)
     }

@@ -6,7 +6,6 @@ use std::time::Duration;
 use protocol::digest::Digest;
 use protocol::ids::{NodeId, OriginId, RunId};
 use protocol::stats::PeerRecord;
-use protocol::wire::attach::ToWorker;
 use protocol::wire::run_plan::{Participant, RunPlan};
 use ractor::DerivedActorRef;
 use ractor_cluster::RactorMessage;
@@ -39,8 +38,10 @@ pub(crate) enum ExchangeMessage {
     },
     /// A worker is gone.
     Unseat(WorkerKey),
-    /// Something for all of this node's workers.
-    Tell(ToWorker),
+    /// All of this node's workers take no further step and close their origins; but this one leaves its own open.
+    Stop { stands_by: Option<WorkerKey> },
+    /// A worker that stands by goes back to what it has measured.
+    GoBack(WorkerKey),
     /// One of this node's workers is to measure the weights.
     Evaluate,
     /// Write a checkpoint to this file.

@@ -140,7 +140,12 @@ impl Actor for ExchangeActor {
             }
             ExchangeMessage::Seat { worker, slot, origin } => state.seat(worker, slot, origin),
             ExchangeMessage::Unseat(key) => state.unseat(key),
-            ExchangeMessage::Tell(word) => state.tell(&word),
+            ExchangeMessage::Stop { stands_by } => state.stop_workers(stands_by),
+            ExchangeMessage::GoBack(key) => {
+                if let Some((_, worker)) = state.workers.get(&key) {
+                    worker.tell(ToWorker::GoBack);
+                }
+            }
             ExchangeMessage::Evaluate => {
                 if let Some((_, worker)) = state.workers.values().next() {
                     worker.tell(ToWorker::Evaluate);

@@ -78,6 +78,18 @@ impl ExchangeState {
         })));
     }
 
+    /// Workers take no further step; one of them may stand by.
+    pub(super) fn stop_workers(&self, stands_by: Option<WorkerKey>) {
+        for (&key, (_, worker)) in &self.workers {
+            let word = if Some(key) == stands_by {
+                ToWorker::StandBy
+            } else {
+                ToWorker::Stop
+            };
+            worker.tell(word);
+        }
+    }
+
     /// All batches have come: a worker tells what it has, and saves the model if a file is named.
     pub(super) fn finish(&self, key: WorkerKey, save: Option<PathBuf>) {
         if let Some((_, worker)) = self.workers.get(&key) {

@@ -86,7 +86,8 @@ impl RunState {
                 ExchangeMessage::Seat { worker, slot, origin }
             }
             ExchangeOrder::Unseat(worker) => ExchangeMessage::Unseat(worker),
-            ExchangeOrder::StopWorkers => ExchangeMessage::Tell(ToWorker::Stop),
+            ExchangeOrder::StopWorkers { stands_by } => ExchangeMessage::Stop { stands_by },
+            ExchangeOrder::GoBack(key) => ExchangeMessage::GoBack(key),
             ExchangeOrder::Evaluate => ExchangeMessage::Evaluate,
             ExchangeOrder::Checkpoint => {
                 let Some((run, _)) = self.exchange else {

@@ -28,6 +28,12 @@ pub(crate) struct Exchanging {
     pub(crate) seated: Option<Duration>,
     pub(crate) checkpointed: Duration,
     pub(crate) evaluate_at: u64,
+    /// Workers were told to take no further step.
+    pub(crate) stopped: bool,
+    /// The worker that has measured weights which reach the target. When all others have closed it brings them back.
+    pub(crate) stands_by: Option<WorkerKey>,
+    /// It was told to.
+    pub(crate) goes_back: bool,
     /// Since when nobody has had anything to give to this node, which has nothing.
     pub(crate) stranded: Option<Duration>,
     /// When parcels last moved.
@@ -48,6 +54,9 @@ impl Exchanging {
             seated: None,
             checkpointed: now,
             evaluate_at: 0,
+            stopped: false,
+            stands_by: None,
+            goes_back: false,
             stranded: None,
             moved: None,
         }
@@ -90,10 +99,30 @@ impl Exchanging {
             set.remove(&worker);
         }
         self.measures.take_if(|measures| *measures == worker);
+        self.stands_by.take_if(|stands_by| *stands_by == worker);
         let seat = self.seat_of(worker);
         let seated = seat.is_some();
         seat.into_iter().for_each(Seat::leave);
         seated
+    }
+
+    /// A worker has measured weights that reach the target. Where all were told to stop already, it is too late for them.
+    pub(crate) fn reaches_target(&mut self, worker: WorkerKey) {
+        if !self.stopped && self.seat_of(worker).is_some() {
+            self.stands_by = Some(worker);
+        }
+    }
+
+    /// Whether a worker here waits to bring back what it has measured, or is at it.
+    pub(crate) fn is_standing_by(&self) -> bool {
+        let open = |seat: &Seat| seat.worker.is_some() && seat.worker == self.stands_by && !seat.closed;
+        self.seats.values().any(open)
+    }
+
+    /// Whether all others' origins here are closed.
+    pub(crate) fn is_closed_but_for_it(&self) -> bool {
+        let done = |seat: &Seat| seat.closed || seat.worker.is_none() || seat.worker == self.stands_by;
+        self.seats.values().all(done)
     }
 
     /// A worker that has opened the data is given the ledger to save it.

@@ -2,6 +2,7 @@
 
 mod cursors;
 mod dense;
+mod ending;
 mod faults;
 mod going_on;
 mod steps;

@@ -1,0 +1,100 @@
+//! How a worker's training ends: at once, or with the weights that were measured.
+//!
+//! A model is the sum of its batches, so weights of a while ago come back as one more batch: what has happened since, taken
+//! back. It is made when nobody else makes batches any more; then all replicas are the weights that were measured.
+
+use protocol::batch::{Flags, Payload};
+use protocol::encoding::SUMS_MAX;
+use protocol::lattice::Range;
+
+use super::{Next, Step, Training, TrainingError};
+use crate::difference;
+use crate::emission::Leaving;
+use crate::quantise::Reached;
+use crate::trainer::Trainer;
+
+/// Whether a worker trains, and if not, what it does instead.
+#[derive(Debug, Default)]
+pub(super) enum Ending {
+    /// It trains, as long as there is something to train.
+    #[default]
+    No,
+    /// It takes no further step, and waits to be told what comes of that.
+    StandingBy,
+    /// It moves back to these weights, a window after the other.
+    Back { weights: Vec<f32>, next: usize },
+    /// It takes no further step.
+    Stop,
+}
+
+impl<T: Trainer> Training<T> {
+    /// No further steps: the run is to end.
+    pub fn stop(&mut self) {
+        if !matches!(self.ending, Ending::Back { .. }) {
+            self.ending = Ending::Stop;
+        }
+    }
+
+    /// No further steps, but the origin stays open.
+    pub fn stand_by(&mut self) {
+        if matches!(self.ending, Ending::No) {
+            self.ending = Ending::StandingBy;
+        }
+    }
+
+    /// No further steps: the weights move back to these, which they were before. Who was told to stop does so.
+    pub fn go_back(&mut self, weights: Vec<f32>) {
+        if matches!(self.ending, Ending::StandingBy) {
+            self.ending = Ending::Back { weights, next: 0 };
+        }
+    }
+
+    pub(super) fn is_ending(&self) -> bool {
+        !matches!(self.ending, Ending::No)
+    }
+
+    /// A worker that does not train goes on to end.
+    pub(super) fn end(&mut self, encoded: &mut Vec<u8>) -> Result<Next, TrainingError> {
+        match &mut self.ending {
+            Ending::StandingBy => Ok(Next::Waiting),
+            Ending::Back { weights, next } => {
+                let (window, left) = way_back(&mut self.trainer, weights, *next)?;
+                *next = window;
+                match left {
+                    Some(left) => self.emit_rest(left, encoded).map(Next::Emitted),
+                    None => Ok(Next::Done),
+                }
+            }
+            Ending::Stop | Ending::No => Ok(Next::Done),
+        }
+    }
+
+    /// Writes a batch that leaves without a step.
+    pub(super) fn emit_rest(&mut self, left: Leaving, encoded: &mut Vec<u8>) -> Result<Step, TrainingError> {
+        let mut step = Step::without_samples(self.staleness());
+        step.left(&left);
+        self.seen = self.batches_applied;
+        self.write_batch(left.payload, Flags::default(), encoded)?;
+        Ok(step)
+    }
+}
+
+/// Moves the first window, from this one on, that differs from the weights to go back to; and which to look at next. A
+/// window that is further away than a batch can say is looked at again.
+fn way_back<T: Trainer>(
+    trainer: &mut T,
+    weights: &[f32],
+    from: usize,
+) -> Result<(usize, Option<Leaving>), TrainingError> {
+    let mut shared = trainer.copy_weights()?;
+    for first in (from..weights.len()).step_by(SUMS_MAX) {
+        let window = first..(first + SUMS_MAX).min(weights.len());
+        let (sums, range) = difference::take(Reached::exactly(&weights[window.clone()]), &mut shared[window], first)?;
+        if !sums.entries().is_empty() {
+            let range: Range = range.max(trainer.jump(&sums)?);
+            let payload = Payload::Sums(sums);
+            return Ok((first, Some(Leaving { payload, range })));
+        }
+    }
+    Ok((weights.len(), None))
+}

@@ -1,0 +1,81 @@
+//! Weights that were measured come back as one more batch.
+
+use super::*;
+
+fn digest_of(weights: &[f32]) -> Digest {
+    let counts: Vec<i32> = weights.iter().map(|&weight| count_of(weight).unwrap()).collect();
+    Digest::of_counts(&counts)
+}
+
+#[test]
+fn a_worker_that_stands_by_moves_nothing_until_it_goes_back_to_what_was_measured() {
+    let (_folder, dataset) = points(400);
+    for exchange in ["strom", "dense:every=3"] {
+        let job = job(|draft| {
+            draft.density = None;
+            draft.exchange = Some(exchange.into());
+        });
+        let mut training = real(&job, &dataset);
+        let mut counts = initial_counts(&layout(&job, &dataset), job.seed);
+        let weights = training.trainer().weights();
+        let mut made = Vec::new();
+        let mut step = |training: &mut Training<CpuTrainer>| {
+            let mut encoded = Vec::new();
+            let next = training.step(false, &mut encoded).unwrap();
+            if let Next::Emitted(_) = next {
+                made.push(Batch::decode(&encoded, weights).unwrap());
+            }
+            next
+        };
+        for _ in 0..6 {
+            step(&mut training);
+        }
+        let measured = training.trainer().copy_weights().unwrap();
+        for _ in 0..5 {
+            step(&mut training);
+        }
+        assert_ne!(training.trainer().copy_weights().unwrap(), measured);
+        training.stand_by();
+        assert_eq!(step(&mut training), Next::Waiting);
+        // What others still send comes in, and is taken back, too.
+        let late = foreign(&[word(1, true), word(9, false)], Tau::nearest(0.01), 16, 3);
+        training.apply(&late).unwrap();
+        assert_eq!(step(&mut training), Next::Waiting);
+        training.go_back(measured.clone());
+        // It is too late for a plain end.
+        training.stop();
+        while matches!(step(&mut training), Next::Emitted(_)) {}
+        assert_eq!(training.trainer().copy_weights().unwrap(), measured);
+        let mut encoded = Vec::new();
+        training.close(&mut encoded).unwrap();
+        made.push(Batch::decode(&encoded, weights).unwrap());
+        assert!(made.last().unwrap().header.flags.stop);
+        training.audit().unwrap();
+        for batch in made.iter().chain([&late]) {
+            batch.payload.apply_to_counts(&mut counts).unwrap();
+        }
+        assert_eq!(Digest::of_counts(&counts), digest_of(&measured));
+        // Steps that no batch had counted are counted.
+        let samples: u32 = made.iter().map(|batch| batch.header.samples).sum();
+        assert_eq!(samples, 11 * 16);
+    }
+}
+
+#[test]
+fn who_was_told_to_stop_does_not_go_back() {
+    let (_folder, dataset) = points(400);
+    let job = job(|_| {});
+    let mut training = real(&job, &dataset);
+    let first = training.trainer().copy_weights().unwrap();
+    emitted(&mut training, &mut Vec::new());
+    training.stop();
+    training.stand_by();
+    training.go_back(first.clone());
+    assert_eq!(training.step(false, &mut Vec::new()).unwrap(), Next::Done);
+    assert_ne!(training.trainer().copy_weights().unwrap(), first);
+    // And who stands by can still be told to stop.
+    let mut training = real(&job, &dataset);
+    training.stand_by();
+    training.stop();
+    assert_eq!(training.step(false, &mut Vec::new()).unwrap(), Next::Done);
+}
