@@ -2,37 +2,9 @@
 
 use serde_json::Value;
 
-use crate::harness::cluster::{Cluster, Node, cut_power, job, kill};
+use crate::harness::cluster::{Cluster, Node, job, kill};
 use crate::harness::points_csv;
-
-/// The newest record of each node.
-fn stats(cluster: &Cluster) -> Vec<Value> {
-    cluster.ask("stats", &["--once"]).objects()
-}
-
-/// The newest record of one node.
-fn stats_of(cluster: &Cluster, node: &str) -> Option<Value> {
-    stats(cluster).into_iter().find(|record| record["node"] == node)
-}
-
-/// Waits until a node has trained some samples.
-fn wait_until_trains(cluster: &Cluster, node: &str) {
-    Cluster::wait_until(&format!("{node} does not train"), || {
-        stats_of(cluster, node)
-            .is_some_and(|record| record["state"] == "training" && record["samples"].as_u64() > Some(0))
-    });
-}
-
-/// Waits until a node has trained more than it had.
-fn wait_until_trains_on(cluster: &Cluster, node: &str) {
-    let trained = || {
-        stats_of(cluster, node)
-            .and_then(|record| record["samples"].as_u64())
-            .unwrap_or(0)
-    };
-    let before = trained();
-    Cluster::wait_until(&format!("{node} does not train any more"), || trained() > before);
-}
+use crate::harness::watching::{kill_node, stats, stats_of, stop, wait_until_trains, wait_until_trains_on};
 
 /// Waits until another worker has taken the place of a node's only one.
 fn wait_until_replaced(node: &Node, dead: u32) {
@@ -40,24 +12,6 @@ fn wait_until_replaced(node: &Node, dead: u32) {
         "the worker is not replaced",
         || matches!(node.workers()[..], [worker] if worker != dead),
     );
-}
-
-/// Ends the run and returns its last object, which says that all agree.
-fn stop(cluster: &Cluster) -> Value {
-    let stopped = cluster.ask("stop", &[]);
-    assert_eq!(stopped.code, 0, "{}", stopped.stderr);
-    let output = cluster.ask("start", &["--attach"]);
-    assert_eq!(output.code, 0, "{}", output.stderr);
-    let last = output.last();
-    assert_eq!(last["replicas_agree"], true, "{last}");
-    last
-}
-
-/// Kills a node and its workers, as a power cut would.
-fn kill_node(cluster: &mut Cluster, index: usize) -> String {
-    let node = cluster.nodes.remove(index);
-    cut_power(node.process.pid(), node.dir.to_str().unwrap());
-    node.name
 }
 
 #[test]

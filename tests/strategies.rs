@@ -1,27 +1,60 @@
 //! Strategies other than the default one, on the same runtime: they train, and their replicas agree.
 
-use crate::harness::cluster::{Cluster, SMALL, cut_power};
+use crate::harness::cluster::{Cluster, SMALL, cut_power, kill};
+use crate::harness::watching::{kill_node, stop, wait_until_trains, wait_until_trains_on};
 use crate::harness::{Tau, points_csv};
 
-const DENSE: &[&str] = &["--exchange", "dense:every=8"];
+const DENSE: &[&str] = &["--exchange", "mesh:every=8,async"];
 
 #[test]
-fn a_dense_exchange_trains_and_agrees() {
+fn dense_exchanges_train_and_agree() {
     let tau = Tau::new();
     points_csv(&tau, "points.csv", 600);
-    let run = ["train", "--nodes", "3", "--threads", "1", "--epochs", "20", "--json"];
-    let output = tau.run(&[&run, SMALL, DENSE].concat());
-    assert_eq!(output.code, 0, "{}", output.stderr);
-    let finished = output.last();
-    assert_eq!(finished["replicas_agree"], true, "{finished}");
-    assert!(finished["accuracy"].as_f64().unwrap() > 0.95, "{finished}");
-    // Nearly every weight is in every batch.
-    assert!(finished["density"].as_f64().unwrap() > 0.5, "{finished}");
-    let model = finished["model"].as_str().unwrap();
-    let evaluated = tau
-        .run(&["evaluate", model, "--data", "csv:points.csv", "--json"])
-        .last();
-    assert_eq!(evaluated["accuracy"], finished["accuracy"]);
+    for exchange in ["mesh:every=8,async", "mesh:every=8", "mesh:every=1"] {
+        let run = ["train", "--nodes", "3", "--threads", "1", "--epochs", "20", "--json"];
+        let output = tau.run(&[&run, SMALL, &["--exchange", exchange]].concat());
+        assert_eq!(output.code, 0, "{}", output.stderr);
+        let finished = output.last();
+        assert_eq!(finished["replicas_agree"], true, "{exchange}: {finished}");
+        assert!(finished["accuracy"].as_f64().unwrap() > 0.95, "{exchange}: {finished}");
+        // Nearly every weight is in every batch.
+        assert!(finished["density"].as_f64().unwrap() > 0.5, "{exchange}: {finished}");
+        let model = finished["model"].as_str().unwrap();
+        let evaluated = tau
+            .run(&["evaluate", model, "--data", "csv:points.csv", "--json"])
+            .last();
+        assert_eq!(evaluated["accuracy"], finished["accuracy"]);
+    }
+}
+
+/// Workers wait for each other's rounds, but not for those who stand still or are dead, and whoever comes is waited for.
+#[test]
+fn rounds_go_on_whoever_stands_still_comes_or_dies() {
+    let mut cluster = Cluster::of(3);
+    points_csv(&cluster.tau, "points.csv", 600);
+    let endless = ["--exchange", "mesh:every=4", "--epochs", "1000000", "--detach"];
+    let started = cluster.ask("start", &[SMALL, &endless].concat());
+    assert_eq!(started.code, 0, "{}", started.stderr);
+    let names: Vec<String> = cluster.nodes.iter().map(|node| node.name.clone()).collect();
+    for name in &names {
+        wait_until_trains(&cluster, name);
+    }
+    let pid = cluster.nodes[2].process.pid();
+    kill("-STOP", pid);
+    wait_until_trains_on(&cluster, &names[1]);
+    kill("-CONT", pid);
+    wait_until_trains_on(&cluster, &names[2]);
+    let late = cluster.add(&[]).name.clone();
+    wait_until_trains(&cluster, &late);
+    let dead = kill_node(&mut cluster, 1);
+    wait_until_trains_on(&cluster, &late);
+    wait_until_trains_on(&cluster, &names[0]);
+    let last = stop(&cluster);
+    assert_eq!(
+        (&last["nodes"], &last["missing"][0]),
+        (&3.into(), &dead.into()),
+        "{last}"
+    );
 }
 
 #[test]
@@ -43,9 +76,13 @@ fn a_dense_exchange_survives_a_death() {
 #[test]
 fn a_strategy_without_a_tau_takes_none() {
     let tau = Tau::new();
-    let output = tau.run(&["train", "--exchange", "dense", "--density", "0.1"]);
+    let output = tau.run(&["train", "--exchange", "mesh", "--density", "0.1"]);
     assert_eq!(output.code, 2, "{}", output.stderr);
     assert!(output.stderr.contains("leave density out"), "{}", output.stderr);
     let output = tau.run(&["train", "--exchange", "gossip"]);
-    assert!(output.stderr.contains("strom, dense[:every=N]"), "{}", output.stderr);
+    assert!(
+        output.stderr.contains("strom, mesh[:every=N][,async]"),
+        "{}",
+        output.stderr
+    );
 }

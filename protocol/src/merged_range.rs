@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::batch::{Batch, BatchError, Flags, Payload};
+use crate::batch::{Batch, BatchError, Payload, Standing};
 use crate::checksum;
 use crate::cursor::Cursors;
 use crate::digest::Digest;
@@ -14,7 +14,7 @@ use crate::ids::{OriginId, RunId};
 use crate::sums::{Adder, Sums};
 
 /// The version this program writes and reads.
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 
 /// Everything about a range but its sums.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,8 +33,8 @@ pub struct RangeHeader {
     pub cursors: Cursors,
     /// How many samples they were computed from.
     pub samples: u64,
-    /// What the last one says of the run's end.
-    pub flags: Flags,
+    /// How their origin stands after the last one.
+    pub standing: Standing,
 }
 
 /// Consecutive batches as one.
@@ -134,7 +134,7 @@ impl Merger {
                 digest: Digest::default(),
                 cursors: Cursors::default(),
                 samples: 0,
-                flags: Flags::default(),
+                standing: Standing::default(),
             },
             sums: Adder::new(weights),
         }
@@ -150,7 +150,7 @@ impl Merger {
             (header.sequence - 1, header.sequence),
             header.digest,
             u64::from(header.samples),
-            header.flags,
+            header.standing,
         );
         self.header.cursors.extend(header.cursors.iter().copied());
         match &batch.payload {
@@ -166,7 +166,7 @@ impl Merger {
     pub fn add_range(&mut self, range: &MergedRange) {
         let header = &range.header;
         let (from, to) = (header.from, header.to);
-        self.go_on((from, to), header.digest, header.samples, header.flags);
+        self.go_on((from, to), header.digest, header.samples, header.standing);
         self.header.cursors.merge(&header.cursors);
         self.sums.add_sums(&range.sums);
     }
@@ -181,13 +181,17 @@ impl Merger {
         })
     }
 
-    fn go_on(&mut self, (from, to): (u64, u64), digest: Digest, samples: u64, flags: Flags) {
+    fn go_on(&mut self, (from, to): (u64, u64), digest: Digest, samples: u64, standing: Standing) {
         assert_eq!(self.header.to, from, "ranges are added up in order");
         self.header.to = to;
         self.header.digest += digest;
         self.header.samples += samples;
-        self.header.flags.last |= flags.last;
-        self.header.flags.stop |= flags.stop;
+        let before = self.header.standing;
+        self.header.standing = Standing {
+            last: before.last || standing.last,
+            stop: before.stop || standing.stop,
+            ..standing
+        };
     }
 }
 
@@ -231,7 +235,7 @@ mod tests {
                     }],
                     samples: 3,
                     loss: 0.5,
-                    flags: Flags::default(),
+                    standing: Standing::default(),
                 };
                 Batch { header, payload }
             })

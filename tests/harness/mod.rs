@@ -6,6 +6,7 @@ pub(crate) mod liar;
 #[cfg(target_os = "linux")]
 pub(crate) mod memory;
 pub(crate) mod netlab;
+pub(crate) mod watching;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;

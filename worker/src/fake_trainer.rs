@@ -7,6 +7,7 @@ use protocol::digest::Digest;
 use protocol::lattice::{Range, Tau, count_of, weight_of};
 use protocol::sums::Sums;
 
+use crate::difference::Share;
 use crate::trainer::{GpuUse, Numbers, StateError, StepControl, StepReport, TrainError, Trainer, TrainerState};
 
 /// Emits one change per sample: the weight with the sample's number, modulo the weights, moves up.
@@ -103,7 +104,7 @@ impl<const BEGINS: bool> Trainer for FakeTrainer<BEGINS> {
         Ok(Range::Safe)
     }
 
-    fn take(&mut self, window: std::ops::Range<usize>) -> Result<(Sums, Range), TrainError> {
+    fn take(&mut self, window: std::ops::Range<usize>, _share: Share) -> Result<(Sums, Range), TrainError> {
         let mut entries = Vec::new();
         for index in window {
             let steps = (self.times[index] - self.taken[index]) as i32;

@@ -14,6 +14,7 @@ use protocol::sums::Sums;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::difference::Share;
 use crate::quantise::NotFinite;
 
 /// What a step is to do.
@@ -171,9 +172,10 @@ pub trait Trainer {
     /// Replaces the contents of `words` by what leaves the residual as it stands, without a step; applied already.
     fn release(&mut self, tau: Tau, words: &mut Vec<u32>) -> Result<Range, TrainError>;
 
-    /// What the own weights of a window differ from the shared ones by, rounded to the grid; it is in the shared weights
-    /// already. What fails for its numbers' sake has moved no shared weight.
-    fn take(&mut self, window: std::ops::Range<usize>) -> Result<(Sums, Range), TrainError>;
+    /// A share of what the own weights of a window differ from the shared ones by, rounded to the grid; it is in the shared
+    /// weights already, and the own ones are where they would be if all others had come as far. What fails for its numbers'
+    /// sake has moved nothing.
+    fn take(&mut self, window: std::ops::Range<usize>, share: Share) -> Result<(Sums, Range), TrainError>;
 
     /// Adds what another origin's batch holds to both copies.
     fn add(&mut self, payload: &Payload) -> Result<Range, TrainError> {

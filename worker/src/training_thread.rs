@@ -16,7 +16,7 @@ use protocol::batch::Batch;
 use protocol::digest::Digest;
 use protocol::ids::OriginId;
 use protocol::sums::Sums;
-use protocol::wire::attach::{JumpOrder, SaveOrder};
+use protocol::wire::attach::{GoOn, JumpOrder, SaveOrder};
 
 use crate::ops::Threads;
 use crate::thread_time::ThreadTimer;
@@ -64,6 +64,8 @@ pub enum ToTraining {
         /// Whether it has one.
         alive: bool,
     },
+    /// All others that are waited for have come to this worker's round.
+    GoOn(GoOn),
     /// Hand out a copy of the weights.
     Copy,
     /// Hand out what this worker alone has, for a file.
@@ -403,6 +405,7 @@ impl<'a, T: Trainer> Loop<'a, T> {
             ToTraining::Pause(paused) => self.paused = paused,
             ToTraining::Origin { origin, alive } => self.training.origin(origin, alive),
             ToTraining::Slot { slot, alive } => self.training.slot(slot, alive),
+            ToTraining::GoOn(order) => self.training.go_on(order),
             ToTraining::Copy => {
                 let weights = self.training.trainer().copy_weights()?;
                 self.outbox.send(FromTraining::Weights(weights))?;

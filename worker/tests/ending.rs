@@ -4,7 +4,7 @@ mod harness;
 
 use std::path::Path;
 
-use protocol::batch::{Batch, Flags};
+use protocol::batch::{Batch, Standing};
 use protocol::digest::Digest;
 use protocol::frontier::Frontier;
 use protocol::ids::RunId;
@@ -35,16 +35,16 @@ fn saved(node: &mut Node) -> Result<Scores, String> {
     }
 }
 
-/// Reads on until the origin is closed; the flags of the last batch.
-fn close(node: &mut Node, ledger: &mut Ledger) -> Flags {
-    let mut flags = Flags::default();
+/// Reads on until the origin is closed; the standing of the last batch.
+fn close(node: &mut Node, ledger: &mut Ledger) -> Standing {
+    let mut standing = Standing::default();
     loop {
         match node.hear() {
             Heard::Batch(encoded) => {
-                flags = Batch::decode(&encoded, ledger.counts.len()).unwrap().header.flags;
+                standing = Batch::decode(&encoded, ledger.counts.len()).unwrap().header.standing;
                 ledger.apply(&encoded);
             }
-            Heard::Word(FromWorker::Closed { .. }) => return flags,
+            Heard::Word(FromWorker::Closed { .. }) => return standing,
             other @ Heard::Word(_) => panic!("{other:?}"),
         }
     }
@@ -59,8 +59,8 @@ fn a_worker_that_is_seated_when_the_run_stops_closes_and_finishes_as_often_as_it
     node.say(&ToWorker::Stop);
     // Said before it could have closed, as a node in a hurry does.
     node.say(&ToWorker::Finish { save: None });
-    let flags = close(&mut node, &mut ledger);
-    assert_eq!(flags, Flags { last: true, stop: true });
+    let standing = close(&mut node, &mut ledger);
+    assert!(standing.last && standing.stop);
     let digest = Some(Digest::of_counts(&ledger.counts));
     assert_eq!(finished(&mut node), digest);
 

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use protocol::frontier::Frontier;
 use protocol::ids::{NodeId, OriginId};
 
+use super::barrier::Barrier;
 use super::event::{Effect, Event};
 use super::limits::{Limits, MEMBERS_MAX};
 use super::log::Log;
@@ -31,6 +32,8 @@ pub struct Exchange {
     pub(super) me: NodeId,
     pub(super) limits: Limits,
     pub(super) routing: Routing,
+    /// What workers wait for, where the strategy has rounds.
+    pub(super) barrier: Option<Barrier>,
     pub(super) ledger: Ledger,
     pub(super) log: Log,
     /// Single batches beyond this are merged.
@@ -65,6 +68,7 @@ impl Exchange {
             me,
             limits,
             routing: Routing::Mesh,
+            barrier: None,
             log: Log::new(ledger.run(), ledger.weight_count()),
             ledger,
             compact_at: limits.single_bytes_max,
@@ -84,6 +88,20 @@ impl Exchange {
     #[must_use]
     pub fn routed(self, routing: Routing) -> Self {
         Self { routing, ..self }
+    }
+
+    /// The same exchange with workers that wait for each other.
+    #[must_use]
+    pub fn in_rounds(self, barrier: Barrier) -> Self {
+        let barrier = Some(barrier);
+        Self { barrier, ..self }
+    }
+
+    /// The newest round that anybody has come to, and how many workers make the next one together.
+    #[must_use]
+    pub fn rounds(&self) -> Option<(u64, u32)> {
+        let barrier = self.barrier.as_ref()?;
+        Some((barrier.newest(), barrier.workers(&self.origins)))
     }
 
     /// This node's replica.
@@ -159,6 +177,11 @@ impl Exchange {
             Event::Origin(info) => {
                 self.learn(None, info, effects);
             }
+            Event::Silent(nodes) => {
+                if let Some(barrier) = &mut self.barrier {
+                    barrier.hears(&nodes);
+                }
+            }
             Event::Local(bytes) => self.local(&bytes, effects),
             Event::LinkUp(node) => {
                 self.links.insert(node);
@@ -181,7 +204,16 @@ impl Exchange {
             Event::Freeze(frozen) => self.frozen = frozen,
             Event::Tick => self.tick(effects),
         }
+        self.release(effects);
         self.bound();
+    }
+
+    /// Lets workers go on that need wait no longer. What they waited for was handed to them before.
+    fn release(&mut self, effects: &mut Vec<Effect>) {
+        if let Some(barrier) = &mut self.barrier {
+            let released = barrier.release(&self.origins).into_iter();
+            effects.extend(released.map(|(origin, order)| Effect::GoOn { origin, order }));
+        }
     }
 
     /// Whether this node has about what the living have, as far as they have said it. If it is the last one that has

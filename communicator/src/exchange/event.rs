@@ -1,5 +1,6 @@
 //! What an exchange is told, and what it wants done.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use protocol::cursor::Cursors;
@@ -7,6 +8,7 @@ use protocol::ids::{NodeId, OriginId};
 use protocol::sums::Sums;
 
 use crate::ledger::AuditError;
+use protocol::wire::attach::GoOn;
 use protocol::wire::link::{Message, Note, OriginInfo};
 
 /// Something that happened.
@@ -21,6 +23,8 @@ pub enum Event {
     Left(NodeId),
     /// A worker of this node is going to send batches under this name, or will send no more.
     Origin(OriginInfo),
+    /// These nodes are not heard, or are gone: nobody waits for their rounds.
+    Silent(BTreeSet<NodeId>),
     /// One of this node's workers has made a batch.
     Local(Arc<[u8]>),
     /// A link is there. Nothing is under way on it.
@@ -50,6 +54,8 @@ pub enum Effect {
         /// The batch as it was encoded, checked.
         bytes: Arc<[u8]>,
     },
+    /// A worker of this node that waits for the others' rounds goes on.
+    GoOn { origin: OriginId, order: GoOn },
     /// Move this node's workers, too, by what came other than as batches.
     Jump(Box<Jump>),
     /// A bit of this weight had flipped in the ledger, and is as it was.

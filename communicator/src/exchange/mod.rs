@@ -11,7 +11,7 @@
 //! and can take away from a range what it has of it. Whoever cannot be helped with ranges either asks for a snapshot.
 //!
 //! `core` is the state, `event` is what it is told and what it wants done; `receiving` and `sending` are what nodes say,
-//! `relaying` is between those without a link, `retention` bounds the `log`, `snapshots` is the last resort.
+//! `barrier` is what workers wait for, `relaying` is between those without a link, `retention` bounds the `log`, `snapshots` is the last resort.
 //!
 //! ```text
 //!  worker's batch ──▶ ┌──────────┐ ──▶ Send(peer, message)
@@ -20,6 +20,7 @@
 //!                   ledger · log · peers
 //! ```
 
+mod barrier;
 mod core;
 mod event;
 mod limits;
@@ -27,7 +28,7 @@ mod log;
 mod parcel;
 mod peer;
 mod peer_link;
-mod planted;
+pub(crate) mod planted;
 mod receiving;
 mod relaying;
 mod retention;
@@ -39,6 +40,7 @@ mod snapshots;
 #[cfg(test)]
 mod tests;
 
+pub use self::barrier::{Barrier, Patience};
 pub use self::core::Exchange;
 pub use self::event::{Effect, Event, Jump};
 pub use self::limits::Limits;

@@ -2,7 +2,7 @@
 
 /// A bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Bug {
+pub(crate) enum Bug {
     /// Nobody hands on what the dead have made.
     DroppedRepair,
     /// A batch that comes twice is handed to the workers twice.
@@ -11,12 +11,14 @@ pub(super) enum Bug {
     WrongMerge,
     /// What is kept for those who are behind is never merged.
     NoMerge,
+    /// Workers wait for the rounds of nodes that are not there, without a bound.
+    WaitsForTheDead,
 }
 
 #[cfg(test)]
 thread_local! {
     /// The bug of this thread.
-    pub(super) static PLANTED: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) };
+    pub(crate) static PLANTED: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) };
 }
 
 /// Whether a bug is there.

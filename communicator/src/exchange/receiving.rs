@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use protocol::batch::{Batch, BatchError, Flags};
+use protocol::batch::{Batch, BatchError, Standing};
 use protocol::frontier::SequenceRange;
 use protocol::ids::{NodeId, OriginId};
 use protocol::merged_range::MergedRange;
@@ -54,7 +54,7 @@ impl Exchange {
         if let Outcome::Applied(_) | Outcome::Diverged(_) = outcome {
             let (origin, sequence) = (batch.header.origin, batch.header.sequence);
             self.log.append(origin, sequence, Arc::clone(bytes));
-            self.note(origin, sequence, batch.header.flags, outcome, effects);
+            self.note(origin, sequence, batch.header.standing, outcome, effects);
             effects.push(Effect::Deliver {
                 origin,
                 bytes: Arc::clone(bytes),
@@ -69,7 +69,7 @@ impl Exchange {
         if let Outcome::Applied(_) | Outcome::Diverged(_) = outcome {
             self.log.append_range(&range);
             let MergedRange { header, sums } = range;
-            self.note(header.origin, header.to, header.flags, outcome, effects);
+            self.note(header.origin, header.to, header.standing, outcome, effects);
             effects.push(Effect::Jump(Box::new(Jump {
                 origin: Some(header.origin),
                 sums,
@@ -82,13 +82,17 @@ impl Exchange {
     }
 
     /// What follows from having applied something, besides handing it on.
-    fn note(&mut self, origin: OriginId, to: u64, flags: Flags, outcome: Outcome, effects: &mut Vec<Effect>) {
-        if flags.last
+    fn note(&mut self, origin: OriginId, to: u64, standing: Standing, outcome: Outcome, effects: &mut Vec<Effect>) {
+        let is_own = self.home(origin) == Some(self.me);
+        if let Some(barrier) = &mut self.barrier {
+            barrier.applied(origin, standing, is_own);
+        }
+        if standing.last
             && let Some(info) = self.origins.get_mut(&origin)
         {
             info.ended.get_or_insert(to);
         }
-        if flags.stop {
+        if standing.stop {
             effects.push(Effect::Stop);
         }
         // A flipped bit can take a weight out of the range, too.

@@ -25,7 +25,7 @@ impl Routing {
     #[must_use]
     pub fn of(exchange: job::Exchange) -> Self {
         match exchange {
-            job::Exchange::Strom(_) | job::Exchange::Dense { .. } => Self::Mesh,
+            job::Exchange::Strom(_) | job::Exchange::Rounds(_) => Self::Mesh,
         }
     }
 

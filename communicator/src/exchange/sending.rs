@@ -43,6 +43,9 @@ impl Exchange {
     }
 
     pub(super) fn tick(&mut self, effects: &mut Vec<Effect>) {
+        if let Some(barrier) = &mut self.barrier {
+            barrier.tick();
+        }
         // The last one to get a batch hears no more about it from those who had it before.
         self.trim();
         self.wait_for_snapshot(effects);

@@ -94,10 +94,19 @@ pub(super) struct Training {
     pub(super) origin: OriginId,
     pub(super) sequence: u64,
     pub(super) counts: Vec<i32>,
+    pub(super) round: Round,
     pub(super) ending: Ending,
     pub(super) closed: bool,
     /// The counts that it measured last and found good enough.
     pub(super) on_target: Option<Vec<i32>>,
+}
+
+/// How far a worker is in rounds, where there are any.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Round {
+    pub(super) number: u64,
+    pub(super) newest: u64,
+    pub(super) waits: bool,
 }
 
 /// What a worker was told of the end.

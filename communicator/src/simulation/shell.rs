@@ -10,7 +10,7 @@ use protocol::wire::run_plan::{Resumed, RunPlan};
 use super::node::{Disk, Open, Training, WEIGHTS, Worker, data};
 use super::working::{job, origin_info};
 use super::world::{Due, World};
-use crate::exchange::{Effect, Event, Exchange, Limits};
+use crate::exchange::{Barrier, Effect, Event, Exchange, Limits, Patience};
 use crate::ledger::Ledger;
 use crate::run::{
     ExchangeOrder, Liveness, RunEffect, RunEvent, Settlement, WorkerKey, WorkerWord, lacks_checkpoint, progress,
@@ -126,7 +126,7 @@ impl World {
                 );
             }
             RunEffect::LookUp { run, resumes } => {
-                let job = Box::new(job());
+                let job = Box::new(job(self.in_rounds));
                 let slots = self.nodes[&at].info.workers;
                 let found = self.nodes[&at].checkpoints.get(&resumes).map(|ledger| {
                     let resumed = Resumed {
@@ -234,6 +234,9 @@ impl World {
         }
         let limits = Limits::for_weights(WEIGHTS);
         let mut core = Exchange::new(at, ledger, limits);
+        if plan.job.exchange.waits() {
+            core = core.in_rounds(Barrier::new(Patience::DEFAULT, plan.founders()));
+        }
         let mut events: Vec<Event> = core
             .ledger()
             .frontier()
@@ -297,9 +300,11 @@ impl World {
                 let open = self.nodes.get_mut(&at).unwrap().exchange.as_mut().unwrap();
                 let before = std::mem::replace(&mut open.liveness, liveness);
                 let gone: Vec<NodeId> = open.liveness.gone.difference(&before.gone).copied().collect();
+                let absent = open.liveness.silent.union(&open.liveness.gone).copied().collect();
                 for node in gone {
                     self.exchange(at, Event::Left(node));
                 }
+                self.exchange(at, Event::Silent(absent));
             }
             ExchangeOrder::Seat { worker, .. } => self.seat(at, worker),
             ExchangeOrder::Unseat(worker) => {
@@ -388,6 +393,14 @@ impl World {
                     let batch = Batch::decode(&bytes, WEIGHTS).unwrap();
                     for training in self.trainings(at).filter(|training| training.origin != origin) {
                         batch.payload.apply_to_counts(&mut training.counts).unwrap();
+                    }
+                }
+                Effect::GoOn { origin, order } => {
+                    for training in self.trainings(at).filter(|training| training.origin == origin) {
+                        if order.round == training.round.number {
+                            training.round.newest = order.newest;
+                            training.round.waits = false;
+                        }
                     }
                 }
                 Effect::Jump(jump) => {

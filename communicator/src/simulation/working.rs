@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use protocol::batch::{Flags, Header, Payload};
+use protocol::batch::{Header, Payload, Standing};
 use protocol::changes::word;
 use protocol::cursor::{CursorAdvance, ShardId};
 use protocol::digest::Digest;
@@ -12,7 +12,7 @@ use protocol::lattice::Tau;
 use protocol::sums::Sums;
 use protocol::wire::attach::{Scores, WorkerStats};
 
-use super::node::{Disk, Ending, Training, WEIGHTS, digest};
+use super::node::{Disk, Ending, Round, Training, WEIGHTS, digest};
 use super::world::{Due, World};
 use crate::exchange::Event;
 use crate::run::{RunEvent, Ticket, WorkerKey, WorkerWord};
@@ -72,6 +72,10 @@ impl World {
             origin,
             sequence: 0,
             counts: open.core.ledger().counts().to_vec(),
+            round: Round {
+                newest: open.core.rounds().map_or(0, |(newest, _)| newest),
+                ..Round::default()
+            },
             ending: Ending::Nothing,
             closed: false,
             on_target: None,
@@ -98,7 +102,8 @@ impl World {
             let Some(training) = worker.training.as_mut().filter(|training| !training.closed) else {
                 continue;
             };
-            if training.ending == Ending::StandBy {
+            let waits = training.round.waits && training.ending == Ending::Nothing && !complete;
+            if training.ending == Ending::StandBy || waits {
                 continue;
             }
             let back = training.on_target.take_if(|_| training.ending == Ending::GoBack);
@@ -114,6 +119,12 @@ impl World {
                 None => one_step(training.sequence),
             };
             training.sequence += 1;
+            if self.in_rounds && !last {
+                let Round { number, newest, .. } = training.round;
+                training.round.number = newest.max(number + 1);
+                training.round.waits = true;
+            }
+            let round = training.round.number;
             payload.apply_to_counts(&mut training.counts).unwrap();
             let (origin, sequence) = (training.origin, training.sequence);
             let sums = self.made.get_mut(&origin).unwrap();
@@ -123,9 +134,11 @@ impl World {
                 origin,
                 sequence,
                 &payload,
-                Flags {
+                Standing {
                     last,
                     stop: last && stop,
+                    round,
+                    ..Standing::default()
                 },
             );
             self.exchange(at, Event::Local(bytes));
@@ -200,7 +213,7 @@ fn way_back(from: &[i32], to: &[i32]) -> Sums {
 }
 
 /// A batch of one sample.
-fn batch(run: RunId, origin: OriginId, sequence: u64, payload: &Payload, flags: Flags) -> Arc<[u8]> {
+fn batch(run: RunId, origin: OriginId, sequence: u64, payload: &Payload, standing: Standing) -> Arc<[u8]> {
     let cursors = vec![CursorAdvance {
         shard: ShardId {
             epoch: 0,
@@ -217,15 +230,16 @@ fn batch(run: RunId, origin: OriginId, sequence: u64, payload: &Payload, flags: 
         cursors,
         samples: 1,
         loss: 0.0,
-        flags,
+        standing,
     };
     let mut frame = Vec::new();
     header.encode(payload, &mut frame).unwrap();
     frame.into()
 }
 
-pub(super) fn job() -> Job {
+pub(super) fn job(in_rounds: bool) -> Job {
     let draft = JobDraft {
+        exchange: in_rounds.then(|| "mesh:every=1".into()),
         epochs: Some(1),
         target_accuracy: Some(0.9),
         ..JobDraft::default()

@@ -126,6 +126,8 @@ pub(super) struct World {
     pub(super) samples: u64,
     pub(super) trace: Vec<String>,
     pub(super) slow: bool,
+    /// Workers wait for each other's rounds.
+    pub(super) in_rounds: bool,
 }
 
 pub(super) fn pair(a: NodeId, b: NodeId) -> (NodeId, NodeId) {
@@ -159,6 +161,7 @@ impl World {
             samples,
             trace: Vec::new(),
             slow,
+            in_rounds: seed % 3 == 2,
         }
     }
 

@@ -22,19 +22,54 @@ use self::payload::Form;
 pub use self::payload::Payload;
 
 /// The version this program writes and reads.
-pub const VERSION: u8 = 3;
+pub const VERSION: u8 = 4;
 /// The longest batch, encoded. What is larger travels in pieces.
 pub const BATCH_BYTES_MAX: usize = 16 << 20;
 /// A minibatch may touch several shards, but not more than this.
 pub const CURSORS_MAX: usize = 64;
 
-/// What a batch says of the run's end.
+/// What a batch says of its origin, as that stands after it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Flags {
+#[serde(into = "(u8, u64)", try_from = "(u8, u64)")]
+pub struct Standing {
     /// The origin's last batch: it is closed after this one.
     pub last: bool,
     /// The origin has seen the run's stop.
     pub stop: bool,
+    /// The origin has nothing to train for now: nobody is to wait for its next round.
+    pub idle: bool,
+    /// The round that the origin has come to, where its strategy has rounds.
+    pub round: u64,
+}
+
+/// On the wire: a bit for each of the three, and the round.
+impl From<Standing> for (u8, u64) {
+    fn from(standing: Standing) -> Self {
+        let Standing {
+            last,
+            stop,
+            idle,
+            round,
+        } = standing;
+        (u8::from(last) | u8::from(stop) << 1 | u8::from(idle) << 2, round)
+    }
+}
+
+impl TryFrom<(u8, u64)> for Standing {
+    type Error = &'static str;
+
+    fn try_from((bits, round): (u8, u64)) -> Result<Self, Self::Error> {
+        if bits >= 8 {
+            return Err("a batch says of its origin what nobody knows");
+        }
+        let is_set = |bit: u8| bits >> bit & 1 == 1;
+        Ok(Self {
+            last: is_set(0),
+            stop: is_set(1),
+            idle: is_set(2),
+            round,
+        })
+    }
 }
 
 /// Everything about a batch but its changes.
@@ -58,8 +93,8 @@ pub struct Header {
     pub samples: u32,
     /// Their mean loss.
     pub loss: f32,
-    /// What it says of the run's end.
-    pub flags: Flags,
+    /// How its origin stands.
+    pub standing: Standing,
 }
 
 /// Reads no further than one cursor too many, so that a batch full of them takes no memory.

@@ -21,9 +21,11 @@ fn batch(sequence: u64, payload: Payload) -> Batch {
         }],
         samples: 64,
         loss: 0.5,
-        flags: Flags {
+        standing: Standing {
             last: true,
-            stop: false,
+            idle: true,
+            round: 300,
+            ..Standing::default()
         },
     };
     Batch { header, payload }
@@ -145,11 +147,11 @@ fn golden_bytes() {
         5,
         steps(tau, vec![word(1, true), word(3, false), word(8, true)]),
     ));
-    // version, run, origin, sequence, seen; digest; cursors; samples, loss, flags; form, count, bytes; payload; checksum
-    let golden = "03 a222 c466 05 c801 e4a1aede8a8bc48c7c 01010240 40 0000003f 0100 00 ac02 01 03 03 01170e 686632e9";
+    // version, run, origin, sequence, seen; digest; cursors; samples, loss, standing; form, count, bytes; payload; checksum
+    let golden = "04 a222 c466 05 c801 e4a1aede8a8bc48c7c 01010240 40 0000003f 05ac02 00 ac02 01 03 03 01170e e6a62374";
     assert_eq!(bytes, crate::encoding::tests::bytes(golden));
     let bytes = encoded(&batch(5, sums(vec![(1, 300), (3, -2), (8, 7)])));
-    let golden = "03 a222 c466 05 c801 d39bd8aed6e7f89912 01010240 40 0000003f 0100 01 03 07 0006c2b503b011 58f8434b";
+    let golden = "04 a222 c466 05 c801 d39bd8aed6e7f89912 01010240 40 0000003f 05ac02 01 03 07 0006c2b503b011 9995ba72";
     assert_eq!(bytes, crate::encoding::tests::bytes(golden));
 }
 

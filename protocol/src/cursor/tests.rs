@@ -129,6 +129,8 @@ fn a_million_epochs_take_the_room_of_one() {
         batches: 1,
         samples: 1,
         restore: None,
+        round: 3,
+        workers: 10,
     };
     assert!(postcard::to_stdvec(&assignment).unwrap().len() < 300);
 }

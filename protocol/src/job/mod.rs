@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 pub use density::Density;
 pub use draft::JobDraft;
-pub use exchange::{Exchange, Threshold};
+pub use exchange::{Exchange, Rounds, Threshold};
 
 use crate::clip::Clip;
 use crate::data::DataSpec;

@@ -186,22 +186,26 @@ fn a_text_that_is_too_long_to_be_told_is_a_mistake() {
 #[test]
 fn only_a_strategy_with_a_tau_takes_one() {
     let job = |text: &str| JobDraft::from_toml(text).unwrap().resolve();
-    let dense = job("exchange = \"dense:every=4\"").unwrap();
-    assert_eq!(dense.exchange, Exchange::Dense { every: 4 });
-    assert_eq!(JobDraft::from(&dense).resolve(), Ok(dense));
-    assert_eq!(
-        job("exchange = \"dense\"").unwrap().exchange.to_string(),
-        "dense:every=16"
-    );
+    for (text, every, waits) in [
+        ("mesh:every=4", 4, true),
+        ("mesh:every=4,async", 4, false),
+        ("mesh", 16, true),
+    ] {
+        let rounds = job(&format!("exchange = \"{text}\"")).unwrap();
+        assert_eq!(rounds.exchange, Exchange::Rounds(Rounds { every, waits }));
+        assert_eq!(rounds.exchange.waits(), waits);
+        assert_eq!(JobDraft::from(&rounds).resolve(), Ok(rounds));
+    }
     for (key, text) in [("density", "density = 0.1"), ("tau", "tau = 0.1")] {
-        let JobErrors(errors) = job(&format!("exchange = \"dense\"\n{text}")).unwrap_err();
+        let JobErrors(errors) = job(&format!("exchange = \"mesh\"\n{text}")).unwrap_err();
         assert_eq!(errors[0].key, key);
         assert!(errors[0].message.contains("leave"), "{}", errors[0]);
     }
     for wrong in [
-        "dense:every=0",
-        "dense:every=0.2",
-        "dense:often",
+        "mesh:every=0",
+        "mesh:every=0.2",
+        "mesh:often",
+        "dense",
         "strom:every=2",
         "ring",
     ] {

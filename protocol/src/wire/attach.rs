@@ -41,6 +41,8 @@ pub enum ToWorker {
     Jump(Box<JumpOrder>),
     /// Whether to hold back what would leave; it stays in the residual.
     Pause(bool),
+    /// Train on: all whom this worker waits for have come to its round, and what they sent was sent before this.
+    GoOn(GoOn),
     /// An origin that sends no batches any more, or does so again: what it began is free, or is not.
     Origin {
         /// Which.
@@ -78,6 +80,17 @@ pub enum ToWorker {
     },
     /// Forget the run, and answer with [`FromWorker::Idle`].
     Abort,
+}
+
+/// All whom a worker waits for have come to its round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GoOn {
+    /// The round.
+    pub round: u64,
+    /// The newest round that anybody has come to.
+    pub newest: u64,
+    /// How many workers make the next one together.
+    pub workers: u32,
 }
 
 /// What a jump stands for.
@@ -121,6 +134,10 @@ pub struct Assignment {
     pub samples: u64,
     /// What a worker had alone at exactly these batches of its own, in a file.
     pub restore: Option<PathBuf>,
+    /// The newest round that anybody has come to, where the strategy has rounds.
+    pub round: u64,
+    /// How many workers make the next one together.
+    pub workers: u32,
 }
 
 /// What a worker tells its node.

@@ -3,11 +3,17 @@
 use protocol::cursor::Cursors;
 use protocol::digest::Digest;
 use protocol::ids::{OriginId, RunId};
-use protocol::wire::attach::{Assignment, FromWorker, JumpOrder, SaveOrder, ToWorker, WorkerInfo};
+use protocol::wire::attach::{Assignment, FromWorker, GoOn, JumpOrder, SaveOrder, ToWorker, WorkerInfo};
 use std::path::PathBuf;
 
 use super::batches::{header, steps};
 use super::values::{SCORES, data_info, frontier, job, wire, worker_stats};
+
+const GO_ON: GoOn = GoOn {
+    round: 300,
+    newest: 301,
+    workers: 10,
+};
 
 pub(super) fn attached() {
     let run = RunId(9);
@@ -61,6 +67,8 @@ pub(super) fn attached() {
         batches: 300,
         samples: 19_200,
         restore: Some("tau-node/9/host.0.1.state".into()),
+        round: 3,
+        workers: 2,
     };
     let path = PathBuf::from("tau-node/9/host.0.1.state");
     let save = Some(SaveOrder {
@@ -83,6 +91,7 @@ pub(super) fn attached() {
             })),
         ),
         ("pause", ToWorker::Pause(true)),
+        ("go-on", ToWorker::GoOn(GO_ON)),
         (
             "origin-dead",
             ToWorker::Origin {

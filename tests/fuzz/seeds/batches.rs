@@ -1,6 +1,6 @@
 //! Batches, and changes in each encoding.
 
-use protocol::batch::{Flags, Header, Payload};
+use protocol::batch::{Header, Payload, Standing};
 use protocol::changes::word;
 use protocol::cursor::{CursorAdvance, ShardId};
 use protocol::encoding;
@@ -43,9 +43,11 @@ pub(super) fn header(payload: &Payload, cursors: u32) -> Header {
         cursors: (0..cursors).map(advance).collect(),
         samples: 64,
         loss: 0.75,
-        flags: Flags {
+        standing: Standing {
             last: cursors == 0,
-            stop: false,
+            idle: cursors == 1,
+            round: 12,
+            ..Standing::default()
         },
     }
 }

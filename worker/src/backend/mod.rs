@@ -17,6 +17,7 @@ use protocol::lattice::{Range, Tau};
 use protocol::optimiser::Muon;
 use protocol::sums::Sums;
 
+use crate::difference::Share;
 use crate::learning::optimiser::{Factors, Formula};
 use crate::trainer::TrainError;
 
@@ -100,9 +101,10 @@ pub trait Backend {
     /// The same without an update: what leaves as the weights stand.
     fn release(&mut self, compare: &Compare, words: &mut Vec<u32>) -> Result<Range, TrainError>;
 
-    /// Moves the shared weights of a window to the grid points next to what the own ones have come to, which are so far
-    /// ahead, and says by how many steps each has moved. What fails for its numbers' sake moves nothing.
-    fn take(&mut self, window: Indices<usize>, ahead: f32) -> Result<(Sums, Range), TrainError>;
+    /// Moves the shared weights of a window by a share of the way to what the own ones have come to, which are so far ahead,
+    /// and says by how many steps each has moved. What is not all of the way is taken back from the own ones. What fails
+    /// for its numbers' sake moves nothing.
+    fn take(&mut self, window: Indices<usize>, ahead: f32, share: Share) -> Result<(Sums, Range), TrainError>;
 
     /// Adds others' checked changes to both copies. A backend may delay this, but must have done it, in order, before
     /// anything reads the weights. The returned range may be that of the last step.

@@ -16,6 +16,7 @@ use protocol::sums::Sums;
 
 use super::turns::Turns;
 use super::{Array, Backend, Compare, Orthogonal, Update, residual};
+use crate::difference::Share;
 use crate::learning::multi_worker::TURNS_MAX;
 use crate::learning::optimiser::{Ahead, Factors, Formula};
 use crate::thread_time::ThreadTimer;
@@ -221,8 +222,8 @@ impl<B: Backend> Trainer for Replica<B> {
         self.backend.release(&compare, words)
     }
 
-    fn take(&mut self, window: std::ops::Range<usize>) -> Result<(Sums, Range), TrainError> {
-        self.backend.take(window, self.ahead)
+    fn take(&mut self, window: std::ops::Range<usize>, share: Share) -> Result<(Sums, Range), TrainError> {
+        self.backend.take(window, self.ahead, share)
     }
 
     fn apply(&mut self, words: &[u32], tau: Tau) -> Result<Range, TrainError> {

@@ -4,8 +4,8 @@
 //! much of the residual leaves as a batch after which step. Whatever it decides, replicas agree: they are sums of the
 //! batches that left. A new emission is one file here, and one arm in [`of`].
 
-mod dense;
 mod density;
+mod rounds;
 mod strom;
 mod tau_controller;
 
@@ -16,7 +16,7 @@ use protocol::lattice::{Range, Tau};
 use crate::learning::multi_worker::Settings;
 use crate::trainer::{TrainError, Trainer};
 
-use self::dense::Dense;
+use self::rounds::InRounds;
 use self::strom::Strom;
 
 /// What an emission knows of the step that comes next.
@@ -65,6 +65,14 @@ pub trait Emission<T> {
     /// in the shared weights already.
     fn leave(&mut self, trainer: &mut T, compared: Option<Tau>, words: Vec<u32>) -> Result<Leaving, TrainError>;
 
+    /// Whether a worker waits for the others' rounds after a batch of its own.
+    fn waits(&self) -> bool {
+        false
+    }
+
+    /// The others' rounds are in the weights, or are not waited for; so many workers make the next one together.
+    fn go_on(&mut self, _workers: u32) {}
+
     /// What still has to leave when there is nothing to train, for now or for good. It is asked until there is nothing.
     fn rest(&mut self, trainer: &mut T) -> Result<Option<Leaving>, TrainError>;
 
@@ -80,6 +88,6 @@ pub trait Emission<T> {
 pub fn of<T: Trainer>(job: &Job, weights: usize, slots: usize) -> Box<dyn Emission<T>> {
     match job.exchange {
         Exchange::Strom(threshold) => Box::new(Strom::new(threshold, job.optimiser.rule, weights, slots)),
-        Exchange::Dense { every } => Box::new(Dense::new(every, weights)),
+        Exchange::Rounds(rounds) => Box::new(InRounds::new(rounds, weights, slots)),
     }
 }

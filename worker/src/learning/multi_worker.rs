@@ -38,9 +38,20 @@ pub struct Settings {
     pub look_ahead: f64,
     /// How many parts of the weights take turns in being compared.
     pub turns: usize,
+    /// Whether steps become shorter where others' batches come late.
+    pub is_guarded: bool,
 }
 
 impl Settings {
+    /// As one worker alone, though there may be others: what counts is the mean of their updates.
+    #[must_use]
+    pub fn alone(job: &Job) -> Self {
+        Self {
+            is_guarded: false,
+            ..Self::adding_up(job, 1)
+        }
+    }
+
     /// For one of so many workers whose updates add up.
     #[must_use]
     pub fn adding_up(job: &Job, slots: usize) -> Self {
@@ -49,6 +60,7 @@ impl Settings {
             clip: clip_among(job.clip, slots),
             look_ahead: look_ahead_among(slots),
             turns: turns_among(slots),
+            is_guarded: true,
         }
     }
 }

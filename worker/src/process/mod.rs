@@ -172,6 +172,7 @@ impl Process {
             ToWorker::Begin(assignment) => return self.begin(&assignment),
             ToWorker::Sums(sums) => self.sums.extend(sums),
             ToWorker::Jump(order) => return self.jump(*order),
+            ToWorker::GoOn(order) => self.tell(ToTraining::GoOn(order)),
             ToWorker::Pause(paused) => self.tell(ToTraining::Pause(paused)),
             ToWorker::Origin { origin, alive } => self.tell(ToTraining::Origin { origin, alive }),
             ToWorker::Slot { slot, alive } => self.tell(ToTraining::Slot { slot, alive }),

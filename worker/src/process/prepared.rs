@@ -83,6 +83,8 @@ impl Prepared {
             batches: assignment.batches,
             samples: assignment.samples,
             restore: assignment.restore.clone(),
+            round: assignment.round,
+            workers: assignment.workers,
         };
         let (dataset, layout, rule) = (Arc::clone(&self.dataset), self.layout.clone(), self.job.optimiser.rule);
         let threads = self.threads;
@@ -114,12 +116,15 @@ struct Start {
     batches: u64,
     samples: u64,
     restore: Option<PathBuf>,
+    round: u64,
+    workers: u32,
 }
 
 impl Start {
     fn training<T: Trainer>(self, trainer: T) -> Result<Training<T>, TrainingError> {
         let mut training = Training::new(trainer, &self.job, &self.dataset, self.identity)?;
         training.resume(&self.cursors, self.batches, self.samples);
+        training.join_rounds(self.round, self.workers);
         if let Some(path) = self.restore {
             // A residual that is lost is no reason not to train.
             let restored = state_file::load(&path, self.weights).and_then(|state| {

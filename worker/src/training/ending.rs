@@ -3,7 +3,7 @@
 //! A model is the sum of its batches, so weights of a while ago come back as one more batch: what has happened since, taken
 //! back. It is made when nobody else makes batches any more; then all replicas are the weights that were measured.
 
-use protocol::batch::{Flags, Payload};
+use protocol::batch::{Payload, Standing};
 use protocol::encoding::SUMS_MAX;
 use protocol::lattice::Range;
 
@@ -74,7 +74,7 @@ impl<T: Trainer> Training<T> {
         let mut step = Step::without_samples(self.staleness());
         step.left(&left);
         self.seen = self.batches_applied;
-        self.write_batch(left.payload, Flags::default(), encoded)?;
+        self.write_batch(left.payload, Standing::default(), encoded)?;
         Ok(step)
     }
 }

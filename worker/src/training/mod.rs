@@ -6,9 +6,10 @@
 mod ending;
 mod error;
 mod pending;
+mod rounds;
 mod step;
 
-use protocol::batch::{Batch, Flags, Header, Payload};
+use protocol::batch::{Batch, Header, Payload, Standing};
 use protocol::cursor::{CursorAdvance, Cursors};
 use protocol::digest::Digest;
 use protocol::ids::{OriginId, RunId};
@@ -21,6 +22,7 @@ use protocol::wire::attach::JumpOrder;
 use self::ending::Ending;
 pub use self::error::TrainingError;
 use self::pending::Pending;
+use self::rounds::Round;
 pub use self::step::{Next, Step};
 use crate::dataset::Dataset;
 use crate::emission::{self, Emission, NextStep, Plan};
@@ -92,6 +94,7 @@ pub struct Training<T> {
     samples_applied: u64,
     samples_total: u64,
     ending: Ending,
+    round: Round,
     /// The next minibatch is chosen already, and its device may be at it.
     chosen: bool,
     /// How many batches were in the weights when the device began with that minibatch, if it has.
@@ -133,6 +136,7 @@ impl<T: Trainer> Training<T> {
             batches_applied: 0,
             samples_applied: 0,
             ending: Ending::No,
+            round: Round::default(),
             chosen: false,
             begun_at: None,
             seen: 0,
@@ -161,6 +165,12 @@ impl<T: Trainer> Training<T> {
         self.plan.skip_done(cursors);
         self.batches_applied = batches;
         self.samples_applied = samples;
+    }
+
+    /// Comes to a run in rounds, of which this is the newest and so many workers make the next.
+    pub fn join_rounds(&mut self, newest: u64, workers: u32) {
+        self.round.begin(newest);
+        self.emission.go_on(workers);
     }
 
     /// What this worker alone has. `None` while steps were made that no batch counts yet: their samples would be trained
@@ -278,9 +288,13 @@ impl<T: Trainer> Training<T> {
     /// Makes the next step. If a batch leaves after it, its bytes are appended to `encoded`. To hold back is to let nothing
     /// leave, where that can be.
     pub fn step(&mut self, hold_back: bool, encoded: &mut Vec<u8>) -> Result<Next, TrainingError> {
+        if self.round.waits && !self.is_ending() {
+            return Ok(Next::Waiting);
+        }
         if self.is_ending() || !self.next_minibatch() {
             return self.pause(encoded);
         }
+        self.round.is_idle = false;
         let hold_back = hold_back && self.can_hold_back();
         let (learning_rate, clip) = self.rate_and_clip();
         let plan = self.emission.plan(NextStep {
@@ -319,7 +333,11 @@ impl<T: Trainer> Training<T> {
             directions: report.directions,
             gpu: report.gpu,
         };
-        self.begin_next(plan == Plan::Keep)?;
+        let arrives = plan != Plan::Keep && self.emission.waits();
+        // What comes while others are waited for is to be in the next gradient.
+        if !arrives {
+            self.begin_next(plan == Plan::Keep)?;
+        }
         if plan == Plan::Keep {
             return Ok(Next::Kept(step));
         }
@@ -327,7 +345,10 @@ impl<T: Trainer> Training<T> {
         let left = self.emission.leave(&mut self.trainer, compare, words);
         let left = left.map_err(|error| self.blame(error))?;
         step.left(&left);
-        self.write_batch(left.payload, Flags::default(), encoded)?;
+        if arrives {
+            self.round.arrive();
+        }
+        self.write_batch(left.payload, Standing::default(), encoded)?;
         Ok(Next::Emitted(step))
     }
 
@@ -342,11 +363,10 @@ impl<T: Trainer> Training<T> {
         if self.is_ending() {
             return self.end(encoded);
         }
-        Ok(if self.plan.is_complete() {
-            Next::Done
-        } else {
-            Next::Waiting
-        })
+        if self.plan.is_complete() {
+            return Ok(Next::Done);
+        }
+        self.say_idle(encoded)
     }
 
     /// The next minibatch, and the samples that it counts. `false` if there is none now.
@@ -378,11 +398,12 @@ impl<T: Trainer> Training<T> {
     /// Appends the batch that closes this origin. It holds no changes: what is left in the residual is dropped.
     pub fn close(&mut self, encoded: &mut Vec<u8>) -> Result<(), TrainingError> {
         self.seen = self.batches_applied;
-        let flags = Flags {
+        let standing = Standing {
             last: true,
             stop: self.is_ending(),
+            ..Standing::default()
         };
-        self.write_batch(Payload::default(), flags, encoded)
+        self.write_batch(Payload::default(), standing, encoded)
     }
 
     /// The trainer, for what can be asked of it between steps.
@@ -395,17 +416,28 @@ impl<T: Trainer> Training<T> {
     /// The guard lowers the norm where that shortens steps: it is the long ones that overshoot, early in a run, and
     /// lowering the rate would slow down the rest of the run for them.
     fn rate_and_clip(&self) -> (f64, Option<f64>) {
-        let Settings { optimiser, clip, .. } = self.settings;
+        let Settings {
+            optimiser,
+            clip,
+            is_guarded,
+            ..
+        } = self.settings;
         let rate = optimiser.learning_rate * self.job.lr_schedule.factor(self.progress());
+        let guard = if is_guarded { self.guard.factor() } else { 1.0 };
         match clip {
-            Some(norm) if optimiser.rule.follows_gradient_size() => (rate, Some(norm * self.guard.factor())),
+            Some(norm) if optimiser.rule.follows_gradient_size() => (rate, Some(norm * guard)),
             // Orthogonal updates of several workers spread over many directions: together they overshoot less.
-            clip if matches!(optimiser.rule, Rule::Muon(_)) => (rate * self.guard.factor().sqrt(), clip),
-            clip => (rate * self.guard.factor(), clip),
+            clip if matches!(optimiser.rule, Rule::Muon(_)) => (rate * guard.sqrt(), clip),
+            clip => (rate * guard, clip),
         }
     }
 
-    fn write_batch(&mut self, payload: Payload, flags: Flags, encoded: &mut Vec<u8>) -> Result<(), TrainingError> {
+    fn write_batch(
+        &mut self,
+        payload: Payload,
+        standing: Standing,
+        encoded: &mut Vec<u8>,
+    ) -> Result<(), TrainingError> {
         let Pending { cursors, samples, loss } = std::mem::take(&mut self.pending);
         self.sequence += 1;
         let header = Header {
@@ -417,7 +449,10 @@ impl<T: Trainer> Training<T> {
             cursors,
             samples,
             loss: (loss / f64::from(samples.max(1))) as f32,
-            flags,
+            standing: Standing {
+                round: self.round.number,
+                ..standing
+            },
         };
         header.encode(&payload, encoded)?;
         if let Payload::Steps { words, .. } = payload {

@@ -5,7 +5,8 @@ use protocol::lattice::Tau;
 use protocol::optimiser::Rule;
 use protocol::rng::CounterRng;
 use protocol::sums::Sums;
-use worker::trainer::{StepControl, Trainer, TrainerState};
+use worker::difference::Share;
+use worker::trainer::{Numbers, StepControl, Trainer, TrainerState};
 
 use super::{Device, MLP, assert_same_replica, control, minibatch, pair, rules};
 
@@ -235,8 +236,21 @@ pub(crate) fn what_is_taken_is_the_cpus<D: Device>() {
             let words = changes(weights as u64, 500, &mut random);
             pair.cpu.apply(&words, Tau::nearest(0.01)).unwrap();
             pair.device.apply(&words, Tau::nearest(0.01)).unwrap();
-            let taken = pair.cpu.take(window.clone()).unwrap();
-            assert_eq!(taken, pair.device.take(window).unwrap(), "{rule:?}");
+            let taken = pair.cpu.take(window.clone(), Share::ALL).unwrap();
+            assert_eq!(taken, pair.device.take(window.clone(), Share::ALL).unwrap(), "{rule:?}");
+            assert_same_replica(&pair);
+        }
+        // A share moves the own weights, too; whoever lets out shares does not look ahead.
+        let state = TrainerState {
+            numbers: Numbers::default(),
+            ..random_state(weights, rule, Tau::nearest(0.003), &mut random)
+        };
+        pair.cpu.restore(state.clone()).unwrap();
+        pair.device.restore(state).unwrap();
+        for window in [0..1000, 0..weights] {
+            let share = Share::of_one_in(3);
+            let taken = pair.cpu.take(window.clone(), share).unwrap();
+            assert_eq!(taken, pair.device.take(window, share).unwrap(), "{rule:?}");
             assert_same_replica(&pair);
         }
     }

@@ -132,6 +132,8 @@ impl Ledger {
             batches: self.batches,
             samples: self.samples,
             restore,
+            round: 3,
+            workers: 2,
         }
     }
 }

@@ -10,7 +10,7 @@ mod streams;
 
 use std::sync::Arc;
 
-use protocol::batch::{Flags, Header, Payload};
+use protocol::batch::{Header, Payload, Standing};
 use protocol::changes::word;
 use protocol::digest::Digest;
 use protocol::frontier::{Frontier, SequenceRange};
@@ -40,7 +40,7 @@ pub(in crate::exchange) fn batch_of(origin: OriginId, sequence: u64, payload: &P
         cursors: Vec::new(),
         samples: 1,
         loss: 0.0,
-        flags: Flags::default(),
+        standing: Standing::default(),
     };
     let mut frame = Vec::new();
     header.encode(payload, &mut frame).unwrap();

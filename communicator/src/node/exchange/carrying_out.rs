@@ -28,6 +28,11 @@ impl ExchangeState {
                     worker.deliver(&bytes);
                 }
             }
+            Effect::GoOn { origin, order } => {
+                for (_, worker) in self.workers.values().filter(|(own, _)| *own == origin) {
+                    worker.tell(ToWorker::GoOn(order));
+                }
+            }
             Effect::Ended(_) => self.tell_origins(),
             Effect::Stop => self.tell_run(RunEvent::StopSeen(self.run)),
             Effect::Spoilt => tracing::error!(

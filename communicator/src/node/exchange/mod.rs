@@ -20,7 +20,8 @@ use ractor::{Actor, ActorProcessingErr, ActorRef, DerivedActorRef, SupervisionEv
 use super::checkpoints::Checkpoints;
 use super::workers::{SeatNotice, WorkerHandle};
 use crate::checkpoint::State;
-use crate::exchange::{Effect, Event, Exchange, Limits, Routing};
+use crate::exchange::{Barrier, Effect, Event, Exchange, Limits, Patience, Routing};
+use crate::ledger::Ledger;
 use crate::run::{Liveness, Progress, RunEvent, WorkerKey, lacks_checkpoint};
 use crate::timing::Timing;
 use crate::transport::Security;
@@ -60,6 +61,17 @@ pub(crate) struct ExchangeState {
     last: Option<Instant>,
 }
 
+/// The exchange that a run's job asks for.
+fn core(me: NodeId, ledger: Ledger, plan: &RunPlan) -> Exchange {
+    let limits = Limits::for_weights(ledger.weight_count());
+    let core = Exchange::new(me, ledger, limits).routed(Routing::of(plan.job.exchange));
+    if plan.job.exchange.waits() {
+        core.in_rounds(Barrier::new(Patience::DEFAULT, plan.founders()))
+    } else {
+        core
+    }
+}
+
 impl Actor for ExchangeActor {
     type Msg = ExchangeMessage;
     type State = ExchangeState;
@@ -81,7 +93,6 @@ impl Actor for ExchangeActor {
             timing,
             parent,
         } = arguments;
-        let limits = Limits::for_weights(ledger.weight_count());
         let mut state = ExchangeState {
             liveness: Liveness {
                 live: plan.participants.iter().map(|participant| participant.node).collect(),
@@ -93,7 +104,7 @@ impl Actor for ExchangeActor {
             timing,
             myself: myself.clone(),
             run,
-            core: Exchange::new(me, ledger, limits).routed(Routing::of(plan.job.exchange)),
+            core: core(me, ledger, &plan),
             effects: Vec::new(),
             peers: BTreeMap::new(),
             workers: BTreeMap::new(),

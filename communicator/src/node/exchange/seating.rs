@@ -61,6 +61,7 @@ impl ExchangeState {
     /// Gives a worker the ledger.
     fn hand_over(&self, worker: &WorkerHandle, origin: OriginId, slot: usize, restore: Option<PathBuf>) {
         let ledger = self.core.ledger();
+        let (round, workers) = self.core.rounds().unwrap_or((0, self.plan.slots() as u32));
         if ledger.batches() > 0 {
             for piece in ledger.counts().chunks(COUNTS_PER_PIECE) {
                 worker.tell(ToWorker::Counts(piece.to_vec()));
@@ -75,6 +76,8 @@ impl ExchangeState {
             batches: ledger.batches(),
             samples: ledger.samples(),
             restore,
+            round,
+            workers,
         })));
     }
 
@@ -150,6 +153,8 @@ impl ExchangeState {
         for node in gone.collect::<Vec<_>>() {
             self.event(Event::Left(node));
         }
+        let absent = self.liveness.silent.union(&self.liveness.gone).copied().collect();
+        self.event(Event::Silent(absent));
         for participant in &self.plan.participants {
             let alive = !self.liveness.silent.contains(&participant.node);
             if alive == before.silent.contains(&participant.node) {

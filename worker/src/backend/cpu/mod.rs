@@ -21,7 +21,7 @@ use super::replica::Replica;
 use super::turns::eager_tensors;
 use super::{Array, Backend, Compare, Update, Updated};
 use crate::dataset::Dataset;
-use crate::difference;
+use crate::difference::{self, Share};
 use crate::learning::clip::clip_by;
 use crate::learning::muon::Parts;
 use crate::network::Network;
@@ -186,7 +186,11 @@ impl<S: Slopes> Backend for CpuBackend<S> {
         self.leave(words, compare.tau)
     }
 
-    fn take(&mut self, window: std::ops::Range<usize>, ahead: f32) -> Result<(Sums, Range), TrainError> {
+    fn take(&mut self, window: std::ops::Range<usize>, ahead: f32, share: Share) -> Result<(Sums, Range), TrainError> {
+        if share != Share::ALL {
+            let own = &mut self.own.values_mut()[window.clone()];
+            return difference::take_share(own, &mut self.shared[window.clone()], window.start, share);
+        }
         let velocity = self.pass.first.get(window.clone()).unwrap_or_default();
         let reached = Reached::new(&self.own.values()[window.clone()], ahead, velocity);
         difference::take(reached, &mut self.shared[window.clone()], window.start)

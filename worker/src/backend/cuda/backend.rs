@@ -28,7 +28,7 @@ use crate::backend::replica::Replica;
 use crate::backend::turns::{BLOCK, eager_blocks, eager_tensors};
 use crate::backend::{self, Backend, Compare, Orthogonal, Update, Updated};
 use crate::dataset::Dataset;
-use crate::difference;
+use crate::difference::{self, Share};
 use crate::learning::muon::Parts;
 use crate::learning::optimiser::Formula;
 use crate::program::{ImageOrder, Program};
@@ -395,16 +395,22 @@ impl Backend for CudaBackend {
     }
 
     /// Both copies come to the host for it.
-    fn take(&mut self, window: std::ops::Range<usize>, ahead: f32) -> Result<(Sums, Range), TrainError> {
+    fn take(&mut self, window: std::ops::Range<usize>, ahead: f32, share: Share) -> Result<(Sums, Range), TrainError> {
         self.apply_waiting()?;
-        let own = self.own.read(&self.gpu, self.weights)?;
+        let mut own = self.own.read(&self.gpu, self.weights)?;
         let mut shared = self.shared.read(&self.gpu, self.weights)?;
-        let velocity = self
-            .first
-            .read(&self.gpu, if ahead == 0.0 { 0 } else { self.weights })?;
-        let velocity = velocity.get(window.clone()).unwrap_or_default();
-        let reached = Reached::new(&own[window.clone()], ahead, velocity);
-        let (sums, range) = difference::take(reached, &mut shared[window.clone()], window.start)?;
+        let (sums, range) = if share == Share::ALL {
+            let velocities = if ahead == 0.0 { 0 } else { self.weights };
+            let velocity = self.first.read(&self.gpu, velocities)?;
+            let velocity = velocity.get(window.clone()).unwrap_or_default();
+            let reached = Reached::new(&own[window.clone()], ahead, velocity);
+            difference::take(reached, &mut shared[window.clone()], window.start)?
+        } else {
+            let part = &mut own[window.clone()];
+            let taken = difference::take_share(part, &mut shared[window.clone()], window.start, share)?;
+            self.own.write(&self.gpu, &own)?;
+            taken
+        };
         self.shared.write(&self.gpu, &shared)?;
         self.range = range;
         Ok((sums, range))

@@ -7,7 +7,7 @@ use super::*;
 fn dense(every: u32) -> Job {
     job(|draft| {
         draft.density = None;
-        draft.exchange = Some(format!("dense:every={every}"));
+        draft.exchange = Some(format!("mesh:every={every},async"));
     })
 }
 

@@ -10,7 +10,7 @@ fn digest_of(weights: &[f32]) -> Digest {
 #[test]
 fn a_worker_that_stands_by_moves_nothing_until_it_goes_back_to_what_was_measured() {
     let (_folder, dataset) = points(400);
-    for exchange in ["strom", "dense:every=3"] {
+    for exchange in ["strom", "mesh:every=3,async"] {
         let job = job(|draft| {
             draft.density = None;
             draft.exchange = Some(exchange.into());
@@ -49,7 +49,7 @@ fn a_worker_that_stands_by_moves_nothing_until_it_goes_back_to_what_was_measured
         let mut encoded = Vec::new();
         training.close(&mut encoded).unwrap();
         made.push(Batch::decode(&encoded, weights).unwrap());
-        assert!(made.last().unwrap().header.flags.stop);
+        assert!(made.last().unwrap().header.standing.stop);
         training.audit().unwrap();
         for batch in made.iter().chain([&late]) {
             batch.payload.apply_to_counts(&mut counts).unwrap();

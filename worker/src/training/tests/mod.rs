@@ -5,6 +5,7 @@ mod dense;
 mod ending;
 mod faults;
 mod going_on;
+mod rounds;
 mod steps;
 mod threads;
 
@@ -97,7 +98,7 @@ fn foreign(words: &[u32], tau: Tau, samples: u32, seen: u64) -> Batch {
         cursors: Vec::new(),
         samples,
         loss: 0.0,
-        flags: Flags::default(),
+        standing: Standing::default(),
     };
     Batch { header, payload }
 }

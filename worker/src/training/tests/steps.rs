@@ -28,14 +28,14 @@ fn batches_are_numbered_and_the_last_closes_the_origin() {
     }
     let (last, before) = found.split_last().unwrap();
     assert_eq!(
-        last.header.flags,
-        Flags {
+        last.header.standing,
+        Standing {
             last: true,
-            stop: false
+            ..Standing::default()
         }
     );
     assert!(last.payload.is_empty());
-    assert!(before.iter().all(|batch| batch.header.flags == Flags::default()));
+    assert!(before.iter().all(|batch| batch.header.standing == Standing::default()));
 }
 
 #[test]
@@ -64,8 +64,15 @@ fn a_stop_ends_it_after_the_step() {
     training.close(&mut last).unwrap();
     let last = Batch::decode(&last, WEIGHTS).unwrap();
     assert_eq!(
-        (last.header.sequence, last.header.flags),
-        (2, Flags { last: true, stop: true })
+        (last.header.sequence, last.header.standing),
+        (
+            2,
+            Standing {
+                last: true,
+                stop: true,
+                ..Standing::default()
+            }
+        )
     );
 }
 

@@ -1,22 +1,26 @@
-//! A dense emission: every so many steps, the whole difference leaves.
+//! Emission in rounds: every so many steps, what a worker has come to leaves whole.
 //!
 //! Nothing is chosen and nothing is compressed: every weight that has moved by half a grid step or more is in the batch.
-//! What rounding takes stays in the residual. A model with more weights than a batch holds sums is told in windows that
-//! take turns.
+//! Workers that wait for each other each let out their share of the difference, so that the mean of all is what counts;
+//! then each goes on from there. Those that do not wait let out all of it. What rounding takes stays in the residual. A
+//! model with more weights than a batch holds sums is told in windows that take turns.
 
 use protocol::batch::Payload;
 use protocol::encoding::SUMS_MAX;
-use protocol::job::Job;
+use protocol::job::{Job, Rounds};
 use protocol::lattice::Tau;
 
 use super::{Emission, Leaving, NextStep, Plan};
+use crate::difference::Share;
 use crate::learning::multi_worker::Settings;
 use crate::trainer::{TrainError, Trainer};
 
-/// The whole difference, every so many steps.
-pub(super) struct Dense {
-    every: u32,
+/// The whole difference, or a share of it, every so many steps.
+pub(super) struct InRounds {
+    rounds: Rounds,
     weights: usize,
+    /// The workers that make this round together.
+    workers: u32,
     /// Steps since the last batch.
     steps: u32,
     /// The window that leaves next.
@@ -25,11 +29,13 @@ pub(super) struct Dense {
     untold: usize,
 }
 
-impl Dense {
-    pub(super) fn new(every: u32, weights: usize) -> Self {
+impl InRounds {
+    /// For one of so many workers, on a model of so many weights.
+    pub(super) fn new(rounds: Rounds, weights: usize, slots: usize) -> Self {
         Self {
-            every,
+            rounds,
             weights,
+            workers: slots as u32,
             steps: 0,
             window: 0,
             untold: 0,
@@ -46,15 +52,24 @@ impl Dense {
         self.window = (self.window + 1) % self.windows();
         self.untold = self.untold.saturating_sub(1);
         self.steps = 0;
-        let (sums, range) = trainer.take(first..(first + SUMS_MAX).min(self.weights))?;
+        let share = if self.rounds.waits {
+            Share::of_one_in(self.workers)
+        } else {
+            Share::ALL
+        };
+        let (sums, range) = trainer.take(first..(first + SUMS_MAX).min(self.weights), share)?;
         let payload = Payload::Sums(sums);
         Ok(Leaving { payload, range })
     }
 }
 
-impl<T: Trainer> Emission<T> for Dense {
+impl<T: Trainer> Emission<T> for InRounds {
     fn settings(&self, job: &Job, slots: usize) -> Settings {
-        Settings::adding_up(job, slots)
+        if self.rounds.waits {
+            Settings::alone(job)
+        } else {
+            Settings::adding_up(job, slots)
+        }
     }
 
     fn can_keep(&self) -> bool {
@@ -64,8 +79,9 @@ impl<T: Trainer> Emission<T> for Dense {
     fn plan(&mut self, next: NextStep) -> Plan {
         self.steps += 1;
         self.untold = self.windows();
-        let is_due = self.steps >= self.every || next.must_leave;
-        if is_due && !next.hold_back {
+        let is_due = self.steps >= self.rounds.every || next.must_leave;
+        // Who waits for the others has no more than one batch under way.
+        if is_due && (self.rounds.waits || !next.hold_back) {
             Plan::Leave { compare: None }
         } else {
             Plan::Keep
@@ -74,6 +90,14 @@ impl<T: Trainer> Emission<T> for Dense {
 
     fn leave(&mut self, trainer: &mut T, _compared: Option<Tau>, _words: Vec<u32>) -> Result<Leaving, TrainError> {
         self.take_turn(trainer)
+    }
+
+    fn waits(&self) -> bool {
+        self.rounds.waits
+    }
+
+    fn go_on(&mut self, workers: u32) {
+        self.workers = workers;
     }
 
     fn rest(&mut self, trainer: &mut T) -> Result<Option<Leaving>, TrainError> {
