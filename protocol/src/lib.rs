@@ -15,6 +15,7 @@ pub mod checksum;
 pub mod clip;
 pub mod cursor;
 pub mod data;
+pub mod dense;
 pub mod digest;
 pub mod encoding;
 pub mod frontier;

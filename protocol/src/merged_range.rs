@@ -156,6 +156,7 @@ impl Merger {
         match &batch.payload {
             Payload::Steps { tau, words } => self.sums.add_changes(words, *tau),
             Payload::Sums(sums) => self.sums.add_sums(sums),
+            Payload::Dense(dense) => self.sums.add_dense(dense),
         }
     }
 

@@ -1,5 +1,6 @@
 //! Sums: how far each weight moves over several batches together, in grid steps. Exact, so they add and subtract.
 
+use crate::dense::Dense;
 use crate::digest::{Digest, factor};
 use crate::lattice::{GRID, Range, RangeError, STEPS_PER_UNIT, Tau, weight_of};
 
@@ -125,6 +126,16 @@ impl Adder {
     pub fn add_sums(&mut self, sums: &Sums) {
         for &(index, steps) in &sums.entries {
             self.add(index as usize, steps);
+        }
+    }
+
+    /// Adds dense steps.
+    ///
+    /// # Panics
+    /// If they are of a model with more weights.
+    pub fn add_dense(&mut self, dense: &Dense) {
+        for (index, &steps) in (dense.first() as usize..).zip(dense.steps()) {
+            self.add(index, steps);
         }
     }
 

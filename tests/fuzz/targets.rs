@@ -8,6 +8,7 @@ use communicator::{checkpoint, link};
 use protocol::batch::{Batch, Payload};
 use protocol::changes;
 use protocol::data::DataSpec;
+use protocol::dense::Dense;
 use protocol::encoding::{self, Encoding};
 use protocol::job::JobDraft;
 use protocol::lattice::Tau;
@@ -35,6 +36,9 @@ pub(crate) fn batch(bytes: &[u8]) -> Option<Check> {
         match &batch.payload {
             Payload::Steps { tau, words } => changes::check(words, WEIGHTS, *tau).unwrap(),
             Payload::Sums(sums) => assert!(Sums::checked(sums.entries().to_vec(), WEIGHTS).is_some()),
+            Payload::Dense(dense) => {
+                assert!(Dense::checked(dense.first(), dense.steps().to_vec(), WEIGHTS).is_some());
+            }
         }
         let mut frame = Vec::new();
         batch.header.encode(&batch.payload, &mut frame).unwrap();

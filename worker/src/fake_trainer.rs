@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use protocol::changes::{apply_to_weights, check_range, word};
+use protocol::dense::Dense;
 use protocol::digest::Digest;
 use protocol::lattice::{Range, Tau, count_of, weight_of};
 use protocol::sums::Sums;
@@ -104,18 +105,17 @@ impl<const BEGINS: bool> Trainer for FakeTrainer<BEGINS> {
         Ok(Range::Safe)
     }
 
-    fn take(&mut self, window: std::ops::Range<usize>, _share: Share) -> Result<(Sums, Range), TrainError> {
-        let mut entries = Vec::new();
-        for index in window {
-            let steps = (self.times[index] - self.taken[index]) as i32;
-            self.taken[index] = self.times[index];
-            if steps != 0 {
-                entries.push((index as u32, steps));
-            }
-        }
-        let sums = Sums::checked(entries, self.weights.len()).unwrap_or_default();
-        let range = self.jump(&sums)?;
-        Ok((sums, range))
+    fn take(&mut self, window: std::ops::Range<usize>, _share: Share) -> Result<(Dense, Range), TrainError> {
+        let first = window.start as u32;
+        let steps = window
+            .map(|index| {
+                let before = std::mem::replace(&mut self.taken[index], self.times[index]);
+                (self.times[index] - before) as i32
+            })
+            .collect();
+        let dense = Dense::checked(first, steps, self.weights.len()).unwrap_or_default();
+        let range = self.shift(&dense)?;
+        Ok((dense, range))
     }
 
     fn apply(&mut self, words: &[u32], tau: Tau) -> Result<Range, TrainError> {

@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use protocol::batch::Payload;
+use protocol::dense::Dense;
 use protocol::digest::Digest;
 use protocol::lattice::{Range, RangeError, Tau};
 use protocol::optimiser::Rule;
@@ -175,13 +176,14 @@ pub trait Trainer {
     /// A share of what the own weights of a window differ from the shared ones by, rounded to the grid; it is in the shared
     /// weights already, and the own ones are where they would be if all others had come as far. What fails for its numbers'
     /// sake has moved nothing.
-    fn take(&mut self, window: std::ops::Range<usize>, share: Share) -> Result<(Sums, Range), TrainError>;
+    fn take(&mut self, window: std::ops::Range<usize>, share: Share) -> Result<(Dense, Range), TrainError>;
 
     /// Adds what another origin's batch holds to both copies.
     fn add(&mut self, payload: &Payload) -> Result<Range, TrainError> {
         match payload {
             Payload::Steps { tau, words } => self.apply(words, *tau),
             Payload::Sums(sums) => self.jump(sums),
+            Payload::Dense(dense) => self.shift(dense),
         }
     }
 
@@ -190,6 +192,11 @@ pub trait Trainer {
 
     /// Moves weights by whole steps, exactly, in both copies. The residual stays: it is this worker's own.
     fn jump(&mut self, sums: &Sums) -> Result<Range, TrainError>;
+
+    /// The same for neighbouring weights, nearly all of which move.
+    fn shift(&mut self, dense: &Dense) -> Result<Range, TrainError> {
+        self.jump(&dense.to_sums())
+    }
 
     /// A copy of the shared weights.
     fn copy_weights(&self) -> Result<Vec<f32>, TrainError>;

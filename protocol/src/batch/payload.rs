@@ -1,13 +1,14 @@
-//! What a batch adds to a replica: steps of one size, or any sum.
+//! What a batch adds to a replica: steps of one size, or any sum, of few weights or of nearly all.
 //!
-//! Both are exact on the lattice and both commute, so a replica, a log, a range and a snapshot treat them alike. Which of
-//! the two a batch carries is the choice of the strategy that made it.
+//! All are exact on the lattice and all commute, so a replica, a log, a range and a snapshot treat them alike. Which of
+//! them a batch carries is the choice of the strategy that made it.
 
 use serde::{Deserialize, Serialize};
 
 use crate::changes::{self, ChangesError};
+use crate::dense::Dense;
 use crate::digest::Digest;
-use crate::encoding::{self, Encoding, PayloadError, SUMS_MAX};
+use crate::encoding::{self, DENSE_MAX, Encoding, PayloadError, SUMS_MAX};
 use crate::lattice::{BATCH_STEPS_MAX, Range, RangeError, Tau};
 use crate::sums::Sums;
 
@@ -23,6 +24,8 @@ pub enum Payload {
     },
     /// Weights that move by whole grid steps, each by its own number of them, below 2^24.
     Sums(Sums),
+    /// Neighbouring weights that move by whole grid steps, nearly all of them.
+    Dense(Dense),
 }
 
 /// How a payload is written, as it stands in a batch's header.
@@ -30,6 +33,7 @@ pub enum Payload {
 pub(super) enum Form {
     Steps { tau: Tau, encoding: Encoding },
     Sums,
+    Dense,
 }
 
 impl Default for Payload {
@@ -48,6 +52,7 @@ impl Payload {
         match self {
             Self::Steps { tau, words } => Digest::of_changes(words, *tau),
             Self::Sums(sums) => sums.digest(),
+            Self::Dense(dense) => dense.digest(),
         }
     }
 
@@ -57,6 +62,7 @@ impl Payload {
         match self {
             Self::Steps { words, .. } => words.len(),
             Self::Sums(sums) => sums.entries().len(),
+            Self::Dense(dense) => dense.steps().len(),
         }
     }
 
@@ -74,6 +80,7 @@ impl Payload {
         match self {
             Self::Steps { tau, words } => changes::apply_to_counts(words, *tau, counts),
             Self::Sums(sums) => sums.apply_to_counts(counts),
+            Self::Dense(dense) => dense.apply_to_counts(counts),
         }
     }
 
@@ -88,6 +95,10 @@ impl Payload {
                 encoding::sums::encode(sums.entries(), out);
                 Form::Sums
             }
+            Self::Dense(dense) => {
+                encoding::plain::encode(dense, out);
+                Form::Dense
+            }
         }
     }
 
@@ -99,6 +110,8 @@ impl Payload {
                 encoding::decode(encoding, bytes, count, weights, tau, &mut words)?;
                 Ok(Self::Steps { tau, words })
             }
+            Form::Dense if count > DENSE_MAX => Err(PayloadError::TooManySteps(count)),
+            Form::Dense => Ok(Self::Dense(encoding::plain::decode(bytes, count, weights)?)),
             Form::Sums if count > SUMS_MAX => Err(PayloadError::TooManySums(count)),
             Form::Sums => {
                 let entries = encoding::sums::decode(bytes, count, weights)?;

@@ -3,6 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::changes::{ChangesError, apply_to_weights, word};
 use crate::cursor::ShardId;
+use crate::dense::Dense;
 use crate::lattice::{BATCH_STEPS_MAX, Tau, weight_of};
 use crate::sums::Sums;
 
@@ -62,8 +63,15 @@ fn any_sums() -> impl Strategy<Value = Payload> {
         .prop_map(|map| sums(map.into_iter().collect()))
 }
 
+fn any_dense() -> impl Strategy<Value = Payload> {
+    let steps = prop_oneof![-5..6i32, -100_000..100_000i32];
+    (0..20u32, proptest::collection::vec(steps, 0..WEIGHTS - 20))
+        .prop_map(|(first, steps)| Payload::Dense(Dense::checked(first, steps, WEIGHTS).unwrap()))
+}
+
 fn any_batch() -> impl Strategy<Value = Batch> {
-    (1..1000u64, prop_oneof![any_steps(), any_sums()]).prop_map(|(sequence, payload)| batch(sequence, payload))
+    (1..1000u64, prop_oneof![any_steps(), any_sums(), any_dense()])
+        .prop_map(|(sequence, payload)| batch(sequence, payload))
 }
 
 proptest! {
@@ -89,6 +97,7 @@ proptest! {
                 match &batch.payload {
                     Payload::Steps { tau, words } => apply_to_weights(words, *tau, &mut weights).unwrap(),
                     Payload::Sums(sums) => sums.apply_to_both(&mut weights, &mut own).unwrap(),
+                    Payload::Dense(dense) => dense.apply_to_both(&mut weights, &mut own).unwrap(),
                 };
                 batch.payload.apply_to_counts(&mut integers).unwrap();
                 expected += batch.header.digest;
@@ -129,6 +138,9 @@ proptest! {
                     prop_assert_eq!(crate::changes::check(words, WEIGHTS, *tau), Ok(()));
                 }
                 Payload::Sums(sums) => prop_assert!(Sums::checked(sums.entries().to_vec(), WEIGHTS).is_some()),
+                Payload::Dense(dense) => {
+                    prop_assert!(Dense::checked(dense.first(), dense.steps().to_vec(), WEIGHTS).is_some());
+                }
             }
             prop_assert_eq!(accepted.header.digest, accepted.payload.digest());
         }

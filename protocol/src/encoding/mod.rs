@@ -5,6 +5,7 @@
 
 mod bitmap;
 mod bits;
+pub(crate) mod plain;
 mod rice;
 pub(crate) mod sums;
 mod words;
@@ -17,6 +18,9 @@ use crate::lattice::Tau;
 
 /// A batch carries at most this many sums: however large they are, they then fit into 16 MiB.
 pub const SUMS_MAX: usize = 1 << 21;
+
+/// A batch carries the steps of at most so many neighbouring weights: however large they are, they then fit into 16 MiB.
+pub const DENSE_MAX: usize = 4_000_000;
 
 /// The name of an encoding, as a batch's header carries it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,17 +46,20 @@ pub enum PayloadError {
     #[error("the payload does not hold the number of changes that the header says")]
     CountDisagrees,
     /// A parameter of the encoding has no meaning.
-    #[error("the payload names a Rice parameter above {max}", max = rice::PARAMETER_MAX)]
+    #[error("the payload names a width that there is not, or a Rice parameter above {max}", max = rice::PARAMETER_MAX)]
     BadParameter,
     /// The bitmap holds its fourth, unused symbol.
     #[error("the bitmap holds a symbol that means nothing")]
     BadSymbol,
     /// The same changes have a shorter form in this encoding; only that one is valid.
-    #[error("the bitmap is padded")]
+    #[error("the payload is padded")]
     Padded,
     /// More sums than a batch may carry.
     #[error("a batch holds {0} sums, but at most {SUMS_MAX} are allowed")]
     TooManySums(usize),
+    /// More dense steps than a batch may carry.
+    #[error("a batch holds steps of {0} neighbouring weights, but at most {DENSE_MAX} are allowed")]
+    TooManySteps(usize),
     /// The changes themselves are not valid.
     #[error(transparent)]
     Changes(#[from] ChangesError),

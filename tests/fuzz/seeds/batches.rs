@@ -3,6 +3,7 @@
 use protocol::batch::{Header, Payload, Standing};
 use protocol::changes::word;
 use protocol::cursor::{CursorAdvance, ShardId};
+use protocol::dense::Dense;
 use protocol::encoding;
 use protocol::encoding::Encoding;
 use protocol::ids::{OriginId, RunId};
@@ -64,6 +65,13 @@ pub(super) fn batches() {
         .filter(|entry| entry.1 != 0);
     let sums = Sums::checked(entries.collect(), WEIGHTS).unwrap();
     add_to_corpus("batch", "sums", &batch(&Payload::Sums(sums), 2));
+    let dense = |factor: i32| {
+        let steps = (0..200).map(|i: i32| if i == 7 { 1 << 20 } else { (i - 90) * factor });
+        Payload::Dense(Dense::checked(300, steps.collect(), WEIGHTS).unwrap())
+    };
+    for (name, factor) in [("dense-bytes", 1), ("dense-shorts", 300), ("dense-whole", 100_000)] {
+        add_to_corpus("batch", name, &batch(&dense(factor), 2));
+    }
     for (name, words) in changes() {
         add_to_corpus("batch", name, &batch(&steps(&words), words.len() as u32 % 7));
         for (target, encoding) in [

@@ -12,6 +12,7 @@ use std::borrow::Cow;
 use std::ops::Range as Indices;
 use std::time::Duration;
 
+use protocol::dense::Dense;
 use protocol::digest::Digest;
 use protocol::lattice::{Range, Tau};
 use protocol::optimiser::Muon;
@@ -104,7 +105,7 @@ pub trait Backend {
     /// Moves the shared weights of a window by a share of the way to what the own ones have come to, which are so far ahead,
     /// and says by how many steps each has moved. What is not all of the way is taken back from the own ones. What fails
     /// for its numbers' sake moves nothing.
-    fn take(&mut self, window: Indices<usize>, ahead: f32, share: Share) -> Result<(Sums, Range), TrainError>;
+    fn take(&mut self, window: Indices<usize>, ahead: f32, share: Share) -> Result<(Dense, Range), TrainError>;
 
     /// Adds others' checked changes to both copies. A backend may delay this, but must have done it, in order, before
     /// anything reads the weights. The returned range may be that of the last step.
@@ -112,6 +113,11 @@ pub trait Backend {
 
     /// Moves weights by whole steps, exactly, in both copies; as late as [`Backend::apply`].
     fn jump(&mut self, sums: &Sums) -> Result<Range, TrainError>;
+
+    /// The same for neighbouring weights, nearly all of which move.
+    fn shift(&mut self, dense: &Dense) -> Result<Range, TrainError> {
+        self.jump(&dense.to_sums())
+    }
 
     /// The digest of the shared weights; `None` if one has left the lattice.
     fn digest(&self) -> Result<Option<Digest>, TrainError>;

@@ -8,6 +8,7 @@
 
 use std::time::{Duration, Instant};
 
+use protocol::dense::Dense;
 use protocol::digest::Digest;
 use protocol::lattice::{Range, Tau};
 use protocol::optimiser::Rule;
@@ -222,7 +223,7 @@ impl<B: Backend> Trainer for Replica<B> {
         self.backend.release(&compare, words)
     }
 
-    fn take(&mut self, window: std::ops::Range<usize>, share: Share) -> Result<(Sums, Range), TrainError> {
+    fn take(&mut self, window: std::ops::Range<usize>, share: Share) -> Result<(Dense, Range), TrainError> {
         self.backend.take(window, self.ahead, share)
     }
 
@@ -232,6 +233,10 @@ impl<B: Backend> Trainer for Replica<B> {
 
     fn jump(&mut self, sums: &Sums) -> Result<Range, TrainError> {
         self.backend.jump(sums)
+    }
+
+    fn shift(&mut self, dense: &Dense) -> Result<Range, TrainError> {
+        self.backend.shift(dense)
     }
 
     fn copy_weights(&self) -> Result<Vec<f32>, TrainError> {

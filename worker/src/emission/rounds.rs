@@ -3,10 +3,10 @@
 //! Nothing is chosen and nothing is compressed: every weight that has moved by half a grid step or more is in the batch.
 //! Workers that wait for each other each let out their share of the difference, so that the mean of all is what counts;
 //! then each goes on from there. Those that do not wait let out all of it. What rounding takes stays in the residual. A
-//! model with more weights than a batch holds sums is told in windows that take turns.
+//! model with more weights than a batch holds is told in windows that take turns.
 
 use protocol::batch::Payload;
-use protocol::encoding::SUMS_MAX;
+use protocol::encoding::DENSE_MAX;
 use protocol::job::{Job, Rounds};
 use protocol::lattice::Tau;
 
@@ -43,12 +43,12 @@ impl InRounds {
     }
 
     fn windows(&self) -> usize {
-        self.weights.div_ceil(SUMS_MAX).max(1)
+        self.weights.div_ceil(DENSE_MAX).max(1)
     }
 
     /// What leaves of the next window.
     fn take_turn<T: Trainer>(&mut self, trainer: &mut T) -> Result<Leaving, TrainError> {
-        let first = self.window * SUMS_MAX;
+        let first = self.window * DENSE_MAX;
         self.window = (self.window + 1) % self.windows();
         self.untold = self.untold.saturating_sub(1);
         self.steps = 0;
@@ -57,8 +57,8 @@ impl InRounds {
         } else {
             Share::ALL
         };
-        let (sums, range) = trainer.take(first..(first + SUMS_MAX).min(self.weights), share)?;
-        let payload = Payload::Sums(sums);
+        let (dense, range) = trainer.take(first..(first + DENSE_MAX).min(self.weights), share)?;
+        let payload = Payload::Dense(dense);
         Ok(Leaving { payload, range })
     }
 }

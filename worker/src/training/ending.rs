@@ -4,7 +4,7 @@
 //! back. It is made when nobody else makes batches any more; then all replicas are the weights that were measured.
 
 use protocol::batch::{Payload, Standing};
-use protocol::encoding::SUMS_MAX;
+use protocol::encoding::DENSE_MAX;
 use protocol::lattice::Range;
 
 use super::{Next, Step, Training, TrainingError};
@@ -87,12 +87,12 @@ fn way_back<T: Trainer>(
     from: usize,
 ) -> Result<(usize, Option<Leaving>), TrainingError> {
     let mut shared = trainer.copy_weights()?;
-    for first in (from..weights.len()).step_by(SUMS_MAX) {
-        let window = first..(first + SUMS_MAX).min(weights.len());
-        let (sums, range) = difference::take(Reached::exactly(&weights[window.clone()]), &mut shared[window], first)?;
-        if !sums.entries().is_empty() {
-            let range: Range = range.max(trainer.jump(&sums)?);
-            let payload = Payload::Sums(sums);
+    for first in (from..weights.len()).step_by(DENSE_MAX) {
+        let window = first..(first + DENSE_MAX).min(weights.len());
+        let (dense, range) = difference::take(Reached::exactly(&weights[window.clone()]), &mut shared[window], first)?;
+        if dense.steps().iter().any(|&steps| steps != 0) {
+            let range: Range = range.max(trainer.shift(&dense)?);
+            let payload = Payload::Dense(dense);
             return Ok((first, Some(Leaving { payload, range })));
         }
     }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use protocol::batch::{Batch, Payload};
 use protocol::changes::word;
+use protocol::dense::Dense;
 use protocol::digest::Digest;
 use protocol::ids::{NodeId, OriginId};
 use protocol::lattice::Tau;
@@ -262,13 +263,18 @@ impl World {
             words = words.iter().map(|word| word ^ 1).collect();
         }
         let tau = Tau::from_steps(1 + self.random.below(100) as u32).unwrap();
-        // A batch says by itself what it holds, so a run may mix both.
-        let payload = if self.random.below(4) == 0 {
-            let mut adder = Adder::new(WEIGHTS);
-            adder.add_changes(&words, tau);
-            Payload::Sums(adder.finish().unwrap())
-        } else {
-            Payload::Steps { tau, words }
+        // A batch says by itself what it holds, so a run may mix all.
+        let payload = match self.random.below(8) {
+            0 | 1 => {
+                let mut adder = Adder::new(WEIGHTS);
+                adder.add_changes(&words, tau);
+                Payload::Sums(adder.finish().unwrap())
+            }
+            2 => {
+                let steps = (0..WEIGHTS).map(|_| self.random.below(201) as i32 - 100);
+                Payload::Dense(Dense::checked(0, steps.collect(), WEIGHTS).unwrap())
+            }
+            _ => Payload::Steps { tau, words },
         };
         let Some(worker) = &mut self.nodes.get_mut(&at).unwrap().worker else {
             return;

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use dfdx::prelude::Cpu;
 use protocol::changes::{apply_to_both, apply_to_weights, check_range};
+use protocol::dense::Dense;
 use protocol::digest::Digest;
 use protocol::lattice::{Range, Tau, weight_of};
 use protocol::model::Layout;
@@ -186,7 +187,7 @@ impl<S: Slopes> Backend for CpuBackend<S> {
         self.leave(words, compare.tau)
     }
 
-    fn take(&mut self, window: std::ops::Range<usize>, ahead: f32, share: Share) -> Result<(Sums, Range), TrainError> {
+    fn take(&mut self, window: std::ops::Range<usize>, ahead: f32, share: Share) -> Result<(Dense, Range), TrainError> {
         if share != Share::ALL {
             let own = &mut self.own.values_mut()[window.clone()];
             return difference::take_share(own, &mut self.shared[window.clone()], window.start, share);
@@ -202,6 +203,10 @@ impl<S: Slopes> Backend for CpuBackend<S> {
 
     fn jump(&mut self, sums: &Sums) -> Result<Range, TrainError> {
         Ok(sums.apply_to_both(&mut self.shared, self.own.values_mut())?)
+    }
+
+    fn shift(&mut self, dense: &Dense) -> Result<Range, TrainError> {
+        Ok(dense.apply_to_both(&mut self.shared, self.own.values_mut())?)
     }
 
     fn digest(&self) -> Result<Option<Digest>, TrainError> {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use protocol::changes::CHANGES_MAX;
+use protocol::dense::Dense;
 use protocol::digest::Digest;
 use protocol::lattice::{Range, RangeError, Tau, weight_of};
 use protocol::model::Layout;
@@ -395,11 +396,11 @@ impl Backend for CudaBackend {
     }
 
     /// Both copies come to the host for it.
-    fn take(&mut self, window: std::ops::Range<usize>, ahead: f32, share: Share) -> Result<(Sums, Range), TrainError> {
+    fn take(&mut self, window: std::ops::Range<usize>, ahead: f32, share: Share) -> Result<(Dense, Range), TrainError> {
         self.apply_waiting()?;
         let mut own = self.own.read(&self.gpu, self.weights)?;
         let mut shared = self.shared.read(&self.gpu, self.weights)?;
-        let (sums, range) = if share == Share::ALL {
+        let (dense, range) = if share == Share::ALL {
             let velocities = if ahead == 0.0 { 0 } else { self.weights };
             let velocity = self.first.read(&self.gpu, velocities)?;
             let velocity = velocity.get(window.clone()).unwrap_or_default();
@@ -413,7 +414,7 @@ impl Backend for CudaBackend {
         };
         self.shared.write(&self.gpu, &shared)?;
         self.range = range;
-        Ok((sums, range))
+        Ok((dense, range))
     }
 
     /// The range is that of the last step: to know it now, everybody would have to wait for the device. A weight that

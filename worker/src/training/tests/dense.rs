@@ -40,7 +40,7 @@ fn a_batch_leaves_every_so_many_steps_and_the_rest_at_the_end() {
     assert!(training.trainer().residual_norm().unwrap() < 1e-4);
     let mut counts = initial_counts(&layout(&job, &dataset), job.seed);
     for batch in &found {
-        assert!(matches!(batch.payload, Payload::Sums(_)));
+        assert!(matches!(batch.payload, Payload::Dense(_)));
         batch.payload.apply_to_counts(&mut counts).unwrap();
     }
     assert_eq!(training.trainer().digest().unwrap(), Some(Digest::of_counts(&counts)));

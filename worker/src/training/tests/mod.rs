@@ -137,6 +137,6 @@ enum Heard {
 fn steps(batch: &Batch) -> (Tau, Vec<u32>) {
     match &batch.payload {
         Payload::Steps { tau, words } => (*tau, words.clone()),
-        Payload::Sums(_) => panic!("a batch of sums"),
+        other => panic!("{other:?}"),
     }
 }

@@ -178,8 +178,8 @@ fn the_mean_of_workers_is_one_worker_with_all_their_samples() {
                 made.push(worker.take(0..layout.weights, Share::of_one_in(3)).unwrap().0);
             }
             for (at, worker) in workers.iter_mut().enumerate() {
-                for (_, sums) in made.iter().enumerate().filter(|(other, _)| *other != at) {
-                    worker.jump(sums).unwrap();
+                for (_, dense) in made.iter().enumerate().filter(|(other, _)| *other != at) {
+                    worker.shift(dense).unwrap();
                 }
             }
         }

@@ -1,0 +1,209 @@
+//! `Plain`: a number of the same width for every weight of a window. For batches in which nearly all weights move: they are
+//! read at the speed of memory.
+//!
+//! Payload: the width in bytes (1, 2 or 4), the first weight's index and the number of exceptions as `u32`; the exceptions,
+//! which are numbers that need more width, each as its place in the window and its number; then all numbers, with zeros for
+//! the exceptions. Everything is little-endian.
+
+use super::PayloadError;
+use crate::changes::ChangesError;
+use crate::dense::Dense;
+
+/// The bytes of width, first index and number of exceptions.
+const HEAD_BYTES: usize = 9;
+/// The bytes of an exception.
+const EXCEPTION_BYTES: usize = 8;
+
+/// A width that numbers are written in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Width {
+    One,
+    Two,
+    Four,
+}
+
+impl Width {
+    fn bytes(self) -> usize {
+        match self {
+            Self::One => 1,
+            Self::Two => 2,
+            Self::Four => 4,
+        }
+    }
+
+    fn of(bytes: u8) -> Option<Self> {
+        match bytes {
+            1 => Some(Self::One),
+            2 => Some(Self::Two),
+            4 => Some(Self::Four),
+            _ => None,
+        }
+    }
+
+    fn holds(self, steps: i32) -> bool {
+        match self {
+            Self::One => i8::try_from(steps).is_ok(),
+            Self::Two => i16::try_from(steps).is_ok(),
+            Self::Four => true,
+        }
+    }
+
+    /// The bytes that numbers of this width take in all.
+    fn cost(self, steps: &[i32]) -> usize {
+        let exceptions = steps.iter().filter(|&&steps| !self.holds(steps)).count();
+        self.bytes() * steps.len() + EXCEPTION_BYTES * exceptions
+    }
+}
+
+/// Appends the payload of some steps, in the width that takes the fewest bytes.
+pub(crate) fn encode(dense: &Dense, out: &mut Vec<u8>) {
+    let steps = dense.steps();
+    let widths = [Width::One, Width::Two, Width::Four];
+    let width = widths
+        .into_iter()
+        .min_by_key(|width| width.cost(steps))
+        .unwrap_or(Width::Four);
+    let exceptions = (0u32..).zip(steps).filter(|&(_, &steps)| !width.holds(steps));
+    out.reserve(HEAD_BYTES + width.cost(steps));
+    out.push(width.bytes() as u8);
+    out.extend(dense.first().to_le_bytes());
+    out.extend((exceptions.clone().count() as u32).to_le_bytes());
+    for (place, steps) in exceptions {
+        out.extend(place.to_le_bytes());
+        out.extend(steps.to_le_bytes());
+    }
+    match width {
+        Width::One => out.extend(steps.iter().map(|&steps| i8::try_from(steps).unwrap_or(0) as u8)),
+        Width::Two => out.extend(
+            steps
+                .iter()
+                .flat_map(|&steps| i16::try_from(steps).unwrap_or(0).to_le_bytes()),
+        ),
+        Width::Four => out.extend(steps.iter().flat_map(|steps| steps.to_le_bytes())),
+    }
+}
+
+/// The steps of a payload of so many.
+pub(crate) fn decode(payload: &[u8], count: usize, weights: usize) -> Result<Dense, PayloadError> {
+    let (head, rest) = payload.split_at_checked(HEAD_BYTES).ok_or(PayloadError::Truncated)?;
+    let width = Width::of(head[0]).ok_or(PayloadError::BadParameter)?;
+    let (first, exceptions) = (word(&head[1..5]), word(&head[5..9]) as usize);
+    // Both lengths are compared before memory is taken for anything.
+    let exceptions = exceptions.checked_mul(EXCEPTION_BYTES).ok_or(PayloadError::Truncated)?;
+    let (exceptions, numbers) = rest.split_at_checked(exceptions).ok_or(PayloadError::Truncated)?;
+    if Some(numbers.len()) != count.checked_mul(width.bytes()) {
+        return Err(PayloadError::CountDisagrees);
+    }
+    let mut steps: Vec<i32> = match width {
+        Width::One => numbers.iter().map(|&byte| i32::from(byte as i8)).collect(),
+        Width::Two => numbers
+            .chunks_exact(2)
+            .map(|bytes| i32::from(i16::from_le_bytes([bytes[0], bytes[1]])))
+            .collect(),
+        Width::Four => numbers.chunks_exact(4).map(|bytes| word(bytes) as i32).collect(),
+    };
+    let mut next = 0;
+    for exception in exceptions.chunks_exact(EXCEPTION_BYTES) {
+        let (place, number) = (word(&exception[..4]) as usize, word(&exception[4..]) as i32);
+        // In order, each once, and none that needs no exception: the same steps have one form.
+        if place < next || width.holds(number) {
+            return Err(PayloadError::Padded);
+        }
+        next = place + 1;
+        match steps.get_mut(place) {
+            Some(steps) if *steps == 0 => *steps = number,
+            _ => return Err(PayloadError::Padded),
+        }
+    }
+    let end = u64::from(first) + count as u64;
+    if end > weights as u64 {
+        return Err(ChangesError::IndexOutOfRange {
+            index: end - 1,
+            weights,
+        }
+        .into());
+    }
+    Dense::checked(first, steps, weights).ok_or_else(|| ChangesError::MovesTooFar(first).into())
+}
+
+fn word(bytes: &[u8]) -> u32 {
+    bytes.iter().rev().fold(0, |word, &byte| word << 8 | u32::from(byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const WEIGHTS: usize = 100;
+
+    fn encoded(first: u32, steps: &[i32]) -> Vec<u8> {
+        let mut out = Vec::new();
+        encode(&Dense::checked(first, steps.to_vec(), WEIGHTS).unwrap(), &mut out);
+        out
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(
+            first in 0..50u32,
+            steps in proptest::collection::vec(
+                prop_oneof![8 => -100..100i32, 1 => -40_000..40_000i32, 1 => -16_777_215..16_777_216i32],
+                0..50,
+            ),
+        ) {
+            let bytes = encoded(first, &steps);
+            let found = decode(&bytes, steps.len(), WEIGHTS).unwrap();
+            prop_assert_eq!((found.first(), found.steps()), (first, &steps[..]));
+            prop_assert!(decode(&bytes, steps.len() + 1, WEIGHTS).is_err());
+            prop_assert!(decode(&bytes[..bytes.len() - 1], steps.len(), WEIGHTS).is_err());
+        }
+
+        #[test]
+        fn whatever_is_read_is_valid(bytes in proptest::collection::vec(any::<u8>(), 0..200), count in 0..64usize) {
+            if let Ok(dense) = decode(&bytes, count, WEIGHTS) {
+                prop_assert!(Dense::checked(dense.first(), dense.steps().to_vec(), WEIGHTS).is_some());
+                prop_assert_eq!(dense.steps().len(), count);
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_take_the_width_that_is_shortest_in_all() {
+        let mut steps = [5; 50];
+        assert_eq!(encoded(0, &steps).len(), HEAD_BYTES + 50);
+        steps[7] = 1000;
+        assert_eq!(encoded(0, &steps).len(), HEAD_BYTES + 50 + EXCEPTION_BYTES);
+        steps.fill(1000);
+        steps[7] = 100_000;
+        assert_eq!(encoded(0, &steps).len(), HEAD_BYTES + 100 + EXCEPTION_BYTES);
+        steps.fill(100_000);
+        assert_eq!(encoded(0, &steps).len(), HEAD_BYTES + 200);
+    }
+
+    #[test]
+    fn the_same_steps_have_one_form_and_too_much_is_refused() {
+        let mut steps = [1; 20];
+        steps[4] = 700;
+        let good = encoded(3, &steps);
+        assert_eq!(good[0], 1);
+        assert!(decode(&good, 20, WEIGHTS).is_ok());
+        assert!(decode(&good, 20, 22).is_err(), "beyond the last weight");
+        let wrongs: [(usize, &[u8]); 4] = [
+            (0, &[3]),
+            // No such place; one that has a number already; a number that needs no exception.
+            (9, &[20]),
+            (9, &[5]),
+            (13, &[5, 0]),
+        ];
+        for (at, bytes) in wrongs {
+            let mut wrong = good.clone();
+            wrong[at..at + bytes.len()].copy_from_slice(bytes);
+            assert!(decode(&wrong, 20, WEIGHTS).is_err(), "{at}");
+        }
+        let mut far = encoded(0, &[100_000; 3]);
+        far[9..13].copy_from_slice(&(1i32 << 24).to_le_bytes());
+        assert!(decode(&far, 3, WEIGHTS).is_err());
+    }
+}
