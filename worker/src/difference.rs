@@ -46,7 +46,9 @@ pub fn take_share(
     if !all_between(own, shared, &mut steps) {
         return Err(TrainError::NotFinite);
     }
-    steps.iter_mut().for_each(|steps| *steps = share.of(*steps));
+    for steps in &mut steps {
+        *steps = share.of(*steps);
+    }
     let (dense, range) = move_shared(shared, offset, steps)?;
     take_back(own, dense.steps(), share.inverse());
     Ok((dense, range))

@@ -11,6 +11,7 @@ use protocol::batch::Standing;
 use protocol::ids::{NodeId, OriginId};
 use protocol::wire::attach::GoOn;
 use protocol::wire::link::OriginInfo;
+use protocol::wire::run_plan::{Participant, RunPlan};
 
 use super::planted::{Bug, planted};
 
@@ -39,12 +40,26 @@ const PACES: u32 = 3;
 /// Who was late is waited for again when it has come in time so often.
 const TIMES_IN_TIME: u32 = 2;
 
+/// Labels further ahead than this are nobody's: no run makes so many rounds.
+const LEAP_MAX: u64 = 1 << 32;
+
 /// What is known of one origin's rounds.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
     standing: Standing,
+    /// Ticks since it last came to a round.
+    age: u32,
     /// It was waited for in vain, and has to come in time so often before it is waited for again.
     late: u32,
+    /// It was idle before the round that it has come to. It has not heard of the newest one, and nobody waits until it has.
+    returns: bool,
+}
+
+/// A node's part in the run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Part {
+    workers: usize,
+    is_founder: bool,
 }
 
 /// A worker of this node that waits.
@@ -57,9 +72,10 @@ struct Waiting {
 /// Who has come to which round.
 #[derive(Clone, Debug)]
 pub struct Barrier {
+    me: NodeId,
     patience: Patience,
-    /// Nodes that the run began with, and their workers.
-    founders: BTreeMap<NodeId, usize>,
+    /// Who takes part. More origins than a node has workers are somebody's inventions, and do not count.
+    parts: BTreeMap<NodeId, Part>,
     known: BTreeMap<OriginId, Known>,
     waiting: BTreeMap<OriginId, Waiting>,
     /// Nodes that are not heard, and for how long.
@@ -76,12 +92,17 @@ pub struct Barrier {
 }
 
 impl Barrier {
-    /// Before the first round of a run that these nodes begin with.
+    /// Before the first round of a run, on one of those who take part.
     #[must_use]
-    pub fn new(patience: Patience, founders: BTreeMap<NodeId, usize>) -> Self {
+    pub fn new(me: NodeId, patience: Patience, plan: &RunPlan) -> Self {
+        let part = |one: &Participant| Part {
+            workers: one.workers,
+            is_founder: !one.guest,
+        };
         Self {
+            me,
             patience,
-            founders,
+            parts: plan.participants.iter().map(|one| (one.node, part(one))).collect(),
             known: BTreeMap::new(),
             waiting: BTreeMap::new(),
             silent: BTreeMap::new(),
@@ -91,6 +112,14 @@ impl Barrier {
             pace: 0,
             in_vain: 0,
         }
+    }
+
+    /// A node takes part, too.
+    pub(super) fn joins(&mut self, node: NodeId, workers: usize) {
+        self.parts.entry(node).or_insert(Part {
+            workers,
+            is_founder: false,
+        });
     }
 
     /// The newest round that anybody has come to.
@@ -107,21 +136,30 @@ impl Barrier {
 
     /// A batch is applied that says how its origin stands.
     pub(super) fn applied(&mut self, origin: OriginId, standing: Standing, is_own: bool) {
+        let in_time = self.late_after();
+        let round = standing.round.min(self.newest.saturating_add(LEAP_MAX));
         let known = self.known.entry(origin).or_default();
-        let arrives = standing.round > known.standing.round;
-        known.standing = standing;
-        if !arrives {
+        let before = std::mem::replace(&mut known.standing, Standing { round, ..standing });
+        if round <= before.round {
             return;
         }
-        self.newest = self.newest.max(standing.round);
-        if standing.round > self.gone {
+        self.newest = self.newest.max(round);
+        // By time, not by the label: who is behind has a label that was the newest when its round began.
+        if std::mem::take(&mut known.age) <= in_time {
             known.late = known.late.saturating_sub(1);
         }
+        known.returns = before.idle;
         if is_own {
-            self.pace = self.since;
-            let round = standing.round;
+            if before.round > 0 && !before.idle {
+                self.pace = self.since;
+            }
             self.waiting.insert(origin, Waiting { round, ticks: 0 });
         }
+    }
+
+    /// How long others are waited for.
+    fn late_after(&self) -> u32 {
+        self.patience.late.max(PACES.saturating_mul(self.pace))
     }
 
     /// These nodes are not heard.
@@ -136,7 +174,10 @@ impl Barrier {
         self.since = self.since.saturating_add(1);
         let silent = self.silent.values_mut();
         let waiting = self.waiting.values_mut().map(|one| &mut one.ticks);
-        silent.chain(waiting).for_each(|ticks| *ticks = ticks.saturating_add(1));
+        let known = self.known.values_mut().map(|known| &mut known.age);
+        for ticks in silent.chain(waiting).chain(known) {
+            *ticks = ticks.saturating_add(1);
+        }
     }
 
     /// Workers of this node that need wait no longer.
@@ -146,15 +187,13 @@ impl Barrier {
             .retain(|origin, _| origins.get(origin).is_some_and(|info| info.ended.is_none()));
         let mut free = Vec::new();
         for (&origin, waiting) in &self.waiting {
-            let missing: Vec<OriginId> = self.missing(origin, waiting.round, origins).collect();
-            let waits_for_first = waiting.round == 1 && self.is_incomplete(origins);
-            let limit = if waiting.round == 1 {
-                self.patience.first
-            } else {
-                self.patience.late.max(PACES.saturating_mul(self.pace))
-            };
+            // All with whom the run begins are waited for by each other.
+            let begins = waiting.round == 1 && self.parts.get(&self.me).is_some_and(|part| part.is_founder);
+            let missing: Vec<OriginId> = self.missing(origin, waiting.round, begins, origins).collect();
+            let waits_for_first = begins && self.is_incomplete(origins);
+            let limit = if begins { self.patience.first } else { self.late_after() };
             let in_vain = waiting.ticks >= limit && !planted(Bug::WaitsForTheDead);
-            if in_vain || missing.is_empty() && !waits_for_first {
+            if in_vain || planted(Bug::NeverWaits) || missing.is_empty() && !waits_for_first {
                 free.push((origin, waiting.round, missing));
             }
         }
@@ -181,6 +220,7 @@ impl Barrier {
         &'a self,
         me: OriginId,
         round: u64,
+        begins: bool,
         origins: &'a BTreeMap<OriginId, OriginInfo>,
     ) -> impl Iterator<Item = OriginId> + 'a {
         let others = origins
@@ -189,9 +229,9 @@ impl Barrier {
         let waited_for = others.filter(|info| !self.silent.contains_key(&info.home) || planted(Bug::WaitsForTheDead));
         waited_for
             .filter(move |info| match self.known.get(&info.origin) {
-                Some(known) => known.standing.round < round && known.late == 0,
+                Some(known) => known.standing.round < round && known.late == 0 && !known.returns,
                 // Who comes later is waited for as soon as it has come to a round.
-                None => round == 1,
+                None => begins,
             })
             .map(|info| info.origin)
     }
@@ -199,37 +239,44 @@ impl Barrier {
     /// Whether an origin takes part in rounds, heard or not.
     fn counts(&self, info: &OriginInfo) -> bool {
         let is_idle = self.known.get(&info.origin).is_some_and(|known| known.standing.idle);
-        info.slot != OriginInfo::NO_SLOT && info.ended.is_none() && !is_idle
+        info.slot != OriginInfo::NO_SLOT && info.ended.is_none() && !is_idle && self.parts.contains_key(&info.home)
     }
 
     /// Whether some with whom the run begins have not named all their workers yet.
     fn is_incomplete(&self, origins: &BTreeMap<OriginId, OriginInfo>) -> bool {
-        self.founders.iter().any(|(node, &workers)| {
-            let named = origins
-                .values()
-                .filter(|info| info.home == *node && info.slot != OriginInfo::NO_SLOT);
-            !self.silent.contains_key(node) && named.count() < workers
+        let mut founders = self.parts.iter().filter(|(_, part)| part.is_founder);
+        founders.any(|(node, part)| {
+            let of_node = |info: &&OriginInfo| info.home == *node && info.slot != OriginInfo::NO_SLOT;
+            !self.silent.contains_key(node) && origins.values().filter(of_node).count() < part.workers
         })
     }
 
     /// How many workers make the next round together.
     pub fn workers(&self, origins: &BTreeMap<OriginId, OriginInfo>) -> u32 {
-        let is_there = |info: &&OriginInfo| {
-            let silence = self.silent.get(&info.home);
-            self.counts(info) && silence.is_none_or(|&ticks| ticks < self.patience.counted)
+        let mut named: BTreeMap<NodeId, usize> = BTreeMap::new();
+        for info in origins.values().filter(|info| self.counts(info)) {
+            *named.entry(info.home).or_default() += 1;
+        }
+        let of_node = |(node, part): (&NodeId, &Part)| {
+            let is_heard = |&ticks: &u32| ticks < self.patience.counted;
+            if !self.silent.get(node).is_none_or(is_heard) {
+                0
+            } else if part.is_founder && self.newest == 0 {
+                part.workers
+            } else {
+                named.get(node).copied().unwrap_or_default().min(part.workers)
+            }
         };
-        let there = origins.values().filter(is_there).count();
-        let at_first = if self.newest == 0 {
-            self.founders.values().sum()
-        } else {
-            0
-        };
-        there.max(at_first).max(1) as u32
+        self.parts.iter().map(of_node).sum::<usize>().max(1) as u32
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use protocol::job::JobDraft;
+    use protocol::model::Shape;
+    use protocol::wire::attach::DataInfo;
+
     use super::*;
 
     const PATIENCE: Patience = Patience {
@@ -253,9 +300,27 @@ mod tests {
                 slot: id as u32,
                 ended: None,
             };
-            let founders = (1..=count).map(|id| (NodeId(id), 1)).collect();
+            let participant = |id| Participant {
+                node: NodeId(id),
+                name: format!("n{id}"),
+                address: "127.0.0.1:1".parse().unwrap(),
+                workers: 1,
+                guest: false,
+            };
+            let plan = RunPlan {
+                job: Box::new(JobDraft::default().resolve().unwrap()),
+                data: DataInfo {
+                    hash: [0; 32],
+                    input: Shape::Flat(3),
+                    classes: 2,
+                    train: 10,
+                    test: 2,
+                },
+                participants: (1..=count).map(participant).collect(),
+                resumed: None,
+            };
             Self {
-                barrier: Barrier::new(PATIENCE, founders),
+                barrier: Barrier::new(NodeId(1), PATIENCE, &plan),
                 origins: (1..=count).map(|id| (OriginId(id), info(id))).collect(),
             }
         }
@@ -371,12 +436,15 @@ mod tests {
         // It costs nobody anything from now on.
         cluster.comes(2, 3);
         assert!(cluster.comes(1, 3).is_some());
-        // Too late is not in time.
-        cluster.comes(3, 3);
+        // What comes after so long is not in time.
+        cluster.barrier.tick();
+        cluster.comes(3, 2);
+        // It comes as often as the others, a little behind them and so with labels that are gone.
         for round in 4..=5 {
             cluster.comes(2, round);
-            cluster.comes(3, round);
             assert!(cluster.comes(1, round).is_some());
+            cluster.barrier.tick();
+            cluster.comes(3, round - 1);
         }
         cluster.comes(2, 6);
         assert_eq!(cluster.comes(1, 6), None);
@@ -384,16 +452,71 @@ mod tests {
     }
 
     #[test]
-    fn long_rounds_are_waited_for_longer() {
+    fn long_rounds_are_waited_for_longer_but_not_those_in_which_nobody_trained() {
+        for idle in [false, true] {
+            let mut cluster = Cluster::new(2);
+            for origin in 1..=2 {
+                cluster.comes(origin, 1);
+            }
+            cluster.stands(1, resting(idle, 1));
+            for _ in 0..30 {
+                cluster.barrier.tick();
+            }
+            cluster.comes(1, 2);
+            assert_eq!(cluster.waits(), if idle { PATIENCE.late } else { PACES * 30 });
+        }
+    }
+
+    fn resting(idle: bool, round: u64) -> Standing {
+        Standing {
+            idle,
+            round,
+            ..Standing::default()
+        }
+    }
+
+    #[test]
+    fn who_was_idle_is_waited_for_when_it_has_heard_of_the_newest_round() {
         let mut cluster = Cluster::new(2);
         for origin in 1..=2 {
             cluster.comes(origin, 1);
         }
-        for _ in 0..30 {
-            cluster.barrier.tick();
+        cluster.stands(2, resting(true, 1));
+        for round in 2..9 {
+            assert_eq!(cluster.comes(1, round).map(|order| order.workers), Some(1));
         }
-        cluster.comes(1, 2);
-        assert_eq!(cluster.waits(), PACES * 30);
+        // Its first round has an old label.
+        cluster.comes(2, 2);
+        assert_eq!(cluster.comes(1, 9).map(|order| order.workers), Some(2));
+        cluster.comes(2, 9);
+        assert_eq!(cluster.comes(1, 10), None);
+        assert!(cluster.comes(2, 10).is_some());
+    }
+
+    #[test]
+    fn a_label_from_nowhere_and_invented_origins_hold_nobody_up() {
+        let mut cluster = Cluster::new(2);
+        for origin in 1..=2 {
+            cluster.comes(origin, 1);
+        }
+        cluster.comes(2, u64::MAX);
+        let newest = cluster.barrier.newest();
+        assert_eq!(newest, 1 + LEAP_MAX);
+        for own in newest..newest + 3 {
+            cluster.comes(1, own);
+            cluster.comes(2, u64::MAX);
+            assert!(cluster.barrier.waiting.is_empty(), "{own}");
+        }
+        for id in 100..4000 {
+            let info = OriginInfo {
+                origin: OriginId(id),
+                home: NodeId(id % 3),
+                slot: 5,
+                ended: None,
+            };
+            cluster.origins.insert(info.origin, info);
+        }
+        assert_eq!(cluster.comes(1, newest + 3).map(|order| order.workers), Some(2));
     }
 
     #[test]
@@ -410,6 +533,7 @@ mod tests {
             ended: None,
         };
         cluster.origins.insert(late.origin, late);
+        cluster.barrier.joins(NodeId(9), 1);
         cluster.comes(2, 4);
         assert_eq!(cluster.comes(1, 4).map(|order| order.workers), Some(3));
         cluster.comes(9, 4);

@@ -97,6 +97,13 @@ impl Exchange {
         Self { barrier, ..self }
     }
 
+    /// A node takes part with so many workers, who are waited for.
+    pub fn reckon_with_workers(&mut self, node: NodeId, workers: usize) {
+        if let Some(barrier) = &mut self.barrier {
+            barrier.joins(node, workers);
+        }
+    }
+
     /// The newest round that anybody has come to, and how many workers make the next one together.
     #[must_use]
     pub fn rounds(&self) -> Option<(u64, u32)> {
@@ -304,6 +311,8 @@ impl Exchange {
         let after = match before {
             // Nobody else can know of an origin of this node's that it does not know itself.
             None if from.is_some() && info.home == self.me => return,
+            // Nor can anybody else say of one that it has ended.
+            Some(known) if from.is_some() && known.home == self.me => known,
             None => info,
             Some(known) if known.home == info.home => OriginInfo {
                 ended: known.ended.or(info.ended),

@@ -13,6 +13,8 @@ pub(crate) enum Bug {
     NoMerge,
     /// Workers wait for the rounds of nodes that are not there, without a bound.
     WaitsForTheDead,
+    /// Workers wait for nobody's rounds.
+    NeverWaits,
 }
 
 #[cfg(test)]

@@ -95,6 +95,8 @@ pub(super) struct Training {
     pub(super) sequence: u64,
     pub(super) counts: Vec<i32>,
     pub(super) round: Round,
+    /// Steps for which it has nothing to train.
+    pub(super) idle: u32,
     pub(super) ending: Ending,
     pub(super) closed: bool,
     /// The counts that it measured last and found good enough.
@@ -107,6 +109,18 @@ pub(super) struct Round {
     pub(super) number: u64,
     pub(super) newest: u64,
     pub(super) waits: bool,
+    /// It was idle, and has not come to two rounds since: it does not know the newest.
+    pub(super) returns: bool,
+    pub(super) since_idle: u32,
+}
+
+impl Round {
+    pub(super) fn arrive(&mut self) {
+        self.number = self.newest.max(self.number + 1);
+        self.waits = true;
+        self.since_idle = if self.returns { self.since_idle + 1 } else { 0 };
+        self.returns = self.returns && self.since_idle < 2;
+    }
 }
 
 /// What a worker was told of the end.

@@ -235,7 +235,7 @@ impl World {
         let limits = Limits::for_weights(WEIGHTS);
         let mut core = Exchange::new(at, ledger, limits);
         if plan.job.exchange.waits() {
-            core = core.in_rounds(Barrier::new(Patience::DEFAULT, plan.founders()));
+            core = core.in_rounds(Barrier::new(at, Patience::DEFAULT, &plan));
         }
         let mut events: Vec<Event> = core
             .ledger()
@@ -294,6 +294,7 @@ impl World {
             ExchangeOrder::Joined(participant) => {
                 let open = self.nodes.get_mut(&at).unwrap().exchange.as_mut().unwrap();
                 open.plan.admit(participant.clone());
+                open.core.reckon_with_workers(participant.node, participant.workers);
                 self.exchange(at, Event::Joined(participant.node));
             }
             ExchangeOrder::Liveness(liveness) => {
@@ -395,14 +396,7 @@ impl World {
                         batch.payload.apply_to_counts(&mut training.counts).unwrap();
                     }
                 }
-                Effect::GoOn { origin, order } => {
-                    for training in self.trainings(at).filter(|training| training.origin == origin) {
-                        if order.round == training.round.number {
-                            training.round.newest = order.newest;
-                            training.round.waits = false;
-                        }
-                    }
-                }
+                Effect::GoOn { origin, order } => self.leave_round(at, origin, order),
                 Effect::Jump(jump) => {
                     for training in self.trainings(at) {
                         jump.sums.apply_to_counts(&mut training.counts).unwrap();

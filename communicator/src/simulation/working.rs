@@ -10,7 +10,7 @@ use protocol::ids::{NodeId, OriginId, RunId};
 use protocol::job::{Job, JobDraft};
 use protocol::lattice::Tau;
 use protocol::sums::Sums;
-use protocol::wire::attach::{Scores, WorkerStats};
+use protocol::wire::attach::{GoOn, Scores, WorkerStats};
 
 use super::node::{Disk, Ending, Round, Training, WEIGHTS, digest};
 use super::world::{Due, World};
@@ -76,6 +76,7 @@ impl World {
                 newest: open.core.rounds().map_or(0, |(newest, _)| newest),
                 ..Round::default()
             },
+            idle: 0,
             ending: Ending::Nothing,
             closed: false,
             on_target: None,
@@ -95,6 +96,7 @@ impl World {
         let (run, paused) = (open.run, open.core.should_pause());
         for key in keys {
             let idle = self.random.below(3) > 0;
+            let goes_idle = self.in_rounds && self.random.below(300) == 0;
             let node = self.nodes.get_mut(&at).unwrap();
             let Some(worker) = node.workers.get_mut(&key).filter(|worker| !worker.hangs) else {
                 continue;
@@ -102,7 +104,8 @@ impl World {
             let Some(training) = worker.training.as_mut().filter(|training| !training.closed) else {
                 continue;
             };
-            let waits = training.round.waits && training.ending == Ending::Nothing && !complete;
+            training.idle = training.idle.saturating_sub(1);
+            let waits = training.ending == Ending::Nothing && !complete && (training.round.waits || training.idle > 0);
             if training.ending == Ending::StandBy || waits {
                 continue;
             }
@@ -119,10 +122,12 @@ impl World {
                 None => one_step(training.sequence),
             };
             training.sequence += 1;
-            if self.in_rounds && !last {
-                let Round { number, newest, .. } = training.round;
-                training.round.number = newest.max(number + 1);
-                training.round.waits = true;
+            let rests = self.in_rounds && !last && goes_idle;
+            if rests {
+                training.idle = 100;
+                training.round.returns = true;
+            } else if self.in_rounds && !last {
+                training.round.arrive();
             }
             let round = training.round.number;
             payload.apply_to_counts(&mut training.counts).unwrap();
@@ -137,14 +142,39 @@ impl World {
                 Standing {
                     last,
                     stop: last && stop,
+                    idle: rests,
                     round,
-                    ..Standing::default()
                 },
             );
             self.exchange(at, Event::Local(bytes));
             if last {
                 self.run(at, RunEvent::Worker(key, WorkerWord::Stats(WorkerStats::default())));
                 self.run(at, RunEvent::Worker(key, WorkerWord::Closed { residual_norm: 0.0 }));
+            }
+        }
+    }
+
+    /// A worker need not wait any longer for others' rounds.
+    pub(super) fn leave_round(&mut self, at: NodeId, origin: OriginId, order: GoOn) {
+        let run = self.nodes[&at].run();
+        let others = self.nodes.values().filter(|node| node.runs() && node.run() == run);
+        let workers = others
+            .flat_map(|node| node.workers.values())
+            .filter(|worker| !worker.hangs);
+        let is_behind = |training: &Training| {
+            let Training {
+                round, ending, idle, ..
+            } = training;
+            let trains = *ending == Ending::Nothing && !training.closed && *idle == 0 && !round.returns;
+            trains && (1..order.round).contains(&round.number)
+        };
+        let behind = workers.filter_map(|worker| worker.training.as_ref()).any(is_behind);
+        self.unwaited.0 += u32::from(behind);
+        self.unwaited.1 += 1;
+        for training in self.trainings(at).filter(|training| training.origin == origin) {
+            if order.round == training.round.number {
+                training.round.newest = order.newest;
+                training.round.waits = false;
             }
         }
     }

@@ -128,6 +128,8 @@ pub(super) struct World {
     pub(super) slow: bool,
     /// Workers wait for each other's rounds.
     pub(super) in_rounds: bool,
+    /// How often somebody went on from a round to which another had not come, and how often in all.
+    pub(super) unwaited: (u32, u32),
 }
 
 pub(super) fn pair(a: NodeId, b: NodeId) -> (NodeId, NodeId) {
@@ -162,6 +164,7 @@ impl World {
             trace: Vec::new(),
             slow,
             in_rounds: seed % 3 == 2,
+            unwaited: (0, 0),
         }
     }
 

@@ -1,6 +1,5 @@
 //! A run that begins: what is trained on which data, and by whom.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
@@ -55,15 +54,6 @@ impl RunPlan {
     pub fn workers(&self) -> usize {
         let first = self.participants.iter().filter(|participant| !participant.guest);
         first.map(|participant| participant.workers).sum()
-    }
-
-    /// Those that began it, and how many workers each has.
-    #[must_use]
-    pub fn founders(&self) -> BTreeMap<NodeId, usize> {
-        let first = self.participants.iter().filter(|participant| !participant.guest);
-        first
-            .map(|participant| (participant.node, participant.workers))
-            .collect()
     }
 
     /// The slots of a node's workers. Those of guests come after all others, and far apart: a slot decides what its worker

@@ -80,8 +80,7 @@ impl<T: Trainer> Emission<T> for InRounds {
         self.steps += 1;
         self.untold = self.windows();
         let is_due = self.steps >= self.rounds.every || next.must_leave;
-        // Who waits for the others has no more than one batch under way.
-        if is_due && (self.rounds.waits || !next.hold_back) {
+        if is_due && !next.hold_back {
             Plan::Leave { compare: None }
         } else {
             Plan::Keep

@@ -28,7 +28,7 @@ impl Round {
 
     /// The worker has come to its next round.
     pub(super) fn arrive(&mut self) {
-        self.number = (self.number + 1).max(self.newest);
+        self.number = self.number.saturating_add(1).max(self.newest);
         self.waits = true;
     }
 

@@ -271,8 +271,9 @@ impl World {
                 Payload::Sums(adder.finish().unwrap())
             }
             2 => {
-                let steps = (0..WEIGHTS).map(|_| self.random.below(201) as i32 - 100);
-                Payload::Dense(Dense::checked(0, steps.collect(), WEIGHTS).unwrap())
+                let first = self.random.below(WEIGHTS as u64 - 9) as u32;
+                let steps = (0..9).map(|_| self.random.below(201) as i32 - 100);
+                Payload::Dense(Dense::checked(first, steps.collect(), WEIGHTS).unwrap())
             }
             _ => Payload::Steps { tau, words },
         };

@@ -143,3 +143,19 @@ fn an_origin_cannot_be_taken_over() {
     receive(&mut exchange, PEER, Message::Origin(stolen));
     assert!(!sent_to(&tell(&mut exchange, Event::Local(simple(1, 1))), PEER).is_empty());
 }
+
+/// A worker whose origin has ended waits for nobody, and is told nothing: no peer may end it.
+#[test]
+fn nobody_else_can_say_that_this_nodes_origin_has_ended() {
+    let mut exchange = node(LIMITS);
+    let ended = OriginInfo {
+        ended: Some(0),
+        ..origin(1)
+    };
+    let effects = receive(&mut exchange, PEER, Message::Origin(ended));
+    assert!(effects.is_empty(), "{effects:?}");
+    assert!(exchange.origins().all(|info| info.ended.is_none()));
+    // This node itself can.
+    tell(&mut exchange, Event::Origin(ended));
+    assert!(exchange.origins().any(|info| *info == ended));
+}

@@ -66,7 +66,7 @@ fn core(me: NodeId, ledger: Ledger, plan: &RunPlan) -> Exchange {
     let limits = Limits::for_weights(ledger.weight_count());
     let core = Exchange::new(me, ledger, limits).routed(Routing::of(plan.job.exchange));
     if plan.job.exchange.waits() {
-        core.in_rounds(Barrier::new(Patience::DEFAULT, plan.founders()))
+        core.in_rounds(Barrier::new(me, Patience::DEFAULT, plan))
     } else {
         core
     }
@@ -167,6 +167,7 @@ impl Actor for ExchangeActor {
             ExchangeMessage::FromSeat(SeatNotice::Saved { key, sequence, path }) => state.saved(key, sequence, path),
             ExchangeMessage::Joined(participant) => {
                 if state.plan.admit(participant.clone()) {
+                    state.core.reckon_with_workers(participant.node, participant.workers);
                     tracing::info!(node = participant.name, "a node joins the run");
                     state.join(participant).await?;
                     state.tell_progress();

@@ -1,5 +1,7 @@
 //! Weights that were measured come back as one more batch.
 
+use protocol::wire::attach::GoOn;
+
 use super::*;
 
 fn digest_of(weights: &[f32]) -> Digest {
@@ -78,4 +80,30 @@ fn who_was_told_to_stop_does_not_go_back() {
     training.stand_by();
     training.stop();
     assert_eq!(training.step(false, &mut Vec::new()).unwrap(), Next::Done);
+}
+
+#[test]
+fn a_worker_that_waits_for_a_round_can_stand_by_and_go_back() {
+    let (_folder, dataset) = points(400);
+    let job = job(|draft| {
+        draft.density = None;
+        draft.exchange = Some("mesh:every=1".into());
+    });
+    let mut training = real(&job, &dataset);
+    emitted(&mut training, &mut Vec::new());
+    let measured = training.trainer().copy_weights().unwrap();
+    training.go_on(GoOn {
+        round: 1,
+        newest: 1,
+        workers: 1,
+    });
+    emitted(&mut training, &mut Vec::new());
+    assert_eq!(training.step(false, &mut Vec::new()).unwrap(), Next::Waiting);
+    training.stand_by();
+    assert_eq!(training.step(false, &mut Vec::new()).unwrap(), Next::Waiting);
+    training.go_back(measured.clone());
+    while matches!(training.step(false, &mut Vec::new()).unwrap(), Next::Emitted(_)) {}
+    assert_eq!(training.trainer().copy_weights().unwrap(), measured);
+    training.close(&mut Vec::new()).unwrap();
+    training.audit().unwrap();
 }
