@@ -1,0 +1,270 @@
+//! Who is waited for, and for how long.
+
+use protocol::job::JobDraft;
+use protocol::model::Shape;
+use protocol::wire::attach::DataInfo;
+
+use super::*;
+
+const PATIENCE: Patience = Patience {
+    late: 4,
+    first: 20,
+    counted: 10,
+};
+const OWN: OriginId = OriginId(1);
+
+/// One worker on each of some nodes, the first of which is this one.
+struct Cluster {
+    barrier: Barrier,
+    origins: BTreeMap<OriginId, OriginInfo>,
+}
+
+impl Cluster {
+    fn new(count: u64) -> Self {
+        let info = |id| OriginInfo {
+            origin: OriginId(id),
+            home: NodeId(id),
+            slot: id as u32,
+            ended: None,
+        };
+        let participant = |id| Participant {
+            node: NodeId(id),
+            name: format!("n{id}"),
+            address: "127.0.0.1:1".parse().unwrap(),
+            workers: 1,
+            guest: false,
+        };
+        let plan = RunPlan {
+            job: Box::new(JobDraft::default().resolve().unwrap()),
+            data: DataInfo {
+                hash: [0; 32],
+                input: Shape::Flat(3),
+                classes: 2,
+                train: 10,
+                test: 2,
+            },
+            participants: (1..=count).map(participant).collect(),
+            resumed: None,
+        };
+        Self {
+            barrier: Barrier::new(NodeId(1), PATIENCE, &plan),
+            origins: (1..=count).map(|id| (OriginId(id), info(id))).collect(),
+        }
+    }
+
+    /// An origin comes to a round; whether this node's worker may go on.
+    fn comes(&mut self, origin: u64, round: u64) -> Option<GoOn> {
+        self.stands(
+            origin,
+            Standing {
+                round,
+                ..Standing::default()
+            },
+        )
+    }
+
+    fn stands(&mut self, origin: u64, standing: Standing) -> Option<GoOn> {
+        self.barrier.applied(OriginId(origin), standing, origin == OWN.0);
+        self.released()
+    }
+
+    fn released(&mut self) -> Option<GoOn> {
+        let released = self.barrier.release(&self.origins);
+        released.first().map(|&(origin, order)| {
+            assert_eq!(origin, OWN);
+            order
+        })
+    }
+
+    /// The ticks until this node's worker may go on.
+    fn waits(&mut self) -> u32 {
+        (1..1000)
+            .find(|_| {
+                self.barrier.tick();
+                self.released().is_some()
+            })
+            .unwrap()
+    }
+}
+
+#[test]
+fn a_worker_goes_on_when_all_others_have_come_to_its_round() {
+    let mut cluster = Cluster::new(3);
+    assert_eq!(cluster.comes(2, 1), None);
+    assert_eq!(cluster.comes(1, 1), None);
+    let (round, newest, workers) = (1, 1, 3);
+    assert_eq!(cluster.comes(3, 1), Some(GoOn { round, newest, workers }));
+    assert_eq!(cluster.released(), None, "it is said once");
+    // Others may be a round further; one more batch of the same round is not one more round.
+    assert_eq!(cluster.comes(3, 2), None);
+    assert_eq!(cluster.comes(2, 1), None);
+    assert_eq!(cluster.comes(1, 2), None);
+    assert!(cluster.comes(2, 2).is_some());
+}
+
+#[test]
+fn the_first_round_waits_for_workers_that_are_not_named_yet() {
+    let mut cluster = Cluster::new(2);
+    let other = cluster.origins.remove(&OriginId(2)).unwrap();
+    assert_eq!(cluster.comes(1, 1), None);
+    cluster.barrier.tick();
+    assert_eq!(cluster.released(), None);
+    cluster.origins.insert(other.origin, other);
+    assert_eq!(cluster.released(), None);
+    assert!(cluster.comes(2, 1).is_some());
+    // And not for ever.
+    let mut cluster = Cluster::new(2);
+    cluster.origins.remove(&OriginId(2));
+    cluster.comes(1, 1);
+    assert_eq!(cluster.waits(), PATIENCE.first);
+}
+
+#[test]
+fn who_is_silent_idle_or_at_its_end_is_not_waited_for() {
+    let mut cluster = Cluster::new(5);
+    for origin in 1..=5 {
+        cluster.comes(origin, 1);
+    }
+    cluster.barrier.hears(&BTreeSet::from([NodeId(3)]));
+    cluster.stands(
+        4,
+        Standing {
+            idle: true,
+            round: 1,
+            ..Standing::default()
+        },
+    );
+    cluster.origins.get_mut(&OriginId(5)).unwrap().ended = Some(9);
+    assert_eq!(cluster.comes(2, 2), None);
+    // Who is silent may be at work: for a while it counts among those who share.
+    assert_eq!(cluster.comes(1, 2).map(|order| order.workers), Some(3));
+    for _ in 0..PATIENCE.counted {
+        cluster.barrier.tick();
+    }
+    cluster.comes(2, 3);
+    assert_eq!(cluster.comes(1, 3).map(|order| order.workers), Some(2));
+    // It is heard again.
+    cluster.barrier.hears(&BTreeSet::new());
+    cluster.comes(2, 4);
+    assert_eq!(cluster.comes(1, 4), None);
+    assert_eq!(cluster.comes(3, 4).map(|order| order.workers), Some(3));
+}
+
+#[test]
+fn who_was_late_is_waited_for_again_when_it_has_come_in_time_twice() {
+    let mut cluster = Cluster::new(3);
+    for origin in 1..=3 {
+        cluster.comes(origin, 1);
+    }
+    cluster.comes(2, 2);
+    cluster.comes(1, 2);
+    assert_eq!(cluster.waits(), PATIENCE.late);
+    assert_eq!(cluster.barrier.in_vain(), 1);
+    // It costs nobody anything from now on.
+    cluster.comes(2, 3);
+    assert!(cluster.comes(1, 3).is_some());
+    // What comes after so long is not in time.
+    cluster.barrier.tick();
+    cluster.comes(3, 2);
+    // It comes as often as the others, a little behind them and so with labels that are gone.
+    for round in 4..=5 {
+        cluster.comes(2, round);
+        assert!(cluster.comes(1, round).is_some());
+        cluster.barrier.tick();
+        cluster.comes(3, round - 1);
+    }
+    cluster.comes(2, 6);
+    assert_eq!(cluster.comes(1, 6), None);
+    assert!(cluster.comes(3, 6).is_some());
+}
+
+#[test]
+fn long_rounds_are_waited_for_longer_but_not_those_in_which_nobody_trained() {
+    for idle in [false, true] {
+        let mut cluster = Cluster::new(2);
+        for origin in 1..=2 {
+            cluster.comes(origin, 1);
+        }
+        cluster.stands(1, resting(idle, 1));
+        for _ in 0..30 {
+            cluster.barrier.tick();
+        }
+        cluster.comes(1, 2);
+        assert_eq!(cluster.waits(), if idle { PATIENCE.late } else { PACES * 30 });
+    }
+}
+
+fn resting(idle: bool, round: u64) -> Standing {
+    Standing {
+        idle,
+        round,
+        ..Standing::default()
+    }
+}
+
+#[test]
+fn who_was_idle_is_waited_for_when_it_has_heard_of_the_newest_round() {
+    let mut cluster = Cluster::new(2);
+    for origin in 1..=2 {
+        cluster.comes(origin, 1);
+    }
+    cluster.stands(2, resting(true, 1));
+    for round in 2..9 {
+        assert_eq!(cluster.comes(1, round).map(|order| order.workers), Some(1));
+    }
+    // Its first round has an old label.
+    cluster.comes(2, 2);
+    assert_eq!(cluster.comes(1, 9).map(|order| order.workers), Some(2));
+    cluster.comes(2, 9);
+    assert_eq!(cluster.comes(1, 10), None);
+    assert!(cluster.comes(2, 10).is_some());
+}
+
+#[test]
+fn a_label_from_nowhere_and_invented_origins_hold_nobody_up() {
+    let mut cluster = Cluster::new(2);
+    for origin in 1..=2 {
+        cluster.comes(origin, 1);
+    }
+    cluster.comes(2, u64::MAX);
+    let newest = cluster.barrier.newest();
+    assert_eq!(newest, 1 + LEAP_MAX);
+    for own in newest..newest + 3 {
+        cluster.comes(1, own);
+        cluster.comes(2, u64::MAX);
+        assert!(cluster.barrier.waiting.is_empty(), "{own}");
+    }
+    for id in 100..4000 {
+        let info = OriginInfo {
+            origin: OriginId(id),
+            home: NodeId(id % 3),
+            slot: 5,
+            ended: None,
+        };
+        cluster.origins.insert(info.origin, info);
+    }
+    assert_eq!(cluster.comes(1, newest + 3).map(|order| order.workers), Some(2));
+}
+
+#[test]
+fn who_comes_later_is_waited_for_from_its_first_round_on() {
+    let mut cluster = Cluster::new(2);
+    for round in 1..=3 {
+        cluster.comes(2, round);
+        assert!(cluster.comes(1, round).is_some());
+    }
+    let late = OriginInfo {
+        origin: OriginId(9),
+        home: NodeId(9),
+        slot: 70,
+        ended: None,
+    };
+    cluster.origins.insert(late.origin, late);
+    cluster.barrier.joins(NodeId(9), 1);
+    cluster.comes(2, 4);
+    assert_eq!(cluster.comes(1, 4).map(|order| order.workers), Some(3));
+    cluster.comes(9, 4);
+    cluster.comes(2, 5);
+    assert_eq!(cluster.comes(1, 5), None);
+    assert!(cluster.comes(9, 5).is_some());
+}
