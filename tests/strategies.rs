@@ -17,6 +17,8 @@ fn dense_exchanges_train_and_agree() {
         let finished = output.last();
         assert_eq!(finished["replicas_agree"], true, "{exchange}: {finished}");
         assert!(finished["accuracy"].as_f64().unwrap() > 0.95, "{exchange}: {finished}");
+        let waited = finished["waited_share"].as_f64().unwrap();
+        assert_eq!(waited > 0.0, !exchange.ends_with("async"), "{exchange}: {finished}");
         // Nearly every weight is in every batch.
         assert!(finished["density"].as_f64().unwrap() > 0.5, "{exchange}: {finished}");
         let model = finished["model"].as_str().unwrap();

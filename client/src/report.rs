@@ -1,5 +1,7 @@
 //! How a run ended, for people and for scripts.
 
+use std::fmt::Write as _;
+
 use protocol::stats::{Finished, ratio};
 use protocol::wire::control::{RunResult, RunStatus};
 use protocol::wire::run_beat::StopReason;
@@ -35,6 +37,7 @@ pub(crate) fn finished(status: &RunStatus, result: &RunResult, model: String) ->
         compression: ratio(bytes_dense as f64, result.bytes_sent as f64),
         density: stats.density(result.weights),
         exchange_share: stats.exchange_share(),
+        waited_share: stats.waited_share(),
         direction_share: stats.direction_share(),
         reason: result.stop.map_or("trained", StopReason::name),
         model,
@@ -50,6 +53,18 @@ fn why_early(reason: &str) -> Option<&'static str> {
         "others_ended" => Some("the others had ended it"),
         _ => None,
     }
+}
+
+/// What else took a part of the workers' time.
+fn shares(finished: &Finished) -> String {
+    let mut text = String::new();
+    if finished.waited_share > 0.0 {
+        let _ = write!(text, "; waited for others' rounds {:.3}", finished.waited_share);
+    }
+    if finished.direction_share > 0.0 {
+        let _ = write!(text, "; orthogonal updates' share {:.3}", finished.direction_share);
+    }
+    text
 }
 
 /// Says how a run ended, to people or to scripts.
@@ -73,10 +88,7 @@ pub(crate) fn report(finished: &Finished, json: bool) -> Result<(), Failure> {
             finished.compression,
             finished.density,
             finished.exchange_share,
-            match finished.direction_share {
-                0.0 => String::new(),
-                share => format!("; orthogonal updates' share {share:.3}"),
-            }
+            shares(finished)
         );
         if let Some(why) = why_early(finished.reason) {
             eprintln!("{why}");

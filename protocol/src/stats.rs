@@ -92,6 +92,8 @@ pub struct StatsRecord {
     pub paused_share: f64,
     /// The share of the worker's time that the exchange took.
     pub exchange_share: f64,
+    /// The share of the worker's time in which it waited for others' rounds.
+    pub waited_share: f64,
     /// The share of the worker's time that making updates orthogonal took.
     pub direction_share: f64,
     /// Cores kept busy.
@@ -160,6 +162,8 @@ pub struct Finished {
     pub density: f64,
     /// The share of workers' time that the exchange took.
     pub exchange_share: f64,
+    /// The share of workers' time in which they waited for others' rounds.
+    pub waited_share: f64,
     /// The share of workers' time that making updates orthogonal took.
     pub direction_share: f64,
     /// Why it ended: `trained` if all its samples were, or what stopped it.

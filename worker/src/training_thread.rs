@@ -41,6 +41,8 @@ pub struct StepTime {
     pub training: Duration,
     /// All else, waits included.
     pub exchange: Duration,
+    /// The part of that in which others' rounds were waited for.
+    pub waited: Duration,
 }
 
 /// What is told to the training thread.
@@ -246,8 +248,9 @@ struct Loop<'a, T> {
     held_back: usize,
     /// Since when nobody takes the batches.
     full_since: Option<Instant>,
-    /// Time waited for others since the last step.
+    /// Time waited since the last step, and the part of it in which others' rounds were waited for.
     waited: Duration,
+    waited_for_rounds: Duration,
 }
 
 impl<'a, T: Trainer> Loop<'a, T> {
@@ -263,6 +266,7 @@ impl<'a, T: Trainer> Loop<'a, T> {
             held_back: 0,
             full_since: None,
             waited: Duration::ZERO,
+            waited_for_rounds: Duration::ZERO,
         }
     }
 
@@ -315,7 +319,11 @@ impl<'a, T: Trainer> Loop<'a, T> {
                 Next::Emitted(step) => (step, Some(encoded)),
                 Next::Kept(step) => (step, None),
                 Next::Waiting => {
+                    let (before, for_round) = (self.waited, self.training.waits_for_round());
                     self.wait(NORM_EVERY)?;
+                    if for_round {
+                        self.waited_for_rounds += self.waited.saturating_sub(before);
+                    }
                     continue;
                 }
                 Next::Done => return Ok(()),
@@ -325,6 +333,7 @@ impl<'a, T: Trainer> Loop<'a, T> {
             let time = StepTime {
                 training: step.training_time,
                 exchange: timer.elapsed().saturating_sub(step.training_time) + std::mem::take(&mut self.waited),
+                waited: std::mem::take(&mut self.waited_for_rounds),
             };
             let sending = Instant::now();
             self.outbox.send(FromTraining::Step { encoded, step, time })?;

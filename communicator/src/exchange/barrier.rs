@@ -188,7 +188,8 @@ impl Barrier {
         let mut free = Vec::new();
         for (&origin, waiting) in &self.waiting {
             // All with whom the run begins are waited for by each other.
-            let begins = waiting.round == 1 && self.parts.get(&self.me).is_some_and(|part| part.is_founder);
+            let is_founder = self.parts.get(&self.me).is_some_and(|part| part.is_founder);
+            let begins = is_founder && waiting.round == 1 && self.newest == 1;
             let missing: Vec<OriginId> = self.missing(origin, waiting.round, begins, origins).collect();
             let waits_for_first = begins && self.is_incomplete(origins);
             let limit = if begins { self.patience.first } else { self.late_after() };

@@ -9,6 +9,7 @@ use protocol::wire::run_beat::StopReason;
 
 use super::node::{Disk, digest};
 use super::world::{World, pair};
+use crate::exchange::planted::{Bug, PLANTED};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -158,6 +159,34 @@ fn fault_11_a_disk_that_does_not_answer_holds_up_its_own_node_only() {
     world.ask_to_stop(nodes[0]);
     assert_eq!(ends(&mut world, run, &[nodes[0], nodes[2]], 5), [[""; 0]; 2]);
     assert_eq!(ends(&mut world, run, &[nodes[1]], 35), [[""; 0]]);
+}
+
+/// Three nodes that train in rounds. One stands still for a while; then nobody goes on from a round before all have come
+/// to it. How often somebody does, and how often in all, in the last seconds.
+fn rounds_after_a_halt() -> (u32, u32) {
+    let mut world = World::cluster(8, 3);
+    assert!(world.in_rounds);
+    world.samples = 1 << 20;
+    let nodes = world.alive();
+    world.start(nodes[0], false);
+    world.pass(10 * SECOND);
+    world.nodes.get_mut(&nodes[2]).unwrap().stopped = true;
+    world.pass(5 * SECOND);
+    world.nodes.get_mut(&nodes[2]).unwrap().stopped = false;
+    world.pass(15 * SECOND);
+    world.unwaited = (0, 0);
+    world.pass(10 * SECOND);
+    world.unwaited
+}
+
+#[test]
+fn workers_wait_for_each_other_again_after_one_has_stood_still() {
+    let (unwaited, all) = rounds_after_a_halt();
+    assert!(unwaited == 0 && all > 50, "{unwaited} of {all}");
+    PLANTED.set(Some(Bug::NeverWaits));
+    let (unwaited, all) = rounds_after_a_halt();
+    PLANTED.set(None);
+    assert!(unwaited > all / 4, "{unwaited} of {all}");
 }
 
 /// The counts that a node's worker measured and found good enough.

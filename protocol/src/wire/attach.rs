@@ -273,6 +273,8 @@ pub struct WorkerStats {
     pub directions: Duration,
     /// Thread time of the exchange, and waits for it.
     pub exchange: Duration,
+    /// The part of it in which others' rounds were waited for.
+    pub waited: Duration,
     /// Time in which a GPU was at work for it.
     pub gpu: Duration,
     /// Bytes of a GPU's memory that it holds.
@@ -305,6 +307,7 @@ impl WorkerStats {
             sum.training = sum.training.saturating_add(one.training);
             sum.directions = sum.directions.saturating_add(one.directions);
             sum.exchange = sum.exchange.saturating_add(one.exchange);
+            sum.waited = sum.waited.saturating_add(one.waited);
             sum.gpu = sum.gpu.saturating_add(one.gpu);
             sum.gpu_memory = sum.gpu_memory.saturating_add(one.gpu_memory);
             sum.held_back = sum.held_back.saturating_add(one.held_back);
@@ -329,6 +332,7 @@ impl WorkerStats {
             training: self.training.saturating_sub(before.training),
             directions: self.directions.saturating_sub(before.directions),
             exchange: self.exchange.saturating_sub(before.exchange),
+            waited: self.waited.saturating_sub(before.waited),
             gpu: self.gpu.saturating_sub(before.gpu),
             held_back: self.held_back.saturating_sub(before.held_back),
             ..*self
@@ -352,6 +356,13 @@ impl WorkerStats {
     pub fn direction_share(&self) -> f64 {
         let all = self.training.saturating_add(self.exchange);
         ratio(self.directions.as_secs_f64(), all.as_secs_f64())
+    }
+
+    /// The share of the workers' time in which they waited for others' rounds.
+    #[must_use]
+    pub fn waited_share(&self) -> f64 {
+        let all = self.training.saturating_add(self.exchange);
+        ratio(self.waited.as_secs_f64(), all.as_secs_f64())
     }
 
     /// The share of the workers' time that the exchange took.
@@ -433,6 +444,7 @@ mod tests {
             training: Duration::from_secs(3) * times,
             directions: Duration::from_secs(2) * times,
             exchange: Duration::from_secs(1) * times,
+            waited: Duration::from_millis(500) * times,
             tau: f64::from(times),
             ..WorkerStats::default()
         };
@@ -440,6 +452,7 @@ mod tests {
         assert_eq!(since, WorkerStats { tau: 3.0, ..at(2) });
         assert_eq!((since.mean_loss(), since.density(100)), (Some(0.5), 0.03));
         assert_eq!((since.exchange_share(), since.direction_share()), (0.25, 0.5));
+        assert_eq!(since.waited_share(), 0.125);
         let nothing = WorkerStats::default();
         assert_eq!(
             (nothing.mean_loss(), nothing.density(100), nothing.exchange_share()),

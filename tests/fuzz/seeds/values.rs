@@ -83,6 +83,7 @@ pub(super) fn worker_stats() -> WorkerStats {
         loss: 12_345.5,
         training: Duration::from_millis(10_500),
         directions: Duration::from_millis(2_500),
+        waited: Duration::from_millis(300),
         exchange: Duration::from_micros(400_123),
         held_back: 3,
         tau: 0.000_3,

@@ -133,6 +133,7 @@ impl Reporting {
         stats.training += time.training;
         stats.directions += step.directions;
         stats.exchange += time.exchange;
+        stats.waited += time.waited;
         stats.gpu += step.gpu.time;
         stats.gpu_memory = step.gpu.memory;
         if let Some(tau) = step.tau {

@@ -43,6 +43,12 @@ impl Round {
 }
 
 impl<T: Trainer> Training<T> {
+    /// Whether it has come to a round and waits for the others.
+    #[must_use]
+    pub fn waits_for_round(&self) -> bool {
+        self.round.waits
+    }
+
     /// All others that are waited for have come to this round.
     pub fn go_on(&mut self, order: GoOn) {
         if self.round.go_on(order) {

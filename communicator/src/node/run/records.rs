@@ -95,6 +95,7 @@ impl Records {
         record.queue = report.peers.iter().map(|peer| peer.queue).sum();
         record.paused_share = (report.paused.saturating_sub(paused_before).as_secs_f64() / seconds).min(1.0);
         record.exchange_share = recent.exchange_share();
+        record.waited_share = recent.waited_share();
         record.direction_share = recent.direction_share();
         record.gpu = recent.gpu.as_secs_f64() / seconds;
         record.gpu_memory_bytes = total.gpu_memory;

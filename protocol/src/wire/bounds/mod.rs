@@ -326,6 +326,7 @@ impl StatsRecord {
             self.staleness,
             self.paused_share,
             self.exchange_share,
+            self.waited_share,
             self.direction_share,
             self.cpu,
             self.gpu,

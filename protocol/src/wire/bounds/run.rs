@@ -69,6 +69,7 @@ impl WorkerStats {
             training,
             directions,
             exchange,
+            waited,
             gpu,
             gpu_memory,
             held_back,
@@ -82,7 +83,7 @@ impl WorkerStats {
         // Thread time is that of all of a node's workers.
         let time_max = TIME_MAX.saturating_mul(super::WORKERS_MAX as u32);
         within(
-            [training, directions, exchange, gpu]
+            [training, directions, exchange, waited, gpu]
                 .iter()
                 .all(|&&time| time <= time_max),
             "a time",
