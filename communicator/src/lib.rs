@@ -22,6 +22,8 @@ mod run;
 mod seeds;
 #[cfg(test)]
 mod simulation;
+#[cfg(test)]
+mod small_plan;
 mod timing;
 pub mod transport;
 pub mod usage;

@@ -198,6 +198,9 @@ impl Barrier {
                 free.push((origin, waiting.round, missing));
             }
         }
+        if free.is_empty() {
+            return Vec::new();
+        }
         let workers = self.workers(origins);
         let mut released = Vec::new();
         for (origin, round, missing) in free {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use protocol::frontier::Frontier;
 use protocol::ids::{NodeId, OriginId};
 
-use super::barrier::Barrier;
+use super::barrier::{Barrier, Patience};
 use super::event::{Effect, Event};
 use super::limits::{Limits, MEMBERS_MAX};
 use super::log::Log;
@@ -14,6 +14,7 @@ use super::peer_link::PeerLink;
 use super::routing::Routing;
 use crate::ledger::Ledger;
 use protocol::wire::link::{Message, OriginInfo};
+use protocol::wire::run_plan::RunPlan;
 
 /// A snapshot that this node needs.
 #[derive(Clone, Copy, Debug)]
@@ -81,6 +82,18 @@ impl Exchange {
             frozen: false,
             moved: 0,
             relays: BTreeSet::new(),
+        }
+    }
+
+    /// The exchange that a run's job asks for, at its start.
+    #[must_use]
+    pub fn for_run(me: NodeId, ledger: Ledger, plan: &RunPlan) -> Self {
+        let limits = Limits::for_weights(ledger.weight_count());
+        let exchange = Self::new(me, ledger, limits).routed(Routing::of(plan.job.exchange));
+        if plan.job.exchange.waits() {
+            exchange.in_rounds(Barrier::new(me, Patience::DEFAULT, plan))
+        } else {
+            exchange
         }
     }
 

@@ -11,7 +11,8 @@
 //! and can take away from a range what it has of it. Whoever cannot be helped with ranges either asks for a snapshot.
 //!
 //! `core` is the state, `event` is what it is told and what it wants done; `receiving` and `sending` are what nodes say,
-//! `barrier` is what workers wait for, `relaying` is between those without a link, `retention` bounds the `log`, `snapshots` is the last resort.
+//! `barrier` is what workers wait for, `relaying` is between those without a link, `retention` bounds the `log`,
+//! `snapshots` is the last resort.
 //!
 //! ```text
 //!  worker's batch ──▶ ┌──────────┐ ──▶ Send(peer, message)

@@ -51,35 +51,10 @@ pub(super) fn result(
 #[cfg(test)]
 mod tests {
     use protocol::digest::Digest;
-    use protocol::job::JobDraft;
-    use protocol::model::Shape;
-    use protocol::wire::attach::{DataInfo, Scores};
-    use protocol::wire::run_plan::Participant;
+    use protocol::wire::attach::Scores;
 
     use super::*;
-
-    fn plan() -> RunPlan {
-        RunPlan {
-            job: Box::new(JobDraft::default().resolve().unwrap()),
-            data: DataInfo {
-                hash: [0; 32],
-                input: Shape::Flat(3),
-                classes: 2,
-                train: 10,
-                test: 2,
-            },
-            participants: (1..=3)
-                .map(|id| Participant {
-                    node: NodeId(id),
-                    name: format!("n{id}"),
-                    address: "127.0.0.1:1".parse().unwrap(),
-                    workers: 1,
-                    guest: false,
-                })
-                .collect(),
-            resumed: None,
-        }
-    }
+    use crate::small_plan::small_plan;
 
     fn settled(seconds: f64) -> Settled {
         Settled {
@@ -102,7 +77,7 @@ mod tests {
 
     fn result_of(all: &[(u64, Settled)]) -> RunResult {
         let settled = all.iter().map(|(node, settled)| (NodeId(*node), settled.clone()));
-        result(NodeId(1), &plan(), &settled.collect(), |_| false, 7, None).unwrap()
+        result(NodeId(1), &small_plan(3), &settled.collect(), |_| false, 7, None).unwrap()
     }
 
     #[test]

@@ -260,3 +260,10 @@ pub(crate) struct Liveness {
     /// Those that will never come back: nothing is kept for them.
     pub(crate) gone: BTreeSet<NodeId>,
 }
+
+impl Liveness {
+    /// Those that nobody hears, for now or for good.
+    pub(crate) fn absent(&self) -> BTreeSet<NodeId> {
+        self.silent.union(&self.gone).copied().collect()
+    }
+}

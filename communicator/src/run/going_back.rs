@@ -17,13 +17,8 @@ impl ActiveRun {
         let me = scope.me.id;
         let mut others = self.members.waited_for(scope.now, scope.limits);
         others.remove(&me);
-        let stand = self.members.own.stand;
         let is_first = |node: &NodeId| *node < me && self.members.state(*node).is_some_and(|one| one.stands_by);
-        let is_here = |node: &NodeId| {
-            let state = self.members.state(*node);
-            state.is_some_and(|one| one.closed && one.stand == stand)
-        };
-        let (yields, together) = (others.iter().any(is_first), others.iter().all(is_here));
+        let (yields, together) = (others.iter().any(is_first), self.members.stand_together(&others));
         let State::Settling(exchanging, _) = &mut self.state else {
             return;
         };

@@ -10,7 +10,7 @@ use protocol::wire::run_plan::{Resumed, RunPlan};
 use super::node::{Disk, Open, Training, WEIGHTS, Worker, data};
 use super::working::{job, origin_info};
 use super::world::{Due, World};
-use crate::exchange::{Barrier, Effect, Event, Exchange, Limits, Patience};
+use crate::exchange::{Effect, Event, Exchange};
 use crate::ledger::Ledger;
 use crate::run::{
     ExchangeOrder, Liveness, RunEffect, RunEvent, Settlement, WorkerKey, WorkerWord, lacks_checkpoint, progress,
@@ -232,11 +232,7 @@ impl World {
             };
             ledger = Ledger::restored(snapshot, run, ledger.initial()).unwrap();
         }
-        let limits = Limits::for_weights(WEIGHTS);
-        let mut core = Exchange::new(at, ledger, limits);
-        if plan.job.exchange.waits() {
-            core = core.in_rounds(Barrier::new(at, Patience::DEFAULT, &plan));
-        }
+        let mut core = Exchange::for_run(at, ledger, &plan);
         let mut events: Vec<Event> = core
             .ledger()
             .frontier()
@@ -301,7 +297,7 @@ impl World {
                 let open = self.nodes.get_mut(&at).unwrap().exchange.as_mut().unwrap();
                 let before = std::mem::replace(&mut open.liveness, liveness);
                 let gone: Vec<NodeId> = open.liveness.gone.difference(&before.gone).copied().collect();
-                let absent = open.liveness.silent.union(&open.liveness.gone).copied().collect();
+                let absent = open.liveness.absent();
                 for node in gone {
                     self.exchange(at, Event::Left(node));
                 }

@@ -117,7 +117,7 @@ impl World {
             }
             training.closed = last;
             let payload = match back {
-                Some(counts) => Payload::Sums(way_back(&training.counts, &counts)),
+                Some(counts) => Payload::Sums(Sums::between(&training.counts, &counts).unwrap()),
                 None if last => Payload::default(),
                 None => one_step(training.sequence),
             };
@@ -235,11 +235,6 @@ fn one_step(sequence: u64) -> Payload {
         tau: Tau::ONE_STEP,
         words: vec![word((sequence % WEIGHTS as u64) as u32, true)],
     }
-}
-
-fn way_back(from: &[i32], to: &[i32]) -> Sums {
-    let moved = (0..).zip(from.iter().zip(to).map(|(from, to)| to - from));
-    Sums::checked(moved.filter(|&(_, steps)| steps != 0).collect(), WEIGHTS).unwrap()
 }
 
 /// A batch of one sample.

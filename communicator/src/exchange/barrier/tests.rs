@@ -1,10 +1,7 @@
 //! Who is waited for, and for how long.
 
-use protocol::job::JobDraft;
-use protocol::model::Shape;
-use protocol::wire::attach::DataInfo;
-
 use super::*;
+use crate::small_plan::small_plan;
 
 const PATIENCE: Patience = Patience {
     late: 4,
@@ -27,27 +24,8 @@ impl Cluster {
             slot: id as u32,
             ended: None,
         };
-        let participant = |id| Participant {
-            node: NodeId(id),
-            name: format!("n{id}"),
-            address: "127.0.0.1:1".parse().unwrap(),
-            workers: 1,
-            guest: false,
-        };
-        let plan = RunPlan {
-            job: Box::new(JobDraft::default().resolve().unwrap()),
-            data: DataInfo {
-                hash: [0; 32],
-                input: Shape::Flat(3),
-                classes: 2,
-                train: 10,
-                test: 2,
-            },
-            participants: (1..=count).map(participant).collect(),
-            resumed: None,
-        };
         Self {
-            barrier: Barrier::new(NodeId(1), PATIENCE, &plan),
+            barrier: Barrier::new(NodeId(1), PATIENCE, &small_plan(count)),
             origins: (1..=count).map(|id| (OriginId(id), info(id))).collect(),
         }
     }

@@ -20,8 +20,7 @@ use ractor::{Actor, ActorProcessingErr, ActorRef, DerivedActorRef, SupervisionEv
 use super::checkpoints::Checkpoints;
 use super::workers::{SeatNotice, WorkerHandle};
 use crate::checkpoint::State;
-use crate::exchange::{Barrier, Effect, Event, Exchange, Limits, Patience, Routing};
-use crate::ledger::Ledger;
+use crate::exchange::{Effect, Event, Exchange};
 use crate::run::{Liveness, Progress, RunEvent, WorkerKey, lacks_checkpoint};
 use crate::timing::Timing;
 use crate::transport::Security;
@@ -61,17 +60,6 @@ pub(crate) struct ExchangeState {
     last: Option<Instant>,
 }
 
-/// The exchange that a run's job asks for.
-fn core(me: NodeId, ledger: Ledger, plan: &RunPlan) -> Exchange {
-    let limits = Limits::for_weights(ledger.weight_count());
-    let core = Exchange::new(me, ledger, limits).routed(Routing::of(plan.job.exchange));
-    if plan.job.exchange.waits() {
-        core.in_rounds(Barrier::new(me, Patience::DEFAULT, plan))
-    } else {
-        core
-    }
-}
-
 impl Actor for ExchangeActor {
     type Msg = ExchangeMessage;
     type State = ExchangeState;
@@ -104,7 +92,7 @@ impl Actor for ExchangeActor {
             timing,
             myself: myself.clone(),
             run,
-            core: core(me, ledger, &plan),
+            core: Exchange::for_run(me, ledger, &plan),
             effects: Vec::new(),
             peers: BTreeMap::new(),
             workers: BTreeMap::new(),

@@ -153,8 +153,7 @@ impl ExchangeState {
         for node in gone.collect::<Vec<_>>() {
             self.event(Event::Left(node));
         }
-        let absent = self.liveness.silent.union(&self.liveness.gone).copied().collect();
-        self.event(Event::Silent(absent));
+        self.event(Event::Silent(self.liveness.absent()));
         for participant in &self.plan.participants {
             let alive = !self.liveness.silent.contains(&participant.node);
             if alive == before.silent.contains(&participant.node) {

@@ -5,10 +5,7 @@ use protocol::lattice::RANGE_ALARM_STEPS;
 use super::*;
 
 fn dense(every: u32) -> Job {
-    job(|draft| {
-        draft.density = None;
-        draft.exchange = Some(format!("mesh:every={every},async"));
-    })
+    job_by(&format!("mesh:every={every},async"), |_| {})
 }
 
 #[test]

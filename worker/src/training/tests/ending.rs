@@ -13,10 +13,7 @@ fn digest_of(weights: &[f32]) -> Digest {
 fn a_worker_that_stands_by_moves_nothing_until_it_goes_back_to_what_was_measured() {
     let (_folder, dataset) = points(400);
     for exchange in ["strom", "mesh:every=3,async"] {
-        let job = job(|draft| {
-            draft.density = None;
-            draft.exchange = Some(exchange.into());
-        });
+        let job = job_by(exchange, |_| {});
         let mut training = real(&job, &dataset);
         let mut counts = initial_counts(&layout(&job, &dataset), job.seed);
         let weights = training.trainer().weights();
@@ -85,10 +82,7 @@ fn who_was_told_to_stop_does_not_go_back() {
 #[test]
 fn a_worker_that_waits_for_a_round_can_stand_by_and_go_back() {
     let (_folder, dataset) = points(400);
-    let job = job(|draft| {
-        draft.density = None;
-        draft.exchange = Some("mesh:every=1".into());
-    });
+    let job = job_by("mesh:every=1", |_| {});
     let mut training = real(&job, &dataset);
     emitted(&mut training, &mut Vec::new());
     let measured = training.trainer().copy_weights().unwrap();

@@ -58,6 +58,15 @@ fn job(change: impl FnOnce(&mut JobDraft)) -> Job {
     draft.resolve().unwrap()
 }
 
+/// The same by another strategy, which has no density.
+fn job_by(exchange: &str, change: impl FnOnce(&mut JobDraft)) -> Job {
+    job(|draft| {
+        draft.density = None;
+        draft.exchange = Some(exchange.into());
+        change(draft);
+    })
+}
+
 fn fake(job: &Job, dataset: &Dataset) -> Training<FakeTrainer> {
     Training::new(FakeTrainer::new(&[0; WEIGHTS]), job, dataset, Identity::alone(7)).unwrap()
 }

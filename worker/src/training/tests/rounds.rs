@@ -16,9 +16,7 @@ fn one_of(slots: usize, slot: usize) -> Identity {
 }
 
 fn in_rounds(every: u32) -> Job {
-    job(|draft| {
-        draft.density = None;
-        draft.exchange = Some(format!("mesh:every={every}"));
+    job_by(&format!("mesh:every={every}"), |draft| {
         draft.model = Some("dense 8, tanh, dense 2".into());
     })
 }
@@ -114,11 +112,7 @@ fn who_has_missed_rounds_goes_on_with_the_newest() {
 #[test]
 fn who_has_nothing_to_train_says_so_once() {
     let (_folder, dataset) = points(300);
-    let job = job(|draft| {
-        draft.density = None;
-        draft.exchange = Some("mesh:every=1".into());
-        draft.epochs = Some(1);
-    });
+    let job = job_by("mesh:every=1", |draft| draft.epochs = Some(1));
     let counts = initial_counts(&layout(&job, &dataset), job.seed);
     let mut training = real_from(&counts, &job, &dataset, one_of(2, 0));
     // The other slot's samples are its own while it lives, and some of them are under way there.
