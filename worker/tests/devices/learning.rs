@@ -140,7 +140,9 @@ pub(crate) fn optimisers_do_what_the_cpus_do<D: Device>() {
         {
             let apart = distance(cpu, device);
             println!("{rule:?}: array {at} apart by {apart:.1e}");
-            assert!(apart < 1e-2, "{rule:?}: array {at} is apart by {apart}");
+            // Orthogonal updates make singular values that are hardly more than rounding errors as large as the others.
+            let most = if matches!(rule, Rule::Muon(_)) { 5e-2 } else { 1e-2 };
+            assert!(apart < most, "{rule:?}: array {at} is apart by {apart}");
         }
         let (cpu, device) = (pair.cpu.residual_norm().unwrap(), pair.device.residual_norm().unwrap());
         assert!((cpu - device).abs() < 0.01 * cpu);

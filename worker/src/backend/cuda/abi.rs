@@ -192,17 +192,21 @@ shared_structs! {
         across: u32,
         /// From a column to the next.
         along: u32,
-        /// The number of its first chunk.
-        first_chunk: u32,
+        /// The number of its first run.
+        first_run: u32,
+        /// How many it has.
+        runs: u32,
         /// What its orthogonal update is multiplied by.
         scale: f32,
     }
 
-    /// At most [`SIDE`] columns of a block.
-    struct Chunk {
+    /// Some columns of a block, for one block of threads.
+    struct Run {
         block: u32,
         /// Its first column.
         first: u32,
+        /// The one after its last.
+        end: u32,
     }
 
     /// Whose turn it is: every so many-th block's.

@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use protocol::changes::CHANGES_MAX;
 use protocol::dense::Dense;
@@ -319,7 +320,7 @@ impl CudaBackend {
         Ok(report)
     }
 
-    /// Launches what makes the gradient orthogonal, where the rule does.
+    /// Launches what makes the gradient orthogonal, where the rule and this update do. Calibrating updates do not.
     fn direct(&self, orthogonal: Option<Orthogonal>) -> Result<(), GpuError> {
         let (Some(directions), Some(orthogonal)) = (&self.directions, orthogonal) else {
             return Ok(());
@@ -377,11 +378,11 @@ impl Backend for CudaBackend {
         let finished = self.finish(words);
         self.steps += 1;
         let loss = finished?.loss;
-        let directions = self.directions.as_ref().map(Directions::time).transpose()?;
+        let launched = update.orthogonal.and(self.directions.as_ref());
         Ok(Updated {
             loss,
             range: self.range,
-            directions: directions.unwrap_or_default(),
+            directions: launched.map_or(Ok(Duration::ZERO), Directions::time)?,
             exchange: None,
         })
     }

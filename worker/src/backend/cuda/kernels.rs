@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cudarc::driver::CudaContext;
 
 use super::abi::{
-    Arguments, Block, Chunk, Compare, ConvGeometry, Factors, Images, Kernel, PoolGeometry, Report, Segment, Turns,
+    Arguments, Block, Compare, ConvGeometry, Factors, Images, Kernel, PoolGeometry, Report, Run, Segment, Turns,
     c_name, c_parameter, parameter, prologue,
 };
 use super::address::At;
@@ -99,14 +99,14 @@ kernels! {
     }
     muon in "muon.cu" {
         MuonGather: muon_gather {
-            chunks: [Chunk], blocks: [Block], turns: Turns, momentum: f32, report: [Report], gradient: [mut f32],
+            runs: [Run], blocks: [Block], turns: Turns, momentum: f32, report: [Report], gradient: [mut f32],
             velocity: [mut f32], products: [mut f32],
         }
         MuonIterate: muon_iterate {
             blocks: [Block], block_count: u32, turns: Turns, iterations: u32, products: [f32], factors: [mut f32],
         }
         MuonTurn: muon_turn {
-            chunks: [Chunk], blocks: [Block], turns: Turns, factors: [f32], gradient: [mut f32],
+            runs: [Run], blocks: [Block], turns: Turns, factors: [f32], gradient: [mut f32],
         }
     }
     replica in "replica.cu" {

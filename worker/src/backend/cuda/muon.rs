@@ -5,7 +5,7 @@ use std::time::Duration;
 use cudarc::driver::CudaEvent;
 use cudarc::driver::sys::CUevent_flags::CU_EVENT_DEFAULT;
 
-use super::abi::{self, Chunk, Report, SIDE, Turns};
+use super::abi::{self, Report, Run, SIDE, Turns};
 use super::address::At;
 use super::error::GpuError;
 use super::gpu::{Gpu, Grid};
@@ -15,8 +15,19 @@ use crate::backend::Orthogonal;
 use crate::learning::muon::{Block, Parts, for_others};
 use crate::learning::optimiser::{Ahead, Factors};
 
-/// Threads of a block that multiplies [`SIDE`] by [`SIDE`] numbers, 16 each.
+/// Threads that make a product of [`SIDE`] by [`SIDE`] numbers, 16 each.
 const THREADS: usize = (SIDE * SIDE / 16) as usize;
+/// Threads that make a symmetric one, with two for each 16 numbers on or above its diagonal, in whole warps.
+const ITERATING_THREADS: usize = {
+    let squares = (SIDE / 4) as usize;
+    (squares * (squares + 1)).next_multiple_of(32)
+};
+/// With more chunks than this there are enough of them for any GPU, and runs become longer.
+const CHUNKS_ENOUGH: usize = 264;
+/// Longer runs would leave too few.
+const RUN_MAX: usize = 8;
+/// One block of threads adds up the products of a block's runs, and is alone with it.
+const RUNS_MAX: usize = 36;
 /// The numbers of a small matrix.
 const SQUARE: usize = (SIDE * SIDE) as usize;
 
@@ -24,10 +35,10 @@ const SQUARE: usize = (SIDE * SIDE) as usize;
 pub(super) struct Directions {
     blocks: Array<abi::Block>,
     block_count: usize,
-    chunks: Array<Chunk>,
-    chunk_count: usize,
+    runs: Array<Run>,
+    run_count: usize,
     every: u64,
-    /// Every chunk multiplied by itself.
+    /// Every run multiplied by itself.
     products: Array<f32>,
     /// What each block is multiplied by.
     factors: Array<f32>,
@@ -50,7 +61,7 @@ pub(super) struct State {
 
 impl Directions {
     pub(super) fn new(gpu: &Gpu, parts: &Parts) -> Result<Self, GpuError> {
-        let (blocks, chunks) = cut(&parts.blocks)?;
+        let (blocks, runs) = cut(&parts.blocks)?;
         let others: Vec<u32> = parts
             .others
             .iter()
@@ -60,12 +71,12 @@ impl Directions {
             .collect();
         let event = || gpu.stream.context().new_event(Some(CU_EVENT_DEFAULT));
         Ok(Self {
-            products: Array::zeros(gpu, chunks.len() * SQUARE)?,
+            products: Array::zeros(gpu, runs.len() * SQUARE)?,
             factors: Array::zeros(gpu, blocks.len() * SQUARE)?,
             block_count: blocks.len(),
             blocks: Array::padded(gpu, &blocks, 0)?,
-            chunk_count: chunks.len(),
-            chunks: Array::padded(gpu, &chunks, 0)?,
+            run_count: runs.len(),
+            runs: Array::padded(gpu, &runs, 0)?,
             every: parts.every,
             other_count: others.len(),
             others: Array::padded(gpu, &others, 0)?,
@@ -85,7 +96,7 @@ impl Directions {
             second,
             report,
         } = state;
-        let (chunks, blocks) = (self.chunks.at(), self.blocks.at());
+        let (runs, blocks) = (self.runs.at(), self.blocks.at());
         let turns = Turns {
             step: (by.step % self.every) as u32,
             every: self.every as u32,
@@ -101,7 +112,7 @@ impl Directions {
             second,
         };
         let gather = MuonGather {
-            chunks,
+            runs,
             blocks,
             turns,
             momentum: by.muon.momentum,
@@ -119,22 +130,22 @@ impl Directions {
             factors: self.factors.at(),
         };
         let turn = MuonTurn {
-            chunks,
+            runs,
             blocks,
             turns,
             factors: self.factors.at(),
             gradient,
         };
-        let each_chunk = Grid::row(self.chunk_count, THREADS);
-        let each_turn = Grid::row(self.block_count.div_ceil(self.every as usize), THREADS);
+        let each_run = Grid::row(self.run_count, THREADS);
+        let each_turn = Grid::row(self.block_count.div_ceil(self.every as usize), ITERATING_THREADS);
         let kernels = &gpu.kernels;
         self.begun.record(&gpu.stream)?;
-        // SAFETY: blocks, chunks and others lie within the weights, and each has its room.
+        // SAFETY: blocks, runs and others lie within the weights, and each has its room.
         unsafe {
             gpu.launch(&kernels.direct_others, Grid::each(self.other_count), others)?;
-            gpu.launch(&kernels.muon_gather, each_chunk, gather)?;
+            gpu.launch(&kernels.muon_gather, each_run, gather)?;
             gpu.launch(&kernels.muon_iterate, each_turn, iterate)?;
-            gpu.launch(&kernels.muon_turn, each_chunk, turn)?;
+            gpu.launch(&kernels.muon_turn, each_run, turn)?;
         }
         Ok(self.done.record(&gpu.stream)?)
     }
@@ -146,9 +157,12 @@ impl Directions {
     }
 }
 
-/// Blocks and their chunks as the kernels see them.
-fn cut(blocks: &[Block]) -> Result<(Vec<abi::Block>, Vec<Chunk>), GpuError> {
-    let mut chunks = Vec::new();
+/// Blocks and their runs as the kernels see them.
+fn cut(blocks: &[Block]) -> Result<(Vec<abi::Block>, Vec<Run>), GpuError> {
+    let side = SIDE as usize;
+    let length_of = |block: &Block| block.rows.max(block.columns);
+    let chunks: usize = blocks.iter().map(|block| length_of(block).div_ceil(side)).sum();
+    let mut runs = Vec::new();
     let mut cut = Vec::new();
     for (number, block) in (0..).zip(blocks) {
         let Block {
@@ -157,10 +171,12 @@ fn cut(blocks: &[Block]) -> Result<(Vec<abi::Block>, Vec<Chunk>), GpuError> {
             columns,
             scale,
         } = *block;
-        let (size, length) = (rows.min(columns), rows.max(columns));
-        if size > SIDE as usize {
+        let (size, length) = (rows.min(columns), length_of(block));
+        if size > side {
             return Err(GpuError::BlockTooLarge(SIDE));
         }
+        let few = (chunks / CHUNKS_ENOUGH).clamp(1, RUN_MAX);
+        let run = side * few.max(length.div_ceil(side * RUNS_MAX));
         let (across, along) = if rows <= columns { (columns, 1) } else { (1, columns) };
         cut.push(abi::Block {
             offset: offset as u32,
@@ -168,13 +184,17 @@ fn cut(blocks: &[Block]) -> Result<(Vec<abi::Block>, Vec<Chunk>), GpuError> {
             length: length as u32,
             across: across as u32,
             along: along as u32,
-            first_chunk: chunks.len() as u32,
+            first_run: runs.len() as u32,
+            runs: length.div_ceil(run) as u32,
             scale,
         });
-        let firsts = (0..length as u32).step_by(SIDE as usize);
-        chunks.extend(firsts.map(|first| Chunk { block: number, first }));
+        runs.extend((0..length).step_by(run).map(|first| Run {
+            block: number,
+            first: first as u32,
+            end: length.min(first + run) as u32,
+        }));
     }
-    Ok((cut, chunks))
+    Ok((cut, runs))
 }
 
 #[cfg(test)]
@@ -190,21 +210,14 @@ mod tests {
         }
     }
 
-    #[test]
-    fn every_weight_of_a_block_is_in_one_chunk() {
-        let blocks = [
-            block(7, 64, 130),
-            block(7 + 64 * 130, 10, 64),
-            block(9000, 30, 5),
-            block(9150, 64, 64),
-        ];
-        let (cut, chunks) = cut(&blocks).unwrap();
+    fn assert_all_are_covered(blocks: &[Block]) {
+        let (cut, runs) = cut(blocks).unwrap();
         let mut seen = Vec::new();
-        for (number, chunk) in chunks.iter().enumerate() {
-            let block = cut[chunk.block as usize];
-            assert_eq!(number as u32, block.first_chunk + chunk.first / SIDE);
+        for (number, run) in (0..).zip(&runs) {
+            let block = cut[run.block as usize];
+            assert!((block.first_run..block.first_run + block.runs).contains(&number));
             for row in 0..block.size {
-                for column in chunk.first..block.length.min(chunk.first + SIDE) {
+                for column in run.first..run.end {
                     seen.push((block.offset + row * block.across + column * block.along) as usize);
                 }
             }
@@ -213,6 +226,20 @@ mod tests {
         let mut expected: Vec<usize> = blocks.iter().flat_map(Block::range).collect();
         expected.sort_unstable();
         assert_eq!(seen, expected);
+        assert!(cut.iter().all(|block| block.runs as usize <= RUNS_MAX));
+    }
+
+    #[test]
+    fn every_weight_of_a_block_is_in_one_run() {
+        assert_all_are_covered(&[
+            block(7, 64, 130),
+            block(7 + 64 * 130, 10, 64),
+            block(9000, 30, 5),
+            block(9150, 64, 64),
+        ]);
+        let many: Vec<Block> = (0..70).map(|number| block(number * 2 * 1300, 2, 1300)).collect();
+        assert_all_are_covered(&many);
+        assert_all_are_covered(&[block(0, 3, 64 * 144 + 1)]);
     }
 
     #[test]

@@ -1,167 +1,285 @@
 // Orthogonal updates: the gradient becomes the direction that all weights are moved along.
 //
 // A block is some rows of a matrix, `size` of them by `length`, of which size is the smaller: the kernels look at what is
-// taller than wide from its side. It is cut into chunks of SIDE along its length. `muon_gather` moves each chunk's
-// velocity and multiplies it by itself; `muon_iterate` adds these products up to the block's Gram matrix and finds the
-// matrix that makes the block orthogonal; `muon_turn` multiplies each chunk by that. The host's `ops/orthogonal.rs` says
-// why. Everything small is filled up with zeros to SIDE by SIDE, and all threads do the same.
+// taller than wide from its side. Its columns are cut into runs, which are gone through SIDE columns, a chunk, at a time.
+// `muon_gather` moves each run's velocity and multiplies it by itself; `muon_iterate` adds these products up to the block's
+// Gram matrix and finds the matrix that makes the block orthogonal; `muon_turn` multiplies each run by that. The host's
+// `ops/orthogonal.rs` says why. Everything small is filled up with zeros to SIDE by SIDE, and all threads do the same.
 
 // A thread has a square of EDGE by EDGE numbers of a product.
 constexpr u32 EDGE = 4;
-constexpr u32 THREADS = SIDE / EDGE * (SIDE / EDGE);
-// Rows of chunks are a little apart, so that columns lie in different banks.
-constexpr u32 PITCH = SIDE + EDGE;
+constexpr u32 SQUARES = SIDE / EDGE;
+// Squares on and above the diagonal: all there is to a symmetric product.
+constexpr u32 TRIANGLE = SQUARES * (SQUARES + 1) / 2;
+// Threads of whole products.
+constexpr u32 THREADS = SQUARES * SQUARES;
+// Lanes that share a square where one block of threads has a multiprocessor to itself.
+constexpr u32 LANES = 2;
+constexpr u32 ITERATING_THREADS = (TRIANGLE * LANES + WARP - 1) / WARP * WARP;
+
+// So many rows are turned against each other.
+constexpr u32 TURNS = 8;
+
+struct Place {
+    u32 row;
+    u32 column;
+};
 
 struct Square {
-    float at[EDGE][EDGE];
+    float at[EDGE * EDGE];
 };
 
 __device__ bool has_turn(u32 block, const Turns& turns) {
     return (block + turns.step) % turns.every == 0;
 }
 
-// Where a thread's square begins.
-__device__ u32 row_of_thread() {
-    return threadIdx.x / (SIDE / EDGE) * EDGE;
-}
-
-__device__ u32 column_of_thread() {
-    return threadIdx.x % (SIDE / EDGE) * EDGE;
-}
-
-__device__ Square zeros() {
-    return Square{};
+// Where a number of a small matrix lies. Rows are turned against each other, so that those of a column are in different
+// banks, too; four numbers side by side stay so. What is multiplied comes from here, and this bounds how fast that is.
+__device__ u32 place(u32 row, u32 column) {
+    return row * SIDE + (column ^ row % TURNS * 4);
 }
 
 __device__ const float4& four(const float* values) {
     return *reinterpret_cast<const float4*>(values);
 }
 
-// Adds the products of EDGE numbers by EDGE others.
-__device__ void add_products(Square& sums, const float4& a, const float4& b) {
-    float rows[EDGE] = {a.x, a.y, a.z, a.w};
-    float columns[EDGE] = {b.x, b.y, b.z, b.w};
-    for (u32 i = 0; i < EDGE; ++i) {
-        for (u32 j = 0; j < EDGE; ++j) {
-            sums.at[i][j] = __fmaf_rn(rows[i], columns[j], sums.at[i][j]);
+__device__ float4& four(float* values) {
+    return *reinterpret_cast<float4*>(values);
+}
+
+// The first number of a square of the triangle. Whoever is beyond the last has that, too.
+__device__ Place of_triangle(u32 number) {
+    u32 row = 0;
+    u32 rest = min(number, TRIANGLE - 1);
+    while (rest >= SQUARES - row) {
+        rest -= SQUARES - row;
+        ++row;
+    }
+    return Place{row * EDGE, (row + rest) * EDGE};
+}
+
+// Adds a lane's part of a square of aᵀ b, where several share it: in rows that are turned to different banks. What is
+// symmetric is its own transpose.
+template <u32 SHARING>
+__device__ void add_products(Square& sums, const float* a, const float* b, const Place& square) {
+    constexpr u32 EACH = TURNS / SHARING;
+    u32 first = threadIdx.x % SHARING * EACH;
+    // Rows that are TURNS apart are turned alike, so that addresses within the inner loop are known to the compiler.
+#pragma unroll 1
+    for (u32 turn = first; turn < first + EACH; ++turn) {
+        const float* x = a + place(turn, square.row);
+        const float* y = b + place(turn, square.column);
+#pragma unroll
+        for (u32 k = 0; k < SIDE; k += TURNS) {
+            float4 row = four(x + k * SIDE);
+            float4 column = four(y + k * SIDE);
+            float rows[EDGE] = {row.x, row.y, row.z, row.w};
+            float columns[EDGE] = {column.x, column.y, column.z, column.w};
+#pragma unroll
+            for (u32 i = 0; i < EDGE; ++i) {
+#pragma unroll
+                for (u32 j = 0; j < EDGE; ++j) {
+                    sums.at[i * EDGE + j] = __fmaf_rn(rows[i], columns[j], sums.at[i * EDGE + j]);
+                }
+            }
         }
     }
 }
 
-// The thread's square of aᵀ b. What is symmetric is its own transpose.
-template <u32 PITCH_A, u32 PITCH_B>
-__device__ Square product(const float* a, const float* b) {
-    Square sums = zeros();
-    a += row_of_thread();
-    b += column_of_thread();
-#pragma unroll 8
-    for (u32 k = 0; k < SIDE; ++k) {
-        add_products(sums, four(a + k * PITCH_A), four(b + k * PITCH_B));
-    }
-    return sums;
-}
-
-__device__ void store(float* values, const Square& square) {
-    values += row_of_thread() * SIDE + column_of_thread();
+// Stores a square, and its mirror on the other side of the diagonal where that is wanted.
+__device__ void store(float* values, const Square& square, const Place& at, bool mirrored) {
+#pragma unroll
     for (u32 i = 0; i < EDGE; ++i) {
-        const float* row = square.at[i];
-        *reinterpret_cast<float4*>(values + i * SIDE) = make_float4(row[0], row[1], row[2], row[3]);
+        const float* s = square.at;
+        four(values + place(at.row + i, at.column)) =
+            make_float4(s[i * EDGE], s[i * EDGE + 1], s[i * EDGE + 2], s[i * EDGE + 3]);
+        if (mirrored) {
+            four(values + place(at.column + i, at.row)) = make_float4(s[i], s[EDGE + i], s[2 * EDGE + i], s[3 * EDGE + i]);
+        }
     }
 }
 
-// The places of a chunk, one after the other as they lie in memory: calls with where each is among all weights, its row
-// and its column.
+// Places of a chunk that a thread sees to.
+constexpr u32 PLACES = SIDE * SIDE / THREADS;
+
+// The places of a chunk that a thread sees to, in the order of memory: calls with which of them it is, where it is among
+// all weights, its row, its column, and whether the block reaches so far.
 template <typename Visit>
 __device__ void each_of(const Block& block, u32 first, Visit visit) {
     bool wide = block.along == 1;
-    for (u32 at = threadIdx.x; at < SIDE * SIDE; at += THREADS) {
+#pragma unroll
+    for (u32 i = 0; i < PLACES; ++i) {
+        u32 at = threadIdx.x + i * THREADS;
         u32 row = wide ? at / SIDE : at % SIDE;
         u32 column = wide ? at % SIDE : at / SIDE;
-        bool is_there = row < block.size && first + column < block.length;
-        visit(is_there, block.offset + u64(row) * block.across + u64(first + column) * block.along, row, column);
+        u32 weight = block.offset + row * block.across + (first + column) * block.along;
+        visit(i, weight, row, column, row < block.size && first + column < block.length);
     }
 }
 
-// Moves the velocity of each chunk. Where a block has its turn, the gradient becomes what is to be made orthogonal, and
-// its products with itself are kept; elsewhere nothing moves.
+// Moves the velocity of a run whose block has no turn, in the order of memory.
+__device__ void move_velocity(const Run& run, const Block& block, float momentum, float clip, float* gradient,
+                              float* velocity) {
+    bool wide = block.along == 1;
+    u32 width = run.end - run.first;
+    u32 side_by_side = wide ? width : block.size;
+    for (u32 first = threadIdx.x; first < block.size * width; first += PLACES * THREADS) {
+        float g[PLACES], v[PLACES];
+        u32 weights[PLACES];
+#pragma unroll
+        for (u32 i = 0; i < PLACES; ++i) {
+            u32 at = first + i * THREADS;
+            u32 row = wide ? at / side_by_side : at % side_by_side;
+            u32 column = run.first + (wide ? at % side_by_side : at / side_by_side);
+            weights[i] = block.offset + row * block.across + column * block.along;
+            bool is_there = at < block.size * width;
+            g[i] = is_there ? gradient[weights[i]] : 0.0f;
+            v[i] = is_there ? velocity[weights[i]] : 0.0f;
+        }
+#pragma unroll
+        for (u32 i = 0; i < PLACES; ++i) {
+            if (first + i * THREADS < block.size * width) {
+                velocity[weights[i]] = kept(momentum * v[i] + clip * g[i]);
+                gradient[weights[i]] = 0.0f;
+            }
+        }
+    }
+}
+
+// Moves the velocity of each run. Where a block has its turn, the gradient becomes what is to be made orthogonal, and its
+// products with itself are kept; elsewhere nothing moves.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    muon_gather(const Chunk* chunks, const Block* blocks, Turns turns, float momentum, const Report* report,
-                float* gradient, float* velocity, float* products) {
-    __shared__ __align__(16) float tile[SIDE * PITCH];
-    Chunk chunk = chunks[blockIdx.x];
-    Block block = blocks[chunk.block];
-    bool turn = has_turn(chunk.block, turns);
+    muon_gather(const Run* runs, const Block* blocks, Turns turns, float momentum, const Report* report, float* gradient,
+                float* velocity, float* products) {
+    __shared__ __align__(16) float chunk[SIDE * SIDE];
+    Run run = runs[blockIdx.x];
+    Block block = blocks[run.block];
     float clip = report->clip;
-    each_of(block, chunk.first, [&](bool is_there, u64 at, u32 row, u32 column) {
-        float ahead = 0.0f;
-        if (is_there) {
-            float g = clip * gradient[at];
-            float v = kept(momentum * velocity[at] + g);
-            velocity[at] = v;
-            ahead = turn ? g + momentum * v : 0.0f;
-            gradient[at] = ahead;
-        }
-        tile[column * PITCH + row] = ahead;
-    });
-    if (turn) {
+    if (!has_turn(run.block, turns)) {
+        move_velocity(run, block, momentum, clip, gradient, velocity);
+        return;
+    }
+    bool multiplies = threadIdx.x < TRIANGLE;
+    Place square = of_triangle(threadIdx.x);
+    Square sums = {};
+    for (u32 first = run.first; first < run.end; first += SIDE) {
+        // Everything is asked for before anything is used.
+        float g[PLACES], v[PLACES];
+        each_of(block, first, [&](u32 i, u32 weight, u32 row, u32 column, bool is_there) {
+            g[i] = is_there ? gradient[weight] : 0.0f;
+            v[i] = is_there ? velocity[weight] : 0.0f;
+        });
+        each_of(block, first, [&](u32 i, u32 weight, u32 row, u32 column, bool is_there) {
+            float clipped = clip * g[i];
+            float moved = kept(momentum * v[i] + clipped);
+            float ahead = clipped + momentum * moved;
+            if (is_there) {
+                velocity[weight] = moved;
+                gradient[weight] = ahead;
+            }
+            chunk[place(column, row)] = ahead;
+        });
         __syncthreads();
-        store(products + u64(blockIdx.x) * SIDE * SIDE, product<PITCH, PITCH>(tile, tile));
+        if (multiplies) {
+            add_products<1>(sums, chunk, chunk, square);
+        }
+        __syncthreads();
+    }
+    if (multiplies) {
+        store(products + u64(blockIdx.x) * SIDE * SIDE, sums, square, square.row != square.column);
     }
 }
 
-// The sum over all threads, for every thread; `room` has a place for each.
+// The sum over all threads, for every thread; `room` has a place for each warp. All other shared memory is in use.
 __device__ double sum_of_threads(double value, double* room) {
-    room[threadIdx.x] = value;
-    __syncthreads();
-    for (u32 half = THREADS / 2; half > 0; half /= 2) {
-        if (threadIdx.x < half) {
-            room[threadIdx.x] += room[threadIdx.x + half];
-        }
-        __syncthreads();
+    value = warp_sum(value);
+    if (threadIdx.x % WARP == 0) {
+        room[threadIdx.x / WARP] = value;
     }
-    double sum = room[0];
+    __syncthreads();
+    double sum = 0.0;
+    for (u32 warp = 0; warp < ITERATING_THREADS / WARP; ++warp) {
+        sum += room[warp];
+    }
     __syncthreads();
     return sum;
 }
 
 // The Gram matrix of a block, divided by its norm, which is returned. `room` is for the threads' own sums.
 __device__ float normalised(const Block& block, const float* products, float* gram, double* room) {
-    u32 chunks = (block.length + SIDE - 1) / SIDE;
-    const float* first = products + u64(block.first_chunk) * SIDE * SIDE;
-    double squares = 0.0;
-    for (u32 at = threadIdx.x * 4; at < SIDE * SIDE; at += THREADS * 4) {
-        float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        for (u32 chunk = 0; chunk < chunks; ++chunk) {
-            float4 part = four(first + u64(chunk) * SIDE * SIDE + at);
-            sum = make_float4(sum.x + part.x, sum.y + part.y, sum.z + part.z, sum.w + part.w);
+    constexpr u32 FOURS = SIDE * SIDE / 4;
+    constexpr u32 EACH = (FOURS + ITERATING_THREADS - 1) / ITERATING_THREADS;
+    const float* first = products + u64(block.first_run) * SIDE * SIDE;
+    float4 sums[EACH] = {};
+#pragma unroll 4
+    for (u32 run = 0; run < block.runs; ++run) {
+#pragma unroll
+        for (u32 i = 0; i < EACH; ++i) {
+            u32 at = threadIdx.x + i * ITERATING_THREADS;
+            if (at < FOURS) {
+                float4 part = four(first + (u64(run) * FOURS + at) * 4);
+                sums[i] = make_float4(sums[i].x + part.x, sums[i].y + part.y, sums[i].z + part.z, sums[i].w + part.w);
+            }
         }
-        *reinterpret_cast<float4*>(gram + at) = sum;
+    }
+    double squares = 0.0;
+#pragma unroll
+    for (u32 i = 0; i < EACH; ++i) {
+        float4 sum = sums[i];
         squares += double(sum.x) * sum.x + double(sum.y) * sum.y + double(sum.z) * sum.z + double(sum.w) * sum.w;
     }
     float norm = float(sqrt(sum_of_threads(squares, room))) + MUON_EPSILON;
-    for (u32 at = threadIdx.x; at < SIDE * SIDE; at += THREADS) {
-        gram[at] /= norm;
+#pragma unroll
+    for (u32 i = 0; i < EACH; ++i) {
+        u32 at = threadIdx.x + i * ITERATING_THREADS;
+        if (at < FOURS) {
+            four(gram + at * 4) = make_float4(sums[i].x / norm, sums[i].y / norm, sums[i].z / norm, sums[i].w / norm);
+        }
     }
     return norm;
 }
 
-// The thread's square of the polynomial of a Gram matrix.
-__device__ Square polynomial_of(const float* gram) {
-    Square found = product<SIDE, SIDE>(gram, gram);
+// A square of a symmetric product, for all lanes that share it.
+__device__ Square symmetric_product(const float* a, const float* b, const Place& square) {
+    Square sums = {};
+    add_products<LANES>(sums, a, b, square);
+#pragma unroll
+    for (u32 i = 0; i < EDGE * EDGE; ++i) {
+#pragma unroll
+        for (u32 distance = LANES / 2; distance > 0; distance /= 2) {
+            sums.at[i] += __shfl_xor_sync(ALL, sums.at[i], distance);
+        }
+    }
+    return sums;
+}
+
+// The polynomial of a Gram matrix.
+__device__ Square polynomial_of(const float* gram, const Place& square) {
+    Square found = symmetric_product(gram, gram, square);
+#pragma unroll
     for (u32 i = 0; i < EDGE; ++i) {
+#pragma unroll
         for (u32 j = 0; j < EDGE; ++j) {
-            u32 row = row_of_thread() + i;
-            u32 column = column_of_thread() + j;
+            u32 row = square.row + i;
+            u32 column = square.column + j;
             float diagonal = row == column ? MUON_A : 0.0f;
-            found.at[i][j] = diagonal + MUON_B * gram[row * SIDE + column] + MUON_C * found.at[i][j];
+            float& at = found.at[i * EDGE + j];
+            at = diagonal + MUON_B * gram[place(row, column)] + MUON_C * at;
         }
     }
     return found;
 }
 
-// Finds, for each block that has its turn, the matrix that makes it orthogonal. The three matrices here take all the
-// memory that a block of threads has without asking for more.
-extern "C" __global__ void __launch_bounds__(THREADS)
+// The first of the lanes that share a square stores it, and its mirror.
+__device__ void store_symmetric(float* values, const Square& square, const Place& at) {
+    if (threadIdx.x < TRIANGLE * LANES && threadIdx.x % LANES == 0) {
+        store(values, square, at, at.row != at.column);
+    }
+}
+
+// Finds, for each block that has its turn, the matrix that makes it orthogonal. All matrices here are polynomials of its
+// Gram matrix, and so symmetric. The three take all the memory that a block of threads has without asking for more.
+extern "C" __global__ void __launch_bounds__(ITERATING_THREADS)
     muon_iterate(const Block* blocks, u32 block_count, Turns turns, u32 iterations, const float* products,
                  float* factors) {
     __shared__ __align__(16) float gram[SIDE * SIDE];
@@ -172,66 +290,71 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         return;
     }
     Block block = blocks[number];
+    Place square = of_triangle(threadIdx.x / LANES);
     float norm = normalised(block, products, gram, reinterpret_cast<double*>(polynomial));
-    float scale = block.scale / sqrtf(norm);
-    for (u32 at = threadIdx.x; at < SIDE * SIDE; at += THREADS) {
-        collected[at] = at % (SIDE + 1) == 0 ? scale : 0.0f;
-    }
     __syncthreads();
-    for (u32 iteration = 1; iteration < iterations; ++iteration) {
-        store(polynomial, polynomial_of(gram));
+    for (u32 iteration = 1;; ++iteration) {
+        Square found = polynomial_of(gram, square);
+        store_symmetric(polynomial, found, square);
         __syncthreads();
-        // The polynomial is multiplied by both at once: it is read once.
-        Square more_collected = zeros();
-        Square half_way = zeros();
-#pragma unroll 4
-        for (u32 k = 0; k < SIDE; ++k) {
-            float4 row = four(polynomial + k * SIDE + row_of_thread());
-            add_products(more_collected, row, four(collected + k * SIDE + column_of_thread()));
-            add_products(half_way, row, four(gram + k * SIDE + column_of_thread()));
+        if (iteration > 1) {
+            found = symmetric_product(polynomial, collected, square);
         }
+        if (iteration == iterations) {
+            float scale = block.scale / sqrtf(norm);
+#pragma unroll
+            for (u32 i = 0; i < EDGE * EDGE; ++i) {
+                found.at[i] *= scale;
+            }
+            store_symmetric(factors + u64(number) * SIDE * SIDE, found, square);
+            return;
+        }
+        Square half_way = symmetric_product(polynomial, gram, square);
         __syncthreads();
-        store(collected, more_collected);
-        store(gram, half_way);
+        store_symmetric(collected, found, square);
+        store_symmetric(gram, half_way, square);
         __syncthreads();
-        Square next = product<SIDE, SIDE>(polynomial, gram);
+        Square next = symmetric_product(polynomial, gram, square);
         __syncthreads();
-        store(gram, next);
+        store_symmetric(gram, next, square);
         __syncthreads();
     }
-    store(polynomial, polynomial_of(gram));
-    __syncthreads();
-    store(factors + u64(number) * SIDE * SIDE, product<SIDE, SIDE>(polynomial, collected));
 }
 
-// Multiplies each chunk of the blocks that have their turn by the matrix that was found.
+// Multiplies each run of the blocks that have their turn by the matrix that was found.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    muon_turn(const Chunk* chunks, const Block* blocks, Turns turns, const float* factors, float* gradient) {
+    muon_turn(const Run* runs, const Block* blocks, Turns turns, const float* factors, float* gradient) {
     __shared__ __align__(16) float factor[SIDE * SIDE];
-    __shared__ __align__(16) float tile[SIDE * PITCH];
-    Chunk chunk = chunks[blockIdx.x];
-    if (!has_turn(chunk.block, turns)) {
+    __shared__ __align__(16) float chunk[SIDE * SIDE];
+    Run run = runs[blockIdx.x];
+    if (!has_turn(run.block, turns)) {
         return;
     }
-    Block block = blocks[chunk.block];
-    for (u32 at = threadIdx.x; at < SIDE * SIDE; at += THREADS) {
-        factor[at] = factors[u64(chunk.block) * SIDE * SIDE + at];
+    Block block = blocks[run.block];
+#pragma unroll
+    for (u32 at = threadIdx.x * 4; at < SIDE * SIDE; at += THREADS * 4) {
+        four(factor + at) = four(factors + u64(run.block) * SIDE * SIDE + at);
     }
-    each_of(block, chunk.first, [&](bool is_there, u64 at, u32 row, u32 column) {
-        tile[row * PITCH + column] = is_there ? gradient[at] : 0.0f;
-    });
-    __syncthreads();
-    Square turned = product<SIDE, PITCH>(factor, tile);
-    __syncthreads();
-    for (u32 i = 0; i < EDGE; ++i) {
-        for (u32 j = 0; j < EDGE; ++j) {
-            tile[(row_of_thread() + i) * PITCH + column_of_thread() + j] = turned.at[i][j];
-        }
+    Place square = {threadIdx.x / SQUARES * EDGE, threadIdx.x % SQUARES * EDGE};
+    for (u32 first = run.first; first < run.end; first += SIDE) {
+        float values[PLACES];
+        each_of(block, first, [&](u32 i, u32 weight, u32 row, u32 column, bool is_there) {
+            values[i] = is_there ? gradient[weight] : 0.0f;
+        });
+        each_of(block, first, [&](u32 i, u32 weight, u32 row, u32 column, bool is_there) {
+            chunk[place(row, column)] = values[i];
+        });
+        __syncthreads();
+        Square turned = {};
+        add_products<1>(turned, factor, chunk, square);
+        __syncthreads();
+        store(chunk, turned, square, false);
+        __syncthreads();
+        each_of(block, first, [&](u32 i, u32 weight, u32 row, u32 column, bool is_there) {
+            if (is_there) {
+                gradient[weight] = chunk[place(row, column)];
+            }
+        });
+        __syncthreads();
     }
-    __syncthreads();
-    each_of(block, chunk.first, [&](bool is_there, u64 at, u32 row, u32 column) {
-        if (is_there) {
-            gradient[at] = tile[row * PITCH + column];
-        }
-    });
 }
