@@ -12,6 +12,8 @@ from taubench.processes import Processes, say
 NET = nets.PERCEPTRON
 MINIBATCH = 128
 TARGET = 0.97
+# PyTorch's ranks train with SGD, too.
+OPTIMISER = ["--optimiser", "sgd:0.08,momentum=0.9"]
 SPEED = "samples_per_second"
 # What a run may take on top of its own seconds: starting, evaluating, saving.
 AROUND_A_RUN = 120.0
@@ -29,7 +31,7 @@ class Bench:
         if out:
             out.write_text("")
         self.end = time.monotonic() + (limit or float("inf"))
-        self.job = ["--data", "builtin:mnist", "--model", NET.layers, "--minibatch", str(MINIBATCH), *job_flags]
+        self.job = ["--data", "builtin:mnist", "--model", NET.layers, "--minibatch", str(MINIBATCH), *OPTIMISER, *job_flags]
         self.processes = Processes()
         if not torch:
             say("No PyTorch here, so DDP is left out: name a Python that has it, with gloo, with --python.")
