@@ -275,6 +275,7 @@ fn flipped_bits_are_reported_and_healed() {
     points_csv(&cluster.tau, "points.csv", 600);
     // At a τ this large hardly a weight changes, so that a replica can be recognised in a process's memory.
     let job = ["--data", "csv:points.csv", "--model", MODEL, "--tau", "0.25"];
+    let job = [&job[..], &["--optimiser", "sgd:0.08,momentum=0.9"]].concat();
     let job = [&job[..], &["--seed", "7", "--epochs", "1000000", "--detach"]].concat();
     let started = cluster.ask("start", &job);
     assert_eq!(started.code, 0, "{}", started.stderr);

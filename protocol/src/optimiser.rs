@@ -69,6 +69,37 @@ pub struct Muon {
     pub every: u32,
 }
 
+impl Default for Muon {
+    fn default() -> Self {
+        Self {
+            momentum: 0.9,
+            block: 64,
+            steps: 5,
+            every: 2,
+        }
+    }
+}
+
+impl fmt::Display for Muon {
+    /// What is not as it is by default.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let default = Self::default();
+        if self.momentum != default.momentum {
+            write!(f, ",momentum={}", self.momentum)?;
+        }
+        for (key, value, default) in [
+            ("block", self.block, default.block),
+            ("steps", self.steps, default.steps),
+            ("every", self.every, default.every),
+        ] {
+            if value != default {
+                write!(f, ",{key}={value}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
 impl Rule {
     /// How many state arrays the rule keeps.
     #[must_use]
@@ -168,11 +199,12 @@ impl FromStr for Optimiser {
                 )
             }
             "muon" => {
+                let default = Muon::default();
                 let muon = Muon {
-                    momentum: number(&mut options, "momentum", 0.9)?,
-                    block: count(&mut options, "block", 64, BLOCK_MAX)?,
-                    steps: count(&mut options, "steps", 5, STEPS_MAX)?,
-                    every: count(&mut options, "every", 2, EVERY_MAX)?,
+                    momentum: number(&mut options, "momentum", f64::from(default.momentum))?,
+                    block: count(&mut options, "block", default.block, BLOCK_MAX)?,
+                    steps: count(&mut options, "steps", default.steps, STEPS_MAX)?,
+                    every: count(&mut options, "every", default.every, EVERY_MAX)?,
                 };
                 (0.01, Rule::Muon(muon))
             }
@@ -210,15 +242,7 @@ impl fmt::Display for Optimiser {
                 write!(f, "rmsprop:{rate},decay={decay},eps={epsilon}")
             }
             Rule::Adam { beta1, beta2, epsilon } => write!(f, "adam:{rate},beta1={beta1},beta2={beta2},eps={epsilon}"),
-            Rule::Muon(Muon {
-                momentum,
-                block,
-                steps,
-                every,
-            }) => write!(
-                f,
-                "muon:{rate},momentum={momentum},block={block},steps={steps},every={every}"
-            ),
+            Rule::Muon(muon) => write!(f, "muon:{rate}{muon}"),
         }?;
         match self.weight_decay {
             0.0 => Ok(()),
@@ -242,8 +266,9 @@ mod tests {
             "adagrad:0.01,eps=0.0001",
             "rmsprop:0.001,decay=0.99,eps=0.00000001",
             "adam:0.001,beta1=0.9,beta2=0.999,eps=0.00000001",
-            "muon:0.02,momentum=0.9,block=64,steps=5,every=2",
-            "muon:0.02,momentum=0.95,block=64,steps=3,every=1,weight_decay=0.01",
+            "muon:0.02",
+            "muon:0.02,block=32,every=4",
+            "muon:0.02,momentum=0.95,steps=3,every=1,weight_decay=0.01",
             "sgd:0.05,momentum=0.5,weight_decay=0.0001",
         ] {
             let optimiser: Optimiser = text.parse().unwrap();

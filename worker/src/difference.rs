@@ -27,6 +27,18 @@ impl Share {
         ((i64::from(steps) * self.0 as i64 + (1 << 31)) >> 32) as i32
     }
 
+    /// So many of 2³² parts.
+    #[must_use]
+    pub fn of_parts(parts: u64) -> Self {
+        Self(parts.min(Self::ALL.0))
+    }
+
+    /// Whether it is nothing at all.
+    #[must_use]
+    pub fn is_nothing(self) -> bool {
+        self.0 == 0
+    }
+
     /// How many steps there are to one of the share.
     fn inverse(self) -> f64 {
         Self::ALL.0 as f64 / self.0 as f64

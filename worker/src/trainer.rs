@@ -161,6 +161,9 @@ pub trait Trainer {
     /// step that fails for its numbers' sake has moved no shared weight, and its `words` mean nothing.
     fn step(&mut self, samples: &[u32], control: StepControl, words: &mut Vec<u32>) -> Result<StepReport, TrainError>;
 
+    /// The mean loss of its own weights on some samples, no more than a minibatch. Nothing moves.
+    fn loss(&mut self, samples: &[u32]) -> Result<f32, TrainError>;
+
     /// The step of this number will be on these samples, unless something comes between: a device that works by itself may
     /// begin with it while its host does something else. Changes that are applied before the step miss its gradient.
     fn begin(&mut self, _samples: &[u32], _step: u64) -> Result<(), TrainError> {

@@ -414,7 +414,7 @@ impl<'a, T: Trainer> Loop<'a, T> {
             ToTraining::Pause(paused) => self.paused = paused,
             ToTraining::Origin { origin, alive } => self.training.origin(origin, alive),
             ToTraining::Slot { slot, alive } => self.training.slot(slot, alive),
-            ToTraining::GoOn(order) => self.training.go_on(order),
+            ToTraining::GoOn(order) => self.training.go_on(order)?,
             ToTraining::Copy => {
                 let weights = self.training.trainer().copy_weights()?;
                 self.outbox.send(FromTraining::Weights(weights))?;

@@ -3,16 +3,23 @@
 //! Whether somebody is waited for decides how long a step takes and how large it is, and nothing else: a replica is the sum
 //! of its batches, whoever waited for whom. So views of who lives may differ, and every wait has a bound.
 //!
-//! The barrier cannot hold itself up: of those who wait, the ones in the lowest round wait for somebody who does not.
+//! Where shares follow losses, a round has two stages: all tell their losses, and then let out the shares that follow from
+//! them. Each is waited for.
+//!
+//! The barrier cannot hold itself up: of those who wait, the ones in the lowest stage wait for somebody who does not.
+
+mod shares;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use protocol::batch::Standing;
+use protocol::batch::{Doing, Standing};
 use protocol::ids::{NodeId, OriginId};
+use protocol::job::Shares;
 use protocol::wire::attach::GoOn;
 use protocol::wire::link::OriginInfo;
 use protocol::wire::run_plan::{Participant, RunPlan};
 
+use self::shares::Told;
 use super::planted::{Bug, planted};
 
 /// How long others are waited for, in ticks.
@@ -53,6 +60,8 @@ struct Known {
     late: u32,
     /// It was idle before the round that it has come to. It has not heard of the newest one, and nobody waits until it has.
     returns: bool,
+    /// The loss that it told last.
+    loss: Option<f32>,
 }
 
 /// A node's part in the run.
@@ -65,7 +74,8 @@ struct Part {
 /// A worker of this node that waits.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
-    round: u64,
+    /// How far it has come.
+    standing: Standing,
     ticks: u32,
 }
 
@@ -74,6 +84,7 @@ struct Waiting {
 pub struct Barrier {
     me: NodeId,
     patience: Patience,
+    shares: Shares,
     /// Who takes part. More origins than a node has workers are somebody's inventions, and do not count.
     parts: BTreeMap<NodeId, Part>,
     known: BTreeMap<OriginId, Known>,
@@ -81,7 +92,7 @@ pub struct Barrier {
     /// Nodes that are not heard, and for how long.
     silent: BTreeMap<NodeId, u32>,
     newest: u64,
-    /// The last round that this node's workers have gone on from.
+    /// The last stage that this node's workers have gone on from.
     gone: u64,
     /// Ticks since that.
     since: u32,
@@ -102,6 +113,7 @@ impl Barrier {
         Self {
             me,
             patience,
+            shares: plan.job.exchange.shares().unwrap_or(Shares::Mean),
             parts: plan.participants.iter().map(|one| (one.node, part(one))).collect(),
             known: BTreeMap::new(),
             waiting: BTreeMap::new(),
@@ -134,26 +146,33 @@ impl Barrier {
         self.in_vain
     }
 
-    /// A batch is applied that says how its origin stands.
-    pub(super) fn applied(&mut self, origin: OriginId, standing: Standing, is_own: bool) {
+    /// A batch is applied that says how its origin stands, and, if it came by itself, a loss.
+    pub(super) fn applied(&mut self, origin: OriginId, standing: Standing, loss: Option<f32>, is_own: bool) {
         let in_time = self.late_after();
         let round = standing.round.min(self.newest.saturating_add(LEAP_MAX));
+        let standing = Standing { round, ..standing };
         let known = self.known.entry(origin).or_default();
-        let before = std::mem::replace(&mut known.standing, Standing { round, ..standing });
-        if round <= before.round {
+        let before = std::mem::replace(&mut known.standing, standing);
+        if standing.stage() <= before.stage() {
             return;
         }
         self.newest = self.newest.max(round);
+        if standing.doing == Doing::Heralds {
+            known.loss = loss;
+        }
+        let age = std::mem::take(&mut known.age);
+        // The share that follows a loss says nothing of how long a round takes.
+        let has_trained = before.doing != Doing::Heralds;
         // By time, not by the label: who is behind has a label that was the newest when its round began.
-        if std::mem::take(&mut known.age) <= in_time {
+        if age <= in_time && has_trained {
             known.late = known.late.saturating_sub(1);
         }
-        known.returns = before.idle;
+        known.returns = before.doing == Doing::Idles;
         if is_own {
-            if before.round > 0 && !before.idle {
+            if before.round > 0 && before.doing == Doing::Delivers {
                 self.pace = self.since;
             }
-            self.waiting.insert(origin, Waiting { round, ticks: 0 });
+            self.waiting.insert(origin, Waiting { standing, ticks: 0 });
         }
     }
 
@@ -189,13 +208,14 @@ impl Barrier {
         for (&origin, waiting) in &self.waiting {
             // All with whom the run begins are waited for by each other.
             let is_founder = self.parts.get(&self.me).is_some_and(|part| part.is_founder);
-            let begins = is_founder && waiting.round == 1 && self.newest == 1;
-            let missing: Vec<OriginId> = self.missing(origin, waiting.round, begins, origins).collect();
+            let begins = is_founder && waiting.standing.round == 1 && self.newest == 1;
+            let stage = waiting.standing.stage();
+            let missing: Vec<OriginId> = self.missing(origin, stage, begins, origins).collect();
             let waits_for_first = begins && self.is_incomplete(origins);
             let limit = if begins { self.patience.first } else { self.late_after() };
             let in_vain = waiting.ticks >= limit && !planted(Bug::WaitsForTheDead);
             if in_vain || planted(Bug::NeverWaits) || missing.is_empty() && !waits_for_first {
-                free.push((origin, waiting.round, missing));
+                free.push((origin, waiting.standing, missing));
             }
         }
         if free.is_empty() {
@@ -203,27 +223,53 @@ impl Barrier {
         }
         let workers = self.workers(origins);
         let mut released = Vec::new();
-        for (origin, round, missing) in free {
+        for (origin, standing, missing) in free {
             self.waiting.remove(&origin);
             for late in missing {
                 self.in_vain += 1;
                 self.known.entry(late).or_default().late = TIMES_IN_TIME;
             }
-            if round > self.gone {
-                self.gone = round;
+            if standing.stage() > self.gone {
+                self.gone = standing.stage();
                 self.since = 0;
             }
-            let newest = self.newest;
-            released.push((origin, GoOn { round, newest, workers }));
+            let order = GoOn {
+                round: standing.round,
+                share: (standing.doing == Doing::Heralds).then(|| self.share(origin, standing.round, origins)),
+                newest: self.newest,
+                workers,
+            };
+            released.push((origin, order));
         }
         released
+    }
+
+    /// The share of a worker that has told its loss of a round, by those that are known here. Where views differ, shares do
+    /// not add up to one, and a step is a little longer or shorter.
+    fn share(&self, origin: OriginId, round: u64, origins: &BTreeMap<OriginId, OriginInfo>) -> u64 {
+        let heard = |info: &&OriginInfo| self.counts(info) && !self.silent.contains_key(&info.home);
+        let told = origins.values().filter(heard).filter_map(|info| {
+            let known = self.known.get(&info.origin)?;
+            Some(Told {
+                origin: info.origin,
+                slot: info.slot,
+                loss: known.loss?,
+                is_of_round: known.standing.round >= round,
+            })
+        });
+        let told: Vec<Told> = told.collect();
+        match self.shares {
+            Shares::Mean => shares::equal(self.workers(origins)),
+            Shares::Weighted => shares::by_loss(origin, &told, self.workers(origins)),
+            Shares::Best => shares::of_the_best(origin, &told),
+        }
     }
 
     /// Those whose round is waited for, and has not come.
     fn missing<'a>(
         &'a self,
         me: OriginId,
-        round: u64,
+        stage: u64,
         begins: bool,
         origins: &'a BTreeMap<OriginId, OriginInfo>,
     ) -> impl Iterator<Item = OriginId> + 'a {
@@ -233,7 +279,7 @@ impl Barrier {
         let waited_for = others.filter(|info| !self.silent.contains_key(&info.home) || planted(Bug::WaitsForTheDead));
         waited_for
             .filter(move |info| match self.known.get(&info.origin) {
-                Some(known) => known.standing.round < round && known.late == 0 && !known.returns,
+                Some(known) => known.standing.stage() < stage && known.late == 0 && !known.returns,
                 // Who comes later is waited for as soon as it has come to a round.
                 None => begins,
             })
@@ -242,7 +288,8 @@ impl Barrier {
 
     /// Whether an origin takes part in rounds, heard or not.
     fn counts(&self, info: &OriginInfo) -> bool {
-        let is_idle = self.known.get(&info.origin).is_some_and(|known| known.standing.idle);
+        let known = self.known.get(&info.origin);
+        let is_idle = known.is_some_and(|known| known.standing.doing == Doing::Idles);
         info.slot != OriginInfo::NO_SLOT && info.ended.is_none() && !is_idle && self.parts.contains_key(&info.home)
     }
 

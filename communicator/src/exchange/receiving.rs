@@ -54,7 +54,13 @@ impl Exchange {
         if let Outcome::Applied(_) | Outcome::Diverged(_) = outcome {
             let (origin, sequence) = (batch.header.origin, batch.header.sequence);
             self.log.append(origin, sequence, Arc::clone(bytes));
-            self.note(origin, sequence, batch.header.standing, outcome, effects);
+            self.note(
+                origin,
+                sequence,
+                (batch.header.standing, Some(batch.header.loss)),
+                outcome,
+                effects,
+            );
             effects.push(Effect::Deliver {
                 origin,
                 bytes: Arc::clone(bytes),
@@ -69,7 +75,7 @@ impl Exchange {
         if let Outcome::Applied(_) | Outcome::Diverged(_) = outcome {
             self.log.append_range(&range);
             let MergedRange { header, sums } = range;
-            self.note(header.origin, header.to, header.standing, outcome, effects);
+            self.note(header.origin, header.to, (header.standing, None), outcome, effects);
             effects.push(Effect::Jump(Box::new(Jump {
                 origin: Some(header.origin),
                 sums,
@@ -82,10 +88,17 @@ impl Exchange {
     }
 
     /// What follows from having applied something, besides handing it on.
-    fn note(&mut self, origin: OriginId, to: u64, standing: Standing, outcome: Outcome, effects: &mut Vec<Effect>) {
+    fn note(
+        &mut self,
+        origin: OriginId,
+        to: u64,
+        (standing, loss): (Standing, Option<f32>),
+        outcome: Outcome,
+        effects: &mut Vec<Effect>,
+    ) {
         let is_own = self.home(origin) == Some(self.me);
         if let Some(barrier) = &mut self.barrier {
-            barrier.applied(origin, standing, is_own);
+            barrier.applied(origin, standing, loss, is_own);
         }
         if standing.last
             && let Some(info) = self.origins.get_mut(&origin)

@@ -113,7 +113,7 @@ fn check_ledgers(world: &World) {
 fn check_calm(world: &mut World) {
     world.calm_down();
     world.until(3, |_| false);
-    if world.in_rounds {
+    if world.in_rounds.is_some() {
         check_rounds(world);
     }
     // Runs that would go on for long are asked to stop, each at one of its nodes.

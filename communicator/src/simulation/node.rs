@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use protocol::batch::Doing;
 use protocol::digest::Digest;
 use protocol::ids::{NodeId, OriginId, RunId};
+use protocol::job::Shares;
 use protocol::model::Shape;
 use protocol::wire::attach::DataInfo;
 use protocol::wire::control::{NodeInfo, Reply, RunResult};
@@ -109,17 +111,33 @@ pub(super) struct Round {
     pub(super) number: u64,
     pub(super) newest: u64,
     pub(super) waits: bool,
+    /// It has told its loss, and its share is due.
+    pub(super) due: bool,
     /// It was idle, and has not come to two rounds since: it does not know the newest.
     pub(super) returns: bool,
     pub(super) since_idle: u32,
 }
 
 impl Round {
-    pub(super) fn arrive(&mut self) {
+    fn arrive(&mut self) {
         self.number = self.newest.max(self.number + 1);
         self.waits = true;
         self.since_idle = if self.returns { self.since_idle + 1 } else { 0 };
         self.returns = self.returns && self.since_idle < 2;
+    }
+
+    /// What a worker's next batch does, where such shares are let out.
+    pub(super) fn next(&mut self, shares: Shares) -> Doing {
+        if std::mem::take(&mut self.due) {
+            self.waits = true;
+            return Doing::Delivers;
+        }
+        self.arrive();
+        if shares.follow_losses() {
+            Doing::Heralds
+        } else {
+            Doing::Delivers
+        }
     }
 }
 

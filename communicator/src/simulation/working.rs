@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use protocol::batch::{Header, Payload, Standing};
+use protocol::batch::{Doing, Header, Payload, Standing};
 use protocol::changes::word;
 use protocol::cursor::{CursorAdvance, ShardId};
 use protocol::digest::Digest;
 use protocol::ids::{NodeId, OriginId, RunId};
-use protocol::job::{Job, JobDraft};
+use protocol::job::{Job, JobDraft, Shares};
 use protocol::lattice::Tau;
 use protocol::sums::Sums;
 use protocol::wire::attach::{GoOn, Scores, WorkerStats};
@@ -96,7 +96,7 @@ impl World {
         let (run, paused) = (open.run, open.core.should_pause());
         for key in keys {
             let idle = self.random.below(3) > 0;
-            let goes_idle = self.in_rounds && self.random.below(300) == 0;
+            let goes_idle = self.in_rounds.is_some() && self.random.below(300) == 0;
             let node = self.nodes.get_mut(&at).unwrap();
             let Some(worker) = node.workers.get_mut(&key).filter(|worker| !worker.hangs) else {
                 continue;
@@ -116,19 +116,21 @@ impl World {
                 continue;
             }
             training.closed = last;
+            let doing = match self.in_rounds.filter(|_| !last && back.is_none()) {
+                Some(_) if goes_idle && !training.round.due => {
+                    training.idle = 100;
+                    training.round.returns = true;
+                    Doing::Idles
+                }
+                Some(shares) => training.round.next(shares),
+                None => Doing::Delivers,
+            };
             let payload = match back {
                 Some(counts) => Payload::Sums(Sums::between(&training.counts, &counts).unwrap()),
-                None if last => Payload::default(),
+                None if last || doing == Doing::Heralds => Payload::default(),
                 None => one_step(training.sequence),
             };
             training.sequence += 1;
-            let rests = self.in_rounds && !last && goes_idle;
-            if rests {
-                training.idle = 100;
-                training.round.returns = true;
-            } else if self.in_rounds && !last {
-                training.round.arrive();
-            }
             let round = training.round.number;
             payload.apply_to_counts(&mut training.counts).unwrap();
             let (origin, sequence) = (training.origin, training.sequence);
@@ -142,7 +144,7 @@ impl World {
                 Standing {
                     last,
                     stop: last && stop,
-                    idle: rests,
+                    doing,
                     round,
                 },
             );
@@ -175,6 +177,7 @@ impl World {
             if order.round == training.round.number {
                 training.round.newest = order.newest;
                 training.round.waits = false;
+                training.round.due = order.share.is_some();
             }
         }
     }
@@ -262,9 +265,14 @@ fn batch(run: RunId, origin: OriginId, sequence: u64, payload: &Payload, standin
     frame.into()
 }
 
-pub(super) fn job(in_rounds: bool) -> Job {
+pub(super) fn job(in_rounds: Option<Shares>) -> Job {
+    let exchange = in_rounds.map(|shares| match shares {
+        Shares::Mean => "mesh:every=1",
+        Shares::Weighted => "mesh:every=1,weighted",
+        Shares::Best => "mesh:every=1,best",
+    });
     let draft = JobDraft {
-        exchange: in_rounds.then(|| "mesh:every=1".into()),
+        exchange: exchange.map(Into::into),
         epochs: Some(1),
         target_accuracy: Some(0.9),
         ..JobDraft::default()

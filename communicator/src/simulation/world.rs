@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use protocol::digest::Digest;
 use protocol::ids::{NodeId, OriginId, RunId};
+use protocol::job::Shares;
 use protocol::rng::CounterRng;
 use protocol::wire::run_beat::RunBeat;
 use protocol::wire::run_plan::RunPlan;
@@ -127,7 +128,7 @@ pub(super) struct World {
     pub(super) trace: Vec<String>,
     pub(super) slow: bool,
     /// Workers wait for each other's rounds.
-    pub(super) in_rounds: bool,
+    pub(super) in_rounds: Option<Shares>,
     /// How often somebody went on from a round to which another had not come, and how often in all.
     pub(super) unwaited: (u32, u32),
 }
@@ -163,7 +164,7 @@ impl World {
             samples,
             trace: Vec::new(),
             slow,
-            in_rounds: seed % 3 == 2,
+            in_rounds: [None, None, Some(Shares::Mean), None, None, Some(Shares::Weighted)][(seed % 6) as usize],
             unwaited: (0, 0),
         }
     }

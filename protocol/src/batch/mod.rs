@@ -22,7 +22,7 @@ use self::payload::Form;
 pub use self::payload::Payload;
 
 /// The version this program writes and reads.
-pub const VERSION: u8 = 4;
+pub const VERSION: u8 = 5;
 /// The longest batch, encoded. What is larger travels in pieces.
 pub const BATCH_BYTES_MAX: usize = 16 << 20;
 /// A minibatch may touch several shards, but not more than this.
@@ -36,22 +36,47 @@ pub struct Standing {
     pub last: bool,
     /// The origin has seen the run's stop.
     pub stop: bool,
-    /// The origin has nothing to train for now: nobody is to wait for its next round.
-    pub idle: bool,
-    /// The round that the origin has come to, where its strategy has rounds.
+    /// Where its strategy has rounds, what it does in the one that it has come to.
+    pub doing: Doing,
+    /// That round.
     pub round: u64,
 }
 
-/// On the wire: a bit for each of the three, and the round.
+/// What an origin does in the round that it has come to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Doing {
+    /// It has let out its share of it.
+    #[default]
+    Delivers,
+    /// It has come to it, and this batch tells its loss. Its share follows when it has heard of the others'.
+    Heralds,
+    /// It has nothing to train for now: nobody is to wait for its next round.
+    Idles,
+}
+
+impl Standing {
+    /// How far the origin has come: a round has a stage before its share is out, and one after.
+    #[must_use]
+    pub fn stage(&self) -> u64 {
+        self.round.saturating_mul(2) + u64::from(self.doing != Doing::Heralds)
+    }
+}
+
+/// On the wire: two bits, what it does, and the round.
 impl From<Standing> for (u8, u64) {
     fn from(standing: Standing) -> Self {
         let Standing {
             last,
             stop,
-            idle,
+            doing,
             round,
         } = standing;
-        (u8::from(last) | u8::from(stop) << 1 | u8::from(idle) << 2, round)
+        let doing = match doing {
+            Doing::Delivers => 0,
+            Doing::Idles => 1,
+            Doing::Heralds => 2,
+        };
+        (u8::from(last) | u8::from(stop) << 1 | doing << 2, round)
     }
 }
 
@@ -59,14 +84,17 @@ impl TryFrom<(u8, u64)> for Standing {
     type Error = &'static str;
 
     fn try_from((bits, round): (u8, u64)) -> Result<Self, Self::Error> {
-        if bits >= 8 {
-            return Err("a batch says of its origin what nobody knows");
-        }
         let is_set = |bit: u8| bits >> bit & 1 == 1;
+        let doing = match bits >> 2 {
+            0 => Doing::Delivers,
+            1 => Doing::Idles,
+            2 => Doing::Heralds,
+            _ => return Err("a batch says of its origin what nobody knows"),
+        };
         Ok(Self {
             last: is_set(0),
             stop: is_set(1),
-            idle: is_set(2),
+            doing,
             round,
         })
     }

@@ -24,7 +24,7 @@ fn batch(sequence: u64, payload: Payload) -> Batch {
         loss: 0.5,
         standing: Standing {
             last: true,
-            idle: true,
+            doing: Doing::Idles,
             round: 300,
             ..Standing::default()
         },
@@ -160,10 +160,10 @@ fn golden_bytes() {
         steps(tau, vec![word(1, true), word(3, false), word(8, true)]),
     ));
     // version, run, origin, sequence, seen; digest; cursors; samples, loss, standing; form, count, bytes; payload; checksum
-    let golden = "04 a222 c466 05 c801 e4a1aede8a8bc48c7c 01010240 40 0000003f 05ac02 00 ac02 01 03 03 01170e e6a62374";
+    let golden = "05 a222 c466 05 c801 e4a1aede8a8bc48c7c 01010240 40 0000003f 05ac02 00 ac02 01 03 03 01170e 045babf9";
     assert_eq!(bytes, crate::encoding::tests::bytes(golden));
     let bytes = encoded(&batch(5, sums(vec![(1, 300), (3, -2), (8, 7)])));
-    let golden = "04 a222 c466 05 c801 d39bd8aed6e7f89912 01010240 40 0000003f 05ac02 01 03 07 0006c2b503b011 9995ba72";
+    let golden = "05 a222 c466 05 c801 d39bd8aed6e7f89912 01010240 40 0000003f 05ac02 01 03 07 0006c2b503b011 309e333c";
     assert_eq!(bytes, crate::encoding::tests::bytes(golden));
 }
 

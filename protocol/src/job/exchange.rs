@@ -15,14 +15,42 @@ pub enum Exchange {
     Rounds(Rounds),
 }
 
-/// An exchange in rounds: every so many steps a worker lets out the whole difference that it has come to.
+/// An exchange in rounds: every so often a worker lets out the whole difference that it has come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rounds {
-    /// How many steps a round has.
-    pub every: u32,
-    /// Whether workers wait for each other's rounds, and share the differences out: their mean counts. Without waiting all
-    /// of each counts, whenever it comes.
-    pub waits: bool,
+    /// How long a round is.
+    pub every: Every,
+    /// Whether workers wait for each other's rounds, and which part of its difference each lets out. Those that do not wait
+    /// let out all of it, whenever they come to it.
+    pub shares: Option<Shares>,
+}
+
+/// How long a round is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Every {
+    /// So many steps.
+    Steps(u32),
+    /// Until a worker has been through its samples.
+    Epoch,
+}
+
+/// Which part of its difference each worker lets out, where all wait for each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shares {
+    /// Equal parts: the mean of all workers counts.
+    Mean,
+    /// In proportion to the loss of its last steps: who has most to learn counts most.
+    Weighted,
+    /// The worker with the lowest loss all of it, the others nothing.
+    Best,
+}
+
+impl Shares {
+    /// Whether a worker's share depends on the others' losses, so that all tell theirs first.
+    #[must_use]
+    pub fn follow_losses(self) -> bool {
+        self != Self::Mean
+    }
 }
 
 /// What decides τ.
@@ -38,7 +66,7 @@ pub enum Threshold {
 const EVERY: f64 = 16.0;
 const EVERY_MAX: f64 = 65_536.0;
 
-const FORMS: &str = "strom, mesh[:every=N][,async]";
+const FORMS: &str = "strom, mesh[:every=N|epoch][,mean|weighted|best|async]";
 
 impl Exchange {
     /// The strategy that a text names. `threshold` is what the job says of τ, for the one that has a τ.
@@ -46,14 +74,10 @@ impl Exchange {
         let mut options = TextOptions::parse(text);
         let exchange = match options.name {
             "strom" => Self::Strom(threshold),
-            "mesh" => {
-                let every = options.number("every")?.unwrap_or(EVERY).round();
-                within("every", every, 1.0..=EVERY_MAX, "a number of steps from 1 to 65536")?;
-                Self::Rounds(Rounds {
-                    every: every as u32,
-                    waits: !options.flag("async"),
-                })
-            }
+            "mesh" => Self::Rounds(Rounds {
+                every: Every::from_options(&mut options)?,
+                shares: shares_from_options(&mut options)?,
+            }),
             unknown => return Err(format!("there is no exchange '{unknown}'; there is: {FORMS}")),
         };
         options.finish(FORMS)?;
@@ -63,7 +87,16 @@ impl Exchange {
     /// Whether workers wait for each other's rounds.
     #[must_use]
     pub fn waits(&self) -> bool {
-        matches!(self, Self::Rounds(Rounds { waits: true, .. }))
+        self.shares().is_some()
+    }
+
+    /// Which part of its difference each worker lets out, where they wait for each other.
+    #[must_use]
+    pub fn shares(&self) -> Option<Shares> {
+        match self {
+            Self::Strom(_) => None,
+            Self::Rounds(rounds) => rounds.shares,
+        }
     }
 
     /// What decides τ, where there is one.
@@ -76,13 +109,59 @@ impl Exchange {
     }
 }
 
+impl Every {
+    fn from_options(options: &mut TextOptions<'_>) -> Result<Self, String> {
+        if options.flag("every=epoch") {
+            return Ok(Self::Epoch);
+        }
+        let every = options.number("every")?.unwrap_or(EVERY).round();
+        within(
+            "every",
+            every,
+            1.0..=EVERY_MAX,
+            "epoch, or a number of steps from 1 to 65536",
+        )?;
+        Ok(Self::Steps(every as u32))
+    }
+}
+
+/// How differences are shared out; none where nobody waits.
+fn shares_from_options(options: &mut TextOptions<'_>) -> Result<Option<Shares>, String> {
+    let rules = [
+        ("mean", Some(Shares::Mean)),
+        ("weighted", Some(Shares::Weighted)),
+        ("best", Some(Shares::Best)),
+        ("async", None),
+    ];
+    let named: Vec<_> = rules.into_iter().filter(|(name, _)| options.flag(name)).collect();
+    match named[..] {
+        [] => Ok(Some(Shares::Mean)),
+        [(_, shares)] => Ok(shares),
+        [(one, _), (other, _), ..] => Err(format!("'{one}' and '{other}' exclude each other")),
+    }
+}
+
+impl fmt::Display for Every {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Steps(steps) => write!(f, "{steps}"),
+            Self::Epoch => f.write_str("epoch"),
+        }
+    }
+}
+
 impl fmt::Display for Exchange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Strom(_) => f.write_str("strom"),
-            Self::Rounds(Rounds { every, waits }) => {
-                let waits = if *waits { "" } else { ",async" };
-                write!(f, "mesh:every={every}{waits}")
+            Self::Rounds(Rounds { every, shares }) => {
+                let shares = match shares {
+                    Some(Shares::Mean) => "",
+                    Some(Shares::Weighted) => ",weighted",
+                    Some(Shares::Best) => ",best",
+                    None => ",async",
+                };
+                write!(f, "mesh:every={every}{shares}")
             }
         }
     }

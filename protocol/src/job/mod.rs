@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 pub use density::Density;
 pub use draft::JobDraft;
-pub use exchange::{Exchange, Rounds, Threshold};
+pub use exchange::{Every, Exchange, Rounds, Shares, Threshold};
 
 use crate::clip::Clip;
 use crate::data::DataSpec;

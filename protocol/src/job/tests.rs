@@ -186,14 +186,17 @@ fn a_text_that_is_too_long_to_be_told_is_a_mistake() {
 #[test]
 fn only_a_strategy_with_a_tau_takes_one() {
     let job = |text: &str| JobDraft::from_toml(text).unwrap().resolve();
-    for (text, every, waits) in [
-        ("mesh:every=4", 4, true),
-        ("mesh:every=4,async", 4, false),
-        ("mesh", 16, true),
+    for (text, every, shares) in [
+        ("mesh:every=4", Every::Steps(4), Some(Shares::Mean)),
+        ("mesh:every=4,mean", Every::Steps(4), Some(Shares::Mean)),
+        ("mesh:every=4,async", Every::Steps(4), None),
+        ("mesh", Every::Steps(16), Some(Shares::Mean)),
+        ("mesh:weighted,every=epoch", Every::Epoch, Some(Shares::Weighted)),
+        ("mesh:every=64,best", Every::Steps(64), Some(Shares::Best)),
     ] {
         let rounds = job(&format!("exchange = \"{text}\"")).unwrap();
-        assert_eq!(rounds.exchange, Exchange::Rounds(Rounds { every, waits }));
-        assert_eq!(rounds.exchange.waits(), waits);
+        assert_eq!(rounds.exchange, Exchange::Rounds(Rounds { every, shares }));
+        assert_eq!(rounds.exchange.waits(), shares.is_some());
         assert_eq!(JobDraft::from(&rounds).resolve(), Ok(rounds));
     }
     for (key, text) in [("density", "density = 0.1"), ("tau", "tau = 0.1")] {
@@ -205,6 +208,9 @@ fn only_a_strategy_with_a_tau_takes_one() {
         "mesh:every=0",
         "mesh:every=0.2",
         "mesh:often",
+        "mesh:every=run",
+        "mesh:weighted,best",
+        "mesh:best,async",
         "dense",
         "strom:every=2",
         "ring",

@@ -41,7 +41,7 @@ pub enum ToWorker {
     Jump(Box<JumpOrder>),
     /// Whether to hold back what would leave; it stays in the residual.
     Pause(bool),
-    /// Train on: all whom this worker waits for have come to its round, and what they sent was sent before this.
+    /// All whom this worker waits for have come as far as it has, and what they sent was sent before this.
     GoOn(GoOn),
     /// An origin that sends no batches any more, or does so again: what it began is free, or is not.
     Origin {
@@ -87,6 +87,9 @@ pub enum ToWorker {
 pub struct GoOn {
     /// The round.
     pub round: u64,
+    /// The share of its difference that the worker is to let out now, in parts of 2³²: all have told their losses. Without
+    /// one it trains on: all have let out theirs.
+    pub share: Option<u64>,
     /// The newest round that anybody has come to.
     pub newest: u64,
     /// How many workers make the next one together.

@@ -10,6 +10,7 @@ use super::batches::{header, steps};
 use super::values::{SCORES, data_info, frontier, job, wire, worker_stats};
 
 const GO_ON: GoOn = GoOn {
+    share: Some(1 << 31),
     round: 300,
     newest: 301,
     workers: 10,

@@ -1,6 +1,6 @@
 //! Batches, and changes in each encoding.
 
-use protocol::batch::{Header, Payload, Standing};
+use protocol::batch::{Doing, Header, Payload, Standing};
 use protocol::changes::word;
 use protocol::cursor::{CursorAdvance, ShardId};
 use protocol::dense::Dense;
@@ -46,7 +46,7 @@ pub(super) fn header(payload: &Payload, cursors: u32) -> Header {
         loss: 0.75,
         standing: Standing {
             last: cursors == 0,
-            idle: cursors == 1,
+            doing: if cursors == 1 { Doing::Idles } else { Doing::Heralds },
             round: 12,
             ..Standing::default()
         },

@@ -201,6 +201,20 @@ impl<B: Backend> Trainer for Replica<B> {
         })
     }
 
+    /// A gradient, and an update of nothing.
+    fn loss(&mut self, samples: &[u32]) -> Result<f32, TrainError> {
+        self.begun = None;
+        self.gradient(samples, 0)?;
+        let update = Update {
+            formula: Formula::of(Rule::Sgd),
+            factors: Factors::new(Rule::Sgd, 0.0, 1, Ahead::default()),
+            clip: None,
+            orthogonal: None,
+            compare: None,
+        };
+        Ok(self.backend.update(&update, &mut Vec::new())?.loss)
+    }
+
     fn begin(&mut self, samples: &[u32], step: u64) -> Result<(), TrainError> {
         let (timer, since) = (ThreadTimer::start(), Instant::now());
         self.gradient(samples, step)?;

@@ -10,9 +10,10 @@ mod strom;
 mod tau_controller;
 
 use protocol::batch::Payload;
-use protocol::job::{Exchange, Job};
+use protocol::job::{Exchange, Job, Shares};
 use protocol::lattice::{Range, Tau};
 
+use crate::difference::Share;
 use crate::learning::multi_worker::Settings;
 use crate::trainer::{TrainError, Trainer};
 
@@ -28,6 +29,8 @@ pub struct NextStep {
     pub hold_back: bool,
     /// The header of the next batch has no room for the cursors of another step, so a batch must leave after this one.
     pub must_leave: bool,
+    /// It is the last of an epoch for this worker.
+    pub ends_epoch: bool,
 }
 
 /// What an emission decides before a step.
@@ -65,10 +68,13 @@ pub trait Emission<T> {
     /// in the shared weights already.
     fn leave(&mut self, trainer: &mut T, compared: Option<Tau>, words: Vec<u32>) -> Result<Leaving, TrainError>;
 
-    /// Whether a worker waits for the others' rounds after a batch of its own.
-    fn waits(&self) -> bool {
-        false
+    /// Which part of the difference a worker lets out, where it waits for the others' rounds after a batch of its own.
+    fn shares(&self) -> Option<Shares> {
+        None
     }
+
+    /// The next batch is to hold this share, by the losses of all.
+    fn agree(&mut self, _share: Share) {}
 
     /// The others' rounds are in the weights, or are not waited for; so many workers make the next one together.
     fn go_on(&mut self, _workers: u32) {}

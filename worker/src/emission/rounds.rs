@@ -1,14 +1,14 @@
-//! Emission in rounds: every so many steps, what a worker has come to leaves whole.
+//! Emission in rounds: every so many steps, or every epoch, what a worker has come to leaves whole.
 //!
 //! Nothing is chosen and nothing is compressed: every weight that has moved by half a grid step or more is in the batch.
-//! Workers that wait for each other each let out their share of the difference, so that the mean of all is what counts;
-//! then each goes on from there. Those that do not wait let out all of it. What rounding takes stays in the residual. A
-//! model with more weights than a batch holds is told in windows that take turns.
+//! Workers that wait for each other each let out their share of the difference, so that the mean of all is what counts, or
+//! a mean that is weighted by losses; then each goes on from there. Those that do not wait let out all of it. What rounding
+//! takes stays in the residual. A model with more weights than a batch holds is told in windows that take turns.
 
 use protocol::batch::Payload;
 use protocol::encoding::DENSE_MAX;
-use protocol::job::{Job, Rounds};
-use protocol::lattice::Tau;
+use protocol::job::{Every, Job, Rounds, Shares};
+use protocol::lattice::{Range, Tau};
 
 use super::{Emission, Leaving, NextStep, Plan};
 use crate::difference::Share;
@@ -21,6 +21,8 @@ pub(super) struct InRounds {
     weights: usize,
     /// The workers that make this round together.
     workers: u32,
+    /// The share that follows from all losses, while it is due.
+    agreed: Option<Share>,
     /// Steps since the last batch.
     steps: u32,
     /// The window that leaves next.
@@ -36,6 +38,7 @@ impl InRounds {
             rounds,
             weights,
             workers: slots as u32,
+            agreed: None,
             steps: 0,
             window: 0,
             untold: 0,
@@ -52,11 +55,17 @@ impl InRounds {
         self.window = (self.window + 1) % self.windows();
         self.untold = self.untold.saturating_sub(1);
         self.steps = 0;
-        let share = if self.rounds.waits {
-            Share::of_one_in(self.workers)
-        } else {
-            Share::ALL
+        let share = match self.rounds.shares {
+            // What is left when there is nothing more to train has no losses to go by.
+            Some(_) => self.agreed.take().unwrap_or(Share::of_one_in(self.workers)),
+            None => Share::ALL,
         };
+        if share.is_nothing() {
+            return Ok(Leaving {
+                payload: Payload::default(),
+                range: Range::Safe,
+            });
+        }
         let (dense, range) = trainer.take(first..(first + DENSE_MAX).min(self.weights), share)?;
         let payload = Payload::Dense(dense);
         Ok(Leaving { payload, range })
@@ -65,10 +74,9 @@ impl InRounds {
 
 impl<T: Trainer> Emission<T> for InRounds {
     fn settings(&self, job: &Job, slots: usize) -> Settings {
-        if self.rounds.waits {
-            Settings::alone(job)
-        } else {
-            Settings::adding_up(job, slots)
+        match self.rounds.shares {
+            Some(_) => Settings::alone(job),
+            None => Settings::adding_up(job, slots),
         }
     }
 
@@ -79,7 +87,11 @@ impl<T: Trainer> Emission<T> for InRounds {
     fn plan(&mut self, next: NextStep) -> Plan {
         self.steps += 1;
         self.untold = self.windows();
-        let is_due = self.steps >= self.rounds.every || next.must_leave;
+        let is_over = match self.rounds.every {
+            Every::Steps(steps) => self.steps >= steps,
+            Every::Epoch => next.ends_epoch,
+        };
+        let is_due = is_over || next.must_leave;
         if is_due && !next.hold_back {
             Plan::Leave { compare: None }
         } else {
@@ -91,8 +103,12 @@ impl<T: Trainer> Emission<T> for InRounds {
         self.take_turn(trainer)
     }
 
-    fn waits(&self) -> bool {
-        self.rounds.waits
+    fn shares(&self) -> Option<Shares> {
+        self.rounds.shares
+    }
+
+    fn agree(&mut self, share: Share) {
+        self.agreed = Some(share);
     }
 
     fn go_on(&mut self, workers: u32) {

@@ -95,6 +95,8 @@ pub struct Training<T> {
     samples_total: u64,
     ending: Ending,
     round: Round,
+    /// Samples on which workers compare themselves, where the best one's weights count.
+    probe: Vec<u32>,
     /// The next minibatch is chosen already, and its device may be at it.
     chosen: bool,
     /// How many batches were in the weights when the device began with that minibatch, if it has.
@@ -137,6 +139,7 @@ impl<T: Trainer> Training<T> {
             samples_applied: 0,
             ending: Ending::No,
             round: Round::default(),
+            probe: rounds::probe(job, labels.len()),
             chosen: false,
             begun_at: None,
             seen: 0,
@@ -288,8 +291,13 @@ impl<T: Trainer> Training<T> {
     /// Makes the next step. If a batch leaves after it, its bytes are appended to `encoded`. To hold back is to let nothing
     /// leave, where that can be.
     pub fn step(&mut self, hold_back: bool, encoded: &mut Vec<u8>) -> Result<Next, TrainingError> {
-        if self.round.waits && !self.is_ending() {
-            return Ok(Next::Waiting);
+        if !self.is_ending() {
+            if self.round.waits() {
+                return Ok(Next::Waiting);
+            }
+            if let Some(delivered) = self.deliver_due(encoded) {
+                return delivered;
+            }
         }
         if self.is_ending() || !self.next_minibatch() {
             return self.pause(encoded);
@@ -301,6 +309,7 @@ impl<T: Trainer> Training<T> {
             learning_rate,
             hold_back,
             must_leave: !self.pending.may_grow(),
+            ends_epoch: self.plan.ends_epoch(),
         });
         let compare = match plan {
             Plan::Keep => None,
@@ -333,11 +342,13 @@ impl<T: Trainer> Training<T> {
             directions: report.directions,
             gpu: report.gpu,
         };
-        let arrives = plan != Plan::Keep && self.emission.waits();
         // What comes while others are waited for is to be in the next gradient.
-        if !arrives {
-            self.begin_next(plan == Plan::Keep)?;
+        if plan != Plan::Keep
+            && let Some(shares) = self.emission.shares()
+        {
+            return self.arrive(step, shares, encoded);
         }
+        self.begin_next(plan == Plan::Keep)?;
         if plan == Plan::Keep {
             return Ok(Next::Kept(step));
         }
@@ -345,9 +356,6 @@ impl<T: Trainer> Training<T> {
         let left = self.emission.leave(&mut self.trainer, compare, words);
         let left = left.map_err(|error| self.blame(error))?;
         step.left(&left);
-        if arrives {
-            self.round.arrive();
-        }
         self.write_batch(left.payload, Standing::default(), encoded)?;
         Ok(Next::Emitted(step))
     }
@@ -438,7 +446,8 @@ impl<T: Trainer> Training<T> {
         standing: Standing,
         encoded: &mut Vec<u8>,
     ) -> Result<(), TrainingError> {
-        let Pending { cursors, samples, loss } = std::mem::take(&mut self.pending);
+        let loss = self.pending.mean_loss();
+        let Pending { cursors, samples, .. } = std::mem::take(&mut self.pending);
         self.sequence += 1;
         let header = Header {
             run: self.identity.run,
@@ -448,7 +457,7 @@ impl<T: Trainer> Training<T> {
             digest: payload.digest(),
             cursors,
             samples,
-            loss: (loss / f64::from(samples.max(1))) as f32,
+            loss,
             standing: Standing {
                 round: self.round.number,
                 ..standing

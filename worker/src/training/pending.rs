@@ -17,6 +17,19 @@ impl Pending {
         self.samples == 0 && self.cursors.is_empty()
     }
 
+    /// Nothing but a loss, for a batch that tells it.
+    pub(super) fn of_loss(loss: f32) -> Self {
+        Self {
+            loss: f64::from(loss),
+            ..Self::default()
+        }
+    }
+
+    /// The mean loss of its samples; where there are none, the loss that is to be told.
+    pub(super) fn mean_loss(&self) -> f32 {
+        (self.loss / f64::from(self.samples.max(1))) as f32
+    }
+
     /// Adds a step whose minibatch moved no more than [`Pending::cursors_left`].
     pub(super) fn add(&mut self, advances: &[CursorAdvance], samples: usize, loss: f32) {
         for &advance in advances {

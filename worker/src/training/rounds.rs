@@ -1,10 +1,20 @@
 //! Rounds: a worker that has let out its share waits until the others' are in the weights.
+//!
+//! Where shares follow losses, it tells its own first, and waits until the others have told theirs.
 
-use protocol::batch::{Payload, Standing};
+use protocol::batch::{Doing, Payload, Standing};
+use protocol::job::{Job, Shares};
+use protocol::rng::CounterRng;
 use protocol::wire::attach::GoOn;
 
+use super::pending::Pending;
 use super::{Next, Step, Training, TrainingError};
-use crate::trainer::Trainer;
+use crate::difference::Share;
+use crate::trainer::{TrainError, Trainer, TrainerState};
+
+/// Samples on which workers compare themselves. A pass over them costs as much as eight steps of 64 samples.
+const PROBE: usize = 512;
+const PROBE_STREAM: u64 = 0x7072_6f62;
 
 /// How far a worker is in the rounds that all make together. Their numbers are labels: whoever has missed some goes on with
 /// the newest.
@@ -14,10 +24,25 @@ pub(super) struct Round {
     pub(super) number: u64,
     /// The newest that its node has heard of.
     newest: u64,
-    /// It has come to that and waits for the others.
-    pub(super) waits: bool,
+    wait: Wait,
     /// It has said that it has nothing to train.
     pub(super) is_idle: bool,
+}
+
+/// What a worker waits for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Wait {
+    #[default]
+    Nothing,
+    /// It has told its loss, and the others are to tell theirs.
+    Losses,
+    /// They have: its share is due.
+    Due,
+    /// Its share is out, and the others' are to come.
+    Shares {
+        /// What it has come to since the round before counts for nothing.
+        lost: bool,
+    },
 }
 
 impl Round {
@@ -26,19 +51,14 @@ impl Round {
         self.newest = newest;
     }
 
-    /// The worker has come to its next round.
-    pub(super) fn arrive(&mut self) {
-        self.number = self.number.saturating_add(1).max(self.newest);
-        self.waits = true;
+    /// Whether a worker does nothing until it hears of the others.
+    pub(super) fn waits(&self) -> bool {
+        matches!(self.wait, Wait::Losses | Wait::Shares { .. })
     }
 
-    fn go_on(&mut self, order: GoOn) -> bool {
-        let is_meant = self.waits && order.round == self.number;
-        if is_meant {
-            self.waits = false;
-            self.newest = order.newest;
-        }
-        is_meant
+    fn arrive(&mut self, wait: Wait) {
+        self.number = self.number.saturating_add(1).max(self.newest);
+        self.wait = wait;
     }
 }
 
@@ -46,27 +66,117 @@ impl<T: Trainer> Training<T> {
     /// Whether it has come to a round and waits for the others.
     #[must_use]
     pub fn waits_for_round(&self) -> bool {
-        self.round.waits
+        self.round.waits()
     }
 
-    /// All others that are waited for have come to this round.
-    pub fn go_on(&mut self, order: GoOn) {
-        if self.round.go_on(order) {
-            self.emission.go_on(order.workers);
+    /// All others that are waited for have come as far in this round.
+    pub fn go_on(&mut self, order: GoOn) -> Result<(), TrainingError> {
+        if order.round != self.round.number {
+            return Ok(());
         }
+        match (self.round.wait, order.share) {
+            (Wait::Losses, Some(parts)) => {
+                self.emission.agree(Share::of_parts(parts));
+                self.round.wait = Wait::Due;
+            }
+            (Wait::Shares { lost }, None) => {
+                self.round.wait = Wait::Nothing;
+                self.round.newest = order.newest;
+                self.emission.go_on(order.workers);
+                if lost {
+                    return_to_shared(&mut self.trainer)?;
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Has come to a round: lets out its share, or tells its loss first.
+    pub(super) fn arrive(&mut self, step: Step, shares: Shares, encoded: &mut Vec<u8>) -> Result<Next, TrainingError> {
+        if !shares.follow_losses() {
+            self.round.arrive(Wait::Shares { lost: false });
+            return self.deliver(step, encoded);
+        }
+        let loss = match shares {
+            Shares::Best => self.score()?,
+            Shares::Mean | Shares::Weighted => self.pending.mean_loss(),
+        };
+        self.round.arrive(Wait::Losses);
+        // What was trained is counted by the batch that holds its share.
+        let pending = std::mem::take(&mut self.pending);
+        self.pending = Pending::of_loss(loss);
+        let standing = Standing {
+            doing: Doing::Heralds,
+            ..Standing::default()
+        };
+        self.write_batch(Payload::default(), standing, encoded)?;
+        self.pending = pending;
+        Ok(Next::Emitted(step))
+    }
+
+    /// Lets out a share that is due, if one is.
+    pub(super) fn deliver_due(&mut self, encoded: &mut Vec<u8>) -> Option<Result<Next, TrainingError>> {
+        if self.round.wait != Wait::Due {
+            return None;
+        }
+        self.seen = self.batches_applied;
+        let step = Step::without_samples(self.staleness());
+        Some(self.deliver(step, encoded))
+    }
+
+    fn deliver(&mut self, mut step: Step, encoded: &mut Vec<u8>) -> Result<Next, TrainingError> {
+        let left = self.emission.leave(&mut self.trainer, None, Vec::new());
+        let left = left.map_err(|error| self.blame(error))?;
+        step.left(&left);
+        self.round.wait = Wait::Shares {
+            lost: left.payload.is_empty() && self.emission.shares() == Some(Shares::Best),
+        };
+        self.write_batch(left.payload, Standing::default(), encoded)?;
+        Ok(Next::Emitted(step))
+    }
+
+    /// The loss of its own weights on samples that are the same for all.
+    fn score(&mut self) -> Result<f32, TrainingError> {
+        let minibatch = self.job.minibatch as usize;
+        let mut sum = 0.0;
+        for samples in self.probe.chunks(minibatch) {
+            let loss = self.trainer.loss(samples).map_err(|error| self.blame(error))?;
+            sum += f64::from(loss) * samples.len() as f64;
+        }
+        Ok((sum / self.probe.len().max(1) as f64) as f32)
     }
 
     /// Says once that there is nothing to train, so that nobody waits for the next round.
     pub(super) fn say_idle(&mut self, encoded: &mut Vec<u8>) -> Result<Next, TrainingError> {
-        if !self.emission.waits() || std::mem::replace(&mut self.round.is_idle, true) {
+        if self.emission.shares().is_none() || std::mem::replace(&mut self.round.is_idle, true) {
             return Ok(Next::Waiting);
         }
         self.seen = self.batches_applied;
         let standing = Standing {
-            idle: true,
+            doing: Doing::Idles,
             ..Standing::default()
         };
         self.write_batch(Payload::default(), standing, encoded)?;
         Ok(Next::Emitted(Step::without_samples(self.staleness())))
     }
+}
+
+/// The samples on which workers compare themselves, where the best one's weights count: the same for all.
+pub(super) fn probe(job: &Job, samples: usize) -> Vec<u32> {
+    if job.exchange.shares() != Some(Shares::Best) {
+        return Vec::new();
+    }
+    let mut random = CounterRng::new(job.seed, PROBE_STREAM);
+    let drawn = (0..PROBE.min(samples)).map(|_| random.below(samples as u64) as u32);
+    drawn.collect()
+}
+
+/// Goes on from the shared weights, as a worker does that begins there.
+fn return_to_shared<T: Trainer>(trainer: &mut T) -> Result<(), TrainError> {
+    let TrainerState { numbers, mut arrays } = trainer.state()?;
+    arrays.iter_mut().for_each(|array| array.fill(0.0));
+    trainer
+        .restore(TrainerState { numbers, arrays })
+        .map_err(|error| TrainError::Device(error.to_string()))
 }

@@ -42,7 +42,22 @@ impl Cluster {
     }
 
     fn stands(&mut self, origin: u64, standing: Standing) -> Option<GoOn> {
-        self.barrier.applied(OriginId(origin), standing, origin == OWN.0);
+        self.tells(origin, standing, 1.0)
+    }
+
+    /// An origin comes to a round and tells its loss.
+    fn heralds(&mut self, origin: u64, round: u64, loss: f32) -> Option<GoOn> {
+        let standing = Standing {
+            doing: Doing::Heralds,
+            round,
+            ..Standing::default()
+        };
+        self.tells(origin, standing, loss)
+    }
+
+    fn tells(&mut self, origin: u64, standing: Standing, loss: f32) -> Option<GoOn> {
+        let is_own = origin == OWN.0;
+        self.barrier.applied(OriginId(origin), standing, Some(loss), is_own);
         self.released()
     }
 
@@ -71,7 +86,15 @@ fn a_worker_goes_on_when_all_others_have_come_to_its_round() {
     assert_eq!(cluster.comes(2, 1), None);
     assert_eq!(cluster.comes(1, 1), None);
     let (round, newest, workers) = (1, 1, 3);
-    assert_eq!(cluster.comes(3, 1), Some(GoOn { round, newest, workers }));
+    assert_eq!(
+        cluster.comes(3, 1),
+        Some(GoOn {
+            round,
+            share: None,
+            newest,
+            workers
+        })
+    );
     assert_eq!(cluster.released(), None, "it is said once");
     // Others may be a round further; one more batch of the same round is not one more round.
     assert_eq!(cluster.comes(3, 2), None);
@@ -107,7 +130,7 @@ fn who_is_silent_idle_or_at_its_end_is_not_waited_for() {
     cluster.stands(
         4,
         Standing {
-            idle: true,
+            doing: Doing::Idles,
             round: 1,
             ..Standing::default()
         },
@@ -174,7 +197,7 @@ fn long_rounds_are_waited_for_longer_but_not_those_in_which_nobody_trained() {
 
 fn resting(idle: bool, round: u64) -> Standing {
     Standing {
-        idle,
+        doing: if idle { Doing::Idles } else { Doing::Delivers },
         round,
         ..Standing::default()
     }
@@ -245,4 +268,55 @@ fn who_comes_later_is_waited_for_from_its_first_round_on() {
     cluster.comes(2, 5);
     assert_eq!(cluster.comes(1, 5), None);
     assert!(cluster.comes(9, 5).is_some());
+}
+
+#[test]
+fn shares_that_follow_losses_are_told_when_all_have_told_theirs() {
+    for (shares, own) in [(Shares::Weighted, 1 << 30), (Shares::Best, 1 << 32)] {
+        let mut cluster = Cluster::new(2);
+        cluster.barrier.shares = shares;
+        for round in 1..4 {
+            assert_eq!(cluster.heralds(1, round, 0.5), None);
+            let order = cluster.heralds(2, round, 1.5).unwrap();
+            assert_eq!((order.round, order.share), (round, Some(own)));
+            // Who has told its loss has not let out its share yet.
+            assert_eq!(cluster.comes(1, round), None);
+            assert_eq!(cluster.comes(2, round).map(|order| order.share), Some(None));
+        }
+    }
+}
+
+#[test]
+fn who_has_told_its_loss_and_dies_is_not_waited_for() {
+    let mut cluster = Cluster::new(3);
+    cluster.barrier.shares = Shares::Best;
+    cluster.heralds(1, 1, 0.5);
+    cluster.heralds(2, 1, 0.1);
+    assert_eq!(cluster.heralds(3, 1, 0.9).and_then(|order| order.share), Some(0));
+    cluster.comes(3, 1);
+    assert_eq!(cluster.comes(1, 1), None);
+    cluster.barrier.hears(&BTreeSet::from([NodeId(2)]));
+    assert_eq!(cluster.released().map(|order| order.share), Some(None));
+    // Its loss is not compared with any more.
+    cluster.heralds(3, 2, 0.9);
+    assert_eq!(cluster.heralds(1, 2, 0.5).and_then(|order| order.share), Some(1 << 32));
+}
+
+#[test]
+fn the_stage_in_which_nobody_trains_does_not_make_anybody_late() {
+    let mut cluster = Cluster::new(2);
+    cluster.barrier.shares = Shares::Weighted;
+    cluster.heralds(1, 1, 0.5);
+    cluster.heralds(2, 1, 0.5);
+    cluster.comes(1, 1);
+    cluster.comes(2, 1);
+    for _ in 0..30 {
+        cluster.barrier.tick();
+    }
+    cluster.heralds(1, 2, 0.5);
+    cluster.heralds(2, 2, 0.5);
+    cluster.comes(1, 2);
+    cluster.comes(2, 2);
+    cluster.heralds(1, 3, 0.5);
+    assert_eq!(cluster.waits(), PACES * 30);
 }

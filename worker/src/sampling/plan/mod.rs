@@ -165,6 +165,14 @@ impl SamplePlan {
         !indices.is_empty()
     }
 
+    /// Whether this slot has nothing left, for now, of the epoch that it trained from last.
+    #[must_use]
+    pub fn ends_epoch(&self) -> bool {
+        let is_left = |shard: &ShardId| self.board.is_unfinished(*shard) && !self.board.is_taken(*shard);
+        let mut of_epoch = self.queue.iter().filter(|shard| shard.epoch == self.open.epoch());
+        !of_epoch.any(is_left)
+    }
+
     /// The first shard to train of the queue, which takes in the next epochs and then a claim when it has none.
     fn next_shard(&mut self) -> Option<ShardId> {
         loop {

@@ -86,11 +86,13 @@ fn a_worker_that_waits_for_a_round_can_stand_by_and_go_back() {
     let mut training = real(&job, &dataset);
     emitted(&mut training, &mut Vec::new());
     let measured = training.trainer().copy_weights().unwrap();
-    training.go_on(GoOn {
+    let order = GoOn {
         round: 1,
+        share: None,
         newest: 1,
         workers: 1,
-    });
+    };
+    training.go_on(order).unwrap();
     emitted(&mut training, &mut Vec::new());
     assert_eq!(training.step(false, &mut Vec::new()).unwrap(), Next::Waiting);
     training.stand_by();

@@ -6,6 +6,7 @@ mod ending;
 mod faults;
 mod going_on;
 mod rounds;
+mod shares;
 mod steps;
 mod threads;
 

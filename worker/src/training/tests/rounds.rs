@@ -1,12 +1,13 @@
 //! Rounds: the mean of all workers' differences counts, and each waits for the others'.
 
+use protocol::batch::Doing;
 use protocol::optimiser::Optimiser;
 use protocol::wire::attach::GoOn;
 
 use super::*;
 use crate::difference::Share;
 
-fn one_of(slots: usize, slot: usize) -> Identity {
+pub(super) fn one_of(slots: usize, slot: usize) -> Identity {
     Identity {
         origin: OriginId(7 + slot as u64),
         slot,
@@ -24,13 +25,14 @@ fn in_rounds(every: u32) -> Job {
 fn go_on(round: u64, workers: u32) -> GoOn {
     GoOn {
         round,
+        share: None,
         newest: round,
         workers,
     }
 }
 
 /// Steps until something leaves; nothing if there is nothing to train.
-fn until_it_leaves(training: &mut Training<CpuTrainer>) -> Option<Batch> {
+pub(super) fn until_it_leaves(training: &mut Training<CpuTrainer>) -> Option<Batch> {
     loop {
         let mut encoded = Vec::new();
         match training.step(false, &mut encoded).unwrap() {
@@ -71,8 +73,8 @@ fn workers_wait_for_each_others_rounds_and_end_at_the_same_weights() {
         }
         for worker in &mut workers {
             // Another's round is none of its business.
-            worker.go_on(go_on(round + 1, 3));
-            worker.go_on(go_on(round, 3));
+            worker.go_on(go_on(round + 1, 3)).unwrap();
+            worker.go_on(go_on(round, 3)).unwrap();
             // Nothing is left but what the grid rounds off, a few steps of it for each weight.
             assert!(worker.trainer().residual_norm().unwrap() < 3.0 * 2e-6 * (WEIGHTS as f64).sqrt());
         }
@@ -96,12 +98,14 @@ fn who_has_missed_rounds_goes_on_with_the_newest() {
     let mut training = real(&job, &dataset);
     training.join_rounds(40, 5);
     assert_eq!(until_it_leaves(&mut training).unwrap().header.standing.round, 40);
-    training.go_on(GoOn {
-        newest: 43,
-        ..go_on(40, 5)
-    });
+    training
+        .go_on(GoOn {
+            newest: 43,
+            ..go_on(40, 5)
+        })
+        .unwrap();
     assert_eq!(until_it_leaves(&mut training).unwrap().header.standing.round, 43);
-    training.go_on(go_on(43, 5));
+    training.go_on(go_on(43, 5)).unwrap();
     assert_eq!(until_it_leaves(&mut training).unwrap().header.standing.round, 44);
     // Who is told to end waits for nobody.
     assert_eq!(training.step(false, &mut Vec::new()).unwrap(), Next::Waiting);
@@ -126,9 +130,9 @@ fn who_has_nothing_to_train_says_so_once() {
         match training.step(false, &mut encoded).unwrap() {
             Next::Emitted(_) => {
                 let batch = Batch::decode(&encoded, training.trainer().weights()).unwrap();
-                said += u32::from(batch.header.standing.idle);
+                said += u32::from(batch.header.standing.doing == Doing::Idles);
                 round = batch.header.standing.round;
-                training.go_on(go_on(round, 2));
+                training.go_on(go_on(round, 2)).unwrap();
             }
             Next::Kept(_) => {}
             Next::Waiting => break,

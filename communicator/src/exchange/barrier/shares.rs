@@ -1,0 +1,113 @@
+//! Which part of its difference a worker lets out, in parts of 2³², when all have told their losses.
+
+use protocol::ids::OriginId;
+
+/// All of it.
+const ALL: u64 = 1 << 32;
+
+/// The loss that an origin has told.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Told {
+    pub(super) origin: OriginId,
+    pub(super) slot: u32,
+    pub(super) loss: f32,
+    /// It is of this round, or of a later one.
+    pub(super) is_of_round: bool,
+}
+
+/// One of so many workers whose mean counts.
+pub(super) fn equal(workers: u32) -> u64 {
+    let workers = u64::from(workers.max(1));
+    (ALL + workers / 2) / workers
+}
+
+/// In proportion to its loss, among so many workers. Those whose losses are not known have the mean of the others'. A loss
+/// that is no number has no share.
+pub(super) fn by_loss(origin: OriginId, told: &[Told], workers: u32) -> u64 {
+    let numbers = || told.iter().filter(|one| one.loss.is_finite());
+    let sum: f64 = numbers().map(|one| f64::from(one.loss)).sum();
+    let known = numbers().count();
+    if known == 0 || sum <= 0.0 {
+        return equal(workers);
+    }
+    let Some(own) = numbers().find(|one| one.origin == origin) else {
+        return 0;
+    };
+    let unknown = (workers as usize).saturating_sub(told.len());
+    let all = sum * (known + unknown) as f64 / known as f64;
+    (f64::from(own.loss) / all * ALL as f64).round() as u64
+}
+
+/// All of it for the worker with the lowest loss, of the first slot where several have it; nothing for the others.
+pub(super) fn of_the_best(origin: OriginId, told: &[Told]) -> u64 {
+    let of_round = told.iter().filter(|one| one.is_of_round && one.loss.is_finite());
+    let order = |a: &&Told, b: &&Told| (a.loss.total_cmp(&b.loss)).then((a.slot, a.origin).cmp(&(b.slot, b.origin)));
+    match of_round.min_by(order) {
+        Some(best) if best.origin == origin => ALL,
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(losses: &[f32]) -> Vec<Told> {
+        let one = |(slot, &loss): (u32, &f32)| Told {
+            origin: OriginId(1000 - u64::from(slot)),
+            slot,
+            loss,
+            is_of_round: true,
+        };
+        (0..).zip(losses).map(one).collect()
+    }
+
+    #[test]
+    fn equal_losses_have_equal_shares_to_the_bit() {
+        for workers in 1..200u32 {
+            for loss in [0.3, 2.3, 1e-9, 7e20] {
+                let told = told(&vec![loss; workers as usize]);
+                assert_eq!(
+                    by_loss(told[0].origin, &told, workers),
+                    equal(workers),
+                    "{workers} of {loss}"
+                );
+            }
+        }
+        assert_eq!(equal(1), ALL);
+    }
+
+    #[test]
+    fn shares_follow_losses_and_add_up() {
+        let told = told(&[1.0, 3.0, 4.0]);
+        let shares: Vec<u64> = told.iter().map(|one| by_loss(one.origin, &told, 3)).collect();
+        assert_eq!(shares, [ALL / 8, ALL / 8 * 3, ALL / 2]);
+        // A fourth that has told nothing counts as much as they do on average.
+        assert_eq!(
+            by_loss(told[0].origin, &told, 4),
+            (3.0 * ALL as f64 / 32.0).round() as u64
+        );
+    }
+
+    #[test]
+    fn what_is_no_loss_has_no_share() {
+        let mut told = told(&[f32::NAN, 3.0, f32::INFINITY]);
+        assert_eq!(by_loss(told[0].origin, &told, 3), 0);
+        assert_eq!(by_loss(told[1].origin, &told, 3), ALL);
+        assert_eq!(of_the_best(told[2].origin, &told), 0);
+        assert_eq!(of_the_best(told[1].origin, &told), ALL);
+        told[1].loss = f32::NAN;
+        assert_eq!(by_loss(told[1].origin, &told, 3), equal(3));
+        assert_eq!(of_the_best(told[1].origin, &told), 0);
+        told[1].loss = 0.0;
+        assert_eq!(by_loss(told[1].origin, &told[1..2], 2), equal(2));
+    }
+
+    #[test]
+    fn the_best_of_this_round_takes_all() {
+        let mut told = told(&[0.5, 0.2, 0.2, 0.1]);
+        told[3].is_of_round = false;
+        let best: Vec<u64> = told.iter().map(|one| of_the_best(one.origin, &told)).collect();
+        assert_eq!(best, [0, ALL, 0, 0]);
+    }
+}
