@@ -2,7 +2,7 @@
 //! their cables, are kept from each other, get slow ones. In the end all agree, and have learned as much as in peace.
 //!
 //! Needs root; skipped, visibly, without. By hand for longer: `TAU_CHAOS_SECONDS=300 cargo test -p tau --test system chaos
-//! -- --nocapture`; `TAU_CHAOS_SEED=n` for another series of events.
+//! -- --nocapture`; `TAU_CHAOS_SEED=n` for another series of events, `TAU_CHAOS_EXCHANGE=mesh:every=64` for another strategy.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -248,7 +248,11 @@ fn pass(time: Duration) {
 /// A job that takes longer than the chaos on two cores: what that does to the weights has to be mended, too.
 fn train(world: &World, seconds: u64, extra: &[&str]) -> Output {
     let epochs = (seconds / 3).max(20).to_string();
-    world.ask("start", &[&["--epochs", &epochs], extra].concat())
+    let exchange = std::env::var("TAU_CHAOS_EXCHANGE").unwrap_or_else(|_| "strom".into());
+    world.ask(
+        "start",
+        &[&["--epochs", &epochs, "--exchange", &exchange], extra].concat(),
+    )
 }
 
 #[test]

@@ -4,7 +4,9 @@ use serde_json::Value;
 
 use crate::harness::cluster::{Cluster, Node, job, kill};
 use crate::harness::points_csv;
-use crate::harness::watching::{kill_node, stats, stats_of, stop, wait_until_trains, wait_until_trains_on};
+use crate::harness::watching::{
+    checkpoints, kill_node, stats, stats_of, stop, wait_until_trains, wait_until_trains_on,
+};
 
 /// Waits until another worker has taken the place of a node's only one.
 fn wait_until_replaced(node: &Node, dead: u32) {
@@ -137,12 +139,6 @@ fn others_finish_what_a_guest_had_begun() {
     let count = |key: &str| last[key].as_u64().unwrap();
     // A guest lives on shards of others, and dies with one half done.
     assert_eq!(count("samples") - count("repeated_samples"), SAMPLES, "{last}");
-}
-
-/// The checkpoints in the nodes' folders, as files.
-fn checkpoints(cluster: &Cluster) -> Vec<String> {
-    let files = cluster.tau.files().into_iter();
-    files.filter(|file| file.ends_with(".checkpoint")).collect()
 }
 
 #[test]

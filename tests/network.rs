@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::harness::cluster::{Cluster, cut_power, job};
+use crate::harness::cluster::{Cluster, SMALL, cut_power, job};
 use crate::harness::netlab::Netlab;
 use crate::harness::{Running, Tau, points_csv};
 
@@ -53,15 +53,16 @@ struct Training {
 
 impl Training {
     fn on(lab: Netlab, hosts: usize) -> Self {
+        Self::with(lab, hosts, &job("1000000", &["--detach"]))
+    }
+
+    /// The same with another job.
+    fn with(lab: Netlab, hosts: usize, job: &[&str]) -> Self {
         let tau = folder();
         let nodes: Vec<Running> = (1..=hosts).map(|host| node(&lab, &tau, host)).collect();
         wait_for_nodes(&lab, &tau, hosts);
-        ask(
-            &lab,
-            &tau,
-            1,
-            &[&["start"], &job("1000000", &["--detach"])[..]].concat(),
-        );
+        let started = ask(&lab, &tau, 1, &[&["start"], job].concat());
+        assert!(started.iter().all(|line| line["error"].is_null()), "{started:?}");
         Self { nodes, lab, tau }
     }
 
@@ -116,6 +117,34 @@ fn both_sides_of_a_cut_cable_train_on_and_get_what_they_missed_as_ranges() {
         });
         assert!(!node.log().contains("gets a snapshot"), "nothing is forgotten");
     }
+    training.stop();
+}
+
+/// Rounds wait for everybody, but not for those whom nobody hears.
+#[test]
+fn both_sides_of_a_cut_cable_make_rounds_and_both_count() {
+    let Some(lab) = Netlab::up(3, "100mbit") else {
+        return;
+    };
+    let endless = ["--exchange", "mesh:every=4,weighted", "--epochs", "1000000", "--detach"];
+    let training = Training::with(lab, 3, &[SMALL, &endless].concat());
+    let samples = |host: usize| {
+        let records = training.ask(host, &["stats", "--once"]).into_iter();
+        records
+            .filter_map(|record| record["samples"].as_u64())
+            .max()
+            .unwrap_or_default()
+    };
+    training.lab.cut(3);
+    Cluster::wait_until("nobody notices the cut", || training.somebody_is_away());
+    for host in [1, 3] {
+        let before = samples(host);
+        Cluster::wait_until("one side makes no rounds", || samples(host) > before + 2000);
+    }
+    training.lab.mend(3);
+    Cluster::wait_until("they do not find each other again", || !training.somebody_is_away());
+    let before = samples(1);
+    Cluster::wait_until("together they make no rounds", || samples(1) > before + 2000);
     training.stop();
 }
 

@@ -1,7 +1,7 @@
 //! Strategies other than the default one, on the same runtime: they train, and their replicas agree.
 
 use crate::harness::cluster::{Cluster, SMALL, cut_power, kill};
-use crate::harness::watching::{kill_node, stop, wait_until_trains, wait_until_trains_on};
+use crate::harness::watching::{checkpoints, kill_node, stop, wait_until_trains, wait_until_trains_on};
 use crate::harness::{Tau, points_csv};
 
 const DENSE: &[&str] = &["--exchange", "mesh:every=8,async"];
@@ -10,7 +10,16 @@ const DENSE: &[&str] = &["--exchange", "mesh:every=8,async"];
 fn dense_exchanges_train_and_agree() {
     let tau = Tau::new();
     points_csv(&tau, "points.csv", 600);
-    for exchange in ["mesh:every=8,async", "mesh:every=8", "mesh:every=1"] {
+    for (exchange, density) in [
+        ("mesh:every=8,async", 0.5),
+        ("mesh:every=8", 0.5),
+        ("mesh:every=1", 0.5),
+        ("mesh:every=epoch", 0.5),
+        // Every second batch only tells a loss.
+        ("mesh:every=8,weighted", 0.25),
+        // And of the others one in three holds weights.
+        ("mesh:every=8,best", 0.08),
+    ] {
         let run = ["train", "--nodes", "3", "--threads", "1", "--epochs", "20", "--json"];
         let output = tau.run(&[&run, SMALL, &["--exchange", exchange]].concat());
         assert_eq!(output.code, 0, "{}", output.stderr);
@@ -19,8 +28,11 @@ fn dense_exchanges_train_and_agree() {
         assert!(finished["accuracy"].as_f64().unwrap() > 0.95, "{exchange}: {finished}");
         let waited = finished["waited_share"].as_f64().unwrap();
         assert_eq!(waited > 0.0, !exchange.ends_with("async"), "{exchange}: {finished}");
-        // Nearly every weight is in every batch.
-        assert!(finished["density"].as_f64().unwrap() > 0.5, "{exchange}: {finished}");
+        // Nearly every weight is in every batch that holds any.
+        assert!(
+            finished["density"].as_f64().unwrap() > density,
+            "{exchange}: {finished}"
+        );
         let model = finished["model"].as_str().unwrap();
         let evaluated = tau
             .run(&["evaluate", model, "--data", "csv:points.csv", "--json"])
@@ -32,9 +44,19 @@ fn dense_exchanges_train_and_agree() {
 /// Workers wait for each other's rounds, but not for those who stand still or are dead, and whoever comes is waited for.
 #[test]
 fn rounds_go_on_whoever_stands_still_comes_or_dies() {
+    rounds_go_on("mesh:every=4");
+}
+
+/// The same where they also wait for each other's losses.
+#[test]
+fn rounds_of_the_best_go_on_whoever_stands_still_comes_or_dies() {
+    rounds_go_on("mesh:every=4,best");
+}
+
+fn rounds_go_on(exchange: &str) {
     let mut cluster = Cluster::of(3);
     points_csv(&cluster.tau, "points.csv", 600);
-    let endless = ["--exchange", "mesh:every=4", "--epochs", "1000000", "--detach"];
+    let endless = ["--exchange", exchange, "--epochs", "1000000", "--detach"];
     let started = cluster.ask("start", &[SMALL, &endless].concat());
     assert_eq!(started.code, 0, "{}", started.stderr);
     let names: Vec<String> = cluster.nodes.iter().map(|node| node.name.clone()).collect();
@@ -57,6 +79,37 @@ fn rounds_go_on_whoever_stands_still_comes_or_dies() {
         (&3.into(), &dead.into()),
         "{last}"
     );
+}
+
+/// A worker's state is saved between two rounds, and goes on there.
+#[test]
+fn rounds_go_on_after_all_nodes_were_killed() {
+    let mut cluster = Cluster::of(2);
+    points_csv(&cluster.tau, "points.csv", 600);
+    let endless = ["--exchange", "mesh:every=4,weighted", "--epochs", "1000000", "--detach"];
+    let started = cluster.ask("start", &[SMALL, &endless].concat());
+    assert_eq!(started.code, 0, "{}", started.stderr);
+    for node in &cluster.nodes {
+        wait_until_trains(&cluster, &node.name);
+    }
+    let asked = cluster.ask("checkpoint", &[]);
+    assert_eq!(asked.code, 0, "{}", asked.stderr);
+    Cluster::wait_until("no checkpoints are written", || checkpoints(&cluster).len() == 2);
+    while !cluster.nodes.is_empty() {
+        kill_node(&mut cluster, 0);
+    }
+    let run = checkpoints(&cluster)[0].split('/').nth(1).unwrap().to_owned();
+    for _ in 0..2 {
+        cluster.add(&[]);
+    }
+    cluster.wait_for_nodes(2);
+    let resumed = cluster.ask("start", &["--resume", &format!("tau-node/{run}"), "--detach"]);
+    assert_eq!(resumed.code, 0, "{}", resumed.stderr);
+    for node in &cluster.nodes {
+        wait_until_trains(&cluster, &node.name);
+    }
+    let last = stop(&cluster);
+    assert_eq!(last["nodes"], 2, "{last}");
 }
 
 #[test]
@@ -83,7 +136,9 @@ fn a_strategy_without_a_tau_takes_none() {
     assert!(output.stderr.contains("leave density out"), "{}", output.stderr);
     let output = tau.run(&["train", "--exchange", "gossip"]);
     assert!(
-        output.stderr.contains("strom, mesh[:every=N][,async]"),
+        output
+            .stderr
+            .contains("strom, mesh[:every=N|epoch][,mean|weighted|best|async]"),
         "{}",
         output.stderr
     );

@@ -1,6 +1,8 @@
 //! Dense steps: how far each of some neighbouring weights moves, in grid steps. Most of them do.
 
-use crate::digest::{Digest, factor};
+use multiversion::multiversion;
+
+use crate::digest::Digest;
 use crate::lattice::{BATCH_STEPS_MAX, GRID, Range, RangeError};
 use crate::sums::Sums;
 
@@ -19,10 +21,7 @@ impl Dense {
         let in_range = (first as usize)
             .checked_add(steps.len())
             .is_some_and(|end| end <= weights);
-        let farthest = steps
-            .iter()
-            .fold(0, |farthest, steps| steps.unsigned_abs().max(farthest));
-        (in_range && farthest < BATCH_STEPS_MAX).then_some(Self { first, steps })
+        (in_range && farthest(&steps) < BATCH_STEPS_MAX).then_some(Self { first, steps })
     }
 
     /// The index of the first weight.
@@ -40,11 +39,7 @@ impl Dense {
     /// What they add to a replica's digest.
     #[must_use]
     pub fn digest(&self) -> Digest {
-        let sum = (u64::from(self.first)..)
-            .zip(&self.steps)
-            .map(|(index, &steps)| factor(index).wrapping_mul(i64::from(steps) as u64))
-            .fold(0, u64::wrapping_add);
-        Digest(sum)
+        Digest::of_neighbours(u64::from(self.first), &self.steps)
     }
 
     /// Adds them to a replica held as grid counts. A count that would leave its type is out of range by far and stays
@@ -54,12 +49,12 @@ impl Dense {
     /// If they are of a model with more weights.
     pub fn apply_to_counts(&self, counts: &mut [i32]) -> Result<Range, RangeError> {
         let counts = &mut counts[self.first as usize..][..self.steps.len()];
-        let mut largest = 0;
-        for (count, steps) in counts.iter_mut().zip(&self.steps) {
-            *count = count.checked_add(*steps).ok_or(RangeError)?;
-            largest = largest.max(count.unsigned_abs());
+        let (largest, all_fit) = add_to_counts(counts, &self.steps);
+        if all_fit {
+            Range::of_steps(largest)
+        } else {
+            Err(RangeError)
         }
-        Range::of_steps(largest)
     }
 
     /// Adds them to a replica held as floats and to a worker's own weights. Both are whole steps that floats hold, and so
@@ -69,14 +64,7 @@ impl Dense {
     /// If they are of a model with more weights.
     pub fn apply_to_both(&self, weights: &mut [f32], own: &mut [f32]) -> Result<Range, RangeError> {
         let place = self.first as usize..self.first as usize + self.steps.len();
-        let copies = weights[place.clone()].iter_mut().zip(&mut own[place]);
-        let mut largest: f32 = 0.0;
-        for ((weight, own), &steps) in copies.zip(&self.steps) {
-            let moved = steps as f32 * GRID;
-            *weight += moved;
-            *own += moved;
-            largest = largest.max(weight.abs());
-        }
+        let largest = add_to_both(&mut weights[place.clone()], &mut own[place], &self.steps);
         Range::of_weight(largest)
     }
 
@@ -86,4 +74,40 @@ impl Dense {
         let entries = (self.first..).zip(self.steps.iter().copied());
         Sums::from_sorted(entries.filter(|&(_, steps)| steps != 0).collect())
     }
+}
+/// The most steps that any weight moves.
+#[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
+fn farthest(steps: &[i32]) -> u32 {
+    steps
+        .iter()
+        .fold(0, |farthest, steps| steps.unsigned_abs().max(farthest))
+}
+
+/// Adds steps to counts. The largest count, and whether none would have left its type.
+#[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
+fn add_to_counts(counts: &mut [i32], steps: &[i32]) -> (u32, bool) {
+    let mut largest = 0;
+    let mut leaves = false;
+    for (count, &steps) in counts.iter_mut().zip(steps) {
+        let (sum, left) = count.overflowing_add(steps);
+        leaves |= left;
+        *count = if left { *count } else { sum };
+        largest = count.unsigned_abs().max(largest);
+    }
+    (largest, !leaves)
+}
+
+/// Adds steps to both copies. The largest weight.
+#[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
+fn add_to_both(weights: &mut [f32], own: &mut [f32], steps: &[i32]) -> f32 {
+    const SIGN: u32 = 1 << 31;
+    let mut largest = 0;
+    for ((weight, own), &steps) in weights.iter_mut().zip(own).zip(steps) {
+        let moved = steps as f32 * GRID;
+        *weight += moved;
+        *own += moved;
+        // Positive floats are in the order of their bits.
+        largest = largest.max(weight.to_bits() & !SIGN);
+    }
+    f32::from_bits(largest)
 }

@@ -7,6 +7,7 @@
 use std::fmt;
 use std::ops::{Add, AddAssign};
 
+use multiversion::multiversion;
 use serde::{Deserialize, Serialize};
 
 use crate::lattice::{RANGE_ERROR_STEPS, Tau, count_of};
@@ -22,15 +23,27 @@ pub const fn factor(index: u64) -> u64 {
     splitmix64(index) | 1
 }
 
+#[multiversion(targets("x86_64+avx512f+avx512dq", "x86_64+avx2"))]
+fn sum_of_neighbours(first: u64, counts: &[i32]) -> u64 {
+    let mut sum = 0u64;
+    for (place, &count) in counts.iter().enumerate() {
+        let factor = factor(first + place as u64);
+        sum = sum.wrapping_add(factor.wrapping_mul(i64::from(count) as u64));
+    }
+    sum
+}
+
 impl Digest {
     /// The digest of a replica held as grid counts.
     #[must_use]
     pub fn of_counts(counts: &[i32]) -> Self {
-        let sum = (0u64..)
-            .zip(counts)
-            .map(|(index, &count)| factor(index).wrapping_mul(i64::from(count) as u64))
-            .fold(0, u64::wrapping_add);
-        Self(sum)
+        Self::of_neighbours(0, counts)
+    }
+
+    /// The digest of counts, or of changes to them, of neighbouring weights from this one on.
+    #[must_use]
+    pub fn of_neighbours(first: u64, counts: &[i32]) -> Self {
+        Self(sum_of_neighbours(first, counts))
     }
 
     /// The digest of a replica held as floats; `None` if a weight is not on the lattice.

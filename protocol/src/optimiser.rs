@@ -14,6 +14,8 @@ pub struct Optimiser {
     pub rule: Rule,
     /// By how much of itself, times the learning rate, every weight shrinks in a step.
     pub weight_decay: f32,
+    /// The rate was left open, and follows the number of steps that a run has.
+    pub follows_steps: bool,
 }
 
 /// What is done with a gradient. `state` arrays are as long as the weights and start at zero.
@@ -124,6 +126,28 @@ impl Rule {
     }
 }
 
+/// The steps of a run for which a rate that is left open is the default's: about those of five epochs of MNIST.
+const USUAL_STEPS: f64 = 4600.0;
+/// However few steps a run has, they are not longer than this many times the default's.
+const LONGEST_STEPS: f64 = 10.0;
+
+impl Optimiser {
+    /// The optimiser for a run of so many steps of all workers together. Where the rate was left open, fewer steps are
+    /// longer: an orthogonal step has the length of its rate, however steep it goes down.
+    #[must_use]
+    pub fn for_steps(self, steps: u64) -> Self {
+        if !self.follows_steps {
+            return self;
+        }
+        let longer = (USUAL_STEPS / steps.max(1) as f64).sqrt().clamp(1.0, LONGEST_STEPS);
+        Self {
+            learning_rate: self.learning_rate * longer,
+            follows_steps: false,
+            ..self
+        }
+    }
+}
+
 /// The most rows of a block: more are made orthogonal at a cost that no step pays.
 const BLOCK_MAX: u32 = 8192;
 /// The most iterations: after ten nothing changes.
@@ -218,6 +242,7 @@ impl FromStr for Optimiser {
             _ => number(&mut options, "weight_decay", 0.0)?,
         };
         options.finish(FORMS)?;
+        let follows_steps = rate.is_none() && matches!(rule, Rule::Muon(_));
         let learning_rate = rate.unwrap_or(default_rate);
         if learning_rate <= 0.0 {
             return Err(format!("the learning rate must be above 0, not {learning_rate}"));
@@ -226,6 +251,7 @@ impl FromStr for Optimiser {
             learning_rate,
             rule,
             weight_decay,
+            follows_steps,
         })
     }
 }
@@ -242,11 +268,26 @@ impl fmt::Display for Optimiser {
                 write!(f, "rmsprop:{rate},decay={decay},eps={epsilon}")
             }
             Rule::Adam { beta1, beta2, epsilon } => write!(f, "adam:{rate},beta1={beta1},beta2={beta2},eps={epsilon}"),
+            Rule::Muon(muon) if self.follows_steps => return f.write_str(&self.without_rate(muon)),
             Rule::Muon(muon) => write!(f, "muon:{rate}{muon}"),
         }?;
+        f.write_str(&self.decay_text())
+    }
+}
+
+impl Optimiser {
+    fn decay_text(&self) -> String {
         match self.weight_decay {
-            0.0 => Ok(()),
-            decay => write!(f, ",weight_decay={decay}"),
+            0.0 => String::new(),
+            decay => format!(",weight_decay={decay}"),
+        }
+    }
+
+    fn without_rate(&self, muon: Muon) -> String {
+        let settings = format!("{muon}{}", self.decay_text());
+        match settings.strip_prefix(',') {
+            Some(settings) => format!("muon:{settings}"),
+            None => "muon".into(),
         }
     }
 }
@@ -258,6 +299,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_rate_that_is_left_open_is_higher_for_few_steps() {
+        let rate = |text: &str, steps| text.parse::<Optimiser>().unwrap().for_steps(steps).learning_rate;
+        assert_eq!(rate("muon", 4600), 0.01);
+        assert_eq!(rate("muon", 1_000_000), 0.01);
+        assert!((rate("muon", 460) / 0.01 - 10f64.sqrt()).abs() < 1e-9);
+        assert!((rate("muon", 0) - 0.1).abs() < 1e-9);
+        assert_eq!(rate("muon:0.02", 10), 0.02);
+        assert_eq!(rate("sgd", 10), 0.05);
+    }
+
+    #[test]
     fn texts_round_trip() {
         for text in [
             "sgd:0.05",
@@ -266,6 +318,8 @@ mod tests {
             "adagrad:0.01,eps=0.0001",
             "rmsprop:0.001,decay=0.99,eps=0.00000001",
             "adam:0.001,beta1=0.9,beta2=0.999,eps=0.00000001",
+            "muon",
+            "muon:block=32,weight_decay=0.1",
             "muon:0.02",
             "muon:0.02,block=32,every=4",
             "muon:0.02,momentum=0.95,steps=3,every=1,weight_decay=0.01",

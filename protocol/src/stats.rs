@@ -92,6 +92,10 @@ pub struct StatsRecord {
     pub paused_share: f64,
     /// The share of the worker's time that the exchange took.
     pub exchange_share: f64,
+    /// The newest round that anybody has come to, where the strategy has rounds.
+    pub round: u64,
+    /// How often somebody's round was waited for in vain.
+    pub late: u64,
     /// The share of the worker's time in which it waited for others' rounds.
     pub waited_share: f64,
     /// The share of the worker's time that making updates orthogonal took.

@@ -50,3 +50,9 @@ pub(crate) fn kill_node(cluster: &mut Cluster, index: usize) -> String {
     cut_power(node.process.pid(), node.dir.to_str().unwrap());
     node.name
 }
+
+/// The checkpoints in the nodes' folders, as files.
+pub(crate) fn checkpoints(cluster: &Cluster) -> Vec<String> {
+    let files = cluster.tau.files().into_iter();
+    files.filter(|file| file.ends_with(".checkpoint")).collect()
+}

@@ -39,6 +39,17 @@ impl Share {
         self.0 == 0
     }
 
+    /// The shares of many.
+    fn of_all(self, steps: &mut [i32]) {
+        #[multiversion(targets("x86_64+avx512f+avx512dq", "x86_64+avx2"))]
+        fn of_all(steps: &mut [i32], share: Share) {
+            for steps in steps {
+                *steps = share.of(*steps);
+            }
+        }
+        of_all(steps, self);
+    }
+
     /// How many steps there are to one of the share.
     fn inverse(self) -> f64 {
         Self::ALL.0 as f64 / self.0 as f64
@@ -58,9 +69,7 @@ pub fn take_share(
     if !all_between(own, shared, &mut steps) {
         return Err(TrainError::NotFinite);
     }
-    for steps in &mut steps {
-        *steps = share.of(*steps);
-    }
+    share.of_all(&mut steps);
     let (dense, range) = move_shared(shared, offset, steps)?;
     take_back(own, dense.steps(), share.inverse());
     Ok((dense, range))
@@ -70,9 +79,11 @@ pub fn take_share(
 /// has moved. The first weight has index `offset`. A weight that is further away than a batch can say comes as near as it
 /// can. An error has moved nothing.
 pub fn take(own: Reached<'_>, shared: &mut [f32], offset: usize) -> Result<(Dense, Range), TrainError> {
-    let between = |(at, &shared): (usize, &f32)| steps_between(own.at(at), shared).ok_or(TrainError::NotFinite);
-    let steps: Result<Vec<i32>, TrainError> = shared.iter().enumerate().map(between).collect();
-    move_shared(shared, offset, steps?)
+    let mut steps = vec![0; shared.len()];
+    if !all_between(&own.values(), shared, &mut steps) {
+        return Err(TrainError::NotFinite);
+    }
+    move_shared(shared, offset, steps)
 }
 
 /// By how many steps an own weight differs from the shared one, as far as a batch can say it.
@@ -105,17 +116,30 @@ fn take_back(own: &mut [f32], shares: &[i32], inverse: f64) {
     }
 }
 
-/// Moves shared weights by so many steps each.
-fn move_shared(shared: &mut [f32], offset: usize, steps: Vec<i32>) -> Result<(Dense, Range), TrainError> {
-    let mut largest: f32 = 0.0;
-    for (shared, &steps) in shared.iter().zip(&steps) {
-        largest = largest.max((shared + steps as f32 * GRID).abs());
+/// The largest weight, moved by so many steps each.
+#[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
+fn largest_moved(shared: &[f32], steps: &[i32]) -> f32 {
+    const SIGN: u32 = 1 << 31;
+    let mut largest = 0;
+    for (shared, &steps) in shared.iter().zip(steps) {
+        // Positive floats are in the order of their bits.
+        largest = largest.max((shared + steps as f32 * GRID).to_bits() & !SIGN);
     }
-    let range = Range::of_weight(largest)?;
-    for (shared, &steps) in shared.iter_mut().zip(&steps) {
-        // Whole steps within the range, so exactly.
+    f32::from_bits(largest)
+}
+
+/// Moves weights by whole steps within the range, so exactly.
+#[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
+fn move_all(shared: &mut [f32], steps: &[i32]) {
+    for (shared, &steps) in shared.iter_mut().zip(steps) {
         *shared += steps as f32 * GRID;
     }
+}
+
+/// Moves shared weights by so many steps each.
+fn move_shared(shared: &mut [f32], offset: usize, steps: Vec<i32>) -> Result<(Dense, Range), TrainError> {
+    let range = Range::of_weight(largest_moved(shared, &steps))?;
+    move_all(shared, &steps);
     let weights = offset + shared.len();
     let dense = Dense::checked(offset as u32, steps, weights).ok_or(RangeError)?;
     Ok((dense, range))

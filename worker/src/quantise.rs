@@ -5,6 +5,8 @@
 //! whether any of them is due, and the answer is nearly always no. All arithmetic is single `f32` subtractions and
 //! comparisons, so every instruction set gives the same bits.
 
+use std::borrow::Cow;
+
 use multiversion::multiversion;
 use protocol::changes::word;
 use protocol::lattice::{BATCH_STEPS_MAX, Tau};
@@ -54,6 +56,16 @@ impl<'a> Reached<'a> {
         }
         assert_eq!(own.len(), velocity.len());
         Self { own, velocity, ahead }
+    }
+
+    /// What all of them have come to.
+    #[must_use]
+    pub fn values(&self) -> Cow<'a, [f32]> {
+        if self.ahead == 0.0 {
+            Cow::Borrowed(self.own)
+        } else {
+            (0..self.own.len()).map(|index| self.at(index)).collect()
+        }
     }
 
     /// What one of them has come to.

@@ -124,6 +124,12 @@ impl Exchange {
         Some((barrier.newest(), barrier.workers(&self.origins)))
     }
 
+    /// How often somebody's round was waited for in vain.
+    #[must_use]
+    pub fn waited_in_vain(&self) -> u64 {
+        self.barrier.as_ref().map_or(0, Barrier::in_vain)
+    }
+
     /// This node's replica.
     #[must_use]
     pub fn ledger(&self) -> &Ledger {

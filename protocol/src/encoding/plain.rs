@@ -5,6 +5,8 @@
 //! which are numbers that need more width, each as its place in the window and its number; then all numbers, with zeros for
 //! the exceptions. Everything is little-endian.
 
+use multiversion::multiversion;
+
 use super::PayloadError;
 use crate::changes::ChangesError;
 use crate::dense::Dense;
@@ -47,39 +49,83 @@ impl Width {
             Self::Four => true,
         }
     }
+}
 
-    /// The bytes that numbers of this width take in all.
-    fn cost(self, steps: &[i32]) -> usize {
-        let exceptions = steps.iter().filter(|&&steps| !self.holds(steps)).count();
-        self.bytes() * steps.len() + EXCEPTION_BYTES * exceptions
+/// How many numbers need more than one byte, and more than two.
+#[multiversion(targets("x86_64+avx512f+avx512bw", "x86_64+avx2"))]
+fn count_wide(steps: &[i32]) -> (u32, u32) {
+    let (mut one, mut two) = (0, 0);
+    for &steps in steps {
+        one += u32::from(steps != i32::from(steps as i8));
+        two += u32::from(steps != i32::from(steps as i16));
+    }
+    (one, two)
+}
+
+/// Writes numbers as a byte each, and those that need more as zeros.
+#[multiversion(targets("x86_64+avx512f+avx512bw", "x86_64+avx2"))]
+fn write_ones(steps: &[i32], out: &mut [u8]) {
+    for (byte, &steps) in out.iter_mut().zip(steps) {
+        let narrow = steps as i8;
+        *byte = if i32::from(narrow) == steps { narrow as u8 } else { 0 };
+    }
+}
+
+/// The same with two bytes.
+#[multiversion(targets("x86_64+avx512f+avx512bw", "x86_64+avx2"))]
+fn write_twos(steps: &[i32], out: &mut [[u8; 2]]) {
+    for (bytes, &steps) in out.iter_mut().zip(steps) {
+        let narrow = steps as i16;
+        *bytes = if i32::from(narrow) == steps { narrow } else { 0 }.to_le_bytes();
+    }
+}
+
+/// Reads bytes as numbers.
+#[multiversion(targets("x86_64+avx512f+avx512bw", "x86_64+avx2"))]
+fn read_ones(bytes: &[u8], steps: &mut [i32]) {
+    for (steps, &byte) in steps.iter_mut().zip(bytes) {
+        *steps = i32::from(byte as i8);
+    }
+}
+
+/// The same with two bytes for each.
+#[multiversion(targets("x86_64+avx512f+avx512bw", "x86_64+avx2"))]
+fn read_twos(bytes: &[[u8; 2]], steps: &mut [i32]) {
+    for (steps, &bytes) in steps.iter_mut().zip(bytes) {
+        *steps = i32::from(i16::from_le_bytes(bytes));
     }
 }
 
 /// Appends the payload of some steps, in the width that takes the fewest bytes.
 pub(crate) fn encode(dense: &Dense, out: &mut Vec<u8>) {
     let steps = dense.steps();
-    let widths = [Width::One, Width::Two, Width::Four];
-    let width = widths
-        .into_iter()
-        .min_by_key(|width| width.cost(steps))
-        .unwrap_or(Width::Four);
-    let exceptions = (0u32..).zip(steps).filter(|&(_, &steps)| !width.holds(steps));
-    out.reserve(HEAD_BYTES + width.cost(steps));
+    let (beyond_one, beyond_two) = count_wide(steps);
+    let widths = [(Width::One, beyond_one), (Width::Two, beyond_two), (Width::Four, 0)];
+    let cost =
+        |(width, exceptions): &(Width, u32)| width.bytes() * steps.len() + EXCEPTION_BYTES * *exceptions as usize;
+    let chosen = widths.into_iter().min_by_key(cost);
+    let (width, exceptions) = chosen.unwrap_or((Width::Four, 0));
+    out.reserve(HEAD_BYTES + cost(&(width, exceptions)));
     out.push(width.bytes() as u8);
     out.extend(dense.first().to_le_bytes());
-    out.extend((exceptions.clone().count() as u32).to_le_bytes());
-    for (place, steps) in exceptions {
-        out.extend(place.to_le_bytes());
-        out.extend(steps.to_le_bytes());
+    out.extend(exceptions.to_le_bytes());
+    if exceptions > 0 {
+        for (place, steps) in (0u32..).zip(steps).filter(|&(_, &steps)| !width.holds(steps)) {
+            out.extend(place.to_le_bytes());
+            out.extend(steps.to_le_bytes());
+        }
     }
+    let start = out.len();
+    out.resize(start + width.bytes() * steps.len(), 0);
+    let numbers = &mut out[start..];
     match width {
-        Width::One => out.extend(steps.iter().map(|&steps| i8::try_from(steps).unwrap_or(0) as u8)),
-        Width::Two => out.extend(
-            steps
-                .iter()
-                .flat_map(|&steps| i16::try_from(steps).unwrap_or(0).to_le_bytes()),
-        ),
-        Width::Four => out.extend(steps.iter().flat_map(|steps| steps.to_le_bytes())),
+        Width::One => write_ones(steps, numbers),
+        Width::Two => write_twos(steps, numbers.as_chunks_mut().0),
+        Width::Four => {
+            for (bytes, steps) in numbers.as_chunks_mut().0.iter_mut().zip(steps) {
+                *bytes = steps.to_le_bytes();
+            }
+        }
     }
 }
 
@@ -94,14 +140,16 @@ pub(crate) fn decode(payload: &[u8], count: usize, weights: usize) -> Result<Den
     if Some(numbers.len()) != count.checked_mul(width.bytes()) {
         return Err(PayloadError::CountDisagrees);
     }
-    let mut steps: Vec<i32> = match width {
-        Width::One => numbers.iter().map(|&byte| i32::from(byte as i8)).collect(),
-        Width::Two => numbers
-            .chunks_exact(2)
-            .map(|bytes| i32::from(i16::from_le_bytes([bytes[0], bytes[1]])))
-            .collect(),
-        Width::Four => numbers.chunks_exact(4).map(|bytes| word(bytes) as i32).collect(),
-    };
+    let mut steps = vec![0; count];
+    match width {
+        Width::One => read_ones(numbers, &mut steps),
+        Width::Two => read_twos(numbers.as_chunks().0, &mut steps),
+        Width::Four => {
+            for (steps, bytes) in steps.iter_mut().zip(numbers.as_chunks().0) {
+                *steps = i32::from_le_bytes(*bytes);
+            }
+        }
+    }
     let mut next = 0;
     for exception in exceptions.chunks_exact(EXCEPTION_BYTES) {
         let (place, number) = (word(&exception[..4]) as usize, word(&exception[4..]) as i32);

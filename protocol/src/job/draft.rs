@@ -25,7 +25,7 @@ pub struct JobDraft {
     /// Samples in one step of one worker [default: 64]
     #[cfg_attr(feature = "clap", arg(long, value_name = "N", help_heading = "Job"))]
     pub minibatch: Option<u32>,
-    /// muon:LR (orthogonal updates, for one worker or many), sgd:LR, sgd:LR,momentum=M, sgd:LR,momentum=M,nesterov, adam:LR, adagrad:LR or rmsprop:LR; muon, sgd and adam also with weight_decay=W [default: muon:0.01]
+    /// muon (orthogonal updates, for one worker or many) or muon:LR, sgd:LR, sgd:LR,momentum=M, sgd:LR,momentum=M,nesterov, adam:LR, adagrad:LR or rmsprop:LR [default: muon]
     #[cfg_attr(feature = "clap", arg(long, value_name = "RULE", help_heading = "Job"))]
     pub optimiser: Option<String>,
     /// Clip gradients to this norm, "none", or "auto": to 1 where several workers train, else not [default: auto]
@@ -75,7 +75,7 @@ pub(super) fn defaults() -> JobDraft {
         model: Some("dense 512, relu, dense 128, relu, dense 10".into()),
         epochs: Some(5),
         minibatch: Some(64),
-        optimiser: Some("muon:0.01".into()),
+        optimiser: Some("muon".into()),
         clip: Some("auto".into()),
         lr_schedule: Some("linear".into()),
         density: Some("auto".into()),

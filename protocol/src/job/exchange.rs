@@ -90,6 +90,12 @@ impl Exchange {
         self.shares().is_some()
     }
 
+    /// Whether workers hear of each other once in an epoch.
+    #[must_use]
+    pub fn has_rounds_of_an_epoch(&self) -> bool {
+        matches!(self, Self::Rounds(rounds) if rounds.every == Every::Epoch)
+    }
+
     /// Which part of its difference each worker lets out, where they wait for each other.
     #[must_use]
     pub fn shares(&self) -> Option<Shares> {

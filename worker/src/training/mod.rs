@@ -120,12 +120,18 @@ impl<T: Trainer> Training<T> {
             balanced: job.balanced,
             epochs: job.epochs,
             minibatch: job.minibatch as usize,
+            spares_the_living: job.exchange.has_rounds_of_an_epoch(),
+        };
+        let samples_total = labels.len() as u64 * u64::from(job.epochs);
+        let job = &Job {
+            optimiser: job.optimiser.for_steps(samples_total / u64::from(job.minibatch)),
+            ..job.clone()
         };
         let emission = emission::of(job, trainer.weights(), identity.slots);
         Ok(Self {
             expected: trainer.digest()?.unwrap_or_default(),
             plan: SamplePlan::new(shared, identity.slot)?,
-            samples_total: labels.len() as u64 * u64::from(job.epochs),
+            samples_total,
             job: job.clone(),
             trainer,
             settings: emission.settings(job, identity.slots),

@@ -175,7 +175,9 @@ pub(super) fn probe(job: &Job, samples: usize) -> Vec<u32> {
 /// Goes on from the shared weights, as a worker does that begins there.
 fn return_to_shared<T: Trainer>(trainer: &mut T) -> Result<(), TrainError> {
     let TrainerState { numbers, mut arrays } = trainer.state()?;
-    arrays.iter_mut().for_each(|array| array.fill(0.0));
+    for array in &mut arrays {
+        array.fill(0.0);
+    }
     trainer
         .restore(TrainerState { numbers, arrays })
         .map_err(|error| TrainError::Device(error.to_string()))

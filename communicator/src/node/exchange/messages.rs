@@ -111,6 +111,10 @@ pub(crate) struct Report {
     pub(crate) samples: u64,
     /// Samples that were trained more than once.
     pub(crate) repeated: u64,
+    /// The newest round, where there are any.
+    pub(crate) round: u64,
+    /// How often somebody's round was waited for in vain.
+    pub(crate) late: u64,
 }
 
 /// What the actor is started with.

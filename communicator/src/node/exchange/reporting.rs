@@ -44,6 +44,8 @@ impl ExchangeState {
             bytes_encoded: self.bytes_encoded,
             samples: self.core.ledger().samples(),
             repeated: self.core.ledger().repeated(),
+            round: self.core.rounds().map_or(0, |(newest, _)| newest),
+            late: self.core.waited_in_vain(),
             paused: self.pauses.total(Instant::now()),
         }
     }

@@ -103,6 +103,8 @@ impl Records {
         record.residual_lost = total.residual_lost;
         record.ledger_samples = report.samples;
         record.repeated_samples = report.repeated;
+        record.round = report.round;
+        record.late = report.late;
         record.peers.clone_from(&report.peers);
         record
     }
@@ -140,6 +142,8 @@ mod tests {
             paused,
             samples: 500,
             repeated: 0,
+            round: 8,
+            late: 1,
         }
     }
 

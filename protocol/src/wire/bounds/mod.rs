@@ -318,6 +318,8 @@ impl StatsRecord {
             self.memory_bytes,
             self.gpu_memory_bytes,
             self.repeated_samples,
+            self.round,
+            self.late,
         ])?;
         finite([
             self.samples_per_second,

@@ -53,6 +53,22 @@ fn an_idle_slot_claims_from_the_end_of_the_slowest() {
 }
 
 #[test]
+fn the_living_may_be_spared_but_not_by_guests_and_not_the_dead() {
+    let spared = SharedPlan {
+        spares_the_living: true,
+        ..shared(vec![0; 128], 2, 1, 6)
+    };
+    let mut plan = SamplePlan::new(spared.clone(), 0).unwrap();
+    let own = shards(&mut plan);
+    assert!(own.iter().all(|&(_, shard)| shard < 16) && plan.ends_epoch());
+    assert_eq!(next(&mut plan), None);
+    plan.slot_dead(1);
+    assert_eq!(shards(&mut plan).len(), 16);
+    let mut guest = SamplePlan::new(spared, 2).unwrap();
+    assert!(next(&mut guest).is_some());
+}
+
+#[test]
 fn the_slowest_is_the_slot_with_most_left_to_begin() {
     let mut plan = SamplePlan::new(shared(vec![0; 256], 4, 1, 64), 2).unwrap();
     assert!(next(&mut plan).is_some());

@@ -19,9 +19,11 @@ impl Board {
     /// The shard that an idle slot should take over, if there is any to be had.
     ///
     /// Slots without a worker come after those that have one: theirs can wait, as nobody else will begin them, and
-    /// a worker may yet come back to them.
-    pub(super) fn claim(&mut self, claimer: usize) -> Option<ShardId> {
-        self.unstarted_of_slowest(claimer, true)
+    /// a worker may yet come back to them. Those that have one may be spared.
+    pub(super) fn claim(&mut self, claimer: usize, from_living: bool) -> Option<ShardId> {
+        from_living
+            .then(|| self.unstarted_of_slowest(claimer, true))
+            .flatten()
             .or_else(|| self.unstarted_of_slowest(claimer, false))
             .or_else(|| self.remainder(claimer))
     }

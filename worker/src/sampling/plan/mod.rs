@@ -180,7 +180,8 @@ impl SamplePlan {
                 return Some(shard);
             }
             if self.next_epoch >= self.shared.epochs {
-                let claimed = self.board.claim(self.slot)?;
+                let from_living = !self.shared.spares_the_living || self.slot >= self.shared.slots;
+                let claimed = self.board.claim(self.slot, from_living)?;
                 self.queue.push_back(claimed);
                 return Some(claimed);
             }

@@ -23,6 +23,9 @@ pub struct SharedPlan {
     pub epochs: u32,
     /// Samples per minibatch.
     pub minibatch: usize,
+    /// Whether slots take over only what nobody is at: where others are heard of once in an epoch, nobody knows what a
+    /// living slot has begun. Guests, who have nothing of their own, take from all.
+    pub spares_the_living: bool,
 }
 
 impl SharedPlan {

@@ -15,6 +15,8 @@ fn workers(exchange: &str) -> (tempfile::TempDir, Vec<Training<CpuTrainer>>) {
     let job = job_by(exchange, |draft| {
         draft.model = Some("dense 8, tanh, dense 2".into());
         draft.epochs = Some(4);
+        // The last minibatch of an epoch is not full.
+        draft.minibatch = Some(24);
         draft.optimiser = Some("sgd:0.1,momentum=0.9".into());
     });
     let counts = initial_counts(&layout(&job, &dataset), job.seed);
