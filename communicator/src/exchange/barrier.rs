@@ -60,8 +60,8 @@ struct Known {
     late: u32,
     /// It was idle before the round that it has come to. It has not heard of the newest one, and nobody waits until it has.
     returns: bool,
-    /// The loss that it told last.
-    loss: Option<f32>,
+    /// The loss that it told last, and of which round.
+    told: Option<(u64, f32)>,
 }
 
 /// A node's part in the run.
@@ -158,7 +158,7 @@ impl Barrier {
         }
         self.newest = self.newest.max(round);
         if standing.doing == Doing::Heralds {
-            known.loss = loss;
+            known.told = loss.map(|loss| (round, loss));
         }
         let age = std::mem::take(&mut known.age);
         // The share that follows a loss says nothing of how long a round takes.
@@ -169,7 +169,7 @@ impl Barrier {
         }
         known.returns = before.doing == Doing::Idles;
         if is_own {
-            if before.round > 0 && before.doing == Doing::Delivers {
+            if before.doing == Doing::Delivers {
                 self.pace = self.since;
             }
             self.waiting.insert(origin, Waiting { standing, ticks: 0 });
@@ -212,7 +212,8 @@ impl Barrier {
             let stage = waiting.standing.stage();
             let missing: Vec<OriginId> = self.missing(origin, stage, begins, origins).collect();
             let waits_for_first = begins && self.is_incomplete(origins);
-            let limit = if begins { self.patience.first } else { self.late_after() };
+            let first = if begins { self.patience.first } else { 0 };
+            let limit = self.late_after().max(first);
             let in_vain = waiting.ticks >= limit && !planted(Bug::WaitsForTheDead);
             if in_vain || planted(Bug::NeverWaits) || missing.is_empty() && !waits_for_first {
                 free.push((origin, waiting.standing, missing));
@@ -249,12 +250,12 @@ impl Barrier {
     fn share(&self, origin: OriginId, round: u64, origins: &BTreeMap<OriginId, OriginInfo>) -> u64 {
         let heard = |info: &&OriginInfo| self.counts(info) && !self.silent.contains_key(&info.home);
         let told = origins.values().filter(heard).filter_map(|info| {
-            let known = self.known.get(&info.origin)?;
+            let (of_round, loss) = self.known.get(&info.origin)?.told?;
             Some(Told {
                 origin: info.origin,
                 slot: info.slot,
-                loss: known.loss?,
-                is_of_round: known.standing.round >= round,
+                loss,
+                is_of_round: of_round >= round,
             })
         });
         let told: Vec<Told> = told.collect();

@@ -164,7 +164,12 @@ impl World {
             samples,
             trace: Vec::new(),
             slow,
-            in_rounds: [None, None, Some(Shares::Mean), None, None, Some(Shares::Weighted)][(seed % 6) as usize],
+            in_rounds: match seed % 12 {
+                2 | 8 => Some(Shares::Mean),
+                5 => Some(Shares::Weighted),
+                11 => Some(Shares::Best),
+                _ => None,
+            },
             unwaited: (0, 0),
         }
     }

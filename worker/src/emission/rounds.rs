@@ -25,6 +25,8 @@ pub(super) struct InRounds {
     agreed: Option<Share>,
     /// Steps since the last batch.
     steps: u32,
+    /// An epoch has ended since the last batch.
+    ended_epoch: bool,
     /// The window that leaves next.
     window: usize,
     /// Windows that have not left since the last step.
@@ -40,6 +42,7 @@ impl InRounds {
             workers: slots as u32,
             agreed: None,
             steps: 0,
+            ended_epoch: false,
             window: 0,
             untold: 0,
         }
@@ -55,6 +58,7 @@ impl InRounds {
         self.window = (self.window + 1) % self.windows();
         self.untold = self.untold.saturating_sub(1);
         self.steps = 0;
+        self.ended_epoch = false;
         let share = match self.rounds.shares {
             // What is left when there is nothing more to train has no losses to go by.
             Some(_) => self.agreed.take().unwrap_or(Share::of_one_in(self.workers)),
@@ -86,10 +90,11 @@ impl<T: Trainer> Emission<T> for InRounds {
 
     fn plan(&mut self, next: NextStep) -> Plan {
         self.steps += 1;
+        self.ended_epoch |= next.ends_epoch;
         self.untold = self.windows();
         let is_over = match self.rounds.every {
             Every::Steps(steps) => self.steps >= steps,
-            Every::Epoch => next.ends_epoch,
+            Every::Epoch => self.ended_epoch,
         };
         let is_due = is_over || next.must_leave;
         if is_due && !next.hold_back {

@@ -135,7 +135,10 @@ impl Reporting {
         stats.exchange += time.exchange;
         stats.waited += time.waited;
         stats.gpu += step.gpu.time;
-        stats.gpu_memory = step.gpu.memory;
+        // A batch that leaves without a step says nothing of it.
+        if step.samples > 0 {
+            stats.gpu_memory = step.gpu.memory;
+        }
         if let Some(tau) = step.tau {
             stats.tau = f64::from(tau.value());
         }

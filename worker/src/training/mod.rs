@@ -120,7 +120,7 @@ impl<T: Trainer> Training<T> {
             balanced: job.balanced,
             epochs: job.epochs,
             minibatch: job.minibatch as usize,
-            spares_the_living: job.exchange.has_rounds_of_an_epoch(),
+            claims_after_batches: job.exchange.has_rounds_of_an_epoch(),
         };
         let samples_total = labels.len() as u64 * u64::from(job.epochs);
         let job = &Job {
@@ -183,9 +183,9 @@ impl<T: Trainer> Training<T> {
     }
 
     /// What this worker alone has. `None` while steps were made that no batch counts yet: their samples would be trained
-    /// again and still be in the residual. The next batch that leaves changes that.
+    /// again and still be in the residual. Nor while it waits to drop what it has. The next batches that leave change that.
     pub fn state(&self) -> Result<Option<State>, TrainingError> {
-        if !self.pending.is_empty() {
+        if !self.pending.is_empty() || self.round.drops() {
             return Ok(None);
         }
         Ok(Some(State {
@@ -315,7 +315,7 @@ impl<T: Trainer> Training<T> {
             learning_rate,
             hold_back,
             must_leave: !self.pending.may_grow(),
-            ends_epoch: self.plan.ends_epoch(),
+            ends_epoch: self.plan.ends_epoch() || self.pending.is_of_another_epoch(&self.cursors),
         });
         let compare = match plan {
             Plan::Keep => None,
@@ -474,6 +474,7 @@ impl<T: Trainer> Training<T> {
             // The next step fills them again, without taking memory.
             self.words = words;
         }
+        self.plan.batch_left();
         self.expected += header.digest;
         self.samples_applied += u64::from(samples);
         self.batches_applied += 1;

@@ -42,6 +42,12 @@ impl Pending {
         self.loss += f64::from(loss) * samples as f64;
     }
 
+    /// Whether its samples are of another epoch than those of a minibatch.
+    pub(super) fn is_of_another_epoch(&self, advances: &[CursorAdvance]) -> bool {
+        let epoch = |cursors: &[CursorAdvance]| cursors.first().map(|cursor| cursor.shard.epoch);
+        epoch(&self.cursors).is_some_and(|own| Some(own) != epoch(advances))
+    }
+
     /// How many cursors the next minibatch may move. One is left for the minibatch after it, should this one be held back.
     pub(super) fn cursors_left(&self) -> usize {
         (CURSORS_MAX - 1).saturating_sub(self.cursors.len()).max(1)

@@ -56,6 +56,11 @@ impl Round {
         matches!(self.wait, Wait::Losses | Wait::Shares { .. })
     }
 
+    /// Whether a worker waits to drop what it has come to.
+    pub(super) fn drops(&self) -> bool {
+        self.wait == Wait::Shares { lost: true }
+    }
+
     fn arrive(&mut self, wait: Wait) {
         self.number = self.number.saturating_add(1).max(self.newest);
         self.wait = wait;
@@ -130,7 +135,7 @@ impl<T: Trainer> Training<T> {
         let left = left.map_err(|error| self.blame(error))?;
         step.left(&left);
         self.round.wait = Wait::Shares {
-            lost: left.payload.is_empty() && self.emission.shares() == Some(Shares::Best),
+            lost: left.payload.is_empty(),
         };
         self.write_batch(left.payload, Standing::default(), encoded)?;
         Ok(Next::Emitted(step))
@@ -172,10 +177,11 @@ pub(super) fn probe(job: &Job, samples: usize) -> Vec<u32> {
     drawn.collect()
 }
 
-/// Goes on from the shared weights, as a worker does that begins there.
+/// Goes on from the shared weights: without a residual, of which the first two arrays of a state are made. The optimiser's
+/// state is kept: what it knows of gradients holds near by, too.
 fn return_to_shared<T: Trainer>(trainer: &mut T) -> Result<(), TrainError> {
     let TrainerState { numbers, mut arrays } = trainer.state()?;
-    for array in &mut arrays {
+    for array in arrays.iter_mut().take(2) {
         array.fill(0.0);
     }
     trainer

@@ -15,16 +15,25 @@ pub(super) struct Told {
     pub(super) is_of_round: bool,
 }
 
+impl Told {
+    fn is_a_loss(&self) -> bool {
+        self.loss.is_finite() && self.loss >= 0.0
+    }
+}
+
 /// One of so many workers whose mean counts.
 pub(super) fn equal(workers: u32) -> u64 {
     let workers = u64::from(workers.max(1));
     (ALL + workers / 2) / workers
 }
 
-/// In proportion to its loss, among so many workers. Those whose losses are not known have the mean of the others'. A loss
-/// that is no number has no share.
+/// In proportion to its loss, among so many workers. Those whose losses are not known have the mean of the others'. What is
+/// no loss has no share. Of a share that is very small rounding would leave much, so none is smaller than a part of an equal
+/// one.
 pub(super) fn by_loss(origin: OriginId, told: &[Told], workers: u32) -> u64 {
-    let numbers = || told.iter().filter(|one| one.loss.is_finite());
+    /// That part.
+    const SMALLEST: u64 = 64;
+    let numbers = || told.iter().filter(|one| one.is_a_loss());
     let sum: f64 = numbers().map(|one| f64::from(one.loss)).sum();
     let known = numbers().count();
     if known == 0 || sum <= 0.0 {
@@ -35,12 +44,13 @@ pub(super) fn by_loss(origin: OriginId, told: &[Told], workers: u32) -> u64 {
     };
     let unknown = (workers as usize).saturating_sub(told.len());
     let all = sum * (known + unknown) as f64 / known as f64;
-    (f64::from(own.loss) / all * ALL as f64).round() as u64
+    let share = (f64::from(own.loss) / all * ALL as f64).round() as u64;
+    share.max(equal(workers) / SMALLEST)
 }
 
 /// All of it for the worker with the lowest loss, of the first slot where several have it; nothing for the others.
 pub(super) fn of_the_best(origin: OriginId, told: &[Told]) -> u64 {
-    let of_round = told.iter().filter(|one| one.is_of_round && one.loss.is_finite());
+    let of_round = told.iter().filter(|one| one.is_of_round && one.is_a_loss());
     let order = |a: &&Told, b: &&Told| (a.loss.total_cmp(&b.loss)).then((a.slot, a.origin).cmp(&(b.slot, b.origin)));
     match of_round.min_by(order) {
         Some(best) if best.origin == origin => ALL,
@@ -91,7 +101,7 @@ mod tests {
 
     #[test]
     fn what_is_no_loss_has_no_share() {
-        let mut told = told(&[f32::NAN, 3.0, f32::INFINITY]);
+        let mut told = told(&[f32::NAN, 3.0, -1.0]);
         assert_eq!(by_loss(told[0].origin, &told, 3), 0);
         assert_eq!(by_loss(told[1].origin, &told, 3), ALL);
         assert_eq!(of_the_best(told[2].origin, &told), 0);

@@ -53,19 +53,26 @@ fn an_idle_slot_claims_from_the_end_of_the_slowest() {
 }
 
 #[test]
-fn the_living_may_be_spared_but_not_by_guests_and_not_the_dead() {
-    let spared = SharedPlan {
-        spares_the_living: true,
+fn claims_from_the_living_may_have_to_wait_until_a_batch_has_left() {
+    let patient = SharedPlan {
+        claims_after_batches: true,
         ..shared(vec![0; 128], 2, 1, 6)
     };
-    let mut plan = SamplePlan::new(spared.clone(), 0).unwrap();
+    let mut plan = SamplePlan::new(patient, 0).unwrap();
+    // The last minibatch of its own is not filled up with another's samples.
     let own = shards(&mut plan);
     assert!(own.iter().all(|&(_, shard)| shard < 16) && plan.ends_epoch());
     assert_eq!(next(&mut plan), None);
+    // Others have told by then what they have begun.
+    plan.observe(OTHER, &[advance(0, 31, 2)]);
+    plan.batch_left();
+    let (_, claimed) = next(&mut plan).unwrap();
+    assert_eq!((claimed[0].shard.shard, claimed.len()), (30, 1));
+    assert!(plan.ends_epoch());
+    assert_eq!(next(&mut plan), None);
+    // What the dead left need not wait.
     plan.slot_dead(1);
-    assert_eq!(shards(&mut plan).len(), 16);
-    let mut guest = SamplePlan::new(spared, 2).unwrap();
-    assert!(next(&mut guest).is_some());
+    assert!(next(&mut plan).is_some());
 }
 
 #[test]

@@ -41,6 +41,8 @@ pub struct SamplePlan {
     queue: VecDeque<ShardId>,
     /// Where to go on in each shard, and which are for others to finish.
     board: Board,
+    /// Nothing was handed out since a batch left.
+    is_fresh: bool,
 }
 
 impl SamplePlan {
@@ -58,6 +60,7 @@ impl SamplePlan {
             slot,
             open,
             queue: VecDeque::new(),
+            is_fresh: true,
         })
     }
 
@@ -160,9 +163,15 @@ impl SamplePlan {
             let done = done + taken as u32;
             let advance = CursorAdvance { shard, done };
             self.board.hand_out(advance);
+            self.is_fresh = false;
             advances.push(advance);
         }
         !indices.is_empty()
+    }
+
+    /// A batch has left that counts all that was handed out.
+    pub fn batch_left(&mut self) {
+        self.is_fresh = true;
     }
 
     /// Whether this slot has nothing left, for now, of the epoch that it trained from last.
@@ -180,7 +189,7 @@ impl SamplePlan {
                 return Some(shard);
             }
             if self.next_epoch >= self.shared.epochs {
-                let from_living = !self.shared.spares_the_living || self.slot >= self.shared.slots;
+                let from_living = !self.shared.claims_after_batches || self.is_fresh;
                 let claimed = self.board.claim(self.slot, from_living)?;
                 self.queue.push_back(claimed);
                 return Some(claimed);

@@ -23,9 +23,9 @@ pub struct SharedPlan {
     pub epochs: u32,
     /// Samples per minibatch.
     pub minibatch: usize,
-    /// Whether slots take over only what nobody is at: where others are heard of once in an epoch, nobody knows what a
-    /// living slot has begun. Guests, who have nothing of their own, take from all.
-    pub spares_the_living: bool,
+    /// Whether slots take over what living ones have not begun only when a batch has just left. Where others are heard of
+    /// once in an epoch, that is when it is known what they have begun.
+    pub claims_after_batches: bool,
 }
 
 impl SharedPlan {

@@ -15,7 +15,7 @@ pub(super) fn shared(labels: Vec<u32>, slots: usize, epochs: u32, minibatch: usi
         balanced: false,
         epochs,
         minibatch,
-        spares_the_living: false,
+        claims_after_batches: false,
     }
 }
 
@@ -37,7 +37,7 @@ pub(super) fn shared_plans() -> impl Strategy<Value = SharedPlan> {
             balanced,
             epochs,
             minibatch,
-            spares_the_living: false,
+            claims_after_batches: false,
         })
 }
 

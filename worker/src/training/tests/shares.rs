@@ -103,15 +103,17 @@ fn only_the_best_counts_and_all_go_on_from_there() {
             assert_eq!(batch.payload.is_empty(), at != best);
             assert!(batch.header.samples > 0);
         }
-        // Until the best one's weights are there, the others keep theirs.
+        // Until the best one's weights are there, the others keep theirs, but nobody is to go on from them.
         let other = (best + 1) % WORKERS;
         assert!(residual(&workers[other]).iter().any(|one| *one != 0.0));
+        assert!(workers[other].state().unwrap().is_none() && workers[best].state().unwrap().is_some());
         go_on(&mut workers, round, |_| None);
         assert_eq!(weights(&workers), vec![expected; WORKERS]);
         for (at, worker) in workers.iter().enumerate() {
             let arrays = worker.trainer().state().unwrap().arrays;
-            let is_new = arrays.iter().flatten().all(|number| *number == 0.0);
-            assert_eq!(is_new, at != best);
+            let is_zero = |array: &[f32]| array.iter().all(|number| *number == 0.0);
+            assert_eq!(is_zero(&arrays[0]) && is_zero(&arrays[1]), at != best);
+            assert!(!is_zero(&arrays[2]), "the optimiser's state is kept");
         }
     }
     // All compare themselves on the same samples: with the same weights they are equally good.
@@ -142,14 +144,17 @@ fn a_round_of_an_epoch_is_all_samples_of_a_worker() {
 #[test]
 fn who_is_told_to_stop_while_its_share_is_due_lets_it_out() {
     for exchange_text in ["mesh:every=2,weighted", "mesh:every=2,best"] {
-        let (_folder, mut workers) = workers(exchange_text);
+        let (_folder, mut workers) = self::workers(exchange_text);
         exchange(&mut workers);
         go_on(&mut workers, 1, |_| Some(ALL / 2));
         workers[0].stop();
         let left = until_it_leaves(&mut workers[0]).unwrap();
         assert!(!left.payload.is_empty() && left.header.samples > 0);
         assert!(until_it_leaves(&mut workers[0]).is_none());
-        // And so does one that has not heard of the others' losses.
-        exchange(&mut workers[1..]);
+        // And so does one that has not heard of the others' losses, by the mean.
+        let (_other, mut waiting) = self::workers(exchange_text);
+        exchange(&mut waiting);
+        waiting[0].stop();
+        assert!(!until_it_leaves(&mut waiting[0]).unwrap().payload.is_empty());
     }
 }
