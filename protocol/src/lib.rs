@@ -28,6 +28,7 @@ pub mod optimiser;
 pub mod rng;
 pub mod schedule;
 pub mod sentence;
+pub mod share;
 pub mod split;
 pub mod stats;
 pub mod sums;

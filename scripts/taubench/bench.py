@@ -31,7 +31,8 @@ class Bench:
         if out:
             out.write_text("")
         self.end = time.monotonic() + (limit or float("inf"))
-        self.job = ["--data", "builtin:mnist", "--model", NET.layers, "--minibatch", str(MINIBATCH), *OPTIMISER, *job_flags]
+        model = ["--data", "builtin:mnist", "--model", NET.layers, "--minibatch", str(MINIBATCH)]
+        self.job = [*model, *OPTIMISER, *job_flags]
         self.processes = Processes()
         if not torch:
             say("No PyTorch here, so DDP is left out: name a Python that has it, with gloo, with --python.")

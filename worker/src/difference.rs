@@ -3,56 +3,16 @@
 use multiversion::multiversion;
 use protocol::dense::Dense;
 use protocol::lattice::{BATCH_STEPS_MAX, GRID, Range, RangeError, STEPS_PER_UNIT};
+use protocol::share::Share;
 
 use crate::quantise::Reached;
 use crate::trainer::TrainError;
 
-/// The part of its difference that a worker lets out, in parts of 2³².
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Share(u64);
-
-impl Share {
-    /// All of it.
-    pub const ALL: Self = Self(1 << 32);
-
-    /// That of one of so many workers whose mean counts.
-    #[must_use]
-    pub fn of_one_in(workers: u32) -> Self {
-        let workers = u64::from(workers.max(1));
-        Self(((1 << 32) + workers / 2) / workers)
-    }
-
-    /// The share of a number of steps.
-    fn of(self, steps: i32) -> i32 {
-        ((i64::from(steps) * self.0 as i64 + (1 << 31)) >> 32) as i32
-    }
-
-    /// So many of 2³² parts.
-    #[must_use]
-    pub fn of_parts(parts: u64) -> Self {
-        Self(parts.min(Self::ALL.0))
-    }
-
-    /// Whether it is nothing at all.
-    #[must_use]
-    pub fn is_nothing(self) -> bool {
-        self.0 == 0
-    }
-
-    /// The shares of many.
-    fn of_all(self, steps: &mut [i32]) {
-        #[multiversion(targets("x86_64+avx512f+avx512dq", "x86_64+avx2"))]
-        fn of_all(steps: &mut [i32], share: Share) {
-            for steps in steps {
-                *steps = share.of(*steps);
-            }
-        }
-        of_all(steps, self);
-    }
-
-    /// How many steps there are to one of the share.
-    fn inverse(self) -> f64 {
-        Self::ALL.0 as f64 / self.0 as f64
+/// The shares of many.
+#[multiversion(targets("x86_64+avx512f+avx512dq", "x86_64+avx2"))]
+fn take_shares(steps: &mut [i32], share: Share) {
+    for steps in steps {
+        *steps = share.of(*steps);
     }
 }
 
@@ -69,7 +29,7 @@ pub fn take_share(
     if !all_between(own, shared, &mut steps) {
         return Err(TrainError::NotFinite);
     }
-    share.of_all(&mut steps);
+    take_shares(&mut steps, share);
     let (dense, range) = move_shared(shared, offset, steps)?;
     take_back(own, dense.steps(), share.inverse());
     Ok((dense, range))
@@ -148,20 +108,6 @@ fn move_shared(shared: &mut [f32], offset: usize, steps: Vec<i32>) -> Result<(De
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn shares_of_all_workers_add_up_but_for_their_rounding() {
-        for workers in [1, 2, 3, 7, 10] {
-            let share = Share::of_one_in(workers);
-            for steps in [0, 1, -1, 2, -5, 6, 1000, -999, 1 << 23, -(1 << 23)] {
-                let part = share.of(steps);
-                let rest = (part * workers as i32 - steps).abs();
-                assert!(rest <= workers.midpoint(1) as i32, "{steps} among {workers}: {part}");
-            }
-        }
-        assert_eq!(Share::of_one_in(1), Share::ALL);
-        assert_eq!(Share::ALL.of(-12_345), -12_345);
-    }
 
     /// Each lets out its share, and has the others': all stand at the mean, but for what rounding took, which stays.
     #[test]

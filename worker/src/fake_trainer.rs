@@ -8,8 +8,8 @@ use protocol::digest::Digest;
 use protocol::lattice::{Range, Tau, count_of, weight_of};
 use protocol::sums::Sums;
 
-use crate::difference::Share;
 use crate::trainer::{GpuUse, Numbers, StateError, StepControl, StepReport, TrainError, Trainer, TrainerState};
+use protocol::share::Share;
 
 /// Emits one change per sample: the weight with the sample's number, modulo the weights, moves up.
 #[derive(Clone, Debug)]

@@ -15,8 +15,8 @@ use protocol::sums::Sums;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::difference::Share;
 use crate::quantise::NotFinite;
+use protocol::share::Share;
 
 /// What a step is to do.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use protocol::batch::{Doing, Standing};
 use protocol::ids::{NodeId, OriginId};
 use protocol::job::Shares;
+use protocol::share::Share;
 use protocol::wire::attach::GoOn;
 use protocol::wire::link::OriginInfo;
 use protocol::wire::run_plan::{Participant, RunPlan};
@@ -247,7 +248,7 @@ impl Barrier {
 
     /// The share of a worker that has told its loss of a round, by those that are known here. Where views differ, shares do
     /// not add up to one, and a step is a little longer or shorter.
-    fn share(&self, origin: OriginId, round: u64, origins: &BTreeMap<OriginId, OriginInfo>) -> u64 {
+    fn share(&self, origin: OriginId, round: u64, origins: &BTreeMap<OriginId, OriginInfo>) -> Share {
         let heard = |info: &&OriginInfo| self.counts(info) && !self.silent.contains_key(&info.home);
         let told = origins.values().filter(heard).filter_map(|info| {
             let (of_round, loss) = self.known.get(&info.origin)?.told?;
@@ -260,7 +261,7 @@ impl Barrier {
         });
         let told: Vec<Told> = told.collect();
         match self.shares {
-            Shares::Mean => shares::equal(self.workers(origins)),
+            Shares::Mean => Share::of_one_in(self.workers(origins)),
             Shares::Weighted => shares::by_loss(origin, &told, self.workers(origins)),
             Shares::Best => shares::of_the_best(origin, &told),
         }

@@ -11,6 +11,7 @@ use crate::frontier::Frontier;
 use crate::ids::{OriginId, RunId};
 use crate::job::Job;
 use crate::model::Shape;
+use crate::share::Share;
 use crate::stats::ratio;
 
 /// Counts of a ledger in one piece.
@@ -87,9 +88,9 @@ pub enum ToWorker {
 pub struct GoOn {
     /// The round.
     pub round: u64,
-    /// The share of its difference that the worker is to let out now, in parts of 2³²: all have told their losses. Without
-    /// one it trains on: all have let out theirs.
-    pub share: Option<u64>,
+    /// The share of its difference that the worker is to let out now: all have told their losses. Without one it trains on:
+    /// all have let out theirs.
+    pub share: Option<Share>,
     /// The newest round that anybody has come to.
     pub newest: u64,
     /// How many workers make the next one together.

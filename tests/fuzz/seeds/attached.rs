@@ -3,6 +3,7 @@
 use protocol::cursor::Cursors;
 use protocol::digest::Digest;
 use protocol::ids::{OriginId, RunId};
+use protocol::share::Share;
 use protocol::wire::attach::{Assignment, FromWorker, GoOn, JumpOrder, SaveOrder, ToWorker, WorkerInfo};
 use std::path::PathBuf;
 
@@ -10,7 +11,7 @@ use super::batches::{header, steps};
 use super::values::{SCORES, data_info, frontier, job, wire, worker_stats};
 
 const GO_ON: GoOn = GoOn {
-    share: Some(1 << 31),
+    share: Some(Share::ALL),
     round: 300,
     newest: 301,
     workers: 10,

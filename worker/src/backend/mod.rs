@@ -18,9 +18,9 @@ use protocol::lattice::{Range, Tau};
 use protocol::optimiser::Muon;
 use protocol::sums::Sums;
 
-use crate::difference::Share;
 use crate::learning::optimiser::{Factors, Formula};
 use crate::trainer::TrainError;
+use protocol::share::Share;
 
 /// One of the arrays of a backend, with a number for every weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -17,11 +17,11 @@ use protocol::sums::Sums;
 
 use super::turns::Turns;
 use super::{Array, Backend, Compare, Orthogonal, Update, residual};
-use crate::difference::Share;
 use crate::learning::multi_worker::TURNS_MAX;
 use crate::learning::optimiser::{Ahead, Factors, Formula};
 use crate::thread_time::ThreadTimer;
 use crate::trainer::{GpuUse, Numbers, StateError, StepControl, StepReport, TrainError, Trainer, TrainerState};
+use protocol::share::Share;
 
 /// How often passes over the weights are timed; the fastest counts.
 const CALIBRATIONS: usize = 5;

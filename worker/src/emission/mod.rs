@@ -13,9 +13,9 @@ use protocol::batch::Payload;
 use protocol::job::{Exchange, Job, Shares};
 use protocol::lattice::{Range, Tau};
 
-use crate::difference::Share;
 use crate::learning::multi_worker::Settings;
 use crate::trainer::{TrainError, Trainer};
+use protocol::share::Share;
 
 use self::rounds::InRounds;
 use self::strom::Strom;

@@ -11,9 +11,9 @@ use protocol::job::{Every, Job, Rounds, Shares};
 use protocol::lattice::{Range, Tau};
 
 use super::{Emission, Leaving, NextStep, Plan};
-use crate::difference::Share;
 use crate::learning::multi_worker::Settings;
 use crate::trainer::{TrainError, Trainer};
+use protocol::share::Share;
 
 /// The whole difference, or a share of it, every so many steps.
 pub(super) struct InRounds {
@@ -64,7 +64,7 @@ impl InRounds {
             Some(_) => self.agreed.take().unwrap_or(Share::of_one_in(self.workers)),
             None => Share::ALL,
         };
-        if share.is_nothing() {
+        if share == Share::NOTHING {
             return Ok(Leaving {
                 payload: Payload::default(),
                 range: Range::Safe,

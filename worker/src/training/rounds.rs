@@ -9,7 +9,6 @@ use protocol::wire::attach::GoOn;
 
 use super::pending::Pending;
 use super::{Next, Step, Training, TrainingError};
-use crate::difference::Share;
 use crate::trainer::{TrainError, Trainer, TrainerState};
 
 /// Samples on which workers compare themselves. A pass over them costs as much as eight steps of 64 samples.
@@ -80,8 +79,8 @@ impl<T: Trainer> Training<T> {
             return Ok(());
         }
         match (self.round.wait, order.share) {
-            (Wait::Losses, Some(parts)) => {
-                self.emission.agree(Share::of_parts(parts));
+            (Wait::Losses, Some(share)) => {
+                self.emission.agree(share);
                 self.round.wait = Wait::Due;
             }
             (Wait::Shares { lost }, None) => {

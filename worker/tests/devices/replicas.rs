@@ -4,8 +4,8 @@ use protocol::changes::word;
 use protocol::lattice::Tau;
 use protocol::optimiser::Rule;
 use protocol::rng::CounterRng;
+use protocol::share::Share;
 use protocol::sums::Sums;
-use worker::difference::Share;
 use worker::trainer::{Numbers, StepControl, Trainer, TrainerState};
 
 use super::{Device, MLP, assert_same_replica, control, minibatch, pair, rules};

@@ -1,9 +1,7 @@
-//! Which part of its difference a worker lets out, in parts of 2³², when all have told their losses.
+//! Which part of its difference a worker lets out when all have told their losses.
 
 use protocol::ids::OriginId;
-
-/// All of it.
-const ALL: u64 = 1 << 32;
+use protocol::share::Share;
 
 /// The loss that an origin has told.
 #[derive(Clone, Copy, Debug)]
@@ -21,40 +19,33 @@ impl Told {
     }
 }
 
-/// One of so many workers whose mean counts.
-pub(super) fn equal(workers: u32) -> u64 {
-    let workers = u64::from(workers.max(1));
-    (ALL + workers / 2) / workers
-}
-
 /// In proportion to its loss, among so many workers. Those whose losses are not known have the mean of the others'. What is
 /// no loss has no share. Of a share that is very small rounding would leave much, so none is smaller than a part of an equal
 /// one.
-pub(super) fn by_loss(origin: OriginId, told: &[Told], workers: u32) -> u64 {
+pub(super) fn by_loss(origin: OriginId, told: &[Told], workers: u32) -> Share {
     /// That part.
     const SMALLEST: u64 = 64;
     let numbers = || told.iter().filter(|one| one.is_a_loss());
     let sum: f64 = numbers().map(|one| f64::from(one.loss)).sum();
     let known = numbers().count();
     if known == 0 || sum <= 0.0 {
-        return equal(workers);
+        return Share::of_one_in(workers);
     }
     let Some(own) = numbers().find(|one| one.origin == origin) else {
-        return 0;
+        return Share::NOTHING;
     };
     let unknown = (workers as usize).saturating_sub(told.len());
     let all = sum * (known + unknown) as f64 / known as f64;
-    let share = (f64::from(own.loss) / all * ALL as f64).round() as u64;
-    share.max(equal(workers) / SMALLEST)
+    Share::nearest(f64::from(own.loss) / all).at_least(SMALLEST, Share::of_one_in(workers))
 }
 
 /// All of it for the worker with the lowest loss, of the first slot where several have it; nothing for the others.
-pub(super) fn of_the_best(origin: OriginId, told: &[Told]) -> u64 {
+pub(super) fn of_the_best(origin: OriginId, told: &[Told]) -> Share {
     let of_round = told.iter().filter(|one| one.is_of_round && one.is_a_loss());
     let order = |a: &&Told, b: &&Told| (a.loss.total_cmp(&b.loss)).then((a.slot, a.origin).cmp(&(b.slot, b.origin)));
     match of_round.min_by(order) {
-        Some(best) if best.origin == origin => ALL,
-        _ => 0,
+        Some(best) if best.origin == origin => Share::ALL,
+        _ => Share::NOTHING,
     }
 }
 
@@ -79,45 +70,41 @@ mod tests {
                 let told = told(&vec![loss; workers as usize]);
                 assert_eq!(
                     by_loss(told[0].origin, &told, workers),
-                    equal(workers),
+                    Share::of_one_in(workers),
                     "{workers} of {loss}"
                 );
             }
         }
-        assert_eq!(equal(1), ALL);
     }
 
     #[test]
     fn shares_follow_losses_and_add_up() {
         let told = told(&[1.0, 3.0, 4.0]);
-        let shares: Vec<u64> = told.iter().map(|one| by_loss(one.origin, &told, 3)).collect();
-        assert_eq!(shares, [ALL / 8, ALL / 8 * 3, ALL / 2]);
+        let shares: Vec<Share> = told.iter().map(|one| by_loss(one.origin, &told, 3)).collect();
+        assert_eq!(shares, [0.125, 0.375, 0.5].map(Share::nearest));
         // A fourth that has told nothing counts as much as they do on average.
-        assert_eq!(
-            by_loss(told[0].origin, &told, 4),
-            (3.0 * ALL as f64 / 32.0).round() as u64
-        );
+        assert_eq!(by_loss(told[0].origin, &told, 4), Share::nearest(3.0 / 32.0));
     }
 
     #[test]
     fn what_is_no_loss_has_no_share() {
         let mut told = told(&[f32::NAN, 3.0, -1.0]);
-        assert_eq!(by_loss(told[0].origin, &told, 3), 0);
-        assert_eq!(by_loss(told[1].origin, &told, 3), ALL);
-        assert_eq!(of_the_best(told[2].origin, &told), 0);
-        assert_eq!(of_the_best(told[1].origin, &told), ALL);
+        assert_eq!(by_loss(told[0].origin, &told, 3), Share::NOTHING);
+        assert_eq!(by_loss(told[1].origin, &told, 3), Share::ALL);
+        assert_eq!(of_the_best(told[2].origin, &told), Share::NOTHING);
+        assert_eq!(of_the_best(told[1].origin, &told), Share::ALL);
         told[1].loss = f32::NAN;
-        assert_eq!(by_loss(told[1].origin, &told, 3), equal(3));
-        assert_eq!(of_the_best(told[1].origin, &told), 0);
+        assert_eq!(by_loss(told[1].origin, &told, 3), Share::of_one_in(3));
+        assert_eq!(of_the_best(told[1].origin, &told), Share::NOTHING);
         told[1].loss = 0.0;
-        assert_eq!(by_loss(told[1].origin, &told[1..2], 2), equal(2));
+        assert_eq!(by_loss(told[1].origin, &told[1..2], 2), Share::of_one_in(2));
     }
 
     #[test]
     fn the_best_of_this_round_takes_all() {
         let mut told = told(&[0.5, 0.2, 0.2, 0.1]);
         told[3].is_of_round = false;
-        let best: Vec<u64> = told.iter().map(|one| of_the_best(one.origin, &told)).collect();
-        assert_eq!(best, [0, ALL, 0, 0]);
+        let best: Vec<Share> = told.iter().map(|one| of_the_best(one.origin, &told)).collect();
+        assert_eq!(best, [Share::NOTHING, Share::ALL, Share::NOTHING, Share::NOTHING]);
     }
 }

@@ -272,7 +272,7 @@ fn who_comes_later_is_waited_for_from_its_first_round_on() {
 
 #[test]
 fn shares_that_follow_losses_are_told_when_all_have_told_theirs() {
-    for (shares, own) in [(Shares::Weighted, 1 << 30), (Shares::Best, 1 << 32)] {
+    for (shares, own) in [(Shares::Weighted, Share::of_one_in(4)), (Shares::Best, Share::ALL)] {
         let mut cluster = Cluster::new(2);
         cluster.barrier.shares = shares;
         for round in 1..4 {
@@ -292,14 +292,20 @@ fn who_has_told_its_loss_and_dies_is_not_waited_for() {
     cluster.barrier.shares = Shares::Best;
     cluster.heralds(1, 1, 0.5);
     cluster.heralds(2, 1, 0.1);
-    assert_eq!(cluster.heralds(3, 1, 0.9).and_then(|order| order.share), Some(0));
+    assert_eq!(
+        cluster.heralds(3, 1, 0.9).and_then(|order| order.share),
+        Some(Share::NOTHING)
+    );
     cluster.comes(3, 1);
     assert_eq!(cluster.comes(1, 1), None);
     cluster.barrier.hears(&BTreeSet::from([NodeId(2)]));
     assert_eq!(cluster.released().map(|order| order.share), Some(None));
     // Its loss is not compared with any more.
     cluster.heralds(3, 2, 0.9);
-    assert_eq!(cluster.heralds(1, 2, 0.5).and_then(|order| order.share), Some(1 << 32));
+    assert_eq!(
+        cluster.heralds(1, 2, 0.5).and_then(|order| order.share),
+        Some(Share::ALL)
+    );
 }
 
 #[test]

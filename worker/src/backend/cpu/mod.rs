@@ -14,6 +14,7 @@ use protocol::digest::Digest;
 use protocol::lattice::{Range, Tau, weight_of};
 use protocol::model::Layout;
 use protocol::optimiser::Rule;
+use protocol::share::Share;
 use protocol::sums::Sums;
 
 use self::muon::Directions;
@@ -22,7 +23,7 @@ use super::replica::Replica;
 use super::turns::eager_tensors;
 use super::{Array, Backend, Compare, Update, Updated};
 use crate::dataset::Dataset;
-use crate::difference::{self, Share};
+use crate::difference;
 use crate::learning::clip::clip_by;
 use crate::learning::muon::Parts;
 use crate::network::Network;

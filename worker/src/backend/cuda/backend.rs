@@ -13,6 +13,7 @@ use protocol::digest::Digest;
 use protocol::lattice::{Range, RangeError, Tau, weight_of};
 use protocol::model::Layout;
 use protocol::optimiser::Rule;
+use protocol::share::Share;
 use protocol::sums::Sums;
 
 use super::abi::{self, Report};
@@ -30,7 +31,7 @@ use crate::backend::replica::Replica;
 use crate::backend::turns::{BLOCK, eager_blocks, eager_tensors};
 use crate::backend::{self, Backend, Compare, Orthogonal, Update, Updated};
 use crate::dataset::Dataset;
-use crate::difference::{self, Share};
+use crate::difference;
 use crate::learning::muon::Parts;
 use crate::learning::optimiser::Formula;
 use crate::program::{ImageOrder, Program};

@@ -5,7 +5,7 @@ use protocol::optimiser::Optimiser;
 use protocol::wire::attach::GoOn;
 
 use super::*;
-use crate::difference::Share;
+use protocol::share::Share;
 
 pub(super) fn one_of(slots: usize, slot: usize) -> Identity {
     Identity {

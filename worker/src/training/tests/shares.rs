@@ -2,13 +2,13 @@
 
 use protocol::batch::Doing;
 use protocol::lattice::{GRID, count_of, weight_of};
+use protocol::share::Share;
 use protocol::wire::attach::GoOn;
 
 use super::rounds::{one_of, until_it_leaves};
 use super::*;
 
 const WORKERS: usize = 3;
-const ALL: u64 = 1 << 32;
 
 fn workers(exchange: &str) -> (tempfile::TempDir, Vec<Training<CpuTrainer>>) {
     let (folder, dataset) = points(300);
@@ -35,7 +35,7 @@ fn exchange(workers: &mut [Training<CpuTrainer>]) -> Vec<Batch> {
     made
 }
 
-fn go_on(workers: &mut [Training<CpuTrainer>], round: u64, share: impl Fn(usize) -> Option<u64>) {
+fn go_on(workers: &mut [Training<CpuTrainer>], round: u64, share: impl Fn(usize) -> Option<Share>) {
     for (at, worker) in workers.iter_mut().enumerate() {
         let order = GoOn {
             round,
@@ -69,7 +69,7 @@ fn equal_shares_by_loss_are_the_mean_to_the_bit() {
         }
         // Who waits for others' losses does nothing else.
         assert_eq!(by_loss[0].step(false, &mut Vec::new()).unwrap(), Next::Waiting);
-        go_on(&mut by_loss, round, |_| Some((ALL + 1) / 3));
+        go_on(&mut by_loss, round, |_| Some(Share::of_one_in(3)));
         for (delivered, other) in exchange(&mut by_loss).iter().zip(exchange(&mut mean)) {
             assert_eq!(delivered.payload, other.payload);
             assert_eq!(delivered.header.cursors, other.header.cursors);
@@ -98,7 +98,9 @@ fn only_the_best_counts_and_all_go_on_from_there() {
                 weight_of(count_of(*shared).unwrap() + steps)
             })
             .collect();
-        go_on(&mut workers, round, |at| Some(if at == best { ALL } else { 0 }));
+        go_on(&mut workers, round, |at| {
+            Some(if at == best { Share::ALL } else { Share::NOTHING })
+        });
         for (at, batch) in exchange(&mut workers).iter().enumerate() {
             assert_eq!(batch.payload.is_empty(), at != best);
             assert!(batch.header.samples > 0);
@@ -146,7 +148,7 @@ fn who_is_told_to_stop_while_its_share_is_due_lets_it_out() {
     for exchange_text in ["mesh:every=2,weighted", "mesh:every=2,best"] {
         let (_folder, mut workers) = self::workers(exchange_text);
         exchange(&mut workers);
-        go_on(&mut workers, 1, |_| Some(ALL / 2));
+        go_on(&mut workers, 1, |_| Some(Share::of_one_in(2)));
         workers[0].stop();
         let left = until_it_leaves(&mut workers[0]).unwrap();
         assert!(!left.payload.is_empty() && left.header.samples > 0);
