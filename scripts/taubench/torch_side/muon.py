@@ -6,6 +6,7 @@ COEFFICIENTS = 3.4445, -4.7750, 2.0315
 ADAM_RATE = 0.1
 ADAM_BETA2 = 0.99
 EPSILON = 1e-14
+SCALE_MOST = 8.0
 
 
 def orthogonal(x, steps):
@@ -61,7 +62,7 @@ class Muon(torch.optim.Optimizer):
         velocity = state["velocity"].mul_(momentum).add_(matrix.grad)
         direction = (matrix.grad + momentum * velocity).flatten(1)
         weights = matrix.view(matrix.shape[0], -1)
-        scale = max(1.0, weights.shape[0] / weights.shape[1]) ** 0.5 * self.every
+        scale = min(max(1.0, weights.shape[0] / weights.shape[1]), SCALE_MOST**2) ** 0.5 * self.every
         whole = weights.shape[0] // rows
         turns = [at for at in range(whole) if (number + at + self.count) % self.every == 0]
         if turns:

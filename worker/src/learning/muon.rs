@@ -84,9 +84,11 @@ fn is_matrix(tensor: &TensorSlot) -> bool {
 }
 
 /// An orthogonal matrix with more rows than columns spreads an input over more outputs, each of which moves less. This
-/// makes up for it; a matrix with more columns needs nothing.
+/// makes up for it; a matrix with more columns needs nothing. Of very few inputs each weight would move by more than it
+/// bears.
 fn scale(rows: usize, columns: usize) -> f32 {
-    (rows as f32 / columns as f32).sqrt().max(1.0)
+    const MOST: f32 = 8.0;
+    (rows as f32 / columns as f32).sqrt().clamp(1.0, MOST)
 }
 
 /// The rule for everything that is no matrix, and its rate as a part of the matrices'.

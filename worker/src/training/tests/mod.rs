@@ -53,6 +53,8 @@ fn job(change: impl FnOnce(&mut JobDraft)) -> Job {
         model: Some("dense 8, relu, dense 2".into()),
         epochs: Some(2),
         minibatch: Some(16),
+        // It goes a long way in few steps.
+        optimiser: Some("sgd:0.08,momentum=0.9".into()),
         ..JobDraft::default()
     };
     change(&mut draft);

@@ -96,7 +96,6 @@ fn batches_say_what_they_have_seen_and_staleness_slows_the_step() {
         job(|draft| {
             draft.lr_schedule = Some("constant".into());
             draft.clip = Some(clip.into());
-            draft.optimiser = Some("sgd:0.08,momentum=0.9".into());
         })
     };
     let three = Identity {
