@@ -75,6 +75,7 @@ impl Dense {
         Sums::from_sorted(entries.filter(|&(_, steps)| steps != 0).collect())
     }
 }
+
 /// The most steps that any weight moves.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 fn farthest(steps: &[i32]) -> u32 {

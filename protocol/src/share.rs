@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 /// The part of its difference that a worker lets out, in parts of 2³².
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(from = "u64")]
 pub struct Share(u64);
 
@@ -30,10 +30,6 @@ impl Share {
     #[must_use]
     pub fn at_least(self, part: u64, of: Self) -> Self {
         self.max(Self(of.0 / part))
-    }
-
-    fn max(self, other: Self) -> Self {
-        Self(self.0.max(other.0))
     }
 
     /// The share of a number of steps.

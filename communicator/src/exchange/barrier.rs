@@ -237,7 +237,7 @@ impl Barrier {
             }
             let order = GoOn {
                 round: standing.round,
-                share: (standing.doing == Doing::Heralds).then(|| self.share(origin, standing.round, origins)),
+                share: (standing.doing == Doing::Heralds).then(|| self.share(origin, standing.round, workers, origins)),
                 newest: self.newest,
                 workers,
             };
@@ -246,9 +246,9 @@ impl Barrier {
         released
     }
 
-    /// The share of a worker that has told its loss of a round, by those that are known here. Where views differ, shares do
-    /// not add up to one, and a step is a little longer or shorter.
-    fn share(&self, origin: OriginId, round: u64, origins: &BTreeMap<OriginId, OriginInfo>) -> Share {
+    /// The share of one of so many workers that has told its loss of a round, by those that are known here. Where views
+    /// differ, shares do not add up to one, and a step is a little longer or shorter.
+    fn share(&self, origin: OriginId, round: u64, workers: u32, origins: &BTreeMap<OriginId, OriginInfo>) -> Share {
         let heard = |info: &&OriginInfo| self.counts(info) && !self.silent.contains_key(&info.home);
         let told = origins.values().filter(heard).filter_map(|info| {
             let (of_round, loss) = self.known.get(&info.origin)?.told?;
@@ -261,8 +261,8 @@ impl Barrier {
         });
         let told: Vec<Told> = told.collect();
         match self.shares {
-            Shares::Mean => Share::of_one_in(self.workers(origins)),
-            Shares::Weighted => shares::by_loss(origin, &told, self.workers(origins)),
+            Shares::Mean => Share::of_one_in(workers),
+            Shares::Weighted => shares::by_loss(origin, &told, workers),
             Shares::Best => shares::of_the_best(origin, &told),
         }
     }
