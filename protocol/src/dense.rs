@@ -3,6 +3,7 @@
 use multiversion::multiversion;
 
 use crate::digest::Digest;
+use crate::encoding::{self, DENSE_MAX, PayloadError};
 use crate::lattice::{BATCH_STEPS_MAX, GRID, Range, RangeError};
 use crate::sums::Sums;
 
@@ -34,6 +35,12 @@ impl Dense {
     #[must_use]
     pub fn steps(&self) -> &[i32] {
         &self.steps
+    }
+
+    /// The steps alone.
+    #[must_use]
+    pub fn into_steps(self) -> Vec<i32> {
+        self.steps
     }
 
     /// What they add to a replica's digest.
@@ -68,12 +75,57 @@ impl Dense {
         Range::of_weight(largest)
     }
 
+    /// Appends its bytes.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        out.extend((self.steps.len() as u32).to_le_bytes());
+        encoding::plain::encode(self, out);
+    }
+
+    /// The steps that bytes hold, to the last of them, for a model of so many weights. Nothing is trusted.
+    pub fn read(bytes: &[u8], weights: usize) -> Result<Self, PayloadError> {
+        let (count, payload) = bytes.split_first_chunk().ok_or(PayloadError::Truncated)?;
+        let count = u32::from_le_bytes(*count) as usize;
+        if count > DENSE_MAX {
+            return Err(PayloadError::TooManySteps(count));
+        }
+        encoding::plain::decode(payload, count, weights)
+    }
+
     /// The same, without those that do not move.
     #[must_use]
     pub fn to_sums(&self) -> Sums {
         let entries = (self.first..).zip(self.steps.iter().copied());
         Sums::from_sorted(entries.filter(|&(_, steps)| steps != 0).collect())
     }
+}
+
+/// Adds steps to steps, or takes them away; whether no sum has left its type.
+#[must_use]
+pub fn add_up(sums: &mut [i32], steps: &[i32], sign: Sign) -> bool {
+    match sign {
+        Sign::Plus => add_to_counts(sums, steps).1,
+        Sign::Minus => subtract(sums, steps),
+    }
+}
+
+/// Whether steps are added or taken away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sign {
+    /// They are added.
+    Plus,
+    /// They are taken away.
+    Minus,
+}
+
+#[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
+fn subtract(sums: &mut [i32], steps: &[i32]) -> bool {
+    let mut leaves = false;
+    for (sum, &steps) in sums.iter_mut().zip(steps) {
+        let (rest, left) = sum.overflowing_sub(steps);
+        leaves |= left;
+        *sum = rest;
+    }
+    !leaves
 }
 
 /// The most steps that any weight moves.

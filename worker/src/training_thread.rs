@@ -13,6 +13,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use protocol::batch::Batch;
+use protocol::bundle::Bundle;
 use protocol::digest::Digest;
 use protocol::ids::OriginId;
 use protocol::sums::Sums;
@@ -50,6 +51,8 @@ pub struct StepTime {
 pub enum ToTraining {
     /// Another origin's batch.
     Apply(Arc<Batch>),
+    /// Batches of several other origins, as one.
+    ApplyBundle(Arc<Bundle>),
     /// What came other than as batches.
     Jump(Arc<Sums>, Arc<JumpOrder>),
     /// Whether to hold back what would leave.
@@ -407,6 +410,9 @@ impl<'a, T: Trainer> Loop<'a, T> {
         match word {
             ToTraining::Apply(batch) => {
                 self.training.apply(&batch)?;
+            }
+            ToTraining::ApplyBundle(bundle) => {
+                self.training.apply_bundle(&bundle)?;
             }
             ToTraining::Jump(sums, order) => {
                 self.training.jump(&sums, &order)?;

@@ -288,6 +288,47 @@ impl Barrier {
             .map(|info| info.origin)
     }
 
+    /// The nodes that can add up a round together, in the order of their workers' places: each is heard, and has a worker
+    /// that has come to a round before and is waited for.
+    pub(super) fn members(&self, origins: &BTreeMap<OriginId, OriginInfo>) -> Vec<NodeId> {
+        let mut first: BTreeMap<NodeId, u32> = BTreeMap::new();
+        for info in origins.values().filter(|info| self.is_waited_for(info)) {
+            let slot = first.entry(info.home).or_insert(info.slot);
+            *slot = info.slot.min(*slot);
+        }
+        let mut members: Vec<NodeId> = first.keys().copied().collect();
+        members.sort_by_key(|node| (first[node], *node));
+        members
+    }
+
+    fn is_waited_for(&self, info: &OriginInfo) -> bool {
+        let known = self.known.get(&info.origin);
+        let in_time = known.is_some_and(|known| known.late == 0 && !known.returns);
+        self.counts(info) && in_time && !self.silent.contains_key(&info.home)
+    }
+
+    /// Whether all workers of a node that are waited for have let out their shares of a round.
+    pub(super) fn has_come(&self, node: NodeId, round: u64, origins: &BTreeMap<OriginId, OriginInfo>) -> bool {
+        let stage = Standing {
+            round,
+            ..Standing::default()
+        }
+        .stage();
+        let mut own = origins
+            .values()
+            .filter(|info| info.home == node && self.is_waited_for(info));
+        own.all(|info| {
+            self.known
+                .get(&info.origin)
+                .is_some_and(|known| known.standing.stage() >= stage)
+        })
+    }
+
+    /// For how long a round may take to be added up: there is to be time left for its batches to come singly.
+    pub(super) fn patience_for_bundles(&self) -> u32 {
+        (self.late_after() / 4 * 3).max(1)
+    }
+
     /// Whether an origin takes part in rounds, heard or not.
     fn counts(&self, info: &OriginInfo) -> bool {
         let known = self.known.get(&info.origin);

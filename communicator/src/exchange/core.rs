@@ -6,15 +6,20 @@ use protocol::frontier::Frontier;
 use protocol::ids::{NodeId, OriginId};
 
 use super::barrier::{Barrier, Patience};
+use super::bundling::{Bundling, Way};
 use super::event::{Effect, Event};
 use super::limits::{Limits, MEMBERS_MAX};
 use super::log::Log;
 use super::peer::Peer;
 use super::peer_link::PeerLink;
-use super::routing::Routing;
+use super::routing::{self, Routing};
 use crate::ledger::Ledger;
 use protocol::wire::link::{Message, OriginInfo};
 use protocol::wire::run_plan::RunPlan;
+
+/// Others help somebody who lacks a batch after so many times as long, where batches come in bundles: its home, which knows
+/// it by itself, comes first.
+const BUNDLES_PATIENCE: u32 = 16;
 
 /// A snapshot that this node needs.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +40,8 @@ pub struct Exchange {
     pub(super) routing: Routing,
     /// What workers wait for, where the strategy has rounds.
     pub(super) barrier: Option<Barrier>,
+    /// How rounds are added up on their way, where they are.
+    pub(super) bundling: Option<Bundling>,
     pub(super) ledger: Ledger,
     pub(super) log: Log,
     /// Single batches beyond this are merged.
@@ -70,6 +77,7 @@ impl Exchange {
             limits,
             routing: Routing::Mesh,
             barrier: None,
+            bundling: None,
             log: Log::new(ledger.run(), ledger.weight_count()),
             ledger,
             compact_at: limits.single_bytes_max,
@@ -89,11 +97,14 @@ impl Exchange {
     #[must_use]
     pub fn for_run(me: NodeId, ledger: Ledger, plan: &RunPlan) -> Self {
         let limits = Limits::for_weights(ledger.weight_count());
-        let exchange = Self::new(me, ledger, limits).routed(Routing::of(plan.job.exchange));
-        if plan.job.exchange.waits() {
-            exchange.in_rounds(Barrier::new(me, Patience::DEFAULT, plan))
-        } else {
-            exchange
+        let exchange = Self::new(me, ledger, limits).routed(Routing::of(plan));
+        if !plan.job.exchange.waits() {
+            return exchange;
+        }
+        let exchange = exchange.in_rounds(Barrier::new(me, Patience::DEFAULT, plan));
+        match routing::way_of(plan.job.exchange) {
+            Some(way) => exchange.bundled(way),
+            None => exchange,
         }
     }
 
@@ -108,6 +119,22 @@ impl Exchange {
     pub fn in_rounds(self, barrier: Barrier) -> Self {
         let barrier = Some(barrier);
         Self { barrier, ..self }
+    }
+
+    /// The same exchange with rounds that are added up on their way.
+    #[must_use]
+    pub fn bundled(self, way: Way) -> Self {
+        let bundling = Some(Bundling::new(way, self.me, self.ledger.weight_count()));
+        // Somebody who lacks a batch mostly gets it with the bundle that is under way.
+        let limits = Limits {
+            patience_ticks: self.limits.patience_ticks * BUNDLES_PATIENCE,
+            ..self.limits
+        };
+        Self {
+            limits,
+            bundling,
+            ..self
+        }
     }
 
     /// A node takes part with so many workers, who are waited for.
@@ -204,6 +231,7 @@ impl Exchange {
                 self.learn(None, info, effects);
             }
             Event::Silent(nodes) => {
+                self.routing.lay(&nodes);
                 if let Some(barrier) = &mut self.barrier {
                     barrier.hears(&nodes);
                 }
@@ -230,6 +258,7 @@ impl Exchange {
             Event::Freeze(frozen) => self.frozen = frozen,
             Event::Tick => self.tick(effects),
         }
+        self.go_on_bundling(effects);
         self.release(effects);
         self.bound();
     }

@@ -12,7 +12,7 @@ use protocol::wire::attach::GoOn;
 use protocol::wire::link::{Message, Note, OriginInfo};
 
 /// Something that happened.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// A node takes part in the run, and has from its first batch on. Of this node itself: it has what the run begins
     /// with, and needs no snapshot.
@@ -54,6 +54,9 @@ pub enum Effect {
         /// The batch as it was encoded, checked.
         bytes: Arc<[u8]>,
     },
+    /// Hand applied batches of several origins to this node's workers, as one: a bundle as it was encoded. None of them is
+    /// this node's.
+    Bundle(Arc<[u8]>),
     /// A worker of this node that waits for the others' rounds goes on.
     GoOn { origin: OriginId, order: GoOn },
     /// Move this node's workers, too, by what came other than as batches.

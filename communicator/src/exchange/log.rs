@@ -7,20 +7,44 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use protocol::batch::Batch;
+use protocol::bundle::Bundle;
 use protocol::frontier::{Frontier, SequenceRange};
 use protocol::ids::{OriginId, RunId};
 use protocol::merged_range::{MergedRange, Merger};
 
-use protocol::wire::snapshot::LogEntry;
+use protocol::wire::snapshot::{EntryKind, LogEntry};
 
 /// Consecutive batches of each origin, up to the newest.
 #[derive(Clone, Debug)]
 pub(super) struct Log {
     run: RunId,
     weights: usize,
-    origins: BTreeMap<OriginId, VecDeque<LogEntry>>,
+    origins: BTreeMap<OriginId, VecDeque<Kept>>,
     single_bytes: usize,
     merged_bytes: usize,
+}
+
+/// An entry that is kept.
+#[derive(Clone, Debug)]
+struct Kept {
+    entry: LogEntry,
+    /// The batches of a bundle, which all have an entry of it.
+    bundled: Option<Arc<[(OriginId, u64)]>>,
+}
+
+impl Kept {
+    /// What it is counted with: a bundle is counted once, in equal parts.
+    fn bytes(&self) -> usize {
+        self.entry.bytes.len() / self.bundled.as_ref().map_or(1, |batches| batches.len().max(1))
+    }
+}
+
+impl std::ops::Deref for Kept {
+    type Target = LogEntry;
+
+    fn deref(&self) -> &LogEntry {
+        &self.entry
+    }
 }
 
 impl Log {
@@ -36,13 +60,8 @@ impl Log {
 
     /// Appends the next batch of an origin.
     pub(super) fn append(&mut self, origin: OriginId, sequence: u64, bytes: Arc<[u8]>) {
-        self.push(LogEntry {
-            origin,
-            from: sequence - 1,
-            to: sequence,
-            bytes,
-            merged: false,
-        });
+        let entry = entry_of(origin, sequence, bytes, EntryKind::Batch);
+        self.push(Kept { entry, bundled: None });
     }
 
     /// Appends the next range of an origin.
@@ -50,8 +69,19 @@ impl Log {
         self.push(merged_entry(range));
     }
 
-    fn push(&mut self, entry: LogEntry) {
-        *self.bytes_of(entry.merged) += entry.bytes.len();
+    /// Appends a bundle of the next batches of its origins.
+    pub(super) fn append_bundle(&mut self, bundle: &Bundle, bytes: &Arc<[u8]>) {
+        let batches: Arc<[(OriginId, u64)]> = bundle.batches().collect();
+        for &(origin, sequence) in batches.iter() {
+            self.push(Kept {
+                entry: entry_of(origin, sequence, Arc::clone(bytes), EntryKind::Bundle),
+                bundled: Some(Arc::clone(&batches)),
+            });
+        }
+    }
+
+    fn push(&mut self, entry: Kept) {
+        *self.bytes_of(&entry) += entry.bytes();
         let entries = self.origins.entry(entry.origin).or_default();
         debug_assert!(
             entries.back().is_none_or(|last| last.to == entry.from),
@@ -60,16 +90,20 @@ impl Log {
         entries.push_back(entry);
     }
 
-    fn bytes_of(&mut self, merged: bool) -> &mut usize {
-        if merged {
-            &mut self.merged_bytes
-        } else {
-            &mut self.single_bytes
+    fn bytes_of(&mut self, entry: &Kept) -> &mut usize {
+        match entry.kind {
+            EntryKind::Batch => &mut self.single_bytes,
+            // Neither becomes less by merging.
+            EntryKind::Range | EntryKind::Bundle => &mut self.merged_bytes,
         }
     }
 
     /// The entry that begins after this sequence, if one begins there.
     pub(super) fn after(&self, origin: OriginId, sequence: u64) -> Option<&LogEntry> {
+        self.kept_after(origin, sequence).map(|kept| &kept.entry)
+    }
+
+    fn kept_after(&self, origin: OriginId, sequence: u64) -> Option<&Kept> {
         let entries = self.origins.get(&origin)?;
         let position = entries.partition_point(|entry| entry.from < sequence);
         entries.get(position).filter(|entry| entry.from == sequence)
@@ -78,7 +112,33 @@ impl Log {
     /// A batch, if it is kept as one.
     pub(super) fn get(&self, origin: OriginId, sequence: u64) -> Option<&Arc<[u8]>> {
         let entry = self.after(origin, sequence.checked_sub(1)?)?;
-        (!entry.merged).then_some(&entry.bytes)
+        (entry.kind == EntryKind::Batch).then_some(&entry.bytes)
+    }
+
+    /// The batches of the bundle that begins after this sequence, if one begins there.
+    pub(super) fn bundled_after(&self, origin: OriginId, sequence: u64) -> Option<&Arc<[(OriginId, u64)]>> {
+        self.kept_after(origin, sequence)?.bundled.as_ref()
+    }
+
+    /// Where the first bundle of an origin begins, from this sequence on.
+    pub(super) fn bundle_from(&self, origin: OriginId, sequence: u64) -> Option<u64> {
+        let entries = self.origins.get(&origin)?;
+        let from = entries.partition_point(|entry| entry.from < sequence);
+        let mut later = entries.range(from..);
+        later
+            .find(|entry| entry.kind == EntryKind::Bundle)
+            .map(|entry| entry.from)
+    }
+
+    /// Whether a frontier has some of a bundle's batches, that of this origin among them, and not all: then whoever stands
+    /// there has to remember what it has, because it may be sent the whole.
+    pub(super) fn is_cut(&self, origin: OriginId, frontier: &Frontier) -> bool {
+        let lacks = |&(origin, sequence): &(OriginId, u64)| frontier.applied(origin) < sequence;
+        let entries = self.origins.get(&origin).into_iter().flatten();
+        let before = entries.take_while(|entry| entry.to <= frontier.applied(origin));
+        before
+            .filter_map(|entry| entry.bundled.as_ref())
+            .any(|batches| batches.iter().any(lacks))
     }
 
     /// Whether a range can begin or end here: no entry goes over it.
@@ -109,11 +169,12 @@ impl Log {
     pub(super) fn single_bytes_after(&self, origin: OriginId, sequence: u64, recent: u64) -> usize {
         let entries = self.origins.get(&origin).into_iter().flatten().rev();
         let later = entries.skip(recent as usize).take_while(|entry| entry.from >= sequence);
-        later.filter(|entry| !entry.merged).map(|entry| entry.bytes.len()).sum()
+        let single = later.filter(|entry| entry.kind == EntryKind::Batch);
+        single.map(|entry| entry.bytes.len()).sum()
     }
 
     /// Everything of an origin from one point to another as one range; none if it is not kept, or one of them lies
-    /// within a merged entry. `to` may be beyond the newest.
+    /// within a merged entry, or some of it is known in a bundle only. `to` may be beyond the newest.
     pub(super) fn merged(&self, origin: OriginId, from: u64, to: u64) -> Option<MergedRange> {
         let entries = self.origins.get(&origin)?;
         let first = entries.partition_point(|entry| entry.from < from);
@@ -126,15 +187,15 @@ impl Log {
         ends_here.then(|| self.merge(origin, entries.range(first..last)))?
     }
 
-    fn merge<'a>(&self, origin: OriginId, entries: impl Iterator<Item = &'a LogEntry>) -> Option<MergedRange> {
+    fn merge<'a>(&self, origin: OriginId, entries: impl Iterator<Item = &'a Kept>) -> Option<MergedRange> {
         let mut entries = entries.peekable();
         let mut merger = Merger::new(self.run, origin, entries.peek()?.from, self.weights);
         for entry in entries {
             // All that is here was decoded once before.
-            if entry.merged {
-                merger.add_range(&MergedRange::decode(&entry.bytes, self.weights).ok()?);
-            } else {
-                merger.add_batch(&Batch::decode(&entry.bytes, self.weights).ok()?);
+            match entry.kind {
+                EntryKind::Range => merger.add_range(&MergedRange::decode(&entry.bytes, self.weights).ok()?),
+                EntryKind::Batch => merger.add_batch(&Batch::decode(&entry.bytes, self.weights).ok()?),
+                EntryKind::Bundle => return None,
             }
         }
         merger.finish()
@@ -147,12 +208,13 @@ impl Log {
         };
         let newest = entries.back().map_or(0, |entry| entry.to);
         let mut kept = VecDeque::with_capacity(entries.len());
-        let mut group: Vec<LogEntry> = Vec::new();
+        let mut group: Vec<Kept> = Vec::new();
         for entry in entries {
-            // A group goes on until a point, or until what is recent.
-            let ends = group
-                .last()
-                .is_some_and(|last| points.contains(&last.to) || last.to + recent > newest);
+            // A group goes on until a point, or a bundle, or until what is recent.
+            let is_bundle = |entry: &Kept| entry.kind == EntryKind::Bundle;
+            let ends = group.last().is_some_and(|last| {
+                points.contains(&last.to) || last.to + recent > newest || is_bundle(last) || is_bundle(&entry)
+            });
             if ends {
                 self.close(origin, &mut group, &mut kept);
             }
@@ -162,7 +224,7 @@ impl Log {
         self.origins.insert(origin, kept);
     }
 
-    fn close(&mut self, origin: OriginId, group: &mut Vec<LogEntry>, kept: &mut VecDeque<LogEntry>) {
+    fn close(&mut self, origin: OriginId, group: &mut Vec<Kept>, kept: &mut VecDeque<Kept>) {
         let merged = if group.len() > 1 {
             self.merge(origin, group.iter())
         } else {
@@ -171,10 +233,10 @@ impl Log {
         match merged {
             Some(range) => {
                 for entry in group.drain(..) {
-                    *self.bytes_of(entry.merged) -= entry.bytes.len();
+                    *self.bytes_of(&entry) -= entry.bytes();
                 }
                 let entry = merged_entry(&range);
-                self.merged_bytes += entry.bytes.len();
+                self.merged_bytes += entry.bytes();
                 kept.push_back(entry);
             }
             None => kept.extend(group.drain(..)),
@@ -187,14 +249,15 @@ impl Log {
             while let Some(entries) = self.origins.get_mut(&origin)
                 && let Some(oldest) = entries.pop_front_if(|entry| entry.to <= sequence)
             {
-                *self.bytes_of(oldest.merged) -= oldest.bytes.len();
+                *self.bytes_of(&oldest) -= oldest.bytes();
             }
         }
     }
 
     /// Everything that is kept of an origin.
     pub(super) fn entries(&self, origin: OriginId) -> impl Iterator<Item = &LogEntry> {
-        self.origins.get(&origin).into_iter().flatten()
+        let entries = self.origins.get(&origin).into_iter().flatten();
+        entries.map(|kept| &kept.entry)
     }
 
     /// Takes over another node's log of an origin, which is ahead of this one. If both logs share a point, the entries here
@@ -204,17 +267,20 @@ impl Log {
         let mut next = to;
         let mut suffix = VecDeque::new();
         for entry in theirs.rev() {
-            if entry.to != next || !self.is_sound(&entry) {
+            if entry.to != next {
                 break;
             }
-            next = entry.from;
-            suffix.push_front(entry);
+            let Some(sound) = self.sound(entry) else {
+                break;
+            };
+            next = sound.from;
+            suffix.push_front(sound);
         }
         let newest = self.origins.get(&origin).and_then(|own| own.back()).map(|last| last.to);
         let bridge = newest.and_then(|newest| self.bridge(origin, newest, &suffix));
         if bridge.is_none() {
             for entry in self.origins.remove(&origin).unwrap_or_default() {
-                *self.bytes_of(entry.merged) -= entry.bytes.len();
+                *self.bytes_of(&entry) -= entry.bytes();
             }
         }
         for entry in bridge.into_iter().chain(suffix) {
@@ -226,13 +292,13 @@ impl Log {
     }
 
     /// Whether an entry begins where an origin's log ends, if it has one.
-    fn follows(&self, entry: &LogEntry) -> bool {
+    fn follows(&self, entry: &Kept) -> bool {
         let last = self.origins.get(&entry.origin).and_then(|entries| entries.back());
         last.is_none_or(|last| last.to == entry.from)
     }
 
     /// The part after `newest` of another's entry that goes over it, by what this log has from a point in common.
-    fn bridge(&self, origin: OriginId, newest: u64, theirs: &VecDeque<LogEntry>) -> Option<LogEntry> {
+    fn bridge(&self, origin: OriginId, newest: u64, theirs: &VecDeque<Kept>) -> Option<Kept> {
         let over = theirs
             .iter()
             .position(|entry| entry.from <= newest && newest < entry.to)?;
@@ -246,20 +312,28 @@ impl Log {
         whole.after(&known, self.weights).map(|rest| merged_entry(&rest))
     }
 
-    /// Whether an entry from elsewhere holds the batches that it says.
-    fn is_sound(&self, entry: &LogEntry) -> bool {
-        if entry.merged {
-            MergedRange::decode(&entry.bytes, self.weights).is_ok_and(|range| {
+    /// An entry from elsewhere, if it holds the batches that it says.
+    fn sound(&self, entry: LogEntry) -> Option<Kept> {
+        let single = entry.from.checked_add(1) == Some(entry.to);
+        let mut bundled = None;
+        let is_sound = match entry.kind {
+            EntryKind::Range => MergedRange::decode(&entry.bytes, self.weights).is_ok_and(|range| {
                 let header = &range.header;
                 (header.run, header.origin, header.from, header.to) == (self.run, entry.origin, entry.from, entry.to)
-            })
-        } else {
-            Batch::decode(&entry.bytes, self.weights).is_ok_and(|batch| {
+            }),
+            EntryKind::Batch => Batch::decode(&entry.bytes, self.weights).is_ok_and(|batch| {
                 let header = &batch.header;
-                let single = entry.from.checked_add(1) == Some(entry.to);
                 single && (header.run, header.origin, header.sequence) == (self.run, entry.origin, entry.to)
-            })
-        }
+            }),
+            EntryKind::Bundle => Bundle::decode(&entry.bytes, self.weights).is_ok_and(|bundle| {
+                let batches: Arc<[(OriginId, u64)]> = bundle.batches().collect();
+                let of_run = bundle.headers.iter().all(|header| header.run == self.run);
+                let holds = batches.contains(&(entry.origin, entry.to));
+                bundled = Some(batches);
+                single && of_run && holds
+            }),
+        };
+        is_sound.then_some(Kept { entry, bundled })
     }
 
     /// A bit of a batch that is kept flips.
@@ -269,7 +343,7 @@ impl Log {
         let entry = entries.iter_mut().find(|entry| entry.to == sequence).unwrap();
         let mut bytes = entry.bytes.to_vec();
         bytes[7] ^= 1;
-        entry.bytes = bytes.into();
+        entry.entry.bytes = bytes.into();
     }
 
     /// What is kept of each origin.
@@ -291,14 +365,25 @@ impl Log {
     }
 }
 
-fn merged_entry(range: &MergedRange) -> LogEntry {
+fn entry_of(origin: OriginId, sequence: u64, bytes: Arc<[u8]>, kind: EntryKind) -> LogEntry {
     LogEntry {
+        origin,
+        from: sequence - 1,
+        to: sequence,
+        bytes,
+        kind,
+    }
+}
+
+fn merged_entry(range: &MergedRange) -> Kept {
+    let entry = LogEntry {
         origin: range.header.origin,
         from: range.header.from,
         to: range.header.to,
         bytes: range.encode().into(),
-        merged: true,
-    }
+        kind: EntryKind::Range,
+    };
+    Kept { entry, bundled: None }
 }
 
 #[cfg(test)]

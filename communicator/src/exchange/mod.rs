@@ -11,7 +11,7 @@
 //! and can take away from a range what it has of it. Whoever cannot be helped with ranges either asks for a snapshot.
 //!
 //! `core` is the state, `event` is what it is told and what it wants done; `receiving` and `sending` are what nodes say,
-//! `barrier` is what workers wait for, `relaying` is between those without a link, `retention` bounds the `log`,
+//! `barrier` is what workers wait for, `bundling` adds rounds up on their way, `bundles` is what comes of that, `relaying` is between those without a link, `retention` bounds the `log`,
 //! `snapshots` is the last resort.
 //!
 //! ```text
@@ -22,6 +22,8 @@
 //! ```
 
 mod barrier;
+mod bundles;
+mod bundling;
 mod core;
 mod event;
 mod limits;
@@ -42,6 +44,7 @@ mod snapshots;
 mod tests;
 
 pub use self::barrier::{Barrier, Patience};
+pub use self::bundling::Way;
 pub use self::core::Exchange;
 pub use self::event::{Effect, Event, Jump};
 pub use self::limits::Limits;

@@ -23,6 +23,10 @@ enum Contents {
         to: u64,
         bytes: Arc<[u8]>,
     },
+    Bundle {
+        batches: Arc<[(OriginId, u64)]>,
+        bytes: Arc<[u8]>,
+    },
     /// Its counts are a copy, so that the ledger can go on meanwhile.
     Snapshot(Encoded),
 }
@@ -30,6 +34,10 @@ enum Contents {
 impl Outgoing {
     pub(super) fn range(origin: OriginId, to: u64, bytes: Arc<[u8]>) -> Self {
         Self::new(bytes.len(), Contents::Range { origin, to, bytes })
+    }
+
+    pub(super) fn bundle(batches: Arc<[(OriginId, u64)]>, bytes: Arc<[u8]>) -> Self {
+        Self::new(bytes.len(), Contents::Bundle { batches, bytes })
     }
 
     pub(super) fn snapshot(snapshot: Encoded) -> Self {
@@ -51,17 +59,21 @@ impl Outgoing {
 
     /// Whether nothing that comes after this in its origin may be sent yet.
     pub(super) fn blocks(&self, origin: OriginId) -> bool {
-        match self.contents {
-            Contents::Range { origin: own, .. } => own == origin && !self.is_sent(),
+        match &self.contents {
+            Contents::Range { origin: own, .. } => *own == origin && !self.is_sent(),
+            Contents::Bundle { batches, .. } => {
+                batches.iter().any(|&(bundled, _)| bundled == origin) && !self.is_sent()
+            }
             Contents::Snapshot(_) => true,
         }
     }
 
-    /// What the receiver has when all of a range has come.
-    pub(super) fn ends(&self) -> Option<(OriginId, u64)> {
-        match self.contents {
-            Contents::Range { origin, to, .. } => Some((origin, to)),
-            Contents::Snapshot(_) => None,
+    /// What the receiver has when all of a range or a bundle has come.
+    pub(super) fn ends(&self) -> Vec<(OriginId, u64)> {
+        match &self.contents {
+            Contents::Range { origin, to, .. } => vec![(*origin, *to)],
+            Contents::Bundle { batches, .. } => batches.to_vec(),
+            Contents::Snapshot(_) => Vec::new(),
         }
     }
 
@@ -74,6 +86,7 @@ impl Outgoing {
         let length = length.min((self.total - offset) as usize);
         let (kind, bytes) = match &mut self.contents {
             Contents::Range { bytes, .. } => (ParcelKind::Range, bytes[offset as usize..][..length].into()),
+            Contents::Bundle { bytes, .. } => (ParcelKind::Bundle, bytes[offset as usize..][..length].into()),
             Contents::Snapshot(snapshot) => (ParcelKind::Snapshot, snapshot.next(length).into()),
         };
         self.sent += length as u64;
@@ -170,7 +183,7 @@ mod tests {
                 Taken::OutOfPlace => panic!("in order"),
             }
         }
-        assert_eq!((pieces, outgoing.ends()), (15, Some((OriginId(1), 9))));
+        assert_eq!((pieces, outgoing.ends()), (15, vec![(OriginId(1), 9)]));
         assert!(incoming.is_none());
     }
 

@@ -82,15 +82,16 @@ impl Peer {
         }
     }
 
-    /// The peer has a new mark. It is of no use for origins whose batches are merged over it, or are not here yet and may
-    /// come merged over it: those are returned.
+    /// The peer has a new mark. It is of no use for origins whose batches are merged over it, or are in a bundle that goes
+    /// beyond it, or are not here yet and may come merged over it: those are returned.
     pub(super) fn take_mark(&mut self, frontier: &Frontier, applied: &Frontier, log: &Log) -> Vec<OriginId> {
         self.confirm(frontier);
         self.forgotten = false;
         self.is_marked = true;
         let mut except = Vec::new();
         for (origin, sequence) in frontier.iter() {
-            if sequence <= applied.applied(origin) && log.is_point(origin, sequence) {
+            let is_point = log.is_point(origin, sequence) && !log.is_cut(origin, frontier);
+            if sequence <= applied.applied(origin) && is_point {
                 self.base.raise(origin, sequence);
                 self.refused
                     .retain(|&(refused, from)| refused != origin || from >= sequence);

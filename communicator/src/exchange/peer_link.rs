@@ -219,6 +219,11 @@ impl PeerLink {
         self.quiet < ticks
     }
 
+    /// Whether this node helps the peer on with an origin of a third node.
+    pub(super) fn is_helped(&self, origin: OriginId) -> bool {
+        self.repairs.get(&origin).is_some_and(Repair::is_active)
+    }
+
     /// One more tick with an origin of a third node, of which the peer has `has` and this node has `applied`.
     pub(super) fn watch(&mut self, origin: OriginId, has: u64, applied: u64, patience: u32) {
         self.repairs.entry(origin).or_default().watch(has, applied, patience);

@@ -15,6 +15,12 @@ pub(crate) enum Bug {
     WaitsForTheDead,
     /// Workers wait for nobody's rounds.
     NeverWaits,
+    /// What is here already is not taken away from a bundle.
+    BundleAnywhere,
+    /// Of a bundle's batches one is not counted as applied.
+    ForgottenOrigin,
+    /// The batches of a round that is given up go nowhere.
+    ForgottenRound,
 }
 
 #[cfg(test)]

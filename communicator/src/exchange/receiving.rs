@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use protocol::batch::{Batch, BatchError, Standing};
+use protocol::batch::{BATCH_BYTES_MAX, Batch, BatchError, Standing};
+use protocol::bundle::Bundle;
 use protocol::frontier::SequenceRange;
 use protocol::ids::{NodeId, OriginId};
 use protocol::merged_range::MergedRange;
 
+use super::bundles::Rest;
 use super::core::Exchange;
 use super::event::{Effect, Jump};
 use super::limits::{Limits, MEMBERS_MAX, ORIGINS_MAX};
@@ -30,7 +32,10 @@ impl Exchange {
             return effects.push(Effect::WorkerFault(format!("origin {origin} is none of this node's")));
         }
         match self.apply(bytes, &batch, effects) {
-            Ok(Outcome::Applied(_) | Outcome::Diverged(_)) => self.pump_all(effects),
+            Ok(Outcome::Applied(_) | Outcome::Diverged(_)) => {
+                self.offer(&batch, effects);
+                self.pump_all(effects);
+            }
             Ok(Outcome::Duplicate | Outcome::Ahead { .. } | Outcome::Overlaps) => {
                 effects.push(Effect::WorkerFault(format!(
                     "a batch of origin {origin} is out of turn"
@@ -54,13 +59,9 @@ impl Exchange {
         if let Outcome::Applied(_) | Outcome::Diverged(_) = outcome {
             let (origin, sequence) = (batch.header.origin, batch.header.sequence);
             self.log.append(origin, sequence, Arc::clone(bytes));
-            self.note(
-                origin,
-                sequence,
-                (batch.header.standing, Some(batch.header.loss)),
-                outcome,
-                effects,
-            );
+            let word = (batch.header.standing, Some(batch.header.loss));
+            self.note(origin, sequence, word, effects);
+            self.note_outcome(outcome, effects);
             effects.push(Effect::Deliver {
                 origin,
                 bytes: Arc::clone(bytes),
@@ -75,7 +76,8 @@ impl Exchange {
         if let Outcome::Applied(_) | Outcome::Diverged(_) = outcome {
             self.log.append_range(&range);
             let MergedRange { header, sums } = range;
-            self.note(header.origin, header.to, (header.standing, None), outcome, effects);
+            self.note(header.origin, header.to, (header.standing, None), effects);
+            self.note_outcome(outcome, effects);
             effects.push(Effect::Jump(Box::new(Jump {
                 origin: Some(header.origin),
                 sums,
@@ -88,12 +90,11 @@ impl Exchange {
     }
 
     /// What follows from having applied something, besides handing it on.
-    fn note(
+    pub(super) fn note(
         &mut self,
         origin: OriginId,
         to: u64,
         (standing, loss): (Standing, Option<f32>),
-        outcome: Outcome,
         effects: &mut Vec<Effect>,
     ) {
         let is_own = self.home(origin) == Some(self.me);
@@ -108,6 +109,10 @@ impl Exchange {
         if standing.stop {
             effects.push(Effect::Stop);
         }
+    }
+
+    /// What follows from a weight that left the range, if one has.
+    pub(super) fn note_outcome(&mut self, outcome: Outcome, effects: &mut Vec<Effect>) {
         // A flipped bit can take a weight out of the range, too.
         if let Outcome::Diverged(error) = outcome
             && self.audit(effects)
@@ -161,6 +166,7 @@ impl Exchange {
                     self.quarantine(from, reason, effects);
                 }
             }
+            Message::Part(part) => self.take_part(from, part, effects),
             Message::Note(note) => self.hear(from, note, effects),
         }
     }
@@ -250,8 +256,19 @@ impl Exchange {
             };
         }
         let outcome = self.apply(bytes, batch, effects);
+        let is_new = matches!(outcome, Ok(Outcome::Applied(_) | Outcome::Diverged(_)));
         if self.took(from, outcome, (origin, sequence), effects)? {
             self.relay(home, effects);
+        }
+        if is_new {
+            if from == home {
+                self.hear_single(home, &batch.header.standing, effects);
+            }
+            if batch.payload.is_dense() && self.barrier.is_some() {
+                // Dense batches are large: nothing of a round is kept longer than it must be.
+                self.tell(from, effects);
+                self.mark(from, 0, effects);
+            }
         }
         Ok(())
     }
@@ -342,6 +359,7 @@ impl Exchange {
         let ranges_max = RANGE_HEAD_BYTES_MAX + 10 * self.ledger.weight_count();
         let total_max = match piece.kind {
             ParcelKind::Range => ranges_max,
+            ParcelKind::Bundle => BATCH_BYTES_MAX,
             ParcelKind::Snapshot => {
                 snapshot::length_max(self.ledger.weight_count(), log_max).saturating_add(ranges_max)
             }
@@ -373,10 +391,54 @@ impl Exchange {
         }
         match whole {
             None => Ok(()),
-            Some((ParcelKind::Range, _)) if self.newcomer || self.frozen => Ok(()),
+            Some((ParcelKind::Range | ParcelKind::Bundle, _)) if self.newcomer || self.frozen => Ok(()),
             Some((ParcelKind::Range, bytes)) => self.take_range(from, &bytes, effects),
+            Some((ParcelKind::Bundle, bytes)) => self.take_bundle(from, &bytes, effects),
             Some((ParcelKind::Snapshot, bytes)) => self.install(from, &bytes, effects),
         }
+    }
+
+    /// Takes a bundle that a peer hands on.
+    fn take_bundle(&mut self, from: NodeId, bytes: &[u8], effects: &mut Vec<Effect>) -> Result<(), String> {
+        let bundle = match Bundle::decode(bytes, self.ledger.weight_count()) {
+            Err(BatchError::Damaged) => {
+                self.take_damage(from, effects);
+                return Ok(());
+            }
+            decoded => decoded.map_err(|error| error.to_string())?,
+        };
+        if let Some(peer) = self.peers.get_mut(&from) {
+            peer.damaged = 0;
+        }
+        for (origin, sequence) in bundle.batches() {
+            self.check_origin(origin, sequence)?;
+        }
+        let refused = match self.rest_here(&bundle) {
+            Rest::New(rest) => !self.apply_bundle(rest, effects),
+            Rest::Later => {
+                self.reset(from, effects);
+                return Ok(());
+            }
+            Rest::Cannot => true,
+        };
+        let lacks = |&(origin, sequence): &(OriginId, u64)| self.ledger.frontier().applied(origin) < sequence;
+        if refused && let Some((origin, to)) = bundle.batches().find(lacks) {
+            let range = SequenceRange {
+                origin,
+                from: to - 1,
+                to,
+            };
+            effects.push(Effect::Send {
+                to: from,
+                message: Message::Note(Note::Cannot(range)),
+            });
+            return Ok(());
+        }
+        if let Some(peer) = self.peers.get_mut(&from) {
+            bundle.batches().for_each(|(origin, to)| peer.showed(origin, to));
+        }
+        self.tell(from, effects);
+        Ok(())
     }
 
     /// Takes a range from a peer. Of one whose beginning is here already, that is taken away first.

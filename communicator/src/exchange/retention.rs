@@ -33,7 +33,7 @@ impl Exchange {
         if self.log.single_bytes() > self.compact_at {
             self.compact();
         }
-        while self.log.merged_bytes() > self.limits.merged_bytes_max
+        while self.is_too_much()
             && let Some(node) = self.furthest_behind()
             && let Some(peer) = self.peers.get_mut(&node)
         {
@@ -44,6 +44,19 @@ impl Exchange {
                 self.compact();
             }
         }
+    }
+
+    /// Whether more is kept than can be merged. Batches of bundles are not merged, but for those of this node's own workers:
+    /// whoever is offered the bundle has to know by itself what it has of it.
+    fn is_too_much(&self) -> bool {
+        let Limits {
+            single_bytes_max,
+            merged_bytes_max,
+            ..
+        } = self.limits;
+        let all = self.log.single_bytes().saturating_add(self.log.merged_bytes());
+        let all_max = single_bytes_max.saturating_add(merged_bytes_max);
+        self.log.merged_bytes() > merged_bytes_max || self.bundling.is_some() && all > all_max
     }
 
     fn compact(&mut self) {
@@ -74,10 +87,12 @@ impl Exchange {
 
     /// Merges an origin's batches, but not over points that some member may still need.
     fn merge(&mut self, origin: OriginId) {
-        if !self.may_merge() || planted(Bug::NoMerge) {
+        let is_own = self.home(origin) == Some(self.me);
+        if !self.may_merge() || self.bundling.is_some() && !is_own || planted(Bug::NoMerge) {
             return;
         }
-        let points: BTreeSet<u64> = self.peers.values().flat_map(|peer| peer.points(origin)).collect();
+        let mut points: BTreeSet<u64> = self.peers.values().flat_map(|peer| peer.points(origin)).collect();
+        points.extend(self.bundling.iter().flat_map(|bundling| bundling.points(origin)));
         self.log.compact(origin, &points, self.limits.window);
     }
 
@@ -130,7 +145,7 @@ impl Exchange {
             merging_max.max(self.limits.unmarked_bytes_max)
         };
         let all_forgotten = self.furthest_behind().is_none();
-        self.log.single_bytes() <= single_max
-            && (self.log.merged_bytes() <= self.limits.merged_bytes_max || all_forgotten)
+        let is_merged = self.log.single_bytes() <= single_max || self.bundling.is_some();
+        is_merged && (!self.is_too_much() || all_forgotten)
     }
 }

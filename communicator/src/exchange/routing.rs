@@ -1,47 +1,93 @@
-//! Which way batches go, and whom a node keeps pace with: the exchange's part of a strategy.
+//! Which way single batches go, and whom a node keeps pace with: the exchange's part of a strategy.
 //!
 //! A routing says who sends what to whom as soon as it has it, and nothing else. Every replica gets every batch under any
 //! of them: who sees that a peer lacks something helps it after a while. So a way that is broken costs time, never a batch.
 
-use protocol::ids::NodeId;
-use protocol::job;
+use std::collections::BTreeSet;
 
-/// The way of batches through a run's members.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+use protocol::ids::NodeId;
+use protocol::job::{self, Rounds};
+use protocol::wire::run_plan::RunPlan;
+
+use super::bundling::Way;
+
+/// The way of single batches through a run's members.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Routing {
     /// Every node sends what its own workers made to every other.
     Mesh,
-    /// Every node sends what its own workers made to one, which hands it on to all. No job asks for it: tests show with it
-    /// that the exchange depends on no routing.
-    #[cfg(test)]
+    /// Every node sends what its own workers made to one, which hands it on to all.
     Star {
         /// The one in the middle.
         hub: NodeId,
+        /// Those who may be, the first that is heard before the others.
+        hubs: Vec<NodeId>,
     },
 }
 
+/// The way on which a strategy's rounds are added up, if they are.
+#[must_use]
+pub(super) fn way_of(exchange: job::Exchange) -> Option<Way> {
+    match exchange {
+        job::Exchange::Rounds(Rounds {
+            way, shares: Some(_), ..
+        }) => match way {
+            job::Way::Mesh => None,
+            job::Way::Server => Some(Way::Star),
+            job::Way::RingReduce => Some(Way::RingReduce),
+            job::Way::Ring => Some(Way::Ring),
+        },
+        job::Exchange::Strom(_) | job::Exchange::Rounds(_) => None,
+    }
+}
+
 impl Routing {
-    /// The routing of a job's strategy.
+    /// The routing of a run's strategy. Where nobody waits for rounds, a server hands on batch by batch.
     #[must_use]
-    pub fn of(exchange: job::Exchange) -> Self {
-        match exchange {
+    pub fn of(plan: &RunPlan) -> Self {
+        match plan.job.exchange {
+            job::Exchange::Rounds(Rounds {
+                way: job::Way::Server,
+                shares: None,
+                ..
+            }) => {
+                let hubs = plan.participants.iter().map(|participant| participant.node);
+                Self::star(hubs.collect())
+            }
             job::Exchange::Strom(_) | job::Exchange::Rounds(_) => Self::Mesh,
         }
     }
 
+    /// A star in whose middle the first of these is, as long as it is heard.
+    #[must_use]
+    pub fn star(hubs: Vec<NodeId>) -> Self {
+        match hubs.first() {
+            Some(&hub) => Self::Star { hub, hubs },
+            None => Self::Mesh,
+        }
+    }
+
+    /// These nodes are not heard.
+    pub(super) fn lay(&mut self, silent: &BTreeSet<NodeId>) {
+        if let Self::Star { hub, hubs } = self
+            && let Some(first) = hubs.iter().find(|node| !silent.contains(node))
+        {
+            *hub = *first;
+        }
+    }
+
     /// Whether a node sends a home's batches to a peer as soon as it has them.
-    pub(super) fn sends(self, me: NodeId, home: NodeId, to: NodeId) -> bool {
+    pub(super) fn sends(&self, me: NodeId, home: NodeId, to: NodeId) -> bool {
         debug_assert_ne!(me, to);
         match self {
             Self::Mesh => me == home,
-            #[cfg(test)]
-            Self::Star { hub } => me == hub || me == home && to == hub,
+            Self::Star { hub, .. } => me == *hub || me == home && to == *hub,
         }
     }
 
     /// Whether a node's workers keep pace with a peer: those that it feeds itself. Who gets their batches another way is
     /// the business of whoever feeds it.
-    pub(super) fn keeps_pace(self, me: NodeId, with: NodeId) -> bool {
+    pub(super) fn keeps_pace(&self, me: NodeId, with: NodeId) -> bool {
         self.sends(me, me, with)
     }
 }
@@ -50,10 +96,14 @@ impl Routing {
 mod tests {
     use super::*;
 
+    fn nodes() -> Vec<NodeId> {
+        (1..=5).map(NodeId).collect()
+    }
+
     #[test]
     fn every_way_reaches_everybody() {
-        let nodes: Vec<NodeId> = (1..=5).map(NodeId).collect();
-        for routing in [Routing::Mesh, Routing::Star { hub: NodeId(3) }] {
+        let nodes = nodes();
+        for routing in [Routing::Mesh, Routing::star(vec![NodeId(3)])] {
             for &home in &nodes {
                 let mut have = vec![home];
                 let mut at = 0;
@@ -73,9 +123,25 @@ mod tests {
 
     #[test]
     fn in_a_star_only_the_hub_feeds_all() {
-        let star = Routing::Star { hub: NodeId(1) };
+        let star = Routing::star(vec![NodeId(1)]);
         assert!(star.keeps_pace(NodeId(1), NodeId(2)) && star.keeps_pace(NodeId(2), NodeId(1)));
         assert!(!star.keeps_pace(NodeId(2), NodeId(3)));
         assert!(Routing::Mesh.keeps_pace(NodeId(2), NodeId(3)));
+    }
+
+    #[test]
+    fn the_first_that_is_heard_is_in_the_middle() {
+        let mut star = Routing::star(nodes());
+        let hub = |star: &Routing| match star {
+            Routing::Star { hub, .. } => hub.0,
+            Routing::Mesh => 0,
+        };
+        assert_eq!(hub(&star), 1);
+        star.lay(&BTreeSet::from([NodeId(1), NodeId(2)]));
+        assert_eq!(hub(&star), 3);
+        star.lay(&BTreeSet::from([NodeId(2)]));
+        assert_eq!(hub(&star), 1);
+        star.lay(&nodes().into_iter().collect());
+        assert_eq!(hub(&star), 1, "nobody else is there");
     }
 }

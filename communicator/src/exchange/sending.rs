@@ -14,15 +14,16 @@ use super::limits::{Limits, MEMBERS_MAX};
 use super::log::Log;
 use super::parcel::Outgoing;
 use super::peer::Peer;
-use super::peer_link::{PeerLink, Repair};
+use super::peer_link::PeerLink;
 use super::planted::{Bug, planted};
 use super::routing::Routing;
 use protocol::wire::link::{Message, Note};
+use protocol::wire::snapshot::{EntryKind, LogEntry};
 
 /// How a peer is helped on with one origin.
 enum Help {
     Batch(Arc<[u8]>),
-    Range(Outgoing),
+    Parcel(Outgoing),
     /// What is kept has lost a bit, up to this sequence.
     Spoilt(u64),
     /// Something is under way that has to arrive first.
@@ -46,13 +47,14 @@ impl Exchange {
         if let Some(barrier) = &mut self.barrier {
             barrier.tick();
         }
+        self.tick_bundling(effects);
         // The last one to get a batch hears no more about it from those who had it before.
         self.trim();
         self.wait_for_snapshot(effects);
         let nodes: Vec<NodeId> = self.peers.keys().copied().collect();
         for &node in &nodes {
             self.tell(node, effects);
-            self.mark(node, effects);
+            self.mark(node, self.limits.mark_ticks, effects);
             let Limits {
                 reset_ticks,
                 patience_ticks,
@@ -80,11 +82,11 @@ impl Exchange {
         }
     }
 
-    /// Proposes a mark now and then. A newcomer has none, but says that it is there.
-    fn mark(&mut self, node: NodeId, effects: &mut Vec<Effect>) {
+    /// Proposes a mark when the last one is so many ticks old. A newcomer has none, but says that it is there.
+    pub(super) fn mark(&mut self, node: NodeId, every: u32, effects: &mut Vec<Effect>) {
         if self.newcomer {
             let mut linked = self.peers.get_mut(&node).filter(|peer| peer.link.is_some());
-            let time = linked.as_mut().is_some_and(|peer| peer.is_time(self.limits.mark_ticks));
+            let time = linked.as_mut().is_some_and(|peer| peer.is_time(every));
             effects.extend(time.then(|| Effect::newcomer(node)));
             return;
         }
@@ -92,7 +94,7 @@ impl Exchange {
             .peers
             .get_mut(&node)
             .filter(|peer| peer.is_heard())
-            .and_then(|peer| peer.propose(self.ledger.frontier(), self.limits.mark_ticks));
+            .and_then(|peer| peer.propose(self.ledger.frontier(), every));
         effects.extend(proposed.map(|mark| self.marking(node, mark)));
     }
 
@@ -143,7 +145,7 @@ impl Exchange {
         let home = self.home(origin);
         let link = peer.link.as_ref();
         home.zip(link)
-            .is_some_and(|(home, link)| sends((self.me, self.routing), &self.relays, (origin, home), to, link))
+            .is_some_and(|(home, link)| sends((self.me, &self.routing), &self.relays, (origin, home), to, link))
     }
 
     pub(super) fn pump_all(&mut self, effects: &mut Vec<Effect>) {
@@ -168,7 +170,7 @@ impl Exchange {
         send_pieces(node, link, &self.limits, effects);
         let mut spoilt = Frontier::default();
         for &OriginInfo { origin, home, .. } in self.origins.values() {
-            if !sends((self.me, self.routing), &self.relays, (origin, home), node, link) {
+            if !sends((self.me, &self.routing), &self.relays, (origin, home), node, link) {
                 continue;
             }
             let applied = self.ledger.frontier().applied(origin);
@@ -176,6 +178,7 @@ impl Exchange {
                 && sent < applied
                 && sent.saturating_sub(has.applied(origin)) < self.limits.window
                 && link.bytes_under_way() < self.limits.window_bytes
+                && !(self.bundling.as_ref()).is_some_and(|bundling| bundling.holds(origin, sent + 1, node))
             {
                 match help(link, (base, refused), &self.log, (origin, applied), sent) {
                     Help::Batch(bytes) => {
@@ -185,7 +188,7 @@ impl Exchange {
                             message: Message::Batch(bytes),
                         });
                     }
-                    Help::Range(parcel) => {
+                    Help::Parcel(parcel) => {
                         link.outgoing = Some(parcel);
                         send_pieces(node, link, &self.limits, effects);
                     }
@@ -216,13 +219,13 @@ impl Exchange {
 
 /// Whether a node is the one to send an origin's batches to a peer: they go that way, or it relays them, or it helps.
 fn sends(
-    (me, routing): (NodeId, Routing),
+    (me, routing): (NodeId, &Routing),
     relays: &BTreeSet<(NodeId, NodeId)>,
     (origin, home): (OriginId, NodeId),
     to: NodeId,
     link: &PeerLink,
 ) -> bool {
-    let repairs = link.repairs.get(&origin).is_some_and(Repair::is_active) && !planted(Bug::DroppedRepair);
+    let repairs = link.is_helped(origin) && !planted(Bug::DroppedRepair);
     home != to && (routing.sends(me, home, to) || relays.contains(&(home, to)) || repairs)
 }
 
@@ -242,13 +245,14 @@ fn help(
     }
     match log.after(origin, sent) {
         // What has lain here for a while may have lost a bit: the ledger is audited, the log is not.
-        Some(entry) if (entry.merged || entry.to < applied) && !checksum::is_intact(&entry.bytes) => {
+        Some(entry) if (entry.kind != EntryKind::Batch || entry.to < applied) && !checksum::is_intact(&entry.bytes) => {
             return Help::Spoilt(entry.to);
         }
-        Some(entry) if !entry.merged => return Help::Batch(Arc::clone(&entry.bytes)),
+        Some(entry) if entry.kind == EntryKind::Batch => return Help::Batch(Arc::clone(&entry.bytes)),
         _ if link.outgoing.is_some() => return Help::Later,
+        Some(entry) if entry.kind == EntryKind::Bundle => return help_with_bundle(link, refused, log, entry),
         Some(entry) if !refused.contains(&(origin, sent)) => {
-            return Help::Range(Outgoing::range(origin, entry.to, Arc::clone(&entry.bytes)));
+            return Help::Parcel(Outgoing::range(origin, entry.to, Arc::clone(&entry.bytes)));
         }
         _ => {}
     }
@@ -262,8 +266,27 @@ fn help(
         .filter(|&from| !refused.contains(&(origin, from)))
         .find_map(|from| log.merged(origin, from, to));
     range.map_or(Help::Snapshot, |range| {
-        Help::Range(Outgoing::range(origin, to, range.encode().into()))
+        Help::Parcel(Outgoing::range(origin, to, range.encode().into()))
     })
+}
+
+/// A bundle that comes next of an origin. Those who know its batches by themselves are asked first: who has it for a whole
+/// only hands it on when the peer has lacked it for a while.
+fn help_with_bundle(link: &PeerLink, refused: &BTreeSet<(OriginId, u64)>, log: &Log, entry: &LogEntry) -> Help {
+    let Some(batches) = log.bundled_after(entry.origin, entry.from) else {
+        return Help::Snapshot;
+    };
+    let is_ready = |&(origin, sequence): &(OriginId, u64)| link.sent(origin).is_some_and(|sent| sent + 1 >= sequence);
+    if batches
+        .iter()
+        .any(|&(origin, sequence)| refused.contains(&(origin, sequence - 1)))
+    {
+        Help::Snapshot
+    } else if link.is_helped(entry.origin) && batches.iter().all(is_ready) {
+        Help::Parcel(Outgoing::bundle(Arc::clone(batches), Arc::clone(&entry.bytes)))
+    } else {
+        Help::Later
+    }
 }
 
 /// Sends what may be under way of the present parcel. When all of a range is, its origin can go on.
@@ -280,9 +303,9 @@ fn send_pieces(node: NodeId, link: &mut PeerLink, limits: &Limits, effects: &mut
             message: Message::Piece(piece),
         });
     }
-    if parcel.is_sent()
-        && let Some((origin, to)) = parcel.ends()
-    {
-        link.send(origin, to, 0);
+    if parcel.is_sent() {
+        for (origin, to) in parcel.ends() {
+            link.send(origin, to, 0);
+        }
     }
 }

@@ -2,11 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use protocol::bundle::Bundle;
+use protocol::frontier::SequenceRange;
 use protocol::ids::{NodeId, OriginId};
 use protocol::sums::{Adder, Sums};
 
+use super::bundles::{Rest, rest_of};
 use super::core::{Exchange, Wanted};
 use super::event::{Effect, Jump};
+use super::log::Log;
 use super::parcel::Outgoing;
 use super::peer::Peer;
 use super::peer_link::PeerLink;
@@ -149,7 +153,7 @@ impl Exchange {
                 ));
             }
         }
-        let merged = self.with_own(ledger);
+        let merged = self.with_own(ledger, &log);
         // Who has agreed on how to end takes another's word for the same batches only.
         let merged = merged.filter(|ledger| !self.frozen || ledger.frontier() == self.ledger.frontier());
         let Some(ledger) = merged else {
@@ -167,15 +171,50 @@ impl Exchange {
         Ok(())
     }
 
-    /// Adds to another's ledger what this node has beyond it; none if that is not known any more.
-    pub(super) fn with_own(&self, mut ledger: Ledger) -> Option<Ledger> {
-        for range in ledger.frontier().lacks(self.ledger.frontier()) {
-            let own = self.log.merged(range.origin, range.from, range.to)?;
-            let Ok(Outcome::Applied(_)) = ledger.apply_range(&own) else {
-                return None;
-            };
+    /// Adds to another's ledger what this node has beyond it; none if that is not known any more. The other's log tells what
+    /// it has of bundles that are here.
+    pub(super) fn with_own(&self, mut ledger: Ledger, log: &[LogEntry]) -> Option<Ledger> {
+        let mut theirs = Log::new(ledger.run(), ledger.weight_count());
+        for (origin, entries) in by_origin(log.to_vec()) {
+            let to = ledger.frontier().applied(origin);
+            theirs.adopt(origin, to, entries.into_iter());
         }
-        Some(ledger)
+        loop {
+            let lacking = ledger.frontier().lacks(self.ledger.frontier());
+            if lacking.is_empty() {
+                return Some(ledger);
+            }
+            let before = ledger.frontier().clone();
+            for range in lacking {
+                self.add_own(range, &mut ledger, &theirs)?;
+            }
+            // Bundles may wait for each other's predecessors, but not in a circle.
+            if *ledger.frontier() == before {
+                return None;
+            }
+        }
+    }
+
+    /// Adds to another's ledger what this node has of a range, up to a bundle, or that bundle; none if it cannot be.
+    fn add_own(&self, range: SequenceRange, ledger: &mut Ledger, theirs: &Log) -> Option<()> {
+        let SequenceRange { origin, from, to } = range;
+        if ledger.frontier().applied(origin) != from {
+            // A bundle of another origin has brought it on.
+            return Some(());
+        }
+        let outcome = if self.log.bundled_after(origin, from).is_some() {
+            let entry = self.log.after(origin, from)?;
+            let bundle = Bundle::decode(&entry.bytes, ledger.weight_count()).ok()?;
+            match rest_of(&bundle, ledger, &[&self.log, theirs]) {
+                Rest::New(rest) => ledger.apply_bundle(&rest),
+                Rest::Later => return Some(()),
+                Rest::Cannot => return None,
+            }
+        } else {
+            let to = self.log.bundle_from(origin, from).map_or(to, |bundle| bundle.min(to));
+            ledger.apply_range(&self.log.merged(origin, from, to)?)
+        };
+        matches!(outcome, Ok(Outcome::Applied(_))).then_some(())
     }
 
     /// What was applied since another ledger, by the log: its counts may be damaged.
@@ -189,10 +228,7 @@ impl Exchange {
 
     fn replace(&mut self, ledger: Ledger, log: Vec<LogEntry>, damaged: bool, effects: &mut Vec<Effect>) {
         let before = std::mem::replace(&mut self.ledger, ledger);
-        let mut theirs: BTreeMap<OriginId, Vec<LogEntry>> = BTreeMap::new();
-        for entry in log {
-            theirs.entry(entry.origin).or_default().push(entry);
-        }
+        let mut theirs = by_origin(log);
         for news in before.frontier().lacks(self.ledger.frontier()) {
             let theirs = theirs.remove(&news.origin).unwrap_or_default();
             self.log.adopt(news.origin, news.to, theirs.into_iter());
@@ -221,4 +257,13 @@ impl Exchange {
         }
         self.trim();
     }
+}
+
+/// A log's entries by their origins.
+fn by_origin(log: Vec<LogEntry>) -> BTreeMap<OriginId, Vec<LogEntry>> {
+    let mut entries: BTreeMap<OriginId, Vec<LogEntry>> = BTreeMap::new();
+    for entry in log {
+        entries.entry(entry.origin).or_default().push(entry);
+    }
+    entries
 }

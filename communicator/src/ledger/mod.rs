@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use protocol::batch::{Batch, Header};
+use protocol::bundle::Bundle;
 use protocol::cursor::Cursors;
 use protocol::digest::{Digest, flipped_bit};
 use protocol::frontier::{Frontier, Position};
@@ -205,6 +206,25 @@ impl Ledger {
         self.advance(header.origin, header.to, header.digest, header.samples);
         self.cursors.merge(&header.cursors);
         Ok(self.judge(judgement))
+    }
+
+    /// Applies a bundle of the next batches of its origins. The bundle is one whose digest was compared.
+    pub fn apply_bundle(&mut self, bundle: &Bundle) -> Result<Outcome, LedgerError> {
+        for header in &bundle.headers {
+            self.check(header.run)?;
+            match self.frontier.position(header.origin, header.sequence) {
+                Position::Duplicate => return Ok(Outcome::Overlaps),
+                Position::Ahead { missing } => return Ok(Outcome::Ahead { missing }),
+                Position::Next => {}
+            }
+        }
+        let range = bundle.dense.apply_to_counts(&mut self.counts);
+        for header in &bundle.headers {
+            let samples = u64::from(header.samples);
+            self.advance(header.origin, header.sequence, header.digest, samples);
+            self.cursors.extend(header.cursors.iter().copied());
+        }
+        Ok(self.judge(range))
     }
 
     fn check(&self, run: RunId) -> Result<(), LedgerError> {

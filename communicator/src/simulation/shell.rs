@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use protocol::batch::Batch;
+use protocol::bundle::Bundle;
 use protocol::ids::{NodeId, RunId};
 use protocol::wire::control::{Found, Offer, Phase};
 use protocol::wire::run_plan::{Resumed, RunPlan};
@@ -126,7 +127,7 @@ impl World {
                 );
             }
             RunEffect::LookUp { run, resumes } => {
-                let job = Box::new(job(self.in_rounds));
+                let job = Box::new(job(self.in_rounds, self.way));
                 let slots = self.nodes[&at].info.workers;
                 let found = self.nodes[&at].checkpoints.get(&resumes).map(|ledger| {
                     let resumed = Resumed {
@@ -390,6 +391,12 @@ impl World {
                     let batch = Batch::decode(&bytes, WEIGHTS).unwrap();
                     for training in self.trainings(at).filter(|training| training.origin != origin) {
                         batch.payload.apply_to_counts(&mut training.counts).unwrap();
+                    }
+                }
+                Effect::Bundle(bytes) => {
+                    let bundle = Bundle::decode(&bytes, WEIGHTS).unwrap();
+                    for training in self.trainings(at) {
+                        bundle.dense.apply_to_counts(&mut training.counts).unwrap();
                     }
                 }
                 Effect::GoOn { origin, order } => self.leave_round(at, origin, order),

@@ -52,7 +52,7 @@ impl World {
         let run = RunId(1 + self.random.below(1 << 40));
         let ticket = self.ticket();
         self.say(&format!("{at} is asked to start run {run}"));
-        let job = Box::new(job(self.in_rounds));
+        let job = Box::new(job(self.in_rounds, self.way));
         self.run(
             at,
             RunEvent::StartTraining {

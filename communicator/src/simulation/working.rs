@@ -5,10 +5,12 @@ use std::sync::Arc;
 use protocol::batch::{Doing, Header, Payload, Standing};
 use protocol::changes::word;
 use protocol::cursor::{CursorAdvance, ShardId};
+use protocol::dense::Dense;
 use protocol::digest::Digest;
 use protocol::ids::{NodeId, OriginId, RunId};
-use protocol::job::{Job, JobDraft, Shares};
+use protocol::job::{Job, JobDraft, Shares, Way};
 use protocol::lattice::Tau;
+use protocol::rng::splitmix64;
 use protocol::sums::Sums;
 use protocol::wire::attach::{GoOn, Scores, WorkerStats};
 
@@ -96,7 +98,7 @@ impl World {
         let (run, paused) = (open.run, open.core.should_pause());
         for key in keys {
             let idle = self.random.below(3) > 0;
-            let goes_idle = self.in_rounds.is_some() && self.random.below(300) == 0;
+            let goes_idle = self.in_rounds.is_some() && self.may_idle && self.random.below(300) == 0;
             let node = self.nodes.get_mut(&at).unwrap();
             let Some(worker) = node.workers.get_mut(&key).filter(|worker| !worker.hangs) else {
                 continue;
@@ -128,6 +130,8 @@ impl World {
             let payload = match back {
                 Some(counts) => Payload::Sums(Sums::between(&training.counts, &counts).unwrap()),
                 None if last || doing == Doing::Heralds => Payload::default(),
+                // Rounds that are added up on their way are dense.
+                None if self.in_rounds.is_some() => dense_steps(training.sequence),
                 None => one_step(training.sequence),
             };
             training.sequence += 1;
@@ -240,6 +244,12 @@ fn one_step(sequence: u64) -> Payload {
     }
 }
 
+/// All weights move a little, or stay.
+fn dense_steps(sequence: u64) -> Payload {
+    let steps = (0..WEIGHTS as u64).map(|weight| (splitmix64(sequence ^ weight << 40) % 7) as i32 - 3);
+    Dense::checked(0, steps.collect(), WEIGHTS).map_or_else(Payload::default, Payload::Dense)
+}
+
 /// A batch of one sample.
 fn batch(run: RunId, origin: OriginId, sequence: u64, payload: &Payload, standing: Standing) -> Arc<[u8]> {
     let cursors = vec![CursorAdvance {
@@ -265,14 +275,14 @@ fn batch(run: RunId, origin: OriginId, sequence: u64, payload: &Payload, standin
     frame.into()
 }
 
-pub(super) fn job(in_rounds: Option<Shares>) -> Job {
-    let exchange = in_rounds.map(|shares| match shares {
-        Shares::Mean => "mesh:every=1",
-        Shares::Weighted => "mesh:every=1,weighted",
-        Shares::Best => "mesh:every=1,best",
+pub(super) fn job(in_rounds: Option<Shares>, way: Way) -> Job {
+    let shares = in_rounds.map(|shares| match shares {
+        Shares::Mean => "mean",
+        Shares::Weighted => "weighted",
+        Shares::Best => "best",
     });
     let draft = JobDraft {
-        exchange: exchange.map(Into::into),
+        exchange: shares.map(|shares| format!("{way}:every=1,{shares}")),
         epochs: Some(1),
         target_accuracy: Some(0.9),
         ..JobDraft::default()

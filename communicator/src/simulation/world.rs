@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use protocol::digest::Digest;
 use protocol::ids::{NodeId, OriginId, RunId};
-use protocol::job::Shares;
+use protocol::job::{Shares, Way};
 use protocol::rng::CounterRng;
 use protocol::wire::run_beat::RunBeat;
 use protocol::wire::run_plan::RunPlan;
@@ -129,6 +129,10 @@ pub(super) struct World {
     pub(super) slow: bool,
     /// Workers wait for each other's rounds.
     pub(super) in_rounds: Option<Shares>,
+    /// Which way those go.
+    pub(super) way: Way,
+    /// Workers have nothing to train now and then.
+    pub(super) may_idle: bool,
     /// How often somebody went on from a round to which another had not come, and how often in all.
     pub(super) unwaited: (u32, u32),
 }
@@ -170,6 +174,13 @@ impl World {
                 11 => Some(Shares::Best),
                 _ => None,
             },
+            way: match seed / 12 % 4 {
+                0 => Way::Mesh,
+                1 => Way::Server,
+                2 => Way::RingReduce,
+                _ => Way::Ring,
+            },
+            may_idle: true,
             unwaited: (0, 0),
         }
     }

@@ -56,6 +56,12 @@ impl Payload {
         }
     }
 
+    /// Whether it tells of nearly all weights.
+    #[must_use]
+    pub fn is_dense(&self) -> bool {
+        matches!(self, Self::Dense(_))
+    }
+
     /// How many changes it holds.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -18,11 +18,26 @@ pub enum Exchange {
 /// An exchange in rounds: every so often a worker lets out the whole difference that it has come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rounds {
+    /// Which way they go.
+    pub way: Way,
     /// How long a round is.
     pub every: Every,
     /// Whether workers wait for each other's rounds, and which part of its difference each lets out. Those that do not wait
     /// let out all of it, whenever they come to it.
     pub shares: Option<Shares>,
+}
+
+/// Which way rounds go from worker to worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// From every node to every other.
+    Mesh,
+    /// To the first node, which adds them up, and from it to all.
+    Server,
+    /// Along all nodes, each of which adds its own, to the first, and from it to all.
+    RingReduce,
+    /// In pieces that each go along all nodes, beginning at different ones, and once more when they are added up.
+    Ring,
 }
 
 /// How long a round is.
@@ -62,11 +77,41 @@ pub enum Threshold {
     Fixed(Tau),
 }
 
-/// Steps of a round when the job leaves it open: a dense batch then costs less than the steps before it.
-const EVERY: f64 = 16.0;
+/// Steps of a round on the mesh when the job leaves it open: a dense batch then costs less than the steps before it.
+const EVERY_ON_MESH: u32 = 16;
+/// Steps after which the best worker's weights count.
+const EVERY_OF_BEST: u32 = 64;
 const EVERY_MAX: f64 = 65_536.0;
 
-const FORMS: &str = "strom, mesh[:every=N|epoch][,mean|weighted|best|async]";
+/// What there is, a line each.
+pub const STRATEGIES: [(&str, &str); 8] = [
+    (
+        "strom",
+        "one-bit changes after every step, to everybody, waiting for nobody",
+    ),
+    ("mesh", "the mean of all every 16 steps, from everybody to everybody"),
+    (
+        "server",
+        "the mean of all every step, added up by the first node: a parameter server",
+    ),
+    (
+        "ring-reduce",
+        "the mean of all every step, added up along the nodes and told by the first",
+    ),
+    (
+        "ring",
+        "the mean of all every step, in pieces round the nodes: the fewest bytes from any of them",
+    ),
+    (
+        "downpour",
+        "the mean of all every epoch, by a server; 'downpour:weighted' by loss",
+    ),
+    ("best", "the best worker's weights every 64 steps, by a server"),
+    (
+        "WAY[:every=N|epoch][,mean|weighted|best|async]",
+        "any of these, with WAY mesh, server, ring-reduce or ring",
+    ),
+];
 
 impl Exchange {
     /// The strategy that a text names. `threshold` is what the job says of τ, for the one that has a τ.
@@ -74,13 +119,15 @@ impl Exchange {
         let mut options = TextOptions::parse(text);
         let exchange = match options.name {
             "strom" => Self::Strom(threshold),
-            "mesh" => Self::Rounds(Rounds {
-                every: Every::from_options(&mut options)?,
-                shares: shares_from_options(&mut options)?,
-            }),
-            unknown => return Err(format!("there is no exchange '{unknown}'; there is: {FORMS}")),
+            "mesh" => rounds(Way::Mesh, Every::Steps(EVERY_ON_MESH), Shares::Mean, &mut options)?,
+            "server" => rounds(Way::Server, Every::Steps(1), Shares::Mean, &mut options)?,
+            "ring-reduce" => rounds(Way::RingReduce, Every::Steps(1), Shares::Mean, &mut options)?,
+            "ring" => rounds(Way::Ring, Every::Steps(1), Shares::Mean, &mut options)?,
+            "downpour" => rounds(Way::Server, Every::Epoch, Shares::Mean, &mut options)?,
+            "best" => rounds(Way::Server, Every::Steps(EVERY_OF_BEST), Shares::Best, &mut options)?,
+            unknown => return Err(format!("there is no exchange '{unknown}'; there is: {}", forms())),
         };
-        options.finish(FORMS)?;
+        options.finish(forms())?;
         Ok(exchange)
     }
 
@@ -115,12 +162,36 @@ impl Exchange {
     }
 }
 
+/// The names of all that there is.
+fn forms() -> String {
+    STRATEGIES.map(|(name, _)| name).join(", ")
+}
+
+/// An exchange in rounds, with what a strategy's name says of those that the text leaves open.
+fn rounds(way: Way, every: Every, shares: Shares, options: &mut TextOptions<'_>) -> Result<Exchange, String> {
+    let rounds = Rounds {
+        way,
+        every: Every::from_options(every, options)?,
+        shares: shares_from_options(shares, options)?,
+    };
+    if rounds.shares.is_none() && matches!(way, Way::Ring | Way::RingReduce) {
+        return Err(
+            "a ring adds up what all have come to; with 'async' nobody waits for the others: \
+                    take 'mesh' or 'server'"
+                .into(),
+        );
+    }
+    Ok(Exchange::Rounds(rounds))
+}
+
 impl Every {
-    fn from_options(options: &mut TextOptions<'_>) -> Result<Self, String> {
+    fn from_options(left_open: Self, options: &mut TextOptions<'_>) -> Result<Self, String> {
         if options.flag("every=epoch") {
             return Ok(Self::Epoch);
         }
-        let every = options.number("every")?.unwrap_or(EVERY).round();
+        let Some(every) = options.number("every")?.map(f64::round) else {
+            return Ok(left_open);
+        };
         within(
             "every",
             every,
@@ -132,7 +203,7 @@ impl Every {
 }
 
 /// How differences are shared out; none where nobody waits.
-fn shares_from_options(options: &mut TextOptions<'_>) -> Result<Option<Shares>, String> {
+fn shares_from_options(left_open: Shares, options: &mut TextOptions<'_>) -> Result<Option<Shares>, String> {
     let rules = [
         ("mean", Some(Shares::Mean)),
         ("weighted", Some(Shares::Weighted)),
@@ -141,9 +212,20 @@ fn shares_from_options(options: &mut TextOptions<'_>) -> Result<Option<Shares>, 
     ];
     let named: Vec<_> = rules.into_iter().filter(|(name, _)| options.flag(name)).collect();
     match named[..] {
-        [] => Ok(Some(Shares::Mean)),
+        [] => Ok(Some(left_open)),
         [(_, shares)] => Ok(shares),
         [(one, _), (other, _), ..] => Err(format!("'{one}' and '{other}' exclude each other")),
+    }
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Mesh => "mesh",
+            Self::Server => "server",
+            Self::RingReduce => "ring-reduce",
+            Self::Ring => "ring",
+        })
     }
 }
 
@@ -160,14 +242,14 @@ impl fmt::Display for Exchange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Strom(_) => f.write_str("strom"),
-            Self::Rounds(Rounds { every, shares }) => {
+            Self::Rounds(Rounds { way, every, shares }) => {
                 let shares = match shares {
                     Some(Shares::Mean) => "",
                     Some(Shares::Weighted) => ",weighted",
                     Some(Shares::Best) => ",best",
                     None => ",async",
                 };
-                write!(f, "mesh:every={every}{shares}")
+                write!(f, "{way}:every={every}{shares}")
             }
         }
     }

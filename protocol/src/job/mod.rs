@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 pub use density::Density;
 pub use draft::JobDraft;
-pub use exchange::{Every, Exchange, Rounds, Shares, Threshold};
+pub use exchange::{Every, Exchange, Rounds, STRATEGIES, Shares, Threshold, Way};
 
 use crate::clip::Clip;
 use crate::data::DataSpec;

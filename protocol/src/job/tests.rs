@@ -186,16 +186,36 @@ fn a_text_that_is_too_long_to_be_told_is_a_mistake() {
 #[test]
 fn only_a_strategy_with_a_tau_takes_one() {
     let job = |text: &str| JobDraft::from_toml(text).unwrap().resolve();
-    for (text, every, shares) in [
-        ("mesh:every=4", Every::Steps(4), Some(Shares::Mean)),
-        ("mesh:every=4,mean", Every::Steps(4), Some(Shares::Mean)),
-        ("mesh:every=4,async", Every::Steps(4), None),
-        ("mesh", Every::Steps(16), Some(Shares::Mean)),
-        ("mesh:weighted,every=epoch", Every::Epoch, Some(Shares::Weighted)),
-        ("mesh:every=64,best", Every::Steps(64), Some(Shares::Best)),
+    let (mean, step) = (Some(Shares::Mean), Every::Steps(1));
+    for (text, way, every, shares) in [
+        ("mesh:every=4", Way::Mesh, Every::Steps(4), mean),
+        ("mesh:every=4,mean", Way::Mesh, Every::Steps(4), mean),
+        ("mesh:every=4,async", Way::Mesh, Every::Steps(4), None),
+        ("mesh", Way::Mesh, Every::Steps(16), mean),
+        (
+            "mesh:weighted,every=epoch",
+            Way::Mesh,
+            Every::Epoch,
+            Some(Shares::Weighted),
+        ),
+        ("mesh:every=64,best", Way::Mesh, Every::Steps(64), Some(Shares::Best)),
+        ("server", Way::Server, step, mean),
+        ("server:every=1,async", Way::Server, step, None),
+        (
+            "server:every=epoch,weighted",
+            Way::Server,
+            Every::Epoch,
+            Some(Shares::Weighted),
+        ),
+        ("ring-reduce", Way::RingReduce, step, mean),
+        ("ring", Way::Ring, step, mean),
+        ("ring:every=16", Way::Ring, Every::Steps(16), mean),
+        ("downpour", Way::Server, Every::Epoch, mean),
+        ("downpour:weighted", Way::Server, Every::Epoch, Some(Shares::Weighted)),
+        ("best", Way::Server, Every::Steps(64), Some(Shares::Best)),
     ] {
         let rounds = job(&format!("exchange = \"{text}\"")).unwrap();
-        assert_eq!(rounds.exchange, Exchange::Rounds(Rounds { every, shares }));
+        assert_eq!(rounds.exchange, Exchange::Rounds(Rounds { way, every, shares }));
         assert_eq!(rounds.exchange.waits(), shares.is_some());
         assert_eq!(JobDraft::from(&rounds).resolve(), Ok(rounds));
     }
@@ -213,7 +233,10 @@ fn only_a_strategy_with_a_tau_takes_one() {
         "mesh:best,async",
         "dense",
         "strom:every=2",
-        "ring",
+        "ring:async",
+        "ring-reduce:async",
+        "ring:every=epoch,often",
+        "star",
     ] {
         let JobErrors(errors) = job(&format!("exchange = \"{wrong}\"")).unwrap_err();
         assert_eq!(errors[0].key, "exchange", "{wrong}");

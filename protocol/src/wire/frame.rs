@@ -31,10 +31,14 @@ pub enum Kind {
     Piece = 6,
     /// A rarer word between two nodes about batches.
     Note = 7,
+    /// Batches of several workers, added up.
+    Bundle = 8,
+    /// A part of a round that is being added up on its way.
+    Part = 9,
 }
 
 impl Kind {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 9] = [
         Self::Batch,
         Self::Have,
         Self::Origin,
@@ -42,13 +46,15 @@ impl Kind {
         Self::Word,
         Self::Piece,
         Self::Note,
+        Self::Bundle,
+        Self::Part,
     ];
 
     /// The longest contents.
     #[must_use]
     pub const fn bytes_max(self) -> usize {
         match self {
-            Self::Batch | Self::Word | Self::Piece => BATCH_BYTES_MAX,
+            Self::Batch | Self::Word | Self::Piece | Self::Bundle | Self::Part => BATCH_BYTES_MAX,
             // A frontier of more than this names more origins than a run ever has.
             Self::Have | Self::Note => 128 << 10,
             Self::Origin | Self::Hello => 1 << 10,

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::frame::Kind;
+use super::part::Part;
 use super::{Unreadable, decode, encode};
 
 /// The first message on a connection of the data plane: who calls whom, and what for.
@@ -57,7 +58,7 @@ impl OriginInfo {
 }
 
 /// One message on the data plane.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Message {
     /// A word about an origin.
     Origin(OriginInfo),
@@ -68,6 +69,8 @@ pub enum Message {
     Have(Frontier),
     /// A piece of what is larger than a batch.
     Piece(Piece),
+    /// A part of a round that is being added up on its way.
+    Part(Part),
     /// A shorter word.
     Note(Note),
 }
@@ -115,6 +118,8 @@ pub enum ParcelKind {
     Range,
     /// A snapshot.
     Snapshot,
+    /// A bundle.
+    Bundle,
 }
 
 /// Some bytes of a parcel. They come in order; a parcel takes effect when it is whole.
@@ -149,6 +154,7 @@ impl Message {
             Self::Have(frontier) => (Kind::Have, encode(frontier)?.into()),
             Self::Origin(info) => (Kind::Origin, encode(info)?.into()),
             Self::Note(note) => (Kind::Note, encode(note)?.into()),
+            Self::Part(part) => (Kind::Part, part.encode()?.into()),
             Self::Piece(piece) => {
                 let mut contents = encode(&(piece.kind, piece.total, piece.offset))?;
                 contents.extend_from_slice(&piece.bytes);
@@ -165,7 +171,8 @@ impl Message {
             Kind::Origin => Self::Origin(decode(&contents)?),
             Kind::Piece => Self::Piece(Piece::decode(&contents)?),
             Kind::Note => Self::Note(decode(&contents)?),
-            Kind::Hello | Kind::Word => return Err(MessageError::OutOfPlace),
+            Kind::Part => Self::Part(Part::decode(&contents)?),
+            Kind::Hello | Kind::Word | Kind::Bundle => return Err(MessageError::OutOfPlace),
         })
     }
 }

@@ -43,7 +43,18 @@ pub struct Head {
     pub weights: u64,
 }
 
-/// One entry of a log: a batch, or a range of them.
+/// What an entry of a log is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EntryKind {
+    /// A batch.
+    Batch,
+    /// Several batches of one origin.
+    Range,
+    /// Batches of several origins. Each of these has the entry in its log, with the same bytes.
+    Bundle,
+}
+
+/// One entry of a log: what it holds of one origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogEntry {
     /// Whose batches.
@@ -52,10 +63,10 @@ pub struct LogEntry {
     pub from: u64,
     /// The last one's.
     pub to: u64,
-    /// The batch or range as it was encoded.
+    /// The batch, range or bundle as it was encoded.
     pub bytes: Arc<[u8]>,
-    /// Whether it is a range.
-    pub merged: bool,
+    /// Which of them it is.
+    pub kind: EntryKind,
 }
 
 /// A replica.
@@ -81,8 +92,37 @@ struct WireEntry {
     origin: OriginId,
     from: u64,
     to: u64,
-    merged: bool,
+    kind: WireKind,
     bytes: u32,
+}
+
+#[derive(Clone, Copy, Serialize, Deserialize)]
+enum WireKind {
+    Batch,
+    Range,
+    Bundle,
+    /// The bundle of an entry before, whose bytes are not told again.
+    SameBundle(u32),
+}
+
+impl WireKind {
+    fn of(at: usize, log: &[LogEntry]) -> Self {
+        match log[at].kind {
+            EntryKind::Batch => Self::Batch,
+            EntryKind::Range => Self::Range,
+            EntryKind::Bundle => {
+                let same = |entry: &LogEntry| Arc::ptr_eq(&entry.bytes, &log[at].bytes);
+                match log[..at].iter().position(same) {
+                    Some(earlier) => Self::SameBundle(earlier as u32),
+                    None => Self::Bundle,
+                }
+            }
+        }
+    }
+
+    fn is_told(self) -> bool {
+        !matches!(self, Self::SameBundle(_))
+    }
 }
 
 /// A snapshot as bytes that are made when they are asked for, in order.
@@ -124,18 +164,19 @@ impl Chunk {
 /// The bytes of a snapshot.
 #[must_use]
 pub fn encode(head: Head, counts: Arc<[i32]>, log: &[LogEntry]) -> Encoded {
+    let entries = log.iter().enumerate().map(|(at, entry)| {
+        let kind = WireKind::of(at, log);
+        WireEntry {
+            origin: entry.origin,
+            from: entry.from,
+            to: entry.to,
+            bytes: if kind.is_told() { entry.bytes.len() as u32 } else { 0 },
+            kind,
+        }
+    });
     let wire = WireHead {
         head,
-        log: log
-            .iter()
-            .map(|entry| WireEntry {
-                origin: entry.origin,
-                from: entry.from,
-                to: entry.to,
-                merged: entry.merged,
-                bytes: entry.bytes.len() as u32,
-            })
-            .collect(),
+        log: entries.collect(),
     };
     let mut bytes = vec![0; LENGTH_BYTES];
     // Writing to memory does not fail.
@@ -144,7 +185,8 @@ pub fn encode(head: Head, counts: Arc<[i32]>, log: &[LogEntry]) -> Encoded {
     let length = (bytes.len() - LENGTH_BYTES) as u32;
     bytes[..LENGTH_BYTES].copy_from_slice(&length.to_le_bytes());
     let mut chunks = vec![Chunk::Bytes(bytes.into()), Chunk::Counts(counts)];
-    chunks.extend(log.iter().map(|entry| Chunk::Bytes(Arc::clone(&entry.bytes))));
+    let told = log.iter().zip(&wire.log).filter(|(_, entry)| entry.kind.is_told());
+    chunks.extend(told.map(|(entry, _)| Chunk::Bytes(Arc::clone(&entry.bytes))));
     Encoded {
         length: chunks.iter().map(Chunk::len).sum(),
         chunks,
@@ -208,16 +250,22 @@ pub fn decode(bytes: &[u8], weights: usize) -> Option<Snapshot> {
     let (counts, []) = counts.as_chunks::<COUNT_BYTES>() else {
         return None;
     };
-    let mut entries = Vec::with_capacity(log.len());
+    let mut entries: Vec<LogEntry> = Vec::with_capacity(log.len());
     for entry in log {
-        let (bytes, after) = rest.split_at_checked(entry.bytes as usize)?;
+        let (told, after) = rest.split_at_checked(entry.bytes as usize)?;
         rest = after;
+        let (kind, bytes) = match entry.kind {
+            WireKind::Batch => (EntryKind::Batch, told.into()),
+            WireKind::Range => (EntryKind::Range, told.into()),
+            WireKind::Bundle => (EntryKind::Bundle, told.into()),
+            WireKind::SameBundle(earlier) => (EntryKind::Bundle, Arc::clone(&entries.get(earlier as usize)?.bytes)),
+        };
         entries.push(LogEntry {
             origin: entry.origin,
             from: entry.from,
             to: entry.to,
-            bytes: bytes.into(),
-            merged: entry.merged,
+            bytes,
+            kind,
         });
     }
     if head.weights != weights as u64 || !rest.is_empty() {
@@ -238,6 +286,7 @@ mod tests {
 
     fn snapshot() -> Snapshot {
         let shard = ShardId { epoch: 1, shard: 7 };
+        let bundle: Arc<[u8]> = vec![4; 9].into();
         Snapshot {
             head: Head {
                 run: RunId(3),
@@ -251,16 +300,22 @@ mod tests {
                 weights: 5,
             },
             counts: vec![1, -2, i32::MAX, 4, -5],
-            log: [(0, vec![9; 7]), (3, vec![]), (3, vec![8; 2])]
-                .into_iter()
-                .map(|(from, bytes)| LogEntry {
-                    origin: OriginId(5),
-                    from,
-                    to: 300,
-                    merged: from > 0,
-                    bytes: bytes.into(),
-                })
-                .collect(),
+            log: [
+                (0, EntryKind::Batch, vec![9; 7].into()),
+                (3, EntryKind::Range, vec![].into()),
+                (3, EntryKind::Bundle, Arc::clone(&bundle)),
+                (4, EntryKind::Batch, vec![8; 2].into()),
+                (5, EntryKind::Bundle, bundle),
+            ]
+            .into_iter()
+            .map(|(from, kind, bytes)| LogEntry {
+                origin: OriginId(5),
+                from,
+                to: 300,
+                kind,
+                bytes,
+            })
+            .collect(),
         }
     }
 

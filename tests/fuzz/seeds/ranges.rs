@@ -5,7 +5,7 @@ use protocol::batch::Batch;
 use protocol::ids::OriginId;
 use protocol::merged_range::{MergedRange, Merger};
 use protocol::wire::snapshot;
-use protocol::wire::snapshot::{Applied, Head, LogEntry};
+use protocol::wire::snapshot::{Applied, EntryKind, Head, LogEntry};
 use worker::state_file;
 use worker::trainer::{Numbers, TrainerState};
 use worker::training::State;
@@ -45,7 +45,7 @@ pub(super) fn ranges() {
         from: range.header.from,
         to: range.header.to,
         bytes: bytes.into(),
-        merged,
+        kind: if merged { EntryKind::Range } else { EntryKind::Batch },
     };
     let head = Head {
         run,

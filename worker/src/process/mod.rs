@@ -26,6 +26,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use protocol::batch::Batch;
+use protocol::bundle::Bundle;
 use protocol::sums::Sums;
 use protocol::wire::attach::{Assignment, FromWorker, JumpOrder, ToWorker, WorkerInfo};
 use thiserror::Error;
@@ -154,6 +155,7 @@ impl Process {
         while let Some(received) = reader.next()? {
             match received {
                 Received::Batch(bytes) => self.batch(&bytes)?,
+                Received::Bundle(bytes) => self.bundle(&bytes)?,
                 Received::Word(word) => self.word(word)?,
             }
         }
@@ -237,6 +239,18 @@ impl Process {
         };
         match Batch::decode(bytes, running.weights) {
             Ok(batch) => self.tell(ToTraining::Apply(Arc::new(batch))),
+            Err(error) => return self.fail(&error.to_string()),
+        }
+        Ok(())
+    }
+
+    /// The same with what came as a bundle.
+    fn bundle(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let Some(running) = &self.running else {
+            return Ok(());
+        };
+        match Bundle::decode(bytes, running.weights) {
+            Ok(bundle) => self.tell(ToTraining::ApplyBundle(Arc::new(bundle))),
             Err(error) => return self.fail(&error.to_string()),
         }
         Ok(())

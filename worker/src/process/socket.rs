@@ -14,6 +14,7 @@ pub(super) enum Received {
     Word(ToWorker),
     /// Another origin's batch, still encoded.
     Batch(Vec<u8>),
+    Bundle(Vec<u8>),
 }
 
 /// The reading end.
@@ -65,10 +66,11 @@ impl Reader {
         };
         match kind {
             Kind::Batch => Ok(Some(Received::Batch(contents))),
+            Kind::Bundle => Ok(Some(Received::Bundle(contents))),
             Kind::Word => wire::decode(&contents)
                 .map(|word| Some(Received::Word(word)))
                 .map_err(invalid),
-            Kind::Have | Kind::Origin | Kind::Hello | Kind::Piece | Kind::Note => Err(io::Error::new(
+            Kind::Have | Kind::Origin | Kind::Hello | Kind::Piece | Kind::Note | Kind::Part => Err(io::Error::new(
                 io::ErrorKind::InvalidData,
                 "a message came that has no place here",
             )),

@@ -3,21 +3,19 @@
 //! Knows no threads and no clock. Everything that happens is a call: another origin's batch is applied, a step is
 //! made, the origin is closed.
 
+mod applying;
 mod ending;
 mod error;
 mod pending;
 mod rounds;
 mod step;
 
-use protocol::batch::{Batch, Header, Payload, Standing};
+use protocol::batch::{Header, Payload, Standing};
 use protocol::cursor::{CursorAdvance, Cursors};
 use protocol::digest::Digest;
 use protocol::ids::{OriginId, RunId};
 use protocol::job::Job;
-use protocol::lattice::Range;
 use protocol::optimiser::Rule;
-use protocol::sums::Sums;
-use protocol::wire::attach::JumpOrder;
 
 use self::ending::Ending;
 pub use self::error::TrainingError;
@@ -208,31 +206,6 @@ impl<T: Trainer> Training<T> {
             self.sequence = state.sequence;
         }
         Ok(())
-    }
-
-    /// Applies another origin's batch, which was decoded and so is valid.
-    pub fn apply(&mut self, batch: &Batch) -> Result<Range, TrainingError> {
-        let header = &batch.header;
-        self.guard.observe(self.batches_applied.saturating_sub(header.seen));
-        self.batches_applied += 1;
-        self.samples_applied += u64::from(header.samples);
-        self.plan.observe(header.origin, &header.cursors);
-        self.expected += header.digest;
-        let applied = self.trainer.add(&batch.payload);
-        applied.map_err(|error| self.blame_applied(error))
-    }
-
-    /// Moves the weights by what came other than as batches: the sum of many of them.
-    pub fn jump(&mut self, sums: &Sums, order: &JumpOrder) -> Result<Range, TrainingError> {
-        self.batches_applied += order.batches;
-        self.samples_applied += order.samples;
-        match order.origin {
-            Some(origin) => self.plan.observe_many(origin, &order.cursors),
-            None => self.plan.skip_done(&order.cursors),
-        }
-        self.expected += sums.digest();
-        let jumped = self.trainer.jump(sums);
-        jumped.map_err(|error| self.blame_applied(error))
     }
 
     /// Recomputes the digest of the weights. One that differs from what it is to be convicts this replica, whatever the

@@ -33,6 +33,7 @@ impl World {
             self.mend_all();
             self.deliver_all();
             for at in self.alive() {
+                self.tell_silent(at);
                 self.tell(at, Event::Tick);
             }
             if self.ways.values().all(|way| way.queue.is_empty()) && self.is_agreed() {

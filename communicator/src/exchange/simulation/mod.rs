@@ -15,18 +15,21 @@ mod network;
 mod storm;
 mod world;
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use protocol::ids::NodeId;
 
-use super::Routing;
 use super::planted::{Bug, PLANTED};
+use super::{Routing, Way};
 use crate::seeds;
-use world::World;
+use world::{Traffic, World};
 
 /// Seeds that every test run goes through.
 const SEEDS: u64 = 10_000;
 
-fn run(seed: u64, routing: Routing) {
-    let mut world = World::new(seed, routing);
+/// A storm and the calm after it. How many bundles were applied.
+fn run(seed: u64, traffic: Traffic) -> u64 {
+    let mut world = World::new(seed, traffic);
     let steps = 300 + world.random.below(700);
     for _ in 0..steps {
         world.storm_step();
@@ -34,12 +37,22 @@ fn run(seed: u64, routing: Routing) {
     let learned = world.learned();
     world.settle();
     world.check_agreement(&learned);
+    world.bundles
+}
+
+/// Rounds on one of all ways.
+fn bundled(seed: u64) -> Traffic {
+    Traffic::Bundled(match seed % 3 {
+        0 => Way::Star,
+        1 => Way::RingReduce,
+        _ => Way::Ring,
+    })
 }
 
 #[test]
 fn survivors_agree_after_any_storm() {
     seeds::none_fails("survivors_agree", SEEDS, |seed| {
-        run(seed, Routing::Mesh);
+        run(seed, Traffic::Single(Routing::Mesh));
         Ok(())
     });
 }
@@ -49,16 +62,44 @@ fn survivors_agree_whichever_way_batches_go() {
     // The hub may be slow, cut off or dead for good: then batches go past it.
     let hub = NodeId(1);
     seeds::none_fails("whichever_way", SEEDS / 10, |seed| {
-        run(seed, Routing::Star { hub });
+        run(seed, Traffic::Single(Routing::star(vec![hub])));
         Ok(())
     });
 }
 
 #[test]
+fn survivors_agree_when_rounds_are_added_up_on_their_way() {
+    let bundles = AtomicU64::new(0);
+    seeds::none_fails("added_up", SEEDS, |seed| {
+        bundles.fetch_add(run(seed, bundled(seed)), Ordering::Relaxed);
+        Ok(())
+    });
+    let bundles = bundles.into_inner();
+    println!("{bundles} bundles were applied");
+    assert!(bundles > 0, "nothing was added up");
+}
+
+#[test]
 fn planted_bugs_are_found() {
-    for bug in [Bug::DroppedRepair, Bug::DoubleApply, Bug::WrongMerge, Bug::NoMerge] {
+    let bugs = [
+        (Bug::DroppedRepair, false),
+        (Bug::DoubleApply, false),
+        (Bug::WrongMerge, false),
+        (Bug::NoMerge, false),
+        (Bug::BundleAnywhere, true),
+        (Bug::ForgottenOrigin, true),
+        (Bug::ForgottenRound, true),
+    ];
+    for (bug, is_bundled) in bugs {
+        let traffic = |seed| {
+            if is_bundled {
+                bundled(seed)
+            } else {
+                Traffic::Single(Routing::Mesh)
+            }
+        };
         PLANTED.set(Some(bug));
-        let found = (0..100).filter(|&seed| std::panic::catch_unwind(|| run(seed, Routing::Mesh)).is_err());
+        let found = (0..100).filter(|&seed| std::panic::catch_unwind(|| run(seed, traffic(seed))).is_err());
         let found = found.count();
         PLANTED.set(None);
         println!("{found} of 100 seeds find {bug:?}");

@@ -2,7 +2,7 @@
 
 use protocol::ids::NodeId;
 
-use super::world::{Way, World};
+use super::world::{Path, World};
 use crate::exchange::Event;
 use protocol::wire::link::Message;
 
@@ -54,8 +54,8 @@ impl World {
             return;
         }
         self.cut(a, b);
-        self.ways.insert((a, b), Way::default());
-        self.ways.insert((b, a), Way::default());
+        self.ways.insert((a, b), Path::default());
+        self.ways.insert((b, a), Path::default());
         self.tell(a, Event::LinkUp(b));
         self.tell(b, Event::LinkUp(a));
     }

@@ -11,6 +11,9 @@ use crate::exchange::{Event, Limits};
 impl World {
     pub(super) fn storm_step(&mut self) {
         let alive = self.alive();
+        if self.is_bundled() && self.random.below(60) == 0 {
+            return self.lull();
+        }
         let (a, b) = (self.pick(&alive), self.pick(&alive));
         match self.random.below(1000) {
             0..350 => self.train(a),
@@ -18,6 +21,9 @@ impl World {
                 self.deliver();
             }
             880..960 => {
+                if self.random.below(4) == 0 {
+                    self.tell_silent(a);
+                }
                 self.tell(a, Event::Tick);
                 // Whoever came late begins when it has about what the others have.
                 let live = |node| self.nodes[&node].alive;
@@ -59,6 +65,25 @@ impl World {
         }
     }
 
+    /// The wind drops for a while, so that rounds come about.
+    fn lull(&mut self) {
+        if self.random.below(4) == 0 {
+            self.mend_all();
+        }
+        for _ in 0..2 + self.random.below(4) {
+            for at in self.alive() {
+                self.train(at);
+            }
+            for _ in 0..self.random.below(400) {
+                self.deliver();
+            }
+            for at in self.alive() {
+                self.tell_silent(at);
+                self.tell(at, Event::Tick);
+            }
+        }
+    }
+
     /// Bits of a ledger flip, and its node's audit finds that. One it mends itself; more, only where another has what is
     /// needed: what nobody has right can be healed by nobody.
     fn flip(&mut self, at: NodeId) {
@@ -68,7 +93,10 @@ impl World {
             .collect();
         let may_replace = |(id, other): (&NodeId, &Node)| {
             let ledger = other.exchange.ledger().clone();
-            *id != at && other.alive && !other.exchange.newcomer && self.nodes[&at].exchange.with_own(ledger).is_some()
+            *id != at
+                && other.alive
+                && !other.exchange.newcomer
+                && self.nodes[&at].exchange.with_own(ledger, &[]).is_some()
         };
         if bits <= 1 || self.is_sound() && self.nodes.iter().any(may_replace) {
             let ledger = &mut self.nodes.get_mut(&at).unwrap().exchange.ledger;

@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use protocol::batch::{Batch, Payload};
+use protocol::batch::{Batch, Payload, Standing};
+use protocol::bundle::Bundle;
 use protocol::changes::word;
 use protocol::dense::Dense;
 use protocol::digest::Digest;
@@ -11,9 +12,10 @@ use protocol::lattice::Tau;
 use protocol::rng::CounterRng;
 use protocol::sums::Adder;
 
-use crate::exchange::tests::{RUN, WEIGHTS, batch_of};
-use crate::exchange::{Effect, Event, Exchange, Limits, Routing};
+use crate::exchange::tests::{RUN, WEIGHTS, batch_in_round};
+use crate::exchange::{Barrier, Effect, Event, Exchange, Limits, Patience, Routing, Way};
 use crate::ledger::Ledger;
+use crate::small_plan::small_plan;
 use protocol::wire::link::{Message, OriginInfo};
 
 /// Origins of one node, at most: incarnations of its worker.
@@ -21,7 +23,22 @@ const WORKERS_MAX: u64 = 1000;
 /// Enough memory for everything.
 pub(super) const UNLIMITED: usize = usize::MAX >> 1;
 /// The bytes of a batch of five changes, at most.
-pub(super) const BATCH_BYTES_MAX: usize = 100;
+pub(super) const BATCH_BYTES_MAX: usize = 160;
+/// How long workers wait for each other, where they do.
+const PATIENCE: Patience = Patience {
+    late: 8,
+    first: 20,
+    counted: 30,
+};
+
+/// How batches go in a world.
+#[derive(Clone, Debug)]
+pub(super) enum Traffic {
+    /// Singly, and nobody waits for anybody.
+    Single(Routing),
+    /// In rounds that are added up on their way.
+    Bundled(Way),
+}
 
 pub(super) struct Node {
     pub(super) exchange: Exchange,
@@ -38,11 +55,15 @@ pub(super) struct Worker {
     pub(super) origin: OriginId,
     pub(super) sequence: u64,
     pub(super) counts: Vec<i32>,
+    /// Where there are rounds: the last that it has come to, the newest that it has heard of, and whether it waits.
+    pub(super) round: u64,
+    pub(super) newest: u64,
+    pub(super) waits: bool,
 }
 
 /// One direction of a link.
 #[derive(Default)]
-pub(super) struct Way {
+pub(super) struct Path {
     pub(super) queue: VecDeque<Message>,
     /// The receiver has not noticed yet that the link is gone.
     pub(super) dangling: bool,
@@ -53,16 +74,19 @@ pub(super) struct Way {
 pub(super) struct World {
     pub(super) random: CounterRng,
     pub(super) limits: Limits,
-    routing: Routing,
+    traffic: Traffic,
+    founders: u64,
     pub(super) nodes: BTreeMap<NodeId, Node>,
     /// What is under way between two nodes, by direction.
-    pub(super) ways: BTreeMap<(NodeId, NodeId), Way>,
+    pub(super) ways: BTreeMap<(NodeId, NodeId), Path>,
     /// The digests of each origin's batches, summed up to each sequence: what a frontier must come to.
     pub(super) made: BTreeMap<OriginId, Vec<Digest>>,
     pub(super) lossy: bool,
     pub(super) slow: Option<NodeId>,
     pub(super) stormy: bool,
     pub(super) next: u64,
+    /// Bundles that were applied anywhere.
+    pub(super) bundles: u64,
 }
 
 fn limits(random: &mut CounterRng) -> Limits {
@@ -85,7 +109,7 @@ fn limits(random: &mut CounterRng) -> Limits {
 }
 
 impl World {
-    pub(super) fn new(seed: u64, routing: Routing) -> Self {
+    pub(super) fn new(seed: u64, traffic: Traffic) -> Self {
         let mut random = CounterRng::new(seed, 0);
         // Mostly few: what goes wrong among twenty mostly goes wrong among four, and sooner.
         let count = match random.below(20) {
@@ -99,7 +123,8 @@ impl World {
         let mut world = Self {
             random,
             limits,
-            routing,
+            traffic,
+            founders: count,
             nodes: BTreeMap::new(),
             ways: BTreeMap::new(),
             made: BTreeMap::new(),
@@ -107,6 +132,7 @@ impl World {
             slow,
             stormy: true,
             next: 1,
+            bundles: 0,
         };
         for _ in 0..count {
             world.add();
@@ -127,7 +153,15 @@ impl World {
     pub(super) fn add(&mut self) -> NodeId {
         let id = NodeId(self.next);
         self.next += 1;
-        let exchange = Exchange::new(id, Ledger::new(RUN, vec![0; WEIGHTS]), self.limits).routed(self.routing);
+        let exchange = Exchange::new(id, Ledger::new(RUN, vec![0; WEIGHTS]), self.limits);
+        let mut exchange = match &self.traffic {
+            Traffic::Single(routing) => exchange.routed(routing.clone()),
+            Traffic::Bundled(way) => {
+                let barrier = Barrier::new(id, PATIENCE, &small_plan(self.founders));
+                exchange.in_rounds(barrier).bundled(*way)
+            }
+        };
+        exchange.reckon_with_workers(id, 1);
         self.nodes.insert(
             id,
             Node {
@@ -155,6 +189,8 @@ impl World {
     pub(super) fn learn_of(&mut self, at: NodeId, others: &BTreeSet<NodeId>) {
         for &other in others {
             if self.nodes.get_mut(&at).unwrap().knows.insert(other) {
+                let exchange = &mut self.nodes.get_mut(&at).unwrap().exchange;
+                exchange.reckon_with_workers(other, 1);
                 self.tell(at, Event::Joined(other));
             }
         }
@@ -189,6 +225,9 @@ impl World {
             origin,
             sequence: 0,
             counts: node.exchange.ledger().counts().to_vec(),
+            round: 0,
+            newest: node.exchange.rounds().map_or(0, |(newest, _)| newest),
+            waits: false,
         });
     }
 
@@ -234,6 +273,21 @@ impl World {
                         batch.payload.apply_to_counts(&mut worker.counts).unwrap();
                     }
                 }
+                Effect::Bundle(bytes) => {
+                    let bundle = Bundle::decode(&bytes, WEIGHTS).unwrap();
+                    self.bundles += 1;
+                    if let Some(worker) = &mut self.nodes.get_mut(&at).unwrap().worker {
+                        bundle.dense.apply_to_counts(&mut worker.counts).unwrap();
+                    }
+                }
+                Effect::GoOn { origin, order } => {
+                    if let Some(worker) = &mut self.nodes.get_mut(&at).unwrap().worker
+                        && worker.origin == origin
+                    {
+                        worker.waits = false;
+                        worker.newest = order.newest;
+                    }
+                }
                 Effect::Jump(jump) => {
                     if let Some(worker) = &mut self.nodes.get_mut(&at).unwrap().worker {
                         jump.sums.apply_to_counts(&mut worker.counts).unwrap();
@@ -253,7 +307,23 @@ impl World {
         self.check(at);
     }
 
+    pub(super) fn is_bundled(&self) -> bool {
+        matches!(self.traffic, Traffic::Bundled(_))
+    }
+
+    /// A node is told whom it does not hear: the dead, and mostly those without a link.
+    pub(super) fn tell_silent(&mut self, at: NodeId) {
+        let is_lost = |id: &NodeId| !self.nodes[id].alive || !self.ways.contains_key(&(*id, at));
+        let known = self.nodes[&at].knows.iter().filter(|&&id| id != at);
+        let silent = known.copied().filter(is_lost).collect();
+        self.tell(at, Event::Silent(silent));
+    }
+
     pub(super) fn train(&mut self, at: NodeId) {
+        let waits = |worker: &Worker| worker.waits;
+        if self.nodes[&at].worker.as_ref().is_some_and(waits) {
+            return;
+        }
         let mut words: Vec<u32> = (0..self.random.below(6))
             .map(|_| word(self.random.below(WEIGHTS as u64) as u32, true))
             .collect();
@@ -265,6 +335,11 @@ impl World {
         let tau = Tau::from_steps(1 + self.random.below(100) as u32).unwrap();
         // A batch says by itself what it holds, so a run may mix all.
         let payload = match self.random.below(8) {
+            1.. if self.is_bundled() => {
+                let steps = (0..WEIGHTS).map(|_| self.random.below(201) as i32 - 100);
+                Payload::Dense(Dense::checked(0, steps.collect(), WEIGHTS).unwrap())
+            }
+            0 if self.is_bundled() => Payload::default(),
             0 | 1 => {
                 let mut adder = Adder::new(WEIGHTS);
                 adder.add_changes(&words, tau);
@@ -277,6 +352,7 @@ impl World {
             }
             _ => Payload::Steps { tau, words },
         };
+        let in_rounds = self.is_bundled();
         let Some(worker) = &mut self.nodes.get_mut(&at).unwrap().worker else {
             return;
         };
@@ -284,7 +360,13 @@ impl World {
         payload.apply_to_counts(&mut worker.counts).unwrap();
         let sums = self.made.get_mut(&worker.origin).unwrap();
         sums.push(*sums.last().unwrap() + payload.digest());
-        let bytes = batch_of(worker.origin, worker.sequence, &payload);
+        let mut standing = Standing::default();
+        if in_rounds {
+            worker.round = worker.newest.max(worker.round + 1);
+            worker.waits = true;
+            standing.round = worker.round;
+        }
+        let bytes = batch_in_round(worker.origin, worker.sequence, &payload, standing);
         assert!(bytes.len() <= BATCH_BYTES_MAX);
         self.tell(at, Event::Local(bytes));
     }

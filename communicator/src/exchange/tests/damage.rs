@@ -1,5 +1,7 @@
 //! Bits that flip on the way, in the log and in the ledger.
 
+use protocol::wire::snapshot::EntryKind;
+
 use super::catching_up::node_with_a_merged_log;
 use super::*;
 
@@ -43,7 +45,7 @@ fn a_batch_that_was_spoilt_while_it_was_kept_is_not_sent() {
 fn a_range_that_was_spoilt_while_it_was_kept_is_not_sent() {
     let mut exchange = node_with_a_merged_log();
     let whole = exchange.log.entries(OriginId(1)).next().unwrap().clone();
-    assert!(whole.merged && whole.from == 0);
+    assert!(whole.kind == EntryKind::Range && whole.from == 0);
     exchange.log.spoil(OriginId(1), whole.to);
     let effects = receive(&mut exchange, THIRD, has(&[]));
     assert!(effects.contains(&Effect::Spoilt), "{effects:?}");

@@ -31,6 +31,15 @@ pub(in crate::exchange) fn batch(origin: OriginId, sequence: u64, words: &[u32],
 }
 
 pub(in crate::exchange) fn batch_of(origin: OriginId, sequence: u64, payload: &Payload) -> Arc<[u8]> {
+    batch_in_round(origin, sequence, payload, Standing::default())
+}
+
+pub(in crate::exchange) fn batch_in_round(
+    origin: OriginId,
+    sequence: u64,
+    payload: &Payload,
+    standing: Standing,
+) -> Arc<[u8]> {
     let header = Header {
         run: RUN,
         origin,
@@ -40,7 +49,7 @@ pub(in crate::exchange) fn batch_of(origin: OriginId, sequence: u64, payload: &P
         cursors: Vec::new(),
         samples: 1,
         loss: 0.0,
-        standing: Standing::default(),
+        standing,
     };
     let mut frame = Vec::new();
     header.encode(payload, &mut frame).unwrap();

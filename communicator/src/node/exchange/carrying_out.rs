@@ -28,6 +28,12 @@ impl ExchangeState {
                     worker.deliver(&bytes);
                 }
             }
+            Effect::Bundle(bytes) => {
+                self.last = Some(Instant::now());
+                self.workers
+                    .values()
+                    .for_each(|(_, worker)| worker.deliver_bundle(&bytes));
+            }
             Effect::GoOn { origin, order } => {
                 for (_, worker) in self.workers.values().filter(|(own, _)| *own == origin) {
                     worker.tell(ToWorker::GoOn(order));

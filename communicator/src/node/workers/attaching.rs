@@ -164,7 +164,7 @@ async fn read(
                     }
                 }
             },
-            Kind::Have | Kind::Origin | Kind::Hello | Kind::Piece | Kind::Note => {
+            Kind::Have | Kind::Origin | Kind::Hello | Kind::Piece | Kind::Note | Kind::Bundle | Kind::Part => {
                 return Err(MessageError::OutOfPlace.into());
             }
         }
@@ -177,14 +177,17 @@ async fn write(
     queued: &AtomicUsize,
 ) -> Result<(), LinkError> {
     while let Some(message) = messages.recv().await {
-        match message {
+        let (kind, bytes) = match message {
             Outbound::Word(word) => {
                 link::write_frame(&mut writer, Kind::Word, &wire::encode(&word)?).await?;
+                (Kind::Word, None)
             }
-            Outbound::Batch(bytes) => {
-                link::write_frame(&mut writer, Kind::Batch, &bytes).await?;
-                queued.fetch_sub(bytes.len(), Ordering::Relaxed);
-            }
+            Outbound::Batch(bytes) => (Kind::Batch, Some(bytes)),
+            Outbound::Bundle(bytes) => (Kind::Bundle, Some(bytes)),
+        };
+        if let Some(bytes) = bytes {
+            link::write_frame(&mut writer, kind, &bytes).await?;
+            queued.fetch_sub(bytes.len(), Ordering::Relaxed);
         }
         if messages.is_empty() {
             writer.flush().await?;

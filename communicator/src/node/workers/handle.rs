@@ -46,6 +46,7 @@ pub(crate) enum SeatNotice {
 pub(super) enum Outbound {
     Word(ToWorker),
     Batch(Arc<[u8]>),
+    Bundle(Arc<[u8]>),
 }
 
 /// Where a worker's batches go: nowhere, unless it has a seat.
@@ -78,6 +79,11 @@ impl WorkerHandle {
     /// Hands it a batch.
     pub(crate) fn deliver(&self, bytes: &Arc<[u8]>) {
         self.send(Outbound::Batch(Arc::clone(bytes)), bytes.len());
+    }
+
+    /// Hands it a bundle.
+    pub(crate) fn deliver_bundle(&self, bytes: &Arc<[u8]>) {
+        self.send(Outbound::Bundle(Arc::clone(bytes)), bytes.len());
     }
 
     /// Takes the socket from it: the process ends, and is started again.

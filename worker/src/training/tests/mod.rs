@@ -19,6 +19,11 @@ use protocol::job::JobDraft;
 use protocol::lattice::{Tau, count_of};
 use protocol::model::{Layout, initial_counts};
 
+use protocol::batch::Batch;
+use protocol::lattice::Range;
+use protocol::sums::Sums;
+use protocol::wire::attach::JumpOrder;
+
 use super::*;
 use crate::backend::cpu::CpuTrainer;
 use crate::fake_trainer::FakeTrainer;

@@ -1,0 +1,327 @@
+//! Bundling: this node's part in adding rounds up on their way, and which batches wait for that.
+//!
+//! A batch that is offered to a round is *held*: members of the round do not get it singly. It is let go when the round is
+//! given up, or some time after it was whole, for those who have not said by then that they have it.
+
+mod attempt;
+mod way;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use protocol::batch::{Header, Payload};
+use protocol::bundle::Bundle;
+use protocol::dense::{Dense, Sign, add_up};
+use protocol::ids::{NodeId, OriginId};
+use protocol::wire::part::Part;
+
+use self::attempt::{Attempt, Came, Own};
+pub use self::way::Way;
+use super::planted::{Bug, planted};
+
+/// Fewer have nothing to add up on the way: each sends the other what it has.
+const MEMBERS_MIN: usize = 3;
+/// Ticks after a round was whole before members that have not said that they have it get its batches singly.
+const HELD_TICKS: u32 = 20;
+/// After a failure rounds go by the mesh until the next whose number is a multiple of this, and twice as much after each
+/// further one.
+const RETRY_ROUNDS: u64 = 16;
+const RETRY_DOUBLINGS: u32 = 6;
+/// Batches of rounds that were given up, at most, that are not merged with others.
+const FAILED_MAX: usize = 64;
+/// Parts of rounds that this node has not come to, at most, beside those of two whole rounds from every member.
+const STASH_MIN: usize = 64;
+
+/// A node's part in adding up rounds.
+#[derive(Clone, Debug)]
+pub(super) struct Bundling {
+    way: Way,
+    me: NodeId,
+    weights: usize,
+    /// What this node's workers have made of the present round.
+    offer: Option<Offer>,
+    attempt: Option<Attempt>,
+    /// A round that is whole, and waits for batches before it.
+    pending: Option<Bundle>,
+    /// Parts of rounds that this node has not come to.
+    stash: VecDeque<(NodeId, Part)>,
+    held: VecDeque<Held>,
+    /// Batches that were offered to rounds which were given up, the latest ones.
+    failed: VecDeque<(OriginId, u64)>,
+    /// The last round that is done with, one way or the other.
+    done: u64,
+    failures: u32,
+    /// Rounds before this go by the mesh.
+    resumes_at: u64,
+    /// Rounds that came as bundles, and that were given up.
+    pub(super) bundled: u64,
+    pub(super) given_up: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Offer {
+    round: u64,
+    members: Arc<[NodeId]>,
+    own: Own,
+    ticks: u32,
+}
+
+/// A batch that waits for a bundle.
+#[derive(Clone, Debug)]
+struct Held {
+    origin: OriginId,
+    sequence: u64,
+    /// Whom the bundle will reach.
+    members: Arc<[NodeId]>,
+    /// Ticks until it is let go, once the round is whole.
+    left: Option<u32>,
+}
+
+/// What is to be done after something has come.
+#[derive(Debug, Default)]
+pub(super) struct Doing {
+    /// Parts to be sent.
+    pub(super) out: Vec<(NodeId, Part)>,
+    /// Rounds were given up: their batches go singly.
+    pub(super) let_go: bool,
+}
+
+impl Bundling {
+    pub(super) fn new(way: Way, me: NodeId, weights: usize) -> Self {
+        Self {
+            way,
+            me,
+            weights,
+            offer: None,
+            attempt: None,
+            pending: None,
+            stash: VecDeque::new(),
+            held: VecDeque::new(),
+            failed: VecDeque::new(),
+            done: 0,
+            failures: 0,
+            resumes_at: 0,
+            bundled: 0,
+            given_up: 0,
+        }
+    }
+
+    /// Whether a batch waits for a bundle that is to reach this node.
+    pub(super) fn holds(&self, origin: OriginId, sequence: u64, node: NodeId) -> bool {
+        let is_meant = |held: &Held| (held.origin, held.sequence) == (origin, sequence) && held.members.contains(&node);
+        self.held.iter().any(is_meant)
+    }
+
+    /// Before and after batches that were offered to rounds which were given up: others may have those rounds all the same.
+    pub(super) fn points(&self, origin: OriginId) -> impl Iterator<Item = u64> + '_ {
+        let failed = self.failed.iter().filter(move |(failed, _)| *failed == origin);
+        failed.flat_map(|&(_, sequence)| [sequence - 1, sequence])
+    }
+
+    /// The round that is open, and its members.
+    pub(super) fn open(&self) -> Option<(u64, &[NodeId])> {
+        self.offer.as_ref().map(|offer| (offer.round, &*offer.members))
+    }
+
+    /// One of this node's workers has made a batch of a round that has these members. It is held, if the round is to be
+    /// added up.
+    pub(super) fn offer(&mut self, header: &Header, payload: &Payload, members: &[NodeId], doing: &mut Doing) {
+        let round = header.standing.round;
+        // The first round has no members yet: who takes part shows by it.
+        let is_tried = round > 1 && round > self.done && round >= self.resumes_at;
+        if !is_tried || members.len() < MEMBERS_MIN || !members.contains(&self.me) {
+            return;
+        }
+        let dense = match payload {
+            Payload::Dense(dense) => Some(dense),
+            payload if payload.is_empty() => None,
+            _ => return,
+        };
+        if self.offer.as_ref().is_some_and(|offer| offer.round > round) || self.attempt_is_of(round) {
+            return;
+        }
+        if self.offer.as_ref().is_some_and(|offer| offer.round < round) {
+            self.give_up(true, doing);
+        }
+        let offer = self.offer.get_or_insert_with(|| Offer {
+            round,
+            members: members.into(),
+            own: Own::default(),
+            ticks: 0,
+        });
+        if !offer.own.add(dense) {
+            return;
+        }
+        offer.own.headers.push(header.clone());
+        self.held.push_back(Held {
+            origin: header.origin,
+            sequence: header.sequence,
+            members: Arc::clone(&offer.members),
+            left: None,
+        });
+    }
+
+    fn attempt_is_of(&self, round: u64) -> bool {
+        self.attempt.as_ref().is_some_and(|attempt| attempt.round == round)
+    }
+
+    /// Whether all that this node adds to the open round is to be offered before it begins.
+    pub(super) fn is_to_begin(&self) -> Option<u64> {
+        self.offer
+            .as_ref()
+            .filter(|_| self.attempt.is_none())
+            .map(|offer| offer.round)
+    }
+
+    /// All of this node's workers have come to the open round: it is added up.
+    pub(super) fn begin(&mut self, doing: &mut Doing) {
+        let Some(offer) = &self.offer else {
+            return;
+        };
+        let (round, members) = (offer.round, Arc::clone(&offer.members));
+        let Some(me) = members.iter().position(|&member| member == self.me) else {
+            return self.give_up(true, doing);
+        };
+        let (attempt, came) = Attempt::begin(
+            self.way,
+            (members, me),
+            round,
+            offer.own.clone(),
+            self.weights,
+            &mut doing.out,
+        );
+        self.attempt = Some(attempt);
+        self.come(came, doing);
+        let stashed = std::mem::take(&mut self.stash);
+        for (from, part) in stashed {
+            self.take(from, part, doing);
+        }
+    }
+
+    /// A part comes.
+    pub(super) fn take(&mut self, from: NodeId, part: Part, doing: &mut Doing) {
+        let head = &part.head;
+        if head.round <= self.done {
+            return;
+        }
+        let Some(attempt) = self.attempt.as_mut().filter(|attempt| attempt.round == head.round) else {
+            return self.put_aside(from, part);
+        };
+        if !attempt.is_of(head) {
+            return self.give_up(true, doing);
+        }
+        let came = attempt.take(from, part, self.weights, &mut doing.out);
+        self.come(came, doing);
+    }
+
+    fn come(&mut self, came: Came, doing: &mut Doing) {
+        match came {
+            Came::Part => {}
+            Came::Whole(bundle) => self.pending = Some(bundle),
+            Came::Failed => self.give_up(true, doing),
+        }
+    }
+
+    fn put_aside(&mut self, from: NodeId, part: Part) {
+        let members = self.offer.as_ref().map_or(MEMBERS_MIN, |offer| offer.members.len());
+        let stash_max = STASH_MIN + 2 * members * self.way.parts(members, self.weights);
+        if self.stash.len() >= stash_max {
+            self.stash.pop_front();
+        }
+        self.stash.push_back((from, part));
+    }
+
+    /// The round that is whole, if one is.
+    pub(super) fn pending(&self) -> Option<&Bundle> {
+        self.pending.as_ref()
+    }
+
+    /// The batches of the round that was whole are applied.
+    pub(super) fn succeed(&mut self) {
+        let open = self.held.iter_mut().filter(|held| held.left.is_none());
+        open.for_each(|held| held.left = Some(HELD_TICKS));
+        self.failures = 0;
+        self.bundled += 1;
+        self.close();
+    }
+
+    /// The open round is not added up: its batches go singly. By somebody's death it has not failed.
+    pub(super) fn give_up(&mut self, failed: bool, doing: &mut Doing) {
+        let Some((round, _)) = self.open() else {
+            return;
+        };
+        let (done, given_up): (Vec<Held>, Vec<Held>) = self.held.drain(..).partition(|held| held.left.is_some());
+        self.held = done.into();
+        for held in given_up {
+            self.failed.push_back((held.origin, held.sequence));
+            if planted(Bug::ForgottenRound) {
+                self.held.push_back(Held {
+                    left: Some(u32::MAX),
+                    ..held
+                });
+            }
+        }
+        while self.failed.len() > FAILED_MAX {
+            self.failed.pop_front();
+        }
+        if failed {
+            let period = RETRY_ROUNDS << self.failures.min(RETRY_DOUBLINGS);
+            self.resumes_at = (round + 1).next_multiple_of(period);
+            self.failures = self.failures.saturating_add(1);
+        }
+        self.given_up += 1;
+        doing.let_go = true;
+        self.close();
+    }
+
+    fn close(&mut self) {
+        if let Some(offer) = self.offer.take() {
+            self.done = offer.round;
+        }
+        self.attempt = None;
+        self.pending = None;
+        let done = self.done;
+        self.stash.retain(|(_, part)| part.head.round > done);
+    }
+
+    /// One more tick; a round is given up after so many.
+    pub(super) fn tick(&mut self, ticks_max: u32, doing: &mut Doing) {
+        let before = self.held.len();
+        for held in &mut self.held {
+            held.left = held.left.map(|left| left.saturating_sub(1));
+        }
+        self.held.retain(|held| held.left != Some(0));
+        doing.let_go |= self.held.len() < before;
+        if let Some(offer) = &mut self.offer {
+            offer.ticks += 1;
+            if offer.ticks >= ticks_max {
+                self.give_up(true, doing);
+            }
+        }
+    }
+}
+
+impl Own {
+    /// Adds one worker's steps; whether they are of the same weights as the others'.
+    fn add(&mut self, dense: Option<&Dense>) -> bool {
+        let Some(dense) = dense.filter(|dense| !dense.steps().is_empty()) else {
+            return true;
+        };
+        let Some(sum) = self.dense.take() else {
+            self.dense = Some(dense.clone());
+            return true;
+        };
+        let (first, length) = (sum.first(), sum.steps().len());
+        let before = sum.clone();
+        if (dense.first(), dense.steps().len()) != (first, length) {
+            self.dense = Some(before);
+            return false;
+        }
+        let mut steps = sum.into_steps();
+        let fits = add_up(&mut steps, dense.steps(), Sign::Plus);
+        let sum = Dense::checked(first, steps, usize::MAX).filter(|_| fits);
+        let is_added = sum.is_some();
+        self.dense = sum.or(Some(before));
+        is_added
+    }
+}

@@ -1,0 +1,48 @@
+//! What others have made, in this worker's weights.
+
+use protocol::batch::{Batch, Header};
+use protocol::bundle::Bundle;
+use protocol::lattice::Range;
+use protocol::sums::Sums;
+use protocol::wire::attach::JumpOrder;
+
+use super::{Training, TrainingError};
+use crate::trainer::Trainer;
+
+impl<T: Trainer> Training<T> {
+    /// Applies another origin's batch, which was decoded and so is valid.
+    pub fn apply(&mut self, batch: &Batch) -> Result<Range, TrainingError> {
+        self.count(&batch.header);
+        let applied = self.trainer.add(&batch.payload);
+        applied.map_err(|error| self.blame_applied(error))
+    }
+
+    /// Applies a batch from each of several other origins, as one.
+    pub fn apply_bundle(&mut self, bundle: &Bundle) -> Result<Range, TrainingError> {
+        bundle.headers.iter().for_each(|header| self.count(header));
+        let applied = self.trainer.shift(&bundle.dense);
+        applied.map_err(|error| self.blame_applied(error))
+    }
+
+    /// Moves the weights by what came other than as batches: the sum of many of them.
+    pub fn jump(&mut self, sums: &Sums, order: &JumpOrder) -> Result<Range, TrainingError> {
+        self.batches_applied += order.batches;
+        self.samples_applied += order.samples;
+        match order.origin {
+            Some(origin) => self.plan.observe_many(origin, &order.cursors),
+            None => self.plan.skip_done(&order.cursors),
+        }
+        self.expected += sums.digest();
+        let jumped = self.trainer.jump(sums);
+        jumped.map_err(|error| self.blame_applied(error))
+    }
+
+    /// Counts a batch of another origin.
+    fn count(&mut self, header: &Header) {
+        self.guard.observe(self.batches_applied.saturating_sub(header.seen));
+        self.batches_applied += 1;
+        self.samples_applied += u64::from(header.samples);
+        self.plan.observe(header.origin, &header.cursors);
+        self.expected += header.digest;
+    }
+}
