@@ -25,6 +25,12 @@ impl Dense {
         (in_range && farthest(&steps) < BATCH_STEPS_MAX).then_some(Self { first, steps })
     }
 
+    /// Steps that are known to be of weights that the model has, and not too large.
+    pub(crate) fn trusted(first: u32, steps: Vec<i32>) -> Self {
+        debug_assert!(farthest(&steps) < BATCH_STEPS_MAX);
+        Self { first, steps }
+    }
+
     /// The index of the first weight.
     #[must_use]
     pub fn first(&self) -> u32 {
@@ -77,8 +83,13 @@ impl Dense {
 
     /// Appends its bytes.
     pub fn write(&self, out: &mut Vec<u8>) {
-        out.extend((self.steps.len() as u32).to_le_bytes());
-        encoding::plain::encode(self, out);
+        Self::write_steps(self.first, &self.steps, out);
+    }
+
+    /// Appends the bytes of steps of the weights from this one on.
+    pub fn write_steps(first: u32, steps: &[i32], out: &mut Vec<u8>) {
+        out.extend((steps.len() as u32).to_le_bytes());
+        encoding::plain::encode(first, steps, out);
     }
 
     /// The steps that bytes hold, to the last of them, for a model of so many weights. Nothing is trusted.
@@ -119,13 +130,13 @@ pub enum Sign {
 
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 fn subtract(sums: &mut [i32], steps: &[i32]) -> bool {
-    let mut leaves = false;
+    let mut leaves = 0;
     for (sum, &steps) in sums.iter_mut().zip(steps) {
-        let (rest, left) = sum.overflowing_sub(steps);
-        leaves |= left;
+        let rest = sum.wrapping_sub(steps);
+        leaves |= (*sum ^ steps) & (*sum ^ rest);
         *sum = rest;
     }
-    !leaves
+    leaves >= 0
 }
 
 /// The most steps that any weight moves.
@@ -140,14 +151,16 @@ fn farthest(steps: &[i32]) -> u32 {
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 fn add_to_counts(counts: &mut [i32], steps: &[i32]) -> (u32, bool) {
     let mut largest = 0;
-    let mut leaves = false;
+    let mut leaves = 0;
     for (count, &steps) in counts.iter_mut().zip(steps) {
-        let (sum, left) = count.overflowing_add(steps);
+        let sum = count.wrapping_add(steps);
+        // All ones where the sum has a sign that neither has: without a branch, many go at a time.
+        let left = ((*count ^ sum) & (steps ^ sum)) >> 31;
         leaves |= left;
-        *count = if left { *count } else { sum };
+        *count = (sum & !left) | (*count & left);
         largest = count.unsigned_abs().max(largest);
     }
-    (largest, !leaves)
+    (largest, leaves == 0)
 }
 
 /// Adds steps to both copies. The largest weight.

@@ -32,11 +32,10 @@ impl Share {
         self.max(Self(of.0 / part))
     }
 
-    /// The share of a number of steps.
-    #[inline]
+    /// The part of one that it is.
     #[must_use]
-    pub fn of(self, steps: i32) -> i32 {
-        ((i64::from(steps) * self.0 as i64 + (1 << 31)) >> 32) as i32
+    pub fn fraction(self) -> f64 {
+        self.0 as f64 / Self::ALL.0 as f64
     }
 
     /// How many steps there are to one of the share.
@@ -58,17 +57,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_of_all_workers_add_up_but_for_their_rounding() {
-        for workers in [1, 2, 3, 7, 10] {
+    fn equal_shares_add_up_to_all() {
+        for workers in [1, 2, 3, 7, 10, 1000] {
             let share = Share::of_one_in(workers);
-            for steps in [0, 1, -1, 2, -5, 6, 1000, -999, 1 << 23, -(1 << 23)] {
-                let part = share.of(steps);
-                let rest = (part * workers as i32 - steps).abs();
-                assert!(rest <= workers.midpoint(1) as i32, "{steps} among {workers}: {part}");
-            }
+            assert!((share.fraction() * f64::from(workers) - 1.0).abs() < 1e-6);
+            assert!((share.inverse() - f64::from(workers)).abs() < 1e-3);
         }
         assert_eq!(Share::of_one_in(1), Share::ALL);
-        assert_eq!(Share::ALL.of(-12_345), -12_345);
+        assert_eq!(Share::NOTHING.fraction(), 0.0);
     }
 
     #[test]

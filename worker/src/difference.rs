@@ -8,14 +8,6 @@ use protocol::share::Share;
 use crate::quantise::Reached;
 use crate::trainer::TrainError;
 
-/// The shares of many.
-#[multiversion(targets("x86_64+avx512f+avx512dq", "x86_64+avx2"))]
-fn take_shares(steps: &mut [i32], share: Share) {
-    for steps in steps {
-        *steps = share.of(*steps);
-    }
-}
-
 /// Lets out a worker's share of what its own weights differ from the shared ones by, which move by it. The own ones move
 /// where they would be if all others had come as far: what rounding takes stays between the two. The first weight has
 /// index `offset`. An error has moved nothing.
@@ -26,13 +18,36 @@ pub fn take_share(
     share: Share,
 ) -> Result<(Dense, Range), TrainError> {
     let mut steps = vec![0; shared.len()];
-    if !all_between(own, shared, &mut steps) {
+    let (farthest, largest) = shares_between(own, shared, share.fraction() as f32, &mut steps);
+    if !farthest.is_finite() {
         return Err(TrainError::NotFinite);
     }
-    take_shares(&mut steps, share);
-    let (dense, range) = move_shared(shared, offset, steps)?;
-    take_back(own, dense.steps(), share.inverse());
+    let range = Range::of_weight(largest)?;
+    let dense = Dense::checked(offset as u32, steps, offset + shared.len()).ok_or(RangeError)?;
+    take_back(own, shared, dense.steps(), share.inverse());
     Ok((dense, range))
+}
+
+/// A share is no further than this, in steps; what is comes again. Floats hold as many, and halves of them.
+const SHARE_MAX: f32 = 4_000_000.0;
+
+/// The shares of differences, to the next step. The farthest difference and the largest weight, moved by its share.
+#[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
+fn shares_between(own: &[f32], shared: &[f32], share: f32, shares: &mut [i32]) -> (f32, f32) {
+    const SIGN: u32 = 1 << 31;
+    /// What is added to this has no bits left for fractions: it rounds, and its bits count.
+    const ROUNDER: f32 = 12_582_912.0;
+    let scale = STEPS_PER_UNIT as f32 * share;
+    let (mut farthest, mut largest) = (0, 0);
+    for ((own, shared), to) in own.iter().zip(shared).zip(shares) {
+        let steps = (own - shared) * scale;
+        // Positive floats are in the order of their bits, and what is no number is beyond all of them.
+        farthest = farthest.max(steps.to_bits() & !SIGN);
+        let rounded = steps.clamp(-SHARE_MAX, SHARE_MAX) + ROUNDER;
+        *to = rounded.to_bits() as i32 - ROUNDER.to_bits() as i32;
+        largest = largest.max((shared + (rounded - ROUNDER) * GRID).to_bits() & !SIGN);
+    }
+    (f32::from_bits(farthest), f32::from_bits(largest))
 }
 
 /// Moves shared weights to the grid points next to what a worker's own have come to, and returns by how many steps each
@@ -67,11 +82,31 @@ fn all_between(own: &[f32], shared: &[f32], steps: &mut [i32]) -> bool {
     finite
 }
 
-/// Takes back from own weights what their shares stand for, and gives them their shares.
+/// Gives shared weights their shares, and takes back from own ones what these stand for, but for the shares themselves.
+fn take_back(own: &mut [f32], shared: &mut [f32], shares: &[i32], inverse: f64) {
+    // Equal shares stand for a whole number of steps each, to within what rounding of the share takes.
+    let whole = inverse.round();
+    if (inverse - whole).abs() < 1e-6 {
+        take_back_equal(own, shared, shares, (whole - 1.0) as f32);
+    } else {
+        take_back_any(own, shared, shares, inverse);
+    }
+}
+
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
-fn take_back(own: &mut [f32], shares: &[i32], inverse: f64) {
-    for (own, &share) in own.iter_mut().zip(shares) {
+fn take_back_equal(own: &mut [f32], shared: &mut [f32], shares: &[i32], others: f32) {
+    for ((own, shared), &share) in own.iter_mut().zip(shared).zip(shares) {
+        let share = share as f32;
+        *shared += share * GRID;
+        *own -= share * others * GRID;
+    }
+}
+
+#[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
+fn take_back_any(own: &mut [f32], shared: &mut [f32], shares: &[i32], inverse: f64) {
+    for ((own, shared), &share) in own.iter_mut().zip(shared).zip(shares) {
         let whole = (f64::from(share) * inverse).round_ties_even();
+        *shared += share as f32 * GRID;
         *own -= (whole - f64::from(share)) as f32 * GRID;
     }
 }

@@ -10,7 +10,7 @@ use protocol::ids::{NodeId, OriginId};
 use protocol::wire::link::Message;
 use protocol::wire::part::Part;
 
-use super::bundling::{self, Doing};
+use super::bundling::{Bundling, Doing};
 use super::core::Exchange;
 use super::event::Effect;
 use super::log::Log;
@@ -29,14 +29,14 @@ pub(super) enum Rest {
 
 impl Exchange {
     /// One of this node's workers has made a batch: it may be for the round that is to be added up.
-    pub(super) fn offer(&mut self, batch: &Batch, effects: &mut Vec<Effect>) {
+    pub(super) fn offer(&mut self, batch: Batch, effects: &mut Vec<Effect>) {
         let (Some(bundling), Some(barrier)) = (&mut self.bundling, &self.barrier) else {
             return;
         };
         if is_share(&batch.header.standing) {
             let mut doing = Doing::default();
             let members = barrier.members(&self.origins);
-            bundling.offer(&batch.header, &batch.payload, &members, &mut doing);
+            bundling.offer(batch, &members, &mut doing);
             self.carry_out(doing, effects);
         }
     }
@@ -92,16 +92,18 @@ impl Exchange {
         let Some(bundle) = pending.filter(|_| !self.frozen && !self.newcomer) else {
             return;
         };
-        let is_known = bundle
-            .headers
-            .iter()
-            .all(|header| self.origins.contains_key(&header.origin));
-        let bundle = bundle.clone();
-        let applied = match self.rest_here(&bundle) {
-            Rest::Later => return,
-            _ if !is_known => return,
+        let are_known = bundle
+            .batches()
+            .all(|(origin, _)| self.origins.contains_key(&origin));
+        if !are_known || is_early(bundle, &self.ledger) {
+            return;
+        }
+        let Some(bundle) = self.bundling.as_mut().and_then(Bundling::take_pending) else {
+            return;
+        };
+        let applied = match self.rest_here(bundle) {
             Rest::New(rest) => self.apply_bundle(rest, effects),
-            Rest::Cannot => false,
+            Rest::Later | Rest::Cannot => false,
         };
         let Some(bundling) = &mut self.bundling else {
             return;
@@ -134,7 +136,7 @@ impl Exchange {
         self.carry_out(doing, effects);
     }
 
-    fn carry_out(&mut self, doing: bundling::Doing, effects: &mut Vec<Effect>) {
+    fn carry_out(&mut self, doing: Doing, effects: &mut Vec<Effect>) {
         effects.extend(doing.out.into_iter().map(|(to, part)| Effect::Send {
             to,
             message: Message::Part(part),
@@ -145,7 +147,7 @@ impl Exchange {
     }
 
     /// What a bundle is for this node's ledger.
-    pub(super) fn rest_here(&self, bundle: &Bundle) -> Rest {
+    pub(super) fn rest_here(&self, bundle: Bundle) -> Rest {
         rest_of(bundle, &self.ledger, &[&self.log])
     }
 
@@ -186,28 +188,22 @@ fn is_share(standing: &Standing) -> bool {
 }
 
 /// What a bundle is for a ledger whose latest batches these logs have: without those that the ledger has already.
-pub(super) fn rest_of(bundle: &Bundle, ledger: &Ledger, logs: &[&Log]) -> Rest {
-    let applied = |header: &&Header| ledger.frontier().applied(header.origin);
-    let is_far = |header: &&Header| applied(header) + 1 < header.sequence;
-    if bundle.headers.iter().any(|header| is_far(&header)) {
+pub(super) fn rest_of(bundle: Bundle, ledger: &Ledger, logs: &[&Log]) -> Rest {
+    if is_early(&bundle, ledger) {
         return Rest::Later;
     }
-    let (known, new): (Vec<&Header>, Vec<&Header>) = bundle
-        .headers
-        .iter()
-        .partition(|header| applied(header) >= header.sequence);
-    let new: Vec<Header> = new.into_iter().cloned().collect();
+    let Bundle { headers, dense } = bundle;
+    let is_known = |header: &Header| ledger.frontier().applied(header.origin) >= header.sequence;
+    let (known, new): (Vec<Header>, Vec<Header>) = headers.into_iter().partition(is_known);
     if known.is_empty() || new.is_empty() {
-        let dense = bundle.dense.clone();
         return check(Bundle { headers: new, dense });
     }
     if planted(Bug::BundleAnywhere) {
-        let dense = bundle.dense.clone();
         return Rest::New(Bundle { headers: new, dense });
     }
     let known: BTreeSet<(OriginId, u64)> = known.iter().map(|header| (header.origin, header.sequence)).collect();
-    let first = bundle.dense.first();
-    let mut steps = bundle.dense.steps().to_vec();
+    let first = dense.first();
+    let mut steps = dense.into_steps();
     let mut left = known.clone();
     while let Some(&(origin, sequence)) = left.first() {
         let by_itself = |log: &&Log| known_by_itself((origin, sequence), &known, log, ledger.weight_count());
@@ -227,6 +223,12 @@ pub(super) fn rest_of(bundle: &Bundle, ledger: &Ledger, logs: &[&Log]) -> Rest {
         Some(dense) => check(Bundle { headers: new, dense }),
         None => Rest::Cannot,
     }
+}
+
+/// Whether batches that come before a bundle's are missing in a ledger.
+fn is_early(bundle: &Bundle, ledger: &Ledger) -> bool {
+    let is_early = |header: &Header| ledger.frontier().applied(header.origin) + 1 < header.sequence;
+    bundle.headers.iter().any(is_early)
 }
 
 /// What is left must be what its headers say.

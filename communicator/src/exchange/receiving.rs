@@ -33,7 +33,7 @@ impl Exchange {
         }
         match self.apply(bytes, &batch, effects) {
             Ok(Outcome::Applied(_) | Outcome::Diverged(_)) => {
-                self.offer(&batch, effects);
+                self.offer(batch, effects);
                 self.pump_all(effects);
             }
             Ok(Outcome::Duplicate | Outcome::Ahead { .. } | Outcome::Overlaps) => {
@@ -413,7 +413,8 @@ impl Exchange {
         for (origin, sequence) in bundle.batches() {
             self.check_origin(origin, sequence)?;
         }
-        let refused = match self.rest_here(&bundle) {
+        let batches: Vec<(OriginId, u64)> = bundle.batches().collect();
+        let refused = match self.rest_here(bundle) {
             Rest::New(rest) => !self.apply_bundle(rest, effects),
             Rest::Later => {
                 self.reset(from, effects);
@@ -422,7 +423,7 @@ impl Exchange {
             Rest::Cannot => true,
         };
         let lacks = |&(origin, sequence): &(OriginId, u64)| self.ledger.frontier().applied(origin) < sequence;
-        if refused && let Some((origin, to)) = bundle.batches().find(lacks) {
+        if refused && let Some((origin, to)) = batches.iter().copied().find(lacks) {
             let range = SequenceRange {
                 origin,
                 from: to - 1,
@@ -435,7 +436,7 @@ impl Exchange {
             return Ok(());
         }
         if let Some(peer) = self.peers.get_mut(&from) {
-            bundle.batches().for_each(|(origin, to)| peer.showed(origin, to));
+            batches.iter().for_each(|&(origin, to)| peer.showed(origin, to));
         }
         self.tell(from, effects);
         Ok(())

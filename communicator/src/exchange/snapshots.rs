@@ -205,7 +205,7 @@ impl Exchange {
         let outcome = if self.log.bundled_after(origin, from).is_some() {
             let entry = self.log.after(origin, from)?;
             let bundle = Bundle::decode(&entry.bytes, ledger.weight_count()).ok()?;
-            match rest_of(&bundle, ledger, &[&self.log, theirs]) {
+            match rest_of(bundle, ledger, &[&self.log, theirs]) {
                 Rest::New(rest) => ledger.apply_bundle(&rest),
                 Rest::Later => return Some(()),
                 Rest::Cannot => return None,

@@ -102,7 +102,7 @@ impl Payload {
                 Form::Sums
             }
             Self::Dense(dense) => {
-                encoding::plain::encode(dense, out);
+                encoding::plain::encode(dense.first(), dense.steps(), out);
                 Form::Dense
             }
         }

@@ -10,11 +10,15 @@ use multiversion::multiversion;
 use super::PayloadError;
 use crate::changes::ChangesError;
 use crate::dense::Dense;
+use crate::lattice::BATCH_STEPS_MAX;
 
 /// The bytes of width, first index and number of exceptions.
 const HEAD_BYTES: usize = 9;
 /// The bytes of an exception.
 const EXCEPTION_BYTES: usize = 8;
+
+/// What an exception is reckoned with, in bytes: it is written and read alone, which takes longer than its bytes do.
+const EXCEPTION_COST: usize = 24;
 
 /// A width that numbers are written in.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -64,11 +68,11 @@ fn count_wide(steps: &[i32]) -> (u32, u32) {
 
 /// Writes numbers as a byte each, and those that need more as zeros.
 #[multiversion(targets("x86_64+avx512f+avx512bw", "x86_64+avx2"))]
-fn write_ones(steps: &[i32], out: &mut [u8]) {
-    for (byte, &steps) in out.iter_mut().zip(steps) {
+fn write_ones(steps: &[i32], out: &mut Vec<u8>) {
+    out.extend(steps.iter().map(|&steps| {
         let narrow = steps as i8;
-        *byte = if i32::from(narrow) == steps { narrow as u8 } else { 0 };
-    }
+        if i32::from(narrow) == steps { narrow as u8 } else { 0 }
+    }));
 }
 
 /// The same with two bytes.
@@ -82,49 +86,60 @@ fn write_twos(steps: &[i32], out: &mut [[u8; 2]]) {
 
 /// Reads bytes as numbers.
 #[multiversion(targets("x86_64+avx512f+avx512bw", "x86_64+avx2"))]
-fn read_ones(bytes: &[u8], steps: &mut [i32]) {
-    for (steps, &byte) in steps.iter_mut().zip(bytes) {
-        *steps = i32::from(byte as i8);
-    }
+fn read_ones(bytes: &[u8], steps: &mut Vec<i32>) {
+    steps.extend(bytes.iter().map(|&byte| i32::from(byte as i8)));
 }
 
 /// The same with two bytes for each.
 #[multiversion(targets("x86_64+avx512f+avx512bw", "x86_64+avx2"))]
-fn read_twos(bytes: &[[u8; 2]], steps: &mut [i32]) {
-    for (steps, &bytes) in steps.iter_mut().zip(bytes) {
-        *steps = i32::from(i16::from_le_bytes(bytes));
-    }
+fn read_twos(bytes: &[[u8; 2]], steps: &mut Vec<i32>) {
+    steps.extend(bytes.iter().map(|&bytes| i32::from(i16::from_le_bytes(bytes))));
 }
 
-/// Appends the payload of some steps, in the width that takes the fewest bytes.
-pub(crate) fn encode(dense: &Dense, out: &mut Vec<u8>) {
-    let steps = dense.steps();
+/// Appends the payload of steps of the weights from the first on, in the width that takes the fewest bytes.
+pub(crate) fn encode(first: u32, steps: &[i32], out: &mut Vec<u8>) {
     let (beyond_one, beyond_two) = count_wide(steps);
     let widths = [(Width::One, beyond_one), (Width::Two, beyond_two), (Width::Four, 0)];
-    let cost =
-        |(width, exceptions): &(Width, u32)| width.bytes() * steps.len() + EXCEPTION_BYTES * *exceptions as usize;
+    let cost = |(width, exceptions): &(Width, u32)| width.bytes() * steps.len() + EXCEPTION_COST * *exceptions as usize;
     let chosen = widths.into_iter().min_by_key(cost);
     let (width, exceptions) = chosen.unwrap_or((Width::Four, 0));
-    out.reserve(HEAD_BYTES + cost(&(width, exceptions)));
+    out.reserve(HEAD_BYTES + width.bytes() * steps.len() + EXCEPTION_BYTES * exceptions as usize);
     out.push(width.bytes() as u8);
-    out.extend(dense.first().to_le_bytes());
+    out.extend(first.to_le_bytes());
     out.extend(exceptions.to_le_bytes());
     if exceptions > 0 {
-        for (place, steps) in (0u32..).zip(steps).filter(|&(_, &steps)| !width.holds(steps)) {
-            out.extend(place.to_le_bytes());
-            out.extend(steps.to_le_bytes());
-        }
+        write_exceptions(steps, width, out);
+    }
+    if width == Width::One {
+        return write_ones(steps, out);
     }
     let start = out.len();
     out.resize(start + width.bytes() * steps.len(), 0);
     let numbers = &mut out[start..];
-    match width {
-        Width::One => write_ones(steps, numbers),
-        Width::Two => write_twos(steps, numbers.as_chunks_mut().0),
-        Width::Four => {
-            for (bytes, steps) in numbers.as_chunks_mut().0.iter_mut().zip(steps) {
-                *bytes = steps.to_le_bytes();
-            }
+    if width == Width::Two {
+        return write_twos(steps, numbers.as_chunks_mut().0);
+    }
+    for (bytes, steps) in numbers.as_chunks_mut().0.iter_mut().zip(steps) {
+        *bytes = steps.to_le_bytes();
+    }
+}
+
+/// Appends the numbers that need more width than the others, with their places. They are few: most blocks have none.
+#[multiversion(targets("x86_64+avx512f+avx512bw", "x86_64+avx2"))]
+fn write_exceptions(steps: &[i32], width: Width, out: &mut Vec<u8>) {
+    const BLOCK: usize = 16;
+    // Numbers that fit are between these, shifted so that one comparison tells.
+    let half = if width == Width::One { 1 << 7 } else { 1 << 15 };
+    for (block, steps) in steps.chunks(BLOCK).enumerate() {
+        let is_wide = |steps: i32| steps.wrapping_add(half) as u32 >= 2 * half as u32;
+        let any = steps.iter().fold(false, |any, &steps| any | is_wide(steps));
+        if !any {
+            continue;
+        }
+        let places = (block * BLOCK) as u32..;
+        for (place, steps) in places.zip(steps).filter(|&(_, &steps)| is_wide(steps)) {
+            out.extend(place.to_le_bytes());
+            out.extend(steps.to_le_bytes());
         }
     }
 }
@@ -140,15 +155,11 @@ pub(crate) fn decode(payload: &[u8], count: usize, weights: usize) -> Result<Den
     if Some(numbers.len()) != count.checked_mul(width.bytes()) {
         return Err(PayloadError::CountDisagrees);
     }
-    let mut steps = vec![0; count];
+    let mut steps = Vec::with_capacity(count);
     match width {
         Width::One => read_ones(numbers, &mut steps),
         Width::Two => read_twos(numbers.as_chunks().0, &mut steps),
-        Width::Four => {
-            for (steps, bytes) in steps.iter_mut().zip(numbers.as_chunks().0) {
-                *steps = i32::from_le_bytes(*bytes);
-            }
-        }
+        Width::Four => steps.extend(numbers.as_chunks().0.iter().copied().map(i32::from_le_bytes)),
     }
     let mut next = 0;
     for exception in exceptions.chunks_exact(EXCEPTION_BYTES) {
@@ -158,6 +169,9 @@ pub(crate) fn decode(payload: &[u8], count: usize, weights: usize) -> Result<Den
             return Err(PayloadError::Padded);
         }
         next = place + 1;
+        if number.unsigned_abs() >= BATCH_STEPS_MAX {
+            return Err(ChangesError::MovesTooFar(first).into());
+        }
         match steps.get_mut(place) {
             Some(steps) if *steps == 0 => *steps = number,
             _ => return Err(PayloadError::Padded),
@@ -170,6 +184,10 @@ pub(crate) fn decode(payload: &[u8], count: usize, weights: usize) -> Result<Den
             weights,
         }
         .into());
+    }
+    // What two bytes hold does not move too far.
+    if width != Width::Four {
+        return Ok(Dense::trusted(first, steps));
     }
     Dense::checked(first, steps, weights).ok_or_else(|| ChangesError::MovesTooFar(first).into())
 }
@@ -188,7 +206,7 @@ mod tests {
 
     fn encoded(first: u32, steps: &[i32]) -> Vec<u8> {
         let mut out = Vec::new();
-        encode(&Dense::checked(first, steps.to_vec(), WEIGHTS).unwrap(), &mut out);
+        encode(first, steps, &mut out);
         out
     }
 
@@ -232,23 +250,23 @@ mod tests {
 
     #[test]
     fn the_same_steps_have_one_form_and_too_much_is_refused() {
-        let mut steps = [1; 20];
+        let mut steps = [1; 40];
         steps[4] = 700;
         let good = encoded(3, &steps);
         assert_eq!(good[0], 1);
-        assert!(decode(&good, 20, WEIGHTS).is_ok());
-        assert!(decode(&good, 20, 22).is_err(), "beyond the last weight");
+        assert!(decode(&good, 40, WEIGHTS).is_ok());
+        assert!(decode(&good, 40, 42).is_err(), "beyond the last weight");
         let wrongs: [(usize, &[u8]); 4] = [
             (0, &[3]),
             // No such place; one that has a number already; a number that needs no exception.
-            (9, &[20]),
+            (9, &[40]),
             (9, &[5]),
             (13, &[5, 0]),
         ];
         for (at, bytes) in wrongs {
             let mut wrong = good.clone();
             wrong[at..at + bytes.len()].copy_from_slice(bytes);
-            assert!(decode(&wrong, 20, WEIGHTS).is_err(), "{at}");
+            assert!(decode(&wrong, 40, WEIGHTS).is_err(), "{at}");
         }
         let mut far = encoded(0, &[100_000; 3]);
         far[9..13].copy_from_slice(&(1i32 << 24).to_le_bytes());

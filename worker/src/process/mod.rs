@@ -231,13 +231,13 @@ impl Process {
         })
     }
 
-    /// The node has checked it and applied it to its ledger; it is decoded again, not believed.
+    /// The node has checked it and applied it to its ledger: what is left to check is that the same has come.
     fn batch(&mut self, bytes: &[u8]) -> io::Result<()> {
         let Some(running) = &self.running else {
             // The last run's, still under way when it was aborted.
             return Ok(());
         };
-        match Batch::decode(bytes, running.weights) {
+        match Batch::reread(bytes, running.weights) {
             Ok(batch) => self.tell(ToTraining::Apply(Arc::new(batch))),
             Err(error) => return self.fail(&error.to_string()),
         }
@@ -249,7 +249,7 @@ impl Process {
         let Some(running) = &self.running else {
             return Ok(());
         };
-        match Bundle::decode(bytes, running.weights) {
+        match Bundle::reread(bytes, running.weights) {
             Ok(bundle) => self.tell(ToTraining::ApplyBundle(Arc::new(bundle))),
             Err(error) => return self.fail(&error.to_string()),
         }

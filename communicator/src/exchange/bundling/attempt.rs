@@ -55,6 +55,7 @@ struct Adding {
     /// Those whose part of it has not come.
     waits: Vec<usize>,
     headers: Vec<Header>,
+    /// What has come of it, with this node's own; nothing before the first has come.
     steps: Vec<i32>,
     whole: bool,
 }
@@ -103,8 +104,6 @@ impl Attempt {
             attempt.sums = vec![0; window.1];
         }
         for part in 0..parts {
-            let place = attempt.place(part);
-            attempt.parts[part].steps = attempt.own_steps(place).to_vec();
             if attempt.parts[part].waits.is_empty() {
                 let came = attempt.added(part, out);
                 if came != Came::Part {
@@ -145,14 +144,19 @@ impl Attempt {
         }
         if head.whole {
             self.hand_on(piece, &head, &bytes, out);
-            return self.whole(piece, head.headers, &dense);
+            return self.whole(piece, head.headers, dense.steps());
         }
+        let own = self.own.steps(self.place(piece));
         let adding = &mut self.parts[piece];
         adding.waits.retain(|&waited| waited != sender);
         adding.headers.extend(head.headers);
-        if adding.steps.is_empty() {
+        let fits = if adding.steps.is_empty() {
             adding.steps = dense.into_steps();
-        } else if !dense.steps().is_empty() && !add_up(&mut adding.steps, dense.steps(), Sign::Plus) {
+            own.is_empty() || adding.steps.is_empty() || add_up(&mut adding.steps, own, Sign::Plus)
+        } else {
+            dense.steps().is_empty() || add_up(&mut adding.steps, dense.steps(), Sign::Plus)
+        };
+        if !fits {
             return Came::Failed;
         }
         if adding.waits.is_empty() {
@@ -166,16 +170,14 @@ impl Attempt {
     fn added(&mut self, piece: usize, out: &mut Vec<(NodeId, Part)>) -> Came {
         let turn = self.way.turn(self.members.len(), self.me, piece);
         let first = self.window.map_or(0, |(first, _)| first + self.place(piece).start);
+        let own = self.own.steps(self.place(piece));
         let adding = &mut self.parts[piece];
-        let steps = std::mem::take(&mut adding.steps);
+        let sum = std::mem::take(&mut adding.steps);
+        let steps = if sum.is_empty() { own } else { &sum };
         let mut headers = std::mem::take(&mut adding.headers);
         headers.sort_by_key(|header| header.origin);
-        // A sum that is no batch's any more goes no further.
-        let Some(dense) = Dense::checked(first as u32, steps, usize::MAX) else {
-            return Came::Failed;
-        };
         let mut bytes = Vec::new();
-        dense.write(&mut bytes);
+        Dense::write_steps(first as u32, steps, &mut bytes);
         let head = PartHead {
             round: self.round,
             members: self.fingerprint,
@@ -186,7 +188,8 @@ impl Attempt {
         let bytes: Arc<[u8]> = bytes.into();
         let Some(to) = turn.to else {
             self.hand_on(piece, &head, &bytes, out);
-            return self.whole(piece, head.headers, &dense);
+            let steps = steps.to_vec();
+            return self.whole(piece, head.headers, &steps);
         };
         out.push((self.members[to], Part { head, steps: bytes }));
         Came::Part
@@ -204,15 +207,15 @@ impl Attempt {
     }
 
     /// A part is whole; perhaps it was the last.
-    fn whole(&mut self, piece: usize, headers: Vec<Header>, dense: &Dense) -> Came {
+    fn whole(&mut self, piece: usize, headers: Vec<Header>, steps: &[i32]) -> Came {
         match &self.headers {
             Some(known) if !are_same(known, &headers) => return Came::Failed,
             Some(_) => {}
             None => self.headers = Some(headers),
         }
-        if !dense.steps().is_empty() {
+        if !steps.is_empty() {
             let place = self.place(piece);
-            self.sums[place].copy_from_slice(dense.steps());
+            self.sums[place].copy_from_slice(steps);
         }
         self.parts[piece].whole = true;
         self.left -= 1;
@@ -250,9 +253,12 @@ impl Attempt {
     fn place(&self, piece: usize) -> std::ops::Range<usize> {
         place(piece, self.parts.len(), self.window.map_or(0, |(_, length)| length))
     }
+}
 
-    fn own_steps(&self, place: std::ops::Range<usize>) -> &[i32] {
-        self.own.dense.as_ref().map_or(&[], |dense| &dense.steps()[place])
+impl Own {
+    /// Its steps of some weights.
+    fn steps(&self, place: std::ops::Range<usize>) -> &[i32] {
+        self.dense.as_ref().map_or(&[], |dense| &dense.steps()[place])
     }
 }
 

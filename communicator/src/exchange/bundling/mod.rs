@@ -9,7 +9,7 @@ mod way;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use protocol::batch::{Header, Payload};
+use protocol::batch::{Batch, Payload};
 use protocol::bundle::Bundle;
 use protocol::dense::{Dense, Sign, add_up};
 use protocol::ids::{NodeId, OriginId};
@@ -125,7 +125,8 @@ impl Bundling {
 
     /// One of this node's workers has made a batch of a round that has these members. It is held, if the round is to be
     /// added up.
-    pub(super) fn offer(&mut self, header: &Header, payload: &Payload, members: &[NodeId], doing: &mut Doing) {
+    pub(super) fn offer(&mut self, batch: Batch, members: &[NodeId], doing: &mut Doing) {
+        let Batch { header, payload } = batch;
         let round = header.standing.round;
         // The first round has no members yet: who takes part shows by it.
         let is_tried = round > 1 && round > self.done && round >= self.resumes_at;
@@ -135,7 +136,7 @@ impl Bundling {
         let dense = match payload {
             Payload::Dense(dense) => Some(dense),
             payload if payload.is_empty() => None,
-            _ => return,
+            Payload::Steps { .. } | Payload::Sums(_) => return,
         };
         if self.offer.as_ref().is_some_and(|offer| offer.round > round) || self.attempt_is_of(round) {
             return;
@@ -152,13 +153,13 @@ impl Bundling {
         if !offer.own.add(dense) {
             return;
         }
-        offer.own.headers.push(header.clone());
         self.held.push_back(Held {
             origin: header.origin,
             sequence: header.sequence,
             members: Arc::clone(&offer.members),
             left: None,
         });
+        offer.own.headers.push(header);
     }
 
     fn attempt_is_of(&self, round: u64) -> bool {
@@ -175,10 +176,11 @@ impl Bundling {
 
     /// All of this node's workers have come to the open round: it is added up.
     pub(super) fn begin(&mut self, doing: &mut Doing) {
-        let Some(offer) = &self.offer else {
+        let Some(offer) = &mut self.offer else {
             return;
         };
         let (round, members) = (offer.round, Arc::clone(&offer.members));
+        let own = std::mem::take(&mut offer.own);
         let Some(me) = members.iter().position(|&member| member == self.me) else {
             return self.give_up(true, doing);
         };
@@ -186,7 +188,7 @@ impl Bundling {
             self.way,
             (members, me),
             round,
-            offer.own.clone(),
+            own,
             self.weights,
             &mut doing.out,
         );
@@ -234,6 +236,10 @@ impl Bundling {
     /// The round that is whole, if one is.
     pub(super) fn pending(&self) -> Option<&Bundle> {
         self.pending.as_ref()
+    }
+
+    pub(super) fn take_pending(&mut self) -> Option<Bundle> {
+        self.pending.take()
     }
 
     /// The batches of the round that was whole are applied.
@@ -303,25 +309,23 @@ impl Bundling {
 
 impl Own {
     /// Adds one worker's steps; whether they are of the same weights as the others'.
-    fn add(&mut self, dense: Option<&Dense>) -> bool {
+    fn add(&mut self, dense: Option<Dense>) -> bool {
         let Some(dense) = dense.filter(|dense| !dense.steps().is_empty()) else {
             return true;
         };
-        let Some(sum) = self.dense.take() else {
-            self.dense = Some(dense.clone());
+        let Some(sum) = &self.dense else {
+            self.dense = Some(dense);
             return true;
         };
-        let (first, length) = (sum.first(), sum.steps().len());
-        let before = sum.clone();
-        if (dense.first(), dense.steps().len()) != (first, length) {
-            self.dense = Some(before);
+        let first = dense.first();
+        if (sum.first(), sum.steps().len()) != (first, dense.steps().len()) {
             return false;
         }
-        let mut steps = sum.into_steps();
-        let fits = add_up(&mut steps, dense.steps(), Sign::Plus);
+        let mut steps = dense.into_steps();
+        let fits = add_up(&mut steps, sum.steps(), Sign::Plus);
         let sum = Dense::checked(first, steps, usize::MAX).filter(|_| fits);
         let is_added = sum.is_some();
-        self.dense = sum.or(Some(before));
+        self.dense = sum.or_else(|| self.dense.take());
         is_added
     }
 }

@@ -189,7 +189,8 @@ impl<S: Slopes> Backend for CpuBackend<S> {
     }
 
     fn take(&mut self, window: std::ops::Range<usize>, ahead: f32, share: Share) -> Result<(Dense, Range), TrainError> {
-        if share != Share::ALL {
+        // Only what is told whole may look ahead.
+        if share != Share::ALL || ahead == 0.0 {
             let own = &mut self.own.values_mut()[window.clone()];
             return difference::take_share(own, &mut self.shared[window.clone()], window.start, share);
         }
