@@ -123,10 +123,22 @@ fn both_sides_of_a_cut_cable_train_on_and_get_what_they_missed_as_ranges() {
 /// Rounds wait for everybody, but not for those whom nobody hears.
 #[test]
 fn both_sides_of_a_cut_cable_make_rounds_and_both_count() {
+    sides_make_rounds("mesh:every=4,weighted");
+}
+
+/// The same where rounds are added up on their way, which the cut breaks.
+#[test]
+fn both_sides_of_a_cut_cable_add_up_rounds_and_both_count() {
+    for exchange in ["ring:every=4", "server:every=4,weighted"] {
+        sides_make_rounds(exchange);
+    }
+}
+
+fn sides_make_rounds(exchange: &str) {
     let Some(lab) = Netlab::up(3, "100mbit") else {
         return;
     };
-    let endless = ["--exchange", "mesh:every=4,weighted", "--epochs", "1000000", "--detach"];
+    let endless = ["--exchange", exchange, "--epochs", "1000000", "--detach"];
     let training = Training::with(lab, 3, &[SMALL, &endless].concat());
     let samples = |host: usize| {
         let records = training.ask(host, &["stats", "--once"]).into_iter();

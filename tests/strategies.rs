@@ -15,10 +15,19 @@ fn dense_exchanges_train_and_agree() {
         ("mesh:every=8", 0.5),
         ("mesh:every=1", 0.5),
         ("mesh:every=epoch", 0.5),
+        ("server", 0.5),
+        ("ring-reduce", 0.5),
+        ("ring", 0.5),
+        ("ring:every=8", 0.5),
+        ("downpour", 0.5),
+        ("server:every=1,async", 0.5),
         // Every second batch only tells a loss.
         ("mesh:every=8,weighted", 0.25),
+        ("downpour:weighted", 0.25),
+        ("ring:every=8,weighted", 0.25),
         // And of the others one in three holds weights.
         ("mesh:every=8,best", 0.08),
+        ("best:every=8", 0.08),
     ] {
         let run = ["train", "--nodes", "3", "--threads", "1", "--epochs", "20", "--json"];
         let output = tau.run(&[&run, SMALL, &["--exchange", exchange]].concat());
@@ -47,6 +56,19 @@ fn rounds_go_on_whoever_stands_still_comes_or_dies() {
     rounds_go_on("mesh:every=4");
 }
 
+/// The same where a server adds rounds up, which is killed, and where they go round.
+#[test]
+fn rounds_that_are_added_up_go_on_whoever_stands_still_comes_or_dies() {
+    for exchange in [
+        "server:every=4",
+        "ring-reduce:every=4",
+        "ring:every=4",
+        "server:every=epoch,weighted",
+    ] {
+        rounds_go_on(exchange);
+    }
+}
+
 /// The same where they also wait for each other's losses.
 #[test]
 fn rounds_of_the_best_go_on_whoever_stands_still_comes_or_dies() {
@@ -70,9 +92,16 @@ fn rounds_go_on(exchange: &str) {
     wait_until_trains_on(&cluster, &names[2]);
     let late = cluster.add(&[]).name.clone();
     wait_until_trains(&cluster, &late);
-    let dead = kill_node(&mut cluster, 1);
+    // The first one: the server, where there is one.
+    let dead = kill_node(&mut cluster, 0);
     wait_until_trains_on(&cluster, &late);
-    wait_until_trains_on(&cluster, &names[0]);
+    wait_until_trains_on(&cluster, &names[1]);
+    let is_added_up = !exchange.starts_with("mesh");
+    if is_added_up {
+        let records = cluster.ask("stats", &["--once"]).objects();
+        let bundled: u64 = records.iter().filter_map(|record| record["bundled"].as_u64()).sum();
+        assert!(bundled > 0, "{exchange}: {records:?}");
+    }
     let last = stop(&cluster);
     assert_eq!(
         (&last["nodes"], &last["missing"][0]),
@@ -138,7 +167,7 @@ fn a_strategy_without_a_tau_takes_none() {
     assert!(
         output
             .stderr
-            .contains("strom, mesh[:every=N|epoch][,mean|weighted|best|async]"),
+            .contains("strom, mesh, server, ring-reduce, ring, downpour, best, WAY[:every=N|epoch]"),
         "{}",
         output.stderr
     );

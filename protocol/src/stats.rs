@@ -96,6 +96,12 @@ pub struct StatsRecord {
     pub round: u64,
     /// How often somebody's round was waited for in vain.
     pub late: u64,
+    /// Rounds that came here added up on their way.
+    pub bundled: u64,
+    /// Rounds that were to, and whose batches came one by one instead.
+    pub given_up: u64,
+    /// Seconds in which this node took in, added up and applied what came.
+    pub adding_seconds: f64,
     /// The share of the worker's time in which it waited for others' rounds.
     pub waited_share: f64,
     /// The share of the worker's time that making updates orthogonal took.

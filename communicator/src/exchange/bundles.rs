@@ -92,9 +92,7 @@ impl Exchange {
         let Some(bundle) = pending.filter(|_| !self.frozen && !self.newcomer) else {
             return;
         };
-        let are_known = bundle
-            .batches()
-            .all(|(origin, _)| self.origins.contains_key(&origin));
+        let are_known = bundle.batches().all(|(origin, _)| self.origins.contains_key(&origin));
         if !are_known || is_early(bundle, &self.ledger) {
             return;
         }

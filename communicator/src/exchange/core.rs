@@ -157,6 +157,14 @@ impl Exchange {
         self.barrier.as_ref().map_or(0, Barrier::in_vain)
     }
 
+    /// How many rounds came added up on their way, and how many were given up.
+    #[must_use]
+    pub fn bundles(&self) -> (u64, u64) {
+        self.bundling
+            .as_ref()
+            .map_or((0, 0), |bundling| (bundling.bundled, bundling.given_up))
+    }
+
     /// This node's replica.
     #[must_use]
     pub fn ledger(&self) -> &Ledger {

@@ -51,8 +51,8 @@ pub struct JobDraft {
     /// Give each minibatch the classes in the data's proportion [default: false]
     #[cfg_attr(feature = "clap", arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", help_heading = "Job"))]
     pub balanced: Option<bool>,
-    /// How nodes exchange what they learn: strom (one-bit changes of ±τ after every step, nobody waits), or in rounds mesh:every=N or mesh:every=epoch (the mean of all workers' differences every N steps or every epoch, for which all wait), with ,weighted (by their losses), ,best (only those of the worker with the lowest loss) or ,async (their sum, for which nobody waits) [default: strom]
-    #[cfg_attr(feature = "clap", arg(long, value_name = "STRATEGY", help_heading = "Job"))]
+    /// How nodes exchange what they learn
+    #[cfg_attr(feature = "clap", arg(long, value_name = "STRATEGY", help = super::exchange::help(), help_heading = "Job"))]
     pub exchange: Option<String>,
     /// End the run when the held-out accuracy reaches this
     #[cfg_attr(feature = "clap", arg(long, value_name = "A", help_heading = "Job"))]

@@ -162,6 +162,14 @@ impl Exchange {
     }
 }
 
+/// What there is, for people who ask.
+#[cfg(feature = "clap")]
+pub(super) fn help() -> String {
+    let strategies = STRATEGIES.map(|(name, what)| format!("- {name}: {what}"));
+    let lines = strategies.join("\n");
+    format!("How nodes exchange what they learn [default: strom]\n{lines}")
+}
+
 /// The names of all that there is.
 fn forms() -> String {
     STRATEGIES.map(|(name, _)| name).join(", ")

@@ -184,14 +184,7 @@ impl Bundling {
         let Some(me) = members.iter().position(|&member| member == self.me) else {
             return self.give_up(true, doing);
         };
-        let (attempt, came) = Attempt::begin(
-            self.way,
-            (members, me),
-            round,
-            own,
-            self.weights,
-            &mut doing.out,
-        );
+        let (attempt, came) = Attempt::begin(self.way, (members, me), round, own, self.weights, &mut doing.out);
         self.attempt = Some(attempt);
         self.come(came, doing);
         let stashed = std::mem::take(&mut self.stash);

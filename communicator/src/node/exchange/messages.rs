@@ -115,6 +115,10 @@ pub(crate) struct Report {
     pub(crate) round: u64,
     /// How often somebody's round was waited for in vain.
     pub(crate) late: u64,
+    /// Rounds that came added up on their way, and those that were given up.
+    pub(crate) bundles: (u64, u64),
+    /// The time that the exchange's core took.
+    pub(crate) adding: Duration,
 }
 
 /// What the actor is started with.

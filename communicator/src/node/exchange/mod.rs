@@ -10,7 +10,7 @@ mod reporting;
 mod seating;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use protocol::ids::{NodeId, OriginId, RunId};
 use protocol::wire::attach::ToWorker;
@@ -41,6 +41,8 @@ pub(crate) struct ExchangeState {
     plan: RunPlan,
     core: Exchange,
     effects: Vec<Effect>,
+    /// The time that the core took.
+    adding: Duration,
     peers: BTreeMap<NodeId, Peer>,
     workers: BTreeMap<WorkerKey, (OriginId, WorkerHandle)>,
     states: Vec<State>,
@@ -94,6 +96,7 @@ impl Actor for ExchangeActor {
             run,
             core: Exchange::for_run(me, ledger, &plan),
             effects: Vec::new(),
+            adding: Duration::ZERO,
             peers: BTreeMap::new(),
             workers: BTreeMap::new(),
             states,
@@ -213,7 +216,9 @@ impl ExchangeState {
 
     fn event(&mut self, event: Event) {
         let mut effects = std::mem::take(&mut self.effects);
+        let begun = Instant::now();
         self.core.handle(event, &mut effects);
+        self.adding += begun.elapsed();
         for effect in effects.drain(..) {
             self.carry_out(effect);
         }

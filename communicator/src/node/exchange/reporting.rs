@@ -46,6 +46,8 @@ impl ExchangeState {
             repeated: self.core.ledger().repeated(),
             round: self.core.rounds().map_or(0, |(newest, _)| newest),
             late: self.core.waited_in_vain(),
+            bundles: self.core.bundles(),
+            adding: self.adding,
             paused: self.pauses.total(Instant::now()),
         }
     }

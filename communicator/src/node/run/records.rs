@@ -105,6 +105,8 @@ impl Records {
         record.repeated_samples = report.repeated;
         record.round = report.round;
         record.late = report.late;
+        (record.bundled, record.given_up) = report.bundles;
+        record.adding_seconds = report.adding.as_secs_f64();
         record.peers.clone_from(&report.peers);
         record
     }
@@ -144,6 +146,8 @@ mod tests {
             repeated: 0,
             round: 8,
             late: 1,
+            bundles: (3, 0),
+            adding: SECOND,
         }
     }
 

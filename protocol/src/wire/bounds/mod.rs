@@ -320,6 +320,8 @@ impl StatsRecord {
             self.repeated_samples,
             self.round,
             self.late,
+            self.bundled,
+            self.given_up,
         ])?;
         finite([
             self.samples_per_second,
@@ -332,6 +334,7 @@ impl StatsRecord {
             self.direction_share,
             self.cpu,
             self.gpu,
+            self.adding_seconds,
         ])
     }
 }

@@ -1,0 +1,317 @@
+//! Passes: step-wise averaging. A pass goes from worker to worker, each adds what it has come to, and goes on from the mean
+//! so far.
+//!
+//! That is between workers alone: the shared weights move by nothing, so nothing here can make replicas differ. Each pass
+//! begins at another worker, because the one that begins hears of nobody. Whoever's predecessor is not there, has other
+//! shared weights or keeps it waiting begins by itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use protocol::dense::{Dense, Sign, add_up};
+use protocol::ids::{NodeId, OriginId};
+use protocol::wire::prefix::{Prefix, PrefixHead};
+
+/// Workers in the order of a pass, with their nodes.
+pub(super) type Chain = Vec<(OriginId, NodeId)>;
+
+/// What is to be done.
+#[derive(Debug, PartialEq)]
+pub(super) enum PassStep {
+    /// A worker of this node goes on, from the mean of this prefix if there is one.
+    GoOn(OriginId, Option<Prefix>),
+    /// A prefix goes to another node.
+    Send(NodeId, Prefix),
+}
+
+/// A worker of this node that waits for its predecessor.
+#[derive(Clone, Debug)]
+struct Waiting {
+    own: Prefix,
+    chain: Chain,
+    ticks: u32,
+}
+
+/// This node's part in passes.
+#[derive(Clone, Debug)]
+pub(super) struct Passes {
+    me: NodeId,
+    weights: usize,
+    waiting: BTreeMap<OriginId, Waiting>,
+    /// The newest prefix for each of this node's workers that has not come to it.
+    early: BTreeMap<OriginId, Prefix>,
+    /// Those who were waited for in vain, until they are heard again.
+    unheard: BTreeSet<OriginId>,
+}
+
+impl Passes {
+    pub(super) fn new(me: NodeId, weights: usize) -> Self {
+        Self {
+            me,
+            weights,
+            waiting: BTreeMap::new(),
+            early: BTreeMap::new(),
+            unheard: BTreeSet::new(),
+        }
+    }
+
+    /// One of this node's workers has come to a pass that goes along this chain, with what it adds itself.
+    pub(super) fn begin(&mut self, own: Prefix, chain: Chain, steps: &mut Vec<PassStep>) {
+        let origin = own.head.from;
+        let early = self.early.remove(&origin);
+        let waiting = Waiting { own, chain, ticks: 0 };
+        let waits = waiting.predecessor().is_some_and(|before| !self.unheard.contains(&before));
+        self.waiting.insert(origin, waiting);
+        match early {
+            Some(early) => self.take(early, steps),
+            None if !waits => self.go_on(origin, None, steps),
+            None => {}
+        }
+    }
+
+    /// A prefix comes for one of this node's workers.
+    pub(super) fn take(&mut self, prefix: Prefix, steps: &mut Vec<PassStep>) {
+        let PrefixHead { pass, from, to, shared, .. } = prefix.head;
+        self.unheard.remove(&from);
+        let Some(waiting) = self.waiting.get(&to) else {
+            self.early.insert(to, prefix);
+            return;
+        };
+        let own = &waiting.own.head;
+        if pass < own.pass || waiting.predecessor().is_none() {
+            // Who begins a pass hears of nobody, and what is old is of no use.
+            return;
+        }
+        if pass == own.pass && shared == own.shared {
+            self.go_on(to, Some(&prefix), steps);
+        } else {
+            if pass > own.pass {
+                self.early.insert(to, prefix);
+            }
+            self.go_on(to, None, steps);
+        }
+    }
+
+    /// One more tick. Nobody is waited for longer than this, nor who is not there any more.
+    pub(super) fn tick(&mut self, ticks_max: u32, is_there: impl Fn(OriginId) -> bool, steps: &mut Vec<PassStep>) {
+        let mut left: Vec<OriginId> = Vec::new();
+        for (&origin, waiting) in &mut self.waiting {
+            waiting.ticks += 1;
+            let before = waiting.predecessor();
+            let in_vain = waiting.ticks >= ticks_max;
+            if in_vain {
+                self.unheard.extend(before);
+            }
+            if in_vain || !before.is_some_and(&is_there) {
+                left.push(origin);
+            }
+        }
+        for origin in left {
+            self.go_on(origin, None, steps);
+        }
+    }
+
+    /// A worker adds its own to what has come, if anything has, goes on, and the next one hears of it.
+    fn go_on(&mut self, origin: OriginId, before: Option<&Prefix>, steps: &mut Vec<PassStep>) {
+        let Some(waiting) = self.waiting.remove(&origin) else {
+            return;
+        };
+        let Waiting { own, chain, .. } = waiting;
+        let sum = before.and_then(|before| added(&own, before, self.weights));
+        let next = chain.iter().skip_while(|(of, _)| *of != origin).nth(1).copied();
+        let told = sum.clone().unwrap_or(own);
+        steps.push(PassStep::GoOn(origin, sum));
+        if let Some((to, node)) = next {
+            let head = PrefixHead {
+                from: origin,
+                to,
+                ..told.head
+            };
+            let prefix = Prefix { head, ..told };
+            if node == self.me {
+                self.take(prefix, steps);
+            } else {
+                steps.push(PassStep::Send(node, prefix));
+            }
+        }
+    }
+}
+
+impl Waiting {
+    /// Who comes before it in the pass; nobody, if that begins here.
+    fn predecessor(&self) -> Option<OriginId> {
+        let place = self.chain.iter().position(|(origin, _)| *origin == self.own.head.from)?;
+        self.chain.get(place.checked_sub(1)?).map(|(origin, _)| *origin)
+    }
+}
+
+/// Two sums as one; none if they are not of the same weights.
+fn added(own: &Prefix, before: &Prefix, weights: usize) -> Option<Prefix> {
+    let (one, other) = (
+        Dense::read(&own.steps, weights).ok()?,
+        Dense::read(&before.steps, weights).ok()?,
+    );
+    let first = one.first();
+    if (other.first(), other.steps().len()) != (first, one.steps().len()) {
+        return None;
+    }
+    let mut steps = one.into_steps();
+    let fits = add_up(&mut steps, other.steps(), Sign::Plus);
+    let mut bytes = Vec::new();
+    Dense::checked(first, steps, weights).filter(|_| fits)?.write(&mut bytes);
+    let count = before.head.count.checked_add(own.head.count)?;
+    let head = PrefixHead { count, ..own.head };
+    Some(Prefix {
+        head,
+        steps: bytes.into(),
+    })
+}
+
+/// The workers in the order of a pass: each pass begins at the next one.
+pub(super) fn rotated(mut workers: Chain, pass: u64) -> Chain {
+    if !workers.is_empty() {
+        let begins = (pass % workers.len() as u64) as usize;
+        workers.rotate_left(begins);
+    }
+    workers
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use protocol::digest::Digest;
+
+    use super::*;
+
+    const WEIGHTS: usize = 3;
+
+    fn own(worker: u64, pass: u64, shared: u64, steps: [i32; WEIGHTS]) -> Prefix {
+        let mut bytes = Vec::new();
+        Dense::checked(0, steps.to_vec(), WEIGHTS).unwrap().write(&mut bytes);
+        Prefix {
+            head: PrefixHead {
+                pass,
+                shared: Digest(shared),
+                from: OriginId(worker),
+                to: OriginId(worker),
+                count: 1,
+            },
+            steps: bytes.into(),
+        }
+    }
+
+    /// Three nodes with a worker each, whose messages come at once.
+    struct Nodes {
+        nodes: Vec<Passes>,
+        /// What each went on from: of how many workers, and the sum.
+        gone: Vec<Vec<Option<(u32, Vec<i32>)>>>,
+    }
+
+    impl Nodes {
+        fn new() -> Self {
+            Self {
+                nodes: (0..3).map(|id| Passes::new(NodeId(id), WEIGHTS)).collect(),
+                gone: vec![Vec::new(); 3],
+            }
+        }
+
+        fn chain(pass: u64) -> Chain {
+            rotated((0..3).map(|id| (OriginId(id), NodeId(id))).collect(), pass)
+        }
+
+        fn comes(&mut self, worker: u64, pass: u64, shared: u64, steps: [i32; WEIGHTS]) {
+            let mut done = Vec::new();
+            self.nodes[worker as usize].begin(own(worker, pass, shared, steps), Self::chain(pass), &mut done);
+            self.carry_out(done);
+        }
+
+        fn carry_out(&mut self, done: Vec<PassStep>) {
+            let mut queue = VecDeque::from(done);
+            while let Some(step) = queue.pop_front() {
+                match step {
+                    PassStep::GoOn(origin, prefix) => {
+                        let from = prefix.map(|prefix| {
+                            let dense = Dense::read(&prefix.steps, WEIGHTS).unwrap();
+                            (prefix.head.count, dense.into_steps())
+                        });
+                        self.gone[origin.0 as usize].push(from);
+                    }
+                    PassStep::Send(to, prefix) => {
+                        let mut done = Vec::new();
+                        self.nodes[to.0 as usize].take(prefix, &mut done);
+                        queue.extend(done);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn each_goes_on_from_the_sum_of_all_before_it_and_itself() {
+        // In whatever order they come.
+        for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0]] {
+            let mut nodes = Nodes::new();
+            for worker in order {
+                nodes.comes(worker, 3, 9, [1 << worker, 0, -(worker as i32)]);
+            }
+            let gone = nodes.gone.iter().map(|gone| &gone[..]).collect::<Vec<_>>();
+            let expected = [None, Some((2, vec![3, 0, -1])), Some((3, vec![7, 0, -3]))];
+            assert_eq!(gone, expected.iter().map(std::slice::from_ref).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn over_the_passes_everybody_hears_of_everybody() {
+        let mut heard: BTreeSet<(OriginId, OriginId)> = BTreeSet::new();
+        for pass in 0..3 {
+            let chain = Nodes::chain(pass);
+            for (at, (worker, _)) in chain.iter().enumerate() {
+                heard.extend(chain[..at].iter().map(|(before, _)| (*worker, *before)));
+            }
+        }
+        assert_eq!(heard.len(), 6);
+    }
+
+    #[test]
+    fn who_has_other_weights_or_does_not_come_is_not_added_up() {
+        let mut nodes = Nodes::new();
+        nodes.comes(0, 0, 9, [1; 3]);
+        nodes.comes(1, 0, 8, [2; 3]);
+        assert_eq!(nodes.gone[1], [None], "from other weights");
+        nodes.comes(2, 0, 8, [4; 3]);
+        assert_eq!(nodes.gone[2], [Some((2, vec![6; 3]))]);
+        // Worker 0 keeps the others waiting: once for long, and then not any more.
+        for (pass, ticks) in [(3, 5), (6, 0)] {
+            nodes.comes(1, pass, 8, [1; 3]);
+            for tick in 0..ticks {
+                assert_eq!(nodes.gone[1].len(), 1, "{tick}");
+                let mut done = Vec::new();
+                nodes.nodes[1].tick(5, |_| true, &mut done);
+                nodes.carry_out(done);
+            }
+            assert_eq!(nodes.gone[1].pop(), Some(None));
+        }
+        // It is heard again, so it is waited for, until it is gone.
+        nodes.comes(0, 6, 8, [1; 3]);
+        nodes.comes(1, 9, 8, [1; 3]);
+        assert_eq!(nodes.gone[1].len(), 1);
+        let mut done = Vec::new();
+        nodes.nodes[1].tick(5, |_| false, &mut done);
+        nodes.carry_out(done);
+        assert_eq!(nodes.gone[1].len(), 2);
+    }
+
+    #[test]
+    fn two_workers_of_one_node_hear_of_each_other() {
+        let mut node = Passes::new(NodeId(1), WEIGHTS);
+        let chain = vec![(OriginId(4), NodeId(1)), (OriginId(5), NodeId(1))];
+        let mut done = Vec::new();
+        node.begin(own(5, 0, 9, [1; 3]), chain.clone(), &mut done);
+        assert_eq!(done, []);
+        node.begin(own(4, 0, 9, [2; 3]), chain, &mut done);
+        assert!(matches!(
+            &done[..],
+            [PassStep::GoOn(OriginId(4), None), PassStep::GoOn(OriginId(5), Some(prefix))] if prefix.head.count == 2
+        ));
+    }
+}
