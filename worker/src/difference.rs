@@ -28,6 +28,15 @@ pub fn take_share(
     Ok((dense, range))
 }
 
+/// A residual in steps, of the weights from this one on; none if it is no number, or too far for a batch.
+pub fn of_residual(residual: &[f32], offset: usize) -> Option<Dense> {
+    let mut steps = vec![0; residual.len()];
+    let zeros = vec![0.0; residual.len()];
+    all_between(residual, &zeros, &mut steps)
+        .then(|| Dense::checked(offset as u32, steps, offset + residual.len()))
+        .flatten()
+}
+
 /// A share is no further than this, in steps; what is comes again. Floats hold as many, and halves of them.
 const SHARE_MAX: f32 = 4_000_000.0;
 

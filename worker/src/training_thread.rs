@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use protocol::batch::Batch;
 use protocol::bundle::Bundle;
+use protocol::dense::Dense;
 use protocol::digest::Digest;
 use protocol::ids::OriginId;
 use protocol::sums::Sums;
@@ -71,6 +72,8 @@ pub enum ToTraining {
     },
     /// All others that are waited for have come to this worker's round.
     GoOn(GoOn),
+    /// Go on with the pass, from the mean of so many workers' differences if there is one.
+    GoOnPassing(Option<Arc<(Dense, u32)>>),
     /// Hand out a copy of the weights.
     Copy,
     /// Hand out what this worker alone has, for a file.
@@ -97,6 +100,8 @@ pub enum FromTraining {
         /// Where the thread's time went, since the step before.
         time: StepTime,
     },
+    /// It has come to a pass: what it adds, as the contents of a frame.
+    Prefix(Vec<u8>),
     /// The norm of the residual, now and then.
     ResidualNorm(f64),
     /// A copy of the weights, between two steps.
@@ -318,9 +323,14 @@ impl<'a, T: Trainer> Loop<'a, T> {
             }
             let hold_back = self.paused || self.outbox.is_full();
             let mut encoded = Vec::new();
+            let mut prefix = None;
             let (step, encoded) = match self.training.step(hold_back, &mut encoded)? {
                 Next::Emitted(step) => (step, Some(encoded)),
                 Next::Kept(step) => (step, None),
+                Next::Passed(step) => {
+                    prefix = Some(encoded);
+                    (step, None)
+                }
                 Next::Waiting => {
                     let (before, for_round) = (self.waited, self.training.waits_for_round());
                     self.wait(NORM_EVERY)?;
@@ -340,6 +350,9 @@ impl<'a, T: Trainer> Loop<'a, T> {
             };
             let sending = Instant::now();
             self.outbox.send(FromTraining::Step { encoded, step, time })?;
+            if let Some(prefix) = prefix {
+                self.outbox.send(FromTraining::Prefix(prefix))?;
+            }
             if norm_told.elapsed() >= NORM_EVERY {
                 norm_told = Instant::now();
                 let norm = self.training.trainer().residual_norm()?;
@@ -421,6 +434,7 @@ impl<'a, T: Trainer> Loop<'a, T> {
             ToTraining::Origin { origin, alive } => self.training.origin(origin, alive),
             ToTraining::Slot { slot, alive } => self.training.slot(slot, alive),
             ToTraining::GoOn(order) => self.training.go_on(order)?,
+            ToTraining::GoOnPassing(prefix) => self.training.go_on_passing(prefix.as_deref())?,
             ToTraining::Copy => {
                 let weights = self.training.trainer().copy_weights()?;
                 self.outbox.send(FromTraining::Weights(weights))?;

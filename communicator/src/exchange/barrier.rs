@@ -178,7 +178,7 @@ impl Barrier {
     }
 
     /// How long others are waited for.
-    fn late_after(&self) -> u32 {
+    pub(super) fn late_after(&self) -> u32 {
         self.patience.late.max(PACES.saturating_mul(self.pace))
     }
 
@@ -299,6 +299,23 @@ impl Barrier {
         let mut members: Vec<NodeId> = first.keys().copied().collect();
         members.sort_by_key(|node| (first[node], *node));
         members
+    }
+
+    /// The workers that are in the same round as one, in the order of their places, with their nodes.
+    pub(super) fn in_round_with(
+        &self,
+        one: OriginId,
+        origins: &BTreeMap<OriginId, OriginInfo>,
+    ) -> Vec<(OriginId, NodeId)> {
+        let round = |origin: OriginId| self.known.get(&origin).map_or(0, |known| known.standing.round);
+        let is_there = |info: &&OriginInfo| self.counts(info) && !self.silent.contains_key(&info.home);
+        let mut with: Vec<&OriginInfo> = origins
+            .values()
+            .filter(is_there)
+            .filter(|info| round(info.origin) == round(one))
+            .collect();
+        with.sort_by_key(|info| (info.slot, info.origin));
+        with.into_iter().map(|info| (info.origin, info.home)).collect()
     }
 
     fn is_waited_for(&self, info: &OriginInfo) -> bool {

@@ -10,6 +10,7 @@ use super::bundling::{Bundling, Way};
 use super::event::{Effect, Event};
 use super::limits::{Limits, MEMBERS_MAX};
 use super::log::Log;
+use super::passes::Passes;
 use super::peer::Peer;
 use super::peer_link::PeerLink;
 use super::routing::{self, Routing};
@@ -42,6 +43,8 @@ pub struct Exchange {
     pub(super) barrier: Option<Barrier>,
     /// How rounds are added up on their way, where they are.
     pub(super) bundling: Option<Bundling>,
+    /// How passes go from worker to worker, where they do.
+    pub(super) passes: Option<Passes>,
     pub(super) ledger: Ledger,
     pub(super) log: Log,
     /// Single batches beyond this are merged.
@@ -78,6 +81,7 @@ impl Exchange {
             routing: Routing::Mesh,
             barrier: None,
             bundling: None,
+            passes: None,
             log: Log::new(ledger.run(), ledger.weight_count()),
             ledger,
             compact_at: limits.single_bytes_max,
@@ -101,7 +105,10 @@ impl Exchange {
         if !plan.job.exchange.waits() {
             return exchange;
         }
-        let exchange = exchange.in_rounds(Barrier::new(me, Patience::DEFAULT, plan));
+        let mut exchange = exchange.in_rounds(Barrier::new(me, Patience::DEFAULT, plan));
+        if plan.job.exchange.has_passes() {
+            exchange.passes = Some(Passes::new(me, exchange.ledger.weight_count()));
+        }
         match routing::way_of(plan.job.exchange) {
             Some(way) => exchange.bundled(way),
             None => exchange,
@@ -245,6 +252,7 @@ impl Exchange {
                 }
             }
             Event::Local(bytes) => self.local(&bytes, effects),
+            Event::Pass(prefix) => self.pass(prefix, effects),
             Event::LinkUp(node) => {
                 self.links.insert(node);
                 self.greet(node, effects);

@@ -10,6 +10,7 @@ use protocol::sums::Sums;
 use crate::ledger::AuditError;
 use protocol::wire::attach::GoOn;
 use protocol::wire::link::{Message, Note, OriginInfo};
+use protocol::wire::prefix::Prefix;
 
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,6 +28,8 @@ pub enum Event {
     Silent(BTreeSet<NodeId>),
     /// One of this node's workers has made a batch.
     Local(Arc<[u8]>),
+    /// One of this node's workers has come to a pass.
+    Pass(Prefix),
     /// A link is there. Nothing is under way on it.
     LinkUp(NodeId),
     /// A link is gone, with whatever was under way on it.
@@ -57,6 +60,8 @@ pub enum Effect {
     /// Hand applied batches of several origins to this node's workers, as one: a bundle as it was encoded. None of them is
     /// this node's.
     Bundle(Arc<[u8]>),
+    /// A worker of this node goes on with its pass, from the mean of a prefix if there is one.
+    Pass { origin: OriginId, prefix: Option<Prefix> },
     /// A worker of this node that waits for the others' rounds goes on.
     GoOn { origin: OriginId, order: GoOn },
     /// Move this node's workers, too, by what came other than as batches.

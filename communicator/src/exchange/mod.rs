@@ -29,6 +29,7 @@ mod event;
 mod limits;
 mod log;
 mod parcel;
+mod passes;
 mod peer;
 mod peer_link;
 pub(crate) mod planted;

@@ -9,7 +9,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use protocol::dense::{Dense, Sign, add_up};
 use protocol::ids::{NodeId, OriginId};
+use protocol::wire::link::Message;
 use protocol::wire::prefix::{Prefix, PrefixHead};
+
+use super::core::Exchange;
+use super::event::Effect;
 
 /// Workers in the order of a pass, with their nodes.
 pub(super) type Chain = Vec<(OriginId, NodeId)>;
@@ -59,7 +63,9 @@ impl Passes {
         let origin = own.head.from;
         let early = self.early.remove(&origin);
         let waiting = Waiting { own, chain, ticks: 0 };
-        let waits = waiting.predecessor().is_some_and(|before| !self.unheard.contains(&before));
+        let waits = waiting
+            .predecessor()
+            .is_some_and(|before| !self.unheard.contains(&before));
         self.waiting.insert(origin, waiting);
         match early {
             Some(early) => self.take(early, steps),
@@ -70,7 +76,9 @@ impl Passes {
 
     /// A prefix comes for one of this node's workers.
     pub(super) fn take(&mut self, prefix: Prefix, steps: &mut Vec<PassStep>) {
-        let PrefixHead { pass, from, to, shared, .. } = prefix.head;
+        let PrefixHead {
+            pass, from, to, shared, ..
+        } = prefix.head;
         self.unheard.remove(&from);
         let Some(waiting) = self.waiting.get(&to) else {
             self.early.insert(to, prefix);
@@ -92,7 +100,12 @@ impl Passes {
     }
 
     /// One more tick. Nobody is waited for longer than this, nor who is not there any more.
-    pub(super) fn tick(&mut self, ticks_max: u32, is_there: impl Fn(OriginId) -> bool, steps: &mut Vec<PassStep>) {
+    pub(super) fn tick(
+        &mut self,
+        ticks_max: u32,
+        is_there: impl Fn(OriginId, OriginId) -> bool,
+        steps: &mut Vec<PassStep>,
+    ) {
         let mut left: Vec<OriginId> = Vec::new();
         for (&origin, waiting) in &mut self.waiting {
             waiting.ticks += 1;
@@ -101,7 +114,7 @@ impl Passes {
             if in_vain {
                 self.unheard.extend(before);
             }
-            if in_vain || !before.is_some_and(&is_there) {
+            if in_vain || !before.is_some_and(|before| is_there(origin, before)) {
                 left.push(origin);
             }
         }
@@ -139,7 +152,10 @@ impl Passes {
 impl Waiting {
     /// Who comes before it in the pass; nobody, if that begins here.
     fn predecessor(&self) -> Option<OriginId> {
-        let place = self.chain.iter().position(|(origin, _)| *origin == self.own.head.from)?;
+        let place = self
+            .chain
+            .iter()
+            .position(|(origin, _)| *origin == self.own.head.from)?;
         self.chain.get(place.checked_sub(1)?).map(|(origin, _)| *origin)
     }
 }
@@ -157,13 +173,63 @@ fn added(own: &Prefix, before: &Prefix, weights: usize) -> Option<Prefix> {
     let mut steps = one.into_steps();
     let fits = add_up(&mut steps, other.steps(), Sign::Plus);
     let mut bytes = Vec::new();
-    Dense::checked(first, steps, weights).filter(|_| fits)?.write(&mut bytes);
+    Dense::checked(first, steps, weights)
+        .filter(|_| fits)?
+        .write(&mut bytes);
     let count = before.head.count.checked_add(own.head.count)?;
     let head = PrefixHead { count, ..own.head };
     Some(Prefix {
         head,
         steps: bytes.into(),
     })
+}
+
+impl Exchange {
+    /// One of this node's workers has come to a pass.
+    pub(super) fn pass(&mut self, own: Prefix, effects: &mut Vec<Effect>) {
+        let origin = own.head.from;
+        let (Some(passes), Some(barrier)) = (&mut self.passes, &self.barrier) else {
+            return effects.push(Effect::WorkerFault("it passes on what nobody asks for".into()));
+        };
+        let chain = rotated(barrier.in_round_with(origin, &self.origins), own.head.pass);
+        let mut steps = Vec::new();
+        passes.begin(own, chain, &mut steps);
+        carry_out(steps, effects);
+    }
+
+    /// A prefix comes for one of this node's workers. What is for nobody here, or of an unknown worker, is not kept.
+    pub(super) fn take_prefix(&mut self, prefix: Prefix, effects: &mut Vec<Effect>) {
+        let is_known = self.origins.contains_key(&prefix.head.from);
+        let is_mine = self.home(prefix.head.to) == Some(self.me);
+        if let Some(passes) = self.passes.as_mut().filter(|_| is_known && is_mine) {
+            let mut steps = Vec::new();
+            passes.take(prefix, &mut steps);
+            carry_out(steps, effects);
+        }
+    }
+
+    pub(super) fn tick_passes(&mut self, effects: &mut Vec<Effect>) {
+        let (Some(passes), Some(barrier)) = (&mut self.passes, &self.barrier) else {
+            return;
+        };
+        let mut steps = Vec::new();
+        let is_there = |waits: OriginId, before: OriginId| {
+            let with = barrier.in_round_with(waits, &self.origins);
+            with.iter().any(|(origin, _)| *origin == before)
+        };
+        passes.tick(barrier.late_after(), is_there, &mut steps);
+        carry_out(steps, effects);
+    }
+}
+
+fn carry_out(steps: Vec<PassStep>, effects: &mut Vec<Effect>) {
+    effects.extend(steps.into_iter().map(|step| match step {
+        PassStep::GoOn(origin, prefix) => Effect::Pass { origin, prefix },
+        PassStep::Send(to, prefix) => Effect::Send {
+            to,
+            message: Message::Prefix(prefix),
+        },
+    }));
 }
 
 /// The workers in the order of a pass: each pass begins at the next one.
@@ -286,7 +352,7 @@ mod tests {
             for tick in 0..ticks {
                 assert_eq!(nodes.gone[1].len(), 1, "{tick}");
                 let mut done = Vec::new();
-                nodes.nodes[1].tick(5, |_| true, &mut done);
+                nodes.nodes[1].tick(5, |_, _| true, &mut done);
                 nodes.carry_out(done);
             }
             assert_eq!(nodes.gone[1].pop(), Some(None));
@@ -296,7 +362,7 @@ mod tests {
         nodes.comes(1, 9, 8, [1; 3]);
         assert_eq!(nodes.gone[1].len(), 1);
         let mut done = Vec::new();
-        nodes.nodes[1].tick(5, |_| false, &mut done);
+        nodes.nodes[1].tick(5, |_, _| false, &mut done);
         nodes.carry_out(done);
         assert_eq!(nodes.gone[1].len(), 2);
     }

@@ -35,7 +35,7 @@ pub(super) fn way_of(exchange: job::Exchange) -> Option<Way> {
             job::Way::Mesh => None,
             job::Way::Server => Some(Way::Star),
             job::Way::RingReduce => Some(Way::RingReduce),
-            job::Way::Ring => Some(Way::Ring),
+            job::Way::Ring | job::Way::Stepwise => Some(Way::Ring),
         },
         job::Exchange::Strom(_) | job::Exchange::Rounds(_) => None,
     }

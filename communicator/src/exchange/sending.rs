@@ -48,6 +48,7 @@ impl Exchange {
             barrier.tick();
         }
         self.tick_bundling(effects);
+        self.tick_passes(effects);
         // The last one to get a batch hears no more about it from those who had it before.
         self.trim();
         self.wait_for_snapshot(effects);

@@ -38,6 +38,9 @@ pub enum Way {
     RingReduce,
     /// In pieces that each go along all nodes, beginning at different ones, and once more when they are added up.
     Ring,
+    /// Differences pass from worker to worker, each of which goes on from the mean so far. A round's steps are those between
+    /// two passes; at the end of an epoch the mean of all goes round.
+    Stepwise,
 }
 
 /// How long a round is.
@@ -84,7 +87,7 @@ const EVERY_OF_BEST: u32 = 64;
 const EVERY_MAX: f64 = 65_536.0;
 
 /// What there is, a line each.
-pub const STRATEGIES: [(&str, &str); 8] = [
+pub const STRATEGIES: [(&str, &str); 9] = [
     (
         "strom",
         "one-bit changes after every step, to everybody, waiting for nobody",
@@ -103,8 +106,13 @@ pub const STRATEGIES: [(&str, &str); 8] = [
         "the mean of all every step, in pieces round the nodes: the fewest bytes from any of them",
     ),
     (
+        "stepwise",
+        "every step the mean of those before it in a pass from worker to worker, every epoch of all",
+    ),
+    (
         "downpour",
-        "the mean of all every epoch, by a server; 'downpour:weighted' by loss",
+        "the mean of all every epoch
+, by a server; 'downpour:weighted' by loss",
     ),
     ("best", "the best worker's weights every 64 steps, by a server"),
     (
@@ -123,6 +131,7 @@ impl Exchange {
             "server" => rounds(Way::Server, Every::Steps(1), Shares::Mean, &mut options)?,
             "ring-reduce" => rounds(Way::RingReduce, Every::Steps(1), Shares::Mean, &mut options)?,
             "ring" => rounds(Way::Ring, Every::Steps(1), Shares::Mean, &mut options)?,
+            "stepwise" => rounds(Way::Stepwise, Every::Steps(1), Shares::Mean, &mut options)?,
             "downpour" => rounds(Way::Server, Every::Epoch, Shares::Mean, &mut options)?,
             "best" => rounds(Way::Server, Every::Steps(EVERY_OF_BEST), Shares::Best, &mut options)?,
             unknown => return Err(format!("there is no exchange '{unknown}'; there is: {}", forms())),
@@ -140,7 +149,14 @@ impl Exchange {
     /// Whether workers hear of each other once in an epoch.
     #[must_use]
     pub fn has_rounds_of_an_epoch(&self) -> bool {
-        matches!(self, Self::Rounds(rounds) if rounds.every == Every::Epoch)
+        let is_long = |rounds: &Rounds| rounds.every == Every::Epoch || rounds.way == Way::Stepwise;
+        matches!(self, Self::Rounds(rounds) if is_long(rounds))
+    }
+
+    /// Whether differences pass from worker to worker between rounds.
+    #[must_use]
+    pub fn has_passes(&self) -> bool {
+        matches!(self, Self::Rounds(rounds) if rounds.way == Way::Stepwise)
     }
 
     /// Which part of its difference each worker lets out, where they wait for each other.
@@ -189,6 +205,9 @@ fn rounds(way: Way, every: Every, shares: Shares, options: &mut TextOptions<'_>)
                 .into(),
         );
     }
+    if way == Way::Stepwise && (rounds.shares != Some(Shares::Mean) || rounds.every == Every::Epoch) {
+        return Err("'stepwise' takes a number of steps, as in 'stepwise:every=4', and the mean only".into());
+    }
     Ok(Exchange::Rounds(rounds))
 }
 
@@ -233,6 +252,7 @@ impl fmt::Display for Way {
             Self::Server => "server",
             Self::RingReduce => "ring-reduce",
             Self::Ring => "ring",
+            Self::Stepwise => "stepwise",
         })
     }
 }

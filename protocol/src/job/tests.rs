@@ -210,6 +210,8 @@ fn only_a_strategy_with_a_tau_takes_one() {
         ("ring-reduce", Way::RingReduce, step, mean),
         ("ring", Way::Ring, step, mean),
         ("ring:every=16", Way::Ring, Every::Steps(16), mean),
+        ("stepwise", Way::Stepwise, step, mean),
+        ("stepwise:every=4", Way::Stepwise, Every::Steps(4), mean),
         ("downpour", Way::Server, Every::Epoch, mean),
         ("downpour:weighted", Way::Server, Every::Epoch, Some(Shares::Weighted)),
         ("best", Way::Server, Every::Steps(64), Some(Shares::Best)),
@@ -237,6 +239,9 @@ fn only_a_strategy_with_a_tau_takes_one() {
         "ring-reduce:async",
         "ring:every=epoch,often",
         "star",
+        "stepwise:best",
+        "stepwise:every=epoch",
+        "stepwise:async",
     ] {
         let JobErrors(errors) = job(&format!("exchange = \"{wrong}\"")).unwrap_err();
         assert_eq!(errors[0].key, "exchange", "{wrong}");

@@ -44,6 +44,8 @@ pub enum ToWorker {
     Pause(bool),
     /// All whom this worker waits for have come as far as it has, and what they sent was sent before this.
     GoOn(GoOn),
+    /// In this worker's pass nobody comes before it, or is waited for: it goes on from what it has.
+    GoOnPassing,
     /// An origin that sends no batches any more, or does so again: what it began is free, or is not.
     Origin {
         /// Which.

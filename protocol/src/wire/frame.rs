@@ -35,10 +35,12 @@ pub enum Kind {
     Bundle = 8,
     /// A part of a round that is being added up on its way.
     Part = 9,
+    /// What the first workers of a pass have come to.
+    Prefix = 10,
 }
 
 impl Kind {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Batch,
         Self::Have,
         Self::Origin,
@@ -48,13 +50,14 @@ impl Kind {
         Self::Note,
         Self::Bundle,
         Self::Part,
+        Self::Prefix,
     ];
 
     /// The longest contents.
     #[must_use]
     pub const fn bytes_max(self) -> usize {
         match self {
-            Self::Batch | Self::Word | Self::Piece | Self::Bundle | Self::Part => BATCH_BYTES_MAX,
+            Self::Batch | Self::Word | Self::Piece | Self::Bundle | Self::Part | Self::Prefix => BATCH_BYTES_MAX,
             // A frontier of more than this names more origins than a run ever has.
             Self::Have | Self::Note => 128 << 10,
             Self::Origin | Self::Hello => 1 << 10,

@@ -10,6 +10,7 @@ use thiserror::Error;
 
 use super::frame::Kind;
 use super::part::Part;
+use super::prefix::Prefix;
 use super::{Unreadable, decode, encode};
 
 /// The first message on a connection of the data plane: who calls whom, and what for.
@@ -71,6 +72,8 @@ pub enum Message {
     Piece(Piece),
     /// A part of a round that is being added up on its way.
     Part(Part),
+    /// What the first workers of a pass have come to.
+    Prefix(Prefix),
     /// A shorter word.
     Note(Note),
 }
@@ -155,6 +158,7 @@ impl Message {
             Self::Origin(info) => (Kind::Origin, encode(info)?.into()),
             Self::Note(note) => (Kind::Note, encode(note)?.into()),
             Self::Part(part) => (Kind::Part, part.encode()?.into()),
+            Self::Prefix(prefix) => (Kind::Prefix, prefix.encode()?.into()),
             Self::Piece(piece) => {
                 let mut contents = encode(&(piece.kind, piece.total, piece.offset))?;
                 contents.extend_from_slice(&piece.bytes);
@@ -172,6 +176,7 @@ impl Message {
             Kind::Piece => Self::Piece(Piece::decode(&contents)?),
             Kind::Note => Self::Note(decode(&contents)?),
             Kind::Part => Self::Part(Part::decode(&contents)?),
+            Kind::Prefix => Self::Prefix(Prefix::decode(&contents)?),
             Kind::Hello | Kind::Word | Kind::Bundle => return Err(MessageError::OutOfPlace),
         })
     }

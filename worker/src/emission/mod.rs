@@ -73,6 +73,11 @@ pub trait Emission<T> {
         None
     }
 
+    /// Whether a step was made after which this worker goes on from others' means, though nothing leaves.
+    fn passes(&mut self) -> bool {
+        false
+    }
+
     /// The next batch is to hold this share, by the losses of all.
     fn agree(&mut self, _share: Share) {}
 

@@ -7,7 +7,7 @@
 
 use protocol::batch::Payload;
 use protocol::encoding::DENSE_MAX;
-use protocol::job::{Every, Job, Rounds, Shares};
+use protocol::job::{Every, Job, Rounds, Shares, Way};
 use protocol::lattice::{Range, Tau};
 
 use super::{Emission, Leaving, NextStep, Plan};
@@ -93,6 +93,8 @@ impl<T: Trainer> Emission<T> for InRounds {
         self.ended_epoch |= next.ends_epoch;
         self.untold = self.windows();
         let is_over = match self.rounds.every {
+            // Such steps are those between two passes.
+            Every::Steps(_) if self.rounds.way == Way::Stepwise => self.ended_epoch,
             Every::Steps(steps) => self.steps >= steps,
             Every::Epoch => self.ended_epoch,
         };
@@ -110,6 +112,13 @@ impl<T: Trainer> Emission<T> for InRounds {
 
     fn shares(&self) -> Option<Shares> {
         self.rounds.shares
+    }
+
+    fn passes(&mut self) -> bool {
+        match self.rounds.every {
+            Every::Steps(steps) => self.rounds.way == Way::Stepwise && self.steps.is_multiple_of(steps),
+            Every::Epoch => false,
+        }
     }
 
     fn agree(&mut self, share: Share) {

@@ -27,8 +27,10 @@ use std::time::Duration;
 
 use protocol::batch::Batch;
 use protocol::bundle::Bundle;
+use protocol::dense::Dense;
 use protocol::sums::Sums;
 use protocol::wire::attach::{Assignment, FromWorker, JumpOrder, ToWorker, WorkerInfo};
+use protocol::wire::prefix::Prefix;
 use thiserror::Error;
 
 use crate::device::Device;
@@ -156,6 +158,7 @@ impl Process {
             match received {
                 Received::Batch(bytes) => self.batch(&bytes)?,
                 Received::Bundle(bytes) => self.bundle(&bytes)?,
+                Received::Prefix(contents) => self.prefix(&contents)?,
                 Received::Word(word) => self.word(word)?,
             }
         }
@@ -175,6 +178,7 @@ impl Process {
             ToWorker::Sums(sums) => self.sums.extend(sums),
             ToWorker::Jump(order) => return self.jump(*order),
             ToWorker::GoOn(order) => self.tell(ToTraining::GoOn(order)),
+            ToWorker::GoOnPassing => self.tell(ToTraining::GoOnPassing(None)),
             ToWorker::Pause(paused) => self.tell(ToTraining::Pause(paused)),
             ToWorker::Origin { origin, alive } => self.tell(ToTraining::Origin { origin, alive }),
             ToWorker::Slot { slot, alive } => self.tell(ToTraining::Slot { slot, alive }),
@@ -252,6 +256,18 @@ impl Process {
         match Bundle::reread(bytes, running.weights) {
             Ok(bundle) => self.tell(ToTraining::ApplyBundle(Arc::new(bundle))),
             Err(error) => return self.fail(&error.to_string()),
+        }
+        Ok(())
+    }
+
+    fn prefix(&mut self, contents: &[u8]) -> io::Result<()> {
+        let Some(running) = &self.running else {
+            return Ok(());
+        };
+        let read = |prefix: Prefix| Dense::read(&prefix.steps, running.weights).map(|sum| (sum, prefix.head.count));
+        match Prefix::decode(contents).map(read) {
+            Ok(Ok(prefix)) => self.tell(ToTraining::GoOnPassing(Some(Arc::new(prefix)))),
+            _ => return self.fail("the node told of others' weights what cannot be read"),
         }
         Ok(())
     }

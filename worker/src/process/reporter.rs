@@ -91,6 +91,7 @@ impl Reporting {
                         self.tell_stats()?;
                     }
                 }
+                FromTraining::Prefix(contents) => self.writer.prefix(&contents)?,
                 FromTraining::ResidualNorm(norm) => self.stats.residual_norm = norm,
                 FromTraining::Weights(weights) => self.evaluate(weights)?,
                 FromTraining::State { path, state } => self.save_state(path, state)?,

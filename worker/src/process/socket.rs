@@ -15,6 +15,7 @@ pub(super) enum Received {
     /// Another origin's batch, still encoded.
     Batch(Vec<u8>),
     Bundle(Vec<u8>),
+    Prefix(Vec<u8>),
 }
 
 /// The reading end.
@@ -67,6 +68,7 @@ impl Reader {
         match kind {
             Kind::Batch => Ok(Some(Received::Batch(contents))),
             Kind::Bundle => Ok(Some(Received::Bundle(contents))),
+            Kind::Prefix => Ok(Some(Received::Prefix(contents))),
             Kind::Word => wire::decode(&contents)
                 .map(|word| Some(Received::Word(word)))
                 .map_err(invalid),
@@ -81,6 +83,10 @@ impl Reader {
 impl Writer {
     pub(super) fn word(&self, word: &FromWorker) -> io::Result<()> {
         self.write(Kind::Word, &wire::encode(word).map_err(invalid)?)
+    }
+
+    pub(super) fn prefix(&self, contents: &[u8]) -> io::Result<()> {
+        self.write(Kind::Prefix, contents)
     }
 
     pub(super) fn batch(&self, bytes: &[u8]) -> io::Result<()> {

@@ -6,6 +6,7 @@
 mod applying;
 mod ending;
 mod error;
+mod passes;
 mod pending;
 mod rounds;
 mod step;
@@ -326,6 +327,9 @@ impl<T: Trainer> Training<T> {
             && let Some(shares) = self.emission.shares()
         {
             return self.arrive(step, shares, encoded);
+        }
+        if plan == Plan::Keep && self.emission.passes() {
+            return self.pass_on(step, encoded);
         }
         self.begin_next(plan == Plan::Keep)?;
         if plan == Plan::Keep {

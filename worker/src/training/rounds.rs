@@ -24,6 +24,8 @@ pub(super) struct Round {
     /// The newest that its node has heard of.
     newest: u64,
     wait: Wait,
+    /// The passes of this round that it has come to.
+    pass: u64,
     /// It has said that it has nothing to train.
     pub(super) is_idle: bool,
 }
@@ -37,6 +39,8 @@ enum Wait {
     Losses,
     /// They have: its share is due.
     Due,
+    /// It has come to a pass, and goes on from the mean of those before it.
+    Prefix,
     /// Its share is out, and the others' are to come.
     Shares {
         /// What it has come to since the round before counts for nothing.
@@ -52,7 +56,24 @@ impl Round {
 
     /// Whether a worker does nothing until it hears of the others.
     pub(super) fn waits(&self) -> bool {
-        matches!(self.wait, Wait::Losses | Wait::Shares { .. })
+        matches!(self.wait, Wait::Losses | Wait::Prefix | Wait::Shares { .. })
+    }
+
+    /// Comes to the next pass, and waits; which one that is.
+    pub(super) fn begin_pass(&mut self) -> u64 {
+        self.wait = Wait::Prefix;
+        let pass = self.pass;
+        self.pass += 1;
+        pass
+    }
+
+    /// Goes on with a pass, if it waits for that.
+    pub(super) fn end_pass(&mut self) -> bool {
+        let waits = self.wait == Wait::Prefix;
+        if waits {
+            self.wait = Wait::Nothing;
+        }
+        waits
     }
 
     /// Whether a worker waits to drop what it has come to.
@@ -63,6 +84,7 @@ impl Round {
     fn arrive(&mut self, wait: Wait) {
         self.number = self.number.saturating_add(1).max(self.newest);
         self.wait = wait;
+        self.pass = 0;
     }
 }
 

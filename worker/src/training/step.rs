@@ -15,6 +15,8 @@ pub enum Next {
     Emitted(Step),
     /// A step was made; what would have left stays in the residual, and its samples are counted by the next batch.
     Kept(Step),
+    /// A step was made, and what this worker adds to a pass is written in place of a batch.
+    Passed(Step),
     /// There is nothing to train now, but there may be when others are heard of again.
     Waiting,
     /// Everything is trained, or the run is to end: the origin can be closed.

@@ -1,8 +1,11 @@
 //! What the exchange's core decides, carried out.
 
+use std::sync::Arc;
 use std::time::Instant;
 
+use protocol::ids::OriginId;
 use protocol::wire::attach::{JumpOrder, SUMS_PER_PIECE, ToWorker};
+use protocol::wire::prefix::Prefix;
 
 use super::ExchangeState;
 use crate::exchange::{Effect, Jump};
@@ -34,6 +37,7 @@ impl ExchangeState {
                     .values()
                     .for_each(|(_, worker)| worker.deliver_bundle(&bytes));
             }
+            Effect::Pass { origin, prefix } => self.go_on_passing(origin, prefix),
             Effect::GoOn { origin, order } => {
                 for (_, worker) in self.workers.values().filter(|(own, _)| *own == origin) {
                     worker.tell(ToWorker::GoOn(order));
@@ -90,6 +94,20 @@ impl ExchangeState {
                 self.workers.values().for_each(|(_, worker)| worker.hang_up());
             }
             Effect::Diverged(reason) => self.tell_run(RunEvent::Diverged(self.run, reason)),
+        }
+    }
+}
+
+impl ExchangeState {
+    /// A worker goes on with its pass.
+    fn go_on_passing(&self, origin: OriginId, prefix: Option<Prefix>) {
+        let contents = prefix.and_then(|prefix| prefix.encode().ok());
+        let contents: Option<Arc<[u8]>> = contents.map(Into::into);
+        for (_, worker) in self.workers.values().filter(|(own, _)| *own == origin) {
+            match &contents {
+                Some(contents) => worker.deliver_prefix(contents),
+                None => worker.tell(ToWorker::GoOnPassing),
+            }
         }
     }
 }

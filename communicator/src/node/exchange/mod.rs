@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use protocol::ids::{NodeId, OriginId, RunId};
 use protocol::wire::attach::ToWorker;
+use protocol::wire::prefix::Prefix;
 use protocol::wire::run_plan::RunPlan;
 use ractor::{Actor, ActorProcessingErr, ActorRef, DerivedActorRef, SupervisionEvent};
 
@@ -156,6 +157,10 @@ impl Actor for ExchangeActor {
             ExchangeMessage::Checkpoint(path) => state.checkpoint(path),
             ExchangeMessage::Checkpointed => state.checkpointed(),
             ExchangeMessage::FromSeat(SeatNotice::Saved { key, sequence, path }) => state.saved(key, sequence, path),
+            ExchangeMessage::FromSeat(SeatNotice::Prefix { key, prefix, permit }) => {
+                state.pass(key, prefix);
+                drop(permit);
+            }
             ExchangeMessage::Joined(participant) => {
                 if state.plan.admit(participant.clone()) {
                     state.core.reckon_with_workers(participant.node, participant.workers);
@@ -224,6 +229,17 @@ impl ExchangeState {
         }
         self.effects = effects;
         self.pace();
+    }
+
+    /// A worker has come to a pass; under its own name only.
+    fn pass(&mut self, key: WorkerKey, prefix: Prefix) {
+        if self
+            .workers
+            .get(&key)
+            .is_some_and(|(origin, _)| *origin == prefix.head.from)
+        {
+            self.event(Event::Pass(prefix));
+        }
     }
 
     fn tell_run(&self, event: RunEvent) {

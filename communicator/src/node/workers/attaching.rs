@@ -9,6 +9,7 @@ use protocol::wire::attach::FromWorker;
 use protocol::wire::bounds::WORKERS_MAX;
 use protocol::wire::frame::{CHUNK_BYTES, Kind};
 use protocol::wire::link::MessageError;
+use protocol::wire::prefix::Prefix;
 use ractor::DerivedActorRef;
 use tokio::io::{AsyncWriteExt, BufReader, BufWriter};
 use tokio::net::UnixStream;
@@ -154,6 +155,11 @@ async fn read(
                 let bytes = Arc::from(contents);
                 to_seat(SeatNotice::Batch { key, bytes, permit });
             }
+            Kind::Prefix => {
+                let permit = acquire(&room).await;
+                let prefix = Prefix::decode(&contents)?;
+                to_seat(SeatNotice::Prefix { key, prefix, permit });
+            }
             Kind::Word => match wire::decode(&contents)? {
                 // It is about the batches before it, and must not be overtaken by those after it.
                 FromWorker::Saved { sequence, path } => to_seat(SeatNotice::Saved { key, sequence, path }),
@@ -184,6 +190,7 @@ async fn write(
             }
             Outbound::Batch(bytes) => (Kind::Batch, Some(bytes)),
             Outbound::Bundle(bytes) => (Kind::Bundle, Some(bytes)),
+            Outbound::Prefix(bytes) => (Kind::Prefix, Some(bytes)),
         };
         if let Some(bytes) = bytes {
             link::write_frame(&mut writer, kind, &bytes).await?;

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use protocol::wire::attach::{FromWorker, ToWorker, WorkerInfo};
+use protocol::wire::prefix::Prefix;
 use ractor::DerivedActorRef;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 
@@ -32,6 +33,13 @@ pub(crate) enum SeatNotice {
         /// Room for the next one, when this is done.
         permit: Option<OwnedSemaphorePermit>,
     },
+    /// It has come to a pass.
+    Prefix {
+        key: WorkerKey,
+        prefix: Prefix,
+        /// Room for the next one, when this is done.
+        permit: Option<OwnedSemaphorePermit>,
+    },
     /// It has written, or is about to have written, what it alone has.
     Saved {
         key: WorkerKey,
@@ -47,6 +55,7 @@ pub(super) enum Outbound {
     Word(ToWorker),
     Batch(Arc<[u8]>),
     Bundle(Arc<[u8]>),
+    Prefix(Arc<[u8]>),
 }
 
 /// Where a worker's batches go: nowhere, unless it has a seat.
@@ -84,6 +93,11 @@ impl WorkerHandle {
     /// Hands it a bundle.
     pub(crate) fn deliver_bundle(&self, bytes: &Arc<[u8]>) {
         self.send(Outbound::Bundle(Arc::clone(bytes)), bytes.len());
+    }
+
+    /// Hands it a prefix, as the contents of a frame.
+    pub(crate) fn deliver_prefix(&self, contents: &Arc<[u8]>) {
+        self.send(Outbound::Prefix(Arc::clone(contents)), contents.len());
     }
 
     /// Takes the socket from it: the process ends, and is started again.

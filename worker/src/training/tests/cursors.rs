@@ -49,7 +49,7 @@ fn train<const BEGINS: bool>(
             Next::Kept(_) => continue,
             Next::Emitted(_) => {}
             Next::Done => training.close(&mut encoded).unwrap(),
-            Next::Waiting => panic!("nobody else is at anything"),
+            Next::Waiting | Next::Passed(_) => panic!("nobody else is at anything"),
         }
         // A frame that moves too many cursors is not decoded.
         let header = Batch::decode(&encoded, WEIGHTS).unwrap().header;

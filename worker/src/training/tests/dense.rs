@@ -27,7 +27,7 @@ fn a_batch_leaves_every_so_many_steps_and_the_rest_at_the_end() {
                 kept += 1;
             }
             Next::Done => break,
-            Next::Waiting => panic!("nobody to wait for"),
+            Next::Waiting | Next::Passed(_) => panic!("nobody to wait for"),
         }
     }
     let samples: u32 = found.iter().map(|batch| batch.header.samples).sum();

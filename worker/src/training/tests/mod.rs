@@ -5,6 +5,7 @@ mod dense;
 mod ending;
 mod faults;
 mod going_on;
+mod passes;
 mod rounds;
 mod shares;
 mod steps;

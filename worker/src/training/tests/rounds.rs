@@ -22,7 +22,7 @@ fn in_rounds(every: u32) -> Job {
     })
 }
 
-fn go_on(round: u64, workers: u32) -> GoOn {
+pub(super) fn go_on(round: u64, workers: u32) -> GoOn {
     GoOn {
         round,
         share: None,
@@ -38,7 +38,7 @@ pub(super) fn until_it_leaves(training: &mut Training<CpuTrainer>) -> Option<Bat
         match training.step(false, &mut encoded).unwrap() {
             Next::Emitted(_) => return Some(Batch::decode(&encoded, training.trainer().weights()).unwrap()),
             Next::Kept(_) => {}
-            Next::Waiting => panic!("it was told to go on"),
+            Next::Waiting | Next::Passed(_) => panic!("it was told to go on"),
             Next::Done => return None,
         }
     }
@@ -136,7 +136,7 @@ fn who_has_nothing_to_train_says_so_once() {
             }
             Next::Kept(_) => {}
             Next::Waiting => break,
-            Next::Done => panic!("the other's samples are not trained"),
+            Next::Done | Next::Passed(_) => panic!("the other's samples are not trained"),
         }
     }
     assert_eq!(said, 1);
