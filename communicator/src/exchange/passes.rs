@@ -266,11 +266,14 @@ mod tests {
         }
     }
 
+    /// Of how many workers somebody went on, and their sum.
+    type From = Option<(u32, Vec<i32>)>;
+
     /// Three nodes with a worker each, whose messages come at once.
     struct Nodes {
         nodes: Vec<Passes>,
-        /// What each went on from: of how many workers, and the sum.
-        gone: Vec<Vec<Option<(u32, Vec<i32>)>>>,
+        /// What each went on from.
+        gone: Vec<Vec<From>>,
     }
 
     impl Nodes {

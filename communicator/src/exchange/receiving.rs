@@ -437,7 +437,9 @@ impl Exchange {
             return Ok(());
         }
         if let Some(peer) = self.peers.get_mut(&from) {
-            batches.iter().for_each(|&(origin, to)| peer.showed(origin, to));
+            for &(origin, to) in &batches {
+                peer.showed(origin, to);
+            }
         }
         self.tell(from, effects);
         Ok(())

@@ -22,7 +22,7 @@ fn residual(training: &Training<CpuTrainer>) -> Vec<f32> {
 }
 
 /// Steps until it comes to a pass, and what it adds to that; or the batch of its epoch.
-fn until_it_passes(training: &mut Training<CpuTrainer>) -> Result<Prefix, Option<Batch>> {
+fn until_it_passes(training: &mut Training<CpuTrainer>) -> Result<Prefix, Option<Box<Batch>>> {
     loop {
         let mut encoded = Vec::new();
         match training.step(false, &mut encoded).unwrap() {
@@ -32,7 +32,10 @@ fn until_it_passes(training: &mut Training<CpuTrainer>) -> Result<Prefix, Option
                 return Ok(Prefix::decode(&encoded).unwrap());
             }
             Next::Kept(_) => {}
-            Next::Emitted(_) => return Err(Some(Batch::decode(&encoded, training.trainer().weights()).unwrap())),
+            Next::Emitted(_) => {
+                let batch = Batch::decode(&encoded, training.trainer().weights()).unwrap();
+                return Err(Some(Box::new(batch)));
+            }
             Next::Done => return Err(None),
             Next::Waiting => panic!("it was told to go on"),
         }
@@ -79,7 +82,7 @@ fn each_goes_on_from_the_mean_of_the_first_of_a_pass_and_an_epoch_ends_with_the_
             continue;
         }
         assert!(prefixes.is_empty(), "all come to the end of an epoch together");
-        let batches: Vec<Batch> = came.into_iter().filter_map(|came| came.unwrap_err()).collect();
+        let batches: Vec<Box<Batch>> = came.into_iter().filter_map(|came| came.unwrap_err()).collect();
         if batches.is_empty() {
             break;
         }
