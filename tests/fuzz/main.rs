@@ -62,6 +62,7 @@ targets! {
     encoding_rice: Plain, Light, Bound::new(1 << 10, 16), |bytes| targets::encoding(Encoding::Rice, bytes);
     encoding_bitmap: Plain, Light, Bound::new(1 << 10, 16), |bytes| targets::encoding(Encoding::Bitmap, bytes);
     merged_range: Checksum, Light, Bound::new(64 << 10, 64), targets::merged_range;
+    bundle: Checksum, Light, Bound::new(64 << 10, 160), targets::bundle;
     snapshot: Plain, Light, MESSAGE, targets::snapshot;
     checkpoint: Checksum, Light, MESSAGE, targets::checkpoint;
     state_file: Checksum, Light, MESSAGE, targets::state_file;

@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use protocol::batch::{Batch, Doing as InRound, Header, Payload, Standing};
+use protocol::batch::{Batch, Doing, Header, Payload, Standing};
 use protocol::bundle::{Bundle, digest_of};
 use protocol::dense::{Dense, Sign, add_up};
 use protocol::ids::{NodeId, OriginId};
 use protocol::wire::link::Message;
 use protocol::wire::part::Part;
 
-use super::bundling::{Bundling, Doing};
+use super::bundling::{Bundling, Follows};
 use super::core::Exchange;
 use super::event::Effect;
 use super::log::Log;
@@ -34,10 +34,10 @@ impl Exchange {
             return;
         };
         if is_share(&batch.header.standing) {
-            let mut doing = Doing::default();
+            let mut follows = Follows::default();
             let members = barrier.members(&self.origins);
-            bundling.offer(batch, &members, &mut doing);
-            self.carry_out(doing, effects);
+            bundling.offer(batch, &members, &mut follows);
+            self.carry_out(follows, effects);
         }
     }
 
@@ -47,9 +47,9 @@ impl Exchange {
             return;
         }
         if let Some(bundling) = &mut self.bundling {
-            let mut doing = Doing::default();
-            bundling.take(from, part, &mut doing);
-            self.carry_out(doing, effects);
+            let mut follows = Follows::default();
+            bundling.take(from, part, &mut follows);
+            self.carry_out(follows, effects);
         }
     }
 
@@ -60,9 +60,9 @@ impl Exchange {
         };
         let goes_alone = |(round, members): (u64, &[NodeId])| standing.round >= round && members.contains(&home);
         if is_share(standing) && bundling.open().is_some_and(goes_alone) {
-            let mut doing = Doing::default();
-            bundling.give_up(true, &mut doing);
-            self.carry_out(doing, effects);
+            let mut follows = Follows::default();
+            bundling.give_up(true, &mut follows);
+            self.carry_out(follows, effects);
         }
     }
 
@@ -71,18 +71,18 @@ impl Exchange {
         let (Some(bundling), Some(barrier)) = (&mut self.bundling, &self.barrier) else {
             return;
         };
-        let mut doing = Doing::default();
+        let mut follows = Follows::default();
         let members = barrier.members(&self.origins);
         let lost = |(_, open): (u64, &[NodeId])| open.iter().any(|member| !members.contains(member));
         if bundling.open().is_some_and(lost) {
-            bundling.give_up(false, &mut doing);
+            bundling.give_up(false, &mut follows);
         }
         if let Some(round) = bundling.is_to_begin()
             && barrier.has_come(self.me, round, &self.origins)
         {
-            bundling.begin(&mut doing);
+            bundling.begin(&mut follows);
         }
-        self.carry_out(doing, effects);
+        self.carry_out(follows, effects);
         self.try_pending(effects);
     }
 
@@ -106,14 +106,14 @@ impl Exchange {
         let Some(bundling) = &mut self.bundling else {
             return;
         };
-        let mut doing = Doing::default();
+        let mut follows = Follows::default();
         if applied {
             bundling.succeed();
             self.tell_round(effects);
         } else {
-            bundling.give_up(true, &mut doing);
+            bundling.give_up(true, &mut follows);
         }
-        self.carry_out(doing, effects);
+        self.carry_out(follows, effects);
     }
 
     /// Tells all at once what this node has after a round, so that nothing of it is kept for long.
@@ -129,17 +129,17 @@ impl Exchange {
         let (Some(bundling), Some(barrier)) = (&mut self.bundling, &self.barrier) else {
             return;
         };
-        let mut doing = Doing::default();
-        bundling.tick(barrier.patience_for_bundles(), &mut doing);
-        self.carry_out(doing, effects);
+        let mut follows = Follows::default();
+        bundling.tick(barrier.patience_for_bundles(), &mut follows);
+        self.carry_out(follows, effects);
     }
 
-    fn carry_out(&mut self, doing: Doing, effects: &mut Vec<Effect>) {
-        effects.extend(doing.out.into_iter().map(|(to, part)| Effect::Send {
+    fn carry_out(&mut self, follows: Follows, effects: &mut Vec<Effect>) {
+        effects.extend(follows.out.into_iter().map(|(to, part)| Effect::Send {
             to,
             message: Message::Part(part),
         }));
-        if doing.let_go {
+        if follows.let_go {
             self.pump_all(effects);
         }
     }
@@ -182,7 +182,7 @@ impl Exchange {
 
 /// Whether a batch holds its origin's share of a round.
 fn is_share(standing: &Standing) -> bool {
-    standing.doing == InRound::Delivers && !standing.last && !standing.stop
+    standing.doing == Doing::Delivers && !standing.last && !standing.stop
 }
 
 /// What a bundle is for a ledger whose latest batches these logs have: without those that the ledger has already.

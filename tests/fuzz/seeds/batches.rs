@@ -1,6 +1,7 @@
 //! Batches, and changes in each encoding.
 
 use protocol::batch::{Doing, Header, Payload, Standing};
+use protocol::bundle::Bundle;
 use protocol::changes::word;
 use protocol::cursor::{CursorAdvance, ShardId};
 use protocol::dense::Dense;
@@ -59,7 +60,24 @@ pub(super) fn batch(payload: &Payload, cursors: u32) -> Vec<u8> {
     frame
 }
 
+/// One batch from each of two origins, as one.
+pub(super) fn bundle() -> Bundle {
+    let steps = |factor: i32| {
+        let steps = (0..200).map(|i: i32| (i - 90) * factor);
+        Dense::checked(300, steps.collect(), WEIGHTS).unwrap()
+    };
+    let header = |origin: u64, factor: i32| Header {
+        origin: OriginId(origin),
+        ..header(&Payload::Dense(steps(factor)), 2)
+    };
+    Bundle {
+        headers: vec![header(77, 2), header(1 << 50, 5)],
+        dense: steps(7),
+    }
+}
+
 pub(super) fn batches() {
+    add_to_corpus("bundle", "two", &bundle().encode().unwrap());
     let entries = (0..60)
         .map(|i: u32| (i * 80, (i as i32 - 31).pow(3) * 7))
         .filter(|entry| entry.1 != 0);

@@ -1,5 +1,6 @@
 //! Frames of the data plane, and what they carry.
 
+use protocol::digest::Digest;
 use protocol::frontier::SequenceRange;
 use protocol::ids::{NodeId, OriginId, RunId};
 use protocol::wire;
@@ -8,8 +9,10 @@ use protocol::wire::frame::Kind;
 use protocol::wire::link::Hello;
 use protocol::wire::link::Note;
 use protocol::wire::link::{Message, OriginInfo, ParcelKind, Piece};
+use protocol::wire::part::{Part, PartHead};
+use protocol::wire::prefix::{Prefix, PrefixHead};
 
-use super::batches::{batch, changes, steps};
+use super::batches::{batch, bundle, changes, steps};
 use super::ranges::merged_range;
 use super::values::frontier;
 use crate::engine::add_to_corpus;
@@ -62,6 +65,29 @@ pub(super) fn frames() {
         offset: 70_000,
         bytes: merged_range().encode().into(),
     };
+    let bundle = bundle();
+    let mut steps_of_part = Vec::new();
+    bundle.dense.write(&mut steps_of_part);
+    let part = Part {
+        head: PartHead {
+            round: 12,
+            members: 1 << 60,
+            piece: 3,
+            whole: true,
+            headers: bundle.headers,
+        },
+        steps: steps_of_part.clone().into(),
+    };
+    let prefix = Prefix {
+        head: PrefixHead {
+            pass: 12,
+            shared: Digest(1 << 60),
+            from: OriginId(7),
+            to: OriginId(1 << 60),
+            count: 3,
+        },
+        steps: steps_of_part.into(),
+    };
     let messages = [
         ("batch", Message::Batch(batch(&steps(&changes()[1].1), 2).into())),
         ("have", Message::Have(frontier())),
@@ -73,6 +99,8 @@ pub(super) fn frames() {
         ("newcomer", Message::Note(Note::Newcomer)),
         ("links", Message::Note(Note::Links(vec![NodeId(3), NodeId(4)]))),
         ("piece", Message::Piece(piece)),
+        ("part", Message::Part(part)),
+        ("prefix", Message::Prefix(prefix)),
     ];
     for (name, message) in messages {
         let (kind, contents) = message.encode().unwrap();

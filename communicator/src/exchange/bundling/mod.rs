@@ -29,8 +29,11 @@ const RETRY_ROUNDS: u64 = 16;
 const RETRY_DOUBLINGS: u32 = 6;
 /// Batches of rounds that were given up, at most, that are not merged with others.
 const FAILED_MAX: usize = 64;
-/// Parts of rounds that this node has not come to, at most, beside those of two whole rounds from every member.
-const STASH_MIN: usize = 64;
+/// What is kept of parts of rounds that this node has not come to: so many models, and so many bytes.
+const STASHED_MODELS: usize = 16;
+const STASH_BYTES_MIN: usize = 1 << 20;
+/// What a part takes beside its steps, about.
+const PART_BYTES: usize = 1 << 10;
 
 /// A node's part in adding up rounds.
 #[derive(Clone, Debug)]
@@ -79,7 +82,7 @@ struct Held {
 
 /// What is to be done after something has come.
 #[derive(Debug, Default)]
-pub(super) struct Doing {
+pub(super) struct Follows {
     /// Parts to be sent.
     pub(super) out: Vec<(NodeId, Part)>,
     /// Rounds were given up: their batches go singly.
@@ -125,7 +128,7 @@ impl Bundling {
 
     /// One of this node's workers has made a batch of a round that has these members. It is held, if the round is to be
     /// added up.
-    pub(super) fn offer(&mut self, batch: Batch, members: &[NodeId], doing: &mut Doing) {
+    pub(super) fn offer(&mut self, batch: Batch, members: &[NodeId], follows: &mut Follows) {
         let Batch { header, payload } = batch;
         let round = header.standing.round;
         // The first round has no members yet: who takes part shows by it.
@@ -142,7 +145,7 @@ impl Bundling {
             return;
         }
         if self.offer.as_ref().is_some_and(|offer| offer.round < round) {
-            self.give_up(true, doing);
+            self.give_up(true, follows);
         }
         let offer = self.offer.get_or_insert_with(|| Offer {
             round,
@@ -175,26 +178,26 @@ impl Bundling {
     }
 
     /// All of this node's workers have come to the open round: it is added up.
-    pub(super) fn begin(&mut self, doing: &mut Doing) {
+    pub(super) fn begin(&mut self, follows: &mut Follows) {
         let Some(offer) = &mut self.offer else {
             return;
         };
         let (round, members) = (offer.round, Arc::clone(&offer.members));
         let own = std::mem::take(&mut offer.own);
         let Some(me) = members.iter().position(|&member| member == self.me) else {
-            return self.give_up(true, doing);
+            return self.give_up(true, follows);
         };
-        let (attempt, came) = Attempt::begin(self.way, (members, me), round, own, self.weights, &mut doing.out);
+        let (attempt, came) = Attempt::begin(self.way, (members, me), round, own, self.weights, &mut follows.out);
         self.attempt = Some(attempt);
-        self.come(came, doing);
+        self.come(came, follows);
         let stashed = std::mem::take(&mut self.stash);
         for (from, part) in stashed {
-            self.take(from, part, doing);
+            self.take(from, part, follows);
         }
     }
 
     /// A part comes.
-    pub(super) fn take(&mut self, from: NodeId, part: Part, doing: &mut Doing) {
+    pub(super) fn take(&mut self, from: NodeId, part: Part, follows: &mut Follows) {
         let head = &part.head;
         if head.round <= self.done {
             return;
@@ -203,27 +206,32 @@ impl Bundling {
             return self.put_aside(from, part);
         };
         if !attempt.is_of(head) {
-            return self.give_up(true, doing);
+            return self.give_up(true, follows);
         }
-        let came = attempt.take(from, part, self.weights, &mut doing.out);
-        self.come(came, doing);
+        let came = attempt.take(from, part, self.weights, &mut follows.out);
+        self.come(came, follows);
     }
 
-    fn come(&mut self, came: Came, doing: &mut Doing) {
+    fn come(&mut self, came: Came, follows: &mut Follows) {
         match came {
             Came::Part => {}
             Came::Whole(bundle) => self.pending = Some(bundle),
-            Came::Failed => self.give_up(true, doing),
+            Came::Failed => self.give_up(true, follows),
         }
     }
 
     fn put_aside(&mut self, from: NodeId, part: Part) {
-        let members = self.offer.as_ref().map_or(MEMBERS_MIN, |offer| offer.members.len());
-        let stash_max = STASH_MIN + 2 * members * self.way.parts(members, self.weights);
-        if self.stash.len() >= stash_max {
-            self.stash.pop_front();
-        }
+        let bytes = |part: &Part| PART_BYTES + part.steps.len();
+        let mut all = bytes(&part);
         self.stash.push_back((from, part));
+        // The newest are of most use. Honest nodes are a round ahead at most.
+        let bytes_max = STASH_BYTES_MIN + STASHED_MODELS * size_of::<i32>() * self.weights;
+        let kept = self.stash.iter().rev().skip(1).take_while(|(_, part)| {
+            all += bytes(part);
+            all <= bytes_max
+        });
+        let dropped = self.stash.len() - 1 - kept.count();
+        self.stash.drain(..dropped);
     }
 
     /// The round that is whole, if one is.
@@ -245,7 +253,7 @@ impl Bundling {
     }
 
     /// The open round is not added up: its batches go singly. By somebody's death it has not failed.
-    pub(super) fn give_up(&mut self, failed: bool, doing: &mut Doing) {
+    pub(super) fn give_up(&mut self, failed: bool, follows: &mut Follows) {
         let Some((round, _)) = self.open() else {
             return;
         };
@@ -269,7 +277,7 @@ impl Bundling {
             self.failures = self.failures.saturating_add(1);
         }
         self.given_up += 1;
-        doing.let_go = true;
+        follows.let_go = true;
         self.close();
     }
 
@@ -284,17 +292,17 @@ impl Bundling {
     }
 
     /// One more tick; a round is given up after so many.
-    pub(super) fn tick(&mut self, ticks_max: u32, doing: &mut Doing) {
+    pub(super) fn tick(&mut self, ticks_max: u32, follows: &mut Follows) {
         let before = self.held.len();
         for held in &mut self.held {
             held.left = held.left.map(|left| left.saturating_sub(1));
         }
         self.held.retain(|held| held.left != Some(0));
-        doing.let_go |= self.held.len() < before;
+        follows.let_go |= self.held.len() < before;
         if let Some(offer) = &mut self.offer {
             offer.ticks += 1;
             if offer.ticks >= ticks_max {
-                self.give_up(true, doing);
+                self.give_up(true, follows);
             }
         }
     }
@@ -322,3 +330,6 @@ impl Own {
         is_added
     }
 }
+
+#[cfg(test)]
+mod tests;
