@@ -11,8 +11,9 @@
 //! and can take away from a range what it has of it. Whoever cannot be helped with ranges either asks for a snapshot.
 //!
 //! `core` is the state, `event` is what it is told and what it wants done; `receiving` and `sending` are what nodes say,
-//! `barrier` is what workers wait for, `bundling` adds rounds up on their way, `bundles` is what comes of that, `relaying` is between those without a link, `retention` bounds the `log`,
-//! `snapshots` is the last resort.
+//! `barrier` is what workers wait for, `bundling` adds rounds up on their way, `bundles` is what comes of that, `passes` and
+//! `passing` are step-wise averaging, `relaying` is between those without a link, `retention` bounds the `log`, `snapshots`
+//! is the last resort.
 //!
 //! ```text
 //!  worker's batch ──▶ ┌──────────┐ ──▶ Send(peer, message)
@@ -30,6 +31,7 @@ mod limits;
 mod log;
 mod parcel;
 mod passes;
+mod passing;
 mod peer;
 mod peer_link;
 pub(crate) mod planted;

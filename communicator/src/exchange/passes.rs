@@ -9,11 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use protocol::dense::{Dense, Sign, add_up};
 use protocol::ids::{NodeId, OriginId};
-use protocol::wire::link::Message;
 use protocol::wire::prefix::{Prefix, PrefixHead};
-
-use super::core::Exchange;
-use super::event::Effect;
 
 /// Workers in the order of a pass, with their nodes.
 pub(super) type Chain = Vec<(OriginId, NodeId)>;
@@ -182,54 +178,6 @@ fn added(own: &Prefix, before: &Prefix, weights: usize) -> Option<Prefix> {
         head,
         steps: bytes.into(),
     })
-}
-
-impl Exchange {
-    /// One of this node's workers has come to a pass.
-    pub(super) fn pass(&mut self, own: Prefix, effects: &mut Vec<Effect>) {
-        let origin = own.head.from;
-        let (Some(passes), Some(barrier)) = (&mut self.passes, &self.barrier) else {
-            return effects.push(Effect::WorkerFault("it passes on what nobody asks for".into()));
-        };
-        let chain = rotated(barrier.in_round_with(origin, &self.origins), own.head.pass);
-        let mut steps = Vec::new();
-        passes.begin(own, chain, &mut steps);
-        carry_out(steps, effects);
-    }
-
-    /// A prefix comes for one of this node's workers. What is for nobody here, or of an unknown worker, is not kept.
-    pub(super) fn take_prefix(&mut self, prefix: Prefix, effects: &mut Vec<Effect>) {
-        let is_known = self.origins.contains_key(&prefix.head.from);
-        let is_mine = self.home(prefix.head.to) == Some(self.me);
-        if let Some(passes) = self.passes.as_mut().filter(|_| is_known && is_mine) {
-            let mut steps = Vec::new();
-            passes.take(prefix, &mut steps);
-            carry_out(steps, effects);
-        }
-    }
-
-    pub(super) fn tick_passes(&mut self, effects: &mut Vec<Effect>) {
-        let (Some(passes), Some(barrier)) = (&mut self.passes, &self.barrier) else {
-            return;
-        };
-        let mut steps = Vec::new();
-        let is_there = |waits: OriginId, before: OriginId| {
-            let with = barrier.in_round_with(waits, &self.origins);
-            with.iter().any(|(origin, _)| *origin == before)
-        };
-        passes.tick(barrier.late_after(), is_there, &mut steps);
-        carry_out(steps, effects);
-    }
-}
-
-fn carry_out(steps: Vec<PassStep>, effects: &mut Vec<Effect>) {
-    effects.extend(steps.into_iter().map(|step| match step {
-        PassStep::GoOn(origin, prefix) => Effect::Pass { origin, prefix },
-        PassStep::Send(to, prefix) => Effect::Send {
-            to,
-            message: Message::Prefix(prefix),
-        },
-    }));
 }
 
 /// The workers in the order of a pass: each pass begins at the next one.
