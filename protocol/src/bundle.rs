@@ -11,6 +11,7 @@ use crate::batch::{BATCH_BYTES_MAX, BatchError, Header};
 use crate::checksum;
 use crate::dense::Dense;
 use crate::digest::Digest;
+use crate::encoding;
 use crate::ids::OriginId;
 
 /// The version this program writes and reads.
@@ -52,7 +53,7 @@ impl Bundle {
             headers: self.headers.clone(),
         };
         postcard::to_io(&wire, &mut out).ok()?;
-        self.dense.write(&mut out);
+        encoding::write_dense(&self.dense, &mut out);
         checksum::close(&mut out, 0);
         (out.len() <= BATCH_BYTES_MAX).then_some(out)
     }
@@ -78,7 +79,7 @@ impl Bundle {
             return Err(BatchError::UnknownVersion(version));
         }
         let (WireHeader { headers }, steps) = postcard::take_from_bytes(body).map_err(|_| BatchError::BadHeader)?;
-        let dense = Dense::read(steps, weights)?;
+        let dense = encoding::read_dense(steps, weights)?;
         let bundle = Self { headers, dense };
         bundle.check()?;
         Ok(bundle)

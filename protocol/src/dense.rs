@@ -3,9 +3,7 @@
 use multiversion::multiversion;
 
 use crate::digest::Digest;
-use crate::encoding::{self, DENSE_MAX, PayloadError};
 use crate::lattice::{BATCH_STEPS_MAX, GRID, Range, RangeError};
-use crate::sums::Sums;
 
 /// How far each of some neighbouring weights moves within one batch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -79,34 +77,6 @@ impl Dense {
         let place = self.first as usize..self.first as usize + self.steps.len();
         let largest = add_to_both(&mut weights[place.clone()], &mut own[place], &self.steps);
         Range::of_weight(largest)
-    }
-
-    /// Appends its bytes.
-    pub fn write(&self, out: &mut Vec<u8>) {
-        Self::write_steps(self.first, &self.steps, out);
-    }
-
-    /// Appends the bytes of steps of the weights from this one on.
-    pub fn write_steps(first: u32, steps: &[i32], out: &mut Vec<u8>) {
-        out.extend((steps.len() as u32).to_le_bytes());
-        encoding::plain::encode(first, steps, out);
-    }
-
-    /// The steps that bytes hold, to the last of them, for a model of so many weights. Nothing is trusted.
-    pub fn read(bytes: &[u8], weights: usize) -> Result<Self, PayloadError> {
-        let (count, payload) = bytes.split_first_chunk().ok_or(PayloadError::Truncated)?;
-        let count = u32::from_le_bytes(*count) as usize;
-        if count > DENSE_MAX {
-            return Err(PayloadError::TooManySteps(count));
-        }
-        encoding::plain::decode(payload, count, weights)
-    }
-
-    /// The same, without those that do not move.
-    #[must_use]
-    pub fn to_sums(&self) -> Sums {
-        let entries = (self.first..).zip(self.steps.iter().copied());
-        Sums::from_sorted(entries.filter(|&(_, steps)| steps != 0).collect())
     }
 }
 

@@ -90,6 +90,14 @@ impl Sums {
     }
 }
 
+/// The same, without weights that do not move.
+impl From<&Dense> for Sums {
+    fn from(dense: &Dense) -> Self {
+        let entries = (dense.first()..).zip(dense.steps().iter().copied());
+        Self::from_sorted(entries.filter(|&(_, steps)| steps != 0).collect())
+    }
+}
+
 /// Adds up batches and sums of one model.
 #[derive(Debug)]
 pub struct Adder {

@@ -198,7 +198,7 @@ pub trait Trainer {
 
     /// The same for neighbouring weights, nearly all of which move.
     fn shift(&mut self, dense: &Dense) -> Result<Range, TrainError> {
-        self.jump(&dense.to_sums())
+        self.jump(&Sums::from(dense))
     }
 
     /// A copy of the shared weights.

@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use protocol::dense::{Dense, Sign, add_up};
+use protocol::encoding;
 use protocol::ids::{NodeId, OriginId};
 use protocol::wire::prefix::{Prefix, PrefixHead};
 
@@ -159,8 +160,8 @@ impl Waiting {
 /// Two sums as one; none if they are not of the same weights.
 fn added(own: &Prefix, before: &Prefix, weights: usize) -> Option<Prefix> {
     let (one, other) = (
-        Dense::read(&own.steps, weights).ok()?,
-        Dense::read(&before.steps, weights).ok()?,
+        encoding::read_dense(&own.steps, weights).ok()?,
+        encoding::read_dense(&before.steps, weights).ok()?,
     );
     let first = one.first();
     if (other.first(), other.steps().len()) != (first, one.steps().len()) {
@@ -169,9 +170,8 @@ fn added(own: &Prefix, before: &Prefix, weights: usize) -> Option<Prefix> {
     let mut steps = one.into_steps();
     let fits = add_up(&mut steps, other.steps(), Sign::Plus);
     let mut bytes = Vec::new();
-    Dense::checked(first, steps, weights)
-        .filter(|_| fits)?
-        .write(&mut bytes);
+    let sum = Dense::checked(first, steps, weights).filter(|_| fits)?;
+    encoding::write_dense(&sum, &mut bytes);
     let count = before.head.count.checked_add(own.head.count)?;
     let head = PrefixHead { count, ..own.head };
     Some(Prefix {
@@ -201,7 +201,7 @@ mod tests {
 
     fn own(worker: u64, pass: u64, shared: u64, steps: [i32; WEIGHTS]) -> Prefix {
         let mut bytes = Vec::new();
-        Dense::checked(0, steps.to_vec(), WEIGHTS).unwrap().write(&mut bytes);
+        encoding::write_steps(0, &steps, &mut bytes);
         Prefix {
             head: PrefixHead {
                 pass,
@@ -248,7 +248,7 @@ mod tests {
                 match step {
                     PassStep::GoOn(origin, prefix) => {
                         let from = prefix.map(|prefix| {
-                            let dense = Dense::read(&prefix.steps, WEIGHTS).unwrap();
+                            let dense = encoding::read_dense(&prefix.steps, WEIGHTS).unwrap();
                             (prefix.head.count, dense.into_steps())
                         });
                         self.gone[origin.0 as usize].push(from);

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::changes::{self, CHANGES_MAX, ChangesError};
+use crate::dense::Dense;
 use crate::lattice::Tau;
 
 /// A batch carries at most this many sums: however large they are, they then fit into 16 MiB.
@@ -21,6 +22,27 @@ pub const SUMS_MAX: usize = 1 << 21;
 
 /// A batch carries the steps of at most so many neighbouring weights: however large they are, they then fit into 16 MiB.
 pub const DENSE_MAX: usize = 4_000_000;
+
+/// Appends the bytes of steps of the weights from the first on, as they stand outside of batches.
+pub fn write_steps(first: u32, steps: &[i32], out: &mut Vec<u8>) {
+    out.extend((steps.len() as u32).to_le_bytes());
+    plain::encode(first, steps, out);
+}
+
+/// The same of dense steps.
+pub fn write_dense(dense: &Dense, out: &mut Vec<u8>) {
+    write_steps(dense.first(), dense.steps(), out);
+}
+
+/// The steps that such bytes hold, to the last of them, for a model of so many weights. Nothing is trusted.
+pub fn read_dense(bytes: &[u8], weights: usize) -> Result<Dense, PayloadError> {
+    let (count, payload) = bytes.split_first_chunk().ok_or(PayloadError::Truncated)?;
+    let count = u32::from_le_bytes(*count) as usize;
+    if count > DENSE_MAX {
+        return Err(PayloadError::TooManySteps(count));
+    }
+    plain::decode(payload, count, weights)
+}
 
 /// The name of an encoding, as a batch's header carries it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

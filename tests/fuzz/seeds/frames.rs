@@ -1,6 +1,7 @@
 //! Frames of the data plane, and what they carry.
 
 use protocol::digest::Digest;
+use protocol::encoding;
 use protocol::frontier::SequenceRange;
 use protocol::ids::{NodeId, OriginId, RunId};
 use protocol::wire;
@@ -67,7 +68,7 @@ pub(super) fn frames() {
     };
     let bundle = bundle();
     let mut steps_of_part = Vec::new();
-    bundle.dense.write(&mut steps_of_part);
+    encoding::write_dense(&bundle.dense, &mut steps_of_part);
     let part = Part {
         head: PartHead {
             round: 12,

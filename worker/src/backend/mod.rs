@@ -116,7 +116,7 @@ pub trait Backend {
 
     /// The same for neighbouring weights, nearly all of which move.
     fn shift(&mut self, dense: &Dense) -> Result<Range, TrainError> {
-        self.jump(&dense.to_sums())
+        self.jump(&Sums::from(dense))
     }
 
     /// The digest of the shared weights; `None` if one has left the lattice.

@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use protocol::batch::Batch;
 use protocol::bundle::Bundle;
-use protocol::dense::Dense;
+use protocol::encoding;
 use protocol::sums::Sums;
 use protocol::wire::attach::{Assignment, FromWorker, JumpOrder, ToWorker, WorkerInfo};
 use protocol::wire::prefix::Prefix;
@@ -264,7 +264,8 @@ impl Process {
         let Some(running) = &self.running else {
             return Ok(());
         };
-        let read = |prefix: Prefix| Dense::read(&prefix.steps, running.weights).map(|sum| (sum, prefix.head.count));
+        let read =
+            |prefix: Prefix| encoding::read_dense(&prefix.steps, running.weights).map(|sum| (sum, prefix.head.count));
         match Prefix::decode(contents).map(read) {
             Ok(Ok(prefix)) => self.tell(ToTraining::GoOnPassing(Some(Arc::new(prefix)))),
             _ => return self.fail("the node told of others' weights what cannot be read"),

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use protocol::dense::Dense;
-use protocol::encoding::DENSE_MAX;
+use protocol::encoding::{self, DENSE_MAX};
 use protocol::lattice::GRID;
 use protocol::wire::prefix::{Prefix, PrefixHead};
 
@@ -22,7 +22,7 @@ impl<T: Trainer> Training<T> {
         let (first, residual) = window(&arrays, pass);
         let dense = difference::of_residual(residual, first).ok_or(TrainError::NotFinite)?;
         let mut steps = Vec::new();
-        dense.write(&mut steps);
+        encoding::write_dense(&dense, &mut steps);
         let prefix = Prefix {
             head: PrefixHead {
                 pass,

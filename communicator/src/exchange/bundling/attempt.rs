@@ -5,7 +5,7 @@ use std::sync::Arc;
 use protocol::batch::Header;
 use protocol::bundle::Bundle;
 use protocol::dense::{Dense, Sign, add_up};
-use protocol::encoding::DENSE_MAX;
+use protocol::encoding::{self, DENSE_MAX};
 use protocol::ids::{NodeId, OriginId};
 use protocol::wire::part::{Part, PartHead};
 
@@ -136,7 +136,7 @@ impl Attempt {
             // It came before.
             return Came::Part;
         }
-        let Ok(dense) = Dense::read(&bytes, weights) else {
+        let Ok(dense) = encoding::read_dense(&bytes, weights) else {
             return Came::Failed;
         };
         if !self.fits(piece, &dense) {
@@ -177,7 +177,7 @@ impl Attempt {
         let mut headers = std::mem::take(&mut adding.headers);
         headers.sort_by_key(|header| header.origin);
         let mut bytes = Vec::new();
-        Dense::write_steps(first as u32, steps, &mut bytes);
+        encoding::write_steps(first as u32, steps, &mut bytes);
         let head = PartHead {
             round: self.round,
             members: self.fingerprint,

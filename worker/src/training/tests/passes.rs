@@ -1,6 +1,7 @@
 //! Step-wise averaging: what a worker adds to a pass, and goes on from.
 
 use protocol::dense::Dense;
+use protocol::encoding;
 use protocol::lattice::GRID;
 use protocol::wire::prefix::Prefix;
 
@@ -62,7 +63,7 @@ fn each_goes_on_from_the_mean_of_the_first_of_a_pass_and_an_epoch_ends_with_the_
             let chain: Vec<usize> = (0..3).map(|at| (at + passes) % 3).collect();
             let mut sum = vec![0; weights];
             for (at, &worker) in chain.iter().enumerate() {
-                let own = Dense::read(&prefixes[worker].steps, weights).unwrap();
+                let own = encoding::read_dense(&prefixes[worker].steps, weights).unwrap();
                 sum.iter_mut().zip(own.steps()).for_each(|(sum, steps)| *sum += steps);
                 let told = (at > 0).then(|| (Dense::checked(0, sum.clone(), weights).unwrap(), at as u32 + 1));
                 workers[worker].go_on_passing(told.as_ref()).unwrap();
