@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use crate::batch::{BATCH_BYTES_MAX, BatchError, Header};
+use crate::batch::{self, BATCH_BYTES_MAX, BatchError, Header};
 use crate::checksum;
 use crate::dense::Dense;
 use crate::digest::Digest;
@@ -73,12 +73,7 @@ impl Bundle {
         if bytes.len() > BATCH_BYTES_MAX {
             return Err(BatchError::Oversize(bytes.len()));
         }
-        let body = checksum::open(bytes).ok_or(BatchError::Damaged)?;
-        let (&version, body) = body.split_first().ok_or(BatchError::WrongLength)?;
-        if version != VERSION {
-            return Err(BatchError::UnknownVersion(version));
-        }
-        let (WireHeader { headers }, steps) = postcard::take_from_bytes(body).map_err(|_| BatchError::BadHeader)?;
+        let (WireHeader { headers }, steps) = batch::open(bytes, VERSION)?;
         let dense = encoding::read_dense(steps, weights)?;
         let bundle = Self { headers, dense };
         bundle.check()?;

@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::batch::{Batch, BatchError, Payload, Standing};
+use crate::batch::{self, Batch, BatchError, Payload, Standing};
 use crate::checksum;
 use crate::cursor::Cursors;
 use crate::digest::Digest;
@@ -72,13 +72,7 @@ impl MergedRange {
 
     /// Reads a range for a model of so many weights. Nothing is trusted: an error has had no effect.
     pub fn decode(bytes: &[u8], weights: usize) -> Result<Self, BatchError> {
-        let body = checksum::open(bytes).ok_or(BatchError::Damaged)?;
-        let (&version, body) = body.split_first().ok_or(BatchError::WrongLength)?;
-        if version != VERSION {
-            return Err(BatchError::UnknownVersion(version));
-        }
-        let (WireHeader { header, count }, payload) =
-            postcard::take_from_bytes(body).map_err(|_| BatchError::BadHeader)?;
+        let (WireHeader { header, count }, payload) = batch::open(bytes, VERSION)?;
         if header.from >= header.to {
             return Err(BatchError::NoSequence);
         }

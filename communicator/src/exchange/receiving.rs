@@ -399,18 +399,34 @@ impl Exchange {
         }
     }
 
-    /// Takes a bundle that a peer hands on.
-    fn take_bundle(&mut self, from: NodeId, bytes: &[u8], effects: &mut Vec<Effect>) -> Result<(), String> {
-        let bundle = match Bundle::decode(bytes, self.ledger.weight_count()) {
+    /// What a peer has sent whole: an error if it is a lie, and none if it was damaged on its way.
+    fn undamaged<T>(
+        &mut self,
+        from: NodeId,
+        decoded: Result<T, BatchError>,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Option<T>, String> {
+        match decoded {
             Err(BatchError::Damaged) => {
                 self.take_damage(from, effects);
-                return Ok(());
+                Ok(None)
             }
-            decoded => decoded.map_err(|error| error.to_string())?,
-        };
-        if let Some(peer) = self.peers.get_mut(&from) {
-            peer.damaged = 0;
+            Err(lie) => Err(lie.to_string()),
+            Ok(whole) => {
+                if let Some(peer) = self.peers.get_mut(&from) {
+                    peer.damaged = 0;
+                }
+                Ok(Some(whole))
+            }
         }
+    }
+
+    /// Takes a bundle that a peer hands on.
+    fn take_bundle(&mut self, from: NodeId, bytes: &[u8], effects: &mut Vec<Effect>) -> Result<(), String> {
+        let decoded = Bundle::decode(bytes, self.ledger.weight_count());
+        let Some(bundle) = self.undamaged(from, decoded, effects)? else {
+            return Ok(());
+        };
         for (origin, sequence) in bundle.batches() {
             self.check_origin(origin, sequence)?;
         }
@@ -448,16 +464,9 @@ impl Exchange {
     /// Takes a range from a peer. Of one whose beginning is here already, that is taken away first.
     fn take_range(&mut self, from: NodeId, bytes: &[u8], effects: &mut Vec<Effect>) -> Result<(), String> {
         let weights = self.ledger.weight_count();
-        let mut range = match MergedRange::decode(bytes, weights) {
-            Err(BatchError::Damaged) => {
-                self.take_damage(from, effects);
-                return Ok(());
-            }
-            decoded => decoded.map_err(|error| error.to_string())?,
+        let Some(mut range) = self.undamaged(from, MergedRange::decode(bytes, weights), effects)? else {
+            return Ok(());
         };
-        if let Some(peer) = self.peers.get_mut(&from) {
-            peer.damaged = 0;
-        }
         let (origin, start, to) = (range.header.origin, range.header.from, range.header.to);
         self.check_origin(origin, to)?;
         let applied = self.ledger.frontier().applied(origin);

@@ -242,12 +242,7 @@ impl Batch {
         if bytes.len() > BATCH_BYTES_MAX {
             return Err(BatchError::Oversize(bytes.len()));
         }
-        let body = checksum::open(bytes).ok_or(BatchError::Damaged)?;
-        let (&version, body) = body.split_first().ok_or(BatchError::WrongLength)?;
-        if version != VERSION {
-            return Err(BatchError::UnknownVersion(version));
-        }
-        let (wire, encoded) = postcard::take_from_bytes::<WireHeader>(body).map_err(|_| BatchError::BadHeader)?;
+        let (wire, encoded) = open(bytes, VERSION)?;
         let WireHeader {
             header,
             form,
@@ -263,6 +258,17 @@ impl Batch {
         let payload = Payload::decode(form, encoded, count as usize, weights)?;
         Ok(Self { header, payload })
     }
+}
+
+/// What batches, ranges and bundles have in common: their header, of which one byte of version says how it is read, then
+/// what they do to weights, then their checksum. Returns the first two.
+pub(crate) fn open<'a, Head: Deserialize<'a>>(bytes: &'a [u8], expected: u8) -> Result<(Head, &'a [u8]), BatchError> {
+    let body = checksum::open(bytes).ok_or(BatchError::Damaged)?;
+    let (&version, body) = body.split_first().ok_or(BatchError::WrongLength)?;
+    if version != expected {
+        return Err(BatchError::UnknownVersion(version));
+    }
+    postcard::take_from_bytes(body).map_err(|_| BatchError::BadHeader)
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ mod preparing;
 mod reporter;
 mod socket;
 
+use std::fmt::Display;
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -241,11 +242,8 @@ impl Process {
             // The last run's, still under way when it was aborted.
             return Ok(());
         };
-        match Batch::reread(bytes, running.weights) {
-            Ok(batch) => self.tell(ToTraining::Apply(Arc::new(batch))),
-            Err(error) => return self.fail(&error.to_string()),
-        }
-        Ok(())
+        let read = Batch::reread(bytes, running.weights).map(|batch| ToTraining::Apply(Arc::new(batch)));
+        self.tell_read(read)
     }
 
     /// The same with what came as a bundle.
@@ -253,24 +251,30 @@ impl Process {
         let Some(running) = &self.running else {
             return Ok(());
         };
-        match Bundle::reread(bytes, running.weights) {
-            Ok(bundle) => self.tell(ToTraining::ApplyBundle(Arc::new(bundle))),
-            Err(error) => return self.fail(&error.to_string()),
+        let read = Bundle::reread(bytes, running.weights).map(|bundle| ToTraining::ApplyBundle(Arc::new(bundle)));
+        self.tell_read(read)
+    }
+
+    /// Hands what the node sent to training, or says that it cannot be read.
+    fn tell_read(&self, read: Result<ToTraining, impl Display>) -> io::Result<()> {
+        match read {
+            Ok(message) => {
+                self.tell(message);
+                Ok(())
+            }
+            Err(error) => self.fail(&error.to_string()),
         }
-        Ok(())
     }
 
     fn prefix(&mut self, contents: &[u8]) -> io::Result<()> {
         let Some(running) = &self.running else {
             return Ok(());
         };
-        let read =
-            |prefix: Prefix| encoding::read_dense(&prefix.steps, running.weights).map(|sum| (sum, prefix.head.count));
-        match Prefix::decode(contents).map(read) {
-            Ok(Ok(prefix)) => self.tell(ToTraining::GoOnPassing(Some(Arc::new(prefix)))),
-            _ => return self.fail("the node told of others' weights what cannot be read"),
-        }
-        Ok(())
+        let read = Prefix::decode(contents).ok().and_then(|prefix| {
+            let sum = encoding::read_dense(&prefix.steps, running.weights).ok()?;
+            Some(ToTraining::GoOnPassing(Some(Arc::new((sum, prefix.head.count)))))
+        });
+        self.tell_read(read.ok_or("the node told of others' weights what cannot be read"))
     }
 
     fn jump(&mut self, order: JumpOrder) -> io::Result<()> {
@@ -278,11 +282,8 @@ impl Process {
         let Some(running) = &self.running else {
             return Ok(());
         };
-        match Sums::checked(sums, running.weights) {
-            Some(sums) => self.tell(ToTraining::Jump(Arc::new(sums), Arc::new(order))),
-            None => return self.fail("the node moved weights that this model does not have"),
-        }
-        Ok(())
+        let read = Sums::checked(sums, running.weights).map(|sums| ToTraining::Jump(Arc::new(sums), Arc::new(order)));
+        self.tell_read(read.ok_or("the node moved weights that this model does not have"))
     }
 
     /// Asks for what this worker alone has. The reporter answers, in order with the batches; where nothing trains, there
