@@ -250,7 +250,10 @@ fn a_local_cluster_whose_first_node_stands_still_ends_well() {
     training.client.interrupt();
     let output = training.client.finish();
     finished(&output, 3);
-    assert_eq!(training.tau.files(), ["out/model.safetensors", "points.csv"]);
+    assert_eq!(
+        training.tau.files(),
+        ["out/job.toml", "out/model.safetensors", "out/result.json", "points.csv"]
+    );
 }
 
 #[test]
@@ -263,7 +266,10 @@ fn a_local_cluster_whose_first_node_is_killed_ends_well() {
     let output = training.client.finish();
     let finished = finished(&output, 2);
     assert_eq!(finished["missing"].as_array().unwrap().len(), 1, "{finished}");
-    assert_eq!(training.tau.files(), ["out/model.safetensors", "points.csv"]);
+    assert_eq!(
+        training.tau.files(),
+        ["out/job.toml", "out/model.safetensors", "out/result.json", "points.csv"]
+    );
 }
 
 #[test]

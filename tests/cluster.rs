@@ -334,7 +334,15 @@ fn a_local_cluster_leaves_nothing_behind() {
     assert!(!processes_with(&temporary, "join").is_empty());
     run.interrupt();
     finished(&run.finish(), 2);
-    assert_eq!(tau.files(), ["out/model.safetensors", data.as_str()]);
+    assert_eq!(
+        tau.files(),
+        [
+            "out/job.toml",
+            "out/model.safetensors",
+            "out/result.json",
+            data.as_str()
+        ]
+    );
     assert!(processes_with(&temporary, "").is_empty());
     // Twice: at once, and without a model.
     std::fs::remove_dir_all(tau.path("out")).unwrap();

@@ -219,7 +219,12 @@ fn ctrl_c_saves_what_there_is() {
     assert_eq!(evaluated.last()["digest"], finished["digest"]);
     assert_eq!(
         tau.files(),
-        ["points.csv", "tau-out/model.safetensors"],
+        [
+            "points.csv",
+            "tau-out/job.toml",
+            "tau-out/model.safetensors",
+            "tau-out/result.json"
+        ],
         "something was left behind"
     );
 }

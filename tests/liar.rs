@@ -176,6 +176,8 @@ fn settled() -> Settled {
         repeated: 0,
         bytes_sent: 1,
         seconds: 1.0,
+        usage: protocol::measured::NodeUsage::default(),
+        course: protocol::measured::Course::default(),
         scores: None,
     }
 }

@@ -54,7 +54,12 @@ fn orthogonal_updates_of_two_nodes_train_and_agree() {
 #[test]
 fn a_target_that_was_measured_is_the_saved_models() {
     let tau = Tau::new();
-    for (target, exchange) in [(0.96, "strom"), (0.965, "strom"), (0.92, "mesh:every=20")] {
+    for (target, exchange) in [
+        (0.96, "strom"),
+        (0.965, "strom"),
+        (0.92, "ring:every=20"),
+        (0.92, "server:every=20"),
+    ] {
         let text = target.to_string();
         let run = ["train", "--nodes", "3", "--threads", "1", "--epochs", "9", "--json"];
         let output = tau.run(&[&run[..], &["--target-accuracy", &text, "--exchange", exchange]].concat());

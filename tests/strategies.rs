@@ -109,9 +109,16 @@ fn rounds_go_on(exchange: &str) {
 /// A worker's state is saved between two rounds, and goes on there.
 #[test]
 fn rounds_go_on_after_all_nodes_were_killed() {
-    let mut cluster = Cluster::of(2);
+    for exchange in ["ring:every=4,weighted", "server:every=4"] {
+        resumes(exchange);
+    }
+}
+
+fn resumes(exchange: &str) {
+    const NODES: usize = 3;
+    let mut cluster = Cluster::of(NODES);
     points_csv(&cluster.tau, "points.csv", 600);
-    let endless = ["--exchange", "mesh:every=4,weighted", "--epochs", "1000000", "--detach"];
+    let endless = ["--exchange", exchange, "--epochs", "1000000", "--detach"];
     let started = cluster.ask("start", &[SMALL, &endless].concat());
     assert_eq!(started.code, 0, "{}", started.stderr);
     for node in &cluster.nodes {
@@ -119,22 +126,22 @@ fn rounds_go_on_after_all_nodes_were_killed() {
     }
     let asked = cluster.ask("checkpoint", &[]);
     assert_eq!(asked.code, 0, "{}", asked.stderr);
-    Cluster::wait_until("no checkpoints are written", || checkpoints(&cluster).len() == 2);
+    Cluster::wait_until("no checkpoints are written", || checkpoints(&cluster).len() == NODES);
     while !cluster.nodes.is_empty() {
         kill_node(&mut cluster, 0);
     }
     let run = checkpoints(&cluster)[0].split('/').nth(1).unwrap().to_owned();
-    for _ in 0..2 {
+    for _ in 0..NODES {
         cluster.add(&[]);
     }
-    cluster.wait_for_nodes(2);
+    cluster.wait_for_nodes(NODES);
     let resumed = cluster.ask("start", &["--resume", &format!("tau-node/{run}"), "--detach"]);
     assert_eq!(resumed.code, 0, "{}", resumed.stderr);
     for node in &cluster.nodes {
         wait_until_trains(&cluster, &node.name);
     }
     let last = stop(&cluster);
-    assert_eq!(last["nodes"], 2, "{last}");
+    assert_eq!(last["nodes"], NODES, "{last}");
 }
 
 #[test]

@@ -16,4 +16,5 @@ mod refusals;
 mod resources;
 mod samples;
 mod strategies;
+mod study;
 mod upkeep;

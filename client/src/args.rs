@@ -55,6 +55,15 @@ pub(crate) enum Command {
     /// Measure a saved model on a dataset's held-out samples
     #[command(args_override_self = true)]
     Evaluate(Evaluate),
+    /// Compare strategies: run all combinations of what is listed, one after the other, and report them side by side
+    #[command(
+        args_override_self = true,
+        after_help = "Ctrl-C ends the study; the same command goes on where it was. Job flags count for every run."
+    )]
+    Study(Box<Study>),
+    /// Make a report of runs: folders of 'tau study', or of 'tau train' and 'tau start'
+    #[command(args_override_self = true)]
+    Report(Report),
 }
 
 #[derive(Debug, Subcommand)]
@@ -235,6 +244,63 @@ pub(crate) struct Ask {
     #[command(flatten)]
     pub(crate) cluster: Cluster,
     /// Write one JSON object per line to standard output, and nothing else
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Study {
+    /// A study as a TOML file: [[experiment]]s with name, nodes and job keys, each a value or a list
+    #[arg(value_name = "STUDY.toml", conflicts_with = "preset")]
+    pub(crate) file: Option<PathBuf>,
+    /// A study that comes with Tau: speed-up, downpour-nodes, downpour-splits, downpour-as-published, averaging,
+    /// best-peer or links
+    #[arg(long, value_name = "NAME")]
+    pub(crate) preset: Option<String>,
+    /// Strategies, separated by spaces, or by commas where no strategy has one
+    #[arg(long, value_name = "LIST")]
+    pub(crate) exchanges: Option<String>,
+    /// Numbers of nodes [default: 3]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub(crate) nodes: Vec<usize>,
+    /// Splits of the samples
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub(crate) splits: Vec<String>,
+    /// Seeds; means and deviations are over these
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub(crate) seeds: Vec<i64>,
+    /// The accuracy whose time is read off the runs' evaluations; with --target-accuracy runs end there
+    #[arg(long, value_name = "A")]
+    pub(crate) target: Option<f64>,
+    #[command(flatten)]
+    pub(crate) job: JobDraft,
+    #[command(flatten)]
+    pub(crate) compute: ComputeFlags,
+    /// Run on this cluster instead of fresh local ones, with all its nodes
+    #[arg(long, value_name = "ADDR", value_delimiter = ',', conflicts_with = "nodes")]
+    pub(crate) cluster: Vec<String>,
+    #[command(flatten)]
+    pub(crate) security: SecurityFlags,
+    /// Make runs again that have failed
+    #[arg(long)]
+    pub(crate) retry: bool,
+    /// Where runs and the report are kept
+    #[arg(long, value_name = "DIR", default_value = "tau-study")]
+    pub(crate) out: PathBuf,
+    /// Write one JSON object per line to standard output, and nothing else
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Report {
+    /// Folders of studies or of runs
+    #[arg(value_name = "DIR", required = true)]
+    pub(crate) folders: Vec<PathBuf>,
+    /// Where the report is written
+    #[arg(long, value_name = "DIR", default_value = "tau-report")]
+    pub(crate) out: PathBuf,
+    /// Write one JSON object to standard output, and nothing else
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use protocol::ids::RunId;
 use protocol::stats::{Line, StatsRecord};
 
-use crate::output;
+use crate::output::{self, Audience};
 use crate::view::Numbers;
 
 /// The newest records.
@@ -16,10 +16,10 @@ pub(crate) struct Board {
 
 impl Board {
     /// Takes in records, and writes those of the run as lines for scripts.
-    pub(crate) fn take(&mut self, run: RunId, records: &[StatsRecord], json: bool) {
+    pub(crate) fn take(&mut self, run: RunId, records: &[StatsRecord], audience: Audience) {
         let run = run.to_string();
         for record in records.iter().filter(|record| record.run == run) {
-            if json {
+            if audience == Audience::Scripts {
                 output::line(&Line { event: "stats", record });
             }
             let newest = self.newest.get(&record.node);
@@ -62,9 +62,13 @@ mod tests {
             ..StatsRecord::default()
         };
         let mut board = Board::default();
-        board.take(RunId(7), &[record("a", 10), record("b", 5), record("a", 8)], false);
+        board.take(
+            RunId(7),
+            &[record("a", 10), record("b", 5), record("a", 8)],
+            Audience::Nobody,
+        );
         assert_eq!(board.samples(), 15);
-        board.take(RunId(8), &[record("a", 100)], false);
+        board.take(RunId(8), &[record("a", 100)], Audience::Nobody);
         assert_eq!(board.samples(), 15);
     }
 }

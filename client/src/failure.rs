@@ -37,14 +37,19 @@ impl Failure {
         Self::Failed(sentence(&error))
     }
 
-    pub(crate) fn report(&self, json: bool) {
+    /// A sentence for each reason.
+    pub(crate) fn reasons(&self) -> Vec<String> {
         const DISAGREED: &str =
             "not all replicas ended with the same weights: this is a fault in Tau or in a machine's memory";
-        let reasons = match self {
+        match self {
             Self::BadInput(reasons) | Self::Refused(reasons) => reasons.clone(),
             Self::Failed(reason) => vec![reason.clone()],
             Self::Disagreed => vec![DISAGREED.into()],
-        };
+        }
+    }
+
+    pub(crate) fn report(&self, json: bool) {
+        let reasons = self.reasons();
         for reason in &reasons {
             eprintln!("error: {reason}");
         }

@@ -32,7 +32,7 @@ pub(crate) async fn save(
     out: &OutFolder,
 ) -> Result<Finished, Failure> {
     let path = out.make()?;
-    let io = |error: std::io::Error| out.not_written(&error);
+    let io = |error: std::io::Error| out.model_not_written(&error);
     let mut file = Part::beside(&path).map_err(io)?;
     fetch(contact, run, result.digest, &mut file)
         .await
@@ -41,7 +41,9 @@ pub(crate) async fn save(
             FetchError::Nobody(reason) => Failure::Failed(reason),
         })?;
     file.keep().map_err(io)?;
-    Ok(report::finished(status, result, path.display().to_string()))
+    let finished = report::finished(status, result, path.display().to_string());
+    out.keep(&finished, &status.job)?;
+    Ok(finished)
 }
 
 enum FetchError {

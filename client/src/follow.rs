@@ -13,6 +13,7 @@ use crate::commands::unexpected;
 use crate::contact::{Answer, Contact, Unanswered};
 use crate::failure::Failure;
 use crate::out_folder::OutFolder;
+use crate::output::Audience;
 use crate::stats_reader::StatsReader;
 use crate::view::View;
 use crate::waiting::Waiting;
@@ -28,11 +29,11 @@ pub(crate) async fn follow(
     contact: &Arc<Contact>,
     run: RunId,
     out: &OutFolder,
-    json: bool,
+    audience: Audience,
 ) -> Result<Finished, Failure> {
     let first = status(contact, run).await?;
-    let view = View::new(first.train * u64::from(first.job.epochs), json);
-    let result = watch(contact, run, &view, json).await;
+    let view = View::new(first.train * u64::from(first.job.epochs), audience);
+    let result = watch(contact, run, &view, audience).await;
     view.clear();
     let (status, result) = result?;
     fetch::save(contact, run, &status, &result, out).await
@@ -92,7 +93,7 @@ async fn watch(
     contact: &Arc<Contact>,
     run: RunId,
     view: &View,
-    json: bool,
+    audience: Audience,
 ) -> Result<(Box<RunStatus>, Box<RunResult>), Failure> {
     let (sender, mut records) = mpsc::channel(16);
     let reading = Reading(tokio::spawn(read(Arc::clone(contact), sender)));
@@ -103,7 +104,7 @@ async fn watch(
     let outcome = loop {
         let mut status = status(contact, run).await?;
         while let Ok(new) = records.try_recv() {
-            board.take(run, &new, json);
+            board.take(run, &new, audience);
         }
         if phase != status.phase && matches!(status.phase, Phase::Settling | Phase::Finishing) {
             view.busy("settling, evaluating and saving");
@@ -114,7 +115,7 @@ async fn watch(
         if let Some(outcome) = status.outcome.take() {
             break outcome.map(|result| (status, result));
         }
-        waiting.take(run, &status.waiting, view, json);
+        waiting.take(run, &status.waiting, view, audience);
         if interrupt::asked() && !stopping {
             stopping = true;
             view.busy("ending the run");

@@ -14,6 +14,7 @@ mod follow;
 mod interrupt;
 mod job_file;
 mod local_cluster;
+mod local_run;
 mod log;
 mod notice;
 mod out_folder;
@@ -24,6 +25,7 @@ mod scratch;
 mod starting;
 mod stats_reader;
 mod stats_view;
+mod study;
 mod version;
 mod view;
 mod waiting;
@@ -56,6 +58,8 @@ fn main() -> ExitCode {
         Command::Stop(ask) => (ask.json, commands::stop::run(&ask)),
         Command::Checkpoint(ask) => (ask.json, commands::checkpoint::run(&ask)),
         Command::Evaluate(evaluate) => (evaluate.json, commands::evaluate::run(&evaluate)),
+        Command::Study(study) => (study.json, commands::study::run(&study)),
+        Command::Report(report) => (report.json, commands::report::run(&report)),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

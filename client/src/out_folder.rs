@@ -1,11 +1,19 @@
 //! The folder a model is saved to: proven writable before training, made only when there is something to save.
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
+
+use protocol::job::{Job, JobDraft};
+use protocol::stats::Finished;
 
 use crate::failure::Failure;
 
 /// The model's name in the folder.
 const MODEL: &str = "model.safetensors";
+/// The name of what the run came to.
+pub(crate) const RESULT: &str = "result.json";
+/// The name of what was trained.
+pub(crate) const JOB: &str = "job.toml";
 
 /// A folder that can be written to, though it may not exist yet.
 #[derive(Debug)]
@@ -32,9 +40,24 @@ impl OutFolder {
         Ok(Self { path })
     }
 
+    /// Keeps what the run came to, and its job, beside the model.
+    pub(crate) fn keep(&self, finished: &Finished, job: &Job) -> Result<(), Failure> {
+        let result = serde_json::to_string_pretty(finished).map_err(Failure::work)?;
+        let job = JobDraft::from(job).to_toml().map_err(Failure::work)?;
+        for (name, text) in [(RESULT, result + "\n"), (JOB, job)] {
+            let write = whole_file::write(&self.path.join(name), |file| file.write_all(text.as_bytes()));
+            write.map_err(|error| self.not_written(name, &error))?;
+        }
+        Ok(())
+    }
+
     /// Why the model is not there.
-    pub(crate) fn not_written(&self, error: &std::io::Error) -> Failure {
-        let path = self.path.join(MODEL);
+    pub(crate) fn model_not_written(&self, error: &std::io::Error) -> Failure {
+        self.not_written(MODEL, error)
+    }
+
+    fn not_written(&self, name: &str, error: &std::io::Error) -> Failure {
+        let path = self.path.join(name);
         Failure::Failed(format!(
             "{} could not be written: make room for it, or give another folder with --out ({error})",
             path.display()

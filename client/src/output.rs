@@ -4,6 +4,24 @@ use std::io::Write;
 
 use serde::Serialize;
 
+/// Who is told what happens in a run, while it goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Audience {
+    /// People, on standard error.
+    People,
+    /// Scripts, on standard output.
+    Scripts,
+    /// Nobody: what comes out is all that counts.
+    Nobody,
+}
+
+impl Audience {
+    /// Scripts if JSON was asked for.
+    pub(crate) fn of(json: bool) -> Self {
+        if json { Self::Scripts } else { Self::People }
+    }
+}
+
 /// Something that happened to a run.
 #[derive(Serialize)]
 pub(crate) struct RunEvent {

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use protocol::measured::{Evaluation, Moment};
 use protocol::stats::{Finished, ratio};
 use protocol::wire::control::{RunResult, RunStatus};
 use protocol::wire::run_beat::StopReason;
@@ -17,6 +18,12 @@ pub(crate) fn finished(status: &RunStatus, result: &RunResult, model: String) ->
     let peers = nodes.saturating_sub(1).max(1) as u64;
     let steps = stats.batches + stats.held_back;
     let bytes_dense = steps * result.weights * size_of::<f32>() as u64 * peers;
+    let processes = || result.usage.iter().flat_map(|node| &node.processes);
+    let ended = Moment {
+        samples: result.samples,
+        seconds: result.seconds,
+    };
+    let last = Evaluation::of(ended, result.scores);
     Finished {
         event: "finished",
         accuracy: result.scores.accuracy,
@@ -39,6 +46,13 @@ pub(crate) fn finished(status: &RunStatus, result: &RunResult, model: String) ->
         exchange_share: stats.exchange_share(),
         waited_share: stats.waited_share(),
         direction_share: stats.direction_share(),
+        wire_sent: result.usage.iter().map(|node| node.wire_out).sum(),
+        cpu_seconds: processes().map(|one| one.cpu_seconds).sum(),
+        memory_peak_bytes: processes().map(|one| one.memory_peak_bytes).max().unwrap_or(0),
+        disk_read_bytes: processes().map(|one| one.disk_read_bytes).sum(),
+        disk_write_bytes: processes().map(|one| one.disk_write_bytes).sum(),
+        usage: result.usage.clone(),
+        evaluations: result.course.evaluations().iter().copied().chain([last]).collect(),
         reason: result.stop.map_or("trained", StopReason::name),
         model,
     }

@@ -133,7 +133,7 @@ fn written(file: &Path) -> SystemTime {
 
 fn copy_model(model: &Path, out: &OutFolder) -> Result<PathBuf, Failure> {
     let path = out.make()?;
-    let io = |error: std::io::Error| out.not_written(&error);
+    let io = |error: std::io::Error| out.model_not_written(&error);
     copy(model, &path).map_err(io)?;
     Ok(path)
 }
@@ -148,7 +148,7 @@ fn copy_checkpoints(checkpoints: &[PathBuf], out: &OutFolder) -> Result<PathBuf,
     let run = |file: &Path| file.parent().and_then(Path::file_name).map(PathBuf::from);
     let newest = checkpoints.first().and_then(|file| run(file)).unwrap_or_default();
     let folder = out.make()?.with_file_name(&newest);
-    let io = |error: std::io::Error| out.not_written(&error);
+    let io = |error: std::io::Error| out.model_not_written(&error);
     std::fs::create_dir_all(&folder).map_err(io)?;
     for file in checkpoints.iter().filter(|file| run(file).as_ref() == Some(&newest)) {
         let name = file.file_name().unwrap_or_default();

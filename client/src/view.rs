@@ -5,6 +5,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::notice::Redirected;
+use crate::output::Audience;
 
 /// The numbers beside the bar.
 #[derive(Clone, Copy, Debug, Default)]
@@ -16,7 +17,7 @@ pub(crate) struct Numbers {
     pub(crate) density: f64,
 }
 
-/// A progress bar on standard error; nothing where that is no terminal or JSON was asked for.
+/// A progress bar on standard error; nothing where that is no terminal, or no people are told.
 pub(crate) struct View {
     bar: ProgressBar,
     /// What is said meanwhile goes above the bar.
@@ -24,11 +25,10 @@ pub(crate) struct View {
 }
 
 impl View {
-    pub(crate) fn new(samples: u64, hidden: bool) -> Self {
-        let target = if hidden {
-            ProgressDrawTarget::hidden()
-        } else {
-            ProgressDrawTarget::stderr()
+    pub(crate) fn new(samples: u64, audience: Audience) -> Self {
+        let target = match audience {
+            Audience::People => ProgressDrawTarget::stderr(),
+            Audience::Scripts | Audience::Nobody => ProgressDrawTarget::hidden(),
         };
         let bar = ProgressBar::with_draw_target(Some(samples), target);
         // The template is a constant of ours; a plain bar is no reason to stop.
@@ -55,11 +55,6 @@ impl View {
         } else {
             format!("  waiting: {text}")
         });
-    }
-
-    /// A line above the bar.
-    pub(crate) fn say(&self, text: &str) {
-        self.bar.suspend(|| eprintln!("{text}"));
     }
 
     /// A moving sign that work of unknown length goes on.

@@ -3,8 +3,9 @@
 use protocol::ids::RunId;
 use serde::Serialize;
 
+use crate::notice;
+use crate::output::{self, Audience};
 use crate::view::View;
-use crate::{notice, output};
 
 /// What was said last.
 #[derive(Default)]
@@ -22,21 +23,23 @@ struct WaitingEvent<'a> {
 
 impl Waiting {
     /// Takes in what the run waits for now; nothing is said twice in a row.
-    pub(crate) fn take(&mut self, run: RunId, now: &[String], view: &View, json: bool) {
+    pub(crate) fn take(&mut self, run: RunId, now: &[String], view: &View, audience: Audience) {
         if !self.changes(now) {
             return;
         }
         view.waits(now);
-        if json {
-            output::line(&WaitingEvent {
+        match audience {
+            Audience::Scripts => output::line(&WaitingEvent {
                 event: "waiting",
                 run: run.to_string(),
                 reasons: now,
-            });
-        } else if !view.is_shown() {
-            for reason in now {
-                notice::say(&format!("waiting: {reason}"));
+            }),
+            Audience::People if !view.is_shown() => {
+                for reason in now {
+                    notice::say(&format!("waiting: {reason}"));
+                }
             }
+            Audience::People | Audience::Nobody => {}
         }
     }
 

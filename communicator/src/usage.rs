@@ -1,11 +1,15 @@
 //! What a node takes of its machine: this process and its workers'.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
 use protocol::job::Job;
+use protocol::measured::{NodeUsage, ProcessUsage};
 use protocol::model::Layout;
+use protocol::wire::bounds::PROCESSES_MAX;
 use thiserror::Error;
+
+use crate::transport::wire;
 
 /// What a process takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -22,6 +26,12 @@ pub struct UsageMeter {
     last: Instant,
     /// The processor time of each process at the last reading.
     last_cpu: HashMap<String, Duration>,
+    /// What this process, and each of the workers', had used when the run began.
+    began: (Totals, HashMap<u32, Totals>),
+    /// What had moved over sockets then.
+    wire_began: (u64, u64),
+    /// What workers' processes have used since. Those that are gone are remembered.
+    used: BTreeMap<u32, ProcessUsage>,
 }
 
 impl UsageMeter {
@@ -31,9 +41,46 @@ impl UsageMeter {
         let mut meter = Self {
             last: now,
             last_cpu: HashMap::new(),
+            began: (Totals::default(), HashMap::new()),
+            wire_began: (0, 0),
+            used: BTreeMap::new(),
         };
         meter.read(now, std::iter::empty());
         meter
+    }
+
+    /// A run begins: totals count from now on.
+    pub fn begin(&mut self, workers: impl Iterator<Item = u32>) {
+        let of_workers = workers.map(|pid| (pid, Totals::read(&pid.to_string())));
+        self.began = (Totals::read("self"), of_workers.collect());
+        self.wire_began = wire::bytes();
+        self.used.clear();
+    }
+
+    /// What this process and its workers' have used since the run began.
+    pub fn since_begin(&mut self, workers: impl Iterator<Item = u32>) -> NodeUsage {
+        for pid in workers {
+            let before = self.began.1.get(&pid).copied().unwrap_or_default();
+            let now = Totals::read(&pid.to_string());
+            // A process that has just ended has nothing to read any more.
+            if now.cpu >= before.cpu && (self.used.len() + 1 < PROCESSES_MAX || self.used.contains_key(&pid)) {
+                self.used.insert(pid, now.since(before, String::new()));
+            }
+        }
+        let own = Totals::read("self").since(self.began.0, "node".into());
+        let workers = (1..)
+            .zip(self.used.values())
+            .map(|(number, used): (u32, _)| ProcessUsage {
+                process: format!("worker {number}"),
+                ..used.clone()
+            });
+        let (wire_in, wire_out) = wire::bytes();
+        NodeUsage {
+            node: String::new(),
+            wire_in: wire_in - self.wire_began.0,
+            wire_out: wire_out - self.wire_began.1,
+            processes: std::iter::once(own).chain(workers).collect(),
+        }
     }
 
     /// The usage since the last reading, of this process and of these.
@@ -53,6 +100,40 @@ impl UsageMeter {
         self.last_cpu = times;
         usage.cpu = if elapsed > 0.0 { usage.cpu / elapsed } else { 0.0 };
         usage
+    }
+}
+
+/// What a process has used since it started.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Totals {
+    cpu: Duration,
+    memory_peak: u64,
+    read: u64,
+    written: u64,
+}
+
+impl Totals {
+    /// What the system tells; nothing of a process that is gone.
+    fn read(process: &str) -> Self {
+        let text = |file: &str| std::fs::read_to_string(format!("/proc/{process}/{file}")).unwrap_or_default();
+        let io = text("io");
+        let bytes = |name: &str| number(&io, name).unwrap_or_default();
+        Self {
+            cpu: processor_time(process).unwrap_or_default(),
+            memory_peak: kilobytes(&text("status"), "VmHWM:").unwrap_or_default(),
+            read: bytes("read_bytes:"),
+            written: bytes("write_bytes:"),
+        }
+    }
+
+    fn since(self, before: Self, process: String) -> ProcessUsage {
+        ProcessUsage {
+            process,
+            cpu_seconds: self.cpu.saturating_sub(before.cpu).as_secs_f64(),
+            memory_peak_bytes: self.memory_peak,
+            disk_read_bytes: self.read.saturating_sub(before.read),
+            disk_write_bytes: self.written.saturating_sub(before.written),
+        }
     }
 }
 
@@ -112,9 +193,13 @@ pub fn check_memory(job: &Job, layout: &Layout, workers: usize) -> Result<(), To
 
 /// The bytes that a line of such a file gives in kB.
 fn kilobytes(text: &str, name: &str) -> Option<u64> {
+    number(text, name).map(|kilobytes| kilobytes * 1024)
+}
+
+/// The number behind a name in such a file.
+fn number(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-    let kilobytes: u64 = line.split_whitespace().next()?.parse().ok()?;
-    Some(kilobytes * 1024)
+    line.split_whitespace().next()?.parse().ok()
 }
 
 #[cfg(all(test, target_os = "linux"))]
@@ -135,6 +220,29 @@ mod tests {
         assert!(usage.memory_bytes > 32 << 20);
         assert!(usage.cpu > 0.0);
         assert!(memory_total_bytes().unwrap() > usage.memory_bytes);
+    }
+
+    #[test]
+    fn totals_count_from_a_runs_beginning_and_outlive_a_worker() {
+        let mut meter = UsageMeter::start(Instant::now());
+        let before = meter.since_begin(std::iter::empty());
+        meter.begin(std::iter::empty());
+        let mut worker = std::process::Command::new("sh")
+            .args(["-c", "echo; read line"])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut byte = [0];
+        std::io::Read::read_exact(worker.stdout.as_mut().unwrap(), &mut byte).unwrap();
+        let alive = meter.since_begin(std::iter::once(worker.id()));
+        assert!(alive.processes[0].cpu_seconds <= before.processes[0].cpu_seconds);
+        assert_eq!(alive.processes[1].process, "worker 1");
+        assert!(alive.processes[1].memory_peak_bytes > 0);
+        drop(worker.stdin.take());
+        worker.wait().unwrap();
+        let after = meter.since_begin(std::iter::empty());
+        assert_eq!(after.processes[1], alive.processes[1]);
     }
 
     #[test]

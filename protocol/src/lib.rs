@@ -23,6 +23,7 @@ pub mod frontier;
 pub mod ids;
 pub mod job;
 pub mod lattice;
+pub mod measured;
 pub mod merged_range;
 pub mod model;
 pub mod optimiser;

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::measured::{Evaluation, NodeUsage, ProcessUsage};
+
 /// A ratio, zero of nothing.
 #[must_use]
 pub fn ratio(part: f64, whole: f64) -> f64 {
@@ -106,6 +108,10 @@ pub struct StatsRecord {
     pub waited_share: f64,
     /// The share of the worker's time that making updates orthogonal took.
     pub direction_share: f64,
+    /// Bytes that came over the node's sockets since the run began there, for both planes, with encryption and handshakes.
+    pub wire_in: u64,
+    /// Bytes that left.
+    pub wire_out: u64,
     /// Cores kept busy.
     pub cpu: f64,
     /// Memory in use.
@@ -120,6 +126,10 @@ pub struct StatsRecord {
     pub residual_lost: f64,
     /// Samples of the whole run that were trained more than once: after a partition, or where a node died.
     pub repeated_samples: u64,
+    /// The newest evaluation, from the node that measured.
+    pub evaluation: Option<Evaluation>,
+    /// What each of the node's processes has used since the run began there.
+    pub processes: Vec<ProcessUsage>,
     /// What the node waits for, to begin or to end the run, a sentence each.
     pub waiting: Vec<String>,
     /// The exchange with each peer.
@@ -176,6 +186,20 @@ pub struct Finished {
     pub waited_share: f64,
     /// The share of workers' time that making updates orthogonal took.
     pub direction_share: f64,
+    /// Bytes that left all nodes' sockets, for both planes, with encryption and handshakes.
+    pub wire_sent: u64,
+    /// Processor time of all processes.
+    pub cpu_seconds: f64,
+    /// The most memory that any process has had.
+    pub memory_peak_bytes: u64,
+    /// Bytes that all processes read from disks.
+    pub disk_read_bytes: u64,
+    /// Bytes that all processes wrote to disks.
+    pub disk_write_bytes: u64,
+    /// What each node took of its machine.
+    pub usage: Vec<NodeUsage>,
+    /// How good the model was on the way, and at last the saved weights.
+    pub evaluations: Vec<Evaluation>,
     /// Why it ended: `trained` if all its samples were, or what stopped it.
     pub reason: &'static str,
     /// The saved model, as an absolute path.

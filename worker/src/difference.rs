@@ -156,16 +156,32 @@ mod tests {
     /// Each lets out its share, and has the others': all stand at the mean, but for what rounding took, which stays.
     #[test]
     fn workers_of_equal_shares_end_at_their_mean() {
+        assert_eq!(
+            at_their_mean(|own, shared| take_share(own, shared, 0, third()).unwrap().0),
+            Ok(())
+        );
+    }
+
+    #[test]
+    fn a_share_that_is_taken_out_twice_is_found() {
+        let twice = |own: &mut [f32], shared: &mut [f32]| {
+            let dense = take_share(own, shared, 0, third()).unwrap().0;
+            take_back_equal(own, &mut shared.to_vec(), dense.steps(), 2.0);
+            dense
+        };
+        let found = at_their_mean(twice).unwrap_err();
+        assert!(found.contains("stays"), "{found}");
+    }
+
+    fn third() -> Share {
+        Share::of_one_in(3)
+    }
+
+    fn at_their_mean(take_share: fn(&mut [f32], &mut [f32]) -> Dense) -> Result<(), String> {
         let before = [[0.5, -0.25, 0.0], [0.25, 0.75, 3.0 * GRID], [-0.125, 0.25, -GRID]];
         let mut own = before;
         let mut shared = [[0.0; 3]; 3];
-        let taken: Vec<Dense> = (0..3)
-            .map(|at| {
-                take_share(&mut own[at], &mut shared[at], 0, Share::of_one_in(3))
-                    .unwrap()
-                    .0
-            })
-            .collect();
+        let taken: Vec<Dense> = (0..3).map(|at| take_share(&mut own[at], &mut shared[at])).collect();
         for at in 0..3 {
             for other in (0..3).filter(|other| *other != at) {
                 taken[other].apply_to_both(&mut shared[at], &mut own[at]).unwrap();
@@ -175,14 +191,22 @@ mod tests {
             let mean = before.iter().map(|own| own[weight]).sum::<f32>() / 3.0;
             let mut lost = 0.0;
             for at in 0..3 {
-                assert_eq!(shared[at][weight], shared[0][weight]);
-                assert!((own[at][weight] - shared[at][weight]).abs() <= 2.0 * GRID);
-                lost += own[at][weight] - shared[at][weight];
+                let stays = own[at][weight] - shared[at][weight];
+                if shared[at][weight] != shared[0][weight] {
+                    return Err(format!("{shared:?} are not equal"));
+                }
+                if stays.abs() > 2.0 * GRID {
+                    return Err(format!("{stays} stays"));
+                }
+                lost += stays;
             }
             // What is in the shared weights and what stays add up to all that was learned.
             let all = shared[0][weight] + lost / 3.0;
-            assert!((all - mean).abs() < 0.1 * GRID, "{all} {mean}");
+            if (all - mean).abs() >= 0.1 * GRID {
+                return Err(format!("{all} is not {mean}"));
+            }
         }
+        Ok(())
     }
 
     #[test]

@@ -17,6 +17,7 @@ use protocol::bundle::Bundle;
 use protocol::dense::Dense;
 use protocol::digest::Digest;
 use protocol::ids::OriginId;
+use protocol::measured::Moment;
 use protocol::sums::Sums;
 use protocol::wire::attach::{GoOn, JumpOrder, SaveOrder};
 
@@ -74,8 +75,8 @@ pub enum ToTraining {
     GoOn(GoOn),
     /// Go on with the pass, from the mean of so many workers' differences if there is one.
     GoOnPassing(Option<Arc<(Dense, u32)>>),
-    /// Hand out a copy of the weights.
-    Copy,
+    /// Hand out a copy of the weights, which are of this moment.
+    Copy(Moment),
     /// Hand out what this worker alone has, for a file.
     Save(PathBuf),
     /// Take no further step; close the origin.
@@ -105,7 +106,7 @@ pub enum FromTraining {
     /// The norm of the residual, now and then.
     ResidualNorm(f64),
     /// A copy of the weights, between two steps.
-    Weights(Vec<f32>),
+    Weights(Vec<f32>, Moment),
     /// What this worker alone has, as it was after the last batch told.
     State {
         /// The file that it is for.
@@ -435,9 +436,9 @@ impl<'a, T: Trainer> Loop<'a, T> {
             ToTraining::Slot { slot, alive } => self.training.slot(slot, alive),
             ToTraining::GoOn(order) => self.training.go_on(order)?,
             ToTraining::GoOnPassing(prefix) => self.training.go_on_passing(prefix.as_deref())?,
-            ToTraining::Copy => {
+            ToTraining::Copy(moment) => {
                 let weights = self.training.trainer().copy_weights()?;
-                self.outbox.send(FromTraining::Weights(weights))?;
+                self.outbox.send(FromTraining::Weights(weights, moment))?;
             }
             ToTraining::Save(path) => self.saves.push(path),
             ToTraining::Stop => self.training.stop(),

@@ -8,7 +8,8 @@ use protocol::batch::{Batch, Standing};
 use protocol::digest::Digest;
 use protocol::frontier::Frontier;
 use protocol::ids::RunId;
-use protocol::wire::attach::{FromWorker, SaveOrder, Scores, ToWorker};
+use protocol::measured::Scores;
+use protocol::wire::attach::{FromWorker, SaveOrder, ToWorker};
 
 use harness::{Heard, Ledger, Node, job};
 

@@ -7,9 +7,10 @@ use worker::evaluate::evaluate;
 use worker::model_file;
 
 use crate::args::Evaluate;
+use crate::commands;
 use crate::failure::Failure;
+use crate::output::{self, Audience};
 use crate::view::View;
-use crate::{commands, output};
 
 #[derive(Serialize)]
 struct Evaluated {
@@ -35,7 +36,7 @@ pub(crate) fn run(arguments: &Evaluate) -> Result<(), Failure> {
             dataset.input
         )));
     }
-    let view = View::new(dataset.test.len() as u64, arguments.json);
+    let view = View::new(dataset.test.len() as u64, Audience::of(arguments.json));
     let evaluation = evaluate(&model.layout, model.weights, &dataset.test, threads, |so_far| {
         view.position(so_far.samples as u64);
         true

@@ -5,9 +5,11 @@ pub(crate) mod credentials;
 pub(crate) mod evaluate;
 pub(crate) mod node;
 pub(crate) mod nodes;
+pub(crate) mod report;
 pub(crate) mod start;
 pub(crate) mod stats;
 pub(crate) mod stop;
+pub(crate) mod study;
 pub(crate) mod train;
 pub(crate) mod worker;
 
@@ -29,7 +31,7 @@ const THREADS_MAX: usize = 1024;
 const WORKERS_MAX: usize = 256;
 
 /// The threads asked for, or all cores, shared out among so many.
-fn threads(asked: Option<usize>, among: usize) -> Result<Threads, Failure> {
+pub(crate) fn threads(asked: Option<usize>, among: usize) -> Result<Threads, Failure> {
     match asked {
         None => {
             let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -43,7 +45,7 @@ fn threads(asked: Option<usize>, among: usize) -> Result<Threads, Failure> {
 }
 
 /// Refuses flags of a node that nothing can come of, and finds the device that they mean.
-fn check_compute(flags: &ComputeFlags) -> Result<Device, Failure> {
+pub(crate) fn check_compute(flags: &ComputeFlags) -> Result<Device, Failure> {
     if !(1..=WORKERS_MAX).contains(&flags.workers) {
         return Err(Failure::input(format!(
             "--workers must be from 1 to {WORKERS_MAX}, not {}",
@@ -61,7 +63,7 @@ fn device(device: &str, precision: Option<&str>) -> Result<Device, Failure> {
 }
 
 /// The folder that jobs may have data opened under: this process's own, unless another is given.
-fn data_root(given: Option<&Path>) -> Result<PathBuf, Failure> {
+pub(crate) fn data_root(given: Option<&Path>) -> Result<PathBuf, Failure> {
     let root = given.unwrap_or(Path::new("."));
     let is_folder = root.canonicalize().ok().filter(|root| root.is_dir());
     is_folder.ok_or_else(|| {

@@ -12,7 +12,7 @@ use crate::args::Start;
 use crate::contact::Contact;
 use crate::failure::Failure;
 use crate::out_folder::OutFolder;
-use crate::output::{self, RunEvent};
+use crate::output::{self, Audience, RunEvent};
 use crate::view::View;
 use crate::{commands, follow, interrupt, job_file, report, starting};
 
@@ -22,13 +22,14 @@ pub(crate) fn run(arguments: Start) -> Result<(), Failure> {
         None => What::Job(Box::new(job_file::read(arguments.job, arguments.file.as_deref())?)),
     };
     let out = OutFolder::check(&arguments.out)?;
+    let audience = Audience::of(arguments.json);
     interrupt::watch()?;
     commands::run_async(async {
         let contact = Arc::new(commands::contact(&arguments.cluster).await?);
         let run = if arguments.attach {
             newest(&contact).await?
         } else {
-            begin(&contact, what, arguments.allow_partial, arguments.json).await?
+            begin(&contact, what, arguments.allow_partial, audience).await?
         };
         if arguments.json && !arguments.attach {
             let run = run.to_string();
@@ -39,7 +40,7 @@ pub(crate) fn run(arguments: Start) -> Result<(), Failure> {
         if arguments.detach {
             return Ok(());
         }
-        let finished = follow::follow(&contact, run, &out, arguments.json).await?;
+        let finished = follow::follow(&contact, run, &out, audience).await?;
         report::report(&finished, arguments.json)
     })
 }
@@ -71,8 +72,13 @@ fn resumed_run(folder: &Path, job: &JobDraft) -> Result<RunId, Failure> {
 }
 
 /// Starts a run; returns when its nodes have begun.
-pub(crate) async fn begin(contact: &Contact, what: What, allow_partial: bool, json: bool) -> Result<RunId, Failure> {
-    let view = View::new(0, json);
+pub(crate) async fn begin(
+    contact: &Contact,
+    what: What,
+    allow_partial: bool,
+    audience: Audience,
+) -> Result<RunId, Failure> {
+    let view = View::new(0, audience);
     view.busy("preparing: nodes open the data");
     let request = match what {
         What::Job(job) => Request::StartTraining { job, allow_partial },

@@ -1,109 +1,20 @@
 //! `tau train`: start a cluster on this machine, train, save the model, say what came out.
 
-use std::sync::Arc;
-
-use protocol::data::DataSpec;
-use protocol::job::Job;
-use protocol::model::Layout;
-use worker::dataset::Dataset;
-
-use crate::args::{ComputeFlags, Train};
+use crate::args::Train;
 use crate::commands;
-use crate::commands::start::{self, What};
 use crate::failure::Failure;
-use crate::local_cluster::LocalCluster;
+use crate::local_run::{LocalRun, OnFailure};
 use crate::out_folder::OutFolder;
-use crate::view::View;
-use crate::{follow, interrupt, job_file, report, rescue};
-
-/// More would only wait for each other on one machine.
-const NODES_MAX: usize = 64;
+use crate::output::Audience;
+use crate::{interrupt, job_file, report};
 
 pub(crate) fn run(arguments: Train) -> Result<(), Failure> {
-    let (json, nodes) = (arguments.json, arguments.nodes);
-    if !(1..=NODES_MAX).contains(&nodes) {
-        return Err(Failure::input(format!(
-            "--nodes must be from 1 to {NODES_MAX}, not {nodes}"
-        )));
-    }
-    let mut flags = compute_flags(&arguments.compute, nodes)?;
-    let mut job = job_file::read(arguments.job, arguments.file.as_deref())?;
-    if job.checkpoint_every.is_some() {
-        return Err(Failure::input(
-            "--checkpoint-every needs nodes that stay: start them with 'tau seed' and 'tau join', and the run with 'tau start'",
-        ));
-    }
-    let said = check(&job, &flags, nodes)?;
-    open_own_files(&mut job, &mut flags)?;
+    let json = arguments.json;
+    let job = job_file::read(arguments.job, arguments.file.as_deref())?;
+    let run = LocalRun::check(job, &arguments.compute, arguments.nodes)?;
     let out = OutFolder::check(&arguments.out)?;
     interrupt::watch()?;
-    let finished = commands::run_async(async {
-        let view = View::new(0, json);
-        view.say(&said);
-        view.busy("starting the nodes");
-        let mut cluster = LocalCluster::start(nodes, &flags)?;
-        let contact = Arc::new(cluster.contact(flags.workers).await?);
-        view.clear();
-        let run = async {
-            let run = start::begin(&contact, What::Job(Box::new(job)), false, json).await?;
-            follow::follow(&contact, run, &out, json).await
-        };
-        match run.await {
-            Ok(finished) => Ok(finished),
-            // The nodes end with this process: what they have is saved before.
-            Err(failure) => Err(rescue::rescue(failure, &contact, &mut cluster.scratch, &out).await),
-        }
-    })?;
+    eprintln!("{}", run.said);
+    let finished = commands::run_async(run.run(&out, Audience::of(json), OnFailure::Rescue))?;
     report::report(&finished, json)
-}
-
-/// What every node is started with.
-fn compute_flags(flags: &ComputeFlags, nodes: usize) -> Result<ComputeFlags, Failure> {
-    commands::check_compute(flags)?;
-    let threads = commands::threads(flags.threads, nodes * flags.workers)?;
-    // A relative folder means the same to the nodes, which run where this process does.
-    Ok(ComputeFlags {
-        threads: Some(threads.0),
-        ..flags.clone()
-    })
-}
-
-/// Lets the nodes open what the user named, wherever it lies: they are the user's own, and so are the files. Only who gives
-/// a root wants to be kept to it.
-fn open_own_files(job: &mut Job, flags: &mut ComputeFlags) -> Result<(), Failure> {
-    let path = match &mut job.data {
-        DataSpec::Idx { directory: path } | DataSpec::Csv { file: path, .. } if flags.data_root.is_none() => path,
-        _ => return Ok(()),
-    };
-    let inside = path
-        .canonicalize()
-        .map_err(Failure::work)?
-        .starts_with(commands::data_root(None)?);
-    // The nodes run where this process does, and open what is there without being told.
-    if !inside {
-        *path = std::path::absolute(&*path).map_err(Failure::work)?;
-        flags.data_root = Some("/".into());
-    }
-    Ok(())
-}
-
-/// Checks everything that a user can get wrong, before anything is changed: nodes would find the same mistakes, but
-/// each for itself and later. Says what will be trained.
-fn check(job: &Job, flags: &ComputeFlags, nodes: usize) -> Result<String, Failure> {
-    let dataset = Dataset::open(&job.data, job.seed, flags.data_root.as_deref()).map_err(Failure::bad)?;
-    let layout = Layout::new(&job.model, dataset.input, dataset.classes.len()).map_err(Failure::bad)?;
-    communicator::usage::check_memory(job, &layout, nodes * flags.workers).map_err(|error| {
-        Failure::input(format!(
-            "{error}: use fewer --nodes, a smaller model or a smaller --minibatch"
-        ))
-    })?;
-    Ok(format!(
-        "{}: {} training and {} held-out samples; {} weights; {nodes} nodes with {} workers of {} threads each",
-        job.data,
-        dataset.train.len(),
-        dataset.test.len(),
-        layout.weights,
-        flags.workers,
-        flags.threads.unwrap_or(1)
-    ))
 }

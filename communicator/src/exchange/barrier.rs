@@ -264,6 +264,7 @@ impl Barrier {
             Shares::Mean => Share::of_one_in(workers),
             Shares::Weighted => shares::by_loss(origin, &told, workers),
             Shares::Best => shares::of_the_best(origin, &told),
+            Shares::First => shares::of_the_first(origin, &told),
         }
     }
 

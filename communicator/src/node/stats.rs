@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use protocol::ids::NodeId;
+use protocol::measured::ProcessUsage;
 use protocol::stats::{PeerRecord, StatsRecord};
 use protocol::wire::control::Reply;
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
@@ -191,7 +192,12 @@ fn size(record: &StatsRecord) -> usize {
         .peers
         .iter()
         .map(|peer| size_of::<PeerRecord>() + peer.node.len());
-    size_of::<StatsRecord>() + texts.iter().map(|text| text.len()).sum::<usize>() + peers.sum::<usize>()
+    let processes = record.processes.iter();
+    let processes = processes.map(|process| size_of::<ProcessUsage>() + process.process.len());
+    size_of::<StatsRecord>()
+        + processes.sum::<usize>()
+        + texts.iter().map(|text| text.len()).sum::<usize>()
+        + peers.sum::<usize>()
 }
 
 #[cfg(test)]

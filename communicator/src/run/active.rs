@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use protocol::ids::{NodeId, RunId};
 use protocol::job::Job;
-use protocol::wire::attach::{Scores, WorkerStats};
+use protocol::measured::{Course, Scores};
+use protocol::wire::attach::WorkerStats;
 use protocol::wire::control::{NodeInfo, Phase, RunResult, RunStatus};
 use protocol::wire::run_beat::{RunBeat, StopReason};
 use protocol::wire::run_plan::RunPlan;
@@ -72,6 +73,8 @@ pub(super) struct ActiveRun {
     pub(super) diverged: Option<String>,
     /// The newest measurement.
     pub(super) scores: Option<Scores>,
+    /// What this node's workers have measured on the way.
+    pub(super) course: Course,
     pub(super) state: State,
     /// Something changed that others have to know.
     pub(super) news: bool,
@@ -100,6 +103,7 @@ impl ActiveRun {
             stop: None,
             diverged: None,
             scores: None,
+            course: Course::default(),
             state: State::Preparing(preparing),
             news: true,
             told: Liveness::default(),

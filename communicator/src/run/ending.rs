@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use protocol::ids::NodeId;
+use protocol::measured::{Course, NodeUsage};
 use protocol::wire::attach::WorkerStats;
 use protocol::wire::control::RunResult;
 use protocol::wire::run_beat::{Settled, StopReason};
@@ -42,16 +43,29 @@ pub(super) fn result(
         weights,
         seconds: settled.values().map(|one| one.seconds).fold(0.0, f64::max),
         bytes_sent: settled.values().map(|one| one.bytes_sent).sum(),
+        usage: usage(plan, settled),
+        course: Course::of_all(settled.values().map(|one| &one.course)),
         stop,
         // The node's shell knows where files are.
         model: PathBuf::new(),
     })
 }
 
+/// What each took of its machine, by the names that the plan has for them.
+fn usage(plan: &RunPlan, settled: &BTreeMap<NodeId, Settled>) -> Vec<NodeUsage> {
+    let told = plan.participants.iter();
+    told.filter_map(|participant| {
+        let usage = settled.get(&participant.node)?.usage.clone();
+        let node = participant.name.clone();
+        Some(NodeUsage { node, ..usage })
+    })
+    .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use protocol::digest::Digest;
-    use protocol::wire::attach::Scores;
+    use protocol::measured::Scores;
 
     use super::*;
     use crate::small_plan::small_plan;
@@ -68,6 +82,8 @@ mod tests {
             repeated: 0,
             bytes_sent: 100,
             seconds,
+            usage: NodeUsage::default(),
+            course: Course::default(),
             scores: Some(Scores {
                 accuracy: 0.5,
                 loss: 1.0,

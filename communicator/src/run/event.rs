@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use protocol::digest::Digest;
 use protocol::ids::{NodeId, RunId};
 use protocol::job::Job;
-use protocol::wire::attach::{DataInfo, Scores, WorkerStats};
+use protocol::measured::{Evaluation, NodeUsage, Scores};
+use protocol::wire::attach::{DataInfo, WorkerStats};
 use protocol::wire::control::{Found, NodeInfo, Offer, Phase, Reply, Word};
 use protocol::wire::run_beat::RunBeat;
 use protocol::wire::run_plan::{Participant, RunPlan};
@@ -122,7 +123,7 @@ pub(crate) enum WorkerWord {
     /// What it did so far.
     Stats(WorkerStats),
     /// An evaluation that was asked for.
-    Evaluated { run: RunId, scores: Scores },
+    Evaluated { run: RunId, evaluation: Evaluation },
     /// Its origin is closed.
     Closed { residual_norm: f64 },
     /// Everything is applied; the digest of its weights, if they are on the lattice.
@@ -175,6 +176,8 @@ pub(crate) struct Settlement {
     pub(crate) bytes_sent: u64,
     /// The weights of the model.
     pub(crate) weights: u64,
+    /// What the node took of its machine.
+    pub(crate) usage: NodeUsage,
 }
 
 /// Something to be done.

@@ -101,6 +101,8 @@ impl ActiveRun {
             repeated: settlement.repeated,
             bytes_sent: settlement.bytes_sent,
             seconds: settlement.seconds,
+            usage: settlement.usage.clone(),
+            course: self.course.clone(),
             scores: None,
         });
     }

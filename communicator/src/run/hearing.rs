@@ -88,11 +88,16 @@ impl ActiveRun {
                     seat.count(stats);
                 }
             }
-            WorkerWord::Evaluated { run, scores } if run == self.run => {
-                tracing::info!(accuracy = scores.accuracy, loss = scores.loss, "evaluated");
+            WorkerWord::Evaluated { run, evaluation } if run == self.run => {
+                tracing::info!(accuracy = evaluation.accuracy, loss = evaluation.loss, "evaluated");
                 if let State::Training(_) = self.state {
-                    self.scores = Some(scores);
-                    if self.job.target_accuracy.is_some_and(|target| scores.accuracy >= target) {
+                    self.scores = Some(evaluation.scores());
+                    self.course.add(evaluation);
+                    if self
+                        .job
+                        .target_accuracy
+                        .is_some_and(|target| evaluation.accuracy >= target)
+                    {
                         if let Some(exchanging) = self.exchanging_mut() {
                             exchanging.reaches_target(worker);
                         }

@@ -11,8 +11,8 @@ use super::event::ExchangeOrder;
 use super::states::{Exchanging, Settling};
 
 /// Evaluations in an epoch, with a target that is to be hit and without.
-const EVALUATIONS_WITH_TARGET: u64 = 16;
-const EVALUATIONS: u64 = 1;
+const EVALUATIONS_WITH_TARGET: u32 = 16;
+const EVALUATIONS: u32 = 1;
 
 impl ActiveRun {
     /// The exchange is there: training can begin.
@@ -122,12 +122,12 @@ impl ActiveRun {
     }
 
     fn evaluation_interval(&self, train: u64) -> u64 {
-        let often = if self.job.target_accuracy.is_some() {
+        let usual = if self.job.target_accuracy.is_some() {
             EVALUATIONS_WITH_TARGET
         } else {
             EVALUATIONS
         };
-        (train / often).max(1)
+        (train / u64::from(self.job.evaluations.unwrap_or(usual))).max(1)
     }
 
     /// One worker of the whole cluster measures now and then: the first of the first node that is there.

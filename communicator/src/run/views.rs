@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use protocol::ids::{NodeId, RunId};
+use protocol::measured::Evaluation;
 use protocol::wire::attach::WorkerStats;
 use protocol::wire::control::{NodeInfo, Phase, RunStatus};
 
@@ -17,6 +18,8 @@ pub(crate) struct RunReport {
     pub(crate) stats: WorkerStats,
     /// How good it was found last.
     pub(crate) accuracy: Option<f64>,
+    /// The newest evaluation by one of this node's workers.
+    pub(crate) evaluation: Option<Evaluation>,
     /// What this node waits for.
     pub(crate) waiting: Vec<String>,
 }
@@ -83,6 +86,7 @@ impl RunCore {
             phase: run.phase(),
             stats: run.stats(),
             accuracy: run.scores.map(|scores| scores.accuracy),
+            evaluation: run.course.evaluations().last().copied(),
             waiting: run.waiting(now, &self.limits),
         })
     }

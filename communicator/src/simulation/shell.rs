@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use protocol::batch::Batch;
 use protocol::bundle::Bundle;
 use protocol::ids::{NodeId, RunId};
+use protocol::measured::NodeUsage;
 use protocol::wire::control::{Found, Offer, Phase};
 use protocol::wire::run_plan::{Resumed, RunPlan};
 
@@ -346,6 +347,7 @@ impl World {
                     seconds: 1.0,
                     bytes_sent: 1,
                     weights: WEIGHTS as u64,
+                    usage: NodeUsage::default(),
                 });
                 let event = RunEvent::Settlement(open.run, settlement);
                 self.after(10, Due::Event { at, event });

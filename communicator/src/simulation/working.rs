@@ -10,9 +10,10 @@ use protocol::digest::Digest;
 use protocol::ids::{NodeId, OriginId, RunId};
 use protocol::job::{Job, JobDraft, Shares, Way};
 use protocol::lattice::Tau;
+use protocol::measured::{Evaluation, Scores};
 use protocol::rng::splitmix64;
 use protocol::sums::Sums;
-use protocol::wire::attach::{GoOn, Scores, WorkerStats};
+use protocol::wire::attach::{GoOn, WorkerStats};
 
 use super::node::{Disk, Ending, Round, Training, WEIGHTS, digest};
 use super::world::{Due, World};
@@ -225,9 +226,13 @@ impl World {
             training.on_target = Some(training.counts.clone());
         }
         let accuracy = if reached { 0.95 } else { 0.5 };
-        let scores = Scores { accuracy, loss: 1.0 };
+        let evaluation = Evaluation {
+            accuracy,
+            loss: 1.0,
+            ..Evaluation::default()
+        };
         self.say(&format!("{at} has measured {accuracy}"));
-        self.worker_says(at, key, delay, WorkerWord::Evaluated { run, scores });
+        self.worker_says(at, key, delay, WorkerWord::Evaluated { run, evaluation });
     }
 
     /// A client of a node.
@@ -280,6 +285,7 @@ pub(super) fn job(in_rounds: Option<Shares>, way: Way) -> Job {
         Shares::Mean => "mean",
         Shares::Weighted => "weighted",
         Shares::Best => "best",
+        Shares::First => "first",
     });
     let draft = JobDraft {
         exchange: shares.map(|shares| format!("{way}:every=1,{shares}")),

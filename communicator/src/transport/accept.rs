@@ -19,6 +19,7 @@ use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor, rustls};
 use super::half_open::{Greeted, HalfOpen};
 use super::security::{Security, Stream};
 use super::tls::{self, Plane};
+use super::wire::Counted;
 use crate::log_throttle::LogThrottle;
 use crate::timing::Timing;
 
@@ -151,13 +152,14 @@ fn hand_over(connection: Option<Accepted>, accepted: &mpsc::Sender<Accepted>) {
 
 async fn shake_hands(
     tls: Option<TlsAcceptor>,
-    mut stream: TcpStream,
+    stream: TcpStream,
     address: SocketAddr,
     limit: Duration,
     greeted: Greeted,
 ) -> Option<Accepted> {
     let shaken = timeout(limit, async {
         stream.set_nodelay(true)?;
+        let mut stream = Counted(stream);
         let (plane, stream): (_, Stream) = match tls {
             Some(tls) => {
                 let hello = LazyConfigAcceptor::new(ClientHello::default(), stream).await?;

@@ -14,6 +14,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use super::credentials::{Credentials, SUBJECT};
 use super::security::{NotLoopback, Security, Stream};
 use super::tls::{self, Plane};
+use super::wire::Counted;
 
 /// Why another node was not reached.
 #[derive(Debug, Error)]
@@ -65,9 +66,10 @@ pub async fn dial(
     security.check(address)?;
     let connect = async {
         let unreachable = |source| DialError::Unreachable { address, source };
-        let mut stream = TcpStream::connect(address).await.map_err(unreachable)?;
+        let stream = TcpStream::connect(address).await.map_err(unreachable)?;
         // Waiting for more to fill a packet would only make batches stale.
         stream.set_nodelay(true).map_err(unreachable)?;
+        let mut stream = Counted(stream);
         match security {
             Security::Credentials(credentials) => shake_hands(stream, address, plane, credentials).await,
             Security::Insecure => {
@@ -85,7 +87,7 @@ pub async fn dial(
 }
 
 async fn shake_hands(
-    stream: TcpStream,
+    stream: Counted,
     address: SocketAddr,
     plane: Plane,
     credentials: &Credentials,

@@ -10,6 +10,7 @@ mod dial;
 mod half_open;
 mod security;
 pub(crate) mod tls;
+pub(crate) mod wire;
 
 #[cfg(test)]
 mod tests;

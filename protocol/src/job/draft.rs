@@ -51,12 +51,18 @@ pub struct JobDraft {
     /// Give each minibatch the classes in the data's proportion [default: false]
     #[cfg_attr(feature = "clap", arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", help_heading = "Job"))]
     pub balanced: Option<bool>,
+    /// Let workers keep the samples that they are dealt in the first epoch, instead of dealing anew in every one [default: false]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", help_heading = "Job"))]
+    pub dealt_once: Option<bool>,
     /// How nodes exchange what they learn
     #[cfg_attr(feature = "clap", arg(long, value_name = "STRATEGY", help = super::exchange::help(), help_heading = "Job"))]
     pub exchange: Option<String>,
     /// End the run when the held-out accuracy reaches this
     #[cfg_attr(feature = "clap", arg(long, value_name = "A", help_heading = "Job"))]
     pub target_accuracy: Option<f64>,
+    /// How often held-out samples are measured in an epoch [default: 1; 16 with a target accuracy]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "N", help_heading = "Job"))]
+    pub evaluations: Option<u32>,
     /// End the run after this many seconds of training
     #[cfg_attr(feature = "clap", arg(long, value_name = "S", help_heading = "Job"))]
     pub max_seconds: Option<f64>,
@@ -82,8 +88,10 @@ pub(super) fn defaults() -> JobDraft {
         tau: None,
         split: Some("random".into()),
         balanced: Some(false),
+        dealt_once: Some(false),
         exchange: Some("strom".into()),
         target_accuracy: None,
+        evaluations: None,
         max_seconds: None,
         checkpoint_every: None,
         seed: Some(1),
@@ -93,6 +101,7 @@ pub(super) fn defaults() -> JobDraft {
 /// The longest minibatch: its samples and activations must fit into memory many times over.
 const MINIBATCH_MAX: u32 = 1 << 16;
 const EPOCHS_MAX: u32 = 1 << 20;
+const EVALUATIONS_MAX: u32 = 1000;
 
 impl JobDraft {
     /// Reads a TOML file's text.
@@ -122,8 +131,10 @@ impl JobDraft {
             tau: if decided { self.tau } else { other.tau },
             split: self.split.or(other.split),
             balanced: self.balanced.or(other.balanced),
+            dealt_once: self.dealt_once.or(other.dealt_once),
             exchange: self.exchange.or(other.exchange),
             target_accuracy: self.target_accuracy.or(other.target_accuracy),
+            evaluations: self.evaluations.or(other.evaluations),
             max_seconds: self.max_seconds.or(other.max_seconds),
             checkpoint_every: self.checkpoint_every.or(other.checkpoint_every),
             seed: self.seed.or(other.seed),
@@ -154,6 +165,9 @@ impl JobDraft {
         let epochs = errors.whole("epochs", draft.epochs, EPOCHS_MAX);
         let minibatch = errors.whole("minibatch", draft.minibatch, MINIBATCH_MAX);
         let target_accuracy = errors.optional("target_accuracy", draft.target_accuracy, 0.0..=1.0, "between 0 and 1");
+        let evaluations = draft
+            .evaluations
+            .map(|often| errors.whole("evaluations", Some(often), EVALUATIONS_MAX));
         let seconds = f64::MIN_POSITIVE..=f64::MAX;
         let max_seconds = errors.optional("max_seconds", draft.max_seconds, seconds.clone(), "above 0");
         let checkpoint_every = errors.optional("checkpoint_every", draft.checkpoint_every, seconds, "above 0");
@@ -171,8 +185,10 @@ impl JobDraft {
                     lr_schedule,
                     split,
                     balanced: draft.balanced.unwrap_or_default(),
+                    dealt_once: draft.dealt_once.unwrap_or_default(),
                     exchange,
                     target_accuracy,
+                    evaluations,
                     max_seconds,
                     checkpoint_every,
                     seed: draft.seed.unwrap_or_default(),
@@ -243,8 +259,10 @@ impl From<&Job> for JobDraft {
             tau,
             split: Some(job.split.to_string()),
             balanced: Some(job.balanced),
+            dealt_once: Some(job.dealt_once),
             exchange: Some(job.exchange.to_string()),
             target_accuracy: job.target_accuracy,
+            evaluations: job.evaluations,
             max_seconds: job.max_seconds,
             checkpoint_every: job.checkpoint_every,
             seed: Some(job.seed),

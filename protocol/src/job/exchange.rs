@@ -61,6 +61,8 @@ pub enum Shares {
     Weighted,
     /// The worker with the lowest loss all of it, the others nothing.
     Best,
+    /// The worker of the first slot all of it, the others nothing: what somebody's average has come to.
+    First,
 }
 
 impl Shares {
@@ -85,6 +87,20 @@ const EVERY_ON_MESH: u32 = 16;
 /// Steps after which the best worker's weights count.
 const EVERY_OF_BEST: u32 = 64;
 const EVERY_MAX: f64 = 65_536.0;
+
+/// A name, and what it says of rounds.
+type Named = (&'static str, Way, Every, Shares);
+
+/// The strategies in rounds, by name: what each leaves open can be said behind it.
+const NAMED: [Named; 7] = [
+    ("mesh", Way::Mesh, Every::Steps(EVERY_ON_MESH), Shares::Mean),
+    ("server", Way::Server, Every::Steps(1), Shares::Mean),
+    ("ring-reduce", Way::RingReduce, Every::Steps(1), Shares::Mean),
+    ("ring", Way::Ring, Every::Steps(1), Shares::Mean),
+    ("stepwise", Way::Stepwise, Every::Steps(1), Shares::Mean),
+    ("downpour", Way::Server, Every::Epoch, Shares::Mean),
+    ("best", Way::Server, Every::Steps(EVERY_OF_BEST), Shares::Best),
+];
 
 /// What there is, a line each.
 pub const STRATEGIES: [(&str, &str); 9] = [
@@ -111,12 +127,11 @@ pub const STRATEGIES: [(&str, &str); 9] = [
     ),
     (
         "downpour",
-        "the mean of all every epoch
-, by a server; 'downpour:weighted' by loss",
+        "the mean of all every epoch, by a server; 'downpour:weighted' by loss",
     ),
     ("best", "the best worker's weights every 64 steps, by a server"),
     (
-        "WAY[:every=N|epoch][,mean|weighted|best|async]",
+        "WAY[:every=N|epoch][,mean|weighted|best|first|async]",
         "any of these, with WAY mesh, server, ring-reduce or ring",
     ),
 ];
@@ -125,16 +140,11 @@ impl Exchange {
     /// The strategy that a text names. `threshold` is what the job says of τ, for the one that has a τ.
     pub(super) fn from_text(text: &str, threshold: Threshold) -> Result<Self, String> {
         let mut options = TextOptions::parse(text);
-        let exchange = match options.name {
-            "strom" => Self::Strom(threshold),
-            "mesh" => rounds(Way::Mesh, Every::Steps(EVERY_ON_MESH), Shares::Mean, &mut options)?,
-            "server" => rounds(Way::Server, Every::Steps(1), Shares::Mean, &mut options)?,
-            "ring-reduce" => rounds(Way::RingReduce, Every::Steps(1), Shares::Mean, &mut options)?,
-            "ring" => rounds(Way::Ring, Every::Steps(1), Shares::Mean, &mut options)?,
-            "stepwise" => rounds(Way::Stepwise, Every::Steps(1), Shares::Mean, &mut options)?,
-            "downpour" => rounds(Way::Server, Every::Epoch, Shares::Mean, &mut options)?,
-            "best" => rounds(Way::Server, Every::Steps(EVERY_OF_BEST), Shares::Best, &mut options)?,
-            unknown => return Err(format!("there is no exchange '{unknown}'; there is: {}", forms())),
+        let named = NAMED.iter().find(|(name, ..)| *name == options.name);
+        let exchange = match (options.name, named) {
+            ("strom", _) => Self::Strom(threshold),
+            (_, Some(&(_, way, every, shares))) => rounds(way, every, shares, &mut options)?,
+            (unknown, None) => return Err(format!("there is no exchange '{unknown}'; there is: {}", forms())),
         };
         options.finish(forms())?;
         Ok(exchange)
@@ -235,6 +245,7 @@ fn shares_from_options(left_open: Shares, options: &mut TextOptions<'_>) -> Resu
         ("mean", Some(Shares::Mean)),
         ("weighted", Some(Shares::Weighted)),
         ("best", Some(Shares::Best)),
+        ("first", Some(Shares::First)),
         ("async", None),
     ];
     let named: Vec<_> = rules.into_iter().filter(|(name, _)| options.flag(name)).collect();
@@ -266,19 +277,39 @@ impl fmt::Display for Every {
     }
 }
 
+/// The shortest name.
+impl fmt::Display for Rounds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { way, every, shares } = *self;
+        let rule = match shares {
+            Some(Shares::Mean) => "mean",
+            Some(Shares::Weighted) => "weighted",
+            Some(Shares::Best) => "best",
+            Some(Shares::First) => "first",
+            None => "async",
+        };
+        let alike = |&&(_, named, often, _): &&Named| (named, often) == (way, every);
+        let is_whole = |&&(_, _, _, named): &&Named| Some(named) == shares;
+        let named = || NAMED.iter().filter(alike);
+        if let Some((name, ..)) = named().find(is_whole) {
+            return f.write_str(name);
+        }
+        let has_rule = |&&(_, named, _, rule): &&Named| named == way && Some(rule) == shares;
+        // A name that has a rule of its own does not stand for another.
+        let plain = named().find(|(.., named)| *named == Shares::Mean);
+        match (NAMED.iter().find(has_rule), plain) {
+            (Some((name, ..)), _) => write!(f, "{name}:every={every}"),
+            (None, Some((name, ..))) => write!(f, "{name}:{rule}"),
+            (None, None) => write!(f, "{way}:every={every},{rule}"),
+        }
+    }
+}
+
 impl fmt::Display for Exchange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Strom(_) => f.write_str("strom"),
-            Self::Rounds(Rounds { way, every, shares }) => {
-                let shares = match shares {
-                    Some(Shares::Mean) => "",
-                    Some(Shares::Weighted) => ",weighted",
-                    Some(Shares::Best) => ",best",
-                    None => ",async",
-                };
-                write!(f, "{way}:every={every}{shares}")
-            }
+            Self::Rounds(rounds) => write!(f, "{rounds}"),
         }
     }
 }

@@ -45,10 +45,14 @@ pub struct Job {
     pub split: Split,
     /// Whether each minibatch holds the classes in the data's proportion.
     pub balanced: bool,
+    /// Whether workers keep the samples that they are dealt in the first epoch.
+    pub dealt_once: bool,
     /// How nodes exchange what they learn.
     pub exchange: Exchange,
     /// The run ends when the held-out accuracy reaches this.
     pub target_accuracy: Option<f64>,
+    /// How often held-out samples are measured in an epoch, if the user says so.
+    pub evaluations: Option<u32>,
     /// The run ends after this time.
     pub max_seconds: Option<f64>,
     /// Seconds between two checkpoints.

@@ -77,8 +77,10 @@ fn every_mistake_is_reported() {
         tau: None,
         split: Some("half".into()),
         balanced: None,
+        dealt_once: None,
         exchange: Some("gossip".into()),
         target_accuracy: Some(97.0),
+        evaluations: Some(0),
         max_seconds: Some(0.0),
         checkpoint_every: Some(f64::NAN),
         seed: None,
@@ -94,6 +96,7 @@ fn every_mistake_is_reported() {
             "data",
             "density",
             "epochs",
+            "evaluations",
             "exchange",
             "lr_schedule",
             "max_seconds",
@@ -245,5 +248,30 @@ fn only_a_strategy_with_a_tau_takes_one() {
     ] {
         let JobErrors(errors) = job(&format!("exchange = \"{wrong}\"")).unwrap_err();
         assert_eq!(errors[0].key, "exchange", "{wrong}");
+    }
+}
+
+#[test]
+fn a_strategy_is_called_by_its_shortest_name() {
+    for (text, name) in [
+        ("server:every=1", "server"),
+        ("server:every=epoch,mean", "downpour"),
+        ("server:every=epoch,weighted", "downpour:weighted"),
+        ("server:every=epoch,first", "downpour:first"),
+        ("server:every=64,best", "best"),
+        ("server:every=64", "server:every=64"),
+        ("server:every=16,best", "best:every=16"),
+        ("best:every=epoch", "best:every=epoch"),
+        ("ring:every=4,best", "ring:every=4,best"),
+        ("stepwise:every=4", "stepwise:every=4"),
+        ("mesh:every=16,async", "mesh:async"),
+        ("ring:every=16", "ring:every=16"),
+        ("strom", "strom"),
+    ] {
+        let draft = JobDraft::from_toml(&format!("exchange = \"{text}\"")).unwrap();
+        let job = draft.resolve().unwrap();
+        assert_eq!(job.exchange.to_string(), name);
+        let again = JobDraft::from(&job).resolve().unwrap();
+        assert_eq!(again.exchange, job.exchange);
     }
 }

@@ -10,6 +10,7 @@ use crate::digest::Digest;
 use crate::frontier::Frontier;
 use crate::ids::{OriginId, RunId};
 use crate::job::Job;
+use crate::measured::{Evaluation, Moment, Scores};
 use crate::model::Shape;
 use crate::share::Share;
 use crate::stats::ratio;
@@ -60,8 +61,8 @@ pub enum ToWorker {
         /// Whether a worker trains there.
         alive: bool,
     },
-    /// Measure the present weights on the held-out samples.
-    Evaluate,
+    /// Measure the present weights on the held-out samples. They are of this moment.
+    Evaluate(Moment),
     /// Write what this worker alone has, its residual and its optimiser's state, to a file, and answer with
     /// [`FromWorker::Saved`].
     Save {
@@ -174,7 +175,7 @@ pub enum FromWorker {
         /// In which run.
         run: RunId,
         /// What was found.
-        scores: Scores,
+        evaluation: Evaluation,
     },
     /// What this worker alone has is written, as it was after its last batch, which was sent before this.
     Saved {
@@ -251,15 +252,6 @@ impl DataInfo {
             test: 2,
         }
     }
-}
-
-/// How good a model is on held-out samples.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Scores {
-    /// The share judged rightly.
-    pub accuracy: f64,
-    /// The mean loss.
-    pub loss: f64,
 }
 
 /// Sums over a worker's run so far, and its newest readings.

@@ -10,8 +10,9 @@ use serde::{Deserialize, Serialize};
 use crate::digest::Digest;
 use crate::ids::{NodeId, RunId};
 use crate::job::Job;
+use crate::measured::{Course, NodeUsage, Scores};
 use crate::stats::{NodeReport, StatsRecord};
-use crate::wire::attach::{DataInfo, Scores, WorkerStats};
+use crate::wire::attach::{DataInfo, WorkerStats};
 use crate::wire::run_beat::{RunBeat, StopReason};
 use crate::wire::run_plan::Resumed;
 
@@ -267,6 +268,10 @@ pub struct RunResult {
     pub seconds: f64,
     /// Bytes that all nodes sent on the data plane.
     pub bytes_sent: u64,
+    /// What each node took of its machine.
+    pub usage: Vec<NodeUsage>,
+    /// How good the model was on the way.
+    pub course: Course,
     /// Why it ended early.
     pub stop: Option<StopReason>,
     /// Where the node that answers has saved it.

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::digest::Digest;
 use crate::ids::{NodeId, RunId};
-use crate::wire::attach::{Scores, WorkerStats};
+use crate::measured::{Course, NodeUsage, Scores};
+use crate::wire::attach::WorkerStats;
 use crate::wire::run_plan::RunPlan;
 
 /// How far a run is, as one node knows it.
@@ -151,6 +152,10 @@ pub struct Settled {
     pub bytes_sent: u64,
     /// First step to last batch applied.
     pub seconds: f64,
+    /// What it took of its machine.
+    pub usage: NodeUsage,
+    /// What it has measured on the way.
+    pub course: Course,
     /// How good the model is, once this node has measured it.
     pub scores: Option<Scores>,
 }

@@ -3,18 +3,24 @@
 use protocol::cursor::Cursors;
 use protocol::digest::Digest;
 use protocol::ids::{OriginId, RunId};
+use protocol::measured::Moment;
 use protocol::share::Share;
 use protocol::wire::attach::{Assignment, FromWorker, GoOn, JumpOrder, SaveOrder, ToWorker, WorkerInfo};
 use std::path::PathBuf;
 
 use super::batches::{header, steps};
-use super::values::{SCORES, data_info, frontier, job, wire, worker_stats};
+use super::values::{EVALUATION, SCORES, data_info, frontier, job, wire, worker_stats};
 
 const GO_ON: GoOn = GoOn {
     share: Some(Share::ALL),
     round: 300,
     newest: 301,
     workers: 10,
+};
+
+const MOMENT: Moment = Moment {
+    samples: 640,
+    seconds: 1.5,
 };
 
 pub(super) fn attached() {
@@ -31,6 +37,8 @@ pub(super) fn attached() {
         digest: Some(Digest(5)),
     };
     let saved_model = |saved| FromWorker::SavedModel { run, saved };
+    let evaluation = EVALUATION;
+    let evaluated = FromWorker::Evaluated { run, evaluation };
     for (name, word) in [
         ("hello", FromWorker::Hello(hello)),
         ("alive", FromWorker::Alive),
@@ -43,7 +51,7 @@ pub(super) fn attached() {
             },
         ),
         ("stats", FromWorker::Stats(Box::new(worker_stats()))),
-        ("evaluated", FromWorker::Evaluated { run, scores: SCORES }),
+        ("evaluated", evaluated),
         (
             "saved",
             FromWorker::Saved {
@@ -102,7 +110,7 @@ pub(super) fn attached() {
             },
         ),
         ("slot", ToWorker::Slot { slot: 3, alive: false }),
-        ("evaluate", ToWorker::Evaluate),
+        ("evaluate", ToWorker::Evaluate(MOMENT)),
         ("save", ToWorker::Save { path }),
         ("stop", ToWorker::Stop),
         ("stand-by", ToWorker::StandBy),

@@ -7,7 +7,8 @@ use protocol::wire::control::{Beat, Found, Offer, Phase, Reply, Request, RunResu
 use protocol::wire::run_beat::{ParticipantState, RunBeat, StopReason};
 
 use super::values::{
-    RESUMED, SCORES, address, data_info, job, node, participant_state, plan, stats_record, wire, worker_stats,
+    RESUMED, SCORES, address, course, data_info, job, node, participant_state, plan, stats_record, usage, wire,
+    worker_stats,
 };
 
 pub(super) fn control() {
@@ -136,6 +137,8 @@ fn replies() {
         weights: 500_000,
         seconds: 5.5,
         bytes_sent: 123_456,
+        usage: vec![usage()],
+        course: course(),
         stop: Some(StopReason::TargetReached),
         model: "tau-node/9/model.safetensors".into(),
     };

@@ -4,10 +4,11 @@ use protocol::digest::Digest;
 use protocol::frontier::Frontier;
 use protocol::ids::{NodeId, OriginId, RunId};
 use protocol::job::{Job, JobDraft};
+use protocol::measured::{Course, Evaluation, NodeUsage, ProcessUsage, Scores};
 use protocol::model::Shape;
 use protocol::stats::{PeerRecord, StatsRecord};
 use protocol::wire;
-use protocol::wire::attach::{DataInfo, Scores, WorkerStats};
+use protocol::wire::attach::{DataInfo, WorkerStats};
 use protocol::wire::control::NodeInfo;
 use protocol::wire::run_beat::{Ballot, GivenUp, ParticipantState, Settled};
 use protocol::wire::run_plan::{Participant, Resumed, RunPlan};
@@ -94,6 +95,35 @@ pub(super) fn worker_stats() -> WorkerStats {
     }
 }
 
+pub(super) const EVALUATION: Evaluation = Evaluation {
+    samples: 6400,
+    seconds: 2.5,
+    accuracy: 0.9,
+    loss: 0.3,
+};
+
+pub(super) fn course() -> Course {
+    let mut course = Course::default();
+    course.add(EVALUATION);
+    course
+}
+
+pub(super) fn usage() -> NodeUsage {
+    let process = |process: &str| ProcessUsage {
+        process: process.into(),
+        cpu_seconds: 1.25,
+        memory_peak_bytes: 80 << 20,
+        disk_read_bytes: 4096,
+        disk_write_bytes: 8192,
+    };
+    NodeUsage {
+        node: "host-3".into(),
+        wire_in: 1 << 20,
+        wire_out: 1 << 21,
+        processes: vec![process("node"), process("worker 1")],
+    }
+}
+
 pub(super) const SCORES: Scores = Scores {
     accuracy: 0.98,
     loss: 0.07,
@@ -131,6 +161,8 @@ fn settled() -> Settled {
         repeated: 70,
         bytes_sent: 123_456,
         seconds: 5.5,
+        usage: usage(),
+        course: course(),
         scores: Some(SCORES),
     }
 }

@@ -6,11 +6,12 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use protocol::ids::RunId;
-use protocol::wire::attach::{FromWorker, Scores};
+use protocol::measured::{Evaluation, Moment, Scores};
+use protocol::wire::attach::FromWorker;
 
 use super::prepared::Prepared;
 use super::socket::Writer;
-use crate::evaluate::{Evaluation, Evaluator};
+use crate::evaluate::{self, Evaluator};
 use crate::ops::Threads;
 
 /// The last weights that reached the target, for whoever goes back to them.
@@ -36,6 +37,8 @@ pub(super) struct Evaluating {
 
 struct Order {
     weights: Vec<f32>,
+    /// When they were so.
+    moment: Moment,
     /// What ends an evaluation that cannot reach it any more, without a result.
     target: Option<f64>,
 }
@@ -52,7 +55,12 @@ impl Evaluating {
             let (dataset, layout) = (Arc::clone(&prepared.dataset), prepared.layout.clone());
             let mut evaluator = Evaluator::new(&prepared.device, dataset, layout, threads);
             let wanted = prepared.job.target_accuracy;
-            for Order { weights, target } in asked {
+            for Order {
+                weights,
+                moment,
+                target,
+            } in asked
+            {
                 let copy = wanted.map(|_| weights.clone());
                 let found = evaluator.evaluate(weights, &mut |so_far| {
                     !target.is_some_and(|target| so_far.rules_out(target))
@@ -67,7 +75,8 @@ impl Evaluating {
                     {
                         on_target.put(weights);
                     }
-                    let _ = writer.word(&FromWorker::Evaluated { run, scores });
+                    let evaluation = Evaluation::of(moment, scores);
+                    let _ = writer.word(&FromWorker::Evaluated { run, evaluation });
                 }
                 done.store(false, Ordering::Relaxed);
             }
@@ -76,12 +85,20 @@ impl Evaluating {
     }
 
     /// Asks for an evaluation, unless one is under way.
-    pub(super) fn ask(&self, weights: Vec<f32>, target: Option<f64>) -> bool {
-        !self.busy.swap(true, Ordering::Relaxed) && self.orders.try_send(Order { weights, target }).is_ok()
+    pub(super) fn ask(&self, weights: Vec<f32>, moment: Moment, target: Option<f64>) -> bool {
+        !self.busy.swap(true, Ordering::Relaxed)
+            && self
+                .orders
+                .try_send(Order {
+                    weights,
+                    moment,
+                    target,
+                })
+                .is_ok()
     }
 }
 
-pub(super) fn scores(evaluation: Evaluation) -> Scores {
+pub(super) fn scores(evaluation: evaluate::Evaluation) -> Scores {
     Scores {
         accuracy: evaluation.accuracy,
         loss: evaluation.loss,

@@ -183,7 +183,7 @@ impl Process {
             ToWorker::Pause(paused) => self.tell(ToTraining::Pause(paused)),
             ToWorker::Origin { origin, alive } => self.tell(ToTraining::Origin { origin, alive }),
             ToWorker::Slot { slot, alive } => self.tell(ToTraining::Slot { slot, alive }),
-            ToWorker::Evaluate => self.tell(ToTraining::Copy),
+            ToWorker::Evaluate(moment) => self.tell(ToTraining::Copy(moment)),
             ToWorker::Save { path } => return self.save(path),
             ToWorker::Stop => self.tell(ToTraining::Stop),
             ToWorker::StandBy => self.tell(ToTraining::StandBy),

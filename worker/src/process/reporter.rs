@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 use protocol::digest::Digest;
 use protocol::ids::RunId;
 use protocol::lattice::Range;
+use protocol::measured::{Moment, Scores};
 use protocol::sentence::sentence;
-use protocol::wire::attach::{FromWorker, SaveOrder, Scores, WorkerStats};
+use protocol::wire::attach::{FromWorker, SaveOrder, WorkerStats};
 
 use super::evaluating::{Evaluating, OnTarget, scores};
 use super::files::Files;
@@ -93,7 +94,7 @@ impl Reporting {
                 }
                 FromTraining::Prefix(contents) => self.writer.prefix(&contents)?,
                 FromTraining::ResidualNorm(norm) => self.stats.residual_norm = norm,
-                FromTraining::Weights(weights) => self.evaluate(weights)?,
+                FromTraining::Weights(weights, moment) => self.evaluate(weights, moment)?,
                 FromTraining::State { path, state } => self.save_state(path, state)?,
                 FromTraining::Closed(closing) => {
                     self.writer.batch(&closing.encoded)?;
@@ -154,7 +155,7 @@ impl Reporting {
 
     /// Has the weights evaluated, so that batches go on. With a target, most evaluations only have to tell whether it is
     /// reached, and end without a result as soon as it is clear that it is not.
-    fn evaluate(&mut self, weights: Vec<f32>) -> io::Result<()> {
+    fn evaluate(&mut self, weights: Vec<f32>, moment: Moment) -> io::Result<()> {
         let evaluating = match self.evaluating.take() {
             Some(evaluating) => evaluating,
             None => Evaluating::start(
@@ -166,7 +167,7 @@ impl Reporting {
         };
         let target = self.prepared.job.target_accuracy;
         let target = target.filter(|_| !self.evaluations.is_multiple_of(REPORTED_IN));
-        if evaluating.ask(weights, target) {
+        if evaluating.ask(weights, moment, target) {
             self.evaluations += 1;
         }
         self.evaluating = Some(evaluating);

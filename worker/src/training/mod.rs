@@ -117,6 +117,7 @@ impl<T: Trainer> Training<T> {
             labels: labels.into(),
             slots: identity.slots,
             balanced: job.balanced,
+            dealt_once: job.dealt_once,
             epochs: job.epochs,
             minibatch: job.minibatch as usize,
             claims_after_batches: job.exchange.has_rounds_of_an_epoch(),

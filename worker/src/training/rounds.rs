@@ -126,7 +126,7 @@ impl<T: Trainer> Training<T> {
         }
         let loss = match shares {
             Shares::Best => self.score()?,
-            Shares::Mean | Shares::Weighted => self.pending.mean_loss(),
+            Shares::Mean | Shares::Weighted | Shares::First => self.pending.mean_loss(),
         };
         self.round.arrive(Wait::Losses);
         // What was trained is counted by the batch that holds its share.

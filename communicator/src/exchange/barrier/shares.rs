@@ -49,6 +49,15 @@ pub(super) fn of_the_best(origin: OriginId, told: &[Told]) -> Share {
     }
 }
 
+/// All of it for the worker of the first slot; nothing for the others.
+pub(super) fn of_the_first(origin: OriginId, told: &[Told]) -> Share {
+    let of_round = told.iter().filter(|one| one.is_of_round);
+    match of_round.min_by_key(|one| (one.slot, one.origin)) {
+        Some(first) if first.origin == origin => Share::ALL,
+        _ => Share::NOTHING,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -106,5 +115,12 @@ mod tests {
         told[3].is_of_round = false;
         let best: Vec<Share> = told.iter().map(|one| of_the_best(one.origin, &told)).collect();
         assert_eq!(best, [Share::NOTHING, Share::ALL, Share::NOTHING, Share::NOTHING]);
+    }
+
+    #[test]
+    fn the_first_slot_has_all_whatever_its_loss() {
+        let told = told(&[9.0, 0.1, f32::NAN]);
+        let shares = told.iter().map(|one| of_the_first(one.origin, &told));
+        assert_eq!(shares.collect::<Vec<_>>(), [Share::ALL, Share::NOTHING, Share::NOTHING]);
     }
 }

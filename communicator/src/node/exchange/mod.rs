@@ -151,7 +151,7 @@ impl Actor for ExchangeActor {
             }
             ExchangeMessage::Evaluate => {
                 if let Some((_, worker)) = state.workers.values().next() {
-                    worker.tell(ToWorker::Evaluate);
+                    worker.tell(ToWorker::Evaluate(state.moment()));
                 }
             }
             ExchangeMessage::Checkpoint(path) => state.checkpoint(path),

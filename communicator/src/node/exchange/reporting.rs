@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use protocol::measured::{Moment, NodeUsage};
 use protocol::stats::PeerRecord;
 
 use super::{ExchangeState, Report};
@@ -52,6 +53,14 @@ impl ExchangeState {
         }
     }
 
+    /// How far the run is.
+    pub(super) fn moment(&self) -> Moment {
+        Moment {
+            samples: self.core.ledger().samples(),
+            seconds: self.first.map_or(0.0, |first| first.elapsed().as_secs_f64()),
+        }
+    }
+
     /// Recomputes the ledger's digest and tells what the exchange ends with.
     pub(super) fn settle(&mut self) {
         self.event(Event::Audit);
@@ -77,6 +86,8 @@ impl ExchangeState {
                 sent.sum()
             },
             weights: ledger.weight_count() as u64,
+            // The run knows the processes.
+            usage: NodeUsage::default(),
         };
         let event = RunEvent::Settlement(self.run, Box::new(settlement));
         self.tell_run(event);

@@ -200,6 +200,10 @@ impl RunState {
             RunMessage::Workers(WorkersNotice::Gone(key)) => self.gone(key),
             RunMessage::Workers(WorkersNotice::Said { key, word }) => self.hear(key, *word),
             RunMessage::Exchange(ExchangeNotice::Report(run, report)) => self.records.reported(run, *report),
+            RunMessage::Exchange(ExchangeNotice::Happened(RunEvent::Settlement(run, mut settlement))) => {
+                settlement.usage = self.used();
+                self.event(RunEvent::Settlement(run, settlement));
+            }
             RunMessage::Event(event) | RunMessage::Exchange(ExchangeNotice::Happened(event)) => self.event(event),
             RunMessage::Offered { run, offered } => {
                 let offer = offered.map(|(offer, ledger)| {

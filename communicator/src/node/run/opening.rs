@@ -57,6 +57,7 @@ impl RunState {
         let opened = opened.map(|exchange| {
             if self.core.is_opening(run) {
                 self.exchange = Some((run, exchange));
+                self.usage.begin(self.workers.values().map(|worker| worker.info.pid));
             } else {
                 // The run ended meanwhile.
                 exchange.stop(None);

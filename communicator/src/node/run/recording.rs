@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use protocol::measured::NodeUsage;
 use protocol::wire::control::Word;
 
 use super::RunState;
@@ -15,8 +16,10 @@ impl RunState {
         let Some(elapsed) = self.records.take_due(now) else {
             return;
         };
-        let pids = self.workers.values().map(|worker| worker.info.pid);
-        let usage = self.usage.read(now, pids);
+        let usage = self
+            .usage
+            .read(now, self.workers.values().map(|worker| worker.info.pid));
+        let used = self.used();
         let exchange = self.exchange.as_ref().map(|(run, _)| *run);
         let mut record = self
             .records
@@ -24,9 +27,17 @@ impl RunState {
         record.node.clone_from(&self.me.name);
         record.cpu = usage.cpu;
         record.memory_bytes = usage.memory_bytes;
+        (record.wire_in, record.wire_out) = (used.wire_in, used.wire_out);
+        record.processes = used.processes;
         self.tell_membership(MembershipMessage::Broadcast(Box::new(Word::Stats(Box::new(
             record.clone(),
         )))));
         let _ = self.stats.cast(StatsMessage::Record(Box::new(record)));
+    }
+
+    /// What this node has taken of its machine since the run began here.
+    pub(super) fn used(&mut self) -> NodeUsage {
+        let pids = self.workers.values().map(|worker| worker.info.pid);
+        self.usage.since_begin(pids)
     }
 }

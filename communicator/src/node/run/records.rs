@@ -67,6 +67,7 @@ impl Records {
             run: status.run.to_string(),
             state: status.phase.text().into(),
             accuracy: status.accuracy,
+            evaluation: status.evaluation,
             waiting: status.waiting.into_iter().take(StatsRecord::WAITING_MAX).collect(),
             ..StatsRecord::default()
         };
@@ -130,6 +131,7 @@ mod tests {
                 ..WorkerStats::default()
             },
             accuracy: None,
+            evaluation: None,
             waiting: vec!["somebody".into(); 2 * StatsRecord::WAITING_MAX],
         }
     }

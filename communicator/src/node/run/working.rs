@@ -53,7 +53,7 @@ fn for_the_core(word: FromWorker) -> Option<WorkerWord> {
         FromWorker::Prepared { run, data } => WorkerWord::Prepared { run, data: Ok(data) },
         FromWorker::Refused { run, reason } => WorkerWord::Prepared { run, data: Err(reason) },
         FromWorker::Stats(stats) => WorkerWord::Stats(*stats),
-        FromWorker::Evaluated { run, scores } => WorkerWord::Evaluated { run, scores },
+        FromWorker::Evaluated { run, evaluation } => WorkerWord::Evaluated { run, evaluation },
         FromWorker::Closed { residual_norm } => WorkerWord::Closed { residual_norm },
         FromWorker::Finished { digest } => WorkerWord::Finished { digest },
         FromWorker::SavedModel { run, saved } => WorkerWord::SavedModel { run, saved },

@@ -4,13 +4,18 @@
 //! not act on it, and may think its part about the sender. Numbers are bounded so that sums of as many as there can be
 //! participants do not overflow.
 
+mod measured;
 mod run;
 
 use std::time::Duration;
 
 use thiserror::Error;
 
+pub use measured::PROCESSES_MAX;
+use measured::check_processes;
+
 use crate::ids::NodeId;
+use crate::measured::Evaluation;
 use crate::model::Shape;
 use crate::split::SLOTS_MAX;
 use crate::stats::{PeerRecord, StatsRecord};
@@ -308,7 +313,11 @@ impl StatsRecord {
         self.waiting.iter().try_for_each(|text| sentence(text))?;
         within(self.peers.len() <= MEMBERS_MAX, "a number of peers")?;
         self.peers.iter().try_for_each(PeerRecord::check)?;
+        check_processes(&self.processes)?;
+        self.evaluation.as_ref().map_or(Ok(()), Evaluation::check)?;
         counts([
+            self.wire_in,
+            self.wire_out,
             self.samples,
             self.ledger_samples,
             self.bytes_in,

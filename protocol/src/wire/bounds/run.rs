@@ -1,7 +1,8 @@
 //! The bounds of what nodes tell each other about a run.
 
 use super::{Breach, MEMBERS_MAX, TIME_MAX, counts, finite, sentence, within};
-use crate::wire::attach::{Scores, WorkerStats};
+use crate::measured::Scores;
+use crate::wire::attach::WorkerStats;
 use crate::wire::run_beat::{ParticipantState, RunBeat, Settled};
 use crate::wire::run_plan::RunPlan;
 
@@ -42,11 +43,15 @@ impl Settled {
             repeated,
             bytes_sent,
             seconds,
+            usage,
+            course,
             scores,
         } = self;
         stats.check()?;
         counts([*samples, *repeated, *bytes_sent])?;
         within((0.0..=TIME_MAX.as_secs_f64()).contains(seconds), "a time")?;
+        usage.check()?;
+        course.check()?;
         scores.as_ref().map_or(Ok(()), Scores::check)
     }
 }

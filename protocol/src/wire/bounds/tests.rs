@@ -4,7 +4,8 @@ use super::*;
 use crate::digest::Digest;
 use crate::ids::RunId;
 use crate::job::JobDraft;
-use crate::wire::attach::{Scores, WorkerStats};
+use crate::measured::{Course, NodeUsage, Scores};
+use crate::wire::attach::WorkerStats;
 use crate::wire::run_beat::{ParticipantState, RunBeat, Settled};
 
 fn info(id: u64) -> NodeInfo {
@@ -52,6 +53,8 @@ fn settled() -> Settled {
         repeated: 0,
         bytes_sent: 10,
         seconds: 1.0,
+        usage: NodeUsage::default(),
+        course: Course::default(),
         scores: Some(Scores {
             accuracy: 0.5,
             loss: 1.0,

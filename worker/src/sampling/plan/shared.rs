@@ -19,6 +19,8 @@ pub struct SharedPlan {
     pub slots: usize,
     /// Whether shards interleave their classes in proportion.
     pub balanced: bool,
+    /// Whether the first epoch's owners keep their samples.
+    pub dealt_once: bool,
     /// How often every sample is trained.
     pub epochs: u32,
     /// Samples per minibatch.
@@ -51,7 +53,16 @@ impl SharedPlan {
 
     /// The shards of an epoch. The plan must have been checked.
     pub(super) fn shard_plan(&self, epoch: u32) -> ShardPlan {
-        ShardPlan::new(self.split, self.seed, epoch, &self.labels, self.slots, self.balanced)
+        let dealt = if self.dealt_once { 0 } else { epoch };
+        ShardPlan::new(
+            self.split,
+            self.seed,
+            epoch,
+            dealt,
+            &self.labels,
+            self.slots,
+            self.balanced,
+        )
     }
 }
 

@@ -24,7 +24,7 @@ impl Case {
     }
 
     fn plan_of(&self, seed: u64, epoch: u32) -> ShardPlan {
-        ShardPlan::new(self.split, seed, epoch, &self.labels, self.slots, self.balanced)
+        ShardPlan::new(self.split, seed, epoch, epoch, &self.labels, self.slots, self.balanced)
     }
 
     /// How many samples of each label a list of samples has.

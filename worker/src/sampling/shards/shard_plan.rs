@@ -29,22 +29,26 @@ pub struct ShardPlan {
 }
 
 impl ShardPlan {
-    /// Plans an epoch over the samples that have the given labels.
+    /// Plans an epoch over the samples that have the given labels. Who trains which is as it was dealt in the epoch `dealt`.
     ///
     /// With `balanced`, the order within a shard interleaves its classes in proportion; else it is random.
     ///
     /// # Panics
     /// If there are no slots, or more samples or shards than a `u32` counts.
     #[must_use]
-    pub fn new(split: Split, seed: u64, epoch: u32, labels: &[u32], slots: usize, balanced: bool) -> Self {
+    pub fn new(split: Split, seed: u64, epoch: u32, dealt: u32, labels: &[u32], slots: usize, balanced: bool) -> Self {
         assert!(slots > 0, "samples cannot be split among no slots");
         assert!(u32::try_from(labels.len()).is_ok(), "more samples than a u32 counts");
         assert!(slots <= SLOTS_MAX, "more shards than a u32 counts");
 
         let classes = Classes::new(labels);
-        let mut shuffled: Vec<u32> = (0..labels.len() as u32).collect();
-        CounterRng::new(seed, ORDER_STREAMS | u64::from(epoch)).shuffle(&mut shuffled);
-        let owners = deal(split, &shuffled, &classes, slots);
+        let shuffled = shuffled(seed, epoch, labels.len());
+        let owners = if dealt == epoch {
+            deal(split, &shuffled, &classes, slots)
+        } else {
+            let then = self::shuffled(seed, dealt, labels.len());
+            of_then(&then, &deal(split, &then, &classes, slots), &shuffled)
+        };
         let shares = shares(&owners, slots);
         let mut plan = Self {
             epoch,
@@ -113,6 +117,22 @@ impl ShardPlan {
     }
 }
 
+/// An epoch's samples in their order.
+fn shuffled(seed: u64, epoch: u32, samples: usize) -> Vec<u32> {
+    let mut shuffled: Vec<u32> = (0..samples as u32).collect();
+    CounterRng::new(seed, ORDER_STREAMS | u64::from(epoch)).shuffle(&mut shuffled);
+    shuffled
+}
+
+/// The owners that samples had in another order.
+fn of_then(then: &[u32], owners_then: &[usize], now: &[u32]) -> Vec<usize> {
+    let mut owner = vec![0; then.len()];
+    for (&sample, &slot) in then.iter().zip(owners_then) {
+        owner[sample as usize] = slot;
+    }
+    now.iter().map(|&sample| owner[sample as usize]).collect()
+}
+
 /// The number of samples each slot owns.
 fn shares(owners: &[usize], slots: usize) -> Vec<u32> {
     let mut shares = vec![0; slots];
@@ -164,7 +184,7 @@ mod tests {
     #[test]
     fn one_sample_is_one_shard_among_empty_ones() {
         for split in Split::ALL {
-            let plan = ShardPlan::new(split, 3, 0, &[7], 4, true);
+            let plan = ShardPlan::new(split, 3, 0, 0, &[7], 4, true);
             let full: Vec<u32> = (0..plan.shard_count())
                 .filter(|&shard| !plan.samples(shard).is_empty())
                 .collect();
@@ -176,7 +196,7 @@ mod tests {
     #[test]
     fn no_samples_make_empty_shards() {
         for split in Split::ALL {
-            let plan = ShardPlan::new(split, 3, 0, &[], 2, true);
+            let plan = ShardPlan::new(split, 3, 0, 0, &[], 2, true);
             assert!(plan.is_empty());
             assert_eq!(plan.shard_count(), 2 * SHARDS_PER_SLOT);
             assert!((0..plan.shard_count()).all(|shard| plan.samples(shard).is_empty()));
@@ -186,7 +206,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "no slots")]
     fn no_slots_are_refused() {
-        let _ = ShardPlan::new(Split::Random, 0, 0, &[1, 2], 0, false);
+        let _ = ShardPlan::new(Split::Random, 0, 0, 0, &[1, 2], 0, false);
     }
 
     #[test]
@@ -194,10 +214,32 @@ mod tests {
         let labels: Vec<u32> = (0..1000).map(|sample| sample % 10).collect();
         for split in Split::ALL {
             for balanced in [false, true] {
-                let order = |seed, epoch| ShardPlan::new(split, seed, epoch, &labels, 3, balanced).order;
+                let order = |seed, epoch| ShardPlan::new(split, seed, epoch, epoch, &labels, 3, balanced).order;
                 assert_ne!(order(1, 0), order(1, 1));
                 assert_ne!(order(1, 0), order(2, 0));
             }
+        }
+    }
+
+    #[test]
+    fn samples_that_are_dealt_once_keep_their_owners_and_not_their_order() {
+        let labels: Vec<u32> = (0..200).map(|sample| sample % 10).collect();
+        for split in Split::ALL {
+            let plan = |epoch, dealt| ShardPlan::new(split, 5, epoch, dealt, &labels, 4, false);
+            let samples_of = |plan: &ShardPlan, slot| {
+                let mut all: Vec<u32> = plan
+                    .shards_of(slot)
+                    .flat_map(|shard| plan.samples(shard).to_vec())
+                    .collect();
+                all.sort_unstable();
+                all
+            };
+            let (first, later) = (plan(0, 0), plan(3, 0));
+            for slot in 0..4 {
+                assert_eq!(samples_of(&first, slot), samples_of(&later, slot), "{split}");
+            }
+            assert_ne!(first.order, later.order, "{split}");
+            assert_eq!(first.bounds, later.bounds, "{split}");
         }
     }
 }

@@ -1,0 +1,114 @@
+//! `tau report`: make a report of runs that are over.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use protocol::job::JobDraft;
+use protocol::stats::Line;
+
+use crate::args::Report as Arguments;
+use crate::failure::Failure;
+use crate::out_folder::{JOB, RESULT};
+use crate::output;
+use crate::study::machine::Machine;
+use crate::study::plan::{self, Experiment};
+use crate::study::report::{self, Material};
+use crate::study::row::{Measured, Row};
+use crate::study::store;
+
+/// The experiment that single runs are of.
+const RUNS: &str = "runs";
+
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let mut material = Material {
+        title: "Runs".into(),
+        experiments: Vec::new(),
+        rows: Vec::new(),
+        missing: 0,
+    };
+    for folder in &arguments.folders {
+        take(folder, &mut material)
+            .map_err(|why| Failure::input(format!("{} holds no runs: {why}", folder.display())))?;
+    }
+    std::fs::create_dir_all(&arguments.out).map_err(|error| {
+        Failure::input(format!(
+            "{} cannot be made: {error}; give another folder with --out",
+            arguments.out.display()
+        ))
+    })?;
+    let written = report::write(&arguments.out, &material)?;
+    let files: Vec<String> = written.iter().map(|path| path.display().to_string()).collect();
+    if arguments.json {
+        output::line(&Line {
+            event: "report",
+            record: &serde_json::json!({ "runs": material.rows.len(), "files": files }),
+        });
+    } else {
+        eprintln!("{} runs; the report is {}", material.rows.len(), files.join(", "));
+    }
+    Ok(())
+}
+
+/// Takes what a folder holds: a study, or a run.
+fn take(folder: &Path, material: &mut Material) -> Result<(), String> {
+    let Some((study, rows)) = store::load(folder)? else {
+        return take_run(folder, material);
+    };
+    material.title = if material.experiments.is_empty() {
+        study.title.clone()
+    } else {
+        format!("{}; {}", material.title, study.title)
+    };
+    let planned = study.runs().map_or(0, |runs| runs.len());
+    material.missing += planned.saturating_sub(rows.len());
+    // Two studies may have experiments of one name: theirs are told apart by their folders.
+    let taken = |name: &str| material.experiments.iter().any(|known| known.name == name);
+    let mut names = BTreeMap::new();
+    let mut own: Vec<Experiment> = study.experiments;
+    for experiment in &mut own {
+        if taken(&experiment.name) {
+            let new = format!("{} ({})", experiment.name, folder.display());
+            names.insert(std::mem::replace(&mut experiment.name, new.clone()), new);
+        }
+    }
+    material.experiments.extend(own);
+    material.rows.extend(rows.into_iter().map(|row| Row {
+        experiment: names.get(&row.experiment).cloned().unwrap_or(row.experiment),
+        ..row
+    }));
+    Ok(())
+}
+
+fn take_run(folder: &Path, material: &mut Material) -> Result<(), String> {
+    let read = |name: &str| {
+        let place = folder.join(name);
+        std::fs::read_to_string(&place).map_err(|error| format!("{name} in it could not be read: {error}"))
+    };
+    let result: Measured = serde_json::from_str(&read(RESULT)?).map_err(|error| format!("{RESULT}: {error}"))?;
+    let draft = JobDraft::from_toml(&read(JOB)?).map_err(|error| format!("{JOB}: {}", error.message()))?;
+    let job = draft.resolve().map_err(|error| format!("{JOB}: {error}"))?;
+    if !material.experiments.iter().any(|known| known.name == RUNS) {
+        material.experiments.push(Experiment {
+            name: RUNS.into(),
+            about: String::new(),
+            nodes: Vec::new(),
+            target: job.target_accuracy,
+            references: Vec::new(),
+            job: toml::Table::new(),
+        });
+    }
+    material.rows.push(Row {
+        experiment: RUNS.into(),
+        nodes: result.nodes + result.missing.len(),
+        job: plan::keys_of(&job),
+        // Where a run was made stands nowhere in its folder.
+        machine: Machine {
+            processor: "the machines of the runs".into(),
+            version: crate::version::VERSION.into(),
+            ..Machine::default()
+        },
+        result: Some(result),
+        error: None,
+    });
+    Ok(())
+}

@@ -1,0 +1,72 @@
+//! What a study was measured on.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use worker::device::Device;
+
+/// A machine, as far as it explains figures.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Machine {
+    /// The processor, or where the nodes are.
+    pub(crate) processor: String,
+    /// Cores that this process may use; 0 if nodes are elsewhere.
+    pub(crate) cores: usize,
+    pub(crate) memory_gb: u64,
+    /// What workers compute on, and with how many threads each where the user said so.
+    #[serde(default)]
+    pub(crate) workers: String,
+    /// Tau's release.
+    pub(crate) version: String,
+}
+
+impl Machine {
+    /// This one, with workers that compute on this device, with so many threads if the user said so.
+    pub(crate) fn here(device: &Device, threads: Option<usize>) -> Self {
+        let threads = match threads {
+            Some(1) => "1 thread each".into(),
+            Some(threads) => format!("{threads} threads each"),
+            None => "all cores shared out".into(),
+        };
+        let text = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+        let value = |text: &str, key: &str| {
+            let line = text.lines().find(|line| line.starts_with(key))?;
+            Some(line.split_once(':')?.1.trim().to_string())
+        };
+        let memory = value(&text("/proc/meminfo"), "MemTotal").unwrap_or_default();
+        let kilobytes: u64 = memory
+            .split_whitespace()
+            .next()
+            .and_then(|number| number.parse().ok())
+            .unwrap_or(0);
+        Self {
+            processor: value(&text("/proc/cpuinfo"), "model name").unwrap_or_else(|| std::env::consts::ARCH.into()),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            memory_gb: (kilobytes + (1 << 19)) >> 20,
+            workers: format!("workers on {device}, {threads}"),
+            version: crate::version::VERSION.into(),
+        }
+    }
+
+    /// A cluster of nodes that were there before.
+    pub(crate) fn cluster(addresses: &[String]) -> Self {
+        Self {
+            processor: format!("the cluster at {}", addresses.join(", ")),
+            version: crate::version::VERSION.into(),
+            ..Self::default()
+        }
+    }
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.processor)?;
+        if self.cores > 0 {
+            write!(f, ", {} cores, {} GB", self.cores, self.memory_gb)?;
+        }
+        if !self.workers.is_empty() {
+            write!(f, "; {}", self.workers)?;
+        }
+        write!(f, "; tau {}", self.version)
+    }
+}

@@ -1,0 +1,354 @@
+//! Which pictures an experiment has: they follow from what differs in it.
+
+use super::Section;
+use super::chart::{self, Axis, Bar, Line, Style};
+use super::figures::{self, ACCURACY, FIGURES, Figure, SECONDS, SPEED};
+use crate::study::plan::Reference;
+use crate::study::series::{Group, Series, node_counts};
+use crate::study::statistics::Summary;
+
+/// A picture with its words.
+pub(super) struct Picture {
+    pub(super) title: String,
+    pub(super) svg: String,
+    /// What its colours mean; empty where bars have their names.
+    pub(super) legend: Vec<(String, Option<usize>)>,
+}
+
+/// Where a point's height comes from.
+type Height = fn(&protocol::measured::Evaluation) -> f64;
+
+const SAMPLES: Axis = Axis {
+    name: "samples",
+    number: short,
+    from_zero: true,
+    whole: false,
+};
+const TIME: Axis = Axis {
+    name: "seconds",
+    number: plain,
+    from_zero: true,
+    whole: false,
+};
+const GOOD: Axis = Axis {
+    name: "accuracy",
+    number: percent,
+    from_zero: false,
+    whole: false,
+};
+const NODES: Axis = Axis {
+    name: "nodes",
+    number: plain,
+    from_zero: false,
+    whole: true,
+};
+
+/// All pictures of an experiment.
+pub(super) fn pictures(section: &Section<'_>) -> Vec<Picture> {
+    let series = &section.series;
+    let counts = node_counts(series);
+    let mut all = Vec::new();
+    if counts.len() > 1 {
+        all.extend(by_nodes(section));
+    }
+    let splits = series.iter().any(|one| one.keys.contains_key("split"));
+    let most = counts.last().copied().unwrap_or(1);
+    if splits {
+        all.push(by_split(section, most));
+    }
+    for &nodes in counts.iter().rev() {
+        all.extend(courses(series, nodes));
+    }
+    // Bars begin at nothing, where accuracies hardly differ: the courses show them.
+    for figure in FIGURES.iter().filter(|figure| figure.name != ACCURACY.name) {
+        all.extend(compared(section, figure, most));
+    }
+    all
+}
+
+fn legend(series: &[Series<'_>]) -> Vec<(String, Option<usize>)> {
+    let entries = series.iter().enumerate();
+    entries.map(|(at, one)| (one.label.clone(), Some(at))).collect()
+}
+
+/// Accuracy over samples and over seconds, every run for itself.
+fn courses(series: &[Series<'_>], nodes: usize) -> Vec<Picture> {
+    let over = |axis: Axis, place: Height| {
+        let mut lines = Vec::new();
+        for (at, one) in series.iter().enumerate() {
+            for result in one.at(nodes).iter().flat_map(|group| &group.sound) {
+                let points = result.evaluations.iter();
+                lines.push(Line {
+                    colour: Some(at),
+                    style: Style::Thin,
+                    points: points.map(|one| (place(one), one.accuracy)).collect(),
+                    title: one.label.clone(),
+                    deviations: Vec::new(),
+                });
+            }
+        }
+        let title = format!("Accuracy over {}, {}", axis.name, of_nodes(nodes));
+        (!lines.is_empty()).then(|| Picture {
+            svg: chart::lines(&title, axis, GOOD, &lines),
+            title,
+            legend: legend(series),
+        })
+    };
+    let pictures = [over(SAMPLES, |one| one.samples as f64), over(TIME, |one| one.seconds)];
+    pictures.into_iter().flatten().collect()
+}
+
+fn of_nodes(nodes: usize) -> String {
+    if nodes == 1 {
+        "1 node".into()
+    } else {
+        format!("{nodes} nodes")
+    }
+}
+
+/// Time, speed-up and accuracy by nodes.
+fn by_nodes(section: &Section<'_>) -> Vec<Picture> {
+    let series = &section.series;
+    let by = |figure: &Figure, y: Axis, published: fn(&Reference) -> &[f64]| {
+        let mut lines: Vec<Line> = (0..)
+            .zip(series)
+            .map(|(at, one)| line(one, at, |group| group.summary(|run| (figure.of)(run, None))))
+            .collect();
+        let mut names = legend(series);
+        for reference in &section.experiment.references {
+            let points: Vec<(f64, f64)> = places(reference).zip(published(reference).iter().copied()).collect();
+            if !points.is_empty() {
+                names.push((reference.name.clone(), None));
+                lines.push(dashed(reference.name.clone(), points));
+            }
+        }
+        let title = format!("{} by nodes", capital(figure.name));
+        Picture {
+            svg: chart::lines(&title, NODES, y, &lines),
+            title,
+            legend: names,
+        }
+    };
+    vec![
+        by(
+            &SECONDS,
+            Axis {
+                name: "seconds",
+                number: |seconds| format!("{} s", plain(seconds)),
+                from_zero: true,
+                whole: false,
+            },
+            |reference| &reference.seconds,
+        ),
+        speed_up(section),
+        by(&ACCURACY, GOOD, |reference| &reference.accuracy),
+    ]
+}
+
+fn places(reference: &Reference) -> impl Iterator<Item = f64> {
+    reference.nodes.iter().map(|&nodes| nodes as f64)
+}
+
+fn dashed(title: String, points: Vec<(f64, f64)>) -> Line {
+    Line {
+        colour: None,
+        style: Style::Dashed,
+        points,
+        title,
+        deviations: Vec::new(),
+    }
+}
+
+fn line(series: &Series<'_>, colour: usize, of: impl Fn(&Group<'_>) -> Option<Summary>) -> Line {
+    let found: Vec<(f64, Summary)> = series
+        .groups
+        .iter()
+        .filter_map(|group| Some((group.nodes as f64, of(group)?)))
+        .collect();
+    Line {
+        colour: Some(colour),
+        style: Style::Thick,
+        points: found.iter().map(|(nodes, summary)| (*nodes, summary.mean)).collect(),
+        title: series.label.clone(),
+        deviations: found.iter().map(|(_, summary)| summary.deviation).collect(),
+    }
+}
+
+/// Samples per second against those of the fewest nodes, and what would be ideal.
+fn speed_up(section: &Section<'_>) -> Picture {
+    let series = &section.series;
+    let counts = node_counts(series);
+    let (fewest, most) = (counts[0] as f64, counts[counts.len() - 1] as f64);
+    let mut lines = vec![dashed("ideal".into(), vec![(fewest, 1.0), (most, most / fewest)])];
+    let mut names = vec![("ideal".into(), None)];
+    names.extend(legend(series));
+    for (at, one) in series.iter().enumerate() {
+        let speed = |group: &Group<'_>| group.summary(|run| (SPEED.of)(run, None));
+        if let Some(base) = one.at(counts[0]).and_then(speed) {
+            lines.push(line(one, at, |group| {
+                let summary = speed(group)?;
+                Some(Summary {
+                    mean: summary.mean / base.mean,
+                    deviation: summary.deviation.map(|deviation| deviation / base.mean),
+                    ..summary
+                })
+            }));
+        }
+    }
+    for reference in &section.experiment.references {
+        let points: Vec<(f64, f64)> = places(reference).zip(reference.speed_up.iter().copied()).collect();
+        if !points.is_empty() {
+            names.push((reference.name.clone(), None));
+            lines.push(dashed(reference.name.clone(), points));
+        }
+    }
+    let title = "Speed-up in samples/s by nodes".to_string();
+    let factor = Axis {
+        name: "times",
+        number: |times| format!("{} ×", plain(times)),
+        from_zero: true,
+        whole: false,
+    };
+    Picture {
+        svg: chart::lines(&title, NODES, factor, &lines),
+        title,
+        legend: names,
+    }
+}
+
+fn bar(label: String, colour: Option<usize>, group: &Group<'_>, figure: &Figure, target: Option<f64>) -> Option<Bar> {
+    let of = |run: &crate::study::row::Measured| (figure.of)(run, target);
+    let summary = group.summary(of)?;
+    Some(Bar {
+        label,
+        colour,
+        mean: summary.mean,
+        deviation: summary.deviation,
+        singles: group.figures(of),
+        text: (figure.text)(summary.mean),
+    })
+}
+
+/// One figure of every series, on as many nodes as there are.
+fn compared(section: &Section<'_>, figure: &Figure, nodes: usize) -> Option<Picture> {
+    let target = section.experiment.target;
+    let bars: Vec<Bar> = section
+        .series
+        .iter()
+        .enumerate()
+        .filter_map(|(at, one)| bar(one.label.clone(), Some(at), one.at(nodes)?, figure, target))
+        .collect();
+    let beside = match (figure.name, target) {
+        ("time to target", Some(target)) => format!(" {}", figures::accuracy(target)),
+        _ => String::new(),
+    };
+    let title = format!("{}{beside}, {}", capital(figure.name), of_nodes(nodes));
+    let says_something = bars.iter().any(|bar| bar.mean > 0.0);
+    says_something.then(|| Picture {
+        svg: chart::bars(&title, &bars),
+        title,
+        legend: Vec::new(),
+    })
+}
+
+/// Accuracy by split and all else that differs, with what others have published.
+fn by_split(section: &Section<'_>, nodes: usize) -> Picture {
+    let mut sorted: Vec<(usize, &Series<'_>)> = section.series.iter().enumerate().collect();
+    sorted.sort_by_key(|(_, one)| one.keys.get("split").copied());
+    let mut bars = Vec::new();
+    let mut last = "";
+    for (at, one) in sorted {
+        let split = one.keys.get("split").copied().unwrap_or_default();
+        if split != last {
+            last = split;
+            bars.extend(published(section, split));
+        }
+        bars.extend(
+            one.at(nodes)
+                .and_then(|group| bar(one.label.clone(), Some(at), group, &ACCURACY, None)),
+        );
+    }
+    let title = format!("Accuracy by split, {}", of_nodes(nodes));
+    Picture {
+        svg: chart::bars(&title, &bars),
+        title,
+        legend: Vec::new(),
+    }
+}
+
+fn published(section: &Section<'_>, split: &str) -> Vec<Bar> {
+    let references = section.experiment.references.iter();
+    let found = references.flat_map(|reference| {
+        let figures = reference.split.iter().zip(&reference.accuracy);
+        let own = figures.filter(|(name, _)| *name == split);
+        own.map(|(name, &accuracy)| Bar {
+            label: format!("{} · {name}", reference.name),
+            colour: None,
+            mean: accuracy,
+            deviation: None,
+            singles: Vec::new(),
+            text: figures::accuracy(accuracy),
+        })
+    });
+    found.collect()
+}
+
+fn capital(text: &str) -> String {
+    let mut letters = text.chars();
+    letters
+        .next()
+        .map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
+}
+
+fn plain(number: f64) -> String {
+    let text = format!("{number:.2}");
+    text.trim_end_matches('0').trim_end_matches('.').to_string()
+}
+
+fn short(number: f64) -> String {
+    if number >= 1e6 {
+        format!("{} M", plain(number / 1e6))
+    } else if number >= 1e3 {
+        format!("{} k", plain(number / 1e3))
+    } else {
+        plain(number)
+    }
+}
+
+fn percent(number: f64) -> String {
+    format!("{} %", plain(100.0 * number))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Material, sections};
+    use super::*;
+    use crate::study::plan::Study;
+    use crate::study::row::tests::row;
+
+    #[test]
+    fn pictures_follow_from_what_differs() {
+        let mut study = Study::of_flags();
+        study.experiments[0].name = "e".into();
+        study.experiments[0].target = Some(0.3);
+        let titles = |rows: Vec<crate::study::row::Row>| {
+            let material = Material {
+                title: "t".into(),
+                experiments: study.experiments.clone(),
+                rows,
+                missing: 0,
+            };
+            let sections = sections(&material);
+            let all: Vec<String> = pictures(&sections[0]).into_iter().map(|one| one.title).collect();
+            all
+        };
+        let few = titles(vec![row("strom", 3, 1, 0.9, 2.0), row("ring", 3, 1, 0.8, 3.0)]);
+        assert!(few.contains(&"Accuracy over samples, 3 nodes".into()), "{few:?}");
+        assert!(few.contains(&"Time to target 30.00 %, 3 nodes".into()), "{few:?}");
+        assert!(!few.iter().any(|title| title.contains("by nodes")), "{few:?}");
+        let more = titles(vec![row("strom", 1, 1, 0.9, 6.0), row("strom", 3, 1, 0.8, 3.0)]);
+        for title in ["Time by nodes", "Speed-up in samples/s by nodes", "Accuracy by nodes"] {
+            assert!(more.contains(&title.into()), "{more:?}");
+        }
+    }
+}

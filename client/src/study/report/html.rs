@@ -1,0 +1,183 @@
+//! The report as one page: no network, no script, light and dark, and readable on a phone.
+
+use std::fmt::Write as _;
+
+use super::chart::{COLOURS, escape};
+use super::charts::pictures;
+use super::figures::FIGURES;
+use super::{Material, Section, common, cores_by_nodes, sections};
+use crate::study::series::Group;
+
+const STYLE: &str = include_str!("report.css");
+
+pub(super) fn page(material: &Material) -> String {
+    let title = escape(&material.title);
+    let mut out = format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
+         <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n"
+    );
+    head(&mut out, material);
+    let sections = sections(material);
+    for section in &sections {
+        experiment(&mut out, section);
+    }
+    meanings(&mut out);
+    out.push_str("</body>\n</html>\n");
+    out
+}
+
+fn head(out: &mut String, material: &Material) {
+    for machine in material.machines() {
+        let _ = writeln!(out, "<p class=\"machine\">Measured on: {}</p>", escape(&machine));
+    }
+    let _ = writeln!(
+        out,
+        "<p class=\"machine\">{} runs; means, and deviations over seeds where there are several. Thin lines and small \
+         dots are single runs; dashed is what others have published, or ideal.</p>",
+        material.rows.len()
+    );
+    if material.missing > 0 {
+        let _ = writeln!(
+            out,
+            "<p class=\"trouble\">{} runs are still to be made.</p>",
+            material.missing
+        );
+    }
+    let troubles = material.troubles();
+    if !troubles.is_empty() {
+        out.push_str("<div class=\"trouble\">These runs are in no mean:<ul>");
+        for trouble in troubles {
+            let _ = write!(out, "<li>{}</li>", escape(&trouble));
+        }
+        out.push_str("</ul></div>\n");
+    }
+}
+
+fn experiment(out: &mut String, section: &Section<'_>) {
+    let _ = writeln!(out, "<section>\n<h2>{}</h2>", escape(&section.experiment.name));
+    if !section.experiment.about.is_empty() {
+        let _ = writeln!(out, "<p>{}</p>", escape(section.experiment.about.trim()));
+    }
+    let _ = writeln!(out, "<p class=\"job\">{}</p>", escape(&common(section)));
+    let cores = cores_by_nodes(section);
+    if !cores.is_empty() {
+        let _ = writeln!(out, "<p class=\"job\">Cores for each node, by nodes: {cores}</p>");
+    }
+    table(out, section);
+    out.push_str("<div class=\"pictures\">\n");
+    for picture in pictures(section) {
+        let _ = write!(
+            out,
+            "<figure><figcaption>{}</figcaption>{}",
+            escape(&picture.title),
+            picture.svg
+        );
+        if !picture.legend.is_empty() {
+            out.push_str("<div class=\"legend\">");
+            for (name, colour) in picture.legend {
+                let sign = colour.map_or_else(
+                    || "<i class=\"dashes\"></i>".to_string(),
+                    |colour| format!("<i style=\"background:var(--c{})\"></i>", colour % COLOURS),
+                );
+                let _ = write!(out, "<span>{sign}{}</span>", escape(&name));
+            }
+            out.push_str("</div>");
+        }
+        out.push_str("</figure>\n");
+    }
+    out.push_str("</div>\n</section>\n");
+}
+
+fn table(out: &mut String, section: &Section<'_>) {
+    out.push_str("<div class=\"wide\"><table><thead><tr><th>strategy</th><th>nodes</th><th>runs</th>");
+    for figure in FIGURES {
+        let _ = write!(
+            out,
+            "<th title=\"{}\">{}</th>",
+            escape(figure.about),
+            escape(figure.name)
+        );
+    }
+    out.push_str("</tr></thead><tbody>\n");
+    for (at, series) in section.series.iter().enumerate() {
+        for group in &series.groups {
+            let _ = write!(
+                out,
+                "<tr><th><i style=\"background:var(--c{})\"></i>{}</th><td>{}</td><td>{}</td>",
+                at % COLOURS,
+                escape(&series.label),
+                group.nodes,
+                runs(group)
+            );
+            for figure in FIGURES {
+                let target = section.experiment.target;
+                let summary = group.summary(|run| (figure.of)(run, target));
+                let text = summary.map_or_else(
+                    || "–".into(),
+                    |summary| {
+                        let mean = escape(&(figure.text)(summary.mean));
+                        let deviation = summary.deviation.map(|deviation| (figure.text)(deviation));
+                        deviation.map_or(mean.clone(), |deviation| {
+                            format!("{mean}<small>±{}</small>", escape(&deviation))
+                        })
+                    },
+                );
+                let _ = write!(out, "<td>{text}</td>");
+            }
+            out.push_str("</tr>\n");
+        }
+    }
+    out.push_str("</tbody></table></div>\n");
+}
+
+/// How many runs count, and how many do not.
+fn runs(group: &Group<'_>) -> String {
+    match group.troubled {
+        0 => group.sound.len().to_string(),
+        troubled => format!("{} <b class=\"bad\">({troubled} not)</b>", group.sound.len()),
+    }
+}
+
+fn meanings(out: &mut String) {
+    out.push_str("<section><h2>What the figures mean</h2><dl>");
+    for figure in FIGURES {
+        let _ = write!(out, "<dt>{}</dt><dd>{}</dd>", escape(figure.name), escape(figure.about));
+    }
+    out.push_str("</dl></section>\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::study::plan::Study;
+    use crate::study::row::tests::row;
+
+    #[test]
+    fn a_page_stands_alone_and_shows_hostile_text_as_text() {
+        let hostile = "<script>alert('x')</script>";
+        let mut study = Study::of_flags();
+        study.experiments[0].name = "e".into();
+        study.experiments[0].about = hostile.into();
+        let mut bad = row("ring", 3, 2, 0.1, 3.0);
+        bad.result.as_mut().unwrap().missing.push(hostile.into());
+        let material = Material {
+            title: hostile.into(),
+            experiments: study.experiments,
+            rows: vec![row("strom", 3, 1, 0.9, 2.0), row("ring", 3, 1, 0.8, 3.0), bad],
+            missing: 2,
+        };
+        let page = page(&material);
+        assert!(!page.contains("<script"), "{page}");
+        assert!(!page.contains("http://") && !page.contains("https://"));
+        assert!(page.contains("2 runs are still to be made"));
+        assert!(page.contains("it lost &lt;script&gt;"));
+        assert!(page.contains("(1 not)"), "a troubled run is in no mean");
+        assert!(page.contains("80.00 %"), "the mean of those that count");
+        for tag in ["section", "table", "div", "figure", "svg", "g", "html"] {
+            let opened = page.matches(&format!("<{tag} ")).count() + page.matches(&format!("<{tag}>")).count();
+            assert_eq!(opened, page.matches(&format!("</{tag}>")).count(), "{tag}");
+        }
+    }
+}

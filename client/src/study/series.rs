@@ -1,0 +1,168 @@
+//! What belongs together in a report: runs of one experiment that differ in their seed only are one group; groups that
+//! differ in their number of nodes only are one series. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::row::{Measured, Row};
+use super::statistics::{Summary, summary};
+
+/// Runs that differ in their seed only.
+#[derive(Clone, Debug)]
+pub(crate) struct Group<'a> {
+    pub(crate) nodes: usize,
+    /// Those that can be compared.
+    pub(crate) sound: Vec<&'a Measured>,
+    /// How many cannot.
+    pub(crate) troubled: usize,
+}
+
+impl Group<'_> {
+    /// The figures of single runs, where they have them.
+    pub(crate) fn figures(&self, of: impl Fn(&Measured) -> Option<f64>) -> Vec<f64> {
+        self.sound.iter().filter_map(|result| of(result)).collect()
+    }
+
+    pub(crate) fn summary(&self, of: impl Fn(&Measured) -> Option<f64>) -> Option<Summary> {
+        summary(&self.figures(of))
+    }
+}
+
+/// Groups that differ in their number of nodes only.
+#[derive(Clone, Debug)]
+pub(crate) struct Series<'a> {
+    /// What tells it from others: the values of the keys that differ.
+    pub(crate) label: String,
+    /// The same by key.
+    pub(crate) keys: BTreeMap<&'a str, &'a str>,
+    /// By number of nodes.
+    pub(crate) groups: Vec<Group<'a>>,
+}
+
+impl<'a> Series<'a> {
+    /// The group of so many nodes.
+    pub(crate) fn at(&self, nodes: usize) -> Option<&Group<'a>> {
+        self.groups.iter().find(|group| group.nodes == nodes)
+    }
+}
+
+/// The series of one experiment, by label.
+pub(crate) fn series_of<'a>(rows: &[&'a Row]) -> Vec<Series<'a>> {
+    let varying = varying_keys(rows);
+    let mut all: Vec<Series<'a>> = Vec::new();
+    for row in rows {
+        let keys: BTreeMap<&str, &str> = varying.iter().map(|&key| (key, row.key(key))).collect();
+        let known = all.iter().position(|series| series.keys == keys);
+        let at = known.unwrap_or_else(|| {
+            all.push(Series {
+                label: label(&keys),
+                keys,
+                groups: Vec::new(),
+            });
+            all.len() - 1
+        });
+        let groups = &mut all[at].groups;
+        let known = groups.iter().position(|group| group.nodes == row.nodes);
+        let at = known.unwrap_or_else(|| {
+            groups.push(Group {
+                nodes: row.nodes,
+                sound: Vec::new(),
+                troubled: 0,
+            });
+            groups.len() - 1
+        });
+        match row.sound() {
+            Some(result) => groups[at].sound.push(result),
+            None => groups[at].troubled += 1,
+        }
+    }
+    all.sort_by(|one, other| one.label.cmp(&other.label));
+    for series in &mut all {
+        series.groups.sort_by_key(|group| group.nodes);
+    }
+    all
+}
+
+/// All numbers of nodes that there are.
+pub(crate) fn node_counts(series: &[Series<'_>]) -> Vec<usize> {
+    let all: BTreeSet<usize> = series
+        .iter()
+        .flat_map(|one| &one.groups)
+        .map(|group| group.nodes)
+        .collect();
+    all.into_iter().collect()
+}
+
+/// The job keys in which rows differ. Seeds are what is averaged over.
+pub(crate) fn varying_keys<'a>(rows: &[&'a Row]) -> Vec<&'a str> {
+    let names: BTreeSet<&str> = rows.iter().flat_map(|row| row.job.keys()).map(String::as_str).collect();
+    let differs = |name: &str| rows.iter().any(|row| row.key(name) != rows[0].key(name));
+    let tells_apart = |name: &&str| *name != "seed" && differs(name) && !follows_exchange(rows, name);
+    let mut keys: Vec<&str> = names.into_iter().filter(tells_apart).collect();
+    // What a report is about comes first.
+    keys.sort_by_key(|key| (*key != "exchange", *key != "split"));
+    keys
+}
+
+/// Whether a key means something to some strategies only, and has one value with each: then the strategy says enough.
+fn follows_exchange(rows: &[&Row], name: &str) -> bool {
+    let mut of = BTreeMap::new();
+    let mut values = rows.iter().map(|row| (row.key("exchange"), row.key(name)));
+    let is_the_same = values.all(|(exchange, value)| *of.entry(exchange).or_insert(value) == value);
+    is_the_same && rows.iter().any(|row| row.key(name).is_empty())
+}
+
+fn label(keys: &BTreeMap<&str, &str>) -> String {
+    let mut names: Vec<&&str> = keys.keys().collect();
+    names.sort_by_key(|key| (**key != "exchange", **key != "split"));
+    let text = |key: &&str| match (*key, keys[*key]) {
+        (key, "") => format!("without {key}"),
+        // These speak for themselves.
+        ("exchange" | "split" | "optimiser" | "data" | "model", value) => value.into(),
+        (key, value) => format!("{key} {value}"),
+    };
+    let parts: Vec<String> = names.into_iter().map(text).collect();
+    if parts.is_empty() {
+        return "all runs".into();
+    }
+    parts.join(" · ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::row::tests::row;
+    use super::*;
+
+    #[test]
+    fn runs_are_grouped_by_what_differs() {
+        let mut rows = [
+            row("strom", 3, 1, 0.9, 2.0),
+            row("strom", 3, 2, 0.8, 2.0),
+            row("strom", 1, 1, 0.7, 4.0),
+            row("ring", 3, 1, 0.6, 3.0),
+            row("ring", 3, 2, 0.0, 3.0),
+        ];
+        rows[4].result.as_mut().unwrap().replicas_agree = false;
+        let rows: Vec<&Row> = rows.iter().collect();
+        let series = series_of(&rows);
+        let labels: Vec<&str> = series.iter().map(|one| one.label.as_str()).collect();
+        assert_eq!(labels, ["ring", "strom"]);
+        assert_eq!(node_counts(&series), [1, 3]);
+        let ring = series[0].at(3).unwrap();
+        assert_eq!((ring.sound.len(), ring.troubled), (1, 1));
+        let strom = series[1].at(3).unwrap().summary(|one| Some(one.accuracy)).unwrap();
+        assert!((strom.mean - 0.85).abs() < 1e-12);
+        assert!(series[0].at(1).is_none());
+        assert_eq!(series_of(&rows[..2])[0].label, "all runs");
+    }
+
+    #[test]
+    fn what_only_some_strategies_have_tells_nothing_apart_unless_it_differs() {
+        let mut rows = [row("strom", 3, 1, 0.9, 2.0), row("ring", 3, 1, 0.6, 3.0)];
+        rows[0].job.insert("density".into(), "auto".into());
+        assert_eq!(varying_keys(&rows.iter().collect::<Vec<_>>()), ["exchange"]);
+        let mut other = rows[0].clone();
+        other.job.insert("density".into(), "0.1".into());
+        let rows: Vec<&Row> = rows.iter().chain([&other]).collect();
+        assert_eq!(varying_keys(&rows), ["exchange", "density"]);
+    }
+}

@@ -1,0 +1,36 @@
+//! Means and deviations. Pure.
+
+/// What several runs have come to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Summary {
+    pub(crate) mean: f64,
+    /// How far single runs are from it; none of a single one.
+    pub(crate) deviation: Option<f64>,
+    pub(crate) count: usize,
+}
+
+/// The summary of some figures; none of nothing.
+pub(crate) fn summary(figures: &[f64]) -> Option<Summary> {
+    let count = figures.len();
+    let mean = figures.iter().sum::<f64>() / count as f64;
+    let squares: f64 = figures.iter().map(|figure| (figure - mean).powi(2)).sum();
+    (count > 0).then(|| Summary {
+        mean,
+        deviation: (count > 1).then(|| (squares / (count - 1) as f64).sqrt()),
+        count,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_summed_up() {
+        assert_eq!(summary(&[]), None);
+        let one = summary(&[3.0]).unwrap();
+        assert_eq!((one.mean, one.deviation), (3.0, None));
+        let some = summary(&[1.0, 2.0, 3.0]).unwrap();
+        assert_eq!((some.mean, some.deviation, some.count), (2.0, Some(1.0), 3));
+    }
+}

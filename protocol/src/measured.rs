@@ -1,0 +1,158 @@
+//! What is measured of a run beside its result: how good its weights were on the way, and what it took of its machines.
+
+use serde::{Deserialize, Serialize};
+
+/// How good a model is on held-out samples.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Scores {
+    /// The share judged rightly.
+    pub accuracy: f64,
+    /// The mean loss.
+    pub loss: f64,
+}
+
+/// How far a run was when somebody asked for an evaluation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Moment {
+    /// Samples trained, by all nodes.
+    pub samples: u64,
+    /// Seconds since the first step.
+    pub seconds: f64,
+}
+
+/// How good weights were on held-out samples, at a moment of the run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Evaluation {
+    /// Samples trained, by all nodes.
+    pub samples: u64,
+    /// Seconds since the first step.
+    pub seconds: f64,
+    /// The share judged rightly.
+    pub accuracy: f64,
+    /// The mean loss.
+    pub loss: f64,
+}
+
+impl Evaluation {
+    /// What was found of the weights of this moment.
+    #[must_use]
+    pub fn of(moment: Moment, scores: Scores) -> Self {
+        Self {
+            samples: moment.samples,
+            seconds: moment.seconds,
+            accuracy: scores.accuracy,
+            loss: scores.loss,
+        }
+    }
+
+    /// How good the weights were.
+    #[must_use]
+    pub fn scores(&self) -> Scores {
+        Scores {
+            accuracy: self.accuracy,
+            loss: self.loss,
+        }
+    }
+}
+
+/// The evaluations of a run, in order. Where there are too many, the one goes whose neighbours are nearest to each other, so
+/// that the whole course stays visible.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Course(Vec<Evaluation>);
+
+impl Course {
+    /// Evaluations kept.
+    pub const MAX: usize = 256;
+
+    /// The evaluations of several nodes as one course.
+    #[must_use]
+    pub fn of_all<'a>(courses: impl IntoIterator<Item = &'a Self>) -> Self {
+        let mut all: Vec<Evaluation> = courses.into_iter().flat_map(|course| course.0.clone()).collect();
+        all.sort_by(|one, other| one.seconds.total_cmp(&other.seconds));
+        let mut course = Self::default();
+        for evaluation in all {
+            course.add(evaluation);
+        }
+        course
+    }
+
+    /// A further one.
+    pub fn add(&mut self, evaluation: Evaluation) {
+        if self.0.len() == Self::MAX {
+            let between = |at: &usize| self.0[at + 1].seconds - self.0[at - 1].seconds;
+            let nearest = (1..Self::MAX - 1).min_by(|one, other| between(one).total_cmp(&between(other)));
+            self.0.remove(nearest.unwrap_or(1));
+        }
+        self.0.push(evaluation);
+    }
+
+    /// All that are kept.
+    #[must_use]
+    pub fn evaluations(&self) -> &[Evaluation] {
+        &self.0
+    }
+}
+
+/// What one process has used of its machine.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ProcessUsage {
+    /// `node`, or which worker.
+    pub process: String,
+    /// Processor time since the run began here.
+    pub cpu_seconds: f64,
+    /// The most memory it has had since it was started.
+    pub memory_peak_bytes: u64,
+    /// Bytes read from disks since the run began here; what lay in the system's memory does not count.
+    pub disk_read_bytes: u64,
+    /// Bytes written to disks since the run began here.
+    pub disk_write_bytes: u64,
+}
+
+/// What a node has used of its machine since the run began there.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct NodeUsage {
+    /// The node.
+    pub node: String,
+    /// Bytes that came over its sockets, for both planes, with encryption and handshakes.
+    pub wire_in: u64,
+    /// Bytes that left.
+    pub wire_out: u64,
+    /// Its processes: the node's own first, then its workers.
+    pub processes: Vec<ProcessUsage>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u32) -> Evaluation {
+        Evaluation {
+            seconds: f64::from(seconds),
+            ..Evaluation::default()
+        }
+    }
+
+    #[test]
+    fn a_long_course_keeps_its_ends_and_is_bounded() {
+        let mut course = Course::default();
+        for seconds in 0..10_000 {
+            course.add(at(seconds));
+            assert!(course.evaluations().len() <= Course::MAX);
+        }
+        assert_eq!(course.evaluations().last(), Some(&at(9_999)));
+        assert_eq!(course.evaluations()[0], at(0));
+        let gaps = course.evaluations().windows(2);
+        let widest = gaps.map(|two| two[1].seconds - two[0].seconds).fold(0.0, f64::max);
+        assert!(widest <= 128.0, "{widest}");
+    }
+
+    #[test]
+    fn courses_of_several_nodes_are_one_in_time() {
+        let (mut one, mut other) = (Course::default(), Course::default());
+        one.add(at(1));
+        one.add(at(5));
+        other.add(at(3));
+        let all = Course::of_all([&one, &other]);
+        assert_eq!(all.evaluations(), [at(1), at(3), at(5)]);
+    }
+}

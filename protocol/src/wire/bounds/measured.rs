@@ -1,0 +1,52 @@
+//! The bounds of what is measured of a run.
+
+use super::{Breach, TIME_MAX, WORKERS_MAX, counts, name, within};
+use crate::measured::{Course, Evaluation, NodeUsage, ProcessUsage};
+
+impl Evaluation {
+    /// Whether weights can have been so good, and then.
+    pub fn check(&self) -> Result<(), Breach> {
+        counts([self.samples])?;
+        time(self.seconds)?;
+        self.scores().check()
+    }
+}
+
+impl Course {
+    /// Whether a run can have had it.
+    pub fn check(&self) -> Result<(), Breach> {
+        within(self.evaluations().len() <= Self::MAX, "a number of evaluations")?;
+        self.evaluations().iter().try_for_each(Evaluation::check)
+    }
+}
+
+impl NodeUsage {
+    /// Whether a node can have used so much.
+    pub fn check(&self) -> Result<(), Breach> {
+        name(&self.node)?;
+        counts([self.wire_in, self.wire_out])?;
+        check_processes(&self.processes)
+    }
+}
+
+/// Whether a node can have such processes. Workers that ended while it ran are among them.
+pub(super) fn check_processes(processes: &[ProcessUsage]) -> Result<(), Breach> {
+    within(processes.len() <= PROCESSES_MAX, "a number of processes")?;
+    processes.iter().try_for_each(ProcessUsage::check)
+}
+
+/// Processes of one node that are told of.
+pub const PROCESSES_MAX: usize = WORKERS_MAX + 1;
+
+impl ProcessUsage {
+    /// Whether a process can have used so much.
+    pub fn check(&self) -> Result<(), Breach> {
+        name(&self.process)?;
+        counts([self.memory_peak_bytes, self.disk_read_bytes, self.disk_write_bytes])?;
+        time(self.cpu_seconds)
+    }
+}
+
+fn time(seconds: f64) -> Result<(), Breach> {
+    within((0.0..=TIME_MAX.as_secs_f64()).contains(&seconds), "a time")
+}
