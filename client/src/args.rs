@@ -250,7 +250,7 @@ pub(crate) struct Ask {
 
 #[derive(Debug, Args)]
 pub(crate) struct Study {
-    /// A study as a TOML file: [[experiment]]s with name, nodes and job keys, each a value or a list
+    /// A study as a TOML file: experiments with their name, nodes and job keys, each a value or a list
     #[arg(value_name = "STUDY.toml", conflicts_with = "preset")]
     pub(crate) file: Option<PathBuf>,
     /// A study that comes with Tau: speed-up, downpour-nodes, downpour-splits, downpour-as-published, averaging,

@@ -51,8 +51,8 @@ impl UsageMeter {
 
     /// A run begins: totals count from now on.
     pub fn begin(&mut self, workers: impl Iterator<Item = u32>) {
-        let of_workers = workers.map(|pid| (pid, Totals::read(&pid.to_string())));
-        self.began = (Totals::read("self"), of_workers.collect());
+        let of_workers = workers.filter_map(|pid| Some((pid, Totals::read(&pid.to_string())?)));
+        self.began = (Totals::read("self").unwrap_or_default(), of_workers.collect());
         self.wire_began = wire::bytes();
         self.used.clear();
     }
@@ -61,13 +61,13 @@ impl UsageMeter {
     pub fn since_begin(&mut self, workers: impl Iterator<Item = u32>) -> NodeUsage {
         for pid in workers {
             let before = self.began.1.get(&pid).copied().unwrap_or_default();
-            let now = Totals::read(&pid.to_string());
-            // A process that has just ended has nothing to read any more.
-            if now.cpu >= before.cpu && (self.used.len() + 1 < PROCESSES_MAX || self.used.contains_key(&pid)) {
+            let has_room = self.used.len() + 1 < PROCESSES_MAX || self.used.contains_key(&pid);
+            if let Some(now) = Totals::read(&pid.to_string()).filter(|_| has_room) {
                 self.used.insert(pid, now.since(before, String::new()));
             }
         }
-        let own = Totals::read("self").since(self.began.0, "node".into());
+        let own = Totals::read("self").unwrap_or_default();
+        let own = own.since(self.began.0, "node".into());
         let workers = (1..)
             .zip(self.used.values())
             .map(|(number, used): (u32, _)| ProcessUsage {
@@ -114,16 +114,17 @@ struct Totals {
 
 impl Totals {
     /// What the system tells; nothing of a process that is gone.
-    fn read(process: &str) -> Self {
+    fn read(process: &str) -> Option<Self> {
+        let cpu = processor_time(process)?;
         let text = |file: &str| std::fs::read_to_string(format!("/proc/{process}/{file}")).unwrap_or_default();
         let io = text("io");
         let bytes = |name: &str| number(&io, name).unwrap_or_default();
-        Self {
-            cpu: processor_time(process).unwrap_or_default(),
+        Some(Self {
+            cpu,
             memory_peak: kilobytes(&text("status"), "VmHWM:").unwrap_or_default(),
             read: bytes("read_bytes:"),
             written: bytes("write_bytes:"),
-        }
+        })
     }
 
     fn since(self, before: Self, process: String) -> ProcessUsage {
@@ -241,7 +242,7 @@ mod tests {
         assert!(alive.processes[1].memory_peak_bytes > 0);
         drop(worker.stdin.take());
         worker.wait().unwrap();
-        let after = meter.since_begin(std::iter::empty());
+        let after = meter.since_begin(std::iter::once(worker.id()));
         assert_eq!(after.processes[1], alive.processes[1]);
     }
 

@@ -178,6 +178,10 @@ impl Sitting {
                     folder.display()
                 )));
             }
+            if let (Err(_), Place::Cluster(contact, _)) = (&ended, &self.place) {
+                // A run that fails is a result; that nobody is there to make it is none, and ends the study.
+                contact.ask(Request::Nodes).await?;
+            }
             (spent, made) = (spent + started.elapsed(), made + 1);
             self.keep(run, ended)?;
         }

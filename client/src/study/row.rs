@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use protocol::measured::Evaluation;
 use serde::{Deserialize, Serialize};
 
 use super::machine::Machine;
@@ -51,8 +50,17 @@ pub(crate) struct Measured {
     #[serde(default)]
     pub(crate) disk_write_bytes: u64,
     #[serde(default)]
-    pub(crate) evaluations: Vec<Evaluation>,
+    pub(crate) evaluations: Vec<Point>,
     pub(crate) reason: String,
+}
+
+/// An evaluation. JSON has no word for a loss that is no number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Point {
+    pub(crate) samples: u64,
+    pub(crate) seconds: f64,
+    pub(crate) accuracy: f64,
+    pub(crate) loss: Option<f64>,
 }
 
 impl Measured {
@@ -90,7 +98,7 @@ impl Row {
         }
     }
 
-    /// A key of its job, or how many nodes it had.
+    /// The value of one of its job's keys; empty if it has none.
     pub(crate) fn key(&self, name: &str) -> &str {
         self.job.get(name).map_or("", String::as_str)
     }
@@ -102,11 +110,11 @@ pub(crate) mod tests {
 
     /// A run that came to this.
     pub(crate) fn row(exchange: &str, nodes: usize, seed: u32, accuracy: f64, seconds: f64) -> Row {
-        let at = |part: f64| Evaluation {
+        let at = |part: f64| Point {
             samples: (100.0 * part) as u64,
             seconds: seconds * part,
             accuracy: accuracy * part,
-            loss: 1.0,
+            loss: Some(1.0),
         };
         Row {
             experiment: "e".into(),
@@ -152,6 +160,13 @@ pub(crate) mod tests {
             ..good
         };
         assert_eq!(failed.trouble().unwrap(), "failed: no");
+    }
+
+    #[test]
+    fn a_loss_that_is_no_number_can_be_read() {
+        let text = r#"{"samples": 5, "seconds": 1.5, "accuracy": 0.1, "loss": null}"#;
+        let point: Point = serde_json::from_str(text).unwrap();
+        assert_eq!((point.samples, point.loss), (5, None));
     }
 
     #[test]

@@ -4,6 +4,7 @@ use super::Section;
 use super::chart::{self, Axis, Bar, Line, Style};
 use super::figures::{self, ACCURACY, FIGURES, Figure, SECONDS, SPEED};
 use crate::study::plan::Reference;
+use crate::study::row::Point;
 use crate::study::series::{Group, Series, node_counts};
 use crate::study::statistics::Summary;
 
@@ -16,7 +17,7 @@ pub(super) struct Picture {
 }
 
 /// Where a point's height comes from.
-type Height = fn(&protocol::measured::Evaluation) -> f64;
+type Height = fn(&Point) -> f64;
 
 const SAMPLES: Axis = Axis {
     name: "samples",

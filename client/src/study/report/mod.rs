@@ -86,7 +86,7 @@ pub(crate) fn write(folder: &Path, material: &Material) -> Result<Vec<PathBuf>, 
     Ok(written)
 }
 
-/// An experiment with its series, and the cores that each node had of the machine.
+/// An experiment with its rows and series.
 struct Section<'a> {
     experiment: &'a Experiment,
     rows: Vec<&'a Row>,

@@ -4,7 +4,7 @@ use super::*;
 use crate::digest::Digest;
 use crate::ids::RunId;
 use crate::job::JobDraft;
-use crate::measured::{Course, NodeUsage, Scores};
+use crate::measured::{Course, Evaluation, NodeUsage, ProcessUsage, Scores};
 use crate::wire::attach::WorkerStats;
 use crate::wire::run_beat::{ParticipantState, RunBeat, Settled};
 
@@ -141,6 +141,40 @@ fn what_no_node_says_is_a_breach() {
     assert!(!run_holds(
         |_, settled| settled.scores.as_mut().unwrap().accuracy = f64::NAN
     ));
+}
+
+#[test]
+fn what_is_measured_is_bounded() {
+    let process = || ProcessUsage {
+        process: "node".into(),
+        ..ProcessUsage::default()
+    };
+    let evaluated = |change: fn(&mut Evaluation)| {
+        let mut evaluation = Evaluation::default();
+        change(&mut evaluation);
+        run_holds(|_, settled| settled.course.add(evaluation))
+    };
+    // A model that diverges has a loss that is no number.
+    assert!(evaluated(|one| one.loss = f64::NAN));
+    assert!(!evaluated(|one| one.accuracy = 1.5));
+    assert!(!evaluated(|one| one.seconds = f64::NAN));
+    assert!(!evaluated(|one| one.samples = u64::MAX));
+    assert!(run_holds(
+        |_, settled| settled.usage.processes = vec![process(); PROCESSES_MAX]
+    ));
+    assert!(!run_holds(
+        |_, settled| settled.usage.processes = vec![process(); PROCESSES_MAX + 1]
+    ));
+    assert!(!run_holds(|_, settled| settled.usage.node = "x".repeat(65)));
+    assert!(!run_holds(|_, settled| settled.usage.wire_out = u64::MAX));
+    let used = |change: fn(&mut ProcessUsage)| {
+        let mut process = process();
+        change(&mut process);
+        run_holds(|_, settled| settled.usage.processes.push(process))
+    };
+    assert!(!used(|process| process.process = "x".repeat(65)));
+    assert!(!used(|process| process.cpu_seconds = -1.0));
+    assert!(!used(|process| process.disk_write_bytes = u64::MAX));
 }
 
 #[test]
