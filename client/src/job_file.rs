@@ -5,6 +5,7 @@ use std::path::Path;
 use protocol::job::{Job, JobDraft, JobError, JobErrors};
 
 use crate::failure::Failure;
+use crate::toml_error;
 
 /// The longest text of a job. Every node tells every other of it, many times.
 const TEXT_MAX: usize = 64 << 10;
@@ -21,10 +22,8 @@ pub(crate) fn read(flags: JobDraft, file: Option<&Path>) -> Result<Job, Failure>
                 ))
             })?;
             JobDraft::from_toml(&text).map_err(|error| {
-                let before = error.span().map_or("", |span| &text[..span.start]);
-                let line = before.matches('\n').count() + 1;
-                let message = error.message().trim().replace('\n', "; ");
-                Failure::input(format!("{name} is not a valid job: line {line}: {message}"))
+                let why = toml_error::sentence(&text, &error);
+                Failure::input(format!("{name} is not a valid job: {why}"))
             })?
         }
     };

@@ -26,6 +26,7 @@ mod starting;
 mod stats_reader;
 mod stats_view;
 mod study;
+mod toml_error;
 mod version;
 mod view;
 mod waiting;

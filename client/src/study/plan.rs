@@ -7,6 +7,8 @@ use protocol::rng::CounterRng;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
+use crate::toml_error;
+
 /// More would take weeks.
 const RUNS_MAX: usize = 10_000;
 
@@ -92,11 +94,7 @@ fn three() -> Vec<usize> {
 impl Study {
     /// Reads a study's text; an error is a sentence with the line that is wrong.
     pub(crate) fn from_toml(text: &str) -> Result<Self, String> {
-        toml::from_str(text).map_err(|error| {
-            let before = error.span().map_or("", |span| &text[..span.start.min(text.len())]);
-            let line = before.matches('\n').count() + 1;
-            format!("line {line}: {}", error.message().trim().replace('\n', "; "))
-        })
+        toml::from_str(text).map_err(|error| toml_error::sentence(text, &error))
     }
 
     pub(crate) fn to_toml(&self) -> Result<String, String> {

@@ -115,20 +115,8 @@ fn by_nodes(section: &Section<'_>) -> Vec<Picture> {
             .zip(series)
             .map(|(at, one)| line(one, at, |group| group.summary(|run| (figure.of)(run, None))))
             .collect();
-        let mut names = legend(series);
-        for reference in &section.experiment.references {
-            let points: Vec<(f64, f64)> = places(reference).zip(published(reference).iter().copied()).collect();
-            if !points.is_empty() {
-                names.push((reference.name.clone(), None));
-                lines.push(dashed(reference.name.clone(), points));
-            }
-        }
-        let title = format!("{} by nodes", capital(figure.name));
-        Picture {
-            svg: chart::lines(&title, NODES, y, &lines),
-            title,
-            legend: names,
-        }
+        lines.extend(references(section, published));
+        over_nodes(format!("{} by nodes", capital(figure.name)), y, section, &lines)
     };
     vec![
         by(
@@ -146,8 +134,25 @@ fn by_nodes(section: &Section<'_>) -> Vec<Picture> {
     ]
 }
 
-fn places(reference: &Reference) -> impl Iterator<Item = f64> {
-    reference.nodes.iter().map(|&nodes| nodes as f64)
+/// Lines over the number of nodes, with all their names.
+fn over_nodes(title: String, y: Axis, section: &Section<'_>, lines: &[Line]) -> Picture {
+    let dashed = lines.iter().filter(|line| line.style == Style::Dashed);
+    let names = dashed.map(|line| (line.title.clone(), None));
+    Picture {
+        svg: chart::lines(&title, NODES, y, lines),
+        title,
+        legend: legend(&section.series).into_iter().chain(names).collect(),
+    }
+}
+
+/// What others have published of this by nodes.
+fn references(section: &Section<'_>, published: fn(&Reference) -> &[f64]) -> impl Iterator<Item = Line> {
+    let all = section.experiment.references.iter().map(move |reference| {
+        let places = reference.nodes.iter().map(|&nodes| nodes as f64);
+        let points = places.zip(published(reference).iter().copied()).collect();
+        dashed(reference.name.clone(), points)
+    });
+    all.filter(|line| !line.points.is_empty())
 }
 
 fn dashed(title: String, points: Vec<(f64, f64)>) -> Line {
@@ -181,8 +186,6 @@ fn speed_up(section: &Section<'_>) -> Picture {
     let counts = node_counts(series);
     let (fewest, most) = (counts[0] as f64, counts[counts.len() - 1] as f64);
     let mut lines = vec![dashed("ideal".into(), vec![(fewest, 1.0), (most, most / fewest)])];
-    let mut names = vec![("ideal".into(), None)];
-    names.extend(legend(series));
     for (at, one) in series.iter().enumerate() {
         let speed = |group: &Group<'_>| group.summary(|run| (SPEED.of)(run, None));
         if let Some(base) = one.at(counts[0]).and_then(speed) {
@@ -196,25 +199,14 @@ fn speed_up(section: &Section<'_>) -> Picture {
             }));
         }
     }
-    for reference in &section.experiment.references {
-        let points: Vec<(f64, f64)> = places(reference).zip(reference.speed_up.iter().copied()).collect();
-        if !points.is_empty() {
-            names.push((reference.name.clone(), None));
-            lines.push(dashed(reference.name.clone(), points));
-        }
-    }
-    let title = "Speed-up in samples/s by nodes".to_string();
+    lines.extend(references(section, |reference| &reference.speed_up));
     let factor = Axis {
         name: "times",
         number: |times| format!("{} ×", plain(times)),
         from_zero: true,
         whole: false,
     };
-    Picture {
-        svg: chart::lines(&title, NODES, factor, &lines),
-        title,
-        legend: names,
-    }
+    over_nodes("Speed-up in samples/s by nodes".into(), factor, section, &lines)
 }
 
 fn bar(label: String, colour: Option<usize>, group: &Group<'_>, figure: &Figure, target: Option<f64>) -> Option<Bar> {

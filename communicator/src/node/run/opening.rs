@@ -4,6 +4,7 @@ use protocol::ids::RunId;
 use protocol::wire::run_plan::RunPlan;
 use ractor::{Actor, ActorRef};
 
+use super::recording::pids;
 use super::{RunMessage, RunState, checkpoint_search};
 use crate::node::exchange::{ExchangeActor, ExchangeArguments, ExchangeMessage};
 use crate::run::RunEvent;
@@ -57,7 +58,7 @@ impl RunState {
         let opened = opened.map(|exchange| {
             if self.core.is_opening(run) {
                 self.exchange = Some((run, exchange));
-                self.usage.begin(self.workers.values().map(|worker| worker.info.pid));
+                self.usage.begin(pids(&self.workers));
             } else {
                 // The run ended meanwhile.
                 exchange.stop(None);

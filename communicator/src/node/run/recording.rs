@@ -1,5 +1,6 @@
 //! Telling everybody what this node did, once a second.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use protocol::measured::NodeUsage;
@@ -8,6 +9,13 @@ use protocol::wire::control::Word;
 use super::RunState;
 use crate::node::membership::MembershipMessage;
 use crate::node::stats::StatsMessage;
+use crate::node::workers::WorkerHandle;
+use crate::run::WorkerKey;
+
+/// The processes whose use of the machine is this node's.
+pub(super) fn pids(workers: &BTreeMap<WorkerKey, WorkerHandle>) -> impl Iterator<Item = u32> + '_ {
+    workers.values().map(|worker| worker.info.pid)
+}
 
 impl RunState {
     /// Tells everybody what this node did, when a record is due.
@@ -16,9 +24,7 @@ impl RunState {
         let Some(elapsed) = self.records.take_due(now) else {
             return;
         };
-        let usage = self
-            .usage
-            .read(now, self.workers.values().map(|worker| worker.info.pid));
+        let usage = self.usage.read(now, pids(&self.workers));
         let used = self.used();
         let exchange = self.exchange.as_ref().map(|(run, _)| *run);
         let mut record = self
@@ -37,7 +43,6 @@ impl RunState {
 
     /// What this node has taken of its machine since the run began here.
     pub(super) fn used(&mut self) -> NodeUsage {
-        let pids = self.workers.values().map(|worker| worker.info.pid);
-        self.usage.since_begin(pids)
+        self.usage.since_begin(pids(&self.workers))
     }
 }

@@ -90,6 +90,10 @@ fn counts<const N: usize>(numbers: [u64; N]) -> Result<(), Breach> {
     within(numbers.iter().all(|&number| number <= COUNT_MAX), "a count")
 }
 
+fn time(seconds: f64) -> Result<(), Breach> {
+    within((0.0..=TIME_MAX.as_secs_f64()).contains(&seconds), "a time")
+}
+
 fn finite<const N: usize>(numbers: [f64; N]) -> Result<(), Breach> {
     within(numbers.iter().all(|number| number.is_finite()), "a number")
 }

@@ -1,6 +1,6 @@
 //! The bounds of what nodes tell each other about a run.
 
-use super::{Breach, MEMBERS_MAX, TIME_MAX, counts, finite, sentence, within};
+use super::{Breach, MEMBERS_MAX, TIME_MAX, counts, finite, sentence, time, within};
 use crate::measured::Scores;
 use crate::wire::attach::WorkerStats;
 use crate::wire::run_beat::{ParticipantState, RunBeat, Settled};
@@ -49,7 +49,7 @@ impl Settled {
         } = self;
         stats.check()?;
         counts([*samples, *repeated, *bytes_sent])?;
-        within((0.0..=TIME_MAX.as_secs_f64()).contains(seconds), "a time")?;
+        time(*seconds)?;
         usage.check()?;
         course.check()?;
         scores.as_ref().map_or(Ok(()), Scores::check)

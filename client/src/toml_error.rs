@@ -1,0 +1,8 @@
+//! What is wrong with a TOML file, in one sentence.
+
+/// The line that is wrong in a text, and why.
+pub(crate) fn sentence(text: &str, error: &toml::de::Error) -> String {
+    let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+    let line = before.matches('\n').count() + 1;
+    format!("line {line}: {}", error.message().trim().replace('\n', "; "))
+}
