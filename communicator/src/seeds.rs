@@ -13,8 +13,8 @@ pub(crate) fn message_of(panic: &(dyn std::any::Any + Send)) -> String {
         .unwrap_or_default()
 }
 
-/// Demands that no seed fails. A test's name finds it again.
-pub(crate) fn none_fails(test: &str, count: u64, run: impl Fn(u64) -> Result<(), String> + Sync) {
+/// Demands that no seed fails, and says how many were tried. A test's name finds it again.
+pub(crate) fn none_fails(test: &str, count: u64, run: impl Fn(u64) -> Result<(), String> + Sync) -> u64 {
     let first = variable("TAU_SIMULATION_FROM").unwrap_or(0);
     let count = variable("TAU_SIMULATION_SEEDS").unwrap_or(count);
     let seeds = variable("TAU_SIMULATION_SEED").map_or(first..first + count, |seed| seed..seed + 1);
@@ -41,6 +41,7 @@ pub(crate) fn none_fails(test: &str, count: u64, run: impl Fn(u64) -> Result<(),
     if let Some((seed, what)) = failed {
         panic!("{what}\nreplay with TAU_SIMULATION_SEED={seed} cargo test -p tau-communicator {test}");
     }
+    seeds.end - seeds.start
 }
 
 fn variable(name: &str) -> Option<u64> {

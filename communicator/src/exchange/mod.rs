@@ -26,6 +26,8 @@ mod barrier;
 mod bundles;
 mod bundling;
 mod core;
+#[cfg(test)]
+mod description;
 mod event;
 mod limits;
 mod log;

@@ -15,6 +15,7 @@ use protocol::lattice::{RANGE_ERROR_STEPS, Range, RangeError, weight_of};
 use protocol::merged_range::MergedRange;
 use thiserror::Error;
 
+use protocol::wire::run_plan::Resumed;
 use protocol::wire::snapshot::{Applied, Head, Snapshot};
 
 /// What became of a batch.
@@ -115,10 +116,7 @@ impl Ledger {
         if Digest::of_counts(&counts) != digest {
             return Err(SnapshotError::Damaged);
         }
-        let mut frontier = Frontier::default();
-        head.applied
-            .iter()
-            .for_each(|one| frontier.raise(one.origin, one.sequence));
+        let frontier = head.frontier();
         Ok(Self {
             diverged: is_out_of_range(&counts),
             run,
@@ -304,6 +302,13 @@ impl Ledger {
     #[must_use]
     pub fn samples(&self) -> u64 {
         self.samples
+    }
+
+    /// Whether this is the ledger of the checkpoint that a run goes on from.
+    #[must_use]
+    pub fn is_that_of(&self, resumed: &Resumed) -> bool {
+        let same_batches = self.frontier.fingerprint() == resumed.frontier;
+        same_batches && self.samples == resumed.samples && self.digest == resumed.digest
     }
 
     /// The samples that were trained more than once.

@@ -51,6 +51,27 @@ fn batches_apply_once_and_in_turn() {
 }
 
 #[test]
+fn a_checkpoint_with_the_same_weights_and_other_batches_is_another() {
+    // Batches that change nothing are what first batches often are.
+    let with = |origin| {
+        let mut ledger = Ledger::new(RUN, vec![5; WEIGHTS]);
+        ledger.apply(&batch(origin, 1, Vec::new())).unwrap();
+        ledger
+    };
+    let (one, other) = (with(1), with(2));
+    let resumed = Resumed {
+        run: RUN,
+        digest: one.digest(),
+        frontier: one.frontier().fingerprint(),
+        samples: one.samples(),
+        slots: 1,
+    };
+    assert_eq!((one.digest(), one.samples()), (other.digest(), other.samples()));
+    assert!(one.is_that_of(&resumed));
+    assert!(!other.is_that_of(&resumed));
+}
+
+#[test]
 fn foreign_runs_change_nothing() {
     let mut ledger = Ledger::new(RunId(2), vec![0; WEIGHTS]);
     let expected = Err(LedgerError::ForeignRun {

@@ -134,7 +134,7 @@ impl RunCore {
             RunEvent::Detached(worker) => self.detached(worker, now, effects),
             RunEvent::Worker(worker, word) => self.worker(worker, word, now, effects),
             RunEvent::Offered { run, offer } => {
-                self.with_named(run, now, effects, |run, scope| run.offered(offer, scope));
+                self.with_named(run, now, effects, |run, scope| run.worked_out(offer, scope));
             }
             RunEvent::LookedUp { run, found } => self.looked_up(run, found, effects),
             RunEvent::Opened { run, opened } => {

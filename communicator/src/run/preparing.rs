@@ -79,6 +79,19 @@ impl ActiveRun {
         }
     }
 
+    /// Whether what this node offers is being worked out.
+    pub(super) fn is_offering(&self) -> bool {
+        matches!(&self.state, State::Preparing(preparing) if matches!(preparing.offer, OfferState::Asked))
+    }
+
+    /// What this node can offer was worked out. What comes of an earlier attempt at this run is nothing to a later one,
+    /// whose workers are still at it.
+    pub(super) fn worked_out(&mut self, offer: Result<Offer, String>, scope: &mut Scope<'_>) {
+        if self.is_offering() {
+            self.offered(offer, scope);
+        }
+    }
+
     /// What this node can offer is known: the coordinator is told, or the run that had begun is joined.
     pub(super) fn offered(&mut self, offer: Result<Offer, String>, scope: &mut Scope<'_>) {
         let State::Preparing(preparing) = &mut self.state else {

@@ -72,6 +72,12 @@ impl RunCore {
         })
     }
 
+    /// Whether what this node can offer to this run is waited for.
+    pub(crate) fn is_offering(&self, run: RunId) -> bool {
+        let current = self.current.as_ref().filter(|current| current.run == run);
+        current.is_some_and(ActiveRun::is_offering)
+    }
+
     /// Whether the exchange of this run is waited for.
     pub(crate) fn is_opening(&self, run: RunId) -> bool {
         let current = self.current.as_ref().filter(|current| current.run == run);

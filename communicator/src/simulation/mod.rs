@@ -109,6 +109,27 @@ fn check_ledgers(world: &World) {
     }
 }
 
+/// How the runs stand that have not ended.
+fn describe(world: &World) -> String {
+    let runs: Vec<String> = world
+        .alive()
+        .iter()
+        .filter_map(|id| Some((id, world.nodes[id].core.status(world.time())?)))
+        .filter(|(_, status)| status.outcome.is_none())
+        .map(|(id, status)| {
+            let phase = status.phase.text();
+            let state = world.nodes[id].core.describe_run();
+            let exchange = world.nodes[id].exchange.as_ref().map(|open| open.core.describe());
+            let exchange = exchange.unwrap_or_default();
+            format!(
+                "{id} is {phase} in run {} and waits: {:?}\n{state}\n{exchange}",
+                status.run, status.waiting
+            )
+        })
+        .collect();
+    runs.join("\n")
+}
+
 /// The storm is over: every run ends, and all take part in the next one.
 fn check_calm(world: &mut World) {
     world.calm_down();
@@ -144,21 +165,7 @@ fn check_calm(world: &mut World) {
         node.disk = Disk::Sound;
     }
     ended = ended && world.until(BOUND_SECONDS, over);
-    let waiting: Vec<String> = world
-        .alive()
-        .iter()
-        .filter_map(|id| Some((id, world.nodes[id].core.status(world.time())?)))
-        .filter(|(_, status)| status.outcome.is_none())
-        .map(|(id, status)| {
-            let phase = status.phase.text();
-            let state = world.nodes[id].core.describe_run();
-            format!(
-                "{id} is {phase} in run {} and waits: {:?}\n{state}",
-                status.run, status.waiting
-            )
-        })
-        .collect();
-    assert!(ended, "not all runs have ended:\n{}", waiting.join("\n"));
+    assert!(ended, "not all runs have ended:\n{}", describe(world));
     check_results(world);
     if world.accused.is_empty() {
         check_together(world, &together);
@@ -174,7 +181,8 @@ fn check_calm(world: &mut World) {
     world.until(6, |_| false);
     assert!(
         world.until(BOUND_SECONDS, over),
-        "a run does not end that nobody asked for any more"
+        "a run does not end that nobody asked for any more:\n{}",
+        describe(world)
     );
     world.until(6, |_| false);
     let alive = world.alive();

@@ -10,6 +10,7 @@ use protocol::wire::run_beat::StopReason;
 use super::node::{Disk, digest};
 use super::world::{World, pair};
 use crate::exchange::planted::{Bug, PLANTED};
+use crate::run::RunEvent;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -296,4 +297,19 @@ fn what_a_node_has_called_off_it_does_not_begin_after_all() {
     }
     let next = world.start(nodes[1], false);
     assert_eq!(ends(&mut world, next, &nodes, 60), [[""; 0]; 3]);
+}
+
+#[test]
+fn an_offer_of_an_earlier_attempt_is_nothing_to_a_later_one() {
+    let mut world = World::cluster(7, 2);
+    world.samples = 50;
+    let nodes = world.alive();
+    let run = world.start(nodes[0], false);
+    let late = nodes[1];
+    let prepares = move |world: &World| phase(world, late) == Some(Phase::Preparing);
+    assert!(world.until(20, prepares));
+    assert!(!world.nodes[&late].core.is_offering(run), "its workers are asked first");
+    let offer = Err("an earlier attempt had not the data".into());
+    world.found(late, RunEvent::Offered { run, offer });
+    assert_eq!(ends(&mut world, run, &nodes, 60), [[""; 0]; 2]);
 }

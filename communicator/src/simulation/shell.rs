@@ -111,13 +111,11 @@ impl World {
             }),
             RunEffect::HangUp(worker) => self.after(1, Due::Killed { at, key: worker }),
             RunEffect::Offer { run, data, workers, .. } => {
-                let ledger = Ledger::new(run, vec![0; WEIGHTS]);
                 let offer = Ok(Offer {
                     data,
-                    digest: ledger.digest(),
+                    digest: first_ledger(run).digest(),
                     workers,
                 });
-                self.nodes.get_mut(&at).unwrap().ledger = Some((run, ledger));
                 let delay = 1 + self.random.below(100);
                 self.after(
                     delay,
@@ -134,6 +132,7 @@ impl World {
                     let resumed = Resumed {
                         run: resumes,
                         digest: ledger.digest(),
+                        frontier: ledger.frontier().fingerprint(),
                         samples: ledger.samples(),
                         slots,
                     };
@@ -186,6 +185,17 @@ impl World {
         }
     }
 
+    /// What was looked for is found: the core is told, and a ledger that it asked for is held until the run begins.
+    pub(super) fn found(&mut self, at: NodeId, event: RunEvent) {
+        let node = self.nodes.get_mut(&at).unwrap();
+        if let RunEvent::Offered { run, .. } = event
+            && node.core.is_offering(run)
+        {
+            node.ledger = Some((run, first_ledger(run)));
+        }
+        self.run(at, event);
+    }
+
     /// Tells a worker something, which it answers in a while.
     pub(super) fn order(
         &mut self,
@@ -222,8 +232,7 @@ impl World {
         };
         if let Some(resumed) = plan.resumed
             && let Some(found) = node.checkpoints.get(&resumed.run)
-            && found.samples() == resumed.samples
-            && found.digest() == resumed.digest
+            && found.is_that_of(&resumed)
         {
             let mut head = found.head();
             head.run = run;
@@ -449,4 +458,9 @@ impl World {
             self.run(at, event);
         }
     }
+}
+
+/// What every node of a run begins with.
+fn first_ledger(run: RunId) -> Ledger {
+    Ledger::new(run, vec![0; WEIGHTS])
 }

@@ -317,7 +317,7 @@ impl World {
                 }
             }
             Due::Unlinked { from, link, .. } => self.unlinked(at, from, link),
-            Due::Event { event, .. } => self.run(at, event),
+            Due::Event { event, .. } => self.found(at, event),
             Due::Open { run, plan, .. } => self.open(at, run, *plan),
             Due::Worker { key, orders, word, .. } => {
                 let current = node

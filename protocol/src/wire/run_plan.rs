@@ -104,6 +104,9 @@ pub struct Resumed {
     pub run: RunId,
     /// The digest of its weights.
     pub digest: Digest,
+    /// The fingerprint of its frontier: two nodes may have come to the same weights with different batches, say with
+    /// batches that changed nothing, and could not go on together.
+    pub frontier: u64,
     /// The samples in its batches.
     pub samples: u64,
     /// The worker slots that samples were shared out to.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use crate::cursor::Cursors;
 use crate::digest::Digest;
+use crate::frontier::Frontier;
 use crate::ids::{OriginId, RunId};
 use serde::{Deserialize, Serialize};
 
@@ -41,6 +42,18 @@ pub struct Head {
     pub samples: u64,
     /// How many counts there are.
     pub weights: u64,
+}
+
+impl Head {
+    /// What is applied, as far as frontiers tell.
+    #[must_use]
+    pub fn frontier(&self) -> Frontier {
+        let mut frontier = Frontier::default();
+        for one in &self.applied {
+            frontier.raise(one.origin, one.sequence);
+        }
+        frontier
+    }
 }
 
 /// What an entry of a log is.

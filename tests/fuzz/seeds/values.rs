@@ -132,6 +132,7 @@ pub(super) const SCORES: Scores = Scores {
 pub(super) const RESUMED: Resumed = Resumed {
     run: RunId(8),
     digest: Digest(0xabc),
+    frontier: 0xdef,
     samples: 19_200,
     slots: 3,
 };

@@ -1,13 +1,10 @@
 //! What must hold: of each node at every moment, and of all survivors in the end.
 
-use std::fmt::Write as _;
-
 use protocol::digest::Digest;
 use protocol::frontier::Frontier;
 use protocol::ids::NodeId;
 
 use super::world::{BATCH_BYTES_MAX, Node, World};
-use crate::exchange::Exchange;
 
 impl World {
     /// What must hold of a node at every moment.
@@ -63,14 +60,20 @@ impl World {
         alive.iter().copied().find(|id| vain(&self.nodes[id]))
     }
 
+    /// All survivors have the same, and nothing is lost that one of them had learned before the calm. They may have more:
+    /// a sum that was under way among them when the storm ended brings what a dead node had put into it.
     pub(super) fn check_agreement(&self, learned: &Frontier) {
+        let mut agreed = None;
         for (id, node) in self.nodes.iter().filter(|(_, node)| node.alive) {
+            let frontier = node.exchange.ledger().frontier();
             assert_eq!(
-                node.exchange.ledger().frontier(),
-                learned,
+                frontier.lacks(learned),
+                [],
                 "{id} lacks something that a survivor had learned\n{}",
                 self.describe()
             );
+            let agreed = agreed.get_or_insert(frontier);
+            assert_eq!(*agreed, frontier, "{id} has not what others have\n{}", self.describe());
         }
         if let Some(id) = self.damaged() {
             panic!("{id} is still damaged\n{}", self.describe());
@@ -82,16 +85,8 @@ impl World {
 
     /// How things stand, for whoever looks into a failure.
     pub(super) fn describe(&self) -> String {
-        let mut text = String::new();
-        for (id, node) in self.nodes.iter().filter(|(_, node)| node.alive) {
-            let Exchange { log, peers, wanted, .. } = &node.exchange;
-            let kept: Vec<_> = log.kept().collect();
-            let frontier = node.exchange.ledger().frontier();
-            let _ = writeln!(text, "{id}: {frontier:?}, keeps {kept:?}, wants {wanted:?}");
-            for (id, peer) in peers {
-                let _ = writeln!(text, "  {id}: {peer:?}");
-            }
-        }
-        text
+        let alive = self.nodes.iter().filter(|(_, node)| node.alive);
+        let described = alive.map(|(id, node)| format!("{id}: {}", node.exchange.describe()));
+        described.collect::<Vec<_>>().concat()
     }
 }

@@ -17,6 +17,7 @@ pub(super) fn look(dir: &Path, run: RunId) -> Option<Found> {
         resumed: Resumed {
             run,
             digest: Digest::of_counts(&snapshot.counts),
+            frontier: snapshot.head.frontier().fingerprint(),
             samples: snapshot.head.samples,
             slots: header.slots,
         },
@@ -31,11 +32,10 @@ pub(super) fn restore(dir: &Path, run: RunId, resumed: Resumed, first: Ledger) -
         return (first, Vec::new());
     };
     snapshot.head.run = run;
-    let chosen = snapshot.head.samples == resumed.samples;
     let ledger = match Ledger::restored(snapshot, run, first.initial()) {
-        Ok(restored) if chosen && restored.digest() == resumed.digest => restored,
+        Ok(restored) if restored.is_that_of(&resumed) => restored,
         Ok(_) => {
-            tracing::info!("another node's checkpoint has come further than this one's");
+            tracing::info!("another node's checkpoint was chosen: it has come further than this one's, or another way");
             first
         }
         Err(error) => {

@@ -205,6 +205,8 @@ impl RunState {
                 self.event(RunEvent::Settlement(run, settlement));
             }
             RunMessage::Event(event) | RunMessage::Exchange(ExchangeNotice::Happened(event)) => self.event(event),
+            // A ledger of a run that nobody waits for must not take the place of one that somebody does.
+            RunMessage::Offered { run, .. } if !self.core.is_offering(run) => {}
             RunMessage::Offered { run, offered } => {
                 let offer = offered.map(|(offer, ledger)| {
                     self.ledger = Some((run, *ledger));

@@ -255,6 +255,7 @@ impl Resumed {
         let Self {
             run: _,
             digest: _,
+            frontier: _,
             samples,
             slots,
         } = self;

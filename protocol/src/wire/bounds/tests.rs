@@ -38,6 +38,7 @@ fn plan() -> RunPlan {
         resumed: Some(Resumed {
             run: RunId(1),
             digest: Digest(1),
+            frontier: 5,
             samples: 7,
             slots: 4,
         }),
