@@ -27,7 +27,7 @@ use crate::run::planted::{Bug, PLANTED};
 use crate::seeds;
 use node::{Disk, Ending, Node};
 use storm::BOUND_SECONDS;
-use world::World;
+use world::{World, pair};
 
 /// Seeds that every test run goes through.
 const SEEDS: u64 = 10_000;
@@ -236,7 +236,11 @@ fn check_together(world: &World, together: &[(RunId, NodeId)]) {
         let Some(Ok(result)) = world.nodes[id].ended.get(run) else {
             continue;
         };
-        for (_, other) in together.iter().filter(|(of, other)| of == run && other != id) {
+        let members: Vec<NodeId> = together.iter().filter(|(of, _)| of == run).map(|(_, id)| *id).collect();
+        // Members without a link hear of each other over a third one, if there is one that both reach.
+        let linked = |a: NodeId, b: NodeId| !world.blocked.contains(&pair(a, b));
+        let reached = |other: &NodeId| members.iter().any(|&over| linked(*id, over) && linked(over, *other));
+        for other in members.iter().filter(|other| *other != id && reached(other)) {
             let ended = world.nodes[other].ended.get(run).is_some_and(Result::is_ok);
             let counted = result.participants.contains(&format!("n{}", other.0));
             let states = [id, other].map(|id| world.nodes[id].core.describe_run()).join("\n");
