@@ -18,3 +18,4 @@ mod samples;
 mod strategies;
 mod study;
 mod upkeep;
+mod using;

@@ -55,6 +55,14 @@ pub(crate) enum Command {
     /// Measure a saved model on a dataset's held-out samples
     #[command(args_override_self = true)]
     Evaluate(Evaluate),
+    /// Tell what a saved model takes samples for: one line each, with the class and its probability
+    #[command(args_override_self = true)]
+    Predict(Predict),
+    /// Show what a saved model consists of, and the run that made it
+    Show(Show),
+    /// Write a saved model in another format
+    #[command(args_override_self = true)]
+    Export(Export),
     /// Compare strategies: run all combinations of what is listed, one after the other, and report them side by side
     #[command(
         args_override_self = true,
@@ -313,10 +321,50 @@ pub(crate) struct Evaluate {
     /// The data: builtin:mnist, idx:DIR or csv:FILE?label=NAME-or-position&test=0.2
     #[arg(long, value_name = "SPEC")]
     pub(crate) data: String,
+    /// Also tell for each class how well it is recognised, and what it is taken for
+    #[arg(long)]
+    pub(crate) confusion: bool,
     /// Threads [default: all cores]
     #[arg(long, value_name = "T")]
     pub(crate) threads: Option<usize>,
     /// Write one JSON object to standard output, and nothing else
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Predict {
+    /// The model file
+    #[arg(value_name = "MODEL")]
+    pub(crate) model: PathBuf,
+    /// The samples: csv:FILE with the columns of the training data (found by name; labels are not needed), idx:FILE of
+    /// images, or the held-out part of idx:DIR or builtin:mnist
+    #[arg(long, value_name = "SPEC")]
+    pub(crate) data: String,
+    /// Threads [default: all cores]
+    #[arg(long, value_name = "T")]
+    pub(crate) threads: Option<usize>,
+    /// Write a JSON object per sample instead of CSV
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Show {
+    /// The model file
+    #[arg(value_name = "MODEL")]
+    pub(crate) model: PathBuf,
+    /// Write one JSON object to standard output, and nothing else
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Export {
+    /// The model file
+    #[arg(value_name = "MODEL")]
+    pub(crate) model: PathBuf,
+    /// Write it as ONNX to this file; scaling is included
+    #[arg(long, value_name = "FILE")]
+    pub(crate) onnx: PathBuf,
 }

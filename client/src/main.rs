@@ -6,6 +6,7 @@
 mod args;
 mod board;
 mod commands;
+mod confusion;
 mod contact;
 mod dead_sockets;
 mod failure;
@@ -59,6 +60,9 @@ fn main() -> ExitCode {
         Command::Stop(ask) => (ask.json, commands::stop::run(&ask)),
         Command::Checkpoint(ask) => (ask.json, commands::checkpoint::run(&ask)),
         Command::Evaluate(evaluate) => (evaluate.json, commands::evaluate::run(&evaluate)),
+        Command::Predict(predict) => (predict.json, commands::predict::run(&predict)),
+        Command::Show(show) => (show.json, commands::show::run(&show)),
+        Command::Export(export) => (false, commands::export::run(&export)),
         Command::Study(study) => (study.json, commands::study::run(&study)),
         Command::Report(report) => (report.json, commands::report::run(&report)),
     };

@@ -6,6 +6,8 @@ use protocol::measured::{Evaluation, Moment};
 use protocol::stats::{Finished, ratio};
 use protocol::wire::control::{RunResult, RunStatus};
 use protocol::wire::run_beat::StopReason;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 
 use crate::failure::Failure;
 use crate::output;
@@ -26,6 +28,8 @@ pub(crate) fn finished(status: &RunStatus, result: &RunResult, model: String) ->
     let last = Evaluation::of(ended, result.scores);
     Finished {
         event: "finished",
+        run: status.run.to_string(),
+        ended: now(),
         accuracy: result.scores.accuracy,
         loss: result.scores.loss,
         epochs: ratio(result.samples as f64, status.train as f64),
@@ -56,6 +60,13 @@ pub(crate) fn finished(status: &RunStatus, result: &RunResult, model: String) ->
         reason: result.stop.map_or("trained", StopReason::name),
         model,
     }
+}
+
+/// The moment in words that people and programs read, to the second.
+fn now() -> String {
+    let now = OffsetDateTime::now_utc();
+    let whole = now.replace_nanosecond(0).unwrap_or(now);
+    whole.format(&Rfc3339).unwrap_or_default()
 }
 
 /// What stopped a run before all its samples were trained, for people.

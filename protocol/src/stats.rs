@@ -146,6 +146,10 @@ impl StatsRecord {
 pub struct Finished {
     /// Always `finished`.
     pub event: &'static str,
+    /// The run.
+    pub run: String,
+    /// When its end was heard of, as RFC 3339 has it.
+    pub ended: String,
     /// Held-out accuracy of the saved weights.
     pub accuracy: f64,
     /// Held-out loss of the saved weights.

@@ -57,7 +57,7 @@ fn check_dataset(spec: DataSpec, dataset: Dataset) -> Check {
         let again = Dataset::open(&spec, 1, None).unwrap();
         assert_eq!(again.hash, dataset.hash);
         // A model of this data measures itself on the same.
-        let known = Dataset::open_for(&spec, 1, None, &dataset.scaling, &dataset.classes).unwrap();
+        let known = Dataset::open_for(&spec, 1, None, dataset.known()).unwrap();
         assert_eq!((known.test, known.input), (dataset.test, dataset.input));
     })
 }

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use dfdx::prelude::Cpu;
 use protocol::model::Layout;
 use thiserror::Error;
 
@@ -11,12 +10,10 @@ use crate::backend::cuda::{CudaEvaluator, GpuError};
 use crate::dataset::{Dataset, Samples};
 use crate::device::Device;
 use crate::ops::loss::{self, Judgement};
-use crate::ops::{OpError, Parameters, Pass, Threads, from_rows, network, values};
+use crate::ops::{OpError, Threads};
 use crate::parallel::map_parts;
-use crate::program::{ImageOrder, Program};
+use crate::predict::{MINIBATCH, Oracle};
 
-/// Samples per minibatch of an evaluation: large enough for full speed, small enough for the cache.
-const MINIBATCH: usize = 128;
 /// From this many samples on an evaluation can tell how it will end.
 const SURE_SAMPLES: usize = 1000;
 /// How many standard deviations make sure.
@@ -60,18 +57,10 @@ pub fn evaluate(
     threads: Threads,
     go_on: impl FnMut(&Evaluation) -> bool,
 ) -> Result<Evaluation, EvaluationError> {
-    let pass = Pass {
-        parameters: Parameters::new(&Cpu::default(), weights)?,
-        key: 0,
-    };
-    let program = Program::new(layout, ImageOrder::BySample).for_evaluation();
-    let network = network(program, Threads(1));
+    let oracle = Oracle::new(layout, weights)?;
     let judge = |minibatch: Vec<u32>| -> Result<Judgement, EvaluationError> {
-        let (mut inputs, mut labels) = (Vec::new(), Vec::new());
-        samples.gather(&minibatch, &mut inputs, &mut labels);
-        let x = from_rows(&Cpu::default(), minibatch.len(), samples.features(), inputs)?;
-        let logits = network.forward(&pass, x)?;
-        Ok(loss::judge(values(&logits), &labels))
+        let (logits, labels) = oracle.logits(samples, &minibatch)?;
+        Ok(loss::judge(&logits, &labels))
     };
     let judge_side_by_side = |round: Vec<Vec<u32>>| map_parts(round, judge).into_iter().collect();
     let sizes = Sizes {

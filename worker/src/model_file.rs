@@ -16,7 +16,7 @@ use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::dataset::Scaling;
+use crate::dataset::{ColumnNames, Known, Scaling};
 
 const METADATA_KEY: &str = "tau";
 
@@ -29,6 +29,9 @@ pub struct Metadata {
     pub input: Shape,
     /// The names of the classes, in the order of the outputs.
     pub classes: Vec<String>,
+    /// The names of the columns that it was trained on, if they had any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub columns: Option<ColumnNames>,
     /// How inputs are scaled.
     pub scaling: Scaling,
     /// The batches that it is the sum of, by origin.
@@ -40,24 +43,29 @@ pub struct Metadata {
 impl Metadata {
     /// What is to be known of a trained model.
     #[must_use]
-    pub fn new(
-        job: &Job,
-        input: Shape,
-        classes: &[String],
-        scaling: &Scaling,
-        frontier: &Frontier,
-        digest: Digest,
-    ) -> Self {
+    pub fn new(job: &Job, known: Known<'_>, frontier: &Frontier, digest: Digest) -> Self {
         Self {
             job: job.into(),
-            input,
-            classes: classes.to_vec(),
-            scaling: scaling.clone(),
+            input: known.input,
+            classes: known.classes.to_vec(),
+            columns: known.columns.cloned(),
+            scaling: known.scaling.clone(),
             frontier: frontier
                 .iter()
                 .map(|(origin, sequence)| (origin.to_string(), sequence))
                 .collect(),
             digest: digest.to_string(),
+        }
+    }
+
+    /// What it fixes about data that it is to be used on.
+    #[must_use]
+    pub fn known(&self) -> Known<'_> {
+        Known {
+            input: self.input,
+            classes: &self.classes,
+            columns: self.columns.as_ref(),
+            scaling: &self.scaling,
         }
     }
 }
@@ -169,6 +177,12 @@ pub fn parse(path: &Path, bytes: &[u8]) -> Result<Model, ModelFileError> {
         .map_err(|JobErrors(errors)| not_a_model(errors.first().map_or_else(String::new, ToString::to_string)))?;
     let layout = Layout::new(&job.model, metadata.input, metadata.classes.len())
         .map_err(|error: ModelError| not_a_model(error.to_string()))?;
+    let columns = metadata.columns.as_ref().map(|columns| columns.features.len());
+    if columns.is_some_and(|columns| columns != metadata.input.elements()) {
+        return Err(not_a_model(
+            "it does not name as many columns as its samples have".into(),
+        ));
+    }
     if !metadata.scaling.fits(metadata.input.elements()) {
         return Err(not_a_model("its inputs cannot be scaled as it says".into()));
     }
@@ -236,7 +250,13 @@ mod tests {
             deviation: vec![0.1; 20],
         };
         let digest = Digest::of_counts(&counts);
-        let metadata = Metadata::new(&job, input, &classes, &scaling, &Frontier::default(), digest);
+        let known = Known {
+            input,
+            classes: &classes,
+            columns: None,
+            scaling: &scaling,
+        };
+        let metadata = Metadata::new(&job, known, &Frontier::default(), digest);
         (layout, weights, metadata)
     }
 

@@ -102,3 +102,12 @@ fn a_worker_says_when_it_is_idle_and_takes_the_next_run() {
     node.prepare(RunId(2), &job);
     node.end();
 }
+
+#[test]
+fn a_node_that_goes_without_having_read_everything_is_no_error() {
+    let folder = tempfile::tempdir().unwrap();
+    // Nobody reads what the worker says first: to that the system answers with a reset, or refuses to take it.
+    for _ in 0..20 {
+        Node::start(folder.path()).end();
+    }
+}

@@ -4,21 +4,26 @@ use protocol::data::DataSpec;
 use serde::Serialize;
 use worker::dataset::Dataset;
 use worker::evaluate::evaluate;
-use worker::model_file;
+use worker::model_file::{self, Model};
+use worker::ops::Threads;
+use worker::predict::predict;
 
 use crate::args::Evaluate;
 use crate::commands;
+use crate::confusion::Confusion;
 use crate::failure::Failure;
 use crate::output::{self, Audience};
 use crate::view::View;
 
 #[derive(Serialize)]
-struct Evaluated {
+struct Evaluated<'a> {
     event: &'static str,
     accuracy: f64,
     loss: f64,
     samples: usize,
-    digest: String,
+    digest: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    confusion: Option<Confusion>,
 }
 
 pub(crate) fn run(arguments: &Evaluate) -> Result<(), Failure> {
@@ -26,8 +31,7 @@ pub(crate) fn run(arguments: &Evaluate) -> Result<(), Failure> {
     let spec: DataSpec = arguments.data.parse().map_err(Failure::bad)?;
     let model = model_file::load(&arguments.model).map_err(Failure::bad)?;
     let metadata = &model.metadata;
-    let dataset =
-        Dataset::open_for(&spec, model.job.seed, None, &metadata.scaling, &metadata.classes).map_err(Failure::bad)?;
+    let dataset = Dataset::open_for(&spec, model.job.seed, None, metadata.known()).map_err(Failure::bad)?;
     if dataset.input != metadata.input {
         return Err(Failure::input(format!(
             "{} takes samples of {}, but {spec} has samples of {}: give the data it was trained for",
@@ -37,11 +41,16 @@ pub(crate) fn run(arguments: &Evaluate) -> Result<(), Failure> {
         )));
     }
     let view = View::new(dataset.test.len() as u64, Audience::of(arguments.json));
-    let evaluation = evaluate(&model.layout, model.weights, &dataset.test, threads, |so_far| {
+    let evaluation = evaluate(&model.layout, model.weights.clone(), &dataset.test, threads, |so_far| {
         view.position(so_far.samples as u64);
         true
     })
     .map_err(Failure::work)?;
+    let confusion = if arguments.confusion {
+        Some(confusion(&model, &dataset, threads)?)
+    } else {
+        None
+    };
     view.clear();
     if arguments.json {
         output::line(&Evaluated {
@@ -49,13 +58,29 @@ pub(crate) fn run(arguments: &Evaluate) -> Result<(), Failure> {
             accuracy: evaluation.accuracy,
             loss: evaluation.loss,
             samples: evaluation.samples,
-            digest: metadata.digest.clone(),
+            digest: &metadata.digest,
+            confusion,
         });
     } else {
-        eprintln!(
+        println!(
             "accuracy {:.4}, loss {:.4} on {} test samples; digest {}",
             evaluation.accuracy, evaluation.loss, evaluation.samples, metadata.digest
         );
+        if let Some(confusion) = confusion {
+            print!("\n{}", confusion.text());
+        }
     }
     Ok(())
+}
+
+/// What the held-out samples are, and what the model takes them for.
+fn confusion(model: &Model, dataset: &Dataset, threads: Threads) -> Result<Confusion, Failure> {
+    let mut predicted = Vec::with_capacity(dataset.test.len());
+    predict(&model.layout, model.weights.clone(), &dataset.test, threads, |some| {
+        predicted.extend(some.iter().map(|one| one.class));
+        true
+    })
+    .map_err(Failure::work)?;
+    let pairs = dataset.test.labels().iter().copied().zip(predicted);
+    Ok(Confusion::of(&dataset.classes, pairs))
 }

@@ -3,9 +3,12 @@
 pub(crate) mod checkpoint;
 pub(crate) mod credentials;
 pub(crate) mod evaluate;
+pub(crate) mod export;
 pub(crate) mod node;
 pub(crate) mod nodes;
+pub(crate) mod predict;
 pub(crate) mod report;
+pub(crate) mod show;
 pub(crate) mod start;
 pub(crate) mod stats;
 pub(crate) mod stop;

@@ -4,7 +4,7 @@ use protocol::digest::Digest;
 use protocol::job::JobDraft;
 use protocol::lattice::weight_of;
 use protocol::model::{Layout, Shape, initial_counts};
-use worker::dataset::Scaling;
+use worker::dataset::{ColumnNames, Known, Scaling};
 use worker::model_file;
 use worker::model_file::Metadata;
 
@@ -35,7 +35,17 @@ pub(super) fn model_files() {
         let weights: Vec<f32> = counts.iter().copied().map(weight_of).collect();
         let classes = ["no", "yes"].map(String::from);
         let digest = Digest::of_counts(&counts);
-        let metadata = Metadata::new(&job, input, &classes, &scaling, &frontier(), digest);
+        let columns = matches!(input, Shape::Flat(_)).then(|| ColumnNames {
+            features: ["x", "y", "z"].map(String::from).to_vec(),
+            label: "answer".into(),
+        });
+        let known = Known {
+            input,
+            classes: &classes,
+            columns: columns.as_ref(),
+            scaling: &scaling,
+        };
+        let metadata = Metadata::new(&job, known, &frontier(), digest);
         let file = tempfile::NamedTempFile::new().unwrap();
         model_file::save(file.path(), &layout, &weights, &metadata).unwrap();
         add_to_corpus("model_file", name, &std::fs::read(file.path()).unwrap());

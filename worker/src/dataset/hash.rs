@@ -5,14 +5,14 @@ use std::fmt;
 use protocol::model::Shape;
 use sha2::{Digest, Sha256};
 
-use super::Samples;
 use super::samples::Values;
+use super::{ColumnNames, Samples};
 
 /// Starts every hash, so that it equals no hash of the same bytes taken for another purpose. The number changes with
 /// the layout of what is hashed.
-const DOMAIN: &[u8] = b"tau dataset 1";
+const DOMAIN: &[u8] = b"tau dataset 2";
 
-/// SHA-256 over the shape, the classes, and the labels and features of both parts of a dataset.
+/// SHA-256 over the shape, the names of columns, the classes, and the labels and features of both parts of a dataset.
 ///
 /// Everything of variable length is preceded by its length, so no two datasets feed the hash the same bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -25,14 +25,17 @@ impl ContentHash {
     }
 
     /// Hashes a dataset, given its training samples and then its test samples.
-    pub(super) fn of(input: Shape, classes: &[String], parts: [&Samples; 2]) -> Self {
+    pub(super) fn of(
+        (input, columns): (Shape, Option<&ColumnNames>),
+        classes: &[String],
+        parts: [&Samples; 2],
+    ) -> Self {
         let mut hasher = Hasher(Sha256::new());
         hasher.bytes(DOMAIN);
         hasher.shape(input);
-        hasher.number(classes.len());
-        for class in classes {
-            hasher.bytes(class.as_bytes());
-        }
+        hasher.texts(columns.map_or(&[], |columns| &columns.features));
+        hasher.texts(columns.map_or(&[], |columns| std::slice::from_ref(&columns.label)));
+        hasher.texts(classes);
         for part in parts {
             hasher.words(part.labels(), u32::to_le_bytes);
             match part.values() {
@@ -68,6 +71,13 @@ impl Hasher {
     fn bytes(&mut self, bytes: &[u8]) {
         self.number(bytes.len());
         self.0.update(bytes);
+    }
+
+    fn texts(&mut self, texts: &[String]) {
+        self.number(texts.len());
+        for text in texts {
+            self.bytes(text.as_bytes());
+        }
     }
 
     /// Little-endian words, in pieces that keep both the buffer small and the calls few.
@@ -109,10 +119,10 @@ mod tests {
     fn the_hash_of_known_data_never_changes() {
         // Nodes of different builds compare hashes: a change here needs a new number in DOMAIN.
         let (train, test) = (bytes(&[1, 2], &[0, 1]), bytes(&[3], &[1]));
-        let hash = ContentHash::of(Shape::Flat(1), &classes(&["a", "b"]), [&train, &test]);
+        let hash = ContentHash::of((Shape::Flat(1), None), &classes(&["a", "b"]), [&train, &test]);
         assert_eq!(
             hash.to_string(),
-            "6b516d535f405c3b86fe598e8e8161fce18d654c1b6f1ac50cc8f12c0102e4ff"
+            "44bac6017eac96bd18bb8b84be196333b00a727c25bcabfddb111e152be9f8ea"
         );
         assert_eq!(hash.as_bytes().len(), 32);
     }
@@ -127,16 +137,21 @@ mod tests {
             height: 1,
             width: 1,
         };
+        let columns = ColumnNames {
+            features: classes(&["width"]),
+            label: "kind".into(),
+        };
         let floats = Samples::new(1, Values::Floats(vec![3.0]), vec![1]);
         let hashes = [
-            ContentHash::of(flat, &names, [&train, &test]),
-            ContentHash::of(image, &names, [&train, &test]),
-            ContentHash::of(flat, &classes(&["ab", ""]), [&train, &test]),
-            ContentHash::of(flat, &names, [&test, &train]),
-            ContentHash::of(flat, &names, [&bytes(&[1], &[0]), &bytes(&[2, 3], &[1, 1])]),
-            ContentHash::of(flat, &names, [&bytes(&[1, 2], &[1, 1]), &test]),
-            ContentHash::of(flat, &names, [&bytes(&[1, 3], &[0, 1]), &test]),
-            ContentHash::of(flat, &names, [&train, &floats]),
+            ContentHash::of((flat, None), &names, [&train, &test]),
+            ContentHash::of((image, None), &names, [&train, &test]),
+            ContentHash::of((flat, None), &classes(&["ab", ""]), [&train, &test]),
+            ContentHash::of((flat, Some(&columns)), &names, [&train, &test]),
+            ContentHash::of((flat, None), &names, [&test, &train]),
+            ContentHash::of((flat, None), &names, [&bytes(&[1], &[0]), &bytes(&[2, 3], &[1, 1])]),
+            ContentHash::of((flat, None), &names, [&bytes(&[1, 2], &[1, 1]), &test]),
+            ContentHash::of((flat, None), &names, [&bytes(&[1, 3], &[0, 1]), &test]),
+            ContentHash::of((flat, None), &names, [&train, &floats]),
         ];
         for (index, hash) in hashes.iter().enumerate() {
             assert!(!hashes[..index].contains(hash), "{index}");

@@ -18,7 +18,7 @@ use std::path::Path;
 use protocol::data::DataSpec;
 use protocol::model::Shape;
 
-pub use csv::CsvError;
+pub use csv::{ColumnNames, CsvError};
 pub use error::DatasetError;
 pub use hash::ContentHash;
 pub use idx::IdxError;
@@ -34,6 +34,8 @@ pub struct Dataset {
     pub input: Shape,
     /// The name of each class, in the order of the label numbers.
     pub classes: Vec<String>,
+    /// The names of the columns, where the file has them.
+    pub columns: Option<ColumnNames>,
     /// How the stored values were turned into the model's inputs.
     pub scaling: Scaling,
     /// The samples to learn from.
@@ -45,10 +47,16 @@ pub struct Dataset {
 }
 
 /// What a trained model already fixes about its data.
-#[derive(Clone, Copy)]
-struct Known<'a> {
-    scaling: &'a Scaling,
-    classes: &'a [String],
+#[derive(Clone, Copy, Debug)]
+pub struct Known<'a> {
+    /// The shape of one sample.
+    pub input: Shape,
+    /// The name of each class.
+    pub classes: &'a [String],
+    /// The names of the columns that it was trained on, if they had any.
+    pub columns: Option<&'a ColumnNames>,
+    /// How values are turned into its inputs.
+    pub scaling: &'a Scaling,
 }
 
 impl Dataset {
@@ -76,15 +84,35 @@ impl Dataset {
 
     /// Reads data to measure a trained model on, with the scaling and the class names of that model.
     ///
-    /// A label that is not among `classes` is an error. The training part may be empty.
+    /// A label that is not among its classes is an error. The training part may be empty.
     pub fn open_for(
         spec: &DataSpec,
         seed: u64,
         data_root: Option<&Path>,
-        scaling: &Scaling,
-        classes: &[String],
+        known: Known<'_>,
     ) -> Result<Self, DatasetError> {
-        Self::load(spec, seed, data_root, Some(Known { scaling, classes }))
+        Self::load(spec, seed, data_root, Some(known))
+    }
+
+    /// Reads samples for a trained model in the order of their file, whether they have labels or not. Of data with a part
+    /// for testing it is that part; `idx:` may also name one file of images.
+    pub fn inputs(spec: &DataSpec, known: Known<'_>) -> Result<Samples, DatasetError> {
+        match spec {
+            DataSpec::BuiltinMnist => Ok(builtin::open(Some(known))?.test),
+            DataSpec::Idx { directory } => idx::inputs(directory, known),
+            DataSpec::Csv { file, label, .. } => csv::inputs(file, label, known),
+        }
+    }
+
+    /// What a model that is trained on this data fixes about its data.
+    #[must_use]
+    pub fn known(&self) -> Known<'_> {
+        Known {
+            input: self.input,
+            classes: &self.classes,
+            columns: self.columns.as_ref(),
+            scaling: &self.scaling,
+        }
     }
 
     fn load(
@@ -108,11 +136,18 @@ impl Dataset {
     }
 
     /// Puts the parts together and names the whole.
-    fn new(input: Shape, classes: Vec<String>, scaling: Scaling, train: Samples, test: Samples) -> Self {
-        let hash = ContentHash::of(input, &classes, [&train, &test]);
+    fn new(
+        (input, columns): (Shape, Option<ColumnNames>),
+        classes: Vec<String>,
+        scaling: Scaling,
+        train: Samples,
+        test: Samples,
+    ) -> Self {
+        let hash = ContentHash::of((input, columns.as_ref()), &classes, [&train, &test]);
         Self {
             input,
             classes,
+            columns,
             scaling,
             train,
             test,

@@ -41,6 +41,12 @@ impl Samples {
         }
     }
 
+    /// Samples whose labels nobody knows.
+    pub(super) fn unlabelled(features: usize, values: Values) -> Self {
+        let samples = values.len() / features.max(1);
+        Self::new(features, values, vec![0; samples])
+    }
+
     /// How many samples there are.
     pub fn len(&self) -> usize {
         self.labels.len()

@@ -86,9 +86,21 @@ pub fn judge(logits: &[f32], labels: &[u32]) -> Judgement {
     let mut judgement = Judgement::default();
     for (row, &label) in logits.chunks_exact(classes.max(1)).zip(labels) {
         judgement.loss += softmax_row(row, label as usize, &mut probabilities);
-        // The first of equal logits wins, as in PyTorch's argmax.
-        let largest = (1..classes).fold(0, |best, class| if row[class] > row[best] { class } else { best });
-        judgement.correct += usize::from(largest == label as usize);
+        judgement.correct += usize::from(largest(row) == label as usize);
     }
     judgement
+}
+
+/// The class of the largest logit. The first of equal ones wins, as in PyTorch's argmax.
+fn largest(row: &[f32]) -> usize {
+    (1..row.len()).fold(0, |best, class| if row[class] > row[best] { class } else { best })
+}
+
+/// The most likely class by these logits, and its probability.
+#[must_use]
+pub fn most_likely(row: &[f32]) -> (u32, f32) {
+    let class = largest(row);
+    let mut probabilities = vec![0.0; row.len()];
+    softmax_row(row, class, &mut probabilities);
+    (class as u32, probabilities[class])
 }

@@ -76,8 +76,20 @@ pub enum AttachError {
     Broken(#[from] io::Error),
 }
 
-/// Attaches to the node that listens at a socket, and works for it until it closes the socket.
+/// Attaches to the node that listens at a socket, and works for it until it closes the socket. A node that goes without
+/// having read everything closes it all the same.
 pub fn attach(path: &Path, options: &Options) -> Result<(), AttachError> {
+    match work_for(path, options) {
+        Err(AttachError::Broken(error))
+            if matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe) =>
+        {
+            Ok(())
+        }
+        ended => ended,
+    }
+}
+
+fn work_for(path: &Path, options: &Options) -> Result<(), AttachError> {
     let stream = UnixStream::connect(path).map_err(|source| AttachError::NoNode {
         path: path.into(),
         source,

@@ -226,14 +226,7 @@ fn save_and_measure(
         device,
         threads,
     } = prepared;
-    let metadata = Metadata::new(
-        job,
-        dataset.input,
-        &dataset.classes,
-        &dataset.scaling,
-        &order.frontier,
-        digest,
-    );
+    let metadata = Metadata::new(job, dataset.known(), &order.frontier, digest);
     model_file::save(&order.path, layout, &weights, &metadata).map_err(|error| sentence(&error))?;
     let mut evaluator = Evaluator::new(device, Arc::clone(dataset), layout.clone(), *threads);
     let found = evaluator

@@ -28,6 +28,15 @@ pub enum CsvError {
         /// The columns there are.
         columns: String,
     },
+    /// A column that the model was trained on is not there.
+    #[error("{file} has no column '{column}', which the model was trained on; it has {columns}")]
+    MissingColumn {
+        file: PathBuf,
+        /// The column.
+        column: String,
+        /// The columns there are.
+        columns: String,
+    },
     /// A row of another width.
     #[error(
         "{file} line {line} has {found} columns, but line {first_line} has {expected}: give all \

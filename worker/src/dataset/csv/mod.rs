@@ -12,6 +12,8 @@ use protocol::data::LabelColumn;
 use protocol::model::Shape;
 use protocol::rng::CounterRng;
 
+pub use columns::ColumnNames;
+use columns::Wanted;
 pub use error::CsvError;
 use table::Table;
 
@@ -30,7 +32,12 @@ pub(super) fn open(
     seed: u64,
     known: Option<Known<'_>>,
 ) -> Result<Dataset, DatasetError> {
-    let table = Table::read(file, label)?;
+    let wanted = Wanted {
+        label,
+        labelled: true,
+        model: known.map(model),
+    };
+    let table = Table::read(file, wanted)?;
     let (classes, labels) = match known {
         None => classes::from_labels(&table),
         Some(known) => (known.classes.to_vec(), classes::among(&table, known.classes, file)?),
@@ -49,21 +56,50 @@ pub(super) fn open(
         }
     };
     let part = |rows: &[usize]| {
-        let mut values = Vec::with_capacity(rows.len() * table.columns);
-        for &row in rows {
-            let start = values.len();
-            values.extend_from_slice(table.row(row));
-            scaling.apply(&mut values[start..]);
-        }
-        if values.iter().any(|value| !value.is_finite()) {
-            return Err(CsvError::BeyondMeasure { file: file.to_owned() });
-        }
+        let values = scaled(file, &table, rows.iter().copied(), &scaling)?;
         let labels = rows.iter().map(|&row| labels[row]).collect();
-        Ok(Samples::new(table.columns, Values::Floats(values), labels))
+        Ok::<_, CsvError>(Samples::new(table.columns, values, labels))
     };
     let (train, test) = (part(train)?, part(test)?);
     let input = Shape::Flat(table.columns);
-    Ok(Dataset::new(input, classes, scaling, train, test))
+    Ok(Dataset::new((input, table.names), classes, scaling, train, test))
+}
+
+/// Reads the samples of a file in their order for a model, whether they have labels or not.
+pub(super) fn inputs(file: &Path, label: &LabelColumn, known: Known<'_>) -> Result<Samples, DatasetError> {
+    let wanted = Wanted {
+        label,
+        labelled: false,
+        model: Some(model(known)),
+    };
+    let table = Table::read(file, wanted)?;
+    check_width(file, table.columns, known.scaling)?;
+    let values = scaled(file, &table, 0..table.rows, known.scaling)?;
+    Ok(Samples::unlabelled(table.columns, values))
+}
+
+/// What a model knows of its columns.
+fn model(known: Known<'_>) -> (usize, Option<&ColumnNames>) {
+    (known.input.elements(), known.columns)
+}
+
+/// The numbers of some rows as a model sees them.
+fn scaled(
+    file: &Path,
+    table: &Table,
+    rows: impl ExactSizeIterator<Item = usize>,
+    scaling: &Scaling,
+) -> Result<Values, CsvError> {
+    let mut values = Vec::with_capacity(rows.len() * table.columns);
+    for row in rows {
+        let start = values.len();
+        values.extend_from_slice(table.row(row));
+        scaling.apply(&mut values[start..]);
+    }
+    if values.iter().any(|value| !value.is_finite()) {
+        return Err(CsvError::BeyondMeasure { file: file.to_owned() });
+    }
+    Ok(Values::Floats(values))
 }
 
 /// How many of the samples are kept for testing: the nearest whole number, but at least one.

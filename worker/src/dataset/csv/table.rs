@@ -3,10 +3,8 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use protocol::data::LabelColumn;
-
 use super::CsvError;
-use super::columns::Columns;
+use super::columns::{ColumnNames, Columns, Wanted};
 use super::rows::Rows;
 use crate::dataset::DatasetError;
 
@@ -14,9 +12,13 @@ use crate::dataset::DatasetError;
 pub(super) struct Table {
     /// How many columns hold numbers.
     pub(super) columns: usize,
+    /// How the columns are called, if they are.
+    pub(super) names: Option<ColumnNames>,
+    /// How many rows there are.
+    pub(super) rows: usize,
     /// The numbers, row by row.
     cells: Vec<f32>,
-    /// The label of each row, as its place in `texts`.
+    /// The label of each row, as its place in `texts`; none where labels are not wanted.
     pub(super) labels: Vec<usize>,
     /// Each label that occurs, in the order of first occurrence.
     pub(super) texts: Vec<LabelText>,
@@ -36,15 +38,17 @@ impl Table {
     }
 
     /// Reads a file to its end. There is at least one row in what is returned.
-    pub(super) fn read(file: &Path, label: &LabelColumn) -> Result<Self, DatasetError> {
+    pub(super) fn read(file: &Path, wanted: Wanted<'_>) -> Result<Self, DatasetError> {
         let mut rows = Rows::open(file)?;
         if !rows.advance()? {
             return Err(DatasetError::Csv(CsvError::Empty { file: file.to_owned() }));
         }
-        let columns = Columns::detect(file, &rows.record, label)?;
+        let columns = Columns::detect(file, &rows.record, wanted)?;
         let first_line = rows.line;
         let mut table = Self {
-            columns: columns.names.len() - 1,
+            columns: columns.features.len(),
+            names: columns.known_names(),
+            rows: 0,
             cells: Vec::new(),
             labels: Vec::new(),
             texts: Vec::new(),
@@ -64,7 +68,7 @@ impl Table {
             table.push(&rows, &columns, &mut known_texts)?;
             more = rows.advance()?;
         }
-        if table.labels.is_empty() {
+        if table.rows == 0 {
             return Err(DatasetError::Csv(CsvError::HeaderOnly { file: file.to_owned() }));
         }
         Ok(table)
@@ -77,30 +81,36 @@ impl Table {
         columns: &Columns,
         known_texts: &mut HashMap<String, usize>,
     ) -> Result<(), CsvError> {
-        for (position, cell) in rows.record.iter().enumerate() {
-            if position != columns.label {
-                let number = cell.parse().ok().filter(|number: &f32| number.is_finite());
-                self.cells.push(number.ok_or_else(|| CsvError::NotANumber {
-                    file: rows.file.to_owned(),
-                    line: rows.line,
-                    column: columns.names[position].clone(),
-                    cell: cell.to_owned(),
-                })?);
-            } else if cell.is_empty() {
-                return Err(CsvError::NoLabel {
-                    file: rows.file.to_owned(),
-                    line: rows.line,
-                });
-            } else if let Some(&text) = known_texts.get(cell) {
-                self.labels.push(text);
-            } else {
-                known_texts.insert(cell.to_owned(), self.texts.len());
-                self.labels.push(self.texts.len());
-                self.texts.push(LabelText {
-                    text: cell.to_owned(),
-                    line: rows.line,
-                });
-            }
+        self.rows += 1;
+        for &position in &columns.features {
+            let cell = &rows.record[position];
+            let number = cell.parse().ok().filter(|number: &f32| number.is_finite());
+            self.cells.push(number.ok_or_else(|| CsvError::NotANumber {
+                file: rows.file.to_owned(),
+                line: rows.line,
+                column: columns.names[position].clone(),
+                cell: cell.to_owned(),
+            })?);
+        }
+        let Some(label) = columns.label else {
+            return Ok(());
+        };
+        let cell = &rows.record[label];
+        if cell.is_empty() {
+            return Err(CsvError::NoLabel {
+                file: rows.file.to_owned(),
+                line: rows.line,
+            });
+        }
+        if let Some(&text) = known_texts.get(cell) {
+            self.labels.push(text);
+        } else {
+            known_texts.insert(cell.to_owned(), self.texts.len());
+            self.labels.push(self.texts.len());
+            self.texts.push(LabelText {
+                text: cell.to_owned(),
+                line: rows.line,
+            });
         }
         Ok(())
     }

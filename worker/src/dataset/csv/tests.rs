@@ -23,9 +23,24 @@ fn open(text: impl AsRef<[u8]>, options: &str) -> Result<Dataset, DatasetError> 
     Dataset::open(&spec, 7, None)
 }
 
-fn open_for(text: &str, options: &str, scaling: &Scaling, classes: &[String]) -> Result<Dataset, DatasetError> {
+/// What a model knows that takes two numbers whose columns have no names.
+fn nameless<'a>(scaling: &'a Scaling, classes: &'a [String]) -> Known<'a> {
+    Known {
+        input: Shape::Flat(2),
+        classes,
+        columns: None,
+        scaling,
+    }
+}
+
+fn open_for(text: &str, options: &str, known: Known<'_>) -> Result<Dataset, DatasetError> {
     let (_directory, spec) = file(text, options);
-    Dataset::open_for(&spec, 7, None, scaling, classes)
+    Dataset::open_for(&spec, 7, None, known)
+}
+
+fn inputs(text: &str, options: &str, known: Known<'_>) -> Result<Vec<f32>, DatasetError> {
+    let (_directory, spec) = file(text, options);
+    Dataset::inputs(&spec, known).map(|samples| all(&samples).0)
 }
 
 /// Fifty rows, each its own number and a label made from it.
@@ -43,7 +58,7 @@ fn all(samples: &Samples) -> (Vec<f32>, Vec<u32>) {
 }
 
 #[track_caller]
-fn assert_refused(result: Result<Dataset, DatasetError>, part: &str) {
+fn assert_refused<T: std::fmt::Debug>(result: Result<T, DatasetError>, part: &str) {
     let message = result.unwrap_err().to_string();
     assert!(message.contains(part), "'{part}' is not in: {message}");
 }
@@ -202,7 +217,7 @@ fn paths_start_at_the_data_root() {
 #[test]
 fn a_model_sees_the_inputs_it_was_trained_on() {
     let trained = open(IRIS, "").unwrap();
-    let again = open_for(IRIS, "", &trained.scaling, &trained.classes).unwrap();
+    let again = open_for(IRIS, "", trained.known()).unwrap();
     assert_eq!(again.hash, trained.hash);
     assert_eq!(again.scaling, trained.scaling);
 }
@@ -215,22 +230,22 @@ fn a_model_keeps_its_scaling_and_classes_on_new_data() {
     };
     let classes = owned(&["rose", "lily", "iris"]);
     // All samples are tested, and there may be just one class among them.
-    let dataset = open_for("5,20,lily\n", "?test=1", &scaling, &classes).unwrap();
+    let dataset = open_for("5,20,lily\n", "?test=1", nameless(&scaling, &classes)).unwrap();
     assert!(dataset.train.is_empty());
     assert_eq!(all(&dataset.test), (vec![2.0, 2.0], vec![1]));
     assert_eq!(dataset.classes, classes);
 
-    let unknown = open_for("5,20,lily\n1,2,tulip\n", "", &scaling, &classes);
+    let unknown = open_for("5,20,lily\n1,2,tulip\n", "", nameless(&scaling, &classes));
     assert_refused(
         unknown,
         "line 2 has the label 'tulip', but the model only knows rose, lily",
     );
-    let wide = open_for("5,20,30,lily\n", "", &scaling, &classes);
+    let wide = open_for("5,20,30,lily\n", "", nameless(&scaling, &classes));
     assert_refused(
         wide,
         "3 columns of numbers beside the label, but the model was trained on 2",
     );
-    let images = open_for("5,20,lily\n", "", &Scaling::Unit, &classes);
+    let images = open_for("5,20,lily\n", "", nameless(&Scaling::Unit, &classes));
     assert_refused(images, "trained on images");
 }
 
@@ -240,6 +255,59 @@ fn a_number_beyond_all_measure_is_refused() {
         mean: vec![0.0],
         deviation: vec![1e-40],
     };
-    let far = open_for("3e38,lily\n", "?test=1", &scaling, &owned(&["lily"]));
+    let far = open_for("3e38,lily\n", "?test=1", nameless(&scaling, &owned(&["lily"])));
     assert_refused(far, "beyond all measure");
+}
+
+#[test]
+fn a_model_finds_its_columns_by_their_names() {
+    let trained = open(IRIS, "").unwrap();
+    let names = trained.columns.clone().unwrap();
+    assert_eq!(
+        (names.features.clone(), names.label.as_str()),
+        (owned(&["width", "length"]), "kind")
+    );
+    // Another order, and a column that the model knows nothing of.
+    let moved = "kind,id,length,width\nlily,a,10,1\nrose,b,20,2\n";
+    let straight = "width,length,kind\n1,10,lily\n2,20,rose\n";
+    let (one, other) = (
+        open_for(moved, "?test=1", trained.known()).unwrap(),
+        open_for(straight, "?test=1", trained.known()).unwrap(),
+    );
+    assert_eq!(all(&one.test), all(&other.test));
+    let lacking = open_for("width,kind\n1,lily\n", "?test=1", trained.known());
+    assert_refused(
+        lacking,
+        "no column 'length', which the model was trained on; it has width, kind",
+    );
+}
+
+#[test]
+fn samples_without_labels_are_read_for_a_model_in_their_order() {
+    let trained = open(IRIS, "").unwrap();
+    let known = trained.known();
+    let expected = inputs(IRIS, "", known).unwrap();
+    assert_eq!(expected.len(), 10);
+    let plain = IRIS
+        .replace(",kind", "")
+        .replace(",lily", "")
+        .replace(",rose", "")
+        .replace(",iris", "");
+    assert_eq!(
+        inputs(&plain, "", known).unwrap(),
+        expected,
+        "with names, without labels"
+    );
+    let bare = plain.replace("width,length\n", "");
+    assert_eq!(inputs(&bare, "", known).unwrap(), expected, "without names or labels");
+    let labelled = IRIS.replace("width,length,kind\n", "");
+    assert_eq!(inputs(&labelled, "", known).unwrap(), expected, "without names");
+    assert_eq!(inputs(&labelled, "?label=2", known).unwrap(), expected);
+    assert_refused(inputs("1,2,3,4\n", "", known), "3 columns of numbers");
+}
+
+#[test]
+fn columns_of_one_name_are_known_by_their_places() {
+    let twins = "width,width,kind\n1,10,lily\n2,20,rose\n3,30,lily\n4,40,iris\n5,50,rose\n";
+    assert_eq!(open(twins, "").unwrap().columns, None);
 }

@@ -100,6 +100,28 @@ impl Part {
     }
 }
 
+/// Reads images for a model: one file of them, or those for testing of a directory.
+pub(super) fn inputs(path: &Path, known: Known<'_>) -> Result<Samples, DatasetError> {
+    let file = if path.is_dir() {
+        find(path, "t10k-images", "idx3-ubyte")?
+    } else {
+        path.to_owned()
+    };
+    let images = IdxArray::read(file.clone(), Content::Images, source::open(&file)?)?;
+    let input = shape(&images.dimensions[1..]);
+    if *known.scaling != Scaling::Unit || input != known.input {
+        return Err(DatasetError::OtherInputs {
+            file,
+            found: format!("images of {input}"),
+            expected: match known.scaling {
+                Scaling::Unit => format!("images of {}", known.input),
+                Scaling::Standard { .. } => "columns of numbers".to_owned(),
+            },
+        });
+    }
+    Ok(Samples::unlabelled(input.elements(), Values::Bytes(images.bytes)))
+}
+
 /// Makes a dataset of the two parts after checking that they belong together.
 pub(super) fn assemble(train: Part, test: Part, known: Option<Known<'_>>) -> Result<Dataset, DatasetError> {
     let input = shape(train.size());
@@ -120,6 +142,7 @@ pub(super) fn assemble(train: Part, test: Part, known: Option<Known<'_>>) -> Res
         Some(Known {
             scaling: Scaling::Unit,
             classes,
+            ..
         }) => classes.to_vec(),
         Some(_) => {
             return Err(DatasetError::OtherInputs {
@@ -131,7 +154,7 @@ pub(super) fn assemble(train: Part, test: Part, known: Option<Known<'_>>) -> Res
     };
     let train = train.into_samples(&classes)?;
     let test = test.into_samples(&classes)?;
-    Ok(Dataset::new(input, classes, Scaling::Unit, train, test))
+    Ok(Dataset::new((input, None), classes, Scaling::Unit, train, test))
 }
 
 /// The shape of an image with these dimensions, of which the reader lets one to three pass.

@@ -226,8 +226,15 @@ fn one_class_is_nothing_to_learn() {
 fn a_model_brings_its_own_classes() {
     let directory = small();
     let names = |count: u32| (0..count).map(|n| n.to_string()).collect::<Vec<_>>();
-    let open_for =
-        |scaling: &Scaling, classes: &[String]| Dataset::open_for(&spec(&directory), 0, None, scaling, classes);
+    let open_for = |scaling: &Scaling, classes: &[String]| {
+        let known = Known {
+            input: Shape::Flat(1),
+            classes,
+            columns: None,
+            scaling,
+        };
+        Dataset::open_for(&spec(&directory), 0, None, known)
+    };
     assert_eq!(open_for(&Scaling::Unit, &names(10)).unwrap().classes.len(), 10);
     let unknown = open_for(&Scaling::Unit, &names(3));
     assert_refused(unknown, &[TEST_LABELS, "the label 3", "0, 1, 2"]);

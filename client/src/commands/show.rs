@@ -1,0 +1,156 @@
+//! `tau show`: what a model file holds, and what is known of the run that made it.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use protocol::job::JobDraft;
+use serde::{Deserialize, Serialize};
+use worker::model_file::{self, Model};
+
+use crate::args::Show;
+use crate::failure::Failure;
+use crate::out_folder::RESULT;
+use crate::output;
+
+/// Classes and columns that are named; of more the number is enough.
+const NAMES_MAX: usize = 20;
+
+/// What is told of a model.
+#[derive(Serialize)]
+struct Shown<'a> {
+    event: &'static str,
+    layers: Vec<ShownLayer>,
+    weights: usize,
+    input: String,
+    classes: &'a [String],
+    columns: Option<&'a [String]>,
+    digest: &'a str,
+    job: &'a JobDraft,
+    /// How the run ended, where its result lies beside the model.
+    result: Option<RunResult>,
+}
+
+#[derive(Serialize)]
+struct ShownLayer {
+    layer: String,
+    input: String,
+    output: String,
+    weights: usize,
+}
+
+/// What is told of a run's result.
+#[derive(Debug, Serialize, Deserialize)]
+struct RunResult {
+    digest: String,
+    accuracy: f64,
+    loss: f64,
+    seconds: f64,
+    samples: u64,
+    participants: Vec<String>,
+    replicas_agree: bool,
+    #[serde(default)]
+    run: String,
+    #[serde(default)]
+    ended: String,
+}
+
+pub(crate) fn run(arguments: &Show) -> Result<(), Failure> {
+    let model = model_file::load(&arguments.model).map_err(Failure::bad)?;
+    let metadata = &model.metadata;
+    let shown = Shown {
+        event: "model",
+        layers: layers(&model),
+        weights: model.layout.weights,
+        input: metadata.input.to_string(),
+        classes: &metadata.classes,
+        columns: metadata.columns.as_ref().map(|columns| columns.features.as_slice()),
+        digest: &metadata.digest,
+        job: &metadata.job,
+        result: result_beside(&arguments.model, &metadata.digest),
+    };
+    if arguments.json {
+        output::line(&shown);
+    } else {
+        print!("{}", text(&shown)?);
+    }
+    Ok(())
+}
+
+fn layers(model: &Model) -> Vec<ShownLayer> {
+    let layers = model.layout.layers.iter();
+    let shown = layers.map(|placed| ShownLayer {
+        layer: placed.layer.to_string(),
+        input: placed.input.to_string(),
+        output: placed.output.to_string(),
+        weights: placed
+            .parameters
+            .as_ref()
+            .map_or(0, |(weights, biases)| weights.len() + biases.len()),
+    });
+    shown.collect()
+}
+
+/// The result of the run that this model is of, if it lies in the same folder. A result of other weights is not shown.
+fn result_beside(model: &Path, digest: &str) -> Option<RunResult> {
+    let text = std::fs::read_to_string(model.with_file_name(RESULT)).ok()?;
+    let result: RunResult = serde_json::from_str(&text).ok()?;
+    (result.digest == digest).then_some(result)
+}
+
+fn text(shown: &Shown<'_>) -> Result<String, Failure> {
+    let mut text = format!(
+        "{:>3}  {:24}  {:>12}  {:>12}  {:>10}\n",
+        "", "layer", "from", "to", "weights"
+    );
+    for (number, layer) in shown.layers.iter().enumerate() {
+        let _ = writeln!(
+            text,
+            "{number:>3}  {:24}  {:>12}  {:>12}  {:>10}",
+            layer.layer, layer.input, layer.output, layer.weights
+        );
+    }
+    let _ = writeln!(text, "\nweights   {}", shown.weights);
+    let _ = writeln!(text, "classes   {}", named(shown.classes));
+    if let Some(columns) = shown.columns {
+        let _ = writeln!(text, "columns   {}", named(columns));
+    }
+    let _ = writeln!(text, "digest    {}", shown.digest);
+    match &shown.result {
+        Some(result) => {
+            let _ = writeln!(
+                text,
+                "accuracy  {:.2} %, loss {:.4} on held-out samples",
+                100.0 * result.accuracy,
+                result.loss
+            );
+            let agree = if result.replicas_agree { "" } else { ", which DISAGREE" };
+            let _ = writeln!(
+                text,
+                "trained   {} samples in {:.1} s by {}{agree}",
+                result.samples,
+                result.seconds,
+                named(&result.participants)
+            );
+            if !result.run.is_empty() {
+                let _ = writeln!(text, "run       {}, ended {}", result.run, result.ended);
+            }
+        }
+        None => {
+            let _ = writeln!(
+                text,
+                "accuracy  not known: no {RESULT} of this model lies beside it ('tau evaluate' measures it)"
+            );
+        }
+    }
+    let job = shown.job.to_toml().map_err(Failure::work)?;
+    let _ = write!(text, "\njob\n{job}");
+    Ok(text)
+}
+
+fn named(names: &[String]) -> String {
+    let some = names[..names.len().min(NAMES_MAX)].join(", ");
+    match names.len() {
+        count if count > NAMES_MAX => format!("{count}: {some}, …"),
+        count => format!("{count}: {some}"),
+    }
+}

@@ -1,0 +1,170 @@
+//! What comes of a model after training: it predicts, is shown and taken apart by class, and leaves for other programs.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+use crate::command_line::train;
+use crate::harness::{Tau, idx_folder, points_csv};
+
+/// What commands exit with where this machine lacks something that they need.
+const CANNOT: i32 = 77;
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+
+/// A model that tells two clouds of points apart, and where it lies.
+fn trained(tau: &Tau) -> String {
+    let csv = points_csv(tau, "points.csv", 600);
+    let output = train(tau, &format!("csv:{csv}"), &[]);
+    assert_eq!(output.code, 0, "{}", output.stderr);
+    output.last()["model"].as_str().unwrap().to_owned()
+}
+
+fn predictions(tau: &Tau, model: &str, data: &str) -> Vec<Value> {
+    let output = tau.run(&["predict", model, "--data", data, "--json"]);
+    assert_eq!(output.code, 0, "{}", output.stderr);
+    output.objects()
+}
+
+/// Says that a test cannot be carried out here, in a line that stays visible when it passes.
+fn skip(why: &str) {
+    let test = std::thread::current().name().unwrap_or("a test").to_owned();
+    // The test framework swallows what the print macros write.
+    let _ = writeln!(std::io::stderr(), "skipped: {test} ({why})");
+}
+
+/// Whether a command was carried out; if this machine cannot, that is said.
+fn is_carried_out(output: &Output) -> bool {
+    let errors = String::from_utf8_lossy(&output.stderr);
+    if output.status.code() == Some(CANNOT) {
+        skip(errors.lines().last().unwrap_or_default());
+        return false;
+    }
+    assert!(output.status.success(), "{errors}");
+    true
+}
+
+#[test]
+fn samples_without_labels_are_predicted_in_their_order_wherever_their_columns_are() {
+    let tau = Tau::new();
+    let model = trained(&tau);
+    let write = |name: &str, text: &str| std::fs::write(tau.path(name), text).unwrap();
+    write("new.csv", "x,y\n0.1,0.2\n3.1,-2.2\n-0.3,0.5\n");
+    write("moved.csv", "id,y,x\na,0.2,0.1\nb,-2.2,3.1\nc,0.5,-0.3\n");
+    write("bare.csv", "0.1,0.2\n3.1,-2.2\n-0.3,0.5\n");
+    let expected = predictions(&tau, &model, "csv:new.csv");
+    let classes: Vec<&str> = expected.iter().map(|one| one["class"].as_str().unwrap()).collect();
+    assert_eq!(classes, ["side0", "side1", "side0"]);
+    assert!(expected.iter().all(|one| one["probability"].as_f64().unwrap() > 0.5));
+    for same in ["csv:moved.csv", "csv:bare.csv"] {
+        assert_eq!(predictions(&tau, &model, same), expected, "{same}");
+    }
+    let lines = tau.run(&["predict", &model, "--data", "csv:new.csv"]).stdout;
+    let lines: Vec<&str> = lines.lines().collect();
+    assert_eq!((lines.len(), lines[0]), (4, "class,probability"));
+    assert!(lines[2].starts_with("side1,0."), "{lines:?}");
+
+    // The labels of the training data do not matter, and its held-out part is judged as 'evaluate' judges it.
+    assert_eq!(predictions(&tau, &model, "csv:points.csv").len(), 600);
+    write("lacking.csv", "x,z\n1,2\n");
+    let refused = tau.run(&["predict", &model, "--data", "csv:lacking.csv"]);
+    assert_eq!(refused.code, 2);
+    assert!(refused.stderr.contains("no column 'y'"), "{}", refused.stderr);
+}
+
+#[test]
+fn a_model_is_shown_with_its_run_and_taken_apart_by_class() {
+    let tau = Tau::new();
+    let model = trained(&tau);
+    let shown = tau.run(&["show", &model, "--json"]).last();
+    assert_eq!(shown["weights"], 16 * 3 + 2 * 17);
+    assert_eq!(shown["columns"], serde_json::json!(["x", "y"]));
+    assert_eq!(shown["result"]["digest"], shown["digest"]);
+    let text = tau.run(&["show", &model]).stdout;
+    for part in [
+        "dense 16",
+        "classes   2: side0, side1",
+        "columns   2: x, y",
+        "accuracy  ",
+        "epochs = 3",
+    ] {
+        assert!(text.contains(part), "{part} is not in {text}");
+    }
+    // What another run came to says nothing of this model.
+    let result = Path::new(&model).with_file_name("result.json");
+    let other = std::fs::read_to_string(&result)
+        .unwrap()
+        .replace(shown["digest"].as_str().unwrap(), "0");
+    std::fs::write(&result, other).unwrap();
+    assert_eq!(tau.run(&["show", &model, "--json"]).last()["result"], Value::Null);
+
+    let data = ["--data", "csv:points.csv", "--confusion"];
+    let evaluated = tau
+        .run(&[&["evaluate", &model, "--json"], data.as_slice()].concat())
+        .last();
+    let matrix = &evaluated["confusion"]["matrix"];
+    let count = |row: usize, column: usize| matrix[row][column].as_u64().unwrap();
+    assert_eq!((0..4).map(|at| count(at / 2, at % 2)).sum::<u64>(), 120);
+    let right = (count(0, 0) + count(1, 1)) as f64 / 120.0;
+    assert_eq!(evaluated["accuracy"].as_f64().unwrap(), right);
+    let text = tau.run(&[&["evaluate", &model], data.as_slice()].concat()).stdout;
+    assert!(text.starts_with("accuracy ") && text.contains("precision"), "{text}");
+}
+
+#[test]
+fn an_exported_model_answers_alike() {
+    let tau = Tau::new();
+    let images = idx_folder(&tau, "images", 12, false);
+    let layers =
+        "conv 3 3x3 pad 1, gelu, maxpool 2, conv 4 3x3 stride 2, tanh, flatten, dropout 0.2, dense 9, sigmoid, dense 2";
+    let output = train(
+        &tau,
+        &format!("idx:{images}"),
+        &["--model", layers, "--out", "convolution"],
+    );
+    assert_eq!(output.code, 0, "{}", output.stderr);
+    let convolution = output.last()["model"].as_str().unwrap().to_owned();
+    for (model, data) in [
+        (trained(&tau), "points.csv"),
+        (convolution, "images/t10k-images-idx3-ubyte"),
+    ] {
+        let check = Command::new("python3")
+            .arg(format!("{ROOT}/scripts/check-onnx"))
+            .args(["--tau", env!("CARGO_BIN_EXE_tau"), &model])
+            .arg(tau.path(data))
+            .output();
+        let Ok(output) = check else {
+            return skip("there is no python3");
+        };
+        if !is_carried_out(&output) {
+            return;
+        }
+    }
+}
+
+#[test]
+fn the_lines_of_the_readme_load_a_model_into_pytorch() {
+    let Some(python) = [format!("{ROOT}/target/pytorch/bin/python"), "python3".into()]
+        .into_iter()
+        .find(|python| {
+            let found = Command::new(python).args(["-c", "import torch, safetensors"]).output();
+            found.is_ok_and(|output| output.status.success())
+        })
+    else {
+        return skip("no Python here has PyTorch and safetensors");
+    };
+    let readme = std::fs::read_to_string(format!("{ROOT}/README.md")).unwrap();
+    let (_, lines) = readme.split_once("```python\n").unwrap();
+    let (lines, _) = lines.split_once("```").unwrap();
+    let tau = Tau::new();
+    let output = tau.run(&["train", "--nodes", "1", "--threads", "1", "--epochs", "1", "--json"]);
+    assert_eq!(output.code, 0, "{}", output.stderr);
+    let output = Command::new(python)
+        .args(["-c", lines])
+        .current_dir(tau.path(""))
+        .output()
+        .unwrap();
+    assert!(is_carried_out(&output));
+    assert!(!output.stdout.is_empty());
+}

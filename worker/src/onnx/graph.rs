@@ -1,0 +1,139 @@
+//! Building a graph: operations one after the other, each on what the last one gave.
+
+use super::proto::{
+    AttributeProto, DimensionProto, GraphProto, NodeProto, Size, TensorProto, TensorShapeProto, TensorTypeProto,
+    TypeProto, ValueInfoProto,
+};
+
+/// Types of numbers, as the format counts them.
+const FLOAT: i32 = 1;
+const DOUBLE: i32 = 11;
+/// Types of settings.
+const INT: i32 = 2;
+const INTS: i32 = 7;
+
+/// A chain of operations under construction.
+pub(super) struct Chain {
+    nodes: Vec<NodeProto>,
+    constants: Vec<TensorProto>,
+    /// What the next operation works on.
+    current: String,
+}
+
+impl Chain {
+    /// A chain that begins with what goes in.
+    pub(super) fn new(input: &str) -> Self {
+        Self {
+            nodes: Vec::new(),
+            constants: Vec::new(),
+            current: input.to_owned(),
+        }
+    }
+
+    /// What the last operation gave.
+    pub(super) fn current(&self) -> String {
+        self.current.clone()
+    }
+
+    /// An operation on what the last one gave, and on more.
+    pub(super) fn apply(&mut self, operation: &str, more: &[String], attributes: Vec<AttributeProto>) {
+        let mut input = vec![self.current()];
+        input.extend_from_slice(more);
+        self.current = format!("{}_{}", operation.to_lowercase(), self.nodes.len());
+        self.nodes.push(NodeProto {
+            input,
+            output: vec![self.current()],
+            op_type: operation.to_owned(),
+            attribute: attributes,
+        });
+    }
+
+    /// Fixed numbers under a name.
+    pub(super) fn floats(&mut self, name: &str, dims: &[usize], values: &[f32]) -> String {
+        let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        self.constant(name, dims, FLOAT, bytes)
+    }
+
+    fn doubles(&mut self, name: &str, values: &[f32]) -> String {
+        let wide = values.iter().map(|&value| f64::from(value));
+        let bytes = wide.flat_map(f64::to_le_bytes).collect();
+        self.constant(name, &[values.len()], DOUBLE, bytes)
+    }
+
+    fn constant(&mut self, name: &str, dims: &[usize], data_type: i32, raw_data: Vec<u8>) -> String {
+        self.constants.push(TensorProto {
+            dims: dims.iter().map(|&dim| dim as i64).collect(),
+            data_type,
+            name: name.to_owned(),
+            raw_data,
+        });
+        name.to_owned()
+    }
+
+    /// An operation with one number.
+    pub(super) fn with_number(&mut self, operation: &str, name: &str, number: f32) {
+        let number = self.floats(name, &[], &[number]);
+        self.apply(operation, &[number], Vec::new());
+    }
+
+    /// Shifts and stretches columns as training did: in wide numbers, rounded once.
+    pub(super) fn standardise(&mut self, mean: &[f32], deviation: &[f32]) {
+        self.apply("Cast", &[], vec![number("to", i64::from(DOUBLE))]);
+        let mean = self.doubles("mean", mean);
+        self.apply("Sub", &[mean], Vec::new());
+        let deviation = self.doubles("deviation", deviation);
+        self.apply("Div", &[deviation], Vec::new());
+        self.apply("Cast", &[], vec![number("to", i64::from(FLOAT))]);
+    }
+
+    /// The graph, with what goes in and what comes out, one row for each sample.
+    pub(super) fn into_graph(mut self, input: (&str, &[usize]), output: (&str, &[usize])) -> GraphProto {
+        if let Some(last) = self.nodes.last_mut() {
+            last.output = vec![output.0.to_owned()];
+        }
+        GraphProto {
+            node: self.nodes,
+            name: "tau".into(),
+            initializer: self.constants,
+            input: vec![samples(input)],
+            output: vec![samples(output)],
+        }
+    }
+}
+
+/// A setting that is one number.
+pub(super) fn number(name: &str, value: i64) -> AttributeProto {
+    AttributeProto {
+        name: name.into(),
+        i: value,
+        ints: Vec::new(),
+        r#type: INT,
+    }
+}
+
+/// A setting that is several numbers.
+pub(super) fn numbers(name: &str, values: &[usize]) -> AttributeProto {
+    AttributeProto {
+        name: name.into(),
+        i: 0,
+        ints: values.iter().map(|&value| value as i64).collect(),
+        r#type: INTS,
+    }
+}
+
+/// Any number of samples, each of these dimensions.
+fn samples((name, dims): (&str, &[usize])) -> ValueInfoProto {
+    let any = Size::Named("samples".into());
+    let fixed = dims.iter().map(|&dim| Size::Fixed(dim as i64));
+    let dim = [any].into_iter().chain(fixed);
+    let dim = dim.map(|size| DimensionProto { value: Some(size) }).collect();
+    ValueInfoProto {
+        name: name.into(),
+        r#type: Some(TypeProto {
+            tensor_type: Some(TensorTypeProto {
+                elem_type: FLOAT,
+                shape: Some(TensorShapeProto { dim }),
+            }),
+        }),
+    }
+}

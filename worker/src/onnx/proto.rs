@@ -1,0 +1,138 @@
+//! The messages of the ONNX format that a model of Tau's needs. Names, numbers and types are those of `onnx.proto`.
+
+use prost::Message;
+
+/// A file.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct ModelProto {
+    #[prost(int64, tag = "1")]
+    pub(super) ir_version: i64,
+    #[prost(string, tag = "2")]
+    pub(super) producer_name: String,
+    #[prost(message, optional, tag = "7")]
+    pub(super) graph: Option<GraphProto>,
+    #[prost(message, repeated, tag = "8")]
+    pub(super) opset_import: Vec<OperatorSetIdProto>,
+    #[prost(message, repeated, tag = "14")]
+    pub(super) metadata_props: Vec<StringStringEntryProto>,
+}
+
+/// The version of the operators.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct OperatorSetIdProto {
+    #[prost(string, tag = "1")]
+    pub(super) domain: String,
+    #[prost(int64, tag = "2")]
+    pub(super) version: i64,
+}
+
+/// Anything else that is to be known.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct StringStringEntryProto {
+    #[prost(string, tag = "1")]
+    pub(super) key: String,
+    #[prost(string, tag = "2")]
+    pub(super) value: String,
+}
+
+/// The network.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct GraphProto {
+    #[prost(message, repeated, tag = "1")]
+    pub(super) node: Vec<NodeProto>,
+    #[prost(string, tag = "2")]
+    pub(super) name: String,
+    #[prost(message, repeated, tag = "5")]
+    pub(super) initializer: Vec<TensorProto>,
+    #[prost(message, repeated, tag = "11")]
+    pub(super) input: Vec<ValueInfoProto>,
+    #[prost(message, repeated, tag = "12")]
+    pub(super) output: Vec<ValueInfoProto>,
+}
+
+/// One operation.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct NodeProto {
+    #[prost(string, repeated, tag = "1")]
+    pub(super) input: Vec<String>,
+    #[prost(string, repeated, tag = "2")]
+    pub(super) output: Vec<String>,
+    #[prost(string, tag = "4")]
+    pub(super) op_type: String,
+    #[prost(message, repeated, tag = "5")]
+    pub(super) attribute: Vec<AttributeProto>,
+}
+
+/// A setting of an operation: a number or several.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct AttributeProto {
+    #[prost(string, tag = "1")]
+    pub(super) name: String,
+    #[prost(int64, tag = "3")]
+    pub(super) i: i64,
+    #[prost(int64, repeated, tag = "8")]
+    pub(super) ints: Vec<i64>,
+    #[prost(int32, tag = "20")]
+    pub(super) r#type: i32,
+}
+
+/// Fixed numbers.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct TensorProto {
+    #[prost(int64, repeated, tag = "1")]
+    pub(super) dims: Vec<i64>,
+    #[prost(int32, tag = "2")]
+    pub(super) data_type: i32,
+    #[prost(string, tag = "8")]
+    pub(super) name: String,
+    #[prost(bytes = "vec", tag = "9")]
+    pub(super) raw_data: Vec<u8>,
+}
+
+/// What goes in or comes out.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct ValueInfoProto {
+    #[prost(string, tag = "1")]
+    pub(super) name: String,
+    #[prost(message, optional, tag = "2")]
+    pub(super) r#type: Option<TypeProto>,
+}
+
+/// Its type.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct TypeProto {
+    #[prost(message, optional, tag = "1")]
+    pub(super) tensor_type: Option<TensorTypeProto>,
+}
+
+/// A tensor of some numbers.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct TensorTypeProto {
+    #[prost(int32, tag = "1")]
+    pub(super) elem_type: i32,
+    #[prost(message, optional, tag = "2")]
+    pub(super) shape: Option<TensorShapeProto>,
+}
+
+/// Its dimensions.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct TensorShapeProto {
+    #[prost(message, repeated, tag = "1")]
+    pub(super) dim: Vec<DimensionProto>,
+}
+
+/// One of them.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct DimensionProto {
+    #[prost(oneof = "Size", tags = "1, 2")]
+    pub(super) value: Option<Size>,
+}
+
+/// A dimension's size: a number, or a name where it varies.
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub(super) enum Size {
+    #[prost(int64, tag = "1")]
+    Fixed(i64),
+    #[prost(string, tag = "2")]
+    Named(String),
+}

@@ -1,0 +1,131 @@
+//! What a model says of samples: each one's most likely class, and how likely it is.
+
+use dfdx::prelude::Cpu;
+use protocol::model::Layout;
+
+use crate::dataset::Samples;
+use crate::network::Network;
+use crate::ops::loss;
+use crate::ops::{CpuLayer, OpError, Parameters, Pass, Threads, from_rows, network, values};
+use crate::parallel::map_parts;
+use crate::program::{ImageOrder, Program};
+
+/// Samples per minibatch: large enough for full speed, small enough for the cache.
+pub(crate) const MINIBATCH: usize = 128;
+
+/// What a model says of one sample.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Prediction {
+    /// The number of the class.
+    pub class: u32,
+    /// How likely the model thinks it is.
+    pub probability: f32,
+}
+
+/// A model that only answers, on the CPU.
+pub(crate) struct Oracle {
+    pass: Pass,
+    network: Network<CpuLayer>,
+}
+
+impl Oracle {
+    pub(crate) fn new(layout: &Layout, weights: Vec<f32>) -> Result<Self, OpError> {
+        let program = Program::new(layout, ImageOrder::BySample).for_evaluation();
+        Ok(Self {
+            pass: Pass {
+                parameters: Parameters::new(&Cpu::default(), weights)?,
+                key: 0,
+            },
+            network: network(program, Threads(1)),
+        })
+    }
+
+    /// The logits of these samples, one row each, and their labels.
+    pub(crate) fn logits(&self, samples: &Samples, indices: &[u32]) -> Result<(Vec<f32>, Vec<u32>), OpError> {
+        let (mut inputs, mut labels) = (Vec::new(), Vec::new());
+        samples.gather(indices, &mut inputs, &mut labels);
+        let x = from_rows(&Cpu::default(), indices.len(), samples.features(), inputs)?;
+        let logits = self.network.forward(&self.pass, x)?;
+        Ok((values(&logits).to_vec(), labels))
+    }
+}
+
+/// Tells what a model says of samples, in their order, some at a time, until `go_on` has heard enough. Each thread is at
+/// minibatches of its own.
+pub fn predict(
+    layout: &Layout,
+    weights: Vec<f32>,
+    samples: &Samples,
+    threads: Threads,
+    mut go_on: impl FnMut(&[Prediction]) -> bool,
+) -> Result<(), OpError> {
+    let oracle = Oracle::new(layout, weights)?;
+    let indices: Vec<u32> = (0..samples.len() as u32).collect();
+    let minibatches: Vec<&[u32]> = indices.chunks(MINIBATCH).collect();
+    let answer = |minibatch: &[u32]| -> Result<Vec<Prediction>, OpError> {
+        let (logits, _) = oracle.logits(samples, minibatch)?;
+        let rows = logits.chunks_exact(logits.len() / minibatch.len());
+        let predictions = rows.map(loss::most_likely);
+        Ok(predictions
+            .map(|(class, probability)| Prediction { class, probability })
+            .collect())
+    };
+    for round in minibatches.chunks(threads.0.max(1)) {
+        for told in map_parts(round.to_vec(), answer) {
+            if !go_on(&told?) {
+                return Ok(());
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::job::JobDraft;
+    use protocol::model::Shape;
+
+    use super::*;
+    use crate::dataset::Known;
+    use crate::dataset::{Dataset, Scaling};
+
+    #[test]
+    fn predictions_come_in_the_order_of_samples_whatever_the_threads() {
+        let draft = JobDraft {
+            model: Some("dense 2".into()),
+            ..JobDraft::default()
+        };
+        let layout = Layout::new(&draft.resolve().unwrap().model, Shape::Flat(1), 2).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("new.csv");
+        let text: Vec<String> = (0..300).map(|n| if n % 3 == 0 { "1" } else { "-1" }.into()).collect();
+        std::fs::write(&path, text.join("\n")).unwrap();
+        let known = Known {
+            input: Shape::Flat(1),
+            classes: &[],
+            columns: None,
+            scaling: &Scaling::Standard {
+                mean: vec![0.0],
+                deviation: vec![1.0],
+            },
+        };
+        let spec = format!("csv:{}", path.display()).parse().unwrap();
+        let samples = Dataset::inputs(&spec, known).unwrap();
+        // Biases first, then weights: the second class has the logit x, the first one −x.
+        let weights = vec![0.0, 0.0, -1.0, 1.0];
+        for threads in [1, 3] {
+            let mut told = Vec::new();
+            predict(&layout, weights.clone(), &samples, Threads(threads), |some| {
+                told.extend_from_slice(some);
+                true
+            })
+            .unwrap();
+            assert_eq!(told.len(), 300);
+            for (number, prediction) in told.iter().enumerate() {
+                assert_eq!(prediction.class, u32::from(number % 3 == 0), "{number}");
+                let expected = 1.0 / (1.0 + (-2.0f32).exp());
+                assert!((prediction.probability - expected).abs() < 1e-6, "{prediction:?}");
+            }
+        }
+    }
+}
