@@ -113,6 +113,35 @@ fn a_model_is_shown_with_its_run_and_taken_apart_by_class() {
 }
 
 #[test]
+fn what_happened_in_a_run_is_kept_and_the_next_run_does_not_touch_it() {
+    let tau = Tau::new();
+    let first = trained(&tau);
+    let bytes = std::fs::read(&first).unwrap();
+    let lines = |name: &str| -> Vec<Value> {
+        let text = std::fs::read_to_string(Path::new(&first).with_file_name(name)).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let events: Vec<Value> = lines("events.jsonl").iter().map(|line| line["event"].clone()).collect();
+    assert_eq!(events.first(), Some(&"followed".into()));
+    assert_eq!(events.last(), Some(&"finished".into()));
+    assert!(
+        lines("metrics.jsonl")
+            .iter()
+            .all(|line| line["time"].as_f64().unwrap() > 1e9)
+    );
+    let page = std::fs::read_to_string(Path::new(&first).with_file_name("report.html")).unwrap();
+    assert!(page.contains("<svg"), "there are no pictures");
+
+    let second = trained(&tau);
+    assert_ne!(first, second);
+    assert_eq!(std::fs::read(&first).unwrap(), bytes);
+    assert_eq!(
+        std::fs::canonicalize(tau.path("tau-out/latest/model.safetensors")).unwrap(),
+        std::fs::canonicalize(&second).unwrap()
+    );
+}
+
+#[test]
 fn an_exported_model_answers_alike() {
     let tau = Tau::new();
     let images = idx_folder(&tau, "images", 12, false);

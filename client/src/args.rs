@@ -96,7 +96,7 @@ pub(crate) struct Train {
     /// How many nodes train
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub(crate) nodes: usize,
-    /// Where the model is saved, as model.safetensors
+    /// Where runs are kept, each in a folder of its name; DIR/latest is the newest
     #[arg(long, value_name = "DIR", default_value = "tau-out")]
     pub(crate) out: PathBuf,
     /// Write one JSON object per line to standard output, and nothing else
@@ -169,7 +169,7 @@ pub(crate) struct ComputeFlags {
 #[derive(Clone, Debug, Args)]
 pub(crate) struct SecurityFlags {
     /// The cluster's credentials
-    #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
+    #[arg(long, value_name = "FILE", conflicts_with = "insecure", env = "TAU_CREDENTIALS")]
     pub(crate) credentials: Option<PathBuf>,
     /// Speak plain text, within this machine only
     #[arg(long)]
@@ -199,7 +199,13 @@ pub(crate) struct Worker {
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Cluster {
     /// Addresses of nodes of the cluster; one is enough, the others are learned from it
-    #[arg(long, value_name = "ADDR", required = true, value_delimiter = ',')]
+    #[arg(
+        long,
+        value_name = "ADDR",
+        required = true,
+        value_delimiter = ',',
+        env = "TAU_CLUSTER"
+    )]
     pub(crate) cluster: Vec<String>,
     #[command(flatten)]
     pub(crate) security: SecurityFlags,
@@ -227,7 +233,7 @@ pub(crate) struct Start {
     /// Go on with an earlier run, from the furthest checkpoint that any node has in this folder under its --dir
     #[arg(long, value_name = "DIR", conflicts_with_all = ["file", "attach"])]
     pub(crate) resume: Option<PathBuf>,
-    /// Where the model is saved, as model.safetensors
+    /// Where runs are kept, each in a folder of its name; DIR/latest is the newest
     #[arg(long, value_name = "DIR", default_value = "tau-out")]
     pub(crate) out: PathBuf,
     /// Write one JSON object per line to standard output, and nothing else

@@ -43,8 +43,6 @@ impl Board {
             loss: mean(|record| record.loss),
             accuracy: mean(|record| record.accuracy),
             samples_per_second: self.newest.values().map(|record| record.samples_per_second).sum(),
-            tau: mean(|record| Some(record.tau)).unwrap_or_default(),
-            density: mean(|record| Some(record.density)).unwrap_or_default(),
         }
     }
 }

@@ -14,8 +14,8 @@ use worker::model_file;
 
 use crate::contact::Contact;
 use crate::failure::Failure;
-use crate::out_folder::OutFolder;
 use crate::report;
+use crate::run_folder::RunFolder;
 
 /// How long nodes are asked that have not said that they lack the model.
 const LIMIT: Duration = Duration::from_mins(1);
@@ -29,10 +29,10 @@ pub(crate) async fn save(
     run: RunId,
     status: &RunStatus,
     result: &RunResult,
-    out: &OutFolder,
+    folder: &RunFolder,
 ) -> Result<Finished, Failure> {
-    let path = out.make()?;
-    let io = |error: std::io::Error| out.model_not_written(&error);
+    let path = folder.model();
+    let io = |error: std::io::Error| folder.model_not_written(&error);
     let mut file = Part::beside(&path).map_err(io)?;
     fetch(contact, run, result.digest, &mut file)
         .await
@@ -42,7 +42,8 @@ pub(crate) async fn save(
         })?;
     file.keep().map_err(io)?;
     let finished = report::finished(status, result, path.display().to_string());
-    out.keep(&finished, &status.job)?;
+    folder.keep_job(&status.job)?;
+    folder.keep_result(&finished)?;
     Ok(finished)
 }
 

@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 use crate::board::Board;
 use crate::commands::unexpected;
 use crate::contact::{Answer, Contact, Unanswered};
+use crate::diary::{Diary, Happening};
 use crate::failure::Failure;
 use crate::out_folder::OutFolder;
 use crate::output::Audience;
@@ -32,11 +33,26 @@ pub(crate) async fn follow(
     audience: Audience,
 ) -> Result<Finished, Failure> {
     let first = status(contact, run).await?;
+    let folder = out.of_run(run)?;
+    // It is written once more with the result, and then must be: a full disk is no reason not to follow a run.
+    let _ = folder.keep_job(&first.job);
+    let mut diary = Diary::open(&folder, run);
     let view = View::new(first.train * u64::from(first.job.epochs), audience);
-    let result = watch(contact, run, &view, audience).await;
+    let ended = watch(contact, run, (&view, &mut diary), audience).await;
     view.clear();
-    let (status, result) = result?;
-    fetch::save(contact, run, &status, &result, out).await
+    let saved = match ended {
+        Ok((status, result)) => fetch::save(contact, run, &status, &result, &folder).await,
+        Err(failure) => Err(failure),
+    };
+    diary.note(&match &saved {
+        Ok(finished) => Happening::Finished {
+            reason: finished.reason,
+        },
+        Err(failure) => Happening::Failed {
+            reason: failure.reasons().join("; "),
+        },
+    });
+    saved
 }
 
 /// The state of this run, from a node that knows of it. Nodes may know nothing of it, because they came later or have gone
@@ -92,7 +108,7 @@ pub(crate) fn best(run: RunId, answers: &[Answer]) -> Option<(&Answer, &RunStatu
 async fn watch(
     contact: &Arc<Contact>,
     run: RunId,
-    view: &View,
+    (view, diary): (&View, &mut Diary),
     audience: Audience,
 ) -> Result<(Box<RunStatus>, Box<RunResult>), Failure> {
     let (sender, mut records) = mpsc::channel(16);
@@ -104,6 +120,7 @@ async fn watch(
     let outcome = loop {
         let mut status = status(contact, run).await?;
         while let Ok(new) = records.try_recv() {
+            diary.take(run, &new);
             board.take(run, &new, audience);
         }
         if phase != status.phase && matches!(status.phase, Phase::Settling | Phase::Finishing) {
@@ -116,14 +133,19 @@ async fn watch(
             break outcome.map(|result| (status, result));
         }
         waiting.take(run, &status.waiting, view, audience);
+        diary.waits(&status.waiting);
         if interrupt::asked() && !stopping {
             stopping = true;
+            diary.note(&Happening::StopAsked);
             view.busy("ending the run");
             contact.ask(Request::Stop).await?;
         }
         tokio::time::sleep(LOOK_AGAIN).await;
     };
     drop(reading);
+    while let Ok(last) = records.try_recv() {
+        diary.take(run, &last);
+    }
     outcome.map_err(Failure::Failed)
 }
 

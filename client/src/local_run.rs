@@ -16,7 +16,7 @@ use crate::local_cluster::LocalCluster;
 use crate::out_folder::OutFolder;
 use crate::output::Audience;
 use crate::view::View;
-use crate::{follow, rescue};
+use crate::{follow, quantity, rescue};
 
 /// More would only wait for each other on one machine.
 const NODES_MAX: usize = 64;
@@ -129,12 +129,13 @@ fn check(job: &Job, flags: &ComputeFlags, nodes: usize) -> Result<String, Failur
         ))
     })?;
     Ok(format!(
-        "{}: {} training and {} held-out samples; {} weights; {nodes} nodes with {} workers of {} threads each",
+        "{}: {} training and {} held-out samples; {} weights; {} with {} of {} each",
         job.data,
         dataset.train.len(),
         dataset.test.len(),
         layout.weights,
-        flags.workers,
-        flags.threads.unwrap_or(1)
+        quantity::of(nodes, "node"),
+        quantity::of(flags.workers, "worker"),
+        quantity::of(flags.threads.unwrap_or(1), "thread")
     ))
 }

@@ -1,4 +1,4 @@
-//! Standard output: one JSON object per line.
+//! Standard output: what came out, as one JSON object per line or as text for people.
 
 use std::io::Write;
 
@@ -27,6 +27,12 @@ impl Audience {
 pub(crate) struct RunEvent {
     pub(crate) event: &'static str,
     pub(crate) run: String,
+}
+
+/// Writes text for people. A reader that has gone away is not an error.
+pub(crate) fn text(text: &str) {
+    let mut stdout = std::io::stdout().lock();
+    let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
 }
 
 /// Writes an object as a line. A reader that has gone away is not an error: training goes on and saves its model.

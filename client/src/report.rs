@@ -10,7 +10,7 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use crate::failure::Failure;
-use crate::output;
+use crate::{output, quantity};
 
 /// The last line of a run.
 pub(crate) fn finished(status: &RunStatus, result: &RunResult, model: String) -> Finished {
@@ -80,15 +80,58 @@ fn why_early(reason: &str) -> Option<&'static str> {
     }
 }
 
-/// What else took a part of the workers' time.
-fn shares(finished: &Finished) -> String {
-    let mut text = String::new();
-    if finished.waited_share > 0.0 {
-        let _ = write!(text, "; waited for others' rounds {:.3}", finished.waited_share);
+/// For people: what came out, what it cost, and where it is.
+fn text(finished: &Finished) -> String {
+    let Finished {
+        samples,
+        samples_per_second,
+        ..
+    } = finished;
+    let mut text = format!(
+        "accuracy {}, loss {:.4} on held-out samples\n{} samples in {} ({} samples/s) by {}\n",
+        quantity::accuracy(finished.accuracy),
+        finished.loss,
+        quantity::count(*samples as f64),
+        quantity::seconds(finished.seconds),
+        quantity::count(*samples_per_second),
+        quantity::of(finished.nodes, "node")
+    );
+    let (sent, dense) = (finished.bytes_sent as f64, finished.bytes_dense as f64);
+    let _ = write!(text, "{} of changes", quantity::bytes(sent));
+    // Of small models there is nothing to save.
+    if finished.compression >= 2.0 {
+        let times = quantity::count(finished.compression);
+        let _ = write!(text, " instead of {} ({times} times less)", quantity::bytes(dense));
     }
-    if finished.direction_share > 0.0 {
-        let _ = write!(text, "; orthogonal updates' share {:.3}", finished.direction_share);
+    let shares = [
+        ("exchange", finished.exchange_share),
+        ("waiting for others' rounds", finished.waited_share),
+        ("orthogonal updates", finished.direction_share),
+    ];
+    let shares = shares.iter().filter(|(_, share)| *share >= 0.005);
+    let shares: Vec<String> = shares
+        .map(|(what, share)| format!("{what} {}", quantity::share(*share)))
+        .collect();
+    if !shares.is_empty() {
+        let _ = write!(text, "; of workers' time: {}", shares.join(", "));
     }
+    text.push('\n');
+    if let Some(why) = why_early(finished.reason) {
+        let _ = writeln!(text, "{why}");
+    }
+    if !finished.missing.is_empty() {
+        let _ = writeln!(text, "missing: {}", finished.missing.join(", "));
+    }
+    let agree = if finished.replicas_agree {
+        "replicas agree"
+    } else {
+        "REPLICAS DISAGREE"
+    };
+    let _ = writeln!(
+        text,
+        "{agree}, digest {}; model saved as {}",
+        finished.digest, finished.model
+    );
     text
 }
 
@@ -97,36 +140,7 @@ pub(crate) fn report(finished: &Finished, json: bool) -> Result<(), Failure> {
     if json {
         output::line(finished);
     } else {
-        eprintln!(
-            "accuracy {:.4}, loss {:.4} on held-out samples; {} samples in {:.1} s ({:.0} samples/s) by {} nodes",
-            finished.accuracy,
-            finished.loss,
-            finished.samples,
-            finished.seconds,
-            finished.samples_per_second,
-            finished.nodes
-        );
-        eprintln!(
-            "{} bytes of changes instead of {} ({:.0} times less); density {:.1e}; exchange share {:.3}{}",
-            finished.bytes_sent,
-            finished.bytes_dense,
-            finished.compression,
-            finished.density,
-            finished.exchange_share,
-            shares(finished)
-        );
-        if let Some(why) = why_early(finished.reason) {
-            eprintln!("{why}");
-        }
-        if !finished.missing.is_empty() {
-            eprintln!("missing: {}", finished.missing.join(", "));
-        }
-        let agree = if finished.replicas_agree {
-            "replicas agree"
-        } else {
-            "REPLICAS DISAGREE"
-        };
-        eprintln!("{agree}, digest {}; model saved as {}", finished.digest, finished.model);
+        output::text(&text(finished));
     }
     if finished.replicas_agree {
         Ok(())

@@ -1,9 +1,11 @@
 //! Saving what a run has learned, when it could not be followed to its end and its nodes are about to be stopped.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use communicator::Timing;
+use protocol::ids::RunId;
 use protocol::wire::control::{Reply, Request};
 use worker::model_file;
 
@@ -48,7 +50,8 @@ async fn end(contact: &Contact, out: &OutFolder) -> Option<String> {
             let result = outcome.as_ref().ok()?;
             contact.prefer(answer.address).await;
             let status = status.clone();
-            let saved = fetch::save(contact, run, &status, result, out).await;
+            let folder = out.of_run(run).ok()?;
+            let saved = fetch::save(contact, run, &status, result, &folder).await;
             return saved.ok().map(|finished| finished.model);
         }
         if !asked {
@@ -132,9 +135,9 @@ fn written(file: &Path) -> SystemTime {
 }
 
 fn copy_model(model: &Path, out: &OutFolder) -> Result<PathBuf, Failure> {
-    let path = out.make()?;
-    let io = |error: std::io::Error| out.model_not_written(&error);
-    copy(model, &path).map_err(io)?;
+    let folder = out.of_run(run_of(model))?;
+    let path = folder.model();
+    copy(model, &path).map_err(|error| folder.model_not_written(&error))?;
     Ok(path)
 }
 
@@ -145,16 +148,21 @@ fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
 
 /// Copies checkpoints into a folder of their run's name, where nodes look for them. Says where that is.
 fn copy_checkpoints(checkpoints: &[PathBuf], out: &OutFolder) -> Result<PathBuf, Failure> {
-    let run = |file: &Path| file.parent().and_then(Path::file_name).map(PathBuf::from);
-    let newest = checkpoints.first().and_then(|file| run(file)).unwrap_or_default();
-    let folder = out.make()?.with_file_name(&newest);
-    let io = |error: std::io::Error| out.model_not_written(&error);
-    std::fs::create_dir_all(&folder).map_err(io)?;
-    for file in checkpoints.iter().filter(|file| run(file).as_ref() == Some(&newest)) {
+    let newest = checkpoints.first().map_or(RunId(0), |file| run_of(file));
+    let folder = out.of_run(newest)?;
+    let io = |error: std::io::Error| folder.model_not_written(&error);
+    for file in checkpoints.iter().filter(|file| run_of(file) == newest) {
         let name = file.file_name().unwrap_or_default();
-        copy(file, &folder.join(name)).map_err(io)?;
+        copy(file, &folder.path().join(name)).map_err(io)?;
     }
-    Ok(folder)
+    Ok(folder.path().to_owned())
+}
+
+/// The run that a node's file is of: the folder that it is in has its name.
+fn run_of(file: &Path) -> RunId {
+    let name = file.parent().and_then(Path::file_name).and_then(OsStr::to_str);
+    let run = name.and_then(|name| u64::from_str_radix(name, 16).ok());
+    RunId(run.unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -1,11 +1,13 @@
 //! What a person sees while a run goes on: a bar with the numbers that matter.
 
-use std::time::Duration;
+use std::cell::Cell;
+use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::notice::Redirected;
+use crate::notice::{self, Redirected};
 use crate::output::Audience;
+use crate::quantity;
 
 /// The numbers beside the bar.
 #[derive(Clone, Copy, Debug, Default)]
@@ -13,13 +15,19 @@ pub(crate) struct Numbers {
     pub(crate) loss: Option<f64>,
     pub(crate) accuracy: Option<f64>,
     pub(crate) samples_per_second: f64,
-    pub(crate) tau: f64,
-    pub(crate) density: f64,
 }
 
-/// A progress bar on standard error; nothing where that is no terminal, or no people are told.
+/// How often people are told how far a run is where a bar cannot be drawn, as in a log.
+const LINE_EVERY: Duration = Duration::from_secs(10);
+/// A bar that fits the width, and a sign of life where it is not known how much there is to do.
+const BAR: &str = "{wide_bar} {percent:>3}% {elapsed} of {duration}  {msg}{prefix}";
+const SIGN: &str = "{spinner} {elapsed}  {msg}{prefix}";
+
+/// A progress bar on standard error; a line now and then where that is no terminal; nothing where no people are told.
 pub(crate) struct View {
     bar: ProgressBar,
+    /// When people without a terminal were told last.
+    told: Option<Cell<Instant>>,
     /// What is said meanwhile goes above the bar.
     _redirected: Option<Redirected>,
 }
@@ -32,12 +40,14 @@ impl View {
         };
         let bar = ProgressBar::with_draw_target(Some(samples), target);
         // The template is a constant of ours; a plain bar is no reason to stop.
-        if let Ok(style) = ProgressStyle::with_template("{bar:30} {percent:>3}% {elapsed}/{duration}  {msg}{prefix}") {
+        if let Ok(style) = ProgressStyle::with_template(if samples > 0 { BAR } else { SIGN }) {
             bar.set_style(style);
         }
+        let told = bar.is_hidden() && audience == Audience::People;
         let shown = (!bar.is_hidden()).then(|| bar.clone());
         Self {
             bar,
+            told: told.then(|| Cell::new(Instant::now())),
             _redirected: shown.map(|bar| Redirected::to(move |text| bar.suspend(|| eprintln!("{text}")))),
         }
     }
@@ -66,14 +76,18 @@ impl View {
     pub(crate) fn show(&self, samples: u64, numbers: Numbers) {
         let known = |value: Option<f64>| value.map_or("–".into(), |value| format!("{value:.4}"));
         self.bar.set_position(samples);
-        self.bar.set_message(format!(
-            "loss {}  accuracy {}  {:.0} samples/s  τ {:.2e}  density {:.1e}",
+        let numbers = format!(
+            "training loss {}  held-out accuracy {}  {} samples/s",
             known(numbers.loss),
             known(numbers.accuracy),
-            numbers.samples_per_second,
-            numbers.tau,
-            numbers.density,
-        ));
+            quantity::count(numbers.samples_per_second),
+        );
+        if let Some(told) = self.told.as_ref().filter(|told| told.get().elapsed() >= LINE_EVERY) {
+            told.set(Instant::now());
+            let done = samples as f64 / self.bar.length().unwrap_or(0).max(1) as f64;
+            notice::say(&format!("{}  {numbers}", quantity::share(done)));
+        }
+        self.bar.set_message(numbers);
     }
 
     pub(crate) fn position(&self, samples: u64) {

@@ -139,17 +139,24 @@ impl Tau {
         }
     }
 
-    /// Every file below the folder, sorted.
+    /// Every file below the folder, sorted, with RUN for the name of a run. Links are left out.
     pub(crate) fn files(&self) -> Vec<String> {
         let mut found = Vec::new();
         let mut folders = vec![self.folder.path().to_path_buf()];
         while let Some(folder) = folders.pop() {
             for entry in std::fs::read_dir(folder).unwrap() {
                 let path = entry.unwrap().path();
+                if path.is_symlink() {
+                    continue;
+                }
                 if path.is_dir() {
                     folders.push(path);
                 } else {
-                    found.push(path.strip_prefix(self.folder.path()).unwrap().display().to_string());
+                    let path = path.strip_prefix(self.folder.path()).unwrap();
+                    let names = path.iter().map(|name| name.to_str().unwrap());
+                    let is_run = |name: &str| name.len() == 16 && name.bytes().all(|byte| byte.is_ascii_hexdigit());
+                    let names = names.map(|name| if is_run(name) { "RUN" } else { name });
+                    found.push(names.collect::<Vec<_>>().join("/"));
                 }
             }
         }
@@ -213,6 +220,19 @@ impl Drop for Running {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// What a client keeps of a run in this folder, sorted.
+pub(crate) fn kept_in(out: &str) -> Vec<String> {
+    let names = [
+        "events.jsonl",
+        "job.toml",
+        "metrics.jsonl",
+        "model.safetensors",
+        "report.html",
+        "result.json",
+    ];
+    names.map(|name| format!("{out}/RUN/{name}")).to_vec()
 }
 
 /// Two clouds of points that a line tells apart, as a CSV file with a header.

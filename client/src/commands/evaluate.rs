@@ -62,13 +62,14 @@ pub(crate) fn run(arguments: &Evaluate) -> Result<(), Failure> {
             confusion,
         });
     } else {
-        println!(
-            "accuracy {:.4}, loss {:.4} on {} test samples; digest {}",
+        let mut text = format!(
+            "accuracy {:.4}, loss {:.4} on {} test samples; digest {}\n",
             evaluation.accuracy, evaluation.loss, evaluation.samples, metadata.digest
         );
         if let Some(confusion) = confusion {
-            print!("\n{}", confusion.text());
+            text = format!("{text}\n{}", confusion.text());
         }
+        output::text(&text);
     }
     Ok(())
 }

@@ -6,6 +6,7 @@ use worker::{model_file, onnx};
 
 use crate::args::Export;
 use crate::failure::Failure;
+use crate::output;
 
 pub(crate) fn run(arguments: &Export) -> Result<(), Failure> {
     let model = model_file::load(&arguments.model).map_err(Failure::bad)?;
@@ -19,11 +20,11 @@ pub(crate) fn run(arguments: &Export) -> Result<(), Failure> {
             path.display()
         ))
     })?;
-    println!(
-        "{}: takes samples of {} as they are in the data, gives the probabilities of {} classes",
+    output::text(&format!(
+        "{}: takes samples of {} as they are in the data, gives the probabilities of {} classes\n",
         path.display(),
         model.metadata.input,
         model.metadata.classes.len()
-    );
+    ));
     Ok(())
 }

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use protocol::job::JobDraft;
-use protocol::stats::Line;
+use protocol::stats::{Finished, Line};
 
 use crate::args::Report as Arguments;
 use crate::failure::Failure;
-use crate::out_folder::{JOB, RESULT};
 use crate::output;
+use crate::run_folder::{JOB, RESULT};
 use crate::study::machine::Machine;
 use crate::study::plan::{self, Experiment};
 use crate::study::report::{self, Material};
@@ -20,12 +20,7 @@ use crate::study::store;
 const RUNS: &str = "runs";
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let mut material = Material {
-        title: "Runs".into(),
-        experiments: Vec::new(),
-        rows: Vec::new(),
-        missing: 0,
-    };
+    let mut material = nothing();
     for folder in &arguments.folders {
         take(folder, &mut material)
             .map_err(|why| Failure::input(format!("{} holds no runs: {why}", folder.display())))?;
@@ -47,6 +42,29 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         eprintln!("{} runs; the report is {}", material.rows.len(), files.join(", "));
     }
     Ok(())
+}
+
+/// Makes the page of a run that has just ended, in its folder. The run does not depend on it.
+pub(crate) fn of_run(finished: &Finished) {
+    let model = Path::new(&finished.model);
+    let written = model.parent().map_or(Ok(()), |folder| {
+        let mut material = nothing();
+        take_run(folder, &mut material)?;
+        report::write_page(folder, &material).map_err(|failure| failure.reasons().join("; "))
+    });
+    if let Err(why) = written {
+        eprintln!("the run has no report.html: {why}");
+    }
+}
+
+/// What a report has before anything is taken into it.
+fn nothing() -> Material {
+    Material {
+        title: "Runs".into(),
+        experiments: Vec::new(),
+        rows: Vec::new(),
+        missing: 0,
+    }
 }
 
 /// Takes what a folder holds: a study, or a run.

@@ -9,8 +9,8 @@ use worker::model_file::{self, Model};
 
 use crate::args::Show;
 use crate::failure::Failure;
-use crate::out_folder::RESULT;
 use crate::output;
+use crate::run_folder::RESULT;
 
 /// Classes and columns that are named; of more the number is enough.
 const NAMES_MAX: usize = 20;
@@ -71,7 +71,7 @@ pub(crate) fn run(arguments: &Show) -> Result<(), Failure> {
     if arguments.json {
         output::line(&shown);
     } else {
-        print!("{}", text(&shown)?);
+        output::text(&text(&shown)?);
     }
     Ok(())
 }

@@ -41,6 +41,7 @@ pub(crate) fn run(arguments: Start) -> Result<(), Failure> {
             return Ok(());
         }
         let finished = follow::follow(&contact, run, &out, audience).await?;
+        commands::report::of_run(&finished);
         report::report(&finished, arguments.json)
     })
 }

@@ -16,5 +16,6 @@ pub(crate) fn run(arguments: Train) -> Result<(), Failure> {
     interrupt::watch()?;
     eprintln!("{}", run.said);
     let finished = commands::run_async(run.run(&out, Audience::of(json), OnFailure::Rescue))?;
+    commands::report::of_run(&finished);
     report::report(&finished, json)
 }

@@ -2,7 +2,8 @@
 
 use super::Section;
 use super::chart::{self, Axis, Bar, Line, Style};
-use super::figures::{self, ACCURACY, FIGURES, Figure, SECONDS, SPEED};
+use super::figures::{ACCURACY, FIGURES, Figure, SECONDS, SPEED};
+use crate::quantity;
 use crate::study::plan::Reference;
 use crate::study::row::Point;
 use crate::study::series::{Group, Series, node_counts};
@@ -232,7 +233,7 @@ fn compared(section: &Section<'_>, figure: &Figure, nodes: usize) -> Option<Pict
         .filter_map(|(at, one)| bar(one.label.clone(), Some(at), one.at(nodes)?, figure, target))
         .collect();
     let beside = match (figure.name, target) {
-        ("time to target", Some(target)) => format!(" {}", figures::accuracy(target)),
+        ("time to target", Some(target)) => format!(" {}", quantity::accuracy(target)),
         _ => String::new(),
     };
     let title = format!("{}{beside}, {}", capital(figure.name), of_nodes(nodes));
@@ -280,7 +281,7 @@ fn published(section: &Section<'_>, split: &str) -> Vec<Bar> {
             mean: accuracy,
             deviation: None,
             singles: Vec::new(),
-            text: figures::accuracy(accuracy),
+            text: quantity::accuracy(accuracy),
         })
     });
     found.collect()

@@ -1,6 +1,7 @@
 //! The figures that a report has of every run, and how they are written.
 
 use super::super::row::Measured;
+use crate::quantity::{accuracy, bytes, count, seconds, share};
 
 /// One figure.
 #[derive(Clone, Copy)]
@@ -80,60 +81,9 @@ fn known(figure: f64) -> Option<f64> {
     (figure > 0.0).then_some(figure)
 }
 
-pub(crate) fn accuracy(figure: f64) -> String {
-    format!("{:.2} %", 100.0 * figure)
-}
-
-pub(crate) fn share(figure: f64) -> String {
-    format!("{:.0} %", 100.0 * figure)
-}
-
-pub(crate) fn seconds(figure: f64) -> String {
-    match figure {
-        long if long >= 100.0 => format!("{long:.0} s"),
-        short if short < 1.0 => format!("{short:.2} s"),
-        middle => format!("{middle:.1} s"),
-    }
-}
-
-/// A number with a thin space between thousands.
-pub(crate) fn count(figure: f64) -> String {
-    let digits = format!("{:.0}", figure.abs());
-    let mut out = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            out.push('\u{202f}');
-        }
-        out.push(digit);
-    }
-    if figure < 0.0 { format!("-{out}") } else { out }
-}
-
-pub(crate) fn bytes(figure: f64) -> String {
-    match figure {
-        giga if giga >= 1e9 => format!("{:.2} GB", giga / 1e9),
-        mega if mega >= 1e6 => format!("{:.1} MB", mega / 1e6),
-        kilo if kilo >= 1e3 => format!("{:.1} kB", kilo / 1e3),
-        few => format!("{few:.0} B"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn figures_are_written_as_people_read_them() {
-        assert_eq!(accuracy(0.98_65), "98.65 %");
-        assert_eq!(count(1_234_567.0), "1\u{202f}234\u{202f}567");
-        assert_eq!(count(12.0), "12");
-        assert_eq!(bytes(1_350_000.0), "1.4 MB");
-        assert_eq!(bytes(12.0), "12 B");
-        assert_eq!(
-            (seconds(0.5), seconds(5.25), seconds(321.0)),
-            ("0.50 s".into(), "5.2 s".into(), "321 s".into())
-        );
-    }
 
     #[test]
     fn what_is_not_known_is_no_figure() {

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use super::figures::FIGURES;
 use super::{Material, Section, common, cores_by_nodes, sections};
+use crate::quantity;
 
 pub(super) fn text(material: &Material) -> String {
     let mut out = format!("# {}\n\n", material.title);
@@ -44,7 +45,7 @@ fn experiment(out: &mut String, section: &Section<'_>) {
         let _ = writeln!(out, "Cores for each node, by nodes: {cores}.");
     }
     if let Some(target) = experiment.target {
-        let _ = writeln!(out, "Target: {}.", super::figures::accuracy(target));
+        let _ = writeln!(out, "Target: {}.", quantity::accuracy(target));
     }
     out.push_str("\n| strategy | nodes | runs |");
     for figure in FIGURES {
@@ -84,8 +85,8 @@ fn experiment(out: &mut String, section: &Section<'_>) {
             pairs.collect::<Vec<_>>().join(", ")
         };
         let parts = [
-            said(&reference.accuracy, super::figures::accuracy),
-            said(&reference.seconds, super::figures::seconds),
+            said(&reference.accuracy, quantity::accuracy),
+            said(&reference.seconds, quantity::seconds),
             said(&reference.speed_up, |figure| format!("{figure:.1} times")),
         ];
         let parts: Vec<String> = parts.into_iter().filter(|part| !part.is_empty()).collect();

@@ -72,18 +72,26 @@ pub(crate) fn write(folder: &Path, material: &Material) -> Result<Vec<PathBuf>, 
         ("report.md", markdown::text(material)),
         ("runs.csv", table::csv(material)),
     ];
-    let mut written = Vec::new();
-    for (name, text) in files {
-        let place = folder.join(name);
-        whole_file::write(&place, |file| file.write_all(text.as_bytes())).map_err(|error| {
-            Failure::Failed(format!(
-                "{} could not be written ({error}): make room, and give the same command again",
-                place.display()
-            ))
-        })?;
-        written.push(place);
-    }
-    Ok(written)
+    files
+        .into_iter()
+        .map(|(name, text)| write_file(folder, name, &text))
+        .collect()
+}
+
+/// Writes only the page.
+pub(crate) fn write_page(folder: &Path, material: &Material) -> Result<(), Failure> {
+    write_file(folder, "report.html", &html::page(material)).map(drop)
+}
+
+fn write_file(folder: &Path, name: &str, text: &str) -> Result<PathBuf, Failure> {
+    let place = folder.join(name);
+    whole_file::write(&place, |file| file.write_all(text.as_bytes())).map_err(|error| {
+        Failure::Failed(format!(
+            "{} could not be written ({error}): make room, and give the same command again",
+            place.display()
+        ))
+    })?;
+    Ok(place)
 }
 
 /// An experiment with its rows and series.

@@ -1,0 +1,68 @@
+//! Figures as people read them.
+
+/// A share in percent, to the hundredth.
+pub(crate) fn accuracy(figure: f64) -> String {
+    format!("{:.2} %", 100.0 * figure)
+}
+
+/// A share in percent.
+pub(crate) fn share(figure: f64) -> String {
+    format!("{:.0} %", 100.0 * figure)
+}
+
+/// A time.
+pub(crate) fn seconds(figure: f64) -> String {
+    match figure {
+        long if long >= 100.0 => format!("{long:.0} s"),
+        short if short < 1.0 => format!("{short:.2} s"),
+        middle => format!("{middle:.1} s"),
+    }
+}
+
+/// A number with a thin space between thousands.
+pub(crate) fn count(figure: f64) -> String {
+    let digits = format!("{:.0}", figure.abs());
+    let mut out = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            out.push('\u{202f}');
+        }
+        out.push(digit);
+    }
+    if figure < 0.0 { format!("-{out}") } else { out }
+}
+
+/// An amount of data.
+pub(crate) fn bytes(figure: f64) -> String {
+    match figure {
+        giga if giga >= 1e9 => format!("{:.2} GB", giga / 1e9),
+        mega if mega >= 1e6 => format!("{:.1} MB", mega / 1e6),
+        kilo if kilo >= 1e3 => format!("{:.1} kB", kilo / 1e3),
+        few => format!("{few:.0} B"),
+    }
+}
+
+/// So many of something, with an s where there is not one.
+pub(crate) fn of(number: usize, what: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {what}{plural}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_written_as_people_read_them() {
+        assert_eq!(accuracy(0.98_65), "98.65 %");
+        assert_eq!(count(1_234_567.0), "1\u{202f}234\u{202f}567");
+        assert_eq!(count(12.0), "12");
+        assert_eq!(bytes(1_350_000.0), "1.4 MB");
+        assert_eq!(bytes(12.0), "12 B");
+        assert_eq!((of(1, "node"), of(3, "node")), ("1 node".into(), "3 nodes".into()));
+        assert_eq!(
+            (seconds(0.5), seconds(5.25), seconds(321.0)),
+            ("0.50 s".into(), "5.2 s".into(), "321 s".into())
+        );
+    }
+}

@@ -1,0 +1,126 @@
+//! The folder of one run: its model, its job, what it came to, and what happened meanwhile. No other run's is touched.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use protocol::ids::RunId;
+use protocol::job::{Job, JobDraft};
+use protocol::stats::Finished;
+
+use crate::failure::Failure;
+
+/// The model's name in the folder.
+const MODEL: &str = "model.safetensors";
+/// The name of what the run came to.
+pub(crate) const RESULT: &str = "result.json";
+/// The name of what was trained.
+pub(crate) const JOB: &str = "job.toml";
+/// The link to the newest run's folder, beside it.
+const LATEST: &str = "latest";
+
+/// A folder that is there.
+#[derive(Debug)]
+pub(crate) struct RunFolder {
+    path: PathBuf,
+}
+
+impl RunFolder {
+    /// Makes the folder of a run, and has `latest` point at it. What was fetched before, as by another client that had
+    /// attached, stays as it is: then this one has a number.
+    pub(crate) fn make(among: &Path, run: RunId) -> Result<Self, Failure> {
+        let names = std::iter::once(run.to_string()).chain((2..).map(|number| format!("{run}-{number}")));
+        let mut free = names.filter(|name| !among.join(name).join(RESULT).exists());
+        let name = free.next().unwrap_or_default();
+        let path = among.join(&name);
+        std::fs::create_dir_all(&path)
+            .map_err(|error| Failure::Failed(format!("{} could not be made: {error}", path.display())))?;
+        point_at(among, &name);
+        Ok(Self { path })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where the model goes.
+    pub(crate) fn model(&self) -> PathBuf {
+        self.path.join(MODEL)
+    }
+
+    /// An empty file of this name, for what comes line by line.
+    pub(crate) fn create(&self, name: &str) -> std::io::Result<File> {
+        File::create(self.path.join(name))
+    }
+
+    /// Keeps what is trained.
+    pub(crate) fn keep_job(&self, job: &Job) -> Result<(), Failure> {
+        let job = JobDraft::from(job).to_toml().map_err(Failure::work)?;
+        self.write(JOB, &job)
+    }
+
+    /// Keeps what the run came to, beside the model.
+    pub(crate) fn keep_result(&self, finished: &Finished) -> Result<(), Failure> {
+        let result = serde_json::to_string_pretty(finished).map_err(Failure::work)?;
+        self.write(RESULT, &(result + "\n"))
+    }
+
+    fn write(&self, name: &str, text: &str) -> Result<(), Failure> {
+        let write = whole_file::write(&self.path.join(name), |file| file.write_all(text.as_bytes()));
+        write.map_err(|error| self.not_written(name, &error))
+    }
+
+    /// Why the model is not there.
+    pub(crate) fn model_not_written(&self, error: &std::io::Error) -> Failure {
+        self.not_written(MODEL, error)
+    }
+
+    fn not_written(&self, name: &str, error: &std::io::Error) -> Failure {
+        let path = self.path.join(name);
+        Failure::Failed(format!(
+            "{} could not be written: make room for it, or give another folder with --out ({error})",
+            path.display()
+        ))
+    }
+}
+
+/// Has `latest` point at a folder, at once. Where that cannot be, or something else has the name, there is none.
+fn point_at(among: &Path, name: &str) {
+    #[cfg(unix)]
+    {
+        let latest = among.join(LATEST);
+        let is_ours = latest.symlink_metadata().map_or(true, |found| found.is_symlink());
+        let new = among.join(format!(".{LATEST}-{}", std::process::id()));
+        if is_ours && std::os::unix::fs::symlink(name, &new).is_ok() && std::fs::rename(&new, &latest).is_err() {
+            let _ = std::fs::remove_file(&new);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_run_has_a_folder_and_what_is_there_stays() {
+        let among = tempfile::tempdir().unwrap();
+        let latest = || std::fs::read_link(among.path().join(LATEST)).unwrap();
+        let first = RunFolder::make(among.path(), RunId(7)).unwrap();
+        assert_eq!(latest(), PathBuf::from(RunId(7).to_string()));
+        // A client that died has left no result: whoever attaches goes on in the same folder.
+        assert_eq!(RunFolder::make(among.path(), RunId(7)).unwrap().path(), first.path());
+        std::fs::write(first.path().join(RESULT), "{}").unwrap();
+        let again = RunFolder::make(among.path(), RunId(7)).unwrap();
+        assert_eq!(again.path(), among.path().join(format!("{}-2", RunId(7))));
+        assert_eq!(latest(), PathBuf::from(format!("{}-2", RunId(7))));
+        assert_eq!(std::fs::read_dir(among.path()).unwrap().count(), 3);
+    }
+
+    #[test]
+    fn what_has_the_links_name_is_left_alone() {
+        let among = tempfile::tempdir().unwrap();
+        std::fs::create_dir(among.path().join(LATEST)).unwrap();
+        RunFolder::make(among.path(), RunId(7)).unwrap();
+        assert!(!among.path().join(LATEST).is_symlink());
+    }
+}
