@@ -251,7 +251,7 @@ fn a_local_cluster_whose_first_node_stands_still_ends_well() {
     let output = training.client.finish();
     finished(&output, 3);
     assert_eq!(
-        training.tau.files(),
+        training.tau.files_by_kind(),
         [kept_in("out"), vec!["points.csv".into()]].concat()
     );
 }
@@ -267,7 +267,7 @@ fn a_local_cluster_whose_first_node_is_killed_ends_well() {
     let finished = finished(&output, 2);
     assert_eq!(finished["missing"].as_array().unwrap().len(), 1, "{finished}");
     assert_eq!(
-        training.tau.files(),
+        training.tau.files_by_kind(),
         [kept_in("out"), vec!["points.csv".into()]].concat()
     );
 }
@@ -276,13 +276,14 @@ fn a_local_cluster_whose_first_node_is_killed_ends_well() {
 fn a_model_that_finds_no_place_in_the_end_is_left_with_its_nodes_files() {
     let training = Training::start(ENDLESS);
     // The folder was fine when the run began.
+    std::fs::remove_dir_all(training.tau.path("out")).unwrap();
     std::fs::write(training.tau.path("out"), "in the way").unwrap();
     training.client.interrupt();
     let output = training.client.finish();
     assert_eq!(output.code, 1, "{}", output.stderr);
     let error = output.last()["error"].as_str().unwrap().to_string();
     assert!(
-        error.contains("could not be made") && error.contains("is left in"),
+        error.contains("could not be written") && error.contains("is left in"),
         "{error}"
     );
     let left = training.tau.files();

@@ -334,7 +334,7 @@ fn a_local_cluster_leaves_nothing_behind() {
     assert!(!processes_with(&temporary, "join").is_empty());
     run.interrupt();
     finished(&run.finish(), 2);
-    assert_eq!(tau.files(), [kept_in("out"), vec![data.clone()]].concat());
+    assert_eq!(tau.files_by_kind(), [kept_in("out"), vec![data.clone()]].concat());
     assert!(processes_with(&temporary, "").is_empty());
     // Twice: at once, and without a model.
     std::fs::remove_dir_all(tau.path("out")).unwrap();

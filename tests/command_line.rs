@@ -123,7 +123,7 @@ fn a_run_that_diverges_fails_and_leaves_only_what_happened() {
     assert_eq!(failed["event"], "failed");
     assert!(failed["error"].as_str().unwrap().contains("diverged"), "{failed}");
     assert_eq!(
-        tau.files(),
+        tau.files_by_kind(),
         [
             "points.csv",
             "tau-out/RUN/events.jsonl",
@@ -226,7 +226,7 @@ fn ctrl_c_saves_what_there_is() {
     ]);
     assert_eq!(evaluated.last()["digest"], finished["digest"]);
     assert_eq!(
-        tau.files(),
+        tau.files_by_kind(),
         [vec!["points.csv".into()], kept_in("tau-out")].concat(),
         "something was left behind"
     );

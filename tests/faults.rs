@@ -127,7 +127,7 @@ fn others_finish_what_a_guest_had_begun() {
     const SAMPLES: u64 = 3 * 60_000;
     let mut cluster = Cluster::of(2);
     // Without a limit a run that cannot end would hold this test up for ever.
-    let job = ["--epochs", "3", "--minibatch", "32", "--max-seconds", "100"];
+    let job = ["--epochs", "3", "--minibatch", "32", "--max-seconds", "300"];
     let mut client = cluster.tau.start(&cluster.asking("start", &job));
     client.read_line();
     let guest = cluster.add(&[]).name.clone();

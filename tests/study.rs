@@ -181,7 +181,7 @@ fn a_runs_folder_says_what_it_came_to_and_can_be_reported() {
         ];
         let output = tau.run(&[&run, SMALL].concat());
         assert_eq!(output.code, 0, "{}", output.stderr);
-        let text = std::fs::read_to_string(tau.path(out).join("result.json")).unwrap();
+        let text = std::fs::read_to_string(tau.path(out).join("latest/result.json")).unwrap();
         let kept: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(kept, output.last(), "the last line");
         let usage = kept["usage"].as_array().unwrap();

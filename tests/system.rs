@@ -2,6 +2,7 @@
 
 mod harness;
 
+mod anywhere;
 mod chaos;
 mod clients;
 mod cluster;

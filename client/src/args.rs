@@ -1,6 +1,5 @@
 //! The command line as types. The job's flags are the job's own type.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
@@ -26,6 +25,8 @@ pub(crate) enum Command {
     /// Make a cluster's credentials
     #[command(subcommand)]
     Credentials(CredentialsCommand),
+    /// Print a cluster as one line to paste: where its nodes are, and its credentials
+    Token(TokenFlags),
     /// Start a cluster's first node
     #[command(args_override_self = true, after_help = "Ctrl-C stops the node and its workers.")]
     Seed(Seed),
@@ -69,9 +70,31 @@ pub(crate) enum Command {
         after_help = "Ctrl-C ends the study; the same command goes on where it was. Job flags count for every run."
     )]
     Study(Box<Study>),
+    /// Write what a shell completes 'tau' with to standard output
+    Completions {
+        /// The shell
+        #[arg(value_name = "SHELL")]
+        shell: clap_complete::Shell,
+    },
+    /// Write manual pages for 'tau' and each of its commands
+    Man {
+        /// The folder they go to
+        #[arg(value_name = "DIR")]
+        dir: PathBuf,
+    },
     /// Make a report of runs: folders of 'tau study', or of 'tau train' and 'tau start'
     #[command(args_override_self = true)]
     Report(Report),
+}
+
+impl Command {
+    /// Whether this process is a node that people have started themselves.
+    pub(crate) fn is_a_node(&self) -> bool {
+        match self {
+            Self::Seed(seed) | Self::Join(Join { seed, .. }) => !seed.tied,
+            _ => false,
+        }
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -82,6 +105,22 @@ pub(crate) enum CredentialsCommand {
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TokenFlags {
+    /// Addresses of nodes of the cluster, as those who join reach them
+    #[arg(
+        long,
+        value_name = "ADDR",
+        required = true,
+        value_delimiter = ',',
+        env = "TAU_CLUSTER"
+    )]
+    pub(crate) cluster: Vec<String>,
+    /// The cluster's credentials
+    #[arg(long, value_name = "FILE", env = "TAU_CREDENTIALS")]
+    pub(crate) credentials: PathBuf,
 }
 
 #[derive(Debug, Args)]
@@ -106,9 +145,9 @@ pub(crate) struct Train {
 
 #[derive(Debug, Args)]
 pub(crate) struct Seed {
-    /// Where the node listens, as IP:PORT; port 0 takes any
-    #[arg(long, value_name = "ADDR")]
-    pub(crate) listen: SocketAddr,
+    /// Where the node listens, as HOST:PORT, or :PORT for all of this machine's addresses; port 0 takes any
+    #[arg(long, value_name = "ADDR", default_value = ":7700")]
+    pub(crate) listen: String,
     #[command(flatten)]
     pub(crate) node: NodeFlags,
     /// Write one JSON object per line to standard output, and nothing else
@@ -121,8 +160,8 @@ pub(crate) struct Seed {
 
 #[derive(Debug, Args)]
 pub(crate) struct Join {
-    /// Addresses of nodes of the cluster; one that answers is enough
-    #[arg(value_name = "SEED_ADDR", required = true, value_delimiter = ',')]
+    /// Addresses of nodes of the cluster, of which one that answers is enough; or what 'tau token' prints
+    #[arg(value_name = "ADDR or TOKEN", required = true, value_delimiter = ',')]
     pub(crate) seeds: Vec<String>,
     #[command(flatten)]
     pub(crate) seed: Seed,
@@ -135,7 +174,7 @@ pub(crate) struct NodeFlags {
     pub(crate) security: SecurityFlags,
     /// Where others reach the node, if not where it listens
     #[arg(long, value_name = "ADDR")]
-    pub(crate) advertise: Option<SocketAddr>,
+    pub(crate) advertise: Option<String>,
     /// Where the node keeps its socket and saves models [default: tau-node]
     #[arg(long, value_name = "DIR")]
     pub(crate) dir: Option<PathBuf>,
@@ -198,7 +237,8 @@ pub(crate) struct Worker {
 /// A cluster, as a client reaches it.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Cluster {
-    /// Addresses of nodes of the cluster; one is enough, the others are learned from it
+    /// Addresses of nodes of the cluster, of which one is enough as the others are learned from it; or what 'tau token'
+    /// prints
     #[arg(
         long,
         value_name = "ADDR",

@@ -121,12 +121,12 @@ async fn watch(
         let mut status = status(contact, run).await?;
         while let Ok(new) = records.try_recv() {
             diary.take(run, &new);
-            board.take(run, &new, audience);
+            board.take(run, &new, Instant::now(), audience);
         }
         if phase != status.phase && matches!(status.phase, Phase::Settling | Phase::Finishing) {
             view.busy("settling, evaluating and saving");
         } else if status.phase == Phase::Training && !stopping {
-            view.show(board.samples(), board.numbers());
+            view.show(board.samples(), board.numbers(Instant::now()));
         }
         phase = status.phase;
         if let Some(outcome) = status.outcome.take() {

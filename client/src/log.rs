@@ -5,7 +5,7 @@
 use std::fmt;
 use std::io::IsTerminal;
 
-use communicator::log_context;
+use communicator::log_context::{self, NEWS};
 use serde_json::{Map, Value};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
@@ -19,10 +19,11 @@ use tracing_subscriber::registry::LookupSpan;
 /// prints whole messages when asked for more.
 const FILTER: &str = "warn,ractor=off,ractor_cluster=off";
 
-/// Starts to log.
-pub(crate) fn init() {
+/// Starts to log. A node that people have started also says what it does; nodes of a local cluster do not.
+pub(crate) fn init(tells_news: bool) {
     let filter = match std::env::var("TAU_LOG") {
         Ok(asked) => EnvFilter::try_new(format!("ractor=error,ractor_cluster=error,{asked}")),
+        Err(_) if tells_news => EnvFilter::try_new(format!("{FILTER},{NEWS}=info")),
         Err(_) => EnvFilter::try_new(FILTER),
     };
     let json = std::env::var("TAU_LOG_FORMAT").is_ok_and(|format| format == "json");

@@ -30,6 +30,7 @@ mod starting;
 mod stats_reader;
 mod stats_view;
 mod study;
+mod token;
 mod toml_error;
 mod version;
 mod view;
@@ -50,10 +51,11 @@ fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(error) => return refuse(&error),
     };
-    log::init();
+    log::init(arguments.command.is_a_node());
     let (json, result) = match arguments.command {
         Command::Train(train) => (train.json, commands::train::run(*train)),
         Command::Credentials(CredentialsCommand::New { file }) => (false, commands::credentials::new(&file)),
+        Command::Token(token) => (false, commands::token::run(&token)),
         Command::Seed(seed) => (seed.json, commands::node::seed(&seed)),
         Command::Join(join) => (join.seed.json, commands::node::join(&join)),
         Command::Worker(worker) => (false, commands::worker::run(&worker)),
@@ -66,6 +68,11 @@ fn main() -> ExitCode {
         Command::Predict(predict) => (predict.json, commands::predict::run(&predict)),
         Command::Show(show) => (show.json, commands::show::run(&show)),
         Command::Export(export) => (false, commands::export::run(&export)),
+        Command::Completions { shell } => {
+            commands::manual::completions(shell);
+            (false, Ok(()))
+        }
+        Command::Man { dir } => (false, commands::manual::pages(&dir)),
         Command::Study(study) => (study.json, commands::study::run(&study)),
         Command::Report(report) => (report.json, commands::report::run(&report)),
     };

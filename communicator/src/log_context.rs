@@ -4,6 +4,9 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use protocol::ids::RunId;
 
+/// The target of what a node says without being asked: that it joined, that a run begins, how it ended.
+pub const NEWS: &str = "news";
+
 static NODE: OnceLock<String> = OnceLock::new();
 static RUN: Mutex<Option<RunId>> = Mutex::new(None);
 

@@ -139,7 +139,18 @@ impl Tau {
         }
     }
 
-    /// Every file below the folder, sorted, with RUN for the name of a run. Links are left out.
+    /// Every file below the folder, sorted, with RUN for the name of a run.
+    pub(crate) fn files_by_kind(&self) -> Vec<String> {
+        let is_run = |name: &str| name.len() == 16 && name.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let general = |file: &String| {
+            let names = file.split('/');
+            let names = names.map(|name| if is_run(name) { "RUN" } else { name });
+            names.collect::<Vec<_>>().join("/")
+        };
+        self.files().iter().map(general).collect()
+    }
+
+    /// Every file below the folder, sorted. Links are left out.
     pub(crate) fn files(&self) -> Vec<String> {
         let mut found = Vec::new();
         let mut folders = vec![self.folder.path().to_path_buf()];
@@ -152,11 +163,7 @@ impl Tau {
                 if path.is_dir() {
                     folders.push(path);
                 } else {
-                    let path = path.strip_prefix(self.folder.path()).unwrap();
-                    let names = path.iter().map(|name| name.to_str().unwrap());
-                    let is_run = |name: &str| name.len() == 16 && name.bytes().all(|byte| byte.is_ascii_hexdigit());
-                    let names = names.map(|name| if is_run(name) { "RUN" } else { name });
-                    found.push(names.collect::<Vec<_>>().join("/"));
+                    found.push(path.strip_prefix(self.folder.path()).unwrap().display().to_string());
                 }
             }
         }

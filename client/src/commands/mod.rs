@@ -4,6 +4,7 @@ pub(crate) mod checkpoint;
 pub(crate) mod credentials;
 pub(crate) mod evaluate;
 pub(crate) mod export;
+pub(crate) mod manual;
 pub(crate) mod node;
 pub(crate) mod nodes;
 pub(crate) mod predict;
@@ -13,6 +14,7 @@ pub(crate) mod start;
 pub(crate) mod stats;
 pub(crate) mod stop;
 pub(crate) mod study;
+pub(crate) mod token;
 pub(crate) mod train;
 pub(crate) mod worker;
 
@@ -28,6 +30,7 @@ use protocol::wire::control::Reply;
 use crate::args::{Cluster, ComputeFlags, SecurityFlags};
 use crate::contact::Contact;
 use crate::failure::Failure;
+use crate::token::Token;
 
 /// More are a slip of the hand, and would only wait for each other.
 const THREADS_MAX: usize = 1024;
@@ -117,10 +120,27 @@ fn run_async<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Fai
         .block_on(work)
 }
 
+/// Where nodes of a cluster are, and how its members know each other: by flags, or by a token that says both.
+async fn access(nodes: &[String], flags: &SecurityFlags) -> Result<(Vec<SocketAddr>, Security), Failure> {
+    let token = nodes.iter().find_map(|text| Token::of(text));
+    match token.transpose().map_err(Failure::input)? {
+        Some(_) if flags.insecure || nodes.len() > 1 => Err(Failure::input(
+            "a token says where the cluster is and how its members know each other: give nothing else beside it",
+        )),
+        Some(token) => {
+            let addresses = resolve(&token.addresses).await?;
+            Ok((addresses, Security::Credentials(Arc::new(token.credentials))))
+        }
+        None => {
+            let security = security(flags)?;
+            Ok((resolve(nodes).await?, security))
+        }
+    }
+}
+
 /// Gets in contact with a cluster.
 async fn contact(cluster: &Cluster) -> Result<Contact, Failure> {
-    let security = security(&cluster.security)?;
-    let addresses = resolve(&cluster.cluster).await?;
+    let (addresses, security) = access(&cluster.cluster, &cluster.security).await?;
     Contact::new(addresses, security).await
 }
 

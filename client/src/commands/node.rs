@@ -2,9 +2,11 @@
 
 use std::ffi::OsString;
 use std::io::Read;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use communicator::Timing;
+use communicator::log_context::NEWS;
 use communicator::node::{Node, NodeConfig, NodeError, WorkerCommand};
 use serde::Serialize;
 use worker::device::Device;
@@ -35,19 +37,25 @@ pub(crate) fn join(arguments: &Join) -> Result<(), Failure> {
 
 fn run(arguments: &Seed, seeds: &[String]) -> Result<(), Failure> {
     let device = commands::check_compute(&arguments.node.compute)?;
-    let config = NodeConfig {
-        listen: arguments.listen,
-        advertise: arguments.node.advertise,
-        security: commands::security(&arguments.node.security)?,
-        dir: arguments.node.dir.clone().unwrap_or_else(|| DIR.into()),
-        workers: worker_command(&arguments.node.compute, &device)?,
-        version: version(),
-        timing: Timing::DEFAULT,
-    };
-    dead_sockets::remove(&config.dir);
+    let dir = arguments.node.dir.clone().unwrap_or_else(|| DIR.into());
+    let workers = worker_command(&arguments.node.compute, &device)?;
     interrupt::watch()?;
     commands::run_async(async {
-        let addresses = commands::resolve(seeds).await?;
+        let (addresses, security) = commands::access(seeds, &arguments.node.security).await?;
+        let advertise = match &arguments.node.advertise {
+            Some(text) => Some(own_address("--advertise", text).await?),
+            None => None,
+        };
+        let config = NodeConfig {
+            listen: own_address("--listen", &anywhere(&arguments.listen)).await?,
+            advertise,
+            security,
+            dir,
+            workers,
+            version: version(),
+            timing: Timing::DEFAULT,
+        };
+        dead_sockets::remove(&config.dir);
         let mut node = Node::start(config).await.map_err(failure)?;
         announce(&node, arguments.json);
         let worked = tokio::select! {
@@ -60,8 +68,28 @@ fn run(arguments: &Seed, seeds: &[String]) -> Result<(), Failure> {
     })
 }
 
+/// `:7700` is that port of every address of this machine.
+fn anywhere(text: &str) -> String {
+    if text.starts_with(':') {
+        format!("0.0.0.0{text}")
+    } else {
+        text.to_owned()
+    }
+}
+
+/// An address of this machine, by a host's name or in numbers. Of several that a name stands for the first one counts.
+async fn own_address(flag: &str, text: &str) -> Result<SocketAddr, Failure> {
+    let found = tokio::net::lookup_host(text).await;
+    let address = found.ok().and_then(|mut found| found.next());
+    address.ok_or_else(|| {
+        Failure::input(format!(
+            "{flag} {text} is no address of this machine: give HOST:PORT, for example 192.168.1.10:7700, or :7700"
+        ))
+    })
+}
+
 /// Joins, and then does its work until it fails.
-async fn serve(node: &mut Node, seeds: &[std::net::SocketAddr]) -> Result<(), Failure> {
+async fn serve(node: &mut Node, seeds: &[SocketAddr]) -> Result<(), Failure> {
     if !seeds.is_empty() {
         let mut said = String::new();
         node.join(seeds, |why| {
@@ -72,7 +100,7 @@ async fn serve(node: &mut Node, seeds: &[std::net::SocketAddr]) -> Result<(), Fa
         })
         .await
         .map_err(failure)?;
-        tracing::info!("joined");
+        tracing::info!(target: NEWS, "joined the cluster");
     }
     Err(failure(node.failure().await))
 }

@@ -1,7 +1,7 @@
 //! `tau report`: make a report of runs that are over.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use protocol::job::JobDraft;
 use protocol::stats::{Finished, Line};
@@ -67,10 +67,15 @@ fn nothing() -> Material {
     }
 }
 
-/// Takes what a folder holds: a study, or a run.
+/// Takes what a folder holds: a study, a run, or several runs.
 fn take(folder: &Path, material: &mut Material) -> Result<(), String> {
     let Some((study, rows)) = store::load(folder)? else {
-        return take_run(folder, material);
+        let runs = runs_in(folder);
+        return if runs.is_empty() {
+            take_run(folder, material)
+        } else {
+            runs.iter().try_for_each(|run| take_run(run, material))
+        };
     };
     material.title = if material.experiments.is_empty() {
         study.title.clone()
@@ -95,6 +100,17 @@ fn take(folder: &Path, material: &mut Material) -> Result<(), String> {
         ..row
     }));
     Ok(())
+}
+
+/// The runs that are kept in a folder, each in one of its own.
+fn runs_in(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let paths = entries.map(|entry| entry.path());
+    let mut runs: Vec<PathBuf> = paths
+        .filter(|path| !path.is_symlink() && path.join(RESULT).is_file())
+        .collect();
+    runs.sort();
+    runs
 }
 
 fn take_run(folder: &Path, material: &mut Material) -> Result<(), String> {

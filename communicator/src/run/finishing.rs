@@ -9,6 +9,7 @@ use super::active::{ActiveRun, Scope, State};
 use super::ending;
 use super::event::{ExchangeOrder, RunEffect};
 use super::states::{Kept, Saver, Seat};
+use crate::log_context::NEWS;
 
 impl ActiveRun {
     /// Goes on as far as it can.
@@ -189,7 +190,8 @@ impl ActiveRun {
             .map(Box::new)
             .ok_or_else(|| "nobody has measured the model".to_string());
         if let Ok(result) = &outcome {
-            tracing::info!(digest = %result.digest, agree = result.agree, "the run is over");
+            let accuracy = format!("{:.4}", result.scores.accuracy);
+            tracing::info!(target: NEWS, accuracy, agree = result.agree, digest = %result.digest, "the run has ended");
         }
         self.end(outcome, scope);
     }

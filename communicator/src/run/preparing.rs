@@ -8,6 +8,7 @@ use super::active::{ActiveRun, Scope, State};
 use super::event::RunEffect;
 use super::planted::{Bug, planted};
 use super::states::OfferState;
+use crate::log_context::NEWS;
 
 impl ActiveRun {
     /// Asks workers to open the data: in the beginning all, and later those that take the place of others. At the end
@@ -150,7 +151,7 @@ impl ActiveRun {
         let ready = preparing.workers.keys().copied().collect();
         let participants: Vec<NodeId> = plan.participants.iter().map(|one| one.node).collect();
         self.members.admit(participants.into_iter(), scope.now);
-        tracing::info!(nodes = plan.participants.len(), "a run begins");
+        tracing::info!(target: NEWS, nodes = plan.participants.len(), data = %self.job.data, "a run begins");
         self.news = true;
         let plan = Box::new(plan);
         scope.effects.push(RunEffect::Open {

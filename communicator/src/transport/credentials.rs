@@ -103,6 +103,27 @@ impl Credentials {
         })
     }
 
+    /// Both parts as bytes, in as few as there are: the certificate behind its length, and the key.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let length = u16::try_from(self.certificate.len()).unwrap_or(u16::MAX);
+        let mut bytes = length.to_le_bytes().to_vec();
+        bytes.extend_from_slice(&self.certificate);
+        bytes.extend_from_slice(self.key.secret_der());
+        bytes
+    }
+
+    /// The credentials in such bytes.
+    #[must_use]
+    pub fn of_bytes(bytes: &[u8]) -> Option<Self> {
+        let (length, rest) = bytes.split_first_chunk::<2>()?;
+        let (certificate, key) = rest.split_at_checked(u16::from_le_bytes(*length).into())?;
+        Some(Self {
+            certificate: certificate.to_vec().into(),
+            key: PrivateKeyDer::try_from(key.to_vec()).ok()?,
+        })
+    }
+
     pub(super) fn certificate(&self) -> &CertificateDer<'static> {
         &self.certificate
     }

@@ -3,6 +3,7 @@
 use protocol::wire::attach::FromWorker;
 
 use super::RunState;
+use crate::log_context::NEWS;
 use crate::node::membership::MembershipMessage;
 use crate::node::workers::WorkerHandle;
 use crate::run::{RunEvent, WorkerKey, WorkerWord};
@@ -39,6 +40,12 @@ impl RunState {
     }
 
     pub(super) fn hear(&mut self, key: WorkerKey, word: FromWorker) {
+        if let FromWorker::SavedModel { run, saved: Ok(_) } = &word {
+            let places = [self.files.model(*run), self.files.spare_model(*run)];
+            if let Some(path) = places.iter().find(|path| path.exists()) {
+                tracing::info!(target: NEWS, path = %path.display(), "the model is saved");
+            }
+        }
         if let Some(word) = for_the_core(word) {
             self.event(RunEvent::Worker(key, word));
         }

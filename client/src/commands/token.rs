@@ -1,0 +1,22 @@
+//! `tau token`: a cluster in one line, for those who join it.
+
+use communicator::transport::Credentials;
+
+use crate::args::TokenFlags;
+use crate::commands;
+use crate::failure::Failure;
+use crate::output;
+use crate::token::Token;
+
+pub(crate) fn run(arguments: &TokenFlags) -> Result<(), Failure> {
+    let credentials = Credentials::read(&arguments.credentials).map_err(Failure::bad)?;
+    let found = commands::run_async(commands::resolve(&arguments.cluster))?;
+    eprintln!(
+        "whoever has this line is a member of the cluster: 'tau join' takes it, and --cluster of all other commands"
+    );
+    if found.iter().all(|address| address.ip().is_loopback()) {
+        eprintln!("its addresses are known to this machine only: give one that other machines reach, to use it there");
+    }
+    output::text(&format!("{}\n", Token::text(&arguments.cluster, &credentials)));
+    Ok(())
+}
