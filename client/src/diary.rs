@@ -112,14 +112,6 @@ impl Diary {
         }
     }
 
-    /// Takes in what the run waits for now.
-    pub(crate) fn waits(&mut self, reasons: &[String]) {
-        if self.watch.waits(reasons) {
-            let reasons = reasons.to_vec();
-            self.note(&Happening::Waiting { reasons });
-        }
-    }
-
     /// Notes what happened. Both files are then complete as far as they go.
     pub(crate) fn note(&mut self, what: &Happening) {
         self.events.add(what);
@@ -170,7 +162,6 @@ fn said(name: &str, error: &std::io::Error) {
 struct Watch {
     nodes: BTreeMap<String, Heard>,
     evaluation: Option<Evaluation>,
-    waiting: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -215,14 +206,6 @@ impl Watch {
     fn is_new(&mut self, evaluation: &Evaluation) -> bool {
         self.evaluation.replace(*evaluation) != Some(*evaluation)
     }
-
-    fn waits(&mut self, reasons: &[String]) -> bool {
-        let changed = self.waiting != reasons;
-        if changed {
-            self.waiting = reasons.to_vec();
-        }
-        changed
-    }
 }
 
 #[cfg(test)]
@@ -265,7 +248,8 @@ mod tests {
             ..record.clone()
         };
         diary.take(RunId(7), &[record.clone(), foreign, record]);
-        diary.waits(&["it has not settled".into()]);
+        let reasons = vec!["it has not settled".into()];
+        diary.note(&Happening::Waiting { reasons });
         diary.note(&Happening::Finished { reason: "trained" });
         let lines = |name: &str| -> Vec<serde_json::Value> {
             let text = std::fs::read_to_string(folder.path().join(name)).unwrap();

@@ -132,8 +132,10 @@ async fn watch(
         if let Some(outcome) = status.outcome.take() {
             break outcome.map(|result| (status, result));
         }
-        waiting.take(run, &status.waiting, view, audience);
-        diary.waits(&status.waiting);
+        if waiting.take(run, &status.waiting, view, audience) {
+            let reasons = status.waiting;
+            diary.note(&Happening::Waiting { reasons });
+        }
         if interrupt::asked() && !stopping {
             stopping = true;
             diary.note(&Happening::StopAsked);

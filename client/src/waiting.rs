@@ -22,10 +22,10 @@ struct WaitingEvent<'a> {
 }
 
 impl Waiting {
-    /// Takes in what the run waits for now; nothing is said twice in a row.
-    pub(crate) fn take(&mut self, run: RunId, now: &[String], view: &View, audience: Audience) {
+    /// Takes in what the run waits for now, and tells whether that has changed; nothing is said twice in a row.
+    pub(crate) fn take(&mut self, run: RunId, now: &[String], view: &View, audience: Audience) -> bool {
         if !self.changes(now) {
-            return;
+            return false;
         }
         view.waits(now);
         match audience {
@@ -41,6 +41,7 @@ impl Waiting {
             }
             Audience::People | Audience::Nobody => {}
         }
+        true
     }
 
     fn changes(&mut self, now: &[String]) -> bool {
