@@ -137,7 +137,7 @@ impl World {
             let found = listed
                 .iter()
                 .filter(|node| names.contains(&node["node"].as_str().unwrap()));
-            found.filter(|node| node["state"] != "away" && holds(node)).count() == HOSTS
+            found.filter(|node| node["state"] != "silent" && holds(node)).count() == HOSTS
         });
     }
 

@@ -161,7 +161,8 @@ fn a_start_whose_node_dies_before_it_begins_is_asked_of_another_once() {
     Cluster::wait_until("the run is not prepared", || {
         cluster.nodes[1..].iter().all(|node| {
             let asked = cluster.tau.run(&asking("nodes", &node.address, &[]));
-            asked.objects().iter().any(|listed| listed["state"] == "preparing")
+            let prepares = |listed: &Value| listed["node"] == *node.name && listed["state"] == "preparing";
+            asked.objects().iter().any(prepares)
         })
     });
     let dead = cluster.nodes.remove(0);

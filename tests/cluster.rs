@@ -191,7 +191,13 @@ fn a_node_with_other_data_is_named_and_the_user_decides() {
             "{error}"
         );
     }
-    finished(&cluster.ask("start", &job("2", &["--allow-partial"])), 2);
+    let partial = cluster.ask("start", &job("2", &["--allow-partial"]));
+    let left_out = partial.last()["left_out"].to_string();
+    assert!(
+        left_out.contains("holds other data") && left_out.contains("points.csv"),
+        "{left_out}"
+    );
+    finished(&partial, 2);
 }
 
 #[test]
@@ -223,7 +229,7 @@ fn a_node_that_stops_is_gone_at_once_and_one_that_is_killed_soon() {
     Cluster::wait_until("it is still listed", || cluster.listed().len() == 2);
     drop(cluster.nodes.pop());
     Cluster::wait_until("its death is not noticed", || {
-        cluster.listed().iter().any(|node| node["state"] == "away")
+        cluster.listed().iter().any(|node| node["state"] == "silent")
     });
     // Its workers noticed too.
     Cluster::wait_until("workers of dead nodes are left", || {

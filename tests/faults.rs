@@ -73,9 +73,9 @@ fn a_node_that_stood_still_catches_up() {
         let node = cluster.listed().into_iter().find(|node| node["node"] == name.as_str());
         node.map(|node| node["state"].clone())
     };
-    Cluster::wait_until("nobody notices", || state(&cluster) == Some("away".into()));
+    Cluster::wait_until("nobody notices", || state(&cluster) == Some("silent".into()));
     kill("-CONT", pid);
-    Cluster::wait_until("it does not come back", || state(&cluster) == Some("alive".into()));
+    Cluster::wait_until("it does not come back", || state(&cluster) == Some("training".into()));
     wait_until_trains_on(&cluster, &name);
     let snapshots = cluster
         .nodes
@@ -251,8 +251,21 @@ fn only_a_run_can_be_gone_on_with() {
         output.stderr
     };
     assert!(refused(&["--resume", "tau-node/nothing"]).contains("no folder of a run"));
-    let flags = refused(&["--resume", "tau-node/0123456789abcdef", "--epochs", "3"]);
-    assert!(flags.contains("leave the job flags out"), "{flags}");
+    let other = [
+        "--resume",
+        "tau-node/0123456789abcdef",
+        "--epochs",
+        "3",
+        "--seed",
+        "3",
+        "--lr-schedule",
+        "constant",
+    ];
+    let flags = refused(&other);
+    assert!(
+        flags.contains("in which --lr-schedule, --seed cannot be changed"),
+        "{flags}"
+    );
     let idle = cluster.ask("checkpoint", &[]);
     assert_eq!(idle.code, 1);
     assert!(idle.stderr.contains("no run"), "{}", idle.stderr);

@@ -122,7 +122,7 @@ fn a_member_that_lies_harms_nobody() {
     let alive = cluster
         .listed()
         .into_iter()
-        .filter(|node| node["state"] != "away")
+        .filter(|node| node["state"] != "silent")
         .count();
     assert_eq!(alive, 2);
     let stopped = cluster.ask("stop", &[]);

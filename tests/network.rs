@@ -37,7 +37,7 @@ fn node(lab: &Netlab, tau: &Tau, host: usize) -> Running {
 }
 
 fn wait_for_nodes(lab: &Netlab, tau: &Tau, count: usize) {
-    let ready = |node: &Value| node["state"] != "away" && node["workers"] == 1;
+    let ready = |node: &Value| node["state"] != "silent" && node["workers"] == 1;
     Cluster::wait_until("the nodes are not there", || {
         let listed = ask(lab, tau, 1, &["nodes"]);
         listed.len() == count && listed.iter().all(ready)
@@ -71,9 +71,9 @@ impl Training {
         ask(&self.lab, &self.tau, host, command)
     }
 
-    /// Whether somebody is away, as seen by the first node.
-    fn somebody_is_away(&self) -> bool {
-        self.ask(1, &["nodes"]).iter().any(|node| node["state"] == "away")
+    /// Whether somebody is silent, as seen by the first node.
+    fn somebody_is_silent(&self) -> bool {
+        self.ask(1, &["nodes"]).iter().any(|node| node["state"] == "silent")
     }
 
     /// Ends the run, in which all must agree.
@@ -101,7 +101,7 @@ fn both_sides_of_a_cut_cable_train_on_and_get_what_they_missed_as_ranges() {
     };
     let training = Training::on(lab, 2);
     training.lab.cut(2);
-    Cluster::wait_until("nobody notices the cut", || training.somebody_is_away());
+    Cluster::wait_until("nobody notices the cut", || training.somebody_is_silent());
     // For so long that what the other has missed is worth merging.
     for host in [1, 2] {
         Cluster::wait_until("one side does not train on", || {
@@ -110,7 +110,7 @@ fn both_sides_of_a_cut_cable_train_on_and_get_what_they_missed_as_ranges() {
         });
     }
     training.lab.mend(2);
-    Cluster::wait_until("they do not find each other again", || !training.somebody_is_away());
+    Cluster::wait_until("they do not find each other again", || !training.somebody_is_silent());
     for node in &training.nodes {
         Cluster::wait_until("nothing comes merged", || {
             node.log().contains("a range of batches is taken")
@@ -148,13 +148,13 @@ fn sides_make_rounds(exchange: &str) {
             .unwrap_or_default()
     };
     training.lab.cut(3);
-    Cluster::wait_until("nobody notices the cut", || training.somebody_is_away());
+    Cluster::wait_until("nobody notices the cut", || training.somebody_is_silent());
     for host in [1, 3] {
         let before = samples(host);
         Cluster::wait_until("one side makes no rounds", || samples(host) > before + 2000);
     }
     training.lab.mend(3);
-    Cluster::wait_until("they do not find each other again", || !training.somebody_is_away());
+    Cluster::wait_until("they do not find each other again", || !training.somebody_is_silent());
     let before = samples(1);
     Cluster::wait_until("together they make no rounds", || samples(1) > before + 2000);
     training.stop();
@@ -182,7 +182,7 @@ fn cables_that_flap_and_links_that_are_deaf_on_one_side_cost_nothing() {
     }
     train_on("nobody trains after a cable has flapped");
     training.lab.unblock(1, 2);
-    Cluster::wait_until("they do not find each other again", || !training.somebody_is_away());
+    Cluster::wait_until("they do not find each other again", || !training.somebody_is_silent());
     train_on("nobody trains when all is well again");
     training.stop();
 }

@@ -24,9 +24,16 @@ fn bad_jobs_are_refused() {
     let cases: &[(&[&str], &str)] = &[
         (&["--model", "dense 5, magic 3, dense 10"], "there is no layer 'magic'"),
         (
-            &["--model", "conv 8 3x3, dense 10"],
-            "layer 1 ('dense 10') gets 8x26x26",
+            &["--model", "conv 8 3x3, groupnorm 3, dense"],
+            "layer 1 ('groupnorm 3') gets 8x26x26",
         ),
+        (
+            &["--model", "residual [ conv 8 3x3, conv 8 3x3 ], dense"],
+            "cannot be added",
+        ),
+        (&["--model", "residual [ relu, dense"], "a '[' is not closed"),
+        (&["--loss", "mse"], "--loss mse is for numbers"),
+        (&["--class-weights", "1,2"], "has 2 weights, but"),
         (&["--model", "conv 8 30x30, flatten, dense 10"], "larger than the image"),
         (&["--model", "dense 12"], "the data has 10 classes"),
         (

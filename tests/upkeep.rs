@@ -1,9 +1,12 @@
 //! What a node keeps in order around itself: others hear when it goes, and its socket is there whatever happens to its folder.
 
-use crate::harness::cluster::{Cluster, kill};
+use serde_json::Value;
+
+use crate::harness::cluster::{Cluster, Node, job, kill};
+use crate::harness::points_csv;
 
 #[test]
-fn a_node_that_is_told_to_end_in_a_run_has_left_and_is_not_away() {
+fn a_node_that_is_told_to_end_in_a_run_has_left_and_is_not_silent() {
     let mut cluster = Cluster::training(3);
     let leaver = cluster.nodes.pop().unwrap();
     kill("-TERM", leaver.process.pid());
@@ -40,4 +43,41 @@ fn workers_attach_again_when_the_nodes_folder_was_removed() {
     assert_eq!(stopped.code, 0, "{}", stopped.stderr);
     let last = cluster.ask("start", &["--attach"]).last();
     assert_eq!(last["replicas_agree"], true, "{last}");
+}
+
+#[test]
+fn nodes_keep_what_they_took_part_in_and_remove_the_oldest_runs() {
+    let mut cluster = Cluster::new();
+    cluster.add(&["--keep-runs", "2"]);
+    cluster.add(&[]);
+    cluster.wait_for_nodes(2);
+    points_csv(&cluster.tau, "points.csv", 600);
+    let mut runs = Vec::new();
+    for _ in 0..3 {
+        let ended = cluster.ask("start", &job("3", &[]));
+        assert_eq!(ended.code, 0, "{}", ended.stderr);
+        let run = ended.last()["run"].as_str().unwrap().to_owned();
+        // Nodes look once a second; of runs that follow each other faster they keep the models.
+        let report = |node: &Node| node.dir.join(&run).join("report.html").exists();
+        Cluster::wait_until("a run is not kept", || cluster.nodes.iter().all(report));
+        runs.push(run);
+    }
+    let kept = |node: usize, run: &str, name: &str| cluster.nodes[node].dir.join(run).join(name);
+    assert!(!kept(0, &runs[0], "").exists() && kept(1, &runs[0], "result.json").exists());
+    for run in &runs[1..] {
+        for name in ["job.toml", "result.json", "metrics.jsonl", "events.jsonl"] {
+            assert!(kept(0, run, name).exists(), "{name}");
+        }
+    }
+    let text = std::fs::read_to_string(kept(0, &runs[2], "events.jsonl")).unwrap();
+    let events: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let said = |text: &str| {
+        events
+            .iter()
+            .any(|event| event["text"].as_str().is_some_and(|said| said.contains(text)))
+    };
+    assert!(
+        said("a run begins") && events.iter().any(|event| event["event"] == "finished"),
+        "{text}"
+    );
 }

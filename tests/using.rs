@@ -1,16 +1,13 @@
 //! What comes of a model after training: it predicts, is shown and taken apart by class, and leaves for other programs.
 
-use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output};
 
 use serde_json::Value;
 
 use crate::command_line::train;
-use crate::harness::{Tau, idx_folder, points_csv};
+use crate::harness::{CANNOT, Tau, idx_folder, points_csv, skip};
 
-/// What commands exit with where this machine lacks something that they need.
-const CANNOT: i32 = 77;
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
 /// A model that tells two clouds of points apart, and where it lies.
@@ -25,13 +22,6 @@ fn predictions(tau: &Tau, model: &str, data: &str) -> Vec<Value> {
     let output = tau.run(&["predict", model, "--data", data, "--json"]);
     assert_eq!(output.code, 0, "{}", output.stderr);
     output.objects()
-}
-
-/// Says that a test cannot be carried out here, in a line that stays visible when it passes.
-fn skip(why: &str) {
-    let test = std::thread::current().name().unwrap_or("a test").to_owned();
-    // The test framework swallows what the print macros write.
-    let _ = writeln!(std::io::stderr(), "skipped: {test} ({why})");
 }
 
 /// Whether a command was carried out; if this machine cannot, that is said.
@@ -108,7 +98,8 @@ fn a_model_is_shown_with_its_run_and_taken_apart_by_class() {
     assert_eq!((0..4).map(|at| count(at / 2, at % 2)).sum::<u64>(), 120);
     let right = (count(0, 0) + count(1, 1)) as f64 / 120.0;
     assert_eq!(evaluated["accuracy"].as_f64().unwrap(), right);
-    let text = tau.run(&[&["evaluate", &model], data.as_slice()].concat()).stdout;
+    // The model knows what it was trained on.
+    let text = tau.run(&["evaluate", &model, "--confusion"]).stdout;
     assert!(text.starts_with("accuracy ") && text.contains("precision"), "{text}");
 }
 

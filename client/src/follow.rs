@@ -4,21 +4,21 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use protocol::ids::RunId;
-use protocol::stats::{Finished, StatsRecord};
+use protocol::stats::{Finished, Line, StatsRecord};
 use protocol::wire::control::{Phase, Reply, Request, RunResult, RunStatus};
 use tokio::sync::mpsc;
 
-use crate::board::Board;
+use crate::chronicle::{Chronicle, End, Facts, Happening};
 use crate::commands::unexpected;
 use crate::contact::{Answer, Contact, Unanswered};
-use crate::diary::{Diary, Happening};
+use crate::diary::Diary;
 use crate::failure::Failure;
 use crate::out_folder::OutFolder;
-use crate::output::Audience;
+use crate::output::{self, Audience};
 use crate::stats_reader::StatsReader;
 use crate::view::View;
 use crate::waiting::Waiting;
-use crate::{fetch, interrupt};
+use crate::{clock, fetch, interrupt, notice, quantity};
 
 /// How often the run's state is asked for.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
@@ -36,23 +36,89 @@ pub(crate) async fn follow(
     let folder = out.of_run(run)?;
     // It is written once more with the result, and then must be: a full disk is no reason not to follow a run.
     let _ = folder.keep_job(&first.job);
-    let mut diary = Diary::open(&folder, run);
-    let view = View::new(first.train * u64::from(first.job.epochs), audience);
-    let ended = watch(contact, run, (&view, &mut diary), audience).await;
+    let facts = Facts::of(&first);
+    if audience == Audience::People {
+        let epochs = quantity::of(facts.epochs as usize, "epoch");
+        notice::say(&format!("run {run}: {} · {epochs}", facts.job()));
+    }
+    if let Some(warning) = whole_data_in_a_step(&first) {
+        notice::say(&format!("warning: {warning}"));
+    }
+    let view = View::new(facts.total(), audience);
+    let mut account = Account {
+        run: run.to_string(),
+        chronicle: Chronicle::default(),
+        diary: Diary::open(&folder),
+        audience,
+    };
+    account.note(Happening::Followed { run: run.to_string() });
+    let ended = watch(contact, run, (&view, &mut account), audience).await;
     view.clear();
     let saved = match ended {
         Ok((status, result)) => fetch::save(contact, run, &status, &result, &folder).await,
         Err(failure) => Err(failure),
     };
-    diary.note(&match &saved {
-        Ok(finished) => Happening::Finished {
-            reason: finished.reason,
-        },
-        Err(failure) => Happening::Failed {
-            reason: failure.reasons().join("; "),
-        },
-    });
+    if let Err(failure) = &saved
+        && !account.has_failed()
+    {
+        let reason = failure.reasons().join("; ");
+        account.note(Happening::Failed { reason });
+    }
     saved
+}
+
+/// What people have to know whose minibatch is larger than all there is to learn from.
+fn whole_data_in_a_step(status: &RunStatus) -> Option<String> {
+    let (step, train) = (status.job.step_samples(), status.train);
+    (train > 0 && u64::from(step) > train).then(|| {
+        format!(
+            "a minibatch of {step} is larger than the training data, so that every epoch is one step of {}: lower \
+             --minibatch",
+            quantity::of(train as usize, "sample")
+        )
+    })
+}
+
+/// What has been heard of the run, and is kept of it.
+struct Account {
+    run: String,
+    chronicle: Chronicle,
+    diary: Diary,
+    audience: Audience,
+}
+
+impl Account {
+    /// Takes in records; those of the run are lines for scripts.
+    fn take(&mut self, records: &[StatsRecord]) {
+        for record in records.iter().filter(|record| record.run == self.run) {
+            if self.audience == Audience::Scripts {
+                output::line(&Line { event: "stats", record });
+            }
+            let record = std::slice::from_ref(record);
+            self.diary.take(record);
+            for happened in self.chronicle.take(record) {
+                self.diary.note(&happened);
+            }
+        }
+    }
+
+    /// Takes in how far the run is.
+    fn look(&mut self, status: &RunStatus) {
+        for happened in self.chronicle.take_facts(Facts::of(status), clock::now()) {
+            self.diary.note(&happened);
+        }
+    }
+
+    /// Whether the nodes have said that the run failed.
+    fn has_failed(&self) -> bool {
+        let end = self.chronicle.facts().and_then(|facts| facts.end.as_ref());
+        matches!(end, Some(End::Failed { .. }))
+    }
+
+    fn note(&mut self, what: Happening) {
+        let happened = self.chronicle.note(clock::now(), what);
+        self.diary.note(&happened);
+    }
 }
 
 /// The state of this run, from a node that knows of it. Nodes may know nothing of it, because they came later or have gone
@@ -108,37 +174,33 @@ pub(crate) fn best(run: RunId, answers: &[Answer]) -> Option<(&Answer, &RunStatu
 async fn watch(
     contact: &Arc<Contact>,
     run: RunId,
-    (view, diary): (&View, &mut Diary),
+    (view, account): (&View, &mut Account),
     audience: Audience,
 ) -> Result<(Box<RunStatus>, Box<RunResult>), Failure> {
     let (sender, mut records) = mpsc::channel(16);
     let reading = Reading(tokio::spawn(read(Arc::clone(contact), sender)));
-    let mut board = Board::default();
     let mut waiting = Waiting::default();
     let mut stopping = false;
     let mut phase = Phase::Preparing;
     let outcome = loop {
         let mut status = status(contact, run).await?;
         while let Ok(new) = records.try_recv() {
-            diary.take(run, &new);
-            board.take(run, &new, Instant::now(), audience);
+            account.take(&new);
         }
+        account.look(&status);
         if phase != status.phase && matches!(status.phase, Phase::Settling | Phase::Finishing) {
             view.busy("settling, evaluating and saving");
         } else if status.phase == Phase::Training && !stopping {
-            view.show(board.samples(), board.numbers(Instant::now()));
+            view.show(&account.chronicle.summary());
         }
         phase = status.phase;
         if let Some(outcome) = status.outcome.take() {
             break outcome.map(|result| (status, result));
         }
-        if waiting.take(run, &status.waiting, view, audience) {
-            let reasons = status.waiting;
-            diary.note(&Happening::Waiting { reasons });
-        }
+        waiting.take(run, &status.waiting, view, audience);
         if interrupt::asked() && !stopping {
             stopping = true;
-            diary.note(&Happening::StopAsked);
+            account.note(Happening::StopAsked);
             view.busy("ending the run");
             contact.ask(Request::Stop).await?;
         }
@@ -146,7 +208,7 @@ async fn watch(
     };
     drop(reading);
     while let Ok(last) = records.try_recv() {
-        diary.take(run, &last);
+        account.take(&last);
     }
     outcome.map_err(Failure::Failed)
 }

@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::failure::Failure;
+use crate::view;
 
 static ASKED: AtomicBool = AtomicBool::new(false);
 static AT_EXIT: Mutex<Option<Box<dyn FnOnce() + Send>>> = Mutex::new(None);
@@ -21,6 +22,7 @@ pub(crate) fn watch() -> Result<(), Failure> {
             if let Some(clean_up) = clean_up {
                 clean_up();
             }
+            view::erase();
             std::process::exit(FAILED);
         }
     })

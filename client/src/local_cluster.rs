@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use communicator::Timing;
 use communicator::transport::{Credentials, Security};
-use protocol::wire::control::{Reply, Request};
+use protocol::wire::control::{Reply, Request, SILENT};
 
 use crate::args::ComputeFlags;
 use crate::commands;
@@ -78,7 +78,7 @@ impl LocalCluster {
             if let Reply::Nodes(nodes) = contact.ask(Request::Nodes).await? {
                 let ready = nodes
                     .iter()
-                    .filter(|node| node.state != "away" && node.workers >= workers);
+                    .filter(|node| node.state != SILENT && node.workers >= workers);
                 if ready.count() == wanted {
                     return Ok(contact);
                 }

@@ -1,14 +1,14 @@
 //! A run on a cluster of its own: nodes on this machine that are there for it, and gone after it.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use protocol::data::DataSpec;
 use protocol::job::Job;
-use protocol::model::Layout;
 use protocol::stats::Finished;
-use worker::dataset::Dataset;
+use worker::device::Device;
+use worker::{first_weights, fitting};
 
-use crate::args::ComputeFlags;
+use crate::args::{ComputeFlags, RunPage};
 use crate::commands;
 use crate::commands::start::{self, What};
 use crate::failure::Failure;
@@ -16,7 +16,7 @@ use crate::local_cluster::LocalCluster;
 use crate::out_folder::OutFolder;
 use crate::output::Audience;
 use crate::view::View;
-use crate::{follow, quantity, rescue};
+use crate::{follow, quantity, reading, rescue};
 
 /// More would only wait for each other on one machine.
 const NODES_MAX: usize = 64;
@@ -28,6 +28,8 @@ pub(crate) struct LocalRun {
     nodes: usize,
     /// What will be trained, for people.
     pub(crate) said: String,
+    /// What is to be known of a machine that has fewer cores than threads train.
+    pub(crate) crowded: Option<String>,
 }
 
 /// What becomes of the weights of a run that fails.
@@ -47,7 +49,8 @@ impl LocalRun {
                 "--nodes must be from 1 to {NODES_MAX}, not {nodes}"
             )));
         }
-        let mut flags = compute_flags(flags, nodes)?;
+        let (mut flags, device) = compute_flags(flags, nodes)?;
+        let crowded = commands::crowded(nodes * flags.workers, flags.threads.unwrap_or(1), &device);
         if job.checkpoint_every.is_some() {
             return Err(Failure::input(
                 "--checkpoint-every needs nodes that stay: start them with 'tau seed' and 'tau join', and the run with 'tau start'",
@@ -60,6 +63,7 @@ impl LocalRun {
             flags,
             nodes,
             said,
+            crowded,
         })
     }
 
@@ -69,15 +73,21 @@ impl LocalRun {
         out: &OutFolder,
         audience: Audience,
         on_failure: OnFailure,
+        page: &RunPage,
     ) -> Result<Finished, Failure> {
         let view = View::new(0, audience);
         view.busy("starting the nodes");
         let mut cluster = LocalCluster::start(self.nodes, &self.flags)?;
         let contact = Arc::new(cluster.contact(self.flags.workers).await?);
         view.clear();
+        let page = commands::page::of_run(page, &contact, audience).await?;
         let run = async {
             let run = start::begin(&contact, What::Job(Box::new(self.job)), false, audience).await?;
-            follow::follow(&contact, run, out, audience).await
+            let ended = follow::follow(&contact, run, out, audience).await;
+            if let Some(page) = &page {
+                page.last_look().await;
+            }
+            ended
         };
         match run.await {
             Err(failure) if on_failure == OnFailure::Rescue => {
@@ -90,46 +100,57 @@ impl LocalRun {
 }
 
 /// What every node is started with.
-fn compute_flags(flags: &ComputeFlags, nodes: usize) -> Result<ComputeFlags, Failure> {
-    commands::check_compute(flags)?;
+fn compute_flags(flags: &ComputeFlags, nodes: usize) -> Result<(ComputeFlags, Device), Failure> {
+    let device = commands::check_compute(flags)?;
     let threads = commands::threads(flags.threads, nodes * flags.workers)?;
     // A relative folder means the same to the nodes, which run where this process does.
-    Ok(ComputeFlags {
+    let flags = ComputeFlags {
         threads: Some(threads.0),
         ..flags.clone()
-    })
+    };
+    Ok((flags, device))
 }
 
 /// Lets the nodes open what the user named, wherever it lies: they are the user's own, and so are the files. Only who gives
 /// a root wants to be kept to it.
 fn open_own_files(job: &mut Job, flags: &mut ComputeFlags) -> Result<(), Failure> {
-    let path = match &mut job.data {
-        DataSpec::Idx { directory: path } | DataSpec::Csv { file: path, .. } if flags.data_root.is_none() => path,
-        _ => return Ok(()),
-    };
-    let inside = path
-        .canonicalize()
-        .map_err(Failure::work)?
-        .starts_with(commands::data_root(None)?);
+    if flags.data_root.is_some() {
+        return Ok(());
+    }
     // The nodes run where this process does, and open what is there without being told.
-    if !inside {
-        *path = std::path::absolute(&*path).map_err(Failure::work)?;
+    let root = commands::data_root(None)?;
+    let mut files = named_files(job);
+    let mut is_outside = false;
+    for file in &files {
+        is_outside |= !file.canonicalize().map_err(Failure::work)?.starts_with(&root);
+    }
+    if is_outside {
+        for file in &mut files {
+            **file = std::path::absolute(&**file).map_err(Failure::work)?;
+        }
         flags.data_root = Some("/".into());
     }
     Ok(())
 }
 
+/// The files that a job names.
+fn named_files(job: &mut Job) -> Vec<&mut PathBuf> {
+    job.data.paths_mut().into_iter().chain(&mut job.from).collect()
+}
+
 /// Opens the data and lays the model out, and says what will be trained.
 fn check(job: &Job, flags: &ComputeFlags, nodes: usize) -> Result<String, Failure> {
-    let dataset = Dataset::open(&job.data, job.seed, flags.data_root.as_deref()).map_err(Failure::bad)?;
-    let layout = Layout::new(&job.model, dataset.input, dataset.classes.len()).map_err(Failure::bad)?;
+    let dataset = reading::open(&job.data, job.seed, flags.data_root.as_deref()).map_err(Failure::bad)?;
+    let layout = fitting::fit(job, &dataset).map_err(Failure::bad)?;
+    let first = first_weights::open(job, &layout, flags.data_root.as_deref()).map_err(Failure::bad)?;
     communicator::usage::check_memory(job, &layout, nodes * flags.workers).map_err(|error| {
         Failure::input(format!(
             "{error}: use fewer --nodes, a smaller model or a smaller --minibatch"
         ))
     })?;
-    Ok(format!(
-        "{}: {} training and {} held-out samples; {} weights; {} with {} of {} each",
+    let begins = first.map_or_else(String::new, |first| begins_with(job, &first.afresh));
+    let said = format!(
+        "{}: {} training and {} held-out samples; {} weights{begins}; {} with {} of {} each",
         job.data,
         dataset.train.len(),
         dataset.test.len(),
@@ -137,5 +158,16 @@ fn check(job: &Job, flags: &ComputeFlags, nodes: usize) -> Result<String, Failur
         quantity::of(nodes, "node"),
         quantity::of(flags.workers, "worker"),
         quantity::of(flags.threads.unwrap_or(1), "thread")
-    ))
+    );
+    let lines = [said].into_iter().chain(dataset.remarks);
+    Ok(lines.collect::<Vec<_>>().join("\n"))
+}
+
+/// What weights begin with, for people.
+fn begins_with(job: &Job, afresh: &[String]) -> String {
+    let file = job.from.as_deref().unwrap_or(Path::new("")).display();
+    match afresh {
+        [] => format!(", those of {file}"),
+        afresh => format!(", those of {file} but for {}, which begin afresh", afresh.join(", ")),
+    }
 }

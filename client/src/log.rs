@@ -1,19 +1,25 @@
 //! Logs, on standard error: each line with its node and its run.
 //!
-//! `TAU_LOG` says how much (`TAU_LOG=info`), and `TAU_LOG_FORMAT=json` in which form.
+//! What people would see of a node without asking for more is also kept for its records, so that who watches the cluster sees
+//! it too. `TAU_LOG` says how much (`TAU_LOG=info`), and `TAU_LOG_FORMAT=json` in which form.
 
 use std::fmt;
 use std::io::IsTerminal;
 
 use communicator::log_context::{self, NEWS};
+use communicator::sayings;
+use protocol::stats::Gravity;
 use serde_json::{Map, Value};
 use tracing::field::{Field, Visit};
-use tracing::{Event, Subscriber};
-use tracing_subscriber::EnvFilter;
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::filter::{EnvFilter, Targets};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Layer, Registry};
 
 /// What is logged unless the user asks for something else. The cluster crate calls what is normal a warning, and
 /// prints whole messages when asked for more.
@@ -27,13 +33,36 @@ pub(crate) fn init(tells_news: bool) {
         Err(_) => EnvFilter::try_new(FILTER),
     };
     let json = std::env::var("TAU_LOG_FORMAT").is_ok_and(|format| format == "json");
-    tracing_subscriber::fmt()
-        .with_env_filter(filter.unwrap_or_else(|_| EnvFilter::new(FILTER)))
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         // Colours are for people: in files and pipes they would only be in the way.
         .with_ansi(std::io::stderr().is_terminal())
         .event_format(Lines { json })
-        .init();
+        .with_filter(filter.unwrap_or_else(|_| EnvFilter::new(FILTER)));
+    let kept = Targets::new()
+        .with_default(Level::WARN)
+        .with_target(NEWS, Level::INFO)
+        .with_target("ractor", tracing::level_filters::LevelFilter::OFF);
+    Registry::default().with(lines).with(Kept.with_filter(kept)).init();
+}
+
+/// Keeps what is said for the node's next record.
+struct Kept;
+
+impl<S: Subscriber> Layer<S> for Kept {
+    fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
+        if log_context::node().is_none() {
+            return;
+        }
+        let mut fields = Fields(Map::new());
+        event.record(&mut fields);
+        let gravity = match *event.metadata().level() {
+            Level::ERROR => Gravity::Error,
+            Level::WARN => Gravity::Warning,
+            _ => Gravity::News,
+        };
+        sayings::keep(gravity, fields.sentence());
+    }
 }
 
 struct Lines {
@@ -82,6 +111,22 @@ struct Fields(Map<String, Value>);
 impl Fields {
     fn put(&mut self, key: &str, value: impl Into<Value>) {
         self.0.insert(key.into(), value.into());
+    }
+
+    /// The message, and in brackets what belongs to it.
+    fn sentence(mut self) -> String {
+        let text = |value: Value| match value {
+            Value::String(text) => text,
+            other => other.to_string(),
+        };
+        let message = self.0.remove("message").map(text).unwrap_or_default();
+        let others = self.0.into_iter().map(|(key, value)| format!("{key} {}", text(value)));
+        let others: Vec<String> = others.collect();
+        if others.is_empty() {
+            message
+        } else {
+            format!("{message} ({})", others.join(", "))
+        }
     }
 }
 

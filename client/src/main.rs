@@ -4,24 +4,35 @@
 //! line and nothing else; what is for people goes to standard error.
 
 mod args;
-mod board;
+mod bar;
+mod chronicle;
+mod clock;
 mod commands;
+mod config_file;
 mod confusion;
 mod contact;
 mod dead_sockets;
 mod diary;
 mod failure;
 mod fetch;
+mod fit;
+mod fleet;
 mod follow;
+mod http;
 mod interrupt;
 mod job_file;
+mod judged;
 mod local_cluster;
 mod local_run;
 mod log;
+mod metrics;
+mod node_diary;
 mod notice;
 mod out_folder;
 mod output;
+mod page;
 mod quantity;
+mod reading;
 mod report;
 mod rescue;
 mod run_folder;
@@ -35,6 +46,7 @@ mod toml_error;
 mod version;
 mod view;
 mod waiting;
+mod watching;
 
 use std::process::ExitCode;
 
@@ -58,6 +70,9 @@ fn main() -> ExitCode {
         Command::Token(token) => (false, commands::token::run(&token)),
         Command::Seed(seed) => (seed.json, commands::node::seed(&seed)),
         Command::Join(join) => (join.seed.json, commands::node::join(&join)),
+        Command::Up(up) => (false, commands::up::run(&up)),
+        Command::Down(down) => (false, commands::down::run(&down)),
+        Command::Doctor(doctor) => (doctor.json, commands::doctor::run(&doctor)),
         Command::Worker(worker) => (false, commands::worker::run(&worker)),
         Command::Start(start) => (start.json, commands::start::run(*start)),
         Command::Stats(stats) => (stats.json, commands::stats::run(&stats)),
@@ -73,6 +88,7 @@ fn main() -> ExitCode {
             (false, Ok(()))
         }
         Command::Man { dir } => (false, commands::manual::pages(&dir)),
+        Command::Page(page) => (page.json, commands::page::run(&page)),
         Command::Study(study) => (study.json, commands::study::run(&study)),
         Command::Report(report) => (report.json, commands::report::run(&report)),
     };

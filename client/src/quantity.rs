@@ -19,6 +19,20 @@ pub(crate) fn seconds(figure: f64) -> String {
     }
 }
 
+/// A time as clocks show it.
+pub(crate) fn clock(seconds: f64) -> String {
+    if !(0.0..1e9).contains(&seconds) {
+        return "–".into();
+    }
+    let whole = seconds.floor() as u64;
+    let (hours, minutes, seconds) = (whole / 3600, whole / 60 % 60, whole % 60);
+    match hours {
+        0 => format!("{minutes}:{seconds:02}"),
+        1..100 => format!("{hours}:{minutes:02}:{seconds:02}"),
+        _ => format!("{} d {} h", hours / 24, hours % 24),
+    }
+}
+
 /// A number with a thin space between thousands.
 pub(crate) fn count(figure: f64) -> String {
     let digits = format!("{:.0}", figure.abs());
@@ -59,6 +73,10 @@ mod tests {
         assert_eq!(count(12.0), "12");
         assert_eq!(bytes(1_350_000.0), "1.4 MB");
         assert_eq!(bytes(12.0), "12 B");
+        assert_eq!(
+            [0.9, 72.0, 3_723.0, 400_000.0, f64::NAN, -1.0, f64::INFINITY].map(clock),
+            ["0:00", "1:12", "1:02:03", "4 d 15 h", "–", "–", "–"]
+        );
         assert_eq!((of(1, "node"), of(3, "node")), ("1 node".into(), "3 nodes".into()));
         assert_eq!(
             (seconds(0.5), seconds(5.25), seconds(321.0)),

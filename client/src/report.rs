@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-use protocol::measured::{Evaluation, Moment};
+use protocol::job::Keep;
+use protocol::measured::{Evaluation, Moment, Scores};
 use protocol::stats::{Finished, ratio};
 use protocol::wire::control::{RunResult, RunStatus};
 use protocol::wire::run_beat::StopReason;
@@ -10,16 +11,13 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use crate::failure::Failure;
-use crate::{output, quantity};
+use crate::{notice, output, quantity};
 
 /// The last line of a run.
 pub(crate) fn finished(status: &RunStatus, result: &RunResult, model: String) -> Finished {
     let stats = &result.stats;
     let nodes = result.participants.len() + result.missing.len();
-    // A single node counts as having one peer, to which its batches would have gone.
-    let peers = nodes.saturating_sub(1).max(1) as u64;
-    let steps = stats.batches + stats.held_back;
-    let bytes_dense = steps * result.weights * size_of::<f32>() as u64 * peers;
+    let bytes_dense = stats.bytes_dense(result.weights, nodes);
     let processes = || result.usage.iter().flat_map(|node| &node.processes);
     let ended = Moment {
         samples: result.samples,
@@ -31,16 +29,23 @@ pub(crate) fn finished(status: &RunStatus, result: &RunResult, model: String) ->
         run: status.run.to_string(),
         ended: now(),
         accuracy: result.scores.accuracy,
+        base_rate: result.base_rate.map(|base| base.rate),
+        r2: result.scores.mae.map(|_| result.scores.accuracy),
+        mae: result.scores.mae,
         loss: result.scores.loss,
         epochs: ratio(result.samples as f64, status.train as f64),
         samples: result.samples,
         repeated_samples: result.repeated,
         residual_lost: stats.residual_lost,
         seconds: result.seconds,
-        samples_per_second: ratio(result.samples as f64, result.seconds),
+        samples_per_second: ratio(
+            result.samples.saturating_sub(result.samples_before) as f64,
+            result.seconds,
+        ),
         nodes: result.participants.len(),
         participants: result.participants.clone(),
         missing: result.missing.clone(),
+        left_out: result.left_out.clone(),
         replicas_agree: result.agree,
         digest: result.digest.to_string(),
         bytes_sent: result.bytes_sent,
@@ -58,8 +63,29 @@ pub(crate) fn finished(status: &RunStatus, result: &RunResult, model: String) ->
         usage: result.usage.clone(),
         evaluations: result.course.evaluations().iter().copied().chain([last]).collect(),
         reason: result.stop.map_or("trained", StopReason::name),
+        patience: status.job.patience,
+        kept: Some(status.job.keep)
+            .filter(|keep| *keep == Keep::Best)
+            .and_then(|_| brought_back(result)),
+        warnings: result
+            .base_rate
+            .and_then(|base| base.warning(result.scores.accuracy))
+            .or_else(|| result.scores.warning())
+            .into_iter()
+            .collect(),
         model,
     }
+}
+
+/// The evaluation whose weights the run has come back to: one on the way that has the loss of the saved weights.
+fn brought_back(result: &RunResult) -> Option<Evaluation> {
+    /// The same weights measure alike, but for the order in which losses are added up.
+    const ALIKE: f64 = 1e-5;
+    let is_alike = |one: &&Evaluation| (one.loss - result.scores.loss).abs() <= ALIKE * one.loss.abs();
+    // The last weights were measured when all samples were trained, or never.
+    let on_the_way = |one: &&Evaluation| one.samples < result.samples;
+    let mut alike = result.course.evaluations().iter().filter(on_the_way).filter(is_alike);
+    alike.next().copied()
 }
 
 /// The moment in words that people and programs read, to the second.
@@ -70,13 +96,38 @@ fn now() -> String {
 }
 
 /// What stopped a run before all its samples were trained, for people.
-fn why_early(reason: &str) -> Option<&'static str> {
+fn why_early(reason: &str, patience: Option<u32>) -> Option<String> {
     match reason {
-        "stopped" => Some("it was stopped"),
-        "target_reached" => Some("its target is reached, and the model is the one that was measured"),
-        "time_up" => Some("its time was up"),
-        "others_ended" => Some("the others had ended it"),
+        "stopped" => Some("it was stopped".into()),
+        "target_reached" => Some("its target is reached, and the model is the one that was measured".into()),
+        "patience_over" => {
+            let evaluations = quantity::of(patience.unwrap_or(1) as usize, "evaluation");
+            Some(format!("stopped early: no better held-out loss in {evaluations}"))
+        }
+        "time_up" => Some("its time was up".into()),
+        "others_ended" => Some("the others had ended it".into()),
         _ => None,
+    }
+}
+
+/// What stands beside an accuracy: how good it would be to guess.
+fn beside(base_rate: Option<String>) -> String {
+    base_rate.map_or_else(String::new, |rate| {
+        format!(" (always guessing the most frequent class: {rate})")
+    })
+}
+
+/// How good a model is, for people: its accuracy, written so, beside its base rate or, where it predicts numbers, R² and how
+/// far it is off.
+pub(crate) fn how_good(scores: Scores, base_rate: Option<f64>, written: impl Fn(f64) -> String) -> String {
+    let Scores { accuracy, loss, mae } = scores;
+    match mae {
+        None => format!(
+            "accuracy {}{}, loss {loss:.4}",
+            written(accuracy),
+            beside(base_rate.map(written))
+        ),
+        Some(mae) => format!("R² {accuracy:.4}, off by {mae:.4} in the mean, loss {loss:.4}"),
     }
 }
 
@@ -87,10 +138,14 @@ fn text(finished: &Finished) -> String {
         samples_per_second,
         ..
     } = finished;
+    let scores = Scores {
+        accuracy: finished.accuracy,
+        loss: finished.loss,
+        mae: finished.mae,
+    };
     let mut text = format!(
-        "accuracy {}, loss {:.4} on held-out samples\n{} samples in {} ({} samples/s) by {}\n",
-        quantity::accuracy(finished.accuracy),
-        finished.loss,
+        "{} on held-out samples\n{} samples in {} ({} samples/s) by {}\n",
+        how_good(scores, finished.base_rate, quantity::accuracy),
         quantity::count(*samples as f64),
         quantity::seconds(finished.seconds),
         quantity::count(*samples_per_second),
@@ -116,11 +171,25 @@ fn text(finished: &Finished) -> String {
         let _ = write!(text, "; of workers' time: {}", shares.join(", "));
     }
     text.push('\n');
-    if let Some(why) = why_early(finished.reason) {
+    for warning in &finished.warnings {
+        let _ = writeln!(text, "warning: {warning}");
+    }
+    if let Some(why) = why_early(finished.reason, finished.patience) {
         let _ = writeln!(text, "{why}");
+    }
+    if let Some(kept) = &finished.kept {
+        let _ = writeln!(
+            text,
+            "the model is the best that was measured: after {} samples, with a loss of {:.4}",
+            quantity::count(kept.samples as f64),
+            kept.loss
+        );
     }
     if !finished.missing.is_empty() {
         let _ = writeln!(text, "missing: {}", finished.missing.join(", "));
+    }
+    for reason in &finished.left_out {
+        let _ = writeln!(text, "left out: {reason}");
     }
     let agree = if finished.replicas_agree {
         "replicas agree"
@@ -139,6 +208,10 @@ fn text(finished: &Finished) -> String {
 pub(crate) fn report(finished: &Finished, json: bool) -> Result<(), Failure> {
     if json {
         output::line(finished);
+        // Whoever reads the numbers only may never look at what is said about them.
+        for warning in &finished.warnings {
+            notice::say(&format!("warning: {warning}"));
+        }
     } else {
         output::text(&text(finished));
     }

@@ -1,6 +1,5 @@
 //! Saving what a run has learned, when it could not be followed to its end and its nodes are about to be stopped.
 
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -13,6 +12,7 @@ use crate::contact::{Answer, Contact};
 use crate::failure::Failure;
 use crate::local_cluster::CREDENTIALS;
 use crate::out_folder::OutFolder;
+use crate::run_folder::run_named;
 use crate::scratch::Scratch;
 use crate::{fetch, follow, notice};
 
@@ -160,9 +160,7 @@ fn copy_checkpoints(checkpoints: &[PathBuf], out: &OutFolder) -> Result<PathBuf,
 
 /// The run that a node's file is of: the folder that it is in has its name.
 fn run_of(file: &Path) -> RunId {
-    let name = file.parent().and_then(Path::file_name).and_then(OsStr::to_str);
-    let run = name.and_then(|name| u64::from_str_radix(name, 16).ok());
-    RunId(run.unwrap_or_default())
+    file.parent().and_then(run_named).unwrap_or(RunId(0))
 }
 
 #[cfg(test)]

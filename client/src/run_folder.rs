@@ -19,6 +19,13 @@ pub(crate) const JOB: &str = "job.toml";
 /// The link to the newest run's folder, beside it.
 const LATEST: &str = "latest";
 
+/// The run whose folder this is, by its name; clients and nodes name them alike.
+pub(crate) fn run_named(folder: &Path) -> Option<RunId> {
+    let name = folder.file_name()?.to_str()?;
+    let run = u64::from_str_radix(name, 16).ok().filter(|_| name.len() == 16);
+    run.map(RunId)
+}
+
 /// A folder that is there.
 #[derive(Debug)]
 pub(crate) struct RunFolder {
@@ -39,6 +46,12 @@ impl RunFolder {
         Ok(Self { path })
     }
 
+    /// The folder that a node has for a run.
+    pub(crate) fn at(path: PathBuf) -> std::io::Result<Self> {
+        std::fs::create_dir_all(&path)?;
+        Ok(Self { path })
+    }
+
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -48,9 +61,9 @@ impl RunFolder {
         self.path.join(MODEL)
     }
 
-    /// An empty file of this name, for what comes line by line.
-    pub(crate) fn create(&self, name: &str) -> std::io::Result<File> {
-        File::create(self.path.join(name))
+    /// A file of this name, for what comes line by line.
+    pub(crate) fn append(&self, name: &str) -> std::io::Result<File> {
+        File::options().create(true).append(true).open(self.path.join(name))
     }
 
     /// Keeps what is trained.

@@ -1,6 +1,7 @@
 //! What a run waits for, said when it changes.
 
 use protocol::ids::RunId;
+use protocol::waiting::is_the_same;
 use serde::Serialize;
 
 use crate::notice;
@@ -22,12 +23,13 @@ struct WaitingEvent<'a> {
 }
 
 impl Waiting {
-    /// Takes in what the run waits for now, and tells whether that has changed; nothing is said twice in a row.
+    /// Takes in what the run waits for now, and tells whether that has changed; nothing is said twice in a row. The view
+    /// shows it as it is: seconds count on there.
     pub(crate) fn take(&mut self, run: RunId, now: &[String], view: &View, audience: Audience) -> bool {
+        view.waits(now);
         if !self.changes(now) {
             return false;
         }
-        view.waits(now);
         match audience {
             Audience::Scripts => output::line(&WaitingEvent {
                 event: "waiting",
@@ -36,7 +38,7 @@ impl Waiting {
             }),
             Audience::People if !view.is_shown() => {
                 for reason in now {
-                    notice::say(&format!("waiting: {reason}"));
+                    notice::say(&format!("waiting for {reason}"));
                 }
             }
             Audience::People | Audience::Nobody => {}
@@ -45,7 +47,7 @@ impl Waiting {
     }
 
     fn changes(&mut self, now: &[String]) -> bool {
-        let changed = self.said != now;
+        let changed = !is_the_same(&self.said, now);
         if changed {
             self.said = now.to_vec();
         }
@@ -66,6 +68,8 @@ mod tests {
         assert!(!waiting.changes(&reasons(&["a", "b"])));
         assert!(waiting.changes(&reasons(&["b"])));
         assert!(waiting.changes(&[]));
+        assert!(waiting.changes(&reasons(&["a, silent for 3 s"])));
+        assert!(!waiting.changes(&reasons(&["a, silent for 4 s"])), "it only counts on");
     }
 
     #[test]
@@ -73,10 +77,10 @@ mod tests {
         let event = WaitingEvent {
             event: "waiting",
             run: RunId(7).to_string(),
-            reasons: &["vm-3 has not settled: its disk does not answer".into()],
+            reasons: &["vm-3 to tell its digest".into()],
         };
         let text = serde_json::to_string(&event).unwrap();
-        let rest = r#""for":["vm-3 has not settled: its disk does not answer"]}"#;
+        let rest = r#""for":["vm-3 to tell its digest"]}"#;
         assert_eq!(text, format!(r#"{{"event":"waiting","run":"{}",{rest}"#, RunId(7)));
     }
 }

@@ -162,6 +162,7 @@ mod tests {
     use protocol::cursor::Cursors;
     use protocol::job::JobDraft;
     use protocol::model::Shape;
+    use protocol::target::TargetInfo;
 
     use super::*;
 
@@ -172,9 +173,10 @@ mod tests {
             data: DataInfo {
                 hash: [3; 32],
                 input: Shape::Flat(4),
-                classes: 2,
+                target: TargetInfo::Classes(2),
                 train: 100,
                 test: 20,
+                most_frequent: 1,
             },
             slots: 3,
             states: vec![State {

@@ -5,11 +5,12 @@
 //! to whom, so that every replica gets all of them; a [`link`] writes its messages on the connections that the
 //! [`transport`] makes. A [`node`] is all of that as actors, which reach other nodes' through the [`control`] plane;
 //! [`Timing`] is the table of what they wait for. [`usage`] tells what a node takes of its machine, [`log_context`] which
-//! one it is.
+//! one it is,
+//! and [`sayings`] keeps what it has said.
 
 pub mod checkpoint;
 pub mod control;
-mod drawn;
+pub mod drawn;
 pub mod exchange;
 pub mod ledger;
 pub mod link;
@@ -18,6 +19,7 @@ mod log_throttle;
 mod meter;
 pub mod node;
 mod run;
+pub mod sayings;
 #[cfg(test)]
 mod seeds;
 #[cfg(test)]

@@ -1,10 +1,25 @@
-//! A plan for tests: some nodes with one worker each, named after their numbers, with whom the run begins.
+//! Nodes for tests, with one worker each and named after their numbers, and a plan with which their run begins.
 
+use protocol::digest::Digest;
 use protocol::ids::NodeId;
 use protocol::job::JobDraft;
 use protocol::model::Shape;
+use protocol::target::TargetInfo;
 use protocol::wire::attach::DataInfo;
+use protocol::wire::control::NodeInfo;
 use protocol::wire::run_plan::{Participant, RunPlan};
+
+pub(crate) fn small_node(id: u64) -> NodeInfo {
+    NodeInfo {
+        id: NodeId(id),
+        name: format!("n{id}"),
+        address: "127.0.0.1:1".parse().unwrap(),
+        version: "1".into(),
+        device: "cpu".into(),
+        workers: 1,
+        since: 0,
+    }
+}
 
 pub(crate) fn small_plan(nodes: u64) -> RunPlan {
     let participant = |id| Participant {
@@ -19,11 +34,14 @@ pub(crate) fn small_plan(nodes: u64) -> RunPlan {
         data: DataInfo {
             hash: [0; 32],
             input: Shape::Flat(3),
-            classes: 2,
+            target: TargetInfo::Classes(2),
             train: 10,
             test: 2,
+            most_frequent: 1,
         },
+        first: Digest::default(),
         participants: (1..=nodes).map(participant).collect(),
         resumed: None,
+        left_out: Vec::new(),
     }
 }

@@ -181,7 +181,9 @@ pub struct TooLarge {
 /// Refuses a job that so many workers on this machine cannot hold, before the system's memory is gone.
 pub fn check_memory(job: &Job, layout: &Layout, workers: usize) -> Result<(), TooLarge> {
     const GIGABYTE: f64 = 1e9;
-    let each = layout.training_bytes(job.minibatch as usize, job.optimiser.rule.state_arrays());
+    // Gradients that are added up take an array of their own.
+    let arrays = job.optimiser.rule.state_arrays() + usize::from(job.accumulate > 1);
+    let each = layout.training_bytes(job.minibatch as usize, arrays);
     let needed = each.saturating_mul(workers as u64);
     match memory_total_bytes() {
         Some(there) if needed > there => Err(TooLarge {

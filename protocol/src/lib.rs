@@ -9,6 +9,7 @@
 // Every other crate reads this one, so everything in it says what it is.
 #![warn(missing_docs)]
 
+pub mod base_rate;
 pub mod batch;
 pub mod bundle;
 pub mod changes;
@@ -23,6 +24,7 @@ pub mod frontier;
 pub mod ids;
 pub mod job;
 pub mod lattice;
+pub mod loss;
 pub mod measured;
 pub mod merged_range;
 pub mod model;
@@ -34,5 +36,7 @@ pub mod share;
 pub mod split;
 pub mod stats;
 pub mod sums;
+pub mod target;
 mod text_options;
+pub mod waiting;
 pub mod wire;

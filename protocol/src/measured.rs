@@ -1,14 +1,28 @@
 //! What is measured of a run beside its result: how good its weights were on the way, and what it took of its machines.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// How good a model is on held-out samples.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Scores {
-    /// The share judged rightly.
+    /// The share judged rightly; of numbers R², the share of their variance that is explained.
     pub accuracy: f64,
     /// The mean loss.
     pub loss: f64,
+    /// How far numbers are off, in their own units; none where there are classes.
+    pub mae: Option<f64>,
+}
+
+impl Scores {
+    /// What people have to know of a model that predicts numbers, if it has learned nothing.
+    #[must_use]
+    pub fn warning(&self) -> Option<String> {
+        (self.mae.is_some() && self.accuracy <= 0.0).then(|| {
+            "the model is no better than always guessing the mean (R² is not above 0): lower the learning rate (--optimiser), \
+             train for more --epochs, or see whether the numbers follow from the inputs at all"
+                .into()
+        })
+    }
 }
 
 /// How far a run was when somebody asked for an evaluation.
@@ -20,6 +34,15 @@ pub struct Moment {
     pub seconds: f64,
 }
 
+/// Reads a number. JSON has no word for one that is none, and writes `null`.
+pub fn number_or_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    if deserializer.is_human_readable() {
+        Option::deserialize(deserializer).map(|number| number.unwrap_or(f64::NAN))
+    } else {
+        f64::deserialize(deserializer)
+    }
+}
+
 /// How good weights were on held-out samples, at a moment of the run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Evaluation {
@@ -27,10 +50,15 @@ pub struct Evaluation {
     pub samples: u64,
     /// Seconds since the first step.
     pub seconds: f64,
-    /// The share judged rightly.
+    /// The share judged rightly; of numbers R².
+    #[serde(deserialize_with = "number_or_null")]
     pub accuracy: f64,
     /// The mean loss.
+    #[serde(deserialize_with = "number_or_null")]
     pub loss: f64,
+    /// How far numbers are off; none where there are classes.
+    #[serde(default)]
+    pub mae: Option<f64>,
 }
 
 impl Evaluation {
@@ -42,6 +70,7 @@ impl Evaluation {
             seconds: moment.seconds,
             accuracy: scores.accuracy,
             loss: scores.loss,
+            mae: scores.mae,
         }
     }
 
@@ -51,6 +80,7 @@ impl Evaluation {
         Scores {
             accuracy: self.accuracy,
             loss: self.loss,
+            mae: self.mae,
         }
     }
 }
@@ -130,6 +160,19 @@ mod tests {
             seconds: f64::from(seconds),
             ..Evaluation::default()
         }
+    }
+
+    #[test]
+    fn what_is_no_number_comes_back_from_json() {
+        let diverged = Evaluation {
+            loss: f64::NAN,
+            ..at(3)
+        };
+        let text = serde_json::to_string(&diverged).unwrap();
+        let back: Evaluation = serde_json::from_str(&text).unwrap();
+        assert!(back.loss.is_nan() && back.seconds == 3.0, "{text}");
+        let bytes = postcard::to_stdvec(&at(3)).unwrap();
+        assert_eq!(postcard::from_bytes::<Evaluation>(&bytes).unwrap(), at(3));
     }
 
     #[test]

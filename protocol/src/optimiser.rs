@@ -156,7 +156,18 @@ const STEPS_MAX: u32 = 10;
 /// The most steps that a block may wait for its turn.
 const EVERY_MAX: u32 = 64;
 
-const FORMS: &str = "sgd:LR[,momentum=M[,nesterov]][,weight_decay=W], muon:LR[,momentum=M][,block=B][,steps=S][,every=N][,weight_decay=W], adam:LR[,beta1=B][,beta2=B][,eps=E][,weight_decay=W], adagrad:LR[,eps=E], rmsprop:LR[,decay=D][,eps=E]";
+/// The decay of `adamw` where none is given, as elsewhere.
+const ADAMW_DECAY: f64 = 0.01;
+
+/// What people are told of rules.
+#[cfg(feature = "clap")]
+pub(crate) const HELP: &str = "muon (orthogonal updates, for one worker or many) or muon:LR,momentum=M,block=B,steps=S,every=N, \
+     sgd:LR,momentum=M,nesterov, adam:LR,beta1=B,beta2=B,eps=E, adamw (the same with weight_decay=0.01), \
+     adagrad:LR,eps=E or rmsprop:LR,decay=D,eps=E, each with any of its options; \
+     sgd, adam and muon also take weight_decay=W; \
+     without a rate, sgd takes 0.05, muon and adagrad 0.01, adam and rmsprop 0.001 [default: muon]";
+
+const FORMS: &str = "sgd:LR[,momentum=M[,nesterov]][,weight_decay=W], muon:LR[,momentum=M][,block=B][,steps=S][,every=N][,weight_decay=W], adam:LR[,beta1=B][,beta2=B][,eps=E][,weight_decay=W], adamw: the same with a decay of 0.01, adagrad:LR[,eps=E], rmsprop:LR[,decay=D][,eps=E]";
 
 impl FromStr for Optimiser {
     type Err = String;
@@ -211,7 +222,7 @@ impl FromStr for Optimiser {
                     },
                 )
             }
-            "adam" => {
+            "adam" | "adamw" => {
                 let beta1 = number(&mut options, "beta1", 0.9)?;
                 let beta2 = number(&mut options, "beta2", 0.999)?;
                 (
@@ -237,9 +248,12 @@ impl FromStr for Optimiser {
                 return Err(format!("there is no optimiser '{unknown}'; use one of: {FORMS}"));
             }
         };
+        let is_adamw = options.name == "adamw";
         let weight_decay = match rule {
             // Its squares, too, would have to know of it.
             Rule::AdaGrad { .. } | Rule::RmsProp { .. } => 0.0,
+            // Decay is decoupled from the gradient with every rule: `adamw` is `adam` with what is usual there.
+            _ if is_adamw => number(&mut options, "weight_decay", ADAMW_DECAY)?,
             _ => number(&mut options, "weight_decay", 0.0)?,
         };
         options.finish(FORMS)?;
@@ -330,6 +344,13 @@ mod tests {
             assert_eq!(optimiser.to_string(), text);
         }
         assert_eq!("adam".parse::<Optimiser>().unwrap().learning_rate, 0.001);
+        for (text, same) in [
+            ("adamw", "adam:0.001,weight_decay=0.01"),
+            ("adamw:0.002,beta2=0.99", "adam:0.002,beta2=0.99,weight_decay=0.01"),
+            ("adamw:0.002,weight_decay=0", "adam:0.002"),
+        ] {
+            assert_eq!(text.parse::<Optimiser>(), same.parse(), "{text}");
+        }
     }
 
     #[test]

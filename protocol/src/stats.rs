@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::measured::{Evaluation, NodeUsage, ProcessUsage};
+use crate::measured::{Evaluation, NodeUsage, ProcessUsage, number_or_null};
 
 /// A ratio, zero of nothing.
 #[must_use]
@@ -27,7 +27,7 @@ pub struct NodeReport {
     pub node: String,
     /// Where it is reached.
     pub address: String,
-    /// Alive, away (silent for some seconds), or what it does in a run.
+    /// What it does, in a word, or that it is silent.
     pub state: String,
     /// What it computes on.
     pub device: String,
@@ -54,9 +54,33 @@ pub struct PeerRecord {
     pub queue: u64,
 }
 
+/// How grave it is what a node says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Gravity {
+    /// It is as it should be.
+    News,
+    /// Somebody may have to look.
+    Warning,
+    /// Something is wrong.
+    Error,
+}
+
+/// A sentence that a node has said to whoever started it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Saying {
+    /// How grave it is.
+    pub gravity: Gravity,
+    /// The sentence.
+    pub text: String,
+}
+
 /// One node in one second.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct StatsRecord {
+    /// When it came to the node that tells of it, by that node's clock, in seconds since 1970.
+    pub time: f64,
     /// The node.
     pub node: String,
     /// The run.
@@ -69,10 +93,14 @@ pub struct StatsRecord {
     pub samples: u64,
     /// Samples of the whole run that this node knows to be trained, by whomever; those trained twice count twice.
     pub ledger_samples: u64,
+    /// Seconds since the first step of the run that this node knows of.
+    pub seconds: f64,
     /// The mean training loss of the last second; none before the first step.
     pub loss: Option<f64>,
-    /// The newest held-out accuracy.
+    /// The newest held-out accuracy; where numbers are predicted R².
     pub accuracy: Option<f64>,
+    /// How far numbers are off, in their own units; none where there are classes.
+    pub mae: Option<f64>,
     /// The τ of the newest batch.
     pub tau: f64,
     /// Changes per weight and batch in the last second.
@@ -81,6 +109,8 @@ pub struct StatsRecord {
     pub bytes_in: u64,
     /// Bytes sent on the data plane since the start.
     pub bytes_out: u64,
+    /// What every step's gradient as `f32` to every peer would have cost.
+    pub bytes_dense: u64,
     /// How far weights move on between a gradient and its arrival from another worker, in rounds of
     /// one batch from every worker.
     pub staleness: f64,
@@ -121,8 +151,10 @@ pub struct StatsRecord {
     /// Memory of GPUs in use.
     pub gpu_memory_bytes: u64,
     /// The norm of what has not been emitted.
+    #[serde(deserialize_with = "number_or_null")]
     pub residual_norm: f64,
     /// The norm of what was lost with workers that died.
+    #[serde(deserialize_with = "number_or_null")]
     pub residual_lost: f64,
     /// Samples of the whole run that were trained more than once: after a partition, or where a node died.
     pub repeated_samples: u64,
@@ -130,8 +162,10 @@ pub struct StatsRecord {
     pub evaluation: Option<Evaluation>,
     /// What each of the node's processes has used since the run began there.
     pub processes: Vec<ProcessUsage>,
-    /// What the node waits for, to begin or to end the run, a sentence each.
+    /// What the node waits for, to begin or to end the run: each is what follows "waiting for".
     pub waiting: Vec<String>,
+    /// What the node has said since its last record.
+    pub said: Vec<Saying>,
     /// The exchange with each peer.
     pub peers: Vec<PeerRecord>,
 }
@@ -139,6 +173,8 @@ pub struct StatsRecord {
 impl StatsRecord {
     /// Sentences about what is waited for in one record; who wants to know all asks for the run's status.
     pub const WAITING_MAX: usize = 8;
+    /// Sayings in one record.
+    pub const SAID_MAX: usize = 8;
 }
 
 /// The last line of a run that finished.
@@ -152,6 +188,14 @@ pub struct Finished {
     pub ended: String,
     /// Held-out accuracy of the saved weights.
     pub accuracy: f64,
+    /// The held-out accuracy of always guessing the most frequent class; none where there are no classes.
+    pub base_rate: Option<f64>,
+    /// The share of the numbers' variance that is explained, where numbers are predicted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub r2: Option<f64>,
+    /// How far they are off, in their own units.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mae: Option<f64>,
     /// Held-out loss of the saved weights.
     pub loss: f64,
     /// Epochs trained, the last one perhaps in part.
@@ -172,6 +216,8 @@ pub struct Finished {
     pub participants: Vec<String>,
     /// Which were waited for in vain.
     pub missing: Vec<String>,
+    /// Who could not take part and was left out: a sentence for each.
+    pub left_out: Vec<String>,
     /// Whether all participants ended with the same weights to the bit.
     pub replicas_agree: bool,
     /// The digest of the saved weights.
@@ -206,6 +252,14 @@ pub struct Finished {
     pub evaluations: Vec<Evaluation>,
     /// Why it ended: `trained` if all its samples were, or what stopped it.
     pub reason: &'static str,
+    /// After so many evaluations in a row without a lower held-out loss the run was to end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub patience: Option<u32>,
+    /// The evaluation whose weights came back as the best, where the best were to be kept; none if they are the last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kept: Option<Evaluation>,
+    /// What is doubtful about the model, a sentence each.
+    pub warnings: Vec<String>,
     /// The saved model, as an absolute path.
     pub model: String,
 }

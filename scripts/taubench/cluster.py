@@ -177,9 +177,8 @@ class Cluster:
         found = []
         for node in self.nodes:
             told = seen.get(node.name, {})
-            # A node tells of its own run; of the others it knows whether they live.
-            state, wanted = told.get("state", "unknown"), "idle" if node is asked else "alive"
-            if state != wanted:
+            state = told.get("state", "unknown")
+            if state != "idle":
                 found.append(f"node {node.number} is {state} to node {asked.number}")
             elif told["workers"] < node.seats:
                 found.append(f"node {node.number} has {told['workers']} of {node.seats} workers")

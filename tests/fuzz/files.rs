@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use communicator::transport::{AcceptLimits, Acceptor, Credentials, Security};
-use protocol::data::{DataSpec, LabelColumn};
+use protocol::data::{DataSpec, HeldOut, TableOptions};
 use tempfile::TempDir;
-use worker::dataset::Dataset;
+use worker::dataset::{Answers, Dataset};
 use worker::model_file;
 
 use crate::engine::Check;
@@ -34,7 +34,7 @@ pub(crate) fn model(bytes: &[u8]) -> Option<Check> {
     Some(Box::new(move || {
         assert_eq!(model.weights.len(), model.layout.weights);
         let path = path("model");
-        model_file::save(&path, &model.layout, &model.weights, &model.metadata).unwrap();
+        model_file::save(&path, model.numbers(), &model.metadata).unwrap();
         let again = model_file::load(&path).unwrap();
         assert_eq!(
             (again.metadata, again.job, again.layout, again.weights),
@@ -49,10 +49,12 @@ fn check_dataset(spec: DataSpec, dataset: Dataset) -> Check {
         for part in [&dataset.train, &dataset.test] {
             assert_eq!(part.features(), dataset.input.elements());
             let all: Vec<u32> = (0..part.len() as u32).collect();
-            let (mut inputs, mut labels) = (Vec::new(), Vec::new());
-            part.gather(&all, &mut inputs, &mut labels);
+            let (mut inputs, mut answers) = (Vec::new(), Answers::default());
+            part.gather(&all, &mut inputs, &mut answers);
             assert!(inputs.iter().all(|input| input.is_finite()), "an input is no number");
-            assert!(labels.iter().all(|&label| (label as usize) < dataset.classes.len()));
+            let labels = answers.labels();
+            assert!(labels.iter().all(|&label| (label as usize) < dataset.target.outputs()));
+            assert!(answers.numbers().iter().all(|number| number.is_finite()));
         }
         let again = Dataset::open(&spec, 1, None).unwrap();
         assert_eq!(again.hash, dataset.hash);
@@ -107,9 +109,45 @@ pub(crate) fn csv(bytes: &[u8]) -> Option<Check> {
     write(&file, bytes);
     let spec = DataSpec::Csv {
         file,
-        label: LabelColumn::LAST,
-        test_fraction: 0.3,
+        separator: None,
+        table: TableOptions {
+            held_out: HeldOut::Share(0.3),
+            ..TableOptions::default()
+        },
     };
+    let dataset = Dataset::open(&spec, 1, None).ok()?;
+    Some(check_dataset(spec, dataset))
+}
+
+/// A table of anything: texts are categories, and what is missing is filled.
+pub(crate) fn table(bytes: &[u8]) -> Option<Check> {
+    let file = path("table.csv");
+    write(&file, bytes);
+    let spec: DataSpec = format!("csv:{}?text=onehot&missing=mean&test=0.3", file.display())
+        .parse()
+        .unwrap();
+    let dataset = Dataset::open(&spec, 1, None).ok()?;
+    Some(check_dataset(spec, dataset))
+}
+
+pub(crate) fn npz(bytes: &[u8]) -> Option<Check> {
+    let file = path("data.npz");
+    write(&file, bytes);
+    let spec: DataSpec = format!("npz:{}?test=0.3", file.display()).parse().unwrap();
+    let dataset = Dataset::open(&spec, 1, None).ok()?;
+    Some(check_dataset(spec, dataset))
+}
+
+/// An image, beside one that is right.
+pub(crate) fn image(bytes: &[u8]) -> Option<Check> {
+    let directory = path("images");
+    for (class, contents) in [("a", bytes), ("b", &seeds::png())] {
+        std::fs::create_dir_all(directory.join(class)).unwrap();
+        write(&directory.join(class).join("1.png"), contents);
+    }
+    let spec: DataSpec = format!("images:{}?size=4x4&test=0.5", directory.display())
+        .parse()
+        .unwrap();
     let dataset = Dataset::open(&spec, 1, None).ok()?;
     Some(check_dataset(spec, dataset))
 }

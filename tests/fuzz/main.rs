@@ -83,7 +83,11 @@ targets! {
     model_file: SafeTensors, Light, TEXT, files::model;
     // Compressed zeros grow by a factor of a thousand; growing by doubling takes three times that for a moment.
     idx: Plain, Files, Bound::new(256 << 10, 3 << 10), files::idx;
-    csv: Plain, Files, Bound::new(256 << 10, 256), files::csv;
+    csv: Plain, Files, Bound::new(1 << 20, 16 << 10), files::csv;
+    // A row of a few bytes has as many inputs as there are categories.
+    table: Plain, Files, Bound::new(1 << 20, 32 << 10), files::table;
+    npz: Plain, Files, Bound::new(1 << 20, 16 << 10), files::npz;
+    image: Plain, Files, Bound::new(64 << 20, 1 << 12), files::image;
     credentials: Plain, Files, Bound::new(256 << 10, 64), files::credentials;
     accept: TlsRecord, Network, Bound::new(1 << 20, 64), doors::accept;
     dial: TlsRecord, Network, Bound::new(1 << 20, 64), doors::dial;

@@ -160,15 +160,20 @@ impl Cluster {
     fn wait_until_lists(&self, node: &Node, count: usize) {
         Self::wait_until("the nodes are not all there", || {
             let listed = self.listed_by(node);
-            let ready = |node: &&Value| node["state"] != "away" && node["workers"].as_u64() >= Some(1);
+            let ready = |node: &&Value| node["state"] != "silent" && node["workers"].as_u64() >= Some(1);
             listed.iter().filter(ready).count() == count
         });
     }
 
-    pub(crate) fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    pub(crate) fn wait_until(what: &str, done: impl FnMut() -> bool) {
+        Self::wait_until_or(done, || what.to_owned());
+    }
+
+    /// Waits, and says what is wrong as it is in the end.
+    pub(crate) fn wait_until_or(mut done: impl FnMut() -> bool, wrong: impl Fn() -> String) {
         let start = Instant::now();
         while !done() {
-            assert!(start.elapsed() < PATIENCE, "{what}");
+            assert!(start.elapsed() < PATIENCE, "{}", wrong());
             std::thread::sleep(Duration::from_millis(20));
         }
     }

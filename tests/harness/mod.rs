@@ -1,11 +1,13 @@
 //! Runs the real binary in a folder of its own, and makes small datasets for it.
 
+pub(crate) mod browser;
 pub(crate) mod cluster;
 #[cfg(target_os = "linux")]
 pub(crate) mod liar;
 #[cfg(target_os = "linux")]
 pub(crate) mod memory;
 pub(crate) mod netlab;
+pub(crate) mod terminal;
 pub(crate) mod watching;
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -72,6 +74,8 @@ impl Tau {
         command
             .args(arguments)
             .current_dir(self.folder.path())
+            // What whoever runs the tests has configured is no part of them.
+            .env("XDG_CONFIG_HOME", self.folder.path())
             .stdin(Stdio::null());
         command
     }
@@ -227,6 +231,16 @@ impl Drop for Running {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// What scripts exit with where this machine lacks something that they need.
+pub(crate) const CANNOT: i32 = 77;
+
+/// Says that a test cannot be carried out here, in a line that stays visible when it passes.
+pub(crate) fn skip(why: &str) {
+    let test = std::thread::current().name().unwrap_or("a test").to_owned();
+    // The test framework swallows what the print macros write.
+    let _ = writeln!(std::io::stderr(), "skipped: {test} ({why})");
 }
 
 /// What a client keeps of a run in this folder, sorted.

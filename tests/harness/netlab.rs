@@ -4,14 +4,12 @@
 #![allow(dead_code)]
 
 use std::ffi::OsStr;
-use std::io::Write;
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/netlab");
+use super::{CANNOT, skip};
 
-/// What `tests/netlab` exits with on a machine where no lab can be.
-const CANNOT: i32 = 77;
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/netlab");
 
 /// A lab of its own, so that tests may run side by side; taken down, with all that runs on its hosts, in the end.
 pub(crate) struct Netlab {
@@ -31,9 +29,7 @@ impl Netlab {
         if output.status.code() == Some(CANNOT) {
             let why = String::from_utf8_lossy(&output.stderr);
             let why = why.lines().last().unwrap_or_default();
-            let test = std::thread::current().name().unwrap_or("a test").to_owned();
-            // The test framework swallows what the print macros write.
-            let _ = writeln!(std::io::stderr(), "skipped: {test} needs root and iproute2 ({why})");
+            skip(&format!("it needs root and iproute2: {why}"));
             return None;
         }
         check(&output);

@@ -40,7 +40,7 @@ mod cuda {
             _ => Precision::Tf32,
         };
         let dataset = Arc::new(Dataset::open(&data.parse::<DataSpec>()?, 1, None)?);
-        let layout = Layout::new(&layers.parse()?, dataset.input, dataset.classes.len())?;
+        let layout = Layout::new(&layers.parse()?, dataset.input, dataset.target.outputs())?;
         let counts = initial_counts(&layout, 1);
         let samples: Vec<u32> = (0..minibatch as u32)
             .map(|at| at % dataset.train.len() as u32)

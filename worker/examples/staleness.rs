@@ -19,6 +19,7 @@ use protocol::rng::splitmix64;
 use worker::backend::cpu::CpuTrainer;
 use worker::dataset::Dataset;
 use worker::evaluate::evaluate;
+use worker::objective::Objective;
 use worker::ops::Threads;
 use worker::training::{Identity, Next, Training, TrainingError};
 
@@ -33,7 +34,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (workers, delay): (usize, Delay) = (workers.parse()?, Delay::parse(delay)?);
     let job: Job = JobDraft::from_toml(&settings.iter().map(|s| as_toml(s)).collect::<String>())?.resolve()?;
     let dataset = Arc::new(Dataset::open(&job.data, job.seed, None)?);
-    let layout = Layout::new(&job.model, dataset.input, dataset.classes.len())?;
+    let layout = Layout::new(&job.model, dataset.input, dataset.target.outputs())?;
     let mut counts = initial_counts(&layout, job.seed);
     let mut cluster = Vec::new();
     for slot in 0..workers {
@@ -80,7 +81,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         under_way.push_back((delay.due(step, workers), sender, batch));
     }
     let weights = counts.into_iter().map(weight_of).collect();
-    let result = evaluate(&layout, weights, &dataset.test, Threads(1), |_| true)?;
+    let result = evaluate(
+        &layout,
+        weights,
+        Vec::new(),
+        &dataset.test,
+        &Objective::of(&dataset.target),
+        Threads(1),
+        |_| true,
+    )?;
     let batches = tally.batches as f64;
     println!(
         "accuracy {:.2} loss {:.4} density {:.5} compression {:.0} staleness {:.2}",

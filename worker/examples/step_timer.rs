@@ -47,7 +47,7 @@ fn main() -> Outcome<()> {
     let threads = Threads(threads.parse()?);
     let data: DataSpec = more.get(1).map_or("builtin:mnist", String::as_str).parse()?;
     let dataset = Arc::new(Dataset::open(&data, job.seed, None)?);
-    let layout = Layout::new(&job.model, dataset.input, dataset.classes.len())?;
+    let layout = Layout::new(&job.model, dataset.input, dataset.target.outputs())?;
     let counts = initial_counts(&layout, job.seed);
     let rule = job.optimiser.rule;
     match more.first().map_or("cpu", String::as_str) {

@@ -1,14 +1,14 @@
 //! Evaluation on held-out samples.
 
-use std::sync::Arc;
-
 use protocol::model::Layout;
 use thiserror::Error;
 
 #[cfg(feature = "cuda")]
 use crate::backend::cuda::{CudaEvaluator, GpuError};
-use crate::dataset::{Dataset, Samples};
+use crate::dataset::Samples;
 use crate::device::Device;
+use crate::measuring::{Bits, measure};
+use crate::objective::{Objective, Task};
 use crate::ops::loss::{self, Judgement};
 use crate::ops::{OpError, Threads};
 use crate::parallel::map_parts;
@@ -22,10 +22,12 @@ const SURE_DEVIATIONS: f64 = 4.0;
 /// How good a model is on samples it was not trained on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Evaluation {
-    /// The share of samples whose largest logit is at their label.
+    /// The share of samples whose largest logit is at their label; of numbers, R².
     pub accuracy: f64,
     /// The mean loss.
     pub loss: f64,
+    /// How far numbers are off, in their own units; none where there are classes.
+    pub mae: Option<f64>,
     /// How many samples there were.
     pub samples: usize,
 }
@@ -42,6 +44,10 @@ impl Evaluation {
     /// Whether the accuracy on all samples cannot be expected to reach a target any more, from that on the first ones.
     #[must_use]
     pub fn rules_out(&self, target: f64) -> bool {
+        // How far R² may still go is not known.
+        if self.mae.is_some() {
+            return false;
+        }
         let accuracy = self.accuracy;
         let deviation = (accuracy * (1.0 - accuracy) / self.samples.max(1) as f64).sqrt();
         self.samples >= SURE_SAMPLES && accuracy + SURE_DEVIATIONS * deviation < target
@@ -53,14 +59,16 @@ impl Evaluation {
 pub fn evaluate(
     layout: &Layout,
     weights: Vec<f32>,
+    statistics: Vec<f32>,
     samples: &Samples,
+    objective: &Objective,
     threads: Threads,
     go_on: impl FnMut(&Evaluation) -> bool,
 ) -> Result<Evaluation, EvaluationError> {
-    let oracle = Oracle::new(layout, weights)?;
+    let oracle = Oracle::new(layout, weights, statistics)?;
     let judge = |minibatch: Vec<u32>| -> Result<Judgement, EvaluationError> {
-        let (logits, labels) = oracle.logits(samples, &minibatch)?;
-        Ok(loss::judge(&logits, &labels))
+        let (logits, answers) = oracle.logits(samples, &minibatch)?;
+        Ok(loss::judge(objective, &logits, &answers))
     };
     let judge_side_by_side = |round: Vec<Vec<u32>>| map_parts(round, judge).into_iter().collect();
     let sizes = Sizes {
@@ -68,7 +76,7 @@ pub fn evaluate(
         minibatch: MINIBATCH,
         at_once: threads.0,
     };
-    in_rounds(sizes, judge_side_by_side, go_on)
+    in_rounds(sizes, objective, judge_side_by_side, go_on)
 }
 
 /// How samples are gone through.
@@ -83,6 +91,7 @@ struct Sizes {
 /// Goes through all samples in rounds of minibatches, each of which is spread evenly over them.
 fn in_rounds<E>(
     sizes: Sizes,
+    objective: &Objective,
     mut judge: impl FnMut(Vec<Vec<u32>>) -> Result<Vec<Judgement>, E>,
     mut go_on: impl FnMut(&Evaluation) -> bool,
 ) -> Result<Evaluation, E> {
@@ -91,10 +100,11 @@ fn in_rounds<E>(
         let spread = (first..sizes.samples).step_by(minibatches);
         spread.map(|sample| sample as u32).collect()
     };
-    let (mut loss, mut correct) = (0.0, 0);
+    let mut all = Judgement::default();
     let mut found = Evaluation {
         accuracy: 0.0,
         loss: 0.0,
+        mae: None,
         samples: 0,
     };
     let firsts: Vec<usize> = (0..minibatches).collect();
@@ -102,11 +112,19 @@ fn in_rounds<E>(
         let round: Vec<Vec<u32>> = round.iter().map(|&first| minibatch(first)).collect();
         found.samples += round.iter().map(Vec::len).sum::<usize>();
         for judged in judge(round)? {
-            loss += judged.loss;
-            correct += judged.correct;
+            all.add(&judged);
         }
-        found.accuracy = correct as f64 / found.samples as f64;
-        found.loss = loss / found.samples as f64;
+        let count = found.samples as f64;
+        found.loss = all.loss / count;
+        match objective {
+            Objective::Classes { .. } => found.accuracy = all.correct as f64 / count,
+            Objective::Numbers { units, .. } => {
+                let errors = all.errors.iter().zip(&**units);
+                let off = errors.map(|(errors, &unit)| errors.absolute / count * f64::from(unit));
+                found.mae = Some(off.sum::<f64>() / units.len().max(1) as f64);
+                found.accuracy = all.r2(found.samples);
+            }
+        }
         if !go_on(&found) {
             break;
         }
@@ -116,7 +134,7 @@ fn in_rounds<E>(
 
 /// Evaluates a model now and then, where it is trained. Belongs to one thread.
 pub struct Evaluator {
-    dataset: Arc<Dataset>,
+    task: Task,
     layout: Layout,
     /// On the CPU.
     threads: Threads,
@@ -137,11 +155,11 @@ enum OnGpu {
 impl Evaluator {
     /// An evaluator on the device that trains. If that is a GPU, it is opened when it is first needed.
     #[must_use]
-    pub fn new(device: &Device, dataset: Arc<Dataset>, layout: Layout, threads: Threads) -> Self {
+    pub fn new(device: &Device, task: impl Into<Task>, layout: Layout, threads: Threads) -> Self {
         #[cfg(not(feature = "cuda"))]
         let Device::Cpu = device;
         Self {
-            dataset,
+            task: task.into(),
             layout,
             threads,
             #[cfg(feature = "cuda")]
@@ -152,15 +170,16 @@ impl Evaluator {
         }
     }
 
-    /// Evaluates weights on the held-out samples, as [`evaluate`] does. A GPU that has not enough memory left for that, or
+    /// Evaluates weights on the held-out samples, as [`evaluate`] does. Statistics that are not given are measured. A GPU that has not enough memory left for that, or
     /// fails, is not asked again: the CPU does it instead.
     pub fn evaluate(
         &mut self,
         weights: Vec<f32>,
+        statistics: Option<Vec<f32>>,
         go_on: &mut dyn FnMut(&Evaluation) -> bool,
     ) -> Result<Evaluation, EvaluationError> {
         #[cfg(feature = "cuda")]
-        match self.evaluate_on_gpu(&weights, go_on) {
+        match self.evaluate_on_gpu(&weights, statistics.as_deref(), go_on) {
             Ok(Some(found)) => return Ok(found),
             Ok(None) => {}
             Err(error) => {
@@ -168,30 +187,51 @@ impl Evaluator {
                 self.gpu = OnGpu::No;
             }
         }
-        evaluate(&self.layout, weights, &self.dataset.test, self.threads, go_on)
+        let statistics = match statistics {
+            Some(statistics) => statistics,
+            None => measure(
+                &self.layout,
+                &weights,
+                &self.task.dataset.train,
+                self.threads,
+                Bits::Any,
+            )?,
+        };
+        let Task { dataset, objective } = &self.task;
+        evaluate(
+            &self.layout,
+            weights,
+            statistics,
+            &dataset.test,
+            objective,
+            self.threads,
+            go_on,
+        )
     }
 
     #[cfg(feature = "cuda")]
     fn evaluate_on_gpu(
         &mut self,
         weights: &[f32],
+        statistics: Option<&[f32]>,
         go_on: &mut dyn FnMut(&Evaluation) -> bool,
     ) -> Result<Option<Evaluation>, GpuError> {
         if let OnGpu::Untried(ordinal) = self.gpu {
-            let opened = CudaEvaluator::new(ordinal, Arc::clone(&self.dataset), &self.layout)?;
+            let opened = CudaEvaluator::new(ordinal, self.task.clone(), &self.layout)?;
             self.gpu = OnGpu::Ready(Box::new(opened));
         }
         let OnGpu::Ready(gpu) = &mut self.gpu else {
             return Ok(None);
         };
         gpu.set_weights(weights)?;
+        gpu.set_statistics(statistics)?;
         let sizes = Sizes {
-            samples: self.dataset.test.len(),
+            samples: self.task.dataset.test.len(),
             minibatch: CudaEvaluator::MINIBATCH,
             at_once: 1,
         };
         let judge = |round: Vec<Vec<u32>>| round.iter().map(|minibatch| gpu.judge(minibatch)).collect();
-        in_rounds(sizes, judge, go_on).map(Some)
+        in_rounds(sizes, &self.task.objective, judge, go_on).map(Some)
     }
 }
 
@@ -203,6 +243,7 @@ mod tests {
         Evaluation {
             accuracy,
             loss: 1.0,
+            mae: None,
             samples,
         }
     }

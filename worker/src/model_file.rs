@@ -11,12 +11,12 @@ use std::path::{Path, PathBuf};
 use protocol::digest::Digest;
 use protocol::frontier::Frontier;
 use protocol::job::{Job, JobDraft, JobErrors};
-use protocol::model::{Layout, ModelError, Shape};
+use protocol::model::{Layout, ModelError, Shape, TensorSlot};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::dataset::{ColumnNames, Known, Scaling};
+use crate::dataset::{self, ColumnNames, Encoding, Known, Scaling, Target};
 
 const METADATA_KEY: &str = "tau";
 
@@ -27,11 +27,15 @@ pub struct Metadata {
     pub job: JobDraft,
     /// The shape of one sample.
     pub input: Shape,
-    /// The names of the classes, in the order of the outputs.
-    pub classes: Vec<String>,
+    /// What it predicts: an entry `classes` or `numbers`.
+    #[serde(flatten)]
+    pub target: Target,
     /// The names of the columns that it was trained on, if they had any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub columns: Option<ColumnNames>,
+    /// How those columns become inputs, one for each; none where each is a number of its own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub encodings: Vec<Encoding>,
     /// How inputs are scaled.
     pub scaling: Scaling,
     /// The batches that it is the sum of, by origin.
@@ -47,8 +51,9 @@ impl Metadata {
         Self {
             job: job.into(),
             input: known.input,
-            classes: known.classes.to_vec(),
+            target: known.target.clone(),
             columns: known.columns.cloned(),
+            encodings: known.encodings.to_vec(),
             scaling: known.scaling.clone(),
             frontier: frontier
                 .iter()
@@ -63,8 +68,9 @@ impl Metadata {
     pub fn known(&self) -> Known<'_> {
         Known {
             input: self.input,
-            classes: &self.classes,
+            target: &self.target,
             columns: self.columns.as_ref(),
+            encodings: &self.encodings,
             scaling: &self.scaling,
         }
     }
@@ -81,6 +87,31 @@ pub struct Model {
     pub layout: Layout,
     /// Its weights, in the order of the flat index space.
     pub weights: Vec<f32>,
+    /// What was measured for it, in an index space of its own.
+    pub statistics: Vec<f32>,
+}
+
+impl Model {
+    /// What is saved of it.
+    #[must_use]
+    pub fn numbers(&self) -> Numbers<'_> {
+        Numbers {
+            layout: &self.layout,
+            weights: &self.weights,
+            statistics: &self.statistics,
+        }
+    }
+}
+
+/// What is saved of a model: its shapes and its numbers.
+#[derive(Clone, Copy, Debug)]
+pub struct Numbers<'a> {
+    /// Its shapes.
+    pub layout: &'a Layout,
+    /// Its weights.
+    pub weights: &'a [f32],
+    /// What was measured for it.
+    pub statistics: &'a [f32],
 }
 
 /// Why a model file was not written or not read.
@@ -117,32 +148,36 @@ pub fn outlive_file_limits() {
 }
 
 /// Writes a model whole or not at all.
-pub fn save(path: &Path, layout: &Layout, weights: &[f32], metadata: &Metadata) -> Result<(), ModelFileError> {
+pub fn save(path: &Path, numbers: Numbers<'_>, metadata: &Metadata) -> Result<(), ModelFileError> {
     let io = |source| ModelFileError::Write {
         file: path.into(),
         source,
     };
-    let bytes = serialise(layout, weights, metadata)
+    let bytes = serialise(numbers, metadata)
         .map_err(std::io::Error::other)
         .map_err(io)?;
     whole_file::make_folder_of(path).map_err(io)?;
     whole_file::write(path, |file| file.write_all(&bytes)).map_err(io)
 }
 
-fn serialise(
-    layout: &Layout,
-    weights: &[f32],
-    metadata: &Metadata,
-) -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>> {
-    let bytes: Vec<u8> = weights.iter().flat_map(|weight| weight.to_le_bytes()).collect();
+fn serialise(numbers: Numbers<'_>, metadata: &Metadata) -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>> {
+    let Numbers {
+        layout,
+        weights,
+        statistics,
+    } = numbers;
+    let bytes = |values: &[f32]| -> Vec<u8> { values.iter().flat_map(|value| value.to_le_bytes()).collect() };
+    let (weights, statistics) = (bytes(weights), bytes(statistics));
     let mut views = Vec::new();
-    for tensor in &layout.tensors {
-        let range = tensor.range();
-        let part = &bytes[range.start * size_of::<f32>()..range.end * size_of::<f32>()];
-        views.push((
-            tensor.key.as_str(),
-            TensorView::new(Dtype::F32, tensor.dims.clone(), part)?,
-        ));
+    for (slots, bytes) in [(&layout.tensors, &weights), (&layout.statistics, &statistics)] {
+        for tensor in slots {
+            let range = tensor.range();
+            let part = &bytes[range.start * size_of::<f32>()..range.end * size_of::<f32>()];
+            views.push((
+                tensor.key.as_str(),
+                TensorView::new(Dtype::F32, tensor.dims.clone(), part)?,
+            ));
+        }
     }
     let text = serde_json::to_string(metadata)?;
     Ok(safetensors::serialize(
@@ -160,6 +195,14 @@ pub fn load(path: &Path) -> Result<Model, ModelFileError> {
     parse(path, &bytes)
 }
 
+/// Whether a safetensors file says that it is one of Tau's.
+#[must_use]
+pub fn is_own(bytes: &[u8]) -> bool {
+    let read = SafeTensors::read_metadata(bytes);
+    let entries = read.as_ref().ok().and_then(|(_, header)| header.metadata().as_ref());
+    entries.is_some_and(|entries| entries.contains_key(METADATA_KEY))
+}
+
 /// The model in a file's bytes, checked to be whole. The path is for messages.
 pub fn parse(path: &Path, bytes: &[u8]) -> Result<Model, ModelFileError> {
     let not_a_model = |why: String| ModelFileError::NotAModel { file: path.into(), why };
@@ -175,35 +218,33 @@ pub fn parse(path: &Path, bytes: &[u8]) -> Result<Model, ModelFileError> {
         .clone()
         .resolve()
         .map_err(|JobErrors(errors)| not_a_model(errors.first().map_or_else(String::new, ToString::to_string)))?;
-    let layout = Layout::new(&job.model, metadata.input, metadata.classes.len())
+    let layout = Layout::new(&job.model, metadata.input, metadata.target.outputs())
         .map_err(|error: ModelError| not_a_model(error.to_string()))?;
-    let columns = metadata.columns.as_ref().map(|columns| columns.features.len());
-    if columns.is_some_and(|columns| columns != metadata.input.elements()) {
+    let inputs = metadata.input.elements();
+    let columns = match metadata.encodings.as_slice() {
+        [] => inputs,
+        encodings if dataset::width(encodings) == Some(inputs) => encodings.len(),
+        _ => return Err(not_a_model("its columns do not make as many inputs as it has".into())),
+    };
+    let named = metadata.columns.as_ref().map(|columns| columns.features.len());
+    if named.is_some_and(|named| named != columns) {
         return Err(not_a_model(
             "it does not name as many columns as its samples have".into(),
+        ));
+    }
+    if !metadata.target.is_sound() {
+        return Err(not_a_model(
+            "its numbers cannot have been standardised as it says".into(),
         ));
     }
     if !metadata.scaling.fits(metadata.input.elements()) {
         return Err(not_a_model("its inputs cannot be scaled as it says".into()));
     }
     let tensors = SafeTensors::deserialize(bytes).map_err(|error| not_a_model(error.to_string()))?;
-    // Grows with the tensors that are there, not with what the metadata claims.
-    let mut weights = Vec::new();
-    for slot in &layout.tensors {
-        let tensor = tensors
-            .tensor(&slot.key)
-            .map_err(|_| not_a_model(format!("it has no tensor '{}'", slot.key)))?;
-        if tensor.dtype() != Dtype::F32 || tensor.shape() != slot.dims {
-            return Err(not_a_model(format!(
-                "tensor '{}' is {:?} {:?}, but its layers need F32 {:?}",
-                slot.key,
-                tensor.dtype(),
-                tensor.shape(),
-                slot.dims
-            )));
-        }
-        let (floats, _) = tensor.data().as_chunks::<4>();
-        weights.extend(floats.iter().map(|&bytes| f32::from_le_bytes(bytes)));
+    let weights = numbers_of(&tensors, &layout.tensors).map_err(not_a_model)?;
+    let statistics = numbers_of(&tensors, &layout.statistics).map_err(not_a_model)?;
+    if !statistics.iter().all(|value| value.is_finite()) {
+        return Err(not_a_model("what was measured for it is no number".into()));
     }
     let found = Digest::of_weights(&weights).map(|digest| digest.to_string());
     if found.as_ref() != Some(&metadata.digest) {
@@ -218,7 +259,31 @@ pub fn parse(path: &Path, bytes: &[u8]) -> Result<Model, ModelFileError> {
         job,
         layout,
         weights,
+        statistics,
     })
+}
+
+/// The numbers of tensors, in the order of their index space. Grows with the tensors that are there, not with what the
+/// metadata claims.
+fn numbers_of(tensors: &SafeTensors<'_>, slots: &[TensorSlot]) -> Result<Vec<f32>, String> {
+    let mut numbers = Vec::new();
+    for slot in slots {
+        let tensor = tensors
+            .tensor(&slot.key)
+            .map_err(|_| format!("it has no tensor '{}'", slot.key))?;
+        if tensor.dtype() != Dtype::F32 || tensor.shape() != slot.dims {
+            return Err(format!(
+                "tensor '{}' is {:?} {:?}, but its layers need F32 {:?}",
+                slot.key,
+                tensor.dtype(),
+                tensor.shape(),
+                slot.dims
+            ));
+        }
+        let (floats, _) = tensor.data().as_chunks::<4>();
+        numbers.extend(floats.iter().map(|&bytes| f32::from_le_bytes(bytes)));
+    }
+    Ok(numbers)
 }
 
 #[cfg(test)]
@@ -227,6 +292,14 @@ mod tests {
     use protocol::model::initial_counts;
 
     use super::*;
+
+    fn numbers<'a>(layout: &'a Layout, weights: &'a [f32]) -> Numbers<'a> {
+        Numbers {
+            layout,
+            weights,
+            statistics: &[],
+        }
+    }
 
     fn model() -> (Layout, Vec<f32>, Metadata) {
         let draft = JobDraft {
@@ -244,7 +317,7 @@ mod tests {
         let layout = Layout::new(&job.model, input, 3).unwrap();
         let counts = initial_counts(&layout, 1);
         let weights = counts.iter().copied().map(weight_of).collect();
-        let classes = ["a", "b", "c"].map(String::from);
+        let target = Target::Classes(["a", "b", "c"].map(String::from).to_vec());
         let scaling = Scaling::Standard {
             mean: vec![1.5; 20],
             deviation: vec![0.1; 20],
@@ -252,8 +325,9 @@ mod tests {
         let digest = Digest::of_counts(&counts);
         let known = Known {
             input,
-            classes: &classes,
+            target: &target,
             columns: None,
+            encodings: &[],
             scaling: &scaling,
         };
         let metadata = Metadata::new(&job, known, &Frontier::default(), digest);
@@ -265,9 +339,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("model.safetensors");
         let (layout, weights, metadata) = model();
-        save(&path, &layout, &weights, &metadata).unwrap();
+        save(&path, numbers(&layout, &weights), &metadata).unwrap();
         let first = std::fs::read(&path).unwrap();
-        save(&path, &layout, &weights, &metadata).unwrap();
+        save(&path, numbers(&layout, &weights), &metadata).unwrap();
         assert_eq!(
             std::fs::read(&path).unwrap(),
             first,
@@ -290,14 +364,14 @@ mod tests {
         let (layout, weights, mut metadata) = model();
         // Found by the fuzzer: a reader that is a little off gives the next number.
         metadata.job.max_seconds = Some(0.046_116_860_184_273_877);
-        let bytes = serialise(&layout, &weights, &metadata).unwrap();
+        let bytes = serialise(numbers(&layout, &weights), &metadata).unwrap();
         assert_eq!(parse(Path::new("model"), &bytes).unwrap().metadata, metadata);
     }
 
     #[test]
     fn tensors_lie_in_the_order_of_the_flat_index_space() {
         let (layout, weights, metadata) = model();
-        let bytes = serialise(&layout, &weights, &metadata).unwrap();
+        let bytes = serialise(numbers(&layout, &weights), &metadata).unwrap();
         let (_, header) = SafeTensors::read_metadata(&bytes).unwrap();
         assert!(layout.tensors.len() == 12 && layout.tensors[2].key == "10.bias");
         for slot in &layout.tensors {
@@ -314,7 +388,7 @@ mod tests {
         std::fs::write(&path, b"hello").unwrap();
         assert!(load(&path).unwrap_err().to_string().contains("is not a model file"));
         let (layout, mut weights, metadata) = model();
-        let bytes = serialise(&layout, &weights, &metadata).unwrap();
+        let bytes = serialise(numbers(&layout, &weights), &metadata).unwrap();
         std::fs::write(&path, &bytes[..bytes.len() - 4]).unwrap();
         assert!(matches!(load(&path), Err(ModelFileError::NotAModel { .. })));
         for input in [
@@ -329,7 +403,7 @@ mod tests {
                 input,
                 ..metadata.clone()
             };
-            std::fs::write(&path, serialise(&layout, &weights, &greedy).unwrap()).unwrap();
+            std::fs::write(&path, serialise(numbers(&layout, &weights), &greedy).unwrap()).unwrap();
             assert!(matches!(load(&path), Err(ModelFileError::NotAModel { .. })));
         }
         let unscaled = Metadata {
@@ -339,20 +413,25 @@ mod tests {
             },
             ..metadata.clone()
         };
-        std::fs::write(&path, serialise(&layout, &weights, &unscaled).unwrap()).unwrap();
+        std::fs::write(&path, serialise(numbers(&layout, &weights), &unscaled).unwrap()).unwrap();
         assert!(load(&path).unwrap_err().to_string().contains("scaled"));
         weights[7] += 0.5;
-        save(&path, &layout, &weights, &metadata).unwrap();
+        save(&path, numbers(&layout, &weights), &metadata).unwrap();
         assert!(matches!(load(&path), Err(ModelFileError::Damaged { .. })));
         weights[7] = 0.1;
-        save(&path, &layout, &weights, &metadata).unwrap();
+        save(&path, numbers(&layout, &weights), &metadata).unwrap();
         assert!(load(&path).unwrap_err().to_string().contains("off the lattice"));
     }
 
     #[test]
     fn nothing_is_left_where_nothing_can_be_written() {
         let (layout, weights, metadata) = model();
-        let error = save(Path::new("/dev/null/model.safetensors"), &layout, &weights, &metadata).unwrap_err();
+        let error = save(
+            Path::new("/dev/null/model.safetensors"),
+            numbers(&layout, &weights),
+            &metadata,
+        )
+        .unwrap_err();
         assert!(error.to_string().contains("could not be written"), "{error}");
     }
 }

@@ -1,15 +1,31 @@
-//! A model: the operations of a program, as one device carries them out, one after the other.
+//! A model: the operations of a program, as one device carries them out, one after the other or, in blocks, side by side.
 
 use dfdx::prelude::*;
 
-use crate::tape::{Activations, Failure, OpError, Operation, carry_out};
+use crate::tape::{Activations, Failure, Layer, OpError, Operation, carry_out, join, part};
 
 /// The chain of operations of a model. Holds no weights.
-#[derive(Clone, Debug)]
-pub struct Network<L> {
-    layers: Vec<L>,
-    /// Layers before this one have nothing to train, and nobody waits for their gradients: they are not taped.
+#[derive(Clone)]
+pub struct Network<L: Layer> {
+    parts: Vec<Part<L>>,
+    /// Parts before this one have nothing to train, and nobody waits for their gradients: they are not taped.
     first_with_weights: usize,
+}
+
+/// A part of a network.
+#[derive(Clone)]
+pub enum Part<L: Layer> {
+    /// One layer.
+    Layer(L),
+    /// Two ways: what comes out of both is added up.
+    Block {
+        /// The layers of one.
+        body: Vec<Part<L>>,
+        /// Those of the other.
+        skip: Vec<Part<L>>,
+        /// Where they part and come together.
+        junction: L::Junction,
+    },
 }
 
 /// A loss, and the gradients that it has on the tape.
@@ -20,12 +36,12 @@ pub struct Descent<E: Unit> {
     pub gradients: Gradients<E, Cpu>,
 }
 
-impl<L: Operation> Network<L> {
-    /// A network of layers, in order.
+impl<L: Layer> Network<L> {
+    /// A network of parts, in order.
     #[must_use]
-    pub fn new(layers: Vec<L>, first_with_weights: usize) -> Self {
+    pub fn new(parts: Vec<Part<L>>, first_with_weights: usize) -> Self {
         Self {
-            layers,
+            parts,
             first_with_weights,
         }
     }
@@ -63,24 +79,42 @@ impl<L: Operation> Network<L> {
         x: Activations<L::Unit, T>,
         failure: &Failure<L::Error>,
     ) -> Result<Activations<L::Unit, T>, OpError> {
-        let (untrained, trained) = self.layers.split_at(self.first_with_weights.min(self.layers.len()));
-        let (mut input, tape) = x.split_tape();
-        for layer in untrained {
-            input = carry_out(layer, pass, input, failure)?;
-        }
-        let mut x = input.put_tape(tape);
-        for layer in trained {
-            x = carry_out(layer, pass, x, failure)?;
-        }
-        Ok(x)
+        let (untrained, trained) = self.parts.split_at(self.first_with_weights.min(self.parts.len()));
+        let (input, tape) = x.split_tape();
+        let input = through(untrained, pass, input, failure)?;
+        through(trained, pass, input.put_tape(tape), failure)
     }
+}
+
+/// Goes through parts, one after the other.
+fn through<L: Layer, T: Tape<L::Unit, Cpu>>(
+    parts: &[Part<L>],
+    pass: &L::Pass,
+    mut x: Activations<L::Unit, T>,
+    failure: &Failure<L::Error>,
+) -> Result<Activations<L::Unit, T>, OpError> {
+    for one in parts {
+        x = match one {
+            Part::Layer(layer) => carry_out(layer, pass, x, failure)?,
+            Part::Block { body, skip, junction } => {
+                let ([one, other], tape) = part(junction, pass, x, failure)?;
+                // One tape goes both ways in turn, so that all of it is run backwards in the end.
+                let (one, tape) = through(body, pass, one.put_tape(tape), failure)?.split_tape();
+                let (other, tape) = through(skip, pass, other.put_tape(tape), failure)?.split_tape();
+                join(junction, pass, ([one, other], tape), failure)?
+            }
+        };
+    }
+    Ok(x)
 }
 
 #[cfg(test)]
 mod tests {
     use protocol::model::{Layout, Shape};
 
-    use crate::ops::{CrossEntropy, Parameters, Pass, Threads, from_rows, network, values};
+    use crate::dataset::Answers;
+    use crate::objective::Objective;
+    use crate::ops::{MeanLoss, Parameters, Pass, Statistics, Threads, from_rows, network, values};
     use crate::program::{ImageOrder, Program};
 
     use super::*;
@@ -103,16 +137,21 @@ mod tests {
             height: 9,
             width: 9,
         };
-        let text = "sigmoid, conv 3 3x3 stride 2 pad 1, tanh, avgpool 2, conv 4 2x2, gelu, maxpool 1, flatten, dense 6, sigmoid, dropout 0.1, dense 5, relu, dense 3";
+        let text = "sigmoid, conv 3 3x3 stride 2 pad 1, batchnorm, tanh, avgpool 2, residual [ conv 4 1x1 nobias, groupnorm 2, silu ], conv 4 2x2, gelu, maxpool 1, flatten, dense 6, layernorm, sigmoid, dropout 0.1, dense 5, leakyrelu, dense";
         let layout = layout(text, shape, 3);
         let device = Cpu::default();
         let mut pass = Pass {
             parameters: initial_parameters(&layout),
             key: 0,
+            statistics: Statistics::Minibatch,
         };
         let network = network(Program::new(&layout, ImageOrder::BySample), Threads(1));
-        let loss = CrossEntropy {
-            labels: vec![0, 1, 2, 0],
+        let loss = MeanLoss {
+            objective: Objective::Classes {
+                smoothing: 0.0,
+                weights: None,
+            },
+            answers: Answers::Labels(vec![0, 1, 2, 0]),
         };
         let random = protocol::rng::CounterRng::new(4, 4);
         let x: Vec<f32> = (0..4 * 162)
@@ -145,14 +184,19 @@ mod tests {
         let pass = Pass {
             parameters: initial_parameters(&layout),
             key: 0,
+            statistics: Statistics::Minibatch,
         };
         let gradient = |threads| {
             let x = (0..5 * 128).map(|i| (i % 13) as f32 / 13.0).collect();
             let x = from_rows(&Cpu::default(), 5, 128, x).unwrap();
             let lent = pass.parameters.lend_gradient(vec![f32::NAN; layout.weights]).unwrap();
             let network = network(Program::new(&layout, ImageOrder::BySample), Threads(threads));
-            let loss = CrossEntropy {
-                labels: vec![0, 1, 2, 1, 0],
+            let loss = MeanLoss {
+                objective: Objective::Classes {
+                    smoothing: 0.0,
+                    weights: None,
+                },
+                answers: Answers::Labels(vec![0, 1, 2, 1, 0]),
             };
             let descent = network.descend(&loss, &pass, x, lent).unwrap();
             pass.parameters.take_gradient(descent.gradients).unwrap()

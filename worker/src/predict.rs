@@ -1,12 +1,14 @@
 //! What a model says of samples: each one's most likely class, and how likely it is.
 
+use std::sync::Arc;
+
 use dfdx::prelude::Cpu;
 use protocol::model::Layout;
 
-use crate::dataset::Samples;
+use crate::dataset::{Answers, Samples};
 use crate::network::Network;
 use crate::ops::loss;
-use crate::ops::{CpuLayer, OpError, Parameters, Pass, Threads, from_rows, network, values};
+use crate::ops::{CpuLayer, OpError, Parameters, Pass, Statistics, Threads, from_rows, network, values};
 use crate::parallel::map_parts;
 use crate::program::{ImageOrder, Program};
 
@@ -22,6 +24,15 @@ pub struct Prediction {
     pub probability: f32,
 }
 
+impl Prediction {
+    /// What a row of a model's outputs says.
+    #[must_use]
+    pub fn of(row: &[f32]) -> Self {
+        let (class, probability) = loss::most_likely(row);
+        Self { class, probability }
+    }
+}
+
 /// A model that only answers, on the CPU.
 pub(crate) struct Oracle {
     pass: Pass,
@@ -29,47 +40,42 @@ pub(crate) struct Oracle {
 }
 
 impl Oracle {
-    pub(crate) fn new(layout: &Layout, weights: Vec<f32>) -> Result<Self, OpError> {
+    pub(crate) fn new(layout: &Layout, weights: Vec<f32>, statistics: Vec<f32>) -> Result<Self, OpError> {
         let program = Program::new(layout, ImageOrder::BySample).for_evaluation();
         Ok(Self {
             pass: Pass {
                 parameters: Parameters::new(&Cpu::default(), weights)?,
                 key: 0,
+                statistics: Statistics::Given(Arc::new(statistics)),
             },
             network: network(program, Threads(1)),
         })
     }
 
-    /// The logits of these samples, one row each, and their labels.
-    pub(crate) fn logits(&self, samples: &Samples, indices: &[u32]) -> Result<(Vec<f32>, Vec<u32>), OpError> {
-        let (mut inputs, mut labels) = (Vec::new(), Vec::new());
-        samples.gather(indices, &mut inputs, &mut labels);
+    /// The outputs for these samples, one row each, and what they are.
+    pub(crate) fn logits(&self, samples: &Samples, indices: &[u32]) -> Result<(Vec<f32>, Answers), OpError> {
+        let (mut inputs, mut answers) = (Vec::new(), Answers::default());
+        samples.gather(indices, &mut inputs, &mut answers);
         let x = from_rows(&Cpu::default(), indices.len(), samples.features(), inputs)?;
         let logits = self.network.forward(&self.pass, x)?;
-        Ok((values(&logits).to_vec(), labels))
+        Ok((values(&logits).to_vec(), answers))
     }
 }
 
-/// Tells what a model says of samples, in their order, some at a time, until `go_on` has heard enough. Each thread is at
-/// minibatches of its own.
+/// Tells what a model gives for samples, in their order, some at a time, a row of outputs for each, until `go_on` has heard
+/// enough. Each thread is at minibatches of its own.
 pub fn predict(
     layout: &Layout,
     weights: Vec<f32>,
+    statistics: Vec<f32>,
     samples: &Samples,
     threads: Threads,
-    mut go_on: impl FnMut(&[Prediction]) -> bool,
+    mut go_on: impl FnMut(&[f32]) -> bool,
 ) -> Result<(), OpError> {
-    let oracle = Oracle::new(layout, weights)?;
+    let oracle = Oracle::new(layout, weights, statistics)?;
     let indices: Vec<u32> = (0..samples.len() as u32).collect();
     let minibatches: Vec<&[u32]> = indices.chunks(MINIBATCH).collect();
-    let answer = |minibatch: &[u32]| -> Result<Vec<Prediction>, OpError> {
-        let (logits, _) = oracle.logits(samples, minibatch)?;
-        let rows = logits.chunks_exact(logits.len() / minibatch.len());
-        let predictions = rows.map(loss::most_likely);
-        Ok(predictions
-            .map(|(class, probability)| Prediction { class, probability })
-            .collect())
-    };
+    let answer = |minibatch: &[u32]| oracle.logits(samples, minibatch).map(|(logits, _)| logits);
     for round in minibatches.chunks(threads.0.max(1)) {
         for told in map_parts(round.to_vec(), answer) {
             if !go_on(&told?) {
@@ -87,7 +93,7 @@ mod tests {
 
     use super::*;
     use crate::dataset::Known;
-    use crate::dataset::{Dataset, Scaling};
+    use crate::dataset::{Dataset, Scaling, Target};
 
     #[test]
     fn predictions_come_in_the_order_of_samples_whatever_the_threads() {
@@ -102,8 +108,9 @@ mod tests {
         std::fs::write(&path, text.join("\n")).unwrap();
         let known = Known {
             input: Shape::Flat(1),
-            classes: &[],
+            target: &Target::Classes(Vec::new()),
             columns: None,
+            encodings: &[],
             scaling: &Scaling::Standard {
                 mean: vec![0.0],
                 deviation: vec![1.0],
@@ -115,10 +122,17 @@ mod tests {
         let weights = vec![0.0, 0.0, -1.0, 1.0];
         for threads in [1, 3] {
             let mut told = Vec::new();
-            predict(&layout, weights.clone(), &samples, Threads(threads), |some| {
-                told.extend_from_slice(some);
-                true
-            })
+            predict(
+                &layout,
+                weights.clone(),
+                Vec::new(),
+                &samples,
+                Threads(threads),
+                |some| {
+                    told.extend(some.chunks_exact(2).map(Prediction::of));
+                    true
+                },
+            )
             .unwrap();
             assert_eq!(told.len(), 300);
             for (number, prediction) in told.iter().enumerate() {

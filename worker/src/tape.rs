@@ -42,6 +42,49 @@ pub trait Operation<To: Shape = (usize, usize)>: Clone + 'static {
     ) -> Result<(), Self::Error>;
 }
 
+/// An operation that a network is made of.
+pub trait Layer: Operation {
+    /// How its device lets two ways part and come together.
+    type Junction: Junction<Unit = <Self as Operation>::Unit, Pass = <Self as Operation>::Pass, Error = <Self as Operation>::Error>;
+}
+
+/// What goes two ways: through a block's layers, and beside them.
+pub type Ways<E> = [Activations<E>; 2];
+
+/// Where a block begins and where it ends.
+pub trait Junction: Clone + 'static {
+    /// What its tensors store.
+    type Unit: Unit;
+    /// What a pass is computed with.
+    type Pass: Clone + 'static;
+    /// What can go wrong.
+    type Error: From<OpError> + 'static;
+
+    /// The same numbers for both ways.
+    fn part(&self, x: &Activations<Self::Unit>) -> Result<Ways<Self::Unit>, Self::Error>;
+
+    /// Hands on the gradients that have come back both ways.
+    fn part_back(
+        &self,
+        pass: &Self::Pass,
+        x: &Activations<Self::Unit>,
+        ways: &Ways<Self::Unit>,
+        gradients: &mut Gradients<Self::Unit, Cpu>,
+    ) -> Result<(), Self::Error>;
+
+    /// What has come both ways, added up.
+    fn join(&self, pass: &Self::Pass, ways: &Ways<Self::Unit>) -> Result<Activations<Self::Unit>, Self::Error>;
+
+    /// Hands the gradient of the sum on to both ways.
+    fn join_back(
+        &self,
+        pass: &Self::Pass,
+        ways: &Ways<Self::Unit>,
+        y: &Activations<Self::Unit>,
+        gradients: &mut Gradients<Self::Unit, Cpu>,
+    ) -> Result<(), Self::Error>;
+}
+
 /// What an operation lies between.
 pub struct Around<'a, E: Unit, To: Shape = (usize, usize)> {
     /// Its input.
@@ -69,6 +112,11 @@ impl<E: From<OpError>> Failure<E> {
         })
     }
 
+    /// The same place, for a tape to keep.
+    fn share(&self) -> Self {
+        Self(Rc::clone(&self.0))
+    }
+
     /// What went wrong in truth.
     pub(crate) fn behind(&self, error: OpError) -> E {
         self.0.take().unwrap_or_else(|| error.into())
@@ -91,11 +139,42 @@ where
     let (y, kept) = failure.keep(operation.forward(pass, &x, T::OWNS_TAPE))?;
     if T::OWNS_TAPE {
         let (operation, pass, output) = (operation.clone(), pass.clone(), y.clone());
-        let failure = Failure(Rc::clone(&failure.0));
+        let failure = failure.share();
         tape.add_backward_op(move |gradients| {
             let around = Around { x: &x, y: &output };
             failure.keep(operation.backward(&pass, around, kept, gradients))
         });
+    }
+    Ok(y.put_tape(tape))
+}
+
+/// Lets two ways part, and tapes how they come back together.
+pub(crate) fn part<J: Junction, T: Tape<J::Unit, Cpu>>(
+    junction: &J,
+    pass: &J::Pass,
+    x: Activations<J::Unit, T>,
+    failure: &Failure<J::Error>,
+) -> Result<(Ways<J::Unit>, T), OpError> {
+    let (x, mut tape) = x.split_tape();
+    let ways = failure.keep(junction.part(&x))?;
+    if T::OWNS_TAPE {
+        let (junction, pass, out, failure) = (junction.clone(), pass.clone(), ways.clone(), failure.share());
+        tape.add_backward_op(move |gradients| failure.keep(junction.part_back(&pass, &x, &out, gradients)));
+    }
+    Ok((ways, tape))
+}
+
+/// Lets two ways come together, and tapes how they part on the way back.
+pub(crate) fn join<J: Junction, T: Tape<J::Unit, Cpu>>(
+    junction: &J,
+    pass: &J::Pass,
+    (ways, mut tape): (Ways<J::Unit>, T),
+    failure: &Failure<J::Error>,
+) -> Result<Activations<J::Unit, T>, OpError> {
+    let y = failure.keep(junction.join(pass, &ways))?;
+    if T::OWNS_TAPE {
+        let (junction, pass, output, failure) = (junction.clone(), pass.clone(), y.clone(), failure.share());
+        tape.add_backward_op(move |gradients| failure.keep(junction.join_back(&pass, &ways, &output, gradients)));
     }
     Ok(y.put_tape(tape))
 }

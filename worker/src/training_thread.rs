@@ -77,6 +77,8 @@ pub enum ToTraining {
     GoOnPassing(Option<Arc<(Dense, u32)>>),
     /// Hand out a copy of the weights, which are of this moment.
     Copy(Moment),
+    /// The same where this worker stands by: it is told there how to end, once they are measured.
+    CopyLast(Moment, SyncSender<ToTraining>),
     /// Hand out what this worker alone has, for a file.
     Save(PathBuf),
     /// Take no further step; close the origin.
@@ -107,6 +109,8 @@ pub enum FromTraining {
     ResidualNorm(f64),
     /// A copy of the weights, between two steps.
     Weights(Vec<f32>, Moment),
+    /// The same of one that stands by, and where it is to be told how to end.
+    LastWeights(Vec<f32>, Moment, SyncSender<ToTraining>),
     /// What this worker alone has, as it was after the last batch told.
     State {
         /// The file that it is for.
@@ -439,6 +443,10 @@ impl<'a, T: Trainer> Loop<'a, T> {
             ToTraining::Copy(moment) => {
                 let weights = self.training.trainer().copy_weights()?;
                 self.outbox.send(FromTraining::Weights(weights, moment))?;
+            }
+            ToTraining::CopyLast(moment, answer) => {
+                let weights = self.training.trainer().copy_weights()?;
+                self.outbox.send(FromTraining::LastWeights(weights, moment, answer))?;
             }
             ToTraining::Save(path) => self.saves.push(path),
             ToTraining::Stop => self.training.stop(),

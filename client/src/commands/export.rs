@@ -21,10 +21,10 @@ pub(crate) fn run(arguments: &Export) -> Result<(), Failure> {
         ))
     })?;
     output::text(&format!(
-        "{}: takes samples of {} as they are in the data, gives the probabilities of {} classes\n",
+        "{}: takes samples of {} as they are in the data, gives the probabilities of {}\n",
         path.display(),
         model.metadata.input,
-        model.metadata.classes.len()
+        model.metadata.target.info()
     ));
     Ok(())
 }

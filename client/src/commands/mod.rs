@@ -2,11 +2,14 @@
 
 pub(crate) mod checkpoint;
 pub(crate) mod credentials;
+pub(crate) mod doctor;
+pub(crate) mod down;
 pub(crate) mod evaluate;
 pub(crate) mod export;
 pub(crate) mod manual;
 pub(crate) mod node;
 pub(crate) mod nodes;
+pub(crate) mod page;
 pub(crate) mod predict;
 pub(crate) mod report;
 pub(crate) mod show;
@@ -16,6 +19,7 @@ pub(crate) mod stop;
 pub(crate) mod study;
 pub(crate) mod token;
 pub(crate) mod train;
+pub(crate) mod up;
 pub(crate) mod worker;
 
 use std::net::SocketAddr;
@@ -27,9 +31,11 @@ use ::worker::ops::Threads;
 use communicator::transport::{Credentials, Security};
 use protocol::wire::control::Reply;
 
-use crate::args::{Cluster, ComputeFlags, SecurityFlags};
+use crate::args::{CREDENTIALS_VARIABLE, Cluster, ComputeFlags, SecurityFlags};
+use crate::config_file::ConfigFile;
 use crate::contact::Contact;
 use crate::failure::Failure;
+use crate::quantity;
 use crate::token::Token;
 
 /// More are a slip of the hand, and would only wait for each other.
@@ -48,6 +54,20 @@ pub(crate) fn threads(asked: Option<usize>, among: usize) -> Result<Threads, Fai
             "--threads must be from 1 to {THREADS_MAX}, not {threads}"
         ))),
     }
+}
+
+/// What people have to know who have more threads train on this machine's CPU than it has cores.
+pub(crate) fn crowded(workers: usize, threads: usize, device: &Device) -> Option<String> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let all = workers.saturating_mul(threads);
+    (matches!(device, Device::Cpu) && all > cores).then(|| {
+        format!(
+            "{} of {} share {} and slow each other down: fewer --nodes, --workers or --threads train as fast",
+            quantity::of(workers, "worker"),
+            quantity::of(threads, "thread"),
+            quantity::of(cores, "core")
+        )
+    })
 }
 
 /// Refuses flags of a node that nothing can come of, and finds the device that they mean.
@@ -82,16 +102,43 @@ pub(crate) fn data_root(given: Option<&Path>) -> Result<PathBuf, Failure> {
 
 /// How the cluster's members know each other.
 fn security(flags: &SecurityFlags) -> Result<Security, Failure> {
-    match &flags.credentials {
-        Some(file) => {
-            let credentials = Credentials::read(file).map_err(Failure::bad)?;
-            Ok(Security::Credentials(Arc::new(credentials)))
-        }
-        None if flags.insecure => Ok(Security::Insecure),
-        None => Err(Failure::input(
-            "give the cluster's credentials with --credentials FILE ('tau credentials new FILE' makes some), or --insecure within one machine",
-        )),
+    if flags.insecure {
+        let by_flag = |file: &PathBuf| std::env::var_os(CREDENTIALS_VARIABLE).is_none_or(|said| said != **file);
+        return if flags.credentials.as_ref().is_some_and(by_flag) {
+            Err(Failure::input("give --credentials or --insecure, and not both"))
+        } else {
+            Ok(Security::Insecure)
+        };
     }
+    let file = credentials(flags.credentials.as_deref())?.ok_or_else(|| {
+        Failure::input(
+            "give the cluster's credentials with --credentials FILE ('tau credentials new FILE' makes some), or --insecure within one machine",
+        )
+    })?;
+    let credentials = Credentials::read(&file).map_err(Failure::bad)?;
+    Ok(Security::Credentials(Arc::new(credentials)))
+}
+
+/// The file that holds the credentials: as given, or as the user's configuration has it.
+pub(crate) fn credentials(given: Option<&Path>) -> Result<Option<PathBuf>, Failure> {
+    match given {
+        Some(file) => Ok(Some(file.to_owned())),
+        None => Ok(ConfigFile::read()?.credentials),
+    }
+}
+
+/// Addresses of the cluster's nodes: as given, or as the user's configuration has them.
+fn cluster_nodes(given: &[String]) -> Result<Vec<String>, Failure> {
+    let nodes = match given {
+        [] => ConfigFile::read()?.cluster,
+        given => given.to_vec(),
+    };
+    if nodes.is_empty() {
+        return Err(Failure::input(
+            "give the address of a node with --cluster HOST:PORT, in TAU_CLUSTER or in your config.toml",
+        ));
+    }
+    Ok(nodes)
 }
 
 /// The addresses that texts name, with hosts' names or numbers. A name may stand for several: a node may listen on any.
@@ -107,6 +154,19 @@ async fn resolve(texts: &[String]) -> Result<Vec<SocketAddr>, Failure> {
         addresses.extend(found);
     }
     Ok(addresses)
+}
+
+/// An address of this machine, by a host's name or in numbers; `:7700` is that port of all its addresses. Of several that a
+/// name stands for the first one counts.
+pub(crate) async fn own_address(flag: &str, text: &str) -> Result<SocketAddr, Failure> {
+    let anywhere = if text.starts_with(':') { "0.0.0.0" } else { "" };
+    let found = tokio::net::lookup_host(format!("{anywhere}{text}")).await;
+    let address = found.ok().and_then(|mut found| found.next());
+    address.ok_or_else(|| {
+        Failure::input(format!(
+            "{flag} {text} is no address of this machine: give HOST:PORT, for example 192.168.1.10:7700, or :7700"
+        ))
+    })
 }
 
 /// Runs something that waits a lot.
@@ -140,7 +200,7 @@ async fn access(nodes: &[String], flags: &SecurityFlags) -> Result<(Vec<SocketAd
 
 /// Gets in contact with a cluster.
 async fn contact(cluster: &Cluster) -> Result<Contact, Failure> {
-    let (addresses, security) = access(&cluster.cluster, &cluster.security).await?;
+    let (addresses, security) = access(&cluster_nodes(&cluster.cluster)?, &cluster.security).await?;
     Contact::new(addresses, security).await
 }
 

@@ -3,21 +3,31 @@
 use std::ffi::OsString;
 use std::io::Read;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use communicator::Timing;
 use communicator::log_context::NEWS;
-use communicator::node::{Node, NodeConfig, NodeError, WorkerCommand};
+use communicator::node::{DataReader, Node, NodeConfig, NodeError, WorkerCommand};
+use protocol::data::DataSpec;
+use protocol::sentence::sentence;
+use protocol::wire::attach::DataInfo;
 use serde::Serialize;
+use worker::dataset::Dataset;
 use worker::device::Device;
 
 use crate::args::{ComputeFlags, Join, Seed};
 use crate::failure::Failure;
+use crate::http::{Secret, Server};
+use crate::page::{Flags, Page};
 use crate::version::version;
-use crate::{commands, dead_sockets, interrupt, output};
+use crate::watching::{Source, Watch};
+use crate::{commands, dead_sockets, interrupt, metrics, node_diary, output};
 
 /// Where a node keeps its things unless it is told.
 const DIR: &str = "tau-node";
+/// What data is split by where it is only looked at: any will do, as long as all nodes take the same.
+const DATA_SEED: u64 = 1;
 
 #[derive(Serialize)]
 struct Listening<'a> {
@@ -39,25 +49,41 @@ fn run(arguments: &Seed, seeds: &[String]) -> Result<(), Failure> {
     let device = commands::check_compute(&arguments.node.compute)?;
     let dir = arguments.node.dir.clone().unwrap_or_else(|| DIR.into());
     let workers = worker_command(&arguments.node.compute, &device)?;
+    let threads = commands::threads(arguments.node.compute.threads, workers.count)?;
+    // Whoever has started several nodes on this machine has said it for all of them.
+    if let Some(crowded) = commands::crowded(workers.count, threads.0, &device).filter(|_| !arguments.tied) {
+        eprintln!("note: {crowded}");
+    }
+    let root = commands::data_root(arguments.node.compute.data_root.as_deref())?;
     interrupt::watch()?;
     commands::run_async(async {
         let (addresses, security) = commands::access(seeds, &arguments.node.security).await?;
         let advertise = match &arguments.node.advertise {
-            Some(text) => Some(own_address("--advertise", text).await?),
+            Some(text) => Some(commands::own_address("--advertise", text).await?),
             None => None,
         };
         let config = NodeConfig {
-            listen: own_address("--listen", &anywhere(&arguments.listen)).await?,
+            name: arguments.node.name.clone(),
+            listen: commands::own_address("--listen", listen(arguments)).await?,
             advertise,
             security,
             dir,
+            // Whoever has started nodes for a run of its own takes their folders away with them.
+            keeps_runs: !arguments.tied,
             workers,
+            data: DataReader::new(move |data| read_data(data, Some(&root))),
             version: version(),
             timing: Timing::DEFAULT,
         };
         dead_sockets::remove(&config.dir);
+        let dir = config.dir.clone();
         let mut node = Node::start(config).await.map_err(failure)?;
         announce(&node, arguments.json);
+        let _shown = show(&node, arguments, &dir).await?;
+        if !arguments.tied {
+            let runs_max = arguments.node.keep_runs.into();
+            tokio::spawn(node_diary::keep(node.inquiry(), node.info.name.clone(), dir, runs_max));
+        }
         let worked = tokio::select! {
             worked = serve(&mut node, &addresses) => worked,
             () = interrupt::wait() => Ok(()),
@@ -68,24 +94,68 @@ fn run(arguments: &Seed, seeds: &[String]) -> Result<(), Failure> {
     })
 }
 
-/// `:7700` is that port of every address of this machine.
-fn anywhere(text: &str) -> String {
-    if text.starts_with(':') {
-        format!("0.0.0.0{text}")
-    } else {
-        text.to_owned()
+#[derive(Serialize)]
+struct Collected<'a> {
+    event: &'static str,
+    address: String,
+    token: &'a str,
+}
+
+/// Where a node listens unless it is told: where it can be reached by those who may speak with it.
+fn listen(arguments: &Seed) -> &str {
+    match &arguments.listen {
+        Some(listen) => listen,
+        None if arguments.node.security.insecure => "127.0.0.1:7700",
+        None => ":7700",
     }
 }
 
-/// An address of this machine, by a host's name or in numbers. Of several that a name stands for the first one counts.
-async fn own_address(flag: &str, text: &str) -> Result<SocketAddr, Failure> {
-    let found = tokio::net::lookup_host(text).await;
-    let address = found.ok().and_then(|mut found| found.next());
-    address.ok_or_else(|| {
-        Failure::input(format!(
-            "{flag} {text} is no address of this machine: give HOST:PORT, for example 192.168.1.10:7700, or :7700"
-        ))
-    })
+/// What a node shows of itself, for as long as this is there.
+#[derive(Default)]
+struct Shown {
+    page: Option<Page>,
+    metrics: Option<Server>,
+}
+
+/// Serves the page and the metrics that were asked for.
+async fn show(node: &Node, arguments: &Seed, dir: &Path) -> Result<Shown, Failure> {
+    let flags = &arguments.node;
+    let mut shown = Shown::default();
+    if flags.page.is_none() && flags.metrics.is_none() {
+        return Ok(shown);
+    }
+    let secret = Secret::kept_in(dir)?;
+    let watch = Watch::start(Source::Oneself(node.inquiry()));
+    if let Some(text) = &flags.page {
+        let flags = Flags {
+            address: commands::own_address("--page", text).await?,
+            own: Some(node.info.address.ip()),
+            secret: secret.clone(),
+            may_stop: flags.page_stop,
+        };
+        let page = Page::live(flags, Arc::clone(&watch)).await?;
+        commands::page::announce(&page, arguments.json);
+        shown.page = Some(page);
+    }
+    if let Some(text) = &flags.metrics {
+        let address = commands::own_address("--metrics", text).await?;
+        let metrics = metrics::serve(address, secret.clone(), watch, &node.info).await?;
+        let address = metrics.address;
+        if arguments.json {
+            output::line(&Collected {
+                event: "metrics",
+                address: address.to_string(),
+                token: secret.letters(),
+            });
+        } else {
+            eprintln!(
+                "metrics are at http://{address}/metrics, with the token {}",
+                secret.letters()
+            );
+        }
+        shown.metrics = Some(metrics);
+    }
+    Ok(shown)
 }
 
 /// Joins, and then does its work until it fails.
@@ -109,6 +179,7 @@ fn failure(error: NodeError) -> Failure {
     match error {
         NodeError::NotLoopback(_)
         | NodeError::NoAddress(_)
+        | NodeError::Oneself(_)
         | NodeError::Listen { .. }
         | NodeError::SocketPath { .. }
         | NodeError::Dir { .. } => Failure::bad(error),
@@ -129,6 +200,12 @@ fn announce(node: &Node, json: bool) {
     } else {
         eprintln!("{} listens on {address}; workers attach to {socket}", node.info.name);
     }
+}
+
+/// What data is here. With a root, nothing outside of it is read.
+pub(crate) fn read_data(data: &DataSpec, root: Option<&Path>) -> Result<DataInfo, String> {
+    let dataset = Dataset::open(data, DATA_SEED, root).map_err(|error| sentence(&error))?;
+    Ok(dataset.info())
 }
 
 /// Workers are this program again.

@@ -1,13 +1,11 @@
 //! `tau nodes`: who is in the cluster.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
 use protocol::stats::{Line, NodeReport};
-use protocol::wire::control::{Reply, Request};
+use protocol::wire::control::{Reply, Request, SILENT};
 
 use crate::args::Ask;
 use crate::failure::Failure;
-use crate::{commands, output};
+use crate::{clock, commands, output};
 
 pub(crate) fn run(arguments: &Ask) -> Result<(), Failure> {
     commands::run_async(async {
@@ -29,23 +27,21 @@ fn show(nodes: &[NodeReport], json: bool) {
         }
         return;
     }
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = clock::now();
     println!(
         "{:<24} {:<22} {:<10} {:<8} {:>7} {:>10} {:>8}",
         "node", "address", "state", "device", "workers", "up", "rtt ms"
     );
     for node in nodes {
-        let up = now.saturating_sub(Duration::from_secs_f64(node.since.max(0.0)));
+        // How long one that is silent has been up nobody knows.
+        let up = match now - node.since.max(0.0) {
+            up if up >= 0.0 && node.state != SILENT => format!("{}s", up as u64),
+            _ => "–".into(),
+        };
         let rtt = node.rtt_ms.map_or("–".into(), |rtt| format!("{rtt:.1}"));
         println!(
-            "{:<24} {:<22} {:<10} {:<8} {:>7} {:>9}s {:>8}",
-            node.node,
-            node.address,
-            node.state,
-            node.device,
-            node.workers,
-            up.as_secs(),
-            rtt
+            "{:<24} {:<22} {:<10} {:<8} {:>7} {:>10} {:>8}",
+            node.node, node.address, node.state, node.device, node.workers, up, rtt
         );
     }
 }

@@ -4,7 +4,7 @@ use std::io::{BufWriter, ErrorKind, IsTerminal, Write};
 
 use protocol::data::DataSpec;
 use serde::Serialize;
-use worker::dataset::Dataset;
+use worker::dataset::{Dataset, NumberTarget, Target};
 use worker::model_file;
 use worker::predict::{Prediction, predict};
 
@@ -36,13 +36,21 @@ pub(crate) fn run(arguments: &Predict) -> Result<(), Failure> {
     let view = View::new(samples.len() as u64, audience);
     let mut writer = Writer::new(arguments.json, BufWriter::new(stdout));
     let (mut done, mut written) = (0, Ok(()));
-    let classes = &model.metadata.classes;
-    let predicted = predict(&model.layout, model.weights, &samples, threads, |some| {
-        done += some.len();
-        view.position(done as u64);
-        written = some.iter().try_for_each(|one| writer.write(&answer(*one, classes)));
-        written.is_ok()
-    });
+    let (target, outputs) = (&model.metadata.target, model.layout.outputs());
+    let predicted = predict(
+        &model.layout,
+        model.weights,
+        model.statistics,
+        &samples,
+        threads,
+        |some| {
+            let mut rows = some.chunks_exact(outputs);
+            done += rows.len();
+            view.position(done as u64);
+            written = rows.try_for_each(|row| writer.write(row, target));
+            written.is_ok()
+        },
+    );
     view.clear();
     predicted.map_err(Failure::work)?;
     match written.and_then(|()| writer.end()) {
@@ -52,16 +60,13 @@ pub(crate) fn run(arguments: &Predict) -> Result<(), Failure> {
     }
 }
 
-fn answer(prediction: Prediction, classes: &[String]) -> Answer<'_> {
-    Answer {
-        class: &classes[prediction.class as usize],
-        probability: prediction.probability,
-    }
-}
-
 /// Where answers go: as CSV with a header, or as one JSON object per line.
 enum Writer<W: Write> {
-    Csv(Box<csv::Writer<W>>),
+    Csv {
+        csv: Box<csv::Writer<W>>,
+        /// Whether the header of numbers is written.
+        named: bool,
+    },
     Json(W),
 }
 
@@ -70,13 +75,28 @@ impl<W: Write> Writer<W> {
         if json {
             Self::Json(out)
         } else {
-            Self::Csv(Box::new(csv::Writer::from_writer(out)))
+            Self::Csv {
+                csv: Box::new(csv::Writer::from_writer(out)),
+                named: false,
+            }
         }
     }
 
-    fn write(&mut self, answer: &Answer<'_>) -> std::io::Result<()> {
+    /// Writes what a row of outputs says of the target.
+    fn write(&mut self, row: &[f32], target: &Target) -> std::io::Result<()> {
+        match target {
+            Target::Classes(classes) => {
+                let Prediction { class, probability } = Prediction::of(row);
+                let class = &classes[class as usize];
+                self.write_one(&Answer { class, probability })
+            }
+            Target::Numbers(numbers) => self.write_numbers(numbers, row),
+        }
+    }
+
+    fn write_one(&mut self, answer: &Answer<'_>) -> std::io::Result<()> {
         match self {
-            Self::Csv(csv) => csv.serialize(answer).map_err(std::io::Error::from),
+            Self::Csv { csv, .. } => csv.serialize(answer).map_err(std::io::Error::from),
             Self::Json(out) => {
                 serde_json::to_writer(&mut *out, answer)?;
                 out.write_all(b"\n")
@@ -84,9 +104,29 @@ impl<W: Write> Writer<W> {
         }
     }
 
+    /// Numbers in their own units, under their own names.
+    fn write_numbers(&mut self, numbers: &[NumberTarget], row: &[f32]) -> std::io::Result<()> {
+        let restored = numbers.iter().zip(row).map(|(number, &said)| number.restore(said));
+        match self {
+            Self::Csv { csv, named } => {
+                if !std::mem::replace(named, true) {
+                    csv.write_record(numbers.iter().map(|number| &number.name))?;
+                }
+                csv.write_record(restored.map(|number| number.to_string()))?;
+                Ok(())
+            }
+            Self::Json(out) => {
+                let named = numbers.iter().map(|number| number.name.clone()).zip(restored);
+                let object: serde_json::Map<_, _> = named.map(|(name, number)| (name, number.into())).collect();
+                serde_json::to_writer(&mut *out, &object)?;
+                out.write_all(b"\n")
+            }
+        }
+    }
+
     fn end(mut self) -> std::io::Result<()> {
         match &mut self {
-            Self::Csv(csv) => csv.flush(),
+            Self::Csv { csv, .. } => csv.flush(),
             Self::Json(out) => out.flush(),
         }
     }

@@ -4,12 +4,15 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use protocol::job::JobDraft;
+use protocol::measured::Scores;
 use serde::{Deserialize, Serialize};
 use worker::model_file::{self, Model};
 
 use crate::args::Show;
 use crate::failure::Failure;
 use crate::output;
+use crate::quantity;
+use crate::report::how_good;
 use crate::run_folder::RESULT;
 
 /// Classes and columns that are named; of more the number is enough.
@@ -23,6 +26,9 @@ struct Shown<'a> {
     weights: usize,
     input: String,
     classes: &'a [String],
+    /// The numbers that it predicts.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    numbers: Vec<String>,
     columns: Option<&'a [String]>,
     digest: &'a str,
     job: &'a JobDraft,
@@ -43,6 +49,10 @@ struct ShownLayer {
 struct RunResult {
     digest: String,
     accuracy: f64,
+    #[serde(default)]
+    base_rate: Option<f64>,
+    #[serde(default)]
+    mae: Option<f64>,
     loss: f64,
     seconds: f64,
     samples: u64,
@@ -62,7 +72,13 @@ pub(crate) fn run(arguments: &Show) -> Result<(), Failure> {
         layers: layers(&model),
         weights: model.layout.weights,
         input: metadata.input.to_string(),
-        classes: &metadata.classes,
+        classes: metadata.target.classes(),
+        numbers: metadata
+            .target
+            .numbers()
+            .iter()
+            .map(|number| number.name.clone())
+            .collect(),
         columns: metadata.columns.as_ref().map(|columns| columns.features.as_slice()),
         digest: &metadata.digest,
         job: &metadata.job,
@@ -82,10 +98,7 @@ fn layers(model: &Model) -> Vec<ShownLayer> {
         layer: placed.layer.to_string(),
         input: placed.input.to_string(),
         output: placed.output.to_string(),
-        weights: placed
-            .parameters
-            .as_ref()
-            .map_or(0, |(weights, biases)| weights.len() + biases.len()),
+        weights: placed.weights(),
     });
     shown.collect()
 }
@@ -110,19 +123,24 @@ fn text(shown: &Shown<'_>) -> Result<String, Failure> {
         );
     }
     let _ = writeln!(text, "\nweights   {}", shown.weights);
-    let _ = writeln!(text, "classes   {}", named(shown.classes));
+    let _ = match &shown.numbers[..] {
+        [] => writeln!(text, "classes   {}", named(shown.classes)),
+        numbers => writeln!(text, "numbers   {}", named(numbers)),
+    };
     if let Some(columns) = shown.columns {
         let _ = writeln!(text, "columns   {}", named(columns));
     }
     let _ = writeln!(text, "digest    {}", shown.digest);
     match &shown.result {
         Some(result) => {
-            let _ = writeln!(
-                text,
-                "accuracy  {:.2} %, loss {:.4} on held-out samples",
-                100.0 * result.accuracy,
-                result.loss
-            );
+            let scores = Scores {
+                accuracy: result.accuracy,
+                loss: result.loss,
+                mae: result.mae,
+            };
+            let good = how_good(scores, result.base_rate, quantity::accuracy);
+            let (word, rest) = good.split_once(' ').unwrap_or((&good, ""));
+            let _ = writeln!(text, "{word:<9} {rest} on held-out samples");
             let agree = if result.replicas_agree { "" } else { ", which DISAGREE" };
             let _ = writeln!(
                 text,

@@ -1,6 +1,5 @@
 //! `tau start`: send `StartTraining` to a cluster, follow the run and save its model.
 
-use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -13,12 +12,13 @@ use crate::contact::Contact;
 use crate::failure::Failure;
 use crate::out_folder::OutFolder;
 use crate::output::{self, Audience, RunEvent};
+use crate::run_folder::run_named;
 use crate::view::View;
 use crate::{commands, follow, interrupt, job_file, report, starting};
 
 pub(crate) fn run(arguments: Start) -> Result<(), Failure> {
     let what = match &arguments.resume {
-        Some(folder) => What::Resume(resumed_run(folder, &arguments.job)?),
+        Some(folder) => What::Resume(resumed_run(folder)?, Box::new(changes(arguments.job)?)),
         None => What::Job(Box::new(job_file::read(arguments.job, arguments.file.as_deref())?)),
     };
     let out = OutFolder::check(&arguments.out)?;
@@ -26,6 +26,7 @@ pub(crate) fn run(arguments: Start) -> Result<(), Failure> {
     interrupt::watch()?;
     commands::run_async(async {
         let contact = Arc::new(commands::contact(&arguments.cluster).await?);
+        let page = commands::page::of_run(&arguments.page, &contact, audience).await?;
         let run = if arguments.attach {
             newest(&contact).await?
         } else {
@@ -40,7 +41,11 @@ pub(crate) fn run(arguments: Start) -> Result<(), Failure> {
         if arguments.detach {
             return Ok(());
         }
-        let finished = follow::follow(&contact, run, &out, audience).await?;
+        let ended = follow::follow(&contact, run, &out, audience).await;
+        if let Some(page) = &page {
+            page.last_look().await;
+        }
+        let finished = ended?;
         commands::report::of_run(&finished);
         report::report(&finished, arguments.json)
     })
@@ -50,20 +55,32 @@ pub(crate) fn run(arguments: Start) -> Result<(), Failure> {
 pub(crate) enum What {
     /// A job.
     Job(Box<Job>),
-    /// The furthest checkpoint of an earlier run, with its job.
-    Resume(RunId),
+    /// The furthest checkpoint of an earlier run, with its job but for what is to be another way.
+    Resume(RunId, Box<JobDraft>),
 }
 
-/// The run whose checkpoints are in a folder: nodes keep them in one of its name.
-fn resumed_run(folder: &Path, job: &JobDraft) -> Result<RunId, Failure> {
-    if *job != JobDraft::default() {
-        return Err(Failure::input(
-            "--resume goes on with the job of the checkpoint: leave the job flags out",
-        ));
+/// What is to be another way in a run that is gone on with.
+fn changes(job: JobDraft) -> Result<JobDraft, Failure> {
+    let flags: Vec<String> = job
+        .fixed_keys()
+        .iter()
+        .map(|key| format!("--{}", key.replace('_', "-")))
+        .collect();
+    if flags.is_empty() {
+        return Ok(job);
     }
-    let name = folder.file_name().and_then(OsStr::to_str).unwrap_or_default();
-    let run = u64::from_str_radix(name, 16).ok().filter(|_| name.len() == 16);
-    run.map(RunId).ok_or_else(|| {
+    Err(Failure::input(format!(
+        "--resume goes on with the job of the checkpoint, in which {} cannot be changed: leave it out, or begin a new run \
+         with the model (--from)",
+        flags.join(", ")
+    )))
+}
+
+/// The run whose checkpoints are in a folder: nodes keep them in one of its name. A link such as `latest` means where it
+/// points.
+fn resumed_run(folder: &Path) -> Result<RunId, Failure> {
+    let linked = || folder.canonicalize().ok().and_then(|folder| run_named(&folder));
+    run_named(folder).or_else(linked).ok_or_else(|| {
         Failure::input(format!(
             "--resume {} is no folder of a run: nodes keep checkpoints under their --dir, in a folder that is named by \
              the sixteen digits of the run",
@@ -83,9 +100,13 @@ pub(crate) async fn begin(
     view.busy("preparing: nodes open the data");
     let request = match what {
         What::Job(job) => Request::StartTraining { job, allow_partial },
-        What::Resume(run) => Request::Resume { run, allow_partial },
+        What::Resume(run, changes) => Request::Resume {
+            run,
+            changes,
+            allow_partial,
+        },
     };
-    let run = starting::start(contact, &request).await;
+    let run = starting::start(contact, &request, |waiting| view.waits(waiting)).await;
     view.clear();
     run
 }

@@ -7,19 +7,22 @@ use std::time::{Duration, Instant};
 
 use communicator::Timing;
 use protocol::stats::{Line, StatsRecord};
-use protocol::wire::control::{Reply, Request};
 
 use crate::args::Stats;
 use crate::contact::Contact;
 use crate::failure::Failure;
+use crate::judged::Judged;
 use crate::notice::Redirected;
 use crate::stats_reader::StatsReader;
-use crate::stats_view::StatsView;
+use crate::stats_view::controls::Controls;
 use crate::stats_view::screen::Screen;
+use crate::watching::{self, Shared, Source};
 use crate::{commands, interrupt, output};
 
 /// How often the screen is drawn anew and keys are looked at.
 const DRAW_EVERY: Duration = Duration::from_millis(100);
+/// How long nobody may answer before that is said.
+const SILENT_AFTER: Duration = Duration::from_secs(5);
 
 pub(crate) fn run(arguments: &Stats) -> Result<(), Failure> {
     interrupt::watch()?;
@@ -33,7 +36,7 @@ pub(crate) fn run(arguments: &Stats) -> Result<(), Failure> {
                 () = interrupt::wait() => Ok(()),
             }
         } else {
-            live(&contact).await
+            live(contact).await
         }
     })
 }
@@ -71,11 +74,12 @@ fn print(record: &StatsRecord, json: bool) {
     }
     let known = |value: Option<f64>| value.map_or("–".into(), |value| format!("{value:.4}"));
     println!(
-        "{} {} {:.0} samples/s  loss {}  accuracy {}  τ {:.2e}  density {:.1e}  staleness {:.2}  lag {}",
+        "{} {} {:.0} samples/s  loss {}  {} {}  τ {:.2e}  density {:.1e}  staleness {:.2}  lag {}",
         record.node,
         record.state,
         record.samples_per_second,
         known(record.loss),
+        Judged::by(record.mae).name(),
         known(record.accuracy),
         record.tau,
         record.density,
@@ -84,56 +88,41 @@ fn print(record: &StatsRecord, json: bool) {
     );
 }
 
-/// How often the run is asked how far it is.
-const STATUS_EVERY: Duration = Duration::from_secs(1);
-
-/// A table and a curve, until the user leaves.
-async fn live(contact: &Contact) -> Result<(), Failure> {
-    let (records, mut news) = tokio::sync::mpsc::channel(16);
-    let reading = async {
-        let mut reader = StatsReader::default();
-        loop {
-            let new = reader.read(contact).await?;
-            if records.send(new).await.is_err() {
-                return Ok(());
-            }
-        }
-    };
-    let status = Mutex::new(None);
-    let asking = async {
-        loop {
-            if let Reply::Status(found) = contact.ask(Request::Status).await? {
-                *status.lock().unwrap_or_else(PoisonError::into_inner) = found;
-            }
-            tokio::time::sleep(STATUS_EVERY).await;
-        }
-    };
+/// Table, curves and events, until the user leaves.
+async fn live(contact: Contact) -> Result<(), Failure> {
+    let source = Source::Cluster(Arc::new(contact));
+    let chronicle = Shared::default();
     let drawing = async {
         let screen = |error: std::io::Error| Failure::Failed(format!("the terminal cannot be drawn on: {error}"));
         let mut shown = Screen::enter().map_err(screen)?;
         let said = Said::default();
-        let mut view = StatsView::new();
+        let mut controls = Controls::default();
         loop {
-            while let Ok(new) = news.try_recv() {
-                view.update(&new);
+            let said = silence(chronicle.unanswered()).or_else(|| said.newest());
+            shown
+                .show(&chronicle.lock(), &mut controls, said.as_deref())
+                .map_err(screen)?;
+            for key in shown.keys().map_err(screen)? {
+                if controls.press(key, chronicle.lock().nodes()) {
+                    return Ok(());
+                }
             }
-            if let Some(status) = &*status.lock().unwrap_or_else(PoisonError::into_inner) {
-                view.expect_samples(status.train * u64::from(status.job.epochs));
-                view.waits_for(&status.waiting);
-            }
-            view.says(said.newest());
-            shown.show(&view).map_err(screen)?;
-            if shown.wants_to_leave(Duration::ZERO).map_err(screen)? || interrupt::asked() {
+            if interrupt::asked() {
                 return Ok(());
             }
             tokio::time::sleep(DRAW_EVERY).await;
         }
     };
     tokio::select! {
-        read = reading => read,
-        asked = asking => asked,
+        watched = watching::watch(&source, &chronicle) => watched.map(|never| match never {}),
         drawn = drawing => drawn,
     }
+}
+
+/// What is said of a cluster that has not answered for so long: what is shown is old, and may look alive.
+fn silence(silence: Duration) -> Option<String> {
+    let seconds = silence.as_secs();
+    (silence > SILENT_AFTER).then(|| format!("no node has answered for {seconds} s: what is shown is as old as that"))
 }
 
 /// What is said while the view has the terminal: its newest sentence, for some seconds.

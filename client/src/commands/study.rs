@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use protocol::stats::{Finished, Line};
-use protocol::wire::control::{Reply, Request};
+use protocol::wire::control::{Reply, Request, SILENT};
 use toml::Value;
 
-use crate::args::{self, Study as Arguments};
+use crate::args::{self, RunPage, Study as Arguments};
 use crate::commands;
 use crate::commands::start::{self, What};
 use crate::contact::{Answer, Contact};
@@ -120,7 +120,7 @@ async fn cluster(arguments: &Arguments) -> Result<Option<(Arc<Contact>, usize)>,
     let contact = commands::contact(&named).await?;
     match contact.ask(Request::Nodes).await? {
         Reply::Nodes(nodes) => {
-            let there = nodes.iter().filter(|node| node.state != "away").count();
+            let there = nodes.iter().filter(|node| node.state != SILENT).count();
             Ok(Some((Arc::new(contact), there)))
         }
         other => Err(commands::unexpected(other)),
@@ -224,7 +224,8 @@ impl Sitting {
         match &self.place {
             Place::Here(flags, _) => {
                 let run = LocalRun::check(planned.job.clone(), flags, planned.nodes)?;
-                run.run(&out, self.audience(), OnFailure::Drop).await
+                run.run(&out, self.audience(), OnFailure::Drop, &RunPage::default())
+                    .await
             }
             Place::Cluster(contact, _) => {
                 wait_until_idle(contact).await;

@@ -9,14 +9,17 @@ use crate::output;
 use crate::token::Token;
 
 pub(crate) fn run(arguments: &TokenFlags) -> Result<(), Failure> {
-    let credentials = Credentials::read(&arguments.credentials).map_err(Failure::bad)?;
-    let found = commands::run_async(commands::resolve(&arguments.cluster))?;
+    let file = commands::credentials(arguments.credentials.as_deref())?
+        .ok_or_else(|| Failure::input("give the cluster's credentials with --credentials FILE"))?;
+    let credentials = Credentials::read(&file).map_err(Failure::bad)?;
+    let nodes = commands::cluster_nodes(&arguments.cluster)?;
+    let found = commands::run_async(commands::resolve(&nodes))?;
     eprintln!(
         "whoever has this line is a member of the cluster: 'tau join' takes it, and --cluster of all other commands"
     );
     if found.iter().all(|address| address.ip().is_loopback()) {
         eprintln!("its addresses are known to this machine only: give one that other machines reach, to use it there");
     }
-    output::text(&format!("{}\n", Token::text(&arguments.cluster, &credentials)));
+    output::text(&format!("{}\n", Token::text(&nodes, &credentials)));
     Ok(())
 }

@@ -15,7 +15,10 @@ pub(crate) fn run(arguments: Train) -> Result<(), Failure> {
     let out = OutFolder::check(&arguments.out)?;
     interrupt::watch()?;
     eprintln!("{}", run.said);
-    let finished = commands::run_async(run.run(&out, Audience::of(json), OnFailure::Rescue))?;
+    if let Some(crowded) = &run.crowded {
+        eprintln!("note: {crowded}");
+    }
+    let finished = commands::run_async(run.run(&out, Audience::of(json), OnFailure::Rescue, &arguments.page))?;
     commands::report::of_run(&finished);
     report::report(&finished, json)
 }

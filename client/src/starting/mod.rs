@@ -27,8 +27,8 @@ const SILENCE_LIMIT: Duration = Duration::from_mins(1);
 /// How often in a row all must say that there is no run: a question may be read late.
 const CERTAIN: u32 = 2;
 
-/// Asks a cluster to start a run; returns when its nodes have begun.
-pub(crate) async fn start(contact: &Contact, request: &Request) -> Result<RunId, Failure> {
+/// Asks a cluster to start a run; returns when its nodes have begun. Tells meanwhile whom they wait for.
+pub(crate) async fn start(contact: &Contact, request: &Request, waits: impl Fn(&[String])) -> Result<RunId, Failure> {
     loop {
         let line = contact.line().await?;
         let before = Before::new(&contact.ask_each(Request::Status).await);
@@ -38,7 +38,7 @@ pub(crate) async fn start(contact: &Contact, request: &Request) -> Result<RunId,
             before,
             asked: line.connection.address(),
         };
-        if let Some(run) = attempt.make(&line).await? {
+        if let Some(run) = attempt.make(&line, &waits).await? {
             return Ok(run);
         }
         notice::say(&format!("{} has not started the run; asking again", attempt.asked));
@@ -55,7 +55,7 @@ struct Attempt<'a> {
 
 impl Attempt<'_> {
     /// The run, or nothing if it is certain that there will be none.
-    async fn make(&self, line: &Line) -> Result<Option<RunId>, Failure> {
+    async fn make(&self, line: &Line, waits: &impl Fn(&[String])) -> Result<Option<RunId>, Failure> {
         let mut answer = std::pin::pin!(line.connection.ask(self.request.clone(), PREPARE_LIMIT));
         let mut heard = Instant::now();
         loop {
@@ -67,8 +67,11 @@ impl Attempt<'_> {
                     Err(_) => break,
                 },
                 () = sleep(LOOK_AGAIN) => {
-                    if line.connection.ask(Request::Status, ANSWER_LIMIT).await.is_ok() {
+                    if let Ok(reply) = line.connection.ask(Request::Status, ANSWER_LIMIT).await {
                         heard = Instant::now();
+                        if let Reply::Status(Some(status)) = reply {
+                            waits(&status.waiting);
+                        }
                     } else if let Verdict::Begun(run, at) = self.look().await {
                         return self.found(run, at).await;
                     } else if heard.elapsed() > SILENCE_LIMIT {

@@ -1,20 +1,22 @@
-//! The line on the run as a whole.
+//! The lines on the run as a whole: how far it is, what is trained, and what there is to say of it.
 
 use ratatui::Frame;
 use ratatui::layout::Rect;
-use ratatui::style::Stylize;
+use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::Line;
 
-use super::fit::fitting;
-use super::nodes::Nodes;
-use super::units::{percent, precise};
+use super::units::{loss, precise};
+use crate::chronicle::{Chronicle, End, Facts, Summary};
+use crate::fit::{cut, fitting};
+use crate::judged::Judged;
+use crate::quantity;
 
 const GAP: &str = "  ";
 /// So much of a run's name tells it from others.
 const RUN_WIDTH: usize = 8;
 
-pub(super) fn draw(nodes: &Nodes, total: Option<u64>, frame: &mut Frame, area: Rect) {
-    let parts = parts(nodes, total);
+pub(super) fn draw(chronicle: &Chronicle, frame: &mut Frame, area: Rect) {
+    let parts = parts(chronicle);
     let sizes: Vec<(usize, u8)> = parts.iter().map(|(text, rank)| (text.chars().count(), *rank)).collect();
     let kept = fitting(&sizes, GAP.len(), area.width.into());
     let texts = parts
@@ -22,37 +24,128 @@ pub(super) fn draw(nodes: &Nodes, total: Option<u64>, frame: &mut Frame, area: R
         .zip(kept)
         .filter(|(_, kept)| *kept)
         .map(|((text, _), _)| text.as_str());
-    let line = Line::from(texts.collect::<Vec<_>>().join(GAP));
-    frame.render_widget(line.bold(), area);
+    let first = Line::from(texts.collect::<Vec<_>>().join(GAP)).bold();
+    let lines = [
+        Some(first),
+        chronicle.facts().map(|facts| Line::from(job(facts, area.width))),
+    ];
+    for (line, row) in lines.into_iter().flatten().zip(area.rows()) {
+        frame.render_widget(line, row);
+    }
 }
 
 /// Each with a rank: the highest are left out first.
-fn parts(nodes: &Nodes, total: Option<u64>) -> Vec<(String, u8)> {
-    if nodes.len() == 0 {
-        return vec![("No news from the cluster yet.".into(), 0), ("q leaves".into(), 1)];
+fn parts(chronicle: &Chronicle) -> Vec<(String, u8)> {
+    if chronicle.nodes().len() == 0 {
+        return vec![("No news from the cluster yet.".into(), 0)];
     }
+    let summary = chronicle.summary();
     let mut parts = Vec::new();
-    if !nodes.run().is_empty() {
-        let run: String = nodes.run().chars().take(RUN_WIDTH).collect();
-        parts.push((format!("run {run}"), 3));
+    if chronicle.run().is_empty() {
+        parts.push(("no run".into(), 3));
+    } else {
+        parts.push((format!("run {}", short_name(chronicle.run())), 4));
     }
-    let samples = nodes.samples();
-    let done = match total {
-        Some(total) if total > 0 => {
-            let share = percent(samples as f64 / total as f64, 0);
+    parts.push((summary.state.clone(), 1));
+    if chronicle.run().is_empty() {
+        parts.push((quantity::of(chronicle.nodes().len(), "node"), 2));
+        return parts;
+    }
+    if let (Some(epoch), Some(facts)) = (summary.epoch, chronicle.facts()) {
+        // Rounded down: what is not trained to the end is not done.
+        parts.push((
+            format!("epoch {:.1}/{}", (epoch * 10.0).floor() / 10.0, facts.epochs),
+            3,
+        ));
+    }
+    match summary.share {
+        Some(share) => parts.push((format!("{:.0} %", (share * 100.0).floor()), 0)),
+        None => parts.push((format!("{} samples", precise(summary.samples as f64)), 0)),
+    }
+    parts.push((time(&summary), 2));
+    parts.push((format!("{} samples/s", precise(summary.samples_per_second)), 5));
+    if let Some(held_out) = summary.held_out_loss {
+        parts.push((format!("held-out loss {}", loss(held_out)), 8));
+    }
+    let judged = Judged::by(summary.mae);
+    if let Some(figure) = summary.accuracy {
+        parts.push((format!("{} {}", judged.name(), judged.text(figure)), 6));
+    }
+    if let Some(best) = summary.best {
+        parts.push((format!("best {}", judged.text(best)), 9));
+    }
+    // While batches are under way, replicas differ by those: nobody is to worry about that.
+    if summary.replicas.of > 0 && summary.state != "training" {
+        let replicas = &summary.replicas;
+        parts.push((format!("{} of {} replicas equal", replicas.equal, replicas.of), 7));
+    }
+    parts
+}
+
+pub(super) fn short_name(run: &str) -> String {
+    run.chars().take(RUN_WIDTH).collect()
+}
+
+/// Time gone, and of how much, where that can be told.
+fn time(summary: &Summary) -> String {
+    let elapsed = quantity::clock(summary.elapsed);
+    match summary.left {
+        Some(left) => format!("{elapsed} of {}", quantity::clock(summary.elapsed + left)),
+        None => elapsed,
+    }
+}
+
+fn job(facts: &Facts, width: u16) -> String {
+    let job = facts.job();
+    cut(&job, width.into())
+}
+
+/// What there is to say: how the run ended or what it waits for, and what was said to the user.
+pub(super) fn notes(chronicle: &Chronicle, said: Option<&str>) -> Vec<(String, Style)> {
+    let mut notes = Vec::new();
+    if let Some(facts) = chronicle.facts() {
+        if let Some(end) = &facts.end {
+            let colour = if is_good(end) { Color::Green } else { Color::Red };
+            notes.push((ending(end), Style::new().fg(colour).bold()));
+        }
+        let waiting = facts.waiting.iter();
+        let waiting = waiting.map(|reason| (format!("waiting for {reason}"), Style::new().fg(Color::Yellow)));
+        notes.extend(waiting);
+    }
+    notes.extend(said.map(|text| (text.into(), Style::new().bold())));
+    notes
+}
+
+fn is_good(end: &End) -> bool {
+    matches!(end, End::Finished { agree: true, .. })
+}
+
+fn ending(end: &End) -> String {
+    match end {
+        End::Failed { reason } => format!("failed: {reason}"),
+        End::Finished {
+            accuracy,
+            mae,
+            loss,
+            agree,
+            nodes,
+            missing,
+            model,
+            ..
+        } => {
+            let all = nodes + missing.len();
+            let agree = if *agree { "agree" } else { "DO NOT AGREE" };
+            let missing = match &missing[..] {
+                [] => String::new(),
+                missing => format!("; missing: {}", missing.join(", ")),
+            };
+            let judged = Judged::by(*mae);
             format!(
-                "{} of {} samples ({share}%)",
-                precise(samples as f64),
-                precise(total as f64)
+                "finished: {} {}, loss {loss:.4}, replicas {agree} ({nodes} of {all}{missing}), saved on the node \
+                 that was asked as {model}; fetch it with 'tau start --attach'",
+                judged.name(),
+                judged.text(*accuracy)
             )
         }
-        _ => format!("{} samples", precise(samples as f64)),
-    };
-    parts.push((done, 0));
-    parts.push((format!("{}/s", precise(nodes.samples_per_second())), 1));
-    if let Some(accuracy) = nodes.accuracy() {
-        parts.push((format!("accuracy {accuracy:.4}"), 2));
     }
-    parts.push(("q leaves".into(), 4));
-    parts
 }

@@ -4,16 +4,17 @@ use std::io::{self, BufWriter, Stderr, Write};
 use std::panic;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
 use ratatui::crossterm::cursor::Show;
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use ratatui::crossterm::event::{self, Event, KeyEvent};
 use ratatui::crossterm::execute;
 use ratatui::crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode};
 
-use super::StatsView;
+use super::controls::Controls;
+use crate::chronicle::Chronicle;
 
 /// Whether the terminal has to be given back.
 static TAKEN: AtomicBool = AtomicBool::new(false);
@@ -33,30 +34,31 @@ impl Screen {
     }
 
     /// Draws the view.
-    pub(crate) fn show(&mut self, view: &StatsView) -> io::Result<()> {
-        self.terminal.draw(|frame| view.draw(frame))?;
+    pub(crate) fn show(
+        &mut self,
+        chronicle: &Chronicle,
+        controls: &mut Controls,
+        said: Option<&str>,
+    ) -> io::Result<()> {
+        self.terminal
+            .draw(|frame| super::draw(chronicle, controls, said, frame))?;
         Ok(())
     }
 
-    /// Waits for a key that ends the view: q, Esc or Ctrl-C, which raises no signal here. False when the time is over,
-    /// or earlier when the terminal has another size and wants to be drawn again.
+    /// The keys that were pressed since it was asked last.
     #[expect(
         clippy::unused_self,
         reason = "keys come one by one only while the terminal is taken"
     )]
-    pub(crate) fn wants_to_leave(&mut self, timeout: Duration) -> io::Result<bool> {
-        let start = Instant::now();
-        loop {
-            let left = timeout.saturating_sub(start.elapsed());
-            if !event::poll(left)? {
-                return Ok(false);
-            }
-            match event::read()? {
-                Event::Resize(..) => return Ok(false),
-                event if asks_to_leave(&event) => return Ok(true),
-                _ => {}
+    pub(crate) fn keys(&mut self) -> io::Result<Vec<KeyEvent>> {
+        let mut keys = Vec::new();
+        while event::poll(Duration::ZERO)? {
+            // A terminal of another size is drawn anew in any case.
+            if let Event::Key(key) = event::read()? {
+                keys.push(key);
             }
         }
+        Ok(keys)
     }
 }
 
@@ -95,36 +97,4 @@ fn give_back_on_panic() {
             before(info);
         }));
     });
-}
-
-fn asks_to_leave(event: &Event) -> bool {
-    let Event::Key(key) = event else { return false };
-    // Some terminals tell of keys that are let go.
-    key.kind == KeyEventKind::Press
-        && match key.code {
-            KeyCode::Char('q' | 'Q') | KeyCode::Esc => true,
-            KeyCode::Char('c') => key.modifiers.contains(KeyModifiers::CONTROL),
-            _ => false,
-        }
-}
-
-#[cfg(test)]
-mod tests {
-    use ratatui::crossterm::event::KeyEvent;
-
-    use super::*;
-
-    #[test]
-    fn q_and_escape_and_control_c_leave() {
-        let key = |code, modifiers| asks_to_leave(&Event::Key(KeyEvent::new(code, modifiers)));
-        assert!(key(KeyCode::Char('q'), KeyModifiers::NONE));
-        assert!(key(KeyCode::Char('Q'), KeyModifiers::SHIFT));
-        assert!(key(KeyCode::Esc, KeyModifiers::NONE));
-        assert!(key(KeyCode::Char('c'), KeyModifiers::CONTROL));
-        assert!(!key(KeyCode::Char('c'), KeyModifiers::NONE));
-        assert!(!key(KeyCode::Enter, KeyModifiers::NONE));
-        assert!(!asks_to_leave(&Event::Resize(80, 24)));
-        let released = KeyEvent::new_with_kind(KeyCode::Char('q'), KeyModifiers::NONE, KeyEventKind::Release);
-        assert!(!asks_to_leave(&Event::Key(released)));
-    }
 }

@@ -1,32 +1,50 @@
 //! What is on the screen, as text.
 
-use protocol::stats::StatsRecord;
+use protocol::measured::{Evaluation, ProcessUsage};
+use protocol::stats::{Gravity, NodeReport, PeerRecord, Saying, StatsRecord};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
+use ratatui::crossterm::event::{KeyCode, KeyEvent};
+use ratatui::style::Modifier;
 
 use super::*;
+use crate::chronicle::{End, Facts};
+
+mod odd;
 
 const MEGABYTE: u64 = 1_000_000;
+const RUN: &str = "0123456789abcdef";
+const START: f64 = 1e9;
 
 /// A node's record at some second of a run.
-fn record(node: &str, second: u64) -> StatsRecord {
+fn record(node: &str, second: u32) -> StatsRecord {
+    let number = u64::from(second);
     StatsRecord {
         node: node.into(),
-        run: "0123456789abcdef".into(),
+        run: RUN.into(),
         state: "training".into(),
+        time: START + f64::from(second),
+        seconds: f64::from(second),
         samples_per_second: 12_500.0,
-        samples: second * 12_500,
-        loss: Some(2.3 / second as f64),
-        accuracy: (second > 1).then_some(0.97 + second as f64 * 0.001),
+        samples: number * 12_500,
+        ledger_samples: number * 37_500,
+        loss: Some(2.3 / f64::from(second)),
+        accuracy: (second > 1).then_some(0.97 + f64::from(second) * 0.001),
+        evaluation: (second > 1).then_some(Evaluation {
+            samples: number * 37_500,
+            seconds: f64::from(second),
+            accuracy: 0.97 + f64::from(second) * 0.001,
+            loss: 1.9 / f64::from(second),
+            mae: None,
+        }),
         tau: 1.21e-3,
         density: 0.002,
-        bytes_in: second * 3 * MEGABYTE,
-        bytes_out: second * MEGABYTE + second * second * 100_000,
+        bytes_in: number * 3 * MEGABYTE,
+        bytes_out: number * MEGABYTE + number * number * 100_000,
         staleness: 1.5,
         frontier_lag: 4,
         digest: "fedcba9876543210".into(),
         queue: 17,
-        paused_share: 0.0,
         exchange_share: 0.126,
         cpu: 1.9,
         memory_bytes: 514 * MEGABYTE,
@@ -35,28 +53,104 @@ fn record(node: &str, second: u64) -> StatsRecord {
 }
 
 /// Three nodes over some seconds.
-fn three_nodes(seconds: u64) -> Vec<StatsRecord> {
+fn three_nodes(seconds: u32) -> Vec<StatsRecord> {
     (1..=seconds)
         .flat_map(|second| ["alpha", "beta", "gamma"].map(|node| record(node, second)))
         .collect()
 }
 
-fn view(records: &[StatsRecord]) -> StatsView {
-    let mut view = StatsView::new();
-    view.update(records);
-    view
+fn facts(phase: &'static str, end: Option<End>) -> Facts {
+    Facts {
+        run: RUN.into(),
+        data: "builtin:mnist".into(),
+        model: "dense 100, relu, dense 10".into(),
+        optimiser: "muon".into(),
+        exchange: "strom".into(),
+        epochs: 10,
+        train: 60_000,
+        phase,
+        waiting: Vec::new(),
+        end,
+    }
 }
 
-fn screen(view: &StatsView, width: u16, height: u16) -> Vec<String> {
-    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-    terminal.draw(|frame| view.draw(frame)).unwrap();
+fn chronicle(records: &[StatsRecord]) -> Chronicle {
+    let mut chronicle = Chronicle::default();
+    chronicle.take(records);
+    chronicle
+}
+
+/// Three nodes in the middle of a run that is known.
+fn training(seconds: u32) -> Chronicle {
+    let mut chronicle = chronicle(&three_nodes(seconds));
+    chronicle.take_facts(facts("training", None), 0.0);
+    chronicle
+}
+
+/// Many nodes, each faster than the one before.
+fn crowd(nodes: u32) -> Chronicle {
+    let records = (1..=2).flat_map(|second| {
+        (0..nodes).map(move |node| StatsRecord {
+            samples_per_second: f64::from(node),
+            ..record(&format!("n{node:02}"), second)
+        })
+    });
+    chronicle(&records.collect::<Vec<_>>())
+}
+
+fn finished(agree: bool, missing: &[&str]) -> End {
+    End::Finished {
+        accuracy: 0.9845,
+        mae: None,
+        loss: 0.0561,
+        samples: 600_000,
+        seconds: 42.0,
+        agree,
+        nodes: 3,
+        missing: missing.iter().map(|&name| name.into()).collect(),
+        digest: "end".into(),
+        reason: "trained".into(),
+        model: "/home/ada/tau-node/0123456789abcdef/alpha.safetensors".into(),
+    }
+}
+
+fn drawn(
+    chronicle: &Chronicle,
+    controls: &mut Controls,
+    said: Option<&str>,
+    size: (u16, u16),
+) -> Terminal<TestBackend> {
+    let mut terminal = Terminal::new(TestBackend::new(size.0, size.1)).unwrap();
+    terminal.draw(|frame| draw(chronicle, controls, said, frame)).unwrap();
+    terminal
+}
+
+fn lines(terminal: &Terminal<TestBackend>) -> Vec<String> {
     let buffer = terminal.backend().buffer();
     let line = |row| {
-        (0..width)
+        (0..buffer.area.width)
             .map(|column| buffer[(column, row)].symbol())
             .collect::<String>()
     };
-    (0..height).map(|row| line(row).trim_end().to_owned()).collect()
+    let lines = (0..buffer.area.height).map(line);
+    lines.map(|line| line.trim_end().to_owned()).collect()
+}
+
+fn screen(chronicle: &Chronicle, width: u16, height: u16) -> Vec<String> {
+    lines(&drawn(chronicle, &mut Controls::default(), None, (width, height)))
+}
+
+/// The screen after some keys, each drawn before the next.
+fn after_keys(chronicle: &Chronicle, keys: &[KeyCode], size: (u16, u16)) -> Vec<String> {
+    let mut controls = Controls::default();
+    for &key in keys {
+        drawn(chronicle, &mut controls, None, size);
+        assert!(
+            !controls.press(KeyEvent::from(key), chronicle.nodes()),
+            "{key:?} leaves"
+        );
+    }
+    lines(&drawn(chronicle, &mut controls, None, size))
 }
 
 fn dots(lines: &[String]) -> usize {
@@ -64,221 +158,317 @@ fn dots(lines: &[String]) -> usize {
     lines.iter().flat_map(|line| line.chars()).filter(braille).count()
 }
 
-#[test]
-fn an_ordinary_terminal_shows_everything() {
-    let mut view = view(&three_nodes(3));
-    view.expect_samples(300_000);
-    let lines = screen(&view, 80, 24);
-    assert_eq!(
-        lines[..5],
-        [
-            "run 01234567  112k of 300k samples (38%)  37.5k/s  accuracy 0.9730  q leaves",
-            "node   state smp/s  loss acc%      τ den%   in  out stale  lag  que ex% cpu  mem",
-            "alpha  train 12.5k 0.767 97.3 1.2e-3 0.20 3.0M 1.5M   1.5    4   17  13 1.9 514M",
-            "beta   train 12.5k 0.767 97.3 1.2e-3 0.20 3.0M 1.5M   1.5    4   17  13 1.9 514M",
-            "gamma  train 12.5k 0.767 97.3 1.2e-3 0.20 3.0M 1.5M   1.5    4   17  13 1.9 514M",
-        ]
-    );
-    assert!(lines[5].starts_with("loss over samples──"), "{}", lines[5]);
-    assert!(lines[6].trim_start().starts_with("2.300│"), "{}", lines[6]);
-    assert!(lines[21].trim_start().starts_with("0.767│"), "{}", lines[21]);
-    let ends: Vec<&str> = lines[23].split_whitespace().collect();
-    assert_eq!(ends, ["37.5k", "112k"]);
-    assert!(dots(&lines[6..22]) > 40);
+fn has(lines: &[String], text: &str) -> bool {
+    lines.iter().any(|line| line.contains(text))
 }
 
 #[test]
-fn a_wide_terminal_shows_words_in_full() {
-    let name = "0011223344556677";
-    let lines = screen(&view(&[record(name, 1)]), 120, 24);
-    assert!(lines[1].starts_with("node             state    smp/s"), "{}", lines[1]);
+fn an_ordinary_terminal_shows_everything() {
+    let lines = screen(&training(9), 80, 24);
+    assert_eq!(
+        lines[..6],
+        [
+            "run 01234567  training  epoch 5.6/10  56 %  0:09 of 0:16  37.5k samples/s",
+            "builtin:mnist · dense 100, relu, dense 10 · muon · strom",
+            "node▴  state    smp/s  loss acc%      τ den%   in  out stale  lag ex%  cpu  mem",
+            "alpha  training 12.5k 0.256 97.9 1.2e-3 0.20 3.0M 2.7M   1.5    4  13  1.9 514M",
+            "beta   training 12.5k 0.256 97.9 1.2e-3 0.20 3.0M 2.7M   1.5    4  13  1.9 514M",
+            "gamma  training 12.5k 0.256 97.9 1.2e-3 0.20 3.0M 2.7M   1.5    4  13  1.9 514M",
+        ]
+    );
+    let heading = "loss over samples, log scale  training 0.277  held-out 0.211 ──";
+    assert!(lines[6].starts_with(heading), "{}", lines[6]);
+    assert!(lines[7].trim_start().starts_with("2.300│"), "{}", lines[7]);
+    let ends: Vec<&str> = lines[18].split_whitespace().collect();
+    assert_eq!(ends, ["0", "338k"]);
+    assert!(dots(&lines[7..18]) > 40);
+    assert!(lines[19].starts_with("events ──"), "{}", lines[19]);
+    assert_eq!(lines[22], "   0:08 ago  gamma joined");
     assert!(
-        lines[2].starts_with("0011223344556677 training 12.5k 2.300"),
+        lines[23].starts_with("q leave  ? help  s sort  ↑↓ pick  ⏎ node"),
+        "{}",
+        lines[23]
+    );
+}
+
+#[test]
+fn a_large_terminal_shows_words_in_full_and_two_curves() {
+    let mut chronicle = training(30);
+    for second in 31..45 {
+        let said = vec![Saying {
+            gravity: Gravity::News,
+            text: format!("word {second}"),
+        }];
+        chronicle.take(&[StatsRecord {
+            said,
+            ..record("alpha", second)
+        }]);
+    }
+    let lines = screen(&chronicle, 200, 60);
+    assert!(lines[0].contains("accuracy 101.40 %"), "{}", lines[0]);
+    assert!(lines[0].contains("held-out loss 0.0"), "{}", lines[0]);
+    assert!(!lines[0].contains("replicas"), "{}", lines[0]);
+    assert!(
+        lines[2].starts_with("node▴   state        samples/s  samples   loss"),
         "{}",
         lines[2]
     );
+    assert!(
+        lines[2].contains("exchange %  waited %  cores  memory B"),
+        "{}",
+        lines[2]
+    );
+    let curves = lines.iter().find(|line| line.starts_with("loss over samples")).unwrap();
+    assert!(curves.contains("held-out accuracy over samples"), "{curves}");
+    let words = lines.iter().filter(|line| line.contains("word")).count();
+    assert!(words >= 10, "{words} events are shown");
+}
+
+#[test]
+fn two_curves_are_one_above_the_other_where_it_is_tall_and_not_wide() {
+    let chronicle = training(9);
+    let titles = |width, height| {
+        let lines = screen(&chronicle, width, height).into_iter();
+        lines.filter(|line| line.contains(" over samples")).count()
+    };
+    assert_eq!((titles(80, 24), titles(80, 40), titles(120, 24)), (1, 2, 1));
+    assert!(has(&screen(&chronicle, 120, 24), "held-out accuracy"));
+    assert!(!has(&screen(&chronicle, 119, 24), "held-out accuracy"));
 }
 
 #[test]
 fn a_narrow_terminal_leaves_out_what_matters_least() {
-    let view = view(&three_nodes(2));
-    let lines = screen(&view, 40, 24);
-    assert_eq!(lines[0], "75.0k samples  37.5k/s  accuracy 0.9720");
-    assert_eq!(lines[1], "node   state  smp/s  loss acc%  out  lag");
-    assert_eq!(lines[2], "alpha  traini 12.5k 1.150 97.2 1.3M    4");
-    let lines = screen(&view, 14, 24);
-    assert_eq!(lines[..3], ["75.0k samples", "node   smp/s", "alpha  12.5k"]);
+    let chronicle = training(2);
+    let lines = screen(&chronicle, 40, 24);
+    assert_eq!(lines[0], "training  12 %  0:02 of 0:16");
+    assert_eq!(lines[1], "builtin:mnist · dense 100, relu, dense …");
+    assert_eq!(lines[2], "node▴  state    smp/s  loss acc%  lag");
+    let lines = screen(&chronicle, 14, 24);
+    assert_eq!((&*lines[0], &*lines[2]), ("training  12 %", "node▴  smp/s"));
 }
 
 #[test]
-fn a_low_terminal_shows_nodes_before_the_curve() {
-    let view = view(&three_nodes(9));
-    assert!(dots(&screen(&view, 80, 14)) > 0);
-    let lines = screen(&view, 80, 13);
+fn a_low_terminal_shows_nodes_before_all_else() {
+    let chronicle = training(9);
+    assert!(dots(&screen(&chronicle, 80, 15)) > 0);
+    let lines = screen(&chronicle, 80, 14);
     assert_eq!(dots(&lines), 0);
-    assert!(lines[4].starts_with("gamma"));
-    let lines = screen(&view, 80, 4);
+    assert!(lines[5].starts_with("gamma"));
+    assert!(has(&lines, "events"));
+    let lines = screen(&chronicle, 80, 4);
     assert!(lines[2].starts_with("alpha"));
-    assert_eq!(lines[3], "and 2 more");
+    assert_eq!(lines[3], "1 to 1 of 3 nodes");
 }
 
 #[test]
-fn many_nodes_leave_the_curve_its_place() {
-    let records: Vec<StatsRecord> = (1..=2)
-        .flat_map(|second| (0..40).map(move |node| record(&format!("n{node:02}"), second)))
-        .collect();
-    let lines = screen(&view(&records), 80, 24);
-    assert!(lines[14].starts_with("n12"), "{}", lines[14]);
-    assert_eq!(lines[15], "and 27 more");
-    assert!(lines[16].starts_with("loss over samples"));
-    assert!(dots(&lines[17..]) > 0);
+fn many_nodes_are_scrolled_and_sorted() {
+    let chronicle = crowd(40);
+    let lines = screen(&chronicle, 80, 24);
+    assert!(lines[3].starts_with("n00"), "{}", lines[3]);
+    assert_eq!(lines[11], "1 to 8 of 40 nodes");
+    let rows = |keys: &[KeyCode]| {
+        let lines = after_keys(&chronicle, keys, (80, 24));
+        [3, 10].map(|row: usize| lines[row].split(' ').next().unwrap().to_owned())
+    };
+    assert_eq!(rows(&[KeyCode::End]), ["n32", "n39"]);
+    assert_eq!(rows(&[KeyCode::End, KeyCode::Up]), ["n32", "n39"]);
+    assert_eq!(rows(&[KeyCode::PageDown]), ["n01", "n08"]);
+    assert_eq!(rows(&[KeyCode::End, KeyCode::PageUp, KeyCode::PageUp]), ["n23", "n30"]);
+    assert_eq!(rows(&[KeyCode::End, KeyCode::Home]), ["n00", "n07"]);
+    assert_eq!(rows(&[KeyCode::Char('s')]), ["n39", "n32"]);
+    // The picked one stays picked, and in sight.
+    assert_eq!(rows(&[KeyCode::Down, KeyCode::Char('s')]), ["n07", "n00"]);
+    let titles = after_keys(&chronicle, &[KeyCode::Char('s')], (80, 24)).swap_remove(2);
+    assert!(titles.contains("smp/s▾") && !titles.contains("node▴"), "{titles}");
 }
 
 #[test]
-fn no_size_is_too_small_or_too_odd() {
-    let view = view(&three_nodes(5));
-    for width in [1, 2, 5, 9, 79, 300] {
-        for height in 1..30 {
-            screen(&view, width, height);
-            screen(&StatsView::new(), width, height);
-        }
-    }
-}
-
-#[test]
-fn before_the_first_record_it_says_so() {
-    let lines = screen(&StatsView::new(), 80, 24);
-    assert_eq!(lines[0], "No news from the cluster yet.  q leaves");
-}
-
-#[test]
-fn what_is_not_known_is_a_dash() {
-    let mut first = record("alpha", 1);
-    first.loss = None;
-    first.tau = 0.0;
-    let lines = screen(&view(&[first]), 80, 24);
-    let cells: Vec<&str> = lines[2].split_whitespace().collect();
-    assert_eq!(cells[3..9], ["–", "–", "–", "0.20", "–", "–"]);
-    assert_eq!(dots(&lines), 0);
-}
-
-#[test]
-fn records_may_come_one_by_one_or_all_at_once() {
-    let records = three_nodes(30);
-    let at_once = view(&records);
-    let mut one_by_one = StatsView::new();
-    for record in &records {
-        one_by_one.update(std::slice::from_ref(record));
-    }
-    assert_eq!(screen(&at_once, 80, 24), screen(&one_by_one, 80, 24));
-    assert_eq!(at_once.history.points().count(), 29);
-}
-
-#[test]
-fn a_node_that_is_no_longer_heard_of_is_silent_and_its_speed_does_not_count() {
-    let mut view = view(&three_nodes(2));
-    for second in 3..=5 {
-        view.update(&[record("alpha", second), record("beta", second)]);
-    }
-    let lines = screen(&view, 80, 24);
-    assert!(lines[4].starts_with("gamma  silen"), "{}", lines[4]);
-    assert!(lines[0].contains("150k samples  25.0k/s"), "{}", lines[0]);
-    view.update(&[record("gamma", 5)]);
-    let lines = screen(&view, 80, 24);
-    assert!(lines[4].starts_with("gamma  train"), "{}", lines[4]);
-    assert!(lines[0].contains("37.5k/s"), "{}", lines[0]);
-}
-
-#[test]
-fn a_counter_that_goes_back_gives_no_rate() {
-    let lines = screen(&view(&[record("alpha", 5), record("alpha", 1)]), 80, 24);
-    let cells: Vec<&str> = lines[2].split_whitespace().collect();
-    assert_eq!(cells[7..9], ["–", "–"]);
-}
-
-#[test]
-fn a_new_run_begins_anew_and_late_words_of_the_old_one_do_not_bring_it_back() {
-    let mut view = view(&three_nodes(5));
-    view.expect_samples(1_000_000);
-    let mut next = record("alpha", 1);
-    next.run = "next".into();
-    let lines = screen_after(&mut view, &[next.clone(), record("beta", 6), next]);
-    assert_eq!(lines[0], "run next  12.5k samples  12.5k/s  q leaves");
-    assert_eq!(lines.iter().filter(|line| line.contains("train")).count(), 1);
-    assert_eq!(view.history.points().count(), 1);
-}
-
-fn screen_after(view: &mut StatsView, records: &[StatsRecord]) -> Vec<String> {
-    view.update(records);
-    screen(view, 80, 24)
-}
-
-#[test]
-fn the_curve_is_the_mean_by_samples_of_all_that_train() {
-    let mut fast = record("fast", 1);
-    fast.samples_per_second = 300.0;
-    fast.loss = Some(1.0);
-    let mut slow = record("slow", 1);
-    slow.samples_per_second = 100.0;
-    slow.loss = Some(2.0);
-    let mut lost = record("lost", 1);
-    lost.loss = Some(f64::NAN);
-    let view = view(&[fast, slow, lost]);
-    let point = view.nodes.progress().unwrap();
-    assert_eq!((point.samples, point.loss), (37_500.0, 1.25));
-}
-
-/// Names come from the network: they must not steer the terminal.
-#[test]
-fn control_characters_do_not_reach_the_terminal() {
-    let mut evil = record("a\u{1b}[2Jb\nc", 1);
-    evil.run = "\u{1b}]0;x\u{7}".into();
-    evil.state = "\u{9b}31m".into();
-    let text = screen(&view(&[evil]), 80, 24).concat();
-    assert!(!text.contains(char::is_control), "{text:?}");
-}
-
-#[test]
-fn no_number_is_too_large_or_too_odd() {
-    let mut view = StatsView::new();
-    for value in [
-        0.0,
-        -1.0,
-        f64::MAX,
-        f64::MIN,
-        f64::INFINITY,
-        f64::NAN,
-        f64::MIN_POSITIVE,
+fn the_picked_node_is_marked_and_shown_alone() {
+    let mut chronicle = training(3);
+    chronicle.take(&[StatsRecord {
+        said: vec![Saying {
+            gravity: Gravity::Warning,
+            text: "a worker is stuck".into(),
+        }],
+        peers: vec![PeerRecord {
+            node: "alpha".into(),
+            bytes_in: 1_500_000,
+            bytes_out: 2_500_000,
+            lag: 3,
+            queue: 0,
+        }],
+        processes: vec![ProcessUsage {
+            process: "worker 0".into(),
+            cpu_seconds: 7.5,
+            ..ProcessUsage::default()
+        }],
+        ..record("beta", 4)
+    }]);
+    chronicle.take_members(&[NodeReport {
+        node: "beta".into(),
+        address: "192.0.2.7:7700".into(),
+        state: "training".into(),
+        device: "cpu".into(),
+        workers: 2,
+        since: 0.0,
+        rtt_ms: Some(0.35),
+    }]);
+    let mut controls = Controls::default();
+    let press = |controls: &mut Controls, code| controls.press(KeyEvent::from(code), chronicle.nodes());
+    press(&mut controls, KeyCode::Down);
+    press(&mut controls, KeyCode::Down);
+    let terminal = drawn(&chronicle, &mut controls, None, (80, 24));
+    let reversed = |row| {
+        terminal.backend().buffer()[(0, row)]
+            .modifier
+            .contains(Modifier::REVERSED)
+    };
+    assert_eq!([3, 4, 5].map(reversed), [false, true, false]);
+    press(&mut controls, KeyCode::Enter);
+    let shown = lines(&drawn(&chronicle, &mut controls, None, (80, 24)));
+    assert_eq!(shown[2], "node beta  training  192.0.2.7:7700  cpu  2 workers");
+    assert_eq!(shown[3], "last trouble: a worker is stuck");
+    for text in [
+        "round trip           0.3 ms",
+        "12.5k samples/s",
+        "1.50 rounds",
+        "fedcba9876543210",
     ] {
-        let mut odd = record("odd", 1);
-        odd.samples_per_second = value;
-        odd.loss = Some(value);
-        odd.accuracy = Some(value);
-        odd.tau = value;
-        odd.density = value;
-        odd.staleness = value;
-        odd.exchange_share = value;
-        odd.cpu = value;
-        odd.samples = u64::MAX;
-        odd.memory_bytes = u64::MAX;
-        let mut even = odd.clone();
-        even.node = "even".into();
-        even.loss = Some(1.0);
-        view.expect_samples(1);
-        screen_after(&mut view, &[odd, even]);
+        assert!(has(&shown, text), "{text}: {shown:#?}");
     }
+    assert!(
+        has(&shown, "alpha            1.5 MB       2.5 MB         3              0"),
+        "{shown:#?}"
+    );
+    assert!(has(&shown, "worker 0         7.5 s"), "{shown:#?}");
+    assert!(!press(&mut controls, KeyCode::Esc));
+    assert!(has(&lines(&drawn(&chronicle, &mut controls, None, (80, 24))), "events"));
 }
 
 #[test]
-fn what_is_waited_for_stands_below() {
-    let mut view = view(&three_nodes(3));
-    view.waits_for(&["gamma has not settled: its disk does not answer".into()]);
-    view.says(Some("127.0.0.1:7700 does not answer; asking 127.0.0.1:7701".into()));
-    let lines = screen(&view, 80, 24);
-    assert_eq!(lines[22], "waiting: gamma has not settled: its disk does not answer");
-    assert_eq!(lines[23], "127.0.0.1:7700 does not answer; asking 127.0.0.1:7701");
-    assert!(lines[0].starts_with("run "), "{}", lines[0]);
-    view.waits_for(&[]);
-    view.says(None);
-    assert!(!screen(&view, 80, 24).iter().any(|line| line.contains("waiting")));
+fn help_explains_every_column_on_an_ordinary_screen() {
+    let mut records = three_nodes(3);
+    records.iter_mut().for_each(|record| record.gpu_memory_bytes = 1);
+    let chronicle = chronicle(&records);
+    let shown = after_keys(&chronicle, &[KeyCode::Char('?')], (80, 24));
+    let columns = columns::telling(chronicle.nodes());
+    assert!(columns.len() > 20);
+    for column in columns {
+        let line = shown.iter().find(|line| line.contains(column.meaning));
+        assert!(
+            line.is_some_and(|line| line.contains(column.title)),
+            "{}: {shown:#?}",
+            column.title
+        );
+    }
+    assert!(has(&shown, "any key closes this"), "{shown:#?}");
+    let shown = after_keys(&training(3), &[KeyCode::Char('?'), KeyCode::Char('z')], (80, 24));
+    assert!(has(&shown, "alpha  training"), "{shown:#?}");
+}
+
+#[test]
+fn keys_choose_what_curves_are_drawn_over() {
+    let chronicle = training(9);
+    assert!(has(
+        &after_keys(&chronicle, &[KeyCode::Char('l')], (80, 24)),
+        "loss over samples  "
+    ));
+    let shown = after_keys(&chronicle, &[KeyCode::Char('x')], (80, 24));
+    assert!(has(&shown, "loss over time, log scale"));
+    let ends: Vec<&str> = shown[18].split_whitespace().collect();
+    assert_eq!(ends, ["0:00", "0:09"]);
+    // A loss of zero has no logarithm.
+    let zero = StatsRecord {
+        loss: Some(0.0),
+        ..record("alpha", 1)
+    };
+    assert!(has(&screen(&self::chronicle(&[zero]), 80, 24), "loss over samples  "));
+}
+
+#[test]
+fn a_run_that_is_over_says_what_it_was() {
+    let mut chronicle = training(3);
+    chronicle.take_facts(facts("finished", Some(finished(true, &[]))), 0.0);
+    let text = screen(&chronicle, 80, 24)[2..5].join(" ");
+    assert_eq!(
+        text,
+        "finished: accuracy 98.45 %, loss 0.0561, replicas agree (3 of 3), saved on the node that was asked as \
+         /home/ada/tau-node/0123456789abcdef/alpha.safetensors; fetch it with 'tau start --attach'"
+    );
+    assert!(screen(&chronicle, 200, 60)[2].ends_with("'tau start --attach'"));
+    assert!(screen(&chronicle, 80, 24)[0].contains("finished  epoch 10.0/10  100 %  0:42"));
+    assert!(screen(&chronicle, 200, 60)[0].contains("3 of 3 replicas equal"));
+    chronicle.take_facts(facts("finished", Some(finished(false, &["delta"]))), 0.0);
+    assert!(has(
+        &screen(&chronicle, 200, 60),
+        "replicas DO NOT AGREE (3 of 4; missing: delta)"
+    ));
+    let reason = "the data is gone".into();
+    chronicle.take_facts(facts("failed", Some(End::Failed { reason })), 0.0);
+    assert_eq!(screen(&chronicle, 80, 24)[2], "failed: the data is gone");
+}
+
+#[test]
+fn a_silent_node_is_dim_and_tells_for_how_long_and_has_no_rates() {
+    let mut chronicle = training(2);
+    for second in 3..=14 {
+        chronicle.take(&[record("alpha", second), record("beta", second)]);
+    }
+    let terminal = drawn(&chronicle, &mut Controls::default(), None, (80, 24));
+    let shown = lines(&terminal);
+    let cells: Vec<&str> = shown[5].split_whitespace().collect();
+    assert_eq!(cells, ["gamma", "silent", "0:12", "1.150", "97.2", "1.2e-3"]);
+    let dim = |row| terminal.backend().buffer()[(0, row)].modifier.contains(Modifier::DIM);
+    assert_eq!([4, 5].map(dim), [false, true]);
+    assert!(shown[0].contains("25.0k samples/s"), "{}", shown[0]);
+    assert!(has(&shown, "gamma fell silent"), "{shown:#?}");
+    chronicle.take(&[record("gamma", 14)]);
+    let shown = screen(&chronicle, 80, 24);
+    assert!(shown[5].starts_with("gamma  training"), "{}", shown[5]);
+    assert!(has(&shown, "gamma is back"), "{shown:#?}");
+}
+
+#[test]
+fn what_is_waited_for_and_what_is_said_stands_below_the_header() {
+    let mut chronicle = training(3);
+    let waiting = vec!["gamma, silent for 12 s, given up at 30 s".into()];
+    chronicle.take_facts(
+        Facts {
+            waiting,
+            ..facts("settling", None)
+        },
+        0.0,
+    );
+    let said = "127.0.0.1:7700 does not answer; asking 127.0.0.1:7701";
+    let shown = lines(&drawn(&chronicle, &mut Controls::default(), Some(said), (80, 24)));
+    assert_eq!(shown[2], "waiting for gamma, silent for 12 s, given up at 30 s");
+    assert_eq!(shown[3], said);
+    assert!(shown[4].starts_with("node▴"), "{}", shown[4]);
+}
+
+#[test]
+fn sentences_are_broken_between_words_where_they_can_be() {
+    assert_eq!(wrapped("a word or two", 7), ["a word", "or two"]);
+    assert_eq!(wrapped("unbreakable", 4), ["unbr", "eaka", "ble"]);
+    assert_eq!(wrapped("so unbreakable", 5), ["so", "unbre", "akabl", "e"]);
+    assert_eq!(wrapped("", 0), [""]);
+}
+
+#[test]
+fn where_numbers_are_predicted_nothing_is_called_an_accuracy() {
+    let mut records = three_nodes(4);
+    for record in &mut records {
+        (record.accuracy, record.mae) = (Some(-0.25), Some(3.5));
+        record.evaluation = record.evaluation.map(|one| Evaluation {
+            accuracy: -0.25,
+            mae: Some(3.5),
+            ..one
+        });
+    }
+    let chronicle = chronicle(&records);
+    for keys in [&[][..], &[KeyCode::Enter]] {
+        let shown = after_keys(&chronicle, keys, (160, 40));
+        assert!(has(&shown, "R²") && has(&shown, "-0.25"), "{shown:#?}");
+        assert!(!has(&shown, "accuracy") && !has(&shown, "acc%"), "{shown:#?}");
+    }
 }

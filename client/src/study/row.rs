@@ -26,6 +26,9 @@ pub(crate) struct Row {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Measured {
     pub(crate) accuracy: f64,
+    /// How far numbers are off, where they are predicted: the accuracy is R² then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) mae: Option<f64>,
     pub(crate) loss: Option<f64>,
     pub(crate) samples: u64,
     pub(crate) seconds: f64,

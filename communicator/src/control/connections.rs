@@ -85,6 +85,8 @@ struct Connection {
     /// Questions without an answer.
     questions: usize,
     lies: u32,
+    /// What the node at the other end is called, as its first beat says.
+    name: Option<String>,
 }
 
 impl Connection {
@@ -160,6 +162,7 @@ impl Connections {
             heard: now,
             questions: 0,
             lies: 0,
+            name: None,
         };
         self.open.insert(number, connection);
         Ok((number, line))
@@ -229,6 +232,24 @@ impl Connections {
         if let Some(connection) = self.open.get_mut(&number) {
             connection.heard = now;
         }
+    }
+
+    /// A node says what it is called; whether it has said so before, or nothing. Its connections of one time have one name.
+    pub(super) fn named(&mut self, number: u64, name: &str) -> bool {
+        let known = self.is_called(number, name);
+        if known.is_none()
+            && let Some(connection) = self.open.get_mut(&number)
+        {
+            connection.name = Some(name.into());
+        }
+        known.unwrap_or(true)
+    }
+
+    /// Whether a node has this name, if it has told its name yet.
+    pub(super) fn is_called(&self, number: u64, name: &str) -> Option<bool> {
+        let peer = self.open.get(&number)?.peer;
+        let mut told = self.open.values().filter(|one| one.peer == peer);
+        told.find_map(|one| Some(one.name.as_deref()? == name))
     }
 
     /// A process asks something.
@@ -343,6 +364,18 @@ mod tests {
 
     fn admit(all: &mut Connections, peer: Peer, token: u8) -> u64 {
         all.admit(greeted(peer, token), address(), Duration::ZERO).unwrap().0
+    }
+
+    #[test]
+    fn a_node_keeps_the_name_that_it_has_told() {
+        let mut all = connections();
+        let (one, two) = (admit(&mut all, node(7), 1), admit(&mut all, node(7), 2));
+        assert_eq!(all.is_called(two, "desk"), None);
+        assert!(all.named(one, "desk") && all.named(two, "desk") && !all.named(two, "lab"));
+        assert_eq!(
+            (all.is_called(two, "desk"), all.is_called(two, "lab")),
+            (Some(true), Some(false))
+        );
     }
 
     #[test]

@@ -144,10 +144,15 @@ impl<R: Routes> GateActor<R> {
             return;
         };
         match judged(&speaker, envelope.content) {
-            Ok((from, word)) => {
-                self.sessions.heard(&speaker);
-                self.routes.word(from, word);
-            }
+            Ok((from, word)) => match self.sessions.is_named_rightly(&speaker, &word) {
+                Some(true) => {
+                    self.sessions.heard(&speaker);
+                    self.routes.word(from, word);
+                }
+                Some(false) => self.sessions.lied(&speaker, &Lie::Name),
+                // Its beat is still on the way, on another connection.
+                None => {}
+            },
             Err(lie) => self.sessions.lied(&speaker, &lie),
         }
     }

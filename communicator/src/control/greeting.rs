@@ -13,6 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
 use super::identity::{Identity, KEY_BYTES, Peer, Role, SIGNATURE_BYTES, is_signed};
+use crate::drawn;
 use crate::transport::Stream;
 
 /// What every signed message begins with, so that it is good for nothing else.
@@ -29,9 +30,7 @@ impl Token {
     pub(super) const BYTES: usize = TOKEN_BYTES;
 
     fn draw() -> io::Result<Self> {
-        let mut bytes = [0; TOKEN_BYTES];
-        aws_lc_rs::rand::fill(&mut bytes).map_err(|_| io::Error::other("the system has no randomness to give"))?;
-        Ok(Self(bytes))
+        drawn::secret().map(Self)
     }
 
     pub(super) fn bytes(self) -> [u8; TOKEN_BYTES] {

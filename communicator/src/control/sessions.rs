@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use protocol::wire::control::Word;
 use ractor::{Actor, ActorRef};
 use ractor_cluster::node::{NodeConnectionMode, NodeServerSessionInformation};
 use ractor_cluster::{
@@ -62,7 +63,7 @@ pub enum StartError {
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The other end did not greet, or could not prove its name.
-    #[error("it does not greet as a process of this release does: {0}")]
+    #[error("it does not greet as a process of this release does ({0}): does it want other credentials, or none?")]
     Greeting(#[from] std::io::Error),
     /// The process at the other end is not the one that was looked for.
     #[error("{0} is there")]
@@ -211,6 +212,16 @@ impl Sessions {
     /// Something sensible was heard.
     pub(super) fn heard(&self, speaker: &Speaker) {
         self.shared.connections().heard(speaker.number, self.shared.now());
+    }
+
+    /// Whether what a node is called in this word is its name. None where it has not told that yet.
+    pub(super) fn is_named_rightly(&self, speaker: &Speaker, word: &Word) -> Option<bool> {
+        let mut connections = self.shared.connections();
+        match word {
+            Word::Beat(beat) => Some(connections.named(speaker.number, &beat.from.name)),
+            Word::Stats(record) => connections.is_called(speaker.number, &record.node),
+            _ => Some(true),
+        }
     }
 
     /// A process asks something; whether it may.

@@ -8,7 +8,7 @@ use protocol::wire::bounds::node_name;
 
 use super::error::{NodeError, SOCKET_PATH_MAX};
 
-/// Where workers attach.
+/// Where workers attach. Two nodes of one folder have two sockets, whatever they are called.
 pub(super) fn socket_path(dir: &Path, id: NodeId) -> Result<PathBuf, NodeError> {
     let path = dir.join(format!("{}.sock", name(id)));
     if path.as_os_str().len() > SOCKET_PATH_MAX {
@@ -38,7 +38,7 @@ fn outward_ip() -> Option<IpAddr> {
     (!ip.is_unspecified()).then_some(ip)
 }
 
-/// A node's name for people.
+/// A node's name for people, where nobody has chosen one.
 pub(super) fn name(id: NodeId) -> String {
     node_name(
         &std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default(),

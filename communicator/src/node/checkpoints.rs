@@ -5,8 +5,10 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use crate::checkpoint::{self, Header, State};
+use crate::log_context::NEWS;
 use crate::run::WorkerKey;
 use protocol::wire::snapshot::Head;
 
@@ -82,6 +84,29 @@ impl Checkpoints {
     }
 }
 
+/// How long a model is waited for that is to lie beside the last checkpoint.
+const MODEL_LIMIT: Duration = Duration::from_mins(1);
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// Writes down what a run has come to, once the model lies beside it: the room on the disk is the model's first. Where none
+/// comes to lie there, what the run has learned is saved another way.
+pub(super) fn write_last(path: &Path, header: &Header, head: Head, counts: Arc<[i32]>) {
+    let (since, model) = (Instant::now(), path.with_extension("safetensors"));
+    while !model.exists() {
+        if since.elapsed() > MODEL_LIMIT {
+            return;
+        }
+        std::thread::sleep(LOOK_AGAIN);
+    }
+    let written = checkpoint::write(path, header, head, counts);
+    let path = path.display();
+    if let Err(error) = written {
+        tracing::warn!(%error, %path, "the run cannot be gone on with later: its last checkpoint could not be written");
+    } else {
+        tracing::info!(%path, "what the run has come to is kept: --resume goes on with it");
+    }
+}
+
 /// Writes a checkpoint, and removes what workers had for the ones before.
 pub(super) fn write(path: &Path, header: &Header, head: Head, counts: Arc<[i32]>) {
     let folder = path.parent().unwrap_or(Path::new("."));
@@ -91,7 +116,7 @@ pub(super) fn write(path: &Path, header: &Header, head: Head, counts: Arc<[i32]>
         tracing::error!(%error, %path, "a checkpoint could not be written: make room for it; the run goes on without");
         return;
     }
-    tracing::info!(path = %path.display(), "a checkpoint is written");
+    tracing::info!(target: NEWS, path = %path.display(), "a checkpoint is written");
     let stem = path.file_stem().unwrap_or_default();
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let file = entry.path();

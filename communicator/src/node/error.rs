@@ -51,6 +51,9 @@ pub enum NodeError {
     /// An actor did not start.
     #[error("the node could not be started: {0}")]
     Actor(#[from] ractor::SpawnErr),
+    /// The only seed is the node itself.
+    #[error("{0} is this node itself: name another node of the cluster, or start the first one with 'tau seed'")]
+    Oneself(SocketAddr),
     /// Seeds were tried in vain.
     #[error("no seed was reached within {limit:?}; the last answer was: {answer}")]
     NoSeed {

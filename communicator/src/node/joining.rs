@@ -14,13 +14,16 @@ impl Node {
         let (started, times) = (Instant::now(), self.times);
         let mut last = String::from("there was none");
         let others = || seeds.iter().filter(|&&seed| seed != self.info.address);
+        if others().next().is_none() {
+            return Err(NodeError::Oneself(self.info.address));
+        }
         while started.elapsed() < times.limit {
             let mut refusals = 0;
             for &seed in others() {
                 match dial(seed, Plane::Control, &self.security, times.dial).await {
                     Ok(stream) => {
                         if let Err(error) = self.sessions.open(stream, seed, None).await {
-                            last = format!("{seed} let this node in, but {error}");
+                            last = format!("{seed} takes the call, but {error}");
                             waiting(&last);
                             continue;
                         }
@@ -36,15 +39,15 @@ impl Node {
                     }
                 }
                 let answered = self.joined.wait_for(|joined| *joined != Joined::Alone);
-                match tokio::time::timeout(times.dial, answered).await {
-                    Ok(Ok(joined)) => {
-                        return match &*joined {
-                            Joined::Refused(reason) => Err(NodeError::Unwelcome(reason.clone())),
-                            _ => Ok(()),
-                        };
+                let answered = tokio::time::timeout(times.dial, answered).await;
+                match answered.map(|joined| joined.map(drop)) {
+                    Ok(Ok(())) => return self.decided(waiting).await,
+                    Ok(Err(_)) => return Err(gone()),
+                    Err(_) => {
+                        last =
+                            format!("{seed} takes the call but says nothing: does it want other credentials, or none?");
+                        waiting(&last);
                     }
-                    Ok(Err(_)) => return Err(NodeError::Failed("the membership is gone".into())),
-                    Err(_) => last = format!("{seed} let this node in but says nothing"),
                 }
             }
             tokio::time::sleep(times.pause).await;
@@ -54,4 +57,22 @@ impl Node {
             answer: last,
         })
     }
+
+    /// Waits until it is clear whether this node is a member; that takes some seconds where another has its name.
+    async fn decided(&mut self, mut waiting: impl FnMut(&str)) -> Result<(), NodeError> {
+        loop {
+            let joined = self.joined.borrow_and_update().clone();
+            match joined {
+                Joined::Member => return Ok(()),
+                Joined::Refused(reason) => return Err(NodeError::Unwelcome(reason)),
+                Joined::Waits(reason) => waiting(&reason),
+                Joined::Alone => {}
+            }
+            self.joined.changed().await.map_err(|_| gone())?;
+        }
+    }
+}
+
+fn gone() -> NodeError {
+    NodeError::Failed("the membership is gone".into())
 }

@@ -18,8 +18,10 @@ mod data_plane;
 mod ear;
 mod error;
 mod exchange;
+mod inquiry;
 mod joining;
 mod link;
+mod looking;
 mod mailbox;
 mod membership;
 pub(crate) mod roster;
@@ -45,6 +47,8 @@ use crate::{log_context, usage};
 use address::{advertised, name, socket_path};
 pub use config::NodeConfig;
 pub use error::NodeError;
+pub use inquiry::Inquiry;
+pub use looking::DataReader;
 use membership::{Joined, MembershipMessage};
 use supervisor::{NodeActor, NodeArguments, NodeMessage};
 pub use workers::WorkerCommand;
@@ -54,6 +58,7 @@ pub struct Node {
     pub info: NodeInfo,
     /// Where workers can be attached by hand.
     pub socket: PathBuf,
+    inquiry: Inquiry,
     sessions: Sessions,
     security: Security,
     times: JoinTimes,
@@ -85,7 +90,7 @@ impl Node {
         })?;
         let info = NodeInfo {
             id,
-            name: name(id),
+            name: config.name.clone().unwrap_or_else(|| name(id)),
             address,
             version: config.version.clone(),
             device: "none".into(),
@@ -138,6 +143,7 @@ impl Node {
         Ok(Self {
             info,
             socket,
+            inquiry: Inquiry(parts),
             sessions,
             security: config.security,
             times: config.timing.join,
@@ -147,6 +153,11 @@ impl Node {
             accepting: [accepting, routing, forwarding],
             failed,
         })
+    }
+
+    /// Where it can be asked from within this process.
+    pub fn inquiry(&self) -> Inquiry {
+        self.inquiry.clone()
     }
 
     /// Waits until the node fails. It does not end by itself.

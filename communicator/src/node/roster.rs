@@ -1,14 +1,15 @@
 //! Who is in the cluster, and whether they are alive: a pure core, told what happens and what time it is.
 //!
 //! A member is alive while its beats come. When they stop, or its session breaks and no other is made at once, it is
-//! *away*: it may come back, and is dialled until it is forgotten. One that says that it leaves is gone at once.
+//! *silent*: it may come back, and is dialled until it is forgotten. One that says that it leaves is gone at once. So is a
+//! silent one when another node of its name is there: that is what it was started again as.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use protocol::ids::NodeId;
 use protocol::wire::bounds::MEMBERS_MAX;
-use protocol::wire::control::NodeInfo;
+use protocol::wire::control::{NodeInfo, Phase};
 
 use crate::timing::MembershipTimes;
 
@@ -18,10 +19,10 @@ const RUMOURS_DIALLED_MAX: usize = 8;
 /// Something that others want to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// A member that was not known, or was away, is alive.
+    /// A member that was not known, or was silent, is alive.
     Alive(NodeInfo),
     /// A member is silent.
-    Away(NodeId),
+    Silent(NodeId),
     /// A member has left, or is forgotten.
     Left(NodeId),
 }
@@ -46,6 +47,8 @@ pub(crate) struct Roster {
 struct Member {
     info: NodeInfo,
     alive: bool,
+    /// How far the run is that it is in, by its own word.
+    phase: Phase,
     /// Whether it was ever heard itself.
     met: bool,
     /// When it was last heard, or first heard of.
@@ -61,6 +64,8 @@ pub(crate) struct MemberView<'a> {
     pub(crate) info: &'a NodeInfo,
     /// Whether its beats come.
     pub(crate) alive: bool,
+    /// How far its run was when the last one came.
+    pub(crate) phase: Phase,
     /// The newest round trip.
     pub(crate) rtt: Option<Duration>,
 }
@@ -104,6 +109,7 @@ impl Roster {
         let member = Member {
             info,
             alive: false,
+            phase: Phase::Ended,
             met: false,
             heard: now,
             rtt: None,
@@ -139,6 +145,35 @@ impl Roster {
         } else {
             Some(Change::Alive(member.info.clone()))
         }
+    }
+
+    /// How far the run is that a node is in.
+    pub(crate) fn does(&mut self, id: NodeId, phase: Phase) {
+        if let Some(member) = self.members.get_mut(&id) {
+            member.phase = phase;
+        }
+    }
+
+    /// Another living member that has the name of this node.
+    pub(crate) fn namesake(&self, node: &NodeInfo) -> Option<&NodeInfo> {
+        let mut others = self.members.values().filter(|member| member.info.id != node.id);
+        let found = others.find(|member| member.alive && member.info.name == node.name);
+        found.map(|member| &member.info)
+    }
+
+    /// A node has come: silent members of its name are what it was before it was started again, and are gone.
+    pub(crate) fn succeeds(&mut self, node: &NodeInfo) -> Vec<Change> {
+        let before = |member: &&Member| {
+            let same_name = member.info.name == node.name && member.info.id != node.id;
+            same_name && member.met && !member.alive
+        };
+        let before: Vec<NodeId> = self.members.values().filter(before).map(|one| one.info.id).collect();
+        before.into_iter().filter_map(|id| self.leaves(id)).collect()
+    }
+
+    /// Whether a node is gone for good: it said so, or another one has taken its place.
+    pub(crate) fn has_left(&self, id: NodeId) -> bool {
+        self.left.contains(&id)
     }
 
     /// A beat of ours was answered after this time.
@@ -194,7 +229,7 @@ impl Roster {
         for (&id, member) in &mut self.members {
             if member.alive && now.saturating_sub(member.heard) > self.times.away_after {
                 member.alive = false;
-                changes.push(Change::Away(id));
+                changes.push(Change::Silent(id));
             }
         }
         self.members.retain(|&id, member| {
@@ -256,170 +291,11 @@ impl Roster {
         self.members.values().map(|member| MemberView {
             info: &member.info,
             alive: member.alive,
+            phase: member.phase,
             rtt: member.rtt,
         })
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::timing::Timing;
-
-    const SECOND: Duration = Duration::from_secs(1);
-
-    fn roster(me: u64) -> Roster {
-        Roster::new(NodeId(me), Timing::DEFAULT.membership)
-    }
-
-    fn info(id: u64) -> NodeInfo {
-        NodeInfo {
-            id: NodeId(id),
-            name: format!("n{id}"),
-            address: "127.0.0.1:1".parse().unwrap(),
-            version: "1".into(),
-            device: "cpu".into(),
-            workers: 1,
-            since: 0,
-        }
-    }
-
-    #[test]
-    fn silence_is_noticed_within_three_seconds_and_beats_bring_back() {
-        let mut roster = roster(5);
-        assert_eq!(roster.beat(info(7), SECOND), Some(Change::Alive(info(7))));
-        assert_eq!(roster.beat(info(7), 2 * SECOND), None);
-        assert!(roster.tick(4 * SECOND).is_empty() && roster.members().all(|member| member.alive));
-        assert_eq!(roster.tick(5 * SECOND), [Change::Away(NodeId(7))]);
-        assert!(roster.tick(6 * SECOND).is_empty(), "said once");
-        assert_eq!(roster.beat(info(7), 7 * SECOND), Some(Change::Alive(info(7))));
-    }
-
-    #[test]
-    fn a_broken_session_is_noticed_soon_and_may_be_replaced() {
-        let mut roster = roster(5);
-        roster.linked(NodeId(7));
-        roster.beat(info(7), 10 * SECOND);
-        assert!(
-            roster.take_due(SECOND * 100).is_empty(),
-            "there is a session, though it was there first"
-        );
-        roster.unlinked(NodeId(7), 10 * SECOND);
-        assert!(roster.tick(10 * SECOND + SECOND / 2).is_empty());
-        assert_eq!(roster.take_due(11 * SECOND), [info(7)]);
-        assert_eq!(roster.tick(12 * SECOND), [Change::Away(NodeId(7))]);
-        roster.beat(info(7), 13 * SECOND);
-        roster.unlinked(NodeId(7), 13 * SECOND);
-        roster.beat(info(7), 13 * SECOND + SECOND / 2);
-        assert!(roster.tick(15 * SECOND).is_empty());
-    }
-
-    #[test]
-    fn who_is_heard_of_is_dialled_with_growing_pauses() {
-        let mut roster = roster(5);
-        roster.heard_of(info(7), SECOND);
-        roster.heard_of(info(3), SECOND);
-        roster.heard_of(info(5), SECOND);
-        assert_eq!(roster.take_due(SECOND), [info(7)], "the lower name dials first");
-        assert!(roster.take_due(SECOND * 19 / 10).is_empty(), "it is under way");
-        roster.was_dialled(NodeId(7));
-        assert_eq!(roster.take_due(2 * SECOND), [info(7), info(3)]);
-        let mut dialled = 0;
-        for tenth in 0..600 {
-            for id in [3, 7] {
-                roster.was_dialled(NodeId(id));
-            }
-            dialled += roster.take_due(2 * SECOND + SECOND * tenth / 10).len();
-        }
-        assert!((10..40).contains(&dialled), "{dialled} attempts in a minute");
-    }
-
-    #[test]
-    fn who_left_does_not_come_back_by_rumour() {
-        let mut roster = roster(5);
-        roster.beat(info(7), SECOND);
-        assert_eq!(roster.leaves(NodeId(7)), Some(Change::Left(NodeId(7))));
-        roster.heard_of(info(7), SECOND);
-        assert_eq!(roster.beat(info(7), SECOND), None);
-        assert_eq!(roster.members().count(), 0);
-    }
-
-    #[test]
-    fn the_long_lost_are_forgotten() {
-        let mut roster = roster(5);
-        roster.beat(info(7), SECOND);
-        assert_eq!(roster.tick(10 * SECOND), [Change::Away(NodeId(7))]);
-        assert_eq!(roster.tick(700 * SECOND), [Change::Left(NodeId(7))]);
-        assert_eq!(roster.members().count(), 0);
-    }
-
-    #[test]
-    fn who_takes_part_in_a_run_is_waited_for_while_it_goes_on() {
-        let mut roster = roster(5);
-        roster.beat(info(7), SECOND);
-        roster.take_part(BTreeSet::from([NodeId(5), NodeId(7)]));
-        assert_eq!(roster.tick(10 * SECOND), [Change::Away(NodeId(7))]);
-        assert!(roster.tick(80_000 * SECOND).is_empty());
-        assert_eq!(roster.take_due(80_000 * SECOND), [info(7)], "it is still dialled");
-        roster.take_part(BTreeSet::new());
-        assert_eq!(roster.tick(80_001 * SECOND), [Change::Left(NodeId(7))]);
-    }
-
-    #[test]
-    fn what_was_invented_is_bounded_dialled_a_little_and_soon_forgotten() {
-        let invented = MEMBERS_MAX as u64 + 500;
-        let mut roster = roster(1);
-        for id in 10..10 + invented {
-            roster.heard_of(info(id), SECOND);
-        }
-        assert_eq!(roster.members().count(), MEMBERS_MAX);
-        assert_eq!(roster.take_due(2 * SECOND).len(), RUMOURS_DIALLED_MAX);
-        assert!(roster.take_due(3 * SECOND).is_empty(), "none of them has answered");
-        // One that is there is dialled whatever else is, and has a place whatever else had it.
-        let real = 10 + invented;
-        assert_eq!(roster.beat(info(real), 3 * SECOND), Some(Change::Alive(info(real))));
-        assert_eq!(roster.members().count(), MEMBERS_MAX);
-        roster.unlinked(NodeId(real), 3 * SECOND);
-        assert_eq!(roster.take_due(4 * SECOND), [info(real)]);
-        roster.beat(info(real), 62 * SECOND);
-        assert!(roster.tick(62 * SECOND).is_empty(), "nobody misses what never was");
-        assert_eq!(
-            roster.members().map(|one| one.info.id).collect::<Vec<_>>(),
-            [NodeId(real)]
-        );
-    }
-
-    #[test]
-    fn whoever_has_waited_longest_is_dialled_first() {
-        let mut roster = roster(1);
-        for id in 10..30 {
-            roster.heard_of(info(id), SECOND);
-        }
-        let mut seen = BTreeSet::new();
-        for tick in 0..3 {
-            for due in roster.take_due(2 * SECOND + tick * SECOND / 100) {
-                roster.was_dialled(due.id);
-                seen.insert(due.id.0);
-            }
-        }
-        assert_eq!(seen, (10..30).collect());
-    }
-
-    #[test]
-    fn a_false_rumour_does_not_keep_the_true_one_out() {
-        let mut roster = roster(1);
-        let elsewhere = NodeInfo {
-            address: "192.0.2.1:9".parse().unwrap(),
-            ..info(7)
-        };
-        roster.heard_of(elsewhere.clone(), SECOND);
-        roster.heard_of(info(7), SECOND);
-        assert_eq!(roster.take_due(SECOND), [info(7)]);
-        roster.beat(info(7), SECOND);
-        roster.heard_of(elsewhere, SECOND);
-        assert!(
-            roster.members().all(|member| member.info == &info(7)),
-            "it knows itself best"
-        );
-    }
-}
+mod tests;

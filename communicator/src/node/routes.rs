@@ -4,6 +4,7 @@ use protocol::ids::NodeId;
 use protocol::wire::control::{Reply, Request, Word};
 use ractor::{ActorRef, RpcReplyPort};
 
+use super::looking::Looking;
 use super::membership::MembershipMessage;
 use super::run::RunMessage;
 use super::stats::StatsMessage;
@@ -16,6 +17,7 @@ pub(super) struct Parts {
     pub(super) stats: ActorRef<StatsMessage>,
     pub(super) run: ActorRef<RunMessage>,
     pub(super) membership: ActorRef<MembershipMessage>,
+    pub(super) looking: Looking,
 }
 
 impl Routes for Parts {
@@ -44,14 +46,20 @@ impl Routes for Parts {
                 allow_partial,
                 reply,
             })),
-            Request::Resume { run, allow_partial } => drop(self.run.cast(RunMessage::Resume {
+            Request::Resume {
                 run,
+                changes,
+                allow_partial,
+            } => drop(self.run.cast(RunMessage::Resume {
+                run,
+                changes,
                 allow_partial,
                 reply,
             })),
             Request::Checkpoint => drop(self.run.cast(RunMessage::CheckpointAll(reply))),
             Request::Stop => drop(self.run.cast(RunMessage::Stop(reply))),
             Request::Status => drop(self.run.cast(RunMessage::Status(reply))),
+            Request::Look(data) => self.looking.answer(data, reply),
             Request::Stats { after } => drop(self.stats.cast(StatsMessage::Read { after, reply })),
         }
     }

@@ -4,11 +4,11 @@
 //! nothing. What others tell is bounded: in bytes, and for each node in number.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use protocol::ids::NodeId;
 use protocol::measured::ProcessUsage;
-use protocol::stats::{PeerRecord, StatsRecord};
+use protocol::stats::{PeerRecord, Saying, StatsRecord};
 use protocol::wire::control::Reply;
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
 use ractor_cluster::RactorMessage;
@@ -66,6 +66,8 @@ pub(crate) struct Stats {
     /// How much others have told of late, and when they last did.
     tellers: BTreeMap<NodeId, (Duration, Meter)>,
     start: Instant,
+    /// The same since 1970. Times go on from there, even where somebody sets the clock.
+    start_time: Duration,
 }
 
 impl Stats {
@@ -78,6 +80,7 @@ impl Stats {
             readers: Vec::new(),
             tellers: BTreeMap::new(),
             start: Instant::now(),
+            start_time: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(),
         }
     }
 }
@@ -146,7 +149,9 @@ impl Stats {
             .retain(|_, (heard, _)| now.saturating_sub(*heard) < full_after);
     }
 
-    fn record(&mut self, record: StatsRecord) {
+    /// Keeps a record, with the time by this node's clock: whoever reads has all of them by one.
+    fn record(&mut self, mut record: StatsRecord) {
+        record.time = (self.start_time + self.start.elapsed()).as_secs_f64();
         self.bytes += size(&record);
         self.records.push_back(record);
         self.last += 1;
@@ -192,10 +197,13 @@ fn size(record: &StatsRecord) -> usize {
         .peers
         .iter()
         .map(|peer| size_of::<PeerRecord>() + peer.node.len());
+    let sentences = record.said.iter().map(|saying| &saying.text).chain(&record.waiting);
+    let sentences = sentences.map(|text| size_of::<Saying>() + text.len());
     let processes = record.processes.iter();
     let processes = processes.map(|process| size_of::<ProcessUsage>() + process.process.len());
     size_of::<StatsRecord>()
         + processes.sum::<usize>()
+        + sentences.sum::<usize>()
         + texts.iter().map(|text| text.len()).sum::<usize>()
         + peers.sum::<usize>()
 }

@@ -9,6 +9,7 @@ use ractor_cluster::RactorMessage;
 use tokio::sync::watch;
 
 use super::config::NodeConfig;
+use super::looking::Looking;
 use super::membership::{Joined, MembershipActor, MembershipArguments, MembershipMessage};
 use super::routes::Parts;
 use super::run::{RunActor, RunArguments, RunMessage};
@@ -73,6 +74,7 @@ impl Actor for NodeActor {
             me: info.clone(),
             dir,
             security: config.security.clone(),
+            keeps_runs: config.keeps_runs,
             workers: config.workers.count,
             timing,
             stats: stats.clone(),
@@ -98,7 +100,12 @@ impl Actor for NodeActor {
             parent: run.get_derived(),
         };
         let (workers, _) = Actor::spawn_linked(None, WorkersActor, workers, me.clone()).await?;
-        let parts = Parts { stats, run, membership };
+        let parts = Parts {
+            stats,
+            run,
+            membership,
+            looking: Looking::new(config.data, timing.calls.news),
+        };
         let gate = GateActor {
             routes: parts.clone(),
             sessions,

@@ -6,6 +6,7 @@ use std::time::Duration;
 use protocol::ids::{NodeId, RunId};
 use protocol::job::Job;
 use protocol::measured::{Course, Scores};
+use protocol::waiting;
 use protocol::wire::attach::WorkerStats;
 use protocol::wire::control::{NodeInfo, Phase, RunResult, RunStatus};
 use protocol::wire::run_beat::{RunBeat, StopReason};
@@ -13,6 +14,7 @@ use protocol::wire::run_plan::RunPlan;
 
 use super::event::{ExchangeOrder, Liveness, RunEffect, WorkerKey};
 use super::members::Members;
+use super::patience::Patience;
 use super::planted::{Bug, planted};
 use super::states::{Exchanging, Finishing, Preparing, Settling};
 use crate::timing::RunLimits;
@@ -75,6 +77,8 @@ pub(super) struct ActiveRun {
     pub(super) scores: Option<Scores>,
     /// What this node's workers have measured on the way.
     pub(super) course: Course,
+    /// Whether they still get better.
+    pub(super) patience: Patience,
     pub(super) state: State,
     /// Something changed that others have to know.
     pub(super) news: bool,
@@ -104,6 +108,7 @@ impl ActiveRun {
             diverged: None,
             scores: None,
             course: Course::default(),
+            patience: Patience::default(),
             state: State::Preparing(preparing),
             news: true,
             told: Liveness::default(),
@@ -331,7 +336,7 @@ impl ActiveRun {
     /// Says in the log what is waited for, when that takes long, and once.
     fn say_waiting(&mut self, scope: &Scope<'_>) {
         let waiting = self.waiting(scope.now, scope.limits);
-        if waiting != self.waits.0 {
+        if !waiting::is_the_same(&self.waits.0, &waiting) {
             self.waits = (waiting, scope.now, false);
         } else if !self.waits.2
             && !waiting.is_empty()
@@ -339,7 +344,7 @@ impl ActiveRun {
         {
             self.waits.2 = true;
             for sentence in &waiting {
-                tracing::info!(phase = self.phase().text(), "waiting: {sentence}");
+                tracing::info!(phase = self.phase().text(), "waiting for {sentence}");
             }
         }
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use protocol::ids::{NodeId, RunId};
+use protocol::job::JobDraft;
 use protocol::wire::control::Found;
 
 use super::event::Ticket;
@@ -14,6 +15,8 @@ pub(super) struct CheckpointSearch {
     pub(super) run: RunId,
     /// The earlier one.
     pub(super) resumes: RunId,
+    /// What is to be another way than in its job.
+    pub(super) changes: Box<JobDraft>,
     pub(super) allow_partial: bool,
     pub(super) ticket: Ticket,
     asked: BTreeSet<NodeId>,
@@ -24,14 +27,15 @@ pub(super) struct CheckpointSearch {
 impl CheckpointSearch {
     pub(super) fn new(
         (run, resumes): (RunId, RunId),
+        changes: Box<JobDraft>,
         asked: BTreeSet<NodeId>,
-        allow_partial: bool,
-        ticket: Ticket,
+        (allow_partial, ticket): (bool, Ticket),
         now: Duration,
     ) -> Self {
         Self {
             run,
             resumes,
+            changes,
             allow_partial,
             ticket,
             asked,

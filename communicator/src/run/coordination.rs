@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use protocol::ids::NodeId;
 use protocol::job::Job;
+use protocol::wire::bounds::{LEFT_OUT_MAX, SENTENCE_BYTES_MAX, shorten};
 use protocol::wire::control::{NodeInfo, Offer};
 use protocol::wire::run_plan::{Participant, Resumed, RunPlan};
 
@@ -59,6 +60,12 @@ impl Coordination {
             .filter(|node| !self.answers.contains_key(node))
     }
 
+    /// What those are waited for to do.
+    pub(crate) fn waiting(&self) -> Vec<String> {
+        let names = self.unanswered().map(|node| &self.invited[&node].name);
+        names.map(|name| format!("{name} to get ready")).collect()
+    }
+
     pub(crate) fn job(&self) -> &Job {
         &self.job
     }
@@ -86,10 +93,17 @@ impl Coordination {
                     address: info.address,
                     workers: offer.workers,
                 }),
-                (Ok(offer), Some(usual)) if offer.data == usual.data => reasons.push(format!(
-                    "{} makes other first weights of the same job: bring all nodes to the same release",
-                    info.name
-                )),
+                (Ok(offer), Some(usual)) if offer.data == usual.data => reasons.push(match &self.job.from {
+                    Some(file) => format!(
+                        "{} holds another model under {}: give all nodes the same file",
+                        info.name,
+                        file.display()
+                    ),
+                    None => format!(
+                        "{} makes other first weights of the same job: bring all nodes to the same release",
+                        info.name
+                    ),
+                }),
                 (Ok(_), _) => reasons.push(format!(
                     "{} holds other data under {}: give all nodes the same files",
                     info.name, self.job.data
@@ -108,10 +122,25 @@ impl Coordination {
         Some(Decision::Begin(RunPlan {
             job: self.job.clone(),
             data: usual.data.clone(),
+            first: usual.digest,
             participants,
             resumed: self.resumed,
+            left_out: told(reasons),
         }))
     }
+}
+
+/// What all participants are told of those who are left out: no more than fits into a beat.
+fn told(mut reasons: Vec<String>) -> Vec<String> {
+    let more = reasons.len().saturating_sub(LEFT_OUT_MAX - 1);
+    if more > 1 {
+        reasons.truncate(LEFT_OUT_MAX - 1);
+        reasons.push(format!("and {more} more"));
+    }
+    for reason in &mut reasons {
+        shorten(reason, SENTENCE_BYTES_MAX);
+    }
+    reasons
 }
 
 #[cfg(test)]
@@ -119,19 +148,16 @@ mod tests {
     use protocol::digest::Digest;
     use protocol::job::JobDraft;
     use protocol::model::Shape;
+    use protocol::target::TargetInfo;
     use protocol::wire::attach::DataInfo;
 
     use super::*;
+    use crate::small_plan::small_node;
 
     fn info(id: u64) -> NodeInfo {
         NodeInfo {
-            id: NodeId(id),
-            name: format!("n{id}"),
             address: format!("127.0.0.1:{}", 100 - id).parse().unwrap(),
-            version: "1".into(),
-            device: "cpu".into(),
-            workers: 1,
-            since: 0,
+            ..small_node(id)
         }
     }
 
@@ -143,9 +169,10 @@ mod tests {
             data: DataInfo {
                 hash: [hash; 32],
                 input: Shape::Flat(3),
-                classes: 2,
+                target: TargetInfo::Classes(2),
                 train: 10,
                 test: 2,
+                most_frequent: 1,
             },
             digest: Digest::default(),
             workers: 2,
@@ -159,6 +186,14 @@ mod tests {
             coordination.answer(NodeId(*node), answer.clone());
         }
         coordination.decide()
+    }
+
+    #[test]
+    fn who_has_not_answered_is_named() {
+        let job = Box::new(JobDraft::default().resolve().unwrap());
+        let mut coordination = Coordination::new(job, None, false, (1..=3).map(info));
+        coordination.answer(NodeId(2), offer(1));
+        assert_eq!(coordination.waiting(), ["n1 to get ready", "n3 to get ready"]);
     }
 
     fn names(decision: Option<Decision>) -> Vec<String> {

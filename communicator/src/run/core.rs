@@ -100,7 +100,7 @@ impl RunCore {
                 resumes,
                 allow_partial,
                 ticket,
-            } => self.resume((run, resumes), allow_partial, ticket, now, effects),
+            } => self.resume(run, resumes, (allow_partial, ticket), now, effects),
             RunEvent::Stop(ticket) => self.stop(ticket, now, effects),
             RunEvent::CheckpointAll(ticket) => self.checkpoint_all(ticket, now, effects),
             RunEvent::Word { from, word } => self.word(from, word, now, effects),
@@ -116,7 +116,7 @@ impl RunCore {
                 self.away.remove(&info.id);
                 self.peers.insert(info.id, info);
             }
-            RunEvent::Away(node) => {
+            RunEvent::Silent(node) => {
                 self.away.insert(node);
                 self.lost(node, "it fell silent");
             }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use protocol::base_rate::BaseRate;
 use protocol::ids::NodeId;
 use protocol::measured::{Course, NodeUsage};
 use protocol::wire::attach::WorkerStats;
@@ -33,12 +34,15 @@ pub(super) fn result(
     Some(RunResult {
         participants: names(true),
         missing: names(false),
+        left_out: plan.left_out.clone(),
         agree: settled.values().all(equal),
         digest: own.digest,
         // Equal weights have equal scores.
         scores: own.scores.or_else(|| settled.values().find_map(|one| one.scores))?,
+        base_rate: BaseRate::of(plan.data.test, plan.data.most_frequent),
         stats: WorkerStats::combined(settled.values().map(|one| &one.stats)),
         samples: own.samples,
+        samples_before: plan.resumed.map_or(0, |resumed| resumed.samples),
         repeated: own.repeated,
         weights,
         seconds: settled.values().map(|one| one.seconds).fold(0.0, f64::max),
@@ -87,6 +91,7 @@ mod tests {
             scores: Some(Scores {
                 accuracy: 0.5,
                 loss: 1.0,
+                mae: None,
             }),
         }
     }

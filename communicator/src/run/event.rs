@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use protocol::digest::Digest;
 use protocol::ids::{NodeId, RunId};
-use protocol::job::Job;
+use protocol::job::{Job, JobDraft};
 use protocol::measured::{Evaluation, NodeUsage, Scores};
 use protocol::wire::attach::{DataInfo, WorkerStats};
 use protocol::wire::control::{Found, NodeInfo, Offer, Phase, Reply, Word};
@@ -35,7 +35,8 @@ pub(crate) enum RunEvent {
     /// A client wants to go on with an earlier run.
     Resume {
         run: RunId,
-        resumes: RunId,
+        /// The earlier run, and what is to be another way than in its job.
+        resumes: (RunId, Box<JobDraft>),
         allow_partial: bool,
         ticket: Ticket,
     },
@@ -54,7 +55,7 @@ pub(crate) enum RunEvent {
     /// A node is there, as others describe it.
     Alive(NodeInfo),
     /// A node is not heard directly.
-    Away(NodeId),
+    Silent(NodeId),
     /// A node has left the cluster.
     Left(NodeId),
     /// A worker is attached.

@@ -1,6 +1,8 @@
 //! What a run hears: from its other participants, and from this node's workers.
 
 use protocol::ids::NodeId;
+use protocol::job::Keep;
+use protocol::measured::Evaluation;
 use protocol::wire::run_beat::{RunBeat, StopReason};
 
 use super::active::{ActiveRun, Scope, State};
@@ -47,6 +49,30 @@ impl ActiveRun {
         }
     }
 
+    /// A worker has measured weights: they may be good enough to end with, or no better than for long.
+    fn evaluated(&mut self, worker: WorkerKey, evaluation: Evaluation, scope: &mut Scope<'_>) {
+        let keeps_best = self.job.keep == Keep::Best;
+        match self.state {
+            State::Training(_) => {}
+            // The last weights are measured when all have closed, to compare them with the best.
+            State::Settling(..) if keeps_best => return self.course.add(evaluation),
+            _ => return,
+        }
+        self.scores = Some(evaluation.scores());
+        self.course.add(evaluation);
+        let target = self.job.target_accuracy;
+        let is_reached = target.is_some_and(|target| evaluation.accuracy >= target);
+        if let Some(exchanging) = self.exchanging_mut().filter(|_| is_reached || keeps_best) {
+            exchanging.has_measured(worker);
+        }
+        let is_over = self.patience.is_over(evaluation.loss, self.job.patience);
+        if is_reached {
+            self.stop(StopReason::TargetReached, scope);
+        } else if is_over {
+            self.stop(StopReason::PatienceOver, scope);
+        }
+    }
+
     /// The run cannot go on anywhere.
     pub(super) fn diverge(&mut self, reason: String, scope: &mut Scope<'_>) {
         if !self.is_over() {
@@ -90,20 +116,7 @@ impl ActiveRun {
             }
             WorkerWord::Evaluated { run, evaluation } if run == self.run => {
                 tracing::info!(accuracy = evaluation.accuracy, loss = evaluation.loss, "evaluated");
-                if let State::Training(_) = self.state {
-                    self.scores = Some(evaluation.scores());
-                    self.course.add(evaluation);
-                    if self
-                        .job
-                        .target_accuracy
-                        .is_some_and(|target| evaluation.accuracy >= target)
-                    {
-                        if let Some(exchanging) = self.exchanging_mut() {
-                            exchanging.reaches_target(worker);
-                        }
-                        self.stop(StopReason::TargetReached, scope);
-                    }
-                }
+                self.evaluated(worker, evaluation, scope);
             }
             WorkerWord::Closed { residual_norm } => {
                 tracing::info!(residual_norm, "a worker is done; what it has not emitted is dropped");

@@ -163,6 +163,13 @@ impl Members {
         node != self.me && heard.is_none_or(|heard| now.saturating_sub(heard.at) > limit)
     }
 
+    /// For how long nothing was heard of a participant, if that is long enough to call it silent.
+    pub(super) fn silence(&self, node: NodeId, now: Duration, limits: &RunLimits) -> Option<Duration> {
+        let heard = self.heard.get(&node).filter(|_| node != self.me)?;
+        let silence = now.saturating_sub(heard.at);
+        (silence > limits.silent_after).then_some(silence)
+    }
+
     fn withdrew(&self, node: NodeId) -> bool {
         let left = self.gone.contains(&node) || self.elsewhere.contains_key(&node);
         left || self.state(node).is_some_and(|state| state.withdrawn)
@@ -397,6 +404,9 @@ mod tests {
         );
         assert_eq!(members.waited_for(45 * SECOND, &LIMITS), set(&[1, 2, 3]));
         assert_eq!(members.silent(45 * SECOND, &LIMITS), set(&[2, 3]));
+        let silence = |node| members.silence(NodeId(node), 45 * SECOND, &LIMITS);
+        assert_eq!([1, 2, 3].map(silence), [None, Some(25 * SECOND), Some(25 * SECOND)]);
+        assert_eq!(members.silence(NodeId(2), 22 * SECOND, &LIMITS), None);
         members.hear(NodeId(3), state(10), false, 45 * SECOND, &LIMITS);
         assert_eq!(members.waited_for(60 * SECOND, &LIMITS), set(&[1, 3]));
         assert_eq!(members.given_up(60 * SECOND, &LIMITS), [(NodeId(2), GivenUp::Silent)]);

@@ -25,6 +25,7 @@ mod finishing;
 mod going_back;
 mod hearing;
 mod members;
+mod patience;
 pub(crate) mod planted;
 mod preparing;
 mod progress;

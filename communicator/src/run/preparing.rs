@@ -132,6 +132,9 @@ impl ActiveRun {
                     if offer.data != plan.data {
                         return self.withdraw("its data is not the run's", scope);
                     }
+                    if offer.digest != plan.first {
+                        return self.withdraw("the weights that it would begin with are not the run's", scope);
+                    }
                     plan.admit(guest(scope, workers));
                 }
             }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use protocol::ids::{NodeId, RunId};
-use protocol::job::Job;
+use protocol::job::{Job, JobDraft, JobErrors};
 use protocol::wire::control::{Found, NodeInfo, Reply, Word};
 use protocol::wire::run_beat::StopReason;
 use protocol::wire::run_plan::Resumed;
@@ -83,9 +83,9 @@ impl RunCore {
     /// Asks everybody which checkpoint they have of an earlier run.
     pub(super) fn resume(
         &mut self,
-        (run, resumes): (RunId, RunId),
-        allow_partial: bool,
-        ticket: Ticket,
+        run: RunId,
+        (resumes, changes): (RunId, Box<JobDraft>),
+        (allow_partial, ticket): (bool, Ticket),
         now: Duration,
         effects: &mut Vec<RunEffect>,
     ) {
@@ -104,7 +104,13 @@ impl RunCore {
         }));
         effects.push(RunEffect::LookUp { run, resumes });
         let asked = asked.into_iter().chain([coordinator]).collect();
-        self.search = Some(CheckpointSearch::new((run, resumes), asked, allow_partial, ticket, now));
+        self.search = Some(CheckpointSearch::new(
+            (run, resumes),
+            changes,
+            asked,
+            (allow_partial, ticket),
+            now,
+        ));
     }
 
     /// This node's checkpoints were looked through, for itself or for another.
@@ -127,11 +133,18 @@ impl RunCore {
         let Some(Found { resumed, job }) = search.furthest().cloned() else {
             let reason = format!(
                 "no node has a checkpoint of run {}: name a folder that nodes keep under their --dir, with files that end \
-                 with .checkpoint",
+                 with .checkpoint, or begin a new run with its model (--from)",
                 search.resumes
             );
             effects.push(RunEffect::Reply(search.ticket, Reply::Refused(vec![reason])));
             return;
+        };
+        let job = match job.changed(*search.changes) {
+            Ok(job) => Box::new(job),
+            Err(JobErrors(errors)) => {
+                let reasons = errors.iter().map(ToString::to_string).collect();
+                return effects.push(RunEffect::Reply(search.ticket, Reply::Refused(reasons)));
+            }
         };
         tracing::info!(run = %resumed.run, samples = resumed.samples, "a run is gone on with");
         self.start(

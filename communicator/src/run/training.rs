@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use protocol::ids::NodeId;
+use protocol::job::Keep;
 use protocol::wire::run_beat::StopReason;
 use protocol::wire::run_plan::RunPlan;
 
@@ -82,6 +83,11 @@ impl ActiveRun {
             exchanging.seated = Some(now);
         }
         if self.stop.is_some() || exchanging.progress.complete {
+            // Where the best weights are kept, workers wait to be told: one may have some to bring back. They are told again
+            // if they were before, since one may have taken its seat after that.
+            if self.job.keep == Keep::Best {
+                self.stop_workers(scope);
+            }
             return self.begin_to_settle(scope);
         }
         if exchanging.seated.is_some() {

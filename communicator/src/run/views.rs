@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use protocol::ids::{NodeId, RunId};
-use protocol::measured::Evaluation;
+use protocol::measured::{Evaluation, Scores};
 use protocol::wire::attach::WorkerStats;
 use protocol::wire::control::{NodeInfo, Phase, RunStatus};
 
@@ -17,7 +17,7 @@ pub(crate) struct RunReport {
     /// What this node's workers did in it.
     pub(crate) stats: WorkerStats,
     /// How good it was found last.
-    pub(crate) accuracy: Option<f64>,
+    pub(crate) scores: Option<Scores>,
     /// The newest evaluation by one of this node's workers.
     pub(crate) evaluation: Option<Evaluation>,
     /// What this node waits for.
@@ -42,7 +42,13 @@ impl RunCore {
 
     /// The newest run, as clients see it.
     pub(crate) fn status(&self, now: Duration) -> Option<Box<RunStatus>> {
-        self.current.as_ref().map(|run| Box::new(run.status(now, &self.limits)))
+        let mut status = self.current.as_ref()?.status(now, &self.limits);
+        // Who coordinates knows whom all wait for.
+        let coordinating = self.coordinating.as_ref().filter(|one| one.run == status.run);
+        if let Some(one) = coordinating.filter(|_| status.phase == Phase::Preparing) {
+            status.waiting = one.coordination.waiting();
+        }
+        Some(Box::new(status))
     }
 
     /// Whether checkpoints are being searched for.
@@ -91,7 +97,7 @@ impl RunCore {
             run: run.run,
             phase: run.phase(),
             stats: run.stats(),
-            accuracy: run.scores.map(|scores| scores.accuracy),
+            scores: run.scores,
             evaluation: run.course.evaluations().last().copied(),
             waiting: run.waiting(now, &self.limits),
         })

@@ -1,23 +1,25 @@
-//! Whom and what a run waits for, in sentences.
+//! Whom and what a run waits for: what follows "waiting for".
 
 use std::time::Duration;
+
+use protocol::ids::NodeId;
 
 use super::active::{ActiveRun, State};
 use crate::timing::RunLimits;
 
 impl ActiveRun {
-    /// A sentence for everything that this node waits for, to begin or to end the run.
+    /// Everything that this node waits for, to begin or to end the run.
     pub(super) fn waiting(&self, now: Duration, limits: &RunLimits) -> Vec<String> {
         match &self.state {
             State::Preparing(preparing) if preparing.is_waiting() => {
                 let busy = preparing.workers.values().filter(|answer| answer.is_none()).count();
                 vec![match busy {
-                    0 => "this node's workers have not attached yet".into(),
-                    _ => "this node's workers open the data".into(),
+                    0 => "this node's workers to attach".into(),
+                    _ => "this node's workers to open the data".into(),
                 }]
             }
-            State::Preparing(_) => vec!["other nodes are getting ready".into()],
-            State::Opening { .. } => vec!["this node starts its exchange".into()],
+            State::Preparing(_) => vec!["other nodes to get ready".into()],
+            State::Opening { .. } => vec!["this node to start its exchange".into()],
             State::Training(_) | State::Ended(_) => Vec::new(),
             State::Settling(exchanging, _) => {
                 let mut waiting = Vec::new();
@@ -26,24 +28,25 @@ impl ActiveRun {
                     .values()
                     .any(|seat| seat.worker.is_some() && !seat.closed);
                 if self.members.own.stands_by {
-                    waiting.push("this node brings back the weights that were measured, when all have closed".into());
+                    waiting.push("this node to bring back the weights that were measured, when all have closed".into());
                 } else if training {
-                    waiting.push("this node's workers have not made their last batches".into());
+                    waiting.push("this node's workers to make their last batches".into());
                 }
                 if exchanging.progress.damaged {
-                    waiting.push("this node's ledger is damaged, and another's is on its way".into());
+                    waiting.push("another node's ledger, because this node's is damaged".into());
                 }
-                waiting.extend(self.others(now, limits, |state| {
+                let others = self.members.waited_for(now, limits).into_iter();
+                waiting.extend(self.lacking(others, now, limits, |state| {
                     if state.stands_by {
-                        Some("it brings back the weights that were measured")
+                        Some("to bring back the weights that were measured")
                     } else if !state.closed {
-                        Some("its workers have not made their last batches")
+                        Some("to let its workers make their last batches")
                     } else if state.catching_up {
-                        Some("it is getting what it missed")
+                        Some("to get what it missed")
                     } else if state.stand != self.members.own.stand {
-                        Some("it has not the same batches yet")
+                        Some("to get the same batches")
                     } else if state.ballot != self.members.own.ballot || !state.frozen {
-                        Some("it does not agree yet on who ends the run")
+                        Some("to agree on who ends the run")
                     } else {
                         None
                     }
@@ -53,46 +56,59 @@ impl ActiveRun {
             State::Finishing(_, finishing) => {
                 let mut waiting = Vec::new();
                 if self.members.own.settled.is_none() {
-                    waiting.push("this node's workers have not told their digests".into());
+                    waiting.push("this node's workers to tell their digests".into());
                 } else if finishing.is_saving() {
-                    waiting.push("this node's model is being measured and saved".into());
+                    waiting.push("this node to measure and save the model".into());
                 }
                 let own_is_saved = self.members.own.saved == Some(true);
-                let others = self.others(now, limits, move |state| match &state.settled {
-                    None => Some("it has not told its digest"),
-                    Some(_) if state.saved.is_none() && !own_is_saved => Some("it has not measured the model"),
+                let others = self.members.waited_for(now, limits).into_iter();
+                let others = others.filter(|node| finishing.members.contains(node));
+                waiting.extend(self.lacking(others, now, limits, move |state| match &state.settled {
+                    None => Some("to tell its digest"),
+                    Some(_) if state.saved.is_none() && !own_is_saved => Some("to measure the model"),
                     Some(_) => None,
-                });
-                let ends_with: Vec<String> = finishing.members.iter().map(|&node| self.name(node)).collect();
-                waiting.extend(others.filter(|sentence| ends_with.iter().any(|name| sentence.starts_with(name))));
+                }));
                 waiting
             }
         }
     }
 
-    /// What is missing of each of the others that are waited for.
-    fn others<'a>(
+    /// What is missing of each of the others among these.
+    fn lacking<'a>(
         &'a self,
+        nodes: impl Iterator<Item = NodeId> + 'a,
         now: Duration,
-        limits: &RunLimits,
+        limits: &'a RunLimits,
         lacks: impl Fn(&protocol::wire::run_beat::ParticipantState) -> Option<&'static str> + 'a,
     ) -> impl Iterator<Item = String> + 'a {
-        let silent = self.members.silent(now, limits);
-        let others = self
-            .members
-            .waited_for(now, limits)
-            .into_iter()
-            .filter(|&node| node != self.members.me());
+        let others = nodes.filter(|&node| node != self.members.me());
         others.filter_map(move |node| {
             let name = self.name(node);
-            if silent.contains(&node) {
-                return Some(format!("{name} is silent, and is given up in a while"));
+            if let Some(silence) = self.members.silence(node, now, limits) {
+                return Some(silent(&name, silence, limits));
             }
-            let lacking = self
-                .members
-                .state(node)
-                .map_or(Some("nothing was heard of it yet"), &lacks)?;
-            Some(format!("{name}: {lacking}"))
+            let Some(state) = self.members.state(node) else {
+                return Some(format!("any word of {name}"));
+            };
+            Some(format!("{name} {}", lacks(state)?))
         })
+    }
+}
+
+/// Who is silent, for how long, and until when it is waited for.
+fn silent(name: &str, silence: Duration, limits: &RunLimits) -> String {
+    let (silence, limit) = (silence.as_secs(), limits.give_up_after.as_secs());
+    format!("{name}, silent for {silence} s, given up at {limit} s")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::timing::Timing;
+
+    #[test]
+    fn who_is_silent_is_named_with_how_long_and_until_when() {
+        let said = silent("vm-19d5", Duration::from_millis(12_900), &Timing::DEFAULT.run);
+        assert_eq!(said, "vm-19d5, silent for 12 s, given up at 30 s");
     }
 }

@@ -28,7 +28,7 @@ impl World {
             at,
             match change {
                 Change::Alive(info) => RunEvent::Alive(info),
-                Change::Away(node) => RunEvent::Away(node),
+                Change::Silent(node) => RunEvent::Silent(node),
                 Change::Left(node) => RunEvent::Left(node),
             },
         );

@@ -7,6 +7,7 @@ use protocol::digest::Digest;
 use protocol::ids::{NodeId, OriginId, RunId};
 use protocol::job::Shares;
 use protocol::model::Shape;
+use protocol::target::TargetInfo;
 use protocol::wire::attach::DataInfo;
 use protocol::wire::control::{NodeInfo, Reply, RunResult};
 use protocol::wire::run_beat::RunBeat;
@@ -201,9 +202,10 @@ pub(super) fn data(train: u64) -> DataInfo {
     DataInfo {
         hash: [7; 32],
         input: Shape::Flat(3),
-        classes: 2,
+        target: TargetInfo::Classes(2),
         train,
         test: 2,
+        most_frequent: 1,
     }
 }
 

@@ -185,7 +185,7 @@ impl World {
                         a,
                         RunEvent::Resume {
                             run,
-                            resumes,
+                            resumes: (resumes, Box::default()),
                             allow_partial: true,
                             ticket,
                         },

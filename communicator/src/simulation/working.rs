@@ -50,6 +50,7 @@ impl World {
                 Ok(Scores {
                     accuracy: 0.5,
                     loss: 1.0,
+                    mae: None,
                 })
             }
             Disk::Full => Err("the disk is full".into()),

@@ -121,7 +121,7 @@ impl Timing {
             ),
             (
                 3 * membership.beat_every <= membership.away_after,
-                "a node is away only when it has missed three beats or more",
+                "a node is silent only when it has missed three beats or more",
             ),
             (
                 clocks.exchange_tick * reset_ticks == membership.away_after,
@@ -133,13 +133,13 @@ impl Timing {
             ),
             (
                 membership.away_after < control.node_silence,
-                "the membership must know that a node is away before its connection is ended for silence",
+                "the membership must know that a node is silent before its connection is ended for that",
             ),
             (
                 membership.away_after < membership.forget_after
                     && membership.forget_rumour_after <= membership.forget_after
                     && membership.forget_after <= membership.forget_participant_after,
-                "a node is away before it is forgotten; rumours are forgotten first and participants last",
+                "a node is silent before it is forgotten; rumours are forgotten first and participants last",
             ),
             (
                 run.give_up_after < membership.forget_participant_after,
@@ -159,7 +159,7 @@ impl Timing {
             ),
             (
                 membership.away_after < run.orphaned && run.orphaned < run.begin,
-                "who prepares a run must be away before the run counts as orphaned, and that before it is called off",
+                "who prepares a run must be silent before the run counts as orphaned, and that before it is called off",
             ),
             (
                 run.workers_attach < run.begin && run.ask_again < run.begin,

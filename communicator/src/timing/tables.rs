@@ -73,9 +73,9 @@ times! {
     MembershipTimes {
         /// How often a node says that it is there.
         beat_every = Duration::from_millis(500),
-        /// A member that was not heard for so long is away.
+        /// A member that was not heard for so long is silent.
         away_after = Duration::from_millis(2500),
-        /// A member that was away for so long is forgotten.
+        /// A member that was silent for so long is forgotten.
         forget_after = Duration::from_mins(10),
         /// One that takes part in this node's run is waited for much longer: both sides of a partition have learned
         /// something that the other needs.
@@ -204,7 +204,7 @@ times! {
         greeting = Duration::from_secs(5),
         /// How long a connection may take to become a session.
         ready = Duration::from_secs(5),
-        /// How long a node may say nothing, though its beats should come twice a second. The membership takes it for away
+        /// How long a node may say nothing, though its beats should come twice a second. The membership takes it for silent
         /// much sooner; this limit is for those that were never heard at all.
         node_silence = Duration::from_secs(10),
         /// How long a client may ask nothing.

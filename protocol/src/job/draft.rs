@@ -13,21 +13,40 @@ use crate::lattice::{STEPS_PER_UNIT, Tau};
 #[cfg_attr(feature = "clap", derive(clap::Args))]
 #[serde(deny_unknown_fields, default)]
 pub struct JobDraft {
-    /// Where the samples come from: builtin:mnist, idx:DIR or csv:FILE?label=NAME-or-position&test=0.2 [default: builtin:mnist]
+    /// Where the samples come from: builtin:mnist, csv:FILE?label=COLUMN&test=0.2 and more options, npz:FILE, images:DIR, cifar:DIR or idx:DIR [default: builtin:mnist]
     #[cfg_attr(feature = "clap", arg(long, value_name = "SPEC", help_heading = "Job"))]
     pub data: Option<String>,
-    /// The network's layers, separated by commas: conv OUT KxK [stride S] [pad P], maxpool K, avgpool K, flatten, dense OUT, relu, tanh, sigmoid, gelu, dropout P [default: "dense 512, relu, dense 128, relu, dense 10"]
+    /// The network's layers, separated by commas: conv OUT KxK (stride S, pad P, nobias), dense OUT (without OUT: as many as the data asks for), batchnorm, layernorm, groupnorm G, relu, leakyrelu, silu, gelu, tanh, sigmoid, dropout P, maxpool K, avgpool K, globalavgpool, flatten, and blocks: residual, with its layers in square brackets [default: "dense 512, relu, dense 128, relu, dense"]
     #[cfg_attr(feature = "clap", arg(long, value_name = "LAYERS", help_heading = "Job"))]
     pub model: Option<String>,
+    /// A model file to begin with the weights of; tensors of the same key and size are taken, and others begin afresh. Files lie where data does
+    #[cfg_attr(feature = "clap", arg(long, value_name = "MODEL", help_heading = "Job"))]
+    pub from: Option<String>,
     /// How often each sample is trained [default: 5]
     #[cfg_attr(feature = "clap", arg(long, value_name = "N", help_heading = "Job"))]
     pub epochs: Option<u32>,
     /// Samples in one step of one worker [default: 64]
     #[cfg_attr(feature = "clap", arg(long, value_name = "N", help_heading = "Job"))]
     pub minibatch: Option<u32>,
-    /// muon (orthogonal updates, for one worker or many) or muon:LR, sgd:LR, sgd:LR,momentum=M, sgd:LR,momentum=M,nesterov, adam:LR, adagrad:LR or rmsprop:LR [default: muon]
-    #[cfg_attr(feature = "clap", arg(long, value_name = "RULE", help_heading = "Job"))]
+    /// Minibatches whose gradients are added up in one step: the same as a minibatch so many times as large, in less memory [default: 1]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "N", help_heading = "Job"))]
+    pub accumulate: Option<u32>,
+    /// How a gradient becomes an update
+    #[serde(alias = "optimizer")]
+    #[cfg_attr(
+        feature = "clap",
+        arg(long, alias = "optimizer", value_name = "RULE", help = crate::optimiser::HELP, help_heading = "Job")
+    )]
     pub optimiser: Option<String>,
+    /// What is made small: auto (what the data asks for), cross-entropy for classes, mse, mae or huber for numbers [default: auto]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "LOSS", help_heading = "Job"))]
+    pub loss: Option<String>,
+    /// How much samples of each class count: none, auto (the more, the rarer the class), or a number for each class, separated by commas [default: none]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "WEIGHTS", help_heading = "Job"))]
+    pub class_weights: Option<String>,
+    /// The share of certainty that is spread over all classes: 0.1 keeps a model from being too sure [default: 0]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "SHARE", help_heading = "Job"))]
+    pub label_smoothing: Option<f64>,
     /// Clip gradients to this norm, "none", or "auto": to 1 where several workers train, else not [default: auto]
     #[serde(deserialize_with = "number_or_text")]
     #[cfg_attr(feature = "clap", arg(long, value_name = "NORM", help_heading = "Job"))]
@@ -35,7 +54,7 @@ pub struct JobDraft {
     /// constant, linear, cosine or step:every=SHARE,factor=F, each with warmup=SHARE [default: linear]
     #[cfg_attr(feature = "clap", arg(long, value_name = "CURVE", help_heading = "Job"))]
     pub lr_schedule: Option<String>,
-    /// The fraction of weights that a batch changes, or auto[:bytes=N]: 0.002, more for small models and more than ten workers, at most N bytes a batch; τ follows it [default: auto]
+    /// The fraction of weights that a batch changes, or auto[:bytes=N]: 0.002, more for small models and more than ten workers, at most N bytes a batch; τ follows it; more rarely buys anything, 0.01 may help a small net on ten nodes [default: auto]
     #[serde(deserialize_with = "number_or_text")]
     #[cfg_attr(
         feature = "clap",
@@ -57,12 +76,18 @@ pub struct JobDraft {
     /// How nodes exchange what they learn
     #[cfg_attr(feature = "clap", arg(long, value_name = "STRATEGY", help = super::exchange::help(), help_heading = "Job"))]
     pub exchange: Option<String>,
-    /// End the run when the held-out accuracy reaches this
+    /// End the run when the held-out accuracy (of numbers: R²) reaches this
     #[cfg_attr(feature = "clap", arg(long, value_name = "A", help_heading = "Job"))]
     pub target_accuracy: Option<f64>,
     /// How often held-out samples are measured in an epoch [default: 1; 16 with a target accuracy]
     #[cfg_attr(feature = "clap", arg(long, value_name = "N", help_heading = "Job"))]
     pub evaluations: Option<u32>,
+    /// End the run when so many evaluations of held-out samples in a row have brought no lower loss; see --evaluations
+    #[cfg_attr(feature = "clap", arg(long, value_name = "N", help_heading = "Job"))]
+    pub patience: Option<u32>,
+    /// Which weights the run ends with: last, or best (of all that were measured, those with the lowest held-out loss) [default: last]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "WHICH", help_heading = "Job"))]
+    pub keep: Option<String>,
     /// End the run after this many seconds of training
     #[cfg_attr(feature = "clap", arg(long, value_name = "S", help_heading = "Job"))]
     pub max_seconds: Option<f64>,
@@ -78,10 +103,15 @@ pub struct JobDraft {
 pub(super) fn defaults() -> JobDraft {
     JobDraft {
         data: Some("builtin:mnist".into()),
-        model: Some("dense 512, relu, dense 128, relu, dense 10".into()),
+        model: Some("dense 512, relu, dense 128, relu, dense".into()),
+        from: None,
         epochs: Some(5),
         minibatch: Some(64),
+        accumulate: Some(1),
         optimiser: Some("muon".into()),
+        loss: Some("auto".into()),
+        class_weights: Some("none".into()),
+        label_smoothing: Some(0.0),
         clip: Some("auto".into()),
         lr_schedule: Some("linear".into()),
         density: Some("auto".into()),
@@ -92,16 +122,31 @@ pub(super) fn defaults() -> JobDraft {
         exchange: Some("strom".into()),
         target_accuracy: None,
         evaluations: None,
+        patience: None,
+        keep: Some("last".into()),
         max_seconds: None,
         checkpoint_every: None,
         seed: Some(1),
     }
 }
 
+/// The keys that may change when a run is gone on with.
+const CHANGEABLE: [&str; 7] = [
+    "epochs",
+    "max_seconds",
+    "target_accuracy",
+    "evaluations",
+    "patience",
+    "keep",
+    "checkpoint_every",
+];
+
 /// The longest minibatch: its samples and activations must fit into memory many times over.
 const MINIBATCH_MAX: u32 = 1 << 16;
 const EPOCHS_MAX: u32 = 1 << 20;
 const EVALUATIONS_MAX: u32 = 1000;
+const PATIENCE_MAX: u32 = 1 << 20;
+const LABEL_SMOOTHING_MAX: f64 = 0.9;
 
 impl JobDraft {
     /// Reads a TOML file's text.
@@ -122,9 +167,14 @@ impl JobDraft {
         Self {
             data: self.data.or(other.data),
             model: self.model.or(other.model),
+            from: self.from.or(other.from),
             epochs: self.epochs.or(other.epochs),
             minibatch: self.minibatch.or(other.minibatch),
+            accumulate: self.accumulate.or(other.accumulate),
             optimiser: self.optimiser.or(other.optimiser),
+            loss: self.loss.or(other.loss),
+            class_weights: self.class_weights.or(other.class_weights),
+            label_smoothing: self.label_smoothing.or(other.label_smoothing),
             clip: self.clip.or(other.clip),
             lr_schedule: self.lr_schedule.or(other.lr_schedule),
             density: if decided { self.density } else { other.density },
@@ -135,10 +185,23 @@ impl JobDraft {
             exchange: self.exchange.or(other.exchange),
             target_accuracy: self.target_accuracy.or(other.target_accuracy),
             evaluations: self.evaluations.or(other.evaluations),
+            patience: self.patience.or(other.patience),
+            keep: self.keep.or(other.keep),
             max_seconds: self.max_seconds.or(other.max_seconds),
             checkpoint_every: self.checkpoint_every.or(other.checkpoint_every),
             seed: self.seed.or(other.seed),
         }
+    }
+
+    /// What of this cannot be changed when a run is gone on with: all but when it ends, what it ends with, and what is
+    /// measured and written down on the way. What has been learned so far was learned by the rest.
+    #[must_use]
+    pub fn fixed_keys(&self) -> Vec<String> {
+        let said = toml::Table::try_from(self).unwrap_or_default();
+        said.into_iter()
+            .map(|(key, _)| key)
+            .filter(|key| !CHANGEABLE.contains(&key.as_str()))
+            .collect()
     }
 
     /// Fills in the defaults and checks everything.
@@ -152,7 +215,15 @@ impl JobDraft {
         let mut errors = Errors(Vec::new());
         let data = errors.parse("data", draft.data);
         let model = errors.parse("model", draft.model);
+        let from = draft.from.map(std::path::PathBuf::from);
+        if from.as_ref().is_some_and(|file| file.as_os_str().is_empty()) {
+            errors.add::<()>("from", "it must be the path of a model file".into());
+        }
         let optimiser = errors.parse("optimiser", draft.optimiser);
+        let loss = errors.parse("loss", draft.loss).unwrap_or_default();
+        let class_weights = errors.parse("class_weights", draft.class_weights).unwrap_or_default();
+        let smoothing = 0.0..=LABEL_SMOOTHING_MAX;
+        let label_smoothing = errors.optional("label_smoothing", draft.label_smoothing, smoothing, "between 0 and 0.9");
         let clip = errors.parse("clip", draft.clip);
         let lr_schedule = errors.parse("lr_schedule", draft.lr_schedule);
         let threshold = match (draft.tau, draft.density) {
@@ -164,10 +235,23 @@ impl JobDraft {
         let exchange = errors.exchange(&draft.exchange.unwrap_or_default(), threshold, says_threshold);
         let epochs = errors.whole("epochs", draft.epochs, EPOCHS_MAX);
         let minibatch = errors.whole("minibatch", draft.minibatch, MINIBATCH_MAX);
+        let accumulate = errors.whole("accumulate", draft.accumulate, MINIBATCH_MAX);
+        if minibatch.saturating_mul(accumulate) > MINIBATCH_MAX
+            && minibatch <= MINIBATCH_MAX
+            && accumulate <= MINIBATCH_MAX
+        {
+            let message =
+                format!("a step may have at most {MINIBATCH_MAX} samples, not {accumulate} times {minibatch}");
+            errors.add::<()>("accumulate", message);
+        }
         let target_accuracy = errors.optional("target_accuracy", draft.target_accuracy, 0.0..=1.0, "between 0 and 1");
         let evaluations = draft
             .evaluations
             .map(|often| errors.whole("evaluations", Some(often), EVALUATIONS_MAX));
+        let patience = draft
+            .patience
+            .map(|patience| errors.whole("patience", Some(patience), PATIENCE_MAX));
+        let keep = errors.parse("keep", draft.keep).unwrap_or_default();
         let seconds = f64::MIN_POSITIVE..=f64::MAX;
         let max_seconds = errors.optional("max_seconds", draft.max_seconds, seconds.clone(), "above 0");
         let checkpoint_every = errors.optional("checkpoint_every", draft.checkpoint_every, seconds, "above 0");
@@ -178,9 +262,14 @@ impl JobDraft {
                 Job {
                     data,
                     model,
+                    from,
                     epochs,
                     minibatch,
+                    accumulate,
                     optimiser,
+                    loss,
+                    class_weights,
+                    label_smoothing: label_smoothing.unwrap_or_default(),
                     clip,
                     lr_schedule,
                     split,
@@ -189,6 +278,8 @@ impl JobDraft {
                     exchange,
                     target_accuracy,
                     evaluations,
+                    patience,
+                    keep,
                     max_seconds,
                     checkpoint_every,
                     seed: draft.seed.unwrap_or_default(),
@@ -201,6 +292,19 @@ impl JobDraft {
 }
 
 impl Job {
+    /// The job of a run that is gone on with, with what is to be another way from now on.
+    pub fn changed(&self, changes: JobDraft) -> Result<Self, JobErrors> {
+        let fixed = changes.fixed_keys();
+        if fixed.is_empty() {
+            return changes.or(JobDraft::from(self)).resolve();
+        }
+        let message = format!(
+            "{} cannot be changed in a run that is gone on with: leave it out, or begin a new run with its model (--from)",
+            fixed.join(", ")
+        );
+        Err(JobErrors(vec![JobError { key: "resume", message }]))
+    }
+
     /// Bytes of a job's text. It is told to every node, twice a second.
     pub const TEXT_BYTES_MAX: usize = 64 << 10;
 
@@ -250,9 +354,14 @@ impl From<&Job> for JobDraft {
         Self {
             data: Some(job.data.to_string()),
             model: Some(job.model.to_string()),
+            from: job.from.as_ref().map(|file| file.display().to_string()),
             epochs: Some(job.epochs),
             minibatch: Some(job.minibatch),
+            accumulate: Some(job.accumulate),
             optimiser: Some(job.optimiser.to_string()),
+            loss: Some(job.loss.to_string()),
+            class_weights: Some(job.class_weights.to_string()),
+            label_smoothing: Some(job.label_smoothing),
             clip: Some(job.clip.to_string()),
             lr_schedule: Some(job.lr_schedule.to_string()),
             density,
@@ -263,6 +372,8 @@ impl From<&Job> for JobDraft {
             exchange: Some(job.exchange.to_string()),
             target_accuracy: job.target_accuracy,
             evaluations: job.evaluations,
+            patience: job.patience,
+            keep: Some(job.keep.to_string()),
             max_seconds: job.max_seconds,
             checkpoint_every: job.checkpoint_every,
             seed: Some(job.seed),

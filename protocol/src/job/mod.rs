@@ -7,6 +7,7 @@ pub mod as_text;
 mod density;
 mod draft;
 mod exchange;
+mod keep;
 
 use std::fmt;
 
@@ -15,9 +16,11 @@ use serde::{Deserialize, Serialize};
 pub use density::Density;
 pub use draft::JobDraft;
 pub use exchange::{Every, Exchange, Rounds, STRATEGIES, Shares, Threshold, Way};
+pub use keep::Keep;
 
 use crate::clip::Clip;
 use crate::data::DataSpec;
+use crate::loss::{ClassWeights, Loss};
 use crate::model::ModelSpec;
 use crate::optimiser::Optimiser;
 use crate::schedule::Schedule;
@@ -31,12 +34,22 @@ pub struct Job {
     pub data: DataSpec,
     /// The network.
     pub model: ModelSpec,
+    /// A model file that it begins with the weights of.
+    pub from: Option<std::path::PathBuf>,
     /// How often each sample is trained.
     pub epochs: u32,
-    /// Samples in one step of one worker.
+    /// Samples whose gradient one worker computes at once.
     pub minibatch: u32,
+    /// Minibatches in one step of one worker: their gradients are added up.
+    pub accumulate: u32,
     /// How a gradient becomes an update.
     pub optimiser: Optimiser,
+    /// What is made small.
+    pub loss: Loss,
+    /// How much samples of each class count.
+    pub class_weights: ClassWeights,
+    /// The share of certainty that is spread over all classes.
+    pub label_smoothing: f64,
     /// Whether gradients are clipped, and to which norm.
     pub clip: Clip,
     /// How the learning rate goes over the run.
@@ -53,12 +66,24 @@ pub struct Job {
     pub target_accuracy: Option<f64>,
     /// How often held-out samples are measured in an epoch, if the user says so.
     pub evaluations: Option<u32>,
+    /// The run ends when so many evaluations in a row have brought no lower held-out loss.
+    pub patience: Option<u32>,
+    /// Which weights it ends with.
+    pub keep: Keep,
     /// The run ends after this time.
     pub max_seconds: Option<f64>,
     /// Seconds between two checkpoints.
     pub checkpoint_every: Option<f64>,
     /// What initial weights and sample order are drawn from.
     pub seed: u64,
+}
+
+impl Job {
+    /// Samples in one step of one worker.
+    #[must_use]
+    pub fn step_samples(&self) -> u32 {
+        self.minibatch.saturating_mul(self.accumulate)
+    }
 }
 
 /// One mistake in a job, by the name of the flag or TOML key.

@@ -17,8 +17,10 @@ fn toml_flags_and_wire_are_one() {
     let text = r#"
         data = "idx:images"
         model = "conv 8 3x3, relu, flatten, dense 10"
+        from = "old.safetensors"
         epochs = 3
         minibatch = 32
+        accumulate = 4
         optimiser = "adam:0.002"
         clip = "2.5"
         lr_schedule = "cosine:warmup=0.1"
@@ -26,6 +28,8 @@ fn toml_flags_and_wire_are_one() {
         split = "class"
         balanced = true
         target_accuracy = 0.97
+        patience = 3
+        keep = "best"
         max_seconds = 60
         checkpoint_every = 10
         seed = 42
@@ -68,9 +72,14 @@ fn every_mistake_is_reported() {
     let draft = JobDraft {
         data: Some("ftp:x".into()),
         model: Some("dense 10, magic".into()),
+        from: Some(String::new()),
         epochs: Some(0),
         minibatch: Some(0),
+        accumulate: Some(0),
         optimiser: Some("sgd:-1".into()),
+        loss: Some("hinge".into()),
+        class_weights: Some("0".into()),
+        label_smoothing: Some(1.0),
         clip: Some("-2".into()),
         lr_schedule: Some("zigzag".into()),
         density: Some("1.5".into()),
@@ -81,6 +90,8 @@ fn every_mistake_is_reported() {
         exchange: Some("gossip".into()),
         target_accuracy: Some(97.0),
         evaluations: Some(0),
+        patience: Some(0),
+        keep: Some("all".into()),
         max_seconds: Some(0.0),
         checkpoint_every: Some(f64::NAN),
         seed: None,
@@ -91,18 +102,25 @@ fn every_mistake_is_reported() {
     assert_eq!(
         keys,
         [
+            "accumulate",
             "checkpoint_every",
+            "class_weights",
             "clip",
             "data",
             "density",
             "epochs",
             "evaluations",
             "exchange",
+            "from",
+            "keep",
+            "label_smoothing",
+            "loss",
             "lr_schedule",
             "max_seconds",
             "minibatch",
             "model",
             "optimiser",
+            "patience",
             "split",
             "target_accuracy"
         ]
@@ -274,4 +292,44 @@ fn a_strategy_is_called_by_its_shortest_name() {
         let again = JobDraft::from(&job).resolve().unwrap();
         assert_eq!(again.exchange, job.exchange);
     }
+}
+
+#[test]
+fn a_run_that_is_gone_on_with_may_end_another_way_and_learns_as_before() {
+    let job = JobDraft::from_toml("epochs = 5\ntau = 0.5\nseed = 3")
+        .unwrap()
+        .resolve()
+        .unwrap();
+    let changes = |text: &str| job.changed(JobDraft::from_toml(text).unwrap());
+    let longer = changes("epochs = 40\npatience = 2\nkeep = \"best\"").unwrap();
+    assert_eq!(
+        longer,
+        Job {
+            epochs: 40,
+            patience: Some(2),
+            keep: Keep::Best,
+            ..job.clone()
+        }
+    );
+    assert_eq!(changes("").unwrap(), job);
+    let JobErrors(errors) = changes("seed = 4\nepochs = 9\nmodel = \"dense 3\"").unwrap_err();
+    assert!(
+        errors[0].message.starts_with("model, seed cannot be changed"),
+        "{errors:?}"
+    );
+    assert!(changes("epochs = 0").is_err());
+}
+
+#[test]
+fn a_step_of_many_minibatches_is_no_longer_than_the_longest_minibatch() {
+    let job = |text: &str| JobDraft::from_toml(text).unwrap().resolve();
+    assert_eq!(job("minibatch = 32\naccumulate = 4").unwrap().step_samples(), 128);
+    assert_eq!(job("").unwrap().step_samples(), 64);
+    let errors = job("minibatch = 65536\naccumulate = 2").unwrap_err();
+    assert!(
+        errors
+            .to_string()
+            .contains("accumulate: a step may have at most 65536 samples"),
+        "{errors}"
+    );
 }

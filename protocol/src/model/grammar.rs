@@ -1,4 +1,4 @@
-//! The layer grammar: `conv OUT KxK [stride S] [pad P], maxpool K, …`, separated by commas.
+//! The layer grammar: `conv OUT KxK [stride S] [pad P], maxpool K, …`, separated by commas; blocks of layers in brackets.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,9 +7,13 @@ use crate::text_options::serde_as_text;
 
 /// Sizes above this are taken for a slip of the hand.
 const SIZE_MAX: usize = 1 << 20;
+/// Blocks within blocks: more are no network that anybody wrote.
+const DEPTH_MAX: usize = 8;
+/// How steep a leaky relu is below zero unless it is told, as PyTorch has it.
+const LEAK: f64 = 0.01;
 
 /// One layer of a model.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Layer {
     /// A convolution with square kernels.
     Conv {
@@ -21,17 +25,33 @@ pub enum Layer {
         stride: usize,
         /// Zeros around the image.
         pad: usize,
+        /// Whether each output channel has a number added.
+        bias: bool,
     },
     /// The largest value of every square of so many rows and columns.
     MaxPool(usize),
     /// The mean of every square of so many rows and columns.
     AvgPool(usize),
+    /// The mean of every channel.
+    GlobalAvgPool,
     /// An image as a vector.
     Flatten,
-    /// A fully connected layer with so many outputs.
-    Dense(usize),
+    /// A fully connected layer with so many outputs, or as many as the data asks for.
+    Dense(Option<usize>),
+    /// Each channel is shifted and stretched to mean 0 and variance 1 over the minibatch.
+    BatchNorm,
+    /// Each sample is, over all its values.
+    LayerNorm,
+    /// Each of so many groups of a sample's channels is.
+    GroupNorm(usize),
+    /// What comes in is added to what these layers make of it.
+    Residual(Vec<Layer>),
     /// max(x, 0)
     Relu,
+    /// x above 0, and this much of it below.
+    LeakyRelu(f64),
+    /// x / (1 + e^-x)
+    Silu,
     /// tanh x
     Tanh,
     /// 1 / (1 + e^-x)
@@ -49,8 +69,9 @@ pub struct ModelSpec {
     pub layers: Vec<Layer>,
 }
 
-const FORMS: &str =
-    "conv OUT KxK [stride S] [pad P], maxpool K, avgpool K, flatten, dense OUT, relu, tanh, sigmoid, gelu, dropout P";
+const FORMS: &str = "conv OUT KxK [stride S] [pad P] [nobias], maxpool K, avgpool K, globalavgpool, flatten, dense [OUT], \
+                     batchnorm, layernorm, groupnorm G, relu, leakyrelu [SLOPE], silu, gelu, tanh, sigmoid, dropout P, \
+                     residual [ LAYERS ]";
 
 fn size(word: Option<&str>, what: &str, layer: &str) -> Result<usize, String> {
     let word = word.ok_or_else(|| format!("layer '{layer}' lacks its {what}"))?;
@@ -73,7 +94,7 @@ fn conv<'a>(words: &mut impl Iterator<Item = &'a str>, text: &str) -> Result<Lay
             ));
         }
     };
-    let (mut stride, mut pad) = (1, 0);
+    let (mut stride, mut pad, mut bias) = (1, 0, true);
     while let Some(option) = words.next() {
         match option {
             "stride" => stride = size(words.next(), "stride", text)?,
@@ -81,9 +102,10 @@ fn conv<'a>(words: &mut impl Iterator<Item = &'a str>, text: &str) -> Result<Lay
                 let word = words.next();
                 pad = if word == Some("0") { 0 } else { size(word, "pad", text)? };
             }
+            "nobias" => bias = false,
             unknown => {
                 return Err(format!(
-                    "layer '{text}': conv has no option '{unknown}'; it takes stride and pad"
+                    "layer '{text}': conv has no option '{unknown}'; it takes stride, pad and nobias"
                 ));
             }
         }
@@ -93,72 +115,144 @@ fn conv<'a>(words: &mut impl Iterator<Item = &'a str>, text: &str) -> Result<Lay
         kernel,
         stride,
         pad,
+        bias,
     })
+}
+
+/// A number of its own kind, in a range that it has a name for.
+fn share(word: &str, text: &str, what: &str, range: std::ops::Range<f64>) -> Result<f64, String> {
+    match word.parse() {
+        Ok(value) if range.contains(&value) => Ok(value),
+        _ => Err(format!(
+            "layer '{text}': the {what} must be at least {} and below {}, not '{word}'",
+            range.start, range.end
+        )),
+    }
+}
+
+/// The texts between commas that are in no brackets.
+fn split(text: &str) -> Result<Vec<&str>, String> {
+    let (mut parts, mut depth, mut start) = (Vec::new(), 0usize, 0);
+    for (at, letter) in text.char_indices() {
+        match letter {
+            '[' => depth += 1,
+            ']' => depth = depth.checked_sub(1).ok_or("a ']' closes nothing: remove it")?,
+            ',' if depth == 0 => {
+                parts.push(text[start..at].trim());
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    if depth > 0 {
+        return Err("a '[' is not closed: end its layers with ']'".into());
+    }
+    parts.push(text[start..].trim());
+    Ok(parts)
+}
+
+/// Layers, one after the other, in so many blocks.
+fn layers(text: &str, depth: usize) -> Result<Vec<Layer>, String> {
+    let parts = split(text)?;
+    parts.into_iter().map(|part| layer(part, depth)).collect()
+}
+
+/// What stands in the brackets of a block.
+fn residual(text: &str, depth: usize) -> Result<Layer, String> {
+    let within = text
+        .strip_prefix("residual")
+        .and_then(|rest| rest.trim_start().strip_prefix('['))
+        .and_then(|rest| rest.strip_suffix(']'))
+        .ok_or_else(|| format!("'{text}' has no layers: write residual [ LAYERS ]"))?;
+    if depth == DEPTH_MAX {
+        return Err(format!("more than {DEPTH_MAX} blocks lie within each other"));
+    }
+    Ok(Layer::Residual(layers(within, depth + 1)?))
 }
 
 impl FromStr for Layer {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let mut words = text.split_whitespace();
-        let layer = match words.next().unwrap_or_default() {
-            "conv" => conv(&mut words, text)?,
-            "maxpool" => Self::MaxPool(size(words.next(), "size", text)?),
-            "avgpool" => Self::AvgPool(size(words.next(), "size", text)?),
-            "flatten" => Self::Flatten,
-            "dense" => Self::Dense(size(words.next(), "number of outputs", text)?),
-            "relu" => Self::Relu,
-            "tanh" => Self::Tanh,
-            "sigmoid" => Self::Sigmoid,
-            "gelu" => Self::Gelu,
-            "dropout" => {
-                let word = words.next().unwrap_or_default();
-                match word.parse::<f64>() {
-                    Ok(probability) if (0.0..1.0).contains(&probability) => Self::Dropout(probability),
-                    _ => {
-                        return Err(format!(
-                            "layer '{text}': the probability must be at least 0 and below 1, not '{word}'"
-                        ));
-                    }
-                }
-            }
-            "" => {
-                return Err(format!(
-                    "a layer is empty; layers are separated by single commas: {FORMS}"
-                ));
-            }
-            unknown => return Err(format!("there is no layer '{unknown}'; there are: {FORMS}")),
-        };
-        match words.next() {
-            None => Ok(layer),
-            Some(extra) => Err(format!("layer '{text}': '{extra}' is one word too many")),
+        layer(text, 0)
+    }
+}
+
+fn layer(text: &str, depth: usize) -> Result<Layer, String> {
+    if text.starts_with("residual[") {
+        return residual(text, depth);
+    }
+    let mut words = text.split_whitespace();
+    let layer = match words.next().unwrap_or_default() {
+        "conv" => conv(&mut words, text)?,
+        "maxpool" => Layer::MaxPool(size(words.next(), "size", text)?),
+        "avgpool" => Layer::AvgPool(size(words.next(), "size", text)?),
+        "globalavgpool" => Layer::GlobalAvgPool,
+        "flatten" => Layer::Flatten,
+        "dense" => Layer::Dense(match words.next() {
+            None => None,
+            word => Some(size(word, "number of outputs", text)?),
+        }),
+        "batchnorm" => Layer::BatchNorm,
+        "layernorm" => Layer::LayerNorm,
+        "groupnorm" => Layer::GroupNorm(size(words.next(), "number of groups", text)?),
+        "residual" => return residual(text, depth),
+        "relu" => Layer::Relu,
+        "leakyrelu" => Layer::LeakyRelu(match words.next() {
+            None => LEAK,
+            Some(word) => share(word, text, "slope", 0.0..1.0)?,
+        }),
+        "silu" => Layer::Silu,
+        "tanh" => Layer::Tanh,
+        "sigmoid" => Layer::Sigmoid,
+        "gelu" => Layer::Gelu,
+        "dropout" => Layer::Dropout(share(words.next().unwrap_or_default(), text, "probability", 0.0..1.0)?),
+        "" => {
+            return Err(format!(
+                "a layer is empty; layers are separated by single commas: {FORMS}"
+            ));
         }
+        unknown => return Err(format!("there is no layer '{unknown}'; there are: {FORMS}")),
+    };
+    match words.next() {
+        None => Ok(layer),
+        Some(extra) => Err(format!("layer '{text}': '{extra}' is one word too many")),
     }
 }
 
 impl fmt::Display for Layer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
+        match self {
             Self::Conv {
                 out,
                 kernel,
                 stride,
                 pad,
+                bias,
             } => {
                 write!(f, "conv {out} {kernel}x{kernel}")?;
-                if stride != 1 {
+                if *stride != 1 {
                     write!(f, " stride {stride}")?;
                 }
-                if pad != 0 {
+                if *pad != 0 {
                     write!(f, " pad {pad}")?;
                 }
-                Ok(())
+                f.write_str(if *bias { "" } else { " nobias" })
             }
             Self::MaxPool(size) => write!(f, "maxpool {size}"),
             Self::AvgPool(size) => write!(f, "avgpool {size}"),
             Self::Flatten => f.write_str("flatten"),
-            Self::Dense(out) => write!(f, "dense {out}"),
+            Self::GlobalAvgPool => f.write_str("globalavgpool"),
+            Self::Dense(Some(out)) => write!(f, "dense {out}"),
+            Self::Dense(None) => f.write_str("dense"),
+            Self::BatchNorm => f.write_str("batchnorm"),
+            Self::LayerNorm => f.write_str("layernorm"),
+            Self::GroupNorm(groups) => write!(f, "groupnorm {groups}"),
+            Self::Residual(layers) => write!(f, "residual [ {} ]", listed(layers)),
             Self::Relu => f.write_str("relu"),
+            Self::LeakyRelu(slope) if *slope == LEAK => f.write_str("leakyrelu"),
+            Self::LeakyRelu(slope) => write!(f, "leakyrelu {slope}"),
+            Self::Silu => f.write_str("silu"),
             Self::Tanh => f.write_str("tanh"),
             Self::Sigmoid => f.write_str("sigmoid"),
             Self::Gelu => f.write_str("gelu"),
@@ -167,23 +261,25 @@ impl fmt::Display for Layer {
     }
 }
 
+/// Layers as they are written.
+fn listed(layers: &[Layer]) -> String {
+    let layers: Vec<String> = layers.iter().map(Layer::to_string).collect();
+    layers.join(", ")
+}
+
 impl FromStr for ModelSpec {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let layers = text
-            .split(',')
-            .map(str::trim)
-            .map(Layer::from_str)
-            .collect::<Result<_, _>>()?;
-        Ok(Self { layers })
+        Ok(Self {
+            layers: layers(text, 0)?,
+        })
     }
 }
 
 impl fmt::Display for ModelSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let layers: Vec<String> = self.layers.iter().map(Layer::to_string).collect();
-        f.write_str(&layers.join(", "))
+        f.write_str(&listed(&self.layers))
     }
 }
 
@@ -208,10 +304,31 @@ mod tests {
     }
 
     #[test]
+    fn blocks_hold_layers_and_blocks() {
+        let text = "conv 16 3x3 pad 1 nobias, batchnorm, silu, residual [ conv 8 1x1, groupnorm 4, residual [ leakyrelu ], leakyrelu 0.2 ], globalavgpool, layernorm, dense";
+        let model: ModelSpec = text.parse().unwrap();
+        assert_eq!(model.to_string(), text);
+        assert!(matches!(&model.layers[3], Layer::Residual(within) if within.len() == 4));
+        assert_eq!(
+            "residual[relu]".parse::<Layer>().unwrap().to_string(),
+            "residual [ relu ]"
+        );
+        let error = |text: &str| text.parse::<ModelSpec>().unwrap_err();
+        assert!(error("residual").contains("residual [ LAYERS ]"));
+        assert!(error("residual [ relu").contains("not closed"));
+        assert!(error("relu ]").contains("closes nothing"));
+        assert!(error("residual [ relu ] dense 5").contains("residual [ LAYERS ]"));
+        assert!(error("residual [ ]").contains("empty"));
+        assert!(error("leakyrelu 2").contains("slope"));
+        assert!(error("groupnorm").contains("number of groups"));
+        let deep = format!("{}relu{}", "residual [ ".repeat(9), " ]".repeat(9));
+        assert!(error(&deep).contains("more than 8 blocks"));
+    }
+
+    #[test]
     fn mistakes_are_named() {
         let error = |text: &str| text.parse::<ModelSpec>().unwrap_err();
         assert!(error("dense 5, rellu").contains("no layer 'rellu'"));
-        assert!(error("dense").contains("'dense' lacks its number of outputs"));
         assert!(error("dense x").contains("not 'x'"));
         assert!(error("dense 0").contains("not '0'"));
         assert!(error("dense 99999999999").contains("whole number"));

@@ -1,6 +1,6 @@
 //! Initial weights: the same on every node, from the run's seed alone.
 
-use super::Layout;
+use super::{Layout, Role};
 use crate::lattice::STEPS_PER_UNIT;
 use crate::rng::CounterRng;
 
@@ -9,7 +9,7 @@ const STREAM: u64 = 1;
 /// Half of a 53-bit range: what turns a random word into a number from -1 to 1 without rounding.
 const HALF_RANGE: f64 = (1u64 << 52) as f64;
 
-/// Draws every weight evenly from `±√(6 / fan_in)` and rounds it to the lattice; biases are 0.
+/// Draws every weight evenly from `±√(6 / fan_in)` and rounds it to the lattice; biases are 0, and gains 1.
 ///
 /// With that spread (He's) activations keep their size through layers of rectifiers, so gradients are large from the
 /// first step on: it saves up to half of the samples that other spreads need to get going, and most with many workers.
@@ -21,8 +21,13 @@ pub fn initial_counts(layout: &Layout, seed: u64) -> Vec<i32> {
     let random = CounterRng::new(seed, STREAM);
     let mut counts = Vec::with_capacity(layout.weights);
     for tensor in &layout.tensors {
-        if tensor.is_bias() {
-            counts.resize(counts.len() + tensor.elements(), 0);
+        let constant = match tensor.role {
+            Role::Weight => None,
+            Role::Bias | Role::Statistic => Some(0),
+            Role::Gain => Some(STEPS_PER_UNIT),
+        };
+        if let Some(constant) = constant {
+            counts.resize(counts.len() + tensor.elements(), constant);
             continue;
         }
         let bound_steps = f64::from(STEPS_PER_UNIT) * (6.0 / tensor.fan_in as f64).sqrt();
@@ -46,7 +51,7 @@ mod tests {
         let counts = initial_counts(&layout, 1);
         assert_eq!(counts, initial_counts(&layout, 1));
         assert_ne!(counts, initial_counts(&layout, 2));
-        for tensor in layout.tensors.iter().filter(|tensor| tensor.is_bias()) {
+        for tensor in layout.tensors.iter().filter(|tensor| tensor.role == Role::Bias) {
             assert!(counts[tensor.range()].iter().all(|&count| count == 0), "{}", tensor.key);
         }
         let weights = &counts[layout.layers[0].parameters.clone().unwrap().0];

@@ -7,14 +7,29 @@ use thiserror::Error;
 use super::{Layer, ModelSpec, Shape};
 use crate::changes::WEIGHTS_MAX;
 
-/// A tensor of weights: its place in the flat index space and its name in a model file.
+/// What the numbers of a tensor are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// A layer multiplies by it and sums up.
+    Weight,
+    /// A layer adds it.
+    Bias,
+    /// A layer multiplies each number by it, and sums up nothing.
+    Gain,
+    /// It is measured, not trained.
+    Statistic,
+}
+
+/// A tensor: its place in a flat index space and its name in a model file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorSlot {
     /// The key that `torch.nn.Sequential` has for it: `0.weight`.
     pub key: String,
     /// Its dimensions, outermost first.
     pub dims: Vec<usize>,
-    /// The index of its first weight.
+    /// What it is for.
+    pub role: Role,
+    /// The index of its first number.
     pub offset: usize,
     /// How many inputs one output of its layer sums up: what initial weights are scaled by.
     pub fan_in: usize,
@@ -27,12 +42,6 @@ impl TensorSlot {
         self.dims.iter().product()
     }
 
-    /// Whether it holds what a layer adds, not what it multiplies by.
-    #[must_use]
-    pub fn is_bias(&self) -> bool {
-        self.dims.len() == 1
-    }
-
     /// Its part of the flat index space.
     #[must_use]
     pub fn range(&self) -> Range<usize> {
@@ -40,17 +49,42 @@ impl TensorSlot {
     }
 }
 
-/// A layer with its shapes and, where it has weights, their places.
+/// A layer with its shapes and, where it has numbers of its own, their places.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlacedLayer {
     /// What the layer does.
     pub layer: Layer,
+    /// What the keys of its tensors begin with.
+    pub path: String,
     /// One sample before it.
     pub input: Shape,
     /// One sample after it.
     pub output: Shape,
-    /// The flat indices of its weights and of its biases.
+    /// The flat indices of its weights and of its biases, of which there may be none.
     pub parameters: Option<(Range<usize>, Range<usize>)>,
+    /// Where its means and its variances lie among the statistics.
+    pub statistics: Option<(Range<usize>, Range<usize>)>,
+    /// The layers of a block, and those that what comes in goes through beside them.
+    pub block: Option<PlacedBlock>,
+}
+
+impl PlacedLayer {
+    /// How many weights and biases it has, those of a block's layers included.
+    #[must_use]
+    pub fn weights(&self) -> usize {
+        let own = self.parameters.as_ref();
+        let within = self.block.iter().flat_map(|block| block.body.iter().chain(&block.skip));
+        own.map_or(0, |(weights, biases)| weights.len() + biases.len()) + within.map(Self::weights).sum::<usize>()
+    }
+}
+
+/// The two ways through a block.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PlacedBlock {
+    /// The layers that are written in it.
+    pub body: Vec<PlacedLayer>,
+    /// What gives the block's input the shape of its output, where they differ.
+    pub skip: Vec<PlacedLayer>,
 }
 
 /// A model fitted to a dataset.
@@ -62,6 +96,8 @@ pub struct Layout {
     pub tensors: Vec<TensorSlot>,
     /// The number of weights.
     pub weights: usize,
+    /// What is measured for the model when it is trained, in an index space of its own, by key.
+    pub statistics: Vec<TensorSlot>,
 }
 
 /// Why a model does not fit a dataset.
@@ -71,7 +107,7 @@ pub enum ModelError {
     #[error("layer {number} ('{layer}') gets {input} and cannot take it: {why}")]
     DoesNotFit {
         /// Its place in the list, from 0, as `torch.nn.Sequential` counts.
-        number: usize,
+        number: String,
         /// Its text.
         layer: String,
         /// The shape that comes to it.
@@ -80,7 +116,9 @@ pub enum ModelError {
         why: String,
     },
     /// The last layer does not give one number per class.
-    #[error("the model ends in {found}, but the data has {classes} classes: end it with 'dense {classes}'")]
+    #[error(
+        "the model ends in {found}, but the data has {classes} classes: end it with 'dense {classes}', or 'dense' alone"
+    )]
     WrongClassCount {
         /// The model's output.
         found: Shape,
@@ -91,7 +129,7 @@ pub enum ModelError {
     #[error("layer {number} ('{layer}') works on more than 2^28 numbers per sample: make the layers smaller")]
     TooLarge {
         /// Its place in the list, from 0.
-        number: usize,
+        number: String,
         /// Its text.
         layer: String,
     },
@@ -130,122 +168,283 @@ fn window(input: Shape, kernel: usize, stride: usize, pad: usize) -> Result<(usi
     }
 }
 
-/// The shape after a layer, and the dimensions of its weight tensor where it has one.
-fn infer(layer: Layer, input: Shape, is_first: bool) -> Result<(Shape, Option<Vec<usize>>), String> {
-    match layer {
+fn image(channels: usize, height: usize, width: usize) -> Shape {
+    Shape::Image {
+        channels,
+        height,
+        width,
+    }
+}
+
+/// The shape after a layer that is no block, and the dimensions of its weights where it has some.
+fn infer(layer: &Layer, input: Shape, outputs: Option<usize>) -> Result<(Shape, Option<Vec<usize>>), String> {
+    match *layer {
         Layer::Conv {
             out,
             kernel,
             stride,
             pad,
+            bias: _,
         } => {
-            let (channels, height, width) = window(input, kernel, stride, pad)?;
-            let output = Shape::Image {
-                channels: out,
-                height,
-                width,
-            };
-            Ok((output, Some(vec![out, channels, kernel, kernel])))
+            let (channels, rows, columns) = window(input, kernel, stride, pad)?;
+            Ok((image(out, rows, columns), Some(vec![out, channels, kernel, kernel])))
         }
         Layer::MaxPool(size) | Layer::AvgPool(size) => {
-            let (channels, height, width) = window(input, size, size, 0)?;
-            Ok((
-                Shape::Image {
-                    channels,
-                    height,
-                    width,
-                },
-                None,
-            ))
+            let (channels, rows, columns) = window(input, size, size, 0)?;
+            Ok((image(channels, rows, columns), None))
+        }
+        Layer::GlobalAvgPool => {
+            let (channels, ..) = window(input, 1, 1, 0)?;
+            Ok((image(channels, 1, 1), None))
         }
         Layer::Flatten => Ok((Shape::Flat(input.elements()), None)),
-        Layer::Dense(out) => match input {
-            Shape::Image { .. } if !is_first => Err("it needs a vector; put 'flatten' before it".into()),
-            // At the very front an image is taken as a vector, so that a plain perceptron needs no 'flatten'.
-            _ => Ok((Shape::Flat(out), Some(vec![out, input.elements()]))),
+        // An image is taken as a vector.
+        Layer::Dense(out) => {
+            let out = out.or(outputs);
+            let out = out.ok_or("only the last layer takes as many outputs as the data asks for: give it a number")?;
+            Ok((Shape::Flat(out), Some(vec![out, input.elements()])))
+        }
+        Layer::BatchNorm => Ok((input, Some(vec![channels(input)]))),
+        Layer::LayerNorm => Ok((input, Some(input.dims()))),
+        Layer::GroupNorm(groups) => match channels(input) {
+            channels if channels.is_multiple_of(groups) => Ok((input, Some(vec![channels]))),
+            channels => Err(format!("{channels} channels do not make {groups} groups of equal size")),
         },
-        Layer::Relu | Layer::Tanh | Layer::Sigmoid | Layer::Gelu | Layer::Dropout(_) => Ok((input, None)),
+        Layer::Relu
+        | Layer::LeakyRelu(_)
+        | Layer::Silu
+        | Layer::Tanh
+        | Layer::Sigmoid
+        | Layer::Gelu
+        | Layer::Dropout(_)
+        | Layer::Residual(_) => Ok((input, None)),
+    }
+}
+
+/// The channels of a sample: each number of a vector is one.
+fn channels(shape: Shape) -> usize {
+    match shape {
+        Shape::Image { channels, .. } => channels,
+        Shape::Flat(features) => features,
+    }
+}
+
+/// What gives a block's input the shape of its output: a convolution of single pixels, or a dense layer. Where the block ends
+/// in a batchnorm, so does this, or the two would not weigh the same.
+fn projection(body: &[Layer], from: Shape, to: Shape) -> Result<Vec<Layer>, String> {
+    if from == to {
+        return Ok(Vec::new());
+    }
+    let misfit =
+        || format!("its layers make {to} of that, which cannot be added to it: let them keep its shape, or halve it");
+    let normalised = matches!(body.last(), Some(Layer::BatchNorm));
+    let first = match (from, to) {
+        (_, Shape::Flat(features)) => Layer::Dense(Some(features)),
+        (
+            Shape::Image { height, .. },
+            Shape::Image {
+                channels: out,
+                height: rows,
+                ..
+            },
+        ) => Layer::Conv {
+            out,
+            kernel: 1,
+            stride: height.div_ceil(rows.max(1)),
+            pad: 0,
+            bias: !normalised,
+        },
+        (Shape::Flat(_), Shape::Image { .. }) => return Err(misfit()),
+    };
+    if infer(&first, from, None)?.0 != to {
+        return Err(misfit());
+    }
+    Ok(std::iter::once(first)
+        .chain(normalised.then_some(Layer::BatchNorm))
+        .collect())
+}
+
+/// Layers and tensors as they are found, before tensors have their places.
+#[derive(Default)]
+struct Found {
+    tensors: Vec<TensorSlot>,
+    statistics: Vec<TensorSlot>,
+}
+
+impl Found {
+    /// Fits layers to what comes to them. The last one may take its outputs from the data, where that is allowed here.
+    fn chain(
+        &mut self,
+        layers: &[Layer],
+        path: &str,
+        input: Shape,
+        outputs: Option<usize>,
+    ) -> Result<(Vec<PlacedLayer>, Shape), ModelError> {
+        let mut shape = input;
+        let mut placed = Vec::with_capacity(layers.len());
+        for (number, layer) in layers.iter().enumerate() {
+            let path = if path.is_empty() {
+                number.to_string()
+            } else {
+                format!("{path}.{number}")
+            };
+            let outputs = outputs.filter(|_| number + 1 == layers.len());
+            let found = self.layer(layer, path, shape, outputs)?;
+            shape = found.output;
+            placed.push(found);
+        }
+        Ok((placed, shape))
+    }
+
+    fn layer(
+        &mut self,
+        layer: &Layer,
+        path: String,
+        input: Shape,
+        outputs: Option<usize>,
+    ) -> Result<PlacedLayer, ModelError> {
+        let misfit = |why| ModelError::DoesNotFit {
+            number: path.clone(),
+            layer: layer.to_string(),
+            input,
+            why,
+        };
+        let (mut output, dims) = infer(layer, input, outputs).map_err(misfit)?;
+        let mut block = None;
+        if let Layer::Residual(body) = layer {
+            let skip_path = format!("{path}.skip");
+            let (placed, shape) = self.chain(body, &format!("{path}.body"), input, None)?;
+            let skip = projection(body, input, shape).map_err(misfit)?;
+            let (skip, _) = self.chain(&skip, &skip_path, input, None)?;
+            block = Some(PlacedBlock { body: placed, skip });
+            output = shape;
+        }
+        // A convolution unfolds its input: that is the most that any layer holds of one sample.
+        let unfolded = match (layer, &dims) {
+            (Layer::Conv { out, .. }, Some(dims)) => (output.elements() / out).saturating_mul(product(&dims[1..])),
+            _ => 0,
+        };
+        if output.elements().max(unfolded).max(input.elements()) > SAMPLE_ELEMENTS_MAX {
+            let layer = layer.to_string();
+            return Err(ModelError::TooLarge { number: path, layer });
+        }
+        if let Some(dims) = dims {
+            self.tensors_of(layer, &path, &dims);
+        }
+        Ok(PlacedLayer {
+            layer: layer.clone(),
+            path,
+            input,
+            output,
+            // They are known when all tensors are.
+            parameters: None,
+            statistics: None,
+            block,
+        })
+    }
+
+    /// Notes the tensors of a layer with weights of these dimensions.
+    fn tensors_of(&mut self, layer: &Layer, path: &str, dims: &[usize]) {
+        let slot = |name: &str, dims: &[usize], role, fan_in| TensorSlot {
+            key: format!("{path}.{name}"),
+            dims: dims.to_vec(),
+            role,
+            offset: 0,
+            fan_in,
+        };
+        match layer {
+            Layer::BatchNorm | Layer::LayerNorm | Layer::GroupNorm(_) => {
+                self.tensors.push(slot("weight", dims, Role::Gain, 1));
+                self.tensors.push(slot("bias", dims, Role::Bias, 1));
+            }
+            _ => {
+                let fan_in = product(&dims[1..]);
+                if !matches!(layer, Layer::Conv { bias: false, .. }) {
+                    self.tensors.push(slot("bias", &dims[..1], Role::Bias, fan_in));
+                }
+                self.tensors.push(slot("weight", dims, Role::Weight, fan_in));
+            }
+        }
+        if matches!(layer, Layer::BatchNorm) {
+            for name in ["running_mean", "running_var"] {
+                self.statistics.push(slot(name, dims, Role::Statistic, 1));
+            }
+        }
+    }
+}
+
+/// The product of dimensions. What a stranger's file says may be more than can be counted.
+fn product(dims: &[usize]) -> usize {
+    dims.iter().fold(1, |product: usize, &dim| product.saturating_mul(dim))
+}
+
+/// Gives tensors their places: the safetensors format stores tensors of one type by key, and so does a flat index space.
+fn place(tensors: &mut [TensorSlot]) -> Option<usize> {
+    tensors.sort_by(|a, b| a.key.cmp(&b.key));
+    let mut total = 0usize;
+    for tensor in tensors {
+        tensor.offset = total;
+        let elements = tensor
+            .dims
+            .iter()
+            .try_fold(1usize, |product, &dim| product.checked_mul(dim));
+        total = total.checked_add(elements?).filter(|&total| total <= WEIGHTS_MAX)?;
+    }
+    Some(total)
+}
+
+/// Tells layers, and those within them, where their numbers lie.
+fn tell(layers: &mut [PlacedLayer], found: &Found) {
+    let range = |tensors: &[TensorSlot], path: &str, name: &str| {
+        let key = format!("{path}.{name}");
+        let at = tensors.binary_search_by(|tensor| tensor.key.as_str().cmp(&key));
+        at.ok().map(|at| tensors[at].range())
+    };
+    for layer in layers {
+        let weights = |name: &str| range(&found.tensors, &layer.path, name);
+        layer.parameters = weights("weight").map(|weight| (weight, weights("bias").unwrap_or(0..0)));
+        let measured = |name: &str| range(&found.statistics, &layer.path, name);
+        layer.statistics = measured("running_mean").zip(measured("running_var"));
+        if let Some(block) = &mut layer.block {
+            tell(&mut block.body, found);
+            tell(&mut block.skip, found);
+        }
     }
 }
 
 impl Layout {
     /// Fits a model to samples of a shape and a number of classes.
     pub fn new(model: &ModelSpec, input: Shape, classes: usize) -> Result<Self, ModelError> {
-        let mut shape = input;
-        let mut inferred = Vec::new();
-        let mut tensors = Vec::new();
-        for (number, &layer) in model.layers.iter().enumerate() {
-            let (output, dims) = infer(layer, shape, number == 0).map_err(|why| ModelError::DoesNotFit {
-                number,
-                layer: layer.to_string(),
-                input: shape,
-                why,
-            })?;
-            // A convolution unfolds its input: that is the most that any layer holds of one sample.
-            let unfolded = match (layer, &dims) {
-                (Layer::Conv { out, .. }, Some(dims)) => (output.elements() / out).saturating_mul(
-                    dims[1..]
-                        .iter()
-                        .fold(1, |product: usize, &dim| product.saturating_mul(dim)),
-                ),
-                _ => 0,
-            };
-            if output.elements().max(unfolded).max(shape.elements()) > SAMPLE_ELEMENTS_MAX {
-                let layer = layer.to_string();
-                return Err(ModelError::TooLarge { number, layer });
-            }
-            if let Some(dims) = dims {
-                let fan_in = dims[1..].iter().product();
-                tensors.push(TensorSlot {
-                    key: format!("{number}.bias"),
-                    dims: vec![dims[0]],
-                    offset: 0,
-                    fan_in,
-                });
-                tensors.push(TensorSlot {
-                    key: format!("{number}.weight"),
-                    dims,
-                    offset: 0,
-                    fan_in,
-                });
-            }
-            inferred.push((layer, shape, output));
-            shape = output;
-        }
-        if tensors.is_empty() {
+        let mut found = Found::default();
+        let (mut layers, shape) = found.chain(&model.layers, "", input, Some(classes))?;
+        if found.tensors.is_empty() {
             return Err(ModelError::NoWeights);
         }
-        if shape != Shape::Flat(classes) {
+        // Of two classes, one number says which.
+        if shape != Shape::Flat(classes) && (shape, classes) != (Shape::Flat(1), 2) {
             return Err(ModelError::WrongClassCount { found: shape, classes });
         }
-        // The safetensors format stores tensors of one type by key; so does the flat index space.
-        tensors.sort_by(|a, b| a.key.cmp(&b.key));
-        let mut weights = 0usize;
-        for tensor in &mut tensors {
-            tensor.offset = weights;
-            weights = tensor
-                .dims
-                .iter()
-                .try_fold(1usize, |product, &dim| product.checked_mul(dim))
-                .and_then(|elements| weights.checked_add(elements))
-                .filter(|&total| total <= WEIGHTS_MAX)
-                .ok_or(ModelError::TooManyWeights)?;
-        }
-        let place = |key: String| tensors.iter().find(|tensor| tensor.key == key).map(TensorSlot::range);
-        let layers = inferred
-            .into_iter()
-            .enumerate()
-            .map(|(number, (layer, input, output))| PlacedLayer {
-                layer,
-                input,
-                output,
-                parameters: place(format!("{number}.weight")).zip(place(format!("{number}.bias"))),
-            });
+        let weights = place(&mut found.tensors).ok_or(ModelError::TooManyWeights)?;
+        place(&mut found.statistics).ok_or(ModelError::TooManyWeights)?;
+        tell(&mut layers, &found);
         Ok(Self {
-            layers: layers.collect(),
-            tensors,
+            layers,
+            tensors: found.tensors,
             weights,
+            statistics: found.statistics,
         })
+    }
+
+    /// How many outputs it has.
+    #[must_use]
+    pub fn outputs(&self) -> usize {
+        self.layers.last().map_or(0, |layer| layer.output.elements())
+    }
+
+    /// How many numbers are measured for it.
+    #[must_use]
+    pub fn measured(&self) -> usize {
+        self.statistics.iter().map(TensorSlot::elements).sum()
     }
 
     /// About how much memory training takes, the dataset aside: weights, gradient, residual, optimiser state and
@@ -254,138 +453,19 @@ impl Layout {
     pub fn training_bytes(&self, minibatch: usize, state_arrays: usize) -> u64 {
         const NUMBER: u64 = size_of::<f32>() as u64;
         let arrays = 4 + state_arrays as u64;
-        let per_sample = self
-            .layers
-            .iter()
-            .map(|layer| layer.output.elements() as u64)
-            .sum::<u64>();
-        NUMBER * (arrays * self.weights as u64 + 2 * per_sample * minibatch as u64)
+        NUMBER * (arrays * self.weights as u64 + 2 * activations(&self.layers) * minibatch as u64)
     }
+}
+
+/// Numbers that all layers write for one sample.
+fn activations(layers: &[PlacedLayer]) -> u64 {
+    let numbers = layers.iter().map(|layer| {
+        let within = layer.block.as_ref();
+        let within = within.map_or(0, |block| activations(&block.body) + activations(&block.skip));
+        layer.output.elements() as u64 + within
+    });
+    numbers.sum()
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MNIST: Shape = Shape::Image {
-        channels: 1,
-        height: 28,
-        width: 28,
-    };
-
-    fn layout(text: &str, input: Shape) -> Result<Layout, String> {
-        Layout::new(&text.parse().unwrap(), input, 10).map_err(|error| error.to_string())
-    }
-
-    #[test]
-    fn a_side_beyond_counting_is_too_large() {
-        let input = Shape::Image {
-            channels: 1,
-            height: 1,
-            width: usize::MAX,
-        };
-        let error = layout("conv 2 1x1 pad 3, flatten, dense 10", input).unwrap_err();
-        assert!(error.contains("2^28"), "{error}");
-    }
-
-    #[test]
-    fn the_downpour_net_has_pytorchs_shapes() {
-        let text = "conv 32 3x3, relu, conv 64 3x3, relu, maxpool 2, dropout 0.25, flatten, dense 128, relu, dropout 0.25, dense 10";
-        let layout = layout(text, MNIST).unwrap();
-        assert_eq!(layout.weights, 320 + 18_496 + 1_179_776 + 1_290);
-        let tensors: Vec<_> = layout
-            .tensors
-            .iter()
-            .map(|t| (t.key.as_str(), t.dims.clone()))
-            .collect();
-        // By key, as text: "10" comes before "2".
-        assert_eq!(
-            tensors,
-            [
-                ("0.bias", vec![32]),
-                ("0.weight", vec![32, 1, 3, 3]),
-                ("10.bias", vec![10]),
-                ("10.weight", vec![10, 128]),
-                ("2.bias", vec![64]),
-                ("2.weight", vec![64, 32, 3, 3]),
-                ("7.bias", vec![128]),
-                ("7.weight", vec![128, 9216]),
-            ]
-        );
-        for pair in layout.tensors.windows(2) {
-            assert_eq!(pair[0].range().end, pair[1].offset);
-        }
-        let (weights, biases) = layout.layers[2].parameters.clone().unwrap();
-        assert_eq!((weights.len(), biases.len()), (64 * 32 * 9, 64));
-        assert_eq!(
-            layout.layers[4].output,
-            Shape::Image {
-                channels: 64,
-                height: 12,
-                width: 12
-            }
-        );
-    }
-
-    #[test]
-    fn memory_is_what_the_arrays_take() {
-        let layout = layout("dense 20, relu, dense 10", MNIST).unwrap();
-        let weights = 784 * 20 + 20 + 200 + 10;
-        assert_eq!(layout.training_bytes(64, 1), 4 * (5 * weights + 2 * 50 * 64));
-    }
-
-    #[test]
-    fn strides_and_pads() {
-        let layout = layout("conv 4 5x5 stride 2 pad 2, avgpool 3, flatten, dense 10", MNIST).unwrap();
-        assert_eq!(
-            layout.layers[0].output,
-            Shape::Image {
-                channels: 4,
-                height: 14,
-                width: 14
-            }
-        );
-        assert_eq!(
-            layout.layers[1].output,
-            Shape::Image {
-                channels: 4,
-                height: 4,
-                width: 4
-            }
-        );
-    }
-
-    #[test]
-    fn a_leading_dense_takes_an_image_as_it_is() {
-        assert_eq!(layout("dense 10", MNIST).unwrap().weights, 7850);
-    }
-
-    #[test]
-    fn misfits_name_the_layer_and_the_shape() {
-        let error = |text: &str| layout(text, MNIST).unwrap_err();
-        assert_eq!(
-            error("conv 8 3x3, dense 10"),
-            "layer 1 ('dense 10') gets 8x26x26 and cannot take it: it needs a vector; put 'flatten' before it"
-        );
-        assert_eq!(
-            error("maxpool 20, maxpool 2, flatten, dense 10"),
-            "layer 1 ('maxpool 2') gets 1x1x1 and cannot take it: its window of 2x2 is larger than the image"
-        );
-        assert!(error("dense 5, conv 3 3x3").contains("gets 5 and cannot take it: it needs an image"));
-        assert_eq!(
-            error("dense 9"),
-            "the model ends in 9, but the data has 10 classes: end it with 'dense 10'"
-        );
-        assert!(error("conv 10 28x28").contains("ends in 10x1x1"));
-        assert!(error("conv 8 3x3 pad 20000, maxpool 40000, flatten, dense 10").contains("2^28"));
-        assert!(
-            error(&format!(
-                "{}flatten, dense 10",
-                "conv 1024 1x1 pad 1048576, ".repeat(80)
-            ))
-            .contains("2^28")
-        );
-        assert!(error("relu").contains("no weights"));
-        assert!(error("dense 1000000, dense 1000000, dense 10").contains("2^31"));
-    }
-}
+mod tests;

@@ -10,5 +10,5 @@ mod shape;
 
 pub use grammar::{Layer, ModelSpec};
 pub use initial::initial_counts;
-pub use layout::{Layout, ModelError, PlacedLayer, TensorSlot};
+pub use layout::{Layout, ModelError, PlacedBlock, PlacedLayer, Role, TensorSlot};
 pub use shape::Shape;

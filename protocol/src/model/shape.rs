@@ -33,6 +33,19 @@ impl Shape {
             } => channels.saturating_mul(height).saturating_mul(width),
         }
     }
+
+    /// Its dimensions, outermost first.
+    #[must_use]
+    pub fn dims(&self) -> Vec<usize> {
+        match *self {
+            Self::Flat(features) => vec![features],
+            Self::Image {
+                channels,
+                height,
+                width,
+            } => vec![channels, height, width],
+        }
+    }
 }
 
 impl fmt::Display for Shape {

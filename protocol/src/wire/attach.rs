@@ -14,6 +14,7 @@ use crate::measured::{Evaluation, Moment, Scores};
 use crate::model::Shape;
 use crate::share::Share;
 use crate::stats::ratio;
+use crate::target::TargetInfo;
 
 /// Counts of a ledger in one piece.
 pub const COUNTS_PER_PIECE: usize = 1 << 20;
@@ -73,9 +74,9 @@ pub enum ToWorker {
     Stop,
     /// Take no further step, but leave the origin open: [`ToWorker::GoBack`] or [`ToWorker::Stop`] follows.
     StandBy,
-    /// Move the weights back to those that were measured last and reached the target, and close the origin. All others have
-    /// closed theirs.
-    GoBack,
+    /// Move the weights back to those that were measured and are to be kept, and close the origin. All others have closed
+    /// theirs, so the present weights, of this moment, are the last; where the best are kept, they are measured first.
+    GoBack(Moment),
     /// All batches have come: answer with [`FromWorker::Finished`] and, if a model is to be saved, with
     /// [`FromWorker::SavedModel`]. May be said again, as long as the run is not aborted.
     Finish {
@@ -154,6 +155,16 @@ pub enum FromWorker {
     Hello(WorkerInfo),
     /// Said every second, whatever it does: one that is silent is stuck, however long its steps take.
     Alive,
+    /// Some of the counts that the run begins with, where that is with a model's. Pieces come in order, before
+    /// [`FromWorker::Prepared`].
+    First {
+        /// The run that it is for.
+        run: RunId,
+        /// The counts.
+        counts: Vec<i32>,
+        /// The tensors that the model has not, and that begin afresh; said with the first piece.
+        afresh: Vec<String>,
+    },
     /// The job's data is open.
     Prepared {
         /// The run that it is for.
@@ -232,12 +243,14 @@ pub struct DataInfo {
     pub hash: [u8; 32],
     /// The shape of a sample.
     pub input: Shape,
-    /// How many classes there are.
-    pub classes: usize,
+    /// What is to be predicted.
+    pub target: TargetInfo,
     /// Samples to learn from.
     pub train: u64,
     /// Samples kept for measuring.
     pub test: u64,
+    /// How many of those are of the most frequent class; 0 where samples have no classes.
+    pub most_frequent: u64,
 }
 
 #[cfg(test)]
@@ -247,9 +260,10 @@ impl DataInfo {
         Self {
             hash: [0; 32],
             input: Shape::Flat(3),
-            classes: 2,
+            target: TargetInfo::Classes(2),
             train: 10,
             test: 2,
+            most_frequent: 1,
         }
     }
 }
@@ -343,6 +357,16 @@ impl WorkerStats {
         (self.samples > 0).then(|| self.loss / self.samples as f64)
     }
 
+    /// What every step's gradient as `f32` to every other of so many nodes would have cost. A single node counts as having one
+    /// peer, to which its batches would have gone.
+    #[must_use]
+    pub fn bytes_dense(&self, weights: u64, nodes: usize) -> u64 {
+        let gradient = weights.saturating_mul(size_of::<f32>() as u64);
+        let peers = nodes.saturating_sub(1).max(1) as u64;
+        let steps = self.batches + self.held_back;
+        steps.saturating_mul(gradient).saturating_mul(peers)
+    }
+
     /// Changes per weight and batch.
     #[must_use]
     pub fn density(&self, weights: u64) -> f64 {
@@ -394,6 +418,7 @@ mod tests {
         let scores = Scores {
             accuracy: 0.5,
             loss: 1.0,
+            mae: None,
         };
         let saved = |saved| FromWorker::SavedModel { run: RunId(7), saved };
         for word in [FromWorker::Idle, saved(Ok(scores)), saved(Err("full".into()))] {

@@ -7,12 +7,15 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::base_rate::BaseRate;
+use crate::data::DataSpec;
 use crate::digest::Digest;
 use crate::ids::{NodeId, RunId};
-use crate::job::Job;
+use crate::job::{Job, JobDraft};
 use crate::measured::{Course, NodeUsage, Scores};
 use crate::stats::{NodeReport, StatsRecord};
 use crate::wire::attach::{DataInfo, WorkerStats};
+pub use crate::wire::phase::Phase;
 use crate::wire::run_beat::{RunBeat, StopReason};
 use crate::wire::run_plan::Resumed;
 
@@ -21,7 +24,7 @@ use crate::wire::run_plan::Resumed;
 pub struct NodeInfo {
     /// Its name in messages.
     pub id: NodeId,
-    /// Its name for people: the machine's, and a part of the id.
+    /// Its name for people: what it was given, or the machine's and a part of the id. No two living members have the same.
     pub name: String,
     /// Where others reach it.
     pub address: SocketAddr,
@@ -154,6 +157,8 @@ pub enum Request {
     Resume {
         /// The earlier run.
         run: RunId,
+        /// What is to be another way than in its job.
+        changes: Box<JobDraft>,
         /// Begin without those that cannot take part.
         allow_partial: bool,
     },
@@ -163,6 +168,8 @@ pub enum Request {
     Stop,
     /// Which run is there, and how far is it?
     Status,
+    /// What does your clock say, and what is this data where you are? Answered when it is read, or after a moment.
+    Look(Option<DataSpec>),
     /// What happened since? Answered when there is news, or after a moment.
     Stats {
         /// The number of the last record that the reader has.
@@ -192,8 +199,19 @@ pub enum Reply {
         /// The records.
         records: Vec<StatsRecord>,
     },
+    /// How it looks there.
+    Looked(Look),
     /// It cannot be done; one sentence for each reason.
     Refused(Vec<String>),
+}
+
+/// How it looks where a node is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Look {
+    /// Its clock, in seconds since 1970.
+    pub clock: f64,
+    /// The data that was asked for, or one sentence; none while it is being read, and where none was asked for.
+    pub data: Option<Result<DataInfo, String>>,
 }
 
 /// A run as one node sees it.
@@ -210,38 +228,12 @@ pub struct RunStatus {
     pub train: u64,
     /// How it ended.
     pub outcome: Option<Result<Box<RunResult>, String>>,
-    /// What it waits for, a sentence each.
+    /// What it waits for: each is what follows "waiting for".
     pub waiting: Vec<String>,
 }
 
-/// How far a run is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Phase {
-    /// Data is opened.
-    Preparing,
-    /// Workers train.
-    Training,
-    /// No further steps; the last batches are under way.
-    Settling,
-    /// The model is measured and saved.
-    Finishing,
-    /// It is over.
-    Ended,
-}
-
-impl Phase {
-    /// The word for people and records.
-    #[must_use]
-    pub const fn text(self) -> &'static str {
-        match self {
-            Self::Preparing => "preparing",
-            Self::Training => "training",
-            Self::Settling => "settling",
-            Self::Finishing => "finishing",
-            Self::Ended => "idle",
-        }
-    }
-}
+/// The word for a node that is not heard, whatever it did before.
+pub const SILENT: &str = "silent";
 
 /// What a run has come to, over all its nodes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -250,16 +242,22 @@ pub struct RunResult {
     pub participants: Vec<String>,
     /// The names of those that were waited for in vain.
     pub missing: Vec<String>,
+    /// Who could not take part and was left out: a sentence for each.
+    pub left_out: Vec<String>,
     /// Whether all replicas are equal to the bit, workers' weights included.
     pub agree: bool,
     /// The digest of the model.
     pub digest: Digest,
     /// How good it is.
     pub scores: Scores,
+    /// How good it would be to always guess the most frequent class; none where there are no classes.
+    pub base_rate: Option<BaseRate>,
     /// What all workers did.
     pub stats: WorkerStats,
     /// The samples in all batches, those of nodes that are gone included.
     pub samples: u64,
+    /// Those of them that were trained by the run that this one goes on from.
+    pub samples_before: u64,
     /// How many of them were trained more than once.
     pub repeated: u64,
     /// Weights of the model.

@@ -13,6 +13,7 @@ pub mod control;
 pub mod frame;
 pub mod link;
 pub mod part;
+pub mod phase;
 pub mod prefix;
 pub mod run_beat;
 pub mod run_plan;

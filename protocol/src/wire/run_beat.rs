@@ -10,6 +10,7 @@ use crate::digest::Digest;
 use crate::ids::{NodeId, RunId};
 use crate::measured::{Course, NodeUsage, Scores};
 use crate::wire::attach::WorkerStats;
+use crate::wire::phase::Phase;
 use crate::wire::run_plan::RunPlan;
 
 /// How far a run is, as one node knows it.
@@ -25,6 +26,22 @@ pub struct RunBeat {
     pub diverged: Option<String>,
     /// What participants say of themselves, the sender first.
     pub states: Vec<(NodeId, ParticipantState)>,
+}
+
+impl RunBeat {
+    /// How far the run is at a node that says this. One that opens what was decided is taken for one that trains.
+    #[must_use]
+    pub fn phase_of(&self, node: NodeId) -> Phase {
+        let own = self.states.iter().find(|(one, _)| *one == node);
+        match own.map(|(_, state)| state) {
+            None => Phase::Ended,
+            Some(own) if own.ended || own.withdrawn => Phase::Ended,
+            Some(own) if own.decided => Phase::Finishing,
+            Some(own) if own.closed || own.stands_by => Phase::Settling,
+            Some(_) if self.plan.is_none() => Phase::Preparing,
+            Some(_) => Phase::Training,
+        }
+    }
 }
 
 /// What a participant says of itself.
@@ -116,6 +133,8 @@ pub enum StopReason {
     Asked,
     /// The held-out accuracy that was wanted is reached.
     TargetReached,
+    /// So many evaluations in a row as the job has patience for have brought no lower held-out loss.
+    PatienceOver,
     /// The time that was given is over.
     TimeUp,
     /// The others have ended it while this node could not be reached.
@@ -129,6 +148,7 @@ impl StopReason {
         match self {
             Self::Asked => "stopped",
             Self::TargetReached => "target_reached",
+            Self::PatienceOver => "patience_over",
             Self::TimeUp => "time_up",
             Self::OthersEnded => "others_ended",
         }

@@ -17,10 +17,14 @@ pub struct RunPlan {
     pub job: Box<Job>,
     /// On what.
     pub data: DataInfo,
+    /// The digest of the first weights.
+    pub first: Digest,
     /// By whom: those that began it, in the order of their slots, and then those that came later, its guests.
     pub participants: Vec<Participant>,
     /// What it goes on from; at the beginning if nothing.
     pub resumed: Option<Resumed>,
+    /// Who could not take part and was left out, as the client allowed: a sentence for each, or for the first of them.
+    pub left_out: Vec<String>,
 }
 
 /// A node that takes part in a run.
@@ -130,8 +134,10 @@ mod tests {
         let mut plan = RunPlan {
             job: Box::new(JobDraft::default().resolve().unwrap()),
             data: DataInfo::example(),
+            first: Digest::default(),
             participants: vec![participant(9, 2), participant(3, 1), participant(5, 3)],
             resumed: None,
+            left_out: Vec::new(),
         };
         assert_eq!(plan.slots(), 6);
         assert_eq!(plan.slots_of(NodeId(9)), 0..2);

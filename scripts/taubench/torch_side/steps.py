@@ -33,7 +33,7 @@ class Training:
 
     def __init__(self, options):
         device = "cuda" if options.gpu else "cpu"
-        net = sequential(options.layers, options.shape)
+        net = sequential(options.layers, options.shape, options.classes)
         shape = (torch.Size(options.shape).numel(),) if takes_vectors(net) else options.shape
         self.net = net.to(device)
         self.x = torch.rand(options.minibatch, *shape, device=device)

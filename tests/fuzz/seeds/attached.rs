@@ -42,6 +42,14 @@ pub(super) fn attached() {
     for (name, word) in [
         ("hello", FromWorker::Hello(hello)),
         ("alive", FromWorker::Alive),
+        (
+            "first",
+            FromWorker::First {
+                run,
+                counts: vec![-5, 0, 1 << 20],
+                afresh: vec!["4.weight".into()],
+            },
+        ),
         ("prepared", FromWorker::Prepared { run, data }),
         (
             "refused",
@@ -68,6 +76,10 @@ pub(super) fn attached() {
     ] {
         wire("from_worker", name, &word);
     }
+    to_workers(run);
+}
+
+fn to_workers(run: RunId) {
     let assignment = Assignment {
         run,
         origin: OriginId(7),
@@ -114,7 +126,7 @@ pub(super) fn attached() {
         ("save", ToWorker::Save { path }),
         ("stop", ToWorker::Stop),
         ("stand-by", ToWorker::StandBy),
-        ("go-back", ToWorker::GoBack),
+        ("go-back", ToWorker::GoBack(MOMENT)),
         ("finish", ToWorker::Finish { save }),
         ("abort", ToWorker::Abort),
     ] {

@@ -1,9 +1,11 @@
 //! Words, questions and answers of the control plane.
 
+use protocol::base_rate::BaseRate;
 use protocol::digest::Digest;
 use protocol::ids::{NodeId, RunId};
+use protocol::job::JobDraft;
 use protocol::stats::NodeReport;
-use protocol::wire::control::{Beat, Found, Offer, Phase, Reply, Request, RunResult, RunStatus, Word};
+use protocol::wire::control::{Beat, Found, Look, Offer, Phase, Reply, Request, RunResult, RunStatus, Word};
 use protocol::wire::run_beat::{ParticipantState, RunBeat, StopReason};
 
 use super::values::{
@@ -90,6 +92,11 @@ pub(super) fn control() {
     for (name, word) in words {
         wire("word", name, &word);
     }
+    requests(run);
+    replies();
+}
+
+fn requests(run: RunId) {
     let start = Request::StartTraining {
         job: Box::new(job()),
         allow_partial: true,
@@ -103,15 +110,20 @@ pub(super) fn control() {
             "resume",
             Request::Resume {
                 run,
+                changes: Box::new(JobDraft {
+                    epochs: Some(40),
+                    keep: Some("best".into()),
+                    ..JobDraft::default()
+                }),
                 allow_partial: false,
             },
         ),
         ("status", Request::Status),
+        ("look", Request::Look(Some("csv:iris.csv".parse().unwrap()))),
         ("stats", Request::Stats { after: 1 << 20 }),
     ] {
         wire("request", name, &request);
     }
-    replies();
 }
 
 fn replies() {
@@ -128,9 +140,12 @@ fn replies() {
     let result = RunResult {
         participants: vec!["host-3".into()],
         missing: vec!["host-4".into()],
+        left_out: vec!["host-5: there is no such file".into()],
+        samples_before: 0,
         agree: true,
         digest: Digest(5),
         scores: SCORES,
+        base_rate: BaseRate::of(10_000, 1_135),
         stats: worker_stats(),
         samples: 64_000,
         repeated: 70,
@@ -149,7 +164,7 @@ fn replies() {
             job: Box::new(job()),
             train: 60_000,
             outcome,
-            waiting: vec!["host-4: it has not told its digest".into()],
+            waiting: vec!["host-4 to tell its digest".into()],
         })))
     };
     for (name, reply) in [
@@ -167,6 +182,13 @@ fn replies() {
                 last: 500,
                 records: vec![stats_record(), stats_record()],
             },
+        ),
+        (
+            "looked",
+            Reply::Looked(Look {
+                clock: 1.5e9,
+                data: Some(Err("it is not there".into())),
+            }),
         ),
         ("refused", Reply::Refused(vec!["busy".into(), "no data".into()])),
     ] {

@@ -1,5 +1,6 @@
 //! Valid values of every kind: what the corpus is made of. A file for each kind of format.
 
+mod archives;
 mod attached;
 mod batches;
 mod control;
@@ -11,6 +12,7 @@ mod ranges;
 mod texts;
 mod values;
 
+pub(crate) use archives::png;
 pub(crate) use datasets::{TRAIN_IMAGES, TRAIN_LABELS, idx_files};
 
 /// Makes the corpus anew, if that is wanted.
@@ -26,5 +28,6 @@ pub(crate) fn write_if_asked() {
     texts::texts();
     model_files::model_files();
     datasets::datasets();
+    archives::archives();
     handshakes::handshakes();
 }

@@ -4,9 +4,8 @@ use protocol::digest::Digest;
 use protocol::job::JobDraft;
 use protocol::lattice::weight_of;
 use protocol::model::{Layout, Shape, initial_counts};
-use worker::dataset::{ColumnNames, Known, Scaling};
-use worker::model_file;
-use worker::model_file::Metadata;
+use worker::dataset::{ColumnNames, Known, Scaling, Target};
+use worker::model_file::{self, Metadata, Numbers};
 
 use super::values::frontier;
 use crate::engine::add_to_corpus;
@@ -23,6 +22,12 @@ pub(super) fn model_files() {
     };
     for (name, model, input, scaling) in [
         ("perceptron", "dense 4, relu, dense 2", Shape::Flat(3), scaling(3)),
+        (
+            "block",
+            "residual [ conv 2 3x3 pad 1 nobias, batchnorm ], groupnorm 2, dense",
+            image,
+            Scaling::Unit,
+        ),
         ("network", "conv 2 3x3, relu, flatten, dense 2", image, Scaling::Unit),
     ] {
         let draft = JobDraft {
@@ -33,21 +38,27 @@ pub(super) fn model_files() {
         let layout = Layout::new(&job.model, input, 2).unwrap();
         let counts = initial_counts(&layout, 1);
         let weights: Vec<f32> = counts.iter().copied().map(weight_of).collect();
-        let classes = ["no", "yes"].map(String::from);
+        let target = Target::Classes(["no", "yes"].map(String::from).to_vec());
         let digest = Digest::of_counts(&counts);
         let columns = matches!(input, Shape::Flat(_)).then(|| ColumnNames {
             features: ["x", "y", "z"].map(String::from).to_vec(),
-            label: "answer".into(),
+            labels: vec!["answer".into()],
         });
         let known = Known {
             input,
-            classes: &classes,
+            target: &target,
             columns: columns.as_ref(),
+            encodings: &[],
             scaling: &scaling,
         };
         let metadata = Metadata::new(&job, known, &frontier(), digest);
         let file = tempfile::NamedTempFile::new().unwrap();
-        model_file::save(file.path(), &layout, &weights, &metadata).unwrap();
+        let numbers = Numbers {
+            layout: &layout,
+            weights: &weights,
+            statistics: &vec![0.5; layout.measured()],
+        };
+        model_file::save(file.path(), numbers, &metadata).unwrap();
         add_to_corpus("model_file", name, &std::fs::read(file.path()).unwrap());
     }
 }

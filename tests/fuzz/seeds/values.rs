@@ -7,6 +7,7 @@ use protocol::job::{Job, JobDraft};
 use protocol::measured::{Course, Evaluation, NodeUsage, ProcessUsage, Scores};
 use protocol::model::Shape;
 use protocol::stats::{PeerRecord, StatsRecord};
+use protocol::target::TargetInfo;
 use protocol::wire;
 use protocol::wire::attach::{DataInfo, WorkerStats};
 use protocol::wire::control::NodeInfo;
@@ -68,9 +69,10 @@ pub(super) fn data_info() -> DataInfo {
             height: 28,
             width: 28,
         },
-        classes: 10,
+        target: TargetInfo::Classes(10),
         train: 60_000,
         test: 10_000,
+        most_frequent: 1_135,
     }
 }
 
@@ -100,6 +102,7 @@ pub(super) const EVALUATION: Evaluation = Evaluation {
     seconds: 2.5,
     accuracy: 0.9,
     loss: 0.3,
+    mae: None,
 };
 
 pub(super) fn course() -> Course {
@@ -127,6 +130,7 @@ pub(super) fn usage() -> NodeUsage {
 pub(super) const SCORES: Scores = Scores {
     accuracy: 0.98,
     loss: 0.07,
+    mae: None,
 };
 
 pub(super) const RESUMED: Resumed = Resumed {
@@ -148,8 +152,10 @@ pub(super) fn plan() -> RunPlan {
     RunPlan {
         job: Box::new(job()),
         data: data_info(),
+        first: Digest(0xf00d),
         participants: vec![participant(3), participant(4)],
         resumed: Some(RESUMED),
+        left_out: vec!["host-5: there is no such file".into()],
     }
 }
 

@@ -71,6 +71,12 @@ impl<B: Backend> Replica<B> {
         Ok(replica)
     }
 
+    /// The same with something else about what computes.
+    pub(super) fn with_backend(mut self, change: impl FnOnce(&mut B)) -> Self {
+        change(&mut self.backend);
+        self
+    }
+
     /// What computes.
     pub fn backend(&self) -> &B {
         &self.backend

@@ -31,6 +31,7 @@ pub(super) fn open(known: Option<Known<'_>>) -> Result<Dataset, DatasetError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dataset::Answers;
     use protocol::model::Shape;
 
     /// How often each of the ten labels occurs.
@@ -51,7 +52,10 @@ mod tests {
             width: 28,
         };
         assert_eq!(mnist.input, image);
-        assert_eq!(mnist.classes, ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"]);
+        assert_eq!(
+            mnist.target.classes(),
+            ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"]
+        );
         assert_eq!((mnist.train.len(), mnist.test.len()), (60_000, 10_000));
         assert_eq!(
             counts(mnist.train.labels()),
@@ -63,8 +67,8 @@ mod tests {
         );
         // The mean pixel that everyone normalises MNIST by.
         let all: Vec<u32> = (0..60_000).collect();
-        let (mut inputs, mut labels) = (Vec::new(), Vec::new());
-        mnist.train.gather(&all, &mut inputs, &mut labels);
+        let (mut inputs, mut answers) = (Vec::new(), Answers::default());
+        mnist.train.gather(&all, &mut inputs, &mut answers);
         let mean = inputs.iter().copied().map(f64::from).sum::<f64>() / inputs.len() as f64;
         assert!((mean - 0.1307).abs() < 1e-4, "{mean}");
     }

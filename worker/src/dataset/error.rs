@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-use super::{CsvError, IdxError};
+use super::{CsvError, IdxError, NpzError};
 
 /// Why a dataset could not be opened.
 #[derive(Debug, Error)]
@@ -47,6 +47,28 @@ pub enum DatasetError {
         /// Gigabytes of memory that are free.
         free: f64,
     },
+    /// There is no place for data that does not fit into memory.
+    #[error(
+        "the data is too large for memory, and its scratch file in {folder} could not be used: make room there, or name \
+         another folder with TAU_SCRATCH"
+    )]
+    Scratch {
+        /// Where it lies.
+        folder: PathBuf,
+        source: io::Error,
+    },
+    /// A file of another kind than the one that was named.
+    #[error("{file} is {found}, not {expected}: {instead}")]
+    OtherKind {
+        /// What was read.
+        file: PathBuf,
+        /// What it is.
+        found: &'static str,
+        /// What it should be.
+        expected: &'static str,
+        /// What to do instead.
+        instead: &'static str,
+    },
     /// No sample is left for training.
     #[error("{data} leaves none of its samples ({samples}) to train on: give more, or a smaller share to test")]
     NothingToTrainOn {
@@ -73,6 +95,40 @@ pub enum DatasetError {
         /// What the model takes.
         expected: String,
     },
+    /// None of CIFAR's files.
+    #[error(
+        "{directory} holds neither test_batch.bin of CIFAR-10 nor test.bin of CIFAR-100: unpack the archive with the \
+         binary version there"
+    )]
+    NoCifar {
+        /// Where they were looked for.
+        directory: PathBuf,
+    },
+    /// A file that is none of CIFAR's.
+    #[error("{file} {why}: fetch the binary version of CIFAR again")]
+    BadCifar {
+        /// What was read.
+        file: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// An image, or a folder of them, cannot be used.
+    #[error("{file} {why}")]
+    Image {
+        /// What was read.
+        file: PathBuf,
+        /// What is wrong with it, and what to do.
+        why: String,
+    },
+    /// Parquet is not read.
+    #[error("{file} is a Parquet file, which Tau does not read yet: save it as CSV, and write csv:FILE")]
+    NoParquet {
+        /// What was to be read.
+        file: PathBuf,
+    },
+    /// A file of arrays is wrong.
+    #[error(transparent)]
+    Npz(#[from] NpzError),
     /// An IDX file is wrong.
     #[error(transparent)]
     Idx(#[from] IdxError),

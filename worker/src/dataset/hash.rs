@@ -6,13 +6,16 @@ use protocol::model::Shape;
 use sha2::{Digest, Sha256};
 
 use super::samples::Values;
-use super::{ColumnNames, Samples};
+use super::{Answers, ColumnNames, DatasetError, Encoding, Samples, Target};
 
 /// Starts every hash, so that it equals no hash of the same bytes taken for another purpose. The number changes with
 /// the layout of what is hashed.
 const DOMAIN: &[u8] = b"tau dataset 2";
 
-/// SHA-256 over the shape, the names of columns, the classes, and the labels and features of both parts of a dataset.
+/// Words that are hashed at once: in pieces that keep both the buffer small and the calls few.
+const WORDS: usize = 4096;
+
+/// SHA-256 over the shape, the names of columns, what is to be predicted, and both parts of a dataset.
 ///
 /// Everything of variable length is preceded by its length, so no two datasets feed the hash the same bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -26,18 +29,22 @@ impl ContentHash {
 
     /// Hashes a dataset, given its training samples and then its test samples.
     pub(super) fn of(
-        (input, columns): (Shape, Option<&ColumnNames>),
-        classes: &[String],
+        (input, columns, encodings): (Shape, Option<&ColumnNames>, &[Encoding]),
+        target: &Target,
         parts: [&Samples; 2],
-    ) -> Self {
+    ) -> Result<Self, DatasetError> {
         let mut hasher = Hasher(Sha256::new());
         hasher.bytes(DOMAIN);
         hasher.shape(input);
         hasher.texts(columns.map_or(&[], |columns| &columns.features));
-        hasher.texts(columns.map_or(&[], |columns| std::slice::from_ref(&columns.label)));
-        hasher.texts(classes);
+        hasher.texts(columns.map_or(&[], |columns| &columns.labels));
+        hasher.encodings(encodings);
+        hasher.target(target);
         for part in parts {
-            hasher.words(part.labels(), u32::to_le_bytes);
+            match part.answers() {
+                Answers::Labels(labels) => hasher.words(labels, u32::to_le_bytes),
+                Answers::Numbers { values, .. } => hasher.words(values, f32::to_le_bytes),
+            }
             match part.values() {
                 Values::Bytes(bytes) => {
                     hasher.number(1);
@@ -47,9 +54,15 @@ impl ContentHash {
                     hasher.number(2);
                     hasher.words(floats, f32::to_le_bytes);
                 }
+                // The same as in memory: where the numbers lie is a node's own affair.
+                Values::Scratch(floats) => {
+                    hasher.number(2);
+                    hasher.number(floats.len());
+                    floats.each_piece(WORDS, |piece| hasher.piece(piece, f32::to_le_bytes))?;
+                }
             }
         }
-        Self(hasher.0.finalize().into())
+        Ok(Self(hasher.0.finalize().into()))
     }
 }
 
@@ -80,14 +93,46 @@ impl Hasher {
         }
     }
 
-    /// Little-endian words, in pieces that keep both the buffer small and the calls few.
     fn words<T: Copy>(&mut self, words: &[T], to_bytes: impl Fn(T) -> [u8; 4]) {
         self.number(words.len());
-        let mut buffer = Vec::new();
-        for piece in words.chunks(4096) {
-            buffer.clear();
-            buffer.extend(piece.iter().flat_map(|&word| to_bytes(word)));
-            self.0.update(&buffer);
+        words.chunks(WORDS).for_each(|piece| self.piece(piece, &to_bytes));
+    }
+
+    /// Little-endian words.
+    fn piece<T: Copy>(&mut self, words: &[T], to_bytes: impl Fn(T) -> [u8; 4]) {
+        let bytes: Vec<u8> = words.iter().flat_map(|&word| to_bytes(word)).collect();
+        self.0.update(&bytes);
+    }
+
+    fn encodings(&mut self, encodings: &[Encoding]) {
+        // Data without any is hashed as it always was.
+        for encoding in encodings {
+            match encoding {
+                Encoding::Number { fill } => {
+                    self.number(1);
+                    self.words(fill.as_slice(), f32::to_le_bytes);
+                }
+                Encoding::OneHot { categories } => {
+                    self.number(2);
+                    self.texts(categories);
+                }
+                Encoding::Hash { inputs } => [3, *inputs as usize].iter().for_each(|&n| self.number(n)),
+            }
+        }
+    }
+
+    fn target(&mut self, target: &Target) {
+        match target {
+            Target::Classes(classes) => self.texts(classes),
+            Target::Numbers(numbers) => {
+                // No list of classes is that long.
+                self.number(usize::MAX);
+                self.number(numbers.len());
+                for number in numbers {
+                    self.bytes(number.name.as_bytes());
+                    self.words(&[number.mean, number.deviation], f32::to_le_bytes);
+                }
+            }
         }
     }
 
@@ -106,20 +151,29 @@ impl Hasher {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dataset::NumberTarget;
 
     fn bytes(values: &[u8], labels: &[u32]) -> Samples {
-        Samples::new(1, Values::Bytes(values.to_vec()), labels.to_vec())
+        Samples::new(1, Values::Bytes(values.to_vec()), Answers::Labels(labels.to_vec()))
     }
 
-    fn classes(names: &[&str]) -> Vec<String> {
+    fn of(form: (Shape, Option<&ColumnNames>, &[Encoding]), target: &Target, parts: [&Samples; 2]) -> ContentHash {
+        ContentHash::of(form, target, parts).unwrap()
+    }
+
+    fn texts(names: &[&str]) -> Vec<String> {
         names.iter().map(|&name| name.to_owned()).collect()
+    }
+
+    fn classes(names: &[&str]) -> Target {
+        Target::Classes(texts(names))
     }
 
     #[test]
     fn the_hash_of_known_data_never_changes() {
         // Nodes of different builds compare hashes: a change here needs a new number in DOMAIN.
         let (train, test) = (bytes(&[1, 2], &[0, 1]), bytes(&[3], &[1]));
-        let hash = ContentHash::of((Shape::Flat(1), None), &classes(&["a", "b"]), [&train, &test]);
+        let hash = of((Shape::Flat(1), None, &[]), &classes(&["a", "b"]), [&train, &test]);
         assert_eq!(
             hash.to_string(),
             "44bac6017eac96bd18bb8b84be196333b00a727c25bcabfddb111e152be9f8ea"
@@ -138,20 +192,41 @@ mod tests {
             width: 1,
         };
         let columns = ColumnNames {
-            features: classes(&["width"]),
-            label: "kind".into(),
+            features: texts(&["width"]),
+            labels: texts(&["kind"]),
         };
-        let floats = Samples::new(1, Values::Floats(vec![3.0]), vec![1]);
+        let floats = Samples::new(1, Values::Floats(vec![3.0]), Answers::Labels(vec![1]));
+        let numbers = |deviation| {
+            let number = NumberTarget {
+                name: "price".into(),
+                mean: 0.0,
+                deviation,
+            };
+            Target::Numbers(vec![number])
+        };
+        let answers = Answers::Numbers {
+            width: 1,
+            values: vec![0.5],
+        };
+        let number = Samples::new(1, Values::Floats(vec![3.0]), answers);
         let hashes = [
-            ContentHash::of((flat, None), &names, [&train, &test]),
-            ContentHash::of((image, None), &names, [&train, &test]),
-            ContentHash::of((flat, None), &classes(&["ab", ""]), [&train, &test]),
-            ContentHash::of((flat, Some(&columns)), &names, [&train, &test]),
-            ContentHash::of((flat, None), &names, [&test, &train]),
-            ContentHash::of((flat, None), &names, [&bytes(&[1], &[0]), &bytes(&[2, 3], &[1, 1])]),
-            ContentHash::of((flat, None), &names, [&bytes(&[1, 2], &[1, 1]), &test]),
-            ContentHash::of((flat, None), &names, [&bytes(&[1, 3], &[0, 1]), &test]),
-            ContentHash::of((flat, None), &names, [&train, &floats]),
+            of((flat, None, &[]), &names, [&train, &test]),
+            of((image, None, &[]), &names, [&train, &test]),
+            of((flat, None, &[]), &classes(&["ab", ""]), [&train, &test]),
+            of((flat, Some(&columns), &[]), &names, [&train, &test]),
+            of((flat, None, &[]), &names, [&test, &train]),
+            of(
+                (flat, None, &[]),
+                &names,
+                [&bytes(&[1], &[0]), &bytes(&[2, 3], &[1, 1])],
+            ),
+            of((flat, None, &[]), &names, [&bytes(&[1, 2], &[1, 1]), &test]),
+            of((flat, None, &[]), &names, [&bytes(&[1, 3], &[0, 1]), &test]),
+            of((flat, None, &[]), &names, [&train, &floats]),
+            of((flat, None, &[Encoding::Hash { inputs: 2 }]), &names, [&train, &test]),
+            of((flat, None, &[Encoding::Hash { inputs: 3 }]), &names, [&train, &test]),
+            of((flat, None, &[]), &numbers(1.0), [&number, &number]),
+            of((flat, None, &[]), &numbers(2.0), [&number, &number]),
         ];
         for (index, hash) in hashes.iter().enumerate() {
             assert!(!hashes[..index].contains(hash), "{index}");

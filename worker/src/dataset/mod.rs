@@ -3,39 +3,59 @@
 //! Whatever the source, a [`Dataset`] ends up as two sets of [`Samples`] ready for gathering into minibatches, and a
 //! [`ContentHash`] by which the nodes of a cluster check that they all hold the same data.
 
+mod answers;
 mod builtin;
+mod cifar;
 mod csv;
 mod error;
+mod floats;
 mod hash;
 mod idx;
+mod images;
+mod kind;
+mod npz;
+mod parts;
+mod progress;
 mod root;
 mod samples;
 mod scaling;
+mod scratch;
 mod source;
+mod target;
 
 use std::path::Path;
 
-use protocol::data::DataSpec;
+use csv::Source;
+use protocol::base_rate;
+use protocol::data::{DataSpec, HeldOut};
 use protocol::model::Shape;
+use protocol::wire::attach::DataInfo;
 
-pub use csv::{ColumnNames, CsvError};
+pub use answers::Answers;
+pub(crate) use csv::width;
+pub use csv::{ColumnNames, CsvError, Encoding, input_names};
 pub use error::DatasetError;
 pub use hash::ContentHash;
 pub use idx::IdxError;
+pub use npz::NpzError;
+pub use progress::{Progress, Watcher};
 pub use samples::Samples;
 #[cfg(feature = "cuda")]
 pub(crate) use samples::Values;
 pub use scaling::Scaling;
+pub use target::{NumberTarget, Target};
 
 /// Everything a run needs to know about its data, held in memory.
 #[derive(Clone, Debug)]
 pub struct Dataset {
     /// The shape of one sample.
     pub input: Shape,
-    /// The name of each class, in the order of the label numbers.
-    pub classes: Vec<String>,
+    /// What is to be predicted.
+    pub target: Target,
     /// The names of the columns, where the file has them.
     pub columns: Option<ColumnNames>,
+    /// How columns became inputs, one for each; none where each is a number of its own.
+    pub encodings: Vec<Encoding>,
     /// How the stored values were turned into the model's inputs.
     pub scaling: Scaling,
     /// The samples to learn from.
@@ -44,6 +64,8 @@ pub struct Dataset {
     pub test: Samples,
     /// What this data is, in 32 bytes.
     pub hash: ContentHash,
+    /// What was found out about it without being told, a sentence each, for who may know better.
+    pub remarks: Vec<String>,
 }
 
 /// What a trained model already fixes about its data.
@@ -51,12 +73,19 @@ pub struct Dataset {
 pub struct Known<'a> {
     /// The shape of one sample.
     pub input: Shape,
-    /// The name of each class.
-    pub classes: &'a [String],
+    /// What it predicts.
+    pub target: &'a Target,
     /// The names of the columns that it was trained on, if they had any.
     pub columns: Option<&'a ColumnNames>,
+    /// How columns become inputs, one for each; none where each is a number of its own.
+    pub encodings: &'a [Encoding],
     /// How values are turned into its inputs.
     pub scaling: &'a Scaling,
+}
+
+/// Opens another file that a job names, as data is opened: under the same folder, and nothing but regular files.
+pub(crate) fn open_file(path: &Path, root: Option<&Path>) -> Result<std::fs::File, DatasetError> {
+    source::open(&root::resolve(path, root)?)
 }
 
 impl Dataset {
@@ -66,14 +95,24 @@ impl Dataset {
     /// and nothing outside of it is read. Without one, any path is taken as it is: for a user's own process and files, not
     /// for jobs that may come from elsewhere.
     pub fn open(spec: &DataSpec, seed: u64, data_root: Option<&Path>) -> Result<Self, DatasetError> {
-        let dataset = Self::load(spec, seed, data_root, None)?;
+        Self::open_watched(spec, seed, data_root, &|_| {})
+    }
+
+    /// Reads data to train on as [`Dataset::open`] does, and tells how far it is.
+    pub fn open_watched(
+        spec: &DataSpec,
+        seed: u64,
+        data_root: Option<&Path>,
+        watcher: Watcher<'_>,
+    ) -> Result<Self, DatasetError> {
+        let dataset = Self::load(spec, seed, data_root, None, watcher)?;
         if dataset.train.is_empty() {
             return Err(DatasetError::NothingToTrainOn {
                 data: spec.to_string(),
                 samples: dataset.test.len(),
             });
         }
-        if let [only] = dataset.classes.as_slice() {
+        if let [only] = dataset.target.classes() {
             return Err(DatasetError::OneClass {
                 data: spec.to_string(),
                 class: only.clone(),
@@ -82,7 +121,7 @@ impl Dataset {
         Ok(dataset)
     }
 
-    /// Reads data to measure a trained model on, with the scaling and the class names of that model.
+    /// Reads data to measure a trained model on, with the scaling and the target of that model.
     ///
     /// A label that is not among its classes is an error. The training part may be empty.
     pub fn open_for(
@@ -91,7 +130,7 @@ impl Dataset {
         data_root: Option<&Path>,
         known: Known<'_>,
     ) -> Result<Self, DatasetError> {
-        Self::load(spec, seed, data_root, Some(known))
+        Self::load(spec, seed, data_root, Some(known), &|_| {})
     }
 
     /// Reads samples for a trained model in the order of their file, whether they have labels or not. Of data with a part
@@ -100,7 +139,13 @@ impl Dataset {
         match spec {
             DataSpec::BuiltinMnist => Ok(builtin::open(Some(known))?.test),
             DataSpec::Idx { directory } => idx::inputs(directory, known),
-            DataSpec::Csv { file, label, .. } => csv::inputs(file, label, known),
+            DataSpec::Csv { file, separator, table } => {
+                csv::inputs(Source::new(file, *separator, &|_| {}), table, known)
+            }
+            DataSpec::Parquet { file, .. } => Err(DatasetError::NoParquet { file: file.clone() }),
+            DataSpec::Npz { file, .. } => npz::inputs(file, known),
+            DataSpec::Cifar { directory } => Ok(cifar::open(directory, None, Some(known))?.test),
+            DataSpec::Images { directory, images } => images::inputs(directory, *images, known),
         }
     }
 
@@ -109,9 +154,23 @@ impl Dataset {
     pub fn known(&self) -> Known<'_> {
         Known {
             input: self.input,
-            classes: &self.classes,
+            target: &self.target,
             columns: self.columns.as_ref(),
+            encodings: &self.encodings,
             scaling: &self.scaling,
+        }
+    }
+
+    /// What others compare with theirs.
+    #[must_use]
+    pub fn info(&self) -> DataInfo {
+        DataInfo {
+            hash: *self.hash.as_bytes(),
+            input: self.input,
+            target: self.target.info(),
+            train: self.train.len() as u64,
+            test: self.test.len() as u64,
+            most_frequent: base_rate::most_frequent(self.test.labels()),
         }
     }
 
@@ -120,38 +179,65 @@ impl Dataset {
         seed: u64,
         data_root: Option<&Path>,
         known: Option<Known<'_>>,
+        watcher: Watcher<'_>,
     ) -> Result<Self, DatasetError> {
         match spec {
             DataSpec::BuiltinMnist => builtin::open(known),
             DataSpec::Idx { directory } => idx::open(directory, data_root, known),
-            DataSpec::Csv {
-                file,
-                label,
-                test_fraction,
-            } => {
+            DataSpec::Csv { file, separator, table } => {
                 let file = root::resolve(file, data_root)?;
-                csv::open(&file, label, *test_fraction, seed, known)
+                let test_file = match &table.held_out {
+                    HeldOut::File(test) => Some(root::resolve(test, data_root)?),
+                    HeldOut::Share(_) => None,
+                };
+                let source = Source::new(&file, *separator, watcher);
+                csv::open(source, test_file.as_deref(), table, seed, known)
+            }
+            DataSpec::Parquet { file, .. } => Err(DatasetError::NoParquet {
+                file: root::resolve(file, data_root)?,
+            }),
+            DataSpec::Npz { file, arrays } => npz::open(&root::resolve(file, data_root)?, *arrays, seed, known),
+            DataSpec::Cifar { directory } => cifar::open(directory, data_root, known),
+            DataSpec::Images { directory, images } => {
+                let place = images::Place {
+                    directory,
+                    data_root,
+                    watcher,
+                };
+                images::open(place, *images, seed, known)
             }
         }
     }
 
     /// Puts the parts together and names the whole.
     fn new(
-        (input, columns): (Shape, Option<ColumnNames>),
-        classes: Vec<String>,
+        (input, columns, encodings): (Shape, Option<ColumnNames>, Vec<Encoding>),
+        target: Target,
         scaling: Scaling,
         train: Samples,
         test: Samples,
-    ) -> Self {
-        let hash = ContentHash::of((input, columns.as_ref()), &classes, [&train, &test]);
-        Self {
+    ) -> Result<Self, DatasetError> {
+        let hash = ContentHash::of((input, columns.as_ref(), &encodings), &target, [&train, &test])?;
+        Ok(Self {
             input,
-            classes,
+            target,
             columns,
+            encodings,
             scaling,
             train,
             test,
             hash,
-        }
+            remarks: Vec::new(),
+        })
+    }
+
+    /// The same with other samples to test on.
+    fn with_test(self, test: Samples) -> Result<Self, DatasetError> {
+        let form = (self.input, self.columns, self.encodings);
+        let dataset = Self::new(form, self.target, self.scaling, self.train, test)?;
+        Ok(Self {
+            remarks: self.remarks,
+            ..dataset
+        })
     }
 }

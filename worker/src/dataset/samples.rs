@@ -1,15 +1,17 @@
 //! Samples in memory, and how minibatches are gathered from them.
 
 use std::fmt;
+use std::sync::Arc;
 
-use super::Scaling;
+use super::scratch::ScratchFloats;
+use super::{Answers, Scaling};
 
-/// A set of samples: for each one its features and its label.
+/// A set of samples: for each one its features and what it is.
 #[derive(Clone, PartialEq)]
 pub struct Samples {
     features: usize,
     values: Values,
-    labels: Vec<u32>,
+    answers: Answers,
 }
 
 /// The features of all samples, one sample after the other.
@@ -19,42 +21,45 @@ pub(crate) enum Values {
     Bytes(Vec<u8>),
     /// Numbers that were scaled already.
     Floats(Vec<f32>),
+    /// The same in a file, where they are too many for memory.
+    Scratch(ScratchFloats),
 }
 
 impl Values {
-    fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         match self {
             Self::Bytes(bytes) => bytes.len(),
             Self::Floats(floats) => floats.len(),
+            Self::Scratch(floats) => floats.len(),
         }
     }
 }
 
 impl Samples {
-    /// Joins features and labels, which the readers have checked to be of one count.
-    pub(super) fn new(features: usize, values: Values, labels: Vec<u32>) -> Self {
-        debug_assert_eq!(values.len(), features * labels.len());
+    /// Joins features and answers, which the readers have checked to be of one count.
+    pub(super) fn new(features: usize, values: Values, answers: Answers) -> Self {
+        debug_assert_eq!(values.len(), features * answers.len());
         Self {
             features,
             values,
-            labels,
+            answers,
         }
     }
 
     /// Samples whose labels nobody knows.
     pub(super) fn unlabelled(features: usize, values: Values) -> Self {
         let samples = values.len() / features.max(1);
-        Self::new(features, values, vec![0; samples])
+        Self::new(features, values, Answers::Labels(vec![0; samples]))
     }
 
     /// How many samples there are.
     pub fn len(&self) -> usize {
-        self.labels.len()
+        self.answers.len()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.labels.is_empty()
+        self.answers.is_empty()
     }
 
     /// How many numbers each sample has.
@@ -62,24 +67,44 @@ impl Samples {
         self.features
     }
 
-    /// The label of each sample.
+    /// What each sample is.
+    pub fn answers(&self) -> &Answers {
+        &self.answers
+    }
+
+    /// The label of each sample; none where numbers are to be predicted.
     pub fn labels(&self) -> &[u32] {
-        &self.labels
+        self.answers.labels()
+    }
+
+    /// What samples are shared out by: their labels. Where numbers are to be predicted all are of one kind.
+    pub(crate) fn kinds(&self) -> Arc<[u32]> {
+        match &self.answers {
+            Answers::Labels(labels) => labels.as_slice().into(),
+            Answers::Numbers { .. } => vec![0; self.len()].into(),
+        }
+    }
+
+    /// What the samples at `indices` are.
+    #[must_use]
+    pub fn answers_at(&self, indices: &[u32]) -> Answers {
+        let mut answers = Answers::default();
+        self.answers.gather(indices, &mut answers);
+        answers
     }
 
     pub(crate) fn values(&self) -> &Values {
         &self.values
     }
 
-    /// Replaces the contents of `inputs` and `labels` by the samples at `indices`: scaled, one row per sample.
+    /// Replaces the contents of `inputs` and `answers` by the samples at `indices`: scaled, one row per sample.
     ///
     /// Nothing is allocated once the two buffers have grown to the size of a minibatch.
     ///
     /// # Panics
-    /// If an index is not below [`Samples::len`].
-    pub fn gather(&self, indices: &[u32], inputs: &mut Vec<f32>, labels: &mut Vec<u32>) {
-        labels.clear();
-        labels.extend(indices.iter().map(|&index| self.labels[index as usize]));
+    /// If an index is not below [`Samples::len`], or if samples lie in a scratch file that the disk does not give back.
+    pub fn gather(&self, indices: &[u32], inputs: &mut Vec<f32>, answers: &mut Answers) {
+        self.answers.gather(indices, answers);
         inputs.clear();
         inputs.reserve(indices.len() * self.features);
         let rows = indices.iter().map(|&index| {
@@ -92,6 +117,13 @@ impl Samples {
                 inputs.extend(bytes[row].iter().map(|&v| f32::from(v) * Scaling::UNIT));
             }),
             Values::Floats(floats) => rows.for_each(|row| inputs.extend_from_slice(&floats[row])),
+            Values::Scratch(floats) => rows.for_each(|row| {
+                let place = inputs.len();
+                inputs.resize(place + self.features, 0.0);
+                if let Err(error) = floats.read(row.start, &mut inputs[place..]) {
+                    panic!("the scratch file of the data cannot be read any more: {error}");
+                }
+            }),
         }
     }
 }
@@ -110,35 +142,39 @@ impl fmt::Debug for Samples {
 mod tests {
     use super::*;
 
+    fn labels(labels: &[u32]) -> Answers {
+        Answers::Labels(labels.to_vec())
+    }
+
     #[test]
     fn bytes_are_gathered_in_the_order_asked_for_and_scaled() {
-        let samples = Samples::new(2, Values::Bytes(vec![0, 255, 51, 102, 1, 2]), vec![7, 8, 9]);
-        let (mut inputs, mut labels) = (vec![9.0; 50], vec![1; 50]);
-        samples.gather(&[1, 0, 1], &mut inputs, &mut labels);
+        let samples = Samples::new(2, Values::Bytes(vec![0, 255, 51, 102, 1, 2]), labels(&[7, 8, 9]));
+        let (mut inputs, mut answers) = (vec![9.0; 50], labels(&[1; 50]));
+        samples.gather(&[1, 0, 1], &mut inputs, &mut answers);
         let expected = [51.0, 102.0, 0.0, 255.0, 51.0, 102.0].map(|v| v * Scaling::UNIT);
         assert_eq!(inputs, expected);
         assert_eq!(inputs[3], 1.0);
-        assert_eq!(labels, [8, 7, 8]);
+        assert_eq!(answers.labels(), [8, 7, 8]);
     }
 
     #[test]
     fn floats_are_gathered_as_they_are() {
-        let samples = Samples::new(1, Values::Floats(vec![0.5, -2.0]), vec![0, 1]);
-        let (mut inputs, mut labels) = (Vec::new(), Vec::new());
-        samples.gather(&[1, 0], &mut inputs, &mut labels);
+        let samples = Samples::new(1, Values::Floats(vec![0.5, -2.0]), labels(&[0, 1]));
+        let (mut inputs, mut answers) = (Vec::new(), Answers::default());
+        samples.gather(&[1, 0], &mut inputs, &mut answers);
         assert_eq!(inputs, [-2.0, 0.5]);
-        assert_eq!(labels, [1, 0]);
-        samples.gather(&[], &mut inputs, &mut labels);
-        assert!(inputs.is_empty() && labels.is_empty());
+        assert_eq!(answers.labels(), [1, 0]);
+        samples.gather(&[], &mut inputs, &mut answers);
+        assert!(inputs.is_empty() && answers.is_empty());
     }
 
     #[test]
     fn grown_buffers_are_kept() {
-        let samples = Samples::new(3, Values::Bytes(vec![0; 30]), vec![0; 10]);
-        let (mut inputs, mut labels) = (Vec::new(), Vec::new());
-        samples.gather(&[0; 8], &mut inputs, &mut labels);
-        let before = (inputs.as_ptr(), labels.as_ptr());
-        samples.gather(&[9; 8], &mut inputs, &mut labels);
-        assert_eq!(before, (inputs.as_ptr(), labels.as_ptr()));
+        let samples = Samples::new(3, Values::Bytes(vec![0; 30]), labels(&[0; 10]));
+        let (mut inputs, mut answers) = (Vec::new(), Answers::default());
+        samples.gather(&[0; 8], &mut inputs, &mut answers);
+        let before = (inputs.as_ptr(), answers.labels().as_ptr());
+        samples.gather(&[9; 8], &mut inputs, &mut answers);
+        assert_eq!(before, (inputs.as_ptr(), answers.labels().as_ptr()));
     }
 }

@@ -49,26 +49,39 @@ impl Scaling {
     }
 
     /// The scaling that standardises the given rows, each `columns` wide.
+    pub(super) fn standard<'a>(columns: usize, rows: &(impl Iterator<Item = &'a [f32]> + Clone)) -> Self {
+        let Ok(scaling) = Self::standard_of(columns, |take| {
+            rows.clone().for_each(take);
+            Ok::<_, std::convert::Infallible>(())
+        });
+        scaling
+    }
+
+    /// The scaling that standardises rows, which are handed out twice, in the same order.
     ///
     /// Sums run in `f64` and in the order of the rows, so every node finds the same bits.
-    pub(super) fn standard<'a>(columns: usize, rows: impl Iterator<Item = &'a [f32]> + Clone) -> Self {
-        let count = rows.clone().count().max(1) as f64;
-        let mut sums = vec![0.0; columns];
-        for row in rows.clone() {
+    pub(super) fn standard_of<E>(
+        columns: usize,
+        mut each: impl FnMut(&mut dyn FnMut(&[f32])) -> Result<(), E>,
+    ) -> Result<Self, E> {
+        let (mut count, mut sums) = (0usize, vec![0.0; columns]);
+        each(&mut |row| {
+            count += 1;
             for (sum, &value) in sums.iter_mut().zip(row) {
                 *sum += f64::from(value);
             }
-        }
+        })?;
+        let count = count.max(1) as f64;
         let mean: Vec<f32> = sums.iter().map(|sum| (sum / count) as f32).collect();
 
         // Taken about the mean as it was rounded: what is subtracted later is that one. A constant column then has
         // a deviation of exactly 0, not some rounding error that would blow up its values.
         let mut squares = vec![0.0; columns];
-        for row in rows {
+        each(&mut |row| {
             for ((square, &value), &mean) in squares.iter_mut().zip(row).zip(&mean) {
                 *square += (f64::from(value) - f64::from(mean)).powi(2);
             }
-        }
+        })?;
         let deviation = squares
             .iter()
             .map(|square| match (square / count).sqrt() as f32 {
@@ -76,7 +89,7 @@ impl Scaling {
                 deviation => deviation,
             })
             .collect();
-        Self::Standard { mean, deviation }
+        Ok(Self::Standard { mean, deviation })
     }
 }
 
@@ -87,7 +100,7 @@ mod tests {
     #[test]
     fn columns_end_up_with_mean_0_and_deviation_1() {
         let rows = [[1.0f32, 100.0], [3.0, 100.0], [5.0, 400.0], [7.0, 400.0]];
-        let scaling = Scaling::standard(2, rows.iter().map(<[f32; 2]>::as_slice));
+        let scaling = Scaling::standard(2, &rows.iter().map(<[f32; 2]>::as_slice));
         let mut scaled = rows;
         for row in &mut scaled {
             scaling.apply(row);
@@ -104,7 +117,7 @@ mod tests {
     fn a_constant_column_becomes_zero() {
         // 0.1 has no exact binary form: a sloppy mean of it would be off by a rounding error.
         let rows = vec![[0.1f32, 1.7e9]; 1000];
-        let scaling = Scaling::standard(2, rows.iter().map(<[f32; 2]>::as_slice));
+        let scaling = Scaling::standard(2, &rows.iter().map(<[f32; 2]>::as_slice));
         let mut row = rows[0];
         scaling.apply(&mut row);
         assert_eq!(row, [0.0, 0.0]);

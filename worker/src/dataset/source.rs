@@ -4,24 +4,47 @@
 //! never end.
 
 use std::fs::{File, FileType, Metadata, OpenOptions};
+use std::io::Read;
 use std::path::Path;
 
 use super::DatasetError;
 use crate::memory;
 
-/// Opens a file for reading, without waiting for anybody.
+/// Enough to tell what a file is.
+const FIRST_BYTES: u64 = 512;
+
+/// Opens a file for reading that is to be held in memory whole, without waiting for anybody.
 pub(super) fn open(path: &Path) -> Result<File, DatasetError> {
+    open_within(path, memory::available())
+}
+
+/// Opens a file that is read bit by bit, without waiting for anybody.
+pub(super) fn open_of_any_size(path: &Path) -> Result<File, DatasetError> {
+    open_within(path, None)
+}
+
+fn open_within(path: &Path, memory: Option<u64>) -> Result<File, DatasetError> {
     let read = || DatasetError::read(path);
     // Looked at first: to open a device may already do something.
-    check(path, &path.metadata().map_err(read())?, memory::available())?;
+    check(path, &path.metadata().map_err(read())?, memory)?;
     let mut options = OpenOptions::new();
     options.read(true);
     #[cfg(unix)]
     // Should it have become a pipe meanwhile, nobody waits for its other end.
     std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK | libc::O_NOCTTY);
     let file = options.open(path).map_err(read())?;
-    check(path, &file.metadata().map_err(read())?, memory::available())?;
+    check(path, &file.metadata().map_err(read())?, memory)?;
     Ok(file)
+}
+
+/// The first bytes of a file, as many as can be had: for messages.
+pub(super) fn first_bytes(path: &Path) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    if let Ok(file) = open_of_any_size(path) {
+        // What cannot be read tells nothing.
+        let _ = file.take(FIRST_BYTES).read_to_end(&mut bytes);
+    }
+    bytes
 }
 
 /// Refuses what is no regular file, and what does not fit into so much memory, if that is known.
@@ -69,7 +92,6 @@ fn kind(found: FileType) -> &'static str {
 #[cfg(all(test, unix))]
 mod tests {
     use std::ffi::CString;
-    use std::io::Read;
     use std::os::unix::ffi::OsStrExt;
     use std::os::unix::net::UnixListener;
 

@@ -10,7 +10,7 @@
 
 use std::ops::Range;
 
-use protocol::model::{Layout, TensorSlot};
+use protocol::model::{Layout, Role, TensorSlot};
 use protocol::optimiser::{Muon, Rule};
 
 /// Adam's rate as a part of the matrices'.
@@ -80,7 +80,7 @@ impl Parts {
 /// Whether it has singular values that can differ.
 fn is_matrix(tensor: &TensorSlot) -> bool {
     let rows = tensor.dims.first().copied().unwrap_or_default();
-    rows > 1 && tensor.elements() / rows > 1
+    tensor.role == Role::Weight && rows > 1 && tensor.elements() / rows > 1
 }
 
 /// An orthogonal matrix with more rows than columns spreads an input over more outputs, each of which moves less. This

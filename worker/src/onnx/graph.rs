@@ -8,6 +8,7 @@ use super::proto::{
 /// Types of numbers, as the format counts them.
 const FLOAT: i32 = 1;
 const DOUBLE: i32 = 11;
+const INT64: i32 = 7;
 /// Types of settings.
 const INT: i32 = 2;
 const INTS: i32 = 7;
@@ -35,6 +36,11 @@ impl Chain {
         self.current.clone()
     }
 
+    /// Goes back to what an earlier operation gave.
+    pub(super) fn go_on_from(&mut self, earlier: &str) {
+        earlier.clone_into(&mut self.current);
+    }
+
     /// An operation on what the last one gave, and on more.
     pub(super) fn apply(&mut self, operation: &str, more: &[String], attributes: Vec<AttributeProto>) {
         let mut input = vec![self.current()];
@@ -52,6 +58,12 @@ impl Chain {
     pub(super) fn floats(&mut self, name: &str, dims: &[usize], values: &[f32]) -> String {
         let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         self.constant(name, dims, FLOAT, bytes)
+    }
+
+    /// Fixed whole numbers under a name.
+    pub(super) fn integers(&mut self, name: &str, values: &[i64]) -> String {
+        let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        self.constant(name, &[values.len()], INT64, bytes)
     }
 
     fn doubles(&mut self, name: &str, values: &[f32]) -> String {

@@ -1,5 +1,5 @@
 //! A model in the ONNX format, for programs that know nothing of Tau. It takes values as they are stored in the data, scales
-//! them itself, and gives the probability of each class. The classes' names, and the columns', are in its metadata.
+//! them itself, and gives the probability of each class, or the numbers. The classes' names, and the columns', are in its metadata.
 
 mod graph;
 mod proto;
@@ -7,18 +7,19 @@ mod proto;
 use std::f32::consts::SQRT_2;
 
 use prost::Message;
-use protocol::model::{Layer, Layout, PlacedLayer, Shape};
+use protocol::model::{Layer, PlacedLayer, Shape};
 use thiserror::Error;
 
-use crate::dataset::Scaling;
-use crate::model_file::Model;
+use crate::dataset::{NumberTarget, Scaling, Target, input_names};
+use crate::model_file::{Metadata, Model};
 use graph::{Chain, number, numbers};
 use proto::{ModelProto, OperatorSetIdProto, StringStringEntryProto};
 
 /// What goes in.
 const INPUT: &str = "input";
 /// What comes out.
-const OUTPUT: &str = "probabilities";
+const PROBABILITIES: &str = "probabilities";
+const NUMBERS: &str = "numbers";
 /// The version of the format, and of its operators: of 2021, which every program of today reads.
 const FORMAT: i64 = 8;
 const OPERATORS: i64 = 15;
@@ -45,20 +46,20 @@ pub fn encode(model: &Model) -> Result<Vec<u8>, TooLarge> {
         Scaling::Unit => chain.with_number("Mul", "unit", Scaling::UNIT),
         Scaling::Standard { mean, deviation } => chain.standardise(mean, deviation),
     }
-    for (place, layer) in layout.layers.iter().enumerate() {
-        add(&mut chain, place, layer, layout, weights);
+    for layer in &layout.layers {
+        add(&mut chain, layer, model);
     }
-    chain.apply("Softmax", &[], vec![number("axis", 1)]);
-    let classes = [metadata.classes.len()];
-    let graph = chain.into_graph((INPUT, &dims(metadata.input)), (OUTPUT, &classes));
+    let output = answer(&mut chain, metadata, layout.outputs());
+    let outputs = [metadata.target.outputs()];
+    let graph = chain.into_graph((INPUT, &metadata.input.dims()), (output, &outputs));
     let entry = |key: &str, value: String| StringStringEntryProto { key: key.into(), value };
     let names = |names: &[String]| serde_json::to_string(names).unwrap_or_default();
     let columns = metadata
         .columns
         .as_ref()
-        .map(|columns| entry("columns", names(&columns.features)));
+        .map(|columns| entry("columns", names(&input_names(&columns.features, &metadata.encodings))));
     let entries = [
-        entry("classes", names(&metadata.classes)),
+        entry("classes", names(metadata.target.classes())),
         entry("digest", metadata.digest.clone()),
     ];
     let file = ModelProto {
@@ -77,26 +78,49 @@ pub fn encode(model: &Model) -> Result<Vec<u8>, TooLarge> {
     Ok(file.encode_to_vec())
 }
 
-/// The dimensions of one sample.
-fn dims(shape: Shape) -> Vec<usize> {
-    match shape {
-        Shape::Flat(features) => vec![features],
-        Shape::Image {
-            channels,
-            height,
-            width,
-        } => vec![channels, height, width],
+/// Makes of a model's outputs what people want to know, and says what that is called.
+fn answer(chain: &mut Chain, metadata: &Metadata, outputs: usize) -> &'static str {
+    match &metadata.target {
+        Target::Classes(_) if outputs == 1 => {
+            // One output is how likely the second class is.
+            chain.apply("Sigmoid", &[], Vec::new());
+            let second = chain.current();
+            chain.with_number("Sub", "sure", 1.0);
+            chain.apply("Neg", &[], Vec::new());
+            chain.apply("Concat", &[second], vec![number("axis", 1)]);
+            PROBABILITIES
+        }
+        Target::Classes(_) => {
+            chain.apply("Softmax", &[], vec![number("axis", 1)]);
+            PROBABILITIES
+        }
+        Target::Numbers(numbers) => {
+            let of = |part: fn(&NumberTarget) -> f32| numbers.iter().map(part).collect::<Vec<_>>();
+            let units = chain.floats("unit_of_numbers", &[numbers.len()], &of(|number| number.deviation));
+            chain.apply("Mul", &[units], Vec::new());
+            let means = chain.floats("mean_of_numbers", &[numbers.len()], &of(|number| number.mean));
+            chain.apply("Add", &[means], Vec::new());
+            NUMBERS
+        }
     }
 }
 
-/// Adds a layer; `place` is where it stands among the layers, as the tensors' names have it.
-fn add(chain: &mut Chain, place: usize, placed: &PlacedLayer, layout: &Layout, weights: &[f32]) {
+/// Adds a layer, or a block of them.
+fn add(chain: &mut Chain, placed: &PlacedLayer, model: &Model) {
+    let place = &placed.path;
     let tensor = |chain: &mut Chain, name: &str| {
         let key = format!("{place}.{name}");
-        let slot = layout.tensors.iter().find(|slot| slot.key == key);
-        // A layer with weights has both tensors: the layout places them together.
-        slot.map(|slot| chain.floats(&key, &slot.dims, &weights[slot.range()]))
-            .unwrap_or(key)
+        let (layout, kept) = (&model.layout, [&model.weights, &model.statistics]);
+        let slots = [&layout.tensors, &layout.statistics].into_iter().zip(kept);
+        let mut found = slots.filter_map(|(slots, numbers)| {
+            let slot = slots.iter().find(|slot| slot.key == key)?;
+            Some((&slot.dims, &numbers[slot.range()]))
+        });
+        // A layer has the tensors that its kind has: the layout places them together.
+        found.next().map(|(dims, numbers)| chain.floats(&key, dims, numbers))
+    };
+    let tensors = |chain: &mut Chain, names: &[&str]| -> Vec<String> {
+        names.iter().filter_map(|name| tensor(chain, name)).collect()
     };
     let plain = |chain: &mut Chain, operation: &str| chain.apply(operation, &[], Vec::new());
     let pool = |chain: &mut Chain, operation: &str, side: usize| {
@@ -108,7 +132,7 @@ fn add(chain: &mut Chain, place: usize, placed: &PlacedLayer, layout: &Layout, w
         Layer::Conv {
             kernel, stride, pad, ..
         } => {
-            let parameters = ["weight", "bias"].map(|name| tensor(chain, name));
+            let parameters = tensors(chain, &["weight", "bias"]);
             let settings = vec![
                 numbers("kernel_shape", &[kernel; 2]),
                 numbers("strides", &[stride; 2]),
@@ -118,15 +142,38 @@ fn add(chain: &mut Chain, place: usize, placed: &PlacedLayer, layout: &Layout, w
         }
         Layer::MaxPool(side) => pool(chain, "MaxPool", side),
         Layer::AvgPool(side) => pool(chain, "AveragePool", side),
+        Layer::GlobalAvgPool => plain(chain, "GlobalAveragePool"),
         Layer::Flatten => plain(chain, "Flatten"),
         Layer::Dense(_) => {
             if matches!(placed.input, Shape::Image { .. }) {
                 plain(chain, "Flatten");
             }
-            let parameters = ["weight", "bias"].map(|name| tensor(chain, name));
+            let parameters = tensors(chain, &["weight", "bias"]);
             chain.apply("Gemm", &parameters, vec![number("transB", 1)]);
         }
+        Layer::BatchNorm => {
+            let parameters = tensors(chain, &["weight", "bias", "running_mean", "running_var"]);
+            chain.apply("BatchNormalization", &parameters, Vec::new());
+        }
+        Layer::LayerNorm => normalise(chain, placed, 1),
+        Layer::GroupNorm(groups) => normalise(chain, placed, groups),
+        Layer::Residual(_) => {
+            let (x, block) = (chain.current(), placed.block.iter());
+            for block in block {
+                block.body.iter().for_each(|layer| add(chain, layer, model));
+                let one = chain.current();
+                chain.go_on_from(&x);
+                block.skip.iter().for_each(|layer| add(chain, layer, model));
+                chain.apply("Add", &[one], Vec::new());
+            }
+        }
         Layer::Relu => plain(chain, "Relu"),
+        Layer::LeakyRelu(slope) => chain.with_number("PRelu", &format!("{place}.slope"), slope as f32),
+        Layer::Silu => {
+            let x = chain.current();
+            plain(chain, "Sigmoid");
+            chain.apply("Mul", &[x], Vec::new());
+        }
         Layer::Tanh => plain(chain, "Tanh"),
         Layer::Sigmoid => plain(chain, "Sigmoid"),
         Layer::Gelu => {
@@ -141,4 +188,35 @@ fn add(chain: &mut Chain, place: usize, placed: &PlacedLayer, layout: &Layout, w
         // It does something in training only.
         Layer::Dropout(_) => {}
     }
+    if matches!(placed.layer, Layer::LayerNorm | Layer::GroupNorm(_)) {
+        for (operation, name) in [("Mul", "weight"), ("Add", "bias")] {
+            let key = format!("{place}.{name}");
+            let slot = model.layout.tensors.iter().find(|slot| slot.key == key);
+            // One number for each channel, or for each number.
+            let channels = slot.map_or(0, |slot| slot.dims[0]);
+            let dims: Vec<usize> = match (&placed.layer, placed.input) {
+                (Layer::GroupNorm(_), Shape::Image { .. }) => vec![channels, 1, 1],
+                _ => slot.map_or_else(Vec::new, |slot| slot.dims.clone()),
+            };
+            if let Some(slot) = slot {
+                let constant = chain.floats(&key, &dims, &model.weights[slot.range()]);
+                chain.apply(operation, &[constant], Vec::new());
+            }
+        }
+    }
+}
+
+/// Shifts and stretches each of so many groups of a sample's numbers. Operators that do so came later: this looks at each
+/// group as one channel of an image.
+fn normalise(chain: &mut Chain, placed: &PlacedLayer, groups: usize) {
+    let place = &placed.path;
+    let whole = |dims: &[usize]| dims.iter().map(|&dim| dim as i64).collect::<Vec<_>>();
+    let apart = chain.integers(&format!("{place}.apart"), &[0, groups as i64, -1]);
+    chain.apply("Reshape", &[apart], Vec::new());
+    let ones = chain.floats(&format!("{place}.ones"), &[groups], &vec![1.0; groups]);
+    let zeros = chain.floats(&format!("{place}.zeros"), &[groups], &vec![0.0; groups]);
+    chain.apply("InstanceNormalization", &[ones, zeros], Vec::new());
+    let dims = [vec![0], whole(&placed.input.dims())].concat();
+    let together = chain.integers(&format!("{place}.together"), &dims);
+    chain.apply("Reshape", &[together], Vec::new());
 }

@@ -11,7 +11,7 @@ use dfdx::prelude::*;
 
 use super::matmul::{Into, Matrix, multiply, multiply_fresh};
 use super::tensor::{gradient_of, take_gradient};
-use super::{OpError, Parameters, Rows, Threads, bias_relu, from_rows, values};
+use super::{OpError, Parameters, Rows, Threads, bias_relu, exact, from_rows, values};
 use crate::parallel::map_parts;
 use crate::program::{Conv, Geometry, InputGradient};
 
@@ -72,6 +72,15 @@ impl Geometry {
         }
     }
 
+    /// The numbers under all kernels: in the columns, or the image itself where each kernel is one pixel.
+    fn unfolded<'a>(&self, image: &'a [f32], columns: &'a mut [f32]) -> &'a [f32] {
+        if self.is_pointwise() {
+            return image;
+        }
+        self.unfold(image, columns);
+        columns
+    }
+
     /// Adds every unfolded number to the pixel it came from.
     fn fold(&self, columns: &[f32], image: &mut [f32]) {
         if self.stride == 1 {
@@ -127,17 +136,47 @@ impl Conv {
         let mut columns = vec![0.0; window * positions];
         let images = x.chunks_exact(geometry.input_len());
         for (image, planes) in images.zip(out.chunks_exact_mut(geometry.output_len())) {
-            geometry.unfold(image, &mut columns);
             let planes = multiply_fresh(
                 kernels,
-                Matrix::row_major(&columns, window, positions),
+                Matrix::row_major(geometry.unfolded(image, &mut columns), window, positions),
                 planes,
                 Threads(1),
             );
-            for (plane, &bias) in planes.chunks_exact_mut(positions).zip(bias) {
-                bias_relu::add_to_plane(plane, bias, self.relu);
-            }
+            self.add_bias(planes, bias);
         }
+    }
+
+    /// Adds each output's bias, where there are any, and cuts at zero where relu follows.
+    fn add_bias(&self, planes: &mut [f32], bias: &[f32]) {
+        if bias.is_empty() && !self.relu {
+            return;
+        }
+        let mut bias = bias.iter();
+        for plane in planes.chunks_exact_mut(self.geometry.positions()) {
+            bias_relu::add_to_plane(plane, bias.next().copied().unwrap_or(0.0), self.relu);
+        }
+    }
+
+    /// The same to the bit on every machine.
+    pub(super) fn forward_exactly(&self, parameters: &Parameters, x: &Rows, threads: Threads) -> Result<Rows, OpError> {
+        let samples = x.shape().0;
+        let geometry = self.geometry;
+        let (window, positions) = (geometry.window(), geometry.positions());
+        let kernels = &parameters.values()[self.weight.clone()];
+        let bias = &parameters.values()[self.bias.clone()];
+        let mut out = vec![0.0; samples * geometry.output_len()];
+        let per_part = samples.div_ceil(threads.0.max(1)).max(1);
+        let images = values(x).chunks(per_part * geometry.input_len());
+        let parts = images.zip(out.chunks_mut(per_part * geometry.output_len())).collect();
+        map_parts(parts, |(images, out): (&[f32], &mut [f32])| {
+            let mut columns = vec![0.0; window * positions];
+            let images = images.chunks_exact(geometry.input_len());
+            for (image, planes) in images.zip(out.chunks_exact_mut(geometry.output_len())) {
+                exact::add_product(kernels, geometry.unfolded(image, &mut columns), positions, planes);
+                self.add_bias(planes, bias);
+            }
+        });
+        from_rows(x.device(), samples, geometry.output_len(), out)
     }
 
     /// Writes the gradient of its weights, and adds to that of its input.
@@ -206,8 +245,7 @@ impl Conv {
                 *dbias += bias_relu::sum_plane(plane);
             }
             let dplanes = Matrix::row_major(dplanes, geometry.outputs, positions);
-            geometry.unfold(image, &mut columns);
-            let unfolded = Matrix::row_major(&columns, window, positions);
+            let unfolded = Matrix::row_major(geometry.unfolded(image, &mut columns), window, positions);
             multiply(dplanes, unfolded.transposed(), dweight, Into::Add, Threads(1));
             if let Some(dimage) = dx.next() {
                 multiply(kernels.transposed(), dplanes, &mut columns, Into::Overwrite, Threads(1));

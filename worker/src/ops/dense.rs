@@ -4,7 +4,7 @@ use dfdx::prelude::*;
 
 use super::matmul::{Into, Matrix, multiply, product};
 use super::tensor::{gradient_of, take_gradient};
-use super::{OpError, Parameters, Rows, Threads, bias_relu, from_rows, values};
+use super::{OpError, Parameters, Rows, Threads, bias_relu, exact, from_rows, values};
 use crate::program::{Dense, InputGradient};
 
 /// From so many outputs on, the product is computed transposed and turned round afterwards. Its kernel then reads the
@@ -28,6 +28,17 @@ impl Dense {
             let columns = product(weight, rows.transposed(), threads);
             bias_relu::transpose_and_add(&columns, samples, bias, self.relu)
         };
+        from_rows(x.device(), samples, self.outputs, out)
+    }
+
+    /// The same to the bit on every machine.
+    pub(super) fn forward_exactly(&self, parameters: &Parameters, x: &Rows) -> Result<Rows, OpError> {
+        let samples = x.shape().0;
+        let weights = parameters.values();
+        let columns = exact::turned(values(x), samples, self.inputs);
+        let mut out = vec![0.0; self.outputs * samples];
+        exact::add_product(&weights[self.weight.clone()], &columns, samples, &mut out);
+        let out = bias_relu::transpose_and_add(&out, samples, &weights[self.bias.clone()], self.relu);
         from_rows(x.device(), samples, self.outputs, out)
     }
 

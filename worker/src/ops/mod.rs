@@ -10,9 +10,11 @@ mod bias_relu;
 mod conv;
 mod dense;
 mod dropout;
+mod exact;
 mod layer;
 pub mod loss;
 pub mod matmul;
+mod norm;
 pub mod orthogonal;
 mod pool;
 mod tensor;
@@ -21,8 +23,8 @@ mod tensor;
 mod gradient_check;
 
 pub use crate::tape::{OpError, Parameters};
-pub use layer::{CpuLayer, Pass, network};
-pub use loss::CrossEntropy;
+pub use layer::{CpuLayer, Pass, Statistics, exact_network, network};
+pub use loss::MeanLoss;
 pub use tensor::{Rows, from_rows, values};
 
 /// The number of threads an operation may use.

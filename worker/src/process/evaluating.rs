@@ -1,32 +1,20 @@
 //! The thread that evaluates: it keeps the device that it evaluates on, and what lies there, from one time to the next.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use protocol::ids::RunId;
 use protocol::measured::{Evaluation, Moment, Scores};
 use protocol::wire::attach::FromWorker;
 
+use super::kept::Kept;
 use super::prepared::Prepared;
 use super::socket::Writer;
 use crate::evaluate::{self, Evaluator};
 use crate::ops::Threads;
-
-/// The last weights that reached the target, for whoever goes back to them.
-#[derive(Clone, Debug, Default)]
-pub(super) struct OnTarget(Arc<Mutex<Option<Vec<f32>>>>);
-
-impl OnTarget {
-    fn put(&self, weights: Vec<f32>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(weights);
-    }
-
-    pub(super) fn take(&self) -> Option<Vec<f32>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-}
+use crate::training_thread::ToTraining;
 
 /// The way to the thread. It ends when this is dropped and it has done what it was asked for.
 pub(super) struct Evaluating {
@@ -41,10 +29,12 @@ struct Order {
     moment: Moment,
     /// What ends an evaluation that cannot reach it any more, without a result.
     target: Option<f64>,
+    /// These are the last weights: training is told there to end with them, or to go back to better ones.
+    answer: Option<SyncSender<ToTraining>>,
 }
 
 impl Evaluating {
-    pub(super) fn start(run: RunId, prepared: Arc<Prepared>, writer: Writer, on_target: OnTarget) -> io::Result<Self> {
+    pub(super) fn start(run: RunId, prepared: Arc<Prepared>, writer: Writer, kept: Kept) -> io::Result<Self> {
         let (orders, asked) = sync_channel::<Order>(1);
         let busy = Arc::new(AtomicBool::new(false));
         let done = Arc::clone(&busy);
@@ -52,31 +42,34 @@ impl Evaluating {
             // All cores for a moment, rather than one for long: a run that has reached its target trains on until it
             // knows.
             let threads = Threads(std::thread::available_parallelism().map_or(1, usize::from));
-            let (dataset, layout) = (Arc::clone(&prepared.dataset), prepared.layout.clone());
-            let mut evaluator = Evaluator::new(&prepared.device, dataset, layout, threads);
-            let wanted = prepared.job.target_accuracy;
+            let layout = prepared.layout.clone();
+            let mut evaluator = Evaluator::new(&prepared.device, prepared.judged(), layout, threads);
             for Order {
                 weights,
                 moment,
                 target,
+                answer,
             } in asked
             {
-                let copy = wanted.map(|_| weights.clone());
-                let found = evaluator.evaluate(weights, &mut |so_far| {
+                let copy = Kept::is_wanted(&prepared.job).then(|| weights.clone());
+                let found = evaluator.evaluate(weights, None, &mut |so_far| {
                     !target.is_some_and(|target| so_far.rules_out(target))
                 });
                 // Failing to measure is no reason to stop: the last evaluation of all will say so.
-                if let Ok(found) = found
-                    && found.samples == prepared.dataset.test.len()
-                {
-                    let scores = scores(found);
-                    if let Some((weights, wanted)) = copy.zip(wanted)
-                        && scores.accuracy >= wanted
-                    {
-                        on_target.put(weights);
-                    }
+                let found = found.ok().filter(|found| found.samples == prepared.dataset.test.len());
+                let scores = found.map(scores);
+                // Whoever hears of the evaluation may want its weights at once.
+                if let Some((scores, weights)) = scores.zip(copy.filter(|_| answer.is_none())) {
+                    kept.take_note(&prepared.job, scores, weights);
+                }
+                if let Some(scores) = scores {
                     let evaluation = Evaluation::of(moment, scores);
                     let _ = writer.word(&FromWorker::Evaluated { run, evaluation });
+                }
+                if let Some(answer) = answer {
+                    let better = kept.take_better(scores.map(|scores| scores.loss));
+                    // A thread that is gone has said why.
+                    let _ = answer.send(better.map_or(ToTraining::Stop, ToTraining::GoBack));
                 }
                 done.store(false, Ordering::Relaxed);
             }
@@ -93,8 +86,20 @@ impl Evaluating {
                     weights,
                     moment,
                     target,
+                    answer: None,
                 })
                 .is_ok()
+    }
+
+    /// Asks for the last one, after what is under way.
+    pub(super) fn ask_last(&self, weights: Vec<f32>, moment: Moment, answer: SyncSender<ToTraining>) {
+        // A thread that is gone answers nobody: then training's channel closes with the run.
+        let _ = self.orders.send(Order {
+            weights,
+            moment,
+            target: None,
+            answer: Some(answer),
+        });
     }
 }
 
@@ -102,5 +107,6 @@ pub(super) fn scores(evaluation: evaluate::Evaluation) -> Scores {
     Scores {
         accuracy: evaluation.accuracy,
         loss: evaluation.loss,
+        mae: evaluation.mae,
     }
 }

@@ -12,6 +12,7 @@
 
 mod evaluating;
 mod files;
+mod kept;
 mod prepared;
 mod preparing;
 mod reporter;
@@ -29,6 +30,8 @@ use std::time::Duration;
 use protocol::batch::Batch;
 use protocol::bundle::Bundle;
 use protocol::encoding;
+use protocol::job::Keep;
+use protocol::measured::Moment;
 use protocol::sums::Sums;
 use protocol::wire::attach::{Assignment, FromWorker, JumpOrder, ToWorker, WorkerInfo};
 use protocol::wire::prefix::Prefix;
@@ -37,8 +40,8 @@ use thiserror::Error;
 use crate::device::Device;
 use crate::ops::Threads;
 use crate::training_thread::{ToTraining, TrainingThread};
-use evaluating::OnTarget;
 use files::Files;
+use kept::Kept;
 use prepared::Prepared;
 use preparing::Preparing;
 use reporter::Reporter;
@@ -154,8 +157,10 @@ struct Running {
     inbound: SyncSender<ToTraining>,
     training: JoinHandle<()>,
     reporter: Reporter,
-    /// The last weights that reached the target.
-    on_target: OnTarget,
+    /// Weights that it may go back to.
+    kept: Kept,
+    /// Whether they are compared with the last ones.
+    keeps_best: bool,
 }
 
 impl Process {
@@ -199,7 +204,7 @@ impl Process {
             ToWorker::Save { path } => return self.save(path),
             ToWorker::Stop => self.tell(ToTraining::Stop),
             ToWorker::StandBy => self.tell(ToTraining::StandBy),
-            ToWorker::GoBack => self.go_back(),
+            ToWorker::GoBack(moment) => self.go_back(moment),
             ToWorker::Finish { save } => self.tell(ToTraining::Finish(save)),
             ToWorker::Abort => {
                 self.end();
@@ -220,18 +225,19 @@ impl Process {
                 outbound,
                 thread,
             }) => {
-                let on_target = OnTarget::default();
+                let kept = Kept::default();
                 self.running = Some(Running {
                     weights: prepared.layout.weights,
+                    keeps_best: prepared.job.keep == Keep::Best,
                     reporter: Reporter::start(
                         assignment.run,
                         prepared,
                         outbound,
                         self.writer.clone(),
                         self.files.clone(),
-                        on_target.clone(),
+                        kept.clone(),
                     )?,
-                    on_target,
+                    kept,
                     inbound,
                     training: thread,
                 });
@@ -309,10 +315,17 @@ impl Process {
         self.writer.word(&FromWorker::Saved { sequence: None, path })
     }
 
-    /// Goes back to the weights that reached the target. Where there are none, nobody knows what to go back to.
-    fn go_back(&self) {
-        let weights = self.running.as_ref().and_then(|running| running.on_target.take());
-        self.tell(weights.map_or(ToTraining::Stop, ToTraining::GoBack));
+    /// Goes back to the weights that reached the target, or to the best ones, once the last ones are measured. Where there
+    /// are none, nobody knows what to go back to.
+    fn go_back(&self, moment: Moment) {
+        let Some(running) = &self.running else {
+            return;
+        };
+        self.tell(match running.kept.take_on_target() {
+            Some(weights) => ToTraining::GoBack(weights),
+            None if running.keeps_best => ToTraining::CopyLast(moment, running.inbound.clone()),
+            None => ToTraining::Stop,
+        });
     }
 
     fn tell(&self, word: ToTraining) {

@@ -1,7 +1,7 @@
 //! A job that is ready to be trained: its data open, its shapes known.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use protocol::cursor::Cursors;
 use protocol::job::Job;
@@ -16,6 +16,9 @@ use crate::backend::cpu::CpuTrainer;
 use crate::backend::cuda::{CudaTrainer, Gpu};
 use crate::dataset::Dataset;
 use crate::device::Device;
+use crate::first_weights::{self, FirstWeights};
+use crate::fitting;
+use crate::objective::{Objective, Task};
 use crate::ops::Threads;
 use crate::state_file::{self, StateFileError};
 #[cfg(feature = "cuda")]
@@ -30,14 +33,23 @@ pub(super) struct Prepared {
     pub(super) layout: Layout,
     pub(super) device: Device,
     pub(super) threads: Threads,
+    /// What the run begins with, if not with what its seed says. The node is told, and gives it back with the ledger.
+    first: Mutex<Option<FirstWeights>>,
 }
 
 impl Prepared {
+    /// What the run begins with, for the node; once.
+    pub(super) fn take_first(&self) -> Option<FirstWeights> {
+        self.first.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
     /// Opens the data and fits the model to it; an error is one sentence.
     pub(super) fn open(job: &Job, options: &Options) -> Result<Self, String> {
         let dataset = Dataset::open(&job.data, job.seed, Some(&options.data_root)).map_err(|error| sentence(&error))?;
-        let layout = Layout::new(&job.model, dataset.input, dataset.classes.len()).map_err(|error| sentence(&error))?;
+        let layout = fitting::fit(job, &dataset).map_err(|error| sentence(&error))?;
+        let first = first_weights::open(job, &layout, Some(&options.data_root)).map_err(|error| sentence(&error))?;
         Ok(Self {
+            first: Mutex::new(first),
             job: job.clone(),
             dataset: Arc::new(dataset),
             layout,
@@ -47,18 +59,20 @@ impl Prepared {
     }
 
     pub(super) fn data(&self) -> DataInfo {
-        DataInfo {
-            hash: *self.dataset.hash.as_bytes(),
-            input: self.dataset.input,
-            classes: self.dataset.classes.len(),
-            train: self.dataset.train.len() as u64,
-            test: self.dataset.test.len() as u64,
+        self.dataset.info()
+    }
+
+    /// The data, and what a model of it is judged by.
+    pub(super) fn judged(&self) -> Task {
+        Task {
+            dataset: Arc::clone(&self.dataset),
+            objective: Objective::to_judge(&self.job, &self.dataset.target),
         }
     }
 
     /// Starts to train, from a ledger's counts or, without any, from the initial ones.
     pub(super) fn start(&self, assignment: &Assignment, counts: Vec<i32>) -> Result<TrainingThread, String> {
-        let counts = if counts.is_empty() {
+        let counts = if counts.is_empty() && self.job.from.is_none() {
             initial_counts(&self.layout, self.job.seed)
         } else {
             counts
@@ -86,18 +100,21 @@ impl Prepared {
             round: assignment.round,
             workers: assignment.workers,
         };
-        let (dataset, layout, rule) = (Arc::clone(&self.dataset), self.layout.clone(), self.job.optimiser.rule);
-        let threads = self.threads;
+        let task = Task::of_job(&self.job, Arc::clone(&self.dataset)).map_err(|error| error.to_string())?;
+        let (layout, rule) = (self.layout.clone(), self.job.optimiser.rule);
+        let (threads, minibatch) = (self.threads, self.job.minibatch as usize);
         let started = match self.device {
             Device::Cpu => training_thread::start(threads, move || {
-                start.training(CpuTrainer::new(dataset, &layout, &counts, rule, dropout_seed, threads)?)
+                let trainer = CpuTrainer::new(task, &layout, &counts, rule, dropout_seed, threads)?;
+                start.training(trainer.in_minibatches_of(minibatch))
             }),
             #[cfg(feature = "cuda")]
             Device::Cuda { ordinal, precision, .. } => {
-                let minibatch = self.job.minibatch as usize;
+                // On a GPU the samples of a step are one minibatch, which has the same gradient and takes more memory.
+                let minibatch = self.job.step_samples() as usize;
                 training_thread::start(threads, move || {
                     let gpu = Gpu::open(ordinal, precision).map_err(TrainError::from)?;
-                    let trainer = CudaTrainer::new(gpu, dataset, &layout, &counts, rule, minibatch, dropout_seed)?;
+                    let trainer = CudaTrainer::new(gpu, task, &layout, &counts, rule, minibatch, dropout_seed)?;
                     start.training(trainer)
                 })
             }

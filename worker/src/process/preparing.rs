@@ -5,10 +5,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use protocol::ids::RunId;
-use protocol::wire::attach::FromWorker;
+use protocol::wire::attach::{COUNTS_PER_PIECE, FromWorker};
 
 use super::prepared::Prepared;
 use super::socket::Writer;
+use crate::first_weights::FirstWeights;
 
 /// What is prepared, and what is under way to be.
 #[derive(Default)]
@@ -45,6 +46,7 @@ impl Preparing {
             let answer = match opened {
                 Ok(prepared) => {
                     let data = prepared.data();
+                    tell_first(run, &prepared, &writer);
                     newest.prepared = Some(Arc::new(prepared));
                     FromWorker::Prepared { run, data }
                 }
@@ -91,6 +93,20 @@ impl Preparing {
         self.threads
             .push(std::thread::Builder::new().name("prepare".into()).spawn(work)?);
         Ok(())
+    }
+}
+
+/// Tells the node which weights the run begins with, where it cannot know them.
+fn tell_first(run: RunId, prepared: &Prepared, writer: &Writer) {
+    let Some(FirstWeights { counts, mut afresh }) = prepared.take_first() else {
+        return;
+    };
+    for piece in counts.chunks(COUNTS_PER_PIECE) {
+        let _ = writer.word(&FromWorker::First {
+            run,
+            counts: piece.to_vec(),
+            afresh: std::mem::take(&mut afresh),
+        });
     }
 }
 

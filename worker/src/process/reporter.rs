@@ -8,17 +8,20 @@ use std::time::{Duration, Instant};
 
 use protocol::digest::Digest;
 use protocol::ids::RunId;
+use protocol::job::Keep;
 use protocol::lattice::Range;
 use protocol::measured::{Moment, Scores};
 use protocol::sentence::sentence;
 use protocol::wire::attach::{FromWorker, SaveOrder, WorkerStats};
 
-use super::evaluating::{Evaluating, OnTarget, scores};
+use super::evaluating::{Evaluating, scores};
 use super::files::Files;
+use super::kept::Kept;
 use super::prepared::Prepared;
 use super::socket::Writer;
 use crate::evaluate::Evaluator;
-use crate::model_file::{self, Metadata};
+use crate::measuring::{Bits, measure};
+use crate::model_file::{self, Metadata, Numbers};
 use crate::state_file;
 use crate::trainer::TrainError;
 use crate::training::{State, Step, TrainingError};
@@ -39,7 +42,7 @@ impl Reporter {
         outbound: Outbound,
         writer: Writer,
         files: Files,
-        on_target: OnTarget,
+        kept: Kept,
     ) -> io::Result<Self> {
         let reporting = Reporting {
             run,
@@ -49,7 +52,7 @@ impl Reporter {
             told: Instant::now(),
             evaluating: None,
             evaluations: 0,
-            on_target,
+            kept,
             files,
         };
         let thread = std::thread::Builder::new()
@@ -75,7 +78,7 @@ struct Reporting {
     evaluating: Option<Evaluating>,
     /// How many evaluations there were.
     evaluations: u32,
-    on_target: OnTarget,
+    kept: Kept,
     files: Files,
 }
 
@@ -95,6 +98,9 @@ impl Reporting {
                 FromTraining::Prefix(contents) => self.writer.prefix(&contents)?,
                 FromTraining::ResidualNorm(norm) => self.stats.residual_norm = norm,
                 FromTraining::Weights(weights, moment) => self.evaluate(weights, moment)?,
+                FromTraining::LastWeights(weights, moment, answer) => {
+                    self.evaluator()?.ask_last(weights, moment, answer);
+                }
                 FromTraining::State { path, state } => self.save_state(path, state)?,
                 FromTraining::Closed(closing) => {
                     self.writer.batch(&closing.encoded)?;
@@ -154,24 +160,30 @@ impl Reporting {
     }
 
     /// Has the weights evaluated, so that batches go on. With a target, most evaluations only have to tell whether it is
-    /// reached, and end without a result as soon as it is clear that it is not.
+    /// reached, and end without a result as soon as it is clear that it is not; unless others are compared with them.
     fn evaluate(&mut self, weights: Vec<f32>, moment: Moment) -> io::Result<()> {
+        let job = &self.prepared.job;
+        let is_compared = job.patience.is_some() || job.keep == Keep::Best;
+        let must_tell = is_compared || self.evaluations.is_multiple_of(REPORTED_IN);
+        let target = job.target_accuracy.filter(|_| !must_tell);
+        if self.evaluator()?.ask(weights, moment, target) {
+            self.evaluations += 1;
+        }
+        Ok(())
+    }
+
+    /// Who evaluates; it is started when it is first needed.
+    fn evaluator(&mut self) -> io::Result<&Evaluating> {
         let evaluating = match self.evaluating.take() {
             Some(evaluating) => evaluating,
             None => Evaluating::start(
                 self.run,
                 Arc::clone(&self.prepared),
                 self.writer.clone(),
-                self.on_target.clone(),
+                self.kept.clone(),
             )?,
         };
-        let target = self.prepared.job.target_accuracy;
-        let target = target.filter(|_| !self.evaluations.is_multiple_of(REPORTED_IN));
-        if evaluating.ask(weights, moment, target) {
-            self.evaluations += 1;
-        }
-        self.evaluating = Some(evaluating);
-        Ok(())
+        Ok(self.evaluating.insert(evaluating))
     }
 
     /// Says that what this worker alone has is saved, between the batches where it belongs, and writes it.
@@ -225,12 +237,20 @@ fn save_and_measure(
         layout,
         device,
         threads,
+        ..
     } = prepared;
     let metadata = Metadata::new(job, dataset.known(), &order.frontier, digest);
-    model_file::save(&order.path, layout, &weights, &metadata).map_err(|error| sentence(&error))?;
-    let mut evaluator = Evaluator::new(device, Arc::clone(dataset), layout.clone(), *threads);
+    let statistics =
+        measure(layout, &weights, &dataset.train, *threads, Bits::Fixed).map_err(|error| error.to_string())?;
+    let numbers = Numbers {
+        layout,
+        weights: &weights,
+        statistics: &statistics,
+    };
+    model_file::save(&order.path, numbers, &metadata).map_err(|error| sentence(&error))?;
+    let mut evaluator = Evaluator::new(device, prepared.judged(), layout.clone(), *threads);
     let found = evaluator
-        .evaluate(weights, &mut |_| true)
+        .evaluate(weights, Some(statistics), &mut |_| true)
         .map_err(|error| error.to_string())?;
     Ok(scores(found))
 }

@@ -12,16 +12,27 @@ const IMAGE: Shape = Shape::Image {
 
 /// The operations in short.
 fn names(program: &Program) -> Vec<String> {
+    names_of(&program.ops)
+}
+
+fn names_of(ops: &[Op]) -> Vec<String> {
     let name = |op: &Op| match op {
         Op::Conv(conv) => format!("conv relu={}", conv.relu),
         Op::Dense(dense) => format!("dense relu={}", dense.relu),
-        Op::MaxPool(pool) => format!("maxpool {}", pool.size),
-        Op::MeanPool(pool) => format!("meanpool {}", pool.size),
+        Op::MaxPool(pool) => format!("maxpool {}", pool.window.0),
+        Op::MeanPool(pool) => format!("meanpool {}", pool.window.0),
         Op::Activation(activation) => format!("{activation:?}"),
+        Op::Norm(norm) => format!("norm {:?} relu={}", norm.sets, norm.relu),
+        Op::Residual(block) => format!(
+            "{:?} + {:?} relu={}",
+            names_of(&block.body),
+            names_of(&block.skip),
+            block.relu
+        ),
         Op::Dropout(dropout) => format!("dropout at {}", dropout.place),
         Op::ToRows(Planes { channels, plane }) => format!("rows of {channels}x{plane}"),
     };
-    program.ops.iter().map(name).collect()
+    ops.iter().map(name).collect()
 }
 
 #[test]
@@ -106,4 +117,24 @@ fn sizes_follow_from_one_operation_to_the_next() {
         sizes.dedup();
         assert_eq!(sizes, [72, 27, 3, 5], "{order:?}");
     }
+}
+
+#[test]
+fn blocks_fuse_relu_and_turn_to_rows_what_reads_rows() {
+    let text = "residual [ conv 3 3x3 pad 1, batchnorm ], relu, residual [ dropout 0.5 ], flatten, residual [ dense 108 ], layernorm, relu, dense";
+    let by_channel = Program::new(&layout(text, IMAGE, 2), ImageOrder::ByChannel);
+    assert_eq!(
+        names(&by_channel),
+        [
+            r#"["conv relu=false", "norm Channels relu=false"] + ["conv relu=false", "norm Channels relu=false"] relu=true"#,
+            r#"["dropout at 5"] + [] relu=false"#,
+            "rows of 3x36",
+            r#"["dense relu=false"] + [] relu=false"#,
+            "norm Samples relu=true",
+            "dense relu=false",
+        ]
+    );
+    let evaluated = by_channel.for_evaluation();
+    assert_eq!(names(&evaluated)[1], "[] + [] relu=false");
+    assert_eq!(evaluated.first_with_weights(), 0);
 }

@@ -11,11 +11,13 @@ mod pending;
 mod rounds;
 mod step;
 
+use std::sync::Arc;
+
 use protocol::batch::{Header, Payload, Standing};
 use protocol::cursor::{CursorAdvance, Cursors};
 use protocol::digest::Digest;
 use protocol::ids::{OriginId, RunId};
-use protocol::job::Job;
+use protocol::job::{Job, Keep};
 use protocol::optimiser::Rule;
 
 use self::ending::Ending;
@@ -110,21 +112,21 @@ pub struct Training<T> {
 impl<T: Trainer> Training<T> {
     /// Training from the start of a run.
     pub fn new(trainer: T, job: &Job, dataset: &Dataset, identity: Identity) -> Result<Self, TrainingError> {
-        let labels = dataset.train.labels();
+        let kinds = dataset.train.kinds();
         let shared = SharedPlan {
             split: job.split,
             seed: job.seed,
-            labels: labels.into(),
+            labels: Arc::clone(&kinds),
             slots: identity.slots,
             balanced: job.balanced,
             dealt_once: job.dealt_once,
             epochs: job.epochs,
-            minibatch: job.minibatch as usize,
+            minibatch: job.step_samples() as usize,
             claims_after_batches: job.exchange.has_rounds_of_an_epoch(),
         };
-        let samples_total = labels.len() as u64 * u64::from(job.epochs);
+        let samples_total = kinds.len() as u64 * u64::from(job.epochs);
         let job = &Job {
-            optimiser: job.optimiser.for_steps(samples_total / u64::from(job.minibatch)),
+            optimiser: job.optimiser.for_steps(samples_total / u64::from(job.step_samples())),
             ..job.clone()
         };
         let emission = emission::of(job, trainer.weights(), identity.slots);
@@ -145,7 +147,7 @@ impl<T: Trainer> Training<T> {
             samples_applied: 0,
             ending: Ending::No,
             round: Round::default(),
-            probe: rounds::probe(job, labels.len()),
+            probe: rounds::probe(job, kinds.len()),
             chosen: false,
             begun_at: None,
             seen: 0,
@@ -355,7 +357,8 @@ impl<T: Trainer> Training<T> {
         if self.is_ending() {
             return self.end(encoded);
         }
-        if self.plan.is_complete() {
+        // Where the best weights are kept, a worker's node says when it may close.
+        if self.plan.is_complete() && self.job.keep == Keep::Last {
             return Ok(Next::Done);
         }
         self.say_idle(encoded)
@@ -392,7 +395,8 @@ impl<T: Trainer> Training<T> {
         self.seen = self.batches_applied;
         let standing = Standing {
             last: true,
-            stop: self.is_ending(),
+            // Where the best weights are kept, workers are told to close when all is trained: nobody is to stop for that.
+            stop: self.is_ending() && !(self.job.keep == Keep::Best && self.plan.is_complete()),
             ..Standing::default()
         };
         self.write_batch(Payload::default(), standing, encoded)

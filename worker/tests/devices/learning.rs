@@ -10,6 +10,8 @@ use protocol::sums::Sums;
 use worker::dataset::Dataset;
 use worker::device::Precision;
 use worker::evaluate::{Evaluator, evaluate};
+use worker::measuring::{Bits, measure};
+use worker::objective::{Distance, Objective, Task};
 use worker::ops::Threads;
 use worker::trainer::{StepControl, Trainer};
 
@@ -53,6 +55,11 @@ pub(crate) fn gradients_of_all_layers_are_the_cpus<D: Device>() {
         "conv 1 7x7, avgpool 4, flatten, dense 10",
         "conv 10 5x5, relu, avgpool 24, flatten",
         "dense 33, relu, dense 33, relu, dense 33, relu, dense 10",
+        "dense 30, silu, batchnorm, leakyrelu 0.1, dense 24, layernorm, relu, dense 12, groupnorm 3, dense",
+        "conv 6 3x3 stride 3 nobias, batchnorm, relu, conv 6 3x3 nobias, relu, groupnorm 2, silu, conv 4 1x1, layernorm, globalavgpool, dense",
+        "conv 4 5x5 stride 2 nobias, batchnorm, relu, residual [ conv 4 3x3 pad 1 nobias, batchnorm, relu, conv 4 3x3 pad 1 nobias, batchnorm ], relu, residual [ conv 8 3x3 stride 2 pad 1 nobias, batchnorm, relu, conv 8 3x3 pad 1 nobias, batchnorm ], relu, globalavgpool, dense",
+        "residual [ conv 1 3x3 pad 1, relu ], residual [ residual [ conv 3 1x1, relu ], gelu ], flatten, residual [ layernorm, dense 40, relu ], dense",
+        "conv 2 5x5 stride 4, flatten, layernorm, residual [ dense 72, tanh ], relu, dense",
     ];
     for model in models {
         let Some(mut pair) = pair::<D>(model, Rule::Sgd) else {
@@ -68,16 +75,19 @@ fn many_classes(classes: usize) -> Arc<Dataset> {
     let row = |at: usize| format!("{},{},{},{:05}", at % 7, at % 11, at * at % 13, at % classes);
     let rows: Vec<String> = (0..2 * classes).map(row).collect();
     std::fs::write(folder.path().join("rows.csv"), rows.join("\n")).unwrap();
-    let spec: DataSpec = format!("csv:{}?test=0.01", folder.path().join("rows.csv").display())
-        .parse()
-        .unwrap();
+    let spec: DataSpec = format!(
+        "csv:{}?test=0.01&target=class",
+        folder.path().join("rows.csv").display()
+    )
+    .parse()
+    .unwrap();
     Arc::new(Dataset::open(&spec, 1, None).unwrap())
 }
 
 pub(crate) fn losses_over_any_number_of_classes_are_the_cpus<D: Device>() {
     for classes in [7, 128, 300, 8192, 9000] {
         let dataset = many_classes(classes);
-        let (found, samples) = (dataset.classes.len(), dataset.train.len() as u32);
+        let (found, samples) = (dataset.target.outputs(), dataset.train.len() as u32);
         let model = format!("dense 12, relu, dense {found}");
         let Some(mut pair) = pair_on::<D>(dataset, &model, Rule::Sgd) else {
             return;
@@ -86,9 +96,53 @@ pub(crate) fn losses_over_any_number_of_classes_are_the_cpus<D: Device>() {
     }
 }
 
+/// Rows that are of one of two classes, or have two numbers.
+fn rows_of(last: impl Fn(usize) -> String, options: &str) -> Arc<Dataset> {
+    let folder = tempfile::tempdir().unwrap();
+    let row = |at: usize| format!("{},{},{},{}", at % 7, at % 11, at * at % 13, last(at));
+    let rows: Vec<String> = (0..300).map(row).collect();
+    let path = folder.path().join("rows.csv");
+    std::fs::write(&path, format!("a,b,c,d,e\n{}", rows.join("\n"))).unwrap();
+    let spec: DataSpec = format!("csv:{}?{options}&test=0.01", path.display()).parse().unwrap();
+    Arc::new(Dataset::open(&spec, 1, None).unwrap())
+}
+
+pub(crate) fn losses_of_all_kinds_are_the_cpus<D: Device>() {
+    let kinds = rows_of(
+        |at| format!("{},{}", at % 5, ["no", "yes"][usize::from(at % 3 == 0)]),
+        "label=e",
+    );
+    let numbers = rows_of(|at| format!("{}.5,{}.25", at * 3 % 101, at * 7 % 57), "label=d,e");
+    let classes = |smoothing, weights: Option<[f32; 2]>| Objective::Classes {
+        smoothing,
+        weights: weights.map(|weights| weights.as_slice().into()),
+    };
+    let distance = |distance| Objective::Numbers {
+        distance,
+        units: [1.0, 1.0].into(),
+    };
+    for (dataset, model, objective) in [
+        (&kinds, "dense 9, relu, dense", classes(0.2, Some([0.5, 2.0]))),
+        (&kinds, "dense 9, relu, dense 1", classes(0.0, None)),
+        (&kinds, "dense 9, relu, dense 1", classes(0.1, Some([3.0, 0.3]))),
+        (&numbers, "dense 9, relu, dense", distance(Distance::Squared)),
+        (&numbers, "dense 9, relu, dense", distance(Distance::Absolute)),
+        (&numbers, "dense 9, relu, dense", distance(Distance::Huber)),
+    ] {
+        let task = Task {
+            dataset: Arc::clone(dataset),
+            objective,
+        };
+        let Some(mut pair) = pair_on::<D>(task, model, Rule::Sgd) else {
+            return;
+        };
+        compare_gradients(model, &mut pair, 290);
+    }
+}
+
 /// Every kernel, a few times each: for tools that look at every access of every thread.
 pub(crate) fn every_kernel_runs<D: Device>() {
-    let model = "conv 3 3x3, relu, maxpool 2, conv 4 3x3, tanh, avgpool 2, flatten, dropout 0.2, dense 12, gelu, dense 11, sigmoid, relu, dense 10";
+    let model = "conv 3 3x3 nobias, batchnorm, relu, maxpool 2, residual [ conv 4 3x3 pad 1, tanh, groupnorm 2 ], relu, avgpool 2, flatten, dropout 0.2, dense 12, gelu, layernorm, dense 11, sigmoid, silu, relu, leakyrelu, dense 10";
     for rule in rules() {
         let Some(mut pair) = pair::<D>(model, rule) else {
             return;
@@ -182,6 +236,7 @@ pub(crate) fn evaluations_are_the_cpus<D: Device>() {
     let models = [
         "dense 40, dropout 0.5, relu, dense 10",
         "conv 4 5x5, relu, maxpool 2, flatten, dense 10",
+        "conv 4 5x5 stride 2 nobias, batchnorm, relu, residual [ conv 8 3x3 stride 2 pad 1, batchnorm ], dense 20, batchnorm, dense",
     ];
     for model in models {
         let start = start(mnist(), model, Rule::Sgd);
@@ -192,18 +247,28 @@ pub(crate) fn evaluations_are_the_cpus<D: Device>() {
         }
         let weights = trainer.copy_weights().unwrap();
         let layout: &Layout = &start.layout;
-        let cpu = evaluate(layout, weights.clone(), &start.dataset.test, Threads(1), |_| true).unwrap();
-        let mut evaluator = Evaluator::new(&device, Arc::clone(&start.dataset), layout.clone(), Threads(2));
-        // Twice: the second time everything lies on the device already.
-        for _ in 0..2 {
-            let found = evaluator.evaluate(weights.clone(), &mut |_| true).unwrap();
+        let statistics = measure(layout, &weights, &start.task.dataset.train, Threads(1), Bits::Fixed).unwrap();
+        let cpu = evaluate(
+            layout,
+            weights.clone(),
+            statistics.clone(),
+            &start.task.dataset.test,
+            &start.task.objective,
+            Threads(1),
+            |_| true,
+        )
+        .unwrap();
+        let mut evaluator = Evaluator::new(&device, start.task.clone(), layout.clone(), Threads(2));
+        // Twice: the second time everything lies on the device already, and statistics are given.
+        for given in [None, Some(statistics)] {
+            let found = evaluator.evaluate(weights.clone(), given, &mut |_| true).unwrap();
             println!("{model}: {cpu:?} and {found:?}");
             assert_eq!(cpu.samples, found.samples);
             assert!((cpu.loss - found.loss).abs() < 1e-4 * cpu.loss);
             assert!((cpu.accuracy - found.accuracy).abs() < 5e-4);
         }
         let some = evaluator
-            .evaluate(weights, &mut |so_far| so_far.samples < 1000)
+            .evaluate(weights, None, &mut |so_far| so_far.samples < 1000)
             .unwrap();
         assert!((1000..5000).contains(&some.samples));
     }

@@ -16,6 +16,7 @@ use protocol::optimiser::{Optimiser, Rule};
 use worker::backend::cpu::CpuTrainer;
 use worker::dataset::Dataset;
 use worker::device::Precision;
+use worker::objective::Task;
 use worker::ops::Threads;
 use worker::trainer::{StepControl, Trainer};
 
@@ -24,7 +25,7 @@ const MLP: &str = "dense 61, relu, dense 40, tanh, dense 10";
 
 /// What a trainer begins with.
 struct Start {
-    dataset: Arc<Dataset>,
+    task: Task,
     layout: Layout,
     counts: Vec<i32>,
     rule: Rule,
@@ -33,12 +34,12 @@ struct Start {
 impl Start {
     fn cpu(&self, threads: usize) -> CpuTrainer {
         let Self {
-            dataset,
+            task,
             layout,
             counts,
             rule,
         } = self;
-        CpuTrainer::new(Arc::clone(dataset), layout, counts, *rule, 1, Threads(threads)).unwrap()
+        CpuTrainer::new(task.clone(), layout, counts, *rule, 1, Threads(threads)).unwrap()
     }
 }
 
@@ -108,12 +109,12 @@ impl Device for FirstGpu {
             Err(error) => panic!("{error}"),
         };
         let Start {
-            dataset,
+            task,
             layout,
             counts,
             rule,
         } = start;
-        Some(CudaTrainer::new(gpu, Arc::clone(dataset), layout, counts, *rule, MINIBATCH, 1).unwrap())
+        Some(CudaTrainer::new(gpu, task.clone(), layout, counts, *rule, MINIBATCH, 1).unwrap())
     }
 }
 
@@ -134,6 +135,7 @@ macro_rules! on_every_device {
 on_every_device! {
     learning::gradients_of_all_layers_are_the_cpus
     learning::losses_over_any_number_of_classes_are_the_cpus
+    learning::losses_of_all_kinds_are_the_cpus
     learning::every_kernel_runs
     learning::optimisers_do_what_the_cpus_do
     replicas::given_equal_updates_the_same_words_leave
@@ -153,11 +155,13 @@ struct Pair<D: Device> {
     layout: Layout,
 }
 
-fn start(dataset: Arc<Dataset>, model: &str, rule: Rule) -> Start {
-    let layout = Layout::new(&model.parse().unwrap(), dataset.input, dataset.classes.len()).unwrap();
+fn start(task: impl Into<Task>, model: &str, rule: Rule) -> Start {
+    let task = task.into();
+    let dataset = &task.dataset;
+    let layout = Layout::new(&model.parse().unwrap(), dataset.input, dataset.target.outputs()).unwrap();
     let counts = initial_counts(&layout, 1);
     Start {
-        dataset,
+        task,
         layout,
         counts,
         rule,
@@ -172,8 +176,8 @@ fn pair<D: Device>(model: &str, rule: Rule) -> Option<Pair<D>> {
     pair_on(mnist(), model, rule)
 }
 
-fn pair_on<D: Device>(dataset: Arc<Dataset>, model: &str, rule: Rule) -> Option<Pair<D>> {
-    let start = start(dataset, model, rule);
+fn pair_on<D: Device>(task: impl Into<Task>, model: &str, rule: Rule) -> Option<Pair<D>> {
+    let start = start(task, model, rule);
     Some(Pair {
         device: D::trainer(&start, Precision::F32)?,
         cpu: start.cpu(1),

@@ -156,7 +156,7 @@ pub(crate) fn job(folder: &Path) -> (Job, Ledger) {
     };
     let job = draft.resolve().unwrap();
     let dataset = Dataset::open(&job.data, job.seed, None).unwrap();
-    let layout = Layout::new(&job.model, dataset.input, dataset.classes.len()).unwrap();
+    let layout = Layout::new(&job.model, dataset.input, dataset.target.outputs()).unwrap();
     let ledger = Ledger {
         counts: initial_counts(&layout, job.seed),
         cursors: Cursors::default(),

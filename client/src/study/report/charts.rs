@@ -2,8 +2,8 @@
 
 use super::Section;
 use super::chart::{self, Axis, Bar, Line, Style};
-use super::figures::{ACCURACY, FIGURES, Figure, SECONDS, SPEED};
-use crate::quantity;
+use super::figures::{Figure, SECONDS, SPEED, TAKEN, how_good};
+use crate::judged::Judged;
 use crate::study::plan::Reference;
 use crate::study::row::Point;
 use crate::study::series::{Group, Series, node_counts};
@@ -32,12 +32,18 @@ const TIME: Axis = Axis {
     from_zero: true,
     whole: false,
 };
-const GOOD: Axis = Axis {
-    name: "accuracy",
-    number: percent,
-    from_zero: false,
-    whole: false,
-};
+/// How good models are.
+fn good(judged: Judged) -> Axis {
+    Axis {
+        name: judged.name(),
+        number: match judged {
+            Judged::Accuracy => percent,
+            Judged::R2 => plain,
+        },
+        from_zero: false,
+        whole: false,
+    }
+}
 const NODES: Axis = Axis {
     name: "nodes",
     number: plain,
@@ -59,10 +65,10 @@ pub(super) fn pictures(section: &Section<'_>) -> Vec<Picture> {
         all.push(by_split(section, most));
     }
     for &nodes in counts.iter().rev() {
-        all.extend(courses(series, nodes));
+        all.extend(courses(section, nodes));
     }
     // Bars begin at nothing, where accuracies hardly differ: the courses show them.
-    for figure in FIGURES.iter().filter(|figure| figure.name != ACCURACY.name) {
+    for figure in TAKEN {
         all.extend(compared(section, figure, most));
     }
     all
@@ -73,8 +79,9 @@ fn legend(series: &[Series<'_>]) -> Vec<(String, Option<usize>)> {
     entries.map(|(at, one)| (one.label.clone(), Some(at))).collect()
 }
 
-/// Accuracy over samples and over seconds, every run for itself.
-fn courses(series: &[Series<'_>], nodes: usize) -> Vec<Picture> {
+/// How good models are over samples and over seconds, every run for itself.
+fn courses(section: &Section<'_>, nodes: usize) -> Vec<Picture> {
+    let (series, judged) = (&section.series, section.judged());
     let over = |axis: Axis, place: Height| {
         let mut lines = Vec::new();
         for (at, one) in series.iter().enumerate() {
@@ -89,9 +96,9 @@ fn courses(series: &[Series<'_>], nodes: usize) -> Vec<Picture> {
                 });
             }
         }
-        let title = format!("Accuracy over {}, {}", axis.name, of_nodes(nodes));
+        let title = format!("{} over {}, {}", capital(judged.name()), axis.name, of_nodes(nodes));
         (!lines.is_empty()).then(|| Picture {
-            svg: chart::lines(&title, axis, GOOD, &lines),
+            svg: chart::lines(&title, axis, good(judged), &lines),
             title,
             legend: legend(series),
         })
@@ -131,7 +138,9 @@ fn by_nodes(section: &Section<'_>) -> Vec<Picture> {
             |reference| &reference.seconds,
         ),
         speed_up(section),
-        by(&ACCURACY, GOOD, |reference| &reference.accuracy),
+        by(how_good(section.judged()), good(section.judged()), |reference| {
+            &reference.accuracy
+        }),
     ]
 }
 
@@ -233,7 +242,7 @@ fn compared(section: &Section<'_>, figure: &Figure, nodes: usize) -> Option<Pict
         .filter_map(|(at, one)| bar(one.label.clone(), Some(at), one.at(nodes)?, figure, target))
         .collect();
     let beside = match (figure.name, target) {
-        ("time to target", Some(target)) => format!(" {}", quantity::accuracy(target)),
+        ("time to target", Some(target)) => format!(" {}", section.judged().text(target)),
         _ => String::new(),
     };
     let title = format!("{}{beside}, {}", capital(figure.name), of_nodes(nodes));
@@ -247,6 +256,7 @@ fn compared(section: &Section<'_>, figure: &Figure, nodes: usize) -> Option<Pict
 
 /// Accuracy by split and all else that differs, with what others have published.
 fn by_split(section: &Section<'_>, nodes: usize) -> Picture {
+    let figure = how_good(section.judged());
     let mut sorted: Vec<(usize, &Series<'_>)> = section.series.iter().enumerate().collect();
     sorted.sort_by_key(|(_, one)| one.keys.get("split").copied());
     let mut bars = Vec::new();
@@ -259,10 +269,10 @@ fn by_split(section: &Section<'_>, nodes: usize) -> Picture {
         }
         bars.extend(
             one.at(nodes)
-                .and_then(|group| bar(one.label.clone(), Some(at), group, &ACCURACY, None)),
+                .and_then(|group| bar(one.label.clone(), Some(at), group, figure, None)),
         );
     }
-    let title = format!("Accuracy by split, {}", of_nodes(nodes));
+    let title = format!("{} by split, {}", capital(figure.name), of_nodes(nodes));
     Picture {
         svg: chart::bars(&title, &bars),
         title,
@@ -281,7 +291,7 @@ fn published(section: &Section<'_>, split: &str) -> Vec<Bar> {
             mean: accuracy,
             deviation: None,
             singles: Vec::new(),
-            text: quantity::accuracy(accuracy),
+            text: section.judged().text(accuracy),
         })
     });
     found.collect()

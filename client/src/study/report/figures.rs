@@ -1,6 +1,7 @@
 //! The figures that a report has of every run, and how they are written.
 
 use super::super::row::Measured;
+use crate::judged::Judged;
 use crate::quantity::{accuracy, bytes, count, seconds, share};
 
 /// One figure.
@@ -14,9 +15,21 @@ pub(crate) struct Figure {
     pub(crate) text: fn(f64) -> String,
 }
 
-/// All of them, in the order of tables.
-pub(crate) const FIGURES: &[Figure] = &[
-    ACCURACY,
+/// All of them, in the order of tables: how good models are, and what they took.
+pub(crate) fn figures(judged: Judged) -> impl Iterator<Item = &'static Figure> {
+    std::iter::once(how_good(judged)).chain(TAKEN)
+}
+
+/// How good models are.
+pub(crate) fn how_good(judged: Judged) -> &'static Figure {
+    match judged {
+        Judged::Accuracy => &ACCURACY,
+        Judged::R2 => &R2,
+    }
+}
+
+/// What runs took.
+pub(crate) const TAKEN: &[Figure] = &[
     SECONDS,
     SPEED,
     Figure {
@@ -57,11 +70,17 @@ pub(crate) const FIGURES: &[Figure] = &[
     },
 ];
 
-pub(crate) const ACCURACY: Figure = Figure {
+const ACCURACY: Figure = Figure {
     name: "accuracy",
     about: "on held-out samples, of the saved weights",
     of: |run, _| Some(run.accuracy),
     text: accuracy,
+};
+const R2: Figure = Figure {
+    name: "R²",
+    about: "the share of the numbers' variance that is explained on held-out samples, of the saved weights",
+    of: |run, _| Some(run.accuracy),
+    text: |figure| Judged::R2.text(figure),
 };
 pub(crate) const SECONDS: Figure = Figure {
     name: "time",
@@ -89,7 +108,7 @@ mod tests {
     fn what_is_not_known_is_no_figure() {
         let run = Measured::default();
         let found = |name: &str| {
-            let figure = FIGURES.iter().find(|figure| figure.name == name).unwrap();
+            let figure = TAKEN.iter().find(|figure| figure.name == name).unwrap();
             (figure.of)(&run, Some(0.5))
         };
         assert_eq!(

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::chart::{COLOURS, escape};
 use super::charts::pictures;
-use super::figures::FIGURES;
+use super::figures::{Figure, TAKEN, figures, how_good};
 use super::{Material, Section, common, cores_by_nodes, sections};
 use crate::study::series::Group;
 
@@ -23,7 +23,7 @@ pub(super) fn page(material: &Material) -> String {
     for section in &sections {
         experiment(&mut out, section);
     }
-    meanings(&mut out);
+    meanings(&mut out, &sections);
     out.push_str("</body>\n</html>\n");
     out
 }
@@ -92,7 +92,8 @@ fn experiment(out: &mut String, section: &Section<'_>) {
 
 fn table(out: &mut String, section: &Section<'_>) {
     out.push_str("<div class=\"wide\"><table><thead><tr><th>strategy</th><th>nodes</th><th>runs</th>");
-    for figure in FIGURES {
+    let judged = section.judged();
+    for figure in figures(judged) {
         let _ = write!(
             out,
             "<th title=\"{}\">{}</th>",
@@ -111,7 +112,7 @@ fn table(out: &mut String, section: &Section<'_>) {
                 group.nodes,
                 runs(group)
             );
-            for figure in FIGURES {
+            for figure in figures(judged) {
                 let target = section.experiment.target;
                 let summary = group.summary(|run| (figure.of)(run, target));
                 let text = summary.map_or_else(
@@ -140,9 +141,11 @@ fn runs(group: &Group<'_>) -> String {
     }
 }
 
-fn meanings(out: &mut String) {
+fn meanings(out: &mut String, sections: &[Section<'_>]) {
+    let mut good: Vec<&Figure> = sections.iter().map(|section| how_good(section.judged())).collect();
+    good.dedup_by_key(|figure| figure.name);
     out.push_str("<section><h2>What the figures mean</h2><dl>");
-    for figure in FIGURES {
+    for figure in good.into_iter().chain(TAKEN) {
         let _ = write!(out, "<dt>{}</dt><dd>{}</dd>", escape(figure.name), escape(figure.about));
     }
     out.push_str("</dl></section>\n");

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::figures::FIGURES;
+use super::figures::{figures, how_good};
 use super::{Material, Section, common, cores_by_nodes, sections};
 use crate::quantity;
 
@@ -45,14 +45,15 @@ fn experiment(out: &mut String, section: &Section<'_>) {
         let _ = writeln!(out, "Cores for each node, by nodes: {cores}.");
     }
     if let Some(target) = experiment.target {
-        let _ = writeln!(out, "Target: {}.", quantity::accuracy(target));
+        let _ = writeln!(out, "Target: {}.", section.judged().text(target));
     }
     out.push_str("\n| strategy | nodes | runs |");
-    for figure in FIGURES {
+    let judged = section.judged();
+    for figure in figures(judged) {
         let _ = write!(out, " {} |", figure.name);
     }
     out.push_str("\n|---|---|---|");
-    out.push_str(&"---|".repeat(FIGURES.len()));
+    out.push_str(&"---|".repeat(figures(judged).count()));
     out.push('\n');
     for series in &section.series {
         for group in &series.groups {
@@ -62,7 +63,7 @@ fn experiment(out: &mut String, section: &Section<'_>) {
             };
             let label = series.label.replace('|', "\\|");
             let _ = write!(out, "| {label} | {} | {}{troubled} |", group.nodes, group.sound.len());
-            for figure in FIGURES {
+            for figure in figures(judged) {
                 let text = group.summary(|run| (figure.of)(run, experiment.target)).map(|summary| {
                     let deviation = summary
                         .deviation
@@ -85,7 +86,7 @@ fn experiment(out: &mut String, section: &Section<'_>) {
             pairs.collect::<Vec<_>>().join(", ")
         };
         let parts = [
-            said(&reference.accuracy, quantity::accuracy),
+            said(&reference.accuracy, how_good(judged).text),
             said(&reference.seconds, quantity::seconds),
             said(&reference.speed_up, |figure| format!("{figure:.1} times")),
         ];

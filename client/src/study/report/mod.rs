@@ -14,6 +14,7 @@ use super::plan::Experiment;
 use super::row::Row;
 use super::series::{Series, series_of, varying_keys};
 use crate::failure::Failure;
+use crate::judged::Judged;
 
 /// What a report is made of.
 #[derive(Clone, Debug)]
@@ -99,6 +100,14 @@ struct Section<'a> {
     experiment: &'a Experiment,
     rows: Vec<&'a Row>,
     series: Vec<Series<'a>>,
+}
+
+impl Section<'_> {
+    /// What models of this experiment are judged by.
+    fn judged(&self) -> Judged {
+        let results = self.rows.iter().filter_map(|row| row.result.as_ref());
+        Judged::by(results.filter_map(|result| result.mae).next())
+    }
 }
 
 fn sections(material: &Material) -> Vec<Section<'_>> {

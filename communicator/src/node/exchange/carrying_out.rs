@@ -9,6 +9,7 @@ use protocol::wire::prefix::Prefix;
 
 use super::ExchangeState;
 use crate::exchange::{Effect, Jump};
+use crate::log_context::NEWS;
 use crate::node::link::LinkMessage;
 use crate::node::workers::WorkerHandle;
 use crate::run::RunEvent;
@@ -50,7 +51,7 @@ impl ExchangeState {
             ),
             Effect::Giving(to) => {
                 let peer = self.name(to);
-                tracing::info!(peer, "a node gets a snapshot");
+                tracing::info!(target: NEWS, peer, "a node gets a snapshot");
             }
             Effect::Jump(jump) => {
                 if let Some(origin) = jump.origin {

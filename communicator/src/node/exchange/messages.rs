@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use protocol::digest::Digest;
 use protocol::ids::{NodeId, OriginId, RunId};
+use protocol::measured::Moment;
 use protocol::stats::PeerRecord;
 use protocol::wire::run_plan::{Participant, RunPlan};
 use ractor::DerivedActorRef;
@@ -77,6 +78,8 @@ pub(crate) enum ExchangeMessage {
     },
     /// Keep the ledger in a file, as a checkpoint.
     Keep(PathBuf),
+    /// Keep what the run has come to in a checkpoint.
+    KeepLast(PathBuf),
     /// Some time has passed.
     Tick,
 }
@@ -107,8 +110,8 @@ pub(crate) struct Report {
     pub(crate) bytes_encoded: u64,
     /// For how long workers were told to hold back.
     pub(crate) paused: Duration,
-    /// Samples in applied batches.
-    pub(crate) samples: u64,
+    /// How far the run is.
+    pub(crate) moment: Moment,
     /// Samples that were trained more than once.
     pub(crate) repeated: u64,
     /// The newest round, where there are any.

@@ -146,7 +146,7 @@ impl Actor for ExchangeActor {
             ExchangeMessage::Stop { stands_by } => state.stop_workers(stands_by),
             ExchangeMessage::GoBack(key) => {
                 if let Some((_, worker)) = state.workers.get(&key) {
-                    worker.tell(ToWorker::GoBack);
+                    worker.tell(ToWorker::GoBack(state.moment()));
                 }
             }
             ExchangeMessage::Evaluate => {
@@ -176,6 +176,7 @@ impl Actor for ExchangeActor {
             ExchangeMessage::Finish { key, save } => state.finish(key, save),
             ExchangeMessage::Measure { worker, path } => state.measure(&worker, path),
             ExchangeMessage::Keep(path) => state.keep(path),
+            ExchangeMessage::KeepLast(path) => state.keep_last(path),
             ExchangeMessage::Tick => state.tick(),
         }
         Ok(())

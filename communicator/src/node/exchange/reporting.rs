@@ -43,7 +43,7 @@ impl ExchangeState {
             peers: peers.collect(),
             weights: self.core.ledger().weight_count() as u64,
             bytes_encoded: self.bytes_encoded,
-            samples: self.core.ledger().samples(),
+            moment: self.moment(),
             repeated: self.core.ledger().repeated(),
             round: self.core.rounds().map_or(0, |(newest, _)| newest),
             late: self.core.waited_in_vain(),

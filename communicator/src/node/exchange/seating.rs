@@ -62,7 +62,8 @@ impl ExchangeState {
     fn hand_over(&self, worker: &WorkerHandle, origin: OriginId, slot: usize, restore: Option<PathBuf>) {
         let ledger = self.core.ledger();
         let (round, workers) = self.core.rounds().unwrap_or((0, self.plan.slots() as u32));
-        if ledger.batches() > 0 {
+        // A worker knows those that follow from the seed.
+        if ledger.batches() > 0 || self.plan.job.from.is_some() {
             for piece in ledger.counts().chunks(COUNTS_PER_PIECE) {
                 worker.tell(ToWorker::Counts(piece.to_vec()));
             }

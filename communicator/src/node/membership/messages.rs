@@ -19,6 +19,8 @@ use crate::transport::Security;
 pub(crate) enum Joined {
     /// It has heard of nobody.
     Alone,
+    /// Another node has its name, for this long; one sentence.
+    Waits(String),
     /// A member's beats come.
     Member,
     /// A member does not want it, for this reason.

@@ -2,6 +2,7 @@
 
 mod gates;
 mod messages;
+mod names;
 mod reports;
 mod round_trips;
 
@@ -15,10 +16,12 @@ use tokio::sync::watch;
 
 use super::roster::{Change, Roster};
 use crate::control::{Gate, Peer, SessionEvent, Sessions};
+use crate::log_context::NEWS;
 use crate::timing::MembershipTimes;
 use crate::transport::{Plane, Security, dial};
 use gates::Gates;
 pub(crate) use messages::{Joined, MembershipArguments, MembershipMessage, MembershipNotice};
+use names::Names;
 use round_trips::RoundTrips;
 
 pub(crate) struct MembershipActor;
@@ -32,6 +35,7 @@ pub(crate) struct Membership {
     roster: Roster,
     gates: Gates<Gate>,
     joining: watch::Sender<Joined>,
+    names: Names,
     /// How far this node's run is, and the one before.
     runs: Vec<RunBeat>,
     /// Who waits for all to have heard that this node leaves.
@@ -71,6 +75,7 @@ impl Actor for MembershipActor {
             parent,
             gates: Gates::new(times.gate),
             joining,
+            names: Names::new(times),
             runs: Vec::new(),
             leaving: None,
             state: "idle",
@@ -102,7 +107,7 @@ impl Actor for MembershipActor {
                 state.close(node);
             }
             // Who has been taken by one node is not sent away by another.
-            MembershipMessage::Unwelcome(reason) if *state.joining.borrow() == Joined::Alone => {
+            MembershipMessage::Unwelcome(reason) if !state.is_member() => {
                 tracing::error!(reason, "a node does not want this one");
                 state.joining.send_replace(Joined::Refused(reason));
             }
@@ -185,16 +190,36 @@ impl Membership {
             self.send(id, Word::Unwelcome(reason));
             return;
         }
-        self.joining.send_if_modified(|joined| {
-            let alone = *joined == Joined::Alone;
-            if alone {
-                *joined = Joined::Member;
+        if let Some(bearer) = names::taken(&self.me, &from, &members)
+            && !self.is_member()
+        {
+            let reason = self.names.wait(bearer, now);
+            self.joining.send_replace(Joined::Waits(reason));
+            return;
+        }
+        if from.name == self.me.name {
+            return;
+        }
+        if self.roster.namesake(&from).is_some() {
+            // One that does not belong to the cluster yet sees for itself. One that did has to be told.
+            if self.roster.has_left(id) {
+                self.send(id, Word::Unwelcome(names::replaced(&from)));
             }
-            alone
-        });
+            return;
+        }
+        if !self.is_member() {
+            self.joining.send_replace(Joined::Member);
+        }
+        let phase = runs.first().map_or(Phase::Ended, |run| run.phase_of(id));
         let change = self.roster.beat(from, now);
+        if let Some(Change::Alive(info)) = &change {
+            for left in self.roster.succeeds(info) {
+                self.changed(Some(left));
+            }
+        }
         self.changed(change);
-        for info in members {
+        self.roster.does(id, phase);
+        for info in members.into_iter().filter(|info| info.name != self.me.name) {
             self.roster.heard_of(info, now);
         }
         self.send(
@@ -212,12 +237,21 @@ impl Membership {
     fn changed(&self, change: Option<Change>) {
         if let Some(change) = change {
             match &change {
-                Change::Alive(info) => tracing::info!(peer = info.name, "a node is here"),
-                Change::Away(id) => tracing::warn!(peer = %id, "a node is silent"),
+                Change::Alive(info) => tracing::info!(target: NEWS, peer = info.name, "a node is here"),
+                Change::Silent(id) => {
+                    let peer = self.roster.members().find(|member| member.info.id == *id);
+                    let peer = peer.map_or_else(|| id.to_string(), |member| member.info.name.clone());
+                    tracing::warn!(peer, "a node is silent");
+                }
                 Change::Left(id) => tracing::info!(peer = %id, "a node has left"),
             }
             let _ = self.parent.send_message(MembershipNotice::Changed(change));
         }
+    }
+
+    /// Whether a member's beats have come and nothing stood in the way.
+    fn is_member(&self) -> bool {
+        *self.joining.borrow() == Joined::Member
     }
 
     /// Ends all sessions with a node.
@@ -241,9 +275,14 @@ impl Membership {
             return;
         }
         self.find_gates(now);
+        if !self.is_member()
+            && let Some(reason) = self.names.refusal(&self.me, now)
+        {
+            self.joining.send_replace(Joined::Refused(reason));
+        }
         for change in self.roster.tick(now) {
             // A session that hangs would keep a new one from being made.
-            if let Change::Away(id) | Change::Left(id) = change
+            if let Change::Silent(id) | Change::Left(id) = change
                 && let Some(sessions) = self.gates.take(id)
             {
                 self.roster.unlinked(id, now);

@@ -3,17 +3,24 @@
 use std::time::Duration;
 
 use protocol::stats::NodeReport;
-use protocol::wire::control::NodeInfo;
+use protocol::wire::control::{NodeInfo, SILENT};
 
 use crate::node::roster::Roster;
 
-/// This node, which is in some state, and all that it knows, by name.
+/// This node, which is in some state, and all that it knows, by name. A name stands there once: whoever is silent, or was
+/// only heard of, is not listed beside a living node that has it.
 pub(super) fn reports(me: &NodeInfo, state: &str, roster: &Roster) -> Vec<NodeReport> {
     let mut reports = vec![report(me, state, None)];
-    reports.extend(roster.members().map(|member| {
-        let state = if member.alive { "alive" } else { "away" };
-        report(member.info, state, member.rtt)
-    }));
+    let (alive, silent): (Vec<_>, Vec<_>) = roster.members().partition(|member| member.alive);
+    let alive = alive
+        .iter()
+        .map(|member| report(member.info, member.phase.text(), member.rtt));
+    reports.extend(alive);
+    for member in silent {
+        if reports.iter().all(|other| other.node != member.info.name) {
+            reports.push(report(member.info, SILENT, member.rtt));
+        }
+    }
     reports.sort_by(|a, b| a.node.cmp(&b.node));
     reports
 }
@@ -33,29 +40,36 @@ fn report(info: &NodeInfo, state: &str, rtt: Option<Duration>) -> NodeReport {
 #[cfg(test)]
 mod tests {
     use protocol::ids::NodeId;
+    use protocol::wire::control::Phase;
 
     use super::*;
+    use crate::small_plan::small_node;
     use crate::timing::Timing;
 
     fn info(id: u64) -> NodeInfo {
         NodeInfo {
-            id: NodeId(id),
-            name: format!("n{id}"),
-            address: "127.0.0.1:1".parse().unwrap(),
-            version: "1".into(),
-            device: "cpu".into(),
             workers: 2,
             since: 1500,
+            ..small_node(id)
         }
     }
 
     #[test]
-    fn this_node_stands_among_the_others_who_are_alive_or_away() {
+    fn this_node_stands_among_the_others_who_do_something_or_are_silent() {
         let second = Duration::from_secs(1);
         let mut roster = Roster::new(NodeId(5), Timing::DEFAULT.membership);
         roster.beat(info(3), second);
         roster.beat(info(7), 100 * second);
         roster.answered(NodeId(7), second / 4);
+        roster.does(NodeId(7), Phase::Settling);
+        // A rumour of what a living node was before, or of what it will be.
+        roster.heard_of(
+            NodeInfo {
+                name: "n7".into(),
+                ..info(8)
+            },
+            100 * second,
+        );
         roster.tick(100 * second);
         let reports = reports(&info(5), "training", &roster);
         let seen: Vec<_> = reports
@@ -65,9 +79,9 @@ mod tests {
         assert_eq!(
             seen,
             [
-                ("n3", "away", None),
+                ("n3", "silent", None),
                 ("n5", "training", None),
-                ("n7", "alive", Some(250.0))
+                ("n7", "settling", Some(250.0))
             ]
         );
         assert_eq!((reports[0].workers, reports[0].since), (2, 1.5));

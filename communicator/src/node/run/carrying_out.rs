@@ -4,6 +4,7 @@ use protocol::ids::OriginId;
 use protocol::wire::attach::ToWorker;
 use protocol::wire::control::Phase;
 
+use super::first_counts::FirstCounts;
 use super::{RunMessage, RunState, checkpoint_search, offer};
 use crate::node::exchange::ExchangeMessage;
 use crate::node::membership::MembershipMessage;
@@ -45,9 +46,13 @@ impl RunState {
                 data,
                 workers,
             } => {
-                let myself = self.myself.clone();
+                let (myself, first) = (self.myself.clone(), self.first.take(run));
+                if let Some(first) = &first {
+                    first.tell();
+                }
                 tokio::task::spawn_blocking(move || {
-                    let offered = offer::make(run, &job, data, workers);
+                    let counts = first.map(|first| first.counts);
+                    let offered = offer::make(run, &job, counts, data, workers);
                     let _ = myself.cast(RunMessage::Offered { run, offered });
                 });
             }
@@ -62,6 +67,7 @@ impl RunState {
             RunEffect::Exchange(order) => self.order(order),
             RunEffect::Close => {
                 self.ledger = None;
+                self.first = FirstCounts::default();
                 if let Some((_, exchange)) = self.exchange.take() {
                     exchange.stop(None);
                 }

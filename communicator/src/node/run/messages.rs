@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use protocol::ids::{NodeId, RunId};
-use protocol::job::Job;
+use protocol::job::{Job, JobDraft};
 use protocol::wire::control::{Offer, Reply};
 use ractor::{ActorRef, RpcReplyPort};
 use ractor_cluster::RactorMessage;
@@ -34,6 +34,8 @@ pub(crate) enum RunMessage {
     /// Go on with an earlier run.
     Resume {
         run: RunId,
+        /// What is to be another way than in its job.
+        changes: Box<JobDraft>,
         /// Begin without those that cannot take part.
         allow_partial: bool,
         /// Told when it has begun.

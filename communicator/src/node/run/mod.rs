@@ -4,6 +4,7 @@ mod carrying_out;
 mod checkpoint_search;
 mod clients;
 mod files;
+mod first_counts;
 mod messages;
 mod offer;
 mod opening;
@@ -34,6 +35,7 @@ use crate::transport::Security;
 use crate::usage::UsageMeter;
 use clients::Clients;
 use files::RunFiles;
+use first_counts::FirstCounts;
 pub(crate) use messages::RunMessage;
 use records::Records;
 
@@ -44,6 +46,8 @@ pub(crate) struct RunArguments {
     pub(crate) dir: PathBuf,
     /// How peers are reached.
     pub(crate) security: Security,
+    /// Whether what a run has come to is kept in a checkpoint.
+    pub(crate) keeps_runs: bool,
     /// How many workers there are to be.
     pub(crate) workers: usize,
     /// How long this node waits for what.
@@ -60,6 +64,7 @@ pub(crate) struct RunState {
     start: Instant,
     me: NodeInfo,
     files: RunFiles,
+    keeps_runs: bool,
     security: Security,
     timing: Timing,
     myself: ActorRef<RunMessage>,
@@ -67,6 +72,8 @@ pub(crate) struct RunState {
     stats: ActorRef<StatsMessage>,
     workers: BTreeMap<WorkerKey, WorkerHandle>,
     clients: Clients<RpcReplyPort<Payload<Reply>>>,
+    /// What workers have found that it begins with, until there is a ledger.
+    first: FirstCounts,
     /// The ledger that a run begins with, until there is an exchange.
     ledger: Option<(RunId, Ledger)>,
     exchange: Option<(RunId, ActorRef<ExchangeMessage>)>,
@@ -88,6 +95,7 @@ impl Actor for RunActor {
             me,
             dir,
             security,
+            keeps_runs,
             workers,
             timing,
             stats,
@@ -99,6 +107,7 @@ impl Actor for RunActor {
             effects: Vec::new(),
             start,
             files: RunFiles::new(dir, &me.name),
+            keeps_runs,
             me,
             security,
             timing,
@@ -107,6 +116,7 @@ impl Actor for RunActor {
             stats,
             workers: BTreeMap::new(),
             clients: Clients::default(),
+            first: FirstCounts::default(),
             ledger: None,
             exchange: None,
             usage: UsageMeter::start(start),
@@ -161,13 +171,14 @@ impl RunState {
             }
             RunMessage::Resume {
                 run: resumes,
+                changes,
                 allow_partial,
                 reply,
             } => {
                 let (run, ticket) = (RunId(drawn::number()), self.clients.add(reply));
                 self.event(RunEvent::Resume {
                     run,
-                    resumes,
+                    resumes: (resumes, changes),
                     allow_partial,
                     ticket,
                 });
@@ -193,7 +204,7 @@ impl RunState {
             RunMessage::Cluster(notice) => self.event(match notice {
                 MembershipNotice::Beat { from, number, runs } => RunEvent::Beat { from, number, runs },
                 MembershipNotice::Changed(Change::Alive(info)) => RunEvent::Alive(info),
-                MembershipNotice::Changed(Change::Away(node)) => RunEvent::Away(node),
+                MembershipNotice::Changed(Change::Silent(node)) => RunEvent::Silent(node),
                 MembershipNotice::Changed(Change::Left(node)) => RunEvent::Left(node),
             }),
             RunMessage::Workers(WorkersNotice::Attached(worker)) => self.attached(worker),
@@ -202,6 +213,9 @@ impl RunState {
             RunMessage::Exchange(ExchangeNotice::Report(run, report)) => self.records.reported(run, *report),
             RunMessage::Exchange(ExchangeNotice::Happened(RunEvent::Settlement(run, mut settlement))) => {
                 settlement.usage = self.used();
+                if self.keeps_runs && settlement.digest.is_ok() {
+                    self.tell_exchange(ExchangeMessage::KeepLast(self.files.checkpoint(run)));
+                }
                 self.event(RunEvent::Settlement(run, settlement));
             }
             RunMessage::Event(event) | RunMessage::Exchange(ExchangeNotice::Happened(event)) => self.event(event),

@@ -11,6 +11,7 @@ use crate::node::membership::MembershipMessage;
 use crate::node::stats::StatsMessage;
 use crate::node::workers::WorkerHandle;
 use crate::run::WorkerKey;
+use crate::sayings;
 
 /// The processes whose use of the machine is this node's.
 pub(super) fn pids(workers: &BTreeMap<WorkerKey, WorkerHandle>) -> impl Iterator<Item = u32> + '_ {
@@ -35,10 +36,13 @@ impl RunState {
         record.memory_bytes = usage.memory_bytes;
         (record.wire_in, record.wire_out) = (used.wire_in, used.wire_out);
         record.processes = used.processes;
-        self.tell_membership(MembershipMessage::Broadcast(Box::new(Word::Stats(Box::new(
-            record.clone(),
-        )))));
-        let _ = self.stats.cast(StatsMessage::Record(Box::new(record)));
+        record.said = sayings::take();
+        let word = Word::Stats(Box::new(record)).fitting();
+        // What others are told is what is kept: whoever goes on with another node knows it again.
+        if let Word::Stats(record) = &word {
+            let _ = self.stats.cast(StatsMessage::Record(record.clone()));
+        }
+        self.tell_membership(MembershipMessage::Broadcast(Box::new(word)));
     }
 
     /// What this node has taken of its machine since the run began here.

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use protocol::ids::RunId;
 use protocol::stats::StatsRecord;
 use protocol::wire::attach::WorkerStats;
+use protocol::wire::bounds::COUNT_MAX;
 
 use crate::node::exchange::Report;
 use crate::run::RunReport;
@@ -66,7 +67,8 @@ impl Records {
         let mut record = StatsRecord {
             run: status.run.to_string(),
             state: status.phase.text().into(),
-            accuracy: status.accuracy,
+            accuracy: status.scores.map(|scores| scores.accuracy),
+            mae: status.scores.and_then(|scores| scores.mae),
             evaluation: status.evaluation,
             waiting: status.waiting.into_iter().take(StatsRecord::WAITING_MAX).collect(),
             ..StatsRecord::default()
@@ -102,7 +104,9 @@ impl Records {
         record.gpu_memory_bytes = total.gpu_memory;
         record.residual_norm = total.residual_norm;
         record.residual_lost = total.residual_lost;
-        record.ledger_samples = report.samples;
+        (record.ledger_samples, record.seconds) = (report.moment.samples, report.moment.seconds);
+        // It can be more than a record may say.
+        record.bytes_dense = total.bytes_dense(report.weights, report.peers.len() + 1).min(COUNT_MAX);
         record.repeated_samples = report.repeated;
         record.round = report.round;
         record.late = report.late;
@@ -115,6 +119,7 @@ impl Records {
 
 #[cfg(test)]
 mod tests {
+    use protocol::measured::Moment;
     use protocol::wire::control::Phase;
 
     use super::*;
@@ -128,9 +133,11 @@ mod tests {
             phase: Phase::Training,
             stats: WorkerStats {
                 samples,
+                batches: 5,
+                held_back: 2,
                 ..WorkerStats::default()
             },
-            accuracy: None,
+            scores: None,
             evaluation: None,
             waiting: vec!["somebody".into(); 2 * StatsRecord::WAITING_MAX],
         }
@@ -144,7 +151,10 @@ mod tests {
             weights: 10,
             bytes_encoded: 77,
             paused,
-            samples: 500,
+            moment: Moment {
+                samples: 500,
+                seconds: 2.5,
+            },
             repeated: 0,
             round: 8,
             late: 1,
@@ -167,6 +177,8 @@ mod tests {
         let record = records.make(Some(status(400)), Some(RUN), SECOND);
         assert_eq!((record.samples_per_second, record.samples), (300.0, 400));
         assert_eq!(record.paused_share, 0.5);
+        assert_eq!((record.ledger_samples, record.seconds), (500, 2.5));
+        assert_eq!(record.bytes_dense, 7 * 10 * 4);
         assert_eq!(record.bytes_out, 77, "without peers, what would have been sent");
         assert_eq!(record.waiting.len(), StatsRecord::WAITING_MAX);
         records.reported(RunId(4), report(Duration::ZERO));

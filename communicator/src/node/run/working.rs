@@ -22,6 +22,7 @@ impl RunState {
     }
 
     pub(super) fn gone(&mut self, key: WorkerKey) {
+        self.first.forget(key);
         if self.workers.remove(&key).is_some() {
             tracing::info!("a worker is gone");
             self.describe();
@@ -40,6 +41,16 @@ impl RunState {
     }
 
     pub(super) fn hear(&mut self, key: WorkerKey, word: FromWorker) {
+        let word = match word {
+            FromWorker::First { run, counts, afresh } => {
+                // One that takes another's place is given the ledger.
+                if self.exchange.as_ref().is_none_or(|(name, _)| *name != run) {
+                    self.first.add(run, key, counts, afresh);
+                }
+                return;
+            }
+            word => word,
+        };
         if let FromWorker::SavedModel { run, saved: Ok(_) } = &word {
             let places = [self.files.model(*run), self.files.spare_model(*run)];
             if let Some(path) = places.iter().find(|path| path.exists()) {
@@ -56,7 +67,7 @@ impl RunState {
 fn for_the_core(word: FromWorker) -> Option<WorkerWord> {
     Some(match word {
         // What is saved goes to the exchange, with the batches.
-        FromWorker::Hello(_) | FromWorker::Alive | FromWorker::Saved { .. } => return None,
+        FromWorker::Hello(_) | FromWorker::Alive | FromWorker::Saved { .. } | FromWorker::First { .. } => return None,
         FromWorker::Prepared { run, data } => WorkerWord::Prepared { run, data: Ok(data) },
         FromWorker::Refused { run, reason } => WorkerWord::Prepared { run, data: Err(reason) },
         FromWorker::Stats(stats) => WorkerWord::Stats(*stats),

@@ -30,7 +30,7 @@ pub(crate) struct Exchanging {
     pub(crate) evaluate_at: u64,
     /// Workers were told to take no further step.
     pub(crate) stopped: bool,
-    /// The worker that has measured weights which reach the target. When all others have closed it brings them back.
+    /// The worker that has measured weights which may be kept. When all others have closed it brings them back.
     pub(crate) stands_by: Option<WorkerKey>,
     /// It was told to.
     pub(crate) goes_back: bool,
@@ -106,8 +106,8 @@ impl Exchanging {
         seated
     }
 
-    /// A worker has measured weights that reach the target. Where all were told to stop already, it is too late for them.
-    pub(crate) fn reaches_target(&mut self, worker: WorkerKey) {
+    /// A worker has measured weights that may be kept. Where all were told to stop already, it is too late for them.
+    pub(crate) fn has_measured(&mut self, worker: WorkerKey) {
         if !self.stopped && self.seat_of(worker).is_some() {
             self.stands_by = Some(worker);
         }

@@ -15,6 +15,7 @@ pub use measured::PROCESSES_MAX;
 use measured::check_processes;
 
 use crate::ids::NodeId;
+use crate::job::Job;
 use crate::measured::Evaluation;
 use crate::model::Shape;
 use crate::split::SLOTS_MAX;
@@ -25,6 +26,8 @@ use crate::wire::run_plan::{Participant, Resumed, RunPlan};
 
 /// Runs in a beat: the one that a node is in, and the one before.
 const RUNS_MAX: usize = 2;
+/// How many of those that were left out of a run are told of.
+pub const LEFT_OUT_MAX: usize = 16;
 /// Members of a cluster, and participants of a run.
 pub const MEMBERS_MAX: usize = 1024;
 /// Workers of one node.
@@ -38,7 +41,9 @@ pub const COUNT_MAX: u64 = 1 << 53;
 /// Any time that something takes.
 pub const TIME_MAX: Duration = Duration::from_hours(100 * 365 * 24);
 
-/// Hex digits of a node's id that its name for people ends with.
+/// Letters of a name that somebody has chosen for a node.
+const CHOSEN_NAME_MAX: usize = 32;
+/// Hex digits of a node's id that its name for people ends with, unless somebody has chosen one.
 const NAME_DIGITS: usize = 6;
 
 /// A message beyond its bounds.
@@ -59,15 +64,28 @@ pub fn node_name(host: &str, id: NodeId) -> String {
     format!("{host}-{}", &id.to_string()[..NAME_DIGITS])
 }
 
-/// Whether a node with this id can have this name.
+/// Whether a node can have this name: it stands in tables, logs and file names.
 #[must_use]
-pub fn is_name_of(name: &str, id: NodeId) -> bool {
-    let digits = name.rsplit_once('-').map(|(_, digits)| digits);
-    name.len() <= NAME_BYTES_MAX && digits == Some(&id.to_string()[..NAME_DIGITS])
+pub fn is_name(name: &str) -> bool {
+    let ordinary = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+    (1..=NAME_BYTES_MAX).contains(&name.len()) && !name.starts_with('.') && name.bytes().all(ordinary)
+}
+
+/// A name that somebody has chosen for a node, or what is wrong with it.
+pub fn chosen_name(text: &str) -> Result<String, String> {
+    let begins = text.starts_with(|c: char| c.is_ascii_alphanumeric());
+    if is_name(text) && begins && text.len() <= CHOSEN_NAME_MAX {
+        Ok(text.to_owned())
+    } else {
+        Err(format!(
+            "a node's name has letters, digits, '-', '.' and '_', at most {CHOSEN_NAME_MAX} of them, and begins with a \
+             letter or digit"
+        ))
+    }
 }
 
 /// Cuts a text where it is too long.
-fn shorten(text: &mut String, max: usize) {
+pub fn shorten(text: &mut String, max: usize) {
     if text.len() > max {
         text.truncate(text.floor_char_boundary(max - "…".len()));
         text.push('…');
@@ -126,6 +144,11 @@ impl Word {
             Self::Answer { answer: Err(text), .. } | Self::Abort { reason: text, .. } | Self::Unwelcome(text) => {
                 shorten(text, SENTENCE_BYTES_MAX);
             }
+            Self::Stats(record) => {
+                for saying in &mut record.said {
+                    shorten(&mut saying.text, SENTENCE_BYTES_MAX);
+                }
+            }
             Self::Beat(beat) => {
                 shorten(&mut beat.from.device, NAME_BYTES_MAX);
                 for reason in beat.runs.iter_mut().filter_map(|run| run.diverged.as_mut()) {
@@ -145,9 +168,8 @@ impl Word {
             Self::Echo { from, .. } | Self::Found { from, .. } | Self::Answer { from, .. } => *from == node,
             Self::Prepare { coordinator, .. } | Self::Find { coordinator, .. } => *coordinator == node,
             Self::Leaving(leaving) => *leaving == node,
-            Self::Stats(record) => is_name_of(&record.node, node),
-            // No name is in these.
-            Self::Checkpoint(_) | Self::Stop(_) | Self::Abort { .. } | Self::Unwelcome(_) => true,
+            // No id is in these. What a node is called it says in its beats, and whoever hears a record compares the two.
+            Self::Stats(_) | Self::Checkpoint(_) | Self::Stop(_) | Self::Abort { .. } | Self::Unwelcome(_) => true,
         }
     }
 }
@@ -157,12 +179,16 @@ impl Request {
     pub fn check(&self) -> Result<(), Breach> {
         match self {
             // A job that could be read is bounded, and so is all else.
+            Self::Resume { changes, .. } => within(
+                changes.to_toml().is_ok_and(|text| text.len() <= Job::TEXT_BYTES_MAX),
+                "a job",
+            ),
             Self::StartTraining { .. }
-            | Self::Resume { .. }
             | Self::Nodes
             | Self::Checkpoint
             | Self::Stop
             | Self::Status
+            | Self::Look(_)
             | Self::Stats { .. } => Ok(()),
         }
     }
@@ -172,7 +198,7 @@ impl NodeInfo {
     /// Whether a node can be so.
     pub fn check(&self) -> Result<(), Breach> {
         let Self {
-            id,
+            id: _,
             name: called,
             address: _,
             version,
@@ -180,7 +206,7 @@ impl NodeInfo {
             workers,
             since,
         } = self;
-        within(is_name_of(called, *id), "a node's name")?;
+        within(is_name(called), "a node's name")?;
         name(version)?;
         name(device)?;
         within(*workers <= WORKERS_MAX, "a number of workers")?;
@@ -210,13 +236,13 @@ impl Participant {
     /// Whether a participant can be so.
     pub fn check(&self) -> Result<(), Breach> {
         let Self {
-            node,
+            node: _,
             name: called,
             address: _,
             workers,
             guest: _,
         } = self;
-        within(is_name_of(called, *node), "a participant's name")?;
+        within(is_name(called), "a participant's name")?;
         within((1..=WORKERS_MAX).contains(workers), "a number of workers")
     }
 }
@@ -227,10 +253,14 @@ impl RunPlan {
         let Self {
             job: _,
             data,
+            first: _,
             participants,
             resumed,
+            left_out,
         } = self;
         data.check()?;
+        within(left_out.len() <= LEFT_OUT_MAX, "a number of those left out")?;
+        left_out.iter().try_for_each(|text| sentence(text))?;
         within(
             (1..=MEMBERS_MAX).contains(&participants.len()),
             "a number of participants",
@@ -290,10 +320,12 @@ impl DataInfo {
         let Self {
             hash: _,
             input,
-            classes,
+            target,
             train,
             test,
+            most_frequent,
         } = self;
+        within(most_frequent <= test, "a number of samples of one class")?;
         let sides = match *input {
             Shape::Flat(length) => [length, 1, 1],
             Shape::Image {
@@ -304,7 +336,7 @@ impl DataInfo {
         };
         let size = sides.iter().try_fold(1usize, |size, &side| size.checked_mul(side));
         within(size.is_some_and(|size| size as u64 <= COUNT_MAX), "a shape")?;
-        counts([*classes as u64, *train, *test])
+        counts([target.outputs() as u64, *train, *test])
     }
 }
 
@@ -316,9 +348,12 @@ impl StatsRecord {
         }
         within(self.waiting.len() <= StatsRecord::WAITING_MAX, "a number of sentences")?;
         self.waiting.iter().try_for_each(|text| sentence(text))?;
+        within(self.said.len() <= StatsRecord::SAID_MAX, "a number of sayings")?;
+        self.said.iter().try_for_each(|saying| sentence(&saying.text))?;
         within(self.peers.len() <= MEMBERS_MAX, "a number of peers")?;
         self.peers.iter().try_for_each(PeerRecord::check)?;
         check_processes(&self.processes)?;
+        time(self.seconds)?;
         self.evaluation.as_ref().map_or(Ok(()), Evaluation::check)?;
         counts([
             self.wire_in,
@@ -327,6 +362,7 @@ impl StatsRecord {
             self.ledger_samples,
             self.bytes_in,
             self.bytes_out,
+            self.bytes_dense,
             self.frontier_lag,
             self.queue,
             self.memory_bytes,
@@ -338,6 +374,7 @@ impl StatsRecord {
             self.given_up,
         ])?;
         finite([
+            self.time,
             self.samples_per_second,
             self.tau,
             self.density,

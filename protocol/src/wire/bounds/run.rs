@@ -59,7 +59,9 @@ impl Settled {
 impl Scores {
     /// Whether a model can be so good. The loss of one that has diverged is no number.
     pub fn check(&self) -> Result<(), Breach> {
-        within((0.0..=1.0).contains(&self.accuracy), "an accuracy")
+        // Of numbers it is R², which is below zero where guessing their mean is better.
+        let least = if self.mae.is_some() { -1e9 } else { 0.0 };
+        within((least..=1.0).contains(&self.accuracy), "an accuracy")
     }
 }
 

@@ -5,7 +5,9 @@ use crate::digest::Digest;
 use crate::ids::RunId;
 use crate::job::JobDraft;
 use crate::measured::{Course, Evaluation, NodeUsage, ProcessUsage, Scores};
+use crate::stats::{Gravity, Saying};
 use crate::wire::attach::WorkerStats;
+use crate::wire::control::Phase;
 use crate::wire::run_beat::{ParticipantState, RunBeat, Settled};
 
 fn info(id: u64) -> NodeInfo {
@@ -34,6 +36,7 @@ fn plan() -> RunPlan {
     RunPlan {
         job: Box::new(JobDraft::default().resolve().unwrap()),
         data: DataInfo::example(),
+        first: Digest(3),
         participants: vec![participant(9, false), participant(3, false), participant(5, true)],
         resumed: Some(Resumed {
             run: RunId(1),
@@ -42,6 +45,7 @@ fn plan() -> RunPlan {
             samples: 7,
             slots: 4,
         }),
+        left_out: vec!["a host without data".into()],
     }
 }
 
@@ -59,6 +63,7 @@ fn settled() -> Settled {
         scores: Some(Scores {
             accuracy: 0.5,
             loss: 1.0,
+            mae: None,
         }),
     }
 }
@@ -115,7 +120,9 @@ fn what_nodes_say_can_be_said() {
 #[test]
 fn what_no_node_says_is_a_breach() {
     assert!(!holds(|beat| beat.from.name = "x".repeat(65)));
-    assert!(!holds(|beat| beat.from.name = node_name("host", NodeId(2 << 40))));
+    assert!(!holds(|beat| beat.from.name = "a b".into()));
+    assert!(!holds(|beat| beat.members[0].name = "../x".into()));
+    assert!(!run_holds(|plan, _| plan.participants[0].name = String::new()));
     assert!(!holds(|beat| beat.from.device = "x".repeat(65)));
     assert!(!holds(|beat| beat.from.workers = WORKERS_MAX + 1));
     assert!(!holds(|beat| beat.number = u64::MAX));
@@ -203,10 +210,6 @@ fn words_are_said_in_ones_own_name() {
             answer: Err("no".into()),
         },
         Word::Leaving(NodeId(1)),
-        Word::Stats(Box::new(StatsRecord {
-            node: info(1).name,
-            ..StatsRecord::default()
-        })),
     ];
     for word in own {
         assert!(word.check().is_ok() && word.is_from(NodeId(1)), "{word:?}");
@@ -224,6 +227,22 @@ fn records_and_sentences_are_short() {
     assert!(record(|record| record.loss = Some(f64::NAN)));
     assert!(!record(|record| record.state = "x".repeat(900_000)));
     assert!(!record(|record| record.tau = f64::NAN));
+    assert!(!record(|record| record.time = f64::INFINITY));
+    let saying = |letters| Saying {
+        gravity: Gravity::Warning,
+        text: "é".repeat(letters),
+    };
+    let said = |said| {
+        let said = StatsRecord {
+            said,
+            ..StatsRecord::default()
+        };
+        Word::Stats(Box::new(said))
+    };
+    assert!(said(vec![saying(1); StatsRecord::SAID_MAX]).check().is_ok());
+    assert!(said(vec![saying(1); StatsRecord::SAID_MAX + 1]).check().is_err());
+    assert!(said(vec![saying(600)]).check().is_err());
+    assert!(said(vec![saying(600)]).fitting().check().is_ok());
     assert!(!record(|record| record.bytes_in = u64::MAX));
     let peer = PeerRecord {
         node: "n".into(),
@@ -254,8 +273,61 @@ fn names_end_with_the_beginning_of_an_id() {
     assert_eq!(node_name("my host\n", id), "my-host-123456");
     assert_eq!(node_name("", id), "node-123456");
     assert!(node_name(&"x".repeat(100), id).len() <= NAME_BYTES_MAX);
-    for host in ["my host", "", "a-b-c"] {
-        assert!(is_name_of(&node_name(host, id), id));
+    for host in ["my host", "", "a-b-c", "é", &"x".repeat(100)] {
+        assert!(is_name(&node_name(host, id)));
     }
-    assert!(!is_name_of("my-host-123457", id) && !is_name_of("123456", id));
+}
+
+#[test]
+fn a_chosen_name_is_short_and_can_stand_anywhere() {
+    for good in ["a", "7", "gpu-2", "Rack_1.host.example", &"x".repeat(32)] {
+        assert_eq!(chosen_name(good).as_deref(), Ok(good));
+        assert!(is_name(good));
+    }
+    for bad in [
+        "",
+        ".",
+        "..",
+        "-x",
+        "_x",
+        "a b",
+        "a/b",
+        "é",
+        "a\n",
+        "a;b",
+        &"x".repeat(33),
+    ] {
+        assert!(chosen_name(bad).is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn how_far_a_node_is_can_be_told_from_its_beat() {
+    let mut beat = beat().runs.remove(0);
+    let (node, state) = beat.states[0].clone();
+    let mut phase = |change: &dyn Fn(&mut ParticipantState), plan: bool| {
+        let mut state = ParticipantState {
+            number: state.number,
+            ..ParticipantState::default()
+        };
+        change(&mut state);
+        beat.states = vec![(node, state)];
+        let plan = beat.plan.clone().filter(|_| plan);
+        let beat = RunBeat { plan, ..beat.clone() };
+        (beat.phase_of(node), beat.phase_of(NodeId(u64::MAX)))
+    };
+    for (change, plan, expected) in [
+        ((|_| {}) as fn(&mut ParticipantState), false, Phase::Preparing),
+        (|_| {}, true, Phase::Training),
+        (|state| state.closed = true, true, Phase::Settling),
+        (
+            |state| (state.closed, state.decided) = (true, true),
+            true,
+            Phase::Finishing,
+        ),
+        (|state| state.ended = true, true, Phase::Ended),
+        (|state| state.withdrawn = true, false, Phase::Ended),
+    ] {
+        assert_eq!(phase(&change, plan), (expected, Phase::Ended));
+    }
 }

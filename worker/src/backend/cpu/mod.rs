@@ -14,6 +14,7 @@ use protocol::digest::Digest;
 use protocol::lattice::{Range, Tau, weight_of};
 use protocol::model::Layout;
 use protocol::optimiser::Rule;
+use protocol::rng::splitmix64;
 use protocol::share::Share;
 use protocol::sums::Sums;
 
@@ -22,12 +23,13 @@ use self::pass::{Copies, Pass};
 use super::replica::Replica;
 use super::turns::eager_tensors;
 use super::{Array, Backend, Compare, Update, Updated};
-use crate::dataset::Dataset;
+use crate::dataset::{Answers, Dataset};
 use crate::difference;
 use crate::learning::clip::clip_by;
 use crate::learning::muon::Parts;
 use crate::network::Network;
-use crate::ops::{self, CpuLayer, CrossEntropy, OpError, Parameters, Threads, from_rows, values};
+use crate::objective::Task;
+use crate::ops::{self, CpuLayer, MeanLoss, OpError, Parameters, Threads, from_rows, values};
 use crate::program::{ImageOrder, Program};
 use crate::quantise::Reached;
 use crate::thread_time::ThreadTimer;
@@ -67,23 +69,33 @@ pub struct CpuBackend<S = Model> {
 pub struct Model {
     dataset: Arc<Dataset>,
     network: Network<CpuLayer>,
-    loss: CrossEntropy,
+    loss: MeanLoss,
+    /// The most samples whose gradient is computed at once; those of more are added up.
+    minibatch: usize,
+    /// Where they are.
+    sum: Vec<f32>,
 }
 
 impl CpuTrainer {
     /// A trainer whose copies both are the given weights.
     pub fn new(
-        dataset: Arc<Dataset>,
+        task: impl std::convert::Into<Task>,
         layout: &Layout,
         counts: &[i32],
         rule: Rule,
         dropout_seed: u64,
         threads: Threads,
     ) -> Result<Self, TrainError> {
+        let Task { dataset, objective } = task.into();
         let model = Model {
             dataset,
             network: ops::network(Program::new(layout, ImageOrder::BySample), threads),
-            loss: CrossEntropy { labels: Vec::new() },
+            loss: MeanLoss {
+                objective,
+                answers: Answers::default(),
+            },
+            minibatch: usize::MAX,
+            sum: Vec::new(),
         };
         let pass = Pass::new(rule.state_arrays(), counts.len(), eager_tensors(layout), threads);
         let mut backend = CpuBackend::new(model, counts, pass)?;
@@ -92,11 +104,47 @@ impl CpuTrainer {
         }
         Self::on(backend, rule, dropout_seed)
     }
+
+    /// The same, which computes the gradients of at most so many samples at once.
+    #[must_use]
+    pub fn in_minibatches_of(self, minibatch: usize) -> Self {
+        self.with_backend(|backend| backend.slopes.minibatch = minibatch.max(1))
+    }
 }
 
 impl Slopes for Model {
-    /// Forward, and back by dfdx's tape.
+    /// The mean over all samples, a minibatch after the other.
     fn gradient(
+        &mut self,
+        parameters: &Parameters,
+        samples: &[u32],
+        key: u64,
+        gradient: &mut Vec<f32>,
+    ) -> Result<f32, TrainError> {
+        if samples.len() <= self.minibatch {
+            return self.descend(parameters, samples, key, gradient);
+        }
+        let mut sum = std::mem::take(&mut self.sum);
+        sum.clear();
+        sum.resize(gradient.len(), 0.0);
+        let mut loss = 0.0;
+        for (number, part) in (0..).zip(samples.chunks(self.minibatch)) {
+            let share = part.len() as f32 / samples.len() as f32;
+            // Every minibatch drops others.
+            loss += share * self.descend(parameters, part, splitmix64(key ^ number), gradient)?;
+            for (sum, slope) in sum.iter_mut().zip(&*gradient) {
+                *sum += share * slope;
+            }
+        }
+        std::mem::swap(gradient, &mut sum);
+        self.sum = sum;
+        Ok(loss)
+    }
+}
+
+impl Model {
+    /// Forward, and back by dfdx's tape.
+    fn descend(
         &mut self,
         parameters: &Parameters,
         samples: &[u32],
@@ -105,11 +153,12 @@ impl Slopes for Model {
     ) -> Result<f32, TrainError> {
         let train = &self.dataset.train;
         let mut inputs = Vec::new();
-        train.gather(samples, &mut inputs, &mut self.loss.labels);
+        train.gather(samples, &mut inputs, &mut self.loss.answers);
         let x = from_rows(&Cpu::default(), samples.len(), train.features(), inputs)?;
         let pass = ops::Pass {
             parameters: parameters.clone(),
             key,
+            statistics: ops::Statistics::Minibatch,
         };
         let lent = parameters.lend_gradient(std::mem::take(gradient))?;
         let descent = self.network.descend(&self.loss, &pass, x, lent)?;

@@ -248,13 +248,37 @@ shared_structs! {
         samples: u32,
     }
 
-    /// The sizes of a pooling layer, for a minibatch: squares of `size` rows and columns, side by side, in `planes` of
-    /// `height` by `width`.
+    /// The sizes of a pooling layer, for a minibatch: windows of `tall` rows and `wide` columns, side by side, in `planes`
+    /// of `height` by `width`.
     struct PoolGeometry {
         planes: u32,
         height: u32,
         width: u32,
-        size: u32,
+        tall: u32,
+        wide: u32,
+    }
+
+    /// Which numbers of a minibatch make a set, and which gain each of them has.
+    ///
+    /// Set `s` begins at `s / inner * outer_step + s % inner * inner_step`, and is `chunks` runs of `chunk` numbers, each
+    /// `chunk_step` after the last. Its numbers have the gains from `s / gain_sets % gain_groups * gain_step` on, each for
+    /// `per_gain` of them.
+    struct NormSets {
+        sets: u32,
+        inner: u32,
+        outer_step: u32,
+        inner_step: u32,
+        chunks: u32,
+        chunk: u32,
+        chunk_step: u32,
+        gain_sets: u32,
+        gain_groups: u32,
+        gain_step: u32,
+        per_gain: u32,
+        /// Blocks that share a set.
+        parts: u32,
+        /// Whether relu follows.
+        relu: u32,
     }
 }
 

@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -30,10 +29,10 @@ use super::place::{Place, tensor_at};
 use crate::backend::replica::Replica;
 use crate::backend::turns::{BLOCK, eager_blocks, eager_tensors};
 use crate::backend::{self, Backend, Compare, Orthogonal, Update, Updated};
-use crate::dataset::Dataset;
 use crate::difference;
 use crate::learning::muon::Parts;
 use crate::learning::optimiser::Formula;
+use crate::objective::Task;
 use crate::program::{ImageOrder, Program};
 use crate::quantise::{REPEATS_MAX, Reached};
 use crate::tape::Parameters;
@@ -94,7 +93,7 @@ impl CudaTrainer {
     /// A trainer whose copies both are the given weights.
     pub fn new(
         gpu: Gpu,
-        dataset: Arc<Dataset>,
+        task: impl Into<Task>,
         layout: &Layout,
         counts: &[i32],
         rule: Rule,
@@ -102,7 +101,8 @@ impl CudaTrainer {
         dropout_seed: u64,
     ) -> Result<Self, TrainError> {
         let values: Vec<f32> = counts.iter().copied().map(weight_of).collect();
-        let mut backend = CudaBackend::new(Rc::new(gpu), dataset, layout, &values, rule.state_arrays(), minibatch)?;
+        let (gpu, state_arrays) = (Rc::new(gpu), rule.state_arrays());
+        let mut backend = CudaBackend::new(gpu, task.into(), layout, &values, state_arrays, minibatch)?;
         if let Rule::Muon(muon) = rule {
             backend.directions = Some(Directions::new(&backend.gpu, &Parts::new(layout, muon))?);
         }
@@ -124,7 +124,7 @@ fn eager_bits(layout: &Layout) -> Vec<u32> {
 impl CudaBackend {
     fn new(
         gpu: Rc<Gpu>,
-        dataset: Arc<Dataset>,
+        task: Task,
         layout: &Layout,
         values: &[f32],
         state_arrays: usize,
@@ -161,11 +161,12 @@ impl CudaBackend {
             model: CudaModel::new(
                 &gpu,
                 &Program::new(layout, ImageOrder::ByChannel),
+                &task.objective,
                 minibatch,
                 Purpose::Training,
             )?,
             // Last: it takes a part of what is left.
-            dataset: DeviceDataset::new(&gpu, dataset, Part::Train, minibatch)?,
+            dataset: DeviceDataset::new(&gpu, task.dataset, Part::Train, minibatch)?,
             bytes: 0,
             gpu,
         })

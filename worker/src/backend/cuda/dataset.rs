@@ -8,7 +8,7 @@ use super::error::GpuError;
 use super::gpu::{Gpu, Grid};
 use super::kernels::{GatherBytes, GatherFloats};
 use super::memory::{Array, Pinned, copy_words};
-use crate::dataset::{Dataset, Scaling, Values};
+use crate::dataset::{Answers, Dataset, Scaling, Values};
 
 /// The part of the free memory that a dataset may take; activations need room, too.
 const SHARE: usize = 2;
@@ -42,12 +42,31 @@ pub(super) struct DeviceDataset {
     dataset: Arc<Dataset>,
     part: Part,
     samples: Samples,
+    /// Labels, or numbers as they lie in memory.
     labels: Array<u32>,
+    /// How many each sample has.
+    width: usize,
     indices: Array<u32>,
     /// The indices of a minibatch, on their way.
     pinned: Pinned<u32>,
     /// A minibatch, where the host gathers it.
     inputs: Vec<f32>,
+}
+
+/// How many words say what a sample is.
+fn width(answers: &Answers) -> usize {
+    match answers {
+        Answers::Labels(_) => 1,
+        Answers::Numbers { width, .. } => *width,
+    }
+}
+
+/// What samples are, as words: labels, or numbers as they lie in memory.
+fn words(answers: &Answers) -> Vec<u32> {
+    match answers {
+        Answers::Labels(labels) => labels.clone(),
+        Answers::Numbers { values, .. } => values.iter().map(|value| value.to_bits()).collect(),
+    }
 }
 
 impl DeviceDataset {
@@ -57,19 +76,23 @@ impl DeviceDataset {
         let bytes = match all.values() {
             Values::Bytes(bytes) => bytes.len(),
             Values::Floats(floats) => floats.len() * size_of::<f32>(),
+            // They lie in a file since they do not fit into memory, and come from there.
+            Values::Scratch(_) => usize::MAX,
         };
         let samples = match all.values() {
             _ if bytes > free / SHARE => Samples::Minibatch(Array::zeros(gpu, minibatch * all.features())?),
             Values::Bytes(bytes) => Samples::Bytes(Array::padded(gpu, bytes, 0)?),
             Values::Floats(floats) => Samples::Floats(Array::padded(gpu, floats, 0)?),
+            Values::Scratch(_) => Samples::Minibatch(Array::zeros(gpu, minibatch * all.features())?),
         };
         let labels = match samples {
-            Samples::Minibatch(_) => Array::zeros(gpu, minibatch)?,
-            _ => Array::padded(gpu, all.labels(), 0)?,
+            Samples::Minibatch(_) => Array::zeros(gpu, minibatch * width(all.answers()))?,
+            _ => Array::padded(gpu, &words(all.answers()), 0)?,
         };
         Ok(Self {
             samples,
             labels,
+            width: width(all.answers()),
             indices: Array::zeros(gpu, minibatch)?,
             pinned: Pinned::zeros(gpu, minibatch)?,
             inputs: Vec::new(),
@@ -93,10 +116,10 @@ impl DeviceDataset {
         let all = self.part.of(&self.dataset);
         let minibatch = &mut self.pinned[..samples.len()];
         if let Samples::Minibatch(floats) = &mut self.samples {
-            let mut labels = Vec::new();
-            all.gather(samples, &mut self.inputs, &mut labels);
+            let mut answers = Answers::default();
+            all.gather(samples, &mut self.inputs, &mut answers);
             floats.write(gpu, &self.inputs)?;
-            self.labels.write(gpu, &labels)?;
+            self.labels.write(gpu, &words(&answers))?;
             (0..).zip(minibatch.iter_mut()).for_each(|(at, index)| *index = at);
         } else {
             minibatch.copy_from_slice(samples);
@@ -120,6 +143,7 @@ impl DeviceDataset {
                         scale: Scaling::UNIT,
                         x,
                         labels,
+                        width: self.width as u32,
                     },
                 ),
                 Samples::Floats(floats) | Samples::Minibatch(floats) => gpu.launch(
@@ -133,6 +157,7 @@ impl DeviceDataset {
                         scale: 1.0,
                         x,
                         labels,
+                        width: self.width as u32,
                     },
                 ),
             }

@@ -9,11 +9,14 @@ use super::address::At;
 use super::dataset::{DeviceDataset, Part};
 use super::error::GpuError;
 use super::gpu::Gpu;
+use super::layers::Statistics;
 use super::memory::{Array, Pinned, copy_words};
 use super::model::{CudaModel, Purpose};
 use super::place::{Place, tensor_at};
 use crate::dataset::Dataset;
 use crate::device::Precision;
+use crate::measuring::chosen;
+use crate::objective::{Objective, Task};
 use crate::ops::loss::{Judgement, judge};
 use crate::program::{ImageOrder, Program};
 use crate::tape::Parameters;
@@ -21,12 +24,35 @@ use crate::tape::Parameters;
 /// Judges a model on the held-out samples of a dataset. Belongs to one thread.
 pub struct CudaEvaluator {
     dataset: Arc<Dataset>,
+    objective: Objective,
     samples: DeviceDataset,
     model: CudaModel,
     weights: Array<f32>,
     parameters: Parameters<Place>,
+    /// What batch norms take.
+    statistics: Array<f32>,
+    /// The training samples that they are measured on, where there are any: in a model that holds all of them at once.
+    measured: Option<Measured>,
     logits: Pinned<u32>,
     gpu: Rc<Gpu>,
+}
+
+/// What statistics are measured with.
+struct Measured {
+    model: CudaModel,
+    samples: DeviceDataset,
+    chosen: Vec<u32>,
+}
+
+impl Measured {
+    fn new(gpu: &Rc<Gpu>, dataset: &Arc<Dataset>, program: &Program, objective: &Objective) -> Result<Self, GpuError> {
+        let chosen = chosen(program, dataset.train.len());
+        Ok(Self {
+            model: CudaModel::new(gpu, program, objective, chosen.len(), Purpose::Evaluation)?,
+            samples: DeviceDataset::new(gpu, Arc::clone(dataset), Part::Train, chosen.len())?,
+            chosen,
+        })
+    }
 }
 
 impl CudaEvaluator {
@@ -35,17 +61,25 @@ impl CudaEvaluator {
 
     /// Room for a model's evaluation on a GPU. It multiplies in full: what is told of a model must not depend on the
     /// precision that it was trained in.
-    pub fn new(ordinal: usize, dataset: Arc<Dataset>, layout: &Layout) -> Result<Self, GpuError> {
+    pub fn new(ordinal: usize, task: Task, layout: &Layout) -> Result<Self, GpuError> {
+        let Task { dataset, objective } = task;
         let gpu = Rc::new(Gpu::open(ordinal, Precision::F32)?);
         let program = Program::new(layout, ImageOrder::ByChannel).for_evaluation();
         let weights = Array::zeros(&gpu, layout.weights)?;
+        let measured = match layout.measured() {
+            0 => None,
+            _ => Some(Measured::new(&gpu, &dataset, &program, &objective)?),
+        };
         Ok(Self {
+            statistics: Array::zeros(&gpu, layout.measured())?,
+            measured,
             parameters: Parameters::stored(tensor_at(weights.at(), (layout.weights,))?)?,
             weights,
-            model: CudaModel::new(&gpu, &program, Self::MINIBATCH, Purpose::Evaluation)?,
-            logits: Pinned::zeros(&gpu, Self::MINIBATCH * dataset.classes.len())?,
+            model: CudaModel::new(&gpu, &program, &objective, Self::MINIBATCH, Purpose::Evaluation)?,
+            logits: Pinned::zeros(&gpu, Self::MINIBATCH * layout.outputs())?,
             samples: DeviceDataset::new(&gpu, Arc::clone(&dataset), Part::Test, Self::MINIBATCH)?,
             dataset,
+            objective,
             gpu,
         })
     }
@@ -55,20 +89,38 @@ impl CudaEvaluator {
         self.weights.write(&self.gpu, weights)
     }
 
+    /// The statistics that go with them; what is not given is measured on training samples.
+    pub fn set_statistics(&mut self, given: Option<&[f32]>) -> Result<(), GpuError> {
+        let Some(Measured { model, samples, chosen }) = &mut self.measured else {
+            return Ok(());
+        };
+        if let Some(given) = given {
+            return self.statistics.write(&self.gpu, given);
+        }
+        let images = model.images(chosen.len());
+        // SAFETY: the model has room for all that were chosen.
+        unsafe { samples.gather(&self.gpu, chosen, images, model.x(), model.labels())? };
+        let noted = Statistics::Noted(self.statistics.at());
+        model.logits(&self.parameters, chosen.len(), noted).map(drop)
+    }
+
     /// Loss and accuracy on a minibatch of at most [`CudaEvaluator::MINIBATCH`] held-out samples.
     pub fn judge(&mut self, minibatch: &[u32]) -> Result<Judgement, GpuError> {
         let images = self.model.images(minibatch.len());
         let (x, labels) = (self.model.x(), self.model.labels());
         // SAFETY: the model has room for the largest minibatch.
         unsafe { self.samples.gather(&self.gpu, minibatch, images, x, labels)? };
-        let (logits, classes) = self.model.logits(&self.parameters, minibatch.len())?;
+        let (logits, classes) = self.model.logits(
+            &self.parameters,
+            minibatch.len(),
+            Statistics::Given(self.statistics.at()),
+        )?;
         let count = minibatch.len() * classes;
         // SAFETY: the host has room for the largest minibatch's logits, and looks when it has waited.
         unsafe { copy_words(&self.gpu, At::new(logits.address()), self.logits.at(), count)? };
         self.gpu.wait()?;
         let logits: Vec<f32> = self.logits[..count].iter().copied().map(f32::from_bits).collect();
-        let all = self.dataset.test.labels();
-        let labels: Vec<u32> = minibatch.iter().map(|&sample| all[sample as usize]).collect();
-        Ok(judge(&logits, &labels))
+        let answers = self.dataset.test.answers_at(minibatch);
+        Ok(judge(&self.objective, &logits, &answers))
     }
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use cudarc::driver::CudaContext;
 
 use super::abi::{
-    Arguments, Block, Compare, ConvGeometry, Factors, Images, Kernel, PoolGeometry, Report, Run, Segment, Turns,
-    c_name, c_parameter, parameter, prologue,
+    Arguments, Block, Compare, ConvGeometry, Factors, Images, Kernel, NormSets, PoolGeometry, Report, Run, Segment,
+    Turns, c_name, c_parameter, parameter, prologue,
 };
 use super::address::At;
 use super::compiler::module;
@@ -124,9 +124,11 @@ kernels! {
     layers in "layers.cu" {
         GatherBytes: gather_bytes {
             values: [u8], all_labels: [u32], indices: [u32], to: Images, scale: f32, x: [mut f32], labels: [mut u32],
+            width: u32,
         }
         GatherFloats: gather_floats {
             values: [f32], all_labels: [u32], indices: [u32], to: Images, scale: f32, x: [mut f32], labels: [mut u32],
+            width: u32,
         }
         BiasRows4: bias_rows4 { y: [mut f32x4], bias: [f32], fours: u32, total: u32, relu: u32 }
         AddBias: bias { y: [mut f32], bias: [f32], inner: u32, outputs: u32, total: u32, relu: u32 }
@@ -140,12 +142,46 @@ kernels! {
         AddParts: add_parts { sums: [f32], parts: u32, columns: u32, gradient: [mut f32] }
         Softmax: softmax_few, softmax_many, softmax_any {
             logits: [f32], labels: [u32], classes: u32, share: f32, losses: [mut f32], gradient: [mut f32],
+            smoothing: f32, weights: [f32], weighted: u32,
         }
-        Activate: relu, tanh_all, sigmoid, gelu { x: [f32], y: [mut f32], total: u32 }
-        ActivateBack: relu_back, tanh_all_back, sigmoid_back, gelu_back {
-            x: [f32], y: [f32], dy: [f32], dx: [mut f32], total: u32,
+        SingleLoss: single_loss {
+            logits: [f32], labels: [u32], samples: u32, share: f32, losses: [mut f32], gradient: [mut f32],
+            smoothing: f32, weights: [f32], weighted: u32,
+        }
+        NumberLoss: number_loss {
+            found: [f32], wanted: [u32], width: u32, samples: u32, kind: u32, share: f32, losses: [mut f32],
+            gradient: [mut f32],
+        }
+        Activate: relu, leaky_relu, tanh_all, sigmoid, silu, gelu { x: [f32], y: [mut f32], total: u32, slope: f32 }
+        ActivateBack: relu_back, leaky_relu_back, tanh_all_back, sigmoid_back, silu_back, gelu_back {
+            x: [f32], y: [f32], dy: [f32], dx: [mut f32], total: u32, slope: f32,
+        }
+        AddWays: add_ways { one: [f32], other: [f32], y: [mut f32], total: u32, relu: u32 }
+        CutWays: cut_ways {
+            dy: [f32], y: [f32], total: u32, relu: u32, twice: u32, one: [mut f32], other: [mut f32],
         }
         Drop: dropout { x: [f32], y: [mut f32], total: u32, border: u32, kept: f32, key: u64 }
+    }
+    norm in "norm.cu" {
+        NormSums: norm_sums { x: [f32], by: NormSets, found: [mut f64] }
+        NormBySums: norm_by_sums {
+            x: [f32], by: NormSets, epsilon: f32, found: [f64], gains: [f32], biases: [f32], y: [mut f32],
+            moments: [mut f32], noted: u32, means: [mut f32], variances: [mut f32],
+        }
+        NormAsGiven: norm_as_given {
+            x: [f32], by: NormSets, epsilon: f32, means: [f32], variances: [f32], gains: [f32], biases: [f32],
+            y: [mut f32],
+        }
+        NormBackSums: norm_back_sums {
+            dy: [f32], y: [f32], x: [f32], by: NormSets, moments: [f32], gains: [f32], found: [mut f64],
+        }
+        NormBack: norm_back {
+            dy: [f32], y: [f32], x: [f32], by: NormSets, moments: [f32], gains: [f32], found: [f64], wanted: u32,
+            dx: [mut f32], dgains: [mut f32], dbiases: [mut f32],
+        }
+        NormGainsBack: norm_gains_back {
+            dy: [f32], y: [f32], x: [f32], by: NormSets, moments: [f32], dgains: [mut f32], dbiases: [mut f32],
+        }
     }
     images in "images.cu" {
         Unfold: unfold { x: [f32], by: ConvGeometry, unfolded: [mut f32] }

@@ -1,4 +1,4 @@
-//! Softmax and cross-entropy on the device, straight from labels.
+//! Losses on the device, straight from labels or numbers.
 
 use std::rc::Rc;
 
@@ -6,10 +6,11 @@ use dfdx::prelude::{Cpu, Gradients, HasShape};
 
 use super::error::GpuError;
 use super::gpu::{Gpu, Grid};
-use super::kernels::Softmax;
+use super::kernels::{NumberLoss, SingleLoss, Softmax};
 use super::layers::Pass;
 use super::memory::Array;
 use super::place::{Place, place_of, slot, tensor_at};
+use crate::objective::{Distance, Objective};
 use crate::tape::{Activations, Around, Forward, Operation};
 
 /// Classes that a warp looks at, four a thread.
@@ -17,25 +18,35 @@ const FEW_CLASSES_MAX: usize = 128;
 /// Classes that a block keeps, sixteen a thread.
 const MANY_CLASSES_MAX: usize = 8192;
 
-/// The mean cross-entropy of a minibatch.
+/// The mean loss of a minibatch.
 #[derive(Clone)]
 pub(super) struct CudaLoss(Rc<LossRoom>);
 
-/// What the loss reads beside logits, and what it writes, for the largest minibatch.
+/// What the loss reads beside outputs, and what it writes, for the largest minibatch.
 pub(super) struct LossRoom {
+    objective: Objective,
+    /// How much samples of each class count, where they differ.
+    weights: Array<f32>,
+    /// Labels, or numbers as words.
     pub(super) labels: Array<u32>,
     /// Each sample's own loss.
     pub(super) losses: Array<f32>,
-    /// The gradient of the logits.
+    /// The gradient of the outputs.
     slopes: Array<f32>,
 }
 
 impl CudaLoss {
-    pub(super) fn new(gpu: &Gpu, minibatch: usize, classes: usize) -> Result<Self, GpuError> {
+    pub(super) fn new(gpu: &Gpu, objective: &Objective, minibatch: usize, outputs: usize) -> Result<Self, GpuError> {
+        let (weights, width) = match objective {
+            Objective::Classes { weights, .. } => (weights.as_deref().unwrap_or_default(), 1),
+            Objective::Numbers { units, .. } => (&[][..], units.len()),
+        };
         Ok(Self(Rc::new(LossRoom {
-            labels: Array::zeros(gpu, minibatch)?,
+            objective: objective.clone(),
+            weights: Array::padded(gpu, weights, 0)?,
+            labels: Array::zeros(gpu, minibatch * width)?,
             losses: Array::zeros(gpu, minibatch)?,
-            slopes: Array::zeros(gpu, minibatch * classes)?,
+            slopes: Array::zeros(gpu, minibatch * outputs)?,
         })))
     }
 
@@ -54,22 +65,68 @@ impl Operation<()> for CudaLoss {
     fn forward(&self, Pass(pass): &Pass, logits: &Activations<Place>, _: bool) -> Forward<Self, ()> {
         let gpu = &pass.gpu;
         let (samples, classes) = *logits.shape();
-        let (kernel, threads) = match classes {
-            0..=FEW_CLASSES_MAX => (&gpu.kernels.softmax_few, 32),
-            _ if classes <= MANY_CLASSES_MAX => (&gpu.kernels.softmax_many, 512),
-            _ => (&gpu.kernels.softmax_any, 512),
-        };
-        let arguments = Softmax {
-            logits: place_of(logits),
-            labels: self.0.labels.at(),
-            classes: classes as u32,
-            share: 1.0 / samples as f32,
-            losses: self.0.losses.at(),
-            gradient: self.0.slopes.at(),
-        };
-        // SAFETY: one block for each row of logits; labels, losses and slopes have room for a larger minibatch of as many
-        // classes.
-        unsafe { gpu.launch(kernel, Grid::row(samples, threads), arguments)? };
+        let (room, share) = (&*self.0, 1.0 / samples as f32);
+        let (logits, gradient, losses) = (place_of(logits), room.slopes.at(), room.losses.at());
+        // SAFETY: one block or thread for each row of outputs; labels, losses and slopes have room for a larger minibatch
+        // of as many outputs, and there is a weight for each class where any are.
+        unsafe {
+            match &room.objective {
+                Objective::Classes { smoothing, weights } => {
+                    let (smoothing, weighted) = (*smoothing, u32::from(weights.is_some()));
+                    let (labels, weights) = (room.labels.at(), room.weights.at());
+                    if classes == 1 {
+                        let arguments = SingleLoss {
+                            logits,
+                            labels,
+                            samples: samples as u32,
+                            share,
+                            losses,
+                            gradient,
+                            smoothing,
+                            weights,
+                            weighted,
+                        };
+                        gpu.launch(&gpu.kernels.single_loss, Grid::each(samples), arguments)?;
+                    } else {
+                        let (kernel, threads) = match classes {
+                            0..=FEW_CLASSES_MAX => (&gpu.kernels.softmax_few, 32),
+                            _ if classes <= MANY_CLASSES_MAX => (&gpu.kernels.softmax_many, 512),
+                            _ => (&gpu.kernels.softmax_any, 512),
+                        };
+                        let arguments = Softmax {
+                            logits,
+                            labels,
+                            classes: classes as u32,
+                            share,
+                            losses,
+                            gradient,
+                            smoothing,
+                            weights,
+                            weighted,
+                        };
+                        gpu.launch(kernel, Grid::row(samples, threads), arguments)?;
+                    }
+                }
+                Objective::Numbers { distance, .. } => {
+                    let kind = match distance {
+                        Distance::Squared => 0,
+                        Distance::Absolute => 1,
+                        Distance::Huber => 2,
+                    };
+                    let arguments = NumberLoss {
+                        found: logits,
+                        wanted: room.labels.at(),
+                        width: classes as u32,
+                        samples: samples as u32,
+                        kind,
+                        share,
+                        losses,
+                        gradient,
+                    };
+                    gpu.launch(&gpu.kernels.number_loss, Grid::each(samples), arguments)?;
+                }
+            }
+        }
         Ok((tensor_at(self.0.losses.at(), ())?, ()))
     }
 

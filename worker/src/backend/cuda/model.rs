@@ -8,11 +8,12 @@ use super::abi::Images;
 use super::address::At;
 use super::error::GpuError;
 use super::gpu::Gpu;
-use super::layers::{CudaLayer, PARTS_MAX, Pass, PassData};
+use super::layers::{CudaJunction, CudaLayer, PARTS_MAX, Pass, PassData, Statistics};
 use super::loss::CudaLoss;
 use super::memory::Array;
 use super::place::{Place, place_of, tensor_at};
-use crate::network::Network;
+use crate::network::{Network, Part};
+use crate::objective::Objective;
 use crate::program::{InputGradient, Op, Planes, Program};
 use crate::tape::Parameters;
 
@@ -38,36 +39,35 @@ pub(super) struct CudaModel {
 }
 
 impl CudaModel {
-    pub(super) fn new(gpu: &Rc<Gpu>, program: &Program, minibatch: usize, purpose: Purpose) -> Result<Self, GpuError> {
+    pub(super) fn new(
+        gpu: &Rc<Gpu>,
+        program: &Program,
+        objective: &Objective,
+        minibatch: usize,
+        purpose: Purpose,
+    ) -> Result<Self, GpuError> {
         let first = program.first_with_weights();
         let features = program.input.channels * program.input.plane;
-        let mut layers: Vec<CudaLayer> = Vec::new();
-        let mut inputs = features;
-        for (at, op) in program.ops.iter().enumerate() {
-            let input_gradient = if purpose == Purpose::Training && at > first {
-                InputGradient::Needed
-            } else {
-                InputGradient::NotNeeded
-            };
-            let layer = CudaLayer::new(gpu, op, inputs, minibatch, input_gradient)?;
-            inputs = layer.outputs();
-            layers.push(layer);
-        }
-        let columns = program.ops.iter().map(|op| match op {
-            Op::Dense(dense) => dense.outputs,
-            Op::Conv(conv) => conv.geometry.outputs,
-            _ => 0,
-        });
+        let making = Making {
+            gpu,
+            minibatch,
+            trains: purpose == Purpose::Training,
+        };
+        let (before, after) = program.ops.split_at(first.min(program.ops.len()));
+        let (mut parts, inputs) = making.parts(before, features, InputGradient::NotNeeded)?;
+        // The first layer with weights has nobody to hand a gradient to; blocks always have, within them.
+        let (trained, inputs) = making.parts(after, inputs, InputGradient::NotNeeded)?;
+        parts.extend(trained);
         let classes = match purpose {
             Purpose::Training => inputs,
             Purpose::Evaluation => 0,
         };
         Ok(Self {
-            network: Network::new(layers, first),
-            loss: CudaLoss::new(gpu, minibatch, classes)?,
+            network: Network::new(parts, first),
+            loss: CudaLoss::new(gpu, objective, minibatch, classes)?,
             input: program.input,
             x: Array::zeros(gpu, minibatch * features)?,
-            sums: Array::zeros(gpu, PARTS_MAX * columns.max().unwrap_or(0))?,
+            sums: Array::zeros(gpu, PARTS_MAX * widest(&program.ops))?,
             minibatch,
             gpu: Rc::clone(gpu),
         })
@@ -97,12 +97,13 @@ impl CudaModel {
         self.loss.room().losses.at()
     }
 
-    fn pass(&self, parameters: &Parameters<Place>, key: u64) -> Pass {
+    fn pass(&self, parameters: &Parameters<Place>, key: u64, statistics: Statistics) -> Pass {
         Pass(Rc::new(PassData {
             gpu: Rc::clone(&self.gpu),
             parameters: parameters.clone(),
             key,
             sums: self.sums.at(),
+            statistics,
         }))
     }
 
@@ -120,15 +121,71 @@ impl CudaModel {
         self.gpu.products.compete(samples == self.minibatch);
         let x = tensor_at(self.x.at(), (samples, self.input.channels * self.input.plane))?;
         let lent = parameters.lend_gradient(vec![gradient.into()])?;
-        let pass = self.pass(parameters, key);
+        let pass = self.pass(parameters, key, Statistics::Minibatch);
         self.network.descend(&self.loss, &pass, x, lent).map(drop)
     }
 
     /// Launches forward alone. Where the logits will lie, and how many there are for each sample.
-    pub(super) fn logits(&self, parameters: &Parameters<Place>, samples: usize) -> Result<(At<f32>, usize), GpuError> {
+    pub(super) fn logits(
+        &self,
+        parameters: &Parameters<Place>,
+        samples: usize,
+        statistics: Statistics,
+    ) -> Result<(At<f32>, usize), GpuError> {
         self.gpu.products.compete(false);
         let x = tensor_at(self.x.at(), (samples, self.input.channels * self.input.plane))?;
-        let logits = self.network.forward(&self.pass(parameters, 0), x)?;
+        let logits = self.network.forward(&self.pass(parameters, 0, statistics), x)?;
         Ok((place_of(&logits), logits.shape().1))
     }
+}
+
+/// How layers are made.
+struct Making<'a> {
+    gpu: &'a Gpu,
+    minibatch: usize,
+    trains: bool,
+}
+
+impl Making<'_> {
+    /// Operations as parts of a network, and the numbers per sample after them. The first one hands its input's gradient on
+    /// if that is wanted, all others do.
+    fn parts(
+        &self,
+        ops: &[Op],
+        mut inputs: usize,
+        mut wanted: InputGradient,
+    ) -> Result<(Vec<Part<CudaLayer>>, usize), GpuError> {
+        let mut parts = Vec::with_capacity(ops.len());
+        for op in ops {
+            let outputs = op.outputs(inputs);
+            parts.push(match op {
+                Op::Residual(block) => Part::Block {
+                    body: self.parts(&block.body, inputs, InputGradient::Needed)?.0,
+                    skip: self.parts(&block.skip, inputs, InputGradient::Needed)?.0,
+                    junction: CudaJunction::new(self.gpu, block, outputs, self.minibatch, self.trains)?,
+                },
+                op => {
+                    let wanted = if self.trains { wanted } else { InputGradient::NotNeeded };
+                    Part::Layer(CudaLayer::new(self.gpu, op, inputs, self.minibatch, wanted)?)
+                }
+            });
+            inputs = outputs;
+            // Before the first weights nothing comes back at all, and behind them everything does.
+            if op.has_weights() {
+                wanted = InputGradient::Needed;
+            }
+        }
+        Ok((parts, inputs))
+    }
+}
+
+/// The most outputs that a layer with biases has.
+fn widest(ops: &[Op]) -> usize {
+    let outputs = ops.iter().map(|op| match op {
+        Op::Dense(dense) => dense.outputs,
+        Op::Conv(conv) => conv.geometry.outputs,
+        Op::Residual(block) => widest(&block.body).max(widest(&block.skip)),
+        _ => 0,
+    });
+    outputs.max().unwrap_or(0)
 }

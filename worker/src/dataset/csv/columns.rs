@@ -4,72 +4,106 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use ::csv::StringRecord;
-use protocol::data::LabelColumn;
+use protocol::data::{Column, TableOptions, TargetKind};
 use serde::{Deserialize, Serialize};
 
-use super::CsvError;
+use super::cell::Cell;
+use super::{CsvError, Encoding};
 use crate::dataset::error::list;
 
 /// The names that a file's header gives to its columns.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ColumnNames {
-    /// Those of the numbers, in the order of a model's inputs.
+    /// Those of what a model's inputs are made of, in their order.
     pub features: Vec<String>,
-    /// That of the label.
-    pub label: String,
+    /// Those of what is to be predicted.
+    #[serde(rename = "label", with = "one_or_more")]
+    pub labels: Vec<String>,
 }
 
 /// What is to be read of a file.
 #[derive(Clone, Copy)]
 pub(super) struct Wanted<'a> {
-    /// The column that holds the label.
-    pub(super) label: &'a LabelColumn,
-    /// Whether there must be one.
+    pub(super) options: &'a TableOptions,
+    /// Whether the columns that are to be predicted must be there.
     pub(super) labelled: bool,
-    /// The model that it is read for, if there is one: how many numbers it takes, and how their columns are called.
-    pub(super) model: Option<(usize, Option<&'a ColumnNames>)>,
+    /// What they are, where that is known.
+    pub(super) kind: Option<TargetKind>,
+    /// The model that it is read for, if there is one.
+    pub(super) model: Option<ModelColumns<'a>>,
+}
+
+/// What a model knows of the columns that its inputs are made of.
+#[derive(Clone, Copy)]
+pub(super) struct ModelColumns<'a> {
+    pub(super) names: Option<&'a ColumnNames>,
+    /// One for each.
+    pub(super) encodings: &'a [Encoding],
+}
+
+/// How the cells of a column are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rule {
+    /// As a number.
+    Number {
+        /// Whether it may be missing.
+        may_miss: bool,
+    },
+    /// As one of the texts that it holds.
+    Category,
+    /// As a text that is hashed to so many places.
+    Hash(u32),
 }
 
 /// The columns of a file.
 pub(super) struct Columns {
     /// From the header, or else their positions.
     pub(super) names: Vec<String>,
-    /// The positions of the numbers, in the order of a model's inputs.
-    pub(super) features: Vec<usize>,
-    /// The position of the label, where it is wanted.
-    pub(super) label: Option<usize>,
+    /// The positions of what inputs are made of, in their order, and how they are read.
+    pub(super) features: Vec<(usize, Rule)>,
+    /// The positions of the labels, where they are wanted.
+    pub(super) labels: Vec<usize>,
     /// Whether the first row holds names and no sample.
     pub(super) has_header: bool,
 }
 
 impl Columns {
-    /// Finds the columns, and whether the first row is a header: it is when any cell but the label is no number. A label
-    /// column given by name needs a header to be found in. A model that knows its columns' names takes those, wherever
-    /// they are and whatever else there is.
+    /// Finds the columns, and whether the first row is a header. A model that knows its columns' names takes those,
+    /// wherever they are and whatever else there is.
     pub(super) fn detect(file: &Path, first: &StringRecord, wanted: Wanted<'_>) -> Result<Self, CsvError> {
         if first.len() < if wanted.labelled { 2 } else { 1 } {
             return Err(CsvError::TooFewColumns { file: file.to_owned() });
         }
+        let options = wanted.options;
         let place = |name: &str| first.iter().position(|cell| cell == name);
-        let label = match wanted.label {
-            LabelColumn::Name(name) => place(name),
-            LabelColumn::Position(position) => from_either_end(*position, first.len()),
+        let find = |column: &Column| match column {
+            Column::Name(name) => place(name),
+            Column::Position(position) => from_either_end(*position, first.len()),
         };
-        let named = wanted.labelled && matches!(wanted.label, LabelColumn::Name(_));
-        let is_text = |(position, cell): (usize, &str)| Some(position) != label && cell.parse::<f32>().is_err();
-        let has_header = named || first.iter().enumerate().any(is_text);
+        let labels: Vec<Option<usize>> = options.label.iter().map(find).collect();
+        let has_header = has_header(first, wanted, &labels, find);
         let names: Vec<String> = if has_header {
             first.iter().map(str::to_owned).collect()
         } else {
             (0..first.len()).map(|position| position.to_string()).collect()
         };
-        let known = wanted.model.and_then(|(_, names)| names).filter(|_| has_header);
-        // Where nothing else was asked for, the label is the column that it was in training.
-        let label = match known {
-            Some(known) if *wanted.label == LabelColumn::LAST => place(&known.label).or(label),
-            _ => label,
+        let known = wanted.model.and_then(|model| model.names).filter(|_| has_header);
+        // Where nothing else was asked for, the labels are the columns that they were in training.
+        let labels = match known {
+            Some(known) if options.label == [Column::LAST] => {
+                let found: Option<Vec<usize>> = known.labels.iter().map(|name| place(name)).collect();
+                found.map_or(labels, |found| found.into_iter().map(Some).collect())
+            }
+            _ => labels,
         };
-        let features = match (known, wanted.model) {
+        let rules = if wanted.model.is_none() {
+            rules(file, options, &names, find)?
+        } else {
+            options.drop.iter().map(|column| (find(column), None)).collect()
+        };
+        let dropped = |at: usize| rules.contains(&(Some(at), None));
+        let others = || (0..first.len()).filter(|&at| !labels.contains(&Some(at)) && !dropped(at));
+        let places: Vec<usize> = match (known, wanted.model) {
             (Some(known), _) => {
                 let places = known.features.iter().map(|name| {
                     place(name).ok_or_else(|| CsvError::MissingColumn {
@@ -81,37 +115,148 @@ impl Columns {
                 places.collect::<Result<_, _>>()?
             }
             // Without names, and as wide as the model's samples: there is no label.
-            (None, Some((features, _))) if !wanted.labelled && features == first.len() => (0..features).collect(),
-            _ => (0..first.len()).filter(|&position| Some(position) != label).collect(),
+            (None, Some(model)) if !wanted.labelled && model.encodings.len() == first.len() => {
+                (0..first.len()).collect()
+            }
+            _ => others().collect(),
         };
-        let label = label.filter(|_| wanted.labelled);
-        if wanted.labelled && label.is_none() {
-            return Err(CsvError::UnknownColumn {
-                file: file.to_owned(),
-                wanted: wanted.label.to_string(),
-                columns: list(&names),
-            });
+        if places.is_empty() {
+            return Err(CsvError::TooFewColumns { file: file.to_owned() });
         }
+        let features = places.iter().enumerate().map(|(number, &at)| {
+            let rule = match wanted.model.map(|model| model.encodings.get(number)) {
+                Some(encoding) => encoding.map(|encoding| known_rule(encoding, options)),
+                None => rules
+                    .iter()
+                    .find(|(place, _)| *place == Some(at))
+                    .and_then(|(_, rule)| *rule),
+            };
+            (at, rule.unwrap_or(number_rule(options)))
+        });
         Ok(Self {
+            features: features.collect(),
+            labels: found_labels(file, wanted, &labels, &names)?,
             names,
-            features,
-            label,
             has_header,
         })
     }
 
     /// The names that a model is to know its columns by, if the file has names and none of them twice.
     pub(super) fn known_names(&self) -> Option<ColumnNames> {
-        let label = self.label.filter(|_| self.has_header)?;
         let different: BTreeSet<&String> = self.names.iter().collect();
-        if different.len() < self.names.len() {
+        if !self.has_header || self.labels.is_empty() || different.len() < self.names.len() {
             return None;
         }
+        let name = |at: usize| self.names[at].clone();
         Some(ColumnNames {
-            features: self.features.iter().map(|&at| self.names[at].clone()).collect(),
-            label: self.names[label].clone(),
+            features: self.features.iter().map(|&(at, _)| name(at)).collect(),
+            labels: self.labels.iter().map(|&at| name(at)).collect(),
         })
     }
+}
+
+/// How a number is read where nothing else is known.
+fn number_rule(options: &TableOptions) -> Rule {
+    Rule::Number {
+        may_miss: options.missing != protocol::data::Missing::Error,
+    }
+}
+
+/// How a column is read for a model.
+fn known_rule(encoding: &Encoding, options: &TableOptions) -> Rule {
+    match encoding {
+        Encoding::Number { fill: Some(_) } => Rule::Number { may_miss: true },
+        Encoding::Number { fill: None } => number_rule(options),
+        Encoding::OneHot { .. } => Rule::Category,
+        Encoding::Hash { inputs } => Rule::Hash(*inputs),
+    }
+}
+
+/// The place of a column, if it was found, and how it is read, if it is.
+type Placed = (Option<usize>, Option<Rule>);
+
+/// The places of columns that have rules of their own; without a rule they are not read.
+fn rules(
+    file: &Path,
+    options: &TableOptions,
+    names: &[String],
+    find: impl Fn(&Column) -> Option<usize>,
+) -> Result<Vec<Placed>, CsvError> {
+    let onehot = options
+        .onehot
+        .iter()
+        .map(|column| ("onehot", column, Some(Rule::Category)));
+    let hash = options.hash.iter();
+    let hash = hash.map(|(column, inputs)| ("hash", column, Some(Rule::Hash(*inputs))));
+    let drop = options.drop.iter().map(|column| ("drop", column, None));
+    let all = onehot.chain(hash).chain(drop).map(|(option, column, rule)| {
+        let place = find(column).ok_or_else(|| CsvError::NoSuchColumn {
+            file: file.to_owned(),
+            option,
+            wanted: column.to_string(),
+            columns: list(names),
+        })?;
+        Ok((Some(place), rule))
+    });
+    all.collect()
+}
+
+/// Whether the first row is a header: it is when any cell that must hold a number holds a text. Where any column may hold
+/// texts, a header is a row without numbers. A column that is given by name needs a header to be found in.
+fn has_header(
+    first: &StringRecord,
+    wanted: Wanted<'_>,
+    labels: &[Option<usize>],
+    find: impl Fn(&Column) -> Option<usize>,
+) -> bool {
+    let options = wanted.options;
+    let hashed = options.hash.iter().map(|(column, _)| column);
+    let ruled: Vec<&Column> = options.onehot.iter().chain(&options.drop).chain(hashed).collect();
+    let is_name = |column: &Column| matches!(column, Column::Name(_));
+    if wanted.labelled && (options.label.iter().any(is_name) || ruled.iter().any(|column| is_name(column))) {
+        return true;
+    }
+    let texts_in_model = wanted.model.is_some_and(|model| {
+        let numbers = |encoding: &Encoding| matches!(encoding, Encoding::Number { .. });
+        !model.encodings.iter().all(numbers)
+    });
+    if texts_in_model {
+        let names = wanted.model.and_then(|model| model.names);
+        return names.is_some_and(|names| first.iter().any(|cell| names.features.iter().any(|name| name == cell)));
+    }
+    let ruled: Vec<Option<usize>> = ruled.into_iter().map(find).collect();
+    let mut cells = first
+        .iter()
+        .enumerate()
+        .filter(|(at, _)| !labels.contains(&Some(*at)) && !ruled.contains(&Some(*at)))
+        .map(|(_, cell)| cell);
+    // What is no finite number is one all the same, and a mistake in the first sample.
+    let is_number = |cell: &str| cell.parse::<f32>().is_ok();
+    if options.text.is_some() {
+        cells.all(|cell| !is_number(cell))
+    } else {
+        cells.any(|cell| !is_number(cell) && Cell::read(cell) == Cell::Text)
+    }
+}
+
+/// The places of the labels, where they are wanted.
+fn found_labels(
+    file: &Path,
+    wanted: Wanted<'_>,
+    labels: &[Option<usize>],
+    names: &[String],
+) -> Result<Vec<usize>, CsvError> {
+    if !wanted.labelled {
+        return Ok(Vec::new());
+    }
+    let found = labels.iter().enumerate().map(|(at, place)| {
+        place.ok_or_else(|| CsvError::UnknownColumn {
+            file: file.to_owned(),
+            wanted: wanted.options.label[at].to_string(),
+            columns: list(names),
+        })
+    });
+    found.collect()
 }
 
 /// The place that a position means, where negative ones count from the end.
@@ -122,4 +267,30 @@ fn from_either_end(position: i64, columns: usize) -> Option<usize> {
         position
     };
     usize::try_from(place).ok().filter(|&place| place < columns)
+}
+
+/// One name as a text, as it always was, and several as a list.
+mod one_or_more {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[derive(Serialize, Deserialize)]
+    #[serde(untagged)]
+    enum Names {
+        One(String),
+        More(Vec<String>),
+    }
+
+    pub(super) fn serialize<S: Serializer>(names: &[String], serializer: S) -> Result<S::Ok, S::Error> {
+        match names {
+            [only] => only.serialize(serializer),
+            names => names.serialize(serializer),
+        }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+        Ok(match Names::deserialize(deserializer)? {
+            Names::One(name) => vec![name],
+            Names::More(names) => names,
+        })
+    }
 }

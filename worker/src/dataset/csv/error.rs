@@ -15,10 +15,13 @@ pub enum CsvError {
     HeaderOnly { file: PathBuf },
     /// There is no place for a label and a number.
     #[error(
-        "{file} has a single column: give a label and at least one number on each line, separated \
-         by commas"
+        "{file} has a single column to learn from and to predict: give a label and at least one more column on each \
+         line, and say sep= if its separator was not found"
     )]
     TooFewColumns { file: PathBuf },
+    /// Nothing is left of all columns.
+    #[error("{file} has no column left to learn from: every one is the label, dropped or empty; leave one of them in")]
+    NothingLeft { file: PathBuf },
     /// The label column is not there.
     #[error("{file} has no label column '{wanted}': choose one of {columns}")]
     UnknownColumn {
@@ -53,10 +56,21 @@ pub enum CsvError {
         /// How many columns that has.
         expected: usize,
     },
-    /// A cell that should hold a number holds something else, or nothing, or one that is not finite.
+    /// A column that an option names is not there.
+    #[error("{file} has no column '{wanted}', which {option}= names: choose one of {columns}")]
+    NoSuchColumn {
+        file: PathBuf,
+        /// The option.
+        option: &'static str,
+        /// The column asked for.
+        wanted: String,
+        /// The columns there are.
+        columns: String,
+    },
+    /// A cell that should hold a number holds a text, or a number that is not finite.
     #[error(
-        "{file} line {line}: column {column} holds '{cell}', which is not a number: give finite \
-         numbers in every column but the label"
+        "{file} line {line}: column {column} holds '{cell}', which is not a number: say onehot={column}, \
+         hash={column}:32 or drop={column} if it is a column of texts (text=onehot for all of them)"
     )]
     NotANumber {
         file: PathBuf,
@@ -67,19 +81,87 @@ pub enum CsvError {
         /// What the cell holds.
         cell: String,
     },
+    /// A number with a comma.
+    #[error(
+        "{file} line {line}: column {column} holds '{cell}', which is not a number: write numbers with a decimal point, \
+         decimal commas are not read"
+    )]
+    DecimalComma {
+        file: PathBuf,
+        /// The line of the row.
+        line: u64,
+        /// The name of the column.
+        column: String,
+        /// What the cell holds.
+        cell: String,
+    },
+    /// A cell that should hold a number holds nothing.
+    #[error(
+        "{file} line {line}: column {column} holds '{cell}', so its number is missing: fill it in, or say missing=mean or \
+         missing=zero"
+    )]
+    MissingNumber {
+        file: PathBuf,
+        /// The line of the row.
+        line: u64,
+        /// The name of the column.
+        column: String,
+        /// What the cell holds.
+        cell: String,
+    },
+    /// A column of nearly as many texts as rows.
+    #[error(
+        "{file} holds more than {most} different texts in column {column}, too many for an input each: say \
+         hash={column}:64 or drop={column}"
+    )]
+    TooManyCategories {
+        file: PathBuf,
+        /// The name of the column.
+        column: String,
+        /// How many there may be.
+        most: usize,
+    },
     /// A number so far from the others of its column that its distance is no number any more.
     #[error(
         "{file} holds a number that lies beyond all measure from those its column is scaled by: remove its line, or \
          give the column in another unit"
     )]
     BeyondMeasure { file: PathBuf },
-    /// A sample without a class.
-    #[error("{file} line {line} has no label: fill in its class or remove the line")]
+    /// A sample without a label.
+    #[error("{file} line {line} has no label: fill it in or remove the line")]
     NoLabel {
         file: PathBuf,
         /// The line of the row.
         line: u64,
     },
+    /// A number to predict that is none.
+    #[error(
+        "{file} line {line}: label column {column} holds '{cell}', which is not a number: give a number on every line, \
+         or say target=class"
+    )]
+    LabelNotANumber {
+        file: PathBuf,
+        /// The line of the row.
+        line: u64,
+        /// The name of the column.
+        column: String,
+        /// What the cell holds.
+        cell: String,
+    },
+    /// Other numbers to predict than the model's.
+    #[error(
+        "{file} has {found} columns of numbers to predict, but the model predicts {expected}: name as many with label="
+    )]
+    OtherNumbers {
+        file: PathBuf,
+        /// How many there are.
+        found: usize,
+        /// How many the model predicts.
+        expected: usize,
+    },
+    /// More rows than samples can be numbered.
+    #[error("{file} has more than 4,294,967,295 rows: give fewer")]
+    TooManyRows { file: PathBuf },
     /// Bytes that are no text.
     #[error("{file} line {line} is not UTF-8 text: save the file in that encoding")]
     NotText {
@@ -89,8 +171,8 @@ pub enum CsvError {
     },
     /// A label that the model does not know.
     #[error(
-        "{file} line {line} has the label '{label}', but the model only knows {classes}: give data \
-         with the classes it was trained on"
+        "{file} line {line} has the label '{label}', but training only knows {classes}: give data with the classes that \
+         were trained on"
     )]
     UnknownClass {
         file: PathBuf,

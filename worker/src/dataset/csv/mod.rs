@@ -1,127 +1,307 @@
-//! Columns of numbers and a class, in one file of comma-separated values.
+//! Columns of numbers and texts, and a class or numbers to predict, in one file of separated values.
+//!
+//! A table goes through four forms, each of which may lie in memory or in a scratch file: cells as they were written;
+//! inputs that are made of them, in the order of samples; those scaled; and the two parts of a dataset.
 
-mod classes;
+mod cell;
 mod columns;
+mod encoding;
 mod error;
+mod labels;
+mod learning;
 mod rows;
+mod separator;
 mod table;
 
+use std::borrow::Cow;
 use std::path::Path;
 
-use protocol::data::LabelColumn;
+use protocol::data::{HeldOut, Separator, TableOptions};
 use protocol::model::Shape;
-use protocol::rng::CounterRng;
 
 pub use columns::ColumnNames;
-use columns::Wanted;
+use columns::{ModelColumns, Wanted};
+use encoding::Expander;
+pub(crate) use encoding::width;
+pub use encoding::{Encoding, input_names};
 pub use error::CsvError;
+use labels::Found;
+pub(super) use labels::Labels;
 use table::Table;
 
+use super::floats::{self, Floats, FloatsWriter};
+use super::progress::Watcher;
 use super::samples::Values;
-use super::{Dataset, DatasetError, Known, Samples, Scaling};
+use super::{Answers, Dataset, DatasetError, Known, Samples, Scaling, Target, parts};
 
-/// The stream of a run's seed that decides which rows are kept for testing ("csvsplit" in ASCII, so that no other
-/// use of the seed picks it by chance). Changing it changes every split.
-const SPLIT_STREAM: u64 = u64::from_be_bytes(*b"csvsplit");
+/// A file, and how it is read.
+#[derive(Clone, Copy)]
+pub(super) struct Source<'a> {
+    pub(super) file: &'a Path,
+    pub(super) separator: Option<Separator>,
+    pub(super) watcher: Watcher<'a>,
+    /// The bytes of numbers that stay in memory.
+    pub(super) bytes_max: u64,
+}
 
-/// Reads a file, splits its rows by the seed and standardises its columns.
+impl<'a> Source<'a> {
+    pub(super) fn new(file: &'a Path, separator: Option<Separator>, watcher: Watcher<'a>) -> Self {
+        Self {
+            file,
+            separator,
+            watcher,
+            bytes_max: floats::bytes_max(),
+        }
+    }
+}
+
+/// Reads a file to train on: splits its rows by the seed, or takes those of another file for testing, and standardises its
+/// columns. For a model that is known it is read to measure that one.
 pub(super) fn open(
-    file: &Path,
-    label: &LabelColumn,
-    test_fraction: f64,
+    source: Source<'_>,
+    test_file: Option<&Path>,
+    options: &TableOptions,
     seed: u64,
     known: Option<Known<'_>>,
 ) -> Result<Dataset, DatasetError> {
+    let Some(test_file) = test_file else {
+        let share = match options.held_out {
+            HeldOut::Share(share) => share,
+            HeldOut::File(_) => 0.0,
+        };
+        return split(source, options, |rows| parts::by_seed(rows, share, seed), known);
+    };
+    let test_source = Source {
+        file: test_file,
+        ..source
+    };
+    // A model is measured on the other file alone.
+    let only_test = |rows: usize| (Vec::new(), (0..rows as u32).collect());
+    if known.is_some() {
+        return split(test_source, options, only_test, known);
+    }
+    let train = split(source, options, |rows| ((0..rows as u32).collect(), Vec::new()), None)?;
+    let test = split(test_source, options, only_test, Some(train.known()))?;
+    train.with_test(test.test)
+}
+
+/// Reads a file whose rows are parted by their number.
+fn split(
+    source: Source<'_>,
+    options: &TableOptions,
+    parts: impl FnOnce(usize) -> (Vec<u32>, Vec<u32>),
+    known: Option<Known<'_>>,
+) -> Result<Dataset, DatasetError> {
+    let kind = known.map(|known| known.target.kind());
+    let encodings = known.map(|known| encodings(known));
     let wanted = Wanted {
-        label,
+        options,
         labelled: true,
-        model: known.map(model),
+        kind: kind.or(options.target),
+        model: known.zip(encodings.as_deref()).map(model),
     };
-    let table = Table::read(file, wanted)?;
-    let (classes, labels) = match known {
-        None => classes::from_labels(&table),
-        Some(known) => (known.classes.to_vec(), classes::among(&table, known.classes, file)?),
+    let file = source.file;
+    let table = Table::read(source, wanted)?;
+    if u32::try_from(table.cells.rows()).is_err() {
+        return Err(CsvError::TooManyRows { file: file.to_owned() }.into());
+    }
+    let (train, test) = parts(table.cells.rows());
+    let encodings = match &encodings {
+        Some(encodings) => {
+            check_width(
+                file,
+                table.rules.len(),
+                encodings.len(),
+                known.map(|known| known.scaling),
+            )?;
+            learning::filled(encodings, options, known.map(|known| known.scaling))
+        }
+        None => learning::learn(&table, options, &train)?,
     };
-
-    let mut order: Vec<usize> = (0..labels.len()).collect();
-    CounterRng::new(seed, SPLIT_STREAM).shuffle(&mut order);
-    let (test, train) = order.split_at(test_count(labels.len(), test_fraction));
-
+    let (target, answers) = answers(
+        file,
+        table.labels.decide(),
+        table.label_names,
+        known.map(|known| known.target),
+        &train,
+    )?;
+    let order = || train.iter().chain(&test).copied();
+    let features = width(&encodings).unwrap_or_default();
+    if features == 0 {
+        return Err(CsvError::NothingLeft { file: file.to_owned() }.into());
+    }
+    let mut inputs = expand(source, &table.cells, &table.texts, &encodings, order())?;
     let scaling = match known {
         // The test part must not leak into what the model is trained with, so the training part alone decides.
-        None => Scaling::standard(table.columns, train.iter().map(|&row| table.row(row))),
-        Some(known) => {
-            check_width(file, table.columns, known.scaling)?;
-            known.scaling.clone()
+        None => Scaling::standard_of(features, |take| inputs.each(0..train.len(), take))?,
+        Some(known) => known.scaling.clone(),
+    };
+    scale(file, &mut inputs, &scaling)?;
+    let (train_values, test_values) = inputs.split_at(train.len());
+    let part = |values: Values, rows: &[u32]| {
+        let mut chosen = Answers::default();
+        answers.gather(rows, &mut chosen);
+        Samples::new(features, values, chosen)
+    };
+    let (train, test) = (part(train_values, &train), part(test_values, &test));
+    let sure = wanted.kind.is_some() || options.label.len() > 1;
+    let remarks = remark(&target).filter(|_| !sure);
+    let mut dataset = Dataset::new(
+        (Shape::Flat(features), table.names, learning::kept(encodings)),
+        target,
+        scaling,
+        train,
+        test,
+    )?;
+    dataset.remarks.extend(remarks);
+    Ok(dataset)
+}
+
+/// The inputs that some rows of a table make, in this order.
+fn expand(
+    source: Source<'_>,
+    cells: &Floats,
+    texts: &[Vec<String>],
+    encodings: &[Encoding],
+    order: impl Iterator<Item = u32>,
+) -> Result<Floats, DatasetError> {
+    let expander = Expander::new(encodings, texts.iter().map(Vec::as_slice));
+    let features = width(encodings).unwrap_or_default();
+    let mut inputs = FloatsWriter::new(features, source.file, source.bytes_max);
+    let (mut row, mut made) = (Vec::new(), Vec::new());
+    for at in order {
+        cells.read(at as usize, &mut row)?;
+        expander.expand(&row, &mut made);
+        inputs.push(&made)?;
+    }
+    inputs.finish()
+}
+
+/// Scales inputs as a model sees them.
+fn scale(file: &Path, inputs: &mut Floats, scaling: &Scaling) -> Result<(), DatasetError> {
+    let mut all_finite = true;
+    inputs.change(|row| {
+        scaling.apply(row);
+        all_finite &= row.iter().all(|value| value.is_finite());
+    })?;
+    if all_finite {
+        return Ok(());
+    }
+    Err(CsvError::BeyondMeasure { file: file.to_owned() }.into())
+}
+
+/// What is to be predicted, and what it is in every row. Numbers are standardised by those of the training part.
+pub(super) fn answers(
+    file: &Path,
+    found: Found,
+    names: Vec<String>,
+    known: Option<&Target>,
+    train: &[u32],
+) -> Result<(Target, Answers), CsvError> {
+    match found {
+        Found::Classes(texts) => Ok(match known {
+            None => {
+                let (classes, labels) = texts.classes();
+                (Target::Classes(classes), Answers::Labels(labels))
+            }
+            Some(known) => {
+                let labels = texts.among(known.classes(), file)?;
+                (known.clone(), Answers::Labels(labels))
+            }
+        }),
+        Found::Numbers(mut values) => {
+            let width = names.len();
+            let target = match known {
+                None => {
+                    let rows = train.iter().map(|&row| &values[row as usize * width..][..width]);
+                    Target::standardised(names, &Scaling::standard(width, &rows))
+                }
+                Some(known) if known.outputs() == width => known.clone(),
+                Some(known) => {
+                    return Err(CsvError::OtherNumbers {
+                        file: file.to_owned(),
+                        found: width,
+                        expected: known.outputs(),
+                    });
+                }
+            };
+            let scaling = target.scaling();
+            values.chunks_exact_mut(width).for_each(|row| scaling.apply(row));
+            if values.iter().any(|value| !value.is_finite()) {
+                return Err(CsvError::BeyondMeasure { file: file.to_owned() });
+            }
+            Ok((target, Answers::Numbers { width, values }))
         }
-    };
-    let part = |rows: &[usize]| {
-        let values = scaled(file, &table, rows.iter().copied(), &scaling)?;
-        let labels = rows.iter().map(|&row| labels[row]).collect();
-        Ok::<_, CsvError>(Samples::new(table.columns, values, labels))
-    };
-    let (train, test) = (part(train)?, part(test)?);
-    let input = Shape::Flat(table.columns);
-    Ok(Dataset::new((input, table.names), classes, scaling, train, test))
+    }
+}
+
+/// Tells what a label was taken for where it could as well have been something else.
+fn remark(target: &Target) -> Option<String> {
+    match target {
+        Target::Numbers(numbers) => numbers.first().map(|number| {
+            let name = &number.name;
+            format!("{name} is a number to predict: say target=class if its values are names of classes")
+        }),
+        Target::Classes(classes) if classes.len() > 2 && classes.iter().all(|class| class.parse::<f32>().is_ok()) => {
+            Some(format!(
+                "the label is one of {} classes: say target=number if it is a number to predict",
+                classes.len()
+            ))
+        }
+        Target::Classes(_) => None,
+    }
 }
 
 /// Reads the samples of a file in their order for a model, whether they have labels or not.
-pub(super) fn inputs(file: &Path, label: &LabelColumn, known: Known<'_>) -> Result<Samples, DatasetError> {
+pub(super) fn inputs(source: Source<'_>, options: &TableOptions, known: Known<'_>) -> Result<Samples, DatasetError> {
+    let encodings = encodings(known);
     let wanted = Wanted {
-        label,
+        options,
         labelled: false,
-        model: Some(model(known)),
+        kind: None,
+        model: Some(model((known, &encodings))),
     };
-    let table = Table::read(file, wanted)?;
-    check_width(file, table.columns, known.scaling)?;
-    let values = scaled(file, &table, 0..table.rows, known.scaling)?;
-    Ok(Samples::unlabelled(table.columns, values))
+    let table = Table::read(source, wanted)?;
+    check_width(source.file, table.rules.len(), encodings.len(), Some(known.scaling))?;
+    let encodings = learning::filled(&encodings, options, Some(known.scaling));
+    let rows = 0..table.cells.rows() as u32;
+    let mut inputs = expand(source, &table.cells, &table.texts, &encodings, rows)?;
+    scale(source.file, &mut inputs, known.scaling)?;
+    let (_, values) = inputs.split_at(0);
+    Ok(Samples::unlabelled(known.input.elements(), values))
+}
+
+/// How a model's columns become its inputs, one for each.
+fn encodings(known: Known<'_>) -> Cow<'_, [Encoding]> {
+    if known.encodings.is_empty() {
+        return vec![Encoding::Number { fill: None }; known.input.elements()].into();
+    }
+    known.encodings.into()
 }
 
 /// What a model knows of its columns.
-fn model(known: Known<'_>) -> (usize, Option<&ColumnNames>) {
-    (known.input.elements(), known.columns)
-}
-
-/// The numbers of some rows as a model sees them.
-fn scaled(
-    file: &Path,
-    table: &Table,
-    rows: impl ExactSizeIterator<Item = usize>,
-    scaling: &Scaling,
-) -> Result<Values, CsvError> {
-    let mut values = Vec::with_capacity(rows.len() * table.columns);
-    for row in rows {
-        let start = values.len();
-        values.extend_from_slice(table.row(row));
-        scaling.apply(&mut values[start..]);
+fn model<'a>((known, encodings): (Known<'a>, &'a [Encoding])) -> ModelColumns<'a> {
+    ModelColumns {
+        names: known.columns,
+        encodings,
     }
-    if values.iter().any(|value| !value.is_finite()) {
-        return Err(CsvError::BeyondMeasure { file: file.to_owned() });
-    }
-    Ok(Values::Floats(values))
 }
 
-/// How many of the samples are kept for testing: the nearest whole number, but at least one.
-fn test_count(samples: usize, fraction: f64) -> usize {
-    ((samples as f64 * fraction).round() as usize).clamp(samples.min(1), samples)
-}
-
-/// Checks that a model's scaling is one for this many columns.
-fn check_width(file: &Path, columns: usize, scaling: &Scaling) -> Result<(), DatasetError> {
+/// Checks that a file has as many columns as a model takes, and that the model takes columns.
+fn check_width(file: &Path, found: usize, columns: usize, scaling: Option<&Scaling>) -> Result<(), DatasetError> {
     let expected = match scaling {
-        Scaling::Standard { mean, deviation } if [mean.len(), deviation.len()] == [columns; 2] => {
-            return Ok(());
-        }
-        Scaling::Standard { mean, .. } => format!("{} columns of numbers", mean.len()),
-        Scaling::Unit => "images".to_owned(),
+        Some(Scaling::Unit) => "images".to_owned(),
+        _ if found == columns => return Ok(()),
+        _ => format!("{columns} columns"),
     };
     Err(DatasetError::OtherInputs {
         file: file.to_owned(),
-        found: format!("{columns} columns of numbers beside the label"),
+        found: format!("{found} columns beside the label"),
         expected,
     })
 }
 
+#[cfg(test)]
+mod tables_people_have;
 #[cfg(test)]
 mod tests;

@@ -1,16 +1,27 @@
 //! The rows of a file, one at a time and with their line numbers.
 
 use std::fs::File;
-use std::io::{Chain, Read};
+use std::io::{self, BufRead, BufReader, Chain, Read};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use ::csv::{ErrorKind, Reader, ReaderBuilder, StringRecord, Terminator};
+use flate2::bufread::MultiGzDecoder;
+use protocol::data::Separator;
 
-use super::CsvError;
-use crate::dataset::{DatasetError, source};
+use super::{CsvError, separator};
+use crate::dataset::progress::{Progress, Watcher};
+use crate::dataset::{DatasetError, kind, source};
 
 /// The end of a line.
 const LINE_END: &[u8] = b"\n";
+/// The first bytes of everything that gzip has compressed.
+const GZIP: [u8; 2] = [0x1f, 0x8b];
+/// What is looked at to find the separator, and read at once.
+const START: usize = 1 << 16;
+/// Rows after which whoever waits is told how far it is.
+const ROWS_TOLD: u64 = 1 << 14;
 
 /// A file and the row that was read last.
 pub(super) struct Rows<'a> {
@@ -19,13 +30,62 @@ pub(super) struct Rows<'a> {
     pub(super) record: StringRecord,
     /// The line that the row starts on, from 1.
     pub(super) line: u64,
-    reader: Reader<Chain<File, &'static [u8]>>,
+    reader: Reader<Chain<Box<dyn Read>, &'static [u8]>>,
+    watcher: Watcher<'a>,
+    /// Bytes of the file that were read, and all that it has.
+    read: Arc<AtomicU64>,
+    total: u64,
+    /// How many there were.
+    count: u64,
+}
+
+/// Counts what is read of a file.
+struct Counted {
+    file: File,
+    read: Arc<AtomicU64>,
+}
+
+impl Read for Counted {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        let count = self.file.read(to)?;
+        self.read.fetch_add(count as u64, Ordering::Relaxed);
+        Ok(count)
+    }
 }
 
 impl<'a> Rows<'a> {
-    pub(super) fn open(file: &'a Path) -> Result<Self, DatasetError> {
-        let source = source::open(file)?;
+    /// Opens a file, compressed or not.
+    pub(super) fn open(
+        file: &'a Path,
+        separator: Option<Separator>,
+        watcher: Watcher<'a>,
+    ) -> Result<Self, DatasetError> {
+        let opened = source::open_of_any_size(file)?;
+        let total = opened.metadata().map_err(DatasetError::read(file))?.len();
+        let read = Arc::new(AtomicU64::new(0));
+        let counted = Counted {
+            file: opened,
+            read: Arc::clone(&read),
+        };
+        let mut plain = BufReader::with_capacity(START, counted);
+        let compressed = first(file, &mut plain)?.starts_with(&GZIP);
+        let mut source: Box<dyn BufRead> = if compressed {
+            Box::new(BufReader::with_capacity(START, MultiGzDecoder::new(plain)))
+        } else {
+            Box::new(plain)
+        };
+        let start = first(file, &mut source)?;
+        if let Some(found) = kind::of(start) {
+            return Err(DatasetError::OtherKind {
+                file: file.to_owned(),
+                found: found.name,
+                expected: "a table of text",
+                instead: found.instead,
+            });
+        }
+        let separator = separator.unwrap_or_else(|| separator::find(start));
         let reader = ReaderBuilder::new()
+            .delimiter(separator.byte())
             // The first row may be a header: the cells tell.
             .has_headers(false)
             // Widths are checked by the caller, for a message that names the line.
@@ -34,12 +94,16 @@ impl<'a> Rows<'a> {
             // return of Windows files is trimmed like a space.
             .terminator(Terminator::Any(LINE_END[0]))
             // The last line of a file may lack its end, and the count would be one short.
-            .from_reader(source.chain(LINE_END));
+            .from_reader((Box::new(source) as Box<dyn Read>).chain(LINE_END));
         Ok(Self {
             file,
             record: StringRecord::new(),
             line: 0,
             reader,
+            watcher,
+            read,
+            total,
+            count: 0,
         })
     }
 
@@ -56,8 +120,20 @@ impl<'a> Rows<'a> {
             }
             self.record.trim();
             if self.record.iter().ne([""]) {
+                self.tell();
                 return Ok(true);
             }
+        }
+    }
+
+    fn tell(&mut self) {
+        self.count += 1;
+        if self.count.is_multiple_of(ROWS_TOLD) {
+            (self.watcher)(Progress {
+                done: self.read.load(Ordering::Relaxed),
+                total: self.total,
+                unit: "bytes",
+            });
         }
     }
 
@@ -71,4 +147,9 @@ impl<'a> Rows<'a> {
             }),
         }
     }
+}
+
+/// The first bytes of what is to be read, which stay there.
+fn first<'a>(file: &Path, source: &'a mut impl BufRead) -> Result<&'a [u8], DatasetError> {
+    source.fill_buf().map_err(DatasetError::read(file))
 }

@@ -1,117 +1,217 @@
 //! Reads and checks every cell of a file.
 
-use std::collections::HashMap;
-use std::path::Path;
+use protocol::data::TextRule;
 
-use super::CsvError;
-use super::columns::{ColumnNames, Columns, Wanted};
+use super::cell::{Cell, has_decimal_comma};
+use super::columns::{ColumnNames, Columns, Rule, Wanted};
+use super::labels::{Labels, Text, Texts};
 use super::rows::Rows;
+use super::{CsvError, Source};
 use crate::dataset::DatasetError;
+use crate::dataset::floats::{Floats, FloatsWriter};
+
+/// More categories make a table wider than anybody means.
+const CATEGORIES_MAX: usize = 1000;
 
 /// The samples of a file as they were written.
 pub(super) struct Table {
-    /// How many columns hold numbers.
-    pub(super) columns: usize,
+    /// How the columns are read that inputs are made of.
+    pub(super) rules: Vec<Rule>,
     /// How the columns are called, if they are.
     pub(super) names: Option<ColumnNames>,
-    /// How many rows there are.
-    pub(super) rows: usize,
-    /// The numbers, row by row.
-    cells: Vec<f32>,
-    /// The label of each row, as its place in `texts`; none where labels are not wanted.
-    pub(super) labels: Vec<usize>,
-    /// Each label that occurs, in the order of first occurrence.
-    pub(super) texts: Vec<LabelText>,
-}
-
-/// A label as it was written.
-pub(super) struct LabelText {
-    pub(super) text: String,
-    /// Where it occurs first.
-    pub(super) line: u64,
+    /// The cells of those columns, row by row: numbers, not a number where one is missing, and the places of texts. There
+    /// is at least one row.
+    pub(super) cells: Floats,
+    /// Each different text of a column of categories, in the order of first occurrence; none for other columns.
+    pub(super) texts: Vec<Vec<String>>,
+    /// What is to be predicted of each row; nothing where labels are not wanted.
+    pub(super) labels: Labels,
+    /// How the columns of labels are called.
+    pub(super) label_names: Vec<String>,
 }
 
 impl Table {
-    /// The numbers of one row.
-    pub(super) fn row(&self, row: usize) -> &[f32] {
-        &self.cells[row * self.columns..][..self.columns]
-    }
-
-    /// Reads a file to its end. There is at least one row in what is returned.
-    pub(super) fn read(file: &Path, wanted: Wanted<'_>) -> Result<Self, DatasetError> {
-        let mut rows = Rows::open(file)?;
-        if !rows.advance()? {
-            return Err(DatasetError::Csv(CsvError::Empty { file: file.to_owned() }));
+    /// Reads a file to its end.
+    pub(super) fn read(source: Source<'_>, wanted: Wanted<'_>) -> Result<Self, DatasetError> {
+        let mut columns = detect(source, wanted)?;
+        if let (Some(rule), None) = (wanted.options.text, wanted.model) {
+            apply_to_texts(&mut columns, source, rule)?;
         }
-        let columns = Columns::detect(file, &rows.record, wanted)?;
-        let first_line = rows.line;
-        let mut table = Self {
-            columns: columns.features.len(),
+        let mut table = Reader {
+            cells: FloatsWriter::new(columns.features.len(), source.file, source.bytes_max),
+            texts: columns.features.iter().map(|_| Texts::default()).collect(),
+            labels: Labels::new(columns.labels.len(), wanted.kind),
+            row: Vec::new(),
+        };
+        let mut any = false;
+        each_row(source, &columns, |rows| {
+            any = true;
+            table.push(rows, &columns)
+        })?;
+        if !any {
+            return Err(DatasetError::Csv(CsvError::HeaderOnly {
+                file: source.file.to_owned(),
+            }));
+        }
+        let texts = table.texts.into_iter().map(|texts| {
+            let different = texts.different.into_iter();
+            different.map(|text| text.cell).collect()
+        });
+        Ok(Self {
+            rules: columns.features.iter().map(|&(_, rule)| rule).collect(),
             names: columns.known_names(),
-            rows: 0,
-            cells: Vec::new(),
-            labels: Vec::new(),
-            texts: Vec::new(),
-        };
-        let mut known_texts = HashMap::new();
-        let mut more = !columns.has_header || rows.advance()?;
-        while more {
-            if rows.record.len() != columns.names.len() {
-                return Err(DatasetError::Csv(CsvError::Ragged {
-                    file: file.to_owned(),
-                    line: rows.line,
-                    found: rows.record.len(),
-                    first_line,
-                    expected: columns.names.len(),
-                }));
-            }
-            table.push(&rows, &columns, &mut known_texts)?;
-            more = rows.advance()?;
-        }
-        if table.rows == 0 {
-            return Err(DatasetError::Csv(CsvError::HeaderOnly { file: file.to_owned() }));
-        }
-        Ok(table)
+            cells: table.cells.finish()?,
+            texts: texts.collect(),
+            labels: table.labels,
+            label_names: columns.labels.iter().map(|&at| columns.names[at].clone()).collect(),
+        })
     }
+}
 
-    /// Takes in a row whose width was checked.
-    fn push(
-        &mut self,
-        rows: &Rows<'_>,
-        columns: &Columns,
-        known_texts: &mut HashMap<String, usize>,
-    ) -> Result<(), CsvError> {
-        self.rows += 1;
-        for &position in &columns.features {
-            let cell = &rows.record[position];
-            let number = cell.parse().ok().filter(|number: &f32| number.is_finite());
-            self.cells.push(number.ok_or_else(|| CsvError::NotANumber {
-                file: rows.file.to_owned(),
+/// Finds the columns of a file by its first row.
+fn detect(source: Source<'_>, wanted: Wanted<'_>) -> Result<Columns, DatasetError> {
+    let rows = open(source)?;
+    Ok(Columns::detect(source.file, &rows.record, wanted)?)
+}
+
+/// A file at its first row.
+fn open(source: Source<'_>) -> Result<Rows<'_>, DatasetError> {
+    let mut rows = Rows::open(source.file, source.separator, source.watcher)?;
+    if rows.advance()? {
+        return Ok(rows);
+    }
+    Err(DatasetError::Csv(CsvError::Empty {
+        file: source.file.to_owned(),
+    }))
+}
+
+/// Hands out every sample's row, whose width is checked.
+fn each_row(
+    source: Source<'_>,
+    columns: &Columns,
+    mut take: impl FnMut(&Rows<'_>) -> Result<(), DatasetError>,
+) -> Result<(), DatasetError> {
+    let mut rows = open(source)?;
+    let first_line = rows.line;
+    let mut more = !columns.has_header || rows.advance()?;
+    while more {
+        if rows.record.len() != columns.names.len() {
+            return Err(DatasetError::Csv(CsvError::Ragged {
+                file: source.file.to_owned(),
                 line: rows.line,
-                column: columns.names[position].clone(),
-                cell: cell.to_owned(),
-            })?);
+                found: rows.record.len(),
+                first_line,
+                expected: columns.names.len(),
+            }));
         }
-        let Some(label) = columns.label else {
-            return Ok(());
-        };
-        let cell = &rows.record[label];
-        if cell.is_empty() {
-            return Err(CsvError::NoLabel {
-                file: rows.file.to_owned(),
-                line: rows.line,
-            });
-        }
-        if let Some(&text) = known_texts.get(cell) {
-            self.labels.push(text);
-        } else {
-            known_texts.insert(cell.to_owned(), self.texts.len());
-            self.labels.push(self.texts.len());
-            self.texts.push(LabelText {
-                text: cell.to_owned(),
-                line: rows.line,
-            });
+        take(&rows)?;
+        more = rows.advance()?;
+    }
+    Ok(())
+}
+
+/// Gives every column that holds a text and has no rule of its own this one. The whole file is read for that.
+fn apply_to_texts(columns: &mut Columns, source: Source<'_>, rule: TextRule) -> Result<(), DatasetError> {
+    let mut holds_text = vec![false; columns.names.len()];
+    each_row(source, columns, |rows| {
+        for (holds, cell) in holds_text.iter_mut().zip(&rows.record) {
+            *holds = *holds || Cell::read(cell) == Cell::Text;
         }
         Ok(())
+    })?;
+    columns.features.retain_mut(|(at, how)| {
+        if !matches!(how, Rule::Number { .. }) || !holds_text[*at] {
+            return true;
+        }
+        match rule {
+            TextRule::OneHot => *how = Rule::Category,
+            TextRule::Hash(inputs) => *how = Rule::Hash(inputs),
+            TextRule::Drop => return false,
+        }
+        true
+    });
+    if columns.features.is_empty() {
+        let file = source.file.to_owned();
+        return Err(DatasetError::Csv(CsvError::TooFewColumns { file }));
+    }
+    Ok(())
+}
+
+/// A table that is being read.
+struct Reader {
+    cells: FloatsWriter,
+    texts: Vec<Texts>,
+    labels: Labels,
+    row: Vec<f32>,
+}
+
+impl Reader {
+    fn push(&mut self, rows: &Rows<'_>, columns: &Columns) -> Result<(), DatasetError> {
+        self.row.clear();
+        for (&(position, rule), texts) in columns.features.iter().zip(&mut self.texts) {
+            let cell = &rows.record[position];
+            let column = &columns.names[position];
+            self.row.push(match rule {
+                Rule::Number { may_miss } => match Cell::read(cell) {
+                    Cell::Number(number) => number,
+                    Cell::Missing if may_miss => f32::NAN,
+                    other => return Err(not_a_number(rows, column, cell, other).into()),
+                },
+                Rule::Hash(inputs) => super::Encoding::place(cell, inputs) as f32,
+                Rule::Category => {
+                    let place = texts.place(cell, || Text {
+                        cell: cell.to_owned(),
+                        column: column.clone(),
+                        line: rows.line,
+                    });
+                    if texts.different.len() > CATEGORIES_MAX {
+                        return Err(DatasetError::Csv(CsvError::TooManyCategories {
+                            file: rows.file.to_owned(),
+                            column: column.clone(),
+                            most: CATEGORIES_MAX,
+                        }));
+                    }
+                    place as f32
+                }
+            });
+        }
+        self.cells.push(&self.row)?;
+        for &position in &columns.labels {
+            let cell = &rows.record[position];
+            if cell.is_empty() {
+                return Err(DatasetError::Csv(CsvError::NoLabel {
+                    file: rows.file.to_owned(),
+                    line: rows.line,
+                }));
+            }
+            self.labels.push(rows.file, &columns.names[position], cell, rows.line)?;
+        }
+        Ok(())
+    }
+}
+
+/// What is wrong with a cell that holds no number.
+fn not_a_number(rows: &Rows<'_>, column: &str, cell: &str, found: Cell) -> CsvError {
+    let (file, line) = (rows.file.to_owned(), rows.line);
+    let (column, cell) = (column.to_owned(), cell.to_owned());
+    match found {
+        Cell::Missing => CsvError::MissingNumber {
+            file,
+            line,
+            column,
+            cell,
+        },
+        _ if has_decimal_comma(&cell) => CsvError::DecimalComma {
+            file,
+            line,
+            column,
+            cell,
+        },
+        _ => CsvError::NotANumber {
+            file,
+            line,
+            column,
+            cell,
+        },
     }
 }

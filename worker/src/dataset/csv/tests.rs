@@ -10,7 +10,7 @@ use super::*;
 const IRIS: &str = "width,length,kind\n1,10,lily\n2,20,rose\n3,30,lily\n4,40,iris\n5,50,rose\n";
 
 /// A file with this text and the spec with these options for it.
-fn file(text: impl AsRef<[u8]>, options: &str) -> (TempDir, DataSpec) {
+pub(super) fn file(text: impl AsRef<[u8]>, options: &str) -> (TempDir, DataSpec) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("data.csv");
     fs::write(&path, text).unwrap();
@@ -18,27 +18,28 @@ fn file(text: impl AsRef<[u8]>, options: &str) -> (TempDir, DataSpec) {
     (directory, spec.parse().unwrap())
 }
 
-fn open(text: impl AsRef<[u8]>, options: &str) -> Result<Dataset, DatasetError> {
+pub(super) fn open(text: impl AsRef<[u8]>, options: &str) -> Result<Dataset, DatasetError> {
     let (_directory, spec) = file(text, options);
     Dataset::open(&spec, 7, None)
 }
 
 /// What a model knows that takes two numbers whose columns have no names.
-fn nameless<'a>(scaling: &'a Scaling, classes: &'a [String]) -> Known<'a> {
+fn nameless<'a>(scaling: &'a Scaling, target: &'a Target) -> Known<'a> {
     Known {
         input: Shape::Flat(2),
-        classes,
+        target,
         columns: None,
+        encodings: &[],
         scaling,
     }
 }
 
-fn open_for(text: &str, options: &str, known: Known<'_>) -> Result<Dataset, DatasetError> {
+pub(super) fn open_for(text: &str, options: &str, known: Known<'_>) -> Result<Dataset, DatasetError> {
     let (_directory, spec) = file(text, options);
     Dataset::open_for(&spec, 7, None, known)
 }
 
-fn inputs(text: &str, options: &str, known: Known<'_>) -> Result<Vec<f32>, DatasetError> {
+pub(super) fn inputs(text: &str, options: &str, known: Known<'_>) -> Result<Vec<f32>, DatasetError> {
     let (_directory, spec) = file(text, options);
     Dataset::inputs(&spec, known).map(|samples| all(&samples).0)
 }
@@ -50,15 +51,15 @@ fn numbered(label: impl Fn(u32) -> u32) -> String {
 }
 
 /// All inputs and labels of some samples.
-fn all(samples: &Samples) -> (Vec<f32>, Vec<u32>) {
-    let (mut inputs, mut labels) = (Vec::new(), Vec::new());
+pub(super) fn all(samples: &Samples) -> (Vec<f32>, Vec<u32>) {
+    let (mut inputs, mut answers) = (Vec::new(), Answers::default());
     let indices: Vec<u32> = (0..samples.len() as u32).collect();
-    samples.gather(&indices, &mut inputs, &mut labels);
-    (inputs, labels)
+    samples.gather(&indices, &mut inputs, &mut answers);
+    (inputs, answers.labels().to_vec())
 }
 
 #[track_caller]
-fn assert_refused<T: std::fmt::Debug>(result: Result<T, DatasetError>, part: &str) {
+pub(super) fn assert_refused<T: std::fmt::Debug>(result: Result<T, DatasetError>, part: &str) {
     let message = result.unwrap_err().to_string();
     assert!(message.contains(part), "'{part}' is not in: {message}");
 }
@@ -71,7 +72,7 @@ fn owned(names: &[&str]) -> Vec<String> {
 fn a_file_with_a_header_is_split_and_standardised() {
     let dataset = open(IRIS, "?label=kind&test=0.4").unwrap();
     assert_eq!(dataset.input, Shape::Flat(2));
-    assert_eq!(dataset.classes, ["iris", "lily", "rose"]);
+    assert_eq!(dataset.target.classes(), ["iris", "lily", "rose"]);
     assert_eq!((dataset.train.len(), dataset.test.len()), (3, 2));
     let (inputs, _) = all(&dataset.train);
     for column in 0..2 {
@@ -118,14 +119,20 @@ fn the_label_column_is_found_by_name_and_from_both_ends() {
 #[test]
 fn a_header_is_known_by_its_text() {
     // The label of the first row is text in both; only the other cells tell.
-    assert_eq!(open("1,2,x\n3,4,y\n", "").unwrap().classes, ["x", "y"]);
-    assert_eq!(open("1,b,kind\n3,4,y\n1,2,x\n", "").unwrap().classes, ["x", "y"]);
+    assert_eq!(open("1,2,x\n3,4,y\n", "").unwrap().target.classes(), ["x", "y"]);
+    assert_eq!(
+        open("1,b,kind\n3,4,y\n1,2,x\n", "").unwrap().target.classes(),
+        ["x", "y"]
+    );
 }
 
 #[test]
 fn classes_are_sorted_as_numbers_or_as_text() {
-    assert_eq!(open("1,10\n1,9\n1,-1\n", "").unwrap().classes, ["-1", "9", "10"]);
-    assert_eq!(open("1,10\n1,9\n1,b\n", "").unwrap().classes, ["10", "9", "b"]);
+    assert_eq!(
+        open("1,10\n1,9\n1,-1\n", "").unwrap().target.classes(),
+        ["-1", "9", "10"]
+    );
+    assert_eq!(open("1,10\n1,9\n1,b\n", "").unwrap().target.classes(), ["10", "9", "b"]);
 }
 
 #[test]
@@ -143,7 +150,15 @@ fn wrong_cells_are_named_by_line_and_column() {
             "a,b,k\n1,2,x\n1,abc,y\n",
             "line 3: column b holds 'abc', which is not a number",
         ),
-        ("1,2,x\n1,,y\n", "line 2: column 1 holds '', which is not a number"),
+        ("1,2,x\n1,,y\n", "line 2: column 1 holds '', so its number is missing"),
+        (
+            "1,2,x\n1,NA,y\n",
+            "line 2: column 1 holds 'NA', so its number is missing",
+        ),
+        (
+            "1;2;x\n1;2,5;y\n",
+            "line 2: column 1 holds '2,5', which is not a number: write numbers with a decimal point",
+        ),
         ("1,inf,x\n", "line 1: column 1 holds 'inf'"),
         ("1,2,x\n1,1e39,x\n", "line 2: column 1 holds '1e39'"),
         ("1,2,x\n1,2,\n", "line 2 has no label"),
@@ -176,7 +191,7 @@ fn files_with_nothing_to_learn_are_refused() {
         ("\n\n", "", "is empty"),
         ("a,b\n", "", "has a header but no samples"),
         ("1\n2\n", "", "a single column"),
-        ("1;2\n3;4\n", "", "separated by commas"),
+        ("1 2\n3 4\n", "", "say sep="),
         ("1,x\n2,x\n", "", "has the label 'x'"),
         ("1,x\n2,y\n", "?test=1", "leaves none of its samples (2) to train on"),
         ("1,x\n", "", "leaves none of its samples (1)"),
@@ -228,23 +243,20 @@ fn a_model_keeps_its_scaling_and_classes_on_new_data() {
         mean: vec![1.0, 10.0],
         deviation: vec![2.0, 5.0],
     };
-    let classes = owned(&["rose", "lily", "iris"]);
+    let classes = Target::Classes(owned(&["rose", "lily", "iris"]));
     // All samples are tested, and there may be just one class among them.
     let dataset = open_for("5,20,lily\n", "?test=1", nameless(&scaling, &classes)).unwrap();
     assert!(dataset.train.is_empty());
     assert_eq!(all(&dataset.test), (vec![2.0, 2.0], vec![1]));
-    assert_eq!(dataset.classes, classes);
+    assert_eq!(dataset.target, classes);
 
     let unknown = open_for("5,20,lily\n1,2,tulip\n", "", nameless(&scaling, &classes));
     assert_refused(
         unknown,
-        "line 2 has the label 'tulip', but the model only knows rose, lily",
+        "line 2 has the label 'tulip', but training only knows rose, lily",
     );
     let wide = open_for("5,20,30,lily\n", "", nameless(&scaling, &classes));
-    assert_refused(
-        wide,
-        "3 columns of numbers beside the label, but the model was trained on 2",
-    );
+    assert_refused(wide, "3 columns beside the label, but the model was trained on 2");
     let images = open_for("5,20,lily\n", "", nameless(&Scaling::Unit, &classes));
     assert_refused(images, "trained on images");
 }
@@ -255,7 +267,12 @@ fn a_number_beyond_all_measure_is_refused() {
         mean: vec![0.0],
         deviation: vec![1e-40],
     };
-    let far = open_for("3e38,lily\n", "?test=1", nameless(&scaling, &owned(&["lily"])));
+    let target = Target::Classes(owned(&["lily"]));
+    let known = Known {
+        input: Shape::Flat(1),
+        ..nameless(&scaling, &target)
+    };
+    let far = open_for("3e38,lily\n", "?test=1", known);
     assert_refused(far, "beyond all measure");
 }
 
@@ -264,8 +281,8 @@ fn a_model_finds_its_columns_by_their_names() {
     let trained = open(IRIS, "").unwrap();
     let names = trained.columns.clone().unwrap();
     assert_eq!(
-        (names.features.clone(), names.label.as_str()),
-        (owned(&["width", "length"]), "kind")
+        (names.features.clone(), names.labels.clone()),
+        (owned(&["width", "length"]), owned(&["kind"]))
     );
     // Another order, and a column that the model knows nothing of.
     let moved = "kind,id,length,width\nlily,a,10,1\nrose,b,20,2\n";
@@ -303,11 +320,98 @@ fn samples_without_labels_are_read_for_a_model_in_their_order() {
     let labelled = IRIS.replace("width,length,kind\n", "");
     assert_eq!(inputs(&labelled, "", known).unwrap(), expected, "without names");
     assert_eq!(inputs(&labelled, "?label=2", known).unwrap(), expected);
-    assert_refused(inputs("1,2,3,4\n", "", known), "3 columns of numbers");
+    assert_refused(inputs("1,2,3,4\n", "", known), "3 columns beside");
 }
 
 #[test]
 fn columns_of_one_name_are_known_by_their_places() {
     let twins = "width,width,kind\n1,10,lily\n2,20,rose\n3,30,lily\n4,40,iris\n5,50,rose\n";
     assert_eq!(open(twins, "").unwrap().columns, None);
+}
+
+/// Three columns: a number, and two that are made of it.
+fn priced() -> String {
+    let rows = (0..100).map(|row| format!("{row},{},{}", 2 * row + 1, f64::from(row) / 8.0));
+    format!("size,rooms,price\n{}\n", rows.collect::<Vec<_>>().join("\n"))
+}
+
+#[test]
+fn a_label_of_many_numbers_is_a_number_to_predict() {
+    let dataset = open(priced(), "").unwrap();
+    let [price] = dataset.target.numbers() else {
+        panic!("one number: {:?}", dataset.target);
+    };
+    assert_eq!(price.name, "price");
+    assert!(
+        dataset.remarks[0].contains("price is a number to predict: say target=class"),
+        "{:?}",
+        dataset.remarks
+    );
+    assert!(dataset.train.labels().is_empty());
+    // A price is an eighth of the size: both come back from what they were standardised by.
+    let Scaling::Standard { mean, deviation } = &dataset.scaling else {
+        panic!("columns are standardised");
+    };
+    let (mut inputs, mut answers) = (Vec::new(), Answers::default());
+    for part in [&dataset.train, &dataset.test] {
+        let all: Vec<u32> = (0..part.len() as u32).collect();
+        part.gather(&all, &mut inputs, &mut answers);
+        for (input, &answer) in inputs.chunks_exact(2).zip(answers.numbers()) {
+            let size = input[0] * deviation[0] + mean[0];
+            assert!((price.restore(answer) - size / 8.0).abs() < 1e-4);
+        }
+    }
+    let values: f32 = dataset.train.answers().numbers().iter().sum();
+    assert!(values.abs() < 1e-4, "the training part decides: {values}");
+
+    let classes = open(priced(), "?target=class").unwrap();
+    assert_eq!(classes.target.classes().len(), 100);
+    assert!(classes.remarks.is_empty());
+    let few = open(numbered(|row| row % 5), "?target=number").unwrap();
+    assert_eq!(few.target.outputs(), 1);
+    let told = open(numbered(|row| row % 5), "").unwrap();
+    assert!(
+        told.remarks[0].contains("one of 5 classes: say target=number"),
+        "{:?}",
+        told.remarks
+    );
+}
+
+#[test]
+fn several_labels_are_several_numbers() {
+    let dataset = open(priced(), "?label=price,rooms").unwrap();
+    assert_eq!(dataset.input, Shape::Flat(1));
+    let names: Vec<&str> = dataset
+        .target
+        .numbers()
+        .iter()
+        .map(|number| number.name.as_str())
+        .collect();
+    assert_eq!(names, ["price", "rooms"]);
+    assert_eq!(dataset.train.answers().numbers().len(), 2 * dataset.train.len());
+    // A model of them finds both again, by name, and measures them by its own mean and deviation.
+    let moved = "rooms,size,price\n201,100,12.5\n";
+    let again = open_for(moved, "?test=1", dataset.known()).unwrap();
+    let restored: Vec<f32> = dataset
+        .target
+        .numbers()
+        .iter()
+        .zip(again.test.answers().numbers())
+        .map(|(number, &said)| number.restore(said))
+        .collect();
+    assert!(
+        (restored[0] - 12.5).abs() < 1e-4 && (restored[1] - 201.0).abs() < 1e-3,
+        "{restored:?}"
+    );
+    let fewer = open_for(
+        "rooms,size,price\n201,100,12.5\n",
+        "?test=1&label=price",
+        dataset.known(),
+    );
+    assert_refused(fewer, "1 columns of numbers to predict, but the model predicts 2");
+    assert_refused(
+        open("a,b,c\n1,x,2\n3,4,5\n", "?label=a,b"),
+        "line 2: label column b holds 'x'",
+    );
+    assert_refused(open("a,b\n1,2\n3,5\n", "?label=a,b"), "a single column");
 }

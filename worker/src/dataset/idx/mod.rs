@@ -12,7 +12,7 @@ pub use error::IdxError;
 use file::{Content, IdxArray};
 
 use super::samples::Values;
-use super::{Dataset, DatasetError, Known, Samples, Scaling, root, source};
+use super::{Answers, Dataset, DatasetError, Known, Samples, Scaling, Target, root, source};
 
 /// Reads the four files of a directory.
 pub(super) fn open(
@@ -96,7 +96,11 @@ impl Part {
             class_of[usize::from(label)].ok_or_else(|| IdxError::unknown_label(&self.labels.file, label, classes))
         });
         let labels = labels.collect::<Result<_, _>>()?;
-        Ok(Samples::new(features, Values::Bytes(self.images.bytes), labels))
+        Ok(Samples::new(
+            features,
+            Values::Bytes(self.images.bytes),
+            Answers::Labels(labels),
+        ))
     }
 }
 
@@ -141,9 +145,9 @@ pub(super) fn assemble(train: Part, test: Part, known: Option<Known<'_>>) -> Res
         }
         Some(Known {
             scaling: Scaling::Unit,
-            classes,
+            target: Target::Classes(classes),
             ..
-        }) => classes.to_vec(),
+        }) => classes.clone(),
         Some(_) => {
             return Err(DatasetError::OtherInputs {
                 file: train.images.file,
@@ -154,7 +158,13 @@ pub(super) fn assemble(train: Part, test: Part, known: Option<Known<'_>>) -> Res
     };
     let train = train.into_samples(&classes)?;
     let test = test.into_samples(&classes)?;
-    Ok(Dataset::new((input, None), classes, Scaling::Unit, train, test))
+    Dataset::new(
+        (input, None, Vec::new()),
+        Target::Classes(classes),
+        Scaling::Unit,
+        train,
+        test,
+    )
 }
 
 /// The shape of an image with these dimensions, of which the reader lets one to three pass.

@@ -77,12 +77,12 @@ fn four_files_make_a_dataset() {
         width: 2,
     };
     assert_eq!(dataset.input, image);
-    assert_eq!(dataset.classes, ["0", "1", "2", "3"]);
+    assert_eq!(dataset.target.classes(), ["0", "1", "2", "3"]);
     assert_eq!(dataset.scaling, Scaling::Unit);
     assert_eq!(dataset.train.labels(), [0, 2, 1]);
     assert_eq!(dataset.test.labels(), [3]);
-    let (mut inputs, mut labels) = (Vec::new(), Vec::new());
-    dataset.test.gather(&[0], &mut inputs, &mut labels);
+    let (mut inputs, mut answers) = (Vec::new(), Answers::default());
+    dataset.test.gather(&[0], &mut inputs, &mut answers);
     assert_eq!(inputs, [1.0, 0.0]);
 }
 
@@ -229,13 +229,14 @@ fn a_model_brings_its_own_classes() {
     let open_for = |scaling: &Scaling, classes: &[String]| {
         let known = Known {
             input: Shape::Flat(1),
-            classes,
+            target: &Target::Classes(classes.to_vec()),
             columns: None,
+            encodings: &[],
             scaling,
         };
         Dataset::open_for(&spec(&directory), 0, None, known)
     };
-    assert_eq!(open_for(&Scaling::Unit, &names(10)).unwrap().classes.len(), 10);
+    assert_eq!(open_for(&Scaling::Unit, &names(10)).unwrap().target.outputs(), 10);
     let unknown = open_for(&Scaling::Unit, &names(3));
     assert_refused(unknown, &[TEST_LABELS, "the label 3", "0, 1, 2"]);
     let columns = Scaling::Standard {

@@ -231,3 +231,49 @@ fn what_came_other_than_as_batches_moves_weights_and_progress() {
     assert!(training.progress() > progress);
     training.audit().unwrap();
 }
+
+#[test]
+fn minibatches_that_are_added_up_are_one_larger_minibatch() {
+    let (_folder, dataset) = points(200);
+    let weights = |minibatch: u32, accumulate: u32| {
+        let job = job(|draft| {
+            draft.minibatch = Some(minibatch);
+            draft.accumulate = Some(accumulate);
+        });
+        let (layout, rule) = (layout(&job, &dataset), job.optimiser.rule);
+        let counts = initial_counts(&layout, job.seed);
+        let data = Arc::new(dataset.clone());
+        let trainer = CpuTrainer::new(data, &layout, &counts, rule, 1, Threads(1)).unwrap();
+        let trainer = trainer.in_minibatches_of(job.minibatch as usize);
+        let mut training = Training::new(trainer, &job, &dataset, Identity::alone(7)).unwrap();
+        let (mut encoded, mut samples) = (Vec::new(), Vec::new());
+        while let Next::Emitted(step) | Next::Kept(step) = training.step(false, &mut encoded).unwrap() {
+            samples.push(step.samples);
+        }
+        let TrainerState { arrays, .. } = training.trainer().state().unwrap();
+        let shared = training.trainer().copy_weights().unwrap();
+        // What was learned: what was emitted, and what was not.
+        let own: Vec<f32> = shared
+            .iter()
+            .zip(&arrays[0])
+            .map(|(shared, residual)| shared + residual)
+            .collect();
+        (samples, own)
+    };
+    let (steps, whole) = weights(48, 1);
+    for (minibatch, accumulate) in [(16, 3), (24, 2), (48, 1)] {
+        let (parts_steps, parts) = weights(minibatch, accumulate);
+        assert_eq!(parts_steps, steps, "a step has as many samples");
+        let furthest = whole
+            .iter()
+            .zip(&parts)
+            .map(|(one, other)| (one - other).abs())
+            .fold(0.0, f32::max);
+        assert!(furthest < 1e-4, "{accumulate} times {minibatch}: {furthest}");
+    }
+    let (_, other) = weights(16, 1);
+    assert!(
+        whole.iter().zip(&other).any(|(one, other)| (one - other).abs() > 1e-2),
+        "it makes no difference at all"
+    );
+}

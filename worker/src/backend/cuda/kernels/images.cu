@@ -56,13 +56,13 @@ extern "C" __global__ void fold(const float* unfolded, ConvGeometry by, float* d
     dx[at] = sum;
 }
 
-// The top left pixel of a square, if there are so many squares.
-__device__ bool corner_of(u32 square, const PoolGeometry& by, u32* corner) {
-    u32 rows = by.height / by.size;
-    u32 columns = by.width / by.size;
-    u32 row = square / columns;
-    *corner = (row / rows * by.height + row % rows * by.size) * by.width + square % columns * by.size;
-    return square < by.planes * rows * columns;
+// The top left pixel of a window, if there are so many windows.
+__device__ bool corner_of(u32 window, const PoolGeometry& by, u32* corner) {
+    u32 rows = by.height / by.tall;
+    u32 columns = by.width / by.wide;
+    u32 row = window / columns;
+    *corner = (row / rows * by.height + row % rows * by.tall) * by.width + window % columns * by.wide;
+    return window < by.planes * rows * columns;
 }
 
 extern "C" __global__ void max_pool(const float* x, PoolGeometry by, float* y, u32* winners) {
@@ -73,8 +73,8 @@ extern "C" __global__ void max_pool(const float* x, PoolGeometry by, float* y, u
     }
     u32 winner = corner;
     float best = x[corner];
-    for (u32 down = 0; down < by.size; ++down) {
-        for (u32 right = 0; right < by.size; ++right) {
+    for (u32 down = 0; down < by.tall; ++down) {
+        for (u32 right = 0; right < by.wide; ++right) {
             u32 place = corner + down * by.width + right;
             if (x[place] > best) {
                 best = x[place];
@@ -86,22 +86,22 @@ extern "C" __global__ void max_pool(const float* x, PoolGeometry by, float* y, u
     winners[at] = winner;
 }
 
-// The square that a pixel lies in, or none at the edges that no square covers.
-__device__ bool square_of(u32 at, const PoolGeometry& by, u32* square) {
-    u32 rows = by.height / by.size;
-    u32 columns = by.width / by.size;
-    u32 row = at / by.width % by.height / by.size;
-    u32 column = at % by.width / by.size;
-    *square = (at / (by.width * by.height) * rows + row) * columns + column;
+// The window that a pixel lies in, or none at the edges that no window covers.
+__device__ bool window_of(u32 at, const PoolGeometry& by, u32* window) {
+    u32 rows = by.height / by.tall;
+    u32 columns = by.width / by.wide;
+    u32 row = at / by.width % by.height / by.tall;
+    u32 column = at % by.width / by.wide;
+    *window = (at / (by.width * by.height) * rows + row) * columns + column;
     return row < rows && column < columns;
 }
 
 extern "C" __global__ void max_pool_back(const float* dy, const u32* winners, PoolGeometry by, float* dx) {
     u32 at = blockIdx.x * blockDim.x + threadIdx.x;
     if (at < by.planes * by.height * by.width) {
-        u32 square;
-        bool covered = square_of(at, by, &square);
-        dx[at] = covered && winners[square] == at ? dy[square] : 0.0f;
+        u32 window;
+        bool covered = window_of(at, by, &window);
+        dx[at] = covered && winners[window] == at ? dy[window] : 0.0f;
     }
 }
 
@@ -112,20 +112,20 @@ extern "C" __global__ void mean_pool(const float* x, PoolGeometry by, float* y) 
         return;
     }
     float sum = 0.0f;
-    for (u32 down = 0; down < by.size; ++down) {
-        for (u32 right = 0; right < by.size; ++right) {
+    for (u32 down = 0; down < by.tall; ++down) {
+        for (u32 right = 0; right < by.wide; ++right) {
             sum += x[corner + down * by.width + right];
         }
     }
-    y[at] = sum / float(by.size * by.size);
+    y[at] = sum / float(by.tall * by.wide);
 }
 
 extern "C" __global__ void mean_pool_back(const float* dy, PoolGeometry by, float* dx) {
     u32 at = blockIdx.x * blockDim.x + threadIdx.x;
     if (at < by.planes * by.height * by.width) {
-        u32 square;
-        bool covered = square_of(at, by, &square);
-        dx[at] = covered ? dy[square] / float(by.size * by.size) : 0.0f;
+        u32 window;
+        bool covered = window_of(at, by, &window);
+        dx[at] = covered ? dy[window] / float(by.tall * by.wide) : 0.0f;
     }
 }
 

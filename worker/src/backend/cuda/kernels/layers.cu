@@ -3,10 +3,10 @@
 // A dense layer's activations are rows, one per sample. Images lie channel by channel, and within a channel sample by
 // sample: so a convolution is one product for the whole minibatch, and its output lies like its input.
 
-// Samples from a dataset that lies on the device, and their labels.
+// Samples from a dataset that lies on the device, and what they are: labels, or numbers as words.
 template <typename T>
 __device__ void gather_samples(const T* values, const u32* all_labels, const u32* indices, Images to, float scale,
-                               float* x, u32* labels) {
+                               float* x, u32* labels, u32 width) {
     u64 at = u64(blockIdx.x) * blockDim.x + threadIdx.x;
     u64 features = u64(to.channels) * to.plane;
     if (at >= features * to.samples) {
@@ -18,18 +18,20 @@ __device__ void gather_samples(const T* values, const u32* all_labels, const u32
     u64 index = indices[sample];
     x[at] = float(values[index * features + u64(channel) * to.plane + within]) * scale;
     if (within == 0 && channel == 0) {
-        labels[sample] = all_labels[index];
+        for (u32 each = 0; each < width; ++each) {
+            labels[sample * width + each] = all_labels[index * width + each];
+        }
     }
 }
 
 extern "C" __global__ void gather_bytes(const u8* values, const u32* all_labels, const u32* indices, Images to,
-                                        float scale, float* x, u32* labels) {
-    gather_samples(values, all_labels, indices, to, scale, x, labels);
+                                        float scale, float* x, u32* labels, u32 width) {
+    gather_samples(values, all_labels, indices, to, scale, x, labels, width);
 }
 
 extern "C" __global__ void gather_floats(const float* values, const u32* all_labels, const u32* indices, Images to,
-                                         float scale, float* x, u32* labels) {
-    gather_samples(values, all_labels, indices, to, scale, x, labels);
+                                         float scale, float* x, u32* labels, u32 width) {
+    gather_samples(values, all_labels, indices, to, scale, x, labels, width);
 }
 
 // Adds a bias to every row, one number per column; with relu, cuts at zero. Four columns a thread.
@@ -161,19 +163,28 @@ extern "C" __global__ void add_parts(const float* sums, u32 parts, u32 columns, 
     }
 }
 
-// Softmax and cross-entropy straight from labels: each sample's loss and the logits' gradient. One block a sample, each
-// of whose threads keeps so many logits, if that is enough for all.
+// Softmax and cross-entropy straight from labels: each sample's loss and the logits' gradient. A share of certainty may be
+// spread over all classes, and classes may count more or less. One block a sample, each of whose threads keeps so many
+// logits, if that is enough for all.
+
+// The loss of a sample, from the logarithm of what was summed up and the sum of all logits, where that is needed.
+__device__ inline float class_loss(float logarithm, float logit, float all_logits, u32 classes, float smoothing) {
+    float sharp = logarithm - logit;
+    return smoothing == 0.0f ? sharp : (1.0f - smoothing) * sharp + smoothing * (logarithm - all_logits / float(classes));
+}
+
 template <u32 KEPT>
 __device__ void softmax_of(const float* logits, const u32* labels, u32 classes, float share, float* losses,
-                           float* gradient) {
+                           float* gradient, float smoothing, const float* weights, u32 weighted) {
     const float* row = logits + u64(blockIdx.x) * classes;
     float* slope = gradient + u64(blockIdx.x) * classes;
     float kept[KEPT];
-    float largest = -HUGE;
+    float largest = -HUGE, all = 0.0f;
 #pragma unroll
     for (u32 i = 0; i < KEPT; ++i) {
         u32 at = threadIdx.x + i * blockDim.x;
         kept[i] = at < classes ? row[at] : -HUGE;
+        all += at < classes ? kept[i] : 0.0f;
         largest = fmaxf(largest, kept[i]);
     }
     largest = block_max(largest);
@@ -184,38 +195,43 @@ __device__ void softmax_of(const float* logits, const u32* labels, u32 classes, 
         sum += kept[i];
     }
     sum = block_sum(sum);
+    all = smoothing == 0.0f ? 0.0f : block_sum(all);
     u32 label = labels[blockIdx.x];
+    float weight = weighted ? weights[label] : 1.0f;
     if (threadIdx.x == 0) {
-        losses[blockIdx.x] = largest - row[label] + logf(sum);
+        losses[blockIdx.x] = weight * class_loss(largest + logf(sum), row[label], all, classes, smoothing);
     }
-    float scale = share / sum;
+    share *= weight;
+    float scale = share / sum, each = share * smoothing / float(classes), sharp = share * (1.0f - smoothing);
 #pragma unroll
     for (u32 i = 0; i < KEPT; ++i) {
         u32 at = threadIdx.x + i * blockDim.x;
         if (at < classes) {
-            slope[at] = kept[i] * scale - (at == label ? share : 0.0f);
+            slope[at] = kept[i] * scale - each - (at == label ? sharp : 0.0f);
         }
     }
 }
 
 extern "C" __global__ void softmax_few(const float* logits, const u32* labels, u32 classes, float share, float* losses,
-                                       float* gradient) {
-    softmax_of<4>(logits, labels, classes, share, losses, gradient);
+                                       float* gradient, float smoothing, const float* weights, u32 weighted) {
+    softmax_of<4>(logits, labels, classes, share, losses, gradient, smoothing, weights, weighted);
 }
 
 extern "C" __global__ void __launch_bounds__(512)
-    softmax_many(const float* logits, const u32* labels, u32 classes, float share, float* losses, float* gradient) {
-    softmax_of<16>(logits, labels, classes, share, losses, gradient);
+    softmax_many(const float* logits, const u32* labels, u32 classes, float share, float* losses, float* gradient,
+                 float smoothing, const float* weights, u32 weighted) {
+    softmax_of<16>(logits, labels, classes, share, losses, gradient, smoothing, weights, weighted);
 }
 
 // The same for any number of classes.
 extern "C" __global__ void softmax_any(const float* logits, const u32* labels, u32 classes, float share, float* losses,
-                                       float* gradient) {
+                                       float* gradient, float smoothing, const float* weights, u32 weighted) {
     const float* row = logits + u64(blockIdx.x) * classes;
     float* slope = gradient + u64(blockIdx.x) * classes;
-    float largest = -HUGE;
+    float largest = -HUGE, all = 0.0f;
     for (u32 at = threadIdx.x; at < classes; at += blockDim.x) {
         largest = fmaxf(largest, row[at]);
+        all += row[at];
     }
     largest = block_max(largest);
     float sum = 0.0f;
@@ -223,14 +239,52 @@ extern "C" __global__ void softmax_any(const float* logits, const u32* labels, u
         sum += expf(row[at] - largest);
     }
     sum = block_sum(sum);
+    all = block_sum(all);
     u32 label = labels[blockIdx.x];
+    float weight = weighted ? weights[label] : 1.0f;
     if (threadIdx.x == 0) {
-        losses[blockIdx.x] = largest - row[label] + logf(sum);
+        losses[blockIdx.x] = weight * class_loss(largest + logf(sum), row[label], all, classes, smoothing);
     }
-    float scale = share / sum;
+    share *= weight;
+    float scale = share / sum, each = share * smoothing / float(classes), sharp = share * (1.0f - smoothing);
     for (u32 at = threadIdx.x; at < classes; at += blockDim.x) {
-        slope[at] = expf(row[at] - largest) * scale - (at == label ? share : 0.0f);
+        slope[at] = expf(row[at] - largest) * scale - each - (at == label ? sharp : 0.0f);
     }
+}
+
+// One output that says how likely the second of two classes is.
+extern "C" __global__ void single_loss(const float* logits, const u32* labels, u32 samples, float share, float* losses,
+                                       float* gradient, float smoothing, const float* weights, u32 weighted) {
+    u32 sample = blockIdx.x * blockDim.x + threadIdx.x;
+    if (sample < samples) {
+        u32 label = labels[sample];
+        float logit = logits[sample];
+        float weight = weighted ? weights[label] : 1.0f;
+        float wanted = (1.0f - smoothing) * float(label) + 0.5f * smoothing;
+        losses[sample] = weight * (fmaxf(logit, 0.0f) + log1pf(expf(-fabsf(logit))) - wanted * logit);
+        gradient[sample] = weight * share * (1.0f / (1.0f + expf(-logit)) - wanted);
+    }
+}
+
+// How far numbers are off: their squares, the distances themselves, or half the squares up to one and the distances beyond.
+extern "C" __global__ void number_loss(const float* found, const u32* wanted, u32 width, u32 samples, u32 kind,
+                                       float share, float* losses, float* gradient) {
+    u32 sample = blockIdx.x * blockDim.x + threadIdx.x;
+    if (sample >= samples) {
+        return;
+    }
+    float total = 0.0f, part = 1.0f / float(width);
+    for (u32 each = 0; each < width; ++each) {
+        u64 at = u64(sample) * width + each;
+        float off = found[at] - __uint_as_float(wanted[at]);
+        float size = fabsf(off), way = off > 0.0f ? 1.0f : (off < 0.0f ? -1.0f : off);
+        bool near = kind == 2 && size <= 1.0f;
+        float loss = kind == 0 ? off * off : (near ? 0.5f * off * off : (kind == 1 ? size : size - 0.5f));
+        float slope = kind == 0 ? 2.0f * off : (near ? off : way);
+        total += loss * part;
+        gradient[at] = slope * part * share;
+    }
+    losses[sample] = total;
 }
 
 // Activations that stand alone.
@@ -239,44 +293,84 @@ constexpr float ROOT_HALF = 0.70710678118654752440f;
 constexpr float DENSITY_OF_ZERO = 0.39894228040143267794f;
 
 struct Relu {
-    static __device__ float forward(float x) { return fmaxf(x, 0.0f); }
-    static __device__ float slope(float x, float y) { return y > 0.0f ? 1.0f : 0.0f; }
+    static __device__ float forward(float x, float leak) { return fmaxf(x, 0.0f); }
+    static __device__ float slope(float x, float y, float leak) { return y > 0.0f ? 1.0f : 0.0f; }
+};
+
+struct LeakyRelu {
+    static __device__ float forward(float x, float leak) { return x > 0.0f ? x : leak * x; }
+    static __device__ float slope(float x, float y, float leak) { return x > 0.0f ? 1.0f : leak; }
 };
 
 struct Tanh {
-    static __device__ float forward(float x) { return tanhf(x); }
-    static __device__ float slope(float x, float y) { return 1.0f - y * y; }
+    static __device__ float forward(float x, float leak) { return tanhf(x); }
+    static __device__ float slope(float x, float y, float leak) { return 1.0f - y * y; }
 };
 
 struct Sigmoid {
-    static __device__ float forward(float x) { return 1.0f / (1.0f + expf(-x)); }
-    static __device__ float slope(float x, float y) { return y * (1.0f - y); }
+    static __device__ float forward(float x, float leak) { return 1.0f / (1.0f + expf(-x)); }
+    static __device__ float slope(float x, float y, float leak) { return y * (1.0f - y); }
+};
+
+struct Silu {
+    static __device__ float forward(float x, float leak) { return x / (1.0f + expf(-x)); }
+    static __device__ float slope(float x, float y, float leak) {
+        float share = 1.0f / (1.0f + expf(-x));
+        return share * (1.0f + x * (1.0f - share));
+    }
 };
 
 struct Gelu {
     static __device__ float below(float x) { return 0.5f * (1.0f + erff(x * ROOT_HALF)); }
-    static __device__ float forward(float x) { return x * below(x); }
-    static __device__ float slope(float x, float y) { return below(x) + x * DENSITY_OF_ZERO * expf(-0.5f * x * x); }
+    static __device__ float forward(float x, float leak) { return x * below(x); }
+    static __device__ float slope(float x, float y, float leak) {
+        return below(x) + x * DENSITY_OF_ZERO * expf(-0.5f * x * x);
+    }
 };
 
 #define ACTIVATION(NAME, KIND)                                                                                         \
-    extern "C" __global__ void NAME(const float* x, float* y, u32 total) {                                            \
+    extern "C" __global__ void NAME(const float* x, float* y, u32 total, float slope) {                               \
         u32 at = blockIdx.x * blockDim.x + threadIdx.x;                                                                \
         if (at < total) {                                                                                              \
-            y[at] = KIND::forward(x[at]);                                                                              \
+            y[at] = KIND::forward(x[at], slope);                                                                       \
         }                                                                                                              \
     }                                                                                                                  \
-    extern "C" __global__ void NAME##_back(const float* x, const float* y, const float* dy, float* dx, u32 total) {    \
+    extern "C" __global__ void NAME##_back(const float* x, const float* y, const float* dy, float* dx, u32 total,      \
+                                           float slope) {                                                             \
         u32 at = blockIdx.x * blockDim.x + threadIdx.x;                                                                \
         if (at < total) {                                                                                              \
-            dx[at] = dy[at] * KIND::slope(x[at], y[at]);                                                               \
+            dx[at] = dy[at] * KIND::slope(x[at], y[at], slope);                                                        \
         }                                                                                                              \
     }
 
 ACTIVATION(relu, Relu)
+ACTIVATION(leaky_relu, LeakyRelu)
 ACTIVATION(tanh_all, Tanh)
 ACTIVATION(sigmoid, Sigmoid)
+ACTIVATION(silu, Silu)
 ACTIVATION(gelu, Gelu)
+
+// What has come two ways, added up; with relu, cut at zero.
+extern "C" __global__ void add_ways(const float* one, const float* other, float* y, u32 total, u32 relu) {
+    u32 at = blockIdx.x * blockDim.x + threadIdx.x;
+    if (at < total) {
+        float sum = one[at] + other[at];
+        y[at] = relu ? fmaxf(sum, 0.0f) : sum;
+    }
+}
+
+// The way back through a sum: no gradient where its output was cut. Twice, where one of the two is going to be overwritten.
+extern "C" __global__ void cut_ways(const float* dy, const float* y, u32 total, u32 relu, u32 twice, float* one,
+                                    float* other) {
+    u32 at = blockIdx.x * blockDim.x + threadIdx.x;
+    if (at < total) {
+        float value = !relu || y[at] > 0.0f ? dy[at] : 0.0f;
+        one[at] = value;
+        if (twice) {
+            other[at] = value;
+        }
+    }
+}
 
 // Drops each number with a probability and scales the others up; the way back is the same. Decisions are a pure function
 // of the key and the place.

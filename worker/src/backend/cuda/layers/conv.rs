@@ -1,9 +1,10 @@
 //! Convolution: kernels times unfolded images, for the whole minibatch at once.
 
 use super::super::abi::ConvGeometry;
+use super::super::address::At;
 use super::super::error::GpuError;
 use super::super::gpu::{Gpu, Grid};
-use super::super::kernels::{AddBias, BiasPlanesBack, Fold, Unfold};
+use super::super::kernels::{Activate, AddBias, BiasPlanesBack, Fold, Unfold};
 use super::super::memory::Array;
 use super::super::products::{Epilogue, Matrix, Product, Sizes};
 use super::sums::{add_parts, parts};
@@ -25,7 +26,11 @@ impl ConvRoom {
         minibatch: usize,
         input_gradient: InputGradient,
     ) -> Result<Self, GpuError> {
-        let numbers = minibatch * conv.geometry.window() * conv.geometry.positions();
+        let numbers = if conv.geometry.is_pointwise() {
+            0
+        } else {
+            minibatch * conv.geometry.window() * conv.geometry.positions()
+        };
         let back = match input_gradient {
             InputGradient::Needed => numbers,
             InputGradient::NotNeeded => 0,
@@ -34,6 +39,15 @@ impl ConvRoom {
             unfolded: Array::zeros(gpu, numbers)?,
             unfolded_gradient: Array::zeros(gpu, back)?,
         })
+    }
+}
+
+/// Where the unfolded minibatch lies: kernels of one pixel look at it as it is.
+fn unfolded(conv: &Conv, room: &ConvRoom, x: At<f32>) -> At<f32> {
+    if conv.geometry.is_pointwise() {
+        x
+    } else {
+        room.unfolded.at()
     }
 }
 
@@ -72,7 +86,7 @@ pub(super) unsafe fn forward(gpu: &Gpu, conv: &Conv, room: &ConvRoom, at: There)
             columns: outputs,
             inner: window,
         },
-        a: Matrix::plain(room.unfolded.at(), positions),
+        a: Matrix::plain(unfolded(conv, room, at.x), positions),
         b: Matrix::plain(at.weights.plus(conv.weight.start), window),
         out: Matrix::plain(at.y, positions),
         epilogue: Epilogue::Nothing,
@@ -85,11 +99,23 @@ pub(super) unsafe fn forward(gpu: &Gpu, conv: &Conv, room: &ConvRoom, at: There)
         total: (positions * outputs) as u32,
         relu: u32::from(conv.relu),
     };
+    let relu = Activate {
+        x: at.y,
+        y: at.y,
+        total: (positions * outputs) as u32,
+        slope: 0.0,
+    };
     // SAFETY: the layout has put so many weights where the layer says, and the rest is as the caller has promised.
     unsafe {
-        gpu.launch(&gpu.kernels.unfold, each_window, unfold)?;
+        if !conv.geometry.is_pointwise() {
+            gpu.launch(&gpu.kernels.unfold, each_window, unfold)?;
+        }
         gpu.products.multiply(product)?;
-        gpu.launch(&gpu.kernels.bias, Grid::each(positions * outputs), bias)
+        match (conv.bias.is_empty(), conv.relu) {
+            (false, _) => gpu.launch(&gpu.kernels.bias, Grid::each(positions * outputs), bias),
+            (true, true) => gpu.launch(&gpu.kernels.relu, Grid::each(positions * outputs), relu),
+            (true, false) => Ok(()),
+        }
     }
 }
 
@@ -113,15 +139,19 @@ pub(super) unsafe fn backward(gpu: &Gpu, conv: &Conv, room: &ConvRoom, at: Back)
     let planes = Matrix::plain(at.dy, positions);
     // SAFETY: the layout has put so many weights where the layer says, and the rest is as the caller has promised.
     unsafe {
-        gpu.launch(&gpu.kernels.bias_planes_back, each_part, bias)?;
-        add_parts(gpu, at.sums, parts, outputs, at.gradient.plus(conv.bias.start))?;
+        if conv.relu || !conv.bias.is_empty() {
+            gpu.launch(&gpu.kernels.bias_planes_back, each_part, bias)?;
+        }
+        if !conv.bias.is_empty() {
+            add_parts(gpu, at.sums, parts, outputs, at.gradient.plus(conv.bias.start))?;
+        }
         gpu.products.multiply(Product {
             sizes: Sizes {
                 rows: window,
                 columns: outputs,
                 inner: positions,
             },
-            a: Matrix::transposed(room.unfolded.at(), positions),
+            a: Matrix::transposed(unfolded(conv, room, at.x), positions),
             b: planes,
             out: Matrix::plain(at.gradient.plus(conv.weight.start), window),
             epilogue: Epilogue::Nothing,
@@ -129,6 +159,7 @@ pub(super) unsafe fn backward(gpu: &Gpu, conv: &Conv, room: &ConvRoom, at: Back)
         let Some(dx) = at.dx else {
             return Ok(());
         };
+        let pointwise = conv.geometry.is_pointwise();
         gpu.products.multiply(Product {
             sizes: Sizes {
                 rows: positions,
@@ -137,9 +168,12 @@ pub(super) unsafe fn backward(gpu: &Gpu, conv: &Conv, room: &ConvRoom, at: Back)
             },
             a: planes,
             b: Matrix::transposed(at.weights.plus(conv.weight.start), window),
-            out: Matrix::plain(room.unfolded_gradient.at(), positions),
+            out: Matrix::plain(if pointwise { dx } else { room.unfolded_gradient.at() }, positions),
             epilogue: Epilogue::Nothing,
         })?;
+        if pointwise {
+            return Ok(());
+        }
         let fold = Fold {
             unfolded: room.unfolded_gradient.at(),
             by: geometry(conv, at.samples),

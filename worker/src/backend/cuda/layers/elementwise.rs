@@ -15,14 +15,25 @@ pub(super) unsafe fn activate(gpu: &Gpu, activation: Activation, total: usize, a
         Activation::Tanh => &gpu.kernels.tanh_all,
         Activation::Sigmoid => &gpu.kernels.sigmoid,
         Activation::Gelu => &gpu.kernels.gelu,
+        Activation::Silu => &gpu.kernels.silu,
+        Activation::LeakyRelu(_) => &gpu.kernels.leaky_relu,
     };
     let arguments = Activate {
         x: at.x,
         y: at.y,
         total: total as u32,
+        slope: slope(activation),
     };
     // SAFETY: as the caller has promised.
     unsafe { gpu.launch(kernel, Grid::each(total), arguments) }
+}
+
+/// How steep it is below zero, for a leaky relu.
+fn slope(activation: Activation) -> f32 {
+    match activation {
+        Activation::LeakyRelu(slope) => slope,
+        _ => 0.0,
+    }
 }
 
 /// # Safety
@@ -39,6 +50,8 @@ pub(super) unsafe fn activate_back(
         Activation::Tanh => &gpu.kernels.tanh_all_back,
         Activation::Sigmoid => &gpu.kernels.sigmoid_back,
         Activation::Gelu => &gpu.kernels.gelu_back,
+        Activation::Silu => &gpu.kernels.silu_back,
+        Activation::LeakyRelu(_) => &gpu.kernels.leaky_relu_back,
     };
     let arguments = ActivateBack {
         x: at.x,
@@ -46,6 +59,7 @@ pub(super) unsafe fn activate_back(
         dy: at.dy,
         dx,
         total: total as u32,
+        slope: slope(activation),
     };
     // SAFETY: as the caller has promised.
     unsafe { gpu.launch(kernel, Grid::each(total), arguments) }

@@ -4,6 +4,8 @@
 mod conv;
 mod dense;
 mod elementwise;
+mod junction;
+mod norm;
 mod pool;
 mod sums;
 
@@ -12,6 +14,9 @@ use std::rc::Rc;
 use dfdx::prelude::{Cpu, Gradients, HasShape};
 
 use self::conv::ConvRoom;
+pub(super) use self::junction::CudaJunction;
+use self::norm::NormRoom;
+pub(super) use self::norm::Statistics;
 pub(super) use self::sums::PARTS_MAX;
 use super::address::At;
 use super::error::GpuError;
@@ -45,6 +50,7 @@ enum Room {
     Conv(ConvRoom),
     /// Where the largest number of every square was found.
     Winners(Array<u32>),
+    Norm(NormRoom),
 }
 
 /// What one pass through a network is computed with.
@@ -58,6 +64,8 @@ pub(super) struct PassData {
     pub(super) key: u64,
     /// Room for column sums in [`PARTS_MAX`] parts, for the widest layer.
     pub(super) sums: At<f32>,
+    /// Where batch norms have their numbers from.
+    pub(super) statistics: Statistics,
 }
 
 /// Where a layer's way forward reads and writes.
@@ -115,6 +123,7 @@ impl CudaLayer {
         let room = match op {
             Op::Conv(conv) => Room::Conv(ConvRoom::new(gpu, conv, minibatch, input_gradient)?),
             Op::MaxPool(_) => Room::Winners(Array::zeros(gpu, minibatch * outputs)?),
+            Op::Norm(norm) => Room::Norm(NormRoom::new(gpu, norm, minibatch)?),
             _ => Room::Nothing,
         };
         Ok(Self(Rc::new(Layer {
@@ -126,10 +135,10 @@ impl CudaLayer {
             room,
         })))
     }
+}
 
-    pub(super) fn outputs(&self) -> usize {
-        self.0.outputs
-    }
+impl crate::tape::Layer for CudaLayer {
+    type Junction = CudaJunction;
 }
 
 impl Operation for CudaLayer {
@@ -148,7 +157,7 @@ impl Operation for CudaLayer {
         };
         // SAFETY: the layer before has written `samples` rows of as many numbers as the program says that this one reads,
         // and this layer's own arrays have room for a larger minibatch.
-        unsafe { self.0.forward(&pass.gpu, pass.key, there)? };
+        unsafe { self.0.forward(pass, there)? };
         Ok((tensor_at(self.0.y.at(), (samples, self.0.outputs))?, ()))
     }
 
@@ -182,7 +191,8 @@ impl Operation for CudaLayer {
 impl Layer {
     /// # Safety
     /// `at` must be as [`There`] asks for.
-    unsafe fn forward(&self, gpu: &Gpu, key: u64, at: There) -> Result<(), GpuError> {
+    unsafe fn forward(&self, pass: &PassData, at: There) -> Result<(), GpuError> {
+        let (gpu, key) = (&*pass.gpu, pass.key);
         let total = at.samples * self.outputs;
         // SAFETY: as the caller has promised.
         unsafe {
@@ -194,7 +204,11 @@ impl Layer {
                 (Op::Activation(op), _) => elementwise::activate(gpu, *op, total, at),
                 (Op::Dropout(op), _) => elementwise::drop(gpu, *op, key, (at.x, at.y), total),
                 (Op::ToRows(op), _) => elementwise::to_rows(gpu, *op, at),
-                (Op::Conv(_) | Op::MaxPool(_), _) => unreachable!("every layer has the room that its operation needs"),
+                (Op::Norm(op), Room::Norm(room)) => norm::forward(gpu, op, room, pass.statistics, at),
+                (Op::Residual(_), _) => unreachable!("a block is no layer: its two ways are"),
+                (Op::Conv(_) | Op::MaxPool(_) | Op::Norm(_), _) => {
+                    unreachable!("every layer has the room that its operation needs")
+                }
             }
         }
     }
@@ -208,6 +222,7 @@ impl Layer {
             match (&self.op, &self.room, at.dx) {
                 (Op::Dense(op), _, _) => dense::backward(gpu, op, at),
                 (Op::Conv(op), Room::Conv(room), _) => conv::backward(gpu, op, room, at),
+                (Op::Norm(op), Room::Norm(room), _) => norm::backward(gpu, op, room, at),
                 (Op::MaxPool(op), Room::Winners(winners), Some(dx)) => pool::max_back(gpu, op, winners, at, dx),
                 (Op::MeanPool(op), _, Some(dx)) => pool::mean_back(gpu, op, at, dx),
                 (Op::Activation(op), _, Some(dx)) => elementwise::activate_back(gpu, *op, total, at, dx),

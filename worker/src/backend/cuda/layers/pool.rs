@@ -1,4 +1,4 @@
-//! Pooling: the largest or the mean of every square of an image.
+//! Pooling: the largest or the mean of every window of an image.
 
 use super::super::abi::PoolGeometry;
 use super::super::address::At;
@@ -14,11 +14,12 @@ fn geometry(pool: &Pool, samples: usize) -> PoolGeometry {
         planes: (pool.channels * samples) as u32,
         height: pool.height as u32,
         width: pool.width as u32,
-        size: pool.size as u32,
+        tall: pool.window.0 as u32,
+        wide: pool.window.1 as u32,
     }
 }
 
-fn squares(pool: &Pool, samples: usize) -> Grid {
+fn windows(pool: &Pool, samples: usize) -> Grid {
     Grid::each(samples * pool.output_len())
 }
 
@@ -35,8 +36,8 @@ pub(super) unsafe fn max(gpu: &Gpu, pool: &Pool, winners: &Array<u32>, at: There
         y: at.y,
         winners: winners.at(),
     };
-    // SAFETY: as the caller has promised; the geometry says how many squares there are.
-    unsafe { gpu.launch(&gpu.kernels.max_pool, squares(pool, at.samples), arguments) }
+    // SAFETY: as the caller has promised; the geometry says how many windows there are.
+    unsafe { gpu.launch(&gpu.kernels.max_pool, windows(pool, at.samples), arguments) }
 }
 
 /// # Safety
@@ -66,8 +67,8 @@ pub(super) unsafe fn mean(gpu: &Gpu, pool: &Pool, at: There) -> Result<(), GpuEr
         by: geometry(pool, at.samples),
         y: at.y,
     };
-    // SAFETY: as the caller has promised; the geometry says how many squares there are.
-    unsafe { gpu.launch(&gpu.kernels.mean_pool, squares(pool, at.samples), arguments) }
+    // SAFETY: as the caller has promised; the geometry says how many windows there are.
+    unsafe { gpu.launch(&gpu.kernels.mean_pool, windows(pool, at.samples), arguments) }
 }
 
 /// # Safety

@@ -8,7 +8,7 @@ use super::super::kernels::AddParts;
 /// Parts that column sums are computed in, at most.
 pub(in super::super) const PARTS_MAX: usize = 32;
 /// Blocks that together keep a large GPU busy.
-const BLOCKS_BUSY: usize = 512;
+pub(super) const BLOCKS_BUSY: usize = 512;
 
 /// In how many parts a sum is computed that as many blocks can compute side by side, each with enough to do.
 pub(super) fn parts(blocks: usize, parts_useful: usize) -> usize {

@@ -1,0 +1,45 @@
+//! The command line of clusters on other machines.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::CREDENTIALS_VARIABLE;
+
+/// Which hosts, and how they are reached.
+#[derive(Debug, Args)]
+pub(crate) struct FleetFlags {
+    /// The hosts, as HOST, USER@HOST or HOST:SSH-PORT; @FILE takes one from each line of a file
+    #[arg(value_name = "HOST", required = true)]
+    pub(crate) hosts: Vec<String>,
+    /// The folder on every host; a relative one lies in the user's home
+    #[arg(long, value_name = "DIR", default_value = "tau-up")]
+    pub(crate) dir: String,
+    /// The command that reaches hosts, as for a shell
+    #[arg(long, value_name = "COMMAND", default_value = "ssh")]
+    pub(crate) ssh: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Up {
+    #[command(flatten)]
+    pub(crate) fleet: FleetFlags,
+    /// The cluster's credentials, which are made if there is no such file [default: cluster.pem]
+    #[arg(long, value_name = "FILE", env = CREDENTIALS_VARIABLE)]
+    pub(crate) credentials: Option<PathBuf>,
+    /// The port that nodes listen on; 0 takes any
+    #[arg(long, value_name = "PORT", default_value_t = 7700)]
+    pub(crate) port: u16,
+    /// Flags for every node, as 'tau seed' takes them
+    #[arg(last = true, value_name = "NODE FLAGS")]
+    pub(crate) node: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Down {
+    #[command(flatten)]
+    pub(crate) fleet: FleetFlags,
+    /// Also remove the models and checkpoints that nodes have saved: nothing is left
+    #[arg(long)]
+    pub(crate) purge: bool,
+}

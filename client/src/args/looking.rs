@@ -1,0 +1,43 @@
+//! The command line of what shows how it goes: pages, and the doctor.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::Cluster;
+
+/// The page of a run that a client follows.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct RunPage {
+    /// Show the run live in a browser, on a page served at this address; its URL, with a token, is printed
+    #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = ANY)]
+    pub(crate) page: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PageArguments {
+    /// The run's folder, as 'tau train' and 'tau start' have left it; tau-out/latest is the newest
+    #[arg(value_name = "RUN_FOLDER")]
+    pub(crate) folder: PathBuf,
+    /// Where the page is served, as HOST:PORT
+    #[arg(long, value_name = "ADDR", default_value = ANY)]
+    pub(crate) listen: String,
+    /// Write one JSON object per line to standard output, and nothing else
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Any free port of this machine, reached from this machine only.
+pub(crate) const ANY: &str = "127.0.0.1:0";
+
+#[derive(Debug, Args)]
+pub(crate) struct Doctor {
+    #[command(flatten)]
+    pub(crate) cluster: Cluster,
+    /// Also see whether this data can be read, and is the same on all nodes
+    #[arg(long, value_name = "SPEC")]
+    pub(crate) data: Option<String>,
+    /// Write one JSON object per finding to standard output, and nothing else
+    #[arg(long)]
+    pub(crate) json: bool,
+}

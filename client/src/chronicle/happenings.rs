@@ -1,0 +1,107 @@
+//! What happened in a run that is not of every second.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use protocol::stats::Saying;
+use serde::{Deserialize, Serialize};
+
+/// How many are remembered.
+const REMEMBERED_MAX: usize = 500;
+
+/// Something that happened.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub(crate) enum Happening {
+    /// The run is followed from here on.
+    Followed { run: String },
+    /// A node is heard of for the first time.
+    Joined { node: String },
+    /// A node is not heard of any more.
+    Silent { node: String },
+    /// One that was silent is heard of again.
+    Back { node: String },
+    /// A node has said something to whoever started it.
+    Said {
+        node: String,
+        #[serde(flatten)]
+        saying: Saying,
+    },
+    /// What the run waits for has changed.
+    Waiting {
+        #[serde(rename = "for")]
+        reasons: Vec<String>,
+    },
+    /// This client was asked to end the run.
+    StopAsked,
+    /// It is over.
+    Finished { reason: String },
+    /// It is over, and nothing came of it here.
+    Failed { reason: String },
+}
+
+impl Happening {
+    /// Whether records of these nodes tell it, or how the run ended: who has these needs no note of it.
+    pub(crate) fn is_told_by(&self, tellers: &BTreeSet<String>) -> bool {
+        match self {
+            Self::Joined { node } | Self::Silent { node } | Self::Back { node } | Self::Said { node, .. } => {
+                tellers.contains(node)
+            }
+            Self::Finished { .. } | Self::Failed { .. } => true,
+            Self::Followed { .. } | Self::Waiting { .. } | Self::StopAsked => false,
+        }
+    }
+}
+
+/// Something that happened, and when.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Happened {
+    /// Counts from 1.
+    pub(crate) number: u64,
+    /// Seconds since 1970.
+    pub(crate) time: f64,
+    #[serde(flatten)]
+    pub(crate) what: Happening,
+}
+
+/// The newest.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Happenings {
+    newest: VecDeque<Happened>,
+    last: u64,
+}
+
+impl Happenings {
+    pub(super) fn add(&mut self, time: f64, what: Happening) -> Happened {
+        self.last += 1;
+        let happened = Happened {
+            number: self.last,
+            time,
+            what,
+        };
+        if self.newest.len() == REMEMBERED_MAX {
+            self.newest.pop_front();
+        }
+        self.newest.push_back(happened.clone());
+        happened
+    }
+
+    pub(super) fn after(&self, number: u64) -> impl DoubleEndedIterator<Item = &Happened> {
+        self.newest.iter().filter(move |happened| happened.number > number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_are_remembered_and_numbers_go_on() {
+        let mut all = Happenings::default();
+        for second in 0..REMEMBERED_MAX + 10 {
+            all.add(second as f64, Happening::StopAsked);
+        }
+        let numbers: Vec<u64> = all.after(0).map(|happened| happened.number).collect();
+        assert_eq!((numbers.len(), numbers[0]), (REMEMBERED_MAX, 11));
+        assert_eq!(all.after(REMEMBERED_MAX as u64 + 8).count(), 2);
+    }
+}

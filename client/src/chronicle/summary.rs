@@ -1,0 +1,135 @@
+//! A run in a few numbers: how far, how fast, how good, and whether its replicas are equal.
+
+use std::collections::BTreeMap;
+
+use protocol::stats::ratio;
+use serde::Serialize;
+
+use super::{Chronicle, End};
+
+/// Points of the curve that tell how fast a run goes.
+const RECENT: usize = 10;
+
+/// A run at a glance.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub(crate) struct Summary {
+    pub(crate) state: String,
+    pub(crate) samples: u64,
+    /// Epochs trained.
+    pub(crate) epoch: Option<f64>,
+    /// The share of the run that is done.
+    pub(crate) share: Option<f64>,
+    pub(crate) samples_per_second: f64,
+    /// Seconds since the first step, and those that are probably left.
+    pub(crate) elapsed: f64,
+    pub(crate) left: Option<f64>,
+    /// Training loss, and what was measured on held-out samples.
+    pub(crate) loss: Option<f64>,
+    pub(crate) held_out_loss: Option<f64>,
+    pub(crate) accuracy: Option<f64>,
+    /// How far numbers are off, where they are predicted: the accuracy is R² then.
+    pub(crate) mae: Option<f64>,
+    pub(crate) best: Option<f64>,
+    pub(crate) replicas: Replicas,
+}
+
+/// How many replicas have the same digest at this moment. Those that are a batch ahead or behind have another.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Replicas {
+    pub(crate) equal: usize,
+    pub(crate) of: usize,
+    pub(crate) digest: String,
+}
+
+impl Chronicle {
+    pub(crate) fn summary(&self) -> Summary {
+        let newest = self.evaluations().last();
+        let loss = self.nodes.loss();
+        let mut summary = Summary {
+            state: self.state().into(),
+            samples: self.samples,
+            samples_per_second: self.nodes.samples_per_second(),
+            elapsed: self.seconds,
+            loss: Some(loss).filter(|loss| loss.is_finite()),
+            held_out_loss: newest.map(|evaluation| evaluation.loss),
+            accuracy: newest.map(|evaluation| evaluation.accuracy),
+            mae: newest.and_then(|evaluation| evaluation.mae),
+            best: self.best,
+            replicas: self.replicas(),
+            ..Summary::default()
+        };
+        let Some(facts) = &self.facts else {
+            return summary;
+        };
+        if let Some(End::Finished {
+            accuracy,
+            mae,
+            loss,
+            samples,
+            seconds,
+            agree,
+            nodes,
+            digest,
+            ..
+        }) = &facts.end
+        {
+            summary.samples = *samples;
+            summary.elapsed = *seconds;
+            summary.samples_per_second = ratio(*samples as f64, *seconds);
+            summary.accuracy = Some(*accuracy);
+            summary.mae = *mae;
+            summary.held_out_loss = Some(*loss);
+            summary.best = Some(self.best.map_or(*accuracy, |best| best.max(*accuracy)));
+            if *agree {
+                summary.replicas = Replicas {
+                    equal: *nodes,
+                    of: *nodes,
+                    digest: digest.clone(),
+                };
+            }
+        }
+        let done = summary.samples as f64;
+        summary.epoch = (facts.train > 0).then(|| done / facts.train as f64);
+        summary.share = (facts.total() > 0).then(|| (done / facts.total() as f64).min(1.0));
+        summary.left = self.left(facts.total() as f64 - done);
+        summary
+    }
+
+    fn state(&self) -> &str {
+        match &self.facts {
+            Some(facts) => facts.phase,
+            None if self.run.is_empty() => "idle",
+            None => self.nodes.heard().map(|record| &*record.state).next().unwrap_or("idle"),
+        }
+    }
+
+    /// Seconds that so many samples will take, as fast as it goes of late.
+    fn left(&self, samples: f64) -> Option<f64> {
+        if self.facts.as_ref().is_none_or(|facts| facts.phase != "training") {
+            return None;
+        }
+        let points = self.curve.points();
+        let recent = &points[points.len().saturating_sub(RECENT)..];
+        let (first, last) = (recent.first()?, recent.last()?);
+        let rate = (last.samples - first.samples) / (last.seconds - first.seconds);
+        (rate > 0.0).then(|| (samples / rate).max(0.0))
+    }
+
+    fn replicas(&self) -> Replicas {
+        let exchanging = self.nodes.heard().filter(|record| record.run == self.run);
+        let digests: Vec<&str> = exchanging
+            .map(|record| &*record.digest)
+            .filter(|digest| !digest.is_empty())
+            .collect();
+        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+        for digest in &digests {
+            *counts.entry(digest).or_default() += 1;
+        }
+        let most = counts.into_iter().max_by_key(|(_, count)| *count);
+        most.map_or_else(Replicas::default, |(digest, equal)| Replicas {
+            equal,
+            of: digests.len(),
+            digest: digest.into(),
+        })
+    }
+}

@@ -1,0 +1,253 @@
+//! What records add up to.
+
+use protocol::stats::{Gravity, Saying};
+
+use super::*;
+
+const RUN: &str = "0000000000000007";
+
+fn record(node: &str, second: u32) -> StatsRecord {
+    StatsRecord {
+        node: node.into(),
+        run: RUN.into(),
+        state: "training".into(),
+        time: 1e9 + f64::from(second),
+        seconds: f64::from(second),
+        samples: u64::from(second) * 10,
+        ledger_samples: u64::from(second) * 20,
+        samples_per_second: 10.0,
+        loss: Some(1.0),
+        digest: format!("digest {second}"),
+        bytes_out: u64::from(second) * 100,
+        ..StatsRecord::default()
+    }
+}
+
+fn events(happened: Vec<Happened>) -> Vec<Happening> {
+    happened.into_iter().map(|happened| happened.what).collect()
+}
+
+fn facts(phase: &'static str, end: Option<End>) -> Facts {
+    Facts {
+        run: RUN.into(),
+        data: "builtin:mnist".into(),
+        model: "dense 10".into(),
+        optimiser: "sgd".into(),
+        exchange: "strom".into(),
+        epochs: 2,
+        train: 100,
+        phase,
+        waiting: Vec::new(),
+        end,
+    }
+}
+
+#[test]
+fn silence_is_noted_once_and_who_is_silent_is_in_no_mean() {
+    let mut chronicle = Chronicle::default();
+    let node = || String::from("a");
+    let joined = events(chronicle.take(&[record("a", 1), record("b", 1)]));
+    let b = Happening::Joined { node: "b".into() };
+    assert_eq!(joined, [Happening::Joined { node: node() }, b]);
+    assert_eq!(chronicle.nodes().samples_per_second(), 20.0);
+    let happened: Vec<Happening> = (2..9)
+        .flat_map(|second| events(chronicle.take(&[record("b", second)])))
+        .collect();
+    assert_eq!(happened, [Happening::Silent { node: node() }]);
+    assert_eq!(chronicle.nodes().samples_per_second(), 10.0);
+    let silent = chronicle.nodes().iter().next().unwrap();
+    assert_eq!((silent.state(), silent.silent), ("silent", Some(7.0)));
+    assert_eq!(
+        chronicle.nodes().total(|record| record.samples),
+        10 + 80,
+        "what it has trained counts"
+    );
+    let back = events(chronicle.take(&[record("a", 9)]));
+    assert_eq!(back, [Happening::Back { node: node() }]);
+}
+
+#[test]
+fn a_run_that_is_over_stays_as_it_was() {
+    let mut chronicle = Chronicle::default();
+    chronicle.take_facts(facts("training", None), 1e9);
+    for second in 1..5 {
+        chronicle.take(&[record("a", second), record("b", second)]);
+    }
+    let summary = chronicle.summary();
+    assert_eq!((summary.samples, summary.share), (80, Some(0.4)));
+    assert_eq!((summary.left, summary.epoch), (Some(6.0), Some(0.8)));
+    let replicas = summary.replicas;
+    assert_eq!((replicas.equal, replicas.of, &*replicas.digest), (2, 2, "digest 4"));
+    // Records of a node that has left the exchange count nothing.
+    let idle = |node: &str, second: u32| StatsRecord {
+        node: node.into(),
+        run: RUN.into(),
+        state: "idle".into(),
+        time: 1e9 + f64::from(second),
+        ..StatsRecord::default()
+    };
+    chronicle.take(&[idle("a", 5), idle("b", 6)]);
+    assert_eq!(chronicle.summary().samples, 80);
+    assert_eq!(chronicle.nodes().total(|record| record.samples), 80);
+    let seconds: Vec<f64> = chronicle.curve().points().iter().map(|point| point.seconds).collect();
+    assert_eq!(seconds, [1.0, 2.0, 3.0, 4.0]);
+    let happened = chronicle.take_facts(
+        facts(
+            "finished",
+            Some(End::Finished {
+                accuracy: 0.9,
+                mae: None,
+                loss: 0.1,
+                samples: 200,
+                seconds: 10.0,
+                agree: true,
+                nodes: 3,
+                missing: Vec::new(),
+                digest: "end".into(),
+                reason: "trained".into(),
+                model: "model".into(),
+            }),
+        ),
+        1e9 + 6.0,
+    );
+    let reason = "trained".into();
+    assert_eq!(events(happened), [Happening::Finished { reason }]);
+    let summary = chronicle.summary();
+    assert_eq!(
+        (summary.share, summary.left, summary.accuracy),
+        (Some(1.0), None, Some(0.9))
+    );
+    assert_eq!((summary.replicas.equal, &*summary.state), (3, "finished"));
+}
+
+#[test]
+fn the_next_run_begins_afresh_and_what_comes_late_of_the_last_is_left_out() {
+    let mut chronicle = Chronicle::default();
+    chronicle.take(&[record("a", 1), record("a", 2)]);
+    let next = StatsRecord {
+        run: "0000000000000008".into(),
+        ..record("b", 3)
+    };
+    chronicle.take(&[next, record("a", 3)]);
+    assert_eq!((chronicle.run(), chronicle.summary().samples), ("0000000000000008", 60));
+    let late = chronicle.nodes().iter().next().unwrap();
+    assert_eq!((&*late.record.node, late.record.samples), ("a", 0));
+    // What was asked of the old run before the first record of the new one is of no use either.
+    let reason = "it has failed".into();
+    chronicle.take_facts(facts("failed", Some(End::Failed { reason })), 1e9);
+    assert!(chronicle.facts().is_none());
+}
+
+#[test]
+fn what_nodes_say_happens_and_the_grave_is_their_trouble() {
+    let mut chronicle = Chronicle::default();
+    let saying = |gravity, text: &str| Saying {
+        gravity,
+        text: text.into(),
+    };
+    let said = vec![
+        saying(Gravity::Warning, "a worker is stuck"),
+        saying(Gravity::News, "saved"),
+    ];
+    let happened = chronicle.take(&[StatsRecord { said, ..record("a", 1) }]);
+    assert_eq!(happened.len(), 3);
+    let node = chronicle.nodes().iter().next().unwrap();
+    assert_eq!(node.trouble.as_deref(), Some("a worker is stuck"));
+    let text = serde_json::to_value(&happened[1]).unwrap();
+    assert_eq!((&text["event"], &text["gravity"]), (&"said".into(), &"warning".into()));
+    assert_eq!(chronicle.happened_after(1).count(), 2);
+}
+
+#[test]
+fn evaluations_are_taken_once_and_the_best_stays() {
+    let mut chronicle = Chronicle::default();
+    let evaluated = |second: u32, accuracy| StatsRecord {
+        evaluation: Some(Evaluation {
+            seconds: f64::from(second),
+            accuracy,
+            ..Evaluation::default()
+        }),
+        ..record("a", second + 1)
+    };
+    chronicle.take(&[
+        evaluated(1, 0.5),
+        evaluated(1, 0.5),
+        evaluated(3, 0.9),
+        evaluated(4, 0.8),
+    ]);
+    assert_eq!(chronicle.evaluations().len(), 3);
+    let summary = chronicle.summary();
+    assert_eq!((summary.accuracy, summary.best), (Some(0.8), Some(0.9)));
+}
+
+#[test]
+fn members_that_have_said_nothing_are_shown_and_dropped_with_the_list() {
+    let member = |node: &str| NodeReport {
+        node: node.into(),
+        address: "192.0.2.1:7700".into(),
+        state: "idle".into(),
+        device: "cpu".into(),
+        workers: 1,
+        since: 0.0,
+        rtt_ms: None,
+    };
+    let mut chronicle = Chronicle::default();
+    chronicle.take_members(&[member("a"), member("b")]);
+    chronicle.take(&[record("a", 1)]);
+    assert_eq!(chronicle.nodes().len(), 2, "a new run forgets no member");
+    chronicle.take_members(&[member("c")]);
+    let names: Vec<&str> = chronicle.nodes().iter().map(|node| &*node.record.node).collect();
+    assert_eq!(names, ["a", "c"]);
+}
+
+/// A node that was not in the last two runs still speaks of the one before; nobody goes back to that.
+#[test]
+fn who_speaks_of_an_old_run_does_not_bring_it_back() {
+    let mut chronicle = Chronicle::default();
+    chronicle.take_facts(facts("training", None), 1e9);
+    let stale = StatsRecord {
+        run: "000000000000000a".into(),
+        state: "idle".into(),
+        ..record("x", 2)
+    };
+    chronicle.take(&[record("a", 1), stale.clone(), record("a", 2)]);
+    assert_eq!((chronicle.run(), chronicle.summary().samples), (RUN, 40));
+    let other = chronicle.nodes().iter().find(|node| node.record.node == "x").unwrap();
+    assert_eq!((other.state(), other.record.samples), ("idle", 0));
+    // Not even a liar can, while the nodes that are asked are in a run.
+    let lie = StatsRecord {
+        state: "training".into(),
+        ..stale
+    };
+    chronicle.take(&[lie.clone(), record("a", 3)]);
+    assert_eq!(chronicle.run(), RUN);
+    // Before they were asked one may be wrong, and they put it right.
+    let mut chronicle = Chronicle::default();
+    chronicle.take(&[record("a", 1), lie]);
+    assert_ne!(chronicle.run(), RUN);
+    chronicle.take_facts(facts("training", None), 1e9);
+    chronicle.take(&[record("a", 2)]);
+    assert_eq!((chronicle.run(), chronicle.summary().samples), (RUN, 40));
+}
+
+#[test]
+fn who_has_left_is_forgotten_once_the_run_is_over() {
+    let mut chronicle = Chronicle::default();
+    chronicle.take_facts(facts("training", None), 1e9);
+    chronicle.take(&[record("a", 1), record("gone", 1)]);
+    chronicle.take(&[record("a", 9)]);
+    chronicle.take_members(&[]);
+    assert_eq!(chronicle.nodes().len(), 2, "what it has trained counts");
+    let reason = "x".into();
+    chronicle.take_facts(facts("failed", Some(End::Failed { reason })), 1e9);
+    chronicle.take_members(&[]);
+    assert_eq!(chronicle.nodes().len(), 1);
+}
+
+#[test]
+fn what_is_told_again_changes_nothing() {
+    let mut chronicle = Chronicle::default();
+    chronicle.take(&[record("a", 1), record("b", 1), record("a", 20), record("b", 20)]);
+    assert_eq!(chronicle.take(&[record("a", 1), record("b", 2)]), []);
+    assert!(chronicle.nodes().iter().all(|node| !node.is_silent()));
+}

@@ -1,0 +1,167 @@
+//! Whether all nodes hold the data that a run would open, and the same.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use protocol::data::DataSpec;
+use protocol::wire::attach::DataInfo;
+use protocol::wire::control::{Reply, Request};
+
+use super::cluster::called;
+use super::{Finding, ok, problem};
+use crate::commands::node::read_data;
+use crate::contact::{Answer, Contact};
+use crate::failure::Failure;
+
+/// How often it is asked whether the data is read, where nodes answer sooner than they have to.
+const PAUSE: Duration = Duration::from_millis(300);
+
+/// What each node has found; one sentence where it has not.
+type Held = BTreeMap<String, Result<DataInfo, String>>;
+
+/// Reads the data on this machine.
+pub(super) async fn here(data: DataSpec) -> Finding {
+    let read = tokio::task::spawn_blocking(move || (read_data(&data, None), data)).await;
+    match read {
+        Ok((Ok(info), data)) => ok(format!("{data} can be trained on: {}", size(&info))),
+        Ok((Err(why), _)) => problem(why, "give another --data"),
+        Err(failed) => problem(failed.to_string(), "this is a bug: please report it"),
+    }
+}
+
+/// Has every node read the data, however long that takes, and compares what they found.
+pub(super) async fn on_nodes(contact: &Contact, data: &DataSpec) -> Result<Vec<Finding>, Failure> {
+    let listed = match contact.ask(Request::Nodes).await? {
+        Reply::Nodes(nodes) => nodes,
+        _ => Vec::new(),
+    };
+    let mut held = Held::new();
+    let mut said = String::new();
+    loop {
+        let mut reading = Vec::new();
+        for Answer { address, reply } in contact.ask_each(Request::Look(Some(data.clone()))).await {
+            let name = called(address, &listed);
+            // Whoever does not answer has been named already.
+            let Ok(Reply::Looked(look)) = reply else { continue };
+            match look.data {
+                Some(found) => drop(held.entry(name).or_insert(found)),
+                None if held.contains_key(&name) => {}
+                None => reading.push(name),
+            }
+        }
+        if reading.is_empty() {
+            return Ok(compare(data, &held));
+        }
+        let waiting = format!("{data} is being read by {}", reading.join(", "));
+        if waiting != said {
+            eprintln!("{waiting}");
+            said = waiting;
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// What it means that nodes hold this. Pure.
+fn compare(data: &DataSpec, held: &Held) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut kinds: Vec<(&DataInfo, Vec<&str>)> = Vec::new();
+    for (node, found) in held {
+        match found {
+            Ok(info) => match kinds.iter_mut().find(|(kind, _)| *kind == info) {
+                Some((_, nodes)) => nodes.push(node),
+                None => kinds.push((info, vec![node])),
+            },
+            Err(why) => findings.push(problem(
+                format!("{node} cannot read {data}: {why}"),
+                "relative paths begin at its --data-root, or where it was started",
+            )),
+        }
+    }
+    // What most hold is what was meant.
+    kinds.sort_by_key(|(_, nodes)| std::cmp::Reverse(nodes.len()));
+    let mut kinds = kinds.into_iter();
+    let Some((most, nodes)) = kinds.next() else {
+        return findings;
+    };
+    let others: Vec<_> = kinds.collect();
+    if others.is_empty() && findings.is_empty() && nodes.len() > 1 {
+        findings.push(ok(format!(
+            "all {} nodes hold the same {data}: {}",
+            nodes.len(),
+            size(most)
+        )));
+    } else {
+        findings.push(ok(format!("{data} is on {}: {}", nodes.join(", "), size(most))));
+    }
+    findings.extend(others.iter().map(|(info, others)| {
+        let (others, nodes) = (others.join(", "), nodes.join(", "));
+        problem(
+            format!("{others} holds other data under {data} than {nodes}: {}", size(info)),
+            "give all nodes the same files",
+        )
+    }));
+    findings
+}
+
+fn size(info: &DataInfo) -> String {
+    let [a, b, c, d, ..] = info.hash;
+    format!(
+        "{} samples to train on, {} to test on, {}, digest {:08x}…",
+        info.train,
+        info.test,
+        info.target,
+        u32::from_be_bytes([a, b, c, d])
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::model::Shape;
+    use protocol::target::TargetInfo;
+
+    use super::*;
+    use crate::commands::doctor::Level;
+
+    fn info(train: u64) -> DataInfo {
+        DataInfo {
+            hash: [train as u8; 32],
+            input: Shape::Flat(4),
+            target: TargetInfo::Classes(3),
+            train,
+            test: 10,
+            most_frequent: 1,
+        }
+    }
+
+    fn found(held: [Result<DataInfo, String>; 3]) -> Vec<(Level, String)> {
+        let names = ["n1", "n2", "n3"].map(str::to_owned);
+        let held = names.into_iter().zip(held).collect();
+        let findings = compare(&"idx:a".parse().unwrap(), &held);
+        findings.into_iter().map(|one| (one.level, one.found)).collect()
+    }
+
+    #[test]
+    fn what_differs_from_most_is_named() {
+        let same = found([Ok(info(90)), Ok(info(90)), Ok(info(90))]);
+        assert_eq!(same.len(), 1);
+        assert_eq!(same[0].0, Level::Ok);
+        assert!(
+            same[0].1.starts_with("all 3 nodes hold the same idx:a: 90 samples"),
+            "{same:?}"
+        );
+        let other = found([Ok(info(80)), Ok(info(90)), Ok(info(90))]);
+        assert_eq!(other[1].0, Level::Problem);
+        assert!(
+            other[1]
+                .1
+                .starts_with("n1 holds other data under idx:a than n2, n3: 80"),
+            "{other:?}"
+        );
+        let missing = found([Ok(info(90)), Err("it is not there".into()), Ok(info(90))]);
+        assert_eq!(
+            missing[0],
+            (Level::Problem, "n2 cannot read idx:a: it is not there".into())
+        );
+        assert!(missing[1].1.starts_with("idx:a is on n1, n3"), "{missing:?}");
+    }
+}

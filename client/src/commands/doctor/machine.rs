@@ -1,0 +1,93 @@
+//! What a node would find on this machine.
+
+use communicator::usage;
+
+use super::{Finding, ok, warning};
+use crate::commands;
+
+/// Below these a node is short of what it needs.
+const DESCRIPTORS_LOW: usize = 1024;
+const MEMORY_LOW: u64 = 512 << 20;
+/// Where nodes listen unless they are told.
+const PORT: u16 = 7700;
+
+pub(super) async fn machine() -> Vec<Finding> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut findings = vec![ok(format!("this machine has {cores} cores"))];
+    findings.extend(usage::descriptors_max().map(descriptors));
+    findings.extend(worker::memory::available().map(memory));
+    findings.push(gpu());
+    findings.push(match tokio::net::TcpListener::bind(("0.0.0.0", PORT)).await {
+        Ok(_) => ok(format!("port {PORT} is free")),
+        Err(error) => warning(
+            format!("port {PORT} cannot be listened on ({error})"),
+            "a node may run here already; another one needs --listen with another port",
+        ),
+    });
+    findings.push(host_name().await);
+    findings
+}
+
+fn descriptors(max: usize) -> Finding {
+    let found = format!("a process may open {max} files and sockets");
+    if max < DESCRIPTORS_LOW {
+        warning(
+            found,
+            format!(
+                "allow more with 'ulimit -n {}' before a node starts",
+                4 * DESCRIPTORS_LOW
+            ),
+        )
+    } else {
+        ok(found)
+    }
+}
+
+fn memory(bytes: u64) -> Finding {
+    let found = format!("{} MiB of memory are free", bytes >> 20);
+    if bytes < MEMORY_LOW {
+        warning(
+            found,
+            "a node holds all data and several copies of the model: end other programs first",
+        )
+    } else {
+        ok(found)
+    }
+}
+
+fn gpu() -> Finding {
+    if !cfg!(feature = "cuda") {
+        return ok("this build trains on CPUs; '--features cuda' builds one for GPUs");
+    }
+    match commands::device("cuda:0", None) {
+        Ok(_) => ok("a GPU and its libraries are there"),
+        Err(failure) => warning("no GPU can be used", failure.reasons().join("; ")),
+    }
+}
+
+async fn host_name() -> Finding {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name = name.trim();
+    let found = tokio::net::lookup_host((name, PORT)).await;
+    match found.ok().and_then(|mut found| found.next()) {
+        Some(address) => ok(format!("this host's name, {name}, stands for {}", address.ip())),
+        None => warning(
+            format!("this host's name, {name}, stands for no address"),
+            "give others its address in numbers, or enter it in /etc/hosts",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::doctor::Level;
+
+    #[test]
+    fn what_is_short_is_a_warning() {
+        assert_eq!(descriptors(256).level, Level::Warning);
+        assert_eq!(descriptors(65536).level, Level::Ok);
+        assert_eq!(memory(1 << 20).level, Level::Warning);
+        assert_eq!(memory(1 << 40).level, Level::Ok);
+    }
+}

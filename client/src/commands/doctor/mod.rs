@@ -1,0 +1,110 @@
+//! `tau doctor`: what keeps this machine or a cluster from training, and what to do about it.
+
+mod cluster;
+mod data;
+mod machine;
+
+use protocol::stats::Line;
+use serde::Serialize;
+
+use crate::args::Doctor;
+use crate::config_file::ConfigFile;
+use crate::failure::Failure;
+use crate::{commands, output};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Level {
+    Ok,
+    Warning,
+    Problem,
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct Finding {
+    level: Level,
+    /// How it is.
+    found: String,
+    /// What to do, where something is wrong.
+    advice: Option<String>,
+}
+
+fn ok(found: impl Into<String>) -> Finding {
+    Finding {
+        level: Level::Ok,
+        found: found.into(),
+        advice: None,
+    }
+}
+
+fn warning(found: impl Into<String>, advice: impl Into<String>) -> Finding {
+    Finding {
+        level: Level::Warning,
+        found: found.into(),
+        advice: Some(advice.into()),
+    }
+}
+
+fn problem(found: impl Into<String>, advice: impl Into<String>) -> Finding {
+    Finding {
+        level: Level::Problem,
+        ..warning(found, advice)
+    }
+}
+
+pub(crate) fn run(arguments: &Doctor) -> Result<(), Failure> {
+    let asked = !arguments.cluster.cluster.is_empty() || !ConfigFile::read()?.cluster.is_empty();
+    let data = arguments
+        .data
+        .as_deref()
+        .map(str::parse)
+        .transpose()
+        .map_err(Failure::bad)?;
+    commands::run_async(async {
+        let mut findings = machine::machine().await;
+        match (asked, data) {
+            (true, data) => {
+                let contact = commands::contact(&arguments.cluster).await?;
+                findings.extend(cluster::cluster(&contact).await);
+                if let Some(data) = data {
+                    findings.extend(data::on_nodes(&contact, &data).await?);
+                }
+            }
+            (false, Some(data)) => findings.push(data::here(data).await),
+            (false, None) => {}
+        }
+        for finding in &findings {
+            tell(finding, arguments.json);
+        }
+        let problems = findings
+            .iter()
+            .filter(|finding| finding.level == Level::Problem)
+            .count();
+        match problems {
+            0 => Ok(()),
+            1 => Err(Failure::Failed("there is a problem".into())),
+            several => Err(Failure::Failed(format!("there are {several} problems"))),
+        }
+    })
+}
+
+fn tell(finding: &Finding, json: bool) {
+    if json {
+        output::line(&Line {
+            event: "finding",
+            record: finding,
+        });
+        return;
+    }
+    let level = match finding.level {
+        Level::Ok => "ok",
+        Level::Warning => "warning",
+        Level::Problem => "problem",
+    };
+    let advice = finding
+        .advice
+        .as_ref()
+        .map_or(String::new(), |advice| format!(": {advice}"));
+    output::text(&format!("{level:<8} {}{advice}\n", finding.found));
+}

@@ -1,0 +1,75 @@
+//! `tau down`: ends what `tau up` has started, and removes what it has copied.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tokio::task::JoinSet;
+
+use crate::args::Down;
+use crate::commands;
+use crate::failure::Failure;
+use crate::fleet::{Ended, Trouble};
+
+pub(crate) fn run(arguments: &Down) -> Result<(), Failure> {
+    let (hosts, fleet) = arguments.fleet.read()?;
+    let purge = arguments.purge;
+    commands::run_async(async {
+        let fleet = Arc::new(fleet);
+        let mut ending = JoinSet::new();
+        for (place, host) in hosts.iter().cloned().enumerate() {
+            let fleet = Arc::clone(&fleet);
+            ending.spawn(async move { (place, fleet.down(&host, purge).await) });
+        }
+        let ended: BTreeMap<usize, Result<Ended, Trouble>> = ending.join_all().await.into_iter().collect();
+        let mut wrong = Vec::new();
+        for (place, ended) in ended {
+            let host = &hosts[place];
+            match ended {
+                Ok(ended) => eprintln!("{host}: {}", sentence(&ended)),
+                Err(trouble) => wrong.push(format!("{host}: {}", trouble.why)),
+            }
+        }
+        if wrong.is_empty() {
+            Ok(())
+        } else {
+            Err(Failure::Refused(wrong))
+        }
+    })
+}
+
+/// What became of a host.
+fn sentence(ended: &Ended) -> String {
+    let node = match ended.ran {
+        Some(true) => "the node had to be killed",
+        Some(false) => "the node has ended",
+        None if ended.removed => "no node ran",
+        None => return "nothing was there".into(),
+    };
+    match &ended.kept {
+        Some(kept) => format!("{node}; kept: {kept}"),
+        None => format!("{node}; nothing is left"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_became_of_a_host_is_said() {
+        let said = |ran, removed, kept: Option<&str>| {
+            sentence(&Ended {
+                ran,
+                removed,
+                kept: kept.map(str::to_owned),
+            })
+        };
+        assert_eq!(said(Some(false), true, None), "the node has ended; nothing is left");
+        assert_eq!(
+            said(Some(true), true, Some("d/node")),
+            "the node had to be killed; kept: d/node"
+        );
+        assert_eq!(said(None, true, None), "no node ran; nothing is left");
+        assert_eq!(said(None, false, None), "nothing was there");
+    }
+}

@@ -1,0 +1,228 @@
+//! Nodes on other machines, over ssh: what `tau up` and `tau down` do there, one host at a time.
+
+pub(crate) mod hosts;
+mod remote;
+mod scripts;
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use communicator::Timing;
+use serde::Deserialize;
+
+use hosts::Host;
+pub(crate) use remote::Trouble;
+use remote::{Errand, Remote};
+pub(crate) use scripts::quoted;
+use scripts::{COPY, DOWN, LOOK, START, Said};
+
+/// The credentials' name on hosts.
+const CREDENTIALS: &str = "cluster.pem";
+/// The program's name on hosts.
+const PROGRAM: &str = "tau";
+/// The folder of the node itself, within ours.
+const NODE: &str = "node";
+/// How often a script looks in a second.
+const LOOKS_A_SECOND: u64 = 5;
+/// How long a host may take to tell what is there, or to end what runs there beyond what a node takes.
+const ANSWER_LIMIT: Duration = Duration::from_secs(30);
+/// How long the program may take to get there.
+const COPY_LIMIT: Duration = Duration::from_mins(10);
+/// How long a node may take to listen.
+const START_LIMIT: Duration = Duration::from_mins(1);
+
+/// Hosts, and how they are reached.
+pub(crate) struct Fleet {
+    remote: Remote,
+    /// The folder on every host; a relative one lies in the user's home.
+    dir: String,
+}
+
+/// What is on a host.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Found {
+    /// The system and the processor.
+    pub(crate) machine: String,
+    /// The SHA-256 of the program.
+    pub(crate) program: Option<String>,
+    /// Whether a node runs.
+    pub(crate) runs: bool,
+    /// How that has introduced itself, if that can still be read.
+    pub(crate) listening: Option<Listening>,
+    /// The host's own address, as this machine reaches it.
+    pub(crate) reached: Option<String>,
+    /// The last lines of the node's log.
+    pub(crate) log: Vec<String>,
+}
+
+/// How a node introduces itself.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub(crate) struct Listening {
+    pub(crate) address: SocketAddr,
+    pub(crate) node: String,
+}
+
+/// What became of a host's node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Ended {
+    /// Whether one ran, and had to be killed.
+    pub(crate) ran: Option<Killed>,
+    /// Whether there was anything at all.
+    pub(crate) removed: bool,
+    /// What is still there.
+    pub(crate) kept: Option<String>,
+}
+
+/// A node that had to be killed.
+pub(crate) type Killed = bool;
+
+impl Fleet {
+    /// Reaches hosts by a command. The folder's name must mean nothing else to any program.
+    pub(crate) fn new(ssh: &str, dir: &str) -> Result<Self, String> {
+        let dir = dir.trim_end_matches('/');
+        // What a shell would make of a tilde.
+        let dir = dir.strip_prefix("~/").unwrap_or(dir);
+        let steps_out = dir.split('/').any(|part| part == ".." || part == ".");
+        if dir.is_empty() || dir.starts_with(['-', '~']) || steps_out || dir.chars().any(char::is_control) {
+            return Err(format!(
+                "--dir '{dir}' is no folder of its own on a host: give a path such as tau-up, under the user's home, or \
+                 /srv/tau"
+            ));
+        }
+        if ssh.trim().is_empty() {
+            return Err("--ssh is empty: give a command such as 'ssh -i key'".into());
+        }
+        Ok(Self {
+            remote: Remote { ssh: ssh.into() },
+            dir: dir.into(),
+        })
+    }
+
+    /// Looks what is on a host.
+    pub(crate) async fn look(&self, host: &Host) -> Result<Found, Trouble> {
+        let errand = self.errand(LOOK, &[], ANSWER_LIMIT);
+        Ok(Found::of(&self.remote.run(host, errand).await?))
+    }
+
+    /// Copies this program there.
+    pub(crate) async fn copy_program(&self, host: &Host, file: &Path, sha256: &str) -> Result<(), Trouble> {
+        self.copy(host, file, PROGRAM, "700", sha256).await
+    }
+
+    /// Copies the credentials there, for nobody else to read.
+    pub(crate) async fn copy_credentials(&self, host: &Host, file: &Path, sha256: &str) -> Result<(), Trouble> {
+        self.copy(host, file, CREDENTIALS, "600", sha256).await
+    }
+
+    async fn copy(&self, host: &Host, file: &Path, name: &str, mode: &str, sha256: &str) -> Result<(), Trouble> {
+        let arguments = [name, mode, sha256].map(String::from);
+        let mut errand = self.errand(COPY, &arguments, COPY_LIMIT);
+        errand.input = Some(file);
+        self.remote.run(host, errand).await.map(drop)
+    }
+
+    /// Starts a node there, detached from everything, and waits until it listens.
+    pub(crate) async fn start(&self, host: &Host, node: &[String]) -> Result<Listening, Trouble> {
+        let Self { dir, .. } = self;
+        let (begins, rest) = node.split_at(
+            node.iter()
+                .position(|word| word.starts_with("--"))
+                .unwrap_or(node.len()),
+        );
+        let mut arguments = vec![(START_LIMIT.as_secs() * LOOKS_A_SECOND).to_string()];
+        arguments.extend_from_slice(begins);
+        arguments.extend(["--credentials".into(), format!("{dir}/{CREDENTIALS}")]);
+        arguments.extend(["--dir".into(), format!("{dir}/{NODE}"), "--json".into()]);
+        arguments.extend_from_slice(rest);
+        let errand = self.errand(START, &arguments, START_LIMIT + ANSWER_LIMIT);
+        let said = self.remote.run(host, errand).await?;
+        listening(&said).ok_or_else(|| Trouble::from("the node does not say where it listens".to_owned()))
+    }
+
+    /// Ends the node there and removes what was copied; with `purge` whatever it has saved, too.
+    pub(crate) async fn down(&self, host: &Host, purge: bool) -> Result<Ended, Trouble> {
+        let patience = Timing::DEFAULT.stop_limit();
+        let looks = patience.as_secs() * LOOKS_A_SECOND;
+        let arguments = [looks.to_string(), u8::from(purge).to_string()];
+        let errand = self.errand(DOWN, &arguments, 2 * patience + ANSWER_LIMIT);
+        let said = self.remote.run(host, errand).await?;
+        Ok(Ended {
+            ran: said.of("killed").map(|_| true).or(said.of("ended").map(|_| false)),
+            removed: said.of("removed").is_some(),
+            kept: said.of("kept").map(str::to_owned),
+        })
+    }
+
+    fn errand(&self, script: &'static str, more: &[String], limit: Duration) -> Errand<'static> {
+        let mut arguments = vec![self.dir.clone()];
+        arguments.extend_from_slice(more);
+        Errand {
+            script,
+            arguments,
+            input: None,
+            limit,
+        }
+    }
+}
+
+impl Found {
+    fn of(said: &Said) -> Self {
+        // Client, its port, this host, its port.
+        let reached = said.of("reached").and_then(|text| text.split(' ').nth(2));
+        Self {
+            machine: said.of("machine").unwrap_or_default().into(),
+            program: said.of("binary").filter(|sum| !sum.is_empty()).map(str::to_owned),
+            runs: said.of("running").is_some(),
+            listening: listening(said),
+            reached: reached.map(str::to_owned),
+            log: said.all("log").map(str::to_owned).collect(),
+        }
+    }
+
+    /// Where others are to reach a node there, if this machine knows. An address that means the host itself to whoever
+    /// uses it is of no use.
+    pub(crate) fn advertised(&self) -> Option<String> {
+        let ip: std::net::IpAddr = self.reached.as_deref()?.split('%').next()?.parse().ok()?;
+        let port = 0;
+        (!ip.is_loopback()).then(|| SocketAddr::new(ip, port).to_string())
+    }
+}
+
+fn listening(said: &Said) -> Option<Listening> {
+    serde_json::from_str(said.of("listening")?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_found_is_read_from_what_the_host_says() {
+        let text = "tau: machine Linux x86_64\ntau: reached 10.0.0.9 5000 10.0.0.1 22\ntau: binary \ntau: running 7\n\
+                    tau: listening {\"event\":\"listening\",\"address\":\"10.0.0.1:7700\",\"node\":\"a\"}\ntau: log x\n";
+        let found = Found::of(&Said::parse(text));
+        assert_eq!((found.machine.as_str(), found.program.as_ref()), ("Linux x86_64", None));
+        assert_eq!(found.listening.as_ref().unwrap().node, "a");
+        assert_eq!(found.advertised().as_deref(), Some("10.0.0.1:0"));
+        assert_eq!(found.log, ["x"]);
+        let reached = |text: &str| Found::of(&Said::parse(text)).advertised();
+        assert_eq!(reached("tau: reached ::1 1 ::1 22"), None);
+        assert_eq!(reached("tau: reached "), None);
+        assert_eq!(
+            reached("tau: reached fe80::2 1 fe80::1 22").as_deref(),
+            Some("[fe80::1]:0")
+        );
+    }
+
+    #[test]
+    fn a_folder_is_one_of_its_own() {
+        for good in ["tau-up", "a/b", "/srv/tau", "with space", "~/x/"] {
+            assert!(Fleet::new("ssh", good).is_ok(), "{good}");
+        }
+        for bad in ["", "/", ".", "..", "a/..", "~", "~root/x", "-rf", "a\nb"] {
+            assert!(Fleet::new("ssh", bad).is_err(), "{bad:?}");
+        }
+        assert!(Fleet::new(" ", "a").is_err());
+    }
+}

@@ -1,0 +1,115 @@
+//! Running scripts on hosts, over the system's ssh.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::io::AsyncReadExt;
+use tokio::process::Command;
+
+use super::hosts::Host;
+use super::scripts::{Said, command};
+
+/// Ssh's own failures have this code.
+const SSH_FAILED: i32 = 255;
+
+/// How hosts are reached: a command as a shell takes it.
+#[derive(Clone, Debug)]
+pub(crate) struct Remote {
+    pub(crate) ssh: String,
+}
+
+/// What is done on a host.
+pub(crate) struct Errand<'a> {
+    pub(crate) script: &'static str,
+    pub(crate) arguments: Vec<String>,
+    /// What the script reads.
+    pub(crate) input: Option<&'a Path>,
+    /// How long it may take.
+    pub(crate) limit: Duration,
+}
+
+/// A script that failed, or was not reached.
+#[derive(Clone, Debug)]
+pub(crate) struct Trouble {
+    /// One sentence.
+    pub(crate) why: String,
+    /// What the script had said before.
+    pub(crate) said: Said,
+}
+
+impl From<String> for Trouble {
+    fn from(why: String) -> Self {
+        Self {
+            why,
+            said: Said::default(),
+        }
+    }
+}
+
+impl Remote {
+    /// Runs a script on a host. Nobody is there to be asked for a password.
+    pub(crate) async fn run(&self, host: &Host, errand: Errand<'_>) -> Result<Said, Trouble> {
+        let limit = errand.limit;
+        let ran = tokio::time::timeout(limit, self.run_at_leisure(host, errand)).await;
+        ran.unwrap_or_else(|_| {
+            let seconds = limit.as_secs();
+            Err(Trouble::from(format!("it did not answer within {seconds} seconds")))
+        })
+    }
+
+    async fn run_at_leisure(&self, host: &Host, errand: Errand<'_>) -> Result<Said, Trouble> {
+        let mut ssh = Command::new("sh");
+        ssh.args(["-c", &format!("exec {} \"$@\"", self.ssh), "ssh"]);
+        ssh.args(["-o", "BatchMode=yes", "-o", "ConnectTimeout=10"]);
+        if let Some(port) = host.port {
+            ssh.args(["-p", &port.to_string()]);
+        }
+        ssh.args(["--", &host.destination(), &command(errand.script, &errand.arguments)]);
+        let input = match errand.input {
+            Some(file) => {
+                let opened = std::fs::File::open(file);
+                opened
+                    .map_err(|error| format!("{} could not be read: {error}", file.display()))?
+                    .into()
+            }
+            None => Stdio::null(),
+        };
+        ssh.stdin(input)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
+        let not_run = |error: std::io::Error| format!("'{}' could not be run: {error}", self.ssh);
+        let mut child = ssh.spawn().map_err(not_run)?;
+        let (mut output, mut errors) = (String::new(), String::new());
+        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+        tokio::join!(read(stdout, &mut output), read(stderr, &mut errors));
+        let status = child.wait().await.map_err(not_run)?;
+        let said = Said::parse(&output);
+        if status.success() {
+            return Ok(said);
+        }
+        let last = errors.lines().rev().map(str::trim).find(|line| !line.is_empty());
+        let last = last.unwrap_or("it said nothing");
+        let why = if status.code() == Some(SSH_FAILED) {
+            let port = host.port.map_or(String::new(), |port| format!(" -p {port}"));
+            format!(
+                "it could not be reached ({last}): see that '{}{port} {} true' works without a question",
+                self.ssh,
+                host.destination()
+            )
+        } else {
+            last.to_owned()
+        };
+        Err(Trouble { why, said })
+    }
+}
+
+/// Reads to the end. What is no text is not for us.
+async fn read(from: Option<impl tokio::io::AsyncRead + Unpin>, to: &mut String) {
+    let mut bytes = Vec::new();
+    if let Some(mut from) = from {
+        let _ = from.read_to_end(&mut bytes).await;
+    }
+    *to = String::from_utf8_lossy(&bytes).into_owned();
+}

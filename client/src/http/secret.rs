@@ -1,0 +1,97 @@
+//! The token that the web server asks for.
+
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use base64::Engine;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+
+use crate::failure::Failure;
+
+/// Bytes of a token: nobody guesses so many.
+const BYTES: usize = 16;
+/// Its file in a node's folder.
+const FILE: &str = "page-token";
+
+/// A token in the letters of URLs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Secret(String);
+
+impl Secret {
+    /// A fresh one.
+    pub(crate) fn draw() -> Result<Self, Failure> {
+        let bytes: [u8; BYTES] = communicator::drawn::secret().map_err(Failure::work)?;
+        Ok(Self(BASE64_URL_SAFE_NO_PAD.encode(bytes)))
+    }
+
+    /// The one that is kept in this folder, or a fresh one that will be: addresses and collectors' settings stay right when a
+    /// node is started again.
+    pub(crate) fn kept_in(folder: &Path) -> Result<Self, Failure> {
+        let path = folder.join(FILE);
+        match std::fs::read_to_string(&path) {
+            Ok(text) if Self::is_one(text.trim()) => Ok(Self(text.trim().into())),
+            Ok(_) => Err(Failure::input(format!(
+                "{} holds no token: remove the file, and a new one is made",
+                path.display()
+            ))),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                let secret = Self::draw()?;
+                let write = || {
+                    std::fs::create_dir_all(folder)?;
+                    let mut options = std::fs::OpenOptions::new();
+                    let mut file = options.write(true).create_new(true).mode(0o600).open(&path)?;
+                    writeln!(file, "{}", secret.0)
+                };
+                write().map_err(|error| Failure::Failed(format!("{} cannot be written: {error}", path.display())))?;
+                Ok(secret)
+            }
+            Err(error) => Err(Failure::Failed(format!("{} cannot be read: {error}", path.display()))),
+        }
+    }
+
+    fn is_one(text: &str) -> bool {
+        BASE64_URL_SAFE_NO_PAD
+            .decode(text)
+            .is_ok_and(|bytes| bytes.len() == BYTES)
+    }
+
+    /// Whether a text is this token. It takes as long whichever letter is wrong.
+    pub(crate) fn is(&self, text: &str) -> bool {
+        let differences = self.0.bytes().zip(text.bytes()).map(|(one, other)| one ^ other);
+        self.0.len() == text.len() && differences.fold(0, |all, one| all | one) == 0
+    }
+
+    /// Its letters.
+    pub(crate) fn letters(&self) -> &str {
+        &self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn only_the_whole_token_is_it() {
+        let secret = Secret::draw().unwrap();
+        let letters = secret.letters().to_owned();
+        assert!(secret.is(&letters) && Secret::is_one(&letters));
+        assert!(!secret.is("") && !secret.is(&letters[1..]) && !secret.is(&format!("{letters}A")));
+        assert!(!Secret::draw().unwrap().is(&letters));
+    }
+
+    #[test]
+    fn a_kept_token_stays_and_only_its_owner_reads_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let inner = folder.path().join("node");
+        let first = Secret::kept_in(&inner).unwrap();
+        assert_eq!(Secret::kept_in(&inner).unwrap(), first);
+        let file = inner.join(FILE);
+        assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        std::fs::write(&file, "short\n").unwrap();
+        assert!(Secret::kept_in(&inner).is_err());
+    }
+}

@@ -1,0 +1,216 @@
+//! The live page: a cluster and its run in a browser, served by a node or by a client that follows a run.
+//!
+//! The page is one file without anything from outside. It asks for news every second: what it has already is not sent again,
+//! and who is slow or gone costs nothing.
+
+mod news;
+mod replay;
+mod text;
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use hyper::StatusCode;
+use protocol::wire::control::{Reply, Request};
+
+use crate::failure::Failure;
+use crate::http::{self, Answer, Question, Secret, Server};
+use crate::watching::Watch;
+use news::{Known, News};
+pub(crate) use replay::Replay;
+use text::Text;
+
+/// How long a page that is open is waited for to ask once more, before what it shows is gone.
+const LAST_LOOK: Duration = Duration::from_secs(2);
+
+/// What the page shows.
+#[derive(Clone)]
+enum Shows {
+    /// What happens.
+    Live(Live),
+    /// What has happened.
+    Past(Arc<Mutex<Replay>>),
+}
+
+#[derive(Clone)]
+struct Live {
+    /// This process's name for pages, which nobody else draws.
+    source: String,
+    watch: Arc<Watch>,
+    /// Whether who has the token may end runs.
+    may_stop: bool,
+}
+
+/// A page that is served. It is gone when this is dropped.
+pub(crate) struct Page {
+    /// Where it is, with its token.
+    pub(crate) url: String,
+    _server: Server,
+    looks: Arc<Looks>,
+}
+
+/// When the page was looked at.
+struct Looks {
+    start: Instant,
+    /// Milliseconds after the start, of the last one; and how many there were.
+    last: AtomicU64,
+    count: AtomicU64,
+}
+
+impl Looks {
+    fn note(&self) {
+        self.last
+            .store(self.start.elapsed().as_millis() as u64, Ordering::Relaxed);
+        self.count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn since_last(&self) -> Option<Duration> {
+        let last = Duration::from_millis(self.last.load(Ordering::Relaxed));
+        (self.count.load(Ordering::Relaxed) > 0).then(|| self.start.elapsed().saturating_sub(last))
+    }
+}
+
+impl Page {
+    /// Serves what happens in a cluster.
+    pub(crate) async fn live(flags: Flags, watch: Arc<Watch>) -> Result<Self, Failure> {
+        let may_stop = flags.may_stop;
+        let live = Live {
+            source: format!("{:016x}", communicator::drawn::number()),
+            watch,
+            may_stop,
+        };
+        Self::serve(flags, Shows::Live(live)).await
+    }
+
+    /// Serves a run that is over.
+    pub(crate) async fn past(flags: Flags, replay: Replay) -> Result<Self, Failure> {
+        Self::serve(flags, Shows::Past(Arc::new(Mutex::new(replay)))).await
+    }
+
+    async fn serve(flags: Flags, shows: Shows) -> Result<Self, Failure> {
+        let letters = flags.secret.letters().to_owned();
+        let text = Arc::new(Text::new());
+        let looks = Arc::new(Looks {
+            start: Instant::now(),
+            last: AtomicU64::new(0),
+            count: AtomicU64::new(0),
+        });
+        let looked = Arc::clone(&looks);
+        let server = http::serve("--page", flags.address, flags.secret, move |question| {
+            let (shows, text, looked) = (shows.clone(), Arc::clone(&text), Arc::clone(&looked));
+            async move {
+                looked.note();
+                answer(&question, &shows, &text).await
+            }
+        })
+        .await?;
+        let url = format!("http://{}/?token={letters}", reached(server.address, flags.own));
+        Ok(Self {
+            url,
+            _server: server,
+            looks,
+        })
+    }
+
+    /// Waits until whoever looks has seen how it ended, and not for long.
+    pub(crate) async fn last_look(&self) {
+        let before = self.looks.count.load(Ordering::Relaxed);
+        let open = self.looks.since_last().is_some_and(|since| since < LAST_LOOK);
+        let start = Instant::now();
+        // The state that it is told is read once a second: two more questions see the end.
+        while open && start.elapsed() < LAST_LOOK && self.looks.count.load(Ordering::Relaxed) < before + 3 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+/// How a page is served.
+pub(crate) struct Flags {
+    pub(crate) address: SocketAddr,
+    /// Where this machine is reached, if it listens everywhere.
+    pub(crate) own: Option<IpAddr>,
+    pub(crate) secret: Secret,
+    pub(crate) may_stop: bool,
+}
+
+/// The address to open.
+fn reached(bound: SocketAddr, own: Option<IpAddr>) -> SocketAddr {
+    match own {
+        Some(own) if bound.ip().is_unspecified() => SocketAddr::new(own, bound.port()),
+        _ => bound,
+    }
+}
+
+async fn answer(question: &Question, shows: &Shows, text: &Text) -> Answer {
+    match (&*question.path, question.acts, shows) {
+        ("/", false, _) => text.answer(),
+        ("/news", false, shows) => news(question, shows),
+        ("/stop", true, Shows::Live(live)) if live.may_stop => stop(live).await,
+        ("/stop", true, _) => Answer::sentence(
+            StatusCode::FORBIDDEN,
+            "nothing is stopped from this page: start it with --page-stop, or use 'tau stop'",
+        ),
+        _ => Answer::nothing(),
+    }
+}
+
+fn news(question: &Question, shows: &Shows) -> Answer {
+    let count = |name| question.number(name).map_or(0, |number| number.max(0.0) as u64);
+    let said = Known {
+        generation: count("generation") as u32,
+        points: count("points") as usize,
+        evaluated: question.number("evaluated").unwrap_or(-1.0),
+        events: count("events"),
+    };
+    let text = match shows {
+        Shows::Live(live) => {
+            let trouble = live.watch.trouble();
+            let chronicle = live.watch.chronicle.lock();
+            let same_run = question.text("run").unwrap_or_default() == chronicle.run();
+            // What a page has of another run, or of another process at the same address, is of no use. Events go on.
+            let known = match question.text("source") == Some(&*live.source) {
+                true if same_run => said,
+                true => Known {
+                    events: said.events,
+                    ..Known::default()
+                },
+                false => Known::default(),
+            };
+            News::live(&live.source, &chronicle, known, live.may_stop, trouble).text()
+        }
+        Shows::Past(replay) => {
+            let mut replay = replay.lock().unwrap_or_else(PoisonError::into_inner);
+            let at = question.number("at").unwrap_or(f64::INFINITY);
+            let (_, length) = replay.span();
+            News::past(replay.at(at), length, at).text()
+        }
+    };
+    Answer::of("application/json", text)
+}
+
+async fn stop(live: &Live) -> Answer {
+    match live.watch.source.ask(Request::Stop).await {
+        Ok(Reply::Stopping(run) | Reply::CalledOff(run)) => {
+            Answer::sentence(StatusCode::OK, format!("run {run} is going to end"))
+        }
+        Ok(Reply::Refused(reasons)) => Answer::sentence(StatusCode::CONFLICT, reasons.join("; ")),
+        Ok(_) => Answer::sentence(StatusCode::BAD_GATEWAY, "the node gave an answer to another question"),
+        Err(failure) => Answer::sentence(StatusCode::BAD_GATEWAY, failure.reasons().join("; ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_listens_everywhere_is_reached_at_its_own_address() {
+        let own = Some("192.0.2.1".parse().unwrap());
+        let text = |bound: &str, own| reached(bound.parse().unwrap(), own).to_string();
+        assert_eq!(text("0.0.0.0:80", own), "192.0.2.1:80");
+        assert_eq!(text("127.0.0.1:80", own), "127.0.0.1:80");
+        assert_eq!(text("0.0.0.0:80", None), "0.0.0.0:80");
+    }
+}

@@ -1,0 +1,224 @@
+//! What a page is told: all that it does not know yet.
+
+use protocol::measured::Evaluation;
+use serde::Serialize;
+
+use crate::chronicle::{Chronicle, Facts, Happened, Node, Point, Summary};
+
+/// What a page has already.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Known {
+    pub(super) generation: u32,
+    pub(super) points: usize,
+    /// The second of the newest evaluation.
+    pub(super) evaluated: f64,
+    /// The number of the newest event.
+    pub(super) events: u64,
+}
+
+impl Default for Known {
+    fn default() -> Self {
+        Self {
+            generation: 0,
+            points: 0,
+            evaluated: -1.0,
+            events: 0,
+        }
+    }
+}
+
+/// An answer to a page.
+#[derive(Serialize)]
+pub(super) struct News<'a> {
+    version: &'static str,
+    /// Who serves it: what a page has of another is of no use.
+    source: &'a str,
+    run: &'a str,
+    facts: Option<&'a Facts>,
+    summary: Summary,
+    nodes: Vec<Row<'a>>,
+    /// When the first step was, by the clock of the events.
+    begun: Option<f64>,
+    /// The points that follow are after so many of this generation; the page forgets those of another.
+    generation: u32,
+    points_from: usize,
+    points: &'a [Point],
+    evaluations: Vec<Evaluation>,
+    events: Vec<&'a Happened>,
+    may_stop: bool,
+    /// Why nothing is heard.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trouble: Option<String>,
+    /// Where in the past this is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    past: Option<Past>,
+}
+
+#[derive(Serialize)]
+struct Past {
+    /// Seconds that there are.
+    length: f64,
+    at: f64,
+}
+
+/// A node in the page's table.
+#[derive(Serialize)]
+struct Row<'a> {
+    node: &'a str,
+    state: &'a str,
+    silent: Option<f64>,
+    address: Option<&'a str>,
+    device: Option<&'a str>,
+    workers: Option<usize>,
+    rtt_ms: Option<f64>,
+    samples: u64,
+    samples_per_second: f64,
+    loss: Option<f64>,
+    staleness: f64,
+    lag: u64,
+    queue: u64,
+    bytes_in: Option<f64>,
+    bytes_out: Option<f64>,
+    sent: u64,
+    exchange_share: f64,
+    cpu: f64,
+    memory_bytes: u64,
+    gpu: f64,
+    gpu_memory_bytes: u64,
+    trouble: Option<&'a str>,
+}
+
+impl<'a> Row<'a> {
+    fn of(node: &'a Node) -> Self {
+        let (record, member) = (&node.record, node.member.as_ref());
+        Self {
+            node: &record.node,
+            state: node.state(),
+            silent: node.silent,
+            address: member.map(|member| &*member.address),
+            device: member.map(|member| &*member.device),
+            workers: member.map(|member| member.workers),
+            rtt_ms: member.and_then(|member| member.rtt_ms),
+            samples: record.samples,
+            samples_per_second: record.samples_per_second,
+            loss: record.loss,
+            staleness: record.staleness,
+            lag: record.frontier_lag,
+            queue: record.queue,
+            bytes_in: node.rate_in,
+            bytes_out: node.rate_out,
+            sent: record.bytes_out,
+            exchange_share: record.exchange_share,
+            cpu: record.cpu,
+            memory_bytes: record.memory_bytes,
+            gpu: record.gpu,
+            gpu_memory_bytes: record.gpu_memory_bytes,
+            trouble: node.trouble.as_deref(),
+        }
+    }
+}
+
+impl<'a> News<'a> {
+    /// What is new in a run that is watched here.
+    pub(super) fn live(
+        source: &'a str,
+        chronicle: &'a Chronicle,
+        known: Known,
+        may_stop: bool,
+        trouble: Option<String>,
+    ) -> Self {
+        Self {
+            source,
+            may_stop,
+            trouble,
+            ..Self::of(chronicle, known)
+        }
+    }
+
+    /// A run as it was at a second.
+    pub(super) fn past(chronicle: &'a Chronicle, length: f64, at: f64) -> Self {
+        Self {
+            past: Some(Past {
+                length,
+                at: at.clamp(0.0, length),
+            }),
+            ..Self::of(chronicle, Known::default())
+        }
+    }
+
+    fn of(chronicle: &'a Chronicle, known: Known) -> Self {
+        let curve = chronicle.curve();
+        let generation = curve.generation();
+        let points_from = if known.generation == generation {
+            known.points.min(curve.points().len())
+        } else {
+            0
+        };
+        let evaluations = chronicle.evaluations().iter().copied();
+        Self {
+            version: crate::version::VERSION,
+            source: "",
+            run: chronicle.run(),
+            facts: chronicle.facts(),
+            summary: chronicle.summary(),
+            nodes: chronicle.nodes().iter().map(Row::of).collect(),
+            begun: chronicle.begun(),
+            generation,
+            points_from,
+            points: &curve.points()[points_from..],
+            evaluations: evaluations.filter(|new| new.seconds > known.evaluated).collect(),
+            events: chronicle.happened_after(known.events).collect(),
+            may_stop: false,
+            trouble: None,
+            past: None,
+        }
+    }
+
+    /// As JSON.
+    pub(super) fn text(&self) -> Vec<u8> {
+        // Numbers and texts always have a text.
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::stats::StatsRecord;
+
+    use super::*;
+
+    fn record(second: u32) -> StatsRecord {
+        StatsRecord {
+            node: "<b>a</b>".into(),
+            run: "7".into(),
+            state: "training".into(),
+            time: f64::from(second),
+            seconds: f64::from(second),
+            ..StatsRecord::default()
+        }
+    }
+
+    #[test]
+    fn a_page_is_told_what_it_does_not_know() {
+        let mut chronicle = Chronicle::default();
+        for second in 1..=20 {
+            chronicle.take(&[record(second)]);
+        }
+        let told = |known| {
+            let text = News::live("here", &chronicle, known, true, None).text();
+            let news: serde_json::Value = serde_json::from_slice(&text).unwrap();
+            let many = |name: &str| news[name].as_array().unwrap().len();
+            (many("points"), many("events"), many("nodes"))
+        };
+        assert_eq!(told(Known::default()), (20, 1, 1));
+        let known = Known {
+            points: 18,
+            events: 1,
+            ..Known::default()
+        };
+        assert_eq!(told(known), (2, 0, 1));
+        // Another generation's points are of no use, and nobody knows more than there is.
+        assert_eq!(told(Known { generation: 3, ..known }), (20, 0, 1));
+        assert_eq!(told(Known { points: 99, ..known }), (0, 0, 1));
+    }
+}

@@ -1,0 +1,143 @@
+// What is known, shown.
+
+const SECONDS = 0; const SAMPLES = 1; const LOSS = 2; const SPEED = 3; const SENT = 4; const DENSE = 5; const STALENESS = 6;
+
+function showHead(news) {
+  const { facts, summary } = news;
+  write('run', news.run ? news.run.slice(0, 8) : '');
+  const state = at('state');
+  write('state', summary.state);
+  state.className = `pill ${summary.state}`;
+  document.title = summary.share === null ? 'Tau' : `${percent(summary.share)} ${summary.state} – Tau`;
+  write('job', facts ? [facts.data, facts.model, facts.optimiser, facts.exchange].join(' · ') : 'no run yet');
+  write('epoch', facts && summary.epoch !== null ? `epoch ${decimal(summary.epoch)} of ${facts.epochs}` : `${count(summary.samples)} samples`);
+  write('share', percent(summary.share));
+  at('done').style.width = `${100 * (summary.share ?? 0)}%`;
+  write('elapsed', `${duration(summary.elapsed)} so far`);
+  write('left', summary.left === null ? '' : `· about ${duration(summary.left)} left`);
+  write('speed', count(summary.samples_per_second));
+  const judged = judgedBy(summary.mae);
+  write('judged', judged.title);
+  write('judged-curve', judged.title);
+  write('accuracy', judged.text(summary.accuracy));
+  write('best', summary.best === null ? '' : ` · best ${judged.text(summary.best)}`);
+  write('loss', loss(summary.loss));
+  write('held', summary.held_out_loss === null ? '' : ` · held-out ${loss(summary.held_out_loss)}`);
+  const { equal, of, digest } = summary.replicas;
+  write('replicas', of ? `${equal} of ${of}` : UNKNOWN);
+  write('digest', equal === of || !of ? digest.slice(0, 16) : 'others are batches ahead or behind');
+  write('end', ended(facts?.end));
+  at('end').hidden = !facts?.end;
+  const waiting = facts && !facts.end ? facts.waiting.map((reason) => `waiting for ${reason}`) : [];
+  if (news.trouble) waiting.push(news.trouble);
+  write('notice', waiting.join('\n'));
+  at('notice').hidden = waiting.length === 0;
+  at('stop').hidden = !(news.may_stop && facts && !facts.end);
+  write('version', `tau ${news.version}`);
+}
+
+// How good a model is, in one figure: R² where numbers are predicted, which are off by something then.
+function judgedBy(mae) {
+  return (mae ?? null) === null
+    ? { name: 'accuracy', title: 'Accuracy', text: (value) => percent(value, 2) }
+    : { name: 'R²', title: 'R²', text: (value) => decimal(value, 4) };
+}
+
+function ended(end) {
+  if (!end) return '';
+  if (end.end === 'failed') return `failed: ${end.reason}`;
+  const missing = end.missing.length ? `, without ${end.missing.join(', ')}` : '';
+  const early = end.reason === 'trained' ? '' : ` (${end.reason.replace('_', ' ')})`;
+  const judged = judgedBy(end.mae);
+  return `finished${early}: ${judged.name} ${judged.text(end.accuracy)}, loss ${loss(end.loss)}, `
+    + `${count(end.samples)} samples in ${duration(end.seconds)}, `
+    + `replicas ${end.agree ? 'agree' : 'DIFFER'}${missing}; the model is ${end.model}`;
+}
+
+function showNodes(nodes) {
+  const silent = nodes.filter((node) => node.silent !== null).length;
+  write('count', nodes.length ? `${nodes.length - silent} of ${nodes.length} heard` : '');
+  at('grid').replaceChildren(...nodes.map((node) => {
+    const since = node.silent === null ? '' : ` for ${duration(node.silent)}`;
+    const cell = make('div', node.state, make('b', '', node.node), ` ${node.state}${since}`);
+    cell.title = [node.address, node.device, node.trouble].filter(Boolean).join('\n');
+    return cell;
+  }));
+  at('nodes').replaceChildren(...nodes.map((node) => {
+    const heard = (text) => (node.silent === null ? text : '');
+    const texts = [
+      node.node, make('span', node.state, node.silent === null ? node.state : `silent ${duration(node.silent)}`),
+      node.device ?? UNKNOWN, heard(count(node.samples_per_second)), heard(loss(node.loss)),
+      heard(decimal(node.staleness)), heard(count(node.lag)),
+      heard(node.bytes_in === null ? UNKNOWN : `${bytes(node.bytes_in)}/s`),
+      heard(node.bytes_out === null ? UNKNOWN : `${bytes(node.bytes_out)}/s`),
+      heard(decimal(node.cpu)), heard(node.gpu_memory_bytes ? `${decimal(node.gpu)} · ${bytes(node.gpu_memory_bytes)}` : UNKNOWN),
+      heard(bytes(node.memory_bytes)), node.trouble ?? '',
+    ];
+    const row = make('tr', node.silent === null ? '' : 'gone');
+    row.append(...texts.map((text) => make('td', '', text)));
+    return row;
+  }));
+}
+
+// An event as a sentence, and how grave it is.
+function told(event) {
+  switch (event.event) {
+    case 'followed': return ['the run is followed', ''];
+    case 'joined': return [`${event.node} takes part`, ''];
+    case 'silent': return [`${event.node} is silent`, 'error'];
+    case 'back': return [`${event.node} is back`, ''];
+    case 'said': return [`${event.node}: ${event.text}`, event.gravity];
+    case 'waiting': return [event.for.length ? `waiting for ${event.for.join('; ')}` : 'nothing is waited for any more', ''];
+    case 'stop_asked': return ['the run is to end', 'warning'];
+    case 'finished': return [`finished: ${event.reason}`, ''];
+    case 'failed': return [`failed: ${event.reason}`, 'error'];
+    default: return [event.event, ''];
+  }
+}
+
+function showEvents(events) {
+  at('events').replaceChildren(...events.slice(-200).reverse().map((event) => {
+    const [text, grave] = told(event);
+    const time = make('time', '', new Date(event.time * 1000).toLocaleTimeString());
+    return make('li', '', time, make('span', grave, text));
+  }));
+}
+
+// Where on the axis something that happened stands: seconds of the run are those of the clock since it began.
+function ticks(model, axis) {
+  const newest = model.points.at(-1);
+  if (!newest || model.begun === null) return [];
+  const grave = model.events.filter((event) => event.event === 'silent' || event.event === 'back' || event.gravity === 'error');
+  return grave.map((event) => {
+    const second = event.time - model.begun;
+    const point = model.points.find((one) => one[SECONDS] >= second) ?? newest;
+    return { x: point[axis], text: told(event)[0], kind: event.event === 'back' ? '' : 'bad' };
+  });
+}
+
+function showCharts(model, choice) {
+  const axis = choice.over === 'samples' ? SAMPLES : SECONDS;
+  const x = choice.over === 'samples' ? count : duration;
+  const curve = (of) => model.points.filter((point) => point[of] !== null).map((point) => [point[axis], point[of]]);
+  const measured = (of) => model.evaluations.map((one) => [one[choice.over], one[of]]);
+  const happened = ticks(model, axis);
+  const tell = (id) => (text) => write(id, text);
+  chart(at('loss-chart'), {
+    series: [{ name: 'loss', points: curve(LOSS) }, { name: 'held', points: measured('loss'), dots: true }],
+    ticks: happened, log: choice.scale === 'log', x, y: loss, tell: tell('loss-at'),
+  });
+  chart(at('accuracy-chart'), {
+    series: [{ name: 'held', points: measured('accuracy'), dots: true }], ticks: happened, x, y: judgedBy(model.evaluations.at(-1)?.mae).text, tell: tell('accuracy-at'),
+  });
+  chart(at('speed-chart'), {
+    series: [{ name: 'speed', points: curve(SPEED) }], ticks: happened, x, y: count, from0: true, tell: tell('speed-at'),
+  });
+  const above = (points) => points.filter(([, y]) => y > 0);
+  chart(at('bytes-chart'), {
+    series: [{ name: 'sent', points: above(curve(SENT)) }, { name: 'dense', points: above(curve(DENSE)) }], log: true, x, y: bytes, tell: tell('bytes-at'),
+  });
+  chart(at('stale-chart'), {
+    series: [{ name: 'staleness', points: curve(STALENESS) }], x, y: (value) => decimal(value, 2), from0: true, tell: tell('stale-at'),
+  });
+}

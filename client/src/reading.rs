@@ -1,0 +1,100 @@
+//! Opens data, and tells people how far that is if it takes long.
+
+use std::io::{IsTerminal, Write};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use protocol::data::DataSpec;
+use worker::dataset::{Dataset, DatasetError, Progress};
+
+/// Who waits shorter is told nothing.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How often a line is drawn again on a terminal, and written elsewhere.
+const DRAWN_EVERY: Duration = Duration::from_millis(200);
+const WRITTEN_EVERY: Duration = Duration::from_secs(10);
+
+/// Reads data to train on.
+pub(crate) fn open(spec: &DataSpec, seed: u64, data_root: Option<&Path>) -> Result<Dataset, DatasetError> {
+    let line = Line {
+        drawn: std::io::stderr().is_terminal(),
+        next: Mutex::new(Instant::now() + PATIENCE),
+    };
+    let opened = Dataset::open_watched(spec, seed, data_root, &|progress| line.show(progress));
+    line.erase();
+    opened
+}
+
+/// A line on standard error.
+struct Line {
+    /// Whether it can be drawn over.
+    drawn: bool,
+    /// When it is due.
+    next: Mutex<Instant>,
+}
+
+impl Line {
+    fn show(&self, progress: Progress) {
+        let now = Instant::now();
+        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        if now < *next {
+            return;
+        }
+        *next = now + if self.drawn { DRAWN_EVERY } else { WRITTEN_EVERY };
+        let text = sentence(progress);
+        if self.drawn {
+            write(&format!("\r{text}\x1b[K"));
+        } else {
+            write(&format!("{text}\n"));
+        }
+    }
+
+    fn erase(&self) {
+        if self.drawn {
+            write("\r\x1b[K");
+        }
+    }
+}
+
+/// A terminal that is gone cannot be helped.
+fn write(text: &str) {
+    let mut out = std::io::stderr().lock();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+fn sentence(progress: Progress) -> String {
+    let Progress { done, total, unit } = progress;
+    let percent = 100 * done / total.max(1);
+    match unit {
+        "bytes" => {
+            let gigabytes = |bytes: u64| bytes as f64 / 1e9;
+            format!(
+                "reading the data: {percent} %, {:.1} of {:.1} GB",
+                gigabytes(done),
+                gigabytes(total)
+            )
+        }
+        unit => format!("reading the data: {percent} %, {done} of {total} {unit}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_is_told_in_words() {
+        let told = |unit| {
+            sentence(Progress {
+                done: 2_500_000_000,
+                total: 10_000_000_000,
+                unit,
+            })
+        };
+        assert_eq!(told("bytes"), "reading the data: 25 %, 2.5 of 10.0 GB");
+        assert_eq!(
+            told("images"),
+            "reading the data: 25 %, 2500000000 of 10000000000 images"
+        );
+    }
+}

@@ -1,0 +1,345 @@
+//! What keys have asked for: what is shown, in which order, and which node is picked.
+
+use std::cmp::Ordering;
+use std::ops::Range;
+
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+
+use crate::chronicle::{Node, Nodes};
+
+/// What the nodes are sorted by: names upwards, figures downwards.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Sort {
+    #[default]
+    Name,
+    Speed,
+    Loss,
+    Staleness,
+    Lag,
+    Cpu,
+}
+
+impl Sort {
+    fn next(self) -> Self {
+        match self {
+            Self::Name => Self::Speed,
+            Self::Speed => Self::Loss,
+            Self::Loss => Self::Staleness,
+            Self::Staleness => Self::Lag,
+            Self::Lag => Self::Cpu,
+            Self::Cpu => Self::Name,
+        }
+    }
+
+    /// The figure that counts. Who is silent has none.
+    fn figure(self, node: &Node) -> Option<f64> {
+        let record = &node.record;
+        let figure = match self {
+            Self::Name => None,
+            Self::Speed => Some(record.samples_per_second),
+            Self::Loss => record.loss,
+            Self::Staleness => Some(record.staleness),
+            Self::Lag => Some(record.frontier_lag as f64),
+            Self::Cpu => Some(record.cpu),
+        };
+        figure.filter(|figure| !node.is_silent() && !figure.is_nan())
+    }
+
+    fn order(self, one: &Node, other: &Node) -> Ordering {
+        match (self.figure(one), self.figure(other)) {
+            (Some(one), Some(other)) => other.total_cmp(&one),
+            (one, other) => other.is_some().cmp(&one.is_some()),
+        }
+    }
+}
+
+/// What curves are drawn over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Over {
+    #[default]
+    Samples,
+    Seconds,
+}
+
+/// What keys have asked for so far.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Controls {
+    pub(super) sort: Sort,
+    pub(super) over: Over,
+    /// Whether losses are drawn as they are, not their logarithms.
+    pub(super) linear: bool,
+    /// Whether columns and keys are explained, above all else.
+    pub(super) help: bool,
+    /// Whether the picked node is shown alone.
+    pub(super) alone: bool,
+    /// A node's name: it stays picked wherever it is sorted to.
+    picked: Option<String>,
+    /// The first node that is shown, and how many there was room for when they were drawn last.
+    first: usize,
+    room: usize,
+}
+
+impl Controls {
+    /// The nodes as they are sorted. Those of equal figures are sorted by name.
+    pub(super) fn sorted<'a>(&self, nodes: &'a Nodes) -> Vec<&'a Node> {
+        let mut sorted: Vec<&Node> = nodes.iter().collect();
+        sorted.sort_by(|one, other| self.sort.order(one, other));
+        sorted
+    }
+
+    /// The place of the picked node among these.
+    pub(super) fn picked(&self, sorted: &[&Node]) -> Option<usize> {
+        let picked = self.picked.as_ref()?;
+        sorted.iter().position(|node| node.record.node == *picked)
+    }
+
+    /// Which nodes are shown where there is room for so many. The picked one is among them.
+    pub(super) fn window(&mut self, sorted: &[&Node], room: usize) -> Range<usize> {
+        self.room = room;
+        if let Some(picked) = self.picked(sorted) {
+            self.first = self.first.clamp((picked + 1).saturating_sub(room.max(1)), picked);
+        }
+        self.first = self.first.min(sorted.len().saturating_sub(room));
+        self.first..sorted.len().min(self.first + room)
+    }
+
+    /// Takes in a key. Whether it asks to leave: Ctrl-C raises no signal while keys come one by one.
+    pub(crate) fn press(&mut self, key: KeyEvent, nodes: &Nodes) -> bool {
+        // Some terminals tell of keys that are let go.
+        if key.kind == KeyEventKind::Release {
+            return false;
+        }
+        if key.modifiers.contains(KeyModifiers::CONTROL) {
+            return key.code == KeyCode::Char('c');
+        }
+        if std::mem::take(&mut self.help) {
+            return false;
+        }
+        match key.code {
+            KeyCode::Char('q' | 'Q') => return true,
+            KeyCode::Esc => return !self.goes_back(),
+            KeyCode::Char('?' | 'h') => self.help = true,
+            KeyCode::Char('s') => self.sort = self.sort.next(),
+            KeyCode::Char('l') => self.linear = !self.linear,
+            KeyCode::Char('x') => {
+                self.over = match self.over {
+                    Over::Samples => Over::Seconds,
+                    Over::Seconds => Over::Samples,
+                };
+            }
+            KeyCode::Enter => {
+                if self.picked(&self.sorted(nodes)).is_none() {
+                    self.pick(nodes, |_, _| 0);
+                }
+                self.alone = !self.alone && self.picked.is_some();
+            }
+            KeyCode::Up => self.pick(nodes, |at, _| at.map_or(0, |at| at.saturating_sub(1))),
+            KeyCode::Down => self.pick(nodes, |at, _| at.map_or(0, |at| at + 1)),
+            KeyCode::PageUp => {
+                let page = self.room.max(1);
+                self.pick(nodes, |at, _| at.unwrap_or(0).saturating_sub(page));
+            }
+            KeyCode::PageDown => {
+                let page = self.room.max(1);
+                self.pick(nodes, |at, _| at.unwrap_or(0) + page);
+            }
+            KeyCode::Home => self.pick(nodes, |_, _| 0),
+            KeyCode::End => self.pick(nodes, |_, last| last),
+            _ => {}
+        }
+        false
+    }
+
+    /// Undoes the last thing that was opened or picked, if there is one.
+    fn goes_back(&mut self) -> bool {
+        std::mem::take(&mut self.alone) || self.picked.take().is_some()
+    }
+
+    /// Picks the node at the place that follows from the picked one's and the last.
+    fn pick(&mut self, nodes: &Nodes, place: impl Fn(Option<usize>, usize) -> usize) {
+        let sorted = self.sorted(nodes);
+        if let Some(last) = sorted.len().checked_sub(1) {
+            let place = place(self.picked(&sorted), last).min(last);
+            self.picked = Some(sorted[place].record.node.clone());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::stats::StatsRecord;
+
+    use super::*;
+    use crate::chronicle::Chronicle;
+
+    /// Nodes with these speeds and losses, by name.
+    fn chronicle(nodes: &[(&str, f64, Option<f64>)]) -> Chronicle {
+        let records = nodes.iter().map(|&(node, speed, loss)| StatsRecord {
+            node: node.into(),
+            run: "run".into(),
+            time: 1.0,
+            samples_per_second: speed,
+            loss,
+            ..StatsRecord::default()
+        });
+        let mut chronicle = Chronicle::default();
+        chronicle.take(&records.collect::<Vec<_>>());
+        chronicle
+    }
+
+    fn five() -> Chronicle {
+        let loss = Some(0.5);
+        chronicle(&[
+            ("a", 1.0, loss),
+            ("b", 5.0, loss),
+            ("c", 3.0, loss),
+            ("d", 4.0, loss),
+            ("e", 2.0, loss),
+        ])
+    }
+
+    fn names(controls: &Controls, chronicle: &Chronicle) -> String {
+        let sorted = controls.sorted(chronicle.nodes());
+        sorted.iter().map(|node| &*node.record.node).collect()
+    }
+
+    fn pressed(controls: &mut Controls, chronicle: &Chronicle, keys: &[KeyCode]) {
+        for &key in keys {
+            assert!(!controls.press(KeyEvent::from(key), chronicle.nodes()), "{key:?}");
+        }
+    }
+
+    #[test]
+    fn nodes_are_sorted_by_what_was_asked_for_and_then_by_name() {
+        let chronicle = chronicle(&[
+            ("a", 1.0, None),
+            ("b", 3.0, Some(0.5)),
+            ("c", 1.0, Some(f64::NAN)),
+            ("d", f64::NAN, Some(0.7)),
+        ]);
+        let mut controls = Controls::default();
+        let sort = KeyCode::Char('s');
+        let mut orders = Vec::new();
+        for _ in 0..7 {
+            orders.push(names(&controls, &chronicle));
+            pressed(&mut controls, &chronicle, &[sort]);
+        }
+        assert_eq!(orders, ["abcd", "bacd", "dbac", "abcd", "abcd", "abcd", "abcd"]);
+        assert_eq!(controls.sort, Sort::Speed);
+    }
+
+    #[test]
+    fn the_picked_node_moves_within_the_list_and_stays_picked_where_it_goes() {
+        let chronicle = five();
+        let mut controls = Controls::default();
+        let picked = |controls: &Controls| controls.picked(&controls.sorted(chronicle.nodes()));
+        assert_eq!(picked(&controls), None);
+        let mut places = Vec::new();
+        for key in [
+            KeyCode::Down,
+            KeyCode::Up,
+            KeyCode::Down,
+            KeyCode::End,
+            KeyCode::Down,
+            KeyCode::Up,
+            KeyCode::Home,
+        ] {
+            pressed(&mut controls, &chronicle, &[key]);
+            places.extend(picked(&controls));
+        }
+        assert_eq!(places, [0, 0, 1, 4, 4, 3, 0]);
+        pressed(&mut controls, &chronicle, &[KeyCode::Char('s')]);
+        assert_eq!(picked(&controls), Some(4), "the first by name is the slowest");
+    }
+
+    #[test]
+    fn the_window_goes_only_as_far_as_it_must() {
+        let chronicle = five();
+        let sorted = Controls::default().sorted(chronicle.nodes());
+        let mut controls = Controls::default();
+        assert_eq!(controls.window(&sorted, 2), 0..2);
+        let mut windows = Vec::new();
+        for key in [
+            KeyCode::Down,
+            KeyCode::Down,
+            KeyCode::Down,
+            KeyCode::Up,
+            KeyCode::Up,
+            KeyCode::PageDown,
+            KeyCode::End,
+        ] {
+            pressed(&mut controls, &chronicle, &[key]);
+            windows.push(controls.window(&sorted, 2));
+        }
+        assert_eq!(windows, [0..2, 0..2, 1..3, 1..3, 0..2, 1..3, 3..5]);
+        assert_eq!(controls.window(&sorted, 0).len(), 0);
+        assert_eq!(controls.window(&sorted, 9), 0..5);
+        assert_eq!(
+            controls.window(&sorted[..1], 9),
+            0..1,
+            "nodes that are gone leave no gap"
+        );
+    }
+
+    #[test]
+    fn escape_goes_back_step_by_step_and_leaves_in_the_end() {
+        let chronicle = five();
+        let mut controls = Controls::default();
+        pressed(&mut controls, &chronicle, &[KeyCode::Enter]);
+        assert!(controls.alone);
+        pressed(&mut controls, &chronicle, &[KeyCode::Char('?'), KeyCode::Esc]);
+        assert!(controls.alone && !controls.help, "a key closes help, whichever it is");
+        pressed(&mut controls, &chronicle, &[KeyCode::Esc, KeyCode::Esc]);
+        assert!(!controls.alone && controls.picked.is_none());
+        assert!(controls.press(KeyEvent::from(KeyCode::Esc), chronicle.nodes()));
+    }
+
+    #[test]
+    fn enter_opens_and_closes_and_nothing_opens_where_there_is_no_node() {
+        let chronicle = five();
+        let mut controls = Controls::default();
+        pressed(
+            &mut controls,
+            &chronicle,
+            &[KeyCode::Down, KeyCode::Down, KeyCode::Enter],
+        );
+        assert!(controls.alone);
+        pressed(&mut controls, &chronicle, &[KeyCode::Enter]);
+        assert!(!controls.alone && controls.picked.as_deref() == Some("b"));
+        let mut controls = Controls::default();
+        pressed(
+            &mut controls,
+            &Chronicle::default(),
+            &[KeyCode::Enter, KeyCode::Down, KeyCode::End, KeyCode::PageUp],
+        );
+        assert!(!controls.alone);
+    }
+
+    #[test]
+    fn scale_and_axis_go_to_and_fro() {
+        let mut controls = Controls::default();
+        let keys = [KeyCode::Char('l'), KeyCode::Char('x')];
+        pressed(&mut controls, &Chronicle::default(), &keys);
+        assert!(controls.linear && controls.over == Over::Seconds);
+        pressed(&mut controls, &Chronicle::default(), &keys);
+        assert!(!controls.linear && controls.over == Over::Samples);
+    }
+
+    #[test]
+    fn q_and_control_c_leave_and_keys_that_are_let_go_do_nothing() {
+        let chronicle = five();
+        let key = |code, modifiers| Controls::default().press(KeyEvent::new(code, modifiers), chronicle.nodes());
+        assert!(key(KeyCode::Char('q'), KeyModifiers::NONE));
+        assert!(key(KeyCode::Char('Q'), KeyModifiers::SHIFT));
+        assert!(key(KeyCode::Char('c'), KeyModifiers::CONTROL));
+        assert!(!key(KeyCode::Char('c'), KeyModifiers::NONE));
+        let mut explained = Controls {
+            help: true,
+            ..Controls::default()
+        };
+        let control_c = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
+        assert!(explained.press(control_c, chronicle.nodes()), "whatever is open");
+        let released = KeyEvent::new_with_kind(KeyCode::Char('q'), KeyModifiers::NONE, KeyEventKind::Release);
+        assert!(!Controls::default().press(released, chronicle.nodes()));
+    }
+}

@@ -1,0 +1,107 @@
+//! How a screen's lines are shared out: what matters least is left out first.
+
+use super::charts;
+
+/// The fewest lines of nodes beside a curve, their titles included: where there are fewer, it is left out.
+const TABLE_LINES: u16 = 5;
+/// The fewest lines of events, with the line above them, and the most.
+const EVENTS_LINES: u16 = 3;
+const EVENTS_LINES_MAX: u16 = 31;
+
+/// Lines of each part.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Parts {
+    pub(super) header: u16,
+    pub(super) notes: u16,
+    pub(super) table: u16,
+    pub(super) charts: u16,
+    pub(super) events: u16,
+    pub(super) keys: u16,
+}
+
+impl Parts {
+    /// Of so many lines, where there are so many notes, nodes and events.
+    pub(super) fn of(height: u16, notes: u16, nodes: u16, events: u16) -> Self {
+        let header = if height >= 8 { 2 } else { height.min(1) };
+        let keys = u16::from(height >= 6);
+        // At least one line for the nodes.
+        let notes = notes.min(height.saturating_sub(header + keys + 2));
+        let room = height - header - keys - notes;
+        let wanted = nodes.saturating_add(1);
+        let least = wanted.min(TABLE_LINES);
+        let mut parts = Self {
+            header,
+            notes,
+            keys,
+            ..Self::default()
+        };
+        if room < least + charts::LINES {
+            parts.table = wanted.min(room);
+            // Without curves there may be room for events.
+            let left = room - parts.table;
+            if left >= EVENTS_LINES {
+                parts.events = left.min(events.saturating_add(1));
+            }
+        } else {
+            let few = if room >= least + charts::LINES + EVENTS_LINES {
+                EVENTS_LINES
+            } else {
+                0
+            };
+            parts.table = wanted.min(room - charts::LINES - few);
+            let rest = room - parts.table;
+            if few > 0 {
+                parts.events = (rest / 4).clamp(EVENTS_LINES, EVENTS_LINES_MAX);
+            }
+            parts.charts = rest - parts.events;
+        }
+        parts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ordinary_screen_has_everything_and_a_tall_one_more_of_it() {
+        let ordinary = Parts::of(24, 0, 3, 9);
+        let expected = Parts {
+            header: 2,
+            notes: 0,
+            table: 4,
+            charts: 13,
+            events: 4,
+            keys: 1,
+        };
+        assert_eq!(ordinary, expected);
+        let tall = Parts::of(60, 1, 3, 20);
+        assert_eq!((tall.table, tall.charts, tall.events), (4, 39, 13));
+        let crowded = Parts::of(24, 0, 100, 9);
+        assert_eq!((crowded.table, crowded.charts, crowded.events), (10, 8, 3));
+    }
+
+    #[test]
+    fn events_go_first_then_curves_then_all_but_nodes() {
+        let of = |height| Parts::of(height, 0, 10, 9);
+        assert_eq!((of(19).events, of(19).charts, of(19).table), (3, 8, 5));
+        assert_eq!((of(18).events, of(18).charts, of(18).table), (0, 8, 7));
+        assert_eq!((of(15).events, of(15).charts, of(15).table), (0, 0, 11));
+        assert_eq!((of(5).header, of(5).keys, of(5).table), (1, 0, 4));
+        assert_eq!(of(1).header, 1);
+    }
+
+    #[test]
+    fn every_line_is_given_to_somebody_once() {
+        for height in 0..80 {
+            for notes in [0, 1, 5, 200] {
+                for nodes in [0, 1, 3, 40, u16::MAX] {
+                    let parts = Parts::of(height, notes, nodes, 9);
+                    let sum = parts.header + parts.notes + parts.table + parts.charts + parts.events + parts.keys;
+                    assert!(sum <= height, "{height} {notes} {nodes}: {parts:?}");
+                    assert!(parts.table > 0 || height < 2, "{height} {notes} {nodes}: {parts:?}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Nothing that a terminal or a network may bring is too odd to be drawn.
+
+use super::*;
+
+#[test]
+fn no_size_is_too_small_or_too_odd() {
+    let mut over = training(5);
+    over.take_facts(facts("finished", Some(finished(true, &["delta"]))), 0.0);
+    let keys: [&[KeyCode]; 4] = [&[], &[KeyCode::Char('?')], &[KeyCode::Enter], &[KeyCode::End]];
+    for chronicle in [Chronicle::default(), training(5), over, crowd(30)] {
+        for keys in keys {
+            for width in [1, 2, 5, 9, 41, 79, 120, 300] {
+                for height in (1..30).chain([60, 100]) {
+                    after_keys(&chronicle, keys, (width, height));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn before_the_first_record_it_says_so() {
+    let lines = screen(&Chronicle::default(), 80, 24);
+    assert_eq!(lines[0], "No news from the cluster yet.");
+    assert!(lines[23].starts_with("q leave"));
+}
+
+#[test]
+fn what_is_not_known_is_a_dash() {
+    let first = StatsRecord {
+        loss: None,
+        tau: 0.0,
+        ..record("alpha", 1)
+    };
+    let lines = screen(&chronicle(&[first]), 80, 24);
+    let cells: Vec<&str> = lines[3].split_whitespace().collect();
+    assert_eq!(cells[3..9], ["–", "–", "–", "0.20", "–", "–"]);
+    assert_eq!(dots(&lines), 0);
+}
+
+/// Names come from the network: they must not steer the terminal.
+#[test]
+fn control_characters_do_not_reach_the_terminal() {
+    let evil = StatsRecord {
+        node: "a\u{1b}[2Jb\nc".into(),
+        run: "\u{1b}]0;x\u{7}".into(),
+        state: "\u{9b}31m".into(),
+        said: vec![Saying {
+            gravity: Gravity::Error,
+            text: "\u{1b}[31mred\r\n".into(),
+        }],
+        peers: vec![PeerRecord {
+            node: "\u{1b}[H".into(),
+            bytes_in: 0,
+            bytes_out: 0,
+            lag: 0,
+            queue: 0,
+        }],
+        ..record("a", 1)
+    };
+    let mut chronicle = chronicle(&[evil]);
+    let reason = "\u{1b}[2J".into();
+    chronicle.take_facts(
+        Facts {
+            run: "\u{1b}]0;x\u{7}".into(),
+            waiting: vec!["\u{1b}c".into()],
+            ..facts("failed", Some(End::Failed { reason }))
+        },
+        0.0,
+    );
+    for keys in [&[][..], &[KeyCode::Enter]] {
+        let text = after_keys(&chronicle, keys, (80, 24)).concat();
+        assert!(!text.contains(char::is_control), "{text:?}");
+    }
+}
+
+#[test]
+fn no_number_is_too_large_or_too_odd() {
+    let odd = [
+        0.0,
+        -1.0,
+        f64::MAX,
+        f64::MIN,
+        f64::INFINITY,
+        f64::NAN,
+        f64::MIN_POSITIVE,
+    ];
+    let mut chronicle = Chronicle::default();
+    for (second, value) in (1..).zip(odd) {
+        let odd = StatsRecord {
+            samples_per_second: value,
+            loss: Some(value),
+            accuracy: Some(value),
+            tau: value,
+            density: value,
+            staleness: value,
+            exchange_share: value,
+            cpu: value,
+            samples: u64::MAX,
+            ledger_samples: u64::MAX,
+            memory_bytes: u64::MAX,
+            evaluation: Some(Evaluation {
+                samples: u64::MAX,
+                seconds: value,
+                accuracy: value,
+                loss: value,
+                mae: None,
+            }),
+            ..record("odd", second)
+        };
+        let even = StatsRecord {
+            loss: Some(1.0),
+            ..record("even", second)
+        };
+        chronicle.take(&[odd, even]);
+        chronicle.take_facts(facts("training", None), 0.0);
+        for keys in [&[][..], &[KeyCode::Enter], &[KeyCode::Char('x')], &[KeyCode::Char('l')]] {
+            after_keys(&chronicle, keys, (80, 24));
+            after_keys(&chronicle, keys, (200, 60));
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Looking after this machine for somebody who wonders whether a run could begin: its clock, and the data that a run would open.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use protocol::data::DataSpec;
+use protocol::wire::attach::DataInfo;
+use protocol::wire::control::{Look, Reply};
+use ractor::RpcReplyPort;
+use tokio::sync::watch;
+
+use crate::control::Payload;
+
+/// How many sets of data are read at the same time: each may take all the memory that there is.
+const READING_MAX: usize = 1;
+
+/// Reads data; an error is one sentence.
+type Read = dyn Fn(&DataSpec) -> Result<DataInfo, String> + Send + Sync;
+
+/// How data is read on this machine.
+#[derive(Clone)]
+pub struct DataReader(Arc<Read>);
+
+impl DataReader {
+    /// Reads data by this.
+    pub fn new(read: impl Fn(&DataSpec) -> Result<DataInfo, String> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(read))
+    }
+}
+
+impl fmt::Debug for DataReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("DataReader")
+    }
+}
+
+/// How long it is remembered what was found, for whoever comes back for it: files change.
+const REMEMBERED: Duration = Duration::from_secs(10);
+
+/// What was found, and when, once the data has been read.
+type Found = Option<(Instant, Result<DataInfo, String>)>;
+
+/// Reads data when it is asked, and remembers it until somebody has heard what was found.
+#[derive(Clone, Debug)]
+pub(super) struct Looking {
+    reader: DataReader,
+    /// How long somebody is kept waiting who asks; they may ask again.
+    patience: Duration,
+    under_way: Arc<Mutex<BTreeMap<String, watch::Receiver<Found>>>>,
+}
+
+impl Looking {
+    pub(super) fn new(reader: DataReader, patience: Duration) -> Self {
+        Self {
+            reader,
+            patience,
+            under_way: Arc::default(),
+        }
+    }
+
+    /// Answers, at once or when the data is read or when it has taken too long.
+    pub(super) fn answer(&self, data: Option<DataSpec>, reply: RpcReplyPort<Payload<Reply>>) {
+        let Some(data) = data else {
+            return tell(reply, None);
+        };
+        let Some(mut found) = self.read(&data) else {
+            let other = Err("other data is being looked at here: ask again in a moment".into());
+            return tell(reply, Some(other));
+        };
+        let looking = self.clone();
+        tokio::spawn(async move {
+            let read = tokio::time::timeout(looking.patience, found.wait_for(Option::is_some)).await;
+            let found = match read {
+                Ok(Ok(found)) => found.as_ref().map(|(_, found)| found.clone()),
+                Ok(Err(_)) => Some(Err("whoever read the data has failed; the log may say why".into())),
+                Err(_) => None,
+            };
+            if found.is_some() {
+                looking.lock().remove(&data.to_string());
+            }
+            tell(reply, found);
+        });
+    }
+
+    /// Begins to read, or goes on; not where other data is being read.
+    fn read(&self, data: &DataSpec) -> Option<watch::Receiver<Found>> {
+        let mut under_way = self.lock();
+        under_way.retain(|_, found| match &*found.borrow() {
+            Some((when, _)) => when.elapsed() < REMEMBERED,
+            // Whoever reads is gone where nothing can change any more.
+            None => found.has_changed().is_ok(),
+        });
+        if let Some(found) = under_way.get(&data.to_string()) {
+            return Some(found.clone());
+        }
+        let reading = under_way.values().filter(|found| found.borrow().is_none()).count();
+        if reading >= READING_MAX {
+            return None;
+        }
+        let (finding, found) = watch::channel(None);
+        let (reader, spec) = (self.reader.clone(), data.clone());
+        // A thread of its own, not one of the runtime's: a node that stops does not wait for it.
+        std::thread::spawn(move || {
+            let found = (reader.0)(&spec);
+            finding.send_replace(Some((Instant::now(), found)));
+        });
+        under_way.insert(data.to_string(), found.clone());
+        Some(found)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, watch::Receiver<Found>>> {
+        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn tell(reply: RpcReplyPort<Payload<Reply>>, data: Option<Result<DataInfo, String>>) {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let look = Look {
+        clock: now.as_secs_f64(),
+        data,
+    };
+    // Whoever asked may have gone.
+    let _ = reply.send(Reply::Looked(look).into());
+}

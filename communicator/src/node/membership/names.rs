@@ -1,0 +1,100 @@
+//! Who may have which name. A pure core.
+//!
+//! No two living members have the same name. Whoever comes later looks into what members tell, and gives way by itself. As a
+//! node that was killed is taken for alive for some seconds, it waits so long first: it may be the one that was killed.
+
+use std::time::Duration;
+
+use protocol::wire::control::NodeInfo;
+
+use crate::timing::MembershipTimes;
+
+/// Whether this node's own name is another's.
+#[derive(Debug)]
+pub(super) struct Names {
+    patience: Duration,
+    /// Since when another has it.
+    since: Option<Duration>,
+    /// Where that one is.
+    bearer: String,
+}
+
+impl Names {
+    pub(super) fn new(times: MembershipTimes) -> Self {
+        Self {
+            // Long enough for everybody to notice that the other one is silent.
+            patience: times.away_after * 2,
+            since: None,
+            bearer: String::new(),
+        }
+    }
+
+    /// Another node has the name: what is waited for.
+    pub(super) fn wait(&mut self, bearer: &NodeInfo, now: Duration) -> String {
+        self.since.get_or_insert(now);
+        self.bearer = bearer.address.to_string();
+        format!("a node at {} is already called '{}'", self.bearer, bearer.name)
+    }
+
+    /// Why this node cannot be a member, once it has waited long enough.
+    pub(super) fn refusal(&self, me: &NodeInfo, now: Duration) -> Option<String> {
+        let waited = now.saturating_sub(self.since?);
+        (waited > self.patience).then(|| {
+            format!(
+                "a node at {} is already called '{}': give this one another --name, or end that one first",
+                self.bearer, me.name
+            )
+        })
+    }
+}
+
+/// The living node that has this one's name: who beats, or one that it tells of.
+pub(super) fn taken<'a>(me: &NodeInfo, from: &'a NodeInfo, members: &'a [NodeInfo]) -> Option<&'a NodeInfo> {
+    std::iter::once(from)
+        .chain(members)
+        .find(|other| other.name == me.name && other.id != me.id)
+}
+
+/// What a node is told that comes back when another one has its name.
+pub(super) fn replaced(node: &NodeInfo) -> String {
+    format!(
+        "another node called '{}' has taken this one's place while it was silent: end one of the two",
+        node.name
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::small_plan::small_node;
+    use crate::timing::Timing;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn info(id: u64, name: &str) -> NodeInfo {
+        NodeInfo {
+            name: name.into(),
+            ..small_node(id)
+        }
+    }
+
+    #[test]
+    fn whoever_comes_later_waits_and_then_gives_way() {
+        let mut names = Names::new(Timing::DEFAULT.membership);
+        let (me, other) = (info(1, "desk"), info(2, "lab"));
+        assert_eq!(taken(&me, &other, &[info(3, "shed"), me.clone()]), None);
+        assert_eq!(names.refusal(&me, 100 * SECOND), None);
+        let same = info(4, "desk");
+        assert_eq!(taken(&me, &same, &[]), Some(&same));
+        let members = [other.clone(), same.clone()];
+        assert_eq!(taken(&me, &other, &members), Some(&same));
+        assert!(names.wait(&same, SECOND).contains("'desk'"));
+        names.wait(&same, 5 * SECOND);
+        assert_eq!(names.refusal(&me, 5 * SECOND), None, "it may be dead");
+        let refusal = names.refusal(&me, 7 * SECOND).unwrap();
+        assert!(
+            refusal.contains("127.0.0.1:1") && refusal.contains("--name"),
+            "{refusal}"
+        );
+    }
+}

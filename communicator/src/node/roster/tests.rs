@@ -1,0 +1,185 @@
+//! Names, silence, rumours and dialling, second by second.
+
+use super::*;
+use crate::small_plan::small_node as info;
+use crate::timing::Timing;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn roster(me: u64) -> Roster {
+    Roster::new(NodeId(me), Timing::DEFAULT.membership)
+}
+
+#[test]
+fn silence_is_noticed_within_three_seconds_and_beats_bring_back() {
+    let mut roster = roster(5);
+    assert_eq!(roster.beat(info(7), SECOND), Some(Change::Alive(info(7))));
+    assert_eq!(roster.beat(info(7), 2 * SECOND), None);
+    assert!(roster.tick(4 * SECOND).is_empty() && roster.members().all(|member| member.alive));
+    assert_eq!(roster.tick(5 * SECOND), [Change::Silent(NodeId(7))]);
+    assert!(roster.tick(6 * SECOND).is_empty(), "said once");
+    assert_eq!(roster.beat(info(7), 7 * SECOND), Some(Change::Alive(info(7))));
+}
+
+#[test]
+fn a_broken_session_is_noticed_soon_and_may_be_replaced() {
+    let mut roster = roster(5);
+    roster.linked(NodeId(7));
+    roster.beat(info(7), 10 * SECOND);
+    assert!(
+        roster.take_due(SECOND * 100).is_empty(),
+        "there is a session, though it was there first"
+    );
+    roster.unlinked(NodeId(7), 10 * SECOND);
+    assert!(roster.tick(10 * SECOND + SECOND / 2).is_empty());
+    assert_eq!(roster.take_due(11 * SECOND), [info(7)]);
+    assert_eq!(roster.tick(12 * SECOND), [Change::Silent(NodeId(7))]);
+    roster.beat(info(7), 13 * SECOND);
+    roster.unlinked(NodeId(7), 13 * SECOND);
+    roster.beat(info(7), 13 * SECOND + SECOND / 2);
+    assert!(roster.tick(15 * SECOND).is_empty());
+}
+
+#[test]
+fn who_is_heard_of_is_dialled_with_growing_pauses() {
+    let mut roster = roster(5);
+    roster.heard_of(info(7), SECOND);
+    roster.heard_of(info(3), SECOND);
+    roster.heard_of(info(5), SECOND);
+    assert_eq!(roster.take_due(SECOND), [info(7)], "the lower name dials first");
+    assert!(roster.take_due(SECOND * 19 / 10).is_empty(), "it is under way");
+    roster.was_dialled(NodeId(7));
+    assert_eq!(roster.take_due(2 * SECOND), [info(7), info(3)]);
+    let mut dialled = 0;
+    for tenth in 0..600 {
+        for id in [3, 7] {
+            roster.was_dialled(NodeId(id));
+        }
+        dialled += roster.take_due(2 * SECOND + SECOND * tenth / 10).len();
+    }
+    assert!((10..40).contains(&dialled), "{dialled} attempts in a minute");
+}
+
+#[test]
+fn who_left_does_not_come_back_by_rumour() {
+    let mut roster = roster(5);
+    roster.beat(info(7), SECOND);
+    assert_eq!(roster.leaves(NodeId(7)), Some(Change::Left(NodeId(7))));
+    roster.heard_of(info(7), SECOND);
+    assert_eq!(roster.beat(info(7), SECOND), None);
+    assert_eq!(roster.members().count(), 0);
+}
+
+#[test]
+fn the_long_lost_are_forgotten() {
+    let mut roster = roster(5);
+    roster.beat(info(7), SECOND);
+    assert_eq!(roster.tick(10 * SECOND), [Change::Silent(NodeId(7))]);
+    assert_eq!(roster.tick(700 * SECOND), [Change::Left(NodeId(7))]);
+    assert_eq!(roster.members().count(), 0);
+}
+
+#[test]
+fn who_takes_part_in_a_run_is_waited_for_while_it_goes_on() {
+    let mut roster = roster(5);
+    roster.beat(info(7), SECOND);
+    roster.take_part(BTreeSet::from([NodeId(5), NodeId(7)]));
+    assert_eq!(roster.tick(10 * SECOND), [Change::Silent(NodeId(7))]);
+    assert!(roster.tick(80_000 * SECOND).is_empty());
+    assert_eq!(roster.take_due(80_000 * SECOND), [info(7)], "it is still dialled");
+    roster.take_part(BTreeSet::new());
+    assert_eq!(roster.tick(80_001 * SECOND), [Change::Left(NodeId(7))]);
+}
+
+#[test]
+fn what_was_invented_is_bounded_dialled_a_little_and_soon_forgotten() {
+    let invented = MEMBERS_MAX as u64 + 500;
+    let mut roster = roster(1);
+    for id in 10..10 + invented {
+        roster.heard_of(info(id), SECOND);
+    }
+    assert_eq!(roster.members().count(), MEMBERS_MAX);
+    assert_eq!(roster.take_due(2 * SECOND).len(), RUMOURS_DIALLED_MAX);
+    assert!(roster.take_due(3 * SECOND).is_empty(), "none of them has answered");
+    // One that is there is dialled whatever else is, and has a place whatever else had it.
+    let real = 10 + invented;
+    assert_eq!(roster.beat(info(real), 3 * SECOND), Some(Change::Alive(info(real))));
+    assert_eq!(roster.members().count(), MEMBERS_MAX);
+    roster.unlinked(NodeId(real), 3 * SECOND);
+    assert_eq!(roster.take_due(4 * SECOND), [info(real)]);
+    roster.beat(info(real), 62 * SECOND);
+    assert!(roster.tick(62 * SECOND).is_empty(), "nobody misses what never was");
+    assert_eq!(
+        roster.members().map(|one| one.info.id).collect::<Vec<_>>(),
+        [NodeId(real)]
+    );
+}
+
+#[test]
+fn whoever_has_waited_longest_is_dialled_first() {
+    let mut roster = roster(1);
+    for id in 10..30 {
+        roster.heard_of(info(id), SECOND);
+    }
+    let mut seen = BTreeSet::new();
+    for tick in 0..3 {
+        for due in roster.take_due(2 * SECOND + tick * SECOND / 100) {
+            roster.was_dialled(due.id);
+            seen.insert(due.id.0);
+        }
+    }
+    assert_eq!(seen, (10..30).collect());
+}
+
+#[test]
+fn a_false_rumour_does_not_keep_the_true_one_out() {
+    let mut roster = roster(1);
+    let elsewhere = NodeInfo {
+        address: "192.0.2.1:9".parse().unwrap(),
+        ..info(7)
+    };
+    roster.heard_of(elsewhere.clone(), SECOND);
+    roster.heard_of(info(7), SECOND);
+    assert_eq!(roster.take_due(SECOND), [info(7)]);
+    roster.beat(info(7), SECOND);
+    roster.heard_of(elsewhere, SECOND);
+    assert!(
+        roster.members().all(|member| member.info == &info(7)),
+        "it knows itself best"
+    );
+}
+
+#[test]
+fn a_name_belongs_to_the_living_and_passes_on_from_the_dead() {
+    let named = |id| NodeInfo {
+        name: "desk".into(),
+        ..info(id)
+    };
+    let mut roster = roster(5);
+    roster.beat(named(7), SECOND);
+    assert_eq!(roster.namesake(&named(7)), None, "a node is not its own namesake");
+    assert_eq!(roster.namesake(&named(8)), Some(&named(7)));
+    assert_eq!(roster.namesake(&info(8)), None);
+    assert!(roster.succeeds(&named(8)).is_empty(), "it is alive");
+    // One that was only heard of stands for nobody.
+    roster.heard_of(named(9), SECOND);
+    roster.tick(10 * SECOND);
+    assert_eq!(roster.namesake(&named(8)), None, "it is silent");
+    roster.beat(named(8), 10 * SECOND);
+    assert_eq!(roster.succeeds(&named(8)), [Change::Left(NodeId(7))]);
+    assert!(roster.succeeds(&named(8)).is_empty(), "said once");
+    assert!(roster.has_left(NodeId(7)) && !roster.has_left(NodeId(9)));
+    assert_eq!(roster.beat(named(7), 11 * SECOND), None, "it does not come back");
+    let there: Vec<u64> = roster.members().map(|one| one.info.id.0).collect();
+    assert_eq!(there, [8, 9]);
+}
+
+#[test]
+fn what_a_node_does_is_its_own_word() {
+    let mut roster = roster(5);
+    roster.beat(info(7), SECOND);
+    assert!(roster.members().all(|member| member.phase == Phase::Ended));
+    roster.does(NodeId(7), Phase::Training);
+    roster.does(NodeId(8), Phase::Training);
+    assert!(roster.members().all(|member| member.phase == Phase::Training));
+}

@@ -1,0 +1,78 @@
+//! The weights that a run begins with, as workers find them in a model file, until the first ledger is made of them.
+
+use std::collections::BTreeMap;
+
+use protocol::ids::RunId;
+
+use crate::log_context::NEWS;
+use crate::run::WorkerKey;
+
+/// What workers have told so far: each tells the same, piece by piece.
+#[derive(Debug, Default)]
+pub(super) struct FirstCounts {
+    by_worker: BTreeMap<WorkerKey, (RunId, First)>,
+}
+
+/// What one worker has told.
+#[derive(Debug, Default)]
+pub(super) struct First {
+    pub(super) counts: Vec<i32>,
+    /// The tensors that the model has not.
+    afresh: Vec<String>,
+}
+
+impl First {
+    /// Tells people what the model has not.
+    pub(super) fn tell(&self) {
+        if !self.afresh.is_empty() {
+            let afresh = self.afresh.join(", ");
+            tracing::info!(target: NEWS, afresh, "not all of the model fits: some weights begin afresh");
+        }
+    }
+}
+
+impl FirstCounts {
+    /// A worker tells a further piece. What it told of another run is over.
+    pub(super) fn add(&mut self, run: RunId, worker: WorkerKey, counts: Vec<i32>, afresh: Vec<String>) {
+        let (of, first) = self.by_worker.entry(worker).or_insert_with(|| (run, First::default()));
+        if *of != run {
+            (*of, *first) = (run, First::default());
+        }
+        first.counts.extend(counts);
+        first.afresh.extend(afresh);
+    }
+
+    /// A worker is gone.
+    pub(super) fn forget(&mut self, worker: WorkerKey) {
+        self.by_worker.remove(&worker);
+    }
+
+    /// What was told of a run. All who have said that they are ready have told all; one of them is enough.
+    pub(super) fn take(&mut self, run: RunId) -> Option<First> {
+        let all = std::mem::take(&mut self.by_worker).into_values();
+        let told = all.filter(|(of, _)| *of == run).map(|(_, first)| first);
+        told.max_by_key(|first| first.counts.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_put_together_by_worker_and_run() {
+        let mut first = FirstCounts::default();
+        let (one, other) = (WorkerKey(1), WorkerKey(2));
+        first.add(RunId(8), one, vec![9, 9], vec![]);
+        for piece in [vec![1, 2], vec![3]] {
+            first.add(RunId(7), one, piece, vec![]);
+        }
+        first.add(RunId(7), other, vec![1], vec!["2.bias".into()]);
+        let found = first.take(RunId(7)).unwrap();
+        assert_eq!(found.counts, [1, 2, 3], "the one who has told all");
+        assert!(first.take(RunId(7)).is_none());
+        first.add(RunId(7), other, vec![1], vec![]);
+        first.forget(other);
+        assert!(first.take(RunId(7)).is_none());
+    }
+}

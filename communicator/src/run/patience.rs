@@ -1,0 +1,54 @@
+//! How long a run goes on though it gets no better.
+
+/// The lowest held-out loss that this node has measured, and how many evaluations in a row have not come below it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Patience {
+    best: f64,
+    in_vain: u32,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self {
+            best: f64::INFINITY,
+            in_vain: 0,
+        }
+    }
+}
+
+impl Patience {
+    /// Takes note of an evaluation; whether so many in a row have been in vain. A loss that is no number is.
+    pub(super) fn is_over(&mut self, loss: f64, limit: Option<u32>) -> bool {
+        if loss < self.best {
+            *self = Self { best: loss, in_vain: 0 };
+        } else {
+            self.in_vain = self.in_vain.saturating_add(1);
+        }
+        limit.is_some_and(|limit| self.in_vain >= limit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ends_after(losses: &[f64], limit: Option<u32>) -> Option<usize> {
+        let mut patience = Patience::default();
+        losses.iter().position(|&loss| patience.is_over(loss, limit))
+    }
+
+    #[test]
+    fn only_evaluations_in_a_row_count() {
+        let losses = [0.9, 0.8, 0.8, 0.7, 0.71, 0.7, 0.69, 0.8, 0.8, 0.8];
+        assert_eq!(ends_after(&losses, Some(1)), Some(2), "as good is no better");
+        assert_eq!(ends_after(&losses, Some(2)), Some(5));
+        assert_eq!(ends_after(&losses, Some(3)), Some(9));
+        assert_eq!(ends_after(&losses, Some(4)), None);
+        assert_eq!(ends_after(&losses, None), None);
+    }
+
+    #[test]
+    fn what_is_no_number_is_no_better() {
+        assert_eq!(ends_after(&[f64::NAN, f64::NAN, 0.5], Some(2)), Some(1));
+    }
+}

@@ -1,0 +1,68 @@
+//! What this process has said of late, for its next record: who watches a cluster sees what is said on any of its machines.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError};
+
+use protocol::stats::{Gravity, Saying, StatsRecord};
+
+/// Sayings that wait for a record. A node that says more in a second has the oldest left out.
+const WAITING_MAX: usize = 4 * StatsRecord::SAID_MAX;
+
+static WAITING: Mutex<VecDeque<Saying>> = Mutex::new(VecDeque::new());
+
+/// Keeps a sentence for the next record.
+pub fn keep(gravity: Gravity, text: String) {
+    add(
+        &mut WAITING.lock().unwrap_or_else(PoisonError::into_inner),
+        Saying { gravity, text },
+    );
+}
+
+/// The oldest that no record has had yet, as many as one may have.
+pub(crate) fn take() -> Vec<Saying> {
+    next(&mut WAITING.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+fn add(waiting: &mut VecDeque<Saying>, saying: Saying) {
+    if waiting.len() == WAITING_MAX {
+        waiting.pop_front();
+    }
+    waiting.push_back(saying);
+}
+
+fn next(waiting: &mut VecDeque<Saying>) -> Vec<Saying> {
+    let many = waiting.len().min(StatsRecord::SAID_MAX);
+    waiting.drain(..many).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_are_kept_and_a_record_gets_what_it_may_have() {
+        let mut waiting = VecDeque::new();
+        let many = WAITING_MAX + 3;
+        for number in 0..many {
+            let text = number.to_string();
+            add(
+                &mut waiting,
+                Saying {
+                    gravity: Gravity::News,
+                    text,
+                },
+            );
+        }
+        let mut taken = Vec::new();
+        loop {
+            let some = next(&mut waiting);
+            if some.is_empty() {
+                break;
+            }
+            assert!(some.len() <= StatsRecord::SAID_MAX);
+            taken.extend(some.into_iter().map(|saying| saying.text));
+        }
+        let expected: Vec<String> = (3..many).map(|number| number.to_string()).collect();
+        assert_eq!(taken, expected);
+    }
+}

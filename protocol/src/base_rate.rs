@@ -1,0 +1,119 @@
+//! What a model must beat to have learned anything: the share of the most frequent class.
+
+use serde::{Deserialize, Serialize};
+
+/// How many standard deviations an accuracy must lie above the base rate to be clearly better.
+const CLEAR_DEVIATIONS: f64 = 2.0;
+
+/// The accuracy of always guessing the most frequent class of the held-out samples.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BaseRate {
+    /// The share of that class.
+    pub rate: f64,
+    /// How many held-out samples there are.
+    pub samples: u64,
+}
+
+/// How an accuracy compares with always guessing the most frequent class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compared {
+    /// Clearly better.
+    Better,
+    /// Better, but by no more than chance explains.
+    Hardly,
+    /// No better.
+    No,
+    /// All held-out samples are of one class: no accuracy says anything.
+    Nothing,
+}
+
+impl BaseRate {
+    /// Of so many held-out samples, of which so many are of the most frequent class; none where none has a class.
+    #[must_use]
+    pub fn of(samples: u64, most_frequent: u64) -> Option<Self> {
+        (1..=samples).contains(&most_frequent).then(|| Self {
+            rate: most_frequent as f64 / samples as f64,
+            samples,
+        })
+    }
+
+    /// Compares a model's accuracy on the same samples.
+    #[must_use]
+    pub fn compare(&self, accuracy: f64) -> Compared {
+        let deviation = (self.rate * (1.0 - self.rate) / self.samples.max(1) as f64).sqrt();
+        let is_better = accuracy > self.rate;
+        if self.rate >= 1.0 {
+            Compared::Nothing
+        } else if !is_better {
+            Compared::No
+        } else if accuracy < 1.0 && accuracy <= self.rate + CLEAR_DEVIATIONS * deviation {
+            Compared::Hardly
+        } else {
+            Compared::Better
+        }
+    }
+
+    /// What people have to know of a model with this accuracy; nothing if it has clearly learned something.
+    #[must_use]
+    pub fn warning(&self, accuracy: f64) -> Option<String> {
+        let than = format!("better than always guessing the most frequent class ({:.4})", self.rate);
+        let advice = "lower the learning rate (--optimiser), train for more --epochs, or see whether the labels follow from \
+                      the inputs at all";
+        match self.compare(accuracy) {
+            Compared::Better => None,
+            Compared::Hardly => Some(format!("the model is hardly {than}: {advice}")),
+            Compared::No => Some(format!("the model is no {than}: {advice}")),
+            Compared::Nothing => Some(
+                "all held-out samples are of one class, so that their accuracy says nothing: hold out samples of all classes"
+                    .into(),
+            ),
+        }
+    }
+}
+
+/// How many labels are the most frequent one.
+#[must_use]
+pub fn most_frequent(labels: &[u32]) -> u64 {
+    let mut counts = std::collections::BTreeMap::<u32, u64>::new();
+    for &label in labels {
+        *counts.entry(label).or_default() += 1;
+    }
+    counts.into_values().max().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_most_frequent_class_sets_the_rate() {
+        assert_eq!(most_frequent(&[3, 1, 3, 7]), 2);
+        assert_eq!(most_frequent(&[]), 0);
+        assert_eq!(BaseRate::of(4, 2).map(|base| base.rate), Some(0.5));
+        // What has no classes has no base rate, and neither has what nobody can have counted.
+        assert_eq!(
+            (BaseRate::of(0, 0), BaseRate::of(4, 0), BaseRate::of(4, 5)),
+            (None, None, None)
+        );
+    }
+
+    #[test]
+    fn what_is_not_clearly_better_is_told() {
+        let compared = |samples, most, accuracy| BaseRate::of(samples, most).unwrap().compare(accuracy);
+        assert_eq!(compared(10_000, 1_135, 0.1135), Compared::No);
+        assert_eq!(compared(10_000, 1_135, 0.098), Compared::No);
+        assert_eq!(compared(10_000, 1_135, 0.117), Compared::Hardly);
+        assert_eq!(compared(10_000, 1_135, 0.2), Compared::Better);
+        assert_eq!(compared(10_000, 9_800, 0.984), Compared::Better);
+        assert_eq!(compared(10_000, 9_800, 0.981), Compared::Hardly);
+        assert_eq!(compared(4, 2, 1.0), Compared::Better, "nothing could be better");
+        assert_eq!(compared(4, 4, 1.0), Compared::Nothing);
+        assert_eq!(compared(4, 2, f64::NAN), Compared::No);
+        let warning = BaseRate::of(10_000, 1_135).unwrap().warning(0.1135).unwrap();
+        assert!(
+            warning.contains("no better than always guessing the most frequent class (0.1135): lower"),
+            "{warning}"
+        );
+        assert_eq!(BaseRate::of(10_000, 1_135).unwrap().warning(0.98), None);
+    }
+}

@@ -1,0 +1,142 @@
+//! How arrays and folders of images are read.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::held_out::share;
+use super::table::words;
+use super::{DataSpecError, TargetKind};
+
+/// The share of samples that is kept for testing when nothing else was asked for.
+const DEFAULT_SHARE: f64 = 0.2;
+/// The longest side of an image that is believed.
+const SIDE_MAX: u32 = 1 << 12;
+
+/// What is said of a file of arrays.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ArrayOptions {
+    /// The share of samples kept for testing, where the file does not tell them apart itself.
+    pub test: f64,
+    /// Whether labels are classes or numbers; found out from what they are where nothing is said.
+    pub target: Option<TargetKind>,
+}
+
+impl Default for ArrayOptions {
+    fn default() -> Self {
+        Self {
+            test: DEFAULT_SHARE,
+            target: None,
+        }
+    }
+}
+
+impl ArrayOptions {
+    /// Takes an option; false if arrays have none of this name.
+    pub(super) fn take(&mut self, key: &str, value: &str) -> Result<bool, DataSpecError> {
+        match key {
+            "test" => self.test = share(value)?,
+            "target" => self.target = Some(value.parse()?),
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+}
+
+impl fmt::Display for ArrayOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "test={}", self.test)?;
+        match self.target {
+            Some(target) => write!(f, "&target={target}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What is said of a folder of images.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ImageOptions {
+    /// What every image is made; without it all must be of one size.
+    pub size: Option<Size>,
+    /// Whether images have colours; what the first one has where nothing is said.
+    pub colour: Option<Colour>,
+    /// The share of samples kept for testing, where the folder does not tell them apart itself.
+    pub test: f64,
+}
+
+/// The size of an image, in pixels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size {
+    /// How wide it is.
+    pub width: u32,
+    /// How high it is.
+    pub height: u32,
+}
+
+/// The colours of images.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Colour {
+    /// One channel.
+    Grey,
+    /// Three channels.
+    Rgb,
+}
+
+words!(Colour, DataSpecError::Colour, "grey" => Self::Grey, "rgb" => Self::Rgb);
+
+impl Default for ImageOptions {
+    fn default() -> Self {
+        Self {
+            size: None,
+            colour: None,
+            test: DEFAULT_SHARE,
+        }
+    }
+}
+
+impl ImageOptions {
+    /// Takes an option; false if images have none of this name.
+    pub(super) fn take(&mut self, key: &str, value: &str) -> Result<bool, DataSpecError> {
+        match key {
+            "size" => self.size = Some(value.parse()?),
+            "colour" | "color" => self.colour = Some(value.parse()?),
+            "test" => self.test = share(value)?,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+}
+
+impl FromStr for Size {
+    type Err = DataSpecError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let side = |text: &str| text.parse().ok().filter(|side| (1..=SIDE_MAX).contains(side));
+        let sides = text.split_once('x');
+        let size = sides.and_then(|(width, height)| {
+            Some(Self {
+                width: side(width)?,
+                height: side(height)?,
+            })
+        });
+        size.ok_or_else(|| DataSpecError::Size(text.to_owned()))
+    }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}x{}", self.width, self.height)
+    }
+}
+
+impl fmt::Display for ImageOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "test={}", self.test)?;
+        if let Some(size) = self.size {
+            write!(f, "&size={size}")?;
+        }
+        match self.colour {
+            Some(colour) => write!(f, "&colour={colour}"),
+            None => Ok(()),
+        }
+    }
+}

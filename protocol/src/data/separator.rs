@@ -1,0 +1,50 @@
+//! What stands between the cells of a line.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::DataSpecError;
+use super::table::words;
+
+/// What stands between the cells of a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Separator {
+    /// `,`
+    Comma,
+    /// `;`
+    Semicolon,
+    /// A tab.
+    Tab,
+    /// `|`
+    Bar,
+}
+
+impl Separator {
+    /// Every separator, with those first that hardly ever stand in a cell.
+    pub const ALL: [Self; 4] = [Self::Tab, Self::Semicolon, Self::Bar, Self::Comma];
+
+    /// The byte itself.
+    #[must_use]
+    pub const fn byte(self) -> u8 {
+        match self {
+            Self::Comma => b',',
+            Self::Semicolon => b';',
+            Self::Tab => b'\t',
+            Self::Bar => b'|',
+        }
+    }
+
+    /// Reads its name, or the character itself.
+    pub(super) fn read(text: &str) -> Result<Self, DataSpecError> {
+        let of_byte = |byte: u8| Self::ALL.into_iter().find(|separator| separator.byte() == byte);
+        match text.as_bytes() {
+            &[byte] => of_byte(byte).ok_or_else(|| DataSpecError::Separator(text.to_owned())),
+            _ => text.parse(),
+        }
+    }
+}
+
+words!(
+    Separator, DataSpecError::Separator,
+    "comma" => Self::Comma, "semicolon" => Self::Semicolon, "tab" => Self::Tab, "bar" => Self::Bar
+);

@@ -1,0 +1,217 @@
+//! How a table is read: which columns are to be predicted, and what becomes of the others.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use super::DataSpecError;
+use super::column::{Column, Listed, list};
+use super::held_out::HeldOut;
+
+/// The places that texts are hashed to when nothing else was asked for.
+const DEFAULT_BUCKETS: u32 = 32;
+/// More would make a table wider than anybody means.
+const BUCKETS_MAX: u32 = 1 << 16;
+
+/// What is said of a table beside its file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TableOptions {
+    /// The columns that are to be predicted, at least one: a class or a number in one, or a number in each.
+    pub label: Vec<Column>,
+    /// What is kept for testing.
+    pub held_out: HeldOut,
+    /// Whether the label is a class or a number; found out from what it holds where nothing is said.
+    pub target: Option<TargetKind>,
+    /// What becomes of numbers that are not there.
+    pub missing: Missing,
+    /// What becomes of columns of texts that have no rule of their own.
+    pub text: Option<TextRule>,
+    /// Columns whose texts are categories, each of which becomes an input.
+    pub onehot: Vec<Column>,
+    /// Columns whose texts are hashed, and to how many inputs.
+    pub hash: Vec<(Column, u32)>,
+    /// Columns that are not read.
+    pub drop: Vec<Column>,
+}
+
+impl Default for TableOptions {
+    fn default() -> Self {
+        Self {
+            label: vec![Column::LAST],
+            held_out: HeldOut::default(),
+            target: None,
+            missing: Missing::Error,
+            text: None,
+            onehot: Vec::new(),
+            hash: Vec::new(),
+            drop: Vec::new(),
+        }
+    }
+}
+
+/// What a label is taken for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TargetKind {
+    /// Each different text is a class.
+    Class,
+    /// It is a number.
+    Number,
+}
+
+/// What becomes of numbers that are not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// The data is refused.
+    Error,
+    /// The mean of their column over the training part takes their place.
+    Mean,
+    /// 0 takes their place.
+    Zero,
+}
+
+/// What becomes of a column of texts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TextRule {
+    /// Each different text becomes an input that is 1 or 0.
+    OneHot,
+    /// Each text makes one of so many inputs 1.
+    Hash(u32),
+    /// It is not read.
+    Drop,
+}
+
+/// The words of options that have few of them, each way.
+macro_rules! words {
+    ($type:ty, $error:expr, $($word:literal => $value:path),+) => {
+        impl FromStr for $type {
+            type Err = DataSpecError;
+
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
+                match text {
+                    $($word => Ok($value),)+
+                    _ => Err($error(text.to_owned())),
+                }
+            }
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self {
+                    $($value => $word,)+
+                })
+            }
+        }
+    };
+}
+pub(super) use words;
+
+words!(TargetKind, DataSpecError::Target, "class" => Self::Class, "number" => Self::Number);
+words!(Missing, DataSpecError::Missing, "error" => Self::Error, "mean" => Self::Mean, "zero" => Self::Zero);
+
+impl FromStr for TextRule {
+    type Err = DataSpecError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.split_once(':') {
+            None if text == "onehot" => Ok(Self::OneHot),
+            None if text == "drop" => Ok(Self::Drop),
+            None if text == "hash" => Ok(Self::Hash(DEFAULT_BUCKETS)),
+            Some(("hash", count)) => buckets(count).map(Self::Hash),
+            _ => Err(DataSpecError::TextRule(text.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for TextRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OneHot => f.write_str("onehot"),
+            Self::Hash(count) => write!(f, "hash:{count}"),
+            Self::Drop => f.write_str("drop"),
+        }
+    }
+}
+
+fn buckets(text: &str) -> Result<u32, DataSpecError> {
+    text.trim()
+        .parse()
+        .ok()
+        .filter(|count| (2..=BUCKETS_MAX).contains(count))
+        .ok_or_else(|| DataSpecError::Buckets(text.to_owned()))
+}
+
+/// Reads `colour:32,shape`. A name may hold a colon if a number of inputs follows it.
+fn hashed(text: &str) -> Result<Vec<(Column, u32)>, DataSpecError> {
+    let one = |text: &str| match text.rsplit_once(':') {
+        Some((column, count)) => Ok((column.parse()?, buckets(count)?)),
+        None => Ok((text.parse()?, DEFAULT_BUCKETS)),
+    };
+    text.split(',').map(one).collect()
+}
+
+impl TableOptions {
+    /// Takes an option; false if tables have none of this name.
+    pub(super) fn take(&mut self, key: &str, value: &str) -> Result<bool, DataSpecError> {
+        match key {
+            "label" => self.label = list(value)?,
+            "target" => self.target = Some(value.parse()?),
+            "missing" => self.missing = value.parse()?,
+            "text" => self.text = Some(value.parse()?),
+            "onehot" => self.onehot = list(value)?,
+            "hash" => self.hash = hashed(value)?,
+            "drop" => self.drop = list(value)?,
+            _ => return self.held_out.take(key, value),
+        }
+        Ok(true)
+    }
+
+    /// What is left when all options are taken.
+    pub(super) fn check(self) -> Result<Self, DataSpecError> {
+        if self.target == Some(TargetKind::Class) && self.label.len() > 1 {
+            return Err(DataSpecError::SeveralClasses);
+        }
+        let hashed = self.hash.iter().map(|(column, _)| column);
+        let mut named: Vec<&Column> = self.onehot.iter().chain(&self.drop).chain(&self.label).collect();
+        named.extend(hashed);
+        named.sort();
+        match named.windows(2).find(|two| two[0] == two[1]) {
+            Some(twice) => Err(DataSpecError::TwoRules(twice[0].to_string())),
+            None => Ok(self),
+        }
+    }
+
+    /// Files beside the table itself.
+    pub(super) fn paths_mut(&mut self) -> Option<&mut PathBuf> {
+        match &mut self.held_out {
+            HeldOut::Share(_) => None,
+            HeldOut::File(file) => Some(file),
+        }
+    }
+}
+
+/// Label and what is held out are always written out, so that a text kept in a model file means the same should a default
+/// ever change.
+impl fmt::Display for TableOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "label={}&{}", Listed(&self.label), self.held_out)?;
+        if let Some(target) = self.target {
+            write!(f, "&target={target}")?;
+        }
+        if self.missing != Missing::Error {
+            write!(f, "&missing={}", self.missing)?;
+        }
+        if let Some(text) = self.text {
+            write!(f, "&text={text}")?;
+        }
+        for (key, columns) in [("onehot", &self.onehot), ("drop", &self.drop)] {
+            if !columns.is_empty() {
+                write!(f, "&{key}={}", Listed(columns))?;
+            }
+        }
+        for (place, (column, count)) in self.hash.iter().enumerate() {
+            let lead = if place == 0 { "&hash=" } else { "," };
+            write!(f, "{lead}{column}:{count}")?;
+        }
+        Ok(())
+    }
+}

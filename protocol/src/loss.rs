@@ -1,0 +1,120 @@
+//! What training makes small, and what counts how much in it.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::text_options::serde_as_text;
+
+/// What is made small.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Loss {
+    /// What the data asks for: cross-entropy for classes, the squared error for numbers.
+    #[default]
+    Auto,
+    /// How unlikely the right class was thought to be.
+    CrossEntropy,
+    /// The mean squared error.
+    Mse,
+    /// The mean absolute error.
+    Mae,
+    /// The squared error near zero, and the absolute error beyond one standard deviation.
+    Huber,
+}
+
+impl FromStr for Loss {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "cross-entropy" => Ok(Self::CrossEntropy),
+            "mse" => Ok(Self::Mse),
+            "mae" => Ok(Self::Mae),
+            "huber" => Ok(Self::Huber),
+            _ => Err(format!(
+                "there is no loss '{text}'; there are: auto, cross-entropy (for classes), mse, mae and huber (for numbers)"
+            )),
+        }
+    }
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::CrossEntropy => "cross-entropy",
+            Self::Mse => "mse",
+            Self::Mae => "mae",
+            Self::Huber => "huber",
+        })
+    }
+}
+
+serde_as_text!(Loss);
+
+/// How much samples of each class count.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum ClassWeights {
+    /// All the same.
+    #[default]
+    Equal,
+    /// All classes the same: each sample the more, the rarer its class is.
+    Auto,
+    /// So much, in the order of the classes.
+    Given(Vec<f32>),
+}
+
+impl FromStr for ClassWeights {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let weight = |text: &str| match text.trim().parse::<f32>() {
+            Ok(weight) if weight > 0.0 && weight.is_finite() => Ok(weight),
+            _ => Err(format!(
+                "'{text}' is no weight: write none, auto, or a number above 0 for each class, separated by commas"
+            )),
+        };
+        match text {
+            "none" => Ok(Self::Equal),
+            "auto" => Ok(Self::Auto),
+            _ => text.split(',').map(weight).collect::<Result<_, _>>().map(Self::Given),
+        }
+    }
+}
+
+impl fmt::Display for ClassWeights {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Equal => f.write_str("none"),
+            Self::Auto => f.write_str("auto"),
+            Self::Given(weights) => {
+                let weights: Vec<String> = weights.iter().map(ToString::to_string).collect();
+                f.write_str(&weights.join(","))
+            }
+        }
+    }
+}
+
+serde_as_text!(ClassWeights);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_round_trip() {
+        for text in ["auto", "cross-entropy", "mse", "mae", "huber"] {
+            assert_eq!(text.parse::<Loss>().unwrap().to_string(), text);
+        }
+        for text in ["none", "auto", "1,2.5,0.1"] {
+            assert_eq!(text.parse::<ClassWeights>().unwrap().to_string(), text);
+        }
+        assert!("hinge".parse::<Loss>().unwrap_err().contains("there are: auto"));
+        for text in ["1,0", "1,,2", "x", "1,inf", ""] {
+            assert!(
+                text.parse::<ClassWeights>().unwrap_err().contains("is no weight"),
+                "{text}"
+            );
+        }
+    }
+}

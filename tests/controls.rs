@@ -1,0 +1,272 @@
+//! How a run is told to learn and when to end, and what it says of what it has learned.
+
+use std::fmt::Write as _;
+
+use serde_json::Value;
+
+use crate::command_line::train;
+use crate::harness::cluster::{Cluster, job};
+use crate::harness::{Tau, points_csv};
+
+/// Points whose labels have nothing to do with them: three in four are of one class.
+fn noise_csv(tau: &Tau, name: &str, rows: u32) {
+    let mut text = String::from("x,y,label\n");
+    for row in 0..rows {
+        let hash = |salt: u32| row.wrapping_add(salt).wrapping_mul(2_654_435_761) >> 16;
+        let label = if hash(7) % 4 == 0 { "rare" } else { "usual" };
+        let _ = writeln!(text, "{},{},{label}", hash(1) % 100, hash(2) % 100);
+    }
+    std::fs::write(tau.path(name), text).unwrap();
+}
+
+#[test]
+fn a_run_that_learned_nothing_says_so() {
+    let tau = Tau::new();
+    noise_csv(&tau, "noise.csv", 800);
+    let output = train(&tau, "csv:noise.csv", &["--minibatch", "5000"]);
+    assert_eq!(output.code, 0, "{}", output.stderr);
+    let finished = output.last();
+    let (base, accuracy) = (&finished["base_rate"], &finished["accuracy"]);
+    assert!((0.6..0.9).contains(&base.as_f64().unwrap()), "{base}");
+    let warning = finished["warnings"][0].as_str().unwrap();
+    assert!(
+        warning.contains("better than always guessing the most frequent class"),
+        "{accuracy}: {warning}"
+    );
+    assert!(output.stderr.contains(warning), "{}", output.stderr);
+    assert!(
+        output
+            .stderr
+            .contains("a minibatch of 5000 is larger than the training data"),
+        "{}",
+        output.stderr
+    );
+    let model = finished["model"].as_str().unwrap();
+    let evaluated = tau.run(&["evaluate", model, "--json"]);
+    assert_eq!(&evaluated.last()["base_rate"], base);
+    assert!(evaluated.stderr.contains(warning), "{}", evaluated.stderr);
+    let text = tau.run(&["evaluate", model]).stdout;
+    assert!(text.contains("(always guessing the most frequent class: 0."), "{text}");
+}
+
+#[test]
+fn a_run_that_learned_something_is_compared_with_guessing_and_not_warned_of() {
+    let tau = Tau::new();
+    let csv = points_csv(&tau, "points.csv", 600);
+    let data = format!("csv:{csv}");
+    let finished = train(&tau, &data, &[]).last();
+    assert_eq!(finished["warnings"], serde_json::json!([]), "{finished}");
+    assert!(finished["base_rate"].as_f64().unwrap() < 0.7, "{finished}");
+    // Threads without a core of their own are told of, once.
+    let crowded = train(&tau, &data, &["--threads", "1000"]);
+    assert_eq!(crowded.code, 0, "{}", crowded.stderr);
+    assert_eq!(
+        crowded.stderr.matches("slow each other down").count(),
+        1,
+        "{}",
+        crowded.stderr
+    );
+}
+
+#[test]
+fn a_run_ends_when_it_gets_no_better() {
+    let tau = Tau::new();
+    noise_csv(&tau, "noise.csv", 800);
+    let patient = ["--epochs", "100000", "--patience", "3"];
+    let output = train(&tau, "csv:noise.csv", &patient);
+    assert_eq!(output.code, 0, "{}", output.stderr);
+    let finished = output.last();
+    assert_eq!(finished["reason"], "patience_over", "{finished}");
+    let losses = losses(&finished);
+    // The last one is of the saved weights, which nobody has waited for: it may be the best of all.
+    let waited_for = &losses[..losses.len() - 1];
+    let (best, _) = lowest(waited_for);
+    assert_eq!(waited_for.len() - 1 - best, 3, "{losses:?}");
+    let text = tau.run(&[
+        "train",
+        "--nodes",
+        "2",
+        "--data",
+        "csv:noise.csv",
+        "--model",
+        "dense 32, relu, dense 2",
+        "--epochs",
+        "100000",
+        "--patience",
+        "1",
+    ]);
+    assert!(
+        text.stdout
+            .contains("stopped early: no better held-out loss in 1 evaluation\n"),
+        "{}{}",
+        text.stdout,
+        text.stderr
+    );
+}
+
+fn losses(finished: &Value) -> Vec<f64> {
+    let evaluations = finished["evaluations"].as_array().unwrap();
+    evaluations.iter().map(|one| one["loss"].as_f64().unwrap()).collect()
+}
+
+fn lowest(losses: &[f64]) -> (usize, f64) {
+    let all = losses.iter().copied().enumerate();
+    all.min_by(|(_, one), (_, other)| one.total_cmp(other)).unwrap()
+}
+
+#[test]
+fn the_best_weights_are_kept_by_all_nodes_however_the_run_ends() {
+    let tau = Tau::new();
+    noise_csv(&tau, "noise.csv", 1000);
+    let job = [
+        "train",
+        "--json",
+        "--data",
+        "csv:noise.csv",
+        "--model",
+        "dense 256, relu, dense 128, relu, dense 2",
+        "--minibatch",
+        "16",
+        "--optimiser",
+        "adam:0.01",
+        "--keep",
+        "best",
+    ];
+    for (nodes, ends, reason) in [
+        ("1", ["--epochs", "60"], "trained"),
+        ("3", ["--epochs", "60"], "trained"),
+        ("2", ["--max-seconds", "3"], "time_up"),
+        ("2", ["--patience", "6"], "patience_over"),
+    ] {
+        let epochs = ["--epochs", "100000"];
+        let arguments = [&job[..], &epochs, &["--nodes", nodes], &ends].concat();
+        let output = tau.run(&arguments);
+        assert_eq!(output.code, 0, "{}", output.stderr);
+        let finished = output.last();
+        assert_eq!(finished["reason"], reason, "{finished}");
+        assert_eq!(finished["replicas_agree"], true, "{finished}");
+        let all = losses(&finished);
+        let (saved, on_the_way) = all.split_last().unwrap();
+        let (best, loss) = lowest(on_the_way);
+        assert!(
+            (saved - loss).abs() < 1e-5,
+            "{nodes} {reason}: {saved} of {on_the_way:?}"
+        );
+        assert!(on_the_way.len() > 3, "{on_the_way:?}");
+        let came_back = best + 1 < on_the_way.len();
+        assert_eq!(finished["kept"]["loss"].as_f64().is_some(), came_back, "{finished}");
+        let model = finished["model"].as_str().unwrap();
+        let evaluated = tau.run(&["evaluate", model, "--json"]).last();
+        assert!((evaluated["loss"].as_f64().unwrap() - loss).abs() < 1e-5, "{evaluated}");
+        assert_eq!(evaluated["digest"], finished["digest"]);
+    }
+}
+
+/// What a run on points came to.
+fn trained_points(tau: &Tau, extra: &[&str]) -> Value {
+    let csv = points_csv(tau, "points.csv", 600);
+    let output = train(tau, &format!("csv:{csv}"), extra);
+    assert_eq!(output.code, 0, "{}", output.stderr);
+    output.last()
+}
+
+#[test]
+fn a_run_begins_with_a_models_weights() {
+    let (tau, elsewhere) = (Tau::new(), Tau::new());
+    let first = trained_points(&elsewhere, &["--epochs", "10"]);
+    let model = first["model"].as_str().unwrap();
+    // With a rate of next to nothing a run ends with what it began with.
+    let still = ["--epochs", "1", "--optimiser", "sgd:1e-9", "--from", model];
+    for nodes in ["1", "3"] {
+        let again = trained_points(&tau, &[&still[..], &["--nodes", nodes]].concat());
+        assert_eq!(again["digest"], first["digest"], "{again}");
+        assert_eq!(again["replicas_agree"], true);
+    }
+    let csv = format!("csv:{}", points_csv(&tau, "points.csv", 600));
+    let wider = train(
+        &tau,
+        &csv,
+        &["--model", "dense 16, relu, dense 5, relu, dense 2", "--from", model],
+    );
+    assert_eq!(wider.code, 0, "{}", wider.stderr);
+    let said = "but for 2.bias, 2.weight, 4.bias, 4.weight, which begin afresh";
+    assert!(wider.stderr.contains(said), "{}", wider.stderr);
+    let other = train(
+        &tau,
+        &csv,
+        &["--model", "dense 7, relu, dense 3, relu, dense 2", "--from", model],
+    );
+    assert_eq!(other.code, 2, "{}", other.stderr);
+    assert!(
+        other.stderr.contains("nothing in") && other.stderr.contains("0.weight of 7x2"),
+        "{}",
+        other.stderr
+    );
+    let none = train(&tau, &csv, &["--from", "points.csv"]);
+    assert!(
+        none.code == 2 && none.stderr.contains("is no safetensors file"),
+        "{}",
+        none.stderr
+    );
+}
+
+#[test]
+fn nodes_begin_with_the_model_that_lies_on_all_of_them() {
+    let cluster = Cluster::of(2);
+    let first = trained_points(&cluster.tau, &[]);
+    std::fs::copy(first["model"].as_str().unwrap(), cluster.tau.path("old.safetensors")).unwrap();
+    let still = ["--optimiser", "sgd:1e-9", "--from", "old.safetensors"];
+    let started = cluster.ask("start", &job("2", &still));
+    assert_eq!(started.code, 0, "{}", started.stderr);
+    let last = started.last();
+    assert_eq!(
+        (&last["digest"], &last["nodes"]),
+        (&first["digest"], &2.into()),
+        "{last}"
+    );
+    let missing = cluster.ask("start", &job("2", &["--from", "none.safetensors"]));
+    assert_eq!(missing.code, 1);
+    assert!(
+        missing.stderr.contains("none.safetensors could not be read"),
+        "{}",
+        missing.stderr
+    );
+}
+
+#[test]
+fn a_finished_run_goes_on_with_more_epochs() {
+    let cluster = Cluster::of(2);
+    points_csv(&cluster.tau, "points.csv", 600);
+    let first = cluster.ask("start", &job("2", &[])).last();
+    let trained = |run: &Value| run["samples"].as_u64().unwrap() - run["repeated_samples"].as_u64().unwrap();
+    assert_eq!(trained(&first), 2 * 480, "{first}");
+    let run = first["run"].as_str().unwrap();
+    let kept = |cluster: &Cluster, run: &str| {
+        let nodes = cluster
+            .nodes
+            .iter()
+            .map(|node| cluster.tau.path(node.dir.join(run).to_str().unwrap()));
+        nodes
+            .filter(|folder| {
+                let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
+                files
+                    .map(|file| file.path())
+                    .any(|file| file.extension().is_some_and(|ending| ending == "checkpoint"))
+            })
+            .count()
+    };
+    Cluster::wait_until("what the run has come to is not kept", || kept(&cluster, run) == 2);
+    let output = cluster.ask("start", &["--resume", run, "--epochs", "5", "--keep", "best"]);
+    assert_eq!(output.code, 0, "{}", output.stderr);
+    let longer = output.last();
+    assert_eq!(trained(&longer), 5 * 480, "{longer}");
+    assert_eq!(longer["replicas_agree"], true);
+    let run = longer["run"].as_str().unwrap();
+    Cluster::wait_until("what the longer run has come to is not kept", || {
+        kept(&cluster, run) == 2
+    });
+    // From where the client has kept it, too.
+    let latest = cluster.ask("start", &["--resume", "tau-out/latest", "--epochs", "6"]);
+    assert_eq!(latest.code, 0, "{}", latest.stderr);
+    assert_eq!(trained(&latest.last()), 6 * 480, "{}", latest.stdout);
+}

@@ -1,0 +1,375 @@
+//! Clusters on other machines: `tau up` and `tau down`, over a stand-in for ssh everywhere, and over real ones where this
+//! machine can be several hosts.
+
+use std::fmt::Write as _;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::harness::cluster::{Cluster, cut_power, job, processes_with};
+use crate::harness::netlab::Netlab;
+use crate::harness::{Output, Running, Tau, points_csv, skip};
+
+/// Runs what it is given on this machine, in a folder for each host. Hosts called 'bad' cannot be reached, and disks of
+/// those called 'full' are.
+const STAND_IN: &str = r#"#!/bin/sh
+while [ $# -gt 2 ]; do shift; done
+case $1 in
+*bad*) echo "ssh: connect to host $1 port 22: No route to host" >&2; exit 255 ;;
+*full*) case $2 in *"cat >"*) cat >/dev/null; echo "No space left on device" >&2; exit 3 ;; esac ;;
+esac
+mkdir -p "HOSTS/$1" && cd "HOSTS/$1" || exit 255
+echo "Welcome to $1!"
+HOME=$PWD exec sh -c "$2"
+"#;
+
+/// Hosts on this machine, as folders. What runs in them goes with them.
+struct Hosts {
+    tau: Tau,
+    ssh: String,
+}
+
+impl Hosts {
+    fn new() -> Self {
+        let tau = Tau::new();
+        let (hosts, ssh) = (tau.path("hosts"), tau.path("ssh"));
+        std::fs::create_dir(&hosts).unwrap();
+        std::fs::write(&ssh, STAND_IN.replace("HOSTS", hosts.to_str().unwrap())).unwrap();
+        std::fs::set_permissions(&ssh, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let ssh = ssh.to_str().unwrap().to_owned();
+        Self { tau, ssh }
+    }
+
+    fn run(&self, command: &str, arguments: &[&str]) -> Output {
+        self.tau.run(&[&[command, "--ssh", &self.ssh], arguments].concat())
+    }
+
+    /// Brings nodes up that find room beside each other on one machine.
+    fn up(&self, arguments: &[&str]) -> Output {
+        let node = ["--port", "0", "--", "--listen", "127.0.0.1:0", "--threads", "1"];
+        self.run("up", &[arguments, &node].concat())
+    }
+
+    fn folder(&self, host: &str) -> PathBuf {
+        self.tau.path("hosts").join(host)
+    }
+
+    /// What is on all hosts: files, and processes.
+    fn left(&self) -> (Vec<PathBuf>, Vec<u32>) {
+        let hosts = self.tau.path("hosts");
+        (files(&hosts), processes_with(hosts.to_str().unwrap(), "tau"))
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        // Whatever a test that failed has left running.
+        for pid in self.left().1 {
+            let _ = Command::new("kill").args(["-KILL", &pid.to_string()]).output();
+        }
+    }
+}
+
+/// All files below a folder.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if entry.file_type().unwrap().is_dir() {
+            found.extend(files(&path));
+        } else {
+            found.push(path);
+        }
+    }
+    found
+}
+
+/// The addresses that `tau up` prints.
+fn cluster(up: &Output) -> String {
+    assert_eq!(up.code, 0, "{}", up.stderr);
+    let first = up.stdout.lines().next().unwrap();
+    first.split_once("nodes are up: ").unwrap().1.to_owned()
+}
+
+/// A small run on the nodes at these addresses.
+fn start(addresses: &str) -> Vec<&str> {
+    let cluster = [
+        "start",
+        "--cluster",
+        addresses,
+        "--credentials",
+        "cluster.pem",
+        "--json",
+    ];
+    [&cluster[..], &job("2", &[])].concat()
+}
+
+#[test]
+fn bad_hosts_and_flags_are_refused_and_change_nothing() {
+    let hosts = Hosts::new();
+    for (arguments, says) in [
+        (vec!["a b"], "'a b' is no host"),
+        (vec!["--", "-oProxyCommand=x"], "required"),
+        (vec!["a;reboot"], "'a;reboot' is no host"),
+        (vec!["a", "a"], "twice"),
+        (vec!["@none"], "none could not be read"),
+        (vec!["a", "--dir", ".."], "--dir"),
+        (vec!["a", "--port", "99999"], "--port"),
+        (vec!["a", "--", "--colour", "red"], "--colour"),
+        (vec!["a", "--", "--name", "x"], "leave them out"),
+        (vec!["a", "--credentials", "ssh"], "ssh"),
+    ] {
+        let refused = hosts.run("up", &arguments);
+        assert_eq!(refused.code, 2, "{arguments:?}: {}", refused.stderr);
+        assert!(refused.stderr.contains(says), "{}", refused.stderr);
+    }
+    let refused = hosts.run("down", &["a b"]);
+    assert!(
+        refused.code == 2 && refused.stderr.contains("'a b'"),
+        "{}",
+        refused.stderr
+    );
+    assert!(hosts.left().0.is_empty());
+    assert!(!hosts.tau.path("cluster.pem").exists());
+}
+
+#[test]
+fn a_cluster_comes_up_trains_and_goes_without_a_trace() {
+    let hosts = Hosts::new();
+    // A folder whose name means much to a shell.
+    let dir = "it's $HOME; a `folder`";
+    std::fs::write(hosts.tau.path("list"), "u@two # the second\nthree:2222\n").unwrap();
+    let all = ["one", "@list", "--dir", dir];
+    let up = hosts.up(&all);
+    let addresses = cluster(&up);
+    let credentials = hosts.folder("one").join(dir).join("cluster.pem");
+    let mode = std::fs::metadata(credentials).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let nodes = || {
+        let asked = [
+            "nodes",
+            "--cluster",
+            &addresses,
+            "--credentials",
+            "cluster.pem",
+            "--json",
+        ];
+        let listed = hosts.tau.run(&asked);
+        let names = listed
+            .objects()
+            .into_iter()
+            .map(|node| node["node"].as_str().unwrap().to_owned());
+        names.collect::<Vec<_>>()
+    };
+    assert_eq!(nodes(), ["one", "three", "two"]);
+
+    // Whatever runs is left as it is, and what was killed comes back under its name.
+    let running = hosts.left();
+    assert_eq!(cluster(&hosts.up(&all)), addresses);
+    assert_eq!(hosts.left().1, running.1);
+    let home = hosts.folder("u@two").join(dir);
+    let pid = std::fs::read_to_string(home.join("pid"))
+        .unwrap()
+        .trim()
+        .parse()
+        .unwrap();
+    cut_power(pid, home.to_str().unwrap());
+    let again = hosts.up(&all);
+    assert_ne!(cluster(&again), addresses);
+    assert!(again.stderr.contains("u@two: two is a member"), "{}", again.stderr);
+    assert!(
+        !again.stderr.contains("copied"),
+        "the same program was there: {}",
+        again.stderr
+    );
+    assert_eq!(nodes(), ["one", "three", "two"]);
+
+    for host in ["one", "u@two", "three"] {
+        let data = points_csv(&hosts.tau, "points.csv", 300);
+        std::fs::copy(hosts.tau.path(&data), hosts.folder(host).join("points.csv")).unwrap();
+    }
+    let run = hosts.tau.run(&start(&addresses));
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    assert_eq!(
+        (&run.last()["nodes"], &run.last()["replicas_agree"]),
+        (&3.into(), &true.into())
+    );
+
+    let down = hosts.run("down", &all);
+    assert_eq!(down.code, 0, "{}", down.stderr);
+    let (kept, running) = hosts.left();
+    assert!(running.is_empty(), "{running:?}");
+    let is_data = |path: &PathBuf| path.ends_with("points.csv");
+    let models = kept
+        .iter()
+        .filter(|path| path.extension().is_some_and(|ending| ending == "safetensors"));
+    assert_eq!(models.count(), 3, "{kept:?}");
+    // Nothing else stays but what nodes keep of the run, beside its model.
+    let has_model = |path: &PathBuf| {
+        let folder = path.parent().unwrap();
+        let files = std::fs::read_dir(folder).unwrap().flatten();
+        let mut names = files.map(|file| file.path());
+        names.any(|name| name.extension().is_some_and(|ending| ending == "safetensors"))
+    };
+    assert!(kept.iter().all(|path| is_data(path) || has_model(path)), "{kept:?}");
+    let down = hosts.run("down", &[&all[..], &["--purge"]].concat());
+    assert!(
+        down.code == 0 && down.stderr.contains("nothing is left"),
+        "{}",
+        down.stderr
+    );
+    let (kept, _) = hosts.left();
+    assert!(kept.len() == 3 && kept.iter().all(is_data), "{kept:?}");
+    assert!(!home.exists());
+    let down = hosts.run("down", &all);
+    assert!(down.stderr.contains("one: nothing was there"), "{}", down.stderr);
+}
+
+#[test]
+fn where_one_host_fails_nothing_is_left_on_the_others() {
+    let hosts = Hosts::new();
+    let refused = hosts.up(&["one", "u@bad:22"]);
+    assert_eq!(refused.code, 1, "{}", refused.stderr);
+    assert!(
+        refused
+            .stderr
+            .contains("u@bad:22: it could not be reached (ssh: connect"),
+        "{}",
+        refused.stderr
+    );
+    assert!(!hosts.tau.path("cluster.pem").exists());
+    let refused = hosts.up(&["one", "full"]);
+    assert_eq!(refused.code, 1, "{}", refused.stderr);
+    assert!(refused.stderr.contains("full: No space left"), "{}", refused.stderr);
+    // A node that does not start shows why: this is nobody's address.
+    let node = ["one", "two", "--", "--listen", "192.0.2.1:0"];
+    let refused = hosts.run("up", &node);
+    assert_eq!(refused.code, 1, "{}", refused.stderr);
+    assert!(
+        refused.stderr.contains("one: the node did not start"),
+        "{}",
+        refused.stderr
+    );
+    assert!(
+        refused.stderr.contains("| error: 192.0.2.1:0 cannot be listened on"),
+        "{}",
+        refused.stderr
+    );
+    let left = hosts.left();
+    assert!(left.0.is_empty() && left.1.is_empty(), "{left:?}");
+    let down = hosts.run("down", &["one", "bad"]);
+    assert!(
+        down.code == 1 && down.stderr.contains("bad: it could not"),
+        "{}",
+        down.stderr
+    );
+}
+
+/// An sshd on every host of a lab, each with a home of its own.
+struct Doors {
+    _doors: Vec<Running>,
+    ssh: String,
+}
+
+/// Opens a door on each host, for whoever has the key.
+fn doors(lab: &Netlab, tau: &Tau, hosts: usize) -> Option<Doors> {
+    const SSHD: &str = "/usr/sbin/sshd";
+    if !Path::new(SSHD).exists() {
+        skip("it needs sshd: install openssh-server");
+        return None;
+    }
+    let path = |name: &str| tau.path(name).to_str().unwrap().to_owned();
+    for key in ["host_key", "key"] {
+        let made = Command::new("ssh-keygen")
+            .args(["-q", "-t", "ed25519", "-N", "", "-f", &path(key)])
+            .status();
+        assert!(made.unwrap().success());
+    }
+    // Where sshd locks itself in before it knows who is there.
+    std::fs::create_dir_all("/run/sshd").unwrap();
+    let doors = (1..=hosts).map(|host| {
+        let home = tau.path(&format!("home{host}"));
+        std::fs::create_dir(&home).unwrap();
+        let mut config = String::new();
+        for line in [
+            format!("ListenAddress {}:22", Netlab::address(host)),
+            format!("HostKey {}", path("host_key")),
+            format!("AuthorizedKeysFile {}", path("key.pub")),
+            "PidFile none\nStrictModes no\nUsePAM no\nPasswordAuthentication no\nPermitRootLogin prohibit-password"
+                .into(),
+            // All hosts have the files of this machine, and each a home of its own.
+            format!(
+                "ForceCommand cd {0} && HOME={0} exec sh -c \"$SSH_ORIGINAL_COMMAND\"",
+                home.display()
+            ),
+        ] {
+            writeln!(config, "{line}").unwrap();
+        }
+        let file = tau.path(&format!("sshd{host}"));
+        std::fs::write(&file, config).unwrap();
+        Tau::spawn(lab.command(host, SSHD).args(["-D", "-e", "-f"]).arg(file))
+    });
+    let doors: Vec<Running> = doors.collect();
+    for door in &doors {
+        Cluster::wait_until("an sshd does not listen", || door.log().contains("listening"));
+    }
+    let known = path("known_hosts");
+    let ssh = format!(
+        "ssh -F none -i {} -o UserKnownHostsFile={known} -o StrictHostKeyChecking=no",
+        path("key")
+    );
+    Some(Doors { _doors: doors, ssh })
+}
+
+#[test]
+fn a_cluster_comes_up_over_ssh_trains_and_goes_without_a_trace() {
+    const HOSTS: usize = 3;
+    let (Some(lab), tau) = (Netlab::up(HOSTS + 1, "none"), Tau::new()) else {
+        return;
+    };
+    let Some(doors) = doors(&lab, &tau, HOSTS) else {
+        return;
+    };
+    points_csv(&tau, "points.csv", 300);
+    let hosts: Vec<String> = (1..=HOSTS)
+        .map(|host| format!("root@{}:22", Netlab::address(host)))
+        .collect();
+    // The last host is where the user sits.
+    let tau_there = |arguments: &[&str]| {
+        let mut command = lab.command(HOSTS + 1, env!("CARGO_BIN_EXE_tau"));
+        let command = command.args(arguments).current_dir(tau.path(""));
+        let output = command.env("XDG_CONFIG_HOME", tau.path("")).output().unwrap();
+        Output {
+            code: output.status.code().unwrap_or(-1),
+            stdout: String::from_utf8(output.stdout).unwrap(),
+            stderr: String::from_utf8(output.stderr).unwrap(),
+        }
+    };
+    let hosts: Vec<&str> = hosts.iter().map(String::as_str).collect();
+    let fleet = |command| [&[command, "--ssh", &doors.ssh], &hosts[..]].concat();
+    let data_root = tau.path("").to_str().unwrap().to_owned();
+    let up = tau_there(&[&fleet("up")[..], &["--", "--threads", "1", "--data-root", &data_root]].concat());
+    let addresses = cluster(&up);
+    assert_eq!(addresses, "10.77.0.1:7700,10.77.0.2:7700,10.77.0.3:7700");
+    let run = tau_there(&start(&addresses));
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    assert_eq!(
+        (&run.last()["nodes"], &run.last()["replicas_agree"]),
+        (&3.into(), &true.into())
+    );
+    let names: Vec<_> = (1..=HOSTS).map(Netlab::address).collect();
+    assert_eq!(run.last()["participants"], serde_json::json!(names));
+
+    let down = tau_there(&[&fleet("down")[..], &["--purge"]].concat());
+    assert_eq!(down.code, 0, "{}", down.stderr);
+    for host in 1..=HOSTS {
+        let home = tau.path(&format!("home{host}"));
+        assert_eq!(
+            std::fs::read_dir(&home).unwrap().count(),
+            0,
+            "something is left in {}",
+            home.display()
+        );
+        assert!(processes_with(home.to_str().unwrap(), "tau-up").is_empty());
+    }
+}

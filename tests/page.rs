@@ -1,0 +1,322 @@
+//! The live page and the metrics: what a browser and a collector see of a cluster, and what strangers do not.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use serde_json::{Value, json};
+
+use crate::harness::browser::Browser;
+use crate::harness::cluster::{Cluster, Node, job, kill};
+use crate::harness::{Tau, points_csv};
+
+/// A node with a page, started again at the same place if it was there before; the page's address.
+fn with_page(cluster: &mut Cluster, page: &str, flags: &[&str]) -> String {
+    cluster.add(&[&["--page", page], flags].concat());
+    page_of(cluster.nodes.last_mut().unwrap())
+}
+
+fn page_of(node: &mut Node) -> String {
+    let line: Value = serde_json::from_str(&node.process.read_line()).unwrap();
+    assert_eq!(line["event"], "page", "{line}");
+    line["url"].as_str().unwrap().into()
+}
+
+/// The place and the token in a page's address.
+fn parts(url: &str) -> (&str, &str) {
+    let (place, token) = url
+        .strip_prefix("http://")
+        .and_then(|rest| rest.split_once("/?token="))
+        .unwrap();
+    (place, token)
+}
+
+/// Asks as a program would; the whole answer.
+fn ask(place: &str, request: &str) -> String {
+    let mut stream = TcpStream::connect(place).unwrap();
+    write!(stream, "{request}\r\nHost: {place}\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn a_page_shows_a_run_a_death_and_a_return() {
+    let Some(mut browser) = Browser::start() else { return };
+    let mut cluster = Cluster::new();
+    let url = with_page(&mut cluster, "127.0.0.1:0", &[]);
+    cluster.add(&[]);
+    cluster.add(&[]);
+    cluster.wait_for_nodes(3);
+    browser.open(&url);
+    browser.wait_until("document.querySelectorAll('#nodes tr').length === 3");
+    points_csv(&cluster.tau, "points.csv", 600);
+    let started = cluster.ask("start", &job("1000000", &["--detach"]));
+    assert_eq!(started.code, 0, "{}", started.stderr);
+
+    let points = "document.querySelector('#loss-chart .loss')?.getAttribute('d').split('L').length ?? 0";
+    browser.wait_until("document.getElementById('state').innerText === 'training'");
+    browser.wait_until(&format!("({points}) >= 3"));
+    let before = browser.value(points).as_u64().unwrap();
+    browser.wait_until(&format!("({points}) > {before}"));
+    let shown = browser.text("job");
+    assert!(
+        shown.starts_with("csv:points.csv") && shown.contains("dense 16, relu, dense 2"),
+        "{shown}"
+    );
+    assert_eq!(
+        browser.value("document.getElementById('stop').hidden"),
+        true,
+        "nobody has allowed that"
+    );
+    browser.picture("page-training", 1280, 1000);
+    browser.picture("page-phone", 390, 844);
+    browser.call("Emulation.clearDeviceMetricsOverride", &json!({}));
+
+    let dead = cluster.nodes.pop().unwrap();
+    kill("-KILL", dead.process.pid());
+    let cell = format!(
+        "[...document.querySelectorAll('#grid .silent')].some((cell) => cell.innerText.startsWith('{}'))",
+        dead.name
+    );
+    browser.wait_until(&cell);
+    browser.wait_until("document.querySelectorAll('#loss-chart .tick.bad').length === 1");
+    assert!(browser.text("events").contains(&format!("{} is silent", dead.name)));
+    browser.darken();
+    browser.picture("page-death-dark", 1280, 1000);
+
+    // The node that serves the page goes, and comes back at the same place with the same token.
+    let (place, _) = parts(&url);
+    let (place, dir) = (place.to_owned(), cluster.nodes[0].dir.clone());
+    kill("-KILL", cluster.nodes[0].process.pid());
+    browser.wait_until("document.getElementById('state').innerText === 'not connected'");
+    let other = cluster.nodes[1].address.clone();
+    let dir = dir.file_name().unwrap().to_str().unwrap().to_owned();
+    cluster.start(Some(&other), "127.0.0.1:0", &["--page", &place, "--dir", &dir]);
+    assert_eq!(page_of(cluster.nodes.last_mut().unwrap()), url);
+    browser.wait_until("document.getElementById('state').innerText === 'training'");
+    // What the new process has is shown whole: its curve from the beginning, and what happened there.
+    browser.wait_until(&format!("({points}) >= 3 && ({points}) === model.points.length"));
+    browser.wait_until("model.events.length > 0 && model.events[0].number === 1");
+}
+
+#[test]
+fn a_run_that_is_followed_has_a_page_until_its_end_and_is_shown_again() {
+    let Some(mut browser) = Browser::start() else { return };
+    let tau = Tau::new();
+    points_csv(&tau, "points.csv", 600);
+    let flags = ["--nodes", "2", "--threads", "1", "--page", "--json"];
+    let mut run = tau.start(&[&["train"], &*job("1000000", &flags)].concat());
+    let line: Value = serde_json::from_str(&run.read_line()).unwrap();
+    assert_eq!(line["event"], "page", "{line}");
+    browser.open(line["url"].as_str().unwrap());
+    browser.wait_until("document.querySelectorAll('#loss-chart .loss').length === 1");
+    browser.wait_until("document.getElementById('accuracy').innerText.endsWith('%')");
+    // Whoever started the run may end it from the page.
+    browser.value("window.confirm = () => true; document.getElementById('stop').click()");
+    browser.wait_until("document.getElementById('end').innerText.startsWith('finished (stopped): accuracy')");
+    assert!(browser.text("replicas").starts_with("2 of 2"));
+    browser.picture("page-finished", 1280, 1000);
+    let output = run.finish();
+    assert_eq!(
+        (output.code, &output.last()["reason"]),
+        (0, &"stopped".into()),
+        "{}",
+        output.stderr
+    );
+
+    let mut shown = tau.start(&["page", "tau-out/latest", "--json"]);
+    let line: Value = serde_json::from_str(&shown.read_line()).unwrap();
+    browser.open(line["url"].as_str().unwrap());
+    browser.wait_until("document.getElementById('state').innerText === 'finished'");
+    let all = browser
+        .value("document.querySelectorAll('#events li').length")
+        .as_u64()
+        .unwrap();
+    browser.value("document.getElementById('at').value = 0.5; document.getElementById('at').oninput()");
+    browser.wait_until("document.getElementById('state').innerText === 'training'");
+    browser.value("document.getElementById('play').click()");
+    browser.wait_until("document.getElementById('state').innerText === 'finished'");
+    browser.value("document.getElementById('at').value = 0.5; document.getElementById('at').oninput()");
+    browser.wait_until("document.getElementById('state').innerText === 'training'");
+    let some = browser
+        .value("document.querySelectorAll('#events li').length")
+        .as_u64()
+        .unwrap();
+    assert!(some < all, "{some} of {all} events");
+    browser.picture("page-replay", 1280, 1000);
+    shown.interrupt();
+    assert_eq!(shown.finish().code, 0);
+}
+
+/// What nodes call themselves and say is shown as it is, and never run.
+#[test]
+fn hostile_names_are_shown_as_text() {
+    let Some(mut browser) = Browser::start() else { return };
+    let evil = "<img src=x onerror=\"document.body.dataset.evil=1\">";
+    let tau = Tau::new();
+    let folder = tau.path("run");
+    std::fs::create_dir(&folder).unwrap();
+    let record = json!({
+        "node": evil, "run": "7", "state": evil, "time": 1e9, "seconds": 1.0, "loss": 1.0, "digest": evil,
+        "said": [{ "gravity": "error", "text": format!("{evil}</script>") }]
+    });
+    let later = json!({ "node": evil, "run": "7", "state": evil, "time": 1e9 + 2.0, "seconds": 3.0, "loss": 0.5 });
+    let write = |name: &str, text: String| std::fs::write(folder.join(name), text).unwrap();
+    write("metrics.jsonl", format!("{record}\n{later}\nhalf a li"));
+    write(
+        "events.jsonl",
+        json!({ "time": 1e9 + 1.0, "event": "failed", "reason": evil }).to_string(),
+    );
+    write("job.toml", "data = \"builtin:mnist\"\n".into());
+    let mut shown = tau.start(&["page", "run", "--json"]);
+    let line: Value = serde_json::from_str(&shown.read_line()).unwrap();
+    browser.open(line["url"].as_str().unwrap());
+    browser.wait_until("document.querySelectorAll('#nodes tr').length === 1");
+    assert!(browser.text("nodes").contains(evil) && browser.text("events").contains(evil));
+    assert_eq!(
+        browser.value("document.images.length + document.querySelectorAll('script').length"),
+        1
+    );
+    assert_eq!(browser.value("document.body.dataset.evil ?? 'none'"), "none");
+    shown.interrupt();
+    assert_eq!(shown.finish().code, 0);
+}
+
+#[test]
+fn nothing_is_given_without_the_token_and_slow_clients_keep_nobody_out() {
+    let mut cluster = Cluster::new();
+    let url = with_page(&mut cluster, "127.0.0.1:0", &[]);
+    let (place, token) = parts(&url);
+    let page = ask(place, &format!("GET /?token={token} HTTP/1.1"));
+    assert!(
+        page.starts_with("HTTP/1.1 200 OK") && page.contains("<title>Tau"),
+        "{page}"
+    );
+    let head = page.split("\r\n\r\n").next().unwrap().to_lowercase();
+    for header in [
+        "content-security-policy: default-src 'none'; script-src 'sha256-",
+        "x-content-type-options: nosniff",
+        "x-frame-options: deny",
+        "referrer-policy: no-referrer",
+        "cache-control: no-store",
+        "content-type: text/html; charset=utf-8",
+    ] {
+        assert!(head.contains(header), "{header}\n{head}");
+    }
+    let bearer = format!("Authorization: Bearer {token}");
+    for (request, status) in [
+        ("GET / HTTP/1.1".to_owned(), 401),
+        ("GET /news HTTP/1.1".into(), 401),
+        (format!("GET /news?token={}x HTTP/1.1", &token[1..]), 401),
+        ("GET /news HTTP/1.1\r\nAuthorization: Bearer".into(), 401),
+        (format!("GET /news HTTP/1.1\r\n{bearer}"), 200),
+        // An address alone ends nothing, and nobody has allowed it here.
+        (format!("POST /stop?token={token} HTTP/1.1"), 401),
+        (format!("POST /stop HTTP/1.1\r\n{bearer}"), 403),
+        (format!("GET /../../etc/passwd HTTP/1.1\r\n{bearer}"), 404),
+        (format!("DELETE / HTTP/1.1\r\n{bearer}"), 405),
+    ] {
+        let answer = ask(place, &request);
+        let short = &request[..request.len().min(80)];
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status}")),
+            "{short}: {answer:.200}"
+        );
+        assert!(status == 200 || !answer.contains("\"nodes\""), "{short}");
+    }
+
+    // Whoever says too much is cut short: they may hear why, or only that the connection is gone.
+    let mut talker = TcpStream::connect(place).unwrap();
+    let _ = write!(
+        talker,
+        "GET / HTTP/1.1\r\n{bearer}\r\nx: {}\r\n\r\n",
+        "y".repeat(1 << 20)
+    );
+    let mut answer = Vec::new();
+    let _ = talker.read_to_end(&mut answer);
+    let answer = String::from_utf8_lossy(&answer);
+    assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431"), "{answer:.200}");
+
+    // Of a thousand, three hundred are open at a time: this process may have so many.
+    let mut slow = std::collections::VecDeque::new();
+    for number in 0..1000 {
+        let mut stream = TcpStream::connect(place).unwrap();
+        // Some have asked and do not read, some are in the middle of a question, some say nothing.
+        let _ = match number % 3 {
+            0 => write!(stream, "GET /?token={token} HTTP/1.1\r\n\r\n"),
+            1 => write!(stream, "GET /?tok"),
+            _ => Ok(()),
+        };
+        slow.push_back(stream);
+        if slow.len() > 300 {
+            slow.pop_front();
+        }
+    }
+    for _ in 0..20 {
+        let news = ask(place, &format!("GET /news HTTP/1.1\r\n{bearer}"));
+        assert!(news.starts_with("HTTP/1.1 200"), "{news:.200}");
+    }
+    let descriptors = std::fs::read_dir(format!("/proc/{}/fd", cluster.nodes[0].process.pid()));
+    let descriptors = descriptors.unwrap().count();
+    assert!(descriptors < 300, "{descriptors} descriptors are open");
+    drop(slow);
+}
+
+#[test]
+fn metrics_are_collected_and_the_dashboard_asks_for_what_there_is() {
+    let mut cluster = Cluster::new();
+    cluster.add(&["--metrics", "127.0.0.1:0"]);
+    let line: Value = serde_json::from_str(&cluster.nodes[0].process.read_line()).unwrap();
+    assert_eq!(line["event"], "metrics", "{line}");
+    let place = line["address"].as_str().unwrap().to_owned();
+    let token = line["token"].as_str().unwrap().to_owned();
+    cluster.wait_for_nodes(1);
+    points_csv(&cluster.tau, "points.csv", 600);
+    let started = cluster.ask("start", &job("1000000", &["--detach"]));
+    assert_eq!(started.code, 0, "{}", started.stderr);
+    assert!(ask(&place, "GET /metrics HTTP/1.1").starts_with("HTTP/1.1 401"));
+    let collect = || {
+        ask(
+            &place,
+            &format!("GET /metrics HTTP/1.1\r\nAuthorization: Bearer {token}"),
+        )
+    };
+    let told = |text: &str, name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
+        line.and_then(|value| value.parse::<f64>().ok())
+    };
+    Cluster::wait_until("no accuracy is measured", || {
+        told(&collect(), "tau_held_out_loss").is_some()
+    });
+    Cluster::wait_until("nothing is trained", || {
+        told(&collect(), "tau_samples_total") > Some(0.0)
+    });
+    let text = collect();
+    assert!(
+        text.contains("tau_state{state=\"training\"} 1") && text.ends_with("# EOF\n"),
+        "{text}"
+    );
+    assert_eq!(told(&text, "tau_members_heard"), Some(1.0));
+
+    let dashboard = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/grafana-dashboard.json");
+    let dashboard: Value = serde_json::from_str(&std::fs::read_to_string(dashboard).unwrap()).unwrap();
+    let panels = dashboard["panels"].as_array().unwrap();
+    let expressions: Vec<&str> = panels
+        .iter()
+        .flat_map(|panel| panel["targets"].as_array().unwrap())
+        .map(|target| target["expr"].as_str().unwrap())
+        .collect();
+    assert!(expressions.len() >= 8);
+    for expression in expressions {
+        let is_letter = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+        let names = expression
+            .split(|letter| !is_letter(letter))
+            .filter(|word| word.starts_with("tau_"));
+        for name in names {
+            let there = text
+                .lines()
+                .any(|line| line.starts_with(&format!("{name} ")) || line.starts_with(&format!("{name}{{")));
+            assert!(there, "{expression} asks for {name}, which there is not");
+        }
+    }
+}

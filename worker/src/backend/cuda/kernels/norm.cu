@@ -1,0 +1,173 @@
+// Numbers shifted to mean 0 and stretched to variance 1, set by set. Several blocks share a set: its block `part` looks at
+// every `parts`-th stretch of it, and all of them add up what all have found.
+
+// Where a set begins.
+__device__ inline u32 begin(u32 set, const NormSets& by) {
+    return set / by.inner * by.outer_step + set % by.inner * by.inner_step;
+}
+
+// Where a number of a set lies.
+__device__ inline u32 place(u32 start, u32 member, const NormSets& by) {
+    return start + member / by.chunk * by.chunk_step + member % by.chunk;
+}
+
+// The first gain of a set.
+__device__ inline u32 first_gain(u32 set, const NormSets& by) {
+    return set / by.gain_sets % by.gain_groups * by.gain_step;
+}
+
+// Two sums over the block, for every thread.
+__device__ inline double2 both_sums(float one, float other) {
+    double first = block_sum(double(one));
+    double second = block_sum(double(other));
+    return make_double2(first, second);
+}
+
+// What all parts of a set have found.
+__device__ inline double2 all_parts(const double* found, u32 set, u32 parts) {
+    double2 total = make_double2(0.0, 0.0);
+    for (u32 part = 0; part < parts; ++part) {
+        total.x += found[(set * parts + part) * 2];
+        total.y += found[(set * parts + part) * 2 + 1];
+    }
+    return total;
+}
+
+// Sums of numbers and of their squares, each from the set's first number on: large means would swallow small variances.
+extern "C" __global__ void __launch_bounds__(256) norm_sums(const float* x, NormSets by, double* found) {
+    u32 set = blockIdx.x / by.parts, part = blockIdx.x % by.parts;
+    u32 start = begin(set, by), members = by.chunks * by.chunk;
+    float base = x[start];
+    float sum = 0.0f, squares = 0.0f;
+    for (u32 member = part * blockDim.x + threadIdx.x; member < members; member += by.parts * blockDim.x) {
+        float value = x[place(start, member, by)] - base;
+        sum += value;
+        squares += value * value;
+    }
+    double2 both = both_sums(sum, squares);
+    if (threadIdx.x == 0) {
+        found[blockIdx.x * 2] = both.x;
+        found[blockIdx.x * 2 + 1] = both.y;
+    }
+}
+
+__device__ inline void stretch(const float* x, u32 set, u32 part, float mean, float factor, const float* gains,
+                               const float* biases, const NormSets& by, float* y) {
+    u32 start = begin(set, by), members = by.chunks * by.chunk, first = first_gain(set, by);
+    float floor = by.relu ? 0.0f : -HUGE;
+    for (u32 member = part * blockDim.x + threadIdx.x; member < members; member += by.parts * blockDim.x) {
+        u32 at = place(start, member, by), gain = first + member / by.per_gain;
+        y[at] = fmaxf((x[at] - mean) * (factor * gains[gain]) + biases[gain], floor);
+    }
+}
+
+// Shifts and stretches by the sums of the minibatch, and keeps mean and factor of each set; where they are noted, also mean
+// and variance as PyTorch has them.
+extern "C" __global__ void __launch_bounds__(256)
+    norm_by_sums(const float* x, NormSets by, float epsilon, const double* found, const float* gains,
+                 const float* biases, float* y, float* moments, u32 noted, float* means, float* variances) {
+    u32 set = blockIdx.x / by.parts, part = blockIdx.x % by.parts;
+    double members = double(by.chunks) * by.chunk;
+    double2 sums = all_parts(found, set, by.parts);
+    double shift = sums.x / members;
+    double variance = fmax(sums.y / members - shift * shift, 0.0);
+    float mean = float(x[begin(set, by)] + shift);
+    float factor = float(1.0 / sqrt(variance + epsilon));
+    if (part == 0 && threadIdx.x == 0) {
+        moments[set * 2] = mean;
+        moments[set * 2 + 1] = factor;
+        if (noted) {
+            means[set] = mean;
+            variances[set] = float(variance * members / fmax(members - 1.0, 1.0));
+        }
+    }
+    stretch(x, set, part, mean, factor, gains, biases, by, y);
+}
+
+// The same by means and variances that are given.
+extern "C" __global__ void __launch_bounds__(256)
+    norm_as_given(const float* x, NormSets by, float epsilon, const float* means, const float* variances,
+                  const float* gains, const float* biases, float* y) {
+    u32 set = blockIdx.x / by.parts, part = blockIdx.x % by.parts;
+    float factor = float(1.0 / sqrt(double(variances[set]) + epsilon));
+    stretch(x, set, part, means[set], factor, gains, biases, by, y);
+}
+
+// The slope of a number that was shifted and stretched.
+__device__ inline float slope_at(const float* dy, const float* y, u32 at, u32 relu) {
+    return !relu || y[at] > 0.0f ? dy[at] : 0.0f;
+}
+
+// Sums of slopes, and of slopes times how far their numbers are from the mean. Slopes are multiplied by their gains, but
+// where a set has one gain that is left to whoever reads the sums.
+extern "C" __global__ void __launch_bounds__(256)
+    norm_back_sums(const float* dy, const float* y, const float* x, NormSets by, const float* moments,
+                   const float* gains, double* found) {
+    u32 set = blockIdx.x / by.parts, part = blockIdx.x % by.parts;
+    u32 start = begin(set, by), members = by.chunks * by.chunk, first = first_gain(set, by);
+    bool one_gain = by.per_gain == members;
+    float mean = moments[set * 2];
+    float plain = 0.0f, leaning = 0.0f;
+    for (u32 member = part * blockDim.x + threadIdx.x; member < members; member += by.parts * blockDim.x) {
+        u32 at = place(start, member, by);
+        float slope = slope_at(dy, y, at, by.relu);
+        slope = one_gain ? slope : slope * gains[first + member / by.per_gain];
+        plain += slope;
+        leaning += slope * (x[at] - mean);
+    }
+    double2 both = both_sums(plain, leaning);
+    if (threadIdx.x == 0) {
+        found[blockIdx.x * 2] = both.x;
+        found[blockIdx.x * 2 + 1] = both.y;
+    }
+}
+
+// The gradient of the input, where it is wanted; and that of gains and biases, where a set has one of each.
+extern "C" __global__ void __launch_bounds__(256)
+    norm_back(const float* dy, const float* y, const float* x, NormSets by, const float* moments, const float* gains,
+              const double* found, u32 wanted, float* dx, float* dgains, float* dbiases) {
+    u32 set = blockIdx.x / by.parts, part = blockIdx.x % by.parts;
+    u32 start = begin(set, by), members = by.chunks * by.chunk, first = first_gain(set, by);
+    bool one_gain = by.per_gain == members;
+    float mean = moments[set * 2], factor = moments[set * 2 + 1];
+    double2 sums = all_parts(found, set, by.parts);
+    if (one_gain && part == 0 && threadIdx.x == 0) {
+        dbiases[first] = float(sums.x);
+        dgains[first] = float(sums.y * factor);
+    }
+    if (!wanted) {
+        return;
+    }
+    double share = double(factor) / members * (one_gain ? gains[first] : 1.0f);
+    float plain = float(sums.x * share);
+    float leaning = float(sums.y * share * factor * factor);
+    for (u32 member = part * blockDim.x + threadIdx.x; member < members; member += by.parts * blockDim.x) {
+        u32 at = place(start, member, by);
+        float slope = slope_at(dy, y, at, by.relu) * gains[first + member / by.per_gain];
+        dx[at] = slope * factor - plain - (x[at] - mean) * leaning;
+    }
+}
+
+// The gradients of gains and biases that are for several sets: one block each.
+extern "C" __global__ void __launch_bounds__(256)
+    norm_gains_back(const float* dy, const float* y, const float* x, NormSets by, const float* moments, float* dgains,
+                    float* dbiases) {
+    u32 gain = blockIdx.x;
+    u32 group = by.gain_step == 0 ? 0 : gain / by.gain_step;
+    u32 within = by.gain_step == 0 ? gain : gain % by.gain_step;
+    u32 count = by.sets / by.gain_groups * by.per_gain;
+    float plain = 0.0f, leaning = 0.0f;
+    for (u32 number = threadIdx.x; number < count; number += blockDim.x) {
+        u32 turn = number / by.per_gain;
+        u32 set = turn / by.gain_sets * (by.gain_sets * by.gain_groups) + group * by.gain_sets + turn % by.gain_sets;
+        u32 at = place(begin(set, by), within * by.per_gain + number % by.per_gain, by);
+        float slope = slope_at(dy, y, at, by.relu);
+        plain += slope;
+        leaning += slope * (x[at] - moments[set * 2]) * moments[set * 2 + 1];
+    }
+    double2 both = both_sums(plain, leaning);
+    if (threadIdx.x == 0) {
+        dbiases[gain] = float(both.x);
+        dgains[gain] = float(both.y);
+    }
+}

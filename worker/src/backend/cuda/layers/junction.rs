@@ -1,0 +1,146 @@
+//! Where two ways part and come together.
+
+use std::rc::Rc;
+
+use dfdx::prelude::{Cpu, Gradients, HasShape};
+
+use super::super::error::GpuError;
+use super::super::gpu::{Gpu, Grid};
+use super::super::kernels::{AddWays, CutWays};
+use super::super::memory::Array;
+use super::super::place::{Place, place_of, slot, tensor_at};
+use super::Pass;
+use crate::program::{Op, Residual};
+use crate::tape::{Activations, Junction, Ways};
+
+/// A block's beginning and end on the device.
+#[derive(Clone)]
+pub(in super::super) struct CudaJunction(Rc<Room>);
+
+struct Room {
+    relu: bool,
+    /// Whether the last layer of a way overwrites the gradient that it is given: then each way gets its own.
+    twice: bool,
+    y: Array<f32>,
+    /// The gradients of both ways, where they are not that of the sum itself.
+    ways: [Array<f32>; 2],
+}
+
+impl CudaJunction {
+    pub(in super::super) fn new(
+        gpu: &Gpu,
+        block: &Residual,
+        outputs: usize,
+        minibatch: usize,
+        trains: bool,
+    ) -> Result<Self, GpuError> {
+        let overwrites = |ops: &[Op]| match ops.last() {
+            Some(Op::Dense(dense)) => dense.relu,
+            Some(Op::Conv(conv)) => conv.relu,
+            _ => false,
+        };
+        let twice = overwrites(&block.body) || overwrites(&block.skip);
+        let numbers = |wanted: bool| if wanted && trains { minibatch * outputs } else { 0 };
+        Ok(Self(Rc::new(Room {
+            relu: block.relu,
+            twice,
+            y: Array::zeros(gpu, minibatch * outputs)?,
+            ways: [
+                Array::zeros(gpu, numbers(block.relu || twice))?,
+                Array::zeros(gpu, numbers(twice))?,
+            ],
+        })))
+    }
+}
+
+impl Junction for CudaJunction {
+    type Unit = Place;
+    type Pass = Pass;
+    type Error = GpuError;
+
+    /// Two names for one place: each has a gradient of its own.
+    fn part(&self, x: &Activations<Place>) -> Result<Ways<Place>, GpuError> {
+        let same = || tensor_at(place_of(x), *x.shape());
+        Ok([same()?, same()?])
+    }
+
+    fn part_back(
+        &self,
+        Pass(pass): &Pass,
+        x: &Activations<Place>,
+        [one, other]: &Ways<Place>,
+        gradients: &mut Gradients<Place, Cpu>,
+    ) -> Result<(), GpuError> {
+        let sum = *slot(gradients, one)?;
+        let total = x.shape().0 * x.shape().1;
+        let arguments = AddWays {
+            one: sum.into(),
+            other: (*slot(gradients, other)?).into(),
+            y: sum.into(),
+            total: total as u32,
+            relu: 0,
+        };
+        // SAFETY: what came back each way is as large as what went there, and nobody else reads the one that is added to.
+        unsafe {
+            pass.gpu
+                .launch(&pass.gpu.kernels.add_ways, Grid::each(total), arguments)?;
+        }
+        *slot(gradients, x)? = sum;
+        Ok(())
+    }
+
+    fn join(&self, Pass(pass): &Pass, [one, other]: &Ways<Place>) -> Result<Activations<Place>, GpuError> {
+        let shape = *one.shape();
+        let total = shape.0 * shape.1;
+        let arguments = AddWays {
+            one: place_of(one),
+            other: place_of(other),
+            y: self.0.y.at(),
+            total: total as u32,
+            relu: u32::from(self.0.relu),
+        };
+        // SAFETY: both ways end in as many numbers, and there is room for so many of the largest minibatch.
+        unsafe {
+            pass.gpu
+                .launch(&pass.gpu.kernels.add_ways, Grid::each(total), arguments)?;
+        }
+        Ok(tensor_at(self.0.y.at(), shape)?)
+    }
+
+    fn join_back(
+        &self,
+        Pass(pass): &Pass,
+        [one, other]: &Ways<Place>,
+        y: &Activations<Place>,
+        gradients: &mut Gradients<Place, Cpu>,
+    ) -> Result<(), GpuError> {
+        let Room { relu, twice, ways, .. } = &*self.0;
+        let mut places = [*slot(gradients, y)?; 2];
+        if *relu || *twice {
+            let total = y.shape().0 * y.shape().1;
+            let arguments = CutWays {
+                dy: places[0].into(),
+                y: place_of(y),
+                total: total as u32,
+                relu: u32::from(*relu),
+                twice: u32::from(*twice),
+                one: ways[0].at(),
+                other: ways[1].at(),
+            };
+            // SAFETY: there is room for the gradients of the largest minibatch, once or twice.
+            unsafe {
+                pass.gpu
+                    .launch(&pass.gpu.kernels.cut_ways, Grid::each(total), arguments)?;
+            }
+            places = if *twice {
+                [ways[0].at().into(), ways[1].at().into()]
+            } else {
+                [ways[0].at().into(); 2]
+            };
+        }
+        for (way, place) in [one, other].into_iter().zip(places) {
+            *slot(gradients, way)? = place;
+        }
+        Ok(())
+    }
+}

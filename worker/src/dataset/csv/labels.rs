@@ -1,0 +1,244 @@
+//! What is to be predicted, as it is read: texts that may become classes, and numbers.
+//!
+//! Whether a label is a class or a number is known when all rows are, so both are kept until then.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use protocol::data::TargetKind;
+
+use super::CsvError;
+use crate::dataset::error::list;
+
+/// Up to so many different numbers are classes in any case.
+const CLASSES_ANYWAY: usize = 20;
+/// More different numbers than this share of the rows are no classes: nearly every row would be one of its own.
+const CLASSES_PER_ROW: f64 = 0.05;
+/// More different numbers are never taken for classes unless somebody says so.
+const CLASSES_MAX: usize = 1 << 16;
+
+/// The labels of a table, row by row.
+pub(in crate::dataset) struct Labels {
+    kind: Option<TargetKind>,
+    /// Every cell as a number, as long as all are.
+    numbers: Option<Vec<f32>>,
+    /// The texts of the one label column, as long as they may become classes.
+    texts: Option<Texts>,
+    /// A cell that is no number, where one has been met.
+    text_met: Option<Text>,
+    /// Whether a number had a fraction.
+    fractions: bool,
+}
+
+/// The texts of a column.
+#[derive(Default)]
+pub(in crate::dataset) struct Texts {
+    /// The text of each row, as its place in `different`.
+    pub(super) rows: Vec<u32>,
+    /// Each text that occurs, in the order of first occurrence.
+    pub(super) different: Vec<Text>,
+    places: HashMap<String, u32>,
+}
+
+/// A text as it was written.
+#[derive(Clone)]
+pub(in crate::dataset) struct Text {
+    pub(super) cell: String,
+    /// The column that it is in.
+    pub(super) column: String,
+    /// Where it occurs first.
+    pub(super) line: u64,
+}
+
+/// What labels turned out to be.
+pub(in crate::dataset) enum Found {
+    Classes(Texts),
+    /// A row of numbers for each sample.
+    Numbers(Vec<f32>),
+}
+
+impl Labels {
+    /// For so many columns of a kind, if it is known. Several columns are always numbers.
+    pub(in crate::dataset) fn new(columns: usize, kind: Option<TargetKind>) -> Self {
+        let kind = if columns == 1 { kind } else { Some(TargetKind::Number) };
+        Self {
+            kind,
+            numbers: (kind != Some(TargetKind::Class)).then(Vec::new),
+            texts: (kind != Some(TargetKind::Number)).then(Texts::default),
+            text_met: None,
+            fractions: false,
+        }
+    }
+
+    /// Takes the label of a row in the next column.
+    pub(in crate::dataset) fn push(
+        &mut self,
+        file: &Path,
+        column: &str,
+        cell: &str,
+        line: u64,
+    ) -> Result<(), CsvError> {
+        let here = || Text {
+            cell: cell.to_owned(),
+            column: column.to_owned(),
+            line,
+        };
+        if let Some(numbers) = &mut self.numbers {
+            if let Some(number) = cell.parse().ok().filter(|number: &f32| number.is_finite()) {
+                self.fractions |= number.fract() != 0.0;
+                numbers.push(number);
+            } else {
+                self.numbers = None;
+                self.text_met = Some(here());
+            }
+        }
+        if let Some(texts) = &mut self.texts {
+            texts.push(cell, here);
+            // Nobody has so many classes, and their texts would fill the memory.
+            if self.kind.is_none() && self.numbers.is_some() && texts.different.len() > CLASSES_MAX {
+                self.texts = None;
+            }
+        }
+        match (&self.text_met, &self.texts) {
+            (Some(met), None) => Err(CsvError::LabelNotANumber {
+                file: file.to_owned(),
+                line: met.line,
+                column: met.column.clone(),
+                cell: met.cell.clone(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// What they are, now that all are there.
+    pub(in crate::dataset) fn decide(self) -> Found {
+        match (self.numbers, self.texts) {
+            (Some(numbers), Some(texts)) if is_number(texts.different.len(), numbers.len(), self.fractions) => {
+                Found::Numbers(numbers)
+            }
+            (_, Some(texts)) => Found::Classes(texts),
+            (numbers, None) => Found::Numbers(numbers.unwrap_or_default()),
+        }
+    }
+}
+
+/// Whether a label of so many different numbers in so many rows is itself a number.
+fn is_number(different: usize, rows: usize, fractions: bool) -> bool {
+    different > CLASSES_ANYWAY && (fractions || different as f64 > CLASSES_PER_ROW * rows as f64)
+}
+
+impl Texts {
+    fn push(&mut self, cell: &str, here: impl FnOnce() -> Text) {
+        let place = self.place(cell, here);
+        self.rows.push(place);
+    }
+
+    /// The place of a text among the different ones.
+    pub(super) fn place(&mut self, cell: &str, here: impl FnOnce() -> Text) -> u32 {
+        if let Some(&place) = self.places.get(cell) {
+            return place;
+        }
+        let place = self.different.len() as u32;
+        self.places.insert(cell.to_owned(), place);
+        self.different.push(here());
+        place
+    }
+
+    /// The classes in order, and the class of each row.
+    ///
+    /// The order depends on the set of labels alone, not on the order of rows: numbers by value when all labels are
+    /// numbers (so that 10 follows 9), else by text.
+    pub(super) fn classes(&self) -> (Vec<String>, Vec<u32>) {
+        let texts = &self.different;
+        let numbers: Option<Vec<f64>> = texts.iter().map(|label| label.cell.parse().ok()).collect();
+        let mut order: Vec<usize> = (0..texts.len()).collect();
+        order.sort_by(|&a, &b| {
+            let by_text = || texts[a].cell.cmp(&texts[b].cell);
+            match &numbers {
+                Some(numbers) => numbers[a].total_cmp(&numbers[b]).then_with(by_text),
+                None => by_text(),
+            }
+        });
+        let mut class_of = vec![0; texts.len()];
+        for (class, &text) in order.iter().enumerate() {
+            class_of[text] = class as u32;
+        }
+        let names = order.iter().map(|&text| texts[text].cell.clone()).collect();
+        (names, self.numbered(&class_of))
+    }
+
+    /// The class of each row among those that a model knows.
+    pub(super) fn among(&self, classes: &[String], file: &Path) -> Result<Vec<u32>, CsvError> {
+        let places: HashMap<&str, u32> = classes.iter().map(String::as_str).zip(0..).collect();
+        let class_of = self
+            .different
+            .iter()
+            .map(|label| match places.get(label.cell.as_str()) {
+                Some(&class) => Ok(class),
+                None => Err(CsvError::UnknownClass {
+                    file: file.to_owned(),
+                    line: label.line,
+                    label: label.cell.clone(),
+                    classes: list(classes),
+                }),
+            });
+        Ok(self.numbered(&class_of.collect::<Result<Vec<_>, _>>()?))
+    }
+
+    fn numbered(&self, class_of: &[u32]) -> Vec<u32> {
+        self.rows.iter().map(|&text| class_of[text as usize]).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_different_numbers_are_a_number() {
+        for (different, rows, fractions, number) in [
+            (3, 3, true, false),
+            (20, 20, true, false),
+            (21, 10_000, true, true),
+            (21, 10_000, false, false),
+            (62, 100_000, false, false),
+            (214, 442, false, true),
+            (501, 10_000, false, true),
+            (500, 10_000, false, false),
+        ] {
+            assert_eq!(is_number(different, rows, fractions), number, "{different} of {rows}");
+        }
+    }
+
+    fn labels(kind: Option<TargetKind>, cells: impl IntoIterator<Item = String>) -> Result<Found, CsvError> {
+        let mut labels = Labels::new(1, kind);
+        for (line, cell) in (1..).zip(cells) {
+            labels.push(Path::new("f"), "price", &cell, line)?;
+        }
+        Ok(labels.decide())
+    }
+
+    #[test]
+    fn a_text_among_numbers_makes_classes() {
+        let cells = || (0..100).map(|n| n.to_string()).chain(["none".to_owned()]);
+        assert!(matches!(labels(None, cells()), Ok(Found::Classes(texts)) if texts.different.len() == 101));
+        let Err(error) = labels(Some(TargetKind::Number), cells()) else {
+            panic!("'none' is no number");
+        };
+        assert!(error.to_string().contains("line 101"), "{error}");
+        let numbers = || (0..100).map(|n| n.to_string());
+        assert!(matches!(labels(None, numbers()), Ok(Found::Numbers(all)) if all.len() == 100));
+        let forced = labels(Some(TargetKind::Class), numbers());
+        assert!(matches!(forced, Ok(Found::Classes(texts)) if texts.different.len() == 100));
+    }
+
+    #[test]
+    fn texts_of_more_numbers_than_anybody_has_classes_are_forgotten() {
+        let numbers = || (0..70_000).map(|n| n.to_string());
+        assert!(matches!(labels(None, numbers()), Ok(Found::Numbers(all)) if all.len() == 70_000));
+        let Err(error) = labels(None, numbers().chain(["none".to_owned()])) else {
+            panic!("'none' is no number");
+        };
+        assert!(error.to_string().contains("holds 'none'"), "{error}");
+    }
+}

@@ -1,0 +1,106 @@
+//! How columns are to become inputs, as the rows to train on tell.
+
+use protocol::data::{Missing, TableOptions};
+
+use super::Encoding;
+use super::columns::Rule;
+use super::table::Table;
+use crate::dataset::{DatasetError, Scaling};
+
+/// Finds categories, and what takes the place of missing numbers, in the rows to train on.
+pub(super) fn learn(table: &Table, options: &TableOptions, train: &[u32]) -> Result<Vec<Encoding>, DatasetError> {
+    let mut columns: Vec<Learned> = table.texts.iter().map(|texts| Learned::new(texts.len())).collect();
+    let plain = |rule: &Rule| matches!(rule, Rule::Number { may_miss: false } | Rule::Hash(_));
+    // Where nothing is to be learned, the table need not be read again.
+    if !table.rules.iter().all(plain) {
+        let mut is_trained = vec![false; table.cells.rows()];
+        for &row in train {
+            is_trained[row as usize] = true;
+        }
+        let mut trained = is_trained.into_iter();
+        table.cells.each(0..table.cells.rows(), |row| {
+            if trained.next() == Some(true) {
+                let cells = columns.iter_mut().zip(&table.rules).zip(row);
+                cells.for_each(|((column, rule), &cell)| column.take(*rule, cell));
+            }
+        })?;
+    }
+    let learned = columns.iter().zip(&table.rules).zip(&table.texts);
+    let encodings = learned.map(|((column, rule), texts)| match rule {
+        Rule::Number { .. } => Encoding::Number {
+            fill: match options.missing {
+                Missing::Error => None,
+                Missing::Zero => Some(0.0),
+                Missing::Mean => Some((column.sum / column.count.max(1) as f64) as f32),
+            },
+        },
+        Rule::Hash(inputs) => Encoding::Hash { inputs: *inputs },
+        Rule::Category => {
+            let met = texts.iter().zip(&column.met).filter(|&(_, &met)| met);
+            let mut categories: Vec<String> = met.map(|(text, _)| text.clone()).collect();
+            categories.sort();
+            Encoding::OneHot { categories }
+        }
+    });
+    Ok(encodings.collect())
+}
+
+/// What is learned of a column.
+struct Learned {
+    /// Of the numbers that are there.
+    sum: f64,
+    count: u64,
+    /// Which of the texts occur.
+    met: Vec<bool>,
+}
+
+impl Learned {
+    fn new(texts: usize) -> Self {
+        Self {
+            sum: 0.0,
+            count: 0,
+            met: vec![false; texts],
+        }
+    }
+
+    fn take(&mut self, rule: Rule, cell: f32) {
+        match rule {
+            Rule::Category => self.met[cell as usize] = true,
+            Rule::Number { .. } if !cell.is_nan() => {
+                self.sum += f64::from(cell);
+                self.count += 1;
+            }
+            _ => {}
+        }
+    }
+}
+
+/// A model's encodings, with what takes the place of missing numbers if the model does not know but somebody says.
+pub(super) fn filled(encodings: &[Encoding], options: &TableOptions, scaling: Option<&Scaling>) -> Vec<Encoding> {
+    let mut place = 0;
+    let filled = encodings.iter().map(|encoding| {
+        let at = place;
+        place += encoding.width();
+        match (encoding, options.missing, scaling) {
+            (Encoding::Number { fill: None }, Missing::Zero, _) => Encoding::Number { fill: Some(0.0) },
+            (Encoding::Number { fill: None }, Missing::Mean, Some(Scaling::Standard { mean, .. })) => {
+                Encoding::Number {
+                    fill: mean.get(at).copied(),
+                }
+            }
+            _ => encoding.clone(),
+        }
+    });
+    filled.collect()
+}
+
+/// What a model keeps: nothing where every column is a number that is always there.
+pub(super) fn kept(encodings: Vec<Encoding>) -> Vec<Encoding> {
+    if encodings
+        .iter()
+        .all(|encoding| *encoding == Encoding::Number { fill: None })
+    {
+        return Vec::new();
+    }
+    encodings
+}

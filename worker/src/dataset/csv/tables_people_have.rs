@@ -1,0 +1,207 @@
+//! Tables as people have them: other separators, compressed, with gaps, with texts, in two files, and large.
+
+use std::fs;
+use std::io::Write;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use protocol::data::DataSpec;
+
+use super::tests::{all, assert_refused, file, inputs, open, open_for};
+use super::*;
+
+const SHOP: &str =
+    "colour,size,shop,sold\nred,1,north,yes\nblue,2,south,no\nred,3,east,yes\n,4,west,no\nblue,5,north,no\n";
+
+#[test]
+fn separators_are_found_and_files_unpacked() {
+    let text = "a,b,k\n1,10,x\n2,20,y\n3,30,x\n";
+    let hash = open(text, "").unwrap().hash;
+    for separator in [";", "\t", "|"] {
+        assert_eq!(
+            open(text.replace(',', separator), "").unwrap().hash,
+            hash,
+            "{separator}"
+        );
+    }
+    assert_eq!(open(text.replace(',', ";"), "?sep=semicolon").unwrap().hash, hash);
+    let mut packed = GzEncoder::new(Vec::new(), Compression::best());
+    packed.write_all(text.as_bytes()).unwrap();
+    let packed = packed.finish().unwrap();
+    assert_eq!(open(&packed, "").unwrap().hash, hash);
+    assert_refused(open(&packed[..packed.len() - 9], ""), "could not be read");
+}
+
+#[test]
+fn files_of_other_kinds_are_named() {
+    for (bytes, says) in [
+        (
+            &b"PAR1\x15\x04"[..],
+            "is a Parquet file, not a table of text: save it as CSV",
+        ),
+        (b"\x89PNG\r\n\x1a\n", "is an image"),
+        (b"\x93NUMPY\x01\0", "is a NumPy array"),
+        (b"PK\x03\x04", "is a ZIP archive"),
+    ] {
+        assert_refused(open(bytes, ""), says);
+    }
+}
+
+#[test]
+fn missing_numbers_are_filled_as_was_said_and_as_the_model_knows() {
+    let text = "a,b,k\n1,10,x\n,20,y\n3,NA,x\n2,30,y\n";
+    assert_refused(
+        open(text, ""),
+        "line 3: column a holds '', so its number is missing: fill it in, or say missing=mean",
+    );
+    let mean = open(text, "?missing=mean&test=0.01").unwrap();
+    assert!(
+        matches!(mean.encodings[..], [Encoding::Number { fill: Some(_) }, _]),
+        "{:?}",
+        mean.encodings
+    );
+    // What takes the place of a missing number is 0 once it is scaled.
+    let made = inputs("a,b\n?,20\n", "", mean.known()).unwrap();
+    assert!(made[0].abs() < 0.3, "{made:?}");
+    let zero = open(text, "?missing=zero").unwrap();
+    assert_eq!(zero.encodings[0], Encoding::Number { fill: Some(0.0) });
+    // A model that knows of no missing numbers is told what to do with them.
+    let whole = open("a,b,k\n1,10,x\n2,20,y\n3,30,x\n2,40,y\n", "").unwrap();
+    assert_refused(inputs("a,b\n,20\n", "", whole.known()), "its number is missing");
+    assert!(inputs("a,b\n,20\n", "?missing=mean", whole.known()).unwrap()[0].abs() < 1e-6);
+}
+
+#[test]
+fn texts_need_a_rule_and_become_inputs() {
+    assert_refused(
+        open(SHOP, ""),
+        "line 2: column colour holds 'red', which is not a number: say onehot=colour, hash=colour:32 or drop=colour",
+    );
+    let shop = open(SHOP, "?onehot=colour&hash=shop:4&test=0.01").unwrap();
+    let Some(Encoding::OneHot { categories }) = shop.encodings.first() else {
+        panic!("colours are categories: {:?}", shop.encodings);
+    };
+    assert_eq!(shop.input, Shape::Flat(categories.len() + 1 + 4));
+    assert_eq!(shop.columns.as_ref().unwrap().features, ["colour", "size", "shop"]);
+    // Every column that holds a text, by one rule.
+    let all_texts = open(SHOP, "?text=onehot&test=0.01").unwrap();
+    assert!(
+        all_texts
+            .encodings
+            .iter()
+            .filter(|one| matches!(one, Encoding::OneHot { .. }))
+            .count()
+            == 2
+    );
+    assert_eq!(open(SHOP, "?text=drop").unwrap().input, Shape::Flat(1));
+    assert_eq!(open(SHOP, "?drop=colour,shop").unwrap().input, Shape::Flat(1));
+    assert_eq!(open(SHOP, "?text=hash:4&drop=shop").unwrap().input, Shape::Flat(5));
+    // Without a header columns are known by their places.
+    let bare = SHOP.split_once('\n').unwrap().1;
+    let placed = open(bare, "?onehot=0&hash=2:4&test=0.01").unwrap();
+    assert_eq!((placed.input, placed.columns), (shop.input, None));
+    assert_eq!(
+        open(bare, "?text=onehot").unwrap().input,
+        open(SHOP, "?text=onehot").unwrap().input
+    );
+    assert_refused(open(SHOP, "?text=drop&drop=size"), "has no column left to learn from");
+    assert_refused(
+        open(SHOP, "?drop=price"),
+        "no column 'price', which drop= names: choose one of colour, size",
+    );
+}
+
+#[test]
+fn a_model_makes_the_same_of_texts_by_name() {
+    let shop = open(SHOP, "?onehot=colour&hash=shop:4&test=0.2").unwrap();
+    let again = open_for(SHOP, "?onehot=colour&hash=shop:4&test=0.2", shop.known()).unwrap();
+    assert_eq!(again.hash, shop.hash);
+    let moved = "shop,id,size,colour\nnorth,7,1,red\n";
+    let straight = "colour,size,shop\nred,1,north\n";
+    assert_eq!(
+        inputs(moved, "", shop.known()).unwrap(),
+        inputs(straight, "", shop.known()).unwrap()
+    );
+    // A colour that training has not met is none of those that it has.
+    let width = shop.encodings[0].width();
+    let unknown = inputs("colour,size,shop\npink,1,north\n", "", shop.known()).unwrap();
+    let Scaling::Standard { mean, deviation } = &shop.scaling else {
+        panic!("columns are standardised");
+    };
+    for place in 0..width {
+        let stored = unknown[place] * deviation[place] + mean[place];
+        assert!(stored.abs() < 1e-6, "{stored}");
+    }
+}
+
+#[test]
+fn too_many_categories_are_refused() {
+    let rows: Vec<String> = (0..1500).map(|row| format!("name{row},1,{}", row % 2)).collect();
+    let text = format!("name,n,k\n{}\n", rows.join("\n"));
+    assert_refused(
+        open(&text, "?onehot=name"),
+        "more than 1000 different texts in column name",
+    );
+    assert!(open(&text, "?hash=name").is_ok());
+}
+
+#[test]
+fn another_file_can_be_tested_on() {
+    let (folder, _) = file("width,kind\n1,a\n2,b\n3,a\n", "");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    fs::write(path("more.csv"), "kind,width\nb,2\na,5\n").unwrap();
+    let spec = |test: &str| -> DataSpec {
+        format!("csv:{}?label=kind&testfile={}", path("data.csv"), path(test))
+            .parse()
+            .unwrap()
+    };
+    let dataset = Dataset::open(&spec("more.csv"), 7, None).unwrap();
+    assert_eq!((dataset.train.len(), dataset.test.len()), (3, 2));
+    assert_eq!(all(&dataset.train).1, [0, 1, 0]);
+    let (tested, labels) = all(&dataset.test);
+    assert_eq!(labels, [1, 0]);
+    assert_eq!(
+        tested[0],
+        all(&dataset.train).0[1],
+        "the training part decides the scaling"
+    );
+    let measured = Dataset::open_for(&spec("more.csv"), 7, None, dataset.known()).unwrap();
+    assert_eq!(measured.test, dataset.test);
+    fs::write(path("strange.csv"), "kind,width\nc,2\n").unwrap();
+    assert_refused(
+        Dataset::open(&spec("strange.csv"), 7, None),
+        "label 'c', but training only knows a, b",
+    );
+    assert_refused(Dataset::open(&spec("none.csv"), 7, None), "none.csv could not be read");
+    let confined = Dataset::open(&spec("more.csv"), 7, Some(folder.path()));
+    assert_eq!(confined.unwrap().hash, dataset.hash);
+}
+
+#[test]
+fn data_in_a_scratch_file_is_the_same_to_the_bit() {
+    let rows: Vec<String> = (0..3000u32)
+        .map(|row| format!("{},{},c{},{}", row % 17, f64::from(row) * 0.37, row % 5, row % 3))
+        .collect();
+    let text = format!("a,b,c,k\n{}\n", rows.join("\n"));
+    let (folder, spec) = file(&text, "?onehot=c");
+    let DataSpec::Csv { file, table, .. } = &spec else {
+        panic!("it is a table");
+    };
+    let opened = |bytes_max| {
+        let source = Source {
+            bytes_max,
+            ..Source::new(file, None, &|_| {})
+        };
+        super::open(source, None, table, 7, None).unwrap()
+    };
+    let (scratch, memory) = (opened(1000), opened(u64::MAX));
+    assert_eq!(scratch.hash, memory.hash);
+    assert_eq!(scratch.scaling, memory.scaling);
+    assert_eq!(all(&scratch.train), all(&memory.train));
+    assert_eq!(all(&scratch.test), all(&memory.test));
+    assert_eq!(
+        fs::read_dir(folder.path()).unwrap().count(),
+        1,
+        "nothing is left beside the data"
+    );
+}

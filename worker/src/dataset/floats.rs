@@ -1,0 +1,197 @@
+//! Rows of numbers that grow one by one: in memory as long as they are few, then in a scratch file.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use super::DatasetError;
+use super::samples::Values;
+use super::scratch::{ScratchFloats, ScratchWriter};
+use crate::memory;
+
+/// Bytes that a table takes in memory at most. Several workers of a machine each hold their own.
+const BYTES_MAX: u64 = 512 << 20;
+/// The part of the free memory that it takes at most.
+const SHARE_OF_MEMORY: u64 = 8;
+/// Rows that are handled at once have about so many numbers.
+const PIECE: usize = 1 << 16;
+
+/// How many bytes of numbers this machine holds in memory.
+pub(super) fn bytes_max() -> u64 {
+    let free = memory::available().map_or(BYTES_MAX, |free| free / SHARE_OF_MEMORY);
+    free.min(BYTES_MAX)
+}
+
+/// Rows of numbers, all of one width.
+pub(super) struct Floats {
+    width: usize,
+    held: Held,
+}
+
+enum Held {
+    Memory(Vec<f32>),
+    Scratch(ScratchFloats),
+}
+
+impl Floats {
+    pub(super) fn rows(&self) -> usize {
+        match &self.held {
+            Held::Memory(numbers) => numbers.len() / self.width,
+            Held::Scratch(numbers) => numbers.len() / self.width,
+        }
+    }
+
+    /// Reads a row.
+    pub(super) fn read(&self, row: usize, to: &mut Vec<f32>) -> Result<(), DatasetError> {
+        let at = row * self.width;
+        match &self.held {
+            Held::Memory(numbers) => {
+                to.clear();
+                to.extend_from_slice(&numbers[at..][..self.width]);
+                Ok(())
+            }
+            Held::Scratch(numbers) => {
+                to.resize(self.width, 0.0);
+                numbers.read_row(at, to)
+            }
+        }
+    }
+
+    /// Hands out some rows in order.
+    pub(super) fn each(&self, rows: Range<usize>, mut take: impl FnMut(&[f32])) -> Result<(), DatasetError> {
+        let each_row = |piece: &[f32]| piece.chunks_exact(self.width).for_each(&mut take);
+        let numbers = rows.start * self.width..rows.end * self.width;
+        match &self.held {
+            Held::Memory(all) => {
+                let mut each_row = each_row;
+                each_row(&all[numbers]);
+                Ok(())
+            }
+            Held::Scratch(all) => {
+                let (all, _) = all.clone().split_at(numbers.end);
+                let (_, some) = all.split_at(numbers.start);
+                some.each_piece(self.piece(), each_row)
+            }
+        }
+    }
+
+    /// Changes every row, in order.
+    pub(super) fn change(&mut self, mut change: impl FnMut(&mut [f32])) -> Result<(), DatasetError> {
+        let (width, piece) = (self.width, self.piece());
+        let each_row = |piece: &mut [f32]| piece.chunks_exact_mut(width).for_each(&mut change);
+        match &mut self.held {
+            Held::Memory(all) => {
+                let mut each_row = each_row;
+                each_row(all);
+                Ok(())
+            }
+            Held::Scratch(all) => all.change(piece, each_row),
+        }
+    }
+
+    /// The first so many rows, and the others.
+    pub(super) fn split_at(self, row: usize) -> (Values, Values) {
+        let at = row * self.width;
+        match self.held {
+            Held::Memory(mut first) => {
+                let second = first.split_off(at);
+                (Values::Floats(first), Values::Floats(second))
+            }
+            Held::Scratch(all) => {
+                let (first, second) = all.split_at(at);
+                (Values::Scratch(first), Values::Scratch(second))
+            }
+        }
+    }
+
+    /// A number of whole rows.
+    fn piece(&self) -> usize {
+        (PIECE / self.width).max(1) * self.width
+    }
+}
+
+/// Rows that grow.
+pub(super) struct FloatsWriter {
+    width: usize,
+    /// The data that they are of.
+    data: PathBuf,
+    bytes_max: u64,
+    memory: Vec<f32>,
+    scratch: Option<ScratchWriter>,
+}
+
+impl FloatsWriter {
+    /// Rows of so many numbers of a file, at least one, of which so many bytes stay in memory.
+    pub(super) fn new(width: usize, data: &Path, bytes_max: u64) -> Self {
+        Self {
+            width,
+            data: data.to_owned(),
+            bytes_max,
+            memory: Vec::new(),
+            scratch: None,
+        }
+    }
+
+    /// Takes a row, or several.
+    pub(super) fn push(&mut self, numbers: &[f32]) -> Result<(), DatasetError> {
+        if let Some(scratch) = &mut self.scratch {
+            return scratch.push(numbers);
+        }
+        self.memory.extend_from_slice(numbers);
+        if size_of_val(self.memory.as_slice()) as u64 > self.bytes_max {
+            let mut scratch = ScratchWriter::new(&self.data)?;
+            scratch.push(&std::mem::take(&mut self.memory))?;
+            self.scratch = Some(scratch);
+        }
+        Ok(())
+    }
+
+    pub(super) fn finish(mut self) -> Result<Floats, DatasetError> {
+        let held = if let Some(scratch) = self.scratch {
+            Held::Scratch(scratch.finish()?)
+        } else {
+            // Growing has left up to as much again unused, for as long as the dataset lives.
+            self.memory.shrink_to_fit();
+            Held::Memory(self.memory)
+        };
+        Ok(Floats {
+            width: self.width,
+            held,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(bytes_max: u64) -> Floats {
+        let folder = tempfile::tempdir().unwrap();
+        let mut writer = FloatsWriter::new(3, &folder.path().join("data"), bytes_max);
+        for row in 0..50_000u16 {
+            writer.push(&[f32::from(row), 1.0, -f32::from(row)]).unwrap();
+        }
+        writer.finish().unwrap()
+    }
+
+    #[test]
+    fn rows_are_the_same_wherever_they_are() {
+        for bytes_max in [0, 1000, u64::MAX] {
+            let mut rows = rows(bytes_max);
+            assert_eq!(matches!(rows.held, Held::Memory(_)), bytes_max == u64::MAX);
+            assert_eq!(rows.rows(), 50_000);
+            let mut row = Vec::new();
+            rows.read(40_000, &mut row).unwrap();
+            assert_eq!(row, [40_000.0, 1.0, -40_000.0]);
+            rows.change(|row| row[1] = row[0] + row[2]).unwrap();
+            let mut count = 0;
+            rows.each(10..40_010, |row| {
+                assert_eq!(row, [10.0 + count as f32, 0.0, -10.0 - count as f32]);
+                count += 1;
+            })
+            .unwrap();
+            assert_eq!(count, 40_000);
+            let (first, second) = rows.split_at(49_999);
+            assert_eq!((first.len(), second.len()), (3 * 49_999, 3));
+        }
+    }
+}

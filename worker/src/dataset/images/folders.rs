@@ -1,0 +1,153 @@
+//! Which images lie where.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::dataset::{DatasetError, root};
+
+/// How the names of images end.
+const ENDS: [&str; 3] = ["png", "jpg", "jpeg"];
+/// What the folder of images to test on is called.
+const TESTS: [&str; 4] = ["test", "val", "valid", "validation"];
+
+/// A file that was found.
+pub(super) struct Found(PathBuf);
+
+impl Found {
+    /// Where it lies. A link could still lead out of the root.
+    pub(super) fn resolved(&self, data_root: Option<&Path>) -> Result<PathBuf, DatasetError> {
+        root::resolve(&self.0, data_root)
+    }
+}
+
+/// All images below a folder.
+pub(super) struct Tree {
+    /// The names of the folders of classes, sorted.
+    pub(super) classes: Vec<String>,
+    /// The class and the path of each image, sorted; those to train on come first.
+    pub(super) files: Vec<(usize, Found)>,
+    /// How many are to train on, if folders tell.
+    pub(super) trained: Option<usize>,
+}
+
+impl Tree {
+    pub(super) fn find(directory: &Path) -> Result<Self, DatasetError> {
+        let train = directory.join("train");
+        if !train.is_dir() {
+            let classes = folders(directory)?;
+            let files = files_of(directory, &classes)?;
+            return Self::new(directory, classes, files, None);
+        }
+        let Some(test) = test_folder(directory) else {
+            return Err(DatasetError::Image {
+                file: directory.to_owned(),
+                why: "holds a folder 'train' but none called 'test': add one, or put the classes' folders side by side"
+                    .into(),
+            });
+        };
+        let mut classes = folders(&train)?;
+        let trained_classes = classes.len();
+        classes.extend(folders(&test)?);
+        classes.sort();
+        classes.dedup();
+        if classes.len() > trained_classes {
+            let missing = classes.iter().find(|class| !train.join(class).is_dir());
+            return Err(DatasetError::Image {
+                file: test,
+                why: format!(
+                    "holds a class '{}' that is not among the folders to train on: remove it, or give images to train on",
+                    missing.map_or("", String::as_str)
+                ),
+            });
+        }
+        let mut files = files_of(&train, &classes)?;
+        let trained = files.len();
+        let tested = files_of(&test, &classes)?;
+        if tested.is_empty() {
+            return Err(nothing(&test));
+        }
+        files.extend(tested);
+        Self::new(directory, classes, files, Some(trained))
+    }
+
+    fn new(
+        directory: &Path,
+        classes: Vec<String>,
+        files: Vec<(usize, Found)>,
+        trained: Option<usize>,
+    ) -> Result<Self, DatasetError> {
+        if files.is_empty() || trained == Some(0) {
+            return Err(nothing(directory));
+        }
+        Ok(Self {
+            classes,
+            files,
+            trained,
+        })
+    }
+}
+
+/// The images that a model is to be asked about.
+pub(super) fn to_predict(directory: &Path) -> Result<Vec<Found>, DatasetError> {
+    let directory = test_folder(directory).unwrap_or_else(|| directory.to_owned());
+    let mut found = images(&directory)?;
+    for class in folders(&directory)? {
+        found.extend(images(&directory.join(class))?);
+    }
+    if found.is_empty() {
+        return Err(nothing(&directory));
+    }
+    Ok(found.into_iter().map(Found).collect())
+}
+
+pub(super) fn nothing(directory: &Path) -> DatasetError {
+    DatasetError::Image {
+        file: directory.to_owned(),
+        why: "holds no PNG or JPEG images: give a folder that holds a folder of them for each class".into(),
+    }
+}
+
+fn test_folder(directory: &Path) -> Option<PathBuf> {
+    let folders = TESTS.iter().map(|name| directory.join(name));
+    folders.into_iter().find(|folder| folder.is_dir())
+}
+
+fn files_of(directory: &Path, classes: &[String]) -> Result<Vec<(usize, Found)>, DatasetError> {
+    let mut files = Vec::new();
+    for (number, class) in classes.iter().enumerate() {
+        let folder = directory.join(class);
+        if folder.is_dir() {
+            files.extend(images(&folder)?.into_iter().map(|file| (number, Found(file))));
+        }
+    }
+    Ok(files)
+}
+
+/// The names of the folders in a folder, sorted. Hidden ones do not count.
+fn folders(directory: &Path) -> Result<Vec<String>, DatasetError> {
+    let mut names: Vec<String> = entries(directory)?
+        .into_iter()
+        .filter(|path| path.is_dir())
+        .filter_map(|path| path.file_name()?.to_str().map(str::to_owned))
+        .filter(|name| !name.starts_with('.'))
+        .collect();
+    names.sort();
+    Ok(names)
+}
+
+/// The images in a folder, sorted.
+fn images(directory: &Path) -> Result<Vec<PathBuf>, DatasetError> {
+    let is_image = |path: &PathBuf| {
+        let end = path.extension().and_then(|end| end.to_str()).unwrap_or_default();
+        ENDS.iter().any(|known| end.eq_ignore_ascii_case(known))
+    };
+    let mut paths: Vec<PathBuf> = entries(directory)?.into_iter().filter(is_image).collect();
+    paths.sort();
+    Ok(paths)
+}
+
+fn entries(directory: &Path) -> Result<Vec<PathBuf>, DatasetError> {
+    let entries = fs::read_dir(directory).map_err(DatasetError::read(directory))?;
+    let paths = entries.map(|entry| entry.map(|entry| entry.path()));
+    paths.collect::<Result<_, _>>().map_err(DatasetError::read(directory))
+}

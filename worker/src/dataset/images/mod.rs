@@ -1,0 +1,154 @@
+//! Folders of PNG and JPEG images, one for each class: `DIR/class/…`, or `DIR/train/class/…` and `DIR/test/class/…`.
+
+mod decode;
+mod folders;
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use protocol::data::ImageOptions;
+use rayon::prelude::*;
+
+use decode::Form;
+use folders::{Found, Tree};
+
+use super::error::list;
+use super::progress::{Progress, Watcher};
+use super::samples::Values;
+use super::{Answers, Dataset, DatasetError, Known, Samples, Scaling, Target, parts, root, source};
+use crate::memory;
+
+/// Images after which whoever waits is told how far it is.
+const TOLD: u64 = 256;
+
+/// Where images are, and who waits for them.
+#[derive(Clone, Copy)]
+pub(super) struct Place<'a> {
+    pub(super) directory: &'a Path,
+    pub(super) data_root: Option<&'a Path>,
+    pub(super) watcher: Watcher<'a>,
+}
+
+/// Reads all images. Those that are not told apart by their folders are split by the seed.
+pub(super) fn open(
+    place: Place<'_>,
+    options: ImageOptions,
+    seed: u64,
+    known: Option<Known<'_>>,
+) -> Result<Dataset, DatasetError> {
+    let directory = root::resolve(place.directory, place.data_root)?;
+    let tree = Tree::find(&directory)?;
+    let classes = match known {
+        None => tree.classes.clone(),
+        Some(known) => known.target.classes().to_vec(),
+    };
+    let (found, labels) = numbered(&directory, tree.files, &tree.classes, &classes)?;
+    let form = form(place, &found, options, known)?;
+    let bytes = read(place, &found, form)?;
+    let (train, test) = match tree.trained {
+        Some(trained) => (
+            (0..trained as u32).collect(),
+            (trained as u32..found.len() as u32).collect(),
+        ),
+        None => parts::by_seed(found.len(), options.test, seed),
+    };
+    let (input, values) = (form.shape(), Values::Bytes(bytes));
+    let part = |rows: &[u32]| {
+        let chosen = rows.iter().map(|&row| labels[row as usize]).collect();
+        let values = parts::pick(&values, rows, input.elements());
+        Samples::new(input.elements(), values, Answers::Labels(chosen))
+    };
+    let (train, test) = (part(&train), part(&test));
+    let target = Target::Classes(classes);
+    Dataset::new((input, None, Vec::new()), target, Scaling::Unit, train, test)
+}
+
+/// Reads images for a model, in the order of their names: those of a folder, whether it has folders for classes or not, or
+/// its part for testing.
+pub(super) fn inputs(directory: &Path, options: ImageOptions, known: Known<'_>) -> Result<Samples, DatasetError> {
+    let place = Place {
+        directory,
+        data_root: None,
+        watcher: &|_| {},
+    };
+    let found = folders::to_predict(directory)?;
+    let form = form(place, &found, options, Some(known))?;
+    let bytes = read(place, &found, form)?;
+    Ok(Samples::unlabelled(form.shape().elements(), Values::Bytes(bytes)))
+}
+
+/// The files with the numbers of their classes.
+fn numbered(
+    directory: &Path,
+    files: Vec<(usize, Found)>,
+    folders: &[String],
+    classes: &[String],
+) -> Result<(Vec<Found>, Vec<u32>), DatasetError> {
+    let numbers = folders.iter().map(|folder| {
+        let number = classes.iter().position(|class| class == folder);
+        number.map(|number| number as u32).ok_or_else(|| DatasetError::Image {
+            file: directory.join(folder),
+            why: format!(
+                "holds images of the class '{folder}', but the model only knows {}: give the classes it was trained on",
+                list(classes)
+            ),
+        })
+    });
+    let numbers = numbers.collect::<Result<Vec<u32>, _>>()?;
+    let labels = files.iter().map(|(folder, _)| numbers[*folder]).collect();
+    Ok((files.into_iter().map(|(_, file)| file).collect(), labels))
+}
+
+/// What all images are made: what was asked for, what the model takes, or what the first one is.
+fn form(
+    place: Place<'_>,
+    found: &[Found],
+    options: ImageOptions,
+    known: Option<Known<'_>>,
+) -> Result<Form, DatasetError> {
+    let form = match known {
+        None => None,
+        Some(known) => Some(Form::of_model(known).ok_or_else(|| DatasetError::OtherInputs {
+            file: place.directory.to_owned(),
+            found: "images".to_owned(),
+            expected: format!("samples of {}", known.input),
+        })?),
+    };
+    match (form, found.first()) {
+        (Some(form), _) => Ok(form.resized(options.size.is_some())),
+        (None, Some(first)) => Form::of_first(&first.resolved(place.data_root)?, options),
+        (None, None) => Err(folders::nothing(place.directory)),
+    }
+}
+
+/// Decodes all images, on all threads, into one array.
+fn read(place: Place<'_>, found: &[Found], form: Form) -> Result<Vec<u8>, DatasetError> {
+    let each = form.shape().elements();
+    source::check_size(place.directory, (each * found.len()) as u64, memory::available())?;
+    let mut bytes = vec![0; each * found.len()];
+    let done = AtomicU64::new(0);
+    let decode = |(file, to): (&Found, &mut [u8])| {
+        form.decode(&file.resolved(place.data_root)?, to)?;
+        let done = done.fetch_add(1, Ordering::Relaxed) + 1;
+        if done.is_multiple_of(TOLD) {
+            (place.watcher)(Progress {
+                done,
+                total: found.len() as u64,
+                unit: "images",
+            });
+        }
+        Ok(())
+    };
+    // Of several mistakes the first file's is told, whichever thread met one first.
+    let read: Vec<Result<(), DatasetError>> = found
+        .par_iter()
+        .zip(bytes.par_chunks_exact_mut(each))
+        .map(decode)
+        .filter(Result::is_err)
+        .collect();
+    read.into_iter().collect::<Result<(), _>>()?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests;

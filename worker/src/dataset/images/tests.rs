@@ -1,0 +1,130 @@
+//! Small folders of images, right and wrong.
+
+use std::path::PathBuf;
+
+use image::{GrayImage, Luma, Rgb, RgbImage};
+use protocol::model::Shape;
+use tempfile::TempDir;
+
+use super::*;
+
+/// A folder of images of one colour, each at a path.
+fn folder(images: &[(&str, u32, [u8; 3])]) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for (path, side, colour) in images {
+        let path = folder.path().join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        RgbImage::from_pixel(*side, *side, Rgb(*colour)).save(path).unwrap();
+    }
+    folder
+}
+
+fn opened(folder: &Path, options: &str) -> Result<Dataset, DatasetError> {
+    let spec = format!("images:{}{options}", folder.display());
+    Dataset::open(&spec.parse().unwrap(), 7, None)
+}
+
+#[track_caller]
+fn assert_refused(result: Result<Dataset, DatasetError>, parts: &[&str]) {
+    let message = result.unwrap_err().to_string();
+    for part in parts {
+        assert!(message.contains(part), "'{part}' is not in: {message}");
+    }
+}
+
+const RED: [u8; 3] = [255, 0, 51];
+
+#[test]
+fn folders_are_classes_and_parts() {
+    let folder = folder(&[
+        ("train/cat/1.png", 2, RED),
+        ("train/dog/1.png", 2, [0; 3]),
+        ("train/dog/2.PNG", 2, [0; 3]),
+        ("test/dog/9.jpg", 2, [0; 3]),
+    ]);
+    std::fs::write(folder.path().join("train/cat/notes.txt"), "not an image").unwrap();
+    let dataset = opened(folder.path(), "").unwrap();
+    assert_eq!(dataset.target.classes(), ["cat", "dog"]);
+    assert_eq!(
+        (dataset.train.labels(), dataset.test.labels()),
+        (&[0, 1, 1][..], &[1][..])
+    );
+    let image = Shape::Image {
+        channels: 3,
+        height: 2,
+        width: 2,
+    };
+    assert_eq!(dataset.input, image);
+    let (mut inputs, mut answers) = (Vec::new(), Answers::default());
+    dataset.train.gather(&[0], &mut inputs, &mut answers);
+    let expected = [[1.0; 4], [0.0; 4], [0.2; 4]].concat();
+    assert!(
+        inputs.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-6),
+        "{inputs:?}"
+    );
+    // A model finds the same, and predicts the part for testing.
+    let spec = format!("images:{}", folder.path().display()).parse().unwrap();
+    let again = Dataset::open_for(&spec, 7, None, dataset.known()).unwrap();
+    assert_eq!(again.hash, dataset.hash);
+    assert_eq!(Dataset::inputs(&spec, dataset.known()).unwrap().len(), 1);
+    let grey = opened(folder.path(), "?colour=grey&size=5x3").unwrap();
+    assert_eq!(grey.input.to_string(), "1x3x5");
+}
+
+#[test]
+fn images_without_parts_are_split_by_the_seed() {
+    let images: Vec<(String, [u8; 3])> = (0..10u8)
+        .map(|number| {
+            (
+                format!("{}/{number}.png", if number % 2 == 0 { "a" } else { "b" }),
+                [number; 3],
+            )
+        })
+        .collect();
+    let images: Vec<(&str, u32, [u8; 3])> = images
+        .iter()
+        .map(|(path, colour)| (path.as_str(), 1, *colour))
+        .collect();
+    let folder = folder(&images);
+    let dataset = opened(folder.path(), "").unwrap();
+    assert_eq!((dataset.train.len(), dataset.test.len()), (8, 2));
+    assert_eq!(opened(folder.path(), "").unwrap().hash, dataset.hash);
+}
+
+#[test]
+fn wrong_images_are_named() {
+    let images = [("a/1.png", 2, RED), ("a/2.png", 3, RED), ("b/1.png", 2, RED)];
+    let ragged = folder(&images);
+    assert_refused(opened(ragged.path(), ""), &["2.png", "3x3 pixels", "say size=2x2"]);
+    assert!(opened(ragged.path(), "?size=4x4").is_ok());
+    let put = |bytes: &[u8]| std::fs::write(ragged.path().join("b/1.png"), bytes).unwrap();
+    put(b"\x89PNG\r\n\x1a\nnothing more");
+    assert_refused(opened(ragged.path(), "?size=2x2"), &["b/1.png", "cannot be decoded"]);
+    put(b"PK\x03\x04");
+    assert_refused(opened(ragged.path(), "?size=2x2"), &["b/1.png", "is a ZIP archive"]);
+    let empty = tempfile::tempdir().unwrap();
+    assert_refused(opened(empty.path(), ""), &["holds no PNG or JPEG images"]);
+    assert_refused(
+        opened(&PathBuf::from("no-such-folder"), ""),
+        &["no-such-folder could not be read"],
+    );
+    let half = folder(&[("train/a/1.png", 1, RED), ("train/b/1.png", 1, RED)]);
+    assert_refused(opened(half.path(), ""), &["none called 'test'"]);
+    let strange = folder(&[
+        ("train/a/1.png", 1, RED),
+        ("train/b/1.png", 1, RED),
+        ("test/c/1.png", 1, RED),
+    ]);
+    assert_refused(opened(strange.path(), ""), &["a class 'c' that is not among"]);
+}
+
+#[test]
+fn grey_images_have_one_channel() {
+    let folder = tempfile::tempdir().unwrap();
+    for class in ["a", "b"] {
+        std::fs::create_dir(folder.path().join(class)).unwrap();
+        let image = GrayImage::from_pixel(2, 1, Luma([51]));
+        image.save(folder.path().join(class).join("1.png")).unwrap();
+    }
+    assert_eq!(opened(folder.path(), "?test=0.5").unwrap().input.to_string(), "1x1x2");
+}

@@ -1,0 +1,211 @@
+//! Numbers in a file of this process alone, where they are too many for memory.
+//!
+//! The file has no name, so it goes with the process however that ends. Rows are read from it one by one rather than mapped:
+//! what the system keeps of it in memory is the system's to take back, and a disk that fails is an error and not a signal.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::DatasetError;
+
+/// Where scratch files are made, if the user says so.
+const FOLDER: &str = "TAU_SCRATCH";
+const FLOAT: usize = size_of::<f32>();
+/// Floats that are read or written at once.
+const PIECE: usize = 1 << 16;
+
+/// Neighbouring numbers of a scratch file.
+#[derive(Clone)]
+pub(crate) struct ScratchFloats {
+    file: Arc<File>,
+    folder: Arc<PathBuf>,
+    /// The place of the first.
+    start: usize,
+    len: usize,
+}
+
+impl ScratchFloats {
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The first so many, and the others.
+    pub(super) fn split_at(self, at: usize) -> (Self, Self) {
+        let second = Self {
+            start: self.start + at,
+            len: self.len - at,
+            ..self.clone()
+        };
+        (Self { len: at, ..self }, second)
+    }
+
+    /// Reads those from a place on.
+    pub(super) fn read(&self, at: usize, to: &mut [f32]) -> io::Result<()> {
+        let mut bytes = vec![0; to.len() * FLOAT];
+        self.file
+            .read_exact_at(&mut bytes, ((self.start + at) * FLOAT) as u64)?;
+        let (words, _) = bytes.as_chunks();
+        for (number, &word) in to.iter_mut().zip(words) {
+            *number = f32::from_le_bytes(word);
+        }
+        Ok(())
+    }
+
+    /// Reads a row from a place on.
+    pub(super) fn read_row(&self, at: usize, to: &mut [f32]) -> Result<(), DatasetError> {
+        self.read(at, to).map_err(|source| self.failed(source))
+    }
+
+    /// Hands out all numbers in order, so many at a time at most.
+    pub(super) fn each_piece(&self, most: usize, mut take: impl FnMut(&[f32])) -> Result<(), DatasetError> {
+        let mut piece = vec![0.0; most.min(self.len)];
+        for at in (0..self.len).step_by(most.max(1)) {
+            let piece = &mut piece[..most.min(self.len - at)];
+            self.read(at, piece).map_err(|source| self.failed(source))?;
+            take(piece);
+        }
+        Ok(())
+    }
+
+    /// Changes all numbers in order, so many at a time at most.
+    pub(super) fn change(&mut self, most: usize, mut change: impl FnMut(&mut [f32])) -> Result<(), DatasetError> {
+        let mut piece = vec![0.0; most.min(self.len)];
+        for at in (0..self.len).step_by(most.max(1)) {
+            let piece = &mut piece[..most.min(self.len - at)];
+            self.read(at, piece).map_err(|source| self.failed(source))?;
+            change(piece);
+            write_at(&self.file, self.start + at, piece).map_err(|source| self.failed(source))?;
+        }
+        Ok(())
+    }
+
+    fn failed(&self, source: io::Error) -> DatasetError {
+        failed(&self.folder, source)
+    }
+}
+
+/// Equal if they hold the same.
+impl PartialEq for ScratchFloats {
+    fn eq(&self, other: &Self) -> bool {
+        let (mut mine, mut theirs) = (vec![0.0; PIECE], vec![0.0; PIECE]);
+        self.len == other.len
+            && (0..self.len).step_by(PIECE).all(|at| {
+                let count = PIECE.min(self.len - at);
+                let read = self
+                    .read(at, &mut mine[..count])
+                    .and_then(|()| other.read(at, &mut theirs[..count]));
+                read.is_ok() && mine[..count] == theirs[..count]
+            })
+    }
+}
+
+/// A scratch file that grows.
+pub(super) struct ScratchWriter {
+    file: File,
+    folder: PathBuf,
+    buffer: Vec<f32>,
+    written: usize,
+}
+
+impl ScratchWriter {
+    /// A file in the user's scratch folder; else beside the data, or in the system's folder for such files.
+    pub(super) fn new(data: &Path) -> Result<Self, DatasetError> {
+        let beside = data.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let beside = beside.unwrap_or(Path::new(".")).to_owned();
+        let folders = match std::env::var_os(FOLDER) {
+            Some(folder) => vec![folder.into()],
+            None => vec![beside, std::env::temp_dir()],
+        };
+        let mut refused = None;
+        for folder in folders {
+            match tempfile::tempfile_in(&folder) {
+                Ok(file) => {
+                    return Ok(Self {
+                        file,
+                        folder,
+                        buffer: Vec::new(),
+                        written: 0,
+                    });
+                }
+                Err(source) => refused = Some(failed(&folder, source)),
+            }
+        }
+        Err(refused.unwrap_or_else(|| failed(data, io::ErrorKind::NotFound.into())))
+    }
+
+    pub(super) fn push(&mut self, numbers: &[f32]) -> Result<(), DatasetError> {
+        self.buffer.extend_from_slice(numbers);
+        if self.buffer.len() >= PIECE {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), DatasetError> {
+        let at = self.written;
+        write_at(&self.file, at, &self.buffer).map_err(|source| failed(&self.folder, source))?;
+        self.written += self.buffer.len();
+        self.buffer.clear();
+        Ok(())
+    }
+
+    pub(super) fn finish(mut self) -> Result<ScratchFloats, DatasetError> {
+        self.flush()?;
+        Ok(ScratchFloats {
+            file: Arc::new(self.file),
+            folder: Arc::new(self.folder),
+            start: 0,
+            len: self.written,
+        })
+    }
+}
+
+fn write_at(file: &File, at: usize, numbers: &[f32]) -> io::Result<()> {
+    let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+    file.write_all_at(&bytes, (at * FLOAT) as u64)
+}
+
+fn failed(folder: &Path, source: io::Error) -> DatasetError {
+    DatasetError::Scratch {
+        folder: folder.to_owned(),
+        source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_come_back_from_where_they_were_put() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut writer = ScratchWriter::new(&folder.path().join("data.csv")).unwrap();
+        let numbers: Vec<f32> = (0..200_000u32).map(|number| number as f32 * 0.5).collect();
+        for row in numbers.chunks(7) {
+            writer.push(row).unwrap();
+        }
+        let all = writer.finish().unwrap();
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "it has no name");
+        let (first, mut second) = all.clone().split_at(70_000);
+        assert_eq!((first.len(), second.len()), (70_000, 130_000));
+        let mut some = [0.0; 3];
+        second.read(5, &mut some).unwrap();
+        assert_eq!(some, numbers[70_005..70_008]);
+        let mut seen = Vec::new();
+        first.each_piece(999, |piece| seen.extend_from_slice(piece)).unwrap();
+        assert_eq!(seen, numbers[..70_000]);
+        second
+            .change(1000, |piece| piece.iter_mut().for_each(|number| *number += 1.0))
+            .unwrap();
+        all.read(70_005, &mut some).unwrap();
+        assert_eq!(some[0], numbers[70_005] + 1.0);
+        assert!(first == first.clone() && first != second);
+        assert!(
+            second.read(130_000, &mut some).is_err(),
+            "there is nothing behind the end"
+        );
+    }
+}

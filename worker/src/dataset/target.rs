@@ -1,0 +1,141 @@
+//! What is to be predicted of a sample: a class, or numbers.
+
+use protocol::data::TargetKind;
+use protocol::target::TargetInfo;
+use serde::{Deserialize, Serialize};
+
+use super::Scaling;
+
+/// What is to be predicted. In a model file it is one entry, `classes` or `numbers`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Target {
+    /// The name of each class, in the order of the label numbers and of a model's outputs.
+    #[serde(rename = "classes")]
+    Classes(Vec<String>),
+    /// The numbers, in the order of a model's outputs.
+    #[serde(rename = "numbers")]
+    Numbers(Vec<NumberTarget>),
+}
+
+/// A number to predict. A model learns it as `(number - mean) / deviation`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NumberTarget {
+    /// What it is called.
+    pub name: String,
+    /// Its mean over the training part.
+    pub mean: f32,
+    /// Its standard deviation there, or 1 where it is constant.
+    pub deviation: f32,
+}
+
+impl NumberTarget {
+    /// The number itself, from what a model has learned to say.
+    #[must_use]
+    pub fn restore(&self, standardised: f32) -> f32 {
+        (f64::from(standardised) * f64::from(self.deviation) + f64::from(self.mean)) as f32
+    }
+}
+
+impl Target {
+    /// What nodes compare of it.
+    #[must_use]
+    pub fn info(&self) -> TargetInfo {
+        match self {
+            Self::Classes(classes) => TargetInfo::Classes(classes.len()),
+            Self::Numbers(numbers) => TargetInfo::Numbers(numbers.len()),
+        }
+    }
+
+    /// The outputs that a model's last layer needs.
+    #[must_use]
+    pub fn outputs(&self) -> usize {
+        self.info().outputs()
+    }
+
+    /// Whether it is a class or numbers.
+    #[must_use]
+    pub fn kind(&self) -> TargetKind {
+        match self {
+            Self::Classes(_) => TargetKind::Class,
+            Self::Numbers(_) => TargetKind::Number,
+        }
+    }
+
+    /// The names of the classes; none for numbers.
+    #[must_use]
+    pub fn classes(&self) -> &[String] {
+        match self {
+            Self::Classes(classes) => classes,
+            Self::Numbers(_) => &[],
+        }
+    }
+
+    /// The numbers; none for classes.
+    #[must_use]
+    pub fn numbers(&self) -> &[NumberTarget] {
+        match self {
+            Self::Classes(_) => &[],
+            Self::Numbers(numbers) => numbers,
+        }
+    }
+
+    /// Whether one of ours can be so: a model file may say anything.
+    pub(crate) fn is_sound(&self) -> bool {
+        self.numbers()
+            .iter()
+            .all(|number| number.mean.is_finite() && number.deviation.is_finite() && number.deviation > 0.0)
+    }
+
+    /// Numbers of these names that were standardised by a scaling.
+    pub(super) fn standardised(names: Vec<String>, scaling: &Scaling) -> Self {
+        let Scaling::Standard { mean, deviation } = scaling else {
+            return Self::Numbers(Vec::new());
+        };
+        let measures = mean.iter().zip(deviation);
+        let numbers = names.into_iter().zip(measures);
+        Self::Numbers(
+            numbers
+                .map(|(name, (&mean, &deviation))| NumberTarget { name, mean, deviation })
+                .collect(),
+        )
+    }
+
+    /// What its numbers are standardised by.
+    pub(super) fn scaling(&self) -> Scaling {
+        let of = |part: fn(&NumberTarget) -> f32| self.numbers().iter().map(part).collect();
+        Scaling::Standard {
+            mean: of(|number| number.mean),
+            deviation: of(|number| number.deviation),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_come_back_from_what_they_were_standardised_by() {
+        let rows = [[1.0f32, 7.0], [3.0, 7.0]];
+        let scaling = Scaling::standard(2, &rows.iter().map(<[f32; 2]>::as_slice));
+        let target = Target::standardised(vec!["a".into(), "b".into()], &scaling);
+        assert_eq!(target.info(), TargetInfo::Numbers(2));
+        assert_eq!(target.scaling(), scaling);
+        let mut row = rows[1];
+        scaling.apply(&mut row);
+        let restored: Vec<f32> = target
+            .numbers()
+            .iter()
+            .zip(row)
+            .map(|(number, said)| number.restore(said))
+            .collect();
+        assert_eq!(restored, [3.0, 7.0]);
+        assert!(target.is_sound() && target.classes().is_empty());
+        let broken = NumberTarget {
+            name: "a".into(),
+            mean: 0.0,
+            deviation: 0.0,
+        };
+        assert!(!Target::Numbers(vec![broken]).is_sound());
+    }
+}

@@ -1,0 +1,131 @@
+//! Whether a job can be trained on its data, and the shapes that its model then has.
+
+use protocol::job::Job;
+use protocol::model::{Layer, Layout, ModelError, PlacedLayer, Shape};
+use protocol::split::Split;
+use protocol::target::TargetInfo;
+use thiserror::Error;
+
+use crate::dataset::Dataset;
+use crate::objective::{Objective, ObjectiveError};
+
+/// Why a job cannot be trained on its data.
+#[derive(Debug, Error)]
+pub enum FittingError {
+    /// The layers do not fit.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// Samples are to be shared out by classes that they have not.
+    #[error(
+        "{setting} shares samples out by their classes, but {data} has numbers to predict: leave it out, or say \
+         target=class"
+    )]
+    NoClasses {
+        /// The setting.
+        setting: &'static str,
+        /// Where the samples come from.
+        data: String,
+    },
+    /// What is to be made small is not for this data.
+    #[error(transparent)]
+    Objective(#[from] ObjectiveError),
+    /// One output can say which of two classes it is, but not two numbers.
+    #[error("the model ends in 1, but {data} has {target}: end it with 'dense'")]
+    Outputs {
+        /// Where the samples come from.
+        data: String,
+        /// What is to be predicted.
+        target: TargetInfo,
+    },
+    /// Batches of one sample have no variance.
+    #[error(
+        "a batchnorm over vectors learns nothing from a minibatch of one sample: use a larger --minibatch, or layernorm"
+    )]
+    OneSample,
+}
+
+/// Fits a job's model to its data.
+pub fn fit(job: &Job, dataset: &Dataset) -> Result<Layout, FittingError> {
+    let target = dataset.target.info();
+    if let TargetInfo::Numbers(_) = target {
+        let data = || job.data.to_string();
+        let setting = match (job.split, job.balanced) {
+            (Split::Class, _) => Some("--split class"),
+            (_, true) => Some("--balanced"),
+            _ => None,
+        };
+        if let Some(setting) = setting {
+            return Err(FittingError::NoClasses { setting, data: data() });
+        }
+    }
+    Objective::of_job(job, dataset)?;
+    let layout = Layout::new(&job.model, dataset.input, target.outputs())?;
+    if matches!(target, TargetInfo::Numbers(_)) && layout.outputs() != target.outputs() {
+        let data = job.data.to_string();
+        return Err(FittingError::Outputs { data, target });
+    }
+    if job.minibatch == 1 && normalises_vectors(&layout.layers) {
+        return Err(FittingError::OneSample);
+    }
+    Ok(layout)
+}
+
+/// Whether a batch norm has nothing but a minibatch's samples to look at.
+fn normalises_vectors(layers: &[PlacedLayer]) -> bool {
+    layers.iter().any(|placed| {
+        let own = placed.layer == Layer::BatchNorm && matches!(placed.input, Shape::Flat(_));
+        let block = placed.block.as_ref();
+        own || block.is_some_and(|block| normalises_vectors(&block.body) || normalises_vectors(&block.skip))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write as _;
+
+    use protocol::job::JobDraft;
+
+    use super::*;
+
+    #[test]
+    fn numbers_are_not_shared_out_by_class() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("prices.csv");
+        let rows = (0..50).fold(String::new(), |mut rows, row| {
+            let _ = writeln!(rows, "{row},{row}.5");
+            rows
+        });
+        std::fs::write(&path, rows).unwrap();
+        let draft = |split: Option<&str>, balanced| JobDraft {
+            data: Some(format!("csv:{}", path.display())),
+            model: Some("dense 1".into()),
+            split: split.map(str::to_owned),
+            balanced,
+            ..JobDraft::default()
+        };
+        for (draft, says) in [
+            (draft(Some("class"), None), "--split class shares samples out"),
+            (draft(None, Some(true)), "--balanced shares samples out"),
+            (
+                JobDraft {
+                    loss: Some("cross-entropy".into()),
+                    ..draft(None, None)
+                },
+                "has a number to predict",
+            ),
+            (
+                JobDraft {
+                    minibatch: Some(1),
+                    model: Some("dense 3, residual [ batchnorm ], dense".into()),
+                    ..draft(None, None)
+                },
+                "a minibatch of one sample",
+            ),
+        ] {
+            let job = draft.resolve().unwrap();
+            let dataset = Dataset::open(&job.data, 1, None).unwrap();
+            let error = fit(&job, &dataset).unwrap_err().to_string();
+            assert!(error.contains(says), "{error}");
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Weights that were measured and that a run may end with: the last that reached the target, and the best of all.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use protocol::job::{Job, Keep};
+use protocol::measured::Scores;
+
+/// What is kept of the weights that were measured, for whoever goes back to them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Kept(Arc<Mutex<Weights>>);
+
+#[derive(Debug, Default)]
+struct Weights {
+    on_target: Option<Vec<f32>>,
+    /// With their loss.
+    best: Option<(f64, Vec<f32>)>,
+}
+
+impl Kept {
+    /// Whether a job can come back to weights that were measured.
+    pub(super) fn is_wanted(job: &Job) -> bool {
+        job.target_accuracy.is_some() || job.keep == Keep::Best
+    }
+
+    /// Takes weights that have these scores, if the job may end with them.
+    pub(super) fn take_note(&self, job: &Job, scores: Scores, weights: Vec<f32>) {
+        let mut kept = self.lock();
+        if job.target_accuracy.is_some_and(|target| scores.accuracy >= target) {
+            kept.on_target = Some(weights);
+        } else if job.keep == Keep::Best && kept.best.as_ref().is_none_or(|(loss, _)| scores.loss < *loss) {
+            kept.best = Some((scores.loss, weights));
+        }
+    }
+
+    /// The last weights that reached the target.
+    pub(super) fn take_on_target(&self) -> Option<Vec<f32>> {
+        self.lock().on_target.take()
+    }
+
+    /// The best weights of all, if they are better than those with this loss. A loss that is no number is the worst.
+    pub(super) fn take_better(&self, loss: Option<f64>) -> Option<Vec<f32>> {
+        let best = self.lock().best.take();
+        best.filter(|(best, _)| !loss.is_some_and(|loss| loss <= *best))
+            .map(|(_, weights)| weights)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Weights> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::job::JobDraft;
+
+    use super::*;
+
+    fn job(text: &str) -> Job {
+        JobDraft::from_toml(text).unwrap().resolve().unwrap()
+    }
+
+    fn scores(accuracy: f64, loss: f64) -> Scores {
+        Scores {
+            accuracy,
+            loss,
+            mae: None,
+        }
+    }
+
+    #[test]
+    fn the_lowest_loss_is_kept_and_comes_back_if_the_last_is_no_better() {
+        let best = job("keep = \"best\"");
+        assert!(Kept::is_wanted(&best) && !Kept::is_wanted(&job("")));
+        let measured = |losses: &[f64]| {
+            let kept = Kept::default();
+            for (at, &loss) in losses.iter().enumerate() {
+                kept.take_note(&best, scores(0.5, loss), vec![at as f32]);
+            }
+            kept
+        };
+        let losses = [0.5, 0.3, 0.3, 0.4];
+        assert_eq!(measured(&losses).take_better(Some(0.35)), Some(vec![1.0]));
+        assert_eq!(measured(&losses).take_better(Some(0.3)), None, "the last are as good");
+        assert_eq!(measured(&losses).take_better(Some(f64::NAN)), Some(vec![1.0]));
+        assert_eq!(
+            measured(&losses).take_better(None),
+            Some(vec![1.0]),
+            "the last were not measured"
+        );
+        assert_eq!(measured(&[]).take_better(Some(1.0)), None);
+    }
+
+    #[test]
+    fn what_reaches_the_target_comes_before_the_best() {
+        let both = job("keep = \"best\"\ntarget_accuracy = 0.9");
+        let kept = Kept::default();
+        kept.take_note(&both, scores(0.8, 0.1), vec![1.0]);
+        assert_eq!(kept.take_on_target(), None);
+        kept.take_note(&both, scores(0.9, 0.2), vec![2.0]);
+        assert_eq!(kept.take_on_target(), Some(vec![2.0]));
+        // Without a rule nothing is kept.
+        kept.take_note(&job(""), scores(1.0, 0.0), vec![3.0]);
+        assert_eq!(kept.take_better(None), Some(vec![1.0]));
+    }
+}
