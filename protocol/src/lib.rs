@@ -9,6 +9,7 @@
 // Every other crate reads this one, so everything in it says what it is.
 #![warn(missing_docs)]
 
+pub mod augment;
 pub mod base_rate;
 pub mod batch;
 pub mod bundle;

@@ -197,7 +197,7 @@ impl Evaluator {
                 Bits::Any,
             )?,
         };
-        let Task { dataset, objective } = &self.task;
+        let Task { dataset, objective, .. } = &self.task;
         evaluate(
             &self.layout,
             weights,

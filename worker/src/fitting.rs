@@ -37,6 +37,19 @@ pub enum FittingError {
         /// What is to be predicted.
         target: TargetInfo,
     },
+    /// Only images can be mirrored and shifted.
+    #[error("--augment varies images, but the samples of {0} are none: leave it out")]
+    NoImages(String),
+    /// Nothing of an image would be left.
+    #[error("--augment crop={crop} shifts images out of sight, which have {height} rows and {width} columns: use less")]
+    OutOfSight {
+        /// How far.
+        crop: u8,
+        /// Their rows.
+        height: usize,
+        /// Their columns.
+        width: usize,
+    },
     /// Batches of one sample have no variance.
     #[error(
         "a batchnorm over vectors learns nothing from a minibatch of one sample: use a larger --minibatch, or layernorm"
@@ -58,6 +71,7 @@ pub fn fit(job: &Job, dataset: &Dataset) -> Result<Layout, FittingError> {
             return Err(FittingError::NoClasses { setting, data: data() });
         }
     }
+    check_augment(job, dataset.input)?;
     Objective::of_job(job, dataset)?;
     let layout = Layout::new(&job.model, dataset.input, target.outputs())?;
     if matches!(target, TargetInfo::Numbers(_)) && layout.outputs() != target.outputs() {
@@ -68,6 +82,19 @@ pub fn fit(job: &Job, dataset: &Dataset) -> Result<Layout, FittingError> {
         return Err(FittingError::OneSample);
     }
     Ok(layout)
+}
+
+/// Checks that samples can be varied as the job says.
+fn check_augment(job: &Job, input: Shape) -> Result<(), FittingError> {
+    let crop = job.augment.crop;
+    match input {
+        _ if job.augment.is_none() => Ok(()),
+        Shape::Flat(_) => Err(FittingError::NoImages(job.data.to_string())),
+        Shape::Image { height, width, .. } if usize::from(crop) >= height.min(width) => {
+            Err(FittingError::OutOfSight { crop, height, width })
+        }
+        Shape::Image { .. } => Ok(()),
+    }
 }
 
 /// Whether a batch norm has nothing but a minibatch's samples to look at.
@@ -106,6 +133,13 @@ mod tests {
         for (draft, says) in [
             (draft(Some("class"), None), "--split class shares samples out"),
             (draft(None, Some(true)), "--balanced shares samples out"),
+            (
+                JobDraft {
+                    augment: Some("flip".into()),
+                    ..draft(None, None)
+                },
+                "--augment varies images",
+            ),
             (
                 JobDraft {
                     loss: Some("cross-entropy".into()),

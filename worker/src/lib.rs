@@ -35,3 +35,4 @@ mod thread_time;
 pub mod trainer;
 pub mod training;
 pub mod training_thread;
+mod views;

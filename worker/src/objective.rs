@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use protocol::augment::Augment;
 use protocol::job::Job;
 use protocol::loss::{ClassWeights, Loss};
 use thiserror::Error;
@@ -147,20 +148,26 @@ fn weights(job: &Job, labels: &[u32], classes: usize) -> Result<Option<Arc<[f32]
     Ok(Some(plain.iter().map(|weight| (weight * scale) as f32).collect()))
 }
 
-/// Data, and what is made small on it.
+/// Data, how it is looked at, and what is made small on it.
 #[derive(Clone, Debug)]
 pub struct Task {
     /// The samples.
     pub dataset: Arc<Dataset>,
     /// What is made small.
     pub objective: Objective,
+    /// How images are varied.
+    pub augment: Augment,
 }
 
 impl Task {
     /// The one of a job on its data.
     pub fn of_job(job: &Job, dataset: Arc<Dataset>) -> Result<Self, ObjectiveError> {
         let objective = Objective::of_job(job, &dataset)?;
-        Ok(Self { dataset, objective })
+        Ok(Self {
+            dataset,
+            objective,
+            augment: job.augment,
+        })
     }
 }
 
@@ -168,7 +175,11 @@ impl Task {
 impl From<Arc<Dataset>> for Task {
     fn from(dataset: Arc<Dataset>) -> Self {
         let objective = Objective::of(&dataset.target);
-        Self { dataset, objective }
+        Self {
+            dataset,
+            objective,
+            augment: Augment::default(),
+        }
     }
 }
 

@@ -348,7 +348,9 @@ fn the_picked_node_is_marked_and_shown_alone() {
 #[test]
 fn help_explains_every_column_on_an_ordinary_screen() {
     let mut records = three_nodes(3);
-    records.iter_mut().for_each(|record| record.gpu_memory_bytes = 1);
+    for record in &mut records {
+        record.gpu_memory_bytes = 1;
+    }
     let chronicle = chronicle(&records);
     let shown = after_keys(&chronicle, &[KeyCode::Char('?')], (80, 24));
     let columns = columns::telling(chronicle.nodes());

@@ -47,6 +47,9 @@ pub struct JobDraft {
     /// The share of certainty that is spread over all classes: 0.1 keeps a model from being too sure [default: 0]
     #[cfg_attr(feature = "clap", arg(long, value_name = "SHARE", help_heading = "Job"))]
     pub label_smoothing: Option<f64>,
+    /// How training images are varied each time that they are seen: none, flip (half of them mirrored), crop=N (shifted by up to N pixels), or flip,crop=N [default: none]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "WAYS", help_heading = "Job"))]
+    pub augment: Option<String>,
     /// Clip gradients to this norm, "none", or "auto": to 1 where several workers train, else not [default: auto]
     #[serde(deserialize_with = "number_or_text")]
     #[cfg_attr(feature = "clap", arg(long, value_name = "NORM", help_heading = "Job"))]
@@ -112,6 +115,7 @@ pub(super) fn defaults() -> JobDraft {
         loss: Some("auto".into()),
         class_weights: Some("none".into()),
         label_smoothing: Some(0.0),
+        augment: Some("none".into()),
         clip: Some("auto".into()),
         lr_schedule: Some("linear".into()),
         density: Some("auto".into()),
@@ -175,6 +179,7 @@ impl JobDraft {
             loss: self.loss.or(other.loss),
             class_weights: self.class_weights.or(other.class_weights),
             label_smoothing: self.label_smoothing.or(other.label_smoothing),
+            augment: self.augment.or(other.augment),
             clip: self.clip.or(other.clip),
             lr_schedule: self.lr_schedule.or(other.lr_schedule),
             density: if decided { self.density } else { other.density },
@@ -224,6 +229,7 @@ impl JobDraft {
         let class_weights = errors.parse("class_weights", draft.class_weights).unwrap_or_default();
         let smoothing = 0.0..=LABEL_SMOOTHING_MAX;
         let label_smoothing = errors.optional("label_smoothing", draft.label_smoothing, smoothing, "between 0 and 0.9");
+        let augment = errors.parse("augment", draft.augment).unwrap_or_default();
         let clip = errors.parse("clip", draft.clip);
         let lr_schedule = errors.parse("lr_schedule", draft.lr_schedule);
         let threshold = match (draft.tau, draft.density) {
@@ -270,6 +276,7 @@ impl JobDraft {
                     loss,
                     class_weights,
                     label_smoothing: label_smoothing.unwrap_or_default(),
+                    augment,
                     clip,
                     lr_schedule,
                     split,
@@ -362,6 +369,7 @@ impl From<&Job> for JobDraft {
             loss: Some(job.loss.to_string()),
             class_weights: Some(job.class_weights.to_string()),
             label_smoothing: Some(job.label_smoothing),
+            augment: Some(job.augment.to_string()),
             clip: Some(job.clip.to_string()),
             lr_schedule: Some(job.lr_schedule.to_string()),
             density,

@@ -18,6 +18,7 @@ pub use draft::JobDraft;
 pub use exchange::{Every, Exchange, Rounds, STRATEGIES, Shares, Threshold, Way};
 pub use keep::Keep;
 
+use crate::augment::Augment;
 use crate::clip::Clip;
 use crate::data::DataSpec;
 use crate::loss::{ClassWeights, Loss};
@@ -50,6 +51,8 @@ pub struct Job {
     pub class_weights: ClassWeights,
     /// The share of certainty that is spread over all classes.
     pub label_smoothing: f64,
+    /// How images are varied.
+    pub augment: Augment,
     /// Whether gradients are clipped, and to which norm.
     pub clip: Clip,
     /// How the learning rate goes over the run.

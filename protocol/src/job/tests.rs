@@ -80,6 +80,7 @@ fn every_mistake_is_reported() {
         loss: Some("hinge".into()),
         class_weights: Some("0".into()),
         label_smoothing: Some(1.0),
+        augment: Some("spin".into()),
         clip: Some("-2".into()),
         lr_schedule: Some("zigzag".into()),
         density: Some("1.5".into()),
@@ -103,6 +104,7 @@ fn every_mistake_is_reported() {
         keys,
         [
             "accumulate",
+            "augment",
             "checkpoint_every",
             "class_weights",
             "clip",

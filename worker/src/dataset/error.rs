@@ -120,11 +120,22 @@ pub enum DatasetError {
         /// What is wrong with it, and what to do.
         why: String,
     },
-    /// Parquet is not read.
-    #[error("{file} is a Parquet file, which Tau does not read yet: save it as CSV, and write csv:FILE")]
+    /// Parquet is not read by this program.
+    #[error(
+        "{file} cannot be read: this program was built without Parquet; build it with '--features parquet', or save the \
+         table as CSV and write csv:FILE"
+    )]
     NoParquet {
         /// What was to be read.
         file: PathBuf,
+    },
+    /// A Parquet file is wrong.
+    #[error("{file} {why}")]
+    Parquet {
+        /// What was read.
+        file: PathBuf,
+        /// What is wrong with it, and what to do.
+        why: String,
     },
     /// A file of arrays is wrong.
     #[error(transparent)]

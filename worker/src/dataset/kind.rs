@@ -11,7 +11,7 @@ pub(super) struct Kind {
 
 /// First bytes, what has them, and what to do with it.
 const KINDS: [(&[u8], Kind); 17] = [
-    (b"PAR1", kind("a Parquet file", "save it as CSV")),
+    (b"PAR1", kind("a Parquet file", "write parquet:FILE")),
     (
         b"\x93NUMPY",
         kind(

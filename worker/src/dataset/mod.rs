@@ -25,7 +25,7 @@ mod target;
 
 use std::path::Path;
 
-use csv::Source;
+use csv::{Form, Source};
 use protocol::base_rate;
 use protocol::data::{DataSpec, HeldOut};
 use protocol::model::Shape;
@@ -140,9 +140,9 @@ impl Dataset {
             DataSpec::BuiltinMnist => Ok(builtin::open(Some(known))?.test),
             DataSpec::Idx { directory } => idx::inputs(directory, known),
             DataSpec::Csv { file, separator, table } => {
-                csv::inputs(Source::new(file, *separator, &|_| {}), table, known)
+                csv::inputs(Source::new(file, Form::Text(*separator), &|_| {}), table, known)
             }
-            DataSpec::Parquet { file, .. } => Err(DatasetError::NoParquet { file: file.clone() }),
+            DataSpec::Parquet { file, table } => csv::inputs(Source::new(file, Form::Parquet, &|_| {}), table, known),
             DataSpec::Npz { file, .. } => npz::inputs(file, known),
             DataSpec::Cifar { directory } => Ok(cifar::open(directory, None, Some(known))?.test),
             DataSpec::Images { directory, images } => images::inputs(directory, *images, known),
@@ -184,18 +184,19 @@ impl Dataset {
         match spec {
             DataSpec::BuiltinMnist => builtin::open(known),
             DataSpec::Idx { directory } => idx::open(directory, data_root, known),
-            DataSpec::Csv { file, separator, table } => {
+            DataSpec::Csv { file, table, .. } | DataSpec::Parquet { file, table } => {
                 let file = root::resolve(file, data_root)?;
                 let test_file = match &table.held_out {
                     HeldOut::File(test) => Some(root::resolve(test, data_root)?),
                     HeldOut::Share(_) => None,
                 };
-                let source = Source::new(&file, *separator, watcher);
+                let form = match spec {
+                    DataSpec::Csv { separator, .. } => Form::Text(*separator),
+                    _ => Form::Parquet,
+                };
+                let source = Source::new(&file, form, watcher);
                 csv::open(source, test_file.as_deref(), table, seed, known)
             }
-            DataSpec::Parquet { file, .. } => Err(DatasetError::NoParquet {
-                file: root::resolve(file, data_root)?,
-            }),
             DataSpec::Npz { file, arrays } => npz::open(&root::resolve(file, data_root)?, *arrays, seed, known),
             DataSpec::Cifar { directory } => cifar::open(directory, data_root, known),
             DataSpec::Images { directory, images } => {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use protocol::augment::Augment;
 use protocol::cursor::Cursors;
 use protocol::job::Job;
 use protocol::model::{Layout, initial_counts};
@@ -67,6 +68,7 @@ impl Prepared {
         Task {
             dataset: Arc::clone(&self.dataset),
             objective: Objective::to_judge(&self.job, &self.dataset.target),
+            augment: Augment::default(),
         }
     }
 

@@ -130,13 +130,26 @@ pub(crate) fn losses_of_all_kinds_are_the_cpus<D: Device>() {
         (&numbers, "dense 9, relu, dense", distance(Distance::Huber)),
     ] {
         let task = Task {
-            dataset: Arc::clone(dataset),
             objective,
+            ..Task::from(Arc::clone(dataset))
         };
         let Some(mut pair) = pair_on::<D>(task, model, Rule::Sgd) else {
             return;
         };
         compare_gradients(model, &mut pair, 290);
+    }
+}
+
+pub(crate) fn varied_images_are_the_cpus<D: Device>() {
+    for augment in ["flip", "crop=3", "flip,crop=5"] {
+        let task = Task {
+            augment: augment.parse().unwrap(),
+            ..Task::from(mnist())
+        };
+        let Some(mut pair) = pair_on::<D>(task, "conv 4 5x5 stride 2, relu, flatten, dense", Rule::Sgd) else {
+            return;
+        };
+        compare_gradients(augment, &mut pair, 60_000);
     }
 }
 

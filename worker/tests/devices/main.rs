@@ -136,6 +136,7 @@ on_every_device! {
     learning::gradients_of_all_layers_are_the_cpus
     learning::losses_over_any_number_of_classes_are_the_cpus
     learning::losses_of_all_kinds_are_the_cpus
+    learning::varied_images_are_the_cpus
     learning::every_kernel_runs
     learning::optimisers_do_what_the_cpus_do
     replicas::given_equal_updates_the_same_words_leave

@@ -105,8 +105,8 @@ struct Section<'a> {
 impl Section<'_> {
     /// What models of this experiment are judged by.
     fn judged(&self) -> Judged {
-        let results = self.rows.iter().filter_map(|row| row.result.as_ref());
-        Judged::by(results.filter_map(|result| result.mae).next())
+        let mut results = self.rows.iter().filter_map(|row| row.result.as_ref());
+        Judged::by(results.find_map(|result| result.mae))
     }
 }
 

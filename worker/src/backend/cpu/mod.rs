@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dfdx::prelude::Cpu;
+use protocol::augment::Augment;
 use protocol::changes::{apply_to_both, apply_to_weights, check_range};
 use protocol::dense::Dense;
 use protocol::digest::Digest;
@@ -34,6 +35,7 @@ use crate::program::{ImageOrder, Program};
 use crate::quantise::Reached;
 use crate::thread_time::ThreadTimer;
 use crate::trainer::TrainError;
+use crate::views;
 
 /// Trains on the CPU.
 pub type CpuTrainer = Replica<CpuBackend>;
@@ -68,6 +70,7 @@ pub struct CpuBackend<S = Model> {
 /// A model on dfdx, and the samples that it is trained on.
 pub struct Model {
     dataset: Arc<Dataset>,
+    augment: Augment,
     network: Network<CpuLayer>,
     loss: MeanLoss,
     /// The most samples whose gradient is computed at once; those of more are added up.
@@ -86,9 +89,14 @@ impl CpuTrainer {
         dropout_seed: u64,
         threads: Threads,
     ) -> Result<Self, TrainError> {
-        let Task { dataset, objective } = task.into();
+        let Task {
+            dataset,
+            objective,
+            augment,
+        } = task.into();
         let model = Model {
             dataset,
+            augment,
             network: ops::network(Program::new(layout, ImageOrder::BySample), threads),
             loss: MeanLoss {
                 objective,
@@ -154,6 +162,10 @@ impl Model {
         let train = &self.dataset.train;
         let mut inputs = Vec::new();
         train.gather(samples, &mut inputs, &mut self.loss.answers);
+        if !self.augment.is_none() {
+            let views = views::draw(self.augment, key, samples.len());
+            views::apply(views, self.dataset.input, &mut inputs);
+        }
         let x = from_rows(&Cpu::default(), samples.len(), train.features(), inputs)?;
         let pass = ops::Pass {
             parameters: parameters.clone(),

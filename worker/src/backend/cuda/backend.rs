@@ -166,7 +166,7 @@ impl CudaBackend {
                 Purpose::Training,
             )?,
             // Last: it takes a part of what is left.
-            dataset: DeviceDataset::new(&gpu, task.dataset, Part::Train, minibatch)?,
+            dataset: DeviceDataset::varied(&gpu, task.dataset, Part::Train, minibatch, task.augment)?,
             bytes: 0,
             gpu,
         })
@@ -360,7 +360,7 @@ impl Backend for CudaBackend {
         let (x, labels) = (self.model.x(), self.model.labels());
         let images = self.model.images(samples.len());
         // SAFETY: the model has room for the largest minibatch.
-        unsafe { self.dataset.gather(&self.gpu, samples, images, x, labels)? };
+        unsafe { self.dataset.gather(&self.gpu, samples, key, images, x, labels)? };
         self.bytes += size_of_val(samples) as u64;
         self.samples = samples.len();
         self.model

@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 
+use protocol::augment::Augment;
+use protocol::model::Shape;
+
 use super::abi::Images;
 use super::address::At;
 use super::error::GpuError;
@@ -9,6 +12,7 @@ use super::gpu::{Gpu, Grid};
 use super::kernels::{GatherBytes, GatherFloats};
 use super::memory::{Array, Pinned, copy_words};
 use crate::dataset::{Answers, Dataset, Scaling, Values};
+use crate::views;
 
 /// The part of the free memory that a dataset may take; activations need room, too.
 const SHARE: usize = 2;
@@ -51,6 +55,11 @@ pub(super) struct DeviceDataset {
     pinned: Pinned<u32>,
     /// A minibatch, where the host gathers it.
     inputs: Vec<f32>,
+    /// How images are varied.
+    augment: Augment,
+    /// How each one of a minibatch is looked at, and those views on their way; empty where images stay as they are.
+    views: Array<u32>,
+    pinned_views: Pinned<u32>,
 }
 
 /// How many words say what a sample is.
@@ -70,7 +79,20 @@ fn words(answers: &Answers) -> Vec<u32> {
 }
 
 impl DeviceDataset {
+    /// Samples as they are.
     pub(super) fn new(gpu: &Gpu, dataset: Arc<Dataset>, part: Part, minibatch: usize) -> Result<Self, GpuError> {
+        Self::varied(gpu, dataset, part, minibatch, Augment::default())
+    }
+
+    /// Samples that are varied each time.
+    pub(super) fn varied(
+        gpu: &Gpu,
+        dataset: Arc<Dataset>,
+        part: Part,
+        minibatch: usize,
+        augment: Augment,
+    ) -> Result<Self, GpuError> {
+        let views = if augment.is_none() { 0 } else { minibatch };
         let all = part.of(&dataset);
         let free = gpu.free_memory()?;
         let bytes = match all.values() {
@@ -96,12 +118,15 @@ impl DeviceDataset {
             indices: Array::zeros(gpu, minibatch)?,
             pinned: Pinned::zeros(gpu, minibatch)?,
             inputs: Vec::new(),
+            augment,
+            views: Array::zeros(gpu, views)?,
+            pinned_views: Pinned::zeros(gpu, views)?,
             dataset,
             part,
         })
     }
 
-    /// Puts a minibatch and its labels in their places.
+    /// Puts a minibatch and its labels in their places. The key decides how images are looked at.
     ///
     /// # Safety
     /// `x` and `labels` must have room for as many samples.
@@ -109,6 +134,7 @@ impl DeviceDataset {
         &mut self,
         gpu: &Gpu,
         samples: &[u32],
+        key: u64,
         to: Images,
         x: At<f32>,
         labels: At<u32>,
@@ -126,6 +152,18 @@ impl DeviceDataset {
         }
         // SAFETY: both have room for a minibatch, and the next one comes when this step was waited for.
         unsafe { copy_words(gpu, self.pinned.at(), self.indices.at(), samples.len())? };
+        let row = match self.dataset.input {
+            Shape::Image { width, .. } if !self.augment.is_none() => width,
+            _ => 0,
+        };
+        if row > 0 {
+            let drawn = views::draw(self.augment, key, samples.len());
+            let places = self.pinned_views.iter_mut();
+            places.zip(drawn).for_each(|(place, view)| *place = view.word());
+            // SAFETY: as above.
+            unsafe { copy_words(gpu, self.pinned_views.at(), self.views.at(), samples.len())? };
+        }
+        let (views, row) = (self.views.at(), row as u32);
         let (all_labels, indices) = (self.labels.at(), self.indices.at());
         let grid = Grid::each(samples.len() * all.features());
         // SAFETY: indices are below the number of samples, which the plan has drawn them from; the caller has room for
@@ -139,6 +177,8 @@ impl DeviceDataset {
                         values: bytes.at(),
                         all_labels,
                         indices,
+                        views,
+                        row,
                         to,
                         scale: Scaling::UNIT,
                         x,
@@ -153,6 +193,8 @@ impl DeviceDataset {
                         values: floats.at(),
                         all_labels,
                         indices,
+                        views,
+                        row,
                         to,
                         scale: 1.0,
                         x,

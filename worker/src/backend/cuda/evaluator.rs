@@ -62,7 +62,7 @@ impl CudaEvaluator {
     /// Room for a model's evaluation on a GPU. It multiplies in full: what is told of a model must not depend on the
     /// precision that it was trained in.
     pub fn new(ordinal: usize, task: Task, layout: &Layout) -> Result<Self, GpuError> {
-        let Task { dataset, objective } = task;
+        let Task { dataset, objective, .. } = task;
         let gpu = Rc::new(Gpu::open(ordinal, Precision::F32)?);
         let program = Program::new(layout, ImageOrder::ByChannel).for_evaluation();
         let weights = Array::zeros(&gpu, layout.weights)?;
@@ -99,7 +99,7 @@ impl CudaEvaluator {
         }
         let images = model.images(chosen.len());
         // SAFETY: the model has room for all that were chosen.
-        unsafe { samples.gather(&self.gpu, chosen, images, model.x(), model.labels())? };
+        unsafe { samples.gather(&self.gpu, chosen, 0, images, model.x(), model.labels())? };
         let noted = Statistics::Noted(self.statistics.at());
         model.logits(&self.parameters, chosen.len(), noted).map(drop)
     }
@@ -109,7 +109,7 @@ impl CudaEvaluator {
         let images = self.model.images(minibatch.len());
         let (x, labels) = (self.model.x(), self.model.labels());
         // SAFETY: the model has room for the largest minibatch.
-        unsafe { self.samples.gather(&self.gpu, minibatch, images, x, labels)? };
+        unsafe { self.samples.gather(&self.gpu, minibatch, 0, images, x, labels)? };
         let (logits, classes) = self.model.logits(
             &self.parameters,
             minibatch.len(),

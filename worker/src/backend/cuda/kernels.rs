@@ -123,12 +123,12 @@ kernels! {
     }
     layers in "layers.cu" {
         GatherBytes: gather_bytes {
-            values: [u8], all_labels: [u32], indices: [u32], to: Images, scale: f32, x: [mut f32], labels: [mut u32],
-            width: u32,
+            values: [u8], all_labels: [u32], indices: [u32], views: [u32], row: u32, to: Images, scale: f32,
+            x: [mut f32], labels: [mut u32], width: u32,
         }
         GatherFloats: gather_floats {
-            values: [f32], all_labels: [u32], indices: [u32], to: Images, scale: f32, x: [mut f32], labels: [mut u32],
-            width: u32,
+            values: [f32], all_labels: [u32], indices: [u32], views: [u32], row: u32, to: Images, scale: f32,
+            x: [mut f32], labels: [mut u32], width: u32,
         }
         BiasRows4: bias_rows4 { y: [mut f32x4], bias: [f32], fours: u32, total: u32, relu: u32 }
         AddBias: bias { y: [mut f32], bias: [f32], inner: u32, outputs: u32, total: u32, relu: u32 }

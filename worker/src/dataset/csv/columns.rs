@@ -68,9 +68,9 @@ pub(super) struct Columns {
 }
 
 impl Columns {
-    /// Finds the columns, and whether the first row is a header. A model that knows its columns' names takes those,
+    /// Finds the columns, and whether the first row is a header, where that is not known. A model that knows its columns' names takes those,
     /// wherever they are and whatever else there is.
-    pub(super) fn detect(file: &Path, first: &StringRecord, wanted: Wanted<'_>) -> Result<Self, CsvError> {
+    pub(super) fn detect(file: &Path, first: &StringRecord, named: bool, wanted: Wanted<'_>) -> Result<Self, CsvError> {
         if first.len() < if wanted.labelled { 2 } else { 1 } {
             return Err(CsvError::TooFewColumns { file: file.to_owned() });
         }
@@ -81,7 +81,7 @@ impl Columns {
             Column::Position(position) => from_either_end(*position, first.len()),
         };
         let labels: Vec<Option<usize>> = options.label.iter().map(find).collect();
-        let has_header = has_header(first, wanted, &labels, find);
+        let has_header = named || has_header(first, wanted, &labels, find);
         let names: Vec<String> = if has_header {
             first.iter().map(str::to_owned).collect()
         } else {

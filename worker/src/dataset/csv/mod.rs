@@ -1,4 +1,5 @@
-//! Columns of numbers and texts, and a class or numbers to predict, in one file of separated values.
+//! Columns of numbers and texts, and a class or numbers to predict, in one file of separated values, or in a Parquet file,
+//! which is read as the text that it would be saved as.
 //!
 //! A table goes through four forms, each of which may lie in memory or in a scratch file: cells as they were written;
 //! inputs that are made of them, in the order of samples; those scaled; and the two parts of a dataset.
@@ -9,6 +10,8 @@ mod encoding;
 mod error;
 mod labels;
 mod learning;
+#[cfg(feature = "parquet")]
+mod parquet;
 mod rows;
 mod separator;
 mod table;
@@ -34,21 +37,30 @@ use super::progress::Watcher;
 use super::samples::Values;
 use super::{Answers, Dataset, DatasetError, Known, Samples, Scaling, Target, parts};
 
+/// What a table is written in.
+#[derive(Clone, Copy)]
+pub(super) enum Form {
+    /// Text, whose separator is found where it is not given.
+    Text(Option<Separator>),
+    /// Parquet.
+    Parquet,
+}
+
 /// A file, and how it is read.
 #[derive(Clone, Copy)]
 pub(super) struct Source<'a> {
     pub(super) file: &'a Path,
-    pub(super) separator: Option<Separator>,
+    pub(super) form: Form,
     pub(super) watcher: Watcher<'a>,
     /// The bytes of numbers that stay in memory.
     pub(super) bytes_max: u64,
 }
 
 impl<'a> Source<'a> {
-    pub(super) fn new(file: &'a Path, separator: Option<Separator>, watcher: Watcher<'a>) -> Self {
+    pub(super) fn new(file: &'a Path, form: Form, watcher: Watcher<'a>) -> Self {
         Self {
             file,
-            separator,
+            form,
             watcher,
             bytes_max: floats::bytes_max(),
         }

@@ -10,7 +10,7 @@ use ::csv::{ErrorKind, Reader, ReaderBuilder, StringRecord, Terminator};
 use flate2::bufread::MultiGzDecoder;
 use protocol::data::Separator;
 
-use super::{CsvError, separator};
+use super::{CsvError, Form, separator};
 use crate::dataset::progress::{Progress, Watcher};
 use crate::dataset::{DatasetError, kind, source};
 
@@ -30,6 +30,8 @@ pub(super) struct Rows<'a> {
     pub(super) record: StringRecord,
     /// The line that the row starts on, from 1.
     pub(super) line: u64,
+    /// Whether the first row is known to hold names.
+    pub(super) named: bool,
     reader: Reader<Chain<Box<dyn Read>, &'static [u8]>>,
     watcher: Watcher<'a>,
     /// Bytes of the file that were read, and all that it has.
@@ -40,9 +42,9 @@ pub(super) struct Rows<'a> {
 }
 
 /// Counts what is read of a file.
-struct Counted {
-    file: File,
-    read: Arc<AtomicU64>,
+pub(super) struct Counted {
+    pub(super) file: File,
+    pub(super) read: Arc<AtomicU64>,
 }
 
 impl Read for Counted {
@@ -54,12 +56,8 @@ impl Read for Counted {
 }
 
 impl<'a> Rows<'a> {
-    /// Opens a file, compressed or not.
-    pub(super) fn open(
-        file: &'a Path,
-        separator: Option<Separator>,
-        watcher: Watcher<'a>,
-    ) -> Result<Self, DatasetError> {
+    /// Opens a file.
+    pub(super) fn open(file: &'a Path, form: Form, watcher: Watcher<'a>) -> Result<Self, DatasetError> {
         let opened = source::open_of_any_size(file)?;
         let total = opened.metadata().map_err(DatasetError::read(file))?.len();
         let read = Arc::new(AtomicU64::new(0));
@@ -67,23 +65,13 @@ impl<'a> Rows<'a> {
             file: opened,
             read: Arc::clone(&read),
         };
-        let mut plain = BufReader::with_capacity(START, counted);
-        let compressed = first(file, &mut plain)?.starts_with(&GZIP);
-        let mut source: Box<dyn BufRead> = if compressed {
-            Box::new(BufReader::with_capacity(START, MultiGzDecoder::new(plain)))
-        } else {
-            Box::new(plain)
+        let (source, separator) = match form {
+            Form::Text(separator) => text(file, counted, separator)?,
+            #[cfg(feature = "parquet")]
+            Form::Parquet => (super::parquet::open(file, &counted)?, Separator::Comma),
+            #[cfg(not(feature = "parquet"))]
+            Form::Parquet => return Err(DatasetError::NoParquet { file: file.to_owned() }),
         };
-        let start = first(file, &mut source)?;
-        if let Some(found) = kind::of(start) {
-            return Err(DatasetError::OtherKind {
-                file: file.to_owned(),
-                found: found.name,
-                expected: "a table of text",
-                instead: found.instead,
-            });
-        }
-        let separator = separator.unwrap_or_else(|| separator::find(start));
         let reader = ReaderBuilder::new()
             .delimiter(separator.byte())
             // The first row may be a header: the cells tell.
@@ -94,11 +82,12 @@ impl<'a> Rows<'a> {
             // return of Windows files is trimmed like a space.
             .terminator(Terminator::Any(LINE_END[0]))
             // The last line of a file may lack its end, and the count would be one short.
-            .from_reader((Box::new(source) as Box<dyn Read>).chain(LINE_END));
+            .from_reader(source.chain(LINE_END));
         Ok(Self {
             file,
             record: StringRecord::new(),
             line: 0,
+            named: matches!(form, Form::Parquet),
             reader,
             watcher,
             read,
@@ -147,6 +136,32 @@ impl<'a> Rows<'a> {
             }),
         }
     }
+}
+
+/// Opens a table of text, compressed or not, and finds its separator.
+fn text(
+    file: &Path,
+    counted: Counted,
+    separator: Option<Separator>,
+) -> Result<(Box<dyn Read>, Separator), DatasetError> {
+    let mut plain = BufReader::with_capacity(START, counted);
+    let compressed = first(file, &mut plain)?.starts_with(&GZIP);
+    let mut source: Box<dyn BufRead> = if compressed {
+        Box::new(BufReader::with_capacity(START, MultiGzDecoder::new(plain)))
+    } else {
+        Box::new(plain)
+    };
+    let start = first(file, &mut source)?;
+    if let Some(found) = kind::of(start) {
+        return Err(DatasetError::OtherKind {
+            file: file.to_owned(),
+            found: found.name,
+            expected: "a table of text",
+            instead: found.instead,
+        });
+    }
+    let separator = separator.unwrap_or_else(|| separator::find(start));
+    Ok((Box::new(source), separator))
 }
 
 /// The first bytes of what is to be read, which stay there.

@@ -71,12 +71,12 @@ impl Table {
 /// Finds the columns of a file by its first row.
 fn detect(source: Source<'_>, wanted: Wanted<'_>) -> Result<Columns, DatasetError> {
     let rows = open(source)?;
-    Ok(Columns::detect(source.file, &rows.record, wanted)?)
+    Ok(Columns::detect(source.file, &rows.record, rows.named, wanted)?)
 }
 
 /// A file at its first row.
 fn open(source: Source<'_>) -> Result<Rows<'_>, DatasetError> {
-    let mut rows = Rows::open(source.file, source.separator, source.watcher)?;
+    let mut rows = Rows::open(source.file, source.form, source.watcher)?;
     if rows.advance()? {
         return Ok(rows);
     }
@@ -132,7 +132,7 @@ fn apply_to_texts(columns: &mut Columns, source: Source<'_>, rule: TextRule) -> 
     });
     if columns.features.is_empty() {
         let file = source.file.to_owned();
-        return Err(DatasetError::Csv(CsvError::TooFewColumns { file }));
+        return Err(DatasetError::Csv(CsvError::NothingLeft { file }));
     }
     Ok(())
 }

@@ -37,7 +37,7 @@ fn files_of_other_kinds_are_named() {
     for (bytes, says) in [
         (
             &b"PAR1\x15\x04"[..],
-            "is a Parquet file, not a table of text: save it as CSV",
+            "is a Parquet file, not a table of text: write parquet:FILE",
         ),
         (b"\x89PNG\r\n\x1a\n", "is an image"),
         (b"\x93NUMPY\x01\0", "is a NumPy array"),
@@ -190,7 +190,7 @@ fn data_in_a_scratch_file_is_the_same_to_the_bit() {
     let opened = |bytes_max| {
         let source = Source {
             bytes_max,
-            ..Source::new(file, None, &|_| {})
+            ..Source::new(file, Form::Text(None), &|_| {})
         };
         super::open(source, None, table, 7, None).unwrap()
     };

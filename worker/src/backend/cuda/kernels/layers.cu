@@ -3,10 +3,11 @@
 // A dense layer's activations are rows, one per sample. Images lie channel by channel, and within a channel sample by
 // sample: so a convolution is one product for the whole minibatch, and its output lies like its input.
 
-// Samples from a dataset that lies on the device, and what they are: labels, or numbers as words.
+// Samples from a dataset that lies on the device, and what they are: labels, or numbers as words. Where rows have a
+// length, each image is looked at in a way of its own: mirrored or not, and shifted down and to the right.
 template <typename T>
-__device__ void gather_samples(const T* values, const u32* all_labels, const u32* indices, Images to, float scale,
-                               float* x, u32* labels, u32 width) {
+__device__ void gather_samples(const T* values, const u32* all_labels, const u32* indices, const u32* views, u32 row,
+                               Images to, float scale, float* x, u32* labels, u32 width) {
     u64 at = u64(blockIdx.x) * blockDim.x + threadIdx.x;
     u64 features = u64(to.channels) * to.plane;
     if (at >= features * to.samples) {
@@ -16,7 +17,17 @@ __device__ void gather_samples(const T* values, const u32* all_labels, const u32
     u32 sample = u32(at / to.plane % to.samples);
     u32 channel = u32(at / (u64(to.plane) * to.samples));
     u64 index = indices[sample];
-    x[at] = float(values[index * features + u64(channel) * to.plane + within]) * scale;
+    u32 from = within;
+    bool inside = true;
+    if (row) {
+        u32 view = views[sample];
+        int seen_y = int(within / row) + int(view >> 8 & 255) - 128;
+        int seen_x = int(within % row);
+        seen_x = (view & 1 ? int(row) - 1 - seen_x : seen_x) + int(view >> 16 & 255) - 128;
+        inside = seen_y >= 0 && seen_y < int(to.plane / row) && seen_x >= 0 && seen_x < int(row);
+        from = u32(seen_y) * row + u32(seen_x);
+    }
+    x[at] = inside ? float(values[index * features + u64(channel) * to.plane + from]) * scale : 0.0f;
     if (within == 0 && channel == 0) {
         for (u32 each = 0; each < width; ++each) {
             labels[sample * width + each] = all_labels[index * width + each];
@@ -24,14 +35,16 @@ __device__ void gather_samples(const T* values, const u32* all_labels, const u32
     }
 }
 
-extern "C" __global__ void gather_bytes(const u8* values, const u32* all_labels, const u32* indices, Images to,
-                                        float scale, float* x, u32* labels, u32 width) {
-    gather_samples(values, all_labels, indices, to, scale, x, labels, width);
+extern "C" __global__ void gather_bytes(const u8* values, const u32* all_labels, const u32* indices,
+                                        const u32* views, u32 row, Images to, float scale, float* x, u32* labels,
+                                        u32 width) {
+    gather_samples(values, all_labels, indices, views, row, to, scale, x, labels, width);
 }
 
-extern "C" __global__ void gather_floats(const float* values, const u32* all_labels, const u32* indices, Images to,
-                                         float scale, float* x, u32* labels, u32 width) {
-    gather_samples(values, all_labels, indices, to, scale, x, labels, width);
+extern "C" __global__ void gather_floats(const float* values, const u32* all_labels, const u32* indices,
+                                         const u32* views, u32 row, Images to, float scale, float* x, u32* labels,
+                                         u32 width) {
+    gather_samples(values, all_labels, indices, views, row, to, scale, x, labels, width);
 }
 
 // Adds a bias to every row, one number per column; with relu, cuts at zero. Four columns a thread.

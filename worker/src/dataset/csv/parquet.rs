@@ -1,0 +1,267 @@
+//! A Parquet file as the table of text that it would be saved as: names first, then a line for each row.
+
+use std::fmt::Write as _;
+use std::io::{self, Read};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ::parquet::errors::ParquetError;
+use ::parquet::file::reader::{FileReader, SerializedFileReader};
+use ::parquet::record::reader::RowIter;
+use ::parquet::record::{Field, Row};
+
+use super::rows::Counted;
+use crate::dataset::{DatasetError, kind};
+
+/// What all Parquet files begin with.
+const MAGIC: &[u8] = b"PAR1";
+
+/// Text that is made as it is read.
+struct Text {
+    rows: RowIter<'static>,
+    /// Lines that were made and not read yet.
+    line: String,
+    at: usize,
+    /// Bytes of the file that were read, as far as rows tell, and bytes that a row has in the mean.
+    read: Arc<AtomicU64>,
+    row_bytes: f64,
+    count: u64,
+}
+
+/// Opens a Parquet file.
+pub(super) fn open(file: &Path, counted: &Counted) -> Result<Box<dyn Read>, DatasetError> {
+    let wrong = |why: String| DatasetError::Parquet {
+        file: file.to_owned(),
+        why,
+    };
+    let opened = counted.file.try_clone().map_err(DatasetError::read(file))?;
+    let bytes = opened.metadata().map_err(DatasetError::read(file))?.len();
+    let mut first = [0; 64];
+    let length = (&counted.file).read(&mut first).map_err(DatasetError::read(file))?;
+    if !first.starts_with(MAGIC) {
+        let found = kind::of(&first[..length]);
+        return Err(DatasetError::OtherKind {
+            file: file.to_owned(),
+            found: found.map_or("something else", |found| found.name),
+            expected: "a Parquet file",
+            instead: found.map_or("write csv:FILE if it is a table of text", |found| found.instead),
+        });
+    }
+    let broken = |error: ParquetError| wrong(format!("is a broken Parquet file ({error}): write it again"));
+    let reader = without_panic(|| SerializedFileReader::new(opened)).map_err(broken)?;
+    let metadata = reader.metadata().file_metadata();
+    let mut line = String::new();
+    for (at, column) in metadata.schema().get_fields().iter().enumerate() {
+        if !column.is_primitive() {
+            let name = column.name();
+            return Err(wrong(format!(
+                "has a column '{name}' of lists or of parts: write a column for each"
+            )));
+        }
+        cell(&mut line, at, column.name());
+    }
+    line.push('\n');
+    let rows = metadata.num_rows().max(1);
+    Ok(Box::new(Text {
+        rows: without_panic(|| Ok(reader.into_iter())).map_err(broken)?,
+        line,
+        at: 0,
+        read: Arc::clone(&counted.read),
+        row_bytes: bytes as f64 / rows as f64,
+        count: 0,
+    }))
+}
+
+/// What is read of a file that lies may make its reader fail in any way: none of them ends this process.
+fn without_panic<T>(read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, ParquetError> {
+    catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| Err(ParquetError::General("its parts do not fit".into())))
+}
+
+impl Text {
+    /// Makes the next line. Returns whether there is one.
+    fn advance(&mut self) -> io::Result<bool> {
+        let next = without_panic(|| self.rows.next().transpose());
+        let broken = |error: ParquetError| io::Error::other(format!("row {}: {error}", self.count + 1));
+        let Some(row) = next.map_err(broken)? else {
+            return Ok(false);
+        };
+        self.count += 1;
+        self.read
+            .store((self.count as f64 * self.row_bytes) as u64, Ordering::Relaxed);
+        self.line.clear();
+        self.at = 0;
+        write(&mut self.line, &row)
+            .map_err(|name| io::Error::other(format!("column '{name}' holds bytes that are no text")))?;
+        Ok(true)
+    }
+}
+
+impl Read for Text {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        if self.at == self.line.len() && !self.advance()? {
+            return Ok(0);
+        }
+        let mut left = &self.line.as_bytes()[self.at..];
+        let count = left.read(to)?;
+        self.at += count;
+        Ok(count)
+    }
+}
+
+/// Writes a row as a line, or says which column cannot be written.
+fn write(line: &mut String, row: &Row) -> Result<(), String> {
+    for (at, (name, field)) in row.get_column_iter().enumerate() {
+        match field {
+            Field::Null => cell(line, at, ""),
+            Field::Bool(value) => cell(line, at, if *value { "1" } else { "0" }),
+            Field::Str(text) => cell(line, at, text),
+            Field::Float(number) if number.is_nan() => cell(line, at, ""),
+            Field::Double(number) if number.is_nan() => cell(line, at, ""),
+            // As they are, to the last digit; others as the library writes them for people.
+            Field::Float(number) => cell(line, at, &number.to_string()),
+            Field::Double(number) => cell(line, at, &number.to_string()),
+            Field::Bytes(_) | Field::Group(_) | Field::ListInternal(_) | Field::MapInternal(_) => {
+                return Err(name.clone());
+            }
+            other => cell(line, at, &other.to_string()),
+        }
+    }
+    line.push('\n');
+    Ok(())
+}
+
+/// Writes one cell, in quotes: whatever is in it stays in it.
+fn cell(line: &mut String, at: usize, text: &str) {
+    let comma = if at == 0 { "" } else { "," };
+    let _ = write!(line, "{comma}\"{}\"", text.replace('"', "\"\""));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use ::parquet::data_type::{BoolType, ByteArray, ByteArrayType, DoubleType, Int32Type};
+    use ::parquet::file::writer::SerializedFileWriter;
+    use ::parquet::schema::parser::parse_message_type;
+    use protocol::data::DataSpec;
+
+    use super::*;
+    use crate::dataset::Dataset;
+
+    const ROWS: i32 = 40;
+
+    /// A table with a column of each kind that there is, one of them with gaps.
+    fn table(folder: &Path) -> PathBuf {
+        let path = folder.join("table.parquet");
+        let schema = "message t { required int32 \"0\"; optional double price; required boolean sold; required binary \
+                      kind (UTF8); required binary label (UTF8); }";
+        let schema = Arc::new(parse_message_type(&schema.replace("\"0\"", "c0")).unwrap());
+        let file = std::fs::File::create(&path).unwrap();
+        let mut writer = SerializedFileWriter::new(file, schema, Arc::default()).unwrap();
+        let mut group = writer.next_row_group().unwrap();
+        let texts = |text: fn(i32) -> &'static str| -> Vec<ByteArray> {
+            (0..ROWS).map(|row| ByteArray::from(text(row))).collect()
+        };
+        let mut number = 0;
+        while let Some(mut column) = group.next_column().unwrap() {
+            match number {
+                0 => column
+                    .typed::<Int32Type>()
+                    .write_batch(&(0..ROWS).collect::<Vec<_>>(), None, None)
+                    .map(drop),
+                1 => {
+                    let there: Vec<i16> = (0..ROWS).map(|row| i16::from(row % 4 > 0)).collect();
+                    let known: Vec<f64> = (0..ROWS)
+                        .filter(|row| row % 4 > 0)
+                        .map(|row| f64::from(row) / 3.0)
+                        .collect();
+                    column
+                        .typed::<DoubleType>()
+                        .write_batch(&known, Some(&there), None)
+                        .map(drop)
+                }
+                2 => {
+                    let sold: Vec<bool> = (0..ROWS).map(|row| row % 3 == 0).collect();
+                    column.typed::<BoolType>().write_batch(&sold, None, None).map(drop)
+                }
+                3 => {
+                    let kinds = texts(|row| if row % 2 == 0 { "a, \"b\"\nc" } else { "d" });
+                    column
+                        .typed::<ByteArrayType>()
+                        .write_batch(&kinds, None, None)
+                        .map(drop)
+                }
+                _ => {
+                    let labels = texts(|row| if row % 2 == 0 { "no" } else { "yes" });
+                    column
+                        .typed::<ByteArrayType>()
+                        .write_batch(&labels, None, None)
+                        .map(drop)
+                }
+            }
+            .unwrap();
+            column.close().unwrap();
+            number += 1;
+        }
+        group.close().unwrap();
+        writer.close().unwrap();
+        path
+    }
+
+    fn opened(kind: &str, path: &Path, options: &str) -> Result<Dataset, String> {
+        let spec: DataSpec = format!("{kind}:{}{options}", path.display()).parse().unwrap();
+        Dataset::open(&spec, 1, None).map_err(|error| protocol::sentence::sentence(&error))
+    }
+
+    #[test]
+    fn a_table_is_the_same_as_its_text() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = table(folder.path());
+        let mut text = String::from("c0,price,sold,kind,label\n");
+        for row in 0..ROWS {
+            let price = if row % 4 > 0 {
+                (f64::from(row) / 3.0).to_string()
+            } else {
+                String::new()
+            };
+            let kind = if row % 2 == 0 { "\"a, \"\"b\"\"\nc\"" } else { "d" };
+            let label = if row % 2 == 0 { "no" } else { "yes" };
+            let _ = writeln!(text, "{row},{price},{},{kind},{label}", i32::from(row % 3 == 0));
+        }
+        let csv = folder.path().join("table.csv");
+        std::fs::write(&csv, text).unwrap();
+        let options = "?missing=mean&onehot=kind";
+        let (parquet, csv) = (
+            opened("parquet", &path, options).unwrap(),
+            opened("csv", &csv, options).unwrap(),
+        );
+        assert_eq!((parquet.hash, parquet.columns), (csv.hash, csv.columns));
+    }
+
+    #[test]
+    fn what_is_no_table_is_named_and_nothing_ends_the_process() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = table(folder.path());
+        let refused = |path: &Path, says: &str| {
+            let error = opened("parquet", path, "?missing=mean&onehot=kind").unwrap_err();
+            assert!(error.contains(says), "{error}");
+        };
+        let other = folder.path().join("other");
+        std::fs::write(&other, "a,b\n1,2\n").unwrap();
+        refused(&other, "not a Parquet file: write csv:FILE");
+        std::fs::write(&other, b"\x93NUMPY\x01").unwrap();
+        refused(&other, "is a NumPy array, not a Parquet file");
+        let whole = std::fs::read(&path).unwrap();
+        std::fs::write(&other, &whole[..whole.len() / 2]).unwrap();
+        refused(&other, "is a broken Parquet file");
+        // Whatever byte is another, there is a dataset or an error.
+        for at in (4..whole.len()).step_by(7) {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 0x5a;
+            std::fs::write(&other, bytes).unwrap();
+            let _ = opened("parquet", &other, "?missing=mean&onehot=kind");
+        }
+    }
+}
