@@ -284,3 +284,11 @@ fn the_help_names_the_defaults() {
         assert!(help.contains(&default), "the help does not say {default}");
     }
 }
+
+#[test]
+fn the_release_is_told_by_a_word_as_by_a_flag() {
+    let tau = Tau::new();
+    let (word, flag) = (tau.run(&["version"]), tau.run(&["--version"]));
+    assert!(word.code == 0 && word.stdout.starts_with("tau "), "{}", word.stdout);
+    assert_eq!(word.stdout, flag.stdout);
+}

@@ -83,6 +83,10 @@ fn main() -> ExitCode {
         Command::Predict(predict) => (predict.json, commands::predict::run(&predict)),
         Command::Show(show) => (show.json, commands::show::run(&show)),
         Command::Export(export) => (false, commands::export::run(&export)),
+        Command::Version => {
+            output::text(&format!("tau {}\n", version::VERSION));
+            (false, Ok(()))
+        }
         Command::Completions { shell } => {
             commands::manual::completions(shell);
             (false, Ok(()))

@@ -42,6 +42,15 @@ def write_many_classes(path, inputs, classes):
             file.write(f"{values},{row % classes:05}\n")
 
 
+def write_colours(folder):
+    """Small pictures of noise in CIFAR-10's binary files."""
+    rng = random.Random(3)
+    for name in [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]:
+        with (folder / f"{name}.bin").open("wb") as file:
+            for row in range(400):
+                file.write(bytes([row % 10]) + rng.randbytes(3 * 32 * 32))
+
+
 def write_clouds(path, rows):
     """26 classes of 40 inputs, four clouds of points in each, with noise as large as the distance between clouds."""
     classes, inputs, clouds, noise = 26, 40, 4, 1.6

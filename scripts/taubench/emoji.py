@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 import shutil
+import sys
 import tarfile
 
 from taubench.errors import Missing
@@ -17,10 +18,53 @@ HELD_OUT = 5
 LEFT_OUT = "Component"
 
 
+# Writes all pictures of a folder as arrays of bytes, 32 by 32, on black.
+CONVERT = """
+import pathlib, sys
+import numpy
+from PIL import Image
+source, target = map(pathlib.Path, sys.argv[1:])
+arrays = {}
+for part in ["train", "test"]:
+    classes = sorted(folder.name for folder in (source / part).iterdir())
+    files = [(file, label) for label, name in enumerate(classes) for file in sorted((source / part / name).iterdir())]
+    x = numpy.zeros((len(files), 3, 32, 32), numpy.uint8)
+    for at, (file, _) in enumerate(files):
+        picture = Image.open(file).convert("RGBA")
+        black = Image.new("RGBA", picture.size, (0, 0, 0, 255))
+        small = Image.alpha_composite(black, picture).convert("RGB").resize((32, 32), Image.BILINEAR)
+        x[at] = numpy.asarray(small).transpose(2, 0, 1)
+    arrays |= {f"x_{part}": x, f"y_{part}": numpy.array([label for _, label in files], numpy.int64)}
+numpy.savez_compressed(target, **arrays)
+"""
+
+
 def fetch(folder, scratch):
-    """Writes `emoji/train` and `emoji/test`, with a folder for each category. What is there already stays."""
-    if (folder / "emoji").exists():
-        return
+    """Writes `emoji/train` and `emoji/test`, with a folder for each category, and `emoji.npz`. What is there stays."""
+    if not (folder / "emoji").exists():
+        fetch_pictures(folder, scratch)
+    if not (folder / "emoji.npz").exists():
+        say("fetching what reads pictures …")
+        pip = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--target",
+            str(scratch / "python"),
+            "pillow",
+            "numpy",
+        ]
+        must(pip, LIMIT)
+        part = scratch / "emoji.npz"
+        words = [sys.executable, "-c", CONVERT, str(folder / "emoji"), str(part)]
+        must(words, LIMIT, environment={"PYTHONPATH": str(scratch / "python")})
+        shutil.move(part, folder / "emoji.npz")
+        say(f"{folder}/emoji.npz")
+
+
+def fetch_pictures(folder, scratch):
     if not shutil.which("npm"):
         raise Missing("this machine has no npm, which the pictures of emoji come with")
     made = scratch / "emoji"

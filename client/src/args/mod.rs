@@ -94,6 +94,8 @@ pub(crate) enum Command {
         after_help = "Ctrl-C ends the study; the same command goes on where it was. Job flags count for every run."
     )]
     Study(Box<Study>),
+    /// Print which release this is
+    Version,
     /// Write what a shell completes 'tau' with to standard output
     Completions {
         /// The shell

@@ -1,10 +1,12 @@
-"""Loads Tau's model files into torch.nn.Sequential; writes accuracy on MNIST's test images and digest, as JSON lines.
+"""Loads Tau's model files into torch.nn.Sequential; writes accuracy on held-out images and digest, as JSON lines.
 
-usage: python -m taubench.torch_side.models MODEL.safetensors…
+The images are MNIST's, or those of an NPZ file.
+
+usage: python -m taubench.torch_side.models [--data FILE.npz] MODEL.safetensors…
 """
 
+import argparse
 import json
-import sys
 
 import numpy
 import torch
@@ -30,16 +32,28 @@ def digest(tensors):
         return f"{int((factor * counts).sum()) & MASK:016x}"
 
 
+def held_out(file):
+    """Images with their channels, and labels."""
+    if not file:
+        return mnist.images("t10k").unsqueeze(1), mnist.labels("t10k")
+    arrays = numpy.load(file)
+    return torch.from_numpy(arrays["x_test"]).float() / 255, torch.from_numpy(arrays["y_test"]).long()
+
+
 def main():
-    images, labels = mnist.images("t10k"), mnist.labels("t10k")
-    for path in sys.argv[1:]:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("models", nargs="+")
+    parser.add_argument("--data")
+    options = parser.parse_args()
+    images, labels = held_out(options.data)
+    for path in options.models:
         with safe_open(path, "pt") as file:
             layers = json.loads(file.metadata()["tau"])["job"]["model"]
-        net = sequential(layers, (1, 28, 28), outputs=10)
+        net = sequential(layers, images.shape[1:], outputs=int(labels.max()) + 1)
         tensors = load_file(path)
         net.load_state_dict(tensors)
         net.eval()
-        x = images.flatten(1) if takes_vectors(net) else images.unsqueeze(1)
+        x = images.flatten(1) if takes_vectors(net) else images
         with torch.no_grad():
             found = torch.cat([net(part).argmax(1) for part in x.split(500)])
         accuracy = (found == labels).float().mean().item()

@@ -1,13 +1,12 @@
 """Trains MNIST with Tau's `muon` in PyTorch, as Tau's default job does it alone; prints the held-out accuracy."""
 
 import argparse
-import math
 
 import torch
 
 from taubench.torch_side import mnist
 from taubench.torch_side.muon import Muon
-from taubench.torch_side.sequential import sequential
+from taubench.torch_side.sequential import first_weights, sequential
 
 
 def main():
@@ -40,15 +39,6 @@ def main():
     net.eval()
     with torch.no_grad():
         print((net(test_x).argmax(1) == test_y).float().mean().item())
-
-
-def first_weights(net):
-    """As Tau draws them: uniform within the root of six over the inputs of an output; biases are zero."""
-    for layer in net:
-        if hasattr(layer, "weight"):
-            bound = math.sqrt(6 / layer.weight[0].numel())
-            torch.nn.init.uniform_(layer.weight, -bound, bound)
-            torch.nn.init.zeros_(layer.bias)
 
 
 if __name__ == "__main__":

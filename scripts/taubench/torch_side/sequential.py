@@ -1,5 +1,7 @@
 """Tau's list of layers as a torch.nn.Sequential, with the keys that Tau's model files have."""
 
+import math
+
 import torch
 from torch import nn
 
@@ -107,6 +109,16 @@ def layer(words, probe, outputs):
     if kind == "leakyrelu":
         return nn.LeakyReLU(*map(float, words[1:]))
     return PLAIN[kind]()
+
+
+def first_weights(net):
+    """As Tau draws them: uniform within the root of six over the inputs of an output; biases are zero."""
+    for layer in net.modules():
+        if isinstance(layer, (nn.Conv2d, nn.Linear)):
+            bound = math.sqrt(6 / layer.weight[0].numel())
+            nn.init.uniform_(layer.weight, -bound, bound)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
 
 
 def takes_vectors(net):
