@@ -131,6 +131,11 @@ fn a_run_that_diverges_fails_and_leaves_only_what_happened() {
             "tau-out/RUN/metrics.jsonl"
         ]
     );
+    // However many nodes have seen it, it is said once.
+    let flags = [&flags[..], &["--nodes", "3", "--threads", "1"]].concat();
+    let output = train(&tau, &format!("csv:{csv}"), &flags);
+    let said = output.stderr.matches("diverged").count();
+    assert_eq!((output.code, said), (1, 1), "{}", output.stderr);
 }
 
 #[test]

@@ -80,7 +80,7 @@ fn a_page_shows_a_run_a_death_and_a_return() {
     );
     browser.wait_until(&cell);
     browser.wait_until("document.querySelectorAll('#loss-chart .tick.bad').length === 1");
-    assert!(browser.text("events").contains(&format!("{} is silent", dead.name)));
+    assert!(browser.text("events").contains(&format!("{} fell silent", dead.name)));
     browser.darken();
     browser.picture("page-death-dark", 1280, 1000);
 

@@ -57,7 +57,13 @@ fn a_worker_is_seated_after_many_epochs_of_few_samples() {
     assert_eq!(ended.code, 0, "{}", ended.stderr);
     assert_eq!(ended.last()["repeated_samples"], 0, "{}", ended.stdout);
     let logged = cluster.nodes.pop().unwrap().stop();
-    assert!(!logged.contains("socket is closed error"), "{logged}");
+    // The one that was killed may have been in the middle of a word; nobody else's socket is closed.
+    let closed: Vec<&str> = logged
+        .lines()
+        .filter(|line| line.contains("socket is closed"))
+        .collect();
+    let by_the_kill = |line: &&str| line.contains("the connection broke");
+    assert!(closed.len() < 2 && closed.iter().all(by_the_kill), "{logged}");
 }
 
 #[test]

@@ -123,7 +123,7 @@ fn a_large_screen_is_used_and_may_change_its_size() {
     let curves = shown.iter().find(|line| line.starts_with("loss over samples")).unwrap();
     assert!(curves.contains("held-out accuracy over samples"), "{curves}");
     assert!(shown[59].starts_with("q leave"), "{}", shown[59]);
-    view.wait_for("joined");
+    view.wait_for("takes part");
     view.resize((80, 24));
     view.wait_until("it is not drawn anew", |lines| {
         lines.len() == 24 && lines[23].starts_with("q leave")

@@ -30,7 +30,8 @@ pub(crate) fn init(tells_news: bool) {
     let filter = match std::env::var("TAU_LOG") {
         Ok(asked) => EnvFilter::try_new(format!("ractor=error,ractor_cluster=error,{asked}")),
         Err(_) if tells_news => EnvFilter::try_new(format!("{FILTER},{NEWS}=info")),
-        Err(_) => EnvFilter::try_new(FILTER),
+        // What becomes of a run is told by the one who has started it, once.
+        Err(_) => EnvFilter::try_new(format!("{FILTER},{NEWS}=off")),
     };
     let json = std::env::var("TAU_LOG_FORMAT").is_ok_and(|format| format == "json");
     let lines = tracing_subscriber::fmt::layer()

@@ -138,6 +138,18 @@ pub(crate) fn npz(bytes: &[u8]) -> Option<Check> {
     Some(check_dataset(spec, dataset))
 }
 
+/// Images and labels in CIFAR-100's form, the same for training and held out.
+pub(crate) fn cifar(bytes: &[u8]) -> Option<Check> {
+    let directory = path("cifar");
+    std::fs::create_dir_all(&directory).unwrap();
+    for name in ["train.bin", "test.bin"] {
+        write(&directory.join(name), bytes);
+    }
+    let spec: DataSpec = format!("cifar:{}", directory.display()).parse().unwrap();
+    let dataset = Dataset::open(&spec, 1, None).ok()?;
+    Some(check_dataset(spec, dataset))
+}
+
 /// An image, beside one that is right.
 pub(crate) fn image(bytes: &[u8]) -> Option<Check> {
     let directory = path("images");

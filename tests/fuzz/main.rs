@@ -87,6 +87,7 @@ targets! {
     // A row of a few bytes has as many inputs as there are categories.
     table: Plain, Files, Bound::new(1 << 20, 32 << 10), files::table;
     npz: Plain, Files, Bound::new(1 << 20, 16 << 10), files::npz;
+    cifar: Plain, Files, Bound::new(256 << 10, 16), files::cifar;
     image: Plain, Files, Bound::new(64 << 20, 1 << 12), files::image;
     credentials: Plain, Files, Bound::new(256 << 10, 64), files::credentials;
     accept: TlsRecord, Network, Bound::new(1 << 20, 64), doors::accept;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use protocol::stats::Saying;
+use protocol::stats::{Gravity, Saying};
 use serde::{Deserialize, Serialize};
 
 /// How many are remembered.
@@ -40,6 +40,32 @@ pub(crate) enum Happening {
 }
 
 impl Happening {
+    /// What people are told of it.
+    pub(crate) fn sentence(&self) -> String {
+        match self {
+            Self::Followed { .. } => "the run is followed".into(),
+            Self::Joined { node } => format!("{node} takes part"),
+            Self::Silent { node } => format!("{node} fell silent"),
+            Self::Back { node } => format!("{node} is back"),
+            Self::Said { node, saying } => format!("{node}: {}", saying.text),
+            Self::Waiting { reasons } if reasons.is_empty() => "nothing is waited for any more".into(),
+            Self::Waiting { reasons } => format!("waiting for {}", reasons.join("; ")),
+            Self::StopAsked => "the run was asked to stop".into(),
+            Self::Finished { reason } => format!("the run finished: {reason}"),
+            Self::Failed { reason } => format!("the run failed: {reason}"),
+        }
+    }
+
+    /// How grave it is.
+    pub(crate) fn gravity(&self) -> Gravity {
+        match self {
+            Self::Silent { .. } | Self::Waiting { .. } => Gravity::Warning,
+            Self::Failed { .. } => Gravity::Error,
+            Self::Said { saying, .. } => saying.gravity,
+            _ => Gravity::News,
+        }
+    }
+
     /// Whether records of these nodes tell it, or how the run ended: who has these needs no note of it.
     pub(crate) fn is_told_by(&self, tellers: &BTreeSet<String>) -> bool {
         match self {

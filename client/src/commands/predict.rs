@@ -60,6 +60,14 @@ pub(crate) fn run(arguments: &Predict) -> Result<(), Failure> {
     }
 }
 
+/// What was wrong with writing, as it was: the library's own way from one to the other forgets the kind.
+fn as_io(error: csv::Error) -> std::io::Error {
+    match error.into_kind() {
+        csv::ErrorKind::Io(error) => error,
+        other => std::io::Error::other(format!("{other:?}")),
+    }
+}
+
 /// Where answers go: as CSV with a header, or as one JSON object per line.
 enum Writer<W: Write> {
     Csv {
@@ -96,7 +104,7 @@ impl<W: Write> Writer<W> {
 
     fn write_one(&mut self, answer: &Answer<'_>) -> std::io::Result<()> {
         match self {
-            Self::Csv { csv, .. } => csv.serialize(answer).map_err(std::io::Error::from),
+            Self::Csv { csv, .. } => csv.serialize(answer).map_err(as_io),
             Self::Json(out) => {
                 serde_json::to_writer(&mut *out, answer)?;
                 out.write_all(b"\n")
@@ -110,10 +118,11 @@ impl<W: Write> Writer<W> {
         match self {
             Self::Csv { csv, named } => {
                 if !std::mem::replace(named, true) {
-                    csv.write_record(numbers.iter().map(|number| &number.name))?;
+                    let names = numbers.iter().map(|number| &number.name);
+                    csv.write_record(names).map_err(as_io)?;
                 }
-                csv.write_record(restored.map(|number| number.to_string()))?;
-                Ok(())
+                csv.write_record(restored.map(|number| number.to_string()))
+                    .map_err(as_io)
             }
             Self::Json(out) => {
                 let named = numbers.iter().map(|number| number.name.clone()).zip(restored);
@@ -128,6 +137,42 @@ impl<W: Write> Writer<W> {
         match &mut self {
             Self::Csv { csv, .. } => csv.flush(),
             Self::Json(out) => out.flush(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whoever read has gone away.
+    struct Gone;
+
+    impl Write for Gone {
+        fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
+            Err(ErrorKind::BrokenPipe.into())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_reader_that_has_seen_enough_is_told_from_a_full_disk() {
+        let targets = [
+            Target::Classes(vec!["a".into(), "b".into()]),
+            Target::Numbers(vec![NumberTarget {
+                name: "price".into(),
+                mean: 0.0,
+                deviation: 1.0,
+            }]),
+        ];
+        for (target, json) in targets.iter().flat_map(|target| [(target, false), (target, true)]) {
+            let mut writer = Writer::new(json, Gone);
+            // More than any buffer holds.
+            let written = (0..100_000).try_for_each(|_| writer.write(&[0.5, 0.25], target));
+            assert_eq!(written.unwrap_err().kind(), ErrorKind::BrokenPipe);
         }
     }
 }

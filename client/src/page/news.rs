@@ -1,6 +1,7 @@
 //! What a page is told: all that it does not know yet.
 
 use protocol::measured::Evaluation;
+use protocol::stats::Gravity;
 use serde::Serialize;
 
 use crate::chronicle::{Chronicle, Facts, Happened, Node, Point, Summary};
@@ -44,7 +45,7 @@ pub(super) struct News<'a> {
     points_from: usize,
     points: &'a [Point],
     evaluations: Vec<Evaluation>,
-    events: Vec<&'a Happened>,
+    events: Vec<Told<'a>>,
     may_stop: bool,
     /// Why nothing is heard.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -52,6 +53,25 @@ pub(super) struct News<'a> {
     /// Where in the past this is.
     #[serde(skip_serializing_if = "Option::is_none")]
     past: Option<Past>,
+}
+
+/// Something that happened, as people are told of it.
+#[derive(Serialize)]
+struct Told<'a> {
+    #[serde(flatten)]
+    happened: &'a Happened,
+    sentence: String,
+    grave: Gravity,
+}
+
+impl<'a> From<&'a Happened> for Told<'a> {
+    fn from(happened: &'a Happened) -> Self {
+        Self {
+            happened,
+            sentence: happened.what.sentence(),
+            grave: happened.what.gravity(),
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -167,7 +187,7 @@ impl<'a> News<'a> {
             points_from,
             points: &curve.points()[points_from..],
             evaluations: evaluations.filter(|new| new.seconds > known.evaluated).collect(),
-            events: chronicle.happened_after(known.events).collect(),
+            events: chronicle.happened_after(known.events).map(Told::from).collect(),
             may_stop: false,
             trouble: None,
             past: None,

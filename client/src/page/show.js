@@ -80,27 +80,10 @@ function showNodes(nodes) {
   }));
 }
 
-// An event as a sentence, and how grave it is.
-function told(event) {
-  switch (event.event) {
-    case 'followed': return ['the run is followed', ''];
-    case 'joined': return [`${event.node} takes part`, ''];
-    case 'silent': return [`${event.node} is silent`, 'error'];
-    case 'back': return [`${event.node} is back`, ''];
-    case 'said': return [`${event.node}: ${event.text}`, event.gravity];
-    case 'waiting': return [event.for.length ? `waiting for ${event.for.join('; ')}` : 'nothing is waited for any more', ''];
-    case 'stop_asked': return ['the run is to end', 'warning'];
-    case 'finished': return [`finished: ${event.reason}`, ''];
-    case 'failed': return [`failed: ${event.reason}`, 'error'];
-    default: return [event.event, ''];
-  }
-}
-
 function showEvents(events) {
   at('events').replaceChildren(...events.slice(-200).reverse().map((event) => {
-    const [text, grave] = told(event);
     const time = make('time', '', new Date(event.time * 1000).toLocaleTimeString());
-    return make('li', '', time, make('span', grave, text));
+    return make('li', '', time, make('span', event.grave, event.sentence));
   }));
 }
 
@@ -108,11 +91,11 @@ function showEvents(events) {
 function ticks(model, axis) {
   const newest = model.points.at(-1);
   if (!newest || model.begun === null) return [];
-  const grave = model.events.filter((event) => event.event === 'silent' || event.event === 'back' || event.gravity === 'error');
+  const grave = model.events.filter((event) => event.event === 'silent' || event.event === 'back' || event.grave === 'error');
   return grave.map((event) => {
     const second = event.time - model.begun;
     const point = model.points.find((one) => one[SECONDS] >= second) ?? newest;
-    return { x: point[axis], text: told(event)[0], kind: event.event === 'back' ? '' : 'bad' };
+    return { x: point[axis], text: event.sentence, kind: event.event === 'back' ? '' : 'bad' };
   });
 }
 

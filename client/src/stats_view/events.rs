@@ -7,7 +7,6 @@ use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders};
 
-use super::header::short_name;
 use crate::chronicle::{Chronicle, Happened, Happening};
 use crate::fit::cut;
 use crate::quantity;
@@ -27,7 +26,7 @@ pub(super) fn draw(chronicle: &Chronicle, frame: &mut Frame, area: Rect) {
     for (happened, row) in newest.into_iter().zip(inner.rows()) {
         let age = format!("{:>7} ago  ", quantity::clock((now - happened.time).max(0.0)));
         let width = usize::from(row.width).saturating_sub(age.chars().count());
-        let text = cut(&text(&happened.what), width);
+        let text = cut(&happened.what.sentence(), width);
         let line = Line::from(vec![age.dim(), Span::styled(text, style(&happened.what))]);
         frame.render_widget(line, row);
     }
@@ -38,31 +37,10 @@ pub(super) fn count(chronicle: &Chronicle, most: usize) -> usize {
     chronicle.happened_after(0).rev().take(most).count()
 }
 
-fn text(what: &Happening) -> String {
-    match what {
-        Happening::Followed { run } => format!("run {} is followed", short_name(run)),
-        Happening::Joined { node } => format!("{node} joined"),
-        Happening::Silent { node } => format!("{node} fell silent"),
-        Happening::Back { node } => format!("{node} is back"),
-        Happening::Said { node, saying } => format!("{node}: {}", saying.text),
-        Happening::Waiting { reasons } if reasons.is_empty() => "nothing is waited for any more".into(),
-        Happening::Waiting { reasons } => format!("waiting for {}", reasons.join("; ")),
-        Happening::StopAsked => "the run was asked to stop".into(),
-        Happening::Finished { reason } => format!("the run finished: {reason}"),
-        Happening::Failed { reason } => format!("the run failed: {reason}"),
-    }
-}
-
 fn style(what: &Happening) -> Style {
-    let colour = match what {
-        Happening::Silent { .. } | Happening::Waiting { .. } => Color::Yellow,
-        Happening::Failed { .. } => Color::Red,
-        Happening::Said { saying, .. } => match saying.gravity {
-            Gravity::News => return Style::new(),
-            Gravity::Warning => Color::Yellow,
-            Gravity::Error => Color::Red,
-        },
-        _ => return Style::new(),
-    };
-    Style::new().fg(colour)
+    match what.gravity() {
+        Gravity::News => Style::new(),
+        Gravity::Warning => Style::new().fg(Color::Yellow),
+        Gravity::Error => Style::new().fg(Color::Red),
+    }
 }

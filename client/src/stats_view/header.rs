@@ -82,7 +82,7 @@ fn parts(chronicle: &Chronicle) -> Vec<(String, u8)> {
     parts
 }
 
-pub(super) fn short_name(run: &str) -> String {
+fn short_name(run: &str) -> String {
     run.chars().take(RUN_WIDTH).collect()
 }
 

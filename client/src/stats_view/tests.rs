@@ -183,7 +183,7 @@ fn an_ordinary_terminal_shows_everything() {
     assert_eq!(ends, ["0", "338k"]);
     assert!(dots(&lines[7..18]) > 40);
     assert!(lines[19].starts_with("events ──"), "{}", lines[19]);
-    assert_eq!(lines[22], "   0:08 ago  gamma joined");
+    assert_eq!(lines[22], "   0:08 ago  gamma takes part");
     assert!(
         lines[23].starts_with("q leave  ? help  s sort  ↑↓ pick  ⏎ node"),
         "{}",

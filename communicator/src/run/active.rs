@@ -17,6 +17,7 @@ use super::members::Members;
 use super::patience::Patience;
 use super::planted::{Bug, planted};
 use super::states::{Exchanging, Finishing, Preparing, Settling};
+use crate::log_context::NEWS;
 use crate::timing::RunLimits;
 
 /// What a run has to know beside itself, and where it says what is to be done.
@@ -246,7 +247,7 @@ impl ActiveRun {
 
     pub(super) fn fail(&mut self, reason: String, scope: &mut Scope<'_>) {
         if !self.is_over() {
-            tracing::error!(reason, "the run has failed");
+            tracing::error!(target: NEWS, reason, "the run has failed");
             self.end(Err(reason), scope);
         }
     }

@@ -148,7 +148,11 @@ impl ActiveRun {
                 if known && diverged {
                     self.diverge(reason, scope);
                 } else {
-                    tracing::error!(reason, "a worker failed; it is started again");
+                    if diverged && self.is_over() {
+                        tracing::debug!(reason, "a worker of a run that has failed is started again");
+                    } else {
+                        tracing::error!(reason, "a worker failed; it is started again");
+                    }
                     scope.effects.push(RunEffect::HangUp(worker));
                 }
             }

@@ -111,13 +111,11 @@ impl FromStr for Size {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let side = |text: &str| text.parse().ok().filter(|side| (1..=SIDE_MAX).contains(side));
-        let sides = text.split_once('x');
-        let size = sides.and_then(|(width, height)| {
-            Some(Self {
-                width: side(width)?,
-                height: side(height)?,
-            })
-        });
+        // One number is the side of a square.
+        let (width, height) = text.split_once('x').unwrap_or((text, text));
+        let size = side(width)
+            .zip(side(height))
+            .map(|(width, height)| Self { width, height });
         size.ok_or_else(|| DataSpecError::Size(text.to_owned()))
     }
 }

@@ -84,7 +84,7 @@ fn what_cannot_be_read_says_what_to_write() {
         ("npz:f?size=3x3", "'size=3x3' is not an option of npz"),
         ("parquet:f?sep=;", "'sep=;' is not an option of a table"),
         ("images:f?label=a", "'label=a' is not an option of images"),
-        ("images:f?size=32", "such as size=32x32"),
+        ("images:f?size=32x", "such as size=32x32"),
         ("images:f?size=0x5", "such as size=32x32"),
         ("images:f?colour=red", "colour=grey or colour=rgb"),
         ("csv:f?", "write label="),

@@ -86,6 +86,8 @@ pub(super) fn archives() {
         "numbers",
         &zip(&[("x.npy", npy("<f4", "6, 2", &floats)), ("y.npy", labels(6))]),
     );
+    let image = |label: u8| [vec![0, label], vec![label; 3 * 32 * 32]].concat();
+    add_to_corpus("cifar", "two", &[image(7), image(99)].concat());
     add_to_corpus("image", "grey", &png());
     for (name, text) in [
         ("texts", "colour;size;kind\nred;1;a\nblue;;b\nred;3;a\n;4;b\n"),

@@ -40,6 +40,8 @@ async fn end_of(child: &mut Child, detached: &Detached, limit: Duration) {
     };
     tokio::select! {
         status = child.wait() => match status {
+            // It has been told to, or its node is about to stop: a reason to worry would have another status.
+            Ok(status) if status.success() => tracing::debug!("a worker has ended; it is started again"),
             Ok(status) => tracing::warn!(%status, "a worker has ended; it is started again"),
             Err(error) => tracing::warn!(%error, "a worker is lost; it is started again"),
         },

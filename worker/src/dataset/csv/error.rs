@@ -134,6 +134,18 @@ pub enum CsvError {
         /// The line of the row.
         line: u64,
     },
+    /// A label that is missing among numbers.
+    #[error(
+        "{file} line {line} has no label: column {column} holds '{cell}' among numbers: remove such lines, or say \
+         target=class if all that it holds are names of classes"
+    )]
+    GapAmongNumbers {
+        file: PathBuf,
+        /// The line of the row.
+        line: u64,
+        column: String,
+        cell: String,
+    },
     /// A number to predict that is none.
     #[error(
         "{file} line {line}: label column {column} holds '{cell}', which is not a number: give a number on every line, \

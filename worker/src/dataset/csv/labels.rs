@@ -8,6 +8,7 @@ use std::path::Path;
 use protocol::data::TargetKind;
 
 use super::CsvError;
+use super::cell::Cell;
 use crate::dataset::error::list;
 
 /// Up to so many different numbers are classes in any case.
@@ -111,13 +112,21 @@ impl Labels {
     }
 
     /// What they are, now that all are there.
-    pub(in crate::dataset) fn decide(self) -> Found {
+    pub(in crate::dataset) fn decide(self, file: &Path) -> Result<Found, CsvError> {
         match (self.numbers, self.texts) {
             (Some(numbers), Some(texts)) if is_number(texts.different.len(), numbers.len(), self.fractions) => {
-                Found::Numbers(numbers)
+                Ok(Found::Numbers(numbers))
             }
-            (_, Some(texts)) => Found::Classes(texts),
-            (numbers, None) => Found::Numbers(numbers.unwrap_or_default()),
+            (_, Some(texts)) => match texts.gap_among_numbers().filter(|_| self.kind.is_none()) {
+                Some(gap) => Err(CsvError::GapAmongNumbers {
+                    file: file.to_owned(),
+                    line: gap.line,
+                    column: gap.column.clone(),
+                    cell: gap.cell.clone(),
+                }),
+                None => Ok(Found::Classes(texts)),
+            },
+            (numbers, None) => Ok(Found::Numbers(numbers.unwrap_or_default())),
         }
     }
 }
@@ -131,6 +140,22 @@ impl Texts {
     fn push(&mut self, cell: &str, here: impl FnOnce() -> Text) {
         let place = self.place(cell, here);
         self.rows.push(place);
+    }
+
+    /// The first of those that say that there is none, where all others are so many numbers that they are no classes.
+    fn gap_among_numbers(&self) -> Option<&Text> {
+        let (mut gap, mut numbers, mut fractions) = (None, 0, false);
+        for text in &self.different {
+            match Cell::read(&text.cell) {
+                Cell::Number(number) => {
+                    numbers += 1;
+                    fractions |= number.fract() != 0.0;
+                }
+                Cell::Missing => gap = gap.or(Some(text)),
+                Cell::Text => return None,
+            }
+        }
+        gap.filter(|_| is_number(numbers, self.rows.len(), fractions))
     }
 
     /// The place of a text among the different ones.
@@ -215,17 +240,24 @@ mod tests {
         for (line, cell) in (1..).zip(cells) {
             labels.push(Path::new("f"), "price", &cell, line)?;
         }
-        Ok(labels.decide())
+        labels.decide(Path::new("f"))
     }
 
     #[test]
     fn a_text_among_numbers_makes_classes() {
-        let cells = || (0..100).map(|n| n.to_string()).chain(["none".to_owned()]);
-        assert!(matches!(labels(None, cells()), Ok(Found::Classes(texts)) if texts.different.len() == 101));
-        let Err(error) = labels(Some(TargetKind::Number), cells()) else {
-            panic!("'none' is no number");
-        };
-        assert!(error.to_string().contains("line 101"), "{error}");
+        let with = |last: &str| (0..100).map(|n| n.to_string()).chain([last.to_owned()]);
+        assert!(matches!(labels(None, with("other")), Ok(Found::Classes(texts)) if texts.different.len() == 101));
+        // What says that there is none is a gap, unless it is said to be a class.
+        let class = Some(TargetKind::Class);
+        assert!(matches!(labels(class, with("NA")), Ok(Found::Classes(texts)) if texts.different.len() == 101));
+        for (kind, last) in [(Some(TargetKind::Number), "other"), (None, "NA"), (None, "none")] {
+            let Err(error) = labels(kind, with(last)) else {
+                panic!("'{last}' is no number");
+            };
+            assert!(error.to_string().contains("line 101"), "{error}");
+        }
+        let few = ["1", "2", "NA"].map(str::to_owned);
+        assert!(matches!(labels(None, few), Ok(Found::Classes(texts)) if texts.different.len() == 3));
         let numbers = || (0..100).map(|n| n.to_string());
         assert!(matches!(labels(None, numbers()), Ok(Found::Numbers(all)) if all.len() == 100));
         let forced = labels(Some(TargetKind::Class), numbers());

@@ -132,7 +132,7 @@ fn split(
     };
     let (target, answers) = answers(
         file,
-        table.labels.decide(),
+        table.labels.decide(file)?,
         table.label_names,
         known.map(|known| known.target),
         &train,

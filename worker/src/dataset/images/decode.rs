@@ -57,13 +57,8 @@ impl Form {
                 height: u32::try_from(height).ok()?,
             },
             colour,
-            resize: false,
+            resize: true,
         })
-    }
-
-    /// The same, with images of other sizes resized or refused.
-    pub(super) fn resized(self, resize: bool) -> Self {
-        Self { resize, ..self }
     }
 
     pub(super) fn shape(self) -> Shape {

@@ -115,7 +115,8 @@ fn form(
         })?),
     };
     match (form, found.first()) {
-        (Some(form), _) => Ok(form.resized(options.size.is_some())),
+        // Whatever size they have, they are made what the model takes.
+        (Some(form), _) => Ok(form),
         (None, Some(first)) => Form::of_first(&first.resolved(place.data_root)?, options),
         (None, None) => Err(folders::nothing(place.directory)),
     }

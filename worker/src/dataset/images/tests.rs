@@ -96,7 +96,12 @@ fn wrong_images_are_named() {
     let images = [("a/1.png", 2, RED), ("a/2.png", 3, RED), ("b/1.png", 2, RED)];
     let ragged = folder(&images);
     assert_refused(opened(ragged.path(), ""), &["2.png", "3x3 pixels", "say size=2x2"]);
-    assert!(opened(ragged.path(), "?size=4x4").is_ok());
+    assert!(opened(ragged.path(), "?size=4").is_ok());
+    // A model takes images of any size: they are made what it knows.
+    let known = opened(ragged.path(), "?size=4x4").unwrap();
+    let spec = format!("images:{}", ragged.path().display()).parse().unwrap();
+    let samples = Dataset::inputs(&spec, known.known()).unwrap();
+    assert_eq!((samples.len(), samples.features()), (3, 3 * 4 * 4));
     let put = |bytes: &[u8]| std::fs::write(ragged.path().join("b/1.png"), bytes).unwrap();
     put(b"\x89PNG\r\n\x1a\nnothing more");
     assert_refused(opened(ragged.path(), "?size=2x2"), &["b/1.png", "cannot be decoded"]);

@@ -248,7 +248,7 @@ fn answers(
             labels.push(file, name, &y.elements.text(row * width + place), row as u64 + 1)?;
         }
     }
-    Ok(csv::answers(file, labels.decide(), names, known, train)?)
+    Ok(csv::answers(file, labels.decide(file)?, names, known, train)?)
 }
 
 /// What inputs are, and the model that they are for, if there is one.
