@@ -153,8 +153,11 @@ fn the_best_weights_are_kept_by_all_nodes_however_the_run_ends() {
             "{nodes} {reason}: {saved} of {on_the_way:?}"
         );
         assert!(on_the_way.len() > 3, "{on_the_way:?}");
+        // The last one that was measured may be of the last weights, or of some before them.
+        let kept = finished["kept"]["loss"].as_f64();
         let came_back = best + 1 < on_the_way.len();
-        assert_eq!(finished["kept"]["loss"].as_f64().is_some(), came_back, "{finished}");
+        assert!(kept.is_some() || !came_back, "{finished}");
+        assert!(kept.is_none_or(|kept| kept == loss), "{finished}");
         let model = finished["model"].as_str().unwrap();
         let evaluated = tau.run(&["evaluate", model, "--json"]).last();
         assert!((evaluated["loss"].as_f64().unwrap() - loss).abs() < 1e-5, "{evaluated}");

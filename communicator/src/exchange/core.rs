@@ -61,6 +61,8 @@ pub struct Exchange {
     pub(super) left: BTreeSet<NodeId>,
     /// No further batch is taken.
     pub(super) frozen: bool,
+    /// Those whose batches were not taken for that: when it is over they begin again, or they would wait for word of them.
+    pub(super) unheard: BTreeSet<NodeId>,
     /// Bytes of parcels that came, or are known to have come to others.
     pub(super) moved: u64,
     /// Homes and the peers that they have no link to: this node hands their batches on at once.
@@ -92,6 +94,7 @@ impl Exchange {
             newcomer: true,
             left: BTreeSet::new(),
             frozen: false,
+            unheard: BTreeSet::new(),
             moved: 0,
             relays: BTreeSet::new(),
         }
@@ -271,7 +274,7 @@ impl Exchange {
             }
             Event::Received { from, message } => self.received(from, message, effects),
             Event::Audit => drop(self.audit(effects)),
-            Event::Freeze(frozen) => self.frozen = frozen,
+            Event::Freeze(frozen) => self.freeze(frozen, effects),
             Event::Tick => self.tick(effects),
         }
         self.go_on_bundling(effects);
@@ -443,6 +446,16 @@ impl Exchange {
         self.tell_links(effects);
         effects.push(Effect::Quarantine { peer, reason });
         self.trim();
+    }
+
+    /// Takes no further batches, or takes them again.
+    fn freeze(&mut self, frozen: bool, effects: &mut Vec<Effect>) {
+        self.frozen = frozen;
+        if !frozen {
+            for node in std::mem::take(&mut self.unheard) {
+                self.reset(node, effects);
+            }
+        }
     }
 
     /// Gives a link up. What still comes on it is not listened to; the next one starts afresh.

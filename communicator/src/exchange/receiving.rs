@@ -149,8 +149,8 @@ impl Exchange {
                 }
                 self.catch_up(from, effects);
             }
-            // It has asked for none, or the run ends without it.
-            Message::Batch(_) if self.newcomer || self.frozen => {}
+            // It has asked for none, or the run ends without it: if it does not, it comes again.
+            Message::Batch(_) if self.newcomer || self.frozen => self.unheard.extend(self.frozen.then_some(from)),
             Message::Batch(bytes) => match Batch::decode(&bytes, self.ledger.weight_count()) {
                 Err(BatchError::Damaged) => self.take_damage(from, effects),
                 Err(error) => self.quarantine(from, error.to_string(), effects),
@@ -391,12 +391,13 @@ impl Exchange {
             wanted.ticks = 0;
         }
         match whole {
-            None => Ok(()),
-            Some((ParcelKind::Range | ParcelKind::Bundle, _)) if self.newcomer || self.frozen => Ok(()),
-            Some((ParcelKind::Range, bytes)) => self.take_range(from, &bytes, effects),
-            Some((ParcelKind::Bundle, bytes)) => self.take_bundle(from, &bytes, effects),
-            Some((ParcelKind::Snapshot, bytes)) => self.install(from, &bytes, effects),
+            Some((ParcelKind::Snapshot, bytes)) => return self.install(from, &bytes, effects),
+            Some(_) if self.newcomer || self.frozen => self.unheard.extend(self.frozen.then_some(from)),
+            Some((ParcelKind::Range, bytes)) => return self.take_range(from, &bytes, effects),
+            Some((ParcelKind::Bundle, bytes)) => return self.take_bundle(from, &bytes, effects),
+            None => {}
         }
+        Ok(())
     }
 
     /// What a peer has sent whole: an error if it is a lie, and none if it was damaged on its way.

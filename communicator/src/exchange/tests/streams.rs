@@ -165,9 +165,15 @@ fn who_is_frozen_takes_no_further_batch_and_stands_where_it_stood() {
     tell(&mut exchange, Event::Freeze(true));
     receive(&mut exchange, PEER, Message::Batch(simple(2, 2)));
     assert_eq!(exchange.stand(), stand);
-    tell(&mut exchange, Event::Freeze(false));
+    // Whoever was not listened to begins again: it would wait for word of what it has sent.
+    let effects = tell(&mut exchange, Event::Freeze(false));
+    assert_eq!(effects, [Effect::Reset(PEER)]);
+    tell(&mut exchange, Event::LinkUp(PEER));
+    receive(&mut exchange, PEER, has(&[]));
     receive(&mut exchange, PEER, Message::Batch(simple(2, 2)));
     assert_ne!(exchange.stand(), stand);
+    tell(&mut exchange, Event::Freeze(true));
+    assert_eq!(tell(&mut exchange, Event::Freeze(false)), []);
 }
 
 #[test]
