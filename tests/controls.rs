@@ -157,7 +157,10 @@ fn the_best_weights_are_kept_by_all_nodes_however_the_run_ends() {
         let kept = finished["kept"]["loss"].as_f64();
         let came_back = best + 1 < on_the_way.len();
         assert!(kept.is_some() || !came_back, "{finished}");
-        assert!(kept.is_none_or(|kept| kept == loss), "{finished}");
+        assert!(
+            kept.is_none_or(|kept| (kept - loss).abs() < 1e-5),
+            "{kept:?}, {finished}"
+        );
         let model = finished["model"].as_str().unwrap();
         let evaluated = tau.run(&["evaluate", model, "--json"]).last();
         assert!((evaluated["loss"].as_f64().unwrap() - loss).abs() < 1e-5, "{evaluated}");
