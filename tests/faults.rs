@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::harness::cluster::{Cluster, Node, job, kill};
+use crate::harness::cluster::{Cluster, Node, SOON, job, kill};
 use crate::harness::points_csv;
 use crate::harness::watching::{
     checkpoints, kill_node, stats, stats_of, stop, wait_until_trains, wait_until_trains_on,
@@ -97,7 +97,7 @@ fn survivors_train_what_a_dead_node_leaves() {
     const SHARD: u64 = SAMPLES / 4 / 16 + 1;
     let mut cluster = Cluster::of(4);
     // Small minibatches take long: the node must be dead well before the epoch is over.
-    let job = ["--epochs", "1", "--minibatch", "8"];
+    let job = [SOON, &["--epochs", "1", "--minibatch", "8"]].concat();
     let mut client = cluster.tau.start(&cluster.asking("start", &job));
     client.read_line();
     Cluster::wait_until("the epoch does not begin", || {
@@ -127,7 +127,8 @@ fn others_finish_what_a_guest_had_begun() {
     const SAMPLES: u64 = 3 * 60_000;
     let mut cluster = Cluster::of(2);
     // Without a limit a run that cannot end would hold this test up for ever.
-    let job = ["--epochs", "3", "--minibatch", "32", "--max-seconds", "300"];
+    let limit = ["--epochs", "3", "--minibatch", "32", "--max-seconds", "300"];
+    let job = [SOON, &limit].concat();
     let mut client = cluster.tau.start(&cluster.asking("start", &job));
     client.read_line();
     let guest = cluster.add(&[]).name.clone();

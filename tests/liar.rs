@@ -170,6 +170,7 @@ fn own_beat(liar: &Liar, ear: &Ear) -> Beat {
 fn settled() -> Settled {
     Settled {
         digest: protocol::digest::Digest(1),
+        whole: protocol::digest::Digest(1),
         workers_agree: true,
         stats: protocol::wire::attach::WorkerStats::default(),
         samples: 1,

@@ -191,6 +191,24 @@ fn processor_time(pid: u32) -> u64 {
 
 #[test]
 #[cfg(target_os = "linux")]
+fn a_network_that_is_too_large_for_a_node_is_refused_and_told_how_to_be_spread() {
+    let mut cluster = Cluster::of(1);
+    cluster.nodes.remove(0).stop();
+    // In kilobytes, as `ulimit` has it.
+    cluster.add_limited("-v 3000000");
+    cluster.wait_for_nodes(1);
+    points_csv(&cluster.tau, "points.csv", 600);
+    let large = "dense 8192, relu, dense 8192, relu, dense 8192, relu, dense 2";
+    let job = ["--data", "csv:points.csv", "--model", large, "--optimiser", "adam"];
+    let refused = cluster.ask("start", &job);
+    assert_eq!(refused.code, 1, "{}", refused.stderr);
+    for word in ["GB", "--exchange layers:groups=2"] {
+        assert!(refused.stderr.contains(word), "{}", refused.stderr);
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
 fn a_node_without_descriptors_waits_quietly_and_recovers() {
     // What a node takes by itself; with a few more, the quarter that strangers may have is too much.
     let mut cluster = Cluster::of(1);

@@ -1,6 +1,6 @@
 //! Strategies other than the default one, on the same runtime: they train, and their replicas agree.
 
-use crate::harness::cluster::{Cluster, SMALL, cut_power, kill};
+use crate::harness::cluster::{Cluster, SMALL, SOON, cut_power, kill};
 use crate::harness::watching::{checkpoints, kill_node, stop, wait_until_trains, wait_until_trains_on};
 use crate::harness::{Tau, points_csv};
 
@@ -75,7 +75,7 @@ fn rounds_go_on(exchange: &str) {
     let mut cluster = Cluster::of(3);
     points_csv(&cluster.tau, "points.csv", 600);
     let endless = ["--exchange", exchange, "--epochs", "1000000", "--detach"];
-    let started = cluster.ask("start", &[SMALL, &endless].concat());
+    let started = cluster.ask("start", &[SMALL, SOON, &endless].concat());
     assert_eq!(started.code, 0, "{}", started.stderr);
     let names: Vec<String> = cluster.nodes.iter().map(|node| node.name.clone()).collect();
     for name in &names {
@@ -119,7 +119,7 @@ fn resumes(exchange: &str) {
     let mut cluster = Cluster::of(NODES);
     points_csv(&cluster.tau, "points.csv", 600);
     let endless = ["--exchange", exchange, "--epochs", "1000000", "--detach"];
-    let started = cluster.ask("start", &[SMALL, &endless].concat());
+    let started = cluster.ask("start", &[SMALL, SOON, &endless].concat());
     assert_eq!(started.code, 0, "{}", started.stderr);
     for node in &cluster.nodes {
         wait_until_trains(&cluster, &node.name);
@@ -148,7 +148,7 @@ fn resumes(exchange: &str) {
 fn a_dense_exchange_survives_a_death() {
     let mut cluster = Cluster::of(3);
     points_csv(&cluster.tau, "points.csv", 600);
-    let endless = [SMALL, DENSE, &["--epochs", "1000000", "--max-seconds", "3"]].concat();
+    let endless = [SMALL, SOON, DENSE, &["--epochs", "1000000", "--max-seconds", "3"]].concat();
     let mut client = cluster.tau.start(&cluster.asking("start", &endless));
     client.wait_until_trains();
     let victim = cluster.nodes.pop().unwrap();

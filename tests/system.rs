@@ -12,6 +12,7 @@ mod deploy;
 mod faults;
 mod fleet;
 mod hostile;
+mod layers;
 #[cfg(target_os = "linux")]
 mod liar;
 mod mnist;

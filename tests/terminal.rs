@@ -1,6 +1,6 @@
 //! What people see in a terminal: the live view with its keys, and progress bars, in the real binary.
 
-use crate::harness::cluster::{Cluster, job, kill};
+use crate::harness::cluster::{Cluster, SMALL, job, kill};
 use crate::harness::terminal::{Size, Terminal};
 use crate::harness::watching::{kill_node, wait_until_trains};
 use crate::harness::{Tau, points_csv};
@@ -205,7 +205,7 @@ fn a_bar_names_whom_it_waits_for() {
     points_csv(&cluster.tau, "points.csv", 600);
     let asked = &cluster.nodes[0].address;
     let start = ["start", "--cluster", asked, "--credentials", "cluster.pem"];
-    let job = job("1000000", &[]);
+    let job = [SMALL, &["--epochs", "1000000", "--give-up-after", "45"]].concat();
     let mut terminal = Terminal::start(&cluster.tau, (80, 24), &[&start, &job[..]].concat());
     let other = &cluster.nodes[1];
     wait_until_trains(&cluster, &other.name);
@@ -222,7 +222,7 @@ fn a_bar_names_whom_it_waits_for() {
         lines.join("").contains(&sentence)
     });
     let line = shown.iter().find(|line| line.contains(&sentence)).unwrap();
-    assert!(line.ends_with(" s, given up at 30 s"), "{line}");
+    assert!(line.ends_with(" s, given up at 45 s"), "{line}");
     // Where there is room, it is also said what is done.
     terminal.resize((140, 24));
     terminal.wait_until("it is not said what is done", |lines| {

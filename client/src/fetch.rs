@@ -1,6 +1,6 @@
 //! Fetching a run's model, from any node that has it.
 
-use std::io::Seek;
+use std::io::{Seek, Write};
 use std::time::{Duration, Instant};
 
 use communicator::control::ConnectionError;
@@ -10,6 +10,7 @@ use protocol::sentence::sentence;
 use protocol::stats::Finished;
 use protocol::wire::control::{RunResult, RunStatus};
 use whole_file::Part;
+use worker::assembly::{AssemblyError, assemble};
 use worker::model_file;
 
 use crate::contact::Contact;
@@ -34,12 +35,15 @@ pub(crate) async fn save(
     let path = folder.model();
     let io = |error: std::io::Error| folder.model_not_written(&error);
     let mut file = Part::beside(&path).map_err(io)?;
-    fetch(contact, run, result.digest, &mut file)
-        .await
-        .map_err(|error| match error {
-            FetchError::Write(error) => io(error),
-            FetchError::Nobody(reason) => Failure::Failed(reason),
-        })?;
+    let fetched = if status.job.exchange.lanes().is_some() {
+        fetch_portions(contact, run, result.digest, &mut file).await
+    } else {
+        fetch(contact, run, result.digest, &mut file).await
+    };
+    fetched.map_err(|error| match error {
+        FetchError::Write(error) => io(error),
+        FetchError::Nobody(reason) => Failure::Failed(reason),
+    })?;
     file.keep().map_err(io)?;
     let finished = report::finished(status, result, path.display().to_string());
     folder.keep_job(&status.job)?;
@@ -61,9 +65,7 @@ async fn fetch(contact: &Contact, run: RunId, digest: Digest, file: &mut Part) -
         let mut reasons = Vec::new();
         let mut all_lack_it = true;
         for address in contact.addresses().await {
-            // What another one has broken off is no part of it.
-            let emptied = file.file().set_len(0).and_then(|()| file.file().rewind());
-            emptied.map_err(FetchError::Write)?;
+            emptied(file)?;
             match contact.fetch_model(address, run, file.file()).await {
                 Ok(()) => match check(file, digest) {
                     Ok(()) => return Ok(()),
@@ -85,6 +87,50 @@ async fn fetch(contact: &Contact, run: RunId, digest: Digest, file: &mut Part) -
         }
         tokio::time::sleep(PAUSE).await;
     }
+}
+
+/// Fetches what each node holds of a model that is spread over them, until it makes the whole one.
+async fn fetch_portions(contact: &Contact, run: RunId, digest: Digest, file: &mut Part) -> Result<(), FetchError> {
+    let since = Instant::now();
+    loop {
+        let mut portions = Vec::new();
+        let mut reasons = Vec::new();
+        for address in contact.addresses().await {
+            emptied(file)?;
+            match contact.fetch_model(address, run, file.file()).await {
+                Ok(()) => portions.push(std::fs::read(file.path()).map_err(FetchError::Write)?),
+                Err(ConnectionError::Write(error)) => return Err(FetchError::Write(error)),
+                Err(error) => reasons.push(sentence(&error)),
+            }
+            match assemble(&portions) {
+                Ok(whole) => {
+                    emptied(file)?;
+                    file.file().write_all(&whole).map_err(FetchError::Write)?;
+                    match check(file, digest) {
+                        Ok(()) => return Ok(()),
+                        Err(why) => reasons.push(format!("what the nodes gave is not the run's model: {why}")),
+                    }
+                }
+                Err(AssemblyError::Missing(_)) => {}
+                Err(error) => reasons.push(error.to_string()),
+            }
+        }
+        if since.elapsed() >= LIMIT {
+            let missing = assemble(&portions).err();
+            reasons.extend(missing.map(|error| error.to_string()));
+            return Err(FetchError::Nobody(format!(
+                "the model of run {run}, which has ended, cannot be put together: {}",
+                reasons.join("; ")
+            )));
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// What another one has broken off is no part of it.
+fn emptied(file: &mut Part) -> Result<(), FetchError> {
+    let emptied = file.file().set_len(0).and_then(|()| file.file().rewind());
+    emptied.map_err(FetchError::Write)
 }
 
 /// Checks that a file holds the weights that a run ended with.

@@ -16,8 +16,12 @@ use crate::run_folder::run_named;
 use crate::scratch::Scratch;
 use crate::{fetch, follow, notice};
 
-/// How long nodes are given to settle and save.
-const END_LIMIT: Duration = Timing::DEFAULT.settle_limit();
+/// How long nodes of a run are given to settle and save, if they may wait for each other for so many seconds.
+fn end_limit(give_up_after: Option<f64>) -> Duration {
+    let limit = Timing::DEFAULT.settle_limit();
+    give_up_after.map_or(limit, |seconds| limit.max(Duration::from_secs_f64(seconds + 15.0)))
+}
+
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 /// Does what can be done after a failure, and says what that was. All runs of these nodes are ours.
@@ -58,7 +62,7 @@ async fn end(contact: &Contact, out: &OutFolder) -> Option<String> {
             notice::say("ending the run, to save what it has learned");
             asked = stop(contact).await;
         }
-        if since.elapsed() > END_LIMIT {
+        if since.elapsed() > end_limit(status.job.give_up_after) {
             return None;
         }
         tokio::time::sleep(LOOK_AGAIN).await;

@@ -18,6 +18,7 @@ pub mod log_context;
 mod log_throttle;
 mod meter;
 pub mod node;
+mod portion;
 mod run;
 pub mod sayings;
 #[cfg(test)]

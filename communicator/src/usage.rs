@@ -1,6 +1,7 @@
 //! What a node takes of its machine: this process and its workers'.
 
 use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use protocol::job::Job;
@@ -156,18 +157,38 @@ fn resident_bytes(process: &str) -> Option<u64> {
     )
 }
 
-/// The memory that this machine has; `None` where it does not tell.
+/// The memory that this process may have: what the machine has, or what it is limited to; `None` where neither is told.
 #[must_use]
 fn memory_total_bytes() -> Option<u64> {
-    kilobytes(&std::fs::read_to_string("/proc/meminfo").ok()?, "MemTotal:")
+    let text = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
+    let machine = kilobytes(&text("/proc/meminfo"), "MemTotal:");
+    // What `ulimit -v` sets.
+    let process = limit(&text("/proc/self/limits"), "Max address space");
+    let group = group_limit(&text("/proc/self/cgroup"), |folder| {
+        std::fs::read_to_string(Path::new("/sys/fs/cgroup").join(folder).join("memory.max")).ok()
+    });
+    [machine, process, group].into_iter().flatten().min()
+}
+
+/// The memory that a control group may have, by what the system says of it: containers and services are limited so. The limits
+/// of those that it is in hold, too.
+fn group_limit(own: &str, limit_of: impl Fn(&Path) -> Option<String>) -> Option<u64> {
+    let path = own.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let folders = Path::new(path).ancestors();
+    folders.filter_map(|folder| limit_of(folder)?.trim().parse().ok()).min()
+}
+
+/// A limit of this process, by its name in the system's table; `None` if there is none.
+fn limit(table: &str, name: &str) -> Option<u64> {
+    let line = table.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_whitespace().next()?.parse().ok()
 }
 
 /// How many files and sockets this process may have open at a time; `None` where the system does not tell.
 #[must_use]
 pub fn descriptors_max() -> Option<usize> {
     let limits = std::fs::read_to_string("/proc/self/limits").ok()?;
-    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
-    line.split_whitespace().next()?.parse().ok()
+    limit(&limits, "Max open files").map(|most| most as usize)
 }
 
 /// A job is too large for this machine.
@@ -208,6 +229,24 @@ fn number(text: &str, name: &str) -> Option<u64> {
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_lowest_limit_of_all_groups_holds() {
+        let limits = |folder: &Path| match folder.to_str().unwrap() {
+            "" => Some("max\n".into()),
+            "a" => Some("1000\n".into()),
+            "a/b" => Some("2000\n".into()),
+            _ => None,
+        };
+        assert_eq!(group_limit("0::/a/b/c\n", limits), Some(1000));
+        assert_eq!(group_limit("0::/\n", limits), None);
+        assert_eq!(group_limit("4:memory:/a\n", limits), None);
+        let table = "Max open files  20  40  files\nMax address space  unlimited  unlimited  bytes\n";
+        assert_eq!(
+            (limit(table, "Max open files"), limit(table, "Max address space")),
+            (Some(20), None)
+        );
+    }
 
     #[test]
     fn memory_and_time_are_seen() {

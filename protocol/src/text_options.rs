@@ -46,6 +46,13 @@ impl<'a> TextOptions<'a> {
             .transpose()
     }
 
+    /// The text after `key=`.
+    pub(crate) fn text(&mut self, key: &str) -> Option<&'a str> {
+        let of = |part: &&'a str| part.split_once('=').filter(|(name, _)| name.trim() == key);
+        let at = self.rest.iter().position(|part| of(part).is_some())?;
+        of(&self.rest.remove(at)).map(|(_, value)| value.trim())
+    }
+
     /// Whether the word `key` stands there alone.
     pub(crate) fn flag(&mut self, key: &str) -> bool {
         let position = self.rest.iter().position(|part| *part == key);

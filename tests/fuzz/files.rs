@@ -7,6 +7,7 @@ use std::sync::Arc;
 use communicator::transport::{AcceptLimits, Acceptor, Credentials, Security};
 use protocol::data::{DataSpec, HeldOut, TableOptions};
 use tempfile::TempDir;
+use worker::assembly::assemble;
 use worker::dataset::{Answers, Dataset};
 use worker::model_file;
 
@@ -40,6 +41,18 @@ pub(crate) fn model(bytes: &[u8]) -> Option<Check> {
             (again.metadata, again.job, again.layout, again.weights),
             (model.metadata, model.job, model.layout, model.weights)
         );
+    }))
+}
+
+/// A file alone is all portions of a model, or some are missing.
+pub(crate) fn portions(bytes: &[u8]) -> Option<Check> {
+    let whole = assemble(&[bytes.to_vec()]).ok()?;
+    Some(Box::new(move || {
+        let model = model_file::parse(Path::new("model"), &whole);
+        // What is said of the inputs is read when the model is.
+        if let Ok(model) = model {
+            assert_eq!(model.weights.len(), model.layout.weights);
+        }
     }))
 }
 

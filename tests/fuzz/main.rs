@@ -70,6 +70,7 @@ targets! {
     frame: Frame, Light, FRAME, targets::frame;
     worker_frame: Frame, Light, FRAME, targets::worker_frame;
     message: Frame, Light, Bound::new(256 << 10, 64), targets::message;
+    flow: Plain, Light, MESSAGE, targets::flow;
     hello: Frame, Light, FRAME, targets::hello;
     hello_contents: Plain, Light, MESSAGE, targets::wire::<Hello>;
     word: Plain, Light, MESSAGE, targets::wire::<Word>;
@@ -81,6 +82,7 @@ targets! {
     data: Plain, Light, TEXT, targets::data;
     model: Plain, Light, TEXT, targets::model;
     model_file: SafeTensors, Light, TEXT, files::model;
+    portions: SafeTensors, Light, TEXT, files::portions;
     // Compressed zeros grow by a factor of a thousand; growing by doubling takes three times that for a moment.
     idx: Plain, Files, Bound::new(256 << 10, 3 << 10), files::idx;
     csv: Plain, Files, Bound::new(1 << 20, 16 << 10), files::csv;

@@ -18,6 +18,7 @@ use protocol::model::{Layout, ModelSpec, Shape};
 use protocol::sums::Sums;
 use protocol::wire;
 use protocol::wire::control::Request;
+use protocol::wire::flow::Flow;
 use protocol::wire::frame;
 use protocol::wire::snapshot::{self, Snapshot};
 use serde::Serialize;
@@ -55,6 +56,18 @@ pub(crate) fn bundle(bytes: &[u8]) -> Option<Check> {
         assert_eq!(bundle.dense.digest(), bundle.digest());
         let again = Bundle::decode(&bundle.encode().unwrap(), WEIGHTS).unwrap();
         assert_eq!(format!("{again:?}"), format!("{bundle:?}"));
+    }))
+}
+
+pub(crate) fn flow(bytes: &[u8]) -> Option<Check> {
+    let flow = Flow::decode(bytes).ok()?;
+    let address = Flow::addressed(bytes);
+    Some(Box::new(move || {
+        assert_eq!(address, Ok((flow.head.lane, flow.head.to)));
+        let numbers = flow.numbers(flow.numbers.len() / 4);
+        assert_eq!(numbers.is_ok(), flow.numbers.len().is_multiple_of(4));
+        let again = Flow::decode(&flow.encode().unwrap()).unwrap();
+        assert_eq!(format!("{again:?}"), format!("{flow:?}"));
     }))
 }
 

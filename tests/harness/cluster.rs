@@ -24,9 +24,12 @@ pub(crate) const SMALL: &[&str] = &[
     "16",
 ];
 
+/// What lets a run end soon after a death.
+pub(crate) const SOON: &[&str] = &["--give-up-after", "8"];
+
 /// The job, for so many epochs.
 pub(crate) fn job<'a>(epochs: &'a str, extra: &[&'a str]) -> Vec<&'a str> {
-    [SMALL, &["--density", "0.05", "--epochs", epochs], extra].concat()
+    [SMALL, SOON, &["--density", "0.05", "--epochs", epochs], extra].concat()
 }
 
 /// A folder with credentials, and the nodes that were started in it.

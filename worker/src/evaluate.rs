@@ -1,5 +1,6 @@
 //! Evaluation on held-out samples.
 
+use protocol::measured::Scores;
 use protocol::model::Layout;
 use thiserror::Error;
 
@@ -41,6 +42,37 @@ pub enum EvaluationError {
 }
 
 impl Evaluation {
+    /// What a judgement of so many samples says.
+    #[must_use]
+    pub(crate) fn of(objective: &Objective, all: &Judgement, samples: usize) -> Self {
+        let count = samples as f64;
+        let (accuracy, mae) = match objective {
+            Objective::Classes { .. } => (all.correct as f64 / count, None),
+            Objective::Numbers { units, .. } => {
+                let errors = all.errors.iter().zip(&**units);
+                let off = errors.map(|(errors, &unit)| errors.absolute / count * f64::from(unit));
+                let mae = off.sum::<f64>() / units.len().max(1) as f64;
+                (all.r2(samples), Some(mae))
+            }
+        };
+        Self {
+            accuracy,
+            loss: all.loss / count,
+            mae,
+            samples,
+        }
+    }
+
+    /// What is told of it.
+    #[must_use]
+    pub fn scores(&self) -> Scores {
+        Scores {
+            accuracy: self.accuracy,
+            loss: self.loss,
+            mae: self.mae,
+        }
+    }
+
     /// Whether the accuracy on all samples cannot be expected to reach a target any more, from that on the first ones.
     #[must_use]
     pub fn rules_out(&self, target: f64) -> bool {
@@ -114,17 +146,7 @@ fn in_rounds<E>(
         for judged in judge(round)? {
             all.add(&judged);
         }
-        let count = found.samples as f64;
-        found.loss = all.loss / count;
-        match objective {
-            Objective::Classes { .. } => found.accuracy = all.correct as f64 / count,
-            Objective::Numbers { units, .. } => {
-                let errors = all.errors.iter().zip(&**units);
-                let off = errors.map(|(errors, &unit)| errors.absolute / count * f64::from(unit));
-                found.mae = Some(off.sum::<f64>() / units.len().max(1) as f64);
-                found.accuracy = all.r2(found.samples);
-            }
-        }
+        found = Evaluation::of(objective, &all, found.samples);
         if !go_on(&found) {
             break;
         }

@@ -1,7 +1,8 @@
 //! Whether a job can be trained on its data, and the shapes that its model then has.
 
-use protocol::job::Job;
-use protocol::model::{Layer, Layout, ModelError, PlacedLayer, Shape};
+use protocol::batch::BATCH_BYTES_MAX;
+use protocol::job::{Job, Lanes};
+use protocol::model::{Layer, Layout, ModelError, Partition, PartitionError, PlacedLayer, Shape};
 use protocol::split::Split;
 use protocol::target::TargetInfo;
 use thiserror::Error;
@@ -55,6 +56,20 @@ pub enum FittingError {
         "a batchnorm over vectors learns nothing from a minibatch of one sample: use a larger --minibatch, or layernorm"
     )]
     OneSample,
+    /// The network cannot be cut as the job says.
+    #[error("--exchange: {0}")]
+    Partition(#[from] PartitionError),
+    /// What passes between two machines in one piece is too large.
+    #[error(
+        "--exchange: {samples} samples of {numbers} numbers each do not fit into one message between two machines: use \
+         more parts (micro), or a smaller --minibatch"
+    )]
+    Border {
+        /// Samples in a part of a minibatch.
+        samples: usize,
+        /// Numbers that a sample has where the network is cut.
+        numbers: usize,
+    },
 }
 
 /// Fits a job's model to its data.
@@ -81,7 +96,27 @@ pub fn fit(job: &Job, dataset: &Dataset) -> Result<Layout, FittingError> {
     if job.minibatch == 1 && normalises_vectors(&layout.layers) {
         return Err(FittingError::OneSample);
     }
+    if let Some(lanes) = job.exchange.lanes() {
+        check_lanes(job, lanes, &layout)?;
+    }
     Ok(layout)
+}
+
+/// Checks that the network can be cut, and that what passes between its portions fits into messages.
+fn check_lanes(job: &Job, lanes: &Lanes, layout: &Layout) -> Result<(), FittingError> {
+    let partition = Partition::new(layout.clone(), lanes.cut)?;
+    let samples = (job.step_samples() as usize).div_ceil(usize::from(lanes.micro));
+    let borders = partition.portions().filter(|portion| !portion.is_last());
+    let widest = borders.map(|portion| portion.borders().1).max().unwrap_or(0);
+    // A message names its samples, too, and says a few things more.
+    let bytes = samples.saturating_mul(widest).saturating_mul(size_of::<f32>());
+    if bytes > BATCH_BYTES_MAX / 2 {
+        return Err(FittingError::Border {
+            samples,
+            numbers: widest,
+        });
+    }
+    Ok(())
 }
 
 /// Checks that samples can be varied as the job says.

@@ -6,6 +6,7 @@
 //! encoded batches; weights as floats, residual and dfdx live here and nowhere else. A [`process`] is all of that, attached
 //! to its node.
 
+pub mod assembly;
 pub mod backend;
 pub mod dataset;
 pub mod device;
@@ -15,6 +16,7 @@ pub mod evaluate;
 pub mod fake_trainer;
 pub mod first_weights;
 pub mod fitting;
+pub mod lane;
 pub mod learning;
 pub mod measuring;
 pub mod memory;
@@ -24,6 +26,7 @@ pub mod objective;
 pub mod onnx;
 pub mod ops;
 mod parallel;
+pub mod portion;
 pub mod predict;
 pub mod process;
 pub mod program;
@@ -32,6 +35,7 @@ pub mod sampling;
 pub mod state_file;
 pub mod tape;
 mod thread_time;
+pub mod train_error;
 pub mod trainer;
 pub mod training;
 pub mod training_thread;

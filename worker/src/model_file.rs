@@ -160,7 +160,10 @@ pub fn save(path: &Path, numbers: Numbers<'_>, metadata: &Metadata) -> Result<()
     whole_file::write(path, |file| file.write_all(&bytes)).map_err(io)
 }
 
-fn serialise(numbers: Numbers<'_>, metadata: &Metadata) -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>> {
+pub(crate) fn serialise(
+    numbers: Numbers<'_>,
+    metadata: &Metadata,
+) -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>> {
     let Numbers {
         layout,
         weights,
@@ -206,13 +209,7 @@ pub fn is_own(bytes: &[u8]) -> bool {
 /// The model in a file's bytes, checked to be whole. The path is for messages.
 pub fn parse(path: &Path, bytes: &[u8]) -> Result<Model, ModelFileError> {
     let not_a_model = |why: String| ModelFileError::NotAModel { file: path.into(), why };
-    let (_, header) = SafeTensors::read_metadata(bytes).map_err(|error| not_a_model(error.to_string()))?;
-    let text = header
-        .metadata()
-        .as_ref()
-        .and_then(|entries| entries.get(METADATA_KEY))
-        .ok_or_else(|| not_a_model("it has no 'tau' entry".into()))?;
-    let metadata: Metadata = serde_json::from_str(text).map_err(|error| not_a_model(error.to_string()))?;
+    let metadata = metadata_of(bytes).map_err(not_a_model)?;
     let job = metadata
         .job
         .clone()
@@ -263,9 +260,17 @@ pub fn parse(path: &Path, bytes: &[u8]) -> Result<Model, ModelFileError> {
     })
 }
 
+/// What the bytes of a file say beside the weights.
+pub(crate) fn metadata_of(bytes: &[u8]) -> Result<Metadata, String> {
+    let (_, header) = SafeTensors::read_metadata(bytes).map_err(|error| error.to_string())?;
+    let text = header.metadata().as_ref().and_then(|entries| entries.get(METADATA_KEY));
+    let text = text.ok_or("it has no 'tau' entry")?;
+    serde_json::from_str(text).map_err(|error| error.to_string())
+}
+
 /// The numbers of tensors, in the order of their index space. Grows with the tensors that are there, not with what the
 /// metadata claims.
-fn numbers_of(tensors: &SafeTensors<'_>, slots: &[TensorSlot]) -> Result<Vec<f32>, String> {
+pub(crate) fn numbers_of(tensors: &SafeTensors<'_>, slots: &[TensorSlot]) -> Result<Vec<f32>, String> {
     let mut numbers = Vec::new();
     for slot in slots {
         let tensor = tensors

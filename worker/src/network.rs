@@ -28,6 +28,31 @@ pub enum Part<L: Layer> {
     },
 }
 
+/// A minibatch that has gone through a network and can go back.
+pub struct There<L: Layer> {
+    /// What went in: what comes back to it lies among the gradients.
+    pub inputs: Activations<L::Unit>,
+    /// What came out.
+    pub outputs: Activations<L::Unit, OwnedTape<L::Unit, Cpu>>,
+    failure: Failure<L::Error>,
+}
+
+impl<L: Layer> There<L> {
+    /// The way back, from what ends the network: a loss, or slopes that have come from elsewhere.
+    pub fn back<O>(self, end: &O, pass: &L::Pass) -> Result<Descent<L::Unit>, L::Error>
+    where
+        O: Operation<(), Unit = L::Unit, Pass = L::Pass, Error = L::Error>,
+    {
+        let Self { outputs, failure, .. } = self;
+        let back = || -> Result<_, OpError> {
+            let (loss, tape) = carry_out(end, pass, outputs, &failure)?.split_tape();
+            let gradients = loss.clone().put_tape(tape).try_backward()?;
+            Ok(Descent { loss, gradients })
+        };
+        back().map_err(|error| failure.behind(error))
+    }
+}
+
 /// A loss, and the gradients that it has on the tape.
 pub struct Descent<E: Unit> {
     /// The loss of the minibatch.
@@ -63,14 +88,23 @@ impl<L: Layer> Network<L> {
     where
         O: Operation<(), Unit = L::Unit, Pass = L::Pass, Error = L::Error>,
     {
+        self.there(pass, x, gradients)?.back(loss, pass)
+    }
+
+    /// The way there, with one back.
+    pub fn there(
+        &self,
+        pass: &L::Pass,
+        x: Activations<L::Unit>,
+        gradients: Gradients<L::Unit, Cpu>,
+    ) -> Result<There<L>, L::Error> {
         let failure = Failure::default();
-        let there_and_back = || -> Result<_, OpError> {
-            let logits = self.apply(pass, x.traced(gradients), &failure)?;
-            let (loss, tape) = carry_out(loss, pass, logits, &failure)?.split_tape();
-            let gradients = loss.clone().put_tape(tape).try_backward()?;
-            Ok(Descent { loss, gradients })
-        };
-        there_and_back().map_err(|error| failure.behind(error))
+        let outputs = self.apply(pass, x.clone().traced(gradients), &failure);
+        Ok(There {
+            inputs: x,
+            outputs: outputs.map_err(|error| failure.behind(error))?,
+            failure,
+        })
     }
 
     pub(crate) fn apply<T: Tape<L::Unit, Cpu>>(

@@ -9,13 +9,14 @@ use std::time::Duration;
 use protocol::batch::Payload;
 use protocol::dense::Dense;
 use protocol::digest::Digest;
-use protocol::lattice::{Range, RangeError, Tau};
+use protocol::lattice::{Range, Tau};
 use protocol::optimiser::Rule;
 use protocol::sums::Sums;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::quantise::NotFinite;
+use crate::lane::InLane;
+pub use crate::train_error::TrainError;
 use protocol::share::Share;
 
 /// What a step is to do.
@@ -62,22 +63,6 @@ pub struct GpuUse {
     pub time: Duration,
     /// Bytes of its memory.
     pub memory: u64,
-}
-
-/// Why training cannot go on.
-#[derive(Debug, Error)]
-pub enum TrainError {
-    /// The loss or an update is infinite or no number.
-    #[error(
-        "the loss or its gradient is no longer a number: the run has diverged; start it again with a lower learning rate or a lower clip"
-    )]
-    NotFinite,
-    /// A weight left the lattice's exact range.
-    #[error(transparent)]
-    Range(#[from] RangeError),
-    /// The device failed.
-    #[error("the device failed: {0}")]
-    Device(String),
 }
 
 /// What a trainer alone has: all that the shared weights do not tell.
@@ -146,14 +131,8 @@ impl TrainerState {
     }
 }
 
-impl From<NotFinite> for TrainError {
-    fn from(_: NotFinite) -> Self {
-        Self::NotFinite
-    }
-}
-
 /// Something that trains a model.
-pub trait Trainer {
+pub trait Trainer: InLane {
     /// The number of weights.
     fn weights(&self) -> usize;
 

@@ -308,7 +308,7 @@ pub(crate) struct Start {
     #[command(flatten)]
     pub(crate) page: RunPage,
     /// Go on with an earlier run, also with one that has finished, from the furthest checkpoint that any node has of it;
-    /// --epochs, --max-seconds, --target-accuracy, --evaluations, --patience, --keep and --checkpoint-every may change
+    /// --epochs, --max-seconds, --target-accuracy, --evaluations, --patience, --keep, --checkpoint-every and --give-up-after may change
     #[arg(long, value_name = "RUN", conflicts_with_all = ["file", "attach"])]
     pub(crate) resume: Option<PathBuf>,
     /// Where runs are kept, each in a folder of its name; DIR/latest is the newest

@@ -169,6 +169,7 @@ impl Exchange {
             Message::Part(part) => self.take_part(from, part, effects),
             Message::Prefix(prefix) => self.take_prefix(prefix, effects),
             Message::Note(note) => self.hear(from, note, effects),
+            Message::Flow(_) => {}
         }
     }
 

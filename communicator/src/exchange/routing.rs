@@ -37,7 +37,7 @@ pub(super) fn way_of(exchange: job::Exchange) -> Option<Way> {
             job::Way::RingReduce => Some(Way::RingReduce),
             job::Way::Ring | job::Way::Stepwise => Some(Way::Ring),
         },
-        job::Exchange::Strom(_) | job::Exchange::Rounds(_) => None,
+        job::Exchange::Strom(_) | job::Exchange::Rounds(_) | job::Exchange::Layers(_) => None,
     }
 }
 
@@ -54,7 +54,7 @@ impl Routing {
                 let hubs = plan.participants.iter().map(|participant| participant.node);
                 Self::star(hubs.collect())
             }
-            job::Exchange::Strom(_) | job::Exchange::Rounds(_) => Self::Mesh,
+            job::Exchange::Strom(_) | job::Exchange::Rounds(_) | job::Exchange::Layers(_) => Self::Mesh,
         }
     }
 

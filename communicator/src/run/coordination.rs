@@ -119,6 +119,13 @@ impl Coordination {
         };
         // Names are drawn; addresses stay the same from run to run, and so do the slots.
         participants.sort_by_key(|participant| participant.address);
+        if let Some(lanes) = self.job.exchange.lanes() {
+            let groups = lanes.cut.groups();
+            match in_lanes(&mut participants, groups) {
+                Ok(spare) => reasons.extend(spare),
+                Err(reason) => return Some(Decision::Refuse(vec![reason])),
+            }
+        }
         Some(Decision::Begin(RunPlan {
             job: self.job.clone(),
             data: usual.data.clone(),
@@ -128,6 +135,24 @@ impl Coordination {
             left_out: told(reasons),
         }))
     }
+}
+
+/// Lets nodes stand in lanes, with one worker each. Those that do not make a whole lane are left out, with a sentence for each.
+fn in_lanes(participants: &mut Vec<Participant>, groups: usize) -> Result<Vec<String>, String> {
+    let whole = participants.len() / groups * groups;
+    if whole == 0 {
+        return Err(format!(
+            "the network is cut into {groups} groups, each of which takes a node, and there are {}: start more nodes, or \
+             ask for fewer groups",
+            participants.len()
+        ));
+    }
+    let spare = participants.split_off(whole);
+    for participant in participants {
+        participant.workers = 1;
+    }
+    let sentence = |one: Participant| format!("{} is spare: nodes take part in rows of {groups}", one.name);
+    Ok(spare.into_iter().map(sentence).collect())
 }
 
 /// What all participants are told of those who are left out: no more than fits into a beat.

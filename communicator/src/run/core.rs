@@ -83,6 +83,12 @@ impl RunCore {
         }
     }
 
+    /// What the newest run waits for.
+    pub(super) fn limits(&self) -> RunLimits {
+        let run = self.current.as_ref();
+        run.map_or(self.limits, |run| self.limits.of(&run.job))
+    }
+
     /// Takes note of an event and appends what is to be done.
     pub(crate) fn handle(&mut self, event: RunEvent, now: Duration, effects: &mut Vec<RunEffect>) {
         let first = effects.len();
@@ -218,7 +224,7 @@ impl RunCore {
             let mut scope = Scope {
                 me: &self.me,
                 now,
-                limits: &self.limits,
+                limits: &self.limits.of(&run.job),
                 workers: &self.workers,
                 workers_wanted: self.workers_wanted,
                 effects,
@@ -248,7 +254,7 @@ impl RunCore {
             self.ended.truncate(ENDED_MAX - 1);
             self.ended.insert(0, (before.run, before.took_part()));
             let again = before.run == run.run;
-            self.before = (!again).then(|| (before.beat(now, &self.limits), now));
+            self.before = (!again).then(|| (before.beat(now, &self.limits.of(&before.job)), now));
             // It may be a run that this node was in before: its words of then are older than those to come.
             run.members.own.number = before.members.own.number;
         }
@@ -295,7 +301,7 @@ impl RunCore {
             effects.push(RunEffect::HangUp(worker));
         }
         self.ask_again(now, effects);
-        let remember = self.limits.remember;
+        let remember = self.limits().remember;
         self.before.take_if(|(_, ended)| now.saturating_sub(*ended) > remember);
     }
 
@@ -309,7 +315,7 @@ impl RunCore {
             return;
         }
         self.published = now;
-        let beat = run.beat(now, &self.limits);
+        let beat = run.beat(now, &self.limits.of(&run.job));
         let before = self.before.iter().map(|(beat, _)| beat.clone());
         effects.push(RunEffect::Publish {
             beats: std::iter::once(beat).chain(before).collect(),

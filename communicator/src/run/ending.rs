@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use protocol::base_rate::BaseRate;
+use protocol::digest::Digest;
 use protocol::ids::NodeId;
 use protocol::measured::{Course, NodeUsage};
 use protocol::wire::attach::WorkerStats;
@@ -29,14 +30,27 @@ pub(super) fn result(
         let found = took_part.filter(|participant| settled.contains_key(&participant.node) == told);
         found.map(|participant| participant.name.clone()).collect()
     };
-    // Digests are recomputed from the weights.
-    let equal = |one: &Settled| one.digest == own.digest && one.workers_agree;
+    // Digests are recomputed from the weights. Those who hold the same layers must have the same.
+    let alike = |node: NodeId| settled.iter().find(|(other, _)| plan.hold_the_same(node, **other));
+    let equal = |(node, one): (&NodeId, &Settled)| {
+        one.workers_agree && alike(*node).is_some_and(|(_, other)| other.digest == one.digest)
+    };
+    // The first to hold each group's layers tells what they add to the whole.
+    let first = |(node, one): (&NodeId, &Settled)| {
+        alike(*node)
+            .is_some_and(|(other, _)| other == node)
+            .then_some(one.whole)
+    };
+    let digest = settled
+        .iter()
+        .filter_map(first)
+        .fold(Digest::default(), |sum, part| sum + part);
     Some(RunResult {
         participants: names(true),
         missing: names(false),
         left_out: plan.left_out.clone(),
-        agree: settled.values().all(equal),
-        digest: own.digest,
+        agree: settled.iter().all(equal),
+        digest,
         // Equal weights have equal scores.
         scores: own.scores.or_else(|| settled.values().find_map(|one| one.scores))?,
         base_rate: BaseRate::of(plan.data.test, plan.data.most_frequent),
@@ -68,7 +82,6 @@ fn usage(plan: &RunPlan, settled: &BTreeMap<NodeId, Settled>) -> Vec<NodeUsage> 
 
 #[cfg(test)]
 mod tests {
-    use protocol::digest::Digest;
     use protocol::measured::Scores;
 
     use super::*;
@@ -77,6 +90,7 @@ mod tests {
     fn settled(seconds: f64) -> Settled {
         Settled {
             digest: Digest::default(),
+            whole: Digest::default(),
             workers_agree: true,
             stats: WorkerStats {
                 samples: 10,

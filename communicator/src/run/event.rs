@@ -130,7 +130,10 @@ pub(crate) enum WorkerWord {
     /// Everything is applied; the digest of its weights, if they are on the lattice.
     Finished { digest: Option<Digest> },
     /// The model that it was to save is saved and measured, or not.
-    SavedModel { run: RunId, saved: Result<Scores, String> },
+    SavedModel {
+        run: RunId,
+        saved: Result<Option<Scores>, String>,
+    },
     /// It cannot go on.
     Failed { reason: String, diverged: bool },
     /// It has dropped its run.
@@ -167,6 +170,8 @@ pub(crate) struct Progress {
 pub(crate) struct Settlement {
     /// The digest recomputed from the ledger.
     pub(crate) digest: Result<Digest, AuditError>,
+    /// What these weights add to the whole model's digest, where they are a portion.
+    pub(crate) whole: Option<Digest>,
     /// The samples in its batches.
     pub(crate) samples: u64,
     /// How many of them were trained more than once.

@@ -10,6 +10,7 @@ use super::ending;
 use super::event::{ExchangeOrder, RunEffect};
 use super::states::{Kept, Saver, Seat};
 use crate::log_context::NEWS;
+use crate::portion::weights_of_all;
 
 impl ActiveRun {
     /// Goes on as far as it can.
@@ -49,7 +50,8 @@ impl ActiveRun {
         for seat in exchanging.seats.values_mut().filter(|seat| !seat.ordered) {
             if let Some(worker) = seat.worker {
                 seat.ordered = true;
-                let save = matches!(finishing.saver, Saver::None);
+                // A lane is measured when all of it has come to its last batches.
+                let save = matches!(finishing.saver, Saver::None) && exchanging.plan.groups().is_none();
                 if save {
                     finishing.saver = Saver::Ordered(worker);
                 }
@@ -96,6 +98,7 @@ impl ActiveRun {
             .all(|found| found == Some(digest));
         self.members.own.settled = Some(Settled {
             digest,
+            whole: settlement.whole.unwrap_or(digest),
             workers_agree: sound && workers,
             stats,
             samples: settlement.samples,
@@ -110,10 +113,16 @@ impl ActiveRun {
 
     /// Somebody saves. Where all workers are gone, one that comes is given the ledger.
     fn save(&mut self, scope: &mut Scope<'_>) {
+        let in_lanes = self.plan().is_some_and(|plan| plan.groups().is_some());
+        if in_lanes {
+            self.save_portion(scope);
+        }
         let State::Finishing(exchanging, finishing) = &mut self.state else {
             return;
         };
-        if matches!(finishing.saver, Saver::None) {
+        // Who has a seat in a lane is told to save when the others have settled.
+        let waits = in_lanes && exchanging.seats.values().any(|seat| seat.worker.is_some());
+        if matches!(finishing.saver, Saver::None) && !waits {
             if let Some(worker) = exchanging.take_ready() {
                 finishing.saver = Saver::Ordered(worker);
                 let spare = finishing.spare;
@@ -125,8 +134,25 @@ impl ActiveRun {
         }
         if let (Saver::Done(saved), Some(settled)) = (&finishing.saver, &mut self.members.own.settled) {
             self.members.own.saved = Some(saved.is_ok());
-            settled.scores = saved.as_ref().ok().copied();
+            settled.scores = saved.as_ref().ok().copied().flatten();
             self.scores = settled.scores.or(self.scores);
+        }
+    }
+
+    /// Has this node's portion saved, once all have told what they ended with. Who leads a lane has it measured, too.
+    fn save_portion(&mut self, scope: &mut Scope<'_>) {
+        let living = self.members.waited_for(scope.now, scope.limits);
+        let told = |node: &NodeId| self.members.state(*node).is_some_and(|state| state.settled.is_some());
+        if !living.iter().all(told) {
+            return;
+        }
+        let State::Finishing(exchanging, finishing) = &mut self.state else {
+            return;
+        };
+        let seated = exchanging.seats.values().find_map(|seat| seat.worker);
+        if let (Saver::None, Some(worker)) = (&finishing.saver, seated) {
+            finishing.saver = Saver::Ordered(worker);
+            scope.order(ExchangeOrder::Finish { worker, save: true });
         }
     }
 
@@ -140,20 +166,23 @@ impl ActiveRun {
         };
         let state = |node: &NodeId| self.members.state(*node);
         let told = |node: &NodeId| state(node).is_some_and(|state| state.settled.is_some());
+        let in_lanes = exchanging.plan.groups().is_some();
+        // Those who hold other layers end by themselves, but the result is of all.
+        let mut members = finishing.members.clone();
+        if in_lanes {
+            let others = exchanging.plan.participants.iter().map(|one| one.node);
+            members.extend(others.filter(|node| living.contains(node) || told(node)));
+        }
         let waits = |node: &NodeId| !told(node) && (living.contains(node) || *node == scope.me.id);
-        let Some((settlement, _)) = finishing
-            .settlement
-            .as_ref()
-            .filter(|_| !finishing.members.iter().any(waits))
-        else {
+        let Some((settlement, _)) = finishing.settlement.as_ref().filter(|_| !members.iter().any(waits)) else {
             return;
         };
         let elapsed = now.saturating_sub(finishing.tries);
         let scores = |node: &NodeId| state(node)?.settled.as_ref()?.scores;
-        let measured = finishing.members.iter().any(|node| scores(node).is_some());
+        let measured = members.iter().any(|node| scores(node).is_some());
         let tries = |state: &ParticipantState| state.saved.is_none() && !state.ended;
         let another = |node: &&NodeId| **node != scope.me.id && living.contains(*node);
-        let others_try = finishing.members.iter().filter(another).filter_map(state).any(tries);
+        let others_try = members.iter().filter(another).filter_map(state).any(tries);
         let waits_for_file = match finishing.saver {
             Saver::Done(_) => false,
             // A node without any worker cannot save, and a file that takes so long has a disk that does not answer.
@@ -173,18 +202,20 @@ impl ActiveRun {
             return;
         }
         // A node whose own file came to nothing waits for another's, but not for ever.
-        if !measured && others_try && elapsed < limits.save {
+        let patience = if in_lanes { limits.measure } else { limits.save };
+        if !measured && others_try && elapsed < patience {
             return;
         }
         if !measured {
             return self.keep(scope);
         }
-        let settled = finishing.members.iter().filter_map(|node| {
+        let settled = members.iter().filter_map(|node| {
             let settled = state(node)?.settled.clone()?;
             Some((*node, settled))
         });
         let withdrew = |node: NodeId| state(&node).is_some_and(|state| state.withdrawn);
-        let (plan, weights) = (&exchanging.plan, settlement.weights);
+        let plan = &exchanging.plan;
+        let weights = weights_of_all(plan).filter(|_| in_lanes).unwrap_or(settlement.weights);
         let result = ending::result(scope.me.id, plan, &settled.collect(), withdrew, weights, self.stop);
         let outcome = result
             .map(Box::new)

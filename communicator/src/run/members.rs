@@ -52,6 +52,8 @@ pub(crate) struct Members {
     elsewhere: BTreeMap<NodeId, u64>,
     /// Those that this node will not have to do with any more.
     rifts: BTreeMap<NodeId, GivenUp>,
+    /// Those that hold other weights of a network that is spread over nodes: they end by themselves.
+    others: BTreeSet<NodeId>,
 }
 
 impl Members {
@@ -64,6 +66,7 @@ impl Members {
             gone: BTreeSet::new(),
             elsewhere: BTreeMap::new(),
             rifts: BTreeMap::new(),
+            others: BTreeSet::new(),
         }
     }
 
@@ -78,6 +81,11 @@ impl Members {
                 self.heard.entry(node).or_insert_with(|| Heard::nothing(now));
             }
         }
+    }
+
+    /// These hold other weights than this node.
+    pub(super) fn hold_others(&mut self, others: impl Iterator<Item = NodeId>) {
+        self.others.extend(others);
     }
 
     /// Somebody is going to be heard.
@@ -183,7 +191,8 @@ impl Members {
 
     /// Whether a participant has ended the run, or is about to, otherwise than this node is going to.
     fn ended_apart(&self, node: NodeId) -> bool {
-        let together = |state: &ParticipantState| self.is_decided_alike(state);
+        let other = |state: &ParticipantState| self.others.contains(&node) && (state.settled.is_some() || !state.ended);
+        let together = |state: &ParticipantState| self.is_decided_alike(state) || other(state);
         let over = |state: &ParticipantState| (state.ended || state.decided) && !together(state);
         node != self.me && self.state(node).is_some_and(over)
     }

@@ -129,6 +129,9 @@ impl ActiveRun {
         match &preparing.offer {
             OfferState::Made(offer) => {
                 if plan.participant(scope.me.id).is_none() {
+                    if plan.groups().is_some() {
+                        return self.withdraw("its network is spread over the nodes that began it", scope);
+                    }
                     if offer.data != plan.data {
                         return self.withdraw("its data is not the run's", scope);
                     }
@@ -153,7 +156,11 @@ impl ActiveRun {
         }
         let ready = preparing.workers.keys().copied().collect();
         let participants: Vec<NodeId> = plan.participants.iter().map(|one| one.node).collect();
-        self.members.admit(participants.into_iter(), scope.now);
+        self.members.admit(participants.iter().copied(), scope.now);
+        let others = participants
+            .into_iter()
+            .filter(|&node| !plan.hold_the_same(scope.me.id, node));
+        self.members.hold_others(others);
         tracing::info!(target: NEWS, nodes = plan.participants.len(), data = %self.job.data, "a run begins");
         self.news = true;
         let plan = Box::new(plan);

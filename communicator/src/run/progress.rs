@@ -24,7 +24,11 @@ pub(crate) fn progress(
         // Without the checkpoint there is nothing to go on from.
         !lacks_checkpoint(core, plan)
     } else {
-        liveness.live.iter().all(|&node| node == me || is_linked(node))
+        let wants = |node| plan.hold_the_same(me, node) || plan.are_in_one_lane(me, node);
+        liveness
+            .live
+            .iter()
+            .all(|&node| node == me || !wants(node) || is_linked(node))
     };
     Progress {
         ready,

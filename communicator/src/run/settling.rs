@@ -26,6 +26,10 @@ impl ActiveRun {
     /// Those with whom this node would end the run now.
     fn members_to_end(&self, scope: &Scope<'_>) -> BTreeSet<NodeId> {
         let mut members = self.members.waited_for(scope.now, scope.limits);
+        // Those who hold other layers have other batches, and agree on them among themselves.
+        if let Some(plan) = self.plan() {
+            members.retain(|&node| plan.hold_the_same(scope.me.id, node));
+        }
         if planted(Bug::EndedAlone) {
             return BTreeSet::from([scope.me.id]);
         }

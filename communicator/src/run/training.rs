@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use protocol::ids::NodeId;
 use protocol::job::Keep;
-use protocol::wire::run_beat::StopReason;
+use protocol::wire::run_beat::{GivenUp, StopReason};
 use protocol::wire::run_plan::RunPlan;
 
 use super::active::{ActiveRun, Scope, State};
@@ -78,6 +78,9 @@ impl ActiveRun {
         if ends && exchanging.is_behind(scope.me.id) {
             return self.withdraw("it ends before this node has caught up", scope);
         }
+        if let Some(reason) = no_lane(&exchanging.plan, &self.members.given_up(now, scope.limits)) {
+            return self.fail(reason, scope);
+        }
         let waited = exchanging.begins_alike(scope.me.id) && since(exchanging.opened) > scope.limits.links;
         if exchanging.seated.is_none() && (exchanging.progress.ready || waited) {
             exchanging.seated = Some(now);
@@ -146,7 +149,9 @@ impl ActiveRun {
             return;
         };
         let plan = &exchanging.plan;
-        let first = plan.participants.iter().find(|one| !silent.contains(&one.node));
+        // Of a network that is spread over nodes, the first node of a lane that is whole.
+        let whole = plan.lanes_without(|node| plan.groups().is_some() && silent.contains(&node));
+        let first = whole.flatten().find(|one| !silent.contains(&one.node));
         let total = plan.data.train * u64::from(plan.job.epochs);
         let samples = exchanging.progress.samples;
         let due = (exchanging.evaluate_at..total).contains(&samples);
@@ -155,6 +160,20 @@ impl ActiveRun {
             scope.order(ExchangeOrder::Evaluate);
         }
     }
+}
+
+/// Why a run cannot go on whose network is spread over nodes: in every lane somebody is given up.
+fn no_lane(plan: &RunPlan, given_up: &[(NodeId, GivenUp)]) -> Option<String> {
+    let is_given_up = |node| given_up.iter().any(|(other, _)| *other == node);
+    if plan.groups().is_none() || plan.lanes_without(is_given_up).next().is_some() {
+        return None;
+    }
+    let missing = plan.participants.iter().filter(|one| is_given_up(one.node));
+    let missing: Vec<&str> = missing.map(|one| one.name.as_str()).collect();
+    Some(format!(
+        "no lane is whole any more, since {} cannot be reached: what was learned since the last checkpoint is lost",
+        missing.join(", ")
+    ))
 }
 
 /// Puts workers that are ready into empty seats.

@@ -42,7 +42,7 @@ impl RunCore {
 
     /// The newest run, as clients see it.
     pub(crate) fn status(&self, now: Duration) -> Option<Box<RunStatus>> {
-        let mut status = self.current.as_ref()?.status(now, &self.limits);
+        let mut status = self.current.as_ref()?.status(now, &self.limits());
         // Who coordinates knows whom all wait for.
         let coordinating = self.coordinating.as_ref().filter(|one| one.run == status.run);
         if let Some(one) = coordinating.filter(|_| status.phase == Phase::Preparing) {
@@ -99,7 +99,7 @@ impl RunCore {
             stats: run.stats(),
             scores: run.scores,
             evaluation: run.course.evaluations().last().copied(),
-            waiting: run.waiting(now, &self.limits),
+            waiting: run.waiting(now, &self.limits()),
         })
     }
 }

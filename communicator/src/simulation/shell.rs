@@ -351,6 +351,7 @@ impl World {
                 let ledger = open.core.ledger();
                 let settlement = Box::new(Settlement {
                     digest: ledger.audit(),
+                    whole: None,
                     samples: ledger.samples(),
                     repeated: 0,
                     seconds: 1.0,

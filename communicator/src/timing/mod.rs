@@ -231,6 +231,8 @@ impl Timing {
 
 #[cfg(test)]
 mod tests {
+    use protocol::job::JobDraft;
+
     use super::*;
 
     #[test]
@@ -275,5 +277,21 @@ mod tests {
         assert!(timing.stop_limit() > timing.join.goodbye + timing.workers.end);
         assert!(timing.record_limit() > timing.clocks.record);
         assert!(timing.answer_limit() > timing.calls.news);
+    }
+
+    #[test]
+    fn whatever_a_job_may_ask_for_fits_the_other_times() {
+        for seconds in [5.0, 3600.0] {
+            let draft = JobDraft {
+                give_up_after: Some(seconds),
+                ..JobDraft::default()
+            };
+            let timing = Timing {
+                run: Timing::DEFAULT.run.of(&draft.resolve().unwrap()),
+                ..Timing::DEFAULT
+            };
+            assert_eq!(timing.run.give_up_after, Duration::from_secs_f64(seconds));
+            timing.validate().unwrap();
+        }
     }
 }

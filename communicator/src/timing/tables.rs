@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use protocol::job::Job;
+
 /// Declares a table of times: each field stands in one place with its meaning and its default, and none of them can be
 /// forgotten where all are checked or made shorter.
 macro_rules! times {
@@ -104,7 +106,7 @@ times! {
         beat_every = Duration::from_millis(450),
         /// A participant that nothing was heard of for so long, over nobody, is silent: others may take its samples.
         silent_after = Duration::from_millis(2500),
-        /// A participant that nothing was heard of for so long is not waited for.
+        /// A participant that nothing was heard of for so long is not waited for. A job may say another time.
         give_up_after = Duration::from_secs(30),
         /// While a participant itself was heard within this time, what others say of it is not listened to.
         direct_is_fresh = Duration::from_secs(2),
@@ -142,6 +144,19 @@ times! {
         remember = Duration::from_mins(1),
         /// What is waited for longer than this is said in the log.
         say_after = Duration::from_secs(5),
+    }
+}
+
+impl RunLimits {
+    /// What a run of this job waits for.
+    pub(crate) fn of(&self, job: &Job) -> Self {
+        let give_up_after = job.give_up_after.map_or(self.give_up_after, Duration::from_secs_f64);
+        Self {
+            give_up_after,
+            // Who was not given up must still be told how the run ended.
+            remember: self.remember.max(give_up_after),
+            ..*self
+        }
     }
 }
 

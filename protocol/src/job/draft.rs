@@ -1,12 +1,9 @@
 //! A job as people write it, and the table of defaults.
 
-use std::fmt::Display;
-use std::str::FromStr;
-
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::{Density, Exchange, Job, JobError, JobErrors, Threshold};
-use crate::lattice::{STEPS_PER_UNIT, Tau};
+use super::mistakes::Mistakes;
+use super::{Job, JobError, JobErrors, Threshold};
 
 /// A job with any field missing. As command-line flags these are the job flags, as a TOML file the same names with `_`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -97,6 +94,9 @@ pub struct JobDraft {
     /// Seconds between two checkpoints
     #[cfg_attr(feature = "clap", arg(long, value_name = "S", help_heading = "Job"))]
     pub checkpoint_every: Option<f64>,
+    /// Seconds after which a node that nothing is heard of is not waited for any more; 30 if it is left out
+    #[cfg_attr(feature = "clap", arg(long, value_name = "S", help_heading = "Job"))]
+    pub give_up_after: Option<f64>,
     /// What initial weights and sample order are drawn from [default: 1]
     #[cfg_attr(feature = "clap", arg(long, value_name = "N", help_heading = "Job"))]
     pub seed: Option<u64>,
@@ -130,12 +130,13 @@ pub(super) fn defaults() -> JobDraft {
         keep: Some("last".into()),
         max_seconds: None,
         checkpoint_every: None,
+        give_up_after: None,
         seed: Some(1),
     }
 }
 
 /// The keys that may change when a run is gone on with.
-const CHANGEABLE: [&str; 7] = [
+const CHANGEABLE: [&str; 8] = [
     "epochs",
     "max_seconds",
     "target_accuracy",
@@ -143,6 +144,7 @@ const CHANGEABLE: [&str; 7] = [
     "patience",
     "keep",
     "checkpoint_every",
+    "give_up_after",
 ];
 
 /// The longest minibatch: its samples and activations must fit into memory many times over.
@@ -194,6 +196,7 @@ impl JobDraft {
             keep: self.keep.or(other.keep),
             max_seconds: self.max_seconds.or(other.max_seconds),
             checkpoint_every: self.checkpoint_every.or(other.checkpoint_every),
+            give_up_after: self.give_up_after.or(other.give_up_after),
             seed: self.seed.or(other.seed),
         }
     }
@@ -217,7 +220,7 @@ impl JobDraft {
             self.density.as_ref().map(|_| "density")
         };
         let draft = self.or(defaults());
-        let mut errors = Errors(Vec::new());
+        let mut errors = Mistakes(Vec::new());
         let data = errors.parse("data", draft.data);
         let model = errors.parse("model", draft.model);
         let from = draft.from.map(std::path::PathBuf::from);
@@ -261,6 +264,11 @@ impl JobDraft {
         let seconds = f64::MIN_POSITIVE..=f64::MAX;
         let max_seconds = errors.optional("max_seconds", draft.max_seconds, seconds.clone(), "above 0");
         let checkpoint_every = errors.optional("checkpoint_every", draft.checkpoint_every, seconds, "above 0");
+        let give_up = draft.give_up_after;
+        let give_up_after = errors.optional("give_up_after", give_up, Job::GIVE_UP_AFTER, "from 5 to 3600 seconds");
+        if exchange.is_some_and(|exchange| exchange.lanes().is_some()) {
+            errors.spread(from.is_some(), keep, target_accuracy.is_some());
+        }
         match (data, model, optimiser, clip, lr_schedule, split, exchange) {
             (Some(data), Some(model), Some(optimiser), Some(clip), Some(lr_schedule), Some(split), Some(exchange))
                 if errors.0.is_empty() =>
@@ -289,6 +297,7 @@ impl JobDraft {
                     keep,
                     max_seconds,
                     checkpoint_every,
+                    give_up_after,
                     seed: draft.seed.unwrap_or_default(),
                 }
                 .if_short()
@@ -311,6 +320,9 @@ impl Job {
         );
         Err(JobErrors(vec![JobError { key: "resume", message }]))
     }
+
+    /// Seconds that a node can be waited for: long enough to tell a pause from a death.
+    const GIVE_UP_AFTER: std::ops::RangeInclusive<f64> = 5.0..=3600.0;
 
     /// Bytes of a job's text. It is told to every node, twice a second.
     pub const TEXT_BYTES_MAX: usize = 64 << 10;
@@ -384,6 +396,7 @@ impl From<&Job> for JobDraft {
             keep: Some(job.keep.to_string()),
             max_seconds: job.max_seconds,
             checkpoint_every: job.checkpoint_every,
+            give_up_after: job.give_up_after,
             seed: Some(job.seed),
         }
     }
@@ -405,72 +418,4 @@ fn number_or_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<S
         Either::Number(number) => number.to_string(),
         Either::Text(text) => text,
     }))
-}
-
-/// Collects mistakes, so that people see all of them at once.
-struct Errors(Vec<JobError>);
-
-impl Errors {
-    fn add<T>(&mut self, key: &'static str, message: String) -> Option<T> {
-        self.0.push(JobError { key, message });
-        None
-    }
-
-    fn parse<T: FromStr<Err: Display>>(&mut self, key: &'static str, text: Option<String>) -> Option<T> {
-        match text.unwrap_or_default().parse() {
-            Ok(value) => Some(value),
-            Err(error) => self.add(key, error.to_string()),
-        }
-    }
-
-    fn whole(&mut self, key: &'static str, value: Option<u32>, max: u32) -> u32 {
-        let value = value.unwrap_or_default();
-        if !(1..=max).contains(&value) {
-            self.add::<()>(key, format!("it must be a whole number from 1 to {max}, not {value}"));
-        }
-        value
-    }
-
-    fn optional(
-        &mut self,
-        key: &'static str,
-        value: Option<f64>,
-        range: std::ops::RangeInclusive<f64>,
-        says: &str,
-    ) -> Option<f64> {
-        match value {
-            Some(value) if !range.contains(&value) => self.add(key, format!("it must be {says}, not {value}")),
-            value => value,
-        }
-    }
-
-    /// The strategy. `says_threshold` is the key that speaks of τ in the job, and means nothing to a strategy without one.
-    fn exchange(
-        &mut self,
-        text: &str,
-        threshold: Option<Threshold>,
-        says_threshold: Option<&'static str>,
-    ) -> Option<Exchange> {
-        // A mistake in the threshold is reported already; the text may hold another.
-        let checked = threshold.unwrap_or(Threshold::Density(Density::Fraction(1.0)));
-        match (Exchange::from_text(text, checked), says_threshold) {
-            (Err(error), _) => self.add("exchange", error),
-            (Ok(exchange), Some(key)) if exchange.threshold().is_none() => {
-                self.add(key, format!("the exchange {exchange} has no τ: leave {key} out"))
-            }
-            (Ok(exchange), _) => threshold.map(|_| exchange),
-        }
-    }
-
-    fn tau(&mut self, tau: f64) -> Option<Threshold> {
-        let smallest = 1.0 / f64::from(STEPS_PER_UNIT);
-        if tau >= smallest && tau <= f64::from(Tau::MAX.value()) {
-            Some(Threshold::Fixed(Tau::nearest(tau)))
-        } else {
-            self.add(
-                "tau",
-                format!("it must be at least 2^-20 (about {smallest:.1e}) and below 16, not {tau}"),
-            )
-        }
-    }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::Density;
+use super::{Density, Lanes};
 use crate::lattice::Tau;
 use crate::text_options::{TextOptions, within};
 
@@ -13,6 +13,8 @@ pub enum Exchange {
     Strom(Threshold),
     /// The whole difference every so many steps.
     Rounds(Rounds),
+    /// The layers of one network on several machines, and changes of ±τ among those that hold the same ones.
+    Layers(Lanes),
 }
 
 /// An exchange in rounds: every so often a worker lets out the whole difference that it has come to.
@@ -103,7 +105,7 @@ const NAMED: [Named; 7] = [
 ];
 
 /// What there is, a line each.
-pub const STRATEGIES: [(&str, &str); 9] = [
+pub const STRATEGIES: [(&str, &str); 10] = [
     (
         "strom",
         "one-bit changes after every step, to everybody, waiting for nobody",
@@ -134,6 +136,10 @@ pub const STRATEGIES: [(&str, &str); 9] = [
         "WAY[:every=N|epoch][,mean|weighted|best|first|async]",
         "any of these, with WAY mesh, server, ring-reduce or ring",
     ),
+    (
+        "layers:groups=N|cuts=A+B[,micro=K]",
+        "the layers of one network in groups on several machines, for a network that is larger than one of them",
+    ),
 ];
 
 impl Exchange {
@@ -143,6 +149,7 @@ impl Exchange {
         let named = NAMED.iter().find(|(name, ..)| *name == options.name);
         let exchange = match (options.name, named) {
             ("strom", _) => Self::Strom(threshold),
+            ("layers", _) => Self::Layers(Lanes::from_options(&mut options, threshold)?),
             (_, Some(&(_, way, every, shares))) => rounds(way, every, shares, &mut options)?,
             (unknown, None) => return Err(format!("there is no exchange '{unknown}'; there is: {}", forms())),
         };
@@ -173,7 +180,7 @@ impl Exchange {
     #[must_use]
     pub fn shares(&self) -> Option<Shares> {
         match self {
-            Self::Strom(_) => None,
+            Self::Strom(_) | Self::Layers(_) => None,
             Self::Rounds(rounds) => rounds.shares,
         }
     }
@@ -182,8 +189,17 @@ impl Exchange {
     #[must_use]
     pub fn threshold(&self) -> Option<Threshold> {
         match self {
-            Self::Strom(threshold) => Some(*threshold),
+            Self::Strom(threshold) | Self::Layers(Lanes { threshold, .. }) => Some(*threshold),
             Self::Rounds(_) => None,
+        }
+    }
+
+    /// How the model is spread over machines, where it is.
+    #[must_use]
+    pub fn lanes(&self) -> Option<&Lanes> {
+        match self {
+            Self::Layers(lanes) => Some(lanes),
+            Self::Strom(_) | Self::Rounds(_) => None,
         }
     }
 }
@@ -310,6 +326,7 @@ impl fmt::Display for Exchange {
         match self {
             Self::Strom(_) => f.write_str("strom"),
             Self::Rounds(rounds) => write!(f, "{rounds}"),
+            Self::Layers(lanes) => write!(f, "{lanes}"),
         }
     }
 }

@@ -8,6 +8,8 @@ mod density;
 mod draft;
 mod exchange;
 mod keep;
+mod lanes;
+mod mistakes;
 
 use std::fmt;
 
@@ -17,6 +19,7 @@ pub use density::Density;
 pub use draft::JobDraft;
 pub use exchange::{Every, Exchange, Rounds, STRATEGIES, Shares, Threshold, Way};
 pub use keep::Keep;
+pub use lanes::{Cut, Cuts, GROUPS_MAX, Lanes};
 
 use crate::augment::Augment;
 use crate::clip::Clip;
@@ -77,6 +80,8 @@ pub struct Job {
     pub max_seconds: Option<f64>,
     /// Seconds between two checkpoints.
     pub checkpoint_every: Option<f64>,
+    /// Seconds after which a silent participant is not waited for, if the user says so.
+    pub give_up_after: Option<f64>,
     /// What initial weights and sample order are drawn from.
     pub seed: u64,
 }

@@ -2,6 +2,20 @@ use super::*;
 use crate::lattice::Tau;
 
 #[test]
+fn a_network_that_is_spread_over_nodes_takes_nothing_that_needs_it_whole() {
+    let draft = JobDraft {
+        exchange: Some("layers:groups=2".into()),
+        from: Some("old.safetensors".into()),
+        keep: Some("best".into()),
+        target_accuracy: Some(0.9),
+        ..JobDraft::default()
+    };
+    let JobErrors(errors) = draft.resolve().unwrap_err();
+    let keys: Vec<_> = errors.iter().map(|error| error.key).collect();
+    assert_eq!(keys, ["from", "keep", "target_accuracy"]);
+}
+
+#[test]
 fn nothing_at_all_is_the_default_job() {
     let job = JobDraft::default().resolve().unwrap();
     assert_eq!(job.data, DataSpec::BuiltinMnist);
@@ -32,6 +46,7 @@ fn toml_flags_and_wire_are_one() {
         keep = "best"
         max_seconds = 60
         checkpoint_every = 10
+        give_up_after = 90
         seed = 42
     "#;
     let job = JobDraft::from_toml(text).unwrap().resolve().unwrap();
@@ -95,6 +110,7 @@ fn every_mistake_is_reported() {
         keep: Some("all".into()),
         max_seconds: Some(0.0),
         checkpoint_every: Some(f64::NAN),
+        give_up_after: Some(4.0),
         seed: None,
     };
     let JobErrors(errors) = draft.resolve().unwrap_err();
@@ -114,6 +130,7 @@ fn every_mistake_is_reported() {
             "evaluations",
             "exchange",
             "from",
+            "give_up_after",
             "keep",
             "label_smoothing",
             "loss",

@@ -1,6 +1,6 @@
 //! Initial weights: the same on every node, from the run's seed alone.
 
-use super::{Layout, Role};
+use super::{Layout, Role, TensorSlot};
 use crate::lattice::STEPS_PER_UNIT;
 use crate::rng::CounterRng;
 
@@ -18,25 +18,32 @@ const HALF_RANGE: f64 = (1u64 << 52) as f64;
 /// distributions need, are not, and would differ between platforms.
 #[must_use]
 pub fn initial_counts(layout: &Layout, seed: u64) -> Vec<i32> {
-    let random = CounterRng::new(seed, STREAM);
     let mut counts = Vec::with_capacity(layout.weights);
     for tensor in &layout.tensors {
-        let constant = match tensor.role {
-            Role::Weight => None,
-            Role::Bias | Role::Statistic => Some(0),
-            Role::Gain => Some(STEPS_PER_UNIT),
-        };
-        if let Some(constant) = constant {
-            counts.resize(counts.len() + tensor.elements(), constant);
-            continue;
-        }
-        let bound_steps = f64::from(STEPS_PER_UNIT) * (6.0 / tensor.fan_in as f64).sqrt();
-        counts.extend(tensor.range().map(|index| {
-            let unit = (random.at(index as u64) >> 11) as f64 / HALF_RANGE - 1.0;
-            (unit * bound_steps).round_ties_even() as i32
-        }));
+        counts.extend(initial_counts_at(tensor, tensor.offset, seed));
     }
     counts
+}
+
+/// Those of one tensor, which begins at this index of the whole model.
+#[must_use]
+pub fn initial_counts_at(tensor: &TensorSlot, place: usize, seed: u64) -> Vec<i32> {
+    let elements = tensor.elements();
+    let constant = match tensor.role {
+        Role::Weight => None,
+        Role::Bias | Role::Statistic => Some(0),
+        Role::Gain => Some(STEPS_PER_UNIT),
+    };
+    if let Some(constant) = constant {
+        return vec![constant; elements];
+    }
+    let random = CounterRng::new(seed, STREAM);
+    let bound_steps = f64::from(STEPS_PER_UNIT) * (6.0 / tensor.fan_in as f64).sqrt();
+    let drawn = (place..place + elements).map(|index| {
+        let unit = (random.at(index as u64) >> 11) as f64 / HALF_RANGE - 1.0;
+        (unit * bound_steps).round_ties_even() as i32
+    });
+    drawn.collect()
 }
 
 #[cfg(test)]

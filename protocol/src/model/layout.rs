@@ -412,6 +412,23 @@ fn tell(layers: &mut [PlacedLayer], found: &Found) {
     }
 }
 
+/// A layout of some layers and their tensors, in an index space of their own. They are some of a whole model's, so that
+/// there are not too many.
+pub(super) fn placed(mut layers: Vec<PlacedLayer>, tensors: Vec<TensorSlot>) -> Layout {
+    let mut found = Found {
+        tensors,
+        statistics: Vec::new(),
+    };
+    let weights = place(&mut found.tensors).unwrap_or(WEIGHTS_MAX);
+    tell(&mut layers, &found);
+    Layout {
+        layers,
+        tensors: found.tensors,
+        weights,
+        statistics: found.statistics,
+    }
+}
+
 impl Layout {
     /// Fits a model to samples of a shape and a number of classes.
     pub fn new(model: &ModelSpec, input: Shape, classes: usize) -> Result<Self, ModelError> {
@@ -458,7 +475,7 @@ impl Layout {
 }
 
 /// Numbers that all layers write for one sample.
-fn activations(layers: &[PlacedLayer]) -> u64 {
+pub(super) fn activations(layers: &[PlacedLayer]) -> u64 {
     let numbers = layers.iter().map(|layer| {
         let within = layer.block.as_ref();
         let within = within.map_or(0, |block| activations(&block.body) + activations(&block.skip));

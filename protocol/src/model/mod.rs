@@ -6,9 +6,11 @@
 mod grammar;
 mod initial;
 mod layout;
+mod portion;
 mod shape;
 
 pub use grammar::{Layer, ModelSpec};
-pub use initial::initial_counts;
+pub use initial::{initial_counts, initial_counts_at};
 pub use layout::{Layout, ModelError, PlacedBlock, PlacedLayer, Role, TensorSlot};
+pub use portion::{Partition, PartitionError, Portion};
 pub use shape::Shape;

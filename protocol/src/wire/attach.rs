@@ -15,6 +15,7 @@ use crate::model::Shape;
 use crate::share::Share;
 use crate::stats::ratio;
 use crate::target::TargetInfo;
+use crate::wire::flow::Place;
 
 /// Counts of a ledger in one piece.
 pub const COUNTS_PER_PIECE: usize = 1 << 20;
@@ -83,6 +84,8 @@ pub enum ToWorker {
         /// Where to save.
         save: Option<SaveOrder>,
     },
+    /// Somebody in this worker's lane cannot be reached, or was started again: what is under way there is over.
+    LaneBroken,
     /// Forget the run, and answer with [`FromWorker::Idle`].
     Abort,
 }
@@ -146,6 +149,8 @@ pub struct Assignment {
     pub round: u64,
     /// How many workers make the next one together.
     pub workers: u32,
+    /// Its place in a lane, where it holds a portion of the network only.
+    pub place: Option<Place>,
 }
 
 /// What a worker tells its node.
@@ -209,8 +214,8 @@ pub enum FromWorker {
     SavedModel {
         /// Of which run.
         run: RunId,
-        /// How good it is, or one sentence on why it is not saved.
-        saved: Result<Scores, String>,
+        /// How good it is, where this worker could tell, or one sentence on why it is not saved.
+        saved: Result<Option<Scores>, String>,
     },
     /// The answer to each [`ToWorker::Abort`]: nothing of what was ordered before it is under way any more, but for files.
     Idle,
@@ -421,7 +426,12 @@ mod tests {
             mae: None,
         };
         let saved = |saved| FromWorker::SavedModel { run: RunId(7), saved };
-        for word in [FromWorker::Idle, saved(Ok(scores)), saved(Err("full".into()))] {
+        for word in [
+            FromWorker::Idle,
+            saved(Ok(Some(scores))),
+            saved(Ok(None)),
+            saved(Err("full".into())),
+        ] {
             let bytes = postcard::to_stdvec(&word).unwrap();
             assert_eq!(postcard::from_bytes::<FromWorker>(&bytes).unwrap(), word);
         }

@@ -37,10 +37,12 @@ pub enum Kind {
     Part = 9,
     /// What the first workers of a pass have come to.
     Prefix = 10,
+    /// What passes between the workers of a lane.
+    Flow = 11,
 }
 
 impl Kind {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Batch,
         Self::Have,
         Self::Origin,
@@ -51,13 +53,16 @@ impl Kind {
         Self::Bundle,
         Self::Part,
         Self::Prefix,
+        Self::Flow,
     ];
 
     /// The longest contents.
     #[must_use]
     pub const fn bytes_max(self) -> usize {
         match self {
-            Self::Batch | Self::Word | Self::Piece | Self::Bundle | Self::Part | Self::Prefix => BATCH_BYTES_MAX,
+            Self::Batch | Self::Word | Self::Piece | Self::Bundle | Self::Part | Self::Prefix | Self::Flow => {
+                BATCH_BYTES_MAX
+            }
             // A frontier of more than this names more origins than a run ever has.
             Self::Have | Self::Note => 128 << 10,
             Self::Origin | Self::Hello => 1 << 10,

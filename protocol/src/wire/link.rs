@@ -74,6 +74,8 @@ pub enum Message {
     Part(Part),
     /// What the first workers of a pass have come to.
     Prefix(Prefix),
+    /// What passes between the workers of a lane, as its worker encoded it.
+    Flow(Arc<[u8]>),
     /// A shorter word.
     Note(Note),
 }
@@ -154,6 +156,7 @@ impl Message {
     pub fn encode(&self) -> Result<(Kind, Cow<'_, [u8]>), Unreadable> {
         Ok(match self {
             Self::Batch(bytes) => (Kind::Batch, Cow::Borrowed(bytes)),
+            Self::Flow(bytes) => (Kind::Flow, Cow::Borrowed(bytes)),
             Self::Have(frontier) => (Kind::Have, encode(frontier)?.into()),
             Self::Origin(info) => (Kind::Origin, encode(info)?.into()),
             Self::Note(note) => (Kind::Note, encode(note)?.into()),
@@ -171,6 +174,7 @@ impl Message {
     pub fn decode(kind: Kind, contents: Vec<u8>) -> Result<Self, MessageError> {
         Ok(match kind {
             Kind::Batch => Self::Batch(contents.into()),
+            Kind::Flow => Self::Flow(contents.into()),
             Kind::Have => Self::Have(decode(&contents)?),
             Kind::Origin => Self::Origin(decode(&contents)?),
             Kind::Piece => Self::Piece(Piece::decode(&contents)?),

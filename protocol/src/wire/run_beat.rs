@@ -160,6 +160,8 @@ impl StopReason {
 pub struct Settled {
     /// The digest recomputed from its ledger.
     pub digest: Digest,
+    /// What these weights add to the whole model's digest: all of it, unless they are a portion.
+    pub whole: Digest,
     /// Whether its workers' weights have the same digest.
     pub workers_agree: bool,
     /// What its workers did.

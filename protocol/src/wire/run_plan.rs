@@ -8,6 +8,7 @@ use crate::digest::Digest;
 use crate::ids::{NodeId, RunId};
 use crate::job::Job;
 use crate::wire::attach::DataInfo;
+use crate::wire::flow::Place;
 
 /// A run with its participants.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -56,6 +57,9 @@ impl RunPlan {
     /// The workers of those that began it.
     #[must_use]
     pub fn workers(&self) -> usize {
+        if let Some(groups) = self.groups() {
+            return self.participants.len() / groups;
+        }
         let first = self.participants.iter().filter(|participant| !participant.guest);
         first.map(|participant| participant.workers).sum()
     }
@@ -67,6 +71,11 @@ impl RunPlan {
         let Some(own) = self.participant(node) else {
             return 0..0;
         };
+        // A lane is one worker, whose parts lie on several nodes.
+        if let Some(place) = self.place(node) {
+            let lane = place.lane as usize;
+            return lane..lane + 1;
+        }
         let first = if own.guest {
             self.slots().max(self.workers()) + (own.node.0 % GUEST_SLOTS) as usize
         } else {
@@ -92,6 +101,50 @@ impl RunPlan {
     #[must_use]
     pub fn participant(&self, node: NodeId) -> Option<&Participant> {
         self.participants.iter().find(|participant| participant.node == node)
+    }
+
+    /// How many groups of layers there are, where the network is spread over nodes.
+    #[must_use]
+    pub fn groups(&self) -> Option<usize> {
+        self.job.exchange.lanes().map(|lanes| lanes.cut.groups())
+    }
+
+    /// A node's place among those that hold the network together, where it is spread over nodes: they stand in rows.
+    #[must_use]
+    pub fn place(&self, node: NodeId) -> Option<Place> {
+        let groups = self.groups()?;
+        let index = self.participants.iter().position(|one| one.node == node)?;
+        Some(Place {
+            lane: (index / groups) as u32,
+            group: (index % groups) as u8,
+        })
+    }
+
+    /// Who has a place.
+    #[must_use]
+    pub fn at(&self, place: Place) -> Option<&Participant> {
+        let index = place.lane as usize * self.groups()? + usize::from(place.group);
+        self.participants.get(index)
+    }
+
+    /// Whether two nodes hold the same weights, and so exchange what they learn.
+    #[must_use]
+    pub fn hold_the_same(&self, one: NodeId, other: NodeId) -> bool {
+        let group = |node| self.place(node).map(|place| place.group);
+        group(one) == group(other)
+    }
+
+    /// Whether two nodes are in one lane, and so pass on to each other what they compute.
+    #[must_use]
+    pub fn are_in_one_lane(&self, one: NodeId, other: NodeId) -> bool {
+        let lane = |node| self.place(node).map(|place| place.lane);
+        lane(one).is_some() && lane(one) == lane(other)
+    }
+
+    /// The lanes of which none of these nodes is a part.
+    pub fn lanes_without(&self, missing: impl Fn(NodeId) -> bool) -> impl Iterator<Item = &[Participant]> {
+        let rows = self.participants.chunks(self.groups().unwrap_or(usize::MAX));
+        rows.filter(move |lane| !lane.iter().any(|one| missing(one.node)))
     }
 
     /// Whether a node came when the run was under way.
@@ -152,5 +205,39 @@ mod tests {
         assert_eq!(plan.slots_of(NodeId(5)), 3..6);
         let bytes = postcard::to_stdvec(&plan).unwrap();
         assert_eq!(postcard::from_bytes::<RunPlan>(&bytes).unwrap(), plan);
+    }
+
+    #[test]
+    fn lanes_are_rows_of_participants() {
+        let participant = |id| Participant {
+            node: NodeId(id),
+            name: format!("n{id}"),
+            address: "127.0.0.1:1".parse().unwrap(),
+            workers: 1,
+            guest: false,
+        };
+        let draft = JobDraft {
+            exchange: Some("layers:groups=3".into()),
+            ..JobDraft::default()
+        };
+        let plan = RunPlan {
+            job: Box::new(draft.resolve().unwrap()),
+            data: DataInfo::example(),
+            first: Digest::default(),
+            participants: [9, 3, 5, 4, 7, 1].map(participant).into(),
+            resumed: None,
+            left_out: Vec::new(),
+        };
+        assert_eq!((plan.slots(), plan.workers(), plan.groups()), (2, 2, Some(3)));
+        assert_eq!(plan.place(NodeId(7)), Some(Place { lane: 1, group: 1 }));
+        assert_eq!(plan.at(Place { lane: 1, group: 1 }).unwrap().node, NodeId(7));
+        assert_eq!(plan.slots_of(NodeId(1)), 1..2);
+        assert!(plan.hold_the_same(NodeId(3), NodeId(7)) && !plan.hold_the_same(NodeId(3), NodeId(5)));
+        assert!(plan.are_in_one_lane(NodeId(9), NodeId(5)) && !plan.are_in_one_lane(NodeId(9), NodeId(4)));
+        let whole: Vec<_> = plan
+            .lanes_without(|node| node == NodeId(5))
+            .map(|lane| lane[0].node)
+            .collect();
+        assert_eq!(whole, [NodeId(4)]);
     }
 }

@@ -69,7 +69,7 @@ pub(super) fn attached() {
         ),
         ("closed", FromWorker::Closed { residual_norm: 1.5 }),
         ("finished", finished),
-        ("saved-model", saved_model(Ok(SCORES))),
+        ("saved-model", saved_model(Ok(Some(SCORES)))),
         ("unsaved-model", saved_model(Err("the disk is full".into()))),
         ("idle", FromWorker::Idle),
         ("failed", FromWorker::Failed { reason, diverged: true }),
@@ -91,6 +91,7 @@ fn to_workers(run: RunId) {
         restore: Some("tau-node/9/host.0.1.state".into()),
         round: 3,
         workers: 2,
+        place: None,
     };
     let path = PathBuf::from("tau-node/9/host.0.1.state");
     let save = Some(SaveOrder {

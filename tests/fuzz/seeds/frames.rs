@@ -5,6 +5,7 @@ use protocol::encoding;
 use protocol::frontier::SequenceRange;
 use protocol::ids::{NodeId, OriginId, RunId};
 use protocol::wire;
+use protocol::wire::flow::{Flow, FlowHead, FlowWord, Judged, Lead, Measured};
 use protocol::wire::frame;
 use protocol::wire::frame::Kind;
 use protocol::wire::link::Hello;
@@ -102,7 +103,31 @@ pub(super) fn frames() {
         ("piece", Message::Piece(piece)),
         ("part", Message::Part(part)),
         ("prefix", Message::Prefix(prefix)),
+        ("flow", Message::Flow(flow(FlowWord::Call).encode().unwrap().into())),
     ];
+    let lead = Lead {
+        step: 7,
+        key: 1 << 60,
+        learning_rate: 0.01,
+        parts: 4,
+        samples: vec![3, 1 << 20],
+        cursors: Vec::new(),
+    };
+    let measured = Measured {
+        samples: vec![1, 2],
+        first: true,
+        last: false,
+    };
+    for (name, word) in [
+        ("call", FlowWord::Call),
+        ("lead", FlowWord::Lead(Box::new(lead))),
+        ("there", FlowWord::There { part: 3 }),
+        ("back", FlowWord::Back { part: 3, loss: 0.5 }),
+        ("measure", FlowWord::Measure(measured)),
+        ("judged", FlowWord::Judged(Judged::default())),
+    ] {
+        add_to_corpus("flow", name, &flow(word).encode().unwrap());
+    }
     for (name, message) in messages {
         let (kind, contents) = message.encode().unwrap();
         add_to_corpus("message", name, &framed(kind, &contents));
@@ -113,4 +138,15 @@ pub(super) fn frames() {
         add_to_corpus("worker_frame", name, &framed(kind, b"some contents"));
         add_to_corpus("frame_header", name, &frame::header(kind, 700).unwrap());
     }
+}
+
+/// A message of a lane with three numbers.
+fn flow(word: FlowWord) -> Flow {
+    let head = FlowHead {
+        lane: 2,
+        to: 1,
+        attempt: 1 << 60,
+        word,
+    };
+    Flow::with(head, &[1.0, -0.5, f32::MAX])
 }

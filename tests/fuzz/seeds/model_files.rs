@@ -59,6 +59,10 @@ pub(super) fn model_files() {
             statistics: &vec![0.5; layout.measured()],
         };
         model_file::save(file.path(), numbers, &metadata).unwrap();
-        add_to_corpus("model_file", name, &std::fs::read(file.path()).unwrap());
+        let bytes = std::fs::read(file.path()).unwrap();
+        add_to_corpus("model_file", name, &bytes);
+        if layout.statistics.is_empty() {
+            add_to_corpus("portions", name, &bytes);
+        }
     }
 }

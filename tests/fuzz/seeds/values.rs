@@ -162,6 +162,7 @@ pub(super) fn plan() -> RunPlan {
 fn settled() -> Settled {
     Settled {
         digest: Digest(0xfeed),
+        whole: Digest(0xfeed),
         workers_agree: true,
         stats: worker_stats(),
         samples: 64_000,

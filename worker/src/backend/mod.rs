@@ -18,6 +18,7 @@ use protocol::lattice::{Range, Tau};
 use protocol::optimiser::Muon;
 use protocol::sums::Sums;
 
+use crate::lane::InLane;
 use crate::learning::optimiser::{Factors, Formula};
 use crate::trainer::TrainError;
 use protocol::share::Share;
@@ -85,7 +86,7 @@ pub struct Updated {
 }
 
 /// What a worker computes with. It knows nothing of turns, of looking ahead, of what was saved: a replica tells it.
-pub trait Backend {
+pub trait Backend: InLane {
     /// Whether it works by itself, so that its host can do something else between a gradient and the update.
     const WORKS_ALONE: bool;
 

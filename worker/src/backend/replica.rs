@@ -11,12 +11,14 @@ use std::time::{Duration, Instant};
 use protocol::dense::Dense;
 use protocol::digest::Digest;
 use protocol::lattice::{Range, Tau};
+use protocol::measured::Scores;
 use protocol::optimiser::Rule;
 use protocol::rng::splitmix64;
 use protocol::sums::Sums;
 
 use super::turns::Turns;
 use super::{Array, Backend, Compare, Orthogonal, Update, residual};
+use crate::lane::{InLane, Lane, LaneWord};
 use crate::learning::multi_worker::TURNS_MAX;
 use crate::learning::optimiser::{Ahead, Factors, Formula};
 use crate::thread_time::ThreadTimer;
@@ -56,7 +58,7 @@ struct Begun {
 
 impl<B: Backend> Replica<B> {
     /// A replica on a backend whose copies are alike, and whose state and gradient are zeros.
-    pub(super) fn on(backend: B, rule: Rule, dropout_seed: u64) -> Result<Self, TrainError> {
+    pub(crate) fn on(backend: B, rule: Rule, dropout_seed: u64) -> Result<Self, TrainError> {
         let mut replica = Self {
             turns: Turns::new(backend.weights()),
             backend,
@@ -309,6 +311,20 @@ impl<B: Backend> Trainer for Replica<B> {
         self.ahead = numbers.ahead;
         self.turns.done = numbers.turns as usize;
         Ok(())
+    }
+}
+
+impl<B: Backend> InLane for Replica<B> {
+    fn lane(&mut self) -> Option<&mut Lane> {
+        self.backend.lane()
+    }
+
+    fn hear(&mut self, word: LaneWord) -> Result<(), TrainError> {
+        self.backend.hear(word)
+    }
+
+    fn measure(&mut self) -> Result<Option<Scores>, TrainError> {
+        self.backend.measure()
     }
 }
 

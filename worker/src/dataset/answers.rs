@@ -56,7 +56,7 @@ impl Answers {
 
     /// Replaces the contents of `to` by the answers at `indices`. Nothing is allocated once it has grown to the size of a
     /// minibatch.
-    pub(super) fn gather(&self, indices: &[u32], to: &mut Self) {
+    pub(crate) fn gather(&self, indices: &[u32], to: &mut Self) {
         match (self, to) {
             (Self::Labels(all), Self::Labels(to)) => {
                 to.clear();

@@ -137,9 +137,12 @@ impl ScratchWriter {
     }
 
     pub(super) fn push(&mut self, numbers: &[f32]) -> Result<(), DatasetError> {
-        self.buffer.extend_from_slice(numbers);
-        if self.buffer.len() >= PIECE {
-            self.flush()?;
+        // Whatever is handed over at once, no more than a piece of it is held twice.
+        for piece in numbers.chunks(PIECE) {
+            self.buffer.extend_from_slice(piece);
+            if self.buffer.len() >= PIECE {
+                self.flush()?;
+            }
         }
         Ok(())
     }
@@ -178,6 +181,19 @@ fn failed(folder: &Path, source: io::Error) -> DatasetError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn much_at_once_is_not_held_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut writer = ScratchWriter::new(&folder.path().join("data")).unwrap();
+        writer.push(&[1.0; 3]).unwrap();
+        writer.push(&vec![2.0; 20 * PIECE]).unwrap();
+        assert!(writer.buffer.capacity() <= 4 * PIECE, "{}", writer.buffer.capacity());
+        let floats = writer.finish().unwrap();
+        let mut ends = [0.0; 2];
+        floats.read(2, &mut ends).unwrap();
+        assert_eq!((floats.len(), ends), (20 * PIECE + 3, [1.0, 2.0]));
+    }
 
     #[test]
     fn numbers_come_back_from_where_they_were_put() {

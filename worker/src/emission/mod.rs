@@ -10,7 +10,7 @@ mod strom;
 mod tau_controller;
 
 use protocol::batch::Payload;
-use protocol::job::{Exchange, Job, Shares};
+use protocol::job::{Exchange, Job, Lanes, Shares};
 use protocol::lattice::{Range, Tau};
 
 use crate::learning::multi_worker::Settings;
@@ -98,7 +98,9 @@ pub trait Emission<T> {
 #[must_use]
 pub fn of<T: Trainer>(job: &Job, weights: usize, slots: usize) -> Box<dyn Emission<T>> {
     match job.exchange {
-        Exchange::Strom(threshold) => Box::new(Strom::new(threshold, job.optimiser.rule, weights, slots)),
+        Exchange::Strom(threshold) | Exchange::Layers(Lanes { threshold, .. }) => {
+            Box::new(Strom::new(threshold, job.optimiser.rule, weights, slots))
+        }
         Exchange::Rounds(rounds) => Box::new(InRounds::new(rounds, weights, slots)),
     }
 }

@@ -10,7 +10,7 @@
 
 use std::ops::Range;
 
-use protocol::model::{Layout, Role, TensorSlot};
+use protocol::model::{Layout, Portion, Role, TensorSlot};
 use protocol::optimiser::{Muon, Rule};
 
 /// Adam's rate as a part of the matrices'.
@@ -26,6 +26,8 @@ pub(crate) struct Block {
     pub(crate) columns: usize,
     /// What its orthogonal update is multiplied by, beside the learning rate.
     pub(crate) scale: f32,
+    /// Its number among all blocks of the model, which says when it has its turn.
+    pub(crate) number: u64,
 }
 
 impl Block {
@@ -62,18 +64,43 @@ impl Parts {
                 rows: most.min(rows - first),
                 columns,
                 scale,
+                number: 0,
             })
         });
+        let numbered = (0..).zip(blocks).map(|(number, block)| Block { number, ..block });
         Self {
-            blocks: blocks.collect(),
+            blocks: numbered.collect(),
             others: others.into_iter().map(TensorSlot::range).collect(),
             every: every as u64,
         }
     }
 
+    /// Those of them that lie in a portion of the model, at the indices that they have there.
+    pub(crate) fn of_portion(self, portion: &Portion) -> Self {
+        let local = |index: usize| {
+            portion.tensors().find_map(|(tensor, place)| {
+                let within = index.checked_sub(place).filter(|&within| within < tensor.elements())?;
+                Some(tensor.offset + within)
+            })
+        };
+        let blocks = self.blocks.into_iter().filter_map(|block| {
+            let offset = local(block.offset)?;
+            Some(Block { offset, ..block })
+        });
+        let others = self.others.into_iter().filter_map(|range| {
+            let first = local(range.start)?;
+            Some(first..first + range.len())
+        });
+        Self {
+            blocks: blocks.collect(),
+            others: others.collect(),
+            every: self.every,
+        }
+    }
+
     /// Whether it is a block's turn in a step.
-    pub(crate) fn has_turn(&self, block: usize, step: u64) -> bool {
-        (block as u64 + step).is_multiple_of(self.every)
+    pub(crate) fn has_turn(&self, block: &Block, step: u64) -> bool {
+        (block.number + step).is_multiple_of(self.every)
     }
 }
 
@@ -157,7 +184,7 @@ mod tests {
     fn each_block_has_its_turn_once_in_so_many_steps_unless_there_are_few() {
         for (model, every) in [("dense 768, relu, dense 3", 4), ("dense 70, relu, dense 3", 1)] {
             let (_, parts) = parts(model, Shape::Flat(9), "muon:0.1,every=4");
-            for block in 0..parts.blocks.len() {
+            for block in &parts.blocks {
                 for first in 1..20 {
                     let turns = (first..first + every).filter(|&step| parts.has_turn(block, step));
                     assert_eq!(turns.count(), 1, "{model}");

@@ -17,6 +17,7 @@ pub mod matmul;
 mod norm;
 pub mod orthogonal;
 mod pool;
+mod seed;
 mod tensor;
 
 #[cfg(test)]
@@ -25,6 +26,7 @@ mod gradient_check;
 pub use crate::tape::{OpError, Parameters};
 pub use layer::{CpuLayer, Pass, Statistics, exact_network, network};
 pub use loss::MeanLoss;
+pub use seed::Seed;
 pub use tensor::{Rows, from_rows, values};
 
 /// The number of threads an operation may use.

@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 
 use protocol::ids::RunId;
-use protocol::measured::{Evaluation, Moment, Scores};
+use protocol::measured::{Evaluation, Moment};
 use protocol::wire::attach::FromWorker;
 
 use super::kept::Kept;
 use super::prepared::Prepared;
 use super::socket::Writer;
-use crate::evaluate::{self, Evaluator};
+use crate::evaluate::Evaluator;
 use crate::ops::Threads;
 use crate::training_thread::ToTraining;
 
@@ -57,7 +57,7 @@ impl Evaluating {
                 });
                 // Failing to measure is no reason to stop: the last evaluation of all will say so.
                 let found = found.ok().filter(|found| found.samples == prepared.dataset.test.len());
-                let scores = found.map(scores);
+                let scores = found.map(|found| found.scores());
                 // Whoever hears of the evaluation may want its weights at once.
                 if let Some((scores, weights)) = scores.zip(copy.filter(|_| answer.is_none())) {
                     kept.take_note(&prepared.job, scores, weights);
@@ -100,13 +100,5 @@ impl Evaluating {
             target: None,
             answer: Some(answer),
         });
-    }
-}
-
-pub(super) fn scores(evaluation: evaluate::Evaluation) -> Scores {
-    Scores {
-        accuracy: evaluation.accuracy,
-        loss: evaluation.loss,
-        mae: evaluation.mae,
     }
 }

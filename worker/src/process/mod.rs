@@ -34,10 +34,12 @@ use protocol::job::Keep;
 use protocol::measured::Moment;
 use protocol::sums::Sums;
 use protocol::wire::attach::{Assignment, FromWorker, JumpOrder, ToWorker, WorkerInfo};
+use protocol::wire::flow::Flow;
 use protocol::wire::prefix::Prefix;
 use thiserror::Error;
 
 use crate::device::Device;
+use crate::lane::LaneWord;
 use crate::ops::Threads;
 use crate::training_thread::{ToTraining, TrainingThread};
 use files::Files;
@@ -177,6 +179,10 @@ impl Process {
                 Received::Batch(bytes) => self.batch(&bytes)?,
                 Received::Bundle(bytes) => self.bundle(&bytes)?,
                 Received::Prefix(contents) => self.prefix(&contents)?,
+                Received::Flow(contents) => {
+                    let read = Flow::decode(&contents).map(|flow| ToTraining::Lane(LaneWord::Flow(flow)));
+                    self.tell_read(read)?;
+                }
                 Received::Word(word) => self.word(word)?,
             }
         }
@@ -206,6 +212,7 @@ impl Process {
             ToWorker::StandBy => self.tell(ToTraining::StandBy),
             ToWorker::GoBack(moment) => self.go_back(moment),
             ToWorker::Finish { save } => self.tell(ToTraining::Finish(save)),
+            ToWorker::LaneBroken => self.tell(ToTraining::Lane(LaneWord::Broken)),
             ToWorker::Abort => {
                 self.end();
                 return self.preparing.clear(&self.writer);
@@ -219,19 +226,31 @@ impl Process {
         let Some(prepared) = self.preparing.prepared() else {
             return self.fail("the node began a run that was never prepared");
         };
-        match prepared.start(assignment, counts) {
-            Ok(TrainingThread {
-                inbound,
-                outbound,
-                thread,
-            }) => {
+        let started = prepared.portion(assignment.place).and_then(|portion| {
+            let thread = prepared.start(assignment, portion.as_ref(), counts)?;
+            Ok((thread, portion))
+        });
+        match started {
+            Ok((
+                TrainingThread {
+                    inbound,
+                    outbound,
+                    thread,
+                },
+                portion,
+            )) => {
                 let kept = Kept::default();
+                let held = portion.map(|(_, portion)| portion);
                 self.running = Some(Running {
-                    weights: prepared.layout.weights,
+                    weights: held
+                        .as_ref()
+                        .map_or(&prepared.layout, |portion| &portion.layout)
+                        .weights,
                     keeps_best: prepared.job.keep == Keep::Best,
                     reporter: Reporter::start(
                         assignment.run,
                         prepared,
+                        held,
                         outbound,
                         self.writer.clone(),
                         self.files.clone(),

@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use protocol::augment::Augment;
 use protocol::cursor::Cursors;
 use protocol::job::Job;
-use protocol::model::{Layout, initial_counts};
+use protocol::model::{Layout, Partition, Portion, initial_counts};
 use protocol::rng::splitmix64;
 use protocol::sentence::sentence;
 use protocol::wire::attach::{Assignment, DataInfo};
+use protocol::wire::flow::Place;
 
 use super::Options;
 use crate::backend::cpu::CpuTrainer;
@@ -19,8 +20,10 @@ use crate::dataset::Dataset;
 use crate::device::Device;
 use crate::first_weights::{self, FirstWeights};
 use crate::fitting;
+use crate::lane::{Lane, Stand};
 use crate::objective::{Objective, Task};
 use crate::ops::Threads;
+use crate::portion::{PortionModel, PortionTrainer};
 use crate::state_file::{self, StateFileError};
 #[cfg(feature = "cuda")]
 use crate::trainer::TrainError;
@@ -72,14 +75,33 @@ impl Prepared {
         }
     }
 
-    /// Starts to train, from a ledger's counts or, without any, from the initial ones.
-    pub(super) fn start(&self, assignment: &Assignment, counts: Vec<i32>) -> Result<TrainingThread, String> {
-        let counts = if counts.is_empty() && self.job.from.is_none() {
-            initial_counts(&self.layout, self.job.seed)
-        } else {
-            counts
+    /// The portion of the network that a place in a lane has, and what it is cut from.
+    pub(super) fn portion(&self, place: Option<Place>) -> Result<Option<(Partition, Portion)>, String> {
+        let (Some(place), Some(lanes)) = (place, self.job.exchange.lanes()) else {
+            return Ok(None);
         };
-        if counts.len() != self.layout.weights {
+        let partition = Partition::new(self.layout.clone(), lanes.cut).map_err(|error| error.to_string())?;
+        if usize::from(place.group) >= partition.groups() {
+            return Err("the node gave this worker a place that no lane has".into());
+        }
+        let portion = partition.portion(usize::from(place.group));
+        Ok(Some((partition, portion)))
+    }
+
+    /// Starts to train, from a ledger's counts or, without any, from the initial ones.
+    pub(super) fn start(
+        &self,
+        assignment: &Assignment,
+        portion: Option<&(Partition, Portion)>,
+        counts: Vec<i32>,
+    ) -> Result<TrainingThread, String> {
+        let weights = portion.map_or(self.layout.weights, |(_, portion)| portion.layout.weights);
+        let counts = match (portion, counts.is_empty() && self.job.from.is_none()) {
+            (_, false) => counts,
+            (None, true) => initial_counts(&self.layout, self.job.seed),
+            (Some((_, portion)), true) => portion.initial_counts(self.job.seed),
+        };
+        if counts.len() != weights {
             return Err("the node's ledger is of another model".into());
         }
         let identity = Identity {
@@ -93,7 +115,7 @@ impl Prepared {
         let start = Start {
             job: self.job.clone(),
             dataset: Arc::clone(&self.dataset),
-            weights: self.layout.weights,
+            weights,
             identity,
             cursors: assignment.cursors.clone(),
             batches: assignment.batches,
@@ -105,8 +127,31 @@ impl Prepared {
         let task = Task::of_job(&self.job, Arc::clone(&self.dataset)).map_err(|error| error.to_string())?;
         let (layout, rule) = (self.layout.clone(), self.job.optimiser.rule);
         let (threads, minibatch) = (self.threads, self.job.minibatch as usize);
+        if let (Some((partition, _)), Some(place), Some(lanes)) =
+            (portion.cloned(), assignment.place, self.job.exchange.lanes())
+        {
+            let (judged_by, parts, own) = (self.judged().objective, usize::from(lanes.micro), assignment.origin.0);
+            let stand = Stand {
+                lane: place.lane,
+                group: place.group,
+                groups: partition.groups() as u8,
+            };
+            let started = training_thread::start(threads, move |line| {
+                let lane = Lane::new(stand, own, line)?;
+                let model = PortionModel::new(task, judged_by, &partition, lane, parts, threads);
+                start.training(PortionTrainer::in_lane(
+                    model,
+                    &layout,
+                    &counts,
+                    rule,
+                    dropout_seed,
+                    threads,
+                )?)
+            });
+            return started.map_err(|error| format!("the training thread could not be started: {error}"));
+        }
         let started = match self.device {
-            Device::Cpu => training_thread::start(threads, move || {
+            Device::Cpu => training_thread::start(threads, move |_| {
                 let trainer = CpuTrainer::new(task, &layout, &counts, rule, dropout_seed, threads)?;
                 start.training(trainer.in_minibatches_of(minibatch))
             }),
@@ -114,7 +159,7 @@ impl Prepared {
             Device::Cuda { ordinal, precision, .. } => {
                 // On a GPU the samples of a step are one minibatch, which has the same gradient and takes more memory.
                 let minibatch = self.job.step_samples() as usize;
-                training_thread::start(threads, move || {
+                training_thread::start(threads, move |_| {
                     let gpu = Gpu::open(ordinal, precision).map_err(TrainError::from)?;
                     let trainer = CudaTrainer::new(gpu, task, &layout, &counts, rule, minibatch, dropout_seed)?;
                     start.training(trainer)

@@ -9,12 +9,13 @@ use std::time::{Duration, Instant};
 use protocol::digest::Digest;
 use protocol::ids::RunId;
 use protocol::job::Keep;
-use protocol::lattice::Range;
+use protocol::lattice::{Range, count_of};
 use protocol::measured::{Moment, Scores};
+use protocol::model::Portion;
 use protocol::sentence::sentence;
 use protocol::wire::attach::{FromWorker, SaveOrder, WorkerStats};
 
-use super::evaluating::{Evaluating, scores};
+use super::evaluating::Evaluating;
 use super::files::Files;
 use super::kept::Kept;
 use super::prepared::Prepared;
@@ -39,6 +40,7 @@ impl Reporter {
     pub(super) fn start(
         run: RunId,
         prepared: Arc<Prepared>,
+        portion: Option<Portion>,
         outbound: Outbound,
         writer: Writer,
         files: Files,
@@ -47,6 +49,7 @@ impl Reporter {
         let reporting = Reporting {
             run,
             prepared,
+            portion: portion.map(Arc::new),
             writer,
             stats: WorkerStats::default(),
             told: Instant::now(),
@@ -71,6 +74,8 @@ impl Reporter {
 struct Reporting {
     run: RunId,
     prepared: Arc<Prepared>,
+    /// What this worker holds, if that is not all of the network.
+    portion: Option<Arc<Portion>>,
     writer: Writer,
     stats: WorkerStats,
     told: Instant,
@@ -96,6 +101,14 @@ impl Reporting {
                     }
                 }
                 FromTraining::Prefix(contents) => self.writer.prefix(&contents)?,
+                FromTraining::Flow(flow) => {
+                    let contents = flow.encode().map_err(io::Error::other)?;
+                    self.writer.flow(&contents)?;
+                }
+                FromTraining::Measured(evaluation) => {
+                    let run = self.run;
+                    self.writer.word(&FromWorker::Evaluated { run, evaluation })?;
+                }
                 FromTraining::ResidualNorm(norm) => self.stats.residual_norm = norm,
                 FromTraining::Weights(weights, moment) => self.evaluate(weights, moment)?,
                 FromTraining::LastWeights(weights, moment, answer) => {
@@ -110,10 +123,10 @@ impl Reporting {
                         residual_norm: closing.residual_norm,
                     })?;
                 }
-                FromTraining::Finished { digest, save } => {
+                FromTraining::Finished { digest, save, scores } => {
                     self.writer.word(&FromWorker::Finished { digest })?;
                     if let Some((order, weights)) = save {
-                        self.save_model(order, weights, digest)?;
+                        self.save_model(order, weights, digest, scores)?;
                     }
                 }
                 FromTraining::Failed(error) => {
@@ -206,13 +219,22 @@ impl Reporting {
     }
 
     /// Writes and measures the model, and says how that went.
-    fn save_model(&self, order: SaveOrder, weights: Vec<f32>, digest: Option<Digest>) -> io::Result<()> {
-        let run = self.run;
+    fn save_model(
+        &self,
+        order: SaveOrder,
+        weights: Vec<f32>,
+        digest: Option<Digest>,
+        scores: Option<Scores>,
+    ) -> io::Result<()> {
+        let (run, portion) = (self.run, self.portion.clone());
         let (prepared, writer, path) = (Arc::clone(&self.prepared), self.writer.clone(), order.path.clone());
         let write = move || {
             digest
                 .ok_or_else(|| "a weight has left the lattice: such a model is not saved".into())
-                .and_then(|digest| save_and_measure(&prepared, weights, digest, &order))
+                .and_then(|digest| match portion {
+                    Some(portion) => save_portion(&prepared, &portion, &weights, &order).map(|()| scores),
+                    None => save_and_measure(&prepared, weights, digest, &order).map(Some),
+                })
         };
         let tell = move |saved| drop(writer.word(&FromWorker::SavedModel { run, saved }));
         match self.files.write(&path, write, tell) {
@@ -223,6 +245,19 @@ impl Reporting {
             }
         }
     }
+}
+
+/// Writes the portion of the network that this worker holds. Its digest is its part of the whole model's.
+fn save_portion(prepared: &Prepared, portion: &Portion, weights: &[f32], order: &SaveOrder) -> Result<(), String> {
+    let counts: Option<Vec<i32>> = weights.iter().map(|&weight| count_of(weight)).collect();
+    let digest = counts.map(|counts| portion.digest(&counts)).unwrap_or_default();
+    let metadata = Metadata::new(&prepared.job, prepared.dataset.known(), &order.frontier, digest);
+    let numbers = Numbers {
+        layout: &portion.layout,
+        weights,
+        statistics: &[],
+    };
+    model_file::save(&order.path, numbers, &metadata).map_err(|error| sentence(&error))
 }
 
 fn save_and_measure(
@@ -252,5 +287,5 @@ fn save_and_measure(
     let found = evaluator
         .evaluate(weights, Some(statistics), &mut |_| true)
         .map_err(|error| error.to_string())?;
-    Ok(scores(found))
+    Ok(found.scores())
 }

@@ -16,6 +16,8 @@ pub(super) enum Received {
     Batch(Vec<u8>),
     Bundle(Vec<u8>),
     Prefix(Vec<u8>),
+    /// From another worker of the lane.
+    Flow(Vec<u8>),
 }
 
 /// The reading end.
@@ -69,6 +71,7 @@ impl Reader {
             Kind::Batch => Ok(Some(Received::Batch(contents))),
             Kind::Bundle => Ok(Some(Received::Bundle(contents))),
             Kind::Prefix => Ok(Some(Received::Prefix(contents))),
+            Kind::Flow => Ok(Some(Received::Flow(contents))),
             Kind::Word => wire::decode(&contents)
                 .map(|word| Some(Received::Word(word)))
                 .map_err(invalid),
@@ -87,6 +90,10 @@ impl Writer {
 
     pub(super) fn prefix(&self, contents: &[u8]) -> io::Result<()> {
         self.write(Kind::Prefix, contents)
+    }
+
+    pub(super) fn flow(&self, contents: &[u8]) -> io::Result<()> {
+        self.write(Kind::Flow, contents)
     }
 
     pub(super) fn batch(&self, bytes: &[u8]) -> io::Result<()> {

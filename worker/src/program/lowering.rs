@@ -18,11 +18,17 @@ pub(super) fn image(shape: Shape) -> (usize, usize, usize) {
 
 /// One operation per layer, less those that are fused or change nothing.
 pub(super) fn lowered(layout: &Layout) -> Vec<Op> {
-    Lowering {
+    lowered_after(&[], &layout.layers)
+}
+
+/// The same for layers that come after others, which lie elsewhere.
+pub(super) fn lowered_after(before: &[PlacedLayer], layers: &[PlacedLayer]) -> Vec<Op> {
+    let mut lowering = Lowering {
         input_gradient: InputGradient::NotNeeded,
         places: 0,
-    }
-    .chain(&layout.layers)
+    };
+    lowering.chain(before);
+    lowering.chain(layers)
 }
 
 /// What is known on the way through the layers.

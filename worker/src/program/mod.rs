@@ -6,9 +6,9 @@ mod norm;
 
 use std::ops::Range;
 
-use protocol::model::{Layout, Shape};
+use protocol::model::{Layout, PlacedLayer, Portion, Shape};
 
-use lowering::{image, lowered, with_turns_to_rows};
+use lowering::{image, lowered, lowered_after, with_turns_to_rows};
 pub use norm::{Norm, Sets};
 
 /// One operation. It reads a minibatch of activations and writes another one.
@@ -310,7 +310,18 @@ impl Program {
     /// The operations of a layout, for a device that keeps images in an order.
     #[must_use]
     pub fn new(layout: &Layout, order: ImageOrder) -> Self {
-        let ops = lowered(layout);
+        Self::of(layout, lowered(layout), order)
+    }
+
+    /// The operations of a portion, on a device that keeps images sample by sample: those that lie in it of the whole model's,
+    /// which have the same keys wherever it is cut.
+    #[must_use]
+    pub fn of_portion(portion: &Portion, before: &[PlacedLayer]) -> Self {
+        let ops = lowered_after(before, &portion.layout.layers);
+        Self::of(&portion.layout, ops, ImageOrder::BySample)
+    }
+
+    fn of(layout: &Layout, ops: Vec<Op>, order: ImageOrder) -> Self {
         let shape = layout.layers.first().map_or(Shape::Flat(0), |placed| placed.input);
         // Samples are stored as rows. A first operation that reads rows takes them as they are, whatever the order.
         let input = match (order, ops.first()) {

@@ -6,6 +6,7 @@
 mod applying;
 mod ending;
 mod error;
+mod in_lane;
 mod passes;
 mod pending;
 mod rounds;
@@ -22,6 +23,7 @@ use protocol::optimiser::Rule;
 
 use self::ending::Ending;
 pub use self::error::TrainingError;
+use self::in_lane::Choice;
 use self::pending::Pending;
 use self::rounds::Round;
 pub use self::step::{Next, Step};
@@ -231,7 +233,7 @@ impl<T: Trainer> Training<T> {
         match error {
             // Such a step has moved no shared weight, so these can be audited.
             TrainError::NotFinite | TrainError::Range(_) => self.audit().err().unwrap_or(error.into()),
-            TrainError::Device(_) => error.into(),
+            TrainError::Device(_) | TrainError::LaneBroken | TrainError::Unheard => error.into(),
         }
     }
 
@@ -282,12 +284,15 @@ impl<T: Trainer> Training<T> {
                 return delivered;
             }
         }
-        if self.is_ending() || !self.next_minibatch() {
-            return self.pause(encoded);
+        match self.choice_in_lane()? {
+            Choice::Own if self.is_ending() || !self.next_minibatch() => return self.pause(encoded),
+            Choice::Over => return self.pause(encoded),
+            Choice::None => return Ok(Next::Waiting),
+            Choice::Own | Choice::Led => {}
         }
         self.round.is_idle = false;
         let hold_back = hold_back && self.can_hold_back();
-        let (learning_rate, clip) = self.rate_and_clip();
+        let (learning_rate, clip) = self.lane_rate_and_clip();
         let plan = self.emission.plan(NextStep {
             learning_rate,
             hold_back,
@@ -310,12 +315,16 @@ impl<T: Trainer> Training<T> {
             step: self.steps,
             compare,
         };
-        let report = self.trainer.step(&self.indices, control, &mut self.words);
-        let report = report.map_err(|error| self.blame(error))?;
+        self.tell_lane(&control);
+        let report = match self.trainer.step(&self.indices, control, &mut self.words) {
+            Err(TrainError::LaneBroken) => return Ok(self.led_in_vain()),
+            report => report.map_err(|error| self.blame(error))?,
+        };
         self.pending.add(&self.cursors, self.indices.len(), report.loss);
+        self.follow_plan();
         let mut step = Step {
             loss: report.loss,
-            samples: self.indices.len(),
+            samples: self.counted_samples(),
             changes: 0,
             held_back: hold_back,
             tau: None,
@@ -392,6 +401,9 @@ impl<T: Trainer> Training<T> {
 
     /// Appends the batch that closes this origin. It holds no changes: what is left in the residual is dropped.
     pub fn close(&mut self, encoded: &mut Vec<u8>) -> Result<(), TrainingError> {
+        if let Some(lane) = self.trainer.lane() {
+            lane.end()?;
+        }
         self.seen = self.batches_applied;
         let standing = Standing {
             last: true,

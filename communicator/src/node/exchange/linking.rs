@@ -17,7 +17,11 @@ use protocol::wire::link::Message;
 impl ExchangeState {
     /// Makes a link to a participant.
     pub(super) async fn join(&mut self, participant: Participant) -> Result<(), ActorProcessingErr> {
-        if participant.node == self.me {
+        let (same, lane) = (
+            self.plan.hold_the_same(self.me, participant.node),
+            self.plan.are_in_one_lane(self.me, participant.node),
+        );
+        if participant.node == self.me || !same && !lane {
             return Ok(());
         }
         let traffic = Arc::new(Traffic::default());
@@ -34,6 +38,10 @@ impl ExchangeState {
         let (link, _) = Actor::spawn_linked(None, LinkActor, link, self.myself.get_cell()).await?;
         self.peers
             .insert(participant.node, Peer::new(participant.name, link, traffic));
+        // Who holds other layers has no part in these batches.
+        if !same {
+            return Ok(());
+        }
         // A founder has had every batch since the first. That is not known if either side is a guest.
         self.event(if self.plan.is_guest(self.me) || participant.guest {
             Event::Joined(participant.node)
@@ -76,7 +84,7 @@ impl ExchangeState {
                     && known.is_linked_by(generation)
                 {
                     known.outbox = None;
-                    self.event(Event::LinkDown(peer));
+                    self.unlinked(peer);
                 }
             }
             LinkNotice::Received {
@@ -86,7 +94,13 @@ impl ExchangeState {
                 permit,
             } => {
                 if self.peers.get(&peer).is_some_and(|peer| peer.is_linked_by(generation)) {
-                    self.event(Event::Received { from: peer, message });
+                    match message {
+                        Message::Flow(bytes) => self.hand_in(peer, &bytes),
+                        message if self.plan.hold_the_same(self.me, peer) => {
+                            self.event(Event::Received { from: peer, message });
+                        }
+                        _ => {}
+                    }
                 }
                 drop(permit);
             }
@@ -97,10 +111,20 @@ impl ExchangeState {
         if let Some(peer) = self.peers.get_mut(&node) {
             let before = peer.outbox.replace((generation, outbox));
             if before.is_some() {
-                self.event(Event::LinkDown(node));
+                self.unlinked(node);
             }
-            self.event(Event::LinkUp(node));
+            if self.plan.hold_the_same(self.me, node) {
+                self.event(Event::LinkUp(node));
+            }
             self.tell_progress();
+        }
+    }
+
+    /// A connection is gone, and with it what was under way.
+    fn unlinked(&mut self, node: NodeId) {
+        self.break_lane_with(node);
+        if self.plan.hold_the_same(self.me, node) {
+            self.event(Event::LinkDown(node));
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod carrying_out;
 mod checkpointing;
+mod lane;
 mod linking;
 mod messages;
 mod pauses;
@@ -159,6 +160,10 @@ impl Actor for ExchangeActor {
             ExchangeMessage::FromSeat(SeatNotice::Saved { key, sequence, path }) => state.saved(key, sequence, path),
             ExchangeMessage::FromSeat(SeatNotice::Prefix { key, prefix, permit }) => {
                 state.pass(key, prefix);
+                drop(permit);
+            }
+            ExchangeMessage::FromSeat(SeatNotice::Flow { key, bytes, permit }) => {
+                state.pass_on(key, bytes);
                 drop(permit);
             }
             ExchangeMessage::Joined(participant) => {

@@ -8,6 +8,7 @@ use protocol::stats::PeerRecord;
 
 use super::{ExchangeState, Report};
 use crate::exchange::Event;
+use crate::portion::portion_of;
 use crate::run::{RunEvent, Settlement, progress};
 
 impl ExchangeState {
@@ -77,6 +78,7 @@ impl ExchangeState {
             .map(|peer| peer.traffic.bytes_out.load(Ordering::Relaxed));
         let settlement = Settlement {
             digest: ledger.audit(),
+            whole: portion_of(&self.plan, self.me).map(|portion| portion.digest(ledger.counts())),
             samples: ledger.samples(),
             repeated: ledger.repeated(),
             seconds,

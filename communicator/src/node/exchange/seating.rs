@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use protocol::ids::OriginId;
+use protocol::ids::{NodeId, OriginId};
 use protocol::wire::attach::{Assignment, COUNTS_PER_PIECE, SaveOrder, ToWorker};
 
 use super::ExchangeState;
@@ -79,6 +79,7 @@ impl ExchangeState {
             restore,
             round,
             workers,
+            place: self.plan.place(self.me),
         })));
     }
 
@@ -151,18 +152,14 @@ impl ExchangeState {
     pub(super) fn stand(&mut self, liveness: Liveness) {
         let before = std::mem::replace(&mut self.liveness, liveness);
         let gone = self.liveness.gone.difference(&before.gone).copied();
-        for node in gone.collect::<Vec<_>>() {
+        let holds_the_same = |node: &NodeId| self.plan.hold_the_same(self.me, *node);
+        for node in gone.filter(holds_the_same).collect::<Vec<_>>() {
             self.event(Event::Left(node));
         }
-        self.event(Event::Silent(self.liveness.absent()));
-        for participant in &self.plan.participants {
-            let alive = !self.liveness.silent.contains(&participant.node);
-            if alive == before.silent.contains(&participant.node) {
-                for slot in self.plan.slots_of(participant.node) {
-                    self.tell(&ToWorker::Slot { slot, alive });
-                }
-            }
-        }
+        let mut absent = self.liveness.absent();
+        absent.retain(|node| self.plan.hold_the_same(self.me, *node));
+        self.event(Event::Silent(absent));
+        self.tell_slots(&before);
         self.tell_origins();
         self.tell_progress();
     }

@@ -1,8 +1,8 @@
 //! What a node can offer to a run: whether the model fits its data and its memory, and the first weights.
 
 use protocol::ids::RunId;
-use protocol::job::Job;
-use protocol::model::{Layout, initial_counts};
+use protocol::job::{Job, Lanes};
+use protocol::model::{Layout, Partition, initial_counts};
 use protocol::wire::attach::DataInfo;
 use protocol::wire::control::Offer;
 
@@ -19,8 +19,12 @@ pub(super) fn make(
     workers: usize,
 ) -> Result<(Offer, Box<Ledger>), String> {
     let layout = Layout::new(&job.model, data.input, data.target.outputs()).map_err(|error| error.to_string())?;
-    usage::check_memory(job, &layout, workers)
-        .map_err(|error| format!("{error}: use a smaller model or --minibatch"))?;
+    if let Some(lanes) = job.exchange.lanes() {
+        return of_portions(run, job, layout, lanes, data);
+    }
+    usage::check_memory(job, &layout, workers).map_err(|error| {
+        format!("{error}: use a smaller model or --minibatch, or spread it over nodes (--exchange layers:groups=2)")
+    })?;
     let counts = match (&job.from, first) {
         (None, _) => initial_counts(&layout, job.seed),
         (Some(_), Some(first)) if first.len() == layout.weights => first,
@@ -30,4 +34,26 @@ pub(super) fn make(
     let digest = ledger.digest();
     let offer = Offer { data, digest, workers };
     Ok((offer, Box::new(ledger)))
+}
+
+/// The same where the network is spread over nodes: which portion this node will hold is not known yet, so it must have memory
+/// for any. The ledger is made when it is known.
+fn of_portions(
+    run: RunId,
+    job: &Job,
+    layout: Layout,
+    lanes: &Lanes,
+    data: DataInfo,
+) -> Result<(Offer, Box<Ledger>), String> {
+    let partition = Partition::new(layout, lanes.cut).map_err(|error| error.to_string())?;
+    for portion in partition.portions() {
+        usage::check_memory(job, &portion.layout, 1)
+            .map_err(|error| format!("{error} for one of {} groups: ask for more", partition.groups()))?;
+    }
+    let offer = Offer {
+        data,
+        digest: partition.first_digest(job.seed),
+        workers: 1,
+    };
+    Ok((offer, Box::new(Ledger::new(run, Vec::new()))))
 }

@@ -6,7 +6,9 @@ use ractor::{Actor, ActorRef};
 
 use super::recording::pids;
 use super::{RunMessage, RunState, checkpoint_search};
+use crate::ledger::Ledger;
 use crate::node::exchange::{ExchangeActor, ExchangeArguments, ExchangeMessage};
+use crate::portion::portion_of;
 use crate::run::RunEvent;
 
 impl RunState {
@@ -26,10 +28,13 @@ impl RunState {
             self.myself.clone(),
         );
         tokio::spawn(async move {
-            let resumed = plan.resumed;
-            let restored = tokio::task::spawn_blocking(move || match resumed {
-                Some(resumed) => checkpoint_search::restore(&dir, run, resumed, ledger),
-                None => (ledger, Vec::new()),
+            let (resumed, portion, seed) = (plan.resumed, portion_of(&plan, me.id), plan.job.seed);
+            let restored = tokio::task::spawn_blocking(move || {
+                let ledger = portion.map_or(ledger, |portion| Ledger::new(run, portion.initial_counts(seed)));
+                match resumed {
+                    Some(resumed) => checkpoint_search::restore(&dir, run, resumed, ledger),
+                    None => (ledger, Vec::new()),
+                }
             });
             let opened = match restored.await {
                 Ok((ledger, states)) => {

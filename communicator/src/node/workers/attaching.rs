@@ -155,6 +155,11 @@ async fn read(
                 let bytes = Arc::from(contents);
                 to_seat(SeatNotice::Batch { key, bytes, permit });
             }
+            Kind::Flow => {
+                let permit = acquire(&room).await;
+                let bytes = Arc::from(contents);
+                to_seat(SeatNotice::Flow { key, bytes, permit });
+            }
             Kind::Prefix => {
                 let permit = acquire(&room).await;
                 let prefix = Prefix::decode(&contents)?;
@@ -191,6 +196,7 @@ async fn write(
             Outbound::Batch(bytes) => (Kind::Batch, Some(bytes)),
             Outbound::Bundle(bytes) => (Kind::Bundle, Some(bytes)),
             Outbound::Prefix(bytes) => (Kind::Prefix, Some(bytes)),
+            Outbound::Flow(bytes) => (Kind::Flow, Some(bytes)),
         };
         if let Some(bytes) = bytes {
             link::write_frame(&mut writer, kind, &bytes).await?;

@@ -40,6 +40,13 @@ pub(crate) enum SeatNotice {
         /// Room for the next one, when this is done.
         permit: Option<OwnedSemaphorePermit>,
     },
+    /// It has something for another worker of its lane.
+    Flow {
+        key: WorkerKey,
+        bytes: Arc<[u8]>,
+        /// Room for the next one, when this is done.
+        permit: Option<OwnedSemaphorePermit>,
+    },
     /// It has written, or is about to have written, what it alone has.
     Saved {
         key: WorkerKey,
@@ -56,6 +63,7 @@ pub(super) enum Outbound {
     Batch(Arc<[u8]>),
     Bundle(Arc<[u8]>),
     Prefix(Arc<[u8]>),
+    Flow(Arc<[u8]>),
 }
 
 /// Where a worker's batches go: nowhere, unless it has a seat.
@@ -98,6 +106,11 @@ impl WorkerHandle {
     /// Hands it a prefix, as the contents of a frame.
     pub(crate) fn deliver_prefix(&self, contents: &Arc<[u8]>) {
         self.send(Outbound::Prefix(Arc::clone(contents)), contents.len());
+    }
+
+    /// Hands it something from another worker of its lane.
+    pub(crate) fn deliver_flow(&self, contents: &Arc<[u8]>) {
+        self.send(Outbound::Flow(Arc::clone(contents)), contents.len());
     }
 
     /// Takes the socket from it: the process ends, and is started again.

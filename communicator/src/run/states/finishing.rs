@@ -34,7 +34,7 @@ pub(crate) enum Saver {
     None,
     /// A worker that was seated, or one that was given the ledger for it.
     Ordered(WorkerKey),
-    Done(Result<Scores, String>),
+    Done(Result<Option<Scores>, String>),
 }
 
 #[derive(Debug)]
@@ -70,7 +70,7 @@ impl Finishing {
     }
 
     /// The model is saved and measured, or could not be.
-    pub(crate) fn saved(&mut self, worker: WorkerKey, saved: Result<Scores, String>) {
+    pub(crate) fn saved(&mut self, worker: WorkerKey, saved: Result<Option<Scores>, String>) {
         if matches!(self.saver, Saver::Ordered(saver) if saver == worker) {
             if let Err(reason) = &saved {
                 tracing::error!(reason, "the model could not be saved");

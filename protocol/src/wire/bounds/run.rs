@@ -37,6 +37,7 @@ impl Settled {
     pub fn check(&self) -> Result<(), Breach> {
         let Self {
             digest: _,
+            whole: _,
             workers_agree: _,
             stats,
             samples,

@@ -52,6 +52,7 @@ fn plan() -> RunPlan {
 fn settled() -> Settled {
     Settled {
         digest: Digest(7),
+        whole: Digest(7),
         workers_agree: true,
         stats: WorkerStats::default(),
         samples: 10,

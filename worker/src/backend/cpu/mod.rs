@@ -13,8 +13,9 @@ use protocol::changes::{apply_to_both, apply_to_weights, check_range};
 use protocol::dense::Dense;
 use protocol::digest::Digest;
 use protocol::lattice::{Range, Tau, weight_of};
+use protocol::measured::Scores;
 use protocol::model::Layout;
-use protocol::optimiser::Rule;
+use protocol::optimiser::{Muon, Rule};
 use protocol::rng::splitmix64;
 use protocol::share::Share;
 use protocol::sums::Sums;
@@ -26,6 +27,7 @@ use super::turns::eager_tensors;
 use super::{Array, Backend, Compare, Update, Updated};
 use crate::dataset::{Answers, Dataset};
 use crate::difference;
+use crate::lane::{InLane, Lane, LaneWord};
 use crate::learning::clip::clip_by;
 use crate::learning::muon::Parts;
 use crate::network::Network;
@@ -50,6 +52,21 @@ pub trait Slopes {
         key: u64,
         gradient: &mut Vec<f32>,
     ) -> Result<f32, TrainError>;
+
+    /// Its part in a lane, if there is one.
+    fn lane(&mut self) -> Option<&mut Lane> {
+        None
+    }
+
+    /// A word of the lane has come between two steps.
+    fn hear(&mut self, _word: LaneWord, _shared: &[f32]) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    /// How good the lane's shared weights, of which these are some, are on held-out samples, where this is the leader's.
+    fn measure(&mut self, _shared: &[f32]) -> Result<Option<Scores>, TrainError> {
+        Ok(None)
+    }
 }
 
 /// The arrays of a worker, in memory.
@@ -105,12 +122,12 @@ impl CpuTrainer {
             minibatch: usize::MAX,
             sum: Vec::new(),
         };
-        let pass = Pass::new(rule.state_arrays(), counts.len(), eager_tensors(layout), threads);
-        let mut backend = CpuBackend::new(model, counts, pass)?;
-        if let Rule::Muon(muon) = rule {
-            backend.directions = Some(Directions::new(Parts::new(layout, muon), threads));
-        }
-        Self::on(backend, rule, dropout_seed)
+        let parts = |muon| Parts::new(layout, muon);
+        Self::on(
+            CpuBackend::of(model, layout, counts, rule, parts, threads)?,
+            rule,
+            dropout_seed,
+        )
     }
 
     /// The same, which computes the gradients of at most so many samples at once.
@@ -180,6 +197,23 @@ impl Model {
 }
 
 impl<S: Slopes> CpuBackend<S> {
+    /// Arrays for a layout whose matrices are cut into these parts.
+    pub(crate) fn of(
+        slopes: S,
+        layout: &Layout,
+        counts: &[i32],
+        rule: Rule,
+        parts: impl FnOnce(Muon) -> Parts,
+        threads: Threads,
+    ) -> Result<Self, TrainError> {
+        let pass = Pass::new(rule.state_arrays(), counts.len(), eager_tensors(layout), threads);
+        let mut backend = Self::new(slopes, counts, pass)?;
+        if let Rule::Muon(muon) = rule {
+            backend.directions = Some(Directions::new(parts(muon), threads));
+        }
+        Ok(backend)
+    }
+
     fn new(slopes: S, counts: &[i32], pass: Pass) -> Result<Self, TrainError> {
         let weights: Vec<f32> = counts.iter().copied().map(weight_of).collect();
         Ok(Self {
@@ -302,6 +336,20 @@ impl<S: Slopes> Backend for CpuBackend<S> {
             Array::Second => self.pass.second = values,
         }
         Ok(())
+    }
+}
+
+impl<S: Slopes> InLane for CpuBackend<S> {
+    fn lane(&mut self) -> Option<&mut Lane> {
+        self.slopes.lane()
+    }
+
+    fn hear(&mut self, word: LaneWord) -> Result<(), TrainError> {
+        self.slopes.hear(word, &self.shared)
+    }
+
+    fn measure(&mut self) -> Result<Option<Scores>, TrainError> {
+        self.slopes.measure(&self.shared)
     }
 }
 

@@ -98,9 +98,9 @@ fn shared_out<'a>(
 ) -> Vec<Vec<Work<'a>>> {
     let mut works: Vec<Vec<Work<'_>>> = (0..hands).map(|_| Vec::new()).collect();
     let (mut at, mut turns) = (0, 0);
-    for (number, block) in parts.blocks.iter().enumerate() {
+    for block in &parts.blocks {
         let range = block.range();
-        let has_turn = parts.has_turn(number, step);
+        let has_turn = parts.has_turn(block, step);
         turns += usize::from(has_turn);
         let (of_gradient, of_velocity);
         (of_gradient, gradient) = gradient.split_at_mut(range.end - at);

@@ -30,3 +30,6 @@ pub use backend::{CudaBackend, CudaTrainer};
 pub use error::GpuError;
 pub use evaluator::CudaEvaluator;
 pub use gpu::Gpu;
+
+/// Portions of networks are trained on CPUs.
+impl crate::lane::InLane for CudaBackend {}

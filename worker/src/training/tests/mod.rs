@@ -5,6 +5,7 @@ mod dense;
 mod ending;
 mod faults;
 mod going_on;
+mod lanes;
 mod passes;
 mod rounds;
 mod shares;

@@ -4,11 +4,14 @@
 //! Before every step it takes all that waits. Where its batches are not taken, it goes on training for a while and
 //! holds back what would leave, and then waits.
 
+mod ends;
+
 use std::convert::Infallible;
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
+use std::sync::atomic::AtomicUsize;
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -17,14 +20,18 @@ use protocol::bundle::Bundle;
 use protocol::dense::Dense;
 use protocol::digest::Digest;
 use protocol::ids::OriginId;
-use protocol::measured::Moment;
+use protocol::measured::{Evaluation, Moment, Scores};
 use protocol::sums::Sums;
 use protocol::wire::attach::{GoOn, JumpOrder, SaveOrder};
+use protocol::wire::flow::Flow;
 
+use crate::lane::{LaneWord, Line};
 use crate::ops::Threads;
 use crate::thread_time::ThreadTimer;
-use crate::trainer::Trainer;
+use crate::trainer::{TrainError, Trainer};
 use crate::training::{Next, State, Step, Training, TrainingError};
+pub use ends::Outbound;
+use ends::{Inbox, LaneEnds, Outbox};
 
 /// Batches on their way out before the worker holds back.
 const OUTBOUND_MAX: usize = 8;
@@ -89,6 +96,8 @@ pub enum ToTraining {
     GoBack(Vec<f32>),
     /// All batches have come: tell the digest once the origin is closed, and hand out the weights if they are to be saved.
     Finish(Option<SaveOrder>),
+    /// A word of the lane that this worker is in.
+    Lane(LaneWord),
 }
 
 /// What the training thread tells.
@@ -105,6 +114,10 @@ pub enum FromTraining {
     },
     /// It has come to a pass: what it adds, as the contents of a frame.
     Prefix(Vec<u8>),
+    /// Something for another worker of the lane.
+    Flow(Flow),
+    /// How good the weights of the whole lane were at a moment.
+    Measured(Evaluation),
     /// The norm of the residual, now and then.
     ResidualNorm(f64),
     /// A copy of the weights, between two steps.
@@ -126,6 +139,8 @@ pub enum FromTraining {
         digest: Option<Digest>,
         /// The weights, where they are to be saved.
         save: Option<(SaveOrder, Vec<f32>)>,
+        /// How good they are, where they are a portion and the lane could be asked.
+        scores: Option<Scores>,
     },
     /// Training failed.
     Failed(TrainingError),
@@ -150,28 +165,6 @@ pub struct TrainingThread {
     pub thread: JoinHandle<()>,
 }
 
-/// The receiving end of what the thread tells. Dropping it ends the thread at its next batch.
-#[derive(Debug)]
-pub struct Outbound {
-    receiver: Receiver<FromTraining>,
-    waiting: Arc<AtomicUsize>,
-}
-
-impl Outbound {
-    /// The next word, waited for; `None` when the thread is gone.
-    pub fn recv(&self) -> Option<FromTraining> {
-        let word = self.receiver.recv().ok()?;
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
-        Some(word)
-    }
-}
-
-/// The sending end.
-struct Outbox {
-    sender: SyncSender<FromTraining>,
-    waiting: Arc<AtomicUsize>,
-}
-
 /// Why the loop ended early.
 enum Ended {
     /// Nobody listens any more: then nobody needs to know.
@@ -181,34 +174,23 @@ enum Ended {
 
 impl<E: Into<TrainingError>> From<E> for Ended {
     fn from(error: E) -> Self {
-        Self::Failed(error.into())
-    }
-}
-
-impl Outbox {
-    fn send(&self, word: FromTraining) -> Result<(), Ended> {
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        self.sender.send(word).map_err(|_| Ended::Unheard)
-    }
-
-    fn is_full(&self) -> bool {
-        self.waiting.load(Ordering::Relaxed) >= OUTBOUND_MAX
+        match error.into() {
+            TrainingError::Train(TrainError::Unheard) => Self::Unheard,
+            error => Self::Failed(error),
+        }
     }
 }
 
 /// Starts a thread that makes its training, trains until all is done, and then does what it is told until nobody is left to.
 pub fn start<T: Trainer>(
     threads: Threads,
-    make: impl FnOnce() -> Result<Training<T>, TrainingError> + Send + 'static,
+    make: impl FnOnce(Box<dyn Line>) -> Result<Training<T>, TrainingError> + Send + 'static,
 ) -> Result<TrainingThread, Box<dyn std::error::Error + Send + Sync>> {
     let (inbound, inbox) = sync_channel(INBOUND_MAX);
     // Twice the room: fullness is looked at before a step, and words without batches come between.
     let (sender, receiver) = sync_channel(2 * OUTBOUND_MAX);
     let waiting = Arc::new(AtomicUsize::new(0));
-    let outbox = Outbox {
-        sender,
-        waiting: Arc::clone(&waiting),
-    };
+    let outbox = Outbox::new(sender, Arc::clone(&waiting));
     // The pool is this worker's own: several workers of one process must not queue behind each other.
     let pool = match threads.0 {
         0 | 1 => None,
@@ -223,7 +205,9 @@ pub fn start<T: Trainer>(
     let run = move || {
         // Numbers too small for the normal range slow arithmetic down a hundredfold and mean nothing here.
         dfdx::flush_denormals_to_zero();
-        let made = make().map_err(Ended::Failed);
+        let inbox = Rc::new(Inbox::new(inbox));
+        let line = LaneEnds::new(Rc::clone(&inbox), outbox.clone());
+        let made = make(Box::new(line)).map_err(Ended::from);
         if let Err(Ended::Failed(error)) = made.and_then(|training| Loop::new(training, &inbox, &outbox).run()) {
             let _ = outbox.send(FromTraining::Failed(error));
         }
@@ -236,10 +220,17 @@ pub fn start<T: Trainer>(
         })?;
     Ok(TrainingThread {
         inbound,
-        outbound: Outbound { receiver, waiting },
+        outbound: Outbound::new(receiver, waiting),
         thread,
     })
 }
+
+/// How long a leader calls its lane together to have it measured.
+const LANE_LIMIT: Duration = Duration::from_secs(10);
+/// How often it does.
+const CALL_AGAIN: Duration = Duration::from_millis(100);
+/// As long as anybody waits.
+const FOR_EVER: Duration = Duration::from_hours(1);
 
 /// How often the residual's norm is told.
 const NORM_EVERY: Duration = Duration::from_secs(1);
@@ -249,12 +240,12 @@ const AUDIT_EVERY: Duration = Duration::from_secs(30);
 /// The thread's loop.
 struct Loop<'a, T> {
     training: Training<T>,
-    inbox: &'a Receiver<ToTraining>,
+    inbox: &'a Inbox,
     outbox: &'a Outbox,
     paused: bool,
     closed: bool,
     /// Answers that wait for the origin to be closed.
-    finishes: Vec<Option<SaveOrder>>,
+    finishes: Vec<(Option<SaveOrder>, Instant)>,
     /// Files that wait for a moment at which nothing is held back.
     saves: Vec<PathBuf>,
     /// Steps held back in a row.
@@ -267,7 +258,7 @@ struct Loop<'a, T> {
 }
 
 impl<'a, T: Trainer> Loop<'a, T> {
-    fn new(training: Training<T>, inbox: &'a Receiver<ToTraining>, outbox: &'a Outbox) -> Self {
+    fn new(training: Training<T>, inbox: &'a Inbox, outbox: &'a Outbox) -> Self {
         Self {
             training,
             inbox,
@@ -296,21 +287,30 @@ impl<'a, T: Trainer> Loop<'a, T> {
         loop {
             self.save()?;
             self.finish()?;
-            let word = self.inbox.recv().map_err(|_| Ended::Unheard)?;
-            self.take(word)?;
+            let limit = if self.finishes.is_empty() { FOR_EVER } else { CALL_AGAIN };
+            if let Some(word) = self.inbox.next_within(limit)? {
+                self.take(word)?;
+            }
         }
     }
 
-    /// Answers whoever believes that all batches have come. More may come nevertheless, and the question again.
+    /// Answers whoever believes that all batches have come. More may come nevertheless, and the question again. A lane is
+    /// measured first, if it can be called together within a while.
     fn finish(&mut self) -> Result<(), Ended> {
-        for order in self.finishes.drain(..) {
+        while let Some((order, asked)) = self.finishes.pop() {
+            let saves = order.is_some();
+            if saves && asked.elapsed() < LANE_LIMIT && self.training.calls()? {
+                self.finishes.push((order, asked));
+                return Ok(());
+            }
+            let scores = if saves { self.training.measure()? } else { None };
             let trainer = self.training.trainer();
             let save = match order {
                 Some(order) => Some((order, trainer.copy_weights()?)),
                 None => None,
             };
             let digest = trainer.digest()?;
-            self.outbox.send(FromTraining::Finished { digest, save })?;
+            self.outbox.send(FromTraining::Finished { digest, save, scores })?;
         }
         Ok(())
     }
@@ -403,22 +403,17 @@ impl<'a, T: Trainer> Loop<'a, T> {
 
     /// Takes everything that waits.
     fn take_all(&mut self) -> Result<(), Ended> {
-        loop {
-            match self.inbox.try_recv() {
-                Ok(word) => self.take(word)?,
-                Err(TryRecvError::Empty) => return Ok(()),
-                Err(TryRecvError::Disconnected) => return Err(Ended::Unheard),
-            }
+        while let Some(word) = self.inbox.next_waiting()? {
+            self.take(word)?;
         }
+        Ok(())
     }
 
     /// Waits for the next word, but not for long.
     fn wait(&mut self, limit: Duration) -> Result<(), Ended> {
         let waiting = Instant::now();
-        match self.inbox.recv_timeout(limit) {
-            Ok(word) => self.take(word)?,
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => return Err(Ended::Unheard),
+        if let Some(word) = self.inbox.next_within(limit)? {
+            self.take(word)?;
         }
         self.waited += waiting.elapsed();
         Ok(())
@@ -440,6 +435,12 @@ impl<'a, T: Trainer> Loop<'a, T> {
             ToTraining::Slot { slot, alive } => self.training.slot(slot, alive),
             ToTraining::GoOn(order) => self.training.go_on(order)?,
             ToTraining::GoOnPassing(prefix) => self.training.go_on_passing(prefix.as_deref())?,
+            ToTraining::Copy(moment) if self.training.is_in_lane() => {
+                if let Some(scores) = self.training.measure()? {
+                    self.outbox
+                        .send(FromTraining::Measured(Evaluation::of(moment, scores)))?;
+                }
+            }
             ToTraining::Copy(moment) => {
                 let weights = self.training.trainer().copy_weights()?;
                 self.outbox.send(FromTraining::Weights(weights, moment))?;
@@ -452,7 +453,8 @@ impl<'a, T: Trainer> Loop<'a, T> {
             ToTraining::Stop => self.training.stop(),
             ToTraining::StandBy => self.training.stand_by(),
             ToTraining::GoBack(weights) => self.training.go_back(weights),
-            ToTraining::Finish(save) => self.finishes.push(save),
+            ToTraining::Finish(save) => self.finishes.push((save, Instant::now())),
+            ToTraining::Lane(word) => self.training.hear(word)?,
         }
         Ok(())
     }

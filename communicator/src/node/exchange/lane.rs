@@ -1,0 +1,76 @@
+//! What passes between the workers of a lane, from one's socket over a link to another's.
+
+use std::sync::Arc;
+
+use protocol::ids::NodeId;
+use protocol::wire::attach::ToWorker;
+use protocol::wire::flow::{Flow, Place};
+use protocol::wire::link::Message;
+
+use super::ExchangeState;
+use crate::node::link::LinkMessage;
+use crate::run::{Liveness, WorkerKey};
+
+impl ExchangeState {
+    /// One of this node's workers has something for another of its lane. What cannot be brought there breaks the lane: nobody
+    /// would answer.
+    pub(super) fn pass_on(&self, key: WorkerKey, bytes: Arc<[u8]>) {
+        let Some((_, worker)) = self.workers.get(&key) else {
+            return;
+        };
+        let addressed = Flow::addressed(&bytes).ok();
+        let own = self.plan.place(self.me);
+        let to = addressed
+            .filter(|(lane, _)| own.is_some_and(|own| own.lane == *lane))
+            .and_then(|(lane, group)| self.plan.at(Place { lane, group }));
+        let Some(peer) = to.and_then(|to| self.peers.get(&to.node)) else {
+            tracing::error!("a worker sent something to a place that its lane does not have");
+            return worker.hang_up();
+        };
+        match &peer.outbox {
+            Some((_, outbox)) if outbox.try_send(Message::Flow(bytes)).is_ok() => {}
+            Some(_) => {
+                let _ = peer.link.cast(LinkMessage::Cut);
+            }
+            None => worker.tell(ToWorker::LaneBroken),
+        }
+    }
+
+    /// Something has come for this node's worker from another of its lane. What was sent to anybody else is nobody's.
+    pub(super) fn hand_in(&self, from: NodeId, bytes: &Arc<[u8]>) {
+        let own = self.plan.place(self.me).map(|own| (own.lane, own.group));
+        if self.plan.are_in_one_lane(self.me, from) && Flow::addressed(bytes).ok() == own {
+            self.workers.values().for_each(|(_, worker)| worker.deliver_flow(bytes));
+        }
+    }
+
+    /// Somebody of a lane cannot be reached: its workers give up what is under way, and begin again when they can.
+    pub(super) fn break_lane_with(&self, node: NodeId) {
+        if self.plan.are_in_one_lane(self.me, node) {
+            self.tell(&ToWorker::LaneBroken);
+        }
+    }
+
+    /// Somebody falls silent, or speaks again: workers are told which slots have nobody to train them. A lane trains if all of
+    /// it is there.
+    pub(super) fn tell_slots(&self, before: &Liveness) {
+        let is_alive = |slot: usize, liveness: &Liveness| {
+            let mut holders = self.plan.participants.iter();
+            !holders.any(|one| liveness.silent.contains(&one.node) && self.plan.slots_of(one.node).contains(&slot))
+        };
+        for participant in &self.plan.participants {
+            if self.liveness.silent.contains(&participant.node) == before.silent.contains(&participant.node) {
+                continue;
+            }
+            for slot in self.plan.slots_of(participant.node) {
+                let alive = is_alive(slot, &self.liveness);
+                if alive != is_alive(slot, before) {
+                    self.tell(&ToWorker::Slot { slot, alive });
+                }
+            }
+            if self.liveness.silent.contains(&participant.node) {
+                self.break_lane_with(participant.node);
+            }
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! What passes between the workers of a lane, which hold the layers of one network together: activations on their way there,
+//! slopes on their way back, and a few words.
+//!
+//! The worker of the first group leads. Everything belongs to an *attempt* of its lane: the leader calls, each hands the call
+//! on, the last one answers. What is of another attempt is over, and whoever hears it says that it has lost the lane.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::Unreadable;
+use crate::cursor::CursorAdvance;
+
+/// A worker's place among those that hold the layers of one network together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place {
+    /// The lane.
+    pub lane: u32,
+    /// The group of layers, from 0.
+    pub group: u8,
+}
+
+/// A message within a lane.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Flow {
+    /// Whom it is for, and what it says.
+    pub head: FlowHead,
+    /// Its numbers, in four bytes each: a row for each sample.
+    pub numbers: Arc<[u8]>,
+}
+
+/// Whom a message is for, and what it says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FlowHead {
+    /// The lane.
+    pub lane: u32,
+    /// The group of layers whose worker it is for.
+    pub to: u8,
+    /// The attempt of the lane that it belongs to.
+    pub attempt: u64,
+    /// What it says.
+    pub word: FlowWord,
+}
+
+/// What a message of a lane says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum FlowWord {
+    /// A new attempt begins. Handed on to the last group.
+    Call,
+    /// The last group has heard the call.
+    Here,
+    /// Its sender has heard nothing of the lane's present attempt.
+    Lost,
+    /// A minibatch begins. Handed on to the last group.
+    Lead(Box<Lead>),
+    /// What the layers so far have made of a part of the minibatch.
+    There {
+        /// Which part.
+        part: u16,
+    },
+    /// The slopes of a part's loss at what came there.
+    Back {
+        /// Which part.
+        part: u16,
+        /// The mean loss of the part.
+        loss: f32,
+    },
+    /// What the layers so far have made of held-out samples, with the shared weights.
+    Measure(Measured),
+    /// What the last group has found of them, for the leader.
+    Judged(Judged),
+    /// There are no further minibatches. Handed on to the last group.
+    End,
+}
+
+/// A minibatch, for those that did not choose it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Lead {
+    /// The number of the step, from 1.
+    pub step: u64,
+    /// What decides dropout in it.
+    pub key: u64,
+    /// The learning rate, schedule included.
+    pub learning_rate: f64,
+    /// Into how many parts it is cut.
+    pub parts: u16,
+    /// Its samples.
+    pub samples: Vec<u32>,
+    /// Which samples are done with it.
+    pub cursors: Vec<CursorAdvance>,
+}
+
+/// Some held-out samples.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Measured {
+    /// Which they are.
+    pub samples: Vec<u32>,
+    /// Whether they are the first of an evaluation.
+    pub first: bool,
+    /// And the last.
+    pub last: bool,
+}
+
+/// What a model's outputs say about held-out samples.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Judged {
+    /// The sum of the samples' losses.
+    pub loss: f64,
+    /// How many samples are judged rightly.
+    pub correct: u64,
+    /// For each number to predict: the sums of squared and of absolute errors, of the numbers and of their squares.
+    pub errors: Vec<[f64; 4]>,
+}
+
+impl Flow {
+    /// A message without numbers.
+    #[must_use]
+    pub fn word(head: FlowHead) -> Self {
+        Self {
+            head,
+            numbers: Arc::default(),
+        }
+    }
+
+    /// A message with numbers.
+    #[must_use]
+    pub fn with(head: FlowHead, numbers: &[f32]) -> Self {
+        let mut bytes = vec![0; size_of_val(numbers)];
+        for (to, number) in bytes.chunks_exact_mut(size_of::<f32>()).zip(numbers) {
+            to.copy_from_slice(&number.to_le_bytes());
+        }
+        Self {
+            head,
+            numbers: bytes.into(),
+        }
+    }
+
+    /// Its numbers, if there are so many.
+    pub fn numbers(&self, count: usize) -> Result<Vec<f32>, Unreadable> {
+        let (numbers, rest) = self.numbers.as_chunks::<{ size_of::<f32>() }>();
+        if numbers.len() != count || !rest.is_empty() {
+            return Err(Unreadable);
+        }
+        Ok(numbers.iter().copied().map(f32::from_le_bytes).collect())
+    }
+
+    /// The contents of a frame.
+    pub fn encode(&self) -> Result<Vec<u8>, Unreadable> {
+        let mut contents = super::encode(&self.head)?;
+        contents.extend_from_slice(&self.numbers);
+        Ok(contents)
+    }
+
+    /// The message that a frame holds.
+    pub fn decode(contents: &[u8]) -> Result<Self, Unreadable> {
+        let (head, numbers) = postcard::take_from_bytes(contents).map_err(|_| Unreadable)?;
+        Ok(Self {
+            head,
+            numbers: numbers.into(),
+        })
+    }
+
+    /// The lane and the group that the contents of a frame are for.
+    pub fn addressed(contents: &[u8]) -> Result<(u32, u8), Unreadable> {
+        let (address, _) = postcard::take_from_bytes(contents).map_err(|_| Unreadable)?;
+        Ok(address)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_survives_the_wire_and_its_address_can_be_read_alone() {
+        let head = FlowHead {
+            lane: 300,
+            to: 2,
+            attempt: 9,
+            word: FlowWord::Back { part: 1, loss: 0.5 },
+        };
+        let flow = Flow::with(head, &[1.5, -0.0, f32::MIN_POSITIVE]);
+        let contents = flow.encode().unwrap();
+        assert_eq!(Flow::decode(&contents), Ok(flow.clone()));
+        assert_eq!(Flow::addressed(&contents), Ok((300, 2)));
+        assert_eq!(flow.numbers(3).unwrap(), [1.5, -0.0, f32::MIN_POSITIVE]);
+        assert_eq!((flow.numbers(2), flow.numbers(4)), (Err(Unreadable), Err(Unreadable)));
+        assert_eq!(Flow::decode(&contents[..3]), Err(Unreadable));
+        let torn = Flow::decode(&contents[..contents.len() - 1]).unwrap();
+        assert_eq!(torn.numbers(3), Err(Unreadable));
+    }
+}

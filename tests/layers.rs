@@ -1,0 +1,145 @@
+//! Networks whose layers lie on several nodes: they train as one worker would, survive what others survive, and end in one file.
+
+use serde_json::Value;
+
+use crate::harness::cluster::{Cluster, SOON, kill};
+use crate::harness::watching::{kill_node, stop, wait_until_trains, wait_until_trains_on};
+use crate::harness::{Tau, points_csv};
+
+const DEEP: &[&str] = &[
+    "--data",
+    "csv:points.csv",
+    "--model",
+    "dense 16, relu, dense 12, relu, dense 2",
+    "--minibatch",
+    "16",
+    // These points are so easy that orthogonal updates of several lanes would go too far.
+    "--optimiser",
+    "adam",
+];
+
+/// What the assembled model reaches must be what the lane has measured.
+fn assert_is_as_good(tau: &Tau, finished: &Value) {
+    let model = finished["model"].as_str().unwrap();
+    let evaluated = tau.run(&["evaluate", model, "--data", "csv:points.csv", "--json"]);
+    assert_eq!(evaluated.code, 0, "{}", evaluated.stderr);
+    assert_eq!(evaluated.last()["accuracy"], finished["accuracy"], "{finished}");
+}
+
+#[test]
+fn layers_on_several_nodes_train_agree_and_end_in_one_model() {
+    let tau = Tau::new();
+    points_csv(&tau, "points.csv", 600);
+    for (exchange, nodes, lanes) in [
+        ("layers:groups=3", "3", 1),
+        ("layers:groups=2,micro=1", "4", 2),
+        ("layers:cuts=4", "2", 1),
+    ] {
+        let run = ["train", "--nodes", nodes, "--threads", "1", "--epochs", "20", "--json"];
+        let output = tau.run(&[&run, DEEP, &["--exchange", exchange]].concat());
+        assert_eq!(output.code, 0, "{exchange}: {}", output.stderr);
+        let finished = output.last();
+        assert_eq!(finished["replicas_agree"], true, "{exchange}: {finished}");
+        assert!(finished["accuracy"].as_f64().unwrap() > 0.95, "{exchange}: {finished}");
+        // Samples of a lane count once; those that two lanes claim at the end count twice, and are told.
+        let count = |key: &str| finished[key].as_u64().unwrap();
+        let once = count("samples") - count("repeated_samples");
+        assert_eq!(once, 20 * 480, "{exchange}, {lanes} lanes: {finished}");
+        assert_is_as_good(&tau, &finished);
+    }
+}
+
+#[test]
+fn another_lane_trains_what_a_dead_node_leaves() {
+    let mut cluster = Cluster::of(4);
+    points_csv(&cluster.tau, "points.csv", 600);
+    let job = ["--exchange", "layers:groups=2", "--epochs", "200"];
+    let job = [DEEP, SOON, &job].concat();
+    let mut client = cluster.tau.start(&cluster.asking("start", &job));
+    client.wait_until_trains();
+    let dead = kill_node(&mut cluster, 3);
+    let output = client.finish();
+    assert_eq!(output.code, 0, "{}", output.stderr);
+    let last = output.last();
+    assert_eq!(last["replicas_agree"], true, "{last}");
+    assert_eq!(last["missing"], Value::from(vec![dead]), "{last}");
+    let count = |key: &str| last[key].as_u64().unwrap();
+    assert_eq!(count("samples") - count("repeated_samples"), 200 * 480, "{last}");
+    assert_is_as_good(&cluster.tau, &last);
+}
+
+#[test]
+fn a_lane_waits_for_who_stands_still_and_for_a_worker_that_is_started_again() {
+    let cluster = Cluster::of(3);
+    points_csv(&cluster.tau, "points.csv", 600);
+    let job = ["--exchange", "layers:groups=3", "--epochs", "1000000", "--detach"];
+    let started = cluster.ask("start", &[DEEP, SOON, &job].concat());
+    assert_eq!(started.code, 0, "{}", started.stderr);
+    let leader = cluster
+        .nodes
+        .iter()
+        .min_by_key(|node| node.address.clone())
+        .unwrap()
+        .name
+        .clone();
+    wait_until_trains(&cluster, &leader);
+    for node in &cluster.nodes {
+        kill("-STOP", node.process.pid());
+        kill("-CONT", node.process.pid());
+        kill("-KILL", node.worker());
+        Cluster::wait_until("the worker is not replaced", || node.workers().len() == 1);
+        wait_until_trains_on(&cluster, &leader);
+    }
+    let last = stop(&cluster);
+    assert_eq!(last["nodes"], 3, "{last}");
+    assert_is_as_good(&cluster.tau, &last);
+}
+
+#[test]
+fn the_only_lane_that_loses_a_node_says_so() {
+    let mut cluster = Cluster::of(2);
+    points_csv(&cluster.tau, "points.csv", 600);
+    let job = ["--exchange", "layers:groups=2", "--epochs", "1000000"];
+    let mut client = cluster
+        .tau
+        .start(&cluster.asking("start", &[DEEP, SOON, &job].concat()));
+    client.wait_until_trains();
+    let dead = kill_node(&mut cluster, 1);
+    let output = client.finish();
+    assert_eq!(output.code, 1, "{}", output.stderr);
+    let sentence = format!("no lane is whole any more, since {dead} cannot be reached");
+    assert!(output.stderr.contains(&sentence), "{}", output.stderr);
+}
+
+#[test]
+fn what_cannot_be_spread_is_refused() {
+    let tau = Tau::new();
+    points_csv(&tau, "points.csv", 600);
+    for (nodes, model, exchange, why) in [
+        (
+            "2",
+            "dense 8, relu, dense 2",
+            "layers:groups=3",
+            "3 groups need as many layers",
+        ),
+        (
+            "2",
+            "dense 8, relu, dense 4, relu, dense 2",
+            "layers:groups=3",
+            "there are 2: start more nodes",
+        ),
+        ("2", "dense 8, batchnorm, relu, dense 2", "layers:groups=2", "groupnorm"),
+        (
+            "2",
+            "dense 8, relu, dense 2",
+            "layers:cuts=1",
+            "no group can begin at layer 1",
+        ),
+        ("2", "dense 8, relu, dense 2", "layers", "how many groups"),
+    ] {
+        let run = ["train", "--nodes", nodes, "--data", "csv:points.csv", "--model", model];
+        let output = tau.run(&[&run[..], &["--exchange", exchange]].concat());
+        assert_ne!(output.code, 0, "{exchange}");
+        assert!(output.stderr.contains(why), "{exchange}: {}", output.stderr);
+    }
+}

@@ -1,0 +1,129 @@
+//! The portions of a model, as the machines that hold them saved them, put together to the file that one machine would save.
+
+use protocol::digest::Digest;
+use protocol::model::Layout;
+use safetensors::tensor::SafeTensors;
+use thiserror::Error;
+
+use crate::model_file::{Numbers, metadata_of, numbers_of, serialise};
+
+/// Why portions make no model.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum AssemblyError {
+    /// Some layers are in none of them.
+    #[error("nobody has given the layers with '{0}'")]
+    Missing(String),
+    /// One of them cannot be read.
+    #[error("a portion of the model cannot be read: {0}")]
+    Unreadable(String),
+    /// They are of different models.
+    #[error("portions are of different models")]
+    Different,
+}
+
+/// The bytes of the model file that these portions' files make, whichever order they come in and however often.
+pub fn assemble(portions: &[Vec<u8>]) -> Result<Vec<u8>, AssemblyError> {
+    let unreadable = |why: String| AssemblyError::Unreadable(why);
+    let mut all = Vec::new();
+    for bytes in portions {
+        let tensors = SafeTensors::deserialize(bytes).map_err(|error| unreadable(error.to_string()))?;
+        all.push((metadata_of(bytes).map_err(unreadable)?, tensors));
+    }
+    let Some((first, _)) = all.first() else {
+        return Err(unreadable("there is none".into()));
+    };
+    let mut metadata = first.clone();
+    let alike = |(other, _): &(crate::model_file::Metadata, SafeTensors<'_>)| {
+        (&other.job, other.input, &other.target) == (&metadata.job, metadata.input, &metadata.target)
+    };
+    if !all.iter().all(alike) {
+        return Err(AssemblyError::Different);
+    }
+    let job = metadata
+        .job
+        .clone()
+        .resolve()
+        .map_err(|errors| unreadable(errors.to_string()))?;
+    let layout = Layout::new(&job.model, metadata.input, metadata.target.outputs())
+        .map_err(|error| unreadable(error.to_string()))?;
+    // It grows with the tensors that are there, not with what the metadata claims.
+    let mut weights = Vec::new();
+    for slot in &layout.tensors {
+        let holder = all.iter().find(|(_, tensors)| tensors.tensor(&slot.key).is_ok());
+        let (_, tensors) = holder.ok_or_else(|| AssemblyError::Missing(slot.key.clone()))?;
+        weights.extend(numbers_of(tensors, std::slice::from_ref(slot)).map_err(unreadable)?);
+    }
+    let digest = Digest::of_weights(&weights).ok_or_else(|| unreadable("a weight is off the lattice".into()))?;
+    metadata.digest = digest.to_string();
+    // Each group's batches are its own.
+    let frontiers = all.iter().flat_map(|(metadata, _)| metadata.frontier.iter().cloned());
+    metadata.frontier = frontiers.collect();
+    metadata.frontier.sort();
+    metadata.frontier.dedup();
+    let numbers = Numbers {
+        layout: &layout,
+        weights: &weights,
+        statistics: &[],
+    };
+    serialise(numbers, &metadata).map_err(|error| unreadable(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use protocol::frontier::Frontier;
+    use protocol::ids::OriginId;
+    use protocol::job::JobDraft;
+    use protocol::lattice::weight_of;
+    use protocol::model::{Partition, Shape, initial_counts};
+
+    use super::*;
+    use crate::dataset::{Known, Scaling, Target};
+    use crate::model_file::{Metadata, parse};
+
+    #[test]
+    fn portions_make_the_file_of_one_machine() {
+        let draft = JobDraft {
+            model: Some("dense 7, relu, dense 6, relu, dense 5, relu, dense".into()),
+            exchange: Some("layers:groups=3".into()),
+            ..JobDraft::default()
+        };
+        let job = draft.resolve().unwrap();
+        let layout = Layout::new(&job.model, Shape::Flat(4), 2).unwrap();
+        let target = Target::Classes(vec!["a".into(), "b".into()]);
+        let known = Known {
+            input: Shape::Flat(4),
+            target: &target,
+            columns: None,
+            encodings: &[],
+            scaling: &Scaling::Unit,
+        };
+        let partition = Partition::new(layout.clone(), job.exchange.lanes().unwrap().cut).unwrap();
+        let file = |group: u64| {
+            let portion = partition.portion(group as usize);
+            let counts = portion.initial_counts(3);
+            let weights: Vec<f32> = counts.iter().copied().map(weight_of).collect();
+            let mut frontier = Frontier::default();
+            frontier.raise(OriginId(group), group + 1);
+            let metadata = Metadata::new(&job, known, &frontier, portion.digest(&counts));
+            let numbers = Numbers {
+                layout: &portion.layout,
+                weights: &weights,
+                statistics: &[],
+            };
+            serialise(numbers, &metadata).unwrap()
+        };
+        let whole = assemble(&[file(2), file(0), file(1), file(0)]).unwrap();
+        let model = parse(Path::new("whole"), &whole).unwrap();
+        let counts = initial_counts(&layout, 3);
+        let expected: Vec<f32> = counts.iter().copied().map(weight_of).collect();
+        assert_eq!(model.weights, expected);
+        assert_eq!(model.metadata.digest, Digest::of_counts(&counts).to_string());
+        assert_eq!(model.metadata.frontier.len(), 3);
+        let missing = assemble(&[file(2), file(0)]).unwrap_err();
+        assert!(matches!(missing, AssemblyError::Missing(_)), "{missing}");
+        assert!(assemble(&[file(0), b"no file".to_vec()]).is_err());
+        assert!(assemble(&[]).is_err());
+    }
+}

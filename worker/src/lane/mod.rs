@@ -1,0 +1,346 @@
+//! A lane: workers that hold the layers of one network together and train as one.
+//!
+//! ```text
+//!  group 0, which leads         group 1                      group 2, which judges
+//!  Lead: a minibatch ─────────▶ Lead ──────────────────────▶ Lead
+//!  There: activations, part 0 ▶ There ─────────────────────▶ There
+//!  There: part 1 ─────────────▶ There ─────────────────────▶ loss and slopes of part 0
+//!                 slopes ◀───── Back ◀────────────────────── Back: part 0
+//! ```
+//!
+//! The first group's worker chooses samples as any worker does, and the others follow. Each adds up the gradient of its own
+//! layers over the parts of a minibatch, updates its own weights and lets changes out to those that hold the same layers in
+//! other lanes. Its node takes messages from worker to worker.
+//!
+//! Whatever breaks, a lane begins anew with another *attempt*: the leader calls until the last one answers, and then leads
+//! the minibatch again that was under way. A worker whose lane is broken waits, and loses nothing of its own.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use protocol::cursor::CursorAdvance;
+use protocol::measured::Scores;
+use protocol::rng::splitmix64;
+use protocol::wire::flow::{Flow, FlowHead, FlowWord, Judged, Lead, Measured};
+
+use crate::train_error::TrainError;
+
+/// How often a leader calls.
+const CALL_EVERY: Duration = Duration::from_millis(500);
+
+/// Where a worker stands in its lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stand {
+    /// The lane.
+    pub lane: u32,
+    /// The worker's group of layers.
+    pub group: u8,
+    /// How many groups there are.
+    pub groups: u8,
+}
+
+/// What a worker hears of its lane.
+#[derive(Clone, Debug, PartialEq)]
+pub enum LaneWord {
+    /// From another of its workers.
+    Flow(Flow),
+    /// From its node: somebody cannot be reached, or was started again.
+    Broken,
+}
+
+/// The way to the other workers of a lane.
+pub trait Line {
+    /// Sends something to one of them.
+    fn send(&self, flow: Flow) -> Result<(), TrainError>;
+
+    /// Waits for the next word of the lane, and lets all other words wait. None after a while without one.
+    fn next(&self) -> Result<Option<LaneWord>, TrainError>;
+}
+
+/// What numbers that have come are for.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Content {
+    /// A part of a minibatch on its way there.
+    There { part: u16 },
+    /// Its slopes, on their way back.
+    Back { part: u16, loss: f32 },
+    /// Held-out samples.
+    Measure(Measured),
+    /// What they were judged to be.
+    Judged(Judged),
+}
+
+/// Whatever trains, and may hold a portion of a network only.
+pub trait InLane {
+    /// Its part in a lane, if it has one.
+    fn lane(&mut self) -> Option<&mut Lane> {
+        None
+    }
+
+    /// A word of the lane has come between two steps.
+    fn hear(&mut self, _word: LaneWord) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    /// How good the shared weights of the whole lane are on held-out samples, where this worker leads one.
+    fn measure(&mut self) -> Result<Option<Scores>, TrainError> {
+        Ok(None)
+    }
+}
+
+/// A worker's part in its lane.
+pub struct Lane {
+    stand: Stand,
+    line: Box<dyn Line>,
+    /// What it belongs to now; 0 before it has heard a call, and when the lane is broken.
+    attempt: u64,
+    /// The leader has heard the last one's answer.
+    whole: bool,
+    /// How many attempts this leader has made, when it made the last one, and what makes them its own.
+    calls: u64,
+    called: Option<Instant>,
+    own: u64,
+    /// Minibatches that the leader has begun.
+    leads: VecDeque<Lead>,
+    /// Parts of the first of them that came before this worker began with it.
+    early: VecDeque<(Content, Flow)>,
+    /// The leader has no further ones.
+    over: bool,
+    /// What the leader tells of the next minibatch.
+    told: Lead,
+}
+
+impl Lane {
+    /// A worker that has just come, under a name of its own.
+    pub fn new(stand: Stand, own: u64, line: Box<dyn Line>) -> Result<Self, TrainError> {
+        let lane = Self {
+            stand,
+            line,
+            attempt: 0,
+            whole: false,
+            calls: 0,
+            called: None,
+            own,
+            leads: VecDeque::new(),
+            early: VecDeque::new(),
+            over: false,
+            told: Lead::default(),
+        };
+        // Whoever was here before may be waited for.
+        if !lane.leads() {
+            lane.say(0, FlowWord::Lost)?;
+        }
+        Ok(lane)
+    }
+
+    /// Whether it chooses the minibatches.
+    pub fn leads(&self) -> bool {
+        self.stand.group == 0
+    }
+
+    pub(crate) fn is_last(&self) -> bool {
+        self.stand.group + 1 == self.stand.groups
+    }
+
+    /// Over how many groups the norm of a gradient is spread.
+    pub fn groups(&self) -> u8 {
+        self.stand.groups
+    }
+
+    /// Whether a minibatch can be led, or be led by another.
+    pub fn is_whole(&self) -> bool {
+        self.whole || !self.leads() && self.attempt != 0
+    }
+
+    /// Whether the leader has said that there are no further minibatches.
+    pub fn is_over(&self) -> bool {
+        self.over
+    }
+
+    /// Calls the others, if that is due.
+    pub fn call(&mut self) -> Result<(), TrainError> {
+        let now = Instant::now();
+        if self.called.is_some_and(|at| now.duration_since(at) < CALL_EVERY) {
+            return Ok(());
+        }
+        self.called = Some(now);
+        self.calls += 1;
+        self.attempt = splitmix64(self.own ^ self.calls).max(1);
+        self.whole = false;
+        self.say(1, FlowWord::Call)
+    }
+
+    /// The leader's next step, for the others: its number, its rate, and what is done with it.
+    pub fn tell(&mut self, step: u64, learning_rate: f64, cursors: &[CursorAdvance]) {
+        self.told = Lead {
+            step,
+            learning_rate,
+            cursors: cursors.to_vec(),
+            ..Lead::default()
+        };
+    }
+
+    pub(crate) fn told(&self) -> &Lead {
+        &self.told
+    }
+
+    /// A minibatch is done.
+    pub(crate) fn led(&mut self) {
+        self.leads.pop_front();
+    }
+
+    pub(crate) fn group(&self) -> u8 {
+        self.stand.group
+    }
+
+    /// The next minibatch that the leader has begun.
+    pub fn next_lead(&self) -> Option<&Lead> {
+        self.leads.front()
+    }
+
+    /// Tells the others that there are no further minibatches.
+    pub fn end(&mut self) -> Result<(), TrainError> {
+        if self.leads() && self.whole {
+            self.say(1, FlowWord::End)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn say(&self, to: u8, word: FlowWord) -> Result<(), TrainError> {
+        self.line.send(Flow::word(self.head(to, self.attempt, word)))
+    }
+
+    pub(crate) fn send(&self, to: u8, word: FlowWord, numbers: &[f32]) -> Result<(), TrainError> {
+        self.line.send(Flow::with(self.head(to, self.attempt, word), numbers))
+    }
+
+    fn head(&self, to: u8, attempt: u64, word: FlowWord) -> FlowHead {
+        FlowHead {
+            lane: self.stand.lane,
+            to,
+            attempt,
+            word,
+        }
+    }
+
+    /// Gives up what is under way.
+    fn break_off(&mut self) {
+        self.whole = false;
+        self.leads.clear();
+        self.early.clear();
+        if !self.leads() {
+            self.attempt = 0;
+        }
+    }
+
+    /// Gives up what is under way, and lets the leader know: it may wait for this worker.
+    pub(crate) fn lose(&mut self) -> Result<(), TrainError> {
+        self.break_off();
+        if self.leads() {
+            return Ok(());
+        }
+        self.say(0, FlowWord::Lost)
+    }
+
+    /// Takes note of a word. What holds numbers is for whoever computes. An error says that what is under way is over.
+    pub(crate) fn hear(&mut self, word: LaneWord) -> Result<Option<(Content, Flow)>, TrainError> {
+        let LaneWord::Flow(flow) = word else {
+            self.lose()?;
+            return Err(TrainError::LaneBroken);
+        };
+        if flow.head.to != self.stand.group {
+            return Ok(None);
+        }
+        match &flow.head.word {
+            FlowWord::Call if !self.leads() => return self.answer(flow.head.attempt).map(|()| None),
+            FlowWord::Lost if self.leads() && [0, self.attempt].contains(&flow.head.attempt) => {
+                self.break_off();
+                return Err(TrainError::LaneBroken);
+            }
+            _ => {}
+        }
+        if flow.head.attempt != self.attempt {
+            // The leader waits for what nobody will answer.
+            if !self.leads() {
+                let lost = self.head(0, flow.head.attempt, FlowWord::Lost);
+                self.line.send(Flow::word(lost))?;
+            }
+            return Ok(None);
+        }
+        let content = match flow.head.word.clone() {
+            FlowWord::Here => {
+                self.whole = true;
+                return Ok(None);
+            }
+            FlowWord::Lead(lead) => {
+                self.hand_on(FlowWord::Lead(lead.clone()))?;
+                self.leads.push_back(*lead);
+                return Ok(None);
+            }
+            FlowWord::End => {
+                self.hand_on(FlowWord::End)?;
+                self.over = true;
+                return Ok(None);
+            }
+            FlowWord::There { part } => Content::There { part },
+            FlowWord::Back { part, loss } => Content::Back { part, loss },
+            FlowWord::Measure(measured) => Content::Measure(measured),
+            FlowWord::Judged(judged) => Content::Judged(judged),
+            FlowWord::Call | FlowWord::Lost => return Ok(None),
+        };
+        Ok(Some((content, flow)))
+    }
+
+    /// A new attempt: whatever was under way is over.
+    fn answer(&mut self, attempt: u64) -> Result<(), TrainError> {
+        let broke = self.attempt != 0 && !self.leads.is_empty();
+        self.break_off();
+        self.over = false;
+        self.attempt = attempt;
+        if self.is_last() {
+            self.say(0, FlowWord::Here)?;
+        } else {
+            self.hand_on(FlowWord::Call)?;
+        }
+        if broke { Err(TrainError::LaneBroken) } else { Ok(()) }
+    }
+
+    fn hand_on(&self, word: FlowWord) -> Result<(), TrainError> {
+        if self.is_last() {
+            return Ok(());
+        }
+        self.say(self.stand.group + 1, word)
+    }
+
+    /// Keeps what has come for the next minibatch.
+    pub(crate) fn keep(&mut self, content: Content, flow: Flow) {
+        self.early.push_back((content, flow));
+    }
+
+    /// Waits for any word.
+    #[cfg(test)]
+    pub(crate) fn listen(&mut self) -> Result<LaneWord, TrainError> {
+        loop {
+            if let Some(word) = self.line.next()? {
+                return Ok(word);
+            }
+        }
+    }
+
+    /// Waits for what others compute.
+    pub(crate) fn wait(&mut self) -> Result<(Content, Flow), TrainError> {
+        if let Some(early) = self.early.pop_front() {
+            return Ok(early);
+        }
+        loop {
+            if let Some(word) = self.line.next()?
+                && let Some(content) = self.hear(word)?
+            {
+                return Ok(content);
+            }
+        }
+    }
+}

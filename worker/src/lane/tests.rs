@@ -1,0 +1,147 @@
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use super::*;
+
+/// Keeps what is sent, and hears nothing.
+#[derive(Clone, Default)]
+struct Noted(Rc<RefCell<Vec<Flow>>>);
+
+impl Line for Noted {
+    fn send(&self, flow: Flow) -> Result<(), TrainError> {
+        self.0.borrow_mut().push(flow);
+        Ok(())
+    }
+
+    fn next(&self) -> Result<Option<LaneWord>, TrainError> {
+        Err(TrainError::Unheard)
+    }
+}
+
+/// A lane whose messages are carried by hand.
+struct World {
+    lanes: Vec<Lane>,
+    sent: Noted,
+}
+
+impl World {
+    fn new(groups: u8) -> Self {
+        let sent = Noted::default();
+        let lanes = (0..groups).map(|group| member(group, groups, &sent)).collect();
+        Self { lanes, sent }
+    }
+
+    /// Carries everything that was sent, and all that comes of it. Tells whose minibatch broke on the way.
+    fn carry(&mut self) -> Vec<u8> {
+        let mut broken = Vec::new();
+        loop {
+            let flows: Vec<Flow> = self.sent.0.borrow_mut().drain(..).collect();
+            if flows.is_empty() {
+                return broken;
+            }
+            for flow in flows {
+                let to = flow.head.to;
+                if self.lanes[usize::from(to)].hear(LaneWord::Flow(flow)).is_err() {
+                    broken.push(to);
+                }
+            }
+        }
+    }
+
+    fn call(&mut self) {
+        self.lanes[0].called = None;
+        self.lanes[0].call().unwrap();
+    }
+
+    fn lead(&mut self, step: u64) {
+        let lead = Lead {
+            step,
+            ..Lead::default()
+        };
+        self.lanes[0].say(1, FlowWord::Lead(Box::new(lead))).unwrap();
+    }
+
+    fn led(&self) -> Vec<Option<u64>> {
+        let lanes = self.lanes.iter().skip(1);
+        lanes.map(|lane| lane.next_lead().map(|lead| lead.step)).collect()
+    }
+}
+
+fn member(group: u8, groups: u8, sent: &Noted) -> Lane {
+    let stand = Stand { lane: 7, group, groups };
+    Lane::new(stand, 5, Box::new(sent.clone())).unwrap()
+}
+
+#[test]
+fn a_lane_is_whole_when_the_last_one_has_answered() {
+    for groups in 2..5 {
+        let mut world = World::new(groups);
+        world.carry();
+        assert!(world.lanes.iter().all(|lane| !lane.is_whole()));
+        world.call();
+        world.carry();
+        assert!(world.lanes.iter().all(Lane::is_whole), "{groups}");
+        world.lead(1);
+        world.carry();
+        assert_eq!(world.led(), vec![Some(1); usize::from(groups) - 1]);
+    }
+}
+
+#[test]
+fn who_was_started_again_breaks_the_attempt_and_is_called() {
+    let mut world = World::new(3);
+    world.call();
+    world.carry();
+    world.lead(1);
+    world.carry();
+    let sent = world.sent.clone();
+    world.lanes[2] = member(2, 3, &sent);
+    assert_eq!(world.carry(), [0], "the leader hears of it at once");
+    assert!(!world.lanes[0].is_whole());
+    world.call();
+    assert_eq!(world.carry(), [1], "what was under way is over");
+    assert!(world.lanes.iter().all(Lane::is_whole));
+    assert_eq!(world.led(), [None, None]);
+}
+
+#[test]
+fn what_is_of_another_attempt_is_over_and_its_sender_learns_that() {
+    let mut world = World::new(3);
+    world.call();
+    world.carry();
+    assert!(matches!(
+        world.lanes[1].hear(LaneWord::Broken),
+        Err(TrainError::LaneBroken)
+    ));
+    assert_eq!(world.carry(), [0], "the leader hears of it");
+    world.lead(4);
+    assert_eq!(world.carry(), [0]);
+    assert_eq!(world.led(), [None, None]);
+    // What was under way when the next attempt began changes nothing in it.
+    let old = world.lanes[0].attempt;
+    world.call();
+    world.carry();
+    let late = world.lanes[0].head(1, old, FlowWord::Lead(Box::default()));
+    world.sent.0.borrow_mut().push(Flow::word(late));
+    assert_eq!(world.carry(), Vec::<u8>::new());
+    assert!(world.lanes.iter().all(Lane::is_whole));
+    assert_eq!(world.led(), [None, None]);
+}
+
+#[test]
+fn the_end_goes_down_the_lane_and_an_attempt_after_it_takes_it_back() {
+    let mut world = World::new(3);
+    world.lanes[0].end().unwrap();
+    world.call();
+    world.carry();
+    assert!(
+        world.lanes.iter().all(|lane| !lane.is_over()),
+        "a broken lane has nothing to end"
+    );
+    world.lanes[0].end().unwrap();
+    world.carry();
+    assert!(world.lanes[1].is_over() && world.lanes[2].is_over());
+    world.call();
+    world.carry();
+    assert!(!world.lanes[1].is_over() && !world.lanes[2].is_over());
+}

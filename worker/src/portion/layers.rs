@@ -1,0 +1,137 @@
+//! One portion of a network on the CPU: what comes in goes there, and slopes come back.
+
+use std::collections::BTreeMap;
+
+use dfdx::prelude::{Cpu, Gradients};
+use protocol::model::{Partition, Portion};
+
+use crate::network::{Network, There};
+use crate::ops::{self, CpuLayer, MeanLoss, OpError, Parameters, Pass, Seed, Statistics, Threads, from_rows, values};
+use crate::program::Program;
+
+/// The layers of one group.
+pub(super) struct Layers {
+    pub(super) portion: Portion,
+    network: Network<CpuLayer>,
+    /// The same where nothing is trained.
+    forward: Network<CpuLayer>,
+    /// Parts of the minibatch that have gone there.
+    under_way: BTreeMap<u16, (There<CpuLayer>, Pass)>,
+}
+
+/// What came back of a part.
+pub(super) struct Returned {
+    pub(super) loss: f32,
+    /// The slopes at what had come in; nothing where that were samples.
+    pub(super) slopes: Vec<f32>,
+    /// The gradient of the portion's weights, in the memory that was lent for it.
+    pub(super) gradient: Vec<f32>,
+}
+
+impl Layers {
+    /// The layers of a group.
+    pub(super) fn new(partition: &Partition, group: usize, threads: Threads) -> Self {
+        let portion = partition.portion(group);
+        let program = Program::of_portion(&portion, &partition.whole().layers[..portion.before]);
+        Self {
+            network: ops::network(program.clone(), threads),
+            forward: ops::network(program.for_evaluation(), threads),
+            portion,
+            under_way: BTreeMap::new(),
+        }
+    }
+
+    /// Forgets what is under way.
+    pub(super) fn clear(&mut self) {
+        self.under_way.clear();
+    }
+
+    /// A part of a minibatch goes through. What comes out is kept for the way back.
+    pub(super) fn there(
+        &mut self,
+        part: u16,
+        parameters: &Parameters,
+        key: u64,
+        inputs: Vec<f32>,
+    ) -> Result<&[f32], OpError> {
+        let pass = Pass {
+            parameters: parameters.clone(),
+            key,
+            statistics: Statistics::Minibatch,
+        };
+        let there = self.network.there(&pass, self.rows(inputs)?, Gradients::leaky())?;
+        self.under_way.insert(part, (there, pass));
+        Ok(values(&self.under_way[&part].0.outputs))
+    }
+
+    /// Slopes have come for what a part's outputs were. None if no such part is under way.
+    pub(super) fn back(
+        &mut self,
+        part: u16,
+        slopes: Vec<f32>,
+        loss: f32,
+        memory: Vec<f32>,
+    ) -> Result<Option<Returned>, OpError> {
+        let Some((there, pass)) = self.under_way.remove(&part) else {
+            return Ok(None);
+        };
+        let inputs = there.inputs.clone();
+        let descent = there.back(&Seed::new(slopes, loss, memory), &pass)?;
+        self.returned(&inputs, descent, &pass).map(Some)
+    }
+
+    /// A part goes through the last layers and, by its loss, back at once.
+    pub(super) fn judge(
+        &mut self,
+        parameters: &Parameters,
+        key: u64,
+        inputs: Vec<f32>,
+        loss: &MeanLoss,
+        memory: Vec<f32>,
+    ) -> Result<Returned, OpError> {
+        let pass = Pass {
+            parameters: parameters.clone(),
+            key,
+            statistics: Statistics::Minibatch,
+        };
+        let inputs = self.rows(inputs)?;
+        let lent = parameters.lend_gradient(memory)?;
+        let descent = self.network.descend(loss, &pass, inputs.clone(), lent)?;
+        self.returned(&inputs, descent, &pass)
+    }
+
+    fn returned(
+        &self,
+        inputs: &ops::Rows,
+        mut descent: crate::network::Descent<f32>,
+        pass: &Pass,
+    ) -> Result<Returned, OpError> {
+        let slopes = if self.portion.is_first() {
+            Vec::new()
+        } else {
+            std::mem::take(&mut **descent.gradients.get_or_alloc_mut(inputs)?)
+        };
+        Ok(Returned {
+            loss: values(&descent.loss)[0],
+            slopes,
+            gradient: pass.parameters.take_gradient(descent.gradients)?,
+        })
+    }
+
+    /// What comes out where nothing is trained.
+    pub(super) fn forward(&self, parameters: &Parameters, inputs: Vec<f32>) -> Result<Vec<f32>, OpError> {
+        let pass = Pass {
+            parameters: parameters.clone(),
+            key: 0,
+            statistics: Statistics::Minibatch,
+        };
+        let outputs = self.forward.forward(&pass, self.rows(inputs)?)?;
+        Ok(values(&outputs).to_vec())
+    }
+
+    /// Numbers as rows of what one sample is before these layers.
+    fn rows(&self, inputs: Vec<f32>) -> Result<ops::Rows, OpError> {
+        let (features, _) = self.portion.borders();
+        from_rows(&Cpu::default(), inputs.len() / features.max(1), features, inputs)
+    }
+}

@@ -1,0 +1,283 @@
+//! A worker's part in a lane: it computes the gradient of its own layers, and everything else comes from the others.
+
+mod layers;
+mod measuring;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use protocol::augment::Augment;
+use protocol::measured::Scores;
+use protocol::model::{Layout, Partition, Portion};
+use protocol::optimiser::Rule;
+use protocol::rng::splitmix64;
+use protocol::wire::flow::{FlowWord, Lead};
+
+use crate::backend::cpu::{CpuBackend, Slopes};
+use crate::backend::replica::Replica;
+use crate::dataset::{Answers, Dataset};
+use crate::lane::{Content, Lane, LaneWord};
+use crate::learning::muon::Parts;
+use crate::objective::{Objective, Task};
+use crate::ops::{MeanLoss, Parameters, Threads};
+use crate::train_error::TrainError;
+use crate::views;
+use layers::{Layers, Returned};
+use measuring::Measuring;
+
+/// Trains a portion of a network on the CPU.
+pub type PortionTrainer = Replica<CpuBackend<PortionModel>>;
+
+/// The layers of one group, and the way to the others.
+pub struct PortionModel {
+    lane: Lane,
+    layers: Layers,
+    dataset: Arc<Dataset>,
+    augment: Augment,
+    loss: MeanLoss,
+    /// What a trained model is judged by.
+    judged_by: Objective,
+    /// Into how many parts a minibatch is cut.
+    parts: usize,
+    /// The gradients of parts, added up.
+    sum: Vec<f32>,
+    measuring: Measuring,
+}
+
+/// What is known of a minibatch on its way back.
+struct Way<'a> {
+    parameters: &'a Parameters,
+    gradient: &'a mut Vec<f32>,
+    lead: &'a Lead,
+    /// Parts that have come back.
+    done: usize,
+    loss: f32,
+}
+
+impl PortionModel {
+    /// The layers of this worker's group.
+    pub fn new(
+        task: Task,
+        judged_by: Objective,
+        partition: &Partition,
+        lane: Lane,
+        parts: usize,
+        threads: Threads,
+    ) -> Self {
+        let Task {
+            dataset,
+            objective,
+            augment,
+        } = task;
+        Self {
+            layers: Layers::new(partition, usize::from(lane.group()), threads),
+            lane,
+            dataset,
+            augment,
+            loss: MeanLoss {
+                objective,
+                answers: Answers::default(),
+            },
+            judged_by,
+            parts: parts.max(1),
+            sum: Vec::new(),
+            measuring: Measuring::default(),
+        }
+    }
+
+    /// Cuts a minibatch that this worker leads, and sends all parts on their way.
+    fn lead(&mut self, samples: &[u32], key: u64, parameters: &Parameters) -> Result<Lead, TrainError> {
+        let lead = Lead {
+            key,
+            parts: self.parts.min(samples.len()).max(1) as u16,
+            samples: samples.to_vec(),
+            ..self.lane.told().clone()
+        };
+        self.lane.say(1, FlowWord::Lead(Box::new(lead.clone())))?;
+        for part in 0..lead.parts {
+            let (own, key) = (part_of(&lead, part), part_key(&lead, part));
+            let mut inputs = Vec::new();
+            self.dataset.train.gather(own, &mut inputs, &mut self.loss.answers);
+            if !self.augment.is_none() {
+                let views = views::draw(self.augment, key, own.len());
+                views::apply(views, self.dataset.input, &mut inputs);
+            }
+            let outputs = self.layers.there(part, parameters, key, inputs)?;
+            self.lane.send(1, FlowWord::There { part }, outputs)?;
+        }
+        Ok(lead)
+    }
+
+    /// Takes part in a minibatch until all its parts have been here and back.
+    fn follow(&mut self, way: &mut Way<'_>) -> Result<(), TrainError> {
+        while way.done < usize::from(way.lead.parts) {
+            let (content, flow) = self.lane.wait()?;
+            let (part, outputs) = match content {
+                Content::There { part } => (part, false),
+                Content::Back { part, .. } => (part, true),
+                // The leader asks for nothing else meanwhile.
+                Content::Measure(_) | Content::Judged(_) => return Err(TrainError::LaneBroken),
+            };
+            if part >= way.lead.parts {
+                return Err(TrainError::LaneBroken);
+            }
+            let (before, after) = self.layers.portion.borders();
+            let own = part_of(way.lead, part);
+            let features = if outputs { after } else { before };
+            let numbers = flow.numbers(own.len() * features);
+            let numbers = numbers.map_err(|_| TrainError::LaneBroken)?;
+            match content {
+                Content::There { .. } if self.lane.is_last() => self.judge(way, part, numbers)?,
+                Content::There { .. } => {
+                    let outputs = self
+                        .layers
+                        .there(part, way.parameters, part_key(way.lead, part), numbers)?;
+                    let next = self.lane.group() + 1;
+                    self.lane.send(next, FlowWord::There { part }, outputs)?;
+                }
+                Content::Back { loss, .. } => {
+                    let memory = std::mem::take(way.gradient);
+                    let returned = self.layers.back(part, numbers, loss, memory)?;
+                    let returned = returned.ok_or(TrainError::LaneBroken)?;
+                    self.returned(way, part, returned)?;
+                }
+                Content::Measure(_) | Content::Judged(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The last layers turn a part round.
+    fn judge(&mut self, way: &mut Way<'_>, part: u16, inputs: Vec<f32>) -> Result<(), TrainError> {
+        let own = part_of(way.lead, part);
+        self.dataset.train.answers().gather(own, &mut self.loss.answers);
+        let memory = std::mem::take(way.gradient);
+        let key = part_key(way.lead, part);
+        let returned = self.layers.judge(way.parameters, key, inputs, &self.loss, memory)?;
+        self.returned(way, part, returned)
+    }
+
+    /// A part has come back: its gradient is added up, and its slopes go on.
+    fn returned(&mut self, way: &mut Way<'_>, part: u16, returned: Returned) -> Result<(), TrainError> {
+        let Returned { loss, slopes, gradient } = returned;
+        if !self.lane.leads() {
+            let before = self.lane.group() - 1;
+            self.lane.send(before, FlowWord::Back { part, loss }, &slopes)?;
+        }
+        *way.gradient = gradient;
+        way.done += 1;
+        if way.lead.parts == 1 {
+            way.loss = loss;
+            return Ok(());
+        }
+        let share = part_of(way.lead, part).len() as f32 / way.lead.samples.len() as f32;
+        way.loss += share * loss;
+        for (sum, slope) in self.sum.iter_mut().zip(&*way.gradient) {
+            *sum += share * slope;
+        }
+        Ok(())
+    }
+
+    fn minibatch(&mut self, parameters: &Parameters, lead: &Lead, gradient: &mut Vec<f32>) -> Result<f32, TrainError> {
+        let mut way = Way {
+            parameters,
+            gradient,
+            lead,
+            done: 0,
+            loss: 0.0,
+        };
+        self.follow(&mut way)?;
+        let loss = way.loss;
+        if lead.parts > 1 {
+            std::mem::swap(gradient, &mut self.sum);
+        }
+        Ok(loss)
+    }
+}
+
+/// The samples of a part.
+fn part_of(lead: &Lead, part: u16) -> &[u32] {
+    let (all, parts) = (lead.samples.len(), usize::from(lead.parts.max(1)));
+    let border = |part: usize| all * part / parts;
+    &lead.samples[border(usize::from(part))..border(usize::from(part) + 1)]
+}
+
+/// What decides dropout in a part: in a minibatch that is not cut, what would on one machine.
+fn part_key(lead: &Lead, part: u16) -> u64 {
+    if lead.parts == 1 {
+        lead.key
+    } else {
+        splitmix64(lead.key ^ u64::from(part))
+    }
+}
+
+impl PortionTrainer {
+    /// A trainer of the portion that a worker holds, whose copies both are the given weights.
+    pub fn in_lane(
+        model: PortionModel,
+        whole: &Layout,
+        counts: &[i32],
+        rule: Rule,
+        dropout_seed: u64,
+        threads: Threads,
+    ) -> Result<Self, TrainError> {
+        let portion: Portion = model.layers.portion.clone();
+        let parts = |muon| Parts::new(whole, muon).of_portion(&portion);
+        let backend = CpuBackend::of(model, &portion.layout, counts, rule, parts, threads)?;
+        Self::on(backend, rule, dropout_seed)
+    }
+}
+
+impl Slopes for PortionModel {
+    fn gradient(
+        &mut self,
+        parameters: &Parameters,
+        samples: &[u32],
+        key: u64,
+        gradient: &mut Vec<f32>,
+    ) -> Result<f32, TrainError> {
+        let weights = parameters.values().len();
+        self.layers.clear();
+        self.sum.clear();
+        self.sum.resize(if self.parts > 1 { weights } else { 0 }, 0.0);
+        let lead = if self.lane.leads() {
+            self.lead(samples, key, parameters)
+        } else {
+            self.lane.next_lead().cloned().ok_or(TrainError::LaneBroken)
+        };
+        let loss = lead.and_then(|lead| {
+            self.sum.resize(if lead.parts > 1 { weights } else { 0 }, 0.0);
+            self.minibatch(parameters, &lead, gradient)
+        });
+        // Whatever became of it, memory stays what it was.
+        gradient.resize(weights, 0.0);
+        if loss.is_err() {
+            self.lane.lose()?;
+        } else {
+            self.lane.led();
+        }
+        loss
+    }
+
+    fn lane(&mut self) -> Option<&mut Lane> {
+        Some(&mut self.lane)
+    }
+
+    fn hear(&mut self, word: LaneWord, shared: &[f32]) -> Result<(), TrainError> {
+        match self.lane.hear(word) {
+            Ok(Some((Content::Measure(measured), flow))) => self.measure_on(&measured, &flow, shared),
+            Ok(Some((content @ Content::There { .. }, flow))) => {
+                self.lane.keep(content, flow);
+                Ok(())
+            }
+            // What is broken between two minibatches is called together again.
+            Ok(_) | Err(TrainError::LaneBroken) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn measure(&mut self, shared: &[f32]) -> Result<Option<Scores>, TrainError> {
+        self.measure_all(shared).map(Some)
+    }
+}

@@ -1,0 +1,231 @@
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use protocol::job::{Job, JobDraft};
+use protocol::model::initial_counts;
+
+use super::*;
+use crate::backend::cpu::CpuTrainer;
+use crate::backend::{Array, Backend};
+use crate::fitting::fit;
+use crate::lane::{InLane, Line, Stand};
+use crate::trainer::{StepControl, Trainer};
+use protocol::wire::flow::Flow;
+
+/// A lane in one process.
+struct Wires {
+    to: Vec<Sender<Flow>>,
+    own: Receiver<Flow>,
+}
+
+impl Line for Wires {
+    fn send(&self, flow: Flow) -> Result<(), TrainError> {
+        // What passes is what is read again on another machine.
+        let flow = Flow::decode(&flow.encode().unwrap()).unwrap();
+        // Who is done has gone home.
+        let _ = self.to[usize::from(flow.head.to)].send(flow);
+        Ok(())
+    }
+
+    fn next(&self) -> Result<Option<LaneWord>, TrainError> {
+        self.own
+            .recv()
+            .map(|flow| Some(LaneWord::Flow(flow)))
+            .map_err(|_| TrainError::Unheard)
+    }
+}
+
+fn dataset() -> Arc<Dataset> {
+    static DATA: std::sync::OnceLock<Arc<Dataset>> = std::sync::OnceLock::new();
+    let open = || Arc::new(Dataset::open(&"builtin:mnist".parse().unwrap(), 1, None).unwrap());
+    Arc::clone(DATA.get_or_init(open))
+}
+
+fn job(model: &str, optimiser: &str, groups: usize, micro: usize) -> Job {
+    JobDraft {
+        model: Some(model.into()),
+        optimiser: Some(optimiser.into()),
+        exchange: Some(format!("layers:groups={groups},micro={micro}")),
+        ..JobDraft::default()
+    }
+    .resolve()
+    .unwrap()
+}
+
+fn control(job: &Job, step: u64) -> StepControl {
+    StepControl {
+        rule: job.optimiser.rule,
+        learning_rate: 0.05,
+        weight_decay: 0.0,
+        clip: None,
+        look_ahead: 0.0,
+        turns: 1,
+        step,
+        compare: None,
+    }
+}
+
+/// The samples of a step; their number is no multiple of anything.
+fn samples(step: u64) -> Vec<u32> {
+    (0..30 + step as u32 % 3)
+        .map(|at| (at * 7919 + step as u32 * 31) % 60_000)
+        .collect()
+}
+
+const SEED: u64 = 11;
+
+/// The own weights of one machine after so many steps, and the losses of all of them.
+fn alone(job: &Job, data: &Arc<Dataset>, steps: u64) -> (Vec<f32>, Vec<f32>, Layout) {
+    let layout = fit(job, data).unwrap();
+    let task = Task::of_job(job, Arc::clone(data)).unwrap();
+    let counts = initial_counts(&layout, job.seed);
+    let mut trainer = CpuTrainer::new(task, &layout, &counts, job.optimiser.rule, SEED, Threads(1)).unwrap();
+    let losses = (1..=steps).map(|step| {
+        let report = trainer.step(&samples(step), control(job, step), &mut Vec::new());
+        report.unwrap().loss
+    });
+    let losses = losses.collect();
+    let own = trainer.backend().read(Array::Own).unwrap().into_owned();
+    (own, losses, layout)
+}
+
+/// The same of a lane, put together, and what it measures in the end with the first weights, which nothing has left.
+fn in_a_lane(job: &Job, data: &Arc<Dataset>, steps: u64) -> (Vec<f32>, Vec<f32>, Scores) {
+    let layout = fit(job, data).unwrap();
+    let lanes = *job.exchange.lanes().unwrap();
+    let groups = lanes.cut.groups();
+    let (to, own): (Vec<_>, Vec<_>) = (0..groups).map(|_| channel()).unzip();
+    let workers: Vec<_> = (0u8..)
+        .zip(own)
+        .map(|(group, own)| {
+            let (job, data, layout, to) = (job.clone(), Arc::clone(data), layout.clone(), to.clone());
+            std::thread::spawn(move || {
+                let partition = Partition::new(layout.clone(), lanes.cut).unwrap();
+                let stand = Stand {
+                    lane: 0,
+                    group,
+                    groups: groups as u8,
+                };
+                let lane = Lane::new(stand, 1, Box::new(Wires { to, own })).unwrap();
+                let task = Task::of_job(&job, Arc::clone(&data)).unwrap();
+                let judged = Objective::to_judge(&job, &data.target);
+                let parts = usize::from(lanes.micro);
+                let model = PortionModel::new(task, judged, &partition, lane, parts, Threads(1));
+                let portion = partition.portion(usize::from(group));
+                let counts = portion.initial_counts(job.seed);
+                let rule = job.optimiser.rule;
+                // Only the leader's key decides.
+                let seed = if group == 0 { SEED } else { 99 };
+                let mut trainer = PortionTrainer::in_lane(model, &layout, &counts, rule, seed, Threads(1)).unwrap();
+                let (losses, scores) = if group == 0 {
+                    lead(&mut trainer, &job, steps)
+                } else {
+                    follow(&mut trainer, &job)
+                };
+                let own = trainer.backend().read(Array::Own).unwrap().into_owned();
+                (own, losses, scores, portion)
+            })
+        })
+        .collect();
+    drop(to);
+    let mut whole = vec![0.0; layout.weights];
+    let mut found = None;
+    for worker in workers {
+        let (own, losses, scores, portion) = worker.join().unwrap();
+        for (tensor, place) in portion.tensors() {
+            whole[place..][..tensor.elements()].copy_from_slice(&own[tensor.range()]);
+        }
+        found = found.or(scores.map(|scores| (losses, scores)));
+    }
+    let (losses, scores) = found.unwrap();
+    (whole, losses, scores)
+}
+
+fn lead(trainer: &mut PortionTrainer, job: &Job, steps: u64) -> (Vec<f32>, Option<Scores>) {
+    while !trainer.lane().unwrap().is_whole() {
+        trainer.lane().unwrap().call().unwrap();
+        // The followers' first words, and the last one's answer.
+        let word = trainer.lane().unwrap().listen().unwrap();
+        trainer.hear(word).unwrap();
+    }
+    let losses = (1..=steps).map(|step| {
+        let control = control(job, step);
+        trainer.lane().unwrap().tell(step, control.learning_rate, &[]);
+        let report = trainer.step(&samples(step), control, &mut Vec::new());
+        report.unwrap().loss
+    });
+    let losses = losses.collect();
+    let scores = trainer.measure().unwrap();
+    trainer.lane().unwrap().end().unwrap();
+    (losses, scores)
+}
+
+fn follow(trainer: &mut PortionTrainer, job: &Job) -> (Vec<f32>, Option<Scores>) {
+    while !trainer.lane().unwrap().is_over() {
+        if let Some(lead) = trainer.lane().unwrap().next_lead().cloned() {
+            let report = trainer.step(&lead.samples, control(job, lead.step), &mut Vec::new());
+            report.unwrap();
+        } else {
+            let word = trainer.lane().unwrap().listen().unwrap();
+            trainer.hear(word).unwrap();
+        }
+    }
+    (Vec::new(), None)
+}
+
+const DENSE: &str =
+    "dense 24, relu, dropout 0.2, dense 20, tanh, dense 16, relu, dropout 0.3, dense 12, relu, dense 10, relu, dense";
+const CONVOLUTIONS: &str = "conv 4 3x3 pad 1, relu, maxpool 2, residual [ conv 6 3x3 pad 1, groupnorm 2, relu ], relu, conv 5 3x3, dropout 0.2, dense 9, silu, dense";
+
+#[test]
+fn a_lane_is_one_machine_to_the_bit() {
+    let data = dataset();
+    for model in [DENSE, CONVOLUTIONS] {
+        for optimiser in ["muon", "sgd:0.05,momentum=0.9", "adam"] {
+            let (own, losses, _) = alone(&job(model, optimiser, 2, 1), &data, 50);
+            for groups in 2..=4 {
+                let (lane, found, _) = in_a_lane(&job(model, optimiser, groups, 1), &data, 50);
+                assert_eq!(losses, found, "{optimiser}, {groups} groups");
+                assert!(lane == own, "{model}, {optimiser}, {groups} groups");
+            }
+        }
+    }
+}
+
+#[test]
+fn parts_of_a_minibatch_add_up_to_it() {
+    // Nothing is dropped: parts would drop others. And nothing has a kink: a sum that is rounded another way may come to lie
+    // on its other side.
+    let smooth = |model: &str| {
+        let kept = model.replace("dropout 0.2, ", "").replace("dropout 0.3, ", "");
+        kept.replace("relu", "tanh").replace("maxpool", "avgpool")
+    };
+    let models = [DENSE, CONVOLUTIONS].map(smooth);
+    let data = dataset();
+    for model in &models {
+        let (own, losses, _) = alone(&job(model, "sgd:0.05", 2, 1), &data, 50);
+        for (groups, micro) in [(2, 2), (3, 4), (4, 7), (2, 64)] {
+            let (lane, found, _) = in_a_lane(&job(model, "sgd:0.05", groups, micro), &data, 50);
+            let furthest = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            let off = (furthest(&own, &lane), furthest(&losses, &found));
+            assert!(off.0 < 1e-5 && off.1 < 5e-5, "{model}: {groups}, {micro}: {off:?}");
+        }
+    }
+}
+
+#[test]
+fn a_lane_measures_what_one_machine_does() {
+    let data = dataset();
+    let job = job(CONVOLUTIONS, "adam", 3, 2);
+    let layout = fit(&job, &data).unwrap();
+    let weights: Vec<f32> = initial_counts(&layout, job.seed)
+        .into_iter()
+        .map(protocol::lattice::weight_of)
+        .collect();
+    let judged = Objective::to_judge(&job, &data.target);
+    let one = crate::evaluate::evaluate(&layout, weights, Vec::new(), &data.test, &judged, Threads(1), |_| true);
+    let (_, _, lane) = in_a_lane(&job, &data, 2);
+    let one = one.unwrap().scores();
+    assert_eq!(lane.accuracy, one.accuracy);
+    // Samples are added up in another order.
+    assert!((lane.loss - one.loss).abs() < 1e-9 * one.loss, "{lane:?} {one:?}");
+}

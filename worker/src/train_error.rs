@@ -1,0 +1,34 @@
+//! Why training cannot go on, now or at all.
+
+use protocol::lattice::RangeError;
+use thiserror::Error;
+
+use crate::quantise::NotFinite;
+
+/// Why training cannot go on.
+#[derive(Debug, Error)]
+pub enum TrainError {
+    /// The loss or an update is infinite or no number.
+    #[error(
+        "the loss or its gradient is no longer a number: the run has diverged; start it again with a lower learning rate or a lower clip"
+    )]
+    NotFinite,
+    /// A weight left the lattice's exact range.
+    #[error(transparent)]
+    Range(#[from] RangeError),
+    /// The device failed.
+    #[error("the device failed: {0}")]
+    Device(String),
+    /// Another worker of the lane cannot be reached: what was under way is over, and begins anew when all are there.
+    #[error("a worker of the lane cannot be reached")]
+    LaneBroken,
+    /// Nobody is left to tell this worker anything.
+    #[error("the node is gone")]
+    Unheard,
+}
+
+impl From<NotFinite> for TrainError {
+    fn from(_: NotFinite) -> Self {
+        Self::NotFinite
+    }
+}

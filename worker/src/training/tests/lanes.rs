@@ -1,0 +1,177 @@
+//! Whole workers of a lane, each in a thread of its own, with messages that are carried between them.
+
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel};
+
+use protocol::model::Partition;
+use protocol::wire::attach::SaveOrder;
+
+use super::*;
+use crate::lane::{Lane, LaneWord, Stand};
+use crate::objective::{Objective, Task};
+use crate::portion::{PortionModel, PortionTrainer};
+use crate::training_thread::TrainingThread;
+
+/// Workers of one lane, and what they tell beside what passes between them.
+struct Workers {
+    inbound: Vec<SyncSender<ToTraining>>,
+    told: Receiver<(usize, FromTraining)>,
+    tell: Sender<(usize, FromTraining)>,
+    job: Job,
+    dataset: Arc<Dataset>,
+    layout: Layout,
+    _folder: tempfile::TempDir,
+}
+
+impl Workers {
+    fn new(groups: usize, change: impl FnOnce(&mut JobDraft)) -> Self {
+        let (folder, dataset) = points(4000);
+        let job = job(|draft| {
+            draft.model = Some("dense 8, relu, dense 7, relu, dense 6, relu, dense 2".into());
+            draft.exchange = Some(format!("layers:groups={groups},micro=2"));
+            change(draft);
+        });
+        let layout = Layout::new(&job.model, dataset.input, 2).unwrap();
+        let (tell, told) = channel();
+        let mut workers = Self {
+            inbound: Vec::new(),
+            told,
+            tell,
+            job,
+            dataset: Arc::new(dataset),
+            layout,
+            _folder: folder,
+        };
+        let threads: Vec<TrainingThread> = (0..groups).map(|group| workers.start(group)).collect();
+        workers.inbound = threads.iter().map(|thread| thread.inbound.clone()).collect();
+        for (group, thread) in threads.into_iter().enumerate() {
+            workers.carry(group, thread);
+        }
+        workers
+    }
+
+    fn start(&self, group: usize) -> TrainingThread {
+        let (job, dataset, layout) = (self.job.clone(), Arc::clone(&self.dataset), self.layout.clone());
+        let lanes = *job.exchange.lanes().unwrap();
+        start(Threads(1), move |line| {
+            let partition = Partition::new(layout.clone(), lanes.cut).unwrap();
+            let stand = Stand {
+                lane: 0,
+                group: group as u8,
+                groups: lanes.cut.groups() as u8,
+            };
+            let lane = Lane::new(stand, 5, line)?;
+            let task = Task::of_job(&job, Arc::clone(&dataset)).unwrap();
+            let judged = Objective::to_judge(&job, &dataset.target);
+            let model = PortionModel::new(task, judged, &partition, lane, usize::from(lanes.micro), Threads(1));
+            let counts = partition.portion(group).initial_counts(job.seed);
+            let trainer = PortionTrainer::in_lane(model, &layout, &counts, job.optimiser.rule, 1, Threads(1))?;
+            Training::new(trainer, &job, &dataset, Identity::alone(1 + group as u64))
+        })
+        .unwrap()
+    }
+
+    /// Carries what a worker has for others, until it is gone.
+    fn carry(&mut self, group: usize, thread: TrainingThread) {
+        let (inbound, tell) = (self.inbound.clone(), self.tell.clone());
+        drop(thread.inbound);
+        std::thread::spawn(move || {
+            while let Some(word) = thread.outbound.recv() {
+                match word {
+                    FromTraining::Flow(flow) => {
+                        let to = usize::from(flow.head.to);
+                        let _ = inbound[to].send(ToTraining::Lane(LaneWord::Flow(flow)));
+                    }
+                    word => {
+                        let _ = tell.send((group, word));
+                    }
+                }
+            }
+        });
+    }
+
+    fn next(&self) -> (usize, FromTraining) {
+        let patience = std::time::Duration::from_secs(30);
+        self.told.recv_timeout(patience).expect("the lane stands still")
+    }
+
+    fn tell_all(&self, word: &ToTraining) {
+        for inbound in &self.inbound {
+            inbound.send(word.clone()).unwrap();
+        }
+    }
+
+    /// Waits until all have closed their origins; the samples that were counted.
+    fn closed(&self) -> usize {
+        let (mut closed, mut samples) = (0, 0);
+        while closed < self.inbound.len() {
+            match self.next().1 {
+                FromTraining::Closed(_) => closed += 1,
+                FromTraining::Step { step, .. } => samples += step.samples,
+                FromTraining::ResidualNorm(_) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        samples
+    }
+}
+
+#[test]
+fn a_lane_trains_its_epochs_ends_and_is_measured() {
+    for groups in 2..=4 {
+        let workers = Workers::new(groups, |draft| draft.epochs = Some(3));
+        let train = workers.dataset.train.len();
+        assert_eq!(workers.closed(), 3 * train, "samples of a lane count once");
+        let folder = tempfile::tempdir().unwrap();
+        let order = SaveOrder {
+            path: folder.path().join("model"),
+            frontier: Frontier::default(),
+        };
+        workers.tell_all(&ToTraining::Finish(Some(order)));
+        let mut found = Vec::new();
+        for _ in 0..groups {
+            match workers.next() {
+                (group, FromTraining::Finished { digest, save, scores }) => {
+                    assert!(digest.is_some() && save.is_some());
+                    assert_eq!(scores.is_some(), group == 0, "who leads measures");
+                    found.extend(scores);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(found[0].accuracy > 0.95, "{groups} groups: {found:?}");
+    }
+}
+
+#[test]
+fn a_lane_that_is_stopped_ends_together_wherever_the_word_comes_first() {
+    for first in 0..3 {
+        let workers = Workers::new(3, |draft| draft.epochs = Some(100_000));
+        while !matches!(workers.next(), (0, FromTraining::Step { .. })) {}
+        workers.inbound[first].send(ToTraining::Stop).unwrap();
+        workers.tell_all(&ToTraining::Stop);
+        workers.closed();
+    }
+}
+
+#[test]
+fn a_lane_that_breaks_goes_on_with_the_same_minibatch() {
+    let workers = Workers::new(3, |draft| draft.epochs = Some(2));
+    let train = workers.dataset.train.len();
+    let (mut closed, mut samples, mut broken) = (0, 0, 0);
+    while closed < 3 {
+        match workers.next() {
+            (_, FromTraining::Closed(_)) => closed += 1,
+            (group, FromTraining::Step { step, .. }) => {
+                samples += step.samples;
+                if group == 0 && samples / 500 > broken {
+                    broken += 1;
+                    let _ = workers.inbound[broken % 3].send(ToTraining::Lane(LaneWord::Broken));
+                }
+            }
+            (_, FromTraining::ResidualNorm(_)) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(broken > 3);
+    assert_eq!(samples, 2 * train, "nothing is lost and nothing is counted twice");
+}

@@ -1,0 +1,144 @@
+//! The two ends of the training thread's channels, and how a lane's words are picked out of them.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError};
+use std::time::Duration;
+
+use protocol::wire::flow::Flow;
+
+use super::{FromTraining, OUTBOUND_MAX, ToTraining};
+use crate::lane::{LaneWord, Line};
+use crate::train_error::TrainError;
+
+/// How long a lane is waited for at a time.
+const LANE_WAIT: Duration = Duration::from_secs(1);
+
+/// The receiving end of what the thread tells. Dropping it ends the thread at its next batch.
+#[derive(Debug)]
+pub struct Outbound {
+    receiver: Receiver<FromTraining>,
+    waiting: Arc<AtomicUsize>,
+}
+
+impl Outbound {
+    pub(super) fn new(receiver: Receiver<FromTraining>, waiting: Arc<AtomicUsize>) -> Self {
+        Self { receiver, waiting }
+    }
+
+    /// The next word, waited for; `None` when the thread is gone.
+    pub fn recv(&self) -> Option<FromTraining> {
+        let word = self.receiver.recv().ok()?;
+        if counts(&word) {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+        }
+        Some(word)
+    }
+}
+
+/// Whether a word is one of those that a worker holds back for want of room. What a lane waits for is not.
+fn counts(word: &FromTraining) -> bool {
+    !matches!(word, FromTraining::Flow(_))
+}
+
+/// The sending end.
+#[derive(Clone)]
+pub(super) struct Outbox {
+    sender: SyncSender<FromTraining>,
+    waiting: Arc<AtomicUsize>,
+}
+
+impl Outbox {
+    pub(super) fn new(sender: SyncSender<FromTraining>, waiting: Arc<AtomicUsize>) -> Self {
+        Self { sender, waiting }
+    }
+
+    pub(super) fn send(&self, word: FromTraining) -> Result<(), TrainError> {
+        if counts(&word) {
+            self.waiting.fetch_add(1, Ordering::Relaxed);
+        }
+        self.sender.send(word).map_err(|_| TrainError::Unheard)
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) >= OUTBOUND_MAX
+    }
+}
+
+/// What is told to the thread. A step of a lane reads it too, and lets wait what is not for it.
+pub(super) struct Inbox {
+    receiver: Receiver<ToTraining>,
+    waiting: RefCell<VecDeque<ToTraining>>,
+}
+
+impl Inbox {
+    pub(super) fn new(receiver: Receiver<ToTraining>) -> Self {
+        Self {
+            receiver,
+            waiting: RefCell::default(),
+        }
+    }
+
+    /// The next word, if one is there.
+    pub(super) fn next_waiting(&self) -> Result<Option<ToTraining>, TrainError> {
+        if let Some(word) = self.waiting.borrow_mut().pop_front() {
+            return Ok(Some(word));
+        }
+        match self.receiver.try_recv() {
+            Ok(word) => Ok(Some(word)),
+            Err(TryRecvError::Empty) => Ok(None),
+            Err(TryRecvError::Disconnected) => Err(TrainError::Unheard),
+        }
+    }
+
+    /// The next word, if one comes in time.
+    pub(super) fn next_within(&self, limit: Duration) -> Result<Option<ToTraining>, TrainError> {
+        if let Some(word) = self.waiting.borrow_mut().pop_front() {
+            return Ok(Some(word));
+        }
+        match self.receiver.recv_timeout(limit) {
+            Ok(word) => Ok(Some(word)),
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Err(RecvTimeoutError::Disconnected) => Err(TrainError::Unheard),
+        }
+    }
+}
+
+/// A lane's way through these channels.
+pub(super) struct LaneEnds {
+    inbox: Rc<Inbox>,
+    outbox: Outbox,
+}
+
+impl LaneEnds {
+    pub(super) fn new(inbox: Rc<Inbox>, outbox: Outbox) -> Self {
+        Self { inbox, outbox }
+    }
+}
+
+impl Line for LaneEnds {
+    fn send(&self, flow: Flow) -> Result<(), TrainError> {
+        self.outbox.send(FromTraining::Flow(flow))
+    }
+
+    fn next(&self) -> Result<Option<LaneWord>, TrainError> {
+        // Words of the lane among those that wait come first; there are few, and none as a rule.
+        let mut waiting = self.inbox.waiting.borrow_mut();
+        let at = waiting.iter().position(|word| matches!(word, ToTraining::Lane(_)));
+        if let Some(ToTraining::Lane(word)) = at.and_then(|at| waiting.remove(at)) {
+            return Ok(Some(word));
+        }
+        match self.inbox.receiver.recv_timeout(LANE_WAIT) {
+            Ok(ToTraining::Lane(word)) => Ok(Some(word)),
+            Ok(other) => {
+                waiting.push_back(other);
+                Ok(None)
+            }
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Err(RecvTimeoutError::Disconnected) => Err(TrainError::Unheard),
+        }
+    }
+}
