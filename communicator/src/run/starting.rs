@@ -146,6 +146,10 @@ impl RunCore {
                 return effects.push(RunEffect::Reply(search.ticket, Reply::Refused(reasons)));
             }
         };
+        if job.exchange.lanes().is_some() {
+            let reason = "a run whose network is spread over nodes cannot be gone on with yet: begin it again".into();
+            return effects.push(RunEffect::Reply(search.ticket, Reply::Refused(vec![reason])));
+        }
         tracing::info!(run = %resumed.run, samples = resumed.samples, "a run is gone on with");
         self.start(
             search.run,

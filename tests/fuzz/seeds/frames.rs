@@ -26,6 +26,7 @@ fn framed(kind: Kind, contents: &[u8]) -> Vec<u8> {
 }
 
 pub(super) fn frames() {
+    flows();
     let hello = [
         Hello::Link {
             version: "0.1.0".into(),
@@ -105,6 +106,20 @@ pub(super) fn frames() {
         ("prefix", Message::Prefix(prefix)),
         ("flow", Message::Flow(flow(FlowWord::Call).encode().unwrap().into())),
     ];
+    for (name, message) in messages {
+        let (kind, contents) = message.encode().unwrap();
+        add_to_corpus("message", name, &framed(kind, &contents));
+        add_to_corpus("frame", name, &framed(kind, &contents));
+    }
+    for (name, kind) in [("word", Kind::Word), ("piece", Kind::Piece), ("hello", Kind::Hello)] {
+        add_to_corpus("frame", name, &framed(kind, b"some contents"));
+        add_to_corpus("worker_frame", name, &framed(kind, b"some contents"));
+        add_to_corpus("frame_header", name, &frame::header(kind, 700).unwrap());
+    }
+}
+
+/// What passes between the workers of a lane.
+fn flows() {
     let lead = Lead {
         step: 7,
         key: 1 << 60,
@@ -127,16 +142,6 @@ pub(super) fn frames() {
         ("judged", FlowWord::Judged(Judged::default())),
     ] {
         add_to_corpus("flow", name, &flow(word).encode().unwrap());
-    }
-    for (name, message) in messages {
-        let (kind, contents) = message.encode().unwrap();
-        add_to_corpus("message", name, &framed(kind, &contents));
-        add_to_corpus("frame", name, &framed(kind, &contents));
-    }
-    for (name, kind) in [("word", Kind::Word), ("piece", Kind::Piece), ("hello", Kind::Hello)] {
-        add_to_corpus("frame", name, &framed(kind, b"some contents"));
-        add_to_corpus("worker_frame", name, &framed(kind, b"some contents"));
-        add_to_corpus("frame_header", name, &frame::header(kind, 700).unwrap());
     }
 }
 

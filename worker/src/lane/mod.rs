@@ -21,6 +21,7 @@ mod tests;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use protocol::batch::CURSORS_MAX;
 use protocol::cursor::CursorAdvance;
 use protocol::measured::Scores;
 use protocol::rng::splitmix64;
@@ -95,6 +96,8 @@ pub trait InLane {
 pub struct Lane {
     stand: Stand,
     line: Box<dyn Line>,
+    /// How many samples there are to learn from: no honest leader names others.
+    samples: usize,
     /// What it belongs to now; 0 before it has heard a call, and when the lane is broken.
     attempt: u64,
     /// The leader has heard the last one's answer.
@@ -104,7 +107,7 @@ pub struct Lane {
     called: Option<Instant>,
     own: u64,
     /// Minibatches that the leader has begun.
-    leads: VecDeque<Lead>,
+    begun: VecDeque<Lead>,
     /// Parts of the first of them that came before this worker began with it.
     early: VecDeque<(Content, Flow)>,
     /// The leader has no further ones.
@@ -115,16 +118,17 @@ pub struct Lane {
 
 impl Lane {
     /// A worker that has just come, under a name of its own.
-    pub fn new(stand: Stand, own: u64, line: Box<dyn Line>) -> Result<Self, TrainError> {
+    pub fn new(stand: Stand, own: u64, samples: usize, line: Box<dyn Line>) -> Result<Self, TrainError> {
         let lane = Self {
             stand,
             line,
+            samples,
             attempt: 0,
             whole: false,
             calls: 0,
             called: None,
             own,
-            leads: VecDeque::new(),
+            begun: VecDeque::new(),
             early: VecDeque::new(),
             over: false,
             told: Lead::default(),
@@ -189,7 +193,7 @@ impl Lane {
 
     /// A minibatch is done.
     pub(crate) fn led(&mut self) {
-        self.leads.pop_front();
+        self.begun.pop_front();
     }
 
     pub(crate) fn group(&self) -> u8 {
@@ -198,7 +202,7 @@ impl Lane {
 
     /// The next minibatch that the leader has begun.
     pub fn next_lead(&self) -> Option<&Lead> {
-        self.leads.front()
+        self.begun.front()
     }
 
     /// Tells the others that there are no further minibatches.
@@ -229,27 +233,29 @@ impl Lane {
     /// Gives up what is under way.
     fn break_off(&mut self) {
         self.whole = false;
-        self.leads.clear();
+        self.begun.clear();
         self.early.clear();
         if !self.leads() {
             self.attempt = 0;
         }
     }
 
-    /// Gives up what is under way, and lets the leader know: it may wait for this worker.
-    pub(crate) fn lose(&mut self) -> Result<(), TrainError> {
+    /// Gives up what is under way, and lets the leader know: it may wait for this worker. The error says what has become of
+    /// the minibatch.
+    pub(crate) fn lost(&mut self) -> TrainError {
         self.break_off();
-        if self.leads() {
-            return Ok(());
+        if !self.leads()
+            && let Err(error) = self.say(0, FlowWord::Lost)
+        {
+            return error;
         }
-        self.say(0, FlowWord::Lost)
+        TrainError::LaneBroken
     }
 
     /// Takes note of a word. What holds numbers is for whoever computes. An error says that what is under way is over.
     pub(crate) fn hear(&mut self, word: LaneWord) -> Result<Option<(Content, Flow)>, TrainError> {
         let LaneWord::Flow(flow) = word else {
-            self.lose()?;
-            return Err(TrainError::LaneBroken);
+            return Err(self.lost());
         };
         if flow.head.to != self.stand.group {
             return Ok(None);
@@ -275,9 +281,10 @@ impl Lane {
                 self.whole = true;
                 return Ok(None);
             }
+            FlowWord::Lead(lead) if !self.is_sound(&lead) => return Err(self.lost()),
             FlowWord::Lead(lead) => {
                 self.hand_on(FlowWord::Lead(lead.clone()))?;
-                self.leads.push_back(*lead);
+                self.begun.push_back(*lead);
                 return Ok(None);
             }
             FlowWord::End => {
@@ -294,9 +301,16 @@ impl Lane {
         Ok(Some((content, flow)))
     }
 
+    /// Whether a minibatch can be one of this job.
+    fn is_sound(&self, lead: &Lead) -> bool {
+        let known = lead.samples.iter().all(|&sample| (sample as usize) < self.samples);
+        let parts = (1..=lead.samples.len()).contains(&usize::from(lead.parts));
+        known && parts && lead.cursors.len() <= CURSORS_MAX && lead.learning_rate.is_finite()
+    }
+
     /// A new attempt: whatever was under way is over.
     fn answer(&mut self, attempt: u64) -> Result<(), TrainError> {
-        let broke = self.attempt != 0 && !self.leads.is_empty();
+        let broke = self.attempt != 0 && !self.begun.is_empty();
         self.break_off();
         self.over = false;
         self.attempt = attempt;

@@ -54,10 +54,7 @@ impl World {
     }
 
     fn lead(&mut self, step: u64) {
-        let lead = Lead {
-            step,
-            ..Lead::default()
-        };
+        let lead = Lead { step, ..minibatch() };
         self.lanes[0].say(1, FlowWord::Lead(Box::new(lead))).unwrap();
     }
 
@@ -67,9 +64,18 @@ impl World {
     }
 }
 
+/// Two samples of a hundred, in two parts.
+fn minibatch() -> Lead {
+    Lead {
+        parts: 2,
+        samples: vec![0, 99],
+        ..Lead::default()
+    }
+}
+
 fn member(group: u8, groups: u8, sent: &Noted) -> Lane {
     let stand = Stand { lane: 7, group, groups };
-    Lane::new(stand, 5, Box::new(sent.clone())).unwrap()
+    Lane::new(stand, 5, 100, Box::new(sent.clone())).unwrap()
 }
 
 #[test]
@@ -121,7 +127,7 @@ fn what_is_of_another_attempt_is_over_and_its_sender_learns_that() {
     let old = world.lanes[0].attempt;
     world.call();
     world.carry();
-    let late = world.lanes[0].head(1, old, FlowWord::Lead(Box::default()));
+    let late = world.lanes[0].head(1, old, FlowWord::Lead(Box::new(minibatch())));
     world.sent.0.borrow_mut().push(Flow::word(late));
     assert_eq!(world.carry(), Vec::<u8>::new());
     assert!(world.lanes.iter().all(Lane::is_whole));
@@ -144,4 +150,25 @@ fn the_end_goes_down_the_lane_and_an_attempt_after_it_takes_it_back() {
     world.call();
     world.carry();
     assert!(!world.lanes[1].is_over() && !world.lanes[2].is_over());
+}
+
+#[test]
+fn a_minibatch_that_no_leader_makes_is_not_taken() {
+    let wrong: [fn(&mut Lead); 5] = [
+        |lead| lead.samples.push(100),
+        |lead| lead.samples.clear(),
+        |lead| lead.parts = 0,
+        |lead| lead.parts = 3,
+        |lead| lead.learning_rate = f64::NAN,
+    ];
+    for change in wrong {
+        let mut world = World::new(3);
+        world.call();
+        world.carry();
+        let mut lead = minibatch();
+        change(&mut lead);
+        world.lanes[0].say(1, FlowWord::Lead(Box::new(lead))).unwrap();
+        assert_eq!(world.carry(), [1, 0], "it is lost, and the leader hears of that");
+        assert_eq!(world.led(), [None, None]);
+    }
 }

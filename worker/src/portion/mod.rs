@@ -117,16 +117,17 @@ impl PortionModel {
                 Content::There { part } => (part, false),
                 Content::Back { part, .. } => (part, true),
                 // The leader asks for nothing else meanwhile.
-                Content::Measure(_) | Content::Judged(_) => return Err(TrainError::LaneBroken),
+                Content::Measure(_) | Content::Judged(_) => return Err(self.lane.lost()),
             };
             if part >= way.lead.parts {
-                return Err(TrainError::LaneBroken);
+                return Err(self.lane.lost());
             }
             let (before, after) = self.layers.portion.borders();
             let own = part_of(way.lead, part);
             let features = if outputs { after } else { before };
-            let numbers = flow.numbers(own.len() * features);
-            let numbers = numbers.map_err(|_| TrainError::LaneBroken)?;
+            let Ok(numbers) = flow.numbers(own.len() * features) else {
+                return Err(self.lane.lost());
+            };
             match content {
                 Content::There { .. } if self.lane.is_last() => self.judge(way, part, numbers)?,
                 Content::There { .. } => {
@@ -138,9 +139,10 @@ impl PortionModel {
                 }
                 Content::Back { loss, .. } => {
                     let memory = std::mem::take(way.gradient);
-                    let returned = self.layers.back(part, numbers, loss, memory)?;
-                    let returned = returned.ok_or(TrainError::LaneBroken)?;
-                    self.returned(way, part, returned)?;
+                    match self.layers.back(part, numbers, loss, memory)? {
+                        Some(returned) => self.returned(way, part, returned)?,
+                        None => return Err(self.lane.lost()),
+                    }
                 }
                 Content::Measure(_) | Content::Judged(_) => {}
             }
@@ -252,9 +254,7 @@ impl Slopes for PortionModel {
         });
         // Whatever became of it, memory stays what it was.
         gradient.resize(weights, 0.0);
-        if loss.is_err() {
-            self.lane.lose()?;
-        } else {
+        if loss.is_ok() {
             self.lane.led();
         }
         loss

@@ -105,7 +105,7 @@ fn in_a_lane(job: &Job, data: &Arc<Dataset>, steps: u64) -> (Vec<f32>, Vec<f32>,
                     group,
                     groups: groups as u8,
                 };
-                let lane = Lane::new(stand, 1, Box::new(Wires { to, own })).unwrap();
+                let lane = Lane::new(stand, 1, data.train.len(), Box::new(Wires { to, own })).unwrap();
                 let task = Task::of_job(&job, Arc::clone(&data)).unwrap();
                 let judged = Objective::to_judge(&job, &data.target);
                 let parts = usize::from(lanes.micro);

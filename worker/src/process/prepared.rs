@@ -131,13 +131,14 @@ impl Prepared {
             (portion.cloned(), assignment.place, self.job.exchange.lanes())
         {
             let (judged_by, parts, own) = (self.judged().objective, usize::from(lanes.micro), assignment.origin.0);
+            let samples = self.dataset.train.len();
             let stand = Stand {
                 lane: place.lane,
                 group: place.group,
                 groups: partition.groups() as u8,
             };
             let started = training_thread::start(threads, move |line| {
-                let lane = Lane::new(stand, own, line)?;
+                let lane = Lane::new(stand, own, samples, line)?;
                 let model = PortionModel::new(task, judged_by, &partition, lane, parts, threads);
                 start.training(PortionTrainer::in_lane(
                     model,

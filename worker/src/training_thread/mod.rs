@@ -6,6 +6,7 @@
 
 mod ends;
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -245,7 +246,7 @@ struct Loop<'a, T> {
     paused: bool,
     closed: bool,
     /// Answers that wait for the origin to be closed.
-    finishes: Vec<(Option<SaveOrder>, Instant)>,
+    finishes: VecDeque<(Option<SaveOrder>, Instant)>,
     /// Files that wait for a moment at which nothing is held back.
     saves: Vec<PathBuf>,
     /// Steps held back in a row.
@@ -265,7 +266,7 @@ impl<'a, T: Trainer> Loop<'a, T> {
             outbox,
             paused: false,
             closed: false,
-            finishes: Vec::new(),
+            finishes: VecDeque::new(),
             saves: Vec::new(),
             held_back: 0,
             full_since: None,
@@ -297,10 +298,10 @@ impl<'a, T: Trainer> Loop<'a, T> {
     /// Answers whoever believes that all batches have come. More may come nevertheless, and the question again. A lane is
     /// measured first, if it can be called together within a while.
     fn finish(&mut self) -> Result<(), Ended> {
-        while let Some((order, asked)) = self.finishes.pop() {
+        while let Some((order, asked)) = self.finishes.pop_front() {
             let saves = order.is_some();
             if saves && asked.elapsed() < LANE_LIMIT && self.training.calls()? {
-                self.finishes.push((order, asked));
+                self.finishes.push_front((order, asked));
                 return Ok(());
             }
             let scores = if saves { self.training.measure()? } else { None };
@@ -453,7 +454,7 @@ impl<'a, T: Trainer> Loop<'a, T> {
             ToTraining::Stop => self.training.stop(),
             ToTraining::StandBy => self.training.stand_by(),
             ToTraining::GoBack(weights) => self.training.go_back(weights),
-            ToTraining::Finish(save) => self.finishes.push((save, Instant::now())),
+            ToTraining::Finish(save) => self.finishes.push_back((save, Instant::now())),
             ToTraining::Lane(word) => self.training.hear(word)?,
         }
         Ok(())

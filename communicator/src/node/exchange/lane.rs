@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use protocol::ids::NodeId;
 use protocol::wire::attach::ToWorker;
-use protocol::wire::flow::{Flow, Place};
+use protocol::wire::flow::{Flow, FlowHead, FlowWord, Place};
 use protocol::wire::link::Message;
 
 use super::ExchangeState;
@@ -33,6 +33,28 @@ impl ExchangeState {
                 let _ = peer.link.cast(LinkMessage::Cut);
             }
             None => worker.tell(ToWorker::LaneBroken),
+        }
+    }
+
+    /// A worker of this node is gone: whoever leads its lane may wait for it, and is told.
+    pub(super) fn lose_lane(&self) {
+        let Some(own) = self.plan.place(self.me) else {
+            return;
+        };
+        let head = FlowHead {
+            lane: own.lane,
+            to: 0,
+            attempt: 0,
+            word: FlowWord::Lost,
+        };
+        let leader = self
+            .plan
+            .at(Place { group: 0, ..own })
+            .and_then(|one| self.peers.get(&one.node));
+        let outbox = leader.and_then(|peer| peer.outbox.as_ref());
+        if let (Some((_, outbox)), Ok(contents)) = (outbox, Flow::word(head).encode()) {
+            // A queue that is full breaks its link, and so the lane.
+            let _ = outbox.try_send(Message::Flow(contents.into()));
         }
     }
 

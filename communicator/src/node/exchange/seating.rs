@@ -140,6 +140,7 @@ impl ExchangeState {
             return;
         };
         worker.route_batches(None);
+        self.lose_lane();
         self.checkpoints.saved(key, None);
         self.try_checkpoint();
         let Some(&info) = self.core.origins().find(|info| info.origin == origin) else {

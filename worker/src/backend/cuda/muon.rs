@@ -170,6 +170,7 @@ fn cut(blocks: &[Block]) -> Result<(Vec<abi::Block>, Vec<Run>), GpuError> {
             rows,
             columns,
             scale,
+            number: _,
         } = *block;
         let (size, length) = (rows.min(columns), length_of(block));
         if size > side {
@@ -207,6 +208,7 @@ mod tests {
             rows,
             columns,
             scale: 1.0,
+            number: 0,
         }
     }
 

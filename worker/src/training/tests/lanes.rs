@@ -59,7 +59,7 @@ impl Workers {
                 group: group as u8,
                 groups: lanes.cut.groups() as u8,
             };
-            let lane = Lane::new(stand, 5, line)?;
+            let lane = Lane::new(stand, 5, dataset.train.len(), line)?;
             let task = Task::of_job(&job, Arc::clone(&dataset)).unwrap();
             let judged = Objective::to_judge(&job, &dataset.target);
             let model = PortionModel::new(task, judged, &partition, lane, usize::from(lanes.micro), Threads(1));
