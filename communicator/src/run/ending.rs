@@ -31,9 +31,17 @@ pub(super) fn result(
         found.map(|participant| participant.name.clone()).collect()
     };
     // Digests are recomputed from the weights. Those who hold the same layers must have the same.
-    let alike = |node: NodeId| settled.iter().find(|(other, _)| plan.hold_the_same(node, **other));
+    let alike = |node: NodeId| {
+        let first = || settled.iter().find(|(other, _)| plan.hold_the_same(node, **other));
+        if plan.hold_the_same(me, node) {
+            settled.get_key_value(&me)
+        } else {
+            first()
+        }
+    };
     let equal = |(node, one): (&NodeId, &Settled)| {
-        one.workers_agree && alike(*node).is_some_and(|(_, other)| other.digest == one.digest)
+        let same = |other: &Settled| (other.digest, other.whole) == (one.digest, one.whole);
+        one.workers_agree && alike(*node).is_some_and(|(_, other)| same(other))
     };
     // The first to hold each group's layers tells what they add to the whole.
     let first = |(node, one): (&NodeId, &Settled)| {

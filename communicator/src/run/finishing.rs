@@ -152,6 +152,7 @@ impl ActiveRun {
         let seated = exchanging.seats.values().find_map(|seat| seat.worker);
         if let (Saver::None, Some(worker)) = (&finishing.saver, seated) {
             finishing.saver = Saver::Ordered(worker);
+            finishing.tries = scope.now;
             scope.order(ExchangeOrder::Finish { worker, save: true });
         }
     }

@@ -39,6 +39,10 @@ impl ActiveRun {
         if self.members.own.frozen || matches!(self.state, State::Finishing(..)) {
             return;
         }
+        // A network that is spread over nodes takes none.
+        if self.plan().is_some_and(|plan| plan.groups().is_some()) {
+            return;
+        }
         let now = scope.now;
         let news: Vec<_> = match &mut self.state {
             State::Training(exchanging) | State::Settling(exchanging, _) => {
@@ -80,6 +84,17 @@ impl ActiveRun {
         }
         if let Some(reason) = no_lane(&exchanging.plan, &self.members.given_up(now, scope.limits)) {
             return self.fail(reason, scope);
+        }
+        // Who holds other layers has none left to train: what is missing here will not be made any more.
+        let plan = &exchanging.plan;
+        let holds_others = |node: NodeId| !plan.hold_the_same(scope.me.id, node);
+        let others_end = plan
+            .participants
+            .iter()
+            .any(|one| holds_others(one.node) && settles(one.node));
+        if others_end && self.stop.is_none() && !exchanging.progress.complete {
+            self.stop_workers(scope);
+            return self.begin_to_settle(scope);
         }
         let waited = exchanging.begins_alike(scope.me.id) && since(exchanging.opened) > scope.limits.links;
         if exchanging.seated.is_none() && (exchanging.progress.ready || waited) {

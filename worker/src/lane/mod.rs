@@ -29,8 +29,12 @@ use protocol::wire::flow::{Flow, FlowHead, FlowWord, Judged, Lead, Measured};
 
 use crate::train_error::TrainError;
 
-/// How often a leader calls.
+/// How long a leader waits for the answer to its first call, and at most to a later one.
 const CALL_EVERY: Duration = Duration::from_millis(500);
+const CALL_EVERY_MAX: Duration = Duration::from_secs(8);
+/// Samples of a minibatch at most, and parts of it.
+const SAMPLES_MAX: usize = 1 << 16;
+const PARTS_MAX: usize = 64;
 
 /// Where a worker stands in its lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,6 +109,8 @@ pub struct Lane {
     /// How many attempts this leader has made, when it made the last one, and what makes them its own.
     calls: u64,
     called: Option<Instant>,
+    /// How long it waits for an answer before it calls again: longer each time, since the way may be long.
+    pause: Duration,
     own: u64,
     /// Minibatches that the leader has begun.
     begun: VecDeque<Lead>,
@@ -112,6 +118,8 @@ pub struct Lane {
     early: VecDeque<(Content, Flow)>,
     /// The leader has no further ones.
     over: bool,
+    /// This worker makes no further steps, and only helps to measure.
+    closed: bool,
     /// What the leader tells of the next minibatch.
     told: Lead,
 }
@@ -127,10 +135,12 @@ impl Lane {
             whole: false,
             calls: 0,
             called: None,
+            pause: CALL_EVERY,
             own,
             begun: VecDeque::new(),
             early: VecDeque::new(),
             over: false,
+            closed: false,
             told: Lead::default(),
         };
         // Whoever was here before may be waited for.
@@ -167,8 +177,11 @@ impl Lane {
     /// Calls the others, if that is due.
     pub fn call(&mut self) -> Result<(), TrainError> {
         let now = Instant::now();
-        if self.called.is_some_and(|at| now.duration_since(at) < CALL_EVERY) {
-            return Ok(());
+        if let Some(at) = self.called {
+            if now.duration_since(at) < self.pause {
+                return Ok(());
+            }
+            self.pause = (2 * self.pause).min(CALL_EVERY_MAX);
         }
         self.called = Some(now);
         self.calls += 1;
@@ -205,10 +218,13 @@ impl Lane {
         self.begun.front()
     }
 
-    /// Tells the others that there are no further minibatches.
-    pub fn end(&mut self) -> Result<(), TrainError> {
-        if self.leads() && self.whole {
-            self.say(1, FlowWord::End)?;
+    /// This worker makes no further steps. Who leads tells each of the others: one that should hand it on may be gone.
+    pub fn close(&mut self) -> Result<(), TrainError> {
+        self.closed = true;
+        if self.leads() && self.attempt != 0 {
+            for group in 1..self.stand.groups {
+                self.say(group, FlowWord::End)?;
+            }
         }
         Ok(())
     }
@@ -243,8 +259,11 @@ impl Lane {
     /// Gives up what is under way, and lets the leader know: it may wait for this worker. The error says what has become of
     /// the minibatch.
     pub(crate) fn lost(&mut self) -> TrainError {
+        // Said once: it may be the way to the leader that is broken.
+        let was_led = self.attempt != 0;
         self.break_off();
         if !self.leads()
+            && was_led
             && let Err(error) = self.say(0, FlowWord::Lost)
         {
             return error;
@@ -262,9 +281,15 @@ impl Lane {
         }
         match &flow.head.word {
             FlowWord::Call if !self.leads() => return self.answer(flow.head.attempt).map(|()| None),
-            FlowWord::Lost if self.leads() && [0, self.attempt].contains(&flow.head.attempt) => {
+            FlowWord::Lost if flow.head.attempt == 0 || self.leads() && flow.head.attempt == self.attempt => {
                 self.break_off();
+                // Somebody has come, or can be reached again: it is called at once.
+                (self.called, self.pause) = (None, CALL_EVERY);
                 return Err(TrainError::LaneBroken);
+            }
+            FlowWord::End if !self.leads() => {
+                self.over = true;
+                return Ok(None);
             }
             _ => {}
         }
@@ -279,24 +304,24 @@ impl Lane {
         let content = match flow.head.word.clone() {
             FlowWord::Here => {
                 self.whole = true;
+                (self.called, self.pause) = (None, CALL_EVERY);
                 return Ok(None);
             }
-            FlowWord::Lead(lead) if !self.is_sound(&lead) => return Err(self.lost()),
+            FlowWord::Lead(lead) if self.closed || !self.begun.is_empty() || !self.is_sound(&lead) => {
+                return Err(self.lost());
+            }
             FlowWord::Lead(lead) => {
                 self.hand_on(FlowWord::Lead(lead.clone()))?;
                 self.begun.push_back(*lead);
-                return Ok(None);
-            }
-            FlowWord::End => {
-                self.hand_on(FlowWord::End)?;
-                self.over = true;
+                // Another may lead than the one who had no more.
+                self.over = false;
                 return Ok(None);
             }
             FlowWord::There { part } => Content::There { part },
             FlowWord::Back { part, loss } => Content::Back { part, loss },
             FlowWord::Measure(measured) => Content::Measure(measured),
             FlowWord::Judged(judged) => Content::Judged(judged),
-            FlowWord::Call | FlowWord::Lost => return Ok(None),
+            FlowWord::Call | FlowWord::Lost | FlowWord::End => return Ok(None),
         };
         Ok(Some((content, flow)))
     }
@@ -304,15 +329,18 @@ impl Lane {
     /// Whether a minibatch can be one of this job.
     fn is_sound(&self, lead: &Lead) -> bool {
         let known = lead.samples.iter().all(|&sample| (sample as usize) < self.samples);
-        let parts = (1..=lead.samples.len()).contains(&usize::from(lead.parts));
-        known && parts && lead.cursors.len() <= CURSORS_MAX && lead.learning_rate.is_finite()
+        let parts = (1..=lead.samples.len().min(PARTS_MAX)).contains(&usize::from(lead.parts));
+        known
+            && parts
+            && lead.samples.len() <= SAMPLES_MAX
+            && lead.cursors.len() <= CURSORS_MAX
+            && lead.learning_rate.is_finite()
     }
 
     /// A new attempt: whatever was under way is over.
     fn answer(&mut self, attempt: u64) -> Result<(), TrainError> {
         let broke = self.attempt != 0 && !self.begun.is_empty();
         self.break_off();
-        self.over = false;
         self.attempt = attempt;
         if self.is_last() {
             self.say(0, FlowWord::Here)?;
@@ -331,7 +359,9 @@ impl Lane {
 
     /// Keeps what has come for the next minibatch.
     pub(crate) fn keep(&mut self, content: Content, flow: Flow) {
-        self.early.push_back((content, flow));
+        if !self.begun.is_empty() && self.early.len() < PARTS_MAX {
+            self.early.push_back((content, flow));
+        }
     }
 
     /// Waits for any word.

@@ -135,21 +135,47 @@ fn what_is_of_another_attempt_is_over_and_its_sender_learns_that() {
 }
 
 #[test]
-fn the_end_goes_down_the_lane_and_an_attempt_after_it_takes_it_back() {
+fn the_end_is_told_to_each_and_a_leader_after_it_takes_it_back() {
     let mut world = World::new(3);
-    world.lanes[0].end().unwrap();
     world.call();
     world.carry();
-    assert!(
-        world.lanes.iter().all(|lane| !lane.is_over()),
-        "a broken lane has nothing to end"
-    );
-    world.lanes[0].end().unwrap();
+    assert!(world.lanes.iter().all(|lane| !lane.is_over()));
+    world.lanes[0].close().unwrap();
+    // One of them is gone; the other hears it all the same.
+    let sent = world.sent.clone();
+    world.lanes[1] = member(1, 3, &sent);
     world.carry();
     assert!(world.lanes[1].is_over() && world.lanes[2].is_over());
+    world.lanes[0] = member(0, 3, &sent);
     world.call();
     world.carry();
+    assert!(world.lanes[2].is_over(), "to be called is not to be led");
+    world.lead(1);
+    world.carry();
     assert!(!world.lanes[1].is_over() && !world.lanes[2].is_over());
+}
+
+#[test]
+fn who_has_closed_is_called_and_not_led() {
+    let mut world = World::new(2);
+    world.lanes[1].close().unwrap();
+    world.call();
+    world.carry();
+    assert!(world.lanes[0].is_whole(), "it helps to measure");
+    world.lead(1);
+    assert_eq!(world.carry(), [1, 0], "who leads is not left waiting");
+    assert_eq!(world.led(), [None]);
+}
+
+#[test]
+fn a_follower_whose_way_to_the_leader_is_broken_says_so_once() {
+    let mut world = World::new(2);
+    world.call();
+    world.carry();
+    for _ in 0..3 {
+        assert!(world.lanes[1].hear(LaneWord::Broken).is_err());
+    }
+    assert_eq!(world.sent.0.borrow().len(), 1);
 }
 
 #[test]

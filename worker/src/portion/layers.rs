@@ -12,6 +12,8 @@ use crate::program::Program;
 /// The layers of one group.
 pub(super) struct Layers {
     pub(super) portion: Portion,
+    /// Numbers of one sample where the network is cut, at most.
+    pub(super) widest: usize,
     network: Network<CpuLayer>,
     /// The same where nothing is trained.
     forward: Network<CpuLayer>,
@@ -37,6 +39,7 @@ impl Layers {
             network: ops::network(program.clone(), threads),
             forward: ops::network(program.for_evaluation(), threads),
             portion,
+            widest: partition.portions().map(|one| one.borders().1).max().unwrap_or(1),
             under_way: BTreeMap::new(),
         }
     }

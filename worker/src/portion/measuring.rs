@@ -35,9 +35,8 @@ impl PortionModel {
         let parameters = Parameters::new(&Cpu::default(), shared.to_vec())?;
         let count = self.dataset.test.len();
         let samples: Vec<u32> = (0..count as u32).collect();
-        let (_, after) = self.layers.portion.borders();
         // A message holds so many rows.
-        let rows = (BATCH_BYTES_MAX / 2 / (size_of::<f32>() * after.max(1))).clamp(1, MINIBATCH);
+        let rows = (BATCH_BYTES_MAX / 2 / (size_of::<f32>() * self.layers.widest.max(1))).clamp(1, MINIBATCH);
         let minibatches: Vec<&[u32]> = samples.chunks(rows).collect();
         let mut all = Judgement::default();
         let mut judged = 0;
@@ -83,6 +82,7 @@ impl PortionModel {
             .all(|&sample| (sample as usize) < self.dataset.test.len());
         let (before, _) = self.layers.portion.borders();
         let numbers = flow.numbers(measured.samples.len() * before).ok();
+        let held_out = held_out && !measured.samples.is_empty();
         let (Some(parameters), Some(numbers), true) = (&self.measuring.parameters, numbers, held_out) else {
             // Who waits for an answer is told that there is none.
             return match self.lane.lost() {
@@ -123,7 +123,8 @@ fn from_wire(judged: &Judged) -> Judgement {
     };
     Judgement {
         loss: judged.loss,
-        correct: judged.correct as usize,
+        // No more than there can be samples.
+        correct: judged.correct.min(u64::from(u32::MAX)) as usize,
         errors: judged.errors.iter().map(of).collect(),
     }
 }

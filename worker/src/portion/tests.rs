@@ -155,7 +155,7 @@ fn lead(trainer: &mut PortionTrainer, job: &Job, steps: u64) -> (Vec<f32>, Optio
     });
     let losses = losses.collect();
     let scores = trainer.measure().unwrap();
-    trainer.lane().unwrap().end().unwrap();
+    trainer.lane().unwrap().close().unwrap();
     (losses, scores)
 }
 

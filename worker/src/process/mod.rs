@@ -180,8 +180,9 @@ impl Process {
                 Received::Bundle(bytes) => self.bundle(&bytes)?,
                 Received::Prefix(contents) => self.prefix(&contents)?,
                 Received::Flow(contents) => {
-                    let read = Flow::decode(&contents).map(|flow| ToTraining::Lane(LaneWord::Flow(flow)));
-                    self.tell_read(read)?;
+                    // What cannot be read is waited for by somebody.
+                    let word = Flow::decode(&contents).map_or(LaneWord::Broken, LaneWord::Flow);
+                    self.tell(ToTraining::Lane(word));
                 }
                 Received::Word(word) => self.word(word)?,
             }

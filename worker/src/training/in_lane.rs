@@ -1,5 +1,6 @@
 //! The loop of a worker that holds a portion of a network only: one leads its lane, and the others follow.
 
+use protocol::batch::CURSORS_MAX;
 use protocol::measured::Scores;
 
 use super::{Next, StepControl, Training, TrainingError};
@@ -22,7 +23,8 @@ pub(super) enum Choice {
 impl<T: Trainer> Training<T> {
     /// What comes next. A follower that is told to stop goes on as long as it is led: others wait for its layers.
     pub(super) fn choice_in_lane(&mut self) -> Result<Choice, TrainingError> {
-        let may_end = self.is_ending() || self.plan.is_complete();
+        // What was chosen and could not be trained is still to be.
+        let may_end = self.is_ending() || self.plan.is_complete() && !self.chosen;
         let Some(lane) = self.trainer.lane() else {
             return Ok(Choice::Own);
         };
@@ -72,6 +74,14 @@ impl<T: Trainer> Training<T> {
         self.steps -= 1;
         self.chosen = self.trainer.lane().is_some_and(|lane| lane.leads());
         Next::Waiting
+    }
+
+    /// How many cursors a minibatch may move. A lane's others may have some left to tell of, too.
+    pub(super) fn cursors_max(&mut self) -> usize {
+        match self.trainer.lane() {
+            Some(_) => CURSORS_MAX / 2,
+            None => CURSORS_MAX,
+        }
     }
 
     /// A follower's plan has chosen nothing, and learns what is done as from another's batches.

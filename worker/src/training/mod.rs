@@ -375,7 +375,8 @@ impl<T: Trainer> Training<T> {
 
     /// The next minibatch, and the samples that it counts. `false` if there is none now.
     fn next_minibatch(&mut self) -> bool {
-        std::mem::take(&mut self.chosen) || self.choose(self.pending.cursors_left())
+        let most = self.cursors_max().min(self.pending.cursors_left());
+        std::mem::take(&mut self.chosen) || self.choose(most)
     }
 
     fn choose(&mut self, cursors_max: usize) -> bool {
@@ -402,7 +403,7 @@ impl<T: Trainer> Training<T> {
     /// Appends the batch that closes this origin. It holds no changes: what is left in the residual is dropped.
     pub fn close(&mut self, encoded: &mut Vec<u8>) -> Result<(), TrainingError> {
         if let Some(lane) = self.trainer.lane() {
-            lane.end()?;
+            lane.close()?;
         }
         self.seen = self.batches_applied;
         let standing = Standing {

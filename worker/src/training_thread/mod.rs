@@ -227,7 +227,7 @@ pub fn start<T: Trainer>(
 }
 
 /// How long a leader calls its lane together to have it measured.
-const LANE_LIMIT: Duration = Duration::from_secs(10);
+const LANE_LIMIT: Duration = Duration::from_secs(20);
 /// How often it does.
 const CALL_AGAIN: Duration = Duration::from_millis(100);
 /// As long as anybody waits.
@@ -305,6 +305,11 @@ impl<'a, T: Trainer> Loop<'a, T> {
                 return Ok(());
             }
             let scores = if saves { self.training.measure()? } else { None };
+            // It broke meanwhile.
+            if saves && scores.is_none() && asked.elapsed() < LANE_LIMIT && self.training.calls()? {
+                self.finishes.push_front((order, asked));
+                return Ok(());
+            }
             let trainer = self.training.trainer();
             let save = match order {
                 Some(order) => Some((order, trainer.copy_weights()?)),

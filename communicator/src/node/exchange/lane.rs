@@ -36,25 +36,22 @@ impl ExchangeState {
         }
     }
 
-    /// A worker of this node is gone: whoever leads its lane may wait for it, and is told.
+    /// A worker of this node is gone: the others of its lane may wait for it, and are told.
     pub(super) fn lose_lane(&self) {
-        let Some(own) = self.plan.place(self.me) else {
-            return;
-        };
-        let head = FlowHead {
-            lane: own.lane,
-            to: 0,
-            attempt: 0,
-            word: FlowWord::Lost,
-        };
-        let leader = self
-            .plan
-            .at(Place { group: 0, ..own })
-            .and_then(|one| self.peers.get(&one.node));
-        let outbox = leader.and_then(|peer| peer.outbox.as_ref());
-        if let (Some((_, outbox)), Ok(contents)) = (outbox, Flow::word(head).encode()) {
-            // A queue that is full breaks its link, and so the lane.
-            let _ = outbox.try_send(Message::Flow(contents.into()));
+        for (&node, peer) in &self.peers {
+            let (Some(place), true) = (self.plan.place(node), self.plan.are_in_one_lane(self.me, node)) else {
+                continue;
+            };
+            let head = FlowHead {
+                lane: place.lane,
+                to: place.group,
+                attempt: 0,
+                word: FlowWord::Lost,
+            };
+            if let (Some((_, outbox)), Ok(contents)) = (&peer.outbox, Flow::word(head).encode()) {
+                // A queue that is full breaks its link, and so the lane.
+                let _ = outbox.try_send(Message::Flow(contents.into()));
+            }
         }
     }
 
