@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::harness::cluster::{Cluster, job, kill, processes_with};
+use crate::harness::cluster::{Cluster, job, kill, patient_job, processes_with};
 use crate::harness::{Output, Running, Tau, kept_in, points_csv};
 
 /// Longer than anything takes that happens at all.
@@ -63,7 +63,7 @@ fn a_client_whose_node_stands_still_goes_on_with_another() {
     let [first, second, _] = &cluster.nodes[..] else {
         unreachable!()
     };
-    let mut client = cluster.tau.start(&cluster.asking("start", &job(ENDLESS, &[])));
+    let mut client = cluster.tau.start(&cluster.asking("start", &patient_job(ENDLESS)));
     client.wait_until_trains();
     kill("-STOP", first.process.pid());
     wait_until_it_asks_another(&client);
@@ -224,7 +224,7 @@ impl Training {
 
     fn command(tau: &Tau, temporary: &str, epochs: &str) -> Running {
         let mut arguments = vec!["train", "--nodes", "3", "--threads", "1", "--json", "--out", "out"];
-        arguments.extend(job(epochs, &[]));
+        arguments.extend(patient_job(epochs));
         tau.start_with(&[("TMPDIR", temporary)], &arguments)
     }
 

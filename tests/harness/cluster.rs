@@ -29,7 +29,12 @@ pub(crate) const SOON: &[&str] = &["--give-up-after", "8"];
 
 /// The job, for so many epochs.
 pub(crate) fn job<'a>(epochs: &'a str, extra: &[&'a str]) -> Vec<&'a str> {
-    [SMALL, SOON, &["--density", "0.05", "--epochs", epochs], extra].concat()
+    [&patient_job(epochs), SOON, extra].concat()
+}
+
+/// The same where nodes that stand still for a while are waited for.
+pub(crate) fn patient_job(epochs: &str) -> Vec<&str> {
+    [SMALL, &["--density", "0.05", "--epochs", epochs]].concat()
 }
 
 /// A folder with credentials, and the nodes that were started in it.
