@@ -6,6 +6,7 @@
 
 mod cell;
 mod columns;
+mod counted;
 mod encoding;
 mod error;
 mod labels;

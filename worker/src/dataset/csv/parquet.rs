@@ -12,7 +12,7 @@ use ::parquet::file::reader::{FileReader, SerializedFileReader};
 use ::parquet::record::reader::RowIter;
 use ::parquet::record::{Field, Row};
 
-use super::rows::Counted;
+use super::counted::Counted;
 use crate::dataset::{DatasetError, kind};
 
 /// What all Parquet files begin with.
@@ -155,9 +155,9 @@ mod tests {
     /// A table with a column of each kind that there is, one of them with gaps.
     fn table(folder: &Path) -> PathBuf {
         let path = folder.join("table.parquet");
-        let schema = "message t { required int32 \"0\"; optional double price; required boolean sold; required binary \
+        let schema = "message t { required int32 c0; optional double price; required boolean sold; required binary \
                       kind (UTF8); required binary label (UTF8); }";
-        let schema = Arc::new(parse_message_type(&schema.replace("\"0\"", "c0")).unwrap());
+        let schema = Arc::new(parse_message_type(schema).unwrap());
         let file = std::fs::File::create(&path).unwrap();
         let mut writer = SerializedFileWriter::new(file, schema, Arc::default()).unwrap();
         let mut group = writer.next_row_group().unwrap();

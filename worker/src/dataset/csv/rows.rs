@@ -1,7 +1,6 @@
 //! The rows of a file, one at a time and with their line numbers.
 
-use std::fs::File;
-use std::io::{self, BufRead, BufReader, Chain, Read};
+use std::io::{BufRead, BufReader, Chain, Read};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,6 +9,7 @@ use ::csv::{ErrorKind, Reader, ReaderBuilder, StringRecord, Terminator};
 use flate2::bufread::MultiGzDecoder;
 use protocol::data::Separator;
 
+use super::counted::Counted;
 use super::{CsvError, Form, separator};
 use crate::dataset::progress::{Progress, Watcher};
 use crate::dataset::{DatasetError, kind, source};
@@ -39,20 +39,6 @@ pub(super) struct Rows<'a> {
     total: u64,
     /// How many there were.
     count: u64,
-}
-
-/// Counts what is read of a file.
-pub(super) struct Counted {
-    pub(super) file: File,
-    pub(super) read: Arc<AtomicU64>,
-}
-
-impl Read for Counted {
-    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-        let count = self.file.read(to)?;
-        self.read.fetch_add(count as u64, Ordering::Relaxed);
-        Ok(count)
-    }
 }
 
 impl<'a> Rows<'a> {
