@@ -30,7 +30,7 @@ use storm::BOUND_SECONDS;
 use world::{World, pair};
 
 /// Seeds that every test run goes through.
-const SEEDS: u64 = 3_000;
+const SEEDS: u64 = 2_000;
 /// Within so many seconds after the last fault whoever trains comes to a further round: those with whom a run begins are
 /// waited for 30.
 const ROUND_SECONDS: u64 = 45;

@@ -25,7 +25,7 @@ use crate::seeds;
 use world::{Traffic, World};
 
 /// Seeds that every test run goes through.
-const SEEDS: u64 = 5_000;
+const SEEDS: u64 = 4_000;
 
 /// A storm and the calm after it. How many bundles were applied.
 fn run(seed: u64, traffic: Traffic) -> u64 {
