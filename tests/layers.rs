@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::harness::cluster::{Cluster, SOON, kill};
-use crate::harness::watching::{kill_node, stop, wait_until_trains, wait_until_trains_on};
+use crate::harness::watching::{checkpoints, kill_node, stop, wait_until_trains, wait_until_trains_on};
 use crate::harness::{Tau, points_csv};
 
 const DEEP: &[&str] = &[
@@ -34,6 +34,8 @@ fn layers_on_several_nodes_train_agree_and_end_in_one_model() {
         ("layers:groups=3", "3", 1),
         ("layers:groups=2,micro=1", "4", 2),
         ("layers:cuts=4", "2", 1),
+        // As few groups as it takes, which are two.
+        ("layers", "2", 1),
     ] {
         let run = ["train", "--nodes", nodes, "--threads", "1", "--epochs", "20", "--json"];
         let output = tau.run(&[&run, DEEP, &["--exchange", exchange]].concat());
@@ -96,19 +98,52 @@ fn a_lane_waits_for_who_stands_still_and_for_a_worker_that_is_started_again() {
 }
 
 #[test]
-fn the_only_lane_that_loses_a_node_says_so() {
+fn the_only_lane_that_loses_a_node_says_what_to_resume_and_is_gone_on_with() {
     let mut cluster = Cluster::of(2);
     points_csv(&cluster.tau, "points.csv", 600);
-    let job = ["--exchange", "layers:groups=2", "--epochs", "1000000"];
+    let job = ["--exchange", "layers:groups=2", "--epochs", "1500"];
     let mut client = cluster
         .tau
         .start(&cluster.asking("start", &[DEEP, SOON, &job].concat()));
     client.wait_until_trains();
+    let asked = cluster.ask("checkpoint", &[]);
+    assert_eq!(asked.code, 0, "{}", asked.stderr);
+    Cluster::wait_until("no checkpoints are written", || checkpoints(&cluster).len() == 2);
     let dead = kill_node(&mut cluster, 1);
     let output = client.finish();
     assert_eq!(output.code, 1, "{}", output.stderr);
-    let sentence = format!("no lane is whole any more, since {dead} cannot be reached");
+    let run = checkpoints(&cluster)[0].split('/').nth(1).unwrap().to_owned();
+    let sentence = format!(
+        "no lane is whole any more, since {dead} cannot be reached: start it again with the same --dir, and 'tau start \
+         --resume {run}' goes on"
+    );
     assert!(output.stderr.contains(&sentence), "{}", output.stderr);
+
+    let half = cluster
+        .tau
+        .start(&cluster.asking("start", &["--resume", &run]))
+        .finish();
+    assert_eq!(half.code, 1, "{}", half.stderr);
+    let sentence = "of the 2 into which the layers of run";
+    assert!(half.stderr.contains(sentence), "{}", half.stderr);
+
+    cluster.add(&[]);
+    cluster.add(&[]);
+    cluster.wait_for_nodes(3);
+    let output = cluster
+        .tau
+        .start(&cluster.asking("start", &["--resume", &run]))
+        .finish();
+    assert_eq!(output.code, 0, "{}", output.stderr);
+    let last = output.last();
+    assert_eq!(
+        (&last["replicas_agree"], &last["nodes"]),
+        (&true.into(), &2.into()),
+        "{last}"
+    );
+    let count = |key: &str| last[key].as_u64().unwrap();
+    assert_eq!(count("samples") - count("repeated_samples"), 1500 * 480, "{last}");
+    assert_is_as_good(&cluster.tau, &last);
 }
 
 #[test]
@@ -135,7 +170,7 @@ fn what_cannot_be_spread_is_refused() {
             "layers:cuts=1",
             "no group can begin at layer 1",
         ),
-        ("2", "dense 8, relu, dense 2", "layers", "how many groups"),
+        ("1", "dense 8, relu, dense 2", "layers", "cut into 2 groups"),
     ] {
         let run = ["train", "--nodes", nodes, "--data", "csv:points.csv", "--model", model];
         let output = tau.run(&[&run[..], &["--exchange", exchange]].concat());

@@ -18,7 +18,7 @@ use thiserror::Error;
 use protocol::wire::snapshot::{self, Head, Snapshot};
 
 /// What every checkpoint begins with; the last byte is the version.
-const MAGIC: &[u8; 8] = b"TAUCKPT\x01";
+const MAGIC: &[u8; 8] = b"TAUCKPT\x02";
 const LENGTH_BYTES: usize = 4;
 const CRC_BYTES: usize = 4;
 /// What is read or written at a time.
@@ -37,6 +37,8 @@ pub struct Header {
     pub data: DataInfo,
     /// The worker slots that samples were shared out to.
     pub slots: usize,
+    /// The group whose layers it is of, where the network is spread over nodes; 0 where it is not.
+    pub group: u8,
     /// What this node's workers had.
     pub states: Vec<State>,
 }
@@ -179,6 +181,7 @@ mod tests {
                 most_frequent: 1,
             },
             slots: 3,
+            group: 0,
             states: vec![State {
                 origin: OriginId(5),
                 sequence: 9,

@@ -12,8 +12,9 @@ pub(crate) fn portion_of(plan: &RunPlan, node: NodeId) -> Option<Portion> {
     Some(partition.portion(usize::from(place.group)))
 }
 
-/// The weights of the whole network.
+/// The weights of the whole network, where it is spread over nodes.
 pub(crate) fn weights_of_all(plan: &RunPlan) -> Option<u64> {
+    plan.groups()?;
     whole(plan).map(|layout| layout.weights as u64)
 }
 

@@ -41,7 +41,7 @@ pub(crate) fn small_plan(nodes: u64) -> RunPlan {
         },
         first: Digest::default(),
         participants: (1..=nodes).map(participant).collect(),
-        resumed: None,
+        resumed: Vec::new(),
         left_out: Vec::new(),
     }
 }

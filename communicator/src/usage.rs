@@ -164,16 +164,22 @@ fn memory_total_bytes() -> Option<u64> {
     let machine = kilobytes(&text("/proc/meminfo"), "MemTotal:");
     // What `ulimit -v` sets.
     let process = limit(&text("/proc/self/limits"), "Max address space");
-    let group = group_limit(&text("/proc/self/cgroup"), |folder| {
-        std::fs::read_to_string(Path::new("/sys/fs/cgroup").join(folder).join("memory.max")).ok()
-    });
-    [machine, process, group].into_iter().flatten().min()
+    let groups = text("/proc/self/cgroup");
+    // Such groups have been there in two versions, and either may be in use.
+    let group = |mark, root: &str, name: &str| {
+        group_limit(&groups, mark, |folder| {
+            std::fs::read_to_string(Path::new(root).join(folder).join(name)).ok()
+        })
+    };
+    let new = group("::/", "/sys/fs/cgroup", "memory.max");
+    let old = group(":memory:/", "/sys/fs/cgroup/memory", "memory.limit_in_bytes");
+    [machine, process, new, old].into_iter().flatten().min()
 }
 
 /// The memory that a control group may have, by what the system says of it: containers and services are limited so. The limits
 /// of those that it is in hold, too.
-fn group_limit(own: &str, limit_of: impl Fn(&Path) -> Option<String>) -> Option<u64> {
-    let path = own.lines().find_map(|line| line.strip_prefix("0::/"))?;
+fn group_limit(own: &str, mark: &str, limit_of: impl Fn(&Path) -> Option<String>) -> Option<u64> {
+    let (_, path) = own.lines().find_map(|line| line.split_once(mark))?;
     let folders = Path::new(path).ancestors();
     folders.filter_map(|folder| limit_of(folder)?.trim().parse().ok()).min()
 }
@@ -238,9 +244,10 @@ mod tests {
             "a/b" => Some("2000\n".into()),
             _ => None,
         };
-        assert_eq!(group_limit("0::/a/b/c\n", limits), Some(1000));
-        assert_eq!(group_limit("0::/\n", limits), None);
-        assert_eq!(group_limit("4:memory:/a\n", limits), None);
+        assert_eq!(group_limit("3:cpu:/d\n0::/a/b/c\n", "::/", limits), Some(1000));
+        assert_eq!(group_limit("0::/\n", "::/", limits), None);
+        assert_eq!(group_limit("4:memory:/a\n0::/\n", ":memory:/", limits), Some(1000));
+        assert_eq!(group_limit("4:cpu:/a\n", ":memory:/", limits), None);
         let table = "Max open files  20  40  files\nMax address space  unlimited  unlimited  bytes\n";
         assert_eq!(
             (limit(table, "Max open files"), limit(table, "Max address space")),

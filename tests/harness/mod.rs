@@ -13,10 +13,15 @@ pub(crate) mod watching;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use serde_json::Value;
+
+/// How long a command of a test may take. None takes a fifth of it: this one waits for what never comes.
+const LIFETIME: Duration = Duration::from_mins(10);
 
 /// A folder to run the binary in; removed in the end.
 pub(crate) struct Tau {
@@ -56,6 +61,8 @@ pub(crate) struct Running {
     /// Its errors and log, read as they come: a pipe that nobody reads would hold it up one day.
     stderr: Arc<Mutex<Vec<u8>>>,
     reader: Option<JoinHandle<()>>,
+    /// Dropped when nobody has to look after it any more.
+    _lives: Sender<()>,
 }
 
 impl Tau {
@@ -85,13 +92,7 @@ impl Tau {
     }
 
     pub(crate) fn run_with(&self, environment: &[(&str, &str)], arguments: &[&str]) -> Output {
-        let mut command = self.command(arguments);
-        let output = command.envs(environment.iter().copied()).output().unwrap();
-        Output {
-            code: output.status.code().unwrap_or(-1),
-            stdout: String::from_utf8(output.stdout).unwrap(),
-            stderr: String::from_utf8(output.stderr).unwrap(),
-        }
+        self.start_with(environment, arguments).finish()
     }
 
     pub(crate) fn start(&self, arguments: &[&str]) -> Running {
@@ -135,6 +136,7 @@ impl Tau {
             })
         });
         Running {
+            _lives: end_in_time(child.id()),
             child,
             stdout,
             read: String::new(),
@@ -224,6 +226,22 @@ impl Running {
             stderr: self.log(),
         }
     }
+}
+
+/// Ends a process that takes too long, so that whoever reads from it fails and says so. Not if what this returns is dropped.
+fn end_in_time(pid: u32) -> Sender<()> {
+    let (lives, ends) = channel();
+    let test = std::thread::current().name().unwrap_or("a test").to_owned();
+    std::thread::spawn(move || {
+        if ends.recv_timeout(LIFETIME) == Err(RecvTimeoutError::Timeout) {
+            let _ = writeln!(
+                std::io::stderr(),
+                "{test}: a command takes over {LIFETIME:?}, and is killed"
+            );
+            let _ = Command::new("kill").args(["-KILL", &pid.to_string()]).status();
+        }
+    });
+    lives
 }
 
 impl Drop for Running {

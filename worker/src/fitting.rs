@@ -97,13 +97,15 @@ pub fn fit(job: &Job, dataset: &Dataset) -> Result<Layout, FittingError> {
         return Err(FittingError::OneSample);
     }
     if let Some(lanes) = job.exchange.lanes() {
-        check_lanes(job, lanes, &layout)?;
+        // Where nodes decide into how many groups, what they come to is looked at again.
+        let cut = lanes.cut.decided(2);
+        partition(job, &Lanes { cut, ..*lanes }, &layout)?;
     }
     Ok(layout)
 }
 
-/// Checks that the network can be cut, and that what passes between its portions fits into messages.
-fn check_lanes(job: &Job, lanes: &Lanes, layout: &Layout) -> Result<(), FittingError> {
+/// Cuts the network, if what passes between its portions fits into messages.
+pub(crate) fn partition(job: &Job, lanes: &Lanes, layout: &Layout) -> Result<Partition, FittingError> {
     let partition = Partition::new(layout.clone(), lanes.cut)?;
     let samples = (job.step_samples() as usize).div_ceil(usize::from(lanes.micro));
     let borders = partition.portions().filter(|portion| !portion.is_last());
@@ -116,7 +118,7 @@ fn check_lanes(job: &Job, lanes: &Lanes, layout: &Layout) -> Result<(), FittingE
             numbers: widest,
         });
     }
-    Ok(())
+    Ok(partition)
 }
 
 /// Checks that samples can be varied as the job says.

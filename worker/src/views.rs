@@ -7,8 +7,26 @@ use protocol::augment::Augment;
 use protocol::model::Shape;
 use protocol::rng::CounterRng;
 
+use crate::dataset::{Answers, Dataset};
+
 /// The stream that views are drawn from.
 const STREAM: u64 = 0x5649_4557;
+
+/// The inputs of some samples as they are trained on, and their answers.
+pub(crate) fn gathered(
+    dataset: &Dataset,
+    augment: Augment,
+    samples: &[u32],
+    key: u64,
+    answers: &mut Answers,
+) -> Vec<f32> {
+    let mut inputs = Vec::new();
+    dataset.train.gather(samples, &mut inputs, answers);
+    if !augment.is_none() {
+        apply(draw(augment, key, samples.len()), dataset.input, &mut inputs);
+    }
+    inputs
+}
 
 /// How one image is looked at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -8,8 +8,7 @@ mod replay;
 mod text;
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use hyper::StatusCode;
@@ -22,8 +21,10 @@ use news::{Known, News};
 pub(crate) use replay::Replay;
 use text::Text;
 
-/// How long a page that is open is waited for to ask once more, before what it shows is gone.
-const LAST_LOOK: Duration = Duration::from_secs(2);
+/// How long a page that is open is waited for to ask how it ended, before who could say so is gone.
+const LAST_LOOK: Duration = Duration::from_secs(5);
+/// How often a page asks.
+const ASKS_EVERY: Duration = Duration::from_secs(1);
 
 /// What the page shows.
 #[derive(Clone)]
@@ -51,25 +52,32 @@ pub(crate) struct Page {
     looks: Arc<Looks>,
 }
 
-/// When the page was looked at.
+/// Who looks at the page, and what they have seen.
+#[derive(Default)]
 struct Looks {
-    start: Instant,
-    /// Milliseconds after the start, of the last one; and how many there were.
-    last: AtomicU64,
-    count: AtomicU64,
+    /// When it was looked at last.
+    last: Mutex<Option<Instant>>,
+    /// When somebody was first told how the run ended.
+    told_end: Mutex<Option<Instant>>,
 }
 
 impl Looks {
-    fn note(&self) {
-        self.last
-            .store(self.start.elapsed().as_millis() as u64, Ordering::Relaxed);
-        self.count.fetch_add(1, Ordering::Relaxed);
+    fn note(&self, tells_end: bool) {
+        *lock(&self.last) = Some(Instant::now());
+        if tells_end {
+            lock(&self.told_end).get_or_insert_with(Instant::now);
+        }
     }
 
-    fn since_last(&self) -> Option<Duration> {
-        let last = Duration::from_millis(self.last.load(Ordering::Relaxed));
-        (self.count.load(Ordering::Relaxed) > 0).then(|| self.start.elapsed().saturating_sub(last))
+    /// Whether a page is open that has not been told how it ended. All that are open ask within a second of the first.
+    fn are_wanted(&self) -> bool {
+        let is_within = |moment: &Mutex<Option<Instant>>, limit| lock(moment).is_some_and(|at| at.elapsed() < limit);
+        is_within(&self.last, LAST_LOOK) && (lock(&self.told_end).is_none() || is_within(&self.told_end, ASKS_EVERY))
     }
+}
+
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Page {
@@ -92,18 +100,11 @@ impl Page {
     async fn serve(flags: Flags, shows: Shows) -> Result<Self, Failure> {
         let letters = flags.secret.letters().to_owned();
         let text = Arc::new(Text::new());
-        let looks = Arc::new(Looks {
-            start: Instant::now(),
-            last: AtomicU64::new(0),
-            count: AtomicU64::new(0),
-        });
+        let looks = Arc::new(Looks::default());
         let looked = Arc::clone(&looks);
         let server = http::serve("--page", flags.address, flags.secret, move |question| {
             let (shows, text, looked) = (shows.clone(), Arc::clone(&text), Arc::clone(&looked));
-            async move {
-                looked.note();
-                answer(&question, &shows, &text).await
-            }
+            async move { answer(&question, &shows, &text, &looked).await }
         })
         .await?;
         let url = format!("http://{}/?token={letters}", reached(server.address, flags.own));
@@ -116,11 +117,8 @@ impl Page {
 
     /// Waits until whoever looks has seen how it ended, and not for long.
     pub(crate) async fn last_look(&self) {
-        let before = self.looks.count.load(Ordering::Relaxed);
-        let open = self.looks.since_last().is_some_and(|since| since < LAST_LOOK);
         let start = Instant::now();
-        // The state that it is told is read once a second: two more questions see the end.
-        while open && start.elapsed() < LAST_LOOK && self.looks.count.load(Ordering::Relaxed) < before + 3 {
+        while start.elapsed() < LAST_LOOK && self.looks.are_wanted() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
@@ -143,10 +141,13 @@ fn reached(bound: SocketAddr, own: Option<IpAddr>) -> SocketAddr {
     }
 }
 
-async fn answer(question: &Question, shows: &Shows, text: &Text) -> Answer {
+async fn answer(question: &Question, shows: &Shows, text: &Text, looks: &Looks) -> Answer {
     match (&*question.path, question.acts, shows) {
-        ("/", false, _) => text.answer(),
-        ("/news", false, shows) => news(question, shows),
+        ("/", false, _) => {
+            looks.note(false);
+            text.answer()
+        }
+        ("/news", false, shows) => news(question, shows, looks),
         ("/stop", true, Shows::Live(live)) if live.may_stop => stop(live).await,
         ("/stop", true, _) => Answer::sentence(
             StatusCode::FORBIDDEN,
@@ -156,7 +157,7 @@ async fn answer(question: &Question, shows: &Shows, text: &Text) -> Answer {
     }
 }
 
-fn news(question: &Question, shows: &Shows) -> Answer {
+fn news(question: &Question, shows: &Shows, looks: &Looks) -> Answer {
     let count = |name| question.number(name).map_or(0, |number| number.max(0.0) as u64);
     let said = Known {
         generation: count("generation") as u32,
@@ -168,6 +169,7 @@ fn news(question: &Question, shows: &Shows) -> Answer {
         Shows::Live(live) => {
             let trouble = live.watch.trouble();
             let chronicle = live.watch.chronicle.lock();
+            looks.note(chronicle.facts().is_some_and(|facts| facts.end.is_some()));
             let same_run = question.text("run").unwrap_or_default() == chronicle.run();
             // What a page has of another run, or of another process at the same address, is of no use. Events go on.
             let known = match question.text("source") == Some(&*live.source) {
@@ -181,7 +183,7 @@ fn news(question: &Question, shows: &Shows) -> Answer {
             News::live(&live.source, &chronicle, known, live.may_stop, trouble).text()
         }
         Shows::Past(replay) => {
-            let mut replay = replay.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut replay = lock(replay);
             let at = question.number("at").unwrap_or(f64::INFINITY);
             let (_, length) = replay.span();
             News::past(replay.at(at), length, at).text()

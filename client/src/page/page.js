@@ -94,7 +94,7 @@ async function play() {
 
 at('over').onclick = () => { choice.over = choice.over === 'samples' ? 'seconds' : 'samples'; write('over', choice.over); show(); };
 at('scale').onclick = () => { choice.scale = choice.scale === 'log' ? 'linear' : 'log'; write('scale', choice.scale); show(); };
-at('at').oninput = () => { playing = false; go(Number(at('at').value)); };
+at('at').oninput = () => { playing = false; return go(Number(at('at').value)); };
 at('play').onclick = play;
 at('stop').onclick = async () => {
   if (!confirm('End the run on all nodes? What it has learned is saved.')) return;

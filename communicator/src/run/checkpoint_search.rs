@@ -1,12 +1,14 @@
 //! Looking for the checkpoint that a run goes on from: who was asked, and who has what.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use protocol::ids::{NodeId, RunId};
-use protocol::job::JobDraft;
+use protocol::job::{Job, JobDraft};
 use protocol::wire::control::Found;
+use protocol::wire::run_plan::Resumed;
 
+use super::coordination::GoingOn;
 use super::event::Ticket;
 
 /// A search under way.
@@ -20,7 +22,7 @@ pub(super) struct CheckpointSearch {
     pub(super) allow_partial: bool,
     pub(super) ticket: Ticket,
     asked: BTreeSet<NodeId>,
-    found: Vec<Found>,
+    found: BTreeMap<NodeId, Found>,
     since: Duration,
 }
 
@@ -39,7 +41,7 @@ impl CheckpointSearch {
             allow_partial,
             ticket,
             asked,
-            found: Vec::new(),
+            found: BTreeMap::new(),
             since: now,
         }
     }
@@ -47,7 +49,7 @@ impl CheckpointSearch {
     /// A node has looked, or cannot any more.
     pub(super) fn answer(&mut self, node: NodeId, found: Option<Found>) {
         if self.asked.remove(&node) {
-            self.found.extend(found);
+            self.found.extend(found.map(|found| (node, found)));
         }
     }
 
@@ -56,8 +58,41 @@ impl CheckpointSearch {
         self.asked.is_empty() || now.saturating_sub(self.since) > limit
     }
 
-    /// The checkpoint with the most samples in it.
-    pub(super) fn furthest(&self) -> Option<&Found> {
-        self.found.iter().max_by_key(|found| found.resumed.samples)
+    /// What the run goes on with, and from where: the checkpoint with the most samples in it, or that of each group where the
+    /// network is spread over nodes. Otherwise a sentence for whoever asked.
+    pub(super) fn result(&self) -> Result<(Box<Job>, GoingOn), Vec<String>> {
+        let Some(Found { job: before, .. }) = self.furthest(|_| true) else {
+            return Err(vec![format!(
+                "no node has a checkpoint of run {}: name a folder that nodes keep under their --dir, with files that end \
+                 with .checkpoint, or begin a new run with its model (--from)",
+                self.resumes
+            )]);
+        };
+        let job = before.changed((*self.changes).clone());
+        let job = job.map_err(|errors| errors.0.iter().map(ToString::to_string).collect::<Vec<_>>())?;
+        let groups = job.exchange.lanes().and_then(|lanes| lanes.cut.groups()).unwrap_or(1);
+        let mut checkpoints = Vec::new();
+        for group in 0..groups {
+            let Some(found) = self.furthest(|found| usize::from(found.group) == group) else {
+                return Err(vec![format!(
+                    "no node has a checkpoint of group {} of the {groups} into which the layers of run {} are cut: start \
+                     the node that held it, with the same --dir",
+                    group + 1,
+                    self.resumes
+                )]);
+            };
+            checkpoints.push(found.resumed);
+        }
+        let holds = |(&node, found): (&NodeId, &Found)| (node, found.group, found.resumed);
+        let mut holders: Vec<(NodeId, u8, Resumed)> = self.found.iter().map(holds).collect();
+        // Those that can go on at once come first.
+        holders.sort_by_key(|(node, group, held)| (checkpoints.get(usize::from(*group)) != Some(held), *node));
+        let holders = holders.into_iter().map(|(node, group, _)| (node, group)).collect();
+        Ok((Box::new(job), GoingOn { checkpoints, holders }))
+    }
+
+    fn furthest(&self, is_meant: impl Fn(&Found) -> bool) -> Option<&Found> {
+        let meant = self.found.values().filter(|found| is_meant(found));
+        meant.max_by_key(|found| found.resumed.samples)
     }
 }

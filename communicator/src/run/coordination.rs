@@ -8,11 +8,20 @@ use protocol::wire::bounds::{LEFT_OUT_MAX, SENTENCE_BYTES_MAX, shorten};
 use protocol::wire::control::{NodeInfo, Offer};
 use protocol::wire::run_plan::{Participant, Resumed, RunPlan};
 
+/// What a run goes on from. Empty if it begins.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct GoingOn {
+    /// The checkpoint, or that of each group of layers.
+    pub(crate) checkpoints: Vec<Resumed>,
+    /// Who has a checkpoint of which group; first those that have the ones above.
+    pub(crate) holders: Vec<(NodeId, u8)>,
+}
+
 /// The answers to a prepare.
 #[derive(Clone, Debug)]
 pub(crate) struct Coordination {
     job: Box<Job>,
-    resumed: Option<Resumed>,
+    going_on: GoingOn,
     allow_partial: bool,
     invited: BTreeMap<NodeId, NodeInfo>,
     answers: BTreeMap<NodeId, Result<Offer, String>>,
@@ -32,13 +41,13 @@ impl Coordination {
     #[must_use]
     pub(crate) fn new(
         job: Box<Job>,
-        resumed: Option<Resumed>,
+        going_on: GoingOn,
         allow_partial: bool,
         invited: impl IntoIterator<Item = NodeInfo>,
     ) -> Self {
         Self {
             job,
-            resumed,
+            going_on,
             allow_partial,
             invited: invited.into_iter().map(|info| (info.id, info)).collect(),
             answers: BTreeMap::new(),
@@ -83,16 +92,21 @@ impl Coordination {
         let usual = offers().rev().max_by_key(|offer| crowd(offer));
         let mut reasons = Vec::new();
         let mut participants = Vec::new();
+        let mut groups = 1;
         for (node, answer) in &self.answers {
             let info = &self.invited[node];
             match (answer, usual) {
-                (Ok(offer), Some(usual)) if same(offer, usual) => participants.push(Participant {
-                    guest: false,
-                    node: *node,
-                    name: info.name.clone(),
-                    address: info.address,
-                    workers: offer.workers,
-                }),
+                (Ok(offer), Some(usual)) if same(offer, usual) => {
+                    // All must be able to hold any.
+                    groups = groups.max(offer.groups);
+                    participants.push(Participant {
+                        guest: false,
+                        node: *node,
+                        name: info.name.clone(),
+                        address: info.address,
+                        workers: offer.workers,
+                    });
+                }
                 (Ok(offer), Some(usual)) if offer.data == usual.data => reasons.push(match &self.job.from {
                     Some(file) => format!(
                         "{} holds another model under {}: give all nodes the same file",
@@ -119,40 +133,64 @@ impl Coordination {
         };
         // Names are drawn; addresses stay the same from run to run, and so do the slots.
         participants.sort_by_key(|participant| participant.address);
-        if let Some(lanes) = self.job.exchange.lanes() {
-            let groups = lanes.cut.groups();
-            match in_lanes(&mut participants, groups) {
-                Ok(spare) => reasons.extend(spare),
+        let job = Box::new(Job {
+            exchange: self.job.exchange.cut_into(groups),
+            ..(*self.job).clone()
+        });
+        if let Some(groups) = job.exchange.lanes().and_then(|lanes| lanes.cut.groups()) {
+            match in_lanes(participants, groups, &self.going_on.holders) {
+                Ok((in_lanes, spare)) => {
+                    participants = in_lanes;
+                    reasons.extend(spare);
+                }
                 Err(reason) => return Some(Decision::Refuse(vec![reason])),
             }
         }
         Some(Decision::Begin(RunPlan {
-            job: self.job.clone(),
+            job,
             data: usual.data.clone(),
             first: usual.digest,
             participants,
-            resumed: self.resumed,
+            resumed: self.going_on.checkpoints.clone(),
             left_out: told(reasons),
         }))
     }
 }
 
-/// Lets nodes stand in lanes, with one worker each. Those that do not make a whole lane are left out, with a sentence for each.
-fn in_lanes(participants: &mut Vec<Participant>, groups: usize) -> Result<Vec<String>, String> {
-    let whole = participants.len() / groups * groups;
-    if whole == 0 {
+/// Lets nodes stand in lanes, with one worker each, lane after lane. Who has a checkpoint of some layers gets those again, as
+/// far as there are lanes. Those that do not make a whole lane are left out, with a sentence for each.
+fn in_lanes(
+    mut participants: Vec<Participant>,
+    groups: usize,
+    holders: &[(NodeId, u8)],
+) -> Result<(Vec<Participant>, Vec<String>), String> {
+    let lanes = participants.len() / groups;
+    if lanes == 0 {
         return Err(format!(
-            "the network is cut into {groups} groups, each of which takes a node, and there are {}: start more nodes, or \
-             ask for fewer groups",
+            "the network is to be cut into {groups} groups, each of which takes a node, and there are {}: start more nodes, \
+             or ask for fewer groups",
             participants.len()
         ));
     }
-    let spare = participants.split_off(whole);
-    for participant in participants {
-        participant.workers = 1;
+    let mut places: Vec<Option<Participant>> = vec![None; lanes * groups];
+    for &(node, group) in holders {
+        let mut of_group = (0..lanes).map(|lane| lane * groups + usize::from(group));
+        let free = of_group.find(|&place| places.get(place).is_some_and(Option::is_none));
+        let at = participants.iter().position(|one| one.node == node);
+        if let (Some(place), Some(at)) = (free, at) {
+            places[place] = Some(participants.remove(at));
+        }
     }
+    let mut others = participants.into_iter();
+    for place in &mut places {
+        *place = place.take().or_else(|| others.next());
+    }
+    let one_worker = |one: Participant| Participant { workers: 1, ..one };
     let sentence = |one: Participant| format!("{} is spare: nodes take part in rows of {groups}", one.name);
-    Ok(spare.into_iter().map(sentence).collect())
+    Ok((
+        places.into_iter().flatten().map(one_worker).collect(),
+        others.map(sentence).collect(),
+    ))
 }
 
 /// What all participants are told of those who are left out: no more than fits into a beat.
@@ -201,12 +239,13 @@ mod tests {
             },
             digest: Digest::default(),
             workers: 2,
+            groups: 1,
         })
     }
 
     fn decide(allow_partial: bool, answers: &[(u64, Result<Offer, String>)]) -> Option<Decision> {
         let job = Box::new(JobDraft::default().resolve().unwrap());
-        let mut coordination = Coordination::new(job, None, allow_partial, (1..=3).map(info));
+        let mut coordination = Coordination::new(job, GoingOn::default(), allow_partial, (1..=3).map(info));
         for (node, answer) in answers {
             coordination.answer(NodeId(*node), answer.clone());
         }
@@ -216,7 +255,7 @@ mod tests {
     #[test]
     fn who_has_not_answered_is_named() {
         let job = Box::new(JobDraft::default().resolve().unwrap());
-        let mut coordination = Coordination::new(job, None, false, (1..=3).map(info));
+        let mut coordination = Coordination::new(job, GoingOn::default(), false, (1..=3).map(info));
         coordination.answer(NodeId(2), offer(1));
         assert_eq!(coordination.waiting(), ["n1 to get ready", "n3 to get ready"]);
     }
@@ -254,6 +293,57 @@ mod tests {
     fn most_decide_what_the_data_is() {
         let answers = [(1, offer(1)), (2, offer(2)), (3, offer(2))];
         assert_eq!(names(decide(true, &answers)), ["n3", "n2"]);
+    }
+
+    #[test]
+    fn who_can_hold_least_decides_into_how_many_groups_the_network_is_cut() {
+        let decided = |exchange: &str, fewest: [u8; 3]| {
+            let draft = JobDraft {
+                exchange: Some(exchange.into()),
+                ..JobDraft::default()
+            };
+            let job = Box::new(draft.resolve().unwrap());
+            let mut coordination = Coordination::new(job, GoingOn::default(), false, (1..=3).map(info));
+            for (node, groups) in (1..).zip(fewest) {
+                let one = offer(1).map(|offer| Offer { groups, ..offer });
+                coordination.answer(NodeId(node), one);
+            }
+            match coordination.decide() {
+                Some(Decision::Begin(plan)) => Ok((plan.job.exchange.to_string(), plan.participants.len())),
+                Some(Decision::Refuse(reasons)) => Err(reasons.join("; ")),
+                None => panic!("all have answered"),
+            }
+        };
+        assert_eq!(decided("layers", [2, 3, 2]), Ok(("layers:groups=3".into(), 3)));
+        assert_eq!(
+            decided("layers:micro=8", [2; 3]),
+            Ok(("layers:groups=2,micro=8".into(), 2))
+        );
+        assert!(decided("layers", [2, 5, 2]).unwrap_err().contains("5 groups"));
+        assert_eq!(decided("layers:groups=2", [2; 3]), Ok(("layers:groups=2".into(), 2)));
+    }
+
+    #[test]
+    fn who_has_kept_some_layers_gets_them_again() {
+        let participant = |id: u64| Participant {
+            node: NodeId(id),
+            name: format!("n{id}"),
+            address: info(id).address,
+            workers: 2,
+            guest: false,
+        };
+        let stand = |nodes: u64, holders: &[(u64, u8)]| {
+            let holders: Vec<_> = holders.iter().map(|&(node, group)| (NodeId(node), group)).collect();
+            let (stand, spare) = in_lanes((1..=nodes).map(participant).collect(), 2, &holders).unwrap();
+            assert!(stand.iter().all(|one| one.workers == 1));
+            let nodes: Vec<u64> = stand.iter().map(|one| one.node.0).collect();
+            (nodes, spare.len())
+        };
+        assert_eq!(stand(5, &[]), (vec![1, 2, 3, 4], 1));
+        assert_eq!(stand(4, &[(1, 1), (2, 0)]), (vec![2, 1, 3, 4], 0));
+        // Fewer lanes than before: those that come first, and a stranger's word of a group that there is not.
+        assert_eq!(stand(3, &[(3, 1), (2, 1), (9, 0), (1, 7)]), (vec![1, 3], 1));
+        assert!(in_lanes(vec![participant(1)], 2, &[]).is_err());
     }
 
     #[test]

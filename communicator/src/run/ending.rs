@@ -53,6 +53,12 @@ pub(super) fn result(
         .iter()
         .filter_map(first)
         .fold(Digest::default(), |sum, part| sum + part);
+    // Samples of a lane count where they were chosen. A group that lost a node may have had one minibatch less.
+    let leads = |node: NodeId| plan.place(node).is_some_and(|place| place.group == 0);
+    let counted = settled
+        .iter()
+        .find(|(node, _)| leads(**node))
+        .map_or(own, |(_, one)| one);
     Some(RunResult {
         participants: names(true),
         missing: names(false),
@@ -63,9 +69,9 @@ pub(super) fn result(
         scores: own.scores.or_else(|| settled.values().find_map(|one| one.scores))?,
         base_rate: BaseRate::of(plan.data.test, plan.data.most_frequent),
         stats: WorkerStats::combined(settled.values().map(|one| &one.stats)),
-        samples: own.samples,
-        samples_before: plan.resumed.map_or(0, |resumed| resumed.samples),
-        repeated: own.repeated,
+        samples: counted.samples,
+        samples_before: plan.resumed.first().map_or(0, |resumed| resumed.samples),
+        repeated: counted.repeated,
         weights,
         seconds: settled.values().map(|one| one.seconds).fold(0.0, f64::max),
         bytes_sent: settled.values().map(|one| one.bytes_sent).sum(),
@@ -153,5 +159,26 @@ mod tests {
             (found.participants, found.missing),
             (vec!["n1".into(), "n3".into()], vec!["n2".into()])
         );
+    }
+
+    #[test]
+    fn samples_of_lanes_count_where_they_were_chosen() {
+        let mut plan = small_plan(4);
+        let draft = protocol::job::JobDraft {
+            exchange: Some("layers:groups=2".into()),
+            ..protocol::job::JobDraft::default()
+        };
+        *plan.job = draft.resolve().unwrap();
+        let lost_one = Settled {
+            samples: 20,
+            ..settled(4.0)
+        };
+        // The second and the fourth hold the second group's layers.
+        let ends = [(1, settled(4.0)), (2, lost_one.clone()), (4, lost_one)];
+        let all: BTreeMap<_, _> = ends.map(|(node, one)| (NodeId(node), one)).into();
+        for me in [1, 2, 4] {
+            let found = result(NodeId(me), &plan, &all, |_| false, 7, None).unwrap();
+            assert_eq!((found.samples, found.agree), (30, true), "node {me}");
+        }
     }
 }

@@ -216,7 +216,7 @@ impl ActiveRun {
         });
         let withdrew = |node: NodeId| state(&node).is_some_and(|state| state.withdrawn);
         let plan = &exchanging.plan;
-        let weights = weights_of_all(plan).filter(|_| in_lanes).unwrap_or(settlement.weights);
+        let weights = weights_of_all(plan).unwrap_or(settlement.weights);
         let result = ending::result(scope.me.id, plan, &settled.collect(), withdrew, weights, self.stop);
         let outcome = result
             .map(Box::new)

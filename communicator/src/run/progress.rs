@@ -20,9 +20,9 @@ pub(crate) fn progress(
     let is_live = |node: NodeId| liveness.live.contains(&node);
     let ready = if plan.is_guest(me) {
         core.is_caught_up(is_live)
-    } else if plan.resumed.is_some() {
+    } else if !plan.resumed.is_empty() {
         // Without the checkpoint there is nothing to go on from.
-        !lacks_checkpoint(core, plan)
+        !lacks_checkpoint(core, plan, me)
     } else {
         let wants = |node| plan.hold_the_same(me, node) || plan.are_in_one_lane(me, node);
         liveness
@@ -43,7 +43,7 @@ pub(crate) fn progress(
 }
 
 /// Whether this node lacks the checkpoint that the run goes on from.
-pub(crate) fn lacks_checkpoint(core: &Exchange, plan: &RunPlan) -> bool {
-    let resumed = plan.resumed.as_ref();
+pub(crate) fn lacks_checkpoint(core: &Exchange, plan: &RunPlan, me: NodeId) -> bool {
+    let resumed = plan.resumed_by(me);
     resumed.is_some_and(|resumed| core.ledger().samples() < resumed.samples)
 }

@@ -46,6 +46,13 @@ impl ActiveRun {
         let State::Settling(exchanging, _) = &self.state else {
             return;
         };
+        // Workers that are led wait to be told that there is no more, and who would tell them may be gone.
+        if !exchanging.stopped && self.leaders_have_ended(scope) {
+            self.stop_workers(scope);
+        }
+        let State::Settling(exchanging, _) = &self.state else {
+            return;
+        };
         let progress = exchanging.progress;
         let own = &mut self.members.own;
         let before = own.clone();

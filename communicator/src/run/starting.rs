@@ -3,17 +3,17 @@
 use std::time::Duration;
 
 use protocol::ids::{NodeId, RunId};
-use protocol::job::{Job, JobDraft, JobErrors};
+use protocol::job::{Job, JobDraft};
 use protocol::wire::control::{Found, NodeInfo, Reply, Word};
 use protocol::wire::run_beat::StopReason;
-use protocol::wire::run_plan::Resumed;
 
 use super::active::{ActiveRun, State};
 use super::checkpoint_search::CheckpointSearch;
-use super::coordination::{Coordination, Decision};
+use super::coordination::{Coordination, Decision, GoingOn};
 use super::core::{Coordinating, RunCore};
 use super::event::{RunEffect, RunWord, Ticket};
 use super::planted::{Bug, planted};
+use crate::log_context::NEWS;
 
 impl RunCore {
     /// Refuses what needs a node that has nothing to do, if this one has.
@@ -41,7 +41,7 @@ impl RunCore {
     pub(super) fn start(
         &mut self,
         run: RunId,
-        going: (Box<Job>, Option<Resumed>),
+        going: (Box<Job>, GoingOn),
         allow_partial: bool,
         ticket: Ticket,
         now: Duration,
@@ -50,10 +50,10 @@ impl RunCore {
         if self.is_busy(ticket, effects) {
             return;
         }
-        let (job, resumed) = going;
+        let (job, going_on) = going;
         let invited = self.alive();
         let all = invited.iter().cloned().chain([self.me.clone()]);
-        let coordination = Coordination::new(job.clone(), resumed, allow_partial, all);
+        let coordination = Coordination::new(job.clone(), going_on, allow_partial, all);
         self.coordinating = Some(Coordinating {
             run,
             coordination,
@@ -130,30 +130,15 @@ impl RunCore {
         let Some(search) = self.search.take_if(|search| search.is_over(now, limit)) else {
             return;
         };
-        let Some(Found { resumed, job }) = search.furthest().cloned() else {
-            let reason = format!(
-                "no node has a checkpoint of run {}: name a folder that nodes keep under their --dir, with files that end \
-                 with .checkpoint, or begin a new run with its model (--from)",
-                search.resumes
-            );
-            effects.push(RunEffect::Reply(search.ticket, Reply::Refused(vec![reason])));
-            return;
+        let (job, going_on) = match search.result() {
+            Ok(result) => result,
+            Err(reasons) => return effects.push(RunEffect::Reply(search.ticket, Reply::Refused(reasons))),
         };
-        let job = match job.changed(*search.changes) {
-            Ok(job) => Box::new(job),
-            Err(JobErrors(errors)) => {
-                let reasons = errors.iter().map(ToString::to_string).collect();
-                return effects.push(RunEffect::Reply(search.ticket, Reply::Refused(reasons)));
-            }
-        };
-        if job.exchange.lanes().is_some() {
-            let reason = "a run whose network is spread over nodes cannot be gone on with yet: begin it again".into();
-            return effects.push(RunEffect::Reply(search.ticket, Reply::Refused(vec![reason])));
-        }
-        tracing::info!(run = %resumed.run, samples = resumed.samples, "a run is gone on with");
+        let samples = going_on.checkpoints.first().map_or(0, |resumed| resumed.samples);
+        tracing::info!(run = %search.resumes, samples, "a run is gone on with");
         self.start(
             search.run,
-            (job, Some(resumed)),
+            (job, going_on),
             search.allow_partial,
             search.ticket,
             now,
@@ -355,6 +340,10 @@ impl RunCore {
         };
         let reasons = match decision {
             Decision::Begin(plan) if plan.participant(self.me.id).is_some() => {
+                if let Some(groups) = plan.groups() {
+                    let lanes = plan.workers();
+                    tracing::info!(target: NEWS, groups, lanes, "the network's layers are spread over nodes");
+                }
                 self.with_named(name, now, effects, |run, scope| run.begins(plan, scope));
                 effects.push(RunEffect::Reply(ticket, Reply::Started(name)));
                 return;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use protocol::ids::NodeId;
+use protocol::ids::{NodeId, RunId};
 use protocol::job::Keep;
 use protocol::wire::run_beat::{GivenUp, StopReason};
 use protocol::wire::run_plan::RunPlan;
@@ -82,20 +82,16 @@ impl ActiveRun {
         if ends && exchanging.is_behind(scope.me.id) {
             return self.withdraw("it ends before this node has caught up", scope);
         }
-        if let Some(reason) = no_lane(&exchanging.plan, &self.members.given_up(now, scope.limits)) {
+        if let Some(reason) = no_lane(self.run, exchanging, &self.members.given_up(now, scope.limits)) {
             return self.fail(reason, scope);
         }
-        // Who holds other layers has none left to train: what is missing here will not be made any more.
-        let plan = &exchanging.plan;
-        let holds_others = |node: NodeId| !plan.hold_the_same(scope.me.id, node);
-        let others_end = plan
-            .participants
-            .iter()
-            .any(|one| holds_others(one.node) && settles(one.node));
-        if others_end && self.stop.is_none() && !exchanging.progress.complete {
-            self.stop_workers(scope);
+        // What is missing here will not be made any more.
+        if self.stop.is_none() && self.leaders_have_ended(scope) {
             return self.begin_to_settle(scope);
         }
+        let State::Training(exchanging) = &mut self.state else {
+            return;
+        };
         let waited = exchanging.begins_alike(scope.me.id) && since(exchanging.opened) > scope.limits.links;
         if exchanging.seated.is_none() && (exchanging.progress.ready || waited) {
             exchanging.seated = Some(now);
@@ -125,6 +121,22 @@ impl ActiveRun {
             self.checkpoint(scope);
         }
         self.evaluate(scope);
+    }
+
+    /// Whether those who choose what is trained have no more, or are gone, where this node holds layers that are led by others.
+    pub(super) fn leaders_have_ended(&self, scope: &Scope<'_>) -> bool {
+        let Some(plan) = self.plan() else {
+            return false;
+        };
+        let group = |node: NodeId| plan.place(node).map(|place| place.group);
+        if group(scope.me.id).is_none_or(|group| group == 0) {
+            return false;
+        }
+        let living = self.members.waited_for(scope.now, scope.limits);
+        let nodes = plan.participants.iter().map(|one| one.node);
+        let leaders: Vec<NodeId> = nodes.filter(|&node| group(node) == Some(0)).collect();
+        let has_ended = |node: &NodeId| self.members.state(*node).is_some_and(|state| state.closed);
+        leaders.iter().any(has_ended) || !leaders.iter().any(|node| living.contains(node))
     }
 
     fn begin_to_settle(&mut self, scope: &Scope<'_>) {
@@ -178,16 +190,22 @@ impl ActiveRun {
 }
 
 /// Why a run cannot go on whose network is spread over nodes: in every lane somebody is given up.
-fn no_lane(plan: &RunPlan, given_up: &[(NodeId, GivenUp)]) -> Option<String> {
+fn no_lane(run: RunId, exchanging: &Exchanging, given_up: &[(NodeId, GivenUp)]) -> Option<String> {
+    let plan = &exchanging.plan;
     let is_given_up = |node| given_up.iter().any(|(other, _)| *other == node);
     if plan.groups().is_none() || plan.lanes_without(is_given_up).next().is_some() {
         return None;
     }
     let missing = plan.participants.iter().filter(|one| is_given_up(one.node));
     let missing: Vec<&str> = missing.map(|one| one.name.as_str()).collect();
+    let missing = missing.join(", ");
+    let way_on = if exchanging.checkpointed > exchanging.opened {
+        format!("start it again with the same --dir, and 'tau start --resume {run}' goes on from the last checkpoint")
+    } else {
+        "what was learned is lost, since there is no checkpoint (--checkpoint-every)".into()
+    };
     Some(format!(
-        "no lane is whole any more, since {} cannot be reached: what was learned since the last checkpoint is lost",
-        missing.join(", ")
+        "no lane is whole any more, since {missing} cannot be reached: {way_on}"
     ))
 }
 

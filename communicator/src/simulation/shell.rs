@@ -112,6 +112,7 @@ impl World {
             RunEffect::HangUp(worker) => self.after(1, Due::Killed { at, key: worker }),
             RunEffect::Offer { run, data, workers, .. } => {
                 let offer = Ok(Offer {
+                    groups: 1,
                     data,
                     digest: first_ledger(run).digest(),
                     workers,
@@ -136,7 +137,7 @@ impl World {
                         samples: ledger.samples(),
                         slots,
                     };
-                    Box::new(Found { resumed, job })
+                    Box::new(Found { resumed, job, group: 0 })
                 });
                 self.after(
                     30,
@@ -230,9 +231,9 @@ impl World {
         let Some((_, mut ledger)) = node.ledger.take_if(|(name, _)| *name == run) else {
             panic!("{at} begins run {run} twice, or without a ledger");
         };
-        if let Some(resumed) = plan.resumed
+        if let Some(resumed) = plan.resumed_by(at)
             && let Some(found) = node.checkpoints.get(&resumed.run)
-            && found.is_that_of(&resumed)
+            && found.is_that_of(resumed)
         {
             let mut head = found.head();
             head.run = run;
@@ -257,7 +258,7 @@ impl World {
                 })
             })
             .collect();
-        if !plan.is_guest(at) && !lacks_checkpoint(&core, &plan) {
+        if !plan.is_guest(at) && !lacks_checkpoint(&core, &plan, at) {
             events.push(Event::Founder(at));
         }
         for one in plan.participants.iter().filter(|one| one.node != at) {

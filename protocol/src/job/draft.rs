@@ -148,7 +148,7 @@ const CHANGEABLE: [&str; 8] = [
 ];
 
 /// The longest minibatch: its samples and activations must fit into memory many times over.
-const MINIBATCH_MAX: u32 = 1 << 16;
+pub const MINIBATCH_MAX: u32 = 1 << 16;
 const EPOCHS_MAX: u32 = 1 << 20;
 const EVALUATIONS_MAX: u32 = 1000;
 const PATIENCE_MAX: u32 = 1 << 20;

@@ -137,7 +137,7 @@ pub const STRATEGIES: [(&str, &str); 10] = [
         "any of these, with WAY mesh, server, ring-reduce or ring",
     ),
     (
-        "layers:groups=N|cuts=A+B[,micro=K]",
+        "layers[:groups=N|cuts=A+B][,micro=K]",
         "the layers of one network in groups on several machines, for a network that is larger than one of them",
     ),
 ];
@@ -191,6 +191,18 @@ impl Exchange {
         match self {
             Self::Strom(threshold) | Self::Layers(Lanes { threshold, .. }) => Some(*threshold),
             Self::Rounds(_) => None,
+        }
+    }
+
+    /// The same, where it is decided into how many groups of layers the model is cut.
+    #[must_use]
+    pub fn cut_into(&self, groups: u8) -> Self {
+        match self {
+            Self::Layers(lanes) => Self::Layers(Lanes {
+                cut: lanes.cut.decided(groups),
+                ..*lanes
+            }),
+            other => *other,
         }
     }
 

@@ -10,7 +10,7 @@ use crate::text_options::{TextOptions, within};
 /// The most groups of layers.
 pub const GROUPS_MAX: usize = 16;
 /// The most parts of a minibatch.
-const MICRO_MAX: f64 = 64.0;
+pub const MICRO_MAX: u8 = 64;
 /// Parts of a minibatch when the job leaves it open.
 const MICRO: u8 = 4;
 
@@ -28,6 +28,8 @@ pub struct Lanes {
 /// Where a model is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cut {
+    /// Into as few groups as the machines' memory allows. Nodes decide when all have told what they can hold.
+    Fitting,
     /// Into so many groups, as equal as can be.
     Into(u8),
     /// At these layers.
@@ -49,12 +51,22 @@ impl Cuts {
 }
 
 impl Cut {
-    /// How many groups there are.
+    /// How many groups there are, once that is decided.
     #[must_use]
-    pub fn groups(&self) -> usize {
+    pub fn groups(&self) -> Option<usize> {
         match self {
-            Self::Into(groups) => usize::from(*groups),
-            Self::At(cuts) => usize::from(cuts.count) + 1,
+            Self::Fitting => None,
+            Self::Into(groups) => Some(usize::from(*groups)),
+            Self::At(cuts) => Some(usize::from(cuts.count) + 1),
+        }
+    }
+
+    /// The same, where it is decided how many groups there are.
+    #[must_use]
+    pub fn decided(self, groups: u8) -> Self {
+        match self {
+            Self::Fitting => Self::Into(groups),
+            given => given,
         }
     }
 }
@@ -66,7 +78,7 @@ impl Lanes {
         let cuts = options.text("cuts").map(Cut::from_str).transpose()?;
         let cut = match (groups, cuts) {
             (Some(_), Some(_)) => return Err("give either groups or cuts, not both".into()),
-            (None, None) => return Err("say how many groups there are, as in 'layers:groups=3'".into()),
+            (None, None) => Cut::Fitting,
             (None, Some(cut)) => cut,
             (Some(groups), None) => {
                 let groups = groups.round();
@@ -75,7 +87,12 @@ impl Lanes {
             }
         };
         let micro = options.number("micro")?.map_or(f64::from(MICRO), f64::round);
-        within("micro", micro, 1.0..=MICRO_MAX, "a number of parts from 1 to 64")?;
+        within(
+            "micro",
+            micro,
+            1.0..=f64::from(MICRO_MAX),
+            "a number of parts from 1 to 64",
+        )?;
         Ok(Self {
             cut,
             micro: micro as u8,
@@ -109,17 +126,20 @@ impl FromStr for Cut {
 
 impl fmt::Display for Lanes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.cut {
-            Cut::Into(groups) => write!(f, "layers:groups={groups}")?,
+        let cut = match self.cut {
+            Cut::Fitting => None,
+            Cut::Into(groups) => Some(format!("groups={groups}")),
             Cut::At(cuts) => {
                 let layers: Vec<String> = cuts.layers().map(|layer| layer.to_string()).collect();
-                write!(f, "layers:cuts={}", layers.join("+"))?;
+                Some(format!("cuts={}", layers.join("+")))
             }
-        }
-        if self.micro == MICRO {
-            Ok(())
+        };
+        let micro = (self.micro != MICRO).then(|| format!("micro={}", self.micro));
+        let options: Vec<String> = cut.into_iter().chain(micro).collect();
+        if options.is_empty() {
+            f.write_str("layers")
         } else {
-            write!(f, ",micro={}", self.micro)
+            write!(f, "layers:{}", options.join(","))
         }
     }
 }
@@ -136,6 +156,8 @@ mod tests {
     #[test]
     fn texts_say_what_they_mean() {
         for text in [
+            "layers",
+            "layers:micro=8",
             "layers:groups=3",
             "layers:groups=2,micro=1",
             "layers:cuts=2+4",
@@ -146,13 +168,12 @@ mod tests {
         let Exchange::Layers(lanes) = read("layers:cuts=2+4").unwrap() else {
             panic!("these are layers");
         };
-        assert_eq!((lanes.cut.groups(), lanes.micro), (3, 4));
+        assert_eq!((lanes.cut.groups(), lanes.micro), (Some(3), 4));
     }
 
     #[test]
     fn what_means_nothing_is_refused() {
         for (text, why) in [
-            ("layers", "how many groups"),
             ("layers:groups=1", "from 2 to 16"),
             ("layers:groups=17", "from 2 to 16"),
             ("layers:groups=2,cuts=3", "not both"),

@@ -16,10 +16,10 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 pub use density::Density;
-pub use draft::JobDraft;
+pub use draft::{JobDraft, MINIBATCH_MAX};
 pub use exchange::{Every, Exchange, Rounds, STRATEGIES, Shares, Threshold, Way};
 pub use keep::Keep;
-pub use lanes::{Cut, Cuts, GROUPS_MAX, Lanes};
+pub use lanes::{Cut, Cuts, GROUPS_MAX, Lanes, MICRO_MAX};
 
 use crate::augment::Augment;
 use crate::clip::Clip;

@@ -43,6 +43,9 @@ pub enum PartitionError {
     /// Something in the model needs all samples of a minibatch and all layers at one place.
     #[error("the model has a batchnorm, whose means are measured through all layers: take groupnorm or layernorm")]
     BatchNorm,
+    /// The number of groups was left to nodes, and none has decided.
+    #[error("it is not decided into how many groups the network is cut")]
+    Undecided,
 }
 
 /// The layers that one machine holds.
@@ -68,6 +71,7 @@ impl Partition {
         }
         let starts: Vec<usize> = starts(&whole.layers).collect();
         let begins = match cut {
+            Cut::Fitting => return Err(PartitionError::Undecided),
             Cut::Into(groups) => balanced(&whole, &starts, usize::from(groups))?,
             Cut::At(cuts) => {
                 let cuts = cuts.layers().map(usize::from);
@@ -131,18 +135,6 @@ impl Partition {
 }
 
 impl Portion {
-    /// A whole model, in one piece.
-    #[must_use]
-    pub fn whole(layout: Layout) -> Self {
-        Self {
-            group: 0,
-            groups: 1,
-            before: 0,
-            places: layout.tensors.iter().map(|tensor| tensor.offset).collect(),
-            layout,
-        }
-    }
-
     /// Whether it takes samples, and not what another portion has made of them.
     #[must_use]
     pub fn is_first(&self) -> bool {

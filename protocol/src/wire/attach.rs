@@ -124,6 +124,8 @@ pub struct SaveOrder {
     pub path: PathBuf,
     /// The batches that it is the sum of.
     pub frontier: Frontier,
+    /// Where it is a portion, whether the rest of its lane is there to be measured with it.
+    pub with_lane: bool,
 }
 
 /// A worker's place in a run.
@@ -149,8 +151,8 @@ pub struct Assignment {
     pub round: u64,
     /// How many workers make the next one together.
     pub workers: u32,
-    /// Its place in a lane, where it holds a portion of the network only.
-    pub place: Option<Place>,
+    /// Its place in a lane, and how many groups of layers there are, where it holds a portion of the network only.
+    pub place: Option<(Place, u8)>,
 }
 
 /// What a worker tells its node.

@@ -124,6 +124,8 @@ pub struct Beat {
 pub struct Found {
     /// Which.
     pub resumed: Resumed,
+    /// The group whose layers it is of, where the network is spread over nodes; 0 where it is not.
+    pub group: u8,
     /// What was trained.
     #[serde(with = "crate::job::as_text")]
     pub job: Box<Job>,
@@ -138,6 +140,8 @@ pub struct Offer {
     pub digest: Digest,
     /// How many workers it brings.
     pub workers: usize,
+    /// The fewest groups of layers at which it can hold any of them, where the network is spread over nodes; 1 where it is not.
+    pub groups: u8,
 }
 
 /// What a client asks of a node.

@@ -22,8 +22,8 @@ pub struct RunPlan {
     pub first: Digest,
     /// By whom: those that began it, in the order of their slots, and then those that came later, its guests.
     pub participants: Vec<Participant>,
-    /// What it goes on from; at the beginning if nothing.
-    pub resumed: Option<Resumed>,
+    /// What it goes on from; at the beginning if nothing. Where the network is spread over nodes, a checkpoint of each group.
+    pub resumed: Vec<Resumed>,
     /// Who could not take part and was left out, as the client allowed: a sentence for each, or for the first of them.
     pub left_out: Vec<String>,
 }
@@ -51,7 +51,9 @@ impl RunPlan {
     /// The number of worker slots that samples were shared out to.
     #[must_use]
     pub fn slots(&self) -> usize {
-        self.resumed.map_or_else(|| self.workers(), |resumed| resumed.slots)
+        self.resumed
+            .first()
+            .map_or_else(|| self.workers(), |resumed| resumed.slots)
     }
 
     /// The workers of those that began it.
@@ -106,7 +108,7 @@ impl RunPlan {
     /// How many groups of layers there are, where the network is spread over nodes.
     #[must_use]
     pub fn groups(&self) -> Option<usize> {
-        self.job.exchange.lanes().map(|lanes| lanes.cut.groups())
+        self.job.exchange.lanes().and_then(|lanes| lanes.cut.groups())
     }
 
     /// A node's place among those that hold the network together, where it is spread over nodes: they stand in rows.
@@ -118,6 +120,13 @@ impl RunPlan {
             lane: (index / groups) as u32,
             group: (index % groups) as u8,
         })
+    }
+
+    /// The checkpoint that a node goes on from.
+    #[must_use]
+    pub fn resumed_by(&self, node: NodeId) -> Option<&Resumed> {
+        let group = self.place(node).map_or(0, |place| usize::from(place.group));
+        self.resumed.get(group)
     }
 
     /// Who has a place.
@@ -189,7 +198,7 @@ mod tests {
             data: DataInfo::example(),
             first: Digest::default(),
             participants: vec![participant(9, 2), participant(3, 1), participant(5, 3)],
-            resumed: None,
+            resumed: Vec::new(),
             left_out: Vec::new(),
         };
         assert_eq!(plan.slots(), 6);
@@ -225,7 +234,7 @@ mod tests {
             data: DataInfo::example(),
             first: Digest::default(),
             participants: [9, 3, 5, 4, 7, 1].map(participant).into(),
-            resumed: None,
+            resumed: Vec::new(),
             left_out: Vec::new(),
         };
         assert_eq!((plan.slots(), plan.workers(), plan.groups()), (2, 2, Some(3)));

@@ -32,6 +32,7 @@ pub(super) fn control() {
         ],
     };
     let offer = Offer {
+        groups: 1,
         data: data_info(),
         digest: Digest(5),
         workers: 2,
@@ -51,6 +52,7 @@ pub(super) fn control() {
         from: NodeId(4),
         found: Some(Box::new(Found {
             resumed: RESUMED,
+            group: 0,
             job: Box::new(job()),
         })),
     };

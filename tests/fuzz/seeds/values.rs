@@ -154,7 +154,7 @@ pub(super) fn plan() -> RunPlan {
         data: data_info(),
         first: Digest(0xf00d),
         participants: vec![participant(3), participant(4)],
-        resumed: Some(RESUMED),
+        resumed: vec![RESUMED],
         left_out: vec!["host-5: there is no such file".into()],
     }
 }

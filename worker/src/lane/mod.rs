@@ -19,33 +19,20 @@
 mod tests;
 
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use protocol::batch::CURSORS_MAX;
 use protocol::cursor::CursorAdvance;
+use protocol::job::{MICRO_MAX, MINIBATCH_MAX};
 use protocol::measured::Scores;
 use protocol::rng::splitmix64;
-use protocol::wire::flow::{Flow, FlowHead, FlowWord, Judged, Lead, Measured};
+use protocol::wire::flow::{Flow, FlowHead, FlowWord, Judged, Lead, Measured, Place};
 
 use crate::train_error::TrainError;
 
 /// How long a leader waits for the answer to its first call, and at most to a later one.
 const CALL_EVERY: Duration = Duration::from_millis(500);
 const CALL_EVERY_MAX: Duration = Duration::from_secs(8);
-/// Samples of a minibatch at most, and parts of it.
-const SAMPLES_MAX: usize = 1 << 16;
-const PARTS_MAX: usize = 64;
-
-/// Where a worker stands in its lane.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stand {
-    /// The lane.
-    pub lane: u32,
-    /// The worker's group of layers.
-    pub group: u8,
-    /// How many groups there are.
-    pub groups: u8,
-}
 
 /// What a worker hears of its lane.
 #[derive(Clone, Debug, PartialEq)]
@@ -63,6 +50,9 @@ pub trait Line {
 
     /// Waits for the next word of the lane, and lets all other words wait. None after a while without one.
     fn next(&self) -> Result<Option<LaneWord>, TrainError>;
+
+    /// The time since some moment.
+    fn now(&self) -> Duration;
 }
 
 /// What numbers that have come are for.
@@ -98,7 +88,9 @@ pub trait InLane {
 
 /// A worker's part in its lane.
 pub struct Lane {
-    stand: Stand,
+    place: Place,
+    /// How many groups of layers there are.
+    groups: u8,
     line: Box<dyn Line>,
     /// How many samples there are to learn from: no honest leader names others.
     samples: usize,
@@ -108,13 +100,13 @@ pub struct Lane {
     whole: bool,
     /// How many attempts this leader has made, when it made the last one, and what makes them its own.
     calls: u64,
-    called: Option<Instant>,
+    called: Option<Duration>,
     /// How long it waits for an answer before it calls again: longer each time, since the way may be long.
     pause: Duration,
     own: u64,
-    /// Minibatches that the leader has begun.
-    begun: VecDeque<Lead>,
-    /// Parts of the first of them that came before this worker began with it.
+    /// The minibatch that the leader has begun, if this worker is not through with it.
+    begun: Option<Lead>,
+    /// Parts of it that came before this worker began with it.
     early: VecDeque<(Content, Flow)>,
     /// The leader has no further ones.
     over: bool,
@@ -126,9 +118,15 @@ pub struct Lane {
 
 impl Lane {
     /// A worker that has just come, under a name of its own.
-    pub fn new(stand: Stand, own: u64, samples: usize, line: Box<dyn Line>) -> Result<Self, TrainError> {
+    pub fn new(
+        (place, groups): (Place, u8),
+        own: u64,
+        samples: usize,
+        line: Box<dyn Line>,
+    ) -> Result<Self, TrainError> {
         let lane = Self {
-            stand,
+            place,
+            groups,
             line,
             samples,
             attempt: 0,
@@ -137,7 +135,7 @@ impl Lane {
             called: None,
             pause: CALL_EVERY,
             own,
-            begun: VecDeque::new(),
+            begun: None,
             early: VecDeque::new(),
             over: false,
             closed: false,
@@ -152,16 +150,16 @@ impl Lane {
 
     /// Whether it chooses the minibatches.
     pub fn leads(&self) -> bool {
-        self.stand.group == 0
+        self.place.group == 0
     }
 
     pub(crate) fn is_last(&self) -> bool {
-        self.stand.group + 1 == self.stand.groups
+        self.place.group + 1 == self.groups
     }
 
     /// Over how many groups the norm of a gradient is spread.
     pub fn groups(&self) -> u8 {
-        self.stand.groups
+        self.groups
     }
 
     /// Whether a minibatch can be led, or be led by another.
@@ -176,9 +174,9 @@ impl Lane {
 
     /// Calls the others, if that is due.
     pub fn call(&mut self) -> Result<(), TrainError> {
-        let now = Instant::now();
+        let now = self.line.now();
         if let Some(at) = self.called {
-            if now.duration_since(at) < self.pause {
+            if now.saturating_sub(at) < self.pause {
                 return Ok(());
             }
             self.pause = (2 * self.pause).min(CALL_EVERY_MAX);
@@ -206,23 +204,23 @@ impl Lane {
 
     /// A minibatch is done.
     pub(crate) fn led(&mut self) {
-        self.begun.pop_front();
+        self.begun = None;
     }
 
     pub(crate) fn group(&self) -> u8 {
-        self.stand.group
+        self.place.group
     }
 
-    /// The next minibatch that the leader has begun.
+    /// The minibatch that the leader has begun.
     pub fn next_lead(&self) -> Option<&Lead> {
-        self.begun.front()
+        self.begun.as_ref()
     }
 
     /// This worker makes no further steps. Who leads tells each of the others: one that should hand it on may be gone.
     pub fn close(&mut self) -> Result<(), TrainError> {
         self.closed = true;
         if self.leads() && self.attempt != 0 {
-            for group in 1..self.stand.groups {
+            for group in 1..self.groups {
                 self.say(group, FlowWord::End)?;
             }
         }
@@ -239,7 +237,7 @@ impl Lane {
 
     fn head(&self, to: u8, attempt: u64, word: FlowWord) -> FlowHead {
         FlowHead {
-            lane: self.stand.lane,
+            lane: self.place.lane,
             to,
             attempt,
             word,
@@ -249,7 +247,7 @@ impl Lane {
     /// Gives up what is under way.
     fn break_off(&mut self) {
         self.whole = false;
-        self.begun.clear();
+        self.begun = None;
         self.early.clear();
         if !self.leads() {
             self.attempt = 0;
@@ -276,7 +274,7 @@ impl Lane {
         let LaneWord::Flow(flow) = word else {
             return Err(self.lost());
         };
-        if flow.head.to != self.stand.group {
+        if flow.head.to != self.place.group {
             return Ok(None);
         }
         match &flow.head.word {
@@ -307,12 +305,12 @@ impl Lane {
                 (self.called, self.pause) = (None, CALL_EVERY);
                 return Ok(None);
             }
-            FlowWord::Lead(lead) if self.closed || !self.begun.is_empty() || !self.is_sound(&lead) => {
+            FlowWord::Lead(lead) if self.closed || self.begun.is_some() || !self.is_sound(&lead) => {
                 return Err(self.lost());
             }
             FlowWord::Lead(lead) => {
                 self.hand_on(FlowWord::Lead(lead.clone()))?;
-                self.begun.push_back(*lead);
+                self.begun = Some(*lead);
                 // Another may lead than the one who had no more.
                 self.over = false;
                 return Ok(None);
@@ -329,17 +327,17 @@ impl Lane {
     /// Whether a minibatch can be one of this job.
     fn is_sound(&self, lead: &Lead) -> bool {
         let known = lead.samples.iter().all(|&sample| (sample as usize) < self.samples);
-        let parts = (1..=lead.samples.len().min(PARTS_MAX)).contains(&usize::from(lead.parts));
+        let parts = (1..=lead.samples.len().min(MICRO_MAX.into())).contains(&usize::from(lead.parts));
         known
             && parts
-            && lead.samples.len() <= SAMPLES_MAX
+            && lead.samples.len() <= MINIBATCH_MAX as usize
             && lead.cursors.len() <= CURSORS_MAX
             && lead.learning_rate.is_finite()
     }
 
     /// A new attempt: whatever was under way is over.
     fn answer(&mut self, attempt: u64) -> Result<(), TrainError> {
-        let broke = self.attempt != 0 && !self.begun.is_empty();
+        let broke = self.begun.is_some();
         self.break_off();
         self.attempt = attempt;
         if self.is_last() {
@@ -354,12 +352,12 @@ impl Lane {
         if self.is_last() {
             return Ok(());
         }
-        self.say(self.stand.group + 1, word)
+        self.say(self.place.group + 1, word)
     }
 
     /// Keeps what has come for the next minibatch.
     pub(crate) fn keep(&mut self, content: Content, flow: Flow) {
-        if !self.begun.is_empty() && self.early.len() < PARTS_MAX {
+        if self.begun.is_some() && self.early.len() < MICRO_MAX.into() {
             self.early.push_back((content, flow));
         }
     }

@@ -16,6 +16,10 @@ impl Line for Noted {
     fn next(&self) -> Result<Option<LaneWord>, TrainError> {
         Err(TrainError::Unheard)
     }
+
+    fn now(&self) -> Duration {
+        Duration::ZERO
+    }
 }
 
 /// A lane whose messages are carried by hand.
@@ -74,8 +78,7 @@ fn minibatch() -> Lead {
 }
 
 fn member(group: u8, groups: u8, sent: &Noted) -> Lane {
-    let stand = Stand { lane: 7, group, groups };
-    Lane::new(stand, 5, 100, Box::new(sent.clone())).unwrap()
+    Lane::new((Place { lane: 7, group }, groups), 5, 100, Box::new(sent.clone())).unwrap()
 }
 
 #[test]

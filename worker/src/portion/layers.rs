@@ -57,11 +57,7 @@ impl Layers {
         key: u64,
         inputs: Vec<f32>,
     ) -> Result<&[f32], OpError> {
-        let pass = Pass {
-            parameters: parameters.clone(),
-            key,
-            statistics: Statistics::Minibatch,
-        };
+        let pass = pass(parameters, key);
         let there = self.network.there(&pass, self.rows(inputs)?, Gradients::leaky())?;
         self.under_way.insert(part, (there, pass));
         Ok(values(&self.under_way[&part].0.outputs))
@@ -92,11 +88,7 @@ impl Layers {
         loss: &MeanLoss,
         memory: Vec<f32>,
     ) -> Result<Returned, OpError> {
-        let pass = Pass {
-            parameters: parameters.clone(),
-            key,
-            statistics: Statistics::Minibatch,
-        };
+        let pass = pass(parameters, key);
         let inputs = self.rows(inputs)?;
         let lent = parameters.lend_gradient(memory)?;
         let descent = self.network.descend(loss, &pass, inputs.clone(), lent)?;
@@ -123,11 +115,7 @@ impl Layers {
 
     /// What comes out where nothing is trained.
     pub(super) fn forward(&self, parameters: &Parameters, inputs: Vec<f32>) -> Result<Vec<f32>, OpError> {
-        let pass = Pass {
-            parameters: parameters.clone(),
-            key: 0,
-            statistics: Statistics::Minibatch,
-        };
+        let pass = pass(parameters, 0);
         let outputs = self.forward.forward(&pass, self.rows(inputs)?)?;
         Ok(values(&outputs).to_vec())
     }
@@ -136,5 +124,14 @@ impl Layers {
     fn rows(&self, inputs: Vec<f32>) -> Result<ops::Rows, OpError> {
         let (features, _) = self.portion.borders();
         from_rows(&Cpu::default(), inputs.len() / features.max(1), features, inputs)
+    }
+}
+
+/// What a pass through the layers is computed with.
+fn pass(parameters: &Parameters, key: u64) -> Pass {
+    Pass {
+        parameters: parameters.clone(),
+        key,
+        statistics: Statistics::Minibatch,
     }
 }

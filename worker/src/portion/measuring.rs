@@ -17,21 +17,9 @@ use crate::train_error::TrainError;
 /// Minibatches of held-out samples that are under way at a time.
 const UNDER_WAY_MAX: usize = 4;
 
-/// The weights that an evaluation is made with, while it lasts.
-#[derive(Default)]
-pub(super) struct Measuring {
-    parameters: Option<Parameters>,
-}
-
 impl PortionModel {
     /// Sends all held-out samples through the lane, and hears how they are judged.
     pub(super) fn measure_all(&mut self, shared: &[f32]) -> Result<Scores, TrainError> {
-        let measured = self.measured(shared);
-        self.measuring.parameters = None;
-        measured
-    }
-
-    fn measured(&mut self, shared: &[f32]) -> Result<Scores, TrainError> {
         let parameters = Parameters::new(&Cpu::default(), shared.to_vec())?;
         let count = self.dataset.test.len();
         let samples: Vec<u32> = (0..count as u32).collect();
@@ -74,16 +62,13 @@ impl PortionModel {
     /// Hands held-out samples on, or judges them where the network ends.
     pub(super) fn measure_on(&mut self, measured: &Measured, flow: &Flow, shared: &[f32]) -> Result<(), TrainError> {
         if measured.first {
-            self.measuring.parameters = Some(Parameters::new(&Cpu::default(), shared.to_vec())?);
+            self.measured_with = Some(Parameters::new(&Cpu::default(), shared.to_vec())?);
         }
-        let held_out = measured
-            .samples
-            .iter()
-            .all(|&sample| (sample as usize) < self.dataset.test.len());
+        let is_held_out = |&sample: &u32| (sample as usize) < self.dataset.test.len();
+        let held_out = !measured.samples.is_empty() && measured.samples.iter().all(is_held_out);
         let (before, _) = self.layers.portion.borders();
         let numbers = flow.numbers(measured.samples.len() * before).ok();
-        let held_out = held_out && !measured.samples.is_empty();
-        let (Some(parameters), Some(numbers), true) = (&self.measuring.parameters, numbers, held_out) else {
+        let (Some(parameters), Some(numbers), true) = (&self.measured_with, numbers, held_out) else {
             // Who waits for an answer is told that there is none.
             return match self.lane.lost() {
                 TrainError::LaneBroken => Ok(()),
@@ -92,7 +77,7 @@ impl PortionModel {
         };
         let outputs = self.layers.forward(parameters, numbers)?;
         if measured.last {
-            self.measuring.parameters = None;
+            self.measured_with = None;
         }
         if !self.lane.is_last() {
             let next = self.lane.group() + 1;

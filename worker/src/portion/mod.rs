@@ -24,7 +24,6 @@ use crate::ops::{MeanLoss, Parameters, Threads};
 use crate::train_error::TrainError;
 use crate::views;
 use layers::{Layers, Returned};
-use measuring::Measuring;
 
 /// Trains a portion of a network on the CPU.
 pub type PortionTrainer = Replica<CpuBackend<PortionModel>>;
@@ -42,7 +41,8 @@ pub struct PortionModel {
     parts: usize,
     /// The gradients of parts, added up.
     sum: Vec<f32>,
-    measuring: Measuring,
+    /// The weights that an evaluation is made with, while one passes through.
+    measured_with: Option<Parameters>,
 }
 
 /// What is known of a minibatch on its way back.
@@ -82,7 +82,7 @@ impl PortionModel {
             judged_by,
             parts: parts.max(1),
             sum: Vec::new(),
-            measuring: Measuring::default(),
+            measured_with: None,
         }
     }
 
@@ -97,12 +97,7 @@ impl PortionModel {
         self.lane.say(1, FlowWord::Lead(Box::new(lead.clone())))?;
         for part in 0..lead.parts {
             let (own, key) = (part_of(&lead, part), part_key(&lead, part));
-            let mut inputs = Vec::new();
-            self.dataset.train.gather(own, &mut inputs, &mut self.loss.answers);
-            if !self.augment.is_none() {
-                let views = views::draw(self.augment, key, own.len());
-                views::apply(views, self.dataset.input, &mut inputs);
-            }
+            let inputs = views::gathered(&self.dataset, self.augment, own, key, &mut self.loss.answers);
             let outputs = self.layers.there(part, parameters, key, inputs)?;
             self.lane.send(1, FlowWord::There { part }, outputs)?;
         }
@@ -113,41 +108,38 @@ impl PortionModel {
     fn follow(&mut self, way: &mut Way<'_>) -> Result<(), TrainError> {
         while way.done < usize::from(way.lead.parts) {
             let (content, flow) = self.lane.wait()?;
-            let (part, outputs) = match content {
-                Content::There { part } => (part, false),
-                Content::Back { part, .. } => (part, true),
-                // The leader asks for nothing else meanwhile.
-                Content::Measure(_) | Content::Judged(_) => return Err(self.lane.lost()),
-            };
-            if part >= way.lead.parts {
-                return Err(self.lane.lost());
-            }
             let (before, after) = self.layers.portion.borders();
-            let own = part_of(way.lead, part);
-            let features = if outputs { after } else { before };
-            let Ok(numbers) = flow.numbers(own.len() * features) else {
-                return Err(self.lane.lost());
+            let numbers = |part: u16, features: usize| {
+                let samples = (part < way.lead.parts).then(|| part_of(way.lead, part).len())?;
+                flow.numbers(samples * features).ok()
             };
             match content {
-                Content::There { .. } if self.lane.is_last() => self.judge(way, part, numbers)?,
-                Content::There { .. } => {
-                    let outputs = self
-                        .layers
-                        .there(part, way.parameters, part_key(way.lead, part), numbers)?;
-                    let next = self.lane.group() + 1;
-                    self.lane.send(next, FlowWord::There { part }, outputs)?;
+                Content::There { part } if let Some(inputs) = numbers(part, before) => {
+                    self.go_there(way, part, inputs)?;
                 }
-                Content::Back { loss, .. } => {
+                Content::Back { part, loss } if let Some(slopes) = numbers(part, after) => {
                     let memory = std::mem::take(way.gradient);
-                    match self.layers.back(part, numbers, loss, memory)? {
+                    match self.layers.back(part, slopes, loss, memory)? {
                         Some(returned) => self.returned(way, part, returned)?,
                         None => return Err(self.lane.lost()),
                     }
                 }
-                Content::Measure(_) | Content::Judged(_) => {}
+                // The leader asks for nothing else meanwhile.
+                _ => return Err(self.lane.lost()),
             }
         }
         Ok(())
+    }
+
+    /// A part goes through these layers, and on.
+    fn go_there(&mut self, way: &mut Way<'_>, part: u16, inputs: Vec<f32>) -> Result<(), TrainError> {
+        if self.lane.is_last() {
+            return self.judge(way, part, inputs);
+        }
+        let key = part_key(way.lead, part);
+        let outputs = self.layers.there(part, way.parameters, key, inputs)?;
+        let next = self.lane.group() + 1;
+        self.lane.send(next, FlowWord::There { part }, outputs)
     }
 
     /// The last layers turn a part round.
@@ -241,14 +233,13 @@ impl Slopes for PortionModel {
     ) -> Result<f32, TrainError> {
         let weights = parameters.values().len();
         self.layers.clear();
-        self.sum.clear();
-        self.sum.resize(if self.parts > 1 { weights } else { 0 }, 0.0);
         let lead = if self.lane.leads() {
             self.lead(samples, key, parameters)
         } else {
             self.lane.next_lead().cloned().ok_or(TrainError::LaneBroken)
         };
         let loss = lead.and_then(|lead| {
+            self.sum.clear();
             self.sum.resize(if lead.parts > 1 { weights } else { 0 }, 0.0);
             self.minibatch(parameters, &lead, gradient)
         });

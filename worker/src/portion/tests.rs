@@ -7,9 +7,9 @@ use super::*;
 use crate::backend::cpu::CpuTrainer;
 use crate::backend::{Array, Backend};
 use crate::fitting::fit;
-use crate::lane::{InLane, Line, Stand};
+use crate::lane::{InLane, Line};
 use crate::trainer::{StepControl, Trainer};
-use protocol::wire::flow::Flow;
+use protocol::wire::flow::{Flow, Place};
 
 /// A lane in one process.
 struct Wires {
@@ -31,6 +31,11 @@ impl Line for Wires {
             .recv()
             .map(|flow| Some(LaneWord::Flow(flow)))
             .map_err(|_| TrainError::Unheard)
+    }
+
+    fn now(&self) -> std::time::Duration {
+        static START: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
+        START.get_or_init(std::time::Instant::now).elapsed()
     }
 }
 
@@ -92,7 +97,7 @@ fn alone(job: &Job, data: &Arc<Dataset>, steps: u64) -> (Vec<f32>, Vec<f32>, Lay
 fn in_a_lane(job: &Job, data: &Arc<Dataset>, steps: u64) -> (Vec<f32>, Vec<f32>, Scores) {
     let layout = fit(job, data).unwrap();
     let lanes = *job.exchange.lanes().unwrap();
-    let groups = lanes.cut.groups();
+    let groups = lanes.cut.groups().unwrap();
     let (to, own): (Vec<_>, Vec<_>) = (0..groups).map(|_| channel()).unzip();
     let workers: Vec<_> = (0u8..)
         .zip(own)
@@ -100,12 +105,8 @@ fn in_a_lane(job: &Job, data: &Arc<Dataset>, steps: u64) -> (Vec<f32>, Vec<f32>,
             let (job, data, layout, to) = (job.clone(), Arc::clone(data), layout.clone(), to.clone());
             std::thread::spawn(move || {
                 let partition = Partition::new(layout.clone(), lanes.cut).unwrap();
-                let stand = Stand {
-                    lane: 0,
-                    group,
-                    groups: groups as u8,
-                };
-                let lane = Lane::new(stand, 1, data.train.len(), Box::new(Wires { to, own })).unwrap();
+                let place = Place { lane: 0, group };
+                let lane = Lane::new((place, groups as u8), 1, data.train.len(), Box::new(Wires { to, own })).unwrap();
                 let task = Task::of_job(&job, Arc::clone(&data)).unwrap();
                 let judged = Objective::to_judge(&job, &data.target);
                 let parts = usize::from(lanes.micro);

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use protocol::augment::Augment;
 use protocol::cursor::Cursors;
-use protocol::job::Job;
+use protocol::job::{Job, Lanes};
 use protocol::model::{Layout, Partition, Portion, initial_counts};
 use protocol::rng::splitmix64;
 use protocol::sentence::sentence;
@@ -20,7 +20,7 @@ use crate::dataset::Dataset;
 use crate::device::Device;
 use crate::first_weights::{self, FirstWeights};
 use crate::fitting;
-use crate::lane::{Lane, Stand};
+use crate::lane::Lane;
 use crate::objective::{Objective, Task};
 use crate::ops::Threads;
 use crate::portion::{PortionModel, PortionTrainer};
@@ -76,11 +76,15 @@ impl Prepared {
     }
 
     /// The portion of the network that a place in a lane has, and what it is cut from.
-    pub(super) fn portion(&self, place: Option<Place>) -> Result<Option<(Partition, Portion)>, String> {
-        let (Some(place), Some(lanes)) = (place, self.job.exchange.lanes()) else {
+    pub(super) fn portion(&self, place: Option<(Place, u8)>) -> Result<Option<(Partition, Portion)>, String> {
+        let (Some((place, groups)), Some(lanes)) = (place, self.job.exchange.lanes()) else {
             return Ok(None);
         };
-        let partition = Partition::new(self.layout.clone(), lanes.cut).map_err(|error| error.to_string())?;
+        let lanes = Lanes {
+            cut: lanes.cut.decided(groups),
+            ..*lanes
+        };
+        let partition = fitting::partition(&self.job, &lanes, &self.layout).map_err(|error| error.to_string())?;
         if usize::from(place.group) >= partition.groups() {
             return Err("the node gave this worker a place that no lane has".into());
         }
@@ -127,18 +131,14 @@ impl Prepared {
         let task = Task::of_job(&self.job, Arc::clone(&self.dataset)).map_err(|error| error.to_string())?;
         let (layout, rule) = (self.layout.clone(), self.job.optimiser.rule);
         let (threads, minibatch) = (self.threads, self.job.minibatch as usize);
-        if let (Some((partition, _)), Some(place), Some(lanes)) =
+        if let (Some((partition, _)), Some((place, _)), Some(lanes)) =
             (portion.cloned(), assignment.place, self.job.exchange.lanes())
         {
             let (judged_by, parts, own) = (self.judged().objective, usize::from(lanes.micro), assignment.origin.0);
             let samples = self.dataset.train.len();
-            let stand = Stand {
-                lane: place.lane,
-                group: place.group,
-                groups: partition.groups() as u8,
-            };
+            let place = (place, partition.groups() as u8);
             let started = training_thread::start(threads, move |line| {
-                let lane = Lane::new(stand, own, samples, line)?;
+                let lane = Lane::new(place, own, samples, line)?;
                 let model = PortionModel::new(task, judged_by, &partition, lane, parts, threads);
                 start.training(PortionTrainer::in_lane(
                     model,

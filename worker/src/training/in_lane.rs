@@ -23,11 +23,13 @@ pub(super) enum Choice {
 impl<T: Trainer> Training<T> {
     /// What comes next. A follower that is told to stop goes on as long as it is led: others wait for its layers.
     pub(super) fn choice_in_lane(&mut self) -> Result<Choice, TrainingError> {
-        // What was chosen and could not be trained is still to be.
-        let may_end = self.is_ending() || self.plan.is_complete() && !self.chosen;
+        let is_ending = self.is_ending();
         let Some(lane) = self.trainer.lane() else {
             return Ok(Choice::Own);
         };
+        // What was chosen and could not be trained is still to be, unless others have done so.
+        self.chosen &= self.plan.is_in_arrears();
+        let may_end = is_ending || self.plan.is_complete();
         if lane.leads() {
             if lane.is_whole() || may_end {
                 return Ok(Choice::Own);
@@ -42,7 +44,9 @@ impl<T: Trainer> Training<T> {
             self.steps = lead.step.saturating_sub(1);
             return Ok(Choice::Led);
         }
+        // What is done here need not be done where it was chosen: who leads says when there is no more, or the node does.
         let is_led = lane.is_whole() && !lane.is_over();
+        let may_end = is_ending || lane.is_over() && may_end;
         Ok(match (is_led, may_end) {
             (false, true) => Choice::Over,
             _ => Choice::None,
@@ -72,7 +76,10 @@ impl<T: Trainer> Training<T> {
     /// The lane broke in the middle of a step, which has moved nothing here. Who leads makes it again.
     pub(super) fn led_in_vain(&mut self) -> Next {
         self.steps -= 1;
-        self.chosen = self.trainer.lane().is_some_and(|lane| lane.leads());
+        if self.trainer.lane().is_some_and(|lane| lane.leads()) {
+            self.chosen = true;
+            self.plan.not_trained(&self.cursors);
+        }
         Next::Waiting
     }
 
@@ -84,10 +91,12 @@ impl<T: Trainer> Training<T> {
         }
     }
 
-    /// A follower's plan has chosen nothing, and learns what is done as from another's batches.
+    /// What was chosen is trained. A follower's plan has chosen nothing, and learns what is done as from another's batches.
     pub(super) fn follow_plan(&mut self) {
-        if self.trainer.lane().is_some_and(|lane| !lane.leads()) {
-            self.plan.observe(self.identity.origin, &self.cursors);
+        match self.trainer.lane() {
+            Some(lane) if lane.leads() => self.plan.trained_at_last(),
+            Some(_) => self.plan.observe(self.identity.origin, &self.cursors),
+            None => {}
         }
     }
 
@@ -113,6 +122,11 @@ impl<T: Trainer> Training<T> {
             Err(TrainError::LaneBroken) => Ok(None),
             measured => Ok(measured?),
         }
+    }
+
+    /// Whether it is for this worker to say that the run is to end. Those that are led only follow.
+    pub(super) fn may_say_stop(&mut self) -> bool {
+        self.trainer.lane().is_none_or(|lane| lane.leads())
     }
 
     /// Whether this worker holds a portion of a network only.

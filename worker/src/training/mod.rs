@@ -409,7 +409,7 @@ impl<T: Trainer> Training<T> {
         let standing = Standing {
             last: true,
             // Where the best weights are kept, workers are told to close when all is trained: nobody is to stop for that.
-            stop: self.is_ending() && !(self.job.keep == Keep::Best && self.plan.is_complete()),
+            stop: self.is_ending() && self.may_say_stop() && !(self.job.keep == Keep::Best && self.plan.is_complete()),
             ..Standing::default()
         };
         self.write_batch(Payload::default(), standing, encoded)

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use protocol::wire::flow::Flow;
 
@@ -111,17 +111,23 @@ impl Inbox {
 pub(super) struct LaneEnds {
     inbox: Rc<Inbox>,
     outbox: Outbox,
+    start: Instant,
 }
 
 impl LaneEnds {
     pub(super) fn new(inbox: Rc<Inbox>, outbox: Outbox) -> Self {
-        Self { inbox, outbox }
+        let start = Instant::now();
+        Self { inbox, outbox, start }
     }
 }
 
 impl Line for LaneEnds {
     fn send(&self, flow: Flow) -> Result<(), TrainError> {
         self.outbox.send(FromTraining::Flow(flow))
+    }
+
+    fn now(&self) -> Duration {
+        self.start.elapsed()
     }
 
     fn next(&self) -> Result<Option<LaneWord>, TrainError> {

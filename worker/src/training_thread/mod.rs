@@ -299,14 +299,14 @@ impl<'a, T: Trainer> Loop<'a, T> {
     /// measured first, if it can be called together within a while.
     fn finish(&mut self) -> Result<(), Ended> {
         while let Some((order, asked)) = self.finishes.pop_front() {
-            let saves = order.is_some();
-            if saves && asked.elapsed() < LANE_LIMIT && self.training.calls()? {
+            let measures = order.as_ref().is_some_and(|order| order.with_lane);
+            if measures && asked.elapsed() < LANE_LIMIT && self.training.calls()? {
                 self.finishes.push_front((order, asked));
                 return Ok(());
             }
-            let scores = if saves { self.training.measure()? } else { None };
+            let scores = if measures { self.training.measure()? } else { None };
             // It broke meanwhile.
-            if saves && scores.is_none() && asked.elapsed() < LANE_LIMIT && self.training.calls()? {
+            if measures && scores.is_none() && asked.elapsed() < LANE_LIMIT && self.training.calls()? {
                 self.finishes.push_front((order, asked));
                 return Ok(());
             }

@@ -70,6 +70,12 @@ impl ExchangeState {
         }
     }
 
+    /// Whether all of this node's lane is there.
+    pub(super) fn has_whole_lane(&self) -> bool {
+        let mut silent = self.liveness.silent.iter();
+        !silent.any(|&node| self.plan.are_in_one_lane(self.me, node))
+    }
+
     /// Somebody falls silent, or speaks again: workers are told which slots have nobody to train them. A lane trains if all of
     /// it is there.
     pub(super) fn tell_slots(&self, before: &Liveness) {

@@ -116,7 +116,7 @@ impl Actor for ExchangeActor {
             last: None,
         };
         state.restore_origins();
-        if !state.plan.is_guest(me) && !lacks_checkpoint(&state.core, &state.plan) {
+        if !state.plan.is_guest(me) && !lacks_checkpoint(&state.core, &state.plan, me) {
             state.event(Event::Founder(me));
         }
         for participant in state.plan.participants.clone() {

@@ -79,7 +79,10 @@ impl ExchangeState {
             restore,
             round,
             workers,
-            place: self.plan.place(self.me),
+            place: self
+                .plan
+                .place(self.me)
+                .zip(self.plan.groups().map(|groups| groups as u8)),
         })));
     }
 
@@ -116,6 +119,7 @@ impl ExchangeState {
         SaveOrder {
             path,
             frontier: self.core.ledger().frontier().clone(),
+            with_lane: self.has_whole_lane(),
         }
     }
 

@@ -1,8 +1,8 @@
 //! What a node can offer to a run: whether the model fits its data and its memory, and the first weights.
 
 use protocol::ids::RunId;
-use protocol::job::{Job, Lanes};
-use protocol::model::{Layout, Partition, initial_counts};
+use protocol::job::{Cut, GROUPS_MAX, Job, Lanes};
+use protocol::model::{Layout, Partition, PartitionError, Portion, initial_counts};
 use protocol::wire::attach::DataInfo;
 use protocol::wire::control::Offer;
 
@@ -20,10 +20,10 @@ pub(super) fn make(
 ) -> Result<(Offer, Box<Ledger>), String> {
     let layout = Layout::new(&job.model, data.input, data.target.outputs()).map_err(|error| error.to_string())?;
     if let Some(lanes) = job.exchange.lanes() {
-        return of_portions(run, job, layout, lanes, data);
+        return of_portions(run, job, &layout, lanes, data);
     }
     usage::check_memory(job, &layout, workers).map_err(|error| {
-        format!("{error}: use a smaller model or --minibatch, or spread it over nodes (--exchange layers:groups=2)")
+        format!("{error}: use a smaller model or --minibatch, or spread it over nodes (--exchange layers)")
     })?;
     let counts = match (&job.from, first) {
         (None, _) => initial_counts(&layout, job.seed),
@@ -32,7 +32,12 @@ pub(super) fn make(
     };
     let ledger = Ledger::new(run, counts);
     let digest = ledger.digest();
-    let offer = Offer { data, digest, workers };
+    let offer = Offer {
+        data,
+        digest,
+        workers,
+        groups: 1,
+    };
     Ok((offer, Box::new(ledger)))
 }
 
@@ -41,19 +46,43 @@ pub(super) fn make(
 fn of_portions(
     run: RunId,
     job: &Job,
-    layout: Layout,
+    layout: &Layout,
     lanes: &Lanes,
     data: DataInfo,
 ) -> Result<(Offer, Box<Ledger>), String> {
-    let partition = Partition::new(layout, lanes.cut).map_err(|error| error.to_string())?;
-    for portion in partition.portions() {
-        usage::check_memory(job, &portion.layout, 1)
-            .map_err(|error| format!("{error} for one of {} groups: ask for more", partition.groups()))?;
-    }
+    let (partition, groups) = fitting(job, layout, lanes.cut)?;
     let offer = Offer {
         data,
         digest: partition.first_digest(job.seed),
         workers: 1,
+        groups,
     };
     Ok((offer, Box::new(Ledger::new(run, Vec::new()))))
+}
+
+/// The model in the groups that a job says, or in as few as fit this node's memory, and how many that are.
+fn fitting(job: &Job, layout: &Layout, cut: Cut) -> Result<(Partition, u8), String> {
+    let choices = match cut {
+        Cut::Fitting => 2..=GROUPS_MAX as u8,
+        Cut::Into(_) | Cut::At(_) => 0..=0,
+    };
+    let mut too_large = String::new();
+    for groups in choices {
+        let partition = match Partition::new(layout.clone(), cut.decided(groups)) {
+            // What needs more groups than there can be does not fit.
+            Err(PartitionError::TooFew { .. }) if !too_large.is_empty() => break,
+            cut => cut.map_err(|error| error.to_string())?,
+        };
+        let groups = partition.groups() as u8;
+        let fits = |portion: Portion| usage::check_memory(job, &portion.layout, 1);
+        let fit = partition.portions().try_for_each(fits);
+        match fit {
+            Ok(()) => return Ok((partition, groups)),
+            Err(error) => too_large = format!("{error} for one of {groups} groups"),
+        }
+    }
+    Err(match cut {
+        Cut::Fitting => format!("{too_large}, and it cannot be cut into more: use a smaller model or --minibatch"),
+        Cut::Into(_) | Cut::At(_) => format!("{too_large}: ask for more"),
+    })
 }

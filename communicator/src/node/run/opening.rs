@@ -28,7 +28,7 @@ impl RunState {
             self.myself.clone(),
         );
         tokio::spawn(async move {
-            let (resumed, portion, seed) = (plan.resumed, portion_of(&plan, me.id), plan.job.seed);
+            let (resumed, portion, seed) = (plan.resumed_by(me.id).copied(), portion_of(&plan, me.id), plan.job.seed);
             let restored = tokio::task::spawn_blocking(move || {
                 let ledger = portion.map_or(ledger, |portion| Ledger::new(run, portion.initial_counts(seed)));
                 match resumed {

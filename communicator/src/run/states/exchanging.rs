@@ -170,7 +170,7 @@ impl Exchanging {
 
     /// Whether this node begins with what everybody begins with, so that it needs nothing from others first.
     pub(crate) fn begins_alike(&self, me: NodeId) -> bool {
-        !self.plan.is_guest(me) && self.plan.resumed.is_none()
+        !self.plan.is_guest(me) && self.plan.resumed.is_empty()
     }
 
     /// Whether this node has never had what the others have.

@@ -15,7 +15,7 @@ pub use measured::PROCESSES_MAX;
 use measured::check_processes;
 
 use crate::ids::NodeId;
-use crate::job::Job;
+use crate::job::{GROUPS_MAX, Job};
 use crate::measured::Evaluation;
 use crate::model::Shape;
 use crate::split::SLOTS_MAX;
@@ -275,7 +275,15 @@ impl RunPlan {
         let mut nodes: Vec<NodeId> = founders.iter().chain(guests).map(|one| one.node).collect();
         nodes.sort_unstable();
         within(nodes.is_sorted_by(|one, next| one < next), "a participant")?;
-        resumed.as_ref().map_or(Ok(()), Resumed::check)
+        within(
+            self.job.exchange.lanes().is_none() || self.groups().is_some(),
+            "a network that nobody has cut",
+        )?;
+        within(
+            resumed.is_empty() || resumed.len() == self.groups().unwrap_or(1),
+            "a number of checkpoints",
+        )?;
+        resumed.iter().try_for_each(Resumed::check)
     }
 }
 
@@ -308,7 +316,9 @@ impl Offer {
             data,
             digest: _,
             workers,
+            groups,
         } = self;
+        within((1..=GROUPS_MAX).contains(&usize::from(*groups)), "a number of groups")?;
         within(*workers <= WORKERS_MAX, "a number of workers")?;
         data.check()
     }

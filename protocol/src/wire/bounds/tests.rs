@@ -38,13 +38,13 @@ fn plan() -> RunPlan {
         data: DataInfo::example(),
         first: Digest(3),
         participants: vec![participant(9, false), participant(3, false), participant(5, true)],
-        resumed: Some(Resumed {
+        resumed: vec![Resumed {
             run: RunId(1),
             digest: Digest(1),
             frontier: 5,
             samples: 7,
             slots: 4,
-        }),
+        }],
         left_out: vec!["a host without data".into()],
     }
 }
@@ -140,7 +140,8 @@ fn what_no_node_says_is_a_breach() {
     assert!(!run_holds(|plan, _| plan.participants[2] = participant(9, true)));
     assert!(!run_holds(|plan, _| plan.participants[0].guest = true));
     assert!(!run_holds(|plan, _| plan.participants.push(participant(4, true))));
-    assert!(!run_holds(|plan, _| plan.resumed.as_mut().unwrap().slots = usize::MAX));
+    assert!(!run_holds(|plan, _| plan.resumed[0].slots = usize::MAX));
+    assert!(!run_holds(|plan, _| plan.resumed.push(plan.resumed[0])));
     assert!(!run_holds(|plan, _| plan.data.input = Shape::Flat(usize::MAX)));
     assert!(!run_holds(|_, settled| settled.stats.training = Duration::MAX));
     assert!(!run_holds(|_, settled| settled.seconds = f64::INFINITY));

@@ -176,14 +176,9 @@ impl Model {
         key: u64,
         gradient: &mut Vec<f32>,
     ) -> Result<f32, TrainError> {
-        let train = &self.dataset.train;
-        let mut inputs = Vec::new();
-        train.gather(samples, &mut inputs, &mut self.loss.answers);
-        if !self.augment.is_none() {
-            let views = views::draw(self.augment, key, samples.len());
-            views::apply(views, self.dataset.input, &mut inputs);
-        }
-        let x = from_rows(&Cpu::default(), samples.len(), train.features(), inputs)?;
+        let inputs = views::gathered(&self.dataset, self.augment, samples, key, &mut self.loss.answers);
+        let features = self.dataset.train.features();
+        let x = from_rows(&Cpu::default(), samples.len(), features, inputs)?;
         let pass = ops::Pass {
             parameters: parameters.clone(),
             key,

@@ -41,6 +41,8 @@ pub struct SamplePlan {
     queue: VecDeque<ShardId>,
     /// Where to go on in each shard, and which are for others to finish.
     board: Board,
+    /// What was handed out last and could not be trained, as long as nobody else is heard to have trained it.
+    untrained: Vec<CursorAdvance>,
     /// Nothing was handed out since a batch left.
     is_fresh: bool,
 }
@@ -60,6 +62,7 @@ impl SamplePlan {
             slot,
             open,
             queue: VecDeque::new(),
+            untrained: Vec::new(),
             is_fresh: true,
         })
     }
@@ -73,6 +76,7 @@ impl SamplePlan {
         for stretch in cursors.stretches() {
             self.board.skip(stretch);
         }
+        self.trained_by_others(cursors);
     }
 
     /// Takes note that another origin's batch was applied, which moved these cursors.
@@ -82,6 +86,8 @@ impl SamplePlan {
     pub fn observe(&mut self, origin: OriginId, advances: &[CursorAdvance]) {
         for &advance in advances {
             self.board.observe(origin, advance);
+            self.untrained
+                .retain(|one| one.shard != advance.shard || one.done > advance.done);
         }
     }
 
@@ -94,6 +100,28 @@ impl SamplePlan {
                 None => self.board.skip(stretch),
             }
         }
+        self.trained_by_others(cursors);
+    }
+
+    fn trained_by_others(&mut self, cursors: &Cursors) {
+        self.untrained.retain(|one| one.done > cursors.done(one.shard));
+    }
+
+    /// Takes note that the last minibatch could not be trained. Its samples are still this slot's to train, unless others take
+    /// them for those of the dead.
+    pub fn not_trained(&mut self, advances: &[CursorAdvance]) {
+        self.untrained = advances.to_vec();
+    }
+
+    /// Takes note that what could not be trained now is.
+    pub fn trained_at_last(&mut self) {
+        self.untrained.clear();
+    }
+
+    /// Whether something that could not be trained is still to be.
+    #[must_use]
+    pub fn is_in_arrears(&self) -> bool {
+        !self.untrained.is_empty()
     }
 
     /// Takes note that an origin emits no more: what it began and did not finish is free.
@@ -126,7 +154,8 @@ impl SamplePlan {
     /// Whether every sample of every epoch is done, those handed out by [`SamplePlan::next_minibatch`] included.
     #[must_use]
     pub fn is_complete(&self) -> bool {
-        self.board.samples_done() == self.shared.labels.len() as u64 * u64::from(self.shared.epochs)
+        !self.is_in_arrears()
+            && self.board.samples_done() == self.shared.labels.len() as u64 * u64::from(self.shared.epochs)
     }
 
     /// Replaces `indices` by the samples of the next minibatch and `advances` by the cursors that hold once

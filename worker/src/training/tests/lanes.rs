@@ -1,15 +1,22 @@
 //! Whole workers of a lane, each in a thread of its own, with messages that are carried between them.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel};
+
+use protocol::cursor::{CursorAdvance, ShardId};
+use protocol::split::SHARDS_PER_SLOT;
 
 use protocol::model::Partition;
 use protocol::wire::attach::SaveOrder;
+use protocol::wire::flow::{Flow, Place};
 
 use super::*;
-use crate::lane::{Lane, LaneWord, Stand};
+use crate::lane::{Lane, LaneWord, Line};
 use crate::objective::{Objective, Task};
 use crate::portion::{PortionModel, PortionTrainer};
 use crate::training_thread::TrainingThread;
+
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);
 
 /// Workers of one lane, and what they tell beside what passes between them.
 struct Workers {
@@ -19,6 +26,8 @@ struct Workers {
     job: Job,
     dataset: Arc<Dataset>,
     layout: Layout,
+    /// Nothing is carried any more: what would be is told.
+    cut: Arc<AtomicBool>,
     _folder: tempfile::TempDir,
 }
 
@@ -39,6 +48,7 @@ impl Workers {
             job,
             dataset: Arc::new(dataset),
             layout,
+            cut: Arc::default(),
             _folder: folder,
         };
         let threads: Vec<TrainingThread> = (0..groups).map(|group| workers.start(group)).collect();
@@ -51,33 +61,17 @@ impl Workers {
 
     fn start(&self, group: usize) -> TrainingThread {
         let (job, dataset, layout) = (self.job.clone(), Arc::clone(&self.dataset), self.layout.clone());
-        let lanes = *job.exchange.lanes().unwrap();
-        start(Threads(1), move |line| {
-            let partition = Partition::new(layout.clone(), lanes.cut).unwrap();
-            let stand = Stand {
-                lane: 0,
-                group: group as u8,
-                groups: lanes.cut.groups() as u8,
-            };
-            let lane = Lane::new(stand, 5, dataset.train.len(), line)?;
-            let task = Task::of_job(&job, Arc::clone(&dataset)).unwrap();
-            let judged = Objective::to_judge(&job, &dataset.target);
-            let model = PortionModel::new(task, judged, &partition, lane, usize::from(lanes.micro), Threads(1));
-            let counts = partition.portion(group).initial_counts(job.seed);
-            let trainer = PortionTrainer::in_lane(model, &layout, &counts, job.optimiser.rule, 1, Threads(1))?;
-            Training::new(trainer, &job, &dataset, Identity::alone(1 + group as u64))
-        })
-        .unwrap()
+        start(Threads(1), move |line| training(&job, &dataset, &layout, group, line)).unwrap()
     }
 
     /// Carries what a worker has for others, until it is gone.
     fn carry(&mut self, group: usize, thread: TrainingThread) {
-        let (inbound, tell) = (self.inbound.clone(), self.tell.clone());
+        let (inbound, tell, cut) = (self.inbound.clone(), self.tell.clone(), Arc::clone(&self.cut));
         drop(thread.inbound);
         std::thread::spawn(move || {
             while let Some(word) = thread.outbound.recv() {
                 match word {
-                    FromTraining::Flow(flow) => {
+                    FromTraining::Flow(flow) if !cut.load(Ordering::Relaxed) => {
                         let to = usize::from(flow.head.to);
                         let _ = inbound[to].send(ToTraining::Lane(LaneWord::Flow(flow)));
                     }
@@ -90,8 +84,19 @@ impl Workers {
     }
 
     fn next(&self) -> (usize, FromTraining) {
-        let patience = std::time::Duration::from_secs(30);
-        self.told.recv_timeout(patience).expect("the lane stands still")
+        self.told.recv_timeout(PATIENCE).expect("the lane stands still")
+    }
+
+    /// Waits until something is told, but not for ever: who waits may tell all the time that it does.
+    fn wait_for(&self, is_it: impl Fn(usize, &FromTraining) -> bool) {
+        let start = std::time::Instant::now();
+        loop {
+            let (group, word) = self.next();
+            if is_it(group, &word) {
+                return;
+            }
+            assert!(start.elapsed() < PATIENCE, "it is not told");
+        }
     }
 
     fn tell_all(&self, word: &ToTraining) {
@@ -115,6 +120,78 @@ impl Workers {
     }
 }
 
+/// One worker of a lane.
+fn training(
+    job: &Job,
+    dataset: &Arc<Dataset>,
+    layout: &Layout,
+    group: usize,
+    line: Box<dyn Line>,
+) -> Result<Training<PortionTrainer>, TrainingError> {
+    let lanes = *job.exchange.lanes().unwrap();
+    let partition = Partition::new(layout.clone(), lanes.cut).unwrap();
+    let place = Place {
+        lane: 0,
+        group: group as u8,
+    };
+    let lane = Lane::new((place, partition.groups() as u8), 5, dataset.train.len(), line)?;
+    let task = Task::of_job(job, Arc::clone(dataset)).unwrap();
+    let judged = Objective::to_judge(job, &dataset.target);
+    let model = PortionModel::new(task, judged, &partition, lane, usize::from(lanes.micro), Threads(1));
+    let counts = partition.portion(group).initial_counts(job.seed);
+    let trainer = PortionTrainer::in_lane(model, layout, &counts, job.optimiser.rule, 1, Threads(1))?;
+    Training::new(trainer, job, dataset, Identity::alone(1 + group as u64))
+}
+
+/// A batch of another worker's, after which nothing is left to train.
+fn all_the_rest() -> Batch {
+    let mut batch = foreign(&[], Tau::nearest(0.001), 1, 0);
+    let all = |shard| CursorAdvance {
+        shard: ShardId { epoch: 0, shard },
+        done: u32::MAX,
+    };
+    batch.header.cursors = (0..SHARDS_PER_SLOT).map(all).collect();
+    batch
+}
+
+/// A way on which nothing comes.
+struct Silence;
+
+impl Line for Silence {
+    fn send(&self, _flow: Flow) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    fn next(&self) -> Result<Option<LaneWord>, TrainError> {
+        Ok(None)
+    }
+
+    fn now(&self) -> std::time::Duration {
+        std::time::Duration::ZERO
+    }
+}
+
+/// What it holds may be complete before the first group's is: its own step is done before the leader's.
+#[test]
+fn who_is_led_ends_when_told_and_not_before() {
+    let (_folder, dataset) = points(400);
+    let job = job(|draft| {
+        draft.exchange = Some("layers:groups=2".into());
+        draft.epochs = Some(1);
+    });
+    let layout = layout(&job, &dataset);
+    let mut led = training(&job, &Arc::new(dataset), &layout, 1, Box::new(Silence)).unwrap();
+    led.apply(&all_the_rest()).unwrap();
+    assert!(led.plan.is_complete());
+    let mut encoded = Vec::new();
+    assert_eq!(led.step(false, &mut encoded).unwrap(), Next::Waiting);
+    led.stop();
+    assert_eq!(led.step(false, &mut encoded).unwrap(), Next::Done);
+    led.close(&mut encoded).unwrap();
+    let closing = protocol::batch::Batch::decode(&encoded, led.trainer.weights()).unwrap();
+    assert!(closing.header.standing.last && !closing.header.standing.stop);
+}
+
 #[test]
 fn a_lane_trains_its_epochs_ends_and_is_measured() {
     for groups in 2..=4 {
@@ -125,6 +202,7 @@ fn a_lane_trains_its_epochs_ends_and_is_measured() {
         let order = SaveOrder {
             path: folder.path().join("model"),
             frontier: Frontier::default(),
+            with_lane: true,
         };
         workers.tell_all(&ToTraining::Finish(Some(order)));
         let mut found = Vec::new();
@@ -174,4 +252,18 @@ fn a_lane_that_breaks_goes_on_with_the_same_minibatch() {
     }
     assert!(broken > 3);
     assert_eq!(samples, 2 * train, "nothing is lost and nothing is counted twice");
+}
+
+#[test]
+fn a_leader_whose_lane_is_gone_ends_when_others_have_trained_what_it_had_chosen() {
+    let workers = Workers::new(2, |draft| draft.epochs = Some(1));
+    workers.wait_for(|group, word| group == 0 && matches!(word, FromTraining::Step { .. }));
+    workers.cut.store(true, Ordering::Relaxed);
+    // It waits in the middle of a minibatch, since nobody answers.
+    workers.wait_for(|_, word| matches!(word, FromTraining::Flow(_)));
+    workers.inbound[0]
+        .send(ToTraining::Apply(Arc::new(all_the_rest())))
+        .unwrap();
+    workers.inbound[0].send(ToTraining::Lane(LaneWord::Broken)).unwrap();
+    workers.wait_for(|group, word| group == 0 && matches!(word, FromTraining::Closed(_)));
 }
