@@ -143,7 +143,12 @@ fn check(job: &Job, flags: &ComputeFlags, nodes: usize) -> Result<String, Failur
     let dataset = reading::open(&job.data, job.seed, flags.data_root.as_deref()).map_err(Failure::bad)?;
     let layout = fitting::fit(job, &dataset).map_err(Failure::bad)?;
     let first = first_weights::open(job, &layout, flags.data_root.as_deref()).map_err(Failure::bad)?;
-    communicator::usage::check_memory(job, &layout, nodes * flags.workers).map_err(|error| {
+    // Several nodes hold a network that is spread over them together.
+    let replicas = match job.exchange.lanes() {
+        Some(lanes) => nodes.div_ceil(lanes.cut.groups().unwrap_or(nodes)),
+        None => nodes * flags.workers,
+    };
+    communicator::usage::check_memory(job, &layout, replicas).map_err(|error| {
         Failure::input(format!(
             "{error}: use fewer --nodes, a smaller model or a smaller --minibatch"
         ))

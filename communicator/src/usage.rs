@@ -209,8 +209,15 @@ pub struct TooLarge {
 pub fn check_memory(job: &Job, layout: &Layout, workers: usize) -> Result<(), TooLarge> {
     const GIGABYTE: f64 = 1e9;
     // Gradients that are added up take an array of their own.
-    let arrays = job.optimiser.rule.state_arrays() + usize::from(job.accumulate > 1);
-    let each = layout.training_bytes(job.minibatch as usize, arrays);
+    let adds_up = job.exchange.lanes().map_or(job.accumulate > 1, |lanes| lanes.micro > 1);
+    // In a lane, so do the weights that each minibatch ahead went with, those that it is measured with, and the copies that a
+    // worker and its node make of a portion to save it; and all that is under way lies in memory.
+    let (ahead, in_lane, samples) = match job.exchange.lanes() {
+        Some(lanes) => (usize::from(lanes.ahead(1)), 3, job.step_samples()),
+        None => (0, 0, job.minibatch),
+    };
+    let arrays = job.optimiser.rule.state_arrays() + usize::from(adds_up) + ahead + in_lane;
+    let each = layout.training_bytes(samples as usize * (1 + ahead), arrays);
     let needed = each.saturating_mul(workers as u64);
     match memory_total_bytes() {
         Some(there) if needed > there => Err(TooLarge {

@@ -173,7 +173,7 @@ fn in_lanes(
         ));
     }
     let mut places: Vec<Option<Participant>> = vec![None; lanes * groups];
-    for &(node, group) in holders {
+    for &(node, group) in holders.iter().filter(|(_, group)| usize::from(*group) < groups) {
         let mut of_group = (0..lanes).map(|lane| lane * groups + usize::from(group));
         let free = of_group.find(|&place| places.get(place).is_some_and(Option::is_none));
         let at = participants.iter().position(|one| one.node == node);

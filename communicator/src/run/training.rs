@@ -96,14 +96,26 @@ impl ActiveRun {
         if exchanging.seated.is_none() && (exchanging.progress.ready || waited) {
             exchanging.seated = Some(now);
         }
-        if self.stop.is_some() || exchanging.progress.complete {
+        let place = exchanging.plan.place(scope.me.id);
+        // A lane needs all its workers to be measured, however little there is to train.
+        if place.is_some() && exchanging.seated.is_some() {
+            seat_workers(exchanging, scope);
+        }
+        // What is done of layers that others lead need not be done where it was chosen.
+        let complete = exchanging.progress.complete && place.is_none_or(|place| place.group == 0);
+        let waits_for_seats =
+            place.is_some() && exchanging.seated.is_none() && since(exchanging.opened) < scope.limits.links;
+        if (self.stop.is_some() || complete) && !waits_for_seats {
             // Where the best weights are kept, workers wait to be told: one may have some to bring back. They are told again
             // if they were before, since one may have taken its seat after that.
-            if self.job.keep == Keep::Best {
+            if self.job.keep == Keep::Best || place.is_some() && self.stop.is_some() {
                 self.stop_workers(scope);
             }
             return self.begin_to_settle(scope);
         }
+        let State::Training(exchanging) = &mut self.state else {
+            return;
+        };
         if exchanging.seated.is_some() {
             seat_workers(exchanging, scope);
         }
@@ -136,7 +148,7 @@ impl ActiveRun {
         let nodes = plan.participants.iter().map(|one| one.node);
         let leaders: Vec<NodeId> = nodes.filter(|&node| group(node) == Some(0)).collect();
         let has_ended = |node: &NodeId| self.members.state(*node).is_some_and(|state| state.closed);
-        leaders.iter().any(has_ended) || !leaders.iter().any(|node| living.contains(node))
+        leaders.iter().filter(|node| living.contains(node)).all(has_ended)
     }
 
     fn begin_to_settle(&mut self, scope: &Scope<'_>) {

@@ -131,7 +131,7 @@ fn a_million_epochs_take_the_room_of_one() {
         restore: None,
         round: 3,
         workers: 10,
-        place: None,
+        post: None,
     };
     assert!(postcard::to_stdvec(&assignment).unwrap().len() < 300);
 }

@@ -137,7 +137,7 @@ pub const STRATEGIES: [(&str, &str); 10] = [
         "any of these, with WAY mesh, server, ring-reduce or ring",
     ),
     (
-        "layers[:groups=N|cuts=A+B][,micro=K]",
+        "layers[:groups=N|cuts=A+B][,micro=K][,ahead=A]",
         "the layers of one network in groups on several machines, for a network that is larger than one of them",
     ),
 ];

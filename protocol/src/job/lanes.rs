@@ -13,6 +13,8 @@ pub const GROUPS_MAX: usize = 16;
 pub const MICRO_MAX: u8 = 64;
 /// Parts of a minibatch when the job leaves it open.
 const MICRO: u8 = 4;
+/// The most minibatches that are begun before the one before them is done.
+pub const AHEAD_MAX: u8 = 4;
 
 /// A model in groups of layers.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -21,6 +23,8 @@ pub struct Lanes {
     pub cut: Cut,
     /// Into how many parts a minibatch is cut, so that all machines of a lane have something to do.
     pub micro: u8,
+    /// How many minibatches are begun before the one before them is done, if the job says so.
+    pub ahead: Option<u8>,
     /// What decides τ among the machines that hold the same group.
     pub threshold: Threshold,
 }
@@ -93,11 +97,25 @@ impl Lanes {
             1.0..=f64::from(MICRO_MAX),
             "a number of parts from 1 to 64",
         )?;
+        let micro = micro as u8;
+        let ahead = options.number("ahead")?.map(f64::round);
+        if let Some(ahead) = ahead {
+            within("ahead", ahead, 0.0..=f64::from(AHEAD_MAX), "a number from 0 to 4")?;
+        }
         Ok(Self {
             cut,
-            micro: micro as u8,
+            micro,
+            ahead: ahead.map(|ahead| ahead as u8),
             threshold,
         })
+    }
+
+    /// How many minibatches each of so many lanes begins before the one before them is done, so that machines do not wait in
+    /// between. Where the job leaves it open: one, if there is one lane and minibatches are cut. Gradients of several lanes
+    /// are old enough for each other, and who does not want minibatches to be cut wants what one machine computes.
+    #[must_use]
+    pub fn ahead(&self, lanes: usize) -> u8 {
+        self.ahead.unwrap_or(u8::from(lanes < 2 && self.micro > 1))
     }
 }
 
@@ -135,7 +153,8 @@ impl fmt::Display for Lanes {
             }
         };
         let micro = (self.micro != MICRO).then(|| format!("micro={}", self.micro));
-        let options: Vec<String> = cut.into_iter().chain(micro).collect();
+        let ahead = self.ahead.map(|ahead| format!("ahead={ahead}"));
+        let options: Vec<String> = cut.into_iter().chain(micro).chain(ahead).collect();
         if options.is_empty() {
             f.write_str("layers")
         } else {
@@ -162,12 +181,21 @@ mod tests {
             "layers:groups=2,micro=1",
             "layers:cuts=2+4",
             "layers:cuts=7,micro=64",
+            "layers:groups=2,ahead=0",
+            "layers:groups=2,micro=1,ahead=1",
         ] {
             assert_eq!(read(text).unwrap().to_string(), text);
         }
-        let Exchange::Layers(lanes) = read("layers:cuts=2+4").unwrap() else {
-            panic!("these are layers");
-        };
+        let lanes = |text: &str| *read(text).unwrap().lanes().unwrap();
+        for (text, ahead) in [
+            ("layers", [1, 0]),
+            ("layers:micro=1", [0, 0]),
+            ("layers:ahead=0", [0, 0]),
+            ("layers:ahead=2", [2, 2]),
+        ] {
+            assert_eq!([1, 3].map(|count| lanes(text).ahead(count)), ahead, "{text}");
+        }
+        let lanes = lanes("layers:cuts=2+4");
         assert_eq!((lanes.cut.groups(), lanes.micro), (Some(3), 4));
     }
 
@@ -181,6 +209,7 @@ mod tests {
             ("layers:cuts=0", "rising"),
             ("layers:cuts=1+2+3+4+5+6+7+8+9+10+11+12+13+14+15+16", "at most 15"),
             ("layers:groups=2,micro=0", "from 1 to 64"),
+            ("layers:groups=2,ahead=5", "from 0 to 4"),
             ("layers:groups=2,deep", "no option 'deep'"),
         ] {
             let error = read(text).unwrap_err();

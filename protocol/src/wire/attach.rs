@@ -15,7 +15,7 @@ use crate::model::Shape;
 use crate::share::Share;
 use crate::stats::ratio;
 use crate::target::TargetInfo;
-use crate::wire::flow::Place;
+use crate::wire::flow::Post;
 
 /// Counts of a ledger in one piece.
 pub const COUNTS_PER_PIECE: usize = 1 << 20;
@@ -151,8 +151,8 @@ pub struct Assignment {
     pub round: u64,
     /// How many workers make the next one together.
     pub workers: u32,
-    /// Its place in a lane, and how many groups of layers there are, where it holds a portion of the network only.
-    pub place: Option<(Place, u8)>,
+    /// Its place in a lane, where it holds a portion of the network only.
+    pub post: Option<Post>,
 }
 
 /// What a worker tells its node.

@@ -20,6 +20,17 @@ pub struct Place {
     pub group: u8,
 }
 
+/// A worker's place, among how many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Post {
+    /// The place.
+    pub place: Place,
+    /// How many groups of layers there are.
+    pub groups: u8,
+    /// How many lanes.
+    pub lanes: u32,
+}
+
 /// A message within a lane.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Flow {
@@ -53,13 +64,17 @@ pub enum FlowWord {
     Lost,
     /// A minibatch begins. Handed on to the last group.
     Lead(Box<Lead>),
-    /// What the layers so far have made of a part of the minibatch.
+    /// What the layers so far have made of a part of a minibatch.
     There {
+        /// The number of the minibatch's step.
+        step: u64,
         /// Which part.
         part: u16,
     },
     /// The slopes of a part's loss at what came there.
     Back {
+        /// The number of the minibatch's step.
+        step: u64,
         /// Which part.
         part: u16,
         /// The mean loss of the part.
@@ -69,7 +84,7 @@ pub enum FlowWord {
     Measure(Measured),
     /// What the last group has found of them, for the leader.
     Judged(Judged),
-    /// There are no further minibatches. Handed on to the last group.
+    /// There are no further minibatches. The leader says so to each.
     End,
 }
 
@@ -177,7 +192,11 @@ mod tests {
             lane: 300,
             to: 2,
             attempt: 9,
-            word: FlowWord::Back { part: 1, loss: 0.5 },
+            word: FlowWord::Back {
+                step: 7,
+                part: 1,
+                loss: 0.5,
+            },
         };
         let flow = Flow::with(head, &[1.5, -0.0, f32::MIN_POSITIVE]);
         let contents = flow.encode().unwrap();

@@ -8,7 +8,7 @@ use crate::digest::Digest;
 use crate::ids::{NodeId, RunId};
 use crate::job::Job;
 use crate::wire::attach::DataInfo;
-use crate::wire::flow::Place;
+use crate::wire::flow::{Place, Post};
 
 /// A run with its participants.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -119,6 +119,16 @@ impl RunPlan {
         Some(Place {
             lane: (index / groups) as u32,
             group: (index % groups) as u8,
+        })
+    }
+
+    /// The same, and among how many.
+    #[must_use]
+    pub fn post(&self, node: NodeId) -> Option<Post> {
+        Some(Post {
+            place: self.place(node)?,
+            groups: self.groups()? as u8,
+            lanes: self.workers() as u32,
         })
     }
 

@@ -136,8 +136,15 @@ fn flows() {
     for (name, word) in [
         ("call", FlowWord::Call),
         ("lead", FlowWord::Lead(Box::new(lead))),
-        ("there", FlowWord::There { part: 3 }),
-        ("back", FlowWord::Back { part: 3, loss: 0.5 }),
+        ("there", FlowWord::There { step: 8, part: 3 }),
+        (
+            "back",
+            FlowWord::Back {
+                step: 8,
+                part: 3,
+                loss: 0.5,
+            },
+        ),
         ("measure", FlowWord::Measure(measured)),
         ("judged", FlowWord::Judged(Judged::default())),
     ] {

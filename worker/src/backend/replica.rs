@@ -56,6 +56,11 @@ struct Begun {
     time: Duration,
 }
 
+/// What decides dropout in a step.
+pub(crate) fn step_key(seed: u64, step: u64) -> u64 {
+    splitmix64(seed ^ step)
+}
+
 impl<B: Backend> Replica<B> {
     /// A replica on a backend whose copies are alike, and whose state and gradient are zeros.
     pub(crate) fn on(backend: B, rule: Rule, dropout_seed: u64) -> Result<Self, TrainError> {
@@ -118,7 +123,7 @@ impl<B: Backend> Replica<B> {
     }
 
     fn gradient(&mut self, samples: &[u32], step: u64) -> Result<(), TrainError> {
-        self.backend.gradient(samples, splitmix64(self.dropout_seed ^ step))
+        self.backend.gradient(samples, step_key(self.dropout_seed, step))
     }
 
     /// How long the backend was at work of the time since a step was begun. A worker may have been paused in between; then

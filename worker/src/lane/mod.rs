@@ -22,8 +22,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use protocol::batch::CURSORS_MAX;
-use protocol::cursor::CursorAdvance;
-use protocol::job::{MICRO_MAX, MINIBATCH_MAX};
+use protocol::job::{AHEAD_MAX, MICRO_MAX, MINIBATCH_MAX};
 use protocol::measured::Scores;
 use protocol::rng::splitmix64;
 use protocol::wire::flow::{Flow, FlowHead, FlowWord, Judged, Lead, Measured, Place};
@@ -59,9 +58,9 @@ pub trait Line {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Content {
     /// A part of a minibatch on its way there.
-    There { part: u16 },
+    There { step: u64, part: u16 },
     /// Its slopes, on their way back.
-    Back { part: u16, loss: f32 },
+    Back { step: u64, part: u16, loss: f32 },
     /// Held-out samples.
     Measure(Measured),
     /// What they were judged to be.
@@ -91,6 +90,8 @@ pub struct Lane {
     place: Place,
     /// How many groups of layers there are.
     groups: u8,
+    /// How many minibatches may be begun before the one before them is done.
+    ahead: usize,
     line: Box<dyn Line>,
     /// How many samples there are to learn from: no honest leader names others.
     samples: usize,
@@ -101,25 +102,27 @@ pub struct Lane {
     /// How many attempts this leader has made, when it made the last one, and what makes them its own.
     calls: u64,
     called: Option<Duration>,
+    /// Since when it calls in vain.
+    calls_since: Option<Duration>,
     /// How long it waits for an answer before it calls again: longer each time, since the way may be long.
     pause: Duration,
     own: u64,
-    /// The minibatch that the leader has begun, if this worker is not through with it.
-    begun: Option<Lead>,
-    /// Parts of it that came before this worker began with it.
+    /// The minibatches that the leader has begun and this worker is not through with, in their order.
+    begun: VecDeque<Lead>,
+    /// Parts of them that came before this worker began with them.
     early: VecDeque<(Content, Flow)>,
     /// The leader has no further ones.
     over: bool,
     /// This worker makes no further steps, and only helps to measure.
     closed: bool,
-    /// What the leader tells of the next minibatch.
-    told: Lead,
+    /// What the leader tells of its next minibatch and of those after it.
+    told: Vec<Lead>,
 }
 
 impl Lane {
     /// A worker that has just come, under a name of its own.
     pub fn new(
-        (place, groups): (Place, u8),
+        (place, groups, ahead): (Place, u8, u8),
         own: u64,
         samples: usize,
         line: Box<dyn Line>,
@@ -127,19 +130,21 @@ impl Lane {
         let lane = Self {
             place,
             groups,
+            ahead: usize::from(ahead.min(AHEAD_MAX)),
             line,
             samples,
             attempt: 0,
             whole: false,
             calls: 0,
             called: None,
+            calls_since: None,
             pause: CALL_EVERY,
             own,
-            begun: None,
+            begun: VecDeque::new(),
             early: VecDeque::new(),
             over: false,
             closed: false,
-            told: Lead::default(),
+            told: Vec::new(),
         };
         // Whoever was here before may be waited for.
         if !lane.leads() {
@@ -172,9 +177,16 @@ impl Lane {
         self.over
     }
 
+    /// For how long the others are called in vain.
+    pub fn calls_for(&self) -> Duration {
+        let since = self.calls_since;
+        since.map_or(Duration::ZERO, |at| self.line.now().saturating_sub(at))
+    }
+
     /// Calls the others, if that is due.
     pub fn call(&mut self) -> Result<(), TrainError> {
         let now = self.line.now();
+        self.calls_since.get_or_insert(now);
         if let Some(at) = self.called {
             if now.saturating_sub(at) < self.pause {
                 return Ok(());
@@ -188,37 +200,58 @@ impl Lane {
         self.say(1, FlowWord::Call)
     }
 
-    /// The leader's next step, for the others: its number, its rate, and what is done with it.
-    pub fn tell(&mut self, step: u64, learning_rate: f64, cursors: &[CursorAdvance]) {
-        self.told = Lead {
-            step,
-            learning_rate,
-            cursors: cursors.to_vec(),
-            ..Lead::default()
-        };
+    /// The leader's next step, for the others, and those that it may begin before that is done: numbers, rates and samples.
+    pub fn tell(&mut self, leads: Vec<Lead>) {
+        self.told = leads;
     }
 
-    pub(crate) fn told(&self) -> &Lead {
-        &self.told
+    /// What was told and is not begun, to be begun now.
+    pub(crate) fn take_told(&mut self) -> Vec<Lead> {
+        let mut told = std::mem::take(&mut self.told);
+        told.retain(|lead| self.begun.iter().all(|begun| begun.step != lead.step));
+        told
     }
 
-    /// A minibatch is done.
+    /// The leader begins a minibatch.
+    pub(crate) fn begin(&mut self, lead: Lead) -> Result<(), TrainError> {
+        self.say(1, FlowWord::Lead(Box::new(lead.clone())))?;
+        self.begun.push_back(lead);
+        Ok(())
+    }
+
+    /// The first of the minibatches that were begun is done.
     pub(crate) fn led(&mut self) {
-        self.begun = None;
+        self.begun.pop_front();
+    }
+
+    /// How many minibatches may be begun before the one before them is done.
+    pub fn ahead(&self) -> usize {
+        self.ahead
+    }
+
+    /// Whether a minibatch is under way.
+    pub fn is_under_way(&self) -> bool {
+        !self.begun.is_empty()
+    }
+
+    /// A minibatch that was begun.
+    pub(crate) fn begun(&self, step: u64) -> Option<&Lead> {
+        self.begun.iter().find(|lead| lead.step == step)
     }
 
     pub(crate) fn group(&self) -> u8 {
         self.place.group
     }
 
-    /// The minibatch that the leader has begun.
+    /// The first of the minibatches that the leader has begun.
     pub fn next_lead(&self) -> Option<&Lead> {
-        self.begun.as_ref()
+        self.begun.front()
     }
 
     /// This worker makes no further steps. Who leads tells each of the others: one that should hand it on may be gone.
     pub fn close(&mut self) -> Result<(), TrainError> {
         self.closed = true;
+        self.begun.clear();
         if self.leads() && self.attempt != 0 {
             for group in 1..self.groups {
                 self.say(group, FlowWord::End)?;
@@ -247,7 +280,7 @@ impl Lane {
     /// Gives up what is under way.
     fn break_off(&mut self) {
         self.whole = false;
-        self.begun = None;
+        self.begun.clear();
         self.early.clear();
         if !self.leads() {
             self.attempt = 0;
@@ -280,6 +313,10 @@ impl Lane {
         match &flow.head.word {
             FlowWord::Call if !self.leads() => return self.answer(flow.head.attempt).map(|()| None),
             FlowWord::Lost if flow.head.attempt == 0 || self.leads() && flow.head.attempt == self.attempt => {
+                if !self.leads() {
+                    // The leader may have called already, and lead what is given up here.
+                    return Err(self.lost());
+                }
                 self.break_off();
                 // Somebody has come, or can be reached again: it is called at once.
                 (self.called, self.pause) = (None, CALL_EVERY);
@@ -287,7 +324,11 @@ impl Lane {
             }
             FlowWord::End if !self.leads() => {
                 self.over = true;
-                return Ok(None);
+                // What was begun ahead is not gone on with.
+                let broke = self.is_under_way();
+                self.begun.clear();
+                self.early.clear();
+                return if broke { Err(TrainError::LaneBroken) } else { Ok(None) };
             }
             _ => {}
         }
@@ -302,21 +343,26 @@ impl Lane {
         let content = match flow.head.word.clone() {
             FlowWord::Here => {
                 self.whole = true;
+                self.calls_since = None;
                 (self.called, self.pause) = (None, CALL_EVERY);
                 return Ok(None);
             }
-            FlowWord::Lead(lead) if self.closed || self.begun.is_some() || !self.is_sound(&lead) => {
+            FlowWord::Lead(lead) if self.closed || self.begun.len() > self.ahead || !self.is_sound(&lead) => {
                 return Err(self.lost());
             }
             FlowWord::Lead(lead) => {
                 self.hand_on(FlowWord::Lead(lead.clone()))?;
-                self.begun = Some(*lead);
+                self.begun.push_back(*lead);
                 // Another may lead than the one who had no more.
                 self.over = false;
                 return Ok(None);
             }
-            FlowWord::There { part } => Content::There { part },
-            FlowWord::Back { part, loss } => Content::Back { part, loss },
+            // Of what was given up something may still come.
+            FlowWord::There { step, .. } | FlowWord::Back { step, .. } if self.begun(step).is_none() => {
+                return Ok(None);
+            }
+            FlowWord::There { step, part } => Content::There { step, part },
+            FlowWord::Back { step, part, loss } => Content::Back { step, part, loss },
             FlowWord::Measure(measured) => Content::Measure(measured),
             FlowWord::Judged(judged) => Content::Judged(judged),
             FlowWord::Call | FlowWord::Lost | FlowWord::End => return Ok(None),
@@ -327,8 +373,10 @@ impl Lane {
     /// Whether a minibatch can be one of this job.
     fn is_sound(&self, lead: &Lead) -> bool {
         let known = lead.samples.iter().all(|&sample| (sample as usize) < self.samples);
+        let is_new = self.begun(lead.step).is_none();
         let parts = (1..=lead.samples.len().min(MICRO_MAX.into())).contains(&usize::from(lead.parts));
         known
+            && is_new
             && parts
             && lead.samples.len() <= MINIBATCH_MAX as usize
             && lead.cursors.len() <= CURSORS_MAX
@@ -337,7 +385,7 @@ impl Lane {
 
     /// A new attempt: whatever was under way is over.
     fn answer(&mut self, attempt: u64) -> Result<(), TrainError> {
-        let broke = self.begun.is_some();
+        let broke = self.is_under_way();
         self.break_off();
         self.attempt = attempt;
         if self.is_last() {
@@ -355,9 +403,9 @@ impl Lane {
         self.say(self.place.group + 1, word)
     }
 
-    /// Keeps what has come for the next minibatch.
+    /// Keeps what has come for a minibatch between two steps.
     pub(crate) fn keep(&mut self, content: Content, flow: Flow) {
-        if self.begun.is_some() && self.early.len() < MICRO_MAX.into() {
+        if self.early.len() < usize::from(MICRO_MAX) * (1 + self.ahead) {
             self.early.push_back((content, flow));
         }
     }

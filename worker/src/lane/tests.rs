@@ -78,7 +78,7 @@ fn minibatch() -> Lead {
 }
 
 fn member(group: u8, groups: u8, sent: &Noted) -> Lane {
-    Lane::new((Place { lane: 7, group }, groups), 5, 100, Box::new(sent.clone())).unwrap()
+    Lane::new((Place { lane: 7, group }, groups, 0), 5, 100, Box::new(sent.clone())).unwrap()
 }
 
 #[test]

@@ -17,8 +17,8 @@ pub(super) struct Layers {
     network: Network<CpuLayer>,
     /// The same where nothing is trained.
     forward: Network<CpuLayer>,
-    /// Parts of the minibatch that have gone there.
-    under_way: BTreeMap<u16, (There<CpuLayer>, Pass)>,
+    /// Parts that have gone there, by the step of their minibatch. Each keeps the weights that it went with.
+    under_way: BTreeMap<(u64, u16), (There<CpuLayer>, Pass)>,
 }
 
 /// What came back of a part.
@@ -52,7 +52,7 @@ impl Layers {
     /// A part of a minibatch goes through. What comes out is kept for the way back.
     pub(super) fn there(
         &mut self,
-        part: u16,
+        part: (u64, u16),
         parameters: &Parameters,
         key: u64,
         inputs: Vec<f32>,
@@ -66,7 +66,7 @@ impl Layers {
     /// Slopes have come for what a part's outputs were. None if no such part is under way.
     pub(super) fn back(
         &mut self,
-        part: u16,
+        part: (u64, u16),
         slopes: Vec<f32>,
         loss: f32,
         memory: Vec<f32>,

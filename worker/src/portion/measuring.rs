@@ -20,7 +20,7 @@ const UNDER_WAY_MAX: usize = 4;
 impl PortionModel {
     /// Sends all held-out samples through the lane, and hears how they are judged.
     pub(super) fn measure_all(&mut self, shared: &[f32]) -> Result<Scores, TrainError> {
-        let parameters = Parameters::new(&Cpu::default(), shared.to_vec())?;
+        let parameters = self.weights_to_measure(shared)?;
         let count = self.dataset.test.len();
         let samples: Vec<u32> = (0..count as u32).collect();
         // A message holds so many rows.
@@ -52,6 +52,12 @@ impl PortionModel {
         Ok(Evaluation::of(&self.judged_by, &all, count).scores())
     }
 
+    /// A copy of the shared weights, in place of memory that a minibatch needs and an evaluation does not.
+    fn weights_to_measure(&mut self, shared: &[f32]) -> Result<Parameters, TrainError> {
+        self.sum = Vec::new();
+        Ok(Parameters::new(&Cpu::default(), shared.to_vec())?)
+    }
+
     fn hear_judged(&mut self) -> Result<Judgement, TrainError> {
         match self.lane.wait()?.0 {
             Content::Judged(judged) => Ok(from_wire(&judged)),
@@ -62,7 +68,7 @@ impl PortionModel {
     /// Hands held-out samples on, or judges them where the network ends.
     pub(super) fn measure_on(&mut self, measured: &Measured, flow: &Flow, shared: &[f32]) -> Result<(), TrainError> {
         if measured.first {
-            self.measured_with = Some(Parameters::new(&Cpu::default(), shared.to_vec())?);
+            self.measured_with = Some(self.weights_to_measure(shared)?);
         }
         let is_held_out = |&sample: &u32| (sample as usize) < self.dataset.test.len();
         let held_out = !measured.samples.is_empty() && measured.samples.iter().all(is_held_out);

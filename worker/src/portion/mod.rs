@@ -12,10 +12,10 @@ use protocol::measured::Scores;
 use protocol::model::{Layout, Partition, Portion};
 use protocol::optimiser::Rule;
 use protocol::rng::splitmix64;
-use protocol::wire::flow::{FlowWord, Lead};
+use protocol::wire::flow::{Flow, FlowWord, Lead};
 
 use crate::backend::cpu::{CpuBackend, Slopes};
-use crate::backend::replica::Replica;
+use crate::backend::replica::{Replica, step_key};
 use crate::dataset::{Answers, Dataset};
 use crate::lane::{Content, Lane, LaneWord};
 use crate::learning::muon::Parts;
@@ -39,6 +39,8 @@ pub struct PortionModel {
     judged_by: Objective,
     /// Into how many parts a minibatch is cut.
     parts: usize,
+    /// What decides dropout in the minibatches that this worker leads.
+    seed: u64,
     /// The gradients of parts, added up.
     sum: Vec<f32>,
     /// The weights that an evaluation is made with, while one passes through.
@@ -81,27 +83,48 @@ impl PortionModel {
             },
             judged_by,
             parts: parts.max(1),
+            seed: 0,
             sum: Vec::new(),
             measured_with: None,
         }
     }
 
-    /// Cuts a minibatch that this worker leads, and sends all parts on their way.
-    fn lead(&mut self, samples: &[u32], key: u64, parameters: &Parameters) -> Result<Lead, TrainError> {
-        let lead = Lead {
-            key,
-            parts: self.parts.min(samples.len()).max(1) as u16,
-            samples: samples.to_vec(),
-            ..self.lane.told().clone()
-        };
-        self.lane.say(1, FlowWord::Lead(Box::new(lead.clone())))?;
-        for part in 0..lead.parts {
-            let (own, key) = (part_of(&lead, part), part_key(&lead, part));
-            let inputs = views::gathered(&self.dataset, self.augment, own, key, &mut self.loss.answers);
-            let outputs = self.layers.there(part, parameters, key, inputs)?;
-            self.lane.send(1, FlowWord::There { part }, outputs)?;
+    /// Begins the minibatches that this worker is to lead and has not begun yet.
+    fn lead(&mut self, parameters: &Parameters) -> Result<(), TrainError> {
+        for told in self.lane.take_told() {
+            let lead = Lead {
+                key: step_key(self.seed, told.step),
+                parts: self.parts.min(told.samples.len()).max(1) as u16,
+                ..told
+            };
+            self.lane.begin(lead.clone())?;
+            self.send_there(&lead, parameters)?;
         }
-        Ok(lead)
+        Ok(())
+    }
+
+    /// Cuts a minibatch, and sends all parts on their way.
+    fn send_there(&mut self, lead: &Lead, parameters: &Parameters) -> Result<(), TrainError> {
+        let step = lead.step;
+        for part in 0..lead.parts {
+            let (own, key) = (part_of(lead, part), part_key(lead, part));
+            let inputs = views::gathered(&self.dataset, self.augment, own, key, &mut self.loss.answers);
+            let outputs = self.layers.there((step, part), parameters, key, inputs)?;
+            self.lane.send(1, FlowWord::There { step, part }, outputs)?;
+        }
+        Ok(())
+    }
+
+    /// Whether these are the numbers of a part that is under way. Others are not kept.
+    fn is_sound(&self, content: &Content, flow: &Flow) -> bool {
+        let (before, after) = self.layers.portion.borders();
+        let (step, part, features) = match *content {
+            Content::There { step, part } => (step, part, before),
+            Content::Back { step, part, .. } => (step, part, after),
+            Content::Measure(_) | Content::Judged(_) => return false,
+        };
+        let lead = self.lane.begun(step).filter(|lead| part < lead.parts);
+        lead.is_some_and(|lead| flow.numbers.len() == part_of(lead, part).len() * features * size_of::<f32>())
     }
 
     /// Takes part in a minibatch until all its parts have been here and back.
@@ -109,17 +132,28 @@ impl PortionModel {
         while way.done < usize::from(way.lead.parts) {
             let (content, flow) = self.lane.wait()?;
             let (before, after) = self.layers.portion.borders();
-            let numbers = |part: u16, features: usize| {
-                let samples = (part < way.lead.parts).then(|| part_of(way.lead, part).len())?;
+            let numbers = |lead: &Lead, part: u16, features: usize| {
+                let samples = (part < lead.parts).then(|| part_of(lead, part).len())?;
                 flow.numbers(samples * features).ok()
             };
             match content {
-                Content::There { part } if let Some(inputs) = numbers(part, before) => {
-                    self.go_there(way, part, inputs)?;
-                }
-                Content::Back { part, loss } if let Some(slopes) = numbers(part, after) => {
+                Content::There { step, part } if step == way.lead.step => match numbers(way.lead, part, before) {
+                    Some(inputs) => self.go_there(way, part, inputs)?,
+                    None => return Err(self.lane.lost()),
+                },
+                // One that was begun ahead.
+                Content::There { step, part } => match self.lane.begun(step).cloned() {
+                    Some(lead) if let Some(inputs) = numbers(&lead, part, before) => {
+                        self.pass_on(&lead, part, way.parameters, inputs)?;
+                    }
+                    _ => return Err(self.lane.lost()),
+                },
+                Content::Back { step, part, loss }
+                    if step == way.lead.step
+                        && let Some(slopes) = numbers(way.lead, part, after) =>
+                {
                     let memory = std::mem::take(way.gradient);
-                    match self.layers.back(part, slopes, loss, memory)? {
+                    match self.layers.back((step, part), slopes, loss, memory)? {
                         Some(returned) => self.returned(way, part, returned)?,
                         None => return Err(self.lane.lost()),
                     }
@@ -136,10 +170,20 @@ impl PortionModel {
         if self.lane.is_last() {
             return self.judge(way, part, inputs);
         }
-        let key = part_key(way.lead, part);
-        let outputs = self.layers.there(part, way.parameters, key, inputs)?;
+        self.pass_on(way.lead, part, way.parameters, inputs)
+    }
+
+    fn pass_on(&mut self, lead: &Lead, part: u16, parameters: &Parameters, inputs: Vec<f32>) -> Result<(), TrainError> {
+        // Where the network ends, parts come one by one, and go back at once.
+        if self.lane.is_last() {
+            return Err(self.lane.lost());
+        }
+        let step = lead.step;
+        let outputs = self
+            .layers
+            .there((step, part), parameters, part_key(lead, part), inputs)?;
         let next = self.lane.group() + 1;
-        self.lane.send(next, FlowWord::There { part }, outputs)
+        self.lane.send(next, FlowWord::There { step, part }, outputs)
     }
 
     /// The last layers turn a part round.
@@ -157,7 +201,8 @@ impl PortionModel {
         let Returned { loss, slopes, gradient } = returned;
         if !self.lane.leads() {
             let before = self.lane.group() - 1;
-            self.lane.send(before, FlowWord::Back { part, loss }, &slopes)?;
+            let step = way.lead.step;
+            self.lane.send(before, FlowWord::Back { step, part, loss }, &slopes)?;
         }
         *way.gradient = gradient;
         way.done += 1;
@@ -217,6 +262,10 @@ impl PortionTrainer {
         threads: Threads,
     ) -> Result<Self, TrainError> {
         let portion: Portion = model.layers.portion.clone();
+        let model = PortionModel {
+            seed: dropout_seed,
+            ..model
+        };
         let parts = |muon| Parts::new(whole, muon).of_portion(&portion);
         let backend = CpuBackend::of(model, &portion.layout, counts, rule, parts, threads)?;
         Self::on(backend, rule, dropout_seed)
@@ -228,17 +277,14 @@ impl Slopes for PortionModel {
         &mut self,
         parameters: &Parameters,
         samples: &[u32],
-        key: u64,
+        _key: u64,
         gradient: &mut Vec<f32>,
     ) -> Result<f32, TrainError> {
         let weights = parameters.values().len();
-        self.layers.clear();
-        let lead = if self.lane.leads() {
-            self.lead(samples, key, parameters)
-        } else {
-            self.lane.next_lead().cloned().ok_or(TrainError::LaneBroken)
-        };
+        let begun = self.lead(parameters);
+        let lead = begun.and_then(|()| self.lane.next_lead().cloned().ok_or(TrainError::LaneBroken));
         let loss = lead.and_then(|lead| {
+            debug_assert_eq!(lead.samples, samples, "minibatches are done in their order");
             self.sum.clear();
             self.sum.resize(if lead.parts > 1 { weights } else { 0 }, 0.0);
             self.minibatch(parameters, &lead, gradient)
@@ -247,6 +293,8 @@ impl Slopes for PortionModel {
         gradient.resize(weights, 0.0);
         if loss.is_ok() {
             self.lane.led();
+        } else {
+            self.layers.clear();
         }
         loss
     }
@@ -258,12 +306,23 @@ impl Slopes for PortionModel {
     fn hear(&mut self, word: LaneWord, shared: &[f32]) -> Result<(), TrainError> {
         match self.lane.hear(word) {
             Ok(Some((Content::Measure(measured), flow))) => self.measure_on(&measured, &flow, shared),
-            Ok(Some((content @ Content::There { .. }, flow))) => {
+            Ok(Some((content, flow))) if self.is_sound(&content, &flow) => {
                 self.lane.keep(content, flow);
                 Ok(())
             }
-            // What is broken between two minibatches is called together again.
-            Ok(_) | Err(TrainError::LaneBroken) => Ok(()),
+            Ok(Some(_)) => {
+                self.layers.clear();
+                match self.lane.lost() {
+                    TrainError::LaneBroken => Ok(()),
+                    error => Err(error),
+                }
+            }
+            Ok(_) => Ok(()),
+            // What is broken between two steps is called together again.
+            Err(TrainError::LaneBroken) => {
+                self.layers.clear();
+                Ok(())
+            }
             Err(error) => Err(error),
         }
     }

@@ -8,7 +8,10 @@ use crate::backend::cpu::CpuTrainer;
 use crate::backend::{Array, Backend};
 use crate::fitting::fit;
 use crate::lane::{InLane, Line};
+use crate::ops::{self, from_rows};
+use crate::program::{ImageOrder, Program};
 use crate::trainer::{StepControl, Trainer};
+use dfdx::prelude::Cpu;
 use protocol::wire::flow::{Flow, Place};
 
 /// A lane in one process.
@@ -46,10 +49,14 @@ fn dataset() -> Arc<Dataset> {
 }
 
 fn job(model: &str, optimiser: &str, groups: usize, micro: usize) -> Job {
+    job_ahead(model, optimiser, groups, micro, 0)
+}
+
+fn job_ahead(model: &str, optimiser: &str, groups: usize, micro: usize, ahead: usize) -> Job {
     JobDraft {
         model: Some(model.into()),
         optimiser: Some(optimiser.into()),
-        exchange: Some(format!("layers:groups={groups},micro={micro}")),
+        exchange: Some(format!("layers:groups={groups},micro={micro},ahead={ahead}")),
         ..JobDraft::default()
     }
     .resolve()
@@ -106,7 +113,13 @@ fn in_a_lane(job: &Job, data: &Arc<Dataset>, steps: u64) -> (Vec<f32>, Vec<f32>,
             std::thread::spawn(move || {
                 let partition = Partition::new(layout.clone(), lanes.cut).unwrap();
                 let place = Place { lane: 0, group };
-                let lane = Lane::new((place, groups as u8), 1, data.train.len(), Box::new(Wires { to, own })).unwrap();
+                let lane = Lane::new(
+                    (place, groups as u8, lanes.ahead(1)),
+                    1,
+                    data.train.len(),
+                    Box::new(Wires { to, own }),
+                )
+                .unwrap();
                 let task = Task::of_job(&job, Arc::clone(&data)).unwrap();
                 let judged = Objective::to_judge(&job, &data.target);
                 let parts = usize::from(lanes.micro);
@@ -150,7 +163,14 @@ fn lead(trainer: &mut PortionTrainer, job: &Job, steps: u64) -> (Vec<f32>, Optio
     }
     let losses = (1..=steps).map(|step| {
         let control = control(job, step);
-        trainer.lane().unwrap().tell(step, control.learning_rate, &[]);
+        let ahead = trainer.lane().unwrap().ahead() as u64;
+        let leads = (step..=steps.min(step + ahead)).map(|step| Lead {
+            step,
+            learning_rate: control.learning_rate,
+            samples: samples(step),
+            ..Lead::default()
+        });
+        trainer.lane().unwrap().tell(leads.collect());
         let report = trainer.step(&samples(step), control, &mut Vec::new());
         report.unwrap().loss
     });
@@ -210,6 +230,72 @@ fn parts_of_a_minibatch_add_up_to_it() {
             let off = (furthest(&own, &lane), furthest(&losses, &found));
             assert!(off.0 < 1e-5 && off.1 < 5e-5, "{model}: {groups}, {micro}: {off:?}");
         }
+    }
+}
+
+/// The own weights after so many steps of a machine whose first layers go there with weights of some steps ago, and come back
+/// with the same.
+fn with_old_first_layers(job: &Job, data: &Arc<Dataset>, steps: usize, ahead: usize) -> Vec<f32> {
+    let layout = fit(job, data).unwrap();
+    let cut = job.exchange.lanes().unwrap().cut;
+    let first = Partition::new(layout.clone(), cut).unwrap().portion(0).layout.weights;
+    let network = ops::network(Program::new(&layout, ImageOrder::BySample), Threads(1));
+    let Task { objective, .. } = Task::of_job(job, Arc::clone(data)).unwrap();
+    let answers = Answers::default();
+    let mut loss = MeanLoss { objective, answers };
+    let counts = initial_counts(&layout, job.seed);
+    let mut weights: Vec<f32> = counts.into_iter().map(protocol::lattice::weight_of).collect();
+    let mut before = Vec::new();
+    for step in 1..=steps as u64 {
+        before.push(weights[..first].to_vec());
+        // A minibatch is begun when the one that is so many before it is next.
+        let seen = before.len().saturating_sub(1 + ahead);
+        let mixed = [&before[seen][..], &weights[first..]].concat();
+        let parameters = Parameters::new(&Cpu::default(), mixed).unwrap();
+        let samples = samples(step);
+        let inputs = views::gathered(data, Augment::default(), &samples, 0, &mut loss.answers);
+        let rows = from_rows(&Cpu::default(), samples.len(), data.train.features(), inputs).unwrap();
+        let pass = ops::Pass {
+            parameters: parameters.clone(),
+            key: 0,
+            statistics: ops::Statistics::Minibatch,
+        };
+        let lent = parameters.lend_gradient(vec![0.0; weights.len()]).unwrap();
+        let descent = network.descend(&loss, &pass, rows, lent).unwrap();
+        let gradient = parameters.take_gradient(descent.gradients).unwrap();
+        for (weight, slope) in weights.iter_mut().zip(gradient) {
+            *weight -= 0.05 * slope;
+        }
+    }
+    weights
+}
+
+/// Of two groups the second turns each minibatch round with the newest weights, and the first has begun it some steps before.
+#[test]
+fn gradients_belong_to_the_weights_that_a_minibatch_went_with() {
+    let data = dataset();
+    let model = "dense 24, tanh, dense 16, tanh, dense";
+    let furthest = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    for ahead in 0..=3 {
+        let job = job_ahead(model, "sgd:0.05", 2, 1, ahead);
+        let (lane, _, _) = in_a_lane(&job, &data, 50);
+        let expected = |ahead| with_old_first_layers(&job, &data, 50, ahead);
+        assert!(furthest(&lane, &expected(ahead)) < 1e-5, "{ahead} ahead");
+        assert!(furthest(&lane, &expected(ahead + 1)) > 1e-4, "{ahead} ahead");
+    }
+}
+
+#[test]
+fn minibatches_that_are_begun_ahead_are_all_trained() {
+    let data = dataset();
+    for (groups, micro, ahead) in [(2, 4, 1), (3, 4, 1), (4, 2, 4), (3, 64, 2)] {
+        let (_, losses, _) = in_a_lane(&job_ahead(DENSE, "adam", groups, micro, ahead), &data, 60);
+        let mean = |losses: &[f32]| losses.iter().sum::<f32>() / losses.len() as f32;
+        assert_eq!(losses.len(), 60);
+        assert!(
+            mean(&losses[50..]) < mean(&losses[..10]),
+            "{groups}, {micro}, {ahead}: {losses:?}"
+        );
     }
 }
 

@@ -227,7 +227,7 @@ impl Process {
         let Some(prepared) = self.preparing.prepared() else {
             return self.fail("the node began a run that was never prepared");
         };
-        let started = prepared.portion(assignment.place).and_then(|portion| {
+        let started = prepared.portion(assignment.post).and_then(|portion| {
             let thread = prepared.start(assignment, portion.as_ref(), counts)?;
             Ok((thread, portion))
         });

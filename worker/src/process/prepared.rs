@@ -10,7 +10,7 @@ use protocol::model::{Layout, Partition, Portion, initial_counts};
 use protocol::rng::splitmix64;
 use protocol::sentence::sentence;
 use protocol::wire::attach::{Assignment, DataInfo};
-use protocol::wire::flow::Place;
+use protocol::wire::flow::Post;
 
 use super::Options;
 use crate::backend::cpu::CpuTrainer;
@@ -76,8 +76,8 @@ impl Prepared {
     }
 
     /// The portion of the network that a place in a lane has, and what it is cut from.
-    pub(super) fn portion(&self, place: Option<(Place, u8)>) -> Result<Option<(Partition, Portion)>, String> {
-        let (Some((place, groups)), Some(lanes)) = (place, self.job.exchange.lanes()) else {
+    pub(super) fn portion(&self, post: Option<Post>) -> Result<Option<(Partition, Portion)>, String> {
+        let (Some(Post { place, groups, .. }), Some(lanes)) = (post, self.job.exchange.lanes()) else {
             return Ok(None);
         };
         let lanes = Lanes {
@@ -131,12 +131,13 @@ impl Prepared {
         let task = Task::of_job(&self.job, Arc::clone(&self.dataset)).map_err(|error| error.to_string())?;
         let (layout, rule) = (self.layout.clone(), self.job.optimiser.rule);
         let (threads, minibatch) = (self.threads, self.job.minibatch as usize);
-        if let (Some((partition, _)), Some((place, _)), Some(lanes)) =
-            (portion.cloned(), assignment.place, self.job.exchange.lanes())
+        if let (Some((partition, _)), Some(post), Some(lanes)) =
+            (portion.cloned(), assignment.post, self.job.exchange.lanes())
         {
             let (judged_by, parts, own) = (self.judged().objective, usize::from(lanes.micro), assignment.origin.0);
             let samples = self.dataset.train.len();
-            let place = (place, partition.groups() as u8);
+            let ahead = lanes.ahead(post.lanes as usize);
+            let place = (post.place, partition.groups() as u8, ahead);
             let started = training_thread::start(threads, move |line| {
                 let lane = Lane::new(place, own, samples, line)?;
                 let model = PortionModel::new(task, judged_by, &partition, lane, parts, threads);

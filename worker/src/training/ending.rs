@@ -25,6 +25,8 @@ pub(super) enum Ending {
     Back { weights: Vec<f32>, next: usize },
     /// It takes no further step.
     Stop,
+    /// It cannot take any, and leaves what it has left to others.
+    GaveUp,
 }
 
 impl<T: Trainer> Training<T> {
@@ -65,7 +67,7 @@ impl<T: Trainer> Training<T> {
                     None => Ok(Next::Done),
                 }
             }
-            Ending::Stop | Ending::No => Ok(Next::Done),
+            Ending::Stop | Ending::GaveUp | Ending::No => Ok(Next::Done),
         }
     }
 

@@ -1,11 +1,37 @@
 //! The loop of a worker that holds a portion of a network only: one leads its lane, and the others follow.
 
-use protocol::batch::CURSORS_MAX;
-use protocol::measured::Scores;
+use std::collections::VecDeque;
+use std::time::Duration;
 
+use protocol::batch::CURSORS_MAX;
+use protocol::cursor::CursorAdvance;
+use protocol::measured::Scores;
+use protocol::wire::flow::Lead;
+
+use super::ending::Ending;
 use super::{Next, StepControl, Training, TrainingError};
 use crate::lane::LaneWord;
 use crate::trainer::{TrainError, Trainer};
+
+/// How long a leader calls its lane together before it leaves the rest to other lanes. Nodes that are gone are given up sooner:
+/// these are there, and a worker of theirs may be opening large data.
+const GIVEN_UP_AFTER: Duration = Duration::from_mins(5);
+
+/// Minibatches that were chosen before the one before them is done, in their order.
+#[derive(Default)]
+pub(super) struct Upcoming {
+    chosen: VecDeque<Chosen>,
+    /// No more are chosen, so that there is a moment at which nothing is under way.
+    rests: bool,
+}
+
+/// A minibatch that was chosen ahead.
+struct Chosen {
+    indices: Vec<u32>,
+    cursors: Vec<CursorAdvance>,
+    /// How many batches were in the weights then.
+    seen: u64,
+}
 
 /// What comes next for a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,13 +54,21 @@ impl<T: Trainer> Training<T> {
             return Ok(Choice::Own);
         };
         // What was chosen and could not be trained is still to be, unless others have done so.
-        self.chosen &= self.plan.is_in_arrears();
+        if !lane.is_whole() && !self.plan.is_in_arrears() {
+            self.chosen = false;
+            self.upcoming.chosen.clear();
+        }
         let may_end = is_ending || self.plan.is_complete();
         if lane.leads() {
             if lane.is_whole() || may_end {
                 return Ok(Choice::Own);
             }
             lane.call()?;
+            // Others cannot know that this lane makes nothing: all its nodes may be there.
+            if self.identity.slots > 1 && lane.calls_for() > GIVEN_UP_AFTER {
+                tracing::warn!("this node's lane does not come together: what it has left is for other lanes to train");
+                self.ending = Ending::GaveUp;
+            }
             return Ok(Choice::None);
         }
         if let Some(lead) = lane.next_lead() {
@@ -64,22 +98,81 @@ impl<T: Trainer> Training<T> {
         (rate, clip.map(|norm| norm / f64::from(lane.groups()).sqrt()))
     }
 
-    /// What the others of the lane have to know of a step.
-    pub(super) fn tell_lane(&mut self, control: &StepControl) {
-        if let Some(lane) = self.trainer.lane()
-            && lane.leads()
-        {
-            lane.tell(control.step, control.learning_rate, &self.cursors);
+    /// The next minibatch that a lane may have begun, if there is one.
+    pub(super) fn take_ahead(&mut self) -> bool {
+        let Some(next) = self.upcoming.chosen.pop_front() else {
+            return false;
+        };
+        (self.indices, self.cursors) = (next.indices, next.cursors);
+        self.begun_at = Some(next.seen);
+        true
+    }
+
+    /// Chooses a minibatch. One that a lane is to train may come to nothing.
+    pub(super) fn choose_for_lane(&mut self, cursors_max: usize) -> bool {
+        let is_one = self.choose(cursors_max);
+        if is_one && self.is_in_lane() {
+            self.plan.owe(&self.cursors);
         }
+        is_one
+    }
+
+    /// What the others of the lane have to know of a step, and of those after it that can be begun before it is done.
+    pub(super) fn tell_lane(&mut self, control: &StepControl) {
+        let Some(ahead) = self.trainer.lane().filter(|lane| lane.leads()).map(|lane| lane.ahead()) else {
+            return;
+        };
+        self.choose_ahead(if self.upcoming.rests { 0 } else { ahead });
+        let lead = |step, samples: &[u32], cursors: &[CursorAdvance]| Lead {
+            step,
+            learning_rate: control.learning_rate,
+            samples: samples.to_vec(),
+            cursors: cursors.to_vec(),
+            ..Lead::default()
+        };
+        let first = lead(control.step, &self.indices, &self.cursors);
+        let rest = (control.step + 1..).zip(&self.upcoming.chosen);
+        let rest = rest.map(|(step, next)| lead(step, &next.indices, &next.cursors));
+        let leads = std::iter::once(first).chain(rest).collect();
+        if let Some(lane) = self.trainer.lane() {
+            lane.tell(leads);
+        }
+    }
+
+    /// Chooses minibatches after the present one, until there are so many. Their batches come after its own.
+    fn choose_ahead(&mut self, most: usize) {
+        while self.upcoming.chosen.len() < most {
+            let taken: usize = self.upcoming.chosen.iter().map(|next| next.cursors.len()).sum();
+            let left = self.pending.cursors_left().saturating_sub(taken + self.cursors.len());
+            let cursors_max = self.cursors_max().min(left);
+            let (indices, cursors) = (std::mem::take(&mut self.indices), std::mem::take(&mut self.cursors));
+            let is_one = cursors_max > 0 && self.choose_for_lane(cursors_max);
+            let next = Chosen {
+                indices: std::mem::replace(&mut self.indices, indices),
+                cursors: std::mem::replace(&mut self.cursors, cursors),
+                seen: self.batches_applied,
+            };
+            if !is_one {
+                return;
+            }
+            self.upcoming.chosen.push_back(next);
+        }
+    }
+
+    /// Whether something was begun that is not done.
+    pub fn is_under_way(&mut self) -> bool {
+        self.trainer.lane().is_some_and(|lane| lane.is_under_way())
+    }
+
+    /// Whether to begin nothing ahead, so that there is a moment at which nothing is under way.
+    pub fn rest(&mut self, rests: bool) {
+        self.upcoming.rests = rests;
     }
 
     /// The lane broke in the middle of a step, which has moved nothing here. Who leads makes it again.
     pub(super) fn led_in_vain(&mut self) -> Next {
         self.steps -= 1;
-        if self.trainer.lane().is_some_and(|lane| lane.leads()) {
-            self.chosen = true;
-            self.plan.not_trained(&self.cursors);
-        }
+        self.chosen = self.trainer.lane().is_some_and(|lane| lane.leads());
         Next::Waiting
     }
 
@@ -94,7 +187,7 @@ impl<T: Trainer> Training<T> {
     /// What was chosen is trained. A follower's plan has chosen nothing, and learns what is done as from another's batches.
     pub(super) fn follow_plan(&mut self) {
         match self.trainer.lane() {
-            Some(lane) if lane.leads() => self.plan.trained_at_last(),
+            Some(lane) if lane.leads() => self.plan.settle(&self.cursors),
             Some(_) => self.plan.observe(self.identity.origin, &self.cursors),
             None => {}
         }
@@ -126,7 +219,8 @@ impl<T: Trainer> Training<T> {
 
     /// Whether it is for this worker to say that the run is to end. Those that are led only follow.
     pub(super) fn may_say_stop(&mut self) -> bool {
-        self.trainer.lane().is_none_or(|lane| lane.leads())
+        let leads = self.trainer.lane().is_none_or(|lane| lane.leads());
+        leads && !matches!(self.ending, Ending::GaveUp)
     }
 
     /// Whether this worker holds a portion of a network only.

@@ -23,7 +23,7 @@ use protocol::optimiser::Rule;
 
 use self::ending::Ending;
 pub use self::error::TrainingError;
-use self::in_lane::Choice;
+use self::in_lane::{Choice, Upcoming};
 use self::pending::Pending;
 use self::rounds::Round;
 pub use self::step::{Next, Step};
@@ -102,6 +102,8 @@ pub struct Training<T> {
     probe: Vec<u32>,
     /// The next minibatch is chosen already, and its device may be at it.
     chosen: bool,
+    /// Minibatches after that one, which a lane may have begun.
+    upcoming: Upcoming,
     /// How many batches were in the weights when the device began with that minibatch, if it has.
     begun_at: Option<u64>,
     /// How many batches were in the weights that the newest finished gradient was computed at; a batch's header says it.
@@ -151,6 +153,7 @@ impl<T: Trainer> Training<T> {
             round: Round::default(),
             probe: rounds::probe(job, kinds.len()),
             chosen: false,
+            upcoming: Upcoming::default(),
             begun_at: None,
             seen: 0,
             indices: Vec::new(),
@@ -376,10 +379,10 @@ impl<T: Trainer> Training<T> {
     /// The next minibatch, and the samples that it counts. `false` if there is none now.
     fn next_minibatch(&mut self) -> bool {
         let most = self.cursors_max().min(self.pending.cursors_left());
-        std::mem::take(&mut self.chosen) || self.choose(most)
+        std::mem::take(&mut self.chosen) || self.take_ahead() || self.choose_for_lane(most)
     }
 
-    fn choose(&mut self, cursors_max: usize) -> bool {
+    pub(super) fn choose(&mut self, cursors_max: usize) -> bool {
         self.plan
             .next_minibatch(cursors_max, &mut self.indices, &mut self.cursors)
     }

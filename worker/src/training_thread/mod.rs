@@ -249,6 +249,8 @@ struct Loop<'a, T> {
     finishes: VecDeque<(Option<SaveOrder>, Instant)>,
     /// Files that wait for a moment at which nothing is held back.
     saves: Vec<PathBuf>,
+    /// An evaluation that waits for a moment at which nothing of a lane is under way.
+    measures: Option<Moment>,
     /// Steps held back in a row.
     held_back: usize,
     /// Since when nobody takes the batches.
@@ -268,6 +270,7 @@ impl<'a, T: Trainer> Loop<'a, T> {
             closed: false,
             finishes: VecDeque::new(),
             saves: Vec::new(),
+            measures: None,
             held_back: 0,
             full_since: None,
             waited: Duration::ZERO,
@@ -328,6 +331,7 @@ impl<'a, T: Trainer> Loop<'a, T> {
             let timer = ThreadTimer::start();
             self.take_all()?;
             self.save()?;
+            self.measure()?;
             if self.should_wait() {
                 self.wait(LOOK_AGAIN)?;
                 continue;
@@ -394,6 +398,21 @@ impl<'a, T: Trainer> Loop<'a, T> {
         Ok(())
     }
 
+    /// Has the lane measured, if that is wanted and this is a moment for it.
+    fn measure(&mut self) -> Result<(), Ended> {
+        self.training.rest(self.measures.is_some());
+        if self.training.is_under_way() {
+            return Ok(());
+        }
+        if let Some(moment) = self.measures.take()
+            && let Some(scores) = self.training.measure()?
+        {
+            self.outbox
+                .send(FromTraining::Measured(Evaluation::of(moment, scores)))?;
+        }
+        Ok(())
+    }
+
     /// Whether there is no point in a step now: a full channel mostly empties in a moment, and holding back is no better
     /// than waiting when it has gone on for long.
     fn should_wait(&mut self) -> bool {
@@ -441,12 +460,7 @@ impl<'a, T: Trainer> Loop<'a, T> {
             ToTraining::Slot { slot, alive } => self.training.slot(slot, alive),
             ToTraining::GoOn(order) => self.training.go_on(order)?,
             ToTraining::GoOnPassing(prefix) => self.training.go_on_passing(prefix.as_deref())?,
-            ToTraining::Copy(moment) if self.training.is_in_lane() => {
-                if let Some(scores) = self.training.measure()? {
-                    self.outbox
-                        .send(FromTraining::Measured(Evaluation::of(moment, scores)))?;
-                }
-            }
+            ToTraining::Copy(moment) if self.training.is_in_lane() => self.measures = Some(moment),
             ToTraining::Copy(moment) => {
                 let weights = self.training.trainer().copy_weights()?;
                 self.outbox.send(FromTraining::Weights(weights, moment))?;

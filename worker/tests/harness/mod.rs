@@ -134,7 +134,7 @@ impl Ledger {
             restore,
             round: 3,
             workers: 2,
-            place: None,
+            post: None,
         }
     }
 }

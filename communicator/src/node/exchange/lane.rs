@@ -48,9 +48,11 @@ impl ExchangeState {
                 attempt: 0,
                 word: FlowWord::Lost,
             };
-            if let (Some((_, outbox)), Ok(contents)) = (&peer.outbox, Flow::word(head).encode()) {
-                // A queue that is full breaks its link, and so the lane.
-                let _ = outbox.try_send(Message::Flow(contents.into()));
+            if let (Some((_, outbox)), Ok(contents)) = (&peer.outbox, Flow::word(head).encode())
+                && outbox.try_send(Message::Flow(contents.into())).is_err()
+            {
+                // Whose link is cut hears of it so.
+                let _ = peer.link.cast(LinkMessage::Cut);
             }
         }
     }

@@ -79,10 +79,7 @@ impl ExchangeState {
             restore,
             round,
             workers,
-            place: self
-                .plan
-                .place(self.me)
-                .zip(self.plan.groups().map(|groups| groups as u8)),
+            post: self.plan.post(self.me),
         })));
     }
 

@@ -279,6 +279,8 @@ impl RunPlan {
             self.job.exchange.lanes().is_none() || self.groups().is_some(),
             "a network that nobody has cut",
         )?;
+        let are_rows = |groups: usize| guests.is_empty() && participants.len().is_multiple_of(groups);
+        within(self.groups().is_none_or(are_rows), "nodes in rows")?;
         within(
             resumed.is_empty() || resumed.len() == self.groups().unwrap_or(1),
             "a number of checkpoints",

@@ -41,8 +41,8 @@ pub struct SamplePlan {
     queue: VecDeque<ShardId>,
     /// Where to go on in each shard, and which are for others to finish.
     board: Board,
-    /// What was handed out last and could not be trained, as long as nobody else is heard to have trained it.
-    untrained: Vec<CursorAdvance>,
+    /// What was handed out and is owed: it is not trained, nor is anybody else heard to have trained it.
+    owed: Vec<CursorAdvance>,
     /// Nothing was handed out since a batch left.
     is_fresh: bool,
 }
@@ -62,7 +62,7 @@ impl SamplePlan {
             slot,
             open,
             queue: VecDeque::new(),
-            untrained: Vec::new(),
+            owed: Vec::new(),
             is_fresh: true,
         })
     }
@@ -86,7 +86,7 @@ impl SamplePlan {
     pub fn observe(&mut self, origin: OriginId, advances: &[CursorAdvance]) {
         for &advance in advances {
             self.board.observe(origin, advance);
-            self.untrained
+            self.owed
                 .retain(|one| one.shard != advance.shard || one.done > advance.done);
         }
     }
@@ -104,24 +104,24 @@ impl SamplePlan {
     }
 
     fn trained_by_others(&mut self, cursors: &Cursors) {
-        self.untrained.retain(|one| one.done > cursors.done(one.shard));
+        self.owed.retain(|one| one.done > cursors.done(one.shard));
     }
 
-    /// Takes note that the last minibatch could not be trained. Its samples are still this slot's to train, unless others take
-    /// them for those of the dead.
-    pub fn not_trained(&mut self, advances: &[CursorAdvance]) {
-        self.untrained = advances.to_vec();
+    /// Takes note that a minibatch which was handed out may fail to be trained. It is this slot's to train, unless others do so
+    /// who take this slot for dead.
+    pub fn owe(&mut self, advances: &[CursorAdvance]) {
+        self.owed.extend_from_slice(advances);
     }
 
-    /// Takes note that what could not be trained now is.
-    pub fn trained_at_last(&mut self) {
-        self.untrained.clear();
+    /// Takes note that one of those is trained.
+    pub fn settle(&mut self, advances: &[CursorAdvance]) {
+        self.owed.retain(|one| !advances.contains(one));
     }
 
-    /// Whether something that could not be trained is still to be.
+    /// Whether something that was handed out is still to be trained.
     #[must_use]
     pub fn is_in_arrears(&self) -> bool {
-        !self.untrained.is_empty()
+        !self.owed.is_empty()
     }
 
     /// Takes note that an origin emits no more: what it began and did not finish is free.
@@ -151,7 +151,7 @@ impl SamplePlan {
         self.board.slot_alive(slot);
     }
 
-    /// Whether every sample of every epoch is done, those handed out by [`SamplePlan::next_minibatch`] included.
+    /// Whether every sample of every epoch is done, those handed out by [`SamplePlan::next_minibatch`] and not owed included.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         !self.is_in_arrears()

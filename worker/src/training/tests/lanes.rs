@@ -1,5 +1,7 @@
 //! Whole workers of a lane, each in a thread of its own, with messages that are carried between them.
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel};
 
@@ -134,7 +136,12 @@ fn training(
         lane: 0,
         group: group as u8,
     };
-    let lane = Lane::new((place, partition.groups() as u8), 5, dataset.train.len(), line)?;
+    let lane = Lane::new(
+        (place, partition.groups() as u8, lanes.ahead(1)),
+        5,
+        dataset.train.len(),
+        line,
+    )?;
     let task = Task::of_job(job, Arc::clone(dataset)).unwrap();
     let judged = Objective::to_judge(job, &dataset.target);
     let model = PortionModel::new(task, judged, &partition, lane, usize::from(lanes.micro), Threads(1));
@@ -154,8 +161,9 @@ fn all_the_rest() -> Batch {
     batch
 }
 
-/// A way on which nothing comes.
-struct Silence;
+/// A way on which nothing comes, at a moment.
+#[derive(Clone, Default)]
+struct Silence(Rc<Cell<std::time::Duration>>);
 
 impl Line for Silence {
     fn send(&self, _flow: Flow) -> Result<(), TrainError> {
@@ -167,7 +175,30 @@ impl Line for Silence {
     }
 
     fn now(&self) -> std::time::Duration {
-        std::time::Duration::ZERO
+        self.0.get()
+    }
+}
+
+#[test]
+fn a_lane_that_never_comes_together_leaves_the_rest_to_others() {
+    for (slots, ends) in [(1, Next::Waiting), (2, Next::Done)] {
+        let (_folder, dataset) = points(400);
+        let job = job(|draft| draft.exchange = Some("layers:groups=2".into()));
+        let layout = layout(&job, &dataset);
+        let silence = Silence::default();
+        let mut leads = training(&job, &Arc::new(dataset), &layout, 0, Box::new(silence.clone())).unwrap();
+        leads.identity.slots = slots;
+        let mut encoded = Vec::new();
+        for minutes in [0, 1, 4] {
+            silence.0.set(std::time::Duration::from_mins(minutes));
+            assert_eq!(leads.step(false, &mut encoded).unwrap(), Next::Waiting);
+        }
+        silence.0.set(std::time::Duration::from_mins(6));
+        leads.step(false, &mut encoded).unwrap();
+        assert_eq!(leads.step(false, &mut encoded).unwrap(), ends, "{slots} lanes");
+        leads.close(&mut encoded).unwrap();
+        let closing = Batch::decode(&encoded, leads.trainer.weights()).unwrap();
+        assert!(!closing.header.standing.stop, "the run goes on");
     }
 }
 
@@ -180,7 +211,7 @@ fn who_is_led_ends_when_told_and_not_before() {
         draft.epochs = Some(1);
     });
     let layout = layout(&job, &dataset);
-    let mut led = training(&job, &Arc::new(dataset), &layout, 1, Box::new(Silence)).unwrap();
+    let mut led = training(&job, &Arc::new(dataset), &layout, 1, Box::new(Silence::default())).unwrap();
     led.apply(&all_the_rest()).unwrap();
     assert!(led.plan.is_complete());
     let mut encoded = Vec::new();
@@ -188,7 +219,7 @@ fn who_is_led_ends_when_told_and_not_before() {
     led.stop();
     assert_eq!(led.step(false, &mut encoded).unwrap(), Next::Done);
     led.close(&mut encoded).unwrap();
-    let closing = protocol::batch::Batch::decode(&encoded, led.trainer.weights()).unwrap();
+    let closing = Batch::decode(&encoded, led.trainer.weights()).unwrap();
     assert!(closing.header.standing.last && !closing.header.standing.stop);
 }
 
