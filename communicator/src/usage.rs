@@ -205,6 +205,9 @@ pub struct TooLarge {
     there: f64,
 }
 
+/// What a node and its worker take besides a portion, with a dataset of some size. Portions are made to fit closely.
+const BESIDES_BYTES: u64 = 128 << 20;
+
 /// Refuses a job that so many workers on this machine cannot hold, before the system's memory is gone.
 pub fn check_memory(job: &Job, layout: &Layout, workers: usize) -> Result<(), TooLarge> {
     const GIGABYTE: f64 = 1e9;
@@ -212,13 +215,13 @@ pub fn check_memory(job: &Job, layout: &Layout, workers: usize) -> Result<(), To
     let adds_up = job.exchange.lanes().map_or(job.accumulate > 1, |lanes| lanes.micro > 1);
     // In a lane, so do the weights that each minibatch ahead went with, those that it is measured with, and the copies that a
     // worker and its node make of a portion to save it; and all that is under way lies in memory.
-    let (ahead, in_lane, samples) = match job.exchange.lanes() {
-        Some(lanes) => (usize::from(lanes.ahead(1)), 3, job.step_samples()),
-        None => (0, 0, job.minibatch),
+    let (ahead, in_lane, samples, besides) = match job.exchange.lanes() {
+        Some(lanes) => (usize::from(lanes.ahead(1)), 3, job.step_samples(), BESIDES_BYTES),
+        None => (0, 0, job.minibatch, 0),
     };
     let arrays = job.optimiser.rule.state_arrays() + usize::from(adds_up) + ahead + in_lane;
     let each = layout.training_bytes(samples as usize * (1 + ahead), arrays);
-    let needed = each.saturating_mul(workers as u64);
+    let needed = each.saturating_add(besides).saturating_mul(workers as u64);
     match memory_total_bytes() {
         Some(there) if needed > there => Err(TooLarge {
             needed: needed as f64 / GIGABYTE,
