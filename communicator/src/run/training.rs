@@ -68,6 +68,7 @@ impl ActiveRun {
         if self.members.is_left_behind(scope.now, scope.limits) {
             self.stop(StopReason::OthersEnded, scope);
         }
+        let is_led_no_more = self.leaders_have_ended(scope);
         let State::Training(exchanging) = &mut self.state else {
             return;
         };
@@ -85,39 +86,31 @@ impl ActiveRun {
         if let Some(reason) = no_lane(self.run, exchanging, &self.members.given_up(now, scope.limits)) {
             return self.fail(reason, scope);
         }
-        // What is missing here will not be made any more.
-        if self.stop.is_none() && self.leaders_have_ended(scope) {
-            return self.begin_to_settle(scope);
-        }
-        let State::Training(exchanging) = &mut self.state else {
-            return;
-        };
         let waited = exchanging.begins_alike(scope.me.id) && since(exchanging.opened) > scope.limits.links;
         if exchanging.seated.is_none() && (exchanging.progress.ready || waited) {
             exchanging.seated = Some(now);
         }
         let place = exchanging.plan.place(scope.me.id);
+        // What is done of layers that others lead need not be done where it was chosen; and what is missing of them will not
+        // be made any more when those have ended.
+        let is_complete = match place {
+            Some(place) if place.group > 0 => is_led_no_more,
+            _ => exchanging.progress.complete,
+        };
+        let ends = self.stop.is_some() || is_complete;
         // A lane needs all its workers to be measured, however little there is to train.
-        if place.is_some() && exchanging.seated.is_some() {
+        if exchanging.seated.is_some() && (place.is_some() || !ends) {
             seat_workers(exchanging, scope);
         }
-        // What is done of layers that others lead need not be done where it was chosen.
-        let complete = exchanging.progress.complete && place.is_none_or(|place| place.group == 0);
         let waits_for_seats =
             place.is_some() && exchanging.seated.is_none() && since(exchanging.opened) < scope.limits.links;
-        if (self.stop.is_some() || complete) && !waits_for_seats {
+        if ends && !waits_for_seats {
             // Where the best weights are kept, workers wait to be told: one may have some to bring back. They are told again
             // if they were before, since one may have taken its seat after that.
             if self.job.keep == Keep::Best || place.is_some() && self.stop.is_some() {
                 self.stop_workers(scope);
             }
             return self.begin_to_settle(scope);
-        }
-        let State::Training(exchanging) = &mut self.state else {
-            return;
-        };
-        if exchanging.seated.is_some() {
-            seat_workers(exchanging, scope);
         }
         let elapsed = exchanging.seated.map(|at| since(at).as_secs_f64());
         if self

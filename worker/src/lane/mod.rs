@@ -33,6 +33,9 @@ use crate::train_error::TrainError;
 const CALL_EVERY: Duration = Duration::from_millis(500);
 const CALL_EVERY_MAX: Duration = Duration::from_secs(8);
 
+/// The most cursors that a minibatch moves. Who is led may have kept those of others, up to three quarters of what a batch takes.
+pub(crate) const LED_CURSORS_MAX: usize = CURSORS_MAX / 4;
+
 /// What a worker hears of its lane.
 #[derive(Clone, Debug, PartialEq)]
 pub enum LaneWord {
@@ -40,6 +43,8 @@ pub enum LaneWord {
     Flow(Flow),
     /// From its node: somebody cannot be reached, or was started again.
     Broken,
+    /// From its node: the run is to end. Who leads need not wait for what is under way.
+    Stopping,
 }
 
 /// The way to the other workers of a lane.
@@ -304,8 +309,10 @@ impl Lane {
 
     /// Takes note of a word. What holds numbers is for whoever computes. An error says that what is under way is over.
     pub(crate) fn hear(&mut self, word: LaneWord) -> Result<Option<(Content, Flow)>, TrainError> {
-        let LaneWord::Flow(flow) = word else {
-            return Err(self.lost());
+        let flow = match word {
+            LaneWord::Flow(flow) => flow,
+            LaneWord::Stopping if !self.leads() => return Ok(None),
+            LaneWord::Broken | LaneWord::Stopping => return Err(self.lost()),
         };
         if flow.head.to != self.place.group {
             return Ok(None);
@@ -379,7 +386,7 @@ impl Lane {
             && is_new
             && parts
             && lead.samples.len() <= MINIBATCH_MAX as usize
-            && lead.cursors.len() <= CURSORS_MAX
+            && lead.cursors.len() <= LED_CURSORS_MAX
             && lead.learning_rate.is_finite()
     }
 

@@ -10,7 +10,7 @@ use protocol::wire::flow::Lead;
 
 use super::ending::Ending;
 use super::{Next, StepControl, Training, TrainingError};
-use crate::lane::LaneWord;
+use crate::lane::{LED_CURSORS_MAX, LaneWord};
 use crate::trainer::{TrainError, Trainer};
 
 /// How long a leader calls its lane together before it leaves the rest to other lanes. Nodes that are gone are given up sooner:
@@ -176,10 +176,10 @@ impl<T: Trainer> Training<T> {
         Next::Waiting
     }
 
-    /// How many cursors a minibatch may move. A lane's others may have some left to tell of, too.
+    /// How many cursors a minibatch may move.
     pub(super) fn cursors_max(&mut self) -> usize {
         match self.trainer.lane() {
-            Some(_) => CURSORS_MAX / 2,
+            Some(_) => LED_CURSORS_MAX,
             None => CURSORS_MAX,
         }
     }

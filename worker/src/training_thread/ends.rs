@@ -14,6 +14,8 @@ use super::{FromTraining, OUTBOUND_MAX, ToTraining};
 use crate::lane::{LaneWord, Line};
 use crate::train_error::TrainError;
 
+/// The most words that wait while a lane's are read.
+const WAITING_MAX: usize = 1 << 10;
 /// How long a lane is waited for at a time.
 const LANE_WAIT: Duration = Duration::from_secs(1);
 
@@ -140,8 +142,15 @@ impl Line for LaneEnds {
         match self.inbox.receiver.recv_timeout(LANE_WAIT) {
             Ok(ToTraining::Lane(word)) => Ok(Some(word)),
             Ok(other) => {
+                let stops = matches!(other, ToTraining::Stop);
                 waiting.push_back(other);
-                Ok(None)
+                // So much waits that it has to be looked after before the lane.
+                let is_much = waiting.len() >= WAITING_MAX;
+                Ok(match (is_much, stops) {
+                    (true, _) => Some(LaneWord::Broken),
+                    (_, true) => Some(LaneWord::Stopping),
+                    _ => None,
+                })
             }
             Err(RecvTimeoutError::Timeout) => Ok(None),
             Err(RecvTimeoutError::Disconnected) => Err(TrainError::Unheard),

@@ -298,3 +298,13 @@ fn a_leader_whose_lane_is_gone_ends_when_others_have_trained_what_it_had_chosen(
     workers.inbound[0].send(ToTraining::Lane(LaneWord::Broken)).unwrap();
     workers.wait_for(|group, word| group == 0 && matches!(word, FromTraining::Closed(_)));
 }
+
+#[test]
+fn a_leader_that_waits_for_a_lane_that_says_nothing_can_be_stopped() {
+    let workers = Workers::new(2, |draft| draft.epochs = Some(100_000));
+    workers.wait_for(|group, word| group == 0 && matches!(word, FromTraining::Step { .. }));
+    workers.cut.store(true, Ordering::Relaxed);
+    workers.wait_for(|_, word| matches!(word, FromTraining::Flow(_)));
+    workers.inbound[0].send(ToTraining::Stop).unwrap();
+    workers.wait_for(|group, word| group == 0 && matches!(word, FromTraining::Closed(_)));
+}
