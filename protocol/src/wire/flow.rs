@@ -84,7 +84,7 @@ pub enum FlowWord {
     Measure(Measured),
     /// What the last group has found of them, for the leader.
     Judged(Judged),
-    /// There are no further minibatches. The leader says so to each.
+    /// There are no further minibatches. The leader says so to each, and each hands it on behind what was led before.
     End,
 }
 

@@ -331,6 +331,8 @@ impl Lane {
             }
             FlowWord::End if !self.leads() => {
                 self.over = true;
+                // Behind what was handed on before: it may be on its way to those who were told already.
+                self.hand_on(FlowWord::End)?;
                 // What was begun ahead is not gone on with.
                 let broke = self.is_under_way();
                 self.begun.clear();

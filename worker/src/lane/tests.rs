@@ -201,3 +201,16 @@ fn a_minibatch_that_no_leader_makes_is_not_taken() {
         assert_eq!(world.led(), [None, None]);
     }
 }
+
+#[test]
+fn the_end_is_heard_whatever_is_still_handed_on() {
+    let mut world = World::new(4);
+    world.call();
+    world.carry();
+    // It is begun and given up: what each of the others is told directly comes before what they hand on.
+    world.lead(1);
+    world.lanes[0].close().unwrap();
+    world.carry();
+    assert_eq!(world.led(), [None, None, None]);
+    assert!(world.lanes.iter().skip(1).all(Lane::is_over));
+}
