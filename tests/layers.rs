@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::harness::cluster::{Cluster, SOON, kill};
-use crate::harness::watching::{checkpoints, kill_node, stop, wait_until_trains, wait_until_trains_on};
+use crate::harness::watching::{agreed, checkpoints, kill_node, stop, wait_until_trains, wait_until_trains_on};
 use crate::harness::{Tau, points_csv};
 
 const DEEP: &[&str] = &[
@@ -119,10 +119,7 @@ fn the_only_lane_that_loses_a_node_says_what_to_resume_and_is_gone_on_with() {
     );
     assert!(output.stderr.contains(&sentence), "{}", output.stderr);
 
-    let half = cluster
-        .tau
-        .start(&cluster.asking("start", &["--resume", &run]))
-        .finish();
+    let half = cluster.ask("start", &["--resume", &run]);
     assert_eq!(half.code, 1, "{}", half.stderr);
     let sentence = "of the 2 into which the layers of run";
     assert!(half.stderr.contains(sentence), "{}", half.stderr);
@@ -130,17 +127,7 @@ fn the_only_lane_that_loses_a_node_says_what_to_resume_and_is_gone_on_with() {
     cluster.add(&[]);
     cluster.add(&[]);
     cluster.wait_for_nodes(3);
-    let output = cluster
-        .tau
-        .start(&cluster.asking("start", &["--resume", &run]))
-        .finish();
-    assert_eq!(output.code, 0, "{}", output.stderr);
-    let last = output.last();
-    assert_eq!(
-        (&last["replicas_agree"], &last["nodes"]),
-        (&true.into(), &2.into()),
-        "{last}"
-    );
+    let last = agreed(&cluster.ask("start", &["--resume", &run]));
     let count = |key: &str| last[key].as_u64().unwrap();
     assert_eq!(count("samples") - count("repeated_samples"), 1500 * 480, "{last}");
     assert_is_as_good(&cluster.tau, &last);

@@ -6,9 +6,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use serde_json::Value;
-
 use crate::harness::cluster::{Cluster, job, kill};
+use crate::harness::watching::agreed;
 use crate::harness::{Output, Tau, points_csv, skip};
 
 /// Its model takes 80 KB.
@@ -27,18 +26,6 @@ fn saved(dir: &Path) -> Vec<String> {
         }
     }
     found
-}
-
-/// The last object of a run of two nodes that agree.
-fn agreed(output: &Output) -> Value {
-    assert_eq!(output.code, 0, "{}", output.stderr);
-    let last = output.last();
-    assert_eq!(
-        (&last["replicas_agree"], &last["nodes"]),
-        (&true.into(), &2.into()),
-        "{last}"
-    );
-    last
 }
 
 /// A run of both nodes that agree, though one of them cannot save; the client gets the model from the other.

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::Output;
 use super::cluster::{Cluster, cut_power};
 
 /// The newest record of each node.
@@ -41,6 +42,18 @@ pub(crate) fn stop(cluster: &Cluster) -> Value {
     assert_eq!(output.code, 0, "{}", output.stderr);
     let last = output.last();
     assert_eq!(last["replicas_agree"], true, "{last}");
+    last
+}
+
+/// The last object of a run of two nodes that agree.
+pub(crate) fn agreed(output: &Output) -> Value {
+    assert_eq!(output.code, 0, "{}", output.stderr);
+    let last = output.last();
+    assert_eq!(
+        (&last["replicas_agree"], &last["nodes"]),
+        (&true.into(), &2.into()),
+        "{last}"
+    );
     last
 }
 

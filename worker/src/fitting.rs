@@ -98,8 +98,7 @@ pub fn fit(job: &Job, dataset: &Dataset) -> Result<Layout, FittingError> {
     }
     if let Some(lanes) = job.exchange.lanes() {
         // Where nodes decide into how many groups, what they come to is looked at again.
-        let cut = lanes.cut.decided(2);
-        partition(job, &Lanes { cut, ..*lanes }, &layout)?;
+        partition(job, &lanes.decided(2), &layout)?;
     }
     Ok(layout)
 }

@@ -198,10 +198,7 @@ impl Exchange {
     #[must_use]
     pub fn cut_into(&self, groups: u8) -> Self {
         match self {
-            Self::Layers(lanes) => Self::Layers(Lanes {
-                cut: lanes.cut.decided(groups),
-                ..*lanes
-            }),
+            Self::Layers(lanes) => Self::Layers(lanes.decided(groups)),
             other => *other,
         }
     }

@@ -110,6 +110,15 @@ impl Lanes {
         })
     }
 
+    /// The same, where it is decided how many groups there are.
+    #[must_use]
+    pub fn decided(&self, groups: u8) -> Self {
+        Self {
+            cut: self.cut.decided(groups),
+            ..*self
+        }
+    }
+
     /// How many minibatches each of so many lanes begins before the one before them is done, so that machines do not wait in
     /// between. Where the job leaves it open: one, if there is one lane and minibatches are cut. Gradients of several lanes
     /// are old enough for each other, and who does not want minibatches to be cut wants what one machine computes.

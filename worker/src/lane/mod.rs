@@ -213,7 +213,7 @@ impl Lane {
     /// What was told and is not begun, to be begun now.
     pub(crate) fn take_told(&mut self) -> Vec<Lead> {
         let mut told = std::mem::take(&mut self.told);
-        told.retain(|lead| self.begun.iter().all(|begun| begun.step != lead.step));
+        told.retain(|lead| self.begun(lead.step).is_none());
         told
     }
 

@@ -75,11 +75,7 @@ impl PortionModel {
         let (before, _) = self.layers.portion.borders();
         let numbers = flow.numbers(measured.samples.len() * before).ok();
         let (Some(parameters), Some(numbers), true) = (&self.measured_with, numbers, held_out) else {
-            // Who waits for an answer is told that there is none.
-            return match self.lane.lost() {
-                TrainError::LaneBroken => Ok(()),
-                error => Err(error),
-            };
+            return self.lose_lane();
         };
         let outputs = self.layers.forward(parameters, numbers)?;
         if measured.last {

@@ -115,6 +115,15 @@ impl PortionModel {
         Ok(())
     }
 
+    /// Gives up what is under way, between two steps. Who waits for an answer is told that there is none.
+    fn lose_lane(&mut self) -> Result<(), TrainError> {
+        self.layers.clear();
+        match self.lane.lost() {
+            TrainError::LaneBroken => Ok(()),
+            error => Err(error),
+        }
+    }
+
     /// Whether these are the numbers of a part that is under way. Others are not kept.
     fn is_sound(&self, content: &Content, flow: &Flow) -> bool {
         let (before, after) = self.layers.portion.borders();
@@ -310,14 +319,8 @@ impl Slopes for PortionModel {
                 self.lane.keep(content, flow);
                 Ok(())
             }
-            Ok(Some(_)) => {
-                self.layers.clear();
-                match self.lane.lost() {
-                    TrainError::LaneBroken => Ok(()),
-                    error => Err(error),
-                }
-            }
-            Ok(_) => Ok(()),
+            Ok(Some(_)) => self.lose_lane(),
+            Ok(None) => Ok(()),
             // What is broken between two steps is called together again.
             Err(TrainError::LaneBroken) => {
                 self.layers.clear();

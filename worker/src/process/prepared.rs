@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use protocol::augment::Augment;
 use protocol::cursor::Cursors;
-use protocol::job::{Job, Lanes};
+use protocol::job::Job;
 use protocol::model::{Layout, Partition, Portion, initial_counts};
 use protocol::rng::splitmix64;
 use protocol::sentence::sentence;
@@ -80,11 +80,8 @@ impl Prepared {
         let (Some(Post { place, groups, .. }), Some(lanes)) = (post, self.job.exchange.lanes()) else {
             return Ok(None);
         };
-        let lanes = Lanes {
-            cut: lanes.cut.decided(groups),
-            ..*lanes
-        };
-        let partition = fitting::partition(&self.job, &lanes, &self.layout).map_err(|error| error.to_string())?;
+        let partition = fitting::partition(&self.job, &lanes.decided(groups), &self.layout);
+        let partition = partition.map_err(|error| error.to_string())?;
         if usize::from(place.group) >= partition.groups() {
             return Err("the node gave this worker a place that no lane has".into());
         }

@@ -101,6 +101,13 @@ impl Workers {
         }
     }
 
+    /// Carries nothing any more, so that the leader waits in the middle of a minibatch.
+    fn cut_in_a_step(&self) {
+        self.wait_for(|group, word| group == 0 && matches!(word, FromTraining::Step { .. }));
+        self.cut.store(true, Ordering::Relaxed);
+        self.wait_for(|_, word| matches!(word, FromTraining::Flow(_)));
+    }
+
     fn tell_all(&self, word: &ToTraining) {
         for inbound in &self.inbound {
             inbound.send(word.clone()).unwrap();
@@ -288,10 +295,7 @@ fn a_lane_that_breaks_goes_on_with_the_same_minibatch() {
 #[test]
 fn a_leader_whose_lane_is_gone_ends_when_others_have_trained_what_it_had_chosen() {
     let workers = Workers::new(2, |draft| draft.epochs = Some(1));
-    workers.wait_for(|group, word| group == 0 && matches!(word, FromTraining::Step { .. }));
-    workers.cut.store(true, Ordering::Relaxed);
-    // It waits in the middle of a minibatch, since nobody answers.
-    workers.wait_for(|_, word| matches!(word, FromTraining::Flow(_)));
+    workers.cut_in_a_step();
     workers.inbound[0]
         .send(ToTraining::Apply(Arc::new(all_the_rest())))
         .unwrap();
@@ -302,9 +306,7 @@ fn a_leader_whose_lane_is_gone_ends_when_others_have_trained_what_it_had_chosen(
 #[test]
 fn a_leader_that_waits_for_a_lane_that_says_nothing_can_be_stopped() {
     let workers = Workers::new(2, |draft| draft.epochs = Some(100_000));
-    workers.wait_for(|group, word| group == 0 && matches!(word, FromTraining::Step { .. }));
-    workers.cut.store(true, Ordering::Relaxed);
-    workers.wait_for(|_, word| matches!(word, FromTraining::Flow(_)));
+    workers.cut_in_a_step();
     workers.inbound[0].send(ToTraining::Stop).unwrap();
     workers.wait_for(|group, word| group == 0 && matches!(word, FromTraining::Closed(_)));
 }
