@@ -157,7 +157,7 @@ fn what_cannot_be_spread_is_refused() {
             "layers:cuts=1",
             "no group can begin at layer 1",
         ),
-        ("1", "dense 8, relu, dense 2", "layers", "cut into 2 groups"),
+        ("1", "dense 8, relu, dense 2", "layers", "cut into 2 portions"),
     ] {
         let run = ["train", "--nodes", nodes, "--data", "csv:points.csv", "--model", model];
         let output = tau.run(&[&run[..], &["--exchange", exchange]].concat());

@@ -145,7 +145,7 @@ fn check(job: &Job, flags: &ComputeFlags, nodes: usize) -> Result<String, Failur
     let first = first_weights::open(job, &layout, flags.data_root.as_deref()).map_err(Failure::bad)?;
     // Several nodes hold a network that is spread over them together.
     let replicas = match job.exchange.lanes() {
-        Some(lanes) => nodes.div_ceil(lanes.cut.groups().unwrap_or(nodes)),
+        Some(lanes) => nodes.div_ceil(lanes.portions().unwrap_or(nodes)),
         None => nodes * flags.workers,
     };
     communicator::usage::check_memory(job, &layout, replicas).map_err(|error| {

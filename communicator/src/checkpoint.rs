@@ -37,8 +37,8 @@ pub struct Header {
     pub data: DataInfo,
     /// The worker slots that samples were shared out to.
     pub slots: usize,
-    /// The group whose layers it is of, where the network is spread over nodes; 0 where it is not.
-    pub group: u8,
+    /// The portion of the network that it is of, where that is spread over nodes; 0 where it is not.
+    pub portion: u8,
     /// What this node's workers had.
     pub states: Vec<State>,
 }
@@ -181,7 +181,7 @@ mod tests {
                 most_frequent: 1,
             },
             slots: 3,
-            group: 0,
+            portion: 0,
             states: vec![State {
                 origin: OriginId(5),
                 sequence: 9,

@@ -8,13 +8,13 @@ use protocol::wire::run_plan::RunPlan;
 pub(crate) fn portion_of(plan: &RunPlan, node: NodeId) -> Option<Portion> {
     let (lanes, place) = (plan.job.exchange.lanes()?, plan.place(node)?);
     let layout = whole(plan)?;
-    let partition = Partition::new(layout, lanes.cut).ok()?;
-    Some(partition.portion(usize::from(place.group)))
+    let partition = Partition::new(layout, lanes).ok()?;
+    Some(partition.portion(usize::from(place.portion)))
 }
 
 /// The weights of the whole network, where it is spread over nodes.
 pub(crate) fn weights_of_all(plan: &RunPlan) -> Option<u64> {
-    plan.groups()?;
+    plan.portions()?;
     whole(plan).map(|layout| layout.weights as u64)
 }
 

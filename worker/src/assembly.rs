@@ -1,7 +1,7 @@
 //! The portions of a model, as the machines that hold them saved them, put together to the file that one machine would save.
 
 use protocol::digest::Digest;
-use protocol::model::Layout;
+use protocol::model::{Layout, Partition, TensorSlot};
 use safetensors::tensor::SafeTensors;
 use thiserror::Error;
 
@@ -11,7 +11,7 @@ use crate::model_file::{Numbers, metadata_of, numbers_of, serialise};
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum AssemblyError {
     /// Some layers are in none of them.
-    #[error("nobody has given the layers with '{0}'")]
+    #[error("nobody has given what is missing of '{0}'")]
     Missing(String),
     /// One of them cannot be read.
     #[error("a portion of the model cannot be read: {0}")]
@@ -46,16 +46,25 @@ pub fn assemble(portions: &[Vec<u8>]) -> Result<Vec<u8>, AssemblyError> {
         .map_err(|errors| unreadable(errors.to_string()))?;
     let layout = Layout::new(&job.model, metadata.input, metadata.target.outputs())
         .map_err(|error| unreadable(error.to_string()))?;
+    let lanes = job.exchange.lanes().ok_or(AssemblyError::Different)?;
+    let partition = Partition::new(layout.clone(), lanes).map_err(|error| unreadable(error.to_string()))?;
+    let mut pieces: Vec<(usize, usize, TensorSlot)> = Vec::new();
+    for portion in partition.portions() {
+        let tensors = portion.tensors();
+        pieces.extend(tensors.map(|(tensor, place)| (place, portion.number, tensor.clone())));
+    }
+    pieces.sort_by_key(|(place, ..)| *place);
     // It grows with the tensors that are there, not with what the metadata claims.
     let mut weights = Vec::new();
-    for slot in &layout.tensors {
-        let holder = all.iter().find(|(_, tensors)| tensors.tensor(&slot.key).is_ok());
+    for (_, portion, slot) in &pieces {
+        let holder = all.iter().find(|(metadata, _)| metadata.portion == Some(*portion));
         let (_, tensors) = holder.ok_or_else(|| AssemblyError::Missing(slot.key.clone()))?;
         weights.extend(numbers_of(tensors, std::slice::from_ref(slot)).map_err(unreadable)?);
     }
     let digest = Digest::of_weights(&weights).ok_or_else(|| unreadable("a weight is off the lattice".into()))?;
     metadata.digest = digest.to_string();
-    // Each group's batches are its own.
+    metadata.portion = None;
+    // Each portion's batches are its own.
     let frontiers = all.iter().flat_map(|(metadata, _)| metadata.frontier.iter().cloned());
     metadata.frontier = frontiers.collect();
     metadata.frontier.sort();
@@ -84,9 +93,15 @@ mod tests {
 
     #[test]
     fn portions_make_the_file_of_one_machine() {
+        for (cut, portions) in [("groups=3", 3), ("groups=1,slices=2", 2), ("groups=2,slices=2", 4)] {
+            check(cut, portions);
+        }
+    }
+
+    fn check(cut: &str, portions: u64) {
         let draft = JobDraft {
             model: Some("dense 7, relu, dense 6, relu, dense 5, relu, dense".into()),
-            exchange: Some("layers:groups=3".into()),
+            exchange: Some(format!("layers:{cut}")),
             ..JobDraft::default()
         };
         let job = draft.resolve().unwrap();
@@ -99,14 +114,14 @@ mod tests {
             encodings: &[],
             scaling: &Scaling::Unit,
         };
-        let partition = Partition::new(layout.clone(), job.exchange.lanes().unwrap().cut).unwrap();
-        let file = |group: u64| {
-            let portion = partition.portion(group as usize);
+        let partition = Partition::new(layout.clone(), job.exchange.lanes().unwrap()).unwrap();
+        let file = |number: u64| {
+            let portion = partition.portion(number as usize);
             let counts = portion.initial_counts(3);
             let weights: Vec<f32> = counts.iter().copied().map(weight_of).collect();
             let mut frontier = Frontier::default();
-            frontier.raise(OriginId(group), group + 1);
-            let metadata = Metadata::new(&job, known, &frontier, portion.digest(&counts));
+            frontier.raise(OriginId(number), number + 1);
+            let metadata = Metadata::of_portion(&job, known, &frontier, &portion, portion.digest(&counts));
             let numbers = Numbers {
                 layout: &portion.layout,
                 weights: &weights,
@@ -114,14 +129,16 @@ mod tests {
             };
             serialise(numbers, &metadata).unwrap()
         };
-        let whole = assemble(&[file(2), file(0), file(1), file(0)]).unwrap();
+        let files: Vec<Vec<u8>> = (0..portions).rev().chain([0]).map(file).collect();
+        let whole = assemble(&files).unwrap();
         let model = parse(Path::new("whole"), &whole).unwrap();
         let counts = initial_counts(&layout, 3);
         let expected: Vec<f32> = counts.iter().copied().map(weight_of).collect();
         assert_eq!(model.weights, expected);
         assert_eq!(model.metadata.digest, Digest::of_counts(&counts).to_string());
-        assert_eq!(model.metadata.frontier.len(), 3);
-        let missing = assemble(&[file(2), file(0)]).unwrap_err();
+        assert_eq!(model.metadata.frontier.len(), portions as usize);
+        assert_eq!(model.metadata.portion, None);
+        let missing = assemble(&files[..portions as usize - 1]).unwrap_err();
         assert!(matches!(missing, AssemblyError::Missing(_)), "{missing}");
         assert!(assemble(&[file(0), b"no file".to_vec()]).is_err());
         assert!(assemble(&[]).is_err());

@@ -98,17 +98,16 @@ pub fn fit(job: &Job, dataset: &Dataset) -> Result<Layout, FittingError> {
     }
     if let Some(lanes) = job.exchange.lanes() {
         // Where nodes decide into how many groups, what they come to is looked at again.
-        partition(job, &lanes.decided(2), &layout)?;
+        partition(job, &lanes.decided(lanes.fewest_groups()), &layout)?;
     }
     Ok(layout)
 }
 
 /// Cuts the network, if what passes between its portions fits into messages.
 pub(crate) fn partition(job: &Job, lanes: &Lanes, layout: &Layout) -> Result<Partition, FittingError> {
-    let partition = Partition::new(layout.clone(), lanes.cut)?;
+    let partition = Partition::new(layout.clone(), lanes)?;
     let samples = (job.step_samples() as usize).div_ceil(usize::from(lanes.micro));
-    let borders = partition.portions().filter(|portion| !portion.is_last());
-    let widest = borders.map(|portion| portion.borders().1).max().unwrap_or(0);
+    let widest = partition.widest();
     // A message names its samples, too, and says a few things more.
     let bytes = samples.saturating_mul(widest).saturating_mul(size_of::<f32>());
     if bytes > BATCH_BYTES_MAX / 2 {

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use protocol::digest::Digest;
 use protocol::frontier::Frontier;
 use protocol::job::{Job, JobDraft, JobErrors};
-use protocol::model::{Layout, ModelError, Shape, TensorSlot};
+use protocol::model::{Layout, ModelError, Portion, Shape, TensorSlot};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -42,6 +42,9 @@ pub struct Metadata {
     pub frontier: Vec<(String, u64)>,
     /// Its digest, in hex.
     pub digest: String,
+    /// Which portion of a model that is spread over machines it is, if it is not all of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub portion: Option<usize>,
 }
 
 impl Metadata {
@@ -60,6 +63,21 @@ impl Metadata {
                 .map(|(origin, sequence)| (origin.to_string(), sequence))
                 .collect(),
             digest: digest.to_string(),
+            portion: None,
+        }
+    }
+
+    /// What is to be known of a portion of a trained model.
+    #[must_use]
+    pub fn of_portion(job: &Job, known: Known<'_>, frontier: &Frontier, portion: &Portion, digest: Digest) -> Self {
+        // Nodes may have decided into how many groups it is cut.
+        let job = Job {
+            exchange: job.exchange.cut_into(portion.groups as u8),
+            ..job.clone()
+        };
+        Self {
+            portion: Some(portion.number),
+            ..Self::new(&job, known, frontier, digest)
         }
     }
 

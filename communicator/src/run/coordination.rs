@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use protocol::ids::NodeId;
-use protocol::job::Job;
+use protocol::job::{Job, Lanes};
 use protocol::wire::bounds::{LEFT_OUT_MAX, SENTENCE_BYTES_MAX, shorten};
 use protocol::wire::control::{NodeInfo, Offer};
 use protocol::wire::run_plan::{Participant, Resumed, RunPlan};
@@ -137,8 +137,8 @@ impl Coordination {
             exchange: self.job.exchange.cut_into(groups),
             ..(*self.job).clone()
         });
-        if let Some(groups) = job.exchange.lanes().and_then(|lanes| lanes.cut.groups()) {
-            match in_lanes(participants, groups, &self.going_on.holders) {
+        if let Some(portions) = job.exchange.lanes().and_then(Lanes::portions) {
+            match in_lanes(participants, portions, &self.going_on.holders) {
                 Ok((in_lanes, spare)) => {
                     participants = in_lanes;
                     reasons.extend(spare);
@@ -161,21 +161,21 @@ impl Coordination {
 /// far as there are lanes. Those that do not make a whole lane are left out, with a sentence for each.
 fn in_lanes(
     mut participants: Vec<Participant>,
-    groups: usize,
+    portions: usize,
     holders: &[(NodeId, u8)],
 ) -> Result<(Vec<Participant>, Vec<String>), String> {
-    let lanes = participants.len() / groups;
+    let lanes = participants.len() / portions;
     if lanes == 0 {
         return Err(format!(
-            "the network is to be cut into {groups} groups, each of which takes a node, and there are {}: start more nodes, \
-             or ask for fewer groups",
+            "the network is to be cut into {portions} portions, each of which takes a node, and there are {}: start more \
+             nodes, or ask for fewer groups or slices",
             participants.len()
         ));
     }
-    let mut places: Vec<Option<Participant>> = vec![None; lanes * groups];
-    for &(node, group) in holders.iter().filter(|(_, group)| usize::from(*group) < groups) {
-        let mut of_group = (0..lanes).map(|lane| lane * groups + usize::from(group));
-        let free = of_group.find(|&place| places.get(place).is_some_and(Option::is_none));
+    let mut places: Vec<Option<Participant>> = vec![None; lanes * portions];
+    for &(node, portion) in holders.iter().filter(|(_, portion)| usize::from(*portion) < portions) {
+        let mut alike = (0..lanes).map(|lane| lane * portions + usize::from(portion));
+        let free = alike.find(|&place| places.get(place).is_some_and(Option::is_none));
         let at = participants.iter().position(|one| one.node == node);
         if let (Some(place), Some(at)) = (free, at) {
             places[place] = Some(participants.remove(at));
@@ -186,7 +186,7 @@ fn in_lanes(
         *place = place.take().or_else(|| others.next());
     }
     let one_worker = |one: Participant| Participant { workers: 1, ..one };
-    let sentence = |one: Participant| format!("{} is spare: nodes take part in rows of {groups}", one.name);
+    let sentence = |one: Participant| format!("{} is spare: nodes take part in rows of {portions}", one.name);
     Ok((
         places.into_iter().flatten().map(one_worker).collect(),
         others.map(sentence).collect(),
@@ -319,7 +319,7 @@ mod tests {
             decided("layers:micro=8", [2; 3]),
             Ok(("layers:groups=2,micro=8".into(), 2))
         );
-        assert!(decided("layers", [2, 5, 2]).unwrap_err().contains("5 groups"));
+        assert!(decided("layers", [2, 5, 2]).unwrap_err().contains("5 portions"));
         assert_eq!(decided("layers:groups=2", [2; 3]), Ok(("layers:groups=2".into(), 2)));
     }
 

@@ -54,7 +54,7 @@ pub(super) fn result(
         .filter_map(first)
         .fold(Digest::default(), |sum, part| sum + part);
     // Samples of a lane count where they were chosen. A group that lost a node may have had one minibatch less.
-    let leads = |node: NodeId| plan.place(node).is_some_and(|place| place.group == 0);
+    let leads = |node: NodeId| plan.place(node).is_some_and(|place| place.portion == 0);
     let counted = settled
         .iter()
         .find(|(node, _)| leads(**node))

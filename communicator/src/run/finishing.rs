@@ -51,7 +51,7 @@ impl ActiveRun {
             if let Some(worker) = seat.worker {
                 seat.ordered = true;
                 // A lane is measured when all of it has come to its last batches.
-                let save = matches!(finishing.saver, Saver::None) && exchanging.plan.groups().is_none();
+                let save = matches!(finishing.saver, Saver::None) && exchanging.plan.portions().is_none();
                 if save {
                     finishing.saver = Saver::Ordered(worker);
                 }
@@ -113,7 +113,7 @@ impl ActiveRun {
 
     /// Somebody saves. Where all workers are gone, one that comes is given the ledger.
     fn save(&mut self, scope: &mut Scope<'_>) {
-        let in_lanes = self.plan().is_some_and(|plan| plan.groups().is_some());
+        let in_lanes = self.plan().is_some_and(|plan| plan.portions().is_some());
         if in_lanes {
             self.save_portion(scope);
         }
@@ -167,7 +167,7 @@ impl ActiveRun {
         };
         let state = |node: &NodeId| self.members.state(*node);
         let told = |node: &NodeId| state(node).is_some_and(|state| state.settled.is_some());
-        let in_lanes = exchanging.plan.groups().is_some();
+        let in_lanes = exchanging.plan.portions().is_some();
         // Those who hold other layers end by themselves, but the result is of all.
         let mut members = finishing.members.clone();
         if in_lanes {

@@ -129,7 +129,7 @@ impl ActiveRun {
         match &preparing.offer {
             OfferState::Made(offer) => {
                 if plan.participant(scope.me.id).is_none() {
-                    if plan.groups().is_some() {
+                    if plan.portions().is_some() {
                         return self.withdraw("its network is spread over the nodes that began it", scope);
                     }
                     if offer.data != plan.data {

@@ -340,9 +340,9 @@ impl RunCore {
         };
         let reasons = match decision {
             Decision::Begin(plan) if plan.participant(self.me.id).is_some() => {
-                if let Some(groups) = plan.groups() {
+                if let Some(portions) = plan.portions() {
                     let lanes = plan.workers();
-                    tracing::info!(target: NEWS, groups, lanes, "the network's layers are spread over nodes");
+                    tracing::info!(target: NEWS, portions, lanes, "the network is spread over nodes");
                 }
                 self.with_named(name, now, effects, |run, scope| run.begins(plan, scope));
                 effects.push(RunEffect::Reply(ticket, Reply::Started(name)));

@@ -40,7 +40,7 @@ impl ActiveRun {
             return;
         }
         // A network that is spread over nodes takes none.
-        if self.plan().is_some_and(|plan| plan.groups().is_some()) {
+        if self.plan().is_some_and(|plan| plan.portions().is_some()) {
             return;
         }
         let now = scope.now;
@@ -94,7 +94,7 @@ impl ActiveRun {
         // What is done of layers that others lead need not be done where it was chosen; and what is missing of them will not
         // be made any more when those have ended.
         let is_complete = match place {
-            Some(place) if place.group > 0 => is_led_no_more,
+            Some(place) if place.portion > 0 => is_led_no_more,
             _ => exchanging.progress.complete,
         };
         let ends = self.stop.is_some() || is_complete;
@@ -133,13 +133,13 @@ impl ActiveRun {
         let Some(plan) = self.plan() else {
             return false;
         };
-        let group = |node: NodeId| plan.place(node).map(|place| place.group);
-        if group(scope.me.id).is_none_or(|group| group == 0) {
+        let portion = |node: NodeId| plan.place(node).map(|place| place.portion);
+        if portion(scope.me.id).is_none_or(|portion| portion == 0) {
             return false;
         }
         let living = self.members.waited_for(scope.now, scope.limits);
         let nodes = plan.participants.iter().map(|one| one.node);
-        let leaders: Vec<NodeId> = nodes.filter(|&node| group(node) == Some(0)).collect();
+        let leaders: Vec<NodeId> = nodes.filter(|&node| portion(node) == Some(0)).collect();
         let has_ended = |node: &NodeId| self.members.state(*node).is_some_and(|state| state.closed);
         leaders.iter().filter(|node| living.contains(node)).all(has_ended)
     }
@@ -182,7 +182,7 @@ impl ActiveRun {
         };
         let plan = &exchanging.plan;
         // Of a network that is spread over nodes, the first node of a lane that is whole.
-        let whole = plan.lanes_without(|node| plan.groups().is_some() && silent.contains(&node));
+        let whole = plan.lanes_without(|node| plan.portions().is_some() && silent.contains(&node));
         let first = whole.flatten().find(|one| !silent.contains(&one.node));
         let total = plan.data.train * u64::from(plan.job.epochs);
         let samples = exchanging.progress.samples;
@@ -198,7 +198,7 @@ impl ActiveRun {
 fn no_lane(run: RunId, exchanging: &Exchanging, given_up: &[(NodeId, GivenUp)]) -> Option<String> {
     let plan = &exchanging.plan;
     let is_given_up = |node| given_up.iter().any(|(other, _)| *other == node);
-    if plan.groups().is_none() || plan.lanes_without(is_given_up).next().is_some() {
+    if plan.portions().is_none() || plan.lanes_without(is_given_up).next().is_some() {
         return None;
     }
     let missing = plan.participants.iter().filter(|one| is_given_up(one.node));

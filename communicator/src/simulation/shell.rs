@@ -137,7 +137,11 @@ impl World {
                         samples: ledger.samples(),
                         slots,
                     };
-                    Box::new(Found { resumed, job, group: 0 })
+                    Box::new(Found {
+                        resumed,
+                        job,
+                        portion: 0,
+                    })
                 });
                 self.after(
                     30,

@@ -1,5 +1,5 @@
-//! How a model is spread over machines: cut into groups of layers, each of which lies on a machine of its own. Machines that
-//! hold all groups together are a lane, and train as one worker.
+//! How a model is spread over machines: cut into groups of layers, and those into slices of neurons, each of which lies on a
+//! machine of its own. Machines that hold all of them together are a lane, and train as one worker.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,6 +9,10 @@ use crate::text_options::{TextOptions, within};
 
 /// The most groups of layers.
 pub const GROUPS_MAX: usize = 16;
+/// The most slices of a group.
+pub const SLICES_MAX: u8 = 16;
+/// The most portions of a network: slices of all groups.
+pub const PORTIONS_MAX: usize = 64;
 /// The most parts of a minibatch.
 pub const MICRO_MAX: u8 = 64;
 /// Parts of a minibatch when the job leaves it open.
@@ -21,6 +25,8 @@ pub const AHEAD_MAX: u8 = 4;
 pub struct Lanes {
     /// Where it is cut.
     pub cut: Cut,
+    /// Into how many slices of neurons each group is divided.
+    pub slices: u8,
     /// Into how many parts a minibatch is cut, so that all machines of a lane have something to do.
     pub micro: u8,
     /// How many minibatches are begun before the one before them is done, if the job says so.
@@ -78,6 +84,9 @@ impl Cut {
 impl Lanes {
     /// What the text behind `layers:` says.
     pub(super) fn from_options(options: &mut TextOptions<'_>, threshold: Threshold) -> Result<Self, String> {
+        let slices = options.number("slices")?.map_or(1.0, f64::round);
+        within("slices", slices, 1.0..=f64::from(SLICES_MAX), "a number from 1 to 16")?;
+        let slices = slices as u8;
         let groups = options.number("groups")?;
         let cuts = options.text("cuts").map(Cut::from_str).transpose()?;
         let cut = match (groups, cuts) {
@@ -86,7 +95,12 @@ impl Lanes {
             (None, Some(cut)) => cut,
             (Some(groups), None) => {
                 let groups = groups.round();
-                within("groups", groups, 2.0..=GROUPS_MAX as f64, "a number from 2 to 16")?;
+                if groups == 1.0 && slices == 1 {
+                    return Err(
+                        "one group is all of the network: divide it into slices, or ask for more groups".into(),
+                    );
+                }
+                within("groups", groups, 1.0..=GROUPS_MAX as f64, "a number from 1 to 16")?;
                 Cut::Into(groups as u8)
             }
         };
@@ -104,10 +118,23 @@ impl Lanes {
         }
         Ok(Self {
             cut,
+            slices,
             micro,
             ahead: ahead.map(|ahead| ahead as u8),
             threshold,
         })
+    }
+
+    /// How many machines a lane has, once it is decided how many groups there are.
+    #[must_use]
+    pub fn portions(&self) -> Option<usize> {
+        self.cut.groups().map(|groups| groups * usize::from(self.slices))
+    }
+
+    /// The fewest groups that there can be.
+    #[must_use]
+    pub fn fewest_groups(&self) -> u8 {
+        if self.slices > 1 { 1 } else { 2 }
     }
 
     /// The same, where it is decided how many groups there are.
@@ -161,9 +188,10 @@ impl fmt::Display for Lanes {
                 Some(format!("cuts={}", layers.join("+")))
             }
         };
+        let slices = (self.slices != 1).then(|| format!("slices={}", self.slices));
         let micro = (self.micro != MICRO).then(|| format!("micro={}", self.micro));
         let ahead = self.ahead.map(|ahead| format!("ahead={ahead}"));
-        let options: Vec<String> = cut.into_iter().chain(micro).chain(ahead).collect();
+        let options: Vec<String> = cut.into_iter().chain(slices).chain(micro).chain(ahead).collect();
         if options.is_empty() {
             f.write_str("layers")
         } else {
@@ -192,6 +220,9 @@ mod tests {
             "layers:cuts=7,micro=64",
             "layers:groups=2,ahead=0",
             "layers:groups=2,micro=1,ahead=1",
+            "layers:slices=2",
+            "layers:groups=1,slices=2",
+            "layers:cuts=3,slices=4,micro=8",
         ] {
             assert_eq!(read(text).unwrap().to_string(), text);
         }
@@ -206,13 +237,20 @@ mod tests {
         }
         let lanes = lanes("layers:cuts=2+4");
         assert_eq!((lanes.cut.groups(), lanes.micro), (Some(3), 4));
+        assert_eq!(
+            read("layers:groups=3,slices=2").unwrap().lanes().unwrap().portions(),
+            Some(6)
+        );
     }
 
     #[test]
     fn what_means_nothing_is_refused() {
         for (text, why) in [
-            ("layers:groups=1", "from 2 to 16"),
-            ("layers:groups=17", "from 2 to 16"),
+            ("layers:groups=1", "one group is all of the network"),
+            ("layers:groups=17", "from 1 to 16"),
+            ("layers:groups=0", "from 1 to 16"),
+            ("layers:groups=2,slices=0", "from 1 to 16"),
+            ("layers:groups=2,slices=17", "from 1 to 16"),
             ("layers:groups=2,cuts=3", "not both"),
             ("layers:cuts=4+2", "rising"),
             ("layers:cuts=0", "rising"),

@@ -19,7 +19,7 @@ pub use density::Density;
 pub use draft::{JobDraft, MINIBATCH_MAX};
 pub use exchange::{Every, Exchange, Rounds, STRATEGIES, Shares, Threshold, Way};
 pub use keep::Keep;
-pub use lanes::{AHEAD_MAX, Cut, Cuts, GROUPS_MAX, Lanes, MICRO_MAX};
+pub use lanes::{AHEAD_MAX, Cut, Cuts, GROUPS_MAX, Lanes, MICRO_MAX, PORTIONS_MAX, SLICES_MAX};
 
 use crate::augment::Augment;
 use crate::clip::Clip;

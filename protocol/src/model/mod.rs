@@ -8,9 +8,11 @@ mod initial;
 mod layout;
 mod portion;
 mod shape;
+mod stretch;
 
 pub use grammar::{Layer, ModelSpec};
 pub use initial::{initial_counts, initial_counts_at};
 pub use layout::{Layout, ModelError, PlacedBlock, PlacedLayer, Role, TensorSlot};
-pub use portion::{Partition, PartitionError, Portion};
+pub use portion::{OwnStretch, Partition, PartitionError, Portion};
 pub use shape::Shape;
+pub use stretch::Stretch;

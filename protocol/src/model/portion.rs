@@ -1,17 +1,19 @@
-//! A model cut into groups of neighbouring layers, so that each machine holds the weights of one group only.
+//! A model cut into groups of neighbouring layers, and those into slices of neurons, so that each machine holds a portion of
+//! the weights only: a slice of a group.
 //!
 //! A portion has a flat index space of its own, which is that of the whole model with everything else left out: tensors stay
 //! in the order of their keys. Its weights begin with the same numbers as in the whole model, and its digest is its part of
-//! the whole model's, so that what the groups have come to adds up to what one machine would have.
+//! the whole model's, so that what portions have come to adds up to what one machine would have.
 
 use std::ops::Range;
 
 use thiserror::Error;
 
 use super::layout::{activations, placed};
+use super::stretch::{Stretch, held, stretches};
 use super::{Layer, Layout, PlacedLayer, TensorSlot, initial_counts_at};
 use crate::digest::Digest;
-use crate::job::{Cut, GROUPS_MAX};
+use crate::job::{Cut, Lanes, PORTIONS_MAX};
 
 /// Where a model is cut.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,6 +21,9 @@ pub struct Partition {
     whole: Layout,
     /// The layers of each group.
     groups: Vec<Range<usize>>,
+    /// Into how many slices each group is divided.
+    slices: usize,
+    stretches: Vec<Stretch>,
 }
 
 /// Why a model cannot be cut so.
@@ -43,34 +48,65 @@ pub enum PartitionError {
     /// Something in the model needs all samples of a minibatch and all layers at one place.
     #[error("the model has a batchnorm, whose means are measured through all layers: take groupnorm or layernorm")]
     BatchNorm,
+    /// Some machines would hold nothing.
+    #[error(
+        "no layer of group {group} can be divided into {slices} slices: dense and conv layers with as many neurons can, but \
+         for the last of all; ask for fewer groups or for no slices"
+    )]
+    Undivided {
+        /// The group, from 1.
+        group: usize,
+        /// How many slices are wanted.
+        slices: usize,
+    },
+    /// More machines than a lane can have.
+    #[error("{groups} groups of {slices} slices are more than 64 portions: ask for fewer")]
+    TooMany {
+        /// How many groups are wanted.
+        groups: usize,
+        /// How many slices of each.
+        slices: usize,
+    },
     /// The number of groups was left to nodes, and none has decided.
     #[error("it is not decided into how many groups the network is cut")]
     Undecided,
 }
 
-/// The layers that one machine holds.
+/// What one machine holds: a slice of a group.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Portion {
-    /// Which group it is, from 0.
-    pub group: usize,
-    /// How many groups there are.
+    /// Which it is, from 0: slice by slice, group by group.
+    pub number: usize,
+    /// Into how many groups the model is cut.
     pub groups: usize,
     /// Its layers and tensors, in an index space of their own.
     pub layout: Layout,
-    /// How many layers lie before it.
-    pub before: usize,
+    /// What it has of the model's stretches, in order.
+    pub stretches: Vec<OwnStretch>,
     /// Where each of its tensors begins in the whole model.
     places: Vec<usize>,
 }
 
+/// What a portion has of a stretch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnStretch {
+    /// Which stretch it is.
+    pub number: usize,
+    /// Its layers among those of the portion.
+    pub layers: Range<usize>,
+    /// How many layers of the model lie before it.
+    pub before: usize,
+}
+
 impl Partition {
     /// Cuts a model as a job says.
-    pub fn new(whole: Layout, cut: Cut) -> Result<Self, PartitionError> {
+    pub fn new(whole: Layout, lanes: &Lanes) -> Result<Self, PartitionError> {
         if !whole.statistics.is_empty() {
             return Err(PartitionError::BatchNorm);
         }
-        let starts: Vec<usize> = starts(&whole.layers).collect();
-        let begins = match cut {
+        let slices = usize::from(lanes.slices);
+        let starts: Vec<usize> = starts(&whole.layers, slices).collect();
+        let begins = match lanes.cut {
             Cut::Fitting => return Err(PartitionError::Undecided),
             Cut::Into(groups) => balanced(&whole, &starts, usize::from(groups))?,
             Cut::At(cuts) => {
@@ -84,8 +120,35 @@ impl Partition {
             return Err(PartitionError::NoWeights { layer, those });
         }
         let ends = begins.iter().skip(1).copied().chain([whole.layers.len()]);
-        let groups = begins.iter().copied().zip(ends).map(|(from, to)| from..to).collect();
-        Ok(Self { whole, groups })
+        let groups: Vec<Range<usize>> = begins.iter().copied().zip(ends).map(|(from, to)| from..to).collect();
+        if groups.len() * slices > PORTIONS_MAX {
+            let groups = groups.len();
+            return Err(PartitionError::TooMany { groups, slices });
+        }
+        let stretches = stretches(&whole, &groups, slices);
+        let holds = |portion: usize| stretches.iter().any(|stretch| stretch.holders().contains(&portion));
+        if let Some(empty) = (0..groups.len() * slices).find(|&portion| !holds(portion)) {
+            let group = empty / slices + 1;
+            return Err(PartitionError::Undivided { group, slices });
+        }
+        Ok(Self {
+            whole,
+            groups,
+            slices,
+            stretches,
+        })
+    }
+
+    /// How many portions there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.groups.len() * self.slices
+    }
+
+    /// Whether there are none, which cannot be.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.groups.is_empty()
     }
 
     /// How many groups there are.
@@ -100,27 +163,60 @@ impl Partition {
         &self.whole
     }
 
-    /// What a group holds.
+    /// The stretches of layers that are gone through one after the other.
+    #[must_use]
+    pub fn stretches(&self) -> &[Stretch] {
+        &self.stretches
+    }
+
+    /// Numbers of a sample that one machine sends to another, at most.
+    #[must_use]
+    pub fn widest(&self) -> usize {
+        let between = self.stretches.iter().rev().skip(1);
+        let shares = between.flat_map(|stretch| stretch.shares().iter().map(Range::len));
+        shares.max().unwrap_or(0)
+    }
+
+    /// What a machine holds.
     ///
     /// # Panics
-    /// If there is no such group.
+    /// If there is no such portion.
     #[must_use]
-    pub fn portion(&self, group: usize) -> Portion {
-        let layers = &self.whole.layers[self.groups[group].clone()];
-        let is_own = |tensor: &&TensorSlot| layers.iter().any(|layer| has(layer, &tensor.key));
-        let own: Vec<&TensorSlot> = self.whole.tensors.iter().filter(is_own).collect();
+    pub fn portion(&self, number: usize) -> Portion {
+        assert!(number < self.len(), "there are {} portions", self.len());
+        let mut stretches = Vec::new();
+        let mut layers: Vec<(PlacedLayer, Option<Range<usize>>)> = Vec::new();
+        for (at, stretch) in self.stretches.iter().enumerate() {
+            let holders = stretch.holders();
+            if !holders.contains(&number) {
+                continue;
+            }
+            let all = &self.whole.layers[stretch.layers.clone()];
+            let begins = layers.len();
+            layers.extend(held(all, number - holders.start, holders.len()));
+            stretches.push(OwnStretch {
+                number: at,
+                layers: begins..layers.len(),
+                before: stretch.layers.start,
+            });
+        }
+        let own = self.whole.tensors.iter().filter_map(|tensor| {
+            let (_, rows) = layers.iter().find(|(layer, _)| has(layer, &tensor.key))?;
+            Some(part_of_tensor(tensor, rows.clone()))
+        });
+        let (tensors, places) = own.unzip();
         Portion {
-            group,
-            groups: self.groups(),
-            layout: placed(layers.to_vec(), own.iter().map(|&tensor| tensor.clone()).collect()),
-            before: self.groups[group].start,
-            places: own.iter().map(|tensor| tensor.offset).collect(),
+            number,
+            groups: self.groups.len(),
+            layout: placed(layers.into_iter().map(|(layer, _)| layer).collect(), tensors),
+            stretches,
+            places,
         }
     }
 
-    /// The portions of all groups, in order.
+    /// All portions, in order.
     pub fn portions(&self) -> impl Iterator<Item = Portion> + '_ {
-        (0..self.groups()).map(|group| self.portion(group))
+        (0..self.len()).map(|number| self.portion(number))
     }
 
     /// The digest of the whole model's first weights, of which no more than one tensor is held at a time.
@@ -134,19 +230,18 @@ impl Partition {
     }
 }
 
+/// Some rows of a tensor, or all, and where they begin in the whole model.
+fn part_of_tensor(tensor: &TensorSlot, rows: Option<Range<usize>>) -> (TensorSlot, usize) {
+    let mut part = tensor.clone();
+    let Some((rows, all)) = rows.zip(part.dims.first_mut()) else {
+        return (part, tensor.offset);
+    };
+    let row = tensor.elements() / *all;
+    *all = rows.len();
+    (part, tensor.offset + rows.start * row)
+}
+
 impl Portion {
-    /// Whether it takes samples, and not what another portion has made of them.
-    #[must_use]
-    pub fn is_first(&self) -> bool {
-        self.group == 0
-    }
-
-    /// Whether its outputs are the model's.
-    #[must_use]
-    pub fn is_last(&self) -> bool {
-        self.group + 1 == self.groups
-    }
-
     /// Its weights at the beginning of a run: the whole model's.
     #[must_use]
     pub fn initial_counts(&self, seed: u64) -> Vec<i32> {
@@ -172,21 +267,15 @@ impl Portion {
     pub fn tensors(&self) -> impl Iterator<Item = (&TensorSlot, usize)> {
         self.layout.tensors.iter().zip(self.places.iter().copied())
     }
-
-    /// Numbers of one sample that come to it, and that leave it.
-    #[must_use]
-    pub fn borders(&self) -> (usize, usize) {
-        let layers = &self.layout.layers;
-        let first = layers.first().map_or(0, |layer| layer.input.elements());
-        (first, self.layout.outputs())
-    }
 }
 
 /// The layers at which a group can begin: the first one, and all with weights but the first of those, before which there
-/// would be none.
-fn starts(layers: &[PlacedLayer]) -> impl Iterator<Item = usize> + '_ {
+/// would be none. The last of them is not divided, and is no group of its own where others are.
+fn starts(layers: &[PlacedLayer], slices: usize) -> impl Iterator<Item = usize> + '_ {
     let weighty = layers.iter().enumerate().filter(|(_, layer)| layer.weights() > 0);
-    std::iter::once(0).chain(weighty.skip(1).map(|(at, _)| at))
+    let weighty: Vec<usize> = weighty.map(|(at, _)| at).collect();
+    let most = weighty.len().saturating_sub(usize::from(slices > 1));
+    std::iter::once(0).chain(weighty.into_iter().take(most).skip(1))
 }
 
 /// Whether a tensor is a layer's, or one of those within it.
@@ -254,19 +343,24 @@ fn work(layers: &[PlacedLayer]) -> u64 {
     layers.iter().map(of).sum::<u64>() + activations(layers)
 }
 
-const _: () = assert!(GROUPS_MAX <= u8::MAX as usize);
+const _: () = assert!(PORTIONS_MAX <= u8::MAX as usize);
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::job::JobDraft;
     use crate::model::{Shape, initial_counts};
 
     fn layout(model: &str, input: Shape) -> Layout {
         Layout::new(&model.parse().unwrap(), input, 10).unwrap()
     }
 
-    fn cut(text: &str) -> Cut {
-        text.parse().unwrap()
+    fn lanes(text: &str) -> Lanes {
+        let draft = JobDraft {
+            exchange: Some(format!("layers:{text}")),
+            ..JobDraft::default()
+        };
+        *draft.resolve().unwrap().exchange.lanes().unwrap()
     }
 
     const DEEP: &str =
@@ -283,15 +377,17 @@ mod tests {
         for (model, input) in [(DEEP, Shape::Flat(9)), (blocks, image)] {
             let whole = layout(model, input);
             let counts = initial_counts(&whole, 5);
-            for groups in 1..=4 {
-                let partition = Partition::new(whole.clone(), Cut::Into(groups)).unwrap();
-                assert_eq!(partition.groups(), usize::from(groups));
+            for (groups, slices) in [(2, 1), (3, 1), (4, 1), (1, 2), (1, 3), (2, 2), (2, 4)] {
+                let cut = lanes(&format!("groups={groups},slices={slices}"));
+                let partition = Partition::new(whole.clone(), &cut).unwrap();
+                assert_eq!(partition.len(), groups * slices);
                 assert_eq!(partition.first_digest(5), Digest::of_counts(&counts));
                 let mut digest = Digest::default();
                 let mut seen = vec![0; whole.weights];
                 for portion in partition.portions() {
                     let own = portion.initial_counts(5);
                     assert_eq!(own.len(), portion.layout.weights);
+                    assert!(!own.is_empty());
                     digest += portion.digest(&own);
                     for (tensor, place) in portion.tensors() {
                         assert_eq!(
@@ -300,23 +396,74 @@ mod tests {
                             "{}",
                             tensor.key
                         );
-                        seen[place..][..tensor.elements()].fill(1);
+                        seen[place..][..tensor.elements()]
+                            .iter_mut()
+                            .for_each(|seen| *seen += 1);
                     }
-                    let last = portion.layout.layers.last().unwrap();
-                    assert_eq!(portion.borders().1, last.output.elements());
+                    for own in &portion.stretches {
+                        let stretch = &partition.stretches()[own.number];
+                        let last = &portion.layout.layers[own.layers.clone()].last().unwrap();
+                        assert_eq!(stretch.share(portion.number).unwrap().len(), last.output.elements());
+                    }
                 }
-                assert!(seen.iter().all(|&seen| seen == 1), "{model} in {groups}");
+                assert!(seen.iter().all(|&seen| seen == 1), "{model}: {groups}, {slices}");
                 assert_eq!(digest, Digest::of_counts(&counts));
+                let outputs: Vec<usize> = partition.stretches().iter().map(Stretch::outputs).collect();
+                assert_eq!(outputs.last(), Some(&10));
             }
         }
     }
 
     #[test]
+    fn slices_are_neurons_and_channels_and_the_last_layer_is_whole() {
+        let image = Shape::Image {
+            channels: 1,
+            height: 8,
+            width: 8,
+        };
+        let whole = layout(
+            "dropout 0.1, conv 6 3x3, relu, maxpool 2, flatten, dense 5, tanh, dense",
+            image,
+        );
+        let partition = Partition::new(whole, &lanes("slices=2")).unwrap_err();
+        assert_eq!(partition, PartitionError::Undecided);
+        let whole = layout(
+            "dropout 0.1, conv 6 3x3, relu, maxpool 2, flatten, dense 5, tanh, dense",
+            image,
+        );
+        let partition = Partition::new(whole, &lanes("groups=1,slices=2")).unwrap();
+        let shares: Vec<_> = partition.stretches().iter().map(|one| one.shares().to_vec()).collect();
+        assert_eq!(
+            shares,
+            [vec![0..27, 27..54], vec![0..2, 2..5], std::iter::once(0..10).collect()]
+        );
+        let second = partition.portion(1);
+        let sizes = second
+            .tensors()
+            .map(|(tensor, _)| (tensor.key.as_str(), tensor.dims.clone()));
+        assert_eq!(
+            sizes.collect::<Vec<_>>(),
+            [
+                ("1.bias", vec![3]),
+                ("1.weight", vec![3, 1, 3, 3]),
+                ("5.bias", vec![3]),
+                ("5.weight", vec![3, 54])
+            ]
+        );
+        let outputs: Vec<usize> = second.layout.layers.iter().map(|one| one.output.elements()).collect();
+        assert_eq!(outputs, [64, 108, 108, 27, 27, 3, 3]);
+        assert_eq!(partition.widest(), 27);
+        let first = partition.portion(0);
+        assert_eq!(first.stretches.len(), 3);
+        assert_eq!(first.stretches[1].before, 5);
+    }
+
+    #[test]
     fn a_portion_knows_where_its_layers_weights_lie() {
         let whole = layout(DEEP, Shape::Flat(9));
-        let partition = Partition::new(whole, cut("5+11")).unwrap();
+        let partition = Partition::new(whole, &lanes("cuts=5+11")).unwrap();
         let portion = partition.portion(1);
-        assert_eq!((portion.before, portion.layout.layers.len()), (5, 6));
+        assert_eq!((portion.stretches[0].before, portion.layout.layers.len()), (5, 6));
         let keys: Vec<&str> = portion
             .layout
             .tensors
@@ -331,7 +478,7 @@ mod tests {
     #[test]
     fn groups_are_as_equal_as_can_be() {
         let whole = layout("dense 40, relu, dense 40, relu, dense 40, relu, dense", Shape::Flat(40));
-        let partition = Partition::new(whole, Cut::Into(3)).unwrap();
+        let partition = Partition::new(whole, &lanes("groups=3")).unwrap();
         let layers: Vec<_> = partition.groups.clone();
         assert_eq!(
             layers,
@@ -342,21 +489,33 @@ mod tests {
 
     #[test]
     fn what_cannot_be_cut_is_refused_with_a_sentence() {
-        let refused = |model: &str, cut| {
-            Partition::new(layout(model, Shape::Flat(9)), cut)
+        let refused = |model: &str, cut: &str| {
+            Partition::new(layout(model, Shape::Flat(9)), &lanes(cut))
                 .unwrap_err()
                 .to_string()
         };
-        let few = refused("dense 5, relu, dense", Cut::Into(3));
+        let few = refused("dense 5, relu, dense", "groups=3");
         assert!(
             few.contains("3 groups need as many layers with weights, and the model has 2"),
             "{few}"
         );
-        let wrong = refused(DEEP, cut("1"));
+        let wrong = refused(DEEP, "cuts=1");
         assert!(
             wrong.contains("no group can begin at layer 1") && wrong.contains("2, 5, 7, 9, 11"),
             "{wrong}"
         );
-        assert!(refused("dense 5, batchnorm, relu, dense", Cut::Into(2)).contains("groupnorm"));
+        assert!(refused("dense 5, batchnorm, relu, dense", "groups=2").contains("groupnorm"));
+        let whole = refused(DEEP, "cuts=11,slices=2");
+        assert!(
+            whole.contains("no group can begin at layer 11") && whole.contains("are 2, 5, 7, 9"),
+            "{whole}"
+        );
+        let narrow = refused("dense 8, relu, dense 1, relu, dense", "groups=2,slices=2");
+        assert!(
+            narrow.contains("no layer of group 2 can be divided into 2 slices"),
+            "{narrow}"
+        );
+        let many = refused(DEEP, "groups=5,slices=16");
+        assert!(many.contains("more than 64 portions"), "{many}");
     }
 }

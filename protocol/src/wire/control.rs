@@ -124,8 +124,8 @@ pub struct Beat {
 pub struct Found {
     /// Which.
     pub resumed: Resumed,
-    /// The group whose layers it is of, where the network is spread over nodes; 0 where it is not.
-    pub group: u8,
+    /// The portion of the network that it is of, where that is spread over nodes; 0 where it is not.
+    pub portion: u8,
     /// What was trained.
     #[serde(with = "crate::job::as_text")]
     pub job: Box<Job>,

@@ -1,7 +1,7 @@
 //! What passes between the workers of a lane, which hold the layers of one network together: activations on their way there,
 //! slopes on their way back, and a few words.
 //!
-//! The worker of the first group leads. Everything belongs to an *attempt* of its lane: the leader calls, each hands the call
+//! The worker of the first portion leads. Everything belongs to an *attempt* of its lane: the leader calls, each hands the call
 //! on, the last one answers. What is of another attempt is over, and whoever hears it says that it has lost the lane.
 
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use crate::cursor::CursorAdvance;
 pub struct Place {
     /// The lane.
     pub lane: u32,
-    /// The group of layers, from 0.
-    pub group: u8,
+    /// The portion of the network, from 0.
+    pub portion: u8,
 }
 
 /// A worker's place, among how many.
@@ -45,8 +45,10 @@ pub struct Flow {
 pub struct FlowHead {
     /// The lane.
     pub lane: u32,
-    /// The group of layers whose worker it is for.
+    /// The portion whose worker it is for.
     pub to: u8,
+    /// The portion whose worker it is from.
+    pub from: u8,
     /// The attempt of the lane that it belongs to.
     pub attempt: u64,
     /// What it says.
@@ -56,36 +58,43 @@ pub struct FlowHead {
 /// What a message of a lane says.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum FlowWord {
-    /// A new attempt begins. Handed on to the last group.
+    /// A new attempt begins. Handed on to the last portion.
     Call,
-    /// The last group has heard the call.
+    /// The last portion has heard the call.
     Here,
     /// Its sender has heard nothing of the lane's present attempt.
     Lost,
-    /// A minibatch begins. Handed on to the last group.
+    /// A minibatch begins. The leader says so to each.
     Lead(Box<Lead>),
-    /// What the layers so far have made of a part of a minibatch.
+    /// What its sender has made of a part of a minibatch, for those that compute the next stretch of layers.
     There {
         /// The number of the minibatch's step.
         step: u64,
         /// Which part.
         part: u16,
+        /// The stretch that it is for.
+        stretch: u8,
     },
-    /// The slopes of a part's loss at what came there.
+    /// The slopes of a part's loss at what came there, as far as its sender's neurons know.
     Back {
         /// The number of the minibatch's step.
         step: u64,
         /// Which part.
         part: u16,
+        /// The stretch that they are for.
+        stretch: u8,
         /// The mean loss of the part.
         loss: f32,
     },
     /// What the layers so far have made of held-out samples, with the shared weights.
     Measure(Measured),
-    /// What the last group has found of them, for the leader.
+    /// What was found of them where the network ends, for the leader.
     Judged(Judged),
-    /// There are no further minibatches. The leader says so to each, and each hands it on behind what was led before.
-    End,
+    /// There are no further minibatches. The leader says so to each.
+    End {
+        /// The last step that the leader has made: what was begun after it is not gone on with.
+        done: u64,
+    },
 }
 
 /// A minibatch, for those that did not choose it.
@@ -108,11 +117,13 @@ pub struct Lead {
 /// Some held-out samples.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Measured {
+    /// The number of this minibatch in the evaluation, from 0.
+    pub number: u32,
+    /// The stretch that they are for: those of the first take samples as they are.
+    pub stretch: u8,
     /// Which they are.
     pub samples: Vec<u32>,
-    /// Whether they are the first of an evaluation.
-    pub first: bool,
-    /// And the last.
+    /// Whether they are the last of the evaluation.
     pub last: bool,
 }
 
@@ -175,7 +186,7 @@ impl Flow {
         })
     }
 
-    /// The lane and the group that the contents of a frame are for.
+    /// The lane and the portion that the contents of a frame are for.
     pub fn addressed(contents: &[u8]) -> Result<(u32, u8), Unreadable> {
         let (address, _) = postcard::take_from_bytes(contents).map_err(|_| Unreadable)?;
         Ok(address)
@@ -191,10 +202,12 @@ mod tests {
         let head = FlowHead {
             lane: 300,
             to: 2,
+            from: 3,
             attempt: 9,
             word: FlowWord::Back {
                 step: 7,
                 part: 1,
+                stretch: 4,
                 loss: 0.5,
             },
         };

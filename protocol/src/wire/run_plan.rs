@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::digest::Digest;
 use crate::ids::{NodeId, RunId};
-use crate::job::Job;
+use crate::job::{Job, Lanes};
 use crate::wire::attach::DataInfo;
 use crate::wire::flow::{Place, Post};
 
@@ -22,7 +22,7 @@ pub struct RunPlan {
     pub first: Digest,
     /// By whom: those that began it, in the order of their slots, and then those that came later, its guests.
     pub participants: Vec<Participant>,
-    /// What it goes on from; at the beginning if nothing. Where the network is spread over nodes, a checkpoint of each group.
+    /// What it goes on from; at the beginning if nothing. Where the network is spread over nodes, a checkpoint of each portion.
     pub resumed: Vec<Resumed>,
     /// Who could not take part and was left out, as the client allowed: a sentence for each, or for the first of them.
     pub left_out: Vec<String>,
@@ -59,8 +59,8 @@ impl RunPlan {
     /// The workers of those that began it.
     #[must_use]
     pub fn workers(&self) -> usize {
-        if let Some(groups) = self.groups() {
-            return self.participants.len() / groups;
+        if let Some(portions) = self.portions() {
+            return self.participants.len() / portions;
         }
         let first = self.participants.iter().filter(|participant| !participant.guest);
         first.map(|participant| participant.workers).sum()
@@ -105,20 +105,20 @@ impl RunPlan {
         self.participants.iter().find(|participant| participant.node == node)
     }
 
-    /// How many groups of layers there are, where the network is spread over nodes.
+    /// How many portions there are, where the network is spread over nodes.
     #[must_use]
-    pub fn groups(&self) -> Option<usize> {
-        self.job.exchange.lanes().and_then(|lanes| lanes.cut.groups())
+    pub fn portions(&self) -> Option<usize> {
+        self.job.exchange.lanes().and_then(Lanes::portions)
     }
 
     /// A node's place among those that hold the network together, where it is spread over nodes: they stand in rows.
     #[must_use]
     pub fn place(&self, node: NodeId) -> Option<Place> {
-        let groups = self.groups()?;
+        let portions = self.portions()?;
         let index = self.participants.iter().position(|one| one.node == node)?;
         Some(Place {
-            lane: (index / groups) as u32,
-            group: (index % groups) as u8,
+            lane: (index / portions) as u32,
+            portion: (index % portions) as u8,
         })
     }
 
@@ -127,7 +127,7 @@ impl RunPlan {
     pub fn post(&self, node: NodeId) -> Option<Post> {
         Some(Post {
             place: self.place(node)?,
-            groups: self.groups()? as u8,
+            groups: self.job.exchange.lanes()?.cut.groups()? as u8,
             lanes: self.workers() as u32,
         })
     }
@@ -135,22 +135,22 @@ impl RunPlan {
     /// The checkpoint that a node goes on from.
     #[must_use]
     pub fn resumed_by(&self, node: NodeId) -> Option<&Resumed> {
-        let group = self.place(node).map_or(0, |place| usize::from(place.group));
-        self.resumed.get(group)
+        let portion = self.place(node).map_or(0, |place| usize::from(place.portion));
+        self.resumed.get(portion)
     }
 
     /// Who has a place.
     #[must_use]
     pub fn at(&self, place: Place) -> Option<&Participant> {
-        let index = place.lane as usize * self.groups()? + usize::from(place.group);
+        let index = place.lane as usize * self.portions()? + usize::from(place.portion);
         self.participants.get(index)
     }
 
     /// Whether two nodes hold the same weights, and so exchange what they learn.
     #[must_use]
     pub fn hold_the_same(&self, one: NodeId, other: NodeId) -> bool {
-        let group = |node| self.place(node).map(|place| place.group);
-        group(one) == group(other)
+        let portion = |node| self.place(node).map(|place| place.portion);
+        portion(one) == portion(other)
     }
 
     /// Whether two nodes are in one lane, and so pass on to each other what they compute.
@@ -162,7 +162,7 @@ impl RunPlan {
 
     /// The lanes of which none of these nodes is a part.
     pub fn lanes_without(&self, missing: impl Fn(NodeId) -> bool) -> impl Iterator<Item = &[Participant]> {
-        let rows = self.participants.chunks(self.groups().unwrap_or(usize::MAX));
+        let rows = self.participants.chunks(self.portions().unwrap_or(usize::MAX));
         rows.filter(move |lane| !lane.iter().any(|one| missing(one.node)))
     }
 
@@ -247,9 +247,9 @@ mod tests {
             resumed: Vec::new(),
             left_out: Vec::new(),
         };
-        assert_eq!((plan.slots(), plan.workers(), plan.groups()), (2, 2, Some(3)));
-        assert_eq!(plan.place(NodeId(7)), Some(Place { lane: 1, group: 1 }));
-        assert_eq!(plan.at(Place { lane: 1, group: 1 }).unwrap().node, NodeId(7));
+        assert_eq!((plan.slots(), plan.workers(), plan.portions()), (2, 2, Some(3)));
+        assert_eq!(plan.place(NodeId(7)), Some(Place { lane: 1, portion: 1 }));
+        assert_eq!(plan.at(Place { lane: 1, portion: 1 }).unwrap().node, NodeId(7));
         assert_eq!(plan.slots_of(NodeId(1)), 1..2);
         assert!(plan.hold_the_same(NodeId(3), NodeId(7)) && !plan.hold_the_same(NodeId(3), NodeId(5)));
         assert!(plan.are_in_one_lane(NodeId(9), NodeId(5)) && !plan.are_in_one_lane(NodeId(9), NodeId(4)));

@@ -52,7 +52,7 @@ pub(super) fn control() {
         from: NodeId(4),
         found: Some(Box::new(Found {
             resumed: RESUMED,
-            group: 0,
+            portion: 0,
             job: Box::new(job()),
         })),
     };

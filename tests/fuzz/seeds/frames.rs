@@ -129,24 +129,34 @@ fn flows() {
         cursors: Vec::new(),
     };
     let measured = Measured {
+        number: 1,
+        stretch: 1,
         samples: vec![1, 2],
-        first: true,
         last: false,
     };
     for (name, word) in [
         ("call", FlowWord::Call),
         ("lead", FlowWord::Lead(Box::new(lead))),
-        ("there", FlowWord::There { step: 8, part: 3 }),
+        (
+            "there",
+            FlowWord::There {
+                step: 8,
+                part: 3,
+                stretch: 1,
+            },
+        ),
         (
             "back",
             FlowWord::Back {
                 step: 8,
                 part: 3,
+                stretch: 1,
                 loss: 0.5,
             },
         ),
         ("measure", FlowWord::Measure(measured)),
         ("judged", FlowWord::Judged(Judged::default())),
+        ("end", FlowWord::End { done: 7 }),
     ] {
         add_to_corpus("flow", name, &flow(word).encode().unwrap());
     }
@@ -157,6 +167,7 @@ fn flow(word: FlowWord) -> Flow {
     let head = FlowHead {
         lane: 2,
         to: 1,
+        from: 0,
         attempt: 1 << 60,
         word,
     };

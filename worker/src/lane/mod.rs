@@ -1,16 +1,16 @@
 //! A lane: workers that hold the layers of one network together and train as one.
 //!
 //! ```text
-//!  group 0, which leads         group 1                      group 2, which judges
-//!  Lead: a minibatch ─────────▶ Lead ──────────────────────▶ Lead
+//!  portion 0, which leads       portion 1                    portion 2, which judges
+//!  Lead: a minibatch ─────────▶ ───────────────────────────▶
 //!  There: activations, part 0 ▶ There ─────────────────────▶ There
 //!  There: part 1 ─────────────▶ There ─────────────────────▶ loss and slopes of part 0
 //!                 slopes ◀───── Back ◀────────────────────── Back: part 0
 //! ```
 //!
-//! The first group's worker chooses samples as any worker does, and the others follow. Each adds up the gradient of its own
-//! layers over the parts of a minibatch, updates its own weights and lets changes out to those that hold the same layers in
-//! other lanes. Its node takes messages from worker to worker.
+//! The first portion's worker chooses samples as any worker does, and the others follow. Each adds up the gradient of its own
+//! weights over the parts of a minibatch, updates them and lets changes out to those that hold the same in other lanes. Its
+//! node takes messages from worker to worker.
 //!
 //! Whatever breaks, a lane begins anew with another *attempt*: the leader calls until the last one answers, and then leads
 //! the minibatch again that was under way. A worker whose lane is broken waits, and loses nothing of its own.
@@ -55,6 +55,9 @@ pub trait Line {
     /// Waits for the next word of the lane, and lets all other words wait. None after a while without one.
     fn next(&self) -> Result<Option<LaneWord>, TrainError>;
 
+    /// Lets a word wait that has come in the middle of a step and is for after it.
+    fn put_back(&self, word: LaneWord);
+
     /// The time since some moment.
     fn now(&self) -> Duration;
 }
@@ -62,10 +65,17 @@ pub trait Line {
 /// What numbers that have come are for.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Content {
+    /// The leader has begun a minibatch.
+    Begun { step: u64 },
     /// A part of a minibatch on its way there.
-    There { step: u64, part: u16 },
+    There { step: u64, part: u16, stretch: u8 },
     /// Its slopes, on their way back.
-    Back { step: u64, part: u16, loss: f32 },
+    Back {
+        step: u64,
+        part: u16,
+        stretch: u8,
+        loss: f32,
+    },
     /// Held-out samples.
     Measure(Measured),
     /// What they were judged to be.
@@ -93,8 +103,8 @@ pub trait InLane {
 /// A worker's part in its lane.
 pub struct Lane {
     place: Place,
-    /// How many groups of layers there are.
-    groups: u8,
+    /// How many portions there are.
+    portions: u8,
     /// How many minibatches may be begun before the one before them is done.
     ahead: usize,
     line: Box<dyn Line>,
@@ -114,8 +124,13 @@ pub struct Lane {
     own: u64,
     /// The minibatches that the leader has begun and this worker is not through with, in their order.
     begun: VecDeque<Lead>,
-    /// Parts of them that came before this worker began with them.
+    /// The last that was begun in this attempt, and the last that is done.
+    newest: u64,
+    done: u64,
+    /// What came of them before this worker began with them.
     early: VecDeque<(Content, Flow)>,
+    /// What came from others before the leader's word that it has begun: they have heard it sooner.
+    unled: VecDeque<(Content, Flow)>,
     /// The leader has no further ones.
     over: bool,
     /// This worker makes no further steps, and only helps to measure.
@@ -127,14 +142,14 @@ pub struct Lane {
 impl Lane {
     /// A worker that has just come, under a name of its own.
     pub fn new(
-        (place, groups, ahead): (Place, u8, u8),
+        (place, portions, ahead): (Place, u8, u8),
         own: u64,
         samples: usize,
         line: Box<dyn Line>,
     ) -> Result<Self, TrainError> {
         let lane = Self {
             place,
-            groups,
+            portions,
             ahead: usize::from(ahead.min(AHEAD_MAX)),
             line,
             samples,
@@ -146,7 +161,10 @@ impl Lane {
             pause: CALL_EVERY,
             own,
             begun: VecDeque::new(),
+            newest: 0,
+            done: 0,
             early: VecDeque::new(),
+            unled: VecDeque::new(),
             over: false,
             closed: false,
             told: Vec::new(),
@@ -160,16 +178,16 @@ impl Lane {
 
     /// Whether it chooses the minibatches.
     pub fn leads(&self) -> bool {
-        self.place.group == 0
+        self.place.portion == 0
     }
 
-    pub(crate) fn is_last(&self) -> bool {
-        self.place.group + 1 == self.groups
+    fn is_last(&self) -> bool {
+        self.place.portion + 1 == self.portions
     }
 
-    /// Over how many groups the norm of a gradient is spread.
-    pub fn groups(&self) -> u8 {
-        self.groups
+    /// Over how many portions the norm of a gradient is spread.
+    pub fn portions(&self) -> u8 {
+        self.portions
     }
 
     /// Whether a minibatch can be led, or be led by another.
@@ -219,14 +237,17 @@ impl Lane {
 
     /// The leader begins a minibatch.
     pub(crate) fn begin(&mut self, lead: Lead) -> Result<(), TrainError> {
-        self.say(1, FlowWord::Lead(Box::new(lead.clone())))?;
+        self.say_to_all(&FlowWord::Lead(Box::new(lead.clone())))?;
+        self.newest = lead.step;
         self.begun.push_back(lead);
         Ok(())
     }
 
     /// The first of the minibatches that were begun is done.
     pub(crate) fn led(&mut self) {
-        self.begun.pop_front();
+        if let Some(lead) = self.begun.pop_front() {
+            self.done = lead.step;
+        }
     }
 
     /// How many minibatches may be begun before the one before them is done.
@@ -244,8 +265,8 @@ impl Lane {
         self.begun.iter().find(|lead| lead.step == step)
     }
 
-    pub(crate) fn group(&self) -> u8 {
-        self.place.group
+    pub(crate) fn portion(&self) -> u8 {
+        self.place.portion
     }
 
     /// The first of the minibatches that the leader has begun.
@@ -258,11 +279,13 @@ impl Lane {
         self.closed = true;
         self.begun.clear();
         if self.leads() && self.attempt != 0 {
-            for group in 1..self.groups {
-                self.say(group, FlowWord::End)?;
-            }
+            self.say_to_all(&FlowWord::End { done: self.done })?;
         }
         Ok(())
+    }
+
+    fn say_to_all(&self, word: &FlowWord) -> Result<(), TrainError> {
+        (1..self.portions).try_for_each(|portion| self.say(portion, word.clone()))
     }
 
     pub(crate) fn say(&self, to: u8, word: FlowWord) -> Result<(), TrainError> {
@@ -277,6 +300,7 @@ impl Lane {
         FlowHead {
             lane: self.place.lane,
             to,
+            from: self.place.portion,
             attempt,
             word,
         }
@@ -287,6 +311,7 @@ impl Lane {
         self.whole = false;
         self.begun.clear();
         self.early.clear();
+        self.unled.clear();
         if !self.leads() {
             self.attempt = 0;
         }
@@ -314,7 +339,7 @@ impl Lane {
             LaneWord::Stopping if !self.leads() => return Ok(None),
             LaneWord::Broken | LaneWord::Stopping => return Err(self.lost()),
         };
-        if flow.head.to != self.place.group {
+        if flow.head.to != self.place.portion {
             return Ok(None);
         }
         match &flow.head.word {
@@ -329,14 +354,11 @@ impl Lane {
                 (self.called, self.pause) = (None, CALL_EVERY);
                 return Err(TrainError::LaneBroken);
             }
-            FlowWord::End if !self.leads() => {
+            &FlowWord::End { done } if !self.leads() => {
                 self.over = true;
-                // Behind what was handed on before: it may be on its way to those who were told already.
-                self.hand_on(FlowWord::End)?;
-                // What was begun ahead is not gone on with.
-                let broke = self.is_under_way();
-                self.begun.clear();
-                self.early.clear();
+                // What was begun ahead is not gone on with; what others wait for no more may still be made here.
+                let broke = self.begun.front().is_some_and(|lead| lead.step > done);
+                self.begun.retain(|lead| lead.step <= done);
                 return if broke { Err(TrainError::LaneBroken) } else { Ok(None) };
             }
             _ => {}
@@ -356,27 +378,63 @@ impl Lane {
                 (self.called, self.pause) = (None, CALL_EVERY);
                 return Ok(None);
             }
-            FlowWord::Lead(lead) if self.closed || self.begun.len() > self.ahead || !self.is_sound(&lead) => {
+            FlowWord::Lead(lead) if self.closed || self.begun.len() >= self.begun_max() || !self.is_sound(&lead) => {
                 return Err(self.lost());
             }
             FlowWord::Lead(lead) => {
-                self.hand_on(FlowWord::Lead(lead.clone()))?;
+                let step = lead.step;
+                self.newest = step;
                 self.begun.push_back(*lead);
                 // Another may lead than the one who had no more.
                 self.over = false;
-                return Ok(None);
+                self.early.extend(self.unled.drain(..));
+                Content::Begun { step }
             }
-            // Of what was given up something may still come.
-            FlowWord::There { step, .. } | FlowWord::Back { step, .. } if self.begun(step).is_none() => {
-                return Ok(None);
-            }
-            FlowWord::There { step, part } => Content::There { step, part },
-            FlowWord::Back { step, part, loss } => Content::Back { step, part, loss },
+            FlowWord::There { step, part, stretch } => Content::There { step, part, stretch },
+            FlowWord::Back {
+                step,
+                part,
+                stretch,
+                loss,
+            } => Content::Back {
+                step,
+                part,
+                stretch,
+                loss,
+            },
             FlowWord::Measure(measured) => Content::Measure(measured),
             FlowWord::Judged(judged) => Content::Judged(judged),
-            FlowWord::Call | FlowWord::Lost | FlowWord::End => return Ok(None),
+            FlowWord::Call | FlowWord::Lost | FlowWord::End { .. } => return Ok(None),
         };
-        Ok(Some((content, flow)))
+        match content {
+            Content::There { step, .. } | Content::Back { step, .. } if self.begun(step).is_none() => {
+                self.keep_unled(step, (content, flow)).map(|()| None)
+            }
+            _ => Ok(Some((content, flow))),
+        }
+    }
+
+    /// Keeps what has come of a minibatch that this worker has not heard of. Of what was given up something may still come.
+    fn keep_unled(&mut self, step: u64, came: (Content, Flow)) -> Result<(), TrainError> {
+        if self.leads() || step <= self.newest {
+            return Ok(());
+        }
+        if self.unled.len() >= self.kept_max() {
+            return Err(self.lost());
+        }
+        self.unled.push_back(came);
+        Ok(())
+    }
+
+    /// The most minibatches that an honest leader has begun and this worker is not through with: those of the leader, and
+    /// those that the leader is through with already.
+    fn begun_max(&self) -> usize {
+        2 * (1 + self.ahead)
+    }
+
+    /// The most messages of them that are kept.
+    fn kept_max(&self) -> usize {
+        usize::from(MICRO_MAX) * self.begun_max() * usize::from(self.portions)
     }
 
     /// Whether a minibatch can be one of this job.
@@ -397,26 +455,25 @@ impl Lane {
         let broke = self.is_under_way();
         self.break_off();
         self.attempt = attempt;
+        self.newest = 0;
         if self.is_last() {
             self.say(0, FlowWord::Here)?;
         } else {
-            self.hand_on(FlowWord::Call)?;
+            self.say(self.place.portion + 1, FlowWord::Call)?;
         }
         if broke { Err(TrainError::LaneBroken) } else { Ok(()) }
     }
 
-    fn hand_on(&self, word: FlowWord) -> Result<(), TrainError> {
-        if self.is_last() {
-            return Ok(());
-        }
-        self.say(self.place.group + 1, word)
-    }
-
     /// Keeps what has come for a minibatch between two steps.
     pub(crate) fn keep(&mut self, content: Content, flow: Flow) {
-        if self.early.len() < usize::from(MICRO_MAX) * (1 + self.ahead) {
+        if self.early.len() < self.kept_max() {
             self.early.push_back((content, flow));
         }
+    }
+
+    /// Lets a message wait that is for after the present step.
+    pub(crate) fn put_back(&self, flow: Flow) {
+        self.line.put_back(LaneWord::Flow(flow));
     }
 
     /// Waits for any word.

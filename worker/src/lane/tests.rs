@@ -20,6 +20,8 @@ impl Line for Noted {
     fn now(&self) -> Duration {
         Duration::ZERO
     }
+
+    fn put_back(&self, _word: LaneWord) {}
 }
 
 /// A lane whose messages are carried by hand.
@@ -29,9 +31,9 @@ struct World {
 }
 
 impl World {
-    fn new(groups: u8) -> Self {
+    fn new(portions: u8) -> Self {
         let sent = Noted::default();
-        let lanes = (0..groups).map(|group| member(group, groups, &sent)).collect();
+        let lanes = (0..portions).map(|portion| member(portion, portions, &sent)).collect();
         Self { lanes, sent }
     }
 
@@ -59,7 +61,7 @@ impl World {
 
     fn lead(&mut self, step: u64) {
         let lead = Lead { step, ..minibatch() };
-        self.lanes[0].say(1, FlowWord::Lead(Box::new(lead))).unwrap();
+        self.lanes[0].say_to_all(&FlowWord::Lead(Box::new(lead))).unwrap();
     }
 
     fn led(&self) -> Vec<Option<u64>> {
@@ -77,22 +79,23 @@ fn minibatch() -> Lead {
     }
 }
 
-fn member(group: u8, groups: u8, sent: &Noted) -> Lane {
-    Lane::new((Place { lane: 7, group }, groups, 0), 5, 100, Box::new(sent.clone())).unwrap()
+fn member(portion: u8, portions: u8, sent: &Noted) -> Lane {
+    let place = Place { lane: 7, portion };
+    Lane::new((place, portions, 0), 5, 100, Box::new(sent.clone())).unwrap()
 }
 
 #[test]
 fn a_lane_is_whole_when_the_last_one_has_answered() {
-    for groups in 2..5 {
-        let mut world = World::new(groups);
+    for portions in 2..5 {
+        let mut world = World::new(portions);
         world.carry();
         assert!(world.lanes.iter().all(|lane| !lane.is_whole()));
         world.call();
         world.carry();
-        assert!(world.lanes.iter().all(Lane::is_whole), "{groups}");
+        assert!(world.lanes.iter().all(Lane::is_whole), "{portions}");
         world.lead(1);
         world.carry();
-        assert_eq!(world.led(), vec![Some(1); usize::from(groups) - 1]);
+        assert_eq!(world.led(), vec![Some(1); usize::from(portions) - 1]);
     }
 }
 
@@ -125,11 +128,11 @@ fn what_is_of_another_attempt_is_over_and_its_sender_learns_that() {
     assert_eq!(world.carry(), [0], "the leader hears of it");
     world.lead(4);
     assert_eq!(world.carry(), [0]);
-    assert_eq!(world.led(), [None, None]);
+    assert_eq!(world.led(), [None, Some(4)]);
     // What was under way when the next attempt began changes nothing in it.
     let old = world.lanes[0].attempt;
     world.call();
-    world.carry();
+    assert_eq!(world.carry(), [2], "what was under way is over");
     let late = world.lanes[0].head(1, old, FlowWord::Lead(Box::new(minibatch())));
     world.sent.0.borrow_mut().push(Flow::word(late));
     assert_eq!(world.carry(), Vec::<u8>::new());
@@ -196,21 +199,67 @@ fn a_minibatch_that_no_leader_makes_is_not_taken() {
         world.carry();
         let mut lead = minibatch();
         change(&mut lead);
-        world.lanes[0].say(1, FlowWord::Lead(Box::new(lead))).unwrap();
-        assert_eq!(world.carry(), [1, 0], "it is lost, and the leader hears of that");
+        let told = FlowWord::Lead(Box::new(lead));
+        world.lanes[0].say_to_all(&told).unwrap();
+        assert_eq!(world.carry(), [1, 2, 0, 0], "it is lost, and the leader hears of that");
         assert_eq!(world.led(), [None, None]);
     }
 }
 
 #[test]
-fn the_end_is_heard_whatever_is_still_handed_on() {
+fn what_the_leader_has_given_up_is_given_up_by_all() {
     let mut world = World::new(4);
     world.call();
     world.carry();
-    // It is begun and given up: what each of the others is told directly comes before what they hand on.
     world.lead(1);
     world.lanes[0].close().unwrap();
-    world.carry();
+    assert_eq!(world.carry(), [1, 2, 3]);
     assert_eq!(world.led(), [None, None, None]);
     assert!(world.lanes.iter().skip(1).all(Lane::is_over));
+}
+
+/// Of several who hold the same layers, one may be through with a minibatch before another is.
+#[test]
+fn what_the_leader_is_through_with_is_gone_on_with_after_the_end() {
+    let mut world = World::new(2);
+    world.call();
+    world.carry();
+    for step in 1..3 {
+        let lead = Lead { step, ..minibatch() };
+        world.lanes[0].begin(lead).unwrap();
+    }
+    world.lanes[0].led();
+    world.lanes[0].close().unwrap();
+    assert_eq!(world.carry(), Vec::<u8>::new());
+    assert_eq!(world.led(), [Some(1)]);
+    world.lanes[1].led();
+    assert_eq!(world.led(), [None], "what was begun ahead is not gone on with");
+    assert!(world.lanes[1].is_over());
+}
+
+#[test]
+fn what_comes_before_the_leaders_word_of_it_waits() {
+    let mut world = World::new(3);
+    world.call();
+    world.carry();
+    let part = |step| FlowWord::There {
+        step,
+        part: 0,
+        stretch: 1,
+    };
+    world.lanes[1].say(2, part(1)).unwrap();
+    world.carry();
+    world.lead(1);
+    world.carry();
+    let early = world.lanes[2].wait().unwrap().0;
+    assert!(matches!(early, Content::There { step: 1, .. }), "{early:?}");
+    // What is over is not kept, and more than anybody would send costs the lane.
+    world.lanes[2].led();
+    world.lanes[1].say(2, part(1)).unwrap();
+    assert_eq!(world.carry(), Vec::<u8>::new());
+    assert!(world.lanes[2].unled.is_empty());
+    for _ in 0..=world.lanes[2].kept_max() {
+        world.lanes[1].say(2, part(9)).unwrap();
+    }
+    assert_eq!(world.carry(), [2, 0]);
 }

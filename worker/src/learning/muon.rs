@@ -75,25 +75,26 @@ impl Parts {
         }
     }
 
-    /// Those of them that lie in a portion of the model, at the indices that they have there.
+    /// What of them lies in a portion of the model, at the indices that it has there. A block that is divided is made
+    /// orthogonal in parts.
     pub(crate) fn of_portion(self, portion: &Portion) -> Self {
-        let local = |index: usize| {
+        let local = |range: Range<usize>| {
             portion.tensors().find_map(|(tensor, place)| {
-                let within = index.checked_sub(place).filter(|&within| within < tensor.elements())?;
-                Some(tensor.offset + within)
+                let (from, to) = (range.start.max(place), range.end.min(place + tensor.elements()));
+                (from < to).then(|| tensor.offset + from - place..tensor.offset + to - place)
             })
         };
         let blocks = self.blocks.into_iter().filter_map(|block| {
-            let offset = local(block.offset)?;
-            Some(Block { offset, ..block })
-        });
-        let others = self.others.into_iter().filter_map(|range| {
-            let first = local(range.start)?;
-            Some(first..first + range.len())
+            let own = local(block.range())?;
+            Some(Block {
+                offset: own.start,
+                rows: own.len() / block.columns,
+                ..block
+            })
         });
         Self {
             blocks: blocks.collect(),
-            others: others.collect(),
+            others: self.others.into_iter().filter_map(local).collect(),
             every: self.every,
         }
     }
@@ -130,7 +131,8 @@ pub(crate) fn for_others(muon: Muon) -> (Rule, f32) {
 
 #[cfg(test)]
 mod tests {
-    use protocol::model::Shape;
+    use protocol::job::JobDraft;
+    use protocol::model::{Partition, Shape};
     use protocol::optimiser::Optimiser;
 
     use super::*;
@@ -165,6 +167,29 @@ mod tests {
             ranges.sort_by_key(|range| range.start);
             assert_eq!(ranges[0].start, 0);
             assert_eq!(ranges.last().unwrap().end, layout.weights);
+            assert!(ranges.windows(2).all(|pair| pair[0].end == pair[1].start), "{ranges:?}");
+        }
+    }
+
+    #[test]
+    fn every_weight_of_a_portion_is_in_one_part() {
+        let (layout, parts) = parts(
+            "dense 70, relu, dense 40, relu, dense 3",
+            Shape::Flat(9),
+            "muon:0.1,block=32",
+        );
+        let draft = JobDraft {
+            exchange: Some("layers:groups=1,slices=3".into()),
+            ..JobDraft::default()
+        };
+        let lanes = *draft.resolve().unwrap().exchange.lanes().unwrap();
+        for portion in Partition::new(layout, &lanes).unwrap().portions() {
+            let own = parts.clone().of_portion(&portion);
+            let mut ranges: Vec<Range<usize>> = own.blocks.iter().map(Block::range).collect();
+            ranges.extend(own.others);
+            ranges.sort_by_key(|range| range.start);
+            assert_eq!(ranges.first().map(|first| first.start), Some(0));
+            assert_eq!(ranges.last().unwrap().end, portion.layout.weights);
             assert!(ranges.windows(2).all(|pair| pair[0].end == pair[1].start), "{ranges:?}");
         }
     }

@@ -63,12 +63,20 @@ fn draw_factors(factors: &mut [f32], op: Dropout, key: u64) {
 mod tests {
     use super::*;
 
+    fn of(probability: f64, slice: u64) -> Dropout {
+        Dropout {
+            probability,
+            place: 0,
+            slice,
+        }
+    }
+
     #[test]
     fn the_right_share_is_dropped_and_the_mean_stays() {
         let device = Cpu::default();
         for probability in [0.0, 0.25, 0.5, 0.9] {
             let x = from_rows(&device, 10, 5003, vec![1.0; 50_030]).unwrap();
-            let (y, _) = forward(Dropout { probability, place: 0 }, 7, &x).unwrap();
+            let (y, _) = forward(of(probability, 0), 7, &x).unwrap();
             let kept = values(&y).iter().filter(|&&v| v != 0.0).count() as f64 / 50_030.0;
             assert!(
                 (kept - (1.0 - probability)).abs() < 0.01,
@@ -82,15 +90,12 @@ mod tests {
     #[test]
     fn keys_decide() {
         let device = Cpu::default();
-        let drop = |key| {
+        let drop = |key, slice| {
             let x = from_rows(&device, 1, 100, vec![1.0; 100]).unwrap();
-            let op = Dropout {
-                probability: 0.5,
-                place: 0,
-            };
-            values(&forward(op, key, &x).unwrap().0).to_vec()
+            values(&forward(of(0.5, slice), key, &x).unwrap().0).to_vec()
         };
-        assert_eq!(drop(1), drop(1));
-        assert_ne!(drop(1), drop(2));
+        assert_eq!(drop(1, 0), drop(1, 0));
+        assert_ne!(drop(1, 0), drop(2, 0));
+        assert_ne!(drop(1, 0), drop(1, 1), "slices drop by themselves");
     }
 }

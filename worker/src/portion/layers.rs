@@ -1,19 +1,23 @@
-//! One portion of a network on the CPU: what comes in goes there, and slopes come back.
+//! The layers of one stretch on the CPU, as far as a worker holds them: what comes in goes there, and slopes come back.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use dfdx::prelude::{Cpu, Gradients};
-use protocol::model::{Partition, Portion};
+use protocol::model::{OwnStretch, Partition, PlacedLayer, Portion};
 
 use crate::network::{Network, There};
 use crate::ops::{self, CpuLayer, MeanLoss, OpError, Parameters, Pass, Seed, Statistics, Threads, from_rows, values};
 use crate::program::Program;
 
-/// The layers of one group.
+/// What a worker holds of a stretch.
 pub(super) struct Layers {
-    pub(super) portion: Portion,
-    /// Numbers of one sample where the network is cut, at most.
-    pub(super) widest: usize,
+    /// Which stretch it is.
+    pub(super) number: usize,
+    /// Where its weights lie among those of the portion.
+    pub(super) weights: Vec<Range<usize>>,
+    /// Numbers of one sample that come to it.
+    pub(super) inputs: usize,
     network: Network<CpuLayer>,
     /// The same where nothing is trained.
     forward: Network<CpuLayer>,
@@ -31,15 +35,20 @@ pub(super) struct Returned {
 }
 
 impl Layers {
-    /// The layers of a group.
-    pub(super) fn new(partition: &Partition, group: usize, threads: Threads) -> Self {
-        let portion = partition.portion(group);
-        let program = Program::of_portion(&portion, &partition.whole().layers[..portion.before]);
+    /// What a portion has of a stretch.
+    pub(super) fn new(partition: &Partition, portion: &Portion, own: &OwnStretch, threads: Threads) -> Self {
+        let layers = &portion.layout.layers[own.layers.clone()];
+        let holders = partition.stretches()[own.number].holders();
+        let before = &partition.whole().layers[..own.before];
+        let program = Program::of_stretch(before, layers, portion.number - holders.start);
+        let mut weights = Vec::new();
+        weights_of(layers, &mut weights);
         Self {
+            number: own.number,
+            weights,
+            inputs: layers.first().map_or(0, |layer| layer.input.elements()),
             network: ops::network(program.clone(), threads),
             forward: ops::network(program.for_evaluation(), threads),
-            portion,
-            widest: partition.portions().map(|one| one.borders().1).max().unwrap_or(1),
             under_way: BTreeMap::new(),
         }
     }
@@ -101,7 +110,7 @@ impl Layers {
         mut descent: crate::network::Descent<f32>,
         pass: &Pass,
     ) -> Result<Returned, OpError> {
-        let slopes = if self.portion.is_first() {
+        let slopes = if self.number == 0 {
             Vec::new()
         } else {
             std::mem::take(&mut **descent.gradients.get_or_alloc_mut(inputs)?)
@@ -122,8 +131,7 @@ impl Layers {
 
     /// Numbers as rows of what one sample is before these layers.
     fn rows(&self, inputs: Vec<f32>) -> Result<ops::Rows, OpError> {
-        let (features, _) = self.portion.borders();
-        from_rows(&Cpu::default(), inputs.len() / features.max(1), features, inputs)
+        from_rows(&Cpu::default(), inputs.len() / self.inputs.max(1), self.inputs, inputs)
     }
 }
 
@@ -133,5 +141,21 @@ fn pass(parameters: &Parameters, key: u64) -> Pass {
         parameters: parameters.clone(),
         key,
         statistics: Statistics::Minibatch,
+    }
+}
+
+/// Where the weights of layers lie, those within blocks included.
+fn weights_of(layers: &[PlacedLayer], found: &mut Vec<Range<usize>>) {
+    for layer in layers {
+        found.extend(
+            layer
+                .parameters
+                .iter()
+                .flat_map(|(weights, biases)| [weights.clone(), biases.clone()]),
+        );
+        if let Some(block) = &layer.block {
+            weights_of(&block.body, found);
+            weights_of(&block.skip, found);
+        }
     }
 }

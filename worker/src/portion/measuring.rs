@@ -1,11 +1,14 @@
 //! Held-out samples on their way through a lane, with the shared weights of all its workers.
 
+use std::collections::VecDeque;
+
 use dfdx::prelude::Cpu;
 use protocol::batch::BATCH_BYTES_MAX;
 use protocol::measured::Scores;
 use protocol::wire::flow::{Flow, FlowWord, Judged, Measured};
 
 use super::PortionModel;
+use super::gathering::{Gathering, side_by_side};
 use crate::dataset::Answers;
 use crate::evaluate::Evaluation;
 use crate::lane::Content;
@@ -17,30 +20,41 @@ use crate::train_error::TrainError;
 /// Minibatches of held-out samples that are under way at a time.
 const UNDER_WAY_MAX: usize = 4;
 
+/// An evaluation that passes through.
+#[derive(Default)]
+pub(super) struct Measuring {
+    /// A copy of the shared weights.
+    with: Option<Parameters>,
+    /// What has come of minibatches, for whole stretches.
+    there: Gathering<(u32, u8)>,
+    /// What this worker has made for itself.
+    own: VecDeque<(Measured, Vec<f32>)>,
+}
+
 impl PortionModel {
     /// Sends all held-out samples through the lane, and hears how they are judged.
     pub(super) fn measure_all(&mut self, shared: &[f32]) -> Result<Scores, TrainError> {
-        let parameters = self.weights_to_measure(shared)?;
+        self.measure_with(shared)?;
         let count = self.dataset.test.len();
         let samples: Vec<u32> = (0..count as u32).collect();
         // A message holds so many rows.
-        let rows = (BATCH_BYTES_MAX / 2 / (size_of::<f32>() * self.layers.widest.max(1))).clamp(1, MINIBATCH);
+        let rows = (BATCH_BYTES_MAX / 2 / (size_of::<f32>() * self.widest.max(1))).clamp(1, MINIBATCH);
         let minibatches: Vec<&[u32]> = samples.chunks(rows).collect();
         let mut all = Judgement::default();
         let mut judged = 0;
-        for (number, minibatch) in minibatches.iter().enumerate() {
-            let mut inputs = Vec::new();
-            self.dataset
-                .test
-                .gather(minibatch, &mut inputs, &mut Answers::default());
-            let outputs = self.layers.forward(&parameters, inputs)?;
+        for (number, minibatch) in (0u32..).zip(&minibatches) {
             let measured = Measured {
+                number,
+                stretch: 0,
                 samples: minibatch.to_vec(),
-                first: number == 0,
-                last: number + 1 == minibatches.len(),
+                last: number as usize + 1 == minibatches.len(),
             };
-            self.lane.send(1, FlowWord::Measure(measured), &outputs)?;
-            while number + 1 - judged >= UNDER_WAY_MAX {
+            for holder in self.stretches[0].holders().skip(1) {
+                self.lane.say(holder as u8, FlowWord::Measure(measured.clone()))?;
+            }
+            let inputs = self.held_out(&measured);
+            self.measure_stretch(measured, inputs)?;
+            while number as usize + 1 - judged >= UNDER_WAY_MAX {
                 all.add(&self.hear_judged()?);
                 judged += 1;
             }
@@ -49,46 +63,143 @@ impl PortionModel {
             all.add(&self.hear_judged()?);
             judged += 1;
         }
+        self.measuring = Measuring::default();
         Ok(Evaluation::of(&self.judged_by, &all, count).scores())
     }
 
-    /// A copy of the shared weights, in place of memory that a minibatch needs and an evaluation does not.
-    fn weights_to_measure(&mut self, shared: &[f32]) -> Result<Parameters, TrainError> {
+    /// Copies the shared weights, in place of memory that a minibatch needs and an evaluation does not.
+    fn measure_with(&mut self, shared: &[f32]) -> Result<(), TrainError> {
         self.sum = Vec::new();
-        Ok(Parameters::new(&Cpu::default(), shared.to_vec())?)
+        self.measuring.with = Some(Parameters::new(&Cpu::default(), shared.to_vec())?);
+        Ok(())
     }
 
+    /// Held-out samples, as they are.
+    fn held_out(&self, measured: &Measured) -> Vec<f32> {
+        let mut inputs = Vec::new();
+        let test = &self.dataset.test;
+        test.gather(&measured.samples, &mut inputs, &mut Answers::default());
+        inputs
+    }
+
+    /// Goes on with an evaluation that this worker has begun until some samples are judged.
     fn hear_judged(&mut self) -> Result<Judgement, TrainError> {
-        match self.lane.wait()?.0 {
-            Content::Judged(judged) => Ok(from_wire(&judged)),
-            _ => Err(self.lane.lost()),
+        loop {
+            let judged = if let Some((measured, numbers)) = self.measuring.own.pop_front() {
+                self.measure_piece(measured, self.portion.number, numbers, None)?
+            } else {
+                match self.lane.wait()? {
+                    (Content::Judged(judged), _) => return Ok(from_wire(&judged)),
+                    (Content::Measure(measured), flow) => self.measure_flow(measured, &flow, None)?,
+                    _ => return Err(self.lane.lost()),
+                }
+            };
+            if let Some(judged) = judged {
+                return Ok(judged);
+            }
         }
     }
 
-    /// Hands held-out samples on, or judges them where the network ends.
-    pub(super) fn measure_on(&mut self, measured: &Measured, flow: &Flow, shared: &[f32]) -> Result<(), TrainError> {
-        if measured.first {
-            self.measured_with = Some(self.weights_to_measure(shared)?);
+    /// Takes part in another's evaluation. Who waits for what cannot be done is told.
+    pub(super) fn measure_on(&mut self, measured: Measured, flow: &Flow, shared: &[f32]) -> Result<(), TrainError> {
+        let result = self.measure_flow(measured, flow, Some(shared)).and_then(|_| {
+            while let Some((measured, numbers)) = self.measuring.own.pop_front() {
+                self.measure_piece(measured, self.portion.number, numbers, Some(shared))?;
+            }
+            Ok(())
+        });
+        match result {
+            Err(TrainError::LaneBroken) => {
+                self.clear();
+                Ok(())
+            }
+            result => result,
         }
+    }
+
+    /// Held-out samples have come, as they are or as another worker has made them.
+    fn measure_flow(
+        &mut self,
+        measured: Measured,
+        flow: &Flow,
+        shared: Option<&[f32]>,
+    ) -> Result<Option<Judgement>, TrainError> {
         let is_held_out = |&sample: &u32| (sample as usize) < self.dataset.test.len();
         let held_out = !measured.samples.is_empty() && measured.samples.iter().all(is_held_out);
-        let (before, _) = self.layers.portion.borders();
-        let numbers = flow.numbers(measured.samples.len() * before).ok();
-        let (Some(parameters), Some(numbers), true) = (&self.measured_with, numbers, held_out) else {
-            return self.lose_lane();
+        let from = usize::from(flow.head.from);
+        let width = match measured.stretch {
+            0 => Some(0),
+            stretch => self
+                .before(stretch)
+                .and_then(|before| before.share(from))
+                .map(|share| share.len()),
         };
-        let outputs = self.layers.forward(parameters, numbers)?;
-        if measured.last {
-            self.measured_with = None;
+        let numbers = width.and_then(|width| flow.numbers(measured.samples.len() * width).ok());
+        let (Some(numbers), Some(_), true) = (numbers, self.held(measured.stretch), held_out) else {
+            return Err(self.lane.lost());
+        };
+        self.measure_piece(measured, from, numbers, shared)
+    }
+
+    /// Goes on with a piece of an evaluation, as soon as all of it is there. Where it comes here first, the weights of this
+    /// moment are copied.
+    fn measure_piece(
+        &mut self,
+        measured: Measured,
+        from: usize,
+        numbers: Vec<f32>,
+        shared: Option<&[f32]>,
+    ) -> Result<Option<Judgement>, TrainError> {
+        let inputs = if let Some(before) = self.before(measured.stretch) {
+            let shares = before.shares().to_vec();
+            let at = (from - before.holders().start, shares.len());
+            let key = (measured.number, measured.stretch);
+            match self.measuring.there.take(key, at, numbers) {
+                None => return Ok(None),
+                Some(pieces) => side_by_side(pieces, &shares),
+            }
+        } else {
+            self.held_out(&measured)
+        };
+        if let Some(shared) = shared
+            && measured.number == 0
+            && self.held(measured.stretch) == Some(0)
+        {
+            self.measure_with(shared)?;
         }
-        if !self.lane.is_last() {
-            let next = self.lane.group() + 1;
-            return self.lane.send(next, FlowWord::Measure(measured.clone()), &outputs);
+        self.measure_stretch(measured, inputs)
+    }
+
+    /// Held-out samples go through a stretch, and on, or are judged where the network ends; that is told to whoever leads.
+    fn measure_stretch(&mut self, measured: Measured, inputs: Vec<f32>) -> Result<Option<Judgement>, TrainError> {
+        let (Some(parameters), Some(at)) = (&self.measuring.with, self.held(measured.stretch)) else {
+            return Err(self.lane.lost());
+        };
+        let outputs = self.held[at].forward(parameters, inputs)?;
+        if measured.last && at + 1 == self.held.len() {
+            self.measuring.with = None;
+        }
+        if !self.is_last(measured.stretch) {
+            let stretch = measured.stretch + 1;
+            let measured = Measured { stretch, ..measured };
+            for to in self.stretches[usize::from(stretch)].holders() {
+                if to == self.portion.number {
+                    self.measuring.own.push_back((measured.clone(), outputs.clone()));
+                } else {
+                    self.lane
+                        .send(to as u8, FlowWord::Measure(measured.clone()), &outputs)?;
+                }
+            }
+            return Ok(None);
         }
         let mut answers = Answers::default();
         self.dataset.test.answers().gather(&measured.samples, &mut answers);
         let judgement = loss::judge(&self.judged_by, &outputs, &answers);
-        self.lane.say(0, FlowWord::Judged(to_wire(&judgement)))
+        if self.lane.leads() {
+            return Ok(Some(judgement));
+        }
+        self.lane.say(0, FlowWord::Judged(to_wire(&judgement)))?;
+        Ok(None)
     }
 }
 

@@ -1,15 +1,17 @@
-//! A worker's part in a lane: it computes the gradient of its own layers, and everything else comes from the others.
+//! A worker's part in a lane: it computes the gradient of its own neurons, and everything else comes from the others.
 
+mod gathering;
 mod layers;
 mod measuring;
 #[cfg(test)]
 mod tests;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use protocol::augment::Augment;
 use protocol::measured::Scores;
-use protocol::model::{Layout, Partition, Portion};
+use protocol::model::{Layout, Partition, Portion, Stretch};
 use protocol::optimiser::Rule;
 use protocol::rng::splitmix64;
 use protocol::wire::flow::{Flow, FlowWord, Lead};
@@ -23,15 +25,34 @@ use crate::objective::{Objective, Task};
 use crate::ops::{MeanLoss, Parameters, Threads};
 use crate::train_error::TrainError;
 use crate::views;
+use gathering::{Gathering, added_up, columns, side_by_side};
 use layers::{Layers, Returned};
+use measuring::Measuring;
 
 /// Trains a portion of a network on the CPU.
 pub type PortionTrainer = Replica<CpuBackend<PortionModel>>;
 
-/// The layers of one group, and the way to the others.
+/// What a worker holds of a network, and the way to the others.
 pub struct PortionModel {
     lane: Lane,
-    layers: Layers,
+    portion: Portion,
+    /// How the network is divided.
+    stretches: Vec<Stretch>,
+    /// Numbers of one sample that pass between two workers, at most.
+    widest: usize,
+    /// What this worker has of the stretches, in order.
+    held: Vec<Layers>,
+    /// What has come of parts, for whole stretches to go there and back.
+    there: Gathering<(u64, u16, u8)>,
+    back: Gathering<(u64, u16, u8)>,
+    /// Pieces that this worker has made for itself.
+    own: VecDeque<Piece>,
+    /// Pieces that belong to a later minibatch than can be gone on with now.
+    later: Vec<Piece>,
+    /// Held-out samples that came in the middle of a minibatch.
+    measured_later: Vec<Flow>,
+    /// What an evaluation is made with, while one passes through.
+    measuring: Measuring,
     dataset: Arc<Dataset>,
     augment: Augment,
     loss: MeanLoss,
@@ -43,8 +64,13 @@ pub struct PortionModel {
     seed: u64,
     /// The gradients of parts, added up.
     sum: Vec<f32>,
-    /// The weights that an evaluation is made with, while one passes through.
-    measured_with: Option<Parameters>,
+}
+
+/// Numbers that have come, what they are for, and which portion made them.
+struct Piece {
+    content: Content,
+    from: usize,
+    numbers: Vec<f32>,
 }
 
 /// What is known of a minibatch on its way back.
@@ -52,13 +78,13 @@ struct Way<'a> {
     parameters: &'a Parameters,
     gradient: &'a mut Vec<f32>,
     lead: &'a Lead,
-    /// Parts that have come back.
+    /// How often a part has come back through a stretch.
     done: usize,
     loss: f32,
 }
 
 impl PortionModel {
-    /// The layers of this worker's group.
+    /// What this worker holds.
     pub fn new(
         task: Task,
         judged_by: Objective,
@@ -72,8 +98,19 @@ impl PortionModel {
             objective,
             augment,
         } = task;
+        let portion = partition.portion(usize::from(lane.portion()));
+        let own = portion.stretches.iter();
         Self {
-            layers: Layers::new(partition, usize::from(lane.group()), threads),
+            held: own.map(|own| Layers::new(partition, &portion, own, threads)).collect(),
+            stretches: partition.stretches().to_vec(),
+            widest: partition.widest(),
+            portion,
+            there: Gathering::default(),
+            back: Gathering::default(),
+            own: VecDeque::new(),
+            later: Vec::new(),
+            measured_later: Vec::new(),
+            measuring: Measuring::default(),
             lane,
             dataset,
             augment,
@@ -85,7 +122,6 @@ impl PortionModel {
             parts: parts.max(1),
             seed: 0,
             sum: Vec::new(),
-            measured_with: None,
         }
     }
 
@@ -103,126 +139,289 @@ impl PortionModel {
         Ok(())
     }
 
-    /// Cuts a minibatch, and sends all parts on their way.
+    /// Cuts a minibatch, and sends all parts on their way. All who hold neurons of the first layers do so.
     fn send_there(&mut self, lead: &Lead, parameters: &Parameters) -> Result<(), TrainError> {
-        let step = lead.step;
         for part in 0..lead.parts {
             let (own, key) = (part_of(lead, part), part_key(lead, part));
             let inputs = views::gathered(&self.dataset, self.augment, own, key, &mut self.loss.answers);
-            let outputs = self.layers.there((step, part), parameters, key, inputs)?;
-            self.lane.send(1, FlowWord::There { step, part }, outputs)?;
+            self.go_there(lead, (part, 0), parameters, inputs)?;
         }
         Ok(())
     }
 
     /// Gives up what is under way, between two steps. Who waits for an answer is told that there is none.
     fn lose_lane(&mut self) -> Result<(), TrainError> {
-        self.layers.clear();
+        self.clear();
         match self.lane.lost() {
             TrainError::LaneBroken => Ok(()),
             error => Err(error),
         }
     }
 
-    /// Whether these are the numbers of a part that is under way. Others are not kept.
-    fn is_sound(&self, content: &Content, flow: &Flow) -> bool {
-        let (before, after) = self.layers.portion.borders();
-        let (step, part, features) = match *content {
-            Content::There { step, part } => (step, part, before),
-            Content::Back { step, part, .. } => (step, part, after),
-            Content::Measure(_) | Content::Judged(_) => return false,
+    /// Forgets what is under way.
+    fn clear(&mut self) {
+        self.held.iter_mut().for_each(Layers::clear);
+        self.there.clear();
+        self.back.clear();
+        self.own.clear();
+        self.later.clear();
+        self.measured_later.clear();
+        self.measuring = Measuring::default();
+    }
+
+    /// Where what this worker holds of a stretch is among all that it holds.
+    fn held(&self, stretch: u8) -> Option<usize> {
+        self.held.iter().position(|one| one.number == usize::from(stretch))
+    }
+
+    fn is_last(&self, stretch: u8) -> bool {
+        usize::from(stretch) + 1 == self.stretches.len()
+    }
+
+    /// The stretch before one.
+    fn before(&self, stretch: u8) -> Option<&Stretch> {
+        self.stretches.get(usize::from(stretch).checked_sub(1)?)
+    }
+
+    /// How many numbers somebody can have for this worker, if that can be at all.
+    fn numbers_of(&self, content: &Content, from: usize) -> Option<usize> {
+        let rows = |step, part| {
+            let lead = self.lane.begun(step).filter(|lead| part < lead.parts)?;
+            Some(part_of(lead, part).len())
         };
-        let lead = self.lane.begun(step).filter(|lead| part < lead.parts);
-        lead.is_some_and(|lead| flow.numbers.len() == part_of(lead, part).len() * features * size_of::<f32>())
+        match *content {
+            Content::Begun { .. } => Some(0),
+            Content::There { step, part, stretch } => {
+                self.held(stretch)?;
+                Some(rows(step, part)? * self.before(stretch)?.share(from)?.len())
+            }
+            Content::Back {
+                step, part, stretch, ..
+            } => {
+                self.held(stretch)?;
+                let after = self.stretches.get(usize::from(stretch) + 1)?;
+                let own = self.stretches[usize::from(stretch)].share(self.portion.number)?;
+                after.holders().contains(&from).then_some(rows(step, part)? * own.len())
+            }
+            Content::Measure(_) | Content::Judged(_) => None,
+        }
+    }
+
+    /// Whether something that has come can be for this worker. What cannot is not kept.
+    fn is_sound(&self, content: &Content, flow: &Flow) -> bool {
+        let numbers = self.numbers_of(content, usize::from(flow.head.from));
+        matches!(content, Content::Begun { .. })
+            || numbers.is_some_and(|count| flow.numbers.len() == count * size_of::<f32>())
+    }
+
+    /// What has come, if it can be for this worker.
+    fn read(&self, content: Content, flow: &Flow) -> Option<Piece> {
+        let from = usize::from(flow.head.from);
+        let numbers = match content {
+            Content::Begun { .. } => Vec::new(),
+            _ => flow.numbers(self.numbers_of(&content, from)?).ok()?,
+        };
+        Some(Piece { content, from, numbers })
     }
 
     /// Takes part in a minibatch until all its parts have been here and back.
     fn follow(&mut self, way: &mut Way<'_>) -> Result<(), TrainError> {
-        while way.done < usize::from(way.lead.parts) {
+        self.own.extend(self.later.drain(..));
+        while way.done < usize::from(way.lead.parts) * self.held.len() {
+            if let Some(piece) = self.own.pop_front() {
+                self.take(way, piece)?;
+                continue;
+            }
             let (content, flow) = self.lane.wait()?;
-            let (before, after) = self.layers.portion.borders();
-            let numbers = |lead: &Lead, part: u16, features: usize| {
-                let samples = (part < lead.parts).then(|| part_of(lead, part).len())?;
-                flow.numbers(samples * features).ok()
-            };
-            match content {
-                Content::There { step, part } if step == way.lead.step => match numbers(way.lead, part, before) {
-                    Some(inputs) => self.go_there(way, part, inputs)?,
-                    None => return Err(self.lane.lost()),
-                },
-                // One that was begun ahead.
-                Content::There { step, part } => match self.lane.begun(step).cloned() {
-                    Some(lead) if let Some(inputs) = numbers(&lead, part, before) => {
-                        self.pass_on(&lead, part, way.parameters, inputs)?;
-                    }
-                    _ => return Err(self.lane.lost()),
-                },
-                Content::Back { step, part, loss }
-                    if step == way.lead.step
-                        && let Some(slopes) = numbers(way.lead, part, after) =>
-                {
-                    let memory = std::mem::take(way.gradient);
-                    match self.layers.back((step, part), slopes, loss, memory)? {
-                        Some(returned) => self.returned(way, part, returned)?,
-                        None => return Err(self.lane.lost()),
-                    }
-                }
-                // The leader asks for nothing else meanwhile.
-                _ => return Err(self.lane.lost()),
+            // Who leads may be through with a minibatch that this worker is not through with, and have all measured.
+            if matches!(content, Content::Measure(_)) && !self.lane.leads() {
+                self.measured_later.push(flow);
+                continue;
+            }
+            match self.read(content, &flow) {
+                Some(piece) => self.take(way, piece)?,
+                None => return Err(self.lane.lost()),
             }
         }
         Ok(())
     }
 
-    /// A part goes through these layers, and on.
-    fn go_there(&mut self, way: &mut Way<'_>, part: u16, inputs: Vec<f32>) -> Result<(), TrainError> {
-        if self.lane.is_last() {
-            return self.judge(way, part, inputs);
+    /// Goes on with a piece, as soon as all that it needs is there.
+    fn take(&mut self, way: &mut Way<'_>, piece: Piece) -> Result<(), TrainError> {
+        let (step, ahead) = match piece.content {
+            Content::Begun { step } => (step, self.lane.ahead()),
+            Content::There { step, stretch, .. } if !self.is_last(stretch) => (step, self.lane.ahead()),
+            // Where it would become a gradient, each minibatch has its turn.
+            Content::There { step, .. } | Content::Back { step, .. } => (step, 0),
+            Content::Measure(_) | Content::Judged(_) => return Err(self.lane.lost()),
+        };
+        if step > way.lead.step + ahead as u64 {
+            self.later.push(piece);
+            return Ok(());
         }
-        self.pass_on(way.lead, part, way.parameters, inputs)
+        let Some(lead) = self.lane.begun(step).cloned() else {
+            // It was given up meanwhile.
+            return Ok(());
+        };
+        let Piece { content, from, numbers } = piece;
+        match content {
+            Content::Begun { .. } if self.held(0).is_some() => self.send_there(&lead, way.parameters),
+            Content::There { part, stretch, .. } => {
+                let Some(before) = self.before(stretch) else {
+                    return Err(self.lane.lost());
+                };
+                let shares = before.shares().to_vec();
+                let at = (from - before.holders().start, shares.len());
+                match self.there.take((step, part, stretch), at, numbers) {
+                    None => Ok(()),
+                    Some(pieces) if self.is_last(stretch) => self.judge(way, part, side_by_side(pieces, &shares)),
+                    Some(pieces) => {
+                        self.go_there(&lead, (part, stretch), way.parameters, side_by_side(pieces, &shares))
+                    }
+                }
+            }
+            Content::Back {
+                part, stretch, loss, ..
+            } => {
+                let after = self.stretches[usize::from(stretch) + 1].holders();
+                match self
+                    .back
+                    .take((step, part, stretch), (from - after.start, after.len()), numbers)
+                {
+                    None => Ok(()),
+                    Some(pieces) => self.go_back(way, (part, stretch), loss, added_up(pieces)),
+                }
+            }
+            _ => Ok(()),
+        }
     }
 
-    fn pass_on(&mut self, lead: &Lead, part: u16, parameters: &Parameters, inputs: Vec<f32>) -> Result<(), TrainError> {
-        // Where the network ends, parts come one by one, and go back at once.
-        if self.lane.is_last() {
+    /// A part goes through the layers of a stretch, and on to all who need what they make of it.
+    fn go_there(
+        &mut self,
+        lead: &Lead,
+        (part, stretch): (u16, u8),
+        parameters: &Parameters,
+        inputs: Vec<f32>,
+    ) -> Result<(), TrainError> {
+        let (Some(at), step) = (self.held(stretch), lead.step) else {
             return Err(self.lane.lost());
+        };
+        let outputs = self.held[at].there((step, part), parameters, part_key(lead, part), inputs)?;
+        let stretch = stretch + 1;
+        let from = self.portion.number;
+        for to in self.stretches[usize::from(stretch)].holders() {
+            if to == from {
+                self.own.push_back(Piece {
+                    content: Content::There { step, part, stretch },
+                    from,
+                    numbers: outputs.to_vec(),
+                });
+            } else {
+                self.lane
+                    .send(to as u8, FlowWord::There { step, part, stretch }, outputs)?;
+            }
         }
-        let step = lead.step;
-        let outputs = self
-            .layers
-            .there((step, part), parameters, part_key(lead, part), inputs)?;
-        let next = self.lane.group() + 1;
-        self.lane.send(next, FlowWord::There { step, part }, outputs)
+        Ok(())
     }
 
     /// The last layers turn a part round.
     fn judge(&mut self, way: &mut Way<'_>, part: u16, inputs: Vec<f32>) -> Result<(), TrainError> {
+        let stretch = (self.stretches.len() - 1) as u8;
+        let Some(at) = self.held(stretch) else {
+            return Err(self.lane.lost());
+        };
         let own = part_of(way.lead, part);
         self.dataset.train.answers().gather(own, &mut self.loss.answers);
         let memory = std::mem::take(way.gradient);
         let key = part_key(way.lead, part);
-        let returned = self.layers.judge(way.parameters, key, inputs, &self.loss, memory)?;
-        self.returned(way, part, returned)
+        let returned = self.held[at].judge(way.parameters, key, inputs, &self.loss, memory)?;
+        self.returned(way, (part, stretch), returned)
     }
 
-    /// A part has come back: its gradient is added up, and its slopes go on.
-    fn returned(&mut self, way: &mut Way<'_>, part: u16, returned: Returned) -> Result<(), TrainError> {
+    /// Slopes have come for all that a stretch has made of a part.
+    fn go_back(
+        &mut self,
+        way: &mut Way<'_>,
+        (part, stretch): (u16, u8),
+        loss: f32,
+        slopes: Vec<f32>,
+    ) -> Result<(), TrainError> {
+        let Some(at) = self.held(stretch) else {
+            return Err(self.lane.lost());
+        };
+        let memory = std::mem::take(way.gradient);
+        match self.held[at].back((way.lead.step, part), slopes, loss, memory)? {
+            Some(returned) => self.returned(way, (part, stretch), returned),
+            None => Err(self.lane.lost()),
+        }
+    }
+
+    /// A part has come back through a stretch: its gradient is added up, and its slopes go on.
+    fn returned(
+        &mut self,
+        way: &mut Way<'_>,
+        (part, stretch): (u16, u8),
+        returned: Returned,
+    ) -> Result<(), TrainError> {
         let Returned { loss, slopes, gradient } = returned;
-        if !self.lane.leads() {
-            let before = self.lane.group() - 1;
-            let step = way.lead.step;
-            self.lane.send(before, FlowWord::Back { step, part, loss }, &slopes)?;
-        }
         *way.gradient = gradient;
+        self.send_back(way.lead.step, (part, stretch), loss, &slopes)?;
         way.done += 1;
-        if way.lead.parts == 1 {
-            way.loss = loss;
-            return Ok(());
-        }
         let share = part_of(way.lead, part).len() as f32 / way.lead.samples.len() as f32;
-        way.loss += share * loss;
-        for (sum, slope) in self.sum.iter_mut().zip(&*way.gradient) {
-            *sum += share * slope;
+        let Some(held) = self.held.iter().find(|one| one.number == usize::from(stretch)) else {
+            return Err(self.lane.lost());
+        };
+        // A part has one loss, however often it comes here.
+        if self.held.first().is_some_and(|first| first.number == held.number) {
+            way.loss += if way.lead.parts == 1 { loss } else { share * loss };
+        }
+        if way.lead.parts > 1 {
+            for range in &held.weights {
+                let slopes = &way.gradient[range.clone()];
+                for (sum, slope) in self.sum[range.clone()].iter_mut().zip(slopes) {
+                    *sum += share * slope;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends slopes to all who have made a piece of what they are for.
+    fn send_back(
+        &mut self,
+        step: u64,
+        (part, stretch): (u16, u8),
+        loss: f32,
+        slopes: &[f32],
+    ) -> Result<(), TrainError> {
+        let Some(at) = usize::from(stretch).checked_sub(1) else {
+            return Ok(());
+        };
+        let (before, stretch) = (&self.stretches[at], at as u8);
+        let from = self.portion.number;
+        for (to, share) in before.holders().zip(before.shares()) {
+            let piece = columns(slopes, before.outputs(), share);
+            if to == from {
+                self.own.push_back(Piece {
+                    content: Content::Back {
+                        step,
+                        part,
+                        stretch,
+                        loss,
+                    },
+                    from,
+                    numbers: piece.into_owned(),
+                });
+            } else {
+                let word = FlowWord::Back {
+                    step,
+                    part,
+                    stretch,
+                    loss,
+                };
+                self.lane.send(to as u8, word, &piece)?;
+            }
         }
         Ok(())
     }
@@ -270,7 +469,7 @@ impl PortionTrainer {
         dropout_seed: u64,
         threads: Threads,
     ) -> Result<Self, TrainError> {
-        let portion: Portion = model.layers.portion.clone();
+        let portion = model.portion.clone();
         let model = PortionModel {
             seed: dropout_seed,
             ..model
@@ -302,8 +501,11 @@ impl Slopes for PortionModel {
         gradient.resize(weights, 0.0);
         if loss.is_ok() {
             self.lane.led();
+            for flow in std::mem::take(&mut self.measured_later) {
+                self.lane.put_back(flow);
+            }
         } else {
-            self.layers.clear();
+            self.clear();
         }
         loss
     }
@@ -314,7 +516,7 @@ impl Slopes for PortionModel {
 
     fn hear(&mut self, word: LaneWord, shared: &[f32]) -> Result<(), TrainError> {
         match self.lane.hear(word) {
-            Ok(Some((Content::Measure(measured), flow))) => self.measure_on(&measured, &flow, shared),
+            Ok(Some((Content::Measure(measured), flow))) => self.measure_on(measured, &flow, shared),
             Ok(Some((content, flow))) if self.is_sound(&content, &flow) => {
                 self.lane.keep(content, flow);
                 Ok(())
@@ -323,7 +525,7 @@ impl Slopes for PortionModel {
             Ok(None) => Ok(()),
             // What is broken between two steps is called together again.
             Err(TrainError::LaneBroken) => {
-                self.layers.clear();
+                self.clear();
                 Ok(())
             }
             Err(error) => Err(error),

@@ -1,3 +1,4 @@
+use std::cell::RefCell;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use protocol::job::{Job, JobDraft};
@@ -18,6 +19,7 @@ use protocol::wire::flow::{Flow, Place};
 struct Wires {
     to: Vec<Sender<Flow>>,
     own: Receiver<Flow>,
+    waiting: RefCell<VecDeque<LaneWord>>,
 }
 
 impl Line for Wires {
@@ -30,6 +32,9 @@ impl Line for Wires {
     }
 
     fn next(&self) -> Result<Option<LaneWord>, TrainError> {
+        if let Some(word) = self.waiting.borrow_mut().pop_front() {
+            return Ok(Some(word));
+        }
         self.own
             .recv()
             .map(|flow| Some(LaneWord::Flow(flow)))
@@ -39,6 +44,10 @@ impl Line for Wires {
     fn now(&self) -> std::time::Duration {
         static START: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
         START.get_or_init(std::time::Instant::now).elapsed()
+    }
+
+    fn put_back(&self, word: LaneWord) {
+        self.waiting.borrow_mut().push_back(word);
     }
 }
 
@@ -53,10 +62,18 @@ fn job(model: &str, optimiser: &str, groups: usize, micro: usize) -> Job {
 }
 
 fn job_ahead(model: &str, optimiser: &str, groups: usize, micro: usize, ahead: usize) -> Job {
+    job_of(
+        model,
+        optimiser,
+        &format!("groups={groups},micro={micro},ahead={ahead}"),
+    )
+}
+
+fn job_of(model: &str, optimiser: &str, cut: &str) -> Job {
     JobDraft {
         model: Some(model.into()),
         optimiser: Some(optimiser.into()),
-        exchange: Some(format!("layers:groups={groups},micro={micro},ahead={ahead}")),
+        exchange: Some(format!("layers:{cut}")),
         ..JobDraft::default()
     }
     .resolve()
@@ -104,33 +121,37 @@ fn alone(job: &Job, data: &Arc<Dataset>, steps: u64) -> (Vec<f32>, Vec<f32>, Lay
 fn in_a_lane(job: &Job, data: &Arc<Dataset>, steps: u64) -> (Vec<f32>, Vec<f32>, Scores) {
     let layout = fit(job, data).unwrap();
     let lanes = *job.exchange.lanes().unwrap();
-    let groups = lanes.cut.groups().unwrap();
-    let (to, own): (Vec<_>, Vec<_>) = (0..groups).map(|_| channel()).unzip();
+    let portions = lanes.portions().unwrap();
+    let (to, own): (Vec<_>, Vec<_>) = (0..portions).map(|_| channel()).unzip();
     let workers: Vec<_> = (0u8..)
         .zip(own)
-        .map(|(group, own)| {
+        .map(|(number, own)| {
             let (job, data, layout, to) = (job.clone(), Arc::clone(data), layout.clone(), to.clone());
             std::thread::spawn(move || {
-                let partition = Partition::new(layout.clone(), lanes.cut).unwrap();
-                let place = Place { lane: 0, group };
+                let partition = Partition::new(layout.clone(), &lanes).unwrap();
+                let place = Place {
+                    lane: 0,
+                    portion: number,
+                };
+                let waiting = RefCell::default();
                 let lane = Lane::new(
-                    (place, groups as u8, lanes.ahead(1)),
+                    (place, portions as u8, lanes.ahead(1)),
                     1,
                     data.train.len(),
-                    Box::new(Wires { to, own }),
+                    Box::new(Wires { to, own, waiting }),
                 )
                 .unwrap();
                 let task = Task::of_job(&job, Arc::clone(&data)).unwrap();
                 let judged = Objective::to_judge(&job, &data.target);
                 let parts = usize::from(lanes.micro);
                 let model = PortionModel::new(task, judged, &partition, lane, parts, Threads(1));
-                let portion = partition.portion(usize::from(group));
+                let portion = partition.portion(usize::from(number));
                 let counts = portion.initial_counts(job.seed);
                 let rule = job.optimiser.rule;
                 // Only the leader's key decides.
-                let seed = if group == 0 { SEED } else { 99 };
+                let seed = if number == 0 { SEED } else { 99 };
                 let mut trainer = PortionTrainer::in_lane(model, &layout, &counts, rule, seed, Threads(1)).unwrap();
-                let (losses, scores) = if group == 0 {
+                let (losses, scores) = if number == 0 {
                     lead(&mut trainer, &job, steps)
                 } else {
                     follow(&mut trainer, &job)
@@ -214,21 +235,44 @@ fn a_lane_is_one_machine_to_the_bit() {
 
 #[test]
 fn parts_of_a_minibatch_add_up_to_it() {
-    // Nothing is dropped: parts would drop others. And nothing has a kink: a sum that is rounded another way may come to lie
-    // on its other side.
-    let smooth = |model: &str| {
-        let kept = model.replace("dropout 0.2, ", "").replace("dropout 0.3, ", "");
-        kept.replace("relu", "tanh").replace("maxpool", "avgpool")
-    };
     let models = [DENSE, CONVOLUTIONS].map(smooth);
     let data = dataset();
     for model in &models {
         let (own, losses, _) = alone(&job(model, "sgd:0.05", 2, 1), &data, 50);
         for (groups, micro) in [(2, 2), (3, 4), (4, 7), (2, 64)] {
             let (lane, found, _) = in_a_lane(&job(model, "sgd:0.05", groups, micro), &data, 50);
-            let furthest = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
             let off = (furthest(&own, &lane), furthest(&losses, &found));
             assert!(off.0 < 1e-5 && off.1 < 5e-5, "{model}: {groups}, {micro}: {off:?}");
+        }
+    }
+}
+
+fn furthest(a: &[f32], b: &[f32]) -> f32 {
+    a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
+
+/// Nothing is dropped, since parts and slices drop others. And nothing has a kink: a sum that is rounded another way may come
+/// to lie on its other side.
+fn smooth(model: &str) -> String {
+    let kept = model.replace("dropout 0.2, ", "").replace("dropout 0.3, ", "");
+    kept.replace("relu", "tanh").replace("maxpool", "avgpool")
+}
+
+#[test]
+fn slices_of_layers_add_up_to_them() {
+    let data = dataset();
+    for model in [DENSE, CONVOLUTIONS].map(smooth) {
+        let (own, losses, _) = alone(&job(&model, "sgd:0.05", 2, 1), &data, 50);
+        for cut in [
+            "groups=1,slices=2,micro=1",
+            "groups=1,slices=3,micro=4,ahead=0",
+            "groups=2,slices=2,micro=1",
+            "groups=2,slices=2,micro=3,ahead=0",
+            "groups=2,slices=4,micro=7,ahead=0",
+        ] {
+            let (lane, found, _) = in_a_lane(&job_of(&model, "sgd:0.05", cut), &data, 50);
+            let off = (furthest(&own, &lane), furthest(&losses, &found));
+            assert!(off.0 < 1e-5 && off.1 < 5e-5, "{model}: {cut}: {off:?}");
         }
     }
 }
@@ -237,8 +281,8 @@ fn parts_of_a_minibatch_add_up_to_it() {
 /// with the same.
 fn with_old_first_layers(job: &Job, data: &Arc<Dataset>, steps: usize, ahead: usize) -> Vec<f32> {
     let layout = fit(job, data).unwrap();
-    let cut = job.exchange.lanes().unwrap().cut;
-    let first = Partition::new(layout.clone(), cut).unwrap().portion(0).layout.weights;
+    let lanes = job.exchange.lanes().unwrap();
+    let first = Partition::new(layout.clone(), lanes).unwrap().portion(0).layout.weights;
     let network = ops::network(Program::new(&layout, ImageOrder::BySample), Threads(1));
     let Task { objective, .. } = Task::of_job(job, Arc::clone(data)).unwrap();
     let answers = Answers::default();
@@ -275,7 +319,6 @@ fn with_old_first_layers(job: &Job, data: &Arc<Dataset>, steps: usize, ahead: us
 fn gradients_belong_to_the_weights_that_a_minibatch_went_with() {
     let data = dataset();
     let model = "dense 24, tanh, dense 16, tanh, dense";
-    let furthest = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
     for ahead in 0..=3 {
         let job = job_ahead(model, "sgd:0.05", 2, 1, ahead);
         let (lane, _, _) = in_a_lane(&job, &data, 50);
@@ -288,31 +331,41 @@ fn gradients_belong_to_the_weights_that_a_minibatch_went_with() {
 #[test]
 fn minibatches_that_are_begun_ahead_are_all_trained() {
     let data = dataset();
-    for (groups, micro, ahead) in [(2, 4, 1), (3, 4, 1), (4, 2, 4), (3, 64, 2)] {
-        let (_, losses, _) = in_a_lane(&job_ahead(DENSE, "adam", groups, micro, ahead), &data, 60);
+    for cut in [
+        "groups=2,micro=4,ahead=1",
+        "groups=3,micro=4,ahead=1",
+        "groups=4,micro=2,ahead=4",
+        "groups=3,micro=64,ahead=2",
+        "groups=1,slices=2,micro=4,ahead=1",
+        "groups=3,slices=2,micro=2,ahead=4",
+        "groups=2,slices=3,micro=1,ahead=2",
+    ] {
+        let (_, losses, _) = in_a_lane(&job_of(DENSE, "adam", cut), &data, 60);
         let mean = |losses: &[f32]| losses.iter().sum::<f32>() / losses.len() as f32;
         assert_eq!(losses.len(), 60);
-        assert!(
-            mean(&losses[50..]) < mean(&losses[..10]),
-            "{groups}, {micro}, {ahead}: {losses:?}"
-        );
+        assert!(mean(&losses[50..]) < mean(&losses[..10]), "{cut}: {losses:?}");
     }
 }
 
 #[test]
 fn a_lane_measures_what_one_machine_does() {
     let data = dataset();
-    let job = job(CONVOLUTIONS, "adam", 3, 2);
-    let layout = fit(&job, &data).unwrap();
-    let weights: Vec<f32> = initial_counts(&layout, job.seed)
-        .into_iter()
-        .map(protocol::lattice::weight_of)
-        .collect();
-    let judged = Objective::to_judge(&job, &data.target);
-    let one = crate::evaluate::evaluate(&layout, weights, Vec::new(), &data.test, &judged, Threads(1), |_| true);
-    let (_, _, lane) = in_a_lane(&job, &data, 2);
-    let one = one.unwrap().scores();
-    assert_eq!(lane.accuracy, one.accuracy);
-    // Samples are added up in another order.
-    assert!((lane.loss - one.loss).abs() < 1e-9 * one.loss, "{lane:?} {one:?}");
+    for cut in ["groups=3,micro=2", "groups=1,slices=2", "groups=2,slices=3,ahead=0"] {
+        let job = job_of(CONVOLUTIONS, "adam", cut);
+        let layout = fit(&job, &data).unwrap();
+        let weights: Vec<f32> = initial_counts(&layout, job.seed)
+            .into_iter()
+            .map(protocol::lattice::weight_of)
+            .collect();
+        let judged = Objective::to_judge(&job, &data.target);
+        let one = crate::evaluate::evaluate(&layout, weights, Vec::new(), &data.test, &judged, Threads(1), |_| true);
+        let (_, _, lane) = in_a_lane(&job, &data, 2);
+        let one = one.unwrap().scores();
+        assert_eq!(lane.accuracy, one.accuracy, "{cut}");
+        // Samples are added up in another order.
+        assert!(
+            (lane.loss - one.loss).abs() < 1e-9 * one.loss,
+            "{cut}: {lane:?} {one:?}"
+        );
+    }
 }

@@ -82,10 +82,10 @@ impl Prepared {
         };
         let partition = fitting::partition(&self.job, &lanes.decided(groups), &self.layout);
         let partition = partition.map_err(|error| error.to_string())?;
-        if usize::from(place.group) >= partition.groups() {
+        if usize::from(place.portion) >= partition.len() {
             return Err("the node gave this worker a place that no lane has".into());
         }
-        let portion = partition.portion(usize::from(place.group));
+        let portion = partition.portion(usize::from(place.portion));
         Ok(Some((partition, portion)))
     }
 
@@ -134,7 +134,7 @@ impl Prepared {
             let (judged_by, parts, own) = (self.judged().objective, usize::from(lanes.micro), assignment.origin.0);
             let samples = self.dataset.train.len();
             let ahead = lanes.ahead(post.lanes as usize);
-            let place = (post.place, partition.groups() as u8, ahead);
+            let place = (post.place, partition.len() as u8, ahead);
             let started = training_thread::start(threads, move |line| {
                 let lane = Lane::new(place, own, samples, line)?;
                 let model = PortionModel::new(task, judged_by, &partition, lane, parts, threads);

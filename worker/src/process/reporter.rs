@@ -251,7 +251,8 @@ impl Reporting {
 fn save_portion(prepared: &Prepared, portion: &Portion, weights: &[f32], order: &SaveOrder) -> Result<(), String> {
     let counts: Option<Vec<i32>> = weights.iter().map(|&weight| count_of(weight)).collect();
     let digest = counts.map(|counts| portion.digest(&counts)).unwrap_or_default();
-    let metadata = Metadata::new(&prepared.job, prepared.dataset.known(), &order.frontier, digest);
+    let known = prepared.dataset.known();
+    let metadata = Metadata::of_portion(&prepared.job, known, &order.frontier, portion, digest);
     let numbers = Numbers {
         layout: &portion.layout,
         weights,

@@ -138,6 +138,7 @@ impl Lowering {
             Layer::Dropout(probability) => Op::Dropout(Dropout {
                 probability,
                 place: self.places,
+                slice: 0,
             }),
             // What is flat already stays as it is.
             Layer::Flatten => return None,

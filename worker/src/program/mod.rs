@@ -6,7 +6,7 @@ mod norm;
 
 use std::ops::Range;
 
-use protocol::model::{Layout, PlacedLayer, Portion, Shape};
+use protocol::model::{Layout, PlacedLayer, Shape};
 
 use lowering::{image, lowered, lowered_after, with_turns_to_rows};
 pub use norm::{Norm, Sets};
@@ -192,6 +192,8 @@ pub struct Dropout {
     pub probability: f64,
     /// The number of this operation in the model, which makes its key its own.
     pub place: u64,
+    /// Which slice of a layer's neurons it works on, where they are divided.
+    pub slice: u64,
 }
 
 impl Dropout {
@@ -200,7 +202,7 @@ impl Dropout {
 
     /// The key of this operation in a step: layers of one step must not drop in the same pattern.
     pub(crate) fn key(&self, step_key: u64) -> u64 {
-        step_key ^ self.place << 56
+        step_key ^ self.place << 56 ^ self.slice << 48
     }
 
     /// A number is dropped if the random bits of its decision are below this.
@@ -310,19 +312,25 @@ impl Program {
     /// The operations of a layout, for a device that keeps images in an order.
     #[must_use]
     pub fn new(layout: &Layout, order: ImageOrder) -> Self {
-        Self::of(layout, lowered(layout), order)
+        Self::of(&layout.layers, lowered(layout), order)
     }
 
-    /// The operations of a portion, on a device that keeps images sample by sample: those that lie in it of the whole model's,
-    /// which have the same keys wherever it is cut.
+    /// The operations of some layers that come after others, on a device that keeps images sample by sample. They have the
+    /// same keys wherever a model is cut, but that neurons of different slices are not dropped together.
     #[must_use]
-    pub fn of_portion(portion: &Portion, before: &[PlacedLayer]) -> Self {
-        let ops = lowered_after(before, &portion.layout.layers);
-        Self::of(&portion.layout, ops, ImageOrder::BySample)
+    pub fn of_stretch(before: &[PlacedLayer], layers: &[PlacedLayer], slice: usize) -> Self {
+        let mut ops = lowered_after(before, layers);
+        let divided = ops.iter_mut().skip_while(|op| !op.has_weights());
+        for op in divided {
+            if let Op::Dropout(dropout) = op {
+                dropout.slice = slice as u64;
+            }
+        }
+        Self::of(layers, ops, ImageOrder::BySample)
     }
 
-    fn of(layout: &Layout, ops: Vec<Op>, order: ImageOrder) -> Self {
-        let shape = layout.layers.first().map_or(Shape::Flat(0), |placed| placed.input);
+    fn of(layers: &[PlacedLayer], ops: Vec<Op>, order: ImageOrder) -> Self {
+        let shape = layers.first().map_or(Shape::Flat(0), |placed| placed.input);
         // Samples are stored as rows. A first operation that reads rows takes them as they are, whatever the order.
         let input = match (order, ops.first()) {
             (ImageOrder::BySample, _) | (_, None | Some(Op::Dense(_))) => Planes::rows(shape.elements()),

@@ -95,7 +95,7 @@ impl<T: Trainer> Training<T> {
             return (rate, clip);
         };
         let rate = lane.next_lead().map_or(rate, |lead| lead.learning_rate);
-        (rate, clip.map(|norm| norm / f64::from(lane.groups()).sqrt()))
+        (rate, clip.map(|norm| norm / f64::from(lane.portions()).sqrt()))
     }
 
     /// The next minibatch that a lane may have begun, if there is one.

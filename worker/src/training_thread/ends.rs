@@ -132,6 +132,10 @@ impl Line for LaneEnds {
         self.start.elapsed()
     }
 
+    fn put_back(&self, word: LaneWord) {
+        self.inbox.waiting.borrow_mut().push_back(ToTraining::Lane(word));
+    }
+
     fn next(&self) -> Result<Option<LaneWord>, TrainError> {
         // Words of the lane among those that wait come first; there are few, and none as a rule.
         let mut waiting = self.inbox.waiting.borrow_mut();

@@ -61,7 +61,7 @@ impl ExchangeState {
             job: self.plan.job.clone(),
             data: self.plan.data.clone(),
             slots: self.plan.slots(),
-            group: self.plan.place(self.me).map_or(0, |place| place.group),
+            portion: self.plan.place(self.me).map_or(0, |place| place.portion),
             states,
         }
     }

@@ -22,7 +22,7 @@ impl ExchangeState {
         let own = self.plan.place(self.me);
         let to = addressed
             .filter(|(lane, _)| own.is_some_and(|own| own.lane == *lane))
-            .and_then(|(lane, group)| self.plan.at(Place { lane, group }));
+            .and_then(|(lane, portion)| self.plan.at(Place { lane, portion }));
         let Some(peer) = to.and_then(|to| self.peers.get(&to.node)) else {
             tracing::error!("a worker sent something to a place that its lane does not have");
             return worker.hang_up();
@@ -38,13 +38,17 @@ impl ExchangeState {
 
     /// A worker of this node is gone: the others of its lane may wait for it, and are told.
     pub(super) fn lose_lane(&self) {
+        let Some(own) = self.plan.place(self.me) else {
+            return;
+        };
         for (&node, peer) in &self.peers {
             let (Some(place), true) = (self.plan.place(node), self.plan.are_in_one_lane(self.me, node)) else {
                 continue;
             };
             let head = FlowHead {
                 lane: place.lane,
-                to: place.group,
+                to: place.portion,
+                from: own.portion,
                 attempt: 0,
                 word: FlowWord::Lost,
             };
@@ -59,7 +63,7 @@ impl ExchangeState {
 
     /// Something has come for this node's worker from another of its lane. What was sent to anybody else is nobody's.
     pub(super) fn hand_in(&self, from: NodeId, bytes: &Arc<[u8]>) {
-        let own = self.plan.place(self.me).map(|own| (own.lane, own.group));
+        let own = self.plan.place(self.me).map(|own| (own.lane, own.portion));
         if self.plan.are_in_one_lane(self.me, from) && Flow::addressed(bytes).ok() == own {
             self.workers.values().for_each(|(_, worker)| worker.deliver_flow(bytes));
         }

@@ -50,7 +50,7 @@ fn of_portions(
     lanes: &Lanes,
     data: DataInfo,
 ) -> Result<(Offer, Box<Ledger>), String> {
-    let (partition, groups) = fitting(job, layout, lanes.cut)?;
+    let (partition, groups) = fitting(job, layout, lanes)?;
     let offer = Offer {
         data,
         digest: partition.first_digest(job.seed),
@@ -61,28 +61,31 @@ fn of_portions(
 }
 
 /// The model in the groups that a job says, or in as few as fit this node's memory, and how many that are.
-fn fitting(job: &Job, layout: &Layout, cut: Cut) -> Result<(Partition, u8), String> {
-    let choices = match cut {
-        Cut::Fitting => 2..=GROUPS_MAX as u8,
+fn fitting(job: &Job, layout: &Layout, lanes: &Lanes) -> Result<(Partition, u8), String> {
+    let choices = match lanes.cut {
+        Cut::Fitting => lanes.fewest_groups()..=GROUPS_MAX as u8,
         Cut::Into(_) | Cut::At(_) => 0..=0,
     };
     let mut too_large = String::new();
     for groups in choices {
-        let partition = match Partition::new(layout.clone(), cut.decided(groups)) {
-            // What needs more groups than there can be does not fit.
-            Err(PartitionError::TooFew { .. }) if !too_large.is_empty() => break,
-            cut => cut.map_err(|error| error.to_string())?,
-        };
+        let partition =
+            match Partition::new(layout.clone(), &lanes.decided(groups)) {
+                // What needs more groups than there can be does not fit.
+                Err(
+                    PartitionError::TooFew { .. } | PartitionError::TooMany { .. } | PartitionError::Undivided { .. },
+                ) if !too_large.is_empty() => break,
+                cut => cut.map_err(|error| error.to_string())?,
+            };
         let groups = partition.groups() as u8;
         let fits = |portion: Portion| usage::check_memory(job, &portion.layout, 1);
         let fit = partition.portions().try_for_each(fits);
         match fit {
             Ok(()) => return Ok((partition, groups)),
-            Err(error) => too_large = format!("{error} for one of {groups} groups"),
+            Err(error) => too_large = format!("{error} for one of {} portions", partition.len()),
         }
     }
-    Err(match cut {
+    Err(match lanes.cut {
         Cut::Fitting => format!("{too_large}, and it cannot be cut into more: use a smaller model or --minibatch"),
-        Cut::Into(_) | Cut::At(_) => format!("{too_large}: ask for more"),
+        Cut::Into(_) | Cut::At(_) => format!("{too_large}: ask for more groups or slices"),
     })
 }

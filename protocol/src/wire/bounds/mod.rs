@@ -276,13 +276,13 @@ impl RunPlan {
         nodes.sort_unstable();
         within(nodes.is_sorted_by(|one, next| one < next), "a participant")?;
         within(
-            self.job.exchange.lanes().is_none() || self.groups().is_some(),
+            self.job.exchange.lanes().is_none() || self.portions().is_some(),
             "a network that nobody has cut",
         )?;
-        let are_rows = |groups: usize| guests.is_empty() && participants.len().is_multiple_of(groups);
-        within(self.groups().is_none_or(are_rows), "nodes in rows")?;
+        let are_rows = |portions: usize| guests.is_empty() && participants.len().is_multiple_of(portions);
+        within(self.portions().is_none_or(are_rows), "nodes in rows")?;
         within(
-            resumed.is_empty() || resumed.len() == self.groups().unwrap_or(1),
+            resumed.is_empty() || resumed.len() == self.portions().unwrap_or(1),
             "a number of checkpoints",
         )?;
         resumed.iter().try_for_each(Resumed::check)

@@ -305,7 +305,11 @@ fn pooling() {
 }
 
 fn drop(probability: f64) -> Op {
-    Op::Dropout(Dropout { probability, place: 0 })
+    Op::Dropout(Dropout {
+        probability,
+        place: 0,
+        slice: 0,
+    })
 }
 
 fn mean_loss(

@@ -35,10 +35,14 @@ struct Workers {
 
 impl Workers {
     fn new(groups: usize, change: impl FnOnce(&mut JobDraft)) -> Self {
+        Self::cut(&format!("groups={groups},micro=2"), change)
+    }
+
+    fn cut(cut: &str, change: impl FnOnce(&mut JobDraft)) -> Self {
         let (folder, dataset) = points(4000);
         let job = job(|draft| {
             draft.model = Some("dense 8, relu, dense 7, relu, dense 6, relu, dense 2".into());
-            draft.exchange = Some(format!("layers:groups={groups},micro=2"));
+            draft.exchange = Some(format!("layers:{cut}"));
             change(draft);
         });
         let layout = Layout::new(&job.model, dataset.input, 2).unwrap();
@@ -53,10 +57,11 @@ impl Workers {
             cut: Arc::default(),
             _folder: folder,
         };
-        let threads: Vec<TrainingThread> = (0..groups).map(|group| workers.start(group)).collect();
+        let portions = workers.job.exchange.lanes().unwrap().portions().unwrap();
+        let threads: Vec<TrainingThread> = (0..portions).map(|portion| workers.start(portion)).collect();
         workers.inbound = threads.iter().map(|thread| thread.inbound.clone()).collect();
-        for (group, thread) in threads.into_iter().enumerate() {
-            workers.carry(group, thread);
+        for (portion, thread) in threads.into_iter().enumerate() {
+            workers.carry(portion, thread);
         }
         workers
     }
@@ -134,17 +139,17 @@ fn training(
     job: &Job,
     dataset: &Arc<Dataset>,
     layout: &Layout,
-    group: usize,
+    portion: usize,
     line: Box<dyn Line>,
 ) -> Result<Training<PortionTrainer>, TrainingError> {
     let lanes = *job.exchange.lanes().unwrap();
-    let partition = Partition::new(layout.clone(), lanes.cut).unwrap();
+    let partition = Partition::new(layout.clone(), &lanes).unwrap();
     let place = Place {
         lane: 0,
-        group: group as u8,
+        portion: portion as u8,
     };
     let lane = Lane::new(
-        (place, partition.groups() as u8, lanes.ahead(1)),
+        (place, partition.len() as u8, lanes.ahead(1)),
         5,
         dataset.train.len(),
         line,
@@ -152,9 +157,9 @@ fn training(
     let task = Task::of_job(job, Arc::clone(dataset)).unwrap();
     let judged = Objective::to_judge(job, &dataset.target);
     let model = PortionModel::new(task, judged, &partition, lane, usize::from(lanes.micro), Threads(1));
-    let counts = partition.portion(group).initial_counts(job.seed);
+    let counts = partition.portion(portion).initial_counts(job.seed);
     let trainer = PortionTrainer::in_lane(model, layout, &counts, job.optimiser.rule, 1, Threads(1))?;
-    Training::new(trainer, job, dataset, Identity::alone(1 + group as u64))
+    Training::new(trainer, job, dataset, Identity::alone(1 + portion as u64))
 }
 
 /// A batch of another worker's, after which nothing is left to train.
@@ -184,6 +189,8 @@ impl Line for Silence {
     fn now(&self) -> std::time::Duration {
         self.0.get()
     }
+
+    fn put_back(&self, _word: LaneWord) {}
 }
 
 #[test]
@@ -232,8 +239,14 @@ fn who_is_led_ends_when_told_and_not_before() {
 
 #[test]
 fn a_lane_trains_its_epochs_ends_and_is_measured() {
-    for groups in 2..=4 {
-        let workers = Workers::new(groups, |draft| draft.epochs = Some(3));
+    for (cut, portions) in [
+        ("groups=2,micro=2", 2),
+        ("groups=4,micro=2", 4),
+        ("groups=1,slices=2", 2),
+        ("groups=2,slices=3,micro=2", 6),
+        ("groups=2,slices=2,micro=1", 4),
+    ] {
+        let workers = Workers::cut(cut, |draft| draft.epochs = Some(3));
         let train = workers.dataset.train.len();
         assert_eq!(workers.closed(), 3 * train, "samples of a lane count once");
         let folder = tempfile::tempdir().unwrap();
@@ -244,7 +257,7 @@ fn a_lane_trains_its_epochs_ends_and_is_measured() {
         };
         workers.tell_all(&ToTraining::Finish(Some(order)));
         let mut found = Vec::new();
-        for _ in 0..groups {
+        for _ in 0..portions {
             match workers.next() {
                 (group, FromTraining::Finished { digest, save, scores }) => {
                     assert!(digest.is_some() && save.is_some());
@@ -254,14 +267,14 @@ fn a_lane_trains_its_epochs_ends_and_is_measured() {
                 other => panic!("{other:?}"),
             }
         }
-        assert!(found[0].accuracy > 0.95, "{groups} groups: {found:?}");
+        assert!(found[0].accuracy > 0.95, "{cut}: {found:?}");
     }
 }
 
 #[test]
 fn a_lane_that_is_stopped_ends_together_wherever_the_word_comes_first() {
-    for first in 0..3 {
-        let workers = Workers::new(3, |draft| draft.epochs = Some(100_000));
+    for (first, cut) in (0..4).zip(["groups=3", "groups=3", "groups=3,micro=1", "groups=2,slices=2"]) {
+        let workers = Workers::cut(cut, |draft| draft.epochs = Some(100_000));
         while !matches!(workers.next(), (0, FromTraining::Step { .. })) {}
         workers.inbound[first].send(ToTraining::Stop).unwrap();
         workers.tell_all(&ToTraining::Stop);
@@ -271,25 +284,28 @@ fn a_lane_that_is_stopped_ends_together_wherever_the_word_comes_first() {
 
 #[test]
 fn a_lane_that_breaks_goes_on_with_the_same_minibatch() {
-    let workers = Workers::new(3, |draft| draft.epochs = Some(2));
-    let train = workers.dataset.train.len();
-    let (mut closed, mut samples, mut broken) = (0, 0, 0);
-    while closed < 3 {
-        match workers.next() {
-            (_, FromTraining::Closed(_)) => closed += 1,
-            (group, FromTraining::Step { step, .. }) => {
-                samples += step.samples;
-                if group == 0 && samples / 500 > broken {
-                    broken += 1;
-                    let _ = workers.inbound[broken % 3].send(ToTraining::Lane(LaneWord::Broken));
+    for cut in ["groups=3,micro=2", "groups=2,slices=2,micro=2"] {
+        let workers = Workers::cut(cut, |draft| draft.epochs = Some(2));
+        let train = workers.dataset.train.len();
+        let all = workers.inbound.len();
+        let (mut closed, mut samples, mut broken) = (0, 0, 0);
+        while closed < all {
+            match workers.next() {
+                (_, FromTraining::Closed(_)) => closed += 1,
+                (portion, FromTraining::Step { step, .. }) => {
+                    samples += step.samples;
+                    if portion == 0 && samples / 500 > broken {
+                        broken += 1;
+                        let _ = workers.inbound[broken % all].send(ToTraining::Lane(LaneWord::Broken));
+                    }
                 }
+                (_, FromTraining::ResidualNorm(_)) => {}
+                other => panic!("{other:?}"),
             }
-            (_, FromTraining::ResidualNorm(_)) => {}
-            other => panic!("{other:?}"),
         }
+        assert!(broken > 3);
+        assert_eq!(samples, 2 * train, "nothing is lost and nothing is counted twice");
     }
-    assert!(broken > 3);
-    assert_eq!(samples, 2 * train, "nothing is lost and nothing is counted twice");
 }
 
 #[test]

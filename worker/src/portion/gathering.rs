@@ -1,0 +1,96 @@
+//! What several workers have each a piece of, until all of it is there. Pure.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Pieces that have come, by what they are of.
+#[derive(Debug)]
+pub(super) struct Gathering<K> {
+    waiting: BTreeMap<K, Vec<Option<Vec<f32>>>>,
+}
+
+impl<K> Default for Gathering<K> {
+    fn default() -> Self {
+        Self {
+            waiting: BTreeMap::new(),
+        }
+    }
+}
+
+impl<K: Ord + Copy> Gathering<K> {
+    /// Takes a piece from one of so many workers; all of them, in the order of the workers, if it was the last.
+    pub(super) fn take(&mut self, of: K, (from, workers): (usize, usize), piece: Vec<f32>) -> Option<Vec<Vec<f32>>> {
+        let pieces = self.waiting.entry(of).or_insert_with(|| vec![None; workers]);
+        *pieces.get_mut(from)? = Some(piece);
+        if pieces.iter().any(Option::is_none) {
+            return None;
+        }
+        self.waiting.remove(&of).map(|all| all.into_iter().flatten().collect())
+    }
+
+    /// Forgets what has come.
+    pub(super) fn clear(&mut self) {
+        self.waiting.clear();
+    }
+}
+
+/// Rows of which each worker has made some columns.
+pub(super) fn side_by_side(mut pieces: Vec<Vec<f32>>, shares: &[Range<usize>]) -> Vec<f32> {
+    if pieces.len() < 2 {
+        return pieces.pop().unwrap_or_default();
+    }
+    let width = shares.last().map_or(0, |share| share.end);
+    let rows = pieces.first().map_or(0, |first| first.len() / shares[0].len().max(1));
+    let mut all = vec![0.0; rows * width];
+    for (piece, share) in pieces.iter().zip(shares) {
+        for (to, from) in all.chunks_exact_mut(width).zip(piece.chunks_exact(share.len())) {
+            to[share.clone()].copy_from_slice(from);
+        }
+    }
+    all
+}
+
+/// Some columns of rows.
+pub(super) fn columns<'a>(rows: &'a [f32], width: usize, share: &Range<usize>) -> Cow<'a, [f32]> {
+    if share.len() == width {
+        return Cow::Borrowed(rows);
+    }
+    let mut some = Vec::with_capacity(rows.len() / width.max(1) * share.len());
+    for row in rows.chunks_exact(width) {
+        some.extend_from_slice(&row[share.clone()]);
+    }
+    Cow::Owned(some)
+}
+
+/// Slopes of which each worker knows a summand, added up in the order of the workers: so sums are the same every time.
+pub(super) fn added_up(pieces: Vec<Vec<f32>>) -> Vec<f32> {
+    let mut pieces = pieces.into_iter();
+    let mut sum = pieces.next().unwrap_or_default();
+    for piece in pieces {
+        for (sum, number) in sum.iter_mut().zip(piece) {
+            *sum += number;
+        }
+    }
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_make_the_whole_in_whatever_order_they_come() {
+        let rows: Vec<f32> = (0..20u8).map(f32::from).collect();
+        let shares = [0..2, 2..5];
+        let pieces = shares.clone().map(|share| columns(&rows, 5, &share).into_owned());
+        let mut gathering = Gathering::default();
+        assert_eq!(gathering.take(7, (1, 2), pieces[1].clone()), None);
+        assert_eq!(gathering.take(8, (0, 2), vec![1.0]), None, "of something else");
+        assert_eq!(gathering.take(7, (2, 2), vec![1.0]), None, "from nobody");
+        let all = gathering.take(7, (0, 2), pieces[0].clone()).unwrap();
+        assert_eq!(side_by_side(all, &shares), rows);
+        assert_eq!(gathering.take(9, (0, 1), rows.clone()), Some(vec![rows]));
+        assert_eq!(added_up(vec![vec![1.0, 2.0], vec![3.0, -2.0]]), [4.0, 0.0]);
+    }
+}
