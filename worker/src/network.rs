@@ -148,7 +148,7 @@ mod tests {
 
     use crate::dataset::Answers;
     use crate::objective::Objective;
-    use crate::ops::{MeanLoss, Parameters, Pass, Statistics, Threads, from_rows, network, values};
+    use crate::ops::{MeanLoss, Parameters, Pass, Statistics, Threads, WayBack, from_rows, network, values};
     use crate::program::{ImageOrder, Program};
 
     use super::*;
@@ -178,6 +178,7 @@ mod tests {
             parameters: initial_parameters(&layout),
             key: 0,
             statistics: Statistics::Minibatch,
+            back: WayBack::default(),
         };
         let network = network(Program::new(&layout, ImageOrder::BySample), Threads(1));
         let loss = MeanLoss {
@@ -219,6 +220,7 @@ mod tests {
             parameters: initial_parameters(&layout),
             key: 0,
             statistics: Statistics::Minibatch,
+            back: WayBack::default(),
         };
         let gradient = |threads| {
             let x = (0..5 * 128).map(|i| (i % 13) as f32 / 13.0).collect();

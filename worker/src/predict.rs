@@ -8,7 +8,7 @@ use protocol::model::Layout;
 use crate::dataset::{Answers, Samples};
 use crate::network::Network;
 use crate::ops::loss;
-use crate::ops::{CpuLayer, OpError, Parameters, Pass, Statistics, Threads, from_rows, network, values};
+use crate::ops::{CpuLayer, OpError, Parameters, Pass, Statistics, Threads, WayBack, from_rows, network, values};
 use crate::parallel::map_parts;
 use crate::program::{ImageOrder, Program};
 
@@ -47,6 +47,7 @@ impl Oracle {
                 parameters: Parameters::new(&Cpu::default(), weights)?,
                 key: 0,
                 statistics: Statistics::Given(Arc::new(statistics)),
+                back: WayBack::default(),
             },
             network: network(program, Threads(1)),
         })

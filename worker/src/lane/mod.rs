@@ -15,6 +15,7 @@
 //! Whatever breaks, a lane begins anew with another *attempt*: the leader calls until the last one answers, and then leads
 //! the minibatch again that was under way. A worker whose lane is broken waits, and loses nothing of its own.
 
+mod line;
 #[cfg(test)]
 mod tests;
 
@@ -28,39 +29,17 @@ use protocol::rng::splitmix64;
 use protocol::wire::flow::{Flow, FlowHead, FlowWord, Judged, Lead, Measured, Place};
 
 use crate::train_error::TrainError;
+pub use line::{LaneWord, Line};
 
 /// How long a leader waits for the answer to its first call, and at most to a later one.
 const CALL_EVERY: Duration = Duration::from_millis(500);
 const CALL_EVERY_MAX: Duration = Duration::from_secs(8);
 
+/// How long a worker waits for others at a time.
+const WAIT: Duration = Duration::from_secs(1);
+
 /// The most cursors that a minibatch moves. Who is led may have kept those of others, up to three quarters of what a batch takes.
 pub(crate) const LED_CURSORS_MAX: usize = CURSORS_MAX / 4;
-
-/// What a worker hears of its lane.
-#[derive(Clone, Debug, PartialEq)]
-pub enum LaneWord {
-    /// From another of its workers.
-    Flow(Flow),
-    /// From its node: somebody cannot be reached, or was started again.
-    Broken,
-    /// From its node: the run is to end. Who leads need not wait for what is under way.
-    Stopping,
-}
-
-/// The way to the other workers of a lane.
-pub trait Line {
-    /// Sends something to one of them.
-    fn send(&self, flow: Flow) -> Result<(), TrainError>;
-
-    /// Waits for the next word of the lane, and lets all other words wait. None after a while without one.
-    fn next(&self) -> Result<Option<LaneWord>, TrainError>;
-
-    /// Lets a word wait that has come in the middle of a step and is for after it.
-    fn put_back(&self, word: LaneWord);
-
-    /// The time since some moment.
-    fn now(&self) -> Duration;
-}
 
 /// What numbers that have come are for.
 #[derive(Clone, Debug, PartialEq)]
@@ -280,6 +259,9 @@ impl Lane {
         self.begun.clear();
         if self.leads() && self.attempt != 0 {
             self.say_to_all(&FlowWord::End { done: self.done })?;
+            if !self.whole {
+                self.release()?;
+            }
         }
         Ok(())
     }
@@ -323,13 +305,22 @@ impl Lane {
         // Said once: it may be the way to the leader that is broken.
         let was_led = self.attempt != 0;
         self.break_off();
-        if !self.leads()
-            && was_led
-            && let Err(error) = self.say(0, FlowWord::Lost)
-        {
-            return error;
+        let told = match self.leads() {
+            true => self.release(),
+            false if was_led => self.say(0, FlowWord::Lost),
+            false => Ok(()),
+        };
+        told.err().unwrap_or(TrainError::LaneBroken)
+    }
+
+    /// A leader that makes no further steps does not call either. Somebody who is not through with the last one may wait for
+    /// another who has given it up, and is told.
+    fn release(&self) -> Result<(), TrainError> {
+        if !self.closed {
+            return Ok(());
         }
-        TrainError::LaneBroken
+        let lost = |to| Flow::word(self.head(to, 0, FlowWord::Lost));
+        (1..self.portions).try_for_each(|to| self.line.send(lost(to)))
     }
 
     /// Takes note of a word. What holds numbers is for whoever computes. An error says that what is under way is over.
@@ -350,6 +341,7 @@ impl Lane {
                     return Err(self.lost());
                 }
                 self.break_off();
+                self.release()?;
                 // Somebody has come, or can be reached again: it is called at once.
                 (self.called, self.pause) = (None, CALL_EVERY);
                 return Err(TrainError::LaneBroken);
@@ -480,7 +472,7 @@ impl Lane {
     #[cfg(test)]
     pub(crate) fn listen(&mut self) -> Result<LaneWord, TrainError> {
         loop {
-            if let Some(word) = self.line.next()? {
+            if let Some(word) = self.line.next(WAIT)? {
                 return Ok(word);
             }
         }
@@ -488,15 +480,25 @@ impl Lane {
 
     /// Waits for what others compute.
     pub(crate) fn wait(&mut self) -> Result<(Content, Flow), TrainError> {
-        if let Some(early) = self.early.pop_front() {
-            return Ok(early);
-        }
         loop {
-            if let Some(word) = self.line.next()?
-                && let Some(content) = self.hear(word)?
-            {
-                return Ok(content);
+            if let Some(came) = self.next_within(WAIT)? {
+                return Ok(came);
             }
+        }
+    }
+
+    /// What others have computed, if something has come.
+    pub(crate) fn poll(&mut self) -> Result<Option<(Content, Flow)>, TrainError> {
+        self.next_within(Duration::ZERO)
+    }
+
+    fn next_within(&mut self, limit: Duration) -> Result<Option<(Content, Flow)>, TrainError> {
+        if let Some(early) = self.early.pop_front() {
+            return Ok(Some(early));
+        }
+        match self.line.next(limit)? {
+            Some(word) => self.hear(word),
+            None => Ok(None),
         }
     }
 }

@@ -13,7 +13,7 @@ impl Line for Noted {
         Ok(())
     }
 
-    fn next(&self) -> Result<Option<LaneWord>, TrainError> {
+    fn next(&self, _limit: Duration) -> Result<Option<LaneWord>, TrainError> {
         Err(TrainError::Unheard)
     }
 
@@ -262,4 +262,28 @@ fn what_comes_before_the_leaders_word_of_it_waits() {
         world.lanes[1].say(2, part(9)).unwrap();
     }
     assert_eq!(world.carry(), [2, 0]);
+}
+
+#[test]
+fn who_is_not_through_with_the_last_minibatch_does_not_wait_for_who_has_given_it_up() {
+    for (broken, before) in [(0, false), (1, false), (0, true), (1, true)] {
+        let mut world = World::new(3);
+        world.call();
+        world.carry();
+        world.lanes[0].begin(Lead { step: 1, ..minibatch() }).unwrap();
+        world.lanes[0].led();
+        if !before {
+            world.lanes[0].close().unwrap();
+        }
+        world.carry();
+        assert_eq!(world.led(), [Some(1), Some(1)]);
+        assert!(world.lanes[broken].hear(LaneWord::Broken).is_err());
+        let mut broke = world.carry();
+        if before {
+            world.lanes[0].close().unwrap();
+            broke.extend(world.carry());
+        }
+        assert!(broke.contains(&2), "{broke:?}");
+        assert_eq!(world.led(), [None, None]);
+    }
 }

@@ -2,6 +2,8 @@
 
 use multiversion::multiversion;
 
+use super::matmul::Into;
+
 /// Adds a bias to every row, one number per column; with relu, cuts at zero.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 pub(super) fn add_to_rows(out: &mut [f32], bias: &[f32], relu: bool) {
@@ -67,8 +69,10 @@ pub(super) fn cut_gradient(gradient: &mut [f32], output: &[f32]) {
 
 /// The sum over all rows, column by column: the gradient of a bias that was added to every row.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
-pub(super) fn sum_rows(gradient: &[f32], sums: &mut [f32]) {
-    sums.fill(0.0);
+pub(super) fn sum_rows(gradient: &[f32], sums: &mut [f32], into: Into) {
+    if into == Into::Overwrite {
+        sums.fill(0.0);
+    }
     for row in gradient.chunks_exact(sums.len()) {
         for (sum, value) in sums.iter_mut().zip(row) {
             *sum += value;

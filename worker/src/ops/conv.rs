@@ -11,7 +11,7 @@ use dfdx::prelude::*;
 
 use super::matmul::{Into, Matrix, multiply, multiply_fresh};
 use super::tensor::{gradient_of, take_gradient};
-use super::{OpError, Parameters, Rows, Threads, bias_relu, exact, from_rows, values};
+use super::{OpError, Parameters, Pass, Rows, Threads, bias_relu, exact, from_rows, values};
 use crate::parallel::map_parts;
 use crate::program::{Conv, Geometry, InputGradient};
 
@@ -182,7 +182,7 @@ impl Conv {
     /// Writes the gradient of its weights, and adds to that of its input.
     pub(super) fn backward(
         &self,
-        parameters: &Parameters,
+        Pass { parameters, back, .. }: &Pass,
         x: &Rows,
         y: &Rows,
         gradients: &mut Gradients<f32, Cpu>,
@@ -212,8 +212,10 @@ impl Conv {
         // Each part sums up the gradient of its own samples: weights first, then biases.
         let sums = map_parts(parts, |mut part| self.backward_part(parameters, &mut part));
         let flat = parameters.gradient(gradients)?;
-        flat[self.weight.clone()].fill(0.0);
-        flat[self.bias.clone()].fill(0.0);
+        if back.written() == Into::Overwrite {
+            flat[self.weight.clone()].fill(0.0);
+            flat[self.bias.clone()].fill(0.0);
+        }
         for sum in sums {
             let (weight, bias) = sum.split_at(weights);
             flat[self.weight.clone()]

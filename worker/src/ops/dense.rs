@@ -4,7 +4,7 @@ use dfdx::prelude::*;
 
 use super::matmul::{Into, Matrix, multiply, product};
 use super::tensor::{gradient_of, take_gradient};
-use super::{OpError, Parameters, Rows, Threads, bias_relu, exact, from_rows, values};
+use super::{OpError, Owed, Parameters, Pass, Rows, Threads, bias_relu, exact, from_rows, values};
 use crate::program::{Dense, InputGradient};
 
 /// From so many outputs on, the product is computed transposed and turned round afterwards. Its kernel then reads the
@@ -45,7 +45,7 @@ impl Dense {
     /// Writes the gradient of its weights, and adds to that of its input.
     pub(super) fn backward(
         &self,
-        parameters: &Parameters,
+        Pass { parameters, back, .. }: &Pass,
         x: &Rows,
         y: &Rows,
         gradients: &mut Gradients<f32, Cpu>,
@@ -56,19 +56,19 @@ impl Dense {
         if self.relu {
             bias_relu::cut_gradient(&mut dy, values(y));
         }
-        let dy_rows = Matrix::row_major(&dy, samples, self.outputs);
-        let flat = parameters.gradient(gradients)?;
-        bias_relu::sum_rows(&dy, &mut flat[self.bias.clone()]);
-        multiply(
-            dy_rows.transposed(),
-            Matrix::row_major(values(x), samples, self.inputs),
-            &mut flat[self.weight.clone()],
-            Into::Overwrite,
-            threads,
-        );
         if self.input_gradient == InputGradient::Needed {
             let weight = Matrix::row_major(&parameters.values()[self.weight.clone()], self.outputs, self.inputs);
+            let dy_rows = Matrix::row_major(&dy, samples, self.outputs);
             multiply(dy_rows, weight, gradient_of(gradients, x)?, Into::Add, threads);
+        }
+        let owed = Owed {
+            dense: self.clone(),
+            x: x.clone(),
+            dy,
+            threads,
+        };
+        if let Some(owed) = back.owe(owed) {
+            owed.pay(parameters.gradient(gradients)?, Into::Overwrite);
         }
         Ok(())
     }

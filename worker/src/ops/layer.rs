@@ -6,7 +6,7 @@ use dfdx::prelude::*;
 
 use super::norm::Moments;
 use super::tensor::{gradient_of, take_gradient};
-use super::{Parameters, Rows, Threads, activation, bias_relu, dropout, from_rows, values};
+use super::{Parameters, Rows, Threads, WayBack, activation, bias_relu, dropout, from_rows, values};
 use crate::network::{Network, Part};
 use crate::program::{Norm, Op, Program, Residual};
 use crate::tape::{Around, Forward, Junction, Layer, OpError, Operation, Ways};
@@ -46,6 +46,8 @@ pub struct Pass {
     pub key: u64,
     /// Where batch norms have their numbers from.
     pub statistics: Statistics,
+    /// How it comes back.
+    pub back: WayBack,
 }
 
 /// What a layer's way back needs beside its input and its output.
@@ -125,6 +127,7 @@ impl Operation for CpuLayer {
             parameters,
             key,
             statistics,
+            back: _,
         } = pass;
         let plain = |y: Rows| (y, Kept::Nothing);
         match &self.op {
@@ -154,15 +157,14 @@ impl Operation for CpuLayer {
         kept: Kept,
         gradients: &mut Gradients<f32, Cpu>,
     ) -> Result<(), OpError> {
-        let parameters = &pass.parameters;
         match (&self.op, kept) {
-            (Op::Dense(dense), _) => dense.backward(parameters, x, y, gradients, self.threads),
-            (Op::Conv(conv), _) => conv.backward(parameters, x, y, gradients, self.threads),
+            (Op::Dense(dense), _) => dense.backward(pass, x, y, gradients, self.threads),
+            (Op::Conv(conv), _) => conv.backward(pass, x, y, gradients, self.threads),
             (Op::MaxPool(_), Kept::Winners(winners)) => super::pool::max_backward(&winners, x, y, gradients),
             (Op::MeanPool(pool), _) => pool.mean_backward(x, y, gradients),
             (Op::Activation(activation), _) => activation::backward(*activation, x, y, gradients),
             (Op::Dropout(_), Kept::Factors(factors)) => dropout::backward(&factors, x, y, gradients),
-            (Op::Norm(norm), Kept::Moments(moments)) => norm.backward(parameters, (x, y), &moments, gradients),
+            (Op::Norm(norm), Kept::Moments(moments)) => norm.backward(pass, (x, y), &moments, gradients),
             (Op::MaxPool(_) | Op::Dropout(_) | Op::Norm(_) | Op::ToRows(_) | Op::Residual(_), _) => {
                 unreachable!("a layer keeps what its own way back needs")
             }

@@ -131,13 +131,13 @@ impl Operation<()> for MeanLoss {
 
     fn backward(
         &self,
-        _: &Pass,
+        pass: &Pass,
         Around { x: logits, y: loss }: Around<'_, f32, ()>,
         slopes: Vec<f32>,
         gradients: &mut Gradients<f32, Cpu>,
     ) -> Result<(), OpError> {
         let mean = 1.0 / logits.shape().0 as f64;
-        let scale = take_gradient(gradients, loss)?[0] * mean as f32;
+        let scale = take_gradient(gradients, loss)?[0] * mean as f32 * pass.back.share();
         let gradient = gradient_of(gradients, logits)?;
         for (gradient, slope) in gradient.iter_mut().zip(&slopes) {
             *gradient += scale * slope;

@@ -41,7 +41,7 @@ impl<'a> Matrix<'a> {
 }
 
 /// What becomes of the values that the product's place holds.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Into {
     Overwrite,
     Add,

@@ -19,6 +19,7 @@ pub mod orthogonal;
 mod pool;
 mod seed;
 mod tensor;
+mod way_back;
 
 #[cfg(test)]
 mod gradient_check;
@@ -28,6 +29,7 @@ pub use layer::{CpuLayer, Pass, Statistics, exact_network, network};
 pub use loss::MeanLoss;
 pub use seed::Seed;
 pub use tensor::{Rows, from_rows, values};
+pub use way_back::{Owed, WayBack};
 
 /// The number of threads an operation may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

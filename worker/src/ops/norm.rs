@@ -9,8 +9,9 @@ use std::ops::Range;
 use dfdx::prelude::*;
 use multiversion::multiversion;
 
+use super::matmul::Into;
 use super::tensor::{gradient_of, take_gradient};
-use super::{OpError, Parameters, Rows, bias_relu, exact, from_rows, values};
+use super::{OpError, Parameters, Pass, Rows, bias_relu, exact, from_rows, values};
 use crate::program::{Norm, Sets};
 
 /// Sums that run side by side.
@@ -339,7 +340,7 @@ impl Norm {
     /// Writes the gradient of gains and biases, and adds to that of its input.
     pub(super) fn backward(
         &self,
-        parameters: &Parameters,
+        Pass { parameters, back, .. }: &Pass,
         (x, y): (&Rows, &Rows),
         moments: &Moments,
         gradients: &mut Gradients<f32, Cpu>,
@@ -366,7 +367,10 @@ impl Norm {
         let flat = parameters.gradient(gradients)?;
         for (range, sums) in [(&self.gain, dgain), (&self.bias, dbias)] {
             for (slope, sum) in flat[range.clone()].iter_mut().zip(sums) {
-                *slope = sum as f32;
+                *slope = match back.written() {
+                    Into::Overwrite => sum as f32,
+                    Into::Add => *slope + sum as f32,
+                };
             }
         }
         Ok(())

@@ -1,21 +1,21 @@
 //! The layers of one stretch on the CPU, as far as a worker holds them: what comes in goes there, and slopes come back.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 
 use dfdx::prelude::{Cpu, Gradients};
-use protocol::model::{OwnStretch, Partition, PlacedLayer, Portion};
+use protocol::model::{OwnStretch, Partition, Portion};
 
 use crate::network::{Network, There};
-use crate::ops::{self, CpuLayer, MeanLoss, OpError, Parameters, Pass, Seed, Statistics, Threads, from_rows, values};
+use crate::ops::matmul::Into;
+use crate::ops::{
+    self, CpuLayer, MeanLoss, OpError, Owed, Parameters, Pass, Seed, Statistics, Threads, WayBack, from_rows, values,
+};
 use crate::program::Program;
 
 /// What a worker holds of a stretch.
 pub(super) struct Layers {
     /// Which stretch it is.
     pub(super) number: usize,
-    /// Where its weights lie among those of the portion.
-    pub(super) weights: Vec<Range<usize>>,
     /// Numbers of one sample that come to it.
     pub(super) inputs: usize,
     network: Network<CpuLayer>,
@@ -30,8 +30,10 @@ pub(super) struct Returned {
     pub(super) loss: f32,
     /// The slopes at what had come in; nothing where that were samples.
     pub(super) slopes: Vec<f32>,
-    /// The gradient of the portion's weights, in the memory that was lent for it.
+    /// The gradient of the portion's weights, in the memory that was lent for it, as far as it is known.
     pub(super) gradient: Vec<f32>,
+    /// What of it is still to be computed.
+    pub(super) owed: Vec<Owed>,
 }
 
 impl Layers {
@@ -41,11 +43,8 @@ impl Layers {
         let holders = partition.stretches()[own.number].holders();
         let before = &partition.whole().layers[..own.before];
         let program = Program::of_stretch(before, layers, portion.number - holders.start);
-        let mut weights = Vec::new();
-        weights_of(layers, &mut weights);
         Self {
             number: own.number,
-            weights,
             inputs: layers.first().map_or(0, |layer| layer.input.elements()),
             network: ops::network(program.clone(), threads),
             forward: ops::network(program.for_evaluation(), threads),
@@ -72,32 +71,34 @@ impl Layers {
         Ok(values(&self.under_way[&part].0.outputs))
     }
 
-    /// Slopes have come for what a part's outputs were. None if no such part is under way.
+    /// Slopes have come for what a part's outputs were; what becomes of the gradient that others have written. None if no such part
+    /// is under way.
     pub(super) fn back(
         &mut self,
         part: (u64, u16),
-        slopes: Vec<f32>,
-        loss: f32,
+        (slopes, loss): (Vec<f32>, f32),
+        into: Into,
         memory: Vec<f32>,
     ) -> Result<Option<Returned>, OpError> {
         let Some((there, pass)) = self.under_way.remove(&part) else {
             return Ok(None);
         };
+        pass.back.begins(into, 1.0);
         let inputs = there.inputs.clone();
         let descent = there.back(&Seed::new(slopes, loss, memory), &pass)?;
         self.returned(&inputs, descent, &pass).map(Some)
     }
 
-    /// A part goes through the last layers and, by its loss, back at once.
+    /// A part, which is so much of a minibatch, goes through the last layers and, by its loss, back at once.
     pub(super) fn judge(
         &mut self,
-        parameters: &Parameters,
-        key: u64,
-        inputs: Vec<f32>,
-        loss: &MeanLoss,
+        (parameters, key, inputs): (&Parameters, u64, Vec<f32>),
+        (loss, share): (&MeanLoss, f32),
+        into: Into,
         memory: Vec<f32>,
     ) -> Result<Returned, OpError> {
         let pass = pass(parameters, key);
+        pass.back.begins(into, share);
         let inputs = self.rows(inputs)?;
         let lent = parameters.lend_gradient(memory)?;
         let descent = self.network.descend(loss, &pass, inputs.clone(), lent)?;
@@ -119,6 +120,7 @@ impl Layers {
             loss: values(&descent.loss)[0],
             slopes,
             gradient: pass.parameters.take_gradient(descent.gradients)?,
+            owed: pass.back.take_owed(),
         })
     }
 
@@ -141,21 +143,6 @@ fn pass(parameters: &Parameters, key: u64) -> Pass {
         parameters: parameters.clone(),
         key,
         statistics: Statistics::Minibatch,
-    }
-}
-
-/// Where the weights of layers lie, those within blocks included.
-fn weights_of(layers: &[PlacedLayer], found: &mut Vec<Range<usize>>) {
-    for layer in layers {
-        found.extend(
-            layer
-                .parameters
-                .iter()
-                .flat_map(|(weights, biases)| [weights.clone(), biases.clone()]),
-        );
-        if let Some(block) = &layer.block {
-            weights_of(&block.body, found);
-            weights_of(&block.skip, found);
-        }
+        back: WayBack::of_part(),
     }
 }

@@ -67,9 +67,8 @@ impl PortionModel {
         Ok(Evaluation::of(&self.judged_by, &all, count).scores())
     }
 
-    /// Copies the shared weights, in place of memory that a minibatch needs and an evaluation does not.
+    /// Copies the shared weights.
     fn measure_with(&mut self, shared: &[f32]) -> Result<(), TrainError> {
-        self.sum = Vec::new();
         self.measuring.with = Some(Parameters::new(&Cpu::default(), shared.to_vec())?);
         Ok(())
     }

@@ -1,5 +1,5 @@
 use std::cell::RefCell;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 
 use protocol::job::{Job, JobDraft};
 use protocol::model::initial_counts;
@@ -12,6 +12,7 @@ use crate::lane::{InLane, Line};
 use crate::ops::{self, from_rows};
 use crate::program::{ImageOrder, Program};
 use crate::trainer::{StepControl, Trainer};
+use crate::views;
 use dfdx::prelude::Cpu;
 use protocol::wire::flow::{Flow, Place};
 
@@ -31,14 +32,15 @@ impl Line for Wires {
         Ok(())
     }
 
-    fn next(&self) -> Result<Option<LaneWord>, TrainError> {
+    fn next(&self, limit: std::time::Duration) -> Result<Option<LaneWord>, TrainError> {
         if let Some(word) = self.waiting.borrow_mut().pop_front() {
             return Ok(Some(word));
         }
-        self.own
-            .recv()
-            .map(|flow| Some(LaneWord::Flow(flow)))
-            .map_err(|_| TrainError::Unheard)
+        match self.own.recv_timeout(limit) {
+            Ok(flow) => Ok(Some(LaneWord::Flow(flow))),
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Err(RecvTimeoutError::Disconnected) => Err(TrainError::Unheard),
+        }
     }
 
     fn now(&self) -> std::time::Duration {
@@ -303,6 +305,7 @@ fn with_old_first_layers(job: &Job, data: &Arc<Dataset>, steps: usize, ahead: us
             parameters: parameters.clone(),
             key: 0,
             statistics: ops::Statistics::Minibatch,
+            back: ops::WayBack::default(),
         };
         let lent = parameters.lend_gradient(vec![0.0; weights.len()]).unwrap();
         let descent = network.descend(&loss, &pass, rows, lent).unwrap();

@@ -78,11 +78,10 @@ impl<T: Trainer> Training<T> {
             self.steps = lead.step.saturating_sub(1);
             return Ok(Choice::Led);
         }
-        // What is done here need not be done where it was chosen: who leads says when there is no more, or the node does.
-        let is_led = lane.is_whole() && !lane.is_over();
-        let may_end = is_ending || lane.is_over() && may_end;
-        Ok(match (is_led, may_end) {
-            (false, true) => Choice::Over,
+        // What is done here need not be done where it was chosen, nor the other way round: who leads says when there is no
+        // more, or the node does.
+        Ok(match (lane.is_whole(), lane.is_over(), is_ending) {
+            (_, true, _) | (false, _, true) => Choice::Over,
             _ => Choice::None,
         })
     }

@@ -16,8 +16,6 @@ use crate::train_error::TrainError;
 
 /// The most words that wait while a lane's are read.
 const WAITING_MAX: usize = 1 << 10;
-/// How long a lane is waited for at a time.
-const LANE_WAIT: Duration = Duration::from_secs(1);
 
 /// The receiving end of what the thread tells. Dropping it ends the thread at its next batch.
 #[derive(Debug)]
@@ -136,14 +134,14 @@ impl Line for LaneEnds {
         self.inbox.waiting.borrow_mut().push_back(ToTraining::Lane(word));
     }
 
-    fn next(&self) -> Result<Option<LaneWord>, TrainError> {
+    fn next(&self, limit: Duration) -> Result<Option<LaneWord>, TrainError> {
         // Words of the lane among those that wait come first; there are few, and none as a rule.
         let mut waiting = self.inbox.waiting.borrow_mut();
         let at = waiting.iter().position(|word| matches!(word, ToTraining::Lane(_)));
         if let Some(ToTraining::Lane(word)) = at.and_then(|at| waiting.remove(at)) {
             return Ok(Some(word));
         }
-        match self.inbox.receiver.recv_timeout(LANE_WAIT) {
+        match self.inbox.receiver.recv_timeout(limit) {
             Ok(ToTraining::Lane(word)) => Ok(Some(word)),
             Ok(other) => {
                 let stops = matches!(other, ToTraining::Stop);

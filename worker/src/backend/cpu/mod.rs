@@ -183,6 +183,7 @@ impl Model {
             parameters: parameters.clone(),
             key,
             statistics: ops::Statistics::Minibatch,
+            back: ops::WayBack::default(),
         };
         let lent = parameters.lend_gradient(std::mem::take(gradient))?;
         let descent = self.network.descend(&self.loss, &pass, x, lent)?;

@@ -182,7 +182,7 @@ impl Line for Silence {
         Ok(())
     }
 
-    fn next(&self) -> Result<Option<LaneWord>, TrainError> {
+    fn next(&self, _limit: std::time::Duration) -> Result<Option<LaneWord>, TrainError> {
         Ok(None)
     }
 
