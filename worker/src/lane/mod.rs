@@ -314,13 +314,12 @@ impl Lane {
     }
 
     /// A leader that makes no further steps does not call either. Somebody who is not through with the last one may wait for
-    /// another who has given it up, and is told.
+    /// another who has given it up, and is told that this attempt is over.
     fn release(&self) -> Result<(), TrainError> {
-        if !self.closed {
-            return Ok(());
+        if self.closed && self.attempt != 0 {
+            self.say_to_all(&FlowWord::Lost)?;
         }
-        let lost = |to| Flow::word(self.head(to, 0, FlowWord::Lost));
-        (1..self.portions).try_for_each(|to| self.line.send(lost(to)))
+        Ok(())
     }
 
     /// Takes note of a word. What holds numbers is for whoever computes. An error says that what is under way is over.
@@ -344,6 +343,12 @@ impl Lane {
                 self.release()?;
                 // Somebody has come, or can be reached again: it is called at once.
                 (self.called, self.pause) = (None, CALL_EVERY);
+                return Err(TrainError::LaneBroken);
+            }
+            FlowWord::Lost if flow.head.attempt != self.attempt => return Ok(None),
+            FlowWord::Lost => {
+                // The leader knows.
+                self.break_off();
                 return Err(TrainError::LaneBroken);
             }
             &FlowWord::End { done } if !self.leads() => {

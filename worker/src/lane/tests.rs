@@ -287,3 +287,22 @@ fn who_is_not_through_with_the_last_minibatch_does_not_wait_for_who_has_given_it
         assert_eq!(world.led(), [None, None]);
     }
 }
+
+/// What the leader says to each and what is handed on take different ways.
+#[test]
+fn an_end_that_comes_after_the_next_call_breaks_nothing() {
+    let mut world = World::new(3);
+    world.call();
+    world.carry();
+    world.lead(1);
+    world.carry();
+    assert!(world.lanes[0].hear(LaneWord::Stopping).is_err());
+    world.lanes[0].close().unwrap();
+    let late: Vec<Flow> = world.sent.0.borrow_mut().drain(..).collect();
+    world.call();
+    world.carry();
+    assert!(world.lanes.iter().all(Lane::is_whole));
+    world.sent.0.borrow_mut().extend(late);
+    assert_eq!(world.carry(), Vec::<u8>::new());
+    assert!(world.lanes.iter().all(Lane::is_whole), "it is measured");
+}
