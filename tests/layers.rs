@@ -1,9 +1,13 @@
 //! Networks whose layers lie on several nodes: they train as one worker would, survive what others survive, and end in one file.
 
+use std::net::SocketAddr;
+
 use serde_json::Value;
 
 use crate::harness::cluster::{Cluster, SOON, kill};
-use crate::harness::watching::{agreed, checkpoints, kill_node, stop, wait_until_trains, wait_until_trains_on};
+use crate::harness::watching::{
+    agreed, checkpoints, kill_node, stats_of, stop, wait_until_trains, wait_until_trains_on,
+};
 use crate::harness::{Tau, points_csv};
 
 const DEEP: &[&str] = &[
@@ -36,6 +40,8 @@ fn layers_on_several_nodes_train_agree_and_end_in_one_model() {
         ("layers:cuts=4", "2", 1),
         // As few groups as it takes, which are two.
         ("layers", "2", 1),
+        ("layers:slices=2", "4", 2),
+        ("layers:groups=2,slices=2,micro=2", "4", 1),
     ] {
         let run = ["train", "--nodes", nodes, "--threads", "1", "--epochs", "20", "--json"];
         let output = tau.run(&[&run, DEEP, &["--exchange", exchange]].concat());
@@ -97,6 +103,55 @@ fn a_lane_waits_for_who_stands_still_and_for_a_worker_that_is_started_again() {
     assert_is_as_good(&cluster.tau, &last);
 }
 
+/// Kills a node by its name.
+fn kill_named(cluster: &mut Cluster, name: &str) {
+    let at = cluster.nodes.iter().position(|node| node.name == name).unwrap();
+    kill_node(cluster, at);
+}
+
+#[test]
+fn a_spare_node_and_one_that_comes_take_over_what_dead_ones_held() {
+    let mut cluster = Cluster::of(5);
+    points_csv(&cluster.tau, "points.csv", 600);
+    let job = ["--exchange", "layers:groups=2", "--epochs", "1000000"];
+    let started = cluster.ask("start", &[DEEP, SOON, &job, &["--detach"]].concat());
+    assert_eq!(started.code, 0, "{}", started.stderr);
+    // They stand in rows by their addresses.
+    let mut nodes: Vec<(SocketAddr, String)> = cluster
+        .nodes
+        .iter()
+        .map(|node| (node.address.parse().unwrap(), node.name.clone()))
+        .collect();
+    nodes.sort();
+    // Who is asked is not spare.
+    if nodes[4].1 == cluster.nodes[0].name {
+        nodes.swap(3, 4);
+    }
+    let [_, _, leader, follower, spare] = [0, 1, 2, 3, 4].map(|at| nodes[at].1.clone());
+    wait_until_trains(&cluster, &leader);
+    kill_named(&mut cluster, &follower);
+    Cluster::wait_until("the spare node takes no part", || {
+        stats_of(&cluster, &spare).is_some_and(|record| record["state"] == "training")
+    });
+    wait_until_trains_on(&cluster, &leader);
+    kill_named(&mut cluster, &leader);
+    let next = cluster.add(&[]).name.clone();
+    wait_until_trains(&cluster, &next);
+    let last = stop(&cluster);
+    assert_eq!(last["nodes"], 4, "{last}");
+    let mut missing = [leader, follower];
+    missing.sort();
+    let mut named: Vec<&str> = last["missing"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(Value::as_str)
+        .collect();
+    named.sort_unstable();
+    assert_eq!(named, missing, "{last}");
+    assert_is_as_good(&cluster.tau, &last);
+}
+
 #[test]
 fn the_only_lane_that_loses_a_node_says_what_to_resume_and_is_gone_on_with() {
     let mut cluster = Cluster::of(2);
@@ -121,7 +176,7 @@ fn the_only_lane_that_loses_a_node_says_what_to_resume_and_is_gone_on_with() {
 
     let half = cluster.ask("start", &["--resume", &run]);
     assert_eq!(half.code, 1, "{}", half.stderr);
-    let sentence = "of the 2 into which the layers of run";
+    let sentence = "of the 2 into which the network of run";
     assert!(half.stderr.contains(sentence), "{}", half.stderr);
 
     cluster.add(&[]);

@@ -230,6 +230,7 @@ async fn bounds(liar: &mut Liar) {
             address: liar.nodes[0],
             workers: 1 << 50,
             guest: true,
+            takes: None,
         });
         let mut eternal = own_beat(liar, ear);
         let mut ended = settled();

@@ -28,6 +28,7 @@ pub(crate) fn small_plan(nodes: u64) -> RunPlan {
         address: "127.0.0.1:1".parse().unwrap(),
         workers: 1,
         guest: false,
+        takes: None,
     };
     RunPlan {
         job: Box::new(JobDraft::default().resolve().unwrap()),

@@ -245,6 +245,13 @@ impl ActiveRun {
         self.end(Err(format!("this node takes no part in the run: {reason}")), scope);
     }
 
+    /// Others hold a network that is spread over nodes, and none of them is missing. This node may come when one is.
+    pub(super) fn stand_aside(&mut self, scope: &mut Scope<'_>) {
+        let reason = "the network is spread over others: this node is spare, and takes over what one of them holds if that is lost";
+        tracing::info!("{reason}");
+        self.end(Err(reason.into()), scope);
+    }
+
     pub(super) fn fail(&mut self, reason: String, scope: &mut Scope<'_>) {
         if !self.is_over() {
             tracing::error!(target: NEWS, reason, "the run has failed");

@@ -71,6 +71,11 @@ impl RunCore {
         if plan.participant(self.me.id).is_some() || took_part {
             return;
         }
+        // A network that is spread over nodes takes one when another is lost.
+        let is_lost = |node| own.is_some_and(|(_, state)| state.given_up.iter().any(|(lost, _)| *lost == node));
+        if plan.portions().is_some() && plan.vacancies(is_lost).is_empty() {
+            return;
+        }
         tracing::info!(run = %beat.run, "this node joins a run that is under way");
         let joins = self.preparing(beat.run, from, plan.job.clone(), Some(plan), now);
         self.enter(joins, now);

@@ -82,7 +82,7 @@ impl Coordination {
     /// What follows, once all have answered. All must have found the same data and the same first weights: what most
     /// of them found counts, and of two equal crowds the one with the lower name.
     #[must_use]
-    pub(crate) fn decide(&self) -> Option<Decision> {
+    pub(crate) fn decide(&self, me: NodeId) -> Option<Decision> {
         if self.answers.len() < self.invited.len() {
             return None;
         }
@@ -101,6 +101,7 @@ impl Coordination {
                     groups = groups.max(offer.groups);
                     participants.push(Participant {
                         guest: false,
+                        takes: None,
                         node: *node,
                         name: info.name.clone(),
                         address: info.address,
@@ -138,7 +139,7 @@ impl Coordination {
             ..(*self.job).clone()
         });
         if let Some(portions) = job.exchange.lanes().and_then(Lanes::portions) {
-            match in_lanes(participants, portions, &self.going_on.holders) {
+            match in_lanes(participants, me, portions, &self.going_on.holders) {
                 Ok((in_lanes, spare)) => {
                     participants = in_lanes;
                     reasons.extend(spare);
@@ -161,6 +162,7 @@ impl Coordination {
 /// far as there are lanes. Those that do not make a whole lane are left out, with a sentence for each.
 fn in_lanes(
     mut participants: Vec<Participant>,
+    me: NodeId,
     portions: usize,
     holders: &[(NodeId, u8)],
 ) -> Result<(Vec<Participant>, Vec<String>), String> {
@@ -172,7 +174,16 @@ fn in_lanes(
             participants.len()
         ));
     }
-    let mut places: Vec<Option<Participant>> = vec![None; lanes * portions];
+    // Who was asked for the run is not spare, if that can be.
+    let take_part = lanes * portions;
+    if let Some(at) = participants
+        .iter()
+        .position(|one| one.node == me)
+        .filter(|&at| at >= take_part)
+    {
+        participants.swap(at, take_part - 1);
+    }
+    let mut places: Vec<Option<Participant>> = vec![None; take_part];
     for &(node, portion) in holders.iter().filter(|(_, portion)| usize::from(*portion) < portions) {
         let mut alike = (0..lanes).map(|lane| lane * portions + usize::from(portion));
         let free = alike.find(|&place| places.get(place).is_some_and(Option::is_none));
@@ -249,7 +260,7 @@ mod tests {
         for (node, answer) in answers {
             coordination.answer(NodeId(*node), answer.clone());
         }
-        coordination.decide()
+        coordination.decide(NodeId(1))
     }
 
     #[test]
@@ -308,7 +319,7 @@ mod tests {
                 let one = offer(1).map(|offer| Offer { groups, ..offer });
                 coordination.answer(NodeId(node), one);
             }
-            match coordination.decide() {
+            match coordination.decide(NodeId(1)) {
                 Some(Decision::Begin(plan)) => Ok((plan.job.exchange.to_string(), plan.participants.len())),
                 Some(Decision::Refuse(reasons)) => Err(reasons.join("; ")),
                 None => panic!("all have answered"),
@@ -331,19 +342,26 @@ mod tests {
             address: info(id).address,
             workers: 2,
             guest: false,
+            takes: None,
         };
-        let stand = |nodes: u64, holders: &[(u64, u8)]| {
+        let stand_with = |me: u64, nodes: u64, holders: &[(u64, u8)]| {
             let holders: Vec<_> = holders.iter().map(|&(node, group)| (NodeId(node), group)).collect();
-            let (stand, spare) = in_lanes((1..=nodes).map(participant).collect(), 2, &holders).unwrap();
+            let (stand, spare) = in_lanes((1..=nodes).map(participant).collect(), NodeId(me), 2, &holders).unwrap();
             assert!(stand.iter().all(|one| one.workers == 1));
             let nodes: Vec<u64> = stand.iter().map(|one| one.node.0).collect();
             (nodes, spare.len())
         };
+        let stand = |nodes, holders: &[(u64, u8)]| stand_with(1, nodes, holders);
         assert_eq!(stand(5, &[]), (vec![1, 2, 3, 4], 1));
+        assert_eq!(
+            stand_with(5, 5, &[]),
+            (vec![1, 2, 3, 5], 1),
+            "who was asked is not spare"
+        );
         assert_eq!(stand(4, &[(1, 1), (2, 0)]), (vec![2, 1, 3, 4], 0));
         // Fewer lanes than before: those that come first, and a stranger's word of a group that there is not.
         assert_eq!(stand(3, &[(3, 1), (2, 1), (9, 0), (1, 7)]), (vec![1, 3], 1));
-        assert!(in_lanes(vec![participant(1)], 2, &[]).is_err());
+        assert!(in_lanes(vec![participant(1)], NodeId(1), 2, &[]).is_err());
     }
 
     #[test]

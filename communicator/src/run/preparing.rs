@@ -6,6 +6,7 @@ use protocol::wire::run_plan::{Participant, RunPlan};
 
 use super::active::{ActiveRun, Scope, State};
 use super::event::RunEffect;
+use super::members::Members;
 use super::planted::{Bug, planted};
 use super::states::OfferState;
 use crate::log_context::NEWS;
@@ -129,16 +130,16 @@ impl ActiveRun {
         match &preparing.offer {
             OfferState::Made(offer) => {
                 if plan.participant(scope.me.id).is_none() {
-                    if plan.portions().is_some() {
-                        return self.withdraw("its network is spread over the nodes that began it", scope);
-                    }
                     if offer.data != plan.data {
                         return self.withdraw("its data is not the run's", scope);
                     }
                     if offer.digest != plan.first {
                         return self.withdraw("the weights that it would begin with are not the run's", scope);
                     }
-                    plan.admit(guest(scope, workers));
+                    let Some(guest) = as_guest(&self.members, &plan, scope, workers) else {
+                        return self.stand_aside(scope);
+                    };
+                    plan.admit(guest);
                 }
             }
             OfferState::Refused(_) => return self.withdraw("it could not get ready for it", scope),
@@ -176,12 +177,25 @@ impl ActiveRun {
     }
 }
 
-fn guest(scope: &Scope<'_>, workers: usize) -> Participant {
-    Participant {
+/// This node as a guest. Where the network is spread over nodes it takes over the place of one that others have given up,
+/// if there is such a place. Several that come at a time do not all take the same.
+fn as_guest(members: &Members, plan: &RunPlan, scope: &Scope<'_>, workers: usize) -> Option<Participant> {
+    let guest = Participant {
         node: scope.me.id,
         name: scope.me.name.clone(),
         address: scope.me.address,
         workers,
         guest: true,
+        takes: None,
+    };
+    if plan.portions().is_none() {
+        return Some(guest);
     }
+    let vacant = plan.vacancies(|node| members.is_given_up_by_others(node));
+    let place = vacant.get((scope.me.id.0 % vacant.len().max(1) as u64) as usize)?;
+    Some(Participant {
+        workers: 1,
+        takes: Some(*place),
+        ..guest
+    })
 }

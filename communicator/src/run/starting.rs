@@ -332,7 +332,11 @@ impl RunCore {
 
     /// Begins the run, or calls it off, when all have answered.
     pub(super) fn decide(&mut self, now: Duration, effects: &mut Vec<RunEffect>) {
-        let Some(decision) = self.coordinating.as_ref().and_then(|one| one.coordination.decide()) else {
+        let Some(decision) = self
+            .coordinating
+            .as_ref()
+            .and_then(|one| one.coordination.decide(self.me.id))
+        else {
             return;
         };
         let Some(Coordinating { run: name, ticket, .. }) = self.coordinating.take() else {

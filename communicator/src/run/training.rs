@@ -39,10 +39,6 @@ impl ActiveRun {
         if self.members.own.frozen || matches!(self.state, State::Finishing(..)) {
             return;
         }
-        // A network that is spread over nodes takes none.
-        if self.plan().is_some_and(|plan| plan.portions().is_some()) {
-            return;
-        }
         let now = scope.now;
         let news: Vec<_> = match &mut self.state {
             State::Training(exchanging) | State::Settling(exchanging, _) => {
@@ -57,9 +53,18 @@ impl ActiveRun {
         };
         for guest in news {
             tracing::info!(node = guest.name, "a node joins the run");
-            self.members.admit(std::iter::once(guest.node), now);
+            let node = guest.node;
+            self.members.admit(std::iter::once(node), now);
             self.news = true;
             scope.order(ExchangeOrder::Joined(guest));
+            if let Some(plan) = self.plan() {
+                let holds_others = !plan.hold_the_same(scope.me.id, node);
+                let is_replaced = plan.is_replaced_by(scope.me.id, node);
+                self.members.hold_others(holds_others.then_some(node).into_iter());
+                if is_replaced {
+                    return self.withdraw("another node has taken its place", scope);
+                }
+            }
         }
     }
 
@@ -182,8 +187,14 @@ impl ActiveRun {
         };
         let plan = &exchanging.plan;
         // Of a network that is spread over nodes, the first node of a lane that is whole.
-        let whole = plan.lanes_without(|node| plan.portions().is_some() && silent.contains(&node));
-        let first = whole.flatten().find(|one| !silent.contains(&one.node));
+        let is_there = |node: NodeId| !silent.contains(&node);
+        let first = if plan.portions().is_some() {
+            let whole = plan.whole_lanes(|node| !is_there(node));
+            let leads = whole.first().and_then(|&lane| plan.places(lane).next());
+            leads.and_then(|place| plan.holder(place, is_there))
+        } else {
+            plan.participants.iter().find(|one| is_there(one.node))
+        };
         let total = plan.data.train * u64::from(plan.job.epochs);
         let samples = exchanging.progress.samples;
         let due = (exchanging.evaluate_at..total).contains(&samples);
@@ -198,7 +209,7 @@ impl ActiveRun {
 fn no_lane(run: RunId, exchanging: &Exchanging, given_up: &[(NodeId, GivenUp)]) -> Option<String> {
     let plan = &exchanging.plan;
     let is_given_up = |node| given_up.iter().any(|(other, _)| *other == node);
-    if plan.portions().is_none() || plan.lanes_without(is_given_up).next().is_some() {
+    if plan.portions().is_none() || !plan.whole_lanes(is_given_up).is_empty() {
         return None;
     }
     let missing = plan.participants.iter().filter(|one| is_given_up(one.node));

@@ -42,6 +42,8 @@ pub struct Participant {
     /// It came when the run had begun. Samples were shared out without it: it takes from others what they have not
     /// begun.
     pub guest: bool,
+    /// The place that it has taken over, where the network is spread over nodes: who had it was given up.
+    pub takes: Option<Place>,
 }
 
 /// Slots that guests' are drawn from.
@@ -59,11 +61,18 @@ impl RunPlan {
     /// The workers of those that began it.
     #[must_use]
     pub fn workers(&self) -> usize {
-        if let Some(portions) = self.portions() {
-            return self.participants.len() / portions;
+        let founders = self.founders();
+        match self.portions() {
+            Some(portions) => founders.len() / portions,
+            None => founders.iter().map(|participant| participant.workers).sum(),
         }
-        let first = self.participants.iter().filter(|participant| !participant.guest);
-        first.map(|participant| participant.workers).sum()
+    }
+
+    /// Those that began it.
+    #[must_use]
+    pub fn founders(&self) -> &[Participant] {
+        let count = self.participants.iter().take_while(|one| !one.guest).count();
+        &self.participants[..count]
     }
 
     /// The slots of a node's workers. Those of guests come after all others, and far apart: a slot decides what its worker
@@ -111,15 +120,21 @@ impl RunPlan {
         self.job.exchange.lanes().and_then(Lanes::portions)
     }
 
-    /// A node's place among those that hold the network together, where it is spread over nodes: they stand in rows.
+    /// A node's place among those that hold the network together, where it is spread over nodes: they stand in rows, and who
+    /// comes later takes over the place of one that was given up.
     #[must_use]
     pub fn place(&self, node: NodeId) -> Option<Place> {
         let portions = self.portions()?;
         let index = self.participants.iter().position(|one| one.node == node)?;
-        Some(Place {
+        let own = Place {
             lane: (index / portions) as u32,
             portion: (index % portions) as u8,
-        })
+        };
+        if self.participants[index].guest {
+            self.participants[index].takes
+        } else {
+            Some(own)
+        }
     }
 
     /// The same, and among how many.
@@ -139,11 +154,43 @@ impl RunPlan {
         self.resumed.get(portion)
     }
 
-    /// Who has a place.
-    #[must_use]
-    pub fn at(&self, place: Place) -> Option<&Participant> {
+    /// Who has a place, as far as it is known who is there: the first of those that have taken it over, or else who began with
+    /// it. Who was given up once does not get it back.
+    pub fn holder(&self, place: Place, is_there: impl Fn(NodeId) -> bool) -> Option<&Participant> {
+        let takers = || self.participants.iter().filter(|one| one.takes == Some(place));
+        if let Some(last) = takers().next_back() {
+            return takers().find(|one| is_there(one.node)).or(Some(last));
+        }
         let index = place.lane as usize * self.portions()? + usize::from(place.portion);
-        self.participants.get(index)
+        self.founders().get(index)
+    }
+
+    /// The places of a lane, in order.
+    pub fn places(&self, lane: usize) -> impl Iterator<Item = Place> + use<> {
+        let portions = self.portions().unwrap_or(0) as u8;
+        (0..portions).map(move |portion| Place {
+            lane: lane as u32,
+            portion,
+        })
+    }
+
+    /// Whether a node has to leave its place to another, which has taken it over: of two that have done so at a time, the one
+    /// with the lower id stays.
+    #[must_use]
+    pub fn is_replaced_by(&self, node: NodeId, other: NodeId) -> bool {
+        let taken = self.participant(other).and_then(|other| other.takes);
+        let is_its_own = taken.is_some() && taken == self.place(node);
+        node != other && is_its_own && (!self.is_guest(node) || other < node)
+    }
+
+    /// The places whose holders are all missing.
+    pub fn vacancies(&self, is_missing: impl Fn(NodeId) -> bool) -> Vec<Place> {
+        let places = (0..self.workers()).flat_map(|lane| self.places(lane));
+        let is_vacant = |place: &Place| {
+            let holder = self.holder(*place, |node| !is_missing(node));
+            holder.is_some_and(|one| is_missing(one.node))
+        };
+        places.filter(is_vacant).collect()
     }
 
     /// Whether two nodes hold the same weights, and so exchange what they learn.
@@ -160,10 +207,11 @@ impl RunPlan {
         lane(one).is_some() && lane(one) == lane(other)
     }
 
-    /// The lanes of which none of these nodes is a part.
-    pub fn lanes_without(&self, missing: impl Fn(NodeId) -> bool) -> impl Iterator<Item = &[Participant]> {
-        let rows = self.participants.chunks(self.portions().unwrap_or(usize::MAX));
-        rows.filter(move |lane| !lane.iter().any(|one| missing(one.node)))
+    /// The lanes in which nobody is missing.
+    pub fn whole_lanes(&self, is_missing: impl Fn(NodeId) -> bool) -> Vec<usize> {
+        let vacant = self.vacancies(is_missing);
+        let is_whole = |&lane: &usize| vacant.iter().all(|place| place.lane as usize != lane);
+        (0..self.workers()).filter(is_whole).collect()
     }
 
     /// Whether a node came when the run was under way.
@@ -202,6 +250,7 @@ mod tests {
             address: "127.0.0.1:1".parse().unwrap(),
             workers,
             guest: false,
+            takes: None,
         };
         let mut plan = RunPlan {
             job: Box::new(JobDraft::default().resolve().unwrap()),
@@ -234,12 +283,13 @@ mod tests {
             address: "127.0.0.1:1".parse().unwrap(),
             workers: 1,
             guest: false,
+            takes: None,
         };
         let draft = JobDraft {
             exchange: Some("layers:groups=3".into()),
             ..JobDraft::default()
         };
-        let plan = RunPlan {
+        let mut plan = RunPlan {
             job: Box::new(draft.resolve().unwrap()),
             data: DataInfo::example(),
             first: Digest::default(),
@@ -249,14 +299,39 @@ mod tests {
         };
         assert_eq!((plan.slots(), plan.workers(), plan.portions()), (2, 2, Some(3)));
         assert_eq!(plan.place(NodeId(7)), Some(Place { lane: 1, portion: 1 }));
-        assert_eq!(plan.at(Place { lane: 1, portion: 1 }).unwrap().node, NodeId(7));
+        let at = |plan: &RunPlan, missing: u64| {
+            let place = Place { lane: 1, portion: 1 };
+            let holder = plan.holder(place, |node| node != NodeId(missing));
+            holder.map(|one| one.node.0)
+        };
+        assert_eq!((at(&plan, 0), at(&plan, 7)), (Some(7), Some(7)));
         assert_eq!(plan.slots_of(NodeId(1)), 1..2);
         assert!(plan.hold_the_same(NodeId(3), NodeId(7)) && !plan.hold_the_same(NodeId(3), NodeId(5)));
         assert!(plan.are_in_one_lane(NodeId(9), NodeId(5)) && !plan.are_in_one_lane(NodeId(9), NodeId(4)));
-        let whole: Vec<_> = plan
-            .lanes_without(|node| node == NodeId(5))
-            .map(|lane| lane[0].node)
-            .collect();
-        assert_eq!(whole, [NodeId(4)]);
+        assert_eq!(plan.whole_lanes(|node| node == NodeId(5)), [1]);
+        let (lost, place) = (|node| node == NodeId(7), Place { lane: 1, portion: 1 });
+        assert_eq!((plan.vacancies(lost), plan.whole_lanes(lost)), (vec![place], vec![0]));
+
+        // A node takes the place over, and another one its own when it is lost.
+        let taker = |id| Participant {
+            takes: Some(place),
+            ..participant(id)
+        };
+        assert!(plan.admit(taker(8)) && !plan.admit(taker(8)));
+        assert_eq!((plan.place(NodeId(8)), plan.slots_of(NodeId(8))), (Some(place), 1..2));
+        assert_eq!(
+            (plan.workers(), plan.slots()),
+            (2, 2),
+            "there are as many lanes as before"
+        );
+        assert!(plan.hold_the_same(NodeId(3), NodeId(8)) && plan.are_in_one_lane(NodeId(1), NodeId(8)));
+        assert_eq!(
+            (at(&plan, 7), at(&plan, 8)),
+            (Some(8), Some(8)),
+            "who was given up does not get it back"
+        );
+        assert_eq!((plan.vacancies(lost), plan.whole_lanes(lost)), (vec![], vec![0, 1]));
+        assert!(plan.admit(taker(2)));
+        assert_eq!((at(&plan, 0), at(&plan, 2), at(&plan, 8)), (Some(2), Some(8), Some(2)));
     }
 }

@@ -148,6 +148,7 @@ pub(super) fn plan() -> RunPlan {
         address: address(),
         workers: 2,
         guest: id > 3,
+        takes: None,
     };
     RunPlan {
         job: Box::new(job()),

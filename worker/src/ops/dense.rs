@@ -68,7 +68,7 @@ impl Dense {
             threads,
         };
         if let Some(owed) = back.owe(owed) {
-            owed.pay(parameters.gradient(gradients)?, Into::Overwrite);
+            owed.pay(parameters.gradient(gradients)?, back.written());
         }
         Ok(())
     }

@@ -1,11 +1,13 @@
 //! What passes between the workers of a lane, from one's socket over a link to another's.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use protocol::ids::NodeId;
 use protocol::wire::attach::ToWorker;
 use protocol::wire::flow::{Flow, FlowHead, FlowWord, Place};
 use protocol::wire::link::Message;
+use protocol::wire::run_plan::Participant;
 
 use super::ExchangeState;
 use crate::node::link::LinkMessage;
@@ -22,7 +24,7 @@ impl ExchangeState {
         let own = self.plan.place(self.me);
         let to = addressed
             .filter(|(lane, _)| own.is_some_and(|own| own.lane == *lane))
-            .and_then(|(lane, portion)| self.plan.at(Place { lane, portion }));
+            .and_then(|(lane, portion)| self.holder(Place { lane, portion }));
         let Some(peer) = to.and_then(|to| self.peers.get(&to.node)) else {
             tracing::error!("a worker sent something to a place that its lane does not have");
             return worker.hang_up();
@@ -61,10 +63,18 @@ impl ExchangeState {
         }
     }
 
-    /// Something has come for this node's worker from another of its lane. What was sent to anybody else is nobody's.
+    /// Who has a place now.
+    fn holder(&self, place: Place) -> Option<&Participant> {
+        self.plan.holder(place, |node| !self.liveness.silent.contains(&node))
+    }
+
+    /// Something has come for this node's worker from another of its lane. What was sent to anybody else is nobody's, and who
+    /// was replaced is not listened to.
     pub(super) fn hand_in(&self, from: NodeId, bytes: &Arc<[u8]>) {
         let own = self.plan.place(self.me).map(|own| (own.lane, own.portion));
-        if self.plan.are_in_one_lane(self.me, from) && Flow::addressed(bytes).ok() == own {
+        let holds = self.plan.place(from).and_then(|place| self.holder(place));
+        let holds = holds.is_some_and(|holder| holder.node == from);
+        if holds && self.plan.are_in_one_lane(self.me, from) && Flow::addressed(bytes).ok() == own {
             self.workers.values().for_each(|(_, worker)| worker.deliver_flow(bytes));
         }
     }
@@ -78,30 +88,45 @@ impl ExchangeState {
 
     /// Whether all of this node's lane is there.
     pub(super) fn has_whole_lane(&self) -> bool {
-        let mut silent = self.liveness.silent.iter();
-        !silent.any(|&node| self.plan.are_in_one_lane(self.me, node))
+        let own = self.plan.place(self.me);
+        own.is_none_or(|own| self.is_whole(own.lane as usize))
     }
 
-    /// Somebody falls silent, or speaks again: workers are told which slots have nobody to train them. A lane trains if all of
-    /// it is there.
-    pub(super) fn tell_slots(&self, before: &Liveness) {
-        let is_alive = |slot: usize, liveness: &Liveness| {
-            let mut holders = self.plan.participants.iter();
-            !holders.any(|one| liveness.silent.contains(&one.node) && self.plan.slots_of(one.node).contains(&slot))
+    fn is_whole(&self, lane: usize) -> bool {
+        let is_there = |place| {
+            let holder = self.holder(place);
+            holder.is_some_and(|one| !self.liveness.silent.contains(&one.node))
         };
-        for participant in &self.plan.participants {
-            if self.liveness.silent.contains(&participant.node) == before.silent.contains(&participant.node) {
-                continue;
-            }
-            for slot in self.plan.slots_of(participant.node) {
-                let alive = is_alive(slot, &self.liveness);
-                if alive != is_alive(slot, before) {
-                    self.tell(&ToWorker::Slot { slot, alive });
-                }
-            }
-            if self.liveness.silent.contains(&participant.node) {
-                self.break_lane_with(participant.node);
-            }
+        self.plan.places(lane).all(is_there)
+    }
+
+    /// The slots that have nobody to train them. A lane trains if all of it is there.
+    pub(super) fn dead_slots(&self) -> BTreeSet<usize> {
+        // A run that is gone on with may have fewer workers than samples were shared out to.
+        let unmanned = self.plan.workers()..self.plan.slots();
+        let silent = self.plan.participants.iter();
+        let silent = silent.filter(|one| self.liveness.silent.contains(&one.node));
+        let of_silent = silent.flat_map(|one| self.plan.slots_of(one.node));
+        let in_lanes = self.plan.portions().is_some();
+        let is_dead = |slot: &usize| !in_lanes || !self.is_whole(*slot);
+        unmanned.chain(of_silent.filter(is_dead)).collect()
+    }
+
+    /// Somebody falls silent, speaks again, or takes another's place: workers are told which slots have nobody any more, or
+    /// somebody again.
+    pub(super) fn tell_slots(&mut self) {
+        let dead = self.dead_slots();
+        for &slot in dead.symmetric_difference(&self.dead_slots) {
+            let alive = !dead.contains(&slot);
+            self.tell(&ToWorker::Slot { slot, alive });
+        }
+        self.dead_slots = dead;
+    }
+
+    /// Who of this node's lane has fallen silent breaks it.
+    pub(super) fn break_lane_with_the_silent(&self, before: &Liveness) {
+        for &node in self.liveness.silent.difference(&before.silent) {
+            self.break_lane_with(node);
         }
     }
 }

@@ -50,6 +50,8 @@ pub(crate) struct ExchangeState {
     states: Vec<State>,
     checkpoints: Checkpoints,
     liveness: Liveness,
+    /// The slots that workers were told to have nobody.
+    dead_slots: BTreeSet<usize>,
     /// The number of the order since which no batch is taken; 0 while they are.
     freeze: u64,
     audited: Instant,
@@ -107,6 +109,7 @@ impl Actor for ExchangeActor {
             audited: Instant::now(),
             reported: Instant::now(),
             dead: BTreeSet::new(),
+            dead_slots: BTreeSet::new(),
             plan,
             parent,
             told: None,
@@ -171,6 +174,7 @@ impl Actor for ExchangeActor {
                     state.core.reckon_with_workers(participant.node, participant.workers);
                     tracing::info!(node = participant.name, "a node joins the run");
                     state.join(participant).await?;
+                    state.tell_slots();
                     state.tell_progress();
                 }
             }

@@ -36,20 +36,12 @@ impl ExchangeState {
         let restore = self.take_state();
         worker.route_batches(Some(self.myself.get_derived()));
         self.hand_over(&worker, origin, slot, restore);
-        // A run that is gone on with may have fewer workers than samples were shared out to.
-        for slot in self.plan.workers()..self.plan.slots() {
+        for slot in self.dead_slots() {
             worker.tell(ToWorker::Slot { slot, alive: false });
         }
         self.tell_origins();
         for &origin in &self.dead {
             worker.tell(ToWorker::Origin { origin, alive: false });
-        }
-        for participant in &self.plan.participants {
-            if self.liveness.silent.contains(&participant.node) {
-                for slot in self.plan.slots_of(participant.node) {
-                    worker.tell(ToWorker::Slot { slot, alive: false });
-                }
-            }
         }
         if self.pauses.is_on() {
             worker.tell(ToWorker::Pause(true));
@@ -161,7 +153,8 @@ impl ExchangeState {
         let mut absent = self.liveness.absent();
         absent.retain(|node| self.plan.hold_the_same(self.me, *node));
         self.event(Event::Silent(absent));
-        self.tell_slots(&before);
+        self.tell_slots();
+        self.break_lane_with_the_silent(&before);
         self.tell_origins();
         self.tell_progress();
     }

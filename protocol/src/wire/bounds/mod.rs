@@ -22,6 +22,7 @@ use crate::split::SLOTS_MAX;
 use crate::stats::{PeerRecord, StatsRecord};
 use crate::wire::attach::DataInfo;
 use crate::wire::control::{Beat, Found, NodeInfo, Offer, Request, Word};
+use crate::wire::flow::Place;
 use crate::wire::run_plan::{Participant, Resumed, RunPlan};
 
 /// Runs in a beat: the one that a node is in, and the one before.
@@ -241,6 +242,7 @@ impl Participant {
             address: _,
             workers,
             guest: _,
+            takes: _,
         } = self;
         within(is_name(called), "a participant's name")?;
         within((1..=WORKERS_MAX).contains(workers), "a number of workers")
@@ -279,8 +281,16 @@ impl RunPlan {
             self.job.exchange.lanes().is_none() || self.portions().is_some(),
             "a network that nobody has cut",
         )?;
-        let are_rows = |portions: usize| guests.is_empty() && participants.len().is_multiple_of(portions);
+        let are_rows = |portions: usize| founders.len().is_multiple_of(portions);
         within(self.portions().is_none_or(are_rows), "nodes in rows")?;
+        within(founders.iter().all(|one| one.takes.is_none()), "a place of its own")?;
+        let is_place = |place: Place| {
+            let portion = usize::from(place.portion);
+            (place.lane as usize) < self.workers() && self.portions().is_some_and(|portions| portion < portions)
+        };
+        let takes_well =
+            |one: &Participant| one.takes.is_some() == self.portions().is_some() && one.takes.is_none_or(is_place);
+        within(guests.iter().all(takes_well), "a place that is taken over")?;
         within(
             resumed.is_empty() || resumed.len() == self.portions().unwrap_or(1),
             "a number of checkpoints",

@@ -29,6 +29,7 @@ fn participant(id: u64, guest: bool) -> Participant {
         address: "127.0.0.1:1".parse().unwrap(),
         workers: 2,
         guest,
+        takes: None,
     }
 }
 
