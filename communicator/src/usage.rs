@@ -211,8 +211,8 @@ const BESIDES_BYTES: u64 = 128 << 20;
 /// Refuses a job that so many workers on this machine cannot hold, before the system's memory is gone.
 pub fn check_memory(job: &Job, layout: &Layout, workers: usize) -> Result<(), TooLarge> {
     const GIGABYTE: f64 = 1e9;
-    // Gradients that are added up take an array of their own.
-    let adds_up = job.exchange.lanes().map_or(job.accumulate > 1, |lanes| lanes.micro > 1);
+    // Gradients that are added up take an array of their own; those of a lane's parts do not.
+    let adds_up = job.exchange.lanes().is_none() && job.accumulate > 1;
     // In a lane, so do the weights that each minibatch ahead went with, those that it is measured with, and the copies that a
     // worker and its node make of a portion to save it; and all that is under way lies in memory.
     let (ahead, in_lane, samples, besides) = match job.exchange.lanes() {

@@ -231,10 +231,8 @@ impl Members {
 
     /// Whether somebody else has said that it does not wait for a participant.
     pub(super) fn is_given_up_by_others(&self, node: NodeId) -> bool {
-        let others = self.heard.values();
-        others
-            .filter(|heard| !heard.state.ended && !heard.state.withdrawn)
-            .any(|heard| heard.state.given_up.iter().any(|(lost, _)| *lost == node))
+        let mut states = self.heard.values().map(|heard| &heard.state);
+        states.any(|state| !state.ended && state.given_up.iter().any(|(lost, _)| *lost == node))
     }
 
     /// Whom this node does not wait for, and why.

@@ -137,8 +137,8 @@ pub const STRATEGIES: [(&str, &str); 10] = [
         "any of these, with WAY mesh, server, ring-reduce or ring",
     ),
     (
-        "layers[:groups=N|cuts=A+B][,micro=K][,ahead=A]",
-        "the layers of one network in groups on several machines, for a network that is larger than one of them",
+        "layers[:groups=N|cuts=A+B][,slices=M][,micro=K][,ahead=A]",
+        "one network on several machines, in groups of layers and slices of neurons, for one that is larger than a machine",
     ),
 ];
 

@@ -15,8 +15,10 @@ pub const SLICES_MAX: u8 = 16;
 pub const PORTIONS_MAX: usize = 64;
 /// The most parts of a minibatch.
 pub const MICRO_MAX: u8 = 64;
-/// Parts of a minibatch when the job leaves it open.
+/// Parts of a minibatch when the job leaves it open. Where there are slices only, all machines have something to do anyway, and
+/// a second part is enough to compute on while the first one is on its way.
 const MICRO: u8 = 4;
+const MICRO_OF_SLICES: u8 = 2;
 /// The most minibatches that are begun before the one before them is done.
 pub const AHEAD_MAX: u8 = 4;
 
@@ -104,7 +106,8 @@ impl Lanes {
                 Cut::Into(groups as u8)
             }
         };
-        let micro = options.number("micro")?.map_or(f64::from(MICRO), f64::round);
+        let usual = usual_micro(cut, slices);
+        let micro = options.number("micro")?.map_or(f64::from(usual), f64::round);
         within(
             "micro",
             micro,
@@ -147,11 +150,20 @@ impl Lanes {
     }
 
     /// How many minibatches each of so many lanes begins before the one before them is done, so that machines do not wait in
-    /// between. Where the job leaves it open: one, if there is one lane and minibatches are cut. Gradients of several lanes
-    /// are old enough for each other, and who does not want minibatches to be cut wants what one machine computes.
+    /// between. Where the job leaves it open: one, if there is one lane of several groups and minibatches are cut. Gradients of
+    /// several lanes are old enough for each other, who does not want minibatches to be cut wants what one machine computes, and
+    /// slices of one group do not wait for each other's turn.
     #[must_use]
     pub fn ahead(&self, lanes: usize) -> u8 {
-        self.ahead.unwrap_or(u8::from(lanes < 2 && self.micro > 1))
+        let waits = self.cut.groups() != Some(1) && self.micro > 1;
+        self.ahead.unwrap_or(u8::from(lanes < 2 && waits))
+    }
+}
+
+fn usual_micro(cut: Cut, slices: u8) -> u8 {
+    match cut {
+        Cut::Fitting | Cut::Into(1) if slices > 1 => MICRO_OF_SLICES,
+        _ => MICRO,
     }
 }
 
@@ -189,7 +201,7 @@ impl fmt::Display for Lanes {
             }
         };
         let slices = (self.slices != 1).then(|| format!("slices={}", self.slices));
-        let micro = (self.micro != MICRO).then(|| format!("micro={}", self.micro));
+        let micro = (self.micro != usual_micro(self.cut, self.slices)).then(|| format!("micro={}", self.micro));
         let ahead = self.ahead.map(|ahead| format!("ahead={ahead}"));
         let options: Vec<String> = cut.into_iter().chain(slices).chain(micro).chain(ahead).collect();
         if options.is_empty() {
@@ -232,11 +244,16 @@ mod tests {
             ("layers:micro=1", [0, 0]),
             ("layers:ahead=0", [0, 0]),
             ("layers:ahead=2", [2, 2]),
+            ("layers:groups=1,slices=2", [0, 0]),
+            ("layers:groups=2,slices=2", [1, 0]),
         ] {
             assert_eq!([1, 3].map(|count| lanes(text).ahead(count)), ahead, "{text}");
         }
         let lanes = lanes("layers:cuts=2+4");
         assert_eq!((lanes.cut.groups(), lanes.micro), (Some(3), 4));
+        let of_slices = *read("layers:slices=2").unwrap().lanes().unwrap();
+        assert_eq!(of_slices.micro, 2);
+        assert_eq!(of_slices.decided(2).to_string(), "layers:groups=2,slices=2,micro=2");
         assert_eq!(
             read("layers:groups=3,slices=2").unwrap().lanes().unwrap().portions(),
             Some(6)

@@ -9,6 +9,7 @@ use worker::model_file::{self, Metadata, Numbers};
 
 use super::values::frontier;
 use crate::engine::add_to_corpus;
+use crate::files::portion_file;
 
 pub(super) fn model_files() {
     let scaling = |columns| Scaling::Standard {
@@ -61,8 +62,6 @@ pub(super) fn model_files() {
         model_file::save(file.path(), numbers, &metadata).unwrap();
         let bytes = std::fs::read(file.path()).unwrap();
         add_to_corpus("model_file", name, &bytes);
-        if layout.statistics.is_empty() {
-            add_to_corpus("portions", name, &bytes);
-        }
     }
+    add_to_corpus("portions", "first", &portion_file(0));
 }

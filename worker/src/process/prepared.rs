@@ -133,7 +133,7 @@ impl Prepared {
         {
             let (judged_by, parts, own) = (self.judged().objective, usize::from(lanes.micro), assignment.origin.0);
             let samples = self.dataset.train.len();
-            let ahead = lanes.ahead(post.lanes as usize);
+            let ahead = lanes.decided(post.groups).ahead(post.lanes as usize);
             let place = (post.place, partition.len() as u8, ahead);
             let started = training_thread::start(threads, move |line| {
                 let lane = Lane::new(place, own, samples, line)?;

@@ -120,6 +120,37 @@ fn what_nodes_say_can_be_said() {
 }
 
 #[test]
+fn places_are_taken_over_where_there_are_places() {
+    let spread = |plan: &mut RunPlan| {
+        let draft = JobDraft {
+            exchange: Some("layers:groups=2".into()),
+            ..JobDraft::default()
+        };
+        *plan.job = draft.resolve().unwrap();
+        plan.resumed.clear();
+        plan.participants = [(1, false), (2, false), (3, true)]
+            .map(|(id, guest)| participant(id, guest))
+            .into();
+    };
+    let takes = |lane, portion| {
+        run_holds(|plan, _| {
+            spread(plan);
+            plan.participants[2].takes = Some(Place { lane, portion });
+        })
+    };
+    assert!(takes(0, 0) && takes(0, 1));
+    assert!(!takes(1, 0) && !takes(0, 2));
+    assert!(!run_holds(|plan, _| spread(plan)), "a guest has a place");
+    assert!(!run_holds(|plan, _| {
+        spread(plan);
+        plan.participants.pop();
+        plan.participants[1].takes = Some(Place { lane: 0, portion: 0 });
+    }));
+    let guest = |plan: &mut RunPlan| plan.participants.last_mut().unwrap().takes = Some(Place { lane: 0, portion: 0 });
+    assert!(!run_holds(|plan, _| guest(plan)), "nothing is spread there");
+}
+
+#[test]
 fn what_no_node_says_is_a_breach() {
     assert!(!holds(|beat| beat.from.name = "x".repeat(65)));
     assert!(!holds(|beat| beat.from.name = "a b".into()));
