@@ -8,6 +8,7 @@ use protocol::wire::run_beat::RunBeat;
 use super::active::ActiveRun;
 use super::core::RunCore;
 use super::event::RunEffect;
+use super::guests::is_given_up_by_all;
 
 impl RunCore {
     /// A peer tells of the runs that it knows.
@@ -72,7 +73,7 @@ impl RunCore {
             return;
         }
         // A network that is spread over nodes takes one when another is lost.
-        let is_lost = |node| own.is_some_and(|(_, state)| state.given_up.iter().any(|(lost, _)| *lost == node));
+        let is_lost = |node| is_given_up_by_all(&plan, &beat.states, from, node);
         if plan.portions().is_some() && plan.vacancies(is_lost).is_empty() {
             return;
         }

@@ -174,16 +174,7 @@ fn in_lanes(
             participants.len()
         ));
     }
-    // Who was asked for the run is not spare, if that can be.
-    let take_part = lanes * portions;
-    if let Some(at) = participants
-        .iter()
-        .position(|one| one.node == me)
-        .filter(|&at| at >= take_part)
-    {
-        participants.swap(at, take_part - 1);
-    }
-    let mut places: Vec<Option<Participant>> = vec![None; take_part];
+    let mut places: Vec<Option<Participant>> = vec![None; lanes * portions];
     for &(node, portion) in holders.iter().filter(|(_, portion)| usize::from(*portion) < portions) {
         let mut alike = (0..lanes).map(|lane| lane * portions + usize::from(portion));
         let free = alike.find(|&place| places.get(place).is_some_and(Option::is_none));
@@ -191,6 +182,12 @@ fn in_lanes(
         if let (Some(place), Some(at)) = (free, at) {
             places[place] = Some(participants.remove(at));
         }
+    }
+    // Who was asked for the run is not spare, if that can be.
+    let free = places.iter().filter(|place| place.is_none()).count();
+    let own = participants.iter().position(|one| one.node == me);
+    if let Some(at) = own.filter(|&at| free > 0 && at >= free) {
+        participants.swap(at, free - 1);
     }
     let mut others = participants.into_iter();
     for place in &mut places {
@@ -358,6 +355,7 @@ mod tests {
             (vec![1, 2, 3, 5], 1),
             "who was asked is not spare"
         );
+        assert_eq!(stand_with(3, 3, &[(2, 0)]), (vec![2, 3], 1));
         assert_eq!(stand(4, &[(1, 1), (2, 0)]), (vec![2, 1, 3, 4], 0));
         // Fewer lanes than before: those that come first, and a stranger's word of a group that there is not.
         assert_eq!(stand(3, &[(3, 1), (2, 1), (9, 0), (1, 7)]), (vec![1, 3], 1));

@@ -229,12 +229,6 @@ impl Members {
         silent.or_else(|| self.rifts.get(&node).copied())
     }
 
-    /// Whether somebody else has said that it does not wait for a participant.
-    pub(super) fn is_given_up_by_others(&self, node: NodeId) -> bool {
-        let mut states = self.heard.values().map(|heard| &heard.state);
-        states.any(|state| !state.ended && state.given_up.iter().any(|(lost, _)| *lost == node))
-    }
-
     /// Whom this node does not wait for, and why.
     pub(super) fn given_up(&self, now: Duration, limits: &RunLimits) -> Vec<(NodeId, GivenUp)> {
         let others = self.participants.iter().copied().filter(|&node| node != self.me);

@@ -23,6 +23,7 @@ mod ending;
 mod event;
 mod finishing;
 mod going_back;
+mod guests;
 mod hearing;
 mod members;
 mod patience;

@@ -2,11 +2,11 @@
 
 use protocol::ids::NodeId;
 use protocol::wire::control::{Offer, Word};
-use protocol::wire::run_plan::{Participant, RunPlan};
+use protocol::wire::run_plan::RunPlan;
 
 use super::active::{ActiveRun, Scope, State};
 use super::event::RunEffect;
-use super::members::Members;
+use super::guests::as_guest;
 use super::planted::{Bug, planted};
 use super::states::OfferState;
 use crate::log_context::NEWS;
@@ -136,7 +136,7 @@ impl ActiveRun {
                     if offer.digest != plan.first {
                         return self.withdraw("the weights that it would begin with are not the run's", scope);
                     }
-                    let Some(guest) = as_guest(&self.members, &plan, scope, workers) else {
+                    let Some(guest) = as_guest((&self.members, self.coordinator), &plan, scope, workers) else {
                         return self.stand_aside(scope);
                     };
                     plan.admit(guest);
@@ -175,27 +175,4 @@ impl ActiveRun {
             since: scope.now,
         };
     }
-}
-
-/// This node as a guest. Where the network is spread over nodes it takes over the place of one that others have given up,
-/// if there is such a place. Several that come at a time do not all take the same.
-fn as_guest(members: &Members, plan: &RunPlan, scope: &Scope<'_>, workers: usize) -> Option<Participant> {
-    let guest = Participant {
-        node: scope.me.id,
-        name: scope.me.name.clone(),
-        address: scope.me.address,
-        workers,
-        guest: true,
-        takes: None,
-    };
-    if plan.portions().is_none() {
-        return Some(guest);
-    }
-    let vacant = plan.vacancies(|node| members.is_given_up_by_others(node));
-    let place = vacant.get((scope.me.id.0 % vacant.len().max(1) as u64) as usize)?;
-    Some(Participant {
-        workers: 1,
-        takes: Some(*place),
-        ..guest
-    })
 }

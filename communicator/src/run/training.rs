@@ -59,7 +59,7 @@ impl ActiveRun {
             scope.order(ExchangeOrder::Joined(guest));
             if let Some(plan) = self.plan() {
                 let holds_others = !plan.hold_the_same(scope.me.id, node);
-                let is_replaced = plan.is_replaced_by(scope.me.id, node);
+                let is_replaced = plan.is_replaced(scope.me.id);
                 self.members.hold_others(holds_others.then_some(node).into_iter());
                 if is_replaced {
                     return self.withdraw("another node has taken its place", scope);
@@ -191,7 +191,7 @@ impl ActiveRun {
         let first = if plan.portions().is_some() {
             let whole = plan.whole_lanes(|node| !is_there(node));
             let leads = whole.first().and_then(|&lane| plan.places(lane).next());
-            leads.and_then(|place| plan.holder(place, is_there))
+            leads.and_then(|place| plan.holder(place))
         } else {
             plan.participants.iter().find(|one| is_there(one.node))
         };

@@ -106,6 +106,12 @@ impl Lanes {
                 Cut::Into(groups as u8)
             }
         };
+        let portions = cut.groups().unwrap_or(1) * usize::from(slices);
+        if portions > PORTIONS_MAX {
+            return Err(format!(
+                "a network can be cut into {PORTIONS_MAX} portions at most, not {portions}"
+            ));
+        }
         let usual = usual_micro(cut, slices);
         let micro = options.number("micro")?.map_or(f64::from(usual), f64::round);
         within(
@@ -268,6 +274,7 @@ mod tests {
             ("layers:groups=0", "from 1 to 16"),
             ("layers:groups=2,slices=0", "from 1 to 16"),
             ("layers:groups=2,slices=17", "from 1 to 16"),
+            ("layers:groups=5,slices=16", "64 portions at most, not 80"),
             ("layers:groups=2,cuts=3", "not both"),
             ("layers:cuts=4+2", "rising"),
             ("layers:cuts=0", "rising"),

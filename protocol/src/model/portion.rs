@@ -67,6 +67,9 @@ pub enum PartitionError {
         /// How many slices of each.
         slices: usize,
     },
+    /// More layers than messages can name.
+    #[error("the model has more than 255 layers with weights, which is too many for slices: ask for groups only")]
+    TooDeep,
     /// The number of groups was left to nodes, and none has decided.
     #[error("it is not decided into how many groups the network is cut")]
     Undecided,
@@ -126,6 +129,9 @@ impl Partition {
             return Err(PartitionError::TooMany { groups, slices });
         }
         let stretches = stretches(&whole, &groups, slices);
+        if stretches.len() > STRETCHES_MAX {
+            return Err(PartitionError::TooDeep);
+        }
         let holds = |portion: usize| stretches.iter().any(|stretch| stretch.holders().contains(&portion));
         if let Some(empty) = (0..groups.len() * slices).find(|&portion| !holds(portion)) {
             let group = empty / slices + 1;
@@ -342,6 +348,9 @@ fn work(layers: &[PlacedLayer]) -> u64 {
     };
     layers.iter().map(of).sum::<u64>() + activations(layers)
 }
+
+/// The most stretches: messages name them with a byte.
+const STRETCHES_MAX: usize = u8::MAX as usize;
 
 const _: () = assert!(PORTIONS_MAX <= u8::MAX as usize);
 

@@ -43,7 +43,16 @@ pub struct Participant {
     /// begun.
     pub guest: bool,
     /// The place that it has taken over, where the network is spread over nodes: who had it was given up.
-    pub takes: Option<Place>,
+    pub takes: Option<Taken>,
+}
+
+/// A place that somebody has taken over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Taken {
+    /// Which.
+    pub place: Place,
+    /// How often it was taken over, with this time. So all know who was the last.
+    pub turn: u32,
 }
 
 /// Slots that guests' are drawn from.
@@ -131,7 +140,7 @@ impl RunPlan {
             portion: (index % portions) as u8,
         };
         if self.participants[index].guest {
-            self.participants[index].takes
+            self.participants[index].takes.map(|taken| taken.place)
         } else {
             Some(own)
         }
@@ -154,15 +163,31 @@ impl RunPlan {
         self.resumed.get(portion)
     }
 
-    /// Who has a place, as far as it is known who is there: the first of those that have taken it over, or else who began with
-    /// it. Who was given up once does not get it back.
-    pub fn holder(&self, place: Place, is_there: impl Fn(NodeId) -> bool) -> Option<&Participant> {
-        let takers = || self.participants.iter().filter(|one| one.takes == Some(place));
-        if let Some(last) = takers().next_back() {
-            return takers().find(|one| is_there(one.node)).or(Some(last));
+    /// Who has a place: the last that has taken it over, or who began with it. Who was given up once does not get it back. Of
+    /// two that have taken it at a time, the one with the lower id.
+    #[must_use]
+    pub fn holder(&self, place: Place) -> Option<&Participant> {
+        let takers = self.participants.iter();
+        let takers = takers.filter_map(|one| Some((one, one.takes.filter(|taken| taken.place == place)?.turn)));
+        let last = takers.max_by_key(|(one, turn)| (*turn, std::cmp::Reverse(one.node)));
+        if let Some((last, _)) = last {
+            return Some(last);
         }
         let index = place.lane as usize * self.portions()? + usize::from(place.portion);
         self.founders().get(index)
+    }
+
+    /// A place, to be taken over.
+    #[must_use]
+    pub fn take_over(&self, place: Place) -> Taken {
+        let before = self
+            .holder(place)
+            .and_then(|one| one.takes)
+            .map_or(0, |taken| taken.turn);
+        Taken {
+            place,
+            turn: before.saturating_add(1),
+        }
     }
 
     /// The places of a lane, in order.
@@ -174,22 +199,17 @@ impl RunPlan {
         })
     }
 
-    /// Whether a node has to leave its place to another, which has taken it over: of two that have done so at a time, the one
-    /// with the lower id stays.
+    /// Whether another has taken a node's place over.
     #[must_use]
-    pub fn is_replaced_by(&self, node: NodeId, other: NodeId) -> bool {
-        let taken = self.participant(other).and_then(|other| other.takes);
-        let is_its_own = taken.is_some() && taken == self.place(node);
-        node != other && is_its_own && (!self.is_guest(node) || other < node)
+    pub fn is_replaced(&self, node: NodeId) -> bool {
+        let holder = self.place(node).and_then(|place| self.holder(place));
+        holder.is_some_and(|holder| holder.node != node)
     }
 
-    /// The places whose holders are all missing.
+    /// The places whose holders are missing.
     pub fn vacancies(&self, is_missing: impl Fn(NodeId) -> bool) -> Vec<Place> {
         let places = (0..self.workers()).flat_map(|lane| self.places(lane));
-        let is_vacant = |place: &Place| {
-            let holder = self.holder(*place, |node| !is_missing(node));
-            holder.is_some_and(|one| is_missing(one.node))
-        };
+        let is_vacant = |place: &Place| self.holder(*place).is_some_and(|one| is_missing(one.node));
         places.filter(is_vacant).collect()
     }
 
@@ -299,25 +319,23 @@ mod tests {
         };
         assert_eq!((plan.slots(), plan.workers(), plan.portions()), (2, 2, Some(3)));
         assert_eq!(plan.place(NodeId(7)), Some(Place { lane: 1, portion: 1 }));
-        let at = |plan: &RunPlan, missing: u64| {
-            let place = Place { lane: 1, portion: 1 };
-            let holder = plan.holder(place, |node| node != NodeId(missing));
-            holder.map(|one| one.node.0)
-        };
-        assert_eq!((at(&plan, 0), at(&plan, 7)), (Some(7), Some(7)));
+        let place = Place { lane: 1, portion: 1 };
+        let at = |plan: &RunPlan| plan.holder(place).map(|one| one.node.0);
+        assert_eq!(at(&plan), Some(7));
         assert_eq!(plan.slots_of(NodeId(1)), 1..2);
         assert!(plan.hold_the_same(NodeId(3), NodeId(7)) && !plan.hold_the_same(NodeId(3), NodeId(5)));
         assert!(plan.are_in_one_lane(NodeId(9), NodeId(5)) && !plan.are_in_one_lane(NodeId(9), NodeId(4)));
         assert_eq!(plan.whole_lanes(|node| node == NodeId(5)), [1]);
-        let (lost, place) = (|node| node == NodeId(7), Place { lane: 1, portion: 1 });
+        let lost = |node| node == NodeId(7);
         assert_eq!((plan.vacancies(lost), plan.whole_lanes(lost)), (vec![place], vec![0]));
 
-        // A node takes the place over, and another one its own when it is lost.
-        let taker = |id| Participant {
-            takes: Some(place),
+        // Two nodes take the place over at a time, and another one when those are lost.
+        let taker = |id, turn| Participant {
+            takes: Some(Taken { place, turn }),
             ..participant(id)
         };
-        assert!(plan.admit(taker(8)) && !plan.admit(taker(8)));
+        assert_eq!(plan.take_over(place), Taken { place, turn: 1 });
+        assert!(plan.admit(taker(8, 1)) && !plan.admit(taker(8, 1)) && plan.admit(taker(10, 1)));
         assert_eq!((plan.place(NodeId(8)), plan.slots_of(NodeId(8))), (Some(place), 1..2));
         assert_eq!(
             (plan.workers(), plan.slots()),
@@ -325,13 +343,13 @@ mod tests {
             "there are as many lanes as before"
         );
         assert!(plan.hold_the_same(NodeId(3), NodeId(8)) && plan.are_in_one_lane(NodeId(1), NodeId(8)));
-        assert_eq!(
-            (at(&plan, 7), at(&plan, 8)),
-            (Some(8), Some(8)),
-            "who was given up does not get it back"
-        );
+        assert_eq!(at(&plan), Some(8));
+        let replaced = |plan: &RunPlan| [7, 8, 10, 12, 1].map(|id| plan.is_replaced(NodeId(id)));
+        assert_eq!(replaced(&plan), [true, false, true, false, false]);
         assert_eq!((plan.vacancies(lost), plan.whole_lanes(lost)), (vec![], vec![0, 1]));
-        assert!(plan.admit(taker(2)));
-        assert_eq!((at(&plan, 0), at(&plan, 2), at(&plan, 8)), (Some(2), Some(8), Some(2)));
+        let next = plan.take_over(place);
+        assert!(plan.admit(taker(12, next.turn)));
+        assert_eq!(at(&plan), Some(12), "who was given up does not get it back");
+        assert_eq!(replaced(&plan), [true, true, true, false, false]);
     }
 }

@@ -1,8 +1,8 @@
-//! The way to the other workers of a lane.
+//! The way to the other workers of a lane, and what is heard on it.
 
 use std::time::Duration;
 
-use protocol::wire::flow::Flow;
+use protocol::wire::flow::{Flow, Judged, Measured};
 
 use crate::train_error::TrainError;
 
@@ -30,4 +30,34 @@ pub trait Line {
 
     /// The time since some moment.
     fn now(&self) -> Duration;
+}
+
+/// What numbers that have come are for.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Content {
+    /// The leader has begun a minibatch.
+    Begun { step: u64 },
+    /// A part of a minibatch on its way there.
+    There { step: u64, part: u16, stretch: u8 },
+    /// Its slopes, on their way back.
+    Back {
+        step: u64,
+        part: u16,
+        stretch: u8,
+        loss: f32,
+    },
+    /// Held-out samples.
+    Measure(Measured),
+    /// What they were judged to be.
+    Judged(Judged),
+}
+
+impl Content {
+    /// The step of the minibatch that it belongs to.
+    pub(crate) fn step(&self) -> Option<u64> {
+        match *self {
+            Self::Begun { step } | Self::There { step, .. } | Self::Back { step, .. } => Some(step),
+            Self::Measure(_) | Self::Judged(_) => None,
+        }
+    }
 }

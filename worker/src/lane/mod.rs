@@ -15,6 +15,7 @@
 //! Whatever breaks, a lane begins anew with another *attempt*: the leader calls until the last one answers, and then leads
 //! the minibatch again that was under way. A worker whose lane is broken waits, and loses nothing of its own.
 
+mod in_lane;
 mod line;
 #[cfg(test)]
 mod tests;
@@ -24,14 +25,17 @@ use std::time::Duration;
 
 use protocol::batch::CURSORS_MAX;
 use protocol::job::{AHEAD_MAX, MICRO_MAX, MINIBATCH_MAX};
-use protocol::measured::Scores;
 use protocol::rng::splitmix64;
-use protocol::wire::flow::{Flow, FlowHead, FlowWord, Judged, Lead, Measured, Place};
+use protocol::wire::flow::{Flow, FlowHead, FlowWord, Lead, Place};
 
 use crate::train_error::TrainError;
+pub use in_lane::InLane;
+pub(crate) use line::Content;
 pub use line::{LaneWord, Line};
 
-/// How long a leader waits for the answer to its first call, and at most to a later one.
+/// How long a leader waits for the answer to a call when it has heard that somebody has not, to its first call, and at most to
+/// a later one.
+const CALL_SOON: Duration = Duration::from_millis(50);
 const CALL_EVERY: Duration = Duration::from_millis(500);
 const CALL_EVERY_MAX: Duration = Duration::from_secs(8);
 
@@ -40,44 +44,6 @@ const WAIT: Duration = Duration::from_secs(1);
 
 /// The most cursors that a minibatch moves. Who is led may have kept those of others, up to three quarters of what a batch takes.
 pub(crate) const LED_CURSORS_MAX: usize = CURSORS_MAX / 4;
-
-/// What numbers that have come are for.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Content {
-    /// The leader has begun a minibatch.
-    Begun { step: u64 },
-    /// A part of a minibatch on its way there.
-    There { step: u64, part: u16, stretch: u8 },
-    /// Its slopes, on their way back.
-    Back {
-        step: u64,
-        part: u16,
-        stretch: u8,
-        loss: f32,
-    },
-    /// Held-out samples.
-    Measure(Measured),
-    /// What they were judged to be.
-    Judged(Judged),
-}
-
-/// Whatever trains, and may hold a portion of a network only.
-pub trait InLane {
-    /// Its part in a lane, if it has one.
-    fn lane(&mut self) -> Option<&mut Lane> {
-        None
-    }
-
-    /// A word of the lane has come between two steps.
-    fn hear(&mut self, _word: LaneWord) -> Result<(), TrainError> {
-        Ok(())
-    }
-
-    /// How good the shared weights of the whole lane are on held-out samples, where this worker leads one.
-    fn measure(&mut self) -> Result<Option<Scores>, TrainError> {
-        Ok(None)
-    }
-}
 
 /// A worker's part in its lane.
 pub struct Lane {
@@ -179,6 +145,11 @@ impl Lane {
         self.over
     }
 
+    /// Nobody can be called who would hear it.
+    pub fn calls_nobody(&mut self) {
+        self.calls_since = None;
+    }
+
     /// For how long the others are called in vain.
     pub fn calls_for(&self) -> Duration {
         let since = self.calls_since;
@@ -242,6 +213,10 @@ impl Lane {
     /// A minibatch that was begun.
     pub(crate) fn begun(&self, step: u64) -> Option<&Lead> {
         self.begun.iter().find(|lead| lead.step == step)
+    }
+
+    pub(crate) fn attempt(&self) -> u64 {
+        self.attempt
     }
 
     pub(crate) fn portion(&self) -> u8 {
@@ -341,8 +316,8 @@ impl Lane {
                 }
                 self.break_off();
                 self.release()?;
-                // Somebody has come, or can be reached again: it is called at once.
-                (self.called, self.pause) = (None, CALL_EVERY);
+                // Somebody has come, or can be reached again: it is called soon. Who cannot reach the next one says so to every call.
+                self.pause = CALL_SOON;
                 return Err(TrainError::LaneBroken);
             }
             FlowWord::Lost if flow.head.attempt != self.attempt => return Ok(None),
@@ -384,7 +359,10 @@ impl Lane {
                 self.begun.push_back(*lead);
                 // Another may lead than the one who had no more.
                 self.over = false;
-                self.early.extend(self.unled.drain(..));
+                let is_of_it = |(content, _): &(Content, Flow)| content.step() == Some(step);
+                let (its, others) = self.unled.drain(..).partition(is_of_it);
+                self.unled = others;
+                self.early.extend::<VecDeque<_>>(its);
                 Content::Begun { step }
             }
             FlowWord::There { step, part, stretch } => Content::There { step, part, stretch },
@@ -437,7 +415,7 @@ impl Lane {
     /// Whether a minibatch can be one of this job.
     fn is_sound(&self, lead: &Lead) -> bool {
         let known = lead.samples.iter().all(|&sample| (sample as usize) < self.samples);
-        let is_new = self.begun(lead.step).is_none();
+        let is_new = lead.step > self.newest;
         let parts = (1..=lead.samples.len().min(MICRO_MAX.into())).contains(&usize::from(lead.parts));
         known
             && is_new

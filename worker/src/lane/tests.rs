@@ -207,6 +207,17 @@ fn a_minibatch_that_no_leader_makes_is_not_taken() {
 }
 
 #[test]
+fn steps_rise() {
+    let mut world = World::new(2);
+    world.call();
+    world.carry();
+    world.lead(5);
+    assert!(world.carry().is_empty());
+    world.lead(3);
+    assert_eq!(world.carry(), [1, 0]);
+}
+
+#[test]
 fn what_the_leader_has_given_up_is_given_up_by_all() {
     let mut world = World::new(4);
     world.call();
@@ -247,12 +258,20 @@ fn what_comes_before_the_leaders_word_of_it_waits() {
         part: 0,
         stretch: 1,
     };
-    world.lanes[1].say(2, part(1)).unwrap();
+    for step in [2, 1] {
+        world.lanes[1].say(2, part(step)).unwrap();
+    }
     world.carry();
-    world.lead(1);
-    world.carry();
-    let early = world.lanes[2].wait().unwrap().0;
-    assert!(matches!(early, Content::There { step: 1, .. }), "{early:?}");
+    for step in [1, 2] {
+        world.lead(step);
+        world.carry();
+        assert_eq!(world.lanes[2].wait().unwrap().0.step(), Some(step));
+        assert_eq!(
+            world.lanes[2].unled.len(),
+            2 - step as usize,
+            "what is of a later one waits for that"
+        );
+    }
     // What is over is not kept, and more than anybody would send costs the lane.
     world.lanes[2].led();
     world.lanes[1].say(2, part(1)).unwrap();

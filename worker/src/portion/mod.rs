@@ -199,7 +199,13 @@ impl Slopes for PortionModel {
     }
 
     fn hear(&mut self, word: LaneWord, shared: &[f32]) -> Result<(), TrainError> {
-        match self.lane.hear(word) {
+        let attempt = self.lane.attempt();
+        let heard = self.lane.hear(word);
+        // What was being measured is measured anew.
+        if self.lane.attempt() != attempt {
+            self.measuring = Measuring::default();
+        }
+        match heard {
             Ok(Some((Content::Measure(measured), flow))) => self.measure_on(measured, &flow, shared),
             Ok(Some((content, flow))) if self.is_sound(&content, &flow) => {
                 self.lane.keep(content, flow);
@@ -217,6 +223,10 @@ impl Slopes for PortionModel {
     }
 
     fn measure(&mut self, shared: &[f32]) -> Result<Option<Scores>, TrainError> {
-        self.measure_all(shared).map(Some)
+        let measured = self.measure_all(shared);
+        if measured.is_err() {
+            self.clear();
+        }
+        measured.map(Some)
     }
 }

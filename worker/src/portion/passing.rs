@@ -157,6 +157,9 @@ impl PortionModel {
             Content::There { step, .. } | Content::Back { step, .. } => (step, 0),
             Content::Measure(_) | Content::Judged(_) => return Err(self.lane.lost()),
         };
+        if step < way.lead.step {
+            return Err(self.lane.lost());
+        }
         if step > way.lead.step + ahead as u64 {
             self.later.push(piece);
             return Ok(());

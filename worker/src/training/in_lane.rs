@@ -64,7 +64,11 @@ impl<T: Trainer> Training<T> {
                 return Ok(Choice::Own);
             }
             lane.call()?;
-            // Others cannot know that this lane makes nothing: all its nodes may be there.
+            // Where somebody is missing others know, and take its samples: it may come back, or another in its place.
+            if self.stands_alone {
+                lane.calls_nobody();
+            }
+            // Else they cannot know that this lane makes nothing: all its nodes are there.
             if self.identity.slots > 1 && lane.calls_for() > GIVEN_UP_AFTER {
                 tracing::warn!("this node's lane does not come together: what it has left is for other lanes to train");
                 self.ending = Ending::GaveUp;

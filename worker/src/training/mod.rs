@@ -104,6 +104,8 @@ pub struct Training<T> {
     chosen: bool,
     /// Minibatches after that one, which a lane may have begun.
     upcoming: Upcoming,
+    /// Somebody of its lane is missing, so that others take its samples.
+    stands_alone: bool,
     /// How many batches were in the weights when the device began with that minibatch, if it has.
     begun_at: Option<u64>,
     /// How many batches were in the weights that the newest finished gradient was computed at; a batch's header says it.
@@ -154,6 +156,7 @@ impl<T: Trainer> Training<T> {
             probe: rounds::probe(job, kinds.len()),
             chosen: false,
             upcoming: Upcoming::default(),
+            stands_alone: false,
             begun_at: None,
             seen: 0,
             indices: Vec::new(),
@@ -263,6 +266,9 @@ impl<T: Trainer> Training<T> {
 
     /// A slot has lost its worker, or has one again.
     pub fn slot(&mut self, slot: usize, alive: bool) {
+        if slot == self.identity.slot {
+            self.stands_alone = !alive;
+        }
         if alive {
             self.plan.slot_alive(slot);
         } else {

@@ -7,7 +7,6 @@ use protocol::ids::NodeId;
 use protocol::wire::attach::ToWorker;
 use protocol::wire::flow::{Flow, FlowHead, FlowWord, Place};
 use protocol::wire::link::Message;
-use protocol::wire::run_plan::Participant;
 
 use super::ExchangeState;
 use crate::node::link::LinkMessage;
@@ -24,7 +23,7 @@ impl ExchangeState {
         let own = self.plan.place(self.me);
         let to = addressed
             .filter(|(lane, _)| own.is_some_and(|own| own.lane == *lane))
-            .and_then(|(lane, portion)| self.holder(Place { lane, portion }));
+            .and_then(|(lane, portion)| self.plan.holder(Place { lane, portion }));
         let Some(peer) = to.and_then(|to| self.peers.get(&to.node)) else {
             tracing::error!("a worker sent something to a place that its lane does not have");
             return worker.hang_up();
@@ -63,18 +62,14 @@ impl ExchangeState {
         }
     }
 
-    /// Who has a place now.
-    fn holder(&self, place: Place) -> Option<&Participant> {
-        self.plan.holder(place, |node| !self.liveness.silent.contains(&node))
-    }
-
     /// Something has come for this node's worker from another of its lane. What was sent to anybody else is nobody's, and who
     /// was replaced is not listened to.
     pub(super) fn hand_in(&self, from: NodeId, bytes: &Arc<[u8]>) {
         let own = self.plan.place(self.me).map(|own| (own.lane, own.portion));
-        let holds = self.plan.place(from).and_then(|place| self.holder(place));
-        let holds = holds.is_some_and(|holder| holder.node == from);
-        if holds && self.plan.are_in_one_lane(self.me, from) && Flow::addressed(bytes).ok() == own {
+        if !self.plan.is_replaced(from)
+            && self.plan.are_in_one_lane(self.me, from)
+            && Flow::addressed(bytes).ok() == own
+        {
             self.workers.values().for_each(|(_, worker)| worker.deliver_flow(bytes));
         }
     }
@@ -94,7 +89,7 @@ impl ExchangeState {
 
     fn is_whole(&self, lane: usize) -> bool {
         let is_there = |place| {
-            let holder = self.holder(place);
+            let holder = self.plan.holder(place);
             holder.is_some_and(|one| !self.liveness.silent.contains(&one.node))
         };
         self.plan.places(lane).all(is_there)

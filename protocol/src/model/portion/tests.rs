@@ -165,6 +165,6 @@ fn what_cannot_be_cut_is_refused_with_a_sentence() {
         narrow.contains("no layer of group 2 can be divided into 2 slices"),
         "{narrow}"
     );
-    let many = refused(DEEP, "groups=5,slices=16");
-    assert!(many.contains("more than 64 portions"), "{many}");
+    let deep = format!("{}, dense", vec!["dense 2"; 256].join(", "));
+    assert_eq!(refused(&deep, "groups=1,slices=2"), PartitionError::TooDeep.to_string());
 }

@@ -15,7 +15,7 @@ pub use measured::PROCESSES_MAX;
 use measured::check_processes;
 
 use crate::ids::NodeId;
-use crate::job::{GROUPS_MAX, Job};
+use crate::job::{GROUPS_MAX, Job, PORTIONS_MAX};
 use crate::measured::Evaluation;
 use crate::model::Shape;
 use crate::split::SLOTS_MAX;
@@ -281,6 +281,10 @@ impl RunPlan {
             self.job.exchange.lanes().is_none() || self.portions().is_some(),
             "a network that nobody has cut",
         )?;
+        within(
+            self.portions().is_none_or(|portions| portions <= PORTIONS_MAX),
+            "a number of portions",
+        )?;
         let are_rows = |portions: usize| founders.len().is_multiple_of(portions);
         within(self.portions().is_none_or(are_rows), "nodes in rows")?;
         within(founders.iter().all(|one| one.takes.is_none()), "a place of its own")?;
@@ -288,8 +292,9 @@ impl RunPlan {
             let portion = usize::from(place.portion);
             (place.lane as usize) < self.workers() && self.portions().is_some_and(|portions| portion < portions)
         };
-        let takes_well =
-            |one: &Participant| one.takes.is_some() == self.portions().is_some() && one.takes.is_none_or(is_place);
+        let takes_well = |one: &Participant| {
+            one.takes.is_some() == self.portions().is_some() && one.takes.is_none_or(|taken| is_place(taken.place))
+        };
         within(guests.iter().all(takes_well), "a place that is taken over")?;
         within(
             resumed.is_empty() || resumed.len() == self.portions().unwrap_or(1),

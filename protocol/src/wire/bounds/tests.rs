@@ -9,6 +9,7 @@ use crate::stats::{Gravity, Saying};
 use crate::wire::attach::WorkerStats;
 use crate::wire::control::Phase;
 use crate::wire::run_beat::{ParticipantState, RunBeat, Settled};
+use crate::wire::run_plan::Taken;
 
 fn info(id: u64) -> NodeInfo {
     NodeInfo {
@@ -132,10 +133,14 @@ fn places_are_taken_over_where_there_are_places() {
             .map(|(id, guest)| participant(id, guest))
             .into();
     };
+    let taken = |lane, portion| Taken {
+        place: Place { lane, portion },
+        turn: 1,
+    };
     let takes = |lane, portion| {
         run_holds(|plan, _| {
             spread(plan);
-            plan.participants[2].takes = Some(Place { lane, portion });
+            plan.participants[2].takes = Some(taken(lane, portion));
         })
     };
     assert!(takes(0, 0) && takes(0, 1));
@@ -144,9 +149,9 @@ fn places_are_taken_over_where_there_are_places() {
     assert!(!run_holds(|plan, _| {
         spread(plan);
         plan.participants.pop();
-        plan.participants[1].takes = Some(Place { lane: 0, portion: 0 });
+        plan.participants[1].takes = Some(taken(0, 0));
     }));
-    let guest = |plan: &mut RunPlan| plan.participants.last_mut().unwrap().takes = Some(Place { lane: 0, portion: 0 });
+    let guest = |plan: &mut RunPlan| plan.participants.last_mut().unwrap().takes = Some(taken(0, 0));
     assert!(!run_holds(|plan, _| guest(plan)), "nothing is spread there");
 }
 

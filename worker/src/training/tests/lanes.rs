@@ -195,13 +195,19 @@ impl Line for Silence {
 
 #[test]
 fn a_lane_that_never_comes_together_leaves_the_rest_to_others() {
-    for (slots, ends) in [(1, Next::Waiting), (2, Next::Done)] {
+    // Where somebody is missing others know that, and another may come in its place.
+    for (slots, missing, ends) in [
+        (1, false, Next::Waiting),
+        (2, false, Next::Done),
+        (2, true, Next::Waiting),
+    ] {
         let (_folder, dataset) = points(400);
         let job = job(|draft| draft.exchange = Some("layers:groups=2".into()));
         let layout = layout(&job, &dataset);
         let silence = Silence::default();
         let mut leads = training(&job, &Arc::new(dataset), &layout, 0, Box::new(silence.clone())).unwrap();
         leads.identity.slots = slots;
+        leads.slot(leads.identity.slot, !missing);
         let mut encoded = Vec::new();
         for minutes in [0, 1, 4] {
             silence.0.set(std::time::Duration::from_mins(minutes));
@@ -209,7 +215,11 @@ fn a_lane_that_never_comes_together_leaves_the_rest_to_others() {
         }
         silence.0.set(std::time::Duration::from_mins(6));
         leads.step(false, &mut encoded).unwrap();
-        assert_eq!(leads.step(false, &mut encoded).unwrap(), ends, "{slots} lanes");
+        assert_eq!(
+            leads.step(false, &mut encoded).unwrap(),
+            ends,
+            "{slots} lanes, {missing}"
+        );
         leads.close(&mut encoded).unwrap();
         let closing = Batch::decode(&encoded, leads.trainer.weights()).unwrap();
         assert!(!closing.header.standing.stop, "the run goes on");

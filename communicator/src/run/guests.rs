@@ -1,0 +1,93 @@
+//! Who comes to a run that has begun, and what for.
+
+use protocol::ids::NodeId;
+use protocol::wire::run_beat::ParticipantState;
+use protocol::wire::run_plan::{Participant, RunPlan};
+
+use super::active::Scope;
+use super::members::Members;
+
+/// This node as a guest. Where the network is spread over nodes it takes over the place of one that others have given up,
+/// if there is such a place. Several that come at a time do not all take the same.
+pub(super) fn as_guest(
+    (members, asked): (&Members, NodeId),
+    plan: &RunPlan,
+    scope: &Scope<'_>,
+    workers: usize,
+) -> Option<Participant> {
+    let guest = Participant {
+        node: scope.me.id,
+        name: scope.me.name.clone(),
+        address: scope.me.address,
+        workers,
+        guest: true,
+        takes: None,
+    };
+    if plan.portions().is_none() {
+        return Some(guest);
+    }
+    let states = members.states();
+    let vacant = plan.vacancies(|node| is_given_up_by_all(plan, &states, asked, node));
+    let place = vacant.get((scope.me.id.0 % vacant.len().max(1) as u64) as usize)?;
+    Some(Participant {
+        workers: 1,
+        takes: Some(plan.take_over(*place)),
+        ..guest
+    })
+}
+
+/// Whether all participants do not wait for one of them, as far as somebody knows who was asked: those aside that it does not
+/// wait for either, whose last words may be old.
+pub(super) fn is_given_up_by_all(
+    plan: &RunPlan,
+    states: &[(NodeId, ParticipantState)],
+    asked: NodeId,
+    node: NodeId,
+) -> bool {
+    let has = |state: &ParticipantState, lost| state.given_up.iter().any(|(one, _)| *one == lost);
+    let Some((_, asked)) = states.iter().find(|(one, _)| *one == asked) else {
+        return false;
+    };
+    let speaks = |one: NodeId, state: &ParticipantState| {
+        let is_in_it = plan.participant(one).is_some() && !state.ended && !state.withdrawn;
+        is_in_it && state.number > 0 && !has(asked, one)
+    };
+    let mut voices = states.iter().filter(|(one, state)| speaks(*one, state));
+    has(asked, node) && voices.all(|(_, state)| has(state, node))
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::wire::run_beat::GivenUp;
+
+    use super::*;
+    use crate::small_plan::small_plan;
+
+    #[test]
+    fn a_place_is_vacant_when_all_who_are_there_say_so() {
+        let plan = small_plan(3);
+        let ids: Vec<NodeId> = plan.participants.iter().map(|one| one.node).collect();
+        let says = |lost: &[NodeId]| ParticipantState {
+            number: 1,
+            given_up: lost.iter().map(|&node| (node, GivenUp::Silent)).collect(),
+            ..ParticipantState::default()
+        };
+        let lost = |states: &[(NodeId, ParticipantState)]| is_given_up_by_all(&plan, states, ids[0], ids[2]);
+        let (one, other) = (ids[0], ids[1]);
+        assert!(lost(&[(one, says(&[ids[2]])), (other, says(&[ids[2]]))]));
+        assert!(
+            !lost(&[(one, says(&[ids[2]])), (other, says(&[]))]),
+            "another one waits for it"
+        );
+        assert!(!lost(&[(one, says(&[])), (other, says(&[ids[2]]))]));
+        assert!(
+            lost(&[(one, says(&[other, ids[2]])), (other, says(&[]))]),
+            "who is lost says nothing"
+        );
+        assert!(
+            lost(&[(one, says(&[ids[2]])), (NodeId(99), says(&[]))]),
+            "nor does a stranger"
+        );
+        assert!(!lost(&[]));
+    }
+}
