@@ -350,7 +350,15 @@ impl Lane {
                 (self.called, self.pause) = (None, CALL_EVERY);
                 return Ok(None);
             }
-            FlowWord::Lead(lead) if self.closed || self.begun.len() >= self.begun_max() || !self.is_sound(&lead) => {
+            // A leader that was started again may have lost what it had made last. Nobody makes it with it any more.
+            FlowWord::Lead(_) if self.closed => {
+                return self.say(0, FlowWord::End { done: self.done }).map(|()| None);
+            }
+            FlowWord::End { .. } if self.leads() => {
+                self.over = true;
+                return Err(self.lost());
+            }
+            FlowWord::Lead(lead) if self.begun.len() >= self.begun_max() || !self.is_sound(&lead) => {
                 return Err(self.lost());
             }
             FlowWord::Lead(lead) => {

@@ -169,8 +169,9 @@ fn who_has_closed_is_called_and_not_led() {
     world.carry();
     assert!(world.lanes[0].is_whole(), "it helps to measure");
     world.lead(1);
-    assert_eq!(world.carry(), [1, 0], "who leads is not left waiting");
+    assert_eq!(world.carry(), [0], "who leads is not left waiting");
     assert_eq!(world.led(), [None]);
+    assert!(world.lanes[0].is_over(), "and knows why");
 }
 
 #[test]

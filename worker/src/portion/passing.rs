@@ -157,15 +157,12 @@ impl PortionModel {
             Content::There { step, .. } | Content::Back { step, .. } => (step, 0),
             Content::Measure(_) | Content::Judged(_) => return Err(self.lane.lost()),
         };
-        if step < way.lead.step {
-            return Err(self.lane.lost());
-        }
         if step > way.lead.step + ahead as u64 {
             self.later.push(piece);
             return Ok(());
         }
         let Some(lead) = self.lane.begun(step).cloned() else {
-            // It was given up meanwhile.
+            // It was given up meanwhile, or done before the word of it was taken note of.
             return Ok(());
         };
         let Piece { content, from, numbers } = piece;

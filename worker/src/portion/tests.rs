@@ -14,7 +14,7 @@ use crate::program::{ImageOrder, Program};
 use crate::trainer::{StepControl, Trainer};
 use crate::views;
 use dfdx::prelude::Cpu;
-use protocol::wire::flow::{Flow, Place};
+use protocol::wire::flow::{Flow, FlowHead, FlowWord, Place};
 
 /// A lane in one process.
 struct Wires {
@@ -370,5 +370,70 @@ fn a_lane_measures_what_one_machine_does() {
             (lane.loss - one.loss).abs() < 1e-9 * one.loss,
             "{cut}: {lane:?} {one:?}"
         );
+    }
+}
+
+/// A way on which what is sent is nobody's, and nothing comes but what the worker hears between its steps.
+struct Silence;
+
+impl Line for Silence {
+    fn send(&self, _flow: Flow) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    fn next(&self, _limit: std::time::Duration) -> Result<Option<LaneWord>, TrainError> {
+        Err(TrainError::Unheard)
+    }
+
+    fn now(&self) -> std::time::Duration {
+        std::time::Duration::ZERO
+    }
+
+    fn put_back(&self, _word: LaneWord) {}
+}
+
+/// What others have made of a minibatch may come on a shorter way than the leader's word of it.
+#[test]
+fn a_minibatch_whose_parts_come_before_the_leaders_word_is_trained() {
+    let data = dataset();
+    let job = job("dense 24, tanh, dense", "sgd:0.05", 2, 1);
+    let layout = fit(&job, &data).unwrap();
+    let partition = Partition::new(layout.clone(), job.exchange.lanes().unwrap()).unwrap();
+    let place = Place { lane: 0, portion: 1 };
+    let lane = Lane::new((place, 2, 0), 1, data.train.len(), Box::new(Silence)).unwrap();
+    let task = Task::of_job(&job, Arc::clone(&data)).unwrap();
+    let judged = Objective::to_judge(&job, &data.target);
+    let model = PortionModel::new(task, judged, &partition, lane, 1, Threads(1));
+    let counts = partition.portion(1).initial_counts(job.seed);
+    let rule = job.optimiser.rule;
+    let mut trainer = PortionTrainer::in_lane(model, &layout, &counts, rule, SEED, Threads(1)).unwrap();
+    let head = |word| FlowHead {
+        lane: 0,
+        to: 1,
+        from: 0,
+        attempt: 7,
+        word,
+    };
+    let hear = |trainer: &mut PortionTrainer, flow| trainer.hear(LaneWord::Flow(flow)).unwrap();
+    hear(&mut trainer, Flow::word(head(FlowWord::Call)));
+    for step in 1..4 {
+        let lead = Lead {
+            step,
+            parts: 1,
+            samples: samples(step),
+            ..Lead::default()
+        };
+        let there = FlowWord::There {
+            step,
+            part: 0,
+            stretch: 1,
+        };
+        hear(
+            &mut trainer,
+            Flow::with(head(there), &vec![0.5; 24 * lead.samples.len()]),
+        );
+        hear(&mut trainer, Flow::word(head(FlowWord::Lead(Box::new(lead.clone())))));
+        let report = trainer.step(&lead.samples, control(&job, step), &mut Vec::new());
+        assert!(report.is_ok(), "{step}: {:?}", report.err());
     }
 }

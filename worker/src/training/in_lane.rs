@@ -63,6 +63,15 @@ impl<T: Trainer> Training<T> {
             if lane.is_whole() || may_end {
                 return Ok(Choice::Own);
             }
+            // It was started again when they had ended, and what it made last had reached nobody.
+            if lane.is_over() {
+                tracing::warn!(
+                    "the others of this node's lane have ended: what is left of its samples is not trained by it"
+                );
+                let others_train_it = self.identity.slots > 1;
+                self.ending = if others_train_it { Ending::GaveUp } else { Ending::Stop };
+                return Ok(Choice::None);
+            }
             lane.call()?;
             // Where somebody is missing others know, and take its samples: it may come back, or another in its place.
             if self.stands_alone {

@@ -90,6 +90,12 @@ impl Workers {
         });
     }
 
+    /// How many weights a worker holds.
+    fn portion_weights(&self, portion: usize) -> usize {
+        let partition = Partition::new(self.layout.clone(), self.job.exchange.lanes().unwrap());
+        partition.unwrap().portion(portion).layout.weights
+    }
+
     fn next(&self) -> (usize, FromTraining) {
         self.told.recv_timeout(PATIENCE).expect("the lane stands still")
     }
@@ -335,4 +341,38 @@ fn a_leader_that_waits_for_a_lane_that_says_nothing_can_be_stopped() {
     workers.cut_in_a_step();
     workers.inbound[0].send(ToTraining::Stop).unwrap();
     workers.wait_for(|group, word| group == 0 && matches!(word, FromTraining::Closed(_)));
+}
+
+/// A leader that is started again may have lost what it made last, when the others have ended already.
+#[test]
+fn a_leader_that_comes_back_to_a_lane_that_has_ended_ends() {
+    let workers = Workers::new(2, |draft| draft.epochs = Some(1));
+    workers.closed();
+    let thread = workers.start(0);
+    let (inbound, follower) = (thread.inbound.clone(), workers.inbound[1].clone());
+    // What was sent to the leader that is gone goes to this one.
+    let carried = std::thread::spawn(move || {
+        while let Some(word) = thread.outbound.recv() {
+            match word {
+                FromTraining::Flow(flow) => {
+                    let _ = follower.send(ToTraining::Lane(LaneWord::Flow(flow)));
+                }
+                FromTraining::Closed(closing) => return closing,
+                FromTraining::ResidualNorm(_) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        panic!("it is gone");
+    });
+    workers.cut.store(true, Ordering::Relaxed);
+    let start = std::time::Instant::now();
+    while !carried.is_finished() {
+        assert!(start.elapsed() < PATIENCE, "it calls for ever");
+        if let Ok((1, FromTraining::Flow(flow))) = workers.told.recv_timeout(std::time::Duration::from_millis(10)) {
+            let _ = inbound.send(ToTraining::Lane(LaneWord::Flow(flow)));
+        }
+    }
+    let closing = carried.join().unwrap();
+    let batch = Batch::decode(&closing.encoded, workers.portion_weights(0)).unwrap();
+    assert!(batch.header.standing.stop, "the run ends");
 }
