@@ -6,6 +6,7 @@ pub mod cpu;
 pub mod cuda;
 pub mod replica;
 mod residual;
+pub mod slopes;
 mod turns;
 
 use std::borrow::Cow;
@@ -135,5 +136,10 @@ pub trait Backend: InLane {
     /// Bytes of a GPU's memory that it holds.
     fn gpu_memory(&self) -> u64 {
         0
+    }
+
+    /// How long the host has waited for a GPU since it asked last.
+    fn gpu_time(&mut self) -> Duration {
+        Duration::ZERO
     }
 }

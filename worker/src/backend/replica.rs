@@ -13,9 +13,9 @@ use protocol::digest::Digest;
 use protocol::lattice::{Range, Tau};
 use protocol::measured::Scores;
 use protocol::optimiser::Rule;
-use protocol::rng::splitmix64;
 use protocol::sums::Sums;
 
+use super::slopes::step_key;
 use super::turns::Turns;
 use super::{Array, Backend, Compare, Orthogonal, Update, residual};
 use crate::lane::{InLane, Lane, LaneWord};
@@ -54,11 +54,6 @@ struct Begun {
     step: u64,
     since: Instant,
     time: Duration,
-}
-
-/// What decides dropout in a step.
-pub(crate) fn step_key(seed: u64, step: u64) -> u64 {
-    splitmix64(seed ^ step)
 }
 
 impl<B: Backend> Replica<B> {
@@ -197,13 +192,14 @@ impl<B: Backend> Trainer for Replica<B> {
             Some(_) => updated.exchange.unwrap_or(self.exchange),
             None => Duration::ZERO,
         };
-        let gpu = if B::WORKS_ALONE {
-            GpuUse {
-                time: self.at_work(since.elapsed()),
-                memory: self.backend.gpu_memory(),
-            }
-        } else {
-            GpuUse::default()
+        let waited = self.backend.gpu_time();
+        let gpu = GpuUse {
+            time: if B::WORKS_ALONE {
+                self.at_work(since.elapsed())
+            } else {
+                waited
+            },
+            memory: self.backend.gpu_memory(),
         };
         Ok(StepReport {
             loss: updated.loss,

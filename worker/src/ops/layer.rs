@@ -145,7 +145,9 @@ impl Operation for CpuLayer {
             Op::MeanPool(pool) => pool.mean(x).map(plain),
             Op::Activation(activation) => activation::forward(*activation, x).map(plain),
             Op::Dropout(op) => dropout::forward(*op, *key, x).map(|(y, factors)| (y, Kept::Factors(factors))),
-            Op::ToRows(_) => unreachable!("the CPU keeps images sample by sample, and programs for that turn nothing"),
+            Op::ToRows(_) | Op::FromRows(_) => {
+                unreachable!("the CPU keeps images sample by sample, and programs for that turn nothing")
+            }
             Op::Residual(_) => unreachable!("a block is no layer: its two ways are"),
         }
     }
@@ -165,7 +167,7 @@ impl Operation for CpuLayer {
             (Op::Activation(activation), _) => activation::backward(*activation, x, y, gradients),
             (Op::Dropout(_), Kept::Factors(factors)) => dropout::backward(&factors, x, y, gradients),
             (Op::Norm(norm), Kept::Moments(moments)) => norm.backward(pass, (x, y), &moments, gradients),
-            (Op::MaxPool(_) | Op::Dropout(_) | Op::Norm(_) | Op::ToRows(_) | Op::Residual(_), _) => {
+            (Op::MaxPool(_) | Op::Dropout(_) | Op::Norm(_) | Op::ToRows(_) | Op::FromRows(_) | Op::Residual(_), _) => {
                 unreachable!("a layer keeps what its own way back needs")
             }
         }

@@ -2,17 +2,15 @@
 
 use std::collections::VecDeque;
 
-use dfdx::prelude::Cpu;
 use protocol::batch::BATCH_BYTES_MAX;
 use protocol::measured::Scores;
 use protocol::wire::flow::{Flow, FlowWord, Judged, Measured};
 
-use super::PortionModel;
 use super::gathering::{Gathering, side_by_side};
+use super::{Layers, PortionModel};
 use crate::dataset::Answers;
 use crate::evaluate::Evaluation;
 use crate::lane::Content;
-use crate::ops::Parameters;
 use crate::ops::loss::{self, Errors, Judgement};
 use crate::predict::MINIBATCH;
 use crate::train_error::TrainError;
@@ -21,19 +19,28 @@ use crate::train_error::TrainError;
 const UNDER_WAY_MAX: usize = 4;
 
 /// An evaluation that passes through.
-#[derive(Default)]
-pub(super) struct Measuring {
+pub(super) struct Measuring<W> {
     /// A copy of the shared weights.
-    with: Option<Parameters>,
+    with: Option<W>,
     /// What has come of minibatches, for whole stretches.
     there: Gathering<(u32, u8)>,
     /// What this worker has made for itself.
     own: VecDeque<(Measured, Vec<f32>)>,
 }
 
-impl PortionModel {
+impl<W> Default for Measuring<W> {
+    fn default() -> Self {
+        Self {
+            with: None,
+            there: Gathering::default(),
+            own: VecDeque::new(),
+        }
+    }
+}
+
+impl<L: Layers> PortionModel<L> {
     /// Sends all held-out samples through the lane, and hears how they are judged.
-    pub(super) fn measure_all(&mut self, shared: &[f32]) -> Result<Scores, TrainError> {
+    pub(super) fn measure_all(&mut self, shared: &L::Shared) -> Result<Scores, TrainError> {
         self.measure_with(shared)?;
         let count = self.dataset.test.len();
         let samples: Vec<u32> = (0..count as u32).collect();
@@ -68,8 +75,8 @@ impl PortionModel {
     }
 
     /// Copies the shared weights.
-    fn measure_with(&mut self, shared: &[f32]) -> Result<(), TrainError> {
-        self.measuring.with = Some(Parameters::new(&Cpu::default(), shared.to_vec())?);
+    fn measure_with(&mut self, shared: &L::Shared) -> Result<(), TrainError> {
+        self.measuring.with = Some(self.held[0].copied(shared)?);
         Ok(())
     }
 
@@ -100,7 +107,7 @@ impl PortionModel {
     }
 
     /// Takes part in another's evaluation. Who waits for what cannot be done is told.
-    pub(super) fn measure_on(&mut self, measured: Measured, flow: &Flow, shared: &[f32]) -> Result<(), TrainError> {
+    pub(super) fn measure_on(&mut self, measured: Measured, flow: &Flow, shared: &L::Shared) -> Result<(), TrainError> {
         let result = self.measure_flow(measured, flow, Some(shared)).and_then(|_| {
             while let Some((measured, numbers)) = self.measuring.own.pop_front() {
                 self.measure_piece(measured, self.portion.number, numbers, Some(shared))?;
@@ -121,7 +128,7 @@ impl PortionModel {
         &mut self,
         measured: Measured,
         flow: &Flow,
-        shared: Option<&[f32]>,
+        shared: Option<&L::Shared>,
     ) -> Result<Option<Judgement>, TrainError> {
         let is_held_out = |&sample: &u32| (sample as usize) < self.dataset.test.len();
         let held_out = !measured.samples.is_empty() && measured.samples.iter().all(is_held_out);
@@ -147,7 +154,7 @@ impl PortionModel {
         measured: Measured,
         from: usize,
         numbers: Vec<f32>,
-        shared: Option<&[f32]>,
+        shared: Option<&L::Shared>,
     ) -> Result<Option<Judgement>, TrainError> {
         let inputs = if let Some(before) = self.before(measured.stretch) {
             let shares = before.shares().to_vec();
@@ -171,10 +178,10 @@ impl PortionModel {
 
     /// Held-out samples go through a stretch, and on, or are judged where the network ends; that is told to whoever leads.
     fn measure_stretch(&mut self, measured: Measured, inputs: Vec<f32>) -> Result<Option<Judgement>, TrainError> {
-        let (Some(parameters), Some(at)) = (&self.measuring.with, self.held(measured.stretch)) else {
+        let (Some(weights), Some(at)) = (&self.measuring.with, self.held(measured.stretch)) else {
             return Err(self.lane.lost());
         };
-        let outputs = self.held[at].forward(parameters, inputs)?;
+        let outputs = self.held[at].forward(weights, inputs)?;
         if measured.last && at + 1 == self.held.len() {
             self.measuring.with = None;
         }

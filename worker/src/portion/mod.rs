@@ -12,29 +12,59 @@ use std::sync::Arc;
 
 use protocol::augment::Augment;
 use protocol::measured::Scores;
-use protocol::model::{Layout, Partition, Portion, Stretch};
-use protocol::optimiser::Rule;
+use protocol::model::{OwnStretch, Partition, Portion, Stretch};
 use protocol::wire::flow::{Flow, Lead};
 
-use crate::backend::cpu::{CpuBackend, Slopes};
-use crate::backend::replica::{Replica, step_key};
+use crate::backend::slopes::{Slopes, step_key};
 use crate::dataset::{Answers, Dataset};
 use crate::lane::{Content, Lane, LaneWord};
-use crate::learning::muon::Parts;
 use crate::objective::{Objective, Task};
+use crate::ops::MeanLoss;
 use crate::ops::matmul::Into;
-use crate::ops::{MeanLoss, Owed, Parameters, Threads};
 use crate::train_error::TrainError;
 use gathering::Gathering;
-use layers::Layers;
+pub use layers::{Layers, Returned};
 use measuring::Measuring;
 use passing::Piece;
 
-/// Trains a portion of a network on the CPU.
-pub type PortionTrainer = Replica<CpuBackend<PortionModel>>;
+/// What a worker needs to be a member of a lane.
+pub struct Membership {
+    /// What is trained on which samples.
+    pub task: Task,
+    /// What a trained model is judged by.
+    pub judged_by: Objective,
+    /// How the network is divided.
+    pub partition: Partition,
+    /// The way to the others.
+    pub lane: Lane,
+    /// Into how many parts a minibatch is cut.
+    pub parts: usize,
+    /// What decides dropout in the minibatches that this worker leads.
+    pub dropout_seed: u64,
+}
+
+impl Membership {
+    /// What this worker holds of the network.
+    #[must_use]
+    pub fn portion(&self) -> Portion {
+        self.partition.portion(usize::from(self.lane.portion()))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn of_job(job: &protocol::job::Job, dataset: &Arc<Dataset>, partition: Partition, lane: Lane) -> Self {
+        Self {
+            task: Task::of_job(job, Arc::clone(dataset)).unwrap(),
+            judged_by: Objective::to_judge(job, &dataset.target),
+            partition,
+            lane,
+            parts: job.exchange.lanes().unwrap().micro.into(),
+            dropout_seed: 1,
+        }
+    }
+}
 
 /// What a worker holds of a network, and the way to the others.
-pub struct PortionModel {
+pub struct PortionModel<L: Layers> {
     lane: Lane,
     portion: Portion,
     /// How the network is divided.
@@ -42,7 +72,7 @@ pub struct PortionModel {
     /// Numbers of one sample that pass between two workers, at most.
     widest: usize,
     /// What this worker has of the stretches, in order.
-    held: Vec<Layers>,
+    held: Vec<L>,
     /// What has come of parts, for whole stretches to go there and back.
     there: Gathering<(u64, u16, u8)>,
     back: Gathering<(u64, u16, u8)>,
@@ -53,7 +83,7 @@ pub struct PortionModel {
     /// Held-out samples that came in the middle of a minibatch.
     measured_later: Vec<Flow>,
     /// What an evaluation is made with, while one passes through.
-    measuring: Measuring,
+    measuring: Measuring<L::Weights>,
     dataset: Arc<Dataset>,
     augment: Augment,
     loss: MeanLoss,
@@ -64,28 +94,42 @@ pub struct PortionModel {
     /// What decides dropout in the minibatches that this worker leads.
     seed: u64,
     /// Gradients that nobody waits for, in the order in which they are to be written.
-    owed: VecDeque<(Owed, Into)>,
+    owed: VecDeque<Owing<L::Owed>>,
 }
 
-impl PortionModel {
-    /// What this worker holds.
+/// A gradient that nobody waits for.
+struct Owing<O> {
+    /// Which of the stretches that are held here it is of.
+    at: usize,
+    owed: O,
+    /// What becomes of what others have written.
+    into: Into,
+}
+
+impl<L: Layers> PortionModel<L> {
+    /// What this worker holds, with layers made for each stretch that it has a part of.
     pub fn new(
-        task: Task,
-        judged_by: Objective,
-        partition: &Partition,
-        lane: Lane,
-        parts: usize,
-        threads: Threads,
-    ) -> Self {
+        membership: Membership,
+        mut layers: impl FnMut(&Partition, &Portion, &OwnStretch) -> Result<L, TrainError>,
+    ) -> Result<Self, TrainError> {
+        let portion = membership.portion();
+        let Membership {
+            task,
+            judged_by,
+            partition,
+            lane,
+            parts,
+            dropout_seed,
+        } = membership;
         let Task {
             dataset,
             objective,
             augment,
         } = task;
-        let portion = partition.portion(usize::from(lane.portion()));
         let own = portion.stretches.iter();
-        Self {
-            held: own.map(|own| Layers::new(partition, &portion, own, threads)).collect(),
+        let held: Result<_, _> = own.map(|own| layers(&partition, &portion, own)).collect();
+        Ok(Self {
+            held: held?,
             stretches: partition.stretches().to_vec(),
             widest: partition.widest(),
             portion,
@@ -104,13 +148,13 @@ impl PortionModel {
             },
             judged_by,
             parts: parts.max(1),
-            seed: 0,
+            seed: dropout_seed,
             owed: VecDeque::new(),
-        }
+        })
     }
 
     /// Begins the minibatches that this worker is to lead and has not begun yet.
-    fn lead(&mut self, parameters: &Parameters) -> Result<(), TrainError> {
+    fn lead(&mut self, weights: &L::Weights) -> Result<(), TrainError> {
         for told in self.lane.take_told() {
             let lead = Lead {
                 key: step_key(self.seed, told.step),
@@ -118,7 +162,7 @@ impl PortionModel {
                 ..told
             };
             self.lane.begin(lead.clone())?;
-            self.send_there(&lead, parameters)?;
+            self.send_there(&lead, weights)?;
         }
         Ok(())
     }
@@ -134,7 +178,7 @@ impl PortionModel {
 
     /// Forgets what is under way.
     fn clear(&mut self) {
-        self.held.iter_mut().for_each(Layers::clear);
+        self.held.iter_mut().for_each(L::clear);
         self.there.clear();
         self.back.clear();
         self.own.clear();
@@ -145,44 +189,25 @@ impl PortionModel {
     }
 }
 
-impl PortionTrainer {
-    /// A trainer of the portion that a worker holds, whose copies both are the given weights.
-    pub fn in_lane(
-        model: PortionModel,
-        whole: &Layout,
-        counts: &[i32],
-        rule: Rule,
-        dropout_seed: u64,
-        threads: Threads,
-    ) -> Result<Self, TrainError> {
-        let portion = model.portion.clone();
-        let model = PortionModel {
-            seed: dropout_seed,
-            ..model
-        };
-        let parts = |muon| Parts::new(whole, muon).of_portion(&portion);
-        let backend = CpuBackend::of(model, &portion.layout, counts, rule, parts, threads)?;
-        Self::on(backend, rule, dropout_seed)
-    }
-}
+impl<L: Layers> Slopes for PortionModel<L> {
+    type Weights = L::Weights;
+    type Gradient = L::Gradient;
+    type Loss = f32;
+    type Shared = L::Shared;
 
-impl Slopes for PortionModel {
     fn gradient(
         &mut self,
-        parameters: &Parameters,
+        weights: &L::Weights,
         samples: &[u32],
         _key: u64,
-        gradient: &mut Vec<f32>,
+        gradient: &mut L::Gradient,
     ) -> Result<f32, TrainError> {
-        let weights = parameters.values().len();
-        let begun = self.lead(parameters);
+        let begun = self.lead(weights);
         let lead = begun.and_then(|()| self.lane.next_lead().cloned().ok_or(TrainError::LaneBroken));
         let loss = lead.and_then(|lead| {
             debug_assert_eq!(lead.samples, samples, "minibatches are done in their order");
-            self.minibatch(parameters, &lead, gradient)
+            self.minibatch(weights, &lead, gradient)
         });
-        // Whatever became of it, memory stays what it was.
-        gradient.resize(weights, 0.0);
         if loss.is_ok() {
             self.lane.led();
             for flow in std::mem::take(&mut self.measured_later) {
@@ -198,7 +223,7 @@ impl Slopes for PortionModel {
         Some(&mut self.lane)
     }
 
-    fn hear(&mut self, word: LaneWord, shared: &[f32]) -> Result<(), TrainError> {
+    fn hear(&mut self, word: LaneWord, shared: &L::Shared) -> Result<(), TrainError> {
         let attempt = self.lane.attempt();
         let heard = self.lane.hear(word);
         // What was being measured is measured anew.
@@ -222,7 +247,7 @@ impl Slopes for PortionModel {
         }
     }
 
-    fn measure(&mut self, shared: &[f32]) -> Result<Option<Scores>, TrainError> {
+    fn measure(&mut self, shared: &L::Shared) -> Result<Option<Scores>, TrainError> {
         let measured = self.measure_all(shared);
         if measured.is_err() {
             self.clear();

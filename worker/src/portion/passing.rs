@@ -7,11 +7,9 @@ use protocol::model::Stretch;
 use protocol::rng::splitmix64;
 use protocol::wire::flow::{Flow, FlowWord, Lead};
 
-use super::PortionModel;
 use super::gathering::{added_up, columns, side_by_side};
-use super::layers::Returned;
+use super::{Layers, Owing, PortionModel, Returned};
 use crate::lane::Content;
-use crate::ops::Parameters;
 use crate::ops::matmul::Into;
 use crate::train_error::TrainError;
 use crate::views;
@@ -24,36 +22,36 @@ pub(super) struct Piece {
 }
 
 /// What is known of a minibatch on its way back.
-struct Way<'a> {
-    parameters: &'a Parameters,
-    gradient: &'a mut Vec<f32>,
+struct Way<'a, L: Layers> {
+    weights: &'a L::Weights,
+    gradient: &'a mut L::Gradient,
     lead: &'a Lead,
     /// How many parts have come back through each stretch that is held here.
     done: Vec<u16>,
     loss: f32,
 }
 
-impl Way<'_> {
+impl<L: Layers> Way<'_, L> {
     /// What becomes of the gradient of what is held here of a stretch, when a part of it comes back.
     fn written(&self, at: usize) -> Into {
         if self.done[at] > 0 { Into::Add } else { Into::Overwrite }
     }
 }
 
-impl PortionModel {
+impl<L: Layers> PortionModel<L> {
     /// Cuts a minibatch, and sends all parts on their way. All who hold neurons of the first layers do so.
-    pub(super) fn send_there(&mut self, lead: &Lead, parameters: &Parameters) -> Result<(), TrainError> {
+    pub(super) fn send_there(&mut self, lead: &Lead, weights: &L::Weights) -> Result<(), TrainError> {
         for part in 0..lead.parts {
             let (own, key) = (part_of(lead, part), part_key(lead, part));
             let inputs = views::gathered(&self.dataset, self.augment, own, key, &mut self.loss.answers);
-            self.go_there(lead, (part, 0), parameters, inputs)?;
+            self.go_there(lead, (part, 0), weights, inputs)?;
         }
         Ok(())
     }
 
     /// Where what this worker holds of a stretch is among all that it holds.
     pub(super) fn held(&self, stretch: u8) -> Option<usize> {
-        self.held.iter().position(|one| one.number == usize::from(stretch))
+        self.held.iter().position(|one| one.number() == usize::from(stretch))
     }
 
     pub(super) fn is_last(&self, stretch: u8) -> bool {
@@ -107,7 +105,7 @@ impl PortionModel {
     }
 
     /// Takes part in a minibatch until all its parts have been here and back.
-    fn follow(&mut self, way: &mut Way<'_>) -> Result<(), TrainError> {
+    fn follow(&mut self, way: &mut Way<'_, L>) -> Result<(), TrainError> {
         self.own.extend(self.later.drain(..));
         while way.done.iter().any(|&done| done < way.lead.parts) {
             if let Some(piece) = self.own.pop_front() {
@@ -142,14 +140,14 @@ impl PortionModel {
     }
 
     /// Computes a gradient that nobody waits for.
-    fn pay(&mut self, gradient: &mut [f32]) {
-        if let Some((owed, into)) = self.owed.pop_front() {
-            owed.pay(gradient, into);
+    fn pay(&mut self, gradient: &mut L::Gradient) {
+        if let Some(Owing { at, owed, into }) = self.owed.pop_front() {
+            self.held[at].pay(owed, into, gradient);
         }
     }
 
     /// Goes on with a piece, as soon as all that it needs is there.
-    fn take(&mut self, way: &mut Way<'_>, piece: Piece) -> Result<(), TrainError> {
+    fn take(&mut self, way: &mut Way<'_, L>, piece: Piece) -> Result<(), TrainError> {
         let (step, ahead) = match piece.content {
             Content::Begun { step } => (step, self.lane.ahead()),
             Content::There { step, stretch, .. } if !self.is_last(stretch) => (step, self.lane.ahead()),
@@ -167,7 +165,7 @@ impl PortionModel {
         };
         let Piece { content, from, numbers } = piece;
         match content {
-            Content::Begun { .. } if self.held(0).is_some() => self.send_there(&lead, way.parameters),
+            Content::Begun { .. } if self.held(0).is_some() => self.send_there(&lead, way.weights),
             Content::There { part, stretch, .. } => {
                 let Some(before) = self.before(stretch) else {
                     return Err(self.lane.lost());
@@ -177,9 +175,7 @@ impl PortionModel {
                 match self.there.take((step, part, stretch), at, numbers) {
                     None => Ok(()),
                     Some(pieces) if self.is_last(stretch) => self.judge(way, part, side_by_side(pieces, &shares)),
-                    Some(pieces) => {
-                        self.go_there(&lead, (part, stretch), way.parameters, side_by_side(pieces, &shares))
-                    }
+                    Some(pieces) => self.go_there(&lead, (part, stretch), way.weights, side_by_side(pieces, &shares)),
                 }
             }
             Content::Back {
@@ -203,13 +199,13 @@ impl PortionModel {
         &mut self,
         lead: &Lead,
         (part, stretch): (u16, u8),
-        parameters: &Parameters,
+        weights: &L::Weights,
         inputs: Vec<f32>,
     ) -> Result<(), TrainError> {
         let (Some(at), step) = (self.held(stretch), lead.step) else {
             return Err(self.lane.lost());
         };
-        let outputs = self.held[at].there((step, part), parameters, part_key(lead, part), inputs)?;
+        let outputs = self.held[at].there((step, part), weights, part_key(lead, part), inputs)?;
         let stretch = stretch + 1;
         let from = self.portion.number;
         for to in self.stretches[usize::from(stretch)].holders() {
@@ -221,14 +217,14 @@ impl PortionModel {
                 });
             } else {
                 self.lane
-                    .send(to as u8, FlowWord::There { step, part, stretch }, outputs)?;
+                    .send(to as u8, FlowWord::There { step, part, stretch }, &outputs)?;
             }
         }
         Ok(())
     }
 
     /// The last layers turn a part round.
-    fn judge(&mut self, way: &mut Way<'_>, part: u16, inputs: Vec<f32>) -> Result<(), TrainError> {
+    fn judge(&mut self, way: &mut Way<'_, L>, part: u16, inputs: Vec<f32>) -> Result<(), TrainError> {
         let stretch = (self.stretches.len() - 1) as u8;
         let Some(at) = self.held(stretch) else {
             return Err(self.lane.lost());
@@ -236,16 +232,15 @@ impl PortionModel {
         let own = part_of(way.lead, part);
         self.dataset.train.answers().gather(own, &mut self.loss.answers);
         let share = own.len() as f32 / way.lead.samples.len() as f32;
-        let memory = std::mem::take(way.gradient);
-        let there = (way.parameters, part_key(way.lead, part), inputs);
-        let returned = self.held[at].judge(there, (&self.loss, share), way.written(at), memory)?;
+        let there = (way.weights, part_key(way.lead, part), inputs);
+        let returned = self.held[at].judge(there, (&self.loss, share), way.written(at), way.gradient)?;
         self.returned(way, at, part, returned)
     }
 
     /// Slopes have come for all that a stretch has made of a part.
     fn go_back(
         &mut self,
-        way: &mut Way<'_>,
+        way: &mut Way<'_, L>,
         (part, stretch): (u16, u8),
         loss: f32,
         slopes: Vec<f32>,
@@ -253,24 +248,23 @@ impl PortionModel {
         let Some(at) = self.held(stretch) else {
             return Err(self.lane.lost());
         };
-        let memory = std::mem::take(way.gradient);
-        match self.held[at].back((way.lead.step, part), (slopes, loss), way.written(at), memory)? {
+        match self.held[at].back((way.lead.step, part), (slopes, loss), way.written(at), way.gradient)? {
             Some(returned) => self.returned(way, at, part, returned),
             None => Err(self.lane.lost()),
         }
     }
 
     /// A part has come back through what is held of a stretch: its slopes go on, and what is left of its gradient can wait.
-    fn returned(&mut self, way: &mut Way<'_>, at: usize, part: u16, returned: Returned) -> Result<(), TrainError> {
-        let Returned {
-            loss,
-            slopes,
-            gradient,
-            owed,
-        } = returned;
-        *way.gradient = gradient;
+    fn returned(
+        &mut self,
+        way: &mut Way<'_, L>,
+        at: usize,
+        part: u16,
+        returned: Returned<L::Owed>,
+    ) -> Result<(), TrainError> {
+        let Returned { loss, slopes, owed } = returned;
         let into = way.written(at);
-        self.owed.extend(owed.into_iter().map(|owed| (owed, into)));
+        self.owed.extend(owed.into_iter().map(|owed| Owing { at, owed, into }));
         way.done[at] += 1;
         // A part has one loss, however often it comes here.
         if at == 0 && way.lead.parts == 1 {
@@ -278,7 +272,7 @@ impl PortionModel {
         } else if at == 0 {
             way.loss += loss * part_of(way.lead, part).len() as f32 / way.lead.samples.len() as f32;
         }
-        self.send_back(way.lead.step, (part, self.held[at].number as u8), loss, &slopes)
+        self.send_back(way.lead.step, (part, self.held[at].number() as u8), loss, &slopes)
     }
 
     /// Sends slopes to all who have made a piece of what they are for.
@@ -323,12 +317,12 @@ impl PortionModel {
     /// Takes part in a minibatch: its mean loss, and the gradient of what is held here.
     pub(super) fn minibatch(
         &mut self,
-        parameters: &Parameters,
+        weights: &L::Weights,
         lead: &Lead,
-        gradient: &mut Vec<f32>,
+        gradient: &mut L::Gradient,
     ) -> Result<f32, TrainError> {
         let mut way = Way {
-            parameters,
+            weights,
             gradient,
             lead,
             done: vec![0; self.held.len()],

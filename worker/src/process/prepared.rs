@@ -13,9 +13,9 @@ use protocol::wire::attach::{Assignment, DataInfo};
 use protocol::wire::flow::Post;
 
 use super::Options;
-use crate::backend::cpu::CpuTrainer;
+use crate::backend::cpu::{CpuPortionTrainer, CpuTrainer};
 #[cfg(feature = "cuda")]
-use crate::backend::cuda::{CudaTrainer, Gpu};
+use crate::backend::cuda::{CudaPortionTrainer, CudaTrainer, Gpu};
 use crate::dataset::Dataset;
 use crate::device::Device;
 use crate::first_weights::{self, FirstWeights};
@@ -23,11 +23,9 @@ use crate::fitting;
 use crate::lane::Lane;
 use crate::objective::{Objective, Task};
 use crate::ops::Threads;
-use crate::portion::{PortionModel, PortionTrainer};
+use crate::portion::Membership;
 use crate::state_file::{self, StateFileError};
-#[cfg(feature = "cuda")]
-use crate::trainer::TrainError;
-use crate::trainer::Trainer;
+use crate::trainer::{TrainError, Trainer};
 use crate::training::{Identity, Training, TrainingError};
 use crate::training_thread::{self, TrainingThread};
 
@@ -135,18 +133,31 @@ impl Prepared {
             let samples = self.dataset.train.len();
             let ahead = lanes.decided(post.groups).ahead(post.lanes as usize);
             let place = (post.place, partition.len() as u8, ahead);
-            let started = training_thread::start(threads, move |line| {
-                let lane = Lane::new(place, own, samples, line)?;
-                let model = PortionModel::new(task, judged_by, &partition, lane, parts, threads);
-                start.training(PortionTrainer::in_lane(
-                    model,
-                    &layout,
-                    &counts,
-                    rule,
+            let membership = move |line| -> Result<Membership, TrainError> {
+                Ok(Membership {
+                    task,
+                    judged_by,
+                    lane: Lane::new(place, own, samples, line)?,
+                    partition,
+                    parts,
                     dropout_seed,
-                    threads,
-                )?)
-            });
+                })
+            };
+            let started = match self.device {
+                Device::Cpu => training_thread::start(threads, move |line| {
+                    let trainer = CpuPortionTrainer::in_lane(membership(line)?, &counts, rule, threads)?;
+                    start.training(trainer)
+                }),
+                #[cfg(feature = "cuda")]
+                Device::Cuda { ordinal, precision, .. } => {
+                    let part = (self.job.step_samples() as usize).div_ceil(parts);
+                    training_thread::start(threads, move |line| {
+                        let gpu = Gpu::open(ordinal, precision).map_err(TrainError::from)?;
+                        let trainer = CudaPortionTrainer::in_lane(gpu, membership(line)?, &counts, rule, part)?;
+                        start.training(trainer)
+                    })
+                }
+            };
             return started.map_err(|error| format!("the training thread could not be started: {error}"));
         }
         let started = match self.device {

@@ -192,7 +192,7 @@ fn turned(ops: Vec<Op>, input: Planes) -> (Vec<Op>, Planes) {
         // One channel lies like rows.
         if reads_rows && planes.channels > 1 {
             result.push(Op::ToRows(planes));
-            planes = Planes::rows(planes.channels * planes.plane);
+            planes = Planes::rows(planes.numbers());
         }
         let before = planes;
         planes = op.planes(before);

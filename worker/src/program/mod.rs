@@ -6,7 +6,7 @@ mod norm;
 
 use std::ops::Range;
 
-use protocol::model::{Layout, PlacedLayer, Shape};
+use protocol::model::{Layout, OwnStretch, Partition, PlacedLayer, Portion, Shape};
 
 use lowering::{image, lowered, lowered_after, with_turns_to_rows};
 pub use norm::{Norm, Sets};
@@ -32,6 +32,8 @@ pub enum Op {
     Dropout(Dropout),
     /// Images that lie channel by channel become rows, one per sample.
     ToRows(Planes),
+    /// Rows become images that lie channel by channel.
+    FromRows(Planes),
 }
 
 /// A dense layer: where its weights lie and what surrounds it.
@@ -233,6 +235,11 @@ impl Planes {
         }
     }
 
+    /// Numbers per sample.
+    pub(crate) fn numbers(self) -> usize {
+        self.channels * self.plane
+    }
+
     fn of(shape: Shape) -> Self {
         let (channels, height, width) = image(shape);
         Self {
@@ -261,7 +268,7 @@ impl Op {
             Self::Conv(conv) => conv.geometry.output_len(),
             Self::MaxPool(pool) | Self::MeanPool(pool) => pool.output_len(),
             Self::Residual(block) => outputs(&block.body, inputs),
-            Self::Activation(_) | Self::Norm(_) | Self::Dropout(_) | Self::ToRows(_) => inputs,
+            Self::Activation(_) | Self::Norm(_) | Self::Dropout(_) | Self::ToRows(_) | Self::FromRows(_) => inputs,
         }
     }
 
@@ -287,7 +294,8 @@ impl Op {
                 channels: pool.channels,
                 plane: pool.rows() * pool.columns(),
             },
-            Self::ToRows(planes) => Planes::rows(planes.channels * planes.plane),
+            Self::ToRows(planes) => Planes::rows(planes.numbers()),
+            Self::FromRows(planes) => *planes,
             Self::Residual(block) => block.body.iter().fold(before, |planes, op| op.planes(planes)),
             Self::Activation(_) | Self::Norm(_) | Self::Dropout(_) => before,
         }
@@ -315,18 +323,29 @@ impl Program {
         Self::of(&layout.layers, lowered(layout), order)
     }
 
-    /// The operations of some layers that come after others, on a device that keeps images sample by sample. They have the
-    /// same keys wherever a model is cut, but that neurons of different slices are not dropped together.
+    /// The operations of what a portion has of a stretch. They read and write rows on every device, since what lies before and
+    /// after may be elsewhere. They have the same keys wherever a model is cut, but that neurons of different slices are not
+    /// dropped together.
     #[must_use]
-    pub fn of_stretch(before: &[PlacedLayer], layers: &[PlacedLayer], slice: usize) -> Self {
-        let mut ops = lowered_after(before, layers);
+    pub fn of_stretch(partition: &Partition, portion: &Portion, own: &OwnStretch, order: ImageOrder) -> Self {
+        let layers = &portion.layout.layers[own.layers.clone()];
+        let slice = portion.number - partition.stretches()[own.number].holders().start;
+        let mut ops = lowered_after(&partition.whole().layers[..own.before], layers);
         let divided = ops.iter_mut().skip_while(|op| !op.has_weights());
         for op in divided {
             if let Op::Dropout(dropout) = op {
                 dropout.slice = slice as u64;
             }
         }
-        Self::of(layers, ops, ImageOrder::BySample)
+        let Self { mut ops, input } = Self::of(layers, ops, order);
+        // One channel lies like rows.
+        if input.channels > 1 {
+            ops.insert(0, Op::FromRows(input));
+        }
+        Self {
+            ops,
+            input: Planes::rows(input.numbers()),
+        }
     }
 
     fn of(layers: &[PlacedLayer], ops: Vec<Op>, order: ImageOrder) -> Self {
@@ -352,12 +371,42 @@ impl Program {
         self
     }
 
+    /// Where its weights lie, which lie together.
+    #[must_use]
+    pub fn weights(&self) -> Range<usize> {
+        weights(&self.ops).unwrap_or_default()
+    }
+
     /// The first operation that a gradient must come back to: there is nothing to train before it.
     #[must_use]
     pub fn first_with_weights(&self) -> usize {
         let found = self.ops.iter().position(Op::has_weights);
         found.unwrap_or(self.ops.len())
     }
+}
+
+/// From the first weight of operations to the last one; none where they have none.
+fn weights(ops: &[Op]) -> Option<Range<usize>> {
+    let together = |a: Range<usize>, b: Range<usize>| a.start.min(b.start)..a.end.max(b.end);
+    let of = |op: &Op| {
+        let (weight, bias) = match op {
+            Op::Dense(dense) => (dense.weight.clone(), dense.bias.clone()),
+            Op::Conv(conv) => (conv.weight.clone(), conv.bias.clone()),
+            Op::Norm(norm) => (norm.gain.clone(), norm.bias.clone()),
+            Op::Residual(block) => {
+                let ways = [weights(&block.body), weights(&block.skip)];
+                return ways.into_iter().flatten().reduce(together);
+            }
+            _ => return None,
+        };
+        // A convolution may have no bias.
+        Some(if bias.is_empty() {
+            weight
+        } else {
+            together(weight, bias)
+        })
+    };
+    ops.iter().filter_map(of).reduce(together)
 }
 
 fn drop_nothing(ops: &mut Vec<Op>) {

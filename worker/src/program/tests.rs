@@ -31,6 +31,7 @@ fn names_of(ops: &[Op]) -> Vec<String> {
         ),
         Op::Dropout(dropout) => format!("dropout at {}", dropout.place),
         Op::ToRows(Planes { channels, plane }) => format!("rows of {channels}x{plane}"),
+        Op::FromRows(Planes { channels, plane }) => format!("{channels}x{plane} of rows"),
     };
     ops.iter().map(name).collect()
 }
@@ -137,4 +138,29 @@ fn blocks_fuse_relu_and_turn_to_rows_what_reads_rows() {
     let evaluated = by_channel.for_evaluation();
     assert_eq!(names(&evaluated)[1], "[] + [] relu=false");
     assert_eq!(evaluated.first_with_weights(), 0);
+}
+
+#[test]
+fn what_passes_between_machines_is_rows_whatever_they_are_within() {
+    let text = "conv 4 3x3, relu, conv 6 3x3, maxpool 2, dense 3";
+    let draft = protocol::job::JobDraft {
+        exchange: Some("layers:groups=3".into()),
+        ..Default::default()
+    };
+    let job = draft.resolve().unwrap();
+    let partition = Partition::new(layout(text, IMAGE, 3), job.exchange.lanes().unwrap()).unwrap();
+    let of = |number: usize, order| {
+        let portion = partition.portion(number);
+        let program = Program::of_stretch(&partition, &portion, &portion.stretches[0], order);
+        assert_eq!(program.input.channels, 1);
+        names(&program)
+    };
+    let by_channel = |number| of(number, ImageOrder::ByChannel);
+    assert_eq!(by_channel(0), ["2x36 of rows", "conv relu=true", "rows of 4x16"]);
+    assert_eq!(
+        by_channel(1),
+        ["4x16 of rows", "conv relu=false", "maxpool 2", "rows of 6x1"]
+    );
+    assert_eq!(by_channel(2), ["dense relu=false"]);
+    assert_eq!(of(1, ImageOrder::BySample), ["conv relu=false", "maxpool 2"]);
 }

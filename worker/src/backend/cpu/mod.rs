@@ -2,6 +2,7 @@
 
 mod muon;
 mod pass;
+mod portion;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -22,7 +23,9 @@ use protocol::sums::Sums;
 
 use self::muon::Directions;
 use self::pass::{Copies, Pass};
+pub use self::portion::{CpuLayers, CpuPortionTrainer};
 use super::replica::Replica;
+use super::slopes::Slopes;
 use super::turns::eager_tensors;
 use super::{Array, Backend, Compare, Update, Updated};
 use crate::dataset::{Answers, Dataset};
@@ -42,32 +45,10 @@ use crate::views;
 /// Trains on the CPU.
 pub type CpuTrainer = Replica<CpuBackend>;
 
-/// What gradients come from.
-pub trait Slopes {
-    /// Computes the mean loss of a minibatch, and replaces `gradient` by its gradient.
-    fn gradient(
-        &mut self,
-        parameters: &Parameters,
-        samples: &[u32],
-        key: u64,
-        gradient: &mut Vec<f32>,
-    ) -> Result<f32, TrainError>;
+/// What gradients come from on the CPU.
+pub trait CpuSlopes: Slopes<Weights = Parameters, Gradient = Vec<f32>, Loss = f32, Shared = [f32]> {}
 
-    /// Its part in a lane, if there is one.
-    fn lane(&mut self) -> Option<&mut Lane> {
-        None
-    }
-
-    /// A word of the lane has come between two steps.
-    fn hear(&mut self, _word: LaneWord, _shared: &[f32]) -> Result<(), TrainError> {
-        Ok(())
-    }
-
-    /// How good the lane's shared weights, of which these are some, are on held-out samples, where this is the leader's.
-    fn measure(&mut self, _shared: &[f32]) -> Result<Option<Scores>, TrainError> {
-        Ok(None)
-    }
-}
+impl<S: Slopes<Weights = Parameters, Gradient = Vec<f32>, Loss = f32, Shared = [f32]>> CpuSlopes for S {}
 
 /// The arrays of a worker, in memory.
 pub struct CpuBackend<S = Model> {
@@ -138,6 +119,11 @@ impl CpuTrainer {
 }
 
 impl Slopes for Model {
+    type Weights = Parameters;
+    type Gradient = Vec<f32>;
+    type Loss = f32;
+    type Shared = [f32];
+
     /// The mean over all samples, a minibatch after the other.
     fn gradient(
         &mut self,
@@ -192,7 +178,7 @@ impl Model {
     }
 }
 
-impl<S: Slopes> CpuBackend<S> {
+impl<S: CpuSlopes> CpuBackend<S> {
     /// Arrays for a layout whose matrices are cut into these parts.
     pub(crate) fn of(
         slopes: S,
@@ -230,15 +216,18 @@ impl<S: Slopes> CpuBackend<S> {
     }
 }
 
-impl<S: Slopes> Backend for CpuBackend<S> {
-    const WORKS_ALONE: bool = false;
+impl<S: CpuSlopes> Backend for CpuBackend<S> {
+    const WORKS_ALONE: bool = S::WORKS_ALONE;
 
     fn weights(&self) -> usize {
         self.shared.len()
     }
 
     fn gradient(&mut self, samples: &[u32], key: u64) -> Result<(), TrainError> {
-        self.loss = self.slopes.gradient(&self.own, samples, key, &mut self.gradient)?;
+        let loss = self.slopes.gradient(&self.own, samples, key, &mut self.gradient);
+        // Whatever became of it, memory stays what it was.
+        self.gradient.resize(self.shared.len(), 0.0);
+        self.loss = loss?;
         if self.loss.is_finite() {
             Ok(())
         } else {
@@ -335,7 +324,7 @@ impl<S: Slopes> Backend for CpuBackend<S> {
     }
 }
 
-impl<S: Slopes> InLane for CpuBackend<S> {
+impl<S: CpuSlopes> InLane for CpuBackend<S> {
     fn lane(&mut self) -> Option<&mut Lane> {
         self.slopes.lane()
     }
@@ -365,6 +354,11 @@ pub(super) mod given {
     pub(crate) struct Given(pub(crate) Vec<f32>);
 
     impl Slopes for Given {
+        type Weights = Parameters;
+        type Gradient = Vec<f32>;
+        type Loss = f32;
+        type Shared = [f32];
+
         fn gradient(&mut self, _: &Parameters, _: &[u32], _: u64, gradient: &mut Vec<f32>) -> Result<f32, TrainError> {
             gradient.clone_from(&self.0);
             Ok(1.0)

@@ -6,7 +6,7 @@ use cudarc::driver::sys::CUdeviceptr;
 
 /// The address of numbers on the device.
 #[repr(transparent)]
-pub(super) struct At<T> {
+pub struct At<T> {
     address: CUdeviceptr,
     of: PhantomData<*const T>,
 }

@@ -4,38 +4,35 @@ use std::borrow::Cow;
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use protocol::changes::CHANGES_MAX;
 use protocol::dense::Dense;
 use protocol::digest::Digest;
 use protocol::lattice::{Range, RangeError, Tau, weight_of};
+use protocol::measured::Scores;
 use protocol::model::Layout;
-use protocol::optimiser::Rule;
+use protocol::optimiser::{Muon, Rule};
 use protocol::share::Share;
 use protocol::sums::Sums;
 
 use super::abi::{self, Report};
 use super::address::At;
-use super::dataset::{DeviceDataset, Part};
 use super::error::GpuError;
 use super::gpu::{Gpu, Grid};
 use super::inbox::{Inbox, Target};
 use super::kernels::{self, CountDue, Emit, LossAndClip, SampleResidual, SumSquares, TellHost};
 use super::memory::{Array, Pinned};
-use super::model::{CudaModel, Purpose};
 use super::muon::{Directions, State};
-use super::place::{Place, tensor_at};
-use crate::backend::replica::Replica;
+use super::slopes::{CudaSlopes, Loss};
+use super::weights::OwnWeights;
 use crate::backend::turns::{BLOCK, eager_blocks, eager_tensors};
 use crate::backend::{self, Backend, Compare, Orthogonal, Update, Updated};
 use crate::difference;
+use crate::lane::{InLane, Lane, LaneWord};
 use crate::learning::muon::Parts;
 use crate::learning::optimiser::Formula;
-use crate::objective::Task;
-use crate::program::{ImageOrder, Program};
 use crate::quantise::{REPEATS_MAX, Reached};
-use crate::tape::Parameters;
 use crate::trainer::TrainError;
 
 const TILE_THREADS: usize = abi::TILE_THREADS as usize;
@@ -46,23 +43,17 @@ const DIGEST_BLOCKS: usize = 1024;
 /// Blocks that tell the host of a step: as many as keep the bus busy.
 const TELLING_BLOCKS: usize = 32;
 
-/// Trains on a GPU.
-pub type CudaTrainer = Replica<CudaBackend>;
-
 /// The arrays of a worker, on a GPU.
-pub struct CudaBackend {
+pub struct CudaBackend<S> {
+    slopes: S,
     weights: usize,
     /// Blocks of weights; the last one is filled up with zeros, which stay.
     tiles: usize,
-    model: CudaModel,
-    /// The own weights, as dfdx sees them.
-    parameters: Parameters<Place>,
-    dataset: DeviceDataset,
-    own: Array<f32>,
+    own: OwnWeights,
     shared: Array<f32>,
     gradient: Array<f32>,
-    /// Samples that the gradient is of.
-    samples: usize,
+    /// The loss that the gradient is of.
+    loss: Loss,
     /// The optimiser's state; empty where the rule keeps none.
     first: Array<f32>,
     second: Array<f32>,
@@ -75,6 +66,8 @@ pub struct CudaBackend {
     groups: Array<u32>,
     words: Array<u32>,
     squares: Array<f64>,
+    /// A loss of nothing, where the host knows the true one.
+    nothing: Array<f32>,
     /// Two reports: what others' batches do between two steps belongs to the next one.
     reports: Array<Report>,
     steps: u64,
@@ -89,27 +82,6 @@ pub struct CudaBackend {
     gpu: Rc<Gpu>,
 }
 
-impl CudaTrainer {
-    /// A trainer whose copies both are the given weights.
-    pub fn new(
-        gpu: Gpu,
-        task: impl Into<Task>,
-        layout: &Layout,
-        counts: &[i32],
-        rule: Rule,
-        minibatch: usize,
-        dropout_seed: u64,
-    ) -> Result<Self, TrainError> {
-        let values: Vec<f32> = counts.iter().copied().map(weight_of).collect();
-        let (gpu, state_arrays) = (Rc::new(gpu), rule.state_arrays());
-        let mut backend = CudaBackend::new(gpu, task.into(), layout, &values, state_arrays, minibatch)?;
-        if let Rule::Muon(muon) = rule {
-            backend.directions = Some(Directions::new(&backend.gpu, &Parts::new(layout, muon))?);
-        }
-        Self::on(backend, rule, dropout_seed)
-    }
-}
-
 /// A bit for each block that is compared in every step.
 fn eager_bits(layout: &Layout) -> Vec<u32> {
     let blocks = eager_blocks(layout.weights, eager_tensors(layout));
@@ -121,54 +93,51 @@ fn eager_bits(layout: &Layout) -> Vec<u32> {
     blocks.chunks(32).map(word).collect()
 }
 
-impl CudaBackend {
-    fn new(
-        gpu: Rc<Gpu>,
-        task: Task,
+impl<S: CudaSlopes> CudaBackend<S> {
+    /// Arrays for a layout whose matrices are cut into these parts.
+    pub(super) fn of(
+        gpu: &Rc<Gpu>,
+        slopes: impl FnOnce() -> Result<S, TrainError>,
         layout: &Layout,
-        values: &[f32],
-        state_arrays: usize,
-        minibatch: usize,
-    ) -> Result<Self, GpuError> {
-        let weights = values.len();
+        counts: &[i32],
+        rule: Rule,
+        parts: impl FnOnce(Muon) -> Parts,
+    ) -> Result<Self, TrainError> {
+        let weights = counts.len();
+        let values: Vec<f32> = counts.iter().copied().map(weight_of).collect();
         let tiles = weights.div_ceil(BLOCK);
         let padded = tiles * BLOCK;
-        let state = |wanted: bool| Array::zeros(&gpu, if wanted { padded } else { 0 });
+        let state = |number: usize| Array::zeros(gpu, if rule.state_arrays() >= number { padded } else { 0 });
         let words_max = CHANGES_MAX.min(padded * REPEATS_MAX as usize);
-        let own = Array::padded(&gpu, values, padded)?;
         Ok(Self {
             weights,
             tiles,
-            parameters: Parameters::stored(tensor_at(own.at(), (weights,))?)?,
-            own,
-            shared: Array::padded(&gpu, values, padded)?,
-            gradient: Array::zeros(&gpu, padded)?,
-            samples: 1,
-            first: state(state_arrays > 0)?,
-            second: state(state_arrays > 1)?,
-            directions: None,
-            eager: Array::padded(&gpu, &eager_bits(layout), 0)?,
-            counts: Array::zeros(&gpu, tiles)?,
-            groups: Array::zeros(&gpu, tiles.div_ceil(abi::GROUP as usize))?,
-            words: Array::zeros(&gpu, words_max)?,
-            squares: Array::zeros(&gpu, SQUARE_PARTS)?,
-            reports: Array::zeros(&gpu, 2)?,
+            own: OwnWeights::new(Array::padded(gpu, &values, padded)?, weights)?,
+            shared: Array::padded(gpu, &values, padded)?,
+            gradient: Array::zeros(gpu, padded)?,
+            loss: Loss::Known(0.0),
+            first: state(1)?,
+            second: state(2)?,
+            directions: match rule {
+                Rule::Muon(muon) => Some(Directions::new(gpu, &parts(muon))?),
+                _ => None,
+            },
+            eager: Array::padded(gpu, &eager_bits(layout), 0)?,
+            counts: Array::zeros(gpu, tiles)?,
+            groups: Array::zeros(gpu, tiles.div_ceil(abi::GROUP as usize))?,
+            words: Array::zeros(gpu, words_max)?,
+            squares: Array::zeros(gpu, SQUARE_PARTS)?,
+            nothing: Array::zeros(gpu, 1)?,
+            reports: Array::zeros(gpu, 2)?,
             steps: 0,
-            inbox: RefCell::new(Inbox::new(&gpu)?),
-            told_report: Pinned::zeros(&gpu, 1)?,
-            told_words: Pinned::zeros(&gpu, words_max)?,
+            inbox: RefCell::new(Inbox::new(gpu)?),
+            told_report: Pinned::zeros(gpu, 1)?,
+            told_words: Pinned::zeros(gpu, words_max)?,
             range: Range::Safe,
-            model: CudaModel::new(
-                &gpu,
-                &Program::new(layout, ImageOrder::ByChannel),
-                &task.objective,
-                minibatch,
-                Purpose::Training,
-            )?,
-            // Last: it takes a part of what is left.
-            dataset: DeviceDataset::varied(&gpu, task.dataset, Part::Train, minibatch, task.augment)?,
             bytes: 0,
-            gpu,
+            // Last: samples take a part of what is left.
+            slopes: slopes()?,
+            gpu: Rc::clone(gpu),
         })
     }
 
@@ -212,9 +181,14 @@ impl CudaBackend {
             sums: self.squares.at(),
         };
         let (report, next) = self.report();
+        // What the host knows it has looked at itself.
+        let (losses, samples) = match self.loss {
+            Loss::There(losses, samples) => (losses, samples),
+            Loss::Known(_) => (self.nothing.at(), 1),
+        };
         let loss = LossAndClip {
-            losses: self.model.losses(),
-            samples: self.samples as u32,
+            losses,
+            samples: samples as u32,
             sums: self.squares.at(),
             parts: parts as u32,
             norm_max: clip.unwrap_or(0.0),
@@ -339,7 +313,7 @@ impl CudaBackend {
 
     fn array(&self, array: backend::Array) -> &Array<f32> {
         match array {
-            backend::Array::Own => &self.own,
+            backend::Array::Own => self.own.now().array(),
             backend::Array::Shared => &self.shared,
             backend::Array::First => &self.first,
             backend::Array::Second => &self.second,
@@ -347,29 +321,29 @@ impl CudaBackend {
     }
 }
 
-impl Backend for CudaBackend {
-    const WORKS_ALONE: bool = true;
+impl<S: CudaSlopes> Backend for CudaBackend<S> {
+    const WORKS_ALONE: bool = S::WORKS_ALONE;
 
     fn weights(&self) -> usize {
         self.weights
     }
 
-    /// Launches forward, loss and backward.
     fn gradient(&mut self, samples: &[u32], key: u64) -> Result<(), TrainError> {
         self.apply_waiting()?;
-        let (x, labels) = (self.model.x(), self.model.labels());
-        let images = self.model.images(samples.len());
-        // SAFETY: the model has room for the largest minibatch.
-        unsafe { self.dataset.gather(&self.gpu, samples, key, images, x, labels)? };
         self.bytes += size_of_val(samples) as u64;
-        self.samples = samples.len();
-        self.model
-            .descend(&self.parameters, self.gradient.at(), samples.len(), key)?;
-        Ok(())
+        let mut gradient = self.gradient.at();
+        let loss = self.slopes.gradient(self.own.now(), samples, key, &mut gradient)?;
+        self.loss = loss.into();
+        match self.loss {
+            Loss::Known(loss) if !loss.is_finite() => Err(TrainError::NotFinite),
+            _ => Ok(()),
+        }
     }
 
     fn update(&mut self, update: &Update, words: &mut Vec<u32>) -> Result<Updated, TrainError> {
+        let since = Instant::now();
         self.apply_waiting()?;
+        self.own.will_move(&self.gpu)?;
         self.loss_and_clip(update.clip)?;
         self.direct(update.orthogonal)?;
         let compare = update.compare.as_ref().map(abi::Compare::from);
@@ -379,7 +353,11 @@ impl Backend for CudaBackend {
         }
         let finished = self.finish(words);
         self.steps += 1;
-        let loss = finished?.loss;
+        self.gpu.worked(since.elapsed());
+        let loss = match (finished?, self.loss) {
+            (_, Loss::Known(loss)) => loss,
+            (report, Loss::There(..)) => report.loss,
+        };
         let launched = update.orthogonal.and(self.directions.as_ref());
         Ok(Updated {
             loss,
@@ -401,7 +379,7 @@ impl Backend for CudaBackend {
     /// Both copies come to the host for it.
     fn take(&mut self, window: std::ops::Range<usize>, ahead: f32, share: Share) -> Result<(Dense, Range), TrainError> {
         self.apply_waiting()?;
-        let mut own = self.own.read(&self.gpu, self.weights)?;
+        let mut own = self.own.now().array().read(&self.gpu, self.weights)?;
         let mut shared = self.shared.read(&self.gpu, self.weights)?;
         let (dense, range) = if share == Share::ALL {
             let velocities = if ahead == 0.0 { 0 } else { self.weights };
@@ -412,7 +390,7 @@ impl Backend for CudaBackend {
         } else {
             let part = &mut own[window.clone()];
             let taken = difference::take_share(part, &mut shared[window.clone()], window.start, share)?;
-            self.own.write(&self.gpu, &own)?;
+            self.own.will_move(&self.gpu)?.write(&self.gpu, &own)?;
             taken
         };
         self.shared.write(&self.gpu, &shared)?;
@@ -423,6 +401,7 @@ impl Backend for CudaBackend {
     /// The range is that of the last step: to know it now, everybody would have to wait for the device. A weight that
     /// leaves it fails the next step.
     fn apply(&mut self, words: &[u32], tau: Tau) -> Result<Range, TrainError> {
+        self.own.will_move(&self.gpu)?;
         let target = self.target();
         // SAFETY: the words were checked: their indices are below the number of weights.
         unsafe {
@@ -434,6 +413,7 @@ impl Backend for CudaBackend {
     }
 
     fn jump(&mut self, sums: &Sums) -> Result<Range, TrainError> {
+        self.own.will_move(&self.gpu)?;
         let target = self.target();
         // SAFETY: the entries were checked: each index comes once, and is below the number of weights.
         unsafe { self.inbox.get_mut().add_steps(&self.gpu, sums.entries(), target)? };
@@ -486,7 +466,7 @@ impl Backend for CudaBackend {
     fn write(&mut self, array: backend::Array, values: Vec<f32>) -> Result<(), TrainError> {
         self.apply_waiting()?;
         let place = match array {
-            backend::Array::Own => &mut self.own,
+            backend::Array::Own => self.own.will_move(&self.gpu)?,
             backend::Array::Shared => &mut self.shared,
             backend::Array::First => &mut self.first,
             backend::Array::Second => &mut self.second,
@@ -496,5 +476,25 @@ impl Backend for CudaBackend {
 
     fn gpu_memory(&self) -> u64 {
         self.gpu.held.load(Ordering::Relaxed)
+    }
+
+    fn gpu_time(&mut self) -> Duration {
+        self.gpu.take_busy()
+    }
+}
+
+impl<S: CudaSlopes> InLane for CudaBackend<S> {
+    fn lane(&mut self) -> Option<&mut Lane> {
+        self.slopes.lane()
+    }
+
+    fn hear(&mut self, word: LaneWord) -> Result<(), TrainError> {
+        self.apply_waiting()?;
+        self.slopes.hear(word, &self.shared)
+    }
+
+    fn measure(&mut self) -> Result<Option<Scores>, TrainError> {
+        self.apply_waiting()?;
+        self.slopes.measure(&self.shared)
     }
 }

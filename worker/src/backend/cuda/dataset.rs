@@ -71,7 +71,7 @@ fn width(answers: &Answers) -> usize {
 }
 
 /// What samples are, as words: labels, or numbers as they lie in memory.
-fn words(answers: &Answers) -> Vec<u32> {
+pub(super) fn words(answers: &Answers) -> Vec<u32> {
     match answers {
         Answers::Labels(labels) => labels.clone(),
         Answers::Numbers { values, .. } => values.iter().map(|value| value.to_bits()).collect(),

@@ -1,7 +1,9 @@
 //! A GPU: its context, the one stream that everything runs on, its matrix library and its kernels.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use cudarc::driver::result::{device, launch_kernel};
 use cudarc::driver::sys::CUresult;
@@ -20,6 +22,8 @@ pub struct Gpu {
     pub(super) products: Products,
     /// Bytes of its memory that arrays hold.
     pub(super) held: Arc<AtomicU64>,
+    /// How long the host has waited for it since it asked last.
+    busy: Cell<Duration>,
 }
 
 impl Gpu {
@@ -37,6 +41,7 @@ impl Gpu {
             kernels,
             products,
             held: Arc::default(),
+            busy: Cell::default(),
         })
     }
 
@@ -80,6 +85,16 @@ impl Gpu {
     /// Waits until all that was asked for is done.
     pub(super) fn wait(&self) -> Result<(), GpuError> {
         Ok(self.stream.synchronize()?)
+    }
+
+    /// Notes that the host has waited for it so long.
+    pub(super) fn worked(&self, time: Duration) {
+        self.busy.set(self.busy.get() + time);
+    }
+
+    /// How long the host has waited for it since it asked last.
+    pub(super) fn take_busy(&self) -> Duration {
+        self.busy.take()
     }
 
     /// Launches a kernel after all that was asked for before.

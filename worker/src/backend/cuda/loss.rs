@@ -32,7 +32,7 @@ pub(super) struct LossRoom {
     /// Each sample's own loss.
     pub(super) losses: Array<f32>,
     /// The gradient of the outputs.
-    slopes: Array<f32>,
+    pub(super) slopes: Array<f32>,
 }
 
 impl CudaLoss {
@@ -65,7 +65,7 @@ impl Operation<()> for CudaLoss {
     fn forward(&self, Pass(pass): &Pass, logits: &Activations<Place>, _: bool) -> Forward<Self, ()> {
         let gpu = &pass.gpu;
         let (samples, classes) = *logits.shape();
-        let (room, share) = (&*self.0, 1.0 / samples as f32);
+        let (room, share) = (&*self.0, pass.share / samples as f32);
         let (logits, gradient, losses) = (place_of(logits), room.slopes.at(), room.losses.at());
         // SAFETY: one block or thread for each row of outputs; labels, losses and slopes have room for a larger minibatch
         // of as many outputs, and there is a weight for each class where any are.

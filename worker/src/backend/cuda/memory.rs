@@ -14,7 +14,7 @@ use super::gpu::{Gpu, Grid};
 use super::kernels::CopyWords;
 
 /// An array on the device.
-pub(super) struct Array<T> {
+pub struct Array<T> {
     memory: CudaSlice<T>,
     at: At<T>,
     /// Counts the bytes of all arrays.
@@ -53,6 +53,11 @@ impl<T: DeviceRepr + ValidAsZeroBits> Array<T> {
             gpu.wait()?;
         }
         Ok(())
+    }
+
+    /// Replaces all numbers by those of an array of the same length, after what was asked for before.
+    pub(super) fn copy_from(&mut self, gpu: &Gpu, other: &Self) -> Result<(), GpuError> {
+        Ok(gpu.stream.memcpy_dtod(&other.memory, &mut self.memory)?)
     }
 
     /// Zeros again, after what was asked for before.

@@ -11,6 +11,7 @@
 mod abi;
 mod address;
 mod backend;
+mod border;
 mod compiler;
 mod dataset;
 mod error;
@@ -24,12 +25,15 @@ mod memory;
 mod model;
 mod muon;
 mod place;
+mod portion;
 mod products;
+mod slopes;
+mod weights;
+mod whole;
 
-pub use backend::{CudaBackend, CudaTrainer};
+pub use backend::CudaBackend;
 pub use error::GpuError;
 pub use evaluator::CudaEvaluator;
 pub use gpu::Gpu;
-
-/// Portions of networks are trained on CPUs.
-impl crate::lane::InLane for CudaBackend {}
+pub use portion::CudaPortionTrainer;
+pub use whole::CudaTrainer;

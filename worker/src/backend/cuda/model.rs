@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use dfdx::prelude::HasShape;
+use dfdx::prelude::{Gradients, HasShape};
 
 use super::abi::Images;
 use super::address::At;
@@ -12,16 +12,18 @@ use super::layers::{CudaJunction, CudaLayer, PARTS_MAX, Pass, PassData, Statisti
 use super::loss::CudaLoss;
 use super::memory::Array;
 use super::place::{Place, place_of, tensor_at};
-use crate::network::{Network, Part};
+use crate::network::{Descent, Network, Part, There};
 use crate::objective::Objective;
 use crate::program::{InputGradient, Op, Planes, Program};
-use crate::tape::Parameters;
+use crate::tape::{Activations, Parameters};
 
 /// What a model is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     /// Gradients come back through it.
     Training,
+    /// And go on to what lies before it, elsewhere.
+    Passing,
     /// Only logits are asked for.
     Evaluation,
 }
@@ -46,22 +48,20 @@ impl CudaModel {
         minibatch: usize,
         purpose: Purpose,
     ) -> Result<Self, GpuError> {
-        let first = program.first_with_weights();
-        let features = program.input.channels * program.input.plane;
         let making = Making {
             gpu,
             minibatch,
-            trains: purpose == Purpose::Training,
+            trains: purpose != Purpose::Evaluation,
         };
-        let (before, after) = program.ops.split_at(first.min(program.ops.len()));
-        let (mut parts, inputs) = making.parts(before, features, InputGradient::NotNeeded)?;
-        // The first layer with weights has nobody to hand a gradient to; blocks always have, within them.
-        let (trained, inputs) = making.parts(after, inputs, InputGradient::NotNeeded)?;
-        parts.extend(trained);
-        let classes = match purpose {
-            Purpose::Training => inputs,
-            Purpose::Evaluation => 0,
+        // The first layer with weights has nobody to hand a gradient to, unless something lies before; blocks always have,
+        // within them.
+        let (first, wanted) = match purpose {
+            Purpose::Passing => (0, InputGradient::Needed),
+            _ => (program.first_with_weights(), InputGradient::NotNeeded),
         };
+        let features = program.input.numbers();
+        let (parts, outputs) = making.parts(&program.ops, features, wanted)?;
+        let classes = if making.trains { outputs } else { 0 };
         Ok(Self {
             network: Network::new(parts, first),
             loss: CudaLoss::new(gpu, objective, minibatch, classes)?,
@@ -92,19 +92,35 @@ impl CudaModel {
         self.loss.room().labels.at()
     }
 
+    /// The most samples that there is room for.
+    pub(super) fn minibatch(&self) -> usize {
+        self.minibatch
+    }
+
+    /// Where the slopes at its outputs are to lie, if they come from elsewhere.
+    pub(super) fn slopes(&self) -> At<f32> {
+        self.loss.room().slopes.at()
+    }
+
     /// Each sample's loss, once they are computed.
     pub(super) fn losses(&self) -> At<f32> {
         self.loss.room().losses.at()
     }
 
-    fn pass(&self, parameters: &Parameters<Place>, key: u64, statistics: Statistics) -> Pass {
+    fn pass(&self, parameters: &Parameters<Place>, key: u64, share: f32, statistics: Statistics) -> Pass {
         Pass(Rc::new(PassData {
             gpu: Rc::clone(&self.gpu),
             parameters: parameters.clone(),
             key,
             sums: self.sums.at(),
             statistics,
+            share,
         }))
+    }
+
+    /// The samples that lie at [`CudaModel::x`].
+    fn samples(&self, samples: usize) -> Result<Activations<Place>, GpuError> {
+        Ok(tensor_at(self.x.at(), (samples, self.input.numbers()))?)
     }
 
     /// Launches forward, loss and backward of the minibatch that lies at [`CudaModel::x`]: writes the whole gradient.
@@ -117,12 +133,37 @@ impl CudaModel {
         samples: usize,
         key: u64,
     ) -> Result<(), GpuError> {
+        self.descend_part(parameters, gradient, (samples, 1.0), key).map(drop)
+    }
+
+    /// The same for a part of a minibatch, which is so much of it. Its samples, and what has come back.
+    pub(super) fn descend_part(
+        &self,
+        parameters: &Parameters<Place>,
+        gradient: At<f32>,
+        (samples, share): (usize, f32),
+        key: u64,
+    ) -> Result<(Activations<Place>, Descent<Place>), GpuError> {
         // Smaller minibatches are rare, and not worth finding the fastest products for.
         self.gpu.products.compete(samples == self.minibatch);
-        let x = tensor_at(self.x.at(), (samples, self.input.channels * self.input.plane))?;
+        let x = self.samples(samples)?;
         let lent = parameters.lend_gradient(vec![gradient.into()])?;
-        let pass = self.pass(parameters, key, Statistics::Minibatch);
-        self.network.descend(&self.loss, &pass, x, lent).map(drop)
+        let pass = self.pass(parameters, key, share, Statistics::Minibatch);
+        let descent = self.network.descend(&self.loss, &pass, x.clone(), lent)?;
+        Ok((x, descent))
+    }
+
+    /// Launches the way there of what lies at [`CudaModel::x`], with one back.
+    pub(super) fn there(
+        &self,
+        parameters: &Parameters<Place>,
+        samples: usize,
+        key: u64,
+    ) -> Result<(There<CudaLayer>, Pass), GpuError> {
+        self.gpu.products.compete(samples == self.minibatch);
+        let pass = self.pass(parameters, key, 1.0, Statistics::Minibatch);
+        let there = self.network.there(&pass, self.samples(samples)?, Gradients::leaky())?;
+        Ok((there, pass))
     }
 
     /// Launches forward alone. Where the logits will lie, and how many there are for each sample.
@@ -133,8 +174,8 @@ impl CudaModel {
         statistics: Statistics,
     ) -> Result<(At<f32>, usize), GpuError> {
         self.gpu.products.compete(false);
-        let x = tensor_at(self.x.at(), (samples, self.input.channels * self.input.plane))?;
-        let logits = self.network.forward(&self.pass(parameters, 0, statistics), x)?;
+        let pass = self.pass(parameters, 0, 1.0, statistics);
+        let logits = self.network.forward(&pass, self.samples(samples)?)?;
         Ok((place_of(&logits), logits.shape().1))
     }
 }

@@ -46,7 +46,7 @@ where
 }
 
 /// Where a tensor's numbers lie.
-pub(super) fn place_of<S: Shape>(tensor: &Tensor<S, Place, Cpu>) -> At<f32> {
+pub(super) fn place_of<S: Shape, T>(tensor: &Tensor<S, Place, Cpu, T>) -> At<f32> {
     tensor[S::Concrete::default()].into()
 }
 

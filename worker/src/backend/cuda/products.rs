@@ -165,7 +165,7 @@ pub(super) struct Products {
     handle: cublasLtHandle_t,
     stream: Arc<CudaStream>,
     workspace: CudaSlice<u8>,
-    precision: Precision,
+    precision: Cell<Precision>,
     /// Whether proposals compete now.
     compete: Cell<bool>,
     plans: RefCell<HashMap<Shape, Plan>>,
@@ -177,7 +177,7 @@ impl Products {
             handle: lt::create_handle()?,
             workspace: stream.alloc_zeros(WORKSPACE_BYTES)?,
             stream: Arc::clone(stream),
-            precision,
+            precision: Cell::new(precision),
             compete: Cell::new(true),
             plans: RefCell::default(),
         })
@@ -186,6 +186,14 @@ impl Products {
     /// Says whether the products that follow are worth finding the fastest way for.
     pub(super) fn compete(&self, compete: bool) {
         self.compete.set(compete);
+    }
+
+    /// Multiplies in full meanwhile.
+    pub(super) fn in_full<T>(&self, compute: impl FnOnce() -> T) -> T {
+        let before = self.precision.replace(Precision::F32);
+        let computed = compute();
+        self.precision.set(before);
+        computed
     }
 
     /// Computes a product.
@@ -208,7 +216,7 @@ impl Products {
     /// The matrices and the bias must lie within arrays of this device, with the sizes and strides that are said, and
     /// `out` must overlap with none of the others.
     pub(super) unsafe fn try_multiply(&self, product: Product) -> Result<bool, GpuError> {
-        let shape = Shape::new(&product, self.precision);
+        let shape = Shape::new(&product, self.precision.get());
         let mut plans = self.plans.borrow_mut();
         let plan = match plans.entry(shape) {
             std::collections::hash_map::Entry::Occupied(plan) => plan.into_mut(),

@@ -13,9 +13,9 @@ use protocol::wire::attach::SaveOrder;
 use protocol::wire::flow::{Flow, Place};
 
 use super::*;
+use crate::backend::cpu::CpuPortionTrainer;
 use crate::lane::{Lane, LaneWord, Line};
-use crate::objective::{Objective, Task};
-use crate::portion::{PortionModel, PortionTrainer};
+use crate::portion::Membership;
 use crate::training_thread::TrainingThread;
 
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);
@@ -147,7 +147,7 @@ fn training(
     layout: &Layout,
     portion: usize,
     line: Box<dyn Line>,
-) -> Result<Training<PortionTrainer>, TrainingError> {
+) -> Result<Training<CpuPortionTrainer>, TrainingError> {
     let lanes = *job.exchange.lanes().unwrap();
     let partition = Partition::new(layout.clone(), &lanes).unwrap();
     let place = Place {
@@ -160,11 +160,9 @@ fn training(
         dataset.train.len(),
         line,
     )?;
-    let task = Task::of_job(job, Arc::clone(dataset)).unwrap();
-    let judged = Objective::to_judge(job, &dataset.target);
-    let model = PortionModel::new(task, judged, &partition, lane, usize::from(lanes.micro), Threads(1));
     let counts = partition.portion(portion).initial_counts(job.seed);
-    let trainer = PortionTrainer::in_lane(model, layout, &counts, job.optimiser.rule, 1, Threads(1))?;
+    let membership = Membership::of_job(job, dataset, partition, lane);
+    let trainer = CpuPortionTrainer::in_lane(membership, &counts, job.optimiser.rule, Threads(1))?;
     Training::new(trainer, job, dataset, Identity::alone(1 + portion as u64))
 }
 

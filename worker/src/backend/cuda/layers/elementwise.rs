@@ -91,38 +91,46 @@ pub(super) unsafe fn drop(
 /// From channels of samples to samples of channels.
 ///
 /// # Safety
-/// `at` must be as [`There`] asks for, for a layer that reads and writes such planes.
-pub(super) unsafe fn to_rows(gpu: &Gpu, Planes { channels, plane }: Planes, at: There) -> Result<(), GpuError> {
-    let arguments = SwapOuter {
-        x: at.x,
-        outer: channels as u32,
-        inner: at.samples as u32,
-        plane: plane as u32,
-        y: at.y,
-    };
-    let total = at.samples * channels * plane;
+/// Both arrays must have such planes of so many samples.
+pub(super) unsafe fn to_rows(
+    gpu: &Gpu,
+    planes: Planes,
+    samples: usize,
+    (from, to): (At<f32>, At<f32>),
+) -> Result<(), GpuError> {
     // SAFETY: as the caller has promised.
-    unsafe { gpu.launch(&gpu.kernels.swap_outer, Grid::each(total), arguments) }
+    unsafe { swap_outer(gpu, planes.plane, (planes.channels, samples), (from, to)) }
 }
 
 /// And back.
 ///
 /// # Safety
-/// `at` must be as [`Back`] asks for, for a layer that reads and writes such planes, with `dx` in it.
+/// Both arrays must have such planes of so many samples.
 pub(super) unsafe fn from_rows(
     gpu: &Gpu,
-    Planes { channels, plane }: Planes,
-    at: Back,
-    dx: At<f32>,
+    planes: Planes,
+    samples: usize,
+    (from, to): (At<f32>, At<f32>),
+) -> Result<(), GpuError> {
+    // SAFETY: as the caller has promised.
+    unsafe { swap_outer(gpu, planes.plane, (samples, planes.channels), (from, to)) }
+}
+
+/// # Safety
+/// Both arrays must have so many times so many planes.
+unsafe fn swap_outer(
+    gpu: &Gpu,
+    plane: usize,
+    (outer, inner): (usize, usize),
+    (from, to): (At<f32>, At<f32>),
 ) -> Result<(), GpuError> {
     let arguments = SwapOuter {
-        x: at.dy,
-        outer: at.samples as u32,
-        inner: channels as u32,
+        x: from,
+        outer: outer as u32,
+        inner: inner as u32,
         plane: plane as u32,
-        y: dx,
+        y: to,
     };
-    let total = at.samples * channels * plane;
     // SAFETY: as the caller has promised.
-    unsafe { gpu.launch(&gpu.kernels.swap_outer, Grid::each(total), arguments) }
+    unsafe { gpu.launch(&gpu.kernels.swap_outer, Grid::each(outer * inner * plane), arguments) }
 }

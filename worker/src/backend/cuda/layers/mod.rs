@@ -66,6 +66,8 @@ pub(super) struct PassData {
     pub(super) sums: At<f32>,
     /// Where batch norms have their numbers from.
     pub(super) statistics: Statistics,
+    /// How much of a minibatch this is.
+    pub(super) share: f32,
 }
 
 /// Where a layer's way forward reads and writes.
@@ -203,7 +205,8 @@ impl Layer {
                 (Op::MeanPool(op), _) => pool::mean(gpu, op, at),
                 (Op::Activation(op), _) => elementwise::activate(gpu, *op, total, at),
                 (Op::Dropout(op), _) => elementwise::drop(gpu, *op, key, (at.x, at.y), total),
-                (Op::ToRows(op), _) => elementwise::to_rows(gpu, *op, at),
+                (Op::ToRows(op), _) => elementwise::to_rows(gpu, *op, at.samples, (at.x, at.y)),
+                (Op::FromRows(op), _) => elementwise::from_rows(gpu, *op, at.samples, (at.x, at.y)),
                 (Op::Norm(op), Room::Norm(room)) => norm::forward(gpu, op, room, pass.statistics, at),
                 (Op::Residual(_), _) => unreachable!("a block is no layer: its two ways are"),
                 (Op::Conv(_) | Op::MaxPool(_) | Op::Norm(_), _) => {
@@ -228,7 +231,8 @@ impl Layer {
                 (Op::Activation(op), _, Some(dx)) => elementwise::activate_back(gpu, *op, total, at, dx),
                 // What was dropped on the way forward is dropped on the way back.
                 (Op::Dropout(op), _, Some(dx)) => elementwise::drop(gpu, *op, key, (at.dy, dx), total),
-                (Op::ToRows(op), _, Some(dx)) => elementwise::from_rows(gpu, *op, at, dx),
+                (Op::ToRows(op), _, Some(dx)) => elementwise::from_rows(gpu, *op, at.samples, (at.dy, dx)),
+                (Op::FromRows(op), _, Some(dx)) => elementwise::to_rows(gpu, *op, at.samples, (at.dy, dx)),
                 // A layer without weights that nothing trainable comes before is not taped.
                 _ => Ok(()),
             }

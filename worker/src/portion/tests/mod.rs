@@ -1,15 +1,21 @@
+#[cfg(feature = "cuda")]
+mod on_gpu;
+
 use std::cell::RefCell;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 
 use protocol::job::{Job, JobDraft};
-use protocol::model::initial_counts;
+use protocol::model::{Layout, initial_counts};
 
 use super::*;
-use crate::backend::cpu::CpuTrainer;
+use crate::backend::cpu::{CpuPortionTrainer, CpuTrainer};
+use crate::backend::replica::Replica;
 use crate::backend::{Array, Backend};
+#[cfg(feature = "cuda")]
+use crate::device::Precision;
 use crate::fitting::fit;
 use crate::lane::{InLane, Line};
-use crate::ops::{self, from_rows};
+use crate::ops::{self, Parameters, Threads, from_rows};
 use crate::program::{ImageOrder, Program};
 use crate::trainer::{StepControl, Trainer};
 use crate::views;
@@ -119,8 +125,22 @@ fn alone(job: &Job, data: &Arc<Dataset>, steps: u64) -> (Vec<f32>, Vec<f32>, Lay
     (own, losses, layout)
 }
 
-/// The same of a lane, put together, and what it measures in the end with the first weights, which nothing has left.
+/// What a worker of a lane computes on.
+#[derive(Clone, Copy, PartialEq)]
+enum On {
+    Cpu,
+    #[cfg(feature = "cuda")]
+    Gpu(Precision),
+}
+
+/// The same of a lane on CPUs.
 fn in_a_lane(job: &Job, data: &Arc<Dataset>, steps: u64) -> (Vec<f32>, Vec<f32>, Scores) {
+    in_a_lane_on(&[On::Cpu], job, data, steps)
+}
+
+/// The same of a lane whose workers compute on these in turn, put together, and what it measures in the end with the first
+/// weights, which nothing has left.
+fn in_a_lane_on(on: &[On], job: &Job, data: &Arc<Dataset>, steps: u64) -> (Vec<f32>, Vec<f32>, Scores) {
     let layout = fit(job, data).unwrap();
     let lanes = *job.exchange.lanes().unwrap();
     let portions = lanes.portions().unwrap();
@@ -128,6 +148,7 @@ fn in_a_lane(job: &Job, data: &Arc<Dataset>, steps: u64) -> (Vec<f32>, Vec<f32>,
     let workers: Vec<_> = (0u8..)
         .zip(own)
         .map(|(number, own)| {
+            let on = on[usize::from(number) % on.len()];
             let (job, data, layout, to) = (job.clone(), Arc::clone(data), layout.clone(), to.clone());
             std::thread::spawn(move || {
                 let partition = Partition::new(layout.clone(), &lanes).unwrap();
@@ -143,22 +164,22 @@ fn in_a_lane(job: &Job, data: &Arc<Dataset>, steps: u64) -> (Vec<f32>, Vec<f32>,
                     Box::new(Wires { to, own, waiting }),
                 )
                 .unwrap();
-                let task = Task::of_job(&job, Arc::clone(&data)).unwrap();
-                let judged = Objective::to_judge(&job, &data.target);
-                let parts = usize::from(lanes.micro);
-                let model = PortionModel::new(task, judged, &partition, lane, parts, Threads(1));
                 let portion = partition.portion(usize::from(number));
                 let counts = portion.initial_counts(job.seed);
                 let rule = job.optimiser.rule;
                 // Only the leader's key decides.
-                let seed = if number == 0 { SEED } else { 99 };
-                let mut trainer = PortionTrainer::in_lane(model, &layout, &counts, rule, seed, Threads(1)).unwrap();
-                let (losses, scores) = if number == 0 {
-                    lead(&mut trainer, &job, steps)
-                } else {
-                    follow(&mut trainer, &job)
+                let membership = Membership {
+                    dropout_seed: if number == 0 { SEED } else { 99 },
+                    ..Membership::of_job(&job, &data, partition, lane)
                 };
-                let own = trainer.backend().read(Array::Own).unwrap().into_owned();
+                let (own, losses, scores) = match on {
+                    On::Cpu => {
+                        let trainer = CpuPortionTrainer::in_lane(membership, &counts, rule, Threads(1));
+                        take_part(trainer.unwrap(), &job, steps)
+                    }
+                    #[cfg(feature = "cuda")]
+                    On::Gpu(precision) => on_gpu::take_part(precision, membership, &counts, &job, steps),
+                };
                 (own, losses, scores, portion)
             })
         })
@@ -177,7 +198,18 @@ fn in_a_lane(job: &Job, data: &Arc<Dataset>, steps: u64) -> (Vec<f32>, Vec<f32>,
     (whole, losses, scores)
 }
 
-fn lead(trainer: &mut PortionTrainer, job: &Job, steps: u64) -> (Vec<f32>, Option<Scores>) {
+/// What a worker's own weights come to, the losses of all steps, and what it measures, if it leads.
+fn take_part<B: Backend>(mut trainer: Replica<B>, job: &Job, steps: u64) -> (Vec<f32>, Vec<f32>, Option<Scores>) {
+    let (losses, scores) = if trainer.lane().unwrap().leads() {
+        lead(&mut trainer, job, steps)
+    } else {
+        follow(&mut trainer, job)
+    };
+    let own = trainer.backend().read(Array::Own).unwrap().into_owned();
+    (own, losses, scores)
+}
+
+fn lead<B: Backend>(trainer: &mut Replica<B>, job: &Job, steps: u64) -> (Vec<f32>, Option<Scores>) {
     while !trainer.lane().unwrap().is_whole() {
         trainer.lane().unwrap().call().unwrap();
         // The followers' first words, and the last one's answer.
@@ -203,7 +235,7 @@ fn lead(trainer: &mut PortionTrainer, job: &Job, steps: u64) -> (Vec<f32>, Optio
     (losses, scores)
 }
 
-fn follow(trainer: &mut PortionTrainer, job: &Job) -> (Vec<f32>, Option<Scores>) {
+fn follow<B: Backend>(trainer: &mut Replica<B>, job: &Job) -> (Vec<f32>, Option<Scores>) {
     while !trainer.lane().unwrap().is_over() {
         if let Some(lead) = trainer.lane().unwrap().next_lead().cloned() {
             let report = trainer.step(&lead.samples, control(job, lead.step), &mut Vec::new());
@@ -401,12 +433,9 @@ fn a_minibatch_whose_parts_come_before_the_leaders_word_is_trained() {
     let partition = Partition::new(layout.clone(), job.exchange.lanes().unwrap()).unwrap();
     let place = Place { lane: 0, portion: 1 };
     let lane = Lane::new((place, 2, 0), 1, data.train.len(), Box::new(Silence)).unwrap();
-    let task = Task::of_job(&job, Arc::clone(&data)).unwrap();
-    let judged = Objective::to_judge(&job, &data.target);
-    let model = PortionModel::new(task, judged, &partition, lane, 1, Threads(1));
     let counts = partition.portion(1).initial_counts(job.seed);
-    let rule = job.optimiser.rule;
-    let mut trainer = PortionTrainer::in_lane(model, &layout, &counts, rule, SEED, Threads(1)).unwrap();
+    let membership = Membership::of_job(&job, &data, partition, lane);
+    let mut trainer = CpuPortionTrainer::in_lane(membership, &counts, job.optimiser.rule, Threads(1)).unwrap();
     let head = |word| FlowHead {
         lane: 0,
         to: 1,
@@ -414,7 +443,7 @@ fn a_minibatch_whose_parts_come_before_the_leaders_word_is_trained() {
         attempt: 7,
         word,
     };
-    let hear = |trainer: &mut PortionTrainer, flow| trainer.hear(LaneWord::Flow(flow)).unwrap();
+    let hear = |trainer: &mut CpuPortionTrainer, flow| trainer.hear(LaneWord::Flow(flow)).unwrap();
     hear(&mut trainer, Flow::word(head(FlowWord::Call)));
     for step in 1..4 {
         let lead = Lead {

@@ -1,0 +1,170 @@
+//! A portion of a network on the CPU.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use dfdx::prelude::{Cpu, Gradients};
+use protocol::model::{OwnStretch, Partition, Portion};
+use protocol::optimiser::Rule;
+
+use super::CpuBackend;
+use crate::backend::replica::Replica;
+use crate::learning::muon::Parts;
+use crate::network::{Descent, Network, There};
+use crate::ops::matmul::Into;
+use crate::ops::{
+    self, CpuLayer, MeanLoss, OpError, Owed, Parameters, Pass, Seed, Statistics, Threads, WayBack, from_rows, values,
+};
+use crate::portion::{Layers, Membership, PortionModel, Returned};
+use crate::program::{ImageOrder, Program};
+use crate::train_error::TrainError;
+
+/// Trains a portion of a network on the CPU.
+pub type CpuPortionTrainer = Replica<CpuBackend<PortionModel<CpuLayers>>>;
+
+impl CpuPortionTrainer {
+    /// A trainer of the portion that a worker holds, whose copies both are the given weights.
+    pub fn in_lane(membership: Membership, counts: &[i32], rule: Rule, threads: Threads) -> Result<Self, TrainError> {
+        let (portion, seed) = (membership.portion(), membership.dropout_seed);
+        let whole = membership.partition.whole().clone();
+        let parts = |muon| Parts::new(&whole, muon).of_portion(&portion);
+        let model = PortionModel::new(membership, |partition, portion, own| {
+            Ok(CpuLayers::new(partition, portion, own, threads))
+        })?;
+        let backend = CpuBackend::of(model, &portion.layout, counts, rule, parts, threads)?;
+        Self::on(backend, rule, seed)
+    }
+}
+
+/// What a worker holds of a stretch, on the CPU.
+pub struct CpuLayers {
+    number: usize,
+    /// Numbers of one sample that come to it.
+    inputs: usize,
+    network: Network<CpuLayer>,
+    /// The same where nothing is trained.
+    forward: Network<CpuLayer>,
+    /// Parts that have gone there, by the step of their minibatch. Each keeps the weights that it went with.
+    under_way: BTreeMap<(u64, u16), (There<CpuLayer>, Pass)>,
+}
+
+impl CpuLayers {
+    fn new(partition: &Partition, portion: &Portion, own: &OwnStretch, threads: Threads) -> Self {
+        let program = Program::of_stretch(partition, portion, own, ImageOrder::BySample);
+        Self {
+            number: own.number,
+            inputs: program.input.numbers(),
+            network: ops::network(program.clone(), threads),
+            forward: ops::network(program.for_evaluation(), threads),
+            under_way: BTreeMap::new(),
+        }
+    }
+
+    /// What has come back, with the gradient in the memory that was lent for it.
+    fn returned(
+        &self,
+        inputs: &ops::Rows,
+        mut descent: Descent<f32>,
+        pass: &Pass,
+        gradient: &mut Vec<f32>,
+    ) -> Result<Returned<Owed>, OpError> {
+        let slopes = if self.number == 0 {
+            Vec::new()
+        } else {
+            std::mem::take(&mut **descent.gradients.get_or_alloc_mut(inputs)?)
+        };
+        *gradient = pass.parameters.take_gradient(descent.gradients)?;
+        Ok(Returned {
+            loss: values(&descent.loss)[0],
+            slopes,
+            owed: pass.back.take_owed(),
+        })
+    }
+
+    /// Numbers as rows of what one sample is before these layers.
+    fn rows(&self, inputs: Vec<f32>) -> Result<ops::Rows, OpError> {
+        from_rows(&Cpu::default(), inputs.len() / self.inputs.max(1), self.inputs, inputs)
+    }
+}
+
+impl Layers for CpuLayers {
+    type Weights = Parameters;
+    type Shared = [f32];
+    type Gradient = Vec<f32>;
+    type Owed = Owed;
+
+    fn number(&self) -> usize {
+        self.number
+    }
+
+    fn there(
+        &mut self,
+        part: (u64, u16),
+        weights: &Parameters,
+        key: u64,
+        inputs: Vec<f32>,
+    ) -> Result<Cow<'_, [f32]>, TrainError> {
+        let pass = pass(weights, key);
+        let there = self.network.there(&pass, self.rows(inputs)?, Gradients::leaky())?;
+        self.under_way.insert(part, (there, pass));
+        Ok(Cow::Borrowed(values(&self.under_way[&part].0.outputs)))
+    }
+
+    fn back(
+        &mut self,
+        part: (u64, u16),
+        (slopes, loss): (Vec<f32>, f32),
+        into: Into,
+        gradient: &mut Vec<f32>,
+    ) -> Result<Option<Returned<Owed>>, TrainError> {
+        let Some((there, pass)) = self.under_way.remove(&part) else {
+            return Ok(None);
+        };
+        pass.back.begins(into, 1.0);
+        let inputs = there.inputs.clone();
+        let descent = there.back(&Seed::new(slopes, loss, std::mem::take(gradient)), &pass)?;
+        Ok(Some(self.returned(&inputs, descent, &pass, gradient)?))
+    }
+
+    fn judge(
+        &mut self,
+        (weights, key, inputs): (&Parameters, u64, Vec<f32>),
+        (loss, share): (&MeanLoss, f32),
+        into: Into,
+        gradient: &mut Vec<f32>,
+    ) -> Result<Returned<Owed>, TrainError> {
+        let pass = pass(weights, key);
+        pass.back.begins(into, share);
+        let inputs = self.rows(inputs)?;
+        let lent = weights.lend_gradient(std::mem::take(gradient))?;
+        let descent = self.network.descend(loss, &pass, inputs.clone(), lent)?;
+        Ok(self.returned(&inputs, descent, &pass, gradient)?)
+    }
+
+    fn pay(&self, owed: Owed, into: Into, gradient: &mut Vec<f32>) {
+        owed.pay(gradient, into);
+    }
+
+    fn forward(&mut self, weights: &Parameters, inputs: Vec<f32>) -> Result<Vec<f32>, TrainError> {
+        let outputs = self.forward.forward(&pass(weights, 0), self.rows(inputs)?)?;
+        Ok(values(&outputs).to_vec())
+    }
+
+    fn copied(&self, shared: &[f32]) -> Result<Parameters, TrainError> {
+        Ok(Parameters::new(&Cpu::default(), shared.to_vec())?)
+    }
+
+    fn clear(&mut self) {
+        self.under_way.clear();
+    }
+}
+
+/// What a pass through the layers is computed with.
+fn pass(parameters: &Parameters, key: u64) -> Pass {
+    Pass {
+        parameters: parameters.clone(),
+        key,
+        statistics: Statistics::Minibatch,
+        back: WayBack::of_part(),
+    }
+}

@@ -1,0 +1,353 @@
+//! A portion of a network on a GPU. What comes from others and goes to them passes over the bus.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::ops::Range;
+use std::rc::Rc;
+
+use dfdx::prelude::{Cpu, Gradients, HasShape};
+use protocol::model::OwnStretch;
+use protocol::optimiser::Rule;
+
+use super::address::At;
+use super::backend::CudaBackend;
+use super::border::Border;
+use super::dataset::words;
+use super::error::GpuError;
+use super::gpu::{Gpu, Grid};
+use super::kernels::AddWays;
+use super::layers::{CudaLayer, Pass, Statistics};
+use super::memory::Array;
+use super::model::{CudaModel, Purpose};
+use super::place::{Place, place_of, slot, tensor_at};
+use super::weights::Weights;
+use crate::backend::replica::Replica;
+use crate::learning::muon::Parts;
+use crate::network::{Descent, There};
+use crate::objective::Objective;
+use crate::ops::MeanLoss;
+use crate::ops::matmul::Into;
+use crate::portion::{Layers, Membership, PortionModel, Returned};
+use crate::program::{ImageOrder, Program};
+use crate::tape::{Activations, Around, Forward, Operation};
+use crate::train_error::TrainError;
+
+/// Trains a portion of a network on a GPU.
+pub type CudaPortionTrainer = Replica<CudaBackend<PortionModel<CudaLayers>>>;
+
+impl CudaPortionTrainer {
+    /// A trainer of the portion that a worker holds, whose copies both are the given weights, for parts of minibatches of so
+    /// many samples.
+    pub fn in_lane(
+        gpu: Gpu,
+        membership: Membership,
+        counts: &[i32],
+        rule: Rule,
+        part: usize,
+    ) -> Result<Self, TrainError> {
+        let gpu = Rc::new(gpu);
+        let (portion, seed) = (membership.portion(), membership.dropout_seed);
+        let whole = membership.partition.whole().clone();
+        let parts = |muon| Parts::new(&whole, muon).of_portion(&portion);
+        let objective = membership.task.objective.clone();
+        // Where minibatches are not cut, nothing is added up.
+        let summand = if membership.parts > 1 {
+            portion.layout.weights
+        } else {
+            0
+        };
+        let summand = Rc::new(Array::zeros(&gpu, summand)?);
+        let model = || {
+            PortionModel::new(membership, |partition, portion, own| {
+                let program = Program::of_stretch(partition, portion, own, ImageOrder::ByChannel);
+                let made = CudaLayers::new(&gpu, own, program, objective.clone(), part, &summand);
+                made.map_err(TrainError::from)
+            })
+        };
+        let backend = CudaBackend::of(&gpu, model, &portion.layout, counts, rule, parts)?;
+        Self::on(backend, rule, seed)
+    }
+}
+
+/// What a worker holds of a stretch, on a GPU.
+pub struct CudaLayers {
+    number: usize,
+    program: Program,
+    objective: Objective,
+    /// Which weights of the portion are those of these layers.
+    weights: Range<usize>,
+    /// The most samples that a part has.
+    part: usize,
+    /// Parts that have gone there, by the step of their minibatch. Each has a model for itself, in which its activations lie,
+    /// and keeps the weights that it went with.
+    under_way: BTreeMap<(u64, u16), UnderWay>,
+    /// Models that no part is in.
+    free: Vec<CudaModel>,
+    /// What held-out samples go through, once there were any.
+    forward: Option<CudaModel>,
+    /// The gradient of a part that is to be added to another's.
+    summand: Rc<Array<f32>>,
+    border: Border,
+    gpu: Rc<Gpu>,
+}
+
+struct UnderWay {
+    there: There<CudaLayer>,
+    pass: Pass,
+    model: CudaModel,
+    _weights: Weights,
+}
+
+impl CudaLayers {
+    fn new(
+        gpu: &Rc<Gpu>,
+        own: &OwnStretch,
+        program: Program,
+        objective: Objective,
+        part: usize,
+        summand: &Rc<Array<f32>>,
+    ) -> Result<Self, GpuError> {
+        Ok(Self {
+            number: own.number,
+            weights: program.weights(),
+            program,
+            objective,
+            part,
+            under_way: BTreeMap::new(),
+            free: Vec::new(),
+            forward: None,
+            summand: Rc::clone(summand),
+            border: Border::new(gpu)?,
+            gpu: Rc::clone(gpu),
+        })
+    }
+
+    /// A model for a part of so many samples that no other part is in.
+    fn model(&mut self, samples: usize) -> Result<CudaModel, GpuError> {
+        if samples > self.part {
+            self.part = samples;
+            self.free.clear();
+        }
+        let purpose = if self.number == 0 {
+            Purpose::Training
+        } else {
+            Purpose::Passing
+        };
+        match self.free.pop() {
+            Some(model) => Ok(model),
+            None => CudaModel::new(&self.gpu, &self.program, &self.objective, self.part, purpose),
+        }
+    }
+
+    /// No part is in a model any more.
+    fn leave(&mut self, model: CudaModel) {
+        if model.minibatch() >= self.part {
+            self.free.push(model);
+        }
+    }
+
+    /// How many samples such numbers are.
+    fn samples(&self, inputs: &[f32]) -> usize {
+        inputs.len() / self.program.input.numbers().max(1)
+    }
+
+    /// Where the gradient of a part is written, given what is to become of what others have written.
+    fn written(&self, into: Into, gradient: At<f32>) -> At<f32> {
+        match into {
+            Into::Overwrite => gradient,
+            Into::Add => self.summand.at(),
+        }
+    }
+
+    /// A part's gradient was launched: adds it to the others' if it is to be, and fetches the slopes at what had come in.
+    fn finish(
+        &mut self,
+        inputs: &Activations<Place>,
+        mut descent: Descent<Place>,
+        into: Into,
+        gradient: At<f32>,
+    ) -> Result<Vec<f32>, GpuError> {
+        if into == Into::Add {
+            let (from, count) = (self.weights.start, self.weights.len());
+            let sum = gradient.plus(from);
+            let arguments = AddWays {
+                one: sum,
+                other: self.summand.at().plus(from),
+                y: sum,
+                total: count as u32,
+                relu: 0,
+            };
+            // SAFETY: both have all weights of the portion, of which these are some.
+            unsafe {
+                self.gpu
+                    .launch(&self.gpu.kernels.add_ways, Grid::each(count), arguments)?;
+            }
+        }
+        // Nobody wants slopes at samples, but they are waited for as others are.
+        let (samples, numbers) = *inputs.shape();
+        let wanted = if self.number == 0 { 0 } else { samples * numbers };
+        let slopes = (*slot(&mut descent.gradients, inputs)?).into();
+        // SAFETY: where they are wanted the first layer has written the gradient of so many numbers that have come in.
+        unsafe { self.border.fetch(slopes, wanted) }
+    }
+}
+
+impl Layers for CudaLayers {
+    type Weights = Weights;
+    type Shared = Array<f32>;
+    type Gradient = At<f32>;
+    /// The device computes a gradient of weights in less time than slopes are on their way.
+    type Owed = Infallible;
+
+    fn number(&self) -> usize {
+        self.number
+    }
+
+    fn there(
+        &mut self,
+        part: (u64, u16),
+        weights: &Weights,
+        key: u64,
+        inputs: Vec<f32>,
+    ) -> Result<Cow<'_, [f32]>, TrainError> {
+        let samples = self.samples(&inputs);
+        let model = self.model(samples)?;
+        // SAFETY: the model has room for a part.
+        unsafe { self.border.send_numbers(&inputs, model.x())? };
+        let (there, pass) = model.there(weights.parameters(), samples, key)?;
+        let (rows, columns) = *there.outputs.shape();
+        // SAFETY: the last layer writes so many numbers.
+        let outputs = unsafe { self.border.fetch(place_of(&there.outputs), rows * columns)? };
+        let under_way = UnderWay {
+            there,
+            pass,
+            model,
+            _weights: weights.clone(),
+        };
+        if let Some(replaced) = self.under_way.insert(part, under_way) {
+            self.leave(replaced.model);
+        }
+        Ok(Cow::Owned(outputs))
+    }
+
+    fn back(
+        &mut self,
+        part: (u64, u16),
+        (slopes, loss): (Vec<f32>, f32),
+        into: Into,
+        gradient: &mut At<f32>,
+    ) -> Result<Option<Returned<Infallible>>, TrainError> {
+        let Some(UnderWay { there, pass, model, .. }) = self.under_way.remove(&part) else {
+            return Ok(None);
+        };
+        let seed = Seed {
+            slopes: model.slopes(),
+            gradient: self.written(into, *gradient),
+        };
+        // SAFETY: the model has room for the slopes of a part's outputs, of which there are so many.
+        unsafe { self.border.send_numbers(&slopes, seed.slopes)? };
+        let inputs = there.inputs.clone();
+        let descent = there.back(&seed, &pass).map_err(TrainError::from)?;
+        let slopes = self.finish(&inputs, descent, into, *gradient)?;
+        self.leave(model);
+        let owed = Vec::new();
+        Ok(Some(Returned { loss, slopes, owed }))
+    }
+
+    fn judge(
+        &mut self,
+        (weights, key, inputs): (&Weights, u64, Vec<f32>),
+        (loss, share): (&MeanLoss, f32),
+        into: Into,
+        gradient: &mut At<f32>,
+    ) -> Result<Returned<Infallible>, TrainError> {
+        let samples = self.samples(&inputs);
+        let model = self.model(samples)?;
+        // SAFETY: the model has room for a part and its labels.
+        unsafe {
+            self.border.send_numbers(&inputs, model.x())?;
+            self.border.send(words(&loss.answers).into_iter(), model.labels())?;
+        }
+        let written = self.written(into, *gradient);
+        let (inputs, descent) = model.descend_part(weights.parameters(), written, (samples, share), key)?;
+        let slopes = self.finish(&inputs, descent, into, *gradient)?;
+        // SAFETY: each sample has a loss.
+        let losses = unsafe { self.border.fetch(model.losses(), samples)? };
+        self.leave(model);
+        let sum: f64 = losses.into_iter().map(f64::from).sum();
+        Ok(Returned {
+            loss: (sum / samples as f64) as f32,
+            slopes,
+            owed: Vec::new(),
+        })
+    }
+
+    fn pay(&self, owed: Infallible, _: Into, _: &mut At<f32>) {
+        match owed {}
+    }
+
+    /// In full: what is told of a model must not depend on the precision that it is trained in.
+    fn forward(&mut self, weights: &Weights, inputs: Vec<f32>) -> Result<Vec<f32>, TrainError> {
+        let samples = self.samples(&inputs);
+        let model = match self.forward.take() {
+            Some(model) if model.minibatch() >= samples => model,
+            _ => {
+                let program = self.program.clone().for_evaluation();
+                CudaModel::new(&self.gpu, &program, &self.objective, samples, Purpose::Evaluation)?
+            }
+        };
+        // SAFETY: the model has room for so many samples.
+        unsafe { self.border.send_numbers(&inputs, model.x())? };
+        let forward = || model.logits(weights.parameters(), samples, Statistics::Minibatch);
+        let (outputs, each) = self.gpu.products.in_full(forward)?;
+        // SAFETY: the last layer writes so many numbers.
+        let outputs = unsafe { self.border.fetch(outputs, samples * each)? };
+        self.forward = Some(model);
+        Ok(outputs)
+    }
+
+    fn copied(&self, shared: &Array<f32>) -> Result<Weights, TrainError> {
+        let mut array = Array::zeros(&self.gpu, shared.len())?;
+        array.copy_from(&self.gpu, shared)?;
+        Ok(Weights::new(array, shared.len())?)
+    }
+
+    fn clear(&mut self) {
+        for (_, UnderWay { model, .. }) in std::mem::take(&mut self.under_way) {
+            self.leave(model);
+        }
+    }
+}
+
+/// Where a network goes on elsewhere: slopes that have come back from there, in place of a loss.
+#[derive(Clone)]
+struct Seed {
+    /// Where they lie.
+    slopes: At<f32>,
+    /// Where the gradient of the portion's weights is to be written.
+    gradient: At<f32>,
+}
+
+impl Operation<()> for Seed {
+    type Unit = Place;
+    type Pass = Pass;
+    type Kept = ();
+    type Error = GpuError;
+
+    fn forward(&self, _: &Pass, _: &Activations<Place>, _: bool) -> Forward<Self, ()> {
+        Ok((tensor_at(self.slopes, ())?, ()))
+    }
+
+    fn backward(
+        &self,
+        Pass(pass): &Pass,
+        around: Around<'_, Place, ()>,
+        (): (),
+        gradients: &mut Gradients<Place, Cpu>,
+    ) -> Result<(), GpuError> {
+        *pass.parameters.gradient(gradients)? = vec![self.gradient.into()];
+        *slot(gradients, around.x)? = self.slopes.into();
+        Ok(())
+    }
+}

@@ -1,0 +1,26 @@
+//! What gradients come from on a GPU: a whole network, or a portion of one.
+
+use super::address::At;
+use super::memory::Array;
+use super::weights::Weights;
+use crate::backend::slopes::Slopes;
+
+/// What gradients come from on a GPU.
+pub trait CudaSlopes: Slopes<Weights = Weights, Gradient = At<f32>, Shared = Array<f32>, Loss: Into<Loss>> {}
+
+impl<S> CudaSlopes for S where S: Slopes<Weights = Weights, Gradient = At<f32>, Shared = Array<f32>, Loss: Into<Loss>> {}
+
+/// The loss of a minibatch, as far as the host knows it.
+#[derive(Clone, Copy)]
+pub enum Loss {
+    /// It is known.
+    Known(f32),
+    /// Those of so many samples, on the device.
+    There(At<f32>, usize),
+}
+
+impl From<f32> for Loss {
+    fn from(loss: f32) -> Self {
+        Self::Known(loss)
+    }
+}

@@ -1,0 +1,94 @@
+//! A whole network on the device, and the samples that it is trained on.
+
+use std::rc::Rc;
+
+use protocol::model::Layout;
+use protocol::optimiser::Rule;
+
+use super::address::At;
+use super::backend::CudaBackend;
+use super::dataset::{DeviceDataset, Part};
+use super::error::GpuError;
+use super::gpu::Gpu;
+use super::memory::Array;
+use super::model::{CudaModel, Purpose};
+use super::slopes::Loss;
+use super::weights::Weights;
+use crate::backend::replica::Replica;
+use crate::backend::slopes::Slopes;
+use crate::learning::muon::Parts;
+use crate::objective::Task;
+use crate::program::{ImageOrder, Program};
+use crate::train_error::TrainError;
+
+/// Trains on a GPU.
+pub type CudaTrainer = Replica<CudaBackend<Whole>>;
+
+impl CudaTrainer {
+    /// A trainer whose copies both are the given weights.
+    pub fn new(
+        gpu: Gpu,
+        task: impl Into<Task>,
+        layout: &Layout,
+        counts: &[i32],
+        rule: Rule,
+        minibatch: usize,
+        dropout_seed: u64,
+    ) -> Result<Self, TrainError> {
+        let gpu = Rc::new(gpu);
+        let whole = || Ok(Whole::new(&gpu, task.into(), layout, minibatch)?);
+        let parts = |muon| Parts::new(layout, muon);
+        let backend = CudaBackend::of(&gpu, whole, layout, counts, rule, parts)?;
+        Self::on(backend, rule, dropout_seed)
+    }
+}
+
+/// A network, and its samples.
+pub struct Whole {
+    model: CudaModel,
+    dataset: DeviceDataset,
+    gpu: Rc<Gpu>,
+}
+
+impl Whole {
+    pub(super) fn new(gpu: &Rc<Gpu>, task: Task, layout: &Layout, minibatch: usize) -> Result<Self, GpuError> {
+        Ok(Self {
+            model: CudaModel::new(
+                gpu,
+                &Program::new(layout, ImageOrder::ByChannel),
+                &task.objective,
+                minibatch,
+                Purpose::Training,
+            )?,
+            // After the model: it takes a part of what is left.
+            dataset: DeviceDataset::varied(gpu, task.dataset, Part::Train, minibatch, task.augment)?,
+            gpu: Rc::clone(gpu),
+        })
+    }
+}
+
+impl Slopes for Whole {
+    type Weights = Weights;
+    type Gradient = At<f32>;
+    type Loss = Loss;
+    type Shared = Array<f32>;
+
+    const WORKS_ALONE: bool = true;
+
+    /// Launches forward, loss and backward.
+    fn gradient(
+        &mut self,
+        weights: &Weights,
+        samples: &[u32],
+        key: u64,
+        gradient: &mut At<f32>,
+    ) -> Result<Loss, TrainError> {
+        let (x, labels) = (self.model.x(), self.model.labels());
+        let images = self.model.images(samples.len());
+        // SAFETY: the model has room for the largest minibatch.
+        unsafe { self.dataset.gather(&self.gpu, samples, key, images, x, labels)? };
+        self.model
+            .descend(weights.parameters(), *gradient, samples.len(), key)?;
+        Ok(Loss::There(self.model.losses(), samples.len()))
+    }
+}

@@ -1,0 +1,51 @@
+//! What gradients come from: a whole network, or a portion of one whose other portions lie elsewhere.
+
+use protocol::measured::Scores;
+use protocol::rng::splitmix64;
+
+use crate::lane::{Lane, LaneWord};
+use crate::train_error::TrainError;
+
+/// The key of a step, which decides what is dropped in it.
+pub(crate) fn step_key(seed: u64, step: u64) -> u64 {
+    splitmix64(seed ^ step)
+}
+
+/// What gradients come from, on some device.
+pub trait Slopes {
+    /// The weights, as the device has them.
+    type Weights;
+    /// Where a gradient is written.
+    type Gradient;
+    /// The mean loss of a minibatch, or where it will be.
+    type Loss;
+    /// The shared weights, as the device has them.
+    type Shared: ?Sized;
+
+    /// Whether its device works by itself, so that the host can do something else until the gradient is needed.
+    const WORKS_ALONE: bool = false;
+
+    /// Computes the mean loss of a minibatch and replaces `gradient` by its gradient, or begins to. The key decides dropout.
+    fn gradient(
+        &mut self,
+        weights: &Self::Weights,
+        samples: &[u32],
+        key: u64,
+        gradient: &mut Self::Gradient,
+    ) -> Result<Self::Loss, TrainError>;
+
+    /// Its part in a lane, if there is one.
+    fn lane(&mut self) -> Option<&mut Lane> {
+        None
+    }
+
+    /// A word of the lane has come between two steps.
+    fn hear(&mut self, _word: LaneWord, _shared: &Self::Shared) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    /// How good the lane's shared weights, of which these are some, are on held-out samples, where this is the leader's.
+    fn measure(&mut self, _shared: &Self::Shared) -> Result<Option<Scores>, TrainError> {
+        Ok(None)
+    }
+}

@@ -1,0 +1,146 @@
+//! Lanes whose workers compute on a GPU, all of them or some. Where there is none these tests say so and pass.
+
+use super::*;
+use crate::backend::cuda::{CudaPortionTrainer, CudaTrainer, Gpu, GpuError};
+
+/// Opens the first GPU; none where there is no such device.
+fn gpu(precision: Precision) -> Option<Gpu> {
+    match Gpu::open(0, precision) {
+        Ok(gpu) => Some(gpu),
+        Err(error @ (GpuError::NoDriver(_) | GpuError::NoLibrary(_) | GpuError::NoDevice { .. })) => {
+            println!("skipped: {error}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// The largest minibatch that tests train.
+const MINIBATCH: usize = 32;
+const FULL: On = On::Gpu(Precision::F32);
+
+pub(super) fn take_part(
+    precision: Precision,
+    membership: Membership,
+    counts: &[i32],
+    job: &Job,
+    steps: u64,
+) -> (Vec<f32>, Vec<f32>, Option<Scores>) {
+    let part = MINIBATCH.div_ceil(membership.parts);
+    let gpu = Gpu::open(0, precision).unwrap();
+    let trainer = CudaPortionTrainer::in_lane(gpu, membership, counts, job.optimiser.rule, part);
+    super::take_part(trainer.unwrap(), job, steps)
+}
+
+/// The own weights of one GPU after so many steps, and the losses of all of them.
+fn alone_on(gpu: Gpu, job: &Job, data: &Arc<Dataset>, steps: u64) -> (Vec<f32>, Vec<f32>) {
+    let layout = fit(job, data).unwrap();
+    let task = Task::of_job(job, Arc::clone(data)).unwrap();
+    let counts = initial_counts(&layout, job.seed);
+    let mut trainer = CudaTrainer::new(gpu, task, &layout, &counts, job.optimiser.rule, MINIBATCH, SEED).unwrap();
+    let losses = (1..=steps).map(|step| {
+        let report = trainer.step(&samples(step), control(job, step), &mut Vec::new());
+        report.unwrap().loss
+    });
+    let losses = losses.collect();
+    let own = trainer.backend().read(Array::Own).unwrap().into_owned();
+    (own, losses)
+}
+
+/// Products that begin elsewhere in memory may be added up in another order: so close, and not to the bit.
+#[test]
+fn a_lane_of_gpus_is_one_gpu() {
+    let data = dataset();
+    // Only what is kept may have a kink: where sums differ by a bit, its slope may be another one.
+    for model in [DENSE, CONVOLUTIONS] {
+        let model = model.replace("relu", "tanh").replace("maxpool", "avgpool");
+        for optimiser in ["sgd:0.05", "sgd:0.05,momentum=0.9"] {
+            let Some(gpu) = gpu(Precision::F32) else { return };
+            let (own, losses) = alone_on(gpu, &job(&model, optimiser, 2, 1), &data, 50);
+            for groups in 2..=4 {
+                let job = job(&model, optimiser, groups, 1);
+                let (lane, found, _) = in_a_lane_on(&[FULL], &job, &data, 50);
+                let off = (furthest(&own, &lane), furthest(&losses, &found));
+                println!("{groups} groups, {optimiser}: {off:?}");
+                assert!(off.0 < 1e-5 && off.1 < 5e-5, "{model}: {groups}: {off:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn parts_and_slices_on_gpus_and_cpus_add_up() {
+    let data = dataset();
+    for model in [DENSE, CONVOLUTIONS].map(smooth) {
+        let (own, losses, _) = alone(&job(&model, "sgd:0.05", 2, 1), &data, 50);
+        for cut in [
+            "groups=2,micro=2,ahead=0",
+            "groups=4,micro=7,ahead=0",
+            "groups=1,slices=2,micro=1",
+            "groups=1,slices=3,micro=4,ahead=0",
+            "groups=2,slices=2,micro=3,ahead=0",
+        ] {
+            for on in [&[FULL][..], &[FULL, On::Cpu], &[On::Cpu, FULL]] {
+                if gpu(Precision::F32).is_none() {
+                    return;
+                }
+                let (lane, found, _) = in_a_lane_on(on, &job_of(&model, "sgd:0.05", cut), &data, 50);
+                let off = (furthest(&own, &lane), furthest(&losses, &found));
+                println!("{cut}, {} kinds: {off:?}", on.len());
+                assert!(off.0 < 1e-5 && off.1 < 5e-5, "{model}: {cut}: {off:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn gradients_of_a_gpu_belong_to_the_weights_that_a_minibatch_went_with() {
+    let data = dataset();
+    let model = "dense 24, tanh, dense 16, tanh, dense";
+    for ahead in 0..=3 {
+        if gpu(Precision::F32).is_none() {
+            return;
+        }
+        let job = job_ahead(model, "sgd:0.05", 2, 1, ahead);
+        let (lane, _, _) = in_a_lane_on(&[FULL], &job, &data, 50);
+        let expected = |ahead| with_old_first_layers(&job, &data, 50, ahead);
+        assert!(furthest(&lane, &expected(ahead)) < 1e-5, "{ahead} ahead");
+        assert!(furthest(&lane, &expected(ahead + 1)) > 1e-4, "{ahead} ahead");
+    }
+}
+
+/// What is told of a model does not depend on the precision that it is trained in.
+#[test]
+fn a_lane_of_gpus_measures_in_full() {
+    let data = dataset();
+    for cut in ["groups=3,micro=2", "groups=2,slices=3,ahead=0"] {
+        if gpu(Precision::F32).is_none() {
+            return;
+        }
+        let job = job_of(CONVOLUTIONS, "adam", cut);
+        let (_, _, cpu) = in_a_lane(&job, &data, 2);
+        let (_, _, gpu) = in_a_lane_on(&[On::Gpu(Precision::Tf32)], &job, &data, 2);
+        println!("{cut}: {cpu:?} {gpu:?}");
+        assert!((cpu.loss - gpu.loss).abs() < 1e-5 * cpu.loss, "{cut}: {cpu:?} {gpu:?}");
+    }
+}
+
+#[test]
+fn gpus_learn_with_minibatches_ahead() {
+    let data = dataset();
+    for (optimiser, cut) in [
+        ("adam", "groups=3,micro=4,ahead=1"),
+        ("muon", "groups=4,micro=2,ahead=4"),
+        ("adam", "groups=3,slices=2,micro=2,ahead=4"),
+    ] {
+        if gpu(Precision::F32).is_none() {
+            return;
+        }
+        let job = job_of(DENSE, optimiser, cut);
+        for on in [&[FULL][..], &[FULL, On::Cpu]] {
+            let (_, losses, _) = in_a_lane_on(on, &job, &data, 60);
+            let mean = |losses: &[f32]| losses.iter().sum::<f32>() / losses.len() as f32;
+            assert!(mean(&losses[50..]) < mean(&losses[..10]), "{cut}: {losses:?}");
+        }
+    }
+}
