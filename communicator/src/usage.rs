@@ -199,18 +199,47 @@ pub fn descriptors_max() -> Option<usize> {
 
 /// A job is too large for this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Error)]
-#[error("the job needs about {needed:.1} GB of memory, but this machine has {there:.1} GB")]
+#[error("the job needs about {needed:.1} GB of memory, but {holder} has {there:.1} GB")]
 pub struct TooLarge {
     needed: f64,
     there: f64,
+    holder: &'static str,
+}
+
+/// The workers of this machine.
+#[derive(Clone, Copy, Debug)]
+pub struct Workers {
+    /// How many there are.
+    pub count: usize,
+    /// The bytes of the GPU's memory, where they compute on one.
+    pub gpu_bytes: Option<u64>,
 }
 
 /// What a node and its worker take besides a portion, with a dataset of some size. Portions are made to fit closely.
 const BESIDES_BYTES: u64 = 128 << 20;
+/// What a worker takes of a GPU besides its arrays: the driver's own, kernels, and room for products.
+const BESIDES_GPU_BYTES: u64 = 640 << 20;
 
 /// Refuses a job that so many workers on this machine cannot hold, before the system's memory is gone.
-pub fn check_memory(job: &Job, layout: &Layout, workers: usize) -> Result<(), TooLarge> {
-    const GIGABYTE: f64 = 1e9;
+pub fn check_memory(job: &Job, layout: &Layout, workers: Workers) -> Result<(), TooLarge> {
+    let fits = |needed: u64, there: Option<u64>, holder| {
+        const GIGABYTE: f64 = 1e9;
+        let needed = needed.saturating_mul(workers.count as u64);
+        match there {
+            Some(there) if needed > there => Err(TooLarge {
+                needed: needed as f64 / GIGABYTE,
+                there: there as f64 / GIGABYTE,
+                holder,
+            }),
+            _ => Ok(()),
+        }
+    };
+    fits(host_bytes(job, layout), memory_total_bytes(), "this machine")?;
+    fits(gpu_bytes(job, layout), workers.gpu_bytes, "its GPU")
+}
+
+/// The memory that a worker and its node take.
+fn host_bytes(job: &Job, layout: &Layout) -> u64 {
     // Gradients that are added up take an array of their own; those of a lane's parts do not.
     let adds_up = job.exchange.lanes().is_none() && job.accumulate > 1;
     // In a lane, so do the weights that each minibatch ahead went with, those that it is measured with, and the copies that a
@@ -221,14 +250,25 @@ pub fn check_memory(job: &Job, layout: &Layout, workers: usize) -> Result<(), To
     };
     let arrays = job.optimiser.rule.state_arrays() + usize::from(adds_up) + ahead + in_lane;
     let each = layout.training_bytes(samples as usize * (1 + ahead), arrays);
-    let needed = each.saturating_add(besides).saturating_mul(workers as u64);
-    match memory_total_bytes() {
-        Some(there) if needed > there => Err(TooLarge {
-            needed: needed as f64 / GIGABYTE,
-            there: there as f64 / GIGABYTE,
-        }),
-        _ => Ok(()),
-    }
+    each.saturating_add(besides)
+}
+
+/// The memory of a GPU that a worker takes.
+fn gpu_bytes(job: &Job, layout: &Layout) -> u64 {
+    // All samples of a step are there at once.
+    let samples = job.step_samples() as usize;
+    // In a lane, besides, the weights that minibatches ahead went with, those that it is measured with, and a part's gradient
+    // that is to be added to the others'.
+    let (arrays, at_once, unfolding) = match job.exchange.lanes() {
+        Some(lanes) => {
+            let (ahead, parts) = (usize::from(lanes.ahead(1)), usize::from(lanes.micro));
+            let unfolding = layout.unfolding_bytes(samples.div_ceil(parts), true);
+            (ahead + 1 + usize::from(parts > 1), samples * (1 + ahead), unfolding)
+        }
+        None => (0, samples, layout.unfolding_bytes(samples, false)),
+    };
+    let each = layout.training_bytes(at_once, job.optimiser.rule.state_arrays() + arrays);
+    each.saturating_add(unfolding).saturating_add(BESIDES_GPU_BYTES)
 }
 
 /// The bytes that a line of such a file gives in kB.

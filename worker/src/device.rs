@@ -84,6 +84,8 @@ pub enum Device {
         ordinal: usize,
         /// What it is called.
         name: String,
+        /// The bytes of its memory.
+        memory: u64,
         /// How it multiplies.
         precision: Precision,
     },
@@ -124,6 +126,7 @@ impl Device {
         Ok(Self::Cuda {
             ordinal,
             name: Gpu::name_of(ordinal)?,
+            memory: Gpu::memory_of(ordinal)?,
             precision: precision.unwrap_or(Precision::Tf32),
         })
     }
@@ -131,6 +134,16 @@ impl Device {
     #[cfg(not(feature = "cuda"))]
     fn gpu(_ordinal: usize, _precision: Option<Precision>) -> Result<Self, DeviceError> {
         Err(DeviceError::NotBuilt)
+    }
+
+    /// The bytes of a GPU's memory, if it is one.
+    #[must_use]
+    pub fn gpu_bytes(&self) -> Option<u64> {
+        match self {
+            Self::Cpu => None,
+            #[cfg(feature = "cuda")]
+            Self::Cuda { memory, .. } => Some(*memory),
+        }
     }
 
     /// What was found, as the choice of exactly that.
@@ -153,6 +166,7 @@ impl fmt::Display for Device {
                 ordinal,
                 name,
                 precision,
+                ..
             } => write!(f, "cuda:{ordinal} {name} {precision}"),
         }
     }

@@ -71,6 +71,18 @@ impl<L: Layer> Network<L> {
         }
     }
 
+    /// The same network with layers and junctions that are made of these.
+    pub fn mapped<E>(
+        &self,
+        layer: &impl Fn(&L) -> Result<L, E>,
+        junction: &impl Fn(&L::Junction) -> Result<L::Junction, E>,
+    ) -> Result<Self, E> {
+        Ok(Self {
+            parts: mapped(&self.parts, layer, junction)?,
+            first_with_weights: self.first_with_weights,
+        })
+    }
+
     /// The logits of a minibatch, without a way back.
     pub fn forward(&self, pass: &L::Pass, x: Activations<L::Unit>) -> Result<Activations<L::Unit>, L::Error> {
         let failure = Failure::default();
@@ -118,6 +130,28 @@ impl<L: Layer> Network<L> {
         let input = through(untrained, pass, input, failure)?;
         through(trained, pass, input.put_tape(tape), failure)
     }
+}
+
+fn mapped<L: Layer, E>(
+    parts: &[Part<L>],
+    layer: &impl Fn(&L) -> Result<L, E>,
+    junction: &impl Fn(&L::Junction) -> Result<L::Junction, E>,
+) -> Result<Vec<Part<L>>, E> {
+    let part = |part: &Part<L>| {
+        Ok(match part {
+            Part::Layer(one) => Part::Layer(layer(one)?),
+            Part::Block {
+                body,
+                skip,
+                junction: one,
+            } => Part::Block {
+                body: mapped(body, layer, junction)?,
+                skip: mapped(skip, layer, junction)?,
+                junction: junction(one)?,
+            },
+        })
+    };
+    parts.iter().map(part).collect()
 }
 
 /// Goes through parts, one after the other.

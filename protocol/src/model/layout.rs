@@ -463,25 +463,6 @@ impl Layout {
     pub fn measured(&self) -> usize {
         self.statistics.iter().map(TensorSlot::elements).sum()
     }
-
-    /// About how much memory training takes, the dataset aside: weights, gradient, residual, optimiser state and
-    /// ledger, and what a minibatch leaves in every layer on its way there and back.
-    #[must_use]
-    pub fn training_bytes(&self, minibatch: usize, state_arrays: usize) -> u64 {
-        const NUMBER: u64 = size_of::<f32>() as u64;
-        let arrays = 4 + state_arrays as u64;
-        NUMBER * (arrays * self.weights as u64 + 2 * activations(&self.layers) * minibatch as u64)
-    }
-}
-
-/// Numbers that all layers write for one sample.
-pub(super) fn activations(layers: &[PlacedLayer]) -> u64 {
-    let numbers = layers.iter().map(|layer| {
-        let within = layer.block.as_ref();
-        let within = within.map_or(0, |block| activations(&block.body) + activations(&block.skip));
-        layer.output.elements() as u64 + within
-    });
-    numbers.sum()
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 mod grammar;
 mod initial;
 mod layout;
+mod memory;
 mod portion;
 mod shape;
 mod stretch;

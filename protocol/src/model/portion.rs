@@ -9,7 +9,8 @@ use std::ops::Range;
 
 use thiserror::Error;
 
-use super::layout::{activations, placed};
+use super::layout::placed;
+use super::memory::activations;
 use super::stretch::{Stretch, held, stretches};
 use super::{Layer, Layout, PlacedLayer, TensorSlot, initial_counts_at};
 use crate::digest::Digest;

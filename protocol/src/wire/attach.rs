@@ -239,6 +239,8 @@ pub struct WorkerInfo {
     pub pid: u32,
     /// What it computes on.
     pub device: String,
+    /// The bytes of a GPU's memory, if it computes on one.
+    pub gpu_bytes: Option<u64>,
     /// With how many threads.
     pub threads: usize,
 }

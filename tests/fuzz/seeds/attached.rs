@@ -29,6 +29,7 @@ pub(super) fn attached() {
         version: "0.1.0".into(),
         pid: 4_321,
         device: "cpu".into(),
+        gpu_bytes: Some(8 << 30),
         threads: 2,
     };
     let data = data_info();

@@ -105,6 +105,7 @@ fn work_for(path: &Path, options: &Options) -> Result<(), AttachError> {
         version: options.version.clone(),
         pid: std::process::id(),
         device: options.device.to_string(),
+        gpu_bytes: options.device.gpu_bytes(),
         threads: options.threads.0,
     }))?;
     beat(writer.clone())?;

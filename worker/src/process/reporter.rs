@@ -157,7 +157,7 @@ impl Reporting {
         stats.waited += time.waited;
         stats.gpu += step.gpu.time;
         // A batch that leaves without a step says nothing of it.
-        if step.samples > 0 {
+        if step.gpu.memory > 0 {
             stats.gpu_memory = step.gpu.memory;
         }
         if let Some(tau) = step.tau {

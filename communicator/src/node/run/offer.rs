@@ -7,7 +7,7 @@ use protocol::wire::attach::DataInfo;
 use protocol::wire::control::Offer;
 
 use crate::ledger::Ledger;
-use crate::usage;
+use crate::usage::{self, Workers};
 
 /// Works it out, with the ledger that the run would begin with: with the counts that a worker has found in a model, or those
 /// that follow from the seed. That takes a while for large models.
@@ -16,11 +16,12 @@ pub(super) fn make(
     job: &Job,
     first: Option<Vec<i32>>,
     data: DataInfo,
-    workers: usize,
+    workers: Workers,
 ) -> Result<(Offer, Box<Ledger>), String> {
     let layout = Layout::new(&job.model, data.input, data.target.outputs()).map_err(|error| error.to_string())?;
     if let Some(lanes) = job.exchange.lanes() {
-        return of_portions(run, job, &layout, lanes, data);
+        let workers = Workers { count: 1, ..workers };
+        return of_portions(run, job, &layout, lanes, data, workers);
     }
     usage::check_memory(job, &layout, workers).map_err(|error| {
         format!("{error}: use a smaller model or --minibatch, or spread it over nodes (--exchange layers)")
@@ -35,7 +36,7 @@ pub(super) fn make(
     let offer = Offer {
         data,
         digest,
-        workers,
+        workers: workers.count,
         groups: 1,
     };
     Ok((offer, Box::new(ledger)))
@@ -49,19 +50,20 @@ fn of_portions(
     layout: &Layout,
     lanes: &Lanes,
     data: DataInfo,
+    workers: Workers,
 ) -> Result<(Offer, Box<Ledger>), String> {
-    let (partition, groups) = fitting(job, layout, lanes)?;
+    let (partition, groups) = fitting(job, layout, lanes, workers)?;
     let offer = Offer {
         data,
         digest: partition.first_digest(job.seed),
-        workers: 1,
+        workers: workers.count,
         groups,
     };
     Ok((offer, Box::new(Ledger::new(run, Vec::new()))))
 }
 
 /// The model in the groups that a job says, or in as few as fit this node's memory, and how many that are.
-fn fitting(job: &Job, layout: &Layout, lanes: &Lanes) -> Result<(Partition, u8), String> {
+fn fitting(job: &Job, layout: &Layout, lanes: &Lanes, workers: Workers) -> Result<(Partition, u8), String> {
     let choices = match lanes.cut {
         Cut::Fitting => lanes.fewest_groups()..=GROUPS_MAX as u8,
         Cut::Into(_) | Cut::At(_) => 0..=0,
@@ -77,7 +79,7 @@ fn fitting(job: &Job, layout: &Layout, lanes: &Lanes) -> Result<(Partition, u8),
                 cut => cut.map_err(|error| error.to_string())?,
             };
         let groups = partition.groups() as u8;
-        let fits = |portion: Portion| usage::check_memory(job, &portion.layout, 1);
+        let fits = |portion: Portion| usage::check_memory(job, &portion.layout, workers);
         let fit = partition.portions().try_for_each(fits);
         match fit {
             Ok(()) => return Ok((partition, groups)),
@@ -88,4 +90,33 @@ fn fitting(job: &Job, layout: &Layout, lanes: &Lanes) -> Result<(Partition, u8),
         Cut::Fitting => format!("{too_large}, and it cannot be cut into more: use a smaller model or --minibatch"),
         Cut::Into(_) | Cut::At(_) => format!("{too_large}: ask for more groups or slices"),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::job::JobDraft;
+    use protocol::model::Shape;
+
+    use super::*;
+
+    #[test]
+    fn a_smaller_gpu_holds_smaller_portions() {
+        let draft = JobDraft {
+            model: Some("dense 4096, relu, dense 4096, relu, dense 4096, relu, dense 4096, relu, dense".into()),
+            exchange: Some("layers".into()),
+            optimiser: Some("sgd:0.05".into()),
+            ..JobDraft::default()
+        };
+        let job = draft.resolve().unwrap();
+        let layout = Layout::new(&job.model, Shape::Flat(784), 10).unwrap();
+        let groups = |gpu_bytes| {
+            let workers = Workers { count: 1, gpu_bytes };
+            fitting(&job, &layout, job.exchange.lanes().unwrap(), workers).map(|(_, groups)| groups)
+        };
+        let (cpu, large, small) = (groups(None), groups(Some(64 << 30)), groups(Some(1_500_000_000)));
+        assert_eq!(cpu, large);
+        assert!(small > large, "{small:?} and {large:?}");
+        let error = groups(Some(1 << 30)).unwrap_err();
+        assert!(error.contains("GPU") && error.contains("smaller model"), "{error}");
+    }
 }

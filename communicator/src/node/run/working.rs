@@ -30,6 +30,11 @@ impl RunState {
         }
     }
 
+    /// The memory of the smallest GPU that a worker computes on, if any does.
+    pub(super) fn gpu_bytes(&self) -> Option<u64> {
+        self.workers.values().filter_map(|worker| worker.info.gpu_bytes).min()
+    }
+
     /// Tells others what this node is now.
     fn describe(&mut self) {
         self.me.workers = self.workers.len();

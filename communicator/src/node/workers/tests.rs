@@ -48,6 +48,7 @@ async fn say_hello(stream: &mut UnixStream, version: &str) {
     let hello = FromWorker::Hello(WorkerInfo {
         version: version.into(),
         device: "cpu".into(),
+        gpu_bytes: None,
         pid: 1,
         threads: 1,
     });

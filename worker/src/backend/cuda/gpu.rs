@@ -77,6 +77,13 @@ impl Gpu {
         Ok(device::get_name(device::get(ordinal as i32)?)?)
     }
 
+    /// Bytes of the memory of a GPU that is there. It is not opened.
+    pub fn memory_of(ordinal: usize) -> Result<u64, GpuError> {
+        let found = device::get(ordinal as i32)?;
+        // SAFETY: the device is one that the driver has told of.
+        Ok(unsafe { device::total_mem(found)? } as u64)
+    }
+
     /// Bytes of its memory that are free.
     pub(super) fn free_memory(&self) -> Result<usize, GpuError> {
         Ok(self.stream.context().mem_get_info()?.0)

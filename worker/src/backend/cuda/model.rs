@@ -8,7 +8,7 @@ use super::abi::Images;
 use super::address::At;
 use super::error::GpuError;
 use super::gpu::Gpu;
-use super::layers::{CudaJunction, CudaLayer, PARTS_MAX, Pass, PassData, Statistics};
+use super::layers::{ConvRoom, CudaJunction, CudaLayer, PARTS_MAX, Pass, PassData, Statistics};
 use super::loss::CudaLoss;
 use super::memory::Array;
 use super::place::{Place, place_of, tensor_at};
@@ -22,8 +22,9 @@ use crate::tape::{Activations, Parameters};
 pub(super) enum Purpose {
     /// Gradients come back through it.
     Training,
-    /// And go on to what lies before it, elsewhere.
-    Passing,
+    /// They do so for parts of minibatches that are under way at the same time, each in a model of its own, and may go on to
+    /// what lies before it, elsewhere.
+    Passing(InputGradient),
     /// Only logits are asked for.
     Evaluation,
 }
@@ -36,7 +37,7 @@ pub(super) struct CudaModel {
     input: Planes,
     x: Array<f32>,
     /// Column sums, in parts.
-    sums: Array<f32>,
+    sums: Rc<Array<f32>>,
     minibatch: usize,
 }
 
@@ -52,11 +53,15 @@ impl CudaModel {
             gpu,
             minibatch,
             trains: purpose != Purpose::Evaluation,
+            common: match purpose {
+                Purpose::Passing(_) => Some(Rc::new(ConvRoom::of_all(gpu, &program.ops, minibatch)?)),
+                _ => None,
+            },
         };
         // The first layer with weights has nobody to hand a gradient to, unless something lies before; blocks always have,
         // within them.
         let (first, wanted) = match purpose {
-            Purpose::Passing => (0, InputGradient::Needed),
+            Purpose::Passing(InputGradient::Needed) => (0, InputGradient::Needed),
             _ => (program.first_with_weights(), InputGradient::NotNeeded),
         };
         let features = program.input.numbers();
@@ -67,9 +72,27 @@ impl CudaModel {
             loss: CudaLoss::new(gpu, objective, minibatch, classes)?,
             input: program.input,
             x: Array::zeros(gpu, minibatch * features)?,
-            sums: Array::zeros(gpu, PARTS_MAX * widest(&program.ops))?,
+            sums: Rc::new(Array::zeros(gpu, PARTS_MAX * widest(&program.ops))?),
             minibatch,
             gpu: Rc::clone(gpu),
+        })
+    }
+
+    /// The same for another part of a minibatch at the same time.
+    pub(super) fn beside(&self) -> Result<Self, GpuError> {
+        let gpu = &*self.gpu;
+        Ok(Self {
+            network: self
+                .network
+                .mapped(&|layer: &CudaLayer| layer.beside(gpu), &|junction: &CudaJunction| {
+                    junction.beside(gpu)
+                })?,
+            loss: self.loss.clone(),
+            input: self.input,
+            x: Array::zeros(gpu, self.x.len())?,
+            sums: Rc::clone(&self.sums),
+            minibatch: self.minibatch,
+            gpu: Rc::clone(&self.gpu),
         })
     }
 
@@ -185,6 +208,8 @@ struct Making<'a> {
     gpu: &'a Gpu,
     minibatch: usize,
     trains: bool,
+    /// Where convolutions unfold, if they do so in one place.
+    common: Option<Rc<ConvRoom>>,
 }
 
 impl Making<'_> {
@@ -207,7 +232,8 @@ impl Making<'_> {
                 },
                 op => {
                     let wanted = if self.trains { wanted } else { InputGradient::NotNeeded };
-                    Part::Layer(CudaLayer::new(self.gpu, op, inputs, self.minibatch, wanted)?)
+                    let common = self.common.as_ref();
+                    Part::Layer(CudaLayer::new(self.gpu, op, inputs, self.minibatch, wanted, common)?)
                 }
             });
             inputs = outputs;

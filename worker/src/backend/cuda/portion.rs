@@ -29,7 +29,7 @@ use crate::objective::Objective;
 use crate::ops::MeanLoss;
 use crate::ops::matmul::Into;
 use crate::portion::{Layers, Membership, PortionModel, Returned};
-use crate::program::{ImageOrder, Program};
+use crate::program::{ImageOrder, InputGradient, Program};
 use crate::tape::{Activations, Around, Forward, Operation};
 use crate::train_error::TrainError;
 
@@ -129,15 +129,21 @@ impl CudaLayers {
             self.part = samples;
             self.free.clear();
         }
-        let purpose = if self.number == 0 {
-            Purpose::Training
-        } else {
-            Purpose::Passing
-        };
-        match self.free.pop() {
-            Some(model) => Ok(model),
-            None => CudaModel::new(&self.gpu, &self.program, &self.objective, self.part, purpose),
+        if let Some(model) = self.free.pop() {
+            return Ok(model);
         }
+        // What only one way back at a time needs they have in common.
+        let mut others = self.under_way.values().map(|other| &other.model);
+        if let Some(other) = others.find(|other| other.minibatch() >= self.part) {
+            return other.beside();
+        }
+        let wanted = if self.number == 0 {
+            InputGradient::NotNeeded
+        } else {
+            InputGradient::Needed
+        };
+        let purpose = Purpose::Passing(wanted);
+        CudaModel::new(&self.gpu, &self.program, &self.objective, self.part, purpose)
     }
 
     /// No part is in a model any more.

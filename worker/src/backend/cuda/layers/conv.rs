@@ -9,28 +9,27 @@ use super::super::memory::Array;
 use super::super::products::{Epilogue, Matrix, Product, Sizes};
 use super::sums::{add_parts, parts};
 use super::{Back, There};
-use crate::program::{Conv, InputGradient};
+use crate::program::{Conv, InputGradient, Op};
 
 const THREADS: usize = 256;
 
 /// The unfolded minibatch, and on the way back its gradient.
-pub(super) struct ConvRoom {
+pub(in super::super) struct ConvRoom {
     unfolded: Array<f32>,
     unfolded_gradient: Array<f32>,
+    /// Others unfold theirs here, too: what is needed on the way back is unfolded again.
+    is_shared: bool,
 }
 
 impl ConvRoom {
+    /// Room for one layer.
     pub(super) fn new(
         gpu: &Gpu,
         conv: &Conv,
         minibatch: usize,
         input_gradient: InputGradient,
     ) -> Result<Self, GpuError> {
-        let numbers = if conv.geometry.is_pointwise() {
-            0
-        } else {
-            minibatch * conv.geometry.window() * conv.geometry.positions()
-        };
+        let numbers = minibatch * unfolded_len(conv);
         let back = match input_gradient {
             InputGradient::Needed => numbers,
             InputGradient::NotNeeded => 0,
@@ -38,8 +37,59 @@ impl ConvRoom {
         Ok(Self {
             unfolded: Array::zeros(gpu, numbers)?,
             unfolded_gradient: Array::zeros(gpu, back)?,
+            is_shared: false,
         })
     }
+
+    /// Room that all convolutions among these operations have in common.
+    pub(in super::super) fn of_all(gpu: &Gpu, ops: &[Op], minibatch: usize) -> Result<Self, GpuError> {
+        let numbers = minibatch * largest(ops);
+        Ok(Self {
+            unfolded: Array::zeros(gpu, numbers)?,
+            unfolded_gradient: Array::zeros(gpu, numbers)?,
+            is_shared: true,
+        })
+    }
+}
+
+/// Numbers that a sample is unfolded to: kernels of one pixel look at it as it is.
+fn unfolded_len(conv: &Conv) -> usize {
+    if conv.geometry.is_pointwise() {
+        0
+    } else {
+        conv.geometry.window() * conv.geometry.positions()
+    }
+}
+
+fn largest(ops: &[Op]) -> usize {
+    let of = |op: &Op| match op {
+        Op::Conv(conv) => unfolded_len(conv),
+        Op::Residual(block) => largest(&block.body).max(largest(&block.skip)),
+        _ => 0,
+    };
+    ops.iter().map(of).max().unwrap_or(0)
+}
+
+/// Unfolds a minibatch.
+///
+/// # Safety
+/// `x` must have so many samples, and `room` be made for as many.
+unsafe fn unfold(gpu: &Gpu, conv: &Conv, room: &ConvRoom, samples: usize, x: At<f32>) -> Result<(), GpuError> {
+    if conv.geometry.is_pointwise() {
+        return Ok(());
+    }
+    let arguments = Unfold {
+        x,
+        by: geometry(conv, samples),
+        unfolded: room.unfolded.at(),
+    };
+    let positions = samples * conv.geometry.positions();
+    let each_window = Grid {
+        blocks: (positions.div_ceil(THREADS), conv.geometry.window()),
+        threads: (THREADS, 1),
+    };
+    // SAFETY: as the caller has promised.
+    unsafe { gpu.launch(&gpu.kernels.unfold, each_window, arguments) }
 }
 
 /// Where the unfolded minibatch lies: kernels of one pixel look at it as it is.
@@ -71,15 +121,6 @@ fn geometry(conv: &Conv, samples: usize) -> ConvGeometry {
 pub(super) unsafe fn forward(gpu: &Gpu, conv: &Conv, room: &ConvRoom, at: There) -> Result<(), GpuError> {
     let (window, outputs) = (conv.geometry.window(), conv.geometry.outputs);
     let positions = at.samples * conv.geometry.positions();
-    let unfold = Unfold {
-        x: at.x,
-        by: geometry(conv, at.samples),
-        unfolded: room.unfolded.at(),
-    };
-    let each_window = Grid {
-        blocks: (positions.div_ceil(THREADS), window),
-        threads: (THREADS, 1),
-    };
     let product = Product {
         sizes: Sizes {
             rows: positions,
@@ -107,9 +148,7 @@ pub(super) unsafe fn forward(gpu: &Gpu, conv: &Conv, room: &ConvRoom, at: There)
     };
     // SAFETY: the layout has put so many weights where the layer says, and the rest is as the caller has promised.
     unsafe {
-        if !conv.geometry.is_pointwise() {
-            gpu.launch(&gpu.kernels.unfold, each_window, unfold)?;
-        }
+        unfold(gpu, conv, room, at.samples, at.x)?;
         gpu.products.multiply(product)?;
         match (conv.bias.is_empty(), conv.relu) {
             (false, _) => gpu.launch(&gpu.kernels.bias, Grid::each(positions * outputs), bias),
@@ -120,7 +159,8 @@ pub(super) unsafe fn forward(gpu: &Gpu, conv: &Conv, room: &ConvRoom, at: There)
 }
 
 /// # Safety
-/// `at` must be as [`Back`] asks for, for this layer, and `room` what its way forward has written.
+/// `at` must be as [`Back`] asks for, for this layer, and `room` be made for as many samples and, unless it is shared, what
+/// its way forward has written.
 pub(super) unsafe fn backward(gpu: &Gpu, conv: &Conv, room: &ConvRoom, at: Back) -> Result<(), GpuError> {
     let (window, outputs) = (conv.geometry.window(), conv.geometry.outputs);
     let positions = at.samples * conv.geometry.positions();
@@ -144,6 +184,9 @@ pub(super) unsafe fn backward(gpu: &Gpu, conv: &Conv, room: &ConvRoom, at: Back)
         }
         if !conv.bias.is_empty() {
             add_parts(gpu, at.sums, parts, outputs, at.gradient.plus(conv.bias.start))?;
+        }
+        if room.is_shared {
+            unfold(gpu, conv, room, at.samples, at.x)?;
         }
         gpu.products.multiply(Product {
             sizes: Sizes {

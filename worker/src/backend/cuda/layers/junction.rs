@@ -23,7 +23,7 @@ struct Room {
     twice: bool,
     y: Array<f32>,
     /// The gradients of both ways, where they are not that of the sum itself.
-    ways: [Array<f32>; 2],
+    ways: Rc<[Array<f32>; 2]>,
 }
 
 impl CudaJunction {
@@ -45,10 +45,21 @@ impl CudaJunction {
             relu: block.relu,
             twice,
             y: Array::zeros(gpu, minibatch * outputs)?,
-            ways: [
+            ways: Rc::new([
                 Array::zeros(gpu, numbers(block.relu || twice))?,
                 Array::zeros(gpu, numbers(twice))?,
-            ],
+            ]),
+        })))
+    }
+
+    /// The same for another minibatch at the same time.
+    pub(in super::super) fn beside(&self, gpu: &Gpu) -> Result<Self, GpuError> {
+        let room = &self.0;
+        Ok(Self(Rc::new(Room {
+            relu: room.relu,
+            twice: room.twice,
+            y: Array::zeros(gpu, room.y.len())?,
+            ways: Rc::clone(&room.ways),
         })))
     }
 }

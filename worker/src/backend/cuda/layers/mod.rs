@@ -13,7 +13,7 @@ use std::rc::Rc;
 
 use dfdx::prelude::{Cpu, Gradients, HasShape};
 
-use self::conv::ConvRoom;
+pub(super) use self::conv::ConvRoom;
 pub(super) use self::junction::CudaJunction;
 use self::norm::NormRoom;
 pub(super) use self::norm::Statistics;
@@ -40,14 +40,14 @@ struct Layer {
     outputs: usize,
     y: Array<f32>,
     /// The gradient of what comes before it, where that can be trained.
-    dx: Option<Array<f32>>,
+    dx: Option<Rc<Array<f32>>>,
     room: Room,
 }
 
 /// What a layer keeps between its way forward and its way back.
 enum Room {
     Nothing,
-    Conv(ConvRoom),
+    Conv(Rc<ConvRoom>),
     /// Where the largest number of every square was found.
     Winners(Array<u32>),
     Norm(NormRoom),
@@ -102,13 +102,14 @@ struct Back {
 
 impl CudaLayer {
     /// A layer for minibatches of so many samples. Only what a gradient will come back through has a place for that of its
-    /// input.
+    /// input. Where convolutions have room in common, they unfold there.
     pub(super) fn new(
         gpu: &Gpu,
         op: &Op,
         inputs: usize,
         minibatch: usize,
         input_gradient: InputGradient,
+        common: Option<&Rc<ConvRoom>>,
     ) -> Result<Self, GpuError> {
         let outputs = op.outputs(inputs);
         let numbers = match op {
@@ -119,11 +120,14 @@ impl CudaLayer {
             return Err(GpuError::TooLarge { minibatch, outputs });
         }
         let dx = match input_gradient {
-            InputGradient::Needed => Some(Array::zeros(gpu, minibatch * inputs)?),
+            InputGradient::Needed => Some(Rc::new(Array::zeros(gpu, minibatch * inputs)?)),
             InputGradient::NotNeeded => None,
         };
         let room = match op {
-            Op::Conv(conv) => Room::Conv(ConvRoom::new(gpu, conv, minibatch, input_gradient)?),
+            Op::Conv(conv) => Room::Conv(match common {
+                Some(common) => Rc::clone(common),
+                None => Rc::new(ConvRoom::new(gpu, conv, minibatch, input_gradient)?),
+            }),
             Op::MaxPool(_) => Room::Winners(Array::zeros(gpu, minibatch * outputs)?),
             Op::Norm(norm) => Room::Norm(NormRoom::new(gpu, norm, minibatch)?),
             _ => Room::Nothing,
@@ -135,6 +139,27 @@ impl CudaLayer {
             y: Array::zeros(gpu, minibatch * outputs)?,
             dx,
             room,
+        })))
+    }
+}
+
+impl CudaLayer {
+    /// The same layer for another minibatch at the same time: what it writes on the way there it has for itself, and in common
+    /// what is of use only while one comes back.
+    pub(super) fn beside(&self, gpu: &Gpu) -> Result<Self, GpuError> {
+        let layer = &*self.0;
+        Ok(Self(Rc::new(Layer {
+            op: layer.op.clone(),
+            inputs: layer.inputs,
+            outputs: layer.outputs,
+            y: Array::zeros(gpu, layer.y.len())?,
+            dx: layer.dx.clone(),
+            room: match &layer.room {
+                Room::Nothing => Room::Nothing,
+                Room::Conv(room) => Room::Conv(Rc::clone(room)),
+                Room::Winners(winners) => Room::Winners(Array::zeros(gpu, winners.len())?),
+                Room::Norm(room) => Room::Norm(room.beside(gpu)?),
+            },
         })))
     }
 }
@@ -170,7 +195,7 @@ impl Operation for CudaLayer {
         (): (),
         gradients: &mut Gradients<Place, Cpu>,
     ) -> Result<(), GpuError> {
-        let dx = self.0.dx.as_ref().map(Array::at);
+        let dx = self.0.dx.as_ref().map(|dx| dx.at());
         if let Some(dx) = dx {
             *slot(gradients, x)? = dx.into();
         }

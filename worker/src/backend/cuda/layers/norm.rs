@@ -40,6 +40,14 @@ impl NormRoom {
             moments: Array::zeros(gpu, 2 * sets)?,
         })
     }
+
+    /// The same for another minibatch at the same time.
+    pub(super) fn beside(&self, gpu: &Gpu) -> Result<Self, GpuError> {
+        Ok(Self {
+            found: Array::zeros(gpu, self.found.len())?,
+            moments: Array::zeros(gpu, self.moments.len())?,
+        })
+    }
 }
 
 /// Which numbers of a minibatch make a set. Vectors lie as rows, images channel by channel.
