@@ -57,7 +57,7 @@ impl LocalRun {
                 "--checkpoint-every needs nodes that stay: start them with 'tau seed' and 'tau join', and the run with 'tau start'",
             ));
         }
-        let said = check(&job, &flags, nodes, device.gpu_bytes())?;
+        let said = check(&job, &flags, nodes)?;
         open_own_files(&mut job, &mut flags)?;
         Ok(Self {
             job,
@@ -140,7 +140,7 @@ fn named_files(job: &mut Job) -> Vec<&mut PathBuf> {
 }
 
 /// Opens the data and lays the model out, and says what will be trained.
-fn check(job: &Job, flags: &ComputeFlags, nodes: usize, gpu_bytes: Option<u64>) -> Result<String, Failure> {
+fn check(job: &Job, flags: &ComputeFlags, nodes: usize) -> Result<String, Failure> {
     let dataset = reading::open(&job.data, job.seed, flags.data_root.as_deref()).map_err(Failure::bad)?;
     let layout = fitting::fit(job, &dataset).map_err(Failure::bad)?;
     let first = first_weights::open(job, &layout, flags.data_root.as_deref()).map_err(Failure::bad)?;
@@ -149,10 +149,7 @@ fn check(job: &Job, flags: &ComputeFlags, nodes: usize, gpu_bytes: Option<u64>) 
         Some(lanes) => nodes.div_ceil(lanes.portions().unwrap_or(nodes)),
         None => nodes * flags.workers,
     };
-    let workers = Workers {
-        count: replicas,
-        gpu_bytes,
-    };
+    let workers = Workers::here(replicas, None);
     check_memory(job, &layout, workers).map_err(|error| {
         Failure::input(format!(
             "{error}: use fewer --nodes, a smaller model or a smaller --minibatch"

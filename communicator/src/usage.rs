@@ -206,21 +206,40 @@ pub struct TooLarge {
     holder: &'static str,
 }
 
-/// The workers of this machine.
+/// The workers of a machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Workers {
     /// How many there are.
     pub count: usize,
+    /// How fast each is, about: million products a second. 0 where nobody has to know.
+    pub speed: u64,
+    /// The bytes of the machine's memory, where it tells.
+    pub memory_bytes: Option<u64>,
     /// The bytes of the GPU's memory, where they compute on one.
     pub gpu_bytes: Option<u64>,
+}
+
+impl Workers {
+    /// So many on this machine.
+    #[must_use]
+    pub fn here(count: usize, gpu_bytes: Option<u64>) -> Self {
+        Self {
+            count,
+            speed: 0,
+            memory_bytes: memory_total_bytes(),
+            gpu_bytes,
+        }
+    }
 }
 
 /// What a node and its worker take besides a portion, with a dataset of some size. Portions are made to fit closely.
 const BESIDES_BYTES: u64 = 128 << 20;
 /// What a worker takes of a GPU besides its arrays: the driver's own, kernels, and room for products.
 const BESIDES_GPU_BYTES: u64 = 640 << 20;
+/// Held-out samples that go through a network at once, at most.
+const MEASURED_AT_ONCE: usize = 128;
 
-/// Refuses a job that so many workers on this machine cannot hold, before the system's memory is gone.
+/// Refuses a job that so many workers on a machine cannot hold, before the system's memory is gone.
 pub fn check_memory(job: &Job, layout: &Layout, workers: Workers) -> Result<(), TooLarge> {
     let fits = |needed: u64, there: Option<u64>, holder| {
         const GIGABYTE: f64 = 1e9;
@@ -234,7 +253,7 @@ pub fn check_memory(job: &Job, layout: &Layout, workers: Workers) -> Result<(), 
             _ => Ok(()),
         }
     };
-    fits(host_bytes(job, layout), memory_total_bytes(), "this machine")?;
+    fits(host_bytes(job, layout), workers.memory_bytes, "this machine")?;
     fits(gpu_bytes(job, layout), workers.gpu_bytes, "its GPU")
 }
 
@@ -253,7 +272,7 @@ fn host_bytes(job: &Job, layout: &Layout) -> u64 {
     each.saturating_add(besides)
 }
 
-/// The memory of a GPU that a worker takes.
+/// About the memory of a GPU that a worker takes; rather more.
 fn gpu_bytes(job: &Job, layout: &Layout) -> u64 {
     // All samples of a step are there at once.
     let samples = job.step_samples() as usize;
@@ -268,7 +287,10 @@ fn gpu_bytes(job: &Job, layout: &Layout) -> u64 {
         None => (0, samples, layout.unfolding_bytes(samples, false)),
     };
     let each = layout.training_bytes(at_once, job.optimiser.rule.state_arrays() + arrays);
-    each.saturating_add(unfolding).saturating_add(BESIDES_GPU_BYTES)
+    let measuring = layout.measuring_bytes(MEASURED_AT_ONCE);
+    each.saturating_add(unfolding)
+        .saturating_add(measuring)
+        .saturating_add(BESIDES_GPU_BYTES)
 }
 
 /// The bytes that a line of such a file gives in kB.

@@ -83,7 +83,7 @@ mod tests {
 
     use protocol::frontier::Frontier;
     use protocol::ids::OriginId;
-    use protocol::job::JobDraft;
+    use protocol::job::{Cut, JobDraft};
     use protocol::lattice::weight_of;
     use protocol::model::{Partition, Shape, initial_counts};
 
@@ -93,18 +93,27 @@ mod tests {
 
     #[test]
     fn portions_make_the_file_of_one_machine() {
-        for (cut, portions) in [("groups=3", 3), ("groups=1,slices=2", 2), ("groups=2,slices=2", 4)] {
-            check(cut, portions);
+        for (exchange, decided, portions) in [
+            ("layers:groups=3", None, 3),
+            ("layers:groups=1,slices=2", None, 2),
+            ("layers:groups=2,slices=2", None, 4),
+            // The job leaves it to the nodes.
+            ("layers", Some(Cut::Into(3)), 3),
+            ("layers", Some("2+6".parse().unwrap()), 3),
+        ] {
+            check(exchange, decided, portions);
         }
     }
 
-    fn check(cut: &str, portions: u64) {
+    fn check(exchange: &str, decided: Option<Cut>, portions: u64) {
         let draft = JobDraft {
             model: Some("dense 7, relu, dense 6, relu, dense 5, relu, dense".into()),
-            exchange: Some(format!("layers:{cut}")),
+            exchange: Some(exchange.into()),
             ..JobDraft::default()
         };
         let job = draft.resolve().unwrap();
+        let lanes = job.exchange.lanes().unwrap();
+        let lanes = decided.map_or(*lanes, |cut| lanes.decided(cut));
         let layout = Layout::new(&job.model, Shape::Flat(4), 2).unwrap();
         let target = Target::Classes(vec!["a".into(), "b".into()]);
         let known = Known {
@@ -114,7 +123,7 @@ mod tests {
             encodings: &[],
             scaling: &Scaling::Unit,
         };
-        let partition = Partition::new(layout.clone(), job.exchange.lanes().unwrap()).unwrap();
+        let partition = Partition::new(layout.clone(), &lanes).unwrap();
         let file = |number: u64| {
             let portion = partition.portion(number as usize);
             let counts = portion.initial_counts(3);

@@ -1,7 +1,6 @@
 //! Whether a job can be trained on its data, and the shapes that its model then has.
 
-use protocol::batch::BATCH_BYTES_MAX;
-use protocol::job::{Job, Lanes};
+use protocol::job::{Cut, Job, Lanes};
 use protocol::model::{Layer, Layout, ModelError, Partition, PartitionError, PlacedLayer, Shape};
 use protocol::split::Split;
 use protocol::target::TargetInfo;
@@ -98,7 +97,7 @@ pub fn fit(job: &Job, dataset: &Dataset) -> Result<Layout, FittingError> {
     }
     if let Some(lanes) = job.exchange.lanes() {
         // Where nodes decide into how many groups, what they come to is looked at again.
-        partition(job, &lanes.decided(lanes.fewest_groups()), &layout)?;
+        partition(job, &lanes.decided(Cut::Into(lanes.fewest_groups())), &layout)?;
     }
     Ok(layout)
 }
@@ -107,13 +106,10 @@ pub fn fit(job: &Job, dataset: &Dataset) -> Result<Layout, FittingError> {
 pub(crate) fn partition(job: &Job, lanes: &Lanes, layout: &Layout) -> Result<Partition, FittingError> {
     let partition = Partition::new(layout.clone(), lanes)?;
     let samples = (job.step_samples() as usize).div_ceil(usize::from(lanes.micro));
-    let widest = partition.widest();
-    // A message names its samples, too, and says a few things more.
-    let bytes = samples.saturating_mul(widest).saturating_mul(size_of::<f32>());
-    if bytes > BATCH_BYTES_MAX / 2 {
+    if !partition.fits_messages(samples) {
         return Err(FittingError::Border {
             samples,
-            numbers: widest,
+            numbers: partition.widest(),
         });
     }
     Ok(partition)

@@ -32,6 +32,7 @@ pub mod process;
 pub mod program;
 pub mod quantise;
 pub mod sampling;
+mod speed;
 pub mod state_file;
 pub mod tape;
 mod thread_time;

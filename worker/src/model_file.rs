@@ -70,9 +70,9 @@ impl Metadata {
     /// What is to be known of a portion of a trained model.
     #[must_use]
     pub fn of_portion(job: &Job, known: Known<'_>, frontier: &Frontier, portion: &Portion, digest: Digest) -> Self {
-        // Nodes may have decided into how many groups it is cut.
+        // Nodes may have decided where it is cut.
         let job = Job {
-            exchange: job.exchange.cut_into(portion.groups as u8),
+            exchange: job.exchange.decided(portion.cut),
             ..job.clone()
         };
         Self {

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 
 use protocol::ids::NodeId;
-use protocol::job::{Job, Lanes};
+use protocol::job::{Cut, Job, Lanes};
 use protocol::wire::bounds::{LEFT_OUT_MAX, SENTENCE_BYTES_MAX, shorten};
 use protocol::wire::control::{NodeInfo, Offer};
 use protocol::wire::run_plan::{Participant, Resumed, RunPlan};
+
+use super::cutting;
 
 /// What a run goes on from. Empty if it begins.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -134,8 +136,8 @@ impl Coordination {
         };
         // Names are drawn; addresses stay the same from run to run, and so do the slots.
         participants.sort_by_key(|participant| participant.address);
-        let job = Box::new(Job {
-            exchange: self.job.exchange.cut_into(groups),
+        let mut job = Box::new(Job {
+            exchange: self.job.exchange.decided(Cut::Into(groups)),
             ..(*self.job).clone()
         });
         if let Some(portions) = job.exchange.lanes().and_then(Lanes::portions) {
@@ -145,6 +147,13 @@ impl Coordination {
                     reasons.extend(spare);
                 }
                 Err(reason) => return Some(Decision::Refuse(vec![reason])),
+            }
+            let offers = participants
+                .iter()
+                .filter_map(|one| self.answers[&one.node].as_ref().ok());
+            if let Some(cut) = cutting::by_speed(&job, &offers.collect::<Vec<_>>()) {
+                // A job that says where keeps that.
+                job.exchange = self.job.exchange.decided(cut);
             }
         }
         Some(Decision::Begin(RunPlan {
@@ -248,6 +257,9 @@ mod tests {
             digest: Digest::default(),
             workers: 2,
             groups: 1,
+            speed: 0,
+            memory_bytes: None,
+            gpu_bytes: None,
         })
     }
 

@@ -18,6 +18,7 @@ mod beats;
 mod checkpoint_search;
 mod coordination;
 mod core;
+mod cutting;
 mod dismissals;
 mod ending;
 mod event;

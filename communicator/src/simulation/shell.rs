@@ -113,6 +113,9 @@ impl World {
             RunEffect::Offer { run, data, workers, .. } => {
                 let offer = Ok(Offer {
                     groups: 1,
+                    speed: 0,
+                    memory_bytes: None,
+                    gpu_bytes: None,
                     data,
                     digest: first_ledger(run).digest(),
                     workers,

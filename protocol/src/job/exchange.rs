@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Density, Lanes};
+use super::{Cut, Density, Lanes};
 use crate::lattice::Tau;
 use crate::text_options::{TextOptions, within};
 
@@ -194,11 +194,11 @@ impl Exchange {
         }
     }
 
-    /// The same, where it is decided into how many groups of layers the model is cut.
+    /// The same, where it is decided where the model is cut.
     #[must_use]
-    pub fn cut_into(&self, groups: u8) -> Self {
+    pub fn decided(&self, cut: Cut) -> Self {
         match self {
-            Self::Layers(lanes) => Self::Layers(lanes.decided(groups)),
+            Self::Layers(lanes) => Self::Layers(lanes.decided(cut)),
             other => *other,
         }
     }

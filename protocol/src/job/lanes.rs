@@ -4,6 +4,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 use super::Threshold;
 use crate::text_options::{TextOptions, within};
 
@@ -38,9 +40,10 @@ pub struct Lanes {
 }
 
 /// Where a model is cut.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Cut {
-    /// Into as few groups as the machines' memory allows. Nodes decide when all have told what they can hold.
+    /// Into as few groups as the machines' memory allows, larger ones for faster machines. Nodes decide when all have told what
+    /// they can hold and how fast they are.
     Fitting,
     /// Into so many groups, as equal as can be.
     Into(u8),
@@ -49,16 +52,26 @@ pub enum Cut {
 }
 
 /// The layers at which groups after the first begin, counted from 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cuts {
     layers: [u16; GROUPS_MAX - 1],
     count: u8,
 }
 
 impl Cuts {
+    /// Cuts at these layers; none if they do not rise from 1 on, or are too many.
+    pub fn at(cuts: impl IntoIterator<Item = u16>) -> Option<Self> {
+        let (mut layers, mut count, mut before) = ([0; GROUPS_MAX - 1], 0, 0);
+        for layer in cuts {
+            *layers.get_mut(usize::from(count)).filter(|_| layer > before)? = layer;
+            (count, before) = (count + 1, layer);
+        }
+        Some(Self { layers, count })
+    }
+
     /// The layers, in order.
     pub fn layers(&self) -> impl Iterator<Item = u16> + '_ {
-        self.layers[..usize::from(self.count)].iter().copied()
+        self.layers.iter().take(usize::from(self.count)).copied()
     }
 }
 
@@ -73,11 +86,11 @@ impl Cut {
         }
     }
 
-    /// The same, where it is decided how many groups there are.
+    /// What others have decided, where that was left to them.
     #[must_use]
-    pub fn decided(self, groups: u8) -> Self {
+    pub fn decided(self, cut: Self) -> Self {
         match self {
-            Self::Fitting => Self::Into(groups),
+            Self::Fitting => cut,
             given => given,
         }
     }
@@ -146,11 +159,11 @@ impl Lanes {
         if self.slices > 1 { 1 } else { 2 }
     }
 
-    /// The same, where it is decided how many groups there are.
+    /// The same, where others have decided where it is cut, if that was left to them.
     #[must_use]
-    pub fn decided(&self, groups: u8) -> Self {
+    pub fn decided(&self, cut: Cut) -> Self {
         Self {
-            cut: self.cut.decided(groups),
+            cut: self.cut.decided(cut),
             ..*self
         }
     }
@@ -178,21 +191,9 @@ impl FromStr for Cut {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || format!("cuts must be rising numbers of layers, as in 'cuts=2+4', at most 15, not '{text}'");
-        let mut cuts = Cuts {
-            layers: [0; GROUPS_MAX - 1],
-            count: 0,
-        };
-        let mut before = 0;
-        for layer in text.split('+') {
-            let layer: u16 = layer.trim().parse().map_err(|_| wrong())?;
-            let place = cuts.layers.get_mut(usize::from(cuts.count)).ok_or_else(wrong)?;
-            if layer <= before {
-                return Err(wrong());
-            }
-            (*place, before) = (layer, layer);
-            cuts.count += 1;
-        }
-        Ok(Self::At(cuts))
+        let layers: Result<Vec<u16>, _> = text.split('+').map(|layer| layer.trim().parse()).collect();
+        let layers = layers.map_err(|_| wrong())?;
+        Cuts::at(layers).map(Self::At).ok_or_else(wrong)
     }
 }
 
@@ -259,7 +260,10 @@ mod tests {
         assert_eq!((lanes.cut.groups(), lanes.micro), (Some(3), 4));
         let of_slices = *read("layers:slices=2").unwrap().lanes().unwrap();
         assert_eq!(of_slices.micro, 2);
-        assert_eq!(of_slices.decided(2).to_string(), "layers:groups=2,slices=2,micro=2");
+        assert_eq!(
+            of_slices.decided(Cut::Into(2)).to_string(),
+            "layers:groups=2,slices=2,micro=2"
+        );
         assert_eq!(
             read("layers:groups=3,slices=2").unwrap().lanes().unwrap().portions(),
             Some(6)

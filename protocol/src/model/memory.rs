@@ -20,6 +20,13 @@ impl Layout {
         let (all, largest) = unfolded(&self.layers);
         2 * NUMBER * minibatch as u64 * if in_one_place { largest } else { all }
     }
+
+    /// What such a device takes to measure a minibatch, the weights aside.
+    #[must_use]
+    pub fn measuring_bytes(&self, minibatch: usize) -> u64 {
+        let (_, largest) = unfolded(&self.layers);
+        NUMBER * minibatch as u64 * (activations(&self.layers) + largest)
+    }
 }
 
 /// Numbers that all layers write for one sample.
@@ -79,5 +86,7 @@ mod tests {
         let (first, second) = (2 * 9 * 36, 3 * 9 * 36);
         assert_eq!(layout.unfolding_bytes(5, false), 2 * 4 * 5 * (first + second));
         assert_eq!(layout.unfolding_bytes(5, true), 2 * 4 * 5 * second);
+        let written = 4 * 36 + 3 * 36 + 2 * 3 * 36 + 3;
+        assert_eq!(layout.measuring_bytes(5), 4 * 5 * (written + second));
     }
 }

@@ -13,13 +13,15 @@ use super::layout::placed;
 use super::memory::activations;
 use super::stretch::{Stretch, held, stretches};
 use super::{Layer, Layout, PlacedLayer, TensorSlot, initial_counts_at};
+use crate::batch::BATCH_BYTES_MAX;
 use crate::digest::Digest;
-use crate::job::{Cut, Lanes, PORTIONS_MAX};
+use crate::job::{Cut, Cuts, Lanes, PORTIONS_MAX};
 
 /// Where a model is cut.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Partition {
     whole: Layout,
+    cut: Cut,
     /// The layers of each group.
     groups: Vec<Range<usize>>,
     /// Into how many slices each group is divided.
@@ -81,8 +83,8 @@ pub enum PartitionError {
 pub struct Portion {
     /// Which it is, from 0: slice by slice, group by group.
     pub number: usize,
-    /// Into how many groups the model is cut.
-    pub groups: usize,
+    /// Where the model is cut.
+    pub cut: Cut,
     /// Its layers and tensors, in an index space of their own.
     pub layout: Layout,
     /// What it has of the model's stretches, in order.
@@ -112,7 +114,7 @@ impl Partition {
         let starts: Vec<usize> = starts(&whole.layers, slices).collect();
         let begins = match lanes.cut {
             Cut::Fitting => return Err(PartitionError::Undecided),
-            Cut::Into(groups) => balanced(&whole, &starts, usize::from(groups))?,
+            Cut::Into(groups) => balanced(&whole, &starts, usize::from(groups), |_, layers| cost(&whole, layers))?,
             Cut::At(cuts) => {
                 let cuts = cuts.layers().map(usize::from);
                 std::iter::once(0).chain(cuts).collect()
@@ -140,10 +142,22 @@ impl Partition {
         }
         Ok(Self {
             whole,
+            cut: lanes.cut,
             groups,
             slices,
             stretches,
         })
+    }
+
+    /// Where to cut a model into as many groups as there are speeds, so that machines that are so fast, group by group, take as
+    /// long as each other, as far as that can be.
+    pub fn by_speed(whole: &Layout, slices: u8, speeds: &[f64]) -> Result<Cut, PartitionError> {
+        let starts: Vec<usize> = starts(&whole.layers, usize::from(slices)).collect();
+        let time = |group: usize, layers: Range<usize>| work(&whole.layers[layers]) as f64 / speeds[group];
+        let begins = balanced(whole, &starts, speeds.len(), time)?;
+        let layers: Result<Vec<u16>, _> = begins.iter().skip(1).map(|&layer| u16::try_from(layer)).collect();
+        let cuts = layers.ok().and_then(Cuts::at);
+        cuts.map(Cut::At).ok_or(PartitionError::TooDeep)
     }
 
     /// How many portions there are.
@@ -184,6 +198,14 @@ impl Partition {
         shares.max().unwrap_or(0)
     }
 
+    /// Whether what passes between two machines fits into messages, with so many samples at a time.
+    #[must_use]
+    pub fn fits_messages(&self, samples: usize) -> bool {
+        // A message names its samples, too, and says a few things more.
+        let bytes = samples.saturating_mul(self.widest()).saturating_mul(size_of::<f32>());
+        bytes <= BATCH_BYTES_MAX / 2
+    }
+
     /// What a machine holds.
     ///
     /// # Panics
@@ -214,7 +236,7 @@ impl Partition {
         let (tensors, places) = own.unzip();
         Portion {
             number,
-            groups: self.groups.len(),
+            cut: self.cut,
             layout: placed(layers.into_iter().map(|(layer, _)| layer).collect(), tensors),
             stretches,
             places,
@@ -291,24 +313,28 @@ fn has(layer: &PlacedLayer, key: &str) -> bool {
         .is_some_and(|rest| rest.starts_with('.'))
 }
 
-/// Where groups begin so that the largest is as small as can be, by what it computes and what it holds.
-fn balanced(whole: &Layout, starts: &[usize], groups: usize) -> Result<Vec<usize>, PartitionError> {
+/// Where groups begin so that the largest is as small as can be, by what layers cost each group.
+fn balanced(
+    whole: &Layout,
+    starts: &[usize],
+    groups: usize,
+    cost: impl Fn(usize, Range<usize>) -> f64,
+) -> Result<Vec<usize>, PartitionError> {
     let layers = starts.len();
     if groups > layers {
         return Err(PartitionError::TooFew { groups, layers });
     }
     let ends = starts.iter().skip(1).copied().chain([whole.layers.len()]);
-    let costs: Vec<f64> = starts
-        .iter()
-        .zip(ends)
-        .map(|(&from, to)| cost(whole, from..to))
-        .collect();
+    let pieces: Vec<Range<usize>> = starts.iter().copied().zip(ends).map(|(from, to)| from..to).collect();
     // Of all ways to cut the first so many pieces into so many groups, the best one's largest group, and where its last begins.
-    let sum = |from: usize, to: usize| costs[from..to].iter().sum::<f64>();
-    let mut best: Vec<Vec<(f64, usize)>> = vec![(0..=layers).map(|to| (sum(0, to), 0)).collect()];
+    let sum = |group: usize, from: usize, to: usize| {
+        let costs = pieces[from..to].iter().map(|piece| cost(group, piece.clone()));
+        costs.sum::<f64>()
+    };
+    let mut best: Vec<Vec<(f64, usize)>> = vec![(0..=layers).map(|to| (sum(0, 0, to), 0)).collect()];
     for group in 1..groups {
         let row = (0..=layers).map(|to| {
-            let ways = (group..to).map(|from| (best[group - 1][from].0.max(sum(from, to)), from));
+            let ways = (group..to).map(|from| (best[group - 1][from].0.max(sum(group, from, to)), from));
             ways.min_by(|one, other| one.0.total_cmp(&other.0))
                 .unwrap_or((f64::INFINITY, 0))
         });

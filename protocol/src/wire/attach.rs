@@ -178,6 +178,8 @@ pub enum FromWorker {
         run: RunId,
         /// What the data is.
         data: DataInfo,
+        /// How fast this worker is, about: million products a second. 0 where nobody has to know.
+        speed: u64,
     },
     /// This worker cannot take part.
     Refused {

@@ -142,6 +142,12 @@ pub struct Offer {
     pub workers: usize,
     /// The fewest groups of layers at which it can hold any of them, where the network is spread over nodes; 1 where it is not.
     pub groups: u8,
+    /// How fast a worker of it is, about: million products a second. 0 where nobody has to know.
+    pub speed: u64,
+    /// The bytes of its memory, where it knows.
+    pub memory_bytes: Option<u64>,
+    /// The bytes of its GPU's memory, if its workers compute on one.
+    pub gpu_bytes: Option<u64>,
 }
 
 /// What a client asks of a node.

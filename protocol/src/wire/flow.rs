@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Unreadable;
 use crate::cursor::CursorAdvance;
+use crate::job::Cut;
 
 /// A worker's place among those that hold the layers of one network together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,8 +26,8 @@ pub struct Place {
 pub struct Post {
     /// The place.
     pub place: Place,
-    /// How many groups of layers there are.
-    pub groups: u8,
+    /// Where the network is cut.
+    pub cut: Cut,
     /// How many lanes.
     pub lanes: u32,
 }

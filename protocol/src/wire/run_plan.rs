@@ -151,7 +151,7 @@ impl RunPlan {
     pub fn post(&self, node: NodeId) -> Option<Post> {
         Some(Post {
             place: self.place(node)?,
-            groups: self.job.exchange.lanes()?.cut.groups()? as u8,
+            cut: self.job.exchange.lanes()?.cut,
             lanes: self.workers() as u32,
         })
     }

@@ -51,7 +51,14 @@ pub(super) fn attached() {
                 afresh: vec!["4.weight".into()],
             },
         ),
-        ("prepared", FromWorker::Prepared { run, data }),
+        (
+            "prepared",
+            FromWorker::Prepared {
+                run,
+                data,
+                speed: 30_000,
+            },
+        ),
         (
             "refused",
             FromWorker::Refused {

@@ -36,6 +36,9 @@ pub(super) fn control() {
         data: data_info(),
         digest: Digest(5),
         workers: 2,
+        speed: 30_000,
+        memory_bytes: Some(16 << 30),
+        gpu_bytes: Some(8 << 30),
     };
     let answer = |answer| Word::Answer {
         run,

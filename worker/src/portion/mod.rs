@@ -206,6 +206,10 @@ impl<L: Layers> Slopes for PortionModel<L> {
         let lead = begun.and_then(|()| self.lane.next_lead().cloned().ok_or(TrainError::LaneBroken));
         let loss = lead.and_then(|lead| {
             debug_assert_eq!(lead.samples, samples, "minibatches are done in their order");
+            // There is room for as many parts as the job says.
+            if usize::from(lead.parts) > self.parts {
+                return Err(self.lane.lost());
+            }
             self.minibatch(weights, &lead, gradient)
         });
         if loss.is_ok() {
@@ -226,9 +230,9 @@ impl<L: Layers> Slopes for PortionModel<L> {
     fn hear(&mut self, word: LaneWord, shared: &L::Shared) -> Result<(), TrainError> {
         let attempt = self.lane.attempt();
         let heard = self.lane.hear(word);
-        // What was being measured is measured anew.
+        // Nothing of another attempt is gone on with.
         if self.lane.attempt() != attempt {
-            self.measuring = Measuring::default();
+            self.clear();
         }
         match heard {
             Ok(Some((Content::Measure(measured), flow))) => self.measure_on(measured, &flow, shared),

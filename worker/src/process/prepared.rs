@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use protocol::augment::Augment;
 use protocol::cursor::Cursors;
-use protocol::job::Job;
+use protocol::job::{Cut, Job};
 use protocol::model::{Layout, Partition, Portion, initial_counts};
 use protocol::rng::splitmix64;
 use protocol::sentence::sentence;
@@ -24,6 +24,7 @@ use crate::lane::Lane;
 use crate::objective::{Objective, Task};
 use crate::ops::Threads;
 use crate::portion::Membership;
+use crate::speed;
 use crate::state_file::{self, StateFileError};
 use crate::trainer::{TrainError, Trainer};
 use crate::training::{Identity, Training, TrainingError};
@@ -35,6 +36,8 @@ pub(super) struct Prepared {
     pub(super) layout: Layout,
     pub(super) device: Device,
     pub(super) threads: Threads,
+    /// How fast this worker is, where others have to know.
+    speed: u64,
     /// What the run begins with, if not with what its seed says. The node is told, and gives it back with the ledger.
     first: Mutex<Option<FirstWeights>>,
 }
@@ -50,7 +53,15 @@ impl Prepared {
         let dataset = Dataset::open(&job.data, job.seed, Some(&options.data_root)).map_err(|error| sentence(&error))?;
         let layout = fitting::fit(job, &dataset).map_err(|error| sentence(&error))?;
         let first = first_weights::open(job, &layout, Some(&options.data_root)).map_err(|error| sentence(&error))?;
+        // Where nodes decide where the network is cut, they have to know.
+        let is_asked = job.exchange.lanes().is_some_and(|lanes| lanes.cut == Cut::Fitting);
+        let speed = if is_asked {
+            speed::measure(&options.device, options.threads)
+        } else {
+            0
+        };
         Ok(Self {
+            speed,
             first: Mutex::new(first),
             job: job.clone(),
             dataset: Arc::new(dataset),
@@ -58,6 +69,11 @@ impl Prepared {
             device: options.device.clone(),
             threads: options.threads,
         })
+    }
+
+    /// How fast this worker is, where others have to know.
+    pub(super) fn speed(&self) -> u64 {
+        self.speed
     }
 
     pub(super) fn data(&self) -> DataInfo {
@@ -75,10 +91,10 @@ impl Prepared {
 
     /// The portion of the network that a place in a lane has, and what it is cut from.
     pub(super) fn portion(&self, post: Option<Post>) -> Result<Option<(Partition, Portion)>, String> {
-        let (Some(Post { place, groups, .. }), Some(lanes)) = (post, self.job.exchange.lanes()) else {
+        let (Some(Post { place, cut, .. }), Some(lanes)) = (post, self.job.exchange.lanes()) else {
             return Ok(None);
         };
-        let partition = fitting::partition(&self.job, &lanes.decided(groups), &self.layout);
+        let partition = fitting::partition(&self.job, &lanes.decided(cut), &self.layout);
         let partition = partition.map_err(|error| error.to_string())?;
         if usize::from(place.portion) >= partition.len() {
             return Err("the node gave this worker a place that no lane has".into());
@@ -131,7 +147,7 @@ impl Prepared {
         {
             let (judged_by, parts, own) = (self.judged().objective, usize::from(lanes.micro), assignment.origin.0);
             let samples = self.dataset.train.len();
-            let ahead = lanes.decided(post.groups).ahead(post.lanes as usize);
+            let ahead = lanes.decided(post.cut).ahead(post.lanes as usize);
             let place = (post.place, partition.len() as u8, ahead);
             let membership = move |line| -> Result<Membership, TrainError> {
                 Ok(Membership {

@@ -45,10 +45,10 @@ impl Preparing {
             }
             let answer = match opened {
                 Ok(prepared) => {
-                    let data = prepared.data();
+                    let (data, speed) = (prepared.data(), prepared.speed());
                     tell_first(run, &prepared, &writer);
                     newest.prepared = Some(Arc::new(prepared));
-                    FromWorker::Prepared { run, data }
+                    FromWorker::Prepared { run, data, speed }
                 }
                 Err(reason) => FromWorker::Refused { run, reason },
             };

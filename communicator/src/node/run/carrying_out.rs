@@ -9,7 +9,6 @@ use super::{RunMessage, RunState, checkpoint_search, offer};
 use crate::node::exchange::ExchangeMessage;
 use crate::node::membership::MembershipMessage;
 use crate::run::{ExchangeOrder, RunEffect, RunEvent, RunWord};
-use crate::usage::Workers;
 use crate::{drawn, log_context};
 
 impl RunState {
@@ -48,10 +47,7 @@ impl RunState {
                 workers,
             } => {
                 let (myself, first) = (self.myself.clone(), self.first.take(run));
-                let workers = Workers {
-                    count: workers,
-                    gpu_bytes: self.gpu_bytes(),
-                };
+                let workers = self.workers(workers);
                 if let Some(first) = &first {
                     first.tell();
                 }

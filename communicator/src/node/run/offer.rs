@@ -23,7 +23,12 @@ pub(super) fn make(
         let workers = Workers { count: 1, ..workers };
         return of_portions(run, job, &layout, lanes, data, workers);
     }
-    usage::check_memory(job, &layout, workers).map_err(|error| {
+    // A GPU says itself if it has too little: an estimate might refuse what fits.
+    let on_host = Workers {
+        gpu_bytes: None,
+        ..workers
+    };
+    usage::check_memory(job, &layout, on_host).map_err(|error| {
         format!("{error}: use a smaller model or --minibatch, or spread it over nodes (--exchange layers)")
     })?;
     let counts = match (&job.from, first) {
@@ -38,6 +43,9 @@ pub(super) fn make(
         digest,
         workers: workers.count,
         groups: 1,
+        speed: workers.speed,
+        memory_bytes: workers.memory_bytes,
+        gpu_bytes: workers.gpu_bytes,
     };
     Ok((offer, Box::new(ledger)))
 }
@@ -58,6 +66,9 @@ fn of_portions(
         digest: partition.first_digest(job.seed),
         workers: workers.count,
         groups,
+        speed: workers.speed,
+        memory_bytes: workers.memory_bytes,
+        gpu_bytes: workers.gpu_bytes,
     };
     Ok((offer, Box::new(Ledger::new(run, Vec::new()))))
 }
@@ -68,10 +79,13 @@ fn fitting(job: &Job, layout: &Layout, lanes: &Lanes, workers: Workers) -> Resul
         Cut::Fitting => lanes.fewest_groups()..=GROUPS_MAX as u8,
         Cut::Into(_) | Cut::At(_) => 0..=0,
     };
+    // Where nodes choose, it has to fit for sure; else a GPU says itself if it has too little.
+    let gpu_bytes = workers.gpu_bytes.filter(|_| lanes.cut == Cut::Fitting);
+    let workers = Workers { gpu_bytes, ..workers };
     let mut too_large = String::new();
     for groups in choices {
         let partition =
-            match Partition::new(layout.clone(), &lanes.decided(groups)) {
+            match Partition::new(layout.clone(), &lanes.decided(Cut::Into(groups))) {
                 // What needs more groups than there can be does not fit.
                 Err(
                     PartitionError::TooFew { .. } | PartitionError::TooMany { .. } | PartitionError::Undivided { .. },
@@ -110,7 +124,7 @@ mod tests {
         let job = draft.resolve().unwrap();
         let layout = Layout::new(&job.model, Shape::Flat(784), 10).unwrap();
         let groups = |gpu_bytes| {
-            let workers = Workers { count: 1, gpu_bytes };
+            let workers = Workers::here(1, gpu_bytes);
             fitting(&job, &layout, job.exchange.lanes().unwrap(), workers).map(|(_, groups)| groups)
         };
         let (cpu, large, small) = (groups(None), groups(Some(64 << 30)), groups(Some(1_500_000_000)));

@@ -7,6 +7,7 @@ use crate::log_context::NEWS;
 use crate::node::membership::MembershipMessage;
 use crate::node::workers::WorkerHandle;
 use crate::run::{RunEvent, WorkerKey, WorkerWord};
+use crate::usage::Workers;
 
 impl RunState {
     pub(super) fn attached(&mut self, worker: WorkerHandle) {
@@ -30,9 +31,14 @@ impl RunState {
         }
     }
 
-    /// The memory of the smallest GPU that a worker computes on, if any does.
-    pub(super) fn gpu_bytes(&self) -> Option<u64> {
-        self.workers.values().filter_map(|worker| worker.info.gpu_bytes).min()
+    /// What this node's workers are and have, as far as so many of them are needed.
+    pub(super) fn workers(&self, count: usize) -> Workers {
+        let gpus = self.workers.values().filter_map(|worker| worker.info.gpu_bytes);
+        let speeds = self.workers.values().map(|worker| worker.speed);
+        Workers {
+            speed: speeds.min().unwrap_or(0),
+            ..Workers::here(count, gpus.min())
+        }
     }
 
     /// Tells others what this node is now.
@@ -46,6 +52,9 @@ impl RunState {
     }
 
     pub(super) fn hear(&mut self, key: WorkerKey, word: FromWorker) {
+        if let (FromWorker::Prepared { speed, .. }, Some(worker)) = (&word, self.workers.get_mut(&key)) {
+            worker.speed = *speed;
+        }
         let word = match word {
             FromWorker::First { run, counts, afresh } => {
                 // One that takes another's place is given the ledger.
@@ -73,7 +82,7 @@ fn for_the_core(word: FromWorker) -> Option<WorkerWord> {
     Some(match word {
         // What is saved goes to the exchange, with the batches.
         FromWorker::Hello(_) | FromWorker::Alive | FromWorker::Saved { .. } | FromWorker::First { .. } => return None,
-        FromWorker::Prepared { run, data } => WorkerWord::Prepared { run, data: Ok(data) },
+        FromWorker::Prepared { run, data, .. } => WorkerWord::Prepared { run, data: Ok(data) },
         FromWorker::Refused { run, reason } => WorkerWord::Prepared { run, data: Err(reason) },
         FromWorker::Stats(stats) => WorkerWord::Stats(*stats),
         FromWorker::Evaluated { run, evaluation } => WorkerWord::Evaluated { run, evaluation },

@@ -112,6 +112,7 @@ async fn serve(
     let handle = WorkerHandle {
         key,
         info,
+        speed: 0,
         outbox,
         queued: Arc::clone(&queued),
         hang_up: Arc::new(hang_up),

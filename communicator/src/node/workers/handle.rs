@@ -75,6 +75,8 @@ pub(crate) struct WorkerHandle {
     /// Its name here.
     pub(crate) key: WorkerKey,
     pub(crate) info: WorkerInfo,
+    /// How fast it has said that it is.
+    pub(crate) speed: u64,
     pub(super) outbox: mpsc::Sender<Outbound>,
     /// Bytes of batches in the outbox.
     pub(super) queued: Arc<AtomicUsize>,

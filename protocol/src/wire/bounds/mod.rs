@@ -334,6 +334,10 @@ impl Offer {
             digest: _,
             workers,
             groups,
+            // Any number can be.
+            speed: _,
+            memory_bytes: _,
+            gpu_bytes: _,
         } = self;
         within((1..=GROUPS_MAX).contains(&usize::from(*groups)), "a number of groups")?;
         within(*workers <= WORKERS_MAX, "a number of workers")?;

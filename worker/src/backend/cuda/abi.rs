@@ -196,6 +196,8 @@ shared_structs! {
         first_run: u32,
         /// How many it has.
         runs: u32,
+        /// Which it is of the whole model's, which says whose turn it is.
+        number: u32,
         /// What its orthogonal update is multiplied by.
         scale: f32,
     }

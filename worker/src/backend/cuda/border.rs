@@ -33,10 +33,8 @@ impl Border {
         if self.pinned.len() < self.sent + count {
             // What is on its way lies there.
             self.gpu.wait()?;
+            self.pinned = Pinned::zeros(&self.gpu, self.sent + count)?;
             self.sent = 0;
-            if self.pinned.len() < count {
-                self.pinned = Pinned::zeros(&self.gpu, count)?;
-            }
         }
         Ok(())
     }

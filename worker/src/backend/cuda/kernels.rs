@@ -103,7 +103,7 @@ kernels! {
             velocity: [mut f32], products: [mut f32],
         }
         MuonIterate: muon_iterate {
-            blocks: [Block], block_count: u32, turns: Turns, iterations: u32, products: [f32], factors: [mut f32],
+            blocks: [Block], turns: Turns, iterations: u32, products: [f32], factors: [mut f32],
         }
         MuonTurn: muon_turn {
             runs: [Run], blocks: [Block], turns: Turns, factors: [f32], gradient: [mut f32],

@@ -49,13 +49,15 @@ impl CudaModel {
         minibatch: usize,
         purpose: Purpose,
     ) -> Result<Self, GpuError> {
+        let trains = purpose != Purpose::Evaluation;
         let making = Making {
             gpu,
             minibatch,
-            trains: purpose != Purpose::Evaluation,
+            trains,
+            // What a whole network has unfolded on the way there it needs on the way back.
             common: match purpose {
-                Purpose::Passing(_) => Some(Rc::new(ConvRoom::of_all(gpu, &program.ops, minibatch)?)),
-                _ => None,
+                Purpose::Training => None,
+                _ => Some(Rc::new(ConvRoom::of_all(gpu, &program.ops, minibatch, trains)?)),
             },
         };
         // The first layer with weights has nobody to hand a gradient to, unless something lies before; blocks always have,
@@ -66,7 +68,7 @@ impl CudaModel {
         };
         let features = program.input.numbers();
         let (parts, outputs) = making.parts(&program.ops, features, wanted)?;
-        let classes = if making.trains { outputs } else { 0 };
+        let classes = if trains { outputs } else { 0 };
         Ok(Self {
             network: Network::new(parts, first),
             loss: CudaLoss::new(gpu, objective, minibatch, classes)?,
@@ -108,6 +110,11 @@ impl CudaModel {
     /// Where a minibatch is to lie.
     pub(super) fn x(&self) -> At<f32> {
         self.x.at()
+    }
+
+    /// How many labels there is room for.
+    pub(super) fn labels_max(&self) -> usize {
+        self.loss.room().labels.len()
     }
 
     /// Where its labels are to lie.

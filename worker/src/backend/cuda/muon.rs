@@ -123,7 +123,6 @@ impl Directions {
         };
         let iterate = MuonIterate {
             blocks,
-            block_count: self.block_count as u32,
             turns,
             iterations: by.muon.steps,
             products: self.products.at(),
@@ -137,14 +136,14 @@ impl Directions {
             gradient,
         };
         let each_run = Grid::row(self.run_count, THREADS);
-        let each_turn = Grid::row(self.block_count.div_ceil(self.every as usize), ITERATING_THREADS);
+        let each_block = Grid::row(self.block_count, ITERATING_THREADS);
         let kernels = &gpu.kernels;
         self.begun.record(&gpu.stream)?;
         // SAFETY: blocks, runs and others lie within the weights, and each has its room.
         unsafe {
             gpu.launch(&kernels.direct_others, Grid::each(self.other_count), others)?;
             gpu.launch(&kernels.muon_gather, each_run, gather)?;
-            gpu.launch(&kernels.muon_iterate, each_turn, iterate)?;
+            gpu.launch(&kernels.muon_iterate, each_block, iterate)?;
             gpu.launch(&kernels.muon_turn, each_run, turn)?;
         }
         Ok(self.done.record(&gpu.stream)?)
@@ -164,13 +163,13 @@ fn cut(blocks: &[Block]) -> Result<(Vec<abi::Block>, Vec<Run>), GpuError> {
     let chunks: usize = blocks.iter().map(|block| length_of(block).div_ceil(side)).sum();
     let mut runs = Vec::new();
     let mut cut = Vec::new();
-    for (number, block) in (0..).zip(blocks) {
+    for (at, block) in (0..).zip(blocks) {
         let Block {
             offset,
             rows,
             columns,
             scale,
-            number: _,
+            number,
         } = *block;
         let (size, length) = (rows.min(columns), length_of(block));
         if size > side {
@@ -187,10 +186,11 @@ fn cut(blocks: &[Block]) -> Result<(Vec<abi::Block>, Vec<Run>), GpuError> {
             along: along as u32,
             first_run: runs.len() as u32,
             runs: length.div_ceil(run) as u32,
+            number: number as u32,
             scale,
         });
         runs.extend((0..length).step_by(run).map(|first| Run {
-            block: number,
+            block: at,
             first: first as u32,
             end: length.min(first + run) as u32,
         }));

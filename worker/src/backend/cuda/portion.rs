@@ -244,9 +244,19 @@ impl Layers for CudaLayers {
         into: Into,
         gradient: &mut At<f32>,
     ) -> Result<Option<Returned<Infallible>>, TrainError> {
-        let Some(UnderWay { there, pass, model, .. }) = self.under_way.remove(&part) else {
+        let Some(under_way) = self.under_way.remove(&part) else {
             return Ok(None);
         };
+        let UnderWay {
+            there,
+            pass,
+            model,
+            _weights,
+        } = under_way;
+        let (rows, columns) = *there.outputs.shape();
+        if slopes.len() != rows * columns {
+            return Ok(None);
+        }
         let seed = Seed {
             slopes: model.slopes(),
             gradient: self.written(into, *gradient),
@@ -270,10 +280,15 @@ impl Layers for CudaLayers {
     ) -> Result<Returned<Infallible>, TrainError> {
         let samples = self.samples(&inputs);
         let model = self.model(samples)?;
+        let labels = words(&loss.answers);
+        assert!(
+            labels.len() <= model.labels_max(),
+            "a part has as many answers as samples"
+        );
         // SAFETY: the model has room for a part and its labels.
         unsafe {
             self.border.send_numbers(&inputs, model.x())?;
-            self.border.send(words(&loss.answers).into_iter(), model.labels())?;
+            self.border.send(labels.into_iter(), model.labels())?;
         }
         let written = self.written(into, *gradient);
         let (inputs, descent) = model.descend_part(weights.parameters(), written, (samples, share), key)?;

@@ -1,5 +1,6 @@
 #[cfg(feature = "cuda")]
 mod on_gpu;
+mod scripted;
 
 use std::cell::RefCell;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -402,67 +403,5 @@ fn a_lane_measures_what_one_machine_does() {
             (lane.loss - one.loss).abs() < 1e-9 * one.loss,
             "{cut}: {lane:?} {one:?}"
         );
-    }
-}
-
-/// A way on which what is sent is nobody's, and nothing comes but what the worker hears between its steps.
-struct Silence;
-
-impl Line for Silence {
-    fn send(&self, _flow: Flow) -> Result<(), TrainError> {
-        Ok(())
-    }
-
-    fn next(&self, _limit: std::time::Duration) -> Result<Option<LaneWord>, TrainError> {
-        Err(TrainError::Unheard)
-    }
-
-    fn now(&self) -> std::time::Duration {
-        std::time::Duration::ZERO
-    }
-
-    fn put_back(&self, _word: LaneWord) {}
-}
-
-/// What others have made of a minibatch may come on a shorter way than the leader's word of it.
-#[test]
-fn a_minibatch_whose_parts_come_before_the_leaders_word_is_trained() {
-    let data = dataset();
-    let job = job("dense 24, tanh, dense", "sgd:0.05", 2, 1);
-    let layout = fit(&job, &data).unwrap();
-    let partition = Partition::new(layout.clone(), job.exchange.lanes().unwrap()).unwrap();
-    let place = Place { lane: 0, portion: 1 };
-    let lane = Lane::new((place, 2, 0), 1, data.train.len(), Box::new(Silence)).unwrap();
-    let counts = partition.portion(1).initial_counts(job.seed);
-    let membership = Membership::of_job(&job, &data, partition, lane);
-    let mut trainer = CpuPortionTrainer::in_lane(membership, &counts, job.optimiser.rule, Threads(1)).unwrap();
-    let head = |word| FlowHead {
-        lane: 0,
-        to: 1,
-        from: 0,
-        attempt: 7,
-        word,
-    };
-    let hear = |trainer: &mut CpuPortionTrainer, flow| trainer.hear(LaneWord::Flow(flow)).unwrap();
-    hear(&mut trainer, Flow::word(head(FlowWord::Call)));
-    for step in 1..4 {
-        let lead = Lead {
-            step,
-            parts: 1,
-            samples: samples(step),
-            ..Lead::default()
-        };
-        let there = FlowWord::There {
-            step,
-            part: 0,
-            stretch: 1,
-        };
-        hear(
-            &mut trainer,
-            Flow::with(head(there), &vec![0.5; 24 * lead.samples.len()]),
-        );
-        hear(&mut trainer, Flow::word(head(FlowWord::Lead(Box::new(lead.clone())))));
-        let report = trainer.step(&lead.samples, control(&job, step), &mut Vec::new());
-        assert!(report.is_ok(), "{step}: {:?}", report.err());
     }
 }

@@ -29,8 +29,8 @@ struct Square {
     float at[EDGE * EDGE];
 };
 
-__device__ bool has_turn(u32 block, const Turns& turns) {
-    return (block + turns.step) % turns.every == 0;
+__device__ bool has_turn(const Block& block, const Turns& turns) {
+    return (block.number + turns.step) % turns.every == 0;
 }
 
 // Where a number of a small matrix lies. Rows are turned against each other, so that those of a column are in different
@@ -155,7 +155,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     Run run = runs[blockIdx.x];
     Block block = blocks[run.block];
     float clip = report->clip;
-    if (!has_turn(run.block, turns)) {
+    if (!has_turn(block, turns)) {
         move_velocity(run, block, momentum, clip, gradient, velocity);
         return;
     }
@@ -280,16 +280,14 @@ __device__ void store_symmetric(float* values, const Square& square, const Place
 // Finds, for each block that has its turn, the matrix that makes it orthogonal. All matrices here are polynomials of its
 // Gram matrix, and so symmetric. The three take all the memory that a block of threads has without asking for more.
 extern "C" __global__ void __launch_bounds__(ITERATING_THREADS)
-    muon_iterate(const Block* blocks, u32 block_count, Turns turns, u32 iterations, const float* products,
-                 float* factors) {
+    muon_iterate(const Block* blocks, Turns turns, u32 iterations, const float* products, float* factors) {
     __shared__ __align__(16) float gram[SIDE * SIDE];
     __shared__ __align__(16) float polynomial[SIDE * SIDE];
     __shared__ __align__(16) float collected[SIDE * SIDE];
-    u32 number = blockIdx.x * turns.every + (turns.every - turns.step) % turns.every;
-    if (number >= block_count) {
+    Block block = blocks[blockIdx.x];
+    if (!has_turn(block, turns)) {
         return;
     }
-    Block block = blocks[number];
     Place square = of_triangle(threadIdx.x / LANES);
     float norm = normalised(block, products, gram, reinterpret_cast<double*>(polynomial));
     __syncthreads();
@@ -306,7 +304,7 @@ extern "C" __global__ void __launch_bounds__(ITERATING_THREADS)
             for (u32 i = 0; i < EDGE * EDGE; ++i) {
                 found.at[i] *= scale;
             }
-            store_symmetric(factors + u64(number) * SIDE * SIDE, found, square);
+            store_symmetric(factors + u64(blockIdx.x) * SIDE * SIDE, found, square);
             return;
         }
         Square half_way = symmetric_product(polynomial, gram, square);
@@ -327,10 +325,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     __shared__ __align__(16) float factor[SIDE * SIDE];
     __shared__ __align__(16) float chunk[SIDE * SIDE];
     Run run = runs[blockIdx.x];
-    if (!has_turn(run.block, turns)) {
+    Block block = blocks[run.block];
+    if (!has_turn(block, turns)) {
         return;
     }
-    Block block = blocks[run.block];
 #pragma unroll
     for (u32 at = threadIdx.x * 4; at < SIDE * SIDE; at += THREADS * 4) {
         four(factor + at) = four(factors + u64(run.block) * SIDE * SIDE + at);

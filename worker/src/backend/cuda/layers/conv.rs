@@ -41,12 +41,12 @@ impl ConvRoom {
         })
     }
 
-    /// Room that all convolutions among these operations have in common.
-    pub(in super::super) fn of_all(gpu: &Gpu, ops: &[Op], minibatch: usize) -> Result<Self, GpuError> {
+    /// Room that all convolutions among these operations have in common, for gradients only where something is trained.
+    pub(in super::super) fn of_all(gpu: &Gpu, ops: &[Op], minibatch: usize, trains: bool) -> Result<Self, GpuError> {
         let numbers = minibatch * largest(ops);
         Ok(Self {
             unfolded: Array::zeros(gpu, numbers)?,
-            unfolded_gradient: Array::zeros(gpu, numbers)?,
+            unfolded_gradient: Array::zeros(gpu, if trains { numbers } else { 0 })?,
             is_shared: true,
         })
     }

@@ -141,9 +141,7 @@ impl CudaLayer {
             room,
         })))
     }
-}
 
-impl CudaLayer {
     /// The same layer for another minibatch at the same time: what it writes on the way there it has for itself, and in common
     /// what is of use only while one comes back.
     pub(super) fn beside(&self, gpu: &Gpu) -> Result<Self, GpuError> {

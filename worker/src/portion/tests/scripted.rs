@@ -1,0 +1,132 @@
+//! One worker of a lane, to whom things come in an order that was written down.
+
+use super::*;
+
+/// A way on which what is sent is nobody's, and nothing comes but what was said to come.
+#[derive(Clone, Default)]
+struct Scripted(Arc<std::sync::Mutex<VecDeque<Flow>>>);
+
+impl Line for Scripted {
+    fn send(&self, _flow: Flow) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    fn next(&self, _limit: std::time::Duration) -> Result<Option<LaneWord>, TrainError> {
+        let next = self.0.lock().unwrap().pop_front();
+        next.map(|flow| Some(LaneWord::Flow(flow))).ok_or(TrainError::Unheard)
+    }
+
+    fn now(&self) -> std::time::Duration {
+        std::time::Duration::ZERO
+    }
+
+    fn put_back(&self, _word: LaneWord) {}
+}
+
+/// A worker of a lane whose others are scripted.
+fn among(line: &Scripted, job: &Job, data: &Arc<Dataset>, portion: u8) -> CpuPortionTrainer {
+    let lanes = job.exchange.lanes().unwrap();
+    let partition = Partition::new(fit(job, data).unwrap(), lanes).unwrap();
+    let place = Place { lane: 0, portion };
+    let about = (place, partition.len() as u8, lanes.ahead(1));
+    let lane = Lane::new(about, 1, data.train.len(), Box::new(line.clone())).unwrap();
+    let counts = partition.portion(usize::from(portion)).initial_counts(job.seed);
+    let membership = Membership::of_job(job, data, partition, lane);
+    CpuPortionTrainer::in_lane(membership, &counts, job.optimiser.rule, Threads(1)).unwrap()
+}
+
+fn lead_of(step: u64) -> Lead {
+    Lead {
+        step,
+        parts: 1,
+        samples: samples(step),
+        ..Lead::default()
+    }
+}
+
+/// What others have made of a minibatch may come on a shorter way than the leader's word of it.
+#[test]
+fn a_minibatch_whose_parts_come_before_the_leaders_word_is_trained() {
+    let data = dataset();
+    let job = job("dense 24, tanh, dense", "sgd:0.05", 2, 1);
+    let mut trainer = among(&Scripted::default(), &job, &data, 1);
+    let head = |word| FlowHead {
+        lane: 0,
+        to: 1,
+        from: 0,
+        attempt: 7,
+        word,
+    };
+    let hear = |trainer: &mut CpuPortionTrainer, flow| trainer.hear(LaneWord::Flow(flow)).unwrap();
+    hear(&mut trainer, Flow::word(head(FlowWord::Call)));
+    for step in 1..4 {
+        let lead = lead_of(step);
+        let there = FlowWord::There {
+            step,
+            part: 0,
+            stretch: 1,
+        };
+        hear(
+            &mut trainer,
+            Flow::with(head(there), &vec![0.5; 24 * lead.samples.len()]),
+        );
+        hear(&mut trainer, Flow::word(head(FlowWord::Lead(Box::new(lead.clone())))));
+        let report = trainer.step(&lead.samples, control(&job, step), &mut Vec::new());
+        assert!(report.is_ok(), "{step}: {:?}", report.err());
+    }
+}
+
+/// The leader may end while a piece of a later minibatch has come, be started again and lead that minibatch anew: it has other
+/// weights by then.
+#[test]
+fn nothing_of_an_earlier_attempt_is_gone_on_with() {
+    let data = dataset();
+    let job = job_of(
+        "dense 24, tanh, dense 16, tanh, dense",
+        "sgd:0.05",
+        "groups=2,slices=2,micro=1,ahead=1",
+    );
+    let own_after = |stale: f32| {
+        let line = Scripted::default();
+        let mut trainer = among(&line, &job, &data, 2);
+        let flow = |attempt, from, word, numbers: Vec<f32>| {
+            let head = FlowHead {
+                lane: 0,
+                to: 2,
+                from,
+                attempt,
+                word,
+            };
+            Flow::with(head, &numbers)
+        };
+        let word = |attempt, word| flow(attempt, 0, word, Vec::new());
+        let there = |attempt, step, stretch, from, number: f32| {
+            let part = 0;
+            // Half of 24 neurons, or of 16.
+            let width = if stretch == 1 { 12 } else { 8 };
+            let numbers = vec![number; width * lead_of(step).samples.len()];
+            flow(attempt, from, FlowWord::There { step, part, stretch }, numbers)
+        };
+        let lead = |attempt, step| word(attempt, FlowWord::Lead(Box::new(lead_of(step))));
+        let hear = |trainer: &mut CpuPortionTrainer, flow| trainer.hear(LaneWord::Flow(flow)).unwrap();
+        let step = |trainer: &mut CpuPortionTrainer, step: u64, come: Vec<Flow>| {
+            line.0.lock().unwrap().extend(come);
+            trainer
+                .step(&samples(step), control(&job, step), &mut Vec::new())
+                .unwrap();
+        };
+        for said in [word(7, FlowWord::Call), lead(7, 1), lead(7, 2)] {
+            hear(&mut trainer, said);
+        }
+        let first = [(1, 0), (1, 1), (2, 3)].map(|(stretch, from)| there(7, 1, stretch, from, 0.25));
+        let early = [there(7, 2, 1, 0, stale), word(7, FlowWord::End { done: 1 })];
+        step(&mut trainer, 1, early.into_iter().chain(first).collect());
+        for said in [word(8, FlowWord::Call), lead(8, 2)] {
+            hear(&mut trainer, said);
+        }
+        let second = [(1, 1), (1, 0), (2, 3)].map(|(stretch, from)| there(8, 2, stretch, from, 0.5));
+        step(&mut trainer, 2, second.into());
+        trainer.backend().read(Array::Own).unwrap().into_owned()
+    };
+    assert!(own_after(0.1) == own_after(0.9));
+}
