@@ -1,6 +1,7 @@
 //! Networks whose layers lie on several nodes: they train as one worker would, survive what others survive, and end in one file.
 
 use std::net::SocketAddr;
+use std::path::Path;
 
 use serde_json::Value;
 
@@ -54,6 +55,13 @@ fn layers_on_several_nodes_train_agree_and_end_in_one_model() {
         let once = count("samples") - count("repeated_samples");
         assert_eq!(once, 20 * 480, "{exchange}, {lanes} lanes: {finished}");
         assert_is_as_good(&tau, &finished);
+        // Where nodes have decided, it is told.
+        let kept = Path::new(finished["model"].as_str().unwrap()).with_file_name("job.toml");
+        let kept = std::fs::read_to_string(kept).unwrap();
+        let told = ["layers:groups=2\"", "layers:cuts="]
+            .iter()
+            .any(|cut| kept.contains(cut));
+        assert!(exchange != "layers" || told, "{kept}");
     }
 }
 

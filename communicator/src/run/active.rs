@@ -207,7 +207,8 @@ impl ActiveRun {
         RunStatus {
             run: self.run,
             phase: self.phase(),
-            job: self.job.clone(),
+            // What was left open is decided when the run begins.
+            job: self.plan().map_or(&self.job, |plan| &plan.job).clone(),
             train: self.plan().map_or(0, |plan| plan.data.train),
             outcome: match &self.state {
                 State::Ended(ended) => Some(ended.outcome.clone()),
