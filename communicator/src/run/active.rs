@@ -7,10 +7,10 @@ use protocol::ids::{NodeId, RunId};
 use protocol::job::Job;
 use protocol::measured::{Course, Scores};
 use protocol::waiting;
-use protocol::wire::attach::WorkerStats;
 use protocol::wire::control::{NodeInfo, Phase, RunResult, RunStatus};
 use protocol::wire::run_beat::{RunBeat, StopReason};
 use protocol::wire::run_plan::RunPlan;
+use protocol::wire::worker_stats::WorkerStats;
 
 use super::event::{ExchangeOrder, Liveness, RunEffect, WorkerKey};
 use super::members::Members;

@@ -7,10 +7,10 @@ use protocol::base_rate::BaseRate;
 use protocol::digest::Digest;
 use protocol::ids::NodeId;
 use protocol::measured::{Course, NodeUsage};
-use protocol::wire::attach::WorkerStats;
 use protocol::wire::control::RunResult;
 use protocol::wire::run_beat::{Settled, StopReason};
 use protocol::wire::run_plan::RunPlan;
+use protocol::wire::worker_stats::WorkerStats;
 
 /// The result as one node sees it; none if nobody has measured the model, or this node has told nothing. Guests that took
 /// no part after all are nobody's loss, and are not named.

@@ -7,10 +7,11 @@ use protocol::digest::Digest;
 use protocol::ids::{NodeId, RunId};
 use protocol::job::{Job, JobDraft};
 use protocol::measured::{Evaluation, NodeUsage, Scores};
-use protocol::wire::attach::{DataInfo, WorkerStats};
+use protocol::wire::attach::DataInfo;
 use protocol::wire::control::{Found, NodeInfo, Offer, Phase, Reply, Word};
 use protocol::wire::run_beat::RunBeat;
 use protocol::wire::run_plan::{Participant, RunPlan};
+use protocol::wire::worker_stats::WorkerStats;
 
 use crate::ledger::AuditError;
 

@@ -13,7 +13,8 @@ use protocol::lattice::Tau;
 use protocol::measured::{Evaluation, Scores};
 use protocol::rng::splitmix64;
 use protocol::sums::Sums;
-use protocol::wire::attach::{GoOn, WorkerStats};
+use protocol::wire::attach::GoOn;
+use protocol::wire::worker_stats::WorkerStats;
 
 use super::node::{Disk, Ending, Round, Training, WEIGHTS, digest};
 use super::world::{Due, World};

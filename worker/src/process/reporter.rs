@@ -13,7 +13,8 @@ use protocol::lattice::{Range, count_of};
 use protocol::measured::{Moment, Scores};
 use protocol::model::Portion;
 use protocol::sentence::sentence;
-use protocol::wire::attach::{FromWorker, SaveOrder, WorkerStats};
+use protocol::wire::attach::{FromWorker, SaveOrder};
+use protocol::wire::worker_stats::WorkerStats;
 
 use super::evaluating::Evaluating;
 use super::files::Files;

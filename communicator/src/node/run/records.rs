@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use protocol::ids::RunId;
 use protocol::stats::StatsRecord;
-use protocol::wire::attach::WorkerStats;
 use protocol::wire::bounds::COUNT_MAX;
+use protocol::wire::worker_stats::WorkerStats;
 
 use crate::node::exchange::Report;
 use crate::run::RunReport;

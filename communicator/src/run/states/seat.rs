@@ -1,7 +1,7 @@
 //! A worker's place in a run on this node. Workers may come and go; the place stays.
 
 use protocol::digest::Digest;
-use protocol::wire::attach::WorkerStats;
+use protocol::wire::worker_stats::WorkerStats;
 
 use crate::run::event::WorkerKey;
 

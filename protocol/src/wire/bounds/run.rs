@@ -2,9 +2,9 @@
 
 use super::{Breach, MEMBERS_MAX, TIME_MAX, counts, finite, sentence, time, within};
 use crate::measured::Scores;
-use crate::wire::attach::WorkerStats;
 use crate::wire::run_beat::{ParticipantState, RunBeat, Settled};
 use crate::wire::run_plan::RunPlan;
+use crate::wire::worker_stats::WorkerStats;
 
 impl RunBeat {
     /// Whether a run can be so far.

@@ -6,10 +6,10 @@ use crate::ids::RunId;
 use crate::job::JobDraft;
 use crate::measured::{Course, Evaluation, NodeUsage, ProcessUsage, Scores};
 use crate::stats::{Gravity, Saying};
-use crate::wire::attach::WorkerStats;
 use crate::wire::control::Phase;
 use crate::wire::run_beat::{ParticipantState, RunBeat, Settled};
 use crate::wire::run_plan::Taken;
+use crate::wire::worker_stats::WorkerStats;
 
 fn info(id: u64) -> NodeInfo {
     NodeInfo {

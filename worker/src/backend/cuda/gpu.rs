@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cudarc::driver::result::{device, launch_kernel};
 use cudarc::driver::sys::CUresult;
@@ -12,10 +12,8 @@ use cudarc::driver::{CudaContext, CudaStream, DriverError};
 use super::abi::{Arguments, Kernel};
 use super::error::GpuError;
 use super::kernels::Kernels;
-use super::memory::Array;
-use super::products::{Epilogue, Matrix, Product, Products, Sizes};
+use super::products::Products;
 use crate::device::Precision;
-use crate::speed::rate;
 
 /// A GPU that is ready to train. Belongs to one thread.
 pub struct Gpu {
@@ -84,35 +82,6 @@ impl Gpu {
         let found = device::get(ordinal as i32)?;
         // SAFETY: the device is one that the driver has told of.
         Ok(unsafe { device::total_mem(found)? } as u64)
-    }
-
-    /// Million products a second, about.
-    pub fn speed(&self) -> Result<u64, GpuError> {
-        const SIDE: usize = 1024;
-        const TRIALS: u32 = 16;
-        let [a, b, out] = [(); 3].map(|()| Array::zeros(self, SIDE * SIDE));
-        let (a, b, out) = (a?, b?, out?);
-        let product = Product {
-            sizes: Sizes {
-                rows: SIDE,
-                columns: SIDE,
-                inner: SIDE,
-            },
-            a: Matrix::plain(a.at(), SIDE),
-            b: Matrix::plain(b.at(), SIDE),
-            out: Matrix::plain(out.at(), SIDE),
-            epilogue: Epilogue::Nothing,
-        };
-        // SAFETY: all three are such squares, and live until the stream was waited for.
-        unsafe { self.products.multiply(product)? };
-        self.wait()?;
-        let begun = Instant::now();
-        for _ in 0..TRIALS {
-            // SAFETY: as above.
-            unsafe { self.products.multiply(product)? };
-        }
-        self.wait()?;
-        Ok(rate(SIDE * SIDE * SIDE, begun.elapsed() / TRIALS))
     }
 
     /// Bytes of its memory that are free.

@@ -28,6 +28,7 @@ mod place;
 mod portion;
 mod products;
 mod slopes;
+mod speed;
 mod weights;
 mod whole;
 

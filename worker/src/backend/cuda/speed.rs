@@ -1,0 +1,42 @@
+//! How fast a GPU is, about.
+
+use std::time::Instant;
+
+use super::error::GpuError;
+use super::gpu::Gpu;
+use super::memory::Array;
+use super::products::{Epilogue, Matrix, Product, Sizes};
+
+/// Rows, columns and the length of sums of the product that is timed, and how often it is.
+const SIDE: usize = 1024;
+const TRIALS: u32 = 16;
+
+impl Gpu {
+    /// Products that it computes in a second.
+    pub fn speed(&self) -> Result<f64, GpuError> {
+        let square = || Array::zeros(self, SIDE * SIDE);
+        let (a, b, out) = (square()?, square()?, square()?);
+        let product = Product {
+            sizes: Sizes {
+                rows: SIDE,
+                columns: SIDE,
+                inner: SIDE,
+            },
+            a: Matrix::plain(a.at(), SIDE),
+            b: Matrix::plain(b.at(), SIDE),
+            out: Matrix::plain(out.at(), SIDE),
+            epilogue: Epilogue::Nothing,
+        };
+        // SAFETY: all three are such squares, and live until the stream was waited for.
+        let multiply = || unsafe { self.products.multiply(product) };
+        // The first one finds the fastest way.
+        multiply()?;
+        self.wait()?;
+        let begun = Instant::now();
+        for _ in 0..TRIALS {
+            multiply()?;
+        }
+        self.wait()?;
+        Ok(SIDE.pow(3) as f64 * f64::from(TRIALS) / begun.elapsed().as_secs_f64())
+    }
+}
