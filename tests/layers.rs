@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::harness::cluster::{Cluster, SOON, kill};
+use crate::harness::cluster::{Cluster, Node, SOON, kill};
 use crate::harness::watching::{
     agreed, checkpoints, kill_node, stats_of, stop, wait_until_trains, wait_until_trains_on,
 };
@@ -84,6 +84,13 @@ fn another_lane_trains_what_a_dead_node_leaves() {
     assert_is_as_good(&cluster.tau, &last);
 }
 
+/// Who leads the only lane of a cluster: nodes stand in rows by their addresses.
+fn led_by(cluster: &Cluster) -> String {
+    let address = |node: &Node| node.address.parse::<SocketAddr>().unwrap();
+    let first = cluster.nodes.iter().min_by_key(|node| address(node));
+    first.unwrap().name.clone()
+}
+
 #[test]
 fn a_lane_waits_for_who_stands_still_and_for_a_worker_that_is_started_again() {
     let cluster = Cluster::of(3);
@@ -91,13 +98,7 @@ fn a_lane_waits_for_who_stands_still_and_for_a_worker_that_is_started_again() {
     let job = ["--exchange", "layers:groups=3", "--epochs", "1000000", "--detach"];
     let started = cluster.ask("start", &[DEEP, SOON, &job].concat());
     assert_eq!(started.code, 0, "{}", started.stderr);
-    let leader = cluster
-        .nodes
-        .iter()
-        .min_by_key(|node| node.address.clone())
-        .unwrap()
-        .name
-        .clone();
+    let leader = led_by(&cluster);
     wait_until_trains(&cluster, &leader);
     for node in &cluster.nodes {
         kill("-STOP", node.process.pid());
@@ -109,6 +110,33 @@ fn a_lane_waits_for_who_stands_still_and_for_a_worker_that_is_started_again() {
     let last = stop(&cluster);
     assert_eq!(last["nodes"], 3, "{last}");
     assert_is_as_good(&cluster.tau, &last);
+}
+
+#[test]
+fn whose_worker_a_lane_waits_for_is_named() {
+    let cluster = Cluster::of(2);
+    points_csv(&cluster.tau, "points.csv", 600);
+    let (leader, other) = (led_by(&cluster), &cluster.nodes[1]);
+    let asked = &cluster.nodes[0].address;
+    let start = ["start", "--cluster", asked, "--credentials", "cluster.pem"];
+    let job = ["--exchange", "layers:groups=2", "--epochs", "1000000"];
+    let client = cluster.tau.start(&[&start, DEEP, SOON, &job].concat());
+    wait_until_trains(&cluster, &leader);
+    // Whoever comes in its place does not find the data.
+    let (data, away) = (cluster.tau.path("points.csv"), cluster.tau.path("away.csv"));
+    std::fs::rename(&data, &away).unwrap();
+    kill("-KILL", other.worker());
+    let sentence = format!("waiting for {} to start its worker again", other.name);
+    Cluster::wait_until("whose worker is missing is not said", || {
+        client.log().contains(&sentence)
+    });
+    std::fs::rename(&away, &data).unwrap();
+    Cluster::wait_until("the worker is not replaced", || other.workers().len() == 1);
+    kill("-KILL", other.worker());
+    wait_until_trains_on(&cluster, &leader);
+    client.interrupt();
+    let output = client.finish();
+    assert_eq!(output.code, 0, "{}", output.stderr);
 }
 
 /// Kills a node by its name.

@@ -107,6 +107,9 @@ impl ActiveRun {
         if exchanging.seated.is_some() && (place.is_some() || !ends) {
             seat_workers(exchanging, scope);
         }
+        let unmanned = place.is_some() && exchanging.is_unmanned();
+        self.news |= self.members.own.unmanned != unmanned;
+        self.members.own.unmanned = unmanned;
         let waits_for_seats =
             place.is_some() && exchanging.seated.is_none() && since(exchanging.opened) < scope.limits.links;
         if ends && !waits_for_seats {

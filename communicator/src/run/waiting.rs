@@ -5,6 +5,7 @@ use std::time::Duration;
 use protocol::ids::NodeId;
 
 use super::active::{ActiveRun, State};
+use super::states::Exchanging;
 use crate::timing::RunLimits;
 
 impl ActiveRun {
@@ -20,7 +21,8 @@ impl ActiveRun {
             }
             State::Preparing(_) => vec!["other nodes to get ready".into()],
             State::Opening { .. } => vec!["this node to start its exchange".into()],
-            State::Training(_) | State::Ended(_) => Vec::new(),
+            State::Training(exchanging) => self.unmanned(exchanging).collect(),
+            State::Ended(_) => Vec::new(),
             State::Settling(exchanging, _) => {
                 let mut waiting = Vec::new();
                 let training = exchanging
@@ -71,6 +73,18 @@ impl ActiveRun {
                 waiting
             }
         }
+    }
+
+    /// Those of a lane who have lost their worker: the others wait for it in every minibatch.
+    fn unmanned<'a>(&'a self, exchanging: &'a Exchanging) -> impl Iterator<Item = String> + 'a {
+        let own = self.members.own.unmanned;
+        let own = own.then(|| "this node's worker to be started again".to_owned());
+        let others = exchanging.plan.participants.iter().filter(|one| {
+            let state = self.members.state(one.node);
+            one.node != self.members.me() && state.is_some_and(|state| state.unmanned && !state.closed)
+        });
+        own.into_iter()
+            .chain(others.map(|one| format!("{} to start its worker again", one.name)))
     }
 
     /// What is missing of each of the others among these.

@@ -57,6 +57,8 @@ pub struct ParticipantState {
     pub closed: bool,
     /// One of its workers has measured weights that reach the target, and will bring them back when all others have closed.
     pub stands_by: bool,
+    /// It has lost a worker that its lane waits for, and none has come in its place.
+    pub unmanned: bool,
     /// Which batches it has: the fingerprint of its frontier.
     pub stand: u64,
     /// A large parcel is on its way there: it will stand elsewhere before long.

@@ -182,6 +182,7 @@ pub(super) fn participant_state() -> ParticipantState {
         number: 88,
         closed: true,
         stands_by: true,
+        unmanned: true,
         stand: 0x5eed,
         catching_up: false,
         attempt: 2,

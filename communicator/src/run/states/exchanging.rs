@@ -107,6 +107,11 @@ impl Exchanging {
         seated
     }
 
+    /// Whether a worker is gone before its time, and none has come in its place.
+    pub(crate) fn is_unmanned(&self) -> bool {
+        self.seats.values().any(|seat| seat.worker.is_none() && seat.lost)
+    }
+
     /// A worker has measured weights that may be kept. Where all were told to stop already, it is too late for them.
     pub(crate) fn has_measured(&mut self, worker: WorkerKey) {
         if !self.stopped && self.seat_of(worker).is_some() {

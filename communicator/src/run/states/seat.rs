@@ -5,6 +5,7 @@ use protocol::wire::worker_stats::WorkerStats;
 
 use crate::run::event::WorkerKey;
 
+#[expect(clippy::struct_excessive_bools, reason = "each is true or not by itself")]
 #[derive(Debug, Default)]
 pub(crate) struct Seat {
     /// Who sits here.
@@ -15,6 +16,8 @@ pub(crate) struct Seat {
     now: WorkerStats,
     /// Its origin is closed.
     pub(crate) closed: bool,
+    /// Who sat here is gone before its time.
+    pub(crate) lost: bool,
     /// Its worker was told that all batches have come.
     pub(crate) ordered: bool,
     /// It has applied them all.
@@ -40,6 +43,7 @@ impl Seat {
         self.worker = None;
         self.now.gpu_memory = 0;
         if !self.closed {
+            self.lost = true;
             self.now.residual_lost = std::mem::take(&mut self.now.residual_norm);
         }
     }
