@@ -203,6 +203,12 @@ impl Exchange {
         }
     }
 
+    /// Whether nodes are to decide where the model is cut.
+    #[must_use]
+    pub fn leaves_cut_open(&self) -> bool {
+        self.lanes().is_some_and(|lanes| lanes.cut == Cut::Fitting)
+    }
+
     /// How the model is spread over machines, where it is.
     #[must_use]
     pub fn lanes(&self) -> Option<&Lanes> {

@@ -114,7 +114,10 @@ impl Partition {
         let starts: Vec<usize> = starts(&whole.layers, slices).collect();
         let begins = match lanes.cut {
             Cut::Fitting => return Err(PartitionError::Undecided),
-            Cut::Into(groups) => balanced(&whole, &starts, usize::from(groups), |_, layers| cost(&whole, layers))?,
+            Cut::Into(groups) => {
+                let alike = vec![1.0; usize::from(groups)];
+                balanced(&whole, &starts, |layers| cost(&whole, layers), &alike)?
+            }
             Cut::At(cuts) => {
                 let cuts = cuts.layers().map(usize::from);
                 std::iter::once(0).chain(cuts).collect()
@@ -153,8 +156,7 @@ impl Partition {
     /// long as each other, as far as that can be.
     pub fn by_speed(whole: &Layout, slices: u8, speeds: &[f64]) -> Result<Cut, PartitionError> {
         let starts: Vec<usize> = starts(&whole.layers, usize::from(slices)).collect();
-        let time = |group: usize, layers: Range<usize>| work(&whole.layers[layers]) as f64 / speeds[group];
-        let begins = balanced(whole, &starts, speeds.len(), time)?;
+        let begins = balanced(whole, &starts, |layers| work(&whole.layers[layers]) as f64, speeds)?;
         let layers: Result<Vec<u16>, _> = begins.iter().skip(1).map(|&layer| u16::try_from(layer)).collect();
         let cuts = layers.ok().and_then(Cuts::at);
         cuts.map(Cut::At).ok_or(PartitionError::TooDeep)
@@ -313,28 +315,25 @@ fn has(layer: &PlacedLayer, key: &str) -> bool {
         .is_some_and(|rest| rest.starts_with('.'))
 }
 
-/// Where groups begin so that the largest is as small as can be, by what layers cost each group.
+/// Where as many groups begin as there are speeds, so that the one that takes longest takes as little as can be.
 fn balanced(
     whole: &Layout,
     starts: &[usize],
-    groups: usize,
-    cost: impl Fn(usize, Range<usize>) -> f64,
+    cost: impl Fn(Range<usize>) -> f64,
+    speeds: &[f64],
 ) -> Result<Vec<usize>, PartitionError> {
-    let layers = starts.len();
+    let (layers, groups) = (starts.len(), speeds.len());
     if groups > layers {
         return Err(PartitionError::TooFew { groups, layers });
     }
     let ends = starts.iter().skip(1).copied().chain([whole.layers.len()]);
-    let pieces: Vec<Range<usize>> = starts.iter().copied().zip(ends).map(|(from, to)| from..to).collect();
+    let costs: Vec<f64> = starts.iter().zip(ends).map(|(&from, to)| cost(from..to)).collect();
     // Of all ways to cut the first so many pieces into so many groups, the best one's largest group, and where its last begins.
-    let sum = |group: usize, from: usize, to: usize| {
-        let costs = pieces[from..to].iter().map(|piece| cost(group, piece.clone()));
-        costs.sum::<f64>()
-    };
-    let mut best: Vec<Vec<(f64, usize)>> = vec![(0..=layers).map(|to| (sum(0, 0, to), 0)).collect()];
+    let time = |group: usize, from: usize, to: usize| costs[from..to].iter().sum::<f64>() / speeds[group];
+    let mut best: Vec<Vec<(f64, usize)>> = vec![(0..=layers).map(|to| (time(0, 0, to), 0)).collect()];
     for group in 1..groups {
         let row = (0..=layers).map(|to| {
-            let ways = (group..to).map(|from| (best[group - 1][from].0.max(sum(group, from, to)), from));
+            let ways = (group..to).map(|from| (best[group - 1][from].0.max(time(group, from, to)), from));
             ways.min_by(|one, other| one.0.total_cmp(&other.0))
                 .unwrap_or((f64::INFINITY, 0))
         });

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use protocol::augment::Augment;
 use protocol::cursor::Cursors;
-use protocol::job::{Cut, Job};
+use protocol::job::Job;
 use protocol::model::{Layout, Partition, Portion, initial_counts};
 use protocol::rng::splitmix64;
 use protocol::sentence::sentence;
@@ -54,8 +54,7 @@ impl Prepared {
         let layout = fitting::fit(job, &dataset).map_err(|error| sentence(&error))?;
         let first = first_weights::open(job, &layout, Some(&options.data_root)).map_err(|error| sentence(&error))?;
         // Where nodes decide where the network is cut, they have to know.
-        let is_asked = job.exchange.lanes().is_some_and(|lanes| lanes.cut == Cut::Fitting);
-        let speed = if is_asked {
+        let speed = if job.exchange.leaves_cut_open() {
             speed::measure(&options.device, options.threads)
         } else {
             0

@@ -1,5 +1,6 @@
 //! What a node can offer to a run: whether the model fits its data and its memory, and the first weights.
 
+use protocol::digest::Digest;
 use protocol::ids::RunId;
 use protocol::job::{Cut, GROUPS_MAX, Job, Lanes};
 use protocol::model::{Layout, Partition, PartitionError, Portion, initial_counts};
@@ -19,16 +20,16 @@ pub(super) fn make(
     workers: Workers,
 ) -> Result<(Offer, Box<Ledger>), String> {
     let layout = Layout::new(&job.model, data.input, data.target.outputs()).map_err(|error| error.to_string())?;
+    // What nodes cut has to fit for sure. Else a GPU says itself if it has too little: an estimate might refuse what fits.
+    let workers = Workers {
+        gpu_bytes: workers.gpu_bytes.filter(|_| job.exchange.leaves_cut_open()),
+        ..workers
+    };
     if let Some(lanes) = job.exchange.lanes() {
         let workers = Workers { count: 1, ..workers };
         return of_portions(run, job, &layout, lanes, data, workers);
     }
-    // A GPU says itself if it has too little: an estimate might refuse what fits.
-    let on_host = Workers {
-        gpu_bytes: None,
-        ..workers
-    };
-    usage::check_memory(job, &layout, on_host).map_err(|error| {
+    usage::check_memory(job, &layout, workers).map_err(|error| {
         format!("{error}: use a smaller model or --minibatch, or spread it over nodes (--exchange layers)")
     })?;
     let counts = match (&job.from, first) {
@@ -37,16 +38,7 @@ pub(super) fn make(
         (Some(file), _) => return Err(format!("its worker has not told the weights of {}", file.display())),
     };
     let ledger = Ledger::new(run, counts);
-    let digest = ledger.digest();
-    let offer = Offer {
-        data,
-        digest,
-        workers: workers.count,
-        groups: 1,
-        speed: workers.speed,
-        memory_bytes: workers.memory_bytes,
-        gpu_bytes: workers.gpu_bytes,
-    };
+    let offer = of(workers, data, ledger.digest(), 1);
     Ok((offer, Box::new(ledger)))
 }
 
@@ -61,16 +53,21 @@ fn of_portions(
     workers: Workers,
 ) -> Result<(Offer, Box<Ledger>), String> {
     let (partition, groups) = fitting(job, layout, lanes, workers)?;
-    let offer = Offer {
+    let offer = of(workers, data, partition.first_digest(job.seed), groups);
+    Ok((offer, Box::new(Ledger::new(run, Vec::new()))))
+}
+
+/// What these workers offer.
+fn of(workers: Workers, data: DataInfo, digest: Digest, groups: u8) -> Offer {
+    Offer {
         data,
-        digest: partition.first_digest(job.seed),
+        digest,
         workers: workers.count,
         groups,
         speed: workers.speed,
         memory_bytes: workers.memory_bytes,
         gpu_bytes: workers.gpu_bytes,
-    };
-    Ok((offer, Box::new(Ledger::new(run, Vec::new()))))
+    }
 }
 
 /// The model in the groups that a job says, or in as few as fit this node's memory, and how many that are.
@@ -79,9 +76,6 @@ fn fitting(job: &Job, layout: &Layout, lanes: &Lanes, workers: Workers) -> Resul
         Cut::Fitting => lanes.fewest_groups()..=GROUPS_MAX as u8,
         Cut::Into(_) | Cut::At(_) => 0..=0,
     };
-    // Where nodes choose, it has to fit for sure; else a GPU says itself if it has too little.
-    let gpu_bytes = workers.gpu_bytes.filter(|_| lanes.cut == Cut::Fitting);
-    let workers = Workers { gpu_bytes, ..workers };
     let mut too_large = String::new();
     for groups in choices {
         let partition =
