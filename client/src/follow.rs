@@ -18,7 +18,7 @@ use crate::output::{self, Audience};
 use crate::stats_reader::StatsReader;
 use crate::view::View;
 use crate::waiting::Waiting;
-use crate::{clock, fetch, interrupt, notice, quantity};
+use crate::{chosen, clock, fetch, interrupt, notice, quantity};
 
 /// How often the run's state is asked for.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
@@ -41,6 +41,9 @@ pub(crate) async fn follow(
         let epochs = quantity::of(facts.epochs as usize, "epoch");
         notice::say(&format!("run {run}: {} · {epochs}", facts.job()));
     }
+    if let Some(chosen) = chosen::line(&first).filter(|_| audience == Audience::People) {
+        notice::say(&chosen);
+    }
     if let Some(warning) = whole_data_in_a_step(&first) {
         notice::say(&format!("warning: {warning}"));
     }
@@ -50,10 +53,18 @@ pub(crate) async fn follow(
         chronicle: Chronicle::default(),
         diary: Diary::open(&folder),
         audience,
+        successor: None,
     };
     account.note(Happening::Followed { run: run.to_string() });
     let ended = watch(contact, run, (&view, &mut account), audience).await;
     view.clear();
+    if let (Err(failure), Some(successor)) = (&ended, account.successor) {
+        notice::say(&format!("warning: run {run}: {}", failure.reasons().join("; ")));
+        view.busy("waiting for the run that trains it once more");
+        until_known(contact, successor).await?;
+        view.clear();
+        return Box::pin(follow(contact, successor, out, audience)).await;
+    }
     let saved = match ended {
         Ok((status, result)) => fetch::save(contact, run, &status, &result, &folder).await,
         Err(failure) => Err(failure),
@@ -85,6 +96,8 @@ struct Account {
     chronicle: Chronicle,
     diary: Diary,
     audience: Audience,
+    /// The run that trains this one once more, since it has diverged.
+    successor: Option<RunId>,
 }
 
 impl Account {
@@ -146,6 +159,30 @@ async fn status(contact: &Contact, run: RunId) -> Result<Box<RunStatus>, Failure
     }
 }
 
+/// How long the successor of a run that has diverged may take to be prepared.
+const SUCCESSOR_LIMIT: Duration = Duration::from_mins(2);
+
+/// Waits until a node knows of the run that succeeds another one.
+async fn until_known(contact: &Contact, run: RunId) -> Result<(), Failure> {
+    let since = Instant::now();
+    while since.elapsed() < SUCCESSOR_LIMIT {
+        let answers = contact.ask_each(Request::Status).await;
+        let begun = |(_, status): &(&Answer, &RunStatus)| status.phase != Phase::Preparing;
+        if best(run, &answers).is_some_and(|found| begun(&found)) {
+            return Ok(());
+        }
+        if interrupt::asked() {
+            contact.ask(Request::Stop).await?;
+            return Err(Failure::Failed(format!("run {run} was stopped before it began")));
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+    let seconds = SUCCESSOR_LIMIT.as_secs();
+    Err(Failure::Failed(format!(
+        "run {run}, which was to train it once more, has not begun within {seconds} seconds: see the nodes' logs"
+    )))
+}
+
 /// How much a node's word on a run is worth, beside others'.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Worth {
@@ -195,6 +232,7 @@ async fn watch(
         }
         phase = status.phase;
         if let Some(outcome) = status.outcome.take() {
+            account.successor = status.successor;
             break outcome.map(|result| (status, result));
         }
         waiting.take(run, &status.waiting, view, audience);
@@ -249,6 +287,10 @@ mod tests {
                 phase: Phase::Training,
                 job: Box::new(JobDraft::default().resolve().unwrap()),
                 train: 10,
+                workers: 3,
+                chosen: Vec::new(),
+                succeeds: None,
+                successor: None,
                 outcome: outcome.map(|reason| Err(reason.into())),
                 waiting: Vec::new(),
             })))),

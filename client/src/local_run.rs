@@ -142,6 +142,10 @@ fn named_files(job: &mut Job) -> Vec<&mut PathBuf> {
 /// Opens the data and lays the model out, and says what will be trained.
 fn check(job: &Job, flags: &ComputeFlags, nodes: usize) -> Result<String, Failure> {
     let dataset = reading::open(&job.data, job.seed, flags.data_root.as_deref()).map_err(Failure::bad)?;
+    let (dataset, tested) = dataset
+        .with_validation(job.validation_share(), job.seed)
+        .map_err(Failure::bad)?;
+    let job = &job.for_data(dataset.input);
     let layout = fitting::fit(job, &dataset).map_err(Failure::bad)?;
     let first = first_weights::open(job, &layout, flags.data_root.as_deref()).map_err(Failure::bad)?;
     // Several nodes hold a network that is spread over them together.
@@ -156,11 +160,18 @@ fn check(job: &Job, flags: &ComputeFlags, nodes: usize) -> Result<String, Failur
         ))
     })?;
     let begins = first.map_or_else(String::new, |first| begins_with(job, &first.afresh));
+    let parts = match &tested {
+        None => format!("{} training and {} test rows", dataset.train.len(), dataset.test.len()),
+        Some(tested) => format!(
+            "{} training, {} validation and {} test rows",
+            dataset.train.len(),
+            dataset.test.len(),
+            tested.test.len()
+        ),
+    };
     let said = format!(
-        "{}: {} training and {} held-out samples; {} weights{begins}; {} with {} of {} each",
+        "{}: {parts}; {} weights{begins}; {} with {} of {} each",
         job.data,
-        dataset.train.len(),
-        dataset.test.len(),
         layout.weights,
         quantity::of(nodes, "node"),
         quantity::of(flags.workers, "worker"),

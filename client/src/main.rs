@@ -5,6 +5,7 @@
 
 mod args;
 mod bar;
+mod chosen;
 mod chronicle;
 mod clock;
 mod commands;

@@ -11,7 +11,7 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use crate::failure::Failure;
-use crate::{notice, output, quantity};
+use crate::{chosen, notice, output, quantity};
 
 /// The last line of a run.
 pub(crate) fn finished(status: &RunStatus, result: &RunResult, model: String) -> Finished {
@@ -62,6 +62,8 @@ pub(crate) fn finished(status: &RunStatus, result: &RunResult, model: String) ->
         disk_write_bytes: processes().map(|one| one.disk_write_bytes).sum(),
         usage: result.usage.clone(),
         evaluations: result.course.evaluations().iter().copied().chain([last]).collect(),
+        chosen: chosen::settings(status),
+        succeeds: status.succeeds.map(|run| run.to_string()),
         reason: result.stop.map_or("trained", StopReason::name),
         patience: status.job.patience,
         kept: Some(status.job.keep)
@@ -77,15 +79,12 @@ pub(crate) fn finished(status: &RunStatus, result: &RunResult, model: String) ->
     }
 }
 
-/// The evaluation whose weights the run has come back to: one on the way that has the loss of the saved weights.
+/// The evaluation whose weights the run has come back to: the one with the lowest loss, unless that is of the last weights.
 fn brought_back(result: &RunResult) -> Option<Evaluation> {
-    /// The same weights measure alike, but for the order in which losses are added up.
-    const ALIKE: f64 = 1e-5;
-    let is_alike = |one: &&Evaluation| (one.loss - result.scores.loss).abs() <= ALIKE * one.loss.abs();
+    let measured = result.course.evaluations().iter();
+    let best = measured.min_by(|one, other| one.loss.total_cmp(&other.loss))?;
     // The last weights were measured when all samples were trained, or never.
-    let on_the_way = |one: &&Evaluation| one.samples < result.samples;
-    let mut alike = result.course.evaluations().iter().filter(on_the_way).filter(is_alike);
-    alike.next().copied()
+    (best.samples < result.samples).then_some(*best)
 }
 
 /// The moment in words that people and programs read, to the second.

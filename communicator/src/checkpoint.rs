@@ -18,7 +18,7 @@ use thiserror::Error;
 use protocol::wire::snapshot::{self, Head, Snapshot};
 
 /// What every checkpoint begins with; the last byte is the version.
-const MAGIC: &[u8; 8] = b"TAUCKPT\x02";
+const MAGIC: &[u8; 8] = b"TAUCKPT\x03";
 const LENGTH_BYTES: usize = 4;
 const CRC_BYTES: usize = 4;
 /// What is read or written at a time.
@@ -178,6 +178,7 @@ mod tests {
                 target: TargetInfo::Classes(2),
                 train: 100,
                 test: 20,
+                validation: 0,
                 most_frequent: 1,
             },
             slots: 3,

@@ -38,11 +38,14 @@ pub(crate) fn small_plan(nodes: u64) -> RunPlan {
             target: TargetInfo::Classes(2),
             train: 10,
             test: 2,
+            validation: 0,
             most_frequent: 1,
         },
         first: Digest::default(),
         participants: (1..=nodes).map(participant).collect(),
         resumed: Vec::new(),
         left_out: Vec::new(),
+        chosen: Vec::new(),
+        succeeds: None,
     }
 }

@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::rng::splitmix64;
+
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
@@ -21,6 +23,15 @@ macro_rules! id {
 id! {
     /// One training job, from `StartTraining` to the saved model.
     RunId
+}
+
+impl RunId {
+    /// The name of the run that trains this one once more. All nodes derive the same.
+    #[must_use]
+    pub fn successor(self) -> Self {
+        const SUCCESSOR: u64 = u64::from_be_bytes(*b"once mor");
+        Self(splitmix64(self.0 ^ SUCCESSOR))
+    }
 }
 
 id! {

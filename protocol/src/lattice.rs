@@ -119,9 +119,7 @@ pub enum Range {
 
 /// A weight left the range in which replicas agree to the bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error(
-    "a weight reached ±16, where sums are no longer exact: the run has diverged; start it again with a lower learning rate or a lower clip"
-)]
+#[error("a weight reached ±16, where sums are no longer exact: the run has diverged")]
 pub struct RangeError;
 
 impl Range {

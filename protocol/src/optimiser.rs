@@ -133,6 +133,18 @@ const USUAL_STEPS: f64 = 4600.0;
 const LONGEST_STEPS: f64 = 4.0;
 
 impl Optimiser {
+    /// Adam as it is without any options.
+    pub(crate) const ADAM: Self = Self {
+        learning_rate: 0.001,
+        rule: Rule::Adam {
+            beta1: ADAM_BETA1,
+            beta2: ADAM_BETA2,
+            epsilon: ADAM_EPSILON,
+        },
+        weight_decay: 0.0,
+        follows_steps: false,
+    };
+
     /// The optimiser for a run of so many steps of all workers together. Where the rate was left open, fewer steps are
     /// longer: an orthogonal step has the length of its rate, however steep it goes down.
     #[must_use]
@@ -156,6 +168,10 @@ const STEPS_MAX: u32 = 10;
 /// The most steps that a block may wait for its turn.
 const EVERY_MAX: u32 = 64;
 
+const ADAM_BETA1: f32 = 0.9;
+const ADAM_BETA2: f32 = 0.999;
+const ADAM_EPSILON: f32 = 1e-8;
+
 /// The decay of `adamw` where none is given, as elsewhere.
 const ADAMW_DECAY: f64 = 0.01;
 
@@ -165,7 +181,7 @@ pub(crate) const HELP: &str = "muon (orthogonal updates, for one worker or many)
      sgd:LR,momentum=M,nesterov, adam:LR,beta1=B,beta2=B,eps=E, adamw (the same with weight_decay=0.01), \
      adagrad:LR,eps=E or rmsprop:LR,decay=D,eps=E, each with any of its options; \
      sgd, adam and muon also take weight_decay=W; \
-     without a rate, sgd takes 0.05, muon and adagrad 0.01, adam and rmsprop 0.001 [default: muon]";
+     without a rate, sgd takes 0.05, adagrad 0.01, adam and rmsprop 0.001, muon 0.01 and up to 0.04 in runs of fewer than 4,600 steps [default: adam for short runs and muon for others, with a rate by the number of steps]";
 
 const FORMS: &str = "sgd:LR[,momentum=M[,nesterov]][,weight_decay=W], muon:LR[,momentum=M][,block=B][,steps=S][,every=N][,weight_decay=W], adam:LR[,beta1=B][,beta2=B][,eps=E][,weight_decay=W], adamw: the same with a decay of 0.01, adagrad:LR[,eps=E], rmsprop:LR[,decay=D][,eps=E]";
 
@@ -223,14 +239,14 @@ impl FromStr for Optimiser {
                 )
             }
             "adam" | "adamw" => {
-                let beta1 = number(&mut options, "beta1", 0.9)?;
-                let beta2 = number(&mut options, "beta2", 0.999)?;
+                let beta1 = number(&mut options, "beta1", f64::from(ADAM_BETA1))?;
+                let beta2 = number(&mut options, "beta2", f64::from(ADAM_BETA2))?;
                 (
                     0.001,
                     Rule::Adam {
                         beta1,
                         beta2,
-                        epsilon: number(&mut options, "eps", 1e-8)?,
+                        epsilon: number(&mut options, "eps", f64::from(ADAM_EPSILON))?,
                     },
                 )
             }
@@ -282,7 +298,19 @@ impl fmt::Display for Optimiser {
             Rule::RmsProp { decay, epsilon } => {
                 write!(f, "rmsprop:{rate},decay={decay},eps={epsilon}")
             }
-            Rule::Adam { beta1, beta2, epsilon } => write!(f, "adam:{rate},beta1={beta1},beta2={beta2},eps={epsilon}"),
+            Rule::Adam { beta1, beta2, epsilon } => {
+                write!(f, "adam:{rate}")?;
+                let usual = [ADAM_BETA1, ADAM_BETA2, ADAM_EPSILON];
+                for ((key, value), usual) in [("beta1", beta1), ("beta2", beta2), ("eps", epsilon)]
+                    .into_iter()
+                    .zip(usual)
+                {
+                    if value != usual {
+                        write!(f, ",{key}={value}")?;
+                    }
+                }
+                Ok(())
+            }
             Rule::Muon(muon) if self.follows_steps => return f.write_str(&self.without_rate(muon)),
             Rule::Muon(muon) => write!(f, "muon:{rate}{muon}"),
         }?;
@@ -332,7 +360,8 @@ mod tests {
             "sgd:0.05,momentum=0.9,nesterov",
             "adagrad:0.01,eps=0.0001",
             "rmsprop:0.001,decay=0.99,eps=0.00000001",
-            "adam:0.001,beta1=0.9,beta2=0.999,eps=0.00000001",
+            "adam:0.001",
+            "adam:0.001,beta1=0.8,beta2=0.99,eps=0.0001,weight_decay=0.1",
             "muon",
             "muon:block=32,weight_decay=0.1",
             "muon:0.02",

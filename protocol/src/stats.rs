@@ -1,5 +1,7 @@
 //! Records for people and scripts: what a node does each second, and how a run ended. Their JSON is a contract.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::measured::{Evaluation, NodeUsage, ProcessUsage, number_or_null};
@@ -250,6 +252,11 @@ pub struct Finished {
     pub usage: Vec<NodeUsage>,
     /// How good the model was on the way, and at last the saved weights.
     pub evaluations: Vec<Evaluation>,
+    /// The settings that the job left open, as they were decided for this run.
+    pub chosen: BTreeMap<String, toml::Value>,
+    /// The run that diverged and that this one has trained once more, at half its rate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub succeeds: Option<String>,
     /// Why it ended: `trained` if all its samples were, or what stopped it.
     pub reason: &'static str,
     /// After so many evaluations in a row without a lower held-out loss the run was to end.

@@ -47,6 +47,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             origin: OriginId(slot as u64 + 1),
             slot,
             slots: workers,
+            founders: workers,
         };
         cluster.push(Training::new(trainer, &job, &dataset, identity)?);
     }

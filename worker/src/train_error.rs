@@ -9,9 +9,7 @@ use crate::quantise::NotFinite;
 #[derive(Debug, Error)]
 pub enum TrainError {
     /// The loss or an update is infinite or no number.
-    #[error(
-        "the loss or its gradient is no longer a number: the run has diverged; start it again with a lower learning rate or a lower clip"
-    )]
+    #[error("the loss or its gradient is no longer a number: the run has diverged")]
     NotFinite,
     /// A weight left the lattice's exact range.
     #[error(transparent)]

@@ -57,7 +57,7 @@ fn a_worker_that_is_seated_when_the_run_stops_closes_and_finishes_as_often_as_it
     let folder = tempfile::tempdir().unwrap();
     let (job, mut ledger) = job(folder.path());
     let mut node = Node::start(folder.path());
-    node.begin(&job, &ledger.counts.clone(), ledger.assignment(None));
+    node.begin(&job, &ledger.counts.clone(), ledger.assignment(&job, None));
     node.say(&ToWorker::Stop);
     // Said before it could have closed, as a node in a hurry does.
     node.say(&ToWorker::Finish { save: None });
@@ -96,7 +96,7 @@ fn a_worker_says_when_it_is_idle_and_takes_the_next_run() {
     node.abort();
     node.prepare(RunId(1), &job);
     node.abort();
-    node.begin(&job, &ledger.counts, ledger.assignment(None));
+    node.begin(&job, &ledger.counts, ledger.assignment(&job, None));
     while !matches!(node.hear(), Heard::Batch(_)) {}
     node.abort();
     // Nothing of the run comes any more: the next word is the answer to the next order.

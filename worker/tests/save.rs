@@ -32,7 +32,7 @@ fn a_worker_saves_between_two_batches_and_another_goes_on() {
 
     // A file that was there belongs to other batches.
     std::fs::write(&path, "old").unwrap();
-    node.begin(&job, &ledger.counts, ledger.assignment(None));
+    node.begin(&job, &ledger.counts, ledger.assignment(&job, None));
     let mut last = 0;
     let (saved, at) = loop {
         match node.hear() {
@@ -69,7 +69,7 @@ fn a_worker_saves_between_two_batches_and_another_goes_on() {
     };
     let go_on = |restore: Option<PathBuf>| {
         let mut node = Node::start(folder.path());
-        node.begin(&job, &saved.counts, saved.assignment(restore));
+        node.begin(&job, &saved.counts, saved.assignment(&job, restore));
         let mut found = Vec::new();
         while found.len() < 5 {
             match node.hear() {

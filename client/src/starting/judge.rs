@@ -91,7 +91,9 @@ fn sight<'a>(answer: &'a Answer, job: Option<&Job>, before: &Before) -> Sight<'a
         Err(Unanswered::Silent) => return Sight::Silent,
         Ok(_) => {}
     }
-    let ours = |status: &&RunStatus| before.is_new(status, answer.address) && job.is_none_or(|job| *job == *status.job);
+    let ours = |status: &&RunStatus| {
+        before.is_new(status, answer.address) && job.is_none_or(|job| job.may_become(&status.job))
+    };
     let Some(status) = answer.status().filter(ours) else {
         return Sight::Nothing;
     };
@@ -128,6 +130,10 @@ mod tests {
             phase,
             job: Box::new(job(3)),
             train: u64::from(phase > Phase::Preparing && outcome.is_none()),
+            workers: 3,
+            chosen: Vec::new(),
+            succeeds: None,
+            successor: None,
             outcome: outcome.map(|reason| Err(reason.into())),
             waiting: Vec::new(),
         }
@@ -165,6 +171,10 @@ mod tests {
         // It was short, or failed when it had begun.
         let over = RunStatus {
             train: 10,
+            workers: 3,
+            chosen: Vec::new(),
+            succeeds: None,
+            successor: None,
             ..status(7, Phase::Ended, Some("it diverged"))
         };
         assert_eq!(verdict(&[says_not(A, Unanswered::Gone), says(B, Some(over))]), found);
@@ -226,6 +236,10 @@ mod tests {
         let of = |status| judge(at(A), Some(&job(3)), &before, &[says(A, None), says(B, Some(status))]);
         let over = RunStatus {
             train: 10,
+            workers: 3,
+            chosen: Vec::new(),
+            succeeds: None,
+            successor: None,
             ..status(5, Phase::Ended, Some("it diverged"))
         };
         assert_eq!(of(over), Verdict::Nothing);

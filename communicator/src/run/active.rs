@@ -60,6 +60,8 @@ pub(super) enum State {
 
 /// How a run ended here.
 pub(super) struct Ended {
+    /// When.
+    at: Duration,
     pub(super) outcome: Result<Box<RunResult>, String>,
     /// Who took part, if it had begun.
     pub(super) plan: Option<RunPlan>,
@@ -119,6 +121,14 @@ impl ActiveRun {
 
     pub(super) fn is_over(&self) -> bool {
         matches!(self.state, State::Ended(_))
+    }
+
+    /// How long it has been over; no time at all if it is not.
+    pub(super) fn ended_for(&self, now: Duration) -> Duration {
+        match &self.state {
+            State::Ended(ended) => now.saturating_sub(ended.at),
+            _ => Duration::ZERO,
+        }
     }
 
     /// Whether this node takes part in it, or did, or could not: it was not just called off before it began.
@@ -210,6 +220,10 @@ impl ActiveRun {
             // What was left open is decided when the run begins.
             job: self.plan().map_or(&self.job, |plan| &plan.job).clone(),
             train: self.plan().map_or(0, |plan| plan.data.train),
+            workers: self.plan().map_or(0, RunPlan::workers),
+            chosen: self.plan().map_or_else(Vec::new, |plan| plan.chosen.clone()),
+            succeeds: self.plan().and_then(|plan| plan.succeeds),
+            successor: self.backs_off().then(|| self.run.successor()),
             outcome: match &self.state {
                 State::Ended(ended) => Some(ended.outcome.clone()),
                 _ => None,
@@ -263,7 +277,8 @@ impl ActiveRun {
     pub(super) fn end(&mut self, outcome: Result<Box<RunResult>, String>, scope: &mut Scope<'_>) {
         let plan = self.plan().cloned();
         self.members.own.ended = true;
-        self.state = State::Ended(Ended { outcome, plan });
+        let at = scope.now;
+        self.state = State::Ended(Ended { at, outcome, plan });
         self.news = true;
         scope.effects.push(RunEffect::Close);
         scope
@@ -275,6 +290,7 @@ impl ActiveRun {
     pub(super) fn change_state(&mut self, change: impl FnOnce(State) -> State) {
         // Nobody sees this one: it only keeps the place.
         let place = State::Ended(Ended {
+            at: Duration::ZERO,
             outcome: Err(String::new()),
             plan: None,
         });

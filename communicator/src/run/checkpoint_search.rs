@@ -88,7 +88,12 @@ impl CheckpointSearch {
         // Those that can go on at once come first.
         holders.sort_by_key(|(node, portion, held)| (checkpoints.get(usize::from(*portion)) != Some(held), *node));
         let holders = holders.into_iter().map(|(node, portion, _)| (node, portion)).collect();
-        Ok((Box::new(job), GoingOn { checkpoints, holders }))
+        let going_on = GoingOn {
+            checkpoints,
+            holders,
+            succeeds: None,
+        };
+        Ok((Box::new(job), going_on))
     }
 
     fn furthest(&self, is_meant: impl Fn(&Found) -> bool) -> Option<&Found> {

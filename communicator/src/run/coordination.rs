@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use protocol::ids::NodeId;
+use protocol::ids::{NodeId, RunId};
 use protocol::job::{Cut, Job, Lanes};
 use protocol::wire::bounds::{LEFT_OUT_MAX, SENTENCE_BYTES_MAX, shorten};
 use protocol::wire::control::{NodeInfo, Offer};
@@ -17,6 +17,8 @@ pub(crate) struct GoingOn {
     pub(crate) checkpoints: Vec<Resumed>,
     /// Who has a checkpoint of which group; first those that have the ones above.
     pub(crate) holders: Vec<(NodeId, u8)>,
+    /// The run that diverged and is trained once more.
+    pub(crate) succeeds: Option<RunId>,
 }
 
 /// The answers to a prepare.
@@ -138,7 +140,7 @@ impl Coordination {
         participants.sort_by_key(|participant| participant.address);
         let mut job = Box::new(Job {
             exchange: self.job.exchange.decided(Cut::Into(groups)),
-            ..(*self.job).clone()
+            ..self.job.for_data(usual.data.input)
         });
         if let Some(portions) = job.exchange.lanes().and_then(Lanes::portions) {
             match in_lanes(participants, me, portions, &self.going_on.holders) {
@@ -156,14 +158,21 @@ impl Coordination {
                 job.exchange = self.job.exchange.decided(cut);
             }
         }
-        Some(Decision::Begin(RunPlan {
+        let mut plan = RunPlan {
             job,
             data: usual.data.clone(),
             first: usual.digest,
             participants,
             resumed: self.going_on.checkpoints.clone(),
             left_out: told(reasons),
-        }))
+            chosen: self.job.open.names().map(str::to_owned).collect(),
+            succeeds: self.going_on.succeeds,
+        };
+        match plan.job.decided_for(&plan.data, plan.workers()) {
+            Ok(job) => *plan.job = job,
+            Err(error) => return Some(Decision::Refuse(vec![error.to_string()])),
+        }
+        Some(Decision::Begin(plan))
     }
 }
 
@@ -252,6 +261,7 @@ mod tests {
                 target: TargetInfo::Classes(2),
                 train: 10,
                 test: 2,
+                validation: 0,
                 most_frequent: 1,
             },
             digest: Digest::default(),

@@ -157,7 +157,7 @@ impl RunCore {
                 }
             }),
             RunEvent::Diverged(run, reason) => {
-                self.with_named(run, now, effects, |run, scope| run.diverge(reason, scope));
+                self.with_named(run, now, effects, |run, scope| run.has_diverged(&reason, scope));
             }
             RunEvent::ExchangeFailed(run, reason) => self.with_named(run, now, effects, |run, scope| {
                 if !run.is_over() {
@@ -188,6 +188,7 @@ impl RunCore {
             }
         });
         self.try_resume(now, effects);
+        self.back_off(now, effects);
         self.decide(now, effects);
         self.call_off(effects);
         self.dismissals.note(&effects[first..], now);

@@ -71,6 +71,7 @@ mod tests {
                 target: TargetInfo::Classes(10),
                 train: 10,
                 test: 2,
+                validation: 0,
                 most_frequent: 1,
             },
             digest: Digest::default(),

@@ -23,6 +23,11 @@ pub(crate) struct WorkerKey(pub(crate) u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Ticket(pub(crate) u64);
 
+impl Ticket {
+    /// Nobody waits for the answer.
+    pub(crate) const NOBODY: Self = Self(0);
+}
+
 /// Something that happened.
 #[derive(Clone, Debug)]
 pub(crate) enum RunEvent {

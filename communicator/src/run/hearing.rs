@@ -55,7 +55,7 @@ impl ActiveRun {
         match self.state {
             State::Training(_) => {}
             // The last weights are measured when all have closed, to compare them with the best.
-            State::Settling(..) if keeps_best => return self.course.add(evaluation),
+            State::Settling(..) => return self.course.add(evaluation),
             _ => return,
         }
         self.scores = Some(evaluation.scores());
@@ -71,6 +71,30 @@ impl ActiveRun {
         } else if is_over {
             self.stop(StopReason::PatienceOver, scope);
         }
+    }
+
+    /// The run has diverged here: what it trained with, and what to try instead, is said with it.
+    pub(super) fn has_diverged(&mut self, reason: &str, scope: &mut Scope<'_>) {
+        let calmer = self.job.backed_off();
+        let remedy = if self.backs_off_from(true) {
+            format!("run {} trains it again with {}", self.run.successor(), calmer.optimiser)
+        } else {
+            format!("add --optimiser {}", calmer.optimiser)
+        };
+        self.diverge(
+            format!("{reason} with --optimiser {}: {remedy}", self.job.optimiser),
+            scope,
+        );
+    }
+
+    /// Whether a run of this job that has diverged is trained once more.
+    fn backs_off_from(&self, has_diverged: bool) -> bool {
+        has_diverged && self.job.back_off && self.plan().is_some_and(|plan| plan.portions().is_none())
+    }
+
+    /// Whether this run has diverged and is trained once more.
+    pub(super) fn backs_off(&self) -> bool {
+        self.is_over() && self.backs_off_from(self.diverged.is_some())
     }
 
     /// The run cannot go on anywhere.
@@ -146,7 +170,7 @@ impl ActiveRun {
             WorkerWord::Failed { reason, diverged } => {
                 let known = self.exchanging_mut().is_some_and(|one| one.seat_of(worker).is_some());
                 if known && diverged {
-                    self.diverge(reason, scope);
+                    self.has_diverged(&reason, scope);
                 } else {
                     if diverged && self.is_over() {
                         tracing::debug!(reason, "a worker of a run that has failed is started again");

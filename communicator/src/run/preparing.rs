@@ -163,6 +163,8 @@ impl ActiveRun {
             .filter(|&node| !plan.hold_the_same(scope.me.id, node));
         self.members.hold_others(others);
         tracing::info!(target: NEWS, nodes = plan.participants.len(), data = %self.job.data, "a run begins");
+        // What was left open is decided.
+        self.job.clone_from(&plan.job);
         self.news = true;
         let plan = Box::new(plan);
         scope.effects.push(RunEffect::Open {

@@ -15,6 +15,9 @@ use super::event::{RunEffect, RunWord, Ticket};
 use super::planted::{Bug, planted};
 use crate::log_context::NEWS;
 
+/// How long after a run has diverged it is trained once more: a few beats, so that all have heard that it is over.
+const BACK_OFF_AFTER: Duration = Duration::from_secs(2);
+
 impl RunCore {
     /// Refuses what needs a node that has nothing to do, if this one has.
     fn is_busy(&self, ticket: Ticket, effects: &mut Vec<RunEffect>) -> bool {
@@ -63,6 +66,31 @@ impl RunCore {
         let coordinator = self.me.id;
         ask_to_prepare(run, coordinator, &job, invited.iter().map(|peer| peer.id), effects);
         self.get_ready(run, coordinator, job, now, effects);
+    }
+
+    /// Trains a run that has diverged once more, at half the rate, if this node coordinated it. All others have heard by then that it
+    /// is over.
+    pub(super) fn back_off(&mut self, now: Duration, effects: &mut Vec<RunEffect>) {
+        let Some(run) = self
+            .current
+            .as_ref()
+            .filter(|run| run.coordinator == self.me.id && run.backs_off())
+        else {
+            return;
+        };
+        let ended = run.ended_for(now);
+        if ended < BACK_OFF_AFTER || self.coordinating.is_some() || self.search.is_some() {
+            return;
+        }
+        let job = Box::new(run.job.backed_off());
+        let going_on = GoingOn {
+            succeeds: Some(run.run),
+            ..GoingOn::default()
+        };
+        let successor = run.run.successor();
+        tracing::warn!(target: NEWS, run = %run.run, %successor, optimiser = %job.optimiser, "a run has diverged and is trained once more");
+        // Whoever could not take part is not waited for a second time.
+        self.start(successor, (job, going_on), true, Ticket::NOBODY, now, effects);
     }
 
     /// Asks those once more that have not answered: the question or the answer may have been lost.

@@ -11,10 +11,6 @@ use super::active::{ActiveRun, Scope, State};
 use super::event::ExchangeOrder;
 use super::states::{Exchanging, Settling};
 
-/// Evaluations in an epoch, with a target that is to be hit and without.
-const EVALUATIONS_WITH_TARGET: u32 = 16;
-const EVALUATIONS: u32 = 1;
-
 impl ActiveRun {
     /// The exchange is there: training can begin.
     pub(super) fn opened(&mut self, opened: Result<(), String>, scope: &mut Scope<'_>) {
@@ -26,7 +22,7 @@ impl ActiveRun {
         }
         let ready = ready.intersection(scope.workers).copied().collect();
         let mut exchanging = Exchanging::new((**plan).clone(), scope.me.id, ready, scope.now);
-        exchanging.evaluate_at = self.evaluation_interval(plan.data.train);
+        exchanging.evaluate_at = plan.evaluation_interval();
         self.state = State::Training(Box::new(exchanging));
         self.news = true;
         if self.stop.is_some() {
@@ -170,25 +166,17 @@ impl ActiveRun {
         }
     }
 
-    fn evaluation_interval(&self, train: u64) -> u64 {
-        let usual = if self.job.target_accuracy.is_some() {
-            EVALUATIONS_WITH_TARGET
-        } else {
-            EVALUATIONS
-        };
-        (train / u64::from(self.job.evaluations.unwrap_or(usual))).max(1)
-    }
-
     /// One worker of the whole cluster measures now and then: the first of the first node that is there.
     fn evaluate(&mut self, scope: &mut Scope<'_>) {
         let silent = self.members.silent(scope.now, scope.limits);
-        let interval = self
-            .exchanging()
-            .map_or(1, |one| self.evaluation_interval(one.plan.data.train));
         let State::Training(exchanging) = &mut self.state else {
             return;
         };
         let plan = &exchanging.plan;
+        if plan.evaluates_by_itself() {
+            return;
+        }
+        let interval = plan.evaluation_interval();
         // Of a network that is spread over nodes, the first node of a lane that is whole.
         let is_there = |node: NodeId| !silent.contains(&node);
         let first = if plan.portions().is_some() {

@@ -205,6 +205,7 @@ pub(super) fn data(train: u64) -> DataInfo {
         target: TargetInfo::Classes(2),
         train,
         test: 2,
+        validation: 0,
         most_frequent: 1,
     }
 }

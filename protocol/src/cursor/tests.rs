@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::batch::BATCH_BYTES_MAX;
 use crate::ids::{OriginId, RunId};
+use crate::job::JobDraft;
 use crate::wire::attach::Assignment;
 
 /// Few shards and small numbers, so that advances meet.
@@ -120,8 +121,13 @@ fn a_million_epochs_take_the_room_of_one() {
     assert_eq!((cursors.stretches.len(), after_ten.0, most), (40, 40, 40));
     // Numbers of epochs have become longer, and nothing else.
     assert_eq!((after_ten.1, bytes(&cursors)), (161, 241));
+    let job = Box::new(JobDraft::default().resolve().unwrap());
+    let job_bytes = JobDraft::from(&*job).to_toml().unwrap().len();
     let assignment = Assignment {
         run: RunId(1),
+        job,
+        paced: None,
+        founders: 10,
         origin: OriginId(2),
         slot: 0,
         slots: 10,
@@ -133,7 +139,7 @@ fn a_million_epochs_take_the_room_of_one() {
         workers: 10,
         post: None,
     };
-    assert!(postcard::to_stdvec(&assignment).unwrap().len() < 300);
+    assert!(postcard::to_stdvec(&assignment).unwrap().len() < job_bytes + 300);
 }
 
 #[test]

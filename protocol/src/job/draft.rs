@@ -3,7 +3,7 @@
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::mistakes::Mistakes;
-use super::{Job, JobError, JobErrors, Threshold};
+use super::{Job, JobError, JobErrors, Open, OpenKey, Threshold};
 
 /// A job with any field missing. As command-line flags these are the job flags, as a TOML file the same names with `_`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -13,16 +13,16 @@ pub struct JobDraft {
     /// Where the samples come from: builtin:mnist, csv:FILE?label=COLUMN&test=0.2 and more options, npz:FILE, images:DIR, cifar:DIR or idx:DIR [default: builtin:mnist]
     #[cfg_attr(feature = "clap", arg(long, value_name = "SPEC", help_heading = "Job"))]
     pub data: Option<String>,
-    /// The network's layers, separated by commas: conv OUT KxK (stride S, pad P, nobias), dense OUT (without OUT: as many as the data asks for), batchnorm, layernorm, groupnorm G, relu, leakyrelu, silu, gelu, tanh, sigmoid, dropout P, maxpool K, avgpool K, globalavgpool, flatten, and blocks: residual, with its layers in square brackets [default: "dense 512, relu, dense 128, relu, dense"]
+    /// The network's layers, separated by commas: conv OUT KxK (stride S, pad P, nobias), dense OUT (without OUT: as many as the data asks for), batchnorm, layernorm, groupnorm G, relu, leakyrelu, silu, gelu, tanh, sigmoid, dropout P, maxpool K, avgpool K, globalavgpool, flatten, and blocks: residual, with its layers in square brackets [default: by the data: "dense 100, relu, dense" for tables, two or more convolutions for images]
     #[cfg_attr(feature = "clap", arg(long, value_name = "LAYERS", help_heading = "Job"))]
     pub model: Option<String>,
     /// A model file to begin with the weights of; tensors of the same key and size are taken, and others begin afresh. Files lie where data does
     #[cfg_attr(feature = "clap", arg(long, value_name = "MODEL", help_heading = "Job"))]
     pub from: Option<String>,
-    /// How often each sample is trained [default: 5]
+    /// How often each sample is trained [default: by the number of rows]
     #[cfg_attr(feature = "clap", arg(long, value_name = "N", help_heading = "Job"))]
     pub epochs: Option<u32>,
-    /// Samples in one step of one worker [default: 64]
+    /// Samples in one step of one worker [default: by the number of rows, 64 for images]
     #[cfg_attr(feature = "clap", arg(long, value_name = "N", help_heading = "Job"))]
     pub minibatch: Option<u32>,
     /// Minibatches whose gradients are added up in one step: the same as a minibatch so many times as large, in less memory [default: 1]
@@ -47,14 +47,14 @@ pub struct JobDraft {
     /// How training images are varied each time that they are seen: none, flip (half of them mirrored), crop=N (shifted by up to N pixels), or flip,crop=N [default: none]
     #[cfg_attr(feature = "clap", arg(long, value_name = "WAYS", help_heading = "Job"))]
     pub augment: Option<String>,
-    /// Clip gradients to this norm, "none", or "auto": to 1 where several workers train, else not [default: auto]
+    /// Clip gradients to this norm, "none", or "auto": to 1 where several workers train or sgd predicts numbers, else not [default: auto]
     #[serde(deserialize_with = "number_or_text")]
     #[cfg_attr(feature = "clap", arg(long, value_name = "NORM", help_heading = "Job"))]
     pub clip: Option<String>,
     /// constant, linear, cosine or step:every=SHARE,factor=F, each with warmup=SHARE [default: linear]
     #[cfg_attr(feature = "clap", arg(long, value_name = "CURVE", help_heading = "Job"))]
     pub lr_schedule: Option<String>,
-    /// The fraction of weights that a batch changes, or auto[:bytes=N]: 0.002, more for small models and more than ten workers, at most N bytes a batch; τ follows it; more rarely buys anything, 0.01 may help a small net on ten nodes [default: auto]
+    /// The fraction of weights that a batch changes, or auto[:bytes=N]: 0.002, more for small models, many workers and few steps, at most N bytes a batch; τ follows it [default: auto]
     #[serde(deserialize_with = "number_or_text")]
     #[cfg_attr(
         feature = "clap",
@@ -76,16 +76,27 @@ pub struct JobDraft {
     /// How nodes exchange what they learn
     #[cfg_attr(feature = "clap", arg(long, value_name = "STRATEGY", help = super::exchange::help(), help_heading = "Job"))]
     pub exchange: Option<String>,
-    /// End the run when the held-out accuracy (of numbers: R²) reaches this
+    /// The number of workers that train at the same time, or all; the others follow and take over when a trainer is lost [default: 1 for a run that one worker finishes in some seconds, else all]
+    #[serde(deserialize_with = "number_or_text")]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "N", help_heading = "Job"))]
+    pub trainers: Option<String>,
+    /// The rows that --patience, --keep best and --target-accuracy measure on: a share of the training rows, test (the test rows themselves), or auto (a tenth of the training rows where one of the three is given, else none) [default: auto]
+    #[serde(deserialize_with = "number_or_text")]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "ROWS", help_heading = "Job"))]
+    pub validation: Option<String>,
+    /// End the run when the accuracy (of numbers: R²) on the validation rows reaches this
     #[cfg_attr(feature = "clap", arg(long, value_name = "A", help_heading = "Job"))]
     pub target_accuracy: Option<f64>,
-    /// How often held-out samples are measured in an epoch [default: 1; 16 with a target accuracy]
+    /// How often weights are measured in an epoch [default: 1; 16 with a target accuracy]
     #[cfg_attr(feature = "clap", arg(long, value_name = "N", help_heading = "Job"))]
     pub evaluations: Option<u32>,
-    /// End the run when so many evaluations of held-out samples in a row have brought no lower loss; see --evaluations
+    /// End the run when this many evaluations in a row have brought no lower loss on the validation rows; see --evaluations
     #[cfg_attr(feature = "clap", arg(long, value_name = "N", help_heading = "Job"))]
     pub patience: Option<u32>,
-    /// Which weights the run ends with: last, or best (of all that were measured, those with the lowest held-out loss) [default: last]
+    /// If the run diverges, train it once more from the beginning at half the learning rate [default: true]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", help_heading = "Job"))]
+    pub back_off: Option<bool>,
+    /// Which weights the run ends with: last, or best (of all that were measured, those with the lowest loss on the validation rows) [default: last]
     #[cfg_attr(feature = "clap", arg(long, value_name = "WHICH", help_heading = "Job"))]
     pub keep: Option<String>,
     /// End the run after this many seconds of training
@@ -102,7 +113,8 @@ pub struct JobDraft {
     pub seed: Option<u64>,
 }
 
-/// The one table of defaults. The help texts above repeat it for people; a test compares the two.
+/// The one table of defaults, with placeholders for what the rule decides ([`Open`]). The help texts above repeat it for people; a
+/// test compares the two.
 pub(super) fn defaults() -> JobDraft {
     JobDraft {
         data: Some("builtin:mnist".into()),
@@ -124,9 +136,12 @@ pub(super) fn defaults() -> JobDraft {
         balanced: Some(false),
         dealt_once: Some(false),
         exchange: Some("strom".into()),
+        trainers: Some("all".into()),
+        validation: Some("auto".into()),
         target_accuracy: None,
         evaluations: None,
         patience: None,
+        back_off: Some(true),
         keep: Some("last".into()),
         max_seconds: None,
         checkpoint_every: None,
@@ -136,12 +151,13 @@ pub(super) fn defaults() -> JobDraft {
 }
 
 /// The keys that may change when a run is gone on with.
-const CHANGEABLE: [&str; 8] = [
+const CHANGEABLE: [&str; 9] = [
     "epochs",
     "max_seconds",
     "target_accuracy",
     "evaluations",
     "patience",
+    "back_off",
     "keep",
     "checkpoint_every",
     "give_up_after",
@@ -190,9 +206,12 @@ impl JobDraft {
             balanced: self.balanced.or(other.balanced),
             dealt_once: self.dealt_once.or(other.dealt_once),
             exchange: self.exchange.or(other.exchange),
+            trainers: self.trainers.or(other.trainers),
+            validation: self.validation.or(other.validation),
             target_accuracy: self.target_accuracy.or(other.target_accuracy),
             evaluations: self.evaluations.or(other.evaluations),
             patience: self.patience.or(other.patience),
+            back_off: self.back_off.or(other.back_off),
             keep: self.keep.or(other.keep),
             max_seconds: self.max_seconds.or(other.max_seconds),
             checkpoint_every: self.checkpoint_every.or(other.checkpoint_every),
@@ -212,13 +231,30 @@ impl JobDraft {
             .collect()
     }
 
-    /// Fills in the defaults and checks everything.
+    /// The settings that this leaves open. Who speaks of τ means the strategy that has one.
+    fn open(&self, says_threshold: bool) -> Open {
+        [
+            (OpenKey::Model, self.model.is_none()),
+            (OpenKey::Epochs, self.epochs.is_none()),
+            (OpenKey::Minibatch, self.minibatch.is_none()),
+            (OpenKey::Optimiser, self.optimiser.is_none()),
+            (OpenKey::Exchange, self.exchange.is_none() && !says_threshold),
+            (OpenKey::Trainers, self.trainers.is_none()),
+        ]
+        .into_iter()
+        .filter_map(|(key, is_open)| is_open.then_some(key))
+        .collect()
+    }
+
+    /// Checks everything, and fills in what is missing: with the defaults, or where the rule decides when the run begins
+    /// with placeholders that are marked as open.
     pub fn resolve(self) -> Result<Job, JobErrors> {
         let says_threshold = if self.tau.is_some() {
             Some("tau")
         } else {
             self.density.as_ref().map(|_| "density")
         };
+        let open = self.open(says_threshold.is_some());
         let draft = self.or(defaults());
         let mut errors = Mistakes(Vec::new());
         let data = errors.parse("data", draft.data);
@@ -242,6 +278,8 @@ impl JobDraft {
         };
         let split = errors.parse("split", draft.split);
         let exchange = errors.exchange(&draft.exchange.unwrap_or_default(), threshold, says_threshold);
+        let trainers = errors.parse("trainers", draft.trainers).unwrap_or_default();
+        let validation = errors.parse("validation", draft.validation).unwrap_or_default();
         let epochs = errors.whole("epochs", draft.epochs, EPOCHS_MAX);
         let minibatch = errors.whole("minibatch", draft.minibatch, MINIBATCH_MAX);
         let accumulate = errors.whole("accumulate", draft.accumulate, MINIBATCH_MAX);
@@ -291,14 +329,18 @@ impl JobDraft {
                     balanced: draft.balanced.unwrap_or_default(),
                     dealt_once: draft.dealt_once.unwrap_or_default(),
                     exchange,
+                    trainers,
+                    validation,
                     target_accuracy,
                     evaluations,
                     patience,
+                    back_off: draft.back_off.unwrap_or_default(),
                     keep,
                     max_seconds,
                     checkpoint_every,
                     give_up_after,
                     seed: draft.seed.unwrap_or_default(),
+                    open,
                 }
                 .if_short()
             }
@@ -365,19 +407,20 @@ impl From<Job> for JobDraft {
 /// A job as a draft again: what a model file and `--help` show of it.
 impl From<&Job> for JobDraft {
     fn from(job: &Job) -> Self {
-        let (density, tau) = match job.exchange.threshold() {
+        let open = &job.open;
+        let (density, tau) = match job.exchange.threshold().filter(|_| !open.has(OpenKey::Exchange)) {
             Some(Threshold::Density(density)) => (Some(density.to_string()), None),
             Some(Threshold::Fixed(tau)) => (None, Some(f64::from(tau.value()))),
             None => (None, None),
         };
         Self {
             data: Some(job.data.to_string()),
-            model: Some(job.model.to_string()),
+            model: open.unless(OpenKey::Model, job.model.to_string()),
             from: job.from.as_ref().map(|file| file.display().to_string()),
-            epochs: Some(job.epochs),
-            minibatch: Some(job.minibatch),
+            epochs: open.unless(OpenKey::Epochs, job.epochs),
+            minibatch: open.unless(OpenKey::Minibatch, job.minibatch),
             accumulate: Some(job.accumulate),
-            optimiser: Some(job.optimiser.to_string()),
+            optimiser: open.unless(OpenKey::Optimiser, job.optimiser.to_string()),
             loss: Some(job.loss.to_string()),
             class_weights: Some(job.class_weights.to_string()),
             label_smoothing: Some(job.label_smoothing),
@@ -389,10 +432,13 @@ impl From<&Job> for JobDraft {
             split: Some(job.split.to_string()),
             balanced: Some(job.balanced),
             dealt_once: Some(job.dealt_once),
-            exchange: Some(job.exchange.to_string()),
+            exchange: open.unless(OpenKey::Exchange, job.exchange.to_string()),
+            trainers: open.unless(OpenKey::Trainers, job.trainers.to_string()),
+            validation: Some(job.validation.to_string()),
             target_accuracy: job.target_accuracy,
             evaluations: job.evaluations,
             patience: job.patience,
+            back_off: Some(job.back_off),
             keep: Some(job.keep.to_string()),
             max_seconds: job.max_seconds,
             checkpoint_every: job.checkpoint_every,

@@ -10,6 +10,10 @@ mod exchange;
 mod keep;
 mod lanes;
 mod mistakes;
+mod open;
+mod rule;
+mod trainers;
+mod validation;
 
 use std::fmt;
 
@@ -20,6 +24,10 @@ pub use draft::{JobDraft, MINIBATCH_MAX};
 pub use exchange::{Every, Exchange, Rounds, STRATEGIES, Shares, Threshold, Way};
 pub use keep::Keep;
 pub use lanes::{AHEAD_MAX, Cut, Cuts, GROUPS_MAX, Lanes, MICRO_MAX, PORTIONS_MAX, SLICES_MAX};
+pub use open::{Open, OpenKey};
+pub use rule::RunFacts;
+pub use trainers::Trainers;
+pub use validation::Validation;
 
 use crate::augment::Augment;
 use crate::clip::Clip;
@@ -68,12 +76,18 @@ pub struct Job {
     pub dealt_once: bool,
     /// How nodes exchange what they learn.
     pub exchange: Exchange,
-    /// The run ends when the held-out accuracy reaches this.
+    /// The number of workers that train at the same time.
+    pub trainers: Trainers,
+    /// The rows that decisions are measured on.
+    pub validation: Validation,
+    /// The run ends when the accuracy on the validation rows reaches this.
     pub target_accuracy: Option<f64>,
     /// How often held-out samples are measured in an epoch, if the user says so.
     pub evaluations: Option<u32>,
     /// The run ends when so many evaluations in a row have brought no lower held-out loss.
     pub patience: Option<u32>,
+    /// Whether a run that diverges is trained once more, at half the rate.
+    pub back_off: bool,
     /// Which weights it ends with.
     pub keep: Keep,
     /// The run ends after this time.
@@ -84,9 +98,35 @@ pub struct Job {
     pub give_up_after: Option<f64>,
     /// What initial weights and sample order are drawn from.
     pub seed: u64,
+    /// The settings that were left open; the fields of these hold placeholders until the rule has decided them.
+    pub open: Open,
 }
 
 impl Job {
+    /// Whether the run decides anything by measurements: when it ends, or which weights it ends with.
+    #[must_use]
+    pub fn decides_by_measurements(&self) -> bool {
+        self.patience.is_some() || self.target_accuracy.is_some() || self.keep == Keep::Best
+    }
+
+    /// The job of the run that follows when a run of this one has diverged: half the rate, and no further attempt.
+    #[must_use]
+    pub fn backed_off(&self) -> Self {
+        let mut job = self.clone();
+        job.optimiser.learning_rate /= 2.0;
+        job.back_off = false;
+        job
+    }
+
+    /// The share of training rows that is set aside for such measurements. The stages of a pipeline measure the test rows.
+    #[must_use]
+    pub fn validation_share(&self) -> f64 {
+        if self.exchange.lanes().is_some() {
+            return 0.0;
+        }
+        self.validation.share(self.decides_by_measurements())
+    }
+
     /// Samples in one step of one worker.
     #[must_use]
     pub fn step_samples(&self) -> u32 {

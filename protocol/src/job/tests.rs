@@ -104,9 +104,12 @@ fn every_mistake_is_reported() {
         balanced: None,
         dealt_once: None,
         exchange: Some("gossip".into()),
+        trainers: Some("0".into()),
+        validation: Some("1".into()),
         target_accuracy: Some(97.0),
         evaluations: Some(0),
         patience: Some(0),
+        back_off: None,
         keep: Some("all".into()),
         max_seconds: Some(0.0),
         checkpoint_every: Some(f64::NAN),
@@ -141,7 +144,9 @@ fn every_mistake_is_reported() {
             "optimiser",
             "patience",
             "split",
-            "target_accuracy"
+            "target_accuracy",
+            "trainers",
+            "validation"
         ]
     );
     assert!(

@@ -357,6 +357,14 @@ fn cost(whole: &Layout, layers: Range<usize>) -> f64 {
     share(&work) + share(&|layers| layers.iter().map(|layer| layer.weights() as u64).sum())
 }
 
+impl Layout {
+    /// Products that the model computes for one sample, about.
+    #[must_use]
+    pub fn products(&self) -> u64 {
+        work(&self.layers)
+    }
+}
+
 /// Products that some layers compute for one sample, about.
 fn work(layers: &[PlacedLayer]) -> u64 {
     let of = |layer: &PlacedLayer| {

@@ -132,6 +132,14 @@ pub struct SaveOrder {
 pub struct Assignment {
     /// The run.
     pub run: RunId,
+    /// The job with all settings decided.
+    #[serde(with = "crate::job::as_text")]
+    pub job: Box<Job>,
+    /// The evaluations that the worker makes by itself, where it alone decides what is trained next.
+    pub paced: Option<Pace>,
+    /// The slots of the workers that began the run. Those beyond the job's number of trainers only train when lower ones are
+    /// lost.
+    pub founders: usize,
     /// The name of this incarnation.
     pub origin: OriginId,
     /// Its place among the run's workers.
@@ -152,6 +160,15 @@ pub struct Assignment {
     pub workers: u32,
     /// Its place in a lane, where it holds a portion of the network only.
     pub post: Option<Post>,
+}
+
+/// Evaluations that a worker makes by itself between two of its steps.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Pace {
+    /// Samples between two evaluations.
+    pub every: u64,
+    /// Seconds since the run's first step when the worker was seated.
+    pub seconds: f64,
 }
 
 /// What a worker tells its node.
@@ -259,7 +276,9 @@ pub struct DataInfo {
     pub train: u64,
     /// Samples kept for measuring.
     pub test: u64,
-    /// How many of those are of the most frequent class; 0 where samples have no classes.
+    /// Samples set aside from the training part for the run's own decisions.
+    pub validation: u64,
+    /// How many of the test samples are of the most frequent class; 0 where samples have no classes.
     pub most_frequent: u64,
 }
 
@@ -273,6 +292,7 @@ impl DataInfo {
             target: TargetInfo::Classes(2),
             train: 10,
             test: 2,
+            validation: 0,
             most_frequent: 1,
         }
     }

@@ -237,6 +237,14 @@ pub struct RunStatus {
     pub job: Box<Job>,
     /// Samples to learn from.
     pub train: u64,
+    /// Workers that began it.
+    pub workers: usize,
+    /// The job's settings that were left open and decided for this run, by name.
+    pub chosen: Vec<String>,
+    /// The run that diverged and that this one trains once more.
+    pub succeeds: Option<RunId>,
+    /// The run that trains this one once more, since it has diverged.
+    pub successor: Option<RunId>,
     /// How it ended.
     pub outcome: Option<Result<Box<RunResult>, String>>,
     /// What it waits for: each is what follows "waiting for".

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::digest::Digest;
 use crate::ids::{NodeId, RunId};
-use crate::job::{Job, Lanes};
+use crate::job::{Job, Lanes, Trainers};
 use crate::wire::attach::DataInfo;
 use crate::wire::flow::{Place, Post};
 
@@ -26,6 +26,10 @@ pub struct RunPlan {
     pub resumed: Vec<Resumed>,
     /// Who could not take part and was left out, as the client allowed: a sentence for each, or for the first of them.
     pub left_out: Vec<String>,
+    /// The job's settings that were left open and decided for this run, by name.
+    pub chosen: Vec<String>,
+    /// The run that diverged and that this one trains once more.
+    pub succeeds: Option<RunId>,
 }
 
 /// A node that takes part in a run.
@@ -55,6 +59,10 @@ pub struct Taken {
     pub turn: u32,
 }
 
+/// Evaluations in an epoch, with a target that is to be hit and without.
+const EVALUATIONS_WITH_TARGET: u32 = 16;
+const EVALUATIONS: u32 = 1;
+
 /// Slots that guests' are drawn from.
 const GUEST_SLOTS: u64 = 1 << 16;
 
@@ -64,7 +72,7 @@ impl RunPlan {
     pub fn slots(&self) -> usize {
         self.resumed
             .first()
-            .map_or_else(|| self.workers(), |resumed| resumed.slots)
+            .map_or_else(|| self.job.trainers.among(self.workers()), |resumed| resumed.slots)
     }
 
     /// The workers of those that began it.
@@ -234,6 +242,23 @@ impl RunPlan {
         (0..self.workers()).filter(is_whole).collect()
     }
 
+    /// Samples between two evaluations.
+    #[must_use]
+    pub fn evaluation_interval(&self) -> u64 {
+        let usual = if self.job.target_accuracy.is_some() {
+            EVALUATIONS_WITH_TARGET
+        } else {
+            EVALUATIONS
+        };
+        (self.data.train / u64::from(self.job.evaluations.unwrap_or(usual))).max(1)
+    }
+
+    /// Whether the worker that trains also measures, between two of its steps: it alone knows when an epoch is over.
+    #[must_use]
+    pub fn evaluates_by_itself(&self) -> bool {
+        self.job.trainers == Trainers::AtMost(1) && self.portions().is_none()
+    }
+
     /// Whether a node came when the run was under way.
     #[must_use]
     pub fn is_guest(&self, node: NodeId) -> bool {
@@ -279,6 +304,8 @@ mod tests {
             participants: vec![participant(9, 2), participant(3, 1), participant(5, 3)],
             resumed: Vec::new(),
             left_out: Vec::new(),
+            chosen: Vec::new(),
+            succeeds: None,
         };
         assert_eq!(plan.slots(), 6);
         assert_eq!(plan.slots_of(NodeId(9)), 0..2);
@@ -316,6 +343,8 @@ mod tests {
             participants: [9, 3, 5, 4, 7, 1].map(participant).into(),
             resumed: Vec::new(),
             left_out: Vec::new(),
+            chosen: Vec::new(),
+            succeeds: None,
         };
         assert_eq!((plan.slots(), plan.workers(), plan.portions()), (2, 2, Some(3)));
         assert_eq!(plan.place(NodeId(7)), Some(Place { lane: 1, portion: 1 }));

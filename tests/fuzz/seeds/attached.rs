@@ -5,7 +5,7 @@ use protocol::digest::Digest;
 use protocol::ids::{OriginId, RunId};
 use protocol::measured::Moment;
 use protocol::share::Share;
-use protocol::wire::attach::{Assignment, FromWorker, GoOn, JumpOrder, SaveOrder, ToWorker, WorkerInfo};
+use protocol::wire::attach::{Assignment, FromWorker, GoOn, JumpOrder, Pace, SaveOrder, ToWorker, WorkerInfo};
 use std::path::PathBuf;
 
 use super::batches::{header, steps};
@@ -90,6 +90,12 @@ pub(super) fn attached() {
 fn to_workers(run: RunId) {
     let assignment = Assignment {
         run,
+        job: Box::new(job()),
+        paced: Some(Pace {
+            every: 1000,
+            seconds: 0.5,
+        }),
+        founders: 4,
         origin: OriginId(7),
         slot: 1,
         slots: 4,

@@ -168,6 +168,10 @@ fn replies() {
             phase: Phase::Ended,
             job: Box::new(job()),
             train: 60_000,
+            workers: 3,
+            chosen: Vec::new(),
+            succeeds: None,
+            successor: None,
             outcome,
             waiting: vec!["host-4 to tell its digest".into()],
         })))

@@ -73,6 +73,7 @@ pub(super) fn data_info() -> DataInfo {
         target: TargetInfo::Classes(10),
         train: 60_000,
         test: 10_000,
+        validation: 0,
         most_frequent: 1_135,
     }
 }
@@ -158,6 +159,8 @@ pub(super) fn plan() -> RunPlan {
         participants: vec![participant(3), participant(4)],
         resumed: vec![RESUMED],
         left_out: vec!["host-5: there is no such file".into()],
+        chosen: vec!["epochs".into()],
+        succeeds: Some(RunId(8)),
     }
 }
 

@@ -77,6 +77,14 @@ pub enum DatasetError {
         /// How many there are.
         samples: usize,
     },
+    /// No sample is left for training once some are set aside.
+    #[error(
+        "{samples} training samples are too few to set some aside for --patience, --keep best or --target-accuracy: give more, or --validation test"
+    )]
+    NothingToValidateOn {
+        /// Training samples.
+        samples: usize,
+    },
     /// There is nothing to tell apart.
     #[error("every sample of {data} has the label '{class}': give data with at least two classes")]
     OneClass {

@@ -170,6 +170,7 @@ impl Dataset {
             target: self.target.info(),
             train: self.train.len() as u64,
             test: self.test.len() as u64,
+            validation: 0,
             most_frequent: base_rate::most_frequent(self.test.labels()),
         }
     }
@@ -230,6 +231,37 @@ impl Dataset {
             hash,
             remarks: Vec::new(),
         })
+    }
+
+    /// Sets a share of the training samples aside for validation: the dataset to train on, which measures on them, and the one
+    /// that the result is measured on. Without a share, one dataset is for both.
+    pub fn with_validation(self, share: f64, seed: u64) -> Result<(Self, Option<Self>), DatasetError> {
+        if share <= 0.0 {
+            return Ok((self, None));
+        }
+        let (train, validation) = parts::for_validation(self.train.len(), share, seed);
+        if train.is_empty() {
+            return Err(DatasetError::NothingToValidateOn {
+                samples: self.train.len(),
+            });
+        }
+        let (train, validation) = (self.train.part(&train)?, self.train.part(&validation)?);
+        let tested = Self {
+            train: self.train.part(&[])?,
+            ..self
+        };
+        let trained = Self {
+            input: tested.input,
+            target: tested.target.clone(),
+            columns: tested.columns.clone(),
+            encodings: tested.encodings.clone(),
+            scaling: tested.scaling.clone(),
+            train,
+            test: validation,
+            hash: tested.hash,
+            remarks: tested.remarks.clone(),
+        };
+        Ok((trained, Some(tested)))
     }
 
     /// The same with other samples to test on.

@@ -8,10 +8,22 @@ use super::samples::Values;
 /// use of the seed picks it by chance). Changing it changes every split.
 const SPLIT_STREAM: u64 = u64::from_be_bytes(*b"csvsplit");
 
+/// The stream of a run's seed that decides which training samples are set aside for validation.
+const VALIDATION_STREAM: u64 = u64::from_be_bytes(*b"validate");
+
 /// Samples to train on and to test on, in their order, of which such a share is for testing.
 pub(super) fn by_seed(samples: usize, share: f64, seed: u64) -> (Vec<u32>, Vec<u32>) {
+    split(samples, share, CounterRng::new(seed, SPLIT_STREAM))
+}
+
+/// The training samples that remain, and those set aside for validation, which are this share of all.
+pub(super) fn for_validation(samples: usize, share: f64, seed: u64) -> (Vec<u32>, Vec<u32>) {
+    split(samples, share, CounterRng::new(seed, VALIDATION_STREAM))
+}
+
+fn split(samples: usize, share: f64, mut rng: CounterRng) -> (Vec<u32>, Vec<u32>) {
     let mut order: Vec<u32> = (0..samples as u32).collect();
-    CounterRng::new(seed, SPLIT_STREAM).shuffle(&mut order);
+    rng.shuffle(&mut order);
     let train = order.split_off(test_count(samples, share));
     (train, order)
 }

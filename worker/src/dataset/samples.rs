@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::scratch::ScratchFloats;
-use super::{Answers, Scaling};
+use super::{Answers, DatasetError, Scaling, parts};
 
 /// A set of samples: for each one its features and what it is.
 #[derive(Clone, PartialEq)]
@@ -50,6 +50,15 @@ impl Samples {
     pub(super) fn unlabelled(features: usize, values: Values) -> Self {
         let samples = values.len() / features.max(1);
         Self::new(features, values, Answers::Labels(vec![0; samples]))
+    }
+
+    /// The samples at these rows, in this order. Those of a scratch file are copied to another one.
+    pub(super) fn part(&self, rows: &[u32]) -> Result<Self, DatasetError> {
+        let values = match &self.values {
+            Values::Scratch(floats) => Values::Scratch(floats.rows(rows, self.features)?),
+            values => parts::pick(values, rows, self.features),
+        };
+        Ok(Self::new(self.features, values, self.answers_at(rows)))
     }
 
     /// How many samples there are.

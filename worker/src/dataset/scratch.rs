@@ -42,6 +42,17 @@ impl ScratchFloats {
         (Self { len: at, ..self }, second)
     }
 
+    /// Rows of this many numbers, in this order, in a scratch file of their own.
+    pub(super) fn rows(&self, rows: &[u32], width: usize) -> Result<Self, DatasetError> {
+        let mut writer = ScratchWriter::new(&self.folder.join("rows"))?;
+        let mut row = vec![0.0; width];
+        for &at in rows {
+            self.read_row(at as usize * width, &mut row)?;
+            writer.push(&row)?;
+        }
+        writer.finish()
+    }
+
     /// Reads those from a place on.
     pub(super) fn read(&self, at: usize, to: &mut [f32]) -> io::Result<()> {
         let mut bytes = vec![0; to.len() * FLOAT];

@@ -4,7 +4,6 @@
 //! much of the residual leaves as a batch after which step. Whatever it decides, replicas agree: they are sums of the
 //! batches that left. A new emission is one file here, and one arm in [`of`].
 
-mod density;
 mod rounds;
 mod strom;
 mod tau_controller;

@@ -6,7 +6,7 @@ use protocol::lattice::{Range, Tau};
 use protocol::optimiser::Rule;
 
 use super::tau_controller::TauController;
-use super::{Emission, Leaving, NextStep, Plan, density};
+use super::{Emission, Leaving, NextStep, Plan};
 use crate::learning::multi_worker::Settings;
 use crate::trainer::{TrainError, Trainer};
 
@@ -25,7 +25,7 @@ impl Strom {
         let (target, controller) = match threshold {
             Threshold::Fixed(tau) => (None, TauController::fixed(tau)),
             Threshold::Density(density) => (
-                Some(density::among(density, rule, weights, slots)),
+                Some(density.among(rule, weights, slots, None)),
                 TauController::following(),
             ),
         };

@@ -228,6 +228,7 @@ impl Process {
         let Some(prepared) = self.preparing.prepared() else {
             return self.fail("the node began a run that was never prepared");
         };
+        let prepared = Arc::new(prepared.with_job(&assignment.job));
         let started = prepared.portion(assignment.post).and_then(|portion| {
             let thread = prepared.start(assignment, portion.as_ref(), counts)?;
             Ok((thread, portion))

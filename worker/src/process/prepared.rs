@@ -32,7 +32,10 @@ use crate::training_thread::{self, TrainingThread};
 
 pub(super) struct Prepared {
     pub(super) job: Job,
+    /// The samples to train on, and those to measure on while training.
     pub(super) dataset: Arc<Dataset>,
+    /// The test samples that the result is measured on, where decisions are measured on validation samples.
+    tested: Option<Arc<Dataset>>,
     pub(super) layout: Layout,
     pub(super) device: Device,
     pub(super) threads: Threads,
@@ -51,6 +54,10 @@ impl Prepared {
     /// Opens the data and fits the model to it; an error is one sentence.
     pub(super) fn open(job: &Job, options: &Options) -> Result<Self, String> {
         let dataset = Dataset::open(&job.data, job.seed, Some(&options.data_root)).map_err(|error| sentence(&error))?;
+        let (dataset, tested) = dataset
+            .with_validation(job.validation_share(), job.seed)
+            .map_err(|error| sentence(&error))?;
+        let job = &job.for_data(dataset.input);
         let layout = fitting::fit(job, &dataset).map_err(|error| sentence(&error))?;
         let first = first_weights::open(job, &layout, Some(&options.data_root)).map_err(|error| sentence(&error))?;
         // Where nodes decide where the network is cut, they have to know.
@@ -64,6 +71,7 @@ impl Prepared {
             first: Mutex::new(first),
             job: job.clone(),
             dataset: Arc::new(dataset),
+            tested: tested.map(Arc::new),
             layout,
             device: options.device.clone(),
             threads: options.threads,
@@ -76,10 +84,40 @@ impl Prepared {
     }
 
     pub(super) fn data(&self) -> DataInfo {
-        self.dataset.info()
+        match &self.tested {
+            None => self.dataset.info(),
+            Some(tested) => DataInfo {
+                train: self.dataset.train.len() as u64,
+                validation: self.dataset.test.len() as u64,
+                ..tested.info()
+            },
+        }
     }
 
-    /// The data, and what a model of it is judged by.
+    /// The same with the job as it was decided when the run began.
+    pub(super) fn with_job(&self, job: &Job) -> Self {
+        Self {
+            job: job.clone(),
+            dataset: Arc::clone(&self.dataset),
+            tested: self.tested.clone(),
+            layout: self.layout.clone(),
+            device: self.device.clone(),
+            threads: self.threads,
+            speed: self.speed,
+            first: Mutex::new(None),
+        }
+    }
+
+    /// The samples that the result is measured on, and what a model of them is judged by.
+    pub(super) fn tested(&self) -> Task {
+        let dataset = self.tested.as_ref().unwrap_or(&self.dataset);
+        Task {
+            dataset: Arc::clone(dataset),
+            ..self.judged()
+        }
+    }
+
+    /// The samples that are measured while training, and what a model of them is judged by.
     pub(super) fn judged(&self) -> Task {
         Task {
             dataset: Arc::clone(&self.dataset),
@@ -123,6 +161,7 @@ impl Prepared {
             origin: assignment.origin,
             slot: assignment.slot,
             slots: assignment.slots,
+            founders: assignment.founders,
         };
         // Not the origin, which is drawn anew each time: the same job on one node gives the same model.
         let dropout_seed = splitmix64(self.job.seed ^ splitmix64(identity.slot as u64));
@@ -159,14 +198,14 @@ impl Prepared {
                 })
             };
             let started = match self.device {
-                Device::Cpu => training_thread::start(threads, move |line| {
+                Device::Cpu => training_thread::start(threads, assignment.paced, move |line| {
                     let trainer = CpuPortionTrainer::in_lane(membership(line)?, &counts, rule, threads)?;
                     start.training(trainer)
                 }),
                 #[cfg(feature = "cuda")]
                 Device::Cuda { ordinal, precision, .. } => {
                     let part = (self.job.step_samples() as usize).div_ceil(parts);
-                    training_thread::start(threads, move |line| {
+                    training_thread::start(threads, assignment.paced, move |line| {
                         let gpu = Gpu::open(ordinal, precision).map_err(TrainError::from)?;
                         let trainer = CudaPortionTrainer::in_lane(gpu, membership(line)?, &counts, rule, part)?;
                         start.training(trainer)
@@ -176,7 +215,7 @@ impl Prepared {
             return started.map_err(|error| format!("the training thread could not be started: {error}"));
         }
         let started = match self.device {
-            Device::Cpu => training_thread::start(threads, move |_| {
+            Device::Cpu => training_thread::start(threads, assignment.paced, move |_| {
                 let trainer = CpuTrainer::new(task, &layout, &counts, rule, dropout_seed, threads)?;
                 start.training(trainer.in_minibatches_of(minibatch))
             }),
@@ -184,7 +223,7 @@ impl Prepared {
             Device::Cuda { ordinal, precision, .. } => {
                 // On a GPU the samples of a step are one minibatch, which has the same gradient and takes more memory.
                 let minibatch = self.job.step_samples() as usize;
-                training_thread::start(threads, move |_| {
+                training_thread::start(threads, assignment.paced, move |_| {
                     let gpu = Gpu::open(ordinal, precision).map_err(TrainError::from)?;
                     let trainer = CudaTrainer::new(gpu, task, &layout, &counts, rule, minibatch, dropout_seed)?;
                     start.training(trainer)

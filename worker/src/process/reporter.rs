@@ -112,6 +112,7 @@ impl Reporting {
                 }
                 FromTraining::ResidualNorm(norm) => self.stats.residual_norm = norm,
                 FromTraining::Weights(weights, moment) => self.evaluate(weights, moment)?,
+                FromTraining::WeightsInTurn(weights, moment) => self.evaluator()?.ask_in_turn(weights, moment),
                 FromTraining::LastWeights(weights, moment, answer) => {
                     self.evaluator()?.ask_last(weights, moment, answer);
                 }
@@ -285,7 +286,7 @@ fn save_and_measure(
         statistics: &statistics,
     };
     model_file::save(&order.path, numbers, &metadata).map_err(|error| sentence(&error))?;
-    let mut evaluator = Evaluator::new(device, prepared.judged(), layout.clone(), *threads);
+    let mut evaluator = Evaluator::new(device, prepared.tested(), layout.clone(), *threads);
     let found = evaluator
         .evaluate(weights, Some(statistics), &mut |_| true)
         .map_err(|error| error.to_string())?;

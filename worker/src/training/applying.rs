@@ -9,19 +9,19 @@ use protocol::wire::attach::JumpOrder;
 use super::{Training, TrainingError};
 use crate::trainer::Trainer;
 
+/// A weight that others' changes drive out of the range has diverged, though the node's ledger has applied the same changes: this
+/// worker's own changes reach its weights before they reach the ledger.
 impl<T: Trainer> Training<T> {
     /// Applies another origin's batch, which was decoded and so is valid.
     pub fn apply(&mut self, batch: &Batch) -> Result<Range, TrainingError> {
         self.count(&batch.header);
-        let applied = self.trainer.add(&batch.payload);
-        applied.map_err(|error| self.blame_applied(error))
+        Ok(self.trainer.add(&batch.payload)?)
     }
 
     /// Applies a batch from each of several other origins, as one.
     pub fn apply_bundle(&mut self, bundle: &Bundle) -> Result<Range, TrainingError> {
         bundle.headers.iter().for_each(|header| self.count(header));
-        let applied = self.trainer.shift(&bundle.dense);
-        applied.map_err(|error| self.blame_applied(error))
+        Ok(self.trainer.shift(&bundle.dense)?)
     }
 
     /// Moves the weights by what came other than as batches: the sum of many of them.
@@ -33,8 +33,7 @@ impl<T: Trainer> Training<T> {
             None => self.plan.skip_done(&order.cursors),
         }
         self.expected += sums.digest();
-        let jumped = self.trainer.jump(sums);
-        jumped.map_err(|error| self.blame_applied(error))
+        Ok(self.trainer.jump(sums)?)
     }
 
     /// Counts a batch of another origin.

@@ -44,6 +44,8 @@ pub struct Identity {
     pub slot: usize,
     /// How many workers the run has.
     pub slots: usize,
+    /// The slots of the workers that began the run, trainers or not.
+    pub founders: usize,
 }
 
 impl Identity {
@@ -55,6 +57,7 @@ impl Identity {
             origin: OriginId(run),
             slot: 0,
             slots: 1,
+            founders: 1,
         }
     }
 }
@@ -129,6 +132,8 @@ impl<T: Trainer> Training<T> {
             epochs: job.epochs,
             minibatch: job.step_samples() as usize,
             claims_after_batches: job.exchange.has_rounds_of_an_epoch(),
+            trainers: job.trainers,
+            founders: identity.founders,
         };
         let samples_total = kinds.len() as u64 * u64::from(job.epochs);
         let job = &Job {
@@ -169,6 +174,12 @@ impl<T: Trainer> Training<T> {
     #[must_use]
     pub fn progress(&self) -> f64 {
         self.samples_applied as f64 / self.samples_total.max(1) as f64
+    }
+
+    /// Samples in applied batches, other origins' included.
+    #[must_use]
+    pub fn samples_applied(&self) -> u64 {
+        self.samples_applied
     }
 
     /// How stale others' batches are when they are applied here: the batches that came between, in rounds of one batch
@@ -240,18 +251,6 @@ impl<T: Trainer> Training<T> {
             // Such a step has moved no shared weight, so these can be audited.
             TrainError::NotFinite | TrainError::Range(_) => self.audit().err().unwrap_or(error.into()),
             TrainError::Device(_) | TrainError::LaneBroken | TrainError::Unheard => error.into(),
-        }
-    }
-
-    /// What is to blame for others' changes that cannot be applied. The node's ledger has applied them before: had they
-    /// driven a weight out of the range, it would have ended the run.
-    fn blame_applied(&self, error: TrainError) -> TrainingError {
-        match error {
-            TrainError::Range(_) => TrainingError::Spoilt {
-                expected: self.expected,
-                found: "of a weight out of range".into(),
-            },
-            _ => error.into(),
         }
     }
 

@@ -23,7 +23,7 @@ use protocol::digest::Digest;
 use protocol::ids::OriginId;
 use protocol::measured::{Evaluation, Moment, Scores};
 use protocol::sums::Sums;
-use protocol::wire::attach::{GoOn, JumpOrder, SaveOrder};
+use protocol::wire::attach::{GoOn, JumpOrder, Pace, SaveOrder};
 use protocol::wire::flow::Flow;
 
 use crate::lane::{LaneWord, Line};
@@ -123,6 +123,8 @@ pub enum FromTraining {
     ResidualNorm(f64),
     /// A copy of the weights, between two steps.
     Weights(Vec<f32>, Moment),
+    /// The same where this worker evaluates by itself: none of them is passed over.
+    WeightsInTurn(Vec<f32>, Moment),
     /// The same of one that stands by, and where it is to be told how to end.
     LastWeights(Vec<f32>, Moment, SyncSender<ToTraining>),
     /// What this worker alone has, as it was after the last batch told.
@@ -182,9 +184,40 @@ impl<E: Into<TrainingError>> From<E> for Ended {
     }
 }
 
+/// When a worker evaluates by itself.
+struct Pacing {
+    pace: Pace,
+    /// Samples in the weights from which on an evaluation is due.
+    due_at: u64,
+    begun: Instant,
+}
+
+impl Pacing {
+    fn new(pace: Pace, samples: u64) -> Self {
+        Self {
+            pace,
+            due_at: samples + pace.every,
+            begun: Instant::now(),
+        }
+    }
+
+    /// The present moment, if an evaluation is due with so many samples in the weights.
+    fn due(&mut self, samples: u64) -> Option<Moment> {
+        if samples < self.due_at {
+            return None;
+        }
+        self.due_at = samples + self.pace.every;
+        Some(Moment {
+            samples,
+            seconds: self.pace.seconds + self.begun.elapsed().as_secs_f64(),
+        })
+    }
+}
+
 /// Starts a thread that makes its training, trains until all is done, and then does what it is told until nobody is left to.
 pub fn start<T: Trainer>(
     threads: Threads,
+    pace: Option<Pace>,
     make: impl FnOnce(Box<dyn Line>) -> Result<Training<T>, TrainingError> + Send + 'static,
 ) -> Result<TrainingThread, Box<dyn std::error::Error + Send + Sync>> {
     let (inbound, inbox) = sync_channel(INBOUND_MAX);
@@ -209,7 +242,10 @@ pub fn start<T: Trainer>(
         let inbox = Rc::new(Inbox::new(inbox));
         let line = LaneEnds::new(Rc::clone(&inbox), outbox.clone());
         let made = make(Box::new(line)).map_err(Ended::from);
-        if let Err(Ended::Failed(error)) = made.and_then(|training| Loop::new(training, &inbox, &outbox).run()) {
+        if let Err(Ended::Failed(error)) = made.and_then(|training| {
+            let pacing = pace.map(|pace| Pacing::new(pace, training.samples_applied()));
+            Loop::new(training, &inbox, &outbox, pacing).run()
+        }) {
             let _ = outbox.send(FromTraining::Failed(error));
         }
     };
@@ -251,6 +287,8 @@ struct Loop<'a, T> {
     saves: Vec<PathBuf>,
     /// An evaluation that waits for a moment at which nothing of a lane is under way.
     measures: Option<Moment>,
+    /// The evaluations that this worker makes by itself.
+    pace: Option<Pacing>,
     /// Steps held back in a row.
     held_back: usize,
     /// Since when nobody takes the batches.
@@ -261,7 +299,7 @@ struct Loop<'a, T> {
 }
 
 impl<'a, T: Trainer> Loop<'a, T> {
-    fn new(training: Training<T>, inbox: &'a Inbox, outbox: &'a Outbox) -> Self {
+    fn new(training: Training<T>, inbox: &'a Inbox, outbox: &'a Outbox, pace: Option<Pacing>) -> Self {
         Self {
             training,
             inbox,
@@ -271,6 +309,7 @@ impl<'a, T: Trainer> Loop<'a, T> {
             finishes: VecDeque::new(),
             saves: Vec::new(),
             measures: None,
+            pace,
             held_back: 0,
             full_since: None,
             waited: Duration::ZERO,
@@ -364,7 +403,11 @@ impl<'a, T: Trainer> Loop<'a, T> {
                 waited: std::mem::take(&mut self.waited_for_rounds),
             };
             let sending = Instant::now();
+            let has_emitted = encoded.is_some();
             self.outbox.send(FromTraining::Step { encoded, step, time })?;
+            if has_emitted {
+                self.evaluate_if_due()?;
+            }
             if let Some(prefix) = prefix {
                 self.outbox.send(FromTraining::Prefix(prefix))?;
             }
@@ -394,6 +437,17 @@ impl<'a, T: Trainer> Loop<'a, T> {
                 return Ok(());
             };
             self.outbox.send(FromTraining::State { path, state })?;
+        }
+        Ok(())
+    }
+
+    /// Hands out the weights for an evaluation that this worker makes by itself. They are those after its last batch, and
+    /// the next step waits until they are taken.
+    fn evaluate_if_due(&mut self) -> Result<(), Ended> {
+        let samples = self.training.samples_applied();
+        if let Some(moment) = self.pace.as_mut().and_then(|pace| pace.due(samples)) {
+            let weights = self.training.trainer().copy_weights()?;
+            self.outbox.send(FromTraining::WeightsInTurn(weights, moment))?;
         }
         Ok(())
     }

@@ -122,9 +122,12 @@ impl Ledger {
         header.sequence
     }
 
-    pub(crate) fn assignment(&self, restore: Option<PathBuf>) -> Assignment {
+    pub(crate) fn assignment(&self, job: &Job, restore: Option<PathBuf>) -> Assignment {
         Assignment {
             run: RunId(1),
+            job: Box::new(job.clone()),
+            paced: None,
+            founders: 1,
             origin: OriginId(5),
             slot: 0,
             slots: 1,

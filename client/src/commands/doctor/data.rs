@@ -129,6 +129,7 @@ mod tests {
             target: TargetInfo::Classes(3),
             train,
             test: 10,
+            validation: 0,
             most_frequent: 1,
         }
     }

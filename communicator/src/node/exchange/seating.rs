@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use protocol::ids::{NodeId, OriginId};
-use protocol::wire::attach::{Assignment, COUNTS_PER_PIECE, SaveOrder, ToWorker};
+use protocol::wire::attach::{Assignment, COUNTS_PER_PIECE, Pace, SaveOrder, ToWorker};
 
 use super::ExchangeState;
 use crate::checkpoint::State;
@@ -62,6 +62,12 @@ impl ExchangeState {
         }
         worker.tell(ToWorker::Begin(Box::new(Assignment {
             run: self.run,
+            job: self.plan.job.clone(),
+            paced: self.plan.evaluates_by_itself().then(|| Pace {
+                every: self.plan.evaluation_interval(),
+                seconds: self.moment().seconds,
+            }),
+            founders: self.plan.workers(),
             origin,
             slot,
             slots: self.plan.slots(),

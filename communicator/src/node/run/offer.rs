@@ -19,6 +19,7 @@ pub(super) fn make(
     data: DataInfo,
     workers: Workers,
 ) -> Result<(Offer, Box<Ledger>), String> {
+    let job = &job.for_data(data.input);
     let layout = Layout::new(&job.model, data.input, data.target.outputs()).map_err(|error| error.to_string())?;
     // What nodes cut has to fit for sure. Else a GPU says itself if it has too little: an estimate might refuse what fits.
     let workers = Workers {

@@ -29,6 +29,8 @@ use crate::wire::run_plan::{Participant, Resumed, RunPlan};
 const RUNS_MAX: usize = 2;
 /// How many of those that were left out of a run are told of.
 pub const LEFT_OUT_MAX: usize = 16;
+/// Settings that a plan can name as chosen: more than a job has.
+const CHOSEN_MAX: usize = 64;
 /// Members of a cluster, and participants of a run.
 pub const MEMBERS_MAX: usize = 1024;
 /// Workers of one node.
@@ -259,10 +261,14 @@ impl RunPlan {
             participants,
             resumed,
             left_out,
+            chosen,
+            succeeds: _,
         } = self;
         data.check()?;
         within(left_out.len() <= LEFT_OUT_MAX, "a number of those left out")?;
         left_out.iter().try_for_each(|text| sentence(text))?;
+        within(chosen.len() <= CHOSEN_MAX, "a number of chosen settings")?;
+        chosen.iter().try_for_each(|text| sentence(text))?;
         within(
             (1..=MEMBERS_MAX).contains(&participants.len()),
             "a number of participants",
@@ -354,6 +360,7 @@ impl DataInfo {
             target,
             train,
             test,
+            validation,
             most_frequent,
         } = self;
         within(most_frequent <= test, "a number of samples of one class")?;
@@ -367,7 +374,7 @@ impl DataInfo {
         };
         let size = sides.iter().try_fold(1usize, |size, &side| size.checked_mul(side));
         within(size.is_some_and(|size| size as u64 <= COUNT_MAX), "a shape")?;
-        counts([target.outputs() as u64, *train, *test])
+        counts([target.outputs() as u64, *train, *test, *validation])
     }
 }
 

@@ -48,6 +48,8 @@ fn plan() -> RunPlan {
             slots: 4,
         }],
         left_out: vec!["a host without data".into()],
+        chosen: vec!["epochs".into()],
+        succeeds: None,
     }
 }
 

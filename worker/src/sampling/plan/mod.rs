@@ -15,12 +15,13 @@ mod shared;
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use crate::sampling::shards::ShardPlan;
 use board::Board;
 use protocol::cursor::{CursorAdvance, Cursors, ShardId};
 use protocol::ids::OriginId;
+use protocol::job::Trainers;
 
 pub use shared::{PlanError, SharedPlan};
 
@@ -45,6 +46,8 @@ pub struct SamplePlan {
     owed: Vec<CursorAdvance>,
     /// Nothing was handed out since a batch left.
     is_fresh: bool,
+    /// Founders' slots that have no worker.
+    vacant: BTreeSet<usize>,
 }
 
 impl SamplePlan {
@@ -64,6 +67,7 @@ impl SamplePlan {
             queue: VecDeque::new(),
             owed: Vec::new(),
             is_fresh: true,
+            vacant: BTreeSet::new(),
         })
     }
 
@@ -143,12 +147,27 @@ impl SamplePlan {
     pub fn slot_dead(&mut self, slot: usize) {
         if slot != self.slot {
             self.board.slot_dead(slot);
+            if slot < self.shared.founders {
+                self.vacant.insert(slot);
+            }
         }
     }
 
     /// Takes note that a slot has a worker again, which will go on with its unfinished shards.
     pub fn slot_alive(&mut self, slot: usize) {
         self.board.slot_alive(slot);
+        self.vacant.remove(&slot);
+    }
+
+    /// Whether this slot may take over what others were to train: it is among the trainers, which are the lowest slots that
+    /// have a worker.
+    fn may_claim(&self) -> bool {
+        let Trainers::AtMost(most) = self.shared.trainers else {
+            return true;
+        };
+        let lower = self.slot.min(self.shared.founders);
+        let vacant = self.vacant.range(..lower).count();
+        lower - vacant < most as usize
     }
 
     /// Whether every sample of every epoch is done, those handed out by [`SamplePlan::next_minibatch`] and not owed included.
@@ -218,6 +237,9 @@ impl SamplePlan {
                 return Some(shard);
             }
             if self.next_epoch >= self.shared.epochs {
+                if !self.may_claim() {
+                    return None;
+                }
                 let from_living = !self.shared.claims_after_batches || self.is_fresh;
                 let claimed = self.board.claim(self.slot, from_living)?;
                 self.queue.push_back(claimed);

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use protocol::job::Trainers;
 use protocol::split::{SLOTS_MAX, Split};
 
 use crate::sampling::shards::ShardPlan;
@@ -28,6 +29,10 @@ pub struct SharedPlan {
     /// Whether slots take over what living ones have not begun only when a batch has just left. Where others are heard of
     /// once in an epoch, that is when it is known what they have begun.
     pub claims_after_batches: bool,
+    /// The number of slots that train at the same time, the lowest that have a worker. The others claim nothing.
+    pub trainers: Trainers,
+    /// The slots of the workers that began the run; those of later workers are higher.
+    pub founders: usize,
 }
 
 impl SharedPlan {

@@ -17,6 +17,8 @@ pub(super) fn shared(labels: Vec<u32>, slots: usize, epochs: u32, minibatch: usi
         epochs,
         minibatch,
         claims_after_batches: false,
+        trainers: Trainers::All,
+        founders: slots,
     }
 }
 
@@ -40,6 +42,8 @@ pub(super) fn shared_plans() -> impl Strategy<Value = SharedPlan> {
             epochs,
             minibatch,
             claims_after_batches: false,
+            trainers: Trainers::All,
+            founders: slots,
         })
 }
 

@@ -36,6 +36,7 @@ fn train<const BEGINS: bool>(
     };
     let identity = Identity {
         slots,
+        founders: slots,
         ..Identity::alone(7)
     };
     let mut training = Training::new(trainer, &draft.resolve().unwrap(), dataset, identity).unwrap();

@@ -54,6 +54,7 @@ fn two_workers_agree_whatever_the_order() {
                 origin: OriginId(origin),
                 slot: origin as usize - 7,
                 slots: 2,
+                founders: 2,
                 ..Identity::alone(7)
             };
             let job = dense(2);

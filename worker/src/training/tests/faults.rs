@@ -19,10 +19,7 @@ fn a_diverging_run_says_so() {
             Err(error) => break error.to_string(),
         }
     };
-    assert!(
-        error.contains("diverged") && error.contains("lower learning rate"),
-        "{error}"
-    );
+    assert!(error.contains("diverged"), "{error}");
 }
 
 /// Whether a training's error convicts this replica.

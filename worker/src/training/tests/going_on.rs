@@ -6,6 +6,7 @@ use super::*;
 fn identity(slots: usize) -> Identity {
     Identity {
         slots,
+        founders: slots,
         ..Identity::alone(7)
     }
 }

@@ -68,7 +68,10 @@ impl Workers {
 
     fn start(&self, group: usize) -> TrainingThread {
         let (job, dataset, layout) = (self.job.clone(), Arc::clone(&self.dataset), self.layout.clone());
-        start(Threads(1), move |line| training(&job, &dataset, &layout, group, line)).unwrap()
+        start(Threads(1), None, move |line| {
+            training(&job, &dataset, &layout, group, line)
+        })
+        .unwrap()
     }
 
     /// Carries what a worker has for others, until it is gone.

@@ -12,6 +12,7 @@ pub(super) fn one_of(slots: usize, slot: usize) -> Identity {
         origin: OriginId(7 + slot as u64),
         slot,
         slots,
+        founders: slots,
         ..Identity::alone(7)
     }
 }

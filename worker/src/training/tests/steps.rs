@@ -100,6 +100,7 @@ fn batches_say_what_they_have_seen_and_staleness_slows_the_step() {
     };
     let three = Identity {
         slots: 3,
+        founders: 3,
         ..Identity::alone(7)
     };
     let training = |job: &Job| Training::new(FakeTrainer::new(&[0; WEIGHTS]), job, &dataset, three).unwrap();
@@ -182,6 +183,7 @@ fn what_others_do_is_not_done_again_and_what_they_leave_is_taken_over() {
     let identity = |slot| Identity {
         slot,
         slots: 2,
+        founders: 2,
         origin: OriginId(slot as u64),
         ..Identity::alone(7)
     };

@@ -1,0 +1,451 @@
+//! The rule for everything that a job leaves open: one pure function of the data, the model and the number of workers.
+//!
+//! There are two regimes. A *short* run is one that a single worker finishes in some seconds: exchanging every step would take
+//! longer than the steps, and several workers would have too few samples each. One worker trains it, with Adam, and lets out
+//! the whole difference once per epoch; the others apply it and take over if that worker is lost. So a short run comes to the
+//! same weights on any number of nodes. Every other run is trained by all workers with orthogonal updates, which are exchanged
+//! as changes of ±τ.
+//!
+//! `docs/defaults.md` has the experiment that the numbers come from.
+
+use super::{Density, Every, Exchange, Job, JobDraft, OpenKey, Rounds, Threshold, Trainers, Way};
+use crate::clip::Clip;
+use crate::model::{Layout, ModelError, ModelSpec, Shape};
+use crate::optimiser::{Optimiser, Rule};
+use crate::target::TargetInfo;
+use crate::wire::attach::DataInfo;
+
+/// The facts of a run that its open settings follow from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RunFacts {
+    /// Training rows.
+    pub rows: u64,
+    /// The shape of one sample.
+    pub input: Shape,
+    /// What is predicted.
+    pub target: TargetInfo,
+    /// Weights of the model.
+    pub weights: usize,
+    /// Products that the model computes for one sample.
+    pub products: u64,
+    /// Workers that take part from the beginning.
+    pub workers: usize,
+}
+
+impl RunFacts {
+    /// The facts of a model on some data.
+    #[must_use]
+    pub fn of(data: &DataInfo, layout: &Layout, workers: usize) -> Self {
+        Self {
+            rows: data.train,
+            input: data.input,
+            target: data.target,
+            weights: layout.weights,
+            products: layout.products(),
+            workers,
+        }
+    }
+
+    fn is_image(&self) -> bool {
+        matches!(self.input, Shape::Image { .. })
+    }
+}
+
+/// Floating-point operations up to which a run is short: some seconds of one core.
+const SHORT_OPERATIONS: f64 = 2e10;
+/// Operations per product of a training step: a multiplication and an addition, forward and twice backward.
+const OPERATIONS_PER_PRODUCT: f64 = 6.0;
+
+/// Epochs times the root of the number of rows, for tables and for images: four times as many rows take twice as many steps.
+const EPOCHS_OF_TABLES: f64 = 2770.0;
+const EPOCHS_OF_IMAGES: f64 = 1200.0;
+const EPOCHS_MIN: f64 = 5.0;
+const EPOCHS_MAX: f64 = 300.0;
+
+const MINIBATCH_OF_TABLES: u64 = 32;
+const MINIBATCH_OF_IMAGES: u64 = 64;
+/// The largest minibatch, for tables of many rows.
+const MINIBATCH_OF_LARGE_TABLES: u64 = 128;
+/// An epoch has about this many steps before minibatches grow.
+const STEPS_OF_AN_EPOCH: u64 = 625;
+/// An epoch of a tiny table has at least this many steps.
+const STEPS_OF_A_TINY_EPOCH: u64 = 3;
+const MINIBATCH_MIN: u64 = 4;
+/// Where the job says how many epochs there are, minibatches become smaller until the run has this many steps.
+const STEPS_MIN: u64 = 500;
+
+/// Adam's rate in a run of at least [`STEPS_OF_RATE`] steps.
+const RATE: f64 = 0.003;
+/// Fewer steps are longer, by the root of their number.
+const STEPS_OF_RATE: f64 = 1000.0;
+const RATE_FACTOR_MAX: f64 = 4.0;
+/// Tables are trained with Adam also among several workers if all together make fewer steps than these.
+const STEPS_OF_ADAM: u64 = 2000;
+/// The natural logarithm of the factor by which decay alone would shrink a weight over the run.
+const DECAY: f64 = 0.9;
+const WEIGHT_DECAY_MAX: f64 = 0.9;
+
+/// The norm that gradients are clipped to where numbers are predicted by a rule that follows their size.
+const NORM: f64 = 1.0;
+
+/// Neurons of the hidden layer for tables.
+const WIDTH: usize = 100;
+/// Images become at most this high and wide before the dense layers.
+const SIDE_MAX: usize = 8;
+/// Images below this size are treated as tables.
+const SIDE_MIN: usize = 8;
+/// Channels after the first convolution, doubled by each further one up to the last number.
+const CHANNELS: usize = 16;
+const CHANNELS_MAX: usize = 64;
+const WIDTH_OF_IMAGES: usize = 128;
+
+/// The model for samples of this shape.
+fn model_for(input: Shape) -> ModelSpec {
+    let mut layers = String::new();
+    match input {
+        Shape::Image { height, width, .. } if height.min(width) >= SIDE_MIN => {
+            let (mut side, mut channels) = (height.max(width), CHANNELS);
+            let mut form = "5x5 stride 2 pad 2";
+            loop {
+                layers += &format!("conv {channels} {form}, relu, ");
+                (side, channels) = (side.div_ceil(2), (2 * channels).min(CHANNELS_MAX));
+                form = "3x3 stride 2 pad 1";
+                // A single convolution sees too little of an image.
+                if side <= SIDE_MAX && channels > 2 * CHANNELS {
+                    break;
+                }
+            }
+            layers += &format!("dense {WIDTH_OF_IMAGES}, relu, dense");
+        }
+        _ => layers += &format!("dense {WIDTH}, relu, dense"),
+    }
+    layers.parse().expect("the rule writes layers that can be read")
+}
+
+impl Job {
+    /// The job with a model, which is chosen by the data if it was left open.
+    #[must_use]
+    pub fn for_data(&self, input: Shape) -> Self {
+        let mut job = self.clone();
+        if job.open.has(OpenKey::Model) {
+            job.model = model_for(input);
+            job.open.close(OpenKey::Model);
+        }
+        job
+    }
+
+    /// Whether a run of this job may have been given that one: apart from what was decided for it, they are the same.
+    #[must_use]
+    pub fn may_become(&self, decided: &Self) -> bool {
+        let fixed = |job: &Self| {
+            let draft = JobDraft::from(job);
+            let is_fixed = |key| !self.open.has(key);
+            JobDraft {
+                model: draft.model.filter(|_| is_fixed(OpenKey::Model)),
+                exchange: draft.exchange.filter(|_| is_fixed(OpenKey::Exchange)),
+                trainers: draft.trainers.filter(|_| is_fixed(OpenKey::Trainers)),
+                epochs: draft.epochs.filter(|_| is_fixed(OpenKey::Epochs)),
+                minibatch: draft.minibatch.filter(|_| is_fixed(OpenKey::Minibatch)),
+                // A rate, a norm and a density may have been left open within these.
+                optimiser: None,
+                clip: None,
+                density: None,
+                ..draft
+            }
+        };
+        fixed(self) == fixed(decided)
+    }
+
+    /// The job with all settings decided, for this data and this number of workers.
+    pub fn decided_for(&self, data: &DataInfo, workers: usize) -> Result<Self, ModelError> {
+        let job = self.for_data(data.input);
+        let layout = Layout::new(&job.model, data.input, data.target.outputs())?;
+        Ok(job.decided_by(&RunFacts::of(data, &layout, workers)))
+    }
+
+    /// The job with all settings decided.
+    #[must_use]
+    pub fn decided_by(&self, facts: &RunFacts) -> Self {
+        let mut job = self.clone();
+        job.decide_length(facts);
+        job.decide_exchange(facts);
+        job.decide_optimiser(facts);
+        job.decide_threshold(facts);
+        for key in [
+            OpenKey::Epochs,
+            OpenKey::Minibatch,
+            OpenKey::Optimiser,
+            OpenKey::Exchange,
+            OpenKey::Trainers,
+        ] {
+            job.open.close(key);
+        }
+        job
+    }
+
+    /// Steps of all workers together.
+    fn steps(&self, rows: u64) -> u64 {
+        (rows * u64::from(self.epochs)).div_ceil(u64::from(self.step_samples()))
+    }
+
+    /// Steps of one worker.
+    fn steps_of_one(&self, facts: &RunFacts) -> u64 {
+        (self.steps(facts.rows) / self.trainers.among(facts.workers).max(1) as u64).max(1)
+    }
+
+    fn decide_length(&mut self, facts: &RunFacts) {
+        let rows = facts.rows.max(1);
+        if self.open.has(OpenKey::Epochs) {
+            let wanted = if facts.is_image() {
+                EPOCHS_OF_IMAGES
+            } else {
+                EPOCHS_OF_TABLES
+            };
+            let epochs = (wanted / (rows as f64).sqrt()).clamp(EPOCHS_MIN, EPOCHS_MAX);
+            self.epochs = epochs.round() as u32;
+        }
+        if self.open.has(OpenKey::Minibatch) {
+            let usual = if facts.is_image() || self.exchange.lanes().is_some() {
+                MINIBATCH_OF_IMAGES
+            } else {
+                (rows / STEPS_OF_AN_EPOCH).clamp(MINIBATCH_OF_TABLES, MINIBATCH_OF_LARGE_TABLES)
+            };
+            let mut most = rows / STEPS_OF_A_TINY_EPOCH;
+            if !self.open.has(OpenKey::Epochs) {
+                most = most.min(rows * u64::from(self.epochs) / STEPS_MIN);
+            }
+            let minibatch = usual.min(most.max(MINIBATCH_MIN));
+            // A power of two, the next lower one.
+            self.minibatch = 1 << minibatch.ilog2();
+        }
+    }
+
+    fn is_short(&self, facts: &RunFacts) -> bool {
+        let samples = facts.rows as f64 * f64::from(self.epochs);
+        OPERATIONS_PER_PRODUCT * facts.products as f64 * samples <= SHORT_OPERATIONS
+    }
+
+    fn decide_exchange(&mut self, facts: &RunFacts) {
+        if !self.open.has(OpenKey::Exchange) {
+            return;
+        }
+        if self.open.has(OpenKey::Trainers) && self.is_short(facts) {
+            self.trainers = Trainers::AtMost(1);
+        }
+        if self.trainers == Trainers::AtMost(1) {
+            self.exchange = Exchange::Rounds(Rounds {
+                way: Way::Mesh,
+                every: Every::Epoch,
+                shares: None,
+            });
+        }
+    }
+
+    fn decide_optimiser(&mut self, facts: &RunFacts) {
+        let steps = self.steps(facts.rows);
+        let is_small = !facts.is_image() && steps < STEPS_OF_ADAM;
+        if self.open.has(OpenKey::Optimiser) && (self.trainers == Trainers::AtMost(1) || is_small) {
+            let steps = self.steps_of_one(facts) as f64;
+            let rate = RATE * (STEPS_OF_RATE / steps).sqrt().clamp(1.0, RATE_FACTOR_MAX);
+            // With a schedule that falls to zero the mean rate is half of the first one.
+            let decay = (2.0 * DECAY / (rate * steps)).min(WEIGHT_DECAY_MAX);
+            self.optimiser = Optimiser {
+                learning_rate: significant(rate),
+                weight_decay: significant(decay) as f32,
+                ..Optimiser::ADAM
+            };
+        }
+        self.optimiser = self.optimiser.for_steps(steps);
+        self.optimiser.learning_rate = significant(self.optimiser.learning_rate);
+        let overshoots = self.optimiser.rule.follows_gradient_size() && matches!(facts.target, TargetInfo::Numbers(_));
+        if self.clip == Clip::Auto && overshoots {
+            self.clip = Clip::Norm(NORM);
+        }
+    }
+
+    fn decide_threshold(&mut self, facts: &RunFacts) {
+        let (rule, workers, steps): (Rule, _, _) = (self.optimiser.rule, facts.workers, self.steps_of_one(facts));
+        if let Exchange::Strom(threshold) = &mut self.exchange
+            && let Threshold::Density(density) = threshold
+        {
+            let fraction = density.among(rule, facts.weights, workers, Some(steps));
+            *threshold = Threshold::Density(Density::Fraction(significant(fraction)));
+        }
+    }
+}
+
+/// A number that people read: three digits of it.
+fn significant(number: f64) -> f64 {
+    format!("{number:.2e}").parse().unwrap_or(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(toml: &str) -> Job {
+        JobDraft::from_toml(toml).unwrap().resolve().unwrap()
+    }
+
+    fn data(rows: u64, input: Shape, target: TargetInfo) -> DataInfo {
+        DataInfo {
+            train: rows,
+            input,
+            target,
+            ..DataInfo::example()
+        }
+    }
+
+    fn decided(toml: &str, data: &DataInfo, workers: usize) -> Job {
+        job(toml).decided_for(data, workers).unwrap()
+    }
+
+    fn iris() -> DataInfo {
+        data(120, Shape::Flat(4), TargetInfo::Classes(3))
+    }
+
+    fn digits() -> DataInfo {
+        let input = Shape::Image {
+            channels: 1,
+            height: 28,
+            width: 28,
+        };
+        data(60_000, input, TargetInfo::Classes(10))
+    }
+
+    #[test]
+    fn a_short_run_is_the_same_on_any_number_of_nodes() {
+        let one = decided("", &iris(), 1);
+        assert_eq!(decided("", &iris(), 3), one);
+        assert_eq!(decided("", &iris(), 100), one);
+        assert_eq!(one.model.to_string(), "dense 100, relu, dense");
+        assert_eq!(one.trainers, Trainers::AtMost(1));
+        assert_eq!(one.exchange.to_string(), "mesh:every=epoch,async");
+        assert_eq!((one.epochs, one.minibatch), (253, 32));
+        assert!(matches!(one.optimiser.rule, Rule::Adam { .. }));
+        assert_eq!(one.open, super::super::Open::default());
+    }
+
+    #[test]
+    fn a_long_run_is_trained_by_all_with_changes_of_tau() {
+        let job = decided("", &digits(), 3);
+        assert_eq!((job.epochs, job.minibatch, job.trainers), (5, 64, Trainers::All));
+        assert_eq!(job.optimiser.to_string(), "muon:0.01");
+        assert_eq!(
+            job.exchange,
+            Exchange::Strom(Threshold::Density(Density::Fraction(0.002)))
+        );
+        // Ten workers make fewer steps each.
+        let ten = decided("", &digits(), 10);
+        assert_eq!(
+            ten.exchange,
+            Exchange::Strom(Threshold::Density(Density::Fraction(0.00385)))
+        );
+        let table = data(1_000_000, Shape::Flat(30), TargetInfo::Numbers(1));
+        let job = decided("", &table, 10);
+        assert_eq!((job.epochs, job.minibatch, job.trainers), (5, 128, Trainers::All));
+        assert!(matches!(job.optimiser.rule, Rule::Muon(_)));
+    }
+
+    #[test]
+    fn what_a_job_says_is_kept() {
+        let said = r#"
+            model = "dense 7, relu, dense"
+            epochs = 9
+            minibatch = 10
+            optimiser = "sgd:0.08,momentum=0.9"
+            exchange = "ring"
+        "#;
+        let job = decided(said, &iris(), 3);
+        assert_eq!(
+            job,
+            Job {
+                trainers: Trainers::All,
+                open: job.open.clone(),
+                ..self::job(said)
+            }
+        );
+        // Who speaks of τ or of trainers means more than the rule knows.
+        assert!(matches!(
+            decided("density = 0.01", &iris(), 3).exchange,
+            Exchange::Strom(_)
+        ));
+        let all = decided("trainers = \"all\"", &iris(), 3);
+        assert!(matches!(
+            (all.exchange, all.trainers),
+            (Exchange::Strom(_), Trainers::All)
+        ));
+    }
+
+    #[test]
+    fn a_job_of_few_epochs_has_small_minibatches_and_long_steps() {
+        let few = decided("epochs = 20", &iris(), 1);
+        assert_eq!((few.epochs, few.minibatch), (20, 4));
+        let usual = decided("", &iris(), 1);
+        assert!(few.optimiser.learning_rate > usual.optimiser.learning_rate);
+    }
+
+    #[test]
+    fn rates_and_decay_are_bounded_from_one_row_to_millions() {
+        for rows in [1, 2, 10, 100, 1000, 10_000, 100_000, 10_000_000] {
+            for target in [TargetInfo::Classes(2), TargetInfo::Numbers(1)] {
+                for workers in [1, 3, 100] {
+                    let job = decided("", &data(rows, Shape::Flat(10), target), workers);
+                    assert!(
+                        (0.001..=0.04).contains(&job.optimiser.learning_rate),
+                        "{rows}: {}",
+                        job.optimiser
+                    );
+                    assert!(job.optimiser.weight_decay <= WEIGHT_DECAY_MAX as f32);
+                    assert!((4..=128).contains(&job.minibatch) && (5..=300).contains(&job.epochs));
+                    // What is sent is what was decided.
+                    let sent = JobDraft::from(&job).resolve().unwrap();
+                    assert_eq!(sent, job);
+                    assert_eq!(sent.decided_for(&data(rows, Shape::Flat(10), target), 7).unwrap(), job);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_rule_that_follows_gradients_is_clipped_where_numbers_are_predicted() {
+        let numbers = data(400, Shape::Flat(10), TargetInfo::Numbers(1));
+        let said = "optimiser = \"sgd:0.08,momentum=0.9\"";
+        assert_eq!(decided(said, &numbers, 1).clip, Clip::Norm(NORM));
+        assert_eq!(decided(said, &iris(), 1).clip, Clip::Auto);
+        assert_eq!(decided("clip = \"none\"", &numbers, 1).clip, Clip::Never);
+    }
+
+    #[test]
+    fn images_get_convolutions_down_to_a_few_pixels() {
+        let of = |side| {
+            model_for(Shape::Image {
+                channels: 3,
+                height: side,
+                width: side,
+            })
+            .to_string()
+        };
+        let two = "conv 16 5x5 stride 2 pad 2, relu, conv 32 3x3 stride 2 pad 1, relu, dense 128, relu, dense";
+        assert_eq!((of(28), of(32)), (two.into(), two.into()));
+        assert_eq!(of(64).matches("conv").count(), 3);
+        assert_eq!(of(5), "dense 100, relu, dense");
+        for side in [8, 16, 100, 224] {
+            let input = Shape::Image {
+                channels: 3,
+                height: side,
+                width: side,
+            };
+            assert!(Layout::new(&model_for(input), input, 10).is_ok(), "{side}");
+        }
+    }
+
+    #[test]
+    fn a_run_is_known_by_what_its_job_said() {
+        let asked = job("seed = 3\noptimiser = \"muon\"");
+        let given = asked.decided_for(&iris(), 3).unwrap();
+        assert!(asked.may_become(&given) && given.may_become(&given));
+        assert!(!job("seed = 4").may_become(&given));
+        assert!(!job("seed = 3\nepochs = 7").may_become(&given));
+    }
+}

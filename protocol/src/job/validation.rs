@@ -1,0 +1,81 @@
+//! The rows that a run's decisions are measured on, as a job says it.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// The rows on which a run measures what it decides by: patience, the best weights, a target accuracy.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Validation {
+    /// A tenth of the training rows if the job decides anything by measurements, else none.
+    #[default]
+    Auto,
+    /// This share of the training rows.
+    Share(f64),
+    /// The test rows themselves: decisions then see what the result is reported on.
+    Test,
+}
+
+/// The share of training rows that [`Validation::Auto`] sets aside.
+const USUAL_SHARE: f64 = 0.1;
+
+impl Validation {
+    /// The share of training rows to set aside in a job that decides by measurements, or does not.
+    #[must_use]
+    pub fn share(self, decides: bool) -> f64 {
+        match self {
+            Self::Auto if decides => USUAL_SHARE,
+            Self::Auto | Self::Test => 0.0,
+            Self::Share(share) => share,
+        }
+    }
+}
+
+impl FromStr for Validation {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match (text, text.parse()) {
+            ("auto", _) => Ok(Self::Auto),
+            ("test", _) => Ok(Self::Test),
+            (_, Ok(share)) if share > 0.0 && share < 1.0 => Ok(Self::Share(share)),
+            _ => Err(format!(
+                "it must be 'auto', 'test' or a share above 0 and below 1, not '{text}'"
+            )),
+        }
+    }
+}
+
+impl fmt::Display for Validation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Share(share) => share.fmt(f),
+            Self::Test => f.write_str("test"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_round_trip_and_mistakes_are_named() {
+        for text in ["auto", "test", "0.25"] {
+            assert_eq!(text.parse::<Validation>().unwrap().to_string(), text);
+        }
+        for text in ["0", "1", "NaN", "none"] {
+            assert!(text.parse::<Validation>().unwrap_err().contains("above 0 and below 1"));
+        }
+    }
+
+    #[test]
+    fn rows_are_set_aside_only_where_something_is_decided_by_them() {
+        assert_eq!(
+            (Validation::Auto.share(true), Validation::Auto.share(false)),
+            (0.1, 0.0)
+        );
+        assert_eq!(Validation::Test.share(true), 0.0);
+        assert_eq!(Validation::Share(0.3).share(false), 0.3);
+    }
+}
