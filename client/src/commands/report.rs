@@ -7,17 +7,17 @@ use protocol::job::JobDraft;
 use protocol::stats::{Finished, Line};
 
 use crate::args::Report as Arguments;
+use crate::diary::EVENTS;
 use crate::failure::Failure;
+use crate::notice;
 use crate::output;
+use crate::quantity;
 use crate::run_folder::{JOB, RESULT};
 use crate::study::machine::Machine;
 use crate::study::plan::{self, Experiment};
-use crate::study::report::{self, Material};
+use crate::study::report::{self, Material, RUNS};
 use crate::study::row::{Measured, Row};
 use crate::study::store;
-
-/// The experiment that single runs are of.
-const RUNS: &str = "runs";
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut material = nothing();
@@ -39,7 +39,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             record: &serde_json::json!({ "runs": material.rows.len(), "files": files }),
         });
     } else {
-        eprintln!("{} runs; the report is {}", material.rows.len(), files.join(", "));
+        let without = match material.failed.len() {
+            0 => String::new(),
+            some => format!(", and {some} without a result"),
+        };
+        notice::say(&format!(
+            "{}{without}; the report is {}",
+            quantity::of(material.rows.len(), "run"),
+            files.join(", ")
+        ));
     }
     Ok(())
 }
@@ -53,7 +61,7 @@ pub(crate) fn of_run(finished: &Finished) {
         report::write_page(folder, &material).map_err(|failure| failure.reasons().join("; "))
     });
     if let Err(why) = written {
-        eprintln!("the run has no report.html: {why}");
+        notice::say(&format!("the run has no report.html: {why}"));
     }
 }
 
@@ -64,6 +72,7 @@ fn nothing() -> Material {
         experiments: Vec::new(),
         rows: Vec::new(),
         missing: 0,
+        failed: Vec::new(),
     }
 }
 
@@ -74,7 +83,14 @@ fn take(folder: &Path, material: &mut Material) -> Result<(), String> {
         return if runs.is_empty() {
             take_run(folder, material)
         } else {
-            runs.iter().try_for_each(|run| take_run(run, material))
+            for run in &runs {
+                if run.join(RESULT).is_file() {
+                    take_run(run, material)?;
+                } else {
+                    material.failed.push(without_result(run));
+                }
+            }
+            Ok(())
         };
     };
     material.title = if material.experiments.is_empty() {
@@ -107,10 +123,26 @@ fn runs_in(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let paths = entries.map(|entry| entry.path());
     let mut runs: Vec<PathBuf> = paths
-        .filter(|path| !path.is_symlink() && path.join(RESULT).is_file())
+        .filter(|path| !path.is_symlink() && (path.join(RESULT).is_file() || path.join(JOB).is_file()))
         .collect();
     runs.sort();
     runs
+}
+
+/// A sentence on a run that has left no result: how it failed, as far as its events tell.
+fn without_result(folder: &Path) -> String {
+    let job = std::fs::read_to_string(folder.join(JOB)).unwrap_or_default();
+    let data = JobDraft::from_toml(&job).ok().and_then(|draft| draft.resolve().ok());
+    let of = data.map_or_else(String::new, |job| format!(" of {}", job.data));
+    let events = std::fs::read_to_string(folder.join(EVENTS)).unwrap_or_default();
+    let failed = events.lines().rev().find_map(|line| {
+        let event: serde_json::Value = serde_json::from_str(line).ok()?;
+        (event["event"] == "failed").then(|| format!("failed: {}", event["reason"].as_str().unwrap_or_default()))
+    });
+    let why =
+        failed.unwrap_or_else(|| "it has no result, because it still trains or was not followed to its end".into());
+    let run = folder.file_name().unwrap_or_default().display();
+    format!("run {run}{of}: {why}")
 }
 
 fn take_run(folder: &Path, material: &mut Material) -> Result<(), String> {
@@ -143,6 +175,7 @@ fn take_run(folder: &Path, material: &mut Material) -> Result<(), String> {
         },
         result: Some(result),
         error: None,
+        run: folder.file_name().unwrap_or_default().display().to_string(),
     });
     Ok(())
 }

@@ -253,6 +253,7 @@ impl Sitting {
             machine: machine.clone(),
             result,
             error,
+            run: String::new(),
         };
         self.store.add(row)?;
         if self.json
@@ -269,6 +270,7 @@ impl Sitting {
             experiments: self.study.experiments.clone(),
             rows: self.store.rows.clone(),
             missing: total.saturating_sub(self.store.rows.len()),
+            failed: Vec::new(),
         };
         report::write(folder, &material)
     }

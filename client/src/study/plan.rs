@@ -9,6 +9,9 @@ use toml::{Table, Value};
 
 use crate::toml_error;
 
+/// The name of an experiment that was given no other.
+pub(crate) const DEFAULT_NAME: &str = "study";
+
 /// More would take weeks.
 const RUNS_MAX: usize = 10_000;
 
@@ -113,7 +116,7 @@ impl Study {
             title: "A study".into(),
             order: one(),
             experiments: vec![Experiment {
-                name: "study".into(),
+                name: DEFAULT_NAME.into(),
                 about: String::new(),
                 nodes: three(),
                 target: None,

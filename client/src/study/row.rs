@@ -20,6 +20,9 @@ pub(crate) struct Row {
     pub(crate) result: Option<Measured>,
     /// Why it failed.
     pub(crate) error: Option<String>,
+    /// The run's id, where it is a run of its own and no study's.
+    #[serde(skip)]
+    pub(crate) run: String,
 }
 
 /// What a study wants to know of a run that finished: a part of the line that it ended with, under the same names.
@@ -140,6 +143,7 @@ pub(crate) mod tests {
                 ..Measured::default()
             }),
             error: None,
+            run: String::new(),
         }
     }
 

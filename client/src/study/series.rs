@@ -6,6 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::row::{Measured, Row};
 use super::statistics::{Summary, summary};
 
+/// Letters of a run's id that tell it from others.
+const ID_LENGTH: usize = 8;
+/// The longest name of a single run that is not replaced by its id.
+const LABEL_MAX: usize = 40;
+
 /// Runs that differ in their seed only.
 #[derive(Clone, Debug)]
 pub(crate) struct Group<'a> {
@@ -30,8 +35,10 @@ impl Group<'_> {
 /// Groups that differ in their number of nodes only.
 #[derive(Clone, Debug)]
 pub(crate) struct Series<'a> {
-    /// What tells it from others: the values of the keys that differ.
+    /// Its name: the values of the keys that differ, or a run's id where these are too long for a legend.
     pub(crate) label: String,
+    /// The values of the keys that differ, where the name does not have them.
+    pub(crate) about: Option<String>,
     /// The same by key.
     pub(crate) keys: BTreeMap<&'a str, &'a str>,
     /// By number of nodes.
@@ -53,8 +60,10 @@ pub(crate) fn series_of<'a>(rows: &[&'a Row]) -> Vec<Series<'a>> {
         let keys: BTreeMap<&str, &str> = varying.iter().map(|&key| (key, row.key(key))).collect();
         let known = all.iter().position(|series| series.keys == keys);
         let at = known.unwrap_or_else(|| {
+            let (label, about) = names(&keys, row, rows.len());
             all.push(Series {
-                label: label(&keys),
+                label,
+                about,
                 keys,
                 groups: Vec::new(),
             });
@@ -111,6 +120,22 @@ fn follows_exchange(rows: &[&Row], name: &str) -> bool {
     is_the_same && rows.iter().any(|row| row.key(name).is_empty())
 }
 
+/// The name of a series that begins with this row of so many, and what the name leaves out.
+fn names(keys: &BTreeMap<&str, &str>, row: &Row, rows: usize) -> (String, Option<String>) {
+    let full = label(keys);
+    // The rows of a study have no id: its author has chosen what differs in it.
+    let id: String = row.run.chars().take(ID_LENGTH).collect();
+    if id.is_empty() {
+        (full, None)
+    } else if rows == 1 {
+        (id, None)
+    } else if full.chars().count() > LABEL_MAX {
+        (id, Some(full))
+    } else {
+        (full, None)
+    }
+}
+
 fn label(keys: &BTreeMap<&str, &str>) -> String {
     let mut names: Vec<&&str> = keys.keys().collect();
     names.sort_by_key(|key| (**key != "exchange", **key != "split"));
@@ -153,6 +178,33 @@ mod tests {
         assert!((strom.mean - 0.85).abs() < 1e-12);
         assert!(series[0].at(1).is_none());
         assert_eq!(series_of(&rows[..2])[0].label, "all runs");
+    }
+
+    #[test]
+    fn single_runs_are_called_by_what_differs_or_by_their_ids() {
+        let named = |optimisers: [&str; 2]| {
+            let mut rows = [row("strom", 3, 1, 0.9, 2.0), row("strom", 3, 1, 0.6, 3.0)];
+            for ((row, optimiser), id) in rows
+                .iter_mut()
+                .zip(optimisers)
+                .zip(["0123456789abcdef", "fedcba9876543210"])
+            {
+                row.job.insert("optimiser".into(), optimiser.into());
+                row.run = id.into();
+            }
+            let series = series_of(&rows.iter().collect::<Vec<_>>());
+            let names = series.into_iter().map(|one| (one.label, one.about));
+            names.collect::<Vec<_>>()
+        };
+        assert_eq!(named(["adam", "muon"]), [("adam".into(), None), ("muon".into(), None)]);
+        let long = "adamw:0.001,beta1=0.9,beta2=0.999,eps=0.00000001";
+        assert_eq!(
+            named([long, "muon"]),
+            [("01234567".into(), Some(long.into())), ("muon".into(), None)]
+        );
+        let mut one = row("strom", 3, 1, 0.9, 2.0);
+        one.run = "0123456789abcdef".into();
+        assert_eq!(series_of(&[&one])[0].label, "01234567");
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use crate::fit::cut;
+
 /// The drawing's size in its own units, about pixels of a phone.
 const WIDTH: f64 = 420.0;
 const HEIGHT: f64 = 260.0;
@@ -14,6 +16,9 @@ const BOTTOM: f64 = 222.0;
 pub(crate) const COLOURS: usize = 12;
 /// A bar and the space below it.
 const BAR: f64 = 26.0;
+
+/// Letters of a bar's name that there is room for.
+const NAME_MAX: usize = 60;
 
 /// How a line is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -258,7 +263,7 @@ pub(crate) fn bars(title: &str, bars: &[Bar]) -> String {
             r#"<g class="{class}" style="--c:{}"><text class="name" x="0" y="{:.1}">{}</text><rect x="0" y="{:.1}" width="{length:.1}" height="9" rx="2"/>"#,
             colour(bar.colour),
             top + 12.0,
-            escape(&bar.label),
+            escape(&cut(&bar.label, NAME_MAX)),
             middle - 8.0,
         );
         if let Some(deviation) = bar.deviation {

@@ -341,6 +341,7 @@ mod tests {
                 experiments: study.experiments.clone(),
                 rows,
                 missing: 0,
+                failed: Vec::new(),
             };
             let sections = sections(&material);
             let all: Vec<String> = pictures(&sections[0]).into_iter().map(|one| one.title).collect();

@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use super::chart::{COLOURS, escape};
 use super::charts::pictures;
 use super::figures::{Figure, TAKEN, figures, how_good};
-use super::{Material, Section, common, cores_by_nodes, sections};
+use super::{Material, Section, common, cores_by_nodes, sections, winner};
+use crate::quantity;
 use crate::study::series::Group;
 
 const STYLE: &str = include_str!("report.css");
@@ -34,9 +35,9 @@ fn head(out: &mut String, material: &Material) {
     }
     let _ = writeln!(
         out,
-        "<p class=\"machine\">{} runs; means, and deviations over seeds where there are several. Thin lines and small \
+        "<p class=\"machine\">{}; means, and deviations over seeds where there are several. Thin lines and small \
          dots are single runs; dashed is what others have published, or ideal.</p>",
-        material.rows.len()
+        quantity::of(material.rows.len(), "run")
     );
     if material.missing > 0 {
         let _ = writeln!(
@@ -56,7 +57,10 @@ fn head(out: &mut String, material: &Material) {
 }
 
 fn experiment(out: &mut String, section: &Section<'_>) {
-    let _ = writeln!(out, "<section>\n<h2>{}</h2>", escape(&section.experiment.name));
+    out.push_str("<section>\n");
+    if let Some(name) = &section.name {
+        let _ = writeln!(out, "<h2>{}</h2>", escape(name));
+    }
     if !section.experiment.about.is_empty() {
         let _ = writeln!(out, "<p>{}</p>", escape(section.experiment.about.trim()));
     }
@@ -65,7 +69,11 @@ fn experiment(out: &mut String, section: &Section<'_>) {
     if !cores.is_empty() {
         let _ = writeln!(out, "<p class=\"job\">Cores for each node, by nodes: {cores}</p>");
     }
+    if let Some(winner) = winner(section) {
+        let _ = writeln!(out, "<p>{}</p>", escape(&winner));
+    }
     table(out, section);
+    legend(out, section);
     out.push_str("<div class=\"pictures\">\n");
     for picture in pictures(section) {
         let _ = write!(
@@ -91,7 +99,11 @@ fn experiment(out: &mut String, section: &Section<'_>) {
 }
 
 fn table(out: &mut String, section: &Section<'_>) {
-    out.push_str("<div class=\"wide\"><table><thead><tr><th>strategy</th><th>nodes</th><th>runs</th>");
+    let _ = write!(
+        out,
+        "<div class=\"wide\"><table><thead><tr><th>{}</th><th>nodes</th><th>runs</th>",
+        section.compared()
+    );
     let judged = section.judged();
     for figure in figures(judged) {
         let _ = write!(
@@ -133,6 +145,21 @@ fn table(out: &mut String, section: &Section<'_>) {
     out.push_str("</tbody></table></div>\n");
 }
 
+/// What differs in runs whose names do not say it.
+fn legend(out: &mut String, section: &Section<'_>) {
+    let named = section.series.iter();
+    let named: Vec<(&str, &str)> = named
+        .filter_map(|series| Some((&*series.label, series.about.as_deref()?)))
+        .collect();
+    if !named.is_empty() {
+        out.push_str("<dl>");
+        for (name, about) in named {
+            let _ = write!(out, "<dt>{}</dt><dd>{}</dd>", escape(name), escape(about));
+        }
+        out.push_str("</dl>\n");
+    }
+}
+
 /// How many runs count, and how many do not.
 fn runs(group: &Group<'_>) -> String {
     match group.troubled {
@@ -170,6 +197,7 @@ mod tests {
             experiments: study.experiments,
             rows: vec![row("strom", 3, 1, 0.9, 2.0), row("ring", 3, 1, 0.8, 3.0), bad],
             missing: 2,
+            failed: Vec::new(),
         };
         let page = page(&material);
         assert!(!page.contains("<script"), "{page}");

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::figures::{figures, how_good};
-use super::{Material, Section, common, cores_by_nodes, sections};
+use super::{Material, Section, common, cores_by_nodes, sections, winner};
 use crate::quantity;
 
 pub(super) fn text(material: &Material) -> String {
@@ -13,8 +13,8 @@ pub(super) fn text(material: &Material) -> String {
     }
     let _ = writeln!(
         out,
-        "{} runs; means ± deviations over seeds where there are several.\n",
-        material.rows.len()
+        "{}; means ± deviations over seeds where there are several.\n",
+        quantity::of(material.rows.len(), "run")
     );
     if material.missing > 0 {
         let _ = writeln!(out, "**{} runs are still to be made.**\n", material.missing);
@@ -35,7 +35,9 @@ pub(super) fn text(material: &Material) -> String {
 
 fn experiment(out: &mut String, section: &Section<'_>) {
     let experiment = section.experiment;
-    let _ = writeln!(out, "## {}\n", experiment.name);
+    if let Some(name) = &section.name {
+        let _ = writeln!(out, "## {name}\n");
+    }
     if !experiment.about.is_empty() {
         let _ = writeln!(out, "{}\n", experiment.about.trim());
     }
@@ -47,7 +49,10 @@ fn experiment(out: &mut String, section: &Section<'_>) {
     if let Some(target) = experiment.target {
         let _ = writeln!(out, "Target: {}.", section.judged().text(target));
     }
-    out.push_str("\n| strategy | nodes | runs |");
+    if let Some(winner) = winner(section) {
+        let _ = writeln!(out, "\n{winner}");
+    }
+    let _ = write!(out, "\n| {} | nodes | runs |", section.compared());
     let judged = section.judged();
     for figure in figures(judged) {
         let _ = write!(out, " {} |", figure.name);
@@ -73,6 +78,11 @@ fn experiment(out: &mut String, section: &Section<'_>) {
                 let _ = write!(out, " {} |", text.unwrap_or_else(|| "–".into()));
             }
             out.push('\n');
+        }
+    }
+    for series in &section.series {
+        if let Some(about) = &series.about {
+            let _ = writeln!(out, "\n{}: {about}.", series.label);
         }
     }
     for reference in &experiment.references {
@@ -119,6 +129,7 @@ mod tests {
             experiments: study.experiments,
             rows: [&rows[..], &[row("ring", 1, 1, 0.7, 1.0)]].concat(),
             missing: 0,
+            failed: Vec::new(),
         };
         let text = text(&material);
         assert!(

@@ -7,14 +7,21 @@ mod html;
 mod markdown;
 mod table;
 
+use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use super::plan::Experiment;
+use super::plan::{DEFAULT_NAME, Experiment};
 use super::row::Row;
-use super::series::{Series, series_of, varying_keys};
+use super::series::{Series, node_counts, series_of, varying_keys};
+use super::statistics::Summary;
 use crate::failure::Failure;
 use crate::judged::Judged;
+use crate::quantity;
+use figures::how_good;
+
+/// The experiment that single runs are of.
+pub(crate) const RUNS: &str = "runs";
 
 /// What a report is made of.
 #[derive(Clone, Debug)]
@@ -24,6 +31,8 @@ pub(crate) struct Material {
     pub(crate) rows: Vec<Row>,
     /// Runs that are still to be made.
     pub(crate) missing: usize,
+    /// Runs without a result, a sentence each.
+    pub(crate) failed: Vec<String>,
 }
 
 impl Material {
@@ -45,7 +54,7 @@ impl Material {
 
     /// The runs that are not averaged with the others, and why.
     fn troubles(&self) -> Vec<String> {
-        let mut all = Vec::new();
+        let mut all = self.failed.clone();
         for experiment in &self.experiments {
             let rows = self.rows_of(experiment);
             let keys = varying_keys(&rows);
@@ -53,6 +62,10 @@ impl Material {
                 let Some(trouble) = row.trouble() else {
                     continue;
                 };
+                if !row.run.is_empty() {
+                    all.push(format!("run {} of {}: {trouble}", row.run, row.key("data")));
+                    continue;
+                }
                 let values: Vec<&str> = keys.iter().chain(&["seed"]).map(|key| row.key(key)).collect();
                 all.push(format!(
                     "{}, {} nodes, {} (seed last): {trouble}",
@@ -95,14 +108,25 @@ fn write_file(folder: &Path, name: &str, text: &str) -> Result<PathBuf, Failure>
     Ok(place)
 }
 
-/// An experiment with its rows and series.
+/// The rows of an experiment on one data set, and their series. Figures of different data are not comparable.
 struct Section<'a> {
+    /// Its heading; none where the report's title says as much.
+    name: Option<String>,
     experiment: &'a Experiment,
     rows: Vec<&'a Row>,
     series: Vec<Series<'a>>,
 }
 
 impl Section<'_> {
+    /// What its lines are.
+    fn compared(&self) -> &'static str {
+        if self.experiment.name == RUNS {
+            "run"
+        } else {
+            "strategy"
+        }
+    }
+
     /// What models of this experiment are judged by.
     fn judged(&self) -> Judged {
         let mut results = self.rows.iter().filter_map(|row| row.result.as_ref());
@@ -111,16 +135,97 @@ impl Section<'_> {
 }
 
 fn sections(material: &Material) -> Vec<Section<'_>> {
-    let sections = material.experiments.iter().map(|experiment| {
+    let mut sections = Vec::new();
+    for experiment in &material.experiments {
         let rows = material.rows_of(experiment);
-        let series = series_of(&rows);
-        Section {
-            experiment,
-            rows,
-            series,
+        let data: BTreeSet<&str> = rows.iter().map(|row| row.key("data")).collect();
+        for one in &data {
+            let rows: Vec<&Row> = rows.iter().copied().filter(|row| row.key("data") == *one).collect();
+            let others = data.iter().filter(|other| *other != one);
+            let name = data_name(one, &others.copied().collect::<Vec<_>>());
+            let name = match (&*experiment.name, data.len()) {
+                (RUNS, _) => Some(name),
+                (DEFAULT_NAME, 1) => None,
+                (experiment, 1) => Some(experiment.into()),
+                (experiment, _) => Some(format!("{experiment}: {name}")),
+            };
+            sections.push(Section {
+                name,
+                experiment,
+                series: series_of(&rows),
+                rows,
+            });
         }
-    });
-    sections.filter(|section| !section.rows.is_empty()).collect()
+    }
+    sections
+}
+
+/// The short name of a data set: its kind and file without folder and options, unless others have the same.
+fn data_name(data: &str, others: &[&str]) -> String {
+    fn short(data: &str) -> String {
+        let path = data.split('?').next().unwrap_or(data);
+        let (kind, path) = path.split_once(':').unwrap_or(("", path));
+        let file = path.trim_end_matches('/').rsplit('/').next().unwrap_or(path);
+        if kind.is_empty() {
+            file.into()
+        } else {
+            format!("{kind}:{file}")
+        }
+    }
+    let name = short(data);
+    if others.iter().any(|other| short(other) == name) {
+        data.into()
+    } else {
+        name
+    }
+}
+
+/// Which strategy of a section did best on the most nodes, in one sentence; none if there is only one.
+fn winner(section: &Section<'_>) -> Option<String> {
+    let nodes = *node_counts(&section.series).last()?;
+    let good = how_good(section.judged());
+    let mut found: Vec<(&str, Summary, f64)> = section
+        .series
+        .iter()
+        .filter_map(|series| {
+            let group = series.at(nodes)?;
+            let summary = group.summary(|run| (good.of)(run, None).filter(|figure| figure.is_finite()))?;
+            let seconds = group.summary(|run| Some(run.seconds))?.mean;
+            Some((series.label.as_str(), summary, seconds))
+        })
+        .collect();
+    found.sort_by(|one, other| other.1.mean.total_cmp(&one.1.mean));
+    let [(best, first, seconds), (next, second, _), ..] = found[..] else {
+        return None;
+    };
+    let (first_text, second_text) = ((good.text)(first.mean), (good.text)(second.mean));
+    let spread = first.deviation.into_iter().chain(second.deviation).fold(0.0, f64::max);
+    let on = quantity::of(nodes, "node");
+    let name = good.name;
+    let ranked = if first_text == second_text || first.mean - second.mean <= spread {
+        format!(
+            "On {on} none clearly won: {best} has the highest {name} with {first_text}, but {next} is as good              within the deviation ({second_text})"
+        )
+    } else if first.deviation.is_none() {
+        format!(
+            "On {on} {best} won by {name}: {first_text}, then {next} with {second_text} (one run each, so chance may turn it round)"
+        )
+    } else {
+        format!("On {on} {best} won by {name}: {first_text}, then {next} with {second_text}")
+    };
+    let fastest = found.iter().min_by(|one, other| one.2.total_cmp(&other.2))?;
+    Some(if fastest.0 == best {
+        format!(
+            "{ranked}; it was also the fastest, with {}.",
+            quantity::seconds(seconds)
+        )
+    } else {
+        format!(
+            "{ranked}; the fastest was {} with {}.",
+            fastest.0,
+            quantity::seconds(fastest.2)
+        )
+    })
 }
 
 /// What all runs of an experiment have in common.
@@ -156,4 +261,104 @@ fn cores_by_nodes(section: &Section<'_>) -> String {
         format!("{nodes}: {share:.1}")
     });
     parts.collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::plan::Study;
+    use super::super::row::tests::row;
+    use super::*;
+
+    fn material(name: &str, rows: Vec<Row>) -> Material {
+        let mut experiments = Study::of_flags().experiments;
+        experiments[0].name = name.into();
+        let rows = rows.into_iter().map(|row| Row {
+            experiment: name.into(),
+            ..row
+        });
+        Material {
+            title: "A title".into(),
+            experiments,
+            rows: rows.collect(),
+            missing: 0,
+            failed: vec!["run 07 of csv:iris.csv: failed: it diverged".into()],
+        }
+    }
+
+    fn on(data: &str, mae: Option<f64>, seed: u32, accuracy: f64) -> Row {
+        let mut row = row("strom", 3, seed, accuracy, 2.0);
+        row.job.insert("data".into(), data.into());
+        row.result.as_mut().unwrap().mae = mae;
+        row.run = format!("{seed:016x}");
+        row
+    }
+
+    #[test]
+    fn runs_on_different_data_are_in_sections_of_their_own() {
+        let rows = vec![
+            on("csv:a/iris.csv?label=species", None, 1, 0.9),
+            on("csv:houses.csv", Some(3.0), 2, 0.5),
+            on("npz:b/x.npz", None, 3, 0.8),
+            on("npz:c/x.npz", None, 4, 0.7),
+        ];
+        let material = material(RUNS, rows);
+        let sections = sections(&material);
+        let found: Vec<(&str, Judged)> = sections
+            .iter()
+            .map(|section| (section.name.as_deref().unwrap(), section.judged()))
+            .collect();
+        assert_eq!(
+            found,
+            [
+                ("csv:iris.csv", Judged::Accuracy),
+                ("csv:houses.csv", Judged::R2),
+                ("npz:b/x.npz", Judged::Accuracy),
+                ("npz:c/x.npz", Judged::Accuracy),
+            ]
+        );
+        for text in [html::page(&material), markdown::text(&material)] {
+            assert!(text.contains("it diverged"), "a run that failed is named: {text}");
+        }
+    }
+
+    #[test]
+    fn a_sentence_says_who_won() {
+        let won = |rows: &[(&str, u32, f64, f64)]| {
+            let rows = rows
+                .iter()
+                .map(|&(name, seed, good, seconds)| row(name, 3, seed, good, seconds));
+            let material = material(DEFAULT_NAME, rows.collect());
+            let sections = sections(&material);
+            assert_eq!(sections[0].name, None, "the title is enough");
+            winner(&sections[0])
+        };
+        assert_eq!(won(&[("strom", 1, 0.9, 2.0)]), None);
+        assert_eq!(
+            won(&[
+                ("strom", 1, 0.90, 2.0),
+                ("strom", 2, 0.91, 2.0),
+                ("ring", 1, 0.8, 3.0),
+                ("ring", 2, 0.82, 3.0)
+            ])
+            .unwrap(),
+            "On 3 nodes strom won by accuracy: 90.50 %, then ring with 81.00 %; it was also the fastest, with 2.0 s."
+        );
+        let close = won(&[
+            ("strom", 1, 0.90, 2.0),
+            ("strom", 2, 0.96, 2.0),
+            ("ring", 1, 0.92, 1.0),
+            ("ring", 2, 0.93, 1.0),
+        ]);
+        let close = close.unwrap();
+        assert!(
+            close.starts_with("On 3 nodes none clearly won: strom has the highest accuracy"),
+            "{close}"
+        );
+        assert!(close.ends_with("; the fastest was ring with 1.0 s."), "{close}");
+        let single = won(&[("strom", 1, 0.9, 2.0), ("ring", 1, 0.8, 3.0)]).unwrap();
+        assert!(
+            single.contains("(one run each, so chance may turn it round)"),
+            "{single}"
+        );
+    }
 }

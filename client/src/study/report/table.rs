@@ -94,6 +94,7 @@ mod tests {
             experiments: study.experiments,
             rows: vec![row("strom", 3, 1, 0.9, 2.0), failed],
             missing: 0,
+            failed: Vec::new(),
         };
         let text = csv(&material);
         let mut reader = csv::Reader::from_reader(text.as_bytes());
