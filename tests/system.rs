@@ -19,6 +19,7 @@ mod mnist;
 mod network;
 mod networks;
 mod page;
+mod pipes;
 mod refusals;
 mod resources;
 mod samples;

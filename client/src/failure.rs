@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use protocol::sentence::sentence;
 use protocol::stats::Failed;
 
-use crate::output;
+use crate::{notice, output};
 
 /// Why a command did not do what it was asked to.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ impl Failure {
     pub(crate) fn report(&self, json: bool) {
         let reasons = self.reasons();
         for reason in &reasons {
-            eprintln!("error: {reason}");
+            notice::say(&format!("error: {reason}"));
         }
         // A disagreement stands in the last object already.
         if json && !matches!(self, Self::Disagreed) {

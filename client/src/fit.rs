@@ -30,9 +30,45 @@ pub(crate) fn cut(text: &str, width: usize) -> String {
     kept.chain(std::iter::once('…')).take(width).collect()
 }
 
+/// A text whose lines are broken between words where they are longer than `width`. A word that is longer stays whole.
+pub(crate) fn wrapped(text: &str, width: usize) -> String {
+    let mut out = String::with_capacity(text.len());
+    for line in text.split_inclusive('\n') {
+        let (mut used, mut words) = (0, 0);
+        for word in line.split_inclusive(' ') {
+            let length = word.trim_end().chars().count();
+            if words > 0 && used + length > width {
+                out.truncate(out.trim_end_matches(' ').len());
+                out.push('\n');
+                (used, words) = (0, 0);
+            }
+            out.push_str(word);
+            used += word.chars().count();
+            words += usize::from(length > 0);
+        }
+    }
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lines_are_broken_between_words() {
+        assert_eq!(wrapped("one two three\n", 8), "one two\nthree\n");
+        assert_eq!(wrapped("one two\nthree", 80), "one two\nthree");
+        assert_eq!(wrapped("a /path/longer/than/that b", 8), "a\n/path/longer/than/that\nb");
+        assert_eq!(wrapped("  two and  more", 7), "  two\nand\nmore");
+        for width in 0..30 {
+            let text = "of workers' time: exchange 12 %,\n  orthogonal updates 20 %";
+            let broken = wrapped(text, width);
+            let words = |text: &str| text.split_whitespace().map(String::from).collect::<Vec<_>>();
+            assert_eq!(words(&broken), words(text));
+            let fits = |line: &str| line.chars().count() <= width || !line.trim().contains(' ');
+            assert!(broken.lines().all(fits), "{width}: {broken}");
+        }
+    }
 
     #[test]
     fn the_highest_ranks_are_left_out_first() {

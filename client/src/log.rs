@@ -38,6 +38,8 @@ pub(crate) fn init(tells_news: bool) {
         .with_writer(std::io::stderr)
         // Colours are for people: in files and pipes they would only be in the way.
         .with_ansi(std::io::stderr().is_terminal())
+        // It would tell of a closed standard error on standard error, and panic.
+        .log_internal_errors(false)
         .event_format(Lines { json })
         .with_filter(filter.unwrap_or_else(|_| EnvFilter::new(FILTER)));
     let kept = Targets::new()

@@ -3,6 +3,9 @@
 //! Exit codes: 0 finished, 1 failed, 2 bad usage or bad input. With `--json` standard output holds one object per
 //! line and nothing else; what is for people goes to standard error.
 
+// These macros panic when the reader of a pipe has gone away: 'output' and 'notice' write instead.
+#![warn(clippy::print_stdout, clippy::print_stderr)]
+
 mod args;
 mod bar;
 mod chosen;

@@ -1,6 +1,9 @@
 //! What has to be said to people in between, wherever they look at the moment.
 
+use std::io::Write as _;
 use std::sync::{Mutex, PoisonError};
+
+use crate::output::fitted;
 
 type Sink = Box<dyn Fn(&str) + Send>;
 
@@ -11,7 +14,8 @@ static SINK: Mutex<Option<Sink>> = Mutex::new(None);
 pub(crate) fn say(text: &str) {
     match &*SINK.lock().unwrap_or_else(PoisonError::into_inner) {
         Some(sink) => sink(text),
-        None => eprintln!("{text}"),
+        // A reader that has gone away cannot be told.
+        None => drop(writeln!(std::io::stderr(), "{}", fitted(text, &std::io::stderr()))),
     }
 }
 

@@ -1,8 +1,11 @@
 //! Standard output: what came out, as one JSON object per line or as text for people.
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 
+use ratatui::crossterm::terminal;
 use serde::Serialize;
+
+use crate::fit::wrapped;
 
 /// Who is told what happens in a run, while it goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,16 +32,22 @@ pub(crate) struct RunEvent {
     pub(crate) run: String,
 }
 
-/// Writes text for people. A reader that has gone away is not an error.
-pub(crate) fn text(text: &str) {
-    let mut stdout = std::io::stdout().lock();
-    let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
+/// Text for people with lines that fit the terminal behind a stream, if there is one.
+pub(crate) fn fitted(text: &str, stream: &impl IsTerminal) -> String {
+    match terminal::size() {
+        Ok((columns, _)) if stream.is_terminal() => wrapped(text, columns.into()),
+        _ => text.into(),
+    }
 }
 
-/// Writes an object as a line. A reader that has gone away is not an error: training goes on and saves its model.
-pub(crate) fn line(object: &impl Serialize) {
-    if let Ok(text) = serde_json::to_string(object) {
-        let mut stdout = std::io::stdout().lock();
-        let _ = writeln!(stdout, "{text}").and_then(|()| stdout.flush());
-    }
+/// Writes text for people, and returns whether it could be written. A reader that has gone away is not an error.
+pub(crate) fn text(text: &str) -> bool {
+    let mut stdout = std::io::stdout().lock();
+    stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).is_ok()
+}
+
+/// Writes an object as a line, and returns whether it could be written. A reader that has gone away is not an error:
+/// training goes on and saves its model.
+pub(crate) fn line(object: &impl Serialize) -> bool {
+    serde_json::to_string(object).is_ok_and(|json| text(&(json + "\n")))
 }

@@ -212,7 +212,7 @@ pub(crate) fn report(finished: &Finished, json: bool) -> Result<(), Failure> {
             notice::say(&format!("warning: {warning}"));
         }
     } else {
-        output::text(&text(finished));
+        output::text(&output::fitted(&text(finished), &std::io::stdout()));
     }
     if finished.replicas_agree {
         Ok(())

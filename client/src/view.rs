@@ -13,7 +13,7 @@ use ratatui::crossterm::terminal;
 use crate::bar::{Bar, TICK};
 use crate::chronicle::Summary;
 use crate::notice::{self, Redirected};
-use crate::output::Audience;
+use crate::output::{Audience, fitted};
 
 /// How often people are told how far a run is where a bar cannot be drawn, as in a log.
 const LINE_EVERY: Duration = Duration::from_secs(10);
@@ -77,7 +77,7 @@ impl Shown {
     fn say(&self, text: &str) {
         {
             let _state = self.lock();
-            write(&format!("{ERASE}{text}\n"));
+            write(&format!("{ERASE}{}\n", fitted(text, &std::io::stderr())));
         }
         self.draw();
     }

@@ -31,11 +31,13 @@ impl Waiting {
             return false;
         }
         match audience {
-            Audience::Scripts => output::line(&WaitingEvent {
-                event: "waiting",
-                run: run.to_string(),
-                reasons: now,
-            }),
+            Audience::Scripts => {
+                output::line(&WaitingEvent {
+                    event: "waiting",
+                    run: run.to_string(),
+                    reasons: now,
+                });
+            }
             Audience::People if !view.is_shown() => {
                 for reason in now {
                     notice::say(&format!("waiting for {reason}"));

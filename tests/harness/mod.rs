@@ -95,6 +95,17 @@ impl Tau {
         self.start_with(environment, arguments).finish()
     }
 
+    /// Runs a command whose readers have gone away before it writes anything, and returns its exit code.
+    pub(crate) fn run_unread(&self, arguments: &[&str]) -> i32 {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = self.command(arguments);
+        let child = command.stdout(writer.try_clone().unwrap()).stderr(writer).spawn();
+        let mut child = child.unwrap();
+        let _lives = end_in_time(child.id());
+        child.wait().unwrap().code().unwrap_or(-1)
+    }
+
     pub(crate) fn start(&self, arguments: &[&str]) -> Running {
         self.start_with(&[], arguments)
     }

@@ -5,6 +5,7 @@ use protocol::wire::control::{Reply, Request};
 use crate::args::Ask;
 use crate::commands;
 use crate::failure::Failure;
+use crate::notice;
 use crate::output::{self, RunEvent};
 
 pub(crate) fn run(arguments: &Ask) -> Result<(), Failure> {
@@ -18,7 +19,7 @@ pub(crate) fn run(arguments: &Ask) -> Result<(), Failure> {
                         run: run.to_string(),
                     });
                 } else {
-                    eprintln!("every node writes a checkpoint of run {run} under its --dir");
+                    notice::say(&format!("every node writes a checkpoint of run {run} under its --dir"));
                 }
                 Ok(())
             }

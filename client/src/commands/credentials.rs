@@ -5,10 +5,13 @@ use std::path::Path;
 use communicator::transport::Credentials;
 
 use crate::failure::Failure;
+use crate::notice;
 
 pub(crate) fn new(file: &Path) -> Result<(), Failure> {
     Credentials::create(file).map_err(Failure::bad)?;
     let file = file.display();
-    eprintln!("{file} holds a new cluster's credentials: copy it to every node, and to nobody else");
+    notice::say(&format!(
+        "{file} holds a new cluster's credentials: copy it to every node, and to nobody else"
+    ));
     Ok(())
 }

@@ -9,6 +9,7 @@ use crate::args::Down;
 use crate::commands;
 use crate::failure::Failure;
 use crate::fleet::{Ended, Trouble};
+use crate::notice;
 
 pub(crate) fn run(arguments: &Down) -> Result<(), Failure> {
     let (hosts, fleet) = arguments.fleet.read()?;
@@ -25,7 +26,7 @@ pub(crate) fn run(arguments: &Down) -> Result<(), Failure> {
         for (place, ended) in ended {
             let host = &hosts[place];
             match ended {
-                Ok(ended) => eprintln!("{host}: {}", sentence(&ended)),
+                Ok(ended) => notice::say(&format!("{host}: {}", sentence(&ended))),
                 Err(trouble) => wrong.push(format!("{host}: {}", trouble.why)),
             }
         }

@@ -22,7 +22,7 @@ use crate::http::{Secret, Server};
 use crate::page::{Flags, Page};
 use crate::version::version;
 use crate::watching::{Source, Watch};
-use crate::{commands, dead_sockets, interrupt, metrics, node_diary, output};
+use crate::{commands, dead_sockets, interrupt, metrics, node_diary, notice, output};
 
 /// Where a node keeps its things unless it is told.
 const DIR: &str = "tau-node";
@@ -52,7 +52,7 @@ fn run(arguments: &Seed, seeds: &[String]) -> Result<(), Failure> {
     let threads = commands::threads(arguments.node.compute.threads, workers.count)?;
     // Whoever has started several nodes on this machine has said it for all of them.
     if let Some(crowded) = commands::crowded(workers.count, threads.0, &device).filter(|_| !arguments.tied) {
-        eprintln!("note: {crowded}");
+        notice::say(&format!("note: {crowded}"));
     }
     let root = commands::data_root(arguments.node.compute.data_root.as_deref())?;
     interrupt::watch()?;
@@ -148,10 +148,10 @@ async fn show(node: &Node, arguments: &Seed, dir: &Path) -> Result<Shown, Failur
                 token: secret.letters(),
             });
         } else {
-            eprintln!(
+            notice::say(&format!(
                 "metrics are at http://{address}/metrics, with the token {}",
                 secret.letters()
-            );
+            ));
         }
         shown.metrics = Some(metrics);
     }
@@ -164,7 +164,7 @@ async fn serve(node: &mut Node, seeds: &[SocketAddr]) -> Result<(), Failure> {
         let mut said = String::new();
         node.join(seeds, |why| {
             if why != said {
-                eprintln!("{why}; trying again");
+                notice::say(&format!("{why}; trying again"));
                 said = why.into();
             }
         })
@@ -198,7 +198,10 @@ fn announce(node: &Node, json: bool) {
             worker_socket: socket.to_string(),
         });
     } else {
-        eprintln!("{} listens on {address}; workers attach to {socket}", node.info.name);
+        notice::say(&format!(
+            "{} listens on {address}; workers attach to {socket}",
+            node.info.name
+        ));
     }
 }
 

@@ -1,5 +1,7 @@
 //! `tau nodes`: who is in the cluster.
 
+use std::fmt::Write as _;
+
 use protocol::stats::{Line, NodeReport};
 use protocol::wire::control::{Reply, Request, SILENT};
 
@@ -28,8 +30,8 @@ fn show(nodes: &[NodeReport], json: bool) {
         return;
     }
     let now = clock::now();
-    println!(
-        "{:<24} {:<22} {:<10} {:<8} {:>7} {:>10} {:>8}",
+    let mut table = format!(
+        "{:<24} {:<22} {:<10} {:<8} {:>7} {:>10} {:>8}\n",
         "node", "address", "state", "device", "workers", "up", "rtt ms"
     );
     for node in nodes {
@@ -39,9 +41,11 @@ fn show(nodes: &[NodeReport], json: bool) {
             _ => "–".into(),
         };
         let rtt = node.rtt_ms.map_or("–".into(), |rtt| format!("{rtt:.1}"));
-        println!(
+        let _ = writeln!(
+            table,
             "{:<24} {:<22} {:<10} {:<8} {:>7} {:>10} {:>8}",
             node.node, node.address, node.state, node.device, node.workers, up, rtt
         );
     }
+    output::text(&table);
 }

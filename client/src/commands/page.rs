@@ -11,7 +11,7 @@ use crate::http::Secret;
 use crate::output::Audience;
 use crate::page::{Flags, Page, Replay};
 use crate::watching::{Source, Watch};
-use crate::{commands, interrupt, output};
+use crate::{commands, interrupt, notice, output};
 
 #[derive(Serialize)]
 struct PageEvent<'a> {
@@ -34,7 +34,7 @@ pub(crate) fn run(arguments: &PageArguments) -> Result<(), Failure> {
         let page = Page::past(flags, replay).await?;
         announce(&page, arguments.json);
         if !arguments.json {
-            eprintln!("Ctrl-C ends it");
+            notice::say("Ctrl-C ends it");
         }
         interrupt::wait().await;
         Ok(())
@@ -70,6 +70,6 @@ pub(crate) fn announce(page: &Page, json: bool) {
             url: &page.url,
         });
     } else {
-        eprintln!("the page is {}", page.url);
+        notice::say(&format!("the page is {}", page.url));
     }
 }

@@ -14,7 +14,7 @@ use crate::out_folder::OutFolder;
 use crate::output::{self, Audience, RunEvent};
 use crate::run_folder::run_named;
 use crate::view::View;
-use crate::{commands, follow, interrupt, job_file, report, starting};
+use crate::{commands, follow, interrupt, job_file, notice, report, starting};
 
 pub(crate) fn run(arguments: Start) -> Result<(), Failure> {
     let what = match &arguments.resume {
@@ -36,7 +36,7 @@ pub(crate) fn run(arguments: Start) -> Result<(), Failure> {
             let run = run.to_string();
             output::line(&RunEvent { event: "started", run });
         } else if arguments.detach {
-            eprintln!("run {run} has begun; its nodes will save the model");
+            notice::say(&format!("run {run} has begun; its nodes will save the model"));
         }
         if arguments.detach {
             return Ok(());

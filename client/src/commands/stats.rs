@@ -57,24 +57,26 @@ async fn once(contact: &Contact, json: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Records as they come.
+/// Prints records as they come, until the reader of standard output has gone away.
 async fn lines(contact: &Contact, json: bool) -> Result<(), Failure> {
     let mut reader = StatsReader::default();
     loop {
         for record in reader.read(contact).await? {
-            print(&record, json);
+            if !print(&record, json) {
+                return Ok(());
+            }
         }
     }
 }
 
-fn print(record: &StatsRecord, json: bool) {
+/// Prints a record, and returns whether it could be written.
+fn print(record: &StatsRecord, json: bool) -> bool {
     if json {
-        output::line(&Line { event: "stats", record });
-        return;
+        return output::line(&Line { event: "stats", record });
     }
     let known = |value: Option<f64>| value.map_or("–".into(), |value| format!("{value:.4}"));
-    println!(
-        "{} {} {:.0} samples/s  loss {}  {} {}  τ {:.2e}  density {:.1e}  staleness {:.2}  lag {}",
+    output::text(&format!(
+        "{} {} {:.0} samples/s  loss {}  {} {}  τ {:.2e}  density {:.1e}  staleness {:.2}  lag {}\n",
         record.node,
         record.state,
         record.samples_per_second,
@@ -85,7 +87,7 @@ fn print(record: &StatsRecord, json: bool) {
         record.density,
         record.staleness,
         record.frontier_lag
-    );
+    ))
 }
 
 /// Table, curves and events, until the user leaves.

@@ -6,6 +6,7 @@ use protocol::wire::control::{Reply, Request};
 use crate::args::Ask;
 use crate::commands;
 use crate::failure::Failure;
+use crate::notice;
 use crate::output::{self, RunEvent};
 
 pub(crate) fn run(arguments: &Ask) -> Result<(), Failure> {
@@ -32,6 +33,6 @@ fn say(event: &'static str, run: RunId, means: &str, json: bool) {
         let run = run.to_string();
         output::line(&RunEvent { event, run });
     } else {
-        eprintln!("run {run} {means}");
+        notice::say(&format!("run {run} {means}"));
     }
 }

@@ -23,7 +23,7 @@ use crate::study::presets;
 use crate::study::report::{self, Material};
 use crate::study::row::{Measured, Row};
 use crate::study::store::Store;
-use crate::{follow, interrupt};
+use crate::{follow, interrupt, notice};
 
 /// How long nodes may take to end a run after the first of them has.
 const IDLE_LIMIT: Duration = Duration::from_mins(1);
@@ -214,7 +214,7 @@ impl Sitting {
 
     fn say(&self, text: &str) {
         if !self.json {
-            eprintln!("{text}");
+            notice::say(text);
         }
     }
 

@@ -5,6 +5,7 @@ use communicator::transport::Credentials;
 use crate::args::TokenFlags;
 use crate::commands;
 use crate::failure::Failure;
+use crate::notice;
 use crate::output;
 use crate::token::Token;
 
@@ -14,11 +15,13 @@ pub(crate) fn run(arguments: &TokenFlags) -> Result<(), Failure> {
     let credentials = Credentials::read(&file).map_err(Failure::bad)?;
     let nodes = commands::cluster_nodes(&arguments.cluster)?;
     let found = commands::run_async(commands::resolve(&nodes))?;
-    eprintln!(
-        "whoever has this line is a member of the cluster: 'tau join' takes it, and --cluster of all other commands"
+    notice::say(
+        "whoever has this line is a member of the cluster: 'tau join' takes it, and --cluster of all other commands",
     );
     if found.iter().all(|address| address.ip().is_loopback()) {
-        eprintln!("its addresses are known to this machine only: give one that other machines reach, to use it there");
+        notice::say(
+            "its addresses are known to this machine only: give one that other machines reach, to use it there",
+        );
     }
     output::text(&format!("{}\n", Token::text(&nodes, &credentials)));
     Ok(())

@@ -6,7 +6,7 @@ use crate::failure::Failure;
 use crate::local_run::{LocalRun, OnFailure};
 use crate::out_folder::OutFolder;
 use crate::output::Audience;
-use crate::{interrupt, job_file, report};
+use crate::{interrupt, job_file, notice, report};
 
 pub(crate) fn run(arguments: Train) -> Result<(), Failure> {
     let json = arguments.json;
@@ -14,9 +14,9 @@ pub(crate) fn run(arguments: Train) -> Result<(), Failure> {
     let run = LocalRun::check(job, &arguments.compute, arguments.nodes)?;
     let out = OutFolder::check(&arguments.out)?;
     interrupt::watch()?;
-    eprintln!("{}", run.said);
+    notice::say(&run.said);
     if let Some(crowded) = &run.crowded {
-        eprintln!("note: {crowded}");
+        notice::say(&format!("note: {crowded}"));
     }
     let finished = commands::run_async(run.run(&out, Audience::of(json), OnFailure::Rescue, &arguments.page))?;
     commands::report::of_run(&finished);

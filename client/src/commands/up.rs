@@ -19,7 +19,7 @@ use crate::contact::Contact;
 use crate::failure::Failure;
 use crate::fleet::hosts::{self, Host};
 use crate::fleet::{Fleet, Found, Listening, Trouble, quoted};
-use crate::{interrupt, output};
+use crate::{interrupt, notice, output};
 
 /// Where credentials are made if nothing is said.
 const CREDENTIALS: &str = "cluster.pem";
@@ -85,7 +85,7 @@ pub(crate) fn run(arguments: &Up) -> Result<(), Failure> {
         check(&members, &program)?;
         if !file.exists() {
             Credentials::create(&file).map_err(Failure::bad)?;
-            eprintln!("{} holds the new cluster's credentials", file.display());
+            notice::say(&format!("{} holds the new cluster's credentials", file.display()));
         }
         let brought_up = tokio::select! {
             result = bring_up(&fleet, &mut members, &program, &file, arguments) => result,
@@ -237,7 +237,10 @@ async fn bring_up(
     let failed = |failure: Failure| failure.reasons();
     let credentials = sha256(file).map_err(failed)?;
     for member in members.iter().filter(|member| member.ran()) {
-        eprintln!("{}: a node runs there already, and is left as it is", member.host);
+        notice::say(&format!(
+            "{}: a node runs there already, and is left as it is",
+            member.host
+        ));
     }
     let mut copying = JoinSet::new();
     for member in members.iter().filter(|member| !member.ran()) {
@@ -249,7 +252,7 @@ async fn bring_up(
             let copied = async {
                 if let Some((path, sha256)) = &program {
                     fleet.copy_program(&host, path, sha256).await?;
-                    eprintln!("{host}: the program is copied");
+                    notice::say(&format!("{host}: the program is copied"));
                 }
                 fleet.copy_credentials(&host, &file, &credentials).await
             };
@@ -305,7 +308,7 @@ async fn start(fleet: &Arc<Fleet>, members: &mut [Member], arguments: &Up) -> Re
 
 fn say_started(member: &Member) {
     if let Some(Listening { address, node }) = &member.listening {
-        eprintln!("{}: the node {node} listens on {address}", member.host);
+        notice::say(&format!("{}: the node {node} listens on {address}", member.host));
     }
 }
 
@@ -349,10 +352,10 @@ async fn wait(fleet: &Arc<Fleet>, members: &[Member], file: &Path) -> Result<(),
                 };
                 let node = member.listening.as_ref().and_then(own);
                 if let Some(node) = node {
-                    eprintln!(
+                    notice::say(&format!(
                         "{}: {} is a member ({}, {})",
                         member.host, node.node, node.device, node.state
-                    );
+                    ));
                 }
                 node.is_none()
             });
@@ -405,7 +408,7 @@ async fn take_down(fleet: &Arc<Fleet>, members: &[Member]) -> Vec<String> {
     }
     let left: Vec<String> = ending.join_all().await.into_iter().flatten().collect();
     if left.is_empty() {
-        eprintln!("what was begun is taken down again");
+        notice::say("what was begun is taken down again");
     }
     left
 }

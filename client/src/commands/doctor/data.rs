@@ -12,6 +12,7 @@ use super::{Finding, ok, problem};
 use crate::commands::node::read_data;
 use crate::contact::{Answer, Contact};
 use crate::failure::Failure;
+use crate::notice;
 
 /// How often it is asked whether the data is read, where nodes answer sooner than they have to.
 const PAUSE: Duration = Duration::from_millis(300);
@@ -54,7 +55,7 @@ pub(super) async fn on_nodes(contact: &Contact, data: &DataSpec) -> Result<Vec<F
         }
         let waiting = format!("{data} is being read by {}", reading.join(", "));
         if waiting != said {
-            eprintln!("{waiting}");
+            notice::say(&waiting);
             said = waiting;
         }
         tokio::time::sleep(PAUSE).await;
