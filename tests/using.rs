@@ -1,5 +1,6 @@
 //! What comes of a model after training: it predicts, is shown and taken apart by class, and leaves for other programs.
 
+use std::fmt::Write as _;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -163,8 +164,16 @@ fn an_exported_model_answers_alike() {
     }
 }
 
+/// The blocks of Python in a document, as they are printed.
+fn python_in(document: &str) -> Vec<String> {
+    let text = std::fs::read_to_string(format!("{ROOT}/{document}")).unwrap();
+    let blocks = text.split("```python\n").skip(1);
+    blocks.map(|block| block.split("```").next().unwrap().into()).collect()
+}
+
+/// Every block of Python in the documents runs as it is printed, on a model that Tau has trained.
 #[test]
-fn the_lines_of_the_readme_load_a_model_into_pytorch() {
+fn the_python_of_the_documents_runs_as_printed() {
     let Some(python) = [format!("{ROOT}/target/pytorch/bin/python"), "python3".into()]
         .into_iter()
         .find(|python| {
@@ -174,17 +183,54 @@ fn the_lines_of_the_readme_load_a_model_into_pytorch() {
     else {
         return skip("no Python here has PyTorch and safetensors");
     };
-    let readme = std::fs::read_to_string(format!("{ROOT}/README.md")).unwrap();
-    let (_, lines) = readme.split_once("```python\n").unwrap();
-    let (lines, _) = lines.split_once("```").unwrap();
-    let tau = Tau::new();
-    let output = tau.run(&["train", "--nodes", "1", "--threads", "1", "--epochs", "1", "--json"]);
-    assert_eq!(output.code, 0, "{}", output.stderr);
-    let output = Command::new(python)
-        .args(["-c", lines])
-        .current_dir(tau.path(""))
-        .output()
-        .unwrap();
-    assert!(is_carried_out(&output));
-    assert!(!output.stdout.is_empty());
+    let carry_out = |tau: &Tau, lines: &str| {
+        let output = Command::new(&python)
+            .args(["-c", lines])
+            .current_dir(tau.path(""))
+            .output()
+            .unwrap();
+        assert!(is_carried_out(&output));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let trained_by = |flags: &[&str]| {
+        let tau = Tau::new();
+        std::os::unix::fs::symlink(format!("{ROOT}/scripts"), tau.path("scripts")).unwrap();
+        let mut rows = String::from("x,y,sum\n");
+        for row in 0..200 {
+            let (x, y) = (row % 20, row % 7 * 100);
+            let _ = writeln!(rows, "{x},{y},{}.5", 5 * x + y);
+        }
+        std::fs::write(tau.path("sums.csv"), rows).unwrap();
+        let common = ["train", "--nodes", "1", "--threads", "1", "--json"];
+        let output = tau.run(&[&common, flags].concat());
+        assert_eq!(output.code, 0, "{}", output.stderr);
+        tau
+    };
+    let (readme, usage) = (python_in("README.md"), python_in("docs/usage.md"));
+    let ([readme], [classes, numbers]) = (&readme[..], &usage[..]) else {
+        panic!("a block of Python is new: let this test run it");
+    };
+    let digits = trained_by(&["--epochs", "1"]);
+    for lines in [readme, classes] {
+        assert!(!carry_out(&digits, lines).is_empty());
+    }
+    let sums = trained_by(&["--data", "csv:sums.csv", "--model", "dense 8, relu, dense"]);
+    let also =
+        "import json\nprint(json.dumps([rows.tolist(), (output * number['deviation'] + number['mean']).tolist()]))";
+    let told = carry_out(&sums, &format!("{numbers}{also}"));
+    assert!(told.starts_with("sum tensor("), "{told}");
+    let exact: Value = serde_json::from_str(told.lines().last().unwrap()).unwrap();
+    let mut rows = String::from("x,y\n");
+    for row in exact[0].as_array().unwrap() {
+        let _ = writeln!(rows, "{},{}", row[0], row[1]);
+    }
+    std::fs::write(sums.path("rows.csv"), rows).unwrap();
+    let model = "tau-out/latest/model.safetensors";
+    for (ours, theirs) in predictions(&sums, model, "csv:rows.csv")
+        .iter()
+        .zip(exact[1].as_array().unwrap())
+    {
+        let (ours, theirs) = (ours["sum"].as_f64().unwrap(), theirs.as_f64().unwrap());
+        assert!((ours - theirs).abs() < 1e-3, "Tau says {ours}, PyTorch {theirs}");
+    }
 }

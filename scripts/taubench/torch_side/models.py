@@ -10,11 +10,10 @@ import json
 
 import numpy
 import torch
-from safetensors import safe_open
 from safetensors.torch import load_file
 
 from taubench.torch_side import mnist
-from taubench.torch_side.sequential import sequential, takes_vectors
+from taubench.torch_side.sequential import load, takes_vectors
 
 MASK = (1 << 64) - 1
 
@@ -47,12 +46,8 @@ def main():
     options = parser.parse_args()
     images, labels = held_out(options.data)
     for path in options.models:
-        with safe_open(path, "pt") as file:
-            layers = json.loads(file.metadata()["tau"])["job"]["model"]
-        net = sequential(layers, images.shape[1:], outputs=int(labels.max()) + 1)
-        tensors = load_file(path)
-        net.load_state_dict(tensors)
-        net.eval()
+        net, about = load(path)
+        layers, tensors = about["job"]["model"], load_file(path)
         x = images.flatten(1) if takes_vectors(net) else images
         with torch.no_grad():
             found = torch.cat([net(part).argmax(1) for part in x.split(500)])

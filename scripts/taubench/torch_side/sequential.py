@@ -1,5 +1,6 @@
 """Tau's list of layers as a torch.nn.Sequential, with the keys that Tau's model files have."""
 
+import json
 import math
 
 import torch
@@ -32,6 +33,22 @@ class Residual(nn.Module):
 
     def forward(self, x):
         return self.body(x) + self.skip(x)
+
+
+def load(path):
+    """A model file as a network that is ready to predict, and the metadata that Tau keeps in the file."""
+    # Only this function reads files: benchmarks need no safetensors.
+    from safetensors import safe_open
+    from safetensors.torch import load_file
+
+    with safe_open(path, "pt") as file:
+        about = json.loads(file.metadata()["tau"])
+    (kind, size), *_ = about["input"].items()
+    shape = (size,) if kind == "Flat" else (size["channels"], size["height"], size["width"])
+    outputs = len(about["numbers"] if "numbers" in about else about["classes"])
+    net = sequential(about["job"]["model"], shape, outputs)
+    net.load_state_dict(load_file(path))
+    return net.eval(), about
 
 
 def sequential(layers, shape, outputs=None):
