@@ -1,5 +1,6 @@
 //! The folder of one run: its model, its job, what it came to, and what happened meanwhile. No other run's is touched.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -24,6 +25,40 @@ pub(crate) fn run_named(folder: &Path) -> Option<RunId> {
     let name = folder.file_name()?.to_str()?;
     let run = u64::from_str_radix(name, 16).ok().filter(|_| name.len() == 16);
     run.map(RunId)
+}
+
+/// The path of a model that a user has named. In the folder of a run that has left no model it is refused, and the newest
+/// model beside that folder is named instead.
+pub(crate) fn named_model(path: OsString) -> Result<PathBuf, String> {
+    let path = PathBuf::from(path);
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let is_run = folder.join(JOB).is_file() && path.file_name().is_some_and(|name| name == MODEL);
+    if path.exists() || !is_run {
+        return Ok(path);
+    }
+    // A link such as 'latest' means the run that it points at.
+    let target = folder.canonicalize().unwrap_or_else(|_| folder.into());
+    let run = target.file_name().unwrap_or_default().display();
+    let beside = match newest_model(&folder.join("..")) {
+        Some(name) => {
+            let model = folder.parent().unwrap_or(Path::new("..")).join(name).join(MODEL);
+            format!("the newest model is {}", model.display())
+        }
+        None => "no other run beside it has one".into(),
+    };
+    Err(format!(
+        "run {run} has left no model, because it failed or is not over; {beside}"
+    ))
+}
+
+/// The name of the folder that holds the newest model among the runs in a folder.
+fn newest_model(among: &Path) -> Option<OsString> {
+    let folders = std::fs::read_dir(among).ok()?.flatten();
+    let written = folders.filter(|entry| !entry.path().is_symlink()).filter_map(|entry| {
+        let written = std::fs::metadata(entry.path().join(MODEL)).and_then(|found| found.modified());
+        Some((written.ok()?, entry.file_name()))
+    });
+    written.max().map(|(_, name)| name)
 }
 
 /// A folder that is there.
@@ -127,6 +162,33 @@ mod tests {
         assert_eq!(again.path(), among.path().join(format!("{}-2", RunId(7))));
         assert_eq!(latest(), PathBuf::from(format!("{}-2", RunId(7))));
         assert_eq!(std::fs::read_dir(among.path()).unwrap().count(), 3);
+    }
+
+    #[test]
+    fn a_run_without_a_model_is_named_and_so_is_the_newest_model() {
+        let among = tempfile::tempdir().unwrap();
+        let model = |folder: &str| among.path().join(folder).join(MODEL);
+        let (trained, failed) = (RunId(7).to_string(), RunId(8).to_string());
+        for run in [RunId(7), RunId(8)] {
+            let folder = RunFolder::make(among.path(), run).unwrap();
+            std::fs::write(folder.path().join(JOB), "").unwrap();
+        }
+        let refused = || named_model(model(LATEST).into()).unwrap_err();
+        assert_eq!(
+            refused(),
+            format!("run {failed} has left no model, because it failed or is not over; no other run beside it has one")
+        );
+        std::fs::write(model(&trained), "").unwrap();
+        let newest = format!("the newest model is {}", model(&trained).display());
+        assert!(refused().ends_with(&newest), "{}", refused());
+        // What is there is taken, and what is no run's model is left to whoever reads it.
+        for path in [
+            model(&trained),
+            among.path().join("elsewhere").join(MODEL),
+            among.path().join("x"),
+        ] {
+            assert_eq!(named_model(path.clone().into()), Ok(path));
+        }
     }
 
     #[test]

@@ -5,12 +5,15 @@ mod looking;
 
 use std::path::PathBuf;
 
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 use protocol::job::JobDraft;
 
 pub(crate) use fleet::{Down, FleetFlags, Up};
 pub(crate) use looking::{Doctor, PageArguments, RunPage};
 use protocol::wire::bounds::chosen_name;
+
+use crate::run_folder::named_model;
 
 /// Names the credentials, where no flag does.
 pub(crate) const CREDENTIALS_VARIABLE: &str = "TAU_CREDENTIALS";
@@ -400,7 +403,7 @@ pub(crate) struct Report {
 #[derive(Debug, Args)]
 pub(crate) struct Evaluate {
     /// The model file
-    #[arg(value_name = "MODEL")]
+    #[arg(value_name = "MODEL", value_parser = OsStringValueParser::new().try_map(named_model))]
     pub(crate) model: PathBuf,
     /// The data: builtin:mnist, idx:DIR or csv:FILE?label=NAME-or-position&test=0.2 [default: what it was trained on]
     #[arg(long, value_name = "SPEC")]
@@ -419,7 +422,7 @@ pub(crate) struct Evaluate {
 #[derive(Debug, Args)]
 pub(crate) struct Predict {
     /// The model file
-    #[arg(value_name = "MODEL")]
+    #[arg(value_name = "MODEL", value_parser = OsStringValueParser::new().try_map(named_model))]
     pub(crate) model: PathBuf,
     /// The samples: csv:FILE with the columns of the training data (found by name; labels are not needed), idx:FILE of
     /// images, or the held-out part of idx:DIR or builtin:mnist
@@ -436,7 +439,7 @@ pub(crate) struct Predict {
 #[derive(Debug, Args)]
 pub(crate) struct Show {
     /// The model file
-    #[arg(value_name = "MODEL")]
+    #[arg(value_name = "MODEL", value_parser = OsStringValueParser::new().try_map(named_model))]
     pub(crate) model: PathBuf,
     /// Write one JSON object to standard output, and nothing else
     #[arg(long)]
@@ -446,7 +449,7 @@ pub(crate) struct Show {
 #[derive(Debug, Args)]
 pub(crate) struct Export {
     /// The model file
-    #[arg(value_name = "MODEL")]
+    #[arg(value_name = "MODEL", value_parser = OsStringValueParser::new().try_map(named_model))]
     pub(crate) model: PathBuf,
     /// Write it as ONNX to this file; scaling is included
     #[arg(long, value_name = "FILE")]
