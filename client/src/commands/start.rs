@@ -45,10 +45,27 @@ pub(crate) fn run(arguments: Start) -> Result<(), Failure> {
         if let Some(page) = &page {
             page.last_look().await;
         }
-        let finished = ended?;
+        let finished = match ended {
+            Ok(finished) => finished,
+            Err(failure) => return Err(resumable(failure, &contact, run).await),
+        };
         commands::report::of_run(&finished);
         report::report(&finished, arguments.json)
     })
+}
+
+/// A failure with what to do about it, where no node knows of the run any more: they were killed, or started again.
+async fn resumable(failure: Failure, contact: &Contact, run: RunId) -> Failure {
+    let answers = contact.ask_each(Request::Status).await;
+    match failure {
+        Failure::Failed(reason) if answers.iter().all(|answer| answer.status_of(run).is_none()) => {
+            Failure::Failed(format!(
+                "{reason}; if the nodes have written checkpoints, start them again with their --dir, and \
+                 'tau start --resume {run}' goes on from the furthest"
+            ))
+        }
+        other => other,
+    }
 }
 
 /// What a run begins with.
