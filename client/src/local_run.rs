@@ -86,7 +86,7 @@ impl LocalRun {
             let run = start::begin(&contact, What::Job(Box::new(self.job)), false, audience).await?;
             let ended = follow::follow(&contact, run, out, audience).await;
             if let Some(page) = &page {
-                page.last_look().await;
+                page.last_look(&ended).await;
             }
             ended
         };

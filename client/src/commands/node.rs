@@ -19,7 +19,7 @@ use worker::device::Device;
 use crate::args::{ComputeFlags, Join, Seed};
 use crate::failure::Failure;
 use crate::http::{Secret, Server};
-use crate::page::{Flags, Page};
+use crate::page::{Flags, Model, Page};
 use crate::version::version;
 use crate::watching::{Source, Watch};
 use crate::{commands, dead_sockets, interrupt, metrics, node_diary, notice, output};
@@ -132,6 +132,7 @@ async fn show(node: &Node, arguments: &Seed, dir: &Path) -> Result<Shown, Failur
             own: Some(node.info.address.ip()),
             secret: secret.clone(),
             may_stop: flags.page_stop,
+            model: Model::OfNode,
         };
         let page = Page::live(flags, Arc::clone(&watch)).await?;
         commands::page::announce(&page, arguments.json);

@@ -9,7 +9,7 @@ use crate::contact::Contact;
 use crate::failure::Failure;
 use crate::http::Secret;
 use crate::output::Audience;
-use crate::page::{Flags, Page, Replay};
+use crate::page::{Flags, Model, Page, Replay};
 use crate::watching::{Source, Watch};
 use crate::{commands, interrupt, notice, output};
 
@@ -30,6 +30,7 @@ pub(crate) fn run(arguments: &PageArguments) -> Result<(), Failure> {
             own: None,
             secret: Secret::draw()?,
             may_stop: false,
+            model: Model::OfNode,
         };
         let page = Page::past(flags, replay).await?;
         announce(&page, arguments.json);
@@ -56,6 +57,7 @@ pub(crate) async fn of_run(
         secret: Secret::draw()?,
         // Whoever may start runs may end them.
         may_stop: true,
+        model: Model::of_client(),
     };
     let page = Page::live(flags, Watch::start(Source::Cluster(Arc::clone(contact)))).await?;
     announce(&page, audience == Audience::Scripts);

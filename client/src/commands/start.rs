@@ -43,7 +43,7 @@ pub(crate) fn run(arguments: Start) -> Result<(), Failure> {
         }
         let ended = follow::follow(&contact, run, &out, audience).await;
         if let Some(page) = &page {
-            page.last_look().await;
+            page.last_look(&ended).await;
         }
         let finished = match ended {
             Ok(finished) => finished,

@@ -12,8 +12,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use hyper::StatusCode;
+use protocol::stats::Finished;
 use protocol::wire::control::{Reply, Request};
 
+use crate::chronicle::End;
 use crate::failure::Failure;
 use crate::http::{self, Answer, Question, Secret, Server};
 use crate::watching::Watch;
@@ -42,6 +44,36 @@ struct Live {
     watch: Arc<Watch>,
     /// Whether who has the token may end runs.
     may_stop: bool,
+    model: Model,
+}
+
+/// The model that a page names when a run is over.
+#[derive(Clone, Debug)]
+pub(crate) enum Model {
+    /// The file that the node has kept.
+    OfNode,
+    /// The file that the client which follows the run has saved, once it has.
+    OfClient(Arc<Mutex<Option<String>>>),
+}
+
+impl Model {
+    /// A client's model, which is not saved yet.
+    pub(crate) fn of_client() -> Self {
+        Self::OfClient(Arc::default())
+    }
+
+    /// The client's file; empty before it is saved.
+    fn saved(&self) -> Option<String> {
+        match self {
+            Self::OfNode => None,
+            Self::OfClient(saved) => Some(lock(saved).clone().unwrap_or_default()),
+        }
+    }
+
+    /// Whether all that a page says of a run's end is known.
+    fn is_known(&self, end: &End) -> bool {
+        matches!(end, End::Failed { .. }) || self.saved().is_none_or(|saved| !saved.is_empty())
+    }
 }
 
 /// A page that is served. It is gone when this is dropped.
@@ -50,6 +82,7 @@ pub(crate) struct Page {
     pub(crate) url: String,
     _server: Server,
     looks: Arc<Looks>,
+    model: Model,
 }
 
 /// Who looks at the page, and what they have seen.
@@ -88,6 +121,7 @@ impl Page {
             source: format!("{:016x}", communicator::drawn::number()),
             watch,
             may_stop,
+            model: flags.model.clone(),
         };
         Self::serve(flags, Shows::Live(live)).await
     }
@@ -112,11 +146,22 @@ impl Page {
             url,
             _server: server,
             looks,
+            model: flags.model,
         })
     }
 
-    /// Waits until whoever looks has seen how it ended, and not for long.
-    pub(crate) async fn last_look(&self) {
+    /// Takes in where the client has saved the model.
+    fn saved(&self, model: &str) {
+        if let Model::OfClient(saved) = &self.model {
+            *lock(saved) = Some(model.into());
+        }
+    }
+
+    /// Shows where the model of a run that has ended is, and waits until whoever looks has seen it, though not for long.
+    pub(crate) async fn last_look(&self, ended: &Result<Finished, Failure>) {
+        if let Ok(finished) = ended {
+            self.saved(&finished.model);
+        }
         let start = Instant::now();
         while start.elapsed() < LAST_LOOK && self.looks.are_wanted() {
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -131,6 +176,7 @@ pub(crate) struct Flags {
     pub(crate) own: Option<IpAddr>,
     pub(crate) secret: Secret,
     pub(crate) may_stop: bool,
+    pub(crate) model: Model,
 }
 
 /// The address to open.
@@ -169,7 +215,8 @@ fn news(question: &Question, shows: &Shows, looks: &Looks) -> Answer {
         Shows::Live(live) => {
             let trouble = live.watch.trouble();
             let chronicle = live.watch.chronicle.lock();
-            looks.note(chronicle.facts().is_some_and(|facts| facts.end.is_some()));
+            let end = chronicle.facts().and_then(|facts| facts.end.as_ref());
+            looks.note(end.is_some_and(|end| live.model.is_known(end)));
             let same_run = question.text("run").unwrap_or_default() == chronicle.run();
             // What a page has of another run, or of another process at the same address, is of no use. Events go on.
             let known = match question.text("source") == Some(&*live.source) {
@@ -180,7 +227,8 @@ fn news(question: &Question, shows: &Shows, looks: &Looks) -> Answer {
                 },
                 false => Known::default(),
             };
-            News::live(&live.source, &chronicle, known, live.may_stop, trouble).text()
+            let model = live.model.saved();
+            News::live(&live.source, &chronicle, known, live.may_stop, (trouble, model)).text()
         }
         Shows::Past(replay) => {
             let mut replay = lock(replay);

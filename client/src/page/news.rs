@@ -50,6 +50,9 @@ pub(super) struct News<'a> {
     /// Why nothing is heard.
     #[serde(skip_serializing_if = "Option::is_none")]
     trouble: Option<String>,
+    /// Where the client that serves the page has saved the model, empty before it has; none where a node serves it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    model: Option<String>,
     /// Where in the past this is.
     #[serde(skip_serializing_if = "Option::is_none")]
     past: Option<Past>,
@@ -145,12 +148,13 @@ impl<'a> News<'a> {
         chronicle: &'a Chronicle,
         known: Known,
         may_stop: bool,
-        trouble: Option<String>,
+        (trouble, model): (Option<String>, Option<String>),
     ) -> Self {
         Self {
             source,
             may_stop,
             trouble,
+            model,
             ..Self::of(chronicle, known)
         }
     }
@@ -190,6 +194,7 @@ impl<'a> News<'a> {
             events: chronicle.happened_after(known.events).map(Told::from).collect(),
             may_stop: false,
             trouble: None,
+            model: None,
             past: None,
         }
     }
@@ -225,7 +230,7 @@ mod tests {
             chronicle.take(&[record(second)]);
         }
         let told = |known| {
-            let text = News::live("here", &chronicle, known, true, None).text();
+            let text = News::live("here", &chronicle, known, true, (None, None)).text();
             let news: serde_json::Value = serde_json::from_slice(&text).unwrap();
             let many = |name: &str| news[name].as_array().unwrap().len();
             (many("points"), many("events"), many("nodes"))

@@ -23,10 +23,8 @@ function showHead(news) {
   write('best', summary.best === null ? '' : ` · best ${judged.text(summary.best)}`);
   write('loss', loss(summary.loss));
   write('held', summary.held_out_loss === null ? '' : ` · held-out ${loss(summary.held_out_loss)}`);
-  const { equal, of, digest } = summary.replicas;
-  write('replicas', of ? `${equal} of ${of}` : UNKNOWN);
-  write('digest', equal === of || !of ? digest.slice(0, 16) : 'others are batches ahead or behind');
-  write('end', ended(facts?.end));
+  showReplicas(summary.replicas, facts?.end);
+  write('end', ended(facts?.end, news.model));
   at('end').hidden = !facts?.end;
   const waiting = facts && !facts.end ? facts.waiting.map((reason) => `waiting for ${reason}`) : [];
   if (news.trouble) waiting.push(news.trouble);
@@ -43,15 +41,26 @@ function judgedBy(mae) {
     : { name: 'R²', title: 'R²', text: (value) => decimal(value, 4) };
 }
 
-function ended(end) {
+// Replicas that train differ by the batches on their way: only at the end it matters whether they are equal.
+function showReplicas({ equal, of, digest }, end) {
+  const agree = end ? end.agree : of > 0 && equal === of;
+  const silent = end ? end.agree === undefined : of === 0;
+  write('replicas', silent ? UNKNOWN : agree ? 'agree' : end ? 'DIFFER' : 'compared at the end');
+  at('replicas').className = end?.agree === false ? 'failed' : '';
+  write('digest', agree ? digest.slice(0, 16) : '');
+}
+
+// What a run has come to. A client that serves the page names its own copy of the model, once it has one.
+function ended(end, saved) {
   if (!end) return '';
   if (end.end === 'failed') return `failed: ${end.reason}`;
   const missing = end.missing.length ? `, without ${end.missing.join(', ')}` : '';
   const early = end.reason === 'trained' ? '' : ` (${end.reason.replace('_', ' ')})`;
   const judged = judgedBy(end.mae);
+  const model = saved ?? end.model;
   return `finished${early}: ${judged.name} ${judged.text(end.accuracy)}, loss ${loss(end.loss)}, `
     + `${count(end.samples)} samples in ${duration(end.seconds)}, `
-    + `replicas ${end.agree ? 'agree' : 'DIFFER'}${missing}; the model is ${end.model}`;
+    + `replicas ${end.agree ? 'agree' : 'DIFFER'}${missing}${model ? `; the model is ${model}` : ''}`;
 }
 
 function showNodes(nodes) {
