@@ -276,6 +276,9 @@ pub(crate) struct Worker {
     /// Open data only under this folder, where relative paths start [default: the working directory]
     #[arg(long, value_name = "DIR")]
     pub(crate) data_root: Option<PathBuf>,
+    /// Its node has started it
+    #[arg(long, hide = true)]
+    pub(crate) tied: bool,
 }
 
 /// A cluster, as a client reaches it.

@@ -22,7 +22,7 @@ pub(crate) mod train;
 pub(crate) mod up;
 pub(crate) mod worker;
 
-use std::net::SocketAddr;
+use std::net::{Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -41,6 +41,8 @@ use crate::token::Token;
 /// More are a slip of the hand, and would only wait for each other.
 const THREADS_MAX: usize = 1024;
 const WORKERS_MAX: usize = 256;
+/// The port that nodes listen on unless they are told.
+pub(crate) const PORT: u16 = 7700;
 
 /// The threads asked for, or all cores, shared out among so many.
 pub(crate) fn threads(asked: Option<usize>, among: usize) -> Result<Threads, Failure> {
@@ -145,15 +147,36 @@ fn cluster_nodes(given: &[String]) -> Result<Vec<String>, Failure> {
 async fn resolve(texts: &[String]) -> Result<Vec<SocketAddr>, Failure> {
     let mut addresses = Vec::new();
     for text in texts {
-        let found: Vec<SocketAddr> = tokio::net::lookup_host(text).await.into_iter().flatten().collect();
+        let text = with_port(text).ok_or_else(|| {
+            Failure::input(format!(
+                "'{text}' is no address: give HOST:PORT, for example 192.168.1.10:{PORT}"
+            ))
+        })?;
+        let found: Vec<SocketAddr> = tokio::net::lookup_host(&text).await.into_iter().flatten().collect();
         if found.is_empty() {
+            let host = text.rsplit_once(':').map_or(&*text, |(host, _)| host);
             return Err(Failure::input(format!(
-                "'{text}' is no address: give HOST:PORT, for example 192.168.1.10:7700"
+                "no host of the name '{host}' was found: correct it, or give the host's address in numbers"
             )));
         }
         addresses.extend(found);
     }
     Ok(addresses)
+}
+
+/// An address with a port: the usual one, where none is given. None if it is no address.
+fn with_port(text: &str) -> Option<String> {
+    if text.parse::<Ipv6Addr>().is_ok() {
+        return Some(format!("[{text}]:{PORT}"));
+    }
+    // Colons within the brackets of a number are none of a port.
+    let end = text.rfind(']').map_or(0, |end| end + 1);
+    let (host, port) = match text[end..].split_once(':') {
+        Some((name, port)) => (&text[..end + name.len()], port.parse().ok()?),
+        None => (text, PORT),
+    };
+    let is_host = !host.is_empty() && !host.contains(char::is_whitespace) && !host.contains('/');
+    is_host.then(|| format!("{host}:{port}"))
 }
 
 /// An address of this machine, by a host's name or in numbers; `:7700` is that port of all its addresses. Of several that a
@@ -209,5 +232,36 @@ pub(crate) fn unexpected(reply: Reply) -> Failure {
     match reply {
         Reply::Refused(reasons) => Failure::Refused(reasons),
         _ => Failure::Failed("the node gave an answer to another question: bring it to the same release".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_without_a_port_has_the_usual_one() {
+        for (text, expected) in [
+            ("node-1", "node-1:7700"),
+            ("node-1:80", "node-1:80"),
+            ("192.0.2.1", "192.0.2.1:7700"),
+            ("::1", "[::1]:7700"),
+            ("[::1]", "[::1]:7700"),
+            ("[::1]:80", "[::1]:80"),
+        ] {
+            assert_eq!(with_port(text).as_deref(), Some(expected), "{text}");
+        }
+        for text in [
+            "",
+            ":7700",
+            "node-1:",
+            "node-1:http",
+            "node-1:70000",
+            "a:b:c",
+            "two words",
+            "./file",
+        ] {
+            assert_eq!(with_port(text), None, "{text}");
+        }
     }
 }

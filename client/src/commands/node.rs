@@ -17,6 +17,7 @@ use worker::dataset::Dataset;
 use worker::device::Device;
 
 use crate::args::{ComputeFlags, Join, Seed};
+use crate::commands::PORT;
 use crate::failure::Failure;
 use crate::http::{Secret, Server};
 use crate::page::{Flags, Model, Page};
@@ -64,7 +65,7 @@ fn run(arguments: &Seed, seeds: &[String]) -> Result<(), Failure> {
         };
         let config = NodeConfig {
             name: arguments.node.name.clone(),
-            listen: commands::own_address("--listen", listen(arguments)).await?,
+            listen: commands::own_address("--listen", &listen(arguments)).await?,
             advertise,
             security,
             dir,
@@ -102,11 +103,11 @@ struct Collected<'a> {
 }
 
 /// Where a node listens unless it is told: where it can be reached by those who may speak with it.
-fn listen(arguments: &Seed) -> &str {
+fn listen(arguments: &Seed) -> String {
     match &arguments.listen {
-        Some(listen) => listen,
-        None if arguments.node.security.insecure => "127.0.0.1:7700",
-        None => ":7700",
+        Some(listen) => listen.clone(),
+        None if arguments.node.security.insecure => format!("127.0.0.1:{PORT}"),
+        None => format!(":{PORT}"),
     }
 }
 
@@ -215,7 +216,12 @@ pub(crate) fn read_data(data: &DataSpec, root: Option<&Path>) -> Result<DataInfo
 /// Workers are this program again.
 fn worker_command(flags: &ComputeFlags, device: &Device) -> Result<WorkerCommand, Failure> {
     let threads = commands::threads(flags.threads, flags.workers)?;
-    let mut arguments: Vec<OsString> = vec!["worker".into(), "--threads".into(), threads.0.to_string().into()];
+    let mut arguments: Vec<OsString> = vec![
+        "worker".into(),
+        "--tied".into(),
+        "--threads".into(),
+        threads.0.to_string().into(),
+    ];
     arguments.extend(["--device".into(), device.choice().to_string().into()]);
     if let Some(precision) = flags.precision.as_ref().filter(|_| *device != Device::Cpu) {
         arguments.extend(["--precision".into(), precision.into()]);

@@ -1,6 +1,6 @@
 //! `tau worker`: a worker, attached to its node.
 
-use ::worker::process::{self, Options};
+use ::worker::process::{self, AttachError, Options};
 
 use crate::args::Worker;
 use crate::commands;
@@ -14,5 +14,9 @@ pub(crate) fn run(arguments: &Worker) -> Result<(), Failure> {
         threads: commands::threads(arguments.threads, 1)?,
         data_root: commands::data_root(arguments.data_root.as_deref())?,
     };
-    process::attach(&arguments.node, &options).map_err(Failure::work)
+    match process::attach(&arguments.node, &options) {
+        // The node that started this worker has ended since, and has said why.
+        Err(AttachError::NoNode { .. }) if arguments.tied => Ok(()),
+        attached => attached.map_err(Failure::work),
+    }
 }

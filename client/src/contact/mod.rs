@@ -124,6 +124,9 @@ impl Contact {
         if let Some(reason) = state.troubles.end(since.elapsed(), &known) {
             return Err(Failure::Failed(reason));
         }
+        if let Some(progress) = state.troubles.progress(since.elapsed()) {
+            notice::say(&progress);
+        }
         drop(state);
         tokio::time::sleep(PAUSE).await;
         Ok(())

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 /// A question that no node has answered for so long is given up.
 const LIMIT: Duration = Duration::from_mins(1);
+/// The time between two sentences on a question that no node answers.
+const SAY_EVERY: Duration = Duration::from_secs(5);
 /// More are not listed.
 const LISTED_MAX: usize = 8;
 
@@ -13,6 +15,8 @@ const LISTED_MAX: usize = 8;
 #[derive(Debug, Default)]
 pub(super) struct Troubles {
     by_address: BTreeMap<SocketAddr, Trouble>,
+    /// For how long nobody had answered when that was last said.
+    said: Duration,
 }
 
 #[derive(Debug)]
@@ -42,6 +46,30 @@ impl Troubles {
     /// A node has answered.
     pub(super) fn forget(&mut self) {
         self.by_address.clear();
+        self.said = Duration::ZERO;
+    }
+
+    /// A sentence on a question that was first asked so long ago: what is waited for, and when it is given up. None if the
+    /// last sentence is not old enough.
+    pub(super) fn progress(&mut self, asked_for: Duration) -> Option<String> {
+        if asked_for < self.said + SAY_EVERY {
+            return None;
+        }
+        self.said = asked_for;
+        Some(format!(
+            "no node has answered for {} s, given up after {} s: {}",
+            asked_for.as_secs(),
+            LIMIT.as_secs(),
+            self.reasons()
+        ))
+    }
+
+    /// Who was asked in vain, and why.
+    fn reasons(&self) -> String {
+        let more = self.by_address.len().saturating_sub(LISTED_MAX);
+        let more = (more > 0).then(|| format!("and {more} more"));
+        let reasons = self.by_address.values().map(|trouble| trouble.reason.clone());
+        reasons.take(LISTED_MAX).chain(more).collect::<Vec<_>>().join("; ")
     }
 
     /// Why a question is given up that was first asked so long ago, in one sentence that names who was asked. None if it
@@ -52,10 +80,7 @@ impl Troubles {
         if !late && !known.iter().all(hopeless) {
             return None;
         }
-        let more = self.by_address.len().saturating_sub(LISTED_MAX);
-        let more = (more > 0).then(|| format!("and {more} more"));
-        let reasons = self.by_address.values().map(|trouble| trouble.reason.clone());
-        let text = reasons.take(LISTED_MAX).chain(more).collect::<Vec<_>>().join("; ");
+        let text = self.reasons();
         let seconds = asked_for.as_secs();
         Some(if late {
             format!("no node has answered for {seconds} seconds: {text}")
@@ -87,6 +112,22 @@ mod tests {
         );
         (3..30).for_each(|port| troubles.add(at(port), "x".into(), false));
         assert!(troubles.end(LIMIT, &known).unwrap().ends_with("x; and 21 more"));
+    }
+
+    #[test]
+    fn what_is_waited_for_is_said_every_few_seconds_with_an_end() {
+        let mut troubles = Troubles::default();
+        troubles.add(at(1), "nobody listens at 1".into(), false);
+        let mut said = |seconds| troubles.progress(Duration::from_secs(seconds));
+        assert_eq!(said(4), None);
+        assert_eq!(
+            said(6).unwrap(),
+            "no node has answered for 6 s, given up after 60 s: nobody listens at 1"
+        );
+        assert_eq!(said(10), None);
+        assert!(said(11).is_some());
+        troubles.forget();
+        assert!(troubles.progress(Duration::from_secs(6)).is_some(), "another question");
     }
 
     #[test]

@@ -3,13 +3,11 @@
 use communicator::usage;
 
 use super::{Finding, ok, warning};
-use crate::commands;
+use crate::commands::{self, PORT};
 
 /// Below these a node is short of what it needs.
 const DESCRIPTORS_LOW: usize = 1024;
 const MEMORY_LOW: u64 = 512 << 20;
-/// Where nodes listen unless they are told.
-const PORT: u16 = 7700;
 
 pub(super) async fn machine() -> Vec<Finding> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
