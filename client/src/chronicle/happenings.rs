@@ -59,6 +59,7 @@ impl Happening {
     /// How grave it is.
     pub(crate) fn gravity(&self) -> Gravity {
         match self {
+            Self::Waiting { reasons } if reasons.is_empty() => Gravity::News,
             Self::Silent { .. } | Self::Waiting { .. } => Gravity::Warning,
             Self::Failed { .. } => Gravity::Error,
             Self::Said { saying, .. } => saying.gravity,
@@ -119,6 +120,15 @@ impl Happenings {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nothing_to_wait_for_is_no_warning() {
+        let waiting = |reasons: &[&str]| {
+            let reasons = reasons.iter().map(ToString::to_string).collect();
+            Happening::Waiting { reasons }.gravity()
+        };
+        assert_eq!((waiting(&[]), waiting(&["a"])), (Gravity::News, Gravity::Warning));
+    }
 
     #[test]
     fn the_newest_are_remembered_and_numbers_go_on() {

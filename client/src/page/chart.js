@@ -1,7 +1,7 @@
 // Curves as drawings that fit their place.
 
 const SVG = 'http://www.w3.org/2000/svg';
-const EDGE = { left: 52, right: 10, top: 8, bottom: 20 };
+const EDGE = { left: 52, right: 10, top: 20, bottom: 34 };
 
 function drawn(kind, attributes, text) {
   const element = document.createElementNS(SVG, kind);
@@ -40,9 +40,10 @@ function logSteps(low, high, wanted) {
 // Whether there is room for a log scale: it needs numbers above nothing.
 const fitsLog = (series) => series.every((one) => one.points.every(([, y]) => y > 0));
 
-// Draws curves: series of points with names for their looks, ticks for what happened, and what is written at the axes.
+// Draws curves: series of points with names for their looks, ticks for what happened, what is written at the axes and what
+// these are called, and the highest value that there can be.
 // Tells pointers what lies under them.
-function chart(svg, { series, ticks = [], log = false, x, y, from0 = false, tell }) {
+function chart(svg, { series, ticks = [], log = false, x, y, titles: [below, beside], from0 = false, most = Infinity, tell }) {
   const box = svg.getBoundingClientRect();
   const [width, height] = [Math.max(120, box.width), Math.max(80, box.height)];
   svg.setAttribute('viewBox', `0 0 ${width} ${height}`);
@@ -59,7 +60,7 @@ function chart(svg, { series, ticks = [], log = false, x, y, from0 = false, tell
   // A single value stands in the middle.
   const around = (value) => Math.max(Math.abs(value) / 10, 1e-9);
   if (left === right) [left, right] = [left - around(left), right + around(right)];
-  if (low === high) [low, high] = [low - around(low), high + around(high)];
+  if (low === high) [low, high] = [low - around(low), Math.min(most, high + around(high))];
   const across = (value) => EDGE.left + ((value - left) / (right - left)) * (width - EDGE.left - EDGE.right);
   const up = (value) => height - EDGE.bottom - ((scale(value) - low) / (high - low)) * (height - EDGE.top - EDGE.bottom);
 
@@ -73,8 +74,10 @@ function chart(svg, { series, ticks = [], log = false, x, y, from0 = false, tell
     if (x(value) === written) continue;
     written = x(value);
     const anchor = across(value) > width - 40 ? 'end' : 'middle';
-    svg.append(drawn('text', { x: across(value), y: height - 5, 'text-anchor': anchor }, x(value)));
+    svg.append(drawn('text', { x: across(value), y: height - 19, 'text-anchor': anchor }, x(value)));
   }
+  svg.append(drawn('text', { x: (EDGE.left + width - EDGE.right) / 2, y: height - 4, 'text-anchor': 'middle' }, below));
+  svg.append(drawn('text', { x: 2, y: 11 }, beside));
   for (const tick of ticks.filter((one) => one.x >= left && one.x <= right)) {
     const line = drawn('line', { class: `tick ${tick.kind}`, x1: across(tick.x), x2: across(tick.x), y1: EDGE.top, y2: height - EDGE.bottom });
     line.append(drawn('title', {}, tick.text));

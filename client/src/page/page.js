@@ -29,7 +29,7 @@ function show() {
   showHead(last);
   showNodes(last.nodes);
   showEvents(model.events);
-  showCharts(model, choice);
+  showCharts(model, choice, last.nodes);
   if (last.past) {
     const { past } = last;
     at('past').hidden = false;
@@ -92,8 +92,15 @@ async function play() {
   write('play', 'play');
 }
 
-at('over').onclick = () => { choice.over = choice.over === 'samples' ? 'seconds' : 'samples'; write('over', choice.over); show(); };
-at('scale').onclick = () => { choice.scale = choice.scale === 'log' ? 'linear' : 'log'; write('scale', choice.scale); show(); };
+// A switch has a button for each choice, of which one is pressed.
+for (const button of document.querySelectorAll('.switch button')) {
+  button.onclick = () => {
+    const { of, to } = button.dataset;
+    choice[of] = to;
+    for (const other of document.querySelectorAll(`.switch button[data-of=${of}]`)) other.ariaPressed = String(other === button);
+    show();
+  };
+}
 at('at').oninput = () => { playing = false; return go(Number(at('at').value)); };
 at('play').onclick = play;
 at('stop').onclick = async () => {

@@ -72,14 +72,15 @@ function showNodes(nodes) {
     cell.title = [node.address, node.device, node.trouble].filter(Boolean).join('\n');
     return cell;
   }));
+  // A node alone sends nothing to others.
+  const rate = (value) => (value === null || nodes.length === 1 ? UNKNOWN : `${bytes(value)}/s`);
   at('nodes').replaceChildren(...nodes.map((node) => {
     const heard = (text) => (node.silent === null ? text : '');
     const texts = [
       node.node, make('span', node.state, node.silent === null ? node.state : `silent ${duration(node.silent)}`),
       node.device ?? UNKNOWN, heard(count(node.samples_per_second)), heard(loss(node.loss)),
       heard(decimal(node.staleness)), heard(count(node.lag)),
-      heard(node.bytes_in === null ? UNKNOWN : `${bytes(node.bytes_in)}/s`),
-      heard(node.bytes_out === null ? UNKNOWN : `${bytes(node.bytes_out)}/s`),
+      heard(rate(node.bytes_in)), heard(rate(node.bytes_out)),
       heard(decimal(node.cpu)), heard(node.gpu_memory_bytes ? `${decimal(node.gpu)} · ${bytes(node.gpu_memory_bytes)}` : UNKNOWN),
       heard(bytes(node.memory_bytes)), node.trouble ?? '',
     ];
@@ -108,28 +109,32 @@ function ticks(model, axis) {
   });
 }
 
-function showCharts(model, choice) {
+function showCharts(model, choice, nodes) {
   const axis = choice.over === 'samples' ? SAMPLES : SECONDS;
   const x = choice.over === 'samples' ? count : duration;
+  const below = choice.over === 'samples' ? 'samples trained' : 'time since the first step';
+  const judged = judgedBy(model.evaluations.at(-1)?.mae);
   const curve = (of) => model.points.filter((point) => point[of] !== null).map((point) => [point[axis], point[of]]);
   const measured = (of) => model.evaluations.map((one) => [one[choice.over], one[of]]);
   const happened = ticks(model, axis);
   const tell = (id) => (text) => write(id, text);
   chart(at('loss-chart'), {
     series: [{ name: 'loss', points: curve(LOSS) }, { name: 'held', points: measured('loss'), dots: true }],
-    ticks: happened, log: choice.scale === 'log', x, y: loss, tell: tell('loss-at'),
+    ticks: happened, log: choice.scale === 'log', x, y: loss, titles: [below, 'loss'], tell: tell('loss-at'),
   });
   chart(at('accuracy-chart'), {
-    series: [{ name: 'held', points: measured('accuracy'), dots: true }], ticks: happened, x, y: judgedBy(model.evaluations.at(-1)?.mae).text, tell: tell('accuracy-at'),
+    series: [{ name: 'held', points: measured('accuracy'), dots: true }], ticks: happened, x, y: judged.text, titles: [below, judged.name], most: 1, tell: tell('accuracy-at'),
   });
   chart(at('speed-chart'), {
-    series: [{ name: 'speed', points: curve(SPEED) }], ticks: happened, x, y: count, from0: true, tell: tell('speed-at'),
+    series: [{ name: 'speed', points: curve(SPEED) }], ticks: happened, x, y: count, from0: true, titles: [below, 'samples/s'], tell: tell('speed-at'),
   });
   const above = (points) => points.filter(([, y]) => y > 0);
   chart(at('bytes-chart'), {
-    series: [{ name: 'sent', points: above(curve(SENT)) }, { name: 'dense', points: above(curve(DENSE)) }], log: true, x, y: bytes, tell: tell('bytes-at'),
+    series: [{ name: 'sent', points: above(curve(SENT)) }, { name: 'dense', points: above(curve(DENSE)) }], log: true, x, y: bytes, titles: [below, 'bytes in all'], tell: tell('bytes-at'),
   });
+  // A node alone sends nothing to others.
+  at('bytes').hidden = nodes.length === 1;
   chart(at('stale-chart'), {
-    series: [{ name: 'staleness', points: curve(STALENESS) }], x, y: (value) => decimal(value, 2), from0: true, tell: tell('stale-at'),
+    series: [{ name: 'staleness', points: curve(STALENESS) }], x, y: (value) => decimal(value, 2), from0: true, titles: [below, 'rounds'], tell: tell('stale-at'),
   });
 }

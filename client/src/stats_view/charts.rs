@@ -65,6 +65,7 @@ pub(super) fn draw(chronicle: &Chronicle, controls: &Controls, frame: &mut Frame
             Series::new("held-out", HELD_OUT, held_out),
         ],
         logarithmic: !controls.linear,
+        most: f64::INFINITY,
         label: loss,
         over,
     };
@@ -73,6 +74,7 @@ pub(super) fn draw(chronicle: &Chronicle, controls: &Controls, frame: &mut Frame
         title: if numbers { "held-out R²" } else { "held-out accuracy" },
         series: vec![Series::new(if numbers { "" } else { "%" }, ACCURACY, accuracy)],
         logarithmic: false,
+        most: 1.0,
         label: if numbers { loss } else { |share| percent(share, 2) },
         over,
     };
@@ -102,6 +104,8 @@ struct Plot {
     series: Vec<Series>,
     /// Whether logarithms are drawn, where there is one of every value.
     logarithmic: bool,
+    /// The highest value that there can be.
+    most: f64,
     label: fn(f64) -> String,
     over: Over,
 }
@@ -124,6 +128,7 @@ impl Plot {
             frame.render_widget(block, area);
             return;
         };
+        let y = below(y, self.most);
         let curves = self.series.iter().map(|series| {
             Dataset::default()
                 .marker(Marker::Braille)
@@ -182,9 +187,22 @@ fn bounds(values: impl Iterator<Item = f64> + Clone) -> Option<[f64; 2]> {
     })
 }
 
+/// An axis of the same length that does not go beyond the highest value there can be.
+fn below([low, high]: [f64; 2], most: f64) -> [f64; 2] {
+    let beyond = (high - most).max(0.0);
+    [low - beyond, high - beyond]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_axis_of_shares_ends_at_all() {
+        assert_eq!(below(bounds([0.976].into_iter()).unwrap(), 1.0), [0.0, 1.0]);
+        assert_eq!(below([0.5, 0.9], 1.0), [0.5, 0.9]);
+        assert_eq!(below([2.0, 4.0], f64::INFINITY), [2.0, 4.0]);
+    }
 
     #[test]
     fn curves_never_go_back_and_hold_only_numbers() {
