@@ -130,6 +130,38 @@ pub(crate) fn how_good(scores: Scores, base_rate: Option<f64>, written: impl Fn(
     }
 }
 
+/// The bytes of a run's changes, beside those of whole gradients.
+fn changes(finished: &Finished) -> String {
+    let sent = quantity::bytes(finished.bytes_sent as f64);
+    // Of small models there is nothing to save.
+    if finished.compression < 2.0 {
+        return format!("{sent} of changes");
+    }
+    let (dense, times) = (finished.bytes_dense as f64, quantity::count(finished.compression));
+    format!(
+        "{sent} of changes instead of {} ({times} times less)",
+        quantity::bytes(dense)
+    )
+}
+
+/// A remark on a model whose held-out loss has grown since its lowest, while training went on.
+fn overfitted(finished: &Finished) -> Option<String> {
+    /// Losses of one model on few samples go up and down by this share without meaning anything.
+    const NOISE: f64 = 0.05;
+    let lowest = finished.evaluations.iter().filter(|one| one.loss.is_finite());
+    let lowest = lowest.min_by(|one, other| one.loss.total_cmp(&other.loss))?;
+    let has_grown = finished.loss > (1.0 + NOISE) * lowest.loss.max(0.0);
+    (has_grown && lowest.samples < finished.samples).then(|| {
+        format!(
+            "held-out loss was lowest after epoch {:.1} ({:.4}) and has grown to {:.4} since: --keep best keeps the weights \
+             of then",
+            ratio(lowest.samples as f64 * finished.epochs, finished.samples as f64),
+            lowest.loss,
+            finished.loss
+        )
+    })
+}
+
 /// For people: what came out, what it cost, and where it is.
 fn text(finished: &Finished) -> String {
     let Finished {
@@ -150,15 +182,14 @@ fn text(finished: &Finished) -> String {
         quantity::count(*samples_per_second),
         quantity::of(finished.nodes, "node")
     );
-    let (sent, dense) = (finished.bytes_sent as f64, finished.bytes_dense as f64);
-    let _ = write!(text, "{} of changes", quantity::bytes(sent));
-    // Of small models there is nothing to save.
-    if finished.compression >= 2.0 {
-        let times = quantity::count(finished.compression);
-        let _ = write!(text, " instead of {} ({times} times less)", quantity::bytes(dense));
+    // A node alone sends nothing to anybody.
+    let alone = finished.nodes + finished.missing.len() <= 1;
+    let mut cost = Vec::new();
+    if !alone {
+        cost.push(changes(finished));
     }
     let shares = [
-        ("exchange", finished.exchange_share),
+        ("exchange", if alone { 0.0 } else { finished.exchange_share }),
         ("waiting for others' rounds", finished.waited_share),
         ("orthogonal updates", finished.direction_share),
     ];
@@ -167,9 +198,14 @@ fn text(finished: &Finished) -> String {
         .map(|(what, share)| format!("{what} {}", quantity::share(*share)))
         .collect();
     if !shares.is_empty() {
-        let _ = write!(text, "; of workers' time: {}", shares.join(", "));
+        cost.push(format!("of workers' time: {}", shares.join(", ")));
     }
-    text.push('\n');
+    if !cost.is_empty() {
+        let _ = writeln!(text, "{}", cost.join("; "));
+    }
+    if let Some(remark) = overfitted(finished) {
+        let _ = writeln!(text, "{remark}");
+    }
     for warning in &finished.warnings {
         let _ = writeln!(text, "warning: {warning}");
     }
@@ -218,5 +254,90 @@ pub(crate) fn report(finished: &Finished, json: bool) -> Result<(), Failure> {
         Ok(())
     } else {
         Err(Failure::Disagreed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::digest::Digest;
+    use protocol::ids::RunId;
+    use protocol::job::JobDraft;
+    use protocol::measured::Course;
+    use protocol::wire::control::Phase;
+    use protocol::wire::worker_stats::WorkerStats;
+
+    use super::*;
+
+    /// What a run of these nodes has come to whose held-out losses were these, one after each epoch.
+    fn ended(participants: &[&str], missing: &[&str], losses: &[f64]) -> Finished {
+        const TRAIN: u64 = 100;
+        let names = |names: &[&str]| names.iter().map(ToString::to_string).collect();
+        let scores = |loss| Scores {
+            accuracy: 0.9,
+            loss,
+            mae: None,
+        };
+        let mut course = Course::default();
+        let (last, before) = losses.split_last().unwrap();
+        for (samples, &loss) in (1..).map(|epoch| epoch * TRAIN).zip(before) {
+            let seconds = samples as f64;
+            course.add(Evaluation::of(Moment { samples, seconds }, scores(loss)));
+        }
+        let status = RunStatus {
+            run: RunId(7),
+            phase: Phase::Ended,
+            job: Box::new(JobDraft::default().resolve().unwrap()),
+            train: TRAIN,
+            outcome: None,
+            waiting: Vec::new(),
+        };
+        let result = RunResult {
+            participants: names(participants),
+            missing: names(missing),
+            left_out: Vec::new(),
+            agree: true,
+            digest: Digest::default(),
+            scores: scores(*last),
+            base_rate: None,
+            stats: WorkerStats::default(),
+            samples: TRAIN * losses.len() as u64,
+            samples_before: 0,
+            repeated: 0,
+            weights: 10,
+            seconds: 1.0,
+            bytes_sent: 1000,
+            usage: Vec::new(),
+            course,
+            stop: None,
+            model: "model.safetensors".into(),
+        };
+        Finished {
+            exchange_share: 0.8,
+            ..finished(&status, &result, "model.safetensors".into())
+        }
+    }
+
+    #[test]
+    fn a_node_alone_has_exchanged_nothing() {
+        let several = text(&ended(&["alpha", "beta"], &[], &[0.5]));
+        assert!(
+            several.contains("1.0 kB of changes; of workers' time: exchange 80 %"),
+            "{several}"
+        );
+        let alone = text(&ended(&["alpha"], &[], &[0.5]));
+        assert!(!alone.contains("changes") && !alone.contains("exchange"), "{alone}");
+    }
+
+    #[test]
+    fn a_held_out_loss_that_has_grown_is_remarked_on() {
+        let remark = |losses: &[f64]| overfitted(&ended(&["alpha"], &[], losses));
+        assert_eq!(
+            remark(&[0.5, 0.4, 0.45, 0.48]).unwrap(),
+            "held-out loss was lowest after epoch 2.0 (0.4000) and has grown to 0.4800 since: --keep best keeps the \
+             weights of then"
+        );
+        assert_eq!(remark(&[0.5, 0.4]), None);
+        assert_eq!(remark(&[0.4, 0.41]), None, "it goes up and down by so much");
+        assert_eq!(remark(&[f64::NAN, f64::NAN]), None);
     }
 }

@@ -226,11 +226,14 @@ pub(super) struct Shown {
     pub(super) width: usize,
 }
 
-/// The columns that have something to tell of these nodes: where nobody has a GPU, two of zeros would not.
+/// The columns that have something to tell of these nodes: where nobody has a GPU, two of zeros would not, and one node alone
+/// exchanges nothing with others.
 pub(super) fn telling(nodes: &Nodes) -> Vec<&'static Column> {
     let gpus = nodes.iter().any(|node| node.record.gpu_memory_bytes > 0);
     let numbers = nodes.iter().any(|node| node.record.mae.is_some());
+    let several = nodes.len() > 1;
     let wanted = |column: &&Column| match column.title {
+        "in" | "out" | "ex%" => several,
         "gpu" | "gmem" => gpus,
         "acc%" => !numbers,
         "R²" => numbers,

@@ -27,15 +27,26 @@ fn before_the_first_record_it_says_so() {
 
 #[test]
 fn what_is_not_known_is_a_dash() {
-    let first = StatsRecord {
+    let first = |node| StatsRecord {
         loss: None,
         tau: 0.0,
-        ..record("alpha", 1)
+        ..record(node, 1)
     };
-    let lines = screen(&chronicle(&[first]), 80, 24);
+    let lines = screen(&chronicle(&[first("alpha"), first("beta")]), 80, 24);
     let cells: Vec<&str> = lines[3].split_whitespace().collect();
     assert_eq!(cells[3..9], ["–", "–", "–", "0.20", "–", "–"]);
     assert_eq!(dots(&lines), 0);
+}
+
+#[test]
+fn one_node_alone_exchanges_nothing() {
+    let titles = |records: &[StatsRecord]| {
+        let lines = screen(&chronicle(records), 200, 24);
+        let titles = lines.iter().find(|line| line.starts_with("node")).unwrap().clone();
+        ["in B/s", "out B/s", "exchange %"].map(|title| titles.contains(title))
+    };
+    assert_eq!(titles(&[record("alpha", 1)]), [false; 3]);
+    assert_eq!(titles(&[record("alpha", 1), record("beta", 1)]), [true; 3]);
 }
 
 /// Names come from the network: they must not steer the terminal.
