@@ -16,7 +16,7 @@ use crate::{chosen, notice, output, quantity};
 /// The last line of a run.
 pub(crate) fn finished(status: &RunStatus, result: &RunResult, model: String) -> Finished {
     let stats = &result.stats;
-    let nodes = result.participants.len() + result.missing.len();
+    let nodes = result.participants.len() + missing(result).len();
     let bytes_dense = stats.bytes_dense(result.weights, nodes);
     let processes = || result.usage.iter().flat_map(|node| &node.processes);
     let ended = Moment {
@@ -44,7 +44,7 @@ pub(crate) fn finished(status: &RunStatus, result: &RunResult, model: String) ->
         ),
         nodes: result.participants.len(),
         participants: result.participants.clone(),
-        missing: result.missing.clone(),
+        missing: missing(result),
         left_out: result.left_out.clone(),
         replicas_agree: result.agree,
         digest: result.digest.to_string(),
@@ -77,6 +77,12 @@ pub(crate) fn finished(status: &RunStatus, result: &RunResult, model: String) ->
             .collect(),
         model,
     }
+}
+
+/// The nodes that were lost. One that was started again and agreed under the same name is none of them.
+pub(crate) fn missing(result: &RunResult) -> Vec<String> {
+    let lost = result.missing.iter().filter(|name| !result.participants.contains(name));
+    lost.cloned().collect()
 }
 
 /// The evaluation whose weights the run has come back to: the one with the lowest loss, unless that is of the last weights.
@@ -315,6 +321,12 @@ mod tests {
             exchange_share: 0.8,
             ..finished(&status, &result, "model.safetensors".into())
         }
+    }
+
+    #[test]
+    fn a_node_that_came_back_and_agreed_is_not_missing() {
+        let finished = ended(&["alpha", "gamma"], &["beta", "gamma"], &[0.5]);
+        assert_eq!(finished.missing, ["beta"]);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use protocol::wire::run_beat::StopReason;
 use serde::Serialize;
 
 use super::happenings::Happening;
+use crate::report::missing;
 
 /// A run as its nodes describe it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -126,7 +127,7 @@ fn finished(result: &RunResult) -> End {
         seconds: result.seconds,
         agree: result.agree,
         nodes: result.participants.len(),
-        missing: result.missing.clone(),
+        missing: missing(result),
         digest: result.digest.to_string(),
         reason: result.stop.map_or("trained", StopReason::name).into(),
         model: result.model.display().to_string(),
