@@ -31,6 +31,8 @@ pub(super) struct Dialling {
     missing_since: Duration,
     /// Whether it was said that the link is missing.
     said: bool,
+    /// Whether there has ever been a connection.
+    reached: bool,
 }
 
 #[derive(Debug)]
@@ -50,7 +52,13 @@ impl Dialling {
             pause: times.pause,
             missing_since: now,
             said: false,
+            reached: false,
         }
+    }
+
+    /// Whether there has ever been a connection: then the peer's address is right.
+    pub(super) fn is_reached(&self) -> bool {
+        self.reached
     }
 
     /// What is to be done now.
@@ -83,6 +91,7 @@ impl Dialling {
         }
         self.present = Some(Present { since: now, by_lower });
         self.pause = self.times.pause;
+        self.reached = true;
         true
     }
 
@@ -159,8 +168,10 @@ mod tests {
         assert!(!lower.is_to_be_said(SECOND + TIMES.say_after));
         let late = 2 * SECOND + TIMES.say_after;
         assert!(lower.is_to_be_said(late) && !lower.is_to_be_said(late));
+        assert!(!lower.is_reached(), "its address may be wrong");
         assert!(lower.takes(true, late) && !lower.is_to_be_said(3 * late));
         assert!(lower.lost(3 * late) && !lower.lost(3 * late));
         assert!(!lower.is_to_be_said(3 * late) && lower.is_to_be_said(5 * late));
+        assert!(lower.is_reached(), "its address was right");
     }
 }

@@ -87,12 +87,13 @@ impl Link {
         let now = self.start.elapsed();
         if self.dialling.is_to_be_said(now) {
             let peer = &self.arguments.peer;
-            tracing::warn!(
-                peer = peer.name,
-                address = %peer.address,
+            let why = if self.dialling.is_reached() {
+                "the link to a node is lost, and the node is dialled again; others hand on what the two make"
+            } else {
                 "there is no link to a node: if it cannot be dialled at this address, start it with another --advertise; \
                  others hand on what the two make"
-            );
+            };
+            tracing::warn!(peer = peer.name, address = %peer.address, "{why}");
         }
         match self.dialling.next(now) {
             Step::Nothing => {}
