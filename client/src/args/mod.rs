@@ -408,7 +408,8 @@ pub(crate) struct Evaluate {
     /// The model file
     #[arg(value_name = "MODEL", value_parser = OsStringValueParser::new().try_map(named_model))]
     pub(crate) model: PathBuf,
-    /// The data: builtin:mnist, idx:DIR or csv:FILE?label=NAME-or-position&test=0.2 [default: what it was trained on]
+    /// The data: builtin:mnist, csv:FILE?label=NAME-or-position&test=0.2, parquet:FILE, npz:FILE, images:DIR, cifar:DIR or
+    /// idx:DIR [default: what it was trained on]
     #[arg(long, value_name = "SPEC")]
     pub(crate) data: Option<String>,
     /// Also tell for each class how well it is recognised, and what it is taken for
@@ -427,8 +428,8 @@ pub(crate) struct Predict {
     /// The model file
     #[arg(value_name = "MODEL", value_parser = OsStringValueParser::new().try_map(named_model))]
     pub(crate) model: PathBuf,
-    /// The samples: csv:FILE with the columns of the training data (found by name; labels are not needed), idx:FILE of
-    /// images, or the held-out part of idx:DIR or builtin:mnist
+    /// The samples: csv:FILE or parquet:FILE with the columns of the training data (found by name; labels are not needed),
+    /// npz:FILE, images:DIR, idx:FILE of images, or the held-out part of idx:DIR, cifar:DIR or builtin:mnist
     #[arg(long, value_name = "SPEC")]
     pub(crate) data: String,
     /// Threads [default: all cores]
