@@ -214,6 +214,8 @@ fn a_node_of_another_release_or_cluster_is_turned_away() {
     let refused = cluster.refused_node(&[], &["--credentials", "other.pem"]);
     assert_eq!(refused.code, 1, "{}", refused.stderr);
     assert!(refused.stderr.contains("same credentials"), "{}", refused.stderr);
+    // Its worker has nothing to add.
+    assert!(!refused.stderr.contains("no node listens"), "{}", refused.stderr);
     let elsewhere = cluster.tau.run(&["seed", "--listen", "0.0.0.0:0", "--insecure"]);
     assert_eq!(elsewhere.code, 2, "{}", elsewhere.stderr);
     assert_eq!(cluster.listed().len(), 1);

@@ -131,6 +131,18 @@ fn a_run_that_diverges_fails_and_leaves_only_what_happened() {
             "tau-out/RUN/metrics.jsonl"
         ]
     );
+    // Neither its model nor its figures are missing without a word.
+    let shown = tau.run(&["show", "tau-out/latest/model.safetensors"]);
+    assert_eq!(shown.code, 2, "{}", shown.stderr);
+    assert!(
+        shown.stderr.contains("has left no model, because it failed"),
+        "{}",
+        shown.stderr
+    );
+    let report = tau.run(&["report", "tau-out"]);
+    assert_eq!(report.code, 0, "{}", report.stderr);
+    let report = std::fs::read_to_string(tau.path("tau-report/report.md")).unwrap();
+    assert!(report.contains("failed: ") && report.contains("diverged"), "{report}");
     // However many nodes have seen it, it is said once.
     let flags = [&flags[..], &["--nodes", "3", "--threads", "1"]].concat();
     let output = train(&tau, &format!("csv:{csv}"), &flags);

@@ -163,6 +163,31 @@ fn a_run_that_is_followed_has_a_page_until_its_end_and_is_shown_again() {
 }
 
 /// What nodes call themselves and say is shown as it is, and never run.
+/// A client's page names the client's own copy of the model: those of its nodes are removed with them.
+#[test]
+fn the_page_of_a_client_names_the_model_that_it_has_saved() {
+    let tau = Tau::new();
+    points_csv(&tau, "points.csv", 600);
+    let flags = ["--nodes", "1", "--threads", "1", "--page", "127.0.0.1:0", "--json"];
+    let mut run = tau.start(&[&["train"], &*job("3", &flags)].concat());
+    let line: Value = serde_json::from_str(&run.read_line()).unwrap();
+    let url = line["url"].as_str().unwrap().to_owned();
+    let (place, token) = parts(&url);
+    let mut named = String::new();
+    // Whoever asks is waited for at the end.
+    Cluster::wait_until("the page tells where the model is", || {
+        let answer = ask(place, &format!("GET /news HTTP/1.1\r\nAuthorization: Bearer {token}"));
+        let news: Value = serde_json::from_str(answer.split("\r\n\r\n").nth(1).unwrap()).unwrap();
+        let over = news["facts"]["end"]["end"] == "finished";
+        named = news["model"].as_str().unwrap().into();
+        over && !named.is_empty()
+    });
+    let output = run.finish();
+    assert_eq!(output.code, 0, "{}", output.stderr);
+    assert_eq!(named, output.last()["model"].as_str().unwrap());
+    assert!(std::path::Path::new(&named).is_file());
+}
+
 #[test]
 fn hostile_names_are_shown_as_text() {
     let Some(mut browser) = Browser::start() else { return };
