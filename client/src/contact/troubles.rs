@@ -56,20 +56,20 @@ impl Troubles {
             return None;
         }
         self.said = asked_for;
+        let asked = self.listed(|address, _| address.to_string(), ", ");
         Some(format!(
-            "no node has answered for {} s, given up after {} s: {}",
+            "no answer from {asked} for {} s; given up after {} s",
             asked_for.as_secs(),
-            LIMIT.as_secs(),
-            self.reasons()
+            LIMIT.as_secs()
         ))
     }
 
-    /// Who was asked in vain, and why.
-    fn reasons(&self) -> String {
+    /// Something of each who was asked in vain, up to as many as are listed.
+    fn listed(&self, text: impl Fn(&SocketAddr, &Trouble) -> String, between: &str) -> String {
         let more = self.by_address.len().saturating_sub(LISTED_MAX);
         let more = (more > 0).then(|| format!("and {more} more"));
-        let reasons = self.by_address.values().map(|trouble| trouble.reason.clone());
-        reasons.take(LISTED_MAX).chain(more).collect::<Vec<_>>().join("; ")
+        let texts = self.by_address.iter().map(|(address, trouble)| text(address, trouble));
+        texts.take(LISTED_MAX).chain(more).collect::<Vec<_>>().join(between)
     }
 
     /// Why a question is given up that was first asked so long ago, in one sentence that names who was asked. None if it
@@ -80,7 +80,7 @@ impl Troubles {
         if !late && !known.iter().all(hopeless) {
             return None;
         }
-        let text = self.reasons();
+        let text = self.listed(|_, trouble| trouble.reason.clone(), "; ");
         let seconds = asked_for.as_secs();
         Some(if late {
             format!("no node has answered for {seconds} seconds: {text}")
@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(said(4), None);
         assert_eq!(
             said(6).unwrap(),
-            "no node has answered for 6 s, given up after 60 s: nobody listens at 1"
+            "no answer from 127.0.0.1:1 for 6 s; given up after 60 s"
         );
         assert_eq!(said(10), None);
         assert!(said(11).is_some());
