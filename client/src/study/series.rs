@@ -9,7 +9,7 @@ use super::statistics::{Summary, summary};
 /// Letters of a run's id that tell it from others.
 const ID_LENGTH: usize = 8;
 /// The longest name of a single run that is not replaced by its id.
-const LABEL_MAX: usize = 40;
+const LABEL_MAX: usize = 48;
 
 /// Runs that differ in their seed only.
 #[derive(Clone, Debug)]
@@ -197,7 +197,7 @@ mod tests {
             names.collect::<Vec<_>>()
         };
         assert_eq!(named(["adam", "muon"]), [("adam".into(), None), ("muon".into(), None)]);
-        let long = "adamw:0.001,beta1=0.9,beta2=0.999,eps=0.00000001";
+        let long = "adamw:0.001,beta1=0.9,beta2=0.999,eps=0.00000001,weight_decay=0.01";
         assert_eq!(
             named([long, "muon"]),
             [("01234567".into(), Some(long.into())), ("muon".into(), None)]
