@@ -99,6 +99,23 @@ fn a_model_is_shown_with_its_run_and_taken_apart_by_class() {
     assert_eq!((0..4).map(|at| count(at / 2, at % 2)).sum::<u64>(), 120);
     let right = (count(0, 0) + count(1, 1)) as f64 / 120.0;
     assert_eq!(evaluated["accuracy"].as_f64().unwrap(), right);
+    assert_eq!(
+        (&evaluated["samples"], &evaluated["samples_in_data"]),
+        (&120.into(), &600.into())
+    );
+    // All rows of a file that was not trained on are measured, unless a test part is asked for.
+    std::fs::copy(tau.path("points.csv"), tau.path("new.csv")).unwrap();
+    for (data, says) in [
+        ("csv:points.csv", "on 120 test samples of 600 (the test part)"),
+        (
+            "csv:new.csv",
+            "on 600 test samples (all: the model was not trained on this data)",
+        ),
+        ("csv:new.csv?test=0.5", "on 300 test samples of 600 (the test part)"),
+    ] {
+        let text = tau.run(&["evaluate", &model, "--data", data]).stdout;
+        assert!(text.contains(says), "{data}: {text}");
+    }
     // The model knows what it was trained on.
     let text = tau.run(&["evaluate", &model, "--confusion"]).stdout;
     assert!(text.starts_with("accuracy ") && text.contains("precision"), "{text}");

@@ -1,7 +1,9 @@
-//! `tau evaluate`: how good a saved model is on a dataset's held-out samples.
+//! `tau evaluate`: how good a saved model is on samples that it was not trained on.
+
+use std::path::Path;
 
 use protocol::base_rate::BaseRate;
-use protocol::data::DataSpec;
+use protocol::data::{DataSpec, names_test_part};
 use protocol::measured::Scores;
 use serde::Serialize;
 use worker::dataset::Dataset;
@@ -17,6 +19,7 @@ use crate::confusion::Confusion;
 use crate::failure::Failure;
 use crate::notice;
 use crate::output::{self, Audience};
+use crate::quantity;
 use crate::report::how_good;
 use crate::view::View;
 
@@ -33,9 +36,55 @@ struct Evaluated<'a> {
     mae: Option<f64>,
     loss: f64,
     samples: usize,
+    /// The samples of the data, those to train on included.
+    samples_in_data: usize,
     digest: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     confusion: Option<Confusion>,
+}
+
+/// The samples of the data that a model is measured on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    /// Its test part.
+    Test,
+    /// All of them: the model was not trained on this file.
+    NewFile,
+}
+
+impl Part {
+    /// All samples are measured if the data names another file than the training data and no test part.
+    fn of(text: Option<&str>, given: Option<&DataSpec>, trained: &DataSpec) -> Self {
+        let paths = given.and_then(DataSpec::path).zip(trained.path());
+        let is_same = match paths {
+            Some((given, trained)) => is_same_file(given, trained),
+            None => given.is_none_or(|given| given == trained),
+        };
+        if is_same || text.is_none_or(names_test_part) {
+            Self::Test
+        } else {
+            Self::NewFile
+        }
+    }
+
+    /// The number of samples that were measured, and of how many.
+    fn text(self, dataset: &Dataset) -> String {
+        let (test, train) = (dataset.test.len(), dataset.train.len());
+        let samples = quantity::of(test, "test sample");
+        match self {
+            _ if train > 0 => format!("{samples} of {} (the test part)", test + train),
+            Self::NewFile => format!("{samples} (all: the model was not trained on this data)"),
+            Self::Test => samples,
+        }
+    }
+}
+
+/// Whether two paths lead to the same file. If the file that a model was trained on is gone, its name decides.
+fn is_same_file(given: &Path, trained: &Path) -> bool {
+    match (given.canonicalize(), trained.canonicalize()) {
+        (Ok(given), Ok(trained)) => given == trained,
+        _ => given.file_name() == trained.file_name(),
+    }
 }
 
 pub(crate) fn run(arguments: &Evaluate) -> Result<(), Failure> {
@@ -47,7 +96,12 @@ pub(crate) fn run(arguments: &Evaluate) -> Result<(), Failure> {
         .transpose()
         .map_err(Failure::bad)?;
     let model = model_file::load(&arguments.model).map_err(Failure::bad)?;
-    let spec = given.unwrap_or_else(|| model.job.data.clone());
+    let part = Part::of(arguments.data.as_deref(), given.as_ref(), &model.job.data);
+    let spec = match (given, part) {
+        (None, _) => model.job.data.clone(),
+        (Some(given), Part::NewFile) => given.for_testing(),
+        (Some(given), Part::Test) => given,
+    };
     let metadata = &model.metadata;
     let dataset = Dataset::open_for(&spec, model.job.seed, None, metadata.known()).map_err(Failure::bad)?;
     if dataset.input != metadata.input {
@@ -99,14 +153,15 @@ pub(crate) fn run(arguments: &Evaluate) -> Result<(), Failure> {
             mae: evaluation.mae,
             loss: evaluation.loss,
             samples: evaluation.samples,
+            samples_in_data: dataset.train.len() + dataset.test.len(),
             digest: &metadata.digest,
             confusion,
         });
     } else {
         let mut text = format!(
-            "{} on {} test samples; digest {}\n",
+            "{} on {}; digest {}\n",
             how_good(scores, base.map(|base| base.rate), |share| format!("{share:.4}")),
-            evaluation.samples,
+            part.text(&dataset),
             metadata.digest
         );
         if let Some(confusion) = confusion {
@@ -141,4 +196,38 @@ fn confusion(model: &Model, dataset: &Dataset, threads: Threads) -> Result<Confu
     .map_err(Failure::work)?;
     let pairs = dataset.test.labels().iter().copied().zip(predicted);
     Ok(Confusion::of(dataset.target.classes(), pairs))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_was_not_trained_on_is_measured_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name).display().to_string();
+        for name in ["train.csv", "new.csv"] {
+            std::fs::write(path(name), "1,2\n").unwrap();
+        }
+        let part = |given: &str, trained: &str| {
+            let spec: DataSpec = given.parse().unwrap();
+            Part::of(Some(given), Some(&spec), &trained.parse().unwrap())
+        };
+        let (train, new) = (format!("csv:{}", path("train.csv")), format!("csv:{}", path("new.csv")));
+        let round_about = train.replace("train.csv", "./train.csv");
+        assert_eq!(part(&train, &train), Part::Test);
+        assert_eq!(part(&round_about, &train), Part::Test);
+        assert_eq!(part(&new, &train), Part::NewFile);
+        // What the test file of training holds was not trained on.
+        let with_test_file = format!("{train}?testfile={}", path("new.csv"));
+        assert_eq!(part(&new, &with_test_file), Part::NewFile);
+        // Whoever names a test part gets it.
+        assert_eq!(part(&format!("{new}?test=0.2"), &train), Part::Test);
+        // The file that was trained on has moved, or was on another machine.
+        assert_eq!(part(&train, "csv:gone/train.csv"), Part::Test);
+        assert_eq!(part(&new, "csv:gone/train.csv"), Part::NewFile);
+        assert_eq!(part(&new, "builtin:mnist"), Part::NewFile);
+        assert_eq!(part("builtin:mnist", "builtin:mnist"), Part::Test);
+        assert_eq!(Part::of(None, None, &train.parse().unwrap()), Part::Test);
+    }
 }

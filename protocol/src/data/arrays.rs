@@ -3,38 +3,33 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::held_out::share;
+use super::held_out::{DEFAULT_SHARE, share};
 use super::table::words;
 use super::{DataSpecError, TargetKind};
 
-/// The share of samples that is kept for testing when nothing else was asked for.
-const DEFAULT_SHARE: f64 = 0.2;
 /// The longest side of an image that is believed.
 const SIDE_MAX: u32 = 1 << 12;
 
 /// What is said of a file of arrays.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ArrayOptions {
-    /// The share of samples kept for testing, where the file does not tell them apart itself.
-    pub test: f64,
+    /// The share of samples kept for testing, if one is given. A file with test samples of its own has none.
+    pub test: Option<f64>,
     /// Whether labels are classes or numbers; found out from what they are where nothing is said.
     pub target: Option<TargetKind>,
 }
 
-impl Default for ArrayOptions {
-    fn default() -> Self {
-        Self {
-            test: DEFAULT_SHARE,
-            target: None,
-        }
-    }
-}
-
 impl ArrayOptions {
+    /// The share of samples kept for testing where the file does not tell them apart itself.
+    #[must_use]
+    pub fn test_share(&self) -> f64 {
+        self.test.unwrap_or(DEFAULT_SHARE)
+    }
+
     /// Takes an option; false if arrays have none of this name.
     pub(super) fn take(&mut self, key: &str, value: &str) -> Result<bool, DataSpecError> {
         match key {
-            "test" => self.test = share(value)?,
+            "test" => self.test = Some(share(value)?),
             "target" => self.target = Some(value.parse()?),
             _ => return Ok(false),
         }
@@ -44,23 +39,31 @@ impl ArrayOptions {
 
 impl fmt::Display for ArrayOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "test={}", self.test)?;
-        match self.target {
-            Some(target) => write!(f, "&target={target}"),
-            None => Ok(()),
-        }
+        let options = [
+            self.test.map(|share| format!("test={share}")),
+            self.target.map(|target| format!("target={target}")),
+        ];
+        write_options(f, options)
     }
 }
 
+/// Writes the options that are given, after a `?`.
+fn write_options(f: &mut fmt::Formatter<'_>, options: impl IntoIterator<Item = Option<String>>) -> fmt::Result {
+    for (place, option) in options.into_iter().flatten().enumerate() {
+        write!(f, "{}{option}", if place == 0 { '?' } else { '&' })?;
+    }
+    Ok(())
+}
+
 /// What is said of a folder of images.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ImageOptions {
     /// What every image is made; without it all must be of one size.
     pub size: Option<Size>,
     /// Whether images have colours; what the first one has where nothing is said.
     pub colour: Option<Colour>,
-    /// The share of samples kept for testing, where the folder does not tell them apart itself.
-    pub test: f64,
+    /// The share of samples kept for testing, if one is given. A folder with test samples of its own has none.
+    pub test: Option<f64>,
 }
 
 /// The size of an image, in pixels.
@@ -83,23 +86,19 @@ pub enum Colour {
 
 words!(Colour, DataSpecError::Colour, "grey" => Self::Grey, "rgb" => Self::Rgb);
 
-impl Default for ImageOptions {
-    fn default() -> Self {
-        Self {
-            size: None,
-            colour: None,
-            test: DEFAULT_SHARE,
-        }
-    }
-}
-
 impl ImageOptions {
+    /// The share of samples kept for testing where the folder does not tell them apart itself.
+    #[must_use]
+    pub fn test_share(&self) -> f64 {
+        self.test.unwrap_or(DEFAULT_SHARE)
+    }
+
     /// Takes an option; false if images have none of this name.
     pub(super) fn take(&mut self, key: &str, value: &str) -> Result<bool, DataSpecError> {
         match key {
             "size" => self.size = Some(value.parse()?),
             "colour" | "color" => self.colour = Some(value.parse()?),
-            "test" => self.test = share(value)?,
+            "test" => self.test = Some(share(value)?),
             _ => return Ok(false),
         }
         Ok(true)
@@ -128,13 +127,11 @@ impl fmt::Display for Size {
 
 impl fmt::Display for ImageOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "test={}", self.test)?;
-        if let Some(size) = self.size {
-            write!(f, "&size={size}")?;
-        }
-        match self.colour {
-            Some(colour) => write!(f, "&colour={colour}"),
-            None => Ok(()),
-        }
+        let options = [
+            self.test.map(|share| format!("test={share}")),
+            self.size.map(|size| format!("size={size}")),
+            self.colour.map(|colour| format!("colour={colour}")),
+        ];
+        write_options(f, options)
     }
 }

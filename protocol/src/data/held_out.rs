@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use super::DataSpecError;
 
 /// The share of samples that is kept for testing when nothing else was asked for.
-const DEFAULT_SHARE: f64 = 0.2;
+pub(super) const DEFAULT_SHARE: f64 = 0.2;
 
 /// What is kept for testing.
 #[derive(Clone, Debug, PartialEq)]

@@ -22,7 +22,7 @@ mod table;
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
@@ -96,6 +96,40 @@ impl DataSpec {
             }
         }
     }
+
+    /// The file or folder of the samples to train on.
+    #[must_use]
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            Self::BuiltinMnist => None,
+            Self::Idx { directory: path }
+            | Self::Cifar { directory: path }
+            | Self::Images { directory: path, .. }
+            | Self::Npz { file: path, .. }
+            | Self::Csv { file: path, .. }
+            | Self::Parquet { file: path, .. } => Some(path),
+        }
+    }
+
+    /// The same data with all samples for testing, except where the data itself tells its parts apart.
+    #[must_use]
+    pub fn for_testing(mut self) -> Self {
+        match &mut self {
+            Self::BuiltinMnist | Self::Idx { .. } | Self::Cifar { .. } => {}
+            Self::Csv { table, .. } | Self::Parquet { table, .. } => table.held_out = HeldOut::Share(1.0),
+            Self::Npz { arrays, .. } => arrays.test = Some(1.0),
+            Self::Images { images, .. } => images.test = Some(1.0),
+        }
+        self
+    }
+}
+
+/// Whether a data text says itself which samples are for testing, rather than leaving it to the default.
+#[must_use]
+pub fn names_test_part(text: &str) -> bool {
+    let (_, options) = parts(text);
+    let mut options = options.into_iter().flat_map(|options| options.split('&'));
+    options.any(|option| option.starts_with("test=") || option.starts_with("testfile="))
 }
 
 impl FromStr for DataSpec {
@@ -219,8 +253,8 @@ impl fmt::Display for DataSpec {
             Self::BuiltinMnist => f.write_str("builtin:mnist"),
             Self::Idx { directory } => write!(f, "idx:{}", directory.display()),
             Self::Cifar { directory } => write!(f, "cifar:{}", directory.display()),
-            Self::Images { directory, images } => write!(f, "images:{}?{images}", directory.display()),
-            Self::Npz { file, arrays } => write!(f, "npz:{}?{arrays}", file.display()),
+            Self::Images { directory, images } => write!(f, "images:{}{images}", directory.display()),
+            Self::Npz { file, arrays } => write!(f, "npz:{}{arrays}", file.display()),
             Self::Parquet { file, table } => write!(f, "parquet:{}?{table}", file.display()),
             Self::Csv { file, separator, table } => {
                 write!(f, "csv:{}?{table}", file.display())?;

@@ -175,26 +175,23 @@ fn any_separator() -> impl Strategy<Value = Option<Separator>> {
     prop_oneof![Just(None), prop::sample::select(&Separator::ALL[..]).prop_map(Some)]
 }
 
+fn any_share() -> impl Strategy<Value = Option<f64>> {
+    prop::option::of((0.0..1.0).prop_map(|share| 1.0 - share))
+}
+
 fn any_arrays() -> impl Strategy<Value = ArrayOptions> {
     let target = prop_oneof![
         Just(None),
         Just(Some(TargetKind::Class)),
         Just(Some(TargetKind::Number))
     ];
-    (0.0..1.0, target).prop_map(|(share, target)| ArrayOptions {
-        test: 1.0 - share,
-        target,
-    })
+    (any_share(), target).prop_map(|(test, target)| ArrayOptions { test, target })
 }
 
 fn any_images() -> impl Strategy<Value = ImageOptions> {
     let size = prop::option::of((1..=4096u32, 1..=4096u32).prop_map(|(width, height)| Size { width, height }));
     let colour = prop_oneof![Just(None), Just(Some(Colour::Grey)), Just(Some(Colour::Rgb))];
-    (size, colour, 0.0..1.0).prop_map(|(size, colour, share)| ImageOptions {
-        size,
-        colour,
-        test: 1.0 - share,
-    })
+    (size, colour, any_share()).prop_map(|(size, colour, test)| ImageOptions { size, colour, test })
 }
 
 fn any_spec() -> impl Strategy<Value = DataSpec> {
@@ -224,6 +221,28 @@ fn any_spec() -> impl Strategy<Value = DataSpec> {
             table,
         }),
     ]
+}
+
+#[test]
+fn a_test_part_is_written_only_where_it_was_given() {
+    for (text, named) in [
+        ("csv:f.csv", false),
+        ("csv:f.csv?label=test", false),
+        ("csv:f.csv?label=a&test=0.2", true),
+        ("csv:f.csv?testfile=g.csv", true),
+        ("npz:f.npz", false),
+        ("npz:f.npz?test=0.2&target=class", true),
+        ("images:d?size=8x8", false),
+    ] {
+        assert_eq!(names_test_part(text), named, "{text}");
+        let spec: DataSpec = text.parse().unwrap();
+        if !text.starts_with("csv:") {
+            assert_eq!(spec.to_string(), text);
+        }
+        let testing: DataSpec = spec.for_testing();
+        assert!(testing.to_string().contains("test=1"), "{testing}");
+    }
+    assert_eq!("builtin:mnist".parse(), Ok(DataSpec::BuiltinMnist.for_testing()));
 }
 
 proptest! {

@@ -50,7 +50,7 @@ pub(super) fn open(
             (0..trained as u32).collect(),
             (trained as u32..found.len() as u32).collect(),
         ),
-        None => parts::by_seed(found.len(), options.test, seed),
+        None => parts::by_seed(found.len(), options.test_share(), seed),
     };
     let (input, values) = (form.shape(), Values::Bytes(bytes));
     let part = |rows: &[u32]| {

@@ -45,7 +45,7 @@ pub(super) fn open(
             (0..trained as u32).collect(),
             (trained as u32..samples(&x) as u32).collect(),
         ),
-        None => parts::by_seed(samples(&x), options.test, seed),
+        None => parts::by_seed(samples(&x), options.test_share(), seed),
     };
     let input = images(file, &mut x)?;
     let kind = known.map(|known| known.target.kind()).or(options.target);
