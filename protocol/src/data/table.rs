@@ -30,6 +30,8 @@ pub struct TableOptions {
     pub onehot: Vec<Column>,
     /// Columns whose texts are hashed, and to how many inputs.
     pub hash: Vec<(Column, u32)>,
+    /// Columns of dates.
+    pub date: Vec<Column>,
     /// Columns that are not read.
     pub drop: Vec<Column>,
 }
@@ -44,6 +46,7 @@ impl Default for TableOptions {
             text: None,
             onehot: Vec::new(),
             hash: Vec::new(),
+            date: Vec::new(),
             drop: Vec::new(),
         }
     }
@@ -159,6 +162,7 @@ impl TableOptions {
             "text" => self.text = Some(value.parse()?),
             "onehot" => self.onehot = list(value)?,
             "hash" => self.hash = hashed(value)?,
+            "date" => self.date = list(value)?,
             "drop" => self.drop = list(value)?,
             _ => return self.held_out.take(key, value),
         }
@@ -171,7 +175,8 @@ impl TableOptions {
             return Err(DataSpecError::SeveralClasses);
         }
         let hashed = self.hash.iter().map(|(column, _)| column);
-        let mut named: Vec<&Column> = self.onehot.iter().chain(&self.drop).chain(&self.label).collect();
+        let listed = [&self.onehot, &self.date, &self.drop, &self.label];
+        let mut named: Vec<&Column> = listed.into_iter().flatten().collect();
         named.extend(hashed);
         named.sort();
         match named.windows(2).find(|two| two[0] == two[1]) {
@@ -203,7 +208,7 @@ impl fmt::Display for TableOptions {
         if let Some(text) = self.text {
             write!(f, "&text={text}")?;
         }
-        for (key, columns) in [("onehot", &self.onehot), ("drop", &self.drop)] {
+        for (key, columns) in [("onehot", &self.onehot), ("date", &self.date), ("drop", &self.drop)] {
             if !columns.is_empty() {
                 write!(f, "&{key}={}", Listed(columns))?;
             }

@@ -53,6 +53,11 @@ pub(super) enum Rule {
     Category,
     /// As a text that is hashed to so many places.
     Hash(u32),
+    /// As a date.
+    Date {
+        /// Whether it may be missing.
+        may_miss: bool,
+    },
 }
 
 /// The columns of a file.
@@ -158,8 +163,12 @@ impl Columns {
 /// How a number is read where nothing else is known.
 fn number_rule(options: &TableOptions) -> Rule {
     Rule::Number {
-        may_miss: options.missing != protocol::data::Missing::Error,
+        may_miss: may_miss(options),
     }
+}
+
+fn may_miss(options: &TableOptions) -> bool {
+    options.missing != protocol::data::Missing::Error
 }
 
 /// How a column is read for a model.
@@ -169,6 +178,9 @@ fn known_rule(encoding: &Encoding, options: &TableOptions) -> Rule {
         Encoding::Number { fill: None } => number_rule(options),
         Encoding::OneHot { .. } => Rule::Category,
         Encoding::Hash { inputs } => Rule::Hash(*inputs),
+        Encoding::Date { fill, .. } => Rule::Date {
+            may_miss: fill.is_some() || may_miss(options),
+        },
     }
 }
 
@@ -188,16 +200,24 @@ fn rules(
         .map(|column| ("onehot", column, Some(Rule::Category)));
     let hash = options.hash.iter();
     let hash = hash.map(|(column, inputs)| ("hash", column, Some(Rule::Hash(*inputs))));
+    let dates = Rule::Date {
+        may_miss: may_miss(options),
+    };
+    let date = options.date.iter().map(|column| ("date", column, Some(dates)));
     let drop = options.drop.iter().map(|column| ("drop", column, None));
-    let all = onehot.chain(hash).chain(drop).map(|(option, column, rule)| {
-        let place = find(column).ok_or_else(|| CsvError::NoSuchColumn {
-            file: file.to_owned(),
-            option,
-            wanted: column.to_string(),
-            columns: list(names),
-        })?;
-        Ok((Some(place), rule))
-    });
+    let all = onehot
+        .chain(hash)
+        .chain(date)
+        .chain(drop)
+        .map(|(option, column, rule)| {
+            let place = find(column).ok_or_else(|| CsvError::NoSuchColumn {
+                file: file.to_owned(),
+                option,
+                wanted: column.to_string(),
+                columns: list(names),
+            })?;
+            Ok((Some(place), rule))
+        });
     all.collect()
 }
 
@@ -211,7 +231,8 @@ fn has_header(
 ) -> bool {
     let options = wanted.options;
     let hashed = options.hash.iter().map(|(column, _)| column);
-    let ruled: Vec<&Column> = options.onehot.iter().chain(&options.drop).chain(hashed).collect();
+    let listed = [&options.onehot, &options.date, &options.drop];
+    let ruled: Vec<&Column> = listed.into_iter().flatten().chain(hashed).collect();
     let is_name = |column: &Column| matches!(column, Column::Name(_));
     if wanted.labelled && (options.label.iter().any(is_name) || ruled.iter().any(|column| is_name(column))) {
         return true;

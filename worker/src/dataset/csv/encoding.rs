@@ -1,6 +1,8 @@
-//! What becomes of a column: a number, an input for each category, or inputs that texts are hashed to.
+//! What becomes of a column: a number, an input for each category, inputs that texts are hashed to, or those of a date.
 
 use serde::{Deserialize, Serialize};
+
+use super::date;
 
 /// How the cells of a column become inputs. A model keeps it, to make the same of other data.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -20,6 +22,13 @@ pub enum Encoding {
         /// How many inputs there are.
         inputs: u32,
     },
+    /// Days since the beginning of 2000, and waves for the place in the year and in the week.
+    Date {
+        /// The days that take the place of a missing date; where there are none, none may be missing.
+        fill: Option<f32>,
+        /// Whether there are also waves for the time of day.
+        time: bool,
+    },
 }
 
 impl Encoding {
@@ -30,6 +39,8 @@ impl Encoding {
             Self::Number { .. } => 1,
             Self::OneHot { categories } => categories.len(),
             Self::Hash { inputs } => *inputs as usize,
+            Self::Date { time: false, .. } => date::INPUTS,
+            Self::Date { time: true, .. } => date::INPUTS_WITH_TIME,
         }
     }
 
@@ -62,6 +73,11 @@ pub fn input_names(columns: &[String], encodings: &[Encoding]) -> Vec<String> {
                 names.collect()
             }
             Encoding::Hash { inputs } => (0..*inputs).map(|place| format!("{column}#{place}")).collect(),
+            Encoding::Date { .. } => {
+                let parts = ["days", "year~1", "year~2", "week~1", "week~2", "day~1", "day~2"];
+                let parts = parts[..encoding.width()].iter();
+                parts.map(|part| format!("{column}:{part}")).collect()
+            }
         });
     names.collect()
 }
@@ -80,6 +96,10 @@ enum Step {
     },
     Hash {
         width: usize,
+    },
+    Date {
+        fill: f32,
+        time: bool,
     },
 }
 
@@ -101,6 +121,10 @@ impl Expander {
             Encoding::Hash { inputs } => Step::Hash {
                 width: *inputs as usize,
             },
+            Encoding::Date { fill, time } => Step::Date {
+                fill: fill.unwrap_or_default(),
+                time: *time,
+            },
         });
         Self(steps.collect())
     }
@@ -112,6 +136,10 @@ impl Expander {
             let (place, width) = match step {
                 Step::Number { fill } => {
                     inputs.push(if cell.is_nan() { *fill } else { cell });
+                    continue;
+                }
+                Step::Date { fill, time } => {
+                    date::expand(if cell.is_nan() { *fill } else { cell }, *time, inputs);
                     continue;
                 }
                 Step::OneHot { places, width } => (places[cell as usize], *width),

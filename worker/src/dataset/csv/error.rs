@@ -81,6 +81,20 @@ pub enum CsvError {
         /// What the cell holds.
         cell: String,
     },
+    /// A cell that should hold a date holds something else.
+    #[error(
+        "{file} line {line}: column {column} holds '{cell}', which is not a date: write dates as 2024-05-31 or \
+         2024-05-31 13:45:00"
+    )]
+    NotADate {
+        file: PathBuf,
+        /// The line of the row.
+        line: u64,
+        /// The name of the column.
+        column: String,
+        /// What the cell holds.
+        cell: String,
+    },
     /// A number with a comma.
     #[error(
         "{file} line {line}: column {column} holds '{cell}', which is not a number: write numbers with a decimal point, \

@@ -26,13 +26,16 @@ pub(super) fn learn(table: &Table, options: &TableOptions, train: &[u32]) -> Res
         })?;
     }
     let learned = columns.iter().zip(&table.rules).zip(&table.texts);
+    let fill = |column: &Learned| match options.missing {
+        Missing::Error => None,
+        Missing::Zero => Some(0.0),
+        Missing::Mean => Some((column.sum / column.count.max(1) as f64) as f32),
+    };
     let encodings = learned.map(|((column, rule), texts)| match rule {
-        Rule::Number { .. } => Encoding::Number {
-            fill: match options.missing {
-                Missing::Error => None,
-                Missing::Zero => Some(0.0),
-                Missing::Mean => Some((column.sum / column.count.max(1) as f64) as f32),
-            },
+        Rule::Number { .. } => Encoding::Number { fill: fill(column) },
+        Rule::Date { .. } => Encoding::Date {
+            fill: fill(column),
+            time: column.fractions,
         },
         Rule::Hash(inputs) => Encoding::Hash { inputs: *inputs },
         Rule::Category => {
@@ -50,6 +53,8 @@ struct Learned {
     /// Of the numbers that are there.
     sum: f64,
     count: u64,
+    /// Whether one of them has a fraction.
+    fractions: bool,
     /// Which of the texts occur.
     met: Vec<bool>,
 }
@@ -59,6 +64,7 @@ impl Learned {
         Self {
             sum: 0.0,
             count: 0,
+            fractions: false,
             met: vec![false; texts],
         }
     }
@@ -66,7 +72,8 @@ impl Learned {
     fn take(&mut self, rule: Rule, cell: f32) {
         match rule {
             Rule::Category => self.met[cell as usize] = true,
-            Rule::Number { .. } if !cell.is_nan() => {
+            Rule::Number { .. } | Rule::Date { .. } if !cell.is_nan() => {
+                self.fractions |= cell.fract() != 0.0;
                 self.sum += f64::from(cell);
                 self.count += 1;
             }
@@ -86,6 +93,17 @@ pub(super) fn filled(encodings: &[Encoding], options: &TableOptions, scaling: Op
             (Encoding::Number { fill: None }, Missing::Mean, Some(Scaling::Standard { mean, .. })) => {
                 Encoding::Number {
                     fill: mean.get(at).copied(),
+                }
+            }
+            (Encoding::Date { fill: None, time }, Missing::Zero, _) => Encoding::Date {
+                fill: Some(0.0),
+                time: *time,
+            },
+            // The days are the first of a date's inputs.
+            (Encoding::Date { fill: None, time }, Missing::Mean, Some(Scaling::Standard { mean, .. })) => {
+                Encoding::Date {
+                    fill: mean.get(at).copied(),
+                    time: *time,
                 }
             }
             _ => encoding.clone(),

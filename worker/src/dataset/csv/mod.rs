@@ -7,6 +7,7 @@
 mod cell;
 mod columns;
 mod counted;
+mod date;
 mod encoding;
 mod error;
 mod labels;

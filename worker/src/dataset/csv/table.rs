@@ -4,6 +4,7 @@ use protocol::data::TextRule;
 
 use super::cell::{Cell, has_decimal_comma};
 use super::columns::{ColumnNames, Columns, Rule, Wanted};
+use super::date;
 use super::labels::{Labels, Text, Texts};
 use super::rows::Rows;
 use super::{CsvError, Source};
@@ -157,6 +158,11 @@ impl Reader {
                     Cell::Missing if may_miss => f32::NAN,
                     other => return Err(not_a_number(rows, column, cell, other).into()),
                 },
+                Rule::Date { may_miss } => match date::read(cell) {
+                    Some(days) => days as f32,
+                    None if may_miss && Cell::read(cell) == Cell::Missing => f32::NAN,
+                    None => return Err(not_a_date(rows, column, cell).into()),
+                },
                 Rule::Hash(inputs) => super::Encoding::place(cell, inputs) as f32,
                 Rule::Category => {
                     let place = texts.place(cell, || Text {
@@ -187,6 +193,26 @@ impl Reader {
             self.labels.push(rows.file, &columns.names[position], cell, rows.line)?;
         }
         Ok(())
+    }
+}
+
+/// What is wrong with a cell that holds no date.
+fn not_a_date(rows: &Rows<'_>, column: &str, cell: &str) -> CsvError {
+    let (file, line) = (rows.file.to_owned(), rows.line);
+    let (column, cell) = (column.to_owned(), cell.to_owned());
+    match Cell::read(&cell) {
+        Cell::Missing => CsvError::MissingNumber {
+            file,
+            line,
+            column,
+            cell,
+        },
+        _ => CsvError::NotADate {
+            file,
+            line,
+            column,
+            cell,
+        },
     }
 }
 

@@ -112,6 +112,50 @@ fn texts_need_a_rule_and_become_inputs() {
 }
 
 #[test]
+fn dates_become_numbers() {
+    let rows: Vec<String> = (1..=28)
+        .map(|day| format!("2024-02-{day:02},{day},{}", day % 2))
+        .collect();
+    let text = format!("when,n,k\n{}\n", rows.join("\n"));
+    let dated = open(&text, "?date=when").unwrap();
+    assert_eq!(dated.input, Shape::Flat(5 + 1));
+    let [
+        Encoding::Date {
+            fill: None,
+            time: false,
+        },
+        _,
+    ] = dated.encodings[..]
+    else {
+        panic!("days without times: {:?}", dated.encodings);
+    };
+    // The days are as far apart as the numbers beside them.
+    let (made, _) = all(&dated.train);
+    assert!(
+        made.chunks_exact(6).all(|row| (row[0] - row[5]).abs() < 1e-3),
+        "{made:?}"
+    );
+    let again = open_for(&text, "?date=when", dated.known()).unwrap();
+    assert_eq!(again.hash, dated.hash);
+    // A model finds its dates by name, and says what is none.
+    let asked = |cell: &str, options: &str| inputs(&format!("n,when\n3,{cell}\n"), options, dated.known());
+    assert_eq!(
+        asked("2024-02-03", "").unwrap(),
+        asked("2024-02-03T00:00:00Z", "").unwrap()
+    );
+    assert_refused(
+        asked("3.2.2024", ""),
+        "line 2: column when holds '3.2.2024', which is not a date: write dates as",
+    );
+    assert_refused(asked("", ""), "column when holds '', so its number is missing");
+    assert!(asked("", "?missing=mean").unwrap()[0].abs() < 1e-3);
+    // Times of day add inputs of their own.
+    let timed = open(text.replacen("02-07,", "02-07 13:30,", 1), "?date=when&test=0.01").unwrap();
+    assert_eq!(timed.input, Shape::Flat(7 + 1));
+    assert_refused(open(&text, "?date=when,n"), "column n holds '1', which is not a date");
+}
+
+#[test]
 fn a_model_makes_the_same_of_texts_by_name() {
     let shop = open(SHOP, "?onehot=colour&hash=shop:4&test=0.2").unwrap();
     let again = open_for(SHOP, "?onehot=colour&hash=shop:4&test=0.2", shop.known()).unwrap();
