@@ -36,7 +36,7 @@ pub enum DataSpecError {
     /// An option that tables do not have.
     #[error(
         "'{0}' is not an option of a table: write label=, test=, testfile=, target=, sep=, missing=, text=, onehot=, \
-         hash=, date= or drop=, separated by '&' (give a column whose name holds '&' or ',' by its position)"
+         hash=, words=, date= or drop=, separated by '&' (give a column whose name holds '&' or ',' by its position)"
     )]
     UnknownOption(String),
     /// The same option twice.
@@ -67,7 +67,7 @@ pub enum DataSpecError {
     #[error("texts cannot be hashed to '{0}' inputs: write a whole number from 2 to 65536, such as hash=colour:32")]
     Buckets(String),
     /// A column in two lists.
-    #[error("column '{0}' is named twice: give it one of label=, onehot=, hash=, date= and drop=")]
+    #[error("column '{0}' is named twice: give it one of label=, onehot=, hash=, words=, date= and drop=")]
     TwoRules(String),
     /// A label is either a class or a number.
     #[error("target={0} is neither: write target=class or target=number")]

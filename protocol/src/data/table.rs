@@ -10,6 +10,8 @@ use super::held_out::HeldOut;
 
 /// The places that texts are hashed to when nothing else was asked for.
 const DEFAULT_BUCKETS: u32 = 32;
+/// The inputs that the words of a text are hashed to when nothing else was asked for.
+const DEFAULT_WORDS: u32 = 4096;
 /// More would make a table wider than anybody means.
 const BUCKETS_MAX: u32 = 1 << 16;
 
@@ -30,6 +32,8 @@ pub struct TableOptions {
     pub onehot: Vec<Column>,
     /// Columns whose texts are hashed, and to how many inputs.
     pub hash: Vec<(Column, u32)>,
+    /// Columns whose texts are taken apart into words, and how many inputs those are hashed to.
+    pub words: Vec<(Column, u32)>,
     /// Columns of dates.
     pub date: Vec<Column>,
     /// Columns that are not read.
@@ -46,6 +50,7 @@ impl Default for TableOptions {
             text: None,
             onehot: Vec::new(),
             hash: Vec::new(),
+            words: Vec::new(),
             date: Vec::new(),
             drop: Vec::new(),
         }
@@ -144,10 +149,10 @@ fn buckets(text: &str) -> Result<u32, DataSpecError> {
 }
 
 /// Reads `colour:32,shape`. A name may hold a colon if a number of inputs follows it.
-fn hashed(text: &str) -> Result<Vec<(Column, u32)>, DataSpecError> {
+fn hashed(text: &str, default: u32) -> Result<Vec<(Column, u32)>, DataSpecError> {
     let one = |text: &str| match text.rsplit_once(':') {
         Some((column, count)) => Ok((column.parse()?, buckets(count)?)),
-        None => Ok((text.parse()?, DEFAULT_BUCKETS)),
+        None => Ok((text.parse()?, default)),
     };
     text.split(',').map(one).collect()
 }
@@ -161,7 +166,8 @@ impl TableOptions {
             "missing" => self.missing = value.parse()?,
             "text" => self.text = Some(value.parse()?),
             "onehot" => self.onehot = list(value)?,
-            "hash" => self.hash = hashed(value)?,
+            "hash" => self.hash = hashed(value, DEFAULT_BUCKETS)?,
+            "words" => self.words = hashed(value, DEFAULT_WORDS)?,
             "date" => self.date = list(value)?,
             "drop" => self.drop = list(value)?,
             _ => return self.held_out.take(key, value),
@@ -174,7 +180,7 @@ impl TableOptions {
         if self.target == Some(TargetKind::Class) && self.label.len() > 1 {
             return Err(DataSpecError::SeveralClasses);
         }
-        let hashed = self.hash.iter().map(|(column, _)| column);
+        let hashed = self.hash.iter().chain(&self.words).map(|(column, _)| column);
         let listed = [&self.onehot, &self.date, &self.drop, &self.label];
         let mut named: Vec<&Column> = listed.into_iter().flatten().collect();
         named.extend(hashed);
@@ -213,9 +219,11 @@ impl fmt::Display for TableOptions {
                 write!(f, "&{key}={}", Listed(columns))?;
             }
         }
-        for (place, (column, count)) in self.hash.iter().enumerate() {
-            let lead = if place == 0 { "&hash=" } else { "," };
-            write!(f, "{lead}{column}:{count}")?;
+        for (key, columns) in [("hash", &self.hash), ("words", &self.words)] {
+            for (place, (column, count)) in columns.iter().enumerate() {
+                let lead = if place == 0 { format!("&{key}=") } else { ",".to_owned() };
+                write!(f, "{lead}{column}:{count}")?;
+            }
         }
         Ok(())
     }

@@ -152,10 +152,10 @@ fn any_table() -> impl Strategy<Value = TableOptions> {
         (2..=65_536u32).prop_map(|count| Some(TextRule::Hash(count))),
         Just(Some(TextRule::Drop)),
     ];
-    let others = (columns(0), columns(0), columns(0), columns(0));
+    let others = (columns(0), columns(0), columns(0), columns(0), columns(0));
     (columns(1), held_out, target, missing, text, others, 2..=65_536u32).prop_filter_map(
         "a column has one rule",
-        |(label, held_out, target, missing, text, (onehot, hash, date, drop), buckets)| {
+        |(label, held_out, target, missing, text, (onehot, hash, words, date, drop), buckets)| {
             let options = TableOptions {
                 target: target.filter(|&target| target == TargetKind::Number || label.len() == 1),
                 label,
@@ -164,6 +164,7 @@ fn any_table() -> impl Strategy<Value = TableOptions> {
                 text,
                 onehot,
                 hash: hash.into_iter().map(|column| (column, buckets)).collect(),
+                words: words.into_iter().map(|column| (column, buckets)).collect(),
                 date,
                 drop,
             };

@@ -117,6 +117,7 @@ impl Hasher {
                     self.texts(categories);
                 }
                 Encoding::Hash { inputs } => [3, *inputs as usize].iter().for_each(|&n| self.number(n)),
+                Encoding::Words { inputs } => [5, *inputs as usize].iter().for_each(|&n| self.number(n)),
                 Encoding::Date { fill, time } => {
                     self.number(4);
                     self.number(usize::from(*time));

@@ -53,6 +53,8 @@ pub(super) enum Rule {
     Category,
     /// As a text that is hashed to so many places.
     Hash(u32),
+    /// As a text whose words are hashed to this many places.
+    Words(u32),
     /// As a date.
     Date {
         /// Whether it may be missing.
@@ -178,6 +180,7 @@ fn known_rule(encoding: &Encoding, options: &TableOptions) -> Rule {
         Encoding::Number { fill: None } => number_rule(options),
         Encoding::OneHot { .. } => Rule::Category,
         Encoding::Hash { inputs } => Rule::Hash(*inputs),
+        Encoding::Words { inputs } => Rule::Words(*inputs),
         Encoding::Date { fill, .. } => Rule::Date {
             may_miss: fill.is_some() || may_miss(options),
         },
@@ -200,6 +203,8 @@ fn rules(
         .map(|column| ("onehot", column, Some(Rule::Category)));
     let hash = options.hash.iter();
     let hash = hash.map(|(column, inputs)| ("hash", column, Some(Rule::Hash(*inputs))));
+    let words = options.words.iter();
+    let words = words.map(|(column, inputs)| ("words", column, Some(Rule::Words(*inputs))));
     let dates = Rule::Date {
         may_miss: may_miss(options),
     };
@@ -207,6 +212,7 @@ fn rules(
     let drop = options.drop.iter().map(|column| ("drop", column, None));
     let all = onehot
         .chain(hash)
+        .chain(words)
         .chain(date)
         .chain(drop)
         .map(|(option, column, rule)| {
@@ -230,7 +236,7 @@ fn has_header(
     find: impl Fn(&Column) -> Option<usize>,
 ) -> bool {
     let options = wanted.options;
-    let hashed = options.hash.iter().map(|(column, _)| column);
+    let hashed = options.hash.iter().chain(&options.words).map(|(column, _)| column);
     let listed = [&options.onehot, &options.date, &options.drop];
     let ruled: Vec<&Column> = listed.into_iter().flatten().chain(hashed).collect();
     let is_name = |column: &Column| matches!(column, Column::Name(_));

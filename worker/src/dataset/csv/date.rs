@@ -79,6 +79,8 @@ fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
 
 /// The position of a day in its year, from 0 to 1.
 fn year_phase(days: f64) -> f64 {
+    // A model file may name any day to take the place of missing ones.
+    let days = days.clamp(-1e6, 1e7);
     // The mean length of a year finds it, or one of its neighbours.
     let mut year = 2000 + (days / 365.2425).floor() as i64;
     let start = |year| days_from_civil(year, 1, 1) as f64;
@@ -169,6 +171,7 @@ mod tests {
         for day in 0..1000 {
             assert!((0.0..1.0).contains(&year_phase(f64::from(day) * 37.25 - 10_000.0)));
         }
+        assert!((0.0..1.0).contains(&year_phase(f64::from(f32::MAX))));
         // A wave is a sine, nearly.
         for phase in [0.0, 0.1, 0.25, 0.4, 0.77] {
             assert!((f64::from(wave(phase)) - (std::f64::consts::TAU * phase).sin()).abs() < 0.06);

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::date;
+use super::words::Bags;
 
 /// How the cells of a column become inputs. A model keeps it, to make the same of other data.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -22,6 +23,11 @@ pub enum Encoding {
         /// How many inputs there are.
         inputs: u32,
     },
+    /// The words of a text, each hashed as a whole text is: the square root of how often it occurs.
+    Words {
+        /// The number of inputs.
+        inputs: u32,
+    },
     /// Days since the beginning of 2000, and waves for the place in the year and in the week.
     Date {
         /// The days that take the place of a missing date; where there are none, none may be missing.
@@ -38,7 +44,7 @@ impl Encoding {
         match self {
             Self::Number { .. } => 1,
             Self::OneHot { categories } => categories.len(),
-            Self::Hash { inputs } => *inputs as usize,
+            Self::Hash { inputs } | Self::Words { inputs } => *inputs as usize,
             Self::Date { time: false, .. } => date::INPUTS,
             Self::Date { time: true, .. } => date::INPUTS_WITH_TIME,
         }
@@ -72,7 +78,9 @@ pub fn input_names(columns: &[String], encodings: &[Encoding]) -> Vec<String> {
                 let names = categories.iter().map(|category| format!("{column}={category}"));
                 names.collect()
             }
-            Encoding::Hash { inputs } => (0..*inputs).map(|place| format!("{column}#{place}")).collect(),
+            Encoding::Hash { inputs } | Encoding::Words { inputs } => {
+                (0..*inputs).map(|place| format!("{column}#{place}")).collect()
+            }
             Encoding::Date { .. } => {
                 let parts = ["days", "year~1", "year~2", "week~1", "week~2", "day~1", "day~2"];
                 let parts = parts[..encoding.width()].iter();
@@ -83,9 +91,9 @@ pub fn input_names(columns: &[String], encodings: &[Encoding]) -> Vec<String> {
 }
 
 /// Makes inputs of the cells of rows.
-pub(super) struct Expander(Vec<Step>);
+pub(super) struct Expander<'a>(Vec<Step<'a>>);
 
-enum Step {
+enum Step<'a> {
     Number {
         fill: f32,
     },
@@ -97,40 +105,51 @@ enum Step {
     Hash {
         width: usize,
     },
+    Words {
+        bags: &'a Bags,
+        width: usize,
+    },
     Date {
         fill: f32,
         time: bool,
     },
 }
 
-impl Expander {
-    /// For these encodings, and for a table of these texts in each column.
-    pub(super) fn new<'a>(encodings: &[Encoding], texts: impl Iterator<Item = &'a [String]>) -> Self {
-        let steps = encodings.iter().zip(texts).map(|(encoding, texts)| match encoding {
-            Encoding::Number { fill } => Step::Number {
-                fill: fill.unwrap_or_default(),
-            },
-            Encoding::OneHot { categories } => {
-                let known: std::collections::HashMap<&str, u32> =
-                    categories.iter().map(String::as_str).zip(0..).collect();
-                Step::OneHot {
-                    places: texts.iter().map(|text| known.get(text.as_str()).copied()).collect(),
-                    width: categories.len(),
+impl<'a> Expander<'a> {
+    /// For these encodings, and for a table of these texts and words in each column.
+    pub(super) fn new(encodings: &[Encoding], columns: impl Iterator<Item = (&'a [String], &'a Bags)>) -> Self {
+        let steps = encodings
+            .iter()
+            .zip(columns)
+            .map(|(encoding, (texts, bags))| match encoding {
+                Encoding::Number { fill } => Step::Number {
+                    fill: fill.unwrap_or_default(),
+                },
+                Encoding::OneHot { categories } => {
+                    let known: std::collections::HashMap<&str, u32> =
+                        categories.iter().map(String::as_str).zip(0..).collect();
+                    Step::OneHot {
+                        places: texts.iter().map(|text| known.get(text.as_str()).copied()).collect(),
+                        width: categories.len(),
+                    }
                 }
-            }
-            Encoding::Hash { inputs } => Step::Hash {
-                width: *inputs as usize,
-            },
-            Encoding::Date { fill, time } => Step::Date {
-                fill: fill.unwrap_or_default(),
-                time: *time,
-            },
-        });
+                Encoding::Hash { inputs } => Step::Hash {
+                    width: *inputs as usize,
+                },
+                Encoding::Words { inputs } => Step::Words {
+                    bags,
+                    width: *inputs as usize,
+                },
+                Encoding::Date { fill, time } => Step::Date {
+                    fill: fill.unwrap_or_default(),
+                    time: *time,
+                },
+            });
         Self(steps.collect())
     }
 
-    /// Replaces `inputs` by what is made of a row's cells.
-    pub(super) fn expand(&self, cells: &[f32], inputs: &mut Vec<f32>) {
+    /// Replaces `inputs` by what is made of the cells of the row of this number.
+    pub(super) fn expand(&self, row: usize, cells: &[f32], inputs: &mut Vec<f32>) {
         inputs.clear();
         for (step, &cell) in self.0.iter().zip(cells) {
             let (place, width) = match step {
@@ -140,6 +159,12 @@ impl Expander {
                 }
                 Step::Date { fill, time } => {
                     date::expand(if cell.is_nan() { *fill } else { cell }, *time, inputs);
+                    continue;
+                }
+                Step::Words { bags, width } => {
+                    let start = inputs.len();
+                    inputs.resize(start + width, 0.0);
+                    bags.expand(row, &mut inputs[start..]);
                     continue;
                 }
                 Step::OneHot { places, width } => (places[cell as usize], *width),
@@ -175,14 +200,15 @@ mod tests {
             ["size", "colour=blue", "colour=red", "shop#0", "shop#1", "shop#2"]
         );
         let texts = [owned(&[]), owned(&["red", "green", "blue"]), owned(&[])];
-        let expander = Expander::new(&encodings, texts.iter().map(Vec::as_slice));
+        let bags = [Bags::default(), Bags::default(), Bags::default()];
+        let expander = Expander::new(&encodings, texts.iter().map(Vec::as_slice).zip(&bags));
         let mut inputs = Vec::new();
         for (cells, expected) in [
             ([1.5, 0.0, 2.0], [1.5, 0.0, 1.0, 0.0, 0.0, 1.0]),
             ([f32::NAN, 1.0, 0.0], [7.0, 0.0, 0.0, 1.0, 0.0, 0.0]),
             ([-1.0, 2.0, 1.0], [-1.0, 1.0, 0.0, 0.0, 1.0, 0.0]),
         ] {
-            expander.expand(&cells, &mut inputs);
+            expander.expand(0, &cells, &mut inputs);
             assert_eq!(inputs, expected);
         }
         // What Python's zlib.crc32 says, so that others can make the same inputs.

@@ -10,7 +10,7 @@ use crate::dataset::{DatasetError, Scaling};
 /// Finds categories, and what takes the place of missing numbers, in the rows to train on.
 pub(super) fn learn(table: &Table, options: &TableOptions, train: &[u32]) -> Result<Vec<Encoding>, DatasetError> {
     let mut columns: Vec<Learned> = table.texts.iter().map(|texts| Learned::new(texts.len())).collect();
-    let plain = |rule: &Rule| matches!(rule, Rule::Number { may_miss: false } | Rule::Hash(_));
+    let plain = |rule: &Rule| matches!(rule, Rule::Number { may_miss: false } | Rule::Hash(_) | Rule::Words(_));
     // Where nothing is to be learned, the table need not be read again.
     if !table.rules.iter().all(plain) {
         let mut is_trained = vec![false; table.cells.rows()];
@@ -38,6 +38,7 @@ pub(super) fn learn(table: &Table, options: &TableOptions, train: &[u32]) -> Res
             time: column.fractions,
         },
         Rule::Hash(inputs) => Encoding::Hash { inputs: *inputs },
+        Rule::Words(inputs) => Encoding::Words { inputs: *inputs },
         Rule::Category => {
             let met = texts.iter().zip(&column.met).filter(|&(_, &met)| met);
             let mut categories: Vec<String> = met.map(|(text, _)| text.clone()).collect();
@@ -110,6 +111,36 @@ pub(super) fn filled(encodings: &[Encoding], options: &TableOptions, scaling: Op
         }
     });
     filled.collect()
+}
+
+/// The same scaling, except that all words of a column are divided by one number, the root of their mean square, and not
+/// shifted. By its own deviation a word that is met once in a thousand texts would count thirty times as much as others.
+pub(super) fn pooled(scaling: Scaling, encodings: &[Encoding]) -> Scaling {
+    let Scaling::Standard {
+        mut mean,
+        mut deviation,
+    } = scaling
+    else {
+        return scaling;
+    };
+    let mut place = 0;
+    for encoding in encodings {
+        let inputs = place..place + encoding.width();
+        place = inputs.end;
+        if !matches!(encoding, Encoding::Words { .. }) {
+            continue;
+        }
+        let (mean, deviation) = (&mut mean[inputs.clone()], &mut deviation[inputs]);
+        // A word that is not met has a mean of 0, and a deviation that stands for none.
+        let met = mean.iter().zip(&*deviation).filter(|&(&mean, _)| mean > 0.0);
+        let squares: f64 = met
+            .map(|(&mean, &deviation)| f64::from(mean).powi(2) + f64::from(deviation).powi(2))
+            .sum();
+        let root = (squares / mean.len().max(1) as f64).sqrt() as f32;
+        mean.fill(0.0);
+        deviation.fill(if root > 0.0 { root } else { 1.0 });
+    }
+    Scaling::Standard { mean, deviation }
 }
 
 /// What a model keeps: nothing where every column is a number that is always there.

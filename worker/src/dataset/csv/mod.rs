@@ -17,6 +17,7 @@ mod parquet;
 mod rows;
 mod separator;
 mod table;
+mod words;
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -132,6 +133,12 @@ fn split(
         }
         None => learning::learn(&table, options, &train)?,
     };
+    let order = || train.iter().chain(&test).copied();
+    let features = width(&encodings).unwrap_or_default();
+    if features == 0 {
+        return Err(CsvError::NothingLeft { file: file.to_owned() }.into());
+    }
+    let mut inputs = expand(source, &table, &encodings, order())?;
     let (target, answers) = answers(
         file,
         table.labels.decide(file)?,
@@ -139,15 +146,12 @@ fn split(
         known.map(|known| known.target),
         &train,
     )?;
-    let order = || train.iter().chain(&test).copied();
-    let features = width(&encodings).unwrap_or_default();
-    if features == 0 {
-        return Err(CsvError::NothingLeft { file: file.to_owned() }.into());
-    }
-    let mut inputs = expand(source, &table.cells, &table.texts, &encodings, order())?;
     let scaling = match known {
         // The test part must not leak into what the model is trained with, so the training part alone decides.
-        None => Scaling::standard_of(features, |take| inputs.each(0..train.len(), take))?,
+        None => {
+            let standard = Scaling::standard_of(features, |take| inputs.each(0..train.len(), take))?;
+            learning::pooled(standard, &encodings)
+        }
         Some(known) => known.scaling.clone(),
     };
     scale(file, &mut inputs, &scaling)?;
@@ -174,18 +178,18 @@ fn split(
 /// The inputs that some rows of a table make, in this order.
 fn expand(
     source: Source<'_>,
-    cells: &Floats,
-    texts: &[Vec<String>],
+    table: &Table,
     encodings: &[Encoding],
     order: impl Iterator<Item = u32>,
 ) -> Result<Floats, DatasetError> {
-    let expander = Expander::new(encodings, texts.iter().map(Vec::as_slice));
+    let columns = table.texts.iter().map(Vec::as_slice).zip(&table.bags);
+    let expander = Expander::new(encodings, columns);
     let features = width(encodings).unwrap_or_default();
     let mut inputs = FloatsWriter::new(features, source.file, source.bytes_max);
     let (mut row, mut made) = (Vec::new(), Vec::new());
     for at in order {
-        cells.read(at as usize, &mut row)?;
-        expander.expand(&row, &mut made);
+        table.cells.read(at as usize, &mut row)?;
+        expander.expand(at as usize, &row, &mut made);
         inputs.push(&made)?;
     }
     inputs.finish()
@@ -279,7 +283,7 @@ pub(super) fn inputs(source: Source<'_>, options: &TableOptions, known: Known<'_
     check_width(source.file, table.rules.len(), encodings.len(), Some(known.scaling))?;
     let encodings = learning::filled(&encodings, options, Some(known.scaling));
     let rows = 0..table.cells.rows() as u32;
-    let mut inputs = expand(source, &table.cells, &table.texts, &encodings, rows)?;
+    let mut inputs = expand(source, &table, &encodings, rows)?;
     scale(source.file, &mut inputs, known.scaling)?;
     let (_, values) = inputs.split_at(0);
     Ok(Samples::unlabelled(known.input.elements(), values))

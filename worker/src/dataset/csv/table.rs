@@ -7,6 +7,7 @@ use super::columns::{ColumnNames, Columns, Rule, Wanted};
 use super::date;
 use super::labels::{Labels, Text, Texts};
 use super::rows::Rows;
+use super::words::Bags;
 use super::{CsvError, Source};
 use crate::dataset::DatasetError;
 use crate::dataset::floats::{Floats, FloatsWriter};
@@ -25,6 +26,8 @@ pub(super) struct Table {
     pub(super) cells: Floats,
     /// Each different text of a column of categories, in the order of first occurrence; none for other columns.
     pub(super) texts: Vec<Vec<String>>,
+    /// The words of each row in columns of words; none for other columns.
+    pub(super) bags: Vec<Bags>,
     /// What is to be predicted of each row; nothing where labels are not wanted.
     pub(super) labels: Labels,
     /// How the columns of labels are called.
@@ -41,6 +44,7 @@ impl Table {
         let mut table = Reader {
             cells: FloatsWriter::new(columns.features.len(), source.file, source.bytes_max),
             texts: columns.features.iter().map(|_| Texts::default()).collect(),
+            bags: columns.features.iter().map(|_| Bags::default()).collect(),
             labels: Labels::new(columns.labels.len(), wanted.kind),
             row: Vec::new(),
         };
@@ -63,6 +67,7 @@ impl Table {
             names: columns.known_names(),
             cells: table.cells.finish()?,
             texts: texts.collect(),
+            bags: table.bags,
             labels: table.labels,
             label_names: columns.labels.iter().map(|&at| columns.names[at].clone()).collect(),
         })
@@ -142,6 +147,7 @@ fn apply_to_texts(columns: &mut Columns, source: Source<'_>, rule: TextRule) -> 
 struct Reader {
     cells: FloatsWriter,
     texts: Vec<Texts>,
+    bags: Vec<Bags>,
     labels: Labels,
     row: Vec<f32>,
 }
@@ -149,7 +155,8 @@ struct Reader {
 impl Reader {
     fn push(&mut self, rows: &Rows<'_>, columns: &Columns) -> Result<(), DatasetError> {
         self.row.clear();
-        for (&(position, rule), texts) in columns.features.iter().zip(&mut self.texts) {
+        let kept = self.texts.iter_mut().zip(&mut self.bags);
+        for (&(position, rule), (texts, bags)) in columns.features.iter().zip(kept) {
             let cell = &rows.record[position];
             let column = &columns.names[position];
             self.row.push(match rule {
@@ -163,6 +170,11 @@ impl Reader {
                     None if may_miss && Cell::read(cell) == Cell::Missing => f32::NAN,
                     None => return Err(not_a_date(rows, column, cell).into()),
                 },
+                // Its words are kept beside the cells.
+                Rule::Words(inputs) => {
+                    bags.push(cell, inputs);
+                    0.0
+                }
                 Rule::Hash(inputs) => super::Encoding::place(cell, inputs) as f32,
                 Rule::Category => {
                     let place = texts.place(cell, || Text {

@@ -156,6 +156,37 @@ fn dates_become_numbers() {
 }
 
 #[test]
+fn words_become_inputs_of_one_scale() {
+    let reviews = [
+        "Good, good film",
+        "bad film",
+        "a good one",
+        "so bad it is good",
+        "bad, bad, bad",
+    ];
+    let rows = (0..50).map(|row| format!("\"{}\",{},{}", reviews[row % 5], row, row % 2));
+    let text = format!("review,n,k\n{}\n", rows.collect::<Vec<_>>().join("\n"));
+    let read = open(&text, "?words=review:64").unwrap();
+    assert_eq!(read.input, Shape::Flat(64 + 1));
+    assert_eq!(read.encodings[0], Encoding::Words { inputs: 64 });
+    let Scaling::Standard { mean, deviation } = &read.scaling else {
+        panic!("columns are standardised");
+    };
+    assert!(mean[..64].iter().all(|&mean| mean == 0.0) && mean[64] > 0.0);
+    assert!(deviation[..64].iter().all(|&one| one == deviation[0]));
+    // Divided by it, the squares of the training part are 1 in the mean.
+    let (made, _) = all(&read.train);
+    let rows = made.chunks_exact(65);
+    let squares: f32 = rows.clone().flat_map(|row| &row[..64]).map(|value| value * value).sum();
+    assert!((squares / (64 * rows.len()) as f32 - 1.0).abs() < 1e-4, "{squares}");
+    let again = open_for(&text, "?words=review:64", read.known()).unwrap();
+    assert_eq!(again.hash, read.hash);
+    let asked = |text: &str| inputs(&format!("n,review\n3,\"{text}\"\n"), "", read.known()).unwrap();
+    assert_eq!(asked("bad, good FILM"), asked("film bad (good)"));
+    assert_ne!(asked("bad"), asked("good"));
+}
+
+#[test]
 fn a_model_makes_the_same_of_texts_by_name() {
     let shop = open(SHOP, "?onehot=colour&hash=shop:4&test=0.2").unwrap();
     let again = open_for(SHOP, "?onehot=colour&hash=shop:4&test=0.2", shop.known()).unwrap();

@@ -1,0 +1,60 @@
+//! Texts as bags of words: which words occur, and how often, in any order.
+
+use super::Encoding;
+
+/// The words of every row of a column, as the inputs that they are hashed to.
+#[derive(Default)]
+pub(super) struct Bags {
+    /// The inputs of all words, row after row.
+    places: Vec<u32>,
+    /// Where each row ends in `places`.
+    ends: Vec<usize>,
+}
+
+impl Bags {
+    /// Adds the text of the next row. Words are its runs of letters and digits, in small letters.
+    pub(super) fn push(&mut self, text: &str, inputs: u32) {
+        let small = text.to_lowercase();
+        let words = small.split(|letter: char| !letter.is_alphanumeric());
+        let words = words.filter(|word| !word.is_empty());
+        self.places.extend(words.map(|word| Encoding::place(word, inputs)));
+        self.ends.push(self.places.len());
+    }
+
+    /// Adds what a row's words make of these inputs: the square root of how often each occurs. Roots are the same bits on
+    /// all machines, logarithms are not.
+    pub(super) fn expand(&self, row: usize, inputs: &mut [f32]) {
+        let start = row.checked_sub(1).map_or(0, |before| self.ends[before]);
+        let words = &self.places[start..self.ends[row]];
+        for &place in words {
+            inputs[place as usize] += 1.0;
+        }
+        for input in inputs {
+            *input = input.sqrt();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_counted_whatever_their_case_and_order() {
+        let mut bags = Bags::default();
+        for text in ["Good, GOOD good: good!", "", "the good, the bad", "bad the good the"] {
+            bags.push(text, 64);
+        }
+        let of = |row| {
+            let mut inputs = [0.0; 64];
+            bags.expand(row, &mut inputs);
+            inputs
+        };
+        let place = |word| Encoding::place(word, 64) as usize;
+        assert_ne!(place("good"), place("bad"));
+        assert_eq!((of(0)[place("good")], of(0).iter().sum::<f32>()), (2.0, 2.0));
+        assert_eq!(of(1), [0.0; 64]);
+        assert_eq!(of(2), of(3));
+        assert_eq!((of(2)[place("the")], of(2)[place("bad")]), (2.0f32.sqrt(), 1.0));
+    }
+}
