@@ -196,7 +196,10 @@ impl Dataset {
                     _ => Form::Parquet,
                 };
                 let source = Source::new(&file, form, watcher);
-                csv::open(source, test_file.as_deref(), table, seed, known)
+                csv::open(source, test_file.as_deref(), table, seed, known).map_err(|error| match error {
+                    DatasetError::Csv(error) => error.with_cure(spec).into(),
+                    other => other,
+                })
             }
             DataSpec::Npz { file, arrays } => npz::open(&root::resolve(file, data_root)?, *arrays, seed, known),
             DataSpec::Cifar { directory } => cifar::open(directory, data_root, known),

@@ -287,7 +287,7 @@ fn found_labels(
 }
 
 /// The place that a position means, where negative ones count from the end.
-fn from_either_end(position: i64, columns: usize) -> Option<usize> {
+pub(super) fn from_either_end(position: i64, columns: usize) -> Option<usize> {
     let place = if position < 0 {
         position + columns as i64
     } else {

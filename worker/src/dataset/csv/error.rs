@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use protocol::data::{DataSpec, TableOptions};
 use thiserror::Error;
 
 /// What is wrong with a CSV file.
@@ -68,10 +69,7 @@ pub enum CsvError {
         columns: String,
     },
     /// A cell that should hold a number holds a text, or a number that is not finite.
-    #[error(
-        "{file} line {line}: column {column} holds '{cell}', which is not a number: say onehot={column}, \
-         hash={column}:32 or drop={column} if it is a column of texts (text=onehot for all of them)"
-    )]
+    #[error("{file} line {line}: column {column} holds '{cell}', which is not a number: {advice}")]
     NotANumber {
         file: PathBuf,
         /// The line of the row.
@@ -80,6 +78,19 @@ pub enum CsvError {
         column: String,
         /// What the cell holds.
         cell: String,
+        /// What to do.
+        advice: String,
+    },
+    /// Several columns cannot be read as they are.
+    #[error("{file} has columns that need a rule:\n  {problems}\nwrite '{instead}'")]
+    Columns {
+        file: PathBuf,
+        /// What is wrong with them, a line each.
+        problems: String,
+        /// Options that read them.
+        cure: Box<TableOptions>,
+        /// The data with those options.
+        instead: String,
     },
     /// A cell that should hold a date holds something else.
     #[error(
@@ -124,16 +135,15 @@ pub enum CsvError {
         cell: String,
     },
     /// A column of nearly as many texts as rows.
-    #[error(
-        "{file} holds more than {most} different texts in column {column}, too many for an input each: say \
-         hash={column}:64 or drop={column}"
-    )]
+    #[error("{file} holds more than {most} different texts in column {column}, too many for an input each: {advice}")]
     TooManyCategories {
         file: PathBuf,
         /// The name of the column.
         column: String,
         /// How many there may be.
         most: usize,
+        /// What to do.
+        advice: String,
     },
     /// A number so far from the others of its column that its distance is no number any more.
     #[error(
@@ -209,4 +219,30 @@ pub enum CsvError {
         /// The classes of the model.
         classes: String,
     },
+}
+
+impl CsvError {
+    /// Whether a cell does not fit the rule of its column, so that other columns may have the same problem.
+    pub(super) fn is_of_a_column(&self) -> bool {
+        matches!(
+            self,
+            Self::NotANumber { .. }
+                | Self::DecimalComma { .. }
+                | Self::MissingNumber { .. }
+                | Self::TooManyCategories { .. }
+        )
+    }
+
+    /// Tells which data to write in place of this one.
+    #[must_use]
+    pub(in crate::dataset) fn with_cure(mut self, spec: &DataSpec) -> Self {
+        if let Self::Columns { cure, instead, .. } = &mut self {
+            let mut spec = spec.clone();
+            if let DataSpec::Csv { table, .. } | DataSpec::Parquet { table, .. } = &mut spec {
+                table.clone_from(cure);
+            }
+            *instead = spec.to_string();
+        }
+        self
+    }
 }

@@ -16,6 +16,7 @@ mod learning;
 mod parquet;
 mod rows;
 mod separator;
+mod survey;
 mod table;
 mod words;
 

@@ -7,13 +7,11 @@ use super::columns::{ColumnNames, Columns, Rule, Wanted};
 use super::date;
 use super::labels::{Labels, Text, Texts};
 use super::rows::Rows;
+use super::survey::{CATEGORIES_MAX, Profile, diagnose};
 use super::words::Bags;
 use super::{CsvError, Source};
 use crate::dataset::DatasetError;
 use crate::dataset::floats::{Floats, FloatsWriter};
-
-/// More categories make a table wider than anybody means.
-const CATEGORIES_MAX: usize = 1000;
 
 /// The samples of a file as they were written.
 pub(super) struct Table {
@@ -32,6 +30,8 @@ pub(super) struct Table {
     pub(super) labels: Labels,
     /// How the columns of labels are called.
     pub(super) label_names: Vec<String>,
+    /// Whether most cells of a column of categories are numbers with a decimal comma.
+    decimal_commas: bool,
 }
 
 impl Table {
@@ -41,17 +41,35 @@ impl Table {
         if let (Some(rule), None) = (wanted.options.text, wanted.model) {
             apply_to_texts(&mut columns, source, rule)?;
         }
+        let read = Self::read_columns(source, &columns, wanted);
+        let is_doubtful = match &read {
+            Ok(table) => table.decimal_commas,
+            Err(DatasetError::Csv(error)) => error.is_of_a_column(),
+            Err(_) => false,
+        };
+        // A table to train on is refused for all of its columns at once.
+        if is_doubtful && wanted.model.is_none() {
+            let profiles = survey(source, &columns)?;
+            if let Some(found) = diagnose(source.file, &columns, &profiles, wanted.options) {
+                return Err(found.into());
+            }
+        }
+        read
+    }
+
+    fn read_columns(source: Source<'_>, columns: &Columns, wanted: Wanted<'_>) -> Result<Self, DatasetError> {
         let mut table = Reader {
             cells: FloatsWriter::new(columns.features.len(), source.file, source.bytes_max),
             texts: columns.features.iter().map(|_| Texts::default()).collect(),
             bags: columns.features.iter().map(|_| Bags::default()).collect(),
             labels: Labels::new(columns.labels.len(), wanted.kind),
             row: Vec::new(),
+            commas: vec![0; columns.features.len()],
         };
         let mut any = false;
-        each_row(source, &columns, |rows| {
+        each_row(source, columns, |rows| {
             any = true;
-            table.push(rows, &columns)
+            table.push(rows, columns)
         })?;
         if !any {
             return Err(DatasetError::Csv(CsvError::HeaderOnly {
@@ -62,10 +80,12 @@ impl Table {
             let different = texts.different.into_iter();
             different.map(|text| text.cell).collect()
         });
+        let cells = table.cells.finish()?;
         Ok(Self {
             rules: columns.features.iter().map(|&(_, rule)| rule).collect(),
             names: columns.known_names(),
-            cells: table.cells.finish()?,
+            decimal_commas: table.commas.iter().any(|&commas| 2 * commas > cells.rows() as u64),
+            cells,
             texts: texts.collect(),
             bags: table.bags,
             labels: table.labels,
@@ -116,17 +136,25 @@ fn each_row(
     Ok(())
 }
 
-/// Gives every column that holds a text and has no rule of its own this one. The whole file is read for that.
-fn apply_to_texts(columns: &mut Columns, source: Source<'_>, rule: TextRule) -> Result<(), DatasetError> {
-    let mut holds_text = vec![false; columns.names.len()];
+/// Looks at every cell of a file.
+fn survey(source: Source<'_>, columns: &Columns) -> Result<Vec<Profile>, DatasetError> {
+    let mut profiles: Vec<Profile> = columns.names.iter().map(|_| Profile::default()).collect();
     each_row(source, columns, |rows| {
-        for (holds, cell) in holds_text.iter_mut().zip(&rows.record) {
-            *holds = *holds || Cell::read(cell) == Cell::Text;
+        for (profile, cell) in profiles.iter_mut().zip(&rows.record) {
+            profile.push(cell, rows.line);
         }
         Ok(())
     })?;
+    Ok(profiles)
+}
+
+/// Gives every column that holds a text and has no rule of its own this one. The whole file is read for that.
+fn apply_to_texts(columns: &mut Columns, source: Source<'_>, rule: TextRule) -> Result<(), DatasetError> {
+    let profiles = survey(source, columns)?;
     columns.features.retain_mut(|(at, how)| {
-        if !matches!(how, Rule::Number { .. }) || !holds_text[*at] {
+        let profile = &profiles[*at];
+        // Numbers with decimal commas are no texts: they are refused where numbers are read.
+        if !matches!(how, Rule::Number { .. }) || !profile.holds_text() || profile.holds_decimal_commas() {
             return true;
         }
         match rule {
@@ -150,13 +178,15 @@ struct Reader {
     bags: Vec<Bags>,
     labels: Labels,
     row: Vec<f32>,
+    /// The cells of each column of categories that are numbers with a decimal comma.
+    commas: Vec<u64>,
 }
 
 impl Reader {
     fn push(&mut self, rows: &Rows<'_>, columns: &Columns) -> Result<(), DatasetError> {
         self.row.clear();
-        let kept = self.texts.iter_mut().zip(&mut self.bags);
-        for (&(position, rule), (texts, bags)) in columns.features.iter().zip(kept) {
+        let kept = self.texts.iter_mut().zip(&mut self.bags).zip(&mut self.commas);
+        for (&(position, rule), ((texts, bags), commas)) in columns.features.iter().zip(kept) {
             let cell = &rows.record[position];
             let column = &columns.names[position];
             self.row.push(match rule {
@@ -177,6 +207,7 @@ impl Reader {
                 }
                 Rule::Hash(inputs) => super::Encoding::place(cell, inputs) as f32,
                 Rule::Category => {
+                    *commas += u64::from(has_decimal_comma(cell));
                     let place = texts.place(cell, || Text {
                         cell: cell.to_owned(),
                         column: column.clone(),
@@ -187,6 +218,7 @@ impl Reader {
                             file: rows.file.to_owned(),
                             column: column.clone(),
                             most: CATEGORIES_MAX,
+                            advice: "give the texts that it was trained on".into(),
                         }));
                     }
                     place as f32
@@ -250,6 +282,7 @@ fn not_a_number(rows: &Rows<'_>, column: &str, cell: &str, found: Cell) -> CsvEr
             line,
             column,
             cell,
+            advice: "the model takes numbers there; correct it".into(),
         },
     }
 }

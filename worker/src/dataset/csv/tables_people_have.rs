@@ -52,7 +52,7 @@ fn missing_numbers_are_filled_as_was_said_and_as_the_model_knows() {
     let text = "a,b,k\n1,10,x\n,20,y\n3,NA,x\n2,30,y\n";
     assert_refused(
         open(text, ""),
-        "line 3: column a holds '', so its number is missing: fill it in, or say missing=mean",
+        "need a rule:\n  a (line 3: ''): missing numbers: missing=mean\n  b (line 4: 'NA'): missing numbers: missing=mean",
     );
     let mean = open(text, "?missing=mean&test=0.01").unwrap();
     assert!(
@@ -75,6 +75,10 @@ fn missing_numbers_are_filled_as_was_said_and_as_the_model_knows() {
 fn texts_need_a_rule_and_become_inputs() {
     assert_refused(
         open(SHOP, ""),
+        "need a rule:\n  colour (line 2: 'red'): texts: onehot=colour\n  shop (line 2: 'north'): texts: onehot=shop\n",
+    );
+    assert_refused(
+        open(SHOP, "?drop=shop"),
         "line 2: column colour holds 'red', which is not a number: say onehot=colour, hash=colour:32 or drop=colour",
     );
     let shop = open(SHOP, "?onehot=colour&hash=shop:4&test=0.01").unwrap();
@@ -206,6 +210,85 @@ fn a_model_makes_the_same_of_texts_by_name() {
     for place in 0..width {
         let stored = unknown[place] * deviation[place] + mean[place];
         assert!(stored.abs() < 1e-6, "{stored}");
+    }
+}
+
+#[test]
+fn decimal_commas_are_no_texts() {
+    for (count, options) in [
+        (40, "?text=onehot"),
+        (40, "?onehot=temp"),
+        (40, "?text=hash"),
+        (1500, "?onehot=temp"),
+    ] {
+        let rows = (0..count).map(|row| format!("{row};{},{};{}", row / 10, row % 10, row % 2));
+        let text = format!("n;temp;k\n{}\n", rows.collect::<Vec<_>>().join("\n"));
+        let message = "line 2: column temp holds '0,0', which is not a number: write numbers with a decimal point";
+        assert_refused(open(&text, options), message);
+    }
+    // A few of them are texts among others.
+    assert!(open("n;size;k\n1;large;x\n2;small;y\n3;1,5;x\n4;small;y\n", "?onehot=size").is_ok());
+}
+
+#[test]
+fn all_columns_that_need_a_rule_are_told_at_once() {
+    let plans = ["basic", "plus", "pro"];
+    let rows = (0..60).map(|row| {
+        let age = if row == 7 {
+            String::new()
+        } else {
+            (20 + row).to_string()
+        };
+        let note = format!("customer {row} said that all is well");
+        format!(
+            "C{row:05},{},{age},2024-01-{:02},{note},{}",
+            plans[row % 3],
+            1 + row % 28,
+            row % 2
+        )
+    });
+    let text = format!(
+        "customer,plan,age,since,\"a, b\",left\n{}\n",
+        rows.collect::<Vec<_>>().join("\n")
+    );
+    let (_folder, spec) = file(&text, "?missing=error");
+    let message = Dataset::open(&spec, 7, None).unwrap_err().to_string();
+    for part in [
+        "has columns that need a rule:\n  customer (line 2: 'C00000'): a text of its own in every row: drop=customer\n",
+        "  plan (line 2: 'basic'): texts: onehot=plan\n",
+        "  age (line 9: ''): missing numbers: missing=mean\n",
+        "  since (line 2: '2024-01-01'): dates: date=since\n",
+        "  a, b (line 2: 'customer 0 said that all…'): longer texts: words=4\n",
+    ] {
+        assert!(message.contains(part), "'{part}' is not in {message}");
+    }
+    // What it says to write can be read.
+    let (_, instead) = message.rsplit_once("write '").unwrap();
+    let instead: DataSpec = instead.trim_end_matches('\'').parse().unwrap();
+    let options = "?label=left&test=0.2&missing=mean&onehot=plan&date=since&drop=customer&words=4:4096";
+    assert!(instead.to_string().ends_with(options), "{instead}");
+    let read = Dataset::open(&instead, 7, None).unwrap();
+    assert_eq!(read.input, Shape::Flat(3 + 1 + 5 + 4096));
+    // A single one has its own sentence.
+    for (options, says) in [
+        (
+            "&onehot=plan&date=since&words=4&missing=mean",
+            "no two rows have the same text: say drop=customer",
+        ),
+        (
+            "&onehot=plan&drop=customer&words=4&missing=mean",
+            "say date=since to make numbers of its dates",
+        ),
+        (
+            "&onehot=plan&drop=customer,since&missing=mean",
+            "say words=4 to make inputs of its words",
+        ),
+        (
+            "&onehot=plan&drop=customer,since,4",
+            "line 9: column age holds '', so its number is missing",
+        ),
+    ] {
+        assert_refused(open(&text, &format!("?label=left{options}")), says);
     }
 }
 

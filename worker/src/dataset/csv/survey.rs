@@ -1,0 +1,318 @@
+//! What the columns of a table hold, so that one message tells all that is wrong with it, and what to write instead.
+
+use std::collections::HashSet;
+use std::path::Path;
+
+use protocol::data::{Column, Missing, TableOptions};
+
+use super::cell::{Cell, has_decimal_comma};
+use super::columns::{Columns, Rule, from_either_end};
+use super::{CsvError, date};
+
+/// More categories make a table wider than anybody means.
+pub(super) const CATEGORIES_MAX: usize = 1000;
+/// From this many texts on, a column of different texts is taken for names of the rows.
+const IDS_MIN: u64 = 20;
+/// From this many words in the mean, and this many different texts, a column is taken for texts to read.
+const LONG_WORDS: u64 = 4;
+const LONG_TEXTS: usize = 20;
+/// The inputs that are suggested for texts that are hashed, and for words.
+const HASH_INPUTS: u32 = 64;
+const WORDS_INPUTS: u32 = 4096;
+/// Problems that a message lists: those of other machines are cut after 1,024 bytes.
+const LISTED_MAX: usize = 8;
+/// Letters of a cell that a message shows.
+const CELL_LETTERS: usize = 24;
+
+/// What a column holds.
+#[derive(Default)]
+pub(super) struct Profile {
+    cells: u64,
+    numbers: u64,
+    /// Cells that are neither numbers nor missing, of which some are numbers with a decimal comma, and some dates.
+    texts: u64,
+    commas: u64,
+    dates: u64,
+    /// The words of all texts.
+    words: u64,
+    first_text: Option<Example>,
+    first_missing: Option<Example>,
+    /// Up to one more than there may be categories.
+    different: HashSet<String>,
+    /// Whether one of those occurs twice.
+    repeats: bool,
+}
+
+/// A cell, and its line.
+#[derive(Clone)]
+struct Example {
+    line: u64,
+    cell: String,
+}
+
+impl Profile {
+    pub(super) fn push(&mut self, cell: &str, line: u64) {
+        self.cells += 1;
+        let example = || Example {
+            line,
+            cell: cell.to_owned(),
+        };
+        match Cell::read(cell) {
+            Cell::Number(_) => self.numbers += 1,
+            Cell::Missing => {
+                self.first_missing.get_or_insert_with(example);
+            }
+            Cell::Text => {
+                self.texts += 1;
+                self.commas += u64::from(has_decimal_comma(cell));
+                self.dates += u64::from(date::read(cell).is_some());
+                self.words += cell.split_whitespace().count() as u64;
+                self.first_text.get_or_insert_with(example);
+                if self.different.len() <= CATEGORIES_MAX {
+                    self.repeats |= !self.different.insert(cell.to_owned());
+                }
+            }
+        }
+    }
+
+    pub(super) fn holds_text(&self) -> bool {
+        self.texts > 0
+    }
+
+    /// Whether most of the cells are numbers with a decimal comma.
+    pub(super) fn holds_decimal_commas(&self) -> bool {
+        2 * self.commas > self.cells
+    }
+
+    /// What its texts are.
+    fn kind(&self) -> Kind {
+        if 2 * self.commas > self.texts {
+            Kind::DecimalCommas
+        } else if 10 * self.dates >= 9 * self.texts {
+            Kind::Dates
+        } else if self.numbers > self.texts {
+            Kind::Slip
+        } else if self.words >= LONG_WORDS * self.texts && self.different.len() > LONG_TEXTS {
+            Kind::LongTexts
+        } else if !self.repeats && self.texts >= IDS_MIN {
+            Kind::Ids
+        } else if self.different.len() > CATEGORIES_MAX {
+            Kind::ManyTexts
+        } else {
+            Kind::Categories
+        }
+    }
+
+    /// What is wrong with it where it is read so.
+    fn problems(&self, at: usize, rule: Rule) -> Vec<Problem> {
+        let problem = |kind, example: &Option<Example>| {
+            let Example { line, cell } = example.clone()?;
+            Some(Problem { at, line, cell, kind })
+        };
+        let text = |kind| problem(kind, &self.first_text);
+        let missing = || problem(Kind::Missing, &self.first_missing);
+        let found = match rule {
+            Rule::Number { may_miss } => {
+                let kind = self.holds_text().then(|| self.kind());
+                let fills = matches!(kind, None | Some(Kind::Dates | Kind::Slip)) && !may_miss;
+                [kind.and_then(text), fills.then(missing).flatten()]
+            }
+            Rule::Category if self.holds_decimal_commas() => [text(Kind::DecimalCommas), None],
+            Rule::Category if self.different.len() > CATEGORIES_MAX => [text(self.kind()), None],
+            Rule::Date { may_miss: false } => [missing(), None],
+            Rule::Category | Rule::Hash(_) | Rule::Words(_) | Rule::Date { .. } => [None, None],
+        };
+        found.into_iter().flatten().collect()
+    }
+}
+
+/// What makes a column unreadable.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    DecimalCommas,
+    Dates,
+    /// Texts among numbers.
+    Slip,
+    LongTexts,
+    /// A text of its own in every row.
+    Ids,
+    ManyTexts,
+    Categories,
+    Missing,
+}
+
+/// A column that cannot be read, and a cell of it.
+struct Problem {
+    at: usize,
+    line: u64,
+    cell: String,
+    kind: Kind,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::DecimalCommas => "decimal commas",
+            Self::Dates => "dates",
+            Self::Slip => "a text among numbers",
+            Self::LongTexts => "longer texts",
+            Self::Ids => "a text of its own in every row",
+            Self::ManyTexts => "more than 1,000 different texts",
+            Self::Categories => "texts",
+            Self::Missing => "missing numbers",
+        }
+    }
+
+    /// What to do about it, in few words.
+    fn cure(self, column: &str) -> String {
+        match self {
+            Self::DecimalCommas => "write them with a point".into(),
+            Self::Dates => format!("date={column}"),
+            Self::Slip => "correct it".into(),
+            Self::LongTexts => format!("words={column}"),
+            Self::Ids => format!("drop={column}"),
+            Self::ManyTexts => format!("hash={column}:{HASH_INPUTS}"),
+            Self::Categories => format!("onehot={column}"),
+            Self::Missing => "missing=mean".into(),
+        }
+    }
+
+    /// The same as a sentence, for who has no other problem.
+    fn advice(self, column: &str) -> String {
+        match self {
+            Self::Dates => format!("say date={column} to make numbers of its dates, or drop={column}"),
+            Self::Slip => format!("correct it, or say onehot={column} or drop={column} if it is a column of texts"),
+            Self::LongTexts => format!("say words={column} to make inputs of its words, or drop={column}"),
+            Self::Ids => format!(
+                "no two rows have the same text: say drop={column}, or hash={column}:{HASH_INPUTS} if it is no name of the row"
+            ),
+            Self::ManyTexts => format!("say hash={column}:{HASH_INPUTS} or drop={column}"),
+            Self::DecimalCommas | Self::Categories | Self::Missing => format!(
+                "say onehot={column}, hash={column}:32 or drop={column} if it is a column of texts (text=onehot for all of \
+                 them)"
+            ),
+        }
+    }
+
+    /// Gives a column the rule that reads it.
+    fn apply(self, column: Column, options: &mut TableOptions) {
+        match self {
+            Self::DecimalCommas | Self::Slip => {}
+            Self::Dates => options.date.push(column),
+            Self::LongTexts => options.words.push((column, WORDS_INPUTS)),
+            Self::Ids => options.drop.push(column),
+            Self::ManyTexts => options.hash.push((column, HASH_INPUTS)),
+            Self::Categories => options.onehot.push(column),
+            Self::Missing => options.missing = Missing::Mean,
+        }
+    }
+}
+
+/// Tells what is wrong with the columns of a table; nothing if all can be read.
+pub(super) fn diagnose(
+    file: &Path,
+    columns: &Columns,
+    profiles: &[Profile],
+    options: &TableOptions,
+) -> Option<CsvError> {
+    let features = columns.features.iter();
+    let problems: Vec<(Problem, Rule)> = features
+        .flat_map(|&(at, rule)| {
+            let problems = profiles[at].problems(at, rule).into_iter();
+            problems.map(move |problem| (problem, rule))
+        })
+        .collect();
+    match problems.as_slice() {
+        [] => None,
+        [(only, rule)] => Some(only.error(file, columns, *rule)),
+        several => {
+            let shown = several.iter().take(LISTED_MAX);
+            let mut lines: Vec<String> = shown.map(|(problem, _)| problem.line(columns)).collect();
+            if let Some(more @ 1..) = several.len().checked_sub(LISTED_MAX) {
+                lines.push(format!("and {more} more"));
+            }
+            Some(CsvError::Columns {
+                file: file.to_owned(),
+                problems: lines.join("\n  "),
+                cure: Box::new(cured(columns, several.iter().map(|(problem, _)| problem), options)),
+                instead: String::new(),
+            })
+        }
+    }
+}
+
+impl Problem {
+    fn line(&self, columns: &Columns) -> String {
+        let name = &columns.names[self.at];
+        let mut cell: String = self.cell.chars().take(CELL_LETTERS).collect();
+        if cell.len() < self.cell.len() {
+            cell.push('…');
+        }
+        let (kind, cure) = (self.kind.name(), self.kind.cure(&column(columns, self.at).to_string()));
+        format!("{name} (line {}: '{cell}'): {kind}: {cure}", self.line)
+    }
+
+    fn error(&self, file: &Path, columns: &Columns, rule: Rule) -> CsvError {
+        let (file, line, cell) = (file.to_owned(), self.line, self.cell.clone());
+        let advice = self.kind.advice(&column(columns, self.at).to_string());
+        let column = columns.names[self.at].clone();
+        match (self.kind, rule) {
+            (Kind::DecimalCommas, _) => CsvError::DecimalComma {
+                file,
+                line,
+                column,
+                cell,
+            },
+            (Kind::Missing, _) => CsvError::MissingNumber {
+                file,
+                line,
+                column,
+                cell,
+            },
+            (_, Rule::Category) => CsvError::TooManyCategories {
+                file,
+                column,
+                most: CATEGORIES_MAX,
+                advice,
+            },
+            _ => CsvError::NotANumber {
+                file,
+                line,
+                column,
+                cell,
+                advice,
+            },
+        }
+    }
+}
+
+/// What to call a column in an option.
+fn column(columns: &Columns, at: usize) -> Column {
+    let name = &columns.names[at];
+    let is_plain = columns.has_header
+        && !name.contains(['&', ','])
+        && columns.names.iter().filter(|&one| one == name).count() == 1;
+    let parsed = name
+        .parse()
+        .ok()
+        .filter(|parsed| is_plain && matches!(parsed, Column::Name(_)));
+    parsed.unwrap_or(Column::Position(at as i64))
+}
+
+/// Options by which all of the columns can be read that any can.
+fn cured<'a>(columns: &Columns, problems: impl Iterator<Item = &'a Problem>, options: &TableOptions) -> TableOptions {
+    let mut cured = options.clone();
+    if cured.label == [Column::LAST] {
+        cured.label = columns.labels.iter().map(|&at| column(columns, at)).collect();
+    }
+    let place = |column: &Column| match column {
+        Column::Name(name) => columns.names.iter().position(|one| one == name),
+        Column::Position(position) => from_either_end(*position, columns.names.len()),
+    };
+    for problem in problems {
+        // The rule that it had does not read it.
+        cured.onehot.retain(|column| place(column) != Some(problem.at));
+        problem.kind.apply(column(columns, problem.at), &mut cured);
+    }
+    cured
+}
