@@ -112,14 +112,20 @@ impl Columns {
         let others = || (0..first.len()).filter(|&at| !labels.contains(&Some(at)) && !dropped(at));
         let places: Vec<usize> = match (known, wanted.model) {
             (Some(known), _) => {
-                let places = known.features.iter().map(|name| {
-                    place(name).ok_or_else(|| CsvError::MissingColumn {
+                let missing: Vec<String> = known
+                    .features
+                    .iter()
+                    .filter(|name| place(name).is_none())
+                    .cloned()
+                    .collect();
+                if !missing.is_empty() {
+                    return Err(CsvError::MissingColumns {
                         file: file.to_owned(),
-                        column: name.clone(),
+                        missing: missing_text(&missing),
                         columns: list(&names),
-                    })
-                });
-                places.collect::<Result<_, _>>()?
+                    });
+                }
+                known.features.iter().filter_map(|name| place(name)).collect()
             }
             // Without names, and as wide as the model's samples: there is no label.
             (None, Some(model)) if !wanted.labelled && model.encodings.len() == first.len() => {
@@ -248,8 +254,16 @@ fn has_header(
         !model.encodings.iter().all(numbers)
     });
     if texts_in_model {
-        let names = wanted.model.and_then(|model| model.names);
-        return names.is_some_and(|names| first.iter().any(|cell| names.features.iter().any(|name| name == cell)));
+        let Some((names, encodings)) = wanted.model.and_then(|model| model.names.zip(Some(model.encodings))) else {
+            return false;
+        };
+        let has_number = |first: &StringRecord| first.iter().any(|cell| cell.parse::<f32>().is_ok());
+        let needs_number = encodings
+            .iter()
+            .any(|encoding| matches!(encoding, Encoding::Number { .. }));
+        return first.iter().any(|cell| names.features.iter().any(|name| name == cell))
+            // Names, though of other columns: no row of the model's has texts only.
+            || (needs_number && !has_number(first));
     }
     let ruled: Vec<Option<usize>> = ruled.into_iter().map(find).collect();
     let mut cells = first
@@ -263,6 +277,14 @@ fn has_header(
         cells.all(|cell| !is_number(cell))
     } else {
         cells.any(|cell| !is_number(cell) && Cell::read(cell) == Cell::Text)
+    }
+}
+
+/// Names the columns that a file lacks.
+fn missing_text(missing: &[String]) -> String {
+    match missing {
+        [only] => format!("column '{only}', which the model was trained on"),
+        several => format!("columns {}, which the model was trained on", list(several)),
     }
 }
 

@@ -32,12 +32,12 @@ pub enum CsvError {
         /// The columns there are.
         columns: String,
     },
-    /// A column that the model was trained on is not there.
-    #[error("{file} has no column '{column}', which the model was trained on; it has {columns}")]
-    MissingColumn {
+    /// Columns that the model was trained on are not there.
+    #[error("{file} has no {missing}; it has {columns}")]
+    MissingColumns {
         file: PathBuf,
-        /// The column.
-        column: String,
+        /// The columns, in words.
+        missing: String,
         /// The columns there are.
         columns: String,
     },

@@ -214,6 +214,25 @@ fn a_model_makes_the_same_of_texts_by_name() {
 }
 
 #[test]
+fn a_file_without_a_models_columns_is_told_by_their_names() {
+    let shop = open(SHOP, "?onehot=colour&hash=shop:4&test=0.2").unwrap();
+    let says = "has no columns colour, size, shop, which the model was trained on; it has width, length, kind";
+    let other = "width,length,kind\n1,2,lily\n";
+    assert_refused(inputs(other, "", shop.known()), says);
+    assert_refused(open_for(other, "?test=1&label=kind", shop.known()), says);
+    assert_refused(
+        inputs("colour,shop\nred,north\n", "", shop.known()),
+        "has no column 'size', which the model was trained on; it has colour, shop",
+    );
+    // Without names columns count by their places, and a cell that is no number is the model's business.
+    assert!(inputs("red,1,north\n", "", shop.known()).is_ok());
+    assert_refused(
+        inputs("red,1,north\nred,large,north\n", "", shop.known()),
+        "line 2: column 1 holds 'large', which is not a number: the model takes numbers there; correct it",
+    );
+}
+
+#[test]
 fn decimal_commas_are_no_texts() {
     for (count, options) in [
         (40, "?text=onehot"),
