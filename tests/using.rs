@@ -56,6 +56,31 @@ fn samples_without_labels_are_predicted_in_their_order_wherever_their_columns_ar
     assert_eq!((lines.len(), lines[0]), (4, "class,probability"));
     assert!(lines[2].starts_with("side1,0."), "{lines:?}");
 
+    let more = tau
+        .run(&[
+            "predict",
+            &model,
+            "--data",
+            "csv:new.csv",
+            "--all",
+            "--row",
+            "--id",
+            "x",
+        ])
+        .stdout;
+    let lines: Vec<&str> = more.lines().collect();
+    assert_eq!(lines[0], "class,probability,row,x,side0,side1");
+    assert!(
+        lines.len() == 4 && lines[2].starts_with("side1,0.") && lines[2].contains(",2,"),
+        "{more}"
+    );
+    let refused = tau.run(&["predict", &model, "--data", "csv:new.csv", "--id", "name"]);
+    assert!(
+        refused.code == 2 && refused.stderr.contains("no column 'name', which --id names"),
+        "{}",
+        refused.stderr
+    );
+
     // The labels of the training data do not matter, and its held-out part is judged as 'evaluate' judges it.
     assert_eq!(predictions(&tau, &model, "csv:points.csv").len(), 600);
     write("lacking.csv", "x,z\n1,2\n");

@@ -21,16 +21,32 @@ pub struct Prediction {
     /// The number of the class.
     pub class: u32,
     /// How likely the model thinks it is.
-    pub probability: f32,
+    pub probability: f64,
 }
 
 impl Prediction {
     /// What a row of a model's outputs says.
     #[must_use]
     pub fn of(row: &[f32]) -> Self {
-        let (class, probability) = loss::most_likely(row);
+        let class = loss::most_likely(row);
+        let probability = probabilities(row)[class as usize];
         Self { class, probability }
     }
+}
+
+/// The probability of each class that a row of a model's outputs says: in wide numbers, so that what is nearly sure can be
+/// told from what is sure.
+#[must_use]
+pub fn probabilities(row: &[f32]) -> Vec<f64> {
+    // One output is how likely the second class is.
+    let logits: Vec<f64> = match row {
+        &[logit] => vec![0.0, f64::from(logit)],
+        logits => logits.iter().map(|&logit| f64::from(logit)).collect(),
+    };
+    let most = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let shares: Vec<f64> = logits.iter().map(|logit| (logit - most).exp()).collect();
+    let all: f64 = shares.iter().sum();
+    shares.into_iter().map(|share| share / all).collect()
 }
 
 /// A model that only answers, on the CPU.
@@ -138,9 +154,22 @@ mod tests {
             assert_eq!(told.len(), 300);
             for (number, prediction) in told.iter().enumerate() {
                 assert_eq!(prediction.class, u32::from(number % 3 == 0), "{number}");
-                let expected = 1.0 / (1.0 + (-2.0f32).exp());
+                let expected = 1.0 / (1.0 + (-2.0f64).exp());
                 assert!((prediction.probability - expected).abs() < 1e-6, "{prediction:?}");
             }
         }
+    }
+
+    #[test]
+    fn nearly_sure_is_not_sure() {
+        let [almost, hardly] = probabilities(&[20.0, 0.0])[..] else {
+            panic!("two classes");
+        };
+        assert!(almost < 1.0 && almost > 0.999_999_99);
+        assert!((hardly - (-20.0f64).exp()).abs() < 1e-15);
+        // One output stands for two classes.
+        assert_eq!(probabilities(&[1.5]), probabilities(&[0.0, 1.5]));
+        assert_eq!(Prediction::of(&[1.5]).class, 1);
+        assert_eq!(Prediction::of(&[-1.5]).probability, probabilities(&[1.5])[1]);
     }
 }

@@ -408,8 +408,8 @@ pub(crate) struct Evaluate {
     /// The model file
     #[arg(value_name = "MODEL", value_parser = OsStringValueParser::new().try_map(named_model))]
     pub(crate) model: PathBuf,
-    /// The data: builtin:mnist, csv:FILE?label=NAME-or-position&test=0.2, parquet:FILE, npz:FILE, images:DIR, cifar:DIR or
-    /// idx:DIR [default: what it was trained on]
+    /// The data, as 'tau train' takes it. Its test part is measured, or all of it if it is another file than the model was
+    /// trained on and neither test= nor testfile= is given [default: what it was trained on]
     #[arg(long, value_name = "SPEC")]
     pub(crate) data: Option<String>,
     /// Also tell for each class how well it is recognised, and what it is taken for
@@ -429,9 +429,18 @@ pub(crate) struct Predict {
     #[arg(value_name = "MODEL", value_parser = OsStringValueParser::new().try_map(named_model))]
     pub(crate) model: PathBuf,
     /// The samples: csv:FILE or parquet:FILE with the columns of the training data (found by name; labels are not needed),
-    /// npz:FILE, images:DIR, idx:FILE of images, or the held-out part of idx:DIR, cifar:DIR or builtin:mnist
+    /// npz:FILE, images:DIR, images:FILE, idx:FILE of images, or the test part of idx:DIR, cifar:DIR or builtin:mnist
     #[arg(long, value_name = "SPEC")]
     pub(crate) data: String,
+    /// Add the probability of every class, in a column of its name
+    #[arg(long)]
+    pub(crate) all: bool,
+    /// Add the number of each sample, from 1, as 'row'; for images also their 'file'
+    #[arg(long)]
+    pub(crate) row: bool,
+    /// Add this column of the table, by its name or position
+    #[arg(long, value_name = "COLUMN")]
+    pub(crate) id: Option<String>,
     /// Threads [default: all cores]
     #[arg(long, value_name = "T")]
     pub(crate) threads: Option<usize>,

@@ -1,12 +1,14 @@
 //! `tau predict`: what a saved model says of samples.
 
+use std::collections::BTreeMap;
 use std::io::{BufWriter, ErrorKind, IsTerminal, Write};
 
-use protocol::data::DataSpec;
-use serde::Serialize;
-use worker::dataset::{Dataset, NumberTarget, Target};
+use protocol::data::{Column, DataSpec};
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
+use worker::dataset::{Dataset, Target};
 use worker::model_file;
-use worker::predict::{Prediction, predict};
+use worker::predict::{Prediction, predict, probabilities};
 
 use crate::args::Predict;
 use crate::commands;
@@ -14,18 +16,24 @@ use crate::failure::Failure;
 use crate::output::Audience;
 use crate::view::View;
 
-/// A line of the answer.
-#[derive(Serialize)]
-struct Answer<'a> {
-    class: &'a str,
-    probability: f32,
-}
-
 pub(crate) fn run(arguments: &Predict) -> Result<(), Failure> {
     let threads = commands::threads(arguments.threads, 1)?;
     let spec: DataSpec = arguments.data.parse().map_err(Failure::bad)?;
     let model = model_file::load(&arguments.model).map_err(Failure::bad)?;
-    let samples = Dataset::inputs(&spec, model.metadata.known()).map_err(Failure::bad)?;
+    let id: Option<Column> = arguments
+        .id
+        .as_deref()
+        .map(str::parse)
+        .transpose()
+        .map_err(Failure::bad)?;
+    let inputs = Dataset::named_inputs(&spec, model.metadata.known(), id.as_ref()).map_err(Failure::bad)?;
+    let (target, outputs) = (&model.metadata.target, model.layout.outputs());
+    if arguments.all && target.classes().is_empty() {
+        return Err(Failure::input(
+            "--all is for classes, but this model predicts numbers: leave it out",
+        ));
+    }
+    let samples = &inputs.samples;
     let stdout = std::io::stdout().lock();
     // On a terminal the answers themselves are the progress.
     let audience = if stdout.is_terminal() {
@@ -34,20 +42,28 @@ pub(crate) fn run(arguments: &Predict) -> Result<(), Failure> {
         Audience::People
     };
     let view = View::new(samples.len() as u64, audience);
+    let lines = Lines {
+        target,
+        all: arguments.all,
+        rows: arguments.row,
+        files: inputs.files.as_deref().filter(|_| arguments.row),
+        ids: arguments.id.as_deref().zip(inputs.ids.as_deref()),
+    };
     let mut writer = Writer::new(arguments.json, BufWriter::new(stdout));
     let (mut done, mut written) = (0, Ok(()));
-    let (target, outputs) = (&model.metadata.target, model.layout.outputs());
     let predicted = predict(
         &model.layout,
         model.weights,
         model.statistics,
-        &samples,
+        samples,
         threads,
         |some| {
-            let mut rows = some.chunks_exact(outputs);
-            done += rows.len();
+            written = some.chunks_exact(outputs).try_for_each(|row| {
+                let line = lines.line(done, row);
+                done += 1;
+                writer.write(&line)
+            });
             view.position(done as u64);
-            written = rows.try_for_each(|row| writer.write(row, target));
             written.is_ok()
         },
     );
@@ -68,11 +84,78 @@ fn as_io(error: csv::Error) -> std::io::Error {
     }
 }
 
+/// What is told of each sample.
+struct Lines<'a> {
+    target: &'a Target,
+    /// The probabilities of all classes.
+    all: bool,
+    /// The number of the sample.
+    rows: bool,
+    /// Its file.
+    files: Option<&'a [String]>,
+    /// The name of a column, and the sample's cell of it.
+    ids: Option<(&'a str, &'a [String])>,
+}
+
+/// A line of the answer, as names with what stands under them.
+type Line<'a> = Vec<(&'a str, Field<'a>)>;
+
+enum Field<'a> {
+    Text(&'a str),
+    Count(usize),
+    Probability(f64),
+    /// A number in its own unit.
+    Number(f32),
+    /// The probability of each class: an object of its own, or a column each.
+    Probabilities(&'a [String], Vec<f64>),
+}
+
+impl<'a> Lines<'a> {
+    /// What a row of outputs says of the sample of this number.
+    fn line(&self, at: usize, row: &[f32]) -> Line<'a> {
+        let mut line: Line<'a> = match self.target {
+            Target::Classes(classes) => {
+                let Prediction { class, probability } = Prediction::of(row);
+                let class = Field::Text(&classes[class as usize]);
+                vec![("class", class), ("probability", Field::Probability(probability))]
+            }
+            // Numbers in their own units, under their own names.
+            Target::Numbers(numbers) => {
+                let restored = numbers.iter().zip(row);
+                let restored = restored.map(|(number, &said)| (number.name.as_str(), number.restore(said)));
+                restored.map(|(name, number)| (name, Field::Number(number))).collect()
+            }
+        };
+        if self.rows {
+            line.push(("row", Field::Count(at + 1)));
+        }
+        if let Some(files) = self.files {
+            line.push(("file", Field::Text(&files[at])));
+        }
+        if let Some((name, cells)) = self.ids {
+            line.push((name, Field::Text(&cells[at])));
+        }
+        if self.all {
+            let each = Field::Probabilities(self.target.classes(), probabilities(row));
+            line.push(("probabilities", each));
+        }
+        line
+    }
+}
+
+/// A probability with the digits that tell it from 0 and from 1, and not many more.
+fn rounded(probability: f64) -> f64 {
+    let to_the_end = probability.min(1.0 - probability).max(1e-13);
+    let digits = (3.0 - to_the_end.log10()).ceil().clamp(7.0, 16.0);
+    let unit = 10f64.powi(digits as i32);
+    (probability * unit).round() / unit
+}
+
 /// Where answers go: as CSV with a header, or as one JSON object per line.
 enum Writer<W: Write> {
     Csv {
         csv: Box<csv::Writer<W>>,
-        /// Whether the header of numbers is written.
+        /// Whether the header is written.
         named: bool,
     },
     Json(W),
@@ -90,44 +173,27 @@ impl<W: Write> Writer<W> {
         }
     }
 
-    /// Writes what a row of outputs says of the target.
-    fn write(&mut self, row: &[f32], target: &Target) -> std::io::Result<()> {
-        match target {
-            Target::Classes(classes) => {
-                let Prediction { class, probability } = Prediction::of(row);
-                let class = &classes[class as usize];
-                self.write_one(&Answer { class, probability })
-            }
-            Target::Numbers(numbers) => self.write_numbers(numbers, row),
-        }
-    }
-
-    fn write_one(&mut self, answer: &Answer<'_>) -> std::io::Result<()> {
-        match self {
-            Self::Csv { csv, .. } => csv.serialize(answer).map_err(as_io),
-            Self::Json(out) => {
-                serde_json::to_writer(&mut *out, answer)?;
-                out.write_all(b"\n")
-            }
-        }
-    }
-
-    /// Numbers in their own units, under their own names.
-    fn write_numbers(&mut self, numbers: &[NumberTarget], row: &[f32]) -> std::io::Result<()> {
-        let restored = numbers.iter().zip(row).map(|(number, &said)| number.restore(said));
+    fn write(&mut self, line: &Line<'_>) -> std::io::Result<()> {
         match self {
             Self::Csv { csv, named } => {
                 if !std::mem::replace(named, true) {
-                    let names = numbers.iter().map(|number| &number.name);
+                    let names = line.iter().flat_map(|(name, field)| match field {
+                        Field::Probabilities(classes, _) => classes.iter().map(String::as_str).collect(),
+                        _ => vec![*name],
+                    });
                     csv.write_record(names).map_err(as_io)?;
                 }
-                csv.write_record(restored.map(|number| number.to_string()))
-                    .map_err(as_io)
+                let cells = line.iter().flat_map(|(_, field)| match field {
+                    Field::Text(text) => vec![(*text).to_owned()],
+                    Field::Count(count) => vec![count.to_string()],
+                    Field::Probability(one) => vec![format!("{:?}", rounded(*one))],
+                    Field::Number(number) => vec![number.to_string()],
+                    Field::Probabilities(_, each) => each.iter().map(|one| format!("{:?}", rounded(*one))).collect(),
+                });
+                csv.write_record(cells).map_err(as_io)
             }
             Self::Json(out) => {
-                let named = numbers.iter().map(|number| number.name.clone()).zip(restored);
-                let object: serde_json::Map<_, _> = named.map(|(name, number)| (name, number.into())).collect();
-                serde_json::to_writer(&mut *out, &object)?;
+                serde_json::to_writer(&mut *out, &Object(line))?;
                 out.write_all(b"\n")
             }
         }
@@ -141,8 +207,33 @@ impl<W: Write> Writer<W> {
     }
 }
 
+/// A line as an object, its fields in their order.
+struct Object<'a>(&'a Line<'a>);
+
+impl Serialize for Object<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut object = serializer.serialize_map(Some(self.0.len()))?;
+        for (name, field) in self.0 {
+            match field {
+                Field::Text(text) => object.serialize_entry(name, text)?,
+                Field::Count(count) => object.serialize_entry(name, count)?,
+                Field::Probability(one) => object.serialize_entry(name, &rounded(*one))?,
+                Field::Number(number) => object.serialize_entry(name, number)?,
+                Field::Probabilities(classes, each) => {
+                    let each = each.iter().map(|one| rounded(*one));
+                    let each: BTreeMap<_, _> = classes.iter().zip(each).collect();
+                    object.serialize_entry(name, &each)?;
+                }
+            }
+        }
+        object.end()
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use worker::dataset::NumberTarget;
+
     use super::*;
 
     /// Whoever read has gone away.
@@ -159,6 +250,43 @@ mod tests {
     }
 
     #[test]
+    fn what_is_asked_for_follows_what_is_always_told() {
+        let target = Target::Classes(vec!["a".into(), "b,c".into()]);
+        let names = ["x.png".to_owned(), "y.png".to_owned()];
+        let lines = Lines {
+            target: &target,
+            all: true,
+            rows: true,
+            files: Some(&names),
+            ids: Some(("name", &names)),
+        };
+        let written = |json: bool| {
+            let mut bytes = Vec::new();
+            let mut writer = Writer::new(json, &mut bytes);
+            writer.write(&lines.line(0, &[0.0, 0.0])).unwrap();
+            writer.write(&lines.line(1, &[-18.0, 0.0])).unwrap();
+            writer.end().unwrap();
+            String::from_utf8(bytes).unwrap()
+        };
+        assert_eq!(
+            written(false),
+            "class,probability,row,file,name,a,\"b,c\"\na,0.5,1,x.png,x.png,0.5,0.5\n\
+             \"b,c\",0.99999998477,2,y.png,y.png,1.523e-8,0.99999998477\n"
+        );
+        assert_eq!(
+            written(true).lines().next(),
+            Some(
+                "{\"class\":\"a\",\"probability\":0.5,\"row\":1,\"file\":\"x.png\",\"name\":\"x.png\",\
+                 \"probabilities\":{\"a\":0.5,\"b,c\":0.5}}"
+            )
+        );
+        assert_eq!(
+            (rounded(1.0), rounded(0.0), rounded(0.123_456_78)),
+            (1.0, 0.0, 0.123_456_8)
+        );
+    }
+
+    #[test]
     fn a_reader_that_has_seen_enough_is_told_from_a_full_disk() {
         let targets = [
             Target::Classes(vec!["a".into(), "b".into()]),
@@ -170,8 +298,15 @@ mod tests {
         ];
         for (target, json) in targets.iter().flat_map(|target| [(target, false), (target, true)]) {
             let mut writer = Writer::new(json, Gone);
+            let lines = Lines {
+                target,
+                all: false,
+                rows: false,
+                files: None,
+                ids: None,
+            };
             // More than any buffer holds.
-            let written = (0..100_000).try_for_each(|_| writer.write(&[0.5, 0.25], target));
+            let written = (0..100_000).try_for_each(|at| writer.write(&lines.line(at, &[0.5, 0.25])));
             assert_eq!(written.unwrap_err().kind(), ErrorKind::BrokenPipe);
         }
     }

@@ -128,6 +128,14 @@ pub enum DatasetError {
         /// What is wrong with it, and what to do.
         why: String,
     },
+    /// Data without columns, of which one is named.
+    #[error("{data} has no column '{column}': only tables (csv:FILE, parquet:FILE) have columns")]
+    NoColumns {
+        /// Where the samples come from.
+        data: String,
+        /// The column asked for.
+        column: String,
+    },
     /// Parquet is not read by this program.
     #[error(
         "{file} cannot be read: this program was built without Parquet; build it with '--features parquet', or save the \

@@ -27,7 +27,7 @@ use std::path::Path;
 
 use csv::{Form, Source};
 use protocol::base_rate;
-use protocol::data::{DataSpec, HeldOut};
+use protocol::data::{Column, DataSpec, HeldOut};
 use protocol::model::Shape;
 use protocol::wire::attach::DataInfo;
 
@@ -66,6 +66,17 @@ pub struct Dataset {
     pub hash: ContentHash,
     /// What was found out about it without being told, a sentence each, for who may know better.
     pub remarks: Vec<String>,
+}
+
+/// Samples for a model to predict, and what tells one from another.
+#[derive(Clone, Debug)]
+pub struct Inputs {
+    /// The samples, in the order of their file.
+    pub samples: Samples,
+    /// The file of each sample, for folders of images.
+    pub files: Option<Vec<String>>,
+    /// The cells of the column that was asked for, one for each sample.
+    pub ids: Option<Vec<String>>,
 }
 
 /// What a trained model already fixes about its data.
@@ -145,8 +156,40 @@ impl Dataset {
             DataSpec::Parquet { file, table } => csv::inputs(Source::new(file, Form::Parquet, &|_| {}), table, known),
             DataSpec::Npz { file, .. } => npz::inputs(file, known),
             DataSpec::Cifar { directory } => Ok(cifar::open(directory, None, Some(known))?.test),
-            DataSpec::Images { directory, images } => images::inputs(directory, *images, known),
+            DataSpec::Images { directory, images } => Ok(images::inputs(directory, *images, known)?.0),
         }
+    }
+
+    /// Reads samples as [`Dataset::inputs`] does, with the files of images, and the cells of a column of a table if one is
+    /// named.
+    pub fn named_inputs(spec: &DataSpec, known: Known<'_>, id: Option<&Column>) -> Result<Inputs, DatasetError> {
+        let ids = match (spec, id) {
+            (_, None) => None,
+            (DataSpec::Csv { file, separator, table }, Some(id)) => {
+                let source = Source::new(file, Form::Text(*separator), &|_| {});
+                Some(csv::column(source, table, known, id)?)
+            }
+            (DataSpec::Parquet { file, table }, Some(id)) => Some(csv::column(
+                Source::new(file, Form::Parquet, &|_| {}),
+                table,
+                known,
+                id,
+            )?),
+            (_, Some(id)) => {
+                return Err(DatasetError::NoColumns {
+                    data: spec.to_string(),
+                    column: id.to_string(),
+                });
+            }
+        };
+        let (samples, files) = match spec {
+            DataSpec::Images { directory, images } => {
+                let (samples, files) = images::inputs(directory, *images, known)?;
+                (samples, Some(files))
+            }
+            _ => (Self::inputs(spec, known)?, None),
+        };
+        Ok(Inputs { samples, files, ids })
     }
 
     /// What a model that is trained on this data fixes about its data.

@@ -239,14 +239,8 @@ fn largest(row: &[f32]) -> usize {
     }
 }
 
-/// The most likely class by these logits, and its probability.
+/// The most likely class of a row of outputs.
 #[must_use]
-pub fn most_likely(row: &[f32]) -> (u32, f32) {
-    let class = largest(row);
-    if let &[logit] = row {
-        return (class as u32, sigmoid(logit.abs()));
-    }
-    let mut probabilities = vec![0.0; row.len()];
-    softmax_row(row, class, &mut probabilities);
-    (class as u32, probabilities[class])
+pub fn most_likely(row: &[f32]) -> u32 {
+    largest(row) as u32
 }

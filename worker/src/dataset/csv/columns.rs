@@ -154,6 +154,14 @@ impl Columns {
         })
     }
 
+    /// The position of a column.
+    pub(super) fn place(&self, column: &Column) -> Option<usize> {
+        match column {
+            Column::Name(name) => self.names.iter().position(|one| one == name),
+            Column::Position(position) => from_either_end(*position, self.names.len()),
+        }
+    }
+
     /// The names that a model is to know its columns by, if the file has names and none of them twice.
     pub(super) fn known_names(&self) -> Option<ColumnNames> {
         let different: BTreeSet<&String> = self.names.iter().collect();
@@ -206,16 +214,16 @@ fn rules(
     let onehot = options
         .onehot
         .iter()
-        .map(|column| ("onehot", column, Some(Rule::Category)));
+        .map(|column| ("onehot=", column, Some(Rule::Category)));
     let hash = options.hash.iter();
-    let hash = hash.map(|(column, inputs)| ("hash", column, Some(Rule::Hash(*inputs))));
+    let hash = hash.map(|(column, inputs)| ("hash=", column, Some(Rule::Hash(*inputs))));
     let words = options.words.iter();
-    let words = words.map(|(column, inputs)| ("words", column, Some(Rule::Words(*inputs))));
+    let words = words.map(|(column, inputs)| ("words=", column, Some(Rule::Words(*inputs))));
     let dates = Rule::Date {
         may_miss: may_miss(options),
     };
-    let date = options.date.iter().map(|column| ("date", column, Some(dates)));
-    let drop = options.drop.iter().map(|column| ("drop", column, None));
+    let date = options.date.iter().map(|column| ("date=", column, Some(dates)));
+    let drop = options.drop.iter().map(|column| ("drop=", column, None));
     let all = onehot
         .chain(hash)
         .chain(words)
@@ -309,7 +317,7 @@ fn found_labels(
 }
 
 /// The place that a position means, where negative ones count from the end.
-pub(super) fn from_either_end(position: i64, columns: usize) -> Option<usize> {
+fn from_either_end(position: i64, columns: usize) -> Option<usize> {
     let place = if position < 0 {
         position + columns as i64
     } else {

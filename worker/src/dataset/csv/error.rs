@@ -58,7 +58,7 @@ pub enum CsvError {
         expected: usize,
     },
     /// A column that an option names is not there.
-    #[error("{file} has no column '{wanted}', which {option}= names: choose one of {columns}")]
+    #[error("{file} has no column '{wanted}', which {option} names: choose one of {columns}")]
     NoSuchColumn {
         file: PathBuf,
         /// The option.

@@ -23,7 +23,7 @@ mod words;
 use std::borrow::Cow;
 use std::path::Path;
 
-use protocol::data::{HeldOut, Separator, TableOptions};
+use protocol::data::{Column, HeldOut, Separator, TableOptions};
 use protocol::model::Shape;
 
 pub use columns::ColumnNames;
@@ -288,6 +288,23 @@ pub(super) fn inputs(source: Source<'_>, options: &TableOptions, known: Known<'_
     scale(source.file, &mut inputs, known.scaling)?;
     let (_, values) = inputs.split_at(0);
     Ok(Samples::unlabelled(known.input.elements(), values))
+}
+
+/// Reads the cells of one column as they are written, a row each.
+pub(super) fn column(
+    source: Source<'_>,
+    options: &TableOptions,
+    known: Known<'_>,
+    column: &Column,
+) -> Result<Vec<String>, DatasetError> {
+    let encodings = encodings(known);
+    let wanted = Wanted {
+        options,
+        labelled: false,
+        kind: None,
+        model: Some(model((known, &encodings))),
+    };
+    table::cells_of(source, wanted, column)
 }
 
 /// How a model's columns become its inputs, one for each.

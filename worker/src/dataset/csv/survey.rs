@@ -6,7 +6,7 @@ use std::path::Path;
 use protocol::data::{Column, Missing, TableOptions};
 
 use super::cell::{Cell, has_decimal_comma};
-use super::columns::{Columns, Rule, from_either_end};
+use super::columns::{Columns, Rule};
 use super::{CsvError, date};
 
 /// More categories make a table wider than anybody means.
@@ -305,13 +305,9 @@ fn cured<'a>(columns: &Columns, problems: impl Iterator<Item = &'a Problem>, opt
     if cured.label == [Column::LAST] {
         cured.label = columns.labels.iter().map(|&at| column(columns, at)).collect();
     }
-    let place = |column: &Column| match column {
-        Column::Name(name) => columns.names.iter().position(|one| one == name),
-        Column::Position(position) => from_either_end(*position, columns.names.len()),
-    };
     for problem in problems {
         // The rule that it had does not read it.
-        cured.onehot.retain(|column| place(column) != Some(problem.at));
+        cured.onehot.retain(|column| columns.place(column) != Some(problem.at));
         problem.kind.apply(column(columns, problem.at), &mut cured);
     }
     cured

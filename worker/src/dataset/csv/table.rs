@@ -1,6 +1,6 @@
 //! Reads and checks every cell of a file.
 
-use protocol::data::TextRule;
+use protocol::data::{Column, TextRule};
 
 use super::cell::{Cell, has_decimal_comma};
 use super::columns::{ColumnNames, Columns, Rule, Wanted};
@@ -11,6 +11,7 @@ use super::survey::{CATEGORIES_MAX, Profile, diagnose};
 use super::words::Bags;
 use super::{CsvError, Source};
 use crate::dataset::DatasetError;
+use crate::dataset::error::list;
 use crate::dataset::floats::{Floats, FloatsWriter};
 
 /// The samples of a file as they were written.
@@ -92,6 +93,23 @@ impl Table {
             label_names: columns.labels.iter().map(|&at| columns.names[at].clone()).collect(),
         })
     }
+}
+
+/// Reads the cells of one column as they are written, a row each.
+pub(super) fn cells_of(source: Source<'_>, wanted: Wanted<'_>, column: &Column) -> Result<Vec<String>, DatasetError> {
+    let columns = detect(source, wanted)?;
+    let place = columns.place(column).ok_or_else(|| CsvError::NoSuchColumn {
+        file: source.file.to_owned(),
+        option: "--id",
+        wanted: column.to_string(),
+        columns: list(&columns.names),
+    })?;
+    let mut cells = Vec::new();
+    each_row(source, &columns, |rows| {
+        cells.push(rows.record[place].to_owned());
+        Ok(())
+    })?;
+    Ok(cells)
 }
 
 /// Finds the columns of a file by its first row.

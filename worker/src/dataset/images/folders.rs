@@ -18,6 +18,13 @@ impl Found {
     pub(super) fn resolved(&self, data_root: Option<&Path>) -> Result<PathBuf, DatasetError> {
         root::resolve(&self.0, data_root)
     }
+
+    /// Its path below a folder, for people.
+    pub(super) fn below(&self, directory: &Path) -> String {
+        let below = self.0.strip_prefix(directory).ok();
+        let below = below.filter(|path| !path.as_os_str().is_empty());
+        below.unwrap_or(&self.0).display().to_string()
+    }
 }
 
 /// All images below a folder.
@@ -89,6 +96,9 @@ impl Tree {
 
 /// The images that a model is to be asked about.
 pub(super) fn to_predict(directory: &Path) -> Result<Vec<Found>, DatasetError> {
+    if directory.is_file() {
+        return Ok(vec![Found(directory.to_owned())]);
+    }
     let directory = test_folder(directory).unwrap_or_else(|| directory.to_owned());
     let mut found = images(&directory)?;
     for class in folders(&directory)? {

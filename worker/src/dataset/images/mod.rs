@@ -37,6 +37,14 @@ pub(super) fn open(
     known: Option<Known<'_>>,
 ) -> Result<Dataset, DatasetError> {
     let directory = root::resolve(place.directory, place.data_root)?;
+    if directory.is_file() {
+        return Err(DatasetError::Image {
+            file: directory,
+            why: "is one file: give the folder that holds a folder of images for each class (only 'tau predict' takes \
+                  single images)"
+                .into(),
+        });
+    }
     let tree = Tree::find(&directory)?;
     let classes = match known {
         None => tree.classes.clone(),
@@ -63,9 +71,13 @@ pub(super) fn open(
     Dataset::new((input, None, Vec::new()), target, Scaling::Unit, train, test)
 }
 
-/// Reads images for a model, in the order of their names: those of a folder, whether it has folders for classes or not, or
-/// its part for testing.
-pub(super) fn inputs(directory: &Path, options: ImageOptions, known: Known<'_>) -> Result<Samples, DatasetError> {
+/// Reads images for a model, in the order of their names: one file, or those of a folder, whether it has folders for classes
+/// or not, or its part for testing. Also returns the path of each, below the folder.
+pub(super) fn inputs(
+    directory: &Path,
+    options: ImageOptions,
+    known: Known<'_>,
+) -> Result<(Samples, Vec<String>), DatasetError> {
     let place = Place {
         directory,
         data_root: None,
@@ -74,7 +86,9 @@ pub(super) fn inputs(directory: &Path, options: ImageOptions, known: Known<'_>) 
     let found = folders::to_predict(directory)?;
     let form = form(place, &found, options, Some(known))?;
     let bytes = read(place, &found, form)?;
-    Ok(Samples::unlabelled(form.shape().elements(), Values::Bytes(bytes)))
+    let files = found.iter().map(|file| file.below(directory)).collect();
+    let samples = Samples::unlabelled(form.shape().elements(), Values::Bytes(bytes));
+    Ok((samples, files))
 }
 
 /// The files with the numbers of their classes.

@@ -35,6 +35,29 @@ fn assert_refused(result: Result<Dataset, DatasetError>, parts: &[&str]) {
 const RED: [u8; 3] = [255, 0, 51];
 
 #[test]
+fn a_model_is_asked_about_one_file_or_a_folder_of_them() {
+    let folder = folder(&[
+        ("cat/1.png", 2, RED),
+        ("dog/1.png", 2, [0; 3]),
+        ("dog/2.png", 2, [0; 3]),
+    ]);
+    let dataset = opened(folder.path(), "").unwrap();
+    let named = |path: &str| {
+        let spec = format!("images:{}", folder.path().join(path).display());
+        Dataset::named_inputs(&spec.parse().unwrap(), dataset.known(), None).unwrap()
+    };
+    let all = named("");
+    assert_eq!(all.files.unwrap(), ["cat/1.png", "dog/1.png", "dog/2.png"]);
+    let one = named("cat/1.png");
+    assert_eq!((one.samples.len(), one.samples.features()), (1, 12));
+    assert!(one.files.unwrap()[0].ends_with("cat/1.png"));
+    assert_refused(
+        opened(&folder.path().join("cat/1.png"), ""),
+        &["is one file", "tau predict"],
+    );
+}
+
+#[test]
 fn folders_are_classes_and_parts() {
     let folder = folder(&[
         ("train/cat/1.png", 2, RED),
