@@ -188,7 +188,31 @@ fn an_exported_model_answers_alike() {
     );
     assert_eq!(output.code, 0, "{}", output.stderr);
     let convolution = output.last()["model"].as_str().unwrap().to_owned();
+    // Texts, gaps and, once, a number to predict: all of that is in the file.
+    let colours = ["red", "blue", "green"];
+    let rows = (0..300usize).map(|row| {
+        let size = if row % 9 == 0 {
+            String::new()
+        } else {
+            (row % 17).to_string()
+        };
+        format!("{},{size},{}.5,{}", colours[row * row % 3], row % 40, row % 2)
+    });
+    let rows: Vec<String> = rows.collect();
+    std::fs::write(
+        tau.path("shop.csv"),
+        format!("colour,size,price,sold\n{}\n", rows.join("\n")),
+    )
+    .unwrap();
+    let table = |options: &str| {
+        let data = format!("csv:shop.csv?onehot=colour&missing=mean{options}");
+        let output = train(&tau, &data, &["--model", "dense 8, relu, dense"]);
+        assert_eq!(output.code, 0, "{}", output.stderr);
+        output.last()["model"].as_str().unwrap().to_owned()
+    };
     for (model, data) in [
+        (table(""), "shop.csv"),
+        (table("&label=price"), "shop.csv"),
         (trained(&tau), "points.csv"),
         (convolution, "images/t10k-images-idx3-ubyte"),
     ] {

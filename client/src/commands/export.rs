@@ -2,11 +2,14 @@
 
 use std::io::Write;
 
-use worker::{model_file, onnx};
+use worker::dataset::Target;
+use worker::model_file::{self, Metadata};
+use worker::onnx;
 
 use crate::args::Export;
 use crate::failure::Failure;
 use crate::output;
+use crate::quantity;
 
 pub(crate) fn run(arguments: &Export) -> Result<(), Failure> {
     let model = model_file::load(&arguments.model).map_err(Failure::bad)?;
@@ -21,10 +24,50 @@ pub(crate) fn run(arguments: &Export) -> Result<(), Failure> {
         ))
     })?;
     output::text(&format!(
-        "{}: takes samples of {} as they are in the data, gives the probabilities of {}\n",
+        "{}: takes {} as in the data, gives {}\n",
         path.display(),
-        model.metadata.input,
-        model.metadata.target.info()
+        takes(&model.metadata),
+        gives(&model.metadata.target)
     ));
     Ok(())
+}
+
+/// What goes in.
+fn takes(metadata: &Metadata) -> String {
+    if onnx::takes_columns(metadata) {
+        let columns = quantity::of(metadata.encodings.len(), "column");
+        format!("{columns}, each as an input of its name,")
+    } else {
+        format!("samples of {}", metadata.input)
+    }
+}
+
+/// What comes out.
+fn gives(target: &Target) -> String {
+    match target {
+        Target::Classes(classes) => format!("the probabilities of {} classes", classes.len()),
+        Target::Numbers(numbers) => {
+            let names: Vec<&str> = numbers.iter().map(|number| number.name.as_str()).collect();
+            format!("{} in the unit of the data", names.join(", "))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use worker::dataset::NumberTarget;
+
+    use super::*;
+
+    #[test]
+    fn numbers_are_given_by_their_names() {
+        let price = NumberTarget {
+            name: "price".into(),
+            mean: 1.0,
+            deviation: 2.0,
+        };
+        assert_eq!(gives(&Target::Numbers(vec![price])), "price in the unit of the data");
+        let classes = Target::Classes(vec!["a".into(), "b".into()]);
+        assert_eq!(gives(&classes), "the probabilities of 2 classes");
+    }
 }

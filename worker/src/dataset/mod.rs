@@ -33,7 +33,7 @@ use protocol::wire::attach::DataInfo;
 
 pub use answers::Answers;
 pub(crate) use csv::width;
-pub use csv::{ColumnNames, CsvError, Encoding, input_names};
+pub use csv::{ColumnNames, CsvError, Encoding};
 pub use error::DatasetError;
 pub use hash::ContentHash;
 pub use idx::IdxError;

@@ -9,9 +9,13 @@ use super::proto::{
 const FLOAT: i32 = 1;
 const DOUBLE: i32 = 11;
 const INT64: i32 = 7;
+const STRING: i32 = 8;
 /// Types of settings.
 const INT: i32 = 2;
 const INTS: i32 = 7;
+const STRINGS: i32 = 8;
+/// The domain of the operators for tables.
+pub(super) const TABLES: &str = "ai.onnx.ml";
 
 /// A chain of operations under construction.
 pub(super) struct Chain {
@@ -19,15 +23,26 @@ pub(super) struct Chain {
     constants: Vec<TensorProto>,
     /// What the next operation works on.
     current: String,
+    /// Begins all names that are not those of inputs.
+    prefix: &'static str,
+}
+
+/// What goes into a graph, or comes out: its name, and its dimensions for each sample.
+pub(super) struct Port {
+    pub(super) name: String,
+    pub(super) dims: Vec<usize>,
+    /// Whether it holds texts instead of numbers.
+    pub(super) texts: bool,
 }
 
 impl Chain {
     /// A chain that begins with what goes in.
-    pub(super) fn new(input: &str) -> Self {
+    pub(super) fn new(input: &str, prefix: &'static str) -> Self {
         Self {
             nodes: Vec::new(),
             constants: Vec::new(),
             current: input.to_owned(),
+            prefix,
         }
     }
 
@@ -43,14 +58,20 @@ impl Chain {
 
     /// An operation on what the last one gave, and on more.
     pub(super) fn apply(&mut self, operation: &str, more: &[String], attributes: Vec<AttributeProto>) {
+        self.apply_of("", operation, more, attributes);
+    }
+
+    /// The same for an operation of another domain.
+    fn apply_of(&mut self, domain: &str, operation: &str, more: &[String], attributes: Vec<AttributeProto>) {
         let mut input = vec![self.current()];
         input.extend_from_slice(more);
-        self.current = format!("{}_{}", operation.to_lowercase(), self.nodes.len());
+        self.current = format!("{}{}_{}", self.prefix, operation.to_lowercase(), self.nodes.len());
         self.nodes.push(NodeProto {
             input,
             output: vec![self.current()],
             op_type: operation.to_owned(),
             attribute: attributes,
+            domain: domain.to_owned(),
         });
     }
 
@@ -73,19 +94,48 @@ impl Chain {
     }
 
     fn constant(&mut self, name: &str, dims: &[usize], data_type: i32, raw_data: Vec<u8>) -> String {
+        let name = format!("{}{name}", self.prefix);
         self.constants.push(TensorProto {
             dims: dims.iter().map(|&dim| dim as i64).collect(),
             data_type,
-            name: name.to_owned(),
+            name: name.clone(),
             raw_data,
         });
-        name.to_owned()
+        name
     }
 
     /// An operation with one number.
     pub(super) fn with_number(&mut self, operation: &str, name: &str, number: f32) {
         let number = self.floats(name, &[], &[number]);
         self.apply(operation, &[number], Vec::new());
+    }
+
+    /// Puts numbers in the place of those that are missing.
+    pub(super) fn fill(&mut self, name: &str, numbers: &[f32]) {
+        let given = self.current();
+        self.apply("IsNaN", &[], Vec::new());
+        let numbers = self.floats(name, &[numbers.len()], numbers);
+        self.apply("Where", &[numbers, given], Vec::new());
+    }
+
+    /// Makes an input of each category of a column of texts: 1 for a sample's own, 0 for others.
+    pub(super) fn one_hot(&mut self, categories: &[String]) {
+        let texts = AttributeProto {
+            name: "cats_strings".into(),
+            strings: categories.iter().map(|text| text.clone().into_bytes()).collect(),
+            r#type: STRINGS,
+            ..AttributeProto::default()
+        };
+        // A text that training has not met is none of them, and no error.
+        self.apply_of(TABLES, "OneHotEncoder", &[], vec![texts, number("zeros", 1)]);
+        self.apply("Flatten", &[], Vec::new());
+    }
+
+    /// Puts columns side by side.
+    pub(super) fn join(&mut self, columns: &[String]) {
+        let [first, others @ ..] = columns else { return };
+        self.go_on_from(first);
+        self.apply("Concat", others, vec![number("axis", 1)]);
     }
 
     /// Shifts and stretches columns as training did: in wide numbers, rounded once.
@@ -99,15 +149,15 @@ impl Chain {
     }
 
     /// The graph, with what goes in and what comes out, one row for each sample.
-    pub(super) fn into_graph(mut self, input: (&str, &[usize]), output: (&str, &[usize])) -> GraphProto {
+    pub(super) fn into_graph(mut self, inputs: &[Port], output: &Port) -> GraphProto {
         if let Some(last) = self.nodes.last_mut() {
-            last.output = vec![output.0.to_owned()];
+            last.output = vec![output.name.clone()];
         }
         GraphProto {
             node: self.nodes,
             name: "tau".into(),
             initializer: self.constants,
-            input: vec![samples(input)],
+            input: inputs.iter().map(samples).collect(),
             output: vec![samples(output)],
         }
     }
@@ -118,8 +168,8 @@ pub(super) fn number(name: &str, value: i64) -> AttributeProto {
     AttributeProto {
         name: name.into(),
         i: value,
-        ints: Vec::new(),
         r#type: INT,
+        ..AttributeProto::default()
     }
 }
 
@@ -127,23 +177,23 @@ pub(super) fn number(name: &str, value: i64) -> AttributeProto {
 pub(super) fn numbers(name: &str, values: &[usize]) -> AttributeProto {
     AttributeProto {
         name: name.into(),
-        i: 0,
         ints: values.iter().map(|&value| value as i64).collect(),
         r#type: INTS,
+        ..AttributeProto::default()
     }
 }
 
 /// Any number of samples, each of these dimensions.
-fn samples((name, dims): (&str, &[usize])) -> ValueInfoProto {
+fn samples(Port { name, dims, texts }: &Port) -> ValueInfoProto {
     let any = Size::Named("samples".into());
     let fixed = dims.iter().map(|&dim| Size::Fixed(dim as i64));
     let dim = [any].into_iter().chain(fixed);
     let dim = dim.map(|size| DimensionProto { value: Some(size) }).collect();
     ValueInfoProto {
-        name: name.into(),
+        name: name.clone(),
         r#type: Some(TypeProto {
             tensor_type: Some(TensorTypeProto {
-                elem_type: FLOAT,
+                elem_type: if *texts { STRING } else { FLOAT },
                 shape: Some(TensorShapeProto { dim }),
             }),
         }),

@@ -1,5 +1,8 @@
-//! A model in the ONNX format, for programs that know nothing of Tau. It takes values as they are stored in the data, scales
-//! them itself, and gives the probability of each class, or the numbers. The classes' names, and the columns', are in its metadata.
+//! A model in the ONNX format, for programs that know nothing of Tau. It takes values as they are stored in the data, fills
+//! in missing ones and scales all of them itself, and gives the probability of each class, or the numbers. The classes' names,
+//! and the columns', are in its metadata.
+//!
+//! Samples go in as one tensor if all columns are numbers. Otherwise each column is an input of its own, called by its name.
 
 mod graph;
 mod proto;
@@ -10,9 +13,9 @@ use prost::Message;
 use protocol::model::{Layer, PlacedLayer, Shape};
 use thiserror::Error;
 
-use crate::dataset::{NumberTarget, Scaling, Target, input_names};
+use crate::dataset::{Encoding, NumberTarget, Scaling, Target};
 use crate::model_file::{Metadata, Model};
-use graph::{Chain, number, numbers};
+use graph::{Chain, Port, TABLES, number, numbers};
 use proto::{ModelProto, OperatorSetIdProto, StringStringEntryProto};
 
 /// What goes in.
@@ -23,6 +26,9 @@ const NUMBERS: &str = "numbers";
 /// The version of the format, and of its operators: of 2021, which every program of today reads.
 const FORMAT: i64 = 8;
 const OPERATORS: i64 = 15;
+const TABLE_OPERATORS: i64 = 2;
+/// Begins the names inside of a graph whose inputs are called as columns are.
+const INSIDE: &str = "tau/";
 /// The format's messages end here.
 const BYTES_MAX: usize = i32::MAX as usize;
 
@@ -41,7 +47,7 @@ pub fn encode(model: &Model) -> Result<Vec<u8>, TooLarge> {
         weights,
         ..
     } = model;
-    let mut chain = Chain::new(INPUT);
+    let (mut chain, inputs) = inputs(metadata);
     match &metadata.scaling {
         Scaling::Unit => chain.with_number("Mul", "unit", Scaling::UNIT),
         Scaling::Standard { mean, deviation } => chain.standardise(mean, deviation),
@@ -50,14 +56,27 @@ pub fn encode(model: &Model) -> Result<Vec<u8>, TooLarge> {
         add(&mut chain, layer, model);
     }
     let output = answer(&mut chain, metadata, layout.outputs());
-    let outputs = [metadata.target.outputs()];
-    let graph = chain.into_graph((INPUT, &metadata.input.dims()), (output, &outputs));
+    let output = Port {
+        name: output.to_owned(),
+        dims: vec![metadata.target.outputs()],
+        texts: false,
+    };
+    let is_by_column = takes_columns(metadata);
+    let graph = chain.into_graph(&inputs, &output);
     let entry = |key: &str, value: String| StringStringEntryProto { key: key.into(), value };
     let names = |names: &[String]| serde_json::to_string(names).unwrap_or_default();
-    let columns = metadata
-        .columns
-        .as_ref()
-        .map(|columns| entry("columns", names(&input_names(&columns.features, &metadata.encodings))));
+    let columns: Option<Vec<String>> = if is_by_column {
+        Some(inputs.into_iter().map(|input| input.name).collect())
+    } else {
+        metadata.columns.as_ref().map(|columns| columns.features.clone())
+    };
+    let columns = columns.map(|columns| entry("columns", names(&columns)));
+    let encodings = is_by_column.then(|| {
+        entry(
+            "encodings",
+            serde_json::to_string(&metadata.encodings).unwrap_or_default(),
+        )
+    });
     let entries = [
         entry("classes", names(metadata.target.classes())),
         entry("digest", metadata.digest.clone()),
@@ -66,16 +85,83 @@ pub fn encode(model: &Model) -> Result<Vec<u8>, TooLarge> {
         ir_version: FORMAT,
         producer_name: "tau".into(),
         graph: Some(graph),
-        opset_import: vec![OperatorSetIdProto {
-            domain: String::new(),
-            version: OPERATORS,
-        }],
-        metadata_props: entries.into_iter().chain(columns).collect(),
+        opset_import: [("", OPERATORS), (TABLES, TABLE_OPERATORS)]
+            .into_iter()
+            .take(if is_by_column { 2 } else { 1 })
+            .map(|(domain, version)| OperatorSetIdProto {
+                domain: domain.to_owned(),
+                version,
+            })
+            .collect(),
+        metadata_props: entries.into_iter().chain(columns).chain(encodings).collect(),
     };
     if file.encoded_len() > BYTES_MAX {
         return Err(TooLarge { weights: weights.len() });
     }
     Ok(file.encode_to_vec())
+}
+
+/// Whether each column is an input of its own: where one holds anything but numbers.
+#[must_use]
+pub fn takes_columns(metadata: &Metadata) -> bool {
+    let is_number = |encoding: &Encoding| matches!(encoding, Encoding::Number { .. });
+    !metadata.encodings.iter().all(is_number)
+}
+
+/// Begins a graph with what goes in, and makes of it what the model was trained on, unscaled.
+fn inputs(metadata: &Metadata) -> (Chain, Vec<Port>) {
+    if takes_columns(metadata) {
+        return columns(metadata);
+    }
+    let mut chain = Chain::new(INPUT, "");
+    let fills = metadata.encodings.iter().map(|encoding| match encoding {
+        Encoding::Number { fill } => *fill,
+        _ => None,
+    });
+    // Where none may be missing there is nothing to fill in, and what is missing stays so.
+    let fills: Vec<f32> = fills.map(|fill| fill.unwrap_or(f32::NAN)).collect();
+    if fills.iter().any(|fill| !fill.is_nan()) {
+        chain.fill("missing", &fills);
+    }
+    let input = Port {
+        name: INPUT.to_owned(),
+        dims: metadata.input.dims(),
+        texts: false,
+    };
+    (chain, vec![input])
+}
+
+/// The same for columns of which some are no numbers. Of a column of categories go in its texts, of any other all inputs that
+/// Tau makes of it: ONNX has no operator that hashes or reads dates.
+fn columns(metadata: &Metadata) -> (Chain, Vec<Port>) {
+    let mut chain = Chain::new("", INSIDE);
+    let (mut ports, mut made) = (Vec::new(), Vec::new());
+    for (at, encoding) in metadata.encodings.iter().enumerate() {
+        let named = metadata.columns.as_ref().and_then(|columns| columns.features.get(at));
+        let mut name = named.cloned().unwrap_or_else(|| at.to_string());
+        while [PROBABILITIES, NUMBERS, ""].contains(&name.as_str()) {
+            name.push('_');
+        }
+        chain.go_on_from(&name);
+        let is_category = matches!(encoding, Encoding::OneHot { .. });
+        match encoding {
+            Encoding::OneHot { categories } if categories.is_empty() => continue,
+            Encoding::OneHot { categories } => chain.one_hot(categories),
+            Encoding::Number { fill: Some(fill) } => chain.fill(&format!("missing_{at}"), &[*fill]),
+            Encoding::Number { fill: None }
+            | Encoding::Hash { .. }
+            | Encoding::Words { .. }
+            | Encoding::Date { .. } => {}
+        }
+        made.push(chain.current());
+        ports.push(Port {
+            name,
+            dims: vec![if is_category { 1 } else { encoding.width() }],
+            texts: is_category,
+        });
+    }
+    chain.join(&made);
+    (chain, ports)
 }
 
 /// Makes of a model's outputs what people want to know, and says what that is called.
@@ -219,4 +305,95 @@ fn normalise(chain: &mut Chain, placed: &PlacedLayer, groups: usize) {
     let dims = [vec![0], whole(&placed.input.dims())].concat();
     let together = chain.integers(&format!("{place}.together"), &dims);
     chain.apply("Reshape", &[together], Vec::new());
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::job::JobDraft;
+    use protocol::model::Layout;
+
+    use super::*;
+    use crate::dataset::{ColumnNames, Known};
+    use protocol::digest::Digest;
+    use protocol::frontier::Frontier;
+
+    /// The file of a model of one layer with these columns.
+    fn file(columns: &[&str], encodings: &[Encoding]) -> ModelProto {
+        let draft = JobDraft {
+            model: Some("dense 2".into()),
+            ..JobDraft::default()
+        };
+        let job = draft.resolve().unwrap();
+        let width = encodings.iter().map(Encoding::width).sum();
+        let input = Shape::Flat(width);
+        let layout = Layout::new(&job.model, input, 2).unwrap();
+        let names = ColumnNames {
+            features: columns.iter().map(|&name| name.to_owned()).collect(),
+            labels: vec!["kind".into()],
+        };
+        let known = Known {
+            input,
+            target: &Target::Classes(vec!["a".into(), "b".into()]),
+            columns: Some(&names),
+            encodings,
+            scaling: &Scaling::Standard {
+                mean: vec![0.0; width],
+                deviation: vec![1.0; width],
+            },
+        };
+        let model = Model {
+            metadata: Metadata::new(&job, known, &Frontier::default(), Digest::of_counts(&[])),
+            weights: vec![0.0; layout.weights],
+            statistics: Vec::new(),
+            layout,
+            job,
+        };
+        ModelProto::decode(encode(&model).unwrap().as_slice()).unwrap()
+    }
+
+    fn inputs_of(file: &ModelProto) -> Vec<(String, i32)> {
+        let inputs = file.graph.as_ref().unwrap().input.iter();
+        let of = |input: &proto::ValueInfoProto| {
+            input
+                .r#type
+                .as_ref()?
+                .tensor_type
+                .as_ref()
+                .map(|tensor| tensor.elem_type)
+        };
+        inputs.map(|input| (input.name.clone(), of(input).unwrap())).collect()
+    }
+
+    fn operations(file: &ModelProto) -> Vec<&str> {
+        let nodes = file.graph.as_ref().unwrap().node.iter();
+        nodes.map(|node| node.op_type.as_str()).collect()
+    }
+
+    #[test]
+    fn numbers_go_in_together_and_columns_with_texts_one_by_one() {
+        let (float, string) = (1, 8);
+        let number = |fill| Encoding::Number { fill };
+        let plain = file(&["x", "y"], &[number(None), number(None)]);
+        assert_eq!(inputs_of(&plain), [("input".to_owned(), float)]);
+        assert!(!operations(&plain).contains(&"IsNaN") && plain.opset_import.len() == 1);
+        let filled = file(&["x", "y"], &[number(Some(2.0)), number(None)]);
+        assert_eq!(inputs_of(&filled), [("input".to_owned(), float)]);
+        assert_eq!(operations(&filled)[..2], ["IsNaN", "Where"]);
+
+        let colours = Encoding::OneHot {
+            categories: vec!["blue".into(), "red".into()],
+        };
+        // A column may be called as the answer is.
+        let table = file(
+            &["colour", "probabilities", "shop"],
+            &[colours, number(Some(1.0)), Encoding::Hash { inputs: 4 }],
+        );
+        let expected = [("colour", string), ("probabilities_", float), ("shop", float)];
+        assert_eq!(inputs_of(&table), expected.map(|(name, kind)| (name.to_owned(), kind)));
+        assert_eq!(
+            operations(&table)[..5],
+            ["OneHotEncoder", "Flatten", "IsNaN", "Where", "Concat"]
+        );
+        assert_eq!(table.opset_import[1].domain, "ai.onnx.ml");
+    }
 }

@@ -61,9 +61,11 @@ pub(super) struct NodeProto {
     pub(super) op_type: String,
     #[prost(message, repeated, tag = "5")]
     pub(super) attribute: Vec<AttributeProto>,
+    #[prost(string, tag = "7")]
+    pub(super) domain: String,
 }
 
-/// A setting of an operation: a number or several.
+/// A setting of an operation: a number, several, or texts.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct AttributeProto {
     #[prost(string, tag = "1")]
@@ -72,6 +74,8 @@ pub(super) struct AttributeProto {
     pub(super) i: i64,
     #[prost(int64, repeated, tag = "8")]
     pub(super) ints: Vec<i64>,
+    #[prost(bytes = "vec", repeated, tag = "9")]
+    pub(super) strings: Vec<Vec<u8>>,
     #[prost(int32, tag = "20")]
     pub(super) r#type: i32,
 }

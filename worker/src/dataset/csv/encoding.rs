@@ -63,33 +63,6 @@ pub(crate) fn width(encodings: &[Encoding]) -> Option<usize> {
         .try_fold(0usize, |sum, encoding| sum.checked_add(encoding.width()))
 }
 
-/// What a model's inputs are called, from the names of its columns.
-#[must_use]
-pub fn input_names(columns: &[String], encodings: &[Encoding]) -> Vec<String> {
-    if encodings.is_empty() {
-        return columns.to_vec();
-    }
-    let names = columns
-        .iter()
-        .zip(encodings)
-        .flat_map(|(column, encoding)| match encoding {
-            Encoding::Number { .. } => vec![column.clone()],
-            Encoding::OneHot { categories } => {
-                let names = categories.iter().map(|category| format!("{column}={category}"));
-                names.collect()
-            }
-            Encoding::Hash { inputs } | Encoding::Words { inputs } => {
-                (0..*inputs).map(|place| format!("{column}#{place}")).collect()
-            }
-            Encoding::Date { .. } => {
-                let parts = ["days", "year~1", "year~2", "week~1", "week~2", "day~1", "day~2"];
-                let parts = parts[..encoding.width()].iter();
-                parts.map(|part| format!("{column}:{part}")).collect()
-            }
-        });
-    names.collect()
-}
-
 /// Makes inputs of the cells of rows.
 pub(super) struct Expander<'a>(Vec<Step<'a>>);
 
@@ -194,11 +167,6 @@ mod tests {
             Encoding::Hash { inputs: 3 },
         ];
         assert_eq!(width(&encodings), Some(6));
-        let names = input_names(&owned(&["size", "colour", "shop"]), &encodings);
-        assert_eq!(
-            names,
-            ["size", "colour=blue", "colour=red", "shop#0", "shop#1", "shop#2"]
-        );
         let texts = [owned(&[]), owned(&["red", "green", "blue"]), owned(&[])];
         let bags = [Bags::default(), Bags::default(), Bags::default()];
         let expander = Expander::new(&encodings, texts.iter().map(Vec::as_slice).zip(&bags));

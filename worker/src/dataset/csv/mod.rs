@@ -28,9 +28,9 @@ use protocol::model::Shape;
 
 pub use columns::ColumnNames;
 use columns::{ModelColumns, Wanted};
+pub use encoding::Encoding;
 use encoding::Expander;
 pub(crate) use encoding::width;
-pub use encoding::{Encoding, input_names};
 pub use error::CsvError;
 use labels::Found;
 pub(super) use labels::Labels;
