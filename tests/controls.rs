@@ -46,7 +46,11 @@ fn a_run_that_learned_nothing_says_so() {
     assert_eq!(&evaluated.last()["base_rate"], base);
     assert!(evaluated.stderr.contains(warning), "{}", evaluated.stderr);
     let text = tau.run(&["evaluate", model]).stdout;
-    assert!(text.contains("(always guessing the most frequent class: 0."), "{text}");
+    let rate = format!(
+        "(always guessing the most frequent class: {:.2} %)",
+        100.0 * base.as_f64().unwrap()
+    );
+    assert!(text.contains(&rate) && text.contains("\nbalanced accuracy "), "{text}");
 }
 
 #[test]

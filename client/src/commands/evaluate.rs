@@ -1,12 +1,16 @@
 //! `tau evaluate`: how good a saved model is on samples that it was not trained on.
 
+use std::fmt::Write as _;
+use std::io::IsTerminal;
 use std::path::Path;
 
 use protocol::base_rate::BaseRate;
 use protocol::data::{DataSpec, names_test_part};
+use protocol::loss::ClassWeights;
 use protocol::measured::Scores;
+use ratatui::crossterm::terminal;
 use serde::Serialize;
-use worker::dataset::Dataset;
+use worker::dataset::{Dataset, Target};
 use worker::evaluate::evaluate;
 use worker::model_file::{self, Model};
 use worker::objective::Objective;
@@ -35,6 +39,11 @@ struct Evaluated<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     mae: Option<f64>,
     loss: f64,
+    /// The mean recall of all classes, and their mean F1, where there are classes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    balanced_accuracy: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    macro_f1: Option<f64>,
     samples: usize,
     /// The samples of the data, those to train on included.
     samples_in_data: usize,
@@ -131,10 +140,9 @@ pub(crate) fn run(arguments: &Evaluate) -> Result<(), Failure> {
             "--confusion is for classes, but this model predicts numbers: leave it out",
         ));
     }
-    let confusion = if arguments.confusion {
-        Some(confusion(&model, &dataset, threads)?)
-    } else {
-        None
+    let confusion = match dataset.target {
+        Target::Classes(_) => Some(confusion(&model, &dataset, threads)?),
+        Target::Numbers(_) => None,
     };
     view.clear();
     let scores = Scores {
@@ -144,6 +152,11 @@ pub(crate) fn run(arguments: &Evaluate) -> Result<(), Failure> {
     };
     let info = dataset.info();
     let base = BaseRate::of(info.test, info.most_frequent);
+    let warning = match &confusion {
+        // Weights of classes give accuracy away for that of rare classes.
+        Some(confusion) if model.job.class_weights != ClassWeights::Equal => confusion.warning(),
+        _ => base.and_then(|base| base.warning(evaluation.accuracy)),
+    };
     if arguments.json {
         output::line(&Evaluated {
             event: "evaluated",
@@ -152,31 +165,47 @@ pub(crate) fn run(arguments: &Evaluate) -> Result<(), Failure> {
             r2: evaluation.mae.map(|_| evaluation.accuracy),
             mae: evaluation.mae,
             loss: evaluation.loss,
+            balanced_accuracy: confusion.as_ref().map(Confusion::balanced_accuracy),
+            macro_f1: confusion.as_ref().map(Confusion::macro_f1),
             samples: evaluation.samples,
             samples_in_data: dataset.train.len() + dataset.test.len(),
             digest: &metadata.digest,
-            confusion,
+            confusion: confusion.filter(|_| arguments.confusion),
         });
     } else {
         let mut text = format!(
             "{} on {}; digest {}\n",
-            how_good(scores, base.map(|base| base.rate), |share| format!("{share:.4}")),
+            how_good(scores, base.map(|base| base.rate), quantity::accuracy),
             part.text(&dataset),
             metadata.digest
         );
-        if let Some(confusion) = confusion {
-            text = format!("{text}\n{}", confusion.text());
+        if let Some(confusion) = &confusion {
+            let balanced = quantity::accuracy(confusion.balanced_accuracy());
+            let _ = writeln!(
+                text,
+                "balanced accuracy {balanced}, macro F1 {:.4}",
+                confusion.macro_f1()
+            );
+        }
+        if let Some(confusion) = confusion.filter(|_| arguments.confusion) {
+            text = format!("{text}\n{}", confusion.text(room()));
         }
         output::text(&text);
     }
-    let of_classes = base.and_then(|base| base.warning(evaluation.accuracy));
-    if let Some(warning) = of_classes.or_else(|| scores.warning()) {
+    if let Some(warning) = warning.or_else(|| scores.warning()) {
         notice::say(&format!("warning: {warning}"));
     }
     Ok(())
 }
 
-/// What the held-out samples are, and what the model takes them for.
+/// The columns that an answer may take: a terminal's, or any.
+fn room() -> usize {
+    let is_shown = std::io::stdout().is_terminal();
+    let size = terminal::size().ok().filter(|_| is_shown);
+    size.map_or(usize::MAX, |(columns, _)| columns.into())
+}
+
+/// What the test samples are, and what the model takes them for.
 fn confusion(model: &Model, dataset: &Dataset, threads: Threads) -> Result<Confusion, Failure> {
     let mut predicted = Vec::with_capacity(dataset.test.len());
     predict(
