@@ -161,9 +161,9 @@ fn check(job: &Job, flags: &ComputeFlags, nodes: usize) -> Result<String, Failur
     })?;
     let begins = first.map_or_else(String::new, |first| begins_with(job, &first.afresh));
     let parts = match &tested {
-        None => format!("{} training and {} test rows", dataset.train.len(), dataset.test.len()),
+        None => format!("{} training and {} test samples", dataset.train.len(), dataset.test.len()),
         Some(tested) => format!(
-            "{} training, {} validation and {} test rows",
+            "{} training, {} validation and {} test samples",
             dataset.train.len(),
             dataset.test.len(),
             tested.test.len()

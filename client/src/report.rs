@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use protocol::job::Keep;
+use protocol::loss::ClassWeights;
 use protocol::measured::{Evaluation, Moment, Scores};
 use protocol::stats::{Finished, ratio};
 use protocol::wire::control::{RunResult, RunStatus};
@@ -71,6 +72,8 @@ pub(crate) fn finished(status: &RunStatus, result: &RunResult, model: String) ->
             .and_then(|_| brought_back(result)),
         warnings: result
             .base_rate
+            // Weights of classes give accuracy away for that of rare classes, which is not measured here.
+            .filter(|_| status.job.class_weights == ClassWeights::Equal)
             .and_then(|base| base.warning(result.scores.accuracy))
             .or_else(|| result.scores.warning())
             .into_iter()
@@ -181,7 +184,7 @@ fn text(finished: &Finished) -> String {
         mae: finished.mae,
     };
     let mut text = format!(
-        "{} on held-out samples\n{} samples in {} ({} samples/s) by {}\n",
+        "{} on test samples\n{} samples in {} ({} samples/s) by {}\n",
         how_good(scores, finished.base_rate, quantity::accuracy),
         quantity::count(*samples as f64),
         quantity::seconds(finished.seconds),

@@ -140,7 +140,7 @@ fn text(shown: &Shown<'_>) -> Result<String, Failure> {
             };
             let good = how_good(scores, result.base_rate, quantity::accuracy);
             let (word, rest) = good.split_once(' ').unwrap_or((&good, ""));
-            let _ = writeln!(text, "{word:<9} {rest} on held-out samples");
+            let _ = writeln!(text, "{word:<9} {rest} on test samples");
             let agree = if result.replicas_agree { "" } else { ", which DISAGREE" };
             let _ = writeln!(
                 text,
