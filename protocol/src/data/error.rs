@@ -8,6 +8,19 @@ pub enum DataSpecError {
     /// The text starts with none of the known schemes.
     #[error("'{0}' names no data: write builtin:mnist, csv:FILE, npz:FILE, images:DIR, cifar:DIR or idx:DIR")]
     UnknownScheme(String),
+    /// A file without what it is.
+    #[error("'{text}' does not say what kind of data it is: write {instead}")]
+    NoScheme {
+        /// The text.
+        text: String,
+        /// What its name says that it is.
+        instead: String,
+    },
+    /// A pipe.
+    #[error(
+        "'{0}:-' is a pipe, but data is read more than once, and by every node: save it to a file, and write {0}:FILE"
+    )]
+    Pipe(&'static str),
     /// No such dataset is built in.
     #[error("no dataset '{0}' is built in: write builtin:mnist, the only one")]
     UnknownBuiltin(String),

@@ -149,8 +149,26 @@ impl FromStr for DataSpec {
             Some(("parquet", rest)) => parse_parquet(rest),
             Some(("npz", rest)) => parse_npz(rest),
             Some(("images", rest)) => parse_images(rest),
-            _ => Err(DataSpecError::UnknownScheme(text.to_owned())),
+            _ => Err(unknown(text)),
         }
+    }
+}
+
+/// What to write in place of a text without a known scheme, as the end of its name tells.
+fn unknown(text: &str) -> DataSpecError {
+    let (file, _) = parts(text);
+    let small = file.to_ascii_lowercase();
+    let plain = small.strip_suffix(".gz").unwrap_or(&small);
+    let (_, end) = plain.rsplit_once('.').unwrap_or_default();
+    let instead = match end {
+        "csv" | "tsv" | "txt" | "data" => format!("csv:{text}"),
+        "parquet" | "npz" => format!("{end}:{text}"),
+        "npy" => "npz:FILE with a file that numpy.savez has made of inputs x and labels y".to_owned(),
+        _ => return DataSpecError::UnknownScheme(text.to_owned()),
+    };
+    DataSpecError::NoScheme {
+        text: text.to_owned(),
+        instead,
     }
 }
 
@@ -158,6 +176,9 @@ impl FromStr for DataSpec {
 fn path(kind: &'static str, place: &'static str, what: &'static str, text: &str) -> Result<PathBuf, DataSpecError> {
     if text.is_empty() {
         return Err(DataSpecError::NoPath { kind, place, what });
+    }
+    if text == "-" {
+        return Err(DataSpecError::Pipe(kind));
     }
     Ok(text.into())
 }

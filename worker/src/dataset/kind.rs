@@ -16,7 +16,7 @@ const KINDS: [(&[u8], Kind); 17] = [
         b"\x93NUMPY",
         kind(
             "a NumPy array",
-            "put inputs and labels into one .npz file, and write npz:FILE",
+            "save inputs and labels in one file by numpy.savez('data.npz', x=x, y=y), and write npz:data.npz",
         ),
     ),
     (b"\x89PNG", IMAGE),

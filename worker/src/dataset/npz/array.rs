@@ -75,11 +75,12 @@ impl Array {
         let shape = shape(&header).ok_or_else(|| wrong("does not say what shape it has".into()))?;
         let width = match kind.as_str() {
             "|u1" | "|b1" => 1,
+            "<f2" => 2,
             "<f4" | "<i4" => 4,
             "<f8" | "<i8" => 8,
             _ => {
                 return Err(wrong(format!(
-                    "holds elements of type '{kind}': convert them to uint8, float32, float64, int32 or int64"
+                    "holds elements of type '{kind}': convert them to uint8, float16, float32, float64, int32 or int64"
                 )));
             }
         };
@@ -113,15 +114,32 @@ impl Array {
 
 /// Elements of a known kind.
 fn elements(kind: &str, bytes: Vec<u8>) -> Elements {
+    let (halves, _) = bytes.as_chunks::<2>();
     let (words, _) = bytes.as_chunks::<4>();
     let (doubles, _) = bytes.as_chunks::<8>();
     Elements::Floats(match kind {
+        "<f2" => halves
+            .iter()
+            .map(|&half| half_as_float(u16::from_le_bytes(half)))
+            .collect(),
         "<f4" => words.iter().map(|&word| f32::from_le_bytes(word)).collect(),
         "<i4" => words.iter().map(|&word| i32::from_le_bytes(word) as f32).collect(),
         "<f8" => doubles.iter().map(|&word| f64::from_le_bytes(word) as f32).collect(),
         "<i8" => doubles.iter().map(|&word| i64::from_le_bytes(word) as f32).collect(),
         _ => return Elements::Bytes(bytes),
     })
+}
+
+/// A number of 16 bits: a sign, 5 bits of exponent, 10 of fraction.
+fn half_as_float(bits: u16) -> f32 {
+    let (exponent, fraction) = (i32::from(bits >> 10 & 0x1f), f32::from(bits & 0x3ff));
+    let size = match exponent {
+        0 => fraction * 2f32.powi(-24),
+        0x1f if fraction == 0.0 => f32::INFINITY,
+        0x1f => f32::NAN,
+        _ => (1024.0 + fraction) * 2f32.powi(exponent - 25),
+    };
+    if bits >> 15 == 1 { -size } else { size }
 }
 
 /// The value of an entry that holds no comma.
@@ -137,4 +155,25 @@ fn shape(header: &str) -> Option<Vec<usize>> {
     let (inside, _) = rest.split_once(')')?;
     let sides = inside.split(',').map(str::trim).filter(|side| !side.is_empty());
     sides.map(|side| side.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn halves_are_numbers() {
+        for (bits, number) in [
+            (0x0000, 0.0),
+            (0x3c00, 1.0),
+            (0xc000, -2.0),
+            (0x3555, 0.333_251_95),
+            (0x7bff, 65504.0),
+            (0x0001, 5.960_464_5e-8),
+            (0x7c00, f32::INFINITY),
+        ] {
+            assert_eq!(half_as_float(bits), number, "{bits:x}");
+        }
+        assert!(half_as_float(0x7e00).is_nan());
+    }
 }
