@@ -1,6 +1,6 @@
 //! Starting Tau anywhere: a line that is pasted, a host's name, the environment; and what nodes say of themselves.
 
-use crate::harness::cluster::{Cluster, cut_power, job};
+use crate::harness::cluster::{Cluster, cut_power, patient_job};
 use crate::harness::{Tau, points_csv};
 
 #[test]
@@ -70,7 +70,10 @@ fn a_name_stays_with_a_node_that_is_killed_and_started_again() {
     }
     cluster.wait_for_nodes(2);
     points_csv(&cluster.tau, "points.csv", 600);
-    let started = cluster.ask("start", &job("1000000", &["--detach"]));
+    let started = cluster.ask(
+        "start",
+        &[&*patient_job("1000000"), &["--detach", "--give-up-after", "3600"]].concat(),
+    );
     assert_eq!(started.code, 0, "{}", started.stderr);
     let states = |cluster: &Cluster| {
         let listed = cluster.listed();
@@ -110,14 +113,19 @@ fn a_name_stays_with_a_node_that_is_killed_and_started_again() {
         matches!(listed[..], [node] if node["state"] == "training" && node["address"] == *cluster.nodes[1].address)
     });
     assert_eq!(states(&cluster), [trains("desk"), trains("lab")]);
+    // Nobody waits for the process that is dead, though it would be given up after an hour only.
     let stopped = cluster.ask("stop", &[]);
     assert_eq!(stopped.code, 0, "{}", stopped.stderr);
     let last = cluster.ask("start", &["--attach"]).last();
     assert_eq!(
-        (&last["replicas_agree"], &last["nodes"]),
-        (&true.into(), &2.into()),
+        (&last["replicas_agree"], &last["nodes"], &last["missing"]),
+        (&true.into(), &2.into(), &serde_json::json!([])),
         "{last}"
     );
+    for node in &cluster.nodes {
+        let log = node.process.log();
+        assert!(!log.contains("there is no link to a node"), "{log}");
+    }
 }
 
 #[test]

@@ -231,6 +231,7 @@ async fn bounds(liar: &mut Liar) {
             workers: 1 << 50,
             guest: true,
             takes: None,
+            life: 0,
         });
         let mut eternal = own_beat(liar, ear);
         let mut ended = settled();

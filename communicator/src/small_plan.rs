@@ -29,6 +29,7 @@ pub(crate) fn small_plan(nodes: u64) -> RunPlan {
         workers: 1,
         guest: false,
         takes: None,
+        life: 0,
     };
     RunPlan {
         job: Box::new(JobDraft::default().resolve().unwrap()),

@@ -106,6 +106,7 @@ impl Coordination {
                     participants.push(Participant {
                         guest: false,
                         takes: None,
+                        life: 0,
                         node: *node,
                         name: info.name.clone(),
                         address: info.address,
@@ -362,6 +363,7 @@ mod tests {
             workers: 2,
             guest: false,
             takes: None,
+            life: 0,
         };
         let stand_with = |me: u64, nodes: u64, holders: &[(u64, u8)]| {
             let holders: Vec<_> = holders.iter().map(|&(node, group)| (NodeId(node), group)).collect();

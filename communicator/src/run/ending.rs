@@ -9,7 +9,7 @@ use protocol::ids::NodeId;
 use protocol::measured::{Course, NodeUsage};
 use protocol::wire::control::RunResult;
 use protocol::wire::run_beat::{Settled, StopReason};
-use protocol::wire::run_plan::RunPlan;
+use protocol::wire::run_plan::{Participant, RunPlan};
 use protocol::wire::worker_stats::WorkerStats;
 
 /// The result as one node sees it; none if nobody has measured the model, or this node has told nothing. Guests that took
@@ -23,13 +23,24 @@ pub(super) fn result(
     stop: Option<StopReason>,
 ) -> Option<RunResult> {
     let own = settled.get(&me)?;
-    let names = |told: bool| {
-        let participants = plan.participants.iter();
-        let took_part =
-            participants.filter(|one| settled.contains_key(&one.node) || !(one.guest && withdrew(one.node)));
-        let found = took_part.filter(|participant| settled.contains_key(&participant.node) == told);
-        found.map(|participant| participant.name.clone()).collect()
-    };
+    let is_told = |one: &&Participant| settled.contains_key(&one.node);
+    let told: Vec<String> = plan
+        .participants
+        .iter()
+        .filter(is_told)
+        .map(|one| one.name.clone())
+        .collect();
+    // A node that was started again is missing only if none of its processes ended the run, and then once.
+    let mut missing: Vec<String> = Vec::new();
+    for one in plan
+        .participants
+        .iter()
+        .filter(|one| !(is_told(one) || one.guest && withdrew(one.node)))
+    {
+        if !told.contains(&one.name) && !missing.contains(&one.name) {
+            missing.push(one.name.clone());
+        }
+    }
     // Digests are recomputed from the weights. Those who hold the same layers must have the same.
     let alike = |node: NodeId| {
         let first = || settled.iter().find(|(other, _)| plan.hold_the_same(node, **other));
@@ -60,8 +71,8 @@ pub(super) fn result(
         .find(|(node, _)| leads(**node))
         .map_or(own, |(_, one)| one);
     Some(RunResult {
-        participants: names(true),
-        missing: names(false),
+        participants: told,
+        missing,
         left_out: plan.left_out.clone(),
         agree: settled.iter().all(equal),
         digest,
@@ -158,6 +169,33 @@ mod tests {
         assert_eq!(
             (found.participants, found.missing),
             (vec!["n1".into(), "n3".into()], vec!["n2".into()])
+        );
+    }
+
+    #[test]
+    fn a_node_that_was_started_again_is_named_once() {
+        let mut plan = small_plan(3);
+        let again = |id, life| Participant {
+            node: NodeId(id),
+            guest: true,
+            life,
+            ..plan.participants[2].clone()
+        };
+        for guest in [again(8, 1), again(7, 2)] {
+            plan.admit(guest);
+        }
+        let of = |told: &[u64], withdrew: u64| {
+            let all = told.iter().map(|&node| (NodeId(node), settled(4.0))).collect();
+            let found = result(NodeId(1), &plan, &all, |node| node == NodeId(withdrew), 7, None).unwrap();
+            (found.participants, found.missing)
+        };
+        let names = |ids: &[u64]| ids.iter().map(|id| format!("n{id}")).collect::<Vec<_>>();
+        assert_eq!(of(&[1, 2, 7], 0), (names(&[1, 2, 3]), vec![]));
+        assert_eq!(of(&[1, 2], 0), (names(&[1, 2]), names(&[3])));
+        assert_eq!(
+            of(&[1, 2], 7),
+            (names(&[1, 2]), names(&[3])),
+            "the last process took no part"
         );
     }
 

@@ -22,6 +22,7 @@ pub(super) fn as_guest(
         workers,
         guest: true,
         takes: None,
+        life: plan.next_life(&scope.me.name),
     };
     if plan.portions().is_none() {
         return Some(guest);

@@ -10,6 +10,7 @@ use std::time::Duration;
 use protocol::ids::NodeId;
 use protocol::rng::splitmix64;
 use protocol::wire::run_beat::{Ballot, GivenUp, ParticipantState};
+use protocol::wire::run_plan::RunPlan;
 
 use super::planted::{Bug, planted};
 use crate::timing::RunLimits;
@@ -45,7 +46,7 @@ pub(crate) struct Members {
     pub(super) own: ParticipantState,
     participants: BTreeSet<NodeId>,
     heard: BTreeMap<NodeId, Heard>,
-    /// Those that have left the cluster.
+    /// Those that have left the cluster, or were started again.
     gone: BTreeSet<NodeId>,
     /// Nodes that took part in this run and whose later beats speak of other runs only, with the number of the beat that
     /// showed it.
@@ -128,6 +129,16 @@ impl Members {
     /// A node has left the cluster.
     pub(super) fn leaves(&mut self, node: NodeId) -> bool {
         self.gone.insert(node)
+    }
+
+    /// Participants of which a later process of the same name takes part are gone, whether they said so or not: nobody hears
+    /// of them again, and a newcomer has never met them. Returns whether that is news.
+    pub(super) fn leave_the_succeeded(&mut self, plan: &RunPlan) -> bool {
+        let others = plan.participants.iter().map(|one| one.node);
+        let former = others.filter(|&node| node != self.me && plan.is_succeeded(node));
+        let before = self.gone.len();
+        self.gone.extend(former);
+        self.gone.len() > before
     }
 
     /// A node that was in this run is in another one, says its word of this number.

@@ -158,11 +158,17 @@ impl ActiveRun {
         let ready = preparing.workers.keys().copied().collect();
         let participants: Vec<NodeId> = plan.participants.iter().map(|one| one.node).collect();
         self.members.admit(participants.iter().copied(), scope.now);
+        self.members.leave_the_succeeded(&plan);
         let others = participants
             .into_iter()
             .filter(|&node| !plan.hold_the_same(scope.me.id, node));
         self.members.hold_others(others);
-        tracing::info!(target: NEWS, nodes = plan.participants.len(), data = %self.job.data, "a run begins");
+        let nodes = plan
+            .participants
+            .iter()
+            .filter(|one| !plan.is_succeeded(one.node))
+            .count();
+        tracing::info!(target: NEWS, nodes, data = %self.job.data, "a run begins");
         // What was left open is decided.
         self.job.clone_from(&plan.job);
         self.news = true;

@@ -39,10 +39,12 @@ impl ActiveRun {
         let news: Vec<_> = match &mut self.state {
             State::Training(exchanging) | State::Settling(exchanging, _) => {
                 let guests = theirs.participants.iter().filter(|one| one.guest);
-                guests
+                let news = guests
                     .filter(|guest| exchanging.plan.admit((*guest).clone()))
                     .cloned()
-                    .collect()
+                    .collect();
+                self.news |= self.members.leave_the_succeeded(&exchanging.plan);
+                news
             }
             // The exchange is started with those that are known now; the others are told of again.
             _ => return,

@@ -51,16 +51,21 @@ fn check_results(world: &World) {
     for (run, results) in &ended {
         for (id, result) in results {
             assert!(result.agree, "{id} says of run {run} that sound replicas differ");
-            let name = |node: &NodeId| format!("n{}", node.0);
+            let name = |node: &NodeId| world.nodes[node].info.name.clone();
+            // Results name nodes, not processes: of several with one name only the living one can be meant.
+            let is_meant = |node: &NodeId| {
+                let same = world.nodes.values().filter(|one| one.info.name == name(node));
+                world.nodes[node].alive || same.count() == 1
+            };
             let liars = world.accused.iter().filter(|(of, by, _)| of == run && by == id);
-            for (_, _, liar) in liars {
+            for (_, _, liar) in liars.filter(|(_, _, liar)| is_meant(liar)) {
                 let counted = result.participants.contains(&name(liar));
                 assert!(
                     !counted,
                     "{id} has ended run {run} with {liar}, which it has found lying"
                 );
             }
-            for (other, theirs) in results {
+            for (other, theirs) in results.iter().filter(|(other, _)| is_meant(other)) {
                 let counted = result.participants.contains(&name(other));
                 assert!(
                     !counted || theirs.digest == result.digest,
@@ -242,7 +247,7 @@ fn check_together(world: &World, together: &[(RunId, NodeId)]) {
         let reached = |other: &NodeId| members.iter().any(|&over| linked(*id, over) && linked(over, *other));
         for other in members.iter().filter(|other| *other != id && reached(other)) {
             let ended = world.nodes[other].ended.get(run).is_some_and(Result::is_ok);
-            let counted = result.participants.contains(&format!("n{}", other.0));
+            let counted = result.participants.contains(&world.nodes[other].info.name);
             let states = [id, other].map(|id| world.nodes[id].core.describe_run()).join("\n");
             assert!(
                 !ended || counted,

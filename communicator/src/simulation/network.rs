@@ -90,11 +90,17 @@ impl World {
             .collect();
         let info = self.nodes[&from].info.clone();
         let node = self.nodes.get_mut(&at).unwrap();
-        let change = node.roster.beat(info, now);
-        for info in infos {
+        // A name belongs to one living node; its former bearer is gone once it is silent.
+        if node.roster.namesake(&info).is_some() {
+            return;
+        }
+        let change = node.roster.beat(info.clone(), now);
+        let left = change.as_ref().map(|_| node.roster.succeeds(&info)).unwrap_or_default();
+        let own_name = node.info.name.clone();
+        for info in infos.into_iter().filter(|info| info.name != own_name) {
             node.roster.heard_of(info, now);
         }
-        if let Some(change) = change {
+        for change in left.into_iter().chain(change) {
             self.changed(at, change);
         }
         self.run(at, RunEvent::Beat { from, number, runs });

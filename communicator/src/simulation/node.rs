@@ -153,10 +153,10 @@ pub(super) enum Ending {
 }
 
 impl Node {
-    pub(super) fn new(id: NodeId, seed: Option<NodeId>, workers: usize) -> Self {
+    pub(super) fn new(id: NodeId, name: String, seed: Option<NodeId>, workers: usize) -> Self {
         let info = NodeInfo {
             id,
-            name: format!("n{}", id.0),
+            name,
             address: format!("127.0.0.1:{}", 1 + id.0 % 60_000).parse().unwrap(),
             version: "1".into(),
             device: "cpu".into(),

@@ -153,6 +153,47 @@ fn fault_9_who_is_put_in_quarantine_by_one_is_left_out_by_all_and_ends_alone() {
     assert_eq!(missing[1].len(), 2);
 }
 
+/// Three nodes of which the last was killed and started again, at least once, and takes part again.
+fn rejoined(times: usize) -> (World, Vec<NodeId>, RunId) {
+    let (mut world, mut nodes, run) = training(3);
+    for _ in 0..times {
+        world.die(nodes[2]);
+        world.pass(3 * SECOND);
+        nodes[2] = world.start_again(nodes[2], nodes[0]);
+        let back = nodes[2];
+        let trains = move |world: &World| world.trains(back).is_some();
+        assert!(world.until(20, trains), "{}", world.trace.join("\n"));
+        world.pass(SECOND);
+    }
+    (world, nodes, run)
+}
+
+#[test]
+fn a_node_that_was_killed_and_came_back_does_not_wait_for_its_former_process() {
+    for times in [1, 2, 3] {
+        let (mut world, nodes, run) = rejoined(times);
+        // A node that comes now has met none of the former processes.
+        let newcomer = world.add(Some(nodes[1]));
+        let trains = move |world: &World| world.trains(newcomer).is_some();
+        assert!(world.until(20, trains), "{}", world.trace.join("\n"));
+        let all = [nodes[0], nodes[1], nodes[2], newcomer];
+        world.ask_to_stop(nodes[0]);
+        assert_eq!(
+            ends(&mut world, run, &all, 5),
+            [[""; 0]; 4],
+            "started again {times} times"
+        );
+        for id in all {
+            let result = world.nodes[&id].ended[&run].as_ref().unwrap();
+            let mut names = all.map(|id| world.nodes[&id].info.name.clone());
+            let mut participants = result.participants.clone();
+            names.sort();
+            participants.sort();
+            assert_eq!(participants, names);
+        }
+    }
+}
+
 #[test]
 fn fault_11_a_disk_that_does_not_answer_holds_up_its_own_node_only() {
     let (mut world, nodes, run) = training(3);

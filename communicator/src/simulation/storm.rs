@@ -192,6 +192,17 @@ impl World {
                     );
                 }
             }
+            354..366 if self.nodes.len() < 8 => {
+                let named = |id: NodeId| self.nodes[&id].info.name.clone();
+                let living: Vec<String> = self.alive().into_iter().map(named).collect();
+                let is_free = |node: &&Node| !node.alive && !living.contains(&node.info.name);
+                let dead: Vec<NodeId> = self.nodes.values().filter(is_free).map(|node| node.info.id).collect();
+                if !dead.is_empty() {
+                    let dead = self.pick(&dead);
+                    let id = self.start_again(dead, a);
+                    self.say(&format!("{dead} is started again as {id}"));
+                }
+            }
             _ => {}
         }
     }

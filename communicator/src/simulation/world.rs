@@ -201,8 +201,19 @@ impl World {
     pub(super) fn add(&mut self, seed: Option<NodeId>) -> NodeId {
         // Names are drawn: they decide who dials, and who gives way.
         let id = NodeId(1 + self.random.below(1 << 20));
+        self.add_named(id, format!("n{}", id.0), seed)
+    }
+
+    /// Starts a dead node again: a new process with the name of the dead one.
+    pub(super) fn start_again(&mut self, dead: NodeId, seed: NodeId) -> NodeId {
+        let id = NodeId(1 + self.random.below(1 << 20));
+        let name = self.nodes[&dead].info.name.clone();
+        self.add_named(id, name, Some(seed))
+    }
+
+    fn add_named(&mut self, id: NodeId, name: String, seed: Option<NodeId>) -> NodeId {
         let workers = 1 + self.random.below(2) as usize;
-        self.nodes.insert(id, Node::new(id, seed, workers));
+        self.nodes.insert(id, Node::new(id, name, seed, workers));
         for _ in 0..workers {
             self.after(1 + self.numbers % 400, Due::Attach { at: id });
         }

@@ -48,6 +48,9 @@ pub struct Participant {
     pub guest: bool,
     /// The place that it has taken over, where the network is spread over nodes: who had it was given up.
     pub takes: Option<Taken>,
+    /// The number of earlier participants of this run with the same name, whose place this process has taken: it was started
+    /// again this many times.
+    pub life: u32,
 }
 
 /// A place that somebody has taken over.
@@ -214,6 +217,21 @@ impl RunPlan {
         holder.is_some_and(|holder| holder.node != node)
     }
 
+    /// The life of a further participant with this name.
+    #[must_use]
+    pub fn next_life(&self, name: &str) -> u32 {
+        let lives = self.participants.iter().filter(|one| one.name == name);
+        lives.map(|one| one.life.saturating_add(1)).max().unwrap_or(0)
+    }
+
+    /// Whether a participant was started again: a later process of the same name takes part.
+    #[must_use]
+    pub fn is_succeeded(&self, node: NodeId) -> bool {
+        let succeeds = |one: &Participant, former: &Participant| one.name == former.name && one.life > former.life;
+        let former = self.participant(node);
+        former.is_some_and(|former| self.participants.iter().any(|one| succeeds(one, former)))
+    }
+
     /// The places whose holders are missing.
     pub fn vacancies(&self, is_missing: impl Fn(NodeId) -> bool) -> Vec<Place> {
         let places = (0..self.workers()).flat_map(|lane| self.places(lane));
@@ -296,6 +314,7 @@ mod tests {
             workers,
             guest: false,
             takes: None,
+            life: 0,
         };
         let mut plan = RunPlan {
             job: Box::new(JobDraft::default().resolve().unwrap()),
@@ -323,6 +342,35 @@ mod tests {
     }
 
     #[test]
+    fn a_later_process_of_a_name_succeeds_all_before_it() {
+        let named = |id, name: &str, life| Participant {
+            node: NodeId(id),
+            name: name.into(),
+            address: "127.0.0.1:1".parse().unwrap(),
+            workers: 1,
+            guest: false,
+            takes: None,
+            life,
+        };
+        let mut plan = RunPlan {
+            job: Box::new(JobDraft::default().resolve().unwrap()),
+            data: DataInfo::example(),
+            first: Digest::default(),
+            participants: vec![named(4, "desk", 0), named(9, "lab", 0)],
+            resumed: Vec::new(),
+            left_out: Vec::new(),
+        };
+        let succeeded = |plan: &RunPlan| [4, 9, 8, 2].map(|id| plan.is_succeeded(NodeId(id)));
+        assert_eq!(succeeded(&plan), [false; 4]);
+        assert_eq!((plan.next_life("shed"), plan.next_life("desk")), (0, 1));
+        assert!(plan.admit(named(8, "desk", 1)));
+        assert_eq!(succeeded(&plan), [true, false, false, false]);
+        // Guests are ordered by their ids, whichever came first.
+        assert!(plan.admit(named(2, "desk", plan.next_life("desk"))));
+        assert_eq!(succeeded(&plan), [true, false, true, false]);
+    }
+
+    #[test]
     fn lanes_are_rows_of_participants() {
         let participant = |id| Participant {
             node: NodeId(id),
@@ -331,6 +379,7 @@ mod tests {
             workers: 1,
             guest: false,
             takes: None,
+            life: 0,
         };
         let draft = JobDraft {
             exchange: Some("layers:groups=3".into()),

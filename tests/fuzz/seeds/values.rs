@@ -151,6 +151,7 @@ pub(super) fn plan() -> RunPlan {
         workers: 2,
         guest: id > 3,
         takes: None,
+        life: 0,
     };
     RunPlan {
         job: Box::new(job()),

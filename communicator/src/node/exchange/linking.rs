@@ -1,5 +1,6 @@
 //! Links to the other participants: made, taken when others call, and lost.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use protocol::ids::NodeId;
@@ -21,7 +22,8 @@ impl ExchangeState {
             self.plan.hold_the_same(self.me, participant.node),
             self.plan.are_in_one_lane(self.me, participant.node),
         );
-        if participant.node == self.me || !same && !lane {
+        // A former process of a node that was started again cannot be reached, and is not to be told of.
+        if participant.node == self.me || !same && !lane || self.plan.is_succeeded(participant.node) {
             return Ok(());
         }
         let traffic = Arc::new(Traffic::default());
@@ -49,6 +51,29 @@ impl ExchangeState {
             Event::Founder(participant.node)
         });
         Ok(())
+    }
+
+    /// Ends the links to former processes of nodes that were started again.
+    pub(super) fn unlink_the_succeeded(&mut self) {
+        let former = self.peers.keys().copied().filter(|&node| self.plan.is_succeeded(node));
+        for node in former.collect::<Vec<_>>() {
+            if let Some(peer) = self.peers.get_mut(&node) {
+                peer.link.stop(None);
+                if peer.outbox.take().is_some() {
+                    self.unlinked(node);
+                }
+            }
+        }
+    }
+
+    /// Tells links whether their peers are heard of: a link to a node that is silent is missing for no reason of its own.
+    pub(super) fn tell_links(&self, before: &BTreeSet<NodeId>) {
+        let absent = self.liveness.absent();
+        for node in absent.symmetric_difference(before) {
+            if let Some(peer) = self.peers.get(node) {
+                let _ = peer.link.cast(LinkMessage::Absent(absent.contains(node)));
+            }
+        }
     }
 
     /// A peer's call for a link was taken.

@@ -173,6 +173,7 @@ impl Actor for ExchangeActor {
                 if state.plan.admit(participant.clone()) {
                     state.core.reckon_with_workers(participant.node, participant.workers);
                     tracing::info!(node = participant.name, "a node joins the run");
+                    state.unlink_the_succeeded();
                     state.join(participant).await?;
                     state.tell_slots();
                     state.tell_progress();

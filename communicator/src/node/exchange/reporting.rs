@@ -3,9 +3,11 @@
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use protocol::ids::NodeId;
 use protocol::measured::{Moment, NodeUsage};
 use protocol::stats::PeerRecord;
 
+use super::peer::Peer;
 use super::{ExchangeState, Report};
 use crate::exchange::Event;
 use crate::portion::portion_of;
@@ -25,7 +27,7 @@ impl ExchangeState {
 
     /// What has been done so far.
     pub(super) fn report(&self) -> Report {
-        let peers = self.peers.iter().map(|(&node, peer)| {
+        let record = |(&node, peer): (&NodeId, &Peer)| {
             let queue = peer
                 .outbox
                 .as_ref()
@@ -37,11 +39,17 @@ impl ExchangeState {
                 lag: self.core.lag_of(node),
                 queue: queue as u64,
             }
-        });
+        };
+        let is_former = |node: &NodeId| self.plan.is_succeeded(*node);
+        let (former, present): (Vec<_>, Vec<_>) = self.peers.iter().partition(|(node, _)| is_former(node));
+        let peers = with_former(
+            present.into_iter().map(record).collect(),
+            former.into_iter().map(record),
+        );
         Report {
             digest: self.core.ledger().digest(),
             frontier_lag: self.core.frontier_lag(),
-            peers: peers.collect(),
+            peers,
             weights: self.core.ledger().weight_count() as u64,
             bytes_encoded: self.bytes_encoded,
             moment: self.moment(),
@@ -93,5 +101,40 @@ impl ExchangeState {
         };
         let event = RunEvent::Settlement(self.run, Box::new(settlement));
         self.tell_run(event);
+    }
+}
+
+/// The records of peers, with the bytes of their former processes: a node that was started again is one peer.
+fn with_former(mut present: Vec<PeerRecord>, former: impl Iterator<Item = PeerRecord>) -> Vec<PeerRecord> {
+    for before in former {
+        if let Some(peer) = present.iter_mut().find(|peer| peer.node == before.node) {
+            peer.bytes_in += before.bytes_in;
+            peer.bytes_out += before.bytes_out;
+        } else {
+            present.push(before);
+        }
+    }
+    present
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_was_started_again_is_one_peer() {
+        let record = |node: &str, bytes, lag| PeerRecord {
+            node: node.into(),
+            bytes_in: bytes,
+            bytes_out: 2 * bytes,
+            lag,
+            queue: 0,
+        };
+        let former = [record("desk", 5, 99), record("desk", 1, 98), record("shed", 3, 7)];
+        let all = with_former(vec![record("lab", 10, 0), record("desk", 100, 4)], former.into_iter());
+        assert_eq!(
+            all,
+            [record("lab", 10, 0), record("desk", 106, 4), record("shed", 3, 7)]
+        );
     }
 }

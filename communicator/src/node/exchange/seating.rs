@@ -160,6 +160,7 @@ impl ExchangeState {
         absent.retain(|node| self.plan.hold_the_same(self.me, *node));
         self.event(Event::Silent(absent));
         self.tell_slots();
+        self.tell_links(&before.absent());
         self.break_lane_with_the_silent(&before);
         self.tell_origins();
         self.tell_progress();

@@ -29,6 +29,10 @@ pub(super) struct Dialling {
     /// The pause after the next attempt.
     pause: Duration,
     missing_since: Duration,
+    /// Whether the peer is silent or gone. A missing link is then no fault of its address.
+    absent: bool,
+    /// The time at which the peer was last heard of again.
+    back_since: Duration,
     /// Whether it was said that the link is missing.
     said: bool,
     /// Whether there has ever been a connection.
@@ -51,6 +55,8 @@ impl Dialling {
             present: None,
             pause: times.pause,
             missing_since: now,
+            absent: false,
+            back_since: now,
             said: false,
             reached: false,
         }
@@ -77,8 +83,18 @@ impl Dialling {
 
     /// Whether the link has been missing for so long that it is to be said; it is said once.
     pub(super) fn is_to_be_said(&mut self, now: Duration) -> bool {
-        let long = self.present.is_none() && now.saturating_sub(self.missing_since) > self.times.say_after;
+        let missing = self.present.is_none() && !self.absent;
+        let since = self.missing_since.max(self.back_since);
+        let long = missing && now.saturating_sub(since) > self.times.say_after;
         long && !std::mem::replace(&mut self.said, true)
+    }
+
+    /// The peer has fallen silent or left, or is heard of again.
+    pub(super) fn is_absent(&mut self, absent: bool, now: Duration) {
+        if !absent {
+            self.back_since = now;
+        }
+        self.absent = absent;
     }
 
     /// A connection was made, dialled by this side or by the other; whether it is taken. If so, it takes the place of the
@@ -173,5 +189,16 @@ mod tests {
         assert!(lower.lost(3 * late) && !lower.lost(3 * late));
         assert!(!lower.is_to_be_said(3 * late) && lower.is_to_be_said(5 * late));
         assert!(lower.is_reached(), "its address was right");
+    }
+
+    #[test]
+    fn a_link_to_a_silent_peer_is_not_told_of_until_the_peer_is_back() {
+        let mut lower = end(true);
+        lower.is_absent(true, 2 * SECOND);
+        let late = 60 * SECOND;
+        assert!(!lower.is_to_be_said(late));
+        lower.is_absent(false, late);
+        assert!(!lower.is_to_be_said(late + TIMES.say_after));
+        assert!(lower.is_to_be_said(late + TIMES.say_after + SECOND));
     }
 }

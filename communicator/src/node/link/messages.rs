@@ -37,6 +37,8 @@ pub(crate) enum LinkMessage {
     Down(u64),
     /// Give the present connection up.
     Cut,
+    /// Whether the peer is silent or gone, as far as the run knows.
+    Absent(bool),
 }
 
 /// What a link tells.

@@ -72,6 +72,7 @@ impl Actor for LinkActor {
             LinkMessage::Down(generation) if generation == state.generation => state.down(),
             LinkMessage::Down(_) => {}
             LinkMessage::Cut => state.down(),
+            LinkMessage::Absent(absent) => state.dialling.is_absent(absent, state.start.elapsed()),
         }
         Ok(())
     }

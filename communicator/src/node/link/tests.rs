@@ -49,6 +49,7 @@ async fn link(me: u64, address: SocketAddr, times: LinkTimes) -> (ActorRef<LinkM
             workers: 1,
             guest: false,
             takes: None,
+            life: 0,
         },
         security: Security::Insecure,
         times,

@@ -245,6 +245,7 @@ impl Participant {
             workers,
             guest: _,
             takes: _,
+            life: _,
         } = self;
         within(is_name(called), "a participant's name")?;
         within((1..=WORKERS_MAX).contains(workers), "a number of workers")

@@ -31,6 +31,7 @@ fn participant(id: u64, guest: bool) -> Participant {
         workers: 2,
         guest,
         takes: None,
+        life: 0,
     }
 }
 
