@@ -378,6 +378,12 @@ impl<T: Trainer> Training<T> {
         if self.plan.is_complete() && self.job.keep == Keep::Last {
             return Ok(Next::Done);
         }
+        // Samples that were held back are nobody else's to train: whoever waits with them would be waited for.
+        if self.emission.shares().is_none() && !self.pending.is_empty() {
+            self.seen = self.batches_applied;
+            self.write_batch(Payload::default(), Standing::default(), encoded)?;
+            return Ok(Next::Emitted(Step::without_samples(self.staleness())));
+        }
         self.say_idle(encoded)
     }
 

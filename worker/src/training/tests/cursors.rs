@@ -2,8 +2,9 @@
 
 use proptest::prelude::*;
 use protocol::batch::CURSORS_MAX;
-use protocol::cursor::Cursors;
+use protocol::cursor::{CursorAdvance, Cursors, ShardId};
 use protocol::job::JobDraft;
+use protocol::split::SHARDS_PER_SLOT;
 
 use super::*;
 use crate::fake_trainer::FakeTrainer;
@@ -70,6 +71,46 @@ fn train<const BEGINS: bool>(
         (2 * dataset.train.len() as u64, samples)
     );
     Ok(())
+}
+
+/// Whatever was held back leaves before a worker waits: nobody else may train those samples, and a run would wait for them for
+/// ever. One waits alone where its node says when it may close, and beside another that has begun all that is left.
+#[test]
+fn samples_that_were_held_back_are_counted_before_a_worker_waits() {
+    for (slots, keep) in [(1, "best"), (2, "last"), (2, "best")] {
+        let (_folder, dataset) = points(100);
+        let draft = JobDraft {
+            model: Some("dense 2".into()),
+            epochs: Some(1),
+            minibatch: Some(8),
+            tau: Some(0.125),
+            keep: Some(keep.into()),
+            ..JobDraft::default()
+        };
+        let identity = Identity {
+            slots,
+            ..Identity::alone(7)
+        };
+        let trainer = FakeTrainer::<false>::new(&[0; WEIGHTS]);
+        let mut training = Training::new(trainer, &draft.resolve().unwrap(), &dataset, identity).unwrap();
+        let begun = (SHARDS_PER_SLOT..SHARDS_PER_SLOT * slots as u32).map(|shard| CursorAdvance {
+            shard: ShardId { epoch: 0, shard },
+            done: 1,
+        });
+        training.plan.observe(OriginId(99), &begun.collect::<Vec<_>>());
+        let (mut samples, mut encoded) = (0, Vec::new());
+        loop {
+            encoded.clear();
+            match training.step(true, &mut encoded).unwrap() {
+                Next::Kept(_) => {}
+                Next::Emitted(_) => samples += Batch::decode(&encoded, WEIGHTS).unwrap().header.samples,
+                Next::Waiting => break,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(samples as usize, training.trainer().trained.len(), "{slots} {keep}");
+        assert!(samples > 0);
+    }
 }
 
 proptest! {
