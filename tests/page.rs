@@ -162,6 +162,57 @@ fn a_run_that_is_followed_has_a_page_until_its_end_and_is_shown_again() {
     assert_eq!(shown.finish().code, 0);
 }
 
+/// Records come once a second; a run that takes less leaves all that it did nevertheless.
+#[test]
+fn a_run_of_less_than_a_second_is_kept_and_shown_whole() {
+    let tau = Tau::new();
+    points_csv(&tau, "points.csv", 600);
+    let flags = ["--nodes", "2", "--threads", "1", "--evaluations", "4", "--json"];
+    let output = tau.run(&[&["train"], &*job("3", &flags)].concat());
+    assert_eq!(output.code, 0, "{}", output.stderr);
+    let result = output.last();
+    let seconds = |evaluations: &Value| -> Vec<Value> {
+        let all = evaluations.as_array().unwrap();
+        all.iter().map(|one| one["seconds"].clone()).collect()
+    };
+    let evaluated = seconds(&result["evaluations"]);
+    assert!(!evaluated.is_empty(), "{result}");
+    let text = std::fs::read_to_string(tau.path("tau-out/latest/metrics.jsonl")).unwrap();
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let of_evaluations = lines.iter().filter(|line| line["event"] == "evaluation");
+    let kept: Vec<Value> = of_evaluations.map(|line| line["seconds"].clone()).collect();
+    assert_eq!(kept, evaluated);
+    let has_loss = |line: &&Value| line["loss"].is_number() && line["samples"].as_u64() > Some(0);
+    let told = lines.iter().filter(|line| line["event"].is_null()).filter(has_loss);
+    let told: std::collections::BTreeSet<String> = told.map(|line| line["node"].to_string()).collect();
+    assert_eq!(told.len(), 2, "{text}");
+
+    let mut shown = tau.start(&["page", "tau-out/latest", "--json"]);
+    let line: Value = serde_json::from_str(&shown.read_line()).unwrap();
+    let (place, token) = parts(line["url"].as_str().unwrap());
+    let answer = ask(
+        place,
+        &format!("GET /news HTTP/1.1\r\nConnection: close\r\nAuthorization: Bearer {token}"),
+    );
+    let news: Value = serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap();
+    assert_eq!(seconds(&news["evaluations"]), evaluated);
+    let states: Vec<&Value> = news["nodes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|node| &node["state"])
+        .collect();
+    assert_eq!(states, ["finished", "finished"]);
+    let points = news["points"].as_array().unwrap();
+    assert!(
+        points.iter().any(|point| point[2].is_number()),
+        "there is no training loss: {points:?}"
+    );
+    assert!(news["past"]["length"].as_f64() > Some(0.0), "{}", news["past"]);
+    shown.interrupt();
+    assert_eq!(shown.finish().code, 0);
+}
+
 /// What nodes call themselves and say is shown as it is, and never run.
 /// A client's page names the client's own copy of the model: those of its nodes are removed with them.
 #[test]

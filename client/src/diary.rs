@@ -62,7 +62,10 @@ impl Diary {
         for record in records {
             self.metrics.add(record);
             // Records have the newest one each time, of whoever has measured it.
-            if let Some(evaluation) = record.evaluation.filter(|new| self.is_new(new)) {
+            for evaluation in record.told_evaluations() {
+                if !self.is_new(&evaluation) {
+                    continue;
+                }
                 self.evaluated = Some(evaluation.seconds);
                 self.metrics.add(&Evaluated {
                     time: record.time,

@@ -22,6 +22,8 @@ use crate::{chosen, clock, fetch, interrupt, notice, quantity};
 
 /// How often the run's state is asked for.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// The time for which the last records of a run that is over are waited for. Nodes out of reach tell none.
+const LAST_RECORDS_LIMIT: Duration = Duration::from_secs(1);
 /// How long somebody is looked for who knows of the run, while not all have been asked.
 const SEARCH_LIMIT: Duration = Duration::from_mins(1);
 
@@ -126,6 +128,16 @@ impl Account {
     fn has_failed(&self) -> bool {
         let end = self.chronicle.facts().and_then(|facts| facts.end.as_ref());
         matches!(end, Some(End::Failed { .. }))
+    }
+
+    /// Whether these nodes have told of the end of the run.
+    fn has_ended(&self, nodes: &[String]) -> bool {
+        let ends = [Phase::Finishing, Phase::Ended].map(Phase::text);
+        let records = || self.chronicle.nodes().iter().map(|node| &node.record);
+        let told = |record: &StatsRecord| record.run == self.run && ends.contains(&&*record.state);
+        nodes
+            .iter()
+            .all(|name| records().any(|record| record.node == *name && told(record)))
     }
 
     fn note(&mut self, what: Happening) {
@@ -244,6 +256,14 @@ async fn watch(
         }
         tokio::time::sleep(LOOK_AGAIN).await;
     };
+    // Every node tells what it did before it says that it has settled: the last records are there or on their way.
+    let deadline = tokio::time::Instant::now() + LAST_RECORDS_LIMIT;
+    let participants = outcome.as_ref().map_or(&[][..], |(_, result)| &result.participants);
+    while !account.has_ended(participants)
+        && let Ok(Some(last)) = tokio::time::timeout_at(deadline, records.recv()).await
+    {
+        account.take(&last);
+    }
     drop(reading);
     while let Ok(last) = records.try_recv() {
         account.take(&last);

@@ -37,8 +37,13 @@ pub(crate) async fn keep(node: Inquiry, name: String, dir: PathBuf, runs_max: us
         let Some(kept) = current.as_mut().filter(|kept| !kept.over) else {
             continue;
         };
-        for record in records.iter().filter(|record| record.run == run) {
-            kept.take(record, record.node == name);
+        kept.take_all(&records, &name);
+        // What was told before the end may have come since the last answer; at the end there is always a record.
+        if status.outcome.is_some()
+            && let Some(Reply::Stats { last, records }) = node.ask(Request::Stats { after }).await
+        {
+            after = last;
+            kept.take_all(&records, &name);
         }
         kept.look(&status);
     }
@@ -79,13 +84,22 @@ impl Kept {
         })
     }
 
+    /// Takes in records of this run, of which the node's own are kept.
+    fn take_all(&mut self, records: &[StatsRecord], name: &str) {
+        for record in records {
+            if record.run == self.run {
+                self.take(record, record.node == name);
+            }
+        }
+    }
+
     fn take(&mut self, record: &StatsRecord, own: bool) {
         let happened = self.chronicle.take(std::slice::from_ref(record));
         for happened in &happened {
             self.diary.note(happened);
         }
         let due = record.seconds < FINE_SECONDS || record.seconds >= self.recorded + COARSE_EVERY;
-        let evaluated = record.evaluation.is_some_and(|new| self.diary.is_new(&new));
+        let evaluated = record.told_evaluations().any(|new| self.diary.is_new(&new));
         if own && (due || evaluated) {
             self.recorded = record.seconds;
             self.diary.take(std::slice::from_ref(record));

@@ -1,6 +1,7 @@
 //! Records for people and scripts: what a node does each second, and how a run ended. Their JSON is a contract.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -162,6 +163,8 @@ pub struct StatsRecord {
     pub repeated_samples: u64,
     /// The newest evaluation, from the node that measured.
     pub evaluation: Option<Evaluation>,
+    /// The evaluations that the node has made since its last record, oldest first.
+    pub evaluations: Vec<Evaluation>,
     /// What each of the node's processes has used since the run began there.
     pub processes: Vec<ProcessUsage>,
     /// What the node waits for, to begin or to end the run: each is what follows "waiting for".
@@ -177,6 +180,19 @@ impl StatsRecord {
     pub const WAITING_MAX: usize = 8;
     /// Sayings in one record.
     pub const SAID_MAX: usize = 8;
+
+    /// All evaluations that the record tells of, oldest first; the newest may have been told of before.
+    pub fn told_evaluations(&self) -> impl Iterator<Item = Evaluation> + '_ {
+        self.evaluations.iter().copied().chain(self.evaluation)
+    }
+}
+
+/// The time between two records of a run of this age, where they usually come this often. They come more often at the
+/// beginning, each after as long as the run took to the one before, so that a run of less than a second has a course, too.
+#[must_use]
+pub fn record_interval(age: Duration, usual: Duration) -> Duration {
+    const SHORTEST: Duration = Duration::from_millis(50);
+    (age / 2).clamp(SHORTEST.min(usual), usual)
 }
 
 /// The last line of a run that finished.

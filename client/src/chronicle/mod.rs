@@ -25,8 +25,8 @@ use happenings::Happenings;
 
 /// Earlier runs that are remembered.
 const RUNS_MAX: usize = 64;
-/// The time between two points of the curve.
-const POINT_EVERY: f64 = 1.0;
+/// Seconds between two points of the curve: fewer at the beginning of a run, when records come more often.
+const POINT_EVERY: std::ops::RangeInclusive<f64> = 0.05..=1.0;
 
 /// All that is known of a cluster and its newest run.
 #[derive(Clone, Debug, Default)]
@@ -109,7 +109,10 @@ impl Chronicle {
             node: record.node.clone(),
             saying,
         }));
-        if let Some(evaluation) = record.evaluation.filter(|new| self.is_new(new)) {
+        for evaluation in record.told_evaluations() {
+            if !self.is_new(&evaluation) {
+                continue;
+            }
             self.evaluations.add(evaluation);
             self.best = Some(
                 self.best
@@ -121,7 +124,8 @@ impl Chronicle {
         if record.seconds > self.seconds {
             self.seconds = record.seconds;
         }
-        if record.time >= self.pointed + POINT_EVERY
+        let every = (self.seconds / 4.0).clamp(*POINT_EVERY.start(), *POINT_EVERY.end());
+        if record.time >= self.pointed + every
             && let Some(point) = self.point()
         {
             self.pointed = record.time;
@@ -164,9 +168,22 @@ impl Chronicle {
             }
             self.begin(&facts.run);
         }
+        // The last records come within a moment of each other.
+        if facts.end.is_some()
+            && let Some(point) = self.point().filter(|point| point.loss.is_finite())
+        {
+            self.curve.push(point);
+        }
         let what = facts.since(self.facts.as_ref());
         self.facts = Some(facts);
         what.into_iter().map(|what| self.happenings.add(time, what)).collect()
+    }
+
+    /// Nothing comes any more of a run that is over: whoever ended it has finished.
+    pub(crate) fn close(&mut self) {
+        if let Some(End::Finished { missing, .. }) = self.facts.as_ref().and_then(|facts| facts.end.as_ref()) {
+            self.nodes.finish(&self.run, missing);
+        }
     }
 
     /// Takes in who is in the cluster.

@@ -137,6 +137,13 @@ impl Nodes {
         });
     }
 
+    /// A run has finished on all that took part in it and are not missing.
+    pub(super) fn finish(&mut self, run: &str, missing: &[String]) {
+        let nodes = self.by_name.iter_mut();
+        let ended = nodes.filter(|(name, node)| node.record.run == run && !missing.contains(name));
+        ended.for_each(|(_, node)| node.record.state = "finished".into());
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.by_name.len()
     }

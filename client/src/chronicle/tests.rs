@@ -230,6 +230,50 @@ fn who_speaks_of_an_old_run_does_not_bring_it_back() {
     assert_eq!((chronicle.run(), chronicle.summary().samples), (RUN, 40));
 }
 
+/// Records of a run that takes less than a second.
+#[test]
+fn a_short_run_has_a_curve_and_all_its_evaluations() {
+    let at = |node: &str, hundredths: u32, evaluations: &[f64]| {
+        let seconds = f64::from(hundredths) / 100.0;
+        let evaluations = evaluations.iter().map(|&seconds| Evaluation {
+            seconds,
+            ..Evaluation::default()
+        });
+        StatsRecord {
+            time: 1e9 + seconds,
+            seconds,
+            evaluations: evaluations.collect(),
+            ..record(node, 1)
+        }
+    };
+    let mut chronicle = Chronicle::default();
+    for hundredths in [5, 10, 20, 40] {
+        chronicle.take(&[at("b", hundredths, &[])]);
+    }
+    chronicle.take(&[at("a", 41, &[0.1, 0.2, 0.3]), at("a", 42, &[])]);
+    let seconds: Vec<f64> = chronicle.evaluations().iter().map(|one| one.seconds).collect();
+    assert_eq!(seconds, [0.1, 0.2, 0.3]);
+    let end = End::Finished {
+        accuracy: 0.9,
+        mae: None,
+        loss: 0.1,
+        samples: 20,
+        seconds: 0.4,
+        agree: true,
+        nodes: 1,
+        missing: vec!["b".into()],
+        digest: String::new(),
+        reason: String::new(),
+        model: String::new(),
+    };
+    chronicle.take_facts(facts("finished", Some(end)), 1e9 + 0.5);
+    let points: Vec<f64> = chronicle.curve().points().iter().map(|point| point.seconds).collect();
+    assert_eq!(points, [0.05, 0.1, 0.2, 0.4, 0.42], "the last of them at the end");
+    chronicle.close();
+    let states: Vec<&str> = chronicle.nodes().iter().map(Node::state).collect();
+    assert_eq!(states, ["finished", "training"], "b is missing");
+}
+
 #[test]
 fn who_has_left_is_forgotten_once_the_run_is_over() {
     let mut chronicle = Chronicle::default();

@@ -79,7 +79,7 @@ async function play() {
   playing = !playing;
   write('play', playing ? 'pause' : 'play');
   const { length } = last.past;
-  const step = Math.max(0.5, length / 200);
+  const step = length < 10 ? length / 20 : Math.max(0.5, length / 200);
   let second = Number(at('at').value) >= length - 0.01 ? 0 : Number(at('at').value);
   while (playing && second <= length) {
     at('at').value = second;

@@ -152,6 +152,9 @@ impl Replay {
         }
         let facts = self.facts_then(at >= length);
         self.told.chronicle.take_facts(facts, begin + at.min(length));
+        if at >= length {
+            self.told.chronicle.close();
+        }
         &self.told.chronicle
     }
 
@@ -205,7 +208,7 @@ fn records(folder: &Path) -> std::io::Result<(Vec<StatsRecord>, usize)> {
             continue;
         }
         let count: &mut usize = counts.entry(record.node.clone()).or_default();
-        let measured = record.evaluation.map_or(0.0, |evaluation| evaluation.seconds);
+        let measured = record.told_evaluations().map(|one| one.seconds).fold(0.0, f64::max);
         // What is of one second only is never left out.
         if count.is_multiple_of(every) || !record.said.is_empty() || measured > evaluated {
             records.push(record);

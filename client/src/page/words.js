@@ -19,6 +19,8 @@ const decimal = (value, digits = 1) => known(value, (number) => number.toFixed(d
 
 function duration(seconds) {
   return known(seconds, (number) => {
+    // Of a short run fractions matter.
+    if (number < 10 && !Number.isInteger(number)) return `${number.toFixed(number < 1 ? 2 : 1)} s`;
     const whole = Math.round(number);
     const two = (part) => String(part).padStart(2, '0');
     const hours = Math.floor(whole / 3600);

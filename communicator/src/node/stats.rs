@@ -21,9 +21,10 @@ const RECORDS_MAX: usize = 40_000;
 const RECORDS_BYTES_MAX: usize = 32 << 20;
 /// Bytes of the records in one answer; it has to fit into a message of the control plane, and half of that leaves room.
 const ANSWER_BYTES_MAX: usize = 512 << 10;
-/// Records that a node may tell while an honest one tells one, and at once: what was held up comes together.
-const TOLD_FOR_ONE: u32 = 2;
-const TOLD_AT_ONCE: u32 = 8;
+/// Records that a node may tell while an honest one usually tells one, and at once: what was held up comes together, and a
+/// short run has several.
+const TOLD_FOR_ONE: u32 = 8;
+const TOLD_AT_ONCE: u32 = 16;
 /// Readers that wait at a time; more are answered at once.
 const READERS_MAX: usize = 256;
 
@@ -199,9 +200,11 @@ fn size(record: &StatsRecord) -> usize {
         .map(|peer| size_of::<PeerRecord>() + peer.node.len());
     let sentences = record.said.iter().map(|saying| &saying.text).chain(&record.waiting);
     let sentences = sentences.map(|text| size_of::<Saying>() + text.len());
+    let evaluations = size_of_val(&*record.evaluations);
     let processes = record.processes.iter();
     let processes = processes.map(|process| size_of::<ProcessUsage>() + process.process.len());
     size_of::<StatsRecord>()
+        + evaluations
         + processes.sum::<usize>()
         + sentences.sum::<usize>()
         + texts.iter().map(|text| text.len()).sum::<usize>()

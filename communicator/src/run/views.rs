@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use protocol::ids::{NodeId, RunId};
-use protocol::measured::{Evaluation, Scores};
+use protocol::measured::{Course, Scores};
 use protocol::wire::control::{NodeInfo, Phase, RunStatus};
 use protocol::wire::worker_stats::WorkerStats;
 
@@ -18,8 +18,8 @@ pub(crate) struct RunReport {
     pub(crate) stats: WorkerStats,
     /// How good it was found last.
     pub(crate) scores: Option<Scores>,
-    /// The newest evaluation by one of this node's workers.
-    pub(crate) evaluation: Option<Evaluation>,
+    /// The evaluations by this node's workers.
+    pub(crate) course: Course,
     /// What this node waits for.
     pub(crate) waiting: Vec<String>,
 }
@@ -98,7 +98,7 @@ impl RunCore {
             phase: run.phase(),
             stats: run.stats(),
             scores: run.scores,
-            evaluation: run.course.evaluations().last().copied(),
+            course: run.course.clone(),
             waiting: run.waiting(now, &self.limits()),
         })
     }

@@ -13,6 +13,7 @@ use protocol::lattice::{Range, count_of};
 use protocol::measured::{Moment, Scores};
 use protocol::model::Portion;
 use protocol::sentence::sentence;
+use protocol::stats::record_interval;
 use protocol::wire::attach::{FromWorker, SaveOrder};
 use protocol::wire::worker_stats::WorkerStats;
 
@@ -53,6 +54,7 @@ impl Reporter {
             portion: portion.map(Arc::new),
             writer,
             stats: WorkerStats::default(),
+            begun: Instant::now(),
             told: Instant::now(),
             evaluating: None,
             evaluations: 0,
@@ -79,6 +81,7 @@ struct Reporting {
     portion: Option<Arc<Portion>>,
     writer: Writer,
     stats: WorkerStats,
+    begun: Instant,
     told: Instant,
     /// Who evaluates, once that was asked for.
     evaluating: Option<Evaluating>,
@@ -97,7 +100,7 @@ impl Reporting {
                         self.writer.batch(encoded)?;
                     }
                     self.count(&step, time, encoded.is_some());
-                    if self.told.elapsed() >= STATS_EVERY {
+                    if self.told.elapsed() >= record_interval(self.begun.elapsed(), STATS_EVERY) {
                         self.tell_stats()?;
                     }
                 }

@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use protocol::ids::{NodeId, OriginId, RunId};
+use protocol::stats::record_interval;
 use protocol::wire::attach::ToWorker;
 use protocol::wire::prefix::Prefix;
 use protocol::wire::run_plan::RunPlan;
@@ -294,11 +295,9 @@ impl ExchangeState {
         self.tell_origins();
         self.audit();
         self.tell_progress();
-        if self.reported.elapsed() >= self.timing.clocks.report {
-            self.reported = Instant::now();
-            let _ = self
-                .parent
-                .send_message(ExchangeNotice::Report(self.run, Box::new(self.report())));
+        let age = self.first.map_or(Duration::MAX, |first| first.elapsed());
+        if self.reported.elapsed() >= record_interval(age, self.timing.clocks.report) {
+            self.tell_report();
         }
     }
 

@@ -8,7 +8,7 @@ use protocol::measured::{Moment, NodeUsage};
 use protocol::stats::PeerRecord;
 
 use super::peer::Peer;
-use super::{ExchangeState, Report};
+use super::{ExchangeNotice, ExchangeState, Report};
 use crate::exchange::Event;
 use crate::portion::portion_of;
 use crate::run::{RunEvent, Settlement, progress};
@@ -25,8 +25,15 @@ impl ExchangeState {
         }
     }
 
+    /// Tells what records are made of.
+    pub(super) fn tell_report(&mut self) {
+        self.reported = Instant::now();
+        let report = ExchangeNotice::Report(self.run, Box::new(self.report()));
+        let _ = self.parent.send_message(report);
+    }
+
     /// What has been done so far.
-    pub(super) fn report(&self) -> Report {
+    fn report(&self) -> Report {
         let record = |(&node, peer): (&NodeId, &Peer)| {
             let queue = peer
                 .outbox
@@ -75,6 +82,7 @@ impl ExchangeState {
         self.event(Event::Audit);
         // A damaged ledger may be replaced before the next tick: that it was not settled in between must be heard.
         self.tell_progress();
+        self.tell_report();
         let ledger = self.core.ledger();
         let seconds = match (self.first, self.last) {
             (Some(first), Some(last)) => last.saturating_duration_since(first).as_secs_f64(),

@@ -210,12 +210,16 @@ impl RunState {
             RunMessage::Workers(WorkersNotice::Attached(worker)) => self.attached(worker),
             RunMessage::Workers(WorkersNotice::Gone(key)) => self.gone(key),
             RunMessage::Workers(WorkersNotice::Said { key, word }) => self.hear(key, *word),
-            RunMessage::Exchange(ExchangeNotice::Report(run, report)) => self.records.reported(run, *report),
+            RunMessage::Exchange(ExchangeNotice::Report(run, report)) => {
+                self.records.reported(run, *report, Instant::now());
+            }
             RunMessage::Exchange(ExchangeNotice::Happened(RunEvent::Settlement(run, mut settlement))) => {
                 settlement.usage = self.used();
                 if self.keeps_runs && settlement.digest.is_ok() {
                     self.tell_exchange(ExchangeMessage::KeepLast(self.files.checkpoint(run)));
                 }
+                // Nobody ends the run before it has heard that this node has settled, and so has its record by then.
+                self.record_now();
                 self.event(RunEvent::Settlement(run, settlement));
             }
             RunMessage::Event(event) | RunMessage::Exchange(ExchangeNotice::Happened(event)) => self.event(event),
@@ -252,10 +256,14 @@ impl RunState {
     fn event(&mut self, event: RunEvent) {
         let mut effects = std::mem::take(&mut self.effects);
         self.core.handle(event, self.start.elapsed(), &mut effects);
+        let ends = effects.iter().any(|effect| matches!(effect, RunEffect::Close));
         for effect in effects.drain(..) {
             self.carry_out(effect);
         }
         self.effects = effects;
+        if ends {
+            self.record_now();
+        }
     }
 
     fn tell_worker(&self, worker: WorkerKey, word: ToWorker) {

@@ -1,7 +1,7 @@
-//! Telling everybody what this node did, once a second.
+//! Telling everybody what this node did: once a second, more often when a run begins, and when it settles and ends.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use protocol::measured::NodeUsage;
 use protocol::wire::control::Word;
@@ -22,9 +22,19 @@ impl RunState {
     /// Tells everybody what this node did, when a record is due.
     pub(super) fn record(&mut self) {
         let now = Instant::now();
-        let Some(elapsed) = self.records.take_due(now) else {
-            return;
-        };
+        if let Some(elapsed) = self.records.take_due(now) {
+            self.tell_record(now, elapsed);
+        }
+    }
+
+    /// Tells everybody what this node did since its last record, due or not.
+    pub(super) fn record_now(&mut self) {
+        let now = Instant::now();
+        let elapsed = self.records.take_now(now);
+        self.tell_record(now, elapsed);
+    }
+
+    fn tell_record(&mut self, now: Instant, elapsed: Duration) {
         let usage = self.usage.read(now, pids(&self.workers));
         let used = self.used();
         let exchange = self.exchange.as_ref().map(|(run, _)| *run);

@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use protocol::ids::RunId;
-use protocol::stats::StatsRecord;
+use protocol::measured::Evaluation;
+use protocol::stats::{StatsRecord, record_interval};
 use protocol::wire::bounds::COUNT_MAX;
 use protocol::wire::worker_stats::WorkerStats;
 
@@ -15,8 +16,12 @@ use crate::run::RunReport;
 pub(super) struct Records {
     every: Duration,
     recorded: Instant,
+    /// The time of the first step of the run that the newest report is of.
+    begun: Instant,
     /// The newest word of the exchange.
     report: Option<(RunId, Report)>,
+    /// The newest evaluation that was told of, in seconds of its run.
+    evaluated: Option<(RunId, f64)>,
     /// Sums at the last record.
     before: (WorkerStats, Duration),
 }
@@ -27,27 +32,39 @@ impl Records {
         Self {
             every,
             recorded: now,
+            // No run has begun: records come as often as usual.
+            begun: now.checked_sub(2 * every).unwrap_or(now),
             report: None,
+            evaluated: None,
             before: (WorkerStats::default(), Duration::ZERO),
         }
     }
 
     /// The exchange of a run tells what it has done so far.
-    pub(super) fn reported(&mut self, run: RunId, report: Report) {
+    pub(super) fn reported(&mut self, run: RunId, report: Report, now: Instant) {
         if self.report.as_ref().is_none_or(|(known, _)| *known != run) {
             self.before = (WorkerStats::default(), Duration::ZERO);
+            let age = Duration::try_from_secs_f64(report.moment.seconds).unwrap_or_default();
+            self.begun = now.checked_sub(age).unwrap_or(now);
+            // The first record of a run is of the time since its first step.
+            self.recorded = self.recorded.max(self.begun);
         }
         self.report = Some((run, report));
     }
 
-    /// How long the last record is past, if another one is due; then it counts as made.
+    /// The time since the last record, if another one is due; then it counts as made.
     pub(super) fn take_due(&mut self, now: Instant) -> Option<Duration> {
         let elapsed = now.saturating_duration_since(self.recorded);
-        let due = elapsed >= self.every;
-        if due {
-            self.recorded = now;
-        }
-        due.then_some(elapsed)
+        let age = now.saturating_duration_since(self.begun);
+        (elapsed >= record_interval(age, self.every)).then(|| self.take_now(now))
+    }
+
+    /// The time since the last record; another one counts as made.
+    pub(super) fn take_now(&mut self, now: Instant) -> Duration {
+        let elapsed = now.saturating_duration_since(self.recorded);
+        self.recorded = now;
+        // Speeds are numbers, however short the time.
+        elapsed.max(Duration::from_millis(1))
     }
 
     /// The record of the time since the last one. `exchange` is the run that there is an exchange of: what was heard of an
@@ -64,12 +81,18 @@ impl Records {
                 ..StatsRecord::default()
             };
         };
+        let told = self.evaluated.filter(|(run, _)| *run == status.run).map(|(_, at)| at);
+        let all = status.course.evaluations();
+        let is_new = |one: &&Evaluation| told.is_none_or(|told| one.seconds > told);
+        let evaluations = all.iter().filter(is_new).copied().collect();
+        self.evaluated = all.last().map(|newest| (status.run, newest.seconds));
         let mut record = StatsRecord {
             run: status.run.to_string(),
             state: status.phase.text().into(),
             accuracy: status.scores.map(|scores| scores.accuracy),
             mae: status.scores.and_then(|scores| scores.mae),
-            evaluation: status.evaluation,
+            evaluation: all.last().copied(),
+            evaluations,
             waiting: status.waiting.into_iter().take(StatsRecord::WAITING_MAX).collect(),
             ..StatsRecord::default()
         };
@@ -119,7 +142,7 @@ impl Records {
 
 #[cfg(test)]
 mod tests {
-    use protocol::measured::Moment;
+    use protocol::measured::{Course, Moment};
     use protocol::wire::control::Phase;
 
     use super::*;
@@ -138,7 +161,7 @@ mod tests {
                 ..WorkerStats::default()
             },
             scores: None,
-            evaluation: None,
+            course: Course::default(),
             waiting: vec!["somebody".into(); 2 * StatsRecord::WAITING_MAX],
         }
     }
@@ -165,15 +188,16 @@ mod tests {
 
     #[test]
     fn a_record_is_of_the_time_since_the_last_one() {
-        let mut records = Records::new(SECOND, Instant::now());
-        records.reported(RUN, report(SECOND));
+        let start = Instant::now();
+        let mut records = Records::new(SECOND, start);
+        records.reported(RUN, report(SECOND), start);
         assert_eq!(
             records
                 .make(Some(status(100)), Some(RUN), 2 * SECOND)
                 .samples_per_second,
             50.0
         );
-        records.reported(RUN, report(SECOND * 3 / 2));
+        records.reported(RUN, report(SECOND * 3 / 2), start);
         let record = records.make(Some(status(400)), Some(RUN), SECOND);
         assert_eq!((record.samples_per_second, record.samples), (300.0, 400));
         assert_eq!(record.paused_share, 0.5);
@@ -181,7 +205,7 @@ mod tests {
         assert_eq!(record.bytes_dense, 7 * 10 * 4);
         assert_eq!(record.bytes_out, 77, "without peers, what would have been sent");
         assert_eq!(record.waiting.len(), StatsRecord::WAITING_MAX);
-        records.reported(RunId(4), report(Duration::ZERO));
+        records.reported(RunId(4), report(Duration::ZERO), start);
         let next = RunReport {
             run: RunId(4),
             ..status(10)
@@ -192,19 +216,65 @@ mod tests {
 
     #[test]
     fn without_an_exchange_there_is_nothing_to_tell_of_it() {
-        let mut records = Records::new(SECOND, Instant::now());
+        let start = Instant::now();
+        let mut records = Records::new(SECOND, start);
         assert_eq!(records.make(None, None, SECOND).state, "idle");
-        records.reported(RUN, report(SECOND));
+        records.reported(RUN, report(SECOND), start);
         let record = records.make(Some(status(100)), None, SECOND);
         assert_eq!((record.samples, &*record.run), (0, &*RUN.to_string()));
     }
 
     #[test]
-    fn a_record_is_due_now_and_then() {
-        let start = Instant::now();
+    fn a_record_is_due_now_and_then_and_more_often_when_a_run_begins() {
+        // A monotonic clock may be younger than two seconds.
+        let start = Instant::now() + 10 * SECOND;
         let mut records = Records::new(SECOND, start);
         assert_eq!(records.take_due(start + SECOND / 2), None);
         assert_eq!(records.take_due(start + SECOND * 5 / 4), Some(SECOND * 5 / 4));
         assert_eq!(records.take_due(start + 2 * SECOND), None);
+
+        let mut report = report(Duration::ZERO);
+        report.moment.seconds = 0.05;
+        records.take_now(start + 200 * SECOND);
+        let begun = start + 201 * SECOND;
+        records.reported(RUN, report, begun + SECOND / 20);
+        let due: Vec<u32> = (1..=400)
+            .filter(|at| records.take_due(begun + SECOND * *at / 100).is_some())
+            .collect();
+        assert_eq!(due, [5, 10, 20, 40, 80, 160, 260, 360], "in hundredths of a second");
+    }
+
+    #[test]
+    fn every_evaluation_is_told_of_once() {
+        let mut records = Records::new(SECOND, Instant::now());
+        let mut course = Course::default();
+        let mut told = |run: RunId, seconds: &[f64]| {
+            for &seconds in seconds {
+                course.add(Evaluation {
+                    seconds,
+                    ..Evaluation::default()
+                });
+            }
+            let status = RunReport {
+                run,
+                course: course.clone(),
+                ..status(0)
+            };
+            let record = records.make(Some(status), None, SECOND);
+            let newest = record.evaluation.map(|one| one.seconds);
+            (
+                record.evaluations.iter().map(|one| one.seconds).collect::<Vec<_>>(),
+                newest,
+            )
+        };
+        assert_eq!(told(RUN, &[]), (vec![], None));
+        assert_eq!(told(RUN, &[0.0, 0.1]), (vec![0.0, 0.1], Some(0.1)));
+        assert_eq!(told(RUN, &[]), (vec![], Some(0.1)));
+        assert_eq!(told(RUN, &[0.2]), (vec![0.2], Some(0.2)));
+        assert_eq!(
+            told(RunId(4), &[]).0,
+            [0.0, 0.1, 0.2],
+            "of another run nothing was told"
+        );
     }
 }

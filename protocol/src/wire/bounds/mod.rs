@@ -16,7 +16,7 @@ use measured::check_processes;
 
 use crate::ids::NodeId;
 use crate::job::{GROUPS_MAX, Job, PORTIONS_MAX};
-use crate::measured::Evaluation;
+use crate::measured::{Course, Evaluation};
 use crate::model::Shape;
 use crate::split::SLOTS_MAX;
 use crate::stats::{PeerRecord, StatsRecord};
@@ -393,7 +393,11 @@ impl StatsRecord {
         self.peers.iter().try_for_each(PeerRecord::check)?;
         check_processes(&self.processes)?;
         time(self.seconds)?;
-        self.evaluation.as_ref().map_or(Ok(()), Evaluation::check)?;
+        within(self.evaluations.len() <= Course::MAX, "a number of evaluations")?;
+        self.evaluations
+            .iter()
+            .chain(&self.evaluation)
+            .try_for_each(Evaluation::check)?;
         counts([
             self.wire_in,
             self.wire_out,
