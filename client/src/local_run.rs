@@ -161,7 +161,11 @@ fn check(job: &Job, flags: &ComputeFlags, nodes: usize) -> Result<String, Failur
     })?;
     let begins = first.map_or_else(String::new, |first| begins_with(job, &first.afresh));
     let parts = match &tested {
-        None => format!("{} training and {} test samples", dataset.train.len(), dataset.test.len()),
+        None => format!(
+            "{} training and {} test samples",
+            dataset.train.len(),
+            dataset.test.len()
+        ),
         Some(tested) => format!(
             "{} training, {} validation and {} test samples",
             dataset.train.len(),

@@ -297,6 +297,10 @@ mod tests {
             phase: Phase::Ended,
             job: Box::new(JobDraft::default().resolve().unwrap()),
             train: TRAIN,
+            workers: 3,
+            chosen: Vec::new(),
+            succeeds: None,
+            successor: None,
             outcome: None,
             waiting: Vec::new(),
         };

@@ -359,6 +359,8 @@ mod tests {
             participants: vec![named(4, "desk", 0), named(9, "lab", 0)],
             resumed: Vec::new(),
             left_out: Vec::new(),
+            chosen: Vec::new(),
+            succeeds: None,
         };
         let succeeded = |plan: &RunPlan| [4, 9, 8, 2].map(|id| plan.is_succeeded(NodeId(id)));
         assert_eq!(succeeded(&plan), [false; 4]);
