@@ -115,7 +115,7 @@ fn model_for(input: Shape) -> ModelSpec {
                     break;
                 }
             }
-            layers += &format!("dense {WIDTH_OF_IMAGES}, relu, dense");
+            layers += &format!("flatten, dense {WIDTH_OF_IMAGES}, relu, dense");
         }
         _ => layers += &format!("dense {WIDTH}, relu, dense"),
     }
@@ -426,7 +426,7 @@ mod tests {
             })
             .to_string()
         };
-        let two = "conv 16 5x5 stride 2 pad 2, relu, conv 32 3x3 stride 2 pad 1, relu, dense 128, relu, dense";
+        let two = "conv 16 5x5 stride 2 pad 2, relu, conv 32 3x3 stride 2 pad 1, relu, flatten, dense 128, relu, dense";
         assert_eq!((of(28), of(32)), (two.into(), two.into()));
         assert_eq!(of(64).matches("conv").count(), 3);
         assert_eq!(of(5), "dense 100, relu, dense");
