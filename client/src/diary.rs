@@ -66,14 +66,20 @@ impl Diary {
                 if !self.is_new(&evaluation) {
                     continue;
                 }
-                self.evaluated = Some(evaluation.seconds);
-                self.metrics.add(&Evaluated {
-                    time: record.time,
-                    event: "evaluation",
-                    evaluation: &evaluation,
-                });
+                self.add_evaluation(record.time, &evaluation);
             }
         }
+    }
+
+    /// Keeps an evaluation: one that a record tells of, or that of the weights a run ended with, which none does.
+    pub(crate) fn add_evaluation(&mut self, time: f64, evaluation: &Evaluation) {
+        self.evaluated = Some(evaluation.seconds);
+        self.metrics.add(&Evaluated {
+            time,
+            event: "evaluation",
+            evaluation,
+        });
+        self.metrics.flush();
     }
 
     /// Notes what happened. Both files are then complete as far as they go.

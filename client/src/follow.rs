@@ -71,11 +71,17 @@ pub(crate) async fn follow(
         Ok((status, result)) => fetch::save(contact, run, &status, &result, &folder).await,
         Err(failure) => Err(failure),
     };
-    if let Err(failure) = &saved
-        && !account.has_failed()
-    {
-        let reason = failure.reasons().join("; ");
-        account.note(Happening::Failed { reason });
+    match &saved {
+        Ok(finished) => {
+            if let Some(last) = finished.evaluations.last() {
+                account.diary.add_evaluation(clock::now(), last);
+            }
+        }
+        Err(failure) if !account.has_failed() => {
+            let reason = failure.reasons().join("; ");
+            account.note(Happening::Failed { reason });
+        }
+        Err(_) => {}
     }
     saved
 }

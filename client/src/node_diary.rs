@@ -119,6 +119,9 @@ impl Kept {
         self.over = status.outcome.is_some();
         if let Some(Ok(result)) = &status.outcome {
             let finished = report::finished(status, result, result.model.display().to_string());
+            if let Some(last) = finished.evaluations.last() {
+                self.diary.add_evaluation(clock::now(), last);
+            }
             if self.folder.keep_result(&finished).is_ok() {
                 commands::report::of_run(&finished);
             }

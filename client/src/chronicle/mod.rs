@@ -39,6 +39,8 @@ pub(crate) struct Chronicle {
     curve: Curve,
     /// When the newest point was made.
     pointed: f64,
+    /// The newest state of the run in which somebody told a training loss.
+    latest: Option<Point>,
     /// When the first step was, in seconds since 1970.
     begun: Option<f64>,
     evaluations: Course,
@@ -124,6 +126,10 @@ impl Chronicle {
         if record.seconds > self.seconds {
             self.seconds = record.seconds;
         }
+        let now = self.now();
+        if now.loss.is_finite() {
+            self.latest = Some(now);
+        }
         let every = (self.seconds / 4.0).clamp(*POINT_EVERY.start(), *POINT_EVERY.end());
         if record.time >= self.pointed + every
             && let Some(point) = self.point()
@@ -148,7 +154,25 @@ impl Chronicle {
         if newest.is_some_and(|newest| newest.seconds >= self.seconds) || self.seconds == 0.0 {
             return None;
         }
-        Some(Point {
+        Some(self.now())
+    }
+
+    /// The last records come within a moment of each other, and the first of them may be of a node that trained nothing: what
+    /// the others tell is one more point.
+    fn end_curve(&mut self) {
+        let Some(latest) = self.latest.take().filter(|latest| latest.seconds > 0.0) else {
+            return;
+        };
+        let is_news = |newest: &Point| {
+            latest.seconds > newest.seconds || latest.seconds == newest.seconds && newest.loss.is_nan()
+        };
+        if self.curve.points().last().is_none_or(is_news) {
+            self.curve.push(latest);
+        }
+    }
+
+    fn now(&self) -> Point {
+        Point {
             seconds: self.seconds,
             samples: self.samples as f64,
             loss: self.nodes.loss(),
@@ -156,7 +180,7 @@ impl Chronicle {
             sent: self.nodes.total(|record| record.bytes_out) as f64,
             dense: self.nodes.total(|record| record.bytes_dense) as f64,
             staleness: self.nodes.mean(|record| Some(record.staleness)).unwrap_or(f64::NAN),
-        })
+        }
     }
 
     /// Takes in what the run is and how far it has come, as it was told at this time. Tells what has happened by it.
@@ -168,19 +192,23 @@ impl Chronicle {
             }
             self.begin(&facts.run);
         }
-        // The last records come within a moment of each other.
-        if facts.end.is_some()
-            && let Some(point) = self.point().filter(|point| point.loss.is_finite())
-        {
-            self.curve.push(point);
+        if facts.end.is_some() {
+            self.end_curve();
         }
         let what = facts.since(self.facts.as_ref());
         self.facts = Some(facts);
         what.into_iter().map(|what| self.happenings.add(time, what)).collect()
     }
 
-    /// Nothing comes any more of a run that is over: whoever ended it has finished.
-    pub(crate) fn close(&mut self) {
+    /// Nothing comes any more of a run that is over: whoever ended it has finished. Its result may have more evaluations than
+    /// records told of, that of the last weights at least.
+    pub(crate) fn close(&mut self, evaluations: &[Evaluation]) {
+        if !evaluations.is_empty() {
+            self.evaluations = Course::default();
+            for &one in evaluations {
+                self.evaluations.add(one);
+            }
+        }
         if let Some(End::Finished { missing, .. }) = self.facts.as_ref().and_then(|facts| facts.end.as_ref()) {
             self.nodes.finish(&self.run, missing);
         }

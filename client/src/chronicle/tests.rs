@@ -247,10 +247,15 @@ fn a_short_run_has_a_curve_and_all_its_evaluations() {
         }
     };
     let mut chronicle = Chronicle::default();
-    for hundredths in [5, 10, 20, 40] {
+    for hundredths in [5, 10, 20] {
         chronicle.take(&[at("b", hundredths, &[])]);
     }
-    chronicle.take(&[at("a", 41, &[0.1, 0.2, 0.3]), at("a", 42, &[])]);
+    // Of those that settle the first has trained nothing in the last tenths.
+    let idle = StatsRecord {
+        loss: None,
+        ..at("b", 40, &[])
+    };
+    chronicle.take(&[idle, at("a", 39, &[0.1, 0.2, 0.3])]);
     let seconds: Vec<f64> = chronicle.evaluations().iter().map(|one| one.seconds).collect();
     assert_eq!(seconds, [0.1, 0.2, 0.3]);
     let end = End::Finished {
@@ -267,9 +272,16 @@ fn a_short_run_has_a_curve_and_all_its_evaluations() {
         model: String::new(),
     };
     chronicle.take_facts(facts("finished", Some(end)), 1e9 + 0.5);
-    let points: Vec<f64> = chronicle.curve().points().iter().map(|point| point.seconds).collect();
-    assert_eq!(points, [0.05, 0.1, 0.2, 0.4, 0.42], "the last of them at the end");
-    chronicle.close();
+    let points = chronicle.curve().points().iter();
+    let points: Vec<_> = points.map(|point| (point.seconds, point.loss.is_finite())).collect();
+    let expected = [(0.05, true), (0.1, true), (0.2, true), (0.4, false), (0.4, true)];
+    assert_eq!(points, expected, "the last of them at the end");
+    let last = Evaluation {
+        seconds: 0.4,
+        ..Evaluation::default()
+    };
+    chronicle.close(&[chronicle.evaluations(), &[last]].concat());
+    assert_eq!(chronicle.evaluations().len(), 4);
     let states: Vec<&str> = chronicle.nodes().iter().map(Node::state).collect();
     assert_eq!(states, ["finished", "training"], "b is missing");
 }

@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 
 use protocol::job::JobDraft;
-use protocol::measured::number_or_null;
+use protocol::measured::{Evaluation, number_or_null};
 use protocol::stats::StatsRecord;
 use serde::Deserialize;
 
@@ -27,6 +27,8 @@ pub(crate) struct Replay {
     /// Seconds between two of one node.
     every: f64,
     notes: Vec<Note>,
+    /// The evaluations of its result.
+    evaluations: Vec<Evaluation>,
     told: Told,
 }
 
@@ -74,6 +76,8 @@ struct Outcome {
     digest: String,
     reason: String,
     model: String,
+    #[serde(default)]
+    evaluations: Vec<Evaluation>,
 }
 
 impl Replay {
@@ -101,6 +105,7 @@ impl Replay {
         });
         let trained = |result: &Outcome| (result.samples as f64 / result.epochs).round() as u64;
         let train = result.as_ref().filter(|result| result.epochs > 0.0).map_or(0, trained);
+        let evaluations = result.as_ref().map(|result| result.evaluations.clone());
         let facts = Facts {
             end: result.map(Outcome::end).or(failed),
             ..Facts::of_job(first.run.clone(), &job, train)
@@ -111,6 +116,7 @@ impl Replay {
             tellers,
             every: every as f64,
             notes,
+            evaluations: evaluations.unwrap_or_default(),
             told: Told::of_every(every as f64),
         })
     }
@@ -153,7 +159,7 @@ impl Replay {
         let facts = self.facts_then(at >= length);
         self.told.chronicle.take_facts(facts, begin + at.min(length));
         if at >= length {
-            self.told.chronicle.close();
+            self.told.chronicle.close(&self.evaluations);
         }
         &self.told.chronicle
     }
