@@ -135,6 +135,8 @@ fn the_best_weights_are_kept_by_all_nodes_however_the_run_ends() {
         "adam:0.01",
         "--keep",
         "best",
+        "--validation",
+        "test",
     ];
     for (nodes, ends, reason) in [
         ("1", ["--epochs", "60"], "trained"),

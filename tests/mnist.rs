@@ -37,8 +37,9 @@ fn two_epochs_of_mnist_reach_98_percent() {
 fn orthogonal_updates_of_two_nodes_train_and_agree() {
     let tau = Tau::new();
     let run = ["train", "--nodes", "2", "--threads", "1", "--epochs", "1", "--json"];
+    let model = ["--model", "dense 512, relu, dense 128, relu, dense"];
     let job = ["--optimiser", "muon", "--density", "auto:bytes=800"];
-    let output = tau.run(&[&run[..], &job].concat());
+    let output = tau.run(&[&run[..], &model, &job].concat());
     assert_eq!(output.code, 0, "{}", output.stderr);
     let finished = output.last();
     assert_eq!(finished["replicas_agree"], true, "{finished}");

@@ -8,6 +8,7 @@ mod clients;
 mod cluster;
 mod command_line;
 mod controls;
+mod defaults;
 mod deploy;
 mod faults;
 mod fleet;

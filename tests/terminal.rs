@@ -55,7 +55,7 @@ fn the_live_view_is_driven_by_keys_and_tells_how_a_run_goes_and_ends() {
         shown[0]
     );
     assert!(
-        shown[1].contains(" · dense 16, relu, dense 2 · muon · strom"),
+        shown[1].contains(" · dense 16, relu, dense 2 · muon:0.01 · strom"),
         "{}",
         shown[1]
     );

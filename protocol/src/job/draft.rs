@@ -3,7 +3,7 @@
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::mistakes::Mistakes;
-use super::{Job, JobError, JobErrors, Open, OpenKey, Threshold};
+use super::{Job, JobError, JobErrors, Open, OpenKey, Threshold, Validation};
 
 /// A job with any field missing. As command-line flags these are the job flags, as a TOML file the same names with `_`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -354,7 +354,17 @@ impl Job {
     pub fn changed(&self, changes: JobDraft) -> Result<Self, JobErrors> {
         let fixed = changes.fixed_keys();
         if fixed.is_empty() {
-            return changes.or(JobDraft::from(self)).resolve();
+            let mut job = changes.or(JobDraft::from(self)).resolve()?;
+            // The rows that are trained on stay the same, whatever is decided by measurements from now on.
+            let share = self.validation_share();
+            if job.validation_share() != share {
+                job.validation = if share > 0.0 {
+                    Validation::Share(share)
+                } else {
+                    Validation::Test
+                };
+            }
+            return Ok(job);
         }
         let message = format!(
             "{} cannot be changed in a run that is gone on with: leave it out, or begin a new run with its model (--from)",

@@ -109,6 +109,14 @@ impl Job {
         self.patience.is_some() || self.target_accuracy.is_some() || self.keep == Keep::Best
     }
 
+    /// Evaluations in an epoch: as many as the job says, else more where a target is to be hit.
+    #[must_use]
+    pub fn evaluations_per_epoch(&self) -> u32 {
+        const WITH_TARGET: u32 = 16;
+        let usual = if self.target_accuracy.is_some() { WITH_TARGET } else { 1 };
+        self.evaluations.unwrap_or(usual)
+    }
+
     /// The job of the run that follows when a run of this one has diverged: half the rate, and no further attempt.
     #[must_use]
     pub fn backed_off(&self) -> Self {

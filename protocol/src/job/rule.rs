@@ -1,7 +1,7 @@
 //! The rule for everything that a job leaves open: one pure function of the data, the model and the number of workers.
 //!
 //! There are two regimes. A *short* run is one that a single worker finishes in some seconds: exchanging every step would take
-//! longer than the steps, and several workers would have too few samples each. One worker trains it, with Adam, and lets out
+//! longer than the steps, and several workers would have too few samples each. One worker trains it, small tables with Adam, and lets out
 //! the whole difference once per epoch; the others apply it and take over if that worker is lost. So a short run comes to the
 //! same weights on any number of nodes. Every other run is trained by all workers with orthogonal updates, which are exchanged
 //! as changes of ±τ.
@@ -74,12 +74,19 @@ const MINIBATCH_MIN: u64 = 4;
 /// Where the job says how many epochs there are, minibatches become smaller until the run has this many steps.
 const STEPS_MIN: u64 = 500;
 
-/// Adam's rate in a run of at least [`STEPS_OF_RATE`] steps.
+/// Adam's rate on tables of up to [`ROWS_OF_RATE`] rows, and the power of the rows with which it grows from there: few rows are noise
+/// that long steps learn by heart.
 const RATE: f64 = 0.003;
-/// Fewer steps are longer, by the root of their number.
+const ROWS_OF_RATE: f64 = 500.0;
+const RATE_POWER: f64 = 0.4;
+const RATE_MAX: f64 = 0.01;
+/// Runs of fewer steps make longer ones, by the root of their number.
 const STEPS_OF_RATE: f64 = 1000.0;
 const RATE_FACTOR_MAX: f64 = 4.0;
-/// Tables are trained with Adam also among several workers if all together make fewer steps than these.
+const RATE_OF_FEW_STEPS_MAX: f64 = 0.02;
+/// Tables from this many rows on are trained with orthogonal updates, like images.
+const ROWS_OF_ORTHOGONAL: u64 = 8000;
+/// Tables are trained with Adam also among several workers, and whatever their rows, if all together make fewer steps than these.
 const STEPS_OF_ADAM: u64 = 2000;
 /// The natural logarithm of the factor by which decay alone would shrink a weight over the run.
 const DECAY: f64 = 0.9;
@@ -233,9 +240,17 @@ impl Job {
             self.trainers = Trainers::AtMost(1);
         }
         if self.trainers == Trainers::AtMost(1) {
+            // What has left can be measured.
+            let every = match u64::from(self.evaluations_per_epoch()) {
+                1 => Every::Epoch,
+                parts => {
+                    let steps = facts.rows.div_ceil(u64::from(self.step_samples()));
+                    Every::Steps((steps / parts).max(1) as u32)
+                }
+            };
             self.exchange = Exchange::Rounds(Rounds {
                 way: Way::Mesh,
-                every: Every::Epoch,
+                every,
                 shares: None,
             });
         }
@@ -243,20 +258,23 @@ impl Job {
 
     fn decide_optimiser(&mut self, facts: &RunFacts) {
         let steps = self.steps(facts.rows);
-        let is_small = !facts.is_image() && steps < STEPS_OF_ADAM;
-        if self.open.has(OpenKey::Optimiser) && (self.trainers == Trainers::AtMost(1) || is_small) {
-            let steps = self.steps_of_one(facts) as f64;
-            let rate = RATE * (STEPS_OF_RATE / steps).sqrt().clamp(1.0, RATE_FACTOR_MAX);
-            // With a schedule that falls to zero the mean rate is half of the first one.
-            let decay = (2.0 * DECAY / (rate * steps)).min(WEIGHT_DECAY_MAX);
+        let has_one_trainer = self.trainers == Trainers::AtMost(1);
+        let is_small =
+            !facts.is_image() && (steps < STEPS_OF_ADAM || has_one_trainer && facts.rows < ROWS_OF_ORTHOGONAL);
+        let is_open = self.open.has(OpenKey::Optimiser);
+        if is_open && is_small {
             self.optimiser = Optimiser {
-                learning_rate: significant(rate),
-                weight_decay: significant(decay) as f32,
+                learning_rate: adam_rate(facts.rows, self.steps_of_one(facts)),
                 ..Optimiser::ADAM
             };
         }
         self.optimiser = self.optimiser.for_steps(steps);
         self.optimiser.learning_rate = significant(self.optimiser.learning_rate);
+        if is_open && (is_small || has_one_trainer) {
+            // With a schedule that falls to zero the mean rate is half of the first one.
+            let way = self.optimiser.learning_rate * self.steps_of_one(facts) as f64 / 2.0;
+            self.optimiser.weight_decay = significant((DECAY / way).min(WEIGHT_DECAY_MAX)) as f32;
+        }
         let overshoots = self.optimiser.rule.follows_gradient_size() && matches!(facts.target, TargetInfo::Numbers(_));
         if self.clip == Clip::Auto && overshoots {
             self.clip = Clip::Norm(NORM);
@@ -272,6 +290,13 @@ impl Job {
             *threshold = Threshold::Density(Density::Fraction(significant(fraction)));
         }
     }
+}
+
+/// Adam's rate for a table of this many rows in a run of this many steps.
+fn adam_rate(rows: u64, steps: u64) -> f64 {
+    let by_rows = (RATE * (rows as f64 / ROWS_OF_RATE).powf(RATE_POWER)).clamp(RATE, RATE_MAX);
+    let longer = (STEPS_OF_RATE / steps as f64).sqrt().clamp(1.0, RATE_FACTOR_MAX);
+    (by_rows * longer).min(RATE_OF_FEW_STEPS_MAX)
 }
 
 /// A number that people read: three digits of it.
@@ -322,6 +347,10 @@ mod tests {
         assert_eq!(one.trainers, Trainers::AtMost(1));
         assert_eq!(one.exchange.to_string(), "mesh:every=epoch,async");
         assert_eq!((one.epochs, one.minibatch), (253, 32));
+        assert_eq!(
+            decided("evaluations = 2", &iris(), 1).exchange.to_string(),
+            "mesh:every=2,async"
+        );
         assert!(matches!(one.optimiser.rule, Rule::Adam { .. }));
         assert_eq!(one.open, super::super::Open::default());
     }

@@ -357,3 +357,16 @@ fn a_step_of_many_minibatches_is_no_longer_than_the_longest_minibatch() {
         "{errors}"
     );
 }
+
+#[test]
+fn a_run_that_is_gone_on_with_trains_on_the_same_rows() {
+    let share = |said: &str, changes: &str| {
+        let job = JobDraft::from_toml(said).unwrap().resolve().unwrap();
+        let changed = job.changed(JobDraft::from_toml(changes).unwrap()).unwrap();
+        (job.validation_share(), changed.validation_share())
+    };
+    assert_eq!(share("", "keep = \"best\""), (0.0, 0.0));
+    assert_eq!(share("patience = 3", "patience = 5"), (0.1, 0.1));
+    assert_eq!(share("keep = \"best\"", "keep = \"last\""), (0.1, 0.1));
+    assert_eq!(share("validation = 0.3", "keep = \"best\""), (0.3, 0.3));
+}

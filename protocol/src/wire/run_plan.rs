@@ -62,10 +62,6 @@ pub struct Taken {
     pub turn: u32,
 }
 
-/// Evaluations in an epoch, with a target that is to be hit and without.
-const EVALUATIONS_WITH_TARGET: u32 = 16;
-const EVALUATIONS: u32 = 1;
-
 /// Slots that guests' are drawn from.
 const GUEST_SLOTS: u64 = 1 << 16;
 
@@ -263,12 +259,7 @@ impl RunPlan {
     /// Samples between two evaluations.
     #[must_use]
     pub fn evaluation_interval(&self) -> u64 {
-        let usual = if self.job.target_accuracy.is_some() {
-            EVALUATIONS_WITH_TARGET
-        } else {
-            EVALUATIONS
-        };
-        (self.data.train / u64::from(self.job.evaluations.unwrap_or(usual))).max(1)
+        (self.data.train / u64::from(self.job.evaluations_per_epoch())).max(1)
     }
 
     /// Whether the worker that trains also measures, between two of its steps: it alone knows when an epoch is over.
