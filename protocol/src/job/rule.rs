@@ -88,8 +88,10 @@ const RATE_OF_FEW_STEPS_MAX: f64 = 0.02;
 const ROWS_OF_ORTHOGONAL: u64 = 8000;
 /// Tables are trained with Adam also among several workers, and whatever their rows, if all together make fewer steps than these.
 const STEPS_OF_ADAM: u64 = 2000;
-/// The natural logarithm of the factor by which decay alone would shrink a weight over the run.
+/// The natural logarithm of the factor by which decay alone would shrink a weight over the run. Numbers hold more noise than
+/// classes do.
 const DECAY: f64 = 0.9;
+const DECAY_OF_NUMBERS: f64 = 1.5;
 const WEIGHT_DECAY_MAX: f64 = 0.9;
 
 /// The norm that gradients are clipped to where numbers are predicted by a rule that follows their size.
@@ -273,7 +275,11 @@ impl Job {
         if is_open && (is_small || has_one_trainer) {
             // With a schedule that falls to zero the mean rate is half of the first one.
             let way = self.optimiser.learning_rate * self.steps_of_one(facts) as f64 / 2.0;
-            self.optimiser.weight_decay = significant((DECAY / way).min(WEIGHT_DECAY_MAX)) as f32;
+            let wanted = match facts.target {
+                TargetInfo::Classes(_) => DECAY,
+                TargetInfo::Numbers(_) => DECAY_OF_NUMBERS,
+            };
+            self.optimiser.weight_decay = significant((wanted / way).min(WEIGHT_DECAY_MAX)) as f32;
         }
         let overshoots = self.optimiser.rule.follows_gradient_size() && matches!(facts.target, TargetInfo::Numbers(_));
         if self.clip == Clip::Auto && overshoots {
