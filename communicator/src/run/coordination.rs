@@ -35,7 +35,7 @@ pub(crate) struct Coordination {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Decision {
     /// The run begins.
-    Begin(RunPlan),
+    Begin(Box<RunPlan>),
     /// It does not; a sentence for each node that stands in the way.
     Refuse(Vec<String>),
 }
@@ -173,7 +173,7 @@ impl Coordination {
             Ok(job) => *plan.job = job,
             Err(error) => return Some(Decision::Refuse(vec![error.to_string()])),
         }
-        Some(Decision::Begin(plan))
+        Some(Decision::Begin(Box::new(plan)))
     }
 }
 

@@ -187,10 +187,7 @@ impl RunCore {
                 run.advance(scope);
             }
         });
-        self.try_resume(now, effects);
-        self.back_off(now, effects);
-        self.decide(now, effects);
-        self.call_off(effects);
+        self.coordinate(now, effects);
         self.dismissals.note(&effects[first..], now);
         self.publish(now, effects);
     }

@@ -68,6 +68,14 @@ impl RunCore {
         self.get_ready(run, coordinator, job, now, effects);
     }
 
+    /// Goes on as far as this node can with runs that it coordinates.
+    pub(super) fn coordinate(&mut self, now: Duration, effects: &mut Vec<RunEffect>) {
+        self.try_resume(now, effects);
+        self.back_off(now, effects);
+        self.decide(now, effects);
+        self.call_off(effects);
+    }
+
     /// Trains a run that has diverged once more, at half the rate, if this node coordinated it. All others have heard by then that it
     /// is over.
     pub(super) fn back_off(&mut self, now: Duration, effects: &mut Vec<RunEffect>) {
@@ -376,7 +384,7 @@ impl RunCore {
                     let lanes = plan.workers();
                     tracing::info!(target: NEWS, portions, lanes, "the network is spread over nodes");
                 }
-                self.with_named(name, now, effects, |run, scope| run.begins(plan, scope));
+                self.with_named(name, now, effects, |run, scope| run.begins(*plan, scope));
                 effects.push(RunEffect::Reply(ticket, Reply::Started(name)));
                 return;
             }

@@ -110,25 +110,27 @@ const WIDTH_OF_IMAGES: usize = 128;
 
 /// The model for samples of this shape.
 fn model_for(input: Shape) -> ModelSpec {
-    let mut layers = String::new();
-    match input {
-        Shape::Image { height, width, .. } if height.min(width) >= SIDE_MIN => {
-            let (mut side, mut channels) = (height.max(width), CHANNELS);
-            let mut form = "5x5 stride 2 pad 2";
-            loop {
-                layers += &format!("conv {channels} {form}, relu, ");
-                (side, channels) = (side.div_ceil(2), (2 * channels).min(CHANNELS_MAX));
-                form = "3x3 stride 2 pad 1";
-                // A single convolution sees too little of an image.
-                if side <= SIDE_MAX && channels > 2 * CHANNELS {
-                    break;
-                }
-            }
-            layers += &format!("flatten, dense {WIDTH_OF_IMAGES}, relu, dense");
+    let mut layers = Vec::new();
+    let mut width = WIDTH;
+    if let Shape::Image {
+        height, width: wide, ..
+    } = input
+        && height.min(wide) >= SIDE_MIN
+    {
+        let (mut side, mut channels) = (height.max(wide), CHANNELS);
+        let mut form = "5x5 stride 2 pad 2";
+        // A single convolution sees too little of an image.
+        while side > SIDE_MAX || channels <= 2 * CHANNELS {
+            layers.push(format!("conv {channels} {form}, relu"));
+            (side, channels) = (side.div_ceil(2), (2 * channels).min(CHANNELS_MAX));
+            form = "3x3 stride 2 pad 1";
         }
-        _ => layers += &format!("dense {WIDTH}, relu, dense"),
+        layers.push("flatten".into());
+        width = WIDTH_OF_IMAGES;
     }
-    layers.parse().expect("the rule writes layers that can be read")
+    layers.push(format!("dense {width}, relu, dense"));
+    let text = layers.join(", ");
+    text.parse().expect("the rule writes layers that can be read")
 }
 
 impl Job {

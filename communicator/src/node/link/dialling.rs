@@ -21,6 +21,7 @@ pub(super) enum Step {
 
 /// One end of a link.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is true or not by itself")]
 pub(super) struct Dialling {
     times: LinkTimes,
     /// Whether this node has the lower name of the two.
