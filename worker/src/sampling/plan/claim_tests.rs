@@ -236,3 +236,35 @@ fn guests_rarely_train_the_same() {
         );
     }
 }
+
+#[test]
+fn who_is_no_trainer_claims_nothing_until_a_lower_slot_is_lost() {
+    let one_trainer = SharedPlan {
+        trainers: Trainers::AtMost(1),
+        founders: 3,
+        ..shared(vec![0; 64], 1, 2, 4)
+    };
+    let plan = |slot| SamplePlan::new(one_trainer.clone(), slot).unwrap();
+    assert_eq!(shards(&mut plan(0)).len(), 32, "the trainer trains all");
+    let mut second = plan(1);
+    let mut third = plan(2);
+    assert_eq!((next(&mut second), next(&mut third)), (None, None));
+    for reserve in [&mut second, &mut third] {
+        reserve.slot_dead(0);
+        reserve.origin_dead(OTHER);
+    }
+    assert_eq!(next(&mut third), None, "the second comes first");
+    assert!(next(&mut second).is_some());
+    // Whoever comes back goes on as the trainer.
+    second.slot_alive(0);
+    let rest_of_shard = advance_of(&mut second);
+    assert!(rest_of_shard.is_none(), "{rest_of_shard:?}");
+    third.slot_dead(1);
+    assert!(next(&mut third).is_some());
+    // Who came later trains when all that began the run are lost.
+    let mut guest = plan(70_000);
+    (0..2).for_each(|slot| guest.slot_dead(slot));
+    assert_eq!(next(&mut guest), None);
+    guest.slot_dead(2);
+    assert!(next(&mut guest).is_some());
+}
