@@ -332,6 +332,8 @@ fn a_run_that_is_gone_on_with_may_end_another_way_and_learns_as_before() {
             epochs: 40,
             patience: Some(2),
             keep: Keep::Best,
+            // No row is taken from those that were trained on.
+            validation: Validation::Test,
             ..job.clone()
         }
     );
