@@ -122,6 +122,69 @@ fn survivors_train_what_a_dead_node_leaves() {
     assert!(repeated <= 6 * SHARD, "{last}");
 }
 
+/// A signal to all processes of a service, as systemd and Slurm send it: to a node and its workers.
+fn terminate(node: &Node) {
+    for pid in node.workers().into_iter().chain([node.process.pid()]) {
+        kill("-TERM", pid);
+    }
+}
+
+#[test]
+fn a_node_that_is_terminated_hands_over_its_samples_and_what_it_has_learned() {
+    const SAMPLES: u64 = 60_000;
+    for exchange in ["strom", "mesh:every=4"] {
+        let mut cluster = Cluster::of(3);
+        // Nobody would give a dead node up within this test: it is its good-bye that the others hear.
+        let job = [
+            "--epochs",
+            "1",
+            "--minibatch",
+            "8",
+            "--trainers",
+            "all",
+            "--exchange",
+            exchange,
+        ];
+        let mut client = cluster.tau.start(&cluster.asking("start", &job));
+        client.read_line();
+        let name = cluster.nodes[2].name.clone();
+        wait_until_trains(&cluster, &name);
+        let node = cluster.nodes.remove(2);
+        terminate(&node);
+        let ended = node.process.finish();
+        assert_eq!(ended.code, 0, "{}", ended.stderr);
+        assert!(ended.stderr.contains("leaves the run"), "{}", ended.stderr);
+        let output = client.finish();
+        assert_eq!(output.code, 0, "{}", output.stderr);
+        let last = output.last();
+        assert_eq!(
+            (&last["replicas_agree"], &last["nodes"]),
+            (&true.into(), &2.into()),
+            "{last}"
+        );
+        let count = |key: &str| last[key].as_u64().unwrap();
+        assert_eq!(count("samples") - count("repeated_samples"), SAMPLES, "{last}");
+        assert_eq!(last["residual_lost"], 0.0, "{last}");
+    }
+}
+
+#[test]
+fn the_only_node_of_a_run_that_is_terminated_keeps_a_checkpoint() {
+    let mut cluster = Cluster::training(1);
+    let name = cluster.nodes[0].name.clone();
+    wait_until_trains(&cluster, &name);
+    let node = cluster.nodes.remove(0);
+    terminate(&node);
+    let ended = node.process.finish();
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    let kept = checkpoints(&cluster);
+    assert!(
+        kept.len() == 1 && ended.stderr.contains(&kept[0]),
+        "{kept:?} {}",
+        ended.stderr
+    );
+}
+
 #[test]
 fn others_finish_what_a_guest_had_begun() {
     const SAMPLES: u64 = 3 * 60_000;

@@ -21,6 +21,8 @@ use crate::{follow, quantity, reading, rescue};
 
 /// More would only wait for each other on one machine.
 const NODES_MAX: usize = 64;
+/// Nodes for each core of a machine. More spend their time on telling each other how far they are.
+const NODES_PER_CORE: usize = 8;
 
 /// A run that can begin: everything that a user can get wrong is checked.
 pub(crate) struct LocalRun {
@@ -48,6 +50,14 @@ impl LocalRun {
         if !(1..=NODES_MAX).contains(&nodes) {
             return Err(Failure::input(format!(
                 "--nodes must be from 1 to {NODES_MAX}, not {nodes}"
+            )));
+        }
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        if nodes > cores * NODES_PER_CORE {
+            return Err(Failure::input(format!(
+                "{nodes} nodes are too many for {}: give --nodes {} at most",
+                quantity::of(cores, "core"),
+                cores * NODES_PER_CORE
             )));
         }
         let (mut flags, device) = compute_flags(flags, nodes)?;

@@ -213,6 +213,10 @@ pub(crate) struct NodeFlags {
     /// Runs whose folders are kept under --dir; when a run begins, those of older ones are removed
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) keep_runs: u16,
+    /// Seconds that the node may take to leave its run when it is told to end, by SIGTERM or Ctrl-C: its workers send what
+    /// they have learned, and the other nodes take over its samples
+    #[arg(long, value_name = "SECONDS", default_value_t = 8, value_parser = clap::value_parser!(u16).range(..=3600))]
+    pub(crate) grace: u16,
     /// Show the cluster live in a browser, on a page served at this address; its URL, with a token, is printed
     #[arg(long, value_name = "ADDR")]
     pub(crate) page: Option<String>,

@@ -5,6 +5,7 @@ use std::io::Read;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use communicator::Timing;
 use communicator::log_context::NEWS;
@@ -87,7 +88,10 @@ fn run(arguments: &Seed, seeds: &[String]) -> Result<(), Failure> {
         }
         let worked = tokio::select! {
             worked = serve(&mut node, &addresses) => worked,
-            () = interrupt::wait() => Ok(()),
+            () = interrupt::wait() => {
+                node.leave(Duration::from_secs(arguments.node.grace.into())).await;
+                Ok(())
+            }
             () = end_of_input(), if arguments.tied => Ok(()),
         };
         node.stop().await;

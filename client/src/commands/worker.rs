@@ -14,6 +14,10 @@ pub(crate) fn run(arguments: &Worker) -> Result<(), Failure> {
         threads: commands::threads(arguments.threads, 1)?,
         data_root: commands::data_root(arguments.data_root.as_deref())?,
     };
+    if arguments.tied {
+        // A signal to all processes of a service is for the node, which ends its workers when they have sent what they learned.
+        ctrlc::set_handler(|| {}).map_err(Failure::work)?;
+    }
     match process::attach(&arguments.node, &options) {
         // The node that started this worker has ended since, and has said why.
         Err(AttachError::NoNode { .. }) if arguments.tied => Ok(()),

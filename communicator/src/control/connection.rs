@@ -53,8 +53,7 @@ impl ConnectionError {
     /// Whether nobody listens there: a process that did is gone, and all that it was asked with it.
     #[must_use]
     pub fn nobody_there(&self) -> bool {
-        let refused = std::io::ErrorKind::ConnectionRefused;
-        matches!(self, Self::Dial(DialError::Unreachable { source, .. }) if source.kind() == refused)
+        matches!(self, Self::Dial(error) if error.is_refused())
     }
 
     /// Whether trying again can be of no use: what is wrong is wrong on this side.

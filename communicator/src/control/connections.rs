@@ -3,7 +3,7 @@
 //! A connection has a proven name. It is given a time to become a session, another to say something, and is ended when it
 //! says what no honest process says. A process that was sent away is kept out for a while.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +11,7 @@ use std::time::Duration;
 use super::greeting::{Greeted, Token};
 use super::identity::Peer;
 use super::line::Line;
+use super::pump::EndedBy;
 use crate::timing::ControlTimes;
 
 /// Clients at a time.
@@ -110,6 +111,8 @@ pub(super) struct Connections {
     sessions: HashMap<u64, u64>,
     /// Who was sent away, and when.
     outcasts: Vec<(Peer, Duration)>,
+    /// Sessions whose connections the peer has ended, until their own end is told.
+    broken: HashSet<u64>,
 }
 
 impl Connections {
@@ -123,6 +126,7 @@ impl Connections {
             tokens: HashMap::new(),
             sessions: HashMap::new(),
             outcasts: Vec::new(),
+            broken: HashSet::new(),
         }
     }
 
@@ -191,13 +195,25 @@ impl Connections {
         self.open.get(&number).filter(|connection| connection.ready)?.session
     }
 
-    /// A connection is gone.
-    pub(super) fn gone(&mut self, number: u64) {
+    /// A connection is gone, ended by one of its sides.
+    pub(super) fn gone(&mut self, number: u64, by: EndedBy) {
         if let Some(connection) = self.open.remove(&number) {
             self.tokens.remove(&connection.greeted.ours);
             if let Some(session) = connection.session {
                 self.sessions.remove(&session);
+                if by == EndedBy::Peer {
+                    self.broken.insert(session);
+                }
             }
+        }
+    }
+
+    /// A session is gone. Returns the side that ended it.
+    pub(super) fn session_gone(&mut self, session: u64) -> EndedBy {
+        if self.broken.remove(&session) {
+            EndedBy::Peer
+        } else {
+            EndedBy::Oneself
         }
     }
 
@@ -393,7 +409,7 @@ mod tests {
             None,
             "what this node sends with is not what it is told with"
         );
-        all.gone(one);
+        all.gone(one, EndedBy::Oneself);
         assert_eq!((said_by(&all, 1), said_by(&all, 2)), (None, Some((two, node(8)))));
     }
 
@@ -405,8 +421,12 @@ mod tests {
         assert!(all.opened(40, number) && !all.opened(41, number + 1));
         assert_eq!(all.ready(40, SECOND), Some(node(7)));
         assert_eq!(all.way(40).unwrap().token, greeted(node(7), 1).theirs);
-        all.gone(number);
+        all.gone(number, EndedBy::Peer);
         assert!(all.way(40).is_none());
+        assert_eq!(
+            [40, 40].map(|session| all.session_gone(session)),
+            [EndedBy::Peer, EndedBy::Oneself]
+        );
     }
 
     #[test]
@@ -419,7 +439,7 @@ mod tests {
             all.speaker(greeted(node(7), 1).ours).is_none(),
             "it is not heard any more"
         );
-        all.gone(number);
+        all.gone(number, EndedBy::Oneself);
         let again = |all: &mut Connections, at| all.admit(greeted(node(7), 2), address(), at).map(|_| ());
         assert_eq!(again(&mut all, 30 * SECOND), Err(Refusal::Outcast));
         assert!(all.admit(greeted(node(8), 3), address(), 30 * SECOND).is_ok());
@@ -441,7 +461,7 @@ mod tests {
         for second in 0..100 {
             all.heard(beating, second * SECOND);
             for (speaker, refusal) in all.sweep(second * SECOND) {
-                all.gone(speaker.number);
+                all.gone(speaker.number, EndedBy::Oneself);
                 ended.push((speaker.number, refusal, second));
             }
         }

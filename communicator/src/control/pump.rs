@@ -30,21 +30,47 @@ pub(super) fn pipe() -> (DuplexStream, DuplexStream) {
     tokio::io::duplex(PIPE_BYTES)
 }
 
-/// Pumps until either side ends, or the line is to end; tells why, where the peer is to blame.
+/// The side that ended a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum EndedBy {
+    /// The peer's machine closed or reset the connection.
+    Peer,
+    /// This process ended it.
+    Oneself,
+}
+
+/// Pumps until either side ends, or the line is to end. Tells the side that ended it before the session can notice, and
+/// returns an error where the peer is to blame.
 pub(super) async fn pump(
     stream: Stream,
     pipe: DuplexStream,
     line: &Line,
     rules: FrameRules,
     times: ControlTimes,
+    ended_by: impl FnOnce(EndedBy),
 ) -> io::Result<()> {
-    let (from_peer, to_peer) = tokio::io::split(stream);
-    let (from_session, to_session) = tokio::io::split(pipe);
-    tokio::select! {
-        ended = inward(from_peer, to_session, rules, times.frame) => ended,
-        ended = outward(from_session, to_peer, line, times.stall) => ended,
-        () = line.closed() => Ok(()),
-    }
+    let (mut from_peer, mut to_peer) = tokio::io::split(stream);
+    let (mut from_session, mut to_session) = tokio::io::split(pipe);
+    let ended = tokio::select! {
+        ended = inward(&mut from_peer, &mut to_session, rules, times.frame) => ended,
+        ended = outward(&mut from_session, &mut to_peer, line, times.stall) => ended,
+        () = line.closed() => Ok(EndedBy::Oneself),
+    };
+    ended_by(match &ended {
+        Ok(by) => *by,
+        Err(error) if is_broken(error) => EndedBy::Peer,
+        Err(_) => EndedBy::Oneself,
+    });
+    ended.map(drop)
+}
+
+/// Whether an error says that the other machine has closed or reset the connection.
+fn is_broken(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    matches!(
+        error.kind(),
+        BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof
+    )
 }
 
 async fn inward(
@@ -52,7 +78,7 @@ async fn inward(
     mut to_session: impl AsyncWrite + Unpin,
     mut rules: FrameRules,
     limit: Duration,
-) -> io::Result<()> {
+) -> io::Result<EndedBy> {
     let start = Instant::now();
     let mut meter = Meter::new(BYTES_A_SECOND, BYTES_AT_ONCE);
     let mut frame = Vec::new();
@@ -60,7 +86,7 @@ async fn inward(
         let mut length = [0; LENGTH_BYTES];
         // Between two frames is where a peer may end.
         if from_peer.read(&mut length[..1]).await? == 0 {
-            return Ok(());
+            return Ok(EndedBy::Peer);
         }
         let reading = read_frame(&mut from_peer, &mut length, &mut frame);
         timeout(limit, reading)
@@ -73,7 +99,7 @@ async fn inward(
         }
         // The session has ended where this fails.
         if to_session.write_all(&length).await.is_err() || to_session.write_all(&frame).await.is_err() {
-            return Ok(());
+            return Ok(EndedBy::Oneself);
         }
     }
 }
@@ -102,12 +128,12 @@ async fn outward(
     mut to_peer: impl AsyncWrite + Unpin,
     line: &Line,
     limit: Duration,
-) -> io::Result<()> {
+) -> io::Result<EndedBy> {
     let mut piece = vec![0; PIPE_BYTES];
     loop {
         let length = from_session.read(&mut piece).await?;
         if length == 0 {
-            return Ok(());
+            return Ok(EndedBy::Oneself);
         }
         let writing = async {
             to_peer.write_all(&piece[..length]).await?;
@@ -130,20 +156,22 @@ mod tests {
     use super::*;
     use crate::timing::Timing;
 
+    /// How a pump has ended, and by whom.
+    type Pumping = tokio::task::JoinHandle<(EndedBy, io::Result<()>)>;
+
     /// A connection with a pump on it: the peer's end, the session's end, and how it ends.
-    fn pumped() -> (
-        DuplexStream,
-        DuplexStream,
-        Arc<Line>,
-        tokio::task::JoinHandle<io::Result<()>>,
-    ) {
+    fn pumped() -> (DuplexStream, DuplexStream, Arc<Line>, Pumping) {
         let (theirs, ours) = tokio::io::duplex(1 << 10);
         let (inner, session) = pipe();
         let line = Arc::new(Line::default());
         let held = Arc::clone(&line);
         let rules = FrameRules::new(Peer::Node(NodeId(7)));
-        let pumping =
-            tokio::spawn(async move { pump(Box::new(ours), inner, &held, rules, Timing::DEFAULT.control).await });
+        let pumping = tokio::spawn(async move {
+            let mut by = EndedBy::Oneself;
+            let note = |side| by = side;
+            let ended = pump(Box::new(ours), inner, &held, rules, Timing::DEFAULT.control, note).await;
+            (by, ended)
+        });
         (theirs, session, line, pumping)
     }
 
@@ -174,7 +202,7 @@ mod tests {
         peer.read_exact(&mut reply).await.unwrap();
         assert_eq!(&reply, b"reply");
         drop(peer);
-        pumping.await.unwrap().unwrap();
+        assert!(matches!(pumping.await.unwrap(), (EndedBy::Peer, Ok(()))));
         assert_eq!(line.under_way(), 0);
     }
 
@@ -184,10 +212,10 @@ mod tests {
         peer.write_all(&(FRAME_BYTES_MAX as u64 + 1).to_be_bytes())
             .await
             .unwrap();
-        assert!(pumping.await.unwrap().is_err());
+        assert!(matches!(pumping.await.unwrap(), (EndedBy::Oneself, Err(_))));
         let (mut peer, mut session, _line, pumping) = pumped();
         peer.write_all(&[0, 0, 0, 0, 0, 0, 0, 2, 0x1a, 0]).await.unwrap();
-        assert!(pumping.await.unwrap().is_err());
+        assert!(matches!(pumping.await.unwrap(), (EndedBy::Oneself, Err(_))));
         let mut passed = Vec::new();
         session.read_to_end(&mut passed).await.unwrap();
         assert!(passed.is_empty());
@@ -197,6 +225,6 @@ mod tests {
     async fn a_line_that_is_to_end_ends() {
         let (_peer, _session, line, pumping) = pumped();
         line.close();
-        pumping.await.unwrap().unwrap();
+        assert!(matches!(pumping.await.unwrap(), (EndedBy::Oneself, Ok(()))));
     }
 }

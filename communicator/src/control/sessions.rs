@@ -17,7 +17,7 @@ use super::connections::{Connections, Refusal, Speaker, Way};
 use super::frames::{FRAME_BYTES_MAX, FrameRules};
 use super::greeting::{Token, greet};
 use super::identity::{Identity, Peer};
-use super::pump::{pipe, pump};
+use super::pump::{EndedBy, pipe, pump};
 use crate::log_throttle::LogThrottle;
 use crate::timing::{ControlTimes, Timing};
 use crate::transport::{CredentialsError, Stream, tls};
@@ -42,6 +42,8 @@ pub enum SessionEvent {
     Closed {
         /// Its number in this process.
         session: u64,
+        /// Whether the other machine has closed or reset the connection.
+        by_peer: bool,
     },
 }
 
@@ -154,6 +156,16 @@ impl Sessions {
         self.take(stream, address, wanted, false).await
     }
 
+    /// Finds out whether a certain process is at the other end of a stream, which is closed then.
+    pub async fn probe(&self, mut stream: Stream, wanted: Peer) -> Result<(), OpenError> {
+        let greeted = greet(&mut stream, &self.shared.identity, self.shared.times.greeting).await?;
+        if greeted.peer == wanted {
+            Ok(())
+        } else {
+            Err(OpenError::Another(greeted.peer))
+        }
+    }
+
     async fn take(
         &self,
         mut stream: Stream,
@@ -170,8 +182,8 @@ impl Sessions {
         let (ours, session) = pipe();
         let shared = Arc::clone(&self.shared);
         tokio::spawn(async move {
-            let pumped = pump(stream, ours, &line, FrameRules::new(greeted.peer), shared.times).await;
-            shared.connections().gone(number);
+            let ended = |by| shared.connections().gone(number, by);
+            let pumped = pump(stream, ours, &line, FrameRules::new(greeted.peer), shared.times, ended).await;
             if let Err(error) = pumped {
                 tracing::debug!(peer = %greeted.peer, %address, %error, "a connection of the control plane has ended");
             }
@@ -307,7 +319,8 @@ impl NodeEventSubscription for Subscription {
 
     fn node_session_disconnected(&self, session: NodeServerSessionInformation) {
         let session = session.node_id;
-        let _ = self.events.send(SessionEvent::Closed { session });
+        let by_peer = self.shared.connections().session_gone(session) == EndedBy::Peer;
+        let _ = self.events.send(SessionEvent::Closed { session, by_peer });
     }
 }
 

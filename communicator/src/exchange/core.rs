@@ -314,6 +314,22 @@ impl Exchange {
         self.newcomer && self.peers.iter().all(has_nothing)
     }
 
+    /// Whether this node's workers have made their last batches, and all of the living are known to have them.
+    #[must_use]
+    pub fn is_handed_over(&self, live: impl Fn(NodeId) -> bool) -> bool {
+        let frontier = self.ledger.frontier();
+        let own: Vec<&OriginInfo> = self.origins.values().filter(|info| info.home == self.me).collect();
+        let has_all = |peer: &Peer| {
+            let has = |info: &&OriginInfo| peer.has.applied(info.origin) >= frontier.applied(info.origin);
+            own.iter().all(has)
+        };
+        let mut living = self
+            .peers
+            .iter()
+            .filter(|(node, peer)| live(**node) && !peer.quarantined);
+        own.iter().all(|info| info.ended.is_some()) && living.all(|(_, peer)| has_all(peer))
+    }
+
     /// The fingerprint of the batches that this node has.
     #[must_use]
     pub fn stand(&self) -> u64 {

@@ -32,7 +32,7 @@ mod supervisor;
 mod workers;
 
 use std::path::PathBuf;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use protocol::wire::control::NodeInfo;
 use ractor::{Actor, ActorRef};
@@ -50,6 +50,7 @@ pub use error::NodeError;
 pub use inquiry::Inquiry;
 pub use looking::DataReader;
 use membership::{Joined, MembershipMessage};
+use run::RunMessage;
 use supervisor::{NodeActor, NodeArguments, NodeMessage};
 pub use workers::WorkerCommand;
 
@@ -167,6 +168,13 @@ impl Node {
             Err(_) => "its supervisor is gone".into(),
         };
         NodeError::Failed(reason)
+    }
+
+    /// Leaves the run that this node is in: its workers let out what they have learned, and the others take over its samples.
+    /// What is not done within the time limit is lost.
+    pub async fn leave(&self, limit: Duration) {
+        let run = &self.inquiry.0.run;
+        let _ = run.call(RunMessage::Leave, Some(limit)).await;
     }
 
     /// Says good-bye and ends everything, workers included.

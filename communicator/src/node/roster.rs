@@ -1,8 +1,11 @@
 //! Who is in the cluster, and whether they are alive: a pure core, told what happens and what time it is.
 //!
-//! A member is alive while its beats come. When they stop, or its session breaks and no other is made at once, it is
-//! *silent*: it may come back, and is dialled until it is forgotten. One that says that it leaves is gone at once. So is a
-//! silent one when another node of its name is there: that is what it was started again as.
+//! A member is *alive* while its beats come. When they stop, or its session breaks and no other is made at once, it is
+//! *silent*: it may come back, and is dialled until it is forgotten. It is *dead* if this node has evidence that its process
+//! has ended; a beat of it would revoke that. One that says that it leaves is *gone* at once. So is a dead one, or one that was
+//! silent for long, when another node of its name is there: that is what it was started again as.
+
+mod evidence;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,8 +15,10 @@ use protocol::wire::bounds::MEMBERS_MAX;
 use protocol::wire::control::{NodeInfo, Phase};
 
 use crate::timing::MembershipTimes;
+pub(crate) use evidence::DialOutcome;
+use evidence::Evidence;
 
-/// How many nodes that were only heard of are dialled at a time.
+/// Nodes that are dialled at a time and can wait: those that were only heard of, and those that there is a session with.
 const RUMOURS_DIALLED_MAX: usize = 8;
 
 /// Something that others want to know.
@@ -23,6 +28,8 @@ pub(crate) enum Change {
     Alive(NodeInfo),
     /// A member is silent.
     Silent(NodeId),
+    /// A member's process has ended.
+    Dead(NodeId),
     /// A member has left, or is forgotten.
     Left(NodeId),
 }
@@ -37,7 +44,7 @@ pub(crate) struct Roster {
     linked: BTreeSet<NodeId>,
     /// Those that said good-bye: rumours of them do not bring them back.
     left: Vec<NodeId>,
-    /// Those that are being dialled, and whether they were only heard of.
+    /// Those that are being dialled, and whether they could have waited.
     dialled: BTreeMap<NodeId, bool>,
     /// Those who take part in this node's run.
     participants: BTreeSet<NodeId>,
@@ -54,8 +61,17 @@ struct Member {
     /// When it was last heard, or first heard of.
     heard: Duration,
     rtt: Option<Duration>,
+    evidence: Evidence,
     dial_at: Duration,
     dial_pause: Duration,
+}
+
+/// A member to dial.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct DueDial {
+    pub(crate) info: NodeInfo,
+    /// There is a session already: the dial only finds out whether the member can be dialled.
+    pub(crate) is_probe: bool,
 }
 
 /// A member, for people.
@@ -113,6 +129,7 @@ impl Roster {
             met: false,
             heard: now,
             rtt: None,
+            evidence: Evidence::default(),
             dial_at: now + patience,
             dial_pause: self.times.dial_pause,
         };
@@ -139,6 +156,10 @@ impl Roster {
         let member = self.members.get_mut(&id)?;
         member.heard = now;
         member.met = true;
+        member.evidence.heard();
+        if member.info.address != info.address {
+            member.evidence = Evidence::default();
+        }
         member.info = info;
         if std::mem::replace(&mut member.alive, true) {
             None
@@ -161,14 +182,23 @@ impl Roster {
         found.map(|member| &member.info)
     }
 
-    /// A node has come: silent members of its name are what it was before it was started again, and are gone.
-    pub(crate) fn succeeds(&mut self, node: &NodeInfo) -> Vec<Change> {
-        let before = |member: &&Member| {
-            let same_name = member.info.name == node.name && member.info.id != node.id;
-            same_name && member.met && !member.alive
+    /// Members that were started again: another node of their name is alive, and they are dead, or were silent for so long that
+    /// nobody waits for them. A name that a node merely claims evicts nobody.
+    fn succeeded(&self, now: Duration) -> Vec<NodeId> {
+        let is_over = |member: &&Member| {
+            let silence = now.saturating_sub(member.heard);
+            member.met && !member.alive && (member.evidence.dead || silence > self.times.succeeded_after)
         };
-        let before: Vec<NodeId> = self.members.values().filter(before).map(|one| one.info.id).collect();
-        before.into_iter().filter_map(|id| self.leaves(id)).collect()
+        let succeeded = self.members.values().filter(is_over);
+        succeeded
+            .filter(|member| self.namesake(&member.info).is_some())
+            .map(|member| member.info.id)
+            .collect()
+    }
+
+    /// Whether a node's own beats have come before.
+    pub(crate) fn has_met(&self, id: NodeId) -> bool {
+        self.members.get(&id).is_some_and(|member| member.met)
     }
 
     /// Whether a node is gone for good: it said so, or another one has taken its place.
@@ -183,16 +213,19 @@ impl Roster {
         }
     }
 
-    /// A session with a node is ready.
-    pub(crate) fn linked(&mut self, id: NodeId) {
+    /// A session with a node is ready. If the other side has dialled, this node has yet to find out whether it could: without
+    /// that, it could not tell later whether the other's process has ended.
+    pub(crate) fn linked(&mut self, id: NodeId, now: Duration) {
         self.linked.insert(id);
         if let Some(member) = self.members.get_mut(&id) {
+            member.evidence.linked();
             member.dial_pause = self.times.dial_pause;
+            member.dial_at = now + self.times.dial_patience;
         }
     }
 
-    /// The last session with a node is gone.
-    pub(crate) fn unlinked(&mut self, id: NodeId, now: Duration) {
+    /// The last session with a node is gone, ended by the other side or by this one.
+    pub(crate) fn unlinked(&mut self, id: NodeId, by_peer: bool, now: Duration) {
         self.linked.remove(&id);
         let patience = if self.me < id {
             self.times.dial_pause
@@ -200,7 +233,8 @@ impl Roster {
             self.times.dial_patience
         };
         if let Some(member) = self.members.get_mut(&id) {
-            member.dial_at = now + patience;
+            let at_once = member.evidence.unlinked(by_peer);
+            member.dial_at = if at_once { now } else { now + patience };
             member.heard = member
                 .heard
                 .min((now + self.times.broken_after).saturating_sub(self.times.away_after));
@@ -244,46 +278,66 @@ impl Roster {
             }
             kept
         });
+        for id in self.succeeded(now) {
+            changes.extend(self.leaves(id));
+        }
         changes
     }
 
-    /// Whom to dial now. Each is named once, and again after a pause that grows; of those that are only heard of, a few at
-    /// a time, whoever has waited longest first.
-    pub(crate) fn take_due(&mut self, now: Duration) -> Vec<NodeInfo> {
+    /// The members to dial now, for a session or, where there is one, to find out whether they can be dialled. Each is named
+    /// once, and again after a pause that grows; of those that are only heard of or have a session, a few at a time, whoever
+    /// has waited longest first.
+    pub(crate) fn take_due(&mut self, now: Duration) -> Vec<DueDial> {
         let Self {
             members,
             linked,
             dialled,
             ..
         } = self;
-        let busy = dialled.values().filter(|&&rumour| rumour).count();
+        let busy = dialled.values().filter(|&&may_wait| may_wait).count();
         let mut due: Vec<&mut Member> = members
             .values_mut()
             .filter(|member| {
                 let id = &member.info.id;
-                !linked.contains(id) && !dialled.contains_key(id) && member.dial_at <= now
+                let wanted = !linked.contains(id) || member.evidence.lacks_reach();
+                wanted && !dialled.contains_key(id) && member.dial_at <= now
             })
             .collect();
         due.sort_by_key(|member| member.dial_at);
-        let mut rumours = RUMOURS_DIALLED_MAX.saturating_sub(busy);
+        let may_wait = |member: &Member| !member.met || linked.contains(&member.info.id);
+        let mut room = RUMOURS_DIALLED_MAX.saturating_sub(busy);
         due.retain(|member| {
-            let wanted = member.met || rumours > 0;
-            rumours -= usize::from(wanted && !member.met);
+            let wanted = !may_wait(member) || room > 0;
+            room -= usize::from(wanted && may_wait(member));
             wanted
         });
         due.into_iter()
             .map(|member| {
                 member.dial_at = now + member.dial_pause;
                 member.dial_pause = (member.dial_pause * 2).min(self.times.dial_pause_max);
-                dialled.insert(member.info.id, !member.met);
-                member.info.clone()
+                dialled.insert(member.info.id, may_wait(member));
+                DueDial {
+                    info: member.info.clone(),
+                    is_probe: linked.contains(&member.info.id),
+                }
             })
             .collect()
     }
 
-    /// An attempt to reach a member is over, whatever came of it.
-    pub(crate) fn was_dialled(&mut self, id: NodeId) {
+    /// An attempt to reach a member is over.
+    pub(crate) fn was_dialled(&mut self, id: NodeId, outcome: DialOutcome, now: Duration) -> Option<Change> {
         self.dialled.remove(&id);
+        let is_linked = self.linked.contains(&id);
+        let member = self.members.get_mut(&id)?;
+        let was_dead = member.evidence.dead;
+        if member.evidence.dialled(outcome, now, self.times.refused_apart) {
+            member.dial_at = now + self.times.refused_apart;
+        }
+        let dies = member.evidence.dead && !was_dead && !is_linked;
+        dies.then(|| {
+            member.alive = false;
+            Change::Dead(id)
+        })
     }
 
     /// All members, by name.

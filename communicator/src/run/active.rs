@@ -13,6 +13,7 @@ use protocol::wire::run_plan::RunPlan;
 use protocol::wire::worker_stats::WorkerStats;
 
 use super::event::{ExchangeOrder, Liveness, RunEffect, WorkerKey};
+use super::leaving::Leaving;
 use super::members::Members;
 use super::patience::Patience;
 use super::planted::{Bug, planted};
@@ -83,6 +84,8 @@ pub(super) struct ActiveRun {
     /// Whether they still get better.
     pub(super) patience: Patience,
     pub(super) state: State,
+    /// Whether this node leaves it while it goes on.
+    pub(super) leaving: Leaving,
     /// Something changed that others have to know.
     pub(super) news: bool,
     /// How the exchange was last told that things stand.
@@ -113,6 +116,7 @@ impl ActiveRun {
             course: Course::default(),
             patience: Patience::default(),
             state: State::Preparing(preparing),
+            leaving: Leaving::No,
             news: true,
             told: Liveness::default(),
             waits: (Vec::new(), now, false),

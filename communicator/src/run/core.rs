@@ -15,7 +15,7 @@ use super::dismissals::Dismissals;
 use super::event::{RunEffect, RunEvent, Ticket, WorkerKey, WorkerWord};
 use super::planted::{Bug, planted};
 use super::states::Preparing;
-use crate::timing::RunLimits;
+use crate::timing::{RunLimits, Timing};
 
 /// A run that this node was asked to start.
 pub(super) struct Coordinating {
@@ -34,6 +34,8 @@ pub(crate) struct RunCore {
     pub(super) peers: BTreeMap<NodeId, NodeInfo>,
     /// Those of them that are not heard directly.
     pub(super) away: BTreeSet<NodeId>,
+    /// Those of them whose processes have ended, and when this node found out.
+    dead: BTreeMap<NodeId, Duration>,
     pub(super) workers: BTreeSet<WorkerKey>,
     dismissals: Dismissals,
     /// A run that this node was asked to go on with.
@@ -53,9 +55,22 @@ pub(crate) struct RunCore {
     pub(super) handed_on: Option<(RunId, Duration)>,
     /// Who wants to know which checkpoints this node has, by the run that it is for.
     pub(super) asked_by: BTreeMap<RunId, NodeId>,
+    /// This node is about to end, and has left its run.
+    pub(super) leaving: bool,
+    pub(super) has_left: bool,
     /// When anything last happened.
     lived: Option<Duration>,
+    /// When time was last told to have passed, and by how much too late: a machine with too many nodes is slow.
+    ticked: Option<Duration>,
+    lag: Duration,
     published: Duration,
+}
+
+/// The least time between two words of a node to everybody. All answer each other's news, so what that costs grows with
+/// the cube of the participants.
+fn news_pause(participants: usize) -> Duration {
+    let microseconds = 100 * participants.pow(2) as u64;
+    Duration::from_micros(microseconds)
 }
 
 impl RunCore {
@@ -67,6 +82,7 @@ impl RunCore {
             limits: *limits,
             peers: BTreeMap::new(),
             away: BTreeSet::new(),
+            dead: BTreeMap::new(),
             workers: BTreeSet::new(),
             dismissals: Dismissals::default(),
             search: None,
@@ -78,7 +94,11 @@ impl RunCore {
             elsewhere: BTreeMap::new(),
             handed_on: None,
             asked_by: BTreeMap::new(),
+            leaving: false,
+            has_left: false,
             lived: None,
+            ticked: None,
+            lag: Duration::ZERO,
             published: Duration::ZERO,
         }
     }
@@ -118,22 +138,10 @@ impl RunCore {
                     self.beat(from, runs, now, effects);
                 }
             }
-            RunEvent::Alive(info) => {
-                self.away.remove(&info.id);
-                self.peers.insert(info.id, info);
+            RunEvent::Alive(_) | RunEvent::Silent(_) | RunEvent::Dead(_) | RunEvent::Left(_) => {
+                self.member(event, now, effects);
             }
-            RunEvent::Silent(node) => {
-                self.away.insert(node);
-                self.lost(node, "it fell silent");
-            }
-            RunEvent::Left(node) => {
-                self.peers.remove(&node);
-                self.away.remove(&node);
-                self.elsewhere.remove(&node);
-                self.newest.remove(&node);
-                self.lost(node, "it has left");
-                self.with_run(now, effects, |run, _| run.news |= run.members.leaves(node));
-            }
+            RunEvent::Leave => self.leave(now, effects),
             RunEvent::Attached(worker) => {
                 self.workers.insert(worker);
             }
@@ -145,6 +153,9 @@ impl RunCore {
             RunEvent::LookedUp { run, found } => self.looked_up(run, found, effects),
             RunEvent::Opened { run, opened } => {
                 self.with_named(run, now, effects, |run, scope| run.opened(opened, scope));
+            }
+            RunEvent::Linked { run, node, up } => {
+                self.with_named(run, now, effects, |run, _| run.members.linked(node, up));
             }
             RunEvent::Progress(run, progress) => self.with_named(run, now, effects, |run, _| {
                 if let Some(exchanging) = run.exchanging_mut() {
@@ -176,6 +187,7 @@ impl RunCore {
                 }
             }),
             RunEvent::Kept(run, kept) => self.with_named(run, now, effects, |run, _| {
+                run.kept_on_leaving(&kept);
                 if let State::Finishing(_, finishing) = &mut run.state {
                     finishing.kept(kept);
                 }
@@ -190,6 +202,40 @@ impl RunCore {
         self.coordinate(now, effects);
         self.dismissals.note(&effects[first..], now);
         self.publish(now, effects);
+        self.tell_left(effects);
+    }
+
+    /// Takes note of what became of a member of the cluster.
+    fn member(&mut self, event: RunEvent, now: Duration, effects: &mut Vec<RunEffect>) {
+        match event {
+            RunEvent::Alive(info) => {
+                self.away.remove(&info.id);
+                self.dead.remove(&info.id);
+                let node = info.id;
+                self.peers.insert(node, info);
+                self.with_run(now, effects, |run, _| run.members.lives(node));
+            }
+            RunEvent::Silent(node) => {
+                self.away.insert(node);
+                self.lost(node, "it fell silent");
+            }
+            RunEvent::Dead(node) => {
+                self.away.insert(node);
+                self.dead.insert(node, now);
+                self.lost(node, "its process has ended");
+                self.with_run(now, effects, |run, _| run.members.dies(node, now));
+            }
+            RunEvent::Left(node) => {
+                self.peers.remove(&node);
+                self.away.remove(&node);
+                self.dead.remove(&node);
+                self.elsewhere.remove(&node);
+                self.newest.remove(&node);
+                self.lost(node, "it has left");
+                self.with_run(now, effects, |run, _| run.news |= run.members.leaves(node));
+            }
+            _ => {}
+        }
     }
 
     /// Something happens several times a second. If nothing did for longer, it was this node that stood still.
@@ -256,6 +302,9 @@ impl RunCore {
             // It may be a run that this node was in before: its words of then are older than those to come.
             run.members.own.number = before.members.own.number;
         }
+        for (&node, &found) in &self.dead {
+            run.members.dies(node, found);
+        }
         run.news = true;
         self.current = Some(run);
     }
@@ -294,11 +343,15 @@ impl RunCore {
     }
 
     fn tick(&mut self, now: Duration, effects: &mut Vec<RunEffect>) {
+        let gap = self.ticked.map_or(Duration::ZERO, |last| now.saturating_sub(last));
+        self.lag = gap.saturating_sub(2 * Timing::DEFAULT.clocks.run_tick);
+        self.ticked = Some(now);
         for worker in self.dismissals.take_stuck(now, self.limits.dismiss) {
             tracing::warn!("a worker does not let go of a run that is over; it is started again");
             effects.push(RunEffect::HangUp(worker));
         }
         self.ask_again(now, effects);
+        self.with_run(now, effects, |run, scope| run.leave_the_succeeded(scope));
         let remember = self.limits().remember;
         self.before.take_if(|(_, ended)| now.saturating_sub(*ended) > remember);
     }
@@ -308,10 +361,13 @@ impl RunCore {
         let Some(run) = &mut self.current else {
             return;
         };
-        let due = now.saturating_sub(self.published) >= self.limits.beat_every;
-        if !std::mem::take(&mut run.news) && !due {
+        let since = now.saturating_sub(self.published);
+        let due = since >= self.limits.beat_every;
+        let pause = news_pause(run.plan().map_or(0, |plan| plan.participants.len())) + 2 * self.lag;
+        if !due && (!run.news || since < pause) {
             return;
         }
+        run.news = false;
         self.published = now;
         let beat = run.beat(now, &self.limits.of(&run.job));
         let before = self.before.iter().map(|(beat, _)| beat.clone());

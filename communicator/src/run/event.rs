@@ -7,7 +7,7 @@ use protocol::digest::Digest;
 use protocol::ids::{NodeId, RunId};
 use protocol::job::{Job, JobDraft};
 use protocol::measured::{Evaluation, NodeUsage, Scores};
-use protocol::wire::attach::DataInfo;
+use protocol::wire::attach::{DataInfo, Missing};
 use protocol::wire::control::{Found, NodeInfo, Offer, Phase, Reply, Word};
 use protocol::wire::run_beat::RunBeat;
 use protocol::wire::run_plan::{Participant, RunPlan};
@@ -62,8 +62,12 @@ pub(crate) enum RunEvent {
     Alive(NodeInfo),
     /// A node is not heard directly.
     Silent(NodeId),
+    /// The process of a node has ended, by this node's own evidence.
+    Dead(NodeId),
     /// A node has left the cluster.
     Left(NodeId),
+    /// This node is about to end.
+    Leave,
     /// A worker is attached.
     Attached(WorkerKey),
     /// A worker is gone.
@@ -76,6 +80,8 @@ pub(crate) enum RunEvent {
     LookedUp { run: RunId, found: Option<Box<Found>> },
     /// The exchange of a run is there, or cannot be.
     Opened { run: RunId, opened: Result<(), String> },
+    /// A link of a run's exchange to a node is up, or down.
+    Linked { run: RunId, node: NodeId, up: bool },
     /// How far the exchange is.
     Progress(RunId, Progress),
     /// A peer said to the exchange what no honest member says.
@@ -129,6 +135,10 @@ pub(crate) enum WorkerWord {
     Prepared { run: RunId, data: Result<DataInfo, String> },
     /// What it did so far.
     Stats(WorkerStats),
+    /// It has nothing to train, and waits for these samples.
+    Starved(Vec<Missing>),
+    /// It trains again.
+    Fed,
     /// An evaluation that was asked for.
     Evaluated { run: RunId, evaluation: Evaluation },
     /// Its origin is closed.
@@ -169,6 +179,8 @@ pub(crate) struct Progress {
     pub(crate) damaged: bool,
     /// Samples in applied batches.
     pub(crate) samples: u64,
+    /// This node's workers have made their last batches, and all living participants have them.
+    pub(crate) handed_over: bool,
 }
 
 /// What an exchange ends with.
@@ -231,6 +243,8 @@ pub(crate) enum RunEffect {
     Close,
     /// Keep the ledger in a file: [`RunEvent::Kept`] follows.
     Keep,
+    /// This node, which is about to end, has left its run.
+    Left,
 }
 
 /// What the exchange is told by the run.
@@ -246,6 +260,10 @@ pub(crate) enum ExchangeOrder {
     Unseat(WorkerKey),
     /// Workers take no further step, and close their origins; but this one leaves its own open.
     StopWorkers { stands_by: Option<WorkerKey> },
+    /// Workers take no further step, let out what they have learned, and close their origins, while the run goes on.
+    LeaveWorkers,
+    /// This node's workers may train the samples of these slots, as if they had no workers.
+    TakeOver(BTreeSet<usize>),
     /// A worker that stands by goes back to the weights that it has measured, and closes its origin.
     GoBack(WorkerKey),
     /// One worker measures the weights.

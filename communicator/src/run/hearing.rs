@@ -3,6 +3,7 @@
 use protocol::ids::NodeId;
 use protocol::job::Keep;
 use protocol::measured::Evaluation;
+use protocol::wire::attach::Missing;
 use protocol::wire::run_beat::{RunBeat, StopReason};
 
 use super::active::{ActiveRun, Scope, State};
@@ -119,6 +120,12 @@ impl ActiveRun {
         }
     }
 
+    fn seat_is_starved(&mut self, worker: WorkerKey, missing: Option<Vec<Missing>>) {
+        if let Some(seat) = self.exchanging_mut().and_then(|one| one.seat_of(worker)) {
+            seat.starved = missing;
+        }
+    }
+
     pub(super) fn hear_worker(&mut self, worker: WorkerKey, word: WorkerWord, scope: &mut Scope<'_>) {
         match word {
             WorkerWord::Prepared { run, data } if run == self.run => match &mut self.state {
@@ -138,6 +145,8 @@ impl ActiveRun {
                     seat.count(stats);
                 }
             }
+            WorkerWord::Starved(missing) => self.seat_is_starved(worker, Some(missing)),
+            WorkerWord::Fed => self.seat_is_starved(worker, None),
             WorkerWord::Evaluated { run, evaluation } if run == self.run => {
                 tracing::info!(accuracy = evaluation.accuracy, loss = evaluation.loss, "evaluated");
                 self.evaluated(worker, evaluation, scope);

@@ -10,7 +10,7 @@ use std::time::Duration;
 use protocol::ids::NodeId;
 use protocol::rng::splitmix64;
 use protocol::wire::run_beat::{Ballot, GivenUp, ParticipantState};
-use protocol::wire::run_plan::RunPlan;
+use protocol::wire::run_plan::{Participant, RunPlan};
 
 use super::planted::{Bug, planted};
 use crate::timing::RunLimits;
@@ -38,6 +38,14 @@ impl Heard {
     }
 }
 
+/// Evidence that the process of a participant has ended.
+#[derive(Clone, Copy, Debug)]
+struct Death {
+    found: Duration,
+    /// Something new of the participant came over others since: it may live where this node cannot reach it.
+    is_doubtful: bool,
+}
+
 /// All participants of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Members {
@@ -48,6 +56,10 @@ pub(crate) struct Members {
     heard: BTreeMap<NodeId, Heard>,
     /// Those that have left the cluster, or were started again.
     gone: BTreeSet<NodeId>,
+    /// Those whose processes have ended, by this node's own evidence. A beat of theirs would revoke it.
+    dead: BTreeMap<NodeId, Death>,
+    /// Those that this node's exchange has a link to.
+    linked: BTreeSet<NodeId>,
     /// Nodes that took part in this run and whose later beats speak of other runs only, with the number of the beat that
     /// showed it.
     elsewhere: BTreeMap<NodeId, u64>,
@@ -65,6 +77,8 @@ impl Members {
             participants: BTreeSet::from([me]),
             heard: BTreeMap::new(),
             gone: BTreeSet::new(),
+            dead: BTreeMap::new(),
+            linked: BTreeSet::new(),
             elsewhere: BTreeMap::new(),
             rifts: BTreeMap::new(),
             others: BTreeSet::new(),
@@ -122,6 +136,9 @@ impl Members {
                 .retain(|&other, &mut number| other != node || state.ended || state.number <= number);
             heard.at = now;
             heard.state = state;
+            if let Some(death) = self.dead.get_mut(&node) {
+                death.is_doubtful = true;
+            }
         }
         news
     }
@@ -131,11 +148,88 @@ impl Members {
         self.gone.insert(node)
     }
 
-    /// Participants of which a later process of the same name takes part are gone, whether they said so or not: nobody hears
-    /// of them again, and a newcomer has never met them. Returns whether that is news.
-    pub(super) fn leave_the_succeeded(&mut self, plan: &RunPlan) -> bool {
-        let others = plan.participants.iter().map(|one| one.node);
-        let former = others.filter(|&node| node != self.me && plan.is_succeeded(node));
+    /// The process of a node has ended, by this node's own evidence. From now on others may speak for it: one that lives
+    /// where only they reach it is heard over them.
+    pub(super) fn dies(&mut self, node: NodeId, found: Duration) {
+        let is_doubtful = false;
+        self.dead.insert(node, Death { found, is_doubtful });
+        if let Some(heard) = self.heard.get_mut(&node) {
+            heard.directly = heard.directly.map(|_| Duration::ZERO);
+        }
+    }
+
+    /// A node is there after all.
+    pub(super) fn lives(&mut self, node: NodeId) {
+        self.dead.remove(&node);
+    }
+
+    /// A link to a node is up, or down.
+    pub(super) fn linked(&mut self, node: NodeId, up: bool) {
+        if up {
+            self.linked.insert(node);
+        } else {
+            self.linked.remove(&node);
+        }
+    }
+
+    /// Whether a participant's process has ended: this node has evidence of it, no link to the participant is up, and nothing
+    /// new of it comes over others.
+    fn is_dead(&self, node: NodeId, now: Duration, limits: &RunLimits) -> bool {
+        let Some(death) = self.dead.get(&node).filter(|_| !self.linked.contains(&node)) else {
+            return false;
+        };
+        let patience = if death.is_doubtful {
+            limits.doubtful_after
+        } else {
+            limits.dead_after
+        };
+        let waited = now.saturating_sub(death.found) > patience;
+        planted(Bug::RefusedIsDead) || waited && self.is_quiet_for(node, now, patience)
+    }
+
+    /// Whether a participant's process has ended, or nothing was heard of it for this long.
+    pub(super) fn is_lost_for(&self, node: NodeId, now: Duration, limit: Duration, limits: &RunLimits) -> bool {
+        self.is_dead(node, now, limits) || self.is_quiet_for(node, now, limit)
+    }
+
+    /// Whether a participant is silent here, over everybody, and at least half of the others have given it up: they may have
+    /// evidence that this node cannot have, because it has never reached the participant.
+    fn is_given_up_by_others(&self, node: NodeId, now: Duration, limits: &RunLimits) -> bool {
+        if self.linked.contains(&node) || !self.is_quiet_for(node, now, limits.silent_after) {
+            return false;
+        }
+        let others: Vec<&ParticipantState> = self.others_heard(node, now, limits).collect();
+        let agree = others.iter().filter(|state| gives_up(state, node)).count();
+        agree > 0 && 2 * agree >= others.len()
+    }
+
+    /// The states of all participants that are heard now, without this node and another one.
+    fn others_heard(&self, but: NodeId, now: Duration, limits: &RunLimits) -> impl Iterator<Item = &ParticipantState> {
+        let others = self.participants.iter().copied();
+        let others = others.filter(move |&node| node != but && node != self.me);
+        others
+            .filter(move |&node| !self.is_lost_for(node, now, limits.silent_after, limits) && !self.withdrew(node))
+            .filter_map(|node| self.state(node))
+    }
+
+    /// Whether a participant that is given up as silent can be left out for good: it was silent for long, or all others that
+    /// are heard have given it up, too.
+    pub(super) fn is_lost_for_all(&self, node: NodeId, now: Duration, limits: &RunLimits) -> bool {
+        let is_silent = self.given_up_one(node, now, limits) == Some(GivenUp::Silent);
+        let long = self.is_quiet_for(node, now, limits.give_up_after);
+        is_silent && (long || self.others_heard(node, now, limits).all(|state| gives_up(state, node)))
+    }
+
+    /// Participants of which a later process of the same name takes part are gone for good once all have given them up: a name
+    /// that somebody claims proves nothing. Returns whether that is news.
+    pub(super) fn leave_the_succeeded(&mut self, plan: &RunPlan, now: Duration, limits: &RunLimits) -> bool {
+        let is_over = |one: &&Participant| {
+            one.node != self.me
+                && !self.gone.contains(&one.node)
+                && plan.is_succeeded(one.node)
+                && self.is_lost_for_all(one.node, now, limits)
+        };
+        let former: Vec<NodeId> = plan.participants.iter().filter(is_over).map(|one| one.node).collect();
         let before = self.gone.len();
         self.gone.extend(former);
         self.gone.len() > before
@@ -216,7 +310,7 @@ impl Members {
 
     /// Those that nothing is heard of: others may take their samples.
     pub(super) fn silent(&self, now: Duration, limits: &RunLimits) -> BTreeSet<NodeId> {
-        let silent = |node: &NodeId| self.is_quiet_for(*node, now, limits.silent_after) || self.withdrew(*node);
+        let silent = |node: &NodeId| self.is_lost_for(*node, now, limits.silent_after, limits) || self.withdrew(*node);
         self.participants.iter().copied().filter(silent).collect()
     }
 
@@ -225,8 +319,10 @@ impl Members {
     pub(super) fn is_left_behind(&self, now: Duration, limits: &RunLimits) -> bool {
         let mut others = self.participants.iter().copied().filter(|&node| node != self.me);
         let over = |node| self.ended_apart(node) || self.withdrew(node);
-        let ended = others.clone().any(|node| self.ended_apart(node));
-        ended && others.all(|node| over(node) || self.is_quiet_for(node, now, limits.silent_after))
+        let ended = others
+            .clone()
+            .any(|node| self.ended_apart(node) && !self.withdrew(node));
+        ended && others.all(|node| over(node) || self.is_lost_for(node, now, limits.silent_after, limits))
     }
 
     /// Why a participant is not waited for; none if it is.
@@ -234,9 +330,8 @@ impl Members {
         if self.withdrew(node) || self.ended_apart(node) {
             return Some(GivenUp::Gone);
         }
-        let silent = self
-            .is_quiet_for(node, now, limits.give_up_after)
-            .then_some(GivenUp::Silent);
+        let lost = self.is_lost_for(node, now, limits.give_up_after, limits);
+        let silent = (lost || self.is_given_up_by_others(node, now, limits)).then_some(GivenUp::Silent);
         silent.or_else(|| self.rifts.get(&node).copied())
     }
 
@@ -326,7 +421,7 @@ impl Members {
     /// agreed, because that member may already have ended with them.
     pub(super) fn leave_out_the_lost(&mut self, members: &mut BTreeSet<NodeId>, now: Duration, limits: &RunLimits) {
         for (node, why) in self.given_up(now, limits) {
-            if why == GivenUp::Silent && members.contains(&node) {
+            if why == GivenUp::Silent && members.contains(&node) && self.is_lost_for_all(node, now, limits) {
                 self.break_with(node, GivenUp::SilentAtTheEnd);
             }
         }
@@ -348,6 +443,11 @@ impl Members {
         let stays = |state: &ParticipantState| stays(state) || self.is_decided_alike(state);
         members.iter().any(|&node| !self.state(node).is_some_and(stays))
     }
+}
+
+/// Whether a participant says that it does not wait for another.
+fn gives_up(state: &ParticipantState, node: NodeId) -> bool {
+    state.given_up.iter().any(|(one, _)| *one == node)
 }
 
 /// The ballot for an end with these batches and these members.

@@ -8,7 +8,8 @@
 //!
 //! `core` takes events, `starting` gets runs going and `beats` are what other nodes tell of theirs; `hearing` is what others
 //! and workers say in a run; `active` is one run, and `views` how it looks to others. What
-//! it has in each of its states is in `states`, what it does there in `preparing`, `training`, `settling` and `finishing`.
+//! it has in each of its states is in `states`, what it does there in `preparing`, `training`, `settling` and `finishing`;
+//! `leaving` is how a node ends that others go on without, `stalling` what is done where nobody trains.
 //! `members` knows who lives and who is waited for, `coordination` who can take part, `ending`
 //! what a run comes to, `waiting` what it waits for. Its time limits are handed in. The node's actor carries
 //! out what is decided here.
@@ -26,12 +27,14 @@ mod finishing;
 mod going_back;
 mod guests;
 mod hearing;
+mod leaving;
 mod members;
 mod patience;
 pub(crate) mod planted;
 mod preparing;
 mod progress;
 mod settling;
+mod stalling;
 mod starting;
 mod states;
 mod training;
@@ -42,5 +45,7 @@ pub(crate) use self::core::RunCore;
 pub(crate) use event::{
     ExchangeOrder, Liveness, Progress, RunEffect, RunEvent, RunWord, Settlement, Ticket, WorkerKey, WorkerWord,
 };
+#[cfg(test)]
+pub(crate) use leaving::ASKED_TO_END;
 pub(crate) use progress::{lacks_checkpoint, progress};
 pub(crate) use views::RunReport;

@@ -28,6 +28,15 @@ pub(crate) enum Bug {
     DirectLifeOnly,
     /// A node tells nobody whom it has put in quarantine.
     PrivateQuarantine,
+    /// A participant that this node cannot dial is given up though others hear it.
+    RefusedIsDead,
+    /// A worker that has nothing to train keeps samples that no batch counts. The simulation's own workers do it.
+    #[cfg(test)]
+    KeepsLastCursors,
+    /// A node that leaves does not let its workers close first.
+    LeavesAtOnce,
+    /// A member that this node has never reached by dialling it is taken for dead when it cannot be dialled.
+    UnreachedIsDead,
 }
 
 #[cfg(test)]

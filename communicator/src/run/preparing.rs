@@ -7,6 +7,7 @@ use protocol::wire::run_plan::RunPlan;
 use super::active::{ActiveRun, Scope, State};
 use super::event::RunEffect;
 use super::guests::as_guest;
+use super::leaving::Leaving;
 use super::planted::{Bug, planted};
 use super::states::OfferState;
 use crate::log_context::NEWS;
@@ -15,6 +16,9 @@ impl ActiveRun {
     /// Asks workers to open the data: in the beginning all, and later those that take the place of others. At the end
     /// one is needed to save the model.
     pub(super) fn ask_workers(&mut self, scope: &mut Scope<'_>) {
+        if self.leaving != Leaving::No {
+            return;
+        }
         for &worker in scope.workers {
             let wanted = match &mut self.state {
                 State::Preparing(preparing) => preparing.wants(worker),
@@ -41,7 +45,7 @@ impl ActiveRun {
         }
         let orphaned = self
             .members
-            .is_quiet_for(self.coordinator, scope.now, scope.limits.orphaned);
+            .is_lost_for(self.coordinator, scope.now, scope.limits.orphaned, scope.limits);
         if orphaned && !preparing.is_guest() {
             return self.fail("the node that started it is gone".into(), scope);
         }
@@ -158,7 +162,7 @@ impl ActiveRun {
         let ready = preparing.workers.keys().copied().collect();
         let participants: Vec<NodeId> = plan.participants.iter().map(|one| one.node).collect();
         self.members.admit(participants.iter().copied(), scope.now);
-        self.members.leave_the_succeeded(&plan);
+        self.members.leave_the_succeeded(&plan, scope.now, scope.limits);
         let others = participants
             .into_iter()
             .filter(|&node| !plan.hold_the_same(scope.me.id, node));

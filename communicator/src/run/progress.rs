@@ -39,6 +39,7 @@ pub(crate) fn progress(
         moved: core.moved(),
         damaged: core.is_damaged(),
         samples: ledger.samples(),
+        handed_over: core.is_handed_over(is_live),
     }
 }
 

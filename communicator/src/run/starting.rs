@@ -25,6 +25,11 @@ impl RunCore {
         let run = busy
             .map(|run| run.run)
             .or(self.search.as_ref().map(|search| search.run));
+        if self.leaving {
+            let reason = format!("{} is about to end: ask another node", self.me.name);
+            effects.push(RunEffect::Reply(ticket, Reply::Refused(vec![reason])));
+            return true;
+        }
         if let Some(run) = run {
             let reason = format!(
                 "{} is busy with run {run}: wait for it, or end it with 'tau stop'",
@@ -315,6 +320,10 @@ impl RunCore {
         now: Duration,
         effects: &mut Vec<RunEffect>,
     ) {
+        if self.leaving {
+            self.answer(coordinator, run, Err("it is about to end".into()), effects);
+            return;
+        }
         if self.has_ended(run) {
             // Others may have been told so, and would not have this node back.
             self.answer(coordinator, run, Err("it has called this run off".into()), effects);

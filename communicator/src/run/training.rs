@@ -43,7 +43,7 @@ impl ActiveRun {
                     .filter(|guest| exchanging.plan.admit((*guest).clone()))
                     .cloned()
                     .collect();
-                self.news |= self.members.leave_the_succeeded(&exchanging.plan);
+                self.news |= self.members.leave_the_succeeded(&exchanging.plan, now, scope.limits);
                 news
             }
             // The exchange is started with those that are known now; the others are told of again.
@@ -66,8 +66,22 @@ impl ActiveRun {
         }
     }
 
+    /// Former processes of nodes that were started again are not waited for.
+    pub(super) fn leave_the_succeeded(&mut self, scope: &Scope<'_>) {
+        if let State::Training(exchanging) | State::Settling(exchanging, _) | State::Finishing(exchanging, _) =
+            &self.state
+        {
+            let plan = &exchanging.plan;
+            self.news |= self.members.leave_the_succeeded(plan, scope.now, scope.limits);
+        }
+    }
+
     /// Goes on as far as it can: seats workers, stops, measures, writes down, and settles when all is done.
     pub(super) fn train(&mut self, scope: &mut Scope<'_>) {
+        if self.is_leaving(scope) {
+            return;
+        }
+        self.look_for_a_stall(scope);
         if self.members.is_left_behind(scope.now, scope.limits) {
             self.stop(StopReason::OthersEnded, scope);
         }
@@ -86,7 +100,11 @@ impl ActiveRun {
         if ends && exchanging.is_behind(scope.me.id) {
             return self.withdraw("it ends before this node has caught up", scope);
         }
-        if let Some(reason) = no_lane(self.run, exchanging, &self.members.given_up(now, scope.limits)) {
+        // Another process may take the place of one that has ended: that is waited for as long as for one that is silent.
+        let mut lost = self.members.given_up(now, scope.limits);
+        let is_early = |node| !self.members.is_quiet_for(node, now, scope.limits.give_up_after);
+        lost.retain(|&(node, why)| why != GivenUp::Silent || !is_early(node));
+        if let Some(reason) = no_lane(self.run, exchanging, &lost) {
             return self.fail(reason, scope);
         }
         let waited = exchanging.begins_alike(scope.me.id) && since(exchanging.opened) > scope.limits.links;

@@ -21,7 +21,7 @@ impl ActiveRun {
             }
             State::Preparing(_) => vec!["other nodes to get ready".into()],
             State::Opening { .. } => vec!["this node to start its exchange".into()],
-            State::Training(exchanging) => self.unmanned(exchanging).collect(),
+            State::Training(exchanging) => self.unmanned(exchanging).chain(self.missing_samples()).collect(),
             State::Ended(_) => Vec::new(),
             State::Settling(exchanging, _) => {
                 let mut waiting = Vec::new();

@@ -11,6 +11,7 @@
 mod network;
 mod node;
 mod scenarios;
+mod sessions;
 mod shell;
 mod storm;
 mod working;
@@ -34,6 +35,8 @@ const SEEDS: u64 = 2_000;
 /// Within so many seconds after the last fault whoever trains comes to a further round: those with whom a run begins are
 /// waited for 30.
 const ROUND_SECONDS: u64 = 45;
+/// Runs of so many samples at most end within a storm's bound by themselves.
+const ENDS_BY_ITSELF: u64 = 420;
 /// Within so many a bug that tests have planted must be found.
 const PLANTED_SEEDS: u64 = 1_000;
 
@@ -142,6 +145,15 @@ fn check_calm(world: &mut World) {
     if world.in_rounds.is_some() {
         check_rounds(world);
     }
+    // Some runs are left to end by themselves, with all samples trained. A stop would let out what workers hold back.
+    if world.samples <= ENDS_BY_ITSELF && world.in_rounds.is_none() && world.random.below(2) == 0 {
+        let trained = |world: &World| world.alive().iter().all(|id| world.trains(*id).is_none());
+        assert!(
+            world.until(BOUND_SECONDS, trained),
+            "a run goes on though all that train in it could have trained all samples:\n{}",
+            describe(world)
+        );
+    }
     // Runs that would go on for long are asked to stop, each at one of its nodes.
     let going: BTreeMap<RunId, NodeId> = world
         .alive()
@@ -179,6 +191,7 @@ fn check_calm(world: &mut World) {
         node.disk = Disk::Sound;
     }
     world.blocked.clear();
+    world.rejecting.clear();
     world.samples = world.samples.min(400);
     // A search for checkpoints that was begun in the storm may have started a run of its own meanwhile.
     let searching = |world: &World| world.alive().iter().all(|id| !world.nodes[id].core.is_searching());
@@ -295,6 +308,10 @@ fn bugs_planted_in_the_run_are_found() {
         Bug::OneSideDials,
         Bug::DirectLifeOnly,
         Bug::PrivateQuarantine,
+        Bug::RefusedIsDead,
+        Bug::KeepsLastCursors,
+        Bug::LeavesAtOnce,
+        Bug::UnreachedIsDead,
     ];
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));

@@ -19,8 +19,12 @@ impl World {
         let now = self.time();
         let changes = self.nodes.get_mut(&at).unwrap().roster.tick(now);
         for change in changes {
+            if let Change::Silent(peer) | Change::Left(peer) = change {
+                self.close_session(at, peer);
+            }
             self.changed(at, change);
         }
+        self.dial_due(at);
     }
 
     pub(super) fn changed(&mut self, at: NodeId, change: Change) {
@@ -29,6 +33,7 @@ impl World {
             match change {
                 Change::Alive(info) => RunEvent::Alive(info),
                 Change::Silent(node) => RunEvent::Silent(node),
+                Change::Dead(node) => RunEvent::Dead(node),
                 Change::Left(node) => RunEvent::Left(node),
             },
         );
@@ -90,17 +95,17 @@ impl World {
             .collect();
         let info = self.nodes[&from].info.clone();
         let node = self.nodes.get_mut(&at).unwrap();
-        // A name belongs to one living node; its former bearer is gone once it is silent.
-        if node.roster.namesake(&info).is_some() {
+        // A name belongs to one living node.
+        if node.roster.namesake(&info).is_some() && !node.roster.has_met(from) {
             return;
         }
-        let change = node.roster.beat(info.clone(), now);
-        let left = change.as_ref().map(|_| node.roster.succeeds(&info)).unwrap_or_default();
+        let change = node.roster.beat(info, now);
         let own_name = node.info.name.clone();
         for info in infos.into_iter().filter(|info| info.name != own_name) {
             node.roster.heard_of(info, now);
         }
-        for change in left.into_iter().chain(change) {
+        self.has_session(at, from);
+        if let Some(change) = change {
             self.changed(at, change);
         }
         self.run(at, RunEvent::Beat { from, number, runs });
@@ -117,6 +122,11 @@ impl World {
 
     /// A node says good-bye and ends.
     pub(super) fn leave(&mut self, at: NodeId) {
+        self.leaving.remove(&at);
+        if self.alive() == [at] {
+            let id = self.add(None);
+            self.say(&format!("{id} comes, as all others have gone"));
+        }
         for to in self.known(at) {
             if self.reaches(at, to) {
                 self.after(5, Due::Left { to, node: at });
@@ -129,6 +139,10 @@ impl World {
         self.nodes.get_mut(&at).unwrap().alive = false;
         for other in self.alive() {
             self.cut(at, other, 0);
+            // What ends a session has to get there.
+            if !self.blocked.contains(&pair(at, other)) {
+                self.reset_sessions(at, other);
+            }
         }
     }
 
@@ -173,6 +187,15 @@ impl World {
                             .unwrap()
                             .linked
                             .insert(other);
+                        let run = self.nodes[&at].exchange.as_ref().unwrap().run;
+                        self.run(
+                            at,
+                            RunEvent::Linked {
+                                run,
+                                node: other,
+                                up: true,
+                            },
+                        );
                         self.exchange(at, Event::LinkUp(other));
                         self.tell_progress(at);
                     }
@@ -202,6 +225,15 @@ impl World {
         if gone {
             if let Some(open) = &mut self.nodes.get_mut(&at).unwrap().exchange {
                 open.linked.remove(&from);
+                let run = open.run;
+                self.run(
+                    at,
+                    RunEvent::Linked {
+                        run,
+                        node: from,
+                        up: false,
+                    },
+                );
             }
             self.exchange(at, Event::LinkDown(from));
             // The other side hears of it, unless it is cut off.

@@ -73,6 +73,8 @@ pub(super) struct Open {
     pub(super) core: Exchange,
     pub(super) liveness: Liveness,
     pub(super) freeze: u64,
+    /// Workers train samples that others hold back.
+    pub(super) takes_over: bool,
     pub(super) told: Option<Progress>,
     /// Links that are up here.
     pub(super) linked: BTreeSet<NodeId>,
@@ -98,6 +100,11 @@ pub(super) struct Training {
     pub(super) sequence: u64,
     pub(super) counts: Vec<i32>,
     pub(super) round: Round,
+    /// Samples that it has trained and no batch counts yet, and those that its batches have counted.
+    pub(super) uncounted: u32,
+    pub(super) counted: u32,
+    /// It has told that it has nothing to train.
+    pub(super) starved: bool,
     /// Steps for which it has nothing to train.
     pub(super) idle: u32,
     pub(super) ending: Ending,
@@ -147,6 +154,8 @@ impl Round {
 pub(super) enum Ending {
     Nothing,
     Stop,
+    /// It takes no further step, and leaves a run that goes on.
+    Leave,
     /// It makes no batches until it is told to go back to what it measured.
     StandBy,
     GoBack,

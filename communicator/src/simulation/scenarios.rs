@@ -7,10 +7,12 @@ use protocol::ids::{NodeId, RunId};
 use protocol::wire::control::{Phase, Reply};
 use protocol::wire::run_beat::StopReason;
 
-use super::node::{Disk, digest};
+use super::node::{Disk, TIMING, digest};
 use super::world::{World, pair};
 use crate::exchange::planted::{Bug, PLANTED};
+use crate::node::roster::Roster;
 use crate::run::RunEvent;
+use crate::run::planted::{Bug as RunBug, PLANTED as PLANTED_IN_RUN};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -353,4 +355,99 @@ fn an_offer_of_an_earlier_attempt_is_nothing_to_a_later_one() {
     let offer = Err("an earlier attempt had not the data".into());
     world.found(late, RunEvent::Offered { run, offer });
     assert_eq!(ends(&mut world, run, &nodes, 60), [[""; 0]; 2]);
+}
+
+#[test]
+fn a_killed_node_is_not_waited_for() {
+    // In training, and when all have been asked to stop.
+    for settles in [false, true] {
+        let (mut world, nodes, run) = training(3);
+        if settles {
+            world.nodes.get_mut(&nodes[2]).unwrap().stopped = true;
+            world.ask_to_stop(nodes[0]);
+            world.pass(SECOND / 5);
+            world.nodes.get_mut(&nodes[2]).unwrap().stopped = false;
+        }
+        world.die(nodes[2]);
+        if !settles {
+            world.pass(3 * SECOND);
+            world.ask_to_stop(nodes[0]);
+        }
+        let missing = ends(&mut world, run, &nodes[..2], 5);
+        assert_eq!(missing, [[name(nodes[2])], [name(nodes[2])]]);
+    }
+}
+
+#[test]
+fn a_node_behind_a_firewall_that_refuses_is_waited_for() {
+    let (mut world, nodes, run) = training(3);
+    // Two of them lose their sessions and refuse each other's dials from now on. Both live, over the third.
+    world.blocked.insert(pair(nodes[1], nodes[2]));
+    world.rejecting.insert(pair(nodes[1], nodes[2]));
+    world.cut(nodes[1], nodes[2], 100);
+    world.reset_sessions(nodes[1], nodes[2]);
+    world.pass(20 * SECOND);
+    world.ask_to_stop(nodes[0]);
+    assert_eq!(ends(&mut world, run, &nodes, 10), [[""; 0]; 3]);
+}
+
+#[test]
+fn a_node_that_could_never_be_dialled_is_waited_for_while_it_stands_still() {
+    let mut world = World::cluster(7, 2);
+    world.samples = 1 << 20;
+    let nodes = world.alive();
+    world.undialable.insert(nodes[1]);
+    world.reached.clear();
+    for &id in &nodes {
+        world.nodes.get_mut(&id).unwrap().roster = Roster::new(id, TIMING.membership);
+    }
+    world.sessions.clear();
+    let run = world.start(nodes[0], false);
+    world.pass(10 * SECOND);
+    world.reset_sessions(nodes[0], nodes[1]);
+    world.pass(SECOND / 10);
+    world.nodes.get_mut(&nodes[1]).unwrap().stopped = true;
+    world.pass(10 * SECOND);
+    world.ask_to_stop(nodes[0]);
+    world.pass(5 * SECOND);
+    world.nodes.get_mut(&nodes[1]).unwrap().stopped = false;
+    assert_eq!(ends(&mut world, run, &nodes, 10), [[""; 0]; 2]);
+}
+
+#[test]
+fn a_node_that_leaves_hands_over_its_batches_and_the_others_train_on() {
+    let (mut world, nodes, run) = training(3);
+    world.samples = 300;
+    world.ask_to_leave(nodes[2]);
+    let gone = |world: &World| !world.nodes[&nodes[2]].alive;
+    assert!(world.until(3, gone), "{}", world.trace.join("\n"));
+    world.pass(2 * SECOND);
+    assert!(nodes[..2].iter().all(|id| phase(&world, *id) == Some(Phase::Training)));
+    world.ask_to_stop(nodes[0]);
+    let missing = ends(&mut world, run, &nodes[..2], 5);
+    assert_eq!(missing, [[name(nodes[2])], [name(nodes[2])]]);
+}
+
+#[test]
+fn samples_that_a_worker_holds_back_are_named_and_taken_over() {
+    let mut stalled = 0;
+    for seed in [0, 1, 3, 4, 6, 7, 9, 10, 12, 13] {
+        let mut world = World::cluster(seed, 2);
+        world.samples = 60;
+        world.may_stall = true;
+        let nodes = world.alive();
+        PLANTED_IN_RUN.set(Some(RunBug::KeepsLastCursors));
+        let run = world.start(nodes[0], false);
+        let ended = |world: &World| nodes.iter().all(|id| world.nodes[id].ended.contains_key(&run));
+        let waits = |world: &World| {
+            let status = world.nodes[&nodes[0]].core.status(world.time());
+            status.is_some_and(|status| status.waiting.iter().any(|one| one.contains("samples that")))
+        };
+        world.until(60, |world| ended(world) || waits(world));
+        stalled += u32::from(waits(&world));
+        let ends = world.until(60, ended);
+        PLANTED_IN_RUN.set(None);
+        assert!(ends, "seed {seed}\n{}", world.trace.join("\n"));
+    }
+    assert!(stalled > 0);
 }

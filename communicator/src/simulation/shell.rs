@@ -15,7 +15,8 @@ use super::world::{Due, World};
 use crate::exchange::{Effect, Event, Exchange};
 use crate::ledger::Ledger;
 use crate::run::{
-    ExchangeOrder, Liveness, RunEffect, RunEvent, Settlement, WorkerKey, WorkerWord, lacks_checkpoint, progress,
+    ASKED_TO_END, ExchangeOrder, Liveness, RunEffect, RunEvent, Settlement, WorkerKey, WorkerWord, lacks_checkpoint,
+    progress,
 };
 use protocol::wire::link::OriginInfo;
 use protocol::wire::snapshot::Snapshot;
@@ -160,6 +161,7 @@ impl World {
             }
             RunEffect::Exchange(order) => self.exchange_order(at, order),
             RunEffect::Close => {
+                self.check_handed_over(at);
                 let node = self.nodes.get_mut(&at).unwrap();
                 node.ledger = None;
                 if node.exchange.take().is_some() {
@@ -168,6 +170,7 @@ impl World {
                     }
                 }
             }
+            RunEffect::Left => self.leave(at),
             RunEffect::Keep => {
                 let node = self.nodes.get_mut(&at).unwrap();
                 let Some(open) = &node.exchange else {
@@ -190,6 +193,41 @@ impl World {
                     },
                 );
             }
+        }
+    }
+
+    /// Whoever has left a run that goes on has handed over all that its workers made, if anybody is linked to it.
+    fn check_handed_over(&self, at: NodeId) {
+        let node = &self.nodes[&at];
+        let status = node.core.status(self.time()).and_then(|status| status.outcome);
+        let has_left = matches!(status, Some(Err(reason)) if reason.contains(ASKED_TO_END));
+        let Some(open) = node.exchange.as_ref().filter(|_| has_left) else {
+            return;
+        };
+        // Nothing is given to whoever was found lying.
+        let of_run = |other: &NodeId| {
+            if self.accused.contains(&(open.run, at, *other)) {
+                return None;
+            }
+            let theirs = self.nodes[other].exchange.as_ref();
+            theirs.filter(|theirs| theirs.run == open.run && theirs.linked.contains(&at))
+        };
+        let others: Vec<&Open> = open.linked.iter().filter_map(of_run).collect();
+        for (key, origin) in &open.seated {
+            let uncounted = node
+                .workers
+                .get(key)
+                .and_then(|worker| Some(worker.training.as_ref()?.uncounted));
+            assert!(
+                others.is_empty() || uncounted.unwrap_or(0) == 0,
+                "{at} leaves with samples that nobody counts"
+            );
+            let made = self.made[origin].len() as u64 - 1;
+            let has_all = |theirs: &&Open| theirs.core.ledger().frontier().applied(*origin) >= made;
+            assert!(
+                others.is_empty() || others.iter().any(has_all),
+                "{at} leaves with batches that nobody has"
+            );
         }
     }
 
@@ -289,6 +327,7 @@ impl World {
             core,
             liveness,
             freeze: 0,
+            takes_over: false,
             told: None,
             linked: BTreeSet::new(),
             seated: BTreeMap::new(),
@@ -331,6 +370,8 @@ impl World {
                 }
             }
             ExchangeOrder::StopWorkers { stands_by } => self.stop_workers(at, stands_by),
+            ExchangeOrder::LeaveWorkers => self.leave_workers(at),
+            ExchangeOrder::TakeOver(slots) => self.take_over(at, &slots),
             ExchangeOrder::GoBack(key) => self.go_back(at, key),
             ExchangeOrder::Evaluate => {
                 let reached = self.random.below(30) == 0;

@@ -112,11 +112,12 @@ impl World {
                 self.say(&format!("{a} dies"));
                 self.die(a);
             }
-            50..54 if self.alive().len() > 1 => {
-                self.say(&format!("{a} leaves"));
+            50..52 if self.alive().len() > 1 => {
+                self.say(&format!("{a} leaves at once"));
                 self.leave(a);
             }
-            54..66 if self.nodes.len() < 8 => {
+            52..60 if self.alive().len() > 1 + self.leaving.len() => self.ask_to_leave(a),
+            60..66 if self.nodes.len() < 8 => {
                 let id = self.add(Some(a));
                 self.say(&format!("{id} comes"));
             }
@@ -137,12 +138,12 @@ impl World {
             190..200 => self.partition(),
             200..212 if a != b => {
                 self.say(&format!("{a} and {b} do not reach each other"));
-                self.blocked.insert(pair(a, b));
-                self.cut(a, b, 3000);
+                self.block(a, b);
             }
             212..240 => {
                 self.say("all reach each other");
                 self.blocked.clear();
+                self.rejecting.clear();
             }
             240..260 => self.cut(a, b, 3000),
             260..300 => drop(self.ask_to_stop(a)),
@@ -203,7 +204,29 @@ impl World {
                     self.say(&format!("{dead} is started again as {id}"));
                 }
             }
+            366..374 if a != b => {
+                self.say(&format!("the sessions of {a} and {b} are reset"));
+                self.reset_sessions(a, b);
+            }
             _ => {}
+        }
+    }
+
+    /// A node is asked to end, and does so when it has left its run.
+    pub(super) fn ask_to_leave(&mut self, at: NodeId) {
+        if self.leaving.insert(at) {
+            self.say(&format!("{at} is asked to leave"));
+            self.run(at, RunEvent::Leave);
+        }
+    }
+
+    /// Two nodes do not reach each other any more: what they send gets no answer, or is rejected.
+    pub(super) fn block(&mut self, a: NodeId, b: NodeId) {
+        self.blocked.insert(pair(a, b));
+        self.cut(a, b, 3000);
+        if self.random.below(2) == 0 {
+            self.rejecting.insert(pair(a, b));
+            self.reset_sessions(a, b);
         }
     }
 
@@ -237,8 +260,7 @@ impl World {
         ));
         for &left in &alive[..border] {
             for &right in &alive[border..] {
-                self.blocked.insert(pair(left, right));
-                self.cut(left, right, 3000);
+                self.block(left, right);
             }
         }
     }
@@ -247,6 +269,12 @@ impl World {
     /// connected somehow; disks that do not answer stay so.
     pub(super) fn calm_down(&mut self) {
         self.say("the storm is over");
+        // Whoever takes too long to leave ends all the same.
+        for node in std::mem::take(&mut self.leaving) {
+            if self.nodes[&node].alive && self.alive().len() > 1 {
+                self.leave(node);
+            }
+        }
         for node in self.nodes.values_mut() {
             node.stopped = false;
             node.data = true;
@@ -258,14 +286,16 @@ impl World {
         }
         if self.random.below(2) == 0 {
             self.blocked.clear();
+            self.rejecting.clear();
         }
         let alive = self.alive();
         if alive.len() > 2 && self.random.below(2) == 0 {
             let (a, b) = (self.pick(&alive), self.pick(&alive));
-            self.blocked.insert(pair(a, b));
-            self.cut(a, b, 3000);
+            self.block(a, b);
         }
         self.blocked.retain(|&(a, b)| a != hub && b != hub);
+        let blocked = &self.blocked;
+        self.rejecting.retain(|way| blocked.contains(way));
         self.undialable.remove(&hub);
     }
 }

@@ -1,5 +1,6 @@
 //! Workers at work: seated, they make batches of one sample, until all are trained or the run is stopped, and save.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use protocol::batch::{Doing, Header, Payload, Standing};
@@ -13,14 +14,18 @@ use protocol::lattice::Tau;
 use protocol::measured::{Evaluation, Scores};
 use protocol::rng::splitmix64;
 use protocol::sums::Sums;
-use protocol::wire::attach::GoOn;
+use protocol::wire::attach::{GoOn, Missing};
 use protocol::wire::worker_stats::WorkerStats;
 
 use super::node::{Disk, Ending, Round, Training, WEIGHTS, digest};
 use super::world::{Due, World};
 use crate::exchange::Event;
+use crate::run::planted::{Bug, planted};
 use crate::run::{RunEvent, Ticket, WorkerKey, WorkerWord};
 use protocol::wire::link::OriginInfo;
+
+/// Samples that a worker trains before a batch has to count them.
+const HELD_BACK_MAX: u32 = 8;
 
 impl World {
     pub(super) fn finish(&mut self, at: NodeId, worker: WorkerKey, counts: &[i32], save: bool) {
@@ -81,6 +86,9 @@ impl World {
                 newest: open.core.rounds().map_or(0, |(newest, _)| newest),
                 ..Round::default()
             },
+            uncounted: 0,
+            counted: 0,
+            starved: false,
             idle: 0,
             ending: Ending::Nothing,
             closed: false,
@@ -96,11 +104,15 @@ impl World {
             return;
         };
         let total = open.plan.data.train;
-        let complete = open.core.ledger().cursors().samples_done() >= total;
+        let done = open.core.ledger().cursors().samples_done();
+        let complete = done >= total;
         let keys: Vec<WorkerKey> = open.seated.keys().copied().collect();
-        let (run, paused) = (open.run, open.core.should_pause());
+        let (run, paused, takes_over) = (open.run, open.core.should_pause(), open.takes_over);
         for key in keys {
             let idle = self.random.below(3) > 0;
+            let holds_back = self.in_rounds.is_none() && self.random.below(2) == 0;
+            // What is in somebody's hands is nobody else's to train.
+            let in_hands = if takes_over { 0 } else { self.uncounted(run) };
             let goes_idle = self.in_rounds.is_some() && self.may_idle && self.random.below(300) == 0;
             let node = self.nodes.get_mut(&at).unwrap();
             let Some(worker) = node.workers.get_mut(&key).filter(|worker| !worker.hangs) else {
@@ -116,10 +128,21 @@ impl World {
             }
             let back = training.on_target.take_if(|_| training.ending == Ending::GoBack);
             let stop = training.ending != Ending::Nothing;
+            let leaves = training.ending == Ending::Leave;
             let last = back.is_none() && (complete || stop);
             if !last && back.is_none() && (paused || idle) {
                 continue;
             }
+            if !last && back.is_none() && self.in_rounds.is_none() {
+                let has_more = done + in_hands < total;
+                if !self.train_one(at, key, has_more, holds_back) {
+                    continue;
+                }
+            }
+            let worker = self.nodes.get_mut(&at).unwrap().workers.get_mut(&key);
+            let Some(training) = worker.and_then(|worker| worker.training.as_mut()) else {
+                continue;
+            };
             training.closed = last;
             let doing = match self.in_rounds.filter(|_| !last && back.is_none()) {
                 Some(_) if goes_idle && !training.round.due => {
@@ -138,6 +161,14 @@ impl World {
                 None => one_step(training.sequence),
             };
             training.sequence += 1;
+            // A batch of a round is of one sample, and so is the last one; others count what was held back, too.
+            let samples = if self.in_rounds.is_some() {
+                1
+            } else {
+                std::mem::take(&mut training.uncounted)
+            };
+            training.counted += samples;
+            let counted = training.counted;
             let round = training.round.number;
             payload.apply_to_counts(&mut training.counts).unwrap();
             let (origin, sequence) = (training.origin, training.sequence);
@@ -147,10 +178,11 @@ impl World {
                 run,
                 origin,
                 sequence,
+                (samples, counted),
                 &payload,
                 Standing {
                     last,
-                    stop: last && stop,
+                    stop: last && stop && !leaves,
                     doing,
                     round,
                 },
@@ -186,6 +218,59 @@ impl World {
                 training.round.waits = false;
                 training.round.due = order.share.is_some();
             }
+        }
+    }
+
+    /// A worker trains a sample, if there is one, and holds it back or not; or it lets out what it has held back, and tells that
+    /// it has nothing to train. Returns whether a batch leaves.
+    fn train_one(&mut self, at: NodeId, key: WorkerKey, has_more: bool, holds_back: bool) -> bool {
+        let worker = self.nodes.get_mut(&at).unwrap().workers.get_mut(&key);
+        let Some(training) = worker.and_then(|worker| worker.training.as_mut()) else {
+            return false;
+        };
+        if has_more {
+            training.uncounted += 1;
+            let keeps = holds_back && training.uncounted < HELD_BACK_MAX;
+            if std::mem::take(&mut training.starved) {
+                self.worker_says(at, key, 1, WorkerWord::Fed);
+            }
+            return !keeps;
+        }
+        if training.uncounted > 0 && !planted(Bug::KeepsLastCursors) {
+            return true;
+        }
+        if !std::mem::replace(&mut training.starved, true) {
+            let missing = vec![Missing { slot: 0, samples: 1 }];
+            self.worker_says(at, key, 1, WorkerWord::Starved(missing));
+        }
+        false
+    }
+
+    /// The samples of a run that living workers have trained and not counted.
+    fn uncounted(&self, run: RunId) -> u64 {
+        let nodes = self.nodes.values().filter(|node| node.alive);
+        let open = nodes.filter(|node| node.exchange.as_ref().is_some_and(|open| open.run == run));
+        let trainings = open
+            .flat_map(|node| node.workers.values())
+            .filter_map(|worker| worker.training.as_ref());
+        trainings.map(|training| u64::from(training.uncounted)).sum()
+    }
+
+    /// Workers let out what they have, and close; the run goes on.
+    pub(super) fn leave_workers(&mut self, at: NodeId) {
+        for training in self.trainings(at).filter(|training| training.ending == Ending::Nothing) {
+            training.ending = Ending::Leave;
+        }
+    }
+
+    /// Workers may train what others hold back. That is for bugs: no worker here waits with samples that nobody counts.
+    pub(super) fn take_over(&mut self, at: NodeId, slots: &BTreeSet<usize>) {
+        assert!(
+            slots.is_empty() || self.may_stall,
+            "{at} has to take over samples that a worker holds back"
+        );
+        if let Some(open) = &mut self.nodes.get_mut(&at).unwrap().exchange {
+            open.takes_over = !slots.is_empty();
         }
     }
 
@@ -257,15 +342,23 @@ fn dense_steps(sequence: u64) -> Payload {
     Dense::checked(0, steps.collect(), WEIGHTS).map_or_else(Payload::default, Payload::Dense)
 }
 
-/// A batch of one sample.
-fn batch(run: RunId, origin: OriginId, sequence: u64, payload: &Payload, standing: Standing) -> Arc<[u8]> {
-    let cursors = vec![CursorAdvance {
+/// A batch of some samples, with which its origin has counted so many.
+fn batch(
+    run: RunId,
+    origin: OriginId,
+    sequence: u64,
+    (samples, counted): (u32, u32),
+    payload: &Payload,
+    standing: Standing,
+) -> Arc<[u8]> {
+    let advance = CursorAdvance {
         shard: ShardId {
             epoch: 0,
             shard: origin.0 as u32,
         },
-        done: sequence as u32,
-    }];
+        done: counted,
+    };
+    let cursors = if samples > 0 { vec![advance] } else { Vec::new() };
     let header = Header {
         run,
         origin,
@@ -273,7 +366,7 @@ fn batch(run: RunId, origin: OriginId, sequence: u64, payload: &Payload, standin
         seen: 0,
         digest: payload.digest(),
         cursors,
-        samples: 1,
+        samples,
         loss: 0.0,
         standing,
     };

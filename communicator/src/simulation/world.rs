@@ -13,6 +13,7 @@ use protocol::wire::run_plan::RunPlan;
 
 use super::node::{Node, TIMING, Worker};
 use crate::exchange::Event;
+use crate::node::roster::DialOutcome;
 use crate::run::{RunEffect, RunEvent, RunWord, WorkerKey, WorkerWord};
 use protocol::wire::link::Message;
 
@@ -41,6 +42,17 @@ pub(super) enum Due {
     Left {
         to: NodeId,
         node: NodeId,
+    },
+    /// A node notices that the other machine has ended a session.
+    SessionEnded {
+        at: NodeId,
+        peer: NodeId,
+    },
+    /// A node has dialled another.
+    Dialled {
+        at: NodeId,
+        node: NodeId,
+        outcome: DialOutcome,
     },
     /// A message of the data plane arrives, on the link with this number.
     Message {
@@ -120,6 +132,11 @@ pub(super) struct World {
     /// Pairs that cannot reach each other now, and nodes that cannot be dialled.
     pub(super) blocked: BTreeSet<(NodeId, NodeId)>,
     pub(super) undialable: BTreeSet<NodeId>,
+    /// Those of the pairs that are refused when they dial each other, rather than left without an answer.
+    pub(super) rejecting: BTreeSet<(NodeId, NodeId)>,
+    /// Nodes that have a session with another, and nodes that have reached another by dialling it.
+    pub(super) sessions: BTreeSet<(NodeId, NodeId)>,
+    pub(super) reached: BTreeSet<(NodeId, NodeId)>,
     /// The digests of each origin's batches, summed up to each sequence.
     pub(super) made: BTreeMap<OriginId, Vec<Digest>>,
     /// Who has found whom lying, in which run.
@@ -133,6 +150,10 @@ pub(super) struct World {
     pub(super) way: Way,
     /// Workers have nothing to train now and then.
     pub(super) may_idle: bool,
+    /// Workers may wait for samples that others hold back.
+    pub(super) may_stall: bool,
+    /// Nodes that are asked to end, and have not ended.
+    pub(super) leaving: BTreeSet<NodeId>,
     /// How often somebody went on from a round to which another had not come, and how often in all.
     pub(super) unwaited: (u32, u32),
 }
@@ -163,6 +184,9 @@ impl World {
             apart: BTreeMap::new(),
             blocked: BTreeSet::new(),
             undialable: BTreeSet::new(),
+            rejecting: BTreeSet::new(),
+            sessions: BTreeSet::new(),
+            reached: BTreeSet::new(),
             made: BTreeMap::new(),
             accused: BTreeSet::new(),
             samples,
@@ -181,6 +205,8 @@ impl World {
                 _ => Way::Ring,
             },
             may_idle: true,
+            may_stall: false,
+            leaving: BTreeSet::new(),
             unwaited: (0, 0),
         }
     }
@@ -207,8 +233,13 @@ impl World {
     /// Starts a dead node again: a new process with the name of the dead one.
     pub(super) fn start_again(&mut self, dead: NodeId, seed: NodeId) -> NodeId {
         let id = NodeId(1 + self.random.below(1 << 20));
-        let name = self.nodes[&dead].info.name.clone();
-        self.add_named(id, name, Some(seed))
+        let former = self.nodes[&dead].info.clone();
+        let id = self.add_named(id, former.name, Some(seed));
+        // Mostly at the address that it had; now and then at another one.
+        if self.random.below(3) > 0 {
+            self.nodes.get_mut(&id).unwrap().info.address = former.address;
+        }
+        id
     }
 
     fn add_named(&mut self, id: NodeId, name: String, seed: Option<NodeId>) -> NodeId {
@@ -287,6 +318,8 @@ impl World {
         let at = match &due {
             Due::Word { to, .. } | Due::Beat { to, .. } | Due::Left { to, .. } | Due::Message { to, .. } => *to,
             Due::Unlinked { at, .. }
+            | Due::SessionEnded { at, .. }
+            | Due::Dialled { at, .. }
             | Due::Event { at, .. }
             | Due::Open { at, .. }
             | Due::Worker { at, .. }
@@ -328,6 +361,8 @@ impl World {
                 }
             }
             Due::Unlinked { from, link, .. } => self.unlinked(at, from, link),
+            Due::SessionEnded { peer, .. } => self.session_ends(at, peer),
+            Due::Dialled { node, outcome, .. } => self.dialled(at, node, outcome),
             Due::Event { event, .. } => self.found(at, event),
             Due::Open { run, plan, .. } => self.open(at, run, *plan),
             Due::Worker { key, orders, word, .. } => {

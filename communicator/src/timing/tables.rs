@@ -94,6 +94,10 @@ times! {
         dial_patience = Duration::from_secs(1),
         /// A member that has lost its last session is given so long to make a new one, or its beats to come another way.
         broken_after = Duration::from_secs(1),
+        /// Two refused dials of a member that are this far apart, after its session broke, prove that its process has ended.
+        refused_apart = Duration::from_secs(1),
+        /// A member that was silent for so long leaves its name to another node that has it.
+        succeeded_after = Duration::from_secs(30),
         /// How long a node that has a session may take to show its gate.
         gate = Duration::from_secs(5),
     }
@@ -106,6 +110,10 @@ times! {
         beat_every = Duration::from_millis(450),
         /// A participant that nothing was heard of for so long, over nobody, is silent: others may take its samples.
         silent_after = Duration::from_millis(2500),
+        /// A participant whose process has ended is given up when nothing new of it came over others for so long.
+        dead_after = Duration::from_millis(1200),
+        /// The same where something new has come over others since that was found: it may live where they alone reach it.
+        doubtful_after = Duration::from_secs(5),
         /// A participant that nothing was heard of for so long is not waited for. A job may say another time.
         give_up_after = Duration::from_secs(30),
         /// While a participant itself was heard within this time, what others say of it is not listened to.
@@ -125,6 +133,8 @@ times! {
         search = Duration::from_secs(20),
         /// How long training waits for links: what is learned without them is learned apart.
         links = Duration::from_secs(3),
+        /// For so long nobody must have had anything to train, though samples are missing, before others take them over.
+        stalled = Duration::from_secs(5),
         /// A node that got some of a large parcel within this time is on its way.
         moving = Duration::from_secs(2),
         /// For so long nobody must have had anything to give before a node that has nothing gives up.

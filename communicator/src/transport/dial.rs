@@ -53,6 +53,15 @@ pub enum DialError {
     Credentials(#[from] rustls::Error),
 }
 
+impl DialError {
+    /// Whether the other machine refused the connection: no process listens there, or a firewall rejects it.
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        let refused = std::io::ErrorKind::ConnectionRefused;
+        matches!(self, Self::Unreachable { source, .. } if source.kind() == refused)
+    }
+}
+
 /// Connects to a node and proves membership to each other, all within `limit`.
 ///
 /// The last word of a handshake is the other side's: a node that refuses these credentials ends the connection, which

@@ -72,6 +72,8 @@ pub enum ToWorker {
     },
     /// Take no further step; close the origin.
     Stop,
+    /// Take no further step, let out the residual, and close the origin: this node leaves, and the run goes on without it.
+    Leave,
     /// Take no further step, but leave the origin open: [`ToWorker::GoBack`] or [`ToWorker::Stop`] follows.
     StandBy,
     /// Move the weights back to those that were measured and are to be kept, and close the origin. All others have closed
@@ -206,6 +208,11 @@ pub enum FromWorker {
     },
     /// What it did since the run began, once a second and when it closes.
     Stats(Box<WorkerStats>),
+    /// This worker has had nothing to train for a second: the remaining samples are in the hands of others. Without any, all
+    /// samples are trained as far as it knows.
+    Starved(Vec<Missing>),
+    /// It trains again.
+    Fed,
     /// An evaluation that was asked for.
     Evaluated {
         /// In which run.
@@ -246,6 +253,15 @@ pub enum FromWorker {
         /// Whether the run has diverged, so that nobody can go on.
         diverged: bool,
     },
+}
+
+/// Samples that a starved worker waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Missing {
+    /// The slot that was to train them.
+    pub slot: u32,
+    /// The number of samples.
+    pub samples: u64,
 }
 
 /// Who a worker is.

@@ -59,6 +59,8 @@ pub struct ParticipantState {
     pub stands_by: bool,
     /// It has lost a worker that its lane waits for, and none has come in its place.
     pub unmanned: bool,
+    /// Its workers have nothing to train, though samples are missing.
+    pub starved: bool,
     /// Which batches it has: the fingerprint of its frontier.
     pub stand: u64,
     /// A large parcel is on its way there: it will stand elsewhere before long.

@@ -5,7 +5,7 @@ use protocol::digest::Digest;
 use protocol::ids::{OriginId, RunId};
 use protocol::measured::Moment;
 use protocol::share::Share;
-use protocol::wire::attach::{Assignment, FromWorker, GoOn, JumpOrder, Pace, SaveOrder, ToWorker, WorkerInfo};
+use protocol::wire::attach::{Assignment, FromWorker, GoOn, JumpOrder, Missing, Pace, SaveOrder, ToWorker, WorkerInfo};
 use std::path::PathBuf;
 
 use super::batches::{header, steps};
@@ -75,6 +75,8 @@ pub(super) fn attached() {
                 path: PathBuf::from("tau-node/9/host.0.1.state"),
             },
         ),
+        ("starved", FromWorker::Starved(vec![Missing { slot: 3, samples: 40 }])),
+        ("fed", FromWorker::Fed),
         ("closed", FromWorker::Closed { residual_norm: 1.5 }),
         ("finished", finished),
         ("saved-model", saved_model(Ok(Some(SCORES)))),
@@ -129,6 +131,7 @@ fn to_workers(run: RunId) {
             })),
         ),
         ("pause", ToWorker::Pause(true)),
+        ("leave", ToWorker::Leave),
         ("go-on", ToWorker::GoOn(GO_ON)),
         (
             "origin-dead",

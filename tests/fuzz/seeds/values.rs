@@ -187,6 +187,7 @@ pub(super) fn participant_state() -> ParticipantState {
         closed: true,
         stands_by: true,
         unmanned: true,
+        starved: false,
         stand: 0x5eed,
         catching_up: false,
         attempt: 2,

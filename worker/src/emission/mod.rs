@@ -86,6 +86,11 @@ pub trait Emission<T> {
     /// What still has to leave when there is nothing to train, for now or for good. It is asked until there is nothing.
     fn rest(&mut self, trainer: &mut T) -> Result<Option<Leaving>, TrainError>;
 
+    /// Whether a residual stays when nothing is left to say, which a worker that leaves has to let out by itself.
+    fn keeps_residual(&self) -> bool {
+        false
+    }
+
     /// Its few numbers, for another to go on from.
     fn state(&self) -> Vec<f64>;
 

@@ -92,6 +92,10 @@ impl<T: Trainer> Emission<T> for Strom {
         Ok(None)
     }
 
+    fn keeps_residual(&self) -> bool {
+        true
+    }
+
     fn state(&self) -> Vec<f64> {
         self.controller.stands_at().map_or_else(Vec::new, |at| at.to_vec())
     }

@@ -211,6 +211,7 @@ impl Process {
             ToWorker::Evaluate(moment) => self.tell(ToTraining::Copy(moment)),
             ToWorker::Save { path } => return self.save(path),
             ToWorker::Stop => self.tell(ToTraining::Stop),
+            ToWorker::Leave => self.tell(ToTraining::Leave),
             ToWorker::StandBy => self.tell(ToTraining::StandBy),
             ToWorker::GoBack(moment) => self.go_back(moment),
             ToWorker::Finish { save } => self.tell(ToTraining::Finish(save)),

@@ -113,6 +113,8 @@ impl Reporting {
                     let run = self.run;
                     self.writer.word(&FromWorker::Evaluated { run, evaluation })?;
                 }
+                FromTraining::Starved(missing) => self.writer.word(&FromWorker::Starved(missing))?,
+                FromTraining::Fed => self.writer.word(&FromWorker::Fed)?,
                 FromTraining::ResidualNorm(norm) => self.stats.residual_norm = norm,
                 FromTraining::Weights(weights, moment) => self.evaluate(weights, moment)?,
                 FromTraining::WeightsInTurn(weights, moment) => self.evaluator()?.ask_in_turn(weights, moment),

@@ -7,6 +7,7 @@ use protocol::batch::{Payload, Standing};
 use protocol::encoding::DENSE_MAX;
 use protocol::lattice::Range;
 
+use super::farewell::Farewell;
 use super::{Next, Step, Training, TrainingError};
 use crate::difference;
 use crate::emission::Leaving;
@@ -23,6 +24,8 @@ pub(super) enum Ending {
     StandingBy,
     /// It moves back to these weights, a window after the other.
     Back { weights: Vec<f32>, next: usize },
+    /// It takes no further step. The run goes on without it, and it lets out what it has learned.
+    Leaving(Farewell),
     /// It takes no further step.
     Stop,
     /// It cannot take any, and leaves what it has left to others.
@@ -51,6 +54,17 @@ impl<T: Trainer> Training<T> {
         }
     }
 
+    /// No further steps here: this worker leaves a run that goes on.
+    pub fn leave(&mut self) {
+        if matches!(self.ending, Ending::No) {
+            self.ending = Ending::Leaving(Farewell::default());
+        }
+    }
+
+    pub(super) fn is_leaving(&self) -> bool {
+        matches!(self.ending, Ending::Leaving(_))
+    }
+
     pub(super) fn is_ending(&self) -> bool {
         !matches!(self.ending, Ending::No)
     }
@@ -67,7 +81,11 @@ impl<T: Trainer> Training<T> {
                     None => Ok(Next::Done),
                 }
             }
-            Ending::Stop | Ending::GaveUp | Ending::No => Ok(Next::Done),
+            Ending::Leaving(farewell) if self.emission.keeps_residual() => match farewell.next(&mut self.trainer)? {
+                Some(left) => self.emit_rest(left, encoded).map(Next::Emitted),
+                None => Ok(Next::Done),
+            },
+            Ending::Leaving(_) | Ending::Stop | Ending::GaveUp | Ending::No => Ok(Next::Done),
         }
     }
 

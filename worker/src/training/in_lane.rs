@@ -232,7 +232,7 @@ impl<T: Trainer> Training<T> {
     /// Whether it is for this worker to say that the run is to end. Those that are led only follow.
     pub(super) fn may_say_stop(&mut self) -> bool {
         let leads = self.trainer.lane().is_none_or(|lane| lane.leads());
-        leads && !matches!(self.ending, Ending::GaveUp)
+        leads && !matches!(self.ending, Ending::GaveUp | Ending::Leaving(_))
     }
 
     /// Whether this worker holds a portion of a network only.

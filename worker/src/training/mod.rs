@@ -6,9 +6,11 @@
 mod applying;
 mod ending;
 mod error;
+mod farewell;
 mod in_lane;
 mod passes;
 mod pending;
+mod planted;
 mod rounds;
 mod step;
 
@@ -20,6 +22,7 @@ use protocol::digest::Digest;
 use protocol::ids::{OriginId, RunId};
 use protocol::job::{Job, Keep};
 use protocol::optimiser::Rule;
+use protocol::wire::attach::Missing;
 
 use self::ending::Ending;
 pub use self::error::TrainingError;
@@ -284,7 +287,8 @@ impl<T: Trainer> Training<T> {
     /// Makes the next step. If a batch leaves after it, its bytes are appended to `encoded`. To hold back is to let nothing
     /// leave, where that can be.
     pub fn step(&mut self, hold_back: bool, encoded: &mut Vec<u8>) -> Result<Next, TrainingError> {
-        if !self.is_ending() {
+        // A worker that leaves first ends the round that others count on it for.
+        if !self.is_ending() || self.is_leaving() {
             if self.round.waits() {
                 return Ok(Next::Waiting);
             }
@@ -365,7 +369,7 @@ impl<T: Trainer> Training<T> {
 
     /// There is nothing to train, for now or for good: what the emission still owes leaves.
     fn pause(&mut self, encoded: &mut Vec<u8>) -> Result<Next, TrainingError> {
-        if matches!(self.ending, Ending::No | Ending::Stop) {
+        if matches!(self.ending, Ending::No | Ending::Stop | Ending::Leaving(_)) {
             let rest = self.emission.rest(&mut self.trainer);
             if let Some(left) = rest.map_err(|error| self.blame(error))? {
                 return self.emit_rest(left, encoded).map(Next::Emitted);
@@ -379,7 +383,7 @@ impl<T: Trainer> Training<T> {
             return Ok(Next::Done);
         }
         // Samples that were held back are nobody else's to train: whoever waits with them would be waited for.
-        if self.emission.shares().is_none() && !self.pending.is_empty() {
+        if self.emission.shares().is_none() && !self.pending.is_empty() && !planted::keeps_last_cursors() {
             self.seen = self.batches_applied;
             self.write_batch(Payload::default(), Standing::default(), encoded)?;
             return Ok(Next::Emitted(Step::without_samples(self.staleness())));
@@ -427,6 +431,22 @@ impl<T: Trainer> Training<T> {
             ..Standing::default()
         };
         self.write_batch(Payload::default(), standing, encoded)
+    }
+
+    /// The samples that this worker waits for, where it has nothing to train: they are in the hands of others.
+    #[must_use]
+    pub fn missing(&self) -> Vec<Missing> {
+        self.plan.missing()
+    }
+
+    /// Whether it waits for samples, and not for others' rounds or the words of a lane.
+    pub fn is_starved(&mut self) -> bool {
+        !self.round.waits() && !self.is_ending() && !self.is_in_lane()
+    }
+
+    /// Whether there is a minibatch to train now.
+    pub fn has_more(&mut self) -> bool {
+        self.chosen || self.plan.has_more()
     }
 
     /// The trainer, for what can be asked of it between steps.

@@ -23,7 +23,7 @@ use protocol::digest::Digest;
 use protocol::ids::OriginId;
 use protocol::measured::{Evaluation, Moment, Scores};
 use protocol::sums::Sums;
-use protocol::wire::attach::{GoOn, JumpOrder, Pace, SaveOrder};
+use protocol::wire::attach::{GoOn, JumpOrder, Missing, Pace, SaveOrder};
 use protocol::wire::flow::Flow;
 
 use crate::lane::{LaneWord, Line};
@@ -91,6 +91,8 @@ pub enum ToTraining {
     Save(PathBuf),
     /// Take no further step; close the origin.
     Stop,
+    /// Take no further step; let out the residual and close the origin, while the run goes on.
+    Leave,
     /// Take no further step; leave the origin open.
     StandBy,
     /// Move the weights back to these, and close the origin.
@@ -119,6 +121,10 @@ pub enum FromTraining {
     Flow(Flow),
     /// How good the weights of the whole lane were at a moment.
     Measured(Evaluation),
+    /// It has had nothing to train for a while, and waits for these samples.
+    Starved(Vec<Missing>),
+    /// It trains again.
+    Fed,
     /// The norm of the residual, now and then.
     ResidualNorm(f64),
     /// A copy of the weights, between two steps.
@@ -289,6 +295,8 @@ struct Loop<'a, T> {
     measures: Option<Moment>,
     /// The evaluations that this worker makes by itself.
     pace: Option<Pacing>,
+    /// It was told that there is nothing to train.
+    starved: bool,
     /// Steps held back in a row.
     held_back: usize,
     /// Since when nobody takes the batches.
@@ -310,6 +318,7 @@ impl<'a, T: Trainer> Loop<'a, T> {
             saves: Vec::new(),
             measures: None,
             pace,
+            starved: false,
             held_back: 0,
             full_since: None,
             waited: Duration::ZERO,
@@ -376,6 +385,10 @@ impl<'a, T: Trainer> Loop<'a, T> {
                 continue;
             }
             let hold_back = self.paused || self.outbox.is_full();
+            if self.starved && self.training.has_more() {
+                self.starved = false;
+                self.outbox.send(FromTraining::Fed)?;
+            }
             let mut encoded = Vec::new();
             let mut prefix = None;
             let (step, encoded) = match self.training.step(hold_back, &mut encoded)? {
@@ -387,7 +400,10 @@ impl<'a, T: Trainer> Loop<'a, T> {
                 }
                 Next::Waiting => {
                     let (before, for_round) = (self.waited, self.training.waits_for_round());
-                    self.wait(NORM_EVERY)?;
+                    if !self.wait(NORM_EVERY)? && !self.starved && self.training.is_starved() {
+                        self.starved = true;
+                        self.outbox.send(FromTraining::Starved(self.training.missing()))?;
+                    }
                     if for_round {
                         self.waited_for_rounds += self.waited.saturating_sub(before);
                     }
@@ -488,14 +504,16 @@ impl<'a, T: Trainer> Loop<'a, T> {
         Ok(())
     }
 
-    /// Waits for the next word, but not for long.
-    fn wait(&mut self, limit: Duration) -> Result<(), Ended> {
+    /// Waits for the next word, but not for long. Returns whether one came.
+    fn wait(&mut self, limit: Duration) -> Result<bool, Ended> {
         let waiting = Instant::now();
-        if let Some(word) = self.inbox.next_within(limit)? {
+        let word = self.inbox.next_within(limit)?;
+        let came = word.is_some();
+        if let Some(word) = word {
             self.take(word)?;
         }
         self.waited += waiting.elapsed();
-        Ok(())
+        Ok(came)
     }
 
     fn take(&mut self, word: ToTraining) -> Result<(), Ended> {
@@ -525,6 +543,7 @@ impl<'a, T: Trainer> Loop<'a, T> {
             }
             ToTraining::Save(path) => self.saves.push(path),
             ToTraining::Stop => self.training.stop(),
+            ToTraining::Leave => self.training.leave(),
             ToTraining::StandBy => self.training.stand_by(),
             ToTraining::GoBack(weights) => self.training.go_back(weights),
             ToTraining::Finish(save) => self.finishes.push_back((save, Instant::now())),

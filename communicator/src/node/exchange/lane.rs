@@ -104,7 +104,8 @@ impl ExchangeState {
         let of_silent = silent.flat_map(|one| self.plan.slots_of(one.node));
         let in_lanes = self.plan.portions().is_some();
         let is_dead = |slot: &usize| !in_lanes || !self.is_whole(*slot);
-        unmanned.chain(of_silent.filter(is_dead)).collect()
+        let taken_over = self.taken_over.iter().copied();
+        unmanned.chain(of_silent.filter(is_dead)).chain(taken_over).collect()
     }
 
     /// Somebody falls silent, speaks again, or takes another's place: workers are told which slots have nobody any more, or

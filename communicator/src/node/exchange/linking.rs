@@ -12,6 +12,7 @@ use super::ExchangeState;
 use super::peer::Peer;
 use crate::exchange::Event;
 use crate::node::link::{LinkActor, LinkArguments, LinkMessage, LinkNotice, Traffic};
+use crate::run::RunEvent;
 use crate::transport::Stream;
 use protocol::wire::link::Message;
 
@@ -53,10 +54,10 @@ impl ExchangeState {
         Ok(())
     }
 
-    /// Ends the links to former processes of nodes that were started again.
+    /// Ends the links to former processes of nodes that were started again, once they are gone.
     pub(super) fn unlink_the_succeeded(&mut self) {
-        let former = self.peers.keys().copied().filter(|&node| self.plan.is_succeeded(node));
-        for node in former.collect::<Vec<_>>() {
+        let gone = self.liveness.gone.iter().copied();
+        for node in gone.filter(|&node| self.plan.is_succeeded(node)).collect::<Vec<_>>() {
             if let Some(peer) = self.peers.get_mut(&node) {
                 peer.link.stop(None);
                 if peer.outbox.take().is_some() {
@@ -138,6 +139,7 @@ impl ExchangeState {
             if before.is_some() {
                 self.unlinked(node);
             }
+            self.tell_linked(node, true);
             if self.plan.hold_the_same(self.me, node) {
                 self.event(Event::LinkUp(node));
             }
@@ -145,8 +147,14 @@ impl ExchangeState {
         }
     }
 
+    fn tell_linked(&self, node: NodeId, up: bool) {
+        let run = self.run;
+        self.tell_run(RunEvent::Linked { run, node, up });
+    }
+
     /// A connection is gone, and with it what was under way.
     fn unlinked(&mut self, node: NodeId) {
+        self.tell_linked(node, false);
         self.break_lane_with(node);
         if self.plan.hold_the_same(self.me, node) {
             self.event(Event::LinkDown(node));

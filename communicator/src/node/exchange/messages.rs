@@ -1,5 +1,6 @@
 //! What the exchange's actor is told, and what it tells.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -41,6 +42,10 @@ pub(crate) enum ExchangeMessage {
     Unseat(WorkerKey),
     /// All of this node's workers take no further step and close their origins; but this one leaves its own open.
     Stop { stands_by: Option<WorkerKey> },
+    /// All of this node's workers let out what they have learned and close their origins, while the run goes on.
+    Leave,
+    /// This node's workers may train the samples of these slots.
+    TakeOver(BTreeSet<usize>),
     /// A worker that stands by goes back to what it has measured.
     GoBack(WorkerKey),
     /// One of this node's workers is to measure the weights.

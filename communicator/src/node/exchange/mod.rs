@@ -53,6 +53,8 @@ pub(crate) struct ExchangeState {
     liveness: Liveness,
     /// The slots that workers were told to have nobody.
     dead_slots: BTreeSet<usize>,
+    /// Slots whose samples are taken over because nobody trains them.
+    taken_over: BTreeSet<usize>,
     /// The number of the order since which no batch is taken; 0 while they are.
     freeze: u64,
     audited: Instant,
@@ -111,6 +113,7 @@ impl Actor for ExchangeActor {
             reported: Instant::now(),
             dead: BTreeSet::new(),
             dead_slots: BTreeSet::new(),
+            taken_over: BTreeSet::new(),
             plan,
             parent,
             told: None,
@@ -149,6 +152,8 @@ impl Actor for ExchangeActor {
             ExchangeMessage::Seat { worker, slot, origin } => state.seat(worker, slot, origin),
             ExchangeMessage::Unseat(key) => state.unseat(key),
             ExchangeMessage::Stop { stands_by } => state.stop_workers(stands_by),
+            ExchangeMessage::Leave => state.leave_workers(),
+            ExchangeMessage::TakeOver(slots) => state.take_over(slots),
             ExchangeMessage::GoBack(key) => {
                 if let Some((_, worker)) = state.workers.get(&key) {
                     worker.tell(ToWorker::GoBack(state.moment()));
@@ -174,7 +179,6 @@ impl Actor for ExchangeActor {
                 if state.plan.admit(participant.clone()) {
                     state.core.reckon_with_workers(participant.node, participant.workers);
                     tracing::info!(node = participant.name, "a node joins the run");
-                    state.unlink_the_succeeded();
                     state.join(participant).await?;
                     state.tell_slots();
                     state.tell_progress();

@@ -93,6 +93,18 @@ impl ExchangeState {
         }
     }
 
+    /// Workers let out what they have learned, and close.
+    pub(super) fn leave_workers(&self) {
+        self.tell(&ToWorker::Leave);
+    }
+
+    /// Workers may train the samples of these slots, as if they had no workers.
+    pub(super) fn take_over(&mut self, slots: BTreeSet<usize>) {
+        self.taken_over = slots;
+        self.tell_slots();
+        self.tell_origins();
+    }
+
     /// All batches have come: a worker tells what it has, and saves the model if a file is named.
     pub(super) fn finish(&self, key: WorkerKey, save: Option<PathBuf>) {
         if let Some((_, worker)) = self.workers.get(&key) {
@@ -159,6 +171,7 @@ impl ExchangeState {
         let mut absent = self.liveness.absent();
         absent.retain(|node| self.plan.hold_the_same(self.me, *node));
         self.event(Event::Silent(absent));
+        self.unlink_the_succeeded();
         self.tell_slots();
         self.tell_links(&before.absent());
         self.break_lane_with_the_silent(&before);
@@ -172,7 +185,8 @@ impl ExchangeState {
         let Liveness { silent, gone, .. } = &self.liveness;
         let is_dead = |info: &&OriginInfo| {
             let out_of_reach = silent.contains(&info.home) || gone.contains(&info.home);
-            info.ended.is_some() || out_of_reach && info.home != self.me
+            let is_taken_over = self.taken_over.contains(&(info.slot as usize));
+            info.ended.is_some() || (out_of_reach || is_taken_over) && info.home != self.me
         };
         let dead: BTreeSet<OriginId> = self.core.origins().filter(is_dead).map(|info| info.origin).collect();
         let before = std::mem::replace(&mut self.dead, dead);

@@ -10,7 +10,7 @@ use ractor_cluster::RactorMessage;
 use tokio::sync::watch;
 
 use crate::control::{Payload, SessionEvent, Sessions};
-use crate::node::roster::Change;
+use crate::node::roster::{Change, DialOutcome};
 use crate::timing::MembershipTimes;
 use crate::transport::Security;
 
@@ -45,7 +45,7 @@ pub(crate) enum MembershipMessage {
     /// A peer does not want this node.
     Unwelcome(String),
     /// An attempt to reach a node is over.
-    Dialled(NodeId),
+    Dialled(NodeId, DialOutcome),
     /// Say good-bye to everybody; answered when all have heard it.
     Leave(RpcReplyPort<()>),
     /// Who is there?

@@ -14,8 +14,8 @@ use protocol::wire::run_beat::RunBeat;
 use ractor::{Actor, ActorProcessingErr, ActorRef, DerivedActorRef, RpcReplyPort};
 use tokio::sync::watch;
 
-use super::roster::{Change, Roster};
-use crate::control::{Gate, Peer, SessionEvent, Sessions};
+use super::roster::{Change, DialOutcome, DueDial, Roster};
+use crate::control::{Gate, OpenError, Peer, SessionEvent, Sessions};
 use crate::log_context::NEWS;
 use crate::timing::MembershipTimes;
 use crate::transport::{Plane, Security, dial};
@@ -112,7 +112,10 @@ impl Actor for MembershipActor {
                 state.joining.send_replace(Joined::Refused(reason));
             }
             MembershipMessage::Unwelcome(reason) => tracing::warn!(reason, "a node does not want this one"),
-            MembershipMessage::Dialled(node) => state.roster.was_dialled(node),
+            MembershipMessage::Dialled(node, outcome) => {
+                let change = state.roster.was_dialled(node, outcome, now);
+                state.changed(change);
+            }
             MembershipMessage::Leave(reply) => {
                 state.broadcast(&Word::Leaving(state.me.id));
                 state.leaving = Some(reply);
@@ -152,9 +155,9 @@ impl Membership {
                     self.find_gates(now);
                 }
             }
-            SessionEvent::Closed { session } => {
+            SessionEvent::Closed { session, by_peer } => {
                 if let Some(id) = self.gates.closed(session) {
-                    self.roster.unlinked(id, now);
+                    self.roster.unlinked(id, by_peer, now);
                 }
                 self.check_left();
             }
@@ -165,7 +168,7 @@ impl Membership {
     fn find_gates(&mut self, now: Duration) {
         let found = self.gates.find(now, |session| self.sessions.gate(session));
         for id in found.ready {
-            self.roster.linked(id);
+            self.roster.linked(id, now);
             let word = self.next_word(now);
             self.send(id, word);
         }
@@ -200,7 +203,7 @@ impl Membership {
         if from.name == self.me.name {
             return;
         }
-        if self.roster.namesake(&from).is_some() {
+        if self.roster.namesake(&from).is_some() && !self.roster.has_met(id) {
             // One that does not belong to the cluster yet sees for itself. One that did has to be told.
             if self.roster.has_left(id) {
                 self.send(id, Word::Unwelcome(names::replaced(&from)));
@@ -212,11 +215,6 @@ impl Membership {
         }
         let phase = runs.first().map_or(Phase::Ended, |run| run.phase_of(id));
         let change = self.roster.beat(from, now);
-        if let Some(Change::Alive(info)) = &change {
-            for left in self.roster.succeeds(info) {
-                self.changed(Some(left));
-            }
-        }
         self.changed(change);
         self.roster.does(id, phase);
         for info in members.into_iter().filter(|info| info.name != self.me.name) {
@@ -242,6 +240,11 @@ impl Membership {
                     let peer = self.roster.members().find(|member| member.info.id == *id);
                     let peer = peer.map_or_else(|| id.to_string(), |member| member.info.name.clone());
                     tracing::warn!(peer, "a node is silent");
+                }
+                Change::Dead(id) => {
+                    let peer = self.roster.members().find(|member| member.info.id == *id);
+                    let peer = peer.map_or_else(|| id.to_string(), |member| member.info.name.clone());
+                    tracing::warn!(target: NEWS, peer, event = "node_dead", "the process of a node has ended");
                 }
                 Change::Left(id) => tracing::info!(peer = %id, "a node has left"),
             }
@@ -285,15 +288,15 @@ impl Membership {
             if let Change::Silent(id) | Change::Left(id) = change
                 && let Some(sessions) = self.gates.take(id)
             {
-                self.roster.unlinked(id, now);
+                self.roster.unlinked(id, false, now);
                 for session in sessions {
                     self.sessions.close(session);
                 }
             }
             self.changed(Some(change));
         }
-        for info in self.roster.take_due(now) {
-            self.dial(info, myself.clone());
+        for due in self.roster.take_due(now) {
+            self.dial(due, myself.clone());
         }
         if now >= self.next_beat {
             self.beat_all(now);
@@ -301,19 +304,37 @@ impl Membership {
     }
 
     /// Tries to reach a member.
-    fn dial(&self, info: NodeInfo, myself: ActorRef<MembershipMessage>) {
+    fn dial(&self, due: DueDial, myself: ActorRef<MembershipMessage>) {
         let (sessions, security, limit) = (self.sessions.clone(), self.security.clone(), self.times.dial);
         tokio::spawn(async move {
-            match dial(info.address, Plane::Control, &security, limit).await {
+            let DueDial { info, is_probe } = due;
+            let outcome = match dial(info.address, Plane::Control, &security, limit).await {
                 Ok(stream) => {
-                    let wanted = Some(Peer::Node(info.id));
-                    if let Err(error) = sessions.open(stream, info.address, wanted).await {
+                    let wanted = Peer::Node(info.id);
+                    let reached = if is_probe {
+                        sessions.probe(stream, wanted).await
+                    } else {
+                        sessions.open(stream, info.address, Some(wanted)).await.map(drop)
+                    };
+                    if let Err(error) = &reached {
                         tracing::debug!(%error, peer = info.name, "a node is reached in vain");
                     }
+                    match reached {
+                        Ok(()) => DialOutcome::Reached,
+                        Err(OpenError::Another(Peer::Node(_))) => DialOutcome::AnotherKey,
+                        Err(_) => DialOutcome::Failed,
+                    }
                 }
-                Err(error) => tracing::debug!(%error, peer = info.name, "a node is not reached"),
-            }
-            let _ = myself.cast(MembershipMessage::Dialled(info.id));
+                Err(error) => {
+                    tracing::debug!(%error, peer = info.name, "a node is not reached");
+                    if error.is_refused() {
+                        DialOutcome::Refused
+                    } else {
+                        DialOutcome::Failed
+                    }
+                }
+            };
+            let _ = myself.cast(MembershipMessage::Dialled(info.id, outcome));
         });
     }
 

@@ -10,6 +10,17 @@ fn roster(me: u64) -> Roster {
     Roster::new(NodeId(me), Timing::DEFAULT.membership)
 }
 
+/// Dials all who are due. Returns those with whom there is no session.
+fn due(roster: &mut Roster, now: Duration) -> Vec<NodeInfo> {
+    let due = roster.take_due(now).into_iter();
+    due.filter(|due| !due.is_probe).map(|due| due.info).collect()
+}
+
+/// A dial came to nothing.
+fn failed(roster: &mut Roster, id: u64, now: Duration) {
+    assert_eq!(roster.was_dialled(NodeId(id), DialOutcome::Failed, now), None);
+}
+
 #[test]
 fn silence_is_noticed_within_three_seconds_and_beats_bring_back() {
     let mut roster = roster(5);
@@ -24,18 +35,19 @@ fn silence_is_noticed_within_three_seconds_and_beats_bring_back() {
 #[test]
 fn a_broken_session_is_noticed_soon_and_may_be_replaced() {
     let mut roster = roster(5);
-    roster.linked(NodeId(7));
+    roster.linked(NodeId(7), SECOND);
     roster.beat(info(7), 10 * SECOND);
     assert!(
-        roster.take_due(SECOND * 100).is_empty(),
+        due(&mut roster, SECOND * 100).is_empty(),
         "there is a session, though it was there first"
     );
-    roster.unlinked(NodeId(7), 10 * SECOND);
+    failed(&mut roster, 7, 10 * SECOND);
+    roster.unlinked(NodeId(7), false, 10 * SECOND);
     assert!(roster.tick(10 * SECOND + SECOND / 2).is_empty());
-    assert_eq!(roster.take_due(11 * SECOND), [info(7)]);
+    assert_eq!(due(&mut roster, 11 * SECOND), [info(7)]);
     assert_eq!(roster.tick(12 * SECOND), [Change::Silent(NodeId(7))]);
     roster.beat(info(7), 13 * SECOND);
-    roster.unlinked(NodeId(7), 13 * SECOND);
+    roster.unlinked(NodeId(7), false, 13 * SECOND);
     roster.beat(info(7), 13 * SECOND + SECOND / 2);
     assert!(roster.tick(15 * SECOND).is_empty());
 }
@@ -46,16 +58,16 @@ fn who_is_heard_of_is_dialled_with_growing_pauses() {
     roster.heard_of(info(7), SECOND);
     roster.heard_of(info(3), SECOND);
     roster.heard_of(info(5), SECOND);
-    assert_eq!(roster.take_due(SECOND), [info(7)], "the lower name dials first");
-    assert!(roster.take_due(SECOND * 19 / 10).is_empty(), "it is under way");
-    roster.was_dialled(NodeId(7));
-    assert_eq!(roster.take_due(2 * SECOND), [info(7), info(3)]);
+    assert_eq!(due(&mut roster, SECOND), [info(7)], "the lower name dials first");
+    assert!(due(&mut roster, SECOND * 19 / 10).is_empty(), "it is under way");
+    failed(&mut roster, 7, 2 * SECOND);
+    assert_eq!(due(&mut roster, 2 * SECOND), [info(7), info(3)]);
     let mut dialled = 0;
     for tenth in 0..600 {
         for id in [3, 7] {
-            roster.was_dialled(NodeId(id));
+            failed(&mut roster, id, 2 * SECOND);
         }
-        dialled += roster.take_due(2 * SECOND + SECOND * tenth / 10).len();
+        dialled += due(&mut roster, 2 * SECOND + SECOND * tenth / 10).len();
     }
     assert!((10..40).contains(&dialled), "{dialled} attempts in a minute");
 }
@@ -86,7 +98,7 @@ fn who_takes_part_in_a_run_is_waited_for_while_it_goes_on() {
     roster.take_part(BTreeSet::from([NodeId(5), NodeId(7)]));
     assert_eq!(roster.tick(10 * SECOND), [Change::Silent(NodeId(7))]);
     assert!(roster.tick(80_000 * SECOND).is_empty());
-    assert_eq!(roster.take_due(80_000 * SECOND), [info(7)], "it is still dialled");
+    assert_eq!(due(&mut roster, 80_000 * SECOND), [info(7)], "it is still dialled");
     roster.take_part(BTreeSet::new());
     assert_eq!(roster.tick(80_001 * SECOND), [Change::Left(NodeId(7))]);
 }
@@ -99,14 +111,14 @@ fn what_was_invented_is_bounded_dialled_a_little_and_soon_forgotten() {
         roster.heard_of(info(id), SECOND);
     }
     assert_eq!(roster.members().count(), MEMBERS_MAX);
-    assert_eq!(roster.take_due(2 * SECOND).len(), RUMOURS_DIALLED_MAX);
-    assert!(roster.take_due(3 * SECOND).is_empty(), "none of them has answered");
+    assert_eq!(due(&mut roster, 2 * SECOND).len(), RUMOURS_DIALLED_MAX);
+    assert!(due(&mut roster, 3 * SECOND).is_empty(), "none of them has answered");
     // One that is there is dialled whatever else is, and has a place whatever else had it.
     let real = 10 + invented;
     assert_eq!(roster.beat(info(real), 3 * SECOND), Some(Change::Alive(info(real))));
     assert_eq!(roster.members().count(), MEMBERS_MAX);
-    roster.unlinked(NodeId(real), 3 * SECOND);
-    assert_eq!(roster.take_due(4 * SECOND), [info(real)]);
+    roster.unlinked(NodeId(real), false, 3 * SECOND);
+    assert_eq!(due(&mut roster, 4 * SECOND), [info(real)]);
     roster.beat(info(real), 62 * SECOND);
     assert!(roster.tick(62 * SECOND).is_empty(), "nobody misses what never was");
     assert_eq!(
@@ -123,8 +135,8 @@ fn whoever_has_waited_longest_is_dialled_first() {
     }
     let mut seen = BTreeSet::new();
     for tick in 0..3 {
-        for due in roster.take_due(2 * SECOND + tick * SECOND / 100) {
-            roster.was_dialled(due.id);
+        for due in due(&mut roster, 2 * SECOND + tick * SECOND / 100) {
+            failed(&mut roster, due.id.0, 2 * SECOND);
             seen.insert(due.id.0);
         }
     }
@@ -140,7 +152,7 @@ fn a_false_rumour_does_not_keep_the_true_one_out() {
     };
     roster.heard_of(elsewhere.clone(), SECOND);
     roster.heard_of(info(7), SECOND);
-    assert_eq!(roster.take_due(SECOND), [info(7)]);
+    assert_eq!(due(&mut roster, SECOND), [info(7)]);
     roster.beat(info(7), SECOND);
     roster.heard_of(elsewhere, SECOND);
     assert!(
@@ -149,27 +161,74 @@ fn a_false_rumour_does_not_keep_the_true_one_out() {
     );
 }
 
-#[test]
-fn a_name_belongs_to_the_living_and_passes_on_from_the_dead() {
-    let named = |id| NodeInfo {
+fn named(id: u64) -> NodeInfo {
+    NodeInfo {
         name: "desk".into(),
         ..info(id)
-    };
+    }
+}
+
+/// A roster that has reached node 7, called "desk", whose machine has ended the session with it.
+fn broken() -> Roster {
+    let mut roster = roster(5);
+    roster.beat(named(7), SECOND);
+    roster.linked(NodeId(7), SECOND);
+    let probe = roster.take_due(3 * SECOND);
+    assert!(probe.len() == 1 && probe[0].is_probe, "the other side has dialled");
+    roster.was_dialled(NodeId(7), DialOutcome::Reached, 3 * SECOND);
+    assert!(roster.take_due(60 * SECOND).is_empty(), "it is known to be dialable");
+    roster.beat(named(7), 60 * SECOND);
+    roster.unlinked(NodeId(7), true, 60 * SECOND);
+    assert_eq!(due(&mut roster, 60 * SECOND), [named(7)], "dialled at once");
+    roster
+}
+
+#[test]
+fn a_process_that_has_ended_is_known_within_two_seconds_and_a_beat_revokes_it() {
+    let mut roster = broken();
+    assert_eq!(roster.was_dialled(NodeId(7), DialOutcome::Refused, 60 * SECOND), None);
+    assert!(due(&mut roster, 60 * SECOND + SECOND / 2).is_empty());
+    assert_eq!(due(&mut roster, 61 * SECOND), [named(7)]);
+    let dead = roster.was_dialled(NodeId(7), DialOutcome::Refused, 61 * SECOND);
+    assert_eq!(dead, Some(Change::Dead(NodeId(7))));
+    assert!(roster.members().all(|member| !member.alive));
+    assert_eq!(
+        roster.was_dialled(NodeId(7), DialOutcome::Refused, 63 * SECOND),
+        None,
+        "said once"
+    );
+    assert_eq!(roster.beat(named(7), 64 * SECOND), Some(Change::Alive(named(7))));
+}
+
+#[test]
+fn another_process_at_the_address_of_a_broken_session_proves_the_end_of_the_first() {
+    let mut roster = broken();
+    let dead = roster.was_dialled(NodeId(7), DialOutcome::AnotherKey, 60 * SECOND);
+    assert_eq!(dead, Some(Change::Dead(NodeId(7))));
+    assert_eq!(roster.beat(named(8), 61 * SECOND), Some(Change::Alive(named(8))));
+    assert_eq!(roster.tick(61 * SECOND), [Change::Left(NodeId(7))]);
+}
+
+#[test]
+fn a_name_belongs_to_the_living_and_passes_on_from_the_dead() {
     let mut roster = roster(5);
     roster.beat(named(7), SECOND);
     assert_eq!(roster.namesake(&named(7)), None, "a node is not its own namesake");
     assert_eq!(roster.namesake(&named(8)), Some(&named(7)));
     assert_eq!(roster.namesake(&info(8)), None);
-    assert!(roster.succeeds(&named(8)).is_empty(), "it is alive");
     // One that was only heard of stands for nobody.
     roster.heard_of(named(9), SECOND);
     roster.tick(10 * SECOND);
     assert_eq!(roster.namesake(&named(8)), None, "it is silent");
     roster.beat(named(8), 10 * SECOND);
-    assert_eq!(roster.succeeds(&named(8)), [Change::Left(NodeId(7))]);
-    assert!(roster.succeeds(&named(8)).is_empty(), "said once");
+    assert!(roster.tick(11 * SECOND).is_empty(), "a claimed name evicts nobody");
+    assert!(roster.has_met(NodeId(7)) && !roster.has_met(NodeId(9)));
+    for second in 11..40 {
+        roster.beat(named(8), second * SECOND);
+    }
+    assert_eq!(roster.tick(40 * SECOND), [Change::Left(NodeId(7))]);
     assert!(roster.has_left(NodeId(7)) && !roster.has_left(NodeId(9)));
-    assert_eq!(roster.beat(named(7), 11 * SECOND), None, "it does not come back");
+    assert_eq!(roster.beat(named(7), 41 * SECOND), None, "it does not come back");
     let there: Vec<u64> = roster.members().map(|one| one.info.id.0).collect();
     assert_eq!(there, [8, 9]);
 }

@@ -73,6 +73,11 @@ impl RunState {
                     exchange.stop(None);
                 }
             }
+            RunEffect::Left => {
+                if let Some(reply) = self.leaving.take() {
+                    let _ = reply.send(());
+                }
+            }
             RunEffect::Keep => {
                 if let Some((run, _)) = self.exchange {
                     self.tell_exchange(ExchangeMessage::Keep(self.files.checkpoint(run)));
@@ -94,6 +99,8 @@ impl RunState {
             }
             ExchangeOrder::Unseat(worker) => ExchangeMessage::Unseat(worker),
             ExchangeOrder::StopWorkers { stands_by } => ExchangeMessage::Stop { stands_by },
+            ExchangeOrder::LeaveWorkers => ExchangeMessage::Leave,
+            ExchangeOrder::TakeOver(slots) => ExchangeMessage::TakeOver(slots),
             ExchangeOrder::GoBack(key) => ExchangeMessage::GoBack(key),
             ExchangeOrder::Evaluate => ExchangeMessage::Evaluate,
             ExchangeOrder::Checkpoint => {

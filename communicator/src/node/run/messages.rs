@@ -43,6 +43,8 @@ pub(crate) enum RunMessage {
     },
     /// Write a checkpoint, here and everywhere.
     CheckpointAll(RpcReplyPort<Payload<Reply>>),
+    /// Leave the run, because this node is about to end; answered when that is done.
+    Leave(RpcReplyPort<()>),
     /// End the run early.
     Stop(RpcReplyPort<Payload<Reply>>),
     /// How far is the run?

@@ -79,6 +79,8 @@ pub(crate) struct RunState {
     exchange: Option<(RunId, ActorRef<ExchangeMessage>)>,
     usage: UsageMeter,
     records: Records,
+    /// Who waits for this node to have left its run.
+    leaving: Option<RpcReplyPort<()>>,
 }
 
 impl Actor for RunActor {
@@ -121,6 +123,7 @@ impl Actor for RunActor {
             exchange: None,
             usage: UsageMeter::start(start),
             records: Records::new(timing.clocks.record, start),
+            leaving: None,
         })
     }
 
@@ -187,6 +190,10 @@ impl RunState {
                 let ticket = self.clients.add(reply);
                 self.event(RunEvent::CheckpointAll(ticket));
             }
+            RunMessage::Leave(reply) => {
+                self.leaving = Some(reply);
+                self.event(RunEvent::Leave);
+            }
             RunMessage::Stop(reply) => {
                 let ticket = self.clients.add(reply);
                 self.event(RunEvent::Stop(ticket));
@@ -205,6 +212,7 @@ impl RunState {
                 MembershipNotice::Beat { from, number, runs } => RunEvent::Beat { from, number, runs },
                 MembershipNotice::Changed(Change::Alive(info)) => RunEvent::Alive(info),
                 MembershipNotice::Changed(Change::Silent(node)) => RunEvent::Silent(node),
+                MembershipNotice::Changed(Change::Dead(node)) => RunEvent::Dead(node),
                 MembershipNotice::Changed(Change::Left(node)) => RunEvent::Left(node),
             }),
             RunMessage::Workers(WorkersNotice::Attached(worker)) => self.attached(worker),

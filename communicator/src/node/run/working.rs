@@ -85,6 +85,8 @@ fn for_the_core(word: FromWorker) -> Option<WorkerWord> {
         FromWorker::Prepared { run, data, .. } => WorkerWord::Prepared { run, data: Ok(data) },
         FromWorker::Refused { run, reason } => WorkerWord::Prepared { run, data: Err(reason) },
         FromWorker::Stats(stats) => WorkerWord::Stats(*stats),
+        FromWorker::Starved(missing) => WorkerWord::Starved(missing),
+        FromWorker::Fed => WorkerWord::Fed,
         FromWorker::Evaluated { run, evaluation } => WorkerWord::Evaluated { run, evaluation },
         FromWorker::Closed { residual_norm } => WorkerWord::Closed { residual_norm },
         FromWorker::Finished { digest } => WorkerWord::Finished { digest },

@@ -11,6 +11,7 @@ use protocol::wire::worker_stats::WorkerStats;
 use super::seat::Seat;
 use crate::run::event::{Progress, WorkerKey};
 use crate::run::planted::{Bug, planted};
+use crate::run::stalling::Stall;
 use crate::timing::RunLimits;
 
 /// What a run has while there is an exchange.
@@ -39,6 +40,8 @@ pub(crate) struct Exchanging {
     pub(crate) stranded: Option<Duration>,
     /// When parcels last moved.
     pub(crate) moved: Option<Duration>,
+    /// Whether it makes no progress.
+    pub(crate) stall: Stall,
 }
 
 impl Exchanging {
@@ -60,6 +63,7 @@ impl Exchanging {
             goes_back: false,
             stranded: None,
             moved: None,
+            stall: Stall::default(),
         }
     }
 

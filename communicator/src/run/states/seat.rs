@@ -1,6 +1,7 @@
 //! A worker's place in a run on this node. Workers may come and go; the place stays.
 
 use protocol::digest::Digest;
+use protocol::wire::attach::Missing;
 use protocol::wire::worker_stats::WorkerStats;
 
 use crate::run::event::WorkerKey;
@@ -14,6 +15,8 @@ pub(crate) struct Seat {
     before: WorkerStats,
     /// What the present one did.
     now: WorkerStats,
+    /// The samples that the present one waits for, if it has nothing to train.
+    pub(crate) starved: Option<Vec<Missing>>,
     /// Its origin is closed.
     pub(crate) closed: bool,
     /// Who sat here is gone before its time.
@@ -41,6 +44,7 @@ impl Seat {
 
     pub(crate) fn leave(&mut self) {
         self.worker = None;
+        self.starved = None;
         self.now.gpu_memory = 0;
         if !self.closed {
             self.lost = true;

@@ -6,6 +6,7 @@ use std::ops::Range;
 use protocol::cursor::{CursorAdvance, Cursors, News, ShardId, Stretch};
 use protocol::ids::OriginId;
 use protocol::split::SHARDS_PER_SLOT;
+use protocol::wire::attach::Missing;
 
 use crate::sampling::shards::ShardPlan;
 
@@ -174,6 +175,17 @@ impl Board {
                 Some(&origin) => self.is_dead(origin),
                 None => !self.slots[owner(shard.shard)].alive && self.mine != Some(shard),
             })
+    }
+
+    /// The samples that are not done, by the slots that were to train them.
+    pub(super) fn missing(&self) -> Vec<Missing> {
+        let mut samples: Vec<u64> = self.slots.iter().map(|slot| slot.unstarted).collect();
+        for stretch in self.done.stretches() {
+            let rest = self.lengths[stretch.shard as usize].saturating_sub(stretch.done);
+            samples[owner(stretch.shard)] += u64::from(rest) * stretch.shards().count() as u64;
+        }
+        let missing = (0u32..).zip(samples).filter(|&(_, samples)| samples > 0);
+        missing.map(|(slot, samples)| Missing { slot, samples }).collect()
     }
 
     /// Takes note of what is done, as far as there are such samples. Returns what of it is news.

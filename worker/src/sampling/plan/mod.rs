@@ -22,6 +22,7 @@ use board::Board;
 use protocol::cursor::{CursorAdvance, Cursors, ShardId};
 use protocol::ids::OriginId;
 use protocol::job::Trainers;
+use protocol::wire::attach::Missing;
 
 pub use shared::{PlanError, SharedPlan};
 
@@ -177,6 +178,12 @@ impl SamplePlan {
             && self.board.samples_done() == self.shared.labels.len() as u64 * u64::from(self.shared.epochs)
     }
 
+    /// The samples that are neither done nor handed out, by the slots that were to train them.
+    #[must_use]
+    pub fn missing(&self) -> Vec<Missing> {
+        self.board.missing()
+    }
+
     /// Replaces `indices` by the samples of the next minibatch and `advances` by the cursors that hold once
     /// it is trained, one for each shard it takes samples from. Returns false, and empties both, when there is nothing
     /// to train now.
@@ -215,6 +222,11 @@ impl SamplePlan {
             advances.push(advance);
         }
         !indices.is_empty()
+    }
+
+    /// Whether there is something to train now.
+    pub fn has_more(&mut self) -> bool {
+        self.next_shard().is_some()
     }
 
     /// A batch has left that counts all that was handed out.

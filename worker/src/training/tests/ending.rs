@@ -103,3 +103,41 @@ fn a_worker_that_waits_for_a_round_can_stand_by_and_go_back() {
     training.close(&mut Vec::new()).unwrap();
     training.audit().unwrap();
 }
+
+#[test]
+fn a_worker_that_leaves_lets_out_all_that_it_has_learned_and_stops_nobody() {
+    let (_folder, dataset) = points(400);
+    for exchange in ["strom", "mesh:every=3,async"] {
+        let job = job_by(exchange, |_| {});
+        let mut training = real(&job, &dataset);
+        let weights = training.trainer().weights();
+        let mut encoded = Vec::new();
+        for step in 0..7 {
+            training.step(step > 4, &mut encoded).unwrap();
+        }
+        assert!(training.trainer().residual_norm().unwrap() > 0.0);
+        let trained = training.steps;
+        training.leave();
+        let mut made = Vec::new();
+        loop {
+            encoded.clear();
+            let next = training.step(false, &mut encoded).unwrap();
+            if next == Next::Done {
+                break;
+            }
+            assert!(matches!(next, Next::Emitted(_)), "{next:?}");
+            made.push(Batch::decode(&encoded, weights).unwrap());
+        }
+        assert_eq!(training.steps, trained, "no further step");
+        assert!(!made.is_empty());
+        // Nothing is left that could be said in steps of the lattice.
+        let left = training.trainer().residual_norm().unwrap();
+        assert!(left < 1e-6 * (weights as f64).sqrt(), "{left} by {exchange}");
+        encoded.clear();
+        training.close(&mut encoded).unwrap();
+        made.push(Batch::decode(&encoded, weights).unwrap());
+        let standing = made.last().unwrap().header.standing;
+        assert!(standing.last && !standing.stop, "the run goes on without it");
+        training.audit().unwrap();
+    }
+}

@@ -10,6 +10,7 @@ mod passes;
 mod rounds;
 mod shares;
 mod steps;
+mod storm;
 mod threads;
 
 use std::sync::Arc;

@@ -1,0 +1,145 @@
+//! Evidence that a member's process has ended, gathered by this node itself. A pure core.
+//!
+//! A refused connection alone proves nothing: a node behind a firewall, or with a wrong `--advertise`, is refused and alive.
+//! So a process counts as ended only at an address where this node has met its key before, after the other machine has
+//! closed or reset the last session with it, and then only if two dials some time apart are refused, or if another key
+//! answers there.
+
+use std::time::Duration;
+
+use crate::run::planted::{Bug, planted};
+
+/// The outcome of dialling a member's address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DialOutcome {
+    /// The member's own key answered.
+    Reached,
+    /// The machine refused the connection: no process listens there, or a firewall rejects it.
+    Refused,
+    /// A node with another key answered.
+    AnotherKey,
+    /// Anything else, such as a timeout.
+    Failed,
+}
+
+/// What this node has seen of a member's process.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Evidence {
+    /// The member's key has answered at its address.
+    reached: bool,
+    /// The other machine has ended the last session.
+    broken: bool,
+    /// The first refused dial since.
+    refused: Option<Duration>,
+    /// All of it together: the process has ended.
+    pub(super) dead: bool,
+}
+
+impl Evidence {
+    /// The member has spoken: refusals before that say nothing. A word may arrive after the end of the session that it came
+    /// by, so the session's end still counts.
+    pub(super) fn heard(&mut self) {
+        self.refused = None;
+        self.dead = false;
+    }
+
+    /// A session with the member is ready.
+    pub(super) fn linked(&mut self) {
+        self.heard();
+        self.broken = false;
+    }
+
+    /// Whether this node has yet to find out that the member can be dialled.
+    pub(super) fn lacks_reach(&self) -> bool {
+        !self.reached
+    }
+
+    /// The last session with the member is gone. Returns whether dialling it now can tell whether its process has ended.
+    pub(super) fn unlinked(&mut self, by_peer: bool) -> bool {
+        self.broken |= by_peer;
+        self.broken && self.reached
+    }
+
+    fn was_reached(&self) -> bool {
+        self.reached || planted(Bug::UnreachedIsDead)
+    }
+
+    /// The member's address was dialled. Returns whether a second refusal is still to be waited for.
+    pub(super) fn dialled(&mut self, outcome: DialOutcome, now: Duration, apart: Duration) -> bool {
+        match outcome {
+            DialOutcome::Reached => {
+                self.linked();
+                self.reached = true;
+            }
+            DialOutcome::Failed => self.refused = None,
+            DialOutcome::Refused | DialOutcome::AnotherKey if !(self.was_reached() && self.broken) => {}
+            DialOutcome::AnotherKey => self.dead = true,
+            DialOutcome::Refused => {
+                let first = *self.refused.get_or_insert(now);
+                self.dead |= now.saturating_sub(first) >= apart;
+                return !self.dead;
+            }
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// Whether a process is taken for dead after these dials, one every second.
+    fn dies(reached: bool, by_peer: bool, dials: &[DialOutcome]) -> bool {
+        let mut evidence = Evidence::default();
+        if reached {
+            evidence.dialled(DialOutcome::Reached, SECOND, SECOND);
+        }
+        evidence.unlinked(by_peer);
+        for (second, &outcome) in (2u32..).zip(dials) {
+            evidence.dialled(outcome, second * SECOND, SECOND);
+        }
+        evidence.dead
+    }
+
+    #[test]
+    fn two_refusals_after_a_broken_session_prove_the_end_of_a_process_that_could_be_dialled() {
+        use DialOutcome::{AnotherKey, Failed, Reached, Refused};
+        assert!(dies(true, true, &[Refused, Refused]));
+        assert!(dies(true, true, &[AnotherKey]));
+        assert!(!dies(true, true, &[Refused]));
+        assert!(
+            !dies(false, true, &[Refused, Refused, AnotherKey]),
+            "a firewall may refuse it"
+        );
+        assert!(
+            !dies(true, false, &[Refused, Refused, AnotherKey]),
+            "this node has ended the session"
+        );
+        assert!(!dies(true, true, &[Refused, Failed, Refused]));
+        assert!(!dies(true, true, &[Refused, Reached, Refused]));
+    }
+
+    #[test]
+    fn refusals_at_the_same_moment_count_once_and_a_word_voids_them() {
+        let mut evidence = Evidence::default();
+        evidence.dialled(DialOutcome::Reached, SECOND, SECOND);
+        assert!(evidence.unlinked(true));
+        assert!(
+            evidence.dialled(DialOutcome::Refused, 2 * SECOND, SECOND),
+            "another is due"
+        );
+        assert!(evidence.dialled(DialOutcome::Refused, 2 * SECOND + SECOND / 2, SECOND));
+        assert!(!evidence.dead);
+        evidence.heard();
+        evidence.dialled(DialOutcome::Refused, 4 * SECOND, SECOND);
+        assert!(!evidence.dead, "it has spoken since the first");
+        evidence.dialled(DialOutcome::Refused, 5 * SECOND, SECOND);
+        assert!(evidence.dead, "its last word came late");
+        evidence.linked();
+        evidence.dialled(DialOutcome::Refused, 7 * SECOND, SECOND);
+        evidence.dialled(DialOutcome::Refused, 9 * SECOND, SECOND);
+        assert!(!evidence.dead, "its session stands again");
+    }
+}

@@ -1,0 +1,107 @@
+//! A node that is about to end leaves its run first: its workers let out what they have learned and close, the others get all
+//! of their batches, and a checkpoint is kept in case the others end, too.
+
+use std::time::Duration;
+
+use super::active::{ActiveRun, Scope, State};
+use super::core::RunCore;
+use super::event::{ExchangeOrder, RunEffect};
+use super::planted::{Bug, planted};
+
+/// Why a node that has left takes no part in the run any more.
+pub(crate) const ASKED_TO_END: &str = "it was asked to end, and the others go on with its samples";
+
+/// How far a node is that leaves a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Leaving {
+    /// It stays.
+    #[default]
+    No,
+    /// Its workers are told to close, and its ledger is being kept in a file.
+    Asked,
+    /// The file is there, or cannot be.
+    Kept,
+}
+
+impl RunCore {
+    /// This node is about to end: it leaves its run, and takes part in no other.
+    pub(super) fn leave(&mut self, now: Duration, effects: &mut Vec<RunEffect>) {
+        if std::mem::replace(&mut self.leaving, true) {
+            return;
+        }
+        self.with_run(now, effects, ActiveRun::leave);
+    }
+
+    /// Tells once that nothing keeps this node any more.
+    pub(super) fn tell_left(&mut self, effects: &mut Vec<RunEffect>) {
+        let is_free = self.current.as_ref().is_none_or(ActiveRun::is_over);
+        if self.leaving && is_free && !std::mem::replace(&mut self.has_left, true) {
+            effects.push(RunEffect::Left);
+        }
+    }
+}
+
+impl ActiveRun {
+    /// Leaves the run. One that settles already is ended with the others.
+    pub(super) fn leave(&mut self, scope: &mut Scope<'_>) {
+        let in_lane = self.plan().is_some_and(|plan| plan.portions().is_some());
+        match &self.state {
+            State::Preparing(_) if self.coordinator == scope.me.id && self.is_being_prepared() => {
+                self.fail("the node that was asked to start it is about to end".into(), scope);
+            }
+            State::Preparing(_) | State::Opening { .. } => self.withdraw("it is about to end", scope),
+            State::Training(_) if planted(Bug::LeavesAtOnce) => self.withdraw(ASKED_TO_END, scope),
+            State::Training(_) => {
+                self.leaving = Leaving::Asked;
+                tracing::info!(
+                    event = "leaving_run",
+                    "this node leaves the run: its workers let out what they have learned"
+                );
+                scope.effects.push(RunEffect::Keep);
+                // What a worker of a lane has not sent belongs to a minibatch that its lane begins again.
+                if in_lane {
+                    self.stop_workers(scope);
+                } else {
+                    scope.order(ExchangeOrder::LeaveWorkers);
+                }
+            }
+            State::Settling(..) | State::Finishing(..) | State::Ended(_) => {}
+        }
+    }
+
+    /// The ledger of a node that leaves is in a file, or cannot be.
+    pub(super) fn kept_on_leaving(&mut self, kept: &Result<std::path::PathBuf, String>) {
+        if self.leaving != Leaving::Asked {
+            return;
+        }
+        self.leaving = Leaving::Kept;
+        match kept {
+            Ok(path) => tracing::info!(
+                event = "checkpoint_kept",
+                path = %path.display(),
+                "this node's weights are kept in a checkpoint: 'tau start --resume {}' goes on from it",
+                self.run
+            ),
+            Err(error) => tracing::warn!(
+                event = "checkpoint_lost",
+                error,
+                "this node's weights could not be kept"
+            ),
+        }
+    }
+
+    /// Whether this node leaves the run; it is gone from it when its workers have closed and the others have all they made.
+    pub(super) fn is_leaving(&mut self, scope: &mut Scope<'_>) -> bool {
+        if self.leaving == Leaving::No {
+            return false;
+        }
+        let State::Training(exchanging) = &self.state else {
+            return false;
+        };
+        let handed_over = exchanging.plan.portions().is_some() || exchanging.progress.handed_over;
+        if self.leaving == Leaving::Kept && exchanging.is_closed() && handed_over {
+            self.withdraw(ASKED_TO_END, scope);
+        }
+        true
+    }
+}

@@ -1,0 +1,127 @@
+//! A run in which nobody trains though samples are missing: a worker may hold them back, or be gone unnoticed. The run says
+//! whose samples are missing, and takes them over; if that is of no use, workers are started again.
+//!
+//! A worker that has nothing to train says so, and for which samples it waits. As long as one worker anywhere is at a step,
+//! however long that takes, the run does not stall.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use protocol::wire::attach::Missing;
+
+use super::active::{ActiveRun, Scope, State};
+use super::event::{ExchangeOrder, RunEffect};
+use super::states::{Exchanging, Seat};
+
+/// What is known of a run that makes no progress.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Stall {
+    /// Since when all participants have been without samples and nothing has come; none if that is not so.
+    since: Option<Duration>,
+    /// The batches of this node then.
+    stand: u64,
+    /// The slots whose samples this node's workers have taken over.
+    pub(crate) taken_over: BTreeSet<usize>,
+    /// Workers were started again since anything last came.
+    restarted: bool,
+}
+
+impl Exchanging {
+    /// Whether every worker here has nothing to train. A seat that nobody is about to take counts as such.
+    pub(crate) fn is_starved(&self) -> bool {
+        let expected = !self.asked.is_empty() || !self.ready.is_empty();
+        let is_starved = |seat: &Seat| seat.starved.is_some() || seat.worker.is_none() && !expected;
+        self.seated.is_some() && self.seats.values().all(is_starved)
+    }
+
+    /// The samples that this node's workers wait for, by the slots that were to train them.
+    fn missing(&self) -> BTreeMap<usize, u64> {
+        let mut missing = BTreeMap::new();
+        for &Missing { slot, samples } in self.seats.values().flat_map(|seat| seat.starved.iter().flatten()) {
+            let most: &mut u64 = missing.entry(slot as usize).or_default();
+            *most = samples.max(*most);
+        }
+        missing
+    }
+}
+
+impl ActiveRun {
+    /// Looks whether the run makes any progress, and helps if it does not.
+    pub(super) fn look_for_a_stall(&mut self, scope: &mut Scope<'_>) {
+        let (now, limits) = (scope.now, scope.limits);
+        let living = self.members.waited_for(now, limits);
+        let State::Training(exchanging) = &mut self.state else {
+            return;
+        };
+        let starved = exchanging.is_starved() && !exchanging.is_moving(now, limits);
+        self.news |= std::mem::replace(&mut self.members.own.starved, starved) != starved;
+        let is_starved = |node| self.members.state(node).is_some_and(|state| state.starved);
+        let all = starved && living.iter().all(|&node| is_starved(node));
+        let stand = exchanging.progress.stand;
+        let stalls = all && !exchanging.progress.complete && exchanging.plan.portions().is_none();
+        let stall = &mut exchanging.stall;
+        if !stalls || stall.stand != stand {
+            stall.since = stalls.then_some(now);
+            stall.restarted &= stall.stand == stand;
+            stall.stand = stand;
+            if !stalls && !std::mem::take(&mut stall.taken_over).is_empty() {
+                scope.order(ExchangeOrder::TakeOver(BTreeSet::new()));
+            }
+            return;
+        }
+        let Some(since) = stall.since else {
+            stall.since = Some(now);
+            return;
+        };
+        let waited = now.saturating_sub(since);
+        if waited > limits.stalled && stall.taken_over.is_empty() {
+            let missing = exchanging.missing();
+            let own: BTreeSet<usize> = exchanging.seats.keys().copied().collect();
+            let others: BTreeSet<usize> = missing.keys().copied().filter(|slot| !own.contains(slot)).collect();
+            exchanging.stall.taken_over.clone_from(&others);
+            for sentence in self.missing_samples() {
+                tracing::warn!(
+                    event = "run_stalled",
+                    "no progress: waiting for {sentence}; this node takes them over"
+                );
+            }
+            scope.order(ExchangeOrder::TakeOver(others));
+        } else if waited > 2 * limits.stalled && !stall.restarted {
+            stall.restarted = true;
+            let seated: Vec<_> = exchanging.seats.values().filter_map(|seat| seat.worker).collect();
+            tracing::warn!(
+                event = "run_stalled",
+                "no progress: this node starts its workers again from its ledger"
+            );
+            scope.effects.extend(seated.into_iter().map(RunEffect::HangUp));
+        }
+    }
+
+    /// Whose samples are missing, where nobody trains.
+    pub(super) fn missing_samples(&self) -> Vec<String> {
+        let State::Training(exchanging) = &self.state else {
+            return Vec::new();
+        };
+        if exchanging.stall.since.is_none() {
+            return Vec::new();
+        }
+        let missing = exchanging.missing();
+        let mut by_node: Vec<(String, u64)> = Vec::new();
+        for (slot, samples) in &missing {
+            let holder = exchanging.plan.participants.iter();
+            let mut holder = holder.filter(|one| exchanging.plan.slots_of(one.node).contains(slot));
+            let name = holder
+                .next()
+                .map_or_else(|| format!("slot {slot}"), |one| one.name.clone());
+            match by_node.iter_mut().find(|(other, _)| *other == name) {
+                Some((_, sum)) => *sum += samples,
+                None => by_node.push((name, *samples)),
+            }
+        }
+        if by_node.is_empty() {
+            return vec!["samples that a worker of this node has trained and not sent".into()];
+        }
+        let sentence = |(name, samples): (String, u64)| format!("{samples} samples that {name} was to train");
+        by_node.into_iter().map(sentence).collect()
+    }
+}

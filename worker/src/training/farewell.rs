@@ -1,0 +1,53 @@
+//! The residual of a worker that leaves: it goes out as dense batches, the largest parts first, so that what does not reach
+//! the others in time is the least of it.
+
+use std::ops::Range;
+
+use protocol::batch::Payload;
+use protocol::share::Share;
+
+use crate::emission::Leaving;
+use crate::trainer::{TrainError, Trainer};
+
+/// The weights of one such batch: about a hundred kilobytes on the wire.
+const WINDOW: usize = 1 << 16;
+
+/// The windows of a residual that have not left.
+#[derive(Debug, Default)]
+pub(super) struct Farewell {
+    /// The smallest first; none before the residual was looked at.
+    windows: Option<Vec<Range<usize>>>,
+}
+
+impl Farewell {
+    /// Takes the largest part that is left out of the residual.
+    pub(super) fn next<T: Trainer>(&mut self, trainer: &mut T) -> Result<Option<Leaving>, TrainError> {
+        let windows = match &mut self.windows {
+            Some(windows) => windows,
+            None => self.windows.insert(by_size(trainer)?),
+        };
+        while let Some(window) = windows.pop() {
+            let (dense, range) = trainer.take(window, Share::ALL)?;
+            // What is less than a step of the lattice cannot leave.
+            if dense.steps().iter().any(|&steps| steps != 0) {
+                let payload = Payload::Dense(dense);
+                return Ok(Some(Leaving { payload, range }));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// All windows, the one with the smallest residual first.
+fn by_size<T: Trainer>(trainer: &T) -> Result<Vec<Range<usize>>, TrainError> {
+    let state = trainer.state()?;
+    let residual = state.arrays.first().map_or(&[][..], Vec::as_slice);
+    let square = |part: &[f32]| part.iter().map(|&one| f64::from(one).powi(2)).sum::<f64>();
+    let mut windows: Vec<(f64, Range<usize>)> = (0..residual.len())
+        .step_by(WINDOW)
+        .map(|first| first..(first + WINDOW).min(residual.len()))
+        .map(|window| (square(&residual[window.clone()]), window))
+        .collect();
+    windows.sort_by(|one, other| one.0.total_cmp(&other.0));
+    Ok(windows.into_iter().map(|(_, window)| window).collect())
+}
