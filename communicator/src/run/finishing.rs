@@ -147,16 +147,18 @@ impl ActiveRun {
         let living = self.members.waited_for(now, limits);
         let members = self.result_members(&living);
         let measured = self.is_measured_by(&members);
+        let waits = |node: &NodeId| !self.has_settled(*node) && (living.contains(node) || *node == scope.me.id);
+        if members.iter().any(waits) {
+            return;
+        }
         let State::Finishing(exchanging, finishing) = &mut self.state else {
             return;
         };
-        let state = |node: &NodeId| self.members.state(*node);
-        let told = |node: &NodeId| state(node).is_some_and(|state| state.settled.is_some());
-        let in_lanes = exchanging.plan.portions().is_some();
-        let waits = |node: &NodeId| !told(node) && (living.contains(node) || *node == scope.me.id);
-        let Some((settlement, _)) = finishing.settlement.as_ref().filter(|_| !members.iter().any(waits)) else {
+        let Some((settlement, _)) = &finishing.settlement else {
             return;
         };
+        let state = |node: &NodeId| self.members.state(*node);
+        let in_lanes = exchanging.plan.portions().is_some();
         let elapsed = now.saturating_sub(finishing.tries);
         let tries = |state: &ParticipantState| state.saved.is_none() && !state.ended;
         let another = |node: &&NodeId| **node != scope.me.id && living.contains(*node);
