@@ -172,13 +172,22 @@ impl ActiveRun {
         if waits_for_file {
             return;
         }
-        if !measured && !finishing.spare && matches!(finishing.saver, Saver::Done(Err(_))) {
+        // A measured model is somewhere; of a stage, only another file of the same stage is.
+        let is_saved = |node: &NodeId| state(node).is_some_and(|state| state.saved == Some(true));
+        let has_file = if in_lanes {
+            finishing.members.iter().any(is_saved)
+        } else {
+            measured
+        };
+        if !has_file && !finishing.spare && matches!(finishing.saver, Saver::Done(Err(_))) {
             tracing::warn!(
                 "the model is saved among this machine's temporary files, since nobody could save it elsewhere"
             );
             finishing.spare = true;
             finishing.tries = now;
             finishing.saver = Saver::None;
+            // The others wait for the second try.
+            self.members.own.saved = None;
             return;
         }
         // A node whose own file came to nothing waits for another's, but not for ever.

@@ -37,10 +37,16 @@ struct Nodes {
     saving: BTreeMap<NodeId, (WorkerKey, Saving)>,
     reseated: Vec<WorkerKey>,
     workers: u64,
+    /// The node whose own place takes no file.
+    full: Option<NodeId>,
 }
 
 impl Nodes {
     fn new(count: u64) -> Self {
+        Self::with_full_disk(count, None)
+    }
+
+    fn with_full_disk(count: u64, full: Option<NodeId>) -> Self {
         let mut plan = small_plan(count);
         let draft = JobDraft {
             exchange: Some("layers:groups=2".into()),
@@ -55,6 +61,7 @@ impl Nodes {
             saving: BTreeMap::new(),
             reseated: Vec::new(),
             workers: count,
+            full,
         };
         for id in 1..=count {
             nodes.add(NodeId(id));
@@ -157,8 +164,9 @@ impl Nodes {
 
     /// The worker of a node that was told to save has saved.
     fn saves(&mut self, at: NodeId, scores: Option<Scores>) {
-        let (worker, _) = self.saving.remove(&at).expect("a worker was told to save");
-        let saved = Ok(scores);
+        let (worker, saving) = self.saving.remove(&at).expect("a worker was told to save");
+        let is_full = self.full == Some(at) && !saving.spare;
+        let saved = if is_full { Err("no room".into()) } else { Ok(scores) };
         let word = WorkerWord::SavedModel { run: RUN, saved };
         self.queue.push_back((at, RunEvent::Worker(worker, word)));
     }
@@ -284,6 +292,21 @@ fn a_pipeline_that_is_not_needed_for_the_scores_is_not_waited_for() {
         nodes.all_finished(),
         "the first pipeline saves without its own measurement"
     );
+}
+
+#[test]
+fn a_stage_whose_disk_is_full_is_saved_elsewhere() {
+    for (full, measurements) in [(1, 2), (2, 1)] {
+        let mut nodes = Nodes::with_full_disk(2, Some(NodeId(full)));
+        for _ in 0..measurements {
+            assert!(!nodes.all_finished());
+            nodes.pass(1);
+            nodes.measures(1);
+        }
+        assert!(nodes.all_finished(), "node {full}");
+        let saved = |at: &NodeId| nodes.cores[at].current.as_ref().unwrap().members.own.saved == Some(true);
+        assert!(nodes.cores.keys().all(saved), "node {full}");
+    }
 }
 
 #[test]
