@@ -48,18 +48,19 @@ mod tests {
     use super::*;
     use protocol::frontier::Frontier;
 
-    fn order(with_lane: bool) -> Option<SaveOrder> {
-        Some(SaveOrder {
+    fn finish(with_lane: bool, now: Instant) -> Finish {
+        let order = SaveOrder {
             path: "model".into(),
             frontier: Frontier::default(),
             with_lane,
-        })
+        };
+        Finish::new(Some(order), now)
     }
 
     #[test]
     fn a_pipeline_is_tried_for_a_while_and_anew_after_it_broke_but_not_for_ever() {
         let start = Instant::now();
-        let mut finish = Finish::new(order(true), start);
+        let mut finish = finish(true, start);
         let mut now = start;
         for _ in 0..BREAKS_MAX {
             assert!(finish.measures(now + CALL_LIMIT / 2));
@@ -73,7 +74,7 @@ mod tests {
     #[test]
     fn what_is_only_saved_or_told_waits_for_nobody() {
         let now = Instant::now();
-        assert!(!Finish::new(order(false), now).measures(now));
+        assert!(!finish(false, now).measures(now));
         assert!(!Finish::new(None, now).measures(now));
     }
 }
