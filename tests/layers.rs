@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -22,6 +23,9 @@ const DEEP: &[&str] = &[
     "--optimiser",
     "adam",
 ];
+
+/// Longer than a run takes to end that waits for nobody, even on a busy machine; shorter than any wait for a lost peer.
+const AT_ONCE: Duration = Duration::from_secs(10);
 
 /// What the assembled model reaches must be what the lane has measured.
 fn assert_is_as_good(tau: &Tau, finished: &Value) {
@@ -137,6 +141,51 @@ fn whose_worker_a_lane_waits_for_is_named() {
     client.interrupt();
     let output = client.finish();
     assert_eq!(output.code, 0, "{}", output.stderr);
+}
+
+#[test]
+fn a_worker_that_dies_at_the_end_is_replaced_and_the_model_measured() {
+    for exchange in ["layers:groups=2", "layers:slices=2"] {
+        let cluster = Cluster::of(2);
+        points_csv(&cluster.tau, "points.csv", 600);
+        let leader = led_by(&cluster);
+        for node in &cluster.nodes {
+            let job = ["--exchange", exchange, "--epochs", "1000000", "--detach"];
+            let started = cluster.ask("start", &[DEEP, SOON, &job].concat());
+            assert_eq!(started.code, 0, "{}", started.stderr);
+            wait_until_trains(&cluster, &leader);
+            // It makes no further step, and is gone before the others have ended.
+            let worker = node.worker();
+            kill("-STOP", worker);
+            let stopped = cluster.ask("stop", &[]);
+            assert_eq!(stopped.code, 0, "{}", stopped.stderr);
+            kill("-KILL", worker);
+            let output = cluster.ask("start", &["--attach"]);
+            assert_eq!(output.code, 0, "{exchange}, {}: {}", node.name, output.stderr);
+            let last = output.last();
+            assert_eq!(last["replicas_agree"], true, "{last}");
+            assert_is_as_good(&cluster.tau, &last);
+            cluster.wait_for_nodes(2);
+        }
+    }
+}
+
+#[test]
+fn two_lanes_that_are_stopped_are_free_at_once() {
+    let cluster = Cluster::of(4);
+    points_csv(&cluster.tau, "points.csv", 600);
+    for _ in 0..4 {
+        let job = ["--exchange", "layers:groups=2", "--epochs", "1000000", "--detach"];
+        let started = cluster.ask("start", &[DEEP, &job].concat());
+        assert_eq!(started.code, 0, "{}", started.stderr);
+        wait_until_trains(&cluster, &led_by(&cluster));
+        stop(&cluster);
+        let stopped = Instant::now();
+        Cluster::wait_until("a node does not end", || {
+            cluster.listed().iter().all(|node| node["state"] == "idle")
+        });
+        assert!(stopped.elapsed() < AT_ONCE, "a node waited for {:?}", stopped.elapsed());
+    }
 }
 
 /// Kills a node by its name.

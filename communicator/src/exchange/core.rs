@@ -378,7 +378,8 @@ impl Exchange {
         self.peers.get_mut(&node)?.link.as_mut()
     }
 
-    pub(super) fn home(&self, origin: OriginId) -> Option<NodeId> {
+    /// The node of an origin; none if the origin was never announced.
+    pub(crate) fn home(&self, origin: OriginId) -> Option<NodeId> {
         self.origins.get(&origin).map(|info| info.home)
     }
 

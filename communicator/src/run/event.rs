@@ -276,11 +276,24 @@ pub(crate) enum ExchangeOrder {
     Thaw,
     /// Audit the ledger and say what it comes to: [`RunEvent::Settlement`] follows.
     Settle,
-    /// This worker tells the digest of what it has, and saves the model if it is to.
-    Finish { worker: WorkerKey, save: bool },
+    /// A worker takes a seat that was lost at the end. It is given the ledger, trains nothing, and has its layers ready for
+    /// the measurement of its pipeline.
+    Reseat { worker: WorkerKey, slot: usize },
+    /// This worker tells the digest of what it has, and saves the model if it is to. A later order to save replaces one that
+    /// is not carried out yet.
+    Finish { worker: WorkerKey, save: Option<Saving> },
     /// This worker, which has no seat, is given the ledger, and measures and saves it: where it belongs, or where there
     /// may be room.
     Measure { worker: WorkerKey, spare: bool },
+}
+
+/// How a worker with a seat saves the model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Saving {
+    /// Saves among the machine's temporary files, because the model's own place takes no file.
+    pub(crate) spare: bool,
+    /// Measures the whole pipeline first. Without a pipeline, every model is measured after it is saved.
+    pub(crate) measures_pipeline: bool,
 }
 
 /// How things stand with the participants.

@@ -1,13 +1,15 @@
 //! The end: all have agreed on the batches. Workers tell what they hold, and one of them measures and saves it. Every node
 //! waits until all members have told their digests, and for its own file, but never for another node's disk.
 
+use std::collections::BTreeSet;
+
 use protocol::digest::Digest;
 use protocol::ids::NodeId;
 use protocol::wire::run_beat::{ParticipantState, Settled};
 
 use super::active::{ActiveRun, Scope, State};
 use super::ending;
-use super::event::{ExchangeOrder, RunEffect};
+use super::event::{ExchangeOrder, RunEffect, Saving};
 use super::states::{Kept, Saver, Seat};
 use crate::log_context::NEWS;
 use crate::portion::weights_of_all;
@@ -55,6 +57,7 @@ impl ActiveRun {
                 if save {
                     finishing.saver = Saver::Ordered(worker);
                 }
+                let save = save.then(Saving::default);
                 scope.order(ExchangeOrder::Finish { worker, save });
             }
         }
@@ -115,14 +118,12 @@ impl ActiveRun {
     fn save(&mut self, scope: &mut Scope<'_>) {
         let in_lanes = self.plan().is_some_and(|plan| plan.portions().is_some());
         if in_lanes {
-            self.save_portion(scope);
+            self.save_stage(scope);
         }
         let State::Finishing(exchanging, finishing) = &mut self.state else {
             return;
         };
-        // Who has a seat in a lane is told to save when the others have settled.
-        let waits = in_lanes && exchanging.seats.values().any(|seat| seat.worker.is_some());
-        if matches!(finishing.saver, Saver::None) && !waits {
+        if matches!(finishing.saver, Saver::None) && !in_lanes {
             if let Some(worker) = exchanging.take_ready() {
                 finishing.saver = Saver::Ordered(worker);
                 let spare = finishing.spare;
@@ -139,48 +140,26 @@ impl ActiveRun {
         }
     }
 
-    /// Has this node's portion saved, once all have told what they ended with. Who leads a lane has it measured, too.
-    fn save_portion(&mut self, scope: &mut Scope<'_>) {
-        let living = self.members.waited_for(scope.now, scope.limits);
-        let told = |node: &NodeId| self.members.state(*node).is_some_and(|state| state.settled.is_some());
-        if !living.iter().all(told) {
-            return;
-        }
-        let State::Finishing(exchanging, finishing) = &mut self.state else {
-            return;
-        };
-        let seated = exchanging.seats.values().find_map(|seat| seat.worker);
-        if let (Saver::None, Some(worker)) = (&finishing.saver, seated) {
-            finishing.saver = Saver::Ordered(worker);
-            finishing.tries = scope.now;
-            scope.order(ExchangeOrder::Finish { worker, save: true });
-        }
-    }
-
     /// Ends the run when everybody whom it ends with has told its digest, and the model is measured and saved, or all
     /// was tried.
     fn try_end(&mut self, scope: &mut Scope<'_>) {
         let (now, limits) = (scope.now, scope.limits);
         let living = self.members.waited_for(now, limits);
+        let members = self.result_members(&living);
+        let measured = self.is_measured_by(&members);
+        let waits = |node: &NodeId| !self.has_settled(*node) && (living.contains(node) || *node == scope.me.id);
+        if members.iter().any(waits) {
+            return;
+        }
         let State::Finishing(exchanging, finishing) = &mut self.state else {
             return;
         };
-        let state = |node: &NodeId| self.members.state(*node);
-        let told = |node: &NodeId| state(node).is_some_and(|state| state.settled.is_some());
-        let in_lanes = exchanging.plan.portions().is_some();
-        // Those who hold other layers end by themselves, but the result is of all.
-        let mut members = finishing.members.clone();
-        if in_lanes {
-            let others = exchanging.plan.participants.iter().map(|one| one.node);
-            members.extend(others.filter(|node| living.contains(node) || told(node)));
-        }
-        let waits = |node: &NodeId| !told(node) && (living.contains(node) || *node == scope.me.id);
-        let Some((settlement, _)) = finishing.settlement.as_ref().filter(|_| !members.iter().any(waits)) else {
+        let Some((settlement, _)) = &finishing.settlement else {
             return;
         };
+        let state = |node: &NodeId| self.members.state(*node);
+        let in_lanes = exchanging.plan.portions().is_some();
         let elapsed = now.saturating_sub(finishing.tries);
-        let scores = |node: &NodeId| state(node)?.settled.as_ref()?.scores;
-        let measured = members.iter().any(|node| scores(node).is_some());
         let tries = |state: &ParticipantState| state.saved.is_none() && !state.ended;
         let another = |node: &&NodeId| **node != scope.me.id && living.contains(*node);
         let others_try = members.iter().filter(another).filter_map(state).any(tries);
@@ -193,13 +172,22 @@ impl ActiveRun {
         if waits_for_file {
             return;
         }
-        if !measured && !finishing.spare && matches!(finishing.saver, Saver::Done(Err(_))) {
+        // A measured model is somewhere; of a stage, only another file of the same stage is.
+        let is_saved = |node: &NodeId| state(node).is_some_and(|state| state.saved == Some(true));
+        let has_file = if in_lanes {
+            finishing.members.iter().any(is_saved)
+        } else {
+            measured
+        };
+        if !has_file && !finishing.spare && matches!(finishing.saver, Saver::Done(Err(_))) {
             tracing::warn!(
                 "the model is saved among this machine's temporary files, since nobody could save it elsewhere"
             );
             finishing.spare = true;
             finishing.tries = now;
             finishing.saver = Saver::None;
+            // The others wait for the second try.
+            self.members.own.saved = None;
             return;
         }
         // A node whose own file came to nothing waits for another's, but not for ever.
@@ -226,6 +214,31 @@ impl ActiveRun {
             tracing::info!(target: NEWS, accuracy, agree = result.agree, digest = %result.digest, "the run has ended");
         }
         self.end(outcome, scope);
+    }
+
+    /// The nodes whose digests and scores make up the result. Those who hold other layers end by themselves, but the result is
+    /// of all.
+    pub(super) fn result_members(&self, living: &BTreeSet<NodeId>) -> BTreeSet<NodeId> {
+        let State::Finishing(exchanging, finishing) = &self.state else {
+            return BTreeSet::new();
+        };
+        let mut members = finishing.members.clone();
+        if exchanging.plan.portions().is_some() {
+            let others = exchanging.plan.participants.iter().map(|one| one.node);
+            members.extend(others.filter(|node| living.contains(node) || self.has_settled(*node)));
+        }
+        members
+    }
+
+    /// Whether a node has told what it ended with.
+    pub(super) fn has_settled(&self, node: NodeId) -> bool {
+        self.members.state(node).is_some_and(|state| state.settled.is_some())
+    }
+
+    /// Whether one of these nodes has told how good the model is.
+    pub(super) fn is_measured_by(&self, members: &BTreeSet<NodeId>) -> bool {
+        let scores = |node: &NodeId| self.members.state(*node)?.settled.as_ref()?.scores;
+        members.iter().any(|node| scores(node).is_some())
     }
 
     /// Nobody could save the model: its weights are kept in a checkpoint, and the run ends with where that is.

@@ -109,7 +109,7 @@ impl ActiveRun {
     pub(super) fn detached(&mut self, worker: WorkerKey, scope: &mut Scope<'_>) {
         match &mut self.state {
             State::Preparing(preparing) => drop(preparing.workers.remove(&worker)),
-            State::Finishing(_, finishing) => finishing.detached(worker),
+            State::Finishing(_, finishing) => finishing.detached(worker, scope.now),
             _ => {}
         }
         if self
@@ -161,7 +161,7 @@ impl ActiveRun {
                 if let State::Finishing(exchanging, finishing) = &mut self.state {
                     if digest.is_none() {
                         // What is not on the lattice is not saved: another one has to.
-                        finishing.detached(worker);
+                        finishing.detached(worker, scope.now);
                     }
                     if let Some(seat) = exchanging.seat_of(worker) {
                         seat.finished = true;

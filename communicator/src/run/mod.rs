@@ -8,8 +8,8 @@
 //!
 //! `core` takes events, `starting` gets runs going and `beats` are what other nodes tell of theirs; `hearing` is what others
 //! and workers say in a run; `active` is one run, and `views` how it looks to others. What
-//! it has in each of its states is in `states`, what it does there in `preparing`, `training`, `settling` and `finishing`;
-//! `leaving` is how a node ends that others go on without, `stalling` what is done where nobody trains.
+//! it has in each of its states is in `states`, what it does there in `preparing`, `training`, `settling`, `finishing` and
+//! `pipeline_end`; `leaving` is how a node ends that others go on without, `stalling` what is done where nobody trains.
 //! `members` knows who lives and who is waited for, `coordination` who can take part, `ending`
 //! what a run comes to, `waiting` what it waits for. Its time limits are handed in. The node's actor carries
 //! out what is decided here.
@@ -30,6 +30,7 @@ mod hearing;
 mod leaving;
 mod members;
 mod patience;
+mod pipeline_end;
 pub(crate) mod planted;
 mod preparing;
 mod progress;

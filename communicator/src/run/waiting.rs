@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use protocol::ids::NodeId;
+use protocol::wire::run_beat::ParticipantState;
 
 use super::active::{ActiveRun, State};
 use super::states::Exchanging;
@@ -21,7 +22,10 @@ impl ActiveRun {
             }
             State::Preparing(_) => vec!["other nodes to get ready".into()],
             State::Opening { .. } => vec!["this node to start its exchange".into()],
-            State::Training(exchanging) => self.unmanned(exchanging).chain(self.missing_samples()).collect(),
+            State::Training(exchanging) => {
+                let unmanned = self.unmanned(exchanging, |state| !state.closed);
+                unmanned.chain(self.missing_samples()).collect()
+            }
             State::Ended(_) => Vec::new(),
             State::Settling(exchanging, _) => {
                 let mut waiting = Vec::new();
@@ -55,8 +59,8 @@ impl ActiveRun {
                 }));
                 waiting
             }
-            State::Finishing(_, finishing) => {
-                let mut waiting = Vec::new();
+            State::Finishing(exchanging, finishing) => {
+                let mut waiting: Vec<String> = self.unmanned(exchanging, |state| !state.ended).collect();
                 if self.members.own.settled.is_none() {
                     waiting.push("this node's workers to tell their digests".into());
                 } else if finishing.is_saving() {
@@ -75,13 +79,18 @@ impl ActiveRun {
         }
     }
 
-    /// Those of a lane who have lost their worker: the others wait for it in every minibatch.
-    fn unmanned<'a>(&'a self, exchanging: &'a Exchanging) -> impl Iterator<Item = String> + 'a {
+    /// Nodes of pipelines that have lost their worker, among those that still need one. The others of the pipeline wait for it
+    /// in every minibatch and in the measurement.
+    fn unmanned<'a>(
+        &'a self,
+        exchanging: &'a Exchanging,
+        needs_worker: impl Fn(&ParticipantState) -> bool + 'a,
+    ) -> impl Iterator<Item = String> + 'a {
         let own = self.members.own.unmanned;
         let own = own.then(|| "this node's worker to be started again".to_owned());
-        let others = exchanging.plan.participants.iter().filter(|one| {
+        let others = exchanging.plan.participants.iter().filter(move |one| {
             let state = self.members.state(one.node);
-            one.node != self.members.me() && state.is_some_and(|state| state.unmanned && !state.closed)
+            one.node != self.members.me() && state.is_some_and(|state| state.unmanned && needs_worker(state))
         });
         own.into_iter()
             .chain(others.map(|one| format!("{} to start its worker again", one.name)))
@@ -93,7 +102,7 @@ impl ActiveRun {
         nodes: impl Iterator<Item = NodeId> + 'a,
         now: Duration,
         limits: &'a RunLimits,
-        lacks: impl Fn(&protocol::wire::run_beat::ParticipantState) -> Option<&'static str> + 'a,
+        lacks: impl Fn(&ParticipantState) -> Option<&'static str> + 'a,
     ) -> impl Iterator<Item = String> + 'a {
         let others = nodes.filter(|&node| node != self.members.me());
         others.filter_map(move |node| {

@@ -362,6 +362,7 @@ impl World {
                 self.exchange(at, Event::Silent(absent));
             }
             ExchangeOrder::Seat { worker, .. } => self.seat(at, worker),
+            ExchangeOrder::Reseat { .. } => unreachable!("no simulated network is cut into stages"),
             ExchangeOrder::Unseat(worker) => {
                 let open = self.nodes.get_mut(&at).unwrap().exchange.as_mut().unwrap();
                 if let Some(origin) = open.seated.remove(&worker) {
@@ -419,7 +420,7 @@ impl World {
                 let Some(counts) = counts.map(|training| training.counts.clone()) else {
                     return;
                 };
-                self.finish(at, worker, &counts, save);
+                self.finish(at, worker, &counts, save.is_some());
             }
             ExchangeOrder::Measure { worker, .. } => {
                 let counts = self.nodes[&at]

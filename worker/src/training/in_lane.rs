@@ -240,6 +240,11 @@ impl<T: Trainer> Training<T> {
         self.trainer.lane().is_some()
     }
 
+    /// Whether this worker leads a lane.
+    pub fn leads_lane(&mut self) -> bool {
+        self.trainer.lane().is_some_and(|lane| lane.leads())
+    }
+
     /// Whether this worker leads a lane that is not whole, so that it calls.
     pub fn calls(&mut self) -> Result<bool, TrainingError> {
         match self.trainer.lane() {

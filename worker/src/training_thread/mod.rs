@@ -5,6 +5,7 @@
 //! holds back what would leave, and then waits.
 
 mod ends;
+mod finish;
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -33,6 +34,7 @@ use crate::trainer::{TrainError, Trainer};
 use crate::training::{Next, State, Step, Training, TrainingError};
 pub use ends::Outbound;
 use ends::{Inbox, LaneEnds, Outbox};
+use finish::Finish;
 
 /// Batches on their way out before the worker holds back.
 const OUTBOUND_MAX: usize = 8;
@@ -268,9 +270,7 @@ pub fn start<T: Trainer>(
     })
 }
 
-/// How long a leader calls its lane together to have it measured.
-const LANE_LIMIT: Duration = Duration::from_secs(20);
-/// How often it does.
+/// How often a worker with an unanswered order looks after it.
 const CALL_AGAIN: Duration = Duration::from_millis(100);
 /// As long as anybody waits.
 const FOR_EVER: Duration = Duration::from_hours(1);
@@ -288,7 +288,7 @@ struct Loop<'a, T> {
     paused: bool,
     closed: bool,
     /// Answers that wait for the origin to be closed.
-    finishes: VecDeque<(Option<SaveOrder>, Instant)>,
+    finishes: VecDeque<Finish>,
     /// Files that wait for a moment at which nothing is held back.
     saves: Vec<PathBuf>,
     /// An evaluation that waits for a moment at which nothing of a lane is under way.
@@ -346,23 +346,26 @@ impl<'a, T: Trainer> Loop<'a, T> {
         }
     }
 
-    /// Answers whoever believes that all batches have come. More may come nevertheless, and the question again. A lane is
-    /// measured first, if it can be called together within a while.
+    /// Answers whoever believes that all batches have come. More may come nevertheless, and the question again. A pipeline is
+    /// measured first; if it breaks, it is called together and measured again, within limits.
     fn finish(&mut self) -> Result<(), Ended> {
-        while let Some((order, asked)) = self.finishes.pop_front() {
-            let measures = order.as_ref().is_some_and(|order| order.with_lane);
-            if measures && asked.elapsed() < LANE_LIMIT && self.training.calls()? {
-                self.finishes.push_front((order, asked));
-                return Ok(());
-            }
-            let scores = if measures { self.training.measure()? } else { None };
-            // It broke meanwhile.
-            if measures && scores.is_none() && asked.elapsed() < LANE_LIMIT && self.training.calls()? {
-                self.finishes.push_front((order, asked));
-                return Ok(());
+        while let Some(mut finish) = self.finishes.pop_front() {
+            let mut scores = None;
+            if finish.measures(Instant::now()) && self.training.leads_lane() {
+                let calls = self.training.calls()?;
+                if !calls {
+                    scores = self.training.measure()?;
+                }
+                if scores.is_none() {
+                    if !calls {
+                        finish.broke(Instant::now());
+                    }
+                    self.finishes.push_front(finish);
+                    return Ok(());
+                }
             }
             let trainer = self.training.trainer();
-            let save = match order {
+            let save = match finish.order {
                 Some(order) => Some((order, trainer.copy_weights()?)),
                 None => None,
             };
@@ -546,7 +549,12 @@ impl<'a, T: Trainer> Loop<'a, T> {
             ToTraining::Leave => self.training.leave(),
             ToTraining::StandBy => self.training.stand_by(),
             ToTraining::GoBack(weights) => self.training.go_back(weights),
-            ToTraining::Finish(save) => self.finishes.push_back((save, Instant::now())),
+            ToTraining::Finish(order) => {
+                if order.is_some() {
+                    self.finishes.retain(|finish| finish.order.is_none());
+                }
+                self.finishes.push_back(Finish::new(order, Instant::now()));
+            }
             ToTraining::Lane(word) => self.training.hear(word)?,
         }
         Ok(())

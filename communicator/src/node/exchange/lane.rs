@@ -81,12 +81,6 @@ impl ExchangeState {
         }
     }
 
-    /// Whether all of this node's lane is there.
-    pub(super) fn has_whole_lane(&self) -> bool {
-        let own = self.plan.place(self.me);
-        own.is_none_or(|own| self.is_whole(own.lane as usize))
-    }
-
     fn is_whole(&self, lane: usize) -> bool {
         let is_there = |place| {
             let holder = self.plan.holder(place);

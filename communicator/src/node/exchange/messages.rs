@@ -69,11 +69,13 @@ pub(crate) enum ExchangeMessage {
     Thaw,
     /// What is the end of it? The digest is recomputed and told.
     Settle,
+    /// A worker takes a seat that was lost at the end.
+    Reseat { worker: WorkerHandle, slot: usize },
     /// All batches have come: a worker tells what it has, and saves the model if a file is named.
     Finish {
         key: WorkerKey,
-        /// Where to save.
-        save: Option<PathBuf>,
+        /// Where to save, and whether the whole pipeline is measured first.
+        save: Option<(PathBuf, bool)>,
     },
     /// A worker without a seat is given the ledger, to measure it and to save it to this file.
     Measure {

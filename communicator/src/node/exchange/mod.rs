@@ -143,13 +143,14 @@ impl Actor for ExchangeActor {
             ExchangeMessage::Accepted { from, stream } => state.accepted(from, stream),
             ExchangeMessage::Link(notice) => state.hear_link(notice),
             ExchangeMessage::FromSeat(SeatNotice::Batch { key, bytes, permit }) => {
-                if state.workers.contains_key(&key) {
+                if state.trains(key) {
                     state.bytes_encoded += bytes.len() as u64;
                     state.event(Event::Local(bytes));
                 }
                 drop(permit);
             }
             ExchangeMessage::Seat { worker, slot, origin } => state.seat(worker, slot, origin),
+            ExchangeMessage::Reseat { worker, slot } => state.reseat(worker, slot),
             ExchangeMessage::Unseat(key) => state.unseat(key),
             ExchangeMessage::Stop { stands_by } => state.stop_workers(stands_by),
             ExchangeMessage::Leave => state.leave_workers(),

@@ -106,9 +106,9 @@ impl ExchangeState {
     }
 
     /// All batches have come: a worker tells what it has, and saves the model if a file is named.
-    pub(super) fn finish(&self, key: WorkerKey, save: Option<PathBuf>) {
+    pub(super) fn finish(&self, key: WorkerKey, save: Option<(PathBuf, bool)>) {
         if let Some((_, worker)) = self.workers.get(&key) {
-            let save = save.map(|path| self.save_order(path));
+            let save = save.map(|(path, with_lane)| self.save_order(path, with_lane));
             worker.tell(ToWorker::Finish { save });
         }
     }
@@ -118,15 +118,31 @@ impl ExchangeState {
     pub(super) fn measure(&self, worker: &WorkerHandle, path: PathBuf) {
         self.hand_over(worker, OriginId(drawn::number()), 0, None);
         worker.tell(ToWorker::Stop);
-        let save = Some(self.save_order(path));
+        let save = Some(self.save_order(path, false));
         worker.tell(ToWorker::Finish { save });
     }
 
-    fn save_order(&self, path: PathBuf) -> SaveOrder {
+    /// Seats a worker at the end, for the measurement of its pipeline. Its origin is not announced, so that its batches do not
+    /// count.
+    pub(super) fn reseat(&mut self, worker: WorkerHandle, slot: usize) {
+        let origin = OriginId(drawn::number());
+        worker.route_batches(Some(self.myself.get_derived()));
+        self.hand_over(&worker, origin, slot, None);
+        worker.tell(ToWorker::Stop);
+        self.workers.insert(worker.key, (origin, worker));
+    }
+
+    /// Whether batches of a worker count.
+    pub(super) fn trains(&self, key: WorkerKey) -> bool {
+        let origin = self.workers.get(&key).map(|(origin, _)| *origin);
+        origin.is_some_and(|origin| self.core.home(origin).is_some())
+    }
+
+    fn save_order(&self, path: PathBuf, with_lane: bool) -> SaveOrder {
         SaveOrder {
             path,
             frontier: self.core.ledger().frontier().clone(),
-            with_lane: self.has_whole_lane(),
+            with_lane,
         }
     }
 

@@ -1,5 +1,7 @@
 //! What the run's core decides, carried out.
 
+use std::path::PathBuf;
+
 use protocol::ids::OriginId;
 use protocol::wire::attach::ToWorker;
 use protocol::wire::control::Phase;
@@ -97,6 +99,12 @@ impl RunState {
                 let origin = OriginId(drawn::number());
                 ExchangeMessage::Seat { worker, slot, origin }
             }
+            ExchangeOrder::Reseat { worker, slot } => {
+                let Some(worker) = self.workers.get(&worker).cloned() else {
+                    return;
+                };
+                ExchangeMessage::Reseat { worker, slot }
+            }
             ExchangeOrder::Unseat(worker) => ExchangeMessage::Unseat(worker),
             ExchangeOrder::StopWorkers { stands_by } => ExchangeMessage::Stop { stands_by },
             ExchangeOrder::LeaveWorkers => ExchangeMessage::Leave,
@@ -114,27 +122,25 @@ impl RunState {
             ExchangeOrder::Settle => ExchangeMessage::Settle,
             ExchangeOrder::Finish { worker: key, save } => ExchangeMessage::Finish {
                 key,
-                save: save
-                    .then(|| self.exchange.as_ref().map(|(run, _)| self.files.model(*run)))
-                    .flatten(),
+                save: save.and_then(|saving| Some((self.model_path(saving.spare)?, saving.measures_pipeline))),
             },
             ExchangeOrder::Measure { worker, spare } => {
-                let Some((worker, run)) = self
-                    .workers
-                    .get(&worker)
-                    .cloned()
-                    .zip(self.exchange.as_ref().map(|one| one.0))
-                else {
+                let Some((worker, path)) = self.workers.get(&worker).cloned().zip(self.model_path(spare)) else {
                     return;
-                };
-                let path = if spare {
-                    self.files.spare_model(run)
-                } else {
-                    self.files.model(run)
                 };
                 ExchangeMessage::Measure { worker, path }
             }
         };
         self.tell_exchange(message);
+    }
+
+    /// The file that this run's model is saved to: in its own place, or in a spare one.
+    fn model_path(&self, spare: bool) -> Option<PathBuf> {
+        let (run, _) = *self.exchange.as_ref()?;
+        Some(if spare {
+            self.files.spare_model(run)
+        } else {
+            self.files.model(run)
+        })
     }
 }

@@ -9,6 +9,9 @@ use protocol::measured::Scores;
 
 use crate::run::event::{Settlement, WorkerKey};
 
+/// Lost workers after which the time to save begins again. One that dies whenever it saves must not hold up the end.
+const LOSSES_MAX: u32 = 3;
+
 /// A run whose model is measured and saved.
 #[derive(Debug)]
 pub(crate) struct Finishing {
@@ -20,9 +23,13 @@ pub(crate) struct Finishing {
     /// The exchange was asked once more, because its ledger had to be replaced.
     pub(crate) asked_again: bool,
     pub(crate) saver: Saver,
+    /// The worker that saves was told to measure the whole pipeline first.
+    pub(crate) measures_pipeline: bool,
     /// The model is saved elsewhere, because the place where it belongs takes no file; and since when somebody tries.
     pub(crate) spare: bool,
     pub(crate) tries: Duration,
+    /// Workers that were lost while they saved.
+    losses: u32,
     /// Where the ledger is kept, if nobody could save the model.
     pub(crate) kept: Kept,
 }
@@ -52,8 +59,10 @@ impl Finishing {
             settlement: None,
             asked_again: false,
             saver: Saver::None,
+            measures_pipeline: false,
             spare: false,
             tries: now,
+            losses: 0,
             kept: Kept::No,
         }
     }
@@ -62,10 +71,14 @@ impl Finishing {
         !matches!(self.saver, Saver::Done(_))
     }
 
-    /// The worker that saves is gone: another one has to.
-    pub(crate) fn detached(&mut self, worker: WorkerKey) {
+    /// The worker that saves is gone: another one has to, and gets the full time for it, unless too many were lost.
+    pub(crate) fn detached(&mut self, worker: WorkerKey, now: Duration) {
         if matches!(self.saver, Saver::Ordered(saver) if saver == worker) {
             self.saver = Saver::None;
+            self.losses += 1;
+            if self.losses <= LOSSES_MAX {
+                self.tries = now;
+            }
         }
     }
 

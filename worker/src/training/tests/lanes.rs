@@ -266,13 +266,7 @@ fn a_lane_trains_its_epochs_ends_and_is_measured() {
         let workers = Workers::cut(cut, |draft| draft.epochs = Some(3));
         let train = workers.dataset.train.len();
         assert_eq!(workers.closed(), 3 * train, "samples of a lane count once");
-        let folder = tempfile::tempdir().unwrap();
-        let order = SaveOrder {
-            path: folder.path().join("model"),
-            frontier: Frontier::default(),
-            with_lane: true,
-        };
-        workers.tell_all(&ToTraining::Finish(Some(order)));
+        workers.tell_all(&finish(true));
         let mut found = Vec::new();
         for _ in 0..portions {
             match workers.next() {
@@ -286,6 +280,44 @@ fn a_lane_trains_its_epochs_ends_and_is_measured() {
         }
         assert!(found[0].accuracy > 0.95, "{cut}: {found:?}");
     }
+}
+
+/// The order to save, and to measure the whole pipeline first or not.
+fn finish(with_lane: bool) -> ToTraining {
+    ToTraining::Finish(Some(SaveOrder {
+        path: "model".into(),
+        frontier: Frontier::default(),
+        with_lane,
+    }))
+}
+
+#[test]
+fn a_lane_that_breaks_while_it_is_measured_is_measured_again() {
+    let workers = Workers::new(3, |draft| draft.epochs = Some(1));
+    workers.closed();
+    workers.cut.store(true, Ordering::Relaxed);
+    workers.inbound[0].send(finish(true)).unwrap();
+    // The first measurement, or the call for it, reaches nobody.
+    workers.wait_for(|group, word| group == 0 && matches!(word, FromTraining::Flow(_)));
+    workers.cut.store(false, Ordering::Relaxed);
+    workers.inbound[0].send(ToTraining::Lane(LaneWord::Broken)).unwrap();
+    workers.wait_for(|group, word| group == 0 && matches!(word, FromTraining::Finished { scores: Some(_), .. }));
+}
+
+#[test]
+fn a_leader_that_calls_in_vain_saves_when_it_is_told_to_do_without() {
+    let workers = Workers::new(2, |draft| draft.epochs = Some(1));
+    workers.closed();
+    workers.cut.store(true, Ordering::Relaxed);
+    workers.inbound[0].send(ToTraining::Lane(LaneWord::Broken)).unwrap();
+    workers.inbound[0].send(finish(true)).unwrap();
+    workers.wait_for(|group, word| group == 0 && matches!(word, FromTraining::Flow(_)));
+    workers.inbound[0].send(finish(false)).unwrap();
+    workers.wait_for(|group, word| {
+        let saved = matches!(word, FromTraining::Finished { scores: None, .. });
+        assert!(group != 0 || saved || matches!(word, FromTraining::Flow(_)), "{word:?}");
+        group == 0 && saved
+    });
 }
 
 #[test]

@@ -1,0 +1,73 @@
+//! The end of a run whose network is cut into stages (portions) of pipelines (lanes): every node has its own stage saved, and
+//! the node of the first stage has the whole pipeline measured.
+//!
+//! A worker that dies meanwhile costs a retry: the next one takes its seat with the ledger, and the leader's worker calls the
+//! pipeline together again.
+
+use std::collections::BTreeSet;
+
+use protocol::ids::NodeId;
+
+use super::active::{ActiveRun, Scope, State};
+use super::event::{ExchangeOrder, Saving};
+use super::states::{Exchanging, Saver};
+
+impl ActiveRun {
+    /// Fills a lost seat and has this node's stage saved, once all have told what they ended with.
+    pub(super) fn save_stage(&mut self, scope: &mut Scope<'_>) {
+        let living = self.members.waited_for(scope.now, scope.limits);
+        let all_settled = living.iter().all(|&node| self.has_settled(node));
+        let measures_pipeline = self.measures_pipeline(&living, scope);
+        let State::Finishing(exchanging, finishing) = &mut self.state else {
+            return;
+        };
+        if !all_settled {
+            finishing.tries = scope.now;
+            return;
+        }
+        reseat(exchanging, scope);
+        let seated = exchanging.seats.values().find_map(|seat| seat.worker);
+        self.members.own.unmanned = seated.is_none();
+        let worker = match finishing.saver {
+            Saver::None => seated,
+            // The measurement is not needed any more, or cannot succeed.
+            Saver::Ordered(worker) if finishing.measures_pipeline && !measures_pipeline => Some(worker),
+            _ => None,
+        };
+        if let Some(worker) = worker {
+            finishing.saver = Saver::Ordered(worker);
+            finishing.measures_pipeline = measures_pipeline;
+            let save = Some(Saving {
+                spare: finishing.spare,
+                measures_pipeline,
+            });
+            scope.order(ExchangeOrder::Finish { worker, save });
+        }
+    }
+
+    /// Whether this node leads a pipeline that has all its nodes, and nobody has measured the model yet.
+    fn measures_pipeline(&self, living: &BTreeSet<NodeId>, scope: &Scope<'_>) -> bool {
+        let Some((plan, place)) = self.plan().and_then(|plan| Some((plan, plan.place(scope.me.id)?))) else {
+            return false;
+        };
+        let has_ended = |node: NodeId| self.members.state(node).is_some_and(|state| state.ended);
+        let is_there = |node: NodeId| living.contains(&node) && !has_ended(node);
+        let mut holders = plan.places(place.lane as usize).map(|place| plan.holder(place));
+        place.portion == 0
+            && holders.all(|holder| holder.is_some_and(|one| is_there(one.node)))
+            && !self.is_measured_by(&self.result_members(living))
+    }
+}
+
+/// Puts workers that have opened the data into seats that were lost.
+fn reseat(exchanging: &mut Exchanging, scope: &mut Scope<'_>) {
+    while let Some((&slot, seat)) = exchanging.seats.iter_mut().find(|(_, seat)| seat.worker.is_none())
+        && let Some(worker) = exchanging.ready.pop_first()
+    {
+        seat.take(worker);
+        scope.order(ExchangeOrder::Reseat { worker, slot });
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,80 @@
+//! An order to finish that waits to be carried out, and how often and how long the pipeline is tried for it.
+
+use std::time::{Duration, Instant};
+
+use protocol::wire::attach::SaveOrder;
+
+/// How long a leader calls its pipeline together in vain: a worker that hangs is replaced after ten seconds, and its successor
+/// opens the data first.
+const CALL_LIMIT: Duration = Duration::from_mins(1);
+/// Measurements that may break. A worker that dies in each of them must not hold up the end.
+const BREAKS_MAX: u32 = 5;
+
+/// An order to finish.
+#[derive(Debug)]
+pub(super) struct Finish {
+    /// Where to save, if this worker is to.
+    pub(super) order: Option<SaveOrder>,
+    /// Since when the pipeline is called together.
+    called: Instant,
+    /// Measurements that broke.
+    breaks: u32,
+}
+
+impl Finish {
+    pub(super) fn new(order: Option<SaveOrder>, now: Instant) -> Self {
+        Self {
+            order,
+            called: now,
+            breaks: 0,
+        }
+    }
+
+    /// Whether the pipeline is to be measured first, and there is still a point in trying.
+    pub(super) fn measures(&self, now: Instant) -> bool {
+        let is_ordered = self.order.as_ref().is_some_and(|order| order.with_lane);
+        is_ordered && self.breaks < BREAKS_MAX && now.saturating_duration_since(self.called) < CALL_LIMIT
+    }
+
+    /// The pipeline broke while it was measured.
+    pub(super) fn broke(&mut self, now: Instant) {
+        self.breaks += 1;
+        self.called = now;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use protocol::frontier::Frontier;
+
+    fn finish(with_lane: bool, now: Instant) -> Finish {
+        let order = SaveOrder {
+            path: "model".into(),
+            frontier: Frontier::default(),
+            with_lane,
+        };
+        Finish::new(Some(order), now)
+    }
+
+    #[test]
+    fn a_pipeline_is_tried_for_a_while_and_anew_after_it_broke_but_not_for_ever() {
+        let start = Instant::now();
+        let mut finish = finish(true, start);
+        let mut now = start;
+        for _ in 0..BREAKS_MAX {
+            assert!(finish.measures(now + CALL_LIMIT / 2));
+            assert!(!finish.measures(now + CALL_LIMIT));
+            now += CALL_LIMIT / 2;
+            finish.broke(now);
+        }
+        assert!(!finish.measures(now));
+    }
+
+    #[test]
+    fn what_is_only_saved_or_told_waits_for_nobody() {
+        let now = Instant::now();
+        assert!(!finish(false, now).measures(now));
+        assert!(!Finish::new(None, now).measures(now));
+    }
+}
