@@ -195,7 +195,7 @@ impl Members {
     /// Whether a participant is silent here, over everybody, and at least half of the others have given it up: they may have
     /// evidence that this node cannot have, because it has never reached the participant.
     fn is_given_up_by_others(&self, node: NodeId, now: Duration, limits: &RunLimits) -> bool {
-        if self.linked.contains(&node) || !self.is_quiet_for(node, now, limits.silent_after) {
+        if self.linked.contains(&node) || !self.is_quiet_for(node, now, limits.dead_after) {
             return false;
         }
         let others: Vec<&ParticipantState> = self.others_heard(node, now, limits).collect();

@@ -268,3 +268,29 @@ fn who_is_no_trainer_claims_nothing_until_a_lower_slot_is_lost() {
     guest.slot_dead(2);
     assert!(next(&mut guest).is_some());
 }
+
+#[test]
+fn claimers_that_go_in_step_claim_different_shards() {
+    // Slots 0 and 1 are through with their own samples at the same moment, and share out those of slot 2, which is dead.
+    let mut plans = [0, 1].map(|slot| SamplePlan::new(shared(vec![0; 192], 3, 1, 4), slot).unwrap());
+    let mut trained = Vec::new();
+    loop {
+        let advances: Vec<Option<CursorAdvance>> = plans.iter_mut().map(advance_of).collect();
+        for (slot, advance) in advances.iter().enumerate() {
+            let Some(advance) = advance else { continue };
+            trained.push(advance.shard.shard);
+            plans[1 - slot].observe(OriginId(slot as u64), &[*advance]);
+        }
+        for plan in &mut plans {
+            plan.slot_dead(2);
+        }
+        if advances.iter().all(Option::is_none) {
+            break;
+        }
+    }
+    let all = trained.len();
+    trained.sort_unstable();
+    trained.dedup();
+    assert_eq!(trained, (0..48).collect::<Vec<_>>());
+    assert!(all <= 48 + 1, "{all} shards were trained instead of 48");
+}

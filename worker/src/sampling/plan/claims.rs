@@ -85,22 +85,17 @@ impl Board {
         None
     }
 
-    /// An unstarted shard of a slot in one epoch. Claimers come from the end, as the owner comes from the front, and begin
-    /// at different places; none takes what the owner comes to next while there is more.
+    /// An unstarted shard of a slot in one epoch. Claimers come from the end, as the owner comes from the front, and each takes
+    /// another one: workers that go in step, as in rounds, claim at the same moment and would all train the same. None takes
+    /// what the owner comes to next while there is more.
     fn unstarted_in(&self, claimer: usize, slot: usize, epoch: u32) -> Option<ShardId> {
-        let begins = (claimer % (SHARDS_PER_SLOT as usize - 1)) as u32;
         let first = first_of(slot);
-        let next = (first..first + SHARDS_PER_SLOT)
-            .map(|shard| ShardId { epoch, shard })
-            .find(|&shard| self.is_unstarted(shard))?;
-        let from_the_end = |step: u32| first + SHARDS_PER_SLOT - 1 - (begins + step) % SHARDS_PER_SLOT;
-        let later = (0..SHARDS_PER_SLOT)
-            .map(|step| ShardId {
-                epoch,
-                shard: from_the_end(step),
-            })
-            .find(|&shard| shard != next && self.is_unstarted(shard));
-        later.or(Some(next))
+        let shards = (first..first + SHARDS_PER_SLOT).map(|shard| ShardId { epoch, shard });
+        let mut unstarted = shards.filter(|&shard| self.is_unstarted(shard));
+        let next = unstarted.next()?;
+        let later: Vec<ShardId> = unstarted.rev().collect();
+        let of_claimer = claimer.checked_rem(later.len());
+        Some(of_claimer.map_or(next, |place| later[place]))
     }
 
     /// A shard that somebody began who will not finish it. One of the first few, so that claimers take different ones.
