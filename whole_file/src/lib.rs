@@ -70,7 +70,11 @@ impl Part {
 /// The path that a file is written to: behind all links, and free or a regular file.
 fn target_of(place: &Path) -> io::Result<PathBuf> {
     let refuse = |why: String| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
-    if let Some(kind) = place.metadata().ok().and_then(|found| irregular_kind(found.file_type())) {
+    if let Some(kind) = place
+        .metadata()
+        .ok()
+        .and_then(|found| irregular_kind(found.file_type()))
+    {
         return refuse(format!("it is {kind}, not a regular file"));
     }
     let mut target = place.to_path_buf();
@@ -153,7 +157,12 @@ mod tests {
         let at = |name: &str| folder.path().join(name);
         std::fs::create_dir(at("far")).unwrap();
         std::fs::write(at("far/target"), "old").unwrap();
-        for (link, to) in [("link", "far/target"), ("chain", "link"), ("dangling", "far/new"), ("loop", "loop")] {
+        for (link, to) in [
+            ("link", "far/target"),
+            ("chain", "link"),
+            ("dangling", "far/new"),
+            ("loop", "loop"),
+        ] {
             std::os::unix::fs::symlink(to, at(link)).unwrap();
         }
         write(&at("chain"), |file| file.write_all(b"whole")).unwrap();
@@ -177,7 +186,12 @@ mod tests {
         let _socket = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
         make_pipe(&at("pipe"));
         std::os::unix::fs::symlink("pipe", at("link")).unwrap();
-        for (name, kind) in [("folder", "a folder"), ("socket", "a socket"), ("pipe", "a pipe"), ("link", "a pipe")] {
+        for (name, kind) in [
+            ("folder", "a folder"),
+            ("socket", "a socket"),
+            ("pipe", "a pipe"),
+            ("link", "a pipe"),
+        ] {
             let before = std::fs::metadata(at(name)).unwrap().file_type();
             let error = write(&at(name), |file| file.write_all(b"x")).unwrap_err();
             assert!(error.to_string().contains(kind), "{name}: {error}");
