@@ -67,9 +67,9 @@ mod tests {
         let group = |path: &str, files: &[(&str, &str)]| {
             let folder = root.path().join(path);
             std::fs::create_dir_all(&folder).unwrap();
-            files
-                .iter()
-                .for_each(|(name, text)| std::fs::write(folder.join(name), text).unwrap());
+            for (name, text) in files {
+                std::fs::write(folder.join(name), text).unwrap();
+            }
         };
         let left = |groups: &str| memory_left_in(groups, root.path());
         group("a/b", &[("memory.max", "max\n"), ("memory.current", "10\n")]);

@@ -268,7 +268,7 @@ mod tests {
         refused("both", "more than one key pair");
         write_private(&at("mixed"), format!("{}{}", certificates[0], keys[1]).as_bytes()).unwrap();
         refused("mixed", "are no pair");
-        write_private(&at("long"), &[b'#'; BYTES_MAX as usize + 1]).unwrap();
+        write_private(&at("long"), &vec![b'#'; BYTES_MAX as usize + 1]).unwrap();
         refused("long", "too long");
         let made = std::process::Command::new("mkfifo")
             .arg("-m600")

@@ -41,7 +41,7 @@ pub enum DialError {
         source: std::io::Error,
     },
     /// The connection ended within the handshake.
-    #[error("{address} ended the connection: it may be busy or about to stop; try again")]
+    #[error("{address} ended the connection: it may be busy, about to stop, or run with --insecure; try again")]
     Ended {
         address: SocketAddr,
         source: std::io::Error,

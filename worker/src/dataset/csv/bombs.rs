@@ -60,7 +60,7 @@ fn texts_labels_and_words_are_bounded_together() {
     for (text, options, says) in [
         (rows(|row| format!("1,label {row}")), "", "too many labels"),
         (rows(|row| long(row % 900)), "?onehot=0", "too much different text"),
-        (rows(|row| long(row)), "?text=hash:8", "too much different text"),
+        (rows(long), "?text=hash:8", "too much different text"),
         (
             rows(|row| "a ".repeat(100) + &format!(",{}", row % 2)),
             "?words=0:16",

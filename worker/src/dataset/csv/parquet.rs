@@ -167,7 +167,7 @@ fn cell(line: &mut String, at: usize, text: &str) {
 mod tests {
     use std::path::PathBuf;
 
-    use ::parquet::basic::Compression;
+    use ::parquet::basic::{Compression, GzipLevel, ZstdLevel};
     use ::parquet::data_type::{BoolType, ByteArray, ByteArrayType, DoubleType, Int32Type};
     use ::parquet::file::properties::WriterProperties;
     use ::parquet::file::writer::SerializedFileWriter;
@@ -333,8 +333,8 @@ mod tests {
         for codec in [
             Compression::UNCOMPRESSED,
             Compression::SNAPPY,
-            Compression::GZIP(Default::default()),
-            Compression::ZSTD(Default::default()),
+            Compression::GZIP(GzipLevel::default()),
+            Compression::ZSTD(ZstdLevel::default()),
         ] {
             zeros(&path, LETTERS, codec);
             let error = open(LETTERS as u64).unwrap_err().to_string();
@@ -342,7 +342,7 @@ mod tests {
             assert!(open(20 * LETTERS as u64).unwrap() > 2 * LETTERS, "{codec}");
         }
         // A page that claims less than it holds.
-        zeros(&path, LETTERS, Compression::GZIP(Default::default()));
+        zeros(&path, LETTERS, Compression::GZIP(GzipLevel::default()));
         let whole = std::fs::read(&path).unwrap();
         let length = PageHeader::read(&whole[4..]).unwrap().unpacked;
         let claim = |mut number: u64, length: usize| {
