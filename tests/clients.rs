@@ -152,6 +152,79 @@ fn wrong_credentials_are_said_at_once() {
 }
 
 #[test]
+fn a_client_without_credentials_is_told_to_give_them() {
+    let cluster = cluster(1);
+    let address = &cluster.nodes[0].address;
+    let output = cluster.tau.run(&["nodes", "--cluster", address, "--insecure"]);
+    assert_eq!(output.code, 1);
+    assert!(
+        output.stderr.contains("give them with --credentials FILE"),
+        "{}",
+        output.stderr
+    );
+    assert!(!output.stderr.contains("same release"), "{}", output.stderr);
+}
+
+#[test]
+fn a_run_is_attached_to_at_a_node_that_was_started_again() {
+    let mut cluster = cluster(2);
+    let early = cluster.ask("start", &["--attach"]);
+    assert_eq!(early.code, 1);
+    for node in &cluster.nodes {
+        assert!(early.stderr.contains(&node.address), "{}", early.stderr);
+    }
+    let started = cluster.ask("start", &job("2", &[]));
+    let run = finished(&started, 2)["run"].clone();
+    let first = cluster.nodes.remove(0);
+    first.stop();
+    let second = cluster.nodes[0].address.clone();
+    let again = cluster.start(Some(&second), "127.0.0.1:0", &[]).address.clone();
+    Cluster::wait_until("the node has not joined", || {
+        let listed = cluster.tau.run(&asking("nodes", &again, &[])).objects();
+        listed.iter().any(|node| node["address"] == *second)
+    });
+    let attached = cluster
+        .tau
+        .run(&asking("start", &again, &["--attach", "--out", "attached"]));
+    assert_eq!(attached.code, 0, "{}", attached.stderr);
+    assert_eq!(attached.last()["run"], run);
+}
+
+#[test]
+fn two_signals_of_one_key_press_end_the_run_in_good_order() {
+    let cluster = cluster(1);
+    let mut client = cluster.tau.start(&cluster.asking("start", &job(ENDLESS, &[])));
+    client.wait_until_trains();
+    client.interrupt();
+    client.interrupt();
+    let output = client.finish();
+    assert_eq!(output.code, 0, "{}", output.stderr);
+    assert_eq!(output.last()["event"], "finished");
+}
+
+#[test]
+fn whoever_leaves_a_run_is_told_that_it_goes_on() {
+    let cluster = cluster(1);
+    let mut client = cluster.tau.start(&cluster.asking("start", &job(ENDLESS, &[])));
+    client.wait_until_trains();
+    // The stop reaches nobody.
+    let node = cluster.nodes[0].process.pid();
+    kill("-STOP", node);
+    Cluster::wait_until("the client stays", || {
+        client.interrupt();
+        client.log().contains("goes on at its nodes")
+    });
+    let output = client.finish();
+    kill("-CONT", node);
+    assert_eq!(
+        (output.code, &output.last()["event"]),
+        (1, &"failed".into()),
+        "{}",
+        output.stderr
+    );
+}
+
+#[test]
 fn a_start_whose_node_dies_before_it_begins_is_asked_of_another_once() {
     let mut cluster = cluster(3);
     // The run cannot begin while this one does not answer.

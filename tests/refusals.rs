@@ -231,6 +231,42 @@ fn credentials_are_made_once() {
     );
 }
 
+#[cfg(unix)]
+#[test]
+fn credentials_are_one_pair_in_a_regular_file() {
+    let tau = Tau::new();
+    let [a, b] = ["a.pem", "b.pem"].map(|name| {
+        assert_eq!(tau.run(&["credentials", "new", name]).code, 0);
+        std::fs::read_to_string(tau.path(name)).unwrap()
+    });
+    let (certificate, _) = a.split_at(a.find("-----BEGIN PRIVATE").unwrap());
+    let (_, key) = b.split_at(b.find("-----BEGIN PRIVATE").unwrap());
+    let private = |name: &str, text: String| {
+        std::fs::copy(tau.path("a.pem"), tau.path(name)).unwrap();
+        std::fs::write(tau.path(name), text).unwrap();
+    };
+    private("both.pem", format!("{a}{b}"));
+    private("mixed.pem", format!("{certificate}{key}"));
+    let made = std::process::Command::new("mkfifo")
+        .arg("-m600")
+        .arg(tau.path("pipe.pem"))
+        .status();
+    assert!(made.unwrap().success());
+    for (file, says) in [
+        ("both.pem", "more than one key pair"),
+        ("mixed.pem", "are no pair"),
+        ("pipe.pem", "is a pipe: give a regular file"),
+        ("/dev/zero", "is a device"),
+    ] {
+        refused(&tau, &["seed", "--credentials", file], says);
+        refused(
+            &tau,
+            &["nodes", "--cluster", "127.0.0.1:1", "--credentials", file],
+            says,
+        );
+    }
+}
+
 #[test]
 fn usage_errors_have_exit_code_2() {
     let tau = Tau::new();

@@ -1,11 +1,12 @@
 //! Which classes a model takes for which: what the accuracy is made of.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use protocol::base_rate::{BaseRate, Compared};
 use serde::Serialize;
 
-use crate::quantity;
+use crate::{printable, quantity};
 
 /// Classes up to which the whole matrix fits a terminal.
 const MATRIX_CLASSES_MAX: usize = 12;
@@ -103,29 +104,30 @@ impl Confusion {
 
     /// For people, within so many columns.
     pub(crate) fn text(&self, room: usize) -> String {
-        let width = self.classes.iter().map(|name| name.chars().count()).max().unwrap_or(0);
+        let names: Vec<_> = self.classes.iter().map(|name| printable::line(name)).collect();
+        let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
         let width = width.max("class".len());
         let mut text = format!(
             "{:width$}  {:>8}  {:>8}  {:>9}  {:>7}\n",
             "class", "samples", "recall", "precision", "F1"
         );
         let percent = |share: Option<f64>| share.map_or("–".into(), |share| format!("{:.2} %", 100.0 * share));
-        for one in &self.per_class {
+        for (name, one) in names.iter().zip(&self.per_class) {
             let (recall, precision) = (percent(one.recall), percent(one.precision));
             let f1 = one.f1.map_or("–".into(), |f1| format!("{f1:.4}"));
             let _ = writeln!(
                 text,
-                "{:width$}  {:>8}  {recall:>8}  {precision:>9}  {f1:>7}",
-                one.class, one.samples
+                "{name:width$}  {:>8}  {recall:>8}  {precision:>9}  {f1:>7}",
+                one.samples
             );
         }
         if self.classes.len() <= MATRIX_CLASSES_MAX {
-            text.push_str(&self.matrix_text(width, room));
+            text.push_str(&self.matrix_text(&names, width, room));
         }
         text
     }
 
-    fn matrix_text(&self, width: usize, room: usize) -> String {
+    fn matrix_text(&self, names: &[Cow<'_, str>], width: usize, room: usize) -> String {
         // Names are cut only as far as the room demands.
         let each = room.saturating_sub(width) / self.classes.len().max(1);
         let letters = each.saturating_sub(2).clamp(NAME_LETTERS, width.max(NAME_LETTERS));
@@ -133,12 +135,12 @@ impl Confusion {
             let shown: String = text.chars().take(letters).collect();
             format!("  {shown:>letters$}")
         };
-        let names: String = self.classes.iter().map(|name| cell(name)).collect::<Vec<_>>().concat();
+        let heads: String = names.iter().map(|name| cell(name)).collect::<Vec<_>>().concat();
         let mut text = format!(
-            "\nrows are what samples are, columns what they are taken for\n{:width$}{names}\n",
+            "\nrows are what samples are, columns what they are taken for\n{:width$}{heads}\n",
             ""
         );
-        for (name, row) in self.classes.iter().zip(&self.matrix) {
+        for (name, row) in names.iter().zip(&self.matrix) {
             let row: Vec<String> = row.iter().map(|count| cell(&count.to_string())).collect();
             let _ = writeln!(text, "{name:width$}{}", row.concat());
         }

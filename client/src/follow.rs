@@ -36,6 +36,13 @@ pub(crate) async fn follow(
 ) -> Result<Finished, Failure> {
     let first = status(contact, run).await?;
     let folder = out.of_run(run)?;
+    if let Some(other) = folder.not_latest() {
+        notice::say(&format!(
+            "warning: {} is no link, and stays as it is: this run is kept in {}",
+            other.display(),
+            folder.path().display()
+        ));
+    }
     // It is written once more with the result, and then must be: a full disk is no reason not to follow a run.
     let _ = folder.keep_job(&first.job);
     let facts = Facts::of(&first);
@@ -178,7 +185,14 @@ async fn status(contact: &Contact, run: RunId) -> Result<Box<RunStatus>, Failure
 }
 
 /// How long the successor of a run that has diverged may take to be prepared.
-const SUCCESSOR_LIMIT: Duration = Duration::from_mins(2);
+pub(crate) const SUCCESSOR_LIMIT: Duration = Duration::from_mins(2);
+
+/// Whether a run has diverged whose successor no node knows of yet: there is none to stop, but there will be.
+pub(crate) fn awaits_successor(answers: &[Answer]) -> bool {
+    let known = || answers.iter().filter_map(Answer::status);
+    let is_known = |run: RunId| known().any(|status| status.run == run);
+    known().any(|status| status.outcome.is_some() && status.successor.is_some_and(|next| !is_known(next)))
+}
 
 /// Waits until a node knows of the run that succeeds another one.
 async fn until_known(contact: &Contact, run: RunId) -> Result<(), Failure> {
@@ -190,8 +204,17 @@ async fn until_known(contact: &Contact, run: RunId) -> Result<(), Failure> {
             return Ok(());
         }
         if interrupt::asked() {
-            contact.ask(Request::Stop).await?;
-            return Err(Failure::Failed(format!("run {run} was stopped before it began")));
+            match contact.ask(Request::Stop).await? {
+                Reply::Stopping(_) => {
+                    interrupt::stop_sent();
+                    return Ok(());
+                }
+                Reply::CalledOff(_) => {
+                    return Err(Failure::Failed(format!("run {run} was stopped before it began")));
+                }
+                // Nobody has a run to stop before the nodes know of this one.
+                _ => {}
+            }
         }
         tokio::time::sleep(LOOK_AGAIN).await;
     }
@@ -259,6 +282,7 @@ async fn watch(
             account.note(Happening::StopAsked);
             view.busy("ending the run");
             contact.ask(Request::Stop).await?;
+            interrupt::stop_sent();
         }
         tokio::time::sleep(LOOK_AGAIN).await;
     };
@@ -304,9 +328,8 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn one_nodes_failure_is_not_the_runs_while_others_go_on() {
-        let says = |port, run, outcome: Option<&str>| Answer {
+    fn says(port: u16, run: u64, outcome: Option<&str>) -> Answer {
+        Answer {
             address: SocketAddr::from(([127, 0, 0, 1], port)),
             reply: Ok(Reply::Status(Some(Box::new(RunStatus {
                 run: RunId(run),
@@ -320,7 +343,22 @@ mod tests {
                 outcome: outcome.map(|reason| Err(reason.into())),
                 waiting: Vec::new(),
             })))),
-        };
+        }
+    }
+
+    #[test]
+    fn a_run_that_has_diverged_awaits_its_successor_until_a_node_knows_of_it() {
+        let mut diverged = says(1, 7, Some("diverged"));
+        assert!(!awaits_successor(std::slice::from_ref(&diverged)));
+        if let Ok(Reply::Status(Some(status))) = &mut diverged.reply {
+            status.successor = Some(RunId(8));
+        }
+        assert!(awaits_successor(&[diverged.clone(), says(2, 6, None)]));
+        assert!(!awaits_successor(&[diverged, says(2, 8, None)]));
+    }
+
+    #[test]
+    fn one_nodes_failure_is_not_the_runs_while_others_go_on() {
         let found = |answers: &[Answer]| best(RunId(7), answers).map(|(answer, _)| answer.address.port());
         assert_eq!(
             found(&[says(1, 7, Some("broke")), says(2, 7, None), says(3, 8, None)]),

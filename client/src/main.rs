@@ -35,6 +35,7 @@ mod notice;
 mod out_folder;
 mod output;
 mod page;
+mod printable;
 mod quantity;
 mod reading;
 mod report;
@@ -101,6 +102,7 @@ fn main() -> ExitCode {
         Command::Report(report) => (report.json, commands::report::run(&report)),
     };
     match result {
+        Ok(()) if output::is_lost() => ExitCode::FAILURE,
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             failure.report(json);
@@ -111,12 +113,16 @@ fn main() -> ExitCode {
 
 /// Usage errors are clap's own, with its hints; a script that asked for JSON gets its object too.
 fn refuse(error: &clap::Error) -> ExitCode {
-    // Nothing can be done if even that cannot be printed.
-    let _ = error.print();
+    if let Err(lost) = error.print() {
+        output::lose(&lost);
+    }
     if error.use_stderr() && std::env::args().any(|argument| argument == "--json") {
         let text = error.to_string();
         let first = text.lines().next().unwrap_or_default();
         output::line(&Failed::because(first.trim_start_matches("error: ")));
     }
-    ExitCode::from(error.exit_code() as u8)
+    match error.exit_code() {
+        0 if output::is_lost() => ExitCode::FAILURE,
+        code => ExitCode::from(code as u8),
+    }
 }

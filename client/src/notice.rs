@@ -4,14 +4,16 @@ use std::io::Write as _;
 use std::sync::{Mutex, PoisonError};
 
 use crate::output::fitted;
+use crate::printable;
 
 type Sink = Box<dyn Fn(&str) + Send>;
 
 /// Who has the terminal, if somebody has.
 static SINK: Mutex<Option<Sink>> = Mutex::new(None);
 
-/// Says a sentence: on standard error, or through whoever draws there.
+/// Says a sentence, without its control characters: on standard error, or through whoever draws there.
 pub(crate) fn say(text: &str) {
+    let text = &*printable::text(text);
     match &*SINK.lock().unwrap_or_else(PoisonError::into_inner) {
         Some(sink) => sink(text),
         // A reader that has gone away cannot be told.

@@ -1,11 +1,16 @@
 //! Standard output: what came out, as one JSON object per line or as text for people.
 
-use std::io::{IsTerminal, Write};
+use std::io::{ErrorKind, IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use ratatui::crossterm::terminal;
 use serde::Serialize;
 
 use crate::fit::wrapped;
+use crate::{notice, printable};
+
+/// Whether a result could not be written, though somebody would read it.
+static LOST: AtomicBool = AtomicBool::new(false);
 
 /// Who is told what happens in a run, while it goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,14 +45,39 @@ pub(crate) fn fitted(text: &str, stream: &impl IsTerminal) -> String {
     }
 }
 
-/// Writes text for people, and returns whether it could be written. A reader that has gone away is not an error.
+/// Writes text for people, without its control characters, and returns whether it could be written. A reader that has gone
+/// away is not an error.
 pub(crate) fn text(text: &str) -> bool {
+    plain(&printable::text(text))
+}
+
+/// Writes text for programs as it is, and returns whether it could be written.
+pub(crate) fn plain(text: &str) -> bool {
     let mut stdout = std::io::stdout().lock();
-    stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).is_ok()
+    let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
+    drop(stdout);
+    if let Err(error) = &written {
+        lose(error);
+    }
+    written.is_ok()
+}
+
+/// Takes down that standard output took no more, and says so the first time. A run goes on all the same.
+pub(crate) fn lose(error: &std::io::Error) {
+    if error.kind() != ErrorKind::BrokenPipe && !LOST.swap(true, Ordering::Relaxed) {
+        notice::say(&format!(
+            "error: the result could not be written to standard output ({error}): make room, or send it elsewhere"
+        ));
+    }
+}
+
+/// Whether a result was lost, so that the command has failed.
+pub(crate) fn is_lost() -> bool {
+    LOST.load(Ordering::Relaxed)
 }
 
 /// Writes an object as a line, and returns whether it could be written. A reader that has gone away is not an error:
 /// training goes on and saves its model.
 pub(crate) fn line(object: &impl Serialize) -> bool {
-    serde_json::to_string(object).is_ok_and(|json| text(&(json + "\n")))
+    serde_json::to_string(object).is_ok_and(|json| plain(&(json + "\n")))
 }

@@ -65,6 +65,8 @@ fn newest_model(among: &Path) -> Option<OsString> {
 #[derive(Debug)]
 pub(crate) struct RunFolder {
     path: PathBuf,
+    /// Something else than a link that has the name of the link to the newest run.
+    not_latest: Option<PathBuf>,
 }
 
 impl RunFolder {
@@ -77,14 +79,20 @@ impl RunFolder {
         let path = among.join(&name);
         std::fs::create_dir_all(&path)
             .map_err(|error| Failure::Failed(format!("{} could not be made: {error}", path.display())))?;
-        point_at(among, &name);
-        Ok(Self { path })
+        let not_latest = point_at(among, &name);
+        Ok(Self { path, not_latest })
     }
 
     /// The folder that a node has for a run.
     pub(crate) fn at(path: PathBuf) -> std::io::Result<Self> {
         std::fs::create_dir_all(&path)?;
-        Ok(Self { path })
+        let not_latest = None;
+        Ok(Self { path, not_latest })
+    }
+
+    /// The file or folder that keeps `latest` from leading to this run.
+    pub(crate) fn not_latest(&self) -> Option<&Path> {
+        self.not_latest.as_deref()
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -132,17 +140,20 @@ impl RunFolder {
     }
 }
 
-/// Has `latest` point at a folder, at once. Where that cannot be, or something else has the name, there is none.
-fn point_at(among: &Path, name: &str) {
+/// Has `latest` point at a folder, at once. Returns what has the name and is no link.
+fn point_at(among: &Path, name: &str) -> Option<PathBuf> {
     #[cfg(unix)]
     {
         let latest = among.join(LATEST);
-        let is_ours = latest.symlink_metadata().map_or(true, |found| found.is_symlink());
+        if latest.symlink_metadata().is_ok_and(|found| !found.is_symlink()) {
+            return Some(latest);
+        }
         let new = among.join(format!(".{LATEST}-{}", std::process::id()));
-        if is_ours && std::os::unix::fs::symlink(name, &new).is_ok() && std::fs::rename(&new, &latest).is_err() {
+        if std::os::unix::fs::symlink(name, &new).is_ok() && std::fs::rename(&new, &latest).is_err() {
             let _ = std::fs::remove_file(&new);
         }
     }
+    None
 }
 
 #[cfg(test)]
@@ -195,7 +206,8 @@ mod tests {
     fn what_has_the_links_name_is_left_alone() {
         let among = tempfile::tempdir().unwrap();
         std::fs::create_dir(among.path().join(LATEST)).unwrap();
-        RunFolder::make(among.path(), RunId(7)).unwrap();
+        let folder = RunFolder::make(among.path(), RunId(7)).unwrap();
         assert!(!among.path().join(LATEST).is_symlink());
+        assert_eq!(folder.not_latest(), Some(&*among.path().join(LATEST)));
     }
 }

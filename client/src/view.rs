@@ -14,6 +14,7 @@ use crate::bar::{Bar, TICK};
 use crate::chronicle::Summary;
 use crate::notice::{self, Redirected};
 use crate::output::{Audience, fitted};
+use crate::printable;
 
 /// How often people are told how far a run is where a bar cannot be drawn, as in a log.
 const LINE_EVERY: Duration = Duration::from_secs(10);
@@ -69,7 +70,8 @@ impl Shown {
         if !state.over {
             let width = terminal::size().map_or(USUAL_WIDTH, |(columns, _)| columns);
             let width = usize::from(width.saturating_sub(ECHO_WIDTH));
-            write(&format!("\r{}\x1b[K", state.bar.line(state.since.elapsed(), width)));
+            let line = state.bar.line(state.since.elapsed(), width);
+            write(&format!("\r{}\x1b[K", printable::line(&line)));
         }
     }
 

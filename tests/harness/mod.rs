@@ -106,6 +106,24 @@ impl Tau {
         child.wait().unwrap().code().unwrap_or(-1)
     }
 
+    /// Runs a command whose output goes to a device that is full, and returns its exit code and its errors.
+    pub(crate) fn run_full(&self, arguments: &[&str]) -> (i32, String) {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let child = self.command(arguments).stdout(full).stderr(Stdio::piped()).spawn();
+        let child = child.unwrap();
+        let _lives = end_in_time(child.id());
+        let output = child.wait_with_output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code().unwrap_or(-1), errors)
+    }
+
+    /// Runs a command, and returns its standard output, which need not be text.
+    pub(crate) fn run_bytes(&self, arguments: &[&str]) -> Vec<u8> {
+        let output = self.command(arguments).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        output.stdout
+    }
+
     pub(crate) fn start(&self, arguments: &[&str]) -> Running {
         self.start_with(&[], arguments)
     }

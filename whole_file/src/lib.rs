@@ -1,19 +1,25 @@
 //! Files that are there whole or not at all: models, checkpoints, workers' states.
 //!
 //! A [`Part`] is written beside the place that it is for, under a name that nobody can know before, and takes its name
-//! when all of it is on the disk. Where anything fails before that, it is gone, and what was there stays.
+//! when all of it is on the disk. Where anything fails before that, it is gone, and what was there stays. Links are
+//! followed, and nothing but a regular file is ever replaced.
 
 // Every other crate reads this one, so everything in it says what it is.
 #![warn(missing_docs)]
+
+mod regular;
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+pub use regular::{OpenError, irregular_kind, is_stream, open};
 use tempfile::NamedTempFile;
 
 /// What is gathered before the system is called.
 const BUFFER_BYTES: usize = 1 << 16;
+/// Links that are followed one after another; more are taken for a circle, as the system does.
+const LINKS_MAX: usize = 40;
 
 /// A file that is being written. Dropped before [`Part::keep`], it is gone.
 #[derive(Debug)]
@@ -23,9 +29,11 @@ pub struct Part {
 }
 
 impl Part {
-    /// Begins a file, in a folder that must be there.
+    /// Begins a file, in a folder that must be there. Of a link the target is written. Where something is that is no
+    /// regular file, the error is of kind [`io::ErrorKind::InvalidInput`] and names what it is.
     pub fn beside(place: &Path) -> io::Result<Self> {
-        let folder = folder_of(place);
+        let place = target_of(place)?;
+        let folder = folder_of(&place);
         let mut builder = tempfile::Builder::new();
         builder.prefix(".tau-").suffix(".part");
         #[cfg(unix)]
@@ -36,7 +44,7 @@ impl Part {
         }
         Ok(Self {
             file: builder.tempfile_in(folder)?,
-            place: place.into(),
+            place,
         })
     }
 
@@ -57,6 +65,26 @@ impl Part {
         self.file.persist(&self.place)?;
         Ok(())
     }
+}
+
+/// The path that a file is written to: behind all links, and free or a regular file.
+fn target_of(place: &Path) -> io::Result<PathBuf> {
+    let refuse = |why: String| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    if let Some(kind) = place
+        .metadata()
+        .ok()
+        .and_then(|found| irregular_kind(found.file_type()))
+    {
+        return refuse(format!("it is {kind}, not a regular file"));
+    }
+    let mut target = place.to_path_buf();
+    for _ in 0..LINKS_MAX {
+        match target.read_link() {
+            Ok(to) => target = folder_of(&target).join(to),
+            Err(_) => return Ok(target),
+        }
+    }
+    refuse("its links lead in a circle".into())
 }
 
 fn folder_of(place: &Path) -> &Path {
@@ -120,5 +148,62 @@ mod tests {
         assert_eq!(failed.unwrap_err().kind(), io::ErrorKind::StorageFull);
         assert_eq!(std::fs::read(&place).unwrap(), b"old");
         assert_eq!(names(folder.path()), ["model"]);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_stays_and_its_target_is_written_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        std::fs::create_dir(at("far")).unwrap();
+        std::fs::write(at("far/target"), "old").unwrap();
+        for (link, to) in [
+            ("link", "far/target"),
+            ("chain", "link"),
+            ("dangling", "far/new"),
+            ("loop", "loop"),
+        ] {
+            std::os::unix::fs::symlink(to, at(link)).unwrap();
+        }
+        write(&at("chain"), |file| file.write_all(b"whole")).unwrap();
+        assert_eq!(std::fs::read(at("far/target")).unwrap(), b"whole");
+        write(&at("dangling"), |file| file.write_all(b"new")).unwrap();
+        assert_eq!(std::fs::read(at("far/new")).unwrap(), b"new");
+        assert!(write(&at("loop"), |_| Ok(())).is_err());
+        for link in ["link", "chain", "dangling", "loop"] {
+            assert!(at(link).is_symlink(), "{link}");
+        }
+        assert_eq!(names(&at("far")).len(), 2);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn what_is_no_regular_file_is_never_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        assert!(!is_stream(&at("nothing")));
+        std::fs::create_dir(at("folder")).unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
+        make_pipe(&at("pipe"));
+        std::os::unix::fs::symlink("pipe", at("link")).unwrap();
+        for (name, kind) in [
+            ("folder", "a folder"),
+            ("socket", "a socket"),
+            ("pipe", "a pipe"),
+            ("link", "a pipe"),
+        ] {
+            let before = std::fs::metadata(at(name)).unwrap().file_type();
+            let error = write(&at(name), |file| file.write_all(b"x")).unwrap_err();
+            assert!(error.to_string().contains(kind), "{name}: {error}");
+            assert_eq!(std::fs::metadata(at(name)).unwrap().file_type(), before, "{name}");
+            assert_eq!(is_stream(&at(name)), kind == "a pipe", "{name}");
+            assert!(matches!(open(&at(name)), Err(OpenError::NotRegular(found)) if found == kind));
+        }
+    }
+
+    #[cfg(unix)]
+    fn make_pipe(path: &Path) {
+        let made = std::process::Command::new("mkfifo").arg(path).status().unwrap();
+        assert!(made.success());
     }
 }

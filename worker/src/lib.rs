@@ -8,6 +8,7 @@
 
 pub mod assembly;
 pub mod backend;
+mod control_group;
 pub mod dataset;
 pub mod device;
 pub mod difference;

@@ -2,6 +2,12 @@
 
 use std::ffi::OsString;
 
+use crate::control_group;
+
+/// Data that is read takes at most one part in this many of the memory that is left. The rest is for its copies while it
+/// is scaled and split, and for other processes.
+pub const DATA_SHARE: u64 = 2;
+
 /// The longest block that the heap serves itself; longer ones come from the system, cleared, page by page.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const HEAP_BLOCK_BYTES_MAX: libc::c_int = 32 << 20;
@@ -33,10 +39,18 @@ pub fn large_pages() -> Option<(OsString, OsString)> {
     Some((SETTINGS.into(), settings))
 }
 
-/// The bytes that this machine can still give to processes; `None` where it does not tell.
+/// The bytes that this machine, or the control group of this process, can still give; `None` where neither tells.
 #[must_use]
 pub fn available() -> Option<u64> {
-    available_in(&std::fs::read_to_string("/proc/meminfo").ok()?)
+    let machine = std::fs::read_to_string("/proc/meminfo").ok();
+    let machine = machine.and_then(|text| available_in(&text));
+    machine.into_iter().chain(control_group::memory_left()).min()
+}
+
+/// The bytes that data may take in memory; `None` where nobody tells how much is left.
+#[must_use]
+pub fn left_for_data() -> Option<u64> {
+    available().map(|left| left / DATA_SHARE)
 }
 
 fn available_in(text: &str) -> Option<u64> {

@@ -1,6 +1,6 @@
 //! The newest word of every node.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use protocol::stats::{Gravity, NodeReport, StatsRecord};
 
@@ -48,6 +48,8 @@ impl Node {
 #[derive(Clone, Debug)]
 pub(crate) struct Nodes {
     by_name: BTreeMap<String, Node>,
+    /// Those that were heard in this run, also if they were dropped after it.
+    joined: BTreeSet<String>,
     /// The time of the newest record of any.
     newest: f64,
     /// Seconds after which who says nothing is silent.
@@ -65,6 +67,7 @@ impl Nodes {
     pub(super) fn with_silence(silence: f64) -> Self {
         Self {
             by_name: BTreeMap::new(),
+            joined: BTreeSet::new(),
             newest: 0.0,
             silence,
         }
@@ -91,9 +94,10 @@ impl Nodes {
         let name = || record.node.clone();
         let mut happened = Vec::new();
         let node = self.by_name.entry(name()).or_default();
-        if node.record.time == 0.0 {
+        let is_new = node.record.time == 0.0;
+        if is_new && self.joined.insert(name()) {
             happened.push(Happening::Joined { node: name() });
-        } else if node.silent.take().is_some() {
+        } else if is_new || node.silent.take().is_some() {
             happened.push(Happening::Back { node: name() });
         }
         let silence = self.silence;

@@ -43,6 +43,20 @@ fn facts(phase: &'static str, end: Option<End>) -> Facts {
 }
 
 #[test]
+fn a_node_takes_part_once_also_if_it_was_away_when_the_run_ended() {
+    let mut chronicle = Chronicle::default();
+    chronicle.take(&[record("a", 1), record("b", 1)]);
+    (2..9).for_each(|second| drop(chronicle.take(&[record("b", second)])));
+    let end = End::Failed { reason: "x".into() };
+    chronicle.take_facts(facts("ended", Some(end)), 1e9 + 9.0);
+    // The cluster has lost it, and it comes back.
+    chronicle.take_members(&[]);
+    assert_eq!(chronicle.nodes().len(), 1);
+    let back = events(chronicle.take(&[record("a", 10)]));
+    assert_eq!(back, [Happening::Back { node: "a".into() }]);
+}
+
+#[test]
 fn silence_is_noted_once_and_who_is_silent_is_in_no_mean() {
     let mut chronicle = Chronicle::default();
     let node = || String::from("a");

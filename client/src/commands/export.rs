@@ -1,6 +1,8 @@
 //! `tau export`: a saved model in another format.
 
-use std::io::Write;
+use std::fs::File;
+use std::io::{ErrorKind, Write};
+use std::path::Path;
 
 use worker::dataset::Target;
 use worker::model_file::{self, Metadata};
@@ -8,28 +10,46 @@ use worker::onnx;
 
 use crate::args::Export;
 use crate::failure::Failure;
-use crate::output;
-use crate::quantity;
+use crate::{notice, output, printable, quantity};
 
 pub(crate) fn run(arguments: &Export) -> Result<(), Failure> {
     let model = model_file::load(&arguments.model).map_err(Failure::bad)?;
     let bytes = onnx::encode(&model).map_err(Failure::bad)?;
     let path = &arguments.onnx;
-    let written =
-        whole_file::make_folder_of(path).and_then(|()| whole_file::write(path, |file| file.write_all(&bytes)));
-    written.map_err(|error| {
-        Failure::Failed(format!(
-            "{} could not be written: make room for it, or give another file ({error})",
-            path.display()
-        ))
-    })?;
-    output::text(&format!(
-        "{}: takes {} as in the data, gives {}\n",
+    let is_stream = whole_file::is_stream(path);
+    write(path, is_stream, &bytes)?;
+    let told = format!(
+        "{}: takes {} as in the data, gives {}",
         path.display(),
         takes(&model.metadata),
         gives(&model.metadata.target)
-    ));
+    );
+    if is_stream {
+        // The stream may be standard output itself.
+        notice::say(&told);
+    } else {
+        output::text(&format!("{told}\n"));
+    }
     Ok(())
+}
+
+/// Writes the bytes through to a stream, or as a file that is there whole or not at all.
+fn write(path: &Path, is_stream: bool, bytes: &[u8]) -> Result<(), Failure> {
+    let written = if is_stream {
+        let stream = File::options().write(true).open(path);
+        stream.and_then(|mut stream| stream.write_all(bytes))
+    } else {
+        whole_file::make_folder_of(path).and_then(|()| whole_file::write(path, |file| file.write_all(bytes)))
+    };
+    written.map_err(|error| {
+        let path = path.display();
+        match error.kind() {
+            ErrorKind::InvalidInput => Failure::input(format!("{path} cannot be replaced: {error}; give another file")),
+            _ => Failure::Failed(format!(
+                "{path} could not be written: make room for it, or give another file ({error})"
+            )),
+        }
+    })
 }
 
 /// What goes in.
@@ -48,7 +68,7 @@ fn gives(target: &Target) -> String {
         Target::Classes(classes) => format!("the probabilities of {} classes", classes.len()),
         Target::Numbers(numbers) => {
             let names: Vec<&str> = numbers.iter().map(|number| number.name.as_str()).collect();
-            format!("{} in the unit of the data", names.join(", "))
+            format!("{} in the unit of the data", printable::line(&names.join(", ")))
         }
     }
 }

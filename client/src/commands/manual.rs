@@ -13,7 +13,7 @@ use crate::output;
 pub(crate) fn completions(shell: Shell) {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Arguments::command(), "tau", &mut script);
-    output::text(&String::from_utf8_lossy(&script));
+    output::plain(&String::from_utf8_lossy(&script));
 }
 
 /// Writes a page for the program and one for each command.

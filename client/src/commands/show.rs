@@ -11,6 +11,7 @@ use worker::model_file::{self, Model};
 use crate::args::Show;
 use crate::failure::Failure;
 use crate::output;
+use crate::printable;
 use crate::quantity;
 use crate::report::how_good;
 use crate::run_folder::RESULT;
@@ -167,6 +168,7 @@ fn text(shown: &Shown<'_>) -> Result<String, Failure> {
 
 fn named(names: &[String]) -> String {
     let some = names[..names.len().min(NAMES_MAX)].join(", ");
+    let some = printable::line(&some);
     match names.len() {
         count if count > NAMES_MAX => format!("{count}: {some}, …"),
         count => format!("{count}: {some}"),

@@ -8,13 +8,14 @@ use protocol::job::{Job, JobDraft};
 use protocol::wire::control::{Reply, Request};
 
 use crate::args::Start;
-use crate::contact::Contact;
+use crate::contact::{Answer, Contact};
 use crate::failure::Failure;
+use crate::interrupt::{self, Leaving};
 use crate::out_folder::OutFolder;
 use crate::output::{self, Audience, RunEvent};
 use crate::run_folder::run_named;
 use crate::view::View;
-use crate::{commands, follow, interrupt, job_file, notice, report, starting};
+use crate::{commands, follow, job_file, notice, report, starting};
 
 pub(crate) fn run(arguments: Start) -> Result<(), Failure> {
     let what = match &arguments.resume {
@@ -27,11 +28,17 @@ pub(crate) fn run(arguments: Start) -> Result<(), Failure> {
     commands::run_async(async {
         let contact = Arc::new(commands::contact(&arguments.cluster).await?);
         let page = commands::page::of_run(&arguments.page, &contact, audience).await?;
+        let leaves_behind = |run| {
+            let (stopping, json) = (false, arguments.json);
+            interrupt::leaves_behind(Leaving { run, stopping, json });
+        };
         let run = if arguments.attach {
             newest(&contact).await?
         } else {
+            leaves_behind(None);
             begin(&contact, what, arguments.allow_partial, audience).await?
         };
+        leaves_behind(Some(run));
         if arguments.json && !arguments.attach {
             let run = run.to_string();
             output::line(&RunEvent { event: "started", run });
@@ -128,13 +135,33 @@ pub(crate) async fn begin(
     run
 }
 
-/// The run that the cluster is at, or was at last.
+/// The run that the cluster is in, or was in last. A node that was started again knows of none, so all are asked.
 async fn newest(contact: &Contact) -> Result<RunId, Failure> {
-    match contact.ask(Request::Status).await? {
-        Reply::Status(Some(status)) => Ok(status.run),
-        Reply::Status(None) => Err(Failure::Failed(
-            "there was no run since the node started: leave --attach out to start one".into(),
-        )),
-        other => Err(commands::unexpected(other)),
-    }
+    let own = match contact.ask(Request::Status).await? {
+        Reply::Status(Some(status)) if status.outcome.is_none() => return Ok(status.run),
+        Reply::Status(status) => status.map(|status| status.run),
+        other => return Err(commands::unexpected(other)),
+    };
+    let answers = contact.ask_each(Request::Status).await;
+    newest_of(own, &answers).ok_or_else(|| {
+        let asked = answers.iter().map(|answer| match answer.reply {
+            Ok(_) => answer.address.to_string(),
+            Err(_) => format!("{}, which does not answer", answer.address),
+        });
+        let asked = asked.collect::<Vec<_>>().join("; ");
+        Failure::Failed(format!(
+            "no node knows of a run since it was started (asked: {asked}): leave --attach out to start one, or give more \
+             nodes with --cluster"
+        ))
+    })
+}
+
+/// The run under way that any node tells of; else the last run of the node that was asked first, else that of any.
+fn newest_of(own: Option<RunId>, answers: &[Answer]) -> Option<RunId> {
+    let known = || answers.iter().filter_map(Answer::status);
+    let under_way = known().find(|status| status.outcome.is_none());
+    under_way
+        .map(|status| status.run)
+        .or(own)
+        .or_else(|| known().next().map(|status| status.run))
 }

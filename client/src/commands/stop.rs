@@ -1,18 +1,25 @@
 //! `tau stop`: end a cluster's run early.
 
+use std::time::{Duration, Instant};
+
 use protocol::ids::RunId;
 use protocol::wire::control::{Reply, Request};
 
 use crate::args::Ask;
 use crate::commands;
+use crate::contact::Contact;
 use crate::failure::Failure;
+use crate::follow::{SUCCESSOR_LIMIT, awaits_successor};
 use crate::notice;
 use crate::output::{self, RunEvent};
+
+/// The pause before the successor of a run is asked for again.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 pub(crate) fn run(arguments: &Ask) -> Result<(), Failure> {
     commands::run_async(async {
         let contact = commands::contact(&arguments.cluster).await?;
-        match contact.ask(Request::Stop).await? {
+        match stop(&contact).await? {
             Reply::Stopping(run) => {
                 let means = "takes no further step; its nodes settle and save the model";
                 say("stopping", run, means, arguments.json);
@@ -26,6 +33,22 @@ pub(crate) fn run(arguments: &Ask) -> Result<(), Failure> {
             other => Err(commands::unexpected(other)),
         }
     })
+}
+
+/// Asks for the end of the run. Of a run that has diverged, the one that trains it once more is waited for.
+async fn stop(contact: &Contact) -> Result<Reply, Failure> {
+    let since = Instant::now();
+    loop {
+        let reply = contact.ask(Request::Stop).await?;
+        let is_over = || since.elapsed() > SUCCESSOR_LIMIT;
+        if !matches!(reply, Reply::Refused(_))
+            || is_over()
+            || !awaits_successor(&contact.ask_each(Request::Status).await)
+        {
+            return Ok(reply);
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
 }
 
 fn say(event: &'static str, run: RunId, means: &str, json: bool) {

@@ -18,7 +18,7 @@ use super::identity::{Identity, NoKey, Role};
 use super::sessions::{Sessions, StartError};
 use crate::link::{LinkError, read_frame, write_hello};
 use crate::timing::{ControlTimes, Timing};
-use crate::transport::{DialError, Plane, Security, dial};
+use crate::transport::{DialError, Plane, Security, dial, speaks_tls};
 
 /// How long a client waits for what: it trusts that nodes have the usual times.
 const TIMES: ControlTimes = Timing::DEFAULT.control;
@@ -38,6 +38,9 @@ pub enum ConnectionError {
     /// The node made no session of it.
     #[error("{0} took the connection but made no session of it: is it a node of the same release?")]
     NoSession(SocketAddr),
+    /// The node speaks TLS, and this client has no credentials.
+    #[error("{0} asks for the cluster's credentials: give them with --credentials FILE in place of --insecure")]
+    NeedsCredentials(SocketAddr),
     /// A model did not come.
     #[error("the model could not be fetched")]
     Fetch(#[source] LinkError),
@@ -62,7 +65,9 @@ impl ConnectionError {
         use DialError::{Credentials, NotLoopback, Refused};
         matches!(
             self,
-            Self::Dial(Refused { .. } | NotLoopback(_) | Credentials(_)) | Self::Sessions(_)
+            Self::Dial(Refused { .. } | NotLoopback(_) | Credentials(_))
+                | Self::Sessions(_)
+                | Self::NeedsCredentials(_)
         )
     }
 }
@@ -87,7 +92,9 @@ impl Caller {
         let stream = dial(address, Plane::Control, &self.security, TIMES.call).await?;
         let opened = self.sessions.open(stream, address, None).await;
         // An earlier call to the same node may have been given up, and come through after all: it is no part of this.
-        let number = opened.map_err(|_| ConnectionError::NoSession(address))?;
+        let Ok(number) = opened else {
+            return Err(self.no_session(address).await);
+        };
         let ready = async {
             loop {
                 if let Some(session) = self.sessions.session_on(number)
@@ -98,15 +105,24 @@ impl Caller {
                 sleep(TIMES.look_again).await;
             }
         };
-        let (session, gate) = timeout(TIMES.call, ready)
-            .await
-            .map_err(|_| ConnectionError::NoSession(address))?;
+        let Ok((session, gate)) = timeout(TIMES.call, ready).await else {
+            return Err(self.no_session(address).await);
+        };
         Ok(Connection {
             address,
             session,
             sessions: self.sessions.clone(),
             gate,
         })
+    }
+
+    /// Why a node that took the connection has made no session of it.
+    async fn no_session(&self, address: SocketAddr) -> ConnectionError {
+        if matches!(self.security, Security::Insecure) && speaks_tls(address, TIMES.call).await {
+            ConnectionError::NeedsCredentials(address)
+        } else {
+            ConnectionError::NoSession(address)
+        }
     }
 
     /// Fetches the file of a run's model from a node, over the data plane.

@@ -4,15 +4,22 @@
 //! make new ones.
 
 use std::fmt;
-use std::io::Write;
+use std::fs::File;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use whole_file::OpenError;
+
+use super::tls;
 
 /// The name in the certificate. Members know each other by the key, so it says nothing.
 pub(super) const SUBJECT: &str = "tau.cluster";
+
+/// The longest file that is read; a key pair takes two thousand bytes.
+const BYTES_MAX: u64 = 1 << 16;
 
 /// A cluster's certificate and private key.
 pub struct Credentials {
@@ -43,6 +50,13 @@ pub enum CredentialsError {
         file: PathBuf,
         /// What is missing.
         why: String,
+    },
+    /// The file is a pipe, a device or a folder.
+    #[error("{file} is {kind}: give a regular file that holds the cluster's credentials")]
+    NotRegular {
+        file: PathBuf,
+        /// What it is.
+        kind: &'static str,
     },
     /// Others than its owner may read the file.
     #[error("{file} can be read by others than its owner: make it private with 'chmod 600 {file}'")]
@@ -80,10 +94,19 @@ impl Credentials {
     }
 
     fn of_text(text: &[u8]) -> Result<Self, &'static str> {
-        Ok(Self {
+        let (certificates, keys) = (
+            CertificateDer::pem_slice_iter(text),
+            PrivateKeyDer::pem_slice_iter(text),
+        );
+        if certificates.count() > 1 || keys.count() > 1 {
+            return Err("it has more than one key pair");
+        }
+        let credentials = Self {
             certificate: CertificateDer::from_pem_slice(text).map_err(|_| "it has no certificate")?,
             key: PrivateKeyDer::from_pem_slice(text).map_err(|_| "it has no private key")?,
-        })
+        };
+        tls::server(&credentials).map_err(|_| "its certificate and its private key are no pair")?;
+        Ok(credentials)
     }
 
     /// Reads credentials from a file.
@@ -93,11 +116,24 @@ impl Credentials {
             what: "read",
             source,
         };
-        let text = std::fs::read(path).map_err(io)?;
-        if !is_private(path).map_err(io)? {
+        let file = whole_file::open(path).map_err(|error| match error {
+            OpenError::NotRegular(kind) => CredentialsError::NotRegular {
+                file: path.into(),
+                kind,
+            },
+            OpenError::Io(source) => io(source),
+        })?;
+        if !is_private(&file).map_err(io)? {
             return Err(CredentialsError::NotPrivate { file: path.into() });
         }
-        Self::of_text(&text).map_err(|why| CredentialsError::NotCredentials {
+        let mut text = Vec::new();
+        file.take(BYTES_MAX + 1).read_to_end(&mut text).map_err(io)?;
+        let read = if text.len() as u64 > BYTES_MAX {
+            Err("it is too long")
+        } else {
+            Self::of_text(&text)
+        };
+        read.map_err(|why| CredentialsError::NotCredentials {
             file: path.into(),
             why: why.into(),
         })
@@ -155,16 +191,16 @@ fn write_private(path: &Path, contents: &[u8]) -> std::io::Result<()> {
 }
 
 /// Whether only the owner of a file may read it. Where there are no such rights, everything counts as private.
-fn is_private(path: &Path) -> std::io::Result<bool> {
+fn is_private(file: &File) -> std::io::Result<bool> {
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt;
-        let others = std::fs::metadata(path)?.permissions().mode() & 0o077;
+        let others = file.metadata()?.permissions().mode() & 0o077;
         Ok(others == 0)
     }
     #[cfg(not(unix))]
     {
-        let _ = path;
+        let _ = file;
         Ok(true)
     }
 }
@@ -210,6 +246,37 @@ mod tests {
             error.contains("no certificate") && error.contains("tau credentials new"),
             "{error}"
         );
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn only_one_pair_in_a_regular_file_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let refused = |name: &str, says: &str| {
+            let error = Credentials::read(&at(name)).unwrap_err().to_string();
+            assert!(error.contains(says), "{name}: {error}");
+        };
+        let texts = ["a", "b"].map(|name| {
+            Credentials::create(&at(name)).unwrap();
+            std::fs::read_to_string(at(name)).unwrap()
+        });
+        let (certificates, keys) = (0..2)
+            .map(|pair| texts[pair].split_at(texts[pair].find("-----BEGIN PRIVATE").unwrap()))
+            .collect::<(Vec<_>, Vec<_>)>();
+        write_private(&at("both"), texts.concat().as_bytes()).unwrap();
+        refused("both", "more than one key pair");
+        write_private(&at("mixed"), format!("{}{}", certificates[0], keys[1]).as_bytes()).unwrap();
+        refused("mixed", "are no pair");
+        write_private(&at("long"), &vec![b'#'; BYTES_MAX as usize + 1]).unwrap();
+        refused("long", "too long");
+        let made = std::process::Command::new("mkfifo")
+            .arg("-m600")
+            .arg(at("pipe"))
+            .status();
+        assert!(made.unwrap().success());
+        refused("pipe", "is a pipe: give a regular file");
+        refused(".", "is a folder");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Dialling another node.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use thiserror::Error;
@@ -40,7 +41,7 @@ pub enum DialError {
         source: std::io::Error,
     },
     /// The connection ended within the handshake.
-    #[error("{address} ended the connection: it may be busy or about to stop; try again")]
+    #[error("{address} ended the connection: it may be busy, about to stop, or run with --insecure; try again")]
     Ended {
         address: SocketAddr,
         source: std::io::Error,
@@ -93,6 +94,21 @@ pub async fn dial(
     timeout(limit, connect)
         .await
         .unwrap_or(Err(DialError::TimedOut { address, limit }))
+}
+
+/// Whether whoever listens at an address shows a certificate, as nodes with credentials do.
+pub(crate) async fn speaks_tls(address: SocketAddr, limit: Duration) -> bool {
+    let Ok(nobodys) = Credentials::unknown() else {
+        return false;
+    };
+    let security = Security::Credentials(Arc::new(nobodys));
+    match dial(address, Plane::Control, &security, limit).await {
+        Err(DialError::Refused { source, .. }) => {
+            let refused = source.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+            matches!(refused, Some(rustls::Error::InvalidCertificate(_)))
+        }
+        _ => false,
+    }
 }
 
 async fn shake_hands(

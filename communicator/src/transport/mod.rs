@@ -17,6 +17,7 @@ mod tests;
 
 pub use accept::{AcceptLimits, Accepted, Acceptor};
 pub use credentials::{Credentials, CredentialsError};
+pub(crate) use dial::speaks_tls;
 pub use dial::{DialError, dial};
 pub(crate) use half_open::{Greeted, HalfOpen};
 pub use security::{Connection, NotLoopback, Security, Stream};

@@ -35,17 +35,19 @@ pub enum DatasetError {
         file: PathBuf,
         found: &'static str,
     },
-    /// More data than memory.
+    /// More data than its share of the memory.
     #[error(
-        "{file} holds {needed:.1} GB, but this machine has {free:.1} GB of memory left: give less data, or more memory"
+        "{file} holds {holds}, but data may take {limit} here, {percent} % of the memory that is left: give less data, or \
+         more memory"
     )]
     TooLarge {
         /// What was to be read.
         file: PathBuf,
-        /// Gigabytes of data.
-        needed: f64,
-        /// Gigabytes of memory that are free.
-        free: f64,
+        /// What is too much in it.
+        holds: String,
+        /// The share, as people read it.
+        limit: String,
+        percent: u64,
     },
     /// There is no place for data that does not fit into memory.
     #[error(

@@ -4,6 +4,7 @@
 //! [`ContentHash`] by which the nodes of a cluster check that they all hold the same data.
 
 mod answers;
+mod budget;
 mod builtin;
 mod cifar;
 mod csv;

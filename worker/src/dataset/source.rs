@@ -3,38 +3,35 @@
 //! A job may come from another machine and name anything. A pipe keeps whoever opens it waiting for ever, and a device may
 //! never end.
 
-use std::fs::{File, FileType, Metadata, OpenOptions};
+use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
+use whole_file::OpenError;
+
 use super::DatasetError;
-use crate::memory;
+use super::budget::{Budget, size};
 
 /// Enough to tell what a file is.
 const FIRST_BYTES: u64 = 512;
 
 /// Opens a file for reading that is to be held in memory whole, without waiting for anybody.
 pub(super) fn open(path: &Path) -> Result<File, DatasetError> {
-    open_within(path, memory::available())
+    let file = open_of_any_size(path)?;
+    let bytes = file.metadata().map_err(DatasetError::read(path))?.len();
+    Budget::of_machine().take(bytes, path, || size(bytes))?;
+    Ok(file)
 }
 
 /// Opens a file that is read bit by bit, without waiting for anybody.
 pub(super) fn open_of_any_size(path: &Path) -> Result<File, DatasetError> {
-    open_within(path, None)
-}
-
-fn open_within(path: &Path, memory: Option<u64>) -> Result<File, DatasetError> {
-    let read = || DatasetError::read(path);
-    // Looked at first: to open a device may already do something.
-    check(path, &path.metadata().map_err(read())?, memory)?;
-    let mut options = OpenOptions::new();
-    options.read(true);
-    #[cfg(unix)]
-    // Should it have become a pipe meanwhile, nobody waits for its other end.
-    std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK | libc::O_NOCTTY);
-    let file = options.open(path).map_err(read())?;
-    check(path, &file.metadata().map_err(read())?, memory)?;
-    Ok(file)
+    whole_file::open(path).map_err(|error| match error {
+        OpenError::NotRegular(found) => DatasetError::NotAFile {
+            file: path.to_owned(),
+            found,
+        },
+        OpenError::Io(source) => DatasetError::read(path)(source),
+    })
 }
 
 /// The first bytes of a file, as many as can be had: for messages.
@@ -45,48 +42,6 @@ pub(super) fn first_bytes(path: &Path) -> Vec<u8> {
         let _ = file.take(FIRST_BYTES).read_to_end(&mut bytes);
     }
     bytes
-}
-
-/// Refuses what is no regular file, and what does not fit into so much memory, if that is known.
-fn check(path: &Path, found: &Metadata, memory: Option<u64>) -> Result<(), DatasetError> {
-    if !found.is_file() {
-        return Err(DatasetError::NotAFile {
-            file: path.to_owned(),
-            found: kind(found.file_type()),
-        });
-    }
-    check_size(path, found.len(), memory)
-}
-
-/// Refuses so many bytes of data from a file where they do not fit into memory.
-pub(super) fn check_size(path: &Path, bytes: u64, memory: Option<u64>) -> Result<(), DatasetError> {
-    const GIGABYTE: f64 = 1e9;
-    match memory {
-        Some(free) if bytes > free => Err(DatasetError::TooLarge {
-            file: path.to_owned(),
-            needed: bytes as f64 / GIGABYTE,
-            free: free as f64 / GIGABYTE,
-        }),
-        _ => Ok(()),
-    }
-}
-
-/// What something is that is no regular file.
-fn kind(found: FileType) -> &'static str {
-    if found.is_dir() {
-        return "a folder";
-    }
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::FileTypeExt;
-        if found.is_fifo() {
-            return "a pipe";
-        }
-        if found.is_socket() {
-            return "a socket";
-        }
-    }
-    "a device"
 }
 
 #[cfg(all(test, unix))]
@@ -135,9 +90,5 @@ mod tests {
         File::create(&path).unwrap().set_len(1 << 43).unwrap();
         let error = open(&path).unwrap_err().to_string();
         assert!(error.contains("huge.csv holds 8796.1 GB"), "{error}");
-        let path = Path::new("data");
-        assert!(check_size(path, 10, Some(9)).is_err());
-        assert!(check_size(path, 10, Some(10)).is_ok());
-        assert!(check_size(path, u64::MAX, None).is_ok());
     }
 }

@@ -18,6 +18,11 @@ const CLASSES_PER_ROW: f64 = 0.05;
 /// More different numbers are never taken for classes unless somebody says so.
 const CLASSES_MAX: usize = 1 << 16;
 
+/// Memory of a label besides its text: as a number, as the place of a text and as a class.
+const LABEL_BYTES: u64 = 24;
+/// Memory of a different text besides its letters: two strings, the name of its column, and their places.
+const TEXT_BYTES: u64 = 256;
+
 /// The labels of a table, row by row.
 pub(in crate::dataset) struct Labels {
     kind: Option<TargetKind>,
@@ -29,6 +34,8 @@ pub(in crate::dataset) struct Labels {
     text_met: Option<Text>,
     /// Whether a number had a fraction.
     fractions: bool,
+    /// The memory that was taken for all labels, by estimate.
+    bytes: u64,
 }
 
 /// The texts of a column.
@@ -39,6 +46,8 @@ pub(in crate::dataset) struct Texts {
     /// Each text that occurs, in the order of first occurrence.
     pub(super) different: Vec<Text>,
     places: HashMap<String, u32>,
+    /// The memory that the different texts take, by estimate.
+    pub(super) bytes: u64,
 }
 
 /// A text as it was written.
@@ -68,7 +77,13 @@ impl Labels {
             texts: (kind != Some(TargetKind::Number)).then(Texts::default),
             text_met: None,
             fractions: false,
+            bytes: 0,
         }
+    }
+
+    /// The memory that was taken for all labels, by estimate.
+    pub(in crate::dataset) fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// Takes the label of a row in the next column.
@@ -93,8 +108,11 @@ impl Labels {
                 self.text_met = Some(here());
             }
         }
+        self.bytes += LABEL_BYTES;
         if let Some(texts) = &mut self.texts {
+            let before = texts.bytes;
             texts.push(cell, here);
+            self.bytes += texts.bytes - before;
             // Nobody has so many classes, and their texts would fill the memory.
             if self.kind.is_none() && self.numbers.is_some() && texts.different.len() > CLASSES_MAX {
                 self.texts = None;
@@ -165,7 +183,9 @@ impl Texts {
         }
         let place = self.different.len() as u32;
         self.places.insert(cell.to_owned(), place);
-        self.different.push(here());
+        let text = here();
+        self.bytes += (2 * cell.len() + text.column.len()) as u64 + TEXT_BYTES;
+        self.different.push(text);
         place
     }
 

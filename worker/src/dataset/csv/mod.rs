@@ -4,6 +4,7 @@
 //! A table goes through four forms, each of which may lie in memory or in a scratch file: cells as they were written;
 //! inputs that are made of them, in the order of samples; those scaled; and the two parts of a dataset.
 
+mod bounded;
 mod cell;
 mod columns;
 mod counted;
@@ -36,6 +37,7 @@ use labels::Found;
 pub(super) use labels::Labels;
 use table::Table;
 
+use super::budget::Budget;
 use super::floats::{self, Floats, FloatsWriter};
 use super::progress::Watcher;
 use super::samples::Values;
@@ -56,8 +58,10 @@ pub(super) struct Source<'a> {
     pub(super) file: &'a Path,
     pub(super) form: Form,
     pub(super) watcher: Watcher<'a>,
-    /// The bytes of numbers that stay in memory.
+    /// The bytes of numbers that stay in memory; more go to a scratch file.
     pub(super) bytes_max: u64,
+    /// The memory for everything else.
+    pub(super) budget: Budget,
 }
 
 impl<'a> Source<'a> {
@@ -67,6 +71,7 @@ impl<'a> Source<'a> {
             form,
             watcher,
             bytes_max: floats::bytes_max(),
+            budget: Budget::of_machine(),
         }
     }
 }
@@ -337,6 +342,8 @@ fn check_width(file: &Path, found: usize, columns: usize, scaling: Option<&Scali
     })
 }
 
+#[cfg(test)]
+mod bombs;
 #[cfg(test)]
 mod tables_people_have;
 #[cfg(test)]

@@ -1,5 +1,8 @@
 //! A Parquet file as the table of text that it would be saved as: names first, then a line for each row.
 
+mod page_header;
+mod pages;
+
 use std::fmt::Write as _;
 use std::io::{self, Read};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,6 +16,7 @@ use ::parquet::record::reader::RowIter;
 use ::parquet::record::{Field, Row};
 
 use super::counted::Counted;
+use crate::dataset::budget::Budget;
 use crate::dataset::{DatasetError, kind};
 
 /// What all Parquet files begin with.
@@ -28,10 +32,17 @@ struct Text {
     read: Arc<AtomicU64>,
     row_bytes: f64,
     count: u64,
+    /// The longest line that is made.
+    line_max: u64,
 }
 
 /// Opens a Parquet file.
-pub(super) fn open(file: &Path, counted: &Counted) -> Result<Box<dyn Read>, DatasetError> {
+pub(super) fn open(
+    file: &Path,
+    counted: &Counted,
+    budget: Budget,
+    line_max: u64,
+) -> Result<Box<dyn Read>, DatasetError> {
     let wrong = |why: String| DatasetError::Parquet {
         file: file.to_owned(),
         why,
@@ -51,6 +62,7 @@ pub(super) fn open(file: &Path, counted: &Counted) -> Result<Box<dyn Read>, Data
     }
     let broken = |error: ParquetError| wrong(format!("is a broken Parquet file ({error}): write it again"));
     let reader = without_panic(|| SerializedFileReader::new(opened)).map_err(broken)?;
+    without_panic(|| Ok(pages::check(file, &counted.file, reader.metadata(), budget))).map_err(broken)??;
     let metadata = reader.metadata().file_metadata();
     let mut line = String::new();
     for (at, column) in metadata.schema().get_fields().iter().enumerate() {
@@ -71,6 +83,7 @@ pub(super) fn open(file: &Path, counted: &Counted) -> Result<Box<dyn Read>, Data
         read: Arc::clone(&counted.read),
         row_bytes: bytes as f64 / rows as f64,
         count: 0,
+        line_max,
     }))
 }
 
@@ -92,6 +105,10 @@ impl Text {
             .store((self.count as f64 * self.row_bytes) as u64, Ordering::Relaxed);
         self.line.clear();
         self.at = 0;
+        let bytes: usize = row.get_column_iter().map(|(_, field)| text_bytes(field)).sum();
+        if bytes as u64 > self.line_max {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
         write(&mut self.line, &row)
             .map_err(|name| io::Error::other(format!("column '{name}' holds bytes that are no text")))?;
         Ok(true)
@@ -107,6 +124,14 @@ impl Read for Text {
         let count = left.read(to)?;
         self.at += count;
         Ok(count)
+    }
+}
+
+/// The bytes of a text; of everything else few.
+fn text_bytes(field: &Field) -> usize {
+    match field {
+        Field::Str(text) => text.len(),
+        _ => 0,
     }
 }
 
@@ -142,11 +167,14 @@ fn cell(line: &mut String, at: usize, text: &str) {
 mod tests {
     use std::path::PathBuf;
 
+    use ::parquet::basic::{Compression, GzipLevel, ZstdLevel};
     use ::parquet::data_type::{BoolType, ByteArray, ByteArrayType, DoubleType, Int32Type};
+    use ::parquet::file::properties::WriterProperties;
     use ::parquet::file::writer::SerializedFileWriter;
     use ::parquet::schema::parser::parse_message_type;
     use protocol::data::DataSpec;
 
+    use super::page_header::PageHeader;
     use super::*;
     use crate::dataset::Dataset;
 
@@ -263,5 +291,72 @@ mod tests {
             std::fs::write(&other, bytes).unwrap();
             let _ = opened("parquet", &other, "?missing=mean&onehot=kind");
         }
+    }
+
+    /// A file with one text of zeros in each of two rows.
+    fn zeros(path: &Path, letters: usize, codec: Compression) {
+        let schema = Arc::new(parse_message_type("message t { required binary a (UTF8); required int32 b; }").unwrap());
+        let properties = WriterProperties::builder().set_compression(codec).build();
+        let file = std::fs::File::create(path).unwrap();
+        let mut writer = SerializedFileWriter::new(file, schema, Arc::new(properties)).unwrap();
+        let mut group = writer.next_row_group().unwrap();
+        let mut texts = group.next_column().unwrap().unwrap();
+        let text = ByteArray::from(vec![b'0'; letters]);
+        let written = texts
+            .typed::<ByteArrayType>()
+            .write_batch(&[text.clone(), text], None, None);
+        written.unwrap();
+        texts.close().unwrap();
+        let mut numbers = group.next_column().unwrap().unwrap();
+        numbers.typed::<Int32Type>().write_batch(&[0, 1], None, None).unwrap();
+        numbers.close().unwrap();
+        group.close().unwrap();
+        writer.close().unwrap();
+    }
+
+    #[test]
+    fn pages_are_bounded_before_they_are_unpacked() {
+        const LETTERS: usize = 1 << 20;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("zeros.parquet");
+        let open = |budget: u64| {
+            let counted = Counted {
+                file: std::fs::File::open(&path).unwrap(),
+                read: Arc::default(),
+            };
+            super::open(&path, &counted, Budget::of(budget), u64::MAX).map(|mut text| {
+                let mut read = Vec::new();
+                text.read_to_end(&mut read).unwrap();
+                read.len()
+            })
+        };
+        for codec in [
+            Compression::UNCOMPRESSED,
+            Compression::SNAPPY,
+            Compression::GZIP(GzipLevel::default()),
+            Compression::ZSTD(ZstdLevel::default()),
+        ] {
+            zeros(&path, LETTERS, codec);
+            let error = open(LETTERS as u64).unwrap_err().to_string();
+            assert!(error.contains("holds pages that unpack to"), "{codec}: {error}");
+            assert!(open(20 * LETTERS as u64).unwrap() > 2 * LETTERS, "{codec}");
+        }
+        // A page that claims less than it holds.
+        zeros(&path, LETTERS, Compression::GZIP(GzipLevel::default()));
+        let whole = std::fs::read(&path).unwrap();
+        let length = PageHeader::read(&whole[4..]).unwrap().unpacked;
+        let claim = |mut number: u64, length: usize| {
+            number <<= 1;
+            let mut bytes: Vec<u8> = (0..length).map(|at| (number >> (7 * at)) as u8 | 0x80).collect();
+            bytes[length - 1] &= 0x7f;
+            bytes
+        };
+        let said = claim(length, 4);
+        let at = whole.windows(4).position(|some| *some == said).unwrap();
+        let mut lying = whole.clone();
+        lying[at..at + 4].copy_from_slice(&claim(100, 4));
+        std::fs::write(&path, lying).unwrap();
+        let error = open(LETTERS as u64).unwrap_err().to_string();
+        assert!(error.contains("holds pages that unpack to"), "{error}");
     }
 }

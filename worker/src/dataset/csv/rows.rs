@@ -1,6 +1,6 @@
 //! The rows of a file, one at a time and with their line numbers.
 
-use std::io::{BufRead, BufReader, Chain, Read};
+use std::io::{self, BufRead, BufReader, Chain, Read};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,8 +9,10 @@ use ::csv::{ErrorKind, Reader, ReaderBuilder, StringRecord, Terminator};
 use flate2::bufread::MultiGzDecoder;
 use protocol::data::Separator;
 
+use super::bounded::Bounded;
 use super::counted::Counted;
-use super::{CsvError, Form, separator};
+use super::{CsvError, Form, Source, separator};
+use crate::dataset::budget::{Budget, size};
 use crate::dataset::progress::{Progress, Watcher};
 use crate::dataset::{DatasetError, kind, source};
 
@@ -20,6 +22,10 @@ const LINE_END: &[u8] = b"\n";
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 /// What is looked at to find the separator, and read at once.
 const START: usize = 1 << 16;
+/// Memory of a row for each of its bytes, where every cell is empty: the cells, and where each ends, twice.
+const BYTES_PER_BYTE: u64 = 48;
+/// Memory of a column besides its cells: its name, its rule, and what is found out about it.
+const BYTES_PER_COLUMN: u64 = 512;
 /// Rows after which whoever waits is told how far it is.
 const ROWS_TOLD: u64 = 1 << 14;
 
@@ -32,7 +38,8 @@ pub(super) struct Rows<'a> {
     pub(super) line: u64,
     /// Whether the first row is known to hold names.
     pub(super) named: bool,
-    reader: Reader<Chain<Box<dyn Read>, &'static [u8]>>,
+    reader: Reader<Chain<Bounded, &'static [u8]>>,
+    budget: Budget,
     watcher: Watcher<'a>,
     /// Bytes of the file that were read, and all that it has.
     read: Arc<AtomicU64>,
@@ -43,7 +50,15 @@ pub(super) struct Rows<'a> {
 
 impl<'a> Rows<'a> {
     /// Opens a file.
-    pub(super) fn open(file: &'a Path, form: Form, watcher: Watcher<'a>) -> Result<Self, DatasetError> {
+    pub(super) fn open(source: Source<'a>) -> Result<Self, DatasetError> {
+        let Source {
+            file,
+            form,
+            watcher,
+            budget,
+            ..
+        } = source;
+        let row_max = budget.room_for(BYTES_PER_BYTE);
         let opened = source::open_of_any_size(file)?;
         let total = opened.metadata().map_err(DatasetError::read(file))?.len();
         let read = Arc::new(AtomicU64::new(0));
@@ -54,7 +69,7 @@ impl<'a> Rows<'a> {
         let (source, separator) = match form {
             Form::Text(separator) => text(file, counted, separator)?,
             #[cfg(feature = "parquet")]
-            Form::Parquet => (super::parquet::open(file, &counted)?, Separator::Comma),
+            Form::Parquet => (super::parquet::open(file, &counted, budget, row_max)?, Separator::Comma),
             #[cfg(not(feature = "parquet"))]
             Form::Parquet => return Err(DatasetError::NoParquet { file: file.to_owned() }),
         };
@@ -68,13 +83,14 @@ impl<'a> Rows<'a> {
             // return of Windows files is trimmed like a space.
             .terminator(Terminator::Any(LINE_END[0]))
             // The last line of a file may lack its end, and the count would be one short.
-            .from_reader(source.chain(LINE_END));
+            .from_reader(Bounded::new(source, row_max).chain(LINE_END));
         Ok(Self {
             file,
             record: StringRecord::new(),
             line: 0,
             named: matches!(form, Form::Parquet),
             reader,
+            budget,
             watcher,
             read,
             total,
@@ -85,6 +101,7 @@ impl<'a> Rows<'a> {
     /// Steps to the next row that is not blank. Returns whether there is one.
     pub(super) fn advance(&mut self) -> Result<bool, DatasetError> {
         loop {
+            self.reader.get_mut().get_mut().0.allow_a_row();
             let read = self.reader.read_record(&mut self.record);
             // The reader's own position of a row is before any blank lines in front of it, so lines are counted
             // back from the end of the row.
@@ -93,12 +110,23 @@ impl<'a> Rows<'a> {
             if !read.map_err(|error| self.explain(error))? {
                 return Ok(false);
             }
+            // Before the cells are copied.
+            self.check_columns()?;
             self.record.trim();
             if self.record.iter().ne([""]) {
                 self.tell();
                 return Ok(true);
             }
         }
+    }
+
+    /// Refuses a row of more columns than memory has room for.
+    fn check_columns(&self) -> Result<(), DatasetError> {
+        let columns = self.record.len();
+        if columns as u64 <= self.budget.room_for(BYTES_PER_COLUMN) {
+            return Ok(());
+        }
+        Err(self.budget.exceeded(self.file, format!("{columns} columns")))
     }
 
     fn tell(&mut self) {
@@ -114,6 +142,10 @@ impl<'a> Rows<'a> {
 
     fn explain(&self, error: ::csv::Error) -> DatasetError {
         match error.into_kind() {
+            ErrorKind::Io(source) if source.kind() == io::ErrorKind::FileTooLarge => {
+                let row_max = size(self.budget.room_for(BYTES_PER_BYTE));
+                self.budget.exceeded(self.file, format!("a row of more than {row_max}"))
+            }
             ErrorKind::Io(source) => DatasetError::read(self.file)(source),
             // Rows may have any width and are not turned into types: only a wrong encoding is left.
             _ => DatasetError::Csv(CsvError::NotText {

@@ -51,8 +51,11 @@ struct Example {
 }
 
 impl Profile {
-    pub(super) fn push(&mut self, cell: &str, line: u64) {
+    /// Looks at the next cell. Returns the memory that was taken for it.
+    pub(super) fn push(&mut self, cell: &str, line: u64) -> u64 {
         self.cells += 1;
+        let kept = (cell.len() + 2 * size_of::<String>()) as u64;
+        let mut bytes = 0;
         let example = || Example {
             line,
             cell: cell.to_owned(),
@@ -69,10 +72,13 @@ impl Profile {
                 self.words += cell.split_whitespace().count() as u64;
                 self.first_text.get_or_insert_with(example);
                 if self.different.len() <= CATEGORIES_MAX {
-                    self.repeats |= !self.different.insert(cell.to_owned());
+                    let is_new = self.different.insert(cell.to_owned());
+                    self.repeats |= !is_new;
+                    bytes = if is_new { kept } else { 0 };
                 }
             }
         }
+        bytes
     }
 
     pub(super) fn holds_text(&self) -> bool {

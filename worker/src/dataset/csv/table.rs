@@ -11,6 +11,7 @@ use super::survey::{CATEGORIES_MAX, Profile, diagnose};
 use super::words::Bags;
 use super::{CsvError, Source};
 use crate::dataset::DatasetError;
+use crate::dataset::budget::Budget;
 use crate::dataset::error::list;
 use crate::dataset::floats::{Floats, FloatsWriter};
 
@@ -66,6 +67,7 @@ impl Table {
             labels: Labels::new(columns.labels.len(), wanted.kind),
             row: Vec::new(),
             commas: vec![0; columns.features.len()],
+            budget: source.budget,
         };
         let mut any = false;
         each_row(source, columns, |rows| {
@@ -104,9 +106,13 @@ pub(super) fn cells_of(source: Source<'_>, wanted: Wanted<'_>, column: &Column) 
         wanted: column.to_string(),
         columns: list(&columns.names),
     })?;
-    let mut cells = Vec::new();
+    let mut cells: Vec<String> = Vec::new();
+    let mut budget = source.budget;
     each_row(source, &columns, |rows| {
-        cells.push(rows.record[place].to_owned());
+        let cell = &rows.record[place];
+        let bytes = (cell.len() + 2 * size_of::<String>()) as u64;
+        budget.take(bytes, source.file, || format!("too much text in column {column}"))?;
+        cells.push(cell.to_owned());
         Ok(())
     })?;
     Ok(cells)
@@ -120,7 +126,7 @@ fn detect(source: Source<'_>, wanted: Wanted<'_>) -> Result<Columns, DatasetErro
 
 /// A file at its first row.
 fn open(source: Source<'_>) -> Result<Rows<'_>, DatasetError> {
-    let mut rows = Rows::open(source.file, source.form, source.watcher)?;
+    let mut rows = Rows::open(source)?;
     if rows.advance()? {
         return Ok(rows);
     }
@@ -157,9 +163,11 @@ fn each_row(
 /// Looks at every cell of a file.
 fn survey(source: Source<'_>, columns: &Columns) -> Result<Vec<Profile>, DatasetError> {
     let mut profiles: Vec<Profile> = columns.names.iter().map(|_| Profile::default()).collect();
+    let mut budget = source.budget;
     each_row(source, columns, |rows| {
         for (profile, cell) in profiles.iter_mut().zip(&rows.record) {
-            profile.push(cell, rows.line);
+            let kept = profile.push(cell, rows.line);
+            budget.take(kept, source.file, too_much_text)?;
         }
         Ok(())
     })?;
@@ -189,6 +197,11 @@ fn apply_to_texts(columns: &mut Columns, source: Source<'_>, rule: TextRule) -> 
     Ok(())
 }
 
+/// The words for texts that the budget has no room for.
+fn too_much_text() -> String {
+    "too much different text".into()
+}
+
 /// A table that is being read.
 struct Reader {
     cells: FloatsWriter,
@@ -198,6 +211,8 @@ struct Reader {
     row: Vec<f32>,
     /// The cells of each column of categories that are numbers with a decimal comma.
     commas: Vec<u64>,
+    /// The memory that is left for texts and labels.
+    budget: Budget,
 }
 
 impl Reader {
@@ -220,17 +235,20 @@ impl Reader {
                 },
                 // Its words are kept beside the cells.
                 Rule::Words(inputs) => {
-                    bags.push(cell, inputs);
+                    let words = bags.push(cell, inputs);
+                    self.budget.take(words, rows.file, || "too many words".into())?;
                     0.0
                 }
                 Rule::Hash(inputs) => super::Encoding::place(cell, inputs) as f32,
                 Rule::Category => {
                     *commas += u64::from(has_decimal_comma(cell));
+                    let before = texts.bytes;
                     let place = texts.place(cell, || Text {
                         cell: cell.to_owned(),
                         column: column.clone(),
                         line: rows.line,
                     });
+                    self.budget.take(texts.bytes - before, rows.file, too_much_text)?;
                     if texts.different.len() > CATEGORIES_MAX {
                         return Err(DatasetError::Csv(CsvError::TooManyCategories {
                             file: rows.file.to_owned(),
@@ -252,7 +270,10 @@ impl Reader {
                     line: rows.line,
                 }));
             }
+            let before = self.labels.bytes();
             self.labels.push(rows.file, &columns.names[position], cell, rows.line)?;
+            let bytes = self.labels.bytes() - before;
+            self.budget.take(bytes, rows.file, || "too many labels".into())?;
         }
         Ok(())
     }

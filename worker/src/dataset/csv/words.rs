@@ -13,12 +13,16 @@ pub(super) struct Bags {
 
 impl Bags {
     /// Adds the text of the next row. Words are its runs of letters and digits, in small letters.
-    pub(super) fn push(&mut self, text: &str, inputs: u32) {
+    /// Returns the memory that was taken for it, with room for growth.
+    pub(super) fn push(&mut self, text: &str, inputs: u32) -> u64 {
+        let before = self.places.len();
         let small = text.to_lowercase();
         let words = small.split(|letter: char| !letter.is_alphanumeric());
         let words = words.filter(|word| !word.is_empty());
         self.places.extend(words.map(|word| Encoding::place(word, inputs)));
         self.ends.push(self.places.len());
+        let added = size_of::<u32>() * (self.places.len() - before) + size_of::<usize>();
+        2 * added as u64
     }
 
     /// Adds what a row's words make of these inputs: the square root of how often each occurs. Roots are the same bits on

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use flate2::bufread::MultiGzDecoder;
 
 use super::IdxError;
-use crate::dataset::{DatasetError, source};
-use crate::memory;
+use crate::dataset::DatasetError;
+use crate::dataset::budget::{Budget, size};
 
 /// The type of elements that are unsigned bytes, the only type that is read.
 const UNSIGNED_BYTE: u8 = 0x08;
@@ -63,7 +63,7 @@ impl IdxArray {
             return Err(IdxError::TooLarge { file, dimensions }.into());
         };
         // A small file that was compressed may hold more than its size tells.
-        source::check_size(&file, expected, memory::available())?;
+        Budget::of_machine().take(expected, &file, || size(expected))?;
 
         // One byte more than promised is asked for, to see the end of the file (where gzip checks its sum) or that
         // it does not come.

@@ -1,17 +1,45 @@
 //! From a file to the bytes of an image, each channel by itself.
 
+use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use image::imageops::FilterType;
-use image::{DynamicImage, ImageReader, Limits};
+use image::{DynamicImage, ImageDecoder, ImageReader, ImageResult, Limits};
 use protocol::data::{Colour, ImageOptions, Size};
 use protocol::model::Shape;
 
+use crate::dataset::budget::Budget;
 use crate::dataset::{DatasetError, Known, Scaling, kind, source};
 
-/// Memory that one image may take while it is decoded: a small file can claim anything.
+/// The most bytes of one decoded image: a small file can claim anything.
 const IMAGE_BYTES_MAX: u64 = 256 << 20;
+/// Copies of an image while it is decoded, resized and given other colours.
+const COPIES: u64 = 3;
+
+/// Held while an image is decoded that is too large for all threads to decode such ones at a time.
+static LARGE: Mutex<()> = Mutex::new(());
+
+/// The most bytes of a decoded image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct ImageLimits {
+    /// On every thread at a time.
+    small: u64,
+    /// On one thread, beside small ones on the others.
+    large: u64,
+}
+
+impl ImageLimits {
+    /// Half of a budget for the large image, half for small ones.
+    fn of(budget: Budget, threads: usize) -> Self {
+        let large = budget.room_for(2 * COPIES);
+        Self {
+            small: large / threads as u64,
+            large: large.min(IMAGE_BYTES_MAX),
+        }
+    }
+}
 
 /// What every image is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,6 +131,18 @@ impl Form {
     }
 }
 
+fn decode(mut reader: ImageReader<BufReader<File>>, bytes: ImageLimits) -> ImageResult<DynamicImage> {
+    let mut limits = Limits::default();
+    limits.max_alloc = Some(bytes.large);
+    reader.limits(limits.clone());
+    let mut decoder = reader.into_decoder()?;
+    limits.reserve(decoder.total_bytes())?;
+    let is_large = decoder.total_bytes() > bytes.small;
+    let _alone = is_large.then(|| LARGE.lock().unwrap_or_else(PoisonError::into_inner));
+    decoder.set_limits(limits)?;
+    DynamicImage::from_decoder(decoder)
+}
+
 fn size(image: &DynamicImage) -> Size {
     Size {
         width: image.width(),
@@ -112,13 +152,11 @@ fn size(image: &DynamicImage) -> Size {
 
 fn load(file: &Path) -> Result<DynamicImage, DatasetError> {
     let opened = source::open(file)?;
-    let mut reader = ImageReader::new(BufReader::new(opened))
+    let reader = ImageReader::new(BufReader::new(opened))
         .with_guessed_format()
         .map_err(DatasetError::read(file))?;
-    let mut limits = Limits::default();
-    limits.max_alloc = Some(IMAGE_BYTES_MAX);
-    reader.limits(limits);
-    reader.decode().map_err(|error| {
+    let limits = ImageLimits::of(Budget::of_machine(), rayon::current_num_threads());
+    decode(reader, limits).map_err(|error| {
         let found = kind::of(&source::first_bytes(file)).map(|kind| kind.name);
         DatasetError::Image {
             file: file.to_owned(),
@@ -128,4 +166,25 @@ fn load(file: &Path) -> Result<DynamicImage, DatasetError> {
             },
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_is_bounded_before_it_is_decoded() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("image.png");
+        image::GrayImage::new(1000, 1000).save(&path).unwrap();
+        let decoded = |limits| {
+            let file = BufReader::new(File::open(&path).unwrap());
+            decode(ImageReader::new(file).with_guessed_format().unwrap(), limits)
+        };
+        let limits = |bytes| ImageLimits::of(Budget::of(bytes), 4);
+        assert_eq!(limits(2400), ImageLimits { small: 100, large: 400 });
+        assert_eq!(limits(u64::MAX).large, IMAGE_BYTES_MAX);
+        assert!(decoded(limits(6_000_000)).is_ok(), "it is decoded alone");
+        assert!(decoded(limits(5_999_999)).is_err());
+    }
 }

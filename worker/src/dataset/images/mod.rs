@@ -12,11 +12,11 @@ use rayon::prelude::*;
 use decode::Form;
 use folders::{Found, Tree};
 
+use super::budget::{Budget, size};
 use super::error::list;
 use super::progress::{Progress, Watcher};
 use super::samples::Values;
-use super::{Answers, Dataset, DatasetError, Known, Samples, Scaling, Target, parts, root, source};
-use crate::memory;
+use super::{Answers, Dataset, DatasetError, Known, Samples, Scaling, Target, parts, root};
 
 /// Images after which whoever waits is told how far it is.
 const TOLD: u64 = 256;
@@ -139,7 +139,10 @@ fn form(
 /// Decodes all images, on all threads, into one array.
 fn read(place: Place<'_>, found: &[Found], form: Form) -> Result<Vec<u8>, DatasetError> {
     let each = form.shape().elements();
-    source::check_size(place.directory, (each * found.len()) as u64, memory::available())?;
+    let needed = (each as u64).saturating_mul(found.len() as u64);
+    // Splitting them copies them.
+    let copied = needed.saturating_mul(2);
+    Budget::of_machine().take(copied, place.directory, || format!("images of {}", size(needed)))?;
     let mut bytes = vec![0; each * found.len()];
     let done = AtomicU64::new(0);
     let decode = |(file, to): (&Found, &mut [u8])| {

@@ -4,8 +4,8 @@ use std::io::Read;
 use std::path::Path;
 
 use super::NpzError;
-use crate::dataset::{DatasetError, source};
-use crate::memory;
+use crate::dataset::DatasetError;
+use crate::dataset::budget::{Budget, size};
 
 /// How every array begins.
 const MAGIC: &[u8] = b"\x93NUMPY";
@@ -43,7 +43,12 @@ impl Elements {
 
 impl Array {
     /// Reads an array to its end. Memory grows only as elements really arrive.
-    pub(super) fn read(file: &Path, name: &str, mut from: impl Read) -> Result<Self, DatasetError> {
+    pub(super) fn read(
+        file: &Path,
+        name: &str,
+        mut from: impl Read,
+        budget: &mut Budget,
+    ) -> Result<Self, DatasetError> {
         let wrong = |why: String| {
             DatasetError::Npz(NpzError::Array {
                 file: file.to_owned(),
@@ -90,7 +95,12 @@ impl Array {
         let Some(count) = product.filter(|&count| count <= ELEMENTS_MAX) else {
             return Err(wrong(format!("claims the shape {shape:?}, which is too much to load")));
         };
-        source::check_size(file, (count * width) as u64, memory::available())?;
+        // As it is stored and as it is held; splitting it copies it.
+        let held = if width == 1 { 1 } else { size_of::<f32>() };
+        let needed = (count as u64).saturating_mul((width.max(held) + held) as u64);
+        budget.take(needed, file, || {
+            format!("an array {name} of {}", size((count * width) as u64))
+        })?;
         let mut bytes = Vec::new();
         // One byte more is asked for, to see the end, where the archive checks its sum.
         let read = from.take((count * width) as u64 + 1).read_to_end(&mut bytes);
@@ -175,5 +185,27 @@ mod tests {
             assert_eq!(half_as_float(bits), number, "{bits:x}");
         }
         assert!(half_as_float(0x7e00).is_nan());
+    }
+
+    #[test]
+    fn an_array_is_bounded_before_it_is_unpacked() {
+        let array = |descr: &str, count: usize, bytes: usize| {
+            let header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({count},), }}\n");
+            let length = (header.len() as u16).to_le_bytes();
+            [MAGIC, &[1, 0], &length, header.as_bytes(), &vec![0; bytes]].concat()
+        };
+        let read = |bytes: &[u8], budget: &mut Budget| Array::read(Path::new("f.npz"), "x", bytes, budget).map(drop);
+        // As bytes and as numbers: 12 for each of the larger kind, 2 for bytes.
+        for (descr, width, each) in [("<f8", 8, 12), ("<f4", 4, 8), ("<f2", 2, 8), ("|u1", 1, 2)] {
+            let stored = array(descr, 1000, 1000 * width);
+            let error = read(&stored, &mut Budget::of(1000 * each - 1)).unwrap_err().to_string();
+            assert!(error.contains("holds an array x of 0.0 MB"), "{descr}: {error}");
+            let mut budget = Budget::of(1000 * each);
+            read(&stored, &mut budget).unwrap();
+            assert!(read(&stored, &mut budget).is_err(), "what is taken counts");
+        }
+        // A shape that lies is not believed for longer than elements come.
+        let error = read(&array("<f8", 1 << 30, 100), &mut Budget::of(u64::MAX)).unwrap_err();
+        assert!(error.to_string().contains("has 100 of"), "{error}");
     }
 }

@@ -13,6 +13,7 @@ use zip::ZipArchive;
 use array::{Array, Elements};
 pub use error::NpzError;
 
+use super::budget::Budget;
 use super::csv::{self, Labels};
 use super::error::list;
 use super::samples::Values;
@@ -49,7 +50,7 @@ pub(super) fn open(
     };
     let input = images(file, &mut x)?;
     let kind = known.map(|known| known.target.kind()).or(options.target);
-    let (target, answers) = answers(file, &y, kind, known.map(|known| known.target), &train)?;
+    let (target, answers) = answers(&mut archive, &y, kind, known.map(|known| known.target), &train)?;
     let form = Form { file, input, known };
     let (values, scaling) = form.scaled(x.elements, &train)?;
     let part = |rows: &[u32]| {
@@ -79,6 +80,8 @@ pub(super) fn inputs(file: &Path, known: Known<'_>) -> Result<Samples, DatasetEr
 struct Archive<'a> {
     file: &'a Path,
     zip: ZipArchive<BufReader<std::fs::File>>,
+    /// The memory that is left for its arrays.
+    budget: Budget,
 }
 
 impl<'a> Archive<'a> {
@@ -99,7 +102,8 @@ impl<'a> Archive<'a> {
                 }),
             }
         })?;
-        Ok(Self { file, zip })
+        let budget = Budget::of_machine();
+        Ok(Self { file, zip, budget })
     }
 
     fn has(&self, name: &str) -> bool {
@@ -132,7 +136,7 @@ impl<'a> Archive<'a> {
                 why: error.to_string(),
             })
         })?;
-        Array::read(self.file, name, entry)
+        Array::read(self.file, name, entry, &mut self.budget)
     }
 }
 
@@ -221,7 +225,7 @@ fn channels_first<T: Copy>(all: &mut [T], pixels: usize, channels: usize) {
 
 /// What is to be predicted, by the rules that tables have.
 fn answers(
-    file: &Path,
+    Archive { file, budget, .. }: &mut Archive<'_>,
     y: &Array,
     kind: Option<TargetKind>,
     known: Option<&Target>,
@@ -245,7 +249,9 @@ fn answers(
     let mut labels = Labels::new(width, kind);
     for row in 0..samples(y) {
         for (place, name) in names.iter().enumerate() {
+            let before = labels.bytes();
             labels.push(file, name, &y.elements.text(row * width + place), row as u64 + 1)?;
+            budget.take(labels.bytes() - before, file, || "too many labels".into())?;
         }
     }
     Ok(csv::answers(file, labels.decide(file)?, names, known, train)?)

@@ -1,0 +1,45 @@
+//! Text from elsewhere (labels, names of columns and files, words of nodes) as people may read it: a control character
+//! could move the cursor, colour the terminal or set its title. Machine formats carry such text unchanged.
+
+use std::borrow::Cow;
+
+/// A text in one line: every control character is written as its escape, such as `\u{1b}`.
+pub(crate) fn line(text: &str) -> Cow<'_, str> {
+    escaped(text, |_| false)
+}
+
+/// A text of several lines: line ends and tabs stay, every other control character is written as its escape.
+pub(crate) fn text(text: &str) -> Cow<'_, str> {
+    escaped(text, |character| matches!(character, '\n' | '\t'))
+}
+
+fn escaped(text: &str, stays: impl Fn(char) -> bool) -> Cow<'_, str> {
+    let is_escaped = |character: char| character.is_control() && !stays(character);
+    if !text.contains(is_escaped) {
+        return text.into();
+    }
+    let mut escaped = String::with_capacity(text.len());
+    for character in text.chars() {
+        if is_escaped(character) {
+            escaped.extend(character.escape_default());
+        } else {
+            escaped.push(character);
+        }
+    }
+    escaped.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_are_written_as_escapes() {
+        assert_eq!(line("Straße 10 °C"), "Straße 10 °C");
+        assert_eq!(
+            line("\x1b[31mred\x07\n\u{9b}m\x7f"),
+            "\\u{1b}[31mred\\u{7}\\n\\u{9b}m\\u{7f}"
+        );
+        assert_eq!(text("a\tb\r\n\x1bc\n"), "a\tb\\r\n\\u{1b}c\n");
+    }
+}

@@ -1,0 +1,81 @@
+//! The memory that data may take: a small compressed file can hold anything.
+
+use std::path::Path;
+
+use super::DatasetError;
+use crate::memory;
+
+/// The bytes of memory that the data of one file may take, and those that are not taken yet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Budget {
+    limit: u64,
+    left: u64,
+}
+
+impl Budget {
+    /// Data's share of the memory that is left on this machine.
+    pub(super) fn of_machine() -> Self {
+        Self::of(memory::left_for_data().unwrap_or(u64::MAX))
+    }
+
+    pub(super) fn of(bytes: u64) -> Self {
+        Self {
+            limit: bytes,
+            left: bytes,
+        }
+    }
+
+    /// Takes memory for something that a file holds, such as "a line of 7 MB".
+    pub(super) fn take(&mut self, bytes: u64, file: &Path, holds: impl FnOnce() -> String) -> Result<(), DatasetError> {
+        match self.left.checked_sub(bytes) {
+            Some(left) => self.left = left,
+            None => return Err(self.exceeded(file, holds())),
+        }
+        Ok(())
+    }
+
+    /// The number of things that fit into the whole budget, where each takes this many bytes.
+    pub(super) fn room_for(self, bytes_each: u64) -> u64 {
+        self.limit / bytes_each
+    }
+
+    /// The error for a file that holds more than the budget.
+    pub(super) fn exceeded(self, file: &Path, holds: String) -> DatasetError {
+        DatasetError::TooLarge {
+            file: file.to_owned(),
+            holds,
+            limit: size(self.limit),
+            percent: 100 / memory::DATA_SHARE,
+        }
+    }
+}
+
+/// A number of bytes for people.
+pub(super) fn size(bytes: u64) -> String {
+    let bytes = bytes as f64;
+    if bytes >= 1e9 {
+        format!("{:.1} GB", bytes / 1e9)
+    } else {
+        format!("{:.1} MB", bytes / 1e6)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_taken_counts_and_what_does_not_fit_is_named() {
+        let mut budget = Budget::of(2_000_000);
+        let mut take = |bytes| budget.take(bytes, Path::new("f"), || format!("{bytes} bytes"));
+        assert!(take(1_500_000).is_ok());
+        assert_eq!(
+            take(500_001).unwrap_err().to_string(),
+            "f holds 500001 bytes, but data may take 2.0 MB here, 50 % of the memory that is left: give less data, or more \
+             memory"
+        );
+        assert!(take(500_000).is_ok());
+        assert_eq!(budget.room_for(1000), 2000);
+        assert_eq!(size(u64::MAX), "18446744073.7 GB");
+    }
+}
