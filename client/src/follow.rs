@@ -281,6 +281,10 @@ async fn watch(
             stopping = true;
             account.note(Happening::StopAsked);
             view.busy("ending the run");
+            // What is not saved in the time that is left can be gone on with.
+            if interrupt::is_terminated() {
+                let _ = contact.ask(Request::Checkpoint).await;
+            }
             contact.ask(Request::Stop).await?;
             interrupt::stop_sent();
         }

@@ -1,16 +1,20 @@
-//! Ctrl-C: the first asks for an orderly end, a later one ends at once, but leaves nothing behind and says what becomes
-//! of the run.
+//! Signals: the first one asks for an orderly end. A later Ctrl-C ends at once, but leaves nothing behind and says what becomes
+//! of the run. After SIGTERM or SIGHUP the program ends within some seconds whatever it waits for: whoever sent it would
+//! kill the program next.
 
+use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use protocol::ids::RunId;
+use tokio::signal::unix::{self, SignalKind};
 
 use crate::failure::Failure;
 use crate::view;
 
 static ASKED: AtomicBool = AtomicBool::new(false);
+static TERMINATED: AtomicBool = AtomicBool::new(false);
 static FIRST: Mutex<Option<Instant>> = Mutex::new(None);
 static LEAVING: Mutex<Option<Leaving>> = Mutex::new(None);
 static AT_EXIT: Mutex<Option<Box<dyn FnOnce() + Send>>> = Mutex::new(None);
@@ -21,6 +25,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// A signal this soon after the first one is of the same key press: keys bounce, and wrappers forward what the terminal
 /// has sent to both.
 const BOUNCE: Duration = Duration::from_millis(500);
+/// The time for an orderly end after SIGTERM. Supervisors that are in a hurry kill after ten seconds.
+const TERMINATION_LIMIT: Duration = Duration::from_secs(8);
 /// The time for last words: a reader of standard output that stands still must not keep the program.
 const LAST_WORDS_LIMIT: Duration = Duration::from_secs(1);
 
@@ -55,22 +61,102 @@ impl Leaving {
 
 /// Takes Ctrl-C and termination signals over.
 pub(crate) fn watch() -> Result<(), Failure> {
-    ctrlc::set_handler(|| {
-        ASKED.store(true, Ordering::SeqCst);
-        if leaves(
-            &mut FIRST.lock().unwrap_or_else(PoisonError::into_inner),
-            Instant::now(),
-        ) {
-            let clean_up = AT_EXIT.lock().unwrap_or_else(PoisonError::into_inner).take();
-            if let Some(clean_up) = clean_up {
-                clean_up();
+    listen(|signals| async move {
+        let mut signals = signals;
+        let mut deadline = None;
+        loop {
+            let signal = match deadline {
+                None => signals.next().await,
+                Some(deadline) => match tokio::time::timeout_at(deadline, signals.next()).await {
+                    Ok(signal) => signal,
+                    Err(_) => leave_at_once(),
+                },
+            };
+            if signal == Signal::Termination {
+                TERMINATED.store(true, Ordering::SeqCst);
+                deadline.get_or_insert(tokio::time::Instant::now() + TERMINATION_LIMIT);
             }
-            view::erase();
-            say_last_words();
-            std::process::exit(FAILED);
+            ASKED.store(true, Ordering::SeqCst);
+            let mut first = FIRST.lock().unwrap_or_else(PoisonError::into_inner);
+            if leaves(&mut first, Instant::now()) {
+                leave_at_once();
+            }
         }
     })
-    .map_err(|error| Failure::Failed(format!("Ctrl-C cannot be watched for: {error}")))
+}
+
+/// Takes no notice of signals: whoever has started this process ends it.
+pub(crate) fn ignore() -> Result<(), Failure> {
+    listen(|mut signals| async move {
+        loop {
+            signals.next().await;
+        }
+    })
+}
+
+/// A kind of signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Signal {
+    /// Ctrl-C.
+    Interrupt,
+    /// SIGTERM or SIGHUP.
+    Termination,
+}
+
+/// All signals that ask a program to end.
+struct Signals {
+    interrupt: unix::Signal,
+    terminate: unix::Signal,
+    hang_up: unix::Signal,
+}
+
+impl Signals {
+    fn taken() -> std::io::Result<Self> {
+        Ok(Self {
+            interrupt: unix::signal(SignalKind::interrupt())?,
+            terminate: unix::signal(SignalKind::terminate())?,
+            hang_up: unix::signal(SignalKind::hangup())?,
+        })
+    }
+
+    async fn next(&mut self) -> Signal {
+        tokio::select! {
+            _ = self.interrupt.recv() => Signal::Interrupt,
+            _ = self.terminate.recv() => Signal::Termination,
+            _ = self.hang_up.recv() => Signal::Termination,
+        }
+    }
+}
+
+/// Takes signals over, and hears them in a thread of its own: the program's other threads may wait for something.
+fn listen<F>(hear: impl FnOnce(Signals) -> F) -> Result<(), Failure>
+where
+    F: Future<Output = Infallible> + Send + 'static,
+{
+    let failure = |error: std::io::Error| Failure::Failed(format!("signals cannot be watched for: {error}"));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(failure)?;
+    let signals = {
+        let _context = runtime.enter();
+        Signals::taken().map_err(failure)?
+    };
+    let hearing = hear(signals);
+    let thread = std::thread::Builder::new().name("signals".into());
+    thread
+        .spawn(move || match runtime.block_on(hearing) {})
+        .map_err(failure)?;
+    Ok(())
+}
+
+/// Ends the program, and leaves nothing behind.
+fn leave_at_once() -> ! {
+    let clean_up = AT_EXIT.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some(clean_up) = clean_up {
+        clean_up();
+    }
+    view::erase();
+    say_last_words();
+    std::process::exit(FAILED);
 }
 
 /// Whether a signal at this time ends the program at once, given the time of the first one.
@@ -111,6 +197,11 @@ pub(crate) fn at_exit(clean_up: impl FnOnce() + Send + 'static) {
 /// Whether the user wants the work to end.
 pub(crate) fn asked() -> bool {
     ASKED.load(Ordering::SeqCst)
+}
+
+/// Whether the program was told to end by SIGTERM or SIGHUP, and will within [`TERMINATION_LIMIT`].
+pub(crate) fn is_terminated() -> bool {
+    TERMINATED.load(Ordering::SeqCst)
 }
 
 /// Waits until the user wants the work to end.

@@ -3,7 +3,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,8 +16,9 @@ use crate::args::ComputeFlags;
 use crate::commands;
 use crate::contact::Contact;
 use crate::failure::Failure;
-use crate::interrupt;
+use crate::out_folder::OutFolder;
 use crate::scratch::Scratch;
+use crate::{interrupt, notice, rescue};
 
 /// The credentials' file in the cluster's folder.
 pub(crate) const CREDENTIALS: &str = "cluster.pem";
@@ -60,7 +61,7 @@ impl LocalCluster {
                 .map_err(io("a node could not be started"))?;
             let stdout = node.stdout.take();
             cluster.nodes.push(node);
-            cluster.kill_at_exit(&folder);
+            cluster.kill_at_exit(None);
             // Only the first is waited for: the others find it.
             if number == 0 {
                 cluster.address = listening(stdout)?;
@@ -106,14 +107,16 @@ impl LocalCluster {
         Ok(())
     }
 
-    /// What a second Ctrl-C does.
-    fn kill_at_exit(&self, folder: &Path) {
-        let processes: Vec<u32> = self.nodes.iter().map(Child::id).collect();
-        let folder: PathBuf = folder.into();
+    /// Ends the nodes where this process ends at once. What they have saved of a run is brought to a folder first.
+    pub(crate) fn kill_at_exit(&self, out: Option<&OutFolder>) {
+        let processes: Vec<String> = self.nodes.iter().map(|node| node.id().to_string()).collect();
+        let (folder, out) = (self.scratch.path().to_path_buf(), out.cloned());
         interrupt::at_exit(move || {
-            for process in processes {
-                // Workers end when the sockets to their nodes close.
-                let _ = Command::new("kill").args(["-KILL", &process.to_string()]).status();
+            // Workers end when the sockets to their nodes close.
+            let _ = Command::new("kill").arg("-KILL").args(processes).status();
+            if let Some(out) = out {
+                let saved = rescue::salvage(&folder, &out);
+                notice::say(&saved.unwrap_or_else(|| "ended before anything of a run was saved".into()));
             }
             let _ = std::fs::remove_dir_all(folder);
         });

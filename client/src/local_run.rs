@@ -89,6 +89,9 @@ impl LocalRun {
         let view = View::new(0, audience);
         view.busy("starting the nodes");
         let mut cluster = LocalCluster::start(self.nodes, &self.flags)?;
+        if on_failure == OnFailure::Rescue {
+            cluster.kill_at_exit(Some(out));
+        }
         let contact = Arc::new(cluster.contact(self.flags.workers).await?);
         view.clear();
         let page = commands::page::of_run(page, &contact, audience).await?;

@@ -8,7 +8,7 @@ use crate::failure::Failure;
 use crate::run_folder::RunFolder;
 
 /// A folder that can be written to, though it may not exist yet.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct OutFolder {
     path: PathBuf,
 }

@@ -77,19 +77,30 @@ async fn stop(contact: &Contact) -> bool {
         .any(|answer| matches!(answer.reply, Ok(Reply::Stopping(_) | Reply::CalledOff(_))))
 }
 
-/// Saves what nodes have left in their folders. One sentence, if there was anything.
-fn files(scratch: &mut Scratch, out: &OutFolder) -> Option<String> {
-    let found = left_by_nodes(scratch.path());
+/// Brings what nodes have left in a folder of theirs to the user's folder. One sentence, if there was anything.
+pub(crate) fn salvage(folder: &Path, out: &OutFolder) -> Option<String> {
+    bring(folder, out)?.ok()
+}
+
+fn bring(folder: &Path, out: &OutFolder) -> Option<Result<String, Failure>> {
+    let found = left_by_nodes(folder);
     let model = found.models.iter().find(|path| model_file::load(path).is_ok());
-    let saved = match model {
-        Some(model) => copy_model(model, out).map(|path| format!("a node had saved the model, which is now {}", path.display())),
-        None if found.checkpoints.is_empty() => return None,
-        None => copy_checkpoints(&found.checkpoints, out).map(|path| {
+    match model {
+        Some(model) => {
+            let copied = copy_model(model, out);
+            Some(copied.map(|path| format!("a node had saved the model, which is now {}", path.display())))
+        }
+        None if found.checkpoints.is_empty() => None,
+        None => Some(copy_checkpoints(&found.checkpoints, out).map(|path| {
             let path = path.display();
             format!("nodes had written checkpoints, which are now in {path}: nodes with that folder under their --dir go on with 'tau start --resume'")
-        }),
-    };
-    if let Ok(saved) = saved {
+        })),
+    }
+}
+
+/// Saves what nodes have left in their folders. One sentence, if there was anything.
+fn files(scratch: &mut Scratch, out: &OutFolder) -> Option<String> {
+    if let Ok(saved) = bring(scratch.path(), out)? {
         return Some(saved);
     }
     // There is no room for it, it seems. What is private goes, and the rest stays where it is.

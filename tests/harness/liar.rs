@@ -155,7 +155,7 @@ impl Liar {
         let ended = async {
             loop {
                 match self.events.recv().await {
-                    Some(SessionEvent::Closed { session }) if session == ear.session => return,
+                    Some(SessionEvent::Closed { session, .. }) if session == ear.session => return,
                     Some(_) => {}
                     None => panic!("there are no events"),
                 }

@@ -57,7 +57,11 @@ fn run(arguments: &Seed, seeds: &[String]) -> Result<(), Failure> {
         notice::say(&format!("note: {crowded}"));
     }
     let root = commands::data_root(arguments.node.compute.data_root.as_deref())?;
-    interrupt::watch()?;
+    if arguments.tied {
+        interrupt::ignore()?;
+    } else {
+        interrupt::watch()?;
+    }
     commands::run_async(async {
         let (addresses, security) = commands::access(seeds, &arguments.node.security).await?;
         let advertise = match &arguments.node.advertise {

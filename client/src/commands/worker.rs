@@ -5,6 +5,7 @@ use ::worker::process::{self, AttachError, Options};
 use crate::args::Worker;
 use crate::commands;
 use crate::failure::Failure;
+use crate::interrupt;
 use crate::version::version;
 
 pub(crate) fn run(arguments: &Worker) -> Result<(), Failure> {
@@ -16,7 +17,7 @@ pub(crate) fn run(arguments: &Worker) -> Result<(), Failure> {
     };
     if arguments.tied {
         // A signal to all processes of a service is for the node, which ends its workers when they have sent what they learned.
-        ctrlc::set_handler(|| {}).map_err(Failure::work)?;
+        interrupt::ignore()?;
     }
     match process::attach(&arguments.node, &options) {
         // The node that started this worker has ended since, and has said why.
