@@ -21,8 +21,9 @@ use crate::{follow, quantity, reading, rescue};
 
 /// More would only wait for each other on one machine.
 const NODES_MAX: usize = 64;
-/// Nodes for each core of a machine. More spend their time on telling each other how far they are.
-const NODES_PER_CORE: usize = 8;
+/// Pairs of nodes for each core of a machine, twice counted. All nodes tell each other how far they are, so that what it costs
+/// grows with their pairs: 32 nodes train on 16 cores, and 64 do not get to it.
+const PAIRS_PER_CORE: usize = 64;
 
 /// A run that can begin: everything that a user can get wrong is checked.
 pub(crate) struct LocalRun {
@@ -53,11 +54,11 @@ impl LocalRun {
             )));
         }
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        if nodes > cores * NODES_PER_CORE {
+        let most = (cores * PAIRS_PER_CORE).isqrt();
+        if nodes > most {
             return Err(Failure::input(format!(
-                "{nodes} nodes are too many for {}: give --nodes {} at most",
-                quantity::of(cores, "core"),
-                cores * NODES_PER_CORE
+                "{nodes} nodes are too many for {}, and would only wait for each other: give --nodes {most} at most",
+                quantity::of(cores, "core")
             )));
         }
         let (mut flags, device) = compute_flags(flags, nodes)?;

@@ -15,7 +15,7 @@ use super::dismissals::Dismissals;
 use super::event::{RunEffect, RunEvent, Ticket, WorkerKey, WorkerWord};
 use super::planted::{Bug, planted};
 use super::states::Preparing;
-use crate::timing::{RunLimits, Timing};
+use crate::timing::RunLimits;
 
 /// A run that this node was asked to start.
 pub(super) struct Coordinating {
@@ -60,17 +60,7 @@ pub(crate) struct RunCore {
     pub(super) has_left: bool,
     /// When anything last happened.
     lived: Option<Duration>,
-    /// When time was last told to have passed, and by how much too late: a machine with too many nodes is slow.
-    ticked: Option<Duration>,
-    lag: Duration,
     published: Duration,
-}
-
-/// The least time between two words of a node to everybody. All answer each other's news, so what that costs grows with
-/// the cube of the participants.
-fn news_pause(participants: usize) -> Duration {
-    let microseconds = 100 * participants.pow(2) as u64;
-    Duration::from_micros(microseconds)
 }
 
 impl RunCore {
@@ -97,8 +87,6 @@ impl RunCore {
             leaving: false,
             has_left: false,
             lived: None,
-            ticked: None,
-            lag: Duration::ZERO,
             published: Duration::ZERO,
         }
     }
@@ -343,9 +331,6 @@ impl RunCore {
     }
 
     fn tick(&mut self, now: Duration, effects: &mut Vec<RunEffect>) {
-        let gap = self.ticked.map_or(Duration::ZERO, |last| now.saturating_sub(last));
-        self.lag = gap.saturating_sub(2 * Timing::DEFAULT.clocks.run_tick);
-        self.ticked = Some(now);
         for worker in self.dismissals.take_stuck(now, self.limits.dismiss) {
             tracing::warn!("a worker does not let go of a run that is over; it is started again");
             effects.push(RunEffect::HangUp(worker));
@@ -361,13 +346,10 @@ impl RunCore {
         let Some(run) = &mut self.current else {
             return;
         };
-        let since = now.saturating_sub(self.published);
-        let due = since >= self.limits.beat_every;
-        let pause = news_pause(run.plan().map_or(0, |plan| plan.participants.len())) + 2 * self.lag;
-        if !due && (!run.news || since < pause) {
+        let due = now.saturating_sub(self.published) >= self.limits.beat_every;
+        if !std::mem::take(&mut run.news) && !due {
             return;
         }
-        run.news = false;
         self.published = now;
         let beat = run.beat(now, &self.limits.of(&run.job));
         let before = self.before.iter().map(|(beat, _)| beat.clone());

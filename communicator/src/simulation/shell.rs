@@ -204,9 +204,10 @@ impl World {
         let Some(open) = node.exchange.as_ref().filter(|_| has_left) else {
             return;
         };
-        // Nothing is given to whoever was found lying.
+        // Nothing is given to whoever was found lying, nor taken from it.
         let of_run = |other: &NodeId| {
-            if self.accused.contains(&(open.run, at, *other)) {
+            let accused = |by, of| self.accused.contains(&(open.run, by, of));
+            if accused(at, *other) || accused(*other, at) {
                 return None;
             }
             let theirs = self.nodes[other].exchange.as_ref();

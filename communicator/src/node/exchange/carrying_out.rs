@@ -74,6 +74,7 @@ impl ExchangeState {
                 if let Some(peer) = self.peers.get_mut(&node) {
                     peer.outbox = None;
                     let _ = peer.link.cast(LinkMessage::Cut);
+                    self.tell_linked(node, false);
                 }
             }
             Effect::Quarantine { peer, reason } => {
@@ -87,6 +88,7 @@ impl ExchangeState {
                     peer.outbox = None;
                     peer.link.stop(None);
                 }
+                self.tell_linked(peer, false);
                 let (run, node) = (self.run, peer);
                 self.tell_run(RunEvent::Lied { run, node });
             }

@@ -147,7 +147,7 @@ impl ExchangeState {
         }
     }
 
-    fn tell_linked(&self, node: NodeId, up: bool) {
+    pub(super) fn tell_linked(&self, node: NodeId, up: bool) {
         let run = self.run;
         self.tell_run(RunEvent::Linked { run, node, up });
     }
