@@ -1,15 +1,16 @@
 //! Files that are there whole or not at all: models, checkpoints, workers' states.
 //!
 //! A [`Part`] is written beside the place that it is for, under a name that nobody can know before, and takes its name
-//! when all of it is on the disk. Where anything fails before that, it is gone, and what was there stays. Links are
-//! followed, and nothing but a regular file is ever replaced.
+//! when all of it is on the disk. Where anything fails before that, it is gone, and what was there stays. Nothing but a
+//! regular file or a link is ever replaced: links that somebody has laid where Tau writes lead nowhere. Whoever writes to a
+//! path that the user names asks [`target_of`] first, which follows them.
 
 // Every other crate reads this one, so everything in it says what it is.
 #![warn(missing_docs)]
 
 mod regular;
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
@@ -29,11 +30,11 @@ pub struct Part {
 }
 
 impl Part {
-    /// Begins a file, in a folder that must be there. Of a link the target is written. Where something is that is no
-    /// regular file, the error is of kind [`io::ErrorKind::InvalidInput`] and names what it is.
+    /// Begins a file, in a folder that must be there. Where something is that is neither a regular file nor a link, the error is
+    /// of kind [`io::ErrorKind::InvalidInput`] and names what it is.
     pub fn beside(place: &Path) -> io::Result<Self> {
-        let place = target_of(place)?;
-        let folder = folder_of(&place);
+        refuse_irregular(place.symlink_metadata().ok().filter(|found| !found.is_symlink()))?;
+        let folder = folder_of(place);
         let mut builder = tempfile::Builder::new();
         builder.prefix(".tau-").suffix(".part");
         #[cfg(unix)]
@@ -44,7 +45,7 @@ impl Part {
         }
         Ok(Self {
             file: builder.tempfile_in(folder)?,
-            place,
+            place: place.into(),
         })
     }
 
@@ -67,16 +68,16 @@ impl Part {
     }
 }
 
-/// The path that a file is written to: behind all links, and free or a regular file.
-fn target_of(place: &Path) -> io::Result<PathBuf> {
-    let refuse = |why: String| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
-    if let Some(kind) = place
-        .metadata()
-        .ok()
-        .and_then(|found| irregular_kind(found.file_type()))
-    {
-        return refuse(format!("it is {kind}, not a regular file"));
-    }
+/// Refuses to replace what is no regular file.
+fn refuse_irregular(found: Option<Metadata>) -> io::Result<()> {
+    let kind = found.and_then(|found| irregular_kind(found.file_type()));
+    let refused = |kind| io::Error::new(io::ErrorKind::InvalidInput, format!("it is {kind}, not a regular file"));
+    kind.map_or(Ok(()), |kind| Err(refused(kind)))
+}
+
+/// The path that a file is written to which the user has named: behind all links, and free or a regular file.
+pub fn target_of(place: &Path) -> io::Result<PathBuf> {
+    refuse_irregular(place.metadata().ok())?;
     let mut target = place.to_path_buf();
     for _ in 0..LINKS_MAX {
         match target.read_link() {
@@ -84,7 +85,10 @@ fn target_of(place: &Path) -> io::Result<PathBuf> {
             Err(_) => return Ok(target),
         }
     }
-    refuse("its links lead in a circle".into())
+    Err(io::Error::new(
+        io::ErrorKind::InvalidInput,
+        "its links lead in a circle",
+    ))
 }
 
 fn folder_of(place: &Path) -> &Path {
@@ -165,11 +169,12 @@ mod tests {
         ] {
             std::os::unix::fs::symlink(to, at(link)).unwrap();
         }
-        write(&at("chain"), |file| file.write_all(b"whole")).unwrap();
+        let follow = |name, text: &[u8]| write(&target_of(&at(name))?, |file| file.write_all(text));
+        follow("chain", b"whole").unwrap();
         assert_eq!(std::fs::read(at("far/target")).unwrap(), b"whole");
-        write(&at("dangling"), |file| file.write_all(b"new")).unwrap();
+        follow("dangling", b"new").unwrap();
         assert_eq!(std::fs::read(at("far/new")).unwrap(), b"new");
-        assert!(write(&at("loop"), |_| Ok(())).is_err());
+        assert!(follow("loop", b"").is_err());
         for link in ["link", "chain", "dangling", "loop"] {
             assert!(at(link).is_symlink(), "{link}");
         }
@@ -192,9 +197,12 @@ mod tests {
             ("pipe", "a pipe"),
             ("link", "a pipe"),
         ] {
+            assert!(target_of(&at(name)).is_err(), "{name}");
             let before = std::fs::metadata(at(name)).unwrap().file_type();
-            let error = write(&at(name), |file| file.write_all(b"x")).unwrap_err();
-            assert!(error.to_string().contains(kind), "{name}: {error}");
+            if name != "link" {
+                let error = write(&at(name), |file| file.write_all(b"x")).unwrap_err();
+                assert!(error.to_string().contains(kind), "{name}: {error}");
+            }
             assert_eq!(std::fs::metadata(at(name)).unwrap().file_type(), before, "{name}");
             assert_eq!(is_stream(&at(name)), kind == "a pipe", "{name}");
             assert!(matches!(open(&at(name)), Err(OpenError::NotRegular(found)) if found == kind));

@@ -39,7 +39,9 @@ fn write(path: &Path, is_stream: bool, bytes: &[u8]) -> Result<(), Failure> {
         let stream = File::options().write(true).open(path);
         stream.and_then(|mut stream| stream.write_all(bytes))
     } else {
-        whole_file::make_folder_of(path).and_then(|()| whole_file::write(path, |file| file.write_all(bytes)))
+        whole_file::make_folder_of(path)
+            .and_then(|()| whole_file::target_of(path))
+            .and_then(|path| whole_file::write(&path, |file| file.write_all(bytes)))
     };
     written.map_err(|error| {
         let path = path.display();

@@ -17,7 +17,7 @@ use protocol::sums::Sums;
 use protocol::wire::attach::{GoOn, Missing};
 use protocol::wire::worker_stats::WorkerStats;
 
-use super::node::{Disk, Ending, Round, Training, WEIGHTS, digest};
+use super::node::{Disk, Ending, Round, Training, WEIGHTS, Worker, digest};
 use super::world::{Due, World};
 use crate::exchange::Event;
 use crate::run::planted::{Bug, planted};
@@ -263,11 +263,16 @@ impl World {
         }
     }
 
-    /// Workers may train what others hold back. That is for bugs: no worker here waits with samples that nobody counts.
+    /// Workers may train what others hold back, because these hang or are cut off. One that waits itself must hold nothing back.
     pub(super) fn take_over(&mut self, at: NodeId, slots: &BTreeSet<usize>) {
+        let waits = |worker: &Worker| {
+            let training = worker.training.as_ref().filter(|_| !worker.hangs);
+            training.is_some_and(|training| training.starved && training.uncounted > 0)
+        };
+        let mut running = self.nodes.values().filter(|node| node.runs());
         assert!(
-            slots.is_empty() || self.may_stall,
-            "{at} has to take over samples that a worker holds back"
+            self.may_stall || !running.any(|node| node.workers.values().any(waits)),
+            "{at} has to take over samples that a worker waits with"
         );
         if let Some(open) = &mut self.nodes.get_mut(&at).unwrap().exchange {
             open.takes_over = !slots.is_empty();
