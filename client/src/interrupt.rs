@@ -59,9 +59,14 @@ impl Leaving {
     }
 }
 
-/// Takes Ctrl-C and termination signals over.
+/// Takes Ctrl-C and termination signals over, for a program that ends within [`TERMINATION_LIMIT`] of the latter.
 pub(crate) fn watch() -> Result<(), Failure> {
-    listen(|signals| async move {
+    watch_within(TERMINATION_LIMIT)
+}
+
+/// The same for a program that takes this long at most.
+pub(crate) fn watch_within(limit: Duration) -> Result<(), Failure> {
+    listen(move |signals| async move {
         let mut signals = signals;
         let mut deadline = None;
         loop {
@@ -74,7 +79,7 @@ pub(crate) fn watch() -> Result<(), Failure> {
             };
             if signal == Signal::Termination {
                 TERMINATED.store(true, Ordering::SeqCst);
-                deadline.get_or_insert(tokio::time::Instant::now() + TERMINATION_LIMIT);
+                deadline.get_or_insert(tokio::time::Instant::now() + limit);
             }
             ASKED.store(true, Ordering::SeqCst);
             let mut first = FIRST.lock().unwrap_or_else(PoisonError::into_inner);

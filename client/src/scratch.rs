@@ -70,7 +70,12 @@ fn remove_if_dead(folder: &Path) {
     };
     // Kept while the folder is removed: of two that sweep at the same time, one does.
     if owner.try_lock().is_ok() {
-        // What cannot be removed is left for another time.
+        // What cannot be removed is left for another time, and stays marked as the dead one's until all else is gone.
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        for entry in entries.filter(|entry| entry.file_name() != OWNER) {
+            let path = entry.path();
+            let _ = std::fs::remove_dir_all(&path).or_else(|_| std::fs::remove_file(&path));
+        }
         let _ = std::fs::remove_dir_all(folder);
     }
 }

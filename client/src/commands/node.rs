@@ -60,7 +60,9 @@ fn run(arguments: &Seed, seeds: &[String]) -> Result<(), Failure> {
     if arguments.tied {
         interrupt::ignore()?;
     } else {
-        interrupt::watch()?;
+        // It leaves its run, says good-bye and ends its workers.
+        let grace = Duration::from_secs(arguments.node.grace.into());
+        interrupt::watch_within(grace + Timing::DEFAULT.stop_limit())?;
     }
     commands::run_async(async {
         let (addresses, security) = commands::access(seeds, &arguments.node.security).await?;

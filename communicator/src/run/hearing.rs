@@ -128,18 +128,17 @@ impl ActiveRun {
 
     pub(super) fn hear_worker(&mut self, worker: WorkerKey, word: WorkerWord, scope: &mut Scope<'_>) {
         match word {
-            WorkerWord::Prepared { run, data } if run == self.run => match &mut self.state {
-                State::Preparing(preparing) => {
+            WorkerWord::Prepared { run, data } if run == self.run => {
+                if let State::Preparing(preparing) = &mut self.state {
                     if let Some(answer) = preparing.workers.get_mut(&worker) {
                         *answer = Some(data);
                     }
+                    return;
                 }
-                _ => {
-                    if let Some(exchanging) = self.exchanging_mut() {
-                        exchanging.prepared(worker, data);
-                    }
-                }
-            },
+                // One that cannot take part now is started again after a while, and asked again: its data may be back.
+                let refused = self.exchanging_mut().is_some_and(|one| !one.prepared(worker, data));
+                scope.effects.extend(refused.then_some(RunEffect::HangUp(worker)));
+            }
             WorkerWord::Stats(stats) => {
                 if let Some(seat) = self.exchanging_mut().and_then(|one| one.seat_of(worker)) {
                     seat.count(stats);

@@ -7,6 +7,7 @@ use super::active::{ActiveRun, Scope, State};
 use super::core::RunCore;
 use super::event::{ExchangeOrder, RunEffect};
 use super::planted::{Bug, planted};
+use crate::log_context::NEWS;
 
 /// Why a node that has left takes no part in the run any more.
 pub(crate) const ASKED_TO_END: &str = "it was asked to end, and the others go on with its samples";
@@ -54,6 +55,7 @@ impl ActiveRun {
             State::Training(_) => {
                 self.leaving = Leaving::Asked;
                 tracing::info!(
+                    target: NEWS,
                     event = "leaving_run",
                     "this node leaves the run: its workers let out what they have learned"
                 );
@@ -77,6 +79,7 @@ impl ActiveRun {
         self.leaving = Leaving::Kept;
         match kept {
             Ok(path) => tracing::info!(
+                target: NEWS,
                 event = "checkpoint_kept",
                 path = %path.display(),
                 "this node's weights are kept in a checkpoint: 'tau start --resume {}' goes on from it",

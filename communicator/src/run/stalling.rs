@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use protocol::wire::attach::Missing;
+use protocol::wire::run_beat::StopReason;
 
 use super::active::{ActiveRun, Scope, State};
 use super::event::{ExchangeOrder, RunEffect};
@@ -20,10 +21,33 @@ pub(crate) struct Stall {
     since: Option<Duration>,
     /// The batches of this node then.
     stand: u64,
-    /// The slots whose samples this node's workers have taken over.
-    pub(crate) taken_over: BTreeSet<usize>,
-    /// Workers were started again since anything last came.
-    restarted: bool,
+    /// What was done about it since anything last came.
+    remedy: Remedy,
+}
+
+/// What is done about a run that makes no progress, one after the other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum Remedy {
+    #[default]
+    None,
+    /// The samples of others are taken over, for the rest of the run.
+    TakeOver,
+    /// Workers are started again from the ledger.
+    Restart,
+    /// The run ends with what it has: those who had workers are gone, and this node came without any.
+    End,
+}
+
+impl Remedy {
+    /// The last one that is due when nothing has come for this long.
+    fn due(waited: Duration, limit: Duration) -> Self {
+        match waited.as_millis() / limit.as_millis().max(1) {
+            0 => Self::None,
+            1 => Self::TakeOver,
+            2 | 3 => Self::Restart,
+            _ => Self::End,
+        }
+    }
 }
 
 impl Exchanging {
@@ -62,38 +86,42 @@ impl ActiveRun {
         let stall = &mut exchanging.stall;
         if !stalls || stall.stand != stand {
             stall.since = stalls.then_some(now);
-            stall.restarted &= stall.stand == stand;
+            stall.remedy = Remedy::None;
             stall.stand = stand;
-            if !stalls && !std::mem::take(&mut stall.taken_over).is_empty() {
-                scope.order(ExchangeOrder::TakeOver(BTreeSet::new()));
-            }
             return;
         }
         let Some(since) = stall.since else {
             stall.since = Some(now);
             return;
         };
-        let waited = now.saturating_sub(since);
-        if waited > limits.stalled && stall.taken_over.is_empty() {
-            let missing = exchanging.missing();
-            let own: BTreeSet<usize> = exchanging.seats.keys().copied().collect();
-            let others: BTreeSet<usize> = missing.keys().copied().filter(|slot| !own.contains(slot)).collect();
-            exchanging.stall.taken_over.clone_from(&others);
-            for sentence in self.missing_samples() {
+        let due = Remedy::due(now.saturating_sub(since), limits.stalled);
+        if due <= stall.remedy {
+            return;
+        }
+        stall.remedy = due;
+        match due {
+            Remedy::TakeOver => {
+                let own: BTreeSet<usize> = exchanging.seats.keys().copied().collect();
+                let missing = exchanging.missing().into_keys();
+                let others: BTreeSet<usize> = missing.filter(|slot| !own.contains(slot)).collect();
+                for sentence in self.missing_samples() {
+                    tracing::warn!(
+                        event = "run_stalled",
+                        "no progress: waiting for {sentence}; this node takes them over"
+                    );
+                }
+                scope.order(ExchangeOrder::TakeOver(others));
+            }
+            Remedy::Restart => {
+                let seated: Vec<_> = exchanging.seats.values().filter_map(|seat| seat.worker).collect();
                 tracing::warn!(
                     event = "run_stalled",
-                    "no progress: waiting for {sentence}; this node takes them over"
+                    "no progress: this node starts its workers again from its ledger"
                 );
+                scope.effects.extend(seated.into_iter().map(RunEffect::HangUp));
             }
-            scope.order(ExchangeOrder::TakeOver(others));
-        } else if waited > 2 * limits.stalled && !stall.restarted {
-            stall.restarted = true;
-            let seated: Vec<_> = exchanging.seats.values().filter_map(|seat| seat.worker).collect();
-            tracing::warn!(
-                event = "run_stalled",
-                "no progress: this node starts its workers again from its ledger"
-            );
-            scope.effects.extend(seated.into_iter().map(RunEffect::HangUp));
+            Remedy::End if exchanging.seats.is_empty() => self.stop(StopReason::OthersEnded, scope),
+            Remedy::None | Remedy::End => {}
         }
     }
 
@@ -117,6 +145,9 @@ impl ActiveRun {
                 Some((_, sum)) => *sum += samples,
                 None => by_node.push((name, *samples)),
             }
+        }
+        if exchanging.seats.is_empty() {
+            return vec!["a node with workers: this one came to the run without any".into()];
         }
         if by_node.is_empty() {
             return vec!["samples that a worker of this node has trained and not sent".into()];

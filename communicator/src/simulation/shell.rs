@@ -207,11 +207,13 @@ impl World {
         // Nothing is given to whoever was found lying, nor taken from it.
         let of_run = |other: &NodeId| {
             let accused = |by, of| self.accused.contains(&(open.run, by, of));
-            if accused(at, *other) || accused(*other, at) {
+            if accused(at, *other) || accused(*other, at) || !open.liveness.live.contains(other) {
                 return None;
             }
             let theirs = self.nodes[other].exchange.as_ref();
-            theirs.filter(|theirs| theirs.run == open.run && theirs.linked.contains(&at))
+            // A guest that has not caught up has nothing of anybody.
+            let has_begun = |theirs: &&Open| theirs.told.is_some_and(|told| told.ready);
+            theirs.filter(|theirs| theirs.run == open.run && theirs.linked.contains(&at) && has_begun(theirs))
         };
         let others: Vec<&Open> = open.linked.iter().filter_map(of_run).collect();
         for (key, origin) in &open.seated {

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use protocol::ids::NodeId;
+use protocol::job::Trainers;
 use protocol::wire::attach::ToWorker;
 use protocol::wire::flow::{Flow, FlowHead, FlowWord, Place};
 use protocol::wire::link::Message;
@@ -94,7 +95,13 @@ impl ExchangeState {
         // A run that is gone on with may have fewer workers than samples were shared out to.
         let unmanned = self.plan.workers()..self.plan.slots();
         let silent = self.plan.participants.iter();
-        let silent = silent.filter(|one| self.liveness.silent.contains(&one.node));
+        // Workers in reserve would train what a trainer does that is only slow, and the run would depend on the machine's load.
+        let has_reserve = matches!(self.plan.job.trainers, Trainers::AtMost(_));
+        let is_away = |node: &NodeId| {
+            let Liveness { live, silent, .. } = &self.liveness;
+            silent.contains(node) && !(has_reserve && live.contains(node))
+        };
+        let silent = silent.filter(|one| is_away(&one.node));
         let of_silent = silent.flat_map(|one| self.plan.slots_of(one.node));
         let in_lanes = self.plan.portions().is_some();
         let is_dead = |slot: &usize| !in_lanes || !self.is_whole(*slot);

@@ -100,7 +100,7 @@ impl ExchangeState {
 
     /// Workers may train the samples of these slots, as if they had no workers.
     pub(super) fn take_over(&mut self, slots: BTreeSet<usize>) {
-        self.taken_over = slots;
+        self.taken_over.extend(slots);
         self.tell_slots();
         self.tell_origins();
     }

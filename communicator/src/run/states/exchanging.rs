@@ -82,20 +82,21 @@ impl Exchanging {
         self.seats.values_mut().find(|seat| seat.worker == Some(worker))
     }
 
-    /// A worker has opened the data, or cannot.
-    pub(crate) fn prepared(&mut self, worker: WorkerKey, data: Result<DataInfo, String>) {
+    /// A worker has opened the data, or cannot. Returns whether it can take part, as far as it was asked.
+    pub(crate) fn prepared(&mut self, worker: WorkerKey, data: Result<DataInfo, String>) -> bool {
         if !self.asked.remove(&worker) {
-            return;
+            return true;
         }
         match data {
             Ok(data) if data == self.plan.data => {
                 self.ready.insert(worker);
-                return;
+                return true;
             }
             Ok(_) => tracing::error!("the data has changed since the run began: the worker is not used"),
             Err(reason) => tracing::error!(reason, "a worker that was started again cannot take part"),
         }
         self.refused.insert(worker);
+        false
     }
 
     /// A worker is gone; whether it had a seat.

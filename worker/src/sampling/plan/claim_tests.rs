@@ -288,6 +288,14 @@ fn claimers_that_go_in_step_claim_different_shards() {
             break;
         }
     }
+    // Those who hear of each other only when they are through take two shards of three without training one twice.
+    let unheard = [0, 1].map(|slot| {
+        let mut plan = SamplePlan::new(shared(vec![0; 192], 3, 1, 4), slot).unwrap();
+        plan.slot_dead(2);
+        let claimed = shards(&mut plan).into_iter().map(|(_, shard)| shard);
+        claimed.filter(|shard| *shard >= 32).take(5).collect::<BTreeSet<u32>>()
+    });
+    assert!(unheard[0].is_disjoint(&unheard[1]), "{unheard:?}");
     let all = trained.len();
     trained.sort_unstable();
     trained.dedup();
