@@ -87,19 +87,21 @@ impl Board {
 
     /// An unstarted shard of a slot in one epoch. Claimers come from the end, as the owner comes from the front, and none takes
     /// what the owner comes to next while there is more. Workers that go in step, as in rounds, claim at the same moment and
-    /// hear late of each other's claims. So each claimer first takes those shards whose turn is its own, and then one that
-    /// another claimer would not take at that moment.
+    /// hear late of each other's claims. So each takes one that another would not take at that moment; of what the dead left,
+    /// those first whose turn is its own.
     fn unstarted_in(&self, claimer: usize, slot: usize, epoch: u32) -> Option<ShardId> {
         let first = first_of(slot);
         let shards = (first..first + SHARDS_PER_SLOT).map(|shard| ShardId { epoch, shard });
         let mut unstarted = shards.filter(|&shard| self.is_unstarted(shard));
         let next = unstarted.next()?;
-        let later: Vec<ShardId> = unstarted.rev().collect();
+        let is_left = !self.slots[slot].alive;
+        let later: Vec<ShardId> = unstarted.rev().chain(is_left.then_some(next)).collect();
         let claimers = self.slots.len().max(1);
         let from_the_end = |shard: &ShardId| (first + SHARDS_PER_SLOT - 1 - shard.shard) as usize;
         let is_own_turn = |shard: &&ShardId| from_the_end(shard) % claimers == claimer % claimers;
+        let own = later.iter().find(is_own_turn).filter(|_| is_left);
         let of_claimer = claimer.checked_rem(later.len()).map(|place| later[place]);
-        later.iter().find(is_own_turn).copied().or(of_claimer).or(Some(next))
+        own.copied().or(of_claimer).or(Some(next))
     }
 
     /// A shard that somebody began who will not finish it. One of the first few, so that claimers take different ones.
