@@ -8,7 +8,7 @@ use std::os::unix::net::UnixListener;
 use std::process::Command;
 
 use crate::command_line::train;
-use crate::harness::{Tau, points_csv, skip};
+use crate::harness::{TRAIN_POINTS, Tau, points_csv, skip};
 
 /// A small model, and where it lies.
 fn trained(tau: &Tau) -> String {
@@ -79,18 +79,7 @@ fn an_export_is_written_through_to_pipes_and_devices() {
 fn a_result_that_cannot_be_written_fails_the_command() {
     let tau = Tau::new();
     let model = trained(&tau);
-    let train = [
-        "train",
-        "--nodes",
-        "1",
-        "--data",
-        "csv:points.csv",
-        "--model",
-        "dense",
-        "--epochs",
-        "1",
-    ];
-    let json = [&train[..], &["--json", "--out", "kept"]].concat();
+    let json = [&TRAIN_POINTS[..], &["--json", "--out", "kept"]].concat();
     let commands: [&[&str]; 8] = [
         &["show", &model],
         &["show", &model, "--json"],
@@ -170,17 +159,7 @@ fn something_else_of_the_name_latest_is_named_and_stays() {
     let tau = Tau::new();
     points_csv(&tau, "points.csv", 60);
     std::fs::create_dir_all(tau.path("tau-out/latest")).unwrap();
-    let trained = tau.run(&[
-        "train",
-        "--nodes",
-        "1",
-        "--data",
-        "csv:points.csv",
-        "--model",
-        "dense",
-        "--epochs",
-        "1",
-    ]);
+    let trained = tau.run(&TRAIN_POINTS);
     assert_eq!(trained.code, 0, "{}", trained.stderr);
     assert!(
         trained.stderr.contains("tau-out/latest is no link, and stays as it is"),

@@ -2,7 +2,7 @@
 
 use crate::harness::cluster::Cluster;
 use crate::harness::watching::wait_until_trains;
-use crate::harness::{Tau, points_csv};
+use crate::harness::{TRAIN_POINTS, Tau, points_csv};
 
 #[test]
 fn commands_on_a_cluster_outlive_their_readers() {
@@ -32,20 +32,9 @@ fn commands_on_a_cluster_outlive_their_readers() {
 fn commands_of_one_machine_outlive_their_readers() {
     let tau = Tau::new();
     points_csv(&tau, "points.csv", 60);
-    let train = [
-        "train",
-        "--nodes",
-        "1",
-        "--data",
-        "csv:points.csv",
-        "--model",
-        "dense",
-        "--epochs",
-        "1",
-    ];
     let model = "tau-out/latest/model.safetensors";
     let commands: [&[&str]; 10] = [
-        &train,
+        &TRAIN_POINTS,
         &["evaluate", model, "--confusion"],
         &["predict", model, "--data", "csv:points.csv"],
         &["show", model],

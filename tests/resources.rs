@@ -252,27 +252,14 @@ fn data_that_is_gone_or_changed_is_named_by_the_node_and_the_others_go_on() {
             None => std::fs::remove_file(cluster.tau.path("other/points.csv")).unwrap(),
             Some(rows) => drop(points_csv(&cluster.tau, "other/points.csv", rows)),
         }
-        let socket = format!("{}.sock", cluster.nodes[1].name);
-        let worker = || {
-            let workers = cluster.processes("worker");
-            let found = |pid: &u32| {
-                std::fs::read(format!("/proc/{pid}/cmdline"))
-                    .is_ok_and(|line| String::from_utf8_lossy(&line).contains(&socket))
-            };
-            workers.into_iter().find(found)
-        };
-        let dead = worker().unwrap();
-        kill("-KILL", dead);
-        Cluster::wait_until("no worker has taken its place", || {
-            worker().is_some_and(|new| new != dead)
-        });
-        Cluster::wait_until("the new worker is not attached", || {
-            cluster.listed().iter().all(|node| node["workers"] == 1)
+        kill("-KILL", cluster.nodes[1].worker());
+        // A worker that is refused ends within milliseconds, and is started again ever more rarely.
+        Cluster::wait_until("no worker that was started again was refused", || {
+            cluster.nodes[1].process.log().contains(says)
         });
         assert_eq!(cluster.ask("stop", &[]).code, 0);
         agreed(&cluster.ask("start", &["--attach"]));
-        let logged = cluster.nodes.pop().unwrap().stop();
-        assert!(logged.contains(says), "{logged}");
+        cluster.nodes.pop().unwrap().stop();
     }
 }
 

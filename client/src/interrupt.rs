@@ -66,8 +66,7 @@ pub(crate) fn watch() -> Result<(), Failure> {
 
 /// The same for a program that takes this long at most.
 pub(crate) fn watch_within(limit: Duration) -> Result<(), Failure> {
-    listen(move |signals| async move {
-        let mut signals = signals;
+    listen(move |mut signals| async move {
         let mut deadline = None;
         loop {
             let signal = match deadline {
@@ -204,7 +203,7 @@ pub(crate) fn asked() -> bool {
     ASKED.load(Ordering::SeqCst)
 }
 
-/// Whether the program was told to end by SIGTERM or SIGHUP, and will within [`TERMINATION_LIMIT`].
+/// Whether the program was told to end by SIGTERM or SIGHUP, so that little time is left.
 pub(crate) fn is_terminated() -> bool {
     TERMINATED.load(Ordering::SeqCst)
 }

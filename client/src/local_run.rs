@@ -21,8 +21,8 @@ use crate::{follow, quantity, reading, rescue};
 
 /// More would only wait for each other on one machine.
 const NODES_MAX: usize = 64;
-/// Pairs of nodes for each core of a machine, twice counted. All nodes tell each other how far they are, so that what it costs
-/// grows with their pairs: 32 nodes train on 16 cores, and 64 do not get to it.
+/// Ordered pairs of nodes for each core of a machine. Every node tells every other one how far it is, so the cost of that grows
+/// with the pairs: 32 nodes train on 16 cores, and 64 never begin to.
 const PAIRS_PER_CORE: usize = 64;
 
 /// A run that can begin: everything that a user can get wrong is checked.
@@ -53,7 +53,7 @@ impl LocalRun {
                 "--nodes must be from 1 to {NODES_MAX}, not {nodes}"
             )));
         }
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let cores = commands::cores();
         let most = (cores * PAIRS_PER_CORE).isqrt();
         if nodes > most {
             return Err(Failure::input(format!(

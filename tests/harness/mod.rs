@@ -303,6 +303,19 @@ pub(crate) fn kept_in(out: &str) -> Vec<String> {
     names.map(|name| format!("{out}/RUN/{name}")).to_vec()
 }
 
+/// Trains a small model on the table of [`points_csv`], on a node of its own.
+pub(crate) const TRAIN_POINTS: [&str; 9] = [
+    "train",
+    "--nodes",
+    "1",
+    "--data",
+    "csv:points.csv",
+    "--model",
+    "dense",
+    "--epochs",
+    "1",
+];
+
 /// Two clouds of points that a line tells apart, as a CSV file with a header.
 pub(crate) fn points_csv(tau: &Tau, name: &str, rows: usize) -> String {
     let point = |row: usize| {

@@ -48,7 +48,7 @@ pub(crate) const PORT: u16 = 7700;
 pub(crate) fn threads(asked: Option<usize>, among: usize) -> Result<Threads, Failure> {
     match asked {
         None => {
-            let cores = std::thread::available_parallelism().map_or(1, usize::from);
+            let cores = cores();
             Ok(Threads((cores / among.max(1)).max(1)))
         }
         Some(threads) if (1..=THREADS_MAX).contains(&threads) => Ok(Threads(threads)),
@@ -58,9 +58,14 @@ pub(crate) fn threads(asked: Option<usize>, among: usize) -> Result<Threads, Fai
     }
 }
 
+/// The cores of this machine that the process may use.
+pub(crate) fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
 /// What people have to know who have more threads train on this machine's CPU than it has cores.
 pub(crate) fn crowded(workers: usize, threads: usize, device: &Device) -> Option<String> {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let cores = cores();
     let all = workers.saturating_mul(threads);
     (matches!(device, Device::Cpu) && all > cores).then(|| {
         format!(

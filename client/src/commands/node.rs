@@ -57,11 +57,11 @@ fn run(arguments: &Seed, seeds: &[String]) -> Result<(), Failure> {
         notice::say(&format!("note: {crowded}"));
     }
     let root = commands::data_root(arguments.node.compute.data_root.as_deref())?;
+    let grace = Duration::from_secs(arguments.node.grace.into());
     if arguments.tied {
         interrupt::ignore()?;
     } else {
         // It leaves its run, says good-bye and ends its workers.
-        let grace = Duration::from_secs(arguments.node.grace.into());
         interrupt::watch_within(grace + Timing::DEFAULT.stop_limit())?;
     }
     commands::run_async(async {
@@ -95,7 +95,7 @@ fn run(arguments: &Seed, seeds: &[String]) -> Result<(), Failure> {
         let worked = tokio::select! {
             worked = serve(&mut node, &addresses) => worked,
             () = interrupt::wait() => {
-                node.leave(Duration::from_secs(arguments.node.grace.into())).await;
+                node.leave(grace).await;
                 Ok(())
             }
             () = end_of_input(), if arguments.tied => Ok(()),

@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 
 use super::connections::{Connections, Refusal, Speaker, Way};
 use super::frames::{FRAME_BYTES_MAX, FrameRules};
-use super::greeting::{Token, greet};
+use super::greeting::{Greeted, Token, greet};
 use super::identity::{Identity, Peer};
 use super::pump::{EndedBy, pipe, pump};
 use crate::log_throttle::LogThrottle;
@@ -158,12 +158,16 @@ impl Sessions {
 
     /// Finds out whether a certain process is at the other end of a stream, which is closed then.
     pub async fn probe(&self, mut stream: Stream, wanted: Peer) -> Result<(), OpenError> {
-        let greeted = greet(&mut stream, &self.shared.identity, self.shared.times.greeting).await?;
-        if greeted.peer == wanted {
-            Ok(())
-        } else {
-            Err(OpenError::Another(greeted.peer))
+        self.greet(&mut stream, Some(wanted)).await.map(drop)
+    }
+
+    /// Greets the process at the other end of a stream, which must be the one that is wanted.
+    async fn greet(&self, stream: &mut Stream, wanted: Option<Peer>) -> Result<Greeted, OpenError> {
+        let greeted = greet(stream, &self.shared.identity, self.shared.times.greeting).await?;
+        if wanted.is_some_and(|wanted| wanted != greeted.peer) {
+            return Err(OpenError::Another(greeted.peer));
         }
+        Ok(greeted)
     }
 
     async fn take(
@@ -173,10 +177,7 @@ impl Sessions {
         wanted: Option<Peer>,
         is_server: bool,
     ) -> Result<u64, OpenError> {
-        let greeted = greet(&mut stream, &self.shared.identity, self.shared.times.greeting).await?;
-        if wanted.is_some_and(|wanted| wanted != greeted.peer) {
-            return Err(OpenError::Another(greeted.peer));
-        }
+        let greeted = self.greet(&mut stream, wanted).await?;
         let admitted = self.shared.connections().admit(greeted, address, self.shared.now());
         let (number, line) = admitted?;
         let (ours, session) = pipe();

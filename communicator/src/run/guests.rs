@@ -45,16 +45,15 @@ pub(super) fn is_given_up_by_all(
     asked: NodeId,
     node: NodeId,
 ) -> bool {
-    let has = |state: &ParticipantState, lost| state.given_up.iter().any(|(one, _)| *one == lost);
     let Some((_, asked)) = states.iter().find(|(one, _)| *one == asked) else {
         return false;
     };
     let speaks = |one: NodeId, state: &ParticipantState| {
         let is_in_it = plan.participant(one).is_some() && !state.ended && !state.withdrawn;
-        is_in_it && state.number > 0 && !has(asked, one)
+        is_in_it && state.number > 0 && !asked.gives_up(one)
     };
     let mut voices = states.iter().filter(|(one, state)| speaks(*one, state));
-    has(asked, node) && voices.all(|(_, state)| has(state, node))
+    asked.gives_up(node) && voices.all(|(_, state)| state.gives_up(node))
 }
 
 #[cfg(test)]

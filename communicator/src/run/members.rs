@@ -199,7 +199,7 @@ impl Members {
             return false;
         }
         let others: Vec<&ParticipantState> = self.others_heard(node, now, limits).collect();
-        let agree = others.iter().filter(|state| gives_up(state, node)).count();
+        let agree = others.iter().filter(|state| state.gives_up(node)).count();
         agree > 0 && 2 * agree >= others.len()
     }
 
@@ -217,7 +217,7 @@ impl Members {
     pub(super) fn is_lost_for_all(&self, node: NodeId, now: Duration, limits: &RunLimits) -> bool {
         let is_silent = self.given_up_one(node, now, limits) == Some(GivenUp::Silent);
         let long = self.is_quiet_for(node, now, limits.give_up_after);
-        is_silent && (long || self.others_heard(node, now, limits).all(|state| gives_up(state, node)))
+        is_silent && (long || self.others_heard(node, now, limits).all(|state| state.gives_up(node)))
     }
 
     /// Participants of which a later process of the same name takes part are gone for good once all have given them up: a name
@@ -443,11 +443,6 @@ impl Members {
         let stays = |state: &ParticipantState| stays(state) || self.is_decided_alike(state);
         members.iter().any(|&node| !self.state(node).is_some_and(stays))
     }
-}
-
-/// Whether a participant says that it does not wait for another.
-fn gives_up(state: &ParticipantState, node: NodeId) -> bool {
-    state.given_up.iter().any(|(one, _)| *one == node)
 }
 
 /// The ballot for an end with these batches and these members.

@@ -73,16 +73,16 @@ impl ActiveRun {
     /// Looks whether the run makes any progress, and helps if it does not.
     pub(super) fn look_for_a_stall(&mut self, scope: &mut Scope<'_>) {
         let (now, limits) = (scope.now, scope.limits);
-        let living = self.members.waited_for(now, limits);
         let State::Training(exchanging) = &mut self.state else {
             return;
         };
         let starved = exchanging.is_starved() && !exchanging.is_moving(now, limits);
         self.news |= std::mem::replace(&mut self.members.own.starved, starved) != starved;
         let is_starved = |node| self.members.state(node).is_some_and(|state| state.starved);
-        let all = starved && living.iter().all(|&node| is_starved(node));
         let stand = exchanging.progress.stand;
-        let stalls = all && !exchanging.progress.complete && exchanging.plan.portions().is_none();
+        let may_stall = starved && !exchanging.progress.complete && exchanging.plan.portions().is_none();
+        // Most of the time somebody here trains, and nobody else has to be looked at.
+        let stalls = may_stall && self.members.waited_for(now, limits).into_iter().all(is_starved);
         let stall = &mut exchanging.stall;
         if !stalls || stall.stand != stand {
             stall.since = stalls.then_some(now);

@@ -85,6 +85,14 @@ pub struct ParticipantState {
     pub given_up: Vec<(NodeId, GivenUp)>,
 }
 
+impl ParticipantState {
+    /// Whether the participant does not wait for another one any more.
+    #[must_use]
+    pub fn gives_up(&self, node: NodeId) -> bool {
+        self.given_up.iter().any(|(one, _)| *one == node)
+    }
+}
+
 /// How a participant would end a run: with these batches, together with these members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ballot {

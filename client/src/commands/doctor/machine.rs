@@ -10,7 +10,7 @@ const DESCRIPTORS_LOW: usize = 1024;
 const MEMORY_LOW: u64 = 512 << 20;
 
 pub(super) async fn machine() -> Vec<Finding> {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let cores = commands::cores();
     let mut findings = vec![ok(format!("this machine has {cores} cores"))];
     findings.extend(usage::descriptors_max().map(descriptors));
     findings.extend(worker::memory::available().map(memory));

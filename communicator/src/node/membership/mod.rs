@@ -237,19 +237,23 @@ impl Membership {
             match &change {
                 Change::Alive(info) => tracing::info!(target: NEWS, peer = info.name, "a node is here"),
                 Change::Silent(id) => {
-                    let peer = self.roster.members().find(|member| member.info.id == *id);
-                    let peer = peer.map_or_else(|| id.to_string(), |member| member.info.name.clone());
+                    let peer = self.name(*id);
                     tracing::warn!(peer, "a node is silent");
                 }
                 Change::Dead(id) => {
-                    let peer = self.roster.members().find(|member| member.info.id == *id);
-                    let peer = peer.map_or_else(|| id.to_string(), |member| member.info.name.clone());
+                    let peer = self.name(*id);
                     tracing::warn!(target: NEWS, peer, event = "node_dead", "the process of a node has ended");
                 }
                 Change::Left(id) => tracing::info!(peer = %id, "a node has left"),
             }
             let _ = self.parent.send_message(MembershipNotice::Changed(change));
         }
+    }
+
+    /// The name of a member; its id where it is not known.
+    fn name(&self, id: NodeId) -> String {
+        let member = self.roster.members().find(|member| member.info.id == id);
+        member.map_or_else(|| id.to_string(), |member| member.info.name.clone())
     }
 
     /// Whether a member's beats have come and nothing stood in the way.
