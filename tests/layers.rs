@@ -19,7 +19,7 @@ const DEEP: &[&str] = &[
     "dense 16, relu, dense 12, relu, dense 2",
     "--minibatch",
     "16",
-    // These points are so easy that orthogonal updates of several lanes would go too far.
+    // These points are so easy that orthogonal updates of several pipelines would go too far.
     "--optimiser",
     "adam",
 ];
@@ -27,7 +27,7 @@ const DEEP: &[&str] = &[
 /// Longer than a run takes to end that waits for nobody, even on a busy machine; shorter than any wait for a lost peer.
 const AT_ONCE: Duration = Duration::from_secs(10);
 
-/// What the assembled model reaches must be what the lane has measured.
+/// What the assembled model reaches must be what the pipeline has measured.
 fn assert_is_as_good(tau: &Tau, finished: &Value) {
     let model = finished["model"].as_str().unwrap();
     let evaluated = tau.run(&["evaluate", model, "--data", "csv:points.csv", "--json"]);
@@ -39,7 +39,7 @@ fn assert_is_as_good(tau: &Tau, finished: &Value) {
 fn layers_on_several_nodes_train_agree_and_end_in_one_model() {
     let tau = Tau::new();
     points_csv(&tau, "points.csv", 600);
-    for (exchange, nodes, lanes) in [
+    for (exchange, nodes, pipelines) in [
         ("layers:groups=3", "3", 1),
         ("layers:groups=2,micro=1", "4", 2),
         ("layers:cuts=4", "2", 1),
@@ -54,10 +54,10 @@ fn layers_on_several_nodes_train_agree_and_end_in_one_model() {
         let finished = output.last();
         assert_eq!(finished["replicas_agree"], true, "{exchange}: {finished}");
         assert!(finished["accuracy"].as_f64().unwrap() > 0.95, "{exchange}: {finished}");
-        // Samples of a lane count once; those that two lanes claim at the end count twice, and are told.
+        // Samples of a pipeline count once; those that two pipelines claim at the end count twice, and are told.
         let count = |key: &str| finished[key].as_u64().unwrap();
         let once = count("samples") - count("repeated_samples");
-        assert_eq!(once, 20 * 480, "{exchange}, {lanes} lanes: {finished}");
+        assert_eq!(once, 20 * 480, "{exchange}, {pipelines} pipelines: {finished}");
         assert_is_as_good(&tau, &finished);
         // Where nodes have decided, it is told.
         let kept = Path::new(finished["model"].as_str().unwrap()).with_file_name("job.toml");
@@ -70,7 +70,7 @@ fn layers_on_several_nodes_train_agree_and_end_in_one_model() {
 }
 
 #[test]
-fn another_lane_trains_what_a_dead_node_leaves() {
+fn another_pipeline_trains_what_a_dead_node_leaves() {
     let mut cluster = Cluster::of(4);
     points_csv(&cluster.tau, "points.csv", 600);
     let job = ["--exchange", "layers:groups=2", "--epochs", "200"];
@@ -88,7 +88,7 @@ fn another_lane_trains_what_a_dead_node_leaves() {
     assert_is_as_good(&cluster.tau, &last);
 }
 
-/// Who leads the only lane of a cluster: nodes stand in rows by their addresses.
+/// Who leads the only pipeline of a cluster: nodes stand in rows by their addresses.
 fn led_by(cluster: &Cluster) -> String {
     let address = |node: &Node| node.address.parse::<SocketAddr>().unwrap();
     let first = cluster.nodes.iter().min_by_key(|node| address(node));
@@ -96,7 +96,7 @@ fn led_by(cluster: &Cluster) -> String {
 }
 
 #[test]
-fn a_lane_waits_for_who_stands_still_and_for_a_worker_that_is_started_again() {
+fn a_pipeline_waits_for_who_stands_still_and_for_a_worker_that_is_started_again() {
     let cluster = Cluster::of(3);
     points_csv(&cluster.tau, "points.csv", 600);
     let job = ["--exchange", "layers:groups=3", "--epochs", "1000000", "--detach"];
@@ -117,7 +117,7 @@ fn a_lane_waits_for_who_stands_still_and_for_a_worker_that_is_started_again() {
 }
 
 #[test]
-fn whose_worker_a_lane_waits_for_is_named() {
+fn whose_worker_a_pipeline_waits_for_is_named() {
     let cluster = Cluster::of(2);
     points_csv(&cluster.tau, "points.csv", 600);
     let (leader, other) = (led_by(&cluster), &cluster.nodes[1]);
@@ -171,7 +171,7 @@ fn a_worker_that_dies_at_the_end_is_replaced_and_the_model_measured() {
 }
 
 #[test]
-fn two_lanes_that_are_stopped_are_free_at_once() {
+fn two_pipelines_that_are_stopped_are_free_at_once() {
     let cluster = Cluster::of(4);
     points_csv(&cluster.tau, "points.csv", 600);
     for _ in 0..4 {
@@ -238,7 +238,7 @@ fn a_spare_node_and_one_that_comes_take_over_what_dead_ones_held() {
 }
 
 #[test]
-fn the_only_lane_that_loses_a_node_says_what_to_resume_and_is_gone_on_with() {
+fn the_only_pipeline_that_loses_a_node_says_what_to_resume_and_is_gone_on_with() {
     let mut cluster = Cluster::of(2);
     points_csv(&cluster.tau, "points.csv", 600);
     let job = ["--exchange", "layers:groups=2", "--epochs", "1500"];
@@ -254,7 +254,7 @@ fn the_only_lane_that_loses_a_node_says_what_to_resume_and_is_gone_on_with() {
     assert_eq!(output.code, 1, "{}", output.stderr);
     let run = checkpoints(&cluster)[0].split('/').nth(1).unwrap().to_owned();
     let sentence = format!(
-        "no lane is whole any more, since {dead} cannot be reached: start it again with the same --dir, and 'tau start \
+        "no pipeline is whole any more, since {dead} cannot be reached: start it again with the same --dir, and 'tau start \
          --resume {run}' goes on"
     );
     assert!(output.stderr.contains(&sentence), "{}", output.stderr);
@@ -297,7 +297,7 @@ fn what_cannot_be_spread_is_refused() {
             "layers:cuts=1",
             "no group can begin at layer 1",
         ),
-        ("1", "dense 8, relu, dense 2", "layers", "cut into 2 portions"),
+        ("1", "dense 8, relu, dense 2", "layers", "cut into 2 stages"),
     ] {
         let run = ["train", "--nodes", nodes, "--data", "csv:points.csv", "--model", model];
         let output = tau.run(&[&run[..], &["--exchange", exchange]].concat());

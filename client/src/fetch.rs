@@ -35,8 +35,8 @@ pub(crate) async fn save(
     let path = folder.model();
     let io = |error: std::io::Error| folder.model_not_written(&error);
     let mut file = Part::beside(&path).map_err(io)?;
-    let fetched = if status.job.exchange.lanes().is_some() {
-        fetch_portions(contact, run, result.digest, &mut file).await
+    let fetched = if status.job.exchange.pipelines().is_some() {
+        fetch_stages(contact, run, result.digest, &mut file).await
     } else {
         fetch(contact, run, result.digest, &mut file).await
     };
@@ -90,19 +90,19 @@ async fn fetch(contact: &Contact, run: RunId, digest: Digest, file: &mut Part) -
 }
 
 /// Fetches what each node holds of a model that is spread over them, until it makes the whole one.
-async fn fetch_portions(contact: &Contact, run: RunId, digest: Digest, file: &mut Part) -> Result<(), FetchError> {
+async fn fetch_stages(contact: &Contact, run: RunId, digest: Digest, file: &mut Part) -> Result<(), FetchError> {
     let since = Instant::now();
     loop {
-        let mut portions = Vec::new();
+        let mut stages = Vec::new();
         let mut reasons = Vec::new();
         for address in contact.addresses().await {
             emptied(file)?;
             match contact.fetch_model(address, run, file.file()).await {
-                Ok(()) => portions.push(std::fs::read(file.path()).map_err(FetchError::Write)?),
+                Ok(()) => stages.push(std::fs::read(file.path()).map_err(FetchError::Write)?),
                 Err(ConnectionError::Write(error)) => return Err(FetchError::Write(error)),
                 Err(error) => reasons.push(sentence(&error)),
             }
-            match assemble(&portions) {
+            match assemble(&stages) {
                 Ok(whole) => {
                     emptied(file)?;
                     file.file().write_all(&whole).map_err(FetchError::Write)?;
@@ -116,7 +116,7 @@ async fn fetch_portions(contact: &Contact, run: RunId, digest: Digest, file: &mu
             }
         }
         if since.elapsed() >= LIMIT {
-            let missing = assemble(&portions).err();
+            let missing = assemble(&stages).err();
             reasons.extend(missing.map(|error| error.to_string()));
             return Err(FetchError::Nobody(format!(
                 "the model of run {run}, which has ended, cannot be put together: {}",

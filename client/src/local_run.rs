@@ -163,8 +163,8 @@ fn check(job: &Job, flags: &ComputeFlags, nodes: usize) -> Result<String, Failur
     let layout = fitting::fit(job, &dataset).map_err(Failure::bad)?;
     let first = first_weights::open(job, &layout, flags.data_root.as_deref()).map_err(Failure::bad)?;
     // Several nodes hold a network that is spread over them together.
-    let replicas = match job.exchange.lanes() {
-        Some(lanes) => nodes.div_ceil(lanes.portions().unwrap_or(nodes)),
+    let replicas = match job.exchange.pipelines() {
+        Some(pipelines) => nodes.div_ceil(pipelines.stages().unwrap_or(nodes)),
         None => nodes * flags.workers,
     };
     let workers = Workers::here(replicas, None);

@@ -37,8 +37,8 @@ pub struct Header {
     pub data: DataInfo,
     /// The worker slots that samples were shared out to.
     pub slots: usize,
-    /// The portion of the network that it is of, where that is spread over nodes; 0 where it is not.
-    pub portion: u8,
+    /// The stage of the network that it is of, where that is spread over nodes; 0 where it is not.
+    pub stage: u8,
     /// What this node's workers had.
     pub states: Vec<State>,
 }
@@ -182,7 +182,7 @@ mod tests {
                 most_frequent: 1,
             },
             slots: 3,
-            portion: 0,
+            stage: 0,
             states: vec![State {
                 origin: OriginId(5),
                 sequence: 9,

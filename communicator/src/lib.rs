@@ -18,7 +18,6 @@ pub mod log_context;
 mod log_throttle;
 mod meter;
 pub mod node;
-mod portion;
 mod run;
 pub mod sayings;
 #[cfg(test)]
@@ -27,6 +26,7 @@ mod seeds;
 mod simulation;
 #[cfg(test)]
 mod small_plan;
+mod stage;
 mod timing;
 pub mod transport;
 pub mod usage;

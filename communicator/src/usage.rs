@@ -232,7 +232,7 @@ impl Workers {
     }
 }
 
-/// What a node and its worker take besides a portion, with a dataset of some size. Portions are made to fit closely.
+/// What a node and its worker take besides a stage, with a dataset of some size. Stages are made to fit closely.
 const BESIDES_BYTES: u64 = 128 << 20;
 /// What a worker takes of a GPU besides its arrays: the driver's own, kernels, and room for products.
 const BESIDES_GPU_BYTES: u64 = 640 << 20;
@@ -259,15 +259,15 @@ pub fn check_memory(job: &Job, layout: &Layout, workers: Workers) -> Result<(), 
 
 /// The memory that a worker and its node take.
 fn host_bytes(job: &Job, layout: &Layout) -> u64 {
-    // Gradients that are added up take an array of their own; those of a lane's parts do not.
-    let adds_up = job.exchange.lanes().is_none() && job.accumulate > 1;
-    // In a lane, so do the weights that each minibatch ahead went with, those that it is measured with, and the copies that a
-    // worker and its node make of a portion to save it; and all that is under way lies in memory.
-    let (ahead, in_lane, samples, besides) = match job.exchange.lanes() {
-        Some(lanes) => (usize::from(lanes.ahead(1)), 3, job.step_samples(), BESIDES_BYTES),
+    // Gradients that are added up take an array of their own; those of a pipeline's parts do not.
+    let adds_up = job.exchange.pipelines().is_none() && job.accumulate > 1;
+    // In a pipeline, so do the weights that each minibatch ahead went with, those that it is measured with, and the copies that a
+    // worker and its node make of a stage to save it; and all that is under way lies in memory.
+    let (ahead, in_pipeline, samples, besides) = match job.exchange.pipelines() {
+        Some(pipelines) => (usize::from(pipelines.ahead(1)), 3, job.step_samples(), BESIDES_BYTES),
         None => (0, 0, job.minibatch, 0),
     };
-    let arrays = job.optimiser.rule.state_arrays() + usize::from(adds_up) + ahead + in_lane;
+    let arrays = job.optimiser.rule.state_arrays() + usize::from(adds_up) + ahead + in_pipeline;
     let each = layout.training_bytes(samples as usize * (1 + ahead), arrays);
     each.saturating_add(besides)
 }
@@ -276,11 +276,11 @@ fn host_bytes(job: &Job, layout: &Layout) -> u64 {
 fn gpu_bytes(job: &Job, layout: &Layout) -> u64 {
     // All samples of a step are there at once.
     let samples = job.step_samples() as usize;
-    // In a lane, besides, the weights that minibatches ahead went with, those that it is measured with, and a part's gradient
+    // In a pipeline, besides, the weights that minibatches ahead went with, those that it is measured with, and a part's gradient
     // that is to be added to the others'.
-    let (arrays, at_once, unfolding) = match job.exchange.lanes() {
-        Some(lanes) => {
-            let (ahead, parts) = (usize::from(lanes.ahead(1)), usize::from(lanes.micro));
+    let (arrays, at_once, unfolding) = match job.exchange.pipelines() {
+        Some(pipelines) => {
+            let (ahead, parts) = (usize::from(pipelines.ahead(1)), usize::from(pipelines.micro));
             let unfolding = layout.unfolding_bytes(samples.div_ceil(parts), true);
             (ahead + 1 + usize::from(parts > 1), samples * (1 + ahead), unfolding)
         }

@@ -48,8 +48,8 @@ pub(crate) fn model(bytes: &[u8]) -> Option<Check> {
     }))
 }
 
-/// One of the two portions of a model, as the machine that holds it saves it.
-pub(crate) fn portion_file(number: usize) -> Vec<u8> {
+/// One of the two stages of a model, as the machine that holds it saves it.
+pub(crate) fn stage_file(number: usize) -> Vec<u8> {
     let draft = JobDraft {
         model: Some("dense 4, relu, dense".into()),
         exchange: Some("layers:groups=2".into()),
@@ -57,10 +57,10 @@ pub(crate) fn portion_file(number: usize) -> Vec<u8> {
     };
     let job = draft.resolve().unwrap();
     let layout = Layout::new(&job.model, Shape::Flat(3), 2).unwrap();
-    let portion = Partition::new(layout, job.exchange.lanes().unwrap())
+    let stage = Partition::new(layout, job.exchange.pipelines().unwrap())
         .unwrap()
-        .portion(number);
-    let counts = portion.initial_counts(1);
+        .stage(number);
+    let counts = stage.initial_counts(1);
     let weights: Vec<f32> = counts.iter().copied().map(weight_of).collect();
     let target = Target::Classes(["no", "yes"].map(String::from).to_vec());
     let known = Known {
@@ -70,9 +70,9 @@ pub(crate) fn portion_file(number: usize) -> Vec<u8> {
         encodings: &[],
         scaling: &Scaling::Unit,
     };
-    let metadata = Metadata::of_portion(&job, known, &Frontier::default(), &portion, portion.digest(&counts));
+    let metadata = Metadata::of_stage(&job, known, &Frontier::default(), &stage, stage.digest(&counts));
     let numbers = Numbers {
-        layout: &portion.layout,
+        layout: &stage.layout,
         weights: &weights,
         statistics: &[],
     };
@@ -81,10 +81,10 @@ pub(crate) fn portion_file(number: usize) -> Vec<u8> {
     std::fs::read(file.path()).unwrap()
 }
 
-/// The second of two portions is at hand.
-pub(crate) fn portions(bytes: &[u8]) -> Option<Check> {
+/// The second of two stages is at hand.
+pub(crate) fn stages(bytes: &[u8]) -> Option<Check> {
     static SECOND: OnceLock<Vec<u8>> = OnceLock::new();
-    let second = SECOND.get_or_init(|| portion_file(1));
+    let second = SECOND.get_or_init(|| stage_file(1));
     let whole = assemble(&[bytes.to_vec(), second.clone()]).ok()?;
     Some(Box::new(move || {
         let model = model_file::parse(Path::new("model"), &whole);

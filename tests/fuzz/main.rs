@@ -82,7 +82,7 @@ targets! {
     data: Plain, Light, TEXT, targets::data;
     model: Plain, Light, TEXT, targets::model;
     model_file: SafeTensors, Light, TEXT, files::model;
-    portions: SafeTensors, Light, TEXT, files::portions;
+    stages: SafeTensors, Light, TEXT, files::stages;
     // Compressed zeros grow by a factor of a thousand; growing by doubling takes three times that for a moment.
     idx: Plain, Files, Bound::new(256 << 10, 3 << 10), files::idx;
     csv: Plain, Files, Bound::new(1 << 20, 16 << 10), files::csv;

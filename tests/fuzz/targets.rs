@@ -63,7 +63,7 @@ pub(crate) fn flow(bytes: &[u8]) -> Option<Check> {
     let flow = Flow::decode(bytes).ok()?;
     let address = Flow::addressed(bytes);
     Some(Box::new(move || {
-        assert_eq!(address, Ok((flow.head.lane, flow.head.to)));
+        assert_eq!(address, Ok((flow.head.pipeline, flow.head.to)));
         let numbers = flow.numbers(flow.numbers.len() / 4);
         assert_eq!(numbers.is_ok(), flow.numbers.len().is_multiple_of(4));
         let again = Flow::decode(&flow.encode().unwrap()).unwrap();

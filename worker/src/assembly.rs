@@ -1,4 +1,4 @@
-//! The portions of a model, as the machines that hold them saved them, put together to the file that one machine would save.
+//! The stages of a model, as the machines that hold them saved them, put together to the file that one machine would save.
 
 use protocol::digest::Digest;
 use protocol::model::{Layout, Partition, TensorSlot};
@@ -7,25 +7,25 @@ use thiserror::Error;
 
 use crate::model_file::{Numbers, metadata_of, numbers_of, serialise};
 
-/// Why portions make no model.
+/// Why stages make no model.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum AssemblyError {
     /// Some layers are in none of them.
     #[error("nobody has given what is missing of '{0}'")]
     Missing(String),
     /// One of them cannot be read.
-    #[error("a portion of the model cannot be read: {0}")]
+    #[error("a stage of the model cannot be read: {0}")]
     Unreadable(String),
     /// They are of different models.
-    #[error("portions are of different models")]
+    #[error("stages are of different models")]
     Different,
 }
 
-/// The bytes of the model file that these portions' files make, whichever order they come in and however often.
-pub fn assemble(portions: &[Vec<u8>]) -> Result<Vec<u8>, AssemblyError> {
+/// The bytes of the model file that these stages' files make, whichever order they come in and however often.
+pub fn assemble(stages: &[Vec<u8>]) -> Result<Vec<u8>, AssemblyError> {
     let unreadable = |why: String| AssemblyError::Unreadable(why);
     let mut all = Vec::new();
-    for bytes in portions {
+    for bytes in stages {
         let tensors = SafeTensors::deserialize(bytes).map_err(|error| unreadable(error.to_string()))?;
         all.push((metadata_of(bytes).map_err(unreadable)?, tensors));
     }
@@ -46,25 +46,25 @@ pub fn assemble(portions: &[Vec<u8>]) -> Result<Vec<u8>, AssemblyError> {
         .map_err(|errors| unreadable(errors.to_string()))?;
     let layout = Layout::new(&job.model, metadata.input, metadata.target.outputs())
         .map_err(|error| unreadable(error.to_string()))?;
-    let lanes = job.exchange.lanes().ok_or(AssemblyError::Different)?;
-    let partition = Partition::new(layout.clone(), lanes).map_err(|error| unreadable(error.to_string()))?;
+    let pipelines = job.exchange.pipelines().ok_or(AssemblyError::Different)?;
+    let partition = Partition::new(layout.clone(), pipelines).map_err(|error| unreadable(error.to_string()))?;
     let mut pieces: Vec<(usize, usize, TensorSlot)> = Vec::new();
-    for portion in partition.portions() {
-        let tensors = portion.tensors();
-        pieces.extend(tensors.map(|(tensor, place)| (place, portion.number, tensor.clone())));
+    for stage in partition.stages() {
+        let tensors = stage.tensors();
+        pieces.extend(tensors.map(|(tensor, place)| (place, stage.number, tensor.clone())));
     }
     pieces.sort_by_key(|(place, ..)| *place);
     // It grows with the tensors that are there, not with what the metadata claims.
     let mut weights = Vec::new();
-    for (_, portion, slot) in &pieces {
-        let holder = all.iter().find(|(metadata, _)| metadata.portion == Some(*portion));
+    for (_, stage, slot) in &pieces {
+        let holder = all.iter().find(|(metadata, _)| metadata.stage == Some(*stage));
         let (_, tensors) = holder.ok_or_else(|| AssemblyError::Missing(slot.key.clone()))?;
         weights.extend(numbers_of(tensors, std::slice::from_ref(slot)).map_err(unreadable)?);
     }
     let digest = Digest::of_weights(&weights).ok_or_else(|| unreadable("a weight is off the lattice".into()))?;
     metadata.digest = digest.to_string();
-    metadata.portion = None;
-    // Each portion's batches are its own.
+    metadata.stage = None;
+    // Each stage's batches are its own.
     let frontiers = all.iter().flat_map(|(metadata, _)| metadata.frontier.iter().cloned());
     metadata.frontier = frontiers.collect();
     metadata.frontier.sort();
@@ -92,8 +92,8 @@ mod tests {
     use crate::model_file::{Metadata, parse};
 
     #[test]
-    fn portions_make_the_file_of_one_machine() {
-        for (exchange, decided, portions) in [
+    fn stages_make_the_file_of_one_machine() {
+        for (exchange, decided, stages) in [
             ("layers:groups=3", None, 3),
             ("layers:groups=1,slices=2", None, 2),
             ("layers:groups=2,slices=2", None, 4),
@@ -101,19 +101,19 @@ mod tests {
             ("layers", Some(Cut::Into(3)), 3),
             ("layers", Some("2+6".parse().unwrap()), 3),
         ] {
-            check(exchange, decided, portions);
+            check(exchange, decided, stages);
         }
     }
 
-    fn check(exchange: &str, decided: Option<Cut>, portions: u64) {
+    fn check(exchange: &str, decided: Option<Cut>, stages: u64) {
         let draft = JobDraft {
             model: Some("dense 7, relu, dense 6, relu, dense 5, relu, dense".into()),
             exchange: Some(exchange.into()),
             ..JobDraft::default()
         };
         let job = draft.resolve().unwrap();
-        let lanes = job.exchange.lanes().unwrap();
-        let lanes = decided.map_or(*lanes, |cut| lanes.decided(cut));
+        let pipelines = job.exchange.pipelines().unwrap();
+        let pipelines = decided.map_or(*pipelines, |cut| pipelines.decided(cut));
         let layout = Layout::new(&job.model, Shape::Flat(4), 2).unwrap();
         let target = Target::Classes(vec!["a".into(), "b".into()]);
         let known = Known {
@@ -123,31 +123,31 @@ mod tests {
             encodings: &[],
             scaling: &Scaling::Unit,
         };
-        let partition = Partition::new(layout.clone(), &lanes).unwrap();
+        let partition = Partition::new(layout.clone(), &pipelines).unwrap();
         let file = |number: u64| {
-            let portion = partition.portion(number as usize);
-            let counts = portion.initial_counts(3);
+            let stage = partition.stage(number as usize);
+            let counts = stage.initial_counts(3);
             let weights: Vec<f32> = counts.iter().copied().map(weight_of).collect();
             let mut frontier = Frontier::default();
             frontier.raise(OriginId(number), number + 1);
-            let metadata = Metadata::of_portion(&job, known, &frontier, &portion, portion.digest(&counts));
+            let metadata = Metadata::of_stage(&job, known, &frontier, &stage, stage.digest(&counts));
             let numbers = Numbers {
-                layout: &portion.layout,
+                layout: &stage.layout,
                 weights: &weights,
                 statistics: &[],
             };
             serialise(numbers, &metadata).unwrap()
         };
-        let files: Vec<Vec<u8>> = (0..portions).rev().chain([0]).map(file).collect();
+        let files: Vec<Vec<u8>> = (0..stages).rev().chain([0]).map(file).collect();
         let whole = assemble(&files).unwrap();
         let model = parse(Path::new("whole"), &whole).unwrap();
         let counts = initial_counts(&layout, 3);
         let expected: Vec<f32> = counts.iter().copied().map(weight_of).collect();
         assert_eq!(model.weights, expected);
         assert_eq!(model.metadata.digest, Digest::of_counts(&counts).to_string());
-        assert_eq!(model.metadata.frontier.len(), portions as usize);
-        assert_eq!(model.metadata.portion, None);
-        let missing = assemble(&files[..portions as usize - 1]).unwrap_err();
+        assert_eq!(model.metadata.frontier.len(), stages as usize);
+        assert_eq!(model.metadata.stage, None);
+        let missing = assemble(&files[..stages as usize - 1]).unwrap_err();
         assert!(matches!(missing, AssemblyError::Missing(_)), "{missing}");
         assert!(assemble(&[file(0), b"no file".to_vec()]).is_err());
         assert!(assemble(&[]).is_err());

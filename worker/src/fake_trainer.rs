@@ -59,7 +59,7 @@ impl<const BEGINS: bool> FakeTrainer<BEGINS> {
     }
 }
 
-impl<const BEGINS: bool> crate::lane::InLane for FakeTrainer<BEGINS> {}
+impl<const BEGINS: bool> crate::pipeline::InPipeline for FakeTrainer<BEGINS> {}
 
 impl<const BEGINS: bool> Trainer for FakeTrainer<BEGINS> {
     const BEGINS: bool = BEGINS;

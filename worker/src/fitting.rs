@@ -1,6 +1,6 @@
 //! Whether a job can be trained on its data, and the shapes that its model then has.
 
-use protocol::job::{Cut, Job, Lanes};
+use protocol::job::{Cut, Job, PipelineSpec};
 use protocol::model::{Layer, Layout, ModelError, Partition, PartitionError, PlacedLayer, Shape};
 use protocol::split::Split;
 use protocol::target::TargetInfo;
@@ -95,17 +95,17 @@ pub fn fit(job: &Job, dataset: &Dataset) -> Result<Layout, FittingError> {
     if job.minibatch == 1 && normalises_vectors(&layout.layers) {
         return Err(FittingError::OneSample);
     }
-    if let Some(lanes) = job.exchange.lanes() {
+    if let Some(pipelines) = job.exchange.pipelines() {
         // Where nodes decide into how many groups, what they come to is looked at again.
-        partition(job, &lanes.decided(Cut::Into(lanes.fewest_groups())), &layout)?;
+        partition(job, &pipelines.decided(Cut::Into(pipelines.fewest_groups())), &layout)?;
     }
     Ok(layout)
 }
 
-/// Cuts the network, if what passes between its portions fits into messages.
-pub(crate) fn partition(job: &Job, lanes: &Lanes, layout: &Layout) -> Result<Partition, FittingError> {
-    let partition = Partition::new(layout.clone(), lanes)?;
-    let samples = (job.step_samples() as usize).div_ceil(usize::from(lanes.micro));
+/// Cuts the network, if what passes between its stages fits into messages.
+pub(crate) fn partition(job: &Job, pipelines: &PipelineSpec, layout: &Layout) -> Result<Partition, FittingError> {
+    let partition = Partition::new(layout.clone(), pipelines)?;
+    let samples = (job.step_samples() as usize).div_ceil(usize::from(pipelines.micro));
     if !partition.fits_messages(samples) {
         return Err(FittingError::Border {
             samples,

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use protocol::digest::Digest;
 use protocol::frontier::Frontier;
 use protocol::job::{Job, JobDraft, JobErrors};
-use protocol::model::{Layout, ModelError, Portion, Shape, TensorSlot};
+use protocol::model::{Layout, ModelError, PipelineStage, Shape, TensorSlot};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -42,9 +42,9 @@ pub struct Metadata {
     pub frontier: Vec<(String, u64)>,
     /// Its digest, in hex.
     pub digest: String,
-    /// Which portion of a model that is spread over machines it is, if it is not all of it.
+    /// Which stage of a model that is spread over machines it is, if it is not all of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub portion: Option<usize>,
+    pub stage: Option<usize>,
 }
 
 impl Metadata {
@@ -63,20 +63,20 @@ impl Metadata {
                 .map(|(origin, sequence)| (origin.to_string(), sequence))
                 .collect(),
             digest: digest.to_string(),
-            portion: None,
+            stage: None,
         }
     }
 
-    /// What is to be known of a portion of a trained model.
+    /// What is to be known of a stage of a trained model.
     #[must_use]
-    pub fn of_portion(job: &Job, known: Known<'_>, frontier: &Frontier, portion: &Portion, digest: Digest) -> Self {
+    pub fn of_stage(job: &Job, known: Known<'_>, frontier: &Frontier, stage: &PipelineStage, digest: Digest) -> Self {
         // Nodes may have decided where it is cut.
         let job = Job {
-            exchange: job.exchange.decided(portion.cut),
+            exchange: job.exchange.decided(stage.cut),
             ..job.clone()
         };
         Self {
-            portion: Some(portion.number),
+            stage: Some(stage.number),
             ..Self::new(&job, known, frontier, digest)
         }
     }

@@ -1,4 +1,4 @@
-//! How fast a worker is, about: so that a network can be cut into portions that take machines of different speed as long.
+//! How fast a worker is, about: so that a network can be cut into stages that take machines of different speed as long.
 
 use std::time::Instant;
 

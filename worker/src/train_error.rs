@@ -17,9 +17,9 @@ pub enum TrainError {
     /// The device failed.
     #[error("the device failed: {0}")]
     Device(String),
-    /// Another worker of the lane cannot be reached: what was under way is over, and begins anew when all are there.
-    #[error("a worker of the lane cannot be reached")]
-    LaneBroken,
+    /// Another worker of the pipeline cannot be reached: what was under way is over, and begins anew when all are there.
+    #[error("a worker of the pipeline cannot be reached")]
+    PipelineBroken,
     /// Nobody is left to tell this worker anything.
     #[error("the node is gone")]
     Unheard,

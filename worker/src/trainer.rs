@@ -15,7 +15,7 @@ use protocol::sums::Sums;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::lane::InLane;
+use crate::pipeline::InPipeline;
 pub use crate::train_error::TrainError;
 use protocol::share::Share;
 
@@ -132,7 +132,7 @@ impl TrainerState {
 }
 
 /// Something that trains a model.
-pub trait Trainer: InLane {
+pub trait Trainer: InPipeline {
     /// The number of weights.
     fn weights(&self) -> usize;
 

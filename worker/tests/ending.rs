@@ -18,7 +18,7 @@ fn order(path: &Path) -> ToWorker {
         save: Some(SaveOrder {
             path: path.into(),
             frontier: Frontier::default(),
-            with_lane: true,
+            with_pipeline: true,
         }),
     }
 }

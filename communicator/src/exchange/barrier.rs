@@ -3,10 +3,10 @@
 //! Whether somebody is waited for decides how long a step takes and how large it is, and nothing else: a replica is the sum
 //! of its batches, whoever waited for whom. So views of who lives may differ, and every wait has a bound.
 //!
-//! Where shares follow losses, a round has two stages: all tell their losses, and then let out the shares that follow from
+//! Where shares follow losses, a round has two phases: all tell their losses, and then let out the shares that follow from
 //! them. Each is waited for.
 //!
-//! The barrier cannot hold itself up: of those who wait, the ones in the lowest stage wait for somebody who does not.
+//! The barrier cannot hold itself up: of those who wait, the ones in the lowest phase wait for somebody who does not.
 
 mod shares;
 
@@ -93,7 +93,7 @@ pub struct Barrier {
     /// Nodes that are not heard, and for how long.
     silent: BTreeMap<NodeId, u32>,
     newest: u64,
-    /// The last stage that this node's workers have gone on from.
+    /// The last phase that this node's workers have gone on from.
     gone: u64,
     /// Ticks since that.
     since: u32,
@@ -154,7 +154,7 @@ impl Barrier {
         let standing = Standing { round, ..standing };
         let known = self.known.entry(origin).or_default();
         let before = std::mem::replace(&mut known.standing, standing);
-        if standing.stage() <= before.stage() {
+        if standing.phase() <= before.phase() {
             return;
         }
         self.newest = self.newest.max(round);
@@ -210,8 +210,8 @@ impl Barrier {
             // All with whom the run begins are waited for by each other.
             let is_founder = self.parts.get(&self.me).is_some_and(|part| part.is_founder);
             let begins = is_founder && waiting.standing.round == 1 && self.newest == 1;
-            let stage = waiting.standing.stage();
-            let missing: Vec<OriginId> = self.missing(origin, stage, begins, origins).collect();
+            let phase = waiting.standing.phase();
+            let missing: Vec<OriginId> = self.missing(origin, phase, begins, origins).collect();
             let waits_for_first = begins && self.is_incomplete(origins);
             let first = if begins { self.patience.first } else { 0 };
             let limit = self.late_after().max(first);
@@ -231,8 +231,8 @@ impl Barrier {
                 self.in_vain += 1;
                 self.known.entry(late).or_default().late = TIMES_IN_TIME;
             }
-            if standing.stage() > self.gone {
-                self.gone = standing.stage();
+            if standing.phase() > self.gone {
+                self.gone = standing.phase();
                 self.since = 0;
             }
             let order = GoOn {
@@ -272,7 +272,7 @@ impl Barrier {
     fn missing<'a>(
         &'a self,
         me: OriginId,
-        stage: u64,
+        phase: u64,
         begins: bool,
         origins: &'a BTreeMap<OriginId, OriginInfo>,
     ) -> impl Iterator<Item = OriginId> + 'a {
@@ -282,7 +282,7 @@ impl Barrier {
         let waited_for = others.filter(|info| !self.silent.contains_key(&info.home) || planted(Bug::WaitsForTheDead));
         waited_for
             .filter(move |info| match self.known.get(&info.origin) {
-                Some(known) => known.standing.stage() < stage && known.late == 0 && !known.returns,
+                Some(known) => known.standing.phase() < phase && known.late == 0 && !known.returns,
                 // Who comes later is waited for as soon as it has come to a round.
                 None => begins,
             })
@@ -327,18 +327,18 @@ impl Barrier {
 
     /// Whether all workers of a node that are waited for have let out their shares of a round.
     pub(super) fn has_come(&self, node: NodeId, round: u64, origins: &BTreeMap<OriginId, OriginInfo>) -> bool {
-        let stage = Standing {
+        let phase = Standing {
             round,
             ..Standing::default()
         }
-        .stage();
+        .phase();
         let mut own = origins
             .values()
             .filter(|info| info.home == node && self.is_waited_for(info));
         own.all(|info| {
             self.known
                 .get(&info.origin)
-                .is_some_and(|known| known.standing.stage() >= stage)
+                .is_some_and(|known| known.standing.phase() >= phase)
         })
     }
 

@@ -17,13 +17,13 @@ use protocol::wire::snapshot::Head;
 pub(super) struct Checkpoints {
     /// How many there were: each has its own files of workers.
     count: u64,
-    stage: Stage,
+    phase: CheckpointPhase,
     /// Another one was asked for meanwhile. Two at a time would write one file.
     next: Option<PathBuf>,
 }
 
 #[derive(Debug, Default)]
-enum Stage {
+enum CheckpointPhase {
     #[default]
     Idle,
     /// Workers were asked.
@@ -40,7 +40,7 @@ impl Checkpoints {
     /// A checkpoint is to be written there. Says where each worker is to write its state; nobody is to if the last
     /// checkpoint is still at it, and then this one follows.
     pub(super) fn ask(&mut self, path: PathBuf, workers: impl Iterator<Item = WorkerKey>) -> Vec<(WorkerKey, PathBuf)> {
-        if !matches!(self.stage, Stage::Idle) {
+        if !matches!(self.phase, CheckpointPhase::Idle) {
             self.next = Some(path);
             return Vec::new();
         }
@@ -49,7 +49,7 @@ impl Checkpoints {
             .enumerate()
             .map(|(index, key)| (key, path.with_extension(format!("{index}.{}.state", self.count))))
             .collect();
-        self.stage = Stage::Saving {
+        self.phase = CheckpointPhase::Saving {
             path,
             waiting: files.iter().map(|&(key, _)| key).collect(),
             states: Vec::new(),
@@ -59,7 +59,7 @@ impl Checkpoints {
 
     /// A worker has written its state, or never will.
     pub(super) fn saved(&mut self, key: WorkerKey, state: Option<State>) {
-        if let Stage::Saving { waiting, states, .. } = &mut self.stage
+        if let CheckpointPhase::Saving { waiting, states, .. } = &mut self.phase
             && waiting.remove(&key)
         {
             states.extend(state);
@@ -68,10 +68,10 @@ impl Checkpoints {
 
     /// Where to write now, with which states of workers, once all have answered. [`Checkpoints::written`] has to follow.
     pub(super) fn take_ready(&mut self) -> Option<(PathBuf, Vec<State>)> {
-        match std::mem::replace(&mut self.stage, Stage::Writing) {
-            Stage::Saving { path, waiting, states } if waiting.is_empty() => Some((path, states)),
+        match std::mem::replace(&mut self.phase, CheckpointPhase::Writing) {
+            CheckpointPhase::Saving { path, waiting, states } if waiting.is_empty() => Some((path, states)),
             before => {
-                self.stage = before;
+                self.phase = before;
                 None
             }
         }
@@ -79,7 +79,7 @@ impl Checkpoints {
 
     /// It is written, or will not be. Where the next one is to be, if there is one to follow.
     pub(super) fn written(&mut self) -> Option<PathBuf> {
-        self.stage = Stage::Idle;
+        self.phase = CheckpointPhase::Idle;
         self.next.take()
     }
 }

@@ -74,7 +74,7 @@ impl RunCore {
         }
         // A network that is spread over nodes takes one when another is lost.
         let is_lost = |node| is_given_up_by_all(&plan, &beat.states, from, node);
-        if plan.portions().is_some() && plan.vacancies(is_lost).is_empty() {
+        if plan.stages().is_some() && plan.vacancies(is_lost).is_empty() {
             return;
         }
         tracing::info!(run = %beat.run, "this node joins a run that is under way");

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use protocol::ids::{NodeId, RunId};
-use protocol::job::{Job, JobDraft, Lanes};
+use protocol::job::{Job, JobDraft, PipelineSpec};
 use protocol::wire::control::Found;
 use protocol::wire::run_plan::Resumed;
 
@@ -58,7 +58,7 @@ impl CheckpointSearch {
         self.asked.is_empty() || now.saturating_sub(self.since) > limit
     }
 
-    /// What the run goes on with, and from where: the checkpoint with the most samples in it, or that of each portion where the
+    /// What the run goes on with, and from where: the checkpoint with the most samples in it, or that of each stage where the
     /// network is spread over nodes. Otherwise a sentence for whoever asked.
     pub(super) fn result(&self) -> Result<(Box<Job>, GoingOn), Vec<String>> {
         let Some(Found { job: before, .. }) = self.furthest(|_| true) else {
@@ -70,24 +70,24 @@ impl CheckpointSearch {
         };
         let job = before.changed((*self.changes).clone());
         let job = job.map_err(|errors| errors.0.iter().map(ToString::to_string).collect::<Vec<_>>())?;
-        let portions = job.exchange.lanes().and_then(Lanes::portions).unwrap_or(1);
+        let stages = job.exchange.pipelines().and_then(PipelineSpec::stages).unwrap_or(1);
         let mut checkpoints = Vec::new();
-        for portion in 0..portions {
-            let Some(found) = self.furthest(|found| usize::from(found.portion) == portion) else {
+        for stage in 0..stages {
+            let Some(found) = self.furthest(|found| usize::from(found.stage) == stage) else {
                 return Err(vec![format!(
-                    "no node has a checkpoint of portion {} of the {portions} into which the network of run {} is cut: start \
+                    "no node has a checkpoint of stage {} of the {stages} into which the network of run {} is cut: start \
                      the node that held it, with the same --dir",
-                    portion + 1,
+                    stage + 1,
                     self.resumes
                 )]);
             };
             checkpoints.push(found.resumed);
         }
-        let holds = |(&node, found): (&NodeId, &Found)| (node, found.portion, found.resumed);
+        let holds = |(&node, found): (&NodeId, &Found)| (node, found.stage, found.resumed);
         let mut holders: Vec<(NodeId, u8, Resumed)> = self.found.iter().map(holds).collect();
         // Those that can go on at once come first.
-        holders.sort_by_key(|(node, portion, held)| (checkpoints.get(usize::from(*portion)) != Some(held), *node));
-        let holders = holders.into_iter().map(|(node, portion, _)| (node, portion)).collect();
+        holders.sort_by_key(|(node, stage, held)| (checkpoints.get(usize::from(*stage)) != Some(held), *node));
+        let holders = holders.into_iter().map(|(node, stage, _)| (node, stage)).collect();
         let going_on = GoingOn {
             checkpoints,
             holders,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use protocol::ids::{NodeId, RunId};
-use protocol::job::{Cut, Job, Lanes};
+use protocol::job::{Cut, Job, PipelineSpec};
 use protocol::wire::bounds::{LEFT_OUT_MAX, SENTENCE_BYTES_MAX, shorten};
 use protocol::wire::control::{NodeInfo, Offer};
 use protocol::wire::run_plan::{Participant, Resumed, RunPlan};
@@ -143,10 +143,10 @@ impl Coordination {
             exchange: self.job.exchange.decided(Cut::Into(groups)),
             ..self.job.for_data(usual.data.input)
         });
-        if let Some(portions) = job.exchange.lanes().and_then(Lanes::portions) {
-            match in_lanes(participants, me, portions, &self.going_on.holders) {
-                Ok((in_lanes, spare)) => {
-                    participants = in_lanes;
+        if let Some(stages) = job.exchange.pipelines().and_then(PipelineSpec::stages) {
+            match in_pipelines(participants, me, stages, &self.going_on.holders) {
+                Ok((in_pipelines, spare)) => {
+                    participants = in_pipelines;
                     reasons.extend(spare);
                 }
                 Err(reason) => return Some(Decision::Refuse(vec![reason])),
@@ -177,25 +177,25 @@ impl Coordination {
     }
 }
 
-/// Lets nodes stand in lanes, with one worker each, lane after lane. Who has a checkpoint of some layers gets those again, as
-/// far as there are lanes. Those that do not make a whole lane are left out, with a sentence for each.
-fn in_lanes(
+/// Lets nodes stand in pipelines, with one worker each, pipeline after pipeline. Who has a checkpoint of some layers gets those again, as
+/// far as there are pipelines. Those that do not make a whole pipeline are left out, with a sentence for each.
+fn in_pipelines(
     mut participants: Vec<Participant>,
     me: NodeId,
-    portions: usize,
+    stages: usize,
     holders: &[(NodeId, u8)],
 ) -> Result<(Vec<Participant>, Vec<String>), String> {
-    let lanes = participants.len() / portions;
-    if lanes == 0 {
+    let pipelines = participants.len() / stages;
+    if pipelines == 0 {
         return Err(format!(
-            "the network is to be cut into {portions} portions, each of which takes a node, and there are {}: start more \
+            "the network is to be cut into {stages} stages, each of which takes a node, and there are {}: start more \
              nodes, or ask for fewer groups or slices",
             participants.len()
         ));
     }
-    let mut places: Vec<Option<Participant>> = vec![None; lanes * portions];
-    for &(node, portion) in holders.iter().filter(|(_, portion)| usize::from(*portion) < portions) {
-        let mut alike = (0..lanes).map(|lane| lane * portions + usize::from(portion));
+    let mut places: Vec<Option<Participant>> = vec![None; pipelines * stages];
+    for &(node, stage) in holders.iter().filter(|(_, stage)| usize::from(*stage) < stages) {
+        let mut alike = (0..pipelines).map(|pipeline| pipeline * stages + usize::from(stage));
         let free = alike.find(|&place| places.get(place).is_some_and(Option::is_none));
         let at = participants.iter().position(|one| one.node == node);
         if let (Some(place), Some(at)) = (free, at) {
@@ -213,7 +213,7 @@ fn in_lanes(
         *place = place.take().or_else(|| others.next());
     }
     let one_worker = |one: Participant| Participant { workers: 1, ..one };
-    let sentence = |one: Participant| format!("{} is spare: nodes take part in rows of {portions}", one.name);
+    let sentence = |one: Participant| format!("{} is spare: nodes take part in rows of {stages}", one.name);
     Ok((
         places.into_iter().flatten().map(one_worker).collect(),
         others.map(sentence).collect(),
@@ -350,7 +350,7 @@ mod tests {
             decided("layers:micro=8", [2; 3]),
             Ok(("layers:groups=2,micro=8".into(), 2))
         );
-        assert!(decided("layers", [2, 5, 2]).unwrap_err().contains("5 portions"));
+        assert!(decided("layers", [2, 5, 2]).unwrap_err().contains("5 stages"));
         assert_eq!(decided("layers:groups=2", [2; 3]), Ok(("layers:groups=2".into(), 2)));
     }
 
@@ -367,7 +367,7 @@ mod tests {
         };
         let stand_with = |me: u64, nodes: u64, holders: &[(u64, u8)]| {
             let holders: Vec<_> = holders.iter().map(|&(node, group)| (NodeId(node), group)).collect();
-            let (stand, spare) = in_lanes((1..=nodes).map(participant).collect(), NodeId(me), 2, &holders).unwrap();
+            let (stand, spare) = in_pipelines((1..=nodes).map(participant).collect(), NodeId(me), 2, &holders).unwrap();
             assert!(stand.iter().all(|one| one.workers == 1));
             let nodes: Vec<u64> = stand.iter().map(|one| one.node.0).collect();
             (nodes, spare.len())
@@ -381,9 +381,9 @@ mod tests {
         );
         assert_eq!(stand_with(3, 3, &[(2, 0)]), (vec![2, 3], 1));
         assert_eq!(stand(4, &[(1, 1), (2, 0)]), (vec![2, 1, 3, 4], 0));
-        // Fewer lanes than before: those that come first, and a stranger's word of a group that there is not.
+        // Fewer pipelines than before: those that come first, and a stranger's word of a group that there is not.
         assert_eq!(stand(3, &[(3, 1), (2, 1), (9, 0), (1, 7)]), (vec![1, 3], 1));
-        assert!(in_lanes(vec![participant(1)], NodeId(1), 2, &[]).is_err());
+        assert!(in_pipelines(vec![participant(1)], NodeId(1), 2, &[]).is_err());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Where a network is cut among nodes that are not equally fast. Pure.
 
-use protocol::job::{Cut, Job, Lanes};
+use protocol::job::{Cut, Job, PipelineSpec};
 use protocol::model::{Layout, Partition};
 use protocol::wire::control::Offer;
 
@@ -10,18 +10,18 @@ use crate::usage::{Workers, check_memory};
 /// moment, in which others may be at work.
 const ALIKE: f64 = 2.0;
 
-/// Where a network is cut so that all nodes of a lane take as long as each other, as far as that can be. Offers stand as the nodes
-/// do: portion by portion, lane by lane. None if the nodes are equally fast, or if one could not hold what it would get: then groups
+/// Where a network is cut so that all nodes of a pipeline take as long as each other, as far as that can be. Offers stand as the nodes
+/// do: stage by stage, pipeline by pipeline. None if the nodes are equally fast, or if one could not hold what it would get: then groups
 /// are as equal as can be.
 pub(super) fn by_speed(job: &Job, offers: &[&Offer]) -> Option<Cut> {
-    let lanes = job.exchange.lanes()?;
-    let (portions, slices) = (lanes.portions()?, usize::from(lanes.slices));
+    let pipelines = job.exchange.pipelines()?;
+    let (stages, slices) = (pipelines.stages()?, usize::from(pipelines.slices));
     // All who hold something of a group wait for the slowest of them.
     let speed = |group: usize| {
-        let holders = (0..).zip(offers).filter(|(at, _)| at % portions / slices == group);
+        let holders = (0..).zip(offers).filter(|(at, _)| at % stages / slices == group);
         holders.map(|(_, offer)| offer.speed).min().unwrap_or(0) as f64
     };
-    let speeds: Vec<f64> = (0..portions / slices).map(speed).collect();
+    let speeds: Vec<f64> = (0..stages / slices).map(speed).collect();
     let slowest = speeds.iter().copied().fold(f64::INFINITY, f64::min);
     let fastest = speeds.iter().copied().fold(0.0, f64::max);
     if slowest <= 0.0 || fastest < ALIKE * slowest {
@@ -29,9 +29,9 @@ pub(super) fn by_speed(job: &Job, offers: &[&Offer]) -> Option<Cut> {
     }
     let data = &offers.first()?.data;
     let layout = Layout::new(&job.model, data.input, data.target.outputs()).ok()?;
-    let cut = Partition::by_speed(&layout, lanes.slices, &speeds).ok()?;
-    let partition = Partition::new(layout, &Lanes { cut, ..*lanes }).ok()?;
-    let part = (job.step_samples() as usize).div_ceil(usize::from(lanes.micro));
+    let cut = Partition::by_speed(&layout, pipelines.slices, &speeds).ok()?;
+    let partition = Partition::new(layout, &PipelineSpec { cut, ..*pipelines }).ok()?;
+    let part = (job.step_samples() as usize).div_ceil(usize::from(pipelines.micro));
     let fits = |(at, offer): (usize, &&Offer)| {
         let workers = Workers {
             count: 1,
@@ -39,7 +39,7 @@ pub(super) fn by_speed(job: &Job, offers: &[&Offer]) -> Option<Cut> {
             memory_bytes: offer.memory_bytes,
             gpu_bytes: offer.gpu_bytes,
         };
-        check_memory(job, &partition.portion(at % portions).layout, workers).is_ok()
+        check_memory(job, &partition.stage(at % stages).layout, workers).is_ok()
     };
     (partition.fits_messages(part) && offers.iter().enumerate().all(fits)).then_some(cut)
 }
@@ -86,8 +86,8 @@ mod tests {
     fn cut(exchange: &str, offers: &[Offer]) -> Option<String> {
         let job = job(exchange);
         let cut = by_speed(&job, &offers.iter().collect::<Vec<_>>())?;
-        let lanes = job.exchange.lanes()?;
-        Some(Lanes { cut, ..*lanes }.to_string())
+        let pipelines = job.exchange.pipelines()?;
+        Some(PipelineSpec { cut, ..*pipelines }.to_string())
     }
 
     #[test]

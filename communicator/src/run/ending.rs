@@ -64,8 +64,8 @@ pub(super) fn result(
         .iter()
         .filter_map(first)
         .fold(Digest::default(), |sum, part| sum + part);
-    // Samples of a lane count where they were chosen. A group that lost a node may have had one minibatch less.
-    let leads = |node: NodeId| plan.place(node).is_some_and(|place| place.portion == 0);
+    // Samples of a pipeline count where they were chosen. A group that lost a node may have had one minibatch less.
+    let leads = |node: NodeId| plan.place(node).is_some_and(|place| place.stage == 0);
     let counted = settled
         .iter()
         .find(|(node, _)| leads(**node))
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_of_lanes_count_where_they_were_chosen() {
+    fn samples_of_pipelines_count_where_they_were_chosen() {
         let mut plan = small_plan(4);
         let draft = protocol::job::JobDraft {
             exchange: Some("layers:groups=2".into()),

@@ -188,7 +188,7 @@ pub(crate) struct Progress {
 pub(crate) struct Settlement {
     /// The digest recomputed from the ledger.
     pub(crate) digest: Result<Digest, AuditError>,
-    /// What these weights add to the whole model's digest, where they are a portion.
+    /// What these weights add to the whole model's digest, where they are a stage.
     pub(crate) whole: Option<Digest>,
     /// The samples in its batches.
     pub(crate) samples: u64,

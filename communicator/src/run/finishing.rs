@@ -12,7 +12,7 @@ use super::ending;
 use super::event::{ExchangeOrder, RunEffect, Saving};
 use super::states::{Kept, Saver, Seat};
 use crate::log_context::NEWS;
-use crate::portion::weights_of_all;
+use crate::stage::weights_of_all;
 
 impl ActiveRun {
     /// Goes on as far as it can.
@@ -52,8 +52,8 @@ impl ActiveRun {
         for seat in exchanging.seats.values_mut().filter(|seat| !seat.ordered) {
             if let Some(worker) = seat.worker {
                 seat.ordered = true;
-                // A lane is measured when all of it has come to its last batches.
-                let save = matches!(finishing.saver, Saver::None) && exchanging.plan.portions().is_none();
+                // A pipeline is measured when all of it has come to its last batches.
+                let save = matches!(finishing.saver, Saver::None) && exchanging.plan.stages().is_none();
                 if save {
                     finishing.saver = Saver::Ordered(worker);
                 }
@@ -116,14 +116,14 @@ impl ActiveRun {
 
     /// Somebody saves. Where all workers are gone, one that comes is given the ledger.
     fn save(&mut self, scope: &mut Scope<'_>) {
-        let in_lanes = self.plan().is_some_and(|plan| plan.portions().is_some());
-        if in_lanes {
+        let in_pipelines = self.plan().is_some_and(|plan| plan.stages().is_some());
+        if in_pipelines {
             self.save_stage(scope);
         }
         let State::Finishing(exchanging, finishing) = &mut self.state else {
             return;
         };
-        if matches!(finishing.saver, Saver::None) && !in_lanes {
+        if matches!(finishing.saver, Saver::None) && !in_pipelines {
             if let Some(worker) = exchanging.take_ready() {
                 finishing.saver = Saver::Ordered(worker);
                 let spare = finishing.spare;
@@ -158,7 +158,7 @@ impl ActiveRun {
             return;
         };
         let state = |node: &NodeId| self.members.state(*node);
-        let in_lanes = exchanging.plan.portions().is_some();
+        let in_pipelines = exchanging.plan.stages().is_some();
         let elapsed = now.saturating_sub(finishing.tries);
         let tries = |state: &ParticipantState| state.saved.is_none() && !state.ended;
         let another = |node: &&NodeId| **node != scope.me.id && living.contains(*node);
@@ -174,7 +174,7 @@ impl ActiveRun {
         }
         // A measured model is somewhere; of a stage, only another file of the same stage is.
         let is_saved = |node: &NodeId| state(node).is_some_and(|state| state.saved == Some(true));
-        let has_file = if in_lanes {
+        let has_file = if in_pipelines {
             finishing.members.iter().any(is_saved)
         } else {
             measured
@@ -191,7 +191,7 @@ impl ActiveRun {
             return;
         }
         // A node whose own file came to nothing waits for another's, but not for ever.
-        let patience = if in_lanes { limits.measure } else { limits.save };
+        let patience = if in_pipelines { limits.measure } else { limits.save };
         if !measured && others_try && elapsed < patience {
             return;
         }
@@ -223,7 +223,7 @@ impl ActiveRun {
             return BTreeSet::new();
         };
         let mut members = finishing.members.clone();
-        if exchanging.plan.portions().is_some() {
+        if exchanging.plan.stages().is_some() {
             let others = exchanging.plan.participants.iter().map(|one| one.node);
             members.extend(others.filter(|node| living.contains(node) || self.has_settled(*node)));
         }

@@ -24,7 +24,7 @@ pub(super) fn as_guest(
         takes: None,
         life: plan.next_life(&scope.me.name),
     };
-    if plan.portions().is_none() {
+    if plan.stages().is_none() {
         return Some(guest);
     }
     let states = members.states();

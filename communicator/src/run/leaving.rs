@@ -45,7 +45,7 @@ impl RunCore {
 impl ActiveRun {
     /// Leaves the run. One that settles already is ended with the others.
     pub(super) fn leave(&mut self, scope: &mut Scope<'_>) {
-        let in_lane = self.plan().is_some_and(|plan| plan.portions().is_some());
+        let in_pipeline = self.plan().is_some_and(|plan| plan.stages().is_some());
         match &self.state {
             State::Preparing(_) if self.coordinator == scope.me.id && self.is_being_prepared() => {
                 self.fail("the node that was asked to start it is about to end".into(), scope);
@@ -60,8 +60,8 @@ impl ActiveRun {
                     "this node leaves the run: its workers let out what they have learned"
                 );
                 scope.effects.push(RunEffect::Keep);
-                // What a worker of a lane has not sent belongs to a minibatch that its lane begins again.
-                if in_lane {
+                // What a worker of a pipeline has not sent belongs to a minibatch that its pipeline begins again.
+                if in_pipeline {
                     self.stop_workers(scope);
                 } else {
                     scope.order(ExchangeOrder::LeaveWorkers);
@@ -101,7 +101,7 @@ impl ActiveRun {
         let State::Training(exchanging) = &self.state else {
             return false;
         };
-        let handed_over = exchanging.plan.portions().is_some() || exchanging.progress.handed_over;
+        let handed_over = exchanging.plan.stages().is_some() || exchanging.progress.handed_over;
         if self.leaving == Leaving::Kept && exchanging.is_closed() && handed_over {
             self.withdraw(ASKED_TO_END, scope);
         }

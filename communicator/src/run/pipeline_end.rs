@@ -1,4 +1,4 @@
-//! The end of a run whose network is cut into stages (portions) of pipelines (lanes): every node has its own stage saved, and
+//! The end of a run whose network is cut into the stages of a pipeline: every node has its own stage saved, and
 //! the node of the first stage has the whole pipeline measured.
 //!
 //! A worker that dies meanwhile costs a retry: the next one takes its seat with the ledger, and the leader's worker calls the
@@ -52,8 +52,8 @@ impl ActiveRun {
         };
         let has_ended = |node: NodeId| self.members.state(node).is_some_and(|state| state.ended);
         let is_there = |node: NodeId| living.contains(&node) && !has_ended(node);
-        let mut holders = plan.places(place.lane as usize).map(|place| plan.holder(place));
-        place.portion == 0
+        let mut holders = plan.places(place.pipeline as usize).map(|place| plan.holder(place));
+        place.stage == 0
             && holders.all(|holder| holder.is_some_and(|one| is_there(one.node)))
             && !self.is_measured_by(&self.result_members(living))
     }

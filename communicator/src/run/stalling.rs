@@ -80,7 +80,7 @@ impl ActiveRun {
         self.news |= std::mem::replace(&mut self.members.own.starved, starved) != starved;
         let is_starved = |node| self.members.state(node).is_some_and(|state| state.starved);
         let stand = exchanging.progress.stand;
-        let may_stall = starved && !exchanging.progress.complete && exchanging.plan.portions().is_none();
+        let may_stall = starved && !exchanging.progress.complete && exchanging.plan.stages().is_none();
         // Most of the time somebody here trains, and nobody else has to be looked at.
         let stalls = may_stall && self.members.waited_for(now, limits).into_iter().all(is_starved);
         let stall = &mut exchanging.stall;

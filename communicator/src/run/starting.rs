@@ -389,9 +389,9 @@ impl RunCore {
         };
         let reasons = match decision {
             Decision::Begin(plan) if plan.participant(self.me.id).is_some() => {
-                if let Some(portions) = plan.portions() {
-                    let lanes = plan.workers();
-                    tracing::info!(target: NEWS, portions, lanes, "the network is spread over nodes");
+                if let Some(stages) = plan.stages() {
+                    let pipelines = plan.workers();
+                    tracing::info!(target: NEWS, stages, pipelines, "the network is spread over nodes");
                 }
                 self.with_named(name, now, effects, |run, scope| run.begins(*plan, scope));
                 effects.push(RunEffect::Reply(ticket, Reply::Started(name)));

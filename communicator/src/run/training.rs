@@ -104,7 +104,7 @@ impl ActiveRun {
         let mut lost = self.members.given_up(now, scope.limits);
         let is_early = |node| !self.members.is_quiet_for(node, now, scope.limits.give_up_after);
         lost.retain(|&(node, why)| why != GivenUp::Silent || !is_early(node));
-        if let Some(reason) = no_lane(self.run, exchanging, &lost) {
+        if let Some(reason) = no_pipeline(self.run, exchanging, &lost) {
             return self.fail(reason, scope);
         }
         let waited = exchanging.begins_alike(scope.me.id) && since(exchanging.opened) > scope.limits.links;
@@ -115,11 +115,11 @@ impl ActiveRun {
         // What is done of layers that others lead need not be done where it was chosen; and what is missing of them will not
         // be made any more when those have ended.
         let is_complete = match place {
-            Some(place) if place.portion > 0 => is_led_no_more,
+            Some(place) if place.stage > 0 => is_led_no_more,
             _ => exchanging.progress.complete,
         };
         let ends = self.stop.is_some() || is_complete;
-        // A lane needs all its workers to be measured, however little there is to train.
+        // A pipeline needs all its workers to be measured, however little there is to train.
         if exchanging.seated.is_some() && (place.is_some() || !ends) {
             seat_workers(exchanging, scope);
         }
@@ -157,13 +157,13 @@ impl ActiveRun {
         let Some(plan) = self.plan() else {
             return false;
         };
-        let portion = |node: NodeId| plan.place(node).map(|place| place.portion);
-        if portion(scope.me.id).is_none_or(|portion| portion == 0) {
+        let stage = |node: NodeId| plan.place(node).map(|place| place.stage);
+        if stage(scope.me.id).is_none_or(|stage| stage == 0) {
             return false;
         }
         let living = self.members.waited_for(scope.now, scope.limits);
         let nodes = plan.participants.iter().map(|one| one.node);
-        let leaders: Vec<NodeId> = nodes.filter(|&node| portion(node) == Some(0)).collect();
+        let leaders: Vec<NodeId> = nodes.filter(|&node| stage(node) == Some(0)).collect();
         let has_ended = |node: &NodeId| self.members.state(*node).is_some_and(|state| state.closed);
         leaders.iter().filter(|node| living.contains(node)).all(has_ended)
     }
@@ -197,11 +197,11 @@ impl ActiveRun {
             return;
         }
         let interval = plan.evaluation_interval();
-        // Of a network that is spread over nodes, the first node of a lane that is whole.
+        // Of a network that is spread over nodes, the first node of a pipeline that is whole.
         let is_there = |node: NodeId| !silent.contains(&node);
-        let first = if plan.portions().is_some() {
-            let whole = plan.whole_lanes(|node| !is_there(node));
-            let leads = whole.first().and_then(|&lane| plan.places(lane).next());
+        let first = if plan.stages().is_some() {
+            let whole = plan.whole_pipelines(|node| !is_there(node));
+            let leads = whole.first().and_then(|&pipeline| plan.places(pipeline).next());
             leads.and_then(|place| plan.holder(place))
         } else {
             plan.participants.iter().find(|one| is_there(one.node))
@@ -216,11 +216,11 @@ impl ActiveRun {
     }
 }
 
-/// Why a run cannot go on whose network is spread over nodes: in every lane somebody is given up.
-fn no_lane(run: RunId, exchanging: &Exchanging, given_up: &[(NodeId, GivenUp)]) -> Option<String> {
+/// Why a run cannot go on whose network is spread over nodes: in every pipeline somebody is given up.
+fn no_pipeline(run: RunId, exchanging: &Exchanging, given_up: &[(NodeId, GivenUp)]) -> Option<String> {
     let plan = &exchanging.plan;
     let is_given_up = |node| given_up.iter().any(|(other, _)| *other == node);
-    if plan.portions().is_none() || !plan.whole_lanes(is_given_up).is_empty() {
+    if plan.stages().is_none() || !plan.whole_pipelines(is_given_up).is_empty() {
         return None;
     }
     let missing = plan.participants.iter().filter(|one| is_given_up(one.node));
@@ -232,7 +232,7 @@ fn no_lane(run: RunId, exchanging: &Exchanging, given_up: &[(NodeId, GivenUp)]) 
         "what was learned is lost, since there is no checkpoint (--checkpoint-every)".into()
     };
     Some(format!(
-        "no lane is whole any more, since {missing} cannot be reached: {way_on}"
+        "no pipeline is whole any more, since {missing} cannot be reached: {way_on}"
     ))
 }
 

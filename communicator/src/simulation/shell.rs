@@ -141,11 +141,7 @@ impl World {
                         samples: ledger.samples(),
                         slots,
                     };
-                    Box::new(Found {
-                        resumed,
-                        job,
-                        portion: 0,
-                    })
+                    Box::new(Found { resumed, job, stage: 0 })
                 });
                 self.after(
                     30,

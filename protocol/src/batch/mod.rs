@@ -55,9 +55,9 @@ pub enum Doing {
 }
 
 impl Standing {
-    /// How far the origin has come: a round has a stage before its share is out, and one after.
+    /// How far the origin has come: a round has a phase before its share is out, and one after.
     #[must_use]
-    pub fn stage(&self) -> u64 {
+    pub fn phase(&self) -> u64 {
         self.round.saturating_mul(2) + u64::from(self.doing != Doing::Heralds)
     }
 }

@@ -304,7 +304,7 @@ impl JobDraft {
         let checkpoint_every = errors.optional("checkpoint_every", draft.checkpoint_every, seconds, "above 0");
         let give_up = draft.give_up_after;
         let give_up_after = errors.optional("give_up_after", give_up, Job::GIVE_UP_AFTER, "from 5 to 3600 seconds");
-        if exchange.is_some_and(|exchange| exchange.lanes().is_some()) {
+        if exchange.is_some_and(|exchange| exchange.pipelines().is_some()) {
             errors.spread(from.is_some(), keep, target_accuracy.is_some());
         }
         match (data, model, optimiser, clip, lr_schedule, split, exchange) {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Cut, Density, Lanes};
+use super::{Cut, Density, PipelineSpec};
 use crate::lattice::Tau;
 use crate::text_options::{TextOptions, within};
 
@@ -14,7 +14,7 @@ pub enum Exchange {
     /// The whole difference every so many steps.
     Rounds(Rounds),
     /// The layers of one network on several machines, and changes of ±τ among those that hold the same ones.
-    Layers(Lanes),
+    Layers(PipelineSpec),
 }
 
 /// An exchange in rounds: every so often a worker lets out the whole difference that it has come to.
@@ -149,7 +149,7 @@ impl Exchange {
         let named = NAMED.iter().find(|(name, ..)| *name == options.name);
         let exchange = match (options.name, named) {
             ("strom", _) => Self::Strom(threshold),
-            ("layers", _) => Self::Layers(Lanes::from_options(&mut options, threshold)?),
+            ("layers", _) => Self::Layers(PipelineSpec::from_options(&mut options, threshold)?),
             (_, Some(&(_, way, every, shares))) => rounds(way, every, shares, &mut options)?,
             (unknown, None) => return Err(format!("there is no exchange '{unknown}'; there is: {}", forms())),
         };
@@ -189,7 +189,7 @@ impl Exchange {
     #[must_use]
     pub fn threshold(&self) -> Option<Threshold> {
         match self {
-            Self::Strom(threshold) | Self::Layers(Lanes { threshold, .. }) => Some(*threshold),
+            Self::Strom(threshold) | Self::Layers(PipelineSpec { threshold, .. }) => Some(*threshold),
             Self::Rounds(_) => None,
         }
     }
@@ -198,7 +198,7 @@ impl Exchange {
     #[must_use]
     pub fn decided(&self, cut: Cut) -> Self {
         match self {
-            Self::Layers(lanes) => Self::Layers(lanes.decided(cut)),
+            Self::Layers(pipelines) => Self::Layers(pipelines.decided(cut)),
             other => *other,
         }
     }
@@ -206,14 +206,14 @@ impl Exchange {
     /// Whether nodes are to decide where the model is cut.
     #[must_use]
     pub fn leaves_cut_open(&self) -> bool {
-        self.lanes().is_some_and(|lanes| lanes.cut == Cut::Fitting)
+        self.pipelines().is_some_and(|pipelines| pipelines.cut == Cut::Fitting)
     }
 
     /// How the model is spread over machines, where it is.
     #[must_use]
-    pub fn lanes(&self) -> Option<&Lanes> {
+    pub fn pipelines(&self) -> Option<&PipelineSpec> {
         match self {
-            Self::Layers(lanes) => Some(lanes),
+            Self::Layers(pipelines) => Some(pipelines),
             Self::Strom(_) | Self::Rounds(_) => None,
         }
     }
@@ -341,7 +341,7 @@ impl fmt::Display for Exchange {
         match self {
             Self::Strom(_) => f.write_str("strom"),
             Self::Rounds(rounds) => write!(f, "{rounds}"),
-            Self::Layers(lanes) => write!(f, "{lanes}"),
+            Self::Layers(pipelines) => write!(f, "{pipelines}"),
         }
     }
 }

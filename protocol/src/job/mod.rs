@@ -8,9 +8,9 @@ mod density;
 mod draft;
 mod exchange;
 mod keep;
-mod lanes;
 mod mistakes;
 mod open;
+mod pipeline;
 mod rule;
 mod trainers;
 mod validation;
@@ -23,8 +23,8 @@ pub use density::Density;
 pub use draft::{JobDraft, MINIBATCH_MAX};
 pub use exchange::{Every, Exchange, Rounds, STRATEGIES, Shares, Threshold, Way};
 pub use keep::Keep;
-pub use lanes::{AHEAD_MAX, Cut, Cuts, GROUPS_MAX, Lanes, MICRO_MAX, PORTIONS_MAX, SLICES_MAX};
 pub use open::{Open, OpenKey};
+pub use pipeline::{AHEAD_MAX, Cut, Cuts, GROUPS_MAX, MICRO_MAX, PipelineSpec, SLICES_MAX, STAGES_MAX};
 pub use rule::RunFacts;
 pub use trainers::Trainers;
 pub use validation::Validation;
@@ -129,7 +129,7 @@ impl Job {
     /// The share of training rows that is set aside for such measurements. The stages of a pipeline measure the test rows.
     #[must_use]
     pub fn validation_share(&self) -> f64 {
-        if self.exchange.lanes().is_some() {
+        if self.exchange.pipelines().is_some() {
             return 0.0;
         }
         self.validation.share(self.decides_by_measurements())

@@ -216,7 +216,7 @@ impl Job {
             self.epochs = epochs.round() as u32;
         }
         if self.open.has(OpenKey::Minibatch) {
-            let usual = if facts.is_image() || self.exchange.lanes().is_some() {
+            let usual = if facts.is_image() || self.exchange.pipelines().is_some() {
                 MINIBATCH_OF_IMAGES
             } else {
                 (rows / STEPS_OF_AN_EPOCH).clamp(MINIBATCH_OF_TABLES, MINIBATCH_OF_LARGE_TABLES)

@@ -7,13 +7,13 @@ mod grammar;
 mod initial;
 mod layout;
 mod memory;
-mod portion;
 mod shape;
+mod stage;
 mod stretch;
 
 pub use grammar::{Layer, ModelSpec};
 pub use initial::{initial_counts, initial_counts_at};
 pub use layout::{Layout, ModelError, PlacedBlock, PlacedLayer, Role, TensorSlot};
-pub use portion::{OwnStretch, Partition, PartitionError, Portion};
 pub use shape::Shape;
+pub use stage::{OwnStretch, Partition, PartitionError, PipelineStage};
 pub use stretch::Stretch;

@@ -13,23 +13,23 @@ use super::{Layer, Layout, PlacedLayer, Shape};
 pub struct Stretch {
     /// Which of the model's layers.
     pub layers: Range<usize>,
-    /// The first of the portions that it is divided among.
+    /// The first of the stages that it is divided among.
     first: usize,
     /// Which of a sample's numbers after its last layer each of those makes.
     shares: Vec<Range<usize>>,
 }
 
 impl Stretch {
-    /// The portions that it is divided among.
+    /// The stages that it is divided among.
     #[must_use]
     pub fn holders(&self) -> Range<usize> {
         self.first..self.first + self.shares.len()
     }
 
-    /// Which of a sample's numbers after its last layer a portion makes.
+    /// Which of a sample's numbers after its last layer a stage makes.
     #[must_use]
-    pub fn share(&self, portion: usize) -> Option<Range<usize>> {
-        self.shares.get(portion.checked_sub(self.first)?).cloned()
+    pub fn share(&self, stage: usize) -> Option<Range<usize>> {
+        self.shares.get(stage.checked_sub(self.first)?).cloned()
     }
 
     /// The same of all holders, in order.

@@ -85,8 +85,8 @@ pub enum ToWorker {
         /// Where to save.
         save: Option<SaveOrder>,
     },
-    /// Somebody in this worker's lane cannot be reached, or was started again: what is under way there is over.
-    LaneBroken,
+    /// Somebody in this worker's pipeline cannot be reached, or was started again: what is under way there is over.
+    PipelineBroken,
     /// Forget the run, and answer with [`FromWorker::Idle`].
     Abort,
 }
@@ -125,8 +125,8 @@ pub struct SaveOrder {
     pub path: PathBuf,
     /// The batches that it is the sum of.
     pub frontier: Frontier,
-    /// Where it is a portion, whether the rest of its lane is there to be measured with it.
-    pub with_lane: bool,
+    /// Where it is a stage, whether the rest of its pipeline is there to be measured with it.
+    pub with_pipeline: bool,
 }
 
 /// A worker's place in a run.
@@ -160,7 +160,7 @@ pub struct Assignment {
     pub round: u64,
     /// How many workers make the next one together.
     pub workers: u32,
-    /// Its place in a lane, where it holds a portion of the network only.
+    /// Its place in a pipeline, where it holds a stage of the network only.
     pub post: Option<Post>,
 }
 

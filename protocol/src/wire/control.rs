@@ -125,8 +125,8 @@ pub struct Beat {
 pub struct Found {
     /// Which.
     pub resumed: Resumed,
-    /// The portion of the network that it is of, where that is spread over nodes; 0 where it is not.
-    pub portion: u8,
+    /// The stage of the network that it is of, where that is spread over nodes; 0 where it is not.
+    pub stage: u8,
     /// What was trained.
     #[serde(with = "crate::job::as_text")]
     pub job: Box<Job>,

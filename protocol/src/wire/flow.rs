@@ -1,8 +1,8 @@
-//! What passes between the workers of a lane, which hold the layers of one network together: activations on their way there,
+//! What passes between the workers of a pipeline, which hold the layers of one network together: activations on their way there,
 //! slopes on their way back, and a few words.
 //!
-//! The worker of the first portion leads. Everything belongs to an *attempt* of its lane: the leader calls, each hands the call
-//! on, the last one answers. What is of another attempt is over, and whoever hears it says that it has lost the lane.
+//! The worker of the first stage leads. Everything belongs to an *attempt* of its pipeline: the leader calls, each hands the call
+//! on, the last one answers. What is of another attempt is over, and whoever hears it says that it has lost the pipeline.
 
 use std::sync::Arc;
 
@@ -15,10 +15,10 @@ use crate::job::Cut;
 /// A worker's place among those that hold the layers of one network together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
-    /// The lane.
-    pub lane: u32,
-    /// The portion of the network, from 0.
-    pub portion: u8,
+    /// The pipeline.
+    pub pipeline: u32,
+    /// The stage of the network, from 0.
+    pub stage: u8,
 }
 
 /// A worker's place, among how many.
@@ -28,11 +28,11 @@ pub struct Post {
     pub place: Place,
     /// Where the network is cut.
     pub cut: Cut,
-    /// How many lanes.
-    pub lanes: u32,
+    /// How many pipelines.
+    pub pipelines: u32,
 }
 
-/// A message within a lane.
+/// A message within a pipeline.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Flow {
     /// Whom it is for, and what it says.
@@ -44,26 +44,26 @@ pub struct Flow {
 /// Whom a message is for, and what it says.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FlowHead {
-    /// The lane.
-    pub lane: u32,
-    /// The portion whose worker it is for.
+    /// The pipeline.
+    pub pipeline: u32,
+    /// The stage whose worker it is for.
     pub to: u8,
-    /// The portion whose worker it is from.
+    /// The stage whose worker it is from.
     pub from: u8,
-    /// The attempt of the lane that it belongs to.
+    /// The attempt of the pipeline that it belongs to.
     pub attempt: u64,
     /// What it says.
     pub word: FlowWord,
 }
 
-/// What a message of a lane says.
+/// What a message of a pipeline says.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum FlowWord {
-    /// A new attempt begins. Handed on to the last portion.
+    /// A new attempt begins. Handed on to the last stage.
     Call,
-    /// The last portion has heard the call.
+    /// The last stage has heard the call.
     Here,
-    /// Its sender has heard nothing of the lane's present attempt.
+    /// Its sender has heard nothing of the pipeline's present attempt.
     Lost,
     /// A minibatch begins. The leader says so to each.
     Lead(Box<Lead>),
@@ -187,7 +187,7 @@ impl Flow {
         })
     }
 
-    /// The lane and the portion that the contents of a frame are for.
+    /// The pipeline and the stage that the contents of a frame are for.
     pub fn addressed(contents: &[u8]) -> Result<(u32, u8), Unreadable> {
         let (address, _) = postcard::take_from_bytes(contents).map_err(|_| Unreadable)?;
         Ok(address)
@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn a_message_survives_the_wire_and_its_address_can_be_read_alone() {
         let head = FlowHead {
-            lane: 300,
+            pipeline: 300,
             to: 2,
             from: 3,
             attempt: 9,

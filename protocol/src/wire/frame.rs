@@ -37,7 +37,7 @@ pub enum Kind {
     Part = 9,
     /// What the first workers of a pass have come to.
     Prefix = 10,
-    /// What passes between the workers of a lane.
+    /// What passes between the workers of a pipeline.
     Flow = 11,
 }
 
@@ -171,14 +171,14 @@ mod tests {
 
     use super::*;
 
-    /// All frames of a stream, read in portions of these sizes, over and over.
-    fn frames(mut stream: &[u8], portions: &[usize]) -> Result<(Vec<Frame>, bool), FrameError> {
+    /// All frames of a stream, read in stages of these sizes, over and over.
+    fn frames(mut stream: &[u8], stages: &[usize]) -> Result<(Vec<Frame>, bool), FrameError> {
         let mut decoder = Decoder::default();
         let mut found = Vec::new();
-        let mut portions = portions.iter().cycle();
+        let mut stages = stages.iter().cycle();
         while !stream.is_empty() {
             let room = decoder.room();
-            let count = room.len().min(stream.len()).min(*portions.next().unwrap());
+            let count = room.len().min(stream.len()).min(*stages.next().unwrap());
             room[..count].copy_from_slice(&stream[..count]);
             stream = &stream[count..];
             found.extend(decoder.advance(count)?);
@@ -190,7 +190,7 @@ mod tests {
         #[test]
         fn frames_come_out_whole_however_they_arrive(
             lengths in proptest::collection::vec(prop_oneof![0..10usize, 0..200_000usize], 1..6),
-            portions in proptest::collection::vec(1..100_000usize, 1..5),
+            stages in proptest::collection::vec(1..100_000usize, 1..5),
             cut: prop::sample::Index,
         ) {
             let kinds = [Kind::Batch, Kind::Word, Kind::Piece];
@@ -206,10 +206,10 @@ mod tests {
                 stream.extend_from_slice(contents);
                 ends.push(stream.len());
             }
-            prop_assert_eq!(frames(&stream, &portions), Ok((expected.clone(), true)));
+            prop_assert_eq!(frames(&stream, &stages), Ok((expected.clone(), true)));
             let cut = cut.index(stream.len());
             let whole = ends.iter().filter(|&&end| 0 < end && end <= cut).count();
-            let (found, between) = frames(&stream[..cut], &portions).unwrap();
+            let (found, between) = frames(&stream[..cut], &stages).unwrap();
             prop_assert_eq!(&found[..], &expected[..whole]);
             prop_assert_eq!(between, ends.contains(&cut));
         }

@@ -74,7 +74,7 @@ pub enum Message {
     Part(Part),
     /// What the first workers of a pass have come to.
     Prefix(Prefix),
-    /// What passes between the workers of a lane, as its worker encoded it.
+    /// What passes between the workers of a pipeline, as its worker encoded it.
     Flow(Arc<[u8]>),
     /// A shorter word.
     Note(Note),

@@ -57,7 +57,7 @@ pub struct ParticipantState {
     pub closed: bool,
     /// One of its workers has measured weights that reach the target, and will bring them back when all others have closed.
     pub stands_by: bool,
-    /// It has lost a worker that its lane waits for, and none has come in its place.
+    /// It has lost a worker that its pipeline waits for, and none has come in its place.
     pub unmanned: bool,
     /// Its workers have nothing to train, though samples are missing.
     pub starved: bool,
@@ -172,7 +172,7 @@ impl StopReason {
 pub struct Settled {
     /// The digest recomputed from its ledger.
     pub digest: Digest,
-    /// What these weights add to the whole model's digest: all of it, unless they are a portion.
+    /// What these weights add to the whole model's digest: all of it, unless they are a stage.
     pub whole: Digest,
     /// Whether its workers' weights have the same digest.
     pub workers_agree: bool,

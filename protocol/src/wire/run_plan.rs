@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::digest::Digest;
 use crate::ids::{NodeId, RunId};
-use crate::job::{Job, Lanes, Trainers};
+use crate::job::{Job, PipelineSpec, Trainers};
 use crate::wire::attach::DataInfo;
 use crate::wire::flow::{Place, Post};
 
@@ -22,7 +22,7 @@ pub struct RunPlan {
     pub first: Digest,
     /// By whom: those that began it, in the order of their slots, and then those that came later, its guests.
     pub participants: Vec<Participant>,
-    /// What it goes on from; at the beginning if nothing. Where the network is spread over nodes, a checkpoint of each portion.
+    /// What it goes on from; at the beginning if nothing. Where the network is spread over nodes, a checkpoint of each stage.
     pub resumed: Vec<Resumed>,
     /// Who could not take part and was left out, as the client allowed: a sentence for each, or for the first of them.
     pub left_out: Vec<String>,
@@ -78,8 +78,8 @@ impl RunPlan {
     #[must_use]
     pub fn workers(&self) -> usize {
         let founders = self.founders();
-        match self.portions() {
-            Some(portions) => founders.len() / portions,
+        match self.stages() {
+            Some(stages) => founders.len() / stages,
             None => founders.iter().map(|participant| participant.workers).sum(),
         }
     }
@@ -98,10 +98,10 @@ impl RunPlan {
         let Some(own) = self.participant(node) else {
             return 0..0;
         };
-        // A lane is one worker, whose parts lie on several nodes.
+        // A pipeline is one worker, whose parts lie on several nodes.
         if let Some(place) = self.place(node) {
-            let lane = place.lane as usize;
-            return lane..lane + 1;
+            let pipeline = place.pipeline as usize;
+            return pipeline..pipeline + 1;
         }
         let first = if own.guest {
             self.slots().max(self.workers()) + (own.node.0 % GUEST_SLOTS) as usize
@@ -130,21 +130,21 @@ impl RunPlan {
         self.participants.iter().find(|participant| participant.node == node)
     }
 
-    /// How many portions there are, where the network is spread over nodes.
+    /// How many stages there are, where the network is spread over nodes.
     #[must_use]
-    pub fn portions(&self) -> Option<usize> {
-        self.job.exchange.lanes().and_then(Lanes::portions)
+    pub fn stages(&self) -> Option<usize> {
+        self.job.exchange.pipelines().and_then(PipelineSpec::stages)
     }
 
     /// A node's place among those that hold the network together, where it is spread over nodes: they stand in rows, and who
     /// comes later takes over the place of one that was given up.
     #[must_use]
     pub fn place(&self, node: NodeId) -> Option<Place> {
-        let portions = self.portions()?;
+        let stages = self.stages()?;
         let index = self.participants.iter().position(|one| one.node == node)?;
         let own = Place {
-            lane: (index / portions) as u32,
-            portion: (index % portions) as u8,
+            pipeline: (index / stages) as u32,
+            stage: (index % stages) as u8,
         };
         if self.participants[index].guest {
             self.participants[index].takes.map(|taken| taken.place)
@@ -158,16 +158,16 @@ impl RunPlan {
     pub fn post(&self, node: NodeId) -> Option<Post> {
         Some(Post {
             place: self.place(node)?,
-            cut: self.job.exchange.lanes()?.cut,
-            lanes: self.workers() as u32,
+            cut: self.job.exchange.pipelines()?.cut,
+            pipelines: self.workers() as u32,
         })
     }
 
     /// The checkpoint that a node goes on from.
     #[must_use]
     pub fn resumed_by(&self, node: NodeId) -> Option<&Resumed> {
-        let portion = self.place(node).map_or(0, |place| usize::from(place.portion));
-        self.resumed.get(portion)
+        let stage = self.place(node).map_or(0, |place| usize::from(place.stage));
+        self.resumed.get(stage)
     }
 
     /// Who has a place: the last that has taken it over, or who began with it. Who was given up once does not get it back. Of
@@ -180,7 +180,7 @@ impl RunPlan {
         if let Some((last, _)) = last {
             return Some(last);
         }
-        let index = place.lane as usize * self.portions()? + usize::from(place.portion);
+        let index = place.pipeline as usize * self.stages()? + usize::from(place.stage);
         self.founders().get(index)
     }
 
@@ -197,12 +197,12 @@ impl RunPlan {
         }
     }
 
-    /// The places of a lane, in order.
-    pub fn places(&self, lane: usize) -> impl Iterator<Item = Place> + use<> {
-        let portions = self.portions().unwrap_or(0) as u8;
-        (0..portions).map(move |portion| Place {
-            lane: lane as u32,
-            portion,
+    /// The places of a pipeline, in order.
+    pub fn places(&self, pipeline: usize) -> impl Iterator<Item = Place> + use<> {
+        let stages = self.stages().unwrap_or(0) as u8;
+        (0..stages).map(move |stage| Place {
+            pipeline: pipeline as u32,
+            stage,
         })
     }
 
@@ -230,7 +230,7 @@ impl RunPlan {
 
     /// The places whose holders are missing.
     pub fn vacancies(&self, is_missing: impl Fn(NodeId) -> bool) -> Vec<Place> {
-        let places = (0..self.workers()).flat_map(|lane| self.places(lane));
+        let places = (0..self.workers()).flat_map(|pipeline| self.places(pipeline));
         let is_vacant = |place: &Place| self.holder(*place).is_some_and(|one| is_missing(one.node));
         places.filter(is_vacant).collect()
     }
@@ -238,21 +238,21 @@ impl RunPlan {
     /// Whether two nodes hold the same weights, and so exchange what they learn.
     #[must_use]
     pub fn hold_the_same(&self, one: NodeId, other: NodeId) -> bool {
-        let portion = |node| self.place(node).map(|place| place.portion);
-        portion(one) == portion(other)
+        let stage = |node| self.place(node).map(|place| place.stage);
+        stage(one) == stage(other)
     }
 
-    /// Whether two nodes are in one lane, and so pass on to each other what they compute.
+    /// Whether two nodes are in one pipeline, and so pass on to each other what they compute.
     #[must_use]
-    pub fn are_in_one_lane(&self, one: NodeId, other: NodeId) -> bool {
-        let lane = |node| self.place(node).map(|place| place.lane);
-        lane(one).is_some() && lane(one) == lane(other)
+    pub fn are_in_one_pipeline(&self, one: NodeId, other: NodeId) -> bool {
+        let pipeline = |node| self.place(node).map(|place| place.pipeline);
+        pipeline(one).is_some() && pipeline(one) == pipeline(other)
     }
 
-    /// The lanes in which nobody is missing.
-    pub fn whole_lanes(&self, is_missing: impl Fn(NodeId) -> bool) -> Vec<usize> {
+    /// The pipelines in which nobody is missing.
+    pub fn whole_pipelines(&self, is_missing: impl Fn(NodeId) -> bool) -> Vec<usize> {
         let vacant = self.vacancies(is_missing);
-        let is_whole = |&lane: &usize| vacant.iter().all(|place| place.lane as usize != lane);
+        let is_whole = |&pipeline: &usize| vacant.iter().all(|place| place.pipeline as usize != pipeline);
         (0..self.workers()).filter(is_whole).collect()
     }
 
@@ -265,7 +265,7 @@ impl RunPlan {
     /// Whether the worker that trains also measures, between two of its steps: it alone knows when an epoch is over.
     #[must_use]
     pub fn evaluates_by_itself(&self) -> bool {
-        self.job.trainers == Trainers::AtMost(1) && self.portions().is_none()
+        self.job.trainers == Trainers::AtMost(1) && self.stages().is_none()
     }
 
     /// Whether a node came when the run was under way.
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn lanes_are_rows_of_participants() {
+    fn pipelines_are_rows_of_participants() {
         let participant = |id| Participant {
             node: NodeId(id),
             name: format!("n{id}"),
@@ -388,17 +388,20 @@ mod tests {
             chosen: Vec::new(),
             succeeds: None,
         };
-        assert_eq!((plan.slots(), plan.workers(), plan.portions()), (2, 2, Some(3)));
-        assert_eq!(plan.place(NodeId(7)), Some(Place { lane: 1, portion: 1 }));
-        let place = Place { lane: 1, portion: 1 };
+        assert_eq!((plan.slots(), plan.workers(), plan.stages()), (2, 2, Some(3)));
+        assert_eq!(plan.place(NodeId(7)), Some(Place { pipeline: 1, stage: 1 }));
+        let place = Place { pipeline: 1, stage: 1 };
         let at = |plan: &RunPlan| plan.holder(place).map(|one| one.node.0);
         assert_eq!(at(&plan), Some(7));
         assert_eq!(plan.slots_of(NodeId(1)), 1..2);
         assert!(plan.hold_the_same(NodeId(3), NodeId(7)) && !plan.hold_the_same(NodeId(3), NodeId(5)));
-        assert!(plan.are_in_one_lane(NodeId(9), NodeId(5)) && !plan.are_in_one_lane(NodeId(9), NodeId(4)));
-        assert_eq!(plan.whole_lanes(|node| node == NodeId(5)), [1]);
+        assert!(plan.are_in_one_pipeline(NodeId(9), NodeId(5)) && !plan.are_in_one_pipeline(NodeId(9), NodeId(4)));
+        assert_eq!(plan.whole_pipelines(|node| node == NodeId(5)), [1]);
         let lost = |node| node == NodeId(7);
-        assert_eq!((plan.vacancies(lost), plan.whole_lanes(lost)), (vec![place], vec![0]));
+        assert_eq!(
+            (plan.vacancies(lost), plan.whole_pipelines(lost)),
+            (vec![place], vec![0])
+        );
 
         // Two nodes take the place over at a time, and another one when those are lost.
         let taker = |id, turn| Participant {
@@ -411,13 +414,13 @@ mod tests {
         assert_eq!(
             (plan.workers(), plan.slots()),
             (2, 2),
-            "there are as many lanes as before"
+            "there are as many pipelines as before"
         );
-        assert!(plan.hold_the_same(NodeId(3), NodeId(8)) && plan.are_in_one_lane(NodeId(1), NodeId(8)));
+        assert!(plan.hold_the_same(NodeId(3), NodeId(8)) && plan.are_in_one_pipeline(NodeId(1), NodeId(8)));
         assert_eq!(at(&plan), Some(8));
         let replaced = |plan: &RunPlan| [7, 8, 10, 12, 1].map(|id| plan.is_replaced(NodeId(id)));
         assert_eq!(replaced(&plan), [true, false, true, false, false]);
-        assert_eq!((plan.vacancies(lost), plan.whole_lanes(lost)), (vec![], vec![0, 1]));
+        assert_eq!((plan.vacancies(lost), plan.whole_pipelines(lost)), (vec![], vec![0, 1]));
         let next = plan.take_over(place);
         assert!(plan.admit(taker(12, next.turn)));
         assert_eq!(at(&plan), Some(12), "who was given up does not get it back");

@@ -113,7 +113,7 @@ fn to_workers(run: RunId) {
     let save = Some(SaveOrder {
         path: "tau-node/9/model.safetensors".into(),
         frontier: frontier(),
-        with_lane: true,
+        with_pipeline: true,
     });
     let job = Box::new(job());
     for (name, word) in [

@@ -55,7 +55,7 @@ pub(super) fn control() {
         from: NodeId(4),
         found: Some(Box::new(Found {
             resumed: RESUMED,
-            portion: 0,
+            stage: 0,
             job: Box::new(job()),
         })),
     };

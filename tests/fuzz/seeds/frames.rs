@@ -118,7 +118,7 @@ pub(super) fn frames() {
     }
 }
 
-/// What passes between the workers of a lane.
+/// What passes between the workers of a pipeline.
 fn flows() {
     let lead = Lead {
         step: 7,
@@ -162,10 +162,10 @@ fn flows() {
     }
 }
 
-/// A message of a lane with three numbers.
+/// A message of a pipeline with three numbers.
 fn flow(word: FlowWord) -> Flow {
     let head = FlowHead {
-        lane: 2,
+        pipeline: 2,
         to: 1,
         from: 0,
         attempt: 1 << 60,

@@ -9,7 +9,7 @@ use worker::model_file::{self, Metadata, Numbers};
 
 use super::values::frontier;
 use crate::engine::add_to_corpus;
-use crate::files::portion_file;
+use crate::files::stage_file;
 
 pub(super) fn model_files() {
     let scaling = |columns| Scaling::Standard {
@@ -63,5 +63,5 @@ pub(super) fn model_files() {
         let bytes = std::fs::read(file.path()).unwrap();
         add_to_corpus("model_file", name, &bytes);
     }
-    add_to_corpus("portions", "first", &portion_file(0));
+    add_to_corpus("stages", "first", &stage_file(0));
 }

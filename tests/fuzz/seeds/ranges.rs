@@ -69,7 +69,7 @@ pub(super) fn ranges() {
         job: Box::new(job()),
         data: data_info(),
         slots: 3,
-        portion: 0,
+        stage: 0,
         states: vec![checkpoint::State {
             origin: range.header.origin,
             sequence: 300,

@@ -19,8 +19,8 @@ use protocol::lattice::{Range, Tau};
 use protocol::optimiser::Muon;
 use protocol::sums::Sums;
 
-use crate::lane::InLane;
 use crate::learning::optimiser::{Factors, Formula};
+use crate::pipeline::InPipeline;
 use crate::trainer::TrainError;
 use protocol::share::Share;
 
@@ -87,7 +87,7 @@ pub struct Updated {
 }
 
 /// What a worker computes with. It knows nothing of turns, of looking ahead, of what was saved: a replica tells it.
-pub trait Backend: InLane {
+pub trait Backend: InPipeline {
     /// Whether it works by itself, so that its host can do something else between a gradient and the update.
     const WORKS_ALONE: bool;
 

@@ -18,9 +18,9 @@ use protocol::sums::Sums;
 use super::slopes::step_key;
 use super::turns::Turns;
 use super::{Array, Backend, Compare, Orthogonal, Update, residual};
-use crate::lane::{InLane, Lane, LaneWord};
 use crate::learning::multi_worker::TURNS_MAX;
 use crate::learning::optimiser::{Ahead, Factors, Formula};
+use crate::pipeline::{InPipeline, Pipeline, PipelineMessage};
 use crate::thread_time::ThreadTimer;
 use crate::trainer::{GpuUse, Numbers, StateError, StepControl, StepReport, TrainError, Trainer, TrainerState};
 use protocol::share::Share;
@@ -315,12 +315,12 @@ impl<B: Backend> Trainer for Replica<B> {
     }
 }
 
-impl<B: Backend> InLane for Replica<B> {
-    fn lane(&mut self) -> Option<&mut Lane> {
-        self.backend.lane()
+impl<B: Backend> InPipeline for Replica<B> {
+    fn pipeline(&mut self) -> Option<&mut Pipeline> {
+        self.backend.pipeline()
     }
 
-    fn hear(&mut self, word: LaneWord) -> Result<(), TrainError> {
+    fn hear(&mut self, word: PipelineMessage) -> Result<(), TrainError> {
         self.backend.hear(word)
     }
 

@@ -1,9 +1,9 @@
-//! What gradients come from: a whole network, or a portion of one whose other portions lie elsewhere.
+//! What gradients come from: a whole network, or a stage of one whose other stages lie elsewhere.
 
 use protocol::measured::Scores;
 use protocol::rng::splitmix64;
 
-use crate::lane::{Lane, LaneWord};
+use crate::pipeline::{Pipeline, PipelineMessage};
 use crate::train_error::TrainError;
 
 /// The key of a step, which decides what is dropped in it.
@@ -34,17 +34,17 @@ pub trait Slopes {
         gradient: &mut Self::Gradient,
     ) -> Result<Self::Loss, TrainError>;
 
-    /// Its part in a lane, if there is one.
-    fn lane(&mut self) -> Option<&mut Lane> {
+    /// Its part in a pipeline, if there is one.
+    fn pipeline(&mut self) -> Option<&mut Pipeline> {
         None
     }
 
-    /// A word of the lane has come between two steps.
-    fn hear(&mut self, _word: LaneWord, _shared: &Self::Shared) -> Result<(), TrainError> {
+    /// A word of the pipeline has come between two steps.
+    fn hear(&mut self, _word: PipelineMessage, _shared: &Self::Shared) -> Result<(), TrainError> {
         Ok(())
     }
 
-    /// How good the lane's shared weights, of which these are some, are on held-out samples, where this is the leader's.
+    /// How good the pipeline's shared weights, of which these are some, are on held-out samples, where this is the leader's.
     fn measure(&mut self, _shared: &Self::Shared) -> Result<Option<Scores>, TrainError> {
         Ok(None)
     }

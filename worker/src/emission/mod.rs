@@ -9,7 +9,7 @@ mod strom;
 mod tau_controller;
 
 use protocol::batch::Payload;
-use protocol::job::{Exchange, Job, Lanes, Shares};
+use protocol::job::{Exchange, Job, PipelineSpec, Shares};
 use protocol::lattice::{Range, Tau};
 
 use crate::learning::multi_worker::Settings;
@@ -102,7 +102,7 @@ pub trait Emission<T> {
 #[must_use]
 pub fn of<T: Trainer>(job: &Job, weights: usize, slots: usize) -> Box<dyn Emission<T>> {
     match job.exchange {
-        Exchange::Strom(threshold) | Exchange::Layers(Lanes { threshold, .. }) => {
+        Exchange::Strom(threshold) | Exchange::Layers(PipelineSpec { threshold, .. }) => {
             Box::new(Strom::new(threshold, job.optimiser.rule, weights, slots))
         }
         Exchange::Rounds(rounds) => Box::new(InRounds::new(rounds, weights, slots)),

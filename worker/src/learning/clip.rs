@@ -5,7 +5,7 @@ use multiversion::multiversion;
 use crate::quantise::NotFinite;
 
 /// Partial sums kept side by side, so that the loop runs at the width of the widest vector registers.
-const LANES: usize = 64;
+const PIPELINES: usize = 64;
 /// Partial sums are folded into `f64` after this many rows, before `f32` could lose small terms.
 const ROWS: usize = 64;
 
@@ -14,9 +14,9 @@ const ROWS: usize = 64;
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 pub fn sum_of_squares(values: &[f32]) -> f64 {
     let mut total = 0.0;
-    for block in values.chunks(LANES * ROWS) {
-        let mut sums = [0f32; LANES];
-        let (rows, rest) = block.as_chunks::<LANES>();
+    for block in values.chunks(PIPELINES * ROWS) {
+        let mut sums = [0f32; PIPELINES];
+        let (rows, rest) = block.as_chunks::<PIPELINES>();
         for row in rows {
             for (sum, value) in sums.iter_mut().zip(row) {
                 *sum += value * value;

@@ -10,7 +10,7 @@
 
 use std::ops::Range;
 
-use protocol::model::{Layout, Portion, Role, TensorSlot};
+use protocol::model::{Layout, PipelineStage, Role, TensorSlot};
 use protocol::optimiser::{Muon, Rule};
 
 /// Adam's rate as a part of the matrices'.
@@ -75,11 +75,11 @@ impl Parts {
         }
     }
 
-    /// What of them lies in a portion of the model, at the indices that it has there. A block that is divided is made
+    /// What of them lies in a stage of the model, at the indices that it has there. A block that is divided is made
     /// orthogonal in parts.
-    pub(crate) fn of_portion(self, portion: &Portion) -> Self {
+    pub(crate) fn of_stage(self, stage: &PipelineStage) -> Self {
         let local = |range: Range<usize>| {
-            portion.tensors().find_map(|(tensor, place)| {
+            stage.tensors().find_map(|(tensor, place)| {
                 let (from, to) = (range.start.max(place), range.end.min(place + tensor.elements()));
                 (from < to).then(|| tensor.offset + from - place..tensor.offset + to - place)
             })
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn every_weight_of_a_portion_is_in_one_part() {
+    fn every_weight_of_a_stage_is_in_one_part() {
         let (layout, parts) = parts(
             "dense 70, relu, dense 40, relu, dense 3",
             Shape::Flat(9),
@@ -182,14 +182,14 @@ mod tests {
             exchange: Some("layers:groups=1,slices=3".into()),
             ..JobDraft::default()
         };
-        let lanes = *draft.resolve().unwrap().exchange.lanes().unwrap();
-        for portion in Partition::new(layout, &lanes).unwrap().portions() {
-            let own = parts.clone().of_portion(&portion);
+        let pipelines = *draft.resolve().unwrap().exchange.pipelines().unwrap();
+        for stage in Partition::new(layout, &pipelines).unwrap().stages() {
+            let own = parts.clone().of_stage(&stage);
             let mut ranges: Vec<Range<usize>> = own.blocks.iter().map(Block::range).collect();
             ranges.extend(own.others);
             ranges.sort_by_key(|range| range.start);
             assert_eq!(ranges.first().map(|first| first.start), Some(0));
-            assert_eq!(ranges.last().unwrap().end, portion.layout.weights);
+            assert_eq!(ranges.last().unwrap().end, stage.layout.weights);
             assert!(ranges.windows(2).all(|pair| pair[0].end == pair[1].start), "{ranges:?}");
         }
     }

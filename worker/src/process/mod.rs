@@ -39,8 +39,8 @@ use protocol::wire::prefix::Prefix;
 use thiserror::Error;
 
 use crate::device::Device;
-use crate::lane::LaneWord;
 use crate::ops::Threads;
+use crate::pipeline::PipelineMessage;
 use crate::training_thread::{ToTraining, TrainingThread};
 use files::Files;
 use kept::Kept;
@@ -182,8 +182,8 @@ impl Process {
                 Received::Prefix(contents) => self.prefix(&contents)?,
                 Received::Flow(contents) => {
                     // What cannot be read is waited for by somebody.
-                    let word = Flow::decode(&contents).map_or(LaneWord::Broken, LaneWord::Flow);
-                    self.tell(ToTraining::Lane(word));
+                    let word = Flow::decode(&contents).map_or(PipelineMessage::Broken, PipelineMessage::Flow);
+                    self.tell(ToTraining::Pipeline(word));
                 }
                 Received::Word(word) => self.word(word)?,
             }
@@ -215,7 +215,7 @@ impl Process {
             ToWorker::StandBy => self.tell(ToTraining::StandBy),
             ToWorker::GoBack(moment) => self.go_back(moment),
             ToWorker::Finish { save } => self.tell(ToTraining::Finish(save)),
-            ToWorker::LaneBroken => self.tell(ToTraining::Lane(LaneWord::Broken)),
+            ToWorker::PipelineBroken => self.tell(ToTraining::Pipeline(PipelineMessage::Broken)),
             ToWorker::Abort => {
                 self.end();
                 return self.preparing.clear(&self.writer);
@@ -230,9 +230,9 @@ impl Process {
             return self.fail("the node began a run that was never prepared");
         };
         let prepared = Arc::new(prepared.with_job(&assignment.job));
-        let started = prepared.portion(assignment.post).and_then(|portion| {
-            let thread = prepared.start(assignment, portion.as_ref(), counts)?;
-            Ok((thread, portion))
+        let started = prepared.stage(assignment.post).and_then(|stage| {
+            let thread = prepared.start(assignment, stage.as_ref(), counts)?;
+            Ok((thread, stage))
         });
         match started {
             Ok((
@@ -241,15 +241,12 @@ impl Process {
                     outbound,
                     thread,
                 },
-                portion,
+                stage,
             )) => {
                 let kept = Kept::default();
-                let held = portion.map(|(_, portion)| portion);
+                let held = stage.map(|(_, stage)| stage);
                 self.running = Some(Running {
-                    weights: held
-                        .as_ref()
-                        .map_or(&prepared.layout, |portion| &portion.layout)
-                        .weights,
+                    weights: held.as_ref().map_or(&prepared.layout, |stage| &stage.layout).weights,
                     keeps_best: prepared.job.keep == Keep::Best,
                     reporter: Reporter::start(
                         assignment.run,

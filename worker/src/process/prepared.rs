@@ -6,25 +6,25 @@ use std::sync::{Arc, Mutex, PoisonError};
 use protocol::augment::Augment;
 use protocol::cursor::Cursors;
 use protocol::job::Job;
-use protocol::model::{Layout, Partition, Portion, initial_counts};
+use protocol::model::{Layout, Partition, PipelineStage, initial_counts};
 use protocol::rng::splitmix64;
 use protocol::sentence::sentence;
 use protocol::wire::attach::{Assignment, DataInfo};
 use protocol::wire::flow::Post;
 
 use super::Options;
-use crate::backend::cpu::{CpuPortionTrainer, CpuTrainer};
+use crate::backend::cpu::{CpuStageTrainer, CpuTrainer};
 #[cfg(feature = "cuda")]
-use crate::backend::cuda::{CudaPortionTrainer, CudaTrainer, Gpu};
+use crate::backend::cuda::{CudaStageTrainer, CudaTrainer, Gpu};
 use crate::dataset::Dataset;
 use crate::device::Device;
 use crate::first_weights::{self, FirstWeights};
 use crate::fitting;
-use crate::lane::Lane;
 use crate::objective::{Objective, Task};
 use crate::ops::Threads;
-use crate::portion::Membership;
+use crate::pipeline::Pipeline;
 use crate::speed;
+use crate::stage::Membership;
 use crate::state_file::{self, StateFileError};
 use crate::trainer::{TrainError, Trainer};
 use crate::training::{Identity, Training, TrainingError};
@@ -126,32 +126,32 @@ impl Prepared {
         }
     }
 
-    /// The portion of the network that a place in a lane has, and what it is cut from.
-    pub(super) fn portion(&self, post: Option<Post>) -> Result<Option<(Partition, Portion)>, String> {
-        let (Some(Post { place, cut, .. }), Some(lanes)) = (post, self.job.exchange.lanes()) else {
+    /// The stage of the network that a place in a pipeline has, and what it is cut from.
+    pub(super) fn stage(&self, post: Option<Post>) -> Result<Option<(Partition, PipelineStage)>, String> {
+        let (Some(Post { place, cut, .. }), Some(pipelines)) = (post, self.job.exchange.pipelines()) else {
             return Ok(None);
         };
-        let partition = fitting::partition(&self.job, &lanes.decided(cut), &self.layout);
+        let partition = fitting::partition(&self.job, &pipelines.decided(cut), &self.layout);
         let partition = partition.map_err(|error| error.to_string())?;
-        if usize::from(place.portion) >= partition.len() {
-            return Err("the node gave this worker a place that no lane has".into());
+        if usize::from(place.stage) >= partition.len() {
+            return Err("the node gave this worker a place that no pipeline has".into());
         }
-        let portion = partition.portion(usize::from(place.portion));
-        Ok(Some((partition, portion)))
+        let stage = partition.stage(usize::from(place.stage));
+        Ok(Some((partition, stage)))
     }
 
     /// Starts to train, from a ledger's counts or, without any, from the initial ones.
     pub(super) fn start(
         &self,
         assignment: &Assignment,
-        portion: Option<&(Partition, Portion)>,
+        stage: Option<&(Partition, PipelineStage)>,
         counts: Vec<i32>,
     ) -> Result<TrainingThread, String> {
-        let weights = portion.map_or(self.layout.weights, |(_, portion)| portion.layout.weights);
-        let counts = match (portion, counts.is_empty() && self.job.from.is_none()) {
+        let weights = stage.map_or(self.layout.weights, |(_, stage)| stage.layout.weights);
+        let counts = match (stage, counts.is_empty() && self.job.from.is_none()) {
             (_, false) => counts,
             (None, true) => initial_counts(&self.layout, self.job.seed),
-            (Some((_, portion)), true) => portion.initial_counts(self.job.seed),
+            (Some((_, stage)), true) => stage.initial_counts(self.job.seed),
         };
         if counts.len() != weights {
             return Err("the node's ledger is of another model".into());
@@ -180,18 +180,22 @@ impl Prepared {
         let task = Task::of_job(&self.job, Arc::clone(&self.dataset)).map_err(|error| error.to_string())?;
         let (layout, rule) = (self.layout.clone(), self.job.optimiser.rule);
         let (threads, minibatch) = (self.threads, self.job.minibatch as usize);
-        if let (Some((partition, _)), Some(post), Some(lanes)) =
-            (portion.cloned(), assignment.post, self.job.exchange.lanes())
+        if let (Some((partition, _)), Some(post), Some(pipelines)) =
+            (stage.cloned(), assignment.post, self.job.exchange.pipelines())
         {
-            let (judged_by, parts, own) = (self.judged().objective, usize::from(lanes.micro), assignment.origin.0);
+            let (judged_by, parts, own) = (
+                self.judged().objective,
+                usize::from(pipelines.micro),
+                assignment.origin.0,
+            );
             let samples = self.dataset.train.len();
-            let ahead = lanes.decided(post.cut).ahead(post.lanes as usize);
+            let ahead = pipelines.decided(post.cut).ahead(post.pipelines as usize);
             let place = (post.place, partition.len() as u8, ahead);
             let membership = move |line| -> Result<Membership, TrainError> {
                 Ok(Membership {
                     task,
                     judged_by,
-                    lane: Lane::new(place, own, samples, line)?,
+                    pipeline: Pipeline::new(place, own, samples, line)?,
                     partition,
                     parts,
                     dropout_seed,
@@ -199,7 +203,7 @@ impl Prepared {
             };
             let started = match self.device {
                 Device::Cpu => training_thread::start(threads, assignment.paced, move |line| {
-                    let trainer = CpuPortionTrainer::in_lane(membership(line)?, &counts, rule, threads)?;
+                    let trainer = CpuStageTrainer::in_pipeline(membership(line)?, &counts, rule, threads)?;
                     start.training(trainer)
                 }),
                 #[cfg(feature = "cuda")]
@@ -207,7 +211,7 @@ impl Prepared {
                     let part = (self.job.step_samples() as usize).div_ceil(parts);
                     training_thread::start(threads, assignment.paced, move |line| {
                         let gpu = Gpu::open(ordinal, precision).map_err(TrainError::from)?;
-                        let trainer = CudaPortionTrainer::in_lane(gpu, membership(line)?, &counts, rule, part)?;
+                        let trainer = CudaStageTrainer::in_pipeline(gpu, membership(line)?, &counts, rule, part)?;
                         start.training(trainer)
                     })
                 }

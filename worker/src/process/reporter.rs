@@ -11,7 +11,7 @@ use protocol::ids::RunId;
 use protocol::job::Keep;
 use protocol::lattice::{Range, count_of};
 use protocol::measured::{Moment, Scores};
-use protocol::model::Portion;
+use protocol::model::PipelineStage;
 use protocol::sentence::sentence;
 use protocol::stats::record_interval;
 use protocol::wire::attach::{FromWorker, SaveOrder};
@@ -42,7 +42,7 @@ impl Reporter {
     pub(super) fn start(
         run: RunId,
         prepared: Arc<Prepared>,
-        portion: Option<Portion>,
+        stage: Option<PipelineStage>,
         outbound: Outbound,
         writer: Writer,
         files: Files,
@@ -51,7 +51,7 @@ impl Reporter {
         let reporting = Reporting {
             run,
             prepared,
-            portion: portion.map(Arc::new),
+            stage: stage.map(Arc::new),
             writer,
             stats: WorkerStats::default(),
             begun: Instant::now(),
@@ -78,7 +78,7 @@ struct Reporting {
     run: RunId,
     prepared: Arc<Prepared>,
     /// What this worker holds, if that is not all of the network.
-    portion: Option<Arc<Portion>>,
+    stage: Option<Arc<PipelineStage>>,
     writer: Writer,
     stats: WorkerStats,
     begun: Instant,
@@ -233,13 +233,13 @@ impl Reporting {
         digest: Option<Digest>,
         scores: Option<Scores>,
     ) -> io::Result<()> {
-        let (run, portion) = (self.run, self.portion.clone());
+        let (run, stage) = (self.run, self.stage.clone());
         let (prepared, writer, path) = (Arc::clone(&self.prepared), self.writer.clone(), order.path.clone());
         let write = move || {
             digest
                 .ok_or_else(|| "a weight has left the lattice: such a model is not saved".into())
-                .and_then(|digest| match portion {
-                    Some(portion) => save_portion(&prepared, &portion, &weights, &order).map(|()| scores),
+                .and_then(|digest| match stage {
+                    Some(stage) => save_stage(&prepared, &stage, &weights, &order).map(|()| scores),
                     None => save_and_measure(&prepared, weights, digest, &order).map(Some),
                 })
         };
@@ -254,14 +254,14 @@ impl Reporting {
     }
 }
 
-/// Writes the portion of the network that this worker holds. Its digest is its part of the whole model's.
-fn save_portion(prepared: &Prepared, portion: &Portion, weights: &[f32], order: &SaveOrder) -> Result<(), String> {
+/// Writes the stage of the network that this worker holds. Its digest is its part of the whole model's.
+fn save_stage(prepared: &Prepared, stage: &PipelineStage, weights: &[f32], order: &SaveOrder) -> Result<(), String> {
     let counts: Option<Vec<i32>> = weights.iter().map(|&weight| count_of(weight)).collect();
-    let digest = counts.map(|counts| portion.digest(&counts)).unwrap_or_default();
+    let digest = counts.map(|counts| stage.digest(&counts)).unwrap_or_default();
     let known = prepared.dataset.known();
-    let metadata = Metadata::of_portion(&prepared.job, known, &order.frontier, portion, digest);
+    let metadata = Metadata::of_stage(&prepared.job, known, &order.frontier, stage, digest);
     let numbers = Numbers {
-        layout: &portion.layout,
+        layout: &stage.layout,
         weights,
         statistics: &[],
     };

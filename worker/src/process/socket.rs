@@ -16,7 +16,7 @@ pub(super) enum Received {
     Batch(Vec<u8>),
     Bundle(Vec<u8>),
     Prefix(Vec<u8>),
-    /// From another worker of the lane.
+    /// From another worker of the pipeline.
     Flow(Vec<u8>),
 }
 

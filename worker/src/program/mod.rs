@@ -6,7 +6,7 @@ mod norm;
 
 use std::ops::Range;
 
-use protocol::model::{Layout, OwnStretch, Partition, PlacedLayer, Portion, Shape};
+use protocol::model::{Layout, OwnStretch, Partition, PipelineStage, PlacedLayer, Shape};
 
 use lowering::{image, lowered, lowered_after, with_turns_to_rows};
 pub use norm::{Norm, Sets};
@@ -323,13 +323,13 @@ impl Program {
         Self::of(&layout.layers, lowered(layout), order)
     }
 
-    /// The operations of what a portion has of a stretch. They read and write rows on every device, since what lies before and
+    /// The operations of what a stage has of a stretch. They read and write rows on every device, since what lies before and
     /// after may be elsewhere. They have the same keys wherever a model is cut, but that neurons of different slices are not
     /// dropped together.
     #[must_use]
-    pub fn of_stretch(partition: &Partition, portion: &Portion, own: &OwnStretch, order: ImageOrder) -> Self {
-        let layers = &portion.layout.layers[own.layers.clone()];
-        let slice = portion.number - partition.stretches()[own.number].holders().start;
+    pub fn of_stretch(partition: &Partition, stage: &PipelineStage, own: &OwnStretch, order: ImageOrder) -> Self {
+        let layers = &stage.layout.layers[own.layers.clone()];
+        let slice = stage.number - partition.stretches()[own.number].holders().start;
         let mut ops = lowered_after(&partition.whole().layers[..own.before], layers);
         let divided = ops.iter_mut().skip_while(|op| !op.has_weights());
         for op in divided {

@@ -148,10 +148,10 @@ fn what_passes_between_machines_is_rows_whatever_they_are_within() {
         ..Default::default()
     };
     let job = draft.resolve().unwrap();
-    let partition = Partition::new(layout(text, IMAGE, 3), job.exchange.lanes().unwrap()).unwrap();
+    let partition = Partition::new(layout(text, IMAGE, 3), job.exchange.pipelines().unwrap()).unwrap();
     let of = |number: usize, order| {
-        let portion = partition.portion(number);
-        let program = Program::of_stretch(&partition, &portion, &portion.stretches[0], order);
+        let stage = partition.stage(number);
+        let program = Program::of_stretch(&partition, &stage, &stage.stretches[0], order);
         assert_eq!(program.input.channels, 1);
         names(&program)
     };

@@ -7,7 +7,7 @@ mod applying;
 mod ending;
 mod error;
 mod farewell;
-mod in_lane;
+mod in_pipeline;
 mod passes;
 mod pending;
 mod planted;
@@ -26,7 +26,7 @@ use protocol::wire::attach::Missing;
 
 use self::ending::Ending;
 pub use self::error::TrainingError;
-use self::in_lane::{Choice, Upcoming};
+use self::in_pipeline::{Choice, Upcoming};
 use self::pending::Pending;
 use self::rounds::Round;
 pub use self::step::{Next, Step};
@@ -108,9 +108,9 @@ pub struct Training<T> {
     probe: Vec<u32>,
     /// The next minibatch is chosen already, and its device may be at it.
     chosen: bool,
-    /// Minibatches after that one, which a lane may have begun.
+    /// Minibatches after that one, which a pipeline may have begun.
     upcoming: Upcoming,
-    /// Somebody of its lane is missing, so that others take its samples.
+    /// Somebody of its pipeline is missing, so that others take its samples.
     stands_alone: bool,
     /// How many batches were in the weights when the device began with that minibatch, if it has.
     begun_at: Option<u64>,
@@ -253,7 +253,7 @@ impl<T: Trainer> Training<T> {
         match error {
             // Such a step has moved no shared weight, so these can be audited.
             TrainError::NotFinite | TrainError::Range(_) => self.audit().err().unwrap_or(error.into()),
-            TrainError::Device(_) | TrainError::LaneBroken | TrainError::Unheard => error.into(),
+            TrainError::Device(_) | TrainError::PipelineBroken | TrainError::Unheard => error.into(),
         }
     }
 
@@ -296,7 +296,7 @@ impl<T: Trainer> Training<T> {
                 return delivered;
             }
         }
-        match self.choice_in_lane()? {
+        match self.choice_in_pipeline()? {
             Choice::Own if self.is_ending() || !self.next_minibatch() => return self.pause(encoded),
             Choice::Over => return self.pause(encoded),
             Choice::None => return Ok(Next::Waiting),
@@ -304,7 +304,7 @@ impl<T: Trainer> Training<T> {
         }
         self.round.is_idle = false;
         let hold_back = hold_back && self.can_hold_back();
-        let (learning_rate, clip) = self.lane_rate_and_clip();
+        let (learning_rate, clip) = self.pipeline_rate_and_clip();
         let plan = self.emission.plan(NextStep {
             learning_rate,
             hold_back,
@@ -327,9 +327,9 @@ impl<T: Trainer> Training<T> {
             step: self.steps,
             compare,
         };
-        self.tell_lane(&control);
+        self.tell_pipeline(&control);
         let report = match self.trainer.step(&self.indices, control, &mut self.words) {
-            Err(TrainError::LaneBroken) => return Ok(self.led_in_vain()),
+            Err(TrainError::PipelineBroken) => return Ok(self.led_in_vain()),
             report => report.map_err(|error| self.blame(error))?,
         };
         self.pending.add(&self.cursors, self.indices.len(), report.loss);
@@ -394,7 +394,7 @@ impl<T: Trainer> Training<T> {
     /// The next minibatch, and the samples that it counts. `false` if there is none now.
     fn next_minibatch(&mut self) -> bool {
         let most = self.cursors_max().min(self.pending.cursors_left());
-        std::mem::take(&mut self.chosen) || self.take_ahead() || self.choose_for_lane(most)
+        std::mem::take(&mut self.chosen) || self.take_ahead() || self.choose_for_pipeline(most)
     }
 
     pub(super) fn choose(&mut self, cursors_max: usize) -> bool {
@@ -420,8 +420,8 @@ impl<T: Trainer> Training<T> {
 
     /// Appends the batch that closes this origin. It holds no changes: what is left in the residual is dropped.
     pub fn close(&mut self, encoded: &mut Vec<u8>) -> Result<(), TrainingError> {
-        if let Some(lane) = self.trainer.lane() {
-            lane.close()?;
+        if let Some(pipeline) = self.trainer.pipeline() {
+            pipeline.close()?;
         }
         self.seen = self.batches_applied;
         let standing = Standing {
@@ -439,9 +439,9 @@ impl<T: Trainer> Training<T> {
         self.plan.missing()
     }
 
-    /// Whether it waits for samples, and not for others' rounds or the words of a lane.
+    /// Whether it waits for samples, and not for others' rounds or the words of a pipeline.
     pub fn is_starved(&mut self) -> bool {
-        !self.round.waits() && !self.is_ending() && !self.is_in_lane()
+        !self.round.waits() && !self.is_ending() && !self.is_in_pipeline()
     }
 
     /// Whether there is a minibatch to train now.

@@ -1,4 +1,4 @@
-//! The two ends of the training thread's channels, and how a lane's words are picked out of them.
+//! The two ends of the training thread's channels, and how a pipeline's words are picked out of them.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use protocol::wire::flow::Flow;
 
 use super::{FromTraining, OUTBOUND_MAX, ToTraining};
-use crate::lane::{LaneWord, Line};
+use crate::pipeline::{Line, PipelineMessage};
 use crate::train_error::TrainError;
 
-/// The most words that wait while a lane's are read.
+/// The most words that wait while a pipeline's are read.
 const WAITING_MAX: usize = 1 << 10;
 
 /// The receiving end of what the thread tells. Dropping it ends the thread at its next batch.
@@ -39,7 +39,7 @@ impl Outbound {
     }
 }
 
-/// Whether a word is one of those that a worker holds back for want of room. What a lane waits for is not.
+/// Whether a word is one of those that a worker holds back for want of room. What a pipeline waits for is not.
 fn counts(word: &FromTraining) -> bool {
     !matches!(word, FromTraining::Flow(_))
 }
@@ -68,7 +68,7 @@ impl Outbox {
     }
 }
 
-/// What is told to the thread. A step of a lane reads it too, and lets wait what is not for it.
+/// What is told to the thread. A step of a pipeline reads it too, and lets wait what is not for it.
 pub(super) struct Inbox {
     receiver: Receiver<ToTraining>,
     waiting: RefCell<VecDeque<ToTraining>>,
@@ -107,21 +107,21 @@ impl Inbox {
     }
 }
 
-/// A lane's way through these channels.
-pub(super) struct LaneEnds {
+/// A pipeline's way through these channels.
+pub(super) struct PipelineEnds {
     inbox: Rc<Inbox>,
     outbox: Outbox,
     start: Instant,
 }
 
-impl LaneEnds {
+impl PipelineEnds {
     pub(super) fn new(inbox: Rc<Inbox>, outbox: Outbox) -> Self {
         let start = Instant::now();
         Self { inbox, outbox, start }
     }
 }
 
-impl Line for LaneEnds {
+impl Line for PipelineEnds {
     fn send(&self, flow: Flow) -> Result<(), TrainError> {
         self.outbox.send(FromTraining::Flow(flow))
     }
@@ -130,27 +130,27 @@ impl Line for LaneEnds {
         self.start.elapsed()
     }
 
-    fn put_back(&self, word: LaneWord) {
-        self.inbox.waiting.borrow_mut().push_back(ToTraining::Lane(word));
+    fn put_back(&self, word: PipelineMessage) {
+        self.inbox.waiting.borrow_mut().push_back(ToTraining::Pipeline(word));
     }
 
-    fn next(&self, limit: Duration) -> Result<Option<LaneWord>, TrainError> {
-        // Words of the lane among those that wait come first; there are few, and none as a rule.
+    fn next(&self, limit: Duration) -> Result<Option<PipelineMessage>, TrainError> {
+        // Words of the pipeline among those that wait come first; there are few, and none as a rule.
         let mut waiting = self.inbox.waiting.borrow_mut();
-        let at = waiting.iter().position(|word| matches!(word, ToTraining::Lane(_)));
-        if let Some(ToTraining::Lane(word)) = at.and_then(|at| waiting.remove(at)) {
+        let at = waiting.iter().position(|word| matches!(word, ToTraining::Pipeline(_)));
+        if let Some(ToTraining::Pipeline(word)) = at.and_then(|at| waiting.remove(at)) {
             return Ok(Some(word));
         }
         match self.inbox.receiver.recv_timeout(limit) {
-            Ok(ToTraining::Lane(word)) => Ok(Some(word)),
+            Ok(ToTraining::Pipeline(word)) => Ok(Some(word)),
             Ok(other) => {
                 let stops = matches!(other, ToTraining::Stop);
                 waiting.push_back(other);
-                // So much waits that it has to be looked after before the lane.
+                // So much waits that it has to be looked after before the pipeline.
                 let is_much = waiting.len() >= WAITING_MAX;
                 Ok(match (is_much, stops) {
-                    (true, _) => Some(LaneWord::Broken),
-                    (_, true) => Some(LaneWord::Stopping),
+                    (true, _) => Some(PipelineMessage::Broken),
+                    (_, true) => Some(PipelineMessage::Stopping),
                     _ => None,
                 })
             }

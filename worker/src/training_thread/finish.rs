@@ -32,7 +32,7 @@ impl Finish {
 
     /// Whether the pipeline is to be measured first, and there is still a point in trying.
     pub(super) fn measures(&self, now: Instant) -> bool {
-        let is_ordered = self.order.as_ref().is_some_and(|order| order.with_lane);
+        let is_ordered = self.order.as_ref().is_some_and(|order| order.with_pipeline);
         is_ordered && self.breaks < BREAKS_MAX && now.saturating_duration_since(self.called) < CALL_LIMIT
     }
 
@@ -48,11 +48,11 @@ mod tests {
     use super::*;
     use protocol::frontier::Frontier;
 
-    fn finish(with_lane: bool, now: Instant) -> Finish {
+    fn finish(with_pipeline: bool, now: Instant) -> Finish {
         let order = SaveOrder {
             path: "model".into(),
             frontier: Frontier::default(),
-            with_lane,
+            with_pipeline,
         };
         Finish::new(Some(order), now)
     }

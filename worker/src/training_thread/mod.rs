@@ -27,13 +27,13 @@ use protocol::sums::Sums;
 use protocol::wire::attach::{GoOn, JumpOrder, Missing, Pace, SaveOrder};
 use protocol::wire::flow::Flow;
 
-use crate::lane::{LaneWord, Line};
 use crate::ops::Threads;
+use crate::pipeline::{Line, PipelineMessage};
 use crate::thread_time::ThreadTimer;
 use crate::trainer::{TrainError, Trainer};
 use crate::training::{Next, State, Step, Training, TrainingError};
 pub use ends::Outbound;
-use ends::{Inbox, LaneEnds, Outbox};
+use ends::{Inbox, Outbox, PipelineEnds};
 use finish::Finish;
 
 /// Batches on their way out before the worker holds back.
@@ -101,8 +101,8 @@ pub enum ToTraining {
     GoBack(Vec<f32>),
     /// All batches have come: tell the digest once the origin is closed, and hand out the weights if they are to be saved.
     Finish(Option<SaveOrder>),
-    /// A word of the lane that this worker is in.
-    Lane(LaneWord),
+    /// A word of the pipeline that this worker is in.
+    Pipeline(PipelineMessage),
 }
 
 /// What the training thread tells.
@@ -119,9 +119,9 @@ pub enum FromTraining {
     },
     /// It has come to a pass: what it adds, as the contents of a frame.
     Prefix(Vec<u8>),
-    /// Something for another worker of the lane.
+    /// Something for another worker of the pipeline.
     Flow(Flow),
-    /// How good the weights of the whole lane were at a moment.
+    /// How good the weights of the whole pipeline were at a moment.
     Measured(Evaluation),
     /// It has had nothing to train for a while, and waits for these samples.
     Starved(Vec<Missing>),
@@ -150,7 +150,7 @@ pub enum FromTraining {
         digest: Option<Digest>,
         /// The weights, where they are to be saved.
         save: Option<(SaveOrder, Vec<f32>)>,
-        /// How good they are, where they are a portion and the lane could be asked.
+        /// How good they are, where they are a stage and the pipeline could be asked.
         scores: Option<Scores>,
     },
     /// Training failed.
@@ -248,7 +248,7 @@ pub fn start<T: Trainer>(
         // Numbers too small for the normal range slow arithmetic down a hundredfold and mean nothing here.
         dfdx::flush_denormals_to_zero();
         let inbox = Rc::new(Inbox::new(inbox));
-        let line = LaneEnds::new(Rc::clone(&inbox), outbox.clone());
+        let line = PipelineEnds::new(Rc::clone(&inbox), outbox.clone());
         let made = make(Box::new(line)).map_err(Ended::from);
         if let Err(Ended::Failed(error)) = made.and_then(|training| {
             let pacing = pace.map(|pace| Pacing::new(pace, training.samples_applied()));
@@ -291,7 +291,7 @@ struct Loop<'a, T> {
     finishes: VecDeque<Finish>,
     /// Files that wait for a moment at which nothing is held back.
     saves: Vec<PathBuf>,
-    /// An evaluation that waits for a moment at which nothing of a lane is under way.
+    /// An evaluation that waits for a moment at which nothing of a pipeline is under way.
     measures: Option<Moment>,
     /// The evaluations that this worker makes by itself.
     pace: Option<Pacing>,
@@ -351,7 +351,7 @@ impl<'a, T: Trainer> Loop<'a, T> {
     fn finish(&mut self) -> Result<(), Ended> {
         while let Some(mut finish) = self.finishes.pop_front() {
             let mut scores = None;
-            if finish.measures(Instant::now()) && self.training.leads_lane() {
+            if finish.measures(Instant::now()) && self.training.leads_pipeline() {
                 let calls = self.training.calls()?;
                 if !calls {
                     scores = self.training.measure()?;
@@ -471,7 +471,7 @@ impl<'a, T: Trainer> Loop<'a, T> {
         Ok(())
     }
 
-    /// Has the lane measured, if that is wanted and this is a moment for it.
+    /// Has the pipeline measured, if that is wanted and this is a moment for it.
     fn measure(&mut self) -> Result<(), Ended> {
         self.training.rest(self.measures.is_some());
         if self.training.is_under_way() {
@@ -535,7 +535,7 @@ impl<'a, T: Trainer> Loop<'a, T> {
             ToTraining::Slot { slot, alive } => self.training.slot(slot, alive),
             ToTraining::GoOn(order) => self.training.go_on(order)?,
             ToTraining::GoOnPassing(prefix) => self.training.go_on_passing(prefix.as_deref())?,
-            ToTraining::Copy(moment) if self.training.is_in_lane() => self.measures = Some(moment),
+            ToTraining::Copy(moment) if self.training.is_in_pipeline() => self.measures = Some(moment),
             ToTraining::Copy(moment) => {
                 let weights = self.training.trainer().copy_weights()?;
                 self.outbox.send(FromTraining::Weights(weights, moment))?;
@@ -555,7 +555,7 @@ impl<'a, T: Trainer> Loop<'a, T> {
                 }
                 self.finishes.push_back(Finish::new(order, Instant::now()));
             }
-            ToTraining::Lane(word) => self.training.hear(word)?,
+            ToTraining::Pipeline(word) => self.training.hear(word)?,
         }
         Ok(())
     }

@@ -309,7 +309,7 @@ fn who_has_told_its_loss_and_dies_is_not_waited_for() {
 }
 
 #[test]
-fn the_stage_in_which_nobody_trains_does_not_make_anybody_late() {
+fn the_phase_in_which_nobody_trains_does_not_make_anybody_late() {
     let mut cluster = Cluster::new(2);
     cluster.barrier.shares = Shares::Weighted;
     cluster.heralds(1, 1, 0.5);

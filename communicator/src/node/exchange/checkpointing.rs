@@ -61,7 +61,7 @@ impl ExchangeState {
             job: self.plan.job.clone(),
             data: self.plan.data.clone(),
             slots: self.plan.slots(),
-            portion: self.plan.place(self.me).map_or(0, |place| place.portion),
+            stage: self.plan.place(self.me).map_or(0, |place| place.stage),
             states,
         }
     }

@@ -19,12 +19,12 @@ use protocol::wire::link::Message;
 impl ExchangeState {
     /// Makes a link to a participant.
     pub(super) async fn join(&mut self, participant: Participant) -> Result<(), ActorProcessingErr> {
-        let (same, lane) = (
+        let (same, pipeline) = (
             self.plan.hold_the_same(self.me, participant.node),
-            self.plan.are_in_one_lane(self.me, participant.node),
+            self.plan.are_in_one_pipeline(self.me, participant.node),
         );
         // A former process of a node that was started again cannot be reached, and is not to be told of.
-        if participant.node == self.me || !same && !lane || self.plan.is_succeeded(participant.node) {
+        if participant.node == self.me || !same && !pipeline || self.plan.is_succeeded(participant.node) {
             return Ok(());
         }
         let traffic = Arc::new(Traffic::default());
@@ -155,7 +155,7 @@ impl ExchangeState {
     /// A connection is gone, and with it what was under way.
     fn unlinked(&mut self, node: NodeId) {
         self.tell_linked(node, false);
-        self.break_lane_with(node);
+        self.break_pipeline_with(node);
         if self.plan.hold_the_same(self.me, node) {
             self.event(Event::LinkDown(node));
         }

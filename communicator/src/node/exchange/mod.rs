@@ -2,11 +2,11 @@
 
 mod carrying_out;
 mod checkpointing;
-mod lane;
 mod linking;
 mod messages;
 mod pauses;
 mod peer;
+mod pipeline;
 mod reporting;
 mod seating;
 

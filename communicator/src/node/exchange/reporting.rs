@@ -10,8 +10,8 @@ use protocol::stats::PeerRecord;
 use super::peer::Peer;
 use super::{ExchangeNotice, ExchangeState, Report};
 use crate::exchange::Event;
-use crate::portion::portion_of;
 use crate::run::{RunEvent, Settlement, progress};
+use crate::stage::stage_of;
 
 impl ExchangeState {
     /// Tells how far the exchange is, when that has changed.
@@ -94,7 +94,7 @@ impl ExchangeState {
             .map(|peer| peer.traffic.bytes_out.load(Ordering::Relaxed));
         let settlement = Settlement {
             digest: ledger.audit(),
-            whole: portion_of(&self.plan, self.me).map(|portion| portion.digest(ledger.counts())),
+            whole: stage_of(&self.plan, self.me).map(|stage| stage.digest(ledger.counts())),
             samples: ledger.samples(),
             repeated: ledger.repeated(),
             seconds,

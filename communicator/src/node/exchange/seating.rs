@@ -108,7 +108,7 @@ impl ExchangeState {
     /// All batches have come: a worker tells what it has, and saves the model if a file is named.
     pub(super) fn finish(&self, key: WorkerKey, save: Option<(PathBuf, bool)>) {
         if let Some((_, worker)) = self.workers.get(&key) {
-            let save = save.map(|(path, with_lane)| self.save_order(path, with_lane));
+            let save = save.map(|(path, with_pipeline)| self.save_order(path, with_pipeline));
             worker.tell(ToWorker::Finish { save });
         }
     }
@@ -138,11 +138,11 @@ impl ExchangeState {
         origin.is_some_and(|origin| self.core.home(origin).is_some())
     }
 
-    fn save_order(&self, path: PathBuf, with_lane: bool) -> SaveOrder {
+    fn save_order(&self, path: PathBuf, with_pipeline: bool) -> SaveOrder {
         SaveOrder {
             path,
             frontier: self.core.ledger().frontier().clone(),
-            with_lane,
+            with_pipeline,
         }
     }
 
@@ -167,7 +167,7 @@ impl ExchangeState {
             return;
         };
         worker.route_batches(None);
-        self.lose_lane();
+        self.lose_pipeline();
         self.checkpoints.saved(key, None);
         self.try_checkpoint();
         let Some(&info) = self.core.origins().find(|info| info.origin == origin) else {
@@ -190,7 +190,7 @@ impl ExchangeState {
         self.unlink_the_succeeded();
         self.tell_slots();
         self.tell_links(&before.absent());
-        self.break_lane_with_the_silent(&before);
+        self.break_pipeline_with_the_silent(&before);
         self.tell_origins();
         self.tell_progress();
     }

@@ -21,7 +21,7 @@ pub(super) fn look(dir: &Path, run: RunId) -> Option<Found> {
             samples: snapshot.head.samples,
             slots: header.slots,
         },
-        portion: header.portion,
+        stage: header.stage,
         job: header.job,
     })
 }

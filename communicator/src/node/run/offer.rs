@@ -2,8 +2,8 @@
 
 use protocol::digest::Digest;
 use protocol::ids::RunId;
-use protocol::job::{Cut, GROUPS_MAX, Job, Lanes};
-use protocol::model::{Layout, Partition, PartitionError, Portion, initial_counts};
+use protocol::job::{Cut, GROUPS_MAX, Job, PipelineSpec};
+use protocol::model::{Layout, Partition, PartitionError, PipelineStage, initial_counts};
 use protocol::wire::attach::DataInfo;
 use protocol::wire::control::Offer;
 
@@ -26,9 +26,9 @@ pub(super) fn make(
         gpu_bytes: workers.gpu_bytes.filter(|_| job.exchange.leaves_cut_open()),
         ..workers
     };
-    if let Some(lanes) = job.exchange.lanes() {
+    if let Some(pipelines) = job.exchange.pipelines() {
         let workers = Workers { count: 1, ..workers };
-        return of_portions(run, job, &layout, lanes, data, workers);
+        return of_stages(run, job, &layout, pipelines, data, workers);
     }
     usage::check_memory(job, &layout, workers).map_err(|error| {
         format!("{error}: use a smaller model or --minibatch, or spread it over nodes (--exchange layers)")
@@ -43,17 +43,17 @@ pub(super) fn make(
     Ok((offer, Box::new(ledger)))
 }
 
-/// The same where the network is spread over nodes: which portion this node will hold is not known yet, so it must have memory
+/// The same where the network is spread over nodes: which stage this node will hold is not known yet, so it must have memory
 /// for any. The ledger is made when it is known.
-fn of_portions(
+fn of_stages(
     run: RunId,
     job: &Job,
     layout: &Layout,
-    lanes: &Lanes,
+    pipelines: &PipelineSpec,
     data: DataInfo,
     workers: Workers,
 ) -> Result<(Offer, Box<Ledger>), String> {
-    let (partition, groups) = fitting(job, layout, lanes, workers)?;
+    let (partition, groups) = fitting(job, layout, pipelines, workers)?;
     let offer = of(workers, data, partition.first_digest(job.seed), groups);
     Ok((offer, Box::new(Ledger::new(run, Vec::new()))))
 }
@@ -72,15 +72,15 @@ fn of(workers: Workers, data: DataInfo, digest: Digest, groups: u8) -> Offer {
 }
 
 /// The model in the groups that a job says, or in as few as fit this node's memory, and how many that are.
-fn fitting(job: &Job, layout: &Layout, lanes: &Lanes, workers: Workers) -> Result<(Partition, u8), String> {
-    let choices = match lanes.cut {
-        Cut::Fitting => lanes.fewest_groups()..=GROUPS_MAX as u8,
+fn fitting(job: &Job, layout: &Layout, pipelines: &PipelineSpec, workers: Workers) -> Result<(Partition, u8), String> {
+    let choices = match pipelines.cut {
+        Cut::Fitting => pipelines.fewest_groups()..=GROUPS_MAX as u8,
         Cut::Into(_) | Cut::At(_) => 0..=0,
     };
     let mut too_large = String::new();
     for groups in choices {
         let partition =
-            match Partition::new(layout.clone(), &lanes.decided(Cut::Into(groups))) {
+            match Partition::new(layout.clone(), &pipelines.decided(Cut::Into(groups))) {
                 // What needs more groups than there can be does not fit.
                 Err(
                     PartitionError::TooFew { .. } | PartitionError::TooMany { .. } | PartitionError::Undivided { .. },
@@ -88,14 +88,14 @@ fn fitting(job: &Job, layout: &Layout, lanes: &Lanes, workers: Workers) -> Resul
                 cut => cut.map_err(|error| error.to_string())?,
             };
         let groups = partition.groups() as u8;
-        let fits = |portion: Portion| usage::check_memory(job, &portion.layout, workers);
-        let fit = partition.portions().try_for_each(fits);
+        let fits = |stage: PipelineStage| usage::check_memory(job, &stage.layout, workers);
+        let fit = partition.stages().try_for_each(fits);
         match fit {
             Ok(()) => return Ok((partition, groups)),
-            Err(error) => too_large = format!("{error} for one of {} portions", partition.len()),
+            Err(error) => too_large = format!("{error} for one of {} stages", partition.len()),
         }
     }
-    Err(match lanes.cut {
+    Err(match pipelines.cut {
         Cut::Fitting => format!("{too_large}, and it cannot be cut into more: use a smaller model or --minibatch"),
         Cut::Into(_) | Cut::At(_) => format!("{too_large}: ask for more groups or slices"),
     })
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_smaller_gpu_holds_smaller_portions() {
+    fn a_smaller_gpu_holds_smaller_stages() {
         let draft = JobDraft {
             model: Some("dense 4096, relu, dense 4096, relu, dense 4096, relu, dense 4096, relu, dense".into()),
             exchange: Some("layers".into()),
@@ -120,7 +120,7 @@ mod tests {
         let layout = Layout::new(&job.model, Shape::Flat(784), 10).unwrap();
         let groups = |gpu_bytes| {
             let workers = Workers::here(1, gpu_bytes);
-            fitting(&job, &layout, job.exchange.lanes().unwrap(), workers).map(|(_, groups)| groups)
+            fitting(&job, &layout, job.exchange.pipelines().unwrap(), workers).map(|(_, groups)| groups)
         };
         let (cpu, large, small) = (groups(None), groups(Some(64 << 30)), groups(Some(1_500_000_000)));
         assert_eq!(cpu, large);

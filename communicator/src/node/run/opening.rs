@@ -8,8 +8,8 @@ use super::recording::pids;
 use super::{RunMessage, RunState, checkpoint_search};
 use crate::ledger::Ledger;
 use crate::node::exchange::{ExchangeActor, ExchangeArguments, ExchangeMessage};
-use crate::portion::portion_of;
 use crate::run::RunEvent;
+use crate::stage::stage_of;
 
 impl RunState {
     /// Starts the exchange, from this node's checkpoint where the run goes on from one.
@@ -28,9 +28,9 @@ impl RunState {
             self.myself.clone(),
         );
         tokio::spawn(async move {
-            let (resumed, portion, seed) = (plan.resumed_by(me.id).copied(), portion_of(&plan, me.id), plan.job.seed);
+            let (resumed, stage, seed) = (plan.resumed_by(me.id).copied(), stage_of(&plan, me.id), plan.job.seed);
             let restored = tokio::task::spawn_blocking(move || {
-                let ledger = portion.map_or(ledger, |portion| Ledger::new(run, portion.initial_counts(seed)));
+                let ledger = stage.map_or(ledger, |stage| Ledger::new(run, stage.initial_counts(seed)));
                 match resumed {
                     Some(resumed) => checkpoint_search::restore(&dir, run, resumed, ledger),
                     None => (ledger, Vec::new()),

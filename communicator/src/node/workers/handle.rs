@@ -40,7 +40,7 @@ pub(crate) enum SeatNotice {
         /// Room for the next one, when this is done.
         permit: Option<OwnedSemaphorePermit>,
     },
-    /// It has something for another worker of its lane.
+    /// It has something for another worker of its pipeline.
     Flow {
         key: WorkerKey,
         bytes: Arc<[u8]>,
@@ -110,7 +110,7 @@ impl WorkerHandle {
         self.send(Outbound::Prefix(Arc::clone(contents)), contents.len());
     }
 
-    /// Hands it something from another worker of its lane.
+    /// Hands it something from another worker of its pipeline.
     pub(crate) fn deliver_flow(&self, contents: &Arc<[u8]>) {
         self.send(Outbound::Flow(Arc::clone(contents)), contents.len());
     }

@@ -15,7 +15,7 @@ pub use measured::PROCESSES_MAX;
 use measured::check_processes;
 
 use crate::ids::NodeId;
-use crate::job::{GROUPS_MAX, Job, PORTIONS_MAX};
+use crate::job::{GROUPS_MAX, Job, STAGES_MAX};
 use crate::measured::{Course, Evaluation};
 use crate::model::Shape;
 use crate::split::SLOTS_MAX;
@@ -285,26 +285,26 @@ impl RunPlan {
         nodes.sort_unstable();
         within(nodes.is_sorted_by(|one, next| one < next), "a participant")?;
         within(
-            self.job.exchange.lanes().is_none() || self.portions().is_some(),
+            self.job.exchange.pipelines().is_none() || self.stages().is_some(),
             "a network that nobody has cut",
         )?;
         within(
-            self.portions().is_none_or(|portions| portions <= PORTIONS_MAX),
-            "a number of portions",
+            self.stages().is_none_or(|stages| stages <= STAGES_MAX),
+            "a number of stages",
         )?;
-        let are_rows = |portions: usize| founders.len().is_multiple_of(portions);
-        within(self.portions().is_none_or(are_rows), "nodes in rows")?;
+        let are_rows = |stages: usize| founders.len().is_multiple_of(stages);
+        within(self.stages().is_none_or(are_rows), "nodes in rows")?;
         within(founders.iter().all(|one| one.takes.is_none()), "a place of its own")?;
         let is_place = |place: Place| {
-            let portion = usize::from(place.portion);
-            (place.lane as usize) < self.workers() && self.portions().is_some_and(|portions| portion < portions)
+            let stage = usize::from(place.stage);
+            (place.pipeline as usize) < self.workers() && self.stages().is_some_and(|stages| stage < stages)
         };
         let takes_well = |one: &Participant| {
-            one.takes.is_some() == self.portions().is_some() && one.takes.is_none_or(|taken| is_place(taken.place))
+            one.takes.is_some() == self.stages().is_some() && one.takes.is_none_or(|taken| is_place(taken.place))
         };
         within(guests.iter().all(takes_well), "a place that is taken over")?;
         within(
-            resumed.is_empty() || resumed.len() == self.portions().unwrap_or(1),
+            resumed.is_empty() || resumed.len() == self.stages().unwrap_or(1),
             "a number of checkpoints",
         )?;
         resumed.iter().try_for_each(Resumed::check)

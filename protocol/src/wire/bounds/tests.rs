@@ -136,14 +136,14 @@ fn places_are_taken_over_where_there_are_places() {
             .map(|(id, guest)| participant(id, guest))
             .into();
     };
-    let taken = |lane, portion| Taken {
-        place: Place { lane, portion },
+    let taken = |pipeline, stage| Taken {
+        place: Place { pipeline, stage },
         turn: 1,
     };
-    let takes = |lane, portion| {
+    let takes = |pipeline, stage| {
         run_holds(|plan, _| {
             spread(plan);
-            plan.participants[2].takes = Some(taken(lane, portion));
+            plan.participants[2].takes = Some(taken(pipeline, stage));
         })
     };
     assert!(takes(0, 0) && takes(0, 1));

@@ -2,7 +2,7 @@
 
 mod muon;
 mod pass;
-mod portion;
+mod stage;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -23,19 +23,19 @@ use protocol::sums::Sums;
 
 use self::muon::Directions;
 use self::pass::{Copies, Pass};
-pub use self::portion::{CpuLayers, CpuPortionTrainer};
+pub use self::stage::{CpuLayers, CpuStageTrainer};
 use super::replica::Replica;
 use super::slopes::Slopes;
 use super::turns::eager_tensors;
 use super::{Array, Backend, Compare, Update, Updated};
 use crate::dataset::{Answers, Dataset};
 use crate::difference;
-use crate::lane::{InLane, Lane, LaneWord};
 use crate::learning::clip::clip_by;
 use crate::learning::muon::Parts;
 use crate::network::Network;
 use crate::objective::Task;
 use crate::ops::{self, CpuLayer, MeanLoss, OpError, Parameters, Threads, from_rows, values};
+use crate::pipeline::{InPipeline, Pipeline, PipelineMessage};
 use crate::program::{ImageOrder, Program};
 use crate::quantise::Reached;
 use crate::thread_time::ThreadTimer;
@@ -324,12 +324,12 @@ impl<S: CpuSlopes> Backend for CpuBackend<S> {
     }
 }
 
-impl<S: CpuSlopes> InLane for CpuBackend<S> {
-    fn lane(&mut self) -> Option<&mut Lane> {
-        self.slopes.lane()
+impl<S: CpuSlopes> InPipeline for CpuBackend<S> {
+    fn pipeline(&mut self) -> Option<&mut Pipeline> {
+        self.slopes.pipeline()
     }
 
-    fn hear(&mut self, word: LaneWord) -> Result<(), TrainError> {
+    fn hear(&mut self, word: PipelineMessage) -> Result<(), TrainError> {
         self.slopes.hear(word, &self.shared)
     }
 

@@ -29,9 +29,9 @@ use super::weights::OwnWeights;
 use crate::backend::turns::{BLOCK, eager_blocks, eager_tensors};
 use crate::backend::{self, Backend, Compare, Orthogonal, Update, Updated};
 use crate::difference;
-use crate::lane::{InLane, Lane, LaneWord};
 use crate::learning::muon::Parts;
 use crate::learning::optimiser::Formula;
+use crate::pipeline::{InPipeline, Pipeline, PipelineMessage};
 use crate::quantise::{REPEATS_MAX, Reached};
 use crate::trainer::TrainError;
 
@@ -483,12 +483,12 @@ impl<S: CudaSlopes> Backend for CudaBackend<S> {
     }
 }
 
-impl<S: CudaSlopes> InLane for CudaBackend<S> {
-    fn lane(&mut self) -> Option<&mut Lane> {
-        self.slopes.lane()
+impl<S: CudaSlopes> InPipeline for CudaBackend<S> {
+    fn pipeline(&mut self) -> Option<&mut Pipeline> {
+        self.slopes.pipeline()
     }
 
-    fn hear(&mut self, word: LaneWord) -> Result<(), TrainError> {
+    fn hear(&mut self, word: PipelineMessage) -> Result<(), TrainError> {
         self.apply_waiting()?;
         self.slopes.hear(word, &self.shared)
     }

@@ -25,10 +25,10 @@ mod memory;
 mod model;
 mod muon;
 mod place;
-mod portion;
 mod products;
 mod slopes;
 mod speed;
+mod stage;
 mod weights;
 mod whole;
 
@@ -36,5 +36,5 @@ pub use backend::CudaBackend;
 pub use error::GpuError;
 pub use evaluator::CudaEvaluator;
 pub use gpu::Gpu;
-pub use portion::CudaPortionTrainer;
+pub use stage::CudaStageTrainer;
 pub use whole::CudaTrainer;

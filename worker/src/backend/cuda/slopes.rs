@@ -1,4 +1,4 @@
-//! What gradients come from on a GPU: a whole network, or a portion of one.
+//! What gradients come from on a GPU: a whole network, or a stage of one.
 
 use super::address::At;
 use super::memory::Array;

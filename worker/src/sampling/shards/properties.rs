@@ -188,10 +188,10 @@ proptest! {
             for end in 0..=samples.len() {
                 let mix = case.mix(&samples[..end]);
                 for (label, &count) in &whole {
-                    let portion = count as f64 / samples.len() as f64;
+                    let stage = count as f64 / samples.len() as f64;
                     let seen = mix.get(label).copied().unwrap_or(0) as f64;
-                    let allowed = 0.5 + whole.len() as f64 / 2.0 * portion + 1e-6;
-                    prop_assert!((seen - portion * end as f64).abs() <= allowed);
+                    let allowed = 0.5 + whole.len() as f64 / 2.0 * stage + 1e-6;
+                    prop_assert!((seen - stage * end as f64).abs() <= allowed);
                 }
             }
         }

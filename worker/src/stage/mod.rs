@@ -1,4 +1,4 @@
-//! A worker's part in a lane: it computes the gradient of its own neurons, and everything else comes from the others.
+//! A worker's part in a pipeline: it computes the gradient of its own neurons, and everything else comes from the others.
 
 mod gathering;
 mod layers;
@@ -12,22 +12,22 @@ use std::sync::Arc;
 
 use protocol::augment::Augment;
 use protocol::measured::Scores;
-use protocol::model::{OwnStretch, Partition, Portion, Stretch};
+use protocol::model::{OwnStretch, Partition, PipelineStage, Stretch};
 use protocol::wire::flow::{Flow, Lead};
 
 use crate::backend::slopes::{Slopes, step_key};
 use crate::dataset::{Answers, Dataset};
-use crate::lane::{Content, Lane, LaneWord};
 use crate::objective::{Objective, Task};
 use crate::ops::MeanLoss;
 use crate::ops::matmul::Into;
+use crate::pipeline::{Content, Pipeline, PipelineMessage};
 use crate::train_error::TrainError;
 use gathering::Gathering;
 pub use layers::{Layers, Returned};
 use measuring::Measuring;
 use passing::Piece;
 
-/// What a worker needs to be a member of a lane.
+/// What a worker needs to be a member of a pipeline.
 pub struct Membership {
     /// What is trained on which samples.
     pub task: Task,
@@ -36,7 +36,7 @@ pub struct Membership {
     /// How the network is divided.
     pub partition: Partition,
     /// The way to the others.
-    pub lane: Lane,
+    pub pipeline: Pipeline,
     /// Into how many parts a minibatch is cut.
     pub parts: usize,
     /// What decides dropout in the minibatches that this worker leads.
@@ -46,27 +46,32 @@ pub struct Membership {
 impl Membership {
     /// What this worker holds of the network.
     #[must_use]
-    pub fn portion(&self) -> Portion {
-        self.partition.portion(usize::from(self.lane.portion()))
+    pub fn stage(&self) -> PipelineStage {
+        self.partition.stage(usize::from(self.pipeline.stage()))
     }
 
     #[cfg(test)]
-    pub(crate) fn of_job(job: &protocol::job::Job, dataset: &Arc<Dataset>, partition: Partition, lane: Lane) -> Self {
+    pub(crate) fn of_job(
+        job: &protocol::job::Job,
+        dataset: &Arc<Dataset>,
+        partition: Partition,
+        pipeline: Pipeline,
+    ) -> Self {
         Self {
             task: Task::of_job(job, Arc::clone(dataset)).unwrap(),
             judged_by: Objective::to_judge(job, &dataset.target),
             partition,
-            lane,
-            parts: job.exchange.lanes().unwrap().micro.into(),
+            pipeline,
+            parts: job.exchange.pipelines().unwrap().micro.into(),
             dropout_seed: 1,
         }
     }
 }
 
 /// What a worker holds of a network, and the way to the others.
-pub struct PortionModel<L: Layers> {
-    lane: Lane,
-    portion: Portion,
+pub struct StageModel<L: Layers> {
+    pipeline: Pipeline,
+    stage: PipelineStage,
     /// How the network is divided.
     stretches: Vec<Stretch>,
     /// Numbers of one sample that pass between two workers, at most.
@@ -106,18 +111,18 @@ struct Owing<O> {
     into: Into,
 }
 
-impl<L: Layers> PortionModel<L> {
+impl<L: Layers> StageModel<L> {
     /// What this worker holds, with layers made for each stretch that it has a part of.
     pub fn new(
         membership: Membership,
-        mut layers: impl FnMut(&Partition, &Portion, &OwnStretch) -> Result<L, TrainError>,
+        mut layers: impl FnMut(&Partition, &PipelineStage, &OwnStretch) -> Result<L, TrainError>,
     ) -> Result<Self, TrainError> {
-        let portion = membership.portion();
+        let stage = membership.stage();
         let Membership {
             task,
             judged_by,
             partition,
-            lane,
+            pipeline,
             parts,
             dropout_seed,
         } = membership;
@@ -126,20 +131,20 @@ impl<L: Layers> PortionModel<L> {
             objective,
             augment,
         } = task;
-        let own = portion.stretches.iter();
-        let held: Result<_, _> = own.map(|own| layers(&partition, &portion, own)).collect();
+        let own = stage.stretches.iter();
+        let held: Result<_, _> = own.map(|own| layers(&partition, &stage, own)).collect();
         Ok(Self {
             held: held?,
             stretches: partition.stretches().to_vec(),
             widest: partition.widest(),
-            portion,
+            stage,
             there: Gathering::default(),
             back: Gathering::default(),
             own: VecDeque::new(),
             later: Vec::new(),
             measured_later: Vec::new(),
             measuring: Measuring::default(),
-            lane,
+            pipeline,
             dataset,
             augment,
             loss: MeanLoss {
@@ -155,23 +160,23 @@ impl<L: Layers> PortionModel<L> {
 
     /// Begins the minibatches that this worker is to lead and has not begun yet.
     fn lead(&mut self, weights: &L::Weights) -> Result<(), TrainError> {
-        for told in self.lane.take_told() {
+        for told in self.pipeline.take_told() {
             let lead = Lead {
                 key: step_key(self.seed, told.step),
                 parts: self.parts.min(told.samples.len()).max(1) as u16,
                 ..told
             };
-            self.lane.begin(lead.clone())?;
+            self.pipeline.begin(lead.clone())?;
             self.send_there(&lead, weights)?;
         }
         Ok(())
     }
 
     /// Gives up what is under way, between two steps. Who waits for an answer is told that there is none.
-    fn lose_lane(&mut self) -> Result<(), TrainError> {
+    fn lose_pipeline(&mut self) -> Result<(), TrainError> {
         self.clear();
-        match self.lane.lost() {
-            TrainError::LaneBroken => Ok(()),
+        match self.pipeline.lost() {
+            TrainError::PipelineBroken => Ok(()),
             error => Err(error),
         }
     }
@@ -189,7 +194,7 @@ impl<L: Layers> PortionModel<L> {
     }
 }
 
-impl<L: Layers> Slopes for PortionModel<L> {
+impl<L: Layers> Slopes for StageModel<L> {
     type Weights = L::Weights;
     type Gradient = L::Gradient;
     type Loss = f32;
@@ -203,19 +208,19 @@ impl<L: Layers> Slopes for PortionModel<L> {
         gradient: &mut L::Gradient,
     ) -> Result<f32, TrainError> {
         let begun = self.lead(weights);
-        let lead = begun.and_then(|()| self.lane.next_lead().cloned().ok_or(TrainError::LaneBroken));
+        let lead = begun.and_then(|()| self.pipeline.next_lead().cloned().ok_or(TrainError::PipelineBroken));
         let loss = lead.and_then(|lead| {
             debug_assert_eq!(lead.samples, samples, "minibatches are done in their order");
             // There is room for as many parts as the job says.
             if usize::from(lead.parts) > self.parts {
-                return Err(self.lane.lost());
+                return Err(self.pipeline.lost());
             }
             self.minibatch(weights, &lead, gradient)
         });
         if loss.is_ok() {
-            self.lane.led();
+            self.pipeline.led();
             for flow in std::mem::take(&mut self.measured_later) {
-                self.lane.put_back(flow);
+                self.pipeline.put_back(flow);
             }
         } else {
             self.clear();
@@ -223,27 +228,27 @@ impl<L: Layers> Slopes for PortionModel<L> {
         loss
     }
 
-    fn lane(&mut self) -> Option<&mut Lane> {
-        Some(&mut self.lane)
+    fn pipeline(&mut self) -> Option<&mut Pipeline> {
+        Some(&mut self.pipeline)
     }
 
-    fn hear(&mut self, word: LaneWord, shared: &L::Shared) -> Result<(), TrainError> {
-        let attempt = self.lane.attempt();
-        let heard = self.lane.hear(word);
+    fn hear(&mut self, word: PipelineMessage, shared: &L::Shared) -> Result<(), TrainError> {
+        let attempt = self.pipeline.attempt();
+        let heard = self.pipeline.hear(word);
         // Nothing of another attempt is gone on with.
-        if self.lane.attempt() != attempt {
+        if self.pipeline.attempt() != attempt {
             self.clear();
         }
         match heard {
             Ok(Some((Content::Measure(measured), flow))) => self.measure_on(measured, &flow, shared),
             Ok(Some((content, flow))) if self.is_sound(&content, &flow) => {
-                self.lane.keep(content, flow);
+                self.pipeline.keep(content, flow);
                 Ok(())
             }
-            Ok(Some(_)) => self.lose_lane(),
+            Ok(Some(_)) => self.lose_pipeline(),
             Ok(None) => Ok(()),
             // What is broken between two steps is called together again.
-            Err(TrainError::LaneBroken) => {
+            Err(TrainError::PipelineBroken) => {
                 self.clear();
                 Ok(())
             }

@@ -6,18 +6,18 @@ fn layout(model: &str, input: Shape) -> Layout {
     Layout::new(&model.parse().unwrap(), input, 10).unwrap()
 }
 
-fn lanes(text: &str) -> Lanes {
+fn pipelines(text: &str) -> PipelineSpec {
     let draft = JobDraft {
         exchange: Some(format!("layers:{text}")),
         ..JobDraft::default()
     };
-    *draft.resolve().unwrap().exchange.lanes().unwrap()
+    *draft.resolve().unwrap().exchange.pipelines().unwrap()
 }
 
 const DEEP: &str = "dense 30, relu, dense 20, dropout 0.1, relu, dense 20, relu, dense 20, relu, dense 20, relu, dense";
 
 #[test]
-fn portions_are_the_whole_model_and_begin_as_it_does() {
+fn stages_are_the_whole_model_and_begin_as_it_does() {
     let image = Shape::Image {
         channels: 2,
         height: 8,
@@ -28,18 +28,18 @@ fn portions_are_the_whole_model_and_begin_as_it_does() {
         let whole = layout(model, input);
         let counts = initial_counts(&whole, 5);
         for (groups, slices) in [(2, 1), (3, 1), (4, 1), (1, 2), (1, 3), (2, 2), (2, 4)] {
-            let cut = lanes(&format!("groups={groups},slices={slices}"));
+            let cut = pipelines(&format!("groups={groups},slices={slices}"));
             let partition = Partition::new(whole.clone(), &cut).unwrap();
             assert_eq!(partition.len(), groups * slices);
             assert_eq!(partition.first_digest(5), Digest::of_counts(&counts));
             let mut digest = Digest::default();
             let mut seen = vec![0; whole.weights];
-            for portion in partition.portions() {
-                let own = portion.initial_counts(5);
-                assert_eq!(own.len(), portion.layout.weights);
+            for stage in partition.stages() {
+                let own = stage.initial_counts(5);
+                assert_eq!(own.len(), stage.layout.weights);
                 assert!(!own.is_empty());
-                digest += portion.digest(&own);
-                for (tensor, place) in portion.tensors() {
+                digest += stage.digest(&own);
+                for (tensor, place) in stage.tensors() {
                     assert_eq!(
                         own[tensor.range()],
                         counts[place..][..tensor.elements()],
@@ -50,10 +50,10 @@ fn portions_are_the_whole_model_and_begin_as_it_does() {
                         .iter_mut()
                         .for_each(|seen| *seen += 1);
                 }
-                for own in &portion.stretches {
+                for own in &stage.stretches {
                     let stretch = &partition.stretches()[own.number];
-                    let last = &portion.layout.layers[own.layers.clone()].last().unwrap();
-                    assert_eq!(stretch.share(portion.number).unwrap().len(), last.output.elements());
+                    let last = &stage.layout.layers[own.layers.clone()].last().unwrap();
+                    assert_eq!(stretch.share(stage.number).unwrap().len(), last.output.elements());
                 }
             }
             assert!(seen.iter().all(|&seen| seen == 1), "{model}: {groups}, {slices}");
@@ -75,19 +75,19 @@ fn slices_are_neurons_and_channels_and_the_last_layer_is_whole() {
         "dropout 0.1, conv 6 3x3, relu, maxpool 2, flatten, dense 5, tanh, dense",
         image,
     );
-    let partition = Partition::new(whole, &lanes("slices=2")).unwrap_err();
+    let partition = Partition::new(whole, &pipelines("slices=2")).unwrap_err();
     assert_eq!(partition, PartitionError::Undecided);
     let whole = layout(
         "dropout 0.1, conv 6 3x3, relu, maxpool 2, flatten, dense 5, tanh, dense",
         image,
     );
-    let partition = Partition::new(whole, &lanes("groups=1,slices=2")).unwrap();
+    let partition = Partition::new(whole, &pipelines("groups=1,slices=2")).unwrap();
     let shares: Vec<_> = partition.stretches().iter().map(|one| one.shares().to_vec()).collect();
     assert_eq!(
         shares,
         [vec![0..27, 27..54], vec![0..2, 2..5], std::iter::once(0..10).collect()]
     );
-    let second = partition.portion(1);
+    let second = partition.stage(1);
     let sizes = second
         .tensors()
         .map(|(tensor, _)| (tensor.key.as_str(), tensor.dims.clone()));
@@ -103,32 +103,27 @@ fn slices_are_neurons_and_channels_and_the_last_layer_is_whole() {
     let outputs: Vec<usize> = second.layout.layers.iter().map(|one| one.output.elements()).collect();
     assert_eq!(outputs, [64, 108, 108, 27, 27, 3, 3]);
     assert_eq!(partition.widest(), 27);
-    let first = partition.portion(0);
+    let first = partition.stage(0);
     assert_eq!(first.stretches.len(), 3);
     assert_eq!(first.stretches[1].before, 5);
 }
 
 #[test]
-fn a_portion_knows_where_its_layers_weights_lie() {
+fn a_stage_knows_where_its_layers_weights_lie() {
     let whole = layout(DEEP, Shape::Flat(9));
-    let partition = Partition::new(whole, &lanes("cuts=5+11")).unwrap();
-    let portion = partition.portion(1);
-    assert_eq!((portion.stretches[0].before, portion.layout.layers.len()), (5, 6));
-    let keys: Vec<&str> = portion
-        .layout
-        .tensors
-        .iter()
-        .map(|tensor| tensor.key.as_str())
-        .collect();
+    let partition = Partition::new(whole, &pipelines("cuts=5+11")).unwrap();
+    let stage = partition.stage(1);
+    assert_eq!((stage.stretches[0].before, stage.layout.layers.len()), (5, 6));
+    let keys: Vec<&str> = stage.layout.tensors.iter().map(|tensor| tensor.key.as_str()).collect();
     assert_eq!(keys, ["5.bias", "5.weight", "7.bias", "7.weight", "9.bias", "9.weight"]);
-    let first = &portion.layout.layers[0];
+    let first = &stage.layout.layers[0];
     assert_eq!(first.parameters, Some((20..420, 0..20)));
 }
 
 #[test]
 fn groups_are_as_equal_as_can_be() {
     let whole = layout("dense 40, relu, dense 40, relu, dense 40, relu, dense", Shape::Flat(40));
-    let partition = Partition::new(whole, &lanes("groups=3")).unwrap();
+    let partition = Partition::new(whole, &pipelines("groups=3")).unwrap();
     let layers: Vec<_> = partition.groups.clone();
     assert_eq!(
         layers,
@@ -140,7 +135,7 @@ fn groups_are_as_equal_as_can_be() {
 #[test]
 fn what_cannot_be_cut_is_refused_with_a_sentence() {
     let refused = |model: &str, cut: &str| {
-        Partition::new(layout(model, Shape::Flat(9)), &lanes(cut))
+        Partition::new(layout(model, Shape::Flat(9)), &pipelines(cut))
             .unwrap_err()
             .to_string()
     };

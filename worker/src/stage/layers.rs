@@ -1,5 +1,5 @@
 //! The layers of one stretch, as far as a worker holds them, on whatever device computes them: what comes in goes there, and
-//! slopes come back. What passes is rows of plain numbers, so workers of a lane may compute on different devices.
+//! slopes come back. What passes is rows of plain numbers, so workers of a pipeline may compute on different devices.
 
 use std::borrow::Cow;
 
@@ -9,11 +9,11 @@ use crate::train_error::TrainError;
 
 /// What a worker holds of a stretch.
 pub trait Layers {
-    /// The weights of a portion. Who clones them has them as they are now, whatever becomes of them.
+    /// The weights of a stage. Who clones them has them as they are now, whatever becomes of them.
     type Weights;
-    /// The shared weights of a portion.
+    /// The shared weights of a stage.
     type Shared: ?Sized;
-    /// Where the gradient of a portion's weights lies.
+    /// Where the gradient of a stage's weights lies.
     type Gradient;
     /// A gradient of some weights that can be computed later.
     type Owed;

@@ -1,7 +1,7 @@
-//! Lanes whose workers compute on a GPU, all of them or some. Where there is none these tests say so and pass.
+//! PipelineSpec whose workers compute on a GPU, all of them or some. Where there is none these tests say so and pass.
 
 use super::*;
-use crate::backend::cuda::{CudaPortionTrainer, CudaTrainer, Gpu, GpuError};
+use crate::backend::cuda::{CudaStageTrainer, CudaTrainer, Gpu, GpuError};
 
 /// Opens the first GPU; none where there is no such device.
 fn gpu(precision: Precision) -> Option<Gpu> {
@@ -28,7 +28,7 @@ pub(super) fn take_part(
 ) -> (Vec<f32>, Vec<f32>, Option<Scores>) {
     let part = MINIBATCH.div_ceil(membership.parts);
     let gpu = Gpu::open(0, precision).unwrap();
-    let trainer = CudaPortionTrainer::in_lane(gpu, membership, counts, job.optimiser.rule, part);
+    let trainer = CudaStageTrainer::in_pipeline(gpu, membership, counts, job.optimiser.rule, part);
     super::take_part(trainer.unwrap(), job, steps)
 }
 
@@ -49,7 +49,7 @@ fn alone_on(gpu: Gpu, job: &Job, data: &Arc<Dataset>, steps: u64) -> (Vec<f32>, 
 
 /// Products that begin elsewhere in memory may be added up in another order: so close, and not to the bit.
 #[test]
-fn a_lane_of_gpus_is_one_gpu() {
+fn a_pipeline_of_gpus_is_one_gpu() {
     let data = dataset();
     // Only what is kept may have a kink: where sums differ by a bit, its slope may be another one.
     for model in [DENSE, CONVOLUTIONS] {
@@ -65,8 +65,8 @@ fn a_lane_of_gpus_is_one_gpu() {
             let (own, losses) = alone_on(gpu, &job(&model, optimiser, 2, 1), &data, steps);
             for groups in 2..=4 {
                 let job = job(&model, optimiser, groups, 1);
-                let (lane, found, _) = in_a_lane_on(&[FULL], &job, &data, steps);
-                let off = (furthest(&own, &lane), furthest(&losses, &found));
+                let (pipeline, found, _) = in_a_pipeline_on(&[FULL], &job, &data, steps);
+                let off = (furthest(&own, &pipeline), furthest(&losses, &found));
                 println!("{groups} groups, {optimiser}: {off:?}");
                 assert!(off.0 < most && off.1 < 5.0 * most, "{model}: {groups}: {off:?}");
             }
@@ -90,8 +90,8 @@ fn parts_and_slices_on_gpus_and_cpus_add_up() {
                 if gpu(Precision::F32).is_none() {
                     return;
                 }
-                let (lane, found, _) = in_a_lane_on(on, &job_of(&model, "sgd:0.05", cut), &data, 50);
-                let off = (furthest(&own, &lane), furthest(&losses, &found));
+                let (pipeline, found, _) = in_a_pipeline_on(on, &job_of(&model, "sgd:0.05", cut), &data, 50);
+                let off = (furthest(&own, &pipeline), furthest(&losses, &found));
                 println!("{cut}, {} kinds: {off:?}", on.len());
                 assert!(off.0 < 1e-5 && off.1 < 5e-5, "{model}: {cut}: {off:?}");
             }
@@ -108,24 +108,24 @@ fn gradients_of_a_gpu_belong_to_the_weights_that_a_minibatch_went_with() {
             return;
         }
         let job = job_ahead(model, "sgd:0.05", 2, 1, ahead);
-        let (lane, _, _) = in_a_lane_on(&[FULL], &job, &data, 50);
+        let (pipeline, _, _) = in_a_pipeline_on(&[FULL], &job, &data, 50);
         let expected = |ahead| with_old_first_layers(&job, &data, 50, ahead);
-        assert!(furthest(&lane, &expected(ahead)) < 1e-5, "{ahead} ahead");
-        assert!(furthest(&lane, &expected(ahead + 1)) > 1e-4, "{ahead} ahead");
+        assert!(furthest(&pipeline, &expected(ahead)) < 1e-5, "{ahead} ahead");
+        assert!(furthest(&pipeline, &expected(ahead + 1)) > 1e-4, "{ahead} ahead");
     }
 }
 
 /// What is told of a model does not depend on the precision that it is trained in.
 #[test]
-fn a_lane_of_gpus_measures_in_full() {
+fn a_pipeline_of_gpus_measures_in_full() {
     let data = dataset();
     for cut in ["groups=3,micro=2", "groups=2,slices=3,ahead=0"] {
         if gpu(Precision::F32).is_none() {
             return;
         }
         let job = job_of(CONVOLUTIONS, "adam", cut);
-        let (_, _, cpu) = in_a_lane(&job, &data, 2);
-        let (_, _, gpu) = in_a_lane_on(&[On::Gpu(Precision::Tf32)], &job, &data, 2);
+        let (_, _, cpu) = in_a_pipeline(&job, &data, 2);
+        let (_, _, gpu) = in_a_pipeline_on(&[On::Gpu(Precision::Tf32)], &job, &data, 2);
         println!("{cut}: {cpu:?} {gpu:?}");
         assert!((cpu.loss - gpu.loss).abs() < 1e-5 * cpu.loss, "{cut}: {cpu:?} {gpu:?}");
     }
@@ -144,7 +144,7 @@ fn gpus_learn_with_minibatches_ahead() {
         }
         let job = job_of(DENSE, optimiser, cut);
         for on in [&[FULL][..], &[FULL, On::Cpu]] {
-            let (_, losses, _) = in_a_lane_on(on, &job, &data, 60);
+            let (_, losses, _) = in_a_pipeline_on(on, &job, &data, 60);
             let mean = |losses: &[f32]| losses.iter().sum::<f32>() / losses.len() as f32;
             assert!(mean(&losses[50..]) < mean(&losses[..10]), "{cut}: {losses:?}");
         }

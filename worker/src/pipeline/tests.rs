@@ -13,7 +13,7 @@ impl Line for Noted {
         Ok(())
     }
 
-    fn next(&self, _limit: Duration) -> Result<Option<LaneWord>, TrainError> {
+    fn next(&self, _limit: Duration) -> Result<Option<PipelineMessage>, TrainError> {
         Err(TrainError::Unheard)
     }
 
@@ -21,20 +21,20 @@ impl Line for Noted {
         Duration::ZERO
     }
 
-    fn put_back(&self, _word: LaneWord) {}
+    fn put_back(&self, _word: PipelineMessage) {}
 }
 
-/// A lane whose messages are carried by hand.
+/// A pipeline whose messages are carried by hand.
 struct World {
-    lanes: Vec<Lane>,
+    pipelines: Vec<Pipeline>,
     sent: Noted,
 }
 
 impl World {
-    fn new(portions: u8) -> Self {
+    fn new(stages: u8) -> Self {
         let sent = Noted::default();
-        let lanes = (0..portions).map(|portion| member(portion, portions, &sent)).collect();
-        Self { lanes, sent }
+        let pipelines = (0..stages).map(|stage| member(stage, stages, &sent)).collect();
+        Self { pipelines, sent }
     }
 
     /// Carries everything that was sent, and all that comes of it. Tells whose minibatch broke on the way.
@@ -47,7 +47,10 @@ impl World {
             }
             for flow in flows {
                 let to = flow.head.to;
-                if self.lanes[usize::from(to)].hear(LaneWord::Flow(flow)).is_err() {
+                if self.pipelines[usize::from(to)]
+                    .hear(PipelineMessage::Flow(flow))
+                    .is_err()
+                {
                     broken.push(to);
                 }
             }
@@ -55,18 +58,20 @@ impl World {
     }
 
     fn call(&mut self) {
-        self.lanes[0].called = None;
-        self.lanes[0].call().unwrap();
+        self.pipelines[0].called = None;
+        self.pipelines[0].call().unwrap();
     }
 
     fn lead(&mut self, step: u64) {
         let lead = Lead { step, ..minibatch() };
-        self.lanes[0].say_to_all(&FlowWord::Lead(Box::new(lead))).unwrap();
+        self.pipelines[0].say_to_all(&FlowWord::Lead(Box::new(lead))).unwrap();
     }
 
     fn led(&self) -> Vec<Option<u64>> {
-        let lanes = self.lanes.iter().skip(1);
-        lanes.map(|lane| lane.next_lead().map(|lead| lead.step)).collect()
+        let pipelines = self.pipelines.iter().skip(1);
+        pipelines
+            .map(|pipeline| pipeline.next_lead().map(|lead| lead.step))
+            .collect()
     }
 }
 
@@ -79,23 +84,23 @@ fn minibatch() -> Lead {
     }
 }
 
-fn member(portion: u8, portions: u8, sent: &Noted) -> Lane {
-    let place = Place { lane: 7, portion };
-    Lane::new((place, portions, 0), 5, 100, Box::new(sent.clone())).unwrap()
+fn member(stage: u8, stages: u8, sent: &Noted) -> Pipeline {
+    let place = Place { pipeline: 7, stage };
+    Pipeline::new((place, stages, 0), 5, 100, Box::new(sent.clone())).unwrap()
 }
 
 #[test]
-fn a_lane_is_whole_when_the_last_one_has_answered() {
-    for portions in 2..5 {
-        let mut world = World::new(portions);
+fn a_pipeline_is_whole_when_the_last_one_has_answered() {
+    for stages in 2..5 {
+        let mut world = World::new(stages);
         world.carry();
-        assert!(world.lanes.iter().all(|lane| !lane.is_whole()));
+        assert!(world.pipelines.iter().all(|pipeline| !pipeline.is_whole()));
         world.call();
         world.carry();
-        assert!(world.lanes.iter().all(Lane::is_whole), "{portions}");
+        assert!(world.pipelines.iter().all(Pipeline::is_whole), "{stages}");
         world.lead(1);
         world.carry();
-        assert_eq!(world.led(), vec![Some(1); usize::from(portions) - 1]);
+        assert_eq!(world.led(), vec![Some(1); usize::from(stages) - 1]);
     }
 }
 
@@ -107,12 +112,12 @@ fn who_was_started_again_breaks_the_attempt_and_is_called() {
     world.lead(1);
     world.carry();
     let sent = world.sent.clone();
-    world.lanes[2] = member(2, 3, &sent);
+    world.pipelines[2] = member(2, 3, &sent);
     assert_eq!(world.carry(), [0], "the leader hears of it at once");
-    assert!(!world.lanes[0].is_whole());
+    assert!(!world.pipelines[0].is_whole());
     world.call();
     assert_eq!(world.carry(), [1], "what was under way is over");
-    assert!(world.lanes.iter().all(Lane::is_whole));
+    assert!(world.pipelines.iter().all(Pipeline::is_whole));
     assert_eq!(world.led(), [None, None]);
 }
 
@@ -122,21 +127,21 @@ fn what_is_of_another_attempt_is_over_and_its_sender_learns_that() {
     world.call();
     world.carry();
     assert!(matches!(
-        world.lanes[1].hear(LaneWord::Broken),
-        Err(TrainError::LaneBroken)
+        world.pipelines[1].hear(PipelineMessage::Broken),
+        Err(TrainError::PipelineBroken)
     ));
     assert_eq!(world.carry(), [0], "the leader hears of it");
     world.lead(4);
     assert_eq!(world.carry(), [0]);
     assert_eq!(world.led(), [None, Some(4)]);
     // What was under way when the next attempt began changes nothing in it.
-    let old = world.lanes[0].attempt;
+    let old = world.pipelines[0].attempt;
     world.call();
     assert_eq!(world.carry(), [2], "what was under way is over");
-    let late = world.lanes[0].head(1, old, FlowWord::Lead(Box::new(minibatch())));
+    let late = world.pipelines[0].head(1, old, FlowWord::Lead(Box::new(minibatch())));
     world.sent.0.borrow_mut().push(Flow::word(late));
     assert_eq!(world.carry(), Vec::<u8>::new());
-    assert!(world.lanes.iter().all(Lane::is_whole));
+    assert!(world.pipelines.iter().all(Pipeline::is_whole));
     assert_eq!(world.led(), [None, None]);
 }
 
@@ -145,33 +150,33 @@ fn the_end_is_told_to_each_and_a_leader_after_it_takes_it_back() {
     let mut world = World::new(3);
     world.call();
     world.carry();
-    assert!(world.lanes.iter().all(|lane| !lane.is_over()));
-    world.lanes[0].close().unwrap();
+    assert!(world.pipelines.iter().all(|pipeline| !pipeline.is_over()));
+    world.pipelines[0].close().unwrap();
     // One of them is gone; the other hears it all the same.
     let sent = world.sent.clone();
-    world.lanes[1] = member(1, 3, &sent);
+    world.pipelines[1] = member(1, 3, &sent);
     world.carry();
-    assert!(world.lanes[1].is_over() && world.lanes[2].is_over());
-    world.lanes[0] = member(0, 3, &sent);
+    assert!(world.pipelines[1].is_over() && world.pipelines[2].is_over());
+    world.pipelines[0] = member(0, 3, &sent);
     world.call();
     world.carry();
-    assert!(world.lanes[2].is_over(), "to be called is not to be led");
+    assert!(world.pipelines[2].is_over(), "to be called is not to be led");
     world.lead(1);
     world.carry();
-    assert!(!world.lanes[1].is_over() && !world.lanes[2].is_over());
+    assert!(!world.pipelines[1].is_over() && !world.pipelines[2].is_over());
 }
 
 #[test]
 fn who_has_closed_is_called_and_not_led() {
     let mut world = World::new(2);
-    world.lanes[1].close().unwrap();
+    world.pipelines[1].close().unwrap();
     world.call();
     world.carry();
-    assert!(world.lanes[0].is_whole(), "it helps to measure");
+    assert!(world.pipelines[0].is_whole(), "it helps to measure");
     world.lead(1);
     assert_eq!(world.carry(), [0], "who leads is not left waiting");
     assert_eq!(world.led(), [None]);
-    assert!(world.lanes[0].is_over(), "and knows why");
+    assert!(world.pipelines[0].is_over(), "and knows why");
 }
 
 #[test]
@@ -180,7 +185,7 @@ fn a_follower_whose_way_to_the_leader_is_broken_says_so_once() {
     world.call();
     world.carry();
     for _ in 0..3 {
-        assert!(world.lanes[1].hear(LaneWord::Broken).is_err());
+        assert!(world.pipelines[1].hear(PipelineMessage::Broken).is_err());
     }
     assert_eq!(world.sent.0.borrow().len(), 1);
 }
@@ -201,7 +206,7 @@ fn a_minibatch_that_no_leader_makes_is_not_taken() {
         let mut lead = minibatch();
         change(&mut lead);
         let told = FlowWord::Lead(Box::new(lead));
-        world.lanes[0].say_to_all(&told).unwrap();
+        world.pipelines[0].say_to_all(&told).unwrap();
         assert_eq!(world.carry(), [1, 2, 0, 0], "it is lost, and the leader hears of that");
         assert_eq!(world.led(), [None, None]);
     }
@@ -224,10 +229,10 @@ fn what_the_leader_has_given_up_is_given_up_by_all() {
     world.call();
     world.carry();
     world.lead(1);
-    world.lanes[0].close().unwrap();
+    world.pipelines[0].close().unwrap();
     assert_eq!(world.carry(), [1, 2, 3]);
     assert_eq!(world.led(), [None, None, None]);
-    assert!(world.lanes.iter().skip(1).all(Lane::is_over));
+    assert!(world.pipelines.iter().skip(1).all(Pipeline::is_over));
 }
 
 /// Of several who hold the same layers, one may be through with a minibatch before another is.
@@ -238,15 +243,15 @@ fn what_the_leader_is_through_with_is_gone_on_with_after_the_end() {
     world.carry();
     for step in 1..3 {
         let lead = Lead { step, ..minibatch() };
-        world.lanes[0].begin(lead).unwrap();
+        world.pipelines[0].begin(lead).unwrap();
     }
-    world.lanes[0].led();
-    world.lanes[0].close().unwrap();
+    world.pipelines[0].led();
+    world.pipelines[0].close().unwrap();
     assert_eq!(world.carry(), Vec::<u8>::new());
     assert_eq!(world.led(), [Some(1)]);
-    world.lanes[1].led();
+    world.pipelines[1].led();
     assert_eq!(world.led(), [None], "what was begun ahead is not gone on with");
-    assert!(world.lanes[1].is_over());
+    assert!(world.pipelines[1].is_over());
 }
 
 #[test]
@@ -260,26 +265,26 @@ fn what_comes_before_the_leaders_word_of_it_waits() {
         stretch: 1,
     };
     for step in [2, 1] {
-        world.lanes[1].say(2, part(step)).unwrap();
+        world.pipelines[1].say(2, part(step)).unwrap();
     }
     world.carry();
     for step in [1, 2] {
         world.lead(step);
         world.carry();
-        assert_eq!(world.lanes[2].wait().unwrap().0.step(), Some(step));
+        assert_eq!(world.pipelines[2].wait().unwrap().0.step(), Some(step));
         assert_eq!(
-            world.lanes[2].unled.len(),
+            world.pipelines[2].unled.len(),
             2 - step as usize,
             "what is of a later one waits for that"
         );
     }
-    // What is over is not kept, and more than anybody would send costs the lane.
-    world.lanes[2].led();
-    world.lanes[1].say(2, part(1)).unwrap();
+    // What is over is not kept, and more than anybody would send costs the pipeline.
+    world.pipelines[2].led();
+    world.pipelines[1].say(2, part(1)).unwrap();
     assert_eq!(world.carry(), Vec::<u8>::new());
-    assert!(world.lanes[2].unled.is_empty());
-    for _ in 0..=world.lanes[2].kept_max() {
-        world.lanes[1].say(2, part(9)).unwrap();
+    assert!(world.pipelines[2].unled.is_empty());
+    for _ in 0..=world.pipelines[2].kept_max() {
+        world.pipelines[1].say(2, part(9)).unwrap();
     }
     assert_eq!(world.carry(), [2, 0]);
 }
@@ -290,17 +295,17 @@ fn who_is_not_through_with_the_last_minibatch_does_not_wait_for_who_has_given_it
         let mut world = World::new(3);
         world.call();
         world.carry();
-        world.lanes[0].begin(Lead { step: 1, ..minibatch() }).unwrap();
-        world.lanes[0].led();
+        world.pipelines[0].begin(Lead { step: 1, ..minibatch() }).unwrap();
+        world.pipelines[0].led();
         if !before {
-            world.lanes[0].close().unwrap();
+            world.pipelines[0].close().unwrap();
         }
         world.carry();
         assert_eq!(world.led(), [Some(1), Some(1)]);
-        assert!(world.lanes[broken].hear(LaneWord::Broken).is_err());
+        assert!(world.pipelines[broken].hear(PipelineMessage::Broken).is_err());
         let mut broke = world.carry();
         if before {
-            world.lanes[0].close().unwrap();
+            world.pipelines[0].close().unwrap();
             broke.extend(world.carry());
         }
         assert!(broke.contains(&2), "{broke:?}");
@@ -316,13 +321,13 @@ fn an_end_that_comes_after_the_next_call_breaks_nothing() {
     world.carry();
     world.lead(1);
     world.carry();
-    assert!(world.lanes[0].hear(LaneWord::Stopping).is_err());
-    world.lanes[0].close().unwrap();
+    assert!(world.pipelines[0].hear(PipelineMessage::Stopping).is_err());
+    world.pipelines[0].close().unwrap();
     let late: Vec<Flow> = world.sent.0.borrow_mut().drain(..).collect();
     world.call();
     world.carry();
-    assert!(world.lanes.iter().all(Lane::is_whole));
+    assert!(world.pipelines.iter().all(Pipeline::is_whole));
     world.sent.0.borrow_mut().extend(late);
     assert_eq!(world.carry(), Vec::<u8>::new());
-    assert!(world.lanes.iter().all(Lane::is_whole), "it is measured");
+    assert!(world.pipelines.iter().all(Pipeline::is_whole), "it is measured");
 }

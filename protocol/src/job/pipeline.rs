@@ -1,5 +1,5 @@
 //! How a model is spread over machines: cut into groups of layers, and those into slices of neurons, each of which lies on a
-//! machine of its own. Machines that hold all of them together are a lane, and train as one worker.
+//! machine of its own. Machines that hold all of them together are a pipeline, and train as one worker.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,8 +13,8 @@ use crate::text_options::{TextOptions, within};
 pub const GROUPS_MAX: usize = 16;
 /// The most slices of a group.
 pub const SLICES_MAX: u8 = 16;
-/// The most portions of a network: slices of all groups.
-pub const PORTIONS_MAX: usize = 64;
+/// The most stages of a network: slices of all groups.
+pub const STAGES_MAX: usize = 64;
 /// The most parts of a minibatch.
 pub const MICRO_MAX: u8 = 64;
 /// Parts of a minibatch when the job leaves it open. Where there are slices only, all machines have something to do anyway, and
@@ -26,12 +26,12 @@ pub const AHEAD_MAX: u8 = 4;
 
 /// A model in groups of layers.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Lanes {
+pub struct PipelineSpec {
     /// Where it is cut.
     pub cut: Cut,
     /// Into how many slices of neurons each group is divided.
     pub slices: u8,
-    /// Into how many parts a minibatch is cut, so that all machines of a lane have something to do.
+    /// Into how many parts a minibatch is cut, so that all machines of a pipeline have something to do.
     pub micro: u8,
     /// How many minibatches are begun before the one before them is done, if the job says so.
     pub ahead: Option<u8>,
@@ -96,7 +96,7 @@ impl Cut {
     }
 }
 
-impl Lanes {
+impl PipelineSpec {
     /// What the text behind `layers:` says.
     pub(super) fn from_options(options: &mut TextOptions<'_>, threshold: Threshold) -> Result<Self, String> {
         let slices = options.number("slices")?.map_or(1.0, f64::round);
@@ -119,10 +119,10 @@ impl Lanes {
                 Cut::Into(groups as u8)
             }
         };
-        let portions = cut.groups().unwrap_or(1) * usize::from(slices);
-        if portions > PORTIONS_MAX {
+        let stages = cut.groups().unwrap_or(1) * usize::from(slices);
+        if stages > STAGES_MAX {
             return Err(format!(
-                "a network can be cut into {PORTIONS_MAX} portions at most, not {portions}"
+                "a network can be cut into {STAGES_MAX} stages at most, not {stages}"
             ));
         }
         let usual = usual_micro(cut, slices);
@@ -147,9 +147,9 @@ impl Lanes {
         })
     }
 
-    /// How many machines a lane has, once it is decided how many groups there are.
+    /// How many machines a pipeline has, once it is decided how many groups there are.
     #[must_use]
-    pub fn portions(&self) -> Option<usize> {
+    pub fn stages(&self) -> Option<usize> {
         self.cut.groups().map(|groups| groups * usize::from(self.slices))
     }
 
@@ -168,14 +168,14 @@ impl Lanes {
         }
     }
 
-    /// How many minibatches each of so many lanes begins before the one before them is done, so that machines do not wait in
-    /// between. Where the job leaves it open: one, if there is one lane of several groups and minibatches are cut. Gradients of
-    /// several lanes are old enough for each other, who does not want minibatches to be cut wants what one machine computes, and
+    /// How many minibatches each of so many pipelines begins before the one before them is done, so that machines do not wait in
+    /// between. Where the job leaves it open: one, if there is one pipeline of several groups and minibatches are cut. Gradients of
+    /// several pipelines are old enough for each other, who does not want minibatches to be cut wants what one machine computes, and
     /// slices of one group do not wait for each other's turn.
     #[must_use]
-    pub fn ahead(&self, lanes: usize) -> u8 {
+    pub fn ahead(&self, pipelines: usize) -> u8 {
         let waits = self.cut.groups() != Some(1) && self.micro > 1;
-        self.ahead.unwrap_or(u8::from(lanes < 2 && waits))
+        self.ahead.unwrap_or(u8::from(pipelines < 2 && waits))
     }
 }
 
@@ -197,7 +197,7 @@ impl FromStr for Cut {
     }
 }
 
-impl fmt::Display for Lanes {
+impl fmt::Display for PipelineSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let cut = match self.cut {
             Cut::Fitting => None,
@@ -245,7 +245,7 @@ mod tests {
         ] {
             assert_eq!(read(text).unwrap().to_string(), text);
         }
-        let lanes = |text: &str| *read(text).unwrap().lanes().unwrap();
+        let pipelines = |text: &str| *read(text).unwrap().pipelines().unwrap();
         for (text, ahead) in [
             ("layers", [1, 0]),
             ("layers:micro=1", [0, 0]),
@@ -254,18 +254,18 @@ mod tests {
             ("layers:groups=1,slices=2", [0, 0]),
             ("layers:groups=2,slices=2", [1, 0]),
         ] {
-            assert_eq!([1, 3].map(|count| lanes(text).ahead(count)), ahead, "{text}");
+            assert_eq!([1, 3].map(|count| pipelines(text).ahead(count)), ahead, "{text}");
         }
-        let lanes = lanes("layers:cuts=2+4");
-        assert_eq!((lanes.cut.groups(), lanes.micro), (Some(3), 4));
-        let of_slices = *read("layers:slices=2").unwrap().lanes().unwrap();
+        let pipelines = pipelines("layers:cuts=2+4");
+        assert_eq!((pipelines.cut.groups(), pipelines.micro), (Some(3), 4));
+        let of_slices = *read("layers:slices=2").unwrap().pipelines().unwrap();
         assert_eq!(of_slices.micro, 2);
         assert_eq!(
             of_slices.decided(Cut::Into(2)).to_string(),
             "layers:groups=2,slices=2,micro=2"
         );
         assert_eq!(
-            read("layers:groups=3,slices=2").unwrap().lanes().unwrap().portions(),
+            read("layers:groups=3,slices=2").unwrap().pipelines().unwrap().stages(),
             Some(6)
         );
     }
@@ -278,7 +278,7 @@ mod tests {
             ("layers:groups=0", "from 1 to 16"),
             ("layers:groups=2,slices=0", "from 1 to 16"),
             ("layers:groups=2,slices=17", "from 1 to 16"),
-            ("layers:groups=5,slices=16", "64 portions at most, not 80"),
+            ("layers:groups=5,slices=16", "64 stages at most, not 80"),
             ("layers:groups=2,cuts=3", "not both"),
             ("layers:cuts=4+2", "rising"),
             ("layers:cuts=0", "rising"),

@@ -1,10 +1,10 @@
-//! A portion of a network on the CPU.
+//! A stage of a network on the CPU.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use dfdx::prelude::{Cpu, Gradients};
-use protocol::model::{OwnStretch, Partition, Portion};
+use protocol::model::{OwnStretch, Partition, PipelineStage};
 use protocol::optimiser::Rule;
 
 use super::CpuBackend;
@@ -15,23 +15,28 @@ use crate::ops::matmul::Into;
 use crate::ops::{
     self, CpuLayer, MeanLoss, OpError, Owed, Parameters, Pass, Seed, Statistics, Threads, WayBack, from_rows, values,
 };
-use crate::portion::{Layers, Membership, PortionModel, Returned};
 use crate::program::{ImageOrder, Program};
+use crate::stage::{Layers, Membership, Returned, StageModel};
 use crate::train_error::TrainError;
 
-/// Trains a portion of a network on the CPU.
-pub type CpuPortionTrainer = Replica<CpuBackend<PortionModel<CpuLayers>>>;
+/// Trains a stage of a network on the CPU.
+pub type CpuStageTrainer = Replica<CpuBackend<StageModel<CpuLayers>>>;
 
-impl CpuPortionTrainer {
-    /// A trainer of the portion that a worker holds, whose copies both are the given weights.
-    pub fn in_lane(membership: Membership, counts: &[i32], rule: Rule, threads: Threads) -> Result<Self, TrainError> {
-        let (portion, seed) = (membership.portion(), membership.dropout_seed);
+impl CpuStageTrainer {
+    /// A trainer of the stage that a worker holds, whose copies both are the given weights.
+    pub fn in_pipeline(
+        membership: Membership,
+        counts: &[i32],
+        rule: Rule,
+        threads: Threads,
+    ) -> Result<Self, TrainError> {
+        let (stage, seed) = (membership.stage(), membership.dropout_seed);
         let whole = membership.partition.whole().clone();
-        let parts = |muon| Parts::new(&whole, muon).of_portion(&portion);
-        let model = PortionModel::new(membership, |partition, portion, own| {
-            Ok(CpuLayers::new(partition, portion, own, threads))
+        let parts = |muon| Parts::new(&whole, muon).of_stage(&stage);
+        let model = StageModel::new(membership, |partition, stage, own| {
+            Ok(CpuLayers::new(partition, stage, own, threads))
         })?;
-        let backend = CpuBackend::of(model, &portion.layout, counts, rule, parts, threads)?;
+        let backend = CpuBackend::of(model, &stage.layout, counts, rule, parts, threads)?;
         Self::on(backend, rule, seed)
     }
 }
@@ -49,8 +54,8 @@ pub struct CpuLayers {
 }
 
 impl CpuLayers {
-    fn new(partition: &Partition, portion: &Portion, own: &OwnStretch, threads: Threads) -> Self {
-        let program = Program::of_stretch(partition, portion, own, ImageOrder::BySample);
+    fn new(partition: &Partition, stage: &PipelineStage, own: &OwnStretch, threads: Threads) -> Self {
+        let program = Program::of_stretch(partition, stage, own, ImageOrder::BySample);
         Self {
             number: own.number,
             inputs: program.input.numbers(),

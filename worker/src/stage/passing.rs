@@ -8,13 +8,13 @@ use protocol::rng::splitmix64;
 use protocol::wire::flow::{Flow, FlowWord, Lead};
 
 use super::gathering::{added_up, columns, side_by_side};
-use super::{Layers, Owing, PortionModel, Returned};
-use crate::lane::Content;
+use super::{Layers, Owing, Returned, StageModel};
 use crate::ops::matmul::Into;
+use crate::pipeline::Content;
 use crate::train_error::TrainError;
 use crate::views;
 
-/// Numbers that have come, what they are for, and which portion made them.
+/// Numbers that have come, what they are for, and which stage made them.
 pub(super) struct Piece {
     content: Content,
     from: usize,
@@ -38,7 +38,7 @@ impl<L: Layers> Way<'_, L> {
     }
 }
 
-impl<L: Layers> PortionModel<L> {
+impl<L: Layers> StageModel<L> {
     /// Cuts a minibatch, and sends all parts on their way. All who hold neurons of the first layers do so.
     pub(super) fn send_there(&mut self, lead: &Lead, weights: &L::Weights) -> Result<(), TrainError> {
         for part in 0..lead.parts {
@@ -66,7 +66,7 @@ impl<L: Layers> PortionModel<L> {
     /// How many numbers somebody can have for this worker, if that can be at all.
     fn numbers_of(&self, content: &Content, from: usize) -> Option<usize> {
         let rows = |step, part| {
-            let lead = self.lane.begun(step).filter(|lead| part < lead.parts)?;
+            let lead = self.pipeline.begun(step).filter(|lead| part < lead.parts)?;
             Some(part_of(lead, part).len())
         };
         match *content {
@@ -80,7 +80,7 @@ impl<L: Layers> PortionModel<L> {
             } => {
                 self.held(stretch)?;
                 let after = self.stretches.get(usize::from(stretch) + 1)?;
-                let own = self.stretches[usize::from(stretch)].share(self.portion.number)?;
+                let own = self.stretches[usize::from(stretch)].share(self.stage.number)?;
                 after.holders().contains(&from).then_some(rows(step, part)? * own.len())
             }
             Content::Measure(_) | Content::Judged(_) => None,
@@ -113,9 +113,9 @@ impl<L: Layers> PortionModel<L> {
                 continue;
             }
             let next = if self.owed.is_empty() {
-                Some(self.lane.wait()?)
+                Some(self.pipeline.wait()?)
             } else {
-                self.lane.poll()?
+                self.pipeline.poll()?
             };
             let Some((content, flow)) = next else {
                 // Nobody has anything for this worker now.
@@ -123,13 +123,13 @@ impl<L: Layers> PortionModel<L> {
                 continue;
             };
             // Who leads may be through with a minibatch that this worker is not through with, and have all measured.
-            if matches!(content, Content::Measure(_)) && !self.lane.leads() {
+            if matches!(content, Content::Measure(_)) && !self.pipeline.leads() {
                 self.measured_later.push(flow);
                 continue;
             }
             match self.read(content, &flow) {
                 Some(piece) => self.take(way, piece)?,
-                None => return Err(self.lane.lost()),
+                None => return Err(self.pipeline.lost()),
             }
         }
         // Others have all that they need, and count this minibatch as trained: whatever they say now, it is.
@@ -149,17 +149,17 @@ impl<L: Layers> PortionModel<L> {
     /// Goes on with a piece, as soon as all that it needs is there.
     fn take(&mut self, way: &mut Way<'_, L>, piece: Piece) -> Result<(), TrainError> {
         let (step, ahead) = match piece.content {
-            Content::Begun { step } => (step, self.lane.ahead()),
-            Content::There { step, stretch, .. } if !self.is_last(stretch) => (step, self.lane.ahead()),
+            Content::Begun { step } => (step, self.pipeline.ahead()),
+            Content::There { step, stretch, .. } if !self.is_last(stretch) => (step, self.pipeline.ahead()),
             // Where it would become a gradient, each minibatch has its turn.
             Content::There { step, .. } | Content::Back { step, .. } => (step, 0),
-            Content::Measure(_) | Content::Judged(_) => return Err(self.lane.lost()),
+            Content::Measure(_) | Content::Judged(_) => return Err(self.pipeline.lost()),
         };
         if step > way.lead.step + ahead as u64 {
             self.later.push(piece);
             return Ok(());
         }
-        let Some(lead) = self.lane.begun(step).cloned() else {
+        let Some(lead) = self.pipeline.begun(step).cloned() else {
             // It was given up meanwhile, or done before the word of it was taken note of.
             return Ok(());
         };
@@ -168,7 +168,7 @@ impl<L: Layers> PortionModel<L> {
             Content::Begun { .. } if self.held(0).is_some() => self.send_there(&lead, way.weights),
             Content::There { part, stretch, .. } => {
                 let Some(before) = self.before(stretch) else {
-                    return Err(self.lane.lost());
+                    return Err(self.pipeline.lost());
                 };
                 let shares = before.shares().to_vec();
                 let at = (from - before.holders().start, shares.len());
@@ -203,11 +203,11 @@ impl<L: Layers> PortionModel<L> {
         inputs: Vec<f32>,
     ) -> Result<(), TrainError> {
         let (Some(at), step) = (self.held(stretch), lead.step) else {
-            return Err(self.lane.lost());
+            return Err(self.pipeline.lost());
         };
         let outputs = self.held[at].there((step, part), weights, part_key(lead, part), inputs)?;
         let stretch = stretch + 1;
-        let from = self.portion.number;
+        let from = self.stage.number;
         for to in self.stretches[usize::from(stretch)].holders() {
             if to == from {
                 self.own.push_back(Piece {
@@ -216,7 +216,7 @@ impl<L: Layers> PortionModel<L> {
                     numbers: outputs.to_vec(),
                 });
             } else {
-                self.lane
+                self.pipeline
                     .send(to as u8, FlowWord::There { step, part, stretch }, &outputs)?;
             }
         }
@@ -227,7 +227,7 @@ impl<L: Layers> PortionModel<L> {
     fn judge(&mut self, way: &mut Way<'_, L>, part: u16, inputs: Vec<f32>) -> Result<(), TrainError> {
         let stretch = (self.stretches.len() - 1) as u8;
         let Some(at) = self.held(stretch) else {
-            return Err(self.lane.lost());
+            return Err(self.pipeline.lost());
         };
         let own = part_of(way.lead, part);
         self.dataset.train.answers().gather(own, &mut self.loss.answers);
@@ -246,11 +246,11 @@ impl<L: Layers> PortionModel<L> {
         slopes: Vec<f32>,
     ) -> Result<(), TrainError> {
         let Some(at) = self.held(stretch) else {
-            return Err(self.lane.lost());
+            return Err(self.pipeline.lost());
         };
         match self.held[at].back((way.lead.step, part), (slopes, loss), way.written(at), way.gradient)? {
             Some(returned) => self.returned(way, at, part, returned),
-            None => Err(self.lane.lost()),
+            None => Err(self.pipeline.lost()),
         }
     }
 
@@ -287,7 +287,7 @@ impl<L: Layers> PortionModel<L> {
             return Ok(());
         };
         let (before, stretch) = (&self.stretches[at], at as u8);
-        let from = self.portion.number;
+        let from = self.stage.number;
         for (to, share) in before.holders().zip(before.shares()) {
             let piece = columns(slopes, before.outputs(), share);
             if to == from {
@@ -308,7 +308,7 @@ impl<L: Layers> PortionModel<L> {
                     stretch,
                     loss,
                 };
-                self.lane.send(to as u8, word, &piece)?;
+                self.pipeline.send(to as u8, word, &piece)?;
             }
         }
         Ok(())

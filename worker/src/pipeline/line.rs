@@ -1,4 +1,4 @@
-//! The way to the other workers of a lane, and what is heard on it.
+//! The way to the other workers of a pipeline, and what is heard on it.
 
 use std::time::Duration;
 
@@ -6,9 +6,9 @@ use protocol::wire::flow::{Flow, Judged, Measured};
 
 use crate::train_error::TrainError;
 
-/// What a worker hears of its lane.
+/// What a worker hears of its pipeline.
 #[derive(Clone, Debug, PartialEq)]
-pub enum LaneWord {
+pub enum PipelineMessage {
     /// From another of its workers.
     Flow(Flow),
     /// From its node: somebody cannot be reached, or was started again.
@@ -17,16 +17,16 @@ pub enum LaneWord {
     Stopping,
 }
 
-/// The way to the other workers of a lane.
+/// The way to the other workers of a pipeline.
 pub trait Line {
     /// Sends something to one of them.
     fn send(&self, flow: Flow) -> Result<(), TrainError>;
 
-    /// Waits so long for the next word of the lane, and lets all other words wait. None also if one of those has come.
-    fn next(&self, limit: Duration) -> Result<Option<LaneWord>, TrainError>;
+    /// Waits so long for the next word of the pipeline, and lets all other words wait. None also if one of those has come.
+    fn next(&self, limit: Duration) -> Result<Option<PipelineMessage>, TrainError>;
 
     /// Lets a word wait that has come in the middle of a step and is for after it.
-    fn put_back(&self, word: LaneWord);
+    fn put_back(&self, word: PipelineMessage);
 
     /// The time since some moment.
     fn now(&self) -> Duration;

@@ -1,4 +1,4 @@
-//! A portion of a network on a GPU. What comes from others and goes to them passes over the bus.
+//! A stage of a network on a GPU. What comes from others and goes to them passes over the bus.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -28,18 +28,18 @@ use crate::network::{Descent, There};
 use crate::objective::Objective;
 use crate::ops::MeanLoss;
 use crate::ops::matmul::Into;
-use crate::portion::{Layers, Membership, PortionModel, Returned};
 use crate::program::{ImageOrder, InputGradient, Program};
+use crate::stage::{Layers, Membership, Returned, StageModel};
 use crate::tape::{Activations, Around, Forward, Operation};
 use crate::train_error::TrainError;
 
-/// Trains a portion of a network on a GPU.
-pub type CudaPortionTrainer = Replica<CudaBackend<PortionModel<CudaLayers>>>;
+/// Trains a stage of a network on a GPU.
+pub type CudaStageTrainer = Replica<CudaBackend<StageModel<CudaLayers>>>;
 
-impl CudaPortionTrainer {
-    /// A trainer of the portion that a worker holds, whose copies both are the given weights, for parts of minibatches of so
+impl CudaStageTrainer {
+    /// A trainer of the stage that a worker holds, whose copies both are the given weights, for parts of minibatches of so
     /// many samples.
-    pub fn in_lane(
+    pub fn in_pipeline(
         gpu: Gpu,
         membership: Membership,
         counts: &[i32],
@@ -47,25 +47,21 @@ impl CudaPortionTrainer {
         part: usize,
     ) -> Result<Self, TrainError> {
         let gpu = Rc::new(gpu);
-        let (portion, seed) = (membership.portion(), membership.dropout_seed);
+        let (stage, seed) = (membership.stage(), membership.dropout_seed);
         let whole = membership.partition.whole().clone();
-        let parts = |muon| Parts::new(&whole, muon).of_portion(&portion);
+        let parts = |muon| Parts::new(&whole, muon).of_stage(&stage);
         let objective = membership.task.objective.clone();
         // Where minibatches are not cut, nothing is added up.
-        let summand = if membership.parts > 1 {
-            portion.layout.weights
-        } else {
-            0
-        };
+        let summand = if membership.parts > 1 { stage.layout.weights } else { 0 };
         let summand = Rc::new(Array::zeros(&gpu, summand)?);
         let model = || {
-            PortionModel::new(membership, |partition, portion, own| {
-                let program = Program::of_stretch(partition, portion, own, ImageOrder::ByChannel);
+            StageModel::new(membership, |partition, stage, own| {
+                let program = Program::of_stretch(partition, stage, own, ImageOrder::ByChannel);
                 let made = CudaLayers::new(&gpu, own, program, objective.clone(), part, &summand);
                 made.map_err(TrainError::from)
             })
         };
-        let backend = CudaBackend::of(&gpu, model, &portion.layout, counts, rule, parts)?;
+        let backend = CudaBackend::of(&gpu, model, &stage.layout, counts, rule, parts)?;
         Self::on(backend, rule, seed)
     }
 }
@@ -75,7 +71,7 @@ pub struct CudaLayers {
     number: usize,
     program: Program,
     objective: Objective,
-    /// Which weights of the portion are those of these layers.
+    /// Which weights of the stage are those of these layers.
     weights: Range<usize>,
     /// The most samples that a part has.
     part: usize,
@@ -184,7 +180,7 @@ impl CudaLayers {
                 total: count as u32,
                 relu: 0,
             };
-            // SAFETY: both have all weights of the portion, of which these are some.
+            // SAFETY: both have all weights of the stage, of which these are some.
             unsafe {
                 self.gpu
                     .launch(&self.gpu.kernels.add_ways, Grid::each(count), arguments)?;
@@ -346,7 +342,7 @@ impl Layers for CudaLayers {
 struct Seed {
     /// Where they lie.
     slopes: At<f32>,
-    /// Where the gradient of the portion's weights is to be written.
+    /// Where the gradient of the stage's weights is to be written.
     gradient: At<f32>,
 }
 

@@ -1,4 +1,4 @@
-//! What passes between the workers of a lane, from one's socket over a link to another's.
+//! What passes between the workers of a pipeline, from one's socket over a link to another's.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::node::link::LinkMessage;
 use crate::run::{Liveness, WorkerKey};
 
 impl ExchangeState {
-    /// One of this node's workers has something for another of its lane. What cannot be brought there breaks the lane: nobody
+    /// One of this node's workers has something for another of its pipeline. What cannot be brought there breaks the pipeline: nobody
     /// would answer.
     pub(super) fn pass_on(&self, key: WorkerKey, bytes: Arc<[u8]>) {
         let Some((_, worker)) = self.workers.get(&key) else {
@@ -23,10 +23,10 @@ impl ExchangeState {
         let addressed = Flow::addressed(&bytes).ok();
         let own = self.plan.place(self.me);
         let to = addressed
-            .filter(|(lane, _)| own.is_some_and(|own| own.lane == *lane))
-            .and_then(|(lane, portion)| self.plan.holder(Place { lane, portion }));
+            .filter(|(pipeline, _)| own.is_some_and(|own| own.pipeline == *pipeline))
+            .and_then(|(pipeline, stage)| self.plan.holder(Place { pipeline, stage }));
         let Some(peer) = to.and_then(|to| self.peers.get(&to.node)) else {
-            tracing::error!("a worker sent something to a place that its lane does not have");
+            tracing::error!("a worker sent something to a place that its pipeline does not have");
             return worker.hang_up();
         };
         match &peer.outbox {
@@ -34,23 +34,23 @@ impl ExchangeState {
             Some(_) => {
                 let _ = peer.link.cast(LinkMessage::Cut);
             }
-            None => worker.tell(ToWorker::LaneBroken),
+            None => worker.tell(ToWorker::PipelineBroken),
         }
     }
 
-    /// A worker of this node is gone: the others of its lane may wait for it, and are told.
-    pub(super) fn lose_lane(&self) {
+    /// A worker of this node is gone: the others of its pipeline may wait for it, and are told.
+    pub(super) fn lose_pipeline(&self) {
         let Some(own) = self.plan.place(self.me) else {
             return;
         };
         for (&node, peer) in &self.peers {
-            let (Some(place), true) = (self.plan.place(node), self.plan.are_in_one_lane(self.me, node)) else {
+            let (Some(place), true) = (self.plan.place(node), self.plan.are_in_one_pipeline(self.me, node)) else {
                 continue;
             };
             let head = FlowHead {
-                lane: place.lane,
-                to: place.portion,
-                from: own.portion,
+                pipeline: place.pipeline,
+                to: place.stage,
+                from: own.stage,
                 attempt: 0,
                 word: FlowWord::Lost,
             };
@@ -63,34 +63,34 @@ impl ExchangeState {
         }
     }
 
-    /// Something has come for this node's worker from another of its lane. What was sent to anybody else is nobody's, and who
+    /// Something has come for this node's worker from another of its pipeline. What was sent to anybody else is nobody's, and who
     /// was replaced is not listened to.
     pub(super) fn hand_in(&self, from: NodeId, bytes: &Arc<[u8]>) {
-        let own = self.plan.place(self.me).map(|own| (own.lane, own.portion));
+        let own = self.plan.place(self.me).map(|own| (own.pipeline, own.stage));
         if !self.plan.is_replaced(from)
-            && self.plan.are_in_one_lane(self.me, from)
+            && self.plan.are_in_one_pipeline(self.me, from)
             && Flow::addressed(bytes).ok() == own
         {
             self.workers.values().for_each(|(_, worker)| worker.deliver_flow(bytes));
         }
     }
 
-    /// Somebody of a lane cannot be reached: its workers give up what is under way, and begin again when they can.
-    pub(super) fn break_lane_with(&self, node: NodeId) {
-        if self.plan.are_in_one_lane(self.me, node) {
-            self.tell(&ToWorker::LaneBroken);
+    /// Somebody of a pipeline cannot be reached: its workers give up what is under way, and begin again when they can.
+    pub(super) fn break_pipeline_with(&self, node: NodeId) {
+        if self.plan.are_in_one_pipeline(self.me, node) {
+            self.tell(&ToWorker::PipelineBroken);
         }
     }
 
-    fn is_whole(&self, lane: usize) -> bool {
+    fn is_whole(&self, pipeline: usize) -> bool {
         let is_there = |place| {
             let holder = self.plan.holder(place);
             holder.is_some_and(|one| !self.liveness.silent.contains(&one.node))
         };
-        self.plan.places(lane).all(is_there)
+        self.plan.places(pipeline).all(is_there)
     }
 
-    /// The slots that have nobody to train them. A lane trains if all of it is there.
+    /// The slots that have nobody to train them. A pipeline trains if all of it is there.
     pub(super) fn dead_slots(&self) -> BTreeSet<usize> {
         // A run that is gone on with may have fewer workers than samples were shared out to.
         let unmanned = self.plan.workers()..self.plan.slots();
@@ -103,8 +103,8 @@ impl ExchangeState {
         };
         let silent = silent.filter(|one| is_away(&one.node));
         let of_silent = silent.flat_map(|one| self.plan.slots_of(one.node));
-        let in_lanes = self.plan.portions().is_some();
-        let is_dead = |slot: &usize| !in_lanes || !self.is_whole(*slot);
+        let in_pipelines = self.plan.stages().is_some();
+        let is_dead = |slot: &usize| !in_pipelines || !self.is_whole(*slot);
         let taken_over = self.taken_over.iter().copied();
         unmanned.chain(of_silent.filter(is_dead)).chain(taken_over).collect()
     }
@@ -120,10 +120,10 @@ impl ExchangeState {
         self.dead_slots = dead;
     }
 
-    /// Who of this node's lane has fallen silent breaks it.
-    pub(super) fn break_lane_with_the_silent(&self, before: &Liveness) {
+    /// Who of this node's pipeline has fallen silent breaks it.
+    pub(super) fn break_pipeline_with_the_silent(&self, before: &Liveness) {
         for &node in self.liveness.silent.difference(&before.silent) {
-            self.break_lane_with(node);
+            self.break_pipeline_with(node);
         }
     }
 }

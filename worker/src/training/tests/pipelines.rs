@@ -1,4 +1,4 @@
-//! Whole workers of a lane, each in a thread of its own, with messages that are carried between them.
+//! Whole workers of a pipeline, each in a thread of its own, with messages that are carried between them.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -13,14 +13,14 @@ use protocol::wire::attach::SaveOrder;
 use protocol::wire::flow::{Flow, Place};
 
 use super::*;
-use crate::backend::cpu::CpuPortionTrainer;
-use crate::lane::{Lane, LaneWord, Line};
-use crate::portion::Membership;
+use crate::backend::cpu::CpuStageTrainer;
+use crate::pipeline::{Line, Pipeline, PipelineMessage};
+use crate::stage::Membership;
 use crate::training_thread::TrainingThread;
 
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);
 
-/// Workers of one lane, and what they tell beside what passes between them.
+/// Workers of one pipeline, and what they tell beside what passes between them.
 struct Workers {
     inbound: Vec<SyncSender<ToTraining>>,
     told: Receiver<(usize, FromTraining)>,
@@ -57,11 +57,11 @@ impl Workers {
             cut: Arc::default(),
             _folder: folder,
         };
-        let portions = workers.job.exchange.lanes().unwrap().portions().unwrap();
-        let threads: Vec<TrainingThread> = (0..portions).map(|portion| workers.start(portion)).collect();
+        let stages = workers.job.exchange.pipelines().unwrap().stages().unwrap();
+        let threads: Vec<TrainingThread> = (0..stages).map(|stage| workers.start(stage)).collect();
         workers.inbound = threads.iter().map(|thread| thread.inbound.clone()).collect();
-        for (portion, thread) in threads.into_iter().enumerate() {
-            workers.carry(portion, thread);
+        for (stage, thread) in threads.into_iter().enumerate() {
+            workers.carry(stage, thread);
         }
         workers
     }
@@ -83,7 +83,7 @@ impl Workers {
                 match word {
                     FromTraining::Flow(flow) if !cut.load(Ordering::Relaxed) => {
                         let to = usize::from(flow.head.to);
-                        let _ = inbound[to].send(ToTraining::Lane(LaneWord::Flow(flow)));
+                        let _ = inbound[to].send(ToTraining::Pipeline(PipelineMessage::Flow(flow)));
                     }
                     word => {
                         let _ = tell.send((group, word));
@@ -94,13 +94,13 @@ impl Workers {
     }
 
     /// How many weights a worker holds.
-    fn portion_weights(&self, portion: usize) -> usize {
-        let partition = Partition::new(self.layout.clone(), self.job.exchange.lanes().unwrap());
-        partition.unwrap().portion(portion).layout.weights
+    fn stage_weights(&self, stage: usize) -> usize {
+        let partition = Partition::new(self.layout.clone(), self.job.exchange.pipelines().unwrap());
+        partition.unwrap().stage(stage).layout.weights
     }
 
     fn next(&self) -> (usize, FromTraining) {
-        self.told.recv_timeout(PATIENCE).expect("the lane stands still")
+        self.told.recv_timeout(PATIENCE).expect("the pipeline stands still")
     }
 
     /// Waits until something is told, but not for ever: who waits may tell all the time that it does.
@@ -143,30 +143,30 @@ impl Workers {
     }
 }
 
-/// One worker of a lane.
+/// One worker of a pipeline.
 fn training(
     job: &Job,
     dataset: &Arc<Dataset>,
     layout: &Layout,
-    portion: usize,
+    stage: usize,
     line: Box<dyn Line>,
-) -> Result<Training<CpuPortionTrainer>, TrainingError> {
-    let lanes = *job.exchange.lanes().unwrap();
-    let partition = Partition::new(layout.clone(), &lanes).unwrap();
+) -> Result<Training<CpuStageTrainer>, TrainingError> {
+    let pipelines = *job.exchange.pipelines().unwrap();
+    let partition = Partition::new(layout.clone(), &pipelines).unwrap();
     let place = Place {
-        lane: 0,
-        portion: portion as u8,
+        pipeline: 0,
+        stage: stage as u8,
     };
-    let lane = Lane::new(
-        (place, partition.len() as u8, lanes.ahead(1)),
+    let pipeline = Pipeline::new(
+        (place, partition.len() as u8, pipelines.ahead(1)),
         5,
         dataset.train.len(),
         line,
     )?;
-    let counts = partition.portion(portion).initial_counts(job.seed);
-    let membership = Membership::of_job(job, dataset, partition, lane);
-    let trainer = CpuPortionTrainer::in_lane(membership, &counts, job.optimiser.rule, Threads(1))?;
-    Training::new(trainer, job, dataset, Identity::alone(1 + portion as u64))
+    let counts = partition.stage(stage).initial_counts(job.seed);
+    let membership = Membership::of_job(job, dataset, partition, pipeline);
+    let trainer = CpuStageTrainer::in_pipeline(membership, &counts, job.optimiser.rule, Threads(1))?;
+    Training::new(trainer, job, dataset, Identity::alone(1 + stage as u64))
 }
 
 /// A batch of another worker's, after which nothing is left to train.
@@ -189,7 +189,7 @@ impl Line for Silence {
         Ok(())
     }
 
-    fn next(&self, _limit: std::time::Duration) -> Result<Option<LaneWord>, TrainError> {
+    fn next(&self, _limit: std::time::Duration) -> Result<Option<PipelineMessage>, TrainError> {
         Ok(None)
     }
 
@@ -197,11 +197,11 @@ impl Line for Silence {
         self.0.get()
     }
 
-    fn put_back(&self, _word: LaneWord) {}
+    fn put_back(&self, _word: PipelineMessage) {}
 }
 
 #[test]
-fn a_lane_that_never_comes_together_leaves_the_rest_to_others() {
+fn a_pipeline_that_never_comes_together_leaves_the_rest_to_others() {
     // Where somebody is missing others know that, and another may come in its place.
     for (slots, missing, ends) in [
         (1, false, Next::Waiting),
@@ -225,7 +225,7 @@ fn a_lane_that_never_comes_together_leaves_the_rest_to_others() {
         assert_eq!(
             leads.step(false, &mut encoded).unwrap(),
             ends,
-            "{slots} lanes, {missing}"
+            "{slots} pipelines, {missing}"
         );
         leads.close(&mut encoded).unwrap();
         let closing = Batch::decode(&encoded, leads.trainer.weights()).unwrap();
@@ -255,8 +255,8 @@ fn who_is_led_ends_when_told_and_not_before() {
 }
 
 #[test]
-fn a_lane_trains_its_epochs_ends_and_is_measured() {
-    for (cut, portions) in [
+fn a_pipeline_trains_its_epochs_ends_and_is_measured() {
+    for (cut, stages) in [
         ("groups=2,micro=2", 2),
         ("groups=4,micro=2", 4),
         ("groups=1,slices=2", 2),
@@ -265,10 +265,10 @@ fn a_lane_trains_its_epochs_ends_and_is_measured() {
     ] {
         let workers = Workers::cut(cut, |draft| draft.epochs = Some(3));
         let train = workers.dataset.train.len();
-        assert_eq!(workers.closed(), 3 * train, "samples of a lane count once");
+        assert_eq!(workers.closed(), 3 * train, "samples of a pipeline count once");
         workers.tell_all(&finish(true));
         let mut found = Vec::new();
-        for _ in 0..portions {
+        for _ in 0..stages {
             match workers.next() {
                 (group, FromTraining::Finished { digest, save, scores }) => {
                     assert!(digest.is_some() && save.is_some());
@@ -283,16 +283,16 @@ fn a_lane_trains_its_epochs_ends_and_is_measured() {
 }
 
 /// The order to save, and to measure the whole pipeline first or not.
-fn finish(with_lane: bool) -> ToTraining {
+fn finish(with_pipeline: bool) -> ToTraining {
     ToTraining::Finish(Some(SaveOrder {
         path: "model".into(),
         frontier: Frontier::default(),
-        with_lane,
+        with_pipeline,
     }))
 }
 
 #[test]
-fn a_lane_that_breaks_while_it_is_measured_is_measured_again() {
+fn a_pipeline_that_breaks_while_it_is_measured_is_measured_again() {
     let workers = Workers::new(3, |draft| draft.epochs = Some(1));
     workers.closed();
     workers.cut.store(true, Ordering::Relaxed);
@@ -300,7 +300,9 @@ fn a_lane_that_breaks_while_it_is_measured_is_measured_again() {
     // The first measurement, or the call for it, reaches nobody.
     workers.wait_for(|group, word| group == 0 && matches!(word, FromTraining::Flow(_)));
     workers.cut.store(false, Ordering::Relaxed);
-    workers.inbound[0].send(ToTraining::Lane(LaneWord::Broken)).unwrap();
+    workers.inbound[0]
+        .send(ToTraining::Pipeline(PipelineMessage::Broken))
+        .unwrap();
     workers.wait_for(|group, word| group == 0 && matches!(word, FromTraining::Finished { scores: Some(_), .. }));
 }
 
@@ -309,7 +311,9 @@ fn a_leader_that_calls_in_vain_saves_when_it_is_told_to_do_without() {
     let workers = Workers::new(2, |draft| draft.epochs = Some(1));
     workers.closed();
     workers.cut.store(true, Ordering::Relaxed);
-    workers.inbound[0].send(ToTraining::Lane(LaneWord::Broken)).unwrap();
+    workers.inbound[0]
+        .send(ToTraining::Pipeline(PipelineMessage::Broken))
+        .unwrap();
     workers.inbound[0].send(finish(true)).unwrap();
     workers.wait_for(|group, word| group == 0 && matches!(word, FromTraining::Flow(_)));
     workers.inbound[0].send(finish(false)).unwrap();
@@ -321,7 +325,7 @@ fn a_leader_that_calls_in_vain_saves_when_it_is_told_to_do_without() {
 }
 
 #[test]
-fn a_lane_that_is_stopped_ends_together_wherever_the_word_comes_first() {
+fn a_pipeline_that_is_stopped_ends_together_wherever_the_word_comes_first() {
     for (first, cut) in (0..4).zip(["groups=3", "groups=3", "groups=3,micro=1", "groups=2,slices=2"]) {
         let workers = Workers::cut(cut, |draft| draft.epochs = Some(100_000));
         while !matches!(workers.next(), (0, FromTraining::Step { .. })) {}
@@ -332,7 +336,7 @@ fn a_lane_that_is_stopped_ends_together_wherever_the_word_comes_first() {
 }
 
 #[test]
-fn a_lane_that_breaks_goes_on_with_the_same_minibatch() {
+fn a_pipeline_that_breaks_goes_on_with_the_same_minibatch() {
     for cut in ["groups=3,micro=2", "groups=2,slices=2,micro=2"] {
         let workers = Workers::cut(cut, |draft| draft.epochs = Some(2));
         let train = workers.dataset.train.len();
@@ -341,11 +345,11 @@ fn a_lane_that_breaks_goes_on_with_the_same_minibatch() {
         while closed < all {
             match workers.next() {
                 (_, FromTraining::Closed(_)) => closed += 1,
-                (portion, FromTraining::Step { step, .. }) => {
+                (stage, FromTraining::Step { step, .. }) => {
                     samples += step.samples;
-                    if portion == 0 && samples / 500 > broken {
+                    if stage == 0 && samples / 500 > broken {
                         broken += 1;
-                        let _ = workers.inbound[broken % all].send(ToTraining::Lane(LaneWord::Broken));
+                        let _ = workers.inbound[broken % all].send(ToTraining::Pipeline(PipelineMessage::Broken));
                     }
                 }
                 (_, FromTraining::ResidualNorm(_)) => {}
@@ -358,18 +362,20 @@ fn a_lane_that_breaks_goes_on_with_the_same_minibatch() {
 }
 
 #[test]
-fn a_leader_whose_lane_is_gone_ends_when_others_have_trained_what_it_had_chosen() {
+fn a_leader_whose_pipeline_is_gone_ends_when_others_have_trained_what_it_had_chosen() {
     let workers = Workers::new(2, |draft| draft.epochs = Some(1));
     workers.cut_in_a_step();
     workers.inbound[0]
         .send(ToTraining::Apply(Arc::new(all_the_rest())))
         .unwrap();
-    workers.inbound[0].send(ToTraining::Lane(LaneWord::Broken)).unwrap();
+    workers.inbound[0]
+        .send(ToTraining::Pipeline(PipelineMessage::Broken))
+        .unwrap();
     workers.wait_for(|group, word| group == 0 && matches!(word, FromTraining::Closed(_)));
 }
 
 #[test]
-fn a_leader_that_waits_for_a_lane_that_says_nothing_can_be_stopped() {
+fn a_leader_that_waits_for_a_pipeline_that_says_nothing_can_be_stopped() {
     let workers = Workers::new(2, |draft| draft.epochs = Some(100_000));
     workers.cut_in_a_step();
     workers.inbound[0].send(ToTraining::Stop).unwrap();
@@ -378,7 +384,7 @@ fn a_leader_that_waits_for_a_lane_that_says_nothing_can_be_stopped() {
 
 /// A leader that is started again may have lost what it made last, when the others have ended already.
 #[test]
-fn a_leader_that_comes_back_to_a_lane_that_has_ended_ends() {
+fn a_leader_that_comes_back_to_a_pipeline_that_has_ended_ends() {
     let workers = Workers::new(2, |draft| draft.epochs = Some(1));
     workers.closed();
     let thread = workers.start(0);
@@ -388,7 +394,7 @@ fn a_leader_that_comes_back_to_a_lane_that_has_ended_ends() {
         while let Some(word) = thread.outbound.recv() {
             match word {
                 FromTraining::Flow(flow) => {
-                    let _ = follower.send(ToTraining::Lane(LaneWord::Flow(flow)));
+                    let _ = follower.send(ToTraining::Pipeline(PipelineMessage::Flow(flow)));
                 }
                 FromTraining::Closed(closing) => return closing,
                 FromTraining::ResidualNorm(_) => {}
@@ -402,10 +408,10 @@ fn a_leader_that_comes_back_to_a_lane_that_has_ended_ends() {
     while !carried.is_finished() {
         assert!(start.elapsed() < PATIENCE, "it calls for ever");
         if let Ok((1, FromTraining::Flow(flow))) = workers.told.recv_timeout(std::time::Duration::from_millis(10)) {
-            let _ = inbound.send(ToTraining::Lane(LaneWord::Flow(flow)));
+            let _ = inbound.send(ToTraining::Pipeline(PipelineMessage::Flow(flow)));
         }
     }
     let closing = carried.join().unwrap();
-    let batch = Batch::decode(&closing.encoded, workers.portion_weights(0)).unwrap();
+    let batch = Batch::decode(&closing.encoded, workers.stage_weights(0)).unwrap();
     assert!(batch.header.standing.stop, "the run ends");
 }

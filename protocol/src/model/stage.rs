@@ -1,9 +1,9 @@
-//! A model cut into groups of neighbouring layers, and those into slices of neurons, so that each machine holds a portion of
+//! A model cut into groups of neighbouring layers, and those into slices of neurons, so that each machine holds a stage of
 //! the weights only: a slice of a group.
 //!
-//! A portion has a flat index space of its own, which is that of the whole model with everything else left out: tensors stay
+//! A stage has a flat index space of its own, which is that of the whole model with everything else left out: tensors stay
 //! in the order of their keys. Its weights begin with the same numbers as in the whole model, and its digest is its part of
-//! the whole model's, so that what portions have come to adds up to what one machine would have.
+//! the whole model's, so that what stages have come to adds up to what one machine would have.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ use super::stretch::{Stretch, held, stretches};
 use super::{Layer, Layout, PlacedLayer, TensorSlot, initial_counts_at};
 use crate::batch::BATCH_BYTES_MAX;
 use crate::digest::Digest;
-use crate::job::{Cut, Cuts, Lanes, PORTIONS_MAX};
+use crate::job::{Cut, Cuts, PipelineSpec, STAGES_MAX};
 
 /// Where a model is cut.
 #[derive(Clone, Debug, PartialEq)]
@@ -62,8 +62,8 @@ pub enum PartitionError {
         /// How many slices are wanted.
         slices: usize,
     },
-    /// More machines than a lane can have.
-    #[error("{groups} groups of {slices} slices are more than 64 portions: ask for fewer")]
+    /// More machines than a pipeline can have.
+    #[error("{groups} groups of {slices} slices are more than 64 stages: ask for fewer")]
     TooMany {
         /// How many groups are wanted.
         groups: usize,
@@ -80,7 +80,7 @@ pub enum PartitionError {
 
 /// What one machine holds: a slice of a group.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Portion {
+pub struct PipelineStage {
     /// Which it is, from 0: slice by slice, group by group.
     pub number: usize,
     /// Where the model is cut.
@@ -93,12 +93,12 @@ pub struct Portion {
     places: Vec<usize>,
 }
 
-/// What a portion has of a stretch.
+/// What a stage has of a stretch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnStretch {
     /// Which stretch it is.
     pub number: usize,
-    /// Its layers among those of the portion.
+    /// Its layers among those of the stage.
     pub layers: Range<usize>,
     /// How many layers of the model lie before it.
     pub before: usize,
@@ -106,13 +106,13 @@ pub struct OwnStretch {
 
 impl Partition {
     /// Cuts a model as a job says.
-    pub fn new(whole: Layout, lanes: &Lanes) -> Result<Self, PartitionError> {
+    pub fn new(whole: Layout, pipelines: &PipelineSpec) -> Result<Self, PartitionError> {
         if !whole.statistics.is_empty() {
             return Err(PartitionError::BatchNorm);
         }
-        let slices = usize::from(lanes.slices);
+        let slices = usize::from(pipelines.slices);
         let starts: Vec<usize> = starts(&whole.layers, slices).collect();
-        let begins = match lanes.cut {
+        let begins = match pipelines.cut {
             Cut::Fitting => return Err(PartitionError::Undecided),
             Cut::Into(groups) => {
                 let alike = vec![1.0; usize::from(groups)];
@@ -130,7 +130,7 @@ impl Partition {
         }
         let ends = begins.iter().skip(1).copied().chain([whole.layers.len()]);
         let groups: Vec<Range<usize>> = begins.iter().copied().zip(ends).map(|(from, to)| from..to).collect();
-        if groups.len() * slices > PORTIONS_MAX {
+        if groups.len() * slices > STAGES_MAX {
             let groups = groups.len();
             return Err(PartitionError::TooMany { groups, slices });
         }
@@ -138,14 +138,14 @@ impl Partition {
         if stretches.len() > STRETCHES_MAX {
             return Err(PartitionError::TooDeep);
         }
-        let holds = |portion: usize| stretches.iter().any(|stretch| stretch.holders().contains(&portion));
-        if let Some(empty) = (0..groups.len() * slices).find(|&portion| !holds(portion)) {
+        let holds = |stage: usize| stretches.iter().any(|stretch| stretch.holders().contains(&stage));
+        if let Some(empty) = (0..groups.len() * slices).find(|&stage| !holds(stage)) {
             let group = empty / slices + 1;
             return Err(PartitionError::Undivided { group, slices });
         }
         Ok(Self {
             whole,
-            cut: lanes.cut,
+            cut: pipelines.cut,
             groups,
             slices,
             stretches,
@@ -162,7 +162,7 @@ impl Partition {
         cuts.map(Cut::At).ok_or(PartitionError::TooDeep)
     }
 
-    /// How many portions there are.
+    /// How many stages there are.
     #[must_use]
     pub fn len(&self) -> usize {
         self.groups.len() * self.slices
@@ -211,10 +211,10 @@ impl Partition {
     /// What a machine holds.
     ///
     /// # Panics
-    /// If there is no such portion.
+    /// If there is no such stage.
     #[must_use]
-    pub fn portion(&self, number: usize) -> Portion {
-        assert!(number < self.len(), "there are {} portions", self.len());
+    pub fn stage(&self, number: usize) -> PipelineStage {
+        assert!(number < self.len(), "there are {} stages", self.len());
         let mut stretches = Vec::new();
         let mut layers: Vec<(PlacedLayer, Option<Range<usize>>)> = Vec::new();
         for (at, stretch) in self.stretches.iter().enumerate() {
@@ -236,7 +236,7 @@ impl Partition {
             Some(part_of_tensor(tensor, rows.clone()))
         });
         let (tensors, places) = own.unzip();
-        Portion {
+        PipelineStage {
             number,
             cut: self.cut,
             layout: placed(layers.into_iter().map(|(layer, _)| layer).collect(), tensors),
@@ -245,9 +245,9 @@ impl Partition {
         }
     }
 
-    /// All portions, in order.
-    pub fn portions(&self) -> impl Iterator<Item = Portion> + '_ {
-        (0..self.len()).map(|number| self.portion(number))
+    /// All stages, in order.
+    pub fn stages(&self) -> impl Iterator<Item = PipelineStage> + '_ {
+        (0..self.len()).map(|number| self.stage(number))
     }
 
     /// The digest of the whole model's first weights, of which no more than one tensor is held at a time.
@@ -272,7 +272,7 @@ fn part_of_tensor(tensor: &TensorSlot, rows: Option<Range<usize>>) -> (TensorSlo
     (part, tensor.offset + rows.start * row)
 }
 
-impl Portion {
+impl PipelineStage {
     /// Its weights at the beginning of a run: the whole model's.
     #[must_use]
     pub fn initial_counts(&self, seed: u64) -> Vec<i32> {
@@ -386,7 +386,7 @@ fn work(layers: &[PlacedLayer]) -> u64 {
 /// The most stretches: messages name them with a byte.
 const STRETCHES_MAX: usize = u8::MAX as usize;
 
-const _: () = assert!(PORTIONS_MAX <= u8::MAX as usize);
+const _: () = assert!(STAGES_MAX <= u8::MAX as usize);
 
 #[cfg(test)]
 mod tests;

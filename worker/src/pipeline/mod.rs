@@ -1,21 +1,21 @@
-//! A lane: workers that hold the layers of one network together and train as one.
+//! A pipeline: workers that hold the layers of one network together and train as one.
 //!
 //! ```text
-//!  portion 0, which leads       portion 1                    portion 2, which judges
+//!  stage 0, which leads       stage 1                    stage 2, which judges
 //!  Lead: a minibatch ─────────▶ ───────────────────────────▶
 //!  There: activations, part 0 ▶ There ─────────────────────▶ There
 //!  There: part 1 ─────────────▶ There ─────────────────────▶ loss and slopes of part 0
 //!                 slopes ◀───── Back ◀────────────────────── Back: part 0
 //! ```
 //!
-//! The first portion's worker chooses samples as any worker does, and the others follow. Each adds up the gradient of its own
-//! weights over the parts of a minibatch, updates them and lets changes out to those that hold the same in other lanes. Its
+//! The first stage's worker chooses samples as any worker does, and the others follow. Each adds up the gradient of its own
+//! weights over the parts of a minibatch, updates them and lets changes out to those that hold the same in other pipelines. Its
 //! node takes messages from worker to worker.
 //!
-//! Whatever breaks, a lane begins anew with another *attempt*: the leader calls until the last one answers, and then leads
-//! the minibatch again that was under way. A worker whose lane is broken waits, and loses nothing of its own.
+//! Whatever breaks, a pipeline begins anew with another *attempt*: the leader calls until the last one answers, and then leads
+//! the minibatch again that was under way. A worker whose pipeline is broken waits, and loses nothing of its own.
 
-mod in_lane;
+mod in_pipeline;
 mod line;
 #[cfg(test)]
 mod tests;
@@ -29,9 +29,9 @@ use protocol::rng::splitmix64;
 use protocol::wire::flow::{Flow, FlowHead, FlowWord, Lead, Place};
 
 use crate::train_error::TrainError;
-pub use in_lane::InLane;
+pub use in_pipeline::InPipeline;
 pub(crate) use line::Content;
-pub use line::{LaneWord, Line};
+pub use line::{Line, PipelineMessage};
 
 /// How long a leader waits for the answer to a call when it has heard that somebody has not, to its first call, and at most to
 /// a later one.
@@ -45,17 +45,17 @@ const WAIT: Duration = Duration::from_secs(1);
 /// The most cursors that a minibatch moves. Who is led may have kept those of others, up to three quarters of what a batch takes.
 pub(crate) const LED_CURSORS_MAX: usize = CURSORS_MAX / 4;
 
-/// A worker's part in its lane.
-pub struct Lane {
+/// A worker's part in its pipeline.
+pub struct Pipeline {
     place: Place,
-    /// How many portions there are.
-    portions: u8,
+    /// How many stages there are.
+    stages: u8,
     /// How many minibatches may be begun before the one before them is done.
     ahead: usize,
     line: Box<dyn Line>,
     /// How many samples there are to learn from: no honest leader names others.
     samples: usize,
-    /// What it belongs to now; 0 before it has heard a call, and when the lane is broken.
+    /// What it belongs to now; 0 before it has heard a call, and when the pipeline is broken.
     attempt: u64,
     /// The leader has heard the last one's answer.
     whole: bool,
@@ -84,17 +84,17 @@ pub struct Lane {
     told: Vec<Lead>,
 }
 
-impl Lane {
+impl Pipeline {
     /// A worker that has just come, under a name of its own.
     pub fn new(
-        (place, portions, ahead): (Place, u8, u8),
+        (place, stages, ahead): (Place, u8, u8),
         own: u64,
         samples: usize,
         line: Box<dyn Line>,
     ) -> Result<Self, TrainError> {
-        let lane = Self {
+        let pipeline = Self {
             place,
-            portions,
+            stages,
             ahead: usize::from(ahead.min(AHEAD_MAX)),
             line,
             samples,
@@ -115,24 +115,24 @@ impl Lane {
             told: Vec::new(),
         };
         // Whoever was here before may be waited for.
-        if !lane.leads() {
-            lane.say(0, FlowWord::Lost)?;
+        if !pipeline.leads() {
+            pipeline.say(0, FlowWord::Lost)?;
         }
-        Ok(lane)
+        Ok(pipeline)
     }
 
     /// Whether it chooses the minibatches.
     pub fn leads(&self) -> bool {
-        self.place.portion == 0
+        self.place.stage == 0
     }
 
     fn is_last(&self) -> bool {
-        self.place.portion + 1 == self.portions
+        self.place.stage + 1 == self.stages
     }
 
-    /// Over how many portions the norm of a gradient is spread.
-    pub fn portions(&self) -> u8 {
-        self.portions
+    /// Over how many stages the norm of a gradient is spread.
+    pub fn stages(&self) -> u8 {
+        self.stages
     }
 
     /// Whether a minibatch can be led, or be led by another.
@@ -219,8 +219,8 @@ impl Lane {
         self.attempt
     }
 
-    pub(crate) fn portion(&self) -> u8 {
-        self.place.portion
+    pub(crate) fn stage(&self) -> u8 {
+        self.place.stage
     }
 
     /// The first of the minibatches that the leader has begun.
@@ -242,7 +242,7 @@ impl Lane {
     }
 
     fn say_to_all(&self, word: &FlowWord) -> Result<(), TrainError> {
-        (1..self.portions).try_for_each(|portion| self.say(portion, word.clone()))
+        (1..self.stages).try_for_each(|stage| self.say(stage, word.clone()))
     }
 
     pub(crate) fn say(&self, to: u8, word: FlowWord) -> Result<(), TrainError> {
@@ -255,9 +255,9 @@ impl Lane {
 
     fn head(&self, to: u8, attempt: u64, word: FlowWord) -> FlowHead {
         FlowHead {
-            lane: self.place.lane,
+            pipeline: self.place.pipeline,
             to,
-            from: self.place.portion,
+            from: self.place.stage,
             attempt,
             word,
         }
@@ -285,7 +285,7 @@ impl Lane {
             false if was_led => self.say(0, FlowWord::Lost),
             false => Ok(()),
         };
-        told.err().unwrap_or(TrainError::LaneBroken)
+        told.err().unwrap_or(TrainError::PipelineBroken)
     }
 
     /// A leader that makes no further steps does not call either. Somebody who is not through with the last one may wait for
@@ -298,13 +298,13 @@ impl Lane {
     }
 
     /// Takes note of a word. What holds numbers is for whoever computes. An error says that what is under way is over.
-    pub(crate) fn hear(&mut self, word: LaneWord) -> Result<Option<(Content, Flow)>, TrainError> {
+    pub(crate) fn hear(&mut self, word: PipelineMessage) -> Result<Option<(Content, Flow)>, TrainError> {
         let flow = match word {
-            LaneWord::Flow(flow) => flow,
-            LaneWord::Stopping if !self.leads() => return Ok(None),
-            LaneWord::Broken | LaneWord::Stopping => return Err(self.lost()),
+            PipelineMessage::Flow(flow) => flow,
+            PipelineMessage::Stopping if !self.leads() => return Ok(None),
+            PipelineMessage::Broken | PipelineMessage::Stopping => return Err(self.lost()),
         };
-        if flow.head.to != self.place.portion {
+        if flow.head.to != self.place.stage {
             return Ok(None);
         }
         match &flow.head.word {
@@ -318,20 +318,24 @@ impl Lane {
                 self.release()?;
                 // Somebody has come, or can be reached again: it is called soon. Who cannot reach the next one says so to every call.
                 self.pause = CALL_SOON;
-                return Err(TrainError::LaneBroken);
+                return Err(TrainError::PipelineBroken);
             }
             FlowWord::Lost if flow.head.attempt != self.attempt => return Ok(None),
             FlowWord::Lost => {
                 // The leader knows.
                 self.break_off();
-                return Err(TrainError::LaneBroken);
+                return Err(TrainError::PipelineBroken);
             }
             &FlowWord::End { done } if !self.leads() => {
                 self.over = true;
                 // What was begun ahead is not gone on with; what others wait for no more may still be made here.
                 let broke = self.begun.front().is_some_and(|lead| lead.step > done);
                 self.begun.retain(|lead| lead.step <= done);
-                return if broke { Err(TrainError::LaneBroken) } else { Ok(None) };
+                return if broke {
+                    Err(TrainError::PipelineBroken)
+                } else {
+                    Ok(None)
+                };
             }
             _ => {}
         }
@@ -417,7 +421,7 @@ impl Lane {
 
     /// The most messages of them that are kept.
     fn kept_max(&self) -> usize {
-        usize::from(MICRO_MAX) * self.begun_max() * usize::from(self.portions)
+        usize::from(MICRO_MAX) * self.begun_max() * usize::from(self.stages)
     }
 
     /// Whether a minibatch can be one of this job.
@@ -442,9 +446,9 @@ impl Lane {
         if self.is_last() {
             self.say(0, FlowWord::Here)?;
         } else {
-            self.say(self.place.portion + 1, FlowWord::Call)?;
+            self.say(self.place.stage + 1, FlowWord::Call)?;
         }
-        if broke { Err(TrainError::LaneBroken) } else { Ok(()) }
+        if broke { Err(TrainError::PipelineBroken) } else { Ok(()) }
     }
 
     /// Keeps what has come for a minibatch between two steps.
@@ -456,12 +460,12 @@ impl Lane {
 
     /// Lets a message wait that is for after the present step.
     pub(crate) fn put_back(&self, flow: Flow) {
-        self.line.put_back(LaneWord::Flow(flow));
+        self.line.put_back(PipelineMessage::Flow(flow));
     }
 
     /// Waits for any word.
     #[cfg(test)]
-    pub(crate) fn listen(&mut self) -> Result<LaneWord, TrainError> {
+    pub(crate) fn listen(&mut self) -> Result<PipelineMessage, TrainError> {
         loop {
             if let Some(word) = self.line.next(WAIT)? {
                 return Ok(word);

@@ -9,25 +9,25 @@ use protocol::job::{Job, JobDraft};
 use protocol::model::{Layout, initial_counts};
 
 use super::*;
-use crate::backend::cpu::{CpuPortionTrainer, CpuTrainer};
+use crate::backend::cpu::{CpuStageTrainer, CpuTrainer};
 use crate::backend::replica::Replica;
 use crate::backend::{Array, Backend};
 #[cfg(feature = "cuda")]
 use crate::device::Precision;
 use crate::fitting::fit;
-use crate::lane::{InLane, Line};
 use crate::ops::{self, Parameters, Threads, from_rows};
+use crate::pipeline::{InPipeline, Line};
 use crate::program::{ImageOrder, Program};
 use crate::trainer::{StepControl, Trainer};
 use crate::views;
 use dfdx::prelude::Cpu;
 use protocol::wire::flow::{Flow, FlowHead, FlowWord, Place};
 
-/// A lane in one process.
+/// A pipeline in one process.
 struct Wires {
     to: Vec<Sender<Flow>>,
     own: Receiver<Flow>,
-    waiting: RefCell<VecDeque<LaneWord>>,
+    waiting: RefCell<VecDeque<PipelineMessage>>,
 }
 
 impl Line for Wires {
@@ -39,12 +39,12 @@ impl Line for Wires {
         Ok(())
     }
 
-    fn next(&self, limit: std::time::Duration) -> Result<Option<LaneWord>, TrainError> {
+    fn next(&self, limit: std::time::Duration) -> Result<Option<PipelineMessage>, TrainError> {
         if let Some(word) = self.waiting.borrow_mut().pop_front() {
             return Ok(Some(word));
         }
         match self.own.recv_timeout(limit) {
-            Ok(flow) => Ok(Some(LaneWord::Flow(flow))),
+            Ok(flow) => Ok(Some(PipelineMessage::Flow(flow))),
             Err(RecvTimeoutError::Timeout) => Ok(None),
             Err(RecvTimeoutError::Disconnected) => Err(TrainError::Unheard),
         }
@@ -55,7 +55,7 @@ impl Line for Wires {
         START.get_or_init(std::time::Instant::now).elapsed()
     }
 
-    fn put_back(&self, word: LaneWord) {
+    fn put_back(&self, word: PipelineMessage) {
         self.waiting.borrow_mut().push_back(word);
     }
 }
@@ -126,7 +126,7 @@ fn alone(job: &Job, data: &Arc<Dataset>, steps: u64) -> (Vec<f32>, Vec<f32>, Lay
     (own, losses, layout)
 }
 
-/// What a worker of a lane computes on.
+/// What a worker of a pipeline computes on.
 #[derive(Clone, Copy, PartialEq)]
 enum On {
     Cpu,
@@ -134,54 +134,54 @@ enum On {
     Gpu(Precision),
 }
 
-/// The same of a lane on CPUs.
-fn in_a_lane(job: &Job, data: &Arc<Dataset>, steps: u64) -> (Vec<f32>, Vec<f32>, Scores) {
-    in_a_lane_on(&[On::Cpu], job, data, steps)
+/// The same of a pipeline on CPUs.
+fn in_a_pipeline(job: &Job, data: &Arc<Dataset>, steps: u64) -> (Vec<f32>, Vec<f32>, Scores) {
+    in_a_pipeline_on(&[On::Cpu], job, data, steps)
 }
 
-/// The same of a lane whose workers compute on these in turn, put together, and what it measures in the end with the first
+/// The same of a pipeline whose workers compute on these in turn, put together, and what it measures in the end with the first
 /// weights, which nothing has left.
-fn in_a_lane_on(on: &[On], job: &Job, data: &Arc<Dataset>, steps: u64) -> (Vec<f32>, Vec<f32>, Scores) {
+fn in_a_pipeline_on(on: &[On], job: &Job, data: &Arc<Dataset>, steps: u64) -> (Vec<f32>, Vec<f32>, Scores) {
     let layout = fit(job, data).unwrap();
-    let lanes = *job.exchange.lanes().unwrap();
-    let portions = lanes.portions().unwrap();
-    let (to, own): (Vec<_>, Vec<_>) = (0..portions).map(|_| channel()).unzip();
+    let pipelines = *job.exchange.pipelines().unwrap();
+    let stages = pipelines.stages().unwrap();
+    let (to, own): (Vec<_>, Vec<_>) = (0..stages).map(|_| channel()).unzip();
     let workers: Vec<_> = (0u8..)
         .zip(own)
         .map(|(number, own)| {
             let on = on[usize::from(number) % on.len()];
             let (job, data, layout, to) = (job.clone(), Arc::clone(data), layout.clone(), to.clone());
             std::thread::spawn(move || {
-                let partition = Partition::new(layout.clone(), &lanes).unwrap();
+                let partition = Partition::new(layout.clone(), &pipelines).unwrap();
                 let place = Place {
-                    lane: 0,
-                    portion: number,
+                    pipeline: 0,
+                    stage: number,
                 };
                 let waiting = RefCell::default();
-                let lane = Lane::new(
-                    (place, portions as u8, lanes.ahead(1)),
+                let pipeline = Pipeline::new(
+                    (place, stages as u8, pipelines.ahead(1)),
                     1,
                     data.train.len(),
                     Box::new(Wires { to, own, waiting }),
                 )
                 .unwrap();
-                let portion = partition.portion(usize::from(number));
-                let counts = portion.initial_counts(job.seed);
+                let stage = partition.stage(usize::from(number));
+                let counts = stage.initial_counts(job.seed);
                 let rule = job.optimiser.rule;
                 // Only the leader's key decides.
                 let membership = Membership {
                     dropout_seed: if number == 0 { SEED } else { 99 },
-                    ..Membership::of_job(&job, &data, partition, lane)
+                    ..Membership::of_job(&job, &data, partition, pipeline)
                 };
                 let (own, losses, scores) = match on {
                     On::Cpu => {
-                        let trainer = CpuPortionTrainer::in_lane(membership, &counts, rule, Threads(1));
+                        let trainer = CpuStageTrainer::in_pipeline(membership, &counts, rule, Threads(1));
                         take_part(trainer.unwrap(), &job, steps)
                     }
                     #[cfg(feature = "cuda")]
                     On::Gpu(precision) => on_gpu::take_part(precision, membership, &counts, &job, steps),
                 };
-                (own, losses, scores, portion)
+                (own, losses, scores, stage)
             })
         })
         .collect();
@@ -189,8 +189,8 @@ fn in_a_lane_on(on: &[On], job: &Job, data: &Arc<Dataset>, steps: u64) -> (Vec<f
     let mut whole = vec![0.0; layout.weights];
     let mut found = None;
     for worker in workers {
-        let (own, losses, scores, portion) = worker.join().unwrap();
-        for (tensor, place) in portion.tensors() {
+        let (own, losses, scores, stage) = worker.join().unwrap();
+        for (tensor, place) in stage.tensors() {
             whole[place..][..tensor.elements()].copy_from_slice(&own[tensor.range()]);
         }
         found = found.or(scores.map(|scores| (losses, scores)));
@@ -201,7 +201,7 @@ fn in_a_lane_on(on: &[On], job: &Job, data: &Arc<Dataset>, steps: u64) -> (Vec<f
 
 /// What a worker's own weights come to, the losses of all steps, and what it measures, if it leads.
 fn take_part<B: Backend>(mut trainer: Replica<B>, job: &Job, steps: u64) -> (Vec<f32>, Vec<f32>, Option<Scores>) {
-    let (losses, scores) = if trainer.lane().unwrap().leads() {
+    let (losses, scores) = if trainer.pipeline().unwrap().leads() {
         lead(&mut trainer, job, steps)
     } else {
         follow(&mut trainer, job)
@@ -211,38 +211,38 @@ fn take_part<B: Backend>(mut trainer: Replica<B>, job: &Job, steps: u64) -> (Vec
 }
 
 fn lead<B: Backend>(trainer: &mut Replica<B>, job: &Job, steps: u64) -> (Vec<f32>, Option<Scores>) {
-    while !trainer.lane().unwrap().is_whole() {
-        trainer.lane().unwrap().call().unwrap();
+    while !trainer.pipeline().unwrap().is_whole() {
+        trainer.pipeline().unwrap().call().unwrap();
         // The followers' first words, and the last one's answer.
-        let word = trainer.lane().unwrap().listen().unwrap();
+        let word = trainer.pipeline().unwrap().listen().unwrap();
         trainer.hear(word).unwrap();
     }
     let losses = (1..=steps).map(|step| {
         let control = control(job, step);
-        let ahead = trainer.lane().unwrap().ahead() as u64;
+        let ahead = trainer.pipeline().unwrap().ahead() as u64;
         let leads = (step..=steps.min(step + ahead)).map(|step| Lead {
             step,
             learning_rate: control.learning_rate,
             samples: samples(step),
             ..Lead::default()
         });
-        trainer.lane().unwrap().tell(leads.collect());
+        trainer.pipeline().unwrap().tell(leads.collect());
         let report = trainer.step(&samples(step), control, &mut Vec::new());
         report.unwrap().loss
     });
     let losses = losses.collect();
     let scores = trainer.measure().unwrap();
-    trainer.lane().unwrap().close().unwrap();
+    trainer.pipeline().unwrap().close().unwrap();
     (losses, scores)
 }
 
 fn follow<B: Backend>(trainer: &mut Replica<B>, job: &Job) -> (Vec<f32>, Option<Scores>) {
-    while !trainer.lane().unwrap().is_over() {
-        if let Some(lead) = trainer.lane().unwrap().next_lead().cloned() {
+    while !trainer.pipeline().unwrap().is_over() {
+        if let Some(lead) = trainer.pipeline().unwrap().next_lead().cloned() {
             let report = trainer.step(&lead.samples, control(job, lead.step), &mut Vec::new());
             report.unwrap();
         } else {
-            let word = trainer.lane().unwrap().listen().unwrap();
+            let word = trainer.pipeline().unwrap().listen().unwrap();
             trainer.hear(word).unwrap();
         }
     }
@@ -254,15 +254,15 @@ const DENSE: &str =
 const CONVOLUTIONS: &str = "conv 4 3x3 pad 1, relu, maxpool 2, residual [ conv 6 3x3 pad 1, groupnorm 2, relu ], relu, conv 5 3x3, dropout 0.2, dense 9, silu, dense";
 
 #[test]
-fn a_lane_is_one_machine_to_the_bit() {
+fn a_pipeline_is_one_machine_to_the_bit() {
     let data = dataset();
     for model in [DENSE, CONVOLUTIONS] {
         for optimiser in ["muon", "sgd:0.05,momentum=0.9", "adam"] {
             let (own, losses, _) = alone(&job(model, optimiser, 2, 1), &data, 50);
             for groups in 2..=4 {
-                let (lane, found, _) = in_a_lane(&job(model, optimiser, groups, 1), &data, 50);
+                let (pipeline, found, _) = in_a_pipeline(&job(model, optimiser, groups, 1), &data, 50);
                 assert_eq!(losses, found, "{optimiser}, {groups} groups");
-                assert!(lane == own, "{model}, {optimiser}, {groups} groups");
+                assert!(pipeline == own, "{model}, {optimiser}, {groups} groups");
             }
         }
     }
@@ -275,8 +275,8 @@ fn parts_of_a_minibatch_add_up_to_it() {
     for model in &models {
         let (own, losses, _) = alone(&job(model, "sgd:0.05", 2, 1), &data, 50);
         for (groups, micro) in [(2, 2), (3, 4), (4, 7), (2, 64)] {
-            let (lane, found, _) = in_a_lane(&job(model, "sgd:0.05", groups, micro), &data, 50);
-            let off = (furthest(&own, &lane), furthest(&losses, &found));
+            let (pipeline, found, _) = in_a_pipeline(&job(model, "sgd:0.05", groups, micro), &data, 50);
+            let off = (furthest(&own, &pipeline), furthest(&losses, &found));
             assert!(off.0 < 1e-5 && off.1 < 5e-5, "{model}: {groups}, {micro}: {off:?}");
         }
     }
@@ -305,8 +305,8 @@ fn slices_of_layers_add_up_to_them() {
             "groups=2,slices=2,micro=3,ahead=0",
             "groups=2,slices=4,micro=7,ahead=0",
         ] {
-            let (lane, found, _) = in_a_lane(&job_of(&model, "sgd:0.05", cut), &data, 50);
-            let off = (furthest(&own, &lane), furthest(&losses, &found));
+            let (pipeline, found, _) = in_a_pipeline(&job_of(&model, "sgd:0.05", cut), &data, 50);
+            let off = (furthest(&own, &pipeline), furthest(&losses, &found));
             assert!(off.0 < 1e-5 && off.1 < 5e-5, "{model}: {cut}: {off:?}");
         }
     }
@@ -316,8 +316,12 @@ fn slices_of_layers_add_up_to_them() {
 /// with the same.
 fn with_old_first_layers(job: &Job, data: &Arc<Dataset>, steps: usize, ahead: usize) -> Vec<f32> {
     let layout = fit(job, data).unwrap();
-    let lanes = job.exchange.lanes().unwrap();
-    let first = Partition::new(layout.clone(), lanes).unwrap().portion(0).layout.weights;
+    let pipelines = job.exchange.pipelines().unwrap();
+    let first = Partition::new(layout.clone(), pipelines)
+        .unwrap()
+        .stage(0)
+        .layout
+        .weights;
     let network = ops::network(Program::new(&layout, ImageOrder::BySample), Threads(1));
     let Task { objective, .. } = Task::of_job(job, Arc::clone(data)).unwrap();
     let answers = Answers::default();
@@ -357,10 +361,10 @@ fn gradients_belong_to_the_weights_that_a_minibatch_went_with() {
     let model = "dense 24, tanh, dense 16, tanh, dense";
     for ahead in 0..=3 {
         let job = job_ahead(model, "sgd:0.05", 2, 1, ahead);
-        let (lane, _, _) = in_a_lane(&job, &data, 50);
+        let (pipeline, _, _) = in_a_pipeline(&job, &data, 50);
         let expected = |ahead| with_old_first_layers(&job, &data, 50, ahead);
-        assert!(furthest(&lane, &expected(ahead)) < 1e-5, "{ahead} ahead");
-        assert!(furthest(&lane, &expected(ahead + 1)) > 1e-4, "{ahead} ahead");
+        assert!(furthest(&pipeline, &expected(ahead)) < 1e-5, "{ahead} ahead");
+        assert!(furthest(&pipeline, &expected(ahead + 1)) > 1e-4, "{ahead} ahead");
     }
 }
 
@@ -376,7 +380,7 @@ fn minibatches_that_are_begun_ahead_are_all_trained() {
         "groups=3,slices=2,micro=2,ahead=4",
         "groups=2,slices=3,micro=1,ahead=2",
     ] {
-        let (_, losses, _) = in_a_lane(&job_of(DENSE, "adam", cut), &data, 60);
+        let (_, losses, _) = in_a_pipeline(&job_of(DENSE, "adam", cut), &data, 60);
         let mean = |losses: &[f32]| losses.iter().sum::<f32>() / losses.len() as f32;
         assert_eq!(losses.len(), 60);
         assert!(mean(&losses[50..]) < mean(&losses[..10]), "{cut}: {losses:?}");
@@ -384,7 +388,7 @@ fn minibatches_that_are_begun_ahead_are_all_trained() {
 }
 
 #[test]
-fn a_lane_measures_what_one_machine_does() {
+fn a_pipeline_measures_what_one_machine_does() {
     let data = dataset();
     for cut in ["groups=3,micro=2", "groups=1,slices=2", "groups=2,slices=3,ahead=0"] {
         let job = job_of(CONVOLUTIONS, "adam", cut);
@@ -395,13 +399,13 @@ fn a_lane_measures_what_one_machine_does() {
             .collect();
         let judged = Objective::to_judge(&job, &data.target);
         let one = crate::evaluate::evaluate(&layout, weights, Vec::new(), &data.test, &judged, Threads(1), |_| true);
-        let (_, _, lane) = in_a_lane(&job, &data, 2);
+        let (_, _, pipeline) = in_a_pipeline(&job, &data, 2);
         let one = one.unwrap().scores();
-        assert_eq!(lane.accuracy, one.accuracy, "{cut}");
+        assert_eq!(pipeline.accuracy, one.accuracy, "{cut}");
         // Samples are added up in another order.
         assert!(
-            (lane.loss - one.loss).abs() < 1e-9 * one.loss,
-            "{cut}: {lane:?} {one:?}"
+            (pipeline.loss - one.loss).abs() < 1e-9 * one.loss,
+            "{cut}: {pipeline:?} {one:?}"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Held-out samples on their way through a lane, with the shared weights of all its workers.
+//! Held-out samples on their way through a pipeline, with the shared weights of all its workers.
 
 use std::collections::VecDeque;
 
@@ -7,11 +7,11 @@ use protocol::measured::Scores;
 use protocol::wire::flow::{Flow, FlowWord, Judged, Measured};
 
 use super::gathering::{Gathering, side_by_side};
-use super::{Layers, PortionModel};
+use super::{Layers, StageModel};
 use crate::dataset::Answers;
 use crate::evaluate::Evaluation;
-use crate::lane::Content;
 use crate::ops::loss::{self, Errors, Judgement};
+use crate::pipeline::Content;
 use crate::predict::MINIBATCH;
 use crate::train_error::TrainError;
 
@@ -38,8 +38,8 @@ impl<W> Default for Measuring<W> {
     }
 }
 
-impl<L: Layers> PortionModel<L> {
-    /// Sends all held-out samples through the lane, and hears how they are judged.
+impl<L: Layers> StageModel<L> {
+    /// Sends all held-out samples through the pipeline, and hears how they are judged.
     pub(super) fn measure_all(&mut self, shared: &L::Shared) -> Result<Scores, TrainError> {
         self.measure_with(shared)?;
         let count = self.dataset.test.len();
@@ -57,7 +57,7 @@ impl<L: Layers> PortionModel<L> {
                 last: number as usize + 1 == minibatches.len(),
             };
             for holder in self.stretches[0].holders().skip(1) {
-                self.lane.say(holder as u8, FlowWord::Measure(measured.clone()))?;
+                self.pipeline.say(holder as u8, FlowWord::Measure(measured.clone()))?;
             }
             let inputs = self.held_out(&measured);
             self.measure_stretch(measured, inputs)?;
@@ -92,12 +92,12 @@ impl<L: Layers> PortionModel<L> {
     fn hear_judged(&mut self) -> Result<Judgement, TrainError> {
         loop {
             let judged = if let Some((measured, numbers)) = self.measuring.own.pop_front() {
-                self.measure_piece(measured, self.portion.number, numbers, None)?
+                self.measure_piece(measured, self.stage.number, numbers, None)?
             } else {
-                match self.lane.wait()? {
+                match self.pipeline.wait()? {
                     (Content::Judged(judged), _) => return Ok(from_wire(&judged)),
                     (Content::Measure(measured), flow) => self.measure_flow(measured, &flow, None)?,
-                    _ => return Err(self.lane.lost()),
+                    _ => return Err(self.pipeline.lost()),
                 }
             };
             if let Some(judged) = judged {
@@ -110,12 +110,12 @@ impl<L: Layers> PortionModel<L> {
     pub(super) fn measure_on(&mut self, measured: Measured, flow: &Flow, shared: &L::Shared) -> Result<(), TrainError> {
         let result = self.measure_flow(measured, flow, Some(shared)).and_then(|_| {
             while let Some((measured, numbers)) = self.measuring.own.pop_front() {
-                self.measure_piece(measured, self.portion.number, numbers, Some(shared))?;
+                self.measure_piece(measured, self.stage.number, numbers, Some(shared))?;
             }
             Ok(())
         });
         match result {
-            Err(TrainError::LaneBroken) => {
+            Err(TrainError::PipelineBroken) => {
                 self.clear();
                 Ok(())
             }
@@ -142,7 +142,7 @@ impl<L: Layers> PortionModel<L> {
         };
         let numbers = width.and_then(|width| flow.numbers(measured.samples.len() * width).ok());
         let (Some(numbers), Some(_), true) = (numbers, self.held(measured.stretch), held_out) else {
-            return Err(self.lane.lost());
+            return Err(self.pipeline.lost());
         };
         self.measure_piece(measured, from, numbers, shared)
     }
@@ -179,7 +179,7 @@ impl<L: Layers> PortionModel<L> {
     /// Held-out samples go through a stretch, and on, or are judged where the network ends; that is told to whoever leads.
     fn measure_stretch(&mut self, measured: Measured, inputs: Vec<f32>) -> Result<Option<Judgement>, TrainError> {
         let (Some(weights), Some(at)) = (&self.measuring.with, self.held(measured.stretch)) else {
-            return Err(self.lane.lost());
+            return Err(self.pipeline.lost());
         };
         let outputs = self.held[at].forward(weights, inputs)?;
         if measured.last && at + 1 == self.held.len() {
@@ -189,10 +189,10 @@ impl<L: Layers> PortionModel<L> {
             let stretch = measured.stretch + 1;
             let measured = Measured { stretch, ..measured };
             for to in self.stretches[usize::from(stretch)].holders() {
-                if to == self.portion.number {
+                if to == self.stage.number {
                     self.measuring.own.push_back((measured.clone(), outputs.clone()));
                 } else {
-                    self.lane
+                    self.pipeline
                         .send(to as u8, FlowWord::Measure(measured.clone()), &outputs)?;
                 }
             }
@@ -201,10 +201,10 @@ impl<L: Layers> PortionModel<L> {
         let mut answers = Answers::default();
         self.dataset.test.answers().gather(&measured.samples, &mut answers);
         let judgement = loss::judge(&self.judged_by, &outputs, &answers);
-        if self.lane.leads() {
+        if self.pipeline.leads() {
             return Ok(Some(judgement));
         }
-        self.lane.say(0, FlowWord::Judged(to_wire(&judgement)))?;
+        self.pipeline.say(0, FlowWord::Judged(to_wire(&judgement)))?;
         Ok(None)
     }
 }

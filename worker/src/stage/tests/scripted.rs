@@ -1,4 +1,4 @@
-//! One worker of a lane, to whom things come in an order that was written down.
+//! One worker of a pipeline, to whom things come in an order that was written down.
 
 use super::*;
 
@@ -11,28 +11,29 @@ impl Line for Scripted {
         Ok(())
     }
 
-    fn next(&self, _limit: std::time::Duration) -> Result<Option<LaneWord>, TrainError> {
+    fn next(&self, _limit: std::time::Duration) -> Result<Option<PipelineMessage>, TrainError> {
         let next = self.0.lock().unwrap().pop_front();
-        next.map(|flow| Some(LaneWord::Flow(flow))).ok_or(TrainError::Unheard)
+        next.map(|flow| Some(PipelineMessage::Flow(flow)))
+            .ok_or(TrainError::Unheard)
     }
 
     fn now(&self) -> std::time::Duration {
         std::time::Duration::ZERO
     }
 
-    fn put_back(&self, _word: LaneWord) {}
+    fn put_back(&self, _word: PipelineMessage) {}
 }
 
-/// A worker of a lane whose others are scripted.
-fn among(line: &Scripted, job: &Job, data: &Arc<Dataset>, portion: u8) -> CpuPortionTrainer {
-    let lanes = job.exchange.lanes().unwrap();
-    let partition = Partition::new(fit(job, data).unwrap(), lanes).unwrap();
-    let place = Place { lane: 0, portion };
-    let about = (place, partition.len() as u8, lanes.ahead(1));
-    let lane = Lane::new(about, 1, data.train.len(), Box::new(line.clone())).unwrap();
-    let counts = partition.portion(usize::from(portion)).initial_counts(job.seed);
-    let membership = Membership::of_job(job, data, partition, lane);
-    CpuPortionTrainer::in_lane(membership, &counts, job.optimiser.rule, Threads(1)).unwrap()
+/// A worker of a pipeline whose others are scripted.
+fn among(line: &Scripted, job: &Job, data: &Arc<Dataset>, stage: u8) -> CpuStageTrainer {
+    let pipelines = job.exchange.pipelines().unwrap();
+    let partition = Partition::new(fit(job, data).unwrap(), pipelines).unwrap();
+    let place = Place { pipeline: 0, stage };
+    let about = (place, partition.len() as u8, pipelines.ahead(1));
+    let pipeline = Pipeline::new(about, 1, data.train.len(), Box::new(line.clone())).unwrap();
+    let counts = partition.stage(usize::from(stage)).initial_counts(job.seed);
+    let membership = Membership::of_job(job, data, partition, pipeline);
+    CpuStageTrainer::in_pipeline(membership, &counts, job.optimiser.rule, Threads(1)).unwrap()
 }
 
 fn lead_of(step: u64) -> Lead {
@@ -51,13 +52,13 @@ fn a_minibatch_whose_parts_come_before_the_leaders_word_is_trained() {
     let job = job("dense 24, tanh, dense", "sgd:0.05", 2, 1);
     let mut trainer = among(&Scripted::default(), &job, &data, 1);
     let head = |word| FlowHead {
-        lane: 0,
+        pipeline: 0,
         to: 1,
         from: 0,
         attempt: 7,
         word,
     };
-    let hear = |trainer: &mut CpuPortionTrainer, flow| trainer.hear(LaneWord::Flow(flow)).unwrap();
+    let hear = |trainer: &mut CpuStageTrainer, flow| trainer.hear(PipelineMessage::Flow(flow)).unwrap();
     hear(&mut trainer, Flow::word(head(FlowWord::Call)));
     for step in 1..4 {
         let lead = lead_of(step);
@@ -91,7 +92,7 @@ fn nothing_of_an_earlier_attempt_is_gone_on_with() {
         let mut trainer = among(&line, &job, &data, 2);
         let flow = |attempt, from, word, numbers: Vec<f32>| {
             let head = FlowHead {
-                lane: 0,
+                pipeline: 0,
                 to: 2,
                 from,
                 attempt,
@@ -108,8 +109,8 @@ fn nothing_of_an_earlier_attempt_is_gone_on_with() {
             flow(attempt, from, FlowWord::There { step, part, stretch }, numbers)
         };
         let lead = |attempt, step| word(attempt, FlowWord::Lead(Box::new(lead_of(step))));
-        let hear = |trainer: &mut CpuPortionTrainer, flow| trainer.hear(LaneWord::Flow(flow)).unwrap();
-        let step = |trainer: &mut CpuPortionTrainer, step: u64, come: Vec<Flow>| {
+        let hear = |trainer: &mut CpuStageTrainer, flow| trainer.hear(PipelineMessage::Flow(flow)).unwrap();
+        let step = |trainer: &mut CpuStageTrainer, step: u64, come: Vec<Flow>| {
             line.0.lock().unwrap().extend(come);
             trainer
                 .step(&samples(step), control(&job, step), &mut Vec::new())

@@ -1,4 +1,4 @@
-//! The loop of a worker that holds a portion of a network only: one leads its lane, and the others follow.
+//! The loop of a worker that holds a stage of a network only: one leads its pipeline, and the others follow.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use protocol::wire::flow::Lead;
 
 use super::ending::Ending;
 use super::{Next, StepControl, Training, TrainingError};
-use crate::lane::{LED_CURSORS_MAX, LaneWord};
+use crate::pipeline::{LED_CURSORS_MAX, PipelineMessage};
 use crate::trainer::{TrainError, Trainer};
 
-/// How long a leader calls its lane together before it leaves the rest to other lanes. Nodes that are gone are given up sooner:
+/// How long a leader calls its pipeline together before it leaves the rest to other pipelines. Nodes that are gone are given up sooner:
 /// these are there, and a worker of theirs may be opening large data.
 const GIVEN_UP_AFTER: Duration = Duration::from_mins(5);
 
@@ -38,9 +38,9 @@ struct Chosen {
 pub(super) enum Choice {
     /// It chooses its next minibatch.
     Own,
-    /// The leader of its lane has chosen one.
+    /// The leader of its pipeline has chosen one.
     Led,
-    /// Its lane is not whole, or leads nothing yet.
+    /// Its pipeline is not whole, or leads nothing yet.
     None,
     /// There is nothing to follow any more.
     Over,
@@ -48,43 +48,45 @@ pub(super) enum Choice {
 
 impl<T: Trainer> Training<T> {
     /// What comes next. A follower that is told to stop goes on as long as it is led: others wait for its layers.
-    pub(super) fn choice_in_lane(&mut self) -> Result<Choice, TrainingError> {
+    pub(super) fn choice_in_pipeline(&mut self) -> Result<Choice, TrainingError> {
         let is_ending = self.is_ending();
-        let Some(lane) = self.trainer.lane() else {
+        let Some(pipeline) = self.trainer.pipeline() else {
             return Ok(Choice::Own);
         };
         // What was chosen and could not be trained is still to be, unless others have done so.
-        if !lane.is_whole() && !self.plan.is_in_arrears() {
+        if !pipeline.is_whole() && !self.plan.is_in_arrears() {
             self.chosen = false;
             self.upcoming.chosen.clear();
         }
         let may_end = is_ending || self.plan.is_complete();
-        if lane.leads() {
-            if lane.is_whole() || may_end {
+        if pipeline.leads() {
+            if pipeline.is_whole() || may_end {
                 return Ok(Choice::Own);
             }
             // It was started again when they had ended, and what it made last had reached nobody.
-            if lane.is_over() {
+            if pipeline.is_over() {
                 tracing::warn!(
-                    "the others of this node's lane have ended: what is left of its samples is not trained by it"
+                    "the others of this node's pipeline have ended: what is left of its samples is not trained by it"
                 );
                 let others_train_it = self.identity.slots > 1;
                 self.ending = if others_train_it { Ending::GaveUp } else { Ending::Stop };
                 return Ok(Choice::None);
             }
-            lane.call()?;
+            pipeline.call()?;
             // Where somebody is missing others know, and take its samples: it may come back, or another in its place.
             if self.stands_alone {
-                lane.calls_nobody();
+                pipeline.calls_nobody();
             }
-            // Else they cannot know that this lane makes nothing: all its nodes are there.
-            if self.identity.slots > 1 && lane.calls_for() > GIVEN_UP_AFTER {
-                tracing::warn!("this node's lane does not come together: what it has left is for other lanes to train");
+            // Else they cannot know that this pipeline makes nothing: all its nodes are there.
+            if self.identity.slots > 1 && pipeline.calls_for() > GIVEN_UP_AFTER {
+                tracing::warn!(
+                    "this node's pipeline does not come together: what it has left is for other pipelines to train"
+                );
                 self.ending = Ending::GaveUp;
             }
             return Ok(Choice::None);
         }
-        if let Some(lead) = lane.next_lead() {
+        if let Some(lead) = pipeline.next_lead() {
             self.indices.clone_from(&lead.samples);
             self.cursors.clone_from(&lead.cursors);
             // Its optimiser counts the leader's steps, whenever it came.
@@ -93,24 +95,24 @@ impl<T: Trainer> Training<T> {
         }
         // What is done here need not be done where it was chosen, nor the other way round: who leads says when there is no
         // more, or the node does.
-        Ok(match (lane.is_whole(), lane.is_over(), is_ending) {
+        Ok(match (pipeline.is_whole(), pipeline.is_over(), is_ending) {
             (_, true, _) | (false, _, true) => Choice::Over,
             _ => Choice::None,
         })
     }
 
-    /// The learning rate and the norm for the next step. The leader's rate is the lane's; and each portion's gradient is clipped
+    /// The learning rate and the norm for the next step. The leader's rate is the pipeline's; and each stage's gradient is clipped
     /// by itself, to its share of the norm: the whole one would take a round trip in every step.
-    pub(super) fn lane_rate_and_clip(&mut self) -> (f64, Option<f64>) {
+    pub(super) fn pipeline_rate_and_clip(&mut self) -> (f64, Option<f64>) {
         let (rate, clip) = self.rate_and_clip();
-        let Some(lane) = self.trainer.lane() else {
+        let Some(pipeline) = self.trainer.pipeline() else {
             return (rate, clip);
         };
-        let rate = lane.next_lead().map_or(rate, |lead| lead.learning_rate);
-        (rate, clip.map(|norm| norm / f64::from(lane.portions()).sqrt()))
+        let rate = pipeline.next_lead().map_or(rate, |lead| lead.learning_rate);
+        (rate, clip.map(|norm| norm / f64::from(pipeline.stages()).sqrt()))
     }
 
-    /// The next minibatch that a lane may have begun, if there is one.
+    /// The next minibatch that a pipeline may have begun, if there is one.
     pub(super) fn take_ahead(&mut self) -> bool {
         let Some(next) = self.upcoming.chosen.pop_front() else {
             return false;
@@ -120,18 +122,23 @@ impl<T: Trainer> Training<T> {
         true
     }
 
-    /// Chooses a minibatch. One that a lane is to train may come to nothing.
-    pub(super) fn choose_for_lane(&mut self, cursors_max: usize) -> bool {
+    /// Chooses a minibatch. One that a pipeline is to train may come to nothing.
+    pub(super) fn choose_for_pipeline(&mut self, cursors_max: usize) -> bool {
         let is_one = self.choose(cursors_max);
-        if is_one && self.is_in_lane() {
+        if is_one && self.is_in_pipeline() {
             self.plan.owe(&self.cursors);
         }
         is_one
     }
 
-    /// What the others of the lane have to know of a step, and of those after it that can be begun before it is done.
-    pub(super) fn tell_lane(&mut self, control: &StepControl) {
-        let Some(ahead) = self.trainer.lane().filter(|lane| lane.leads()).map(|lane| lane.ahead()) else {
+    /// What the others of the pipeline have to know of a step, and of those after it that can be begun before it is done.
+    pub(super) fn tell_pipeline(&mut self, control: &StepControl) {
+        let Some(ahead) = self
+            .trainer
+            .pipeline()
+            .filter(|pipeline| pipeline.leads())
+            .map(|pipeline| pipeline.ahead())
+        else {
             return;
         };
         self.choose_ahead(if self.upcoming.rests { 0 } else { ahead });
@@ -146,8 +153,8 @@ impl<T: Trainer> Training<T> {
         let rest = (control.step + 1..).zip(&self.upcoming.chosen);
         let rest = rest.map(|(step, next)| lead(step, &next.indices, &next.cursors));
         let leads = std::iter::once(first).chain(rest).collect();
-        if let Some(lane) = self.trainer.lane() {
-            lane.tell(leads);
+        if let Some(pipeline) = self.trainer.pipeline() {
+            pipeline.tell(leads);
         }
     }
 
@@ -158,7 +165,7 @@ impl<T: Trainer> Training<T> {
             let left = self.pending.cursors_left().saturating_sub(taken + self.cursors.len());
             let cursors_max = self.cursors_max().min(left);
             let (indices, cursors) = (std::mem::take(&mut self.indices), std::mem::take(&mut self.cursors));
-            let is_one = cursors_max > 0 && self.choose_for_lane(cursors_max);
+            let is_one = cursors_max > 0 && self.choose_for_pipeline(cursors_max);
             let next = Chosen {
                 indices: std::mem::replace(&mut self.indices, indices),
                 cursors: std::mem::replace(&mut self.cursors, cursors),
@@ -173,7 +180,7 @@ impl<T: Trainer> Training<T> {
 
     /// Whether something was begun that is not done.
     pub fn is_under_way(&mut self) -> bool {
-        self.trainer.lane().is_some_and(|lane| lane.is_under_way())
+        self.trainer.pipeline().is_some_and(|pipeline| pipeline.is_under_way())
     }
 
     /// Whether to begin nothing ahead, so that there is a moment at which nothing is under way.
@@ -181,16 +188,16 @@ impl<T: Trainer> Training<T> {
         self.upcoming.rests = rests;
     }
 
-    /// The lane broke in the middle of a step, which has moved nothing here. Who leads makes it again.
+    /// The pipeline broke in the middle of a step, which has moved nothing here. Who leads makes it again.
     pub(super) fn led_in_vain(&mut self) -> Next {
         self.steps -= 1;
-        self.chosen = self.trainer.lane().is_some_and(|lane| lane.leads());
+        self.chosen = self.trainer.pipeline().is_some_and(|pipeline| pipeline.leads());
         Next::Waiting
     }
 
     /// How many cursors a minibatch may move.
     pub(super) fn cursors_max(&mut self) -> usize {
-        match self.trainer.lane() {
+        match self.trainer.pipeline() {
             Some(_) => LED_CURSORS_MAX,
             None => CURSORS_MAX,
         }
@@ -198,58 +205,62 @@ impl<T: Trainer> Training<T> {
 
     /// What was chosen is trained. A follower's plan has chosen nothing, and learns what is done as from another's batches.
     pub(super) fn follow_plan(&mut self) {
-        match self.trainer.lane() {
-            Some(lane) if lane.leads() => self.plan.settle(&self.cursors),
+        match self.trainer.pipeline() {
+            Some(pipeline) if pipeline.leads() => self.plan.settle(&self.cursors),
             Some(_) => self.plan.observe(self.identity.origin, &self.cursors),
             None => {}
         }
     }
 
-    /// How many samples a step is told to have trained: those of a lane count once.
+    /// How many samples a step is told to have trained: those of a pipeline count once.
     pub(super) fn counted_samples(&mut self) -> usize {
-        match self.trainer.lane() {
-            Some(lane) if !lane.leads() => 0,
+        match self.trainer.pipeline() {
+            Some(pipeline) if !pipeline.leads() => 0,
             _ => self.indices.len(),
         }
     }
 
-    /// A word of the lane has come between two steps.
-    pub fn hear(&mut self, word: LaneWord) -> Result<(), TrainingError> {
+    /// A word of the pipeline has come between two steps.
+    pub fn hear(&mut self, word: PipelineMessage) -> Result<(), TrainingError> {
         Ok(self.trainer.hear(word)?)
     }
 
-    /// How good the weights of the whole lane are; none where this worker does not lead a whole one.
+    /// How good the weights of the whole pipeline are; none where this worker does not lead a whole one.
     pub fn measure(&mut self) -> Result<Option<Scores>, TrainingError> {
-        if self.trainer.lane().is_none_or(|lane| !lane.leads() || !lane.is_whole()) {
+        if self
+            .trainer
+            .pipeline()
+            .is_none_or(|pipeline| !pipeline.leads() || !pipeline.is_whole())
+        {
             return Ok(None);
         }
         match self.trainer.measure() {
-            Err(TrainError::LaneBroken) => Ok(None),
+            Err(TrainError::PipelineBroken) => Ok(None),
             measured => Ok(measured?),
         }
     }
 
     /// Whether it is for this worker to say that the run is to end. Those that are led only follow.
     pub(super) fn may_say_stop(&mut self) -> bool {
-        let leads = self.trainer.lane().is_none_or(|lane| lane.leads());
+        let leads = self.trainer.pipeline().is_none_or(|pipeline| pipeline.leads());
         leads && !matches!(self.ending, Ending::GaveUp | Ending::Leaving(_))
     }
 
-    /// Whether this worker holds a portion of a network only.
-    pub fn is_in_lane(&mut self) -> bool {
-        self.trainer.lane().is_some()
+    /// Whether this worker holds a stage of a network only.
+    pub fn is_in_pipeline(&mut self) -> bool {
+        self.trainer.pipeline().is_some()
     }
 
-    /// Whether this worker leads a lane.
-    pub fn leads_lane(&mut self) -> bool {
-        self.trainer.lane().is_some_and(|lane| lane.leads())
+    /// Whether this worker leads a pipeline.
+    pub fn leads_pipeline(&mut self) -> bool {
+        self.trainer.pipeline().is_some_and(|pipeline| pipeline.leads())
     }
 
-    /// Whether this worker leads a lane that is not whole, so that it calls.
+    /// Whether this worker leads a pipeline that is not whole, so that it calls.
     pub fn calls(&mut self) -> Result<bool, TrainingError> {
-        match self.trainer.lane() {
-            Some(lane) if lane.leads() && !lane.is_whole() => {
-                lane.call()?;
+        match self.trainer.pipeline() {
+            Some(pipeline) if pipeline.leads() && !pipeline.is_whole() => {
+                pipeline.call()?;
                 Ok(true)
             }
             _ => Ok(false),
