@@ -4,7 +4,7 @@
 //! that carry the work they count, and merge by maximum, so batches may arrive late, twice or in any order.
 //!
 //! A shard has as many samples in every epoch, so where epochs are done its cursor is the same in all of them. Cursors are
-//! therefore kept as stretches of epochs, and take no more room after a million epochs than after one.
+//! therefore kept as epoch spans of epochs, and take no more room after a million epochs than after one.
 
 #[cfg(test)]
 mod tests;
@@ -14,9 +14,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// The most stretches that a set of cursors holds: three for each shard of 5,000 workers. Only a member that lies makes
+/// The most epoch spans that a set of cursors holds: three for each shard of 5,000 workers. Only a member that lies makes
 /// more, and what it says beyond that is not taken note of; at worst, samples are trained again.
-pub const STRETCHES_MAX: usize = 1 << 18;
+pub const EPOCH_SPANS_MAX: usize = 1 << 18;
 
 /// The name of a shard in the whole run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -38,7 +38,7 @@ pub struct CursorAdvance {
 
 /// Consecutive epochs in which a shard is done up to the same sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Stretch {
+pub struct EpochSpan {
     /// The number of the shard in the plans of these epochs.
     pub shard: u32,
     /// The first of the epochs.
@@ -49,7 +49,7 @@ pub struct Stretch {
     pub done: u32,
 }
 
-impl Stretch {
+impl EpochSpan {
     /// Whether it says something of a shard.
     #[must_use]
     pub const fn contains(&self, shard: ShardId) -> bool {
@@ -74,7 +74,7 @@ impl Stretch {
     }
 }
 
-impl From<CursorAdvance> for Stretch {
+impl From<CursorAdvance> for EpochSpan {
     fn from(advance: CursorAdvance) -> Self {
         let CursorAdvance { shard, done } = advance;
         Self {
@@ -98,16 +98,16 @@ pub struct News {
 /// The cursors of all shards.
 ///
 /// Two sets of cursors are equal if they say the same of every shard: a shard that was not begun has no
-/// entry, and stretches are as long as can be.
+/// entry, and epoch spans are as long as can be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cursors {
     /// By shard and first epoch.
-    stretches: BTreeMap<(u32, u32), Rest>,
+    epoch_spans: BTreeMap<(u32, u32), Rest>,
     /// The sum over all shards, kept so that progress can be asked for at any time.
     samples_done: u64,
 }
 
-/// What a stretch has beside its key.
+/// What a epoch span has beside its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Rest {
     last: u32,
@@ -122,12 +122,12 @@ impl Cursors {
     }
 
     /// Takes note that a shard is done that far in some consecutive epochs.
-    pub fn raise(&mut self, to: Stretch) -> News {
+    pub fn raise(&mut self, to: EpochSpan) -> News {
         let mut news = News::default();
         let mut first = to.first;
         while first <= to.last {
             let (last, done) = self.level(to.shard, first, to.last);
-            let part = Stretch { first, last, ..to };
+            let part = EpochSpan { first, last, ..to };
             if to.done > done && self.set(part) {
                 let epochs = u64::from(last - first) + 1;
                 news.samples += epochs * u64::from(to.done - done);
@@ -144,23 +144,23 @@ impl Cursors {
 
     /// Takes note of all that another set of cursors knows.
     pub fn merge(&mut self, other: &Self) {
-        for stretch in other.stretches() {
-            self.raise(stretch);
+        for epoch_span in other.epoch_spans() {
+            self.raise(epoch_span);
         }
     }
 
     /// The contiguous samples done of a shard.
     #[must_use]
     pub fn done(&self, shard: ShardId) -> u32 {
-        self.stretch_at(shard).map_or(0, |stretch| stretch.done)
+        self.epoch_span_at(shard).map_or(0, |epoch_span| epoch_span.done)
     }
 
-    /// The stretch that a shard is in, if it was begun.
+    /// The epoch span that a shard is in, if it was begun.
     #[must_use]
-    pub fn stretch_at(&self, shard: ShardId) -> Option<Stretch> {
+    pub fn epoch_span_at(&self, shard: ShardId) -> Option<EpochSpan> {
         let ShardId { epoch, shard } = shard;
-        let before = self.stretches.range((shard, 0)..=(shard, epoch)).next_back();
-        before.map(stretch).filter(|found| found.last >= epoch)
+        let before = self.epoch_spans.range((shard, 0)..=(shard, epoch)).next_back();
+        before.map(epoch_span).filter(|found| found.last >= epoch)
     }
 
     /// The samples done in all shards together.
@@ -170,70 +170,70 @@ impl Cursors {
     }
 
     /// All that is known, by shard and epoch.
-    pub fn stretches(&self) -> impl Iterator<Item = Stretch> + '_ {
-        self.stretches.iter().map(stretch)
+    pub fn epoch_spans(&self) -> impl Iterator<Item = EpochSpan> + '_ {
+        self.epoch_spans.iter().map(epoch_span)
     }
 
     /// How far the shard is done in an epoch, and up to which epoch, at most `limit`, it is done as far.
     fn level(&self, shard: u32, epoch: u32, limit: u32) -> (u32, u32) {
-        if let Some(here) = self.stretch_at(ShardId { epoch, shard }) {
+        if let Some(here) = self.epoch_span_at(ShardId { epoch, shard }) {
             return (here.last.min(limit), here.done);
         }
         // Nothing begins at the epoch itself, so what is found is behind it.
-        let next = self.stretches.range((shard, epoch)..=(shard, limit)).next();
+        let next = self.epoch_spans.range((shard, epoch)..=(shard, limit)).next();
         (next.map_or(limit, |(&(_, first), _)| first - 1), 0)
     }
 
-    /// Puts a shard further in epochs in which it was equally far. Refuses what would be one stretch too many.
-    fn set(&mut self, to: Stretch) -> bool {
-        let Stretch {
+    /// Puts a shard further in epochs in which it was equally far. Refuses what would be one epoch span too many.
+    fn set(&mut self, to: EpochSpan) -> bool {
+        let EpochSpan {
             shard,
             mut first,
             mut last,
             done,
         } = to;
         let at = |epoch| ShardId { epoch, shard };
-        let cut = self.stretch_at(at(first));
+        let cut = self.epoch_span_at(at(first));
         let left = cut.filter(|cut| cut.first < first);
         let right = cut.filter(|cut| cut.last > last);
-        // What is left of the stretch that is cut is less far, so it is the neighbours alone that may go on in this one.
+        // What is left of the epoch span that is cut is less far, so it is the neighbours alone that may go on in this one.
         let neighbour = |epoch: Option<u32>| {
-            let found = epoch.and_then(|epoch| self.stretch_at(at(epoch)));
+            let found = epoch.and_then(|epoch| self.epoch_span_at(at(epoch)));
             found.filter(|found| found.done == done)
         };
         let before = neighbour(first.checked_sub(1));
         let after = neighbour(last.checked_add(1));
-        // Mostly an epoch is done after those before it were, and their stretch becomes longer.
+        // Mostly an epoch is done after those before it were, and their epoch span becomes longer.
         if let (None, Some(before), None) = (cut, before, after) {
-            self.stretches.insert((shard, before.first), Rest { last, done });
+            self.epoch_spans.insert((shard, before.first), Rest { last, done });
             return true;
         }
         let gone = [cut, before, after].iter().flatten().count();
         let made = 1 + [left, right].iter().flatten().count();
-        if made > gone && self.stretches.len() + made - gone > STRETCHES_MAX {
+        if made > gone && self.epoch_spans.len() + made - gone > EPOCH_SPANS_MAX {
             return false;
         }
         for old in [cut, before, after].into_iter().flatten() {
-            self.stretches.remove(&(shard, old.first));
+            self.epoch_spans.remove(&(shard, old.first));
         }
         if let Some(left) = left {
             let last = first - 1;
-            self.stretches
+            self.epoch_spans
                 .insert((shard, left.first), Rest { last, done: left.done });
         }
         if let Some(right) = right {
             let (last, done) = (right.last, right.done);
-            self.stretches.insert((shard, to.last + 1), Rest { last, done });
+            self.epoch_spans.insert((shard, to.last + 1), Rest { last, done });
         }
         first = before.map_or(first, |before| before.first);
         last = after.map_or(last, |after| after.last);
-        self.stretches.insert((shard, first), Rest { last, done });
+        self.epoch_spans.insert((shard, first), Rest { last, done });
         true
     }
 }
 
-fn stretch((&(shard, first), &Rest { last, done }): (&(u32, u32), &Rest)) -> Stretch {
-    Stretch {
+fn epoch_span((&(shard, first), &Rest { last, done }): (&(u32, u32), &Rest)) -> EpochSpan {
+    EpochSpan {
         shard,
         first,
         last,

@@ -19,25 +19,26 @@ fn advances() -> impl Strategy<Value = Vec<CursorAdvance>> {
     prop::collection::vec(advance, 0..40)
 }
 
-fn some_stretches() -> impl Strategy<Value = Vec<Stretch>> {
-    let stretch = (0u32..3, 0u32..9, 0u32..9, 0u32..5, any::<bool>()).prop_map(|(shard, first, span, done, late)| {
-        // The last epochs that there can be are not beyond the last.
-        let first = if late { u32::MAX - first } else { first };
-        Stretch {
-            shard,
-            first,
-            last: first.saturating_add(span),
-            done,
-        }
-    });
-    prop::collection::vec(stretch, 0..20)
+fn some_epoch_spans() -> impl Strategy<Value = Vec<EpochSpan>> {
+    let epoch_span =
+        (0u32..3, 0u32..9, 0u32..9, 0u32..5, any::<bool>()).prop_map(|(shard, first, span, done, late)| {
+            // The last epochs that there can be are not beyond the last.
+            let first = if late { u32::MAX - first } else { first };
+            EpochSpan {
+                shard,
+                first,
+                last: first.saturating_add(span),
+                done,
+            }
+        });
+    prop::collection::vec(epoch_span, 0..20)
 }
 
 fn cursors() -> impl Strategy<Value = Cursors> {
-    some_stretches().prop_map(|stretches| {
+    some_epoch_spans().prop_map(|epoch_spans| {
         let mut cursors = Cursors::default();
-        for stretch in stretches {
-            cursors.raise(stretch);
+        for epoch_span in epoch_spans {
+            cursors.raise(epoch_span);
         }
         cursors
     })
@@ -51,8 +52,8 @@ fn merged(a: &Cursors, b: &Cursors) -> Cursors {
 
 /// Every shard by itself.
 fn singly(cursors: &Cursors) -> BTreeMap<ShardId, u32> {
-    let each = |stretch: Stretch| stretch.shards().map(move |shard| (shard, stretch.done));
-    cursors.stretches().flat_map(each).collect()
+    let each = |epoch_span: EpochSpan| epoch_span.shards().map(move |shard| (shard, epoch_span.done));
+    cursors.epoch_spans().flat_map(each).collect()
 }
 
 #[test]
@@ -94,9 +95,9 @@ fn a_million_epochs_take_the_room_of_one() {
                 }
             }
         }
-        most = most.max(cursors.stretches.len());
+        most = most.max(cursors.epoch_spans.len());
         if step == 10 {
-            after_ten = (cursors.stretches.len(), bytes(&cursors));
+            after_ten = (cursors.epoch_spans.len(), bytes(&cursors));
         }
     }
     // The others come as ranges of one slot's batches each, which a member gets that was away.
@@ -105,20 +106,20 @@ fn a_million_epochs_take_the_room_of_one() {
             let mut range = Cursors::default();
             for shard in 4 * slot..4 * slot + 4 {
                 let last = first + 999;
-                range.raise(Stretch {
+                range.raise(EpochSpan {
                     shard,
                     first,
                     last,
                     done: 1,
                 });
             }
-            assert_eq!(range.stretches.len(), 4);
+            assert_eq!(range.epoch_spans.len(), 4);
             cursors.merge(&range);
         }
-        most = most.max(cursors.stretches.len());
+        most = most.max(cursors.epoch_spans.len());
     }
     assert_eq!(cursors.samples_done(), u64::from(EPOCHS) * u64::from(SHARDS));
-    assert_eq!((cursors.stretches.len(), after_ten.0, most), (40, 40, 40));
+    assert_eq!((cursors.epoch_spans.len(), after_ten.0, most), (40, 40, 40));
     // Numbers of epochs have become longer, and nothing else.
     assert_eq!((after_ten.1, bytes(&cursors)), (161, 241));
     let job = Box::new(JobDraft::default().resolve().unwrap());
@@ -144,36 +145,36 @@ fn a_million_epochs_take_the_room_of_one() {
 
 #[test]
 fn the_most_cursors_that_can_be_held_fit_into_a_message_and_no_more_are_taken() {
-    let every_other = |index: u32| Stretch {
+    let every_other = |index: u32| EpochSpan {
         shard: u32::MAX,
         first: u32::MAX - 2 * index,
         last: u32::MAX - 2 * index,
         done: u32::MAX,
     };
     let mut cursors = Cursors::default();
-    for index in 0..STRETCHES_MAX as u32 {
+    for index in 0..EPOCH_SPANS_MAX as u32 {
         assert_eq!(cursors.raise(every_other(index)).begun, 1);
     }
     let bytes = postcard::to_stdvec(&cursors).unwrap();
     assert!(bytes.len() < BATCH_BYTES_MAX / 2);
     assert_eq!(postcard::from_bytes::<Cursors>(&bytes).as_ref(), Ok(&cursors));
     let before = cursors.clone();
-    assert_eq!(cursors.raise(every_other(STRETCHES_MAX as u32)), News::default());
+    assert_eq!(cursors.raise(every_other(EPOCH_SPANS_MAX as u32)), News::default());
     assert_eq!(cursors, before);
     // What lies between two of them makes three into one, and there is room again.
-    let between = Stretch {
+    let between = EpochSpan {
         first: u32::MAX - 1,
         last: u32::MAX - 1,
         ..every_other(0)
     };
     assert_eq!(cursors.raise(between).begun, 1);
-    assert_eq!(cursors.raise(every_other(STRETCHES_MAX as u32)).begun, 1);
-    let mut bytes = postcard::to_stdvec(&before.stretches().collect::<Vec<_>>()).unwrap();
-    let one_more = postcard::to_stdvec(&every_other(STRETCHES_MAX as u32)).unwrap();
+    assert_eq!(cursors.raise(every_other(EPOCH_SPANS_MAX as u32)).begun, 1);
+    let mut bytes = postcard::to_stdvec(&before.epoch_spans().collect::<Vec<_>>()).unwrap();
+    let one_more = postcard::to_stdvec(&every_other(EPOCH_SPANS_MAX as u32)).unwrap();
     assert!(postcard::from_bytes::<Cursors>(&bytes).is_ok());
     // A list of one more, in front.
-    let count = postcard::to_stdvec(&(STRETCHES_MAX as u32)).unwrap().len();
-    let announced = postcard::to_stdvec(&(STRETCHES_MAX as u32 + 1)).unwrap();
+    let count = postcard::to_stdvec(&(EPOCH_SPANS_MAX as u32)).unwrap().len();
+    let announced = postcard::to_stdvec(&(EPOCH_SPANS_MAX as u32 + 1)).unwrap();
     bytes.splice(..count, announced.into_iter().chain(one_more));
     assert!(postcard::from_bytes::<Cursors>(&bytes).is_err());
 }
@@ -196,18 +197,18 @@ fn lists_that_nobody_writes_are_refused() {
 proptest! {
     /// What they are is what a plain map of all shards would be.
     #[test]
-    fn stretches_say_what_single_cursors_would(stretches in some_stretches()) {
+    fn epoch_spans_say_what_single_cursors_would(epoch_spans in some_epoch_spans()) {
         let mut plain: BTreeMap<ShardId, u32> = BTreeMap::new();
         let mut cursors = Cursors::default();
-        for stretch in stretches {
+        for epoch_span in epoch_spans {
             let mut expected = News::default();
-            for shard in stretch.shards().filter(|_| stretch.done > 0) {
+            for shard in epoch_span.shards().filter(|_| epoch_span.done > 0) {
                 let done = plain.entry(shard).or_default();
                 expected.begun += u64::from(*done == 0);
-                expected.samples += u64::from(stretch.done.saturating_sub(*done));
-                *done = (*done).max(stretch.done);
+                expected.samples += u64::from(epoch_span.done.saturating_sub(*done));
+                *done = (*done).max(epoch_span.done);
             }
-            prop_assert_eq!(cursors.raise(stretch), expected);
+            prop_assert_eq!(cursors.raise(epoch_span), expected);
             prop_assert_eq!(&singly(&cursors), &plain);
             prop_assert_eq!(cursors.samples_done(), plain.values().map(|&done| u64::from(done)).sum::<u64>());
         }
@@ -215,7 +216,7 @@ proptest! {
             prop_assert_eq!(cursors.done(shard), done);
         }
         // They are as long as can be.
-        let all: Vec<Stretch> = cursors.stretches().collect();
+        let all: Vec<EpochSpan> = cursors.epoch_spans().collect();
         for pair in all.windows(2) {
             let meet = pair[0].shard == pair[1].shard && pair[0].last + 1 == pair[1].first;
             prop_assert!(!(meet && pair[0].done == pair[1].done));

@@ -1,16 +1,16 @@
-//! Cursors in bytes and texts: a list of stretches, in order.
+//! Cursors in bytes and texts: a list of epoch spans, in order.
 
 use std::fmt;
 
 use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{Cursors, STRETCHES_MAX, Stretch};
+use super::{Cursors, EPOCH_SPANS_MAX, EpochSpan};
 
 impl Serialize for Cursors {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         // A list, not a map: text formats know no maps whose keys are structures.
-        serializer.collect_seq(self.stretches())
+        serializer.collect_seq(self.epoch_spans())
     }
 }
 
@@ -26,25 +26,26 @@ impl<'de> Visitor<'de> for Reader {
     type Value = Cursors;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "at most {STRETCHES_MAX} stretches of epochs, in order")
+        write!(f, "at most {EPOCH_SPANS_MAX} epoch spans, in order")
     }
 
-    /// Takes only what is written by the above: stretches that lie apart are put in their places one by one, and nobody
+    /// Takes only what is written by the above: epoch spans that lie apart are put in their places one by one, and nobody
     /// can make that much work with few bytes.
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Cursors, A::Error> {
         let mut cursors = Cursors::default();
-        let mut before: Option<Stretch> = None;
-        while let Some(stretch) = items.next_element::<Stretch>()? {
-            let follows = before.is_none_or(|before| (before.shard, before.last) < (stretch.shard, stretch.first));
-            if !follows || stretch.first > stretch.last || stretch.done == 0 {
-                return Err(Error::custom("stretches of epochs that are out of order"));
+        let mut before: Option<EpochSpan> = None;
+        while let Some(epoch_span) = items.next_element::<EpochSpan>()? {
+            let follows =
+                before.is_none_or(|before| (before.shard, before.last) < (epoch_span.shard, epoch_span.first));
+            if !follows || epoch_span.first > epoch_span.last || epoch_span.done == 0 {
+                return Err(Error::custom("epoch spans that are out of order"));
             }
             let known = cursors.samples_done();
-            let new = cursors.raise(stretch).samples;
+            let new = cursors.raise(epoch_span).samples;
             if new == 0 || known.checked_add(new).is_none() {
-                return Err(Error::custom("more stretches of epochs, or samples, than there can be"));
+                return Err(Error::custom("more epoch spans, or samples, than there can be"));
             }
-            before = Some(stretch);
+            before = Some(epoch_span);
         }
         Ok(cursors)
     }

@@ -15,10 +15,10 @@ pub const GROUPS_MAX: usize = 16;
 pub const SLICES_MAX: u8 = 16;
 /// The most stages of a network: slices of all groups.
 pub const STAGES_MAX: usize = 64;
-/// The most parts of a minibatch.
+/// The most micro-batches of a minibatch.
 pub const MICRO_MAX: u8 = 64;
-/// Parts of a minibatch when the job leaves it open. Where there are slices only, all machines have something to do anyway, and
-/// a second part is enough to compute on while the first one is on its way.
+/// Micro-batches of a minibatch when the job leaves it open. Where there are slices only, all machines have something to do anyway, and
+/// a second micro-batch is enough to compute on while the first one is on its way.
 const MICRO: u8 = 4;
 const MICRO_OF_SLICES: u8 = 2;
 /// The most minibatches that are begun before the one before them is done.
@@ -31,7 +31,7 @@ pub struct PipelineSpec {
     pub cut: Cut,
     /// Into how many slices of neurons each group is divided.
     pub slices: u8,
-    /// Into how many parts a minibatch is cut, so that all machines of a pipeline have something to do.
+    /// Into how many micro-batches a minibatch is cut, so that all machines of a pipeline have something to do.
     pub micro: u8,
     /// How many minibatches are begun before the one before them is done, if the job says so.
     pub ahead: Option<u8>,
@@ -131,7 +131,7 @@ impl PipelineSpec {
             "micro",
             micro,
             1.0..=f64::from(MICRO_MAX),
-            "a number of parts from 1 to 64",
+            "a number of micro-batches from 1 to 64",
         )?;
         let micro = micro as u8;
         let ahead = options.number("ahead")?.map(f64::round);

@@ -38,7 +38,7 @@ pub enum Layer {
     Flatten,
     /// A fully connected layer with so many outputs, or as many as the data asks for.
     Dense(Option<usize>),
-    /// Each channel is shifted and stretched to mean 0 and variance 1 over the minibatch.
+    /// Each channel is shifted and scaled to mean 0 and variance 1 over the minibatch.
     BatchNorm,
     /// Each sample is, over all its values.
     LayerNorm,

@@ -5,15 +5,15 @@
 
 mod grammar;
 mod initial;
+mod layer_range;
 mod layout;
 mod memory;
 mod shape;
 mod stage;
-mod stretch;
 
 pub use grammar::{Layer, ModelSpec};
 pub use initial::{initial_counts, initial_counts_at};
+pub use layer_range::LayerRange;
 pub use layout::{Layout, ModelError, PlacedBlock, PlacedLayer, Role, TensorSlot};
 pub use shape::Shape;
-pub use stage::{OwnStretch, Partition, PartitionError, PipelineStage};
-pub use stretch::Stretch;
+pub use stage::{Partition, PartitionError, PipelineStage, StageSlice};

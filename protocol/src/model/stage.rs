@@ -9,9 +9,9 @@ use std::ops::Range;
 
 use thiserror::Error;
 
+use super::layer_range::{LayerRange, held, layer_ranges};
 use super::layout::placed;
 use super::memory::activations;
-use super::stretch::{Stretch, held, stretches};
 use super::{Layer, Layout, PlacedLayer, TensorSlot, initial_counts_at};
 use crate::batch::BATCH_BYTES_MAX;
 use crate::digest::Digest;
@@ -26,7 +26,7 @@ pub struct Partition {
     groups: Vec<Range<usize>>,
     /// Into how many slices each group is divided.
     slices: usize,
-    stretches: Vec<Stretch>,
+    layer_ranges: Vec<LayerRange>,
 }
 
 /// Why a model cannot be cut so.
@@ -87,16 +87,16 @@ pub struct PipelineStage {
     pub cut: Cut,
     /// Its layers and tensors, in an index space of their own.
     pub layout: Layout,
-    /// What it has of the model's stretches, in order.
-    pub stretches: Vec<OwnStretch>,
+    /// What it has of the model's layer ranges, in order.
+    pub layer_ranges: Vec<StageSlice>,
     /// Where each of its tensors begins in the whole model.
     places: Vec<usize>,
 }
 
-/// What a stage has of a stretch.
+/// What a stage has of a layer range.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OwnStretch {
-    /// Which stretch it is.
+pub struct StageSlice {
+    /// Which layer range it is.
     pub number: usize,
     /// Its layers among those of the stage.
     pub layers: Range<usize>,
@@ -134,11 +134,15 @@ impl Partition {
             let groups = groups.len();
             return Err(PartitionError::TooMany { groups, slices });
         }
-        let stretches = stretches(&whole, &groups, slices);
-        if stretches.len() > STRETCHES_MAX {
+        let layer_ranges = layer_ranges(&whole, &groups, slices);
+        if layer_ranges.len() > LAYER_RANGES_MAX {
             return Err(PartitionError::TooDeep);
         }
-        let holds = |stage: usize| stretches.iter().any(|stretch| stretch.holders().contains(&stage));
+        let holds = |stage: usize| {
+            layer_ranges
+                .iter()
+                .any(|layer_range| layer_range.holders().contains(&stage))
+        };
         if let Some(empty) = (0..groups.len() * slices).find(|&stage| !holds(stage)) {
             let group = empty / slices + 1;
             return Err(PartitionError::Undivided { group, slices });
@@ -148,7 +152,7 @@ impl Partition {
             cut: pipelines.cut,
             groups,
             slices,
-            stretches,
+            layer_ranges,
         })
     }
 
@@ -186,17 +190,17 @@ impl Partition {
         &self.whole
     }
 
-    /// The stretches of layers that are gone through one after the other.
+    /// The layer ranges that are gone through one after the other.
     #[must_use]
-    pub fn stretches(&self) -> &[Stretch] {
-        &self.stretches
+    pub fn layer_ranges(&self) -> &[LayerRange] {
+        &self.layer_ranges
     }
 
     /// Numbers of a sample that one machine sends to another, at most.
     #[must_use]
     pub fn widest(&self) -> usize {
-        let between = self.stretches.iter().rev().skip(1);
-        let shares = between.flat_map(|stretch| stretch.shares().iter().map(Range::len));
+        let between = self.layer_ranges.iter().rev().skip(1);
+        let shares = between.flat_map(|layer_range| layer_range.shares().iter().map(Range::len));
         shares.max().unwrap_or(0)
     }
 
@@ -215,20 +219,20 @@ impl Partition {
     #[must_use]
     pub fn stage(&self, number: usize) -> PipelineStage {
         assert!(number < self.len(), "there are {} stages", self.len());
-        let mut stretches = Vec::new();
+        let mut layer_ranges = Vec::new();
         let mut layers: Vec<(PlacedLayer, Option<Range<usize>>)> = Vec::new();
-        for (at, stretch) in self.stretches.iter().enumerate() {
-            let holders = stretch.holders();
+        for (at, layer_range) in self.layer_ranges.iter().enumerate() {
+            let holders = layer_range.holders();
             if !holders.contains(&number) {
                 continue;
             }
-            let all = &self.whole.layers[stretch.layers.clone()];
+            let all = &self.whole.layers[layer_range.layers.clone()];
             let begins = layers.len();
             layers.extend(held(all, number - holders.start, holders.len()));
-            stretches.push(OwnStretch {
+            layer_ranges.push(StageSlice {
                 number: at,
                 layers: begins..layers.len(),
-                before: stretch.layers.start,
+                before: layer_range.layers.start,
             });
         }
         let own = self.whole.tensors.iter().filter_map(|tensor| {
@@ -240,7 +244,7 @@ impl Partition {
             number,
             cut: self.cut,
             layout: placed(layers.into_iter().map(|(layer, _)| layer).collect(), tensors),
-            stretches,
+            layer_ranges,
             places,
         }
     }
@@ -383,8 +387,8 @@ fn work(layers: &[PlacedLayer]) -> u64 {
     layers.iter().map(of).sum::<u64>() + activations(layers)
 }
 
-/// The most stretches: messages name them with a byte.
-const STRETCHES_MAX: usize = u8::MAX as usize;
+/// The most layer ranges: messages name them with a byte.
+const LAYER_RANGES_MAX: usize = u8::MAX as usize;
 
 const _: () = assert!(STAGES_MAX <= u8::MAX as usize);
 

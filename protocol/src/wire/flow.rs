@@ -67,24 +67,24 @@ pub enum FlowWord {
     Lost,
     /// A minibatch begins. The leader says so to each.
     Lead(Box<Lead>),
-    /// What its sender has made of a part of a minibatch, for those that compute the next stretch of layers.
+    /// What its sender has made of a micro-batch, for those that compute the next layer range.
     There {
         /// The number of the minibatch's step.
         step: u64,
-        /// Which part.
-        part: u16,
-        /// The stretch that it is for.
-        stretch: u8,
+        /// Which micro-batch.
+        micro_batch: u16,
+        /// The layer range that it is for.
+        layer_range: u8,
     },
-    /// The slopes of a part's loss at what came there, as far as its sender's neurons know.
+    /// The slopes of a micro-batch's loss at what came there, as far as its sender's neurons know.
     Back {
         /// The number of the minibatch's step.
         step: u64,
-        /// Which part.
-        part: u16,
-        /// The stretch that they are for.
-        stretch: u8,
-        /// The mean loss of the part.
+        /// Which micro-batch.
+        micro_batch: u16,
+        /// The layer range that they are for.
+        layer_range: u8,
+        /// The mean loss of the micro-batch.
         loss: f32,
     },
     /// What the layers so far have made of held-out samples, with the shared weights.
@@ -107,8 +107,8 @@ pub struct Lead {
     pub key: u64,
     /// The learning rate, schedule included.
     pub learning_rate: f64,
-    /// Into how many parts it is cut.
-    pub parts: u16,
+    /// Into how many micro-batches it is cut.
+    pub micro_batches: u16,
     /// Its samples.
     pub samples: Vec<u32>,
     /// Which samples are done with it.
@@ -120,8 +120,8 @@ pub struct Lead {
 pub struct Measured {
     /// The number of this minibatch in the evaluation, from 0.
     pub number: u32,
-    /// The stretch that they are for: those of the first take samples as they are.
-    pub stretch: u8,
+    /// The layer range that they are for: those of the first take samples as they are.
+    pub layer_range: u8,
     /// Which they are.
     pub samples: Vec<u32>,
     /// Whether they are the last of the evaluation.
@@ -207,8 +207,8 @@ mod tests {
             attempt: 9,
             word: FlowWord::Back {
                 step: 7,
-                part: 1,
-                stretch: 4,
+                micro_batch: 1,
+                layer_range: 4,
                 loss: 0.5,
             },
         };

@@ -71,7 +71,7 @@ pub(super) fn frames() {
     let bundle = bundle();
     let mut steps_of_part = Vec::new();
     encoding::write_dense(&bundle.dense, &mut steps_of_part);
-    let part = Part {
+    let micro_batch = Part {
         head: PartHead {
             round: 12,
             members: 1 << 60,
@@ -102,7 +102,7 @@ pub(super) fn frames() {
         ("newcomer", Message::Note(Note::Newcomer)),
         ("links", Message::Note(Note::Links(vec![NodeId(3), NodeId(4)]))),
         ("piece", Message::Piece(piece)),
-        ("part", Message::Part(part)),
+        ("micro_batch", Message::Part(micro_batch)),
         ("prefix", Message::Prefix(prefix)),
         ("flow", Message::Flow(flow(FlowWord::Call).encode().unwrap().into())),
     ];
@@ -124,13 +124,13 @@ fn flows() {
         step: 7,
         key: 1 << 60,
         learning_rate: 0.01,
-        parts: 4,
+        micro_batches: 4,
         samples: vec![3, 1 << 20],
         cursors: Vec::new(),
     };
     let measured = Measured {
         number: 1,
-        stretch: 1,
+        layer_range: 1,
         samples: vec![1, 2],
         last: false,
     };
@@ -141,16 +141,16 @@ fn flows() {
             "there",
             FlowWord::There {
                 step: 8,
-                part: 3,
-                stretch: 1,
+                micro_batch: 3,
+                layer_range: 1,
             },
         ),
         (
             "back",
             FlowWord::Back {
                 step: 8,
-                part: 3,
-                stretch: 1,
+                micro_batch: 3,
+                layer_range: 1,
                 loss: 0.5,
             },
         ),

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub enum Scaling {
     /// Bytes from 0 to 255 become numbers from 0 to 1.
     Unit,
-    /// Each column is shifted to a mean of 0 and stretched to a standard deviation of 1.
+    /// Each column is shifted to a mean of 0 and scaled to a standard deviation of 1.
     Standard {
         /// What is subtracted from each column.
         mean: Vec<f32>,

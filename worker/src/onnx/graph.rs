@@ -138,7 +138,7 @@ impl Chain {
         self.apply("Concat", others, vec![number("axis", 1)]);
     }
 
-    /// Shifts and stretches columns as training did: in wide numbers, rounded once.
+    /// Shifts and scales columns as training did: in wide numbers, rounded once.
     pub(super) fn standardise(&mut self, mean: &[f32], deviation: &[f32]) {
         self.apply("Cast", &[], vec![number("to", i64::from(DOUBLE))]);
         let mean = self.doubles("mean", mean);

@@ -292,7 +292,7 @@ fn add(chain: &mut Chain, placed: &PlacedLayer, model: &Model) {
     }
 }
 
-/// Shifts and stretches each of so many groups of a sample's numbers. Operators that do so came later: this looks at each
+/// Shifts and scales each of so many groups of a sample's numbers. Operators that do so came later: this looks at each
 /// group as one channel of an image.
 fn normalise(chain: &mut Chain, placed: &PlacedLayer, groups: usize) {
     let place = &placed.path;

@@ -26,10 +26,10 @@ impl Geometry {
         first.min(end)..end
     }
 
-    /// Calls `visit(at, from, len)` for every stretch of unfolded numbers: `len` of them at `at`, from the image at
+    /// Calls `visit(at, from, len)` for every run of unfolded numbers: `len` of them at `at`, from the image at
     /// `from` in steps of the stride. Places under the padding are not visited.
     #[inline(always)]
-    fn for_each_stretch(&self, mut visit: impl FnMut(usize, usize, usize)) {
+    fn for_each_run(&self, mut visit: impl FnMut(usize, usize, usize)) {
         let (rows, columns) = (self.rows(), self.columns());
         let mut row_of_columns = 0;
         for channel in 0..self.channels {
@@ -57,11 +57,11 @@ impl Geometry {
     /// Fills the columns, except where the padding's zeros are: those are never written.
     fn unfold(&self, image: &[f32], columns: &mut [f32]) {
         if self.stride == 1 {
-            self.for_each_stretch(|at, from, len| {
+            self.for_each_run(|at, from, len| {
                 columns[at..at + len].copy_from_slice(&image[from..from + len]);
             });
         } else {
-            self.for_each_stretch(|at, from, len| {
+            self.for_each_run(|at, from, len| {
                 for (column, pixel) in columns[at..at + len]
                     .iter_mut()
                     .zip(image[from..].iter().step_by(self.stride))
@@ -84,13 +84,13 @@ impl Geometry {
     /// Adds every unfolded number to the pixel it came from.
     fn fold(&self, columns: &[f32], image: &mut [f32]) {
         if self.stride == 1 {
-            self.for_each_stretch(|at, from, len| {
+            self.for_each_run(|at, from, len| {
                 for (pixel, column) in image[from..from + len].iter_mut().zip(&columns[at..at + len]) {
                     *pixel += column;
                 }
             });
         } else {
-            self.for_each_stretch(|at, from, len| {
+            self.for_each_run(|at, from, len| {
                 for (pixel, column) in image[from..]
                     .iter_mut()
                     .step_by(self.stride)

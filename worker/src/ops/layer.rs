@@ -58,7 +58,7 @@ pub enum Kept {
     Winners(Vec<u32>),
     /// What every number was multiplied by.
     Factors(Vec<f32>),
-    /// What every set was shifted and stretched by.
+    /// What every set was shifted and scaled by.
     Moments(Moments),
 }
 
@@ -89,7 +89,7 @@ pub(super) fn parts(ops: Vec<Op>, threads: Threads, exact: bool) -> Vec<Part<Cpu
 }
 
 impl Statistics {
-    /// What a minibatch's sets are shifted and stretched by.
+    /// What a minibatch's sets are shifted and scaled by.
     fn moments(&self, norm: &Norm, x: &Rows) -> Moments {
         let Some((means, variances)) = norm.statistics.clone() else {
             return norm.measure(x).0;

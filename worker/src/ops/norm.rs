@@ -1,4 +1,4 @@
-//! Numbers shifted to mean 0 and stretched to variance 1, set by set.
+//! Numbers shifted to mean 0 and scaled to variance 1, set by set.
 //!
 //! Sets are walked in one order, and sums are kept in sixteen lanes whatever the processor has, so that what is measured
 //! here is the same to the bit on every machine, given the same numbers.
@@ -109,7 +109,7 @@ fn slopes(dy: &[f32], x: &[f32], mean: f32) -> (f64, f64) {
 
 /// `y = (x − mean) · scale + bias`, with relu where it follows.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
-fn stretch(x: &[f32], mean: f32, scale: f32, bias: f32, relu: bool, y: &mut [f32]) {
+fn normalise(x: &[f32], mean: f32, scale: f32, bias: f32, relu: bool, y: &mut [f32]) {
     let floor = if relu { 0.0 } else { f32::NEG_INFINITY };
     for (y, x) in y.iter_mut().zip(x) {
         *y = ((x - mean) * scale + bias).max(floor);
@@ -118,7 +118,7 @@ fn stretch(x: &[f32], mean: f32, scale: f32, bias: f32, relu: bool, y: &mut [f32
 
 /// `dx += dy · scale − plain − (x − mean) · leaning`
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
-fn stretch_back(dy: &[f32], x: &[f32], mean: f32, [scale, plain, leaning]: [f32; 3], dx: &mut [f32]) {
+fn normalise_back(dy: &[f32], x: &[f32], mean: f32, [scale, plain, leaning]: [f32; 3], dx: &mut [f32]) {
     for ((dx, dy), x) in dx.iter_mut().zip(dy).zip(x) {
         *dx += dy * scale - plain - (x - mean) * leaning;
     }
@@ -126,7 +126,7 @@ fn stretch_back(dy: &[f32], x: &[f32], mean: f32, [scale, plain, leaning]: [f32;
 
 /// The same, where each number has a gain and a bias of its own.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
-fn stretch_each(x: &[f32], mean: f32, factor: f32, (gain, bias): (&[f32], &[f32]), relu: bool, y: &mut [f32]) {
+fn normalise_each(x: &[f32], mean: f32, factor: f32, (gain, bias): (&[f32], &[f32]), relu: bool, y: &mut [f32]) {
     let floor = if relu { 0.0 } else { f32::NEG_INFINITY };
     for (((y, x), gain), bias) in y.iter_mut().zip(x).zip(gain).zip(bias) {
         *y = ((x - mean) * (factor * gain) + bias).max(floor);
@@ -225,13 +225,13 @@ impl View {
             for (set, (run, own)) in runs.enumerate() {
                 let trained = (&gain[own.clone()], &bias[own]);
                 let (mean, factor) = moments.of(set);
-                stretch_each(&x[run.clone()], mean, factor, trained, relu, &mut out[run]);
+                normalise_each(&x[run.clone()], mean, factor, trained, relu, &mut out[run]);
             }
             return out;
         }
         for (run, set, channel) in self.planes() {
             let scale = moments.factor[set] * gain[channel];
-            stretch(
+            normalise(
                 &x[run.clone()],
                 moments.mean[set],
                 scale,
@@ -266,7 +266,7 @@ impl View {
                 let sums = (&mut dgain[own.clone()], &mut dbias[own.clone()]);
                 slopes_each(dy, x, moments.of(set), &gain[own], sums.0, sums.1);
                 let mean = moments.mean[set];
-                stretch_back(dy, x, mean, back(set, slopes(dy, x, mean), 1.0), &mut dx[run]);
+                normalise_back(dy, x, mean, back(set, slopes(dy, x, mean), 1.0), &mut dx[run]);
             }
             return (dgain, dbias);
         }
@@ -281,7 +281,7 @@ impl View {
         }
         for (run, set, channel) in self.planes() {
             let numbers = back(set, totals[set], gain[channel]);
-            stretch_back(
+            normalise_back(
                 &dy[run.clone()],
                 &x[run.clone()],
                 moments.mean[set],
@@ -324,7 +324,7 @@ impl Norm {
         view.measure(&x)
     }
 
-    /// Shifts and stretches a minibatch by moments.
+    /// Shifts and scales a minibatch by moments.
     pub(super) fn forward(&self, parameters: &Parameters, x: &Rows, moments: &Moments) -> Result<Rows, OpError> {
         let (samples, features) = *x.shape();
         let weights = parameters.values();

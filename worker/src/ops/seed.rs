@@ -17,7 +17,7 @@ pub struct Seed {
     /// The mean loss that they are of.
     loss: f32,
     /// Where the flat gradient is written. It is lent to the tape when the way back begins: between there and back many
-    /// parts of a minibatch may be under way, and only one of them writes.
+    /// micro-batches of a minibatch may be under way, and only one of them writes.
     memory: Rc<Cell<Vec<f32>>>,
 }
 

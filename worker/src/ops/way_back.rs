@@ -1,7 +1,7 @@
-//! How a part of a minibatch comes back through a network that others hold with this machine.
+//! How a micro-batch comes back through a network that others hold with this machine.
 //!
 //! Whoever is next on the way back waits for slopes, and nobody waits for the gradient of weights. So a dense layer's is owed:
-//! it is computed when there is nothing else to do. And gradients of parts are added where they are written, which saves
+//! it is computed when there is nothing else to do. And gradients of micro-batches are added where they are written, which saves
 //! writing and reading all of them once more.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,13 +14,13 @@ use crate::program::Dense;
 
 /// How a pass comes back. As a rule it is all of a minibatch: gradients are written, at once.
 #[derive(Clone, Debug, Default)]
-pub struct WayBack(Option<Arc<Mutex<OfPart>>>);
+pub struct WayBack(Option<Arc<Mutex<MicroBatchContext>>>);
 
 #[derive(Debug)]
-struct OfPart {
-    /// What becomes of the gradient that is there: another part may have written it.
+struct MicroBatchContext {
+    /// What becomes of the gradient that is there: another micro-batch may have written it.
     into: Into,
-    /// How much of the minibatch this part is.
+    /// How much of the minibatch this micro-batch is.
     share: f32,
     owed: Vec<Owed>,
 }
@@ -36,52 +36,55 @@ pub struct Owed {
 }
 
 impl WayBack {
-    /// That of a part of a minibatch.
+    /// That of a micro-batch.
     #[must_use]
-    pub fn of_part() -> Self {
-        Self(Some(Arc::new(Mutex::new(OfPart {
+    pub fn of_micro_batch() -> Self {
+        Self(Some(Arc::new(Mutex::new(MicroBatchContext {
             into: Into::Overwrite,
             share: 1.0,
             owed: Vec::new(),
         }))))
     }
 
-    /// Says before the way back what becomes of the gradient that is there, and how much of the minibatch this part is.
+    /// Says before the way back what becomes of the gradient that is there, and how much of the minibatch this micro-batch is.
     pub fn begins(&self, into: Into, share: f32) {
-        if let Some(mut part) = self.part() {
-            (part.into, part.share) = (into, share);
+        if let Some(mut micro_batch) = self.micro_batch() {
+            (micro_batch.into, micro_batch.share) = (into, share);
         }
     }
 
     /// What was owed on the way.
     #[must_use]
     pub fn take_owed(&self) -> Vec<Owed> {
-        let part = self.part();
-        part.map(|mut part| std::mem::take(&mut part.owed)).unwrap_or_default()
+        let micro_batch = self.micro_batch();
+        micro_batch
+            .map(|mut micro_batch| std::mem::take(&mut micro_batch.owed))
+            .unwrap_or_default()
     }
 
     pub(super) fn written(&self) -> Into {
-        self.part().map_or(Into::Overwrite, |part| part.into)
+        self.micro_batch()
+            .map_or(Into::Overwrite, |micro_batch| micro_batch.into)
     }
 
     pub(super) fn share(&self) -> f32 {
-        self.part().map_or(1.0, |part| part.share)
+        self.micro_batch().map_or(1.0, |micro_batch| micro_batch.share)
     }
 
     /// Lets a gradient wait, if it may; else gives it back.
     pub(super) fn owe(&self, owed: Owed) -> Option<Owed> {
-        match self.part() {
-            Some(mut part) => {
-                part.owed.push(owed);
+        match self.micro_batch() {
+            Some(mut micro_batch) => {
+                micro_batch.owed.push(owed);
                 None
             }
             None => Some(owed),
         }
     }
 
-    fn part(&self) -> Option<MutexGuard<'_, OfPart>> {
-        let part = self.0.as_ref()?;
-        Some(part.lock().unwrap_or_else(PoisonError::into_inner))
+    fn micro_batch(&self) -> Option<MutexGuard<'_, MicroBatchContext>> {
+        let micro_batch = self.0.as_ref()?;
+        Some(micro_batch.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 

@@ -37,13 +37,17 @@ pub trait Line {
 pub(crate) enum Content {
     /// The leader has begun a minibatch.
     Begun { step: u64 },
-    /// A part of a minibatch on its way there.
-    There { step: u64, part: u16, stretch: u8 },
+    /// A micro-batch on its way there.
+    There {
+        step: u64,
+        micro_batch: u16,
+        layer_range: u8,
+    },
     /// Its slopes, on their way back.
     Back {
         step: u64,
-        part: u16,
-        stretch: u8,
+        micro_batch: u16,
+        layer_range: u8,
         loss: f32,
     },
     /// Held-out samples.

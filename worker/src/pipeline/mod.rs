@@ -3,13 +3,13 @@
 //! ```text
 //!  stage 0, which leads       stage 1                    stage 2, which judges
 //!  Lead: a minibatch ─────────▶ ───────────────────────────▶
-//!  There: activations, part 0 ▶ There ─────────────────────▶ There
-//!  There: part 1 ─────────────▶ There ─────────────────────▶ loss and slopes of part 0
-//!                 slopes ◀───── Back ◀────────────────────── Back: part 0
+//!  There: activations, micro-batch 0 ▶ There ─────────────────────▶ There
+//!  There: micro-batch 1 ─────────────▶ There ─────────────────────▶ loss and slopes of micro-batch 0
+//!                 slopes ◀───── Back ◀────────────────────── Back: micro-batch 0
 //! ```
 //!
 //! The first stage's worker chooses samples as any worker does, and the others follow. Each adds up the gradient of its own
-//! weights over the parts of a minibatch, updates them and lets changes out to those that hold the same in other pipelines. Its
+//! weights over the micro-batches of a minibatch, updates them and lets changes out to those that hold the same in other pipelines. Its
 //! node takes messages from worker to worker.
 //!
 //! Whatever breaks, a pipeline begins anew with another *attempt*: the leader calls until the last one answers, and then leads
@@ -377,16 +377,24 @@ impl Pipeline {
                 self.early.extend::<VecDeque<_>>(its);
                 Content::Begun { step }
             }
-            FlowWord::There { step, part, stretch } => Content::There { step, part, stretch },
+            FlowWord::There {
+                step,
+                micro_batch,
+                layer_range,
+            } => Content::There {
+                step,
+                micro_batch,
+                layer_range,
+            },
             FlowWord::Back {
                 step,
-                part,
-                stretch,
+                micro_batch,
+                layer_range,
                 loss,
             } => Content::Back {
                 step,
-                part,
-                stretch,
+                micro_batch,
+                layer_range,
                 loss,
             },
             FlowWord::Measure(measured) => Content::Measure(measured),
@@ -428,10 +436,10 @@ impl Pipeline {
     fn is_sound(&self, lead: &Lead) -> bool {
         let known = lead.samples.iter().all(|&sample| (sample as usize) < self.samples);
         let is_new = lead.step > self.newest;
-        let parts = (1..=lead.samples.len().min(MICRO_MAX.into())).contains(&usize::from(lead.parts));
+        let micro_batches = (1..=lead.samples.len().min(MICRO_MAX.into())).contains(&usize::from(lead.micro_batches));
         known
             && is_new
-            && parts
+            && micro_batches
             && lead.samples.len() <= MINIBATCH_MAX as usize
             && lead.cursors.len() <= LED_CURSORS_MAX
             && lead.learning_rate.is_finite()

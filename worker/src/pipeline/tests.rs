@@ -75,10 +75,10 @@ impl World {
     }
 }
 
-/// Two samples of a hundred, in two parts.
+/// Two samples of a hundred, in two micro-batches.
 fn minibatch() -> Lead {
     Lead {
-        parts: 2,
+        micro_batches: 2,
         samples: vec![0, 99],
         ..Lead::default()
     }
@@ -195,8 +195,8 @@ fn a_minibatch_that_no_leader_makes_is_not_taken() {
     let wrong: [fn(&mut Lead); 5] = [
         |lead| lead.samples.push(100),
         |lead| lead.samples.clear(),
-        |lead| lead.parts = 0,
-        |lead| lead.parts = 3,
+        |lead| lead.micro_batches = 0,
+        |lead| lead.micro_batches = 3,
         |lead| lead.learning_rate = f64::NAN,
     ];
     for change in wrong {
@@ -259,13 +259,13 @@ fn what_comes_before_the_leaders_word_of_it_waits() {
     let mut world = World::new(3);
     world.call();
     world.carry();
-    let part = |step| FlowWord::There {
+    let micro_batch = |step| FlowWord::There {
         step,
-        part: 0,
-        stretch: 1,
+        micro_batch: 0,
+        layer_range: 1,
     };
     for step in [2, 1] {
-        world.pipelines[1].say(2, part(step)).unwrap();
+        world.pipelines[1].say(2, micro_batch(step)).unwrap();
     }
     world.carry();
     for step in [1, 2] {
@@ -280,11 +280,11 @@ fn what_comes_before_the_leaders_word_of_it_waits() {
     }
     // What is over is not kept, and more than anybody would send costs the pipeline.
     world.pipelines[2].led();
-    world.pipelines[1].say(2, part(1)).unwrap();
+    world.pipelines[1].say(2, micro_batch(1)).unwrap();
     assert_eq!(world.carry(), Vec::<u8>::new());
     assert!(world.pipelines[2].unled.is_empty());
     for _ in 0..=world.pipelines[2].kept_max() {
-        world.pipelines[1].say(2, part(9)).unwrap();
+        world.pipelines[1].say(2, micro_batch(9)).unwrap();
     }
     assert_eq!(world.carry(), [2, 0]);
 }

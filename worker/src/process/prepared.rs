@@ -183,7 +183,7 @@ impl Prepared {
         if let (Some((partition, _)), Some(post), Some(pipelines)) =
             (stage.cloned(), assignment.post, self.job.exchange.pipelines())
         {
-            let (judged_by, parts, own) = (
+            let (judged_by, micro_batches, own) = (
                 self.judged().objective,
                 usize::from(pipelines.micro),
                 assignment.origin.0,
@@ -197,7 +197,7 @@ impl Prepared {
                     judged_by,
                     pipeline: Pipeline::new(place, own, samples, line)?,
                     partition,
-                    parts,
+                    micro_batches,
                     dropout_seed,
                 })
             };
@@ -208,7 +208,7 @@ impl Prepared {
                 }),
                 #[cfg(feature = "cuda")]
                 Device::Cuda { ordinal, precision, .. } => {
-                    let part = (self.job.step_samples() as usize).div_ceil(parts);
+                    let part = (self.job.step_samples() as usize).div_ceil(micro_batches);
                     training_thread::start(threads, assignment.paced, move |line| {
                         let gpu = Gpu::open(ordinal, precision).map_err(TrainError::from)?;
                         let trainer = CudaStageTrainer::in_pipeline(gpu, membership(line)?, &counts, rule, part)?;

@@ -146,7 +146,7 @@ impl Lowering {
     }
 }
 
-/// A layer that shifts and stretches; one with weights always has its place in the layout.
+/// A layer that shifts and layer ranges; one with weights always has its place in the layout.
 fn norm(placed: &PlacedLayer, sets: Sets) -> Option<Norm> {
     let (gain, bias) = placed.parameters.clone()?;
     let (channels, plane, flat) = match placed.input {

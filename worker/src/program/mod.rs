@@ -6,7 +6,7 @@ mod norm;
 
 use std::ops::Range;
 
-use protocol::model::{Layout, OwnStretch, Partition, PipelineStage, PlacedLayer, Shape};
+use protocol::model::{Layout, Partition, PipelineStage, PlacedLayer, Shape, StageSlice};
 
 use lowering::{image, lowered, lowered_after, with_turns_to_rows};
 pub use norm::{Norm, Sets};
@@ -24,7 +24,7 @@ pub enum Op {
     MeanPool(Pool),
     /// A function of each number by itself.
     Activation(Activation),
-    /// Numbers shifted and stretched, set by set.
+    /// Numbers shifted and scaled, set by set.
     Norm(Norm),
     /// Two ways that come together again.
     Residual(Residual),
@@ -323,13 +323,13 @@ impl Program {
         Self::of(&layout.layers, lowered(layout), order)
     }
 
-    /// The operations of what a stage has of a stretch. They read and write rows on every device, since what lies before and
+    /// The operations of what a stage has of a layer range. They read and write rows on every device, since what lies before and
     /// after may be elsewhere. They have the same keys wherever a model is cut, but that neurons of different slices are not
     /// dropped together.
     #[must_use]
-    pub fn of_stretch(partition: &Partition, stage: &PipelineStage, own: &OwnStretch, order: ImageOrder) -> Self {
+    pub fn of_layer_range(partition: &Partition, stage: &PipelineStage, own: &StageSlice, order: ImageOrder) -> Self {
         let layers = &stage.layout.layers[own.layers.clone()];
-        let slice = stage.number - partition.stretches()[own.number].holders().start;
+        let slice = stage.number - partition.layer_ranges()[own.number].holders().start;
         let mut ops = lowered_after(&partition.whole().layers[..own.before], layers);
         let divided = ops.iter_mut().skip_while(|op| !op.has_weights());
         for op in divided {

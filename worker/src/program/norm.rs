@@ -1,8 +1,8 @@
-//! Numbers shifted to mean 0 and stretched to variance 1, set by set, and then by what is trained.
+//! Numbers shifted to mean 0 and scaled to variance 1, set by set, and then by what is trained.
 
 use std::ops::Range;
 
-/// Which numbers of a minibatch are shifted and stretched together.
+/// Which numbers of a minibatch are shifted and scaled together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sets {
     /// Those of a channel, in all samples.
@@ -35,7 +35,7 @@ pub struct Norm {
 }
 
 impl Norm {
-    /// What is added to a variance, so that numbers that are all the same are not stretched for ever.
+    /// What is added to a variance, so that numbers that are all the same are not scaled for ever.
     pub(crate) const EPSILON: f32 = 1e-5;
 
     /// How many numbers of a sample belong to one set.

@@ -151,7 +151,7 @@ fn what_passes_between_machines_is_rows_whatever_they_are_within() {
     let partition = Partition::new(layout(text, IMAGE, 3), job.exchange.pipelines().unwrap()).unwrap();
     let of = |number: usize, order| {
         let stage = partition.stage(number);
-        let program = Program::of_stretch(&partition, &stage, &stage.stretches[0], order);
+        let program = Program::of_layer_range(&partition, &stage, &stage.layer_ranges[0], order);
         assert_eq!(program.input.channels, 1);
         names(&program)
     };

@@ -1,4 +1,4 @@
-//! The layers of one stretch, as far as a worker holds them, on whatever device computes them: what comes in goes there, and
+//! The layers of one layer range, as far as a worker holds them, on whatever device computes them: what comes in goes there, and
 //! slopes come back. What passes is rows of plain numbers, so workers of a pipeline may compute on different devices.
 
 use std::borrow::Cow;
@@ -7,7 +7,7 @@ use crate::ops::MeanLoss;
 use crate::ops::matmul::Into;
 use crate::train_error::TrainError;
 
-/// What a worker holds of a stretch.
+/// What a worker holds of a layer range.
 pub trait Layers {
     /// The weights of a stage. Who clones them has them as they are now, whatever becomes of them.
     type Weights;
@@ -18,30 +18,30 @@ pub trait Layers {
     /// A gradient of some weights that can be computed later.
     type Owed;
 
-    /// Which stretch it is.
+    /// Which layer range it is.
     fn number(&self) -> usize;
 
-    /// A part of a minibatch goes through, by the step of its minibatch and its number. What comes out. The part keeps the
+    /// A micro-batch goes through, by the step of its minibatch and its number. What comes out. The micro-batch keeps the
     /// weights that it went with for its way back.
     fn there(
         &mut self,
-        part: (u64, u16),
+        micro_batch: (u64, u16),
         weights: &Self::Weights,
         key: u64,
         inputs: Vec<f32>,
     ) -> Result<Cow<'_, [f32]>, TrainError>;
 
-    /// Slopes have come for what a part's outputs were; what becomes of the gradient that others have written. None if no such
-    /// part is under way.
+    /// Slopes have come for what a micro-batch's outputs were; what becomes of the gradient that others have written. None if no such
+    /// micro-batch is under way.
     fn back(
         &mut self,
-        part: (u64, u16),
+        micro_batch: (u64, u16),
         came: (Vec<f32>, f32),
         into: Into,
         gradient: &mut Self::Gradient,
     ) -> Result<Option<Returned<Self::Owed>>, TrainError>;
 
-    /// A part, which is so much of a minibatch, goes through the last layers and, by its loss, back at once.
+    /// A micro-batch, which is so much of a minibatch, goes through the last layers and, by its loss, back at once.
     fn judge(
         &mut self,
         there: (&Self::Weights, u64, Vec<f32>),
@@ -63,7 +63,7 @@ pub trait Layers {
     fn clear(&mut self);
 }
 
-/// What came back of a part.
+/// What came back of a micro-batch.
 pub struct Returned<O> {
     pub(crate) loss: f32,
     /// The slopes at what had come in; nothing where that were samples.

@@ -22,7 +22,7 @@ const UNDER_WAY_MAX: usize = 4;
 pub(super) struct Measuring<W> {
     /// A copy of the shared weights.
     with: Option<W>,
-    /// What has come of minibatches, for whole stretches.
+    /// What has come of minibatches, for whole layer ranges.
     there: Gathering<(u32, u8)>,
     /// What this worker has made for itself.
     own: VecDeque<(Measured, Vec<f32>)>,
@@ -52,15 +52,15 @@ impl<L: Layers> StageModel<L> {
         for (number, minibatch) in (0u32..).zip(&minibatches) {
             let measured = Measured {
                 number,
-                stretch: 0,
+                layer_range: 0,
                 samples: minibatch.to_vec(),
                 last: number as usize + 1 == minibatches.len(),
             };
-            for holder in self.stretches[0].holders().skip(1) {
+            for holder in self.layer_ranges[0].holders().skip(1) {
                 self.pipeline.say(holder as u8, FlowWord::Measure(measured.clone()))?;
             }
             let inputs = self.held_out(&measured);
-            self.measure_stretch(measured, inputs)?;
+            self.measure_layer_range(measured, inputs)?;
             while number as usize + 1 - judged >= UNDER_WAY_MAX {
                 all.add(&self.hear_judged()?);
                 judged += 1;
@@ -106,7 +106,7 @@ impl<L: Layers> StageModel<L> {
         }
     }
 
-    /// Takes part in another's evaluation. Who waits for what cannot be done is told.
+    /// Takes micro-batch in another's evaluation. Who waits for what cannot be done is told.
     pub(super) fn measure_on(&mut self, measured: Measured, flow: &Flow, shared: &L::Shared) -> Result<(), TrainError> {
         let result = self.measure_flow(measured, flow, Some(shared)).and_then(|_| {
             while let Some((measured, numbers)) = self.measuring.own.pop_front() {
@@ -133,15 +133,15 @@ impl<L: Layers> StageModel<L> {
         let is_held_out = |&sample: &u32| (sample as usize) < self.dataset.test.len();
         let held_out = !measured.samples.is_empty() && measured.samples.iter().all(is_held_out);
         let from = usize::from(flow.head.from);
-        let width = match measured.stretch {
+        let width = match measured.layer_range {
             0 => Some(0),
-            stretch => self
-                .before(stretch)
+            layer_range => self
+                .before(layer_range)
                 .and_then(|before| before.share(from))
                 .map(|share| share.len()),
         };
         let numbers = width.and_then(|width| flow.numbers(measured.samples.len() * width).ok());
-        let (Some(numbers), Some(_), true) = (numbers, self.held(measured.stretch), held_out) else {
+        let (Some(numbers), Some(_), true) = (numbers, self.held(measured.layer_range), held_out) else {
             return Err(self.pipeline.lost());
         };
         self.measure_piece(measured, from, numbers, shared)
@@ -156,10 +156,10 @@ impl<L: Layers> StageModel<L> {
         numbers: Vec<f32>,
         shared: Option<&L::Shared>,
     ) -> Result<Option<Judgement>, TrainError> {
-        let inputs = if let Some(before) = self.before(measured.stretch) {
+        let inputs = if let Some(before) = self.before(measured.layer_range) {
             let shares = before.shares().to_vec();
             let at = (from - before.holders().start, shares.len());
-            let key = (measured.number, measured.stretch);
+            let key = (measured.number, measured.layer_range);
             match self.measuring.there.take(key, at, numbers) {
                 None => return Ok(None),
                 Some(pieces) => side_by_side(pieces, &shares),
@@ -169,26 +169,29 @@ impl<L: Layers> StageModel<L> {
         };
         if let Some(shared) = shared
             && measured.number == 0
-            && self.held(measured.stretch) == Some(0)
+            && self.held(measured.layer_range) == Some(0)
         {
             self.measure_with(shared)?;
         }
-        self.measure_stretch(measured, inputs)
+        self.measure_layer_range(measured, inputs)
     }
 
-    /// Held-out samples go through a stretch, and on, or are judged where the network ends; that is told to whoever leads.
-    fn measure_stretch(&mut self, measured: Measured, inputs: Vec<f32>) -> Result<Option<Judgement>, TrainError> {
-        let (Some(weights), Some(at)) = (&self.measuring.with, self.held(measured.stretch)) else {
+    /// Held-out samples go through a layer range, and on, or are judged where the network ends; that is told to whoever leads.
+    fn measure_layer_range(&mut self, measured: Measured, inputs: Vec<f32>) -> Result<Option<Judgement>, TrainError> {
+        let (Some(weights), Some(at)) = (&self.measuring.with, self.held(measured.layer_range)) else {
             return Err(self.pipeline.lost());
         };
         let outputs = self.held[at].forward(weights, inputs)?;
         if measured.last && at + 1 == self.held.len() {
             self.measuring.with = None;
         }
-        if !self.is_last(measured.stretch) {
-            let stretch = measured.stretch + 1;
-            let measured = Measured { stretch, ..measured };
-            for to in self.stretches[usize::from(stretch)].holders() {
+        if !self.is_last(measured.layer_range) {
+            let layer_range = measured.layer_range + 1;
+            let measured = Measured {
+                layer_range,
+                ..measured
+            };
+            for to in self.layer_ranges[usize::from(layer_range)].holders() {
                 if to == self.stage.number {
                     self.measuring.own.push_back((measured.clone(), outputs.clone()));
                 } else {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use protocol::augment::Augment;
 use protocol::measured::Scores;
-use protocol::model::{OwnStretch, Partition, PipelineStage, Stretch};
+use protocol::model::{LayerRange, Partition, PipelineStage, StageSlice};
 use protocol::wire::flow::{Flow, Lead};
 
 use crate::backend::slopes::{Slopes, step_key};
@@ -37,8 +37,8 @@ pub struct Membership {
     pub partition: Partition,
     /// The way to the others.
     pub pipeline: Pipeline,
-    /// Into how many parts a minibatch is cut.
-    pub parts: usize,
+    /// Into how many micro-batches a minibatch is cut.
+    pub micro_batches: usize,
     /// What decides dropout in the minibatches that this worker leads.
     pub dropout_seed: u64,
 }
@@ -62,7 +62,7 @@ impl Membership {
             judged_by: Objective::to_judge(job, &dataset.target),
             partition,
             pipeline,
-            parts: job.exchange.pipelines().unwrap().micro.into(),
+            micro_batches: job.exchange.pipelines().unwrap().micro.into(),
             dropout_seed: 1,
         }
     }
@@ -73,12 +73,12 @@ pub struct StageModel<L: Layers> {
     pipeline: Pipeline,
     stage: PipelineStage,
     /// How the network is divided.
-    stretches: Vec<Stretch>,
+    layer_ranges: Vec<LayerRange>,
     /// Numbers of one sample that pass between two workers, at most.
     widest: usize,
-    /// What this worker has of the stretches, in order.
+    /// What this worker has of the layer ranges, in order.
     held: Vec<L>,
-    /// What has come of parts, for whole stretches to go there and back.
+    /// What has come of micro-batches, for whole layer ranges to go there and back.
     there: Gathering<(u64, u16, u8)>,
     back: Gathering<(u64, u16, u8)>,
     /// Pieces that this worker has made for itself.
@@ -94,8 +94,8 @@ pub struct StageModel<L: Layers> {
     loss: MeanLoss,
     /// What a trained model is judged by.
     judged_by: Objective,
-    /// Into how many parts a minibatch is cut.
-    parts: usize,
+    /// Into how many micro-batches a minibatch is cut.
+    micro_batches: usize,
     /// What decides dropout in the minibatches that this worker leads.
     seed: u64,
     /// Gradients that nobody waits for, in the order in which they are to be written.
@@ -104,7 +104,7 @@ pub struct StageModel<L: Layers> {
 
 /// A gradient that nobody waits for.
 struct Owing<O> {
-    /// Which of the stretches that are held here it is of.
+    /// Which of the layer ranges that are held here it is of.
     at: usize,
     owed: O,
     /// What becomes of what others have written.
@@ -112,10 +112,10 @@ struct Owing<O> {
 }
 
 impl<L: Layers> StageModel<L> {
-    /// What this worker holds, with layers made for each stretch that it has a part of.
+    /// What this worker holds, with layers made for each layer range that it has a part of.
     pub fn new(
         membership: Membership,
-        mut layers: impl FnMut(&Partition, &PipelineStage, &OwnStretch) -> Result<L, TrainError>,
+        mut layers: impl FnMut(&Partition, &PipelineStage, &StageSlice) -> Result<L, TrainError>,
     ) -> Result<Self, TrainError> {
         let stage = membership.stage();
         let Membership {
@@ -123,7 +123,7 @@ impl<L: Layers> StageModel<L> {
             judged_by,
             partition,
             pipeline,
-            parts,
+            micro_batches,
             dropout_seed,
         } = membership;
         let Task {
@@ -131,11 +131,11 @@ impl<L: Layers> StageModel<L> {
             objective,
             augment,
         } = task;
-        let own = stage.stretches.iter();
+        let own = stage.layer_ranges.iter();
         let held: Result<_, _> = own.map(|own| layers(&partition, &stage, own)).collect();
         Ok(Self {
             held: held?,
-            stretches: partition.stretches().to_vec(),
+            layer_ranges: partition.layer_ranges().to_vec(),
             widest: partition.widest(),
             stage,
             there: Gathering::default(),
@@ -152,7 +152,7 @@ impl<L: Layers> StageModel<L> {
                 answers: Answers::default(),
             },
             judged_by,
-            parts: parts.max(1),
+            micro_batches: micro_batches.max(1),
             seed: dropout_seed,
             owed: VecDeque::new(),
         })
@@ -163,7 +163,7 @@ impl<L: Layers> StageModel<L> {
         for told in self.pipeline.take_told() {
             let lead = Lead {
                 key: step_key(self.seed, told.step),
-                parts: self.parts.min(told.samples.len()).max(1) as u16,
+                micro_batches: self.micro_batches.min(told.samples.len()).max(1) as u16,
                 ..told
             };
             self.pipeline.begin(lead.clone())?;
@@ -211,8 +211,8 @@ impl<L: Layers> Slopes for StageModel<L> {
         let lead = begun.and_then(|()| self.pipeline.next_lead().cloned().ok_or(TrainError::PipelineBroken));
         let loss = lead.and_then(|lead| {
             debug_assert_eq!(lead.samples, samples, "minibatches are done in their order");
-            // There is room for as many parts as the job says.
-            if usize::from(lead.parts) > self.parts {
+            // There is room for as many micro-batches as the job says.
+            if usize::from(lead.micro_batches) > self.micro_batches {
                 return Err(self.pipeline.lost());
             }
             self.minibatch(weights, &lead, gradient)

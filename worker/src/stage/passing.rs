@@ -1,9 +1,9 @@
-//! A minibatch on its way through the stretches of a network: there, part by part, and back.
+//! A minibatch on its way through the layer ranges of a network: there, micro-batch by micro-batch, and back.
 //!
-//! What each holder of a stretch has made of a part goes to all holders of the next one, which need all of it; slopes come
+//! What each holder of a layer range has made of a micro-batch goes to all holders of the next one, which need all of it; slopes come
 //! back to each from all of those, and are added up.
 
-use protocol::model::Stretch;
+use protocol::model::LayerRange;
 use protocol::rng::splitmix64;
 use protocol::wire::flow::{Flow, FlowWord, Lead};
 
@@ -26,62 +26,77 @@ struct Way<'a, L: Layers> {
     weights: &'a L::Weights,
     gradient: &'a mut L::Gradient,
     lead: &'a Lead,
-    /// How many parts have come back through each stretch that is held here.
+    /// How many micro-batches have come back through each layer range that is held here.
     done: Vec<u16>,
     loss: f32,
 }
 
 impl<L: Layers> Way<'_, L> {
-    /// What becomes of the gradient of what is held here of a stretch, when a part of it comes back.
+    /// What becomes of the gradient of what is held here of a layer range, when a micro-batch of it comes back.
     fn written(&self, at: usize) -> Into {
         if self.done[at] > 0 { Into::Add } else { Into::Overwrite }
     }
 }
 
 impl<L: Layers> StageModel<L> {
-    /// Cuts a minibatch, and sends all parts on their way. All who hold neurons of the first layers do so.
+    /// Cuts a minibatch, and sends all micro-batches on their way. All who hold neurons of the first layers do so.
     pub(super) fn send_there(&mut self, lead: &Lead, weights: &L::Weights) -> Result<(), TrainError> {
-        for part in 0..lead.parts {
-            let (own, key) = (part_of(lead, part), part_key(lead, part));
+        for micro_batch in 0..lead.micro_batches {
+            let (own, key) = (micro_batch_of(lead, micro_batch), micro_batch_key(lead, micro_batch));
             let inputs = views::gathered(&self.dataset, self.augment, own, key, &mut self.loss.answers);
-            self.go_there(lead, (part, 0), weights, inputs)?;
+            self.go_there(lead, (micro_batch, 0), weights, inputs)?;
         }
         Ok(())
     }
 
-    /// Where what this worker holds of a stretch is among all that it holds.
-    pub(super) fn held(&self, stretch: u8) -> Option<usize> {
-        self.held.iter().position(|one| one.number() == usize::from(stretch))
+    /// Where what this worker holds of a layer range is among all that it holds.
+    pub(super) fn held(&self, layer_range: u8) -> Option<usize> {
+        self.held
+            .iter()
+            .position(|one| one.number() == usize::from(layer_range))
     }
 
-    pub(super) fn is_last(&self, stretch: u8) -> bool {
-        usize::from(stretch) + 1 == self.stretches.len()
+    pub(super) fn is_last(&self, layer_range: u8) -> bool {
+        usize::from(layer_range) + 1 == self.layer_ranges.len()
     }
 
-    /// The stretch before one.
-    pub(super) fn before(&self, stretch: u8) -> Option<&Stretch> {
-        self.stretches.get(usize::from(stretch).checked_sub(1)?)
+    /// The layer range before one.
+    pub(super) fn before(&self, layer_range: u8) -> Option<&LayerRange> {
+        self.layer_ranges.get(usize::from(layer_range).checked_sub(1)?)
     }
 
     /// How many numbers somebody can have for this worker, if that can be at all.
     fn numbers_of(&self, content: &Content, from: usize) -> Option<usize> {
-        let rows = |step, part| {
-            let lead = self.pipeline.begun(step).filter(|lead| part < lead.parts)?;
-            Some(part_of(lead, part).len())
+        let rows = |step, micro_batch| {
+            let lead = self
+                .pipeline
+                .begun(step)
+                .filter(|lead| micro_batch < lead.micro_batches)?;
+            Some(micro_batch_of(lead, micro_batch).len())
         };
         match *content {
             Content::Begun { .. } => Some(0),
-            Content::There { step, part, stretch } => {
-                self.held(stretch)?;
-                Some(rows(step, part)? * self.before(stretch)?.share(from)?.len())
+            Content::There {
+                step,
+                micro_batch,
+                layer_range,
+            } => {
+                self.held(layer_range)?;
+                Some(rows(step, micro_batch)? * self.before(layer_range)?.share(from)?.len())
             }
             Content::Back {
-                step, part, stretch, ..
+                step,
+                micro_batch,
+                layer_range,
+                ..
             } => {
-                self.held(stretch)?;
-                let after = self.stretches.get(usize::from(stretch) + 1)?;
-                let own = self.stretches[usize::from(stretch)].share(self.stage.number)?;
-                after.holders().contains(&from).then_some(rows(step, part)? * own.len())
+                self.held(layer_range)?;
+                let after = self.layer_ranges.get(usize::from(layer_range) + 1)?;
+                let own = self.layer_ranges[usize::from(layer_range)].share(self.stage.number)?;
+                after
+                    .holders()
+                    .contains(&from)
+                    .then_some(rows(step, micro_batch)? * own.len())
             }
             Content::Measure(_) | Content::Judged(_) => None,
         }
@@ -104,10 +119,10 @@ impl<L: Layers> StageModel<L> {
         Some(Piece { content, from, numbers })
     }
 
-    /// Takes part in a minibatch until all its parts have been here and back.
+    /// Takes micro-batch in a minibatch until all its micro-batches have been here and back.
     fn follow(&mut self, way: &mut Way<'_, L>) -> Result<(), TrainError> {
         self.own.extend(self.later.drain(..));
-        while way.done.iter().any(|&done| done < way.lead.parts) {
+        while way.done.iter().any(|&done| done < way.lead.micro_batches) {
             if let Some(piece) = self.own.pop_front() {
                 self.take(way, piece)?;
                 continue;
@@ -150,7 +165,7 @@ impl<L: Layers> StageModel<L> {
     fn take(&mut self, way: &mut Way<'_, L>, piece: Piece) -> Result<(), TrainError> {
         let (step, ahead) = match piece.content {
             Content::Begun { step } => (step, self.pipeline.ahead()),
-            Content::There { step, stretch, .. } if !self.is_last(stretch) => (step, self.pipeline.ahead()),
+            Content::There { step, layer_range, .. } if !self.is_last(layer_range) => (step, self.pipeline.ahead()),
             // Where it would become a gradient, each minibatch has its turn.
             Content::There { step, .. } | Content::Back { step, .. } => (step, 0),
             Content::Measure(_) | Content::Judged(_) => return Err(self.pipeline.lost()),
@@ -166,127 +181,163 @@ impl<L: Layers> StageModel<L> {
         let Piece { content, from, numbers } = piece;
         match content {
             Content::Begun { .. } if self.held(0).is_some() => self.send_there(&lead, way.weights),
-            Content::There { part, stretch, .. } => {
-                let Some(before) = self.before(stretch) else {
+            Content::There {
+                micro_batch,
+                layer_range,
+                ..
+            } => {
+                let Some(before) = self.before(layer_range) else {
                     return Err(self.pipeline.lost());
                 };
                 let shares = before.shares().to_vec();
                 let at = (from - before.holders().start, shares.len());
-                match self.there.take((step, part, stretch), at, numbers) {
+                match self.there.take((step, micro_batch, layer_range), at, numbers) {
                     None => Ok(()),
-                    Some(pieces) if self.is_last(stretch) => self.judge(way, part, side_by_side(pieces, &shares)),
-                    Some(pieces) => self.go_there(&lead, (part, stretch), way.weights, side_by_side(pieces, &shares)),
+                    Some(pieces) if self.is_last(layer_range) => {
+                        self.judge(way, micro_batch, side_by_side(pieces, &shares))
+                    }
+                    Some(pieces) => self.go_there(
+                        &lead,
+                        (micro_batch, layer_range),
+                        way.weights,
+                        side_by_side(pieces, &shares),
+                    ),
                 }
             }
             Content::Back {
-                part, stretch, loss, ..
+                micro_batch,
+                layer_range,
+                loss,
+                ..
             } => {
-                let after = self.stretches[usize::from(stretch) + 1].holders();
-                match self
-                    .back
-                    .take((step, part, stretch), (from - after.start, after.len()), numbers)
-                {
+                let after = self.layer_ranges[usize::from(layer_range) + 1].holders();
+                match self.back.take(
+                    (step, micro_batch, layer_range),
+                    (from - after.start, after.len()),
+                    numbers,
+                ) {
                     None => Ok(()),
-                    Some(pieces) => self.go_back(way, (part, stretch), loss, added_up(pieces)),
+                    Some(pieces) => self.go_back(way, (micro_batch, layer_range), loss, added_up(pieces)),
                 }
             }
             _ => Ok(()),
         }
     }
 
-    /// A part goes through the layers of a stretch, and on to all who need what they make of it.
+    /// A micro-batch goes through the layers of a layer range, and on to all who need what they make of it.
     fn go_there(
         &mut self,
         lead: &Lead,
-        (part, stretch): (u16, u8),
+        (micro_batch, layer_range): (u16, u8),
         weights: &L::Weights,
         inputs: Vec<f32>,
     ) -> Result<(), TrainError> {
-        let (Some(at), step) = (self.held(stretch), lead.step) else {
+        let (Some(at), step) = (self.held(layer_range), lead.step) else {
             return Err(self.pipeline.lost());
         };
-        let outputs = self.held[at].there((step, part), weights, part_key(lead, part), inputs)?;
-        let stretch = stretch + 1;
+        let outputs = self.held[at].there((step, micro_batch), weights, micro_batch_key(lead, micro_batch), inputs)?;
+        let layer_range = layer_range + 1;
         let from = self.stage.number;
-        for to in self.stretches[usize::from(stretch)].holders() {
+        for to in self.layer_ranges[usize::from(layer_range)].holders() {
             if to == from {
                 self.own.push_back(Piece {
-                    content: Content::There { step, part, stretch },
+                    content: Content::There {
+                        step,
+                        micro_batch,
+                        layer_range,
+                    },
                     from,
                     numbers: outputs.to_vec(),
                 });
             } else {
-                self.pipeline
-                    .send(to as u8, FlowWord::There { step, part, stretch }, &outputs)?;
+                self.pipeline.send(
+                    to as u8,
+                    FlowWord::There {
+                        step,
+                        micro_batch,
+                        layer_range,
+                    },
+                    &outputs,
+                )?;
             }
         }
         Ok(())
     }
 
-    /// The last layers turn a part round.
-    fn judge(&mut self, way: &mut Way<'_, L>, part: u16, inputs: Vec<f32>) -> Result<(), TrainError> {
-        let stretch = (self.stretches.len() - 1) as u8;
-        let Some(at) = self.held(stretch) else {
+    /// The last layers turn a micro-batch round.
+    fn judge(&mut self, way: &mut Way<'_, L>, micro_batch: u16, inputs: Vec<f32>) -> Result<(), TrainError> {
+        let layer_range = (self.layer_ranges.len() - 1) as u8;
+        let Some(at) = self.held(layer_range) else {
             return Err(self.pipeline.lost());
         };
-        let own = part_of(way.lead, part);
+        let own = micro_batch_of(way.lead, micro_batch);
         self.dataset.train.answers().gather(own, &mut self.loss.answers);
         let share = own.len() as f32 / way.lead.samples.len() as f32;
-        let there = (way.weights, part_key(way.lead, part), inputs);
+        let there = (way.weights, micro_batch_key(way.lead, micro_batch), inputs);
         let returned = self.held[at].judge(there, (&self.loss, share), way.written(at), way.gradient)?;
-        self.returned(way, at, part, returned)
+        self.returned(way, at, micro_batch, returned)
     }
 
-    /// Slopes have come for all that a stretch has made of a part.
+    /// Slopes have come for all that a layer range has made of a micro-batch.
     fn go_back(
         &mut self,
         way: &mut Way<'_, L>,
-        (part, stretch): (u16, u8),
+        (micro_batch, layer_range): (u16, u8),
         loss: f32,
         slopes: Vec<f32>,
     ) -> Result<(), TrainError> {
-        let Some(at) = self.held(stretch) else {
+        let Some(at) = self.held(layer_range) else {
             return Err(self.pipeline.lost());
         };
-        match self.held[at].back((way.lead.step, part), (slopes, loss), way.written(at), way.gradient)? {
-            Some(returned) => self.returned(way, at, part, returned),
+        match self.held[at].back(
+            (way.lead.step, micro_batch),
+            (slopes, loss),
+            way.written(at),
+            way.gradient,
+        )? {
+            Some(returned) => self.returned(way, at, micro_batch, returned),
             None => Err(self.pipeline.lost()),
         }
     }
 
-    /// A part has come back through what is held of a stretch: its slopes go on, and what is left of its gradient can wait.
+    /// A micro-batch has come back through what is held of a layer range: its slopes go on, and what is left of its gradient can wait.
     fn returned(
         &mut self,
         way: &mut Way<'_, L>,
         at: usize,
-        part: u16,
+        micro_batch: u16,
         returned: Returned<L::Owed>,
     ) -> Result<(), TrainError> {
         let Returned { loss, slopes, owed } = returned;
         let into = way.written(at);
         self.owed.extend(owed.into_iter().map(|owed| Owing { at, owed, into }));
         way.done[at] += 1;
-        // A part has one loss, however often it comes here.
-        if at == 0 && way.lead.parts == 1 {
+        // A micro-batch has one loss, however often it comes here.
+        if at == 0 && way.lead.micro_batches == 1 {
             way.loss = loss;
         } else if at == 0 {
-            way.loss += loss * part_of(way.lead, part).len() as f32 / way.lead.samples.len() as f32;
+            way.loss += loss * micro_batch_of(way.lead, micro_batch).len() as f32 / way.lead.samples.len() as f32;
         }
-        self.send_back(way.lead.step, (part, self.held[at].number() as u8), loss, &slopes)
+        self.send_back(
+            way.lead.step,
+            (micro_batch, self.held[at].number() as u8),
+            loss,
+            &slopes,
+        )
     }
 
     /// Sends slopes to all who have made a piece of what they are for.
     fn send_back(
         &mut self,
         step: u64,
-        (part, stretch): (u16, u8),
+        (micro_batch, layer_range): (u16, u8),
         loss: f32,
         slopes: &[f32],
     ) -> Result<(), TrainError> {
-        let Some(at) = usize::from(stretch).checked_sub(1) else {
+        let Some(at) = usize::from(layer_range).checked_sub(1) else {
             return Ok(());
         };
-        let (before, stretch) = (&self.stretches[at], at as u8);
+        let (before, layer_range) = (&self.layer_ranges[at], at as u8);
         let from = self.stage.number;
         for (to, share) in before.holders().zip(before.shares()) {
             let piece = columns(slopes, before.outputs(), share);
@@ -294,8 +345,8 @@ impl<L: Layers> StageModel<L> {
                 self.own.push_back(Piece {
                     content: Content::Back {
                         step,
-                        part,
-                        stretch,
+                        micro_batch,
+                        layer_range,
                         loss,
                     },
                     from,
@@ -304,8 +355,8 @@ impl<L: Layers> StageModel<L> {
             } else {
                 let word = FlowWord::Back {
                     step,
-                    part,
-                    stretch,
+                    micro_batch,
+                    layer_range,
                     loss,
                 };
                 self.pipeline.send(to as u8, word, &piece)?;
@@ -314,7 +365,7 @@ impl<L: Layers> StageModel<L> {
         Ok(())
     }
 
-    /// Takes part in a minibatch: its mean loss, and the gradient of what is held here.
+    /// Takes micro-batch in a minibatch: its mean loss, and the gradient of what is held here.
     pub(super) fn minibatch(
         &mut self,
         weights: &L::Weights,
@@ -333,18 +384,18 @@ impl<L: Layers> StageModel<L> {
     }
 }
 
-/// The samples of a part.
-fn part_of(lead: &Lead, part: u16) -> &[u32] {
-    let (all, parts) = (lead.samples.len(), usize::from(lead.parts.max(1)));
-    let border = |part: usize| all * part / parts;
-    &lead.samples[border(usize::from(part))..border(usize::from(part) + 1)]
+/// The samples of a micro-batch.
+fn micro_batch_of(lead: &Lead, micro_batch: u16) -> &[u32] {
+    let (all, micro_batches) = (lead.samples.len(), usize::from(lead.micro_batches.max(1)));
+    let border = |micro_batch: usize| all * micro_batch / micro_batches;
+    &lead.samples[border(usize::from(micro_batch))..border(usize::from(micro_batch) + 1)]
 }
 
-/// What decides dropout in a part: in a minibatch that is not cut, what would on one machine.
-fn part_key(lead: &Lead, part: u16) -> u64 {
-    if lead.parts == 1 {
+/// What decides dropout in a micro-batch: in a minibatch that is not cut, what would on one machine.
+fn micro_batch_key(lead: &Lead, micro_batch: u16) -> u64 {
+    if lead.micro_batches == 1 {
         lead.key
     } else {
-        splitmix64(lead.key ^ u64::from(part))
+        splitmix64(lead.key ^ u64::from(micro_batch))
     }
 }

@@ -50,15 +50,15 @@ fn stages_are_the_whole_model_and_begin_as_it_does() {
                         .iter_mut()
                         .for_each(|seen| *seen += 1);
                 }
-                for own in &stage.stretches {
-                    let stretch = &partition.stretches()[own.number];
+                for own in &stage.layer_ranges {
+                    let layer_range = &partition.layer_ranges()[own.number];
                     let last = &stage.layout.layers[own.layers.clone()].last().unwrap();
-                    assert_eq!(stretch.share(stage.number).unwrap().len(), last.output.elements());
+                    assert_eq!(layer_range.share(stage.number).unwrap().len(), last.output.elements());
                 }
             }
             assert!(seen.iter().all(|&seen| seen == 1), "{model}: {groups}, {slices}");
             assert_eq!(digest, Digest::of_counts(&counts));
-            let outputs: Vec<usize> = partition.stretches().iter().map(Stretch::outputs).collect();
+            let outputs: Vec<usize> = partition.layer_ranges().iter().map(LayerRange::outputs).collect();
             assert_eq!(outputs.last(), Some(&10));
         }
     }
@@ -82,7 +82,11 @@ fn slices_are_neurons_and_channels_and_the_last_layer_is_whole() {
         image,
     );
     let partition = Partition::new(whole, &pipelines("groups=1,slices=2")).unwrap();
-    let shares: Vec<_> = partition.stretches().iter().map(|one| one.shares().to_vec()).collect();
+    let shares: Vec<_> = partition
+        .layer_ranges()
+        .iter()
+        .map(|one| one.shares().to_vec())
+        .collect();
     assert_eq!(
         shares,
         [vec![0..27, 27..54], vec![0..2, 2..5], std::iter::once(0..10).collect()]
@@ -104,8 +108,8 @@ fn slices_are_neurons_and_channels_and_the_last_layer_is_whole() {
     assert_eq!(outputs, [64, 108, 108, 27, 27, 3, 3]);
     assert_eq!(partition.widest(), 27);
     let first = partition.stage(0);
-    assert_eq!(first.stretches.len(), 3);
-    assert_eq!(first.stretches[1].before, 5);
+    assert_eq!(first.layer_ranges.len(), 3);
+    assert_eq!(first.layer_ranges[1].before, 5);
 }
 
 #[test]
@@ -113,7 +117,7 @@ fn a_stage_knows_where_its_layers_weights_lie() {
     let whole = layout(DEEP, Shape::Flat(9));
     let partition = Partition::new(whole, &pipelines("cuts=5+11")).unwrap();
     let stage = partition.stage(1);
-    assert_eq!((stage.stretches[0].before, stage.layout.layers.len()), (5, 6));
+    assert_eq!((stage.layer_ranges[0].before, stage.layout.layers.len()), (5, 6));
     let keys: Vec<&str> = stage.layout.tensors.iter().map(|tensor| tensor.key.as_str()).collect();
     assert_eq!(keys, ["5.bias", "5.weight", "7.bias", "7.weight", "9.bias", "9.weight"]);
     let first = &stage.layout.layers[0];

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use dfdx::prelude::{Cpu, Gradients};
-use protocol::model::{OwnStretch, Partition, PipelineStage};
+use protocol::model::{Partition, PipelineStage, StageSlice};
 use protocol::optimiser::Rule;
 
 use super::CpuBackend;
@@ -41,7 +41,7 @@ impl CpuStageTrainer {
     }
 }
 
-/// What a worker holds of a stretch, on the CPU.
+/// What a worker holds of a layer range, on the CPU.
 pub struct CpuLayers {
     number: usize,
     /// Numbers of one sample that come to it.
@@ -49,13 +49,13 @@ pub struct CpuLayers {
     network: Network<CpuLayer>,
     /// The same where nothing is trained.
     forward: Network<CpuLayer>,
-    /// Parts that have gone there, by the step of their minibatch. Each keeps the weights that it went with.
+    /// Micro-batches that have gone there, by the step of their minibatch. Each keeps the weights that it went with.
     under_way: BTreeMap<(u64, u16), (There<CpuLayer>, Pass)>,
 }
 
 impl CpuLayers {
-    fn new(partition: &Partition, stage: &PipelineStage, own: &OwnStretch, threads: Threads) -> Self {
-        let program = Program::of_stretch(partition, stage, own, ImageOrder::BySample);
+    fn new(partition: &Partition, stage: &PipelineStage, own: &StageSlice, threads: Threads) -> Self {
+        let program = Program::of_layer_range(partition, stage, own, ImageOrder::BySample);
         Self {
             number: own.number,
             inputs: program.input.numbers(),
@@ -104,25 +104,25 @@ impl Layers for CpuLayers {
 
     fn there(
         &mut self,
-        part: (u64, u16),
+        micro_batch: (u64, u16),
         weights: &Parameters,
         key: u64,
         inputs: Vec<f32>,
     ) -> Result<Cow<'_, [f32]>, TrainError> {
         let pass = pass(weights, key);
         let there = self.network.there(&pass, self.rows(inputs)?, Gradients::leaky())?;
-        self.under_way.insert(part, (there, pass));
-        Ok(Cow::Borrowed(values(&self.under_way[&part].0.outputs)))
+        self.under_way.insert(micro_batch, (there, pass));
+        Ok(Cow::Borrowed(values(&self.under_way[&micro_batch].0.outputs)))
     }
 
     fn back(
         &mut self,
-        part: (u64, u16),
+        micro_batch: (u64, u16),
         (slopes, loss): (Vec<f32>, f32),
         into: Into,
         gradient: &mut Vec<f32>,
     ) -> Result<Option<Returned<Owed>>, TrainError> {
-        let Some((there, pass)) = self.under_way.remove(&part) else {
+        let Some((there, pass)) = self.under_way.remove(&micro_batch) else {
             return Ok(None);
         };
         pass.back.begins(into, 1.0);
@@ -170,6 +170,6 @@ fn pass(parameters: &Parameters, key: u64) -> Pass {
         parameters: parameters.clone(),
         key,
         statistics: Statistics::Minibatch,
-        back: WayBack::of_part(),
+        back: WayBack::of_micro_batch(),
     }
 }

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use dfdx::prelude::{Cpu, Gradients, HasShape};
-use protocol::model::OwnStretch;
+use protocol::model::StageSlice;
 use protocol::optimiser::Rule;
 
 use super::address::At;
@@ -37,14 +37,14 @@ use crate::train_error::TrainError;
 pub type CudaStageTrainer = Replica<CudaBackend<StageModel<CudaLayers>>>;
 
 impl CudaStageTrainer {
-    /// A trainer of the stage that a worker holds, whose copies both are the given weights, for parts of minibatches of so
+    /// A trainer of the stage that a worker holds, whose copies both are the given weights, for micro-batches of minibatches of so
     /// many samples.
     pub fn in_pipeline(
         gpu: Gpu,
         membership: Membership,
         counts: &[i32],
         rule: Rule,
-        part: usize,
+        micro_batch: usize,
     ) -> Result<Self, TrainError> {
         let gpu = Rc::new(gpu);
         let (stage, seed) = (membership.stage(), membership.dropout_seed);
@@ -52,12 +52,16 @@ impl CudaStageTrainer {
         let parts = |muon| Parts::new(&whole, muon).of_stage(&stage);
         let objective = membership.task.objective.clone();
         // Where minibatches are not cut, nothing is added up.
-        let summand = if membership.parts > 1 { stage.layout.weights } else { 0 };
+        let summand = if membership.micro_batches > 1 {
+            stage.layout.weights
+        } else {
+            0
+        };
         let summand = Rc::new(Array::zeros(&gpu, summand)?);
         let model = || {
             StageModel::new(membership, |partition, stage, own| {
-                let program = Program::of_stretch(partition, stage, own, ImageOrder::ByChannel);
-                let made = CudaLayers::new(&gpu, own, program, objective.clone(), part, &summand);
+                let program = Program::of_layer_range(partition, stage, own, ImageOrder::ByChannel);
+                let made = CudaLayers::new(&gpu, own, program, objective.clone(), micro_batch, &summand);
                 made.map_err(TrainError::from)
             })
         };
@@ -66,23 +70,23 @@ impl CudaStageTrainer {
     }
 }
 
-/// What a worker holds of a stretch, on a GPU.
+/// What a worker holds of a layer range, on a GPU.
 pub struct CudaLayers {
     number: usize,
     program: Program,
     objective: Objective,
     /// Which weights of the stage are those of these layers.
     weights: Range<usize>,
-    /// The most samples that a part has.
-    part: usize,
-    /// Parts that have gone there, by the step of their minibatch. Each has a model for itself, in which its activations lie,
+    /// The most samples that a micro-batch has.
+    micro_batch: usize,
+    /// Micro-batches that have gone there, by the step of their minibatch. Each has a model for itself, in which its activations lie,
     /// and keeps the weights that it went with.
     under_way: BTreeMap<(u64, u16), UnderWay>,
-    /// Models that no part is in.
+    /// Models that no micro-batch is in.
     free: Vec<CudaModel>,
     /// What held-out samples go through, once there were any.
     forward: Option<CudaModel>,
-    /// The gradient of a part that is to be added to another's.
+    /// The gradient of a micro-batch that is to be added to another's.
     summand: Rc<Array<f32>>,
     border: Border,
     gpu: Rc<Gpu>,
@@ -98,10 +102,10 @@ struct UnderWay {
 impl CudaLayers {
     fn new(
         gpu: &Rc<Gpu>,
-        own: &OwnStretch,
+        own: &StageSlice,
         program: Program,
         objective: Objective,
-        part: usize,
+        micro_batch: usize,
         summand: &Rc<Array<f32>>,
     ) -> Result<Self, GpuError> {
         Ok(Self {
@@ -109,7 +113,7 @@ impl CudaLayers {
             weights: program.weights(),
             program,
             objective,
-            part,
+            micro_batch,
             under_way: BTreeMap::new(),
             free: Vec::new(),
             forward: None,
@@ -119,10 +123,10 @@ impl CudaLayers {
         })
     }
 
-    /// A model for a part of so many samples that no other part is in.
+    /// A model for a micro-batch of so many samples that no other micro-batch is in.
     fn model(&mut self, samples: usize) -> Result<CudaModel, GpuError> {
-        if samples > self.part {
-            self.part = samples;
+        if samples > self.micro_batch {
+            self.micro_batch = samples;
             self.free.clear();
         }
         if let Some(model) = self.free.pop() {
@@ -130,7 +134,7 @@ impl CudaLayers {
         }
         // What only one way back at a time needs they have in common.
         let mut others = self.under_way.values().map(|other| &other.model);
-        if let Some(other) = others.find(|other| other.minibatch() >= self.part) {
+        if let Some(other) = others.find(|other| other.minibatch() >= self.micro_batch) {
             return other.beside();
         }
         let wanted = if self.number == 0 {
@@ -139,12 +143,12 @@ impl CudaLayers {
             InputGradient::Needed
         };
         let purpose = Purpose::Passing(wanted);
-        CudaModel::new(&self.gpu, &self.program, &self.objective, self.part, purpose)
+        CudaModel::new(&self.gpu, &self.program, &self.objective, self.micro_batch, purpose)
     }
 
-    /// No part is in a model any more.
+    /// No micro-batch is in a model any more.
     fn leave(&mut self, model: CudaModel) {
-        if model.minibatch() >= self.part {
+        if model.minibatch() >= self.micro_batch {
             self.free.push(model);
         }
     }
@@ -154,7 +158,7 @@ impl CudaLayers {
         inputs.len() / self.program.input.numbers().max(1)
     }
 
-    /// Where the gradient of a part is written, given what is to become of what others have written.
+    /// Where the gradient of a micro-batch is written, given what is to become of what others have written.
     fn written(&self, into: Into, gradient: At<f32>) -> At<f32> {
         match into {
             Into::Overwrite => gradient,
@@ -162,7 +166,7 @@ impl CudaLayers {
         }
     }
 
-    /// A part's gradient was launched: adds it to the others' if it is to be, and fetches the slopes at what had come in.
+    /// A micro-batch's gradient was launched: adds it to the others' if it is to be, and fetches the slopes at what had come in.
     fn finish(
         &mut self,
         inputs: &Activations<Place>,
@@ -208,14 +212,14 @@ impl Layers for CudaLayers {
 
     fn there(
         &mut self,
-        part: (u64, u16),
+        micro_batch: (u64, u16),
         weights: &Weights,
         key: u64,
         inputs: Vec<f32>,
     ) -> Result<Cow<'_, [f32]>, TrainError> {
         let samples = self.samples(&inputs);
         let model = self.model(samples)?;
-        // SAFETY: the model has room for a part.
+        // SAFETY: the model has room for a micro-batch.
         unsafe { self.border.send_numbers(&inputs, model.x())? };
         let (there, pass) = model.there(weights.parameters(), samples, key)?;
         let (rows, columns) = *there.outputs.shape();
@@ -227,7 +231,7 @@ impl Layers for CudaLayers {
             model,
             _weights: weights.clone(),
         };
-        if let Some(replaced) = self.under_way.insert(part, under_way) {
+        if let Some(replaced) = self.under_way.insert(micro_batch, under_way) {
             self.leave(replaced.model);
         }
         Ok(Cow::Owned(outputs))
@@ -235,12 +239,12 @@ impl Layers for CudaLayers {
 
     fn back(
         &mut self,
-        part: (u64, u16),
+        micro_batch: (u64, u16),
         (slopes, loss): (Vec<f32>, f32),
         into: Into,
         gradient: &mut At<f32>,
     ) -> Result<Option<Returned<Infallible>>, TrainError> {
-        let Some(under_way) = self.under_way.remove(&part) else {
+        let Some(under_way) = self.under_way.remove(&micro_batch) else {
             return Ok(None);
         };
         let UnderWay {
@@ -257,7 +261,7 @@ impl Layers for CudaLayers {
             slopes: model.slopes(),
             gradient: self.written(into, *gradient),
         };
-        // SAFETY: the model has room for the slopes of a part's outputs, of which there are so many.
+        // SAFETY: the model has room for the slopes of a micro-batch's outputs, of which there are so many.
         unsafe { self.border.send_numbers(&slopes, seed.slopes)? };
         let inputs = there.inputs.clone();
         let descent = there.back(&seed, &pass).map_err(TrainError::from)?;
@@ -279,9 +283,9 @@ impl Layers for CudaLayers {
         let labels = words(&loss.answers);
         assert!(
             labels.len() <= model.labels_max(),
-            "a part has as many answers as samples"
+            "a micro-batch has as many answers as samples"
         );
-        // SAFETY: the model has room for a part and its labels.
+        // SAFETY: the model has room for a micro-batch and its labels.
         unsafe {
             self.border.send_numbers(&inputs, model.x())?;
             self.border.send(labels.into_iter(), model.labels())?;

@@ -47,7 +47,7 @@ fn normalising() {
 }
 
 #[test]
-fn a_set_of_equal_numbers_is_not_stretched_for_ever() {
+fn a_set_of_equal_numbers_is_not_scaled_for_ever() {
     // One sample of vectors: every set has a single number, whose variance is 0.
     for samples in [1, 2] {
         let norm = norm(Sets::Channels, 3, 1, false);

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use protocol::cursor::{CursorAdvance, Cursors, News, ShardId, Stretch};
+use protocol::cursor::{CursorAdvance, Cursors, EpochSpan, News, ShardId};
 use protocol::ids::OriginId;
 use protocol::split::SHARDS_PER_SLOT;
 use protocol::wire::attach::Missing;
@@ -104,8 +104,8 @@ impl Board {
     }
 
     /// Somebody trained a shard up to here in these epochs, nobody knows who.
-    pub(super) fn skip(&mut self, stretch: Stretch) {
-        self.learn(stretch);
+    pub(super) fn skip(&mut self, epoch_span: EpochSpan) {
+        self.learn(epoch_span);
     }
 
     /// Another origin trained a shard up to here.
@@ -149,7 +149,7 @@ impl Board {
     /// How much is kept.
     #[cfg(test)]
     pub(super) fn entries(&self) -> usize {
-        self.done.stretches().count() + self.begun.len()
+        self.done.epoch_spans().count() + self.begun.len()
     }
 
     /// The first epoch, from some epoch on, in which a shard is not finished; there may be no such epoch in the run.
@@ -158,19 +158,19 @@ impl Board {
         if length == 0 {
             return self.epochs;
         }
-        match self.done.stretch_at(shard) {
-            Some(stretch) if stretch.done == length => stretch.last.saturating_add(1),
+        match self.done.epoch_span_at(shard) {
+            Some(epoch_span) if epoch_span.done == length => epoch_span.last.saturating_add(1),
             _ => shard.epoch,
         }
     }
 
     /// Shards that somebody began who will not finish them, in no particular order.
     pub(super) fn left_behind(&self) -> impl Iterator<Item = ShardId> {
-        let length = |stretch: &Stretch| self.lengths[stretch.shard as usize];
+        let length = |epoch_span: &EpochSpan| self.lengths[epoch_span.shard as usize];
         self.done
-            .stretches()
-            .filter(move |stretch| stretch.done < length(stretch))
-            .flat_map(Stretch::shards)
+            .epoch_spans()
+            .filter(move |epoch_span| epoch_span.done < length(epoch_span))
+            .flat_map(EpochSpan::shards)
             .filter(|&shard| match self.begun.get(&shard) {
                 Some(&origin) => self.is_dead(origin),
                 None => !self.slots[owner(shard.shard)].alive && self.mine != Some(shard),
@@ -180,27 +180,27 @@ impl Board {
     /// The samples that are not done, by the slots that were to train them.
     pub(super) fn missing(&self) -> Vec<Missing> {
         let mut samples: Vec<u64> = self.slots.iter().map(|slot| slot.unstarted).collect();
-        for stretch in self.done.stretches() {
-            let rest = self.lengths[stretch.shard as usize].saturating_sub(stretch.done);
-            samples[owner(stretch.shard)] += u64::from(rest) * stretch.shards().count() as u64;
+        for epoch_span in self.done.epoch_spans() {
+            let rest = self.lengths[epoch_span.shard as usize].saturating_sub(epoch_span.done);
+            samples[owner(epoch_span.shard)] += u64::from(rest) * epoch_span.shards().count() as u64;
         }
         let missing = (0u32..).zip(samples).filter(|&(_, samples)| samples > 0);
         missing.map(|(slot, samples)| Missing { slot, samples }).collect()
     }
 
     /// Takes note of what is done, as far as there are such samples. Returns what of it is news.
-    fn learn(&mut self, stretch: Stretch) -> News {
+    fn learn(&mut self, epoch_span: EpochSpan) -> News {
         let Some(&length) = self
             .lengths
-            .get(stretch.shard as usize)
-            .filter(|_| stretch.first < self.epochs)
+            .get(epoch_span.shard as usize)
+            .filter(|_| epoch_span.first < self.epochs)
         else {
             return News::default();
         };
-        let known = Stretch {
-            last: stretch.last.min(self.epochs - 1),
-            done: stretch.done.min(length),
-            ..stretch
+        let known = EpochSpan {
+            last: epoch_span.last.min(self.epochs - 1),
+            done: epoch_span.done.min(length),
+            ..epoch_span
         };
         let news = self.done.raise(known);
         self.slots[owner(known.shard)].unstarted -= u64::from(length) * news.begun;

@@ -78,8 +78,8 @@ impl SamplePlan {
     /// Who did them is not known. Shards of this slot that are half done are taken to be left by an earlier worker
     /// of the slot and are gone on with; those of other slots are taken to be in the hands of their owners.
     pub fn skip_done(&mut self, cursors: &Cursors) {
-        for stretch in cursors.stretches() {
-            self.board.skip(stretch);
+        for epoch_span in cursors.epoch_spans() {
+            self.board.skip(epoch_span);
         }
         self.trained_by_others(cursors);
     }
@@ -98,11 +98,11 @@ impl SamplePlan {
 
     /// Takes note that many batches of another origin were applied at once, which moved these cursors.
     pub fn observe_many(&mut self, origin: OriginId, cursors: &Cursors) {
-        for stretch in cursors.stretches() {
-            match stretch.single() {
+        for epoch_span in cursors.epoch_spans() {
+            match epoch_span.single() {
                 Some(advance) => self.board.observe(origin, advance),
                 // An origin is at one shard at a time: what it has left in several epochs it is not at.
-                None => self.board.skip(stretch),
+                None => self.board.skip(epoch_span),
             }
         }
         self.trained_by_others(cursors);

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use protocol::cursor::Stretch;
+use protocol::cursor::EpochSpan;
 use protocol::split::{SHARDS_PER_SLOT, SLOTS_MAX, Split};
 
 pub(super) fn shared(labels: Vec<u32>, slots: usize, epochs: u32, minibatch: usize) -> SharedPlan {
@@ -134,7 +134,7 @@ fn a_plan_takes_no_more_room_after_many_epochs() {
             break;
         }
     }
-    // Per shard one stretch of done epochs, one after that, and one of what the other has claimed at the end.
+    // Per shard one epoch span of done epochs, one after that, and one of what the other has claimed at the end.
     assert!(most < 3 * 32 + 32, "{most} entries");
 }
 
@@ -146,7 +146,7 @@ fn a_late_worker_goes_on_after_a_million_epochs() {
     let lengths = plan.shared.shard_plan(0);
     let mut cursors = Cursors::default();
     for shard in 0..lengths.shard_count() {
-        cursors.raise(Stretch {
+        cursors.raise(EpochSpan {
             shard,
             first: 0,
             last: EPOCHS - 3,

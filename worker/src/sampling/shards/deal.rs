@@ -17,7 +17,7 @@ pub(super) fn deal(split: Split, order: &[u32], classes: &Classes, slots: usize)
     }
 }
 
-/// Cuts the order into one stretch per slot; their lengths differ by at most one.
+/// Cuts the order into one run of samples per slot; their lengths differ by at most one.
 fn by_position(samples: usize, slots: usize) -> Vec<usize> {
     let slot = |position| position as u64 * slots as u64 / samples as u64;
     (0..samples).map(|position| slot(position) as usize).collect()

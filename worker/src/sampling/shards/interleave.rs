@@ -1,4 +1,4 @@
-//! Balanced order: every stretch of a shard has about the class mix of the whole shard.
+//! Balanced order: every section of a shard has about the class mix of the whole shard.
 
 use super::classes::Classes;
 use protocol::rng::CounterRng;

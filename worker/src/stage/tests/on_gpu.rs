@@ -26,9 +26,9 @@ pub(super) fn take_part(
     job: &Job,
     steps: u64,
 ) -> (Vec<f32>, Vec<f32>, Option<Scores>) {
-    let part = MINIBATCH.div_ceil(membership.parts);
+    let micro_batch = MINIBATCH.div_ceil(membership.micro_batches);
     let gpu = Gpu::open(0, precision).unwrap();
-    let trainer = CudaStageTrainer::in_pipeline(gpu, membership, counts, job.optimiser.rule, part);
+    let trainer = CudaStageTrainer::in_pipeline(gpu, membership, counts, job.optimiser.rule, micro_batch);
     super::take_part(trainer.unwrap(), job, steps)
 }
 

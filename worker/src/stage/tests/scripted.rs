@@ -39,7 +39,7 @@ fn among(line: &Scripted, job: &Job, data: &Arc<Dataset>, stage: u8) -> CpuStage
 fn lead_of(step: u64) -> Lead {
     Lead {
         step,
-        parts: 1,
+        micro_batches: 1,
         samples: samples(step),
         ..Lead::default()
     }
@@ -64,8 +64,8 @@ fn a_minibatch_whose_parts_come_before_the_leaders_word_is_trained() {
         let lead = lead_of(step);
         let there = FlowWord::There {
             step,
-            part: 0,
-            stretch: 1,
+            micro_batch: 0,
+            layer_range: 1,
         };
         hear(
             &mut trainer,
@@ -101,12 +101,21 @@ fn nothing_of_an_earlier_attempt_is_gone_on_with() {
             Flow::with(head, &numbers)
         };
         let word = |attempt, word| flow(attempt, 0, word, Vec::new());
-        let there = |attempt, step, stretch, from, number: f32| {
-            let part = 0;
+        let there = |attempt, step, layer_range, from, number: f32| {
+            let micro_batch = 0;
             // Half of 24 neurons, or of 16.
-            let width = if stretch == 1 { 12 } else { 8 };
+            let width = if layer_range == 1 { 12 } else { 8 };
             let numbers = vec![number; width * lead_of(step).samples.len()];
-            flow(attempt, from, FlowWord::There { step, part, stretch }, numbers)
+            flow(
+                attempt,
+                from,
+                FlowWord::There {
+                    step,
+                    micro_batch,
+                    layer_range,
+                },
+                numbers,
+            )
         };
         let lead = |attempt, step| word(attempt, FlowWord::Lead(Box::new(lead_of(step))));
         let hear = |trainer: &mut CpuStageTrainer, flow| trainer.hear(PipelineMessage::Flow(flow)).unwrap();
@@ -119,13 +128,13 @@ fn nothing_of_an_earlier_attempt_is_gone_on_with() {
         for said in [word(7, FlowWord::Call), lead(7, 1), lead(7, 2)] {
             hear(&mut trainer, said);
         }
-        let first = [(1, 0), (1, 1), (2, 3)].map(|(stretch, from)| there(7, 1, stretch, from, 0.25));
+        let first = [(1, 0), (1, 1), (2, 3)].map(|(layer_range, from)| there(7, 1, layer_range, from, 0.25));
         let early = [there(7, 2, 1, 0, stale), word(7, FlowWord::End { done: 1 })];
         step(&mut trainer, 1, early.into_iter().chain(first).collect());
         for said in [word(8, FlowWord::Call), lead(8, 2)] {
             hear(&mut trainer, said);
         }
-        let second = [(1, 1), (1, 0), (2, 3)].map(|(stretch, from)| there(8, 2, stretch, from, 0.5));
+        let second = [(1, 1), (1, 0), (2, 3)].map(|(layer_range, from)| there(8, 2, layer_range, from, 0.5));
         step(&mut trainer, 2, second.into());
         trainer.backend().read(Array::Own).unwrap().into_owned()
     };

@@ -1,4 +1,4 @@
-//! Numbers shifted to mean 0 and stretched to variance 1, set by set.
+//! Numbers shifted to mean 0 and scaled to variance 1, set by set.
 
 use super::super::abi::NormSets;
 use super::super::address::At;

@@ -1,6 +1,6 @@
-//! Stretches: neighbouring layers that a machine goes through without a word from others.
+//! LayerRanges: neighbouring layers that a machine goes through without a word from others.
 //!
-//! Where groups are not divided, a group is a stretch. Where they are, every layer with weights begins one: it needs all that
+//! Where groups are not divided, a group is a layer range. Where they are, every layer with weights begins one: it needs all that
 //! the layers before it have made, and those are divided among machines. What comes after it, number by number or channel by
 //! channel, is divided as it is.
 
@@ -10,7 +10,7 @@ use super::{Layer, Layout, PlacedLayer, Shape};
 
 /// Neighbouring layers, and how they are divided.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stretch {
+pub struct LayerRange {
     /// Which of the model's layers.
     pub layers: Range<usize>,
     /// The first of the stages that it is divided among.
@@ -19,7 +19,7 @@ pub struct Stretch {
     shares: Vec<Range<usize>>,
 }
 
-impl Stretch {
+impl LayerRange {
     /// The stages that it is divided among.
     #[must_use]
     pub fn holders(&self) -> Range<usize> {
@@ -51,8 +51,8 @@ impl Stretch {
     }
 }
 
-/// The stretches of a model in groups, each of which is divided into so many slices.
-pub(super) fn stretches(whole: &Layout, groups: &[Range<usize>], slices: usize) -> Vec<Stretch> {
+/// The layer ranges of a model in groups, each of which is divided into so many slices.
+pub(super) fn layer_ranges(whole: &Layout, groups: &[Range<usize>], slices: usize) -> Vec<LayerRange> {
     let last = whole.layers.iter().rposition(|layer| layer.weights() > 0);
     let mut found = Vec::new();
     for (group, layers) in groups.iter().enumerate() {
@@ -76,7 +76,7 @@ pub(super) fn stretches(whole: &Layout, groups: &[Range<usize>], slices: usize) 
                     .collect(),
                 _ => std::iter::once(0..outputs).collect(),
             };
-            found.push(Stretch {
+            found.push(LayerRange {
                 layers: from..to,
                 first: group * slices,
                 shares,
@@ -86,7 +86,7 @@ pub(super) fn stretches(whole: &Layout, groups: &[Range<usize>], slices: usize) 
     found
 }
 
-/// The neurons or channels of the layer that a stretch is divided by; none if it cannot be.
+/// The neurons or channels of the layer that a layer range is divided by; none if it cannot be.
 fn neurons(layers: &[PlacedLayer]) -> Option<usize> {
     let divides = layers.iter().find(|layer| layer.weights() > 0)?;
     match (&divides.layer, divides.output) {
@@ -105,7 +105,7 @@ fn scaled(range: Range<usize>, by: usize) -> Range<usize> {
     range.start * by..range.end * by
 }
 
-/// The layers of a stretch as one holder of it has them, each with the rows of its weights that are there; all of them where
+/// The layers of a layer range as one holder of it has them, each with the rows of its weights that are there; all of them where
 /// nothing is said.
 pub(super) fn held(layers: &[PlacedLayer], holder: usize, holders: usize) -> Vec<(PlacedLayer, Option<Range<usize>>)> {
     let whole = |layer: &PlacedLayer| (layer.clone(), None);
