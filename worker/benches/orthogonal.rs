@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use protocol::rng::CounterRng;
 use worker::ops::Threads;
-use worker::ops::matmul::{Into, Matrix, multiply};
+use worker::ops::matmul::{Matrix, WriteMode, multiply};
 use worker::ops::orthogonal::{Scratch, orthogonalise};
 
 const ROUNDS: usize = 15;
@@ -36,10 +36,10 @@ fn gradient(w: &[f32], (rows, columns): (usize, usize), x: &[f32], out: &mut [Ve
     let [y, dw, dx] = out;
     let w = Matrix::row_major(w, rows, columns);
     let x = Matrix::row_major(x, SAMPLES, columns);
-    multiply(x, w.transposed(), y, Into::Overwrite, Threads(1));
+    multiply(x, w.transposed(), y, WriteMode::Overwrite, Threads(1));
     let dy = Matrix::row_major(y, SAMPLES, rows);
-    multiply(dy.transposed(), x, dw, Into::Overwrite, Threads(1));
-    multiply(dy, w, dx, Into::Overwrite, Threads(1));
+    multiply(dy.transposed(), x, dw, WriteMode::Overwrite, Threads(1));
+    multiply(dy, w, dx, WriteMode::Overwrite, Threads(1));
 }
 
 fn main() {

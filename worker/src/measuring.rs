@@ -10,7 +10,7 @@ use dfdx::prelude::Cpu;
 use protocol::model::Layout;
 
 use crate::dataset::{Answers, Samples};
-use crate::ops::{OpError, Parameters, Pass, Statistics, Threads, WayBack, exact_network, from_rows, network};
+use crate::ops::{BackwardContext, OpError, Parameters, Pass, Statistics, Threads, exact_network, from_rows, network};
 use crate::program::{ImageOrder, Op, Program};
 
 /// The work that is worth it, in products, and the samples that are taken at least and at most.
@@ -49,7 +49,7 @@ pub fn measure(
         parameters: Parameters::new(&Cpu::default(), weights.to_vec())?,
         key: 0,
         statistics: Statistics::Noted(Arc::clone(&noted)),
-        back: WayBack::default(),
+        backward: BackwardContext::default(),
     };
     let network = match bits {
         Bits::Any => network(program, threads),

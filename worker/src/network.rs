@@ -38,7 +38,7 @@ pub struct There<L: Layer> {
 }
 
 impl<L: Layer> There<L> {
-    /// The way back, from what ends the network: a loss, or slopes that have come from elsewhere.
+    /// The way back, from what ends the network: a loss, or gradients that have come from elsewhere.
     pub fn back<O>(self, end: &O, pass: &L::Pass) -> Result<Descent<L::Unit>, L::Error>
     where
         O: Operation<(), Unit = L::Unit, Pass = L::Pass, Error = L::Error>,
@@ -182,7 +182,7 @@ mod tests {
 
     use crate::dataset::Answers;
     use crate::objective::Objective;
-    use crate::ops::{MeanLoss, Parameters, Pass, Statistics, Threads, WayBack, from_rows, network, values};
+    use crate::ops::{BackwardContext, MeanLoss, Parameters, Pass, Statistics, Threads, from_rows, network, values};
     use crate::program::{ImageOrder, Program};
 
     use super::*;
@@ -212,7 +212,7 @@ mod tests {
             parameters: initial_parameters(&layout),
             key: 0,
             statistics: Statistics::Minibatch,
-            back: WayBack::default(),
+            backward: BackwardContext::default(),
         };
         let network = network(Program::new(&layout, ImageOrder::BySample), Threads(1));
         let loss = MeanLoss {
@@ -235,8 +235,8 @@ mod tests {
             let descent = network.descend(&loss, &pass, input, lent).unwrap();
             losses.push(values(&descent.loss)[0]);
             gradient = pass.parameters.take_gradient(descent.gradients).unwrap();
-            for (weight, slope) in pass.parameters.values_mut().iter_mut().zip(&gradient) {
-                *weight -= 0.5 * slope;
+            for (weight, gradient) in pass.parameters.values_mut().iter_mut().zip(&gradient) {
+                *weight -= 0.5 * gradient;
             }
         }
         assert!(losses[599] < losses[0] * 0.5, "{} after {}", losses[599], losses[0]);
@@ -254,7 +254,7 @@ mod tests {
             parameters: initial_parameters(&layout),
             key: 0,
             statistics: Statistics::Minibatch,
-            back: WayBack::default(),
+            backward: BackwardContext::default(),
         };
         let gradient = |threads| {
             let x = (0..5 * 128).map(|i| (i % 13) as f32 / 13.0).collect();

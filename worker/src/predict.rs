@@ -8,7 +8,9 @@ use protocol::model::Layout;
 use crate::dataset::{Answers, Samples};
 use crate::network::Network;
 use crate::ops::loss;
-use crate::ops::{CpuLayer, OpError, Parameters, Pass, Statistics, Threads, WayBack, from_rows, network, values};
+use crate::ops::{
+    BackwardContext, CpuLayer, OpError, Parameters, Pass, Statistics, Threads, from_rows, network, values,
+};
 use crate::parallel::map_parts;
 use crate::program::{ImageOrder, Program};
 
@@ -63,7 +65,7 @@ impl Oracle {
                 parameters: Parameters::new(&Cpu::default(), weights)?,
                 key: 0,
                 statistics: Statistics::Given(Arc::new(statistics)),
-                back: WayBack::default(),
+                backward: BackwardContext::default(),
             },
             network: network(program, Threads(1)),
         })

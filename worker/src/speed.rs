@@ -6,7 +6,7 @@ use std::time::Instant;
 use crate::backend::cuda::Gpu;
 use crate::device::Device;
 use crate::ops::Threads;
-use crate::ops::matmul::{Into, Matrix, multiply};
+use crate::ops::matmul::{Matrix, WriteMode, multiply};
 
 /// Rows, columns and the length of sums of the product that is timed.
 const SIZES: [usize; 3] = [64, 1024, 512];
@@ -40,7 +40,7 @@ fn of_cpu(threads: Threads) -> f64 {
             Matrix::row_major(&a, rows, inner),
             Matrix::row_major(&b, inner, columns),
         );
-        multiply(a, b, &mut product, Into::Overwrite, threads);
+        multiply(a, b, &mut product, WriteMode::Overwrite, threads);
         begun.elapsed()
     };
     let fastest = (0..TRIALS).map(|_| trial()).min().unwrap_or_default();

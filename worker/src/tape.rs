@@ -259,13 +259,13 @@ mod tests {
             if self.burns {
                 return Err(DeviceError::Burnt);
             }
-            let slope = gradients.get_or_alloc_mut(around.y)?[0];
-            gradients.get_or_alloc_mut(around.x)?[0] = slope;
+            let gradient = gradients.get_or_alloc_mut(around.y)?[0];
+            gradients.get_or_alloc_mut(around.x)?[0] = gradient;
             Ok(())
         }
     }
 
-    fn way_back(burns: bool) -> Result<u64, DeviceError> {
+    fn backward_context(burns: bool) -> Result<u64, DeviceError> {
         let x = Cpu::default().try_tensor_from_vec(vec![7], (1, 1))?;
         let failure = Failure::default();
         let there_and_back = || -> Result<_, OpError> {
@@ -277,7 +277,7 @@ mod tests {
 
     #[test]
     fn an_error_inside_a_tape_comes_out_as_itself() {
-        assert_eq!(way_back(false), Ok(1));
-        assert_eq!(way_back(true), Err(DeviceError::Burnt));
+        assert_eq!(backward_context(false), Ok(1));
+        assert_eq!(backward_context(true), Err(DeviceError::Burnt));
     }
 }

@@ -1,5 +1,5 @@
 //! What passes between the workers of a pipeline, which hold the layers of one network together: activations on their way there,
-//! slopes on their way back, and a few words.
+//! gradients on their way back, and a few words.
 //!
 //! The worker of the first stage leads. Everything belongs to an *attempt* of its pipeline: the leader calls, each hands the call
 //! on, the last one answers. What is of another attempt is over, and whoever hears it says that it has lost the pipeline.
@@ -76,7 +76,7 @@ pub enum FlowWord {
         /// The layer range that it is for.
         layer_range: u8,
     },
-    /// The slopes of a micro-batch's loss at what came there, as far as its sender's neurons know.
+    /// The gradients of a micro-batch's loss at what came there, as far as its sender's neurons know.
     Back {
         /// The number of the minibatch's step.
         step: u64,

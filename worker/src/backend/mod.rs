@@ -4,9 +4,9 @@
 pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
+pub mod gradient_source;
 pub mod replica;
 mod residual;
-pub mod slopes;
 mod turns;
 
 use std::borrow::Cow;

@@ -15,7 +15,7 @@ use protocol::measured::Scores;
 use protocol::optimiser::Rule;
 use protocol::sums::Sums;
 
-use super::slopes::step_key;
+use super::gradient_source::step_key;
 use super::turns::Turns;
 use super::{Array, Backend, Compare, Orthogonal, Update, residual};
 use crate::learning::multi_worker::TURNS_MAX;

@@ -2,7 +2,7 @@
 
 use multiversion::multiversion;
 
-use super::matmul::Into;
+use super::matmul::WriteMode;
 
 /// Adds a bias to every row, one number per column; with relu, cuts at zero.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
@@ -69,8 +69,8 @@ pub(super) fn cut_gradient(gradient: &mut [f32], output: &[f32]) {
 
 /// The sum over all rows, column by column: the gradient of a bias that was added to every row.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
-pub(super) fn sum_rows(gradient: &[f32], sums: &mut [f32], into: Into) {
-    if into == Into::Overwrite {
+pub(super) fn sum_rows(gradient: &[f32], sums: &mut [f32], write_mode: WriteMode) {
+    if write_mode == WriteMode::Overwrite {
         sums.fill(0.0);
     }
     for row in gradient.chunks_exact(sums.len()) {

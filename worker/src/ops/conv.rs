@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use dfdx::prelude::*;
 
-use super::matmul::{Into, Matrix, multiply, multiply_fresh};
+use super::matmul::{Matrix, WriteMode, multiply, multiply_fresh};
 use super::tensor::{gradient_of, take_gradient};
 use super::{OpError, Parameters, Pass, Rows, Threads, bias_relu, exact, from_rows, values};
 use crate::parallel::map_parts;
@@ -182,7 +182,9 @@ impl Conv {
     /// Writes the gradient of its weights, and adds to that of its input.
     pub(super) fn backward(
         &self,
-        Pass { parameters, back, .. }: &Pass,
+        Pass {
+            parameters, backward, ..
+        }: &Pass,
         x: &Rows,
         y: &Rows,
         gradients: &mut Gradients<f32, Cpu>,
@@ -212,7 +214,7 @@ impl Conv {
         // Each part sums up the gradient of its own samples: weights first, then biases.
         let sums = map_parts(parts, |mut part| self.backward_part(parameters, &mut part));
         let flat = parameters.gradient(gradients)?;
-        if back.written() == Into::Overwrite {
+        if backward.written() == WriteMode::Overwrite {
             flat[self.weight.clone()].fill(0.0);
             flat[self.bias.clone()].fill(0.0);
         }
@@ -248,9 +250,15 @@ impl Conv {
             }
             let dplanes = Matrix::row_major(dplanes, geometry.outputs, positions);
             let unfolded = Matrix::row_major(geometry.unfolded(image, &mut columns), window, positions);
-            multiply(dplanes, unfolded.transposed(), dweight, Into::Add, Threads(1));
+            multiply(dplanes, unfolded.transposed(), dweight, WriteMode::Add, Threads(1));
             if let Some(dimage) = dx.next() {
-                multiply(kernels.transposed(), dplanes, &mut columns, Into::Overwrite, Threads(1));
+                multiply(
+                    kernels.transposed(),
+                    dplanes,
+                    &mut columns,
+                    WriteMode::Overwrite,
+                    Threads(1),
+                );
                 geometry.fold(&columns, dimage);
                 // The product has overwritten the padding's zeros, which unfolding counts on.
                 if geometry.pad > 0 {

@@ -2,9 +2,9 @@
 
 use dfdx::prelude::*;
 
-use super::matmul::{Into, Matrix, multiply, product};
+use super::matmul::{Matrix, WriteMode, multiply, product};
 use super::tensor::{gradient_of, take_gradient};
-use super::{OpError, Owed, Parameters, Pass, Rows, Threads, bias_relu, exact, from_rows, values};
+use super::{DeferredWeightGradient, OpError, Parameters, Pass, Rows, Threads, bias_relu, exact, from_rows, values};
 use crate::program::{Dense, InputGradient};
 
 /// From so many outputs on, the product is computed transposed and turned round afterwards. Its kernel then reads the
@@ -45,7 +45,9 @@ impl Dense {
     /// Writes the gradient of its weights, and adds to that of its input.
     pub(super) fn backward(
         &self,
-        Pass { parameters, back, .. }: &Pass,
+        Pass {
+            parameters, backward, ..
+        }: &Pass,
         x: &Rows,
         y: &Rows,
         gradients: &mut Gradients<f32, Cpu>,
@@ -59,16 +61,16 @@ impl Dense {
         if self.input_gradient == InputGradient::Needed {
             let weight = Matrix::row_major(&parameters.values()[self.weight.clone()], self.outputs, self.inputs);
             let dy_rows = Matrix::row_major(&dy, samples, self.outputs);
-            multiply(dy_rows, weight, gradient_of(gradients, x)?, Into::Add, threads);
+            multiply(dy_rows, weight, gradient_of(gradients, x)?, WriteMode::Add, threads);
         }
-        let owed = Owed {
+        let deferred = DeferredWeightGradient {
             dense: self.clone(),
             x: x.clone(),
             dy,
             threads,
         };
-        if let Some(owed) = back.owe(owed) {
-            owed.pay(parameters.gradient(gradients)?, back.written());
+        if let Some(deferred) = backward.defer(deferred) {
+            deferred.add_to(parameters.gradient(gradients)?, backward.written());
         }
         Ok(())
     }

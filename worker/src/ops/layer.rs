@@ -6,7 +6,7 @@ use dfdx::prelude::*;
 
 use super::norm::Moments;
 use super::tensor::{gradient_of, take_gradient};
-use super::{Parameters, Rows, Threads, WayBack, activation, bias_relu, dropout, from_rows, values};
+use super::{BackwardContext, Parameters, Rows, Threads, activation, bias_relu, dropout, from_rows, values};
 use crate::network::{Network, Part};
 use crate::program::{Norm, Op, Program, Residual};
 use crate::tape::{Around, Forward, Junction, Layer, OpError, Operation, Ways};
@@ -47,7 +47,7 @@ pub struct Pass {
     /// Where batch norms have their numbers from.
     pub statistics: Statistics,
     /// How it comes back.
-    pub back: WayBack,
+    pub backward: BackwardContext,
 }
 
 /// What a layer's way back needs beside its input and its output.
@@ -127,7 +127,7 @@ impl Operation for CpuLayer {
             parameters,
             key,
             statistics,
-            back: _,
+            backward: _,
         } = pass;
         let plain = |y: Rows| (y, Kept::Nothing);
         match &self.op {

@@ -46,15 +46,15 @@ pub struct MeanLoss {
 }
 
 impl MeanLoss {
-    /// The loss of one sample; `slope` receives its slope at each output.
-    fn of_row(&self, row: &[f32], sample: usize, slope: &mut [f32]) -> f64 {
+    /// The loss of one sample; `row_gradient` receives its row_gradient at each output.
+    fn of_row(&self, row: &[f32], sample: usize, row_gradient: &mut [f32]) -> f64 {
         match &self.objective {
             Objective::Classes { smoothing, weights } => {
                 let label = self.answers.labels()[sample] as usize;
-                let loss = classes(row, label, *smoothing, slope);
+                let loss = classes(row, label, *smoothing, row_gradient);
                 let weight = weights.as_ref().map_or(1.0, |weights| weights[label]);
-                for slope in slope {
-                    *slope *= weight;
+                for row_gradient in row_gradient {
+                    *row_gradient *= weight;
                 }
                 loss * f64::from(weight)
             }
@@ -62,9 +62,9 @@ impl MeanLoss {
                 let wanted = &self.answers.numbers()[sample * row.len()..][..row.len()];
                 let share = 1.0 / row.len() as f32;
                 let mut total = 0.0;
-                for ((slope, found), wanted) in slope.iter_mut().zip(row).zip(wanted) {
+                for ((row_gradient, found), wanted) in row_gradient.iter_mut().zip(row).zip(wanted) {
                     let (loss, steep) = distance.of(found - wanted);
-                    *slope = steep * share;
+                    *row_gradient = steep * share;
                     total += f64::from(loss) * f64::from(share);
                 }
                 total
@@ -73,22 +73,22 @@ impl MeanLoss {
     }
 }
 
-/// The loss of one sample that is of a class, and its slopes. One output says how likely the second of two classes is.
-fn classes(row: &[f32], label: usize, smoothing: f32, slope: &mut [f32]) -> f64 {
+/// The loss of one sample that is of a class, and its gradients. One output says how likely the second of two classes is.
+fn classes(row: &[f32], label: usize, smoothing: f32, row_gradient: &mut [f32]) -> f64 {
     if let &[logit] = row {
         let wanted = (1.0 - smoothing) * label as f32 + 0.5 * smoothing;
-        slope[0] = sigmoid(logit) - wanted;
+        row_gradient[0] = sigmoid(logit) - wanted;
         return softplus(logit) - f64::from(wanted) * f64::from(logit);
     }
-    let (sharp, logarithm) = softmax_row(row, label, slope);
-    // The softmax itself is the slope of the loss, but for what was wanted.
-    slope[label] -= 1.0 - smoothing;
+    let (sharp, logarithm) = softmax_row(row, label, row_gradient);
+    // The softmax itself is the row_gradient of the loss, but for what was wanted.
+    row_gradient[label] -= 1.0 - smoothing;
     if smoothing == 0.0 {
         return sharp;
     }
     let each = smoothing / row.len() as f32;
-    for slope in slope {
-        *slope -= each;
+    for row_gradient in row_gradient {
+        *row_gradient -= each;
     }
     let all: f64 = row.iter().map(|&logit| logarithm - f64::from(logit)).sum();
     f64::from(1.0 - smoothing) * sharp + f64::from(each) * all
@@ -109,38 +109,38 @@ impl Distance {
 impl Operation<()> for MeanLoss {
     type Unit = f32;
     type Pass = Pass;
-    /// The slope of each sample's loss at each output.
+    /// The row_gradient of each sample's loss at each output.
     type Kept = Vec<f32>;
     type Error = OpError;
 
     fn forward(&self, _: &Pass, logits: &Rows, _: bool) -> Forward<Self, ()> {
         let (samples, outputs) = *logits.shape();
         assert_eq!(samples, self.answers.len());
-        let mut slopes = vec![0.0; samples * outputs];
+        let mut output_gradients = vec![0.0; samples * outputs];
         let rows = values(logits)
             .chunks_exact(outputs)
-            .zip(slopes.chunks_exact_mut(outputs));
+            .zip(output_gradients.chunks_exact_mut(outputs));
         let losses = rows
             .enumerate()
-            .map(|(sample, (row, slope))| self.of_row(row, sample, slope));
+            .map(|(sample, (row, row_gradient))| self.of_row(row, sample, row_gradient));
         let total: f64 = losses.sum();
         let mean = 1.0 / samples as f64;
         let loss = logits.device().try_tensor_from_vec(vec![(total * mean) as f32], ())?;
-        Ok((loss, slopes))
+        Ok((loss, output_gradients))
     }
 
     fn backward(
         &self,
         pass: &Pass,
         Around { x: logits, y: loss }: Around<'_, f32, ()>,
-        slopes: Vec<f32>,
+        output_gradients: Vec<f32>,
         gradients: &mut Gradients<f32, Cpu>,
     ) -> Result<(), OpError> {
         let mean = 1.0 / logits.shape().0 as f64;
-        let scale = take_gradient(gradients, loss)?[0] * mean as f32 * pass.back.share();
+        let scale = take_gradient(gradients, loss)?[0] * mean as f32 * pass.backward.share();
         let gradient = gradient_of(gradients, logits)?;
-        for (gradient, slope) in gradient.iter_mut().zip(&slopes) {
-            *gradient += scale * slope;
+        for (gradient, row_gradient) in gradient.iter_mut().zip(&output_gradients) {
+            *gradient += scale * row_gradient;
         }
         Ok(())
     }
@@ -209,13 +209,13 @@ pub fn judge(objective: &Objective, logits: &[f32], answers: &Answers) -> Judgem
         objective: objective.clone(),
         answers: answers.clone(),
     };
-    let mut slopes = vec![0.0; outputs];
+    let mut output_gradients = vec![0.0; outputs];
     let mut judgement = Judgement::default();
     if let Objective::Numbers { .. } = objective {
         judgement.errors = vec![Errors::default(); outputs];
     }
     for (sample, row) in logits.chunks_exact(outputs.max(1)).enumerate() {
-        judgement.loss += loss.of_row(row, sample, &mut slopes);
+        judgement.loss += loss.of_row(row, sample, &mut output_gradients);
         if let Some(&label) = answers.labels().get(sample) {
             judgement.correct += usize::from(largest(row) == label as usize);
         }

@@ -42,16 +42,16 @@ impl<'a> Matrix<'a> {
 
 /// What becomes of the values that the product's place holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Into {
+pub enum WriteMode {
     Overwrite,
     Add,
 }
 
 /// `out = lhs · rhs` or `out += lhs · rhs`, row-major.
-pub fn multiply(lhs: Matrix<'_>, rhs: Matrix<'_>, out: &mut [f32], into: Into, threads: Threads) {
+pub fn multiply(lhs: Matrix<'_>, rhs: Matrix<'_>, out: &mut [f32], write_mode: WriteMode, threads: Threads) {
     assert_eq!(out.len(), lhs.rows * rhs.columns, "the product does not fill its place");
     // SAFETY: `out` holds exactly the product's elements, all initialised.
-    unsafe { gemm_into(lhs, rhs, out.as_mut_ptr(), into, threads) }
+    unsafe { gemm_into(lhs, rhs, out.as_mut_ptr(), write_mode, threads) }
 }
 
 /// The product in memory of its own, which is not cleared first.
@@ -75,18 +75,18 @@ pub(super) fn multiply_fresh<'a>(
     let place = out.as_mut_ptr().cast();
     // SAFETY: `out` has room for exactly the product; overwriting reads nothing of it and writes all of it.
     unsafe {
-        gemm_into(lhs, rhs, place, Into::Overwrite, threads);
+        gemm_into(lhs, rhs, place, WriteMode::Overwrite, threads);
         std::slice::from_raw_parts_mut(place, out.len())
     }
 }
 
 /// # Safety
 /// `out` must be valid for writing `lhs.rows * rhs.columns` floats, and initialised where they are added to.
-unsafe fn gemm_into(lhs: Matrix<'_>, rhs: Matrix<'_>, out: *mut f32, into: Into, threads: Threads) {
+unsafe fn gemm_into(lhs: Matrix<'_>, rhs: Matrix<'_>, out: *mut f32, write_mode: WriteMode, threads: Threads) {
     assert_eq!(lhs.columns, rhs.rows, "the matrices do not fit together");
-    let (add, alpha) = match into {
-        Into::Overwrite => (false, 0.0),
-        Into::Add => (true, 1.0),
+    let (add, alpha) = match write_mode {
+        WriteMode::Overwrite => (false, 0.0),
+        WriteMode::Add => (true, 1.0),
     };
     let parallelism = match threads.0 {
         0 | 1 => Parallelism::None,
@@ -146,7 +146,7 @@ mod tests {
             Matrix::row_major(&a, 2, 3),
             Matrix::row_major(&b, 3, 2),
             &mut sum,
-            Into::Add,
+            WriteMode::Add,
             Threads(2),
         );
         assert_eq!(sum, [6.0, 12.0, 15.0, 24.0]);

@@ -6,6 +6,7 @@
 //! flat gradient needs no zeroing between steps.
 
 mod activation;
+mod backward_context;
 mod bias_relu;
 mod conv;
 mod dense;
@@ -19,17 +20,16 @@ pub mod orthogonal;
 mod pool;
 mod seed;
 mod tensor;
-mod way_back;
 
 #[cfg(test)]
 mod gradient_check;
 
 pub use crate::tape::{OpError, Parameters};
+pub use backward_context::{BackwardContext, DeferredWeightGradient};
 pub use layer::{CpuLayer, Pass, Statistics, exact_network, network};
 pub use loss::MeanLoss;
 pub use seed::Seed;
 pub use tensor::{Rows, from_rows, values};
-pub use way_back::{Owed, WayBack};
 
 /// The number of threads an operation may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

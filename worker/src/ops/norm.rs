@@ -9,7 +9,7 @@ use std::ops::Range;
 use dfdx::prelude::*;
 use multiversion::multiversion;
 
-use super::matmul::Into;
+use super::matmul::WriteMode;
 use super::tensor::{gradient_of, take_gradient};
 use super::{OpError, Parameters, Pass, Rows, bias_relu, exact, from_rows, values};
 use crate::program::{Norm, Sets};
@@ -84,9 +84,9 @@ fn squares(values: &[f32], mean: f32) -> f64 {
     lanes.iter().map(|&lane| f64::from(lane)).chain(rest).sum()
 }
 
-/// Two sums: of slopes, and of slopes times how far their numbers are from the mean.
+/// Two sums: of gradient_sums, and of gradients times how far their numbers are from the mean.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
-fn slopes(dy: &[f32], x: &[f32], mean: f32) -> (f64, f64) {
+fn gradient_sums(dy: &[f32], x: &[f32], mean: f32) -> (f64, f64) {
     let (mut plain, mut leaning) = ([0.0f32; LANES], [0.0f32; LANES]);
     let ((dy, dy_rest), (x, x_rest)) = (dy.as_chunks::<LANES>(), x.as_chunks::<LANES>());
     for (dy, x) in dy.iter().zip(x) {
@@ -133,10 +133,10 @@ fn normalise_each(x: &[f32], mean: f32, factor: f32, (gain, bias): (&[f32], &[f3
     }
 }
 
-/// Adds to the gradients of gains and biases, where each number has its own, and makes slopes those of what was not yet
+/// Adds to the gradients of gains and biases, where each number has its own, and makes gradients those of what was not yet
 /// multiplied.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
-fn slopes_each(
+fn gradient_sums_each(
     dy: &mut [f32],
     x: &[f32],
     (mean, factor): (f32, f32),
@@ -264,16 +264,16 @@ impl View {
             for (set, (run, own)) in runs.enumerate() {
                 let (dy, x) = (&mut dy[run.clone()], &x[run.clone()]);
                 let sums = (&mut dgain[own.clone()], &mut dbias[own.clone()]);
-                slopes_each(dy, x, moments.of(set), &gain[own], sums.0, sums.1);
+                gradient_sums_each(dy, x, moments.of(set), &gain[own], sums.0, sums.1);
                 let mean = moments.mean[set];
-                normalise_back(dy, x, mean, back(set, slopes(dy, x, mean), 1.0), &mut dx[run]);
+                normalise_back(dy, x, mean, back(set, gradient_sums(dy, x, mean), 1.0), &mut dx[run]);
             }
             return (dgain, dbias);
         }
-        // What the slopes of each set sum up to, times their gains.
+        // What the gradients of each set sum up to, times their gains.
         let mut totals = vec![(0.0, 0.0); self.sets()];
         for (run, set, channel) in self.planes() {
-            let (plain, leaning) = slopes(&dy[run.clone()], &x[run], moments.mean[set]);
+            let (plain, leaning) = gradient_sums(&dy[run.clone()], &x[run], moments.mean[set]);
             dbias[channel] += plain;
             dgain[channel] += leaning * f64::from(moments.factor[set]);
             totals[set].0 += plain * f64::from(gain[channel]);
@@ -340,7 +340,9 @@ impl Norm {
     /// Writes the gradient of gains and biases, and adds to that of its input.
     pub(super) fn backward(
         &self,
-        Pass { parameters, back, .. }: &Pass,
+        Pass {
+            parameters, backward, ..
+        }: &Pass,
         (x, y): (&Rows, &Rows),
         moments: &Moments,
         gradients: &mut Gradients<f32, Cpu>,
@@ -366,10 +368,10 @@ impl Norm {
         };
         let flat = parameters.gradient(gradients)?;
         for (range, sums) in [(&self.gain, dgain), (&self.bias, dbias)] {
-            for (slope, sum) in flat[range.clone()].iter_mut().zip(sums) {
-                *slope = match back.written() {
-                    Into::Overwrite => sum as f32,
-                    Into::Add => *slope + sum as f32,
+            for (gradient, sum) in flat[range.clone()].iter_mut().zip(sums) {
+                *gradient = match backward.written() {
+                    WriteMode::Overwrite => sum as f32,
+                    WriteMode::Add => *gradient + sum as f32,
                 };
             }
         }

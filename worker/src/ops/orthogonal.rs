@@ -8,7 +8,7 @@
 use multiversion::multiversion;
 
 use super::Threads;
-use super::matmul::{Into, Matrix, multiply};
+use super::matmul::{Matrix, WriteMode, multiply};
 
 /// `a, b, c` of the polynomial `a I + b G + c G²`. It takes small singular values up fast, by 3.4 in every iteration, and
 /// those that are near one to between 0.7 and 1.2: near enough, since an update's exact length matters little.
@@ -52,9 +52,9 @@ pub fn orthogonalise(
     out.resize(values.len(), 0.0);
     let x = Matrix::row_major(values, rows, columns);
     if wide {
-        multiply(x, x.transposed(), gram, Into::Overwrite, threads);
+        multiply(x, x.transposed(), gram, WriteMode::Overwrite, threads);
     } else {
-        multiply(x.transposed(), x, gram, Into::Overwrite, threads);
+        multiply(x.transposed(), x, gram, WriteMode::Overwrite, threads);
     }
     // The largest singular value is at most this: the square root of the Gram matrix's norm.
     let norm = gram.iter().map(|&g| f64::from(g) * f64::from(g)).sum::<f64>().sqrt() as f32 + EPSILON;
@@ -66,7 +66,7 @@ pub fn orthogonalise(
             square_of(gram, size),
             square_of(gram, size),
             square,
-            Into::Overwrite,
+            WriteMode::Overwrite,
             threads,
         );
         combine(size, gram, square, polynomial);
@@ -77,7 +77,7 @@ pub fn orthogonalise(
                 square_of(polynomial, size),
                 square_of(collected, size),
                 product,
-                Into::Overwrite,
+                WriteMode::Overwrite,
                 threads,
             );
             std::mem::swap(collected, product);
@@ -87,14 +87,14 @@ pub fn orthogonalise(
                 square_of(polynomial, size),
                 square_of(gram, size),
                 product,
-                Into::Overwrite,
+                WriteMode::Overwrite,
                 threads,
             );
             multiply(
                 square_of(product, size),
                 square_of(polynomial, size),
                 gram,
-                Into::Overwrite,
+                WriteMode::Overwrite,
                 threads,
             );
         }
@@ -105,9 +105,9 @@ pub fn orthogonalise(
     }
     let x = Matrix::row_major(values, rows, columns);
     if wide {
-        multiply(square_of(collected, size), x, out, Into::Overwrite, threads);
+        multiply(square_of(collected, size), x, out, WriteMode::Overwrite, threads);
     } else {
-        multiply(x, square_of(collected, size), out, Into::Overwrite, threads);
+        multiply(x, square_of(collected, size), out, WriteMode::Overwrite, threads);
     }
     values.copy_from_slice(out);
 }

@@ -1,4 +1,4 @@
-//! Where a network goes on elsewhere: slopes that have come back from there, in place of a loss.
+//! Where a network goes on elsewhere: gradients that have come back from there, in place of a loss.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -9,11 +9,11 @@ use super::tensor::gradient_of;
 use super::{OpError, Pass, Rows};
 use crate::tape::{Around, Forward, Operation};
 
-/// The slopes of a loss at what has left this part of a network.
+/// The gradients of a loss at what has left this part of a network.
 #[derive(Clone)]
 pub struct Seed {
     /// One for each number that has left.
-    slopes: Rc<[f32]>,
+    output_gradients: Rc<[f32]>,
     /// The mean loss that they are of.
     loss: f32,
     /// Where the flat gradient is written. It is lent to the tape when the way back begins: between there and back many
@@ -22,11 +22,11 @@ pub struct Seed {
 }
 
 impl Seed {
-    /// Slopes of a loss, and memory for the flat gradient.
+    /// GradientSource of a loss, and memory for the flat gradient.
     #[must_use]
-    pub fn new(slopes: Vec<f32>, loss: f32, memory: Vec<f32>) -> Self {
+    pub fn new(output_gradients: Vec<f32>, loss: f32, memory: Vec<f32>) -> Self {
         Self {
-            slopes: slopes.into(),
+            output_gradients: output_gradients.into(),
             loss,
             memory: Rc::new(Cell::new(memory)),
         }
@@ -51,7 +51,7 @@ impl Operation<()> for Seed {
         gradients: &mut Gradients<f32, Cpu>,
     ) -> Result<(), OpError> {
         *pass.parameters.gradient(gradients)? = self.memory.take();
-        gradient_of(gradients, outputs)?.copy_from_slice(&self.slopes);
+        gradient_of(gradients, outputs)?.copy_from_slice(&self.output_gradients);
         Ok(())
     }
 }

@@ -43,7 +43,7 @@ pub(crate) enum Content {
         micro_batch: u16,
         layer_range: u8,
     },
-    /// Its slopes, on their way back.
+    /// Its gradients, on their way back.
     Back {
         step: u64,
         micro_batch: u16,

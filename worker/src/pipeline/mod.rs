@@ -4,8 +4,8 @@
 //!  stage 0, which leads       stage 1                    stage 2, which judges
 //!  Lead: a minibatch ─────────▶ ───────────────────────────▶
 //!  There: activations, micro-batch 0 ▶ There ─────────────────────▶ There
-//!  There: micro-batch 1 ─────────────▶ There ─────────────────────▶ loss and slopes of micro-batch 0
-//!                 slopes ◀───── Back ◀────────────────────── Back: micro-batch 0
+//!  There: micro-batch 1 ─────────────▶ There ─────────────────────▶ loss and gradients of micro-batch 0
+//!                 gradients ◀───── Back ◀────────────────────── Back: micro-batch 0
 //! ```
 //!
 //! The first stage's worker chooses samples as any worker does, and the others follow. Each adds up the gradient of its own

@@ -1,10 +1,10 @@
 //! The layers of one layer range, as far as a worker holds them, on whatever device computes them: what comes in goes there, and
-//! slopes come back. What passes is rows of plain numbers, so workers of a pipeline may compute on different devices.
+//! gradients come back. What passes is rows of plain numbers, so workers of a pipeline may compute on different devices.
 
 use std::borrow::Cow;
 
 use crate::ops::MeanLoss;
-use crate::ops::matmul::Into;
+use crate::ops::matmul::WriteMode;
 use crate::train_error::TrainError;
 
 /// What a worker holds of a layer range.
@@ -16,7 +16,7 @@ pub trait Layers {
     /// Where the gradient of a stage's weights lies.
     type Gradient;
     /// A gradient of some weights that can be computed later.
-    type Owed;
+    type Deferred;
 
     /// Which layer range it is.
     fn number(&self) -> usize;
@@ -31,27 +31,27 @@ pub trait Layers {
         inputs: Vec<f32>,
     ) -> Result<Cow<'_, [f32]>, TrainError>;
 
-    /// Slopes have come for what a micro-batch's outputs were; what becomes of the gradient that others have written. None if no such
+    /// GradientSource have come for what a micro-batch's outputs were; what becomes of the gradient that others have written. None if no such
     /// micro-batch is under way.
     fn back(
         &mut self,
         micro_batch: (u64, u16),
         came: (Vec<f32>, f32),
-        into: Into,
+        write_mode: WriteMode,
         gradient: &mut Self::Gradient,
-    ) -> Result<Option<Returned<Self::Owed>>, TrainError>;
+    ) -> Result<Option<Returned<Self::Deferred>>, TrainError>;
 
     /// A micro-batch, which is so much of a minibatch, goes through the last layers and, by its loss, back at once.
     fn judge(
         &mut self,
         there: (&Self::Weights, u64, Vec<f32>),
         loss: (&MeanLoss, f32),
-        into: Into,
+        write_mode: WriteMode,
         gradient: &mut Self::Gradient,
-    ) -> Result<Returned<Self::Owed>, TrainError>;
+    ) -> Result<Returned<Self::Deferred>, TrainError>;
 
     /// Computes a gradient that nobody waits for.
-    fn pay(&self, owed: Self::Owed, into: Into, gradient: &mut Self::Gradient);
+    fn compute_deferred(&self, deferred: Self::Deferred, write_mode: WriteMode, gradient: &mut Self::Gradient);
 
     /// What comes out where nothing is trained.
     fn forward(&mut self, weights: &Self::Weights, inputs: Vec<f32>) -> Result<Vec<f32>, TrainError>;
@@ -66,8 +66,8 @@ pub trait Layers {
 /// What came back of a micro-batch.
 pub struct Returned<O> {
     pub(crate) loss: f32,
-    /// The slopes at what had come in; nothing where that were samples.
-    pub(crate) slopes: Vec<f32>,
+    /// The gradients at what had come in; nothing where that were samples.
+    pub(crate) input_gradients: Vec<f32>,
     /// What of its gradient is still to be computed.
-    pub(crate) owed: Vec<O>,
+    pub(crate) deferred: Vec<O>,
 }

@@ -15,11 +15,11 @@ use protocol::measured::Scores;
 use protocol::model::{LayerRange, Partition, PipelineStage, StageSlice};
 use protocol::wire::flow::{Flow, Lead};
 
-use crate::backend::slopes::{Slopes, step_key};
+use crate::backend::gradient_source::{GradientSource, step_key};
 use crate::dataset::{Answers, Dataset};
 use crate::objective::{Objective, Task};
 use crate::ops::MeanLoss;
-use crate::ops::matmul::Into;
+use crate::ops::matmul::WriteMode;
 use crate::pipeline::{Content, Pipeline, PipelineMessage};
 use crate::train_error::TrainError;
 use gathering::Gathering;
@@ -37,7 +37,7 @@ pub struct Membership {
     pub partition: Partition,
     /// The way to the others.
     pub pipeline: Pipeline,
-    /// Into how many micro-batches a minibatch is cut.
+    /// WriteMode how many micro-batches a minibatch is cut.
     pub micro_batches: usize,
     /// What decides dropout in the minibatches that this worker leads.
     pub dropout_seed: u64,
@@ -94,21 +94,21 @@ pub struct StageModel<L: Layers> {
     loss: MeanLoss,
     /// What a trained model is judged by.
     judged_by: Objective,
-    /// Into how many micro-batches a minibatch is cut.
+    /// WriteMode how many micro-batches a minibatch is cut.
     micro_batches: usize,
     /// What decides dropout in the minibatches that this worker leads.
     seed: u64,
     /// Gradients that nobody waits for, in the order in which they are to be written.
-    owed: VecDeque<Owing<L::Owed>>,
+    deferred: VecDeque<DeferredGradient<L::Deferred>>,
 }
 
 /// A gradient that nobody waits for.
-struct Owing<O> {
+struct DeferredGradient<O> {
     /// Which of the layer ranges that are held here it is of.
     at: usize,
-    owed: O,
+    deferred: O,
     /// What becomes of what others have written.
-    into: Into,
+    write_mode: WriteMode,
 }
 
 impl<L: Layers> StageModel<L> {
@@ -154,7 +154,7 @@ impl<L: Layers> StageModel<L> {
             judged_by,
             micro_batches: micro_batches.max(1),
             seed: dropout_seed,
-            owed: VecDeque::new(),
+            deferred: VecDeque::new(),
         })
     }
 
@@ -188,13 +188,13 @@ impl<L: Layers> StageModel<L> {
         self.back.clear();
         self.own.clear();
         self.later.clear();
-        self.owed.clear();
+        self.deferred.clear();
         self.measured_later.clear();
         self.measuring = Measuring::default();
     }
 }
 
-impl<L: Layers> Slopes for StageModel<L> {
+impl<L: Layers> GradientSource for StageModel<L> {
     type Weights = L::Weights;
     type Gradient = L::Gradient;
     type Loss = f32;

@@ -1,6 +1,6 @@
 //! A minibatch on its way through the layer ranges of a network: there, micro-batch by micro-batch, and back.
 //!
-//! What each holder of a layer range has made of a micro-batch goes to all holders of the next one, which need all of it; slopes come
+//! What each holder of a layer range has made of a micro-batch goes to all holders of the next one, which need all of it; gradients come
 //! back to each from all of those, and are added up.
 
 use protocol::model::LayerRange;
@@ -8,8 +8,8 @@ use protocol::rng::splitmix64;
 use protocol::wire::flow::{Flow, FlowWord, Lead};
 
 use super::gathering::{added_up, columns, side_by_side};
-use super::{Layers, Owing, Returned, StageModel};
-use crate::ops::matmul::Into;
+use super::{DeferredGradient, Layers, Returned, StageModel};
+use crate::ops::matmul::WriteMode;
 use crate::pipeline::Content;
 use crate::train_error::TrainError;
 use crate::views;
@@ -33,8 +33,12 @@ struct Way<'a, L: Layers> {
 
 impl<L: Layers> Way<'_, L> {
     /// What becomes of the gradient of what is held here of a layer range, when a micro-batch of it comes back.
-    fn written(&self, at: usize) -> Into {
-        if self.done[at] > 0 { Into::Add } else { Into::Overwrite }
+    fn written(&self, at: usize) -> WriteMode {
+        if self.done[at] > 0 {
+            WriteMode::Add
+        } else {
+            WriteMode::Overwrite
+        }
     }
 }
 
@@ -127,14 +131,14 @@ impl<L: Layers> StageModel<L> {
                 self.take(way, piece)?;
                 continue;
             }
-            let next = if self.owed.is_empty() {
+            let next = if self.deferred.is_empty() {
                 Some(self.pipeline.wait()?)
             } else {
                 self.pipeline.poll()?
             };
             let Some((content, flow)) = next else {
                 // Nobody has anything for this worker now.
-                self.pay(way.gradient);
+                self.compute_deferred(way.gradient);
                 continue;
             };
             // Who leads may be through with a minibatch that this worker is not through with, and have all measured.
@@ -148,16 +152,21 @@ impl<L: Layers> StageModel<L> {
             }
         }
         // Others have all that they need, and count this minibatch as trained: whatever they say now, it is.
-        while !self.owed.is_empty() {
-            self.pay(way.gradient);
+        while !self.deferred.is_empty() {
+            self.compute_deferred(way.gradient);
         }
         Ok(())
     }
 
     /// Computes a gradient that nobody waits for.
-    fn pay(&mut self, gradient: &mut L::Gradient) {
-        if let Some(Owing { at, owed, into }) = self.owed.pop_front() {
-            self.held[at].pay(owed, into, gradient);
+    fn compute_deferred(&mut self, gradient: &mut L::Gradient) {
+        if let Some(DeferredGradient {
+            at,
+            deferred,
+            write_mode,
+        }) = self.deferred.pop_front()
+        {
+            self.held[at].compute_deferred(deferred, write_mode, gradient);
         }
     }
 
@@ -278,20 +287,20 @@ impl<L: Layers> StageModel<L> {
         self.returned(way, at, micro_batch, returned)
     }
 
-    /// Slopes have come for all that a layer range has made of a micro-batch.
+    /// GradientSource have come for all that a layer range has made of a micro-batch.
     fn go_back(
         &mut self,
         way: &mut Way<'_, L>,
         (micro_batch, layer_range): (u16, u8),
         loss: f32,
-        slopes: Vec<f32>,
+        output_gradients: Vec<f32>,
     ) -> Result<(), TrainError> {
         let Some(at) = self.held(layer_range) else {
             return Err(self.pipeline.lost());
         };
         match self.held[at].back(
             (way.lead.step, micro_batch),
-            (slopes, loss),
+            (output_gradients, loss),
             way.written(at),
             way.gradient,
         )? {
@@ -300,17 +309,26 @@ impl<L: Layers> StageModel<L> {
         }
     }
 
-    /// A micro-batch has come back through what is held of a layer range: its slopes go on, and what is left of its gradient can wait.
+    /// A micro-batch has come back through what is held of a layer range: its gradients go on, and what is left of its gradient can wait.
     fn returned(
         &mut self,
         way: &mut Way<'_, L>,
         at: usize,
         micro_batch: u16,
-        returned: Returned<L::Owed>,
+        returned: Returned<L::Deferred>,
     ) -> Result<(), TrainError> {
-        let Returned { loss, slopes, owed } = returned;
-        let into = way.written(at);
-        self.owed.extend(owed.into_iter().map(|owed| Owing { at, owed, into }));
+        let Returned {
+            loss,
+            input_gradients,
+            deferred,
+        } = returned;
+        let write_mode = way.written(at);
+        self.deferred
+            .extend(deferred.into_iter().map(|deferred| DeferredGradient {
+                at,
+                deferred,
+                write_mode,
+            }));
         way.done[at] += 1;
         // A micro-batch has one loss, however often it comes here.
         if at == 0 && way.lead.micro_batches == 1 {
@@ -322,17 +340,17 @@ impl<L: Layers> StageModel<L> {
             way.lead.step,
             (micro_batch, self.held[at].number() as u8),
             loss,
-            &slopes,
+            &input_gradients,
         )
     }
 
-    /// Sends slopes to all who have made a piece of what they are for.
+    /// Sends gradients to all who have made a piece of what they are for.
     fn send_back(
         &mut self,
         step: u64,
         (micro_batch, layer_range): (u16, u8),
         loss: f32,
-        slopes: &[f32],
+        output_gradients: &[f32],
     ) -> Result<(), TrainError> {
         let Some(at) = usize::from(layer_range).checked_sub(1) else {
             return Ok(());
@@ -340,7 +358,7 @@ impl<L: Layers> StageModel<L> {
         let (before, layer_range) = (&self.layer_ranges[at], at as u8);
         let from = self.stage.number;
         for (to, share) in before.holders().zip(before.shares()) {
-            let piece = columns(slopes, before.outputs(), share);
+            let piece = columns(output_gradients, before.outputs(), share);
             if to == from {
                 self.own.push_back(Piece {
                     content: Content::Back {

@@ -74,7 +74,7 @@ impl<T: Trainer> Training<T> {
         match &mut self.ending {
             Ending::StandingBy => Ok(Next::Waiting),
             Ending::Back { weights, next } => {
-                let (window, left) = way_back(&mut self.trainer, weights, *next)?;
+                let (window, left) = backward_context(&mut self.trainer, weights, *next)?;
                 *next = window;
                 match left {
                     Some(left) => self.emit_rest(left, encoded).map(Next::Emitted),
@@ -101,7 +101,7 @@ impl<T: Trainer> Training<T> {
 
 /// Moves the first window, from this one on, that differs from the weights to go back to; and which to look at next. A
 /// window that is further away than a batch can say is looked at again.
-fn way_back<T: Trainer>(
+fn backward_context<T: Trainer>(
     trainer: &mut T,
     weights: &[f32],
     from: usize,

@@ -126,7 +126,7 @@ impl<T: Trainer> Training<T> {
     pub(super) fn choose_for_pipeline(&mut self, cursors_max: usize) -> bool {
         let is_one = self.choose(cursors_max);
         if is_one && self.is_in_pipeline() {
-            self.plan.owe(&self.cursors);
+            self.plan.add_outstanding(&self.cursors);
         }
         is_one
     }

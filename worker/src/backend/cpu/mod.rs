@@ -24,8 +24,8 @@ use protocol::sums::Sums;
 use self::muon::Directions;
 use self::pass::{Copies, Pass};
 pub use self::stage::{CpuLayers, CpuStageTrainer};
+use super::gradient_source::GradientSource;
 use super::replica::Replica;
-use super::slopes::Slopes;
 use super::turns::eager_tensors;
 use super::{Array, Backend, Compare, Update, Updated};
 use crate::dataset::{Answers, Dataset};
@@ -46,13 +46,16 @@ use crate::views;
 pub type CpuTrainer = Replica<CpuBackend>;
 
 /// What gradients come from on the CPU.
-pub trait CpuSlopes: Slopes<Weights = Parameters, Gradient = Vec<f32>, Loss = f32, Shared = [f32]> {}
+pub trait CpuGradientSource:
+    GradientSource<Weights = Parameters, Gradient = Vec<f32>, Loss = f32, Shared = [f32]>
+{
+}
 
-impl<S: Slopes<Weights = Parameters, Gradient = Vec<f32>, Loss = f32, Shared = [f32]>> CpuSlopes for S {}
+impl<S: GradientSource<Weights = Parameters, Gradient = Vec<f32>, Loss = f32, Shared = [f32]>> CpuGradientSource for S {}
 
 /// The arrays of a worker, in memory.
 pub struct CpuBackend<S = Model> {
-    slopes: S,
+    gradient_source: S,
     /// The worker's own weights.
     own: Parameters,
     /// The shared weights.
@@ -114,11 +117,11 @@ impl CpuTrainer {
     /// The same, which computes the gradients of at most so many samples at once.
     #[must_use]
     pub fn in_minibatches_of(self, minibatch: usize) -> Self {
-        self.with_backend(|backend| backend.slopes.minibatch = minibatch.max(1))
+        self.with_backend(|backend| backend.gradient_source.minibatch = minibatch.max(1))
     }
 }
 
-impl Slopes for Model {
+impl GradientSource for Model {
     type Weights = Parameters;
     type Gradient = Vec<f32>;
     type Loss = f32;
@@ -143,8 +146,8 @@ impl Slopes for Model {
             let share = part.len() as f32 / samples.len() as f32;
             // Every minibatch drops others.
             loss += share * self.descend(parameters, part, splitmix64(key ^ number), gradient)?;
-            for (sum, slope) in sum.iter_mut().zip(&*gradient) {
-                *sum += share * slope;
+            for (sum, gradient) in sum.iter_mut().zip(&*gradient) {
+                *sum += share * gradient;
             }
         }
         std::mem::swap(gradient, &mut sum);
@@ -169,7 +172,7 @@ impl Model {
             parameters: parameters.clone(),
             key,
             statistics: ops::Statistics::Minibatch,
-            back: ops::WayBack::default(),
+            backward: ops::BackwardContext::default(),
         };
         let lent = parameters.lend_gradient(std::mem::take(gradient))?;
         let descent = self.network.descend(&self.loss, &pass, x, lent)?;
@@ -178,10 +181,10 @@ impl Model {
     }
 }
 
-impl<S: CpuSlopes> CpuBackend<S> {
+impl<S: CpuGradientSource> CpuBackend<S> {
     /// Arrays for a layout whose matrices are cut into these parts.
     pub(crate) fn of(
-        slopes: S,
+        gradient_source: S,
         layout: &Layout,
         counts: &[i32],
         rule: Rule,
@@ -189,17 +192,17 @@ impl<S: CpuSlopes> CpuBackend<S> {
         threads: Threads,
     ) -> Result<Self, TrainError> {
         let pass = Pass::new(rule.state_arrays(), counts.len(), eager_tensors(layout), threads);
-        let mut backend = Self::new(slopes, counts, pass)?;
+        let mut backend = Self::new(gradient_source, counts, pass)?;
         if let Rule::Muon(muon) = rule {
             backend.directions = Some(Directions::new(parts(muon), threads));
         }
         Ok(backend)
     }
 
-    fn new(slopes: S, counts: &[i32], pass: Pass) -> Result<Self, TrainError> {
+    fn new(gradient_source: S, counts: &[i32], pass: Pass) -> Result<Self, TrainError> {
         let weights: Vec<f32> = counts.iter().copied().map(weight_of).collect();
         Ok(Self {
-            slopes,
+            gradient_source,
             gradient: vec![0.0; weights.len()],
             loss: 0.0,
             own: Parameters::new(&Cpu::default(), weights.clone())?,
@@ -216,7 +219,7 @@ impl<S: CpuSlopes> CpuBackend<S> {
     }
 }
 
-impl<S: CpuSlopes> Backend for CpuBackend<S> {
+impl<S: CpuGradientSource> Backend for CpuBackend<S> {
     const WORKS_ALONE: bool = S::WORKS_ALONE;
 
     fn weights(&self) -> usize {
@@ -224,7 +227,9 @@ impl<S: CpuSlopes> Backend for CpuBackend<S> {
     }
 
     fn gradient(&mut self, samples: &[u32], key: u64) -> Result<(), TrainError> {
-        let loss = self.slopes.gradient(&self.own, samples, key, &mut self.gradient);
+        let loss = self
+            .gradient_source
+            .gradient(&self.own, samples, key, &mut self.gradient);
         // Whatever became of it, memory stays what it was.
         self.gradient.resize(self.shared.len(), 0.0);
         self.loss = loss?;
@@ -324,17 +329,17 @@ impl<S: CpuSlopes> Backend for CpuBackend<S> {
     }
 }
 
-impl<S: CpuSlopes> InPipeline for CpuBackend<S> {
+impl<S: CpuGradientSource> InPipeline for CpuBackend<S> {
     fn pipeline(&mut self) -> Option<&mut Pipeline> {
-        self.slopes.pipeline()
+        self.gradient_source.pipeline()
     }
 
     fn hear(&mut self, word: PipelineMessage) -> Result<(), TrainError> {
-        self.slopes.hear(word, &self.shared)
+        self.gradient_source.hear(word, &self.shared)
     }
 
     fn measure(&mut self) -> Result<Option<Scores>, TrainError> {
-        self.slopes.measure(&self.shared)
+        self.gradient_source.measure(&self.shared)
     }
 }
 
@@ -353,7 +358,7 @@ pub(super) mod given {
     /// Gradients that do not depend on the point, nor on samples.
     pub(crate) struct Given(pub(crate) Vec<f32>);
 
-    impl Slopes for Given {
+    impl GradientSource for Given {
         type Weights = Parameters;
         type Gradient = Vec<f32>;
         type Loss = f32;

@@ -11,9 +11,10 @@ use super::CpuBackend;
 use crate::backend::replica::Replica;
 use crate::learning::muon::Parts;
 use crate::network::{Descent, Network, There};
-use crate::ops::matmul::Into;
+use crate::ops::matmul::WriteMode;
 use crate::ops::{
-    self, CpuLayer, MeanLoss, OpError, Owed, Parameters, Pass, Seed, Statistics, Threads, WayBack, from_rows, values,
+    self, BackwardContext, CpuLayer, DeferredWeightGradient, MeanLoss, OpError, Parameters, Pass, Seed, Statistics,
+    Threads, from_rows, values,
 };
 use crate::program::{ImageOrder, Program};
 use crate::stage::{Layers, Membership, Returned, StageModel};
@@ -72,8 +73,8 @@ impl CpuLayers {
         mut descent: Descent<f32>,
         pass: &Pass,
         gradient: &mut Vec<f32>,
-    ) -> Result<Returned<Owed>, OpError> {
-        let slopes = if self.number == 0 {
+    ) -> Result<Returned<DeferredWeightGradient>, OpError> {
+        let input_gradients = if self.number == 0 {
             Vec::new()
         } else {
             std::mem::take(&mut **descent.gradients.get_or_alloc_mut(inputs)?)
@@ -81,8 +82,8 @@ impl CpuLayers {
         *gradient = pass.parameters.take_gradient(descent.gradients)?;
         Ok(Returned {
             loss: values(&descent.loss)[0],
-            slopes,
-            owed: pass.back.take_owed(),
+            input_gradients,
+            deferred: pass.backward.take_deferred(),
         })
     }
 
@@ -96,7 +97,7 @@ impl Layers for CpuLayers {
     type Weights = Parameters;
     type Shared = [f32];
     type Gradient = Vec<f32>;
-    type Owed = Owed;
+    type Deferred = DeferredWeightGradient;
 
     fn number(&self) -> usize {
         self.number
@@ -118,16 +119,16 @@ impl Layers for CpuLayers {
     fn back(
         &mut self,
         micro_batch: (u64, u16),
-        (slopes, loss): (Vec<f32>, f32),
-        into: Into,
+        (output_gradients, loss): (Vec<f32>, f32),
+        write_mode: WriteMode,
         gradient: &mut Vec<f32>,
-    ) -> Result<Option<Returned<Owed>>, TrainError> {
+    ) -> Result<Option<Returned<DeferredWeightGradient>>, TrainError> {
         let Some((there, pass)) = self.under_way.remove(&micro_batch) else {
             return Ok(None);
         };
-        pass.back.begins(into, 1.0);
+        pass.backward.begins(write_mode, 1.0);
         let inputs = there.inputs.clone();
-        let descent = there.back(&Seed::new(slopes, loss, std::mem::take(gradient)), &pass)?;
+        let descent = there.back(&Seed::new(output_gradients, loss, std::mem::take(gradient)), &pass)?;
         Ok(Some(self.returned(&inputs, descent, &pass, gradient)?))
     }
 
@@ -135,19 +136,19 @@ impl Layers for CpuLayers {
         &mut self,
         (weights, key, inputs): (&Parameters, u64, Vec<f32>),
         (loss, share): (&MeanLoss, f32),
-        into: Into,
+        write_mode: WriteMode,
         gradient: &mut Vec<f32>,
-    ) -> Result<Returned<Owed>, TrainError> {
+    ) -> Result<Returned<DeferredWeightGradient>, TrainError> {
         let pass = pass(weights, key);
-        pass.back.begins(into, share);
+        pass.backward.begins(write_mode, share);
         let inputs = self.rows(inputs)?;
         let lent = weights.lend_gradient(std::mem::take(gradient))?;
         let descent = self.network.descend(loss, &pass, inputs.clone(), lent)?;
         Ok(self.returned(&inputs, descent, &pass, gradient)?)
     }
 
-    fn pay(&self, owed: Owed, into: Into, gradient: &mut Vec<f32>) {
-        owed.pay(gradient, into);
+    fn compute_deferred(&self, deferred: DeferredWeightGradient, write_mode: WriteMode, gradient: &mut Vec<f32>) {
+        deferred.add_to(gradient, write_mode);
     }
 
     fn forward(&mut self, weights: &Parameters, inputs: Vec<f32>) -> Result<Vec<f32>, TrainError> {
@@ -170,6 +171,6 @@ fn pass(parameters: &Parameters, key: u64) -> Pass {
         parameters: parameters.clone(),
         key,
         statistics: Statistics::Minibatch,
-        back: WayBack::of_micro_batch(),
+        backward: BackwardContext::of_micro_batch(),
     }
 }

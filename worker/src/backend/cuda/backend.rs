@@ -20,11 +20,11 @@ use super::abi::{self, Report};
 use super::address::At;
 use super::error::GpuError;
 use super::gpu::{Gpu, Grid};
+use super::gradient_source::{CudaGradientSource, Loss};
 use super::inbox::{Inbox, Target};
 use super::kernels::{self, CountDue, Emit, LossAndClip, SampleResidual, SumSquares, TellHost};
 use super::memory::{Array, Pinned};
 use super::muon::{Directions, State};
-use super::slopes::{CudaSlopes, Loss};
 use super::weights::OwnWeights;
 use crate::backend::turns::{BLOCK, eager_blocks, eager_tensors};
 use crate::backend::{self, Backend, Compare, Orthogonal, Update, Updated};
@@ -45,7 +45,7 @@ const TELLING_BLOCKS: usize = 32;
 
 /// The arrays of a worker, on a GPU.
 pub struct CudaBackend<S> {
-    slopes: S,
+    gradient_source: S,
     weights: usize,
     /// Blocks of weights; the last one is filled up with zeros, which stay.
     tiles: usize,
@@ -93,11 +93,11 @@ fn eager_bits(layout: &Layout) -> Vec<u32> {
     blocks.chunks(32).map(word).collect()
 }
 
-impl<S: CudaSlopes> CudaBackend<S> {
+impl<S: CudaGradientSource> CudaBackend<S> {
     /// Arrays for a layout whose matrices are cut into these parts.
     pub(super) fn of(
         gpu: &Rc<Gpu>,
-        slopes: impl FnOnce() -> Result<S, TrainError>,
+        gradient_source: impl FnOnce() -> Result<S, TrainError>,
         layout: &Layout,
         counts: &[i32],
         rule: Rule,
@@ -136,7 +136,7 @@ impl<S: CudaSlopes> CudaBackend<S> {
             range: Range::Safe,
             bytes: 0,
             // Last: samples take a part of what is left.
-            slopes: slopes()?,
+            gradient_source: gradient_source()?,
             gpu: Rc::clone(gpu),
         })
     }
@@ -321,7 +321,7 @@ impl<S: CudaSlopes> CudaBackend<S> {
     }
 }
 
-impl<S: CudaSlopes> Backend for CudaBackend<S> {
+impl<S: CudaGradientSource> Backend for CudaBackend<S> {
     const WORKS_ALONE: bool = S::WORKS_ALONE;
 
     fn weights(&self) -> usize {
@@ -332,7 +332,9 @@ impl<S: CudaSlopes> Backend for CudaBackend<S> {
         self.apply_waiting()?;
         self.bytes += size_of_val(samples) as u64;
         let mut gradient = self.gradient.at();
-        let loss = self.slopes.gradient(self.own.now(), samples, key, &mut gradient)?;
+        let loss = self
+            .gradient_source
+            .gradient(self.own.now(), samples, key, &mut gradient)?;
         self.loss = loss.into();
         match self.loss {
             Loss::Known(loss) if !loss.is_finite() => Err(TrainError::NotFinite),
@@ -483,18 +485,18 @@ impl<S: CudaSlopes> Backend for CudaBackend<S> {
     }
 }
 
-impl<S: CudaSlopes> InPipeline for CudaBackend<S> {
+impl<S: CudaGradientSource> InPipeline for CudaBackend<S> {
     fn pipeline(&mut self) -> Option<&mut Pipeline> {
-        self.slopes.pipeline()
+        self.gradient_source.pipeline()
     }
 
     fn hear(&mut self, word: PipelineMessage) -> Result<(), TrainError> {
         self.apply_waiting()?;
-        self.slopes.hear(word, &self.shared)
+        self.gradient_source.hear(word, &self.shared)
     }
 
     fn measure(&mut self) -> Result<Option<Scores>, TrainError> {
         self.apply_waiting()?;
-        self.slopes.measure(&self.shared)
+        self.gradient_source.measure(&self.shared)
     }
 }

@@ -32,7 +32,7 @@ pub(super) struct LossRoom {
     /// Each sample's own loss.
     pub(super) losses: Array<f32>,
     /// The gradient of the outputs.
-    pub(super) slopes: Array<f32>,
+    pub(super) output_gradients: Array<f32>,
 }
 
 impl CudaLoss {
@@ -46,7 +46,7 @@ impl CudaLoss {
             weights: Array::padded(gpu, weights, 0)?,
             labels: Array::zeros(gpu, minibatch * width)?,
             losses: Array::zeros(gpu, minibatch)?,
-            slopes: Array::zeros(gpu, minibatch * outputs)?,
+            output_gradients: Array::zeros(gpu, minibatch * outputs)?,
         })))
     }
 
@@ -61,13 +61,13 @@ impl Operation<()> for CudaLoss {
     type Kept = ();
     type Error = GpuError;
 
-    /// Each sample's loss, and the slopes that the way back begins with.
+    /// Each sample's loss, and the gradients that the way back begins with.
     fn forward(&self, Pass(pass): &Pass, logits: &Activations<Place>, _: bool) -> Forward<Self, ()> {
         let gpu = &pass.gpu;
         let (samples, classes) = *logits.shape();
         let (room, share) = (&*self.0, pass.share / samples as f32);
-        let (logits, gradient, losses) = (place_of(logits), room.slopes.at(), room.losses.at());
-        // SAFETY: one block or thread for each row of outputs; labels, losses and slopes have room for a larger minibatch
+        let (logits, gradient, losses) = (place_of(logits), room.output_gradients.at(), room.losses.at());
+        // SAFETY: one block or thread for each row of outputs; labels, losses and gradients have room for a larger minibatch
         // of as many outputs, and there is a weight for each class where any are.
         unsafe {
             match &room.objective {
@@ -137,7 +137,7 @@ impl Operation<()> for CudaLoss {
         (): (),
         gradients: &mut Gradients<Place, Cpu>,
     ) -> Result<(), GpuError> {
-        *slot(gradients, around.x)? = self.0.slopes.at().into();
+        *slot(gradients, around.x)? = self.0.output_gradients.at().into();
         Ok(())
     }
 }

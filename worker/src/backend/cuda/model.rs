@@ -127,9 +127,9 @@ impl CudaModel {
         self.minibatch
     }
 
-    /// Where the slopes at its outputs are to lie, if they come from elsewhere.
-    pub(super) fn slopes(&self) -> At<f32> {
-        self.loss.room().slopes.at()
+    /// Where the gradients at its outputs are to lie, if they come from elsewhere.
+    pub(super) fn output_gradients(&self) -> At<f32> {
+        self.loss.room().output_gradients.at()
     }
 
     /// Each sample's loss, once they are computed.

@@ -19,7 +19,7 @@ pub(super) struct Place(CUdeviceptr);
 impl SafeZeros for Place {}
 
 impl Unit for Place {
-    /// The slope that dfdx begins its way back with. The loss has written its slopes already, and does not look.
+    /// The slope that dfdx begins its way back with. The loss has written its gradients already, and does not look.
     const ONE: Self = Self(1);
 }
 

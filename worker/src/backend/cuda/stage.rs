@@ -27,7 +27,7 @@ use crate::learning::muon::Parts;
 use crate::network::{Descent, There};
 use crate::objective::Objective;
 use crate::ops::MeanLoss;
-use crate::ops::matmul::Into;
+use crate::ops::matmul::WriteMode;
 use crate::program::{ImageOrder, InputGradient, Program};
 use crate::stage::{Layers, Membership, Returned, StageModel};
 use crate::tape::{Activations, Around, Forward, Operation};
@@ -159,22 +159,22 @@ impl CudaLayers {
     }
 
     /// Where the gradient of a micro-batch is written, given what is to become of what others have written.
-    fn written(&self, into: Into, gradient: At<f32>) -> At<f32> {
-        match into {
-            Into::Overwrite => gradient,
-            Into::Add => self.summand.at(),
+    fn written(&self, write_mode: WriteMode, gradient: At<f32>) -> At<f32> {
+        match write_mode {
+            WriteMode::Overwrite => gradient,
+            WriteMode::Add => self.summand.at(),
         }
     }
 
-    /// A micro-batch's gradient was launched: adds it to the others' if it is to be, and fetches the slopes at what had come in.
+    /// A micro-batch's gradient was launched: adds it to the others' if it is to be, and fetches the gradients at what had come in.
     fn finish(
         &mut self,
         inputs: &Activations<Place>,
         mut descent: Descent<Place>,
-        into: Into,
+        write_mode: WriteMode,
         gradient: At<f32>,
     ) -> Result<Vec<f32>, GpuError> {
-        if into == Into::Add {
+        if write_mode == WriteMode::Add {
             let (from, count) = (self.weights.start, self.weights.len());
             let sum = gradient.plus(from);
             let arguments = AddWays {
@@ -190,12 +190,12 @@ impl CudaLayers {
                     .launch(&self.gpu.kernels.add_ways, Grid::each(count), arguments)?;
             }
         }
-        // Nobody wants slopes at samples, but they are waited for as others are.
+        // Nobody wants gradients at samples, but they are waited for as others are.
         let (samples, numbers) = *inputs.shape();
         let wanted = if self.number == 0 { 0 } else { samples * numbers };
-        let slopes = (*slot(&mut descent.gradients, inputs)?).into();
+        let input_gradients = (*slot(&mut descent.gradients, inputs)?).into();
         // SAFETY: where they are wanted the first layer has written the gradient of so many numbers that have come in.
-        unsafe { self.border.fetch(slopes, wanted) }
+        unsafe { self.border.fetch(input_gradients, wanted) }
     }
 }
 
@@ -203,8 +203,8 @@ impl Layers for CudaLayers {
     type Weights = Weights;
     type Shared = Array<f32>;
     type Gradient = At<f32>;
-    /// The device computes a gradient of weights in less time than slopes are on their way.
-    type Owed = Infallible;
+    /// The device computes a gradient of weights in less time than gradients are on their way.
+    type Deferred = Infallible;
 
     fn number(&self) -> usize {
         self.number
@@ -240,8 +240,8 @@ impl Layers for CudaLayers {
     fn back(
         &mut self,
         micro_batch: (u64, u16),
-        (slopes, loss): (Vec<f32>, f32),
-        into: Into,
+        (output_gradients, loss): (Vec<f32>, f32),
+        write_mode: WriteMode,
         gradient: &mut At<f32>,
     ) -> Result<Option<Returned<Infallible>>, TrainError> {
         let Some(under_way) = self.under_way.remove(&micro_batch) else {
@@ -254,28 +254,32 @@ impl Layers for CudaLayers {
             _weights,
         } = under_way;
         let (rows, columns) = *there.outputs.shape();
-        if slopes.len() != rows * columns {
+        if output_gradients.len() != rows * columns {
             return Ok(None);
         }
         let seed = Seed {
-            slopes: model.slopes(),
-            gradient: self.written(into, *gradient),
+            output_gradients: model.output_gradients(),
+            gradient: self.written(write_mode, *gradient),
         };
-        // SAFETY: the model has room for the slopes of a micro-batch's outputs, of which there are so many.
-        unsafe { self.border.send_numbers(&slopes, seed.slopes)? };
+        // SAFETY: the model has room for the gradients of a micro-batch's outputs, of which there are so many.
+        unsafe { self.border.send_numbers(&output_gradients, seed.output_gradients)? };
         let inputs = there.inputs.clone();
         let descent = there.back(&seed, &pass).map_err(TrainError::from)?;
-        let slopes = self.finish(&inputs, descent, into, *gradient)?;
+        let input_gradients = self.finish(&inputs, descent, write_mode, *gradient)?;
         self.leave(model);
-        let owed = Vec::new();
-        Ok(Some(Returned { loss, slopes, owed }))
+        let deferred = Vec::new();
+        Ok(Some(Returned {
+            loss,
+            input_gradients,
+            deferred,
+        }))
     }
 
     fn judge(
         &mut self,
         (weights, key, inputs): (&Weights, u64, Vec<f32>),
         (loss, share): (&MeanLoss, f32),
-        into: Into,
+        write_mode: WriteMode,
         gradient: &mut At<f32>,
     ) -> Result<Returned<Infallible>, TrainError> {
         let samples = self.samples(&inputs);
@@ -290,22 +294,22 @@ impl Layers for CudaLayers {
             self.border.send_numbers(&inputs, model.x())?;
             self.border.send(labels.into_iter(), model.labels())?;
         }
-        let written = self.written(into, *gradient);
+        let written = self.written(write_mode, *gradient);
         let (inputs, descent) = model.descend_part(weights.parameters(), written, (samples, share), key)?;
-        let slopes = self.finish(&inputs, descent, into, *gradient)?;
+        let input_gradients = self.finish(&inputs, descent, write_mode, *gradient)?;
         // SAFETY: each sample has a loss.
         let losses = unsafe { self.border.fetch(model.losses(), samples)? };
         self.leave(model);
         let sum: f64 = losses.into_iter().map(f64::from).sum();
         Ok(Returned {
             loss: (sum / samples as f64) as f32,
-            slopes,
-            owed: Vec::new(),
+            input_gradients,
+            deferred: Vec::new(),
         })
     }
 
-    fn pay(&self, owed: Infallible, _: Into, _: &mut At<f32>) {
-        match owed {}
+    fn compute_deferred(&self, deferred: Infallible, _: WriteMode, _: &mut At<f32>) {
+        match deferred {}
     }
 
     /// In full: what is told of a model must not depend on the precision that it is trained in.
@@ -341,11 +345,11 @@ impl Layers for CudaLayers {
     }
 }
 
-/// Where a network goes on elsewhere: slopes that have come back from there, in place of a loss.
+/// Where a network goes on elsewhere: gradients that have come back from there, in place of a loss.
 #[derive(Clone)]
 struct Seed {
     /// Where they lie.
-    slopes: At<f32>,
+    output_gradients: At<f32>,
     /// Where the gradient of the stage's weights is to be written.
     gradient: At<f32>,
 }
@@ -357,7 +361,7 @@ impl Operation<()> for Seed {
     type Error = GpuError;
 
     fn forward(&self, _: &Pass, _: &Activations<Place>, _: bool) -> Forward<Self, ()> {
-        Ok((tensor_at(self.slopes, ())?, ()))
+        Ok((tensor_at(self.output_gradients, ())?, ()))
     }
 
     fn backward(
@@ -368,7 +372,7 @@ impl Operation<()> for Seed {
         gradients: &mut Gradients<Place, Cpu>,
     ) -> Result<(), GpuError> {
         *pass.parameters.gradient(gradients)? = vec![self.gradient.into()];
-        *slot(gradients, around.x)? = self.slopes.into();
+        *slot(gradients, around.x)? = self.output_gradients.into();
         Ok(())
     }
 }

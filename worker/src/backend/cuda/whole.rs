@@ -10,12 +10,12 @@ use super::backend::CudaBackend;
 use super::dataset::{DeviceDataset, Part};
 use super::error::GpuError;
 use super::gpu::Gpu;
+use super::gradient_source::Loss;
 use super::memory::Array;
 use super::model::{CudaModel, Purpose};
-use super::slopes::Loss;
 use super::weights::Weights;
+use crate::backend::gradient_source::GradientSource;
 use crate::backend::replica::Replica;
-use crate::backend::slopes::Slopes;
 use crate::learning::muon::Parts;
 use crate::objective::Task;
 use crate::program::{ImageOrder, Program};
@@ -67,7 +67,7 @@ impl Whole {
     }
 }
 
-impl Slopes for Whole {
+impl GradientSource for Whole {
     type Weights = Weights;
     type Gradient = At<f32>;
     type Loss = Loss;

@@ -9,7 +9,7 @@ use dfdx::prelude::*;
 use protocol::rng::CounterRng;
 
 use super::layer::parts;
-use super::{MeanLoss, OpError, Parameters, Pass, Rows, Statistics, Threads, WayBack, from_rows, loss, values};
+use super::{BackwardContext, MeanLoss, OpError, Parameters, Pass, Rows, Statistics, Threads, from_rows, loss, values};
 use crate::dataset::Answers;
 use crate::network::Network;
 use crate::objective::{Distance, Objective};
@@ -48,7 +48,7 @@ fn pass(weights: &[f32]) -> Pass {
         parameters: Parameters::new(&Cpu::default(), weights.to_vec()).unwrap(),
         key: 17,
         statistics: Statistics::Minibatch,
-        back: WayBack::default(),
+        backward: BackwardContext::default(),
     }
 }
 

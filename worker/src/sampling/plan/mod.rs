@@ -43,8 +43,8 @@ pub struct SamplePlan {
     queue: VecDeque<ShardId>,
     /// Where to go on in each shard, and which are for others to finish.
     board: Board,
-    /// What was handed out and is owed: it is not trained, nor is anybody else heard to have trained it.
-    owed: Vec<CursorAdvance>,
+    /// What was handed out and is outstanding: it is not trained, nor is anybody else heard to have trained it.
+    outstanding: Vec<CursorAdvance>,
     /// Nothing was handed out since a batch left.
     is_fresh: bool,
     /// Founders' slots that have no worker.
@@ -66,7 +66,7 @@ impl SamplePlan {
             slot,
             open,
             queue: VecDeque::new(),
-            owed: Vec::new(),
+            outstanding: Vec::new(),
             is_fresh: true,
             vacant: BTreeSet::new(),
         })
@@ -91,7 +91,7 @@ impl SamplePlan {
     pub fn observe(&mut self, origin: OriginId, advances: &[CursorAdvance]) {
         for &advance in advances {
             self.board.observe(origin, advance);
-            self.owed
+            self.outstanding
                 .retain(|one| one.shard != advance.shard || one.done > advance.done);
         }
     }
@@ -109,24 +109,24 @@ impl SamplePlan {
     }
 
     fn trained_by_others(&mut self, cursors: &Cursors) {
-        self.owed.retain(|one| one.done > cursors.done(one.shard));
+        self.outstanding.retain(|one| one.done > cursors.done(one.shard));
     }
 
     /// Takes note that a minibatch which was handed out may fail to be trained. It is this slot's to train, unless others do so
     /// who take this slot for dead.
-    pub fn owe(&mut self, advances: &[CursorAdvance]) {
-        self.owed.extend_from_slice(advances);
+    pub fn add_outstanding(&mut self, advances: &[CursorAdvance]) {
+        self.outstanding.extend_from_slice(advances);
     }
 
     /// Takes note that one of those is trained.
     pub fn settle(&mut self, advances: &[CursorAdvance]) {
-        self.owed.retain(|one| !advances.contains(one));
+        self.outstanding.retain(|one| !advances.contains(one));
     }
 
     /// Whether something that was handed out is still to be trained.
     #[must_use]
     pub fn is_in_arrears(&self) -> bool {
-        !self.owed.is_empty()
+        !self.outstanding.is_empty()
     }
 
     /// Takes note that an origin emits no more: what it began and did not finish is free.
@@ -171,7 +171,7 @@ impl SamplePlan {
         lower - vacant < most as usize
     }
 
-    /// Whether every sample of every epoch is done, those handed out by [`SamplePlan::next_minibatch`] and not owed included.
+    /// Whether every sample of every epoch is done, those handed out by [`SamplePlan::next_minibatch`] and not outstanding included.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         !self.is_in_arrears()

@@ -342,13 +342,13 @@ fn with_old_first_layers(job: &Job, data: &Arc<Dataset>, steps: usize, ahead: us
             parameters: parameters.clone(),
             key: 0,
             statistics: ops::Statistics::Minibatch,
-            back: ops::WayBack::default(),
+            backward: ops::BackwardContext::default(),
         };
         let lent = parameters.lend_gradient(vec![0.0; weights.len()]).unwrap();
         let descent = network.descend(&loss, &pass, rows, lent).unwrap();
         let gradient = parameters.take_gradient(descent.gradients).unwrap();
-        for (weight, slope) in weights.iter_mut().zip(gradient) {
-            *weight -= 0.05 * slope;
+        for (weight, gradient) in weights.iter_mut().zip(gradient) {
+            *weight -= 0.05 * gradient;
         }
     }
     weights

@@ -98,7 +98,7 @@ __device__ inline float slope_at(const float* dy, const float* y, u32 at, u32 re
     return !relu || y[at] > 0.0f ? dy[at] : 0.0f;
 }
 
-// Sums of slopes, and of slopes times how far their numbers are from the mean. Slopes are multiplied by their gains, but
+// Sums of slopes, and of gradients times how far their numbers are from the mean. Gradients are multiplied by their gains, but
 // where a set has one gain that is left to whoever reads the sums.
 extern "C" __global__ void __launch_bounds__(256)
     norm_back_sums(const float* dy, const float* y, const float* x, NormSets by, const float* moments,

@@ -12,7 +12,7 @@ pub(crate) fn step_key(seed: u64, step: u64) -> u64 {
 }
 
 /// What gradients come from, on some device.
-pub trait Slopes {
+pub trait GradientSource {
     /// The weights, as the device has them.
     type Weights;
     /// Where a gradient is written.

@@ -3,12 +3,18 @@
 use super::address::At;
 use super::memory::Array;
 use super::weights::Weights;
-use crate::backend::slopes::Slopes;
+use crate::backend::gradient_source::GradientSource;
 
 /// What gradients come from on a GPU.
-pub trait CudaSlopes: Slopes<Weights = Weights, Gradient = At<f32>, Shared = Array<f32>, Loss: Into<Loss>> {}
+pub trait CudaGradientSource:
+    GradientSource<Weights = Weights, Gradient = At<f32>, Shared = Array<f32>, Loss: Into<Loss>>
+{
+}
 
-impl<S> CudaSlopes for S where S: Slopes<Weights = Weights, Gradient = At<f32>, Shared = Array<f32>, Loss: Into<Loss>> {}
+impl<S> CudaGradientSource for S where
+    S: GradientSource<Weights = Weights, Gradient = At<f32>, Shared = Array<f32>, Loss: Into<Loss>>
+{
+}
 
 /// The loss of a minibatch, as far as the host knows it.
 #[derive(Clone, Copy)]
