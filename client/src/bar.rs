@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::chronicle::Summary;
 use crate::fit::{cut, fitting};
-use crate::judged::Judged;
+use crate::quality_metric::QualityMetric;
 use crate::quantity;
 
 /// The sign of life moves on so often.
@@ -113,9 +113,9 @@ impl Bar {
                 5,
                 format!("loss {}", known(run.loss, |loss| format!("{loss:.4}"))),
             ));
-            let judged = Judged::by(run.mae);
-            let good = run.accuracy.map_or("–".into(), |figure| judged.text(figure));
-            parts.push(part(4, format!("{} {good}", judged.name())));
+            let metric = QualityMetric::by(run.mae);
+            let good = run.accuracy.map_or("–".into(), |figure| metric.text(figure));
+            parts.push(part(4, format!("{} {good}", metric.name())));
             parts.push(part(
                 6,
                 format!("{} samples/s", quantity::count(run.samples_per_second)),

@@ -261,14 +261,19 @@ pub fn check_memory(job: &Job, layout: &Layout, workers: Workers) -> Result<(), 
 fn host_bytes(job: &Job, layout: &Layout) -> u64 {
     // Gradients that are added up take an array of their own; those of a pipeline's parts do not.
     let adds_up = job.exchange.pipelines().is_none() && job.accumulate > 1;
-    // In a pipeline, so do the weights that each minibatch ahead went with, those that it is measured with, and the copies that a
+    // In a pipeline, so do the weights that each minibatch in flight went with, those that it is measured with, and the copies that a
     // worker and its node make of a stage to save it; and all that is under way lies in memory.
-    let (ahead, in_pipeline, samples, besides) = match job.exchange.pipelines() {
-        Some(pipelines) => (usize::from(pipelines.ahead(1)), 3, job.step_samples(), BESIDES_BYTES),
+    let (in_flight, in_pipeline, samples, besides) = match job.exchange.pipelines() {
+        Some(pipelines) => (
+            usize::from(pipelines.in_flight(1)),
+            3,
+            job.step_samples(),
+            BESIDES_BYTES,
+        ),
         None => (0, 0, job.minibatch, 0),
     };
-    let arrays = job.optimiser.rule.state_arrays() + usize::from(adds_up) + ahead + in_pipeline;
-    let each = layout.training_bytes(samples as usize * (1 + ahead), arrays);
+    let arrays = job.optimiser.rule.state_arrays() + usize::from(adds_up) + in_flight + in_pipeline;
+    let each = layout.training_bytes(samples as usize * (1 + in_flight), arrays);
     each.saturating_add(besides)
 }
 
@@ -276,13 +281,17 @@ fn host_bytes(job: &Job, layout: &Layout) -> u64 {
 fn gpu_bytes(job: &Job, layout: &Layout) -> u64 {
     // All samples of a step are there at once.
     let samples = job.step_samples() as usize;
-    // In a pipeline, besides, the weights that minibatches ahead went with, those that it is measured with, and a part's gradient
+    // In a pipeline, besides, the weights that minibatches in flight went with, those that it is measured with, and a part's gradient
     // that is to be added to the others'.
     let (arrays, at_once, unfolding) = match job.exchange.pipelines() {
         Some(pipelines) => {
-            let (ahead, parts) = (usize::from(pipelines.ahead(1)), usize::from(pipelines.micro));
+            let (in_flight, parts) = (usize::from(pipelines.in_flight(1)), usize::from(pipelines.micro));
             let unfolding = layout.unfolding_bytes(samples.div_ceil(parts), true);
-            (ahead + 1 + usize::from(parts > 1), samples * (1 + ahead), unfolding)
+            (
+                in_flight + 1 + usize::from(parts > 1),
+                samples * (1 + in_flight),
+                unfolding,
+            )
         }
         None => (0, samples, layout.unfolding_bytes(samples, false)),
     };

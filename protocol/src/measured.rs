@@ -5,7 +5,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 /// How good a model is on held-out samples.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Scores {
-    /// The share judged rightly; of numbers R², the share of their variance that is explained.
+    /// The share predicted correctly; of numbers R², the share of their variance that is explained.
     pub accuracy: f64,
     /// The mean loss.
     pub loss: f64,
@@ -50,7 +50,7 @@ pub struct Evaluation {
     pub samples: u64,
     /// Seconds since the first step.
     pub seconds: f64,
-    /// The share judged rightly; of numbers R².
+    /// The share predicted correctly; of numbers R².
     #[serde(deserialize_with = "number_or_null")]
     pub accuracy: f64,
     /// The mean loss.

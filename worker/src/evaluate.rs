@@ -10,7 +10,7 @@ use crate::dataset::Samples;
 use crate::device::Device;
 use crate::measuring::{Bits, measure};
 use crate::objective::{Objective, Task};
-use crate::ops::loss::{self, Judgement};
+use crate::ops::loss::{self, EvalSums};
 use crate::ops::{OpError, Threads};
 use crate::parallel::map_parts;
 use crate::predict::{MINIBATCH, Oracle};
@@ -44,7 +44,7 @@ pub enum EvaluationError {
 impl Evaluation {
     /// What a judgement of so many samples says.
     #[must_use]
-    pub(crate) fn of(objective: &Objective, all: &Judgement, samples: usize) -> Self {
+    pub(crate) fn of(objective: &Objective, all: &EvalSums, samples: usize) -> Self {
         let count = samples as f64;
         let (accuracy, mae) = match objective {
             Objective::Classes { .. } => (all.correct as f64 / count, None),
@@ -98,17 +98,17 @@ pub fn evaluate(
     go_on: impl FnMut(&Evaluation) -> bool,
 ) -> Result<Evaluation, EvaluationError> {
     let oracle = Oracle::new(layout, weights, statistics)?;
-    let judge = |minibatch: Vec<u32>| -> Result<Judgement, EvaluationError> {
+    let evaluate_minibatch = |minibatch: Vec<u32>| -> Result<EvalSums, EvaluationError> {
         let (logits, answers) = oracle.logits(samples, &minibatch)?;
-        Ok(loss::judge(objective, &logits, &answers))
+        Ok(loss::eval_sums(objective, &logits, &answers))
     };
-    let judge_side_by_side = |round: Vec<Vec<u32>>| map_parts(round, judge).into_iter().collect();
+    let evaluate_side_by_side = |round: Vec<Vec<u32>>| map_parts(round, evaluate_minibatch).into_iter().collect();
     let sizes = Sizes {
         samples: samples.len(),
         minibatch: MINIBATCH,
         at_once: threads.0,
     };
-    in_rounds(sizes, objective, judge_side_by_side, go_on)
+    in_rounds(sizes, objective, evaluate_side_by_side, go_on)
 }
 
 /// How samples are gone through.
@@ -124,7 +124,7 @@ struct Sizes {
 fn in_rounds<E>(
     sizes: Sizes,
     objective: &Objective,
-    mut judge: impl FnMut(Vec<Vec<u32>>) -> Result<Vec<Judgement>, E>,
+    mut evaluate_round: impl FnMut(Vec<Vec<u32>>) -> Result<Vec<EvalSums>, E>,
     mut go_on: impl FnMut(&Evaluation) -> bool,
 ) -> Result<Evaluation, E> {
     let minibatches = sizes.samples.div_ceil(sizes.minibatch);
@@ -132,7 +132,7 @@ fn in_rounds<E>(
         let spread = (first..sizes.samples).step_by(minibatches);
         spread.map(|sample| sample as u32).collect()
     };
-    let mut all = Judgement::default();
+    let mut all = EvalSums::default();
     let mut found = Evaluation {
         accuracy: 0.0,
         loss: 0.0,
@@ -143,8 +143,8 @@ fn in_rounds<E>(
     for round in firsts.chunks(sizes.at_once.max(1)) {
         let round: Vec<Vec<u32>> = round.iter().map(|&first| minibatch(first)).collect();
         found.samples += round.iter().map(Vec::len).sum::<usize>();
-        for judged in judge(round)? {
-            all.add(&judged);
+        for sums in evaluate_round(round)? {
+            all.add(&sums);
         }
         found = Evaluation::of(objective, &all, found.samples);
         if !go_on(&found) {
@@ -252,8 +252,8 @@ impl Evaluator {
             minibatch: CudaEvaluator::MINIBATCH,
             at_once: 1,
         };
-        let judge = |round: Vec<Vec<u32>>| round.iter().map(|minibatch| gpu.judge(minibatch)).collect();
-        in_rounds(sizes, &self.task.objective, judge, go_on).map(Some)
+        let evaluate_round = |round: Vec<Vec<u32>>| round.iter().map(|minibatch| gpu.eval_sums(minibatch)).collect();
+        in_rounds(sizes, &self.task.objective, evaluate_round, go_on).map(Some)
     }
 }
 

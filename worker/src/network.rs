@@ -29,7 +29,7 @@ pub enum Part<L: Layer> {
 }
 
 /// A minibatch that has gone through a network and can go back.
-pub struct There<L: Layer> {
+pub struct ForwardPass<L: Layer> {
     /// What went in: what comes back to it lies among the gradients.
     pub inputs: Activations<L::Unit>,
     /// What came out.
@@ -37,9 +37,9 @@ pub struct There<L: Layer> {
     failure: Failure<L::Error>,
 }
 
-impl<L: Layer> There<L> {
+impl<L: Layer> ForwardPass<L> {
     /// The way back, from what ends the network: a loss, or gradients that have come from elsewhere.
-    pub fn back<O>(self, end: &O, pass: &L::Pass) -> Result<Descent<L::Unit>, L::Error>
+    pub fn backward<O>(self, end: &O, pass: &L::Pass) -> Result<Descent<L::Unit>, L::Error>
     where
         O: Operation<(), Unit = L::Unit, Pass = L::Pass, Error = L::Error>,
     {
@@ -100,19 +100,19 @@ impl<L: Layer> Network<L> {
     where
         O: Operation<(), Unit = L::Unit, Pass = L::Pass, Error = L::Error>,
     {
-        self.there(pass, x, gradients)?.back(loss, pass)
+        self.forward_taped(pass, x, gradients)?.backward(loss, pass)
     }
 
     /// The way there, with one back.
-    pub fn there(
+    pub fn forward_taped(
         &self,
         pass: &L::Pass,
         x: Activations<L::Unit>,
         gradients: Gradients<L::Unit, Cpu>,
-    ) -> Result<There<L>, L::Error> {
+    ) -> Result<ForwardPass<L>, L::Error> {
         let failure = Failure::default();
         let outputs = self.apply(pass, x.clone().traced(gradients), &failure);
-        Ok(There {
+        Ok(ForwardPass {
             inputs: x,
             outputs: outputs.map_err(|error| failure.behind(error))?,
             failure,

@@ -76,7 +76,7 @@ impl Objective {
 
     /// The one that a trained model is judged by: nothing is smoothed or weighted there.
     #[must_use]
-    pub fn to_judge(job: &Job, target: &Target) -> Self {
+    pub fn for_evaluation(job: &Job, target: &Target) -> Self {
         match (Self::of(target), distance(job.loss)) {
             (Self::Numbers { units, .. }, Some(distance)) => Self::Numbers { distance, units },
             (plain, _) => plain,
@@ -107,7 +107,7 @@ impl Objective {
                 setting: "class-weights",
                 data: data(),
             }),
-            target @ Target::Numbers(_) => Ok(Self::to_judge(job, target)),
+            target @ Target::Numbers(_) => Ok(Self::for_evaluation(job, target)),
         }
     }
 }

@@ -127,7 +127,7 @@ pub(crate) fn run(arguments: &Evaluate) -> Result<(), Failure> {
         model.weights.clone(),
         model.statistics.clone(),
         &dataset.test,
-        &Objective::to_judge(&model.job, &metadata.target),
+        &Objective::for_evaluation(&model.job, &metadata.target),
         threads,
         |so_far| {
             view.position(so_far.samples as u64);

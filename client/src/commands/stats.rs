@@ -11,8 +11,8 @@ use protocol::stats::{Line, StatsRecord};
 use crate::args::Stats;
 use crate::contact::Contact;
 use crate::failure::Failure;
-use crate::judged::Judged;
 use crate::notice::Redirected;
+use crate::quality_metric::QualityMetric;
 use crate::stats_reader::StatsReader;
 use crate::stats_view::controls::Controls;
 use crate::stats_view::screen::Screen;
@@ -81,7 +81,7 @@ fn print(record: &StatsRecord, json: bool) -> bool {
         record.state,
         record.samples_per_second,
         known(record.loss),
-        Judged::by(record.mae).name(),
+        QualityMetric::by(record.mae).name(),
         known(record.accuracy),
         record.tau,
         record.density,

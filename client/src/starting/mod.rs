@@ -1,6 +1,6 @@
 //! Starting a run, once, though its answer may be lost on the way.
 
-mod judge;
+mod start_outcome;
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use crate::commands::unexpected;
 use crate::contact::{ANSWER_LIMIT, Contact, Line};
 use crate::failure::Failure;
 use crate::notice;
-use judge::{Before, Verdict, judge};
+use start_outcome::{Before, StartOutcome, infer_outcome};
 
 /// How long a cluster may take to get ready: large files are read and hashed.
 const PREPARE_LIMIT: Duration = Timing::DEFAULT.start_limit();
@@ -72,7 +72,7 @@ impl Attempt<'_> {
                         if let Reply::Status(Some(status)) = reply {
                             waits(&status.waiting);
                         }
-                    } else if let Verdict::Begun(run, at) = self.look().await {
+                    } else if let StartOutcome::Begun(run, at) = self.look().await {
                         return self.found(run, at).await;
                     } else if heard.elapsed() > SILENCE_LIMIT {
                         return Err(self.open());
@@ -93,23 +93,23 @@ impl Attempt<'_> {
             if of_asked.any(|answer| answer.reply.is_ok()) {
                 heard = Instant::now();
             }
-            match judge(self.asked, self.job(), &self.before, &answers) {
-                Verdict::Begun(run, at) => return self.found(run, at).await,
-                Verdict::CalledOff(reason) => return Err(Failure::Refused(vec![reason])),
-                Verdict::Nothing => nothing += 1,
-                Verdict::Open if heard.elapsed() > SILENCE_LIMIT || since.elapsed() > PREPARE_LIMIT => {
+            match infer_outcome(self.asked, self.job(), &self.before, &answers) {
+                StartOutcome::Begun(run, at) => return self.found(run, at).await,
+                StartOutcome::CalledOff(reason) => return Err(Failure::Refused(vec![reason])),
+                StartOutcome::Nothing => nothing += 1,
+                StartOutcome::Open if heard.elapsed() > SILENCE_LIMIT || since.elapsed() > PREPARE_LIMIT => {
                     return Err(self.open());
                 }
-                Verdict::Open => nothing = 0,
+                StartOutcome::Open => nothing = 0,
             }
             sleep(LOOK_AGAIN).await;
         }
         Ok(None)
     }
 
-    async fn look(&self) -> Verdict {
+    async fn look(&self) -> StartOutcome {
         let answers = self.contact.ask_each(Request::Status).await;
-        judge(self.asked, self.job(), &self.before, &answers)
+        infer_outcome(self.asked, self.job(), &self.before, &answers)
     }
 
     fn job(&self) -> Option<&Job> {

@@ -8,7 +8,7 @@ use ratatui::text::Line;
 use super::units::{loss, precise};
 use crate::chronicle::{Chronicle, End, Facts, Summary};
 use crate::fit::{cut, fitting};
-use crate::judged::Judged;
+use crate::quality_metric::QualityMetric;
 use crate::quantity;
 
 const GAP: &str = "  ";
@@ -67,12 +67,12 @@ fn parts(chronicle: &Chronicle) -> Vec<(String, u8)> {
     if let Some(held_out) = summary.held_out_loss {
         parts.push((format!("held-out loss {}", loss(held_out)), 8));
     }
-    let judged = Judged::by(summary.mae);
+    let metric = QualityMetric::by(summary.mae);
     if let Some(figure) = summary.accuracy {
-        parts.push((format!("{} {}", judged.name(), judged.text(figure)), 6));
+        parts.push((format!("{} {}", metric.name(), metric.text(figure)), 6));
     }
     if let Some(best) = summary.best {
-        parts.push((format!("best {}", judged.text(best)), 9));
+        parts.push((format!("best {}", metric.text(best)), 9));
     }
     // While batches are under way, replicas differ by those: nobody is to worry about that.
     if summary.replicas.of > 0 && summary.state != "training" {
@@ -139,12 +139,12 @@ fn ending(end: &End) -> String {
                 [] => String::new(),
                 missing => format!("; missing: {}", missing.join(", ")),
             };
-            let judged = Judged::by(*mae);
+            let metric = QualityMetric::by(*mae);
             format!(
                 "finished: {} {}, loss {loss:.4}, replicas {agree} ({nodes} of {all}{missing}), saved on the node \
                  that was asked as {model}; fetch it with 'tau start --attach'",
-                judged.name(),
-                judged.text(*accuracy)
+                metric.name(),
+                metric.text(*accuracy)
             )
         }
     }

@@ -181,7 +181,7 @@ impl Ledger {
         } = batch.header;
         self.advance(origin, sequence, digest, u64::from(samples));
         self.cursors.extend(cursors.iter().copied());
-        Ok(self.judge(range))
+        Ok(self.record_range(range))
     }
 
     /// Applies a range if its first batch is the next one of its origin. The range is a decoded one, so it is valid in
@@ -203,7 +203,7 @@ impl Ledger {
         let judgement = range.sums.apply_to_counts(&mut self.counts);
         self.advance(header.origin, header.to, header.digest, header.samples);
         self.cursors.merge(&header.cursors);
-        Ok(self.judge(judgement))
+        Ok(self.record_range(judgement))
     }
 
     /// Applies a bundle of the next batches of its origins. The bundle is one whose digest was compared.
@@ -222,7 +222,7 @@ impl Ledger {
             self.advance(header.origin, header.sequence, header.digest, samples);
             self.cursors.extend(header.cursors.iter().copied());
         }
-        Ok(self.judge(range))
+        Ok(self.record_range(range))
     }
 
     fn check(&self, run: RunId) -> Result<(), LedgerError> {
@@ -245,7 +245,7 @@ impl Ledger {
         self.frontier.raise(origin, sequence);
     }
 
-    fn judge(&mut self, range: Result<Range, RangeError>) -> Outcome {
+    fn record_range(&mut self, range: Result<Range, RangeError>) -> Outcome {
         self.diverged = range.is_err();
         range.map_or_else(Outcome::Diverged, Outcome::Applied)
     }

@@ -138,7 +138,7 @@ fn a_million_epochs_take_the_room_of_one() {
         restore: None,
         round: 3,
         workers: 10,
-        post: None,
+        pipeline: None,
     };
     assert!(postcard::to_stdvec(&assignment).unwrap().len() < job_bytes + 300);
 }

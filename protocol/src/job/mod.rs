@@ -24,7 +24,7 @@ pub use draft::{JobDraft, MINIBATCH_MAX};
 pub use exchange::{Every, Exchange, Rounds, STRATEGIES, Shares, Threshold, Way};
 pub use keep::Keep;
 pub use open::{Open, OpenKey};
-pub use pipeline::{AHEAD_MAX, Cut, Cuts, GROUPS_MAX, MICRO_MAX, PipelineSpec, SLICES_MAX, STAGES_MAX};
+pub use pipeline::{Cut, Cuts, GROUPS_MAX, IN_FLIGHT_MAX, MICRO_MAX, PipelineSpec, SLICES_MAX, STAGES_MAX};
 pub use rule::RunFacts;
 pub use trainers::Trainers;
 pub use validation::Validation;

@@ -22,7 +22,7 @@ pub const MICRO_MAX: u8 = 64;
 const MICRO: u8 = 4;
 const MICRO_OF_SLICES: u8 = 2;
 /// The most minibatches that are begun before the one before them is done.
-pub const AHEAD_MAX: u8 = 4;
+pub const IN_FLIGHT_MAX: u8 = 4;
 
 /// A model in groups of layers.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -34,7 +34,7 @@ pub struct PipelineSpec {
     /// Into how many micro-batches a minibatch is cut, so that all machines of a pipeline have something to do.
     pub micro: u8,
     /// How many minibatches are begun before the one before them is done, if the job says so.
-    pub ahead: Option<u8>,
+    pub in_flight: Option<u8>,
     /// What decides τ among the machines that hold the same group.
     pub threshold: Threshold,
 }
@@ -134,15 +134,20 @@ impl PipelineSpec {
             "a number of micro-batches from 1 to 64",
         )?;
         let micro = micro as u8;
-        let ahead = options.number("ahead")?.map(f64::round);
-        if let Some(ahead) = ahead {
-            within("ahead", ahead, 0.0..=f64::from(AHEAD_MAX), "a number from 0 to 4")?;
+        let in_flight = options.number("ahead")?.map(f64::round);
+        if let Some(in_flight) = in_flight {
+            within(
+                "ahead",
+                in_flight,
+                0.0..=f64::from(IN_FLIGHT_MAX),
+                "a number from 0 to 4",
+            )?;
         }
         Ok(Self {
             cut,
             slices,
             micro,
-            ahead: ahead.map(|ahead| ahead as u8),
+            in_flight: in_flight.map(|in_flight| in_flight as u8),
             threshold,
         })
     }
@@ -173,9 +178,9 @@ impl PipelineSpec {
     /// several pipelines are old enough for each other, who does not want minibatches to be cut wants what one machine computes, and
     /// slices of one group do not wait for each other's turn.
     #[must_use]
-    pub fn ahead(&self, pipelines: usize) -> u8 {
+    pub fn in_flight(&self, pipelines: usize) -> u8 {
         let waits = self.cut.groups() != Some(1) && self.micro > 1;
-        self.ahead.unwrap_or(u8::from(pipelines < 2 && waits))
+        self.in_flight.unwrap_or(u8::from(pipelines < 2 && waits))
     }
 }
 
@@ -209,8 +214,8 @@ impl fmt::Display for PipelineSpec {
         };
         let slices = (self.slices != 1).then(|| format!("slices={}", self.slices));
         let micro = (self.micro != usual_micro(self.cut, self.slices)).then(|| format!("micro={}", self.micro));
-        let ahead = self.ahead.map(|ahead| format!("ahead={ahead}"));
-        let options: Vec<String> = cut.into_iter().chain(slices).chain(micro).chain(ahead).collect();
+        let in_flight = self.in_flight.map(|in_flight| format!("ahead={in_flight}"));
+        let options: Vec<String> = cut.into_iter().chain(slices).chain(micro).chain(in_flight).collect();
         if options.is_empty() {
             f.write_str("layers")
         } else {
@@ -246,7 +251,7 @@ mod tests {
             assert_eq!(read(text).unwrap().to_string(), text);
         }
         let pipelines = |text: &str| *read(text).unwrap().pipelines().unwrap();
-        for (text, ahead) in [
+        for (text, in_flight) in [
             ("layers", [1, 0]),
             ("layers:micro=1", [0, 0]),
             ("layers:ahead=0", [0, 0]),
@@ -254,7 +259,11 @@ mod tests {
             ("layers:groups=1,slices=2", [0, 0]),
             ("layers:groups=2,slices=2", [1, 0]),
         ] {
-            assert_eq!([1, 3].map(|count| pipelines(text).ahead(count)), ahead, "{text}");
+            assert_eq!(
+                [1, 3].map(|count| pipelines(text).in_flight(count)),
+                in_flight,
+                "{text}"
+            );
         }
         let pipelines = pipelines("layers:cuts=2+4");
         assert_eq!((pipelines.cut.groups(), pipelines.micro), (Some(3), 4));

@@ -13,7 +13,7 @@ use crate::measured::{Evaluation, Moment, Scores};
 use crate::model::Shape;
 use crate::share::Share;
 use crate::target::TargetInfo;
-use crate::wire::flow::Post;
+use crate::wire::flow::PipelineAssignment;
 use crate::wire::worker_stats::WorkerStats;
 
 /// Counts of a ledger in one piece.
@@ -161,7 +161,7 @@ pub struct Assignment {
     /// How many workers make the next one together.
     pub workers: u32,
     /// Its place in a pipeline, where it holds a stage of the network only.
-    pub post: Option<Post>,
+    pub pipeline: Option<PipelineAssignment>,
 }
 
 /// Evaluations that a worker makes by itself between two of its steps.

@@ -1,8 +1,8 @@
 //! What passes between the workers of a pipeline, which hold the layers of one network together: activations on their way there,
 //! gradients on their way back, and a few words.
 //!
-//! The worker of the first stage leads. Everything belongs to an *attempt* of its pipeline: the leader calls, each hands the call
-//! on, the last one answers. What is of another attempt is over, and whoever hears it says that it has lost the pipeline.
+//! The worker of the first stage leads. Everything belongs to an *generation* of its pipeline: the leader calls, each hands the call
+//! on, the last one answers. What is of another generation is over, and whoever hears it says that it has lost the pipeline.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::job::Cut;
 
 /// A worker's place among those that hold the layers of one network together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
+pub struct StageAddress {
     /// The pipeline.
     pub pipeline: u32,
     /// The stage of the network, from 0.
@@ -23,9 +23,9 @@ pub struct Place {
 
 /// A worker's place, among how many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Post {
+pub struct PipelineAssignment {
     /// The place.
-    pub place: Place,
+    pub place: StageAddress,
     /// Where the network is cut.
     pub cut: Cut,
     /// How many pipelines.
@@ -50,25 +50,25 @@ pub struct FlowHead {
     pub to: u8,
     /// The stage whose worker it is from.
     pub from: u8,
-    /// The attempt of the pipeline that it belongs to.
-    pub attempt: u64,
+    /// The generation of the pipeline that it belongs to.
+    pub generation: u64,
     /// What it says.
-    pub word: FlowWord,
+    pub body: FlowBody,
 }
 
 /// What a message of a pipeline says.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum FlowWord {
-    /// A new attempt begins. Handed on to the last stage.
-    Call,
+pub enum FlowBody {
+    /// A new generation begins. Handed on to the last stage.
+    Join,
     /// The last stage has heard the call.
-    Here,
-    /// Its sender has heard nothing of the pipeline's present attempt.
-    Lost,
+    Ready,
+    /// Its sender has heard nothing of the pipeline's present generation.
+    Reset,
     /// A minibatch begins. The leader says so to each.
     Lead(Box<Lead>),
     /// What its sender has made of a micro-batch, for those that compute the next layer range.
-    There {
+    Forward {
         /// The number of the minibatch's step.
         step: u64,
         /// Which micro-batch.
@@ -77,7 +77,7 @@ pub enum FlowWord {
         layer_range: u8,
     },
     /// The gradients of a micro-batch's loss at what came there, as far as its sender's neurons know.
-    Back {
+    Backward {
         /// The number of the minibatch's step.
         step: u64,
         /// Which micro-batch.
@@ -88,9 +88,9 @@ pub enum FlowWord {
         loss: f32,
     },
     /// What the layers so far have made of held-out samples, with the shared weights.
-    Measure(Measured),
+    Measure(EvalBatch),
     /// What was found of them where the network ends, for the leader.
-    Judged(Judged),
+    EvalTotals(EvalTotals),
     /// There are no further minibatches. The leader says so to each.
     End {
         /// The last step that the leader has made: what was begun after it is not gone on with.
@@ -117,7 +117,7 @@ pub struct Lead {
 
 /// Some held-out samples.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Measured {
+pub struct EvalBatch {
     /// The number of this minibatch in the evaluation, from 0.
     pub number: u32,
     /// The layer range that they are for: those of the first take samples as they are.
@@ -130,10 +130,10 @@ pub struct Measured {
 
 /// What a model's outputs say about held-out samples.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Judged {
+pub struct EvalTotals {
     /// The sum of the samples' losses.
     pub loss: f64,
-    /// How many samples are judged rightly.
+    /// How many samples are predicted correctly.
     pub correct: u64,
     /// For each number to predict: the sums of squared and of absolute errors, of the numbers and of their squares.
     pub errors: Vec<[f64; 4]>,
@@ -142,7 +142,7 @@ pub struct Judged {
 impl Flow {
     /// A message without numbers.
     #[must_use]
-    pub fn word(head: FlowHead) -> Self {
+    pub fn without_numbers(head: FlowHead) -> Self {
         Self {
             head,
             numbers: Arc::default(),
@@ -204,8 +204,8 @@ mod tests {
             pipeline: 300,
             to: 2,
             from: 3,
-            attempt: 9,
-            word: FlowWord::Back {
+            generation: 9,
+            body: FlowBody::Backward {
                 step: 7,
                 micro_batch: 1,
                 layer_range: 4,

@@ -8,7 +8,7 @@ use crate::digest::Digest;
 use crate::ids::{NodeId, RunId};
 use crate::job::{Job, PipelineSpec, Trainers};
 use crate::wire::attach::DataInfo;
-use crate::wire::flow::{Place, Post};
+use crate::wire::flow::{PipelineAssignment, StageAddress};
 
 /// A run with its participants.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -57,7 +57,7 @@ pub struct Participant {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Taken {
     /// Which.
-    pub place: Place,
+    pub place: StageAddress,
     /// How often it was taken over, with this time. So all know who was the last.
     pub turn: u32,
 }
@@ -139,10 +139,10 @@ impl RunPlan {
     /// A node's place among those that hold the network together, where it is spread over nodes: they stand in rows, and who
     /// comes later takes over the place of one that was given up.
     #[must_use]
-    pub fn place(&self, node: NodeId) -> Option<Place> {
+    pub fn place(&self, node: NodeId) -> Option<StageAddress> {
         let stages = self.stages()?;
         let index = self.participants.iter().position(|one| one.node == node)?;
-        let own = Place {
+        let own = StageAddress {
             pipeline: (index / stages) as u32,
             stage: (index % stages) as u8,
         };
@@ -155,8 +155,8 @@ impl RunPlan {
 
     /// The same, and among how many.
     #[must_use]
-    pub fn post(&self, node: NodeId) -> Option<Post> {
-        Some(Post {
+    pub fn pipeline_assignment(&self, node: NodeId) -> Option<PipelineAssignment> {
+        Some(PipelineAssignment {
             place: self.place(node)?,
             cut: self.job.exchange.pipelines()?.cut,
             pipelines: self.workers() as u32,
@@ -173,7 +173,7 @@ impl RunPlan {
     /// Who has a place: the last that has taken it over, or who began with it. Who was given up once does not get it back. Of
     /// two that have taken it at a time, the one with the lower id.
     #[must_use]
-    pub fn holder(&self, place: Place) -> Option<&Participant> {
+    pub fn holder(&self, place: StageAddress) -> Option<&Participant> {
         let takers = self.participants.iter();
         let takers = takers.filter_map(|one| Some((one, one.takes.filter(|taken| taken.place == place)?.turn)));
         let last = takers.max_by_key(|(one, turn)| (*turn, std::cmp::Reverse(one.node)));
@@ -186,7 +186,7 @@ impl RunPlan {
 
     /// A place, to be taken over.
     #[must_use]
-    pub fn take_over(&self, place: Place) -> Taken {
+    pub fn take_over(&self, place: StageAddress) -> Taken {
         let before = self
             .holder(place)
             .and_then(|one| one.takes)
@@ -198,9 +198,9 @@ impl RunPlan {
     }
 
     /// The places of a pipeline, in order.
-    pub fn places(&self, pipeline: usize) -> impl Iterator<Item = Place> + use<> {
+    pub fn places(&self, pipeline: usize) -> impl Iterator<Item = StageAddress> + use<> {
         let stages = self.stages().unwrap_or(0) as u8;
-        (0..stages).map(move |stage| Place {
+        (0..stages).map(move |stage| StageAddress {
             pipeline: pipeline as u32,
             stage,
         })
@@ -229,9 +229,9 @@ impl RunPlan {
     }
 
     /// The places whose holders are missing.
-    pub fn vacancies(&self, is_missing: impl Fn(NodeId) -> bool) -> Vec<Place> {
+    pub fn vacancies(&self, is_missing: impl Fn(NodeId) -> bool) -> Vec<StageAddress> {
         let places = (0..self.workers()).flat_map(|pipeline| self.places(pipeline));
-        let is_vacant = |place: &Place| self.holder(*place).is_some_and(|one| is_missing(one.node));
+        let is_vacant = |place: &StageAddress| self.holder(*place).is_some_and(|one| is_missing(one.node));
         places.filter(is_vacant).collect()
     }
 
@@ -389,8 +389,8 @@ mod tests {
             succeeds: None,
         };
         assert_eq!((plan.slots(), plan.workers(), plan.stages()), (2, 2, Some(3)));
-        assert_eq!(plan.place(NodeId(7)), Some(Place { pipeline: 1, stage: 1 }));
-        let place = Place { pipeline: 1, stage: 1 };
+        assert_eq!(plan.place(NodeId(7)), Some(StageAddress { pipeline: 1, stage: 1 }));
+        let place = StageAddress { pipeline: 1, stage: 1 };
         let at = |plan: &RunPlan| plan.holder(place).map(|one| one.node.0);
         assert_eq!(at(&plan), Some(7));
         assert_eq!(plan.slots_of(NodeId(1)), 1..2);

@@ -107,7 +107,7 @@ fn to_workers(run: RunId) {
         restore: Some("tau-node/9/host.0.1.state".into()),
         round: 3,
         workers: 2,
-        post: None,
+        pipeline: None,
     };
     let path = PathBuf::from("tau-node/9/host.0.1.state");
     let save = Some(SaveOrder {

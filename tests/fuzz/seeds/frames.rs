@@ -5,7 +5,7 @@ use protocol::encoding;
 use protocol::frontier::SequenceRange;
 use protocol::ids::{NodeId, OriginId, RunId};
 use protocol::wire;
-use protocol::wire::flow::{Flow, FlowHead, FlowWord, Judged, Lead, Measured};
+use protocol::wire::flow::{EvalBatch, EvalTotals, Flow, FlowBody, FlowHead, Lead};
 use protocol::wire::frame;
 use protocol::wire::frame::Kind;
 use protocol::wire::link::Hello;
@@ -104,7 +104,7 @@ pub(super) fn frames() {
         ("piece", Message::Piece(piece)),
         ("micro_batch", Message::Part(micro_batch)),
         ("prefix", Message::Prefix(prefix)),
-        ("flow", Message::Flow(flow(FlowWord::Call).encode().unwrap().into())),
+        ("flow", Message::Flow(flow(FlowBody::Join).encode().unwrap().into())),
     ];
     for (name, message) in messages {
         let (kind, contents) = message.encode().unwrap();
@@ -128,18 +128,18 @@ fn flows() {
         samples: vec![3, 1 << 20],
         cursors: Vec::new(),
     };
-    let measured = Measured {
+    let measured = EvalBatch {
         number: 1,
         layer_range: 1,
         samples: vec![1, 2],
         last: false,
     };
     for (name, word) in [
-        ("call", FlowWord::Call),
-        ("lead", FlowWord::Lead(Box::new(lead))),
+        ("call", FlowBody::Join),
+        ("lead", FlowBody::Lead(Box::new(lead))),
         (
             "there",
-            FlowWord::There {
+            FlowBody::Forward {
                 step: 8,
                 micro_batch: 3,
                 layer_range: 1,
@@ -147,29 +147,29 @@ fn flows() {
         ),
         (
             "back",
-            FlowWord::Back {
+            FlowBody::Backward {
                 step: 8,
                 micro_batch: 3,
                 layer_range: 1,
                 loss: 0.5,
             },
         ),
-        ("measure", FlowWord::Measure(measured)),
-        ("judged", FlowWord::Judged(Judged::default())),
-        ("end", FlowWord::End { done: 7 }),
+        ("measure", FlowBody::Measure(measured)),
+        ("judged", FlowBody::EvalTotals(EvalTotals::default())),
+        ("end", FlowBody::End { done: 7 }),
     ] {
         add_to_corpus("flow", name, &flow(word).encode().unwrap());
     }
 }
 
 /// A message of a pipeline with three numbers.
-fn flow(word: FlowWord) -> Flow {
+fn flow(body: FlowBody) -> Flow {
     let head = FlowHead {
         pipeline: 2,
         to: 1,
         from: 0,
-        attempt: 1 << 60,
-        word,
+        generation: 1 << 60,
+        body,
     };
     Flow::with(head, &[1.0, -0.5, f32::MAX])
 }

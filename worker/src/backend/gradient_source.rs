@@ -3,7 +3,7 @@
 use protocol::measured::Scores;
 use protocol::rng::splitmix64;
 
-use crate::pipeline::{Pipeline, PipelineMessage};
+use crate::pipeline::{Pipeline, PipelineEvent};
 use crate::train_error::TrainError;
 
 /// The key of a step, which decides what is dropped in it.
@@ -40,7 +40,7 @@ pub trait GradientSource {
     }
 
     /// A word of the pipeline has come between two steps.
-    fn hear(&mut self, _word: PipelineMessage, _shared: &Self::Shared) -> Result<(), TrainError> {
+    fn hear(&mut self, _word: PipelineEvent, _shared: &Self::Shared) -> Result<(), TrainError> {
         Ok(())
     }
 

@@ -20,7 +20,7 @@ use super::turns::Turns;
 use super::{Array, Backend, Compare, Orthogonal, Update, residual};
 use crate::learning::multi_worker::TURNS_MAX;
 use crate::learning::optimiser::{Ahead, Factors, Formula};
-use crate::pipeline::{InPipeline, Pipeline, PipelineMessage};
+use crate::pipeline::{InPipeline, Pipeline, PipelineEvent};
 use crate::thread_time::ThreadTimer;
 use crate::trainer::{GpuUse, Numbers, StateError, StepControl, StepReport, TrainError, Trainer, TrainerState};
 use protocol::share::Share;
@@ -320,7 +320,7 @@ impl<B: Backend> InPipeline for Replica<B> {
         self.backend.pipeline()
     }
 
-    fn hear(&mut self, word: PipelineMessage) -> Result<(), TrainError> {
+    fn hear(&mut self, word: PipelineEvent) -> Result<(), TrainError> {
         self.backend.hear(word)
     }
 

@@ -148,7 +148,7 @@ impl Operation<()> for MeanLoss {
 
 /// What a minibatch's outputs say about its answers.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Judgement {
+pub struct EvalSums {
     /// The sum of the samples' losses.
     pub loss: f64,
     /// How many samples have their largest logit at their label.
@@ -170,7 +170,7 @@ pub struct Errors {
     pub squares: f64,
 }
 
-impl Judgement {
+impl EvalSums {
     /// Adds what others have found on other samples.
     pub fn add(&mut self, other: &Self) {
         self.loss += other.loss;
@@ -203,24 +203,24 @@ const WORST: f64 = -1e9;
 
 /// Loss and accuracy of a minibatch's outputs, one row per answer, for evaluation.
 #[must_use]
-pub fn judge(objective: &Objective, logits: &[f32], answers: &Answers) -> Judgement {
+pub fn eval_sums(objective: &Objective, logits: &[f32], answers: &Answers) -> EvalSums {
     let outputs = logits.len() / answers.len().max(1);
     let loss = MeanLoss {
         objective: objective.clone(),
         answers: answers.clone(),
     };
     let mut output_gradients = vec![0.0; outputs];
-    let mut judgement = Judgement::default();
+    let mut sums = EvalSums::default();
     if let Objective::Numbers { .. } = objective {
-        judgement.errors = vec![Errors::default(); outputs];
+        sums.errors = vec![Errors::default(); outputs];
     }
     for (sample, row) in logits.chunks_exact(outputs.max(1)).enumerate() {
-        judgement.loss += loss.of_row(row, sample, &mut output_gradients);
+        sums.loss += loss.of_row(row, sample, &mut output_gradients);
         if let Some(&label) = answers.labels().get(sample) {
-            judgement.correct += usize::from(largest(row) == label as usize);
+            sums.correct += usize::from(largest(row) == label as usize);
         }
         let wanted = answers.numbers().get(sample * outputs..).unwrap_or_default();
-        for ((errors, &found), &wanted) in judgement.errors.iter_mut().zip(row).zip(wanted) {
+        for ((errors, &found), &wanted) in sums.errors.iter_mut().zip(row).zip(wanted) {
             let (off, wanted) = (f64::from(found) - f64::from(wanted), f64::from(wanted));
             errors.squared += off * off;
             errors.absolute += off.abs();
@@ -228,7 +228,7 @@ pub fn judge(objective: &Objective, logits: &[f32], answers: &Answers) -> Judgem
             errors.squares += wanted * wanted;
         }
     }
-    judgement
+    sums
 }
 
 /// The class of the largest logit. The first of equal ones wins, as in PyTorch's argmax; a single one is that of the second.

@@ -2,7 +2,7 @@
 
 use protocol::measured::Scores;
 
-use super::{Pipeline, PipelineMessage};
+use super::{Pipeline, PipelineEvent};
 use crate::train_error::TrainError;
 
 /// Whatever trains, and may hold a stage of a network only.
@@ -13,7 +13,7 @@ pub trait InPipeline {
     }
 
     /// A word of the pipeline has come between two steps.
-    fn hear(&mut self, _word: PipelineMessage) -> Result<(), TrainError> {
+    fn hear(&mut self, _word: PipelineEvent) -> Result<(), TrainError> {
         Ok(())
     }
 

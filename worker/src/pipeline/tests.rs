@@ -7,13 +7,13 @@ use super::*;
 #[derive(Clone, Default)]
 struct Noted(Rc<RefCell<Vec<Flow>>>);
 
-impl Line for Noted {
+impl PipelineTransport for Noted {
     fn send(&self, flow: Flow) -> Result<(), TrainError> {
         self.0.borrow_mut().push(flow);
         Ok(())
     }
 
-    fn next(&self, _limit: Duration) -> Result<Option<PipelineMessage>, TrainError> {
+    fn next(&self, _limit: Duration) -> Result<Option<PipelineEvent>, TrainError> {
         Err(TrainError::Unheard)
     }
 
@@ -21,7 +21,7 @@ impl Line for Noted {
         Duration::ZERO
     }
 
-    fn put_back(&self, _word: PipelineMessage) {}
+    fn put_back(&self, _word: PipelineEvent) {}
 }
 
 /// A pipeline whose messages are carried by hand.
@@ -47,24 +47,21 @@ impl World {
             }
             for flow in flows {
                 let to = flow.head.to;
-                if self.pipelines[usize::from(to)]
-                    .hear(PipelineMessage::Flow(flow))
-                    .is_err()
-                {
+                if self.pipelines[usize::from(to)].hear(PipelineEvent::Flow(flow)).is_err() {
                     broken.push(to);
                 }
             }
         }
     }
 
-    fn call(&mut self) {
-        self.pipelines[0].called = None;
-        self.pipelines[0].call().unwrap();
+    fn join(&mut self) {
+        self.pipelines[0].last_join = None;
+        self.pipelines[0].join().unwrap();
     }
 
     fn lead(&mut self, step: u64) {
         let lead = Lead { step, ..minibatch() };
-        self.pipelines[0].say_to_all(&FlowWord::Lead(Box::new(lead))).unwrap();
+        self.pipelines[0].say_to_all(&FlowBody::Lead(Box::new(lead))).unwrap();
     }
 
     fn led(&self) -> Vec<Option<u64>> {
@@ -85,7 +82,7 @@ fn minibatch() -> Lead {
 }
 
 fn member(stage: u8, stages: u8, sent: &Noted) -> Pipeline {
-    let place = Place { pipeline: 7, stage };
+    let place = StageAddress { pipeline: 7, stage };
     Pipeline::new((place, stages, 0), 5, 100, Box::new(sent.clone())).unwrap()
 }
 
@@ -95,7 +92,7 @@ fn a_pipeline_is_whole_when_the_last_one_has_answered() {
         let mut world = World::new(stages);
         world.carry();
         assert!(world.pipelines.iter().all(|pipeline| !pipeline.is_whole()));
-        world.call();
+        world.join();
         world.carry();
         assert!(world.pipelines.iter().all(Pipeline::is_whole), "{stages}");
         world.lead(1);
@@ -107,7 +104,7 @@ fn a_pipeline_is_whole_when_the_last_one_has_answered() {
 #[test]
 fn who_was_started_again_breaks_the_attempt_and_is_called() {
     let mut world = World::new(3);
-    world.call();
+    world.join();
     world.carry();
     world.lead(1);
     world.carry();
@@ -115,7 +112,7 @@ fn who_was_started_again_breaks_the_attempt_and_is_called() {
     world.pipelines[2] = member(2, 3, &sent);
     assert_eq!(world.carry(), [0], "the leader hears of it at once");
     assert!(!world.pipelines[0].is_whole());
-    world.call();
+    world.join();
     assert_eq!(world.carry(), [1], "what was under way is over");
     assert!(world.pipelines.iter().all(Pipeline::is_whole));
     assert_eq!(world.led(), [None, None]);
@@ -124,22 +121,22 @@ fn who_was_started_again_breaks_the_attempt_and_is_called() {
 #[test]
 fn what_is_of_another_attempt_is_over_and_its_sender_learns_that() {
     let mut world = World::new(3);
-    world.call();
+    world.join();
     world.carry();
     assert!(matches!(
-        world.pipelines[1].hear(PipelineMessage::Broken),
+        world.pipelines[1].hear(PipelineEvent::Broken),
         Err(TrainError::PipelineBroken)
     ));
     assert_eq!(world.carry(), [0], "the leader hears of it");
     world.lead(4);
     assert_eq!(world.carry(), [0]);
     assert_eq!(world.led(), [None, Some(4)]);
-    // What was under way when the next attempt began changes nothing in it.
-    let old = world.pipelines[0].attempt;
-    world.call();
+    // What was under way when the next generation began changes nothing in it.
+    let old = world.pipelines[0].generation;
+    world.join();
     assert_eq!(world.carry(), [2], "what was under way is over");
-    let late = world.pipelines[0].head(1, old, FlowWord::Lead(Box::new(minibatch())));
-    world.sent.0.borrow_mut().push(Flow::word(late));
+    let late = world.pipelines[0].head(1, old, FlowBody::Lead(Box::new(minibatch())));
+    world.sent.0.borrow_mut().push(Flow::without_numbers(late));
     assert_eq!(world.carry(), Vec::<u8>::new());
     assert!(world.pipelines.iter().all(Pipeline::is_whole));
     assert_eq!(world.led(), [None, None]);
@@ -148,7 +145,7 @@ fn what_is_of_another_attempt_is_over_and_its_sender_learns_that() {
 #[test]
 fn the_end_is_told_to_each_and_a_leader_after_it_takes_it_back() {
     let mut world = World::new(3);
-    world.call();
+    world.join();
     world.carry();
     assert!(world.pipelines.iter().all(|pipeline| !pipeline.is_over()));
     world.pipelines[0].close().unwrap();
@@ -158,7 +155,7 @@ fn the_end_is_told_to_each_and_a_leader_after_it_takes_it_back() {
     world.carry();
     assert!(world.pipelines[1].is_over() && world.pipelines[2].is_over());
     world.pipelines[0] = member(0, 3, &sent);
-    world.call();
+    world.join();
     world.carry();
     assert!(world.pipelines[2].is_over(), "to be called is not to be led");
     world.lead(1);
@@ -170,7 +167,7 @@ fn the_end_is_told_to_each_and_a_leader_after_it_takes_it_back() {
 fn who_has_closed_is_called_and_not_led() {
     let mut world = World::new(2);
     world.pipelines[1].close().unwrap();
-    world.call();
+    world.join();
     world.carry();
     assert!(world.pipelines[0].is_whole(), "it helps to measure");
     world.lead(1);
@@ -182,10 +179,10 @@ fn who_has_closed_is_called_and_not_led() {
 #[test]
 fn a_follower_whose_way_to_the_leader_is_broken_says_so_once() {
     let mut world = World::new(2);
-    world.call();
+    world.join();
     world.carry();
     for _ in 0..3 {
-        assert!(world.pipelines[1].hear(PipelineMessage::Broken).is_err());
+        assert!(world.pipelines[1].hear(PipelineEvent::Broken).is_err());
     }
     assert_eq!(world.sent.0.borrow().len(), 1);
 }
@@ -201,11 +198,11 @@ fn a_minibatch_that_no_leader_makes_is_not_taken() {
     ];
     for change in wrong {
         let mut world = World::new(3);
-        world.call();
+        world.join();
         world.carry();
         let mut lead = minibatch();
         change(&mut lead);
-        let told = FlowWord::Lead(Box::new(lead));
+        let told = FlowBody::Lead(Box::new(lead));
         world.pipelines[0].say_to_all(&told).unwrap();
         assert_eq!(world.carry(), [1, 2, 0, 0], "it is lost, and the leader hears of that");
         assert_eq!(world.led(), [None, None]);
@@ -215,7 +212,7 @@ fn a_minibatch_that_no_leader_makes_is_not_taken() {
 #[test]
 fn steps_rise() {
     let mut world = World::new(2);
-    world.call();
+    world.join();
     world.carry();
     world.lead(5);
     assert!(world.carry().is_empty());
@@ -226,7 +223,7 @@ fn steps_rise() {
 #[test]
 fn what_the_leader_has_given_up_is_given_up_by_all() {
     let mut world = World::new(4);
-    world.call();
+    world.join();
     world.carry();
     world.lead(1);
     world.pipelines[0].close().unwrap();
@@ -239,7 +236,7 @@ fn what_the_leader_has_given_up_is_given_up_by_all() {
 #[test]
 fn what_the_leader_is_through_with_is_gone_on_with_after_the_end() {
     let mut world = World::new(2);
-    world.call();
+    world.join();
     world.carry();
     for step in 1..3 {
         let lead = Lead { step, ..minibatch() };
@@ -250,16 +247,16 @@ fn what_the_leader_is_through_with_is_gone_on_with_after_the_end() {
     assert_eq!(world.carry(), Vec::<u8>::new());
     assert_eq!(world.led(), [Some(1)]);
     world.pipelines[1].led();
-    assert_eq!(world.led(), [None], "what was begun ahead is not gone on with");
+    assert_eq!(world.led(), [None], "what was begun in_flight is not gone on with");
     assert!(world.pipelines[1].is_over());
 }
 
 #[test]
 fn what_comes_before_the_leaders_word_of_it_waits() {
     let mut world = World::new(3);
-    world.call();
+    world.join();
     world.carry();
-    let micro_batch = |step| FlowWord::There {
+    let micro_batch = |step| FlowBody::Forward {
         step,
         micro_batch: 0,
         layer_range: 1,
@@ -293,7 +290,7 @@ fn what_comes_before_the_leaders_word_of_it_waits() {
 fn who_is_not_through_with_the_last_minibatch_does_not_wait_for_who_has_given_it_up() {
     for (broken, before) in [(0, false), (1, false), (0, true), (1, true)] {
         let mut world = World::new(3);
-        world.call();
+        world.join();
         world.carry();
         world.pipelines[0].begin(Lead { step: 1, ..minibatch() }).unwrap();
         world.pipelines[0].led();
@@ -302,7 +299,7 @@ fn who_is_not_through_with_the_last_minibatch_does_not_wait_for_who_has_given_it
         }
         world.carry();
         assert_eq!(world.led(), [Some(1), Some(1)]);
-        assert!(world.pipelines[broken].hear(PipelineMessage::Broken).is_err());
+        assert!(world.pipelines[broken].hear(PipelineEvent::Broken).is_err());
         let mut broke = world.carry();
         if before {
             world.pipelines[0].close().unwrap();
@@ -317,14 +314,14 @@ fn who_is_not_through_with_the_last_minibatch_does_not_wait_for_who_has_given_it
 #[test]
 fn an_end_that_comes_after_the_next_call_breaks_nothing() {
     let mut world = World::new(3);
-    world.call();
+    world.join();
     world.carry();
     world.lead(1);
     world.carry();
-    assert!(world.pipelines[0].hear(PipelineMessage::Stopping).is_err());
+    assert!(world.pipelines[0].hear(PipelineEvent::Stopping).is_err());
     world.pipelines[0].close().unwrap();
     let late: Vec<Flow> = world.sent.0.borrow_mut().drain(..).collect();
-    world.call();
+    world.join();
     world.carry();
     assert!(world.pipelines.iter().all(Pipeline::is_whole));
     world.sent.0.borrow_mut().extend(late);

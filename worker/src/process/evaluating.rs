@@ -43,7 +43,7 @@ impl Evaluating {
             // knows.
             let threads = Threads(std::thread::available_parallelism().map_or(1, usize::from));
             let layout = prepared.layout.clone();
-            let mut evaluator = Evaluator::new(&prepared.device, prepared.judged(), layout, threads);
+            let mut evaluator = Evaluator::new(&prepared.device, prepared.eval_task(), layout, threads);
             for Order {
                 weights,
                 moment,

@@ -40,7 +40,7 @@ use thiserror::Error;
 
 use crate::device::Device;
 use crate::ops::Threads;
-use crate::pipeline::PipelineMessage;
+use crate::pipeline::PipelineEvent;
 use crate::training_thread::{ToTraining, TrainingThread};
 use files::Files;
 use kept::Kept;
@@ -182,7 +182,7 @@ impl Process {
                 Received::Prefix(contents) => self.prefix(&contents)?,
                 Received::Flow(contents) => {
                     // What cannot be read is waited for by somebody.
-                    let word = Flow::decode(&contents).map_or(PipelineMessage::Broken, PipelineMessage::Flow);
+                    let word = Flow::decode(&contents).map_or(PipelineEvent::Broken, PipelineEvent::Flow);
                     self.tell(ToTraining::Pipeline(word));
                 }
                 Received::Word(word) => self.word(word)?,
@@ -215,7 +215,7 @@ impl Process {
             ToWorker::StandBy => self.tell(ToTraining::StandBy),
             ToWorker::GoBack(moment) => self.go_back(moment),
             ToWorker::Finish { save } => self.tell(ToTraining::Finish(save)),
-            ToWorker::PipelineBroken => self.tell(ToTraining::Pipeline(PipelineMessage::Broken)),
+            ToWorker::PipelineBroken => self.tell(ToTraining::Pipeline(PipelineEvent::Broken)),
             ToWorker::Abort => {
                 self.end();
                 return self.preparing.clear(&self.writer);
@@ -230,7 +230,7 @@ impl Process {
             return self.fail("the node began a run that was never prepared");
         };
         let prepared = Arc::new(prepared.with_job(&assignment.job));
-        let started = prepared.stage(assignment.post).and_then(|stage| {
+        let started = prepared.stage(assignment.pipeline).and_then(|stage| {
             let thread = prepared.start(assignment, stage.as_ref(), counts)?;
             Ok((thread, stage))
         });

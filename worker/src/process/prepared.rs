@@ -10,7 +10,7 @@ use protocol::model::{Layout, Partition, PipelineStage, initial_counts};
 use protocol::rng::splitmix64;
 use protocol::sentence::sentence;
 use protocol::wire::attach::{Assignment, DataInfo};
-use protocol::wire::flow::Post;
+use protocol::wire::flow::PipelineAssignment;
 
 use super::Options;
 use crate::backend::cpu::{CpuStageTrainer, CpuTrainer};
@@ -108,27 +108,31 @@ impl Prepared {
         }
     }
 
-    /// The samples that the result is measured on, and what a model of them is judged by.
+    /// The samples that the result is measured on, and what a model of them is eval_task by.
     pub(super) fn tested(&self) -> Task {
         let dataset = self.tested.as_ref().unwrap_or(&self.dataset);
         Task {
             dataset: Arc::clone(dataset),
-            ..self.judged()
+            ..self.eval_task()
         }
     }
 
-    /// The samples that are measured while training, and what a model of them is judged by.
-    pub(super) fn judged(&self) -> Task {
+    /// The samples that are measured while training, and what a model of them is eval_task by.
+    pub(super) fn eval_task(&self) -> Task {
         Task {
             dataset: Arc::clone(&self.dataset),
-            objective: Objective::to_judge(&self.job, &self.dataset.target),
+            objective: Objective::for_evaluation(&self.job, &self.dataset.target),
             augment: Augment::default(),
         }
     }
 
     /// The stage of the network that a place in a pipeline has, and what it is cut from.
-    pub(super) fn stage(&self, post: Option<Post>) -> Result<Option<(Partition, PipelineStage)>, String> {
-        let (Some(Post { place, cut, .. }), Some(pipelines)) = (post, self.job.exchange.pipelines()) else {
+    pub(super) fn stage(
+        &self,
+        assigned: Option<PipelineAssignment>,
+    ) -> Result<Option<(Partition, PipelineStage)>, String> {
+        let (Some(PipelineAssignment { place, cut, .. }), Some(pipelines)) = (assigned, self.job.exchange.pipelines())
+        else {
             return Ok(None);
         };
         let partition = fitting::partition(&self.job, &pipelines.decided(cut), &self.layout);
@@ -180,38 +184,38 @@ impl Prepared {
         let task = Task::of_job(&self.job, Arc::clone(&self.dataset)).map_err(|error| error.to_string())?;
         let (layout, rule) = (self.layout.clone(), self.job.optimiser.rule);
         let (threads, minibatch) = (self.threads, self.job.minibatch as usize);
-        if let (Some((partition, _)), Some(post), Some(pipelines)) =
-            (stage.cloned(), assignment.post, self.job.exchange.pipelines())
+        if let (Some((partition, _)), Some(assigned), Some(pipelines)) =
+            (stage.cloned(), assignment.pipeline, self.job.exchange.pipelines())
         {
-            let (judged_by, micro_batches, own) = (
-                self.judged().objective,
+            let (eval_objective, micro_batches, own) = (
+                self.eval_task().objective,
                 usize::from(pipelines.micro),
                 assignment.origin.0,
             );
             let samples = self.dataset.train.len();
-            let ahead = pipelines.decided(post.cut).ahead(post.pipelines as usize);
-            let place = (post.place, partition.len() as u8, ahead);
-            let membership = move |line| -> Result<Membership, TrainError> {
+            let in_flight = pipelines.decided(assigned.cut).in_flight(assigned.pipelines as usize);
+            let place = (assigned.place, partition.len() as u8, in_flight);
+            let membership = move |transport| -> Result<Membership, TrainError> {
                 Ok(Membership {
                     task,
-                    judged_by,
-                    pipeline: Pipeline::new(place, own, samples, line)?,
+                    eval_objective,
+                    pipeline: Pipeline::new(place, own, samples, transport)?,
                     partition,
                     micro_batches,
                     dropout_seed,
                 })
             };
             let started = match self.device {
-                Device::Cpu => training_thread::start(threads, assignment.paced, move |line| {
-                    let trainer = CpuStageTrainer::in_pipeline(membership(line)?, &counts, rule, threads)?;
+                Device::Cpu => training_thread::start(threads, assignment.paced, move |transport| {
+                    let trainer = CpuStageTrainer::in_pipeline(membership(transport)?, &counts, rule, threads)?;
                     start.training(trainer)
                 }),
                 #[cfg(feature = "cuda")]
                 Device::Cuda { ordinal, precision, .. } => {
                     let part = (self.job.step_samples() as usize).div_ceil(micro_batches);
-                    training_thread::start(threads, assignment.paced, move |line| {
+                    training_thread::start(threads, assignment.paced, move |transport| {
                         let gpu = Gpu::open(ordinal, precision).map_err(TrainError::from)?;
-                        let trainer = CudaStageTrainer::in_pipeline(gpu, membership(line)?, &counts, rule, part)?;
+                        let trainer = CudaStageTrainer::in_pipeline(gpu, membership(transport)?, &counts, rule, part)?;
                         start.training(trainer)
                     })
                 }

@@ -23,7 +23,7 @@ pub trait Layers {
 
     /// A micro-batch goes through, by the step of its minibatch and its number. What comes out. The micro-batch keeps the
     /// weights that it went with for its way back.
-    fn there(
+    fn forward(
         &mut self,
         micro_batch: (u64, u16),
         weights: &Self::Weights,
@@ -33,7 +33,7 @@ pub trait Layers {
 
     /// GradientSource have come for what a micro-batch's outputs were; what becomes of the gradient that others have written. None if no such
     /// micro-batch is under way.
-    fn back(
+    fn backward(
         &mut self,
         micro_batch: (u64, u16),
         came: (Vec<f32>, f32),
@@ -42,7 +42,7 @@ pub trait Layers {
     ) -> Result<Option<Returned<Self::Deferred>>, TrainError>;
 
     /// A micro-batch, which is so much of a minibatch, goes through the last layers and, by its loss, back at once.
-    fn judge(
+    fn run_loss_head(
         &mut self,
         there: (&Self::Weights, u64, Vec<f32>),
         loss: (&MeanLoss, f32),
@@ -54,7 +54,7 @@ pub trait Layers {
     fn compute_deferred(&self, deferred: Self::Deferred, write_mode: WriteMode, gradient: &mut Self::Gradient);
 
     /// What comes out where nothing is trained.
-    fn forward(&mut self, weights: &Self::Weights, inputs: Vec<f32>) -> Result<Vec<f32>, TrainError>;
+    fn infer(&mut self, weights: &Self::Weights, inputs: Vec<f32>) -> Result<Vec<f32>, TrainError>;
 
     /// A copy of the shared weights, to measure them with.
     fn copied(&self, shared: &Self::Shared) -> Result<Self::Weights, TrainError>;

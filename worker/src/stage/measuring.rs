@@ -4,14 +4,14 @@ use std::collections::VecDeque;
 
 use protocol::batch::BATCH_BYTES_MAX;
 use protocol::measured::Scores;
-use protocol::wire::flow::{Flow, FlowWord, Judged, Measured};
+use protocol::wire::flow::{EvalBatch, EvalTotals, Flow, FlowBody};
 
 use super::gathering::{Gathering, side_by_side};
 use super::{Layers, StageModel};
 use crate::dataset::Answers;
 use crate::evaluate::Evaluation;
-use crate::ops::loss::{self, Errors, Judgement};
-use crate::pipeline::Content;
+use crate::ops::loss::{self, Errors, EvalSums};
+use crate::pipeline::StageInput;
 use crate::predict::MINIBATCH;
 use crate::train_error::TrainError;
 
@@ -23,16 +23,16 @@ pub(super) struct Measuring<W> {
     /// A copy of the shared weights.
     with: Option<W>,
     /// What has come of minibatches, for whole layer ranges.
-    there: Gathering<(u32, u8)>,
+    forward: Gathering<(u32, u8)>,
     /// What this worker has made for itself.
-    own: VecDeque<(Measured, Vec<f32>)>,
+    own: VecDeque<(EvalBatch, Vec<f32>)>,
 }
 
 impl<W> Default for Measuring<W> {
     fn default() -> Self {
         Self {
             with: None,
-            there: Gathering::default(),
+            forward: Gathering::default(),
             own: VecDeque::new(),
         }
     }
@@ -47,41 +47,41 @@ impl<L: Layers> StageModel<L> {
         // A message holds so many rows.
         let rows = (BATCH_BYTES_MAX / 2 / (size_of::<f32>() * self.widest.max(1))).clamp(1, MINIBATCH);
         let minibatches: Vec<&[u32]> = samples.chunks(rows).collect();
-        let mut all = Judgement::default();
+        let mut all = EvalSums::default();
         let mut judged = 0;
         for (number, minibatch) in (0u32..).zip(&minibatches) {
-            let measured = Measured {
+            let measured = EvalBatch {
                 number,
                 layer_range: 0,
                 samples: minibatch.to_vec(),
                 last: number as usize + 1 == minibatches.len(),
             };
             for holder in self.layer_ranges[0].holders().skip(1) {
-                self.pipeline.say(holder as u8, FlowWord::Measure(measured.clone()))?;
+                self.pipeline.say(holder as u8, FlowBody::Measure(measured.clone()))?;
             }
             let inputs = self.held_out(&measured);
             self.measure_layer_range(measured, inputs)?;
             while number as usize + 1 - judged >= UNDER_WAY_MAX {
-                all.add(&self.hear_judged()?);
+                all.add(&self.receive_eval_sums()?);
                 judged += 1;
             }
         }
         while judged < minibatches.len() {
-            all.add(&self.hear_judged()?);
+            all.add(&self.receive_eval_sums()?);
             judged += 1;
         }
         self.measuring = Measuring::default();
-        Ok(Evaluation::of(&self.judged_by, &all, count).scores())
+        Ok(Evaluation::of(&self.eval_objective, &all, count).scores())
     }
 
     /// Copies the shared weights.
     fn measure_with(&mut self, shared: &L::Shared) -> Result<(), TrainError> {
-        self.measuring.with = Some(self.held[0].copied(shared)?);
+        self.measuring.with = Some(self.slices[0].copied(shared)?);
         Ok(())
     }
 
     /// Held-out samples, as they are.
-    fn held_out(&self, measured: &Measured) -> Vec<f32> {
+    fn held_out(&self, measured: &EvalBatch) -> Vec<f32> {
         let mut inputs = Vec::new();
         let test = &self.dataset.test;
         test.gather(&measured.samples, &mut inputs, &mut Answers::default());
@@ -89,15 +89,15 @@ impl<L: Layers> StageModel<L> {
     }
 
     /// Goes on with an evaluation that this worker has begun until some samples are judged.
-    fn hear_judged(&mut self) -> Result<Judgement, TrainError> {
+    fn receive_eval_sums(&mut self) -> Result<EvalSums, TrainError> {
         loop {
             let judged = if let Some((measured, numbers)) = self.measuring.own.pop_front() {
                 self.measure_piece(measured, self.stage.number, numbers, None)?
             } else {
                 match self.pipeline.wait()? {
-                    (Content::Judged(judged), _) => return Ok(from_wire(&judged)),
-                    (Content::Measure(measured), flow) => self.measure_flow(measured, &flow, None)?,
-                    _ => return Err(self.pipeline.lost()),
+                    (StageInput::EvalTotals(judged), _) => return Ok(from_wire(&judged)),
+                    (StageInput::Measure(measured), flow) => self.measure_flow(measured, &flow, None)?,
+                    _ => return Err(self.pipeline.reset()),
                 }
             };
             if let Some(judged) = judged {
@@ -106,8 +106,13 @@ impl<L: Layers> StageModel<L> {
         }
     }
 
-    /// Takes micro-batch in another's evaluation. Who waits for what cannot be done is told.
-    pub(super) fn measure_on(&mut self, measured: Measured, flow: &Flow, shared: &L::Shared) -> Result<(), TrainError> {
+    /// Takes part in another's evaluation. Who waits for what cannot be done is told.
+    pub(super) fn measure_on(
+        &mut self,
+        measured: EvalBatch,
+        flow: &Flow,
+        shared: &L::Shared,
+    ) -> Result<(), TrainError> {
         let result = self.measure_flow(measured, flow, Some(shared)).and_then(|_| {
             while let Some((measured, numbers)) = self.measuring.own.pop_front() {
                 self.measure_piece(measured, self.stage.number, numbers, Some(shared))?;
@@ -126,10 +131,10 @@ impl<L: Layers> StageModel<L> {
     /// Held-out samples have come, as they are or as another worker has made them.
     fn measure_flow(
         &mut self,
-        measured: Measured,
+        measured: EvalBatch,
         flow: &Flow,
         shared: Option<&L::Shared>,
-    ) -> Result<Option<Judgement>, TrainError> {
+    ) -> Result<Option<EvalSums>, TrainError> {
         let is_held_out = |&sample: &u32| (sample as usize) < self.dataset.test.len();
         let held_out = !measured.samples.is_empty() && measured.samples.iter().all(is_held_out);
         let from = usize::from(flow.head.from);
@@ -141,26 +146,26 @@ impl<L: Layers> StageModel<L> {
                 .map(|share| share.len()),
         };
         let numbers = width.and_then(|width| flow.numbers(measured.samples.len() * width).ok());
-        let (Some(numbers), Some(_), true) = (numbers, self.held(measured.layer_range), held_out) else {
-            return Err(self.pipeline.lost());
+        let (Some(numbers), Some(_), true) = (numbers, self.slice_of(measured.layer_range), held_out) else {
+            return Err(self.pipeline.reset());
         };
         self.measure_piece(measured, from, numbers, shared)
     }
 
-    /// Goes on with a piece of an evaluation, as soon as all of it is there. Where it comes here first, the weights of this
+    /// Goes on with a piece of an evaluation, as soon as all of it is forward. Where it comes here first, the weights of this
     /// moment are copied.
     fn measure_piece(
         &mut self,
-        measured: Measured,
+        measured: EvalBatch,
         from: usize,
         numbers: Vec<f32>,
         shared: Option<&L::Shared>,
-    ) -> Result<Option<Judgement>, TrainError> {
+    ) -> Result<Option<EvalSums>, TrainError> {
         let inputs = if let Some(before) = self.before(measured.layer_range) {
             let shares = before.shares().to_vec();
             let at = (from - before.holders().start, shares.len());
             let key = (measured.number, measured.layer_range);
-            match self.measuring.there.take(key, at, numbers) {
+            match self.measuring.forward.take(key, at, numbers) {
                 None => return Ok(None),
                 Some(pieces) => side_by_side(pieces, &shares),
             }
@@ -169,7 +174,7 @@ impl<L: Layers> StageModel<L> {
         };
         if let Some(shared) = shared
             && measured.number == 0
-            && self.held(measured.layer_range) == Some(0)
+            && self.slice_of(measured.layer_range) == Some(0)
         {
             self.measure_with(shared)?;
         }
@@ -177,17 +182,17 @@ impl<L: Layers> StageModel<L> {
     }
 
     /// Held-out samples go through a layer range, and on, or are judged where the network ends; that is told to whoever leads.
-    fn measure_layer_range(&mut self, measured: Measured, inputs: Vec<f32>) -> Result<Option<Judgement>, TrainError> {
-        let (Some(weights), Some(at)) = (&self.measuring.with, self.held(measured.layer_range)) else {
-            return Err(self.pipeline.lost());
+    fn measure_layer_range(&mut self, measured: EvalBatch, inputs: Vec<f32>) -> Result<Option<EvalSums>, TrainError> {
+        let (Some(weights), Some(at)) = (&self.measuring.with, self.slice_of(measured.layer_range)) else {
+            return Err(self.pipeline.reset());
         };
-        let outputs = self.held[at].forward(weights, inputs)?;
-        if measured.last && at + 1 == self.held.len() {
+        let outputs = self.slices[at].infer(weights, inputs)?;
+        if measured.last && at + 1 == self.slices.len() {
             self.measuring.with = None;
         }
         if !self.is_last(measured.layer_range) {
             let layer_range = measured.layer_range + 1;
-            let measured = Measured {
+            let measured = EvalBatch {
                 layer_range,
                 ..measured
             };
@@ -196,41 +201,41 @@ impl<L: Layers> StageModel<L> {
                     self.measuring.own.push_back((measured.clone(), outputs.clone()));
                 } else {
                     self.pipeline
-                        .send(to as u8, FlowWord::Measure(measured.clone()), &outputs)?;
+                        .send(to as u8, FlowBody::Measure(measured.clone()), &outputs)?;
                 }
             }
             return Ok(None);
         }
         let mut answers = Answers::default();
         self.dataset.test.answers().gather(&measured.samples, &mut answers);
-        let judgement = loss::judge(&self.judged_by, &outputs, &answers);
+        let sums = loss::eval_sums(&self.eval_objective, &outputs, &answers);
         if self.pipeline.leads() {
-            return Ok(Some(judgement));
+            return Ok(Some(sums));
         }
-        self.pipeline.say(0, FlowWord::Judged(to_wire(&judgement)))?;
+        self.pipeline.say(0, FlowBody::EvalTotals(to_wire(&sums)))?;
         Ok(None)
     }
 }
 
-fn to_wire(judgement: &Judgement) -> Judged {
+fn to_wire(sums: &EvalSums) -> EvalTotals {
     let of = |errors: &Errors| [errors.squared, errors.absolute, errors.sum, errors.squares];
-    Judged {
-        loss: judgement.loss,
-        correct: judgement.correct as u64,
-        errors: judgement.errors.iter().map(of).collect(),
+    EvalTotals {
+        loss: sums.loss,
+        correct: sums.correct as u64,
+        errors: sums.errors.iter().map(of).collect(),
     }
 }
 
-fn from_wire(judged: &Judged) -> Judgement {
+fn from_wire(judged: &EvalTotals) -> EvalSums {
     let of = |&[squared, absolute, sum, squares]: &[f64; 4]| Errors {
         squared,
         absolute,
         sum,
         squares,
     };
-    Judgement {
+    EvalSums {
         loss: judged.loss,
-        // No more than there can be samples.
+        // No more than forward can be samples.
         correct: judged.correct.min(u64::from(u32::MAX)) as usize,
         errors: judged.errors.iter().map(of).collect(),
     }

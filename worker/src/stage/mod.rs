@@ -20,7 +20,7 @@ use crate::dataset::{Answers, Dataset};
 use crate::objective::{Objective, Task};
 use crate::ops::MeanLoss;
 use crate::ops::matmul::WriteMode;
-use crate::pipeline::{Content, Pipeline, PipelineMessage};
+use crate::pipeline::{Pipeline, PipelineEvent, StageInput};
 use crate::train_error::TrainError;
 use gathering::Gathering;
 pub use layers::{Layers, Returned};
@@ -32,7 +32,7 @@ pub struct Membership {
     /// What is trained on which samples.
     pub task: Task,
     /// What a trained model is judged by.
-    pub judged_by: Objective,
+    pub eval_objective: Objective,
     /// How the network is divided.
     pub partition: Partition,
     /// The way to the others.
@@ -59,7 +59,7 @@ impl Membership {
     ) -> Self {
         Self {
             task: Task::of_job(job, Arc::clone(dataset)).unwrap(),
-            judged_by: Objective::to_judge(job, &dataset.target),
+            eval_objective: Objective::for_evaluation(job, &dataset.target),
             partition,
             pipeline,
             micro_batches: job.exchange.pipelines().unwrap().micro.into(),
@@ -77,10 +77,10 @@ pub struct StageModel<L: Layers> {
     /// Numbers of one sample that pass between two workers, at most.
     widest: usize,
     /// What this worker has of the layer ranges, in order.
-    held: Vec<L>,
+    slices: Vec<L>,
     /// What has come of micro-batches, for whole layer ranges to go there and back.
-    there: Gathering<(u64, u16, u8)>,
-    back: Gathering<(u64, u16, u8)>,
+    forward: Gathering<(u64, u16, u8)>,
+    backward: Gathering<(u64, u16, u8)>,
     /// Pieces that this worker has made for itself.
     own: VecDeque<Piece>,
     /// Pieces that belong to a later minibatch than can be gone on with now.
@@ -93,7 +93,7 @@ pub struct StageModel<L: Layers> {
     augment: Augment,
     loss: MeanLoss,
     /// What a trained model is judged by.
-    judged_by: Objective,
+    eval_objective: Objective,
     /// WriteMode how many micro-batches a minibatch is cut.
     micro_batches: usize,
     /// What decides dropout in the minibatches that this worker leads.
@@ -120,7 +120,7 @@ impl<L: Layers> StageModel<L> {
         let stage = membership.stage();
         let Membership {
             task,
-            judged_by,
+            eval_objective,
             partition,
             pipeline,
             micro_batches,
@@ -134,12 +134,12 @@ impl<L: Layers> StageModel<L> {
         let own = stage.layer_ranges.iter();
         let held: Result<_, _> = own.map(|own| layers(&partition, &stage, own)).collect();
         Ok(Self {
-            held: held?,
+            slices: held?,
             layer_ranges: partition.layer_ranges().to_vec(),
             widest: partition.widest(),
             stage,
-            there: Gathering::default(),
-            back: Gathering::default(),
+            forward: Gathering::default(),
+            backward: Gathering::default(),
             own: VecDeque::new(),
             later: Vec::new(),
             measured_later: Vec::new(),
@@ -151,7 +151,7 @@ impl<L: Layers> StageModel<L> {
                 objective,
                 answers: Answers::default(),
             },
-            judged_by,
+            eval_objective,
             micro_batches: micro_batches.max(1),
             seed: dropout_seed,
             deferred: VecDeque::new(),
@@ -167,7 +167,7 @@ impl<L: Layers> StageModel<L> {
                 ..told
             };
             self.pipeline.begin(lead.clone())?;
-            self.send_there(&lead, weights)?;
+            self.send_forward(&lead, weights)?;
         }
         Ok(())
     }
@@ -175,7 +175,7 @@ impl<L: Layers> StageModel<L> {
     /// Gives up what is under way, between two steps. Who waits for an answer is told that there is none.
     fn lose_pipeline(&mut self) -> Result<(), TrainError> {
         self.clear();
-        match self.pipeline.lost() {
+        match self.pipeline.reset() {
             TrainError::PipelineBroken => Ok(()),
             error => Err(error),
         }
@@ -183,9 +183,9 @@ impl<L: Layers> StageModel<L> {
 
     /// Forgets what is under way.
     fn clear(&mut self) {
-        self.held.iter_mut().for_each(L::clear);
-        self.there.clear();
-        self.back.clear();
+        self.slices.iter_mut().for_each(L::clear);
+        self.forward.clear();
+        self.backward.clear();
         self.own.clear();
         self.later.clear();
         self.deferred.clear();
@@ -213,7 +213,7 @@ impl<L: Layers> GradientSource for StageModel<L> {
             debug_assert_eq!(lead.samples, samples, "minibatches are done in their order");
             // There is room for as many micro-batches as the job says.
             if usize::from(lead.micro_batches) > self.micro_batches {
-                return Err(self.pipeline.lost());
+                return Err(self.pipeline.reset());
             }
             self.minibatch(weights, &lead, gradient)
         });
@@ -232,15 +232,15 @@ impl<L: Layers> GradientSource for StageModel<L> {
         Some(&mut self.pipeline)
     }
 
-    fn hear(&mut self, word: PipelineMessage, shared: &L::Shared) -> Result<(), TrainError> {
-        let attempt = self.pipeline.attempt();
+    fn hear(&mut self, word: PipelineEvent, shared: &L::Shared) -> Result<(), TrainError> {
+        let generation = self.pipeline.generation();
         let heard = self.pipeline.hear(word);
-        // Nothing of another attempt is gone on with.
-        if self.pipeline.attempt() != attempt {
+        // Nothing of another generation is gone on with.
+        if self.pipeline.generation() != generation {
             self.clear();
         }
         match heard {
-            Ok(Some((Content::Measure(measured), flow))) => self.measure_on(measured, &flow, shared),
+            Ok(Some((StageInput::Measure(measured), flow))) => self.measure_on(measured, &flow, shared),
             Ok(Some((content, flow))) if self.is_sound(&content, &flow) => {
                 self.pipeline.keep(content, flow);
                 Ok(())

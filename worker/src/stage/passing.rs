@@ -1,28 +1,28 @@
-//! A minibatch on its way through the layer ranges of a network: there, micro-batch by micro-batch, and back.
+//! A minibatch on its progress through the layer ranges of a network: forward, micro-batch by micro-batch, and back.
 //!
 //! What each holder of a layer range has made of a micro-batch goes to all holders of the next one, which need all of it; gradients come
 //! back to each from all of those, and are added up.
 
 use protocol::model::LayerRange;
 use protocol::rng::splitmix64;
-use protocol::wire::flow::{Flow, FlowWord, Lead};
+use protocol::wire::flow::{Flow, FlowBody, Lead};
 
 use super::gathering::{added_up, columns, side_by_side};
 use super::{DeferredGradient, Layers, Returned, StageModel};
 use crate::ops::matmul::WriteMode;
-use crate::pipeline::Content;
+use crate::pipeline::StageInput;
 use crate::train_error::TrainError;
 use crate::views;
 
 /// Numbers that have come, what they are for, and which stage made them.
 pub(super) struct Piece {
-    content: Content,
+    content: StageInput,
     from: usize,
     numbers: Vec<f32>,
 }
 
-/// What is known of a minibatch on its way back.
-struct Way<'a, L: Layers> {
+/// What is known of a minibatch on its progress back.
+struct MinibatchProgress<'a, L: Layers> {
     weights: &'a L::Weights,
     gradient: &'a mut L::Gradient,
     lead: &'a Lead,
@@ -31,7 +31,7 @@ struct Way<'a, L: Layers> {
     loss: f32,
 }
 
-impl<L: Layers> Way<'_, L> {
+impl<L: Layers> MinibatchProgress<'_, L> {
     /// What becomes of the gradient of what is held here of a layer range, when a micro-batch of it comes back.
     fn written(&self, at: usize) -> WriteMode {
         if self.done[at] > 0 {
@@ -43,19 +43,19 @@ impl<L: Layers> Way<'_, L> {
 }
 
 impl<L: Layers> StageModel<L> {
-    /// Cuts a minibatch, and sends all micro-batches on their way. All who hold neurons of the first layers do so.
-    pub(super) fn send_there(&mut self, lead: &Lead, weights: &L::Weights) -> Result<(), TrainError> {
+    /// Cuts a minibatch, and sends all micro-batches on their progress. All who hold neurons of the first layers do so.
+    pub(super) fn send_forward(&mut self, lead: &Lead, weights: &L::Weights) -> Result<(), TrainError> {
         for micro_batch in 0..lead.micro_batches {
             let (own, key) = (micro_batch_of(lead, micro_batch), micro_batch_key(lead, micro_batch));
             let inputs = views::gathered(&self.dataset, self.augment, own, key, &mut self.loss.answers);
-            self.go_there(lead, (micro_batch, 0), weights, inputs)?;
+            self.forward_range(lead, (micro_batch, 0), weights, inputs)?;
         }
         Ok(())
     }
 
     /// Where what this worker holds of a layer range is among all that it holds.
-    pub(super) fn held(&self, layer_range: u8) -> Option<usize> {
-        self.held
+    pub(super) fn slice_of(&self, layer_range: u8) -> Option<usize> {
+        self.slices
             .iter()
             .position(|one| one.number() == usize::from(layer_range))
     }
@@ -70,7 +70,7 @@ impl<L: Layers> StageModel<L> {
     }
 
     /// How many numbers somebody can have for this worker, if that can be at all.
-    fn numbers_of(&self, content: &Content, from: usize) -> Option<usize> {
+    fn numbers_of(&self, content: &StageInput, from: usize) -> Option<usize> {
         let rows = |step, micro_batch| {
             let lead = self
                 .pipeline
@@ -79,22 +79,22 @@ impl<L: Layers> StageModel<L> {
             Some(micro_batch_of(lead, micro_batch).len())
         };
         match *content {
-            Content::Begun { .. } => Some(0),
-            Content::There {
+            StageInput::Begun { .. } => Some(0),
+            StageInput::Forward {
                 step,
                 micro_batch,
                 layer_range,
             } => {
-                self.held(layer_range)?;
+                self.slice_of(layer_range)?;
                 Some(rows(step, micro_batch)? * self.before(layer_range)?.share(from)?.len())
             }
-            Content::Back {
+            StageInput::Backward {
                 step,
                 micro_batch,
                 layer_range,
                 ..
             } => {
-                self.held(layer_range)?;
+                self.slice_of(layer_range)?;
                 let after = self.layer_ranges.get(usize::from(layer_range) + 1)?;
                 let own = self.layer_ranges[usize::from(layer_range)].share(self.stage.number)?;
                 after
@@ -102,33 +102,33 @@ impl<L: Layers> StageModel<L> {
                     .contains(&from)
                     .then_some(rows(step, micro_batch)? * own.len())
             }
-            Content::Measure(_) | Content::Judged(_) => None,
+            StageInput::Measure(_) | StageInput::EvalTotals(_) => None,
         }
     }
 
     /// Whether something that has come can be for this worker. What cannot is not kept.
-    pub(super) fn is_sound(&self, content: &Content, flow: &Flow) -> bool {
+    pub(super) fn is_sound(&self, content: &StageInput, flow: &Flow) -> bool {
         let numbers = self.numbers_of(content, usize::from(flow.head.from));
-        matches!(content, Content::Begun { .. })
+        matches!(content, StageInput::Begun { .. })
             || numbers.is_some_and(|count| flow.numbers.len() == count * size_of::<f32>())
     }
 
     /// What has come, if it can be for this worker.
-    fn read(&self, content: Content, flow: &Flow) -> Option<Piece> {
+    fn read(&self, content: StageInput, flow: &Flow) -> Option<Piece> {
         let from = usize::from(flow.head.from);
         let numbers = match content {
-            Content::Begun { .. } => Vec::new(),
+            StageInput::Begun { .. } => Vec::new(),
             _ => flow.numbers(self.numbers_of(&content, from)?).ok()?,
         };
         Some(Piece { content, from, numbers })
     }
 
-    /// Takes micro-batch in a minibatch until all its micro-batches have been here and back.
-    fn follow(&mut self, way: &mut Way<'_, L>) -> Result<(), TrainError> {
+    /// Takes part in a minibatch until all its micro-batches have been here and back.
+    fn follow(&mut self, progress: &mut MinibatchProgress<'_, L>) -> Result<(), TrainError> {
         self.own.extend(self.later.drain(..));
-        while way.done.iter().any(|&done| done < way.lead.micro_batches) {
+        while progress.done.iter().any(|&done| done < progress.lead.micro_batches) {
             if let Some(piece) = self.own.pop_front() {
-                self.take(way, piece)?;
+                self.take(progress, piece)?;
                 continue;
             }
             let next = if self.deferred.is_empty() {
@@ -138,22 +138,22 @@ impl<L: Layers> StageModel<L> {
             };
             let Some((content, flow)) = next else {
                 // Nobody has anything for this worker now.
-                self.compute_deferred(way.gradient);
+                self.compute_deferred(progress.gradient);
                 continue;
             };
             // Who leads may be through with a minibatch that this worker is not through with, and have all measured.
-            if matches!(content, Content::Measure(_)) && !self.pipeline.leads() {
+            if matches!(content, StageInput::Measure(_)) && !self.pipeline.leads() {
                 self.measured_later.push(flow);
                 continue;
             }
             match self.read(content, &flow) {
-                Some(piece) => self.take(way, piece)?,
-                None => return Err(self.pipeline.lost()),
+                Some(piece) => self.take(progress, piece)?,
+                None => return Err(self.pipeline.reset()),
             }
         }
         // Others have all that they need, and count this minibatch as trained: whatever they say now, it is.
         while !self.deferred.is_empty() {
-            self.compute_deferred(way.gradient);
+            self.compute_deferred(progress.gradient);
         }
         Ok(())
     }
@@ -166,20 +166,22 @@ impl<L: Layers> StageModel<L> {
             write_mode,
         }) = self.deferred.pop_front()
         {
-            self.held[at].compute_deferred(deferred, write_mode, gradient);
+            self.slices[at].compute_deferred(deferred, write_mode, gradient);
         }
     }
 
-    /// Goes on with a piece, as soon as all that it needs is there.
-    fn take(&mut self, way: &mut Way<'_, L>, piece: Piece) -> Result<(), TrainError> {
-        let (step, ahead) = match piece.content {
-            Content::Begun { step } => (step, self.pipeline.ahead()),
-            Content::There { step, layer_range, .. } if !self.is_last(layer_range) => (step, self.pipeline.ahead()),
+    /// Goes on with a piece, as soon as all that it needs is forward.
+    fn take(&mut self, progress: &mut MinibatchProgress<'_, L>, piece: Piece) -> Result<(), TrainError> {
+        let (step, in_flight) = match piece.content {
+            StageInput::Begun { step } => (step, self.pipeline.in_flight()),
+            StageInput::Forward { step, layer_range, .. } if !self.is_last(layer_range) => {
+                (step, self.pipeline.in_flight())
+            }
             // Where it would become a gradient, each minibatch has its turn.
-            Content::There { step, .. } | Content::Back { step, .. } => (step, 0),
-            Content::Measure(_) | Content::Judged(_) => return Err(self.pipeline.lost()),
+            StageInput::Forward { step, .. } | StageInput::Backward { step, .. } => (step, 0),
+            StageInput::Measure(_) | StageInput::EvalTotals(_) => return Err(self.pipeline.reset()),
         };
-        if step > way.lead.step + ahead as u64 {
+        if step > progress.lead.step + in_flight as u64 {
             self.later.push(piece);
             return Ok(());
         }
@@ -189,44 +191,44 @@ impl<L: Layers> StageModel<L> {
         };
         let Piece { content, from, numbers } = piece;
         match content {
-            Content::Begun { .. } if self.held(0).is_some() => self.send_there(&lead, way.weights),
-            Content::There {
+            StageInput::Begun { .. } if self.slice_of(0).is_some() => self.send_forward(&lead, progress.weights),
+            StageInput::Forward {
                 micro_batch,
                 layer_range,
                 ..
             } => {
                 let Some(before) = self.before(layer_range) else {
-                    return Err(self.pipeline.lost());
+                    return Err(self.pipeline.reset());
                 };
                 let shares = before.shares().to_vec();
                 let at = (from - before.holders().start, shares.len());
-                match self.there.take((step, micro_batch, layer_range), at, numbers) {
+                match self.forward.take((step, micro_batch, layer_range), at, numbers) {
                     None => Ok(()),
                     Some(pieces) if self.is_last(layer_range) => {
-                        self.judge(way, micro_batch, side_by_side(pieces, &shares))
+                        self.run_loss_head(progress, micro_batch, side_by_side(pieces, &shares))
                     }
-                    Some(pieces) => self.go_there(
+                    Some(pieces) => self.forward_range(
                         &lead,
                         (micro_batch, layer_range),
-                        way.weights,
+                        progress.weights,
                         side_by_side(pieces, &shares),
                     ),
                 }
             }
-            Content::Back {
+            StageInput::Backward {
                 micro_batch,
                 layer_range,
                 loss,
                 ..
             } => {
                 let after = self.layer_ranges[usize::from(layer_range) + 1].holders();
-                match self.back.take(
+                match self.backward.take(
                     (step, micro_batch, layer_range),
                     (from - after.start, after.len()),
                     numbers,
                 ) {
                     None => Ok(()),
-                    Some(pieces) => self.go_back(way, (micro_batch, layer_range), loss, added_up(pieces)),
+                    Some(pieces) => self.backward_range(progress, (micro_batch, layer_range), loss, added_up(pieces)),
                 }
             }
             _ => Ok(()),
@@ -234,23 +236,24 @@ impl<L: Layers> StageModel<L> {
     }
 
     /// A micro-batch goes through the layers of a layer range, and on to all who need what they make of it.
-    fn go_there(
+    fn forward_range(
         &mut self,
         lead: &Lead,
         (micro_batch, layer_range): (u16, u8),
         weights: &L::Weights,
         inputs: Vec<f32>,
     ) -> Result<(), TrainError> {
-        let (Some(at), step) = (self.held(layer_range), lead.step) else {
-            return Err(self.pipeline.lost());
+        let (Some(at), step) = (self.slice_of(layer_range), lead.step) else {
+            return Err(self.pipeline.reset());
         };
-        let outputs = self.held[at].there((step, micro_batch), weights, micro_batch_key(lead, micro_batch), inputs)?;
+        let outputs =
+            self.slices[at].forward((step, micro_batch), weights, micro_batch_key(lead, micro_batch), inputs)?;
         let layer_range = layer_range + 1;
         let from = self.stage.number;
         for to in self.layer_ranges[usize::from(layer_range)].holders() {
             if to == from {
                 self.own.push_back(Piece {
-                    content: Content::There {
+                    content: StageInput::Forward {
                         step,
                         micro_batch,
                         layer_range,
@@ -261,7 +264,7 @@ impl<L: Layers> StageModel<L> {
             } else {
                 self.pipeline.send(
                     to as u8,
-                    FlowWord::There {
+                    FlowBody::Forward {
                         step,
                         micro_batch,
                         layer_range,
@@ -274,45 +277,51 @@ impl<L: Layers> StageModel<L> {
     }
 
     /// The last layers turn a micro-batch round.
-    fn judge(&mut self, way: &mut Way<'_, L>, micro_batch: u16, inputs: Vec<f32>) -> Result<(), TrainError> {
+    fn run_loss_head(
+        &mut self,
+        progress: &mut MinibatchProgress<'_, L>,
+        micro_batch: u16,
+        inputs: Vec<f32>,
+    ) -> Result<(), TrainError> {
         let layer_range = (self.layer_ranges.len() - 1) as u8;
-        let Some(at) = self.held(layer_range) else {
-            return Err(self.pipeline.lost());
+        let Some(at) = self.slice_of(layer_range) else {
+            return Err(self.pipeline.reset());
         };
-        let own = micro_batch_of(way.lead, micro_batch);
+        let own = micro_batch_of(progress.lead, micro_batch);
         self.dataset.train.answers().gather(own, &mut self.loss.answers);
-        let share = own.len() as f32 / way.lead.samples.len() as f32;
-        let there = (way.weights, micro_batch_key(way.lead, micro_batch), inputs);
-        let returned = self.held[at].judge(there, (&self.loss, share), way.written(at), way.gradient)?;
-        self.returned(way, at, micro_batch, returned)
+        let share = own.len() as f32 / progress.lead.samples.len() as f32;
+        let forward = (progress.weights, micro_batch_key(progress.lead, micro_batch), inputs);
+        let returned =
+            self.slices[at].run_loss_head(forward, (&self.loss, share), progress.written(at), progress.gradient)?;
+        self.returned(progress, at, micro_batch, returned)
     }
 
     /// GradientSource have come for all that a layer range has made of a micro-batch.
-    fn go_back(
+    fn backward_range(
         &mut self,
-        way: &mut Way<'_, L>,
+        progress: &mut MinibatchProgress<'_, L>,
         (micro_batch, layer_range): (u16, u8),
         loss: f32,
         output_gradients: Vec<f32>,
     ) -> Result<(), TrainError> {
-        let Some(at) = self.held(layer_range) else {
-            return Err(self.pipeline.lost());
+        let Some(at) = self.slice_of(layer_range) else {
+            return Err(self.pipeline.reset());
         };
-        match self.held[at].back(
-            (way.lead.step, micro_batch),
+        match self.slices[at].backward(
+            (progress.lead.step, micro_batch),
             (output_gradients, loss),
-            way.written(at),
-            way.gradient,
+            progress.written(at),
+            progress.gradient,
         )? {
-            Some(returned) => self.returned(way, at, micro_batch, returned),
-            None => Err(self.pipeline.lost()),
+            Some(returned) => self.returned(progress, at, micro_batch, returned),
+            None => Err(self.pipeline.reset()),
         }
     }
 
     /// A micro-batch has come back through what is held of a layer range: its gradients go on, and what is left of its gradient can wait.
     fn returned(
         &mut self,
-        way: &mut Way<'_, L>,
+        progress: &mut MinibatchProgress<'_, L>,
         at: usize,
         micro_batch: u16,
         returned: Returned<L::Deferred>,
@@ -322,30 +331,31 @@ impl<L: Layers> StageModel<L> {
             input_gradients,
             deferred,
         } = returned;
-        let write_mode = way.written(at);
+        let write_mode = progress.written(at);
         self.deferred
             .extend(deferred.into_iter().map(|deferred| DeferredGradient {
                 at,
                 deferred,
                 write_mode,
             }));
-        way.done[at] += 1;
+        progress.done[at] += 1;
         // A micro-batch has one loss, however often it comes here.
-        if at == 0 && way.lead.micro_batches == 1 {
-            way.loss = loss;
+        if at == 0 && progress.lead.micro_batches == 1 {
+            progress.loss = loss;
         } else if at == 0 {
-            way.loss += loss * micro_batch_of(way.lead, micro_batch).len() as f32 / way.lead.samples.len() as f32;
+            progress.loss +=
+                loss * micro_batch_of(progress.lead, micro_batch).len() as f32 / progress.lead.samples.len() as f32;
         }
-        self.send_back(
-            way.lead.step,
-            (micro_batch, self.held[at].number() as u8),
+        self.send_backward(
+            progress.lead.step,
+            (micro_batch, self.slices[at].number() as u8),
             loss,
             &input_gradients,
         )
     }
 
     /// Sends gradients to all who have made a piece of what they are for.
-    fn send_back(
+    fn send_backward(
         &mut self,
         step: u64,
         (micro_batch, layer_range): (u16, u8),
@@ -361,7 +371,7 @@ impl<L: Layers> StageModel<L> {
             let piece = columns(output_gradients, before.outputs(), share);
             if to == from {
                 self.own.push_back(Piece {
-                    content: Content::Back {
+                    content: StageInput::Backward {
                         step,
                         micro_batch,
                         layer_range,
@@ -371,7 +381,7 @@ impl<L: Layers> StageModel<L> {
                     numbers: piece.into_owned(),
                 });
             } else {
-                let word = FlowWord::Back {
+                let word = FlowBody::Backward {
                     step,
                     micro_batch,
                     layer_range,
@@ -383,22 +393,22 @@ impl<L: Layers> StageModel<L> {
         Ok(())
     }
 
-    /// Takes micro-batch in a minibatch: its mean loss, and the gradient of what is held here.
+    /// Takes part in a minibatch: its mean loss, and the gradient of what is held here.
     pub(super) fn minibatch(
         &mut self,
         weights: &L::Weights,
         lead: &Lead,
         gradient: &mut L::Gradient,
     ) -> Result<f32, TrainError> {
-        let mut way = Way {
+        let mut progress = MinibatchProgress {
             weights,
             gradient,
             lead,
-            done: vec![0; self.held.len()],
+            done: vec![0; self.slices.len()],
             loss: 0.0,
         };
-        self.follow(&mut way)?;
-        Ok(way.loss)
+        self.follow(&mut progress)?;
+        Ok(progress.loss)
     }
 }
 

@@ -10,7 +10,7 @@ use protocol::wire::flow::Lead;
 
 use super::ending::Ending;
 use super::{Next, StepControl, Training, TrainingError};
-use crate::pipeline::{LED_CURSORS_MAX, PipelineMessage};
+use crate::pipeline::{LED_CURSORS_MAX, PipelineEvent};
 use crate::trainer::{TrainError, Trainer};
 
 /// How long a leader calls its pipeline together before it leaves the rest to other pipelines. Nodes that are gone are given up sooner:
@@ -25,7 +25,7 @@ pub(super) struct Upcoming {
     rests: bool,
 }
 
-/// A minibatch that was chosen ahead.
+/// A minibatch that was chosen in flight.
 struct Chosen {
     indices: Vec<u32>,
     cursors: Vec<CursorAdvance>,
@@ -72,13 +72,13 @@ impl<T: Trainer> Training<T> {
                 self.ending = if others_train_it { Ending::GaveUp } else { Ending::Stop };
                 return Ok(Choice::None);
             }
-            pipeline.call()?;
+            pipeline.join()?;
             // Where somebody is missing others know, and take its samples: it may come back, or another in its place.
             if self.stands_alone {
-                pipeline.calls_nobody();
+                pipeline.stop_joining();
             }
             // Else they cannot know that this pipeline makes nothing: all its nodes are there.
-            if self.identity.slots > 1 && pipeline.calls_for() > GIVEN_UP_AFTER {
+            if self.identity.slots > 1 && pipeline.joining_for() > GIVEN_UP_AFTER {
                 tracing::warn!(
                     "this node's pipeline does not come together: what it has left is for other pipelines to train"
                 );
@@ -133,15 +133,15 @@ impl<T: Trainer> Training<T> {
 
     /// What the others of the pipeline have to know of a step, and of those after it that can be begun before it is done.
     pub(super) fn tell_pipeline(&mut self, control: &StepControl) {
-        let Some(ahead) = self
+        let Some(in_flight) = self
             .trainer
             .pipeline()
             .filter(|pipeline| pipeline.leads())
-            .map(|pipeline| pipeline.ahead())
+            .map(|pipeline| pipeline.in_flight())
         else {
             return;
         };
-        self.choose_ahead(if self.upcoming.rests { 0 } else { ahead });
+        self.choose_ahead(if self.upcoming.rests { 0 } else { in_flight });
         let lead = |step, samples: &[u32], cursors: &[CursorAdvance]| Lead {
             step,
             learning_rate: control.learning_rate,
@@ -183,7 +183,7 @@ impl<T: Trainer> Training<T> {
         self.trainer.pipeline().is_some_and(|pipeline| pipeline.is_under_way())
     }
 
-    /// Whether to begin nothing ahead, so that there is a moment at which nothing is under way.
+    /// Whether to begin nothing in flight, so that there is a moment at which nothing is under way.
     pub fn rest(&mut self, rests: bool) {
         self.upcoming.rests = rests;
     }
@@ -221,7 +221,7 @@ impl<T: Trainer> Training<T> {
     }
 
     /// A word of the pipeline has come between two steps.
-    pub fn hear(&mut self, word: PipelineMessage) -> Result<(), TrainingError> {
+    pub fn hear(&mut self, word: PipelineEvent) -> Result<(), TrainingError> {
         Ok(self.trainer.hear(word)?)
     }
 
@@ -260,7 +260,7 @@ impl<T: Trainer> Training<T> {
     pub fn calls(&mut self) -> Result<bool, TrainingError> {
         match self.trainer.pipeline() {
             Some(pipeline) if pipeline.leads() && !pipeline.is_whole() => {
-                pipeline.call()?;
+                pipeline.join()?;
                 Ok(true)
             }
             _ => Ok(false),

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use protocol::wire::flow::Flow;
 
 use super::{FromTraining, OUTBOUND_MAX, ToTraining};
-use crate::pipeline::{Line, PipelineMessage};
+use crate::pipeline::{PipelineEvent, PipelineTransport};
 use crate::train_error::TrainError;
 
 /// The most words that wait while a pipeline's are read.
@@ -121,7 +121,7 @@ impl PipelineEnds {
     }
 }
 
-impl Line for PipelineEnds {
+impl PipelineTransport for PipelineEnds {
     fn send(&self, flow: Flow) -> Result<(), TrainError> {
         self.outbox.send(FromTraining::Flow(flow))
     }
@@ -130,11 +130,11 @@ impl Line for PipelineEnds {
         self.start.elapsed()
     }
 
-    fn put_back(&self, word: PipelineMessage) {
+    fn put_back(&self, word: PipelineEvent) {
         self.inbox.waiting.borrow_mut().push_back(ToTraining::Pipeline(word));
     }
 
-    fn next(&self, limit: Duration) -> Result<Option<PipelineMessage>, TrainError> {
+    fn next(&self, limit: Duration) -> Result<Option<PipelineEvent>, TrainError> {
         // Words of the pipeline among those that wait come first; there are few, and none as a rule.
         let mut waiting = self.inbox.waiting.borrow_mut();
         let at = waiting.iter().position(|word| matches!(word, ToTraining::Pipeline(_)));
@@ -149,8 +149,8 @@ impl Line for PipelineEnds {
                 // So much waits that it has to be looked after before the pipeline.
                 let is_much = waiting.len() >= WAITING_MAX;
                 Ok(match (is_much, stops) {
-                    (true, _) => Some(PipelineMessage::Broken),
-                    (_, true) => Some(PipelineMessage::Stopping),
+                    (true, _) => Some(PipelineEvent::Broken),
+                    (_, true) => Some(PipelineEvent::Stopping),
                     _ => None,
                 })
             }

@@ -28,7 +28,7 @@ use protocol::wire::attach::{GoOn, JumpOrder, Missing, Pace, SaveOrder};
 use protocol::wire::flow::Flow;
 
 use crate::ops::Threads;
-use crate::pipeline::{Line, PipelineMessage};
+use crate::pipeline::{PipelineEvent, PipelineTransport};
 use crate::thread_time::ThreadTimer;
 use crate::trainer::{TrainError, Trainer};
 use crate::training::{Next, State, Step, Training, TrainingError};
@@ -102,7 +102,7 @@ pub enum ToTraining {
     /// All batches have come: tell the digest once the origin is closed, and hand out the weights if they are to be saved.
     Finish(Option<SaveOrder>),
     /// A word of the pipeline that this worker is in.
-    Pipeline(PipelineMessage),
+    Pipeline(PipelineEvent),
 }
 
 /// What the training thread tells.
@@ -226,7 +226,7 @@ impl Pacing {
 pub fn start<T: Trainer>(
     threads: Threads,
     pace: Option<Pace>,
-    make: impl FnOnce(Box<dyn Line>) -> Result<Training<T>, TrainingError> + Send + 'static,
+    make: impl FnOnce(Box<dyn PipelineTransport>) -> Result<Training<T>, TrainingError> + Send + 'static,
 ) -> Result<TrainingThread, Box<dyn std::error::Error + Send + Sync>> {
     let (inbound, inbox) = sync_channel(INBOUND_MAX);
     // Twice the room: fullness is looked at before a step, and words without batches come between.
@@ -248,8 +248,8 @@ pub fn start<T: Trainer>(
         // Numbers too small for the normal range slow arithmetic down a hundredfold and mean nothing here.
         dfdx::flush_denormals_to_zero();
         let inbox = Rc::new(Inbox::new(inbox));
-        let line = PipelineEnds::new(Rc::clone(&inbox), outbox.clone());
-        let made = make(Box::new(line)).map_err(Ended::from);
+        let transport = PipelineEnds::new(Rc::clone(&inbox), outbox.clone());
+        let made = make(Box::new(transport)).map_err(Ended::from);
         if let Err(Ended::Failed(error)) = made.and_then(|training| {
             let pacing = pace.map(|pace| Pacing::new(pace, training.samples_applied()));
             Loop::new(training, &inbox, &outbox, pacing).run()

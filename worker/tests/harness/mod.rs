@@ -137,7 +137,7 @@ impl Ledger {
             restore,
             round: 3,
             workers: 2,
-            post: None,
+            pipeline: None,
         }
     }
 }

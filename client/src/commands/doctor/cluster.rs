@@ -22,7 +22,7 @@ pub(super) async fn cluster(contact: &Contact) -> Vec<Finding> {
         }
     };
     let answers = contact.ask_each(Request::Nodes).await;
-    let mut findings = judge(&listed, &answers);
+    let mut findings = findings(&listed, &answers);
     let asked = clock::now();
     let looks = contact.ask_each(Request::Look(None)).await;
     findings.extend(clocks(&listed, &looks, asked, clock::now()));
@@ -30,7 +30,7 @@ pub(super) async fn cluster(contact: &Contact) -> Vec<Finding> {
 }
 
 /// What the list of one node and the answers of all mean. Pure.
-fn judge(listed: &[NodeReport], answers: &[Answer]) -> Vec<Finding> {
+fn findings(listed: &[NodeReport], answers: &[Answer]) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut views: Vec<(&NodeReport, &[NodeReport])> = Vec::new();
     for Answer { address, reply } in answers {
@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn nodes_that_hear_each_other_are_well() {
         let all = || vec![node(1, "idle"), node(2, "training")];
-        let findings = judge(&all(), &[answer(1, Ok(all())), answer(2, Ok(all()))]);
+        let findings = findings(&all(), &[answer(1, Ok(all())), answer(2, Ok(all()))]);
         assert_eq!(texts(&findings, Level::Ok).len(), 3, "{findings:?}");
         assert_eq!(findings[2].found, "all 2 nodes hear each other");
     }
@@ -199,7 +199,7 @@ mod tests {
             vec![node(1, "idle"), node(2, SILENT)],
             vec![node(1, "idle"), node(2, "idle")],
         );
-        let findings = judge(&well, &[answer(1, Ok(deaf)), answer(2, Ok(well.clone()))]);
+        let findings = findings(&well, &[answer(1, Ok(deaf)), answer(2, Ok(well.clone()))]);
         assert_eq!(
             texts(&findings, Level::Problem),
             ["n1 does not hear n2, though both answer here"]
@@ -209,7 +209,7 @@ mod tests {
     #[test]
     fn whoever_does_not_answer_is_named_with_what_to_do() {
         let listed = [node(1, "idle"), node(2, SILENT), node(3, "idle")];
-        let gone = judge(
+        let gone = findings(
             &listed,
             &[answer(2, Err(Unanswered::Gone)), answer(3, Err(Unanswered::Silent))],
         );

@@ -3,7 +3,7 @@
 use super::Section;
 use super::chart::{self, Axis, Bar, Line, Style};
 use super::figures::{Figure, SECONDS, SPEED, TAKEN, how_good};
-use crate::judged::Judged;
+use crate::quality_metric::QualityMetric;
 use crate::study::plan::Reference;
 use crate::study::row::Point;
 use crate::study::series::{Group, Series, node_counts};
@@ -33,12 +33,12 @@ const TIME: Axis = Axis {
     whole: false,
 };
 /// How good models are.
-fn good(judged: Judged) -> Axis {
+fn good(metric: QualityMetric) -> Axis {
     Axis {
-        name: judged.name(),
-        number: match judged {
-            Judged::Accuracy => percent,
-            Judged::R2 => plain,
+        name: metric.name(),
+        number: match metric {
+            QualityMetric::Accuracy => percent,
+            QualityMetric::R2 => plain,
         },
         from_zero: false,
         whole: false,
@@ -81,7 +81,7 @@ fn legend(series: &[Series<'_>]) -> Vec<(String, Option<usize>)> {
 
 /// How good models are over samples and over seconds, every run for itself.
 fn courses(section: &Section<'_>, nodes: usize) -> Vec<Picture> {
-    let (series, judged) = (&section.series, section.judged());
+    let (series, metric) = (&section.series, section.quality_metric());
     let over = |axis: Axis, place: Height| {
         let mut lines = Vec::new();
         for (at, one) in series.iter().enumerate() {
@@ -96,9 +96,9 @@ fn courses(section: &Section<'_>, nodes: usize) -> Vec<Picture> {
                 });
             }
         }
-        let title = format!("{} over {}, {}", capital(judged.name()), axis.name, of_nodes(nodes));
+        let title = format!("{} over {}, {}", capital(metric.name()), axis.name, of_nodes(nodes));
         (!lines.is_empty()).then(|| Picture {
-            svg: chart::lines(&title, axis, good(judged), &lines),
+            svg: chart::lines(&title, axis, good(metric), &lines),
             title,
             legend: legend(series),
         })
@@ -138,9 +138,11 @@ fn by_nodes(section: &Section<'_>) -> Vec<Picture> {
             |reference| &reference.seconds,
         ),
         speed_up(section),
-        by(how_good(section.judged()), good(section.judged()), |reference| {
-            &reference.accuracy
-        }),
+        by(
+            how_good(section.quality_metric()),
+            good(section.quality_metric()),
+            |reference| &reference.accuracy,
+        ),
     ]
 }
 
@@ -242,7 +244,7 @@ fn compared(section: &Section<'_>, figure: &Figure, nodes: usize) -> Option<Pict
         .filter_map(|(at, one)| bar(one.label.clone(), Some(at), one.at(nodes)?, figure, target))
         .collect();
     let beside = match (figure.name, target) {
-        ("time to target", Some(target)) => format!(" {}", section.judged().text(target)),
+        ("time to target", Some(target)) => format!(" {}", section.quality_metric().text(target)),
         _ => String::new(),
     };
     let title = format!("{}{beside}, {}", capital(figure.name), of_nodes(nodes));
@@ -256,7 +258,7 @@ fn compared(section: &Section<'_>, figure: &Figure, nodes: usize) -> Option<Pict
 
 /// Accuracy by split and all else that differs, with what others have published.
 fn by_split(section: &Section<'_>, nodes: usize) -> Picture {
-    let figure = how_good(section.judged());
+    let figure = how_good(section.quality_metric());
     let mut sorted: Vec<(usize, &Series<'_>)> = section.series.iter().enumerate().collect();
     sorted.sort_by_key(|(_, one)| one.keys.get("split").copied());
     let mut bars = Vec::new();
@@ -291,7 +293,7 @@ fn published(section: &Section<'_>, split: &str) -> Vec<Bar> {
             mean: accuracy,
             deviation: None,
             singles: Vec::new(),
-            text: section.judged().text(accuracy),
+            text: section.quality_metric().text(accuracy),
         })
     });
     found.collect()

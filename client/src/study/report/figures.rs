@@ -1,7 +1,7 @@
 //! The figures that a report has of every run, and how they are written.
 
 use super::super::row::Measured;
-use crate::judged::Judged;
+use crate::quality_metric::QualityMetric;
 use crate::quantity::{accuracy, bytes, count, seconds, share};
 
 /// One figure.
@@ -16,15 +16,15 @@ pub(crate) struct Figure {
 }
 
 /// All of them, in the order of tables: how good models are, and what they took.
-pub(crate) fn figures(judged: Judged) -> impl Iterator<Item = &'static Figure> {
-    std::iter::once(how_good(judged)).chain(TAKEN)
+pub(crate) fn figures(metric: QualityMetric) -> impl Iterator<Item = &'static Figure> {
+    std::iter::once(how_good(metric)).chain(TAKEN)
 }
 
 /// How good models are.
-pub(crate) fn how_good(judged: Judged) -> &'static Figure {
-    match judged {
-        Judged::Accuracy => &ACCURACY,
-        Judged::R2 => &R2,
+pub(crate) fn how_good(metric: QualityMetric) -> &'static Figure {
+    match metric {
+        QualityMetric::Accuracy => &ACCURACY,
+        QualityMetric::R2 => &R2,
     }
 }
 
@@ -80,7 +80,7 @@ const R2: Figure = Figure {
     name: "R²",
     about: "the share of the numbers' variance that is explained on held-out samples, of the saved weights",
     of: |run, _| Some(run.accuracy),
-    text: |figure| Judged::R2.text(figure),
+    text: |figure| QualityMetric::R2.text(figure),
 };
 pub(crate) const SECONDS: Figure = Figure {
     name: "time",

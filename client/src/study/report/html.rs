@@ -104,8 +104,8 @@ fn table(out: &mut String, section: &Section<'_>) {
         "<div class=\"wide\"><table><thead><tr><th>{}</th><th>nodes</th><th>runs</th>",
         section.compared()
     );
-    let judged = section.judged();
-    for figure in figures(judged) {
+    let metric = section.quality_metric();
+    for figure in figures(metric) {
         let _ = write!(
             out,
             "<th title=\"{}\">{}</th>",
@@ -124,7 +124,7 @@ fn table(out: &mut String, section: &Section<'_>) {
                 group.nodes,
                 runs(group)
             );
-            for figure in figures(judged) {
+            for figure in figures(metric) {
                 let target = section.experiment.target;
                 let summary = group.summary(|run| (figure.of)(run, target));
                 let text = summary.map_or_else(
@@ -169,7 +169,10 @@ fn runs(group: &Group<'_>) -> String {
 }
 
 fn meanings(out: &mut String, sections: &[Section<'_>]) {
-    let mut good: Vec<&Figure> = sections.iter().map(|section| how_good(section.judged())).collect();
+    let mut good: Vec<&Figure> = sections
+        .iter()
+        .map(|section| how_good(section.quality_metric()))
+        .collect();
     good.dedup_by_key(|figure| figure.name);
     out.push_str("<section><h2>What the figures mean</h2><dl>");
     for figure in good.into_iter().chain(TAKEN) {

@@ -47,18 +47,18 @@ fn experiment(out: &mut String, section: &Section<'_>) {
         let _ = writeln!(out, "Cores for each node, by nodes: {cores}.");
     }
     if let Some(target) = experiment.target {
-        let _ = writeln!(out, "Target: {}.", section.judged().text(target));
+        let _ = writeln!(out, "Target: {}.", section.quality_metric().text(target));
     }
     if let Some(winner) = winner(section) {
         let _ = writeln!(out, "\n{winner}");
     }
     let _ = write!(out, "\n| {} | nodes | runs |", section.compared());
-    let judged = section.judged();
-    for figure in figures(judged) {
+    let metric = section.quality_metric();
+    for figure in figures(metric) {
         let _ = write!(out, " {} |", figure.name);
     }
     out.push_str("\n|---|---|---|");
-    out.push_str(&"---|".repeat(figures(judged).count()));
+    out.push_str(&"---|".repeat(figures(metric).count()));
     out.push('\n');
     for series in &section.series {
         for group in &series.groups {
@@ -68,7 +68,7 @@ fn experiment(out: &mut String, section: &Section<'_>) {
             };
             let label = series.label.replace('|', "\\|");
             let _ = write!(out, "| {label} | {} | {}{troubled} |", group.nodes, group.sound.len());
-            for figure in figures(judged) {
+            for figure in figures(metric) {
                 let text = group.summary(|run| (figure.of)(run, experiment.target)).map(|summary| {
                     let deviation = summary
                         .deviation
@@ -96,7 +96,7 @@ fn experiment(out: &mut String, section: &Section<'_>) {
             pairs.collect::<Vec<_>>().join(", ")
         };
         let parts = [
-            said(&reference.accuracy, how_good(judged).text),
+            said(&reference.accuracy, how_good(metric).text),
             said(&reference.seconds, quantity::seconds),
             said(&reference.speed_up, |figure| format!("{figure:.1} times")),
         ];

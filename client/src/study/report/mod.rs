@@ -16,7 +16,7 @@ use super::row::Row;
 use super::series::{Series, node_counts, series_of, varying_keys};
 use super::statistics::Summary;
 use crate::failure::Failure;
-use crate::judged::Judged;
+use crate::quality_metric::QualityMetric;
 use crate::quantity;
 use figures::how_good;
 
@@ -127,10 +127,10 @@ impl Section<'_> {
         }
     }
 
-    /// What models of this experiment are judged by.
-    fn judged(&self) -> Judged {
+    /// What models of this experiment are metric by.
+    fn quality_metric(&self) -> QualityMetric {
         let mut results = self.rows.iter().filter_map(|row| row.result.as_ref());
-        Judged::by(results.find_map(|result| result.mae))
+        QualityMetric::by(results.find_map(|result| result.mae))
     }
 }
 
@@ -183,7 +183,7 @@ fn data_name(data: &str, others: &[&str]) -> String {
 /// Which strategy of a section did best on the most nodes, in one sentence; none if there is only one.
 fn winner(section: &Section<'_>) -> Option<String> {
     let nodes = *node_counts(&section.series).last()?;
-    let good = how_good(section.judged());
+    let good = how_good(section.quality_metric());
     let mut found: Vec<(&str, Summary, f64)> = section
         .series
         .iter()
@@ -304,17 +304,17 @@ mod tests {
         ];
         let material = material(RUNS, rows);
         let sections = sections(&material);
-        let found: Vec<(&str, Judged)> = sections
+        let found: Vec<(&str, QualityMetric)> = sections
             .iter()
-            .map(|section| (section.name.as_deref().unwrap(), section.judged()))
+            .map(|section| (section.name.as_deref().unwrap(), section.quality_metric()))
             .collect();
         assert_eq!(
             found,
             [
-                ("csv:iris.csv", Judged::Accuracy),
-                ("csv:houses.csv", Judged::R2),
-                ("npz:b/x.npz", Judged::Accuracy),
-                ("npz:c/x.npz", Judged::Accuracy),
+                ("csv:iris.csv", QualityMetric::Accuracy),
+                ("csv:houses.csv", QualityMetric::R2),
+                ("npz:b/x.npz", QualityMetric::Accuracy),
+                ("npz:c/x.npz", QualityMetric::Accuracy),
             ]
         );
         for text in [html::page(&material), markdown::text(&material)] {

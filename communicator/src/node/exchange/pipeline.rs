@@ -6,7 +6,7 @@ use std::sync::Arc;
 use protocol::ids::NodeId;
 use protocol::job::Trainers;
 use protocol::wire::attach::ToWorker;
-use protocol::wire::flow::{Flow, FlowHead, FlowWord, Place};
+use protocol::wire::flow::{Flow, FlowBody, FlowHead, StageAddress};
 use protocol::wire::link::Message;
 
 use super::ExchangeState;
@@ -24,7 +24,7 @@ impl ExchangeState {
         let own = self.plan.place(self.me);
         let to = addressed
             .filter(|(pipeline, _)| own.is_some_and(|own| own.pipeline == *pipeline))
-            .and_then(|(pipeline, stage)| self.plan.holder(Place { pipeline, stage }));
+            .and_then(|(pipeline, stage)| self.plan.holder(StageAddress { pipeline, stage }));
         let Some(peer) = to.and_then(|to| self.peers.get(&to.node)) else {
             tracing::error!("a worker sent something to a place that its pipeline does not have");
             return worker.hang_up();
@@ -51,10 +51,10 @@ impl ExchangeState {
                 pipeline: place.pipeline,
                 to: place.stage,
                 from: own.stage,
-                attempt: 0,
-                word: FlowWord::Lost,
+                generation: 0,
+                body: FlowBody::Reset,
             };
-            if let (Some((_, outbox)), Ok(contents)) = (&peer.outbox, Flow::word(head).encode())
+            if let (Some((_, outbox)), Ok(contents)) = (&peer.outbox, Flow::without_numbers(head).encode())
                 && outbox.try_send(Message::Flow(contents.into())).is_err()
             {
                 // Whose link is cut hears of it so.

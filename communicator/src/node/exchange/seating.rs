@@ -77,7 +77,7 @@ impl ExchangeState {
             restore,
             round,
             workers,
-            post: self.plan.post(self.me),
+            pipeline: self.plan.pipeline_assignment(self.me),
         })));
     }
 

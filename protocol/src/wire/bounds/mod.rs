@@ -22,7 +22,7 @@ use crate::split::SLOTS_MAX;
 use crate::stats::{PeerRecord, StatsRecord};
 use crate::wire::attach::DataInfo;
 use crate::wire::control::{Beat, Found, NodeInfo, Offer, Request, Word};
-use crate::wire::flow::Place;
+use crate::wire::flow::StageAddress;
 use crate::wire::run_plan::{Participant, Resumed, RunPlan};
 
 /// Runs in a beat: the one that a node is in, and the one before.
@@ -295,7 +295,7 @@ impl RunPlan {
         let are_rows = |stages: usize| founders.len().is_multiple_of(stages);
         within(self.stages().is_none_or(are_rows), "nodes in rows")?;
         within(founders.iter().all(|one| one.takes.is_none()), "a place of its own")?;
-        let is_place = |place: Place| {
+        let is_place = |place: StageAddress| {
             let stage = usize::from(place.stage);
             (place.pipeline as usize) < self.workers() && self.stages().is_some_and(|stages| stage < stages)
         };

@@ -137,7 +137,7 @@ fn places_are_taken_over_where_there_are_places() {
             .into();
     };
     let taken = |pipeline, stage| Taken {
-        place: Place { pipeline, stage },
+        place: StageAddress { pipeline, stage },
         turn: 1,
     };
     let takes = |pipeline, stage| {

@@ -35,7 +35,7 @@ use crate::learning::muon::Parts;
 use crate::network::Network;
 use crate::objective::Task;
 use crate::ops::{self, CpuLayer, MeanLoss, OpError, Parameters, Threads, from_rows, values};
-use crate::pipeline::{InPipeline, Pipeline, PipelineMessage};
+use crate::pipeline::{InPipeline, Pipeline, PipelineEvent};
 use crate::program::{ImageOrder, Program};
 use crate::quantise::Reached;
 use crate::thread_time::ThreadTimer;
@@ -334,7 +334,7 @@ impl<S: CpuGradientSource> InPipeline for CpuBackend<S> {
         self.gradient_source.pipeline()
     }
 
-    fn hear(&mut self, word: PipelineMessage) -> Result<(), TrainError> {
+    fn hear(&mut self, word: PipelineEvent) -> Result<(), TrainError> {
         self.gradient_source.hear(word, &self.shared)
     }
 

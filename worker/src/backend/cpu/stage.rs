@@ -10,7 +10,7 @@ use protocol::optimiser::Rule;
 use super::CpuBackend;
 use crate::backend::replica::Replica;
 use crate::learning::muon::Parts;
-use crate::network::{Descent, Network, There};
+use crate::network::{Descent, ForwardPass, Network};
 use crate::ops::matmul::WriteMode;
 use crate::ops::{
     self, BackwardContext, CpuLayer, DeferredWeightGradient, MeanLoss, OpError, Parameters, Pass, Seed, Statistics,
@@ -50,8 +50,8 @@ pub struct CpuLayers {
     network: Network<CpuLayer>,
     /// The same where nothing is trained.
     forward: Network<CpuLayer>,
-    /// Micro-batches that have gone there, by the step of their minibatch. Each keeps the weights that it went with.
-    under_way: BTreeMap<(u64, u16), (There<CpuLayer>, Pass)>,
+    /// Micro-batches that have gone forward, by the step of their minibatch. Each keeps the weights that it went with.
+    under_way: BTreeMap<(u64, u16), (ForwardPass<CpuLayer>, Pass)>,
 }
 
 impl CpuLayers {
@@ -103,7 +103,7 @@ impl Layers for CpuLayers {
         self.number
     }
 
-    fn there(
+    fn forward(
         &mut self,
         micro_batch: (u64, u16),
         weights: &Parameters,
@@ -111,28 +111,30 @@ impl Layers for CpuLayers {
         inputs: Vec<f32>,
     ) -> Result<Cow<'_, [f32]>, TrainError> {
         let pass = pass(weights, key);
-        let there = self.network.there(&pass, self.rows(inputs)?, Gradients::leaky())?;
-        self.under_way.insert(micro_batch, (there, pass));
+        let forward = self
+            .network
+            .forward_taped(&pass, self.rows(inputs)?, Gradients::leaky())?;
+        self.under_way.insert(micro_batch, (forward, pass));
         Ok(Cow::Borrowed(values(&self.under_way[&micro_batch].0.outputs)))
     }
 
-    fn back(
+    fn backward(
         &mut self,
         micro_batch: (u64, u16),
         (output_gradients, loss): (Vec<f32>, f32),
         write_mode: WriteMode,
         gradient: &mut Vec<f32>,
     ) -> Result<Option<Returned<DeferredWeightGradient>>, TrainError> {
-        let Some((there, pass)) = self.under_way.remove(&micro_batch) else {
+        let Some((forward, pass)) = self.under_way.remove(&micro_batch) else {
             return Ok(None);
         };
         pass.backward.begins(write_mode, 1.0);
-        let inputs = there.inputs.clone();
-        let descent = there.back(&Seed::new(output_gradients, loss, std::mem::take(gradient)), &pass)?;
+        let inputs = forward.inputs.clone();
+        let descent = forward.backward(&Seed::new(output_gradients, loss, std::mem::take(gradient)), &pass)?;
         Ok(Some(self.returned(&inputs, descent, &pass, gradient)?))
     }
 
-    fn judge(
+    fn run_loss_head(
         &mut self,
         (weights, key, inputs): (&Parameters, u64, Vec<f32>),
         (loss, share): (&MeanLoss, f32),
@@ -151,7 +153,7 @@ impl Layers for CpuLayers {
         deferred.add_to(gradient, write_mode);
     }
 
-    fn forward(&mut self, weights: &Parameters, inputs: Vec<f32>) -> Result<Vec<f32>, TrainError> {
+    fn infer(&mut self, weights: &Parameters, inputs: Vec<f32>) -> Result<Vec<f32>, TrainError> {
         let outputs = self.forward.forward(&pass(weights, 0), self.rows(inputs)?)?;
         Ok(values(&outputs).to_vec())
     }

@@ -31,7 +31,7 @@ use crate::backend::{self, Backend, Compare, Orthogonal, Update, Updated};
 use crate::difference;
 use crate::learning::muon::Parts;
 use crate::learning::optimiser::Formula;
-use crate::pipeline::{InPipeline, Pipeline, PipelineMessage};
+use crate::pipeline::{InPipeline, Pipeline, PipelineEvent};
 use crate::quantise::{REPEATS_MAX, Reached};
 use crate::trainer::TrainError;
 
@@ -183,7 +183,7 @@ impl<S: CudaGradientSource> CudaBackend<S> {
         let (report, next) = self.report();
         // What the host knows it has looked at itself.
         let (losses, samples) = match self.loss {
-            Loss::There(losses, samples) => (losses, samples),
+            Loss::OnDevice(losses, samples) => (losses, samples),
             Loss::Known(_) => (self.nothing.at(), 1),
         };
         let loss = LossAndClip {
@@ -358,7 +358,7 @@ impl<S: CudaGradientSource> Backend for CudaBackend<S> {
         self.gpu.worked(since.elapsed());
         let loss = match (finished?, self.loss) {
             (_, Loss::Known(loss)) => loss,
-            (report, Loss::There(..)) => report.loss,
+            (report, Loss::OnDevice(..)) => report.loss,
         };
         let launched = update.orthogonal.and(self.directions.as_ref());
         Ok(Updated {
@@ -490,7 +490,7 @@ impl<S: CudaGradientSource> InPipeline for CudaBackend<S> {
         self.gradient_source.pipeline()
     }
 
-    fn hear(&mut self, word: PipelineMessage) -> Result<(), TrainError> {
+    fn hear(&mut self, word: PipelineEvent) -> Result<(), TrainError> {
         self.apply_waiting()?;
         self.gradient_source.hear(word, &self.shared)
     }

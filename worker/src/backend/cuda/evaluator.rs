@@ -17,7 +17,7 @@ use crate::dataset::Dataset;
 use crate::device::Precision;
 use crate::measuring::chosen;
 use crate::objective::{Objective, Task};
-use crate::ops::loss::{Judgement, judge};
+use crate::ops::loss::{EvalSums, eval_sums};
 use crate::program::{ImageOrder, Program};
 use crate::tape::Parameters;
 
@@ -105,7 +105,7 @@ impl CudaEvaluator {
     }
 
     /// Loss and accuracy on a minibatch of at most [`CudaEvaluator::MINIBATCH`] held-out samples.
-    pub fn judge(&mut self, minibatch: &[u32]) -> Result<Judgement, GpuError> {
+    pub fn eval_sums(&mut self, minibatch: &[u32]) -> Result<EvalSums, GpuError> {
         let images = self.model.images(minibatch.len());
         let (x, labels) = (self.model.x(), self.model.labels());
         // SAFETY: the model has room for the largest minibatch.
@@ -121,6 +121,6 @@ impl CudaEvaluator {
         self.gpu.wait()?;
         let logits: Vec<f32> = self.logits[..count].iter().copied().map(f32::from_bits).collect();
         let answers = self.dataset.test.answers_at(minibatch);
-        Ok(judge(&self.objective, &logits, &answers))
+        Ok(eval_sums(&self.objective, &logits, &answers))
     }
 }

@@ -22,7 +22,7 @@ pub enum Loss {
     /// It is known.
     Known(f32),
     /// Those of so many samples, on the device.
-    There(At<f32>, usize),
+    OnDevice(At<f32>, usize),
 }
 
 impl From<f32> for Loss {

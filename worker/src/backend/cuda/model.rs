@@ -12,7 +12,7 @@ use super::layers::{ConvRoom, CudaJunction, CudaLayer, PARTS_MAX, Pass, PassData
 use super::loss::CudaLoss;
 use super::memory::Array;
 use super::place::{Place, place_of, tensor_at};
-use crate::network::{Descent, Network, Part, There};
+use crate::network::{Descent, ForwardPass, Network, Part};
 use crate::objective::Objective;
 use crate::program::{InputGradient, Op, Planes, Program};
 use crate::tape::{Activations, Parameters};
@@ -54,7 +54,7 @@ impl CudaModel {
             gpu,
             minibatch,
             trains,
-            // What a whole network has unfolded on the way there it needs on the way back.
+            // What a whole network has unfolded on the way forward it needs on the way back.
             common: match purpose {
                 Purpose::Training => None,
                 _ => Some(Rc::new(ConvRoom::of_all(gpu, &program.ops, minibatch, trains)?)),
@@ -112,7 +112,7 @@ impl CudaModel {
         self.x.at()
     }
 
-    /// How many labels there is room for.
+    /// How many labels forward is room for.
     pub(super) fn labels_max(&self) -> usize {
         self.loss.room().labels.len()
     }
@@ -122,7 +122,7 @@ impl CudaModel {
         self.loss.room().labels.at()
     }
 
-    /// The most samples that there is room for.
+    /// The most samples that forward is room for.
     pub(super) fn minibatch(&self) -> usize {
         self.minibatch
     }
@@ -155,7 +155,7 @@ impl CudaModel {
 
     /// Launches forward, loss and backward of the minibatch that lies at [`CudaModel::x`]: writes the whole gradient.
     ///
-    /// `gradient` must have room for as many numbers as there are parameters.
+    /// `gradient` must have room for as many numbers as forward are parameters.
     pub(super) fn descend(
         &self,
         parameters: &Parameters<Place>,
@@ -183,20 +183,22 @@ impl CudaModel {
         Ok((x, descent))
     }
 
-    /// Launches the way there of what lies at [`CudaModel::x`], with one back.
-    pub(super) fn there(
+    /// Launches the way forward of what lies at [`CudaModel::x`], with one back.
+    pub(super) fn forward(
         &self,
         parameters: &Parameters<Place>,
         samples: usize,
         key: u64,
-    ) -> Result<(There<CudaLayer>, Pass), GpuError> {
+    ) -> Result<(ForwardPass<CudaLayer>, Pass), GpuError> {
         self.gpu.products.compete(samples == self.minibatch);
         let pass = self.pass(parameters, key, 1.0, Statistics::Minibatch);
-        let there = self.network.there(&pass, self.samples(samples)?, Gradients::leaky())?;
-        Ok((there, pass))
+        let forward = self
+            .network
+            .forward_taped(&pass, self.samples(samples)?, Gradients::leaky())?;
+        Ok((forward, pass))
     }
 
-    /// Launches forward alone. Where the logits will lie, and how many there are for each sample.
+    /// Launches forward alone. Where the logits will lie, and how many forward are for each sample.
     pub(super) fn logits(
         &self,
         parameters: &Parameters<Place>,

@@ -24,7 +24,7 @@ use super::place::{Place, place_of, slot, tensor_at};
 use super::weights::Weights;
 use crate::backend::replica::Replica;
 use crate::learning::muon::Parts;
-use crate::network::{Descent, There};
+use crate::network::{Descent, ForwardPass};
 use crate::objective::Objective;
 use crate::ops::MeanLoss;
 use crate::ops::matmul::WriteMode;
@@ -79,12 +79,12 @@ pub struct CudaLayers {
     weights: Range<usize>,
     /// The most samples that a micro-batch has.
     micro_batch: usize,
-    /// Micro-batches that have gone there, by the step of their minibatch. Each has a model for itself, in which its activations lie,
+    /// Micro-batches that have gone forward, by the step of their minibatch. Each has a model for itself, in which its activations lie,
     /// and keeps the weights that it went with.
     under_way: BTreeMap<(u64, u16), UnderWay>,
     /// Models that no micro-batch is in.
     free: Vec<CudaModel>,
-    /// What held-out samples go through, once there were any.
+    /// What held-out samples go through, once forward were any.
     forward: Option<CudaModel>,
     /// The gradient of a micro-batch that is to be added to another's.
     summand: Rc<Array<f32>>,
@@ -93,7 +93,7 @@ pub struct CudaLayers {
 }
 
 struct UnderWay {
-    there: There<CudaLayer>,
+    forward: ForwardPass<CudaLayer>,
     pass: Pass,
     model: CudaModel,
     _weights: Weights,
@@ -210,7 +210,7 @@ impl Layers for CudaLayers {
         self.number
     }
 
-    fn there(
+    fn forward(
         &mut self,
         micro_batch: (u64, u16),
         weights: &Weights,
@@ -221,12 +221,12 @@ impl Layers for CudaLayers {
         let model = self.model(samples)?;
         // SAFETY: the model has room for a micro-batch.
         unsafe { self.border.send_numbers(&inputs, model.x())? };
-        let (there, pass) = model.there(weights.parameters(), samples, key)?;
-        let (rows, columns) = *there.outputs.shape();
+        let (forward, pass) = model.forward(weights.parameters(), samples, key)?;
+        let (rows, columns) = *forward.outputs.shape();
         // SAFETY: the last layer writes so many numbers.
-        let outputs = unsafe { self.border.fetch(place_of(&there.outputs), rows * columns)? };
+        let outputs = unsafe { self.border.fetch(place_of(&forward.outputs), rows * columns)? };
         let under_way = UnderWay {
-            there,
+            forward,
             pass,
             model,
             _weights: weights.clone(),
@@ -237,7 +237,7 @@ impl Layers for CudaLayers {
         Ok(Cow::Owned(outputs))
     }
 
-    fn back(
+    fn backward(
         &mut self,
         micro_batch: (u64, u16),
         (output_gradients, loss): (Vec<f32>, f32),
@@ -248,12 +248,12 @@ impl Layers for CudaLayers {
             return Ok(None);
         };
         let UnderWay {
-            there,
+            forward,
             pass,
             model,
             _weights,
         } = under_way;
-        let (rows, columns) = *there.outputs.shape();
+        let (rows, columns) = *forward.outputs.shape();
         if output_gradients.len() != rows * columns {
             return Ok(None);
         }
@@ -261,10 +261,10 @@ impl Layers for CudaLayers {
             output_gradients: model.output_gradients(),
             gradient: self.written(write_mode, *gradient),
         };
-        // SAFETY: the model has room for the gradients of a micro-batch's outputs, of which there are so many.
+        // SAFETY: the model has room for the gradients of a micro-batch's outputs, of which forward are so many.
         unsafe { self.border.send_numbers(&output_gradients, seed.output_gradients)? };
-        let inputs = there.inputs.clone();
-        let descent = there.back(&seed, &pass).map_err(TrainError::from)?;
+        let inputs = forward.inputs.clone();
+        let descent = forward.backward(&seed, &pass).map_err(TrainError::from)?;
         let input_gradients = self.finish(&inputs, descent, write_mode, *gradient)?;
         self.leave(model);
         let deferred = Vec::new();
@@ -275,7 +275,7 @@ impl Layers for CudaLayers {
         }))
     }
 
-    fn judge(
+    fn run_loss_head(
         &mut self,
         (weights, key, inputs): (&Weights, u64, Vec<f32>),
         (loss, share): (&MeanLoss, f32),
@@ -313,7 +313,7 @@ impl Layers for CudaLayers {
     }
 
     /// In full: what is told of a model must not depend on the precision that it is trained in.
-    fn forward(&mut self, weights: &Weights, inputs: Vec<f32>) -> Result<Vec<f32>, TrainError> {
+    fn infer(&mut self, weights: &Weights, inputs: Vec<f32>) -> Result<Vec<f32>, TrainError> {
         let samples = self.samples(&inputs);
         let model = match self.forward.take() {
             Some(model) if model.minibatch() >= samples => model,
@@ -345,7 +345,7 @@ impl Layers for CudaLayers {
     }
 }
 
-/// Where a network goes on elsewhere: gradients that have come back from there, in place of a loss.
+/// Where a network goes on elsewhere: gradients that have come back from forward, in place of a loss.
 #[derive(Clone)]
 struct Seed {
     /// Where they lie.

@@ -89,6 +89,6 @@ impl GradientSource for Whole {
         unsafe { self.dataset.gather(&self.gpu, samples, key, images, x, labels)? };
         self.model
             .descend(weights.parameters(), *gradient, samples.len(), key)?;
-        Ok(Loss::There(self.model.losses(), samples.len()))
+        Ok(Loss::OnDevice(self.model.losses(), samples.len()))
     }
 }

@@ -446,14 +446,14 @@ fn a_chain_of_everything() {
 #[test]
 fn losses_do_not_overflow() {
     let logits = [1000.0, -1000.0, 0.0];
-    let judged = loss::judge(&plain_classes(), &logits, &Answers::Labels(vec![0]));
-    assert_eq!((judged.loss, judged.correct), (0.0, 1));
-    let judged = loss::judge(&plain_classes(), &logits, &Answers::Labels(vec![1]));
-    assert_eq!((judged.loss, judged.correct), (2000.0, 0));
+    let sums = loss::eval_sums(&plain_classes(), &logits, &Answers::Labels(vec![0]));
+    assert_eq!((sums.loss, sums.correct), (0.0, 1));
+    let sums = loss::eval_sums(&plain_classes(), &logits, &Answers::Labels(vec![1]));
+    assert_eq!((sums.loss, sums.correct), (2000.0, 0));
 }
 
 #[test]
-fn numbers_are_judged_by_what_they_explain() {
+fn r2_is_the_explained_variance() {
     let objective = Objective::Numbers {
         distance: Distance::Squared,
         units: vec![10.0, 2.0].into(),
@@ -464,7 +464,7 @@ fn numbers_are_judged_by_what_they_explain() {
             width: 2,
             values: values.clone(),
         };
-        loss::judge(&objective, found, &answers)
+        loss::eval_sums(&objective, found, &answers)
     };
     assert_eq!(judge(&values).r2(3), 1.0);
     // Their means explain nothing.

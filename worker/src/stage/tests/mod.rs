@@ -16,21 +16,21 @@ use crate::backend::{Array, Backend};
 use crate::device::Precision;
 use crate::fitting::fit;
 use crate::ops::{self, Parameters, Threads, from_rows};
-use crate::pipeline::{InPipeline, Line};
+use crate::pipeline::{InPipeline, PipelineTransport};
 use crate::program::{ImageOrder, Program};
 use crate::trainer::{StepControl, Trainer};
 use crate::views;
 use dfdx::prelude::Cpu;
-use protocol::wire::flow::{Flow, FlowHead, FlowWord, Place};
+use protocol::wire::flow::{Flow, FlowBody, FlowHead, StageAddress};
 
 /// A pipeline in one process.
 struct Wires {
     to: Vec<Sender<Flow>>,
     own: Receiver<Flow>,
-    waiting: RefCell<VecDeque<PipelineMessage>>,
+    waiting: RefCell<VecDeque<PipelineEvent>>,
 }
 
-impl Line for Wires {
+impl PipelineTransport for Wires {
     fn send(&self, flow: Flow) -> Result<(), TrainError> {
         // What passes is what is read again on another machine.
         let flow = Flow::decode(&flow.encode().unwrap()).unwrap();
@@ -39,12 +39,12 @@ impl Line for Wires {
         Ok(())
     }
 
-    fn next(&self, limit: std::time::Duration) -> Result<Option<PipelineMessage>, TrainError> {
+    fn next(&self, limit: std::time::Duration) -> Result<Option<PipelineEvent>, TrainError> {
         if let Some(word) = self.waiting.borrow_mut().pop_front() {
             return Ok(Some(word));
         }
         match self.own.recv_timeout(limit) {
-            Ok(flow) => Ok(Some(PipelineMessage::Flow(flow))),
+            Ok(flow) => Ok(Some(PipelineEvent::Flow(flow))),
             Err(RecvTimeoutError::Timeout) => Ok(None),
             Err(RecvTimeoutError::Disconnected) => Err(TrainError::Unheard),
         }
@@ -55,7 +55,7 @@ impl Line for Wires {
         START.get_or_init(std::time::Instant::now).elapsed()
     }
 
-    fn put_back(&self, word: PipelineMessage) {
+    fn put_back(&self, word: PipelineEvent) {
         self.waiting.borrow_mut().push_back(word);
     }
 }
@@ -70,11 +70,11 @@ fn job(model: &str, optimiser: &str, groups: usize, micro: usize) -> Job {
     job_ahead(model, optimiser, groups, micro, 0)
 }
 
-fn job_ahead(model: &str, optimiser: &str, groups: usize, micro: usize, ahead: usize) -> Job {
+fn job_ahead(model: &str, optimiser: &str, groups: usize, micro: usize, in_flight: usize) -> Job {
     job_of(
         model,
         optimiser,
-        &format!("groups={groups},micro={micro},ahead={ahead}"),
+        &format!("groups={groups},micro={micro},ahead={in_flight}"),
     )
 }
 
@@ -153,13 +153,13 @@ fn in_a_pipeline_on(on: &[On], job: &Job, data: &Arc<Dataset>, steps: u64) -> (V
             let (job, data, layout, to) = (job.clone(), Arc::clone(data), layout.clone(), to.clone());
             std::thread::spawn(move || {
                 let partition = Partition::new(layout.clone(), &pipelines).unwrap();
-                let place = Place {
+                let place = StageAddress {
                     pipeline: 0,
                     stage: number,
                 };
                 let waiting = RefCell::default();
                 let pipeline = Pipeline::new(
-                    (place, stages as u8, pipelines.ahead(1)),
+                    (place, stages as u8, pipelines.in_flight(1)),
                     1,
                     data.train.len(),
                     Box::new(Wires { to, own, waiting }),
@@ -212,15 +212,15 @@ fn take_part<B: Backend>(mut trainer: Replica<B>, job: &Job, steps: u64) -> (Vec
 
 fn lead<B: Backend>(trainer: &mut Replica<B>, job: &Job, steps: u64) -> (Vec<f32>, Option<Scores>) {
     while !trainer.pipeline().unwrap().is_whole() {
-        trainer.pipeline().unwrap().call().unwrap();
+        trainer.pipeline().unwrap().join().unwrap();
         // The followers' first words, and the last one's answer.
         let word = trainer.pipeline().unwrap().listen().unwrap();
         trainer.hear(word).unwrap();
     }
     let losses = (1..=steps).map(|step| {
         let control = control(job, step);
-        let ahead = trainer.pipeline().unwrap().ahead() as u64;
-        let leads = (step..=steps.min(step + ahead)).map(|step| Lead {
+        let in_flight = trainer.pipeline().unwrap().in_flight() as u64;
+        let leads = (step..=steps.min(step + in_flight)).map(|step| Lead {
             step,
             learning_rate: control.learning_rate,
             samples: samples(step),
@@ -314,7 +314,7 @@ fn slices_of_layers_add_up_to_them() {
 
 /// The own weights after so many steps of a machine whose first layers go there with weights of some steps ago, and come back
 /// with the same.
-fn with_old_first_layers(job: &Job, data: &Arc<Dataset>, steps: usize, ahead: usize) -> Vec<f32> {
+fn with_old_first_layers(job: &Job, data: &Arc<Dataset>, steps: usize, in_flight: usize) -> Vec<f32> {
     let layout = fit(job, data).unwrap();
     let pipelines = job.exchange.pipelines().unwrap();
     let first = Partition::new(layout.clone(), pipelines)
@@ -332,7 +332,7 @@ fn with_old_first_layers(job: &Job, data: &Arc<Dataset>, steps: usize, ahead: us
     for step in 1..=steps as u64 {
         before.push(weights[..first].to_vec());
         // A minibatch is begun when the one that is so many before it is next.
-        let seen = before.len().saturating_sub(1 + ahead);
+        let seen = before.len().saturating_sub(1 + in_flight);
         let mixed = [&before[seen][..], &weights[first..]].concat();
         let parameters = Parameters::new(&Cpu::default(), mixed).unwrap();
         let samples = samples(step);
@@ -359,12 +359,18 @@ fn with_old_first_layers(job: &Job, data: &Arc<Dataset>, steps: usize, ahead: us
 fn gradients_belong_to_the_weights_that_a_minibatch_went_with() {
     let data = dataset();
     let model = "dense 24, tanh, dense 16, tanh, dense";
-    for ahead in 0..=3 {
-        let job = job_ahead(model, "sgd:0.05", 2, 1, ahead);
+    for in_flight in 0..=3 {
+        let job = job_ahead(model, "sgd:0.05", 2, 1, in_flight);
         let (pipeline, _, _) = in_a_pipeline(&job, &data, 50);
-        let expected = |ahead| with_old_first_layers(&job, &data, 50, ahead);
-        assert!(furthest(&pipeline, &expected(ahead)) < 1e-5, "{ahead} ahead");
-        assert!(furthest(&pipeline, &expected(ahead + 1)) > 1e-4, "{ahead} ahead");
+        let expected = |in_flight| with_old_first_layers(&job, &data, 50, in_flight);
+        assert!(
+            furthest(&pipeline, &expected(in_flight)) < 1e-5,
+            "{in_flight} in_flight"
+        );
+        assert!(
+            furthest(&pipeline, &expected(in_flight + 1)) > 1e-4,
+            "{in_flight} in_flight"
+        );
     }
 }
 
@@ -397,7 +403,7 @@ fn a_pipeline_measures_what_one_machine_does() {
             .into_iter()
             .map(protocol::lattice::weight_of)
             .collect();
-        let judged = Objective::to_judge(&job, &data.target);
+        let judged = Objective::for_evaluation(&job, &data.target);
         let one = crate::evaluate::evaluate(&layout, weights, Vec::new(), &data.test, &judged, Threads(1), |_| true);
         let (_, _, pipeline) = in_a_pipeline(&job, &data, 2);
         let one = one.unwrap().scores();

@@ -103,15 +103,21 @@ fn parts_and_slices_on_gpus_and_cpus_add_up() {
 fn gradients_of_a_gpu_belong_to_the_weights_that_a_minibatch_went_with() {
     let data = dataset();
     let model = "dense 24, tanh, dense 16, tanh, dense";
-    for ahead in 0..=3 {
+    for in_flight in 0..=3 {
         if gpu(Precision::F32).is_none() {
             return;
         }
-        let job = job_ahead(model, "sgd:0.05", 2, 1, ahead);
+        let job = job_ahead(model, "sgd:0.05", 2, 1, in_flight);
         let (pipeline, _, _) = in_a_pipeline_on(&[FULL], &job, &data, 50);
-        let expected = |ahead| with_old_first_layers(&job, &data, 50, ahead);
-        assert!(furthest(&pipeline, &expected(ahead)) < 1e-5, "{ahead} ahead");
-        assert!(furthest(&pipeline, &expected(ahead + 1)) > 1e-4, "{ahead} ahead");
+        let expected = |in_flight| with_old_first_layers(&job, &data, 50, in_flight);
+        assert!(
+            furthest(&pipeline, &expected(in_flight)) < 1e-5,
+            "{in_flight} in_flight"
+        );
+        assert!(
+            furthest(&pipeline, &expected(in_flight + 1)) > 1e-4,
+            "{in_flight} in_flight"
+        );
     }
 }
 

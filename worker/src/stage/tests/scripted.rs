@@ -6,14 +6,14 @@ use super::*;
 #[derive(Clone, Default)]
 struct Scripted(Arc<std::sync::Mutex<VecDeque<Flow>>>);
 
-impl Line for Scripted {
+impl PipelineTransport for Scripted {
     fn send(&self, _flow: Flow) -> Result<(), TrainError> {
         Ok(())
     }
 
-    fn next(&self, _limit: std::time::Duration) -> Result<Option<PipelineMessage>, TrainError> {
+    fn next(&self, _limit: std::time::Duration) -> Result<Option<PipelineEvent>, TrainError> {
         let next = self.0.lock().unwrap().pop_front();
-        next.map(|flow| Some(PipelineMessage::Flow(flow)))
+        next.map(|flow| Some(PipelineEvent::Flow(flow)))
             .ok_or(TrainError::Unheard)
     }
 
@@ -21,16 +21,16 @@ impl Line for Scripted {
         std::time::Duration::ZERO
     }
 
-    fn put_back(&self, _word: PipelineMessage) {}
+    fn put_back(&self, _word: PipelineEvent) {}
 }
 
 /// A worker of a pipeline whose others are scripted.
-fn among(line: &Scripted, job: &Job, data: &Arc<Dataset>, stage: u8) -> CpuStageTrainer {
+fn among(transport: &Scripted, job: &Job, data: &Arc<Dataset>, stage: u8) -> CpuStageTrainer {
     let pipelines = job.exchange.pipelines().unwrap();
     let partition = Partition::new(fit(job, data).unwrap(), pipelines).unwrap();
-    let place = Place { pipeline: 0, stage };
-    let about = (place, partition.len() as u8, pipelines.ahead(1));
-    let pipeline = Pipeline::new(about, 1, data.train.len(), Box::new(line.clone())).unwrap();
+    let place = StageAddress { pipeline: 0, stage };
+    let about = (place, partition.len() as u8, pipelines.in_flight(1));
+    let pipeline = Pipeline::new(about, 1, data.train.len(), Box::new(transport.clone())).unwrap();
     let counts = partition.stage(usize::from(stage)).initial_counts(job.seed);
     let membership = Membership::of_job(job, data, partition, pipeline);
     CpuStageTrainer::in_pipeline(membership, &counts, job.optimiser.rule, Threads(1)).unwrap()
@@ -55,14 +55,14 @@ fn a_minibatch_whose_parts_come_before_the_leaders_word_is_trained() {
         pipeline: 0,
         to: 1,
         from: 0,
-        attempt: 7,
-        word,
+        generation: 7,
+        body: word,
     };
-    let hear = |trainer: &mut CpuStageTrainer, flow| trainer.hear(PipelineMessage::Flow(flow)).unwrap();
-    hear(&mut trainer, Flow::word(head(FlowWord::Call)));
+    let hear = |trainer: &mut CpuStageTrainer, flow| trainer.hear(PipelineEvent::Flow(flow)).unwrap();
+    hear(&mut trainer, Flow::without_numbers(head(FlowBody::Join)));
     for step in 1..4 {
         let lead = lead_of(step);
-        let there = FlowWord::There {
+        let there = FlowBody::Forward {
             step,
             micro_batch: 0,
             layer_range: 1,
@@ -71,7 +71,10 @@ fn a_minibatch_whose_parts_come_before_the_leaders_word_is_trained() {
             &mut trainer,
             Flow::with(head(there), &vec![0.5; 24 * lead.samples.len()]),
         );
-        hear(&mut trainer, Flow::word(head(FlowWord::Lead(Box::new(lead.clone())))));
+        hear(
+            &mut trainer,
+            Flow::without_numbers(head(FlowBody::Lead(Box::new(lead.clone())))),
+        );
         let report = trainer.step(&lead.samples, control(&job, step), &mut Vec::new());
         assert!(report.is_ok(), "{step}: {:?}", report.err());
     }
@@ -88,28 +91,28 @@ fn nothing_of_an_earlier_attempt_is_gone_on_with() {
         "groups=2,slices=2,micro=1,ahead=1",
     );
     let own_after = |stale: f32| {
-        let line = Scripted::default();
-        let mut trainer = among(&line, &job, &data, 2);
-        let flow = |attempt, from, word, numbers: Vec<f32>| {
+        let transport = Scripted::default();
+        let mut trainer = among(&transport, &job, &data, 2);
+        let flow = |generation, from, word, numbers: Vec<f32>| {
             let head = FlowHead {
                 pipeline: 0,
                 to: 2,
                 from,
-                attempt,
-                word,
+                generation,
+                body: word,
             };
             Flow::with(head, &numbers)
         };
-        let word = |attempt, word| flow(attempt, 0, word, Vec::new());
-        let there = |attempt, step, layer_range, from, number: f32| {
+        let word = |generation, word| flow(generation, 0, word, Vec::new());
+        let there = |generation, step, layer_range, from, number: f32| {
             let micro_batch = 0;
             // Half of 24 neurons, or of 16.
             let width = if layer_range == 1 { 12 } else { 8 };
             let numbers = vec![number; width * lead_of(step).samples.len()];
             flow(
-                attempt,
+                generation,
                 from,
-                FlowWord::There {
+                FlowBody::Forward {
                     step,
                     micro_batch,
                     layer_range,
@@ -117,21 +120,21 @@ fn nothing_of_an_earlier_attempt_is_gone_on_with() {
                 numbers,
             )
         };
-        let lead = |attempt, step| word(attempt, FlowWord::Lead(Box::new(lead_of(step))));
-        let hear = |trainer: &mut CpuStageTrainer, flow| trainer.hear(PipelineMessage::Flow(flow)).unwrap();
+        let lead = |generation, step| word(generation, FlowBody::Lead(Box::new(lead_of(step))));
+        let hear = |trainer: &mut CpuStageTrainer, flow| trainer.hear(PipelineEvent::Flow(flow)).unwrap();
         let step = |trainer: &mut CpuStageTrainer, step: u64, come: Vec<Flow>| {
-            line.0.lock().unwrap().extend(come);
+            transport.0.lock().unwrap().extend(come);
             trainer
                 .step(&samples(step), control(&job, step), &mut Vec::new())
                 .unwrap();
         };
-        for said in [word(7, FlowWord::Call), lead(7, 1), lead(7, 2)] {
+        for said in [word(7, FlowBody::Join), lead(7, 1), lead(7, 2)] {
             hear(&mut trainer, said);
         }
         let first = [(1, 0), (1, 1), (2, 3)].map(|(layer_range, from)| there(7, 1, layer_range, from, 0.25));
-        let early = [there(7, 2, 1, 0, stale), word(7, FlowWord::End { done: 1 })];
+        let early = [there(7, 2, 1, 0, stale), word(7, FlowBody::End { done: 1 })];
         step(&mut trainer, 1, early.into_iter().chain(first).collect());
-        for said in [word(8, FlowWord::Call), lead(8, 2)] {
+        for said in [word(8, FlowBody::Join), lead(8, 2)] {
             hear(&mut trainer, said);
         }
         let second = [(1, 1), (1, 0), (2, 3)].map(|(layer_range, from)| there(8, 2, layer_range, from, 0.5));

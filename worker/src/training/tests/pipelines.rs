@@ -10,11 +10,11 @@ use protocol::split::SHARDS_PER_SLOT;
 
 use protocol::model::Partition;
 use protocol::wire::attach::SaveOrder;
-use protocol::wire::flow::{Flow, Place};
+use protocol::wire::flow::{Flow, StageAddress};
 
 use super::*;
 use crate::backend::cpu::CpuStageTrainer;
-use crate::pipeline::{Line, Pipeline, PipelineMessage};
+use crate::pipeline::{Pipeline, PipelineEvent, PipelineTransport};
 use crate::stage::Membership;
 use crate::training_thread::TrainingThread;
 
@@ -83,7 +83,7 @@ impl Workers {
                 match word {
                     FromTraining::Flow(flow) if !cut.load(Ordering::Relaxed) => {
                         let to = usize::from(flow.head.to);
-                        let _ = inbound[to].send(ToTraining::Pipeline(PipelineMessage::Flow(flow)));
+                        let _ = inbound[to].send(ToTraining::Pipeline(PipelineEvent::Flow(flow)));
                     }
                     word => {
                         let _ = tell.send((group, word));
@@ -149,16 +149,16 @@ fn training(
     dataset: &Arc<Dataset>,
     layout: &Layout,
     stage: usize,
-    line: Box<dyn Line>,
+    line: Box<dyn PipelineTransport>,
 ) -> Result<Training<CpuStageTrainer>, TrainingError> {
     let pipelines = *job.exchange.pipelines().unwrap();
     let partition = Partition::new(layout.clone(), &pipelines).unwrap();
-    let place = Place {
+    let place = StageAddress {
         pipeline: 0,
         stage: stage as u8,
     };
     let pipeline = Pipeline::new(
-        (place, partition.len() as u8, pipelines.ahead(1)),
+        (place, partition.len() as u8, pipelines.in_flight(1)),
         5,
         dataset.train.len(),
         line,
@@ -184,12 +184,12 @@ fn all_the_rest() -> Batch {
 #[derive(Clone, Default)]
 struct Silence(Rc<Cell<std::time::Duration>>);
 
-impl Line for Silence {
+impl PipelineTransport for Silence {
     fn send(&self, _flow: Flow) -> Result<(), TrainError> {
         Ok(())
     }
 
-    fn next(&self, _limit: std::time::Duration) -> Result<Option<PipelineMessage>, TrainError> {
+    fn next(&self, _limit: std::time::Duration) -> Result<Option<PipelineEvent>, TrainError> {
         Ok(None)
     }
 
@@ -197,7 +197,7 @@ impl Line for Silence {
         self.0.get()
     }
 
-    fn put_back(&self, _word: PipelineMessage) {}
+    fn put_back(&self, _word: PipelineEvent) {}
 }
 
 #[test]
@@ -301,7 +301,7 @@ fn a_pipeline_that_breaks_while_it_is_measured_is_measured_again() {
     workers.wait_for(|group, word| group == 0 && matches!(word, FromTraining::Flow(_)));
     workers.cut.store(false, Ordering::Relaxed);
     workers.inbound[0]
-        .send(ToTraining::Pipeline(PipelineMessage::Broken))
+        .send(ToTraining::Pipeline(PipelineEvent::Broken))
         .unwrap();
     workers.wait_for(|group, word| group == 0 && matches!(word, FromTraining::Finished { scores: Some(_), .. }));
 }
@@ -312,7 +312,7 @@ fn a_leader_that_calls_in_vain_saves_when_it_is_told_to_do_without() {
     workers.closed();
     workers.cut.store(true, Ordering::Relaxed);
     workers.inbound[0]
-        .send(ToTraining::Pipeline(PipelineMessage::Broken))
+        .send(ToTraining::Pipeline(PipelineEvent::Broken))
         .unwrap();
     workers.inbound[0].send(finish(true)).unwrap();
     workers.wait_for(|group, word| group == 0 && matches!(word, FromTraining::Flow(_)));
@@ -349,7 +349,7 @@ fn a_pipeline_that_breaks_goes_on_with_the_same_minibatch() {
                     samples += step.samples;
                     if stage == 0 && samples / 500 > broken {
                         broken += 1;
-                        let _ = workers.inbound[broken % all].send(ToTraining::Pipeline(PipelineMessage::Broken));
+                        let _ = workers.inbound[broken % all].send(ToTraining::Pipeline(PipelineEvent::Broken));
                     }
                 }
                 (_, FromTraining::ResidualNorm(_)) => {}
@@ -369,7 +369,7 @@ fn a_leader_whose_pipeline_is_gone_ends_when_others_have_trained_what_it_had_cho
         .send(ToTraining::Apply(Arc::new(all_the_rest())))
         .unwrap();
     workers.inbound[0]
-        .send(ToTraining::Pipeline(PipelineMessage::Broken))
+        .send(ToTraining::Pipeline(PipelineEvent::Broken))
         .unwrap();
     workers.wait_for(|group, word| group == 0 && matches!(word, FromTraining::Closed(_)));
 }
@@ -394,7 +394,7 @@ fn a_leader_that_comes_back_to_a_pipeline_that_has_ended_ends() {
         while let Some(word) = thread.outbound.recv() {
             match word {
                 FromTraining::Flow(flow) => {
-                    let _ = follower.send(ToTraining::Pipeline(PipelineMessage::Flow(flow)));
+                    let _ = follower.send(ToTraining::Pipeline(PipelineEvent::Flow(flow)));
                 }
                 FromTraining::Closed(closing) => return closing,
                 FromTraining::ResidualNorm(_) => {}
@@ -408,7 +408,7 @@ fn a_leader_that_comes_back_to_a_pipeline_that_has_ended_ends() {
     while !carried.is_finished() {
         assert!(start.elapsed() < PATIENCE, "it calls for ever");
         if let Ok((1, FromTraining::Flow(flow))) = workers.told.recv_timeout(std::time::Duration::from_millis(10)) {
-            let _ = inbound.send(ToTraining::Pipeline(PipelineMessage::Flow(flow)));
+            let _ = inbound.send(ToTraining::Pipeline(PipelineEvent::Flow(flow)));
         }
     }
     let closing = carried.join().unwrap();

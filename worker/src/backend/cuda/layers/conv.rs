@@ -8,7 +8,7 @@ use super::super::kernels::{Activate, AddBias, BiasPlanesBack, Fold, Unfold};
 use super::super::memory::Array;
 use super::super::products::{Epilogue, Matrix, Product, Sizes};
 use super::sums::{add_parts, parts};
-use super::{Back, There};
+use super::{BackwardArrays, ForwardArrays};
 use crate::program::{Conv, InputGradient, Op};
 
 const THREADS: usize = 256;
@@ -117,8 +117,8 @@ fn geometry(conv: &Conv, samples: usize) -> ConvGeometry {
 }
 
 /// # Safety
-/// `at` must be as [`There`] asks for, for this layer, and `room` made for as many samples.
-pub(super) unsafe fn forward(gpu: &Gpu, conv: &Conv, room: &ConvRoom, at: There) -> Result<(), GpuError> {
+/// `at` must be as [`ForwardArrays`] asks for, for this layer, and `room` made for as many samples.
+pub(super) unsafe fn forward(gpu: &Gpu, conv: &Conv, room: &ConvRoom, at: ForwardArrays) -> Result<(), GpuError> {
     let (window, outputs) = (conv.geometry.window(), conv.geometry.outputs);
     let positions = at.samples * conv.geometry.positions();
     let product = Product {
@@ -159,9 +159,9 @@ pub(super) unsafe fn forward(gpu: &Gpu, conv: &Conv, room: &ConvRoom, at: There)
 }
 
 /// # Safety
-/// `at` must be as [`Back`] asks for, for this layer, and `room` be made for as many samples and, unless it is shared, what
+/// `at` must be as [`BackwardArrays`] asks for, for this layer, and `room` be made for as many samples and, unless it is shared, what
 /// its way forward has written.
-pub(super) unsafe fn backward(gpu: &Gpu, conv: &Conv, room: &ConvRoom, at: Back) -> Result<(), GpuError> {
+pub(super) unsafe fn backward(gpu: &Gpu, conv: &Conv, room: &ConvRoom, at: BackwardArrays) -> Result<(), GpuError> {
     let (window, outputs) = (conv.geometry.window(), conv.geometry.outputs);
     let positions = at.samples * conv.geometry.positions();
     let parts = parts(outputs, positions.div_ceil(THREADS));

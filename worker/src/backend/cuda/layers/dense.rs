@@ -5,7 +5,7 @@ use super::super::gpu::{Gpu, Grid};
 use super::super::kernels::{AddBias, BiasRows4, BiasRows4Back, BiasRowsBack};
 use super::super::products::{Epilogue, Matrix, Product, Sizes};
 use super::sums::{add_parts, parts};
-use super::{Back, There};
+use super::{BackwardArrays, ForwardArrays};
 use crate::program::Dense;
 
 /// A block of threads that sums up columns.
@@ -13,8 +13,8 @@ const COLUMNS: usize = 32;
 const ROWS: usize = 8;
 
 /// # Safety
-/// `at` must be as [`There`] asks for, for this layer.
-pub(super) unsafe fn forward(gpu: &Gpu, dense: &Dense, at: There) -> Result<(), GpuError> {
+/// `at` must be as [`ForwardArrays`] asks for, for this layer.
+pub(super) unsafe fn forward(gpu: &Gpu, dense: &Dense, at: ForwardArrays) -> Result<(), GpuError> {
     let Dense { inputs, outputs, .. } = *dense;
     let bias = at.weights.plus(dense.bias.start);
     let plain = Product {
@@ -45,8 +45,8 @@ pub(super) unsafe fn forward(gpu: &Gpu, dense: &Dense, at: There) -> Result<(), 
 }
 
 /// # Safety
-/// `at` must be as [`There`] asks for, with the product in `y`.
-unsafe fn add_bias(gpu: &Gpu, dense: &Dense, at: There) -> Result<(), GpuError> {
+/// `at` must be as [`ForwardArrays`] asks for, with the product in `y`.
+unsafe fn add_bias(gpu: &Gpu, dense: &Dense, at: ForwardArrays) -> Result<(), GpuError> {
     let outputs = dense.outputs;
     let total = at.samples * outputs;
     let (y, bias, relu) = (at.y, at.weights.plus(dense.bias.start), u32::from(dense.relu));
@@ -76,8 +76,8 @@ unsafe fn add_bias(gpu: &Gpu, dense: &Dense, at: There) -> Result<(), GpuError> 
 }
 
 /// # Safety
-/// `at` must be as [`Back`] asks for, for this layer.
-pub(super) unsafe fn backward(gpu: &Gpu, dense: &Dense, at: Back) -> Result<(), GpuError> {
+/// `at` must be as [`BackwardArrays`] asks for, for this layer.
+pub(super) unsafe fn backward(gpu: &Gpu, dense: &Dense, at: BackwardArrays) -> Result<(), GpuError> {
     let Dense { inputs, outputs, .. } = *dense;
     // SAFETY: the layout has put so many weights where the layer says, and the rest is as the caller has promised.
     unsafe {
@@ -113,10 +113,10 @@ pub(super) unsafe fn backward(gpu: &Gpu, dense: &Dense, at: Back) -> Result<(), 
 /// The way back through relu and bias: cuts the gradient where the output was cut, and sums up its columns.
 ///
 /// # Safety
-/// `at` must be as [`Back`] asks for, for this layer.
-unsafe fn bias_back(gpu: &Gpu, dense: &Dense, at: Back) -> Result<(), GpuError> {
+/// `at` must be as [`BackwardArrays`] asks for, for this layer.
+unsafe fn bias_back(gpu: &Gpu, dense: &Dense, at: BackwardArrays) -> Result<(), GpuError> {
     let (outputs, rows, relu) = (dense.outputs, at.samples as u32, u32::from(dense.relu));
-    let Back { dy, y, sums, .. } = at;
+    let BackwardArrays { dy, y, sums, .. } = at;
     let in_fours = outputs.is_multiple_of(4);
     let columns = if in_fours { outputs / 4 } else { outputs };
     let blocks = columns.div_ceil(COLUMNS);

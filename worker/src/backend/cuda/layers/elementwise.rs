@@ -4,12 +4,17 @@ use super::super::address::At;
 use super::super::error::GpuError;
 use super::super::gpu::{Gpu, Grid};
 use super::super::kernels::{Activate, ActivateBack, Drop, SwapOuter};
-use super::{Back, There};
+use super::{BackwardArrays, ForwardArrays};
 use crate::program::{Activation, Dropout, Planes};
 
 /// # Safety
-/// `at` must be as [`There`] asks for, for a layer that reads and writes `total` numbers.
-pub(super) unsafe fn activate(gpu: &Gpu, activation: Activation, total: usize, at: There) -> Result<(), GpuError> {
+/// `at` must be as [`ForwardArrays`] asks for, for a layer that reads and writes `total` numbers.
+pub(super) unsafe fn activate(
+    gpu: &Gpu,
+    activation: Activation,
+    total: usize,
+    at: ForwardArrays,
+) -> Result<(), GpuError> {
     let kernel = match activation {
         Activation::Relu => &gpu.kernels.relu,
         Activation::Tanh => &gpu.kernels.tanh_all,
@@ -37,12 +42,12 @@ fn slope(activation: Activation) -> f32 {
 }
 
 /// # Safety
-/// `at` must be as [`Back`] asks for, for a layer that reads and writes `total` numbers, with `dx` in it.
+/// `at` must be as [`BackwardArrays`] asks for, for a layer that reads and writes `total` numbers, with `dx` in it.
 pub(super) unsafe fn activate_back(
     gpu: &Gpu,
     activation: Activation,
     total: usize,
-    at: Back,
+    at: BackwardArrays,
     dx: At<f32>,
 ) -> Result<(), GpuError> {
     let kernel = match activation {

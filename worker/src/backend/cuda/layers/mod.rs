@@ -75,7 +75,7 @@ pub(super) struct PassData {
 /// A layer's functions may be called with it if `x` has `samples` rows of what the layer reads, `y` room for as many of
 /// what it writes, and `weights` all weights of the layer's model; none of them overlap.
 #[derive(Clone, Copy)]
-struct There {
+struct ForwardArrays {
     samples: usize,
     weights: At<f32>,
     x: At<f32>,
@@ -84,11 +84,11 @@ struct There {
 
 /// Where a layer's way back reads and writes.
 ///
-/// A layer's functions may be called with it if beside what [`There`] asks for `y` is what the way forward has written,
+/// A layer's functions may be called with it if beside what [`ForwardArrays`] asks for `y` is what the way forward has written,
 /// `dy` its gradient, which may be overwritten, `dx` has room for that of `x`, `gradient` for that of all weights, and
 /// `sums` for column sums in [`PARTS_MAX`] parts; none of them overlap.
 #[derive(Clone, Copy)]
-struct Back {
+struct BackwardArrays {
     samples: usize,
     weights: At<f32>,
     gradient: At<f32>,
@@ -174,7 +174,7 @@ impl Operation for CudaLayer {
 
     fn forward(&self, Pass(pass): &Pass, x: &Activations<Place>, _: bool) -> Forward<Self> {
         let samples = x.shape().0;
-        let there = There {
+        let there = ForwardArrays {
             samples,
             weights: place_of(&pass.parameters.flat),
             x: place_of(x),
@@ -197,7 +197,7 @@ impl Operation for CudaLayer {
         if let Some(dx) = dx {
             *slot(gradients, x)? = dx.into();
         }
-        let back = Back {
+        let back = BackwardArrays {
             samples: x.shape().0,
             weights: place_of(&pass.parameters.flat),
             gradient: pass.parameters.gradient(gradients)?[0].into(),
@@ -215,8 +215,8 @@ impl Operation for CudaLayer {
 
 impl Layer {
     /// # Safety
-    /// `at` must be as [`There`] asks for.
-    unsafe fn forward(&self, pass: &PassData, at: There) -> Result<(), GpuError> {
+    /// `at` must be as [`ForwardArrays`] asks for.
+    unsafe fn forward(&self, pass: &PassData, at: ForwardArrays) -> Result<(), GpuError> {
         let (gpu, key) = (&*pass.gpu, pass.key);
         let total = at.samples * self.outputs;
         // SAFETY: as the caller has promised.
@@ -240,8 +240,8 @@ impl Layer {
     }
 
     /// # Safety
-    /// `at` must be as [`Back`] asks for.
-    unsafe fn backward(&self, gpu: &Gpu, key: u64, at: Back) -> Result<(), GpuError> {
+    /// `at` must be as [`BackwardArrays`] asks for.
+    unsafe fn backward(&self, gpu: &Gpu, key: u64, at: BackwardArrays) -> Result<(), GpuError> {
         let total = at.samples * self.inputs;
         // SAFETY: as the caller has promised.
         unsafe {

@@ -7,7 +7,7 @@ use super::super::gpu::{Gpu, Grid};
 use super::super::kernels::{NormAsGiven, NormBack, NormBackSums, NormBySums, NormGainsBack, NormSums};
 use super::super::memory::Array;
 use super::sums::{BLOCKS_BUSY, parts};
-use super::{Back, There};
+use super::{BackwardArrays, ForwardArrays};
 use crate::program::{Norm, Sets};
 
 const THREADS: usize = 256;
@@ -94,14 +94,14 @@ fn each_part(by: &NormSets) -> Grid {
 }
 
 /// # Safety
-/// `at` must be as [`There`] asks for, for this layer, `room` made for as many samples, and statistics have all of the
+/// `at` must be as [`ForwardArrays`] asks for, for this layer, `room` made for as many samples, and statistics have all of the
 /// model's.
 pub(super) unsafe fn forward(
     gpu: &Gpu,
     norm: &Norm,
     room: &NormRoom,
     statistics: Statistics,
-    at: There,
+    at: ForwardArrays,
 ) -> Result<(), GpuError> {
     let by = sets(norm, at.samples);
     let (gains, biases) = (at.weights.plus(norm.gain.start), at.weights.plus(norm.bias.start));
@@ -157,8 +157,8 @@ pub(super) unsafe fn forward(
 }
 
 /// # Safety
-/// `at` must be as [`Back`] asks for, for this layer, and `room` what its way forward has written.
-pub(super) unsafe fn backward(gpu: &Gpu, norm: &Norm, room: &NormRoom, at: Back) -> Result<(), GpuError> {
+/// `at` must be as [`BackwardArrays`] asks for, for this layer, and `room` what its way forward has written.
+pub(super) unsafe fn backward(gpu: &Gpu, norm: &Norm, room: &NormRoom, at: BackwardArrays) -> Result<(), GpuError> {
     let by = sets(norm, at.samples);
     let gains = at.weights.plus(norm.gain.start);
     let (dgains, dbiases) = (at.gradient.plus(norm.gain.start), at.gradient.plus(norm.bias.start));

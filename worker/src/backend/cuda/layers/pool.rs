@@ -6,7 +6,7 @@ use super::super::error::GpuError;
 use super::super::gpu::{Gpu, Grid};
 use super::super::kernels::{MaxPool, MaxPoolBack, MeanPool, MeanPoolBack};
 use super::super::memory::Array;
-use super::{Back, There};
+use super::{BackwardArrays, ForwardArrays};
 use crate::program::Pool;
 
 fn geometry(pool: &Pool, samples: usize) -> PoolGeometry {
@@ -28,8 +28,8 @@ fn pixels(pool: &Pool, samples: usize) -> Grid {
 }
 
 /// # Safety
-/// `at` must be as [`There`] asks for, for this layer, and `winners` have room for the output's places.
-pub(super) unsafe fn max(gpu: &Gpu, pool: &Pool, winners: &Array<u32>, at: There) -> Result<(), GpuError> {
+/// `at` must be as [`ForwardArrays`] asks for, for this layer, and `winners` have room for the output's places.
+pub(super) unsafe fn max(gpu: &Gpu, pool: &Pool, winners: &Array<u32>, at: ForwardArrays) -> Result<(), GpuError> {
     let arguments = MaxPool {
         x: at.x,
         by: geometry(pool, at.samples),
@@ -41,12 +41,12 @@ pub(super) unsafe fn max(gpu: &Gpu, pool: &Pool, winners: &Array<u32>, at: There
 }
 
 /// # Safety
-/// `at` must be as [`Back`] asks for, for this layer, with `dx` in it, and `winners` what its way forward has written.
+/// `at` must be as [`BackwardArrays`] asks for, for this layer, with `dx` in it, and `winners` what its way forward has written.
 pub(super) unsafe fn max_back(
     gpu: &Gpu,
     pool: &Pool,
     winners: &Array<u32>,
-    at: Back,
+    at: BackwardArrays,
     dx: At<f32>,
 ) -> Result<(), GpuError> {
     let arguments = MaxPoolBack {
@@ -60,8 +60,8 @@ pub(super) unsafe fn max_back(
 }
 
 /// # Safety
-/// `at` must be as [`There`] asks for, for this layer.
-pub(super) unsafe fn mean(gpu: &Gpu, pool: &Pool, at: There) -> Result<(), GpuError> {
+/// `at` must be as [`ForwardArrays`] asks for, for this layer.
+pub(super) unsafe fn mean(gpu: &Gpu, pool: &Pool, at: ForwardArrays) -> Result<(), GpuError> {
     let arguments = MeanPool {
         x: at.x,
         by: geometry(pool, at.samples),
@@ -72,8 +72,8 @@ pub(super) unsafe fn mean(gpu: &Gpu, pool: &Pool, at: There) -> Result<(), GpuEr
 }
 
 /// # Safety
-/// `at` must be as [`Back`] asks for, for this layer, with `dx` in it.
-pub(super) unsafe fn mean_back(gpu: &Gpu, pool: &Pool, at: Back, dx: At<f32>) -> Result<(), GpuError> {
+/// `at` must be as [`BackwardArrays`] asks for, for this layer, with `dx` in it.
+pub(super) unsafe fn mean_back(gpu: &Gpu, pool: &Pool, at: BackwardArrays, dx: At<f32>) -> Result<(), GpuError> {
     let arguments = MeanPoolBack {
         dy: at.dy,
         by: geometry(pool, at.samples),

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use protocol::wire::flow::{Flow, Judged, Measured};
+use protocol::wire::flow::{EvalBatch, EvalTotals, Flow};
 
 use crate::train_error::TrainError;
 
 /// What a worker hears of its pipeline.
 #[derive(Clone, Debug, PartialEq)]
-pub enum PipelineMessage {
+pub enum PipelineEvent {
     /// From another of its workers.
     Flow(Flow),
     /// From its node: somebody cannot be reached, or was started again.
@@ -18,15 +18,15 @@ pub enum PipelineMessage {
 }
 
 /// The way to the other workers of a pipeline.
-pub trait Line {
+pub trait PipelineTransport {
     /// Sends something to one of them.
     fn send(&self, flow: Flow) -> Result<(), TrainError>;
 
     /// Waits so long for the next word of the pipeline, and lets all other words wait. None also if one of those has come.
-    fn next(&self, limit: Duration) -> Result<Option<PipelineMessage>, TrainError>;
+    fn next(&self, limit: Duration) -> Result<Option<PipelineEvent>, TrainError>;
 
     /// Lets a word wait that has come in the middle of a step and is for after it.
-    fn put_back(&self, word: PipelineMessage);
+    fn put_back(&self, word: PipelineEvent);
 
     /// The time since some moment.
     fn now(&self) -> Duration;
@@ -34,34 +34,34 @@ pub trait Line {
 
 /// What numbers that have come are for.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Content {
+pub(crate) enum StageInput {
     /// The leader has begun a minibatch.
     Begun { step: u64 },
     /// A micro-batch on its way there.
-    There {
+    Forward {
         step: u64,
         micro_batch: u16,
         layer_range: u8,
     },
     /// Its gradients, on their way back.
-    Back {
+    Backward {
         step: u64,
         micro_batch: u16,
         layer_range: u8,
         loss: f32,
     },
     /// Held-out samples.
-    Measure(Measured),
+    Measure(EvalBatch),
     /// What they were judged to be.
-    Judged(Judged),
+    EvalTotals(EvalTotals),
 }
 
-impl Content {
+impl StageInput {
     /// The step of the minibatch that it belongs to.
     pub(crate) fn step(&self) -> Option<u64> {
         match *self {
-            Self::Begun { step } | Self::There { step, .. } | Self::Back { step, .. } => Some(step),
-            Self::Measure(_) | Self::Judged(_) => None,
+            Self::Begun { step } | Self::Forward { step, .. } | Self::Backward { step, .. } => Some(step),
+            Self::Measure(_) | Self::EvalTotals(_) => None,
         }
     }
 }

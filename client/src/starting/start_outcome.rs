@@ -14,7 +14,7 @@ use crate::contact::{Answer, Unanswered};
 
 /// What is known of a start whose answer was lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum StartOutcome {
     /// The run has begun, as the node at this address knows.
     Begun(RunId, SocketAddr),
     /// The node that was asked called it off, for this reason.
@@ -64,24 +64,24 @@ enum Sight<'a> {
 }
 
 /// Judges by what all nodes say. `job`: what was to be trained; unknown if an earlier run was to be gone on with.
-pub(super) fn judge(asked: SocketAddr, job: Option<&Job>, before: &Before, answers: &[Answer]) -> Verdict {
+pub(super) fn infer_outcome(asked: SocketAddr, job: Option<&Job>, before: &Before, answers: &[Answer]) -> StartOutcome {
     let sights: BTreeMap<SocketAddr, Sight> = answers
         .iter()
         .map(|answer| (answer.address, sight(answer, job, before)))
         .collect();
     for (&address, sight) in &sights {
         if let Sight::Begun(run) = sight {
-            return Verdict::Begun(*run, address);
+            return StartOutcome::Begun(*run, address);
         }
     }
     if sights.values().any(|sight| matches!(sight, Sight::Preparing)) {
-        return Verdict::Open;
+        return StartOutcome::Open;
     }
     match sights.get(&asked) {
-        Some(Sight::CalledOff(reason)) => Verdict::CalledOff((*reason).into()),
+        Some(Sight::CalledOff(reason)) => StartOutcome::CalledOff((*reason).into()),
         // Whoever was asked and is there no more, or is there again and knows nothing of it, will not begin it.
-        Some(Sight::Gone | Sight::Nothing) => Verdict::Nothing,
-        _ => Verdict::Open,
+        Some(Sight::Gone | Sight::Nothing) => StartOutcome::Nothing,
+        _ => StartOutcome::Open,
     }
 }
 
@@ -154,16 +154,16 @@ mod tests {
     }
 
     /// What becomes of a start that A was asked for, when both had run 1 before.
-    fn verdict(answers: &[Answer]) -> Verdict {
+    fn verdict(answers: &[Answer]) -> StartOutcome {
         let old = || Some(status(1, Phase::Ended, Some("it failed")));
         let before = Before::new(&[says(A, old()), says(B, old())]);
-        judge(at(A), Some(&job(3)), &before, answers)
+        infer_outcome(at(A), Some(&job(3)), &before, answers)
     }
 
     #[test]
     fn a_run_that_began_is_found_wherever_it_is() {
         let begun = || Some(status(7, Phase::Training, None));
-        let found = Verdict::Begun(RunId(7), at(B));
+        let found = StartOutcome::Begun(RunId(7), at(B));
         assert_eq!(verdict(&[says(A, None), says(B, begun())]), found);
         for why in [Unanswered::Gone, Unanswered::Silent] {
             assert_eq!(verdict(&[says_not(A, why), says(B, begun())]), found);
@@ -184,7 +184,7 @@ mod tests {
     fn what_is_being_prepared_is_waited_for() {
         let preparing = || Some(status(7, Phase::Preparing, None));
         for a in [says(A, preparing()), says(A, None), says_not(A, Unanswered::Gone)] {
-            assert_eq!(verdict(&[a, says(B, preparing())]), Verdict::Open);
+            assert_eq!(verdict(&[a, says(B, preparing())]), StartOutcome::Open);
         }
     }
 
@@ -193,13 +193,13 @@ mod tests {
         let off = || Some(status(7, Phase::Ended, Some("the node that started it is gone")));
         assert_eq!(
             verdict(&[says_not(A, Unanswered::Silent), says(B, None)]),
-            Verdict::Open
+            StartOutcome::Open
         );
         assert_eq!(
             verdict(&[says_not(A, Unanswered::Silent), says(B, off())]),
-            Verdict::Open
+            StartOutcome::Open
         );
-        assert_eq!(verdict(&[says(B, None)]), Verdict::Open, "nothing is known of A");
+        assert_eq!(verdict(&[says(B, None)]), StartOutcome::Open, "nothing is known of A");
     }
 
     #[test]
@@ -208,16 +208,16 @@ mod tests {
         let old = || Some(status(1, Phase::Ended, Some("it failed")));
         assert_eq!(
             verdict(&[says_not(A, Unanswered::Gone), says(B, off())]),
-            Verdict::Nothing
+            StartOutcome::Nothing
         );
         assert_eq!(
             verdict(&[says_not(A, Unanswered::Gone), says(B, old())]),
-            Verdict::Nothing
+            StartOutcome::Nothing
         );
-        assert_eq!(verdict(&[says(A, old()), says(B, old())]), Verdict::Nothing);
+        assert_eq!(verdict(&[says(A, old()), says(B, old())]), StartOutcome::Nothing);
         assert_eq!(
             verdict(&[says(A, off()), says(B, off())]),
-            Verdict::CalledOff("no data".into())
+            StartOutcome::CalledOff("no data".into())
         );
     }
 
@@ -229,11 +229,11 @@ mod tests {
         };
         assert_eq!(
             verdict(&[says(A, None), says(B, Some(other.clone()))]),
-            Verdict::Nothing
+            StartOutcome::Nothing
         );
         // Nothing was known of B before: what is over there may be old, what is under way is not.
         let before = Before::new(&[says(A, None), says_not(B, Unanswered::Silent)]);
-        let of = |status| judge(at(A), Some(&job(3)), &before, &[says(A, None), says(B, Some(status))]);
+        let of = |status| infer_outcome(at(A), Some(&job(3)), &before, &[says(A, None), says(B, Some(status))]);
         let over = RunStatus {
             train: 10,
             workers: 3,
@@ -242,10 +242,13 @@ mod tests {
             successor: None,
             ..status(5, Phase::Ended, Some("it diverged"))
         };
-        assert_eq!(of(over), Verdict::Nothing);
-        assert_eq!(of(status(5, Phase::Training, None)), Verdict::Begun(RunId(5), at(B)));
+        assert_eq!(of(over), StartOutcome::Nothing);
+        assert_eq!(
+            of(status(5, Phase::Training, None)),
+            StartOutcome::Begun(RunId(5), at(B))
+        );
         // Of a run that was gone on with the job is not known.
-        let any = judge(at(A), None, &before, &[says(A, None), says(B, Some(other))]);
-        assert_eq!(any, Verdict::Begun(RunId(7), at(B)));
+        let any = infer_outcome(at(A), None, &before, &[says(A, None), says(B, Some(other))]);
+        assert_eq!(any, StartOutcome::Begun(RunId(7), at(B)));
     }
 }

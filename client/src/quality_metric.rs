@@ -4,12 +4,12 @@ use crate::quantity;
 
 /// What is judged by. Records carry both in the same field; how far numbers are off stands beside it where they are R².
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Judged {
+pub(crate) enum QualityMetric {
     Accuracy,
     R2,
 }
 
-impl Judged {
+impl QualityMetric {
     /// What was judged by, as the field beside it tells.
     pub(crate) fn by(mae: Option<f64>) -> Self {
         if mae.is_some() { Self::R2 } else { Self::Accuracy }
@@ -36,7 +36,13 @@ mod tests {
 
     #[test]
     fn numbers_are_not_called_accurate() {
-        let said = |mae, figure| format!("{} {}", Judged::by(mae).name(), Judged::by(mae).text(figure));
+        let said = |mae, figure| {
+            format!(
+                "{} {}",
+                QualityMetric::by(mae).name(),
+                QualityMetric::by(mae).text(figure)
+            )
+        };
         assert_eq!(said(None, 0.9865), "accuracy 98.65 %");
         assert_eq!(said(Some(3.0), -0.25), "R² -0.2500");
     }
