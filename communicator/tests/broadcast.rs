@@ -12,7 +12,7 @@ use communicator::exchange::{Effect, Event, Exchange, Limits};
 use communicator::ledger::Ledger;
 use communicator::link::{read_message, write_message};
 use communicator::transport::{AcceptLimits, Acceptor, Credentials, Plane, Security, dial};
-use protocol::batch::{Header, Payload, Standing};
+use protocol::batch::{Header, OriginStatus, Payload};
 use protocol::changes::word;
 use protocol::digest::Digest;
 use protocol::ids::{NodeId, OriginId, RunId};
@@ -175,7 +175,7 @@ impl Node {
             cursors: Vec::new(),
             samples: 1,
             loss: 0.0,
-            standing: Standing::default(),
+            status: OriginStatus::default(),
         };
         let mut frame = Vec::new();
         header.encode(&payload, &mut frame).unwrap();

@@ -108,7 +108,7 @@ pub fn digest_of(headers: &[Header]) -> Digest {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::batch::Standing;
+    use crate::batch::OriginStatus;
     use crate::ids::RunId;
 
     const WEIGHTS: usize = 40;
@@ -123,7 +123,7 @@ mod tests {
             cursors: Vec::new(),
             samples: 5,
             loss: 0.5,
-            standing: Standing::default(),
+            status: OriginStatus::default(),
         }
     }
 

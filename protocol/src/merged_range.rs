@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::batch::{self, Batch, BatchError, Payload, Standing};
+use crate::batch::{self, Batch, BatchError, OriginStatus, Payload};
 use crate::checksum;
 use crate::cursor::Cursors;
 use crate::digest::Digest;
@@ -34,7 +34,7 @@ pub struct RangeHeader {
     /// How many samples they were computed from.
     pub samples: u64,
     /// How their origin stands after the last one.
-    pub standing: Standing,
+    pub status: OriginStatus,
 }
 
 /// Consecutive batches as one.
@@ -128,7 +128,7 @@ impl Merger {
                 digest: Digest::default(),
                 cursors: Cursors::default(),
                 samples: 0,
-                standing: Standing::default(),
+                status: OriginStatus::default(),
             },
             sums: Adder::new(weights),
         }
@@ -144,7 +144,7 @@ impl Merger {
             (header.sequence - 1, header.sequence),
             header.digest,
             u64::from(header.samples),
-            header.standing,
+            header.status,
         );
         self.header.cursors.extend(header.cursors.iter().copied());
         match &batch.payload {
@@ -161,7 +161,7 @@ impl Merger {
     pub fn add_range(&mut self, range: &MergedRange) {
         let header = &range.header;
         let (from, to) = (header.from, header.to);
-        self.go_on((from, to), header.digest, header.samples, header.standing);
+        self.go_on((from, to), header.digest, header.samples, header.status);
         self.header.cursors.merge(&header.cursors);
         self.sums.add_sums(&range.sums);
     }
@@ -176,16 +176,16 @@ impl Merger {
         })
     }
 
-    fn go_on(&mut self, (from, to): (u64, u64), digest: Digest, samples: u64, standing: Standing) {
+    fn go_on(&mut self, (from, to): (u64, u64), digest: Digest, samples: u64, status: OriginStatus) {
         assert_eq!(self.header.to, from, "ranges are added up in order");
         self.header.to = to;
         self.header.digest += digest;
         self.header.samples += samples;
-        let before = self.header.standing;
-        self.header.standing = Standing {
-            last: before.last || standing.last,
-            stop: before.stop || standing.stop,
-            ..standing
+        let before = self.header.status;
+        self.header.status = OriginStatus {
+            last: before.last || status.last,
+            stop: before.stop || status.stop,
+            ..status
         };
     }
 }
@@ -230,7 +230,7 @@ mod tests {
                     }],
                     samples: 3,
                     loss: 0.5,
-                    standing: Standing::default(),
+                    status: OriginStatus::default(),
                 };
                 Batch { header, payload }
             })

@@ -5,7 +5,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use protocol::batch::{BATCH_BYTES_MAX, Batch, BatchError, Header, Payload, Standing, VERSION};
+use protocol::batch::{BATCH_BYTES_MAX, Batch, BatchError, Header, OriginStatus, Payload, VERSION};
 use protocol::changes::word;
 use protocol::cursor::{CursorAdvance, ShardId};
 use protocol::encoding::{Encoding, decode};
@@ -73,7 +73,7 @@ fn encoded(payload: &Payload) -> Vec<u8> {
         cursors: vec![CursorAdvance { shard, done: 9 }; 3],
         samples: 64,
         loss: 1.0,
-        standing: Standing::default(),
+        status: OriginStatus::default(),
     };
     let mut bytes = Vec::new();
     header.encode(payload, &mut bytes).unwrap();

@@ -1,30 +1,30 @@
 //! The whole difference of two copies, in grid steps: what a dense batch holds.
 
 use multiversion::multiversion;
+use protocol::contribution::Contribution;
 use protocol::dense::Dense;
 use protocol::lattice::{BATCH_STEPS_MAX, GRID, Range, RangeError, STEPS_PER_UNIT};
-use protocol::share::Share;
 
 use crate::quantise::Reached;
 use crate::trainer::TrainError;
 
-/// Lets out a worker's share of what its own weights differ from the shared ones by, which move by it. The own ones move
+/// Lets out a worker's contribution of what its own weights differ from the shared ones by, which move by it. The own ones move
 /// where they would be if all others had come as far: what rounding takes stays between the two. The first weight has
 /// index `offset`. An error has moved nothing.
-pub fn take_share(
+pub fn take_contribution(
     own: &mut [f32],
     shared: &mut [f32],
     offset: usize,
-    share: Share,
+    contribution: Contribution,
 ) -> Result<(Dense, Range), TrainError> {
     let mut steps = vec![0; shared.len()];
-    let (farthest, largest) = shares_between(own, shared, share.fraction() as f32, &mut steps);
+    let (farthest, largest) = contributions_between(own, shared, contribution.fraction() as f32, &mut steps);
     if !farthest.is_finite() {
         return Err(TrainError::NotFinite);
     }
     let range = Range::of_weight(largest)?;
     let dense = Dense::checked(offset as u32, steps, offset + shared.len()).ok_or(RangeError)?;
-    take_back(own, shared, dense.steps(), share.inverse());
+    take_back(own, shared, dense.steps(), contribution.inverse());
     Ok((dense, range))
 }
 
@@ -37,18 +37,18 @@ pub fn of_residual(residual: &[f32], offset: usize) -> Option<Dense> {
         .flatten()
 }
 
-/// A share is no further than this, in steps; what is comes again. Floats hold as many, and halves of them.
+/// A contribution is no further than this, in steps; what is comes again. Floats hold as many, and halves of them.
 const SHARE_MAX: f32 = 4_000_000.0;
 
-/// The shares of differences, to the next step. The farthest difference and the largest weight, moved by its share.
+/// The contributions of differences, to the next step. The farthest difference and the largest weight, moved by its contribution.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
-fn shares_between(own: &[f32], shared: &[f32], share: f32, shares: &mut [i32]) -> (f32, f32) {
+fn contributions_between(own: &[f32], shared: &[f32], contribution: f32, contributions: &mut [i32]) -> (f32, f32) {
     const SIGN: u32 = 1 << 31;
     /// What is added to this has no bits left for fractions: it rounds, and its bits count.
     const ROUNDER: f32 = 12_582_912.0;
-    let scale = STEPS_PER_UNIT as f32 * share;
+    let scale = STEPS_PER_UNIT as f32 * contribution;
     let (mut farthest, mut largest) = (0, 0);
-    for ((own, shared), to) in own.iter().zip(shared).zip(shares) {
+    for ((own, shared), to) in own.iter().zip(shared).zip(contributions) {
         let steps = (own - shared) * scale;
         // Positive floats are in the order of their bits, and what is no number is beyond all of them.
         farthest = farthest.max(steps.to_bits() & !SIGN);
@@ -91,32 +91,32 @@ fn all_between(own: &[f32], shared: &[f32], steps: &mut [i32]) -> bool {
     finite
 }
 
-/// Gives shared weights their shares, and takes back from own ones what these stand for, but for the shares themselves.
-fn take_back(own: &mut [f32], shared: &mut [f32], shares: &[i32], inverse: f64) {
-    // Equal shares stand for a whole number of steps each, to within what rounding of the share takes.
+/// Gives shared weights their contributions, and takes back from own ones what these stand for, but for the contributions themselves.
+fn take_back(own: &mut [f32], shared: &mut [f32], contributions: &[i32], inverse: f64) {
+    // Equal contributions stand for a whole number of steps each, to within what rounding of the contribution takes.
     let whole = inverse.round();
     if (inverse - whole).abs() < 1e-6 {
-        take_back_equal(own, shared, shares, (whole - 1.0) as f32);
+        take_back_equal(own, shared, contributions, (whole - 1.0) as f32);
     } else {
-        take_back_any(own, shared, shares, inverse);
+        take_back_any(own, shared, contributions, inverse);
     }
 }
 
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
-fn take_back_equal(own: &mut [f32], shared: &mut [f32], shares: &[i32], others: f32) {
-    for ((own, shared), &share) in own.iter_mut().zip(shared).zip(shares) {
-        let share = share as f32;
-        *shared += share * GRID;
-        *own -= share * others * GRID;
+fn take_back_equal(own: &mut [f32], shared: &mut [f32], contributions: &[i32], others: f32) {
+    for ((own, shared), &contribution) in own.iter_mut().zip(shared).zip(contributions) {
+        let contribution = contribution as f32;
+        *shared += contribution * GRID;
+        *own -= contribution * others * GRID;
     }
 }
 
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
-fn take_back_any(own: &mut [f32], shared: &mut [f32], shares: &[i32], inverse: f64) {
-    for ((own, shared), &share) in own.iter_mut().zip(shared).zip(shares) {
-        let whole = (f64::from(share) * inverse).round_ties_even();
-        *shared += share as f32 * GRID;
-        *own -= (whole - f64::from(share)) as f32 * GRID;
+fn take_back_any(own: &mut [f32], shared: &mut [f32], contributions: &[i32], inverse: f64) {
+    for ((own, shared), &contribution) in own.iter_mut().zip(shared).zip(contributions) {
+        let whole = (f64::from(contribution) * inverse).round_ties_even();
+        *shared += contribution as f32 * GRID;
+        *own -= (whole - f64::from(contribution)) as f32 * GRID;
     }
 }
 
@@ -153,11 +153,11 @@ fn move_shared(shared: &mut [f32], offset: usize, steps: Vec<i32>) -> Result<(De
 mod tests {
     use super::*;
 
-    /// Each lets out its share, and has the others': all stand at the mean, but for what rounding took, which stays.
+    /// Each lets out its contribution, and has the others': all stand at the mean, but for what rounding took, which stays.
     #[test]
     fn workers_of_equal_shares_end_at_their_mean() {
         assert_eq!(
-            at_their_mean(|own, shared| take_share(own, shared, 0, third()).unwrap().0),
+            at_their_mean(|own, shared| take_contribution(own, shared, 0, third()).unwrap().0),
             Ok(())
         );
     }
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn a_share_that_is_taken_out_twice_is_found() {
         let twice = |own: &mut [f32], shared: &mut [f32]| {
-            let dense = take_share(own, shared, 0, third()).unwrap().0;
+            let dense = take_contribution(own, shared, 0, third()).unwrap().0;
             take_back_equal(own, &mut shared.to_vec(), dense.steps(), 2.0);
             dense
         };
@@ -173,15 +173,17 @@ mod tests {
         assert!(found.contains("stays"), "{found}");
     }
 
-    fn third() -> Share {
-        Share::of_one_in(3)
+    fn third() -> Contribution {
+        Contribution::of_one_in(3)
     }
 
-    fn at_their_mean(take_share: fn(&mut [f32], &mut [f32]) -> Dense) -> Result<(), String> {
+    fn at_their_mean(take_contribution: fn(&mut [f32], &mut [f32]) -> Dense) -> Result<(), String> {
         let before = [[0.5, -0.25, 0.0], [0.25, 0.75, 3.0 * GRID], [-0.125, 0.25, -GRID]];
         let mut own = before;
         let mut shared = [[0.0; 3]; 3];
-        let taken: Vec<Dense> = (0..3).map(|at| take_share(&mut own[at], &mut shared[at])).collect();
+        let taken: Vec<Dense> = (0..3)
+            .map(|at| take_contribution(&mut own[at], &mut shared[at]))
+            .collect();
         for at in 0..3 {
             for other in (0..3).filter(|other| *other != at) {
                 taken[other].apply_to_both(&mut shared[at], &mut own[at]).unwrap();

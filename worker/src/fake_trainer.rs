@@ -9,7 +9,7 @@ use protocol::lattice::{Range, Tau, count_of, weight_of};
 use protocol::sums::Sums;
 
 use crate::trainer::{GpuUse, Numbers, StateError, StepControl, StepReport, TrainError, Trainer, TrainerState};
-use protocol::share::Share;
+use protocol::contribution::Contribution;
 
 /// Emits one change per sample: the weight with the sample's number, modulo the weights, moves up.
 #[derive(Clone, Debug)]
@@ -19,7 +19,7 @@ pub struct FakeTrainer<const BEGINS: bool = false> {
     pub times: Vec<f32>,
     /// How often each weight was trained when it was taken last.
     taken: Vec<f32>,
-    /// Every sample it was given, in order.
+    /// RoundLength sample it was given, in order.
     pub trained: Vec<u32>,
     /// What the last step was told.
     pub last: Option<StepControl>,
@@ -111,7 +111,11 @@ impl<const BEGINS: bool> Trainer for FakeTrainer<BEGINS> {
         Ok(Range::Safe)
     }
 
-    fn take(&mut self, window: std::ops::Range<usize>, _share: Share) -> Result<(Dense, Range), TrainError> {
+    fn take(
+        &mut self,
+        window: std::ops::Range<usize>,
+        _contribution: Contribution,
+    ) -> Result<(Dense, Range), TrainError> {
         let first = window.start as u32;
         let steps = window
             .map(|index| {

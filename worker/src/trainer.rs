@@ -17,7 +17,7 @@ use thiserror::Error;
 
 use crate::pipeline::InPipeline;
 pub use crate::train_error::TrainError;
-use protocol::share::Share;
+use protocol::contribution::Contribution;
 
 /// What a step is to do.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -155,10 +155,14 @@ pub trait Trainer: InPipeline {
     /// Replaces the contents of `words` by what leaves the residual as it stands, without a step; applied already.
     fn release(&mut self, tau: Tau, words: &mut Vec<u32>) -> Result<Range, TrainError>;
 
-    /// A share of what the own weights of a window differ from the shared ones by, rounded to the grid; it is in the shared
+    /// A contribution of what the own weights of a window differ from the shared ones by, rounded to the grid; it is in the shared
     /// weights already, and the own ones are where they would be if all others had come as far. What fails for its numbers'
     /// sake has moved nothing.
-    fn take(&mut self, window: std::ops::Range<usize>, share: Share) -> Result<(Dense, Range), TrainError>;
+    fn take(
+        &mut self,
+        window: std::ops::Range<usize>,
+        contribution: Contribution,
+    ) -> Result<(Dense, Range), TrainError>;
 
     /// Adds what another origin's batch holds to both copies.
     fn add(&mut self, payload: &Payload) -> Result<Range, TrainError> {

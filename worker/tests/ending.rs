@@ -4,7 +4,7 @@ mod harness;
 
 use std::path::Path;
 
-use protocol::batch::{Batch, Standing};
+use protocol::batch::{Batch, OriginStatus};
 use protocol::digest::Digest;
 use protocol::frontier::Frontier;
 use protocol::ids::RunId;
@@ -37,16 +37,16 @@ fn saved(node: &mut Node) -> Result<Option<Scores>, String> {
     }
 }
 
-/// Reads on until the origin is closed; the standing of the last batch.
-fn close(node: &mut Node, ledger: &mut Ledger) -> Standing {
-    let mut standing = Standing::default();
+/// Reads on until the origin is closed; the status of the last batch.
+fn close(node: &mut Node, ledger: &mut Ledger) -> OriginStatus {
+    let mut status = OriginStatus::default();
     loop {
         match node.hear() {
             Heard::Batch(encoded) => {
-                standing = Batch::decode(&encoded, ledger.counts.len()).unwrap().header.standing;
+                status = Batch::decode(&encoded, ledger.counts.len()).unwrap().header.status;
                 ledger.apply(&encoded);
             }
-            Heard::Word(FromWorker::Closed { .. }) => return standing,
+            Heard::Word(FromWorker::Closed { .. }) => return status,
             other @ Heard::Word(_) => panic!("{other:?}"),
         }
     }
@@ -61,8 +61,8 @@ fn a_worker_that_is_seated_when_the_run_stops_closes_and_finishes_as_often_as_it
     node.say(&ToWorker::Stop);
     // Said before it could have closed, as a node in a hurry does.
     node.say(&ToWorker::Finish { save: None });
-    let standing = close(&mut node, &mut ledger);
-    assert!(standing.last && standing.stop);
+    let status = close(&mut node, &mut ledger);
+    assert!(status.last && status.stop);
     let digest = Some(Digest::of_counts(&ledger.counts));
     assert_eq!(finished(&mut node), digest);
 

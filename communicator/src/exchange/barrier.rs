@@ -3,24 +3,24 @@
 //! Whether somebody is waited for decides how long a step takes and how large it is, and nothing else: a replica is the sum
 //! of its batches, whoever waited for whom. So views of who lives may differ, and every wait has a bound.
 //!
-//! Where shares follow losses, a round has two phases: all tell their losses, and then let out the shares that follow from
+//! Where weighting follow losses, a round has two phases: all tell their losses, and then let out the contributions that follow from
 //! them. Each is waited for.
 //!
 //! The barrier cannot hold itself up: of those who wait, the ones in the lowest phase wait for somebody who does not.
 
-mod shares;
+mod contributions;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use protocol::batch::{Doing, Standing};
+use protocol::batch::{OriginStatus, RoundPhase};
+use protocol::contribution::Contribution;
 use protocol::ids::{NodeId, OriginId};
-use protocol::job::Shares;
-use protocol::share::Share;
+use protocol::job::RoundWeighting;
 use protocol::wire::attach::GoOn;
 use protocol::wire::link::OriginInfo;
 use protocol::wire::run_plan::{Participant, RunPlan};
 
-use self::shares::Told;
+use self::contributions::AnnouncedLoss;
 use super::planted::{Bug, planted};
 
 /// How long others are waited for, in ticks.
@@ -54,7 +54,7 @@ const LEAP_MAX: u64 = 1 << 32;
 /// What is known of one origin's rounds.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
-    standing: Standing,
+    status: OriginStatus,
     /// Ticks since it last came to a round.
     age: u32,
     /// It was waited for in vain, and has to come in time so often before it is waited for again.
@@ -76,7 +76,7 @@ struct Part {
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     /// How far it has come.
-    standing: Standing,
+    status: OriginStatus,
     ticks: u32,
 }
 
@@ -85,7 +85,7 @@ struct Waiting {
 pub struct Barrier {
     me: NodeId,
     patience: Patience,
-    shares: Shares,
+    weighting: RoundWeighting,
     /// Who takes part. More origins than a node has workers are somebody's inventions, and do not count.
     parts: BTreeMap<NodeId, Part>,
     known: BTreeMap<OriginId, Known>,
@@ -114,7 +114,7 @@ impl Barrier {
         Self {
             me,
             patience,
-            shares: plan.job.exchange.shares().unwrap_or(Shares::Mean),
+            weighting: plan.job.exchange.weighting().unwrap_or(RoundWeighting::Mean),
             parts: plan.participants.iter().map(|one| (one.node, part(one))).collect(),
             known: BTreeMap::new(),
             waiting: BTreeMap::new(),
@@ -148,32 +148,32 @@ impl Barrier {
     }
 
     /// A batch is applied that says how its origin stands, and, if it came by itself, a loss.
-    pub(super) fn applied(&mut self, origin: OriginId, standing: Standing, loss: Option<f32>, is_own: bool) {
+    pub(super) fn applied(&mut self, origin: OriginId, status: OriginStatus, loss: Option<f32>, is_own: bool) {
         let in_time = self.late_after();
-        let round = standing.round.min(self.newest.saturating_add(LEAP_MAX));
-        let standing = Standing { round, ..standing };
+        let round = status.round.min(self.newest.saturating_add(LEAP_MAX));
+        let status = OriginStatus { round, ..status };
         let known = self.known.entry(origin).or_default();
-        let before = std::mem::replace(&mut known.standing, standing);
-        if standing.phase() <= before.phase() {
+        let before = std::mem::replace(&mut known.status, status);
+        if status.phase() <= before.phase() {
             return;
         }
         self.newest = self.newest.max(round);
-        if standing.doing == Doing::Heralds {
+        if status.round_phase == RoundPhase::Announces {
             known.told = loss.map(|loss| (round, loss));
         }
         let age = std::mem::take(&mut known.age);
-        // The share that follows a loss says nothing of how long a round takes.
-        let has_trained = before.doing != Doing::Heralds;
+        // The contribution that follows a loss says nothing of how long a round takes.
+        let has_trained = before.round_phase != RoundPhase::Announces;
         // By time, not by the label: who is behind has a label that was the newest when its round began.
         if age <= in_time && has_trained {
             known.late = known.late.saturating_sub(1);
         }
-        known.returns = before.doing == Doing::Idles;
+        known.returns = before.round_phase == RoundPhase::Idle;
         if is_own {
-            if before.doing == Doing::Delivers {
+            if before.round_phase == RoundPhase::Contributes {
                 self.pace = self.since;
             }
-            self.waiting.insert(origin, Waiting { standing, ticks: 0 });
+            self.waiting.insert(origin, Waiting { status, ticks: 0 });
         }
     }
 
@@ -209,15 +209,15 @@ impl Barrier {
         for (&origin, waiting) in &self.waiting {
             // All with whom the run begins are waited for by each other.
             let is_founder = self.parts.get(&self.me).is_some_and(|part| part.is_founder);
-            let begins = is_founder && waiting.standing.round == 1 && self.newest == 1;
-            let phase = waiting.standing.phase();
+            let begins = is_founder && waiting.status.round == 1 && self.newest == 1;
+            let phase = waiting.status.phase();
             let missing: Vec<OriginId> = self.missing(origin, phase, begins, origins).collect();
             let waits_for_first = begins && self.is_incomplete(origins);
             let first = if begins { self.patience.first } else { 0 };
             let limit = self.late_after().max(first);
             let in_vain = waiting.ticks >= limit && !planted(Bug::WaitsForTheDead);
             if in_vain || planted(Bug::NeverWaits) || missing.is_empty() && !waits_for_first {
-                free.push((origin, waiting.standing, missing));
+                free.push((origin, waiting.status, missing));
             }
         }
         if free.is_empty() {
@@ -225,19 +225,20 @@ impl Barrier {
         }
         let workers = self.workers(origins);
         let mut released = Vec::new();
-        for (origin, standing, missing) in free {
+        for (origin, status, missing) in free {
             self.waiting.remove(&origin);
             for late in missing {
                 self.in_vain += 1;
                 self.known.entry(late).or_default().late = TIMES_IN_TIME;
             }
-            if standing.phase() > self.gone {
-                self.gone = standing.phase();
+            if status.phase() > self.gone {
+                self.gone = status.phase();
                 self.since = 0;
             }
             let order = GoOn {
-                round: standing.round,
-                share: (standing.doing == Doing::Heralds).then(|| self.share(origin, standing.round, workers, origins)),
+                round: status.round,
+                contribution: (status.round_phase == RoundPhase::Announces)
+                    .then(|| self.contribution(origin, status.round, workers, origins)),
                 newest: self.newest,
                 workers,
             };
@@ -246,25 +247,31 @@ impl Barrier {
         released
     }
 
-    /// The share of one of so many workers that has told its loss of a round, by those that are known here. Where views
-    /// differ, shares do not add up to one, and a step is a little longer or shorter.
-    fn share(&self, origin: OriginId, round: u64, workers: u32, origins: &BTreeMap<OriginId, OriginInfo>) -> Share {
+    /// The contribution of one of so many workers that has told its loss of a round, by those that are known here. Where views
+    /// differ, contributions do not add up to one, and a step is a little longer or shorter.
+    fn contribution(
+        &self,
+        origin: OriginId,
+        round: u64,
+        workers: u32,
+        origins: &BTreeMap<OriginId, OriginInfo>,
+    ) -> Contribution {
         let heard = |info: &&OriginInfo| self.counts(info) && !self.silent.contains_key(&info.home);
         let told = origins.values().filter(heard).filter_map(|info| {
             let (of_round, loss) = self.known.get(&info.origin)?.told?;
-            Some(Told {
+            Some(AnnouncedLoss {
                 origin: info.origin,
                 slot: info.slot,
                 loss,
                 is_of_round: of_round >= round,
             })
         });
-        let told: Vec<Told> = told.collect();
-        match self.shares {
-            Shares::Mean => Share::of_one_in(workers),
-            Shares::Weighted => shares::by_loss(origin, &told, workers),
-            Shares::Best => shares::of_the_best(origin, &told),
-            Shares::First => shares::of_the_first(origin, &told),
+        let told: Vec<AnnouncedLoss> = told.collect();
+        match self.weighting {
+            RoundWeighting::Mean => Contribution::of_one_in(workers),
+            RoundWeighting::Weighted => contributions::by_loss(origin, &told, workers),
+            RoundWeighting::Best => contributions::of_the_best(origin, &told),
+            RoundWeighting::First => contributions::of_the_first(origin, &told),
         }
     }
 
@@ -282,7 +289,7 @@ impl Barrier {
         let waited_for = others.filter(|info| !self.silent.contains_key(&info.home) || planted(Bug::WaitsForTheDead));
         waited_for
             .filter(move |info| match self.known.get(&info.origin) {
-                Some(known) => known.standing.phase() < phase && known.late == 0 && !known.returns,
+                Some(known) => known.status.phase() < phase && known.late == 0 && !known.returns,
                 // Who comes later is waited for as soon as it has come to a round.
                 None => begins,
             })
@@ -308,7 +315,7 @@ impl Barrier {
         one: OriginId,
         origins: &BTreeMap<OriginId, OriginInfo>,
     ) -> Vec<(OriginId, NodeId)> {
-        let round = |origin: OriginId| self.known.get(&origin).map_or(0, |known| known.standing.round);
+        let round = |origin: OriginId| self.known.get(&origin).map_or(0, |known| known.status.round);
         let is_there = |info: &&OriginInfo| self.counts(info) && !self.silent.contains_key(&info.home);
         let mut with: Vec<&OriginInfo> = origins
             .values()
@@ -325,11 +332,11 @@ impl Barrier {
         self.counts(info) && in_time && !self.silent.contains_key(&info.home)
     }
 
-    /// Whether all workers of a node that are waited for have let out their shares of a round.
+    /// Whether all workers of a node that are waited for have let out their contributions of a round.
     pub(super) fn has_come(&self, node: NodeId, round: u64, origins: &BTreeMap<OriginId, OriginInfo>) -> bool {
-        let phase = Standing {
+        let phase = OriginStatus {
             round,
-            ..Standing::default()
+            ..OriginStatus::default()
         }
         .phase();
         let mut own = origins
@@ -338,7 +345,7 @@ impl Barrier {
         own.all(|info| {
             self.known
                 .get(&info.origin)
-                .is_some_and(|known| known.standing.phase() >= phase)
+                .is_some_and(|known| known.status.phase() >= phase)
         })
     }
 
@@ -350,7 +357,7 @@ impl Barrier {
     /// Whether an origin takes part in rounds, heard or not.
     fn counts(&self, info: &OriginInfo) -> bool {
         let known = self.known.get(&info.origin);
-        let is_idle = known.is_some_and(|known| known.standing.doing == Doing::Idles);
+        let is_idle = known.is_some_and(|known| known.status.round_phase == RoundPhase::Idle);
         info.slot != OriginInfo::NO_SLOT && info.ended.is_none() && !is_idle && self.parts.contains_key(&info.home)
     }
 

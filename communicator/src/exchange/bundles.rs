@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use protocol::batch::{Batch, Doing, Header, Payload, Standing};
+use protocol::batch::{Batch, Header, OriginStatus, Payload, RoundPhase};
 use protocol::bundle::{Bundle, digest_of};
 use protocol::dense::{Dense, Sign, add_up};
 use protocol::ids::{NodeId, OriginId};
@@ -33,7 +33,7 @@ impl Exchange {
         let (Some(bundling), Some(barrier)) = (&mut self.bundling, &self.barrier) else {
             return;
         };
-        if is_share(&batch.header.standing) {
+        if is_share(&batch.header.status) {
             let mut follows = Follows::default();
             let members = barrier.members(&self.origins);
             bundling.offer(batch, &members, &mut follows);
@@ -54,12 +54,12 @@ impl Exchange {
     }
 
     /// A member sends its batch of a round by itself: it does not add it up with the others.
-    pub(super) fn hear_single(&mut self, home: NodeId, standing: &Standing, effects: &mut Vec<Effect>) {
+    pub(super) fn hear_single(&mut self, home: NodeId, status: &OriginStatus, effects: &mut Vec<Effect>) {
         let Some(bundling) = &mut self.bundling else {
             return;
         };
-        let goes_alone = |(round, members): (u64, &[NodeId])| standing.round >= round && members.contains(&home);
-        if is_share(standing) && bundling.open().is_some_and(goes_alone) {
+        let goes_alone = |(round, members): (u64, &[NodeId])| status.round >= round && members.contains(&home);
+        if is_share(status) && bundling.open().is_some_and(goes_alone) {
             let mut follows = Follows::default();
             bundling.give_up(true, &mut follows);
             self.carry_out(follows, effects);
@@ -172,7 +172,7 @@ impl Exchange {
         self.log.append_bundle(&rest, &bytes);
         effects.push(Effect::Bundle(bytes));
         for header in &rest.headers {
-            let word = (header.standing, Some(header.loss));
+            let word = (header.status, Some(header.loss));
             self.note(header.origin, header.sequence, word, effects);
         }
         self.note_outcome(outcome, effects);
@@ -181,8 +181,8 @@ impl Exchange {
 }
 
 /// Whether a batch holds its origin's share of a round.
-fn is_share(standing: &Standing) -> bool {
-    standing.doing == Doing::Delivers && !standing.last && !standing.stop
+fn is_share(status: &OriginStatus) -> bool {
+    status.round_phase == RoundPhase::Contributes && !status.last && !status.stop
 }
 
 /// What a bundle is for a ledger whose latest batches these logs have: without those that the ledger has already.

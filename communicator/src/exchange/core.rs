@@ -6,7 +6,7 @@ use protocol::frontier::Frontier;
 use protocol::ids::{NodeId, OriginId};
 
 use super::barrier::{Barrier, Patience};
-use super::bundling::{Bundling, Way};
+use super::bundling::{Bundling, ReductionPath};
 use super::event::{Effect, Event};
 use super::limits::{Limits, MEMBERS_MAX};
 use super::log::Log;
@@ -41,7 +41,7 @@ pub struct Exchange {
     pub(super) routing: Routing,
     /// What workers wait for, where the strategy has rounds.
     pub(super) barrier: Option<Barrier>,
-    /// How rounds are added up on their way, where they are.
+    /// How rounds are added up on their path, where they are.
     pub(super) bundling: Option<Bundling>,
     /// How passes go from worker to worker, where they do.
     pub(super) passes: Option<Passes>,
@@ -112,13 +112,13 @@ impl Exchange {
         if plan.job.exchange.has_passes() {
             exchange.passes = Some(Passes::new(me, exchange.ledger.weight_count()));
         }
-        match routing::way_of(plan.job.exchange) {
-            Some(way) => exchange.bundled(way),
+        match routing::reduction_path_of(plan.job.exchange) {
+            Some(path) => exchange.bundled(path),
             None => exchange,
         }
     }
 
-    /// The same exchange with batches that go another way.
+    /// The same exchange with batches that go another path.
     #[must_use]
     pub fn routed(self, routing: Routing) -> Self {
         Self { routing, ..self }
@@ -131,11 +131,11 @@ impl Exchange {
         Self { barrier, ..self }
     }
 
-    /// The same exchange with rounds that are added up on their way.
+    /// The same exchange with rounds that are added up on their path.
     #[must_use]
-    pub fn bundled(self, way: Way) -> Self {
-        let bundling = Some(Bundling::new(way, self.me, self.ledger.weight_count()));
-        // Somebody who lacks a batch mostly gets it with the bundle that is under way.
+    pub fn bundled(self, path: ReductionPath) -> Self {
+        let bundling = Some(Bundling::new(path, self.me, self.ledger.weight_count()));
+        // Somebody who lacks a batch mostly gets it with the bundle that is under path.
         let limits = Limits {
             patience_ticks: self.limits.patience_ticks * BUNDLES_PATIENCE,
             ..self.limits
@@ -167,7 +167,7 @@ impl Exchange {
         self.barrier.as_ref().map_or(0, Barrier::in_vain)
     }
 
-    /// How many rounds came added up on their way, and how many were given up.
+    /// How many rounds came added up on their path, and how many were given up.
     #[must_use]
     pub fn bundles(&self) -> (u64, u64) {
         self.bundling

@@ -49,7 +49,7 @@ mod snapshots;
 mod tests;
 
 pub use self::barrier::{Barrier, Patience};
-pub use self::bundling::Way;
+pub use self::bundling::ReductionPath;
 pub use self::core::Exchange;
 pub use self::event::{Effect, Event, Jump};
 pub use self::limits::Limits;

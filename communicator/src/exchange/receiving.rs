@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use protocol::batch::{BATCH_BYTES_MAX, Batch, BatchError, Standing};
+use protocol::batch::{BATCH_BYTES_MAX, Batch, BatchError, OriginStatus};
 use protocol::bundle::Bundle;
 use protocol::frontier::SequenceRange;
 use protocol::ids::{NodeId, OriginId};
@@ -59,7 +59,7 @@ impl Exchange {
         if let Outcome::Applied(_) | Outcome::Diverged(_) = outcome {
             let (origin, sequence) = (batch.header.origin, batch.header.sequence);
             self.log.append(origin, sequence, Arc::clone(bytes));
-            let word = (batch.header.standing, Some(batch.header.loss));
+            let word = (batch.header.status, Some(batch.header.loss));
             self.note(origin, sequence, word, effects);
             self.note_outcome(outcome, effects);
             effects.push(Effect::Deliver {
@@ -76,7 +76,7 @@ impl Exchange {
         if let Outcome::Applied(_) | Outcome::Diverged(_) = outcome {
             self.log.append_range(&range);
             let MergedRange { header, sums } = range;
-            self.note(header.origin, header.to, (header.standing, None), effects);
+            self.note(header.origin, header.to, (header.status, None), effects);
             self.note_outcome(outcome, effects);
             effects.push(Effect::Jump(Box::new(Jump {
                 origin: Some(header.origin),
@@ -94,19 +94,19 @@ impl Exchange {
         &mut self,
         origin: OriginId,
         to: u64,
-        (standing, loss): (Standing, Option<f32>),
+        (status, loss): (OriginStatus, Option<f32>),
         effects: &mut Vec<Effect>,
     ) {
         let is_own = self.home(origin) == Some(self.me);
         if let Some(barrier) = &mut self.barrier {
-            barrier.applied(origin, standing, loss, is_own);
+            barrier.applied(origin, status, loss, is_own);
         }
-        if standing.last
+        if status.last
             && let Some(info) = self.origins.get_mut(&origin)
         {
             info.ended.get_or_insert(to);
         }
-        if standing.stop {
+        if status.stop {
             effects.push(Effect::Stop);
         }
     }
@@ -264,7 +264,7 @@ impl Exchange {
         }
         if is_new {
             if from == home {
-                self.hear_single(home, &batch.header.standing, effects);
+                self.hear_single(home, &batch.header.status, effects);
             }
             if batch.payload.is_dense() && self.barrier.is_some() {
                 // Dense batches are large: nothing of a round is kept longer than it must be.

@@ -1,6 +1,6 @@
 //! Which way single batches go, and whom a node keeps pace with: the exchange's part of a strategy.
 //!
-//! A routing says who sends what to whom as soon as it has it, and nothing else. Every replica gets every batch under any
+//! A routing says who sends what to whom as soon as it has it, and nothing else. RoundLength replica gets every batch under any
 //! of them: who sees that a peer lacks something helps it after a while. So a way that is broken costs time, never a batch.
 
 use std::collections::BTreeSet;
@@ -9,14 +9,14 @@ use protocol::ids::NodeId;
 use protocol::job::{self, Rounds};
 use protocol::wire::run_plan::RunPlan;
 
-use super::bundling::Way;
+use super::bundling::ReductionPath;
 
 /// The way of single batches through a run's members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Routing {
-    /// Every node sends what its own workers made to every other.
+    /// RoundLength node sends what its own workers made to every other.
     Mesh,
-    /// Every node sends what its own workers made to one, which hands it on to all.
+    /// RoundLength node sends what its own workers made to one, which hands it on to all.
     Star {
         /// The one in the middle.
         hub: NodeId,
@@ -27,15 +27,17 @@ pub enum Routing {
 
 /// The way on which a strategy's rounds are added up, if they are.
 #[must_use]
-pub(super) fn way_of(exchange: job::Exchange) -> Option<Way> {
+pub(super) fn reduction_path_of(exchange: job::Exchange) -> Option<ReductionPath> {
     match exchange {
         job::Exchange::Rounds(Rounds {
-            way, shares: Some(_), ..
-        }) => match way {
-            job::Way::Mesh => None,
-            job::Way::Server => Some(Way::Star),
-            job::Way::RingReduce => Some(Way::RingReduce),
-            job::Way::Ring | job::Way::Stepwise => Some(Way::Ring),
+            topology,
+            weighting: Some(_),
+            ..
+        }) => match topology {
+            job::RoundTopology::Mesh => None,
+            job::RoundTopology::Server => Some(ReductionPath::Star),
+            job::RoundTopology::RingReduce => Some(ReductionPath::RingReduce),
+            job::RoundTopology::Ring | job::RoundTopology::Stepwise => Some(ReductionPath::Ring),
         },
         job::Exchange::Strom(_) | job::Exchange::Rounds(_) | job::Exchange::Layers(_) => None,
     }
@@ -47,8 +49,8 @@ impl Routing {
     pub fn of(plan: &RunPlan) -> Self {
         match plan.job.exchange {
             job::Exchange::Rounds(Rounds {
-                way: job::Way::Server,
-                shares: None,
+                topology: job::RoundTopology::Server,
+                weighting: None,
                 ..
             }) => {
                 let hubs = plan.participants.iter().map(|participant| participant.node);

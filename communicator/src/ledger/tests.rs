@@ -1,5 +1,5 @@
 use proptest::prelude::*;
-use protocol::batch::{Payload, Standing};
+use protocol::batch::{OriginStatus, Payload};
 use protocol::changes::word;
 use protocol::cursor::{CursorAdvance, ShardId};
 use protocol::ids::OriginId;
@@ -29,7 +29,7 @@ fn batch(origin: u64, sequence: u64, words: Vec<u32>) -> Batch {
         }],
         samples: 8,
         loss: 1.0,
-        standing: Standing::default(),
+        status: OriginStatus::default(),
     };
     Batch { header, payload }
 }

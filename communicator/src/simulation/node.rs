@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use protocol::batch::Doing;
+use protocol::batch::RoundPhase;
 use protocol::digest::Digest;
 use protocol::ids::{NodeId, OriginId, RunId};
-use protocol::job::Shares;
+use protocol::job::RoundWeighting;
 use protocol::model::Shape;
 use protocol::target::TargetInfo;
 use protocol::wire::attach::DataInfo;
@@ -135,16 +135,16 @@ impl Round {
     }
 
     /// What a worker's next batch does, where such shares are let out.
-    pub(super) fn next(&mut self, shares: Shares) -> Doing {
+    pub(super) fn next(&mut self, shares: RoundWeighting) -> RoundPhase {
         if std::mem::take(&mut self.due) {
             self.waits = true;
-            return Doing::Delivers;
+            return RoundPhase::Contributes;
         }
         self.arrive();
-        if shares.follow_losses() {
-            Doing::Heralds
+        if shares.depends_on_losses() {
+            RoundPhase::Announces
         } else {
-            Doing::Delivers
+            RoundPhase::Contributes
         }
     }
 }

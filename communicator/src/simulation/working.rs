@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use protocol::batch::{Doing, Header, Payload, Standing};
+use protocol::batch::{Header, OriginStatus, Payload, RoundPhase};
 use protocol::changes::word;
 use protocol::cursor::{CursorAdvance, ShardId};
 use protocol::dense::Dense;
 use protocol::digest::Digest;
 use protocol::ids::{NodeId, OriginId, RunId};
-use protocol::job::{Job, JobDraft, Shares, Way};
+use protocol::job::{Job, JobDraft, RoundTopology, RoundWeighting};
 use protocol::lattice::Tau;
 use protocol::measured::{Evaluation, Scores};
 use protocol::rng::splitmix64;
@@ -144,18 +144,18 @@ impl World {
                 continue;
             };
             training.closed = last;
-            let doing = match self.in_rounds.filter(|_| !last && back.is_none()) {
+            let round_phase = match self.in_rounds.filter(|_| !last && back.is_none()) {
                 Some(_) if goes_idle && !training.round.due => {
                     training.idle = 100;
                     training.round.returns = true;
-                    Doing::Idles
+                    RoundPhase::Idle
                 }
                 Some(shares) => training.round.next(shares),
-                None => Doing::Delivers,
+                None => RoundPhase::Contributes,
             };
             let payload = match back {
                 Some(counts) => Payload::Sums(Sums::between(&training.counts, &counts).unwrap()),
-                None if last || doing == Doing::Heralds => Payload::default(),
+                None if last || round_phase == RoundPhase::Announces => Payload::default(),
                 // Rounds that are added up on their way are dense.
                 None if self.in_rounds.is_some() => dense_steps(training.sequence),
                 None => one_step(training.sequence),
@@ -180,10 +180,10 @@ impl World {
                 sequence,
                 (samples, counted),
                 &payload,
-                Standing {
+                OriginStatus {
                     last,
                     stop: last && stop && !leaves,
-                    doing,
+                    round_phase,
                     round,
                 },
             );
@@ -216,7 +216,7 @@ impl World {
             if order.round == training.round.number {
                 training.round.newest = order.newest;
                 training.round.waits = false;
-                training.round.due = order.share.is_some();
+                training.round.due = order.contribution.is_some();
             }
         }
     }
@@ -354,7 +354,7 @@ fn batch(
     sequence: u64,
     (samples, counted): (u32, u32),
     payload: &Payload,
-    standing: Standing,
+    status: OriginStatus,
 ) -> Arc<[u8]> {
     let advance = CursorAdvance {
         shard: ShardId {
@@ -373,19 +373,19 @@ fn batch(
         cursors,
         samples,
         loss: 0.0,
-        standing,
+        status,
     };
     let mut frame = Vec::new();
     header.encode(payload, &mut frame).unwrap();
     frame.into()
 }
 
-pub(super) fn job(in_rounds: Option<Shares>, way: Way) -> Job {
+pub(super) fn job(in_rounds: Option<RoundWeighting>, way: RoundTopology) -> Job {
     let shares = in_rounds.map(|shares| match shares {
-        Shares::Mean => "mean",
-        Shares::Weighted => "weighted",
-        Shares::Best => "best",
-        Shares::First => "first",
+        RoundWeighting::Mean => "mean",
+        RoundWeighting::Weighted => "weighted",
+        RoundWeighting::Best => "best",
+        RoundWeighting::First => "first",
     });
     let draft = JobDraft {
         exchange: shares.map(|shares| format!("{way}:every=1,{shares}")),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use protocol::digest::Digest;
 use protocol::ids::{NodeId, OriginId, RunId};
-use protocol::job::{Shares, Way};
+use protocol::job::{RoundTopology, RoundWeighting};
 use protocol::rng::CounterRng;
 use protocol::wire::run_beat::RunBeat;
 use protocol::wire::run_plan::RunPlan;
@@ -145,9 +145,9 @@ pub(super) struct World {
     pub(super) trace: Vec<String>,
     pub(super) slow: bool,
     /// Workers wait for each other's rounds.
-    pub(super) in_rounds: Option<Shares>,
+    pub(super) in_rounds: Option<RoundWeighting>,
     /// Which way those go.
-    pub(super) way: Way,
+    pub(super) way: RoundTopology,
     /// Workers have nothing to train now and then.
     pub(super) may_idle: bool,
     /// Workers may wait for samples that others hold back.
@@ -193,16 +193,16 @@ impl World {
             trace: Vec::new(),
             slow,
             in_rounds: match seed % 12 {
-                2 | 8 => Some(Shares::Mean),
-                5 => Some(Shares::Weighted),
-                11 => Some(Shares::Best),
+                2 | 8 => Some(RoundWeighting::Mean),
+                5 => Some(RoundWeighting::Weighted),
+                11 => Some(RoundWeighting::Best),
                 _ => None,
             },
             way: match seed / 12 % 4 {
-                0 => Way::Mesh,
-                1 => Way::Server,
-                2 => Way::RingReduce,
-                _ => Way::Ring,
+                0 => RoundTopology::Mesh,
+                1 => RoundTopology::Server,
+                2 => RoundTopology::RingReduce,
+                _ => RoundTopology::Ring,
             },
             may_idle: true,
             may_stall: false,

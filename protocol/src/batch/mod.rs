@@ -31,70 +31,70 @@ pub const CURSORS_MAX: usize = 64;
 /// What a batch says of its origin, as that stands after it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "(u8, u64)", try_from = "(u8, u64)")]
-pub struct Standing {
+pub struct OriginStatus {
     /// The origin's last batch: it is closed after this one.
     pub last: bool,
     /// The origin has seen the run's stop.
     pub stop: bool,
     /// Where its strategy has rounds, what it does in the one that it has come to.
-    pub doing: Doing,
+    pub round_phase: RoundPhase,
     /// That round.
     pub round: u64,
 }
 
 /// What an origin does in the round that it has come to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Doing {
+pub enum RoundPhase {
     /// It has let out its share of it.
     #[default]
-    Delivers,
+    Contributes,
     /// It has come to it, and this batch tells its loss. Its share follows when it has heard of the others'.
-    Heralds,
+    Announces,
     /// It has nothing to train for now: nobody is to wait for its next round.
-    Idles,
+    Idle,
 }
 
-impl Standing {
+impl OriginStatus {
     /// How far the origin has come: a round has a phase before its share is out, and one after.
     #[must_use]
     pub fn phase(&self) -> u64 {
-        self.round.saturating_mul(2) + u64::from(self.doing != Doing::Heralds)
+        self.round.saturating_mul(2) + u64::from(self.round_phase != RoundPhase::Announces)
     }
 }
 
 /// On the wire: two bits, what it does, and the round.
-impl From<Standing> for (u8, u64) {
-    fn from(standing: Standing) -> Self {
-        let Standing {
+impl From<OriginStatus> for (u8, u64) {
+    fn from(status: OriginStatus) -> Self {
+        let OriginStatus {
             last,
             stop,
-            doing,
+            round_phase,
             round,
-        } = standing;
-        let doing = match doing {
-            Doing::Delivers => 0,
-            Doing::Idles => 1,
-            Doing::Heralds => 2,
+        } = status;
+        let round_phase = match round_phase {
+            RoundPhase::Contributes => 0,
+            RoundPhase::Idle => 1,
+            RoundPhase::Announces => 2,
         };
-        (u8::from(last) | u8::from(stop) << 1 | doing << 2, round)
+        (u8::from(last) | u8::from(stop) << 1 | round_phase << 2, round)
     }
 }
 
-impl TryFrom<(u8, u64)> for Standing {
+impl TryFrom<(u8, u64)> for OriginStatus {
     type Error = &'static str;
 
     fn try_from((bits, round): (u8, u64)) -> Result<Self, Self::Error> {
         let is_set = |bit: u8| bits >> bit & 1 == 1;
-        let doing = match bits >> 2 {
-            0 => Doing::Delivers,
-            1 => Doing::Idles,
-            2 => Doing::Heralds,
+        let round_phase = match bits >> 2 {
+            0 => RoundPhase::Contributes,
+            1 => RoundPhase::Idle,
+            2 => RoundPhase::Announces,
             _ => return Err("a batch says of its origin what nobody knows"),
         };
         Ok(Self {
             last: is_set(0),
             stop: is_set(1),
-            doing,
+            round_phase,
             round,
         })
     }
@@ -122,7 +122,7 @@ pub struct Header {
     /// Their mean loss.
     pub loss: f32,
     /// How its origin stands.
-    pub standing: Standing,
+    pub status: OriginStatus,
 }
 
 /// Reads no further than one cursor too many, so that a batch full of them takes no memory.

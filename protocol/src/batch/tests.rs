@@ -22,11 +22,11 @@ fn batch(sequence: u64, payload: Payload) -> Batch {
         }],
         samples: 64,
         loss: 0.5,
-        standing: Standing {
+        status: OriginStatus {
             last: true,
-            doing: Doing::Idles,
+            round_phase: RoundPhase::Idle,
             round: 300,
-            ..Standing::default()
+            ..OriginStatus::default()
         },
     };
     Batch { header, payload }
@@ -159,7 +159,7 @@ fn golden_bytes() {
         5,
         steps(tau, vec![word(1, true), word(3, false), word(8, true)]),
     ));
-    // version, run, origin, sequence, seen; digest; cursors; samples, loss, standing; form, count, bytes; payload; checksum
+    // version, run, origin, sequence, seen; digest; cursors; samples, loss, status; form, count, bytes; payload; checksum
     let golden = "05 a222 c466 05 c801 e4a1aede8a8bc48c7c 01010240 40 0000003f 05ac02 00 ac02 01 03 03 01170e 045babf9";
     assert_eq!(bytes, crate::encoding::tests::bytes(golden));
     let bytes = encoded(&batch(5, sums(vec![(1, 300), (3, -2), (8, 7)])));

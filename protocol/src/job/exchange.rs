@@ -20,18 +20,18 @@ pub enum Exchange {
 /// An exchange in rounds: every so often a worker lets out the whole difference that it has come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rounds {
-    /// Which way they go.
-    pub way: Way,
+    /// Which topology they go.
+    pub topology: RoundTopology,
     /// How long a round is.
-    pub every: Every,
+    pub every: RoundLength,
     /// Whether workers wait for each other's rounds, and which part of its difference each lets out. Those that do not wait
     /// let out all of it, whenever they come to it.
-    pub shares: Option<Shares>,
+    pub weighting: Option<RoundWeighting>,
 }
 
-/// Which way rounds go from worker to worker.
+/// Which topology rounds go from worker to worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum RoundTopology {
     /// From every node to every other.
     Mesh,
     /// To the first node, which adds them up, and from it to all.
@@ -47,7 +47,7 @@ pub enum Way {
 
 /// How long a round is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Every {
+pub enum RoundLength {
     /// So many steps.
     Steps(u32),
     /// Until a worker has been through its samples.
@@ -56,7 +56,7 @@ pub enum Every {
 
 /// Which part of its difference each worker lets out, where all wait for each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shares {
+pub enum RoundWeighting {
     /// Equal parts: the mean of all workers counts.
     Mean,
     /// In proportion to the loss of its last steps: who has most to learn counts most.
@@ -67,10 +67,10 @@ pub enum Shares {
     First,
 }
 
-impl Shares {
+impl RoundWeighting {
     /// Whether a worker's share depends on the others' losses, so that all tell theirs first.
     #[must_use]
-    pub fn follow_losses(self) -> bool {
+    pub fn depends_on_losses(self) -> bool {
         self != Self::Mean
     }
 }
@@ -91,17 +91,47 @@ const EVERY_OF_BEST: u32 = 64;
 const EVERY_MAX: f64 = 65_536.0;
 
 /// A name, and what it says of rounds.
-type Named = (&'static str, Way, Every, Shares);
+type Named = (&'static str, RoundTopology, RoundLength, RoundWeighting);
 
 /// The strategies in rounds, by name: what each leaves open can be said behind it.
 const NAMED: [Named; 7] = [
-    ("mesh", Way::Mesh, Every::Steps(EVERY_ON_MESH), Shares::Mean),
-    ("server", Way::Server, Every::Steps(1), Shares::Mean),
-    ("ring-reduce", Way::RingReduce, Every::Steps(1), Shares::Mean),
-    ("ring", Way::Ring, Every::Steps(1), Shares::Mean),
-    ("stepwise", Way::Stepwise, Every::Steps(1), Shares::Mean),
-    ("downpour", Way::Server, Every::Epoch, Shares::Mean),
-    ("best", Way::Server, Every::Steps(EVERY_OF_BEST), Shares::Best),
+    (
+        "mesh",
+        RoundTopology::Mesh,
+        RoundLength::Steps(EVERY_ON_MESH),
+        RoundWeighting::Mean,
+    ),
+    (
+        "server",
+        RoundTopology::Server,
+        RoundLength::Steps(1),
+        RoundWeighting::Mean,
+    ),
+    (
+        "ring-reduce",
+        RoundTopology::RingReduce,
+        RoundLength::Steps(1),
+        RoundWeighting::Mean,
+    ),
+    ("ring", RoundTopology::Ring, RoundLength::Steps(1), RoundWeighting::Mean),
+    (
+        "stepwise",
+        RoundTopology::Stepwise,
+        RoundLength::Steps(1),
+        RoundWeighting::Mean,
+    ),
+    (
+        "downpour",
+        RoundTopology::Server,
+        RoundLength::Epoch,
+        RoundWeighting::Mean,
+    ),
+    (
+        "best",
+        RoundTopology::Server,
+        RoundLength::Steps(EVERY_OF_BEST),
+        RoundWeighting::Best,
+    ),
 ];
 
 /// What there is, a line each.
@@ -150,7 +180,7 @@ impl Exchange {
         let exchange = match (options.name, named) {
             ("strom", _) => Self::Strom(threshold),
             ("layers", _) => Self::Layers(PipelineSpec::from_options(&mut options, threshold)?),
-            (_, Some(&(_, way, every, shares))) => rounds(way, every, shares, &mut options)?,
+            (_, Some(&(_, topology, every, weighting))) => rounds(topology, every, weighting, &mut options)?,
             (unknown, None) => return Err(format!("there is no exchange '{unknown}'; there is: {}", forms())),
         };
         options.finish(forms())?;
@@ -160,28 +190,29 @@ impl Exchange {
     /// Whether workers wait for each other's rounds.
     #[must_use]
     pub fn waits(&self) -> bool {
-        self.shares().is_some()
+        self.weighting().is_some()
     }
 
     /// Whether workers hear of each other once in an epoch.
     #[must_use]
     pub fn has_rounds_of_an_epoch(&self) -> bool {
-        let is_long = |rounds: &Rounds| rounds.every == Every::Epoch || rounds.way == Way::Stepwise;
+        let is_long =
+            |rounds: &Rounds| rounds.every == RoundLength::Epoch || rounds.topology == RoundTopology::Stepwise;
         matches!(self, Self::Rounds(rounds) if is_long(rounds))
     }
 
     /// Whether differences pass from worker to worker between rounds.
     #[must_use]
     pub fn has_passes(&self) -> bool {
-        matches!(self, Self::Rounds(rounds) if rounds.way == Way::Stepwise)
+        matches!(self, Self::Rounds(rounds) if rounds.topology == RoundTopology::Stepwise)
     }
 
     /// Which part of its difference each worker lets out, where they wait for each other.
     #[must_use]
-    pub fn shares(&self) -> Option<Shares> {
+    pub fn weighting(&self) -> Option<RoundWeighting> {
         match self {
             Self::Strom(_) | Self::Layers(_) => None,
-            Self::Rounds(rounds) => rounds.shares,
+            Self::Rounds(rounds) => rounds.weighting,
         }
     }
 
@@ -233,26 +264,33 @@ fn forms() -> String {
 }
 
 /// An exchange in rounds, with what a strategy's name says of those that the text leaves open.
-fn rounds(way: Way, every: Every, shares: Shares, options: &mut TextOptions<'_>) -> Result<Exchange, String> {
+fn rounds(
+    topology: RoundTopology,
+    every: RoundLength,
+    weighting: RoundWeighting,
+    options: &mut TextOptions<'_>,
+) -> Result<Exchange, String> {
     let rounds = Rounds {
-        way,
-        every: Every::from_options(every, options)?,
-        shares: shares_from_options(shares, options)?,
+        topology,
+        every: RoundLength::from_options(every, options)?,
+        weighting: shares_from_options(weighting, options)?,
     };
-    if rounds.shares.is_none() && matches!(way, Way::Ring | Way::RingReduce) {
+    if rounds.weighting.is_none() && matches!(topology, RoundTopology::Ring | RoundTopology::RingReduce) {
         return Err(
             "a ring adds up what all have come to; with 'async' nobody waits for the others: \
                     take 'mesh' or 'server'"
                 .into(),
         );
     }
-    if way == Way::Stepwise && (rounds.shares != Some(Shares::Mean) || rounds.every == Every::Epoch) {
+    if topology == RoundTopology::Stepwise
+        && (rounds.weighting != Some(RoundWeighting::Mean) || rounds.every == RoundLength::Epoch)
+    {
         return Err("'stepwise' takes a number of steps, as in 'stepwise:every=4', and the mean only".into());
     }
     Ok(Exchange::Rounds(rounds))
 }
 
-impl Every {
+impl RoundLength {
     fn from_options(left_open: Self, options: &mut TextOptions<'_>) -> Result<Self, String> {
         if options.flag("every=epoch") {
             return Ok(Self::Epoch);
@@ -271,23 +309,26 @@ impl Every {
 }
 
 /// How differences are shared out; none where nobody waits.
-fn shares_from_options(left_open: Shares, options: &mut TextOptions<'_>) -> Result<Option<Shares>, String> {
+fn shares_from_options(
+    left_open: RoundWeighting,
+    options: &mut TextOptions<'_>,
+) -> Result<Option<RoundWeighting>, String> {
     let rules = [
-        ("mean", Some(Shares::Mean)),
-        ("weighted", Some(Shares::Weighted)),
-        ("best", Some(Shares::Best)),
-        ("first", Some(Shares::First)),
+        ("mean", Some(RoundWeighting::Mean)),
+        ("weighted", Some(RoundWeighting::Weighted)),
+        ("best", Some(RoundWeighting::Best)),
+        ("first", Some(RoundWeighting::First)),
         ("async", None),
     ];
     let named: Vec<_> = rules.into_iter().filter(|(name, _)| options.flag(name)).collect();
     match named[..] {
         [] => Ok(Some(left_open)),
-        [(_, shares)] => Ok(shares),
+        [(_, weighting)] => Ok(weighting),
         [(one, _), (other, _), ..] => Err(format!("'{one}' and '{other}' exclude each other")),
     }
 }
 
-impl fmt::Display for Way {
+impl fmt::Display for RoundTopology {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Mesh => "mesh",
@@ -299,7 +340,7 @@ impl fmt::Display for Way {
     }
 }
 
-impl fmt::Display for Every {
+impl fmt::Display for RoundLength {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Steps(steps) => write!(f, "{steps}"),
@@ -311,27 +352,31 @@ impl fmt::Display for Every {
 /// The shortest name.
 impl fmt::Display for Rounds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { way, every, shares } = *self;
-        let rule = match shares {
-            Some(Shares::Mean) => "mean",
-            Some(Shares::Weighted) => "weighted",
-            Some(Shares::Best) => "best",
-            Some(Shares::First) => "first",
+        let Self {
+            topology,
+            every,
+            weighting,
+        } = *self;
+        let rule = match weighting {
+            Some(RoundWeighting::Mean) => "mean",
+            Some(RoundWeighting::Weighted) => "weighted",
+            Some(RoundWeighting::Best) => "best",
+            Some(RoundWeighting::First) => "first",
             None => "async",
         };
-        let alike = |&&(_, named, often, _): &&Named| (named, often) == (way, every);
-        let is_whole = |&&(_, _, _, named): &&Named| Some(named) == shares;
+        let alike = |&&(_, named, often, _): &&Named| (named, often) == (topology, every);
+        let is_whole = |&&(_, _, _, named): &&Named| Some(named) == weighting;
         let named = || NAMED.iter().filter(alike);
         if let Some((name, ..)) = named().find(is_whole) {
             return f.write_str(name);
         }
-        let has_rule = |&&(_, named, _, rule): &&Named| named == way && Some(rule) == shares;
+        let has_rule = |&&(_, named, _, rule): &&Named| named == topology && Some(rule) == weighting;
         // A name that has a rule of its own does not stand for another.
-        let plain = named().find(|(.., named)| *named == Shares::Mean);
+        let plain = named().find(|(.., named)| *named == RoundWeighting::Mean);
         match (NAMED.iter().find(has_rule), plain) {
             (Some((name, ..)), _) => write!(f, "{name}:every={every}"),
             (None, Some((name, ..))) => write!(f, "{name}:{rule}"),
-            (None, None) => write!(f, "{way}:every={every},{rule}"),
+            (None, None) => write!(f, "{topology}:every={every},{rule}"),
         }
     }
 }

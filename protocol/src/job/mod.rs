@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 pub use density::Density;
 pub use draft::{JobDraft, MINIBATCH_MAX};
-pub use exchange::{Every, Exchange, Rounds, STRATEGIES, Shares, Threshold, Way};
+pub use exchange::{Exchange, RoundLength, RoundTopology, RoundWeighting, Rounds, STRATEGIES, Threshold};
 pub use keep::Keep;
 pub use open::{Open, OpenKey};
 pub use pipeline::{Cut, Cuts, GROUPS_MAX, IN_FLIGHT_MAX, MICRO_MAX, PipelineSpec, SLICES_MAX, STAGES_MAX};

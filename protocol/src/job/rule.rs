@@ -3,12 +3,12 @@
 //! There are two regimes. A *short* run is one that a single worker finishes in some seconds: exchanging every step would take
 //! longer than the steps, and several workers would have too few samples each. One worker trains it, small tables with Adam, and lets out
 //! the whole difference once per epoch; the others apply it and take over if that worker is lost. So a short run comes to the
-//! same weights on any number of nodes. Every other run is trained by all workers with orthogonal updates, which are exchanged
+//! same weights on any number of nodes. RoundLength other run is trained by all workers with orthogonal updates, which are exchanged
 //! as changes of ±τ.
 //!
 //! `docs/defaults.md` has the experiment that the numbers come from.
 
-use super::{Density, Every, Exchange, Job, JobDraft, OpenKey, Rounds, Threshold, Trainers, Way};
+use super::{Density, Exchange, Job, JobDraft, OpenKey, RoundLength, RoundTopology, Rounds, Threshold, Trainers};
 use crate::clip::Clip;
 use crate::model::{Layout, ModelError, ModelSpec, Shape};
 use crate::optimiser::{Optimiser, Rule};
@@ -246,16 +246,16 @@ impl Job {
         if self.trainers == Trainers::AtMost(1) {
             // What has left can be measured.
             let every = match u64::from(self.evaluations_per_epoch()) {
-                1 => Every::Epoch,
+                1 => RoundLength::Epoch,
                 parts => {
                     let steps = facts.rows.div_ceil(u64::from(self.step_samples()));
-                    Every::Steps((steps / parts).max(1) as u32)
+                    RoundLength::Steps((steps / parts).max(1) as u32)
                 }
             };
             self.exchange = Exchange::Rounds(Rounds {
-                way: Way::Mesh,
+                topology: RoundTopology::Mesh,
                 every,
-                shares: None,
+                weighting: None,
             });
         }
     }

@@ -231,39 +231,61 @@ fn a_text_that_is_too_long_to_be_told_is_a_mistake() {
 #[test]
 fn only_a_strategy_with_a_tau_takes_one() {
     let job = |text: &str| JobDraft::from_toml(text).unwrap().resolve();
-    let (mean, step) = (Some(Shares::Mean), Every::Steps(1));
-    for (text, way, every, shares) in [
-        ("mesh:every=4", Way::Mesh, Every::Steps(4), mean),
-        ("mesh:every=4,mean", Way::Mesh, Every::Steps(4), mean),
-        ("mesh:every=4,async", Way::Mesh, Every::Steps(4), None),
-        ("mesh", Way::Mesh, Every::Steps(16), mean),
+    let (mean, step) = (Some(RoundWeighting::Mean), RoundLength::Steps(1));
+    for (text, topology, every, weighting) in [
+        ("mesh:every=4", RoundTopology::Mesh, RoundLength::Steps(4), mean),
+        ("mesh:every=4,mean", RoundTopology::Mesh, RoundLength::Steps(4), mean),
+        ("mesh:every=4,async", RoundTopology::Mesh, RoundLength::Steps(4), None),
+        ("mesh", RoundTopology::Mesh, RoundLength::Steps(16), mean),
         (
             "mesh:weighted,every=epoch",
-            Way::Mesh,
-            Every::Epoch,
-            Some(Shares::Weighted),
+            RoundTopology::Mesh,
+            RoundLength::Epoch,
+            Some(RoundWeighting::Weighted),
         ),
-        ("mesh:every=64,best", Way::Mesh, Every::Steps(64), Some(Shares::Best)),
-        ("server", Way::Server, step, mean),
-        ("server:every=1,async", Way::Server, step, None),
+        (
+            "mesh:every=64,best",
+            RoundTopology::Mesh,
+            RoundLength::Steps(64),
+            Some(RoundWeighting::Best),
+        ),
+        ("server", RoundTopology::Server, step, mean),
+        ("server:every=1,async", RoundTopology::Server, step, None),
         (
             "server:every=epoch,weighted",
-            Way::Server,
-            Every::Epoch,
-            Some(Shares::Weighted),
+            RoundTopology::Server,
+            RoundLength::Epoch,
+            Some(RoundWeighting::Weighted),
         ),
-        ("ring-reduce", Way::RingReduce, step, mean),
-        ("ring", Way::Ring, step, mean),
-        ("ring:every=16", Way::Ring, Every::Steps(16), mean),
-        ("stepwise", Way::Stepwise, step, mean),
-        ("stepwise:every=4", Way::Stepwise, Every::Steps(4), mean),
-        ("downpour", Way::Server, Every::Epoch, mean),
-        ("downpour:weighted", Way::Server, Every::Epoch, Some(Shares::Weighted)),
-        ("best", Way::Server, Every::Steps(64), Some(Shares::Best)),
+        ("ring-reduce", RoundTopology::RingReduce, step, mean),
+        ("ring", RoundTopology::Ring, step, mean),
+        ("ring:every=16", RoundTopology::Ring, RoundLength::Steps(16), mean),
+        ("stepwise", RoundTopology::Stepwise, step, mean),
+        ("stepwise:every=4", RoundTopology::Stepwise, RoundLength::Steps(4), mean),
+        ("downpour", RoundTopology::Server, RoundLength::Epoch, mean),
+        (
+            "downpour:weighted",
+            RoundTopology::Server,
+            RoundLength::Epoch,
+            Some(RoundWeighting::Weighted),
+        ),
+        (
+            "best",
+            RoundTopology::Server,
+            RoundLength::Steps(64),
+            Some(RoundWeighting::Best),
+        ),
     ] {
         let rounds = job(&format!("exchange = \"{text}\"")).unwrap();
-        assert_eq!(rounds.exchange, Exchange::Rounds(Rounds { way, every, shares }));
-        assert_eq!(rounds.exchange.waits(), shares.is_some());
+        assert_eq!(
+            rounds.exchange,
+            Exchange::Rounds(Rounds {
+                topology,
+                every,
+                weighting
+            })
+        );
+        assert_eq!(rounds.exchange.waits(), weighting.is_some());
         assert_eq!(JobDraft::from(&rounds).resolve(), Ok(rounds));
     }
     for (key, text) in [("density", "density = 0.1"), ("tau", "tau = 0.1")] {

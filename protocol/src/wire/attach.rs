@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::contribution::Contribution;
 use crate::cursor::Cursors;
 use crate::digest::Digest;
 use crate::frontier::Frontier;
@@ -11,7 +12,6 @@ use crate::ids::{OriginId, RunId};
 use crate::job::Job;
 use crate::measured::{Evaluation, Moment, Scores};
 use crate::model::Shape;
-use crate::share::Share;
 use crate::target::TargetInfo;
 use crate::wire::flow::PipelineAssignment;
 use crate::wire::worker_stats::WorkerStats;
@@ -96,9 +96,9 @@ pub enum ToWorker {
 pub struct GoOn {
     /// The round.
     pub round: u64,
-    /// The share of its difference that the worker is to let out now: all have told their losses. Without one it trains on:
+    /// The contribution of its difference that the worker is to let out now: all have told their losses. Without one it trains on:
     /// all have let out theirs.
-    pub share: Option<Share>,
+    pub contribution: Option<Contribution>,
     /// The newest round that anybody has come to.
     pub newest: u64,
     /// How many workers make the next one together.

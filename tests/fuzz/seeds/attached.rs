@@ -1,10 +1,10 @@
 //! What a node and its workers tell each other.
 
+use protocol::contribution::Contribution;
 use protocol::cursor::Cursors;
 use protocol::digest::Digest;
 use protocol::ids::{OriginId, RunId};
 use protocol::measured::Moment;
-use protocol::share::Share;
 use protocol::wire::attach::{Assignment, FromWorker, GoOn, JumpOrder, Missing, Pace, SaveOrder, ToWorker, WorkerInfo};
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ use super::batches::{header, steps};
 use super::values::{EVALUATION, SCORES, data_info, frontier, job, wire, worker_stats};
 
 const GO_ON: GoOn = GoOn {
-    share: Some(Share::ALL),
+    contribution: Some(Contribution::ALL),
     round: 300,
     newest: 301,
     workers: 10,

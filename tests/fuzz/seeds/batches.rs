@@ -1,6 +1,6 @@
 //! Batches, and changes in each encoding.
 
-use protocol::batch::{Doing, Header, Payload, Standing};
+use protocol::batch::{Header, OriginStatus, Payload, RoundPhase};
 use protocol::bundle::Bundle;
 use protocol::changes::word;
 use protocol::cursor::{CursorAdvance, ShardId};
@@ -45,11 +45,15 @@ pub(super) fn header(payload: &Payload, cursors: u32) -> Header {
         cursors: (0..cursors).map(advance).collect(),
         samples: 64,
         loss: 0.75,
-        standing: Standing {
+        status: OriginStatus {
             last: cursors == 0,
-            doing: if cursors == 1 { Doing::Idles } else { Doing::Heralds },
+            round_phase: if cursors == 1 {
+                RoundPhase::Idle
+            } else {
+                RoundPhase::Announces
+            },
             round: 12,
-            ..Standing::default()
+            ..OriginStatus::default()
         },
     }
 }

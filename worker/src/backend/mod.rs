@@ -22,7 +22,7 @@ use protocol::sums::Sums;
 use crate::learning::optimiser::{Factors, Formula};
 use crate::pipeline::InPipeline;
 use crate::trainer::TrainError;
-use protocol::share::Share;
+use protocol::contribution::Contribution;
 
 /// One of the arrays of a backend, with a number for every weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,10 +104,15 @@ pub trait Backend: InPipeline {
     /// The same without an update: what leaves as the weights stand.
     fn release(&mut self, compare: &Compare, words: &mut Vec<u32>) -> Result<Range, TrainError>;
 
-    /// Moves the shared weights of a window by a share of the way to what the own ones have come to, which are so far ahead,
+    /// Moves the shared weights of a window by a contribution of the way to what the own ones have come to, which are so far ahead,
     /// and says by how many steps each has moved. What is not all of the way is taken back from the own ones. What fails
     /// for its numbers' sake moves nothing.
-    fn take(&mut self, window: Indices<usize>, ahead: f32, share: Share) -> Result<(Dense, Range), TrainError>;
+    fn take(
+        &mut self,
+        window: Indices<usize>,
+        ahead: f32,
+        contribution: Contribution,
+    ) -> Result<(Dense, Range), TrainError>;
 
     /// Adds others' checked changes to both copies. A backend may delay this, but must have done it, in order, before
     /// anything reads the weights. The returned range may be that of the last step.

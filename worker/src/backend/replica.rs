@@ -23,7 +23,7 @@ use crate::learning::optimiser::{Ahead, Factors, Formula};
 use crate::pipeline::{InPipeline, Pipeline, PipelineEvent};
 use crate::thread_time::ThreadTimer;
 use crate::trainer::{GpuUse, Numbers, StateError, StepControl, StepReport, TrainError, Trainer, TrainerState};
-use protocol::share::Share;
+use protocol::contribution::Contribution;
 
 /// How often passes over the weights are timed; the fastest counts.
 const CALIBRATIONS: usize = 5;
@@ -246,8 +246,12 @@ impl<B: Backend> Trainer for Replica<B> {
         self.backend.release(&compare, words)
     }
 
-    fn take(&mut self, window: std::ops::Range<usize>, share: Share) -> Result<(Dense, Range), TrainError> {
-        self.backend.take(window, self.ahead, share)
+    fn take(
+        &mut self,
+        window: std::ops::Range<usize>,
+        contribution: Contribution,
+    ) -> Result<(Dense, Range), TrainError> {
+        self.backend.take(window, self.ahead, contribution)
     }
 
     fn apply(&mut self, words: &[u32], tau: Tau) -> Result<Range, TrainError> {

@@ -9,12 +9,12 @@ mod strom;
 mod tau_controller;
 
 use protocol::batch::Payload;
-use protocol::job::{Exchange, Job, PipelineSpec, Shares};
+use protocol::job::{Exchange, Job, PipelineSpec, RoundWeighting};
 use protocol::lattice::{Range, Tau};
 
 use crate::learning::multi_worker::Settings;
 use crate::trainer::{TrainError, Trainer};
-use protocol::share::Share;
+use protocol::contribution::Contribution;
 
 use self::rounds::InRounds;
 use self::strom::Strom;
@@ -68,7 +68,7 @@ pub trait Emission<T> {
     fn leave(&mut self, trainer: &mut T, compared: Option<Tau>, words: Vec<u32>) -> Result<Leaving, TrainError>;
 
     /// Which part of the difference a worker lets out, where it waits for the others' rounds after a batch of its own.
-    fn shares(&self) -> Option<Shares> {
+    fn weighting(&self) -> Option<RoundWeighting> {
         None
     }
 
@@ -77,8 +77,8 @@ pub trait Emission<T> {
         false
     }
 
-    /// The next batch is to hold this share, by the losses of all.
-    fn agree(&mut self, _share: Share) {}
+    /// The next batch is to hold this contribution, by the losses of all.
+    fn agree(&mut self, _contribution: Contribution) {}
 
     /// The others' rounds are in the weights, or are not waited for; so many workers make the next one together.
     fn go_on(&mut self, _workers: u32) {}

@@ -1,28 +1,28 @@
 //! Emission in rounds: every so many steps, or every epoch, what a worker has come to leaves whole.
 //!
 //! Nothing is chosen and nothing is compressed: every weight that has moved by half a grid step or more is in the batch.
-//! Workers that wait for each other each let out their share of the difference, so that the mean of all is what counts, or
+//! Workers that wait for each other each let out their contribution of the difference, so that the mean of all is what counts, or
 //! a mean that is weighted by losses; then each goes on from there. Those that do not wait let out all of it. What rounding
 //! takes stays in the residual. A model with more weights than a batch holds is told in windows that take turns.
 
 use protocol::batch::Payload;
 use protocol::encoding::DENSE_MAX;
-use protocol::job::{Every, Job, Rounds, Shares, Way};
+use protocol::job::{Job, RoundLength, RoundTopology, RoundWeighting, Rounds};
 use protocol::lattice::{Range, Tau};
 
 use super::{Emission, Leaving, NextStep, Plan};
 use crate::learning::multi_worker::Settings;
 use crate::trainer::{TrainError, Trainer};
-use protocol::share::Share;
+use protocol::contribution::Contribution;
 
-/// The whole difference, or a share of it, every so many steps.
+/// The whole difference, or a contribution of it, every so many steps.
 pub(super) struct InRounds {
     rounds: Rounds,
     weights: usize,
     /// The workers that make this round together.
     workers: u32,
-    /// The share that follows from all losses, while it is due.
-    agreed: Option<Share>,
+    /// The contribution that follows from all losses, while it is due.
+    agreed: Option<Contribution>,
     /// Steps since the last batch.
     steps: u32,
     /// An epoch has ended since the last batch.
@@ -59,18 +59,18 @@ impl InRounds {
         self.untold = self.untold.saturating_sub(1);
         self.steps = 0;
         self.ended_epoch = false;
-        let share = match self.rounds.shares {
+        let contribution = match self.rounds.weighting {
             // What is left when there is nothing more to train has no losses to go by.
-            Some(_) => self.agreed.take().unwrap_or(Share::of_one_in(self.workers)),
-            None => Share::ALL,
+            Some(_) => self.agreed.take().unwrap_or(Contribution::of_one_in(self.workers)),
+            None => Contribution::ALL,
         };
-        if share == Share::NOTHING {
+        if contribution == Contribution::NOTHING {
             return Ok(Leaving {
                 payload: Payload::default(),
                 range: Range::Safe,
             });
         }
-        let (dense, range) = trainer.take(first..(first + DENSE_MAX).min(self.weights), share)?;
+        let (dense, range) = trainer.take(first..(first + DENSE_MAX).min(self.weights), contribution)?;
         let payload = Payload::Dense(dense);
         Ok(Leaving { payload, range })
     }
@@ -78,7 +78,7 @@ impl InRounds {
 
 impl<T: Trainer> Emission<T> for InRounds {
     fn settings(&self, job: &Job, slots: usize) -> Settings {
-        match self.rounds.shares {
+        match self.rounds.weighting {
             Some(_) => Settings::alone(job),
             None => Settings::adding_up(job, slots),
         }
@@ -94,9 +94,9 @@ impl<T: Trainer> Emission<T> for InRounds {
         self.untold = self.windows();
         let is_over = match self.rounds.every {
             // Such steps are those between two passes.
-            Every::Steps(_) if self.rounds.way == Way::Stepwise => self.ended_epoch,
-            Every::Steps(steps) => self.steps >= steps,
-            Every::Epoch => self.ended_epoch,
+            RoundLength::Steps(_) if self.rounds.topology == RoundTopology::Stepwise => self.ended_epoch,
+            RoundLength::Steps(steps) => self.steps >= steps,
+            RoundLength::Epoch => self.ended_epoch,
         };
         let is_due = is_over || next.must_leave;
         if is_due && !next.hold_back {
@@ -110,19 +110,21 @@ impl<T: Trainer> Emission<T> for InRounds {
         self.take_turn(trainer)
     }
 
-    fn shares(&self) -> Option<Shares> {
-        self.rounds.shares
+    fn weighting(&self) -> Option<RoundWeighting> {
+        self.rounds.weighting
     }
 
     fn passes(&mut self) -> bool {
         match self.rounds.every {
-            Every::Steps(steps) => self.rounds.way == Way::Stepwise && self.steps.is_multiple_of(steps),
-            Every::Epoch => false,
+            RoundLength::Steps(steps) => {
+                self.rounds.topology == RoundTopology::Stepwise && self.steps.is_multiple_of(steps)
+            }
+            RoundLength::Epoch => false,
         }
     }
 
-    fn agree(&mut self, share: Share) {
-        self.agreed = Some(share);
+    fn agree(&mut self, contribution: Contribution) {
+        self.agreed = Some(contribution);
     }
 
     fn go_on(&mut self, workers: u32) {

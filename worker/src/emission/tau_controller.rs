@@ -8,7 +8,7 @@
 
 use protocol::lattice::Tau;
 
-/// Share of a new batch in the averaged density.
+/// Contribution of a new batch in the averaged density.
 const SMOOTHING: f64 = 0.2;
 /// How much of the logarithmic error is corrected by one batch.
 const GAIN: f64 = 0.12;

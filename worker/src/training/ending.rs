@@ -3,7 +3,7 @@
 //! A model is the sum of its batches, so weights of a while ago come back as one more batch: what has happened since, taken
 //! back. It is made when nobody else makes batches any more; then all replicas are the weights that were measured.
 
-use protocol::batch::{Payload, Standing};
+use protocol::batch::{OriginStatus, Payload};
 use protocol::encoding::DENSE_MAX;
 use protocol::lattice::Range;
 
@@ -94,7 +94,7 @@ impl<T: Trainer> Training<T> {
         let mut step = Step::without_samples(self.staleness());
         step.left(&left);
         self.seen = self.batches_applied;
-        self.write_batch(left.payload, Standing::default(), encoded)?;
+        self.write_batch(left.payload, OriginStatus::default(), encoded)?;
         Ok(step)
     }
 }

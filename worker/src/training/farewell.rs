@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use protocol::batch::Payload;
-use protocol::share::Share;
+use protocol::contribution::Contribution;
 
 use crate::emission::Leaving;
 use crate::trainer::{TrainError, Trainer};
@@ -27,7 +27,7 @@ impl Farewell {
             None => self.windows.insert(by_size(trainer)?),
         };
         while let Some(window) = windows.pop() {
-            let (dense, range) = trainer.take(window, Share::ALL)?;
+            let (dense, range) = trainer.take(window, Contribution::ALL)?;
             // What is less than a step of the lattice cannot leave.
             if dense.steps().iter().any(|&steps| steps != 0) {
                 let payload = Payload::Dense(dense);

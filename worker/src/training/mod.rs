@@ -16,7 +16,7 @@ mod step;
 
 use std::sync::Arc;
 
-use protocol::batch::{Header, Payload, Standing};
+use protocol::batch::{Header, OriginStatus, Payload};
 use protocol::cursor::{CursorAdvance, Cursors};
 use protocol::digest::Digest;
 use protocol::ids::{OriginId, RunId};
@@ -348,9 +348,9 @@ impl<T: Trainer> Training<T> {
         };
         // What comes while others are waited for is to be in the next gradient.
         if plan != Plan::Keep
-            && let Some(shares) = self.emission.shares()
+            && let Some(weighting) = self.emission.weighting()
         {
-            return self.arrive(step, shares, encoded);
+            return self.arrive(step, weighting, encoded);
         }
         if plan == Plan::Keep && self.emission.passes() {
             return self.pass_on(step, encoded);
@@ -363,7 +363,7 @@ impl<T: Trainer> Training<T> {
         let left = self.emission.leave(&mut self.trainer, compare, words);
         let left = left.map_err(|error| self.blame(error))?;
         step.left(&left);
-        self.write_batch(left.payload, Standing::default(), encoded)?;
+        self.write_batch(left.payload, OriginStatus::default(), encoded)?;
         Ok(Next::Emitted(step))
     }
 
@@ -383,9 +383,9 @@ impl<T: Trainer> Training<T> {
             return Ok(Next::Done);
         }
         // Samples that were held back are nobody else's to train: whoever waits with them would be waited for.
-        if self.emission.shares().is_none() && !self.pending.is_empty() && !planted::keeps_last_cursors() {
+        if self.emission.weighting().is_none() && !self.pending.is_empty() && !planted::keeps_last_cursors() {
             self.seen = self.batches_applied;
-            self.write_batch(Payload::default(), Standing::default(), encoded)?;
+            self.write_batch(Payload::default(), OriginStatus::default(), encoded)?;
             return Ok(Next::Emitted(Step::without_samples(self.staleness())));
         }
         self.say_idle(encoded)
@@ -424,13 +424,13 @@ impl<T: Trainer> Training<T> {
             pipeline.close()?;
         }
         self.seen = self.batches_applied;
-        let standing = Standing {
+        let status = OriginStatus {
             last: true,
             // Where the best weights are kept, workers are told to close when all is trained: nobody is to stop for that.
             stop: self.is_ending() && self.may_say_stop() && !(self.job.keep == Keep::Best && self.plan.is_complete()),
-            ..Standing::default()
+            ..OriginStatus::default()
         };
-        self.write_batch(Payload::default(), standing, encoded)
+        self.write_batch(Payload::default(), status, encoded)
     }
 
     /// The samples that this worker waits for, where it has nothing to train: they are in the hands of others.
@@ -478,7 +478,7 @@ impl<T: Trainer> Training<T> {
     fn write_batch(
         &mut self,
         payload: Payload,
-        standing: Standing,
+        status: OriginStatus,
         encoded: &mut Vec<u8>,
     ) -> Result<(), TrainingError> {
         let loss = self.pending.mean_loss();
@@ -493,9 +493,9 @@ impl<T: Trainer> Training<T> {
             cursors,
             samples,
             loss,
-            standing: Standing {
+            status: OriginStatus {
                 round: self.round.number,
-                ..standing
+                ..status
             },
         };
         header.encode(&payload, encoded)?;

@@ -1,9 +1,9 @@
-//! Rounds: a worker that has let out its share waits until the others' are in the weights.
+//! Rounds: a worker that has let out its contribution waits until the others' are in the weights.
 //!
-//! Where shares follow losses, it tells its own first, and waits until the others have told theirs.
+//! Where contributions follow losses, it tells its own first, and waits until the others have told theirs.
 
-use protocol::batch::{Doing, Payload, Standing};
-use protocol::job::{Job, Shares};
+use protocol::batch::{OriginStatus, Payload, RoundPhase};
+use protocol::job::{Job, RoundWeighting};
 use protocol::rng::CounterRng;
 use protocol::wire::attach::GoOn;
 
@@ -37,12 +37,12 @@ enum Wait {
     Nothing,
     /// It has told its loss, and the others are to tell theirs.
     Losses,
-    /// They have: its share is due.
+    /// They have: its contribution is due.
     Due,
     /// It has come to a pass, and goes on from the mean of those before it.
     Prefix,
-    /// Its share is out, and the others' are to come.
-    Shares {
+    /// Its contribution is out, and the others' are to come.
+    RoundWeighting {
         /// What it has come to since the round before counts for nothing.
         lost: bool,
     },
@@ -56,7 +56,7 @@ impl Round {
 
     /// Whether a worker does nothing until it hears of the others.
     pub(super) fn waits(&self) -> bool {
-        matches!(self.wait, Wait::Losses | Wait::Prefix | Wait::Shares { .. })
+        matches!(self.wait, Wait::Losses | Wait::Prefix | Wait::RoundWeighting { .. })
     }
 
     /// Comes to the next pass, and waits; which one that is.
@@ -78,7 +78,7 @@ impl Round {
 
     /// Whether a worker waits to drop what it has come to.
     pub(super) fn drops(&self) -> bool {
-        self.wait == Wait::Shares { lost: true }
+        self.wait == Wait::RoundWeighting { lost: true }
     }
 
     fn arrive(&mut self, wait: Wait) {
@@ -100,12 +100,12 @@ impl<T: Trainer> Training<T> {
         if order.round != self.round.number {
             return Ok(());
         }
-        match (self.round.wait, order.share) {
-            (Wait::Losses, Some(share)) => {
-                self.emission.agree(share);
+        match (self.round.wait, order.contribution) {
+            (Wait::Losses, Some(contribution)) => {
+                self.emission.agree(contribution);
                 self.round.wait = Wait::Due;
             }
-            (Wait::Shares { lost }, None) => {
+            (Wait::RoundWeighting { lost }, None) => {
                 self.round.wait = Wait::Nothing;
                 self.round.newest = order.newest;
                 self.emission.go_on(order.workers);
@@ -118,30 +118,35 @@ impl<T: Trainer> Training<T> {
         Ok(())
     }
 
-    /// Has come to a round: lets out its share, or tells its loss first.
-    pub(super) fn arrive(&mut self, step: Step, shares: Shares, encoded: &mut Vec<u8>) -> Result<Next, TrainingError> {
-        if !shares.follow_losses() {
-            self.round.arrive(Wait::Shares { lost: false });
+    /// Has come to a round: lets out its contribution, or tells its loss first.
+    pub(super) fn arrive(
+        &mut self,
+        step: Step,
+        weighting: RoundWeighting,
+        encoded: &mut Vec<u8>,
+    ) -> Result<Next, TrainingError> {
+        if !weighting.depends_on_losses() {
+            self.round.arrive(Wait::RoundWeighting { lost: false });
             return self.deliver(step, encoded);
         }
-        let loss = match shares {
-            Shares::Best => self.score()?,
-            Shares::Mean | Shares::Weighted | Shares::First => self.pending.mean_loss(),
+        let loss = match weighting {
+            RoundWeighting::Best => self.score()?,
+            RoundWeighting::Mean | RoundWeighting::Weighted | RoundWeighting::First => self.pending.mean_loss(),
         };
         self.round.arrive(Wait::Losses);
-        // What was trained is counted by the batch that holds its share.
+        // What was trained is counted by the batch that holds its contribution.
         let pending = std::mem::take(&mut self.pending);
         self.pending = Pending::of_loss(loss);
-        let standing = Standing {
-            doing: Doing::Heralds,
-            ..Standing::default()
+        let status = OriginStatus {
+            round_phase: RoundPhase::Announces,
+            ..OriginStatus::default()
         };
-        self.write_batch(Payload::default(), standing, encoded)?;
+        self.write_batch(Payload::default(), status, encoded)?;
         self.pending = pending;
         Ok(Next::Emitted(step))
     }
 
-    /// Lets out a share that is due, if one is.
+    /// Lets out a contribution that is due, if one is.
     pub(super) fn deliver_due(&mut self, encoded: &mut Vec<u8>) -> Option<Result<Next, TrainingError>> {
         if self.round.wait != Wait::Due {
             return None;
@@ -155,10 +160,10 @@ impl<T: Trainer> Training<T> {
         let left = self.emission.leave(&mut self.trainer, None, Vec::new());
         let left = left.map_err(|error| self.blame(error))?;
         step.left(&left);
-        self.round.wait = Wait::Shares {
+        self.round.wait = Wait::RoundWeighting {
             lost: left.payload.is_empty(),
         };
-        self.write_batch(left.payload, Standing::default(), encoded)?;
+        self.write_batch(left.payload, OriginStatus::default(), encoded)?;
         Ok(Next::Emitted(step))
     }
 
@@ -175,22 +180,22 @@ impl<T: Trainer> Training<T> {
 
     /// Says once that there is nothing to train, so that nobody waits for the next round.
     pub(super) fn say_idle(&mut self, encoded: &mut Vec<u8>) -> Result<Next, TrainingError> {
-        if self.emission.shares().is_none() || std::mem::replace(&mut self.round.is_idle, true) {
+        if self.emission.weighting().is_none() || std::mem::replace(&mut self.round.is_idle, true) {
             return Ok(Next::Waiting);
         }
         self.seen = self.batches_applied;
-        let standing = Standing {
-            doing: Doing::Idles,
-            ..Standing::default()
+        let status = OriginStatus {
+            round_phase: RoundPhase::Idle,
+            ..OriginStatus::default()
         };
-        self.write_batch(Payload::default(), standing, encoded)?;
+        self.write_batch(Payload::default(), status, encoded)?;
         Ok(Next::Emitted(Step::without_samples(self.staleness())))
     }
 }
 
 /// The samples on which workers compare themselves, where the best one's weights count: the same for all.
 pub(super) fn probe(job: &Job, samples: usize) -> Vec<u32> {
-    if job.exchange.shares() != Some(Shares::Best) {
+    if job.exchange.weighting() != Some(RoundWeighting::Best) {
         return Vec::new();
     }
     let mut random = CounterRng::new(job.seed, PROBE_STREAM);

@@ -1,10 +1,10 @@
 //! What must agree to the bit does: words that leave, what others changed, saved states.
 
 use protocol::changes::word;
+use protocol::contribution::Contribution;
 use protocol::lattice::Tau;
 use protocol::optimiser::Rule;
 use protocol::rng::CounterRng;
-use protocol::share::Share;
 use protocol::sums::Sums;
 use worker::trainer::{Numbers, StepControl, Trainer, TrainerState};
 
@@ -236,8 +236,12 @@ pub(crate) fn what_is_taken_is_the_cpus<D: Device>() {
             let words = changes(weights as u64, 500, &mut random);
             pair.cpu.apply(&words, Tau::nearest(0.01)).unwrap();
             pair.device.apply(&words, Tau::nearest(0.01)).unwrap();
-            let taken = pair.cpu.take(window.clone(), Share::ALL).unwrap();
-            assert_eq!(taken, pair.device.take(window.clone(), Share::ALL).unwrap(), "{rule:?}");
+            let taken = pair.cpu.take(window.clone(), Contribution::ALL).unwrap();
+            assert_eq!(
+                taken,
+                pair.device.take(window.clone(), Contribution::ALL).unwrap(),
+                "{rule:?}"
+            );
             assert_same_replica(&pair);
         }
         // A share moves the own weights, too; whoever lets out shares does not look ahead.
@@ -248,7 +252,7 @@ pub(crate) fn what_is_taken_is_the_cpus<D: Device>() {
         pair.cpu.restore(state.clone()).unwrap();
         pair.device.restore(state).unwrap();
         for window in [0..1000, 0..weights] {
-            let share = Share::of_one_in(3);
+            let share = Contribution::of_one_in(3);
             let taken = pair.cpu.take(window.clone(), share).unwrap();
             assert_eq!(taken, pair.device.take(window, share).unwrap(), "{rule:?}");
             assert_same_replica(&pair);

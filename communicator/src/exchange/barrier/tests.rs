@@ -34,30 +34,30 @@ impl Cluster {
     fn comes(&mut self, origin: u64, round: u64) -> Option<GoOn> {
         self.stands(
             origin,
-            Standing {
+            OriginStatus {
                 round,
-                ..Standing::default()
+                ..OriginStatus::default()
             },
         )
     }
 
-    fn stands(&mut self, origin: u64, standing: Standing) -> Option<GoOn> {
-        self.tells(origin, standing, 1.0)
+    fn stands(&mut self, origin: u64, status: OriginStatus) -> Option<GoOn> {
+        self.tells(origin, status, 1.0)
     }
 
     /// An origin comes to a round and tells its loss.
-    fn heralds(&mut self, origin: u64, round: u64, loss: f32) -> Option<GoOn> {
-        let standing = Standing {
-            doing: Doing::Heralds,
+    fn announces(&mut self, origin: u64, round: u64, loss: f32) -> Option<GoOn> {
+        let status = OriginStatus {
+            round_phase: RoundPhase::Announces,
             round,
-            ..Standing::default()
+            ..OriginStatus::default()
         };
-        self.tells(origin, standing, loss)
+        self.tells(origin, status, loss)
     }
 
-    fn tells(&mut self, origin: u64, standing: Standing, loss: f32) -> Option<GoOn> {
+    fn tells(&mut self, origin: u64, status: OriginStatus, loss: f32) -> Option<GoOn> {
         let is_own = origin == OWN.0;
-        self.barrier.applied(OriginId(origin), standing, Some(loss), is_own);
+        self.barrier.applied(OriginId(origin), status, Some(loss), is_own);
         self.released()
     }
 
@@ -90,7 +90,7 @@ fn a_worker_goes_on_when_all_others_have_come_to_its_round() {
         cluster.comes(3, 1),
         Some(GoOn {
             round,
-            share: None,
+            contribution: None,
             newest,
             workers
         })
@@ -129,15 +129,15 @@ fn who_is_silent_idle_or_at_its_end_is_not_waited_for() {
     cluster.barrier.hears(&BTreeSet::from([NodeId(3)]));
     cluster.stands(
         4,
-        Standing {
-            doing: Doing::Idles,
+        OriginStatus {
+            round_phase: RoundPhase::Idle,
             round: 1,
-            ..Standing::default()
+            ..OriginStatus::default()
         },
     );
     cluster.origins.get_mut(&OriginId(5)).unwrap().ended = Some(9);
     assert_eq!(cluster.comes(2, 2), None);
-    // Who is silent may be at work: for a while it counts among those who share.
+    // Who is silent may be at work: for a while it counts among those who contribution.
     assert_eq!(cluster.comes(1, 2).map(|order| order.workers), Some(3));
     for _ in 0..PATIENCE.counted {
         cluster.barrier.tick();
@@ -195,11 +195,15 @@ fn long_rounds_are_waited_for_longer_but_not_those_in_which_nobody_trained() {
     }
 }
 
-fn resting(idle: bool, round: u64) -> Standing {
-    Standing {
-        doing: if idle { Doing::Idles } else { Doing::Delivers },
+fn resting(idle: bool, round: u64) -> OriginStatus {
+    OriginStatus {
+        round_phase: if idle {
+            RoundPhase::Idle
+        } else {
+            RoundPhase::Contributes
+        },
         round,
-        ..Standing::default()
+        ..OriginStatus::default()
     }
 }
 
@@ -272,16 +276,19 @@ fn who_comes_later_is_waited_for_from_its_first_round_on() {
 
 #[test]
 fn shares_that_follow_losses_are_told_when_all_have_told_theirs() {
-    for (shares, own) in [(Shares::Weighted, Share::of_one_in(4)), (Shares::Best, Share::ALL)] {
+    for (weighting, own) in [
+        (RoundWeighting::Weighted, Contribution::of_one_in(4)),
+        (RoundWeighting::Best, Contribution::ALL),
+    ] {
         let mut cluster = Cluster::new(2);
-        cluster.barrier.shares = shares;
+        cluster.barrier.weighting = weighting;
         for round in 1..4 {
-            assert_eq!(cluster.heralds(1, round, 0.5), None);
-            let order = cluster.heralds(2, round, 1.5).unwrap();
-            assert_eq!((order.round, order.share), (round, Some(own)));
-            // Who has told its loss has not let out its share yet.
+            assert_eq!(cluster.announces(1, round, 0.5), None);
+            let order = cluster.announces(2, round, 1.5).unwrap();
+            assert_eq!((order.round, order.contribution), (round, Some(own)));
+            // Who has told its loss has not let out its contribution yet.
             assert_eq!(cluster.comes(1, round), None);
-            assert_eq!(cluster.comes(2, round).map(|order| order.share), Some(None));
+            assert_eq!(cluster.comes(2, round).map(|order| order.contribution), Some(None));
         }
     }
 }
@@ -289,38 +296,38 @@ fn shares_that_follow_losses_are_told_when_all_have_told_theirs() {
 #[test]
 fn who_has_told_its_loss_and_dies_is_not_waited_for() {
     let mut cluster = Cluster::new(3);
-    cluster.barrier.shares = Shares::Best;
-    cluster.heralds(1, 1, 0.5);
-    cluster.heralds(2, 1, 0.1);
+    cluster.barrier.weighting = RoundWeighting::Best;
+    cluster.announces(1, 1, 0.5);
+    cluster.announces(2, 1, 0.1);
     assert_eq!(
-        cluster.heralds(3, 1, 0.9).and_then(|order| order.share),
-        Some(Share::NOTHING)
+        cluster.announces(3, 1, 0.9).and_then(|order| order.contribution),
+        Some(Contribution::NOTHING)
     );
     cluster.comes(3, 1);
     assert_eq!(cluster.comes(1, 1), None);
     cluster.barrier.hears(&BTreeSet::from([NodeId(2)]));
-    assert_eq!(cluster.released().map(|order| order.share), Some(None));
+    assert_eq!(cluster.released().map(|order| order.contribution), Some(None));
     // Its loss is not compared with any more.
-    cluster.heralds(3, 2, 0.9);
+    cluster.announces(3, 2, 0.9);
     assert_eq!(
-        cluster.heralds(1, 2, 0.5).and_then(|order| order.share),
-        Some(Share::ALL)
+        cluster.announces(1, 2, 0.5).and_then(|order| order.contribution),
+        Some(Contribution::ALL)
     );
 }
 
 #[test]
 fn the_phase_in_which_nobody_trains_does_not_make_anybody_late() {
     let mut cluster = Cluster::new(2);
-    cluster.barrier.shares = Shares::Weighted;
-    cluster.heralds(1, 1, 0.5);
-    cluster.heralds(2, 1, 0.5);
+    cluster.barrier.weighting = RoundWeighting::Weighted;
+    cluster.announces(1, 1, 0.5);
+    cluster.announces(2, 1, 0.5);
     cluster.comes(1, 1);
     cluster.comes(2, 1);
     for _ in 0..30 {
         cluster.barrier.tick();
     }
-    cluster.heralds(1, 2, 0.5);
-    cluster.heralds(2, 2, 0.5);
+    cluster.announces(1, 2, 0.5);
+    cluster.announces(2, 2, 0.5);
     // As long as a round takes, and not as long as it took to hear of all losses.
     cluster.comes(1, 2);
     assert_eq!(cluster.waits(), PACES * 30);

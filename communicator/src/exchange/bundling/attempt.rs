@@ -9,7 +9,7 @@ use protocol::encoding::{self, DENSE_MAX};
 use protocol::ids::{NodeId, OriginId};
 use protocol::wire::part::{Part, PartHead};
 
-use super::way::{Way, place};
+use super::reduction_path::{ReductionPath, place};
 
 /// What this node adds to a round: its own workers' batches.
 #[derive(Clone, Debug, Default)]
@@ -33,7 +33,7 @@ pub(super) enum Came {
 /// A round that is being added up.
 #[derive(Clone, Debug)]
 pub(super) struct Attempt {
-    way: Way,
+    path: ReductionPath,
     pub(super) members: Arc<[NodeId]>,
     me: usize,
     fingerprint: u64,
@@ -64,25 +64,25 @@ impl Attempt {
     /// Begins a round of a model with so many weights among these members, of whom this node is one, and sends what can go
     /// at once.
     pub(super) fn begin(
-        way: Way,
+        path: ReductionPath,
         (members, me): (Arc<[NodeId]>, usize),
         round: u64,
         own: Own,
         weights: usize,
         out: &mut Vec<(NodeId, Part)>,
     ) -> (Self, Came) {
-        let parts = way.parts(members.len(), weights.min(DENSE_MAX));
+        let parts = path.parts(members.len(), weights.min(DENSE_MAX));
         let adding = |part| Adding {
-            waits: way.turn(members.len(), me, part).from,
+            waits: path.route(members.len(), me, part).from,
             headers: own.headers.clone(),
             steps: Vec::new(),
             whole: false,
         };
         let adding = (0..parts).map(adding).collect();
         let mut attempt = Self {
-            way,
+            path,
             me,
-            fingerprint: way.fingerprint(&members),
+            fingerprint: path.fingerprint(&members),
             members,
             round,
             parts: adding,
@@ -98,7 +98,7 @@ impl Attempt {
             .as_ref()
             .map(|dense| (dense.first() as usize, dense.steps().len()));
         // A model that one batch holds is told whole. Of a larger one, who adds nothing does not know which weights have
-        // their turn.
+        // their route.
         if let Some(window) = own_window.or((weights <= DENSE_MAX).then_some((0, weights))) {
             attempt.window = Some(window);
             attempt.sums = vec![0; window.1];
@@ -128,7 +128,7 @@ impl Attempt {
             return Came::Failed;
         };
         let is_due = if head.whole {
-            !self.parts[piece].whole && self.way.giver(self.members.len(), self.me, piece) == Some(sender)
+            !self.parts[piece].whole && self.path.giver(self.members.len(), self.me, piece) == Some(sender)
         } else {
             self.parts[piece].waits.contains(&sender)
         };
@@ -168,7 +168,7 @@ impl Attempt {
 
     /// All that are waited for have added theirs to a part.
     fn added(&mut self, piece: usize, out: &mut Vec<(NodeId, Part)>) -> Came {
-        let turn = self.way.turn(self.members.len(), self.me, piece);
+        let route = self.path.route(self.members.len(), self.me, piece);
         let first = self.window.map_or(0, |(first, _)| first + self.place(piece).start);
         let own = self.own.steps(self.place(piece));
         let adding = &mut self.parts[piece];
@@ -182,11 +182,11 @@ impl Attempt {
             round: self.round,
             members: self.fingerprint,
             piece: piece as u32,
-            whole: turn.to.is_none(),
+            whole: route.to.is_none(),
             headers,
         };
         let bytes: Arc<[u8]> = bytes.into();
-        let Some(to) = turn.to else {
+        let Some(to) = route.to else {
             self.hand_on(piece, &head, &bytes, out);
             let steps = steps.to_vec();
             return self.whole(piece, head.headers, &steps);
@@ -196,8 +196,8 @@ impl Attempt {
     }
 
     fn hand_on(&self, piece: usize, head: &PartHead, bytes: &Arc<[u8]>, out: &mut Vec<(NodeId, Part)>) {
-        let turn = self.way.turn(self.members.len(), self.me, piece);
-        out.extend(turn.hands_to.into_iter().map(|to| {
+        let route = self.path.route(self.members.len(), self.me, piece);
+        out.extend(route.hands_to.into_iter().map(|to| {
             let part = Part {
                 head: head.clone(),
                 steps: Arc::clone(bytes),

@@ -1,10 +1,10 @@
-//! Bundling: this node's part in adding rounds up on their way, and which batches wait for that.
+//! Bundling: this node's part in adding rounds up on their path, and which batches wait for that.
 //!
 //! A batch that is offered to a round is *held*: members of the round do not get it singly. It is let go when the round is
 //! given up, or some time after it was whole, for those who have not said by then that they have it.
 
 mod attempt;
-mod way;
+mod reduction_path;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use protocol::ids::{NodeId, OriginId};
 use protocol::wire::part::Part;
 
 use self::attempt::{Attempt, Came, Own};
-pub use self::way::Way;
+pub use self::reduction_path::ReductionPath;
 use super::planted::{Bug, planted};
 
-/// Fewer have nothing to add up on the way: each sends the other what it has.
+/// Fewer have nothing to add up on the path: each sends the other what it has.
 const MEMBERS_MIN: usize = 3;
 /// Ticks after a round was whole before members that have not said that they have it get its batches singly.
 const HELD_TICKS: u32 = 20;
@@ -38,7 +38,7 @@ const PART_BYTES: usize = 1 << 10;
 /// A node's part in adding up rounds.
 #[derive(Clone, Debug)]
 pub(super) struct Bundling {
-    way: Way,
+    path: ReductionPath,
     me: NodeId,
     weights: usize,
     /// What this node's workers have made of the present round.
@@ -51,7 +51,7 @@ pub(super) struct Bundling {
     held: VecDeque<Held>,
     /// Batches that were offered to rounds which were given up, the latest ones.
     failed: VecDeque<(OriginId, u64)>,
-    /// The last round that is done with, one way or the other.
+    /// The last round that is done with, one path or the other.
     done: u64,
     failures: u32,
     /// Rounds before this go by the mesh.
@@ -90,9 +90,9 @@ pub(super) struct Follows {
 }
 
 impl Bundling {
-    pub(super) fn new(way: Way, me: NodeId, weights: usize) -> Self {
+    pub(super) fn new(path: ReductionPath, me: NodeId, weights: usize) -> Self {
         Self {
-            way,
+            path,
             me,
             weights,
             offer: None,
@@ -130,7 +130,7 @@ impl Bundling {
     /// added up.
     pub(super) fn offer(&mut self, batch: Batch, members: &[NodeId], follows: &mut Follows) {
         let Batch { header, payload } = batch;
-        let round = header.standing.round;
+        let round = header.status.round;
         // The first round has no members yet: who takes part shows by it.
         let is_tried = round > 1 && round > self.done && round >= self.resumes_at;
         if !is_tried || members.len() < MEMBERS_MIN || !members.contains(&self.me) {
@@ -187,7 +187,7 @@ impl Bundling {
         let Some(me) = members.iter().position(|&member| member == self.me) else {
             return self.give_up(true, follows);
         };
-        let (attempt, came) = Attempt::begin(self.way, (members, me), round, own, self.weights, &mut follows.out);
+        let (attempt, came) = Attempt::begin(self.path, (members, me), round, own, self.weights, &mut follows.out);
         self.attempt = Some(attempt);
         self.come(came, follows);
         let stashed = std::mem::take(&mut self.stash);

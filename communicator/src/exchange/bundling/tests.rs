@@ -1,6 +1,6 @@
-//! Rounds that are added up: whichever way, whoever comes first, whatever comes twice.
+//! Rounds that are added up: whichever path, whoever comes first, whatever comes twice.
 
-use protocol::batch::{Header, Standing};
+use protocol::batch::{Header, OriginStatus};
 use protocol::ids::RunId;
 use protocol::rng::CounterRng;
 
@@ -21,9 +21,9 @@ fn batch(origin: u64, round: u64, steps: Vec<i32>, weights: usize) -> Batch {
         cursors: Vec::new(),
         samples: 1,
         loss: f32::NAN,
-        standing: Standing {
+        status: OriginStatus {
             round,
-            ..Standing::default()
+            ..OriginStatus::default()
         },
     };
     Batch { header, payload }
@@ -40,7 +40,7 @@ struct Round {
 }
 
 impl Round {
-    fn new(seed: u64, way: Way, count: usize, weights: usize) -> Self {
+    fn new(seed: u64, path: ReductionPath, count: usize, weights: usize) -> Self {
         let mut random = CounterRng::new(seed, 3);
         let steps = (0..count).map(|_| match random.below(6) {
             // Who is not the best lets out nothing.
@@ -51,7 +51,7 @@ impl Round {
             steps: steps.collect(),
             random,
             nodes: (0..count as u64)
-                .map(|id| Bundling::new(way, NodeId(id), weights))
+                .map(|id| Bundling::new(path, NodeId(id), weights))
                 .collect(),
             queue: Vec::new(),
             sent: vec![0; count],
@@ -82,7 +82,7 @@ impl Round {
         }
     }
 
-    /// Whatever is under way arrives, in any order, and some of it twice.
+    /// Whatever is under path arrives, in any order, and some of it twice.
     fn deliver(&mut self) {
         while !self.queue.is_empty() {
             let next = self.random.below(self.queue.len() as u64) as usize;
@@ -101,10 +101,10 @@ impl Round {
 #[test]
 fn every_way_gives_everybody_the_sum_of_all_others() {
     for seed in 0..600 {
-        let way = [Way::Star, Way::RingReduce, Way::Ring][seed as usize % 3];
+        let path = [ReductionPath::Star, ReductionPath::RingReduce, ReductionPath::Ring][seed as usize % 3];
         let mut sizes = CounterRng::new(seed, 4);
         let (count, weights) = (3 + sizes.below(7) as usize, 1 + sizes.below(300) as usize);
-        let mut round = Round::new(seed, way, count, weights);
+        let mut round = Round::new(seed, path, count, weights);
         for at in 0..count {
             round.come(at, 2);
             if round.random.below(2) == 0 {
@@ -131,7 +131,7 @@ fn every_way_gives_everybody_the_sum_of_all_others() {
 fn in_a_ring_nobody_sends_more_than_twice_a_model() {
     for count in 3..=10 {
         let weights = 200_000;
-        let mut round = Round::new(1, Way::Ring, count, weights);
+        let mut round = Round::new(1, ReductionPath::Ring, count, weights);
         round.steps = vec![vec![1; weights]; count];
         (0..count).for_each(|at| round.come(at, 2));
         // Without repeats.
@@ -149,7 +149,7 @@ fn in_a_ring_nobody_sends_more_than_twice_a_model() {
 
 #[test]
 fn a_round_that_others_mean_otherwise_is_given_up_and_tried_again_later() {
-    let mut round = Round::new(1, Way::Star, 3, 8);
+    let mut round = Round::new(1, ReductionPath::Star, 3, 8);
     round.come(0, 2);
     round.come(1, 2);
     // To the third the fourth is a member, too.
@@ -194,7 +194,7 @@ fn a_round_that_others_mean_otherwise_is_given_up_and_tried_again_later() {
 
 #[test]
 fn whoever_floods_a_node_with_parts_takes_no_memory() {
-    let mut node = Bundling::new(Way::Ring, NodeId(0), 1000);
+    let mut node = Bundling::new(ReductionPath::Ring, NodeId(0), 1000);
     for round in 5..50_000 {
         let head = protocol::wire::part::PartHead {
             round,

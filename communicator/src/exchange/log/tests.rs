@@ -1,6 +1,6 @@
 //! What a log keeps, merges and forgets.
 
-use protocol::batch::{Header, Standing};
+use protocol::batch::{Header, OriginStatus};
 use protocol::changes::word;
 use protocol::dense::Dense;
 use protocol::lattice::Tau;
@@ -136,7 +136,7 @@ fn a_bundle_is_an_entry_of_each_of_its_origins_and_merges_with_none() {
         cursors: Vec::new(),
         samples: 1,
         loss: 0.0,
-        standing: Standing::default(),
+        status: OriginStatus::default(),
     };
     let mut log = log(&[(ONE, 3), (OTHER, 1)]);
     let before = log.merged_bytes();

@@ -22,10 +22,10 @@ impl World {
                 self.tell(at, Event::Left(*gone));
             }
         }
-        let broken: Vec<(NodeId, NodeId)> = self.ways.keys().copied().collect();
+        let broken: Vec<(NodeId, NodeId)> = self.channels.keys().copied().collect();
         for (a, b) in broken {
-            let way = self.ways.get(&(a, b));
-            if way.is_some_and(|way| way.dead || way.dangling) {
+            let channel = self.channels.get(&(a, b));
+            if channel.is_some_and(|channel| channel.dead || channel.dangling) {
                 self.cut(a, b);
             }
         }
@@ -36,7 +36,7 @@ impl World {
                 self.tell_silent(at);
                 self.tell(at, Event::Tick);
             }
-            if self.ways.values().all(|way| way.queue.is_empty()) && self.is_agreed() {
+            if self.channels.values().all(|channel| channel.queue.is_empty()) && self.is_agreed() {
                 break;
             }
         }

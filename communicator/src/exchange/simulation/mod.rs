@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use protocol::ids::NodeId;
 
 use super::planted::{Bug, PLANTED};
-use super::{Routing, Way};
+use super::{ReductionPath, Routing};
 use crate::seeds;
 use world::{Traffic, World};
 
@@ -40,12 +40,12 @@ fn run(seed: u64, traffic: Traffic) -> u64 {
     world.bundles
 }
 
-/// Rounds on one of all ways.
+/// Rounds on one of all channels.
 fn bundled(seed: u64) -> Traffic {
     Traffic::Bundled(match seed % 3 {
-        0 => Way::Star,
-        1 => Way::RingReduce,
-        _ => Way::Ring,
+        0 => ReductionPath::Star,
+        1 => ReductionPath::RingReduce,
+        _ => ReductionPath::Ring,
     })
 }
 

@@ -14,25 +14,25 @@ impl World {
     /// Takes a link away; both sides notice.
     pub(super) fn cut(&mut self, a: NodeId, b: NodeId) {
         for (from, to) in [(a, b), (b, a)] {
-            if self.ways.remove(&(from, to)).is_some() {
+            if self.channels.remove(&(from, to)).is_some() {
                 self.tell(to, Event::LinkDown(from));
             }
         }
     }
 
-    /// Takes a link away; one side notices later, and goes on hearing what was under way.
+    /// Takes a link away; one side notices later, and goes on hearing what was under channel.
     pub(super) fn cut_one_sided(&mut self, a: NodeId, b: NodeId) {
-        if self.ways.contains_key(&(a, b)) && self.ways.remove(&(b, a)).is_some() {
+        if self.channels.contains_key(&(a, b)) && self.channels.remove(&(b, a)).is_some() {
             self.tell(a, Event::LinkDown(b));
-            if let Some(way) = self.ways.get_mut(&(a, b)) {
-                way.dangling = true;
+            if let Some(channel) = self.channels.get_mut(&(a, b)) {
+                channel.dangling = true;
             }
         }
     }
 
     /// The side of a half-broken link that did not know finds out.
     pub(super) fn end_silence(&mut self, a: NodeId, b: NodeId) {
-        if self.ways.get(&(a, b)).is_some_and(|way| way.dangling) {
+        if self.channels.get(&(a, b)).is_some_and(|channel| channel.dangling) {
             self.cut(a, b);
         }
     }
@@ -50,13 +50,13 @@ impl World {
     pub(super) fn mend(&mut self, a: NodeId, b: NodeId) {
         let both = self.nodes[&a].alive && self.nodes[&b].alive;
         let known = self.nodes[&a].knows.contains(&b) && self.nodes[&b].knows.contains(&a);
-        let whole = self.ways.contains_key(&(a, b)) && self.ways.contains_key(&(b, a));
+        let whole = self.channels.contains_key(&(a, b)) && self.channels.contains_key(&(b, a));
         if a == b || !both || !known || whole {
             return;
         }
         self.cut(a, b);
-        self.ways.insert((a, b), Path::default());
-        self.ways.insert((b, a), Path::default());
+        self.channels.insert((a, b), Path::default());
+        self.channels.insert((b, a), Path::default());
         self.tell(a, Event::LinkUp(b));
         self.tell(b, Event::LinkUp(a));
     }
@@ -73,10 +73,10 @@ impl World {
     /// One message arrives; on a lossy network it may get lost, come twice or be overtaken.
     pub(super) fn deliver(&mut self) -> bool {
         let busy: Vec<(NodeId, NodeId)> = self
-            .ways
+            .channels
             .iter()
-            .filter(|(_, way)| !way.queue.is_empty())
-            .map(|(&way, _)| way)
+            .filter(|(_, channel)| !channel.queue.is_empty())
+            .map(|(&channel, _)| channel)
             .collect();
         if busy.is_empty() {
             return false;
@@ -86,7 +86,7 @@ impl World {
             return true;
         }
         let chance = if self.lossy { self.random.below(100) } else { 99 };
-        let queue = &mut self.ways.get_mut(&(from, to)).unwrap().queue;
+        let queue = &mut self.channels.get_mut(&(from, to)).unwrap().queue;
         // What is said of origins stays in its place: without it an honest batch would look like a forged one.
         let moves = |message: Option<&Message>| message.is_some_and(|message| !matches!(message, Message::Origin(_)));
         if chance == 0 && moves(queue.front()) && moves(queue.get(1)) {
@@ -103,7 +103,7 @@ impl World {
         true
     }
 
-    /// Everything that is under way arrives, and what follows from it; that must come to an end by itself.
+    /// Everything that is under channel arrives, and what follows from it; that must come to an end by itself.
     pub(super) fn deliver_all(&mut self) {
         let mut delivered = 0;
         let max = DELIVERIES_MAX * self.nodes.len() * self.nodes.len();

@@ -34,8 +34,8 @@ impl World {
             960..966 => self.cut(a, b),
             966..970 => self.cut_one_sided(a, b),
             970..973 => {
-                if let Some(way) = self.ways.get_mut(&(a, b)) {
-                    way.dead = true;
+                if let Some(channel) = self.channels.get_mut(&(a, b)) {
+                    channel.dead = true;
                 }
             }
             973..985 => self.mend(a, b),

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use protocol::batch::{Batch, Payload, Standing};
+use protocol::batch::{Batch, OriginStatus, Payload};
 use protocol::bundle::Bundle;
 use protocol::changes::word;
 use protocol::dense::Dense;
@@ -13,7 +13,7 @@ use protocol::rng::CounterRng;
 use protocol::sums::Adder;
 
 use crate::exchange::tests::{RUN, WEIGHTS, batch_in_round};
-use crate::exchange::{Barrier, Effect, Event, Exchange, Limits, Patience, Routing, Way};
+use crate::exchange::{Barrier, Effect, Event, Exchange, Limits, Patience, ReductionPath, Routing};
 use crate::ledger::Ledger;
 use crate::small_plan::small_plan;
 use protocol::wire::link::{Message, OriginInfo};
@@ -36,8 +36,8 @@ const PATIENCE: Patience = Patience {
 pub(super) enum Traffic {
     /// Singly, and nobody waits for anybody.
     Single(Routing),
-    /// In rounds that are added up on their way.
-    Bundled(Way),
+    /// In rounds that are added up on their channel.
+    Bundled(ReductionPath),
 }
 
 pub(super) struct Node {
@@ -77,8 +77,8 @@ pub(super) struct World {
     traffic: Traffic,
     founders: u64,
     pub(super) nodes: BTreeMap<NodeId, Node>,
-    /// What is under way between two nodes, by direction.
-    pub(super) ways: BTreeMap<(NodeId, NodeId), Path>,
+    /// What is under channel between two nodes, by direction.
+    pub(super) channels: BTreeMap<(NodeId, NodeId), Path>,
     /// The digests of each origin's batches, summed up to each sequence: what a frontier must come to.
     pub(super) made: BTreeMap<OriginId, Vec<Digest>>,
     pub(super) lossy: bool,
@@ -126,7 +126,7 @@ impl World {
             traffic,
             founders: count,
             nodes: BTreeMap::new(),
-            ways: BTreeMap::new(),
+            channels: BTreeMap::new(),
             made: BTreeMap::new(),
             lossy,
             slow,
@@ -156,9 +156,9 @@ impl World {
         let exchange = Exchange::new(id, Ledger::new(RUN, vec![0; WEIGHTS]), self.limits);
         let mut exchange = match &self.traffic {
             Traffic::Single(routing) => exchange.routed(routing.clone()),
-            Traffic::Bundled(way) => {
+            Traffic::Bundled(channel) => {
                 let barrier = Barrier::new(id, PATIENCE, &small_plan(self.founders));
-                exchange.in_rounds(barrier).bundled(*way)
+                exchange.in_rounds(barrier).bundled(*channel)
             }
         };
         exchange.reckon_with_workers(id, 1);
@@ -257,11 +257,11 @@ impl World {
             match effect {
                 Effect::Send { to, message } => {
                     // Without a link the message goes nowhere, as into a socket that is closed.
-                    if let Some(way) = self.ways.get_mut(&(at, to))
-                        && !way.dead
-                        && !way.dangling
+                    if let Some(channel) = self.channels.get_mut(&(at, to))
+                        && !channel.dead
+                        && !channel.dangling
                     {
-                        way.queue.push_back(message);
+                        channel.queue.push_back(message);
                     }
                 }
                 Effect::Reset(peer) => self.cut(at, peer),
@@ -313,7 +313,7 @@ impl World {
 
     /// A node is told whom it does not hear: the dead, and mostly those without a link.
     pub(super) fn tell_silent(&mut self, at: NodeId) {
-        let is_lost = |id: &NodeId| !self.nodes[id].alive || !self.ways.contains_key(&(*id, at));
+        let is_lost = |id: &NodeId| !self.nodes[id].alive || !self.channels.contains_key(&(*id, at));
         let known = self.nodes[&at].knows.iter().filter(|&&id| id != at);
         let silent = known.copied().filter(is_lost).collect();
         self.tell(at, Event::Silent(silent));
@@ -360,13 +360,13 @@ impl World {
         payload.apply_to_counts(&mut worker.counts).unwrap();
         let sums = self.made.get_mut(&worker.origin).unwrap();
         sums.push(*sums.last().unwrap() + payload.digest());
-        let mut standing = Standing::default();
+        let mut status = OriginStatus::default();
         if in_rounds {
             worker.round = worker.newest.max(worker.round + 1);
             worker.waits = true;
-            standing.round = worker.round;
+            status.round = worker.round;
         }
-        let bytes = batch_in_round(worker.origin, worker.sequence, &payload, standing);
+        let bytes = batch_in_round(worker.origin, worker.sequence, &payload, status);
         assert!(bytes.len() <= BATCH_BYTES_MAX);
         self.tell(at, Event::Local(bytes));
     }

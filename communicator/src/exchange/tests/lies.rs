@@ -14,7 +14,7 @@ fn what_no_honest_member_sends_is_put_in_quarantine() {
         cursors: Vec::new(),
         samples: 1,
         loss: 0.0,
-        standing: Standing::default(),
+        status: OriginStatus::default(),
     };
     let encoded = |header: &Header, words: &[u32]| {
         let mut bytes = Vec::new();

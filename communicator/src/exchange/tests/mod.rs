@@ -10,7 +10,7 @@ mod streams;
 
 use std::sync::Arc;
 
-use protocol::batch::{Header, Payload, Standing};
+use protocol::batch::{Header, OriginStatus, Payload};
 use protocol::changes::word;
 use protocol::digest::Digest;
 use protocol::frontier::{Frontier, SequenceRange};
@@ -31,14 +31,14 @@ pub(in crate::exchange) fn batch(origin: OriginId, sequence: u64, words: &[u32],
 }
 
 pub(in crate::exchange) fn batch_of(origin: OriginId, sequence: u64, payload: &Payload) -> Arc<[u8]> {
-    batch_in_round(origin, sequence, payload, Standing::default())
+    batch_in_round(origin, sequence, payload, OriginStatus::default())
 }
 
 pub(in crate::exchange) fn batch_in_round(
     origin: OriginId,
     sequence: u64,
     payload: &Payload,
-    standing: Standing,
+    status: OriginStatus,
 ) -> Arc<[u8]> {
     let header = Header {
         run: RUN,
@@ -49,7 +49,7 @@ pub(in crate::exchange) fn batch_in_round(
         cursors: Vec::new(),
         samples: 1,
         loss: 0.0,
-        standing,
+        status,
     };
     let mut frame = Vec::new();
     header.encode(payload, &mut frame).unwrap();

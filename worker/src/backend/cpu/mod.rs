@@ -11,6 +11,7 @@ use std::time::Duration;
 use dfdx::prelude::Cpu;
 use protocol::augment::Augment;
 use protocol::changes::{apply_to_both, apply_to_weights, check_range};
+use protocol::contribution::Contribution;
 use protocol::dense::Dense;
 use protocol::digest::Digest;
 use protocol::lattice::{Range, Tau, weight_of};
@@ -18,7 +19,6 @@ use protocol::measured::Scores;
 use protocol::model::Layout;
 use protocol::optimiser::{Muon, Rule};
 use protocol::rng::splitmix64;
-use protocol::share::Share;
 use protocol::sums::Sums;
 
 use self::muon::Directions;
@@ -144,7 +144,7 @@ impl GradientSource for Model {
         let mut loss = 0.0;
         for (number, part) in (0..).zip(samples.chunks(self.minibatch)) {
             let share = part.len() as f32 / samples.len() as f32;
-            // Every minibatch drops others.
+            // RoundLength minibatch drops others.
             loss += share * self.descend(parameters, part, splitmix64(key ^ number), gradient)?;
             for (sum, gradient) in sum.iter_mut().zip(&*gradient) {
                 *sum += share * gradient;
@@ -273,11 +273,16 @@ impl<S: CpuGradientSource> Backend for CpuBackend<S> {
         self.leave(words, compare.tau)
     }
 
-    fn take(&mut self, window: std::ops::Range<usize>, ahead: f32, share: Share) -> Result<(Dense, Range), TrainError> {
+    fn take(
+        &mut self,
+        window: std::ops::Range<usize>,
+        ahead: f32,
+        contribution: Contribution,
+    ) -> Result<(Dense, Range), TrainError> {
         // Only what is told whole may look ahead.
-        if share != Share::ALL || ahead == 0.0 {
+        if contribution != Contribution::ALL || ahead == 0.0 {
             let own = &mut self.own.values_mut()[window.clone()];
-            return difference::take_share(own, &mut self.shared[window.clone()], window.start, share);
+            return difference::take_contribution(own, &mut self.shared[window.clone()], window.start, contribution);
         }
         let velocity = self.pass.first.get(window.clone()).unwrap_or_default();
         let reached = Reached::new(&self.own.values()[window.clone()], ahead, velocity);

@@ -7,13 +7,13 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use protocol::changes::CHANGES_MAX;
+use protocol::contribution::Contribution;
 use protocol::dense::Dense;
 use protocol::digest::Digest;
 use protocol::lattice::{Range, RangeError, Tau, weight_of};
 use protocol::measured::Scores;
 use protocol::model::Layout;
 use protocol::optimiser::{Muon, Rule};
-use protocol::share::Share;
 use protocol::sums::Sums;
 
 use super::abi::{self, Report};
@@ -379,11 +379,16 @@ impl<S: CudaGradientSource> Backend for CudaBackend<S> {
     }
 
     /// Both copies come to the host for it.
-    fn take(&mut self, window: std::ops::Range<usize>, ahead: f32, share: Share) -> Result<(Dense, Range), TrainError> {
+    fn take(
+        &mut self,
+        window: std::ops::Range<usize>,
+        ahead: f32,
+        contribution: Contribution,
+    ) -> Result<(Dense, Range), TrainError> {
         self.apply_waiting()?;
         let mut own = self.own.now().array().read(&self.gpu, self.weights)?;
         let mut shared = self.shared.read(&self.gpu, self.weights)?;
-        let (dense, range) = if share == Share::ALL {
+        let (dense, range) = if contribution == Contribution::ALL {
             let velocities = if ahead == 0.0 { 0 } else { self.weights };
             let velocity = self.first.read(&self.gpu, velocities)?;
             let velocity = velocity.get(window.clone()).unwrap_or_default();
@@ -391,7 +396,7 @@ impl<S: CudaGradientSource> Backend for CudaBackend<S> {
             difference::take(reached, &mut shared[window.clone()], window.start)?
         } else {
             let part = &mut own[window.clone()];
-            let taken = difference::take_share(part, &mut shared[window.clone()], window.start, share)?;
+            let taken = difference::take_contribution(part, &mut shared[window.clone()], window.start, contribution)?;
             self.own.will_move(&self.gpu)?.write(&self.gpu, &own)?;
             taken
         };

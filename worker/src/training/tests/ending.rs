@@ -48,7 +48,7 @@ fn a_worker_that_stands_by_moves_nothing_until_it_goes_back_to_what_was_measured
         let mut encoded = Vec::new();
         training.close(&mut encoded).unwrap();
         made.push(Batch::decode(&encoded, weights).unwrap());
-        assert!(made.last().unwrap().header.standing.stop);
+        assert!(made.last().unwrap().header.status.stop);
         training.audit().unwrap();
         for batch in made.iter().chain([&late]) {
             batch.payload.apply_to_counts(&mut counts).unwrap();
@@ -88,7 +88,7 @@ fn a_worker_that_waits_for_a_round_can_stand_by_and_go_back() {
     let measured = training.trainer().copy_weights().unwrap();
     let order = GoOn {
         round: 1,
-        share: None,
+        contribution: None,
         newest: 1,
         workers: 1,
     };
@@ -136,8 +136,8 @@ fn a_worker_that_leaves_lets_out_all_that_it_has_learned_and_stops_nobody() {
         encoded.clear();
         training.close(&mut encoded).unwrap();
         made.push(Batch::decode(&encoded, weights).unwrap());
-        let standing = made.last().unwrap().header.standing;
-        assert!(standing.last && !standing.stop, "the run goes on without it");
+        let status = made.last().unwrap().header.status;
+        assert!(status.last && !status.stop, "the run goes on without it");
         training.audit().unwrap();
     }
 }

@@ -1,5 +1,6 @@
 //! The training loop, with a trainer that computes nothing and with the real one.
 
+mod contributions;
 mod cursors;
 mod dense;
 mod ending;
@@ -8,7 +9,6 @@ mod going_on;
 mod passes;
 mod pipelines;
 mod rounds;
-mod shares;
 mod steps;
 mod storm;
 mod threads;
@@ -118,7 +118,7 @@ fn foreign(words: &[u32], tau: Tau, samples: u32, seen: u64) -> Batch {
         cursors: Vec::new(),
         samples,
         loss: 0.0,
-        standing: Standing::default(),
+        status: OriginStatus::default(),
     };
     Batch { header, payload }
 }

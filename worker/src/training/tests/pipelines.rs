@@ -229,7 +229,7 @@ fn a_pipeline_that_never_comes_together_leaves_the_rest_to_others() {
         );
         leads.close(&mut encoded).unwrap();
         let closing = Batch::decode(&encoded, leads.trainer.weights()).unwrap();
-        assert!(!closing.header.standing.stop, "the run goes on");
+        assert!(!closing.header.status.stop, "the run goes on");
     }
 }
 
@@ -251,7 +251,7 @@ fn who_is_led_ends_when_told_and_not_before() {
     assert_eq!(led.step(false, &mut encoded).unwrap(), Next::Done);
     led.close(&mut encoded).unwrap();
     let closing = Batch::decode(&encoded, led.trainer.weights()).unwrap();
-    assert!(closing.header.standing.last && !closing.header.standing.stop);
+    assert!(closing.header.status.last && !closing.header.status.stop);
 }
 
 #[test]
@@ -413,5 +413,5 @@ fn a_leader_that_comes_back_to_a_pipeline_that_has_ended_ends() {
     }
     let closing = carried.join().unwrap();
     let batch = Batch::decode(&closing.encoded, workers.stage_weights(0)).unwrap();
-    assert!(batch.header.standing.stop, "the run ends");
+    assert!(batch.header.status.stop, "the run ends");
 }

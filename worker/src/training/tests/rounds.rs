@@ -1,11 +1,11 @@
 //! Rounds: the mean of all workers' differences counts, and each waits for the others'.
 
-use protocol::batch::Doing;
+use protocol::batch::RoundPhase;
 use protocol::optimiser::Optimiser;
 use protocol::wire::attach::GoOn;
 
 use super::*;
-use protocol::share::Share;
+use protocol::contribution::Contribution;
 
 pub(super) fn one_of(slots: usize, slot: usize) -> Identity {
     Identity {
@@ -26,7 +26,7 @@ fn in_rounds(every: u32) -> Job {
 pub(super) fn go_on(round: u64, workers: u32) -> GoOn {
     GoOn {
         round,
-        share: None,
+        contribution: None,
         newest: round,
         workers,
     }
@@ -63,10 +63,7 @@ fn workers_wait_for_each_others_rounds_and_end_at_the_same_weights() {
             let Some(batch) = batch else { continue };
             losses.push(batch.header.loss);
             for (other, worker) in workers.iter_mut().enumerate().filter(|(other, _)| *other != at) {
-                if made[other]
-                    .as_ref()
-                    .is_some_and(|own| own.header.standing.round == round)
-                {
+                if made[other].as_ref().is_some_and(|own| own.header.status.round == round) {
                     assert_eq!(worker.step(false, &mut Vec::new()).unwrap(), Next::Waiting);
                 }
                 worker.apply(batch).unwrap();
@@ -98,16 +95,16 @@ fn who_has_missed_rounds_goes_on_with_the_newest() {
     let job = in_rounds(1);
     let mut training = real(&job, &dataset);
     training.join_rounds(40, 5);
-    assert_eq!(until_it_leaves(&mut training).unwrap().header.standing.round, 40);
+    assert_eq!(until_it_leaves(&mut training).unwrap().header.status.round, 40);
     training
         .go_on(GoOn {
             newest: 43,
             ..go_on(40, 5)
         })
         .unwrap();
-    assert_eq!(until_it_leaves(&mut training).unwrap().header.standing.round, 43);
+    assert_eq!(until_it_leaves(&mut training).unwrap().header.status.round, 43);
     training.go_on(go_on(43, 5)).unwrap();
-    assert_eq!(until_it_leaves(&mut training).unwrap().header.standing.round, 44);
+    assert_eq!(until_it_leaves(&mut training).unwrap().header.status.round, 44);
     // Who is told to end waits for nobody.
     assert_eq!(training.step(false, &mut Vec::new()).unwrap(), Next::Waiting);
     training.stop();
@@ -131,8 +128,8 @@ fn who_has_nothing_to_train_says_so_once() {
         match training.step(false, &mut encoded).unwrap() {
             Next::Emitted(_) => {
                 let batch = Batch::decode(&encoded, training.trainer().weights()).unwrap();
-                said += u32::from(batch.header.standing.doing == Doing::Idles);
-                round = batch.header.standing.round;
+                said += u32::from(batch.header.status.round_phase == RoundPhase::Idle);
+                round = batch.header.status.round;
                 training.go_on(go_on(round, 2)).unwrap();
             }
             Next::Kept(_) => {}
@@ -174,7 +171,7 @@ fn the_mean_of_workers_is_one_worker_with_all_their_samples() {
             let mut made = Vec::new();
             for (worker, samples) in workers.iter_mut().zip(samples.chunks(8)) {
                 worker.step(samples, control, &mut Vec::new()).unwrap();
-                made.push(worker.take(0..layout.weights, Share::of_one_in(3)).unwrap().0);
+                made.push(worker.take(0..layout.weights, Contribution::of_one_in(3)).unwrap().0);
             }
             for (at, worker) in workers.iter_mut().enumerate() {
                 for (_, dense) in made.iter().enumerate().filter(|(other, _)| *other != at) {
@@ -182,7 +179,7 @@ fn the_mean_of_workers_is_one_worker_with_all_their_samples() {
                 }
             }
         }
-        alone.take(0..layout.weights, Share::ALL).unwrap();
+        alone.take(0..layout.weights, Contribution::ALL).unwrap();
         let expected = alone.copy_weights().unwrap();
         for worker in &workers {
             let found = worker.copy_weights().unwrap();

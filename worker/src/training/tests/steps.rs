@@ -28,14 +28,18 @@ fn batches_are_numbered_and_the_last_closes_the_origin() {
     }
     let (last, before) = found.split_last().unwrap();
     assert_eq!(
-        last.header.standing,
-        Standing {
+        last.header.status,
+        OriginStatus {
             last: true,
-            ..Standing::default()
+            ..OriginStatus::default()
         }
     );
     assert!(last.payload.is_empty());
-    assert!(before.iter().all(|batch| batch.header.standing == Standing::default()));
+    assert!(
+        before
+            .iter()
+            .all(|batch| batch.header.status == OriginStatus::default())
+    );
 }
 
 #[test]
@@ -64,13 +68,13 @@ fn a_stop_ends_it_after_the_step() {
     training.close(&mut last).unwrap();
     let last = Batch::decode(&last, WEIGHTS).unwrap();
     assert_eq!(
-        (last.header.sequence, last.header.standing),
+        (last.header.sequence, last.header.status),
         (
             2,
-            Standing {
+            OriginStatus {
                 last: true,
                 stop: true,
-                ..Standing::default()
+                ..OriginStatus::default()
             }
         )
     );

@@ -207,7 +207,7 @@ impl Operation for CudaLayer {
             dx,
             sums: pass.sums,
         };
-        // SAFETY: as on the way forward. Every layer after this one has put the place of its input's gradient in this
+        // SAFETY: as on the way forward. RoundLength layer after this one has put the place of its input's gradient in this
         // one's slot, and the loss that of the logits' gradient.
         unsafe { self.0.backward(&pass.gpu, pass.key, back) }
     }

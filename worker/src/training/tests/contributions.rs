@@ -1,8 +1,8 @@
-//! Shares that follow losses, and rounds of an epoch.
+//! RoundWeighting that follow losses, and rounds of an epoch.
 
-use protocol::batch::Doing;
+use protocol::batch::RoundPhase;
+use protocol::contribution::Contribution;
 use protocol::lattice::{GRID, count_of, weight_of};
-use protocol::share::Share;
 use protocol::wire::attach::GoOn;
 
 use super::rounds::{one_of, until_it_leaves};
@@ -35,11 +35,11 @@ fn exchange(workers: &mut [Training<CpuTrainer>]) -> Vec<Batch> {
     made
 }
 
-fn go_on(workers: &mut [Training<CpuTrainer>], round: u64, share: impl Fn(usize) -> Option<Share>) {
+fn go_on(workers: &mut [Training<CpuTrainer>], round: u64, contribution: impl Fn(usize) -> Option<Contribution>) {
     for (at, worker) in workers.iter_mut().enumerate() {
         let order = GoOn {
             round,
-            share: share(at),
+            contribution: contribution(at),
             newest: round,
             workers: WORKERS as u32,
         };
@@ -63,13 +63,15 @@ fn equal_shares_by_loss_are_the_mean_to_the_bit() {
     let (_folder, mut by_loss) = workers("mesh:every=2,weighted");
     let (_other, mut mean) = workers("mesh:every=2");
     for round in 1..6 {
-        for herald in exchange(&mut by_loss) {
-            assert_eq!(herald.header.standing.doing, Doing::Heralds);
-            assert!(herald.payload.is_empty() && herald.header.samples == 0 && herald.header.loss > 0.0);
+        for announcement in exchange(&mut by_loss) {
+            assert_eq!(announcement.header.status.round_phase, RoundPhase::Announces);
+            assert!(
+                announcement.payload.is_empty() && announcement.header.samples == 0 && announcement.header.loss > 0.0
+            );
         }
         // Who waits for others' losses does nothing else.
         assert_eq!(by_loss[0].step(false, &mut Vec::new()).unwrap(), Next::Waiting);
-        go_on(&mut by_loss, round, |_| Some(Share::of_one_in(3)));
+        go_on(&mut by_loss, round, |_| Some(Contribution::of_one_in(3)));
         for (delivered, other) in exchange(&mut by_loss).iter().zip(exchange(&mut mean)) {
             assert_eq!(delivered.payload, other.payload);
             assert_eq!(delivered.header.cursors, other.header.cursors);
@@ -85,8 +87,8 @@ fn equal_shares_by_loss_are_the_mean_to_the_bit() {
 fn only_the_best_counts_and_all_go_on_from_there() {
     let (_folder, mut workers) = workers("mesh:every=2,best");
     for round in 1..6 {
-        let heralds = exchange(&mut workers);
-        let losses: Vec<f32> = heralds.iter().map(|batch| batch.header.loss).collect();
+        let announces = exchange(&mut workers);
+        let losses: Vec<f32> = announces.iter().map(|batch| batch.header.loss).collect();
         let best = (0..WORKERS).min_by(|a, b| losses[*a].total_cmp(&losses[*b])).unwrap();
         let moved = residual(&workers[best]);
         let before = &weights(&workers)[best];
@@ -99,7 +101,11 @@ fn only_the_best_counts_and_all_go_on_from_there() {
             })
             .collect();
         go_on(&mut workers, round, |at| {
-            Some(if at == best { Share::ALL } else { Share::NOTHING })
+            Some(if at == best {
+                Contribution::ALL
+            } else {
+                Contribution::NOTHING
+            })
         });
         for (at, batch) in exchange(&mut workers).iter().enumerate() {
             assert_eq!(batch.payload.is_empty(), at != best);
@@ -137,7 +143,7 @@ fn a_round_of_an_epoch_is_all_samples_of_a_worker() {
             .map(|one| one.shard.epoch);
         assert!(epochs.into_iter().all(|epoch| u64::from(epoch) + 1 == round));
         assert_eq!(made.iter().map(|batch| batch.header.samples).sum::<u32>(), 240);
-        assert!(made.iter().all(|batch| batch.header.standing.round == round));
+        assert!(made.iter().all(|batch| batch.header.status.round == round));
         go_on(&mut workers, round, |_| None);
     }
     assert!(workers.iter_mut().all(|worker| until_it_leaves(worker).is_none()));
@@ -148,7 +154,7 @@ fn who_is_told_to_stop_while_its_share_is_due_lets_it_out() {
     for exchange_text in ["mesh:every=2,weighted", "mesh:every=2,best"] {
         let (_folder, mut workers) = self::workers(exchange_text);
         exchange(&mut workers);
-        go_on(&mut workers, 1, |_| Some(Share::of_one_in(2)));
+        go_on(&mut workers, 1, |_| Some(Contribution::of_one_in(2)));
         workers[0].stop();
         let left = until_it_leaves(&mut workers[0]).unwrap();
         assert!(!left.payload.is_empty() && left.header.samples > 0);

@@ -1,4 +1,4 @@
-//! The way of a round's parts through its members: up a tree in which everybody adds its own, and down another one.
+//! The path of a round's parts through its members: up a tree in which everybody adds its own, and down another one.
 //!
 //! A pure function of how many members there are, which one this is, and which part it is about.
 
@@ -8,20 +8,20 @@ use protocol::rng::splitmix64;
 /// Weights of one part, at most about: small enough that adding up, sending and handing on overlap.
 const PART_WEIGHTS: usize = 128 << 10;
 
-/// Which way parts go.
+/// Which path parts go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum ReductionPath {
     /// All to the first member, and from it to all.
     Star,
     /// Along all members to the first, and from it to all.
     RingReduce,
-    /// Every part begins at another member, goes along all of them, and once more as a whole.
+    /// RoundLength part begins at another member, goes along all of them, and once more as a whole.
     Ring,
 }
 
 /// What a member does with a part.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Turn {
+pub(super) struct PartRoute {
     /// From whom it comes, to be added up.
     pub(super) from: Vec<usize>,
     /// To whom it goes then; to nobody, where it is whole.
@@ -30,7 +30,7 @@ pub(super) struct Turn {
     pub(super) hands_to: Vec<usize>,
 }
 
-impl Way {
+impl ReductionPath {
     /// Into how many parts so many weights are cut for so many members.
     pub(super) fn parts(self, members: usize, weights: usize) -> usize {
         let parts = weights.div_ceil(PART_WEIGHTS).max(1);
@@ -42,21 +42,21 @@ impl Way {
     }
 
     /// What a member does with a part, among so many.
-    pub(super) fn turn(self, members: usize, me: usize, part: usize) -> Turn {
+    pub(super) fn route(self, members: usize, me: usize, part: usize) -> PartRoute {
         let others = || (0..members).filter(|&other| other != me).collect();
         match self {
-            Self::Star if me == 0 => Turn {
+            Self::Star if me == 0 => PartRoute {
                 from: others(),
                 to: None,
                 hands_to: others(),
             },
-            Self::Star => Turn {
+            Self::Star => PartRoute {
                 from: Vec::new(),
                 to: Some(0),
                 hands_to: Vec::new(),
             },
             // It begins at the second member and ends at the first.
-            Self::RingReduce => Turn {
+            Self::RingReduce => PartRoute {
                 from: (me != 1).then_some((me + members - 1) % members).into_iter().collect(),
                 to: (me != 0).then_some((me + 1) % members),
                 hands_to: if me == 0 { others() } else { Vec::new() },
@@ -65,7 +65,7 @@ impl Way {
                 let next = (me + 1) % members;
                 let hops = (me + members - part % members) % members;
                 let before_last = hops + 2 == members;
-                Turn {
+                PartRoute {
                     from: (hops > 0).then_some((me + members - 1) % members).into_iter().collect(),
                     to: (hops + 1 < members).then_some(next),
                     // The one before the last to add is the last to hear of the whole.
@@ -77,10 +77,10 @@ impl Way {
 
     /// From whom a member gets a part that is whole; from nobody, if it makes it so itself.
     pub(super) fn giver(self, members: usize, me: usize, part: usize) -> Option<usize> {
-        (0..members).find(|&other| other != me && self.turn(members, other, part).hands_to.contains(&me))
+        (0..members).find(|&other| other != me && self.route(members, other, part).hands_to.contains(&me))
     }
 
-    /// A number that only the same members in the same order, on the same way, have in common.
+    /// A number that only the same members in the same order, on the same path, have in common.
     pub(super) fn fingerprint(self, members: &[NodeId]) -> u64 {
         members.iter().fold(splitmix64(self as u64), |sum, node| {
             splitmix64(sum ^ splitmix64(node.0))
@@ -99,13 +99,13 @@ mod tests {
 
     use super::*;
 
-    const WAYS: [Way; 3] = [Way::Star, Way::RingReduce, Way::Ring];
+    const WAYS: [ReductionPath; 3] = [ReductionPath::Star, ReductionPath::RingReduce, ReductionPath::Ring];
 
-    /// Lets a part go its way. How often each member sends it, and who has the whole, each with whom it came from.
-    fn walk(way: Way, members: usize, part: usize) -> (Vec<usize>, Vec<Option<usize>>) {
-        let turns: Vec<Turn> = (0..members).map(|me| way.turn(members, me, part)).collect();
+    /// Lets a part go its path. How often each member sends it, and who has the whole, each with whom it came from.
+    fn walk(path: ReductionPath, members: usize, part: usize) -> (Vec<usize>, Vec<Option<usize>>) {
+        let turns: Vec<PartRoute> = (0..members).map(|me| path.route(members, me, part)).collect();
         let mut has: Vec<BTreeSet<usize>> = (0..members).map(|me| BTreeSet::from([me])).collect();
-        let mut waits: Vec<BTreeSet<usize>> = turns.iter().map(|turn| turn.from.iter().copied().collect()).collect();
+        let mut waits: Vec<BTreeSet<usize>> = turns.iter().map(|route| route.from.iter().copied().collect()).collect();
         let mut sends = vec![0; members];
         let mut ready: VecDeque<usize> = (0..members).filter(|&me| waits[me].is_empty()).collect();
         let mut whole = Vec::new();
@@ -114,9 +114,9 @@ mod tests {
                 Some(to) => {
                     sends[me] += 1;
                     let sum = has[me].clone();
-                    assert!(has[to].is_disjoint(&sum), "{way:?}: something is added twice");
+                    assert!(has[to].is_disjoint(&sum), "{path:?}: something is added twice");
                     has[to].extend(sum);
-                    assert!(waits[to].remove(&me), "{way:?}: {to} does not expect it from {me}");
+                    assert!(waits[to].remove(&me), "{path:?}: {to} does not expect it from {me}");
                     if waits[to].is_empty() {
                         ready.push_back(to);
                     }
@@ -124,13 +124,13 @@ mod tests {
                 None => whole.push(me),
             }
         }
-        assert_eq!(whole.len(), 1, "{way:?}: one makes it whole");
-        assert_eq!(has[whole[0]].len(), members, "{way:?}: something is missing");
+        assert_eq!(whole.len(), 1, "{path:?}: one makes it whole");
+        assert_eq!(has[whole[0]].len(), members, "{path:?}: something is missing");
         let mut came = vec![None; members];
         while let Some(me) = whole.pop() {
             for &to in &turns[me].hands_to {
                 sends[me] += 1;
-                assert_eq!(came[to], None, "{way:?}: {to} gets it twice");
+                assert_eq!(came[to], None, "{path:?}: {to} gets it twice");
                 came[to] = Some(me);
                 whole.push(to);
             }
@@ -140,12 +140,12 @@ mod tests {
 
     #[test]
     fn every_way_adds_up_all_once_and_reaches_all() {
-        for way in WAYS {
+        for path in WAYS {
             for members in 2..=9 {
                 for part in 0..2 * members {
-                    let (_, came) = walk(way, members, part);
-                    let givers: Vec<Option<usize>> = (0..members).map(|me| way.giver(members, me, part)).collect();
-                    assert_eq!(came, givers, "{way:?} of {members}, part {part}");
+                    let (_, came) = walk(path, members, part);
+                    let givers: Vec<Option<usize>> = (0..members).map(|me| path.giver(members, me, part)).collect();
+                    assert_eq!(came, givers, "{path:?} of {members}, part {part}");
                     assert_eq!(came.iter().filter(|giver| giver.is_none()).count(), 1);
                 }
             }
@@ -155,11 +155,11 @@ mod tests {
     #[test]
     fn in_a_ring_all_send_the_same() {
         for members in 2..=9 {
-            let parts = Way::Ring.parts(members, 1_000_000);
+            let parts = ReductionPath::Ring.parts(members, 1_000_000);
             assert_eq!(parts % members, 0);
             let mut sends = vec![0; members];
             for part in 0..parts {
-                let of_part = walk(Way::Ring, members, part).0;
+                let of_part = walk(ReductionPath::Ring, members, part).0;
                 sends.iter_mut().zip(of_part).for_each(|(sum, sent)| *sum += sent);
             }
             let share = 2 * (members - 1) * parts / members;
@@ -191,7 +191,7 @@ mod tests {
         ];
         let seen: BTreeSet<u64> = WAYS
             .iter()
-            .flat_map(|way| orders.iter().map(|order| way.fingerprint(order)))
+            .flat_map(|path| orders.iter().map(|order| path.fingerprint(order)))
             .collect();
         assert_eq!(seen.len(), WAYS.len() * orders.len());
     }

@@ -1,11 +1,11 @@
 //! Which part of its difference a worker lets out when all have told their losses.
 
+use protocol::contribution::Contribution;
 use protocol::ids::OriginId;
-use protocol::share::Share;
 
 /// The loss that an origin has told.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Told {
+pub(super) struct AnnouncedLoss {
     pub(super) origin: OriginId,
     pub(super) slot: u32,
     pub(super) loss: f32,
@@ -13,48 +13,50 @@ pub(super) struct Told {
     pub(super) is_of_round: bool,
 }
 
-impl Told {
+impl AnnouncedLoss {
     fn is_a_loss(&self) -> bool {
         self.loss.is_finite() && self.loss >= 0.0
     }
 }
 
 /// In proportion to its loss, among so many workers. Those whose losses are not known have the mean of the others'. What is
-/// no loss has no share. Of a share that is very small rounding would leave much, so none is smaller than a part of an equal
+/// no loss has no contribution. Of a contribution that is very small rounding would leave much, so none is smaller than a part of an equal
 /// one.
-pub(super) fn by_loss(origin: OriginId, told: &[Told], workers: u32) -> Share {
+pub(super) fn by_loss(origin: OriginId, told: &[AnnouncedLoss], workers: u32) -> Contribution {
     /// That part.
     const SMALLEST: u64 = 64;
     let numbers = || told.iter().filter(|one| one.is_a_loss());
     let sum: f64 = numbers().map(|one| f64::from(one.loss)).sum();
     let known = numbers().count();
     if known == 0 || sum <= 0.0 {
-        return Share::of_one_in(workers);
+        return Contribution::of_one_in(workers);
     }
     let Some(own) = numbers().find(|one| one.origin == origin) else {
-        return Share::NOTHING;
+        return Contribution::NOTHING;
     };
     let unknown = (workers as usize).saturating_sub(told.len());
     let all = sum * (known + unknown) as f64 / known as f64;
-    Share::nearest(f64::from(own.loss) / all).at_least(SMALLEST, Share::of_one_in(workers))
+    Contribution::nearest(f64::from(own.loss) / all).at_least(SMALLEST, Contribution::of_one_in(workers))
 }
 
 /// All of it for the worker with the lowest loss, of the first slot where several have it; nothing for the others.
-pub(super) fn of_the_best(origin: OriginId, told: &[Told]) -> Share {
+pub(super) fn of_the_best(origin: OriginId, told: &[AnnouncedLoss]) -> Contribution {
     let of_round = told.iter().filter(|one| one.is_of_round && one.is_a_loss());
-    let order = |a: &&Told, b: &&Told| (a.loss.total_cmp(&b.loss)).then((a.slot, a.origin).cmp(&(b.slot, b.origin)));
+    let order = |a: &&AnnouncedLoss, b: &&AnnouncedLoss| {
+        (a.loss.total_cmp(&b.loss)).then((a.slot, a.origin).cmp(&(b.slot, b.origin)))
+    };
     match of_round.min_by(order) {
-        Some(best) if best.origin == origin => Share::ALL,
-        _ => Share::NOTHING,
+        Some(best) if best.origin == origin => Contribution::ALL,
+        _ => Contribution::NOTHING,
     }
 }
 
 /// All of it for the worker of the first slot; nothing for the others.
-pub(super) fn of_the_first(origin: OriginId, told: &[Told]) -> Share {
+pub(super) fn of_the_first(origin: OriginId, told: &[AnnouncedLoss]) -> Contribution {
     let of_round = told.iter().filter(|one| one.is_of_round);
     match of_round.min_by_key(|one| (one.slot, one.origin)) {
-        Some(first) if first.origin == origin => Share::ALL,
-        _ => Share::NOTHING,
+        Some(first) if first.origin == origin => Contribution::ALL,
+        _ => Contribution::NOTHING,
     }
 }
 
@@ -62,8 +64,8 @@ pub(super) fn of_the_first(origin: OriginId, told: &[Told]) -> Share {
 mod tests {
     use super::*;
 
-    fn told(losses: &[f32]) -> Vec<Told> {
-        let one = |(slot, &loss): (u32, &f32)| Told {
+    fn told(losses: &[f32]) -> Vec<AnnouncedLoss> {
+        let one = |(slot, &loss): (u32, &f32)| AnnouncedLoss {
             origin: OriginId(1000 - u64::from(slot)),
             slot,
             loss,
@@ -79,7 +81,7 @@ mod tests {
                 let told = told(&vec![loss; workers as usize]);
                 assert_eq!(
                     by_loss(told[0].origin, &told, workers),
-                    Share::of_one_in(workers),
+                    Contribution::of_one_in(workers),
                     "{workers} of {loss}"
                 );
             }
@@ -89,38 +91,49 @@ mod tests {
     #[test]
     fn shares_follow_losses_and_add_up() {
         let told = told(&[1.0, 3.0, 4.0]);
-        let shares: Vec<Share> = told.iter().map(|one| by_loss(one.origin, &told, 3)).collect();
-        assert_eq!(shares, [0.125, 0.375, 0.5].map(Share::nearest));
+        let weighting: Vec<Contribution> = told.iter().map(|one| by_loss(one.origin, &told, 3)).collect();
+        assert_eq!(weighting, [0.125, 0.375, 0.5].map(Contribution::nearest));
         // A fourth that has told nothing counts as much as they do on average.
-        assert_eq!(by_loss(told[0].origin, &told, 4), Share::nearest(3.0 / 32.0));
+        assert_eq!(by_loss(told[0].origin, &told, 4), Contribution::nearest(3.0 / 32.0));
     }
 
     #[test]
     fn what_is_no_loss_has_no_share() {
         let mut told = told(&[f32::NAN, 3.0, -1.0]);
-        assert_eq!(by_loss(told[0].origin, &told, 3), Share::NOTHING);
-        assert_eq!(by_loss(told[1].origin, &told, 3), Share::ALL);
-        assert_eq!(of_the_best(told[2].origin, &told), Share::NOTHING);
-        assert_eq!(of_the_best(told[1].origin, &told), Share::ALL);
+        assert_eq!(by_loss(told[0].origin, &told, 3), Contribution::NOTHING);
+        assert_eq!(by_loss(told[1].origin, &told, 3), Contribution::ALL);
+        assert_eq!(of_the_best(told[2].origin, &told), Contribution::NOTHING);
+        assert_eq!(of_the_best(told[1].origin, &told), Contribution::ALL);
         told[1].loss = f32::NAN;
-        assert_eq!(by_loss(told[1].origin, &told, 3), Share::of_one_in(3));
-        assert_eq!(of_the_best(told[1].origin, &told), Share::NOTHING);
+        assert_eq!(by_loss(told[1].origin, &told, 3), Contribution::of_one_in(3));
+        assert_eq!(of_the_best(told[1].origin, &told), Contribution::NOTHING);
         told[1].loss = 0.0;
-        assert_eq!(by_loss(told[1].origin, &told[1..2], 2), Share::of_one_in(2));
+        assert_eq!(by_loss(told[1].origin, &told[1..2], 2), Contribution::of_one_in(2));
     }
 
     #[test]
     fn the_best_of_this_round_takes_all() {
         let mut told = told(&[0.5, 0.2, 0.2, 0.1]);
         told[3].is_of_round = false;
-        let best: Vec<Share> = told.iter().map(|one| of_the_best(one.origin, &told)).collect();
-        assert_eq!(best, [Share::NOTHING, Share::ALL, Share::NOTHING, Share::NOTHING]);
+        let best: Vec<Contribution> = told.iter().map(|one| of_the_best(one.origin, &told)).collect();
+        assert_eq!(
+            best,
+            [
+                Contribution::NOTHING,
+                Contribution::ALL,
+                Contribution::NOTHING,
+                Contribution::NOTHING
+            ]
+        );
     }
 
     #[test]
     fn the_first_slot_has_all_whatever_its_loss() {
         let told = told(&[9.0, 0.1, f32::NAN]);
-        let shares = told.iter().map(|one| of_the_first(one.origin, &told));
-        assert_eq!(shares.collect::<Vec<_>>(), [Share::ALL, Share::NOTHING, Share::NOTHING]);
+        let weighting = told.iter().map(|one| of_the_first(one.origin, &told));
+        assert_eq!(
+            weighting.collect::<Vec<_>>(),
+            [Contribution::ALL, Contribution::NOTHING, Contribution::NOTHING]
+        );
     }
 }

@@ -5,9 +5,9 @@ use serde::{Deserialize, Serialize};
 /// The part of its difference that a worker lets out, in parts of 2³².
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(from = "u64")]
-pub struct Share(u64);
+pub struct Contribution(u64);
 
-impl Share {
+impl Contribution {
     /// All of it.
     pub const ALL: Self = Self(1 << 32);
     /// None of it.
@@ -38,7 +38,7 @@ impl Share {
         self.0 as f64 / Self::ALL.0 as f64
     }
 
-    /// How many steps there are to one of the share.
+    /// How many steps there are to one of the contribution.
     #[must_use]
     pub fn inverse(self) -> f64 {
         Self::ALL.0 as f64 / self.0 as f64
@@ -46,7 +46,7 @@ impl Share {
 }
 
 /// More than all is all.
-impl From<u64> for Share {
+impl From<u64> for Contribution {
     fn from(parts: u64) -> Self {
         Self(parts.min(Self::ALL.0))
     }
@@ -57,24 +57,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_shares_add_up_to_all() {
+    fn equal_contributions_add_up_to_all() {
         for workers in [1, 2, 3, 7, 10, 1000] {
-            let share = Share::of_one_in(workers);
-            assert!((share.fraction() * f64::from(workers) - 1.0).abs() < 1e-6);
-            assert!((share.inverse() - f64::from(workers)).abs() < 1e-3);
+            let contribution = Contribution::of_one_in(workers);
+            assert!((contribution.fraction() * f64::from(workers) - 1.0).abs() < 1e-6);
+            assert!((contribution.inverse() - f64::from(workers)).abs() < 1e-3);
         }
-        assert_eq!(Share::of_one_in(1), Share::ALL);
-        assert_eq!(Share::NOTHING.fraction(), 0.0);
+        assert_eq!(Contribution::of_one_in(1), Contribution::ALL);
+        assert_eq!(Contribution::NOTHING.fraction(), 0.0);
     }
 
     #[test]
-    fn no_text_or_byte_makes_a_share_of_more_than_all() {
+    fn no_text_or_byte_makes_a_contribution_of_more_than_all() {
         let bytes = postcard::to_stdvec(&u64::MAX).unwrap();
-        assert_eq!(postcard::from_bytes::<Share>(&bytes).unwrap(), Share::ALL);
-        assert_eq!(Share::nearest(7.0), Share::ALL);
-        assert_eq!(Share::nearest(f64::NAN), Share::NOTHING);
-        assert_eq!(Share::nearest(-1.0), Share::NOTHING);
-        assert_eq!(Share::nearest(1.0 / 3.0), Share::of_one_in(3));
-        assert_eq!(Share::NOTHING.at_least(2, Share::ALL), Share::of_one_in(2));
+        assert_eq!(postcard::from_bytes::<Contribution>(&bytes).unwrap(), Contribution::ALL);
+        assert_eq!(Contribution::nearest(7.0), Contribution::ALL);
+        assert_eq!(Contribution::nearest(f64::NAN), Contribution::NOTHING);
+        assert_eq!(Contribution::nearest(-1.0), Contribution::NOTHING);
+        assert_eq!(Contribution::nearest(1.0 / 3.0), Contribution::of_one_in(3));
+        assert_eq!(
+            Contribution::NOTHING.at_least(2, Contribution::ALL),
+            Contribution::of_one_in(2)
+        );
     }
 }
