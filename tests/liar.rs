@@ -57,7 +57,7 @@ fn wait_until_trained_on(cluster: &Cluster, after: &str) {
 #[test]
 fn a_member_that_lies_harms_nobody() {
     let cluster = Cluster::of(2);
-    // Enough that epochs take a while: what is remembered of each would be taken for the liar's round_phase.
+    // Enough that epochs take a while: what is remembered of each would be taken for the liar's doing.
     points_csv(&cluster.tau, "points.csv", 60_000);
     let started = cluster.ask("start", &job("1000000", &["--detach"]));
     assert_eq!(started.code, 0, "{}", started.stderr);

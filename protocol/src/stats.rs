@@ -88,7 +88,7 @@ pub struct StatsRecord {
     pub node: String,
     /// The run.
     pub run: String,
-    /// What the node is round_phase.
+    /// What the node is doing.
     pub state: String,
     /// Samples trained per second, over the last second.
     pub samples_per_second: f64,

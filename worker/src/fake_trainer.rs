@@ -19,7 +19,7 @@ pub struct FakeTrainer<const BEGINS: bool = false> {
     pub times: Vec<f32>,
     /// How often each weight was trained when it was taken last.
     taken: Vec<f32>,
-    /// RoundLength sample it was given, in order.
+    /// Every sample it was given, in order.
     pub trained: Vec<u32>,
     /// What the last step was told.
     pub last: Option<StepControl>,

@@ -18,7 +18,7 @@ const WEIGHT_MAX: f32 = (RANGE_ALARM_STEPS / STEPS_PER_UNIT) as f32;
 /// What a run begins with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FirstWeights {
-    /// RoundLength weight, as a count.
+    /// Every weight, as a count.
     pub counts: Vec<i32>,
     /// The keys of the tensors that the file has not, or has in another form: they are drawn.
     pub afresh: Vec<String>,

@@ -61,7 +61,7 @@ fn available_in(text: &str) -> Option<u64> {
 
 /// Keeps freed activations for the next step instead of giving them back to the system.
 ///
-/// RoundLength step allocates the same few large blocks. By default glibc returns each of them to the system and faults it
+/// Every step allocates the same few large blocks. By default glibc returns each of them to the system and faults it
 /// in again, zeroed, page by page: a tenth of a convolutional network's time. Call this once, when the process starts.
 pub fn keep_freed_blocks() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]

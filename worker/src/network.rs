@@ -103,7 +103,7 @@ impl<L: Layer> Network<L> {
         self.forward_taped(pass, x, gradients)?.backward(loss, pass)
     }
 
-    /// The way there, with one back.
+    /// The way there, with a backward pass.
     pub fn forward_taped(
         &self,
         pass: &L::Pass,

@@ -1,4 +1,4 @@
-//! The processor time of this thread: what a step costs, whatever else the machine is round_phase.
+//! The processor time of this thread: what a step costs, whatever else the machine is doing.
 
 use std::time::Duration;
 

@@ -41,7 +41,7 @@ pub struct Exchange {
     pub(super) routing: Routing,
     /// What workers wait for, where the strategy has rounds.
     pub(super) barrier: Option<Barrier>,
-    /// How rounds are added up on their path, where they are.
+    /// How rounds are added up on their way, where they are.
     pub(super) bundling: Option<Bundling>,
     /// How passes go from worker to worker, where they do.
     pub(super) passes: Option<Passes>,
@@ -118,7 +118,7 @@ impl Exchange {
         }
     }
 
-    /// The same exchange with batches that go another path.
+    /// The same exchange with batches that go another way.
     #[must_use]
     pub fn routed(self, routing: Routing) -> Self {
         Self { routing, ..self }
@@ -131,11 +131,11 @@ impl Exchange {
         Self { barrier, ..self }
     }
 
-    /// The same exchange with rounds that are added up on their path.
+    /// The same exchange with rounds that are added up on their way.
     #[must_use]
     pub fn bundled(self, path: ReductionPath) -> Self {
         let bundling = Some(Bundling::new(path, self.me, self.ledger.weight_count()));
-        // Somebody who lacks a batch mostly gets it with the bundle that is under path.
+        // Somebody who lacks a batch mostly gets it with the bundle that is under way.
         let limits = Limits {
             patience_ticks: self.limits.patience_ticks * BUNDLES_PATIENCE,
             ..self.limits
@@ -167,7 +167,7 @@ impl Exchange {
         self.barrier.as_ref().map_or(0, Barrier::in_vain)
     }
 
-    /// How many rounds came added up on their path, and how many were given up.
+    /// How many rounds came added up on their way, and how many were given up.
     #[must_use]
     pub fn bundles(&self) -> (u64, u64) {
         self.bundling
@@ -332,7 +332,7 @@ impl Exchange {
 
     /// The fingerprint of the batches that this node has.
     #[must_use]
-    pub fn stand(&self) -> u64 {
+    pub fn fingerprint(&self) -> u64 {
         self.ledger.frontier().fingerprint()
     }
 

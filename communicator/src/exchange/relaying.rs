@@ -1,6 +1,6 @@
 //! Handing batches on between nodes that have no link to each other.
 //!
-//! RoundLength node tells its peers whom it has links to. When the home of some batches has none to a peer, the first of those
+//! Every node tells its peers whom it has links to. When the home of some batches has none to a peer, the first of those
 //! that have links to both hands them on as they come: waiting until the peer has visibly lacked them for a while, as
 //! with the dead, would make them too stale to be of use.
 

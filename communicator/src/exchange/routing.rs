@@ -1,6 +1,6 @@
 //! Which way single batches go, and whom a node keeps pace with: the exchange's part of a strategy.
 //!
-//! A routing says who sends what to whom as soon as it has it, and nothing else. RoundLength replica gets every batch under any
+//! A routing says who sends what to whom as soon as it has it, and nothing else. Every replica gets every batch under any
 //! of them: who sees that a peer lacks something helps it after a while. So a way that is broken costs time, never a batch.
 
 use std::collections::BTreeSet;
@@ -14,9 +14,9 @@ use super::bundling::ReductionPath;
 /// The way of single batches through a run's members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Routing {
-    /// RoundLength node sends what its own workers made to every other.
+    /// Every node sends what its own workers made to every other.
     Mesh,
-    /// RoundLength node sends what its own workers made to one, which hands it on to all.
+    /// Every node sends what its own workers made to one, which hands it on to all.
     Star {
         /// The one in the middle.
         hub: NodeId,

@@ -170,7 +170,7 @@ pub(crate) struct Progress {
     /// All samples are trained.
     pub(crate) complete: bool,
     /// The fingerprint of the batches applied.
-    pub(crate) stand: u64,
+    pub(crate) fingerprint: u64,
     /// The number of the order since which it takes no further batches; 0 if it does.
     pub(crate) frozen: u64,
     /// Bytes of large parcels that came, or are known to have come to others.
@@ -271,7 +271,7 @@ pub(crate) enum ExchangeOrder {
     /// Write a checkpoint.
     Checkpoint,
     /// Take no further batches, if these are the ones that are there. [`RunEvent::Progress`] tells.
-    Freeze { number: u64, stand: u64 },
+    Freeze { number: u64, fingerprint: u64 },
     /// Take batches again.
     Thaw,
     /// Audit the ledger and say what it comes to: [`RunEvent::Settlement`] follows.

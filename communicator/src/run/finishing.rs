@@ -1,4 +1,4 @@
-//! The end: all have agreed on the batches. Workers tell what they hold, and one of them measures and saves it. RoundLength node
+//! The end: all have agreed on the batches. Workers tell what they hold, and one of them measures and saves it. Every node
 //! waits until all members have told their digests, and for its own file, but never for another node's disk.
 
 use std::collections::BTreeSet;

@@ -290,8 +290,8 @@ impl Members {
 
     /// Whether a participant will end the run with the batches that this node will end it with, and there is no way back.
     fn is_decided_alike(&self, state: &ParticipantState) -> bool {
-        let stand = |state: &ParticipantState| state.ballot.map(|ballot| ballot.stand);
-        state.decided && self.own.frozen && stand(state) == stand(&self.own)
+        let fingerprint = |state: &ParticipantState| state.ballot.map(|ballot| ballot.fingerprint);
+        state.decided && self.own.frozen && fingerprint(state) == fingerprint(&self.own)
     }
 
     /// Whether a participant has ended the run, or is about to, otherwise than this node is going to.
@@ -378,7 +378,7 @@ impl Members {
 
     /// Whether all of these say that they have the same batches, and will make no more.
     pub(super) fn stand_together(&self, members: &BTreeSet<NodeId>) -> bool {
-        let here = |state: &ParticipantState| state.closed && state.stand == self.own.stand;
+        let here = |state: &ParticipantState| state.closed && state.fingerprint == self.own.fingerprint;
         members.iter().all(|&node| self.state(node).is_some_and(here))
     }
 
@@ -390,7 +390,7 @@ impl Members {
             .filter_map(|&node| self.state(node))
             .map(|state| state.attempt);
         let attempt = attempts.max().unwrap_or(0).max(self.own.attempt);
-        let next = |attempt| is_time.then(|| ballot(self.own.stand, members, attempt));
+        let next = |attempt| is_time.then(|| ballot(self.own.fingerprint, members, attempt));
         let same = |before: Ballot| next(before.attempt) == Some(before);
         let taken_back = self.own.ballot.is_some_and(|before| !same(before));
         let attempt = attempt + u64::from(taken_back);
@@ -428,16 +428,16 @@ impl Members {
         let living = self.waited_for(now, limits);
         members.retain(|node| living.contains(node));
         if let Some(own) = &mut self.own.ballot {
-            *own = ballot(own.stand, members, own.attempt);
+            *own = ballot(own.fingerprint, members, own.attempt);
         }
     }
 
     /// Whether some member has taken back the ballot that this node is frozen on. A member does that only before it is
     /// frozen, or because another has done it; so nobody has ended the run on that ballot, and this node may go on, too.
-    pub(super) fn has_moved_on(&self, members: &BTreeSet<NodeId>, stand: u64) -> bool {
+    pub(super) fn has_moved_on(&self, members: &BTreeSet<NodeId>, fingerprint: u64) -> bool {
         let attempt = self.own.ballot.map_or(0, |ballot| ballot.attempt);
         let stays = |state: &ParticipantState| {
-            let same = |ballot: Ballot| ballot.stand == stand && ballot.attempt <= attempt;
+            let same = |ballot: Ballot| ballot.fingerprint == fingerprint && ballot.attempt <= attempt;
             state.ballot.is_some_and(same) && state.attempt <= attempt
         };
         let stays = |state: &ParticipantState| stays(state) || self.is_decided_alike(state);
@@ -446,12 +446,12 @@ impl Members {
 }
 
 /// The ballot for an end with these batches and these members.
-fn ballot(stand: u64, members: &BTreeSet<NodeId>, attempt: u64) -> Ballot {
+fn ballot(fingerprint: u64, members: &BTreeSet<NodeId>, attempt: u64) -> Ballot {
     let members = members
         .iter()
         .fold(0u64, |sum, node| sum.wrapping_add(splitmix64(node.0)));
     Ballot {
-        stand,
+        fingerprint,
         members,
         attempt,
     }

@@ -34,7 +34,7 @@ pub(crate) fn progress(
         ready,
         stranded: core.is_stranded(is_live),
         complete: ledger.cursors().samples_done() >= total,
-        stand: core.stand(),
+        fingerprint: core.fingerprint(),
         frozen,
         moved: core.moved(),
         damaged: core.is_damaged(),

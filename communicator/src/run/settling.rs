@@ -57,7 +57,7 @@ impl ActiveRun {
         let own = &mut self.members.own;
         let before = own.clone();
         own.closed = exchanging.is_closed();
-        own.stand = progress.stand;
+        own.fingerprint = progress.fingerprint;
         own.stands_by = exchanging.is_standing_by();
         own.catching_up = exchanging.is_moving(scope.now, scope.limits);
         if self.members.own.stands_by {
@@ -86,7 +86,7 @@ impl ActiveRun {
             return;
         };
         let progress = exchanging.progress;
-        let stand = self.members.own.stand;
+        let fingerprint = self.members.own.fingerprint;
         let agreed = self.members.own.closed && !progress.damaged && self.members.stand_together(&members);
         let before = self.members.own.ballot;
         self.members.vote(&members, agreed);
@@ -102,7 +102,7 @@ impl ActiveRun {
             settling.freezing = true;
             settling.freezes += 1;
             let number = settling.freezes;
-            scope.order(ExchangeOrder::Freeze { number, stand });
+            scope.order(ExchangeOrder::Freeze { number, fingerprint });
         } else if progress.frozen == settling.freezes {
             self.members.own.frozen = true;
         }
@@ -117,7 +117,7 @@ impl ActiveRun {
             return;
         };
         self.members.leave_out_the_lost(&mut settling.members, now, limits);
-        if self.members.has_moved_on(&settling.members, own.stand) {
+        if self.members.has_moved_on(&settling.members, own.fingerprint) {
             self.members.take_back();
             settling.freezing = false;
             scope.order(ExchangeOrder::Thaw);
@@ -135,9 +135,9 @@ impl ActiveRun {
         let stands_by = self.members.own.stands_by && !exchanging.goes_back;
         let closed = states.clone().all(|state| state.closed || stands_by && state.stands_by);
         let moving = states.clone().any(|state| state.catching_up);
-        let stands: Vec<u64> = states.map(|state| state.stand).collect();
-        if !closed || moving || stands != settling.stands {
-            settling.stands = stands;
+        let fingerprints: Vec<u64> = states.map(|state| state.fingerprint).collect();
+        if !closed || moving || fingerprints != settling.fingerprints {
+            settling.fingerprints = fingerprints;
             settling.unmoved = scope.now;
         }
         if scope.now.saturating_sub(settling.unmoved) < scope.limits.settle {
@@ -147,12 +147,12 @@ impl ActiveRun {
         if stands_by {
             return self.go_back(true, scope);
         }
-        let own = self.members.own.stand;
+        let own = self.members.own.fingerprint;
         let elsewhere: Vec<NodeId> = settling
             .members
             .iter()
             .copied()
-            .filter(|&node| self.members.state(node).is_none_or(|state| state.stand != own))
+            .filter(|&node| self.members.state(node).is_none_or(|state| state.fingerprint != own))
             .collect();
         for node in elsewhere {
             if self.members.break_with(node, GivenUp::OutOfReach) {

@@ -20,7 +20,7 @@ pub(crate) struct Stall {
     /// Since when all participants have been without samples and nothing has come; none if that is not so.
     since: Option<Duration>,
     /// The batches of this node then.
-    stand: u64,
+    fingerprint: u64,
     /// What was done about it since anything last came.
     remedy: Remedy,
 }
@@ -79,15 +79,15 @@ impl ActiveRun {
         let starved = exchanging.is_starved() && !exchanging.is_moving(now, limits);
         self.news |= std::mem::replace(&mut self.members.own.starved, starved) != starved;
         let is_starved = |node| self.members.state(node).is_some_and(|state| state.starved);
-        let stand = exchanging.progress.stand;
+        let fingerprint = exchanging.progress.fingerprint;
         let may_stall = starved && !exchanging.progress.complete && exchanging.plan.stages().is_none();
         // Most of the time somebody here trains, and nobody else has to be looked at.
         let stalls = may_stall && self.members.waited_for(now, limits).into_iter().all(is_starved);
         let stall = &mut exchanging.stall;
-        if !stalls || stall.stand != stand {
+        if !stalls || stall.fingerprint != fingerprint {
             stall.since = stalls.then_some(now);
             stall.remedy = Remedy::None;
-            stall.stand = stand;
+            stall.fingerprint = fingerprint;
             return;
         }
         let Some(since) = stall.since else {

@@ -49,7 +49,7 @@ impl ActiveRun {
                         Some("to let its workers make their last batches")
                     } else if state.catching_up {
                         Some("to get what it missed")
-                    } else if state.stand != self.members.own.stand {
+                    } else if state.fingerprint != self.members.own.fingerprint {
                         Some("to get the same batches")
                     } else if state.ballot != self.members.own.ballot || !state.frozen {
                         Some("to agree on who ends the run")

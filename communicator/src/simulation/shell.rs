@@ -384,9 +384,9 @@ impl World {
                     node.checkpoints.insert(open.run, open.core.ledger().clone());
                 }
             }
-            ExchangeOrder::Freeze { number, stand } => {
+            ExchangeOrder::Freeze { number, fingerprint } => {
                 let open = self.nodes.get_mut(&at).unwrap().exchange.as_mut().unwrap();
-                if open.core.stand() == stand {
+                if open.core.fingerprint() == fingerprint {
                     open.freeze = number;
                     self.exchange(at, Event::Freeze(true));
                 }

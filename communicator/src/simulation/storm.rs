@@ -14,7 +14,7 @@ use protocol::wire::link::Message;
 
 /// How many steps a second has.
 pub(super) const STEPS: u64 = 20;
-/// RoundLength run that was asked to stop, or whose samples are all trained, is over on every living node within so many
+/// Every run that was asked to stop, or whose samples are all trained, is over on every living node within so many
 /// seconds after the last fault: silence is given up after 30, nodes that nothing can be exchanged with after as many, and
 /// a file is waited for as long.
 pub(super) const BOUND_SECONDS: u64 = 100;

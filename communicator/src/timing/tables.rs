@@ -1,4 +1,4 @@
-//! What each part of a node waits for, and how long by default. RoundLength time that another one depends on is a number here and
+//! What each part of a node waits for, and how long by default. Every time that another one depends on is a number here and
 //! nowhere else.
 
 use std::time::Duration;

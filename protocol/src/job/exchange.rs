@@ -20,7 +20,7 @@ pub enum Exchange {
 /// An exchange in rounds: every so often a worker lets out the whole difference that it has come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rounds {
-    /// Which topology they go.
+    /// The topology of their exchange.
     pub topology: RoundTopology,
     /// How long a round is.
     pub every: RoundLength,
@@ -29,7 +29,7 @@ pub struct Rounds {
     pub weighting: Option<RoundWeighting>,
 }
 
-/// Which topology rounds go from worker to worker.
+/// How rounds travel from worker to worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoundTopology {
     /// From every node to every other.

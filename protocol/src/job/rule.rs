@@ -3,7 +3,7 @@
 //! There are two regimes. A *short* run is one that a single worker finishes in some seconds: exchanging every step would take
 //! longer than the steps, and several workers would have too few samples each. One worker trains it, small tables with Adam, and lets out
 //! the whole difference once per epoch; the others apply it and take over if that worker is lost. So a short run comes to the
-//! same weights on any number of nodes. RoundLength other run is trained by all workers with orthogonal updates, which are exchanged
+//! same weights on any number of nodes. Every other run is trained by all workers with orthogonal updates, which are exchanged
 //! as changes of ±τ.
 //!
 //! `docs/defaults.md` has the experiment that the numbers come from.

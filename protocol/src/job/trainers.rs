@@ -6,7 +6,7 @@ use std::str::FromStr;
 /// The number of workers that train at the same time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Trainers {
-    /// RoundLength worker trains.
+    /// Every worker trains.
     #[default]
     All,
     /// The workers of the lowest slots train, this many of them. The others apply their batches, and one of them trains on

@@ -1,7 +1,7 @@
 //! What passes between the workers of a pipeline, which hold the layers of one network together: activations on their way there,
 //! gradients on their way back, and a few words.
 //!
-//! The worker of the first stage leads. Everything belongs to an *generation* of its pipeline: the leader calls, each hands the call
+//! The worker of the first stage leads. Everything belongs to a *generation* of its pipeline: the leader calls, each hands the call
 //! on, the last one answers. What is of another generation is over, and whoever hears it says that it has lost the pipeline.
 
 use std::sync::Arc;

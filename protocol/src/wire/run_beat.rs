@@ -62,7 +62,7 @@ pub struct ParticipantState {
     /// Its workers have nothing to train, though samples are missing.
     pub starved: bool,
     /// Which batches it has: the fingerprint of its frontier.
-    pub stand: u64,
+    pub fingerprint: u64,
     /// A large parcel is on its way there: it will stand elsewhere before long.
     pub catching_up: bool,
     /// How many ballots were taken back before its next one, as far as it knows.
@@ -97,7 +97,7 @@ impl ParticipantState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ballot {
     /// The fingerprint of the batches.
-    pub stand: u64,
+    pub fingerprint: u64,
     /// The fingerprint of the members.
     pub members: u64,
     /// Whoever takes a ballot back counts on, and all others follow: nobody casts the same one twice.

@@ -188,11 +188,11 @@ pub(super) fn participant_state() -> ParticipantState {
         stands_by: true,
         unmanned: true,
         starved: false,
-        stand: 0x5eed,
+        fingerprint: 0x5eed,
         catching_up: false,
         attempt: 2,
         ballot: Some(Ballot {
-            stand: 0x5eed,
+            fingerprint: 0x5eed,
             members: 7,
             attempt: 2,
         }),

@@ -104,7 +104,7 @@ pub trait Backend: InPipeline {
     /// The same without an update: what leaves as the weights stand.
     fn release(&mut self, compare: &Compare, words: &mut Vec<u32>) -> Result<Range, TrainError>;
 
-    /// Moves the shared weights of a window by a contribution of the way to what the own ones have come to, which are so far ahead,
+    /// Moves the shared weights of a window by a fraction of the way to what the own ones have come to, which are so far ahead,
     /// and says by how many steps each has moved. What is not all of the way is taken back from the own ones. What fails
     /// for its numbers' sake moves nothing.
     fn take(

@@ -5,7 +5,7 @@ use crate::learning::clip::sum_of_squares;
 /// How much of the residual is looked at to know its size: enough for a density of a thousandth to be seen.
 const SAMPLE: usize = 1 << 17;
 
-/// RoundLength so many-th weight's residual is an even sample of it.
+/// Every so many-th weight's residual is an even sample of it.
 pub(super) fn sample_step(weights: usize) -> usize {
     weights.div_ceil(SAMPLE).max(1)
 }
@@ -40,7 +40,7 @@ pub(super) fn taken_apart(own: &[f32], shared: &[f32]) -> (Vec<f32>, Vec<f32>) {
 /// The own weights, from what [`taken_apart`] gave and whatever shared weights.
 pub(super) fn put_together(residual: &[f32], rest: &[f32], shared: &[f32], own: &mut [f32]) {
     for ((own, &shared), (&residual, &rest)) in own.iter_mut().zip(shared).zip(residual.iter().zip(rest)) {
-        // RoundLength sum fits into a double, and is rounded once.
+        // Every sum fits into a double, and is rounded once.
         *own = (f64::from(shared) + f64::from(residual) + f64::from(rest)) as f32;
     }
 }

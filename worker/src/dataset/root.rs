@@ -55,7 +55,7 @@ mod tests {
         let outer = tempfile::tempdir().unwrap();
         let root = outer.path().join("root");
         fs::create_dir(&root).unwrap();
-        // RoundWeighting the root's name as a prefix of its text, but not of its path.
+        // Shares the root's name as a prefix of its text, but not of its path.
         let secret = outer.path().join("root-secret.csv");
         fs::write(&secret, "x").unwrap();
         let nothing = outer.path().join("nothing.csv");

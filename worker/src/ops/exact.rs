@@ -3,7 +3,7 @@
 
 use multiversion::multiversion;
 
-/// `out += lhs · rhs`: rows of `lhs` times a matrix with so many columns. RoundLength sum runs in the order of the terms; only
+/// `out += lhs · rhs`: rows of `lhs` times a matrix with so many columns. Every sum runs in the order of the terms; only
 /// different sums are computed side by side, which changes none of them.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 pub(super) fn add_product(lhs: &[f32], rhs: &[f32], columns: usize, out: &mut [f32]) {

@@ -69,7 +69,7 @@ pub fn network(program: Program, threads: Threads) -> Network<CpuLayer> {
     Network::new(parts(program.ops, threads, false), first_with_weights)
 }
 
-/// The same, with the same bits on every machine; only for the way forward.
+/// The same, with the same bits on every machine; only for the forward pass.
 #[must_use]
 pub fn exact_network(program: Program, threads: Threads) -> Network<CpuLayer> {
     let first_with_weights = program.first_with_weights();

@@ -81,7 +81,7 @@ fn classes(row: &[f32], label: usize, smoothing: f32, row_gradient: &mut [f32]) 
         return softplus(logit) - f64::from(wanted) * f64::from(logit);
     }
     let (sharp, logarithm) = softmax_row(row, label, row_gradient);
-    // The softmax itself is the row_gradient of the loss, but for what was wanted.
+    // The softmax itself is the gradient of the loss, but for what was wanted.
     row_gradient[label] -= 1.0 - smoothing;
     if smoothing == 0.0 {
         return sharp;
@@ -109,7 +109,7 @@ impl Distance {
 impl Operation<()> for MeanLoss {
     type Unit = f32;
     type Pass = Pass;
-    /// The row_gradient of each sample's loss at each output.
+    /// The gradient of each sample's loss at each output.
     type Kept = Vec<f32>;
     type Error = OpError;
 

@@ -84,7 +84,7 @@ fn squares(values: &[f32], mean: f32) -> f64 {
     lanes.iter().map(|&lane| f64::from(lane)).chain(rest).sum()
 }
 
-/// Two sums: of gradient_sums, and of gradients times how far their numbers are from the mean.
+/// Two sums: of gradients, and of gradients times how far their numbers are from the mean.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 fn gradient_sums(dy: &[f32], x: &[f32], mean: f32) -> (f64, f64) {
     let (mut plain, mut leaning) = ([0.0f32; LANES], [0.0f32; LANES]);

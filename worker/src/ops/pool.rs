@@ -61,7 +61,7 @@ impl Pool {
         from_rows(x.device(), samples, self.output_len(), out)
     }
 
-    /// RoundLength number of a window has the same part in its mean.
+    /// Every number of a window has the same part in its mean.
     pub(super) fn mean_backward(self, x: &Rows, y: &Rows, gradients: &mut Gradients<f32, Cpu>) -> Result<(), OpError> {
         let dy = take_gradient(gradients, y)?;
         let dx = gradient_of(gradients, x)?;

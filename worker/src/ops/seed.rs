@@ -22,7 +22,7 @@ pub struct Seed {
 }
 
 impl Seed {
-    /// GradientSource of a loss, and memory for the flat gradient.
+    /// Gradients of a loss, and memory for the flat gradient.
     #[must_use]
     pub fn new(output_gradients: Vec<f32>, loss: f32, memory: Vec<f32>) -> Self {
         Self {

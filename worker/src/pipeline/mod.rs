@@ -330,7 +330,7 @@ impl Pipeline {
             }
             &FlowBody::End { done } if !self.leads() => {
                 self.over = true;
-                // What was begun in flight is not gone on with; what others wait for no more may still be made here.
+                // What was begun ahead is not gone on with; what others wait for no more may still be made here.
                 let broke = self.begun.front().is_some_and(|lead| lead.step > done);
                 self.begun.retain(|lead| lead.step <= done);
                 return if broke {

@@ -355,7 +355,7 @@ impl Process {
         }
     }
 
-    /// Ends a run that is under way, whatever it is round_phase. Files are written on: their disk may never answer.
+    /// Ends a run that is under way, whatever it is doing. Files are written on: their disk may never answer.
     fn end(&mut self) {
         self.counts.clear();
         self.sums.clear();

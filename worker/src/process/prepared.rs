@@ -108,7 +108,7 @@ impl Prepared {
         }
     }
 
-    /// The samples that the result is measured on, and what a model of them is eval_task by.
+    /// The samples that the result is measured on, and what a model of them is measured by.
     pub(super) fn tested(&self) -> Task {
         let dataset = self.tested.as_ref().unwrap_or(&self.dataset);
         Task {
@@ -117,7 +117,7 @@ impl Prepared {
         }
     }
 
-    /// The samples that are measured while training, and what a model of them is eval_task by.
+    /// The samples that are measured while training, and what a model of them is measured by.
     pub(super) fn eval_task(&self) -> Task {
         Task {
             dataset: Arc::clone(&self.dataset),

@@ -63,7 +63,7 @@ pub(super) fn columns<'a>(rows: &'a [f32], width: usize, share: &Range<usize>) -
     Cow::Owned(some)
 }
 
-/// GradientSource of which each worker knows a summand, added up in the order of the workers: so sums are the same every time.
+/// Gradients of which each worker knows a summand, added up in the order of the workers: so sums are the same every time.
 pub(super) fn added_up(pieces: Vec<Vec<f32>>) -> Vec<f32> {
     let mut pieces = pieces.into_iter();
     let mut sum = pieces.next().unwrap_or_default();

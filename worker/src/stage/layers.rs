@@ -31,7 +31,7 @@ pub trait Layers {
         inputs: Vec<f32>,
     ) -> Result<Cow<'_, [f32]>, TrainError>;
 
-    /// GradientSource have come for what a micro-batch's outputs were; what becomes of the gradient that others have written. None if no such
+    /// Gradients have come for what a micro-batch's outputs were; what becomes of the gradient that others have written. None if no such
     /// micro-batch is under way.
     fn backward(
         &mut self,

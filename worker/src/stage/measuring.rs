@@ -152,7 +152,7 @@ impl<L: Layers> StageModel<L> {
         self.measure_piece(measured, from, numbers, shared)
     }
 
-    /// Goes on with a piece of an evaluation, as soon as all of it is forward. Where it comes here first, the weights of this
+    /// Goes on with a piece of an evaluation, as soon as all of it is there. Where it comes here first, the weights of this
     /// moment are copied.
     fn measure_piece(
         &mut self,
@@ -235,7 +235,7 @@ fn from_wire(judged: &EvalTotals) -> EvalSums {
     };
     EvalSums {
         loss: judged.loss,
-        // No more than forward can be samples.
+        // No more than there can be samples.
         correct: judged.correct.min(u64::from(u32::MAX)) as usize,
         errors: judged.errors.iter().map(of).collect(),
     }

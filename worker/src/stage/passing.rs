@@ -1,4 +1,4 @@
-//! A minibatch on its progress through the layer ranges of a network: forward, micro-batch by micro-batch, and back.
+//! A minibatch on its way through the layer ranges of a network: forward, micro-batch by micro-batch, and back.
 //!
 //! What each holder of a layer range has made of a micro-batch goes to all holders of the next one, which need all of it; gradients come
 //! back to each from all of those, and are added up.
@@ -21,7 +21,7 @@ pub(super) struct Piece {
     numbers: Vec<f32>,
 }
 
-/// What is known of a minibatch on its progress back.
+/// What is known of a minibatch on its way back.
 struct MinibatchProgress<'a, L: Layers> {
     weights: &'a L::Weights,
     gradient: &'a mut L::Gradient,
@@ -43,7 +43,7 @@ impl<L: Layers> MinibatchProgress<'_, L> {
 }
 
 impl<L: Layers> StageModel<L> {
-    /// Cuts a minibatch, and sends all micro-batches on their progress. All who hold neurons of the first layers do so.
+    /// Cuts a minibatch, and sends all micro-batches on their way. All who hold neurons of the first layers do so.
     pub(super) fn send_forward(&mut self, lead: &Lead, weights: &L::Weights) -> Result<(), TrainError> {
         for micro_batch in 0..lead.micro_batches {
             let (own, key) = (micro_batch_of(lead, micro_batch), micro_batch_key(lead, micro_batch));
@@ -170,7 +170,7 @@ impl<L: Layers> StageModel<L> {
         }
     }
 
-    /// Goes on with a piece, as soon as all that it needs is forward.
+    /// Goes on with a piece, as soon as all that it needs is there.
     fn take(&mut self, progress: &mut MinibatchProgress<'_, L>, piece: Piece) -> Result<(), TrainError> {
         let (step, in_flight) = match piece.content {
             StageInput::Begun { step } => (step, self.pipeline.in_flight()),
@@ -296,7 +296,7 @@ impl<L: Layers> StageModel<L> {
         self.returned(progress, at, micro_batch, returned)
     }
 
-    /// GradientSource have come for all that a layer range has made of a micro-batch.
+    /// Gradients have come for all that a layer range has made of a micro-batch.
     fn backward_range(
         &mut self,
         progress: &mut MinibatchProgress<'_, L>,

@@ -25,7 +25,7 @@ pub(super) struct Upcoming {
     rests: bool,
 }
 
-/// A minibatch that was chosen in flight.
+/// A minibatch that was chosen ahead.
 struct Chosen {
     indices: Vec<u32>,
     cursors: Vec<CursorAdvance>,
@@ -183,7 +183,7 @@ impl<T: Trainer> Training<T> {
         self.trainer.pipeline().is_some_and(|pipeline| pipeline.is_under_way())
     }
 
-    /// Whether to begin nothing in flight, so that there is a moment at which nothing is under way.
+    /// Whether to begin nothing ahead, so that there is a moment at which nothing is under way.
     pub fn rest(&mut self, rests: bool) {
         self.upcoming.rests = rests;
     }

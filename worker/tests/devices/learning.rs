@@ -153,7 +153,7 @@ pub(crate) fn varied_images_are_the_cpus<D: Device>() {
     }
 }
 
-/// RoundLength kernel, a few times each: for tools that look at every access of every thread.
+/// Every kernel, a few times each: for tools that look at every access of every thread.
 pub(crate) fn every_kernel_runs<D: Device>() {
     let model = "conv 3 3x3 nobias, batchnorm, relu, maxpool 2, residual [ conv 4 3x3 pad 1, tanh, groupnorm 2 ], relu, avgpool 2, flatten, dropout 0.2, dense 12, gelu, layernorm, dense 11, sigmoid, silu, relu, leakyrelu, dense 10";
     for rule in rules() {

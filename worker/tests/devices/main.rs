@@ -1,4 +1,4 @@
-//! RoundLength device against the reference, which is the CPU with one thread: what must agree to the bit does, and what may round
+//! Every device against the reference, which is the CPU with one thread: what must agree to the bit does, and what may round
 //! otherwise is close.
 //!
 //! The CPU with two threads is such a device, so that the tests themselves are tested everywhere. GPUs need the feature

@@ -127,7 +127,7 @@ impl Section<'_> {
         }
     }
 
-    /// What models of this experiment are metric by.
+    /// What models of this experiment are measured by.
     fn quality_metric(&self) -> QualityMetric {
         let mut results = self.rows.iter().filter_map(|row| row.result.as_ref());
         QualityMetric::by(results.find_map(|result| result.mae))

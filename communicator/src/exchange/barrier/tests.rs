@@ -137,7 +137,7 @@ fn who_is_silent_idle_or_at_its_end_is_not_waited_for() {
     );
     cluster.origins.get_mut(&OriginId(5)).unwrap().ended = Some(9);
     assert_eq!(cluster.comes(2, 2), None);
-    // Who is silent may be at work: for a while it counts among those who contribution.
+    // Who is silent may be at work: for a while it counts among those who contribute.
     assert_eq!(cluster.comes(1, 2).map(|order| order.workers), Some(3));
     for _ in 0..PATIENCE.counted {
         cluster.barrier.tick();

@@ -98,7 +98,7 @@ impl Attempt {
             .as_ref()
             .map(|dense| (dense.first() as usize, dense.steps().len()));
         // A model that one batch holds is told whole. Of a larger one, who adds nothing does not know which weights have
-        // their route.
+        // their turn.
         if let Some(window) = own_window.or((weights <= DENSE_MAX).then_some((0, weights))) {
             attempt.window = Some(window);
             attempt.sums = vec![0; window.1];

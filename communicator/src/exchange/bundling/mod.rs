@@ -1,4 +1,4 @@
-//! Bundling: this node's part in adding rounds up on their path, and which batches wait for that.
+//! Bundling: this node's part in adding rounds up on their way, and which batches wait for that.
 //!
 //! A batch that is offered to a round is *held*: members of the round do not get it singly. It is let go when the round is
 //! given up, or some time after it was whole, for those who have not said by then that they have it.
@@ -19,7 +19,7 @@ use self::attempt::{Attempt, Came, Own};
 pub use self::reduction_path::ReductionPath;
 use super::planted::{Bug, planted};
 
-/// Fewer have nothing to add up on the path: each sends the other what it has.
+/// Fewer have nothing to add up on the way: each sends the other what it has.
 const MEMBERS_MIN: usize = 3;
 /// Ticks after a round was whole before members that have not said that they have it get its batches singly.
 const HELD_TICKS: u32 = 20;
@@ -51,7 +51,7 @@ pub(super) struct Bundling {
     held: VecDeque<Held>,
     /// Batches that were offered to rounds which were given up, the latest ones.
     failed: VecDeque<(OriginId, u64)>,
-    /// The last round that is done with, one path or the other.
+    /// The last round that is done with, one way or the other.
     done: u64,
     failures: u32,
     /// Rounds before this go by the mesh.

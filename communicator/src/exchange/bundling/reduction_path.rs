@@ -8,14 +8,14 @@ use protocol::rng::splitmix64;
 /// Weights of one part, at most about: small enough that adding up, sending and handing on overlap.
 const PART_WEIGHTS: usize = 128 << 10;
 
-/// Which path parts go.
+/// The path that parts take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReductionPath {
     /// All to the first member, and from it to all.
     Star,
     /// Along all members to the first, and from it to all.
     RingReduce,
-    /// RoundLength part begins at another member, goes along all of them, and once more as a whole.
+    /// Every part begins at another member, goes along all of them, and once more as a whole.
     Ring,
 }
 
@@ -101,7 +101,7 @@ mod tests {
 
     const WAYS: [ReductionPath; 3] = [ReductionPath::Star, ReductionPath::RingReduce, ReductionPath::Ring];
 
-    /// Lets a part go its path. How often each member sends it, and who has the whole, each with whom it came from.
+    /// Lets a part take its path. How often each member sends it, and who has the whole, each with whom it came from.
     fn walk(path: ReductionPath, members: usize, part: usize) -> (Vec<usize>, Vec<Option<usize>>) {
         let turns: Vec<PartRoute> = (0..members).map(|me| path.route(members, me, part)).collect();
         let mut has: Vec<BTreeSet<usize>> = (0..members).map(|me| BTreeSet::from([me])).collect();

@@ -82,7 +82,7 @@ impl Round {
         }
     }
 
-    /// Whatever is under path arrives, in any order, and some of it twice.
+    /// Whatever is under way arrives, in any order, and some of it twice.
     fn deliver(&mut self) {
         while !self.queue.is_empty() {
             let next = self.random.below(self.queue.len() as u64) as usize;

@@ -61,7 +61,7 @@ impl World {
     }
 
     /// All survivors have the same, and nothing is lost that one of them had learned before the calm. They may have more:
-    /// a sum that was under channel among them when the storm ended brings what a dead node had put into it.
+    /// a sum that was under way among them when the storm ended brings what a dead node had put into it.
     pub(super) fn check_agreement(&self, learned: &Frontier) {
         let mut agreed = None;
         for (id, node) in self.nodes.iter().filter(|(_, node)| node.alive) {

@@ -40,7 +40,7 @@ fn run(seed: u64, traffic: Traffic) -> u64 {
     world.bundles
 }
 
-/// Rounds on one of all channels.
+/// Rounds on one of all paths.
 fn bundled(seed: u64) -> Traffic {
     Traffic::Bundled(match seed % 3 {
         0 => ReductionPath::Star,

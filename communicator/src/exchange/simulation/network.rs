@@ -20,7 +20,7 @@ impl World {
         }
     }
 
-    /// Takes a link away; one side notices later, and goes on hearing what was under channel.
+    /// Takes a link away; one side notices later, and goes on hearing what was under way.
     pub(super) fn cut_one_sided(&mut self, a: NodeId, b: NodeId) {
         if self.channels.contains_key(&(a, b)) && self.channels.remove(&(b, a)).is_some() {
             self.tell(a, Event::LinkDown(b));
@@ -103,7 +103,7 @@ impl World {
         true
     }
 
-    /// Everything that is under channel arrives, and what follows from it; that must come to an end by itself.
+    /// Everything that is under way arrives, and what follows from it; that must come to an end by itself.
     pub(super) fn deliver_all(&mut self) {
         let mut delivered = 0;
         let max = DELIVERIES_MAX * self.nodes.len() * self.nodes.len();

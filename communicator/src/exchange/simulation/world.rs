@@ -36,7 +36,7 @@ const PATIENCE: Patience = Patience {
 pub(super) enum Traffic {
     /// Singly, and nobody waits for anybody.
     Single(Routing),
-    /// In rounds that are added up on their channel.
+    /// In rounds that are added up on their way.
     Bundled(ReductionPath),
 }
 
@@ -77,7 +77,7 @@ pub(super) struct World {
     traffic: Traffic,
     founders: u64,
     pub(super) nodes: BTreeMap<NodeId, Node>,
-    /// What is under channel between two nodes, by direction.
+    /// What is under way between two nodes, by direction.
     pub(super) channels: BTreeMap<(NodeId, NodeId), Path>,
     /// The digests of each origin's batches, summed up to each sequence: what a frontier must come to.
     pub(super) made: BTreeMap<OriginId, Vec<Digest>>,

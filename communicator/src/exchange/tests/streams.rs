@@ -161,17 +161,17 @@ fn who_is_frozen_takes_no_further_batch_and_stands_where_it_stood() {
     let mut exchange = node(LIMITS);
     tell(&mut exchange, Event::Local(simple(1, 1)));
     receive(&mut exchange, PEER, Message::Batch(simple(2, 1)));
-    let stand = exchange.stand();
+    let fingerprint = exchange.fingerprint();
     tell(&mut exchange, Event::Freeze(true));
     receive(&mut exchange, PEER, Message::Batch(simple(2, 2)));
-    assert_eq!(exchange.stand(), stand);
+    assert_eq!(exchange.fingerprint(), fingerprint);
     // Whoever was not listened to begins again: it would wait for word of what it has sent.
     let effects = tell(&mut exchange, Event::Freeze(false));
     assert_eq!(effects, [Effect::Reset(PEER)]);
     tell(&mut exchange, Event::LinkUp(PEER));
     receive(&mut exchange, PEER, has(&[]));
     receive(&mut exchange, PEER, Message::Batch(simple(2, 2)));
-    assert_ne!(exchange.stand(), stand);
+    assert_ne!(exchange.fingerprint(), fingerprint);
     tell(&mut exchange, Event::Freeze(true));
     assert_eq!(tell(&mut exchange, Event::Freeze(false)), []);
 }

@@ -63,7 +63,7 @@ pub(crate) enum ExchangeMessage {
         /// Counts such orders.
         number: u64,
         /// The fingerprint of the batches.
-        stand: u64,
+        fingerprint: u64,
     },
     /// Take batches again.
     Thaw,

@@ -185,8 +185,8 @@ impl Actor for ExchangeActor {
                     state.tell_progress();
                 }
             }
-            ExchangeMessage::Live(liveness) => state.stand(liveness),
-            ExchangeMessage::Freeze { number, stand } => state.freeze(number, stand),
+            ExchangeMessage::Live(liveness) => state.fingerprint(liveness),
+            ExchangeMessage::Freeze { number, fingerprint } => state.freeze(number, fingerprint),
             ExchangeMessage::Thaw => state.thaw(),
             ExchangeMessage::Settle => state.settle(),
             ExchangeMessage::Finish { key, save } => state.finish(key, save),
@@ -264,8 +264,8 @@ impl ExchangeState {
     }
 
     /// Takes no further batches, if exactly these are there.
-    fn freeze(&mut self, number: u64, stand: u64) {
-        if self.core.stand() == stand {
+    fn freeze(&mut self, number: u64, fingerprint: u64) {
+        if self.core.fingerprint() == fingerprint {
             self.freeze = number;
             self.event(Event::Freeze(true));
         }

@@ -177,7 +177,7 @@ impl ExchangeState {
         self.event(Event::Origin(OriginInfo { ended, ..info }));
     }
 
-    pub(super) fn stand(&mut self, liveness: Liveness) {
+    pub(super) fn fingerprint(&mut self, liveness: Liveness) {
         let before = std::mem::replace(&mut self.liveness, liveness);
         let gone = self.liveness.gone.difference(&before.gone).copied();
         let holds_the_same = |node: &NodeId| self.plan.hold_the_same(self.me, *node);

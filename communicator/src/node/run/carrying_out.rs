@@ -117,7 +117,7 @@ impl RunState {
                 };
                 ExchangeMessage::Checkpoint(self.files.checkpoint(run))
             }
-            ExchangeOrder::Freeze { number, stand } => ExchangeMessage::Freeze { number, stand },
+            ExchangeOrder::Freeze { number, fingerprint } => ExchangeMessage::Freeze { number, fingerprint },
             ExchangeOrder::Thaw => ExchangeMessage::Thaw,
             ExchangeOrder::Settle => ExchangeMessage::Settle,
             ExchangeOrder::Finish { worker: key, save } => ExchangeMessage::Finish {

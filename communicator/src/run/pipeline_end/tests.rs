@@ -27,7 +27,7 @@ const SCORES: Scores = Scores {
     mae: None,
 };
 
-/// Nodes that have agreed on their batches, in pipelines of two stages. RoundLength word arrives at once.
+/// Nodes that have agreed on their batches, in pipelines of two stages. Every word arrives at once.
 struct Nodes {
     plan: RunPlan,
     cores: BTreeMap<NodeId, RunCore>,
@@ -84,7 +84,7 @@ impl Nodes {
         let own = &mut run.members.own;
         (own.closed, own.frozen, own.decided) = (true, true, true);
         own.ballot = Some(Ballot {
-            stand: 1,
+            fingerprint: 1,
             members: 1,
             attempt: 0,
         });

@@ -14,7 +14,7 @@ pub(crate) struct Settling {
     pub(crate) freezes: u64,
     pub(crate) freezing: bool,
     /// What all stood at, and since when that has not changed.
-    pub(crate) stands: Vec<u64>,
+    pub(crate) fingerprints: Vec<u64>,
     pub(crate) unmoved: Duration,
 }
 
@@ -24,7 +24,7 @@ impl Settling {
             members: BTreeSet::new(),
             freezes: 0,
             freezing: false,
-            stands: Vec::new(),
+            fingerprints: Vec::new(),
             unmoved: now,
         }
     }

@@ -144,7 +144,7 @@ impl GradientSource for Model {
         let mut loss = 0.0;
         for (number, part) in (0..).zip(samples.chunks(self.minibatch)) {
             let share = part.len() as f32 / samples.len() as f32;
-            // RoundLength minibatch drops others.
+            // Every minibatch drops others.
             loss += share * self.descend(parameters, part, splitmix64(key ^ number), gradient)?;
             for (sum, gradient) in sum.iter_mut().zip(&*gradient) {
                 *sum += share * gradient;

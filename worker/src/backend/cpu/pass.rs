@@ -252,7 +252,7 @@ impl<'a> Comparison<'a> {
         quantise(reached, shared, self.by.tau, index, words_max, words)
     }
 
-    /// RoundWeighting out what a batch can hold evenly over the weights, so that no part of a model waits for ever behind
+    /// Shares out what a batch can hold evenly over the weights, so that no part of a model waits for ever behind
     /// another: how many changes the weights below an index may have.
     fn allowance(&self, index: usize) -> usize {
         (self.words_max as u64 * index as u64 / self.weights.max(1) as u64) as usize

@@ -107,7 +107,7 @@ impl Gpu {
     /// Launches a kernel after all that was asked for before.
     ///
     /// # Safety
-    /// RoundLength address among the arguments must be that of an array of this GPU which reaches as far as the kernel reads or
+    /// Every address among the arguments must be that of an array of this GPU which reaches as far as the kernel reads or
     /// writes with these sizes, and which lives until the stream has come to it.
     pub(super) unsafe fn launch<A: Arguments>(
         &self,

@@ -54,7 +54,7 @@ impl CudaModel {
             gpu,
             minibatch,
             trains,
-            // What a whole network has unfolded on the way forward it needs on the way back.
+            // What a whole network has unfolded on the forward pass it needs on the way back.
             common: match purpose {
                 Purpose::Training => None,
                 _ => Some(Rc::new(ConvRoom::of_all(gpu, &program.ops, minibatch, trains)?)),
@@ -112,7 +112,7 @@ impl CudaModel {
         self.x.at()
     }
 
-    /// How many labels forward is room for.
+    /// How many labels there is room for.
     pub(super) fn labels_max(&self) -> usize {
         self.loss.room().labels.len()
     }
@@ -122,7 +122,7 @@ impl CudaModel {
         self.loss.room().labels.at()
     }
 
-    /// The most samples that forward is room for.
+    /// The most samples that there is room for.
     pub(super) fn minibatch(&self) -> usize {
         self.minibatch
     }
@@ -155,7 +155,7 @@ impl CudaModel {
 
     /// Launches forward, loss and backward of the minibatch that lies at [`CudaModel::x`]: writes the whole gradient.
     ///
-    /// `gradient` must have room for as many numbers as forward are parameters.
+    /// `gradient` must have room for as many numbers as there are parameters.
     pub(super) fn descend(
         &self,
         parameters: &Parameters<Place>,
@@ -183,7 +183,7 @@ impl CudaModel {
         Ok((x, descent))
     }
 
-    /// Launches the way forward of what lies at [`CudaModel::x`], with one back.
+    /// Launches the forward pass of what lies at [`CudaModel::x`], with a backward pass.
     pub(super) fn forward(
         &self,
         parameters: &Parameters<Place>,
@@ -198,7 +198,7 @@ impl CudaModel {
         Ok((forward, pass))
     }
 
-    /// Launches forward alone. Where the logits will lie, and how many forward are for each sample.
+    /// Launches the forward pass alone. Where the logits will lie, and how many there are for each sample.
     pub(super) fn logits(
         &self,
         parameters: &Parameters<Place>,

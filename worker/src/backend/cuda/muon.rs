@@ -38,7 +38,7 @@ pub(super) struct Directions {
     runs: Array<Run>,
     run_count: usize,
     every: u64,
-    /// RoundLength run multiplied by itself.
+    /// Every run multiplied by itself.
     products: Array<f32>,
     /// What each block is multiplied by.
     factors: Array<f32>,

@@ -84,7 +84,7 @@ pub struct CudaLayers {
     under_way: BTreeMap<(u64, u16), UnderWay>,
     /// Models that no micro-batch is in.
     free: Vec<CudaModel>,
-    /// What held-out samples go through, once forward were any.
+    /// What held-out samples go through, once there were any.
     forward: Option<CudaModel>,
     /// The gradient of a micro-batch that is to be added to another's.
     summand: Rc<Array<f32>>,
@@ -261,7 +261,7 @@ impl Layers for CudaLayers {
             output_gradients: model.output_gradients(),
             gradient: self.written(write_mode, *gradient),
         };
-        // SAFETY: the model has room for the gradients of a micro-batch's outputs, of which forward are so many.
+        // SAFETY: the model has room for the gradients of a micro-batch's outputs, of which there are so many.
         unsafe { self.border.send_numbers(&output_gradients, seed.output_gradients)? };
         let inputs = forward.inputs.clone();
         let descent = forward.backward(&seed, &pass).map_err(TrainError::from)?;
@@ -345,7 +345,7 @@ impl Layers for CudaLayers {
     }
 }
 
-/// Where a network goes on elsewhere: gradients that have come back from forward, in place of a loss.
+/// Where a network goes on elsewhere: gradients that have come back from there, in place of a loss.
 #[derive(Clone)]
 struct Seed {
     /// Where they lie.

@@ -49,7 +49,7 @@ fn a_row_is_bounded_before_its_cells_are_made() {
             assert_refused(opened(&bytes, "", BUDGET), says);
         }
     }
-    // RoundLength row has as much room as the first.
+    // Every row has as much room as the first.
     let many: String = rows(|row| format!("{row},{}", row % 2));
     assert!(opened(&zipped(&many), "", BUDGET).is_ok());
 }

@@ -26,7 +26,7 @@ const TEXT_BYTES: u64 = 256;
 /// The labels of a table, row by row.
 pub(in crate::dataset) struct Labels {
     kind: Option<TargetKind>,
-    /// RoundLength cell as a number, as long as all are.
+    /// Every cell as a number, as long as all are.
     numbers: Option<Vec<f32>>,
     /// The texts of the one label column, as long as they may become classes.
     texts: Option<Texts>,

@@ -87,7 +87,7 @@ fn texts_need_a_rule_and_become_inputs() {
     };
     assert_eq!(shop.input, Shape::Flat(categories.len() + 1 + 4));
     assert_eq!(shop.columns.as_ref().unwrap().features, ["colour", "size", "shop"]);
-    // RoundLength column that holds a text, by one rule.
+    // Every column that holds a text, by one rule.
     let all_texts = open(SHOP, "?text=onehot&test=0.01").unwrap();
     assert!(
         all_texts

@@ -1,4 +1,4 @@
-//! RoundLength operation's gradient against finite differences, on odd sizes with several samples and channels.
+//! Every operation's gradient against finite differences, on odd sizes with several samples and channels.
 //!
 //! The check is made in `f32`: a smooth random projection of the output is the loss, and a central difference of a
 //! step that balances rounding against curvature must agree with the tape to about a hundredth.

@@ -10,7 +10,7 @@ use protocol::wire::attach::Missing;
 
 use crate::sampling::shards::ShardPlan;
 
-/// The most shards of which it is known who is at them. RoundLength origin is at one, so there are more only if a member lies.
+/// The most shards of which it is known who is at them. Every origin is at one, so there are more only if a member lies.
 const BEGUN_MAX: usize = 1 << 16;
 
 /// The state of all shards of all epochs, as far as one slot has heard.

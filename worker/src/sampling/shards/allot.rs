@@ -6,7 +6,7 @@
 use std::cmp::Reverse;
 use std::ops::Range;
 
-/// The slots that share each class. RoundLength range has at least one slot.
+/// The slots that share each class. Every range has at least one slot.
 pub(super) fn slots_of_classes(sizes: &[u32], slots: usize) -> Vec<Range<usize>> {
     if sizes.len() >= slots {
         whole_classes(sizes, slots)
@@ -32,7 +32,7 @@ fn whole_classes(sizes: &[u32], slots: usize) -> Vec<Range<usize>> {
     allotted
 }
 
-/// RoundWeighting each class among several slots of its own: one each, and every further slot to the class whose
+/// Shares each class among several slots of its own: one each, and every further slot to the class whose
 /// slots have most to do.
 fn shared_classes(sizes: &[u32], slots: usize) -> Vec<Range<usize>> {
     let mut shares = vec![1usize; sizes.len()];

@@ -22,7 +22,7 @@ const TIE_STREAMS: u64 = 0x7469_6573 << 32;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShardPlan {
     epoch: u32,
-    /// RoundLength sample once, shard after shard.
+    /// Every sample once, shard after shard.
     order: Vec<u32>,
     /// Where in `order` each shard begins, and the end of the last.
     bounds: Vec<u32>,

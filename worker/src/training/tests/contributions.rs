@@ -1,4 +1,4 @@
-//! RoundWeighting that follow losses, and rounds of an epoch.
+//! Contributions that follow losses, and rounds of an epoch.
 
 use protocol::batch::RoundPhase;
 use protocol::contribution::Contribution;

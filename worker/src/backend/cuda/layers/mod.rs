@@ -44,7 +44,7 @@ struct Layer {
     room: Room,
 }
 
-/// What a layer keeps between its way forward and its way back.
+/// What a layer keeps between its forward pass and its way back.
 enum Room {
     Nothing,
     Conv(Rc<ConvRoom>),
@@ -70,7 +70,7 @@ pub(super) struct PassData {
     pub(super) share: f32,
 }
 
-/// Where a layer's way forward reads and writes.
+/// Where a layer's forward pass reads and writes.
 ///
 /// A layer's functions may be called with it if `x` has `samples` rows of what the layer reads, `y` room for as many of
 /// what it writes, and `weights` all weights of the layer's model; none of them overlap.
@@ -84,7 +84,7 @@ struct ForwardArrays {
 
 /// Where a layer's way back reads and writes.
 ///
-/// A layer's functions may be called with it if beside what [`ForwardArrays`] asks for `y` is what the way forward has written,
+/// A layer's functions may be called with it if beside what [`ForwardArrays`] asks for `y` is what the forward pass has written,
 /// `dy` its gradient, which may be overwritten, `dx` has room for that of `x`, `gradient` for that of all weights, and
 /// `sums` for column sums in [`PARTS_MAX`] parts; none of them overlap.
 #[derive(Clone, Copy)]
@@ -207,7 +207,7 @@ impl Operation for CudaLayer {
             dx,
             sums: pass.sums,
         };
-        // SAFETY: as on the way forward. RoundLength layer after this one has put the place of its input's gradient in this
+        // SAFETY: as on the forward pass. Every layer after this one has put the place of its input's gradient in this
         // one's slot, and the loss that of the logits' gradient.
         unsafe { self.0.backward(&pass.gpu, pass.key, back) }
     }
@@ -252,7 +252,7 @@ impl Layer {
                 (Op::MaxPool(op), Room::Winners(winners), Some(dx)) => pool::max_back(gpu, op, winners, at, dx),
                 (Op::MeanPool(op), _, Some(dx)) => pool::mean_back(gpu, op, at, dx),
                 (Op::Activation(op), _, Some(dx)) => elementwise::activate_back(gpu, *op, total, at, dx),
-                // What was dropped on the way forward is dropped on the way back.
+                // What was dropped on the forward pass is dropped on the way back.
                 (Op::Dropout(op), _, Some(dx)) => elementwise::drop(gpu, *op, key, (at.dy, dx), total),
                 (Op::ToRows(op), _, Some(dx)) => elementwise::from_rows(gpu, *op, at.samples, (at.dy, dx)),
                 (Op::FromRows(op), _, Some(dx)) => elementwise::to_rows(gpu, *op, at.samples, (at.dy, dx)),

@@ -23,7 +23,7 @@ pub(in super::super) enum Statistics {
     Given(At<f32>),
 }
 
-/// What a layer keeps of its sets between its way forward and its way back.
+/// What a layer keeps of its sets between its forward pass and its way back.
 pub(super) struct NormRoom {
     /// Sums in parts, two for each.
     found: Array<f64>,
@@ -157,7 +157,7 @@ pub(super) unsafe fn forward(
 }
 
 /// # Safety
-/// `at` must be as [`BackwardArrays`] asks for, for this layer, and `room` what its way forward has written.
+/// `at` must be as [`BackwardArrays`] asks for, for this layer, and `room` what its forward pass has written.
 pub(super) unsafe fn backward(gpu: &Gpu, norm: &Norm, room: &NormRoom, at: BackwardArrays) -> Result<(), GpuError> {
     let by = sets(norm, at.samples);
     let gains = at.weights.plus(norm.gain.start);
