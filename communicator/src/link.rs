@@ -117,7 +117,7 @@ mod tests {
     fn origin() -> Message {
         Message::Origin(OriginInfo {
             origin: OriginId(7),
-            home: NodeId(5),
+            node: NodeId(5),
             slot: 2,
             ended: Some(300),
         })

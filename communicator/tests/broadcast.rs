@@ -244,7 +244,7 @@ async fn replicas_agree_over_real_links_that_break() {
             exchange.handle(
                 Event::Origin(OriginInfo {
                     origin: OriginId(id.0),
-                    home: id,
+                    node: id,
                     slot: id.0 as u32 - 1,
                     ended: None,
                 }),

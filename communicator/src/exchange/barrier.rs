@@ -256,7 +256,7 @@ impl Barrier {
         workers: u32,
         origins: &BTreeMap<OriginId, OriginInfo>,
     ) -> Contribution {
-        let heard = |info: &&OriginInfo| self.counts(info) && !self.silent.contains_key(&info.home);
+        let heard = |info: &&OriginInfo| self.counts(info) && !self.silent.contains_key(&info.node);
         let told = origins.values().filter(heard).filter_map(|info| {
             let (of_round, loss) = self.known.get(&info.origin)?.told?;
             Some(AnnouncedLoss {
@@ -286,7 +286,7 @@ impl Barrier {
         let others = origins
             .values()
             .filter(move |info| info.origin != me && self.counts(info));
-        let waited_for = others.filter(|info| !self.silent.contains_key(&info.home) || planted(Bug::WaitsForTheDead));
+        let waited_for = others.filter(|info| !self.silent.contains_key(&info.node) || planted(Bug::WaitsForTheDead));
         waited_for
             .filter(move |info| match self.known.get(&info.origin) {
                 Some(known) => known.status.phase() < phase && known.late == 0 && !known.returns,
@@ -301,7 +301,7 @@ impl Barrier {
     pub(super) fn members(&self, origins: &BTreeMap<OriginId, OriginInfo>) -> Vec<NodeId> {
         let mut first: BTreeMap<NodeId, u32> = BTreeMap::new();
         for info in origins.values().filter(|info| self.is_waited_for(info)) {
-            let slot = first.entry(info.home).or_insert(info.slot);
+            let slot = first.entry(info.node).or_insert(info.slot);
             *slot = info.slot.min(*slot);
         }
         let mut members: Vec<NodeId> = first.keys().copied().collect();
@@ -316,20 +316,20 @@ impl Barrier {
         origins: &BTreeMap<OriginId, OriginInfo>,
     ) -> Vec<(OriginId, NodeId)> {
         let round = |origin: OriginId| self.known.get(&origin).map_or(0, |known| known.status.round);
-        let is_there = |info: &&OriginInfo| self.counts(info) && !self.silent.contains_key(&info.home);
+        let is_there = |info: &&OriginInfo| self.counts(info) && !self.silent.contains_key(&info.node);
         let mut with: Vec<&OriginInfo> = origins
             .values()
             .filter(is_there)
             .filter(|info| round(info.origin) == round(one))
             .collect();
         with.sort_by_key(|info| (info.slot, info.origin));
-        with.into_iter().map(|info| (info.origin, info.home)).collect()
+        with.into_iter().map(|info| (info.origin, info.node)).collect()
     }
 
     fn is_waited_for(&self, info: &OriginInfo) -> bool {
         let known = self.known.get(&info.origin);
         let in_time = known.is_some_and(|known| known.late == 0 && !known.returns);
-        self.counts(info) && in_time && !self.silent.contains_key(&info.home)
+        self.counts(info) && in_time && !self.silent.contains_key(&info.node)
     }
 
     /// Whether all workers of a node that are waited for have let out their contributions of a round.
@@ -341,7 +341,7 @@ impl Barrier {
         .phase();
         let mut own = origins
             .values()
-            .filter(|info| info.home == node && self.is_waited_for(info));
+            .filter(|info| info.node == node && self.is_waited_for(info));
         own.all(|info| {
             self.known
                 .get(&info.origin)
@@ -358,14 +358,14 @@ impl Barrier {
     fn counts(&self, info: &OriginInfo) -> bool {
         let known = self.known.get(&info.origin);
         let is_idle = known.is_some_and(|known| known.status.round_phase == RoundPhase::Idle);
-        info.slot != OriginInfo::NO_SLOT && info.ended.is_none() && !is_idle && self.parts.contains_key(&info.home)
+        info.slot != OriginInfo::NO_SLOT && info.ended.is_none() && !is_idle && self.parts.contains_key(&info.node)
     }
 
     /// Whether some with whom the run begins have not named all their workers yet.
     fn is_incomplete(&self, origins: &BTreeMap<OriginId, OriginInfo>) -> bool {
         let mut founders = self.parts.iter().filter(|(_, part)| part.is_founder);
         founders.any(|(node, part)| {
-            let of_node = |info: &&OriginInfo| info.home == *node && info.slot != OriginInfo::NO_SLOT;
+            let of_node = |info: &&OriginInfo| info.node == *node && info.slot != OriginInfo::NO_SLOT;
             !self.silent.contains_key(node) && origins.values().filter(of_node).count() < part.workers
         })
     }
@@ -374,7 +374,7 @@ impl Barrier {
     pub fn workers(&self, origins: &BTreeMap<OriginId, OriginInfo>) -> u32 {
         let mut named: BTreeMap<NodeId, usize> = BTreeMap::new();
         for info in origins.values().filter(|info| self.counts(info)) {
-            *named.entry(info.home).or_default() += 1;
+            *named.entry(info.node).or_default() += 1;
         }
         let of_node = |(node, part): (&NodeId, &Part)| {
             let is_heard = |&ticks: &u32| ticks < self.patience.counted;

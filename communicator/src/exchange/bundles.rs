@@ -54,11 +54,11 @@ impl Exchange {
     }
 
     /// A member sends its batch of a round by itself: it does not add it up with the others.
-    pub(super) fn hear_single(&mut self, home: NodeId, status: &OriginStatus, effects: &mut Vec<Effect>) {
+    pub(super) fn hear_single(&mut self, origin_node: NodeId, status: &OriginStatus, effects: &mut Vec<Effect>) {
         let Some(bundling) = &mut self.bundling else {
             return;
         };
-        let goes_alone = |(round, members): (u64, &[NodeId])| status.round >= round && members.contains(&home);
+        let goes_alone = |(round, members): (u64, &[NodeId])| status.round >= round && members.contains(&origin_node);
         if is_share(status) && bundling.open().is_some_and(goes_alone) {
             let mut follows = Follows::default();
             bundling.give_up(true, &mut follows);
@@ -155,7 +155,7 @@ impl Exchange {
             return true;
         }
         // Nobody else can have made batches of this node's own origins.
-        let is_own = |header: &Header| self.home(header.origin) == Some(self.me);
+        let is_own = |header: &Header| self.node_of(header.origin) == Some(self.me);
         if rest.headers.iter().any(is_own) {
             return false;
         }

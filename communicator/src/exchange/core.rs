@@ -18,7 +18,7 @@ use crate::ledger::Ledger;
 use protocol::wire::link::{Message, OriginInfo};
 use protocol::wire::run_plan::RunPlan;
 
-/// Others help somebody who lacks a batch after so many times as long, where batches come in bundles: its home, which knows
+/// Others help somebody who lacks a batch after so many times as long, where batches come in bundles: its node, which knows
 /// it by itself, comes first.
 const BUNDLES_PATIENCE: u32 = 16;
 
@@ -318,7 +318,7 @@ impl Exchange {
     #[must_use]
     pub fn is_handed_over(&self, live: impl Fn(NodeId) -> bool) -> bool {
         let frontier = self.ledger.frontier();
-        let own: Vec<&OriginInfo> = self.origins.values().filter(|info| info.home == self.me).collect();
+        let own: Vec<&OriginInfo> = self.origins.values().filter(|info| info.node == self.me).collect();
         let has_all = |peer: &Peer| {
             let has = |info: &&OriginInfo| peer.has.applied(info.origin) >= frontier.applied(info.origin);
             own.iter().all(has)
@@ -379,12 +379,12 @@ impl Exchange {
     }
 
     /// The node of an origin; none if the origin was never announced.
-    pub(crate) fn home(&self, origin: OriginId) -> Option<NodeId> {
-        self.origins.get(&origin).map(|info| info.home)
+    pub(crate) fn node_of(&self, origin: OriginId) -> Option<NodeId> {
+        self.origins.get(&origin).map(|info| info.node)
     }
 
     pub(super) fn own_origins(&self) -> impl Iterator<Item = OriginId> + '_ {
-        let own = self.origins.values().filter(|info| info.home == self.me);
+        let own = self.origins.values().filter(|info| info.node == self.me);
         own.map(|info| info.origin)
     }
 
@@ -394,11 +394,11 @@ impl Exchange {
         let before = self.origins.get(&info.origin).copied();
         let after = match before {
             // Nobody else can know of an origin of this node's that it does not know itself.
-            None if from.is_some() && info.home == self.me => return,
+            None if from.is_some() && info.node == self.me => return,
             // Nor can anybody else say of one that it has ended.
-            Some(known) if from.is_some() && known.home == self.me => known,
+            Some(known) if from.is_some() && known.node == self.me => known,
             None => info,
-            Some(known) if known.home == info.home => OriginInfo {
+            Some(known) if known.node == info.node => OriginInfo {
                 ended: known.ended.or(info.ended),
                 ..known
             },
@@ -408,7 +408,7 @@ impl Exchange {
             return;
         }
         self.origins.insert(info.origin, after);
-        self.reckon_with(after.home);
+        self.reckon_with(after.node);
         if after.ended.is_some() {
             effects.push(Effect::Ended(info.origin));
         }

@@ -24,7 +24,7 @@ impl Exchange {
     /// A prefix comes for one of this node's workers. What is for nobody here, or of an unknown worker, is not kept.
     pub(super) fn take_prefix(&mut self, prefix: Prefix, effects: &mut Vec<Effect>) {
         let is_known = self.origins.contains_key(&prefix.head.from);
-        let is_mine = self.home(prefix.head.to) == Some(self.me);
+        let is_mine = self.node_of(prefix.head.to) == Some(self.me);
         if let Some(passes) = self.passes.as_mut().filter(|_| is_known && is_mine) {
             let mut steps = Vec::new();
             passes.take(prefix, &mut steps);

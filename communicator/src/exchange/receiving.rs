@@ -28,7 +28,7 @@ impl Exchange {
             Err(error) => return effects.push(Effect::WorkerFault(error.to_string())),
         };
         let origin = batch.header.origin;
-        if self.home(origin) != Some(self.me) {
+        if self.node_of(origin) != Some(self.me) {
             return effects.push(Effect::WorkerFault(format!("origin {origin} is none of this node's")));
         }
         match self.apply(bytes, &batch, effects) {
@@ -97,7 +97,7 @@ impl Exchange {
         (status, loss): (OriginStatus, Option<f32>),
         effects: &mut Vec<Effect>,
     ) {
-        let is_own = self.home(origin) == Some(self.me);
+        let is_own = self.node_of(origin) == Some(self.me);
         if let Some(barrier) = &mut self.barrier {
             barrier.applied(origin, status, loss, is_own);
         }
@@ -246,10 +246,10 @@ impl Exchange {
         effects: &mut Vec<Effect>,
     ) -> Result<(), String> {
         let (origin, sequence) = (batch.header.origin, batch.header.sequence);
-        let home = self.check_origin(origin, sequence)?;
+        let origin_node = self.check_origin(origin, sequence)?;
         if self.log.get(origin, sequence).is_some_and(|known| known != bytes) {
             // Who only hands it on cannot know which of the two is right.
-            return if from == home {
+            return if from == origin_node {
                 Err(format!(
                     "batch {sequence} of origin {origin} was seen with other contents"
                 ))
@@ -260,11 +260,11 @@ impl Exchange {
         let outcome = self.apply(bytes, batch, effects);
         let is_new = matches!(outcome, Ok(Outcome::Applied(_) | Outcome::Diverged(_)));
         if self.took(from, outcome, (origin, sequence), effects)? {
-            self.relay(home, effects);
+            self.relay(origin_node, effects);
         }
         if is_new {
-            if from == home {
-                self.hear_single(home, &batch.header.status, effects);
+            if from == origin_node {
+                self.hear_single(origin_node, &batch.header.status, effects);
             }
             if batch.payload.is_dense() && self.barrier.is_some() {
                 // Dense batches are large: nothing of a round is kept longer than it must be.
@@ -307,14 +307,14 @@ impl Exchange {
 
     /// The node that an origin's batches come from, which must be known, and make them itself if it is this one.
     fn check_origin(&self, origin: OriginId, to: u64) -> Result<NodeId, String> {
-        let home = self
-            .home(origin)
+        let origin_node = self
+            .node_of(origin)
             .ok_or_else(|| format!("origin {origin} is unknown in this run"))?;
         // Own batches come back only as duplicates: nobody else can have more of them.
-        if home == self.me && to > self.ledger.frontier().applied(origin) {
+        if origin_node == self.me && to > self.ledger.frontier().applied(origin) {
             return Err(format!("batch {to} of this node's own origin {origin} was never made"));
         }
-        Ok(home)
+        Ok(origin_node)
     }
 
     /// Handles the outcome of something that a peer sent. Returns whether it is now in the ledger; then the peer is known

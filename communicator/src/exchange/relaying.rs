@@ -1,6 +1,6 @@
 //! Handing batches on between nodes that have no link to each other.
 //!
-//! Every node tells its peers whom it has links to. When the home of some batches has none to a peer, the first of those
+//! Every node tells its peers whom it has links to. When the node of some origin has none to a peer, the first of those
 //! that have links to both hands them on as they come: waiting until the peer has visibly lacked them for a while, as
 //! with the dead, would make them too stale to be of use.
 
@@ -41,7 +41,7 @@ impl Exchange {
         let targets: Vec<NodeId> = self
             .relays
             .iter()
-            .filter(|(home, _)| *home == from)
+            .filter(|(origin_node, _)| *origin_node == from)
             .map(|&(_, to)| to)
             .collect();
         for node in targets {
@@ -59,13 +59,13 @@ impl Exchange {
             links.map(|links| links.contains(&to))
         };
         let mut relays = BTreeSet::new();
-        for &home in &nodes {
-            for &to in nodes.iter().filter(|&&to| to != home) {
+        for &origin_node in &nodes {
+            for &to in nodes.iter().filter(|&&to| to != origin_node) {
                 // Who has said nothing yet may have any link.
-                let apart = has(home, to) == Some(false) && has(to, home) != Some(true);
-                let reaches_both = |&&node: &&NodeId| has(node, home) == Some(true) && has(node, to) == Some(true);
+                let apart = has(origin_node, to) == Some(false) && has(to, origin_node) != Some(true);
+                let reaches_both = |&&node: &&NodeId| has(node, origin_node) == Some(true) && has(node, to) == Some(true);
                 if apart && nodes.iter().find(reaches_both).is_none_or(|first| *first > self.me) {
-                    relays.insert((home, to));
+                    relays.insert((origin_node, to));
                 }
             }
         }
@@ -73,8 +73,8 @@ impl Exchange {
     }
 
     /// Hands on what has just come of a home.
-    pub(super) fn relay(&mut self, home: NodeId, effects: &mut Vec<Effect>) {
-        let goes_on = |&to: &NodeId| self.routing.sends(self.me, home, to) || self.relays.contains(&(home, to));
+    pub(super) fn relay(&mut self, origin_node: NodeId, effects: &mut Vec<Effect>) {
+        let goes_on = |&to: &NodeId| self.routing.sends(self.me, origin_node, to) || self.relays.contains(&(origin_node, to));
         let targets: Vec<NodeId> = self.peers.keys().copied().filter(goes_on).collect();
         for node in targets {
             self.pump(node, effects);

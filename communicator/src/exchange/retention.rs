@@ -19,8 +19,8 @@ impl Exchange {
         for (origin, applied) in self.ledger.frontier().iter() {
             // Its own node keeps it for everybody, if it is there.
             let elsewhere = self
-                .home(origin)
-                .is_some_and(|home| self.peers.get(&home).is_some_and(Peer::is_heard));
+                .node_of(origin)
+                .is_some_and(|origin_node| self.peers.get(&origin_node).is_some_and(Peer::is_heard));
             let peers = self.peers.values();
             let needed = peers.filter_map(|peer| peer.needs_from(origin, applied, elsewhere));
             needless.raise(origin, needed.min().unwrap_or(applied).min(applied));
@@ -87,7 +87,7 @@ impl Exchange {
 
     /// Merges an origin's batches, but not over points that some member may still need.
     fn merge(&mut self, origin: OriginId) {
-        let is_own = self.home(origin) == Some(self.me);
+        let is_own = self.node_of(origin) == Some(self.me);
         if !self.may_merge() || self.bundling.is_some() && !is_own || planted(Bug::NoMerge) {
             return;
         }

@@ -79,11 +79,11 @@ impl Routing {
     }
 
     /// Whether a node sends a home's batches to a peer as soon as it has them.
-    pub(super) fn sends(&self, me: NodeId, home: NodeId, to: NodeId) -> bool {
+    pub(super) fn sends(&self, me: NodeId, origin_node: NodeId, to: NodeId) -> bool {
         debug_assert_ne!(me, to);
         match self {
-            Self::Mesh => me == home,
-            Self::Star { hub, .. } => me == *hub || me == home && to == *hub,
+            Self::Mesh => me == origin_node,
+            Self::Star { hub, .. } => me == *hub || me == origin_node && to == *hub,
         }
     }
 
@@ -106,19 +106,19 @@ mod tests {
     fn every_way_reaches_everybody() {
         let nodes = nodes();
         for routing in [Routing::Mesh, Routing::star(vec![NodeId(3)])] {
-            for &home in &nodes {
-                let mut have = vec![home];
+            for &origin_node in &nodes {
+                let mut have = vec![origin_node];
                 let mut at = 0;
                 while let Some(&me) = have.get(at) {
                     at += 1;
                     for &to in nodes.iter().filter(|&&to| to != me) {
-                        if routing.sends(me, home, to) && !have.contains(&to) {
+                        if routing.sends(me, origin_node, to) && !have.contains(&to) {
                             have.push(to);
                         }
                     }
                 }
                 have.sort();
-                assert_eq!(have, nodes, "{routing:?} from {home}");
+                assert_eq!(have, nodes, "{routing:?} from {origin_node}");
             }
         }
     }

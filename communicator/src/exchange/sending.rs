@@ -128,8 +128,8 @@ impl Exchange {
         let helped: Vec<(OriginId, u64)> = frontier
             .iter()
             .filter(|(origin, _)| {
-                let home = self.origins.get(origin).map(|info| info.home);
-                home.is_some_and(|home| home != node && !self.routing.sends(self.me, home, node))
+                let origin_node = self.origins.get(origin).map(|info| info.node);
+                origin_node.is_some_and(|origin_node| origin_node != node && !self.routing.sends(self.me, origin_node, node))
             })
             .collect();
         let Some(link) = &mut peer.link else {
@@ -143,10 +143,10 @@ impl Exchange {
 
     /// Whether this node is the one to send an origin's batches to a peer.
     pub(super) fn sends(&self, origin: OriginId, to: NodeId, peer: &Peer) -> bool {
-        let home = self.home(origin);
+        let origin_node = self.node_of(origin);
         let link = peer.link.as_ref();
-        home.zip(link)
-            .is_some_and(|(home, link)| sends((self.me, &self.routing), &self.relays, (origin, home), to, link))
+        origin_node.zip(link)
+            .is_some_and(|(origin_node, link)| sends((self.me, &self.routing), &self.relays, (origin, origin_node), to, link))
     }
 
     pub(super) fn pump_all(&mut self, effects: &mut Vec<Effect>) {
@@ -170,8 +170,8 @@ impl Exchange {
         };
         send_pieces(node, link, &self.limits, effects);
         let mut spoilt = Frontier::default();
-        for &OriginInfo { origin, home, .. } in self.origins.values() {
-            if !sends((self.me, &self.routing), &self.relays, (origin, home), node, link) {
+        for &OriginInfo { origin, node: origin_node, .. } in self.origins.values() {
+            if !sends((self.me, &self.routing), &self.relays, (origin, origin_node), node, link) {
                 continue;
             }
             let applied = self.ledger.frontier().applied(origin);
@@ -222,12 +222,12 @@ impl Exchange {
 fn sends(
     (me, routing): (NodeId, &Routing),
     relays: &BTreeSet<(NodeId, NodeId)>,
-    (origin, home): (OriginId, NodeId),
+    (origin, origin_node): (OriginId, NodeId),
     to: NodeId,
     link: &PeerLink,
 ) -> bool {
     let repairs = link.is_helped(origin) && !planted(Bug::DroppedRepair);
-    home != to && (routing.sends(me, home, to) || relays.contains(&(home, to)) || repairs)
+    origin_node != to && (routing.sends(me, origin_node, to) || relays.contains(&(origin_node, to)) || repairs)
 }
 
 /// What to send a peer next of an origin of which it will have `sent` and this node has `applied`, by the peer's mark and

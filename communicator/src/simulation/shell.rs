@@ -296,7 +296,7 @@ impl World {
             .map(|(origin, sequence)| {
                 Event::Origin(OriginInfo {
                     origin,
-                    home: at,
+                    node: at,
                     slot: OriginInfo::NO_SLOT,
                     ended: Some(sequence),
                 })

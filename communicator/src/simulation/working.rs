@@ -396,10 +396,10 @@ pub(super) fn job(in_rounds: Option<RoundWeighting>, way: RoundTopology) -> Job 
     draft.resolve().unwrap()
 }
 
-pub(super) fn origin_info(home: NodeId, origin: OriginId, ended: Option<u64>) -> OriginInfo {
+pub(super) fn origin_info(node: NodeId, origin: OriginId, ended: Option<u64>) -> OriginInfo {
     OriginInfo {
         origin,
-        home,
+        node,
         slot: 0,
         ended,
     }

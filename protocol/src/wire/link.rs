@@ -46,7 +46,7 @@ pub struct OriginInfo {
     /// Its name.
     pub origin: OriginId,
     /// The node that its worker belongs to.
-    pub home: NodeId,
+    pub node: NodeId,
     /// The worker's place in the run.
     pub slot: u32,
     /// Its last sequence, once there will be no more: it was closed, or its worker is gone.

@@ -44,7 +44,7 @@ pub(super) fn frames() {
     }
     let origin = OriginInfo {
         origin: OriginId(7),
-        home: NodeId(5),
+        node: NodeId(5),
         slot: 2,
         ended: Some(300),
     };

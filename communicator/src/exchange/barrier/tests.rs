@@ -20,7 +20,7 @@ impl Cluster {
     fn new(count: u64) -> Self {
         let info = |id| OriginInfo {
             origin: OriginId(id),
-            home: NodeId(id),
+            node: NodeId(id),
             slot: id as u32,
             ended: None,
         };
@@ -242,7 +242,7 @@ fn a_label_from_nowhere_and_invented_origins_hold_nobody_up() {
     for id in 100..4000 {
         let info = OriginInfo {
             origin: OriginId(id),
-            home: NodeId(id % 3),
+            node: NodeId(id % 3),
             slot: 5,
             ended: None,
         };
@@ -260,7 +260,7 @@ fn who_comes_later_is_waited_for_from_its_first_round_on() {
     }
     let late = OriginInfo {
         origin: OriginId(9),
-        home: NodeId(9),
+        node: NodeId(9),
         slot: 70,
         ended: None,
     };

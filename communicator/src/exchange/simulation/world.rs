@@ -215,7 +215,7 @@ impl World {
             at,
             Event::Origin(OriginInfo {
                 origin,
-                home: at,
+                node: at,
                 slot,
                 ended: None,
             }),
@@ -237,7 +237,7 @@ impl World {
                 at,
                 Event::Origin(OriginInfo {
                     origin: worker.origin,
-                    home: at,
+                    node: at,
                     slot: at.0 as u32,
                     ended: Some(worker.sequence),
                 }),

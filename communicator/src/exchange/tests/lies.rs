@@ -137,7 +137,7 @@ fn who_hands_on_a_batch_with_other_contents_is_not_blamed() {
 fn an_origin_cannot_be_taken_over() {
     let mut exchange = node(LIMITS);
     let stolen = OriginInfo {
-        home: PEER,
+        node: PEER,
         ..origin(1)
     };
     receive(&mut exchange, PEER, Message::Origin(stolen));

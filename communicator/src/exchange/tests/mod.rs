@@ -69,7 +69,7 @@ pub(in crate::exchange) fn simple(origin: u64, sequence: u64) -> Arc<[u8]> {
 pub(in crate::exchange) fn origin(id: u64) -> OriginInfo {
     OriginInfo {
         origin: OriginId(id),
-        home: NodeId(id),
+        node: NodeId(id),
         slot: id as u32 - 1,
         ended: None,
     }

@@ -136,7 +136,7 @@ fn news_of_an_origin_goes_on_before_its_batches_and_only_once() {
     assert_eq!(effects, [Effect::Ended(OriginId(44)), to_third(Message::Origin(ended))]);
     assert!(receive(&mut exchange, PEER, Message::Origin(ended)).is_empty());
     // Nobody else knows of an origin of this node's that it does not know itself.
-    let forged = OriginInfo { home: ME, ..origin(45) };
+    let forged = OriginInfo { node: ME, ..origin(45) };
     assert!(receive(&mut exchange, PEER, Message::Origin(forged)).is_empty());
 }
 

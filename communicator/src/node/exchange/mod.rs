@@ -229,7 +229,7 @@ impl ExchangeState {
         for (origin, sequence) in applied {
             self.event(Event::Origin(OriginInfo {
                 origin,
-                home: self.me,
+                node: self.me,
                 slot: OriginInfo::NO_SLOT,
                 ended: Some(sequence),
             }));

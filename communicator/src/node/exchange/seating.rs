@@ -29,7 +29,7 @@ impl ExchangeState {
         }
         self.event(Event::Origin(OriginInfo {
             origin,
-            home: self.me,
+            node: self.me,
             slot: slot as u32,
             ended: None,
         }));
@@ -135,7 +135,7 @@ impl ExchangeState {
     /// Whether batches of a worker count.
     pub(super) fn trains(&self, key: WorkerKey) -> bool {
         let origin = self.workers.get(&key).map(|(origin, _)| *origin);
-        origin.is_some_and(|origin| self.core.home(origin).is_some())
+        origin.is_some_and(|origin| self.core.node_of(origin).is_some())
     }
 
     fn save_order(&self, path: PathBuf, with_pipeline: bool) -> SaveOrder {
@@ -200,9 +200,9 @@ impl ExchangeState {
     pub(super) fn tell_origins(&mut self) {
         let Liveness { silent, gone, .. } = &self.liveness;
         let is_dead = |info: &&OriginInfo| {
-            let out_of_reach = silent.contains(&info.home) || gone.contains(&info.home);
+            let out_of_reach = silent.contains(&info.node) || gone.contains(&info.node);
             let is_taken_over = self.taken_over.contains(&(info.slot as usize));
-            info.ended.is_some() || (out_of_reach || is_taken_over) && info.home != self.me
+            info.ended.is_some() || (out_of_reach || is_taken_over) && info.node != self.me
         };
         let dead: BTreeSet<OriginId> = self.core.origins().filter(is_dead).map(|info| info.origin).collect();
         let before = std::mem::replace(&mut self.dead, dead);
