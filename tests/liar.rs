@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use communicator::control::GateMessage;
+use communicator::control::EndpointMessage;
 use communicator::link::write_hello;
 use communicator::transport::Plane;
 use protocol::ids::{NodeId, RunId};
@@ -305,17 +305,22 @@ async fn questions(liar: &mut Liar) {
         deaf.store(true, Ordering::Relaxed);
         for _ in 0..20_000 {
             let (reply, _answer) = ractor::concurrency::oneshot();
-            let question = ear.gate.envelope(Request::Stats { after: 0 });
-            if ear.gate.actor().cast(GateMessage::Ask(question, reply.into())).is_err() {
+            let question = ear.endpoint.envelope(Request::Stats { after: 0 });
+            if ear
+                .endpoint
+                .actor()
+                .cast(EndpointMessage::Ask(question, reply.into()))
+                .is_err()
+            {
                 break;
             }
         }
         // It hears nothing, so it is told by what it cannot write.
         let ended = async {
             while ear
-                .gate
+                .endpoint
                 .actor()
-                .cast(GateMessage::Tell(ear.gate.envelope(Word::Leaving(liar.id))))
+                .cast(EndpointMessage::Tell(ear.endpoint.envelope(Word::Leaving(liar.id))))
                 .is_ok()
             {
                 tokio::time::sleep(Duration::from_millis(50)).await;
@@ -380,7 +385,7 @@ async fn random(liar: &mut Liar, first: u64) {
     }
     // What was sent is on its way; a node that was told too much has closed.
     for ear in &ears {
-        let asked = ear.gate.ask(Request::Status, PATIENCE);
+        let asked = ear.endpoint.ask(Request::Status, PATIENCE);
         let _ = tokio::time::timeout(PATIENCE, asked).await;
     }
 }

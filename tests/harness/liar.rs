@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use communicator::Timing;
 use communicator::control::{
-    Gate, GateActor, GateMessage, Identity, Payload, Peer, Role, Routes, SessionEvent, Sessions,
+    Endpoint, EndpointActor, EndpointMessage, Identity, Payload, Peer, Role, Routes, SessionEvent, Sessions,
 };
 use communicator::transport::{Credentials, Plane, Security, Stream, dial};
 use protocol::ids::NodeId;
@@ -75,7 +75,7 @@ pub(crate) struct Liar {
 /// A way to one of the nodes.
 pub(crate) struct Ear {
     pub(crate) node: NodeId,
-    pub(crate) gate: Gate,
+    pub(crate) endpoint: Endpoint,
     session: u64,
 }
 
@@ -90,11 +90,11 @@ impl Liar {
         let (sender, events) = unbounded_channel();
         let sessions = Sessions::start(identity, &Timing::DEFAULT, sender).await.unwrap();
         let heard = Heard::default();
-        let gate = GateActor {
+        let endpoint = EndpointActor {
             routes: Ears(Arc::clone(&heard)),
             sessions: sessions.clone(),
         };
-        Actor::spawn(None, gate, ()).await.unwrap();
+        Actor::spawn(None, endpoint, ()).await.unwrap();
         Self {
             id,
             sessions,
@@ -131,10 +131,16 @@ impl Liar {
         let start = Instant::now();
         loop {
             assert!(start.elapsed() < PATIENCE, "{address} says nothing");
-            let gate = self.sessions.gate(session);
+            let endpoint = self.sessions.endpoint(session);
             let beats = self.heard.lock().unwrap().contains_key(&node);
-            match gate {
-                Some(gate) if beats => return Ear { node, gate, session },
+            match endpoint {
+                Some(endpoint) if beats => {
+                    return Ear {
+                        node,
+                        endpoint,
+                        session,
+                    };
+                }
                 _ => tokio::time::sleep(Duration::from_millis(10)).await,
             }
         }
@@ -187,7 +193,10 @@ impl Liar {
 impl Ear {
     /// Says anything at all, whether it can be said or not.
     pub(crate) fn say(&self, word: Word) {
-        let _ = self.gate.actor().cast(GateMessage::Tell(self.gate.envelope(word)));
+        let _ = self
+            .endpoint
+            .actor()
+            .cast(EndpointMessage::Tell(self.endpoint.envelope(word)));
     }
 }
 

@@ -13,7 +13,7 @@ use thiserror::Error;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
-use super::gate::{CallError, Gate};
+use super::endpoint::{CallError, Endpoint};
 use super::identity::{Identity, NoKey, Role};
 use super::sessions::{Sessions, StartError};
 use crate::link::{LinkError, read_frame, write_hello};
@@ -98,21 +98,21 @@ impl Caller {
         let ready = async {
             loop {
                 if let Some(session) = self.sessions.session_on(number)
-                    && let Some(gate) = self.sessions.gate(session)
+                    && let Some(endpoint) = self.sessions.endpoint(session)
                 {
-                    return (session, gate);
+                    return (session, endpoint);
                 }
                 sleep(TIMES.look_again).await;
             }
         };
-        let Ok((session, gate)) = timeout(TIMES.call, ready).await else {
+        let Ok((session, endpoint)) = timeout(TIMES.call, ready).await else {
             return Err(self.no_session(address).await);
         };
         Ok(Connection {
             address,
             session,
             sessions: self.sessions.clone(),
-            gate,
+            endpoint,
         })
     }
 
@@ -162,13 +162,13 @@ pub struct Connection {
     address: SocketAddr,
     session: u64,
     sessions: Sessions,
-    gate: Gate,
+    endpoint: Endpoint,
 }
 
 impl Connection {
     /// Asks the node something.
     pub async fn ask(&self, request: Request, limit: Duration) -> Result<Reply, CallError> {
-        self.gate.ask(request, limit).await
+        self.endpoint.ask(request, limit).await
     }
 
     /// Where the node was called.

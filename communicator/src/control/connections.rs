@@ -8,10 +8,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::greeting::{Greeted, Token};
 use super::identity::Peer;
-use super::line::Line;
 use super::pump::EndedBy;
+use super::session_hello::{SessionHello, Token};
+use super::session_stream::SessionStream;
 use crate::timing::ControlTimes;
 
 /// Clients at a time.
@@ -23,14 +23,14 @@ const QUESTIONS_MAX: usize = 64;
 /// So many lies, and a process is sent away.
 const LIES_MAX: u32 = 3;
 /// Outcasts that are remembered.
-const OUTCASTS_MAX: usize = 1024;
+const BANNED_MAX: usize = 1024;
 /// What may be on its way to one process, and to all of them.
 const UNDER_WAY_MAX: u64 = 2 << 20;
 const ALL_UNDER_WAY_MAX: u64 = 32 << 20;
 
 /// Who sent something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Speaker {
+pub(super) struct Sender {
     /// The connection's number.
     pub(super) number: u64,
     /// The proven name.
@@ -41,10 +41,10 @@ pub(super) struct Speaker {
 
 /// The way to a process.
 #[derive(Clone, Debug)]
-pub(super) struct Way {
+pub(super) struct SessionPath {
     /// What messages to it must come with.
     pub(super) token: Token,
-    pub(super) line: Arc<Line>,
+    pub(super) session_stream: Arc<SessionStream>,
 }
 
 /// Why a connection is not kept, for the log.
@@ -52,7 +52,7 @@ pub(super) struct Way {
 pub enum Refusal {
     /// It said what no honest process says.
     #[error("it was sent away for what it said, less than a minute ago")]
-    Outcast,
+    BannedSender,
     /// There is no room.
     #[error("there are too many connections of its kind")]
     Full,
@@ -77,22 +77,22 @@ pub enum Refusal {
 struct Connection {
     peer: Peer,
     address: SocketAddr,
-    greeted: Greeted,
-    line: Arc<Line>,
+    greeted: SessionHello,
+    session_stream: Arc<SessionStream>,
     session: Option<u64>,
     ready: bool,
     /// When it was last heard; before that, when it came.
     heard: Duration,
     /// Questions without an answer.
     questions: usize,
-    lies: u32,
+    violations: u32,
     /// What the node at the other end is called, as its first beat says.
     name: Option<String>,
 }
 
 impl Connection {
-    fn speaker(&self, number: u64) -> Speaker {
-        Speaker {
+    fn sender(&self, number: u64) -> Sender {
+        Sender {
             number,
             peer: self.peer,
             address: self.address,
@@ -110,7 +110,7 @@ pub(super) struct Connections {
     tokens: HashMap<Token, u64>,
     sessions: HashMap<u64, u64>,
     /// Who was sent away, and when.
-    outcasts: Vec<(Peer, Duration)>,
+    banned: Vec<(Peer, Duration)>,
     /// Sessions whose connections the peer has ended, until their own end is told.
     broken: HashSet<u64>,
 }
@@ -125,7 +125,7 @@ impl Connections {
             open: BTreeMap::new(),
             tokens: HashMap::new(),
             sessions: HashMap::new(),
-            outcasts: Vec::new(),
+            banned: Vec::new(),
             broken: HashSet::new(),
         }
     }
@@ -133,18 +133,18 @@ impl Connections {
     /// Takes a connection whose other end has proven its name; tells its number and line.
     pub(super) fn admit(
         &mut self,
-        greeted: Greeted,
+        greeted: SessionHello,
         address: SocketAddr,
         now: Duration,
-    ) -> Result<(u64, Arc<Line>), Refusal> {
+    ) -> Result<(u64, Arc<SessionStream>), Refusal> {
         let peer = greeted.peer;
         if peer == self.me {
             return Err(Refusal::Oneself);
         }
-        self.outcasts
-            .retain(|(_, since)| now.saturating_sub(*since) < self.times.outcast);
-        if self.outcasts.iter().any(|(outcast, _)| *outcast == peer) {
-            return Err(Refusal::Outcast);
+        self.banned
+            .retain(|(_, since)| now.saturating_sub(*since) < self.times.banned_for);
+        if self.banned.iter().any(|(banned, _)| *banned == peer) {
+            return Err(Refusal::BannedSender);
         }
         let is_node = peer.node().is_some();
         let alike = |one: &&Connection| one.peer.node().is_some() == is_node;
@@ -154,22 +154,22 @@ impl Connections {
         }
         let number = self.next;
         self.next += 1;
-        let line = Arc::new(Line::default());
+        let session_stream = Arc::new(SessionStream::default());
         self.tokens.insert(greeted.ours, number);
         let connection = Connection {
             peer,
             address,
             greeted,
-            line: Arc::clone(&line),
+            session_stream: Arc::clone(&session_stream),
             session: None,
             ready: false,
             heard: now,
             questions: 0,
-            lies: 0,
+            violations: 0,
             name: None,
         };
         self.open.insert(number, connection);
-        Ok((number, line))
+        Ok((number, session_stream))
     }
 
     /// A session was made of a connection.
@@ -220,7 +220,7 @@ impl Connections {
     /// Ends a session's connection.
     pub(super) fn close(&self, session: u64) {
         if let Some(connection) = self.of_session(session) {
-            connection.line.close();
+            connection.session_stream.close();
         }
     }
 
@@ -229,18 +229,18 @@ impl Connections {
     }
 
     /// The way to the other end of a session.
-    pub(super) fn way(&self, session: u64) -> Option<Way> {
+    pub(super) fn path(&self, session: u64) -> Option<SessionPath> {
         let connection = self.of_session(session)?;
-        Some(Way {
+        Some(SessionPath {
             token: connection.greeted.theirs,
-            line: Arc::clone(&connection.line),
+            session_stream: Arc::clone(&connection.session_stream),
         })
     }
 
     /// Who speaks with this token.
-    pub(super) fn speaker(&self, token: Token) -> Option<Speaker> {
+    pub(super) fn sender(&self, token: Token) -> Option<Sender> {
         let &number = self.tokens.get(&token)?;
-        self.open.get(&number).map(|connection| connection.speaker(number))
+        self.open.get(&number).map(|connection| connection.sender(number))
     }
 
     /// Something sensible was heard.
@@ -283,34 +283,34 @@ impl Connections {
 
     /// A question is answered, with so many bytes, or dropped. Refused where too much is on its way to who asked, or to all.
     pub(super) fn answered(&mut self, number: u64, bytes: usize, now: Duration) -> Result<(), Refusal> {
-        let all: u64 = self.open.values().map(|one| one.line.under_way()).sum();
+        let all: u64 = self.open.values().map(|one| one.session_stream.under_way()).sum();
         let Some(connection) = self.open.get_mut(&number) else {
             return Err(Refusal::Gone);
         };
         connection.questions = connection.questions.saturating_sub(1);
         connection.heard = now;
-        let own = connection.line.send(bytes);
+        let own = connection.session_stream.send(bytes);
         if own > UNDER_WAY_MAX || all + bytes as u64 > ALL_UNDER_WAY_MAX {
-            connection.line.unsend(bytes);
+            connection.session_stream.unsend(bytes);
             return Err(Refusal::Clogged);
         }
         Ok(())
     }
 
     /// A process has said what no honest one says. Whether it is to be sent away for it.
-    pub(super) fn lied(&mut self, number: u64, now: Duration) -> bool {
+    pub(super) fn violated(&mut self, number: u64, now: Duration) -> bool {
         let Some(connection) = self.open.get_mut(&number) else {
             return false;
         };
-        connection.lies += 1;
-        let away = connection.lies >= LIES_MAX;
+        connection.violations += 1;
+        let away = connection.violations >= LIES_MAX;
         if away {
-            let outcast = connection.peer;
+            let banned = connection.peer;
             self.send_away(number);
-            if self.outcasts.len() == OUTCASTS_MAX {
-                self.outcasts.remove(0);
+            if self.banned.len() == BANNED_MAX {
+                self.banned.remove(0);
             }
-            self.outcasts.push((outcast, now));
+            self.banned.push((banned, now));
         }
         away
     }
@@ -318,13 +318,13 @@ impl Connections {
     /// Ends a connection, and hears nothing that is still to come of it.
     pub(super) fn send_away(&mut self, number: u64) {
         if let Some(connection) = self.open.get(&number) {
-            connection.line.close();
+            connection.session_stream.close();
             self.tokens.remove(&connection.greeted.ours);
         }
     }
 
     /// Time has passed: ends those who took too long, and tells who they are.
-    pub(super) fn sweep(&mut self, now: Duration) -> Vec<(Speaker, Refusal)> {
+    pub(super) fn sweep(&mut self, now: Duration) -> Vec<(Sender, Refusal)> {
         // Nodes have nothing to say to a client but answers.
         let (is_node, times) = (self.me.node().is_some(), self.times);
         let judge = |connection: &Connection| {
@@ -339,11 +339,11 @@ impl Connections {
         };
         let late = self.open.iter().filter_map(|(&number, connection)| {
             let refusal = judge(connection)?;
-            Some((connection.speaker(number), refusal))
+            Some((connection.sender(number), refusal))
         });
         let late: Vec<_> = late.collect();
-        for (speaker, _) in &late {
-            self.send_away(speaker.number);
+        for (sender, _) in &late {
+            self.send_away(sender.number);
         }
         late
     }
@@ -358,8 +358,8 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn greeted(peer: Peer, token: u8) -> Greeted {
-        Greeted {
+    fn greeted(peer: Peer, token: u8) -> SessionHello {
+        SessionHello {
             peer,
             ours: Token::of_bytes([token; Token::BYTES]),
             theirs: Token::of_bytes([!token; Token::BYTES]),
@@ -399,8 +399,8 @@ mod tests {
         let mut all = connections();
         let (one, two) = (admit(&mut all, node(7), 1), admit(&mut all, node(8), 2));
         let said_by = |all: &Connections, token: u8| {
-            let speaker = all.speaker(Token::of_bytes([token; Token::BYTES]));
-            speaker.map(|speaker| (speaker.number, speaker.peer))
+            let sender = all.sender(Token::of_bytes([token; Token::BYTES]));
+            sender.map(|sender| (sender.number, sender.peer))
         };
         assert_eq!(said_by(&all, 1), Some((one, node(7))));
         assert_eq!(said_by(&all, 2), Some((two, node(8))));
@@ -417,12 +417,12 @@ mod tests {
     fn sessions_lead_to_their_connections() {
         let mut all = connections();
         let number = admit(&mut all, node(7), 1);
-        assert!(all.way(40).is_none() && all.ready(40, SECOND).is_none());
+        assert!(all.path(40).is_none() && all.ready(40, SECOND).is_none());
         assert!(all.opened(40, number) && !all.opened(41, number + 1));
         assert_eq!(all.ready(40, SECOND), Some(node(7)));
-        assert_eq!(all.way(40).unwrap().token, greeted(node(7), 1).theirs);
+        assert_eq!(all.path(40).unwrap().token, greeted(node(7), 1).theirs);
         all.gone(number, EndedBy::Peer);
-        assert!(all.way(40).is_none());
+        assert!(all.path(40).is_none());
         assert_eq!(
             [40, 40].map(|session| all.session_gone(session)),
             [EndedBy::Peer, EndedBy::Oneself]
@@ -433,15 +433,15 @@ mod tests {
     fn a_liar_is_sent_away_and_kept_out_for_a_minute() {
         let mut all = connections();
         let number = admit(&mut all, node(7), 1);
-        assert!(!all.lied(number, SECOND) && !all.lied(number, SECOND));
-        assert!(all.lied(number, SECOND));
+        assert!(!all.violated(number, SECOND) && !all.violated(number, SECOND));
+        assert!(all.violated(number, SECOND));
         assert!(
-            all.speaker(greeted(node(7), 1).ours).is_none(),
+            all.sender(greeted(node(7), 1).ours).is_none(),
             "it is not heard any more"
         );
         all.gone(number, EndedBy::Oneself);
         let again = |all: &mut Connections, at| all.admit(greeted(node(7), 2), address(), at).map(|_| ());
-        assert_eq!(again(&mut all, 30 * SECOND), Err(Refusal::Outcast));
+        assert_eq!(again(&mut all, 30 * SECOND), Err(Refusal::BannedSender));
         assert!(all.admit(greeted(node(8), 3), address(), 30 * SECOND).is_ok());
         assert_eq!(again(&mut all, 62 * SECOND), Ok(()));
     }
@@ -460,9 +460,9 @@ mod tests {
         let mut ended = Vec::new();
         for second in 0..100 {
             all.heard(beating, second * SECOND);
-            for (speaker, refusal) in all.sweep(second * SECOND) {
-                all.gone(speaker.number, EndedBy::Oneself);
-                ended.push((speaker.number, refusal, second));
+            for (sender, refusal) in all.sweep(second * SECOND) {
+                all.gone(sender.number, EndedBy::Oneself);
+                ended.push((sender.number, refusal, second));
             }
         }
         let expected = [
@@ -500,7 +500,7 @@ mod tests {
         assert_eq!(all.answered(number, half, SECOND), Ok(()));
         assert_eq!(all.answered(number, 1, SECOND), Err(Refusal::Clogged));
         // Who reads is told more.
-        all.open[&number].line.wrote(half);
+        all.open[&number].session_stream.wrote(half);
         assert_eq!(all.answered(number, half, SECOND), Ok(()));
         let others = (2..=ALL_UNDER_WAY_MAX / UNDER_WAY_MAX).map(|client| {
             let other = admit(&mut all, Peer::Client(client), client as u8);

@@ -1,13 +1,13 @@
-//! What a message to a gate comes in: the token of the connection that it is sent over, and its contents in postcard.
+//! What a message to a endpoint comes in: the token of the connection that it is sent over, and its contents in postcard.
 
 use ractor::BytesConvertable;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::greeting::Token;
 use super::payload::{Payload, Unreadable};
+use super::session_hello::Token;
 
-/// The longest contents of a message to a gate. A beat that tells of a thousand members and a run of theirs is half as long.
+/// The longest contents of a message to a endpoint. A beat that tells of a thousand members and a run of theirs is half as long.
 pub(super) const CONTENT_BYTES_MAX: usize = 256 << 10;
 
 /// A message with the token that tells who sent it.

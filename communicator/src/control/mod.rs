@@ -7,20 +7,20 @@
 
 mod connection;
 mod connections;
+mod endpoint;
 mod envelope;
 mod frames;
-mod gate;
-mod greeting;
 mod identity;
-mod line;
 mod payload;
 mod pump;
+mod session_hello;
+mod session_stream;
 mod sessions;
 
 pub use connection::{Caller, Connection, ConnectionError};
 pub use connections::Refusal;
+pub use endpoint::{CallError, Endpoint, EndpointActor, EndpointMessage, Routes};
 pub use envelope::Envelope;
-pub use gate::{CallError, Gate, GateActor, GateMessage, Routes};
 pub use identity::{Identity, NoKey, Peer, Role};
 pub use payload::Payload;
 pub(crate) use payload::encoded_length;

@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream
 use tokio::time::{Instant, sleep, timeout};
 
 use super::frames::{Breach, FRAME_BYTES_MAX, FrameRules};
-use super::line::Line;
+use super::session_stream::SessionStream;
 use crate::meter::Meter;
 use crate::timing::ControlTimes;
 use crate::transport::Stream;
@@ -44,7 +44,7 @@ pub(super) enum EndedBy {
 pub(super) async fn pump(
     stream: Stream,
     pipe: DuplexStream,
-    line: &Line,
+    session_stream: &SessionStream,
     rules: FrameRules,
     times: ControlTimes,
     ended_by: impl FnOnce(EndedBy),
@@ -53,8 +53,8 @@ pub(super) async fn pump(
     let (mut from_session, mut to_session) = tokio::io::split(pipe);
     let ended = tokio::select! {
         ended = inward(&mut from_peer, &mut to_session, rules, times.frame) => ended,
-        ended = outward(&mut from_session, &mut to_peer, line, times.stall) => ended,
-        () = line.closed() => Ok(EndedBy::Oneself),
+        ended = outward(&mut from_session, &mut to_peer, session_stream, times.stall) => ended,
+        () = session_stream.closed() => Ok(EndedBy::Oneself),
     };
     ended_by(match &ended {
         Ok(by) => *by,
@@ -126,7 +126,7 @@ async fn read_frame(
 async fn outward(
     mut from_session: impl AsyncRead + Unpin,
     mut to_peer: impl AsyncWrite + Unpin,
-    line: &Line,
+    session_stream: &SessionStream,
     limit: Duration,
 ) -> io::Result<EndedBy> {
     let mut piece = vec![0; PIPE_BYTES];
@@ -142,7 +142,7 @@ async fn outward(
         timeout(limit, writing)
             .await
             .unwrap_or_else(|_| Err(io::Error::other("it does not take what it is told")))?;
-        line.wrote(length);
+        session_stream.wrote(length);
     }
 }
 
@@ -160,11 +160,11 @@ mod tests {
     type Pumping = tokio::task::JoinHandle<(EndedBy, io::Result<()>)>;
 
     /// A connection with a pump on it: the peer's end, the session's end, and how it ends.
-    fn pumped() -> (DuplexStream, DuplexStream, Arc<Line>, Pumping) {
+    fn pumped() -> (DuplexStream, DuplexStream, Arc<SessionStream>, Pumping) {
         let (theirs, ours) = tokio::io::duplex(1 << 10);
         let (inner, session) = pipe();
-        let line = Arc::new(Line::default());
-        let held = Arc::clone(&line);
+        let session_stream = Arc::new(SessionStream::default());
+        let held = Arc::clone(&session_stream);
         let rules = FrameRules::new(Peer::Node(NodeId(7)));
         let pumping = tokio::spawn(async move {
             let mut by = EndedBy::Oneself;
@@ -172,7 +172,7 @@ mod tests {
             let ended = pump(Box::new(ours), inner, &held, rules, Timing::DEFAULT.control, note).await;
             (by, ended)
         });
-        (theirs, session, line, pumping)
+        (theirs, session, session_stream, pumping)
     }
 
     fn message(content: usize) -> Vec<u8> {
@@ -189,21 +189,21 @@ mod tests {
 
     #[tokio::test]
     async fn frames_and_answers_pass_unchanged() {
-        let (mut peer, mut session, line, pumping) = pumped();
+        let (mut peer, mut session, session_stream, pumping) = pumped();
         let sent = message(20_000);
         let mut got = vec![0; sent.len()];
         let (written, read) = tokio::join!(peer.write_all(&sent), session.read_exact(&mut got));
         written.unwrap();
         read.unwrap();
         assert_eq!(got, sent);
-        line.send(5);
+        session_stream.send(5);
         session.write_all(b"reply").await.unwrap();
         let mut reply = [0; 5];
         peer.read_exact(&mut reply).await.unwrap();
         assert_eq!(&reply, b"reply");
         drop(peer);
         assert!(matches!(pumping.await.unwrap(), (EndedBy::Peer, Ok(()))));
-        assert_eq!(line.under_way(), 0);
+        assert_eq!(session_stream.under_way(), 0);
     }
 
     #[tokio::test]
@@ -223,8 +223,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_line_that_is_to_end_ends() {
-        let (_peer, _session, line, pumping) = pumped();
-        line.close();
+        let (_peer, _session, session_stream, pumping) = pumped();
+        session_stream.close();
         assert!(matches!(pumping.await.unwrap(), (EndedBy::Oneself, Ok(()))));
     }
 }

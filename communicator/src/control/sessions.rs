@@ -13,11 +13,11 @@ use ractor_cluster::{
 use tokio::io::DuplexStream;
 use tokio::sync::mpsc;
 
-use super::connections::{Connections, Refusal, Speaker, Way};
+use super::connections::{Connections, Refusal, Sender, SessionPath};
 use super::frames::{FRAME_BYTES_MAX, FrameRules};
-use super::greeting::{Greeted, Token, greet};
 use super::identity::{Identity, Peer};
 use super::pump::{EndedBy, pipe, pump};
+use super::session_hello::{SessionHello, Token, greet};
 use crate::log_throttle::LogThrottle;
 use crate::timing::{ControlTimes, Timing};
 use crate::transport::{CredentialsError, Stream, tls};
@@ -82,7 +82,7 @@ pub struct Sessions {
     shared: Arc<Shared>,
 }
 
-/// What the server's events, connections and the gate have in common.
+/// What the server's events, connections and the endpoint have in common.
 struct Shared {
     identity: Identity,
     times: ControlTimes,
@@ -162,7 +162,7 @@ impl Sessions {
     }
 
     /// Greets the process at the other end of a stream, which must be the one that is wanted.
-    async fn greet(&self, stream: &mut Stream, wanted: Option<Peer>) -> Result<Greeted, OpenError> {
+    async fn greet(&self, stream: &mut Stream, wanted: Option<Peer>) -> Result<SessionHello, OpenError> {
         let greeted = greet(stream, &self.shared.identity, self.shared.times.greeting).await?;
         if wanted.is_some_and(|wanted| wanted != greeted.peer) {
             return Err(OpenError::Another(greeted.peer));
@@ -179,12 +179,20 @@ impl Sessions {
     ) -> Result<u64, OpenError> {
         let greeted = self.greet(&mut stream, wanted).await?;
         let admitted = self.shared.connections().admit(greeted, address, self.shared.now());
-        let (number, line) = admitted?;
+        let (number, session_stream) = admitted?;
         let (ours, session) = pipe();
         let shared = Arc::clone(&self.shared);
         tokio::spawn(async move {
             let ended = |by| shared.connections().gone(number, by);
-            let pumped = pump(stream, ours, &line, FrameRules::new(greeted.peer), shared.times, ended).await;
+            let pumped = pump(
+                stream,
+                ours,
+                &session_stream,
+                FrameRules::new(greeted.peer),
+                shared.times,
+                ended,
+            )
+            .await;
             if let Err(error) = pumped {
                 tracing::debug!(peer = %greeted.peer, %address, %error, "a connection of the control plane has ended");
             }
@@ -213,67 +221,67 @@ impl Sessions {
     }
 
     /// The way to the other end of a session.
-    pub(super) fn way(&self, session: u64) -> Option<Way> {
-        self.shared.connections().way(session)
+    pub(super) fn path(&self, session: u64) -> Option<SessionPath> {
+        self.shared.connections().path(session)
     }
 
     /// Who speaks with this token.
-    pub(super) fn speaker(&self, token: Option<Token>) -> Option<Speaker> {
-        self.shared.connections().speaker(token?)
+    pub(super) fn sender(&self, token: Option<Token>) -> Option<Sender> {
+        self.shared.connections().sender(token?)
     }
 
     /// Something sensible was heard.
-    pub(super) fn heard(&self, speaker: &Speaker) {
-        self.shared.connections().heard(speaker.number, self.shared.now());
+    pub(super) fn heard(&self, sender: &Sender) {
+        self.shared.connections().heard(sender.number, self.shared.now());
     }
 
     /// Whether what a node is called in this word is its name. None where it has not told that yet.
-    pub(super) fn is_named_rightly(&self, speaker: &Speaker, word: &Word) -> Option<bool> {
+    pub(super) fn is_named_rightly(&self, sender: &Sender, word: &Word) -> Option<bool> {
         let mut connections = self.shared.connections();
         match word {
-            Word::Beat(beat) => Some(connections.named(speaker.number, &beat.from.name)),
-            Word::Stats(record) => connections.is_called(speaker.number, &record.node),
+            Word::Beat(beat) => Some(connections.named(sender.number, &beat.from.name)),
+            Word::Stats(record) => connections.is_called(sender.number, &record.node),
             _ => Some(true),
         }
     }
 
     /// A process asks something; whether it may.
-    pub(super) fn asked(&self, speaker: &Speaker) -> bool {
-        let asked = self.shared.connections().asked(speaker.number, self.shared.now());
-        self.unless_refused(speaker, asked)
+    pub(super) fn asked(&self, sender: &Sender) -> bool {
+        let asked = self.shared.connections().asked(sender.number, self.shared.now());
+        self.unless_refused(sender, asked)
     }
 
     /// A question is about to be answered with so many bytes; whether that may be sent.
-    pub(super) fn answered(&self, speaker: &Speaker, bytes: usize) -> bool {
+    pub(super) fn answered(&self, sender: &Sender, bytes: usize) -> bool {
         let answered = self
             .shared
             .connections()
-            .answered(speaker.number, bytes, self.shared.now());
-        self.unless_refused(speaker, answered)
+            .answered(sender.number, bytes, self.shared.now());
+        self.unless_refused(sender, answered)
     }
 
-    fn unless_refused(&self, speaker: &Speaker, outcome: Result<(), Refusal>) -> bool {
+    fn unless_refused(&self, sender: &Sender, outcome: Result<(), Refusal>) -> bool {
         if let Err(refusal) = outcome
             && refusal != Refusal::Gone
         {
-            tracing::warn!(peer = %speaker.peer, address = %speaker.address, %refusal, "a connection is ended");
-            self.shared.connections().send_away(speaker.number);
+            tracing::warn!(peer = %sender.peer, address = %sender.address, %refusal, "a connection is ended");
+            self.shared.connections().send_away(sender.number);
         }
         outcome.is_ok()
     }
 
     /// Somebody said what no honest process says.
-    pub(super) fn lied(&self, speaker: &Speaker, lie: &dyn std::fmt::Display) {
-        let away = self.shared.connections().lied(speaker.number, self.shared.now());
+    pub(super) fn violated(&self, sender: &Sender, violation: &dyn std::fmt::Display) {
+        let away = self.shared.connections().violated(sender.number, self.shared.now());
         let due = self.shared.complaints.is_due(Instant::now());
         if away {
             tracing::warn!(
-                peer = %speaker.peer, address = %speaker.address, %lie,
+                peer = %sender.peer, address = %sender.address, %violation,
                 "a process lies; its connection is ended, and it is kept out for a minute"
             );
         } else if due {
             tracing::warn!(
-                peer = %speaker.peer, address = %speaker.address, %lie,
+                peer = %sender.peer, address = %sender.address, %violation,
                 "a process says what no honest one says; it is not listened to"
             );
         }
@@ -288,8 +296,8 @@ async fn sweep(shared: Weak<Shared>, every: Duration) {
             return;
         };
         let late = shared.connections().sweep(shared.now());
-        for (speaker, refusal) in late {
-            tracing::info!(peer = %speaker.peer, address = %speaker.address, %refusal, "a connection is ended");
+        for (sender, refusal) in late {
+            tracing::info!(peer = %sender.peer, address = %sender.address, %refusal, "a connection is ended");
         }
     }
 }

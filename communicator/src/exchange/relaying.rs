@@ -63,7 +63,8 @@ impl Exchange {
             for &to in nodes.iter().filter(|&&to| to != origin_node) {
                 // Who has said nothing yet may have any link.
                 let apart = has(origin_node, to) == Some(false) && has(to, origin_node) != Some(true);
-                let reaches_both = |&&node: &&NodeId| has(node, origin_node) == Some(true) && has(node, to) == Some(true);
+                let reaches_both =
+                    |&&node: &&NodeId| has(node, origin_node) == Some(true) && has(node, to) == Some(true);
                 if apart && nodes.iter().find(reaches_both).is_none_or(|first| *first > self.me) {
                     relays.insert((origin_node, to));
                 }
@@ -74,7 +75,8 @@ impl Exchange {
 
     /// Hands on what has just come of a home.
     pub(super) fn relay(&mut self, origin_node: NodeId, effects: &mut Vec<Effect>) {
-        let goes_on = |&to: &NodeId| self.routing.sends(self.me, origin_node, to) || self.relays.contains(&(origin_node, to));
+        let goes_on =
+            |&to: &NodeId| self.routing.sends(self.me, origin_node, to) || self.relays.contains(&(origin_node, to));
         let targets: Vec<NodeId> = self.peers.keys().copied().filter(goes_on).collect();
         for node in targets {
             self.pump(node, effects);

@@ -129,7 +129,8 @@ impl Exchange {
             .iter()
             .filter(|(origin, _)| {
                 let origin_node = self.origins.get(origin).map(|info| info.node);
-                origin_node.is_some_and(|origin_node| origin_node != node && !self.routing.sends(self.me, origin_node, node))
+                origin_node
+                    .is_some_and(|origin_node| origin_node != node && !self.routing.sends(self.me, origin_node, node))
             })
             .collect();
         let Some(link) = &mut peer.link else {
@@ -145,8 +146,9 @@ impl Exchange {
     pub(super) fn sends(&self, origin: OriginId, to: NodeId, peer: &Peer) -> bool {
         let origin_node = self.node_of(origin);
         let link = peer.link.as_ref();
-        origin_node.zip(link)
-            .is_some_and(|(origin_node, link)| sends((self.me, &self.routing), &self.relays, (origin, origin_node), to, link))
+        origin_node.zip(link).is_some_and(|(origin_node, link)| {
+            sends((self.me, &self.routing), &self.relays, (origin, origin_node), to, link)
+        })
     }
 
     pub(super) fn pump_all(&mut self, effects: &mut Vec<Effect>) {
@@ -170,8 +172,19 @@ impl Exchange {
         };
         send_pieces(node, link, &self.limits, effects);
         let mut spoilt = Frontier::default();
-        for &OriginInfo { origin, node: origin_node, .. } in self.origins.values() {
-            if !sends((self.me, &self.routing), &self.relays, (origin, origin_node), node, link) {
+        for &OriginInfo {
+            origin,
+            node: origin_node,
+            ..
+        } in self.origins.values()
+        {
+            if !sends(
+                (self.me, &self.routing),
+                &self.relays,
+                (origin, origin_node),
+                node,
+                link,
+            ) {
                 continue;
             }
             let applied = self.ledger.frontier().applied(origin);

@@ -7,7 +7,7 @@
 //!   │   └─ ExchangeActor ─ LinkActor × peer
 //!   ├─ WorkersActor      worker processes
 //!   ├─ MembershipActor   who is there
-//!   └─ GateActor         what others can reach
+//!   └─ EndpointActor         what others can reach
 //! ```
 
 mod address;

@@ -1,4 +1,4 @@
-//! Where the gate hands things on to: which actor a word or a question is for.
+//! Where the endpoint hands things on to: which actor a word or a question is for.
 
 use protocol::ids::NodeId;
 use protocol::wire::control::{Reply, Request, Word};
@@ -11,7 +11,7 @@ use super::stats::StatsMessage;
 use crate::control::{Payload, Routes};
 use crate::run::RunWord;
 
-/// The actors that the gate leads to.
+/// The actors that the endpoint leads to.
 #[derive(Clone)]
 pub(super) struct Parts {
     pub(super) stats: ActorRef<StatsMessage>,
@@ -22,7 +22,7 @@ pub(super) struct Parts {
 
 impl Routes for Parts {
     fn word(&self, from: NodeId, word: Word) {
-        // The gate has compared the names in words with the name that the session has proven. Actors that are gone belong
+        // The endpoint has compared the names in words with the name that the session has proven. Actors that are gone belong
         // to a node that stops.
         match word {
             Word::Beat(beat) => drop(self.membership.cast(MembershipMessage::Beat(beat))),

@@ -15,7 +15,7 @@ use super::routes::Parts;
 use super::run::{RunActor, RunArguments, RunMessage};
 use super::stats::{StatsActor, StatsArguments};
 use super::workers::{WorkersActor, WorkersArguments, WorkersMessage};
-use crate::control::{GateActor, Sessions};
+use crate::control::{EndpointActor, Sessions};
 
 /// What the supervisor is told.
 #[derive(RactorMessage)]
@@ -106,11 +106,11 @@ impl Actor for NodeActor {
             membership,
             looking: Looking::new(config.data, timing.calls.news),
         };
-        let gate = GateActor {
+        let endpoint = EndpointActor {
             routes: parts.clone(),
             sessions,
         };
-        Actor::spawn_linked(None, gate, (), me).await?;
+        Actor::spawn_linked(None, endpoint, (), me).await?;
         Ok(NodeState {
             parts,
             workers,

@@ -98,8 +98,8 @@ times! {
         refused_apart = Duration::from_secs(1),
         /// A member that was silent for so long leaves its name to another node that has it.
         succeeded_after = Duration::from_secs(30),
-        /// How long a node that has a session may take to show its gate.
-        gate = Duration::from_secs(5),
+        /// How long a node that has a session may take to show its endpoint.
+        endpoint = Duration::from_secs(5),
     }
 }
 
@@ -235,14 +235,14 @@ times! {
         /// How long a client may ask nothing.
         client_silence = Duration::from_mins(1),
         /// For how long a process that was sent away is kept out.
-        outcast = Duration::from_mins(1),
+        banned_for = Duration::from_mins(1),
         /// How long one frame may take to come.
         frame = Duration::from_secs(30),
         /// How long a peer may take to read what is in one pipe.
         stall = Duration::from_secs(10),
         /// How long a node may take to answer a client's call.
         call = Duration::from_secs(5),
-        /// How often a client looks for the gate of a node that it has called.
+        /// How often a client looks for the endpoint of a node that it has called.
         look_again = Duration::from_millis(20),
     }
 }

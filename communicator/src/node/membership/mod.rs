@@ -1,6 +1,6 @@
 //! The membership's actor: sessions, beats and dialling around the [`Roster`].
 
-mod gates;
+mod endpoints;
 mod messages;
 mod names;
 mod reports;
@@ -15,11 +15,11 @@ use ractor::{Actor, ActorProcessingErr, ActorRef, DerivedActorRef, RpcReplyPort}
 use tokio::sync::watch;
 
 use super::roster::{Change, DialOutcome, DueDial, Roster};
-use crate::control::{Gate, OpenError, Peer, SessionEvent, Sessions};
+use crate::control::{Endpoint, OpenError, Peer, SessionEvent, Sessions};
 use crate::log_context::NEWS;
 use crate::timing::MembershipTimes;
 use crate::transport::{Plane, Security, dial};
-use gates::Gates;
+use endpoints::Endpoints;
 pub(crate) use messages::{Joined, MembershipArguments, MembershipMessage, MembershipNotice};
 use names::Names;
 use round_trips::RoundTrips;
@@ -33,7 +33,7 @@ pub(crate) struct Membership {
     times: MembershipTimes,
     parent: DerivedActorRef<MembershipNotice>,
     roster: Roster,
-    gates: Gates<Gate>,
+    endpoints: Endpoints<Endpoint>,
     joining: watch::Sender<Joined>,
     names: Names,
     /// How far this node's run is, and the one before.
@@ -73,7 +73,7 @@ impl Actor for MembershipActor {
             security,
             times,
             parent,
-            gates: Gates::new(times.gate),
+            endpoints: Endpoints::new(times.endpoint),
             joining,
             names: Names::new(times),
             runs: Vec::new(),
@@ -151,12 +151,12 @@ impl Membership {
             SessionEvent::Ready { session, peer } => {
                 // Anybody else is a client, which asks and is not asked.
                 if let Some(id) = peer.node() {
-                    self.gates.expect(session, id, now);
-                    self.find_gates(now);
+                    self.endpoints.expect(session, id, now);
+                    self.find_endpoints(now);
                 }
             }
             SessionEvent::Closed { session, by_peer } => {
-                if let Some(id) = self.gates.closed(session) {
+                if let Some(id) = self.endpoints.closed(session) {
                     self.roster.unlinked(id, by_peer, now);
                 }
                 self.check_left();
@@ -164,9 +164,9 @@ impl Membership {
         }
     }
 
-    /// Looks for the gates of new sessions: they may show a moment after the session is ready.
-    fn find_gates(&mut self, now: Duration) {
-        let found = self.gates.find(now, |session| self.sessions.gate(session));
+    /// Looks for the endpoints of new sessions: they may show a moment after the session is ready.
+    fn find_endpoints(&mut self, now: Duration) {
+        let found = self.endpoints.find(now, |session| self.sessions.endpoint(session));
         for id in found.ready {
             self.roster.linked(id, now);
             let word = self.next_word(now);
@@ -263,14 +263,14 @@ impl Membership {
 
     /// Ends all sessions with a node.
     fn close(&self, node: NodeId) {
-        for session in self.gates.sessions(node) {
+        for session in self.endpoints.sessions(node) {
             self.sessions.close(session);
         }
     }
 
     /// Tells that all have heard that this node leaves, once they have.
     fn check_left(&mut self) {
-        if self.gates.is_empty()
+        if self.endpoints.is_empty()
             && let Some(reply) = self.leaving.take()
         {
             let _ = reply.send(());
@@ -281,7 +281,7 @@ impl Membership {
         if self.leaving.is_some() {
             return;
         }
-        self.find_gates(now);
+        self.find_endpoints(now);
         if !self.is_member()
             && let Some(reason) = self.names.refusal(&self.me, now)
         {
@@ -290,7 +290,7 @@ impl Membership {
         for change in self.roster.tick(now) {
             // A session that hangs would keep a new one from being made.
             if let Change::Silent(id) | Change::Left(id) = change
-                && let Some(sessions) = self.gates.take(id)
+                && let Some(sessions) = self.endpoints.take(id)
             {
                 self.roster.unlinked(id, false, now);
                 for session in sessions {
@@ -364,15 +364,15 @@ impl Membership {
     }
 
     fn send(&self, to: NodeId, word: Word) {
-        if let Some(gate) = self.gates.of(to) {
+        if let Some(endpoint) = self.endpoints.of(to) {
             // A session that has just gone will be told as gone.
-            gate.tell(word);
+            endpoint.tell(word);
         }
     }
 
     fn broadcast(&self, word: &Word) {
-        for gate in self.gates.all() {
-            gate.tell(word.clone());
+        for endpoint in self.endpoints.all() {
+            endpoint.tell(word.clone());
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The gate: the one actor of a node that others can reach. It asks who speaks, whether that can be so, and hands what comes
+//! The endpoint: the one actor of a node that others can reach. It asks who speaks, whether that can be so, and hands what comes
 //! in to the actors that it is for.
 
 use std::time::Duration;
@@ -11,19 +11,19 @@ use ractor::rpc::CallResult;
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort, pg};
 use ractor_cluster::RactorClusterMessage;
 
-use super::connections::{Speaker, Way};
+use super::connections::{Sender, SessionPath};
 use super::envelope::{CONTENT_BYTES_MAX, Envelope};
 use super::payload::{Payload, encoded_length};
 use super::sessions::Sessions;
 
-/// The process group that all gates are in.
-const GATES: &str = "tau-gates";
+/// The process group that all endpoints are in.
+const ENDPOINTS: &str = "tau-endpoints";
 /// What may be on its way to a node before it is told nothing more: words that come too late are of no use.
 const WORDS_UNDER_WAY_MAX: u64 = 1 << 20;
 
 /// What can be sent to a node.
 #[derive(RactorClusterMessage, Debug)]
-pub enum GateMessage {
+pub enum EndpointMessage {
     /// A word from another node.
     Tell(Envelope<Word>),
     /// A question, from a client or a node that joins.
@@ -31,24 +31,24 @@ pub enum GateMessage {
     Ask(Envelope<Request>, RpcReplyPort<Payload<Reply>>),
 }
 
-/// The gate of another process, and the connection that leads there.
+/// The endpoint of another process, and the connection that leads there.
 #[derive(Clone, Debug)]
-pub struct Gate {
-    actor: ActorRef<GateMessage>,
-    way: Way,
+pub struct Endpoint {
+    actor: ActorRef<EndpointMessage>,
+    path: SessionPath,
 }
 
-impl Gate {
+impl Endpoint {
     /// The actor at the other end.
     #[must_use]
-    pub fn actor(&self) -> &ActorRef<GateMessage> {
+    pub fn actor(&self) -> &ActorRef<EndpointMessage> {
         &self.actor
     }
 
     /// What a message to it comes in.
     #[must_use]
     pub fn envelope<T>(&self, content: T) -> Envelope<T> {
-        Envelope::new(self.way.token, content)
+        Envelope::new(self.path.token, content)
     }
 
     /// Tells a node something. What cannot be sent is lost, as if the connection had broken: that is told otherwise.
@@ -60,9 +60,9 @@ impl Gate {
             return;
         }
         let length = encoded_length(&word);
-        if self.way.line.under_way() < WORDS_UNDER_WAY_MAX && length <= CONTENT_BYTES_MAX {
-            self.way.line.send(length);
-            let _ = self.actor.cast(GateMessage::Tell(self.envelope(word)));
+        if self.path.session_stream.under_way() < WORDS_UNDER_WAY_MAX && length <= CONTENT_BYTES_MAX {
+            self.path.session_stream.send(length);
+            let _ = self.actor.cast(EndpointMessage::Tell(self.envelope(word)));
         }
     }
 
@@ -73,7 +73,9 @@ impl Gate {
             return Err(CallError::TooLong(length));
         }
         let envelope = self.envelope(request);
-        let asked = self.actor.call(|reply| GateMessage::Ask(envelope, reply), Some(limit));
+        let asked = self
+            .actor
+            .call(|reply| EndpointMessage::Ask(envelope, reply), Some(limit));
         match asked.await {
             Ok(CallResult::Success(reply)) => Ok(reply.0?),
             Ok(CallResult::Timeout) => Err(CallError::TimedOut(limit)),
@@ -83,21 +85,21 @@ impl Gate {
 }
 
 impl Sessions {
-    /// The gate at the other end of a session; it shows when the session is ready, or a moment later.
+    /// The endpoint at the other end of a session; it shows when the session is ready, or a moment later.
     #[must_use]
-    pub fn gate(&self, session: u64) -> Option<Gate> {
-        let members = pg::get_members(&GATES.to_string());
+    pub fn endpoint(&self, session: u64) -> Option<Endpoint> {
+        let members = pg::get_members(&ENDPOINTS.to_string());
         let found = members
             .into_iter()
             .find(|member| !member.get_id().is_local() && member.get_id().node() == session)?;
-        Some(Gate {
+        Some(Endpoint {
             actor: found.into(),
-            way: self.way(session)?,
+            path: self.path(session)?,
         })
     }
 }
 
-/// Where a gate hands things on to.
+/// Where a endpoint hands things on to.
 pub trait Routes: Send + Sync + 'static {
     /// A word from another node, which has proven its name.
     fn word(&self, from: NodeId, word: Word);
@@ -105,63 +107,63 @@ pub trait Routes: Send + Sync + 'static {
     fn request(&self, request: Request, reply: RpcReplyPort<Payload<Reply>>);
 }
 
-/// The gate's actor.
-pub struct GateActor<R> {
+/// The endpoint's actor.
+pub struct EndpointActor<R> {
     /// Where things are handed on to.
     pub routes: R,
     /// Who is connected.
     pub sessions: Sessions,
 }
 
-impl<R: Routes> Actor for GateActor<R> {
-    type Msg = GateMessage;
+impl<R: Routes> Actor for EndpointActor<R> {
+    type Msg = EndpointMessage;
     type State = ();
     type Arguments = ();
 
-    async fn pre_start(&self, myself: ActorRef<GateMessage>, (): ()) -> Result<(), ActorProcessingErr> {
-        pg::join(GATES.into(), vec![myself.get_cell()]);
+    async fn pre_start(&self, myself: ActorRef<EndpointMessage>, (): ()) -> Result<(), ActorProcessingErr> {
+        pg::join(ENDPOINTS.into(), vec![myself.get_cell()]);
         Ok(())
     }
 
     async fn handle(
         &self,
-        _myself: ActorRef<GateMessage>,
-        message: GateMessage,
+        _myself: ActorRef<EndpointMessage>,
+        message: EndpointMessage,
         (): &mut (),
     ) -> Result<(), ActorProcessingErr> {
         match message {
-            GateMessage::Tell(envelope) => self.told(envelope),
-            GateMessage::Ask(envelope, reply) => self.asked(envelope, reply),
+            EndpointMessage::Tell(envelope) => self.told(envelope),
+            EndpointMessage::Ask(envelope, reply) => self.asked(envelope, reply),
         }
         Ok(())
     }
 }
 
-impl<R: Routes> GateActor<R> {
+impl<R: Routes> EndpointActor<R> {
     fn told(&self, envelope: Envelope<Word>) {
         // Whoever shows no token of an open connection is nobody: it may have been sent away a moment ago.
-        let Some(speaker) = self.sessions.speaker(envelope.token) else {
+        let Some(sender) = self.sessions.sender(envelope.token) else {
             return;
         };
-        match judged(&speaker, envelope.content) {
-            Ok((from, word)) => match self.sessions.is_named_rightly(&speaker, &word) {
+        match judged(&sender, envelope.content) {
+            Ok((from, word)) => match self.sessions.is_named_rightly(&sender, &word) {
                 Some(true) => {
-                    self.sessions.heard(&speaker);
+                    self.sessions.heard(&sender);
                     self.routes.word(from, word);
                 }
-                Some(false) => self.sessions.lied(&speaker, &Lie::Name),
+                Some(false) => self.sessions.violated(&sender, &ProtocolViolation::Name),
                 // Its beat is still on the way, on another connection.
                 None => {}
             },
-            Err(lie) => self.sessions.lied(&speaker, &lie),
+            Err(violation) => self.sessions.violated(&sender, &violation),
         }
     }
 
     fn asked(&self, envelope: Envelope<Request>, reply: RpcReplyPort<Payload<Reply>>) {
-        let Some(speaker) = self.sessions.speaker(envelope.token) else {
+        let Some(sender) = self.sessions.sender(envelope.token) else {
             return;
         };
-        if !self.sessions.asked(&speaker) {
+        if !self.sessions.asked(&sender) {
             return;
         }
         let (inner, answer) = oneshot();
@@ -173,14 +175,14 @@ impl<R: Routes> GateActor<R> {
             // Whoever waits for the answer is spawned below.
             Err(refusal) => drop(inner.send(Reply::Refused(vec![refusal]).into())),
         }
-        tokio::spawn(pass_on(self.sessions.clone(), speaker, answer, reply));
+        tokio::spawn(pass_on(self.sessions.clone(), sender, answer, reply));
     }
 }
 
 /// Hands an answer to who asked, if it has room for it.
 async fn pass_on(
     sessions: Sessions,
-    speaker: Speaker,
+    sender: Sender,
     answer: OneshotReceiver<Payload<Reply>>,
     reply: RpcReplyPort<Payload<Reply>>,
 ) {
@@ -190,7 +192,7 @@ async fn pass_on(
         Ok(answer) => encoded_length(answer),
         Err(_) => 0,
     });
-    if sessions.answered(&speaker, length)
+    if sessions.answered(&sender, length)
         && let Some(answer) = answer
     {
         // Who asked may be gone.
@@ -200,7 +202,7 @@ async fn pass_on(
 
 /// Something that no honest node says.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-enum Lie {
+enum ProtocolViolation {
     /// It cannot be read.
     #[error(transparent)]
     Unreadable(#[from] super::payload::Unreadable),
@@ -216,14 +218,17 @@ enum Lie {
 }
 
 /// Whether a word can be true, as far as that can be told without knowing anything else; and who says it.
-fn judged(speaker: &Speaker, content: Result<Word, super::payload::Unreadable>) -> Result<(NodeId, Word), Lie> {
-    let from = speaker.peer.node().ok_or(Lie::Client)?;
+fn judged(
+    sender: &Sender,
+    content: Result<Word, super::payload::Unreadable>,
+) -> Result<(NodeId, Word), ProtocolViolation> {
+    let from = sender.peer.node().ok_or(ProtocolViolation::Client)?;
     let word = content?;
     word.check()?;
     if word.is_from(from) {
         Ok((from, word))
     } else {
-        Err(Lie::Name)
+        Err(ProtocolViolation::Name)
     }
 }
 

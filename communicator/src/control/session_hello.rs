@@ -51,7 +51,7 @@ impl std::fmt::Debug for Token {
 
 /// What a greeting has told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Greeted {
+pub(super) struct SessionHello {
     /// Who is at the other end.
     pub(super) peer: Peer,
     /// What the other end's messages must come with.
@@ -95,14 +95,14 @@ impl Hello {
 }
 
 /// Greets the other end, within a time limit. Both ends do the same.
-pub(super) async fn greet(stream: &mut Stream, identity: &Identity, limit: Duration) -> io::Result<Greeted> {
+pub(super) async fn greet(stream: &mut Stream, identity: &Identity, limit: Duration) -> io::Result<SessionHello> {
     let greeting = exchange(stream, identity);
     timeout(limit, greeting)
         .await
         .unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut)))
 }
 
-async fn exchange(stream: &mut Stream, identity: &Identity) -> io::Result<Greeted> {
+async fn exchange(stream: &mut Stream, identity: &Identity) -> io::Result<SessionHello> {
     let own = Hello {
         role: identity.role(),
         key: identity.key(),
@@ -120,7 +120,7 @@ async fn exchange(stream: &mut Stream, identity: &Identity) -> io::Result<Greete
     if !is_signed(&other.key, &own.challenge(&other), &signature) {
         return Err(io::Error::other("it cannot prove its name"));
     }
-    Ok(Greeted {
+    Ok(SessionHello {
         peer: Peer::of_key(other.role, &other.key),
         ours: own.token,
         theirs: other.token,

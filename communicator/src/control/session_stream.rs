@@ -6,14 +6,14 @@ use tokio::sync::Notify;
 
 /// A connection's counters and its end.
 #[derive(Debug, Default)]
-pub(super) struct Line {
+pub(super) struct SessionStream {
     /// Bytes handed to the session, as far as they are known, and bytes written to the network.
     sent: AtomicU64,
     written: AtomicU64,
     close: Notify,
 }
 
-impl Line {
+impl SessionStream {
     /// Counts what is about to be sent; how much is on its way then. The session's queue knows no limit, so whoever adds to
     /// it looks here first.
     pub(super) fn send(&self, bytes: usize) -> u64 {
@@ -57,23 +57,23 @@ mod tests {
 
     #[test]
     fn what_was_not_written_is_under_way_and_headers_gain_no_room() {
-        let line = Line::default();
-        assert_eq!(line.send(100), 100);
-        assert_eq!(line.send(50), 150);
-        line.wrote(120);
-        assert_eq!(line.under_way(), 30);
+        let session_stream = SessionStream::default();
+        assert_eq!(session_stream.send(100), 100);
+        assert_eq!(session_stream.send(50), 150);
+        session_stream.wrote(120);
+        assert_eq!(session_stream.under_way(), 30);
         // Headers: more than was known to be sent.
-        line.wrote(100);
-        assert_eq!(line.under_way(), 0);
-        assert_eq!(line.send(70), 70);
-        line.unsend(70);
-        assert_eq!(line.under_way(), 0);
+        session_stream.wrote(100);
+        assert_eq!(session_stream.under_way(), 0);
+        assert_eq!(session_stream.send(70), 70);
+        session_stream.unsend(70);
+        assert_eq!(session_stream.under_way(), 0);
     }
 
     #[tokio::test]
     async fn an_end_that_was_said_before_anybody_waited_is_heard() {
-        let line = Line::default();
-        line.close();
-        line.closed().await;
+        let session_stream = SessionStream::default();
+        session_stream.close();
+        session_stream.closed().await;
     }
 }

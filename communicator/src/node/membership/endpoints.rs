@@ -1,0 +1,148 @@
+//! The ways to other nodes. A pure core: a endpoint is whatever the caller sends words to.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use protocol::ids::NodeId;
+
+/// The endpoints of peers, and the sessions that lead to them.
+#[derive(Debug)]
+pub(super) struct Endpoints<G> {
+    /// How long a node that has a session may take to show its endpoint.
+    limit: Duration,
+    /// Two nodes that dial each other have two sessions for a moment; the newest is used.
+    open: BTreeMap<NodeId, Vec<(u64, G)>>,
+    /// Sessions whose endpoints have not shown yet, with their nodes, and since when.
+    waiting: Vec<(u64, NodeId, Duration)>,
+}
+
+/// What came of looking for endpoints.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Found {
+    /// Nodes that can be told something now.
+    pub(super) ready: Vec<NodeId>,
+    /// Sessions that took too long.
+    pub(super) late: Vec<u64>,
+}
+
+impl<G> Endpoints<G> {
+    pub(super) fn new(limit: Duration) -> Self {
+        Self {
+            limit,
+            open: BTreeMap::new(),
+            waiting: Vec::new(),
+        }
+    }
+
+    /// A session with a node is ready. Its endpoint may show a moment later.
+    pub(super) fn expect(&mut self, session: u64, node: NodeId, now: Duration) {
+        self.waiting.push((session, node, now));
+    }
+
+    /// Looks for the endpoints of new sessions.
+    pub(super) fn find(&mut self, now: Duration, endpoint: impl Fn(u64) -> Option<G>) -> Found {
+        let mut found = Found::default();
+        for (session, node, since) in std::mem::take(&mut self.waiting) {
+            if let Some(endpoint) = endpoint(session) {
+                self.open.entry(node).or_default().push((session, endpoint));
+                found.ready.push(node);
+            } else if now.saturating_sub(since) < self.limit {
+                self.waiting.push((session, node, since));
+            } else {
+                found.late.push(session);
+            }
+        }
+        found
+    }
+
+    /// A session is gone; the node that cannot be reached any more, if it was the last one.
+    pub(super) fn closed(&mut self, session: u64) -> Option<NodeId> {
+        self.waiting.retain(|(waiting, ..)| *waiting != session);
+        let (&node, endpoints) = self
+            .open
+            .iter_mut()
+            .find(|(_, endpoints)| endpoints.iter().any(|(one, _)| *one == session))?;
+        endpoints.retain(|(one, _)| *one != session);
+        if !endpoints.is_empty() {
+            return None;
+        }
+        self.open.remove(&node);
+        Some(node)
+    }
+
+    /// Forgets all endpoints of a node; their sessions, if there were any.
+    pub(super) fn take(&mut self, node: NodeId) -> Option<Vec<u64>> {
+        let endpoints = self.open.remove(&node)?;
+        Some(endpoints.into_iter().map(|(session, _)| session).collect())
+    }
+
+    /// The sessions with a node.
+    pub(super) fn sessions(&self, node: NodeId) -> impl Iterator<Item = u64> + '_ {
+        self.open.get(&node).into_iter().flatten().map(|(session, _)| *session)
+    }
+
+    /// The endpoint of a node.
+    pub(super) fn of(&self, node: NodeId) -> Option<&G> {
+        self.open.get(&node)?.last().map(|(_, endpoint)| endpoint)
+    }
+
+    /// The endpoint of each node.
+    pub(super) fn all(&self) -> impl Iterator<Item = &G> + '_ {
+        self.open
+            .values()
+            .filter_map(|endpoints| endpoints.last())
+            .map(|(_, endpoint)| endpoint)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.open.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const NODE: NodeId = NodeId(7);
+
+    #[test]
+    fn a_endpoint_may_show_later_but_not_too_late() {
+        let mut endpoints = Endpoints::new(5 * SECOND);
+        endpoints.expect(1, NODE, SECOND);
+        endpoints.expect(2, NodeId(8), SECOND);
+        assert_eq!(endpoints.find(SECOND, |_| None::<char>), Found::default());
+        let shown = endpoints.find(2 * SECOND, |session| (session == 1).then_some('a'));
+        assert_eq!((shown.ready, endpoints.of(NODE)), (vec![NODE], Some(&'a')));
+        assert_eq!(endpoints.find(6 * SECOND, |_| None).late, [2]);
+        assert_eq!(
+            endpoints.find(9 * SECOND, |_| Some('b')),
+            Found::default(),
+            "it is not looked for any more"
+        );
+    }
+
+    #[test]
+    fn of_two_sessions_the_newest_is_used_and_the_last_one_counts() {
+        let mut endpoints = Endpoints::new(SECOND);
+        for session in [1, 2] {
+            endpoints.expect(session, NODE, SECOND);
+        }
+        endpoints.find(SECOND, Some);
+        assert_eq!(endpoints.of(NODE), Some(&2));
+        assert_eq!(endpoints.all().collect::<Vec<_>>(), [&2], "a node is told once");
+        assert_eq!(endpoints.closed(2), None, "there is still another way");
+        assert_eq!(endpoints.of(NODE), Some(&1));
+        assert_eq!(endpoints.closed(1), Some(NODE));
+        assert!(endpoints.is_empty() && endpoints.closed(1).is_none());
+    }
+
+    #[test]
+    fn a_session_that_ends_before_its_endpoint_shows_is_not_looked_for() {
+        let mut endpoints = Endpoints::new(SECOND);
+        endpoints.expect(1, NODE, SECOND);
+        assert_eq!(endpoints.closed(1), None);
+        assert_eq!(endpoints.find(SECOND, |_| Some('a')), Found::default());
+        assert_eq!(endpoints.take(NODE), None);
+    }
+}
