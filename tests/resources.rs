@@ -35,7 +35,7 @@ fn one_cannot_save(cluster: &mut Cluster, without: usize, says: &str) {
     let last = agreed(&cluster.ask("start", &job("2", WIDE)));
     assert!(tau_model(&cluster.tau, "tau-out/latest/model.safetensors") == last["digest"]);
     let other = &cluster.nodes[1 - without];
-    // A node's diary, and a checkpoint of what the run has come to, may lie there too.
+    // A node's journal, and a checkpoint of what the run has come to, may lie there too.
     let left = |dir: &Path, endings: &[&str]| -> Vec<String> {
         let is_meant = |name: &String| endings.iter().any(|ending| name.ends_with(ending));
         saved(dir).into_iter().filter(is_meant).collect()
@@ -222,7 +222,7 @@ fn a_node_without_descriptors_waits_quietly_and_recovers() {
     // The last of them had its five seconds: a busy loop would have taken them all.
     let taken = processor_time(pid) - before;
     assert!(taken < 200, "{taken} hundredths of a second were spent on strangers");
-    // It still does all that a node does, once it may have what a run takes: two diaries, what it saves, two clients.
+    // It still does all that a node does, once it may have what a run takes: two journals, what it saves, two clients.
     let more = ["--nofile=64:", "--pid", &pid.to_string()];
     assert!(Command::new("prlimit").args(more).status().unwrap().success());
     points_csv(&cluster.tau, "points.csv", 300);

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use crate::chronicle::Summary;
 use crate::fit::{cut, fitting};
 use crate::quality_metric::QualityMetric;
 use crate::quantity;
+use crate::timeline::Summary;
 
 /// The sign of life moves on so often.
 pub(crate) const TICK: Duration = Duration::from_millis(100);

@@ -8,14 +8,14 @@ use protocol::stats::{Finished, Line, StatsRecord};
 use protocol::wire::control::{Phase, Reply, Request, RunResult, RunStatus};
 use tokio::sync::mpsc;
 
-use crate::chronicle::{Chronicle, End, Facts, Happening};
 use crate::commands::unexpected;
 use crate::contact::{Answer, Contact, Unanswered};
-use crate::diary::Diary;
 use crate::failure::Failure;
+use crate::journal::Journal;
 use crate::out_folder::OutFolder;
 use crate::output::{self, Audience};
 use crate::stats_reader::StatsReader;
+use crate::timeline::{End, Facts, Timeline, TimelineEntry};
 use crate::view::View;
 use crate::waiting::Waiting;
 use crate::{chosen, clock, fetch, interrupt, notice, quantity};
@@ -59,12 +59,12 @@ pub(crate) async fn follow(
     let view = View::new(facts.total(), audience);
     let mut account = Account {
         run: run.to_string(),
-        chronicle: Chronicle::default(),
-        diary: Diary::open(&folder),
+        timeline: Timeline::default(),
+        journal: Journal::open(&folder),
         audience,
         successor: None,
     };
-    account.note(Happening::Followed { run: run.to_string() });
+    account.note(TimelineEntry::Followed { run: run.to_string() });
     let ended = watch(contact, run, (&view, &mut account), audience).await;
     view.clear();
     if let (Err(failure), Some(successor)) = (&ended, account.successor) {
@@ -81,12 +81,12 @@ pub(crate) async fn follow(
     match &saved {
         Ok(finished) => {
             if let Some(last) = finished.evaluations.last() {
-                account.diary.add_evaluation(clock::now(), last);
+                account.journal.add_evaluation(clock::now(), last);
             }
         }
         Err(failure) if !account.has_failed() => {
             let reason = failure.reasons().join("; ");
-            account.note(Happening::Failed { reason });
+            account.note(TimelineEntry::Failed { reason });
         }
         Err(_) => {}
     }
@@ -108,8 +108,8 @@ fn whole_data_in_a_step(status: &RunStatus) -> Option<String> {
 /// What has been heard of the run, and is kept of it.
 struct Account {
     run: String,
-    chronicle: Chronicle,
-    diary: Diary,
+    timeline: Timeline,
+    journal: Journal,
     audience: Audience,
     /// The run that trains this one once more, since it has diverged.
     successor: Option<RunId>,
@@ -123,39 +123,39 @@ impl Account {
                 output::line(&Line { event: "stats", record });
             }
             let record = std::slice::from_ref(record);
-            self.diary.take(record);
-            for happened in self.chronicle.take(record) {
-                self.diary.note(&happened);
+            self.journal.take(record);
+            for happened in self.timeline.take(record) {
+                self.journal.note(&happened);
             }
         }
     }
 
     /// Takes in how far the run is.
     fn look(&mut self, status: &RunStatus) {
-        for happened in self.chronicle.take_facts(Facts::of(status), clock::now()) {
-            self.diary.note(&happened);
+        for happened in self.timeline.take_facts(Facts::of(status), clock::now()) {
+            self.journal.note(&happened);
         }
     }
 
     /// Whether the nodes have said that the run failed.
     fn has_failed(&self) -> bool {
-        let end = self.chronicle.facts().and_then(|facts| facts.end.as_ref());
+        let end = self.timeline.facts().and_then(|facts| facts.end.as_ref());
         matches!(end, Some(End::Failed { .. }))
     }
 
     /// Whether these nodes have told of the end of the run.
     fn has_ended(&self, nodes: &[String]) -> bool {
         let ends = [Phase::Finishing, Phase::Ended].map(Phase::text);
-        let records = || self.chronicle.nodes().iter().map(|node| &node.record);
+        let records = || self.timeline.nodes().iter().map(|node| &node.record);
         let told = |record: &StatsRecord| record.run == self.run && ends.contains(&&*record.state);
         nodes
             .iter()
             .all(|name| records().any(|record| record.node == *name && told(record)))
     }
 
-    fn note(&mut self, what: Happening) {
-        let happened = self.chronicle.note(clock::now(), what);
-        self.diary.note(&happened);
+    fn note(&mut self, what: TimelineEntry) {
+        let happened = self.timeline.note(clock::now(), what);
+        self.journal.note(&happened);
     }
 }
 
@@ -269,7 +269,7 @@ async fn watch(
         if phase != status.phase && matches!(status.phase, Phase::Settling | Phase::Finishing) {
             view.busy("settling, evaluating and saving");
         } else if status.phase == Phase::Training && !stopping {
-            view.show(&account.chronicle.summary());
+            view.show(&account.timeline.summary());
         }
         phase = status.phase;
         if let Some(outcome) = status.outcome.take() {
@@ -279,7 +279,7 @@ async fn watch(
         waiting.take(run, &status.waiting, view, audience);
         if interrupt::asked() && !stopping {
             stopping = true;
-            account.note(Happening::StopAsked);
+            account.note(TimelineEntry::StopAsked);
             view.busy("ending the run");
             // What is not saved in the time that is left can be gone on with.
             if interrupt::is_terminated() {

@@ -7,8 +7,8 @@ use std::fmt;
 use std::io::IsTerminal;
 
 use communicator::log_context::{self, NEWS};
-use communicator::sayings;
-use protocol::stats::Gravity;
+use communicator::log_notices;
+use protocol::stats::Severity;
 use serde_json::{Map, Value};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
@@ -59,12 +59,12 @@ impl<S: Subscriber> Layer<S> for Kept {
         }
         let mut fields = Fields(Map::new());
         event.record(&mut fields);
-        let gravity = match *event.metadata().level() {
-            Level::ERROR => Gravity::Error,
-            Level::WARN => Gravity::Warning,
-            _ => Gravity::News,
+        let severity = match *event.metadata().level() {
+            Level::ERROR => Severity::Error,
+            Level::WARN => Severity::Warning,
+            _ => Severity::News,
         };
-        sayings::keep(gravity, fields.sentence());
+        log_notices::keep(severity, fields.sentence());
     }
 }
 

@@ -15,9 +15,9 @@ use prometheus_client::registry::Registry;
 use protocol::stats::StatsRecord;
 use protocol::wire::control::NodeInfo;
 
-use crate::chronicle::Chronicle;
 use crate::failure::Failure;
 use crate::http::{self, Answer, Secret, Server};
+use crate::timeline::Timeline;
 use crate::watching::Watch;
 
 const TEXT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -86,7 +86,7 @@ pub(crate) async fn serve(
             if question.path != "/metrics" || question.acts {
                 return Answer::nothing();
             }
-            let numbers = Numbers::of(&watch.chronicle.lock(), &info);
+            let numbers = Numbers::of(&watch.timeline.lock(), &info);
             numbers
                 .text()
                 .map_or_else(|_| Answer::nothing(), |text| Answer::of(TEXT, text))
@@ -108,17 +108,17 @@ struct Numbers {
 }
 
 impl Numbers {
-    fn of(chronicle: &Chronicle, info: &NodeInfo) -> Self {
-        let own = chronicle.nodes().iter().find(|node| node.record.node == info.name);
-        let silent = chronicle.nodes().iter().filter(|node| node.is_silent()).count();
+    fn of(timeline: &Timeline, info: &NodeInfo) -> Self {
+        let own = timeline.nodes().iter().find(|node| node.record.node == info.name);
+        let silent = timeline.nodes().iter().filter(|node| node.is_silent()).count();
         let device = own.and_then(|node| Some(node.member.as_ref()?.device.clone()));
         Self {
             name: info.name.clone(),
             version: info.version.clone(),
             device: device.unwrap_or_default(),
             record: own.map(|node| node.record.clone()).unwrap_or_default(),
-            share: chronicle.summary().share,
-            heard: chronicle.nodes().len() - silent,
+            share: timeline.summary().share,
+            heard: timeline.nodes().len() - silent,
             silent,
         }
     }

@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use ratatui::crossterm::terminal;
 
 use crate::bar::{Bar, TICK};
-use crate::chronicle::Summary;
 use crate::notice::{self, Redirected};
 use crate::output::{Audience, fitted};
 use crate::printable;
+use crate::timeline::Summary;
 
 /// How often people are told how far a run is where a bar cannot be drawn, as in a log.
 const LINE_EVERY: Duration = Duration::from_secs(10);

@@ -1,4 +1,4 @@
-//! Watching a cluster: a chronicle that is kept up to date, from outside or from within one of its nodes.
+//! Watching a cluster: a timeline that is kept up to date, from outside or from within one of its nodes.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,12 +9,12 @@ use protocol::stats::StatsRecord;
 use protocol::wire::control::{Reply, Request};
 use tokio::task::JoinHandle;
 
-use crate::chronicle::{Chronicle, Facts};
 use crate::clock;
 use crate::commands::unexpected;
 use crate::contact::Contact;
 use crate::failure::Failure;
 use crate::stats_reader::StatsReader;
+use crate::timeline::{Facts, Timeline};
 
 /// How often it is asked how far the run is, and who is there.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -64,10 +64,10 @@ struct Reader {
     after: u64,
 }
 
-/// A chronicle that several look at.
+/// A timeline that several look at.
 #[derive(Clone, Debug)]
 pub(crate) struct Shared {
-    chronicle: Arc<Mutex<Chronicle>>,
+    timeline: Arc<Mutex<Timeline>>,
     /// When anybody answered last; before that, when the watch began.
     answered: Arc<Mutex<Instant>>,
 }
@@ -75,15 +75,15 @@ pub(crate) struct Shared {
 impl Default for Shared {
     fn default() -> Self {
         Self {
-            chronicle: Arc::default(),
+            timeline: Arc::default(),
             answered: Arc::new(Mutex::new(Instant::now())),
         }
     }
 }
 
 impl Shared {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Chronicle> {
-        self.chronicle.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Timeline> {
+        self.timeline.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// For how long nobody has answered.
@@ -102,7 +102,7 @@ const TRY_AGAIN: Duration = Duration::from_secs(1);
 /// A cluster that is watched for as long as this is there.
 pub(crate) struct Watch {
     pub(crate) source: Source,
-    pub(crate) chronicle: Shared,
+    pub(crate) timeline: Shared,
     /// Why nothing is heard.
     trouble: Arc<Mutex<Option<String>>>,
     watching: JoinHandle<()>,
@@ -111,8 +111,8 @@ pub(crate) struct Watch {
 impl Watch {
     /// Begins to watch. Where nobody answers, it is tried again.
     pub(crate) fn start(source: Source) -> Arc<Self> {
-        let (chronicle, trouble) = (Shared::default(), Arc::new(Mutex::new(None)));
-        let (asked, kept, noted) = (source.clone(), chronicle.clone(), Arc::clone(&trouble));
+        let (timeline, trouble) = (Shared::default(), Arc::new(Mutex::new(None)));
+        let (asked, kept, noted) = (source.clone(), timeline.clone(), Arc::clone(&trouble));
         let watching = tokio::spawn(async move {
             let mut reader = Reader::default();
             loop {
@@ -124,7 +124,7 @@ impl Watch {
         });
         Arc::new(Self {
             source,
-            chronicle,
+            timeline,
             trouble,
             watching,
         })
@@ -142,15 +142,15 @@ impl Drop for Watch {
     }
 }
 
-/// Keeps a chronicle up to date until nobody answers any more.
-pub(crate) async fn watch(source: &Source, chronicle: &Shared) -> Result<Infallible, Failure> {
-    keep(source, chronicle, &mut Reader::default(), &Mutex::default()).await
+/// Keeps a timeline up to date until nobody answers any more.
+pub(crate) async fn watch(source: &Source, timeline: &Shared) -> Result<Infallible, Failure> {
+    keep(source, timeline, &mut Reader::default(), &Mutex::default()).await
 }
 
 /// The same from where a reader is, and without trouble once somebody answers.
 async fn keep(
     source: &Source,
-    chronicle: &Shared,
+    timeline: &Shared,
     reader: &mut Reader,
     trouble: &Mutex<Option<String>>,
 ) -> Result<Infallible, Failure> {
@@ -158,18 +158,18 @@ async fn keep(
         loop {
             let news = source.news(reader).await?;
             *trouble.lock().unwrap_or_else(PoisonError::into_inner) = None;
-            chronicle.lock().take(&news);
+            timeline.lock().take(&news);
         }
     };
     let looking = async {
         loop {
             if let Reply::Status(Some(status)) = source.ask(Request::Status).await? {
-                chronicle.lock().take_facts(Facts::of(&status), clock::now());
+                timeline.lock().take_facts(Facts::of(&status), clock::now());
             }
             if let Reply::Nodes(members) = source.ask(Request::Nodes).await? {
-                chronicle.lock().take_members(&members);
+                timeline.lock().take_members(&members);
             }
-            chronicle.answer();
+            timeline.answer();
             tokio::time::sleep(LOOK_AGAIN).await;
         }
     };

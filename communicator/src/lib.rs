@@ -6,20 +6,20 @@
 //! [`transport`] makes. A [`node`] is all of that as actors, which reach other nodes' through the [`control`] plane;
 //! [`Timing`] is the table of what they wait for. [`usage`] tells what a node takes of its machine, [`log_context`] which
 //! one it is,
-//! and [`sayings`] keeps what it has said.
+//! and [`log_notices`] keeps what it has said.
 
 pub mod checkpoint;
 pub mod control;
-pub mod drawn;
+pub mod entropy;
 pub mod exchange;
 pub mod ledger;
 pub mod link;
 pub mod log_context;
+pub mod log_notices;
 mod log_throttle;
 mod meter;
 pub mod node;
 mod run;
-pub mod sayings;
 #[cfg(test)]
 mod seeds;
 #[cfg(test)]

@@ -60,7 +60,7 @@ pub struct PeerRecord {
 /// How grave it is what a node says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Gravity {
+pub enum Severity {
     /// It is as it should be.
     News,
     /// Somebody may have to look.
@@ -71,9 +71,10 @@ pub enum Gravity {
 
 /// A sentence that a node has said to whoever started it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Saying {
+pub struct LogNotice {
     /// How grave it is.
-    pub gravity: Gravity,
+    #[serde(rename = "gravity")]
+    pub severity: Severity,
     /// The sentence.
     pub text: String,
 }
@@ -170,7 +171,7 @@ pub struct StatsRecord {
     /// What the node waits for, to begin or to end the run: each is what follows "waiting for".
     pub waiting: Vec<String>,
     /// What the node has said since its last record.
-    pub said: Vec<Saying>,
+    pub said: Vec<LogNotice>,
     /// The exchange with each peer.
     pub peers: Vec<PeerRecord>,
 }

@@ -13,7 +13,7 @@ use crate::objective::{Objective, Task};
 use crate::ops::loss::{self, EvalSums};
 use crate::ops::{OpError, Threads};
 use crate::parallel::map_parts;
-use crate::predict::{MINIBATCH, Oracle};
+use crate::predict::{MINIBATCH, Predictor};
 
 /// From this many samples on an evaluation can tell how it will end.
 const SURE_SAMPLES: usize = 1000;
@@ -97,9 +97,9 @@ pub fn evaluate(
     threads: Threads,
     go_on: impl FnMut(&Evaluation) -> bool,
 ) -> Result<Evaluation, EvaluationError> {
-    let oracle = Oracle::new(layout, weights, statistics)?;
+    let predictor = Predictor::new(layout, weights, statistics)?;
     let evaluate_minibatch = |minibatch: Vec<u32>| -> Result<EvalSums, EvaluationError> {
-        let (logits, answers) = oracle.logits(samples, &minibatch)?;
+        let (logits, answers) = predictor.logits(samples, &minibatch)?;
         Ok(loss::eval_sums(objective, &logits, &answers))
     };
     let evaluate_side_by_side = |round: Vec<Vec<u32>>| map_parts(round, evaluate_minibatch).into_iter().collect();

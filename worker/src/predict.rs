@@ -52,12 +52,12 @@ pub fn probabilities(row: &[f32]) -> Vec<f64> {
 }
 
 /// A model that only answers, on the CPU.
-pub(crate) struct Oracle {
+pub(crate) struct Predictor {
     pass: Pass,
     network: Network<CpuLayer>,
 }
 
-impl Oracle {
+impl Predictor {
     pub(crate) fn new(layout: &Layout, weights: Vec<f32>, statistics: Vec<f32>) -> Result<Self, OpError> {
         let program = Program::new(layout, ImageOrder::BySample).for_evaluation();
         Ok(Self {
@@ -91,10 +91,10 @@ pub fn predict(
     threads: Threads,
     mut go_on: impl FnMut(&[f32]) -> bool,
 ) -> Result<(), OpError> {
-    let oracle = Oracle::new(layout, weights, statistics)?;
+    let predictor = Predictor::new(layout, weights, statistics)?;
     let indices: Vec<u32> = (0..samples.len() as u32).collect();
     let minibatches: Vec<&[u32]> = indices.chunks(MINIBATCH).collect();
-    let answer = |minibatch: &[u32]| oracle.logits(samples, minibatch).map(|(logits, _)| logits);
+    let answer = |minibatch: &[u32]| predictor.logits(samples, minibatch).map(|(logits, _)| logits);
     for round in minibatches.chunks(threads.0.max(1)) {
         for told in map_parts(round.to_vec(), answer) {
             if !go_on(&told?) {

@@ -24,7 +24,7 @@ use crate::http::{Secret, Server};
 use crate::page::{Flags, Model, Page};
 use crate::version::version;
 use crate::watching::{Source, Watch};
-use crate::{commands, dead_sockets, interrupt, metrics, node_diary, notice, output};
+use crate::{commands, dead_sockets, interrupt, metrics, node_journal, notice, output};
 
 /// Where a node keeps its things unless it is told.
 const DIR: &str = "tau-node";
@@ -90,7 +90,12 @@ fn run(arguments: &Seed, seeds: &[String]) -> Result<(), Failure> {
         let _shown = show(&node, arguments, &dir).await?;
         if !arguments.tied {
             let runs_max = arguments.node.keep_runs.into();
-            tokio::spawn(node_diary::keep(node.inquiry(), node.info.name.clone(), dir, runs_max));
+            tokio::spawn(node_journal::keep(
+                node.inquiry(),
+                node.info.name.clone(),
+                dir,
+                runs_max,
+            ));
         }
         let worked = tokio::select! {
             worked = serve(&mut node, &addresses) => worked,

@@ -7,8 +7,8 @@ use protocol::job::JobDraft;
 use protocol::stats::{Finished, Line};
 
 use crate::args::Report as Arguments;
-use crate::diary::EVENTS;
 use crate::failure::Failure;
+use crate::journal::EVENTS;
 use crate::notice;
 use crate::output;
 use crate::quantity;

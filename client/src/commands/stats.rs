@@ -93,19 +93,19 @@ fn print(record: &StatsRecord, json: bool) -> bool {
 /// Table, curves and events, until the user leaves.
 async fn live(contact: Contact) -> Result<(), Failure> {
     let source = Source::Cluster(Arc::new(contact));
-    let chronicle = Shared::default();
+    let timeline = Shared::default();
     let drawing = async {
         let screen = |error: std::io::Error| Failure::Failed(format!("the terminal cannot be drawn on: {error}"));
         let mut shown = Screen::enter().map_err(screen)?;
         let said = Said::default();
         let mut controls = Controls::default();
         loop {
-            let said = silence(chronicle.unanswered()).or_else(|| said.newest());
+            let said = silence(timeline.unanswered()).or_else(|| said.newest());
             shown
-                .show(&chronicle.lock(), &mut controls, said.as_deref())
+                .show(&timeline.lock(), &mut controls, said.as_deref())
                 .map_err(screen)?;
             for key in shown.keys().map_err(screen)? {
-                if controls.press(key, chronicle.lock().nodes()) {
+                if controls.press(key, timeline.lock().nodes()) {
                     return Ok(());
                 }
             }
@@ -116,7 +116,7 @@ async fn live(contact: Contact) -> Result<(), Failure> {
         }
     };
     tokio::select! {
-        watched = watching::watch(&source, &chronicle) => watched.map(|never| match never {}),
+        watched = watching::watch(&source, &timeline) => watched.map(|never| match never {}),
         drawn = drawing => drawn,
     }
 }

@@ -21,7 +21,7 @@ pub(crate) struct Secret(String);
 impl Secret {
     /// A fresh one.
     pub(crate) fn draw() -> Result<Self, Failure> {
-        let bytes: [u8; BYTES] = communicator::drawn::secret().map_err(Failure::work)?;
+        let bytes: [u8; BYTES] = communicator::entropy::secret().map_err(Failure::work)?;
         Ok(Self(BASE64_URL_SAFE_NO_PAD.encode(bytes)))
     }
 

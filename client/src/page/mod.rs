@@ -15,9 +15,9 @@ use hyper::StatusCode;
 use protocol::stats::Finished;
 use protocol::wire::control::{Reply, Request};
 
-use crate::chronicle::End;
 use crate::failure::Failure;
 use crate::http::{self, Answer, Question, Secret, Server};
+use crate::timeline::End;
 use crate::watching::Watch;
 use news::{Known, News};
 pub(crate) use replay::Replay;
@@ -118,7 +118,7 @@ impl Page {
     pub(crate) async fn live(flags: Flags, watch: Arc<Watch>) -> Result<Self, Failure> {
         let may_stop = flags.may_stop;
         let live = Live {
-            source: format!("{:016x}", communicator::drawn::number()),
+            source: format!("{:016x}", communicator::entropy::number()),
             watch,
             may_stop,
             model: flags.model.clone(),
@@ -214,10 +214,10 @@ fn news(question: &Question, shows: &Shows, looks: &Looks) -> Answer {
     let text = match shows {
         Shows::Live(live) => {
             let trouble = live.watch.trouble();
-            let chronicle = live.watch.chronicle.lock();
-            let end = chronicle.facts().and_then(|facts| facts.end.as_ref());
+            let timeline = live.watch.timeline.lock();
+            let end = timeline.facts().and_then(|facts| facts.end.as_ref());
             looks.note(end.is_some_and(|end| live.model.is_known(end)));
-            let same_run = question.text("run").unwrap_or_default() == chronicle.run();
+            let same_run = question.text("run").unwrap_or_default() == timeline.run();
             // What a page has of another run, or of another process at the same address, is of no use. Events go on.
             let known = match question.text("source") == Some(&*live.source) {
                 true if same_run => said,
@@ -228,7 +228,7 @@ fn news(question: &Question, shows: &Shows, looks: &Looks) -> Answer {
                 false => Known::default(),
             };
             let model = live.model.saved();
-            News::live(&live.source, &chronicle, known, live.may_stop, (trouble, model)).text()
+            News::live(&live.source, &timeline, known, live.may_stop, (trouble, model)).text()
         }
         Shows::Past(replay) => {
             let mut replay = lock(replay);

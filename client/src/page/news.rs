@@ -1,10 +1,10 @@
 //! What a page is told: all that it does not know yet.
 
 use protocol::measured::Evaluation;
-use protocol::stats::Gravity;
+use protocol::stats::Severity;
 use serde::Serialize;
 
-use crate::chronicle::{Chronicle, Facts, Happened, Node, Point, Summary};
+use crate::timeline::{Facts, Happened, Node, Point, Summary, Timeline};
 
 /// What a page has already.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -64,7 +64,7 @@ struct Told<'a> {
     #[serde(flatten)]
     happened: &'a Happened,
     sentence: String,
-    grave: Gravity,
+    grave: Severity,
 }
 
 impl<'a> From<&'a Happened> for Told<'a> {
@@ -72,7 +72,7 @@ impl<'a> From<&'a Happened> for Told<'a> {
         Self {
             happened,
             sentence: happened.what.sentence(),
-            grave: happened.what.gravity(),
+            grave: happened.what.severity(),
         }
     }
 }
@@ -145,7 +145,7 @@ impl<'a> News<'a> {
     /// What is new in a run that is watched here.
     pub(super) fn live(
         source: &'a str,
-        chronicle: &'a Chronicle,
+        timeline: &'a Timeline,
         known: Known,
         may_stop: bool,
         (trouble, model): (Option<String>, Option<String>),
@@ -155,43 +155,43 @@ impl<'a> News<'a> {
             may_stop,
             trouble,
             model,
-            ..Self::of(chronicle, known)
+            ..Self::of(timeline, known)
         }
     }
 
     /// A run as it was at a second.
-    pub(super) fn past(chronicle: &'a Chronicle, length: f64, at: f64) -> Self {
+    pub(super) fn past(timeline: &'a Timeline, length: f64, at: f64) -> Self {
         Self {
             past: Some(Past {
                 length,
                 at: at.clamp(0.0, length),
             }),
-            ..Self::of(chronicle, Known::default())
+            ..Self::of(timeline, Known::default())
         }
     }
 
-    fn of(chronicle: &'a Chronicle, known: Known) -> Self {
-        let curve = chronicle.curve();
+    fn of(timeline: &'a Timeline, known: Known) -> Self {
+        let curve = timeline.curve();
         let generation = curve.generation();
         let points_from = if known.generation == generation {
             known.points.min(curve.points().len())
         } else {
             0
         };
-        let evaluations = chronicle.evaluations().iter().copied();
+        let evaluations = timeline.evaluations().iter().copied();
         Self {
             version: crate::version::VERSION,
             source: "",
-            run: chronicle.run(),
-            facts: chronicle.facts(),
-            summary: chronicle.summary(),
-            nodes: chronicle.nodes().iter().map(Row::of).collect(),
-            begun: chronicle.begun(),
+            run: timeline.run(),
+            facts: timeline.facts(),
+            summary: timeline.summary(),
+            nodes: timeline.nodes().iter().map(Row::of).collect(),
+            begun: timeline.begun(),
             generation,
             points_from,
             points: &curve.points()[points_from..],
             evaluations: evaluations.filter(|new| new.seconds > known.evaluated).collect(),
-            events: chronicle.happened_after(known.events).map(Told::from).collect(),
+            events: timeline.happened_after(known.events).map(Told::from).collect(),
             may_stop: false,
             trouble: None,
             model: None,
@@ -225,12 +225,12 @@ mod tests {
 
     #[test]
     fn a_page_is_told_what_it_does_not_know() {
-        let mut chronicle = Chronicle::default();
+        let mut timeline = Timeline::default();
         for second in 1..=20 {
-            chronicle.take(&[record(second)]);
+            timeline.take(&[record(second)]);
         }
         let told = |known| {
-            let text = News::live("here", &chronicle, known, true, (None, None)).text();
+            let text = News::live("here", &timeline, known, true, (None, None)).text();
             let news: serde_json::Value = serde_json::from_slice(&text).unwrap();
             let many = |name: &str| news[name].as_array().unwrap().len();
             (many("points"), many("events"), many("nodes"))

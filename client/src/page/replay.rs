@@ -10,9 +10,9 @@ use protocol::measured::{Evaluation, number_or_null};
 use protocol::stats::StatsRecord;
 use serde::Deserialize;
 
-use crate::chronicle::{Chronicle, End, Facts, Happening};
-use crate::diary::{EVENTS, METRICS};
+use crate::journal::{EVENTS, METRICS};
 use crate::run_folder::{JOB, RESULT};
+use crate::timeline::{End, Facts, Timeline, TimelineEntry};
 
 /// Records that are held; of a longer run they are thinned out evenly.
 const RECORDS_MAX: usize = 40_000;
@@ -34,7 +34,7 @@ pub(crate) struct Replay {
 
 /// How far it was told, and how it was then.
 struct Told {
-    chronicle: Chronicle,
+    timeline: Timeline,
     at: f64,
     records: usize,
     notes: usize,
@@ -43,7 +43,7 @@ struct Told {
 impl Told {
     fn of_every(seconds: f64) -> Self {
         Self {
-            chronicle: Chronicle::of_every(seconds),
+            timeline: Timeline::of_every(seconds),
             at: 0.0,
             records: 0,
             notes: 0,
@@ -56,7 +56,7 @@ impl Told {
 struct Note {
     time: f64,
     #[serde(flatten)]
-    what: Happening,
+    what: TimelineEntry,
 }
 
 /// What is read of a result.
@@ -100,7 +100,7 @@ impl Replay {
             return Err(format!("{METRICS} holds no records"));
         };
         let failed = notes.iter().find_map(|note| match &note.what {
-            Happening::Failed { reason } => Some(End::Failed { reason: reason.clone() }),
+            TimelineEntry::Failed { reason } => Some(End::Failed { reason: reason.clone() }),
             _ => None,
         });
         let trained = |result: &Outcome| (result.samples as f64 / result.epochs).round() as u64;
@@ -130,7 +130,7 @@ impl Replay {
     }
 
     /// The run as it was so many seconds after its begin.
-    pub(super) fn at(&mut self, at: f64) -> &Chronicle {
+    pub(super) fn at(&mut self, at: f64) -> &Timeline {
         let (begin, length) = self.span();
         // What lies ahead is told from here on; for what lies behind it begins again.
         if at < self.told.at {
@@ -144,12 +144,12 @@ impl Replay {
             let note = self.notes.get(told.notes).filter(|note| note.time <= until);
             match (record, note) {
                 (Some(record), note) if note.is_none_or(|note| record.time <= note.time) => {
-                    told.chronicle.take(std::slice::from_ref(record));
+                    told.timeline.take(std::slice::from_ref(record));
                     told.records += 1;
                 }
                 (_, Some(note)) => {
                     if !note.what.is_told_by(&self.tellers) {
-                        told.chronicle.note(note.time, note.what.clone());
+                        told.timeline.note(note.time, note.what.clone());
                     }
                     told.notes += 1;
                 }
@@ -157,11 +157,11 @@ impl Replay {
             }
         }
         let facts = self.facts_then(at >= length);
-        self.told.chronicle.take_facts(facts, begin + at.min(length));
+        self.told.timeline.take_facts(facts, begin + at.min(length));
         if at >= length {
-            self.told.chronicle.close(&self.evaluations);
+            self.told.timeline.close(&self.evaluations);
         }
-        &self.told.chronicle
+        &self.told.timeline
     }
 
     /// What was known of the run then.

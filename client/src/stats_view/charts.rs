@@ -9,8 +9,8 @@ use ratatui::widgets::{Axis, Block, Borders, Chart, Dataset, GraphType};
 
 use super::controls::{Controls, Over};
 use super::units::{UNKNOWN, loss, percent, precise};
-use crate::chronicle::Chronicle;
 use crate::quantity;
+use crate::timeline::Timeline;
 
 /// The fewest lines a curve can be read in, its border and axes included.
 pub(super) const LINES: u16 = 8;
@@ -45,14 +45,14 @@ impl Series {
     }
 }
 
-pub(super) fn draw(chronicle: &Chronicle, controls: &Controls, frame: &mut Frame, area: Rect) {
+pub(super) fn draw(timeline: &Timeline, controls: &Controls, frame: &mut Frame, area: Rect) {
     let over = controls.over;
-    let evaluations = || chronicle.evaluations().iter();
+    let evaluations = || timeline.evaluations().iter();
     let of_evaluation = |samples: u64, seconds: f64| match over {
         Over::Samples => samples as f64,
         Over::Seconds => seconds,
     };
-    let training = chronicle.curve().points().iter().map(|point| match over {
+    let training = timeline.curve().points().iter().map(|point| match over {
         Over::Samples => (point.samples, point.loss),
         Over::Seconds => (point.seconds, point.loss),
     });

@@ -2,8 +2,8 @@
 
 use super::controls::Sort;
 use super::units::{known, loss, percent, precise, short, tau};
-use crate::chronicle::{Node, Nodes};
 use crate::quantity;
+use crate::timeline::{Node, Nodes};
 
 /// One column.
 pub(super) struct Column {

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
-use crate::chronicle::{Node, Nodes};
+use crate::timeline::{Node, Nodes};
 
 /// What the nodes are sorted by: names upwards, figures downwards.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -170,10 +170,10 @@ mod tests {
     use protocol::stats::StatsRecord;
 
     use super::*;
-    use crate::chronicle::Chronicle;
+    use crate::timeline::Timeline;
 
     /// Nodes with these speeds and losses, by name.
-    fn chronicle(nodes: &[(&str, f64, Option<f64>)]) -> Chronicle {
+    fn timeline(nodes: &[(&str, f64, Option<f64>)]) -> Timeline {
         let records = nodes.iter().map(|&(node, speed, loss)| StatsRecord {
             node: node.into(),
             run: "run".into(),
@@ -182,14 +182,14 @@ mod tests {
             loss,
             ..StatsRecord::default()
         });
-        let mut chronicle = Chronicle::default();
-        chronicle.take(&records.collect::<Vec<_>>());
-        chronicle
+        let mut timeline = Timeline::default();
+        timeline.take(&records.collect::<Vec<_>>());
+        timeline
     }
 
-    fn five() -> Chronicle {
+    fn five() -> Timeline {
         let loss = Some(0.5);
-        chronicle(&[
+        timeline(&[
             ("a", 1.0, loss),
             ("b", 5.0, loss),
             ("c", 3.0, loss),
@@ -198,20 +198,20 @@ mod tests {
         ])
     }
 
-    fn names(controls: &Controls, chronicle: &Chronicle) -> String {
-        let sorted = controls.sorted(chronicle.nodes());
+    fn names(controls: &Controls, timeline: &Timeline) -> String {
+        let sorted = controls.sorted(timeline.nodes());
         sorted.iter().map(|node| &*node.record.node).collect()
     }
 
-    fn pressed(controls: &mut Controls, chronicle: &Chronicle, keys: &[KeyCode]) {
+    fn pressed(controls: &mut Controls, timeline: &Timeline, keys: &[KeyCode]) {
         for &key in keys {
-            assert!(!controls.press(KeyEvent::from(key), chronicle.nodes()), "{key:?}");
+            assert!(!controls.press(KeyEvent::from(key), timeline.nodes()), "{key:?}");
         }
     }
 
     #[test]
     fn nodes_are_sorted_by_what_was_asked_for_and_then_by_name() {
-        let chronicle = chronicle(&[
+        let timeline = timeline(&[
             ("a", 1.0, None),
             ("b", 3.0, Some(0.5)),
             ("c", 1.0, Some(f64::NAN)),
@@ -221,8 +221,8 @@ mod tests {
         let sort = KeyCode::Char('s');
         let mut orders = Vec::new();
         for _ in 0..7 {
-            orders.push(names(&controls, &chronicle));
-            pressed(&mut controls, &chronicle, &[sort]);
+            orders.push(names(&controls, &timeline));
+            pressed(&mut controls, &timeline, &[sort]);
         }
         assert_eq!(orders, ["abcd", "bacd", "dbac", "abcd", "abcd", "abcd", "abcd"]);
         assert_eq!(controls.sort, Sort::Speed);
@@ -230,9 +230,9 @@ mod tests {
 
     #[test]
     fn the_picked_node_moves_within_the_list_and_stays_picked_where_it_goes() {
-        let chronicle = five();
+        let timeline = five();
         let mut controls = Controls::default();
-        let picked = |controls: &Controls| controls.picked(&controls.sorted(chronicle.nodes()));
+        let picked = |controls: &Controls| controls.picked(&controls.sorted(timeline.nodes()));
         assert_eq!(picked(&controls), None);
         let mut places = Vec::new();
         for key in [
@@ -244,18 +244,18 @@ mod tests {
             KeyCode::Up,
             KeyCode::Home,
         ] {
-            pressed(&mut controls, &chronicle, &[key]);
+            pressed(&mut controls, &timeline, &[key]);
             places.extend(picked(&controls));
         }
         assert_eq!(places, [0, 0, 1, 4, 4, 3, 0]);
-        pressed(&mut controls, &chronicle, &[KeyCode::Char('s')]);
+        pressed(&mut controls, &timeline, &[KeyCode::Char('s')]);
         assert_eq!(picked(&controls), Some(4), "the first by name is the slowest");
     }
 
     #[test]
     fn the_window_goes_only_as_far_as_it_must() {
-        let chronicle = five();
-        let sorted = Controls::default().sorted(chronicle.nodes());
+        let timeline = five();
+        let sorted = Controls::default().sorted(timeline.nodes());
         let mut controls = Controls::default();
         assert_eq!(controls.window(&sorted, 2), 0..2);
         let mut windows = Vec::new();
@@ -268,7 +268,7 @@ mod tests {
             KeyCode::PageDown,
             KeyCode::End,
         ] {
-            pressed(&mut controls, &chronicle, &[key]);
+            pressed(&mut controls, &timeline, &[key]);
             windows.push(controls.window(&sorted, 2));
         }
         assert_eq!(windows, [0..2, 0..2, 1..3, 1..3, 0..2, 1..3, 3..5]);
@@ -283,33 +283,33 @@ mod tests {
 
     #[test]
     fn escape_goes_back_step_by_step_and_leaves_in_the_end() {
-        let chronicle = five();
+        let timeline = five();
         let mut controls = Controls::default();
-        pressed(&mut controls, &chronicle, &[KeyCode::Enter]);
+        pressed(&mut controls, &timeline, &[KeyCode::Enter]);
         assert!(controls.alone);
-        pressed(&mut controls, &chronicle, &[KeyCode::Char('?'), KeyCode::Esc]);
+        pressed(&mut controls, &timeline, &[KeyCode::Char('?'), KeyCode::Esc]);
         assert!(controls.alone && !controls.help, "a key closes help, whichever it is");
-        pressed(&mut controls, &chronicle, &[KeyCode::Esc, KeyCode::Esc]);
+        pressed(&mut controls, &timeline, &[KeyCode::Esc, KeyCode::Esc]);
         assert!(!controls.alone && controls.picked.is_none());
-        assert!(controls.press(KeyEvent::from(KeyCode::Esc), chronicle.nodes()));
+        assert!(controls.press(KeyEvent::from(KeyCode::Esc), timeline.nodes()));
     }
 
     #[test]
     fn enter_opens_and_closes_and_nothing_opens_where_there_is_no_node() {
-        let chronicle = five();
+        let timeline = five();
         let mut controls = Controls::default();
         pressed(
             &mut controls,
-            &chronicle,
+            &timeline,
             &[KeyCode::Down, KeyCode::Down, KeyCode::Enter],
         );
         assert!(controls.alone);
-        pressed(&mut controls, &chronicle, &[KeyCode::Enter]);
+        pressed(&mut controls, &timeline, &[KeyCode::Enter]);
         assert!(!controls.alone && controls.picked.as_deref() == Some("b"));
         let mut controls = Controls::default();
         pressed(
             &mut controls,
-            &Chronicle::default(),
+            &Timeline::default(),
             &[KeyCode::Enter, KeyCode::Down, KeyCode::End, KeyCode::PageUp],
         );
         assert!(!controls.alone);
@@ -319,16 +319,16 @@ mod tests {
     fn scale_and_axis_go_to_and_fro() {
         let mut controls = Controls::default();
         let keys = [KeyCode::Char('l'), KeyCode::Char('x')];
-        pressed(&mut controls, &Chronicle::default(), &keys);
+        pressed(&mut controls, &Timeline::default(), &keys);
         assert!(controls.linear && controls.over == Over::Seconds);
-        pressed(&mut controls, &Chronicle::default(), &keys);
+        pressed(&mut controls, &Timeline::default(), &keys);
         assert!(!controls.linear && controls.over == Over::Samples);
     }
 
     #[test]
     fn q_and_control_c_leave_and_keys_that_are_let_go_do_nothing() {
-        let chronicle = five();
-        let key = |code, modifiers| Controls::default().press(KeyEvent::new(code, modifiers), chronicle.nodes());
+        let timeline = five();
+        let key = |code, modifiers| Controls::default().press(KeyEvent::new(code, modifiers), timeline.nodes());
         assert!(key(KeyCode::Char('q'), KeyModifiers::NONE));
         assert!(key(KeyCode::Char('Q'), KeyModifiers::SHIFT));
         assert!(key(KeyCode::Char('c'), KeyModifiers::CONTROL));
@@ -338,8 +338,8 @@ mod tests {
             ..Controls::default()
         };
         let control_c = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
-        assert!(explained.press(control_c, chronicle.nodes()), "whatever is open");
+        assert!(explained.press(control_c, timeline.nodes()), "whatever is open");
         let released = KeyEvent::new_with_kind(KeyCode::Char('q'), KeyModifiers::NONE, KeyEventKind::Release);
-        assert!(!Controls::default().press(released, chronicle.nodes()));
+        assert!(!Controls::default().press(released, timeline.nodes()));
     }
 }

@@ -1,27 +1,27 @@
 //! What has happened, the newest last.
 
-use protocol::stats::Gravity;
+use protocol::stats::Severity;
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders};
 
-use crate::chronicle::{Chronicle, Happened, Happening};
 use crate::fit::cut;
 use crate::quantity;
+use crate::timeline::{Happened, Timeline, TimelineEntry};
 
 /// Draws the newest for which there is room, below a line of their own.
-pub(super) fn draw(chronicle: &Chronicle, frame: &mut Frame, area: Rect) {
+pub(super) fn draw(timeline: &Timeline, frame: &mut Frame, area: Rect) {
     let block = Block::new()
         .borders(Borders::TOP)
         .border_style(Style::new().dim())
         .title(Span::from("events ").style(Style::new().not_dim()));
     let inner = block.inner(area);
     frame.render_widget(block, area);
-    let nodes = chronicle.nodes().iter();
+    let nodes = timeline.nodes().iter();
     let now = nodes.map(|node| node.record.time).fold(0.0, f64::max);
-    let mut newest: Vec<&Happened> = chronicle.happened_after(0).rev().take(inner.height.into()).collect();
+    let mut newest: Vec<&Happened> = timeline.happened_after(0).rev().take(inner.height.into()).collect();
     newest.reverse();
     for (happened, row) in newest.into_iter().zip(inner.rows()) {
         let age = format!("{:>7} ago  ", quantity::clock((now - happened.time).max(0.0)));
@@ -33,14 +33,14 @@ pub(super) fn draw(chronicle: &Chronicle, frame: &mut Frame, area: Rect) {
 }
 
 /// How many there are to show, at most so many.
-pub(super) fn count(chronicle: &Chronicle, most: usize) -> usize {
-    chronicle.happened_after(0).rev().take(most).count()
+pub(super) fn count(timeline: &Timeline, most: usize) -> usize {
+    timeline.happened_after(0).rev().take(most).count()
 }
 
-fn style(what: &Happening) -> Style {
-    match what.gravity() {
-        Gravity::News => Style::new(),
-        Gravity::Warning => Style::new().fg(Color::Yellow),
-        Gravity::Error => Style::new().fg(Color::Red),
+fn style(what: &TimelineEntry) -> Style {
+    match what.severity() {
+        Severity::News => Style::new(),
+        Severity::Warning => Style::new().fg(Color::Yellow),
+        Severity::Error => Style::new().fg(Color::Red),
     }
 }

@@ -6,17 +6,17 @@ use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::Line;
 
 use super::units::{loss, precise};
-use crate::chronicle::{Chronicle, End, Facts, Summary};
 use crate::fit::{cut, fitting};
 use crate::quality_metric::QualityMetric;
 use crate::quantity;
+use crate::timeline::{End, Facts, Summary, Timeline};
 
 const GAP: &str = "  ";
 /// So much of a run's name tells it from others.
 const RUN_WIDTH: usize = 8;
 
-pub(super) fn draw(chronicle: &Chronicle, frame: &mut Frame, area: Rect) {
-    let parts = parts(chronicle);
+pub(super) fn draw(timeline: &Timeline, frame: &mut Frame, area: Rect) {
+    let parts = parts(timeline);
     let sizes: Vec<(usize, u8)> = parts.iter().map(|(text, rank)| (text.chars().count(), *rank)).collect();
     let kept = fitting(&sizes, GAP.len(), area.width.into());
     let texts = parts
@@ -27,7 +27,7 @@ pub(super) fn draw(chronicle: &Chronicle, frame: &mut Frame, area: Rect) {
     let first = Line::from(texts.collect::<Vec<_>>().join(GAP)).bold();
     let lines = [
         Some(first),
-        chronicle.facts().map(|facts| Line::from(job(facts, area.width))),
+        timeline.facts().map(|facts| Line::from(job(facts, area.width))),
     ];
     for (line, row) in lines.into_iter().flatten().zip(area.rows()) {
         frame.render_widget(line, row);
@@ -35,23 +35,23 @@ pub(super) fn draw(chronicle: &Chronicle, frame: &mut Frame, area: Rect) {
 }
 
 /// Each with a rank: the highest are left out first.
-fn parts(chronicle: &Chronicle) -> Vec<(String, u8)> {
-    if chronicle.nodes().len() == 0 {
+fn parts(timeline: &Timeline) -> Vec<(String, u8)> {
+    if timeline.nodes().len() == 0 {
         return vec![("No news from the cluster yet.".into(), 0)];
     }
-    let summary = chronicle.summary();
+    let summary = timeline.summary();
     let mut parts = Vec::new();
-    if chronicle.run().is_empty() {
+    if timeline.run().is_empty() {
         parts.push(("no run".into(), 3));
     } else {
-        parts.push((format!("run {}", short_name(chronicle.run())), 4));
+        parts.push((format!("run {}", short_name(timeline.run())), 4));
     }
     parts.push((summary.state.clone(), 1));
-    if chronicle.run().is_empty() {
-        parts.push((quantity::of(chronicle.nodes().len(), "node"), 2));
+    if timeline.run().is_empty() {
+        parts.push((quantity::of(timeline.nodes().len(), "node"), 2));
         return parts;
     }
-    if let (Some(epoch), Some(facts)) = (summary.epoch, chronicle.facts()) {
+    if let (Some(epoch), Some(facts)) = (summary.epoch, timeline.facts()) {
         // Rounded down: what is not trained to the end is not done.
         parts.push((
             format!("epoch {:.1}/{}", (epoch * 10.0).floor() / 10.0, facts.epochs),
@@ -101,9 +101,9 @@ fn job(facts: &Facts, width: u16) -> String {
 }
 
 /// What there is to say: how the run ended or what it waits for, and what was said to the user.
-pub(super) fn notes(chronicle: &Chronicle, said: Option<&str>) -> Vec<(String, Style)> {
+pub(super) fn notes(timeline: &Timeline, said: Option<&str>) -> Vec<(String, Style)> {
     let mut notes = Vec::new();
-    if let Some(facts) = chronicle.facts() {
+    if let Some(facts) = timeline.facts() {
         if let Some(end) = &facts.end {
             let colour = if is_good(end) { Color::Green } else { Color::Red };
             notes.push((ending(end), Style::new().fg(colour).bold()));

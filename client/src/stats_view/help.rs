@@ -7,7 +7,7 @@ use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::{Block, Clear};
 
 use super::columns::telling;
-use crate::chronicle::Nodes;
+use crate::timeline::Nodes;
 
 const KEYS: [&str; 3] = [
     "s sort by the next marked column   ↑ ↓ PageUp PageDown Home End pick a node",

@@ -17,7 +17,7 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::Stylize;
 use ratatui::text::{Line, Text};
 
-use crate::chronicle::Chronicle;
+use crate::timeline::Timeline;
 use controls::Controls;
 use parts::Parts;
 
@@ -27,18 +27,18 @@ const NODE_KEYS: &str = "q leave  ? help  ↑↓ another node  ⏎ back";
 const NOTES_LINES_MAX: usize = 6;
 
 /// Draws everything that fits.
-pub(crate) fn draw(chronicle: &Chronicle, controls: &mut Controls, said: Option<&str>, frame: &mut Frame) {
+pub(crate) fn draw(timeline: &Timeline, controls: &mut Controls, said: Option<&str>, frame: &mut Frame) {
     let screen = frame.area();
-    let notes = notes(chronicle, said, screen.width);
+    let notes = notes(timeline, said, screen.width);
     let count = |number: usize| u16::try_from(number).unwrap_or(u16::MAX);
-    let events = count(events::count(chronicle, screen.height.into()));
+    let events = count(events::count(timeline, screen.height.into()));
     let parts = Parts::of(
         screen.height,
         count(notes.height()),
-        count(chronicle.nodes().len()),
+        count(timeline.nodes().len()),
         events,
     );
-    let sorted = controls.sorted(chronicle.nodes());
+    let sorted = controls.sorted(timeline.nodes());
     let alone = controls
         .picked(&sorted)
         .filter(|_| controls.alone)
@@ -50,38 +50,38 @@ pub(crate) fn draw(chronicle: &Chronicle, controls: &mut Controls, said: Option<
         Constraint::Length(parts.keys),
     ];
     let [top, below, body, keys] = Layout::vertical(lengths).areas(screen);
-    header::draw(chronicle, frame, top);
+    header::draw(timeline, frame, top);
     frame.render_widget(notes, below);
     let shown = if let Some(node) = alone {
         node_page::draw(node, frame, body);
         NODE_KEYS
     } else {
-        draw_cluster(chronicle, controls, parts, frame, body);
+        draw_cluster(timeline, controls, parts, frame, body);
         KEYS
     };
     frame.render_widget(Line::from(shown).dim(), keys);
     if controls.help {
-        help::draw(chronicle.nodes(), frame);
+        help::draw(timeline.nodes(), frame);
     }
 }
 
-fn draw_cluster(chronicle: &Chronicle, controls: &mut Controls, parts: Parts, frame: &mut Frame, area: Rect) {
+fn draw_cluster(timeline: &Timeline, controls: &mut Controls, parts: Parts, frame: &mut Frame, area: Rect) {
     let lengths = [parts.table, parts.charts, parts.events].map(Constraint::Length);
     let [nodes, curves, happened] = Layout::vertical(lengths).areas(area);
     if nodes.height > 0 {
-        table::draw(chronicle.nodes(), controls, frame, nodes);
+        table::draw(timeline.nodes(), controls, frame, nodes);
     }
     if curves.height > 0 {
-        charts::draw(chronicle, controls, frame, curves);
+        charts::draw(timeline, controls, frame, curves);
     }
     if happened.height > 0 {
-        events::draw(chronicle, frame, happened);
+        events::draw(timeline, frame, happened);
     }
 }
 
 /// Sentences in as many lines as they need.
-fn notes(chronicle: &Chronicle, said: Option<&str>, width: u16) -> Text<'static> {
-    let notes = header::notes(chronicle, said).into_iter();
+fn notes(timeline: &Timeline, said: Option<&str>, width: u16) -> Text<'static> {
+    let notes = header::notes(timeline, said).into_iter();
     let lines = notes.flat_map(|(text, style)| {
         let lines = wrapped(&text, width.into()).into_iter();
         lines.map(move |line| Line::styled(line, style))

@@ -8,8 +8,8 @@ use ratatui::widgets::{Block, Borders, Row, Table};
 
 use super::columns::round_trip;
 use super::units::{UNKNOWN, known, loss, percent, precise, tau};
-use crate::chronicle::Node;
 use crate::quantity;
+use crate::timeline::Node;
 
 /// The width of a figure with its name.
 const FIGURE_WIDTH: u16 = 39;

@@ -14,7 +14,7 @@ use ratatui::crossterm::execute;
 use ratatui::crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode};
 
 use super::controls::Controls;
-use crate::chronicle::Chronicle;
+use crate::timeline::Timeline;
 
 /// Whether the terminal has to be given back.
 static TAKEN: AtomicBool = AtomicBool::new(false);
@@ -34,14 +34,9 @@ impl Screen {
     }
 
     /// Draws the view.
-    pub(crate) fn show(
-        &mut self,
-        chronicle: &Chronicle,
-        controls: &mut Controls,
-        said: Option<&str>,
-    ) -> io::Result<()> {
+    pub(crate) fn show(&mut self, timeline: &Timeline, controls: &mut Controls, said: Option<&str>) -> io::Result<()> {
         self.terminal
-            .draw(|frame| super::draw(chronicle, controls, said, frame))?;
+            .draw(|frame| super::draw(timeline, controls, said, frame))?;
         Ok(())
     }
 

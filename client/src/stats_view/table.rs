@@ -8,7 +8,7 @@ use ratatui::widgets::{Row, Table};
 
 use super::columns::{Shown, shown};
 use super::controls::Controls;
-use crate::chronicle::{Node, Nodes};
+use crate::timeline::{Node, Nodes};
 
 pub(super) fn draw(nodes: &Nodes, controls: &mut Controls, frame: &mut Frame, area: Rect) {
     let (columns, gap) = shown(nodes, controls.sort, area.width.into());

@@ -1,14 +1,14 @@
 //! What is on the screen, as text.
 
 use protocol::measured::{Evaluation, ProcessUsage};
-use protocol::stats::{Gravity, NodeReport, PeerRecord, Saying, StatsRecord};
+use protocol::stats::{LogNotice, NodeReport, PeerRecord, Severity, StatsRecord};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent};
 use ratatui::style::Modifier;
 
 use super::*;
-use crate::chronicle::{End, Facts};
+use crate::timeline::{End, Facts};
 
 mod odd;
 
@@ -74,28 +74,28 @@ fn facts(phase: &'static str, end: Option<End>) -> Facts {
     }
 }
 
-fn chronicle(records: &[StatsRecord]) -> Chronicle {
-    let mut chronicle = Chronicle::default();
-    chronicle.take(records);
-    chronicle
+fn timeline(records: &[StatsRecord]) -> Timeline {
+    let mut timeline = Timeline::default();
+    timeline.take(records);
+    timeline
 }
 
 /// Three nodes in the middle of a run that is known.
-fn training(seconds: u32) -> Chronicle {
-    let mut chronicle = chronicle(&three_nodes(seconds));
-    chronicle.take_facts(facts("training", None), 0.0);
-    chronicle
+fn training(seconds: u32) -> Timeline {
+    let mut timeline = timeline(&three_nodes(seconds));
+    timeline.take_facts(facts("training", None), 0.0);
+    timeline
 }
 
 /// Many nodes, each faster than the one before.
-fn crowd(nodes: u32) -> Chronicle {
+fn crowd(nodes: u32) -> Timeline {
     let records = (1..=2).flat_map(|second| {
         (0..nodes).map(move |node| StatsRecord {
             samples_per_second: f64::from(node),
             ..record(&format!("n{node:02}"), second)
         })
     });
-    chronicle(&records.collect::<Vec<_>>())
+    timeline(&records.collect::<Vec<_>>())
 }
 
 fn finished(agree: bool, missing: &[&str]) -> End {
@@ -114,14 +114,9 @@ fn finished(agree: bool, missing: &[&str]) -> End {
     }
 }
 
-fn drawn(
-    chronicle: &Chronicle,
-    controls: &mut Controls,
-    said: Option<&str>,
-    size: (u16, u16),
-) -> Terminal<TestBackend> {
+fn drawn(timeline: &Timeline, controls: &mut Controls, said: Option<&str>, size: (u16, u16)) -> Terminal<TestBackend> {
     let mut terminal = Terminal::new(TestBackend::new(size.0, size.1)).unwrap();
-    terminal.draw(|frame| draw(chronicle, controls, said, frame)).unwrap();
+    terminal.draw(|frame| draw(timeline, controls, said, frame)).unwrap();
     terminal
 }
 
@@ -136,21 +131,18 @@ fn lines(terminal: &Terminal<TestBackend>) -> Vec<String> {
     lines.map(|line| line.trim_end().to_owned()).collect()
 }
 
-fn screen(chronicle: &Chronicle, width: u16, height: u16) -> Vec<String> {
-    lines(&drawn(chronicle, &mut Controls::default(), None, (width, height)))
+fn screen(timeline: &Timeline, width: u16, height: u16) -> Vec<String> {
+    lines(&drawn(timeline, &mut Controls::default(), None, (width, height)))
 }
 
 /// The screen after some keys, each drawn before the next.
-fn after_keys(chronicle: &Chronicle, keys: &[KeyCode], size: (u16, u16)) -> Vec<String> {
+fn after_keys(timeline: &Timeline, keys: &[KeyCode], size: (u16, u16)) -> Vec<String> {
     let mut controls = Controls::default();
     for &key in keys {
-        drawn(chronicle, &mut controls, None, size);
-        assert!(
-            !controls.press(KeyEvent::from(key), chronicle.nodes()),
-            "{key:?} leaves"
-        );
+        drawn(timeline, &mut controls, None, size);
+        assert!(!controls.press(KeyEvent::from(key), timeline.nodes()), "{key:?} leaves");
     }
-    lines(&drawn(chronicle, &mut controls, None, size))
+    lines(&drawn(timeline, &mut controls, None, size))
 }
 
 fn dots(lines: &[String]) -> usize {
@@ -193,18 +185,18 @@ fn an_ordinary_terminal_shows_everything() {
 
 #[test]
 fn a_large_terminal_shows_words_in_full_and_two_curves() {
-    let mut chronicle = training(30);
+    let mut timeline = training(30);
     for second in 31..45 {
-        let said = vec![Saying {
-            gravity: Gravity::News,
+        let said = vec![LogNotice {
+            severity: Severity::News,
             text: format!("word {second}"),
         }];
-        chronicle.take(&[StatsRecord {
+        timeline.take(&[StatsRecord {
             said,
             ..record("alpha", second)
         }]);
     }
-    let lines = screen(&chronicle, 200, 60);
+    let lines = screen(&timeline, 200, 60);
     assert!(lines[0].contains("accuracy 101.40 %"), "{}", lines[0]);
     assert!(lines[0].contains("held-out loss 0.0"), "{}", lines[0]);
     assert!(!lines[0].contains("replicas"), "{}", lines[0]);
@@ -226,48 +218,48 @@ fn a_large_terminal_shows_words_in_full_and_two_curves() {
 
 #[test]
 fn two_curves_are_one_above_the_other_where_it_is_tall_and_not_wide() {
-    let chronicle = training(9);
+    let timeline = training(9);
     let titles = |width, height| {
-        let lines = screen(&chronicle, width, height).into_iter();
+        let lines = screen(&timeline, width, height).into_iter();
         lines.filter(|line| line.contains(" over samples")).count()
     };
     assert_eq!((titles(80, 24), titles(80, 40), titles(120, 24)), (1, 2, 1));
-    assert!(has(&screen(&chronicle, 120, 24), "held-out accuracy"));
-    assert!(!has(&screen(&chronicle, 119, 24), "held-out accuracy"));
+    assert!(has(&screen(&timeline, 120, 24), "held-out accuracy"));
+    assert!(!has(&screen(&timeline, 119, 24), "held-out accuracy"));
 }
 
 #[test]
 fn a_narrow_terminal_leaves_out_what_matters_least() {
-    let chronicle = training(2);
-    let lines = screen(&chronicle, 40, 24);
+    let timeline = training(2);
+    let lines = screen(&timeline, 40, 24);
     assert_eq!(lines[0], "training  12 %  0:02 of 0:16");
     assert_eq!(lines[1], "builtin:mnist · dense 100, relu, dense …");
     assert_eq!(lines[2], "node▴  state    smp/s  loss acc%  lag");
-    let lines = screen(&chronicle, 14, 24);
+    let lines = screen(&timeline, 14, 24);
     assert_eq!((&*lines[0], &*lines[2]), ("training  12 %", "node▴  smp/s"));
 }
 
 #[test]
 fn a_low_terminal_shows_nodes_before_all_else() {
-    let chronicle = training(9);
-    assert!(dots(&screen(&chronicle, 80, 15)) > 0);
-    let lines = screen(&chronicle, 80, 14);
+    let timeline = training(9);
+    assert!(dots(&screen(&timeline, 80, 15)) > 0);
+    let lines = screen(&timeline, 80, 14);
     assert_eq!(dots(&lines), 0);
     assert!(lines[5].starts_with("gamma"));
     assert!(has(&lines, "events"));
-    let lines = screen(&chronicle, 80, 4);
+    let lines = screen(&timeline, 80, 4);
     assert!(lines[2].starts_with("alpha"));
     assert_eq!(lines[3], "1 to 1 of 3 nodes");
 }
 
 #[test]
 fn many_nodes_are_scrolled_and_sorted() {
-    let chronicle = crowd(40);
-    let lines = screen(&chronicle, 80, 24);
+    let timeline = crowd(40);
+    let lines = screen(&timeline, 80, 24);
     assert!(lines[3].starts_with("n00"), "{}", lines[3]);
     assert_eq!(lines[11], "1 to 8 of 40 nodes");
     let rows = |keys: &[KeyCode]| {
-        let lines = after_keys(&chronicle, keys, (80, 24));
+        let lines = after_keys(&timeline, keys, (80, 24));
         [3, 10].map(|row: usize| lines[row].split(' ').next().unwrap().to_owned())
     };
     assert_eq!(rows(&[KeyCode::End]), ["n32", "n39"]);
@@ -278,16 +270,16 @@ fn many_nodes_are_scrolled_and_sorted() {
     assert_eq!(rows(&[KeyCode::Char('s')]), ["n39", "n32"]);
     // The picked one stays picked, and in sight.
     assert_eq!(rows(&[KeyCode::Down, KeyCode::Char('s')]), ["n07", "n00"]);
-    let titles = after_keys(&chronicle, &[KeyCode::Char('s')], (80, 24)).swap_remove(2);
+    let titles = after_keys(&timeline, &[KeyCode::Char('s')], (80, 24)).swap_remove(2);
     assert!(titles.contains("smp/s▾") && !titles.contains("node▴"), "{titles}");
 }
 
 #[test]
 fn the_picked_node_is_marked_and_shown_alone() {
-    let mut chronicle = training(3);
-    chronicle.take(&[StatsRecord {
-        said: vec![Saying {
-            gravity: Gravity::Warning,
+    let mut timeline = training(3);
+    timeline.take(&[StatsRecord {
+        said: vec![LogNotice {
+            severity: Severity::Warning,
             text: "a worker is stuck".into(),
         }],
         peers: vec![PeerRecord {
@@ -304,7 +296,7 @@ fn the_picked_node_is_marked_and_shown_alone() {
         }],
         ..record("beta", 4)
     }]);
-    chronicle.take_members(&[NodeReport {
+    timeline.take_members(&[NodeReport {
         node: "beta".into(),
         address: "192.0.2.7:7700".into(),
         state: "training".into(),
@@ -314,10 +306,10 @@ fn the_picked_node_is_marked_and_shown_alone() {
         rtt_ms: Some(0.35),
     }]);
     let mut controls = Controls::default();
-    let press = |controls: &mut Controls, code| controls.press(KeyEvent::from(code), chronicle.nodes());
+    let press = |controls: &mut Controls, code| controls.press(KeyEvent::from(code), timeline.nodes());
     press(&mut controls, KeyCode::Down);
     press(&mut controls, KeyCode::Down);
-    let terminal = drawn(&chronicle, &mut controls, None, (80, 24));
+    let terminal = drawn(&timeline, &mut controls, None, (80, 24));
     let reversed = |row| {
         terminal.backend().buffer()[(0, row)]
             .modifier
@@ -325,7 +317,7 @@ fn the_picked_node_is_marked_and_shown_alone() {
     };
     assert_eq!([3, 4, 5].map(reversed), [false, true, false]);
     press(&mut controls, KeyCode::Enter);
-    let shown = lines(&drawn(&chronicle, &mut controls, None, (80, 24)));
+    let shown = lines(&drawn(&timeline, &mut controls, None, (80, 24)));
     assert_eq!(shown[2], "node beta  training  192.0.2.7:7700  cpu  2 workers");
     assert_eq!(shown[3], "last trouble: a worker is stuck");
     for text in [
@@ -342,7 +334,7 @@ fn the_picked_node_is_marked_and_shown_alone() {
     );
     assert!(has(&shown, "worker 0         7.5 s"), "{shown:#?}");
     assert!(!press(&mut controls, KeyCode::Esc));
-    assert!(has(&lines(&drawn(&chronicle, &mut controls, None, (80, 24))), "events"));
+    assert!(has(&lines(&drawn(&timeline, &mut controls, None, (80, 24))), "events"));
 }
 
 #[test]
@@ -351,9 +343,9 @@ fn help_explains_every_column_on_an_ordinary_screen() {
     for record in &mut records {
         record.gpu_memory_bytes = 1;
     }
-    let chronicle = chronicle(&records);
-    let shown = after_keys(&chronicle, &[KeyCode::Char('?')], (80, 24));
-    let columns = columns::telling(chronicle.nodes());
+    let timeline = timeline(&records);
+    let shown = after_keys(&timeline, &[KeyCode::Char('?')], (80, 24));
+    let columns = columns::telling(timeline.nodes());
     assert!(columns.len() > 20);
     for column in columns {
         let line = shown.iter().find(|line| line.contains(column.meaning));
@@ -370,12 +362,12 @@ fn help_explains_every_column_on_an_ordinary_screen() {
 
 #[test]
 fn keys_choose_what_curves_are_drawn_over() {
-    let chronicle = training(9);
+    let timeline = training(9);
     assert!(has(
-        &after_keys(&chronicle, &[KeyCode::Char('l')], (80, 24)),
+        &after_keys(&timeline, &[KeyCode::Char('l')], (80, 24)),
         "loss over samples  "
     ));
-    let shown = after_keys(&chronicle, &[KeyCode::Char('x')], (80, 24));
+    let shown = after_keys(&timeline, &[KeyCode::Char('x')], (80, 24));
     assert!(has(&shown, "loss over time, log scale"));
     let ends: Vec<&str> = shown[18].split_whitespace().collect();
     assert_eq!(ends, ["0:00", "0:09"]);
@@ -384,39 +376,39 @@ fn keys_choose_what_curves_are_drawn_over() {
         loss: Some(0.0),
         ..record("alpha", 1)
     };
-    assert!(has(&screen(&self::chronicle(&[zero]), 80, 24), "loss over samples  "));
+    assert!(has(&screen(&self::timeline(&[zero]), 80, 24), "loss over samples  "));
 }
 
 #[test]
 fn a_run_that_is_over_says_what_it_was() {
-    let mut chronicle = training(3);
-    chronicle.take_facts(facts("finished", Some(finished(true, &[]))), 0.0);
-    let text = screen(&chronicle, 80, 24)[2..5].join(" ");
+    let mut timeline = training(3);
+    timeline.take_facts(facts("finished", Some(finished(true, &[]))), 0.0);
+    let text = screen(&timeline, 80, 24)[2..5].join(" ");
     assert_eq!(
         text,
         "finished: accuracy 98.45 %, loss 0.0561, replicas agree (3 of 3), saved on the node that was asked as \
          /home/ada/tau-node/0123456789abcdef/alpha.safetensors; fetch it with 'tau start --attach'"
     );
-    assert!(screen(&chronicle, 200, 60)[2].ends_with("'tau start --attach'"));
-    assert!(screen(&chronicle, 80, 24)[0].contains("finished  epoch 10.0/10  100 %  0:42"));
-    assert!(screen(&chronicle, 200, 60)[0].contains("3 of 3 replicas equal"));
-    chronicle.take_facts(facts("finished", Some(finished(false, &["delta"]))), 0.0);
+    assert!(screen(&timeline, 200, 60)[2].ends_with("'tau start --attach'"));
+    assert!(screen(&timeline, 80, 24)[0].contains("finished  epoch 10.0/10  100 %  0:42"));
+    assert!(screen(&timeline, 200, 60)[0].contains("3 of 3 replicas equal"));
+    timeline.take_facts(facts("finished", Some(finished(false, &["delta"]))), 0.0);
     assert!(has(
-        &screen(&chronicle, 200, 60),
+        &screen(&timeline, 200, 60),
         "replicas DO NOT AGREE (3 of 4; missing: delta)"
     ));
     let reason = "the data is gone".into();
-    chronicle.take_facts(facts("failed", Some(End::Failed { reason })), 0.0);
-    assert_eq!(screen(&chronicle, 80, 24)[2], "failed: the data is gone");
+    timeline.take_facts(facts("failed", Some(End::Failed { reason })), 0.0);
+    assert_eq!(screen(&timeline, 80, 24)[2], "failed: the data is gone");
 }
 
 #[test]
 fn a_silent_node_is_dim_and_tells_for_how_long_and_has_no_rates() {
-    let mut chronicle = training(2);
+    let mut timeline = training(2);
     for second in 3..=14 {
-        chronicle.take(&[record("alpha", second), record("beta", second)]);
+        timeline.take(&[record("alpha", second), record("beta", second)]);
     }
-    let terminal = drawn(&chronicle, &mut Controls::default(), None, (80, 24));
+    let terminal = drawn(&timeline, &mut Controls::default(), None, (80, 24));
     let shown = lines(&terminal);
     let cells: Vec<&str> = shown[5].split_whitespace().collect();
     assert_eq!(cells, ["gamma", "silent", "0:12", "1.150", "97.2", "1.2e-3"]);
@@ -424,17 +416,17 @@ fn a_silent_node_is_dim_and_tells_for_how_long_and_has_no_rates() {
     assert_eq!([4, 5].map(dim), [false, true]);
     assert!(shown[0].contains("25.0k samples/s"), "{}", shown[0]);
     assert!(has(&shown, "gamma fell silent"), "{shown:#?}");
-    chronicle.take(&[record("gamma", 14)]);
-    let shown = screen(&chronicle, 80, 24);
+    timeline.take(&[record("gamma", 14)]);
+    let shown = screen(&timeline, 80, 24);
     assert!(shown[5].starts_with("gamma  training"), "{}", shown[5]);
     assert!(has(&shown, "gamma is back"), "{shown:#?}");
 }
 
 #[test]
 fn what_is_waited_for_and_what_is_said_stands_below_the_header() {
-    let mut chronicle = training(3);
+    let mut timeline = training(3);
     let waiting = vec!["gamma, silent for 12 s, given up at 30 s".into()];
-    chronicle.take_facts(
+    timeline.take_facts(
         Facts {
             waiting,
             ..facts("settling", None)
@@ -442,7 +434,7 @@ fn what_is_waited_for_and_what_is_said_stands_below_the_header() {
         0.0,
     );
     let said = "127.0.0.1:7700 does not answer; asking 127.0.0.1:7701";
-    let shown = lines(&drawn(&chronicle, &mut Controls::default(), Some(said), (80, 24)));
+    let shown = lines(&drawn(&timeline, &mut Controls::default(), Some(said), (80, 24)));
     assert_eq!(shown[2], "waiting for gamma, silent for 12 s, given up at 30 s");
     assert_eq!(shown[3], said);
     assert!(shown[4].starts_with("node▴"), "{}", shown[4]);
@@ -467,9 +459,9 @@ fn where_numbers_are_predicted_nothing_is_called_an_accuracy() {
             ..one
         });
     }
-    let chronicle = chronicle(&records);
+    let timeline = timeline(&records);
     for keys in [&[][..], &[KeyCode::Enter]] {
-        let shown = after_keys(&chronicle, keys, (160, 40));
+        let shown = after_keys(&timeline, keys, (160, 40));
         assert!(has(&shown, "R²") && has(&shown, "-0.25"), "{shown:#?}");
         assert!(!has(&shown, "accuracy") && !has(&shown, "acc%"), "{shown:#?}");
     }

@@ -81,7 +81,7 @@ impl fmt::Display for Peer {
 
 /// The system gave no randomness for a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no key could be drawn: the system has no randomness to give")]
+#[error("no key could be generated: the system has no randomness to give")]
 pub struct NoKey;
 
 /// A process's own name, with what proves it.

@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
 use super::identity::{Identity, KEY_BYTES, Peer, Role, SIGNATURE_BYTES, is_signed};
-use crate::drawn;
+use crate::entropy;
 use crate::transport::Stream;
 
 /// What every signed message begins with, so that it is good for nothing else.
@@ -30,7 +30,7 @@ impl Token {
     pub(super) const BYTES: usize = TOKEN_BYTES;
 
     fn draw() -> io::Result<Self> {
-        drawn::secret().map(Self)
+        entropy::secret().map(Self)
     }
 
     pub(super) fn bytes(self) -> [u8; TOKEN_BYTES] {

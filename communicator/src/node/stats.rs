@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use protocol::ids::NodeId;
 use protocol::measured::ProcessUsage;
-use protocol::stats::{PeerRecord, Saying, StatsRecord};
+use protocol::stats::{LogNotice, PeerRecord, StatsRecord};
 use protocol::wire::control::Reply;
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
 use ractor_cluster::RactorMessage;
@@ -199,7 +199,7 @@ fn size(record: &StatsRecord) -> usize {
         .iter()
         .map(|peer| size_of::<PeerRecord>() + peer.node.len());
     let sentences = record.said.iter().map(|saying| &saying.text).chain(&record.waiting);
-    let sentences = sentences.map(|text| size_of::<Saying>() + text.len());
+    let sentences = sentences.map(|text| size_of::<LogNotice>() + text.len());
     let evaluations = size_of_val(&*record.evaluations);
     let processes = record.processes.iter();
     let processes = processes.map(|process| size_of::<ProcessUsage>() + process.process.len());

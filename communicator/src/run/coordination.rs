@@ -137,7 +137,7 @@ impl Coordination {
             }
             return Some(Decision::Refuse(reasons));
         };
-        // Names are drawn; addresses stay the same from run to run, and so do the slots.
+        // Names are drawn at random; addresses stay the same from run to run, and so do the slots.
         participants.sort_by_key(|participant| participant.address);
         let mut job = Box::new(Job {
             exchange: self.job.exchange.decided(Cut::Into(groups)),

@@ -225,7 +225,7 @@ impl World {
     }
 
     pub(super) fn add(&mut self, seed: Option<NodeId>) -> NodeId {
-        // Names are drawn: they decide who dials, and who gives way.
+        // Names are drawn at random: they decide who dials, and who gives way.
         let id = NodeId(1 + self.random.below(1 << 20));
         self.add_named(id, format!("n{}", id.0), seed)
     }

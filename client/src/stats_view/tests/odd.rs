@@ -7,11 +7,11 @@ fn no_size_is_too_small_or_too_odd() {
     let mut over = training(5);
     over.take_facts(facts("finished", Some(finished(true, &["delta"]))), 0.0);
     let keys: [&[KeyCode]; 4] = [&[], &[KeyCode::Char('?')], &[KeyCode::Enter], &[KeyCode::End]];
-    for chronicle in [Chronicle::default(), training(5), over, crowd(30)] {
+    for timeline in [Timeline::default(), training(5), over, crowd(30)] {
         for keys in keys {
             for width in [1, 2, 5, 9, 41, 79, 120, 300] {
                 for height in (1..30).chain([60, 100]) {
-                    after_keys(&chronicle, keys, (width, height));
+                    after_keys(&timeline, keys, (width, height));
                 }
             }
         }
@@ -20,7 +20,7 @@ fn no_size_is_too_small_or_too_odd() {
 
 #[test]
 fn before_the_first_record_it_says_so() {
-    let lines = screen(&Chronicle::default(), 80, 24);
+    let lines = screen(&Timeline::default(), 80, 24);
     assert_eq!(lines[0], "No news from the cluster yet.");
     assert!(lines[23].starts_with("q leave"));
 }
@@ -32,7 +32,7 @@ fn what_is_not_known_is_a_dash() {
         tau: 0.0,
         ..record(node, 1)
     };
-    let lines = screen(&chronicle(&[first("alpha"), first("beta")]), 80, 24);
+    let lines = screen(&timeline(&[first("alpha"), first("beta")]), 80, 24);
     let cells: Vec<&str> = lines[3].split_whitespace().collect();
     assert_eq!(cells[3..9], ["–", "–", "–", "0.20", "–", "–"]);
     assert_eq!(dots(&lines), 0);
@@ -41,7 +41,7 @@ fn what_is_not_known_is_a_dash() {
 #[test]
 fn one_node_alone_exchanges_nothing() {
     let titles = |records: &[StatsRecord]| {
-        let lines = screen(&chronicle(records), 200, 24);
+        let lines = screen(&timeline(records), 200, 24);
         let titles = lines.iter().find(|line| line.starts_with("node")).unwrap().clone();
         ["in B/s", "out B/s", "exchange %"].map(|title| titles.contains(title))
     };
@@ -56,8 +56,8 @@ fn control_characters_do_not_reach_the_terminal() {
         node: "a\u{1b}[2Jb\nc".into(),
         run: "\u{1b}]0;x\u{7}".into(),
         state: "\u{9b}31m".into(),
-        said: vec![Saying {
-            gravity: Gravity::Error,
+        said: vec![LogNotice {
+            severity: Severity::Error,
             text: "\u{1b}[31mred\r\n".into(),
         }],
         peers: vec![PeerRecord {
@@ -69,9 +69,9 @@ fn control_characters_do_not_reach_the_terminal() {
         }],
         ..record("a", 1)
     };
-    let mut chronicle = chronicle(&[evil]);
+    let mut timeline = timeline(&[evil]);
     let reason = "\u{1b}[2J".into();
-    chronicle.take_facts(
+    timeline.take_facts(
         Facts {
             run: "\u{1b}]0;x\u{7}".into(),
             waiting: vec!["\u{1b}c".into()],
@@ -80,7 +80,7 @@ fn control_characters_do_not_reach_the_terminal() {
         0.0,
     );
     for keys in [&[][..], &[KeyCode::Enter]] {
-        let text = after_keys(&chronicle, keys, (80, 24)).concat();
+        let text = after_keys(&timeline, keys, (80, 24)).concat();
         assert!(!text.contains(char::is_control), "{text:?}");
     }
 }
@@ -96,7 +96,7 @@ fn no_number_is_too_large_or_too_odd() {
         f64::NAN,
         f64::MIN_POSITIVE,
     ];
-    let mut chronicle = Chronicle::default();
+    let mut timeline = Timeline::default();
     for (second, value) in (1..).zip(odd) {
         let odd = StatsRecord {
             samples_per_second: value,
@@ -123,11 +123,11 @@ fn no_number_is_too_large_or_too_odd() {
             loss: Some(1.0),
             ..record("even", second)
         };
-        chronicle.take(&[odd, even]);
-        chronicle.take_facts(facts("training", None), 0.0);
+        timeline.take(&[odd, even]);
+        timeline.take_facts(facts("training", None), 0.0);
         for keys in [&[][..], &[KeyCode::Enter], &[KeyCode::Char('x')], &[KeyCode::Char('l')]] {
-            after_keys(&chronicle, keys, (80, 24));
-            after_keys(&chronicle, keys, (200, 60));
+            after_keys(&timeline, keys, (80, 24));
+            after_keys(&timeline, keys, (200, 60));
         }
     }
 }

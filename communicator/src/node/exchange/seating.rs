@@ -10,7 +10,7 @@ use protocol::wire::attach::{Assignment, COUNTS_PER_PIECE, Pace, SaveOrder, ToWo
 
 use super::ExchangeState;
 use crate::checkpoint::State;
-use crate::drawn;
+use crate::entropy;
 use crate::exchange::Event;
 use crate::node::workers::WorkerHandle;
 use crate::run::{Liveness, WorkerKey};
@@ -116,7 +116,7 @@ impl ExchangeState {
     /// All batches have come, and the workers that had them are gone: another one is given the ledger, to measure and
     /// save it. It trains nothing, so it has no origin that anybody knows, and what it sends is not listened to.
     pub(super) fn measure(&self, worker: &WorkerHandle, path: PathBuf) {
-        self.hand_over(worker, OriginId(drawn::number()), 0, None);
+        self.hand_over(worker, OriginId(entropy::number()), 0, None);
         worker.tell(ToWorker::Stop);
         let save = Some(self.save_order(path, false));
         worker.tell(ToWorker::Finish { save });
@@ -125,7 +125,7 @@ impl ExchangeState {
     /// Seats a worker at the end, for the measurement of its pipeline. Its origin is not announced, so that its batches do not
     /// count.
     pub(super) fn reseat(&mut self, worker: WorkerHandle, slot: usize) {
-        let origin = OriginId(drawn::number());
+        let origin = OriginId(entropy::number());
         worker.route_batches(Some(self.myself.get_derived()));
         self.hand_over(&worker, origin, slot, None);
         worker.tell(ToWorker::Stop);

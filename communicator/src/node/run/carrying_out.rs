@@ -11,7 +11,7 @@ use super::{RunMessage, RunState, checkpoint_search, offer};
 use crate::node::exchange::ExchangeMessage;
 use crate::node::membership::MembershipMessage;
 use crate::run::{ExchangeOrder, RunEffect, RunEvent, RunWord};
-use crate::{drawn, log_context};
+use crate::{entropy, log_context};
 
 impl RunState {
     pub(super) fn carry_out(&mut self, effect: RunEffect) {
@@ -96,7 +96,7 @@ impl RunState {
                 let Some(worker) = self.workers.get(&worker).cloned() else {
                     return;
                 };
-                let origin = OriginId(drawn::number());
+                let origin = OriginId(entropy::number());
                 ExchangeMessage::Seat { worker, slot, origin }
             }
             ExchangeOrder::Reseat { worker, slot } => {

@@ -27,7 +27,7 @@ use super::roster::Change;
 use super::stats::StatsMessage;
 use super::workers::{WorkerHandle, WorkersNotice};
 use crate::control::Payload;
-use crate::drawn;
+use crate::entropy;
 use crate::ledger::Ledger;
 use crate::run::{RunCore, RunEffect, RunEvent, WorkerKey};
 use crate::timing::Timing;
@@ -164,7 +164,7 @@ impl RunState {
                 allow_partial,
                 reply,
             } => {
-                let (run, ticket) = (RunId(drawn::number()), self.clients.add(reply));
+                let (run, ticket) = (RunId(entropy::number()), self.clients.add(reply));
                 self.event(RunEvent::StartTraining {
                     run,
                     job,
@@ -178,7 +178,7 @@ impl RunState {
                 allow_partial,
                 reply,
             } => {
-                let (run, ticket) = (RunId(drawn::number()), self.clients.add(reply));
+                let (run, ticket) = (RunId(entropy::number()), self.clients.add(reply));
                 self.event(RunEvent::Resume {
                     run,
                     resumes: (resumes, changes),

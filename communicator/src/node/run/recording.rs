@@ -7,11 +7,11 @@ use protocol::measured::NodeUsage;
 use protocol::wire::control::Word;
 
 use super::RunState;
+use crate::log_notices;
 use crate::node::membership::MembershipMessage;
 use crate::node::stats::StatsMessage;
 use crate::node::workers::WorkerHandle;
 use crate::run::WorkerKey;
-use crate::sayings;
 
 /// The processes whose use of the machine is this node's.
 pub(super) fn pids(workers: &BTreeMap<WorkerKey, WorkerHandle>) -> impl Iterator<Item = u32> + '_ {
@@ -46,7 +46,7 @@ impl RunState {
         record.memory_bytes = usage.memory_bytes;
         (record.wire_in, record.wire_out) = (used.wire_in, used.wire_out);
         record.processes = used.processes;
-        record.said = sayings::take();
+        record.said = log_notices::take();
         let word = Word::Stats(Box::new(record)).fitting();
         // What others are told is what is kept: whoever goes on with another node knows it again.
         if let Word::Stats(record) = &word {

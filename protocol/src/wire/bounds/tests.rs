@@ -5,7 +5,7 @@ use crate::digest::Digest;
 use crate::ids::RunId;
 use crate::job::JobDraft;
 use crate::measured::{Course, Evaluation, NodeUsage, ProcessUsage, Scores};
-use crate::stats::{Gravity, Saying};
+use crate::stats::{LogNotice, Severity};
 use crate::wire::control::Phase;
 use crate::wire::run_beat::{ParticipantState, RunBeat, Settled};
 use crate::wire::run_plan::Taken;
@@ -270,8 +270,8 @@ fn records_and_sentences_are_short() {
     assert!(!record(|record| record.state = "x".repeat(900_000)));
     assert!(!record(|record| record.tau = f64::NAN));
     assert!(!record(|record| record.time = f64::INFINITY));
-    let saying = |letters| Saying {
-        gravity: Gravity::Warning,
+    let saying = |letters| LogNotice {
+        severity: Severity::Warning,
         text: "é".repeat(letters),
     };
     let said = |said| {

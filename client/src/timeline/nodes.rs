@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use protocol::stats::{Gravity, NodeReport, StatsRecord};
+use protocol::stats::{NodeReport, Severity, StatsRecord};
 
 use protocol::wire::control;
 
-use super::happenings::Happening;
+use super::entries::TimelineEntry;
 
 /// Who was not heard of for so many seconds, while others were, is silent: it is in no mean and in no sum of speeds.
 pub(crate) const SILENT: f64 = 5.0;
@@ -84,7 +84,7 @@ impl Nodes {
     }
 
     /// Takes in a record. Tells who was not known, has fallen silent or is back.
-    pub(super) fn take(&mut self, record: &StatsRecord) -> Vec<Happening> {
+    pub(super) fn take(&mut self, record: &StatsRecord) -> Vec<TimelineEntry> {
         let known = self.by_name.get(&record.node).map_or(0.0, |node| node.record.time);
         if record.time < known {
             // It was told before.
@@ -96,9 +96,9 @@ impl Nodes {
         let node = self.by_name.entry(name()).or_default();
         let is_new = node.record.time == 0.0;
         if is_new && self.joined.insert(name()) {
-            happened.push(Happening::Joined { node: name() });
+            happened.push(TimelineEntry::Joined { node: name() });
         } else if is_new || node.silent.take().is_some() {
-            happened.push(Happening::Back { node: name() });
+            happened.push(TimelineEntry::Back { node: name() });
         }
         let silence = self.silence;
         let between = record.time - node.record.time;
@@ -110,7 +110,7 @@ impl Nodes {
         };
         node.rate_in = rate(record.bytes_in, node.record.bytes_in);
         node.rate_out = rate(record.bytes_out, node.record.bytes_out);
-        let grave = record.said.iter().rfind(|saying| saying.gravity > Gravity::News);
+        let grave = record.said.iter().rfind(|saying| saying.severity > Severity::News);
         if let Some(saying) = grave {
             node.trouble = Some(saying.text.clone());
         }
@@ -118,7 +118,7 @@ impl Nodes {
         for (name, node) in &mut self.by_name {
             let unheard = self.newest - node.record.time;
             if node.record.time > 0.0 && unheard > self.silence && node.silent.replace(unheard).is_none() {
-                happened.push(Happening::Silent { node: name.clone() });
+                happened.push(TimelineEntry::Silent { node: name.clone() });
             }
         }
         happened

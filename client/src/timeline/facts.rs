@@ -6,7 +6,7 @@ use protocol::wire::control::{Phase, RunResult, RunStatus};
 use protocol::wire::run_beat::StopReason;
 use serde::Serialize;
 
-use super::happenings::Happening;
+use super::entries::TimelineEntry;
 use crate::report::missing;
 
 /// A run as its nodes describe it.
@@ -86,17 +86,17 @@ impl Facts {
     }
 
     /// What has happened since these were known, if any were.
-    pub(super) fn since(&self, before: Option<&Self>) -> Vec<Happening> {
+    pub(super) fn since(&self, before: Option<&Self>) -> Vec<TimelineEntry> {
         let mut happened = Vec::new();
         let waited_for = before.map_or(&[] as &[String], |before| &before.waiting);
         if self.end.is_none() && !waiting::is_the_same(waited_for, &self.waiting) {
             let reasons = self.waiting.clone();
-            happened.push(Happening::Waiting { reasons });
+            happened.push(TimelineEntry::Waiting { reasons });
         }
         if before.is_none_or(|before| before.end.is_none()) {
             happened.extend(self.end.as_ref().map(|end| match end {
-                End::Finished { reason, .. } => Happening::Finished { reason: reason.clone() },
-                End::Failed { reason } => Happening::Failed { reason: reason.clone() },
+                End::Finished { reason, .. } => TimelineEntry::Finished { reason: reason.clone() },
+                End::Failed { reason } => TimelineEntry::Failed { reason: reason.clone() },
             }));
         }
         happened

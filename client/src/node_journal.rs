@@ -8,9 +8,9 @@ use communicator::node::Inquiry;
 use protocol::stats::StatsRecord;
 use protocol::wire::control::{Phase, Reply, Request, RunStatus};
 
-use crate::chronicle::{Chronicle, Facts};
-use crate::diary::Diary;
+use crate::journal::Journal;
 use crate::run_folder::{RunFolder, run_named};
+use crate::timeline::{Facts, Timeline};
 use crate::{clock, commands, report};
 
 /// Records are kept every second for an hour, and then every so many seconds.
@@ -61,8 +61,8 @@ fn has_begun(status: &RunStatus) -> bool {
 struct Kept {
     run: String,
     folder: RunFolder,
-    chronicle: Chronicle,
-    diary: Diary,
+    timeline: Timeline,
+    journal: Journal,
     /// When its last record was kept, in seconds of the run.
     recorded: f64,
     has_job: bool,
@@ -75,9 +75,9 @@ impl Kept {
         let folder = RunFolder::at(dir.join(run)).ok()?;
         Some(Self {
             run: run.into(),
-            diary: Diary::open(&folder),
+            journal: Journal::open(&folder),
             folder,
-            chronicle: Chronicle::default(),
+            timeline: Timeline::default(),
             recorded: 0.0,
             has_job: false,
             over: false,
@@ -94,15 +94,15 @@ impl Kept {
     }
 
     fn take(&mut self, record: &StatsRecord, own: bool) {
-        let happened = self.chronicle.take(std::slice::from_ref(record));
+        let happened = self.timeline.take(std::slice::from_ref(record));
         for happened in &happened {
-            self.diary.note(happened);
+            self.journal.note(happened);
         }
         let due = record.seconds < FINE_SECONDS || record.seconds >= self.recorded + COARSE_EVERY;
-        let evaluated = record.told_evaluations().any(|new| self.diary.is_new(&new));
+        let evaluated = record.told_evaluations().any(|new| self.journal.is_new(&new));
         if own && (due || evaluated) {
             self.recorded = record.seconds;
-            self.diary.take(std::slice::from_ref(record));
+            self.journal.take(std::slice::from_ref(record));
         }
     }
 
@@ -113,14 +113,14 @@ impl Kept {
         if !self.has_job {
             self.has_job = self.folder.keep_job(&status.job).is_ok();
         }
-        for happened in self.chronicle.take_facts(Facts::of(status), clock::now()) {
-            self.diary.note(&happened);
+        for happened in self.timeline.take_facts(Facts::of(status), clock::now()) {
+            self.journal.note(&happened);
         }
         self.over = status.outcome.is_some();
         if let Some(Ok(result)) = &status.outcome {
             let finished = report::finished(status, result, result.model.display().to_string());
             if let Some(last) = finished.evaluations.last() {
-                self.diary.add_evaluation(clock::now(), last);
+                self.journal.add_evaluation(clock::now(), last);
             }
             if self.folder.keep_result(&finished).is_ok() {
                 commands::report::of_run(&finished);

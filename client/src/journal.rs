@@ -10,9 +10,9 @@ use protocol::measured::Evaluation;
 use protocol::stats::StatsRecord;
 use serde::Serialize;
 
-use crate::chronicle::Happened;
 use crate::notice;
 use crate::run_folder::RunFolder;
+use crate::timeline::Happened;
 
 pub(crate) const METRICS: &str = "metrics.jsonl";
 pub(crate) const EVENTS: &str = "events.jsonl";
@@ -26,16 +26,16 @@ struct Evaluated<'a> {
     evaluation: &'a Evaluation,
 }
 
-/// A diary of one run.
-pub(crate) struct Diary {
+/// A journal of one run.
+pub(crate) struct Journal {
     metrics: Lines,
     events: Lines,
     /// When the newest evaluation was made, in seconds of the run.
     evaluated: Option<f64>,
 }
 
-impl Diary {
-    /// Opens a diary in a run's folder. What a diary there says already is gone on with.
+impl Journal {
+    /// Opens a journal in a run's folder. What a journal there says already is gone on with.
     pub(crate) fn open(folder: &RunFolder) -> Self {
         let lines = |name: &'static str| Lines {
             name,
@@ -128,28 +128,28 @@ mod tests {
     use protocol::ids::RunId;
 
     use super::*;
-    use crate::chronicle::Happening;
+    use crate::timeline::TimelineEntry;
 
     #[test]
-    fn files_hold_what_happened_and_a_full_disk_ends_only_the_diary() {
+    fn files_hold_what_happened_and_a_full_disk_ends_only_the_journal() {
         let among = tempfile::tempdir().unwrap();
         let folder = RunFolder::make(among.path(), RunId(7)).unwrap();
-        let mut diary = Diary::open(&folder);
+        let mut journal = Journal::open(&folder);
         let record = StatsRecord {
             node: "a".into(),
             time: 2e9,
             evaluation: Some(Evaluation::default()),
             ..StatsRecord::default()
         };
-        diary.take(&[record.clone(), record]);
+        journal.take(&[record.clone(), record]);
         let happened = |what| Happened {
             number: 1,
             time: 2e9,
             what,
         };
         let reasons = vec!["it has not settled".into()];
-        diary.note(&happened(Happening::Waiting { reasons }));
-        diary.note(&happened(Happening::StopAsked));
+        journal.note(&happened(TimelineEntry::Waiting { reasons }));
+        journal.note(&happened(TimelineEntry::StopAsked));
         let lines = |name: &str| -> Vec<serde_json::Value> {
             let text = std::fs::read_to_string(folder.path().join(name)).unwrap();
             text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -160,10 +160,10 @@ mod tests {
         assert_eq!(events, [r#""waiting""#, r#""stop_asked""#]);
 
         if let Ok(full) = File::create("/dev/full") {
-            diary.events.file = Some(BufWriter::new(full));
-            diary.note(&happened(Happening::StopAsked));
-            assert!(diary.events.file.is_none());
-            diary.note(&happened(Happening::StopAsked));
+            journal.events.file = Some(BufWriter::new(full));
+            journal.note(&happened(TimelineEntry::StopAsked));
+            assert!(journal.events.file.is_none());
+            journal.note(&happened(TimelineEntry::StopAsked));
         }
     }
 }

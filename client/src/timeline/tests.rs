@@ -1,6 +1,6 @@
 //! What records add up to.
 
-use protocol::stats::{Gravity, Saying};
+use protocol::stats::{LogNotice, Severity};
 
 use super::*;
 
@@ -23,7 +23,7 @@ fn record(node: &str, second: u32) -> StatsRecord {
     }
 }
 
-fn events(happened: Vec<Happened>) -> Vec<Happening> {
+fn events(happened: Vec<Happened>) -> Vec<TimelineEntry> {
     happened.into_iter().map(|happened| happened.what).collect()
 }
 
@@ -44,50 +44,50 @@ fn facts(phase: &'static str, end: Option<End>) -> Facts {
 
 #[test]
 fn a_node_takes_part_once_also_if_it_was_away_when_the_run_ended() {
-    let mut chronicle = Chronicle::default();
-    chronicle.take(&[record("a", 1), record("b", 1)]);
-    (2..9).for_each(|second| drop(chronicle.take(&[record("b", second)])));
+    let mut timeline = Timeline::default();
+    timeline.take(&[record("a", 1), record("b", 1)]);
+    (2..9).for_each(|second| drop(timeline.take(&[record("b", second)])));
     let end = End::Failed { reason: "x".into() };
-    chronicle.take_facts(facts("ended", Some(end)), 1e9 + 9.0);
+    timeline.take_facts(facts("ended", Some(end)), 1e9 + 9.0);
     // The cluster has lost it, and it comes back.
-    chronicle.take_members(&[]);
-    assert_eq!(chronicle.nodes().len(), 1);
-    let back = events(chronicle.take(&[record("a", 10)]));
-    assert_eq!(back, [Happening::Back { node: "a".into() }]);
+    timeline.take_members(&[]);
+    assert_eq!(timeline.nodes().len(), 1);
+    let back = events(timeline.take(&[record("a", 10)]));
+    assert_eq!(back, [TimelineEntry::Back { node: "a".into() }]);
 }
 
 #[test]
 fn silence_is_noted_once_and_who_is_silent_is_in_no_mean() {
-    let mut chronicle = Chronicle::default();
+    let mut timeline = Timeline::default();
     let node = || String::from("a");
-    let joined = events(chronicle.take(&[record("a", 1), record("b", 1)]));
-    let b = Happening::Joined { node: "b".into() };
-    assert_eq!(joined, [Happening::Joined { node: node() }, b]);
-    assert_eq!(chronicle.nodes().samples_per_second(), 20.0);
-    let happened: Vec<Happening> = (2..9)
-        .flat_map(|second| events(chronicle.take(&[record("b", second)])))
+    let joined = events(timeline.take(&[record("a", 1), record("b", 1)]));
+    let b = TimelineEntry::Joined { node: "b".into() };
+    assert_eq!(joined, [TimelineEntry::Joined { node: node() }, b]);
+    assert_eq!(timeline.nodes().samples_per_second(), 20.0);
+    let happened: Vec<TimelineEntry> = (2..9)
+        .flat_map(|second| events(timeline.take(&[record("b", second)])))
         .collect();
-    assert_eq!(happened, [Happening::Silent { node: node() }]);
-    assert_eq!(chronicle.nodes().samples_per_second(), 10.0);
-    let silent = chronicle.nodes().iter().next().unwrap();
+    assert_eq!(happened, [TimelineEntry::Silent { node: node() }]);
+    assert_eq!(timeline.nodes().samples_per_second(), 10.0);
+    let silent = timeline.nodes().iter().next().unwrap();
     assert_eq!((silent.state(), silent.silent), ("silent", Some(7.0)));
     assert_eq!(
-        chronicle.nodes().total(|record| record.samples),
+        timeline.nodes().total(|record| record.samples),
         10 + 80,
         "what it has trained counts"
     );
-    let back = events(chronicle.take(&[record("a", 9)]));
-    assert_eq!(back, [Happening::Back { node: node() }]);
+    let back = events(timeline.take(&[record("a", 9)]));
+    assert_eq!(back, [TimelineEntry::Back { node: node() }]);
 }
 
 #[test]
 fn a_run_that_is_over_stays_as_it_was() {
-    let mut chronicle = Chronicle::default();
-    chronicle.take_facts(facts("training", None), 1e9);
+    let mut timeline = Timeline::default();
+    timeline.take_facts(facts("training", None), 1e9);
     for second in 1..5 {
-        chronicle.take(&[record("a", second), record("b", second)]);
+        timeline.take(&[record("a", second), record("b", second)]);
     }
-    let summary = chronicle.summary();
+    let summary = timeline.summary();
     assert_eq!((summary.samples, summary.share), (80, Some(0.4)));
     assert_eq!((summary.left, summary.epoch), (Some(6.0), Some(0.8)));
     let replicas = summary.replicas;
@@ -100,12 +100,12 @@ fn a_run_that_is_over_stays_as_it_was() {
         time: 1e9 + f64::from(second),
         ..StatsRecord::default()
     };
-    chronicle.take(&[idle("a", 5), idle("b", 6)]);
-    assert_eq!(chronicle.summary().samples, 80);
-    assert_eq!(chronicle.nodes().total(|record| record.samples), 80);
-    let seconds: Vec<f64> = chronicle.curve().points().iter().map(|point| point.seconds).collect();
+    timeline.take(&[idle("a", 5), idle("b", 6)]);
+    assert_eq!(timeline.summary().samples, 80);
+    assert_eq!(timeline.nodes().total(|record| record.samples), 80);
+    let seconds: Vec<f64> = timeline.curve().points().iter().map(|point| point.seconds).collect();
     assert_eq!(seconds, [1.0, 2.0, 3.0, 4.0]);
-    let happened = chronicle.take_facts(
+    let happened = timeline.take_facts(
         facts(
             "finished",
             Some(End::Finished {
@@ -125,8 +125,8 @@ fn a_run_that_is_over_stays_as_it_was() {
         1e9 + 6.0,
     );
     let reason = "trained".into();
-    assert_eq!(events(happened), [Happening::Finished { reason }]);
-    let summary = chronicle.summary();
+    assert_eq!(events(happened), [TimelineEntry::Finished { reason }]);
+    let summary = timeline.summary();
     assert_eq!(
         (summary.share, summary.left, summary.accuracy),
         (Some(1.0), None, Some(0.9))
@@ -136,45 +136,45 @@ fn a_run_that_is_over_stays_as_it_was() {
 
 #[test]
 fn the_next_run_begins_afresh_and_what_comes_late_of_the_last_is_left_out() {
-    let mut chronicle = Chronicle::default();
-    chronicle.take(&[record("a", 1), record("a", 2)]);
+    let mut timeline = Timeline::default();
+    timeline.take(&[record("a", 1), record("a", 2)]);
     let next = StatsRecord {
         run: "0000000000000008".into(),
         ..record("b", 3)
     };
-    chronicle.take(&[next, record("a", 3)]);
-    assert_eq!((chronicle.run(), chronicle.summary().samples), ("0000000000000008", 60));
-    let late = chronicle.nodes().iter().next().unwrap();
+    timeline.take(&[next, record("a", 3)]);
+    assert_eq!((timeline.run(), timeline.summary().samples), ("0000000000000008", 60));
+    let late = timeline.nodes().iter().next().unwrap();
     assert_eq!((&*late.record.node, late.record.samples), ("a", 0));
     // What was asked of the old run before the first record of the new one is of no use either.
     let reason = "it has failed".into();
-    chronicle.take_facts(facts("failed", Some(End::Failed { reason })), 1e9);
-    assert!(chronicle.facts().is_none());
+    timeline.take_facts(facts("failed", Some(End::Failed { reason })), 1e9);
+    assert!(timeline.facts().is_none());
 }
 
 #[test]
 fn what_nodes_say_happens_and_the_grave_is_their_trouble() {
-    let mut chronicle = Chronicle::default();
-    let saying = |gravity, text: &str| Saying {
-        gravity,
+    let mut timeline = Timeline::default();
+    let saying = |severity, text: &str| LogNotice {
+        severity,
         text: text.into(),
     };
     let said = vec![
-        saying(Gravity::Warning, "a worker is stuck"),
-        saying(Gravity::News, "saved"),
+        saying(Severity::Warning, "a worker is stuck"),
+        saying(Severity::News, "saved"),
     ];
-    let happened = chronicle.take(&[StatsRecord { said, ..record("a", 1) }]);
+    let happened = timeline.take(&[StatsRecord { said, ..record("a", 1) }]);
     assert_eq!(happened.len(), 3);
-    let node = chronicle.nodes().iter().next().unwrap();
+    let node = timeline.nodes().iter().next().unwrap();
     assert_eq!(node.trouble.as_deref(), Some("a worker is stuck"));
     let text = serde_json::to_value(&happened[1]).unwrap();
     assert_eq!((&text["event"], &text["gravity"]), (&"said".into(), &"warning".into()));
-    assert_eq!(chronicle.happened_after(1).count(), 2);
+    assert_eq!(timeline.happened_after(1).count(), 2);
 }
 
 #[test]
 fn evaluations_are_taken_once_and_the_best_stays() {
-    let mut chronicle = Chronicle::default();
+    let mut timeline = Timeline::default();
     let evaluated = |second: u32, accuracy| StatsRecord {
         evaluation: Some(Evaluation {
             seconds: f64::from(second),
@@ -183,14 +183,14 @@ fn evaluations_are_taken_once_and_the_best_stays() {
         }),
         ..record("a", second + 1)
     };
-    chronicle.take(&[
+    timeline.take(&[
         evaluated(1, 0.5),
         evaluated(1, 0.5),
         evaluated(3, 0.9),
         evaluated(4, 0.8),
     ]);
-    assert_eq!(chronicle.evaluations().len(), 3);
-    let summary = chronicle.summary();
+    assert_eq!(timeline.evaluations().len(), 3);
+    let summary = timeline.summary();
     assert_eq!((summary.accuracy, summary.best), (Some(0.8), Some(0.9)));
 }
 
@@ -205,43 +205,43 @@ fn members_that_have_said_nothing_are_shown_and_dropped_with_the_list() {
         since: 0.0,
         rtt_ms: None,
     };
-    let mut chronicle = Chronicle::default();
-    chronicle.take_members(&[member("a"), member("b")]);
-    chronicle.take(&[record("a", 1)]);
-    assert_eq!(chronicle.nodes().len(), 2, "a new run forgets no member");
-    chronicle.take_members(&[member("c")]);
-    let names: Vec<&str> = chronicle.nodes().iter().map(|node| &*node.record.node).collect();
+    let mut timeline = Timeline::default();
+    timeline.take_members(&[member("a"), member("b")]);
+    timeline.take(&[record("a", 1)]);
+    assert_eq!(timeline.nodes().len(), 2, "a new run forgets no member");
+    timeline.take_members(&[member("c")]);
+    let names: Vec<&str> = timeline.nodes().iter().map(|node| &*node.record.node).collect();
     assert_eq!(names, ["a", "c"]);
 }
 
 /// A node that was not in the last two runs still speaks of the one before; nobody goes back to that.
 #[test]
 fn who_speaks_of_an_old_run_does_not_bring_it_back() {
-    let mut chronicle = Chronicle::default();
-    chronicle.take_facts(facts("training", None), 1e9);
+    let mut timeline = Timeline::default();
+    timeline.take_facts(facts("training", None), 1e9);
     let stale = StatsRecord {
         run: "000000000000000a".into(),
         state: "idle".into(),
         ..record("x", 2)
     };
-    chronicle.take(&[record("a", 1), stale.clone(), record("a", 2)]);
-    assert_eq!((chronicle.run(), chronicle.summary().samples), (RUN, 40));
-    let other = chronicle.nodes().iter().find(|node| node.record.node == "x").unwrap();
+    timeline.take(&[record("a", 1), stale.clone(), record("a", 2)]);
+    assert_eq!((timeline.run(), timeline.summary().samples), (RUN, 40));
+    let other = timeline.nodes().iter().find(|node| node.record.node == "x").unwrap();
     assert_eq!((other.state(), other.record.samples), ("idle", 0));
     // Not even a liar can, while the nodes that are asked are in a run.
     let lie = StatsRecord {
         state: "training".into(),
         ..stale
     };
-    chronicle.take(&[lie.clone(), record("a", 3)]);
-    assert_eq!(chronicle.run(), RUN);
+    timeline.take(&[lie.clone(), record("a", 3)]);
+    assert_eq!(timeline.run(), RUN);
     // Before they were asked one may be wrong, and they put it right.
-    let mut chronicle = Chronicle::default();
-    chronicle.take(&[record("a", 1), lie]);
-    assert_ne!(chronicle.run(), RUN);
-    chronicle.take_facts(facts("training", None), 1e9);
-    chronicle.take(&[record("a", 2)]);
-    assert_eq!((chronicle.run(), chronicle.summary().samples), (RUN, 40));
+    let mut timeline = Timeline::default();
+    timeline.take(&[record("a", 1), lie]);
+    assert_ne!(timeline.run(), RUN);
+    timeline.take_facts(facts("training", None), 1e9);
+    timeline.take(&[record("a", 2)]);
+    assert_eq!((timeline.run(), timeline.summary().samples), (RUN, 40));
 }
 
 /// Records of a run that takes less than a second.
@@ -260,17 +260,17 @@ fn a_short_run_has_a_curve_and_all_its_evaluations() {
             ..record(node, 1)
         }
     };
-    let mut chronicle = Chronicle::default();
+    let mut timeline = Timeline::default();
     for hundredths in [5, 10, 20] {
-        chronicle.take(&[at("b", hundredths, &[])]);
+        timeline.take(&[at("b", hundredths, &[])]);
     }
     // Of those that settle the first has trained nothing in the last tenths.
     let idle = StatsRecord {
         loss: None,
         ..at("b", 40, &[])
     };
-    chronicle.take(&[idle, at("a", 39, &[0.1, 0.2, 0.3])]);
-    let seconds: Vec<f64> = chronicle.evaluations().iter().map(|one| one.seconds).collect();
+    timeline.take(&[idle, at("a", 39, &[0.1, 0.2, 0.3])]);
+    let seconds: Vec<f64> = timeline.evaluations().iter().map(|one| one.seconds).collect();
     assert_eq!(seconds, [0.1, 0.2, 0.3]);
     let end = End::Finished {
         accuracy: 0.9,
@@ -285,8 +285,8 @@ fn a_short_run_has_a_curve_and_all_its_evaluations() {
         reason: String::new(),
         model: String::new(),
     };
-    chronicle.take_facts(facts("finished", Some(end)), 1e9 + 0.5);
-    let points = chronicle.curve().points().iter();
+    timeline.take_facts(facts("finished", Some(end)), 1e9 + 0.5);
+    let points = timeline.curve().points().iter();
     let points: Vec<_> = points.map(|point| (point.seconds, point.loss.is_finite())).collect();
     let expected = [(0.05, true), (0.1, true), (0.2, true), (0.4, false), (0.4, true)];
     assert_eq!(points, expected, "the last of them at the end");
@@ -294,30 +294,30 @@ fn a_short_run_has_a_curve_and_all_its_evaluations() {
         seconds: 0.4,
         ..Evaluation::default()
     };
-    chronicle.close(&[chronicle.evaluations(), &[last]].concat());
-    assert_eq!(chronicle.evaluations().len(), 4);
-    let states: Vec<&str> = chronicle.nodes().iter().map(Node::state).collect();
+    timeline.close(&[timeline.evaluations(), &[last]].concat());
+    assert_eq!(timeline.evaluations().len(), 4);
+    let states: Vec<&str> = timeline.nodes().iter().map(Node::state).collect();
     assert_eq!(states, ["finished", "training"], "b is missing");
 }
 
 #[test]
 fn who_has_left_is_forgotten_once_the_run_is_over() {
-    let mut chronicle = Chronicle::default();
-    chronicle.take_facts(facts("training", None), 1e9);
-    chronicle.take(&[record("a", 1), record("gone", 1)]);
-    chronicle.take(&[record("a", 9)]);
-    chronicle.take_members(&[]);
-    assert_eq!(chronicle.nodes().len(), 2, "what it has trained counts");
+    let mut timeline = Timeline::default();
+    timeline.take_facts(facts("training", None), 1e9);
+    timeline.take(&[record("a", 1), record("gone", 1)]);
+    timeline.take(&[record("a", 9)]);
+    timeline.take_members(&[]);
+    assert_eq!(timeline.nodes().len(), 2, "what it has trained counts");
     let reason = "x".into();
-    chronicle.take_facts(facts("failed", Some(End::Failed { reason })), 1e9);
-    chronicle.take_members(&[]);
-    assert_eq!(chronicle.nodes().len(), 1);
+    timeline.take_facts(facts("failed", Some(End::Failed { reason })), 1e9);
+    timeline.take_members(&[]);
+    assert_eq!(timeline.nodes().len(), 1);
 }
 
 #[test]
 fn what_is_told_again_changes_nothing() {
-    let mut chronicle = Chronicle::default();
-    chronicle.take(&[record("a", 1), record("b", 1), record("a", 20), record("b", 20)]);
-    assert_eq!(chronicle.take(&[record("a", 1), record("b", 2)]), []);
-    assert!(chronicle.nodes().iter().all(|node| !node.is_silent()));
+    let mut timeline = Timeline::default();
+    timeline.take(&[record("a", 1), record("b", 1), record("a", 20), record("b", 20)]);
+    assert_eq!(timeline.take(&[record("a", 1), record("b", 2)]), []);
+    assert!(timeline.nodes().iter().all(|node| !node.is_silent()));
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use protocol::stats::ratio;
 use serde::Serialize;
 
-use super::{Chronicle, End};
+use super::{End, Timeline};
 
 /// Points of the curve that tell how fast a run goes.
 const RECENT: usize = 10;
@@ -41,7 +41,7 @@ pub(crate) struct Replicas {
     pub(crate) digest: String,
 }
 
-impl Chronicle {
+impl Timeline {
     pub(crate) fn summary(&self) -> Summary {
         let newest = self.evaluations().last();
         let loss = self.nodes.loss();

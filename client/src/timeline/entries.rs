@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use protocol::stats::{Gravity, Saying};
+use protocol::stats::{LogNotice, Severity};
 use serde::{Deserialize, Serialize};
 
 /// How many are remembered.
@@ -11,7 +11,7 @@ const REMEMBERED_MAX: usize = 500;
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
-pub(crate) enum Happening {
+pub(crate) enum TimelineEntry {
     /// The run is followed from here on.
     Followed { run: String },
     /// A node is heard of for the first time.
@@ -24,7 +24,7 @@ pub(crate) enum Happening {
     Said {
         node: String,
         #[serde(flatten)]
-        saying: Saying,
+        saying: LogNotice,
     },
     /// What the run waits for has changed.
     Waiting {
@@ -39,7 +39,7 @@ pub(crate) enum Happening {
     Failed { reason: String },
 }
 
-impl Happening {
+impl TimelineEntry {
     /// What people are told of it.
     pub(crate) fn sentence(&self) -> String {
         match self {
@@ -57,13 +57,13 @@ impl Happening {
     }
 
     /// How grave it is.
-    pub(crate) fn gravity(&self) -> Gravity {
+    pub(crate) fn severity(&self) -> Severity {
         match self {
-            Self::Waiting { reasons } if reasons.is_empty() => Gravity::News,
-            Self::Silent { .. } | Self::Waiting { .. } => Gravity::Warning,
-            Self::Failed { .. } => Gravity::Error,
-            Self::Said { saying, .. } => saying.gravity,
-            _ => Gravity::News,
+            Self::Waiting { reasons } if reasons.is_empty() => Severity::News,
+            Self::Silent { .. } | Self::Waiting { .. } => Severity::Warning,
+            Self::Failed { .. } => Severity::Error,
+            Self::Said { saying, .. } => saying.severity,
+            _ => Severity::News,
         }
     }
 
@@ -87,18 +87,18 @@ pub(crate) struct Happened {
     /// Seconds since 1970.
     pub(crate) time: f64,
     #[serde(flatten)]
-    pub(crate) what: Happening,
+    pub(crate) what: TimelineEntry,
 }
 
 /// The newest.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Happenings {
+pub(super) struct TimelineEntries {
     newest: VecDeque<Happened>,
     last: u64,
 }
 
-impl Happenings {
-    pub(super) fn add(&mut self, time: f64, what: Happening) -> Happened {
+impl TimelineEntries {
+    pub(super) fn add(&mut self, time: f64, what: TimelineEntry) -> Happened {
         self.last += 1;
         let happened = Happened {
             number: self.last,
@@ -125,16 +125,16 @@ mod tests {
     fn nothing_to_wait_for_is_no_warning() {
         let waiting = |reasons: &[&str]| {
             let reasons = reasons.iter().map(ToString::to_string).collect();
-            Happening::Waiting { reasons }.gravity()
+            TimelineEntry::Waiting { reasons }.severity()
         };
-        assert_eq!((waiting(&[]), waiting(&["a"])), (Gravity::News, Gravity::Warning));
+        assert_eq!((waiting(&[]), waiting(&["a"])), (Severity::News, Severity::Warning));
     }
 
     #[test]
     fn the_newest_are_remembered_and_numbers_go_on() {
-        let mut all = Happenings::default();
+        let mut all = TimelineEntries::default();
         for second in 0..REMEMBERED_MAX + 10 {
-            all.add(second as f64, Happening::StopAsked);
+            all.add(second as f64, TimelineEntry::StopAsked);
         }
         let numbers: Vec<u64> = all.after(0).map(|happened| happened.number).collect();
         assert_eq!((numbers.len(), numbers[0]), (REMEMBERED_MAX, 11));

@@ -1,10 +1,10 @@
 //! A run as it can be told: what its nodes' records, its state and the cluster's members add up to, in bounded space.
 //!
-//! It knows neither clock nor network: records bring their times along. Views draw it, and the diary keeps what happens.
+//! It knows neither clock nor network: records bring their times along. Views draw it, and the journal keeps what happens.
 
 mod curve;
+mod entries;
 mod facts;
-mod happenings;
 mod nodes;
 mod summary;
 
@@ -15,13 +15,13 @@ use protocol::stats::{NodeReport, StatsRecord};
 use protocol::wire::control::Phase;
 
 pub(crate) use curve::{Curve, Point};
+pub(crate) use entries::{Happened, TimelineEntry};
 pub(crate) use facts::{End, Facts};
-pub(crate) use happenings::{Happened, Happening};
 use nodes::SILENT;
 pub(crate) use nodes::{Node, Nodes};
 pub(crate) use summary::Summary;
 
-use happenings::Happenings;
+use entries::TimelineEntries;
 
 /// Earlier runs that are remembered.
 const RUNS_MAX: usize = 64;
@@ -30,7 +30,7 @@ const POINT_EVERY: std::ops::RangeInclusive<f64> = 0.05..=1.0;
 
 /// All that is known of a cluster and its newest run.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Chronicle {
+pub(crate) struct Timeline {
     run: String,
     /// Earlier ones, of which some nodes still speak.
     runs_before: VecDeque<String>,
@@ -45,13 +45,13 @@ pub(crate) struct Chronicle {
     begun: Option<f64>,
     evaluations: Course,
     best: Option<f64>,
-    happenings: Happenings,
+    entries: TimelineEntries,
     /// The most that anybody has told of.
     samples: u64,
     seconds: f64,
 }
 
-impl Chronicle {
+impl Timeline {
     /// Of records that come less often than every second.
     pub(crate) fn of_every(seconds: f64) -> Self {
         Self {
@@ -97,7 +97,7 @@ impl Chronicle {
             run: run.into(),
             runs_before,
             nodes: self.nodes.of_next_run(),
-            happenings: std::mem::take(&mut self.happenings),
+            entries: std::mem::take(&mut self.entries),
             facts: self.facts.take().filter(|facts| facts.run == run),
             ..Self::default()
         };
@@ -107,7 +107,7 @@ impl Chronicle {
     fn record(&mut self, record: &StatsRecord) -> Vec<Happened> {
         let mut what = self.nodes.take(record);
         let said = record.said.iter().cloned();
-        what.extend(said.map(|saying| Happening::Said {
+        what.extend(said.map(|saying| TimelineEntry::Said {
             node: record.node.clone(),
             saying,
         }));
@@ -139,7 +139,7 @@ impl Chronicle {
             self.curve.push(point);
         }
         what.into_iter()
-            .map(|what| self.happenings.add(record.time, what))
+            .map(|what| self.entries.add(record.time, what))
             .collect()
     }
 
@@ -197,7 +197,7 @@ impl Chronicle {
         }
         let what = facts.since(self.facts.as_ref());
         self.facts = Some(facts);
-        what.into_iter().map(|what| self.happenings.add(time, what)).collect()
+        what.into_iter().map(|what| self.entries.add(time, what)).collect()
     }
 
     /// Nothing comes any more of a run that is over: whoever ended it has finished. Its result may have more evaluations than
@@ -221,8 +221,8 @@ impl Chronicle {
     }
 
     /// Takes in something that no record tells.
-    pub(crate) fn note(&mut self, time: f64, what: Happening) -> Happened {
-        self.happenings.add(time, what)
+    pub(crate) fn note(&mut self, time: f64, what: TimelineEntry) -> Happened {
+        self.entries.add(time, what)
     }
 
     pub(crate) fn run(&self) -> &str {
@@ -252,7 +252,7 @@ impl Chronicle {
 
     /// What happened after the one of this number, oldest first.
     pub(crate) fn happened_after(&self, number: u64) -> impl DoubleEndedIterator<Item = &Happened> {
-        self.happenings.after(number)
+        self.entries.after(number)
     }
 }
 

@@ -3,34 +3,34 @@
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
-use protocol::stats::{Gravity, Saying, StatsRecord};
+use protocol::stats::{LogNotice, Severity, StatsRecord};
 
 /// Sayings that wait for a record. A node that says more in a second has the oldest left out.
 const WAITING_MAX: usize = 4 * StatsRecord::SAID_MAX;
 
-static WAITING: Mutex<VecDeque<Saying>> = Mutex::new(VecDeque::new());
+static WAITING: Mutex<VecDeque<LogNotice>> = Mutex::new(VecDeque::new());
 
 /// Keeps a sentence for the next record.
-pub fn keep(gravity: Gravity, text: String) {
+pub fn keep(severity: Severity, text: String) {
     add(
         &mut WAITING.lock().unwrap_or_else(PoisonError::into_inner),
-        Saying { gravity, text },
+        LogNotice { severity, text },
     );
 }
 
 /// The oldest that no record has had yet, as many as one may have.
-pub(crate) fn take() -> Vec<Saying> {
+pub(crate) fn take() -> Vec<LogNotice> {
     next(&mut WAITING.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-fn add(waiting: &mut VecDeque<Saying>, saying: Saying) {
+fn add(waiting: &mut VecDeque<LogNotice>, saying: LogNotice) {
     if waiting.len() == WAITING_MAX {
         waiting.pop_front();
     }
     waiting.push_back(saying);
 }
 
-fn next(waiting: &mut VecDeque<Saying>) -> Vec<Saying> {
+fn next(waiting: &mut VecDeque<LogNotice>) -> Vec<LogNotice> {
     let many = waiting.len().min(StatsRecord::SAID_MAX);
     waiting.drain(..many).collect()
 }
@@ -47,8 +47,8 @@ mod tests {
             let text = number.to_string();
             add(
                 &mut waiting,
-                Saying {
-                    gravity: Gravity::News,
+                LogNotice {
+                    severity: Severity::News,
                     text,
                 },
             );
