@@ -11,7 +11,7 @@ use protocol::ids::{NodeId, RunId};
 use protocol::rng::CounterRng;
 use protocol::stats::StatsRecord;
 use protocol::wire::bounds::node_name;
-use protocol::wire::control::{Beat, NodeInfo, Request, Word};
+use protocol::wire::control::{Beat, ControlMessage, NodeInfo, Request};
 use protocol::wire::link::Hello;
 use protocol::wire::run_beat::{GivenUp, ParticipantState, RunBeat, Settled, StopReason};
 use serde_json::Value;
@@ -184,7 +184,7 @@ fn settled() -> Settled {
 }
 
 /// Says things to all nodes until they have had enough.
-async fn say_until_sent_away(liar: &mut Liar, lie: impl Fn(&Liar, &Ear) -> Vec<Word>) {
+async fn say_until_sent_away(liar: &mut Liar, lie: impl Fn(&Liar, &Ear) -> Vec<ControlMessage>) {
     for ear in liar.meet_all().await {
         for _ in 0..3 {
             for word in lie(liar, &ear) {
@@ -207,13 +207,13 @@ async fn names(liar: &mut Liar) {
         beat.runs[0].states[0].1.settled = Some(ended);
         let other = beat.from.id;
         vec![
-            Word::Leaving(other),
-            Word::Beat(Box::new(beat.clone())),
-            Word::Stats(Box::new(StatsRecord {
+            ControlMessage::Leaving(other),
+            ControlMessage::Beat(Box::new(beat.clone())),
+            ControlMessage::Stats(Box::new(StatsRecord {
                 node: beat.from.name.clone(),
                 ..StatsRecord::default()
             })),
-            Word::Echo { from: other, number: 1 },
+            ControlMessage::Echo { from: other, number: 1 },
         ]
     })
     .await;
@@ -237,7 +237,9 @@ async fn bounds(liar: &mut Liar) {
         let mut ended = settled();
         ended.stats.training = Duration::MAX;
         eternal.runs[0].states[0].1.settled = Some(ended);
-        [endless, eternal].map(|beat| Word::Beat(Box::new(beat))).into()
+        [endless, eternal]
+            .map(|beat| ControlMessage::Beat(Box::new(beat)))
+            .into()
     })
     .await;
 }
@@ -266,12 +268,12 @@ async fn crowd(liar: &mut Liar) {
             let mut told = own_beat(liar, &ear);
             told.runs = Vec::new();
             told.members = (0..1000).map(|number| invented(beat * 1000 + number)).collect();
-            ear.say(Word::Beat(Box::new(told)));
+            ear.say(ControlMessage::Beat(Box::new(told)));
         }
         for beat in 0..12 {
             let mut told = own_beat(liar, &ear);
             told.members = (0..15_000).map(|number| invented(beat * 15_000 + number)).collect();
-            ear.say(Word::Beat(Box::new(told)));
+            ear.say(ControlMessage::Beat(Box::new(told)));
         }
         liar.sent_away(&ear).await;
     }
@@ -286,11 +288,11 @@ async fn records(liar: &mut Liar) {
             ..StatsRecord::default()
         };
         for _ in 0..1000 {
-            ear.say(Word::Stats(Box::new(own.clone())));
+            ear.say(ControlMessage::Stats(Box::new(own.clone())));
         }
         for _ in 0..40 {
             let digest = "x".repeat(900_000);
-            ear.say(Word::Stats(Box::new(StatsRecord { digest, ..own.clone() })));
+            ear.say(ControlMessage::Stats(Box::new(StatsRecord { digest, ..own.clone() })));
         }
         liar.sent_away(&ear).await;
     }
@@ -320,7 +322,9 @@ async fn questions(liar: &mut Liar) {
             while ear
                 .endpoint
                 .actor()
-                .cast(EndpointMessage::Tell(ear.endpoint.envelope(Word::Leaving(liar.id))))
+                .cast(EndpointMessage::Tell(
+                    ear.endpoint.envelope(ControlMessage::Leaving(liar.id)),
+                ))
                 .is_ok()
             {
                 tokio::time::sleep(Duration::from_millis(50)).await;
@@ -391,7 +395,7 @@ async fn random(liar: &mut Liar, first: u64) {
 }
 
 /// A word that an honest node might say, with something false in it.
-fn random_lie(liar: &Liar, ear: &Ear, rng: &mut CounterRng) -> Word {
+fn random_lie(liar: &Liar, ear: &Ear, rng: &mut CounterRng) -> ControlMessage {
     let extremes = [0, 1, 255, 1 << 32, 1 << 53, u64::MAX - 1, u64::MAX];
     let extreme = |rng: &mut CounterRng| extremes[rng.below(extremes.len() as u64) as usize];
     let others = liar.beat_of(ear.node);
@@ -401,26 +405,26 @@ fn random_lie(liar: &Liar, ear: &Ear, rng: &mut CounterRng) -> Word {
     let from = names[rng.below(4) as usize];
     let reason = || String::from("so says a liar");
     match rng.below(12) {
-        0 => Word::Leaving(from),
-        1 => Word::Abort { run, reason: reason() },
-        2 => Word::Checkpoint(run),
-        3 => Word::Echo {
+        0 => ControlMessage::Leaving(from),
+        1 => ControlMessage::Abort { run, reason: reason() },
+        2 => ControlMessage::Checkpoint(run),
+        3 => ControlMessage::Echo {
             from,
             number: extreme(rng),
         },
-        4 => Word::Answer {
+        4 => ControlMessage::Answer {
             run,
             from,
             answer: Err(reason()),
         },
-        5 => Word::Found { run, from, found: None },
-        6 => Word::Find {
+        5 => ControlMessage::FoundCheckpoint { run, from, found: None },
+        6 => ControlMessage::Find {
             run,
             coordinator: from,
             resumes: RunId(extreme(rng)),
         },
-        7 => Word::Unwelcome(reason()),
-        8 => Word::Stats(Box::new(StatsRecord {
+        7 => ControlMessage::Unwelcome(reason()),
+        8 => ControlMessage::Stats(Box::new(StatsRecord {
             node: node_name("liar", from),
             samples: extreme(rng),
             tau: f64::from_bits(extreme(rng)),
@@ -453,7 +457,7 @@ fn random_lie(liar: &Liar, ear: &Ear, rng: &mut CounterRng) -> Word {
                 diverged: (choice == 2).then(reason),
                 states: vec![(names[rng.below(4) as usize], state)],
             }];
-            Word::Beat(Box::new(beat))
+            ControlMessage::Beat(Box::new(beat))
         }
     }
 }

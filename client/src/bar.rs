@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::fit::{cut, fitting};
 use crate::quality_metric::QualityMetric;
 use crate::quantity;
+use crate::text_layout::{cut, visible_parts};
 use crate::timeline::Summary;
 
 /// The sign of life moves on so often.
@@ -61,7 +61,7 @@ impl Bar {
             }
         }
         let sizes: Vec<(usize, u8)> = parts.iter().map(|one| (one.text.chars().count(), one.rank)).collect();
-        let kept = fitting(&sizes, GAP, width);
+        let kept = visible_parts(&sizes, GAP, width);
         let has_bar = drawn && kept[0];
         let mut texts: Vec<String> = parts
             .into_iter()

@@ -7,7 +7,7 @@ use communicator::usage::{Workers, check_memory};
 use protocol::job::Job;
 use protocol::stats::Finished;
 use worker::device::Device;
-use worker::{first_weights, fitting};
+use worker::{first_weights, job_layout};
 
 use crate::args::{ComputeFlags, RunPage};
 use crate::commands;
@@ -160,7 +160,7 @@ fn check(job: &Job, flags: &ComputeFlags, nodes: usize) -> Result<String, Failur
         .with_validation(job.validation_share(), job.seed)
         .map_err(Failure::bad)?;
     let job = &job.for_data(dataset.input);
-    let layout = fitting::fit(job, &dataset).map_err(Failure::bad)?;
+    let layout = job_layout::layout_for(job, &dataset).map_err(Failure::bad)?;
     let first = first_weights::open(job, &layout, flags.data_root.as_deref()).map_err(Failure::bad)?;
     // Several nodes hold a network that is spread over them together.
     let replicas = match job.exchange.pipelines() {

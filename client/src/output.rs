@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use ratatui::crossterm::terminal;
 use serde::Serialize;
 
-use crate::fit::wrapped;
+use crate::text_layout::wrapped;
 use crate::{notice, printable};
 
 /// Whether a result could not be written, though somebody would read it.

@@ -20,7 +20,7 @@ mod targets;
 
 use protocol::encoding::Encoding;
 use protocol::wire::attach::{FromWorker, ToWorker};
-use protocol::wire::control::{Reply, Request, Word};
+use protocol::wire::control::{ControlMessage, Reply, Request};
 use protocol::wire::link::Hello;
 
 use engine::{Target, Work};
@@ -73,7 +73,7 @@ targets! {
     flow: Plain, Light, MESSAGE, targets::flow;
     hello: Frame, Light, FRAME, targets::hello;
     hello_contents: Plain, Light, MESSAGE, targets::wire::<Hello>;
-    word: Plain, Light, MESSAGE, targets::wire::<Word>;
+    word: Plain, Light, MESSAGE, targets::wire::<ControlMessage>;
     request: Plain, Light, MESSAGE, targets::wire::<Request>;
     reply: Plain, Light, MESSAGE, targets::wire::<Reply>;
     from_worker: Plain, Light, MESSAGE, targets::wire::<FromWorker>;

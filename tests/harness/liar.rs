@@ -16,7 +16,7 @@ use communicator::control::{
 };
 use communicator::transport::{Credentials, Plane, Security, Stream, dial};
 use protocol::ids::NodeId;
-use protocol::wire::control::{Beat, NodeInfo, Reply, Request, Word};
+use protocol::wire::control::{Beat, ControlMessage, NodeInfo, Reply, Request};
 use ractor::{Actor, RpcReplyPort};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
@@ -53,8 +53,8 @@ type Heard = Arc<Mutex<BTreeMap<NodeId, Beat>>>;
 struct Ears(Heard);
 
 impl Routes for Ears {
-    fn word(&self, from: NodeId, word: Word) {
-        if let Word::Beat(beat) = word {
+    fn word(&self, from: NodeId, word: ControlMessage) {
+        if let ControlMessage::Beat(beat) = word {
             self.0.lock().unwrap().insert(from, *beat);
         }
     }
@@ -192,7 +192,7 @@ impl Liar {
 
 impl Ear {
     /// Says anything at all, whether it can be said or not.
-    pub(crate) fn say(&self, word: Word) {
+    pub(crate) fn say(&self, word: ControlMessage) {
         let _ = self
             .endpoint
             .actor()

@@ -7,6 +7,7 @@
 //! to its node.
 
 pub mod assembly;
+mod augmentation;
 pub mod backend;
 mod control_group;
 pub mod dataset;
@@ -16,7 +17,7 @@ pub mod emission;
 pub mod evaluate;
 pub mod fake_trainer;
 pub mod first_weights;
-pub mod fitting;
+pub mod job_layout;
 pub mod learning;
 pub mod measuring;
 pub mod memory;
@@ -41,4 +42,3 @@ pub mod train_error;
 pub mod trainer;
 pub mod training;
 pub mod training_thread;
-mod views;

@@ -1,7 +1,7 @@
 //! The command line as types. The job's flags are the job's own type.
 
 mod fleet;
-mod looking;
+mod views;
 
 use std::path::PathBuf;
 
@@ -10,8 +10,8 @@ use clap::{Args, Parser, Subcommand};
 use protocol::job::JobDraft;
 
 pub(crate) use fleet::{Down, FleetFlags, Up};
-pub(crate) use looking::{Doctor, PageArguments, RunPage};
 use protocol::wire::bounds::chosen_name;
+pub(crate) use views::{Doctor, PageArguments, RunPage};
 
 use crate::run_folder::named_model;
 

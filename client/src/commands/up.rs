@@ -18,7 +18,7 @@ use crate::commands;
 use crate::contact::Contact;
 use crate::failure::Failure;
 use crate::fleet::hosts::{self, Host};
-use crate::fleet::{Fleet, Found, Listening, Trouble, quoted};
+use crate::fleet::{Fleet, Listening, SurveyedHost, Trouble, quoted};
 use crate::{interrupt, notice, output};
 
 /// Where credentials are made if nothing is said.
@@ -41,7 +41,7 @@ impl FleetFlags {
 struct Member {
     host: Host,
     name: String,
-    found: Found,
+    found: SurveyedHost,
     /// The node there, once it listens.
     listening: Option<Listening>,
 }
@@ -165,7 +165,7 @@ async fn look(fleet: &Arc<Fleet>, hosts: Vec<Host>) -> Result<Vec<Member>, Failu
         let fleet = Arc::clone(fleet);
         looking.spawn(async move { (place, fleet.look(&host).await) });
     }
-    let mut looked: BTreeMap<usize, Result<Found, Trouble>> = looking.join_all().await.into_iter().collect();
+    let mut looked: BTreeMap<usize, Result<SurveyedHost, Trouble>> = looking.join_all().await.into_iter().collect();
     let (mut members, mut wrong) = (Vec::new(), Vec::new());
     for (place, (host, name)) in hosts.into_iter().zip(names).enumerate() {
         match looked.remove(&place) {

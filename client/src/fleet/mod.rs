@@ -41,7 +41,7 @@ pub(crate) struct Fleet {
 
 /// What is on a host.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct SurveyedHost {
     /// The system and the processor.
     pub(crate) machine: String,
     /// The SHA-256 of the program.
@@ -100,9 +100,9 @@ impl Fleet {
     }
 
     /// Looks what is on a host.
-    pub(crate) async fn look(&self, host: &Host) -> Result<Found, Trouble> {
+    pub(crate) async fn look(&self, host: &Host) -> Result<SurveyedHost, Trouble> {
         let errand = self.errand(LOOK, &[], ANSWER_LIMIT);
-        Ok(Found::of(&self.remote.run(host, errand).await?))
+        Ok(SurveyedHost::of(&self.remote.run(host, errand).await?))
     }
 
     /// Copies this program there.
@@ -166,7 +166,7 @@ impl Fleet {
     }
 }
 
-impl Found {
+impl SurveyedHost {
     fn of(said: &Said) -> Self {
         // Client, its port, this host, its port.
         let reached = said.of("reached").and_then(|text| text.split(' ').nth(2));
@@ -201,12 +201,12 @@ mod tests {
     fn what_is_found_is_read_from_what_the_host_says() {
         let text = "tau: machine Linux x86_64\ntau: reached 10.0.0.9 5000 10.0.0.1 22\ntau: binary \ntau: running 7\n\
                     tau: listening {\"event\":\"listening\",\"address\":\"10.0.0.1:7700\",\"node\":\"a\"}\ntau: log x\n";
-        let found = Found::of(&Said::parse(text));
+        let found = SurveyedHost::of(&Said::parse(text));
         assert_eq!((found.machine.as_str(), found.program.as_ref()), ("Linux x86_64", None));
         assert_eq!(found.listening.as_ref().unwrap().node, "a");
         assert_eq!(found.advertised().as_deref(), Some("10.0.0.1:0"));
         assert_eq!(found.log, ["x"]);
-        let reached = |text: &str| Found::of(&Said::parse(text)).advertised();
+        let reached = |text: &str| SurveyedHost::of(&Said::parse(text)).advertised();
         assert_eq!(reached("tau: reached ::1 1 ::1 22"), None);
         assert_eq!(reached("tau: reached "), None);
         assert_eq!(

@@ -274,7 +274,7 @@ pub(super) fn shown(nodes: &Nodes, sort: Sort, width: usize) -> (Vec<Shown>, usi
     });
     let short: Vec<Shown> = short.collect();
     let sizes: Vec<(usize, u8)> = short.iter().map(|one| (one.width, one.column.rank)).collect();
-    let kept = crate::fit::fitting(&sizes, 1, width);
+    let kept = crate::text_layout::visible_parts(&sizes, 1, width);
     let kept = short.into_iter().zip(kept).filter(|(_, kept)| *kept);
     let mut kept: Vec<Shown> = kept.map(|(one, _)| one).collect();
     widen(&mut kept, nodes, width);

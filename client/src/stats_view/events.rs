@@ -7,8 +7,8 @@ use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders};
 
-use crate::fit::cut;
 use crate::quantity;
+use crate::text_layout::cut;
 use crate::timeline::{Happened, Timeline, TimelineEntry};
 
 /// Draws the newest for which there is room, below a line of their own.

@@ -6,9 +6,9 @@ use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::Line;
 
 use super::units::{loss, precise};
-use crate::fit::{cut, fitting};
 use crate::quality_metric::QualityMetric;
 use crate::quantity;
+use crate::text_layout::{cut, visible_parts};
 use crate::timeline::{End, Facts, Summary, Timeline};
 
 const GAP: &str = "  ";
@@ -18,7 +18,7 @@ const RUN_WIDTH: usize = 8;
 pub(super) fn draw(timeline: &Timeline, frame: &mut Frame, area: Rect) {
     let parts = parts(timeline);
     let sizes: Vec<(usize, u8)> = parts.iter().map(|(text, rank)| (text.chars().count(), *rank)).collect();
-    let kept = fitting(&sizes, GAP.len(), area.width.into());
+    let kept = visible_parts(&sizes, GAP.len(), area.width.into());
     let texts = parts
         .iter()
         .zip(kept)

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use protocol::ids::NodeId;
 use protocol::wire::bounds::Breach;
-use protocol::wire::control::{Reply, Request, Word};
+use protocol::wire::control::{ControlMessage, Reply, Request};
 use ractor::concurrency::{OneshotReceiver, oneshot};
 use ractor::rpc::CallResult;
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort, pg};
@@ -25,7 +25,7 @@ const WORDS_UNDER_WAY_MAX: u64 = 1 << 20;
 #[derive(RactorClusterMessage, Debug)]
 pub enum EndpointMessage {
     /// A word from another node.
-    Tell(Envelope<Word>),
+    Tell(Envelope<ControlMessage>),
     /// A question, from a client or a node that joins.
     #[rpc]
     Ask(Envelope<Request>, RpcReplyPort<Payload<Reply>>),
@@ -52,8 +52,8 @@ impl Endpoint {
     }
 
     /// Tells a node something. What cannot be sent is lost, as if the connection had broken: that is told otherwise.
-    pub fn tell(&self, word: Word) {
-        let word = word.fitting();
+    pub fn tell(&self, word: ControlMessage) {
+        let word = word.truncated();
         if let Err(breach) = word.check() {
             // Whoever said it would be taken for a liar.
             tracing::error!(%breach, "this node was about to say what none says; this is a fault in Tau, please report it");
@@ -102,7 +102,7 @@ impl Sessions {
 /// Where a endpoint hands things on to.
 pub trait Routes: Send + Sync + 'static {
     /// A word from another node, which has proven its name.
-    fn word(&self, from: NodeId, word: Word);
+    fn word(&self, from: NodeId, word: ControlMessage);
     /// A question with the place for its answer.
     fn request(&self, request: Request, reply: RpcReplyPort<Payload<Reply>>);
 }
@@ -140,7 +140,7 @@ impl<R: Routes> Actor for EndpointActor<R> {
 }
 
 impl<R: Routes> EndpointActor<R> {
-    fn told(&self, envelope: Envelope<Word>) {
+    fn told(&self, envelope: Envelope<ControlMessage>) {
         // Whoever shows no token of an open connection is nobody: it may have been sent away a moment ago.
         let Some(sender) = self.sessions.sender(envelope.token) else {
             return;
@@ -220,8 +220,8 @@ enum ProtocolViolation {
 /// Whether a word can be true, as far as that can be told without knowing anything else; and who says it.
 fn judged(
     sender: &Sender,
-    content: Result<Word, super::payload::Unreadable>,
-) -> Result<(NodeId, Word), ProtocolViolation> {
+    content: Result<ControlMessage, super::payload::Unreadable>,
+) -> Result<(NodeId, ControlMessage), ProtocolViolation> {
     let from = sender.peer.node().ok_or(ProtocolViolation::Client)?;
     let word = content?;
     word.check()?;

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use protocol::wire::control::Word;
+use protocol::wire::control::ControlMessage;
 use ractor::{Actor, ActorRef};
 use ractor_cluster::node::{NodeConnectionMode, NodeServerSessionInformation};
 use ractor_cluster::{
@@ -236,11 +236,11 @@ impl Sessions {
     }
 
     /// Whether what a node is called in this word is its name. None where it has not told that yet.
-    pub(super) fn is_named_rightly(&self, sender: &Sender, word: &Word) -> Option<bool> {
+    pub(super) fn is_named_rightly(&self, sender: &Sender, word: &ControlMessage) -> Option<bool> {
         let mut connections = self.shared.connections();
         match word {
-            Word::Beat(beat) => Some(connections.named(sender.number, &beat.from.name)),
-            Word::Stats(record) => connections.is_called(sender.number, &record.node),
+            ControlMessage::Beat(beat) => Some(connections.named(sender.number, &beat.from.name)),
+            ControlMessage::Stats(record) => connections.is_called(sender.number, &record.node),
             _ => Some(true),
         }
     }

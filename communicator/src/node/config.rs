@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use super::looking::DataReader;
+use super::data_inspection::DataReader;
 use super::workers::WorkerCommand;
 use crate::timing::Timing;
 use crate::transport::Security;

@@ -13,6 +13,7 @@
 mod address;
 mod checkpoints;
 mod config;
+mod data_inspection;
 mod data_plane;
 #[cfg(test)]
 mod ear;
@@ -21,7 +22,6 @@ mod exchange;
 mod inquiry;
 mod joining;
 mod link;
-mod looking;
 mod mailbox;
 mod membership;
 pub(crate) mod roster;
@@ -46,9 +46,9 @@ use crate::transport::{AcceptLimits, Acceptor, Security};
 use crate::{log_context, usage};
 use address::{advertised, name, socket_path};
 pub use config::NodeConfig;
+pub use data_inspection::DataReader;
 pub use error::NodeError;
 pub use inquiry::Inquiry;
-pub use looking::DataReader;
 use membership::{Joined, MembershipMessage};
 use run::RunMessage;
 use supervisor::{NodeActor, NodeArguments, NodeMessage};

@@ -1,15 +1,15 @@
 //! Where the endpoint hands things on to: which actor a word or a question is for.
 
 use protocol::ids::NodeId;
-use protocol::wire::control::{Reply, Request, Word};
+use protocol::wire::control::{ControlMessage, Reply, Request};
 use ractor::{ActorRef, RpcReplyPort};
 
-use super::looking::Looking;
+use super::data_inspection::DataInspector;
 use super::membership::MembershipMessage;
 use super::run::RunMessage;
 use super::stats::StatsMessage;
 use crate::control::{Payload, Routes};
-use crate::run::RunWord;
+use crate::run::RunPeerMessage;
 
 /// The actors that the endpoint leads to.
 #[derive(Clone)]
@@ -17,22 +17,24 @@ pub(super) struct Parts {
     pub(super) stats: ActorRef<StatsMessage>,
     pub(super) run: ActorRef<RunMessage>,
     pub(super) membership: ActorRef<MembershipMessage>,
-    pub(super) looking: Looking,
+    pub(super) inspector: DataInspector,
 }
 
 impl Routes for Parts {
-    fn word(&self, from: NodeId, word: Word) {
+    fn word(&self, from: NodeId, word: ControlMessage) {
         // The endpoint has compared the names in words with the name that the session has proven. Actors that are gone belong
         // to a node that stops.
         match word {
-            Word::Beat(beat) => drop(self.membership.cast(MembershipMessage::Beat(beat))),
-            Word::Echo { from, number } => drop(self.membership.cast(MembershipMessage::Echo { from, number })),
-            Word::Leaving(node) => drop(self.membership.cast(MembershipMessage::Leaving(node))),
-            Word::Unwelcome(reason) => drop(self.membership.cast(MembershipMessage::Unwelcome(reason))),
-            Word::Stats(record) => drop(self.stats.cast(StatsMessage::Told(from, record))),
+            ControlMessage::Beat(beat) => drop(self.membership.cast(MembershipMessage::Beat(beat))),
+            ControlMessage::Echo { from, number } => {
+                drop(self.membership.cast(MembershipMessage::Echo { from, number }))
+            }
+            ControlMessage::Leaving(node) => drop(self.membership.cast(MembershipMessage::Leaving(node))),
+            ControlMessage::Unwelcome(reason) => drop(self.membership.cast(MembershipMessage::Unwelcome(reason))),
+            ControlMessage::Stats(record) => drop(self.stats.cast(StatsMessage::Told(from, record))),
             word => {
-                if let Some(word) = RunWord::of(word) {
-                    let _ = self.run.cast(RunMessage::Word { from, word });
+                if let Some(word) = RunPeerMessage::of(word) {
+                    let _ = self.run.cast(RunMessage::ControlMessage { from, word });
                 }
             }
         }
@@ -59,7 +61,7 @@ impl Routes for Parts {
             Request::Checkpoint => drop(self.run.cast(RunMessage::CheckpointAll(reply))),
             Request::Stop => drop(self.run.cast(RunMessage::Stop(reply))),
             Request::Status => drop(self.run.cast(RunMessage::Status(reply))),
-            Request::Look(data) => self.looking.answer(data, reply),
+            Request::InspectData(data) => self.inspector.answer(data, reply),
             Request::Stats { after } => drop(self.stats.cast(StatsMessage::Read { after, reply })),
         }
     }

@@ -9,7 +9,7 @@ use ractor_cluster::RactorMessage;
 use tokio::sync::watch;
 
 use super::config::NodeConfig;
-use super::looking::Looking;
+use super::data_inspection::DataInspector;
 use super::membership::{Joined, MembershipActor, MembershipArguments, MembershipMessage};
 use super::routes::Parts;
 use super::run::{RunActor, RunArguments, RunMessage};
@@ -104,7 +104,7 @@ impl Actor for NodeActor {
             stats,
             run,
             membership,
-            looking: Looking::new(config.data, timing.calls.news),
+            inspector: DataInspector::new(config.data, timing.calls.news),
         };
         let endpoint = EndpointActor {
             routes: parts.clone(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use protocol::ids::{NodeId, RunId};
 use protocol::job::{Job, JobDraft, PipelineSpec};
-use protocol::wire::control::Found;
+use protocol::wire::control::FoundCheckpoint;
 use protocol::wire::run_plan::Resumed;
 
 use super::coordination::GoingOn;
@@ -22,7 +22,7 @@ pub(super) struct CheckpointSearch {
     pub(super) allow_partial: bool,
     pub(super) ticket: Ticket,
     asked: BTreeSet<NodeId>,
-    found: BTreeMap<NodeId, Found>,
+    found: BTreeMap<NodeId, FoundCheckpoint>,
     since: Duration,
 }
 
@@ -47,7 +47,7 @@ impl CheckpointSearch {
     }
 
     /// A node has looked, or cannot any more.
-    pub(super) fn answer(&mut self, node: NodeId, found: Option<Found>) {
+    pub(super) fn answer(&mut self, node: NodeId, found: Option<FoundCheckpoint>) {
         if self.asked.remove(&node) {
             self.found.extend(found.map(|found| (node, found)));
         }
@@ -61,7 +61,7 @@ impl CheckpointSearch {
     /// What the run goes on with, and from where: the checkpoint with the most samples in it, or that of each stage where the
     /// network is spread over nodes. Otherwise a sentence for whoever asked.
     pub(super) fn result(&self) -> Result<(Box<Job>, GoingOn), Vec<String>> {
-        let Some(Found { job: before, .. }) = self.furthest(|_| true) else {
+        let Some(FoundCheckpoint { job: before, .. }) = self.furthest(|_| true) else {
             return Err(vec![format!(
                 "no node has a checkpoint of run {}: name a folder that nodes keep under their --dir, with files that end \
                  with .checkpoint, or begin a new run with its model (--from)",
@@ -83,7 +83,7 @@ impl CheckpointSearch {
             };
             checkpoints.push(found.resumed);
         }
-        let holds = |(&node, found): (&NodeId, &Found)| (node, found.stage, found.resumed);
+        let holds = |(&node, found): (&NodeId, &FoundCheckpoint)| (node, found.stage, found.resumed);
         let mut holders: Vec<(NodeId, u8, Resumed)> = self.found.iter().map(holds).collect();
         // Those that can go on at once come first.
         holders.sort_by_key(|(node, stage, held)| (checkpoints.get(usize::from(*stage)) != Some(held), *node));
@@ -96,7 +96,7 @@ impl CheckpointSearch {
         Ok((Box::new(job), going_on))
     }
 
-    fn furthest(&self, is_meant: impl Fn(&Found) -> bool) -> Option<&Found> {
+    fn furthest(&self, is_meant: impl Fn(&FoundCheckpoint) -> bool) -> Option<&FoundCheckpoint> {
         let meant = self.found.values().filter(|found| is_meant(found));
         meant.max_by_key(|found| found.resumed.samples)
     }

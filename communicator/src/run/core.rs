@@ -12,7 +12,7 @@ use super::active::{ActiveRun, Scope, State};
 use super::checkpoint_search::CheckpointSearch;
 use super::coordination::{Coordination, GoingOn};
 use super::dismissals::Dismissals;
-use super::event::{RunEffect, RunEvent, Ticket, WorkerKey, WorkerWord};
+use super::event::{RunEffect, RunEvent, Ticket, WorkerKey, WorkerReport};
 use super::planted::{Bug, planted};
 use super::states::Preparing;
 use crate::timing::RunLimits;
@@ -117,7 +117,7 @@ impl RunCore {
             } => self.resume(run, resumes, (allow_partial, ticket), now, effects),
             RunEvent::Stop(ticket) => self.stop(ticket, now, effects),
             RunEvent::CheckpointAll(ticket) => self.checkpoint_all(ticket, now, effects),
-            RunEvent::Word { from, word } => self.word(from, word, now, effects),
+            RunEvent::ControlMessage { from, word } => self.word(from, word, now, effects),
             RunEvent::Beat { from, number, runs } => {
                 // One that was overtaken tells of what is not so any more.
                 let newest = self.newest.entry(from).or_insert(0);
@@ -319,11 +319,11 @@ impl RunCore {
         self.with_run(now, effects, |run, scope| run.detached(worker, scope));
     }
 
-    fn worker(&mut self, worker: WorkerKey, word: WorkerWord, now: Duration, effects: &mut Vec<RunEffect>) {
+    fn worker(&mut self, worker: WorkerKey, word: WorkerReport, now: Duration, effects: &mut Vec<RunEffect>) {
         if !self.workers.contains(&worker) {
             return;
         }
-        if matches!(word, WorkerWord::Idle) {
+        if matches!(word, WorkerReport::Idle) {
             self.dismissals.is_over(worker);
             return;
         }

@@ -8,7 +8,7 @@ use protocol::ids::{NodeId, RunId};
 use protocol::job::{Job, JobDraft};
 use protocol::measured::{Evaluation, NodeUsage, Scores};
 use protocol::wire::attach::{DataInfo, Missing};
-use protocol::wire::control::{Found, NodeInfo, Offer, Phase, Reply, Word};
+use protocol::wire::control::{ControlMessage, FoundCheckpoint, NodeInfo, Offer, Phase, Reply};
 use protocol::wire::run_beat::RunBeat;
 use protocol::wire::run_plan::{Participant, RunPlan};
 use protocol::wire::worker_stats::WorkerStats;
@@ -51,7 +51,7 @@ pub(crate) enum RunEvent {
     /// A client wants all nodes to write checkpoints.
     CheckpointAll(Ticket),
     /// Another node says something that concerns runs.
-    Word { from: NodeId, word: RunWord },
+    ControlMessage { from: NodeId, word: RunPeerMessage },
     /// Another node tells of the runs that it knows. Its beats are numbered.
     Beat {
         from: NodeId,
@@ -73,11 +73,14 @@ pub(crate) enum RunEvent {
     /// A worker is gone.
     Detached(WorkerKey),
     /// A worker says something.
-    Worker(WorkerKey, WorkerWord),
+    Worker(WorkerKey, WorkerReport),
     /// What this node can offer to a run was worked out, and its first ledger is made.
     Offered { run: RunId, offer: Result<Offer, String> },
     /// This node's checkpoints of an earlier run were looked through.
-    LookedUp { run: RunId, found: Option<Box<Found>> },
+    LookedUp {
+        run: RunId,
+        found: Option<Box<FoundCheckpoint>>,
+    },
     /// The exchange of a run is there, or cannot be.
     Opened { run: RunId, opened: Result<(), String> },
     /// A link of a run's exchange to a node is up, or down.
@@ -102,35 +105,54 @@ pub(crate) enum RunEvent {
 
 /// What another node can say of runs, beside beats.
 #[derive(Clone, Debug)]
-pub(crate) enum RunWord {
-    Prepare { run: RunId, job: Box<Job> },
-    Answer { run: RunId, answer: Result<Offer, String> },
-    Abort { run: RunId, reason: String },
+pub(crate) enum RunPeerMessage {
+    Prepare {
+        run: RunId,
+        job: Box<Job>,
+    },
+    Answer {
+        run: RunId,
+        answer: Result<Offer, String>,
+    },
+    Abort {
+        run: RunId,
+        reason: String,
+    },
     Stop(RunId),
-    Find { run: RunId, resumes: RunId },
-    Found { run: RunId, found: Option<Box<Found>> },
+    Find {
+        run: RunId,
+        resumes: RunId,
+    },
+    FoundCheckpoint {
+        run: RunId,
+        found: Option<Box<FoundCheckpoint>>,
+    },
     Checkpoint(RunId),
 }
 
-impl RunWord {
+impl RunPeerMessage {
     /// What a node's word says of runs, if it does.
-    pub(crate) fn of(word: Word) -> Option<Self> {
+    pub(crate) fn of(word: ControlMessage) -> Option<Self> {
         Some(match word {
-            Word::Prepare { run, job, .. } => Self::Prepare { run, job },
-            Word::Answer { run, answer, .. } => Self::Answer { run, answer },
-            Word::Abort { run, reason } => Self::Abort { run, reason },
-            Word::Stop(run) => Self::Stop(run),
-            Word::Find { run, resumes, .. } => Self::Find { run, resumes },
-            Word::Found { run, found, .. } => Self::Found { run, found },
-            Word::Checkpoint(run) => Self::Checkpoint(run),
-            Word::Beat(_) | Word::Echo { .. } | Word::Stats(_) | Word::Leaving(_) | Word::Unwelcome(_) => return None,
+            ControlMessage::Prepare { run, job, .. } => Self::Prepare { run, job },
+            ControlMessage::Answer { run, answer, .. } => Self::Answer { run, answer },
+            ControlMessage::Abort { run, reason } => Self::Abort { run, reason },
+            ControlMessage::Stop(run) => Self::Stop(run),
+            ControlMessage::Find { run, resumes, .. } => Self::Find { run, resumes },
+            ControlMessage::FoundCheckpoint { run, found, .. } => Self::FoundCheckpoint { run, found },
+            ControlMessage::Checkpoint(run) => Self::Checkpoint(run),
+            ControlMessage::Beat(_)
+            | ControlMessage::Echo { .. }
+            | ControlMessage::Stats(_)
+            | ControlMessage::Leaving(_)
+            | ControlMessage::Unwelcome(_) => return None,
         })
     }
 }
 
 /// What a worker can say of its run.
 #[derive(Clone, Debug)]
-pub(crate) enum WorkerWord {
+pub(crate) enum WorkerReport {
     /// The job's data is open, or not.
     Prepared { run: RunId, data: Result<DataInfo, String> },
     /// What it did so far.
@@ -210,9 +232,9 @@ pub(crate) enum RunEffect {
     /// Tell everybody how far this node's runs are.
     Publish { beats: Vec<RunBeat>, phase: Phase },
     /// Say something to one node.
-    Send { to: NodeId, word: Word },
+    Send { to: NodeId, word: ControlMessage },
     /// Say something to all nodes.
-    Broadcast(Word),
+    Broadcast(ControlMessage),
     /// Answer a client.
     Reply(Ticket, Reply),
     /// Let a worker open the data of a run.

@@ -7,7 +7,7 @@ use protocol::wire::attach::Missing;
 use protocol::wire::run_beat::{RunBeat, StopReason};
 
 use super::active::{ActiveRun, Scope, State};
-use super::event::{ExchangeOrder, RunEffect, WorkerKey, WorkerWord};
+use super::event::{ExchangeOrder, RunEffect, WorkerKey, WorkerReport};
 use super::planted::{Bug, planted};
 
 impl ActiveRun {
@@ -126,9 +126,9 @@ impl ActiveRun {
         }
     }
 
-    pub(super) fn hear_worker(&mut self, worker: WorkerKey, word: WorkerWord, scope: &mut Scope<'_>) {
+    pub(super) fn hear_worker(&mut self, worker: WorkerKey, word: WorkerReport, scope: &mut Scope<'_>) {
         match word {
-            WorkerWord::Prepared { run, data } if run == self.run => {
+            WorkerReport::Prepared { run, data } if run == self.run => {
                 if let State::Preparing(preparing) = &mut self.state {
                     if let Some(answer) = preparing.workers.get_mut(&worker) {
                         *answer = Some(data);
@@ -139,24 +139,24 @@ impl ActiveRun {
                 let refused = self.exchanging_mut().is_some_and(|one| !one.prepared(worker, data));
                 scope.effects.extend(refused.then_some(RunEffect::HangUp(worker)));
             }
-            WorkerWord::Stats(stats) => {
+            WorkerReport::Stats(stats) => {
                 if let Some(seat) = self.exchanging_mut().and_then(|one| one.seat_of(worker)) {
                     seat.count(stats);
                 }
             }
-            WorkerWord::Starved(missing) => self.seat_is_starved(worker, Some(missing)),
-            WorkerWord::Fed => self.seat_is_starved(worker, None),
-            WorkerWord::Evaluated { run, evaluation } if run == self.run => {
+            WorkerReport::Starved(missing) => self.seat_is_starved(worker, Some(missing)),
+            WorkerReport::Fed => self.seat_is_starved(worker, None),
+            WorkerReport::Evaluated { run, evaluation } if run == self.run => {
                 tracing::info!(accuracy = evaluation.accuracy, loss = evaluation.loss, "evaluated");
                 self.evaluated(worker, evaluation, scope);
             }
-            WorkerWord::Closed { residual_norm } => {
+            WorkerReport::Closed { residual_norm } => {
                 tracing::info!(residual_norm, "a worker is done; what it has not emitted is dropped");
                 if let Some(seat) = self.exchanging_mut().and_then(|one| one.seat_of(worker)) {
                     seat.closed = true;
                 }
             }
-            WorkerWord::Finished { digest } => {
+            WorkerReport::Finished { digest } => {
                 if let State::Finishing(exchanging, finishing) = &mut self.state {
                     if digest.is_none() {
                         // What is not on the lattice is not saved: another one has to.
@@ -168,14 +168,14 @@ impl ActiveRun {
                     }
                 }
             }
-            WorkerWord::SavedModel { run, saved } => {
+            WorkerReport::SavedModel { run, saved } => {
                 if run == self.run
                     && let State::Finishing(_, finishing) = &mut self.state
                 {
                     finishing.saved(worker, saved);
                 }
             }
-            WorkerWord::Failed { reason, diverged } => {
+            WorkerReport::Failed { reason, diverged } => {
                 let known = self.exchanging_mut().is_some_and(|one| one.seat_of(worker).is_some());
                 if known && diverged {
                     self.has_diverged(&reason, scope);
@@ -188,7 +188,7 @@ impl ActiveRun {
                     scope.effects.push(RunEffect::HangUp(worker));
                 }
             }
-            WorkerWord::Idle | WorkerWord::Prepared { .. } | WorkerWord::Evaluated { .. } => {}
+            WorkerReport::Idle | WorkerReport::Prepared { .. } | WorkerReport::Evaluated { .. } => {}
         }
     }
 }

@@ -44,7 +44,7 @@ mod waiting;
 
 pub(crate) use self::core::RunCore;
 pub(crate) use event::{
-    ExchangeOrder, Liveness, Progress, RunEffect, RunEvent, RunWord, Settlement, Ticket, WorkerKey, WorkerWord,
+    ExchangeOrder, Liveness, Progress, RunEffect, RunEvent, RunPeerMessage, Settlement, Ticket, WorkerKey, WorkerReport,
 };
 #[cfg(test)]
 pub(crate) use leaving::ASKED_TO_END;

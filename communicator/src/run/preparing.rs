@@ -1,7 +1,7 @@
 //! Getting ready: workers open the data, this node works out what it can offer, and the coordinator hears of it.
 
 use protocol::ids::NodeId;
-use protocol::wire::control::{Offer, Word};
+use protocol::wire::control::{ControlMessage, Offer};
 use protocol::wire::run_plan::RunPlan;
 
 use super::active::{ActiveRun, Scope, State};
@@ -112,7 +112,7 @@ impl ActiveRun {
                 let (run, from, to) = (self.run, scope.me.id, self.coordinator);
                 scope.effects.push(RunEffect::Send {
                     to,
-                    word: Word::Answer { run, from, answer },
+                    word: ControlMessage::Answer { run, from, answer },
                 });
             }
             (Some(plan), Ok(_)) => self.begins(plan, scope),

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use protocol::ids::{NodeId, RunId};
 use protocol::job::{Job, JobDraft};
-use protocol::wire::control::{Found, NodeInfo, Reply, Word};
+use protocol::wire::control::{ControlMessage, FoundCheckpoint, NodeInfo, Reply};
 use protocol::wire::run_beat::StopReason;
 
 use super::active::{ActiveRun, State};
 use super::checkpoint_search::CheckpointSearch;
 use super::coordination::{Coordination, Decision, GoingOn};
 use super::core::{Coordinating, RunCore};
-use super::event::{RunEffect, RunWord, Ticket};
+use super::event::{RunEffect, RunPeerMessage, Ticket};
 use super::planted::{Bug, planted};
 use crate::log_context::NEWS;
 
@@ -137,7 +137,7 @@ impl RunCore {
         let asked: Vec<NodeId> = self.alive().iter().map(|info| info.id).collect();
         effects.extend(asked.iter().map(|&to| RunEffect::Send {
             to,
-            word: Word::Find {
+            word: ControlMessage::Find {
                 run,
                 coordinator,
                 resumes,
@@ -155,12 +155,12 @@ impl RunCore {
     }
 
     /// This node's checkpoints were looked through, for itself or for another.
-    pub(super) fn looked_up(&mut self, run: RunId, found: Option<Box<Found>>, effects: &mut Vec<RunEffect>) {
+    pub(super) fn looked_up(&mut self, run: RunId, found: Option<Box<FoundCheckpoint>>, effects: &mut Vec<RunEffect>) {
         let me = self.me.id;
         if let Some(search) = self.search.as_mut().filter(|search| search.run == run) {
             search.answer(me, found.map(|found| *found));
         } else if let Some(to) = self.asked_by.remove(&run) {
-            let word = Word::Found { run, from: me, found };
+            let word = ControlMessage::FoundCheckpoint { run, from: me, found };
             effects.push(RunEffect::Send { to, word });
         }
     }
@@ -196,7 +196,7 @@ impl RunCore {
         let answer = match training.map(|run| run.run) {
             Some(run) => {
                 self.with_run(now, effects, ActiveRun::checkpoint);
-                effects.push(RunEffect::Broadcast(Word::Checkpoint(run)));
+                effects.push(RunEffect::Broadcast(ControlMessage::Checkpoint(run)));
                 Reply::Checkpointing(run)
             }
             None => Reply::Refused(vec!["there is no run to write a checkpoint of".into()]),
@@ -228,7 +228,7 @@ impl RunCore {
         } else {
             Reply::Stopping(name)
         };
-        effects.push(RunEffect::Broadcast(Word::Stop(name)));
+        effects.push(RunEffect::Broadcast(ControlMessage::Stop(name)));
         self.stopped(name, now, effects);
         effects.push(RunEffect::Reply(ticket, answer));
     }
@@ -255,7 +255,7 @@ impl RunCore {
             .filter(|&(&node, &there)| there == run && node != from);
         effects.extend(others.map(|(&to, _)| RunEffect::Send {
             to,
-            word: Word::Stop(run),
+            word: ControlMessage::Stop(run),
         }));
     }
 
@@ -275,39 +275,39 @@ impl RunCore {
         });
         if aborts {
             let reason = "it was stopped before it began".into();
-            effects.push(RunEffect::Broadcast(Word::Abort { run: name, reason }));
+            effects.push(RunEffect::Broadcast(ControlMessage::Abort { run: name, reason }));
         }
     }
 
     /// Another node says something that concerns runs.
-    pub(super) fn word(&mut self, from: NodeId, word: RunWord, now: Duration, effects: &mut Vec<RunEffect>) {
+    pub(super) fn word(&mut self, from: NodeId, word: RunPeerMessage, now: Duration, effects: &mut Vec<RunEffect>) {
         match word {
-            RunWord::Prepare { run, job } => self.get_ready(run, from, job, now, effects),
-            RunWord::Answer { run, answer } => {
+            RunPeerMessage::Prepare { run, job } => self.get_ready(run, from, job, now, effects),
+            RunPeerMessage::Answer { run, answer } => {
                 if let Some(one) = self.coordinating.as_mut().filter(|one| one.run == run) {
                     one.coordination.answer(from, answer);
                 }
             }
-            RunWord::Abort { run, reason } => self.with_named(run, now, effects, |run, scope| {
+            RunPeerMessage::Abort { run, reason } => self.with_named(run, now, effects, |run, scope| {
                 if run.is_being_prepared() && run.coordinator == from || planted(Bug::StopAtGuestAborts) {
                     run.fail(reason, scope);
                 }
             }),
-            RunWord::Stop(_) if planted(Bug::LostStop) => {}
-            RunWord::Stop(run) => {
+            RunPeerMessage::Stop(_) if planted(Bug::LostStop) => {}
+            RunPeerMessage::Stop(run) => {
                 self.stopped(run, now, effects);
                 self.hand_on_stop(from, run, now, effects);
             }
-            RunWord::Find { run, resumes } => {
+            RunPeerMessage::Find { run, resumes } => {
                 self.asked_by.insert(run, from);
                 effects.push(RunEffect::LookUp { run, resumes });
             }
-            RunWord::Found { run, found } => {
+            RunPeerMessage::FoundCheckpoint { run, found } => {
                 if let Some(search) = self.search.as_mut().filter(|search| search.run == run) {
                     search.answer(from, found.map(|found| *found));
                 }
             }
-            RunWord::Checkpoint(run) => self.with_named(run, now, effects, ActiveRun::checkpoint),
+            RunPeerMessage::Checkpoint(run) => self.with_named(run, now, effects, ActiveRun::checkpoint),
         }
     }
 
@@ -370,7 +370,7 @@ impl RunCore {
                 one.coordination.answer(from, answer);
             }
         } else {
-            let word = Word::Answer { run, from, answer };
+            let word = ControlMessage::Answer { run, from, answer };
             effects.push(RunEffect::Send { to: coordinator, word });
         }
     }
@@ -409,7 +409,7 @@ impl RunCore {
         };
         let reason = reasons.join("; ");
         effects.push(RunEffect::Reply(ticket, Reply::Refused(reasons)));
-        effects.push(RunEffect::Broadcast(Word::Abort {
+        effects.push(RunEffect::Broadcast(ControlMessage::Abort {
             run: name,
             reason: reason.clone(),
         }));
@@ -444,7 +444,7 @@ fn ask_to_prepare(
 ) {
     effects.extend(nodes.map(|to| RunEffect::Send {
         to,
-        word: Word::Prepare {
+        word: ControlMessage::Prepare {
             run,
             coordinator,
             job: Box::new(job.clone()),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use protocol::ids::NodeId;
-use protocol::wire::control::Word;
+use protocol::wire::control::ControlMessage;
 use protocol::wire::run_beat::RunBeat;
 
 use super::node::TIMING;
@@ -11,7 +11,7 @@ use super::world::{Due, Link, World, pair};
 use crate::exchange::Event;
 use crate::node::roster::Change;
 use crate::run::planted::{Bug, planted};
-use crate::run::{RunEvent, RunWord};
+use crate::run::{RunEvent, RunPeerMessage};
 use protocol::wire::link::Message;
 
 impl World {
@@ -111,11 +111,11 @@ impl World {
         self.run(at, RunEvent::Beat { from, number, runs });
     }
 
-    pub(super) fn send(&mut self, from: NodeId, to: NodeId, word: Word) {
+    pub(super) fn send(&mut self, from: NodeId, to: NodeId, word: ControlMessage) {
         if self.reaches(from, to) || from == to {
             let delay = self.delay();
-            if let Some(word) = RunWord::of(word) {
-                self.after(delay, Due::Word { to, from, word });
+            if let Some(word) = RunPeerMessage::of(word) {
+                self.after(delay, Due::ControlMessage { to, from, word });
             }
         }
     }

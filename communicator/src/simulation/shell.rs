@@ -6,7 +6,7 @@ use protocol::batch::Batch;
 use protocol::bundle::Bundle;
 use protocol::ids::{NodeId, RunId};
 use protocol::measured::NodeUsage;
-use protocol::wire::control::{Found, Offer, Phase};
+use protocol::wire::control::{FoundCheckpoint, Offer, Phase};
 use protocol::wire::run_plan::{Resumed, RunPlan};
 
 use super::node::{Disk, Open, Training, WEIGHTS, Worker, data};
@@ -15,7 +15,7 @@ use super::world::{Due, World};
 use crate::exchange::{Effect, Event, Exchange};
 use crate::ledger::Ledger;
 use crate::run::{
-    ASKED_TO_END, ExchangeOrder, Liveness, RunEffect, RunEvent, Settlement, WorkerKey, WorkerWord, lacks_checkpoint,
+    ASKED_TO_END, ExchangeOrder, Liveness, RunEffect, RunEvent, Settlement, WorkerKey, WorkerReport, lacks_checkpoint,
     progress,
 };
 use protocol::wire::link::OriginInfo;
@@ -102,13 +102,13 @@ impl World {
                 self.order(at, worker, delay, |worker| {
                     worker.training = None;
                     worker.prepared = None;
-                    Some(WorkerWord::Prepared { run, data })
+                    Some(WorkerReport::Prepared { run, data })
                 });
             }
             RunEffect::Dismiss(worker) => self.order(at, worker, 30, |worker| {
                 worker.training = None;
                 worker.prepared = None;
-                Some(WorkerWord::Idle)
+                Some(WorkerReport::Idle)
             }),
             RunEffect::HangUp(worker) => self.after(1, Due::Killed { at, key: worker }),
             RunEffect::Offer { run, data, workers, .. } => {
@@ -141,7 +141,7 @@ impl World {
                         samples: ledger.samples(),
                         slots,
                     };
-                    Box::new(Found { resumed, job, stage: 0 })
+                    Box::new(FoundCheckpoint { resumed, job, stage: 0 })
                 });
                 self.after(
                     30,
@@ -247,7 +247,7 @@ impl World {
         at: NodeId,
         key: WorkerKey,
         delay: u64,
-        act: impl FnOnce(&mut Worker) -> Option<WorkerWord>,
+        act: impl FnOnce(&mut Worker) -> Option<WorkerReport>,
     ) {
         let Some(worker) = self.nodes.get_mut(&at).unwrap().workers.get_mut(&key) else {
             return;
@@ -260,7 +260,7 @@ impl World {
     }
 
     /// A further word of a worker, without a new order.
-    pub(super) fn worker_says(&mut self, at: NodeId, key: WorkerKey, delay: u64, word: WorkerWord) {
+    pub(super) fn worker_says(&mut self, at: NodeId, key: WorkerKey, delay: u64, word: WorkerReport) {
         if let Some(worker) = self.nodes[&at].workers.get(&key) {
             let orders = worker.orders;
             self.after(delay, Due::Worker { at, key, orders, word });

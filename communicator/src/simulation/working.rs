@@ -21,7 +21,7 @@ use super::node::{Disk, Ending, Round, Training, WEIGHTS, Worker, digest};
 use super::world::{Due, World};
 use crate::exchange::Event;
 use crate::run::planted::{Bug, planted};
-use crate::run::{RunEvent, Ticket, WorkerKey, WorkerWord};
+use crate::run::{RunEvent, Ticket, WorkerKey, WorkerReport};
 use protocol::wire::link::OriginInfo;
 
 /// Samples that a worker trains before a batch has to count them.
@@ -30,7 +30,7 @@ const HELD_BACK_MAX: u32 = 8;
 impl World {
     pub(super) fn finish(&mut self, at: NodeId, worker: WorkerKey, counts: &[i32], save: bool) {
         let digest = Some(digest(counts));
-        self.worker_says(at, worker, 20, WorkerWord::Finished { digest });
+        self.worker_says(at, worker, 20, WorkerReport::Finished { digest });
         let node = self.nodes.get_mut(&at).unwrap();
         let Some(run) = node.exchange.as_ref().map(|open| open.run).filter(|_| save) else {
             return;
@@ -62,7 +62,7 @@ impl World {
             Disk::Full => Err("the disk is full".into()),
             Disk::Hung => return self.after(500, Due::Write { at, key, orders, run }),
         };
-        let word = WorkerWord::SavedModel { run, saved };
+        let word = WorkerReport::SavedModel { run, saved };
         self.after(1, Due::Worker { at, key, orders, word });
     }
 
@@ -189,8 +189,8 @@ impl World {
             );
             self.exchange(at, Event::Local(bytes));
             if last {
-                self.run(at, RunEvent::Worker(key, WorkerWord::Stats(WorkerStats::default())));
-                self.run(at, RunEvent::Worker(key, WorkerWord::Closed { residual_norm: 0.0 }));
+                self.run(at, RunEvent::Worker(key, WorkerReport::Stats(WorkerStats::default())));
+                self.run(at, RunEvent::Worker(key, WorkerReport::Closed { residual_norm: 0.0 }));
             }
         }
     }
@@ -232,7 +232,7 @@ impl World {
             training.uncounted += 1;
             let keeps = holds_back && training.uncounted < HELD_BACK_MAX;
             if std::mem::take(&mut training.starved) {
-                self.worker_says(at, key, 1, WorkerWord::Fed);
+                self.worker_says(at, key, 1, WorkerReport::Fed);
             }
             return !keeps;
         }
@@ -241,7 +241,7 @@ impl World {
         }
         if !std::mem::replace(&mut training.starved, true) {
             let missing = vec![Missing { slot: 0, samples: 1 }];
-            self.worker_says(at, key, 1, WorkerWord::Starved(missing));
+            self.worker_says(at, key, 1, WorkerReport::Starved(missing));
         }
         false
     }
@@ -324,7 +324,7 @@ impl World {
             ..Evaluation::default()
         };
         self.say(&format!("{at} has measured {accuracy}"));
-        self.worker_says(at, key, delay, WorkerWord::Evaluated { run, evaluation });
+        self.worker_says(at, key, delay, WorkerReport::Evaluated { run, evaluation });
     }
 
     /// A client of a node.

@@ -14,7 +14,7 @@ use protocol::wire::run_plan::RunPlan;
 use super::node::{Node, TIMING, Worker};
 use crate::exchange::Event;
 use crate::node::roster::DialOutcome;
-use crate::run::{RunEffect, RunEvent, RunWord, WorkerKey, WorkerWord};
+use crate::run::{RunEffect, RunEvent, RunPeerMessage, WorkerKey, WorkerReport};
 use protocol::wire::link::Message;
 
 /// One step of the clock: a tick of the exchange.
@@ -26,10 +26,10 @@ const RESTART: Duration = Duration::from_millis(500);
 /// Something that will happen.
 pub(super) enum Due {
     /// A word of the control plane arrives.
-    Word {
+    ControlMessage {
         to: NodeId,
         from: NodeId,
-        word: RunWord,
+        word: RunPeerMessage,
     },
     /// A beat arrives.
     Beat {
@@ -83,7 +83,7 @@ pub(super) enum Due {
         at: NodeId,
         key: WorkerKey,
         orders: u64,
-        word: WorkerWord,
+        word: WorkerReport,
     },
     /// A worker writes a model, when the disk answers.
     Write {
@@ -316,7 +316,9 @@ impl World {
     fn happens(&mut self, due: Due) {
         // What comes to a node that stands still waits for it, and what it does itself does, too.
         let at = match &due {
-            Due::Word { to, .. } | Due::Beat { to, .. } | Due::Left { to, .. } | Due::Message { to, .. } => *to,
+            Due::ControlMessage { to, .. } | Due::Beat { to, .. } | Due::Left { to, .. } | Due::Message { to, .. } => {
+                *to
+            }
             Due::Unlinked { at, .. }
             | Due::SessionEnded { at, .. }
             | Due::Dialled { at, .. }
@@ -336,7 +338,7 @@ impl World {
             return;
         }
         match due {
-            Due::Word { from, word, .. } => self.run(at, RunEvent::Word { from, word }),
+            Due::ControlMessage { from, word, .. } => self.run(at, RunEvent::ControlMessage { from, word }),
             Due::Beat {
                 from,
                 number,
@@ -371,7 +373,7 @@ impl World {
                     .get(&key)
                     .is_some_and(|worker| worker.orders == orders && !worker.hangs);
                 if current {
-                    if let WorkerWord::Prepared { run, data: Ok(_) } = &word {
+                    if let WorkerReport::Prepared { run, data: Ok(_) } = &word {
                         node.workers.get_mut(&key).unwrap().prepared = Some(*run);
                     }
                     self.run(at, RunEvent::Worker(key, word));

@@ -237,7 +237,7 @@ impl Exchange {
     /// Whether nodes are to decide where the model is cut.
     #[must_use]
     pub fn leaves_cut_open(&self) -> bool {
-        self.pipelines().is_some_and(|pipelines| pipelines.cut == Cut::Fitting)
+        self.pipelines().is_some_and(|pipelines| pipelines.cut == Cut::Auto)
     }
 
     /// How the model is spread over machines, where it is.

@@ -44,7 +44,7 @@ pub struct PipelineSpec {
 pub enum Cut {
     /// Into as few groups as the machines' memory allows, larger ones for faster machines. Nodes decide when all have told what
     /// they can hold and how fast they are.
-    Fitting,
+    Auto,
     /// Into so many groups, as equal as can be.
     Into(u8),
     /// At these layers.
@@ -80,7 +80,7 @@ impl Cut {
     #[must_use]
     pub fn groups(&self) -> Option<usize> {
         match self {
-            Self::Fitting => None,
+            Self::Auto => None,
             Self::Into(groups) => Some(usize::from(*groups)),
             Self::At(cuts) => Some(usize::from(cuts.count) + 1),
         }
@@ -90,7 +90,7 @@ impl Cut {
     #[must_use]
     pub fn decided(self, cut: Self) -> Self {
         match self {
-            Self::Fitting => cut,
+            Self::Auto => cut,
             given => given,
         }
     }
@@ -106,7 +106,7 @@ impl PipelineSpec {
         let cuts = options.text("cuts").map(Cut::from_str).transpose()?;
         let cut = match (groups, cuts) {
             (Some(_), Some(_)) => return Err("give either groups or cuts, not both".into()),
-            (None, None) => Cut::Fitting,
+            (None, None) => Cut::Auto,
             (None, Some(cut)) => cut,
             (Some(groups), None) => {
                 let groups = groups.round();
@@ -186,7 +186,7 @@ impl PipelineSpec {
 
 fn usual_micro(cut: Cut, slices: u8) -> u8 {
     match cut {
-        Cut::Fitting | Cut::Into(1) if slices > 1 => MICRO_OF_SLICES,
+        Cut::Auto | Cut::Into(1) if slices > 1 => MICRO_OF_SLICES,
         _ => MICRO,
     }
 }
@@ -205,7 +205,7 @@ impl FromStr for Cut {
 impl fmt::Display for PipelineSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let cut = match self.cut {
-            Cut::Fitting => None,
+            Cut::Auto => None,
             Cut::Into(groups) => Some(format!("groups={groups}")),
             Cut::At(cuts) => {
                 let layers: Vec<String> = cuts.layers().map(|layer| layer.to_string()).collect();

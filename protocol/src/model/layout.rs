@@ -266,12 +266,12 @@ fn projection(body: &[Layer], from: Shape, to: Shape) -> Result<Vec<Layer>, Stri
 
 /// Layers and tensors as they are found, before tensors have their places.
 #[derive(Default)]
-struct Found {
+struct LayoutTensors {
     tensors: Vec<TensorSlot>,
     statistics: Vec<TensorSlot>,
 }
 
-impl Found {
+impl LayoutTensors {
     /// Fits layers to what comes to them. The last one may take its outputs from the data, where that is allowed here.
     fn chain(
         &mut self,
@@ -394,7 +394,7 @@ fn place(tensors: &mut [TensorSlot]) -> Option<usize> {
 }
 
 /// Tells layers, and those within them, where their numbers lie.
-fn tell(layers: &mut [PlacedLayer], found: &Found) {
+fn tell(layers: &mut [PlacedLayer], found: &LayoutTensors) {
     let range = |tensors: &[TensorSlot], path: &str, name: &str| {
         let key = format!("{path}.{name}");
         let at = tensors.binary_search_by(|tensor| tensor.key.as_str().cmp(&key));
@@ -415,7 +415,7 @@ fn tell(layers: &mut [PlacedLayer], found: &Found) {
 /// A layout of some layers and their tensors, in an index space of their own. They are some of a whole model's, so that
 /// there are not too many.
 pub(super) fn placed(mut layers: Vec<PlacedLayer>, tensors: Vec<TensorSlot>) -> Layout {
-    let mut found = Found {
+    let mut found = LayoutTensors {
         tensors,
         statistics: Vec::new(),
     };
@@ -432,7 +432,7 @@ pub(super) fn placed(mut layers: Vec<PlacedLayer>, tensors: Vec<TensorSlot>) -> 
 impl Layout {
     /// Fits a model to samples of a shape and a number of classes.
     pub fn new(model: &ModelSpec, input: Shape, classes: usize) -> Result<Self, ModelError> {
-        let mut found = Found::default();
+        let mut found = LayoutTensors::default();
         let (mut layers, shape) = found.chain(&model.layers, "", input, Some(classes))?;
         if found.tensors.is_empty() {
             return Err(ModelError::NoWeights);

@@ -113,7 +113,7 @@ impl Partition {
         let slices = usize::from(pipelines.slices);
         let starts: Vec<usize> = starts(&whole.layers, slices).collect();
         let begins = match pipelines.cut {
-            Cut::Fitting => return Err(PartitionError::Undecided),
+            Cut::Auto => return Err(PartitionError::Undecided),
             Cut::Into(groups) => {
                 let alike = vec![1.0; usize::from(groups)];
                 balanced(&whole, &starts, |layers| cost(&whole, layers), &alike)?

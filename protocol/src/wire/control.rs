@@ -41,7 +41,7 @@ pub struct NodeInfo {
 
 /// What one node tells another.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Word {
+pub enum ControlMessage {
     /// A sign of life, with the sender's state.
     Beat(Box<Beat>),
     /// The answer to a beat, with its number.
@@ -71,13 +71,13 @@ pub enum Word {
         resumes: RunId,
     },
     /// The furthest checkpoint that a node has.
-    Found {
+    FoundCheckpoint {
         /// The run that is going to be.
         run: RunId,
         /// Which node.
         from: NodeId,
         /// What it has.
-        found: Option<Box<Found>>,
+        found: Option<Box<FoundCheckpoint>>,
     },
     /// Write a checkpoint.
     Checkpoint(RunId),
@@ -122,7 +122,7 @@ pub struct Beat {
 
 /// A checkpoint that a node has.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Found {
+pub struct FoundCheckpoint {
     /// Which.
     pub resumed: Resumed,
     /// The stage of the network that it is of, where that is spread over nodes; 0 where it is not.
@@ -180,7 +180,7 @@ pub enum Request {
     /// Which run is there, and how far is it?
     Status,
     /// What does your clock say, and what is this data where you are? Answered when it is read, or after a moment.
-    Look(Option<DataSpec>),
+    InspectData(Option<DataSpec>),
     /// What happened since? Answered when there is news, or after a moment.
     Stats {
         /// The number of the last record that the reader has.
@@ -211,14 +211,14 @@ pub enum Reply {
         records: Vec<StatsRecord>,
     },
     /// How it looks there.
-    Looked(Look),
+    DataInspected(DataInspection),
     /// It cannot be done; one sentence for each reason.
     Refused(Vec<String>),
 }
 
 /// How it looks where a node is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Look {
+pub struct DataInspection {
     /// Its clock, in seconds since 1970.
     pub clock: f64,
     /// The data that was asked for, or one sentence; none while it is being read, and where none was asked for.

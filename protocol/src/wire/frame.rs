@@ -26,7 +26,7 @@ pub enum Kind {
     /// The first message on every connection of the data plane.
     Hello = 4,
     /// A word between a node and its worker.
-    Word = 5,
+    Message = 5,
     /// A piece of something larger than a message.
     Piece = 6,
     /// A rarer word between two nodes about batches.
@@ -47,7 +47,7 @@ impl Kind {
         Self::Have,
         Self::Origin,
         Self::Hello,
-        Self::Word,
+        Self::Message,
         Self::Piece,
         Self::Note,
         Self::Bundle,
@@ -60,7 +60,7 @@ impl Kind {
     #[must_use]
     pub const fn bytes_max(self) -> usize {
         match self {
-            Self::Batch | Self::Word | Self::Piece | Self::Bundle | Self::Part | Self::Prefix | Self::Flow => {
+            Self::Batch | Self::Message | Self::Piece | Self::Bundle | Self::Part | Self::Prefix | Self::Flow => {
                 BATCH_BYTES_MAX
             }
             // A frontier of more than this names more origins than a run ever has.
@@ -193,7 +193,7 @@ mod tests {
             stages in proptest::collection::vec(1..100_000usize, 1..5),
             cut: prop::sample::Index,
         ) {
-            let kinds = [Kind::Batch, Kind::Word, Kind::Piece];
+            let kinds = [Kind::Batch, Kind::Message, Kind::Piece];
             let expected: Vec<Frame> = lengths
                 .iter()
                 .enumerate()

@@ -181,7 +181,7 @@ impl Message {
             Kind::Note => Self::Note(decode(&contents)?),
             Kind::Part => Self::Part(Part::decode(&contents)?),
             Kind::Prefix => Self::Prefix(Prefix::decode(&contents)?),
-            Kind::Hello | Kind::Word | Kind::Bundle => return Err(MessageError::OutOfPlace),
+            Kind::Hello | Kind::Message | Kind::Bundle => return Err(MessageError::OutOfPlace),
         })
     }
 }

@@ -5,7 +5,9 @@ use protocol::digest::Digest;
 use protocol::ids::{NodeId, RunId};
 use protocol::job::JobDraft;
 use protocol::stats::NodeReport;
-use protocol::wire::control::{Beat, Found, Look, Offer, Phase, Reply, Request, RunResult, RunStatus, Word};
+use protocol::wire::control::{
+    Beat, ControlMessage, DataInspection, FoundCheckpoint, Offer, Phase, Reply, Request, RunResult, RunStatus,
+};
 use protocol::wire::run_beat::{ParticipantState, RunBeat, StopReason};
 
 use super::values::{
@@ -40,38 +42,38 @@ pub(super) fn control() {
         memory_bytes: Some(16 << 30),
         gpu_bytes: Some(8 << 30),
     };
-    let answer = |answer| Word::Answer {
+    let answer = |answer| ControlMessage::Answer {
         run,
         from: NodeId(3),
         answer,
     };
-    let find = Word::Find {
+    let find = ControlMessage::Find {
         run,
         coordinator: NodeId(3),
         resumes: RunId(8),
     };
-    let found = Word::Found {
+    let found = ControlMessage::FoundCheckpoint {
         run,
         from: NodeId(4),
-        found: Some(Box::new(Found {
+        found: Some(Box::new(FoundCheckpoint {
             resumed: RESUMED,
             stage: 0,
             job: Box::new(job()),
         })),
     };
     let words = [
-        ("beat", Word::Beat(Box::new(beat(Vec::new())))),
-        ("beat-in-run", Word::Beat(Box::new(beat(vec![in_run])))),
+        ("beat", ControlMessage::Beat(Box::new(beat(Vec::new())))),
+        ("beat-in-run", ControlMessage::Beat(Box::new(beat(vec![in_run])))),
         (
             "echo",
-            Word::Echo {
+            ControlMessage::Echo {
                 from: NodeId(3),
                 number: 77,
             },
         ),
         (
             "prepare",
-            Word::Prepare {
+            ControlMessage::Prepare {
                 run,
                 coordinator: NodeId(3),
                 job: Box::new(job()),
@@ -79,20 +81,23 @@ pub(super) fn control() {
         ),
         ("find", find),
         ("found", found),
-        ("checkpoint", Word::Checkpoint(run)),
-        ("stop", Word::Stop(run)),
+        ("checkpoint", ControlMessage::Checkpoint(run)),
+        ("stop", ControlMessage::Stop(run)),
         ("answer", answer(Ok(offer))),
         ("answer-no", answer(Err("points.csv could not be read".into()))),
         (
             "abort",
-            Word::Abort {
+            ControlMessage::Abort {
                 run,
                 reason: "a node is missing".into(),
             },
         ),
-        ("stats", Word::Stats(Box::new(stats_record()))),
-        ("leaving", Word::Leaving(NodeId(3))),
-        ("unwelcome", Word::Unwelcome("bring it to the same release".into())),
+        ("stats", ControlMessage::Stats(Box::new(stats_record()))),
+        ("leaving", ControlMessage::Leaving(NodeId(3))),
+        (
+            "unwelcome",
+            ControlMessage::Unwelcome("bring it to the same release".into()),
+        ),
     ];
     for (name, word) in words {
         wire("word", name, &word);
@@ -124,7 +129,7 @@ fn requests(run: RunId) {
             },
         ),
         ("status", Request::Status),
-        ("look", Request::Look(Some("csv:iris.csv".parse().unwrap()))),
+        ("look", Request::InspectData(Some("csv:iris.csv".parse().unwrap()))),
         ("stats", Request::Stats { after: 1 << 20 }),
     ] {
         wire("request", name, &request);
@@ -194,7 +199,7 @@ fn replies() {
         ),
         (
             "looked",
-            Reply::Looked(Look {
+            Reply::DataInspected(DataInspection {
                 clock: 1.5e9,
                 data: Some(Err("it is not there".into())),
             }),

@@ -19,7 +19,7 @@ use crate::backend::cuda::{CudaStageTrainer, CudaTrainer, Gpu};
 use crate::dataset::Dataset;
 use crate::device::Device;
 use crate::first_weights::{self, FirstWeights};
-use crate::fitting;
+use crate::job_layout;
 use crate::objective::{Objective, Task};
 use crate::ops::Threads;
 use crate::pipeline::Pipeline;
@@ -58,7 +58,7 @@ impl Prepared {
             .with_validation(job.validation_share(), job.seed)
             .map_err(|error| sentence(&error))?;
         let job = &job.for_data(dataset.input);
-        let layout = fitting::fit(job, &dataset).map_err(|error| sentence(&error))?;
+        let layout = job_layout::layout_for(job, &dataset).map_err(|error| sentence(&error))?;
         let first = first_weights::open(job, &layout, Some(&options.data_root)).map_err(|error| sentence(&error))?;
         // Where nodes decide where the network is cut, they have to know.
         let speed = if job.exchange.leaves_cut_open() {
@@ -135,7 +135,7 @@ impl Prepared {
         else {
             return Ok(None);
         };
-        let partition = fitting::partition(&self.job, &pipelines.decided(cut), &self.layout);
+        let partition = job_layout::partition(&self.job, &pipelines.decided(cut), &self.layout);
         let partition = partition.map_err(|error| error.to_string())?;
         if usize::from(place.stage) >= partition.len() {
             return Err("the node gave this worker a place that no pipeline has".into());

@@ -72,7 +72,7 @@ impl Reader {
             Kind::Bundle => Ok(Some(Received::Bundle(contents))),
             Kind::Prefix => Ok(Some(Received::Prefix(contents))),
             Kind::Flow => Ok(Some(Received::Flow(contents))),
-            Kind::Word => wire::decode(&contents)
+            Kind::Message => wire::decode(&contents)
                 .map(|word| Some(Received::Word(word)))
                 .map_err(invalid),
             Kind::Have | Kind::Origin | Kind::Hello | Kind::Piece | Kind::Note | Kind::Part => Err(io::Error::new(
@@ -85,7 +85,7 @@ impl Reader {
 
 impl Writer {
     pub(super) fn word(&self, word: &FromWorker) -> io::Result<()> {
-        self.write(Kind::Word, &wire::encode(word).map_err(invalid)?)
+        self.write(Kind::Message, &wire::encode(word).map_err(invalid)?)
     }
 
     pub(super) fn prefix(&self, contents: &[u8]) -> io::Result<()> {

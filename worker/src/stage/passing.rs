@@ -9,10 +9,10 @@ use protocol::wire::flow::{Flow, FlowBody, Lead};
 
 use super::gathering::{added_up, columns, side_by_side};
 use super::{DeferredGradient, Layers, Returned, StageModel};
+use crate::augmentation;
 use crate::ops::matmul::WriteMode;
 use crate::pipeline::StageInput;
 use crate::train_error::TrainError;
-use crate::views;
 
 /// Numbers that have come, what they are for, and which stage made them.
 pub(super) struct Piece {
@@ -47,7 +47,7 @@ impl<L: Layers> StageModel<L> {
     pub(super) fn send_forward(&mut self, lead: &Lead, weights: &L::Weights) -> Result<(), TrainError> {
         for micro_batch in 0..lead.micro_batches {
             let (own, key) = (micro_batch_of(lead, micro_batch), micro_batch_key(lead, micro_batch));
-            let inputs = views::gathered(&self.dataset, self.augment, own, key, &mut self.loss.answers);
+            let inputs = augmentation::gathered(&self.dataset, self.augment, own, key, &mut self.loss.answers);
             self.forward_range(lead, (micro_batch, 0), weights, inputs)?;
         }
         Ok(())

@@ -54,7 +54,7 @@ impl Node {
 
     pub(crate) fn say(&mut self, word: &ToWorker) {
         let contents = postcard::to_stdvec(word).unwrap();
-        let header = frame::header(Kind::Word, contents.len()).unwrap();
+        let header = frame::header(Kind::Message, contents.len()).unwrap();
         self.stream.write_all(&header).unwrap();
         self.stream.write_all(&contents).unwrap();
     }

@@ -24,7 +24,7 @@ pub(super) async fn cluster(contact: &Contact) -> Vec<Finding> {
     let answers = contact.ask_each(Request::Nodes).await;
     let mut findings = findings(&listed, &answers);
     let asked = clock::now();
-    let looks = contact.ask_each(Request::Look(None)).await;
+    let looks = contact.ask_each(Request::InspectData(None)).await;
     findings.extend(clocks(&listed, &looks, asked, clock::now()));
     findings
 }
@@ -130,9 +130,11 @@ fn clocks(listed: &[NodeReport], looks: &[Answer], asked: f64, heard: f64) -> Ve
     let mut findings = Vec::new();
     let mut told = 0;
     for Answer { address, reply } in looks {
-        let Ok(Reply::Looked(look)) = reply else { continue };
+        let Ok(Reply::DataInspected(inspection)) = reply else {
+            continue;
+        };
         told += 1;
-        let (ahead, behind) = (look.clock - heard, asked - look.clock);
+        let (ahead, behind) = (inspection.clock - heard, asked - inspection.clock);
         if ahead.max(behind) > CLOCK_SLACK {
             let (off, side) = if ahead > behind {
                 (ahead, "ahead of")
@@ -156,7 +158,7 @@ fn clocks(listed: &[NodeReport], looks: &[Answer], asked: f64, heard: f64) -> Ve
 
 #[cfg(test)]
 mod tests {
-    use protocol::wire::control::Look;
+    use protocol::wire::control::DataInspection;
 
     use super::*;
     use crate::commands::doctor::Level;
@@ -238,7 +240,7 @@ mod tests {
     fn a_clock_that_is_wrong_is_named() {
         let told = |number, clock| Answer {
             address: SocketAddr::from(([127, 0, 0, 1], number)),
-            reply: Ok(Reply::Looked(Look { clock, data: None })),
+            reply: Ok(Reply::DataInspected(DataInspection { clock, data: None })),
         };
         let listed = [node(1, "idle"), node(2, "idle"), node(3, "idle")];
         // An answer that took its time is no wrong clock.

@@ -40,11 +40,13 @@ pub(super) async fn on_nodes(contact: &Contact, data: &DataSpec) -> Result<Vec<F
     let mut said = String::new();
     loop {
         let mut reading = Vec::new();
-        for Answer { address, reply } in contact.ask_each(Request::Look(Some(data.clone()))).await {
+        for Answer { address, reply } in contact.ask_each(Request::InspectData(Some(data.clone()))).await {
             let name = called(address, &listed);
             // Whoever does not answer has been named already.
-            let Ok(Reply::Looked(look)) = reply else { continue };
-            match look.data {
+            let Ok(Reply::DataInspected(inspection)) = reply else {
+                continue;
+            };
+            match inspection.data {
                 Some(found) => drop(held.entry(name).or_insert(found)),
                 None if held.contains_key(&name) => {}
                 None => reading.push(name),

@@ -150,14 +150,14 @@ impl ExchangeState {
     pub(super) fn take_state(&mut self) -> Option<PathBuf> {
         let frontier = self.core.ledger().frontier();
         let fits = |state: &State| frontier.applied(state.origin) == state.sequence;
-        let (fitting, dropped): (Vec<State>, Vec<State>) = self.states.drain(..).partition(fits);
+        let (usable, dropped): (Vec<State>, Vec<State>) = self.states.drain(..).partition(fits);
         for state in dropped {
             tracing::warn!(
                 path = %state.path.display(),
                 "a worker's residual and optimiser state are dropped: the run goes on from other batches"
             );
         }
-        self.states = fitting;
+        self.states = usable;
         self.states.pop().map(|state| state.path)
     }
 

@@ -18,7 +18,7 @@ pub(super) struct Endpoints<G> {
 
 /// What came of looking for endpoints.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct EndpointScan {
     /// Nodes that can be told something now.
     pub(super) ready: Vec<NodeId>,
     /// Sessions that took too long.
@@ -40,8 +40,8 @@ impl<G> Endpoints<G> {
     }
 
     /// Looks for the endpoints of new sessions.
-    pub(super) fn find(&mut self, now: Duration, endpoint: impl Fn(u64) -> Option<G>) -> Found {
-        let mut found = Found::default();
+    pub(super) fn find(&mut self, now: Duration, endpoint: impl Fn(u64) -> Option<G>) -> EndpointScan {
+        let mut found = EndpointScan::default();
         for (session, node, since) in std::mem::take(&mut self.waiting) {
             if let Some(endpoint) = endpoint(session) {
                 self.open.entry(node).or_default().push((session, endpoint));
@@ -111,13 +111,13 @@ mod tests {
         let mut endpoints = Endpoints::new(5 * SECOND);
         endpoints.expect(1, NODE, SECOND);
         endpoints.expect(2, NodeId(8), SECOND);
-        assert_eq!(endpoints.find(SECOND, |_| None::<char>), Found::default());
+        assert_eq!(endpoints.find(SECOND, |_| None::<char>), EndpointScan::default());
         let shown = endpoints.find(2 * SECOND, |session| (session == 1).then_some('a'));
         assert_eq!((shown.ready, endpoints.of(NODE)), (vec![NODE], Some(&'a')));
         assert_eq!(endpoints.find(6 * SECOND, |_| None).late, [2]);
         assert_eq!(
             endpoints.find(9 * SECOND, |_| Some('b')),
-            Found::default(),
+            EndpointScan::default(),
             "it is not looked for any more"
         );
     }
@@ -142,7 +142,7 @@ mod tests {
         let mut endpoints = Endpoints::new(SECOND);
         endpoints.expect(1, NODE, SECOND);
         assert_eq!(endpoints.closed(1), None);
-        assert_eq!(endpoints.find(SECOND, |_| Some('a')), Found::default());
+        assert_eq!(endpoints.find(SECOND, |_| Some('a')), EndpointScan::default());
         assert_eq!(endpoints.take(NODE), None);
     }
 }

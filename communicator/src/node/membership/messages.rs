@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use protocol::ids::NodeId;
-use protocol::wire::control::{Beat, NodeInfo, Phase, Reply, Word};
+use protocol::wire::control::{Beat, ControlMessage, NodeInfo, Phase, Reply};
 use protocol::wire::run_beat::RunBeat;
 use ractor::{DerivedActorRef, RpcReplyPort};
 use ractor_cluster::RactorMessage;
@@ -55,9 +55,9 @@ pub(crate) enum MembershipMessage {
     /// This node's state in a run has changed: tell everybody now.
     Run(Vec<RunBeat>, Phase),
     /// A word to one peer.
-    Send { to: NodeId, word: Box<Word> },
+    Send { to: NodeId, word: Box<ControlMessage> },
     /// A word to all peers.
-    Broadcast(Box<Word>),
+    Broadcast(Box<ControlMessage>),
     /// Some time has passed.
     Tick,
 }

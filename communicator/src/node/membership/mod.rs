@@ -9,7 +9,7 @@ mod round_trips;
 use std::time::{Duration, Instant};
 
 use protocol::ids::NodeId;
-use protocol::wire::control::{Beat, NodeInfo, Phase, Reply, Word};
+use protocol::wire::control::{Beat, ControlMessage, NodeInfo, Phase, Reply};
 use protocol::wire::run_beat::RunBeat;
 use ractor::{Actor, ActorProcessingErr, ActorRef, DerivedActorRef, RpcReplyPort};
 use tokio::sync::watch;
@@ -117,7 +117,7 @@ impl Actor for MembershipActor {
                 state.changed(change);
             }
             MembershipMessage::Leave(reply) => {
-                state.broadcast(&Word::Leaving(state.me.id));
+                state.broadcast(&ControlMessage::Leaving(state.me.id));
                 state.leaving = Some(reply);
                 state.check_left();
             }
@@ -190,7 +190,7 @@ impl Membership {
                 "{} runs Tau {}, but {} runs {}: bring all nodes to the same release",
                 self.me.name, self.me.version, from.name, from.version
             );
-            self.send(id, Word::Unwelcome(reason));
+            self.send(id, ControlMessage::Unwelcome(reason));
             return;
         }
         if let Some(bearer) = names::taken(&self.me, &from, &members)
@@ -206,7 +206,7 @@ impl Membership {
         if self.roster.namesake(&from).is_some() && !self.roster.has_met(id) {
             // One that does not belong to the cluster yet sees for itself. One that did has to be told.
             if self.roster.has_left(id) {
-                self.send(id, Word::Unwelcome(names::replaced(&from)));
+                self.send(id, ControlMessage::Unwelcome(names::replaced(&from)));
             }
             return;
         }
@@ -222,7 +222,7 @@ impl Membership {
         }
         self.send(
             id,
-            Word::Echo {
+            ControlMessage::Echo {
                 from: self.me.id,
                 number,
             },
@@ -342,8 +342,8 @@ impl Membership {
         });
     }
 
-    fn next_word(&mut self, now: Duration) -> Word {
-        Word::Beat(Box::new(Beat {
+    fn next_word(&mut self, now: Duration) -> ControlMessage {
+        ControlMessage::Beat(Box::new(Beat {
             from: self.me.clone(),
             number: self.round_trips.send(now),
             // Rumours of the silent would keep everybody from forgetting them.
@@ -363,14 +363,14 @@ impl Membership {
         self.broadcast(&word);
     }
 
-    fn send(&self, to: NodeId, word: Word) {
+    fn send(&self, to: NodeId, word: ControlMessage) {
         if let Some(endpoint) = self.endpoints.of(to) {
             // A session that has just gone will be told as gone.
             endpoint.tell(word);
         }
     }
 
-    fn broadcast(&self, word: &Word) {
+    fn broadcast(&self, word: &ControlMessage) {
         for endpoint in self.endpoints.all() {
             endpoint.tell(word.clone());
         }

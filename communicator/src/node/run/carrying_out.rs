@@ -10,7 +10,7 @@ use super::first_counts::FirstCounts;
 use super::{RunMessage, RunState, checkpoint_search, offer};
 use crate::node::exchange::ExchangeMessage;
 use crate::node::membership::MembershipMessage;
-use crate::run::{ExchangeOrder, RunEffect, RunEvent, RunWord};
+use crate::run::{ExchangeOrder, RunEffect, RunEvent, RunPeerMessage};
 use crate::{entropy, log_context};
 
 impl RunState {
@@ -21,8 +21,8 @@ impl RunState {
                 self.tell_membership(MembershipMessage::Run(beats, phase));
             }
             RunEffect::Send { to, word } if to == self.me.id => {
-                if let Some(word) = RunWord::of(word) {
-                    let _ = self.myself.cast(RunMessage::Word { from: to, word });
+                if let Some(word) = RunPeerMessage::of(word) {
+                    let _ = self.myself.cast(RunMessage::ControlMessage { from: to, word });
                 }
             }
             RunEffect::Send { to, word } => {

@@ -1,19 +1,19 @@
-//! Looking through this node's checkpoints of an earlier run. Files are large: none of this is done on an actor's thread.
+//! DataInspector through this node's checkpoints of an earlier run. Files are large: none of this is done on an actor's thread.
 
 use std::path::Path;
 
 use protocol::digest::Digest;
 use protocol::ids::RunId;
-use protocol::wire::control::Found;
+use protocol::wire::control::FoundCheckpoint;
 use protocol::wire::run_plan::Resumed;
 
 use crate::checkpoint::{self, Checkpoint, State};
 use crate::ledger::Ledger;
 
 /// What others have to know of the furthest checkpoint of a run that this node has.
-pub(super) fn look(dir: &Path, run: RunId) -> Option<Found> {
+pub(super) fn look(dir: &Path, run: RunId) -> Option<FoundCheckpoint> {
     let Checkpoint { header, snapshot } = checkpoint::newest(&dir.join(run.to_string()))?;
-    Some(Found {
+    Some(FoundCheckpoint {
         resumed: Resumed {
             run,
             digest: Digest::of_counts(&snapshot.counts),

@@ -14,7 +14,7 @@ use crate::node::exchange::{ExchangeMessage, ExchangeNotice};
 use crate::node::mailbox::notice;
 use crate::node::membership::{MembershipMessage, MembershipNotice};
 use crate::node::workers::WorkersNotice;
-use crate::run::{RunEvent, RunWord};
+use crate::run::{RunEvent, RunPeerMessage};
 use crate::transport::Stream;
 
 /// What the run's actor is told.
@@ -50,7 +50,7 @@ pub(crate) enum RunMessage {
     /// How far is the run?
     Status(RpcReplyPort<Payload<Reply>>),
     /// Another node says something of a run.
-    Word { from: NodeId, word: RunWord },
+    ControlMessage { from: NodeId, word: RunPeerMessage },
     /// What is heard of other nodes.
     Cluster(MembershipNotice),
     /// What is heard of this node's workers.

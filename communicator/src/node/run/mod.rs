@@ -207,7 +207,7 @@ impl RunState {
                 }
                 let _ = reply.send(Reply::Status(status).into());
             }
-            RunMessage::Word { from, word } => self.event(RunEvent::Word { from, word }),
+            RunMessage::ControlMessage { from, word } => self.event(RunEvent::ControlMessage { from, word }),
             RunMessage::Cluster(notice) => self.event(match notice {
                 MembershipNotice::Beat { from, number, runs } => RunEvent::Beat { from, number, runs },
                 MembershipNotice::Changed(Change::Alive(info)) => RunEvent::Alive(info),

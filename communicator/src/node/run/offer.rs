@@ -53,7 +53,7 @@ fn of_stages(
     data: DataInfo,
     workers: Workers,
 ) -> Result<(Offer, Box<Ledger>), String> {
-    let (partition, groups) = fitting(job, layout, pipelines, workers)?;
+    let (partition, groups) = partition_for(job, layout, pipelines, workers)?;
     let offer = of(workers, data, partition.first_digest(job.seed), groups);
     Ok((offer, Box::new(Ledger::new(run, Vec::new()))))
 }
@@ -72,9 +72,14 @@ fn of(workers: Workers, data: DataInfo, digest: Digest, groups: u8) -> Offer {
 }
 
 /// The model in the groups that a job says, or in as few as fit this node's memory, and how many that are.
-fn fitting(job: &Job, layout: &Layout, pipelines: &PipelineSpec, workers: Workers) -> Result<(Partition, u8), String> {
+fn partition_for(
+    job: &Job,
+    layout: &Layout,
+    pipelines: &PipelineSpec,
+    workers: Workers,
+) -> Result<(Partition, u8), String> {
     let choices = match pipelines.cut {
-        Cut::Fitting => pipelines.fewest_groups()..=GROUPS_MAX as u8,
+        Cut::Auto => pipelines.fewest_groups()..=GROUPS_MAX as u8,
         Cut::Into(_) | Cut::At(_) => 0..=0,
     };
     let mut too_large = String::new();
@@ -96,7 +101,7 @@ fn fitting(job: &Job, layout: &Layout, pipelines: &PipelineSpec, workers: Worker
         }
     }
     Err(match pipelines.cut {
-        Cut::Fitting => format!("{too_large}, and it cannot be cut into more: use a smaller model or --minibatch"),
+        Cut::Auto => format!("{too_large}, and it cannot be cut into more: use a smaller model or --minibatch"),
         Cut::Into(_) | Cut::At(_) => format!("{too_large}: ask for more groups or slices"),
     })
 }
@@ -120,7 +125,7 @@ mod tests {
         let layout = Layout::new(&job.model, Shape::Flat(784), 10).unwrap();
         let groups = |gpu_bytes| {
             let workers = Workers::here(1, gpu_bytes);
-            fitting(&job, &layout, job.exchange.pipelines().unwrap(), workers).map(|(_, groups)| groups)
+            partition_for(&job, &layout, job.exchange.pipelines().unwrap(), workers).map(|(_, groups)| groups)
         };
         let (cpu, large, small) = (groups(None), groups(Some(64 << 30)), groups(Some(1_500_000_000)));
         assert_eq!(cpu, large);

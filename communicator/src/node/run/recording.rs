@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use protocol::measured::NodeUsage;
-use protocol::wire::control::Word;
+use protocol::wire::control::ControlMessage;
 
 use super::RunState;
 use crate::log_notices;
@@ -47,9 +47,9 @@ impl RunState {
         (record.wire_in, record.wire_out) = (used.wire_in, used.wire_out);
         record.processes = used.processes;
         record.said = log_notices::take();
-        let word = Word::Stats(Box::new(record)).fitting();
+        let word = ControlMessage::Stats(Box::new(record)).truncated();
         // What others are told is what is kept: whoever goes on with another node knows it again.
-        if let Word::Stats(record) = &word {
+        if let ControlMessage::Stats(record) = &word {
             let _ = self.stats.cast(StatsMessage::Record(record.clone()));
         }
         self.tell_membership(MembershipMessage::Broadcast(Box::new(word)));

@@ -6,7 +6,7 @@ use super::RunState;
 use crate::log_context::NEWS;
 use crate::node::membership::MembershipMessage;
 use crate::node::workers::WorkerHandle;
-use crate::run::{RunEvent, WorkerKey, WorkerWord};
+use crate::run::{RunEvent, WorkerKey, WorkerReport};
 use crate::usage::Workers;
 
 impl RunState {
@@ -78,20 +78,20 @@ impl RunState {
 }
 
 /// What of a worker's words is the core's business.
-fn for_the_core(word: FromWorker) -> Option<WorkerWord> {
+fn for_the_core(word: FromWorker) -> Option<WorkerReport> {
     Some(match word {
         // What is saved goes to the exchange, with the batches.
         FromWorker::Hello(_) | FromWorker::Alive | FromWorker::Saved { .. } | FromWorker::First { .. } => return None,
-        FromWorker::Prepared { run, data, .. } => WorkerWord::Prepared { run, data: Ok(data) },
-        FromWorker::Refused { run, reason } => WorkerWord::Prepared { run, data: Err(reason) },
-        FromWorker::Stats(stats) => WorkerWord::Stats(*stats),
-        FromWorker::Starved(missing) => WorkerWord::Starved(missing),
-        FromWorker::Fed => WorkerWord::Fed,
-        FromWorker::Evaluated { run, evaluation } => WorkerWord::Evaluated { run, evaluation },
-        FromWorker::Closed { residual_norm } => WorkerWord::Closed { residual_norm },
-        FromWorker::Finished { digest } => WorkerWord::Finished { digest },
-        FromWorker::SavedModel { run, saved } => WorkerWord::SavedModel { run, saved },
-        FromWorker::Failed { reason, diverged } => WorkerWord::Failed { reason, diverged },
-        FromWorker::Idle => WorkerWord::Idle,
+        FromWorker::Prepared { run, data, .. } => WorkerReport::Prepared { run, data: Ok(data) },
+        FromWorker::Refused { run, reason } => WorkerReport::Prepared { run, data: Err(reason) },
+        FromWorker::Stats(stats) => WorkerReport::Stats(*stats),
+        FromWorker::Starved(missing) => WorkerReport::Starved(missing),
+        FromWorker::Fed => WorkerReport::Fed,
+        FromWorker::Evaluated { run, evaluation } => WorkerReport::Evaluated { run, evaluation },
+        FromWorker::Closed { residual_norm } => WorkerReport::Closed { residual_norm },
+        FromWorker::Finished { digest } => WorkerReport::Finished { digest },
+        FromWorker::SavedModel { run, saved } => WorkerReport::SavedModel { run, saved },
+        FromWorker::Failed { reason, diverged } => WorkerReport::Failed { reason, diverged },
+        FromWorker::Idle => WorkerReport::Idle,
     })
 }

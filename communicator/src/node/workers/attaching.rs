@@ -91,7 +91,7 @@ async fn serve(
     let (reader, writer) = stream.into_split();
     let mut reader = BufReader::with_capacity(CHUNK_BYTES, reader);
     let hello = timeout(times.hello, link::read_frame(&mut reader)).await;
-    let Ok(Some((Kind::Word, contents))) = hello.unwrap_or(Ok(None)) else {
+    let Ok(Some((Kind::Message, contents))) = hello.unwrap_or(Ok(None)) else {
         return Err(MessageError::OutOfPlace.into());
     };
     let FromWorker::Hello(info) = wire::decode(&contents)? else {
@@ -166,7 +166,7 @@ async fn read(
                 let prefix = Prefix::decode(&contents)?;
                 to_seat(SeatNotice::Prefix { key, prefix, permit });
             }
-            Kind::Word => match wire::decode(&contents)? {
+            Kind::Message => match wire::decode(&contents)? {
                 // It is about the batches before it, and must not be overtaken by those after it.
                 FromWorker::Saved { sequence, path } => to_seat(SeatNotice::Saved { key, sequence, path }),
                 word => {
@@ -190,9 +190,9 @@ async fn write(
 ) -> Result<(), LinkError> {
     while let Some(message) = messages.recv().await {
         let (kind, bytes) = match message {
-            Outbound::Word(word) => {
-                link::write_frame(&mut writer, Kind::Word, &wire::encode(&word)?).await?;
-                (Kind::Word, None)
+            Outbound::Message(word) => {
+                link::write_frame(&mut writer, Kind::Message, &wire::encode(&word)?).await?;
+                (Kind::Message, None)
             }
             Outbound::Batch(bytes) => (Kind::Batch, Some(bytes)),
             Outbound::Bundle(bytes) => (Kind::Bundle, Some(bytes)),

@@ -59,7 +59,7 @@ pub(crate) enum SeatNotice {
 /// What is written to a worker.
 #[derive(Debug)]
 pub(super) enum Outbound {
-    Word(ToWorker),
+    Message(ToWorker),
     Batch(Arc<[u8]>),
     Bundle(Arc<[u8]>),
     Prefix(Arc<[u8]>),
@@ -92,7 +92,7 @@ impl WorkerHandle {
 
     /// Tells it something.
     pub(crate) fn tell(&self, word: ToWorker) {
-        self.send(Outbound::Word(word), 0);
+        self.send(Outbound::Message(word), 0);
     }
 
     /// Hands it a batch.

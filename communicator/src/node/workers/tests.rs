@@ -53,7 +53,7 @@ async fn say_hello(stream: &mut UnixStream, version: &str) {
         threads: 1,
     });
     let hello = wire::encode(&hello).unwrap();
-    link::write_frame(stream, Kind::Word, &hello).await.unwrap();
+    link::write_frame(stream, Kind::Message, &hello).await.unwrap();
     stream.flush().await.unwrap();
 }
 

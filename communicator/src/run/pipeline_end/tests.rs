@@ -14,7 +14,7 @@ use protocol::wire::run_plan::RunPlan;
 
 use super::super::active::State;
 use super::super::core::RunCore;
-use super::super::event::{ExchangeOrder, RunEffect, RunEvent, Saving, Settlement, WorkerKey, WorkerWord};
+use super::super::event::{ExchangeOrder, RunEffect, RunEvent, Saving, Settlement, WorkerKey, WorkerReport};
 use super::super::states::{Exchanging, Finishing};
 use crate::small_plan::{small_node, small_plan};
 use crate::timing::Timing;
@@ -141,12 +141,12 @@ impl Nodes {
             }
             RunEffect::Prepare { worker, run, .. } => {
                 let data = Ok(self.plan.data.clone());
-                self.queue.push_back(says(worker, WorkerWord::Prepared { run, data }));
+                self.queue.push_back(says(worker, WorkerReport::Prepared { run, data }));
             }
             RunEffect::Exchange(ExchangeOrder::Reseat { worker, .. }) => self.reseated.push(worker),
             RunEffect::Exchange(ExchangeOrder::Finish { worker, save }) => {
                 let digest = Some(Digest::default());
-                self.queue.push_back(says(worker, WorkerWord::Finished { digest }));
+                self.queue.push_back(says(worker, WorkerReport::Finished { digest }));
                 if let Some(saving) = save {
                     self.saving.insert(at, (worker, saving));
                     if !saving.measures_pipeline {
@@ -167,7 +167,7 @@ impl Nodes {
         let (worker, saving) = self.saving.remove(&at).expect("a worker was told to save");
         let is_full = self.full == Some(at) && !saving.spare;
         let saved = if is_full { Err("no room".into()) } else { Ok(scores) };
-        let word = WorkerWord::SavedModel { run: RUN, saved };
+        let word = WorkerReport::SavedModel { run: RUN, saved };
         self.queue.push_back((at, RunEvent::Worker(worker, word)));
     }
 

@@ -21,7 +21,7 @@ use crate::model::Shape;
 use crate::split::SLOTS_MAX;
 use crate::stats::{PeerRecord, StatsRecord};
 use crate::wire::attach::DataInfo;
-use crate::wire::control::{Beat, Found, NodeInfo, Offer, Request, Word};
+use crate::wire::control::{Beat, ControlMessage, FoundCheckpoint, NodeInfo, Offer, Request};
 use crate::wire::flow::StageAddress;
 use crate::wire::run_plan::{Participant, Resumed, RunPlan};
 
@@ -119,7 +119,7 @@ fn finite<const N: usize>(numbers: [f64; N]) -> Result<(), Breach> {
     within(numbers.iter().all(|number| number.is_finite()), "a number")
 }
 
-impl Word {
+impl ControlMessage {
     /// Whether this can be said.
     pub fn check(&self) -> Result<(), Breach> {
         match self {
@@ -128,7 +128,7 @@ impl Word {
             Self::Answer { answer: Err(text), .. } | Self::Abort { reason: text, .. } | Self::Unwelcome(text) => {
                 sentence(text)
             }
-            Self::Found { found, .. } => found.as_ref().map_or(Ok(()), |found| found.check()),
+            Self::FoundCheckpoint { found, .. } => found.as_ref().map_or(Ok(()), |found| found.check()),
             Self::Stats(record) => record.check(),
             // A job that could be read is bounded.
             Self::Echo { .. }
@@ -142,7 +142,7 @@ impl Word {
 
     /// The same, with sentences that are too long cut short: what a node has to say is never beyond its bounds.
     #[must_use]
-    pub fn fitting(mut self) -> Self {
+    pub fn truncated(mut self) -> Self {
         match &mut self {
             Self::Answer { answer: Err(text), .. } | Self::Abort { reason: text, .. } | Self::Unwelcome(text) => {
                 shorten(text, SENTENCE_BYTES_MAX);
@@ -168,7 +168,7 @@ impl Word {
     pub fn is_from(&self, node: NodeId) -> bool {
         match self {
             Self::Beat(beat) => beat.from.id == node,
-            Self::Echo { from, .. } | Self::Found { from, .. } | Self::Answer { from, .. } => *from == node,
+            Self::Echo { from, .. } | Self::FoundCheckpoint { from, .. } | Self::Answer { from, .. } => *from == node,
             Self::Prepare { coordinator, .. } | Self::Find { coordinator, .. } => *coordinator == node,
             Self::Leaving(leaving) => *leaving == node,
             // No id is in these. What a node is called it says in its beats, and whoever hears a record compares the two.
@@ -191,7 +191,7 @@ impl Request {
             | Self::Checkpoint
             | Self::Stop
             | Self::Status
-            | Self::Look(_)
+            | Self::InspectData(_)
             | Self::Stats { .. } => Ok(()),
         }
     }
@@ -326,7 +326,7 @@ impl Resumed {
     }
 }
 
-impl Found {
+impl FoundCheckpoint {
     /// Whether a checkpoint can be so.
     pub fn check(&self) -> Result<(), Breach> {
         self.resumed.check()

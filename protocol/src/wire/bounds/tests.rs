@@ -99,7 +99,7 @@ fn beat() -> Beat {
 fn holds(change: impl FnOnce(&mut Beat)) -> bool {
     let mut beat = beat();
     change(&mut beat);
-    Word::Beat(Box::new(beat)).check().is_ok()
+    ControlMessage::Beat(Box::new(beat)).check().is_ok()
 }
 
 /// The same for what it says of its run.
@@ -231,27 +231,27 @@ fn what_is_measured_is_bounded() {
 fn words_are_said_in_ones_own_name() {
     let run = RunId(1);
     let own = [
-        Word::Beat(Box::new(beat())),
-        Word::Echo {
+        ControlMessage::Beat(Box::new(beat())),
+        ControlMessage::Echo {
             from: NodeId(1),
             number: 3,
         },
-        Word::Find {
+        ControlMessage::Find {
             run,
             coordinator: NodeId(1),
             resumes: run,
         },
-        Word::Found {
+        ControlMessage::FoundCheckpoint {
             run,
             from: NodeId(1),
             found: None,
         },
-        Word::Answer {
+        ControlMessage::Answer {
             run,
             from: NodeId(1),
             answer: Err("no".into()),
         },
-        Word::Leaving(NodeId(1)),
+        ControlMessage::Leaving(NodeId(1)),
     ];
     for word in own {
         assert!(word.check().is_ok() && word.is_from(NodeId(1)), "{word:?}");
@@ -264,7 +264,7 @@ fn records_and_sentences_are_short() {
     let record = |change: fn(&mut StatsRecord)| {
         let mut record = StatsRecord::default();
         change(&mut record);
-        Word::Stats(Box::new(record)).check().is_ok()
+        ControlMessage::Stats(Box::new(record)).check().is_ok()
     };
     assert!(record(|record| record.loss = Some(f64::NAN)));
     assert!(!record(|record| record.state = "x".repeat(900_000)));
@@ -279,12 +279,12 @@ fn records_and_sentences_are_short() {
             said,
             ..StatsRecord::default()
         };
-        Word::Stats(Box::new(said))
+        ControlMessage::Stats(Box::new(said))
     };
     assert!(said(vec![saying(1); StatsRecord::SAID_MAX]).check().is_ok());
     assert!(said(vec![saying(1); StatsRecord::SAID_MAX + 1]).check().is_err());
     assert!(said(vec![saying(600)]).check().is_err());
-    assert!(said(vec![saying(600)]).fitting().check().is_ok());
+    assert!(said(vec![saying(600)]).truncated().check().is_ok());
     assert!(!record(|record| record.bytes_in = u64::MAX));
     let peer = PeerRecord {
         node: "n".into(),
@@ -298,15 +298,15 @@ fn records_and_sentences_are_short() {
         ..StatsRecord::default()
     };
     assert!(many.check().is_err());
-    assert!(Word::Unwelcome("é".repeat(600)).check().is_err());
-    assert!(Word::Unwelcome("é".repeat(600)).fitting().check().is_ok());
-    let short = Word::Unwelcome("short".into());
-    assert_eq!(short.clone().fitting(), short);
+    assert!(ControlMessage::Unwelcome("é".repeat(600)).check().is_err());
+    assert!(ControlMessage::Unwelcome("é".repeat(600)).truncated().check().is_ok());
+    let short = ControlMessage::Unwelcome("short".into());
+    assert_eq!(short.clone().truncated(), short);
     let mut beat = beat();
     beat.from.device = "é".repeat(60);
     beat.runs[0].diverged = Some("é".repeat(600));
     assert!(beat.check().is_err());
-    assert!(Word::Beat(Box::new(beat)).fitting().check().is_ok());
+    assert!(ControlMessage::Beat(Box::new(beat)).truncated().check().is_ok());
 }
 
 #[test]

@@ -28,6 +28,7 @@ use super::gradient_source::GradientSource;
 use super::replica::Replica;
 use super::turns::eager_tensors;
 use super::{Array, Backend, Compare, Update, Updated};
+use crate::augmentation;
 use crate::dataset::{Answers, Dataset};
 use crate::difference;
 use crate::learning::clip::clip_by;
@@ -40,7 +41,6 @@ use crate::program::{ImageOrder, Program};
 use crate::quantise::Reached;
 use crate::thread_time::ThreadTimer;
 use crate::trainer::TrainError;
-use crate::views;
 
 /// Trains on the CPU.
 pub type CpuTrainer = Replica<CpuBackend>;
@@ -165,7 +165,7 @@ impl Model {
         key: u64,
         gradient: &mut Vec<f32>,
     ) -> Result<f32, TrainError> {
-        let inputs = views::gathered(&self.dataset, self.augment, samples, key, &mut self.loss.answers);
+        let inputs = augmentation::gathered(&self.dataset, self.augment, samples, key, &mut self.loss.answers);
         let features = self.dataset.train.features();
         let x = from_rows(&Cpu::default(), samples.len(), features, inputs)?;
         let pass = ops::Pass {

@@ -11,8 +11,8 @@ use super::error::GpuError;
 use super::gpu::{Gpu, Grid};
 use super::kernels::{GatherBytes, GatherFloats};
 use super::memory::{Array, Pinned, copy_words};
+use crate::augmentation;
 use crate::dataset::{Answers, Dataset, Scaling, Values};
-use crate::views;
 
 /// The part of the free memory that a dataset may take; activations need room, too.
 const SHARE: usize = 2;
@@ -157,7 +157,7 @@ impl DeviceDataset {
             _ => 0,
         };
         if row > 0 {
-            let drawn = views::draw(self.augment, key, samples.len());
+            let drawn = augmentation::draw(self.augment, key, samples.len());
             let places = self.pinned_views.iter_mut();
             places.zip(drawn).for_each(|(place, view)| *place = view.word());
             // SAFETY: as above.

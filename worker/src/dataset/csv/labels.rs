@@ -61,7 +61,7 @@ pub(in crate::dataset) struct Text {
 }
 
 /// What labels turned out to be.
-pub(in crate::dataset) enum Found {
+pub(in crate::dataset) enum LabelColumn {
     Classes(Texts),
     /// A row of numbers for each sample.
     Numbers(Vec<f32>),
@@ -130,10 +130,10 @@ impl Labels {
     }
 
     /// What they are, now that all are there.
-    pub(in crate::dataset) fn decide(self, file: &Path) -> Result<Found, CsvError> {
+    pub(in crate::dataset) fn decide(self, file: &Path) -> Result<LabelColumn, CsvError> {
         match (self.numbers, self.texts) {
             (Some(numbers), Some(texts)) if is_number(texts.different.len(), numbers.len(), self.fractions) => {
-                Ok(Found::Numbers(numbers))
+                Ok(LabelColumn::Numbers(numbers))
             }
             (_, Some(texts)) => match texts.gap_among_numbers().filter(|_| self.kind.is_none()) {
                 Some(gap) => Err(CsvError::GapAmongNumbers {
@@ -142,9 +142,9 @@ impl Labels {
                     column: gap.column.clone(),
                     cell: gap.cell.clone(),
                 }),
-                None => Ok(Found::Classes(texts)),
+                None => Ok(LabelColumn::Classes(texts)),
             },
-            (numbers, None) => Ok(Found::Numbers(numbers.unwrap_or_default())),
+            (numbers, None) => Ok(LabelColumn::Numbers(numbers.unwrap_or_default())),
         }
     }
 }
@@ -255,7 +255,7 @@ mod tests {
         }
     }
 
-    fn labels(kind: Option<TargetKind>, cells: impl IntoIterator<Item = String>) -> Result<Found, CsvError> {
+    fn labels(kind: Option<TargetKind>, cells: impl IntoIterator<Item = String>) -> Result<LabelColumn, CsvError> {
         let mut labels = Labels::new(1, kind);
         for (line, cell) in (1..).zip(cells) {
             labels.push(Path::new("f"), "price", &cell, line)?;
@@ -266,10 +266,10 @@ mod tests {
     #[test]
     fn a_text_among_numbers_makes_classes() {
         let with = |last: &str| (0..100).map(|n| n.to_string()).chain([last.to_owned()]);
-        assert!(matches!(labels(None, with("other")), Ok(Found::Classes(texts)) if texts.different.len() == 101));
+        assert!(matches!(labels(None, with("other")), Ok(LabelColumn::Classes(texts)) if texts.different.len() == 101));
         // What says that there is none is a gap, unless it is said to be a class.
         let class = Some(TargetKind::Class);
-        assert!(matches!(labels(class, with("NA")), Ok(Found::Classes(texts)) if texts.different.len() == 101));
+        assert!(matches!(labels(class, with("NA")), Ok(LabelColumn::Classes(texts)) if texts.different.len() == 101));
         for (kind, last) in [(Some(TargetKind::Number), "other"), (None, "NA"), (None, "none")] {
             let Err(error) = labels(kind, with(last)) else {
                 panic!("'{last}' is no number");
@@ -277,17 +277,17 @@ mod tests {
             assert!(error.to_string().contains("line 101"), "{error}");
         }
         let few = ["1", "2", "NA"].map(str::to_owned);
-        assert!(matches!(labels(None, few), Ok(Found::Classes(texts)) if texts.different.len() == 3));
+        assert!(matches!(labels(None, few), Ok(LabelColumn::Classes(texts)) if texts.different.len() == 3));
         let numbers = || (0..100).map(|n| n.to_string());
-        assert!(matches!(labels(None, numbers()), Ok(Found::Numbers(all)) if all.len() == 100));
+        assert!(matches!(labels(None, numbers()), Ok(LabelColumn::Numbers(all)) if all.len() == 100));
         let forced = labels(Some(TargetKind::Class), numbers());
-        assert!(matches!(forced, Ok(Found::Classes(texts)) if texts.different.len() == 100));
+        assert!(matches!(forced, Ok(LabelColumn::Classes(texts)) if texts.different.len() == 100));
     }
 
     #[test]
     fn texts_of_more_numbers_than_anybody_has_classes_are_forgotten() {
         let numbers = || (0..70_000).map(|n| n.to_string());
-        assert!(matches!(labels(None, numbers()), Ok(Found::Numbers(all)) if all.len() == 70_000));
+        assert!(matches!(labels(None, numbers()), Ok(LabelColumn::Numbers(all)) if all.len() == 70_000));
         let Err(error) = labels(None, numbers().chain(["none".to_owned()])) else {
             panic!("'none' is no number");
         };

@@ -33,7 +33,7 @@ pub use encoding::Encoding;
 use encoding::Expander;
 pub(crate) use encoding::width;
 pub use error::CsvError;
-use labels::Found;
+use labels::LabelColumn;
 pub(super) use labels::Labels;
 use table::Table;
 
@@ -217,13 +217,13 @@ fn scale(file: &Path, inputs: &mut Floats, scaling: &Scaling) -> Result<(), Data
 /// What is to be predicted, and what it is in every row. Numbers are standardised by those of the training part.
 pub(super) fn answers(
     file: &Path,
-    found: Found,
+    found: LabelColumn,
     names: Vec<String>,
     known: Option<&Target>,
     train: &[u32],
 ) -> Result<(Target, Answers), CsvError> {
     match found {
-        Found::Classes(texts) => Ok(match known {
+        LabelColumn::Classes(texts) => Ok(match known {
             None => {
                 let (classes, labels) = texts.classes();
                 (Target::Classes(classes), Answers::Labels(labels))
@@ -233,7 +233,7 @@ pub(super) fn answers(
                 (known.clone(), Answers::Labels(labels))
             }
         }),
-        Found::Numbers(mut values) => {
+        LabelColumn::Numbers(mut values) => {
             let width = names.len();
             let target = match known {
                 None => {

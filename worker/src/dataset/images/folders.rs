@@ -11,9 +11,9 @@ const ENDS: [&str; 3] = ["png", "jpg", "jpeg"];
 const TESTS: [&str; 4] = ["test", "val", "valid", "validation"];
 
 /// A file that was found.
-pub(super) struct Found(PathBuf);
+pub(super) struct FoundFolder(PathBuf);
 
-impl Found {
+impl FoundFolder {
     /// Where it lies. A link could still lead out of the root.
     pub(super) fn resolved(&self, data_root: Option<&Path>) -> Result<PathBuf, DatasetError> {
         root::resolve(&self.0, data_root)
@@ -32,7 +32,7 @@ pub(super) struct Tree {
     /// The names of the folders of classes, sorted.
     pub(super) classes: Vec<String>,
     /// The class and the path of each image, sorted; those to train on come first.
-    pub(super) files: Vec<(usize, Found)>,
+    pub(super) files: Vec<(usize, FoundFolder)>,
     /// How many are to train on, if folders tell.
     pub(super) trained: Option<usize>,
 }
@@ -80,7 +80,7 @@ impl Tree {
     fn new(
         directory: &Path,
         classes: Vec<String>,
-        files: Vec<(usize, Found)>,
+        files: Vec<(usize, FoundFolder)>,
         trained: Option<usize>,
     ) -> Result<Self, DatasetError> {
         if files.is_empty() || trained == Some(0) {
@@ -95,9 +95,9 @@ impl Tree {
 }
 
 /// The images that a model is to be asked about.
-pub(super) fn to_predict(directory: &Path) -> Result<Vec<Found>, DatasetError> {
+pub(super) fn to_predict(directory: &Path) -> Result<Vec<FoundFolder>, DatasetError> {
     if directory.is_file() {
-        return Ok(vec![Found(directory.to_owned())]);
+        return Ok(vec![FoundFolder(directory.to_owned())]);
     }
     let directory = test_folder(directory).unwrap_or_else(|| directory.to_owned());
     let mut found = images(&directory)?;
@@ -107,7 +107,7 @@ pub(super) fn to_predict(directory: &Path) -> Result<Vec<Found>, DatasetError> {
     if found.is_empty() {
         return Err(nothing(&directory));
     }
-    Ok(found.into_iter().map(Found).collect())
+    Ok(found.into_iter().map(FoundFolder).collect())
 }
 
 pub(super) fn nothing(directory: &Path) -> DatasetError {
@@ -122,12 +122,12 @@ fn test_folder(directory: &Path) -> Option<PathBuf> {
     folders.into_iter().find(|folder| folder.is_dir())
 }
 
-fn files_of(directory: &Path, classes: &[String]) -> Result<Vec<(usize, Found)>, DatasetError> {
+fn files_of(directory: &Path, classes: &[String]) -> Result<Vec<(usize, FoundFolder)>, DatasetError> {
     let mut files = Vec::new();
     for (number, class) in classes.iter().enumerate() {
         let folder = directory.join(class);
         if folder.is_dir() {
-            files.extend(images(&folder)?.into_iter().map(|file| (number, Found(file))));
+            files.extend(images(&folder)?.into_iter().map(|file| (number, FoundFolder(file))));
         }
     }
     Ok(files)

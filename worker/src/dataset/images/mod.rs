@@ -10,7 +10,7 @@ use protocol::data::ImageOptions;
 use rayon::prelude::*;
 
 use decode::Form;
-use folders::{Found, Tree};
+use folders::{FoundFolder, Tree};
 
 use super::budget::{Budget, size};
 use super::error::list;
@@ -94,10 +94,10 @@ pub(super) fn inputs(
 /// The files with the numbers of their classes.
 fn numbered(
     directory: &Path,
-    files: Vec<(usize, Found)>,
+    files: Vec<(usize, FoundFolder)>,
     folders: &[String],
     classes: &[String],
-) -> Result<(Vec<Found>, Vec<u32>), DatasetError> {
+) -> Result<(Vec<FoundFolder>, Vec<u32>), DatasetError> {
     let numbers = folders.iter().map(|folder| {
         let number = classes.iter().position(|class| class == folder);
         number.map(|number| number as u32).ok_or_else(|| DatasetError::Image {
@@ -116,7 +116,7 @@ fn numbered(
 /// What all images are made: what was asked for, what the model takes, or what the first one is.
 fn form(
     place: Place<'_>,
-    found: &[Found],
+    found: &[FoundFolder],
     options: ImageOptions,
     known: Option<Known<'_>>,
 ) -> Result<Form, DatasetError> {
@@ -137,7 +137,7 @@ fn form(
 }
 
 /// Decodes all images, on all threads, into one array.
-fn read(place: Place<'_>, found: &[Found], form: Form) -> Result<Vec<u8>, DatasetError> {
+fn read(place: Place<'_>, found: &[FoundFolder], form: Form) -> Result<Vec<u8>, DatasetError> {
     let each = form.shape().elements();
     let needed = (each as u64).saturating_mul(found.len() as u64);
     // Splitting them copies them.
@@ -145,7 +145,7 @@ fn read(place: Place<'_>, found: &[Found], form: Form) -> Result<Vec<u8>, Datase
     Budget::of_machine().take(copied, place.directory, || format!("images of {}", size(needed)))?;
     let mut bytes = vec![0; each * found.len()];
     let done = AtomicU64::new(0);
-    let decode = |(file, to): (&Found, &mut [u8])| {
+    let decode = |(file, to): (&FoundFolder, &mut [u8])| {
         form.decode(&file.resolved(place.data_root)?, to)?;
         let done = done.fetch_add(1, Ordering::Relaxed) + 1;
         if done.is_multiple_of(TOLD) {

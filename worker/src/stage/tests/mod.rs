@@ -9,17 +9,17 @@ use protocol::job::{Job, JobDraft};
 use protocol::model::{Layout, initial_counts};
 
 use super::*;
+use crate::augmentation;
 use crate::backend::cpu::{CpuStageTrainer, CpuTrainer};
 use crate::backend::replica::Replica;
 use crate::backend::{Array, Backend};
 #[cfg(feature = "cuda")]
 use crate::device::Precision;
-use crate::fitting::fit;
+use crate::job_layout::layout_for;
 use crate::ops::{self, Parameters, Threads, from_rows};
 use crate::pipeline::{InPipeline, PipelineTransport};
 use crate::program::{ImageOrder, Program};
 use crate::trainer::{StepControl, Trainer};
-use crate::views;
 use dfdx::prelude::Cpu;
 use protocol::wire::flow::{Flow, FlowBody, FlowHead, StageAddress};
 
@@ -113,7 +113,7 @@ const SEED: u64 = 11;
 
 /// The own weights of one machine after so many steps, and the losses of all of them.
 fn alone(job: &Job, data: &Arc<Dataset>, steps: u64) -> (Vec<f32>, Vec<f32>, Layout) {
-    let layout = fit(job, data).unwrap();
+    let layout = layout_for(job, data).unwrap();
     let task = Task::of_job(job, Arc::clone(data)).unwrap();
     let counts = initial_counts(&layout, job.seed);
     let mut trainer = CpuTrainer::new(task, &layout, &counts, job.optimiser.rule, SEED, Threads(1)).unwrap();
@@ -142,7 +142,7 @@ fn in_a_pipeline(job: &Job, data: &Arc<Dataset>, steps: u64) -> (Vec<f32>, Vec<f
 /// The same of a pipeline whose workers compute on these in turn, put together, and what it measures in the end with the first
 /// weights, which nothing has left.
 fn in_a_pipeline_on(on: &[On], job: &Job, data: &Arc<Dataset>, steps: u64) -> (Vec<f32>, Vec<f32>, Scores) {
-    let layout = fit(job, data).unwrap();
+    let layout = layout_for(job, data).unwrap();
     let pipelines = *job.exchange.pipelines().unwrap();
     let stages = pipelines.stages().unwrap();
     let (to, own): (Vec<_>, Vec<_>) = (0..stages).map(|_| channel()).unzip();
@@ -315,7 +315,7 @@ fn slices_of_layers_add_up_to_them() {
 /// The own weights after so many steps of a machine whose first layers go there with weights of some steps ago, and come back
 /// with the same.
 fn with_old_first_layers(job: &Job, data: &Arc<Dataset>, steps: usize, in_flight: usize) -> Vec<f32> {
-    let layout = fit(job, data).unwrap();
+    let layout = layout_for(job, data).unwrap();
     let pipelines = job.exchange.pipelines().unwrap();
     let first = Partition::new(layout.clone(), pipelines)
         .unwrap()
@@ -336,7 +336,7 @@ fn with_old_first_layers(job: &Job, data: &Arc<Dataset>, steps: usize, in_flight
         let mixed = [&before[seen][..], &weights[first..]].concat();
         let parameters = Parameters::new(&Cpu::default(), mixed).unwrap();
         let samples = samples(step);
-        let inputs = views::gathered(data, Augment::default(), &samples, 0, &mut loss.answers);
+        let inputs = augmentation::gathered(data, Augment::default(), &samples, 0, &mut loss.answers);
         let rows = from_rows(&Cpu::default(), samples.len(), data.train.features(), inputs).unwrap();
         let pass = ops::Pass {
             parameters: parameters.clone(),
@@ -398,7 +398,7 @@ fn a_pipeline_measures_what_one_machine_does() {
     let data = dataset();
     for cut in ["groups=3,micro=2", "groups=1,slices=2", "groups=2,slices=3,ahead=0"] {
         let job = job_of(CONVOLUTIONS, "adam", cut);
-        let layout = fit(&job, &data).unwrap();
+        let layout = layout_for(&job, &data).unwrap();
         let weights: Vec<f32> = initial_counts(&layout, job.seed)
             .into_iter()
             .map(protocol::lattice::weight_of)

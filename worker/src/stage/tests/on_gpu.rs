@@ -34,7 +34,7 @@ pub(super) fn take_part(
 
 /// The own weights of one GPU after so many steps, and the losses of all of them.
 fn alone_on(gpu: Gpu, job: &Job, data: &Arc<Dataset>, steps: u64) -> (Vec<f32>, Vec<f32>) {
-    let layout = fit(job, data).unwrap();
+    let layout = layout_for(job, data).unwrap();
     let task = Task::of_job(job, Arc::clone(data)).unwrap();
     let counts = initial_counts(&layout, job.seed);
     let mut trainer = CudaTrainer::new(gpu, task, &layout, &counts, job.optimiser.rule, MINIBATCH, SEED).unwrap();

@@ -27,7 +27,7 @@ impl PipelineTransport for Scripted {
 /// A worker of a pipeline whose others are scripted.
 fn among(transport: &Scripted, job: &Job, data: &Arc<Dataset>, stage: u8) -> CpuStageTrainer {
     let pipelines = job.exchange.pipelines().unwrap();
-    let partition = Partition::new(fit(job, data).unwrap(), pipelines).unwrap();
+    let partition = Partition::new(layout_for(job, data).unwrap(), pipelines).unwrap();
     let place = StageAddress { pipeline: 0, stage };
     let about = (place, partition.len() as u8, pipelines.in_flight(1));
     let pipeline = Pipeline::new(about, 1, data.train.len(), Box::new(transport.clone())).unwrap();

@@ -1,4 +1,4 @@
-//! Looking after this machine for somebody who wonders whether a run could begin: its clock, and the data that a run would open.
+//! DataInspector after this machine for somebody who wonders whether a run could begin: its clock, and the data that a run would open.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use protocol::data::DataSpec;
 use protocol::wire::attach::DataInfo;
-use protocol::wire::control::{Look, Reply};
+use protocol::wire::control::{DataInspection, Reply};
 use ractor::RpcReplyPort;
 use tokio::sync::watch;
 
@@ -40,18 +40,18 @@ impl fmt::Debug for DataReader {
 const REMEMBERED: Duration = Duration::from_secs(10);
 
 /// What was found, and when, once the data has been read.
-type Found = Option<(Instant, Result<DataInfo, String>)>;
+type InspectedData = Option<(Instant, Result<DataInfo, String>)>;
 
 /// Reads data when it is asked, and remembers it until somebody has heard what was found.
 #[derive(Clone, Debug)]
-pub(super) struct Looking {
+pub(super) struct DataInspector {
     reader: DataReader,
     /// How long somebody is kept waiting who asks; they may ask again.
     patience: Duration,
-    under_way: Arc<Mutex<BTreeMap<String, watch::Receiver<Found>>>>,
+    under_way: Arc<Mutex<BTreeMap<String, watch::Receiver<InspectedData>>>>,
 }
 
-impl Looking {
+impl DataInspector {
     pub(super) fn new(reader: DataReader, patience: Duration) -> Self {
         Self {
             reader,
@@ -69,23 +69,23 @@ impl Looking {
             let other = Err("other data is being looked at here: ask again in a moment".into());
             return tell(reply, Some(other));
         };
-        let looking = self.clone();
+        let inspector = self.clone();
         tokio::spawn(async move {
-            let read = tokio::time::timeout(looking.patience, found.wait_for(Option::is_some)).await;
+            let read = tokio::time::timeout(inspector.patience, found.wait_for(Option::is_some)).await;
             let found = match read {
                 Ok(Ok(found)) => found.as_ref().map(|(_, found)| found.clone()),
                 Ok(Err(_)) => Some(Err("whoever read the data has failed; the log may say why".into())),
                 Err(_) => None,
             };
             if found.is_some() {
-                looking.lock().remove(&data.to_string());
+                inspector.lock().remove(&data.to_string());
             }
             tell(reply, found);
         });
     }
 
     /// Begins to read, or goes on; not where other data is being read.
-    fn read(&self, data: &DataSpec) -> Option<watch::Receiver<Found>> {
+    fn read(&self, data: &DataSpec) -> Option<watch::Receiver<InspectedData>> {
         let mut under_way = self.lock();
         under_way.retain(|_, found| match &*found.borrow() {
             Some((when, _)) => when.elapsed() < REMEMBERED,
@@ -110,17 +110,17 @@ impl Looking {
         Some(found)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, watch::Receiver<Found>>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, watch::Receiver<InspectedData>>> {
         self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 fn tell(reply: RpcReplyPort<Payload<Reply>>, data: Option<Result<DataInfo, String>>) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let look = Look {
+    let inspection = DataInspection {
         clock: now.as_secs_f64(),
         data,
     };
     // Whoever asked may have gone.
-    let _ = reply.send(Reply::Looked(look).into());
+    let _ = reply.send(Reply::DataInspected(inspection).into());
 }

@@ -2,7 +2,7 @@
 
 /// Which of these fit side by side in `width`, with a gap between neighbours. Each is given by its width and its rank;
 /// those of the highest rank go first.
-pub(crate) fn fitting(parts: &[(usize, u8)], gap: usize, width: usize) -> Vec<bool> {
+pub(crate) fn visible_parts(parts: &[(usize, u8)], gap: usize, width: usize) -> Vec<bool> {
     let mut kept = vec![true; parts.len()];
     let needed = |kept: &[bool]| {
         let widths = parts.iter().zip(kept).filter(|(_, kept)| **kept);
@@ -73,11 +73,11 @@ mod tests {
     #[test]
     fn the_highest_ranks_are_left_out_first() {
         let parts = [(4, 1), (3, 2), (2, 0)];
-        assert_eq!(fitting(&parts, 1, 11), [true, true, true]);
-        assert_eq!(fitting(&parts, 1, 10), [true, false, true]);
-        assert_eq!(fitting(&parts, 1, 6), [false, false, true]);
-        assert_eq!(fitting(&parts, 1, 1), [false, false, false]);
-        assert!(fitting(&[], 1, 0).is_empty());
+        assert_eq!(visible_parts(&parts, 1, 11), [true, true, true]);
+        assert_eq!(visible_parts(&parts, 1, 10), [true, false, true]);
+        assert_eq!(visible_parts(&parts, 1, 6), [false, false, true]);
+        assert_eq!(visible_parts(&parts, 1, 1), [false, false, false]);
+        assert!(visible_parts(&[], 1, 0).is_empty());
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::objective::{Objective, ObjectiveError};
 
 /// Why a job cannot be trained on its data.
 #[derive(Debug, Error)]
-pub enum FittingError {
+pub enum LayoutError {
     /// The layers do not fit.
     #[error(transparent)]
     Model(#[from] ModelError),
@@ -72,7 +72,7 @@ pub enum FittingError {
 }
 
 /// Fits a job's model to its data.
-pub fn fit(job: &Job, dataset: &Dataset) -> Result<Layout, FittingError> {
+pub fn layout_for(job: &Job, dataset: &Dataset) -> Result<Layout, LayoutError> {
     let target = dataset.target.info();
     if let TargetInfo::Numbers(_) = target {
         let data = || job.data.to_string();
@@ -82,7 +82,7 @@ pub fn fit(job: &Job, dataset: &Dataset) -> Result<Layout, FittingError> {
             _ => None,
         };
         if let Some(setting) = setting {
-            return Err(FittingError::NoClasses { setting, data: data() });
+            return Err(LayoutError::NoClasses { setting, data: data() });
         }
     }
     check_augment(job, dataset.input)?;
@@ -90,10 +90,10 @@ pub fn fit(job: &Job, dataset: &Dataset) -> Result<Layout, FittingError> {
     let layout = Layout::new(&job.model, dataset.input, target.outputs())?;
     if matches!(target, TargetInfo::Numbers(_)) && layout.outputs() != target.outputs() {
         let data = job.data.to_string();
-        return Err(FittingError::Outputs { data, target });
+        return Err(LayoutError::Outputs { data, target });
     }
     if job.minibatch == 1 && normalises_vectors(&layout.layers) {
-        return Err(FittingError::OneSample);
+        return Err(LayoutError::OneSample);
     }
     if let Some(pipelines) = job.exchange.pipelines() {
         // Where nodes decide into how many groups, what they come to is looked at again.
@@ -103,11 +103,11 @@ pub fn fit(job: &Job, dataset: &Dataset) -> Result<Layout, FittingError> {
 }
 
 /// Cuts the network, if what passes between its stages fits into messages.
-pub(crate) fn partition(job: &Job, pipelines: &PipelineSpec, layout: &Layout) -> Result<Partition, FittingError> {
+pub(crate) fn partition(job: &Job, pipelines: &PipelineSpec, layout: &Layout) -> Result<Partition, LayoutError> {
     let partition = Partition::new(layout.clone(), pipelines)?;
     let samples = (job.step_samples() as usize).div_ceil(usize::from(pipelines.micro));
     if !partition.fits_messages(samples) {
-        return Err(FittingError::Border {
+        return Err(LayoutError::Border {
             samples,
             numbers: partition.widest(),
         });
@@ -116,13 +116,13 @@ pub(crate) fn partition(job: &Job, pipelines: &PipelineSpec, layout: &Layout) ->
 }
 
 /// Checks that samples can be varied as the job says.
-fn check_augment(job: &Job, input: Shape) -> Result<(), FittingError> {
+fn check_augment(job: &Job, input: Shape) -> Result<(), LayoutError> {
     let crop = job.augment.crop;
     match input {
         _ if job.augment.is_none() => Ok(()),
-        Shape::Flat(_) => Err(FittingError::NoImages(job.data.to_string())),
+        Shape::Flat(_) => Err(LayoutError::NoImages(job.data.to_string())),
         Shape::Image { height, width, .. } if usize::from(crop) >= height.min(width) => {
-            Err(FittingError::OutOfSight { crop, height, width })
+            Err(LayoutError::OutOfSight { crop, height, width })
         }
         Shape::Image { .. } => Ok(()),
     }
@@ -189,7 +189,7 @@ mod tests {
         ] {
             let job = draft.resolve().unwrap();
             let dataset = Dataset::open(&job.data, 1, None).unwrap();
-            let error = fit(&job, &dataset).unwrap_err().to_string();
+            let error = layout_for(&job, &dataset).unwrap_err().to_string();
             assert!(error.contains(says), "{error}");
         }
     }
