@@ -187,8 +187,8 @@ fn settled() -> Settled {
 async fn say_until_sent_away(liar: &mut Liar, lie: impl Fn(&Liar, &Ear) -> Vec<ControlMessage>) {
     for ear in liar.meet_all().await {
         for _ in 0..3 {
-            for word in lie(liar, &ear) {
-                ear.say(word);
+            for message in lie(liar, &ear) {
+                ear.say(message);
             }
         }
         liar.sent_away(&ear).await;

@@ -13,7 +13,7 @@ use communicator::ledger::Ledger;
 use communicator::link::{read_message, write_message};
 use communicator::transport::{AcceptLimits, Acceptor, Credentials, Plane, Security, dial};
 use protocol::batch::{Header, OriginStatus, Payload};
-use protocol::changes::word;
+use protocol::changes::change;
 use protocol::digest::Digest;
 use protocol::ids::{NodeId, OriginId, RunId};
 use protocol::lattice::Tau;
@@ -160,12 +160,12 @@ impl Node {
 
     fn train(&mut self) {
         self.sequence += 1;
-        let words: Vec<u32> = (0..WEIGHTS as u32)
+        let changes: Vec<u32> = (0..WEIGHTS as u32)
             .filter(|_| self.random.below(50) == 0)
-            .map(|index| word(index, index % 3 == 0))
+            .map(|index| change(index, index % 3 == 0))
             .collect();
         let tau = Tau::from_steps(1 + self.random.below(9) as u32).unwrap();
-        let payload = Payload::Steps { tau, words };
+        let payload = Payload::Steps { tau, changes };
         let header = Header {
             run: RUN,
             origin: OriginId(self.me.0),

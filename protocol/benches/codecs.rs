@@ -1,11 +1,11 @@
 //! How fast changes are coded and applied, and how close their coded size comes to the entropy bound.
 //!
-//! Prints rates in millions of changes per second beside the rate of a plain copy of the same words in the same run.
+//! Prints rates in millions of changes per second beside the rate of a plain copy of the same changes in the same run.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use protocol::changes::{apply_to_counts, apply_to_weights, word};
+use protocol::changes::{apply_to_counts, apply_to_weights, change};
 use protocol::digest::Digest;
 use protocol::encoding::{Encoding, decode, encode};
 use protocol::lattice::Tau;
@@ -20,7 +20,7 @@ fn changes(density: f64, seed: u64) -> Vec<u32> {
     (0..WEIGHTS as u32)
         .map(|index| (index, random.at(u64::from(index))))
         .filter(|&(_, draw)| draw >> 1 < border)
-        .map(|(index, draw)| word(index, draw & 1 == 1))
+        .map(|(index, draw)| change(index, draw & 1 == 1))
         .collect()
 }
 
@@ -46,35 +46,35 @@ fn main() {
     println!("Rice code, {WEIGHTS} weights; rates in millions of changes per second");
     println!("  density   changes  encode  decode    copy  bits/change  entropy  size/bound");
     for density in [1e-4, 1e-3, 2e-3, 1e-2, 1.0 / 16.0] {
-        let words = changes(density, 1);
+        let changes = changes(density, 1);
         let mut payload = Vec::new();
         let encoding = fastest(|| {
             payload.clear();
-            encode(Encoding::Rice, black_box(&words), &mut payload);
+            encode(Encoding::Rice, black_box(&changes), &mut payload);
         });
         let mut decoded = Vec::new();
         let decoding = fastest(|| {
             decode(
                 Encoding::Rice,
                 black_box(&payload),
-                words.len(),
+                changes.len(),
                 WEIGHTS,
                 Tau::ONE_STEP,
                 &mut decoded,
             )
             .expect("what was encoded decodes");
         });
-        assert_eq!(decoded, words);
+        assert_eq!(decoded, changes);
         let copying = fastest(|| {
             decoded.clear();
-            decoded.extend_from_slice(black_box(&words));
+            decoded.extend_from_slice(black_box(&changes));
         });
-        let rate = |seconds: f64| words.len() as f64 / seconds / 1e6;
-        let bits = payload.len() as f64 * 8.0 / words.len() as f64;
+        let rate = |seconds: f64| changes.len() as f64 / seconds / 1e6;
+        let bits = payload.len() as f64 * 8.0 / changes.len() as f64;
         let entropy = entropy_bits(density);
         println!(
             "  {density:<8.1e} {:>8}  {:>6.0}  {:>6.0}  {:>6.0}  {bits:>11.3}  {entropy:>7.3}  {:>10.4}",
-            words.len(),
+            changes.len(),
             rate(encoding),
             rate(decoding),
             rate(copying),
@@ -87,27 +87,27 @@ fn main() {
     let mut weights = vec![0f32; WEIGHTS];
     let mut counts = vec![0i32; WEIGHTS];
     for density in [1e-3, 2e-3, 1e-2] {
-        let words = changes(density, 2);
+        let changes = changes(density, 2);
         // Back and forth, so that no weight ever leaves the range.
-        let back: Vec<u32> = words.iter().map(|word| word ^ 1).collect();
+        let back: Vec<u32> = changes.iter().map(|change| change ^ 1).collect();
         let tau = Tau::ONE_STEP;
         let floats = fastest(|| {
-            apply_to_weights(black_box(&words), tau, &mut weights).expect("in range");
+            apply_to_weights(black_box(&changes), tau, &mut weights).expect("in range");
             apply_to_weights(black_box(&back), tau, &mut weights).expect("in range");
         });
         let integers = fastest(|| {
-            apply_to_counts(black_box(&words), tau, &mut counts).expect("in range");
+            apply_to_counts(black_box(&changes), tau, &mut counts).expect("in range");
             apply_to_counts(black_box(&back), tau, &mut counts).expect("in range");
         });
         let digests = fastest(|| {
-            black_box(Digest::of_changes(black_box(&words), tau));
+            black_box(Digest::of_changes(black_box(&changes), tau));
         });
         let rate = |changes: usize, seconds: f64| changes as f64 / seconds / 1e6;
         println!(
             "  {density:<8.1e} {:>10.0}  {:>9.0}  {:>6.0}",
-            rate(2 * words.len(), floats),
-            rate(2 * words.len(), integers),
-            rate(words.len(), digests),
+            rate(2 * changes.len(), floats),
+            rate(2 * changes.len(), integers),
+            rate(changes.len(), digests),
         );
     }
 }

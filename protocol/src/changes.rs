@@ -1,25 +1,25 @@
-//! Changes: which weights move by plus or minus τ. A change is one `u32`, `index << 1 | plus`, its *word*; a batch holds
+//! Changes: which weights move by plus or minus τ. A change is one `u32`, `index << 1 | plus`, its *change*; a batch holds
 //! them sorted.
 //!
-//! A weight may move several times in one batch (its word repeats), always in one direction. Sorted words with one
+//! A weight may move several times in one batch (its change repeats), always in one direction. Sorted changes with one
 //! direction per weight have exactly one representation, and every encoding gives it back.
 
 use thiserror::Error;
 
 use crate::lattice::{BATCH_STEPS_MAX, Range, RangeError, Tau};
 
-/// A batch carries at most this many changes, so that its decoded words fit into one frame of 16 MiB.
+/// A batch carries at most this many changes, so that its decoded changes fit into one frame of 16 MiB.
 pub const CHANGES_MAX: usize = 1 << 22;
 /// The most weights a model can have: an index and its sign share a `u32`.
 pub const WEIGHTS_MAX: usize = 1 << 31;
 
-/// The word of one change.
+/// The change of one change.
 #[must_use]
-pub const fn word(index: u32, plus: bool) -> u32 {
+pub const fn change(index: u32, plus: bool) -> u32 {
     index << 1 | plus as u32
 }
 
-/// Why a list of words is not a valid set of changes.
+/// Why a list of changes is not a valid set of changes.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ChangesError {
     /// An index is not below the number of weights.
@@ -30,7 +30,7 @@ pub enum ChangesError {
         /// How many there are.
         weights: usize,
     },
-    /// A word is smaller than the one before it.
+    /// A change is smaller than the one before it.
     #[error("the changes are not sorted by weight")]
     Unsorted,
     /// A weight moves both up and down.
@@ -44,21 +44,21 @@ pub enum ChangesError {
     TooMany(usize),
 }
 
-/// Checks everything that must hold for words before they may touch a replica.
-pub fn check(words: &[u32], weights: usize, tau: Tau) -> Result<(), ChangesError> {
-    if words.len() > CHANGES_MAX {
-        return Err(ChangesError::TooMany(words.len()));
+/// Checks everything that must hold for changes before they may touch a replica.
+pub fn check(changes: &[u32], weights: usize, tau: Tau) -> Result<(), ChangesError> {
+    if changes.len() > CHANGES_MAX {
+        return Err(ChangesError::TooMany(changes.len()));
     }
-    let Some(&last) = words.last() else {
+    let Some(&last) = changes.last() else {
         return Ok(());
     };
     // One pass without early exits, which the compiler turns into vector code; a fault is looked for only when there is one.
-    let faults = words
+    let faults = changes
         .windows(2)
         .filter(|pair| pair[0] > pair[1] || pair[0] ^ pair[1] == 1)
         .count();
     if faults > 0 {
-        for pair in words.windows(2) {
+        for pair in changes.windows(2) {
             if pair[0] ^ pair[1] == 1 {
                 return Err(ChangesError::MixedSigns(pair[0] >> 1));
             }
@@ -73,11 +73,11 @@ pub fn check(words: &[u32], weights: usize, tau: Tau) -> Result<(), ChangesError
             weights,
         });
     }
-    // Equal words stand together, so a run of `reach` equal words shows as two equal words that far apart.
+    // Equal changes stand together, so a run of `reach` equal changes shows as two equal changes that far apart.
     let reach = BATCH_STEPS_MAX.div_ceil(tau.steps()) as usize;
-    if let Some(far) = words
+    if let Some(far) = changes
         .get(reach - 1..)
-        .and_then(|later| words.iter().zip(later).find(|(early, late)| early == late))
+        .and_then(|later| changes.iter().zip(later).find(|(early, late)| early == late))
     {
         return Err(ChangesError::MovesTooFar(far.0 >> 1));
     }
@@ -86,11 +86,11 @@ pub fn check(words: &[u32], weights: usize, tau: Tau) -> Result<(), ChangesError
 
 /// Whether some weight moves more than once.
 #[must_use]
-pub fn has_repeats(words: &[u32]) -> bool {
-    words.windows(2).any(|pair| pair[0] == pair[1])
+pub fn has_repeats(changes: &[u32]) -> bool {
+    changes.windows(2).any(|pair| pair[0] == pair[1])
 }
 
-/// How many words ahead a weight's cache line is asked for. Changes are thousands of weights apart, so every one of
+/// How many changes ahead a weight's cache line is asked for. Changes are thousands of weights apart, so every one of
 /// them misses the cache, and only many misses under way at once keep memory busy.
 const PREFETCH_AHEAD: usize = 24;
 
@@ -106,28 +106,28 @@ fn prefetch<T>(items: &[T], index: usize) {
     let _ = (items, index);
 }
 
-/// Moves `items` word by word and returns the largest magnitude that a moved item then has. `fetch` asks for an item that
+/// Moves `items` change by change and returns the largest magnitude that a moved item then has. `fetch` asks for an item that
 /// will be moved soon.
 #[inline(always)]
 fn scatter<I: ?Sized>(
-    words: &[u32],
+    changes: &[u32],
     items: &mut I,
     fetch: impl Fn(&I, usize),
     mut move_by: impl FnMut(&mut I, usize, u32) -> u32,
 ) -> u32 {
     let mut largest = 0;
-    for (position, &word) in words.iter().enumerate() {
-        if let Some(&ahead) = words.get(position + PREFETCH_AHEAD) {
+    for (position, &change) in changes.iter().enumerate() {
+        if let Some(&ahead) = changes.get(position + PREFETCH_AHEAD) {
             fetch(items, (ahead >> 1) as usize);
         }
-        largest = largest.max(move_by(items, (word >> 1) as usize, word & 1));
+        largest = largest.max(move_by(items, (change >> 1) as usize, change & 1));
     }
     largest
 }
 
 /// Plus or minus τ, without a branch.
 #[inline(always)]
-fn change(tau: Tau, plus: u32) -> f32 {
+fn signed_tau(tau: Tau, plus: u32) -> f32 {
     f32::from_bits(tau.value().to_bits() | (plus ^ 1) << 31)
 }
 
@@ -141,10 +141,10 @@ fn magnitude_bits(weight: f32) -> u32 {
 ///
 /// # Panics
 /// If an index is not below `weights.len()`: [`check`] comes first.
-pub fn check_range(words: &[u32], tau: Tau, weights: &[f32]) -> Result<(), RangeError> {
+pub fn check_range(changes: &[u32], tau: Tau, weights: &[f32]) -> Result<(), RangeError> {
     let mut largest = 0.0f32;
-    for same in words.chunk_by(|one, other| one >> 1 == other >> 1) {
-        let moved = weights[(same[0] >> 1) as usize] + change(tau, same[0] & 1) * same.len() as f32;
+    for same in changes.chunk_by(|one, other| one >> 1 == other >> 1) {
+        let moved = weights[(same[0] >> 1) as usize] + signed_tau(tau, same[0] & 1) * same.len() as f32;
         largest = largest.max(moved.abs());
     }
     Range::of_weight(largest).map(drop)
@@ -154,9 +154,9 @@ pub fn check_range(words: &[u32], tau: Tau, weights: &[f32]) -> Result<(), Range
 ///
 /// # Panics
 /// If an index is not below `weights.len()`: [`check`] comes first.
-pub fn apply_to_weights(words: &[u32], tau: Tau, weights: &mut [f32]) -> Result<Range, RangeError> {
-    let largest = scatter(words, weights, prefetch, |weights, index, plus| {
-        weights[index] += change(tau, plus);
+pub fn apply_to_weights(changes: &[u32], tau: Tau, weights: &mut [f32]) -> Result<Range, RangeError> {
+    let largest = scatter(changes, weights, prefetch, |weights, index, plus| {
+        weights[index] += signed_tau(tau, plus);
         magnitude_bits(weights[index])
     });
     Range::of_weight(f32::from_bits(largest))
@@ -167,14 +167,14 @@ pub fn apply_to_weights(words: &[u32], tau: Tau, weights: &mut [f32]) -> Result<
 ///
 /// # Panics
 /// If an index is not below the length of either: [`check`] comes first.
-pub fn apply_to_both(words: &[u32], tau: Tau, weights: &mut [f32], own: &mut [f32]) -> Result<Range, RangeError> {
+pub fn apply_to_both(changes: &[u32], tau: Tau, weights: &mut [f32], own: &mut [f32]) -> Result<Range, RangeError> {
     let fetch = |(weights, own): &(&mut [f32], &mut [f32]), index| {
         prefetch(weights, index);
         prefetch(own, index);
     };
-    let largest = scatter(words, &mut (weights, own), fetch, |(weights, own), index, plus| {
-        weights[index] += change(tau, plus);
-        own[index] += change(tau, plus);
+    let largest = scatter(changes, &mut (weights, own), fetch, |(weights, own), index, plus| {
+        weights[index] += signed_tau(tau, plus);
+        own[index] += signed_tau(tau, plus);
         magnitude_bits(weights[index])
     });
     Range::of_weight(f32::from_bits(largest))
@@ -184,9 +184,9 @@ pub fn apply_to_both(words: &[u32], tau: Tau, weights: &mut [f32], own: &mut [f3
 ///
 /// # Panics
 /// If an index is not below `counts.len()`: [`check`] comes first.
-pub fn apply_to_counts(words: &[u32], tau: Tau, counts: &mut [i32]) -> Result<Range, RangeError> {
+pub fn apply_to_counts(changes: &[u32], tau: Tau, counts: &mut [i32]) -> Result<Range, RangeError> {
     let steps = tau.steps() as i32;
-    let largest = scatter(words, counts, prefetch, |counts, index, plus| {
+    let largest = scatter(changes, counts, prefetch, |counts, index, plus| {
         counts[index] += if plus == 1 { steps } else { -steps };
         counts[index].unsigned_abs()
     });
@@ -202,10 +202,10 @@ mod tests {
     }
 
     #[test]
-    fn valid_words_pass() {
+    fn valid_changes_pass() {
         assert_eq!(check(&[], 0, tau(1)), Ok(()));
         assert_eq!(
-            check(&[word(0, true), word(0, true), word(9, false)], 10, tau(1)),
+            check(&[change(0, true), change(0, true), change(9, false)], 10, tau(1)),
             Ok(())
         );
     }
@@ -214,12 +214,12 @@ mod tests {
     fn a_range_is_checked_before_anything_moves() {
         let weights = [15.5, -15.5, 0.0];
         let quarter = Tau::nearest(0.25);
-        let within = [word(0, true), word(1, false), word(2, true)];
+        let within = [change(0, true), change(1, false), change(2, true)];
         assert_eq!(check_range(&within, quarter, &weights), Ok(()));
-        let beyond = [word(0, true), word(0, true), word(2, true)];
+        let beyond = [change(0, true), change(0, true), change(2, true)];
         assert_eq!(check_range(&beyond, quarter, &weights), Err(RangeError));
         assert_eq!(
-            check_range(&[word(1, false)], Tau::nearest(0.75), &weights),
+            check_range(&[change(1, false)], Tau::nearest(0.75), &weights),
             Err(RangeError)
         );
         assert_eq!(check_range(&[], quarter, &weights), Ok(()));
@@ -228,35 +228,35 @@ mod tests {
     #[test]
     fn each_fault_is_named() {
         assert_eq!(
-            check(&[word(10, true)], 10, tau(1)),
+            check(&[change(10, true)], 10, tau(1)),
             Err(ChangesError::IndexOutOfRange { index: 10, weights: 10 })
         );
         assert_eq!(
-            check(&[word(2, true), word(1, true)], 10, tau(1)),
+            check(&[change(2, true), change(1, true)], 10, tau(1)),
             Err(ChangesError::Unsorted)
         );
         assert_eq!(
-            check(&[word(1, false), word(1, true)], 10, tau(1)),
+            check(&[change(1, false), change(1, true)], 10, tau(1)),
             Err(ChangesError::MixedSigns(1))
         );
         assert_eq!(
-            check(&[word(1, true), word(1, false)], 10, tau(1)),
+            check(&[change(1, true), change(1, false)], 10, tau(1)),
             Err(ChangesError::MixedSigns(1))
         );
-        let far = [word(3, true); 2];
+        let far = [change(3, true); 2];
         assert_eq!(check(&far, 10, tau((1 << 23) - 1)), Ok(()));
         assert_eq!(check(&far, 10, tau(1 << 23)), Err(ChangesError::MovesTooFar(3)));
-        let many = vec![word(1, true); CHANGES_MAX + 1];
+        let many = vec![change(1, true); CHANGES_MAX + 1];
         assert_eq!(check(&many, 10, tau(1)), Err(ChangesError::TooMany(CHANGES_MAX + 1)));
     }
 
     #[test]
     fn both_replicas_move_alike() {
-        let words = [word(0, true), word(2, false), word(2, false)];
+        let changes = [change(0, true), change(2, false), change(2, false)];
         let mut counts = [1, 2, 3];
         let mut weights = counts.map(crate::lattice::weight_of);
-        assert_eq!(apply_to_counts(&words, tau(4), &mut counts), Ok(Range::Safe));
-        assert_eq!(apply_to_weights(&words, tau(4), &mut weights), Ok(Range::Safe));
+        assert_eq!(apply_to_counts(&changes, tau(4), &mut counts), Ok(Range::Safe));
+        assert_eq!(apply_to_weights(&changes, tau(4), &mut weights), Ok(Range::Safe));
         assert_eq!(counts, [5, 2, -5]);
         assert_eq!(weights, counts.map(crate::lattice::weight_of));
     }
@@ -268,9 +268,9 @@ mod tests {
             for plus in [true, false] {
                 let mut counts = [if plus { start } else { -start }];
                 let mut weights = counts.map(crate::lattice::weight_of);
-                let words = [word(0, plus)];
-                assert_eq!(apply_to_counts(&words, tau(steps), &mut counts), expected);
-                assert_eq!(apply_to_weights(&words, tau(steps), &mut weights), expected);
+                let changes = [change(0, plus)];
+                assert_eq!(apply_to_counts(&changes, tau(steps), &mut counts), expected);
+                assert_eq!(apply_to_weights(&changes, tau(steps), &mut weights), expected);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The digest: one word that two replicas share exactly when their weights are equal.
+//! The digest: one change that two replicas share exactly when their weights are equal.
 //!
 //! `D = Σ h(i)·count_i mod 2^64` with `h(i) = splitmix64(i) | 1`. It is linear, so the digest of a replica after a
 //! batch is the digest before plus the batch's own, whatever the order of batches; a replica can be checked against
@@ -56,16 +56,16 @@ impl Digest {
         Some(Self(sum))
     }
 
-    /// What changes given as words (`index << 1 | plus`) of τ add to a digest.
+    /// What changes given as changes (`index << 1 | plus`) of τ add to a digest.
     #[must_use]
-    pub fn of_changes(words: &[u32], tau: Tau) -> Self {
+    pub fn of_changes(changes: &[u32], tau: Tau) -> Self {
         let steps = u64::from(tau.steps());
-        let sum = words
+        let sum = changes
             .iter()
-            .map(|&word| {
+            .map(|&change| {
                 // All ones for minus, zero for plus: negation in two's complement without a branch.
-                let minus = u64::from(word & 1).wrapping_sub(1);
-                (factor(u64::from(word >> 1)) ^ minus).wrapping_sub(minus)
+                let minus = u64::from(change & 1).wrapping_sub(1);
+                (factor(u64::from(change >> 1)) ^ minus).wrapping_sub(minus)
             })
             .fold(0, u64::wrapping_add);
         Self(sum.wrapping_mul(steps))
@@ -135,9 +135,9 @@ mod tests {
     fn a_change_moves_the_digest_as_it_moves_the_count() {
         let tau = Tau::from_steps(5).unwrap();
         let before = Digest::of_counts(&[10, 20, 30]);
-        let words = [(1 << 1) | 1, (1 << 1) | 1, 2 << 1];
+        let changes = [(1 << 1) | 1, (1 << 1) | 1, 2 << 1];
         assert_eq!(
-            before + Digest::of_changes(&words, tau),
+            before + Digest::of_changes(&changes, tau),
             Digest::of_counts(&[10, 30, 25])
         );
     }

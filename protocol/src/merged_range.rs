@@ -148,7 +148,7 @@ impl Merger {
         );
         self.header.cursors.extend(header.cursors.iter().copied());
         match &batch.payload {
-            Payload::Steps { tau, words } => self.sums.add_changes(words, *tau),
+            Payload::Steps { tau, changes } => self.sums.add_changes(changes, *tau),
             Payload::Sums(sums) => self.sums.add_sums(sums),
             Payload::Dense(dense) => self.sums.add_dense(dense),
         }
@@ -196,7 +196,7 @@ mod tests {
 
     use super::*;
     use crate::batch::Header;
-    use crate::changes::word;
+    use crate::changes::change;
     use crate::cursor::{CursorAdvance, ShardId};
     use crate::lattice::Tau;
     use crate::rng::CounterRng;
@@ -208,13 +208,13 @@ mod tests {
         let mut random = CounterRng::new(seed, 1);
         (1..=count)
             .map(|sequence| {
-                let mut words: Vec<u32> = (0..random.below(9))
-                    .map(|_| word(random.below(WEIGHTS as u64) as u32, random.below(2) == 0))
+                let mut changes: Vec<u32> = (0..random.below(9))
+                    .map(|_| change(random.below(WEIGHTS as u64) as u32, random.below(2) == 0))
                     .collect();
-                words.sort_unstable();
-                words.dedup_by_key(|word| *word >> 1);
+                changes.sort_unstable();
+                changes.dedup_by_key(|change| *change >> 1);
                 let tau = Tau::from_steps(1 + random.below(1000) as u32).unwrap();
-                let payload = Payload::Steps { tau, words };
+                let payload = Payload::Steps { tau, changes };
                 let header = Header {
                     run: RunId(1),
                     origin: OriginId(2),

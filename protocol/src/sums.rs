@@ -120,10 +120,10 @@ impl Adder {
     ///
     /// # Panics
     /// If an index is not below the number of weights.
-    pub fn add_changes(&mut self, words: &[u32], tau: Tau) {
+    pub fn add_changes(&mut self, changes: &[u32], tau: Tau) {
         let steps = tau.steps() as i32;
-        for &word in words {
-            self.add((word >> 1) as usize, if word & 1 == 1 { steps } else { -steps });
+        for &change in changes {
+            self.add((change >> 1) as usize, if change & 1 == 1 { steps } else { -steps });
         }
     }
 
@@ -175,13 +175,13 @@ impl Adder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::changes::{apply_to_counts, word};
+    use crate::changes::{apply_to_counts, change};
 
     #[test]
     fn sums_are_what_their_changes_are() {
         let (one, other) = (Tau::from_steps(5).unwrap(), Tau::from_steps(7).unwrap());
-        let first = [word(0, true), word(2, false), word(2, false), word(4, true)];
-        let second = [word(2, true), word(4, false)];
+        let first = [change(0, true), change(2, false), change(2, false), change(4, true)];
+        let second = [change(2, true), change(4, false)];
         let mut counts = [100; 6];
         apply_to_counts(&first, one, &mut counts).unwrap();
         apply_to_counts(&second, other, &mut counts).unwrap();

@@ -6,7 +6,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use protocol::batch::{BATCH_BYTES_MAX, Batch, BatchError, Header, OriginStatus, Payload, VERSION};
-use protocol::changes::word;
+use protocol::changes::change;
 use protocol::cursor::{CursorAdvance, ShardId};
 use protocol::encoding::{Encoding, decode};
 use protocol::ids::{OriginId, RunId};
@@ -50,10 +50,10 @@ fn peak_of(work: impl FnOnce()) -> usize {
 }
 
 fn steps() -> Vec<u8> {
-    let words: Vec<u32> = (0..500).map(|i| word(i * 7, i % 3 == 0)).collect();
+    let changes: Vec<u32> = (0..500).map(|i| change(i * 7, i % 3 == 0)).collect();
     encoded(&Payload::Steps {
         tau: Tau::from_steps(300).unwrap(),
-        words,
+        changes,
     })
 }
 
@@ -80,7 +80,7 @@ fn encoded(payload: &Payload) -> Vec<u8> {
     bytes
 }
 
-/// A Rice-coded change takes at least two bits and becomes a word of four bytes: sixteen times its size. A sum takes at
+/// A Rice-coded change takes at least two bits and becomes a change of four bytes: sixteen times its size. A sum takes at
 /// least three and becomes eight bytes: less than 22 times. Beyond that there is room for a few cursors, and nothing else.
 fn check(bytes: &[u8]) {
     let peak = peak_of(|| drop(Batch::decode(bytes, WEIGHTS)));
@@ -134,7 +134,7 @@ fn hostile_bytes_take_no_more_memory_than_a_batch() {
         assert_eq!(refused, BatchError::BadHeader);
     }
     // Payloads that claim the most a header can claim.
-    for encoding in [Encoding::Words, Encoding::Rice, Encoding::Bitmap] {
+    for encoding in [Encoding::Fixed, Encoding::Rice, Encoding::Bitmap] {
         for len in [0, 1, 5, 100, 5_000] {
             let payload: Vec<u8> = (0..len).map(|_| random.next_u64() as u8).collect();
             for count in [0, 1, 1 << 22, usize::MAX] {

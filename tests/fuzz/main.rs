@@ -58,7 +58,7 @@ macro_rules! targets {
 targets! {
     // name: what is put right after a change, how long one takes, the memory that is allowed, the decoder
     batch: Checksum, Light, Bound::new(4 << 10, 16), targets::batch;
-    encoding_words: Plain, Light, Bound::new(1 << 10, 16), |bytes| targets::encoding(Encoding::Words, bytes);
+    encoding_fixed: Plain, Light, Bound::new(1 << 10, 16), |bytes| targets::encoding(Encoding::Fixed, bytes);
     encoding_rice: Plain, Light, Bound::new(1 << 10, 16), |bytes| targets::encoding(Encoding::Rice, bytes);
     encoding_bitmap: Plain, Light, Bound::new(1 << 10, 16), |bytes| targets::encoding(Encoding::Bitmap, bytes);
     merged_range: Checksum, Light, Bound::new(64 << 10, 64), targets::merged_range;
@@ -73,7 +73,7 @@ targets! {
     flow: Plain, Light, MESSAGE, targets::flow;
     hello: Frame, Light, FRAME, targets::hello;
     hello_contents: Plain, Light, MESSAGE, targets::wire::<Hello>;
-    word: Plain, Light, MESSAGE, targets::wire::<ControlMessage>;
+    control_message: Plain, Light, MESSAGE, targets::wire::<ControlMessage>;
     request: Plain, Light, MESSAGE, targets::wire::<Request>;
     reply: Plain, Light, MESSAGE, targets::wire::<Reply>;
     from_worker: Plain, Light, MESSAGE, targets::wire::<FromWorker>;

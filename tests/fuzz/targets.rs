@@ -36,7 +36,7 @@ pub(crate) fn batch(bytes: &[u8]) -> Option<Check> {
     let batch = Batch::decode(bytes, WEIGHTS).ok()?;
     Some(Box::new(move || {
         match &batch.payload {
-            Payload::Steps { tau, words } => changes::check(words, WEIGHTS, *tau).unwrap(),
+            Payload::Steps { tau, changes } => changes::check(changes, WEIGHTS, *tau).unwrap(),
             Payload::Sums(sums) => assert!(Sums::checked(sums.entries().to_vec(), WEIGHTS).is_some()),
             Payload::Dense(dense) => {
                 assert!(Dense::checked(dense.first(), dense.steps().to_vec(), WEIGHTS).is_some());

@@ -53,8 +53,8 @@ type Heard = Arc<Mutex<BTreeMap<NodeId, Beat>>>;
 struct Ears(Heard);
 
 impl Routes for Ears {
-    fn word(&self, from: NodeId, word: ControlMessage) {
-        if let ControlMessage::Beat(beat) = word {
+    fn message(&self, from: NodeId, message: ControlMessage) {
+        if let ControlMessage::Beat(beat) = message {
             self.0.lock().unwrap().insert(from, *beat);
         }
     }
@@ -192,11 +192,11 @@ impl Liar {
 
 impl Ear {
     /// Says anything at all, whether it can be said or not.
-    pub(crate) fn say(&self, word: ControlMessage) {
+    pub(crate) fn say(&self, message: ControlMessage) {
         let _ = self
             .endpoint
             .actor()
-            .cast(EndpointMessage::Tell(self.endpoint.envelope(word)));
+            .cast(EndpointMessage::Tell(self.endpoint.envelope(message)));
     }
 }
 

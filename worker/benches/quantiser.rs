@@ -45,10 +45,10 @@ fn main() {
         let own = own_weights(density);
         let shared = vec![0.0f32; WEIGHTS];
         let mut copy = vec![1.0f32; WEIGHTS];
-        let mut words = Vec::with_capacity(WEIGHTS / 10);
+        let mut changes = Vec::with_capacity(WEIGHTS / 10);
         let (mut quantiser, mut memcpy) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
-            words.clear();
+            changes.clear();
             quantiser.push(timed(|| {
                 let result = quantise(
                     Reached::exactly(black_box(&own)),
@@ -56,7 +56,7 @@ fn main() {
                     Tau::nearest(1.0),
                     0,
                     usize::MAX,
-                    &mut words,
+                    &mut changes,
                 );
                 assert!(result.is_ok());
             }));
@@ -67,7 +67,7 @@ fn main() {
         let (quantiser, memcpy) = (rate(quantiser, QUANTISER_BYTES), rate(memcpy, COPY_BYTES));
         println!(
             "  {density:<8.1e} {:>8}  {quantiser:>14.2}  {memcpy:>11.2}  {:>5.2}",
-            words.len(),
+            changes.len(),
             quantiser / memcpy
         );
     }

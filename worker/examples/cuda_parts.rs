@@ -57,10 +57,10 @@ mod cuda {
             step: 1,
             compare: None,
         };
-        let mut words = Vec::new();
-        trainer.step(&samples, control, &mut words)?;
+        let mut changes = Vec::new();
+        trainer.step(&samples, control, &mut changes)?;
         let plain = timed(|| {
-            trainer.step(&samples, control, &mut words)?;
+            trainer.step(&samples, control, &mut changes)?;
             Ok(())
         })?;
         // The τ at which about so many changes leave in every step.
@@ -68,14 +68,14 @@ mod cuda {
         let mut tau = trainer.residual_quantile(4.0 * density)?;
         for _ in 0..4 * ROUNDS {
             control.compare = Some(Tau::nearest(tau));
-            trainer.step(&samples, control, &mut words)?;
-            tau *= if words.len() as f64 > wanted { 1.02 } else { 0.98 };
+            trainer.step(&samples, control, &mut changes)?;
+            tau *= if changes.len() as f64 > wanted { 1.02 } else { 0.98 };
         }
         let mut emitted = 0;
         let bytes = trainer.backend().bytes();
         let full = timed(|| {
-            trainer.step(&samples, control, &mut words)?;
-            emitted += words.len();
+            trainer.step(&samples, control, &mut changes)?;
+            emitted += changes.len();
             Ok(())
         })?;
         let bytes = (trainer.backend().bytes() - bytes) as f64 / ROUNDS as f64;

@@ -81,10 +81,10 @@ fn batches_of_others(batch: &Batch, others: usize) -> Vec<Batch> {
     let of_other = |other: usize| {
         let mut batch = batch.clone();
         batch.header.origin = OriginId(2 + other as u64);
-        if let Payload::Steps { words, .. } = &mut batch.payload
+        if let Payload::Steps { changes, .. } = &mut batch.payload
             && other.is_multiple_of(2)
         {
-            for word in words {
+            for word in changes {
                 *word ^= 1;
             }
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use protocol::changes::{apply_to_weights, check_range, word};
+use protocol::changes::{apply_to_weights, change, check_range};
 use protocol::dense::Dense;
 use protocol::digest::Digest;
 use protocol::lattice::{Range, Tau, count_of, weight_of};
@@ -68,7 +68,12 @@ impl<const BEGINS: bool> Trainer for FakeTrainer<BEGINS> {
         self.weights.len()
     }
 
-    fn step(&mut self, samples: &[u32], control: StepControl, words: &mut Vec<u32>) -> Result<StepReport, TrainError> {
+    fn step(
+        &mut self,
+        samples: &[u32],
+        control: StepControl,
+        changes: &mut Vec<u32>,
+    ) -> Result<StepReport, TrainError> {
         if self.fails_at == Some(control.step) {
             return Err(TrainError::NotFinite);
         }
@@ -81,17 +86,17 @@ impl<const BEGINS: bool> Trainer for FakeTrainer<BEGINS> {
             let weights = self.times.len();
             self.times[sample as usize % weights] += 1.0;
         }
-        words.clear();
+        changes.clear();
         let mut range = Range::Safe;
         if let Some(tau) = control.compare {
-            words.extend(
+            changes.extend(
                 samples
                     .iter()
-                    .map(|&sample| word(sample % self.weights.len() as u32, true)),
+                    .map(|&sample| change(sample % self.weights.len() as u32, true)),
             );
-            words.sort_unstable();
-            check_range(words, tau, &self.weights)?;
-            range = apply_to_weights(words, tau, &mut self.weights)?;
+            changes.sort_unstable();
+            check_range(changes, tau, &self.weights)?;
+            range = apply_to_weights(changes, tau, &mut self.weights)?;
         }
         Ok(StepReport {
             loss: 1.0 / control.step as f32,
@@ -106,8 +111,8 @@ impl<const BEGINS: bool> Trainer for FakeTrainer<BEGINS> {
         Ok(1.0)
     }
 
-    fn release(&mut self, _tau: Tau, words: &mut Vec<u32>) -> Result<Range, TrainError> {
-        words.clear();
+    fn release(&mut self, _tau: Tau, changes: &mut Vec<u32>) -> Result<Range, TrainError> {
+        changes.clear();
         Ok(Range::Safe)
     }
 
@@ -128,8 +133,8 @@ impl<const BEGINS: bool> Trainer for FakeTrainer<BEGINS> {
         Ok((dense, range))
     }
 
-    fn apply(&mut self, words: &[u32], tau: Tau) -> Result<Range, TrainError> {
-        Ok(apply_to_weights(words, tau, &mut self.weights)?)
+    fn apply(&mut self, changes: &[u32], tau: Tau) -> Result<Range, TrainError> {
+        Ok(apply_to_weights(changes, tau, &mut self.weights)?)
     }
 
     fn jump(&mut self, sums: &Sums) -> Result<Range, TrainError> {

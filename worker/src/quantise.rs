@@ -8,7 +8,7 @@
 use std::borrow::Cow;
 
 use multiversion::multiversion;
-use protocol::changes::word;
+use protocol::changes::change;
 use protocol::lattice::{BATCH_STEPS_MAX, Tau};
 
 /// Weights looked at together: the width of the widest vector registers.
@@ -75,10 +75,10 @@ impl<'a> Reached<'a> {
     }
 }
 
-/// Appends to `words` the changes that bring `shared` to within τ of what a worker's own weights have come to. The first
+/// Appends to `changes` the changes that bring `shared` to within τ of what a worker's own weights have come to. The first
 /// weight has index `offset`.
 ///
-/// Allocates nothing while `words` has room. When `words` holds `words_max`, nothing more leaves.
+/// Allocates nothing while `changes` has room. When `changes` holds `changes_max`, nothing more leaves.
 ///
 /// # Panics
 /// If the slices differ in length.
@@ -87,23 +87,23 @@ pub fn quantise(
     shared: &[f32],
     tau: Tau,
     offset: usize,
-    words_max: usize,
-    words: &mut Vec<u32>,
+    changes_max: usize,
+    changes: &mut Vec<u32>,
 ) -> Result<(), NotFinite> {
     assert_eq!(own.own.len(), shared.len());
     let limits = Limits {
         tau: tau.value(),
         repeats: repeats_max(tau),
-        words_max,
+        changes_max,
     };
-    quantise_lanes(own, shared, limits, offset, words)
+    quantise_lanes(own, shared, limits, offset, changes)
 }
 
 #[derive(Clone, Copy)]
 struct Limits {
     tau: f32,
     repeats: u32,
-    words_max: usize,
+    changes_max: usize,
 }
 
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
@@ -112,7 +112,7 @@ fn quantise_lanes(
     shared: &[f32],
     limits: Limits,
     offset: usize,
-    words: &mut Vec<u32>,
+    changes: &mut Vec<u32>,
 ) -> Result<(), NotFinite> {
     let (own_lanes, own_rest) = own.as_chunks::<LANES>();
     let (velocity_lanes, velocity_rest) = velocity.as_chunks::<LANES>();
@@ -123,19 +123,24 @@ fn quantise_lanes(
         let residual: [f32; LANES] = std::array::from_fn(|lane| own[lane] + ahead * velocity[lane] - shared[lane]);
         let largest = residual.iter().fold(0, |largest, &r| magnitude_bits(r).max(largest));
         if largest >= tau_bits {
-            emit_lanes(&residual, limits, index, words)?;
+            emit_lanes(&residual, limits, index, changes)?;
         }
         index += LANES;
     }
     for (lane, (own, velocity)) in own_rest.iter().zip(velocity_rest).enumerate() {
-        emit(own + ahead * velocity - shared_rest[lane], limits, index + lane, words)?;
+        emit(
+            own + ahead * velocity - shared_rest[lane],
+            limits,
+            index + lane,
+            changes,
+        )?;
     }
     Ok(())
 }
 
 /// Appends the changes of weights of which some are due. A function of its own keeps the loop above small.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
-fn emit_lanes(residual: &[f32; LANES], limits: Limits, index: usize, words: &mut Vec<u32>) -> Result<(), NotFinite> {
+fn emit_lanes(residual: &[f32; LANES], limits: Limits, index: usize, changes: &mut Vec<u32>) -> Result<(), NotFinite> {
     let tau_bits = magnitude_bits(limits.tau);
     // A byte for each, which is what the compiler makes vector code of.
     let due: [u8; LANES] = std::array::from_fn(|lane| u8::from(magnitude_bits(residual[lane]) >= tau_bits));
@@ -143,7 +148,7 @@ fn emit_lanes(residual: &[f32; LANES], limits: Limits, index: usize, words: &mut
     while due != 0 {
         let lane = due.trailing_zeros() as usize / 8;
         due &= due - 1;
-        emit(residual[lane], limits, index + lane, words)?;
+        emit(residual[lane], limits, index + lane, changes)?;
     }
     Ok(())
 }
@@ -156,15 +161,15 @@ fn magnitude_bits(number: f32) -> i32 {
 
 /// Appends the changes of one weight.
 #[inline(always)]
-fn emit(residual: f32, limits: Limits, index: usize, words: &mut Vec<u32>) -> Result<(), NotFinite> {
+fn emit(residual: f32, limits: Limits, index: usize, changes: &mut Vec<u32>) -> Result<(), NotFinite> {
     if !residual.is_finite() {
         return Err(NotFinite);
     }
     let mut size = residual.abs();
     let mut repeats = 0;
-    while size >= limits.tau && repeats < limits.repeats && words.len() < limits.words_max {
+    while size >= limits.tau && repeats < limits.repeats && changes.len() < limits.changes_max {
         size -= limits.tau;
-        words.push(word(index as u32, residual > 0.0));
+        changes.push(change(index as u32, residual > 0.0));
         repeats += 1;
     }
     Ok(())
@@ -179,7 +184,7 @@ mod tests {
 
     /// The definition, one weight at a time.
     fn plain(own: &[f32], shared: &[f32], tau: Tau) -> Vec<u32> {
-        let mut words = Vec::new();
+        let mut changes = Vec::new();
         let most = REPEATS_MAX.min((BATCH_STEPS_MAX - 1) / tau.steps());
         let tau = tau.value();
         for (index, (own, shared)) in own.iter().zip(shared).enumerate() {
@@ -187,16 +192,16 @@ mod tests {
             let mut repeats = 0;
             while residual >= tau && repeats < most {
                 residual -= tau;
-                words.push(word(index as u32, true));
+                changes.push(change(index as u32, true));
                 repeats += 1;
             }
             while residual <= -tau && repeats < most {
                 residual += tau;
-                words.push(word(index as u32, false));
+                changes.push(change(index as u32, false));
                 repeats += 1;
             }
         }
-        words
+        changes
     }
 
     fn numbers(len: usize) -> impl Strategy<Value = Vec<f32>> {
@@ -210,10 +215,10 @@ mod tests {
             steps in prop_oneof![1..2_000u32, 1..1u32 << 24],
         ) {
             let tau = Tau::from_steps(steps).unwrap();
-            let mut words = Vec::new();
-            quantise(Reached::exactly(&own), &shared, tau, 0, usize::MAX, &mut words).unwrap();
-            prop_assert_eq!(&words, &plain(&own, &shared, tau));
-            prop_assert_eq!(changes::check(&words, own.len(), tau), Ok(()));
+            let mut changes = Vec::new();
+            quantise(Reached::exactly(&own), &shared, tau, 0, usize::MAX, &mut changes).unwrap();
+            prop_assert_eq!(&changes, &plain(&own, &shared, tau));
+            prop_assert_eq!(changes::check(&changes, own.len(), tau), Ok(()));
         }
     }
 
@@ -223,14 +228,14 @@ mod tests {
         let tau = Tau::nearest(0.25);
         let mut own = vec![0.0f32; 33];
         let mut shared = own.clone();
-        let mut words = Vec::new();
+        let mut changes = Vec::new();
         for _ in 0..10 {
             for (i, own) in own.iter_mut().enumerate() {
                 *own += (i as f32 - 16.0) / 20.0;
             }
-            words.clear();
-            quantise(Reached::exactly(&own), &shared, tau, 0, usize::MAX, &mut words).unwrap();
-            apply_to_weights(&words, tau, &mut shared).unwrap();
+            changes.clear();
+            quantise(Reached::exactly(&own), &shared, tau, 0, usize::MAX, &mut changes).unwrap();
+            apply_to_weights(&changes, tau, &mut shared).unwrap();
             assert!(own.iter().zip(&shared).all(|(own, shared)| (own - shared).abs() < 0.25));
         }
         assert!(shared[32] > 7.0);
@@ -240,15 +245,15 @@ mod tests {
     fn what_leaves_is_what_weights_have_come_to() {
         let own = [0.5; 20];
         let velocity: Vec<f32> = (0..20).map(|i| i as f32 - 10.0).collect();
-        let mut words = Vec::new();
+        let mut changes = Vec::new();
         let reached = Reached::new(&own, 0.25, &velocity);
-        quantise(reached, &[0.5; 20], Tau::nearest(1.0), 0, usize::MAX, &mut words).unwrap();
+        quantise(reached, &[0.5; 20], Tau::nearest(1.0), 0, usize::MAX, &mut changes).unwrap();
         let mut expected = Vec::new();
         for (index, velocity) in (0..).zip(&velocity) {
             let times = (velocity.abs() * 0.25).floor() as usize;
-            expected.extend(vec![word(index, *velocity > 0.0); times]);
+            expected.extend(vec![change(index, *velocity > 0.0); times]);
         }
-        assert_eq!(words, expected);
+        assert_eq!(changes, expected);
     }
 
     #[test]
@@ -257,33 +262,33 @@ mod tests {
             for (len, at) in [(40, 3), (40, 39), (7, 6)] {
                 let mut own = vec![0.0; len];
                 own[at] = bad;
-                let mut words = Vec::new();
+                let mut changes = Vec::new();
                 let result = quantise(
                     Reached::exactly(&own),
                     &vec![0.0; len],
                     Tau::ONE_STEP,
                     0,
                     usize::MAX,
-                    &mut words,
+                    &mut changes,
                 );
                 assert_eq!(result, Err(NotFinite), "{bad} at {at} of {len}");
-                assert!(words.is_empty());
+                assert!(changes.is_empty());
             }
         }
     }
 
     #[test]
     fn a_full_batch_emits_no_more() {
-        let mut words = vec![0; 20];
+        let mut changes = vec![0; 20];
         quantise(
             Reached::exactly(&[1.0; 10]),
             &[0.0; 10],
             Tau::nearest(1.0),
             50,
             23,
-            &mut words,
+            &mut changes,
         )
         .unwrap();
-        assert_eq!(words[20..], [word(50, true), word(51, true), word(52, true)]);
+        assert_eq!(changes[20..], [change(50, true), change(51, true), change(52, true)]);
     }
 }

@@ -136,9 +136,10 @@ pub trait Trainer: InPipeline {
     /// The number of weights.
     fn weights(&self) -> usize;
 
-    /// Trains on a minibatch and replaces the contents of `words` by the changes that leave; they are applied already. A
-    /// step that fails for its numbers' sake has moved no shared weight, and its `words` mean nothing.
-    fn step(&mut self, samples: &[u32], control: StepControl, words: &mut Vec<u32>) -> Result<StepReport, TrainError>;
+    /// Trains on a minibatch and replaces the contents of `changes` by the changes that leave; they are applied already. A
+    /// step that fails for its numbers' sake has moved no shared weight, and its `changes` mean nothing.
+    fn step(&mut self, samples: &[u32], control: StepControl, changes: &mut Vec<u32>)
+    -> Result<StepReport, TrainError>;
 
     /// The mean loss of its own weights on some samples, no more than a minibatch. Nothing moves.
     fn loss(&mut self, samples: &[u32]) -> Result<f32, TrainError>;
@@ -152,8 +153,8 @@ pub trait Trainer: InPipeline {
     /// Whether it does that: choosing samples a step early has its price.
     const BEGINS: bool = false;
 
-    /// Replaces the contents of `words` by what leaves the residual as it stands, without a step; applied already.
-    fn release(&mut self, tau: Tau, words: &mut Vec<u32>) -> Result<Range, TrainError>;
+    /// Replaces the contents of `changes` by what leaves the residual as it stands, without a step; applied already.
+    fn release(&mut self, tau: Tau, changes: &mut Vec<u32>) -> Result<Range, TrainError>;
 
     /// A contribution of what the own weights of a window differ from the shared ones by, rounded to the grid; it is in the shared
     /// weights already, and the own ones are where they would be if all others had come as far. What fails for its numbers'
@@ -167,14 +168,14 @@ pub trait Trainer: InPipeline {
     /// Adds what another origin's batch holds to both copies.
     fn add(&mut self, payload: &Payload) -> Result<Range, TrainError> {
         match payload {
-            Payload::Steps { tau, words } => self.apply(words, *tau),
+            Payload::Steps { tau, changes } => self.apply(changes, *tau),
             Payload::Sums(sums) => self.jump(sums),
             Payload::Dense(dense) => self.shift(dense),
         }
     }
 
     /// Adds another origin's changes, which have been checked, to both copies.
-    fn apply(&mut self, words: &[u32], tau: Tau) -> Result<Range, TrainError>;
+    fn apply(&mut self, changes: &[u32], tau: Tau) -> Result<Range, TrainError>;
 
     /// Moves weights by whole steps, exactly, in both copies. The residual stays: it is this worker's own.
     fn jump(&mut self, sums: &Sums) -> Result<Range, TrainError>;

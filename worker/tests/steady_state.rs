@@ -43,15 +43,15 @@ fn quantising_allocates_nothing() {
     let mut own = vec![0.0; WEIGHTS];
     let mut shared = vec![0.0; WEIGHTS];
     let tau = Tau::nearest(2.0);
-    let mut words = Vec::with_capacity(WEIGHTS);
+    let mut changes = Vec::with_capacity(WEIGHTS);
     let before = ALLOCATIONS.get();
     let mut emitted = 0;
     for _ in 0..25 {
-        words.clear();
+        changes.clear();
         own.iter_mut().zip(&update).for_each(|(own, update)| *own += update);
-        quantise(Reached::exactly(&own), &shared, tau, 0, usize::MAX, &mut words).unwrap();
-        apply_to_weights(&words, tau, &mut shared).unwrap();
-        emitted += words.len();
+        quantise(Reached::exactly(&own), &shared, tau, 0, usize::MAX, &mut changes).unwrap();
+        apply_to_weights(&changes, tau, &mut shared).unwrap();
+        emitted += changes.len();
     }
     assert_eq!(ALLOCATIONS.get(), before);
     assert!(emitted > 2 * WEIGHTS);

@@ -52,17 +52,17 @@ impl Endpoint {
     }
 
     /// Tells a node something. What cannot be sent is lost, as if the connection had broken: that is told otherwise.
-    pub fn tell(&self, word: ControlMessage) {
-        let word = word.truncated();
-        if let Err(breach) = word.check() {
+    pub fn tell(&self, message: ControlMessage) {
+        let message = message.truncated();
+        if let Err(breach) = message.check() {
             // Whoever said it would be taken for a liar.
             tracing::error!(%breach, "this node was about to say what none says; this is a fault in Tau, please report it");
             return;
         }
-        let length = encoded_length(&word);
+        let length = encoded_length(&message);
         if self.path.session_stream.under_way() < WORDS_UNDER_WAY_MAX && length <= CONTENT_BYTES_MAX {
             self.path.session_stream.send(length);
-            let _ = self.actor.cast(EndpointMessage::Tell(self.envelope(word)));
+            let _ = self.actor.cast(EndpointMessage::Tell(self.envelope(message)));
         }
     }
 
@@ -102,7 +102,7 @@ impl Sessions {
 /// Where a endpoint hands things on to.
 pub trait Routes: Send + Sync + 'static {
     /// A word from another node, which has proven its name.
-    fn word(&self, from: NodeId, word: ControlMessage);
+    fn message(&self, from: NodeId, message: ControlMessage);
     /// A question with the place for its answer.
     fn request(&self, request: Request, reply: RpcReplyPort<Payload<Reply>>);
 }
@@ -146,10 +146,10 @@ impl<R: Routes> EndpointActor<R> {
             return;
         };
         match judged(&sender, envelope.content) {
-            Ok((from, word)) => match self.sessions.is_named_rightly(&sender, &word) {
+            Ok((from, message)) => match self.sessions.is_named_rightly(&sender, &message) {
                 Some(true) => {
                     self.sessions.heard(&sender);
-                    self.routes.word(from, word);
+                    self.routes.message(from, message);
                 }
                 Some(false) => self.sessions.violated(&sender, &ProtocolViolation::Name),
                 // Its beat is still on the way, on another connection.
@@ -223,10 +223,10 @@ fn judged(
     content: Result<ControlMessage, super::payload::Unreadable>,
 ) -> Result<(NodeId, ControlMessage), ProtocolViolation> {
     let from = sender.peer.node().ok_or(ProtocolViolation::Client)?;
-    let word = content?;
-    word.check()?;
-    if word.is_from(from) {
-        Ok((from, word))
+    let message = content?;
+    message.check()?;
+    if message.is_from(from) {
+        Ok((from, message))
     } else {
         Err(ProtocolViolation::Name)
     }

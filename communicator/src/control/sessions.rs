@@ -236,9 +236,9 @@ impl Sessions {
     }
 
     /// Whether what a node is called in this word is its name. None where it has not told that yet.
-    pub(super) fn is_named_rightly(&self, sender: &Sender, word: &ControlMessage) -> Option<bool> {
+    pub(super) fn is_named_rightly(&self, sender: &Sender, message: &ControlMessage) -> Option<bool> {
         let mut connections = self.shared.connections();
-        match word {
+        match message {
             ControlMessage::Beat(beat) => Some(connections.named(sender.number, &beat.from.name)),
             ControlMessage::Stats(record) => connections.is_called(sender.number, &record.node),
             _ => Some(true),

@@ -172,8 +172,8 @@ impl Exchange {
         self.log.append_bundle(&rest, &bytes);
         effects.push(Effect::Bundle(bytes));
         for header in &rest.headers {
-            let word = (header.status, Some(header.loss));
-            self.note(header.origin, header.sequence, word, effects);
+            let message = (header.status, Some(header.loss));
+            self.note(header.origin, header.sequence, message, effects);
         }
         self.note_outcome(outcome, effects);
         true

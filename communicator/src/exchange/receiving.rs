@@ -59,8 +59,8 @@ impl Exchange {
         if let Outcome::Applied(_) | Outcome::Diverged(_) = outcome {
             let (origin, sequence) = (batch.header.origin, batch.header.sequence);
             self.log.append(origin, sequence, Arc::clone(bytes));
-            let word = (batch.header.status, Some(batch.header.loss));
-            self.note(origin, sequence, word, effects);
+            let message = (batch.header.status, Some(batch.header.loss));
+            self.note(origin, sequence, message, effects);
             self.note_outcome(outcome, effects);
             effects.push(Effect::Deliver {
                 origin,

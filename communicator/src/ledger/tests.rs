@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 use protocol::batch::{OriginStatus, Payload};
-use protocol::changes::word;
+use protocol::changes::change;
 use protocol::cursor::{CursorAdvance, ShardId};
 use protocol::ids::OriginId;
 use protocol::lattice::Tau;
@@ -11,9 +11,9 @@ use super::*;
 const RUN: RunId = RunId(1);
 const WEIGHTS: usize = 20;
 
-fn batch(origin: u64, sequence: u64, words: Vec<u32>) -> Batch {
+fn batch(origin: u64, sequence: u64, changes: Vec<u32>) -> Batch {
     let tau = Tau::from_steps(origin as u32 * 100 + sequence as u32).unwrap();
-    let payload = Payload::Steps { tau, words };
+    let payload = Payload::Steps { tau, changes };
     let header = Header {
         run: RUN,
         origin: OriginId(origin),
@@ -37,10 +37,10 @@ fn batch(origin: u64, sequence: u64, words: Vec<u32>) -> Batch {
 #[test]
 fn batches_apply_once_and_in_turn() {
     let mut ledger = Ledger::new(RUN, vec![5; WEIGHTS]);
-    let second = batch(1, 2, vec![word(3, true)]);
+    let second = batch(1, 2, vec![change(3, true)]);
     assert_eq!(ledger.apply(&second), Ok(Outcome::Ahead { missing: 1 }));
     assert_eq!(ledger.audit(), Ok(Digest::of_counts(&[5; WEIGHTS])));
-    let first = batch(1, 1, vec![word(3, true), word(4, false)]);
+    let first = batch(1, 1, vec![change(3, true), change(4, false)]);
     assert_eq!(ledger.apply(&first), Ok(Outcome::Applied(Range::Safe)));
     assert_eq!(ledger.apply(&first), Ok(Outcome::Duplicate));
     assert_eq!(ledger.apply(&second), Ok(Outcome::Applied(Range::Safe)));
@@ -78,7 +78,7 @@ fn foreign_runs_change_nothing() {
         expected: RunId(2),
         found: RUN,
     });
-    assert_eq!(ledger.apply(&batch(1, 1, vec![word(3, true)])), expected);
+    assert_eq!(ledger.apply(&batch(1, 1, vec![change(3, true)])), expected);
     assert_eq!(ledger.weights(), vec![0.0; WEIGHTS]);
     assert_eq!(*ledger.frontier(), Frontier::default());
 }
@@ -86,7 +86,7 @@ fn foreign_runs_change_nothing() {
 #[test]
 fn a_range_applies_where_it_begins() {
     let batches: Vec<Batch> = (1..=5)
-        .map(|sequence| batch(1, sequence, vec![word(sequence as u32, true)]))
+        .map(|sequence| batch(1, sequence, vec![change(sequence as u32, true)]))
         .collect();
     let merged = |from: usize, to: usize| {
         let mut merger = Merger::new(RUN, OriginId(1), from as u64, WEIGHTS);
@@ -113,8 +113,8 @@ fn a_range_applies_where_it_begins() {
 #[test]
 fn a_snapshot_is_checked_before_it_is_a_ledger() {
     let mut ledger = Ledger::new(RUN, vec![5; WEIGHTS]);
-    ledger.apply(&batch(1, 1, vec![word(3, true)])).unwrap();
-    ledger.apply(&batch(2, 1, vec![word(4, false)])).unwrap();
+    ledger.apply(&batch(1, 1, vec![change(3, true)])).unwrap();
+    ledger.apply(&batch(2, 1, vec![change(4, false)])).unwrap();
     let snapshot = || Snapshot {
         head: ledger.head(),
         counts: ledger.counts().to_vec(),
@@ -147,7 +147,7 @@ fn one_flipped_bit_is_put_right_even_if_it_left_the_range() {
     let mut ledger = Ledger::new(RUN, vec![7; WEIGHTS]);
     assert_eq!(ledger.mend(), Ok(None));
     ledger.flip(11, 30);
-    let outcome = ledger.apply(&batch(1, 1, vec![word(11, true)]));
+    let outcome = ledger.apply(&batch(1, 1, vec![change(11, true)]));
     assert_eq!(outcome, Ok(Outcome::Diverged(RangeError)));
     assert_eq!(ledger.mend(), Ok(Some(11)));
     assert!(!ledger.is_diverged() && ledger.audit().is_ok());
@@ -159,11 +159,11 @@ fn one_flipped_bit_is_put_right_even_if_it_left_the_range() {
 #[test]
 fn leaving_the_range_ends_the_run() {
     let mut ledger = Ledger::new(RUN, vec![protocol::lattice::RANGE_ERROR_STEPS - 50; WEIGHTS]);
-    let last = ledger.apply(&batch(1, 1, vec![word(0, true)]));
+    let last = ledger.apply(&batch(1, 1, vec![change(0, true)]));
     assert_eq!(last, Ok(Outcome::Diverged(RangeError)));
     assert_eq!(ledger.frontier().applied(OriginId(1)), 1);
     assert!(ledger.audit().is_ok());
-    let next = batch(1, 2, vec![word(1, false)]);
+    let next = batch(1, 2, vec![change(1, false)]);
     assert_eq!(ledger.apply(&next), Err(LedgerError::Range(RangeError)));
     assert_eq!(ledger.frontier().applied(OriginId(1)), 1);
 }
@@ -179,8 +179,8 @@ proptest! {
                 let mut indices: Vec<u32> = (0..5).map(|_| random.below(WEIGHTS as u64) as u32).collect();
                 indices.sort_unstable();
                 indices.dedup();
-                let words = indices.iter().map(|&index| word(index, index % 2 == 0)).collect();
-                batches.push(batch(origin, sequence, words));
+                let changes = indices.iter().map(|&index| change(index, index % 2 == 0)).collect();
+                batches.push(batch(origin, sequence, changes));
             }
         }
         let mut straight = Ledger::new(RUN, vec![0; WEIGHTS]);

@@ -21,10 +21,10 @@ pub(super) struct Parts {
 }
 
 impl Routes for Parts {
-    fn word(&self, from: NodeId, word: ControlMessage) {
+    fn message(&self, from: NodeId, message: ControlMessage) {
         // The endpoint has compared the names in words with the name that the session has proven. Actors that are gone belong
         // to a node that stops.
-        match word {
+        match message {
             ControlMessage::Beat(beat) => drop(self.membership.cast(MembershipMessage::Beat(beat))),
             ControlMessage::Echo { from, number } => {
                 drop(self.membership.cast(MembershipMessage::Echo { from, number }))
@@ -32,9 +32,9 @@ impl Routes for Parts {
             ControlMessage::Leaving(node) => drop(self.membership.cast(MembershipMessage::Leaving(node))),
             ControlMessage::Unwelcome(reason) => drop(self.membership.cast(MembershipMessage::Unwelcome(reason))),
             ControlMessage::Stats(record) => drop(self.stats.cast(StatsMessage::Told(from, record))),
-            word => {
-                if let Some(word) = RunPeerMessage::of(word) {
-                    let _ = self.run.cast(RunMessage::ControlMessage { from, word });
+            message => {
+                if let Some(message) = RunPeerMessage::of(message) {
+                    let _ = self.run.cast(RunMessage::ControlMessage { from, message });
                 }
             }
         }

@@ -117,7 +117,7 @@ impl RunCore {
             } => self.resume(run, resumes, (allow_partial, ticket), now, effects),
             RunEvent::Stop(ticket) => self.stop(ticket, now, effects),
             RunEvent::CheckpointAll(ticket) => self.checkpoint_all(ticket, now, effects),
-            RunEvent::ControlMessage { from, word } => self.word(from, word, now, effects),
+            RunEvent::ControlMessage { from, message } => self.message(from, message, now, effects),
             RunEvent::Beat { from, number, runs } => {
                 // One that was overtaken tells of what is not so any more.
                 let newest = self.newest.entry(from).or_insert(0);
@@ -134,7 +134,7 @@ impl RunCore {
                 self.workers.insert(worker);
             }
             RunEvent::Detached(worker) => self.detached(worker, now, effects),
-            RunEvent::Worker(worker, word) => self.worker(worker, word, now, effects),
+            RunEvent::Worker(worker, message) => self.worker(worker, message, now, effects),
             RunEvent::Offered { run, offer } => {
                 self.with_named(run, now, effects, |run, scope| run.worked_out(offer, scope));
             }
@@ -319,15 +319,15 @@ impl RunCore {
         self.with_run(now, effects, |run, scope| run.detached(worker, scope));
     }
 
-    fn worker(&mut self, worker: WorkerKey, word: WorkerReport, now: Duration, effects: &mut Vec<RunEffect>) {
+    fn worker(&mut self, worker: WorkerKey, message: WorkerReport, now: Duration, effects: &mut Vec<RunEffect>) {
         if !self.workers.contains(&worker) {
             return;
         }
-        if matches!(word, WorkerReport::Idle) {
+        if matches!(message, WorkerReport::Idle) {
             self.dismissals.is_over(worker);
             return;
         }
-        self.with_run(now, effects, |run, scope| run.hear_worker(worker, word, scope));
+        self.with_run(now, effects, |run, scope| run.hear_worker(worker, message, scope));
     }
 
     fn tick(&mut self, now: Duration, effects: &mut Vec<RunEffect>) {

@@ -51,7 +51,7 @@ pub(crate) enum RunEvent {
     /// A client wants all nodes to write checkpoints.
     CheckpointAll(Ticket),
     /// Another node says something that concerns runs.
-    ControlMessage { from: NodeId, word: RunPeerMessage },
+    ControlMessage { from: NodeId, message: RunPeerMessage },
     /// Another node tells of the runs that it knows. Its beats are numbered.
     Beat {
         from: NodeId,
@@ -132,8 +132,8 @@ pub(crate) enum RunPeerMessage {
 
 impl RunPeerMessage {
     /// What a node's word says of runs, if it does.
-    pub(crate) fn of(word: ControlMessage) -> Option<Self> {
-        Some(match word {
+    pub(crate) fn of(message: ControlMessage) -> Option<Self> {
+        Some(match message {
             ControlMessage::Prepare { run, job, .. } => Self::Prepare { run, job },
             ControlMessage::Answer { run, answer, .. } => Self::Answer { run, answer },
             ControlMessage::Abort { run, reason } => Self::Abort { run, reason },
@@ -232,7 +232,7 @@ pub(crate) enum RunEffect {
     /// Tell everybody how far this node's runs are.
     Publish { beats: Vec<RunBeat>, phase: Phase },
     /// Say something to one node.
-    Send { to: NodeId, word: ControlMessage },
+    Send { to: NodeId, message: ControlMessage },
     /// Say something to all nodes.
     Broadcast(ControlMessage),
     /// Answer a client.

@@ -126,8 +126,8 @@ impl ActiveRun {
         }
     }
 
-    pub(super) fn hear_worker(&mut self, worker: WorkerKey, word: WorkerReport, scope: &mut Scope<'_>) {
-        match word {
+    pub(super) fn hear_worker(&mut self, worker: WorkerKey, message: WorkerReport, scope: &mut Scope<'_>) {
+        match message {
             WorkerReport::Prepared { run, data } if run == self.run => {
                 if let State::Preparing(preparing) = &mut self.state {
                     if let Some(answer) = preparing.workers.get_mut(&worker) {

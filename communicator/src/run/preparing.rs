@@ -112,7 +112,7 @@ impl ActiveRun {
                 let (run, from, to) = (self.run, scope.me.id, self.coordinator);
                 scope.effects.push(RunEffect::Send {
                     to,
-                    word: ControlMessage::Answer { run, from, answer },
+                    message: ControlMessage::Answer { run, from, answer },
                 });
             }
             (Some(plan), Ok(_)) => self.begins(plan, scope),

@@ -137,7 +137,7 @@ impl RunCore {
         let asked: Vec<NodeId> = self.alive().iter().map(|info| info.id).collect();
         effects.extend(asked.iter().map(|&to| RunEffect::Send {
             to,
-            word: ControlMessage::Find {
+            message: ControlMessage::Find {
                 run,
                 coordinator,
                 resumes,
@@ -160,8 +160,8 @@ impl RunCore {
         if let Some(search) = self.search.as_mut().filter(|search| search.run == run) {
             search.answer(me, found.map(|found| *found));
         } else if let Some(to) = self.asked_by.remove(&run) {
-            let word = ControlMessage::FoundCheckpoint { run, from: me, found };
-            effects.push(RunEffect::Send { to, word });
+            let message = ControlMessage::FoundCheckpoint { run, from: me, found };
+            effects.push(RunEffect::Send { to, message });
         }
     }
 
@@ -255,7 +255,7 @@ impl RunCore {
             .filter(|&(&node, &there)| there == run && node != from);
         effects.extend(others.map(|(&to, _)| RunEffect::Send {
             to,
-            word: ControlMessage::Stop(run),
+            message: ControlMessage::Stop(run),
         }));
     }
 
@@ -280,8 +280,14 @@ impl RunCore {
     }
 
     /// Another node says something that concerns runs.
-    pub(super) fn word(&mut self, from: NodeId, word: RunPeerMessage, now: Duration, effects: &mut Vec<RunEffect>) {
-        match word {
+    pub(super) fn message(
+        &mut self,
+        from: NodeId,
+        message: RunPeerMessage,
+        now: Duration,
+        effects: &mut Vec<RunEffect>,
+    ) {
+        match message {
             RunPeerMessage::Prepare { run, job } => self.get_ready(run, from, job, now, effects),
             RunPeerMessage::Answer { run, answer } => {
                 if let Some(one) = self.coordinating.as_mut().filter(|one| one.run == run) {
@@ -370,8 +376,11 @@ impl RunCore {
                 one.coordination.answer(from, answer);
             }
         } else {
-            let word = ControlMessage::Answer { run, from, answer };
-            effects.push(RunEffect::Send { to: coordinator, word });
+            let message = ControlMessage::Answer { run, from, answer };
+            effects.push(RunEffect::Send {
+                to: coordinator,
+                message,
+            });
         }
     }
 
@@ -444,7 +453,7 @@ fn ask_to_prepare(
 ) {
     effects.extend(nodes.map(|to| RunEffect::Send {
         to,
-        word: ControlMessage::Prepare {
+        message: ControlMessage::Prepare {
             run,
             coordinator,
             job: Box::new(job.clone()),

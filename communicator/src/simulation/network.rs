@@ -111,11 +111,11 @@ impl World {
         self.run(at, RunEvent::Beat { from, number, runs });
     }
 
-    pub(super) fn send(&mut self, from: NodeId, to: NodeId, word: ControlMessage) {
+    pub(super) fn send(&mut self, from: NodeId, to: NodeId, message: ControlMessage) {
         if self.reaches(from, to) || from == to {
             let delay = self.delay();
-            if let Some(word) = RunPeerMessage::of(word) {
-                self.after(delay, Due::ControlMessage { to, from, word });
+            if let Some(message) = RunPeerMessage::of(message) {
+                self.after(delay, Due::ControlMessage { to, from, message });
             }
         }
     }

@@ -80,10 +80,10 @@ impl World {
                 node.beats = beats;
                 self.beat(at);
             }
-            RunEffect::Send { to, word } => self.send(at, to, word),
-            RunEffect::Broadcast(word) => {
+            RunEffect::Send { to, message } => self.send(at, to, message),
+            RunEffect::Broadcast(message) => {
                 for to in self.known(at) {
-                    self.send(at, to, word.clone());
+                    self.send(at, to, message.clone());
                 }
             }
             RunEffect::Reply(ticket, reply) => {
@@ -254,16 +254,32 @@ impl World {
         };
         worker.orders += 1;
         let orders = worker.orders;
-        if let Some(word) = act(worker) {
-            self.after(delay, Due::Worker { at, key, orders, word });
+        if let Some(message) = act(worker) {
+            self.after(
+                delay,
+                Due::Worker {
+                    at,
+                    key,
+                    orders,
+                    message,
+                },
+            );
         }
     }
 
     /// A further word of a worker, without a new order.
-    pub(super) fn worker_says(&mut self, at: NodeId, key: WorkerKey, delay: u64, word: WorkerReport) {
+    pub(super) fn worker_says(&mut self, at: NodeId, key: WorkerKey, delay: u64, message: WorkerReport) {
         if let Some(worker) = self.nodes[&at].workers.get(&key) {
             let orders = worker.orders;
-            self.after(delay, Due::Worker { at, key, orders, word });
+            self.after(
+                delay,
+                Due::Worker {
+                    at,
+                    key,
+                    orders,
+                    message,
+                },
+            );
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use protocol::batch::{Header, OriginStatus, Payload, RoundPhase};
-use protocol::changes::word;
+use protocol::changes::change;
 use protocol::cursor::{CursorAdvance, ShardId};
 use protocol::dense::Dense;
 use protocol::digest::Digest;
@@ -62,8 +62,16 @@ impl World {
             Disk::Full => Err("the disk is full".into()),
             Disk::Hung => return self.after(500, Due::Write { at, key, orders, run }),
         };
-        let word = WorkerReport::SavedModel { run, saved };
-        self.after(1, Due::Worker { at, key, orders, word });
+        let message = WorkerReport::SavedModel { run, saved };
+        self.after(
+            1,
+            Due::Worker {
+                at,
+                key,
+                orders,
+                message,
+            },
+        );
     }
 
     pub(super) fn seat(&mut self, at: NodeId, key: WorkerKey) {
@@ -337,7 +345,7 @@ impl World {
 fn one_step(sequence: u64) -> Payload {
     Payload::Steps {
         tau: Tau::ONE_STEP,
-        words: vec![word((sequence % WEIGHTS as u64) as u32, true)],
+        changes: vec![change((sequence % WEIGHTS as u64) as u32, true)],
     }
 }
 

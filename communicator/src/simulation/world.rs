@@ -29,7 +29,7 @@ pub(super) enum Due {
     ControlMessage {
         to: NodeId,
         from: NodeId,
-        word: RunPeerMessage,
+        message: RunPeerMessage,
     },
     /// A beat arrives.
     Beat {
@@ -83,7 +83,7 @@ pub(super) enum Due {
         at: NodeId,
         key: WorkerKey,
         orders: u64,
-        word: WorkerReport,
+        message: WorkerReport,
     },
     /// A worker writes a model, when the disk answers.
     Write {
@@ -338,7 +338,7 @@ impl World {
             return;
         }
         match due {
-            Due::ControlMessage { from, word, .. } => self.run(at, RunEvent::ControlMessage { from, word }),
+            Due::ControlMessage { from, message, .. } => self.run(at, RunEvent::ControlMessage { from, message }),
             Due::Beat {
                 from,
                 number,
@@ -367,16 +367,18 @@ impl World {
             Due::Dialled { node, outcome, .. } => self.dialled(at, node, outcome),
             Due::Event { event, .. } => self.found(at, event),
             Due::Open { run, plan, .. } => self.open(at, run, *plan),
-            Due::Worker { key, orders, word, .. } => {
+            Due::Worker {
+                key, orders, message, ..
+            } => {
                 let current = node
                     .workers
                     .get(&key)
                     .is_some_and(|worker| worker.orders == orders && !worker.hangs);
                 if current {
-                    if let WorkerReport::Prepared { run, data: Ok(_) } = &word {
+                    if let WorkerReport::Prepared { run, data: Ok(_) } = &message {
                         node.workers.get_mut(&key).unwrap().prepared = Some(*run);
                     }
-                    self.run(at, RunEvent::Worker(key, word));
+                    self.run(at, RunEvent::Worker(key, message));
                 }
             }
             Due::Write { key, orders, run, .. } => self.write_model(at, key, orders, run),

@@ -355,8 +355,8 @@ async fn a_flood_from_one_address_keeps_no_member_with_a_long_way_out() {
     let answering = tokio::spawn(async move {
         while let Some(mut accepted) = node.accepted.recv().await {
             tokio::spawn(async move {
-                let mut word = [0; 4];
-                if accepted.stream.read_exact(&mut word).await.is_ok() {
+                let mut message = [0; 4];
+                if accepted.stream.read_exact(&mut message).await.is_ok() {
                     let _ = accepted.stream.write_all(b"pong").await;
                     let _ = accepted.stream.flush().await;
                 }

@@ -15,12 +15,12 @@ use crate::sums::Sums;
 /// The changes of a batch, valid for the model that they were decoded for.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Payload {
-    /// Weights that move by plus or minus one size; a word that repeats moves its weight again.
+    /// Weights that move by plus or minus one size; a change that repeats moves its weight again.
     Steps {
         /// How far each change moves its weight.
         tau: Tau,
         /// The changes: sorted, in range, one sign per weight.
-        words: Vec<u32>,
+        changes: Vec<u32>,
     },
     /// Weights that move by whole grid steps, each by its own number of them, below 2^24.
     Sums(Sums),
@@ -40,7 +40,7 @@ impl Default for Payload {
     fn default() -> Self {
         Self::Steps {
             tau: Tau::ONE_STEP,
-            words: Vec::new(),
+            changes: Vec::new(),
         }
     }
 }
@@ -50,7 +50,7 @@ impl Payload {
     #[must_use]
     pub fn digest(&self) -> Digest {
         match self {
-            Self::Steps { tau, words } => Digest::of_changes(words, *tau),
+            Self::Steps { tau, changes } => Digest::of_changes(changes, *tau),
             Self::Sums(sums) => sums.digest(),
             Self::Dense(dense) => dense.digest(),
         }
@@ -66,7 +66,7 @@ impl Payload {
     #[must_use]
     pub fn len(&self) -> usize {
         match self {
-            Self::Steps { words, .. } => words.len(),
+            Self::Steps { changes, .. } => changes.len(),
             Self::Sums(sums) => sums.entries().len(),
             Self::Dense(dense) => dense.steps().len(),
         }
@@ -84,7 +84,7 @@ impl Payload {
     /// If it is of a model with more weights.
     pub fn apply_to_counts(&self, counts: &mut [i32]) -> Result<Range, RangeError> {
         match self {
-            Self::Steps { tau, words } => changes::apply_to_counts(words, *tau, counts),
+            Self::Steps { tau, changes } => changes::apply_to_counts(changes, *tau, counts),
             Self::Sums(sums) => sums.apply_to_counts(counts),
             Self::Dense(dense) => dense.apply_to_counts(counts),
         }
@@ -93,9 +93,9 @@ impl Payload {
     /// Appends its bytes, in their shortest form, and says how they are written.
     pub(super) fn encode(&self, out: &mut Vec<u8>) -> Form {
         match self {
-            Self::Steps { tau, words } => Form::Steps {
+            Self::Steps { tau, changes } => Form::Steps {
                 tau: *tau,
-                encoding: encoding::encode_shortest(words, out),
+                encoding: encoding::encode_shortest(changes, out),
             },
             Self::Sums(sums) => {
                 encoding::sums::encode(sums.entries(), out);
@@ -112,9 +112,9 @@ impl Payload {
     pub(super) fn decode(form: Form, bytes: &[u8], count: usize, weights: usize) -> Result<Self, PayloadError> {
         match form {
             Form::Steps { tau, encoding } => {
-                let mut words = Vec::new();
-                encoding::decode(encoding, bytes, count, weights, tau, &mut words)?;
-                Ok(Self::Steps { tau, words })
+                let mut changes = Vec::new();
+                encoding::decode(encoding, bytes, count, weights, tau, &mut changes)?;
+                Ok(Self::Steps { tau, changes })
             }
             Form::Dense if count > DENSE_MAX => Err(PayloadError::TooManySteps(count)),
             Form::Dense => Ok(Self::Dense(encoding::plain::decode(bytes, count, weights)?)),

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::changes::{ChangesError, apply_to_weights, word};
+use crate::changes::{ChangesError, apply_to_weights, change};
 use crate::cursor::ShardId;
 use crate::dense::Dense;
 use crate::lattice::{BATCH_STEPS_MAX, Tau, weight_of};
@@ -38,8 +38,8 @@ fn encoded(batch: &Batch) -> Vec<u8> {
     bytes
 }
 
-fn steps(tau: Tau, words: Vec<u32>) -> Payload {
-    Payload::Steps { tau, words }
+fn steps(tau: Tau, changes: Vec<u32>) -> Payload {
+    Payload::Steps { tau, changes }
 }
 
 fn sums(entries: Vec<(u32, i32)>) -> Payload {
@@ -49,11 +49,11 @@ fn sums(entries: Vec<(u32, i32)>) -> Payload {
 fn any_steps() -> impl Strategy<Value = Payload> {
     let changes = proptest::collection::btree_map(0..WEIGHTS as u32, (any::<bool>(), 1..3usize), 0..60);
     (1..5000u32, changes).prop_map(|(size, map)| {
-        let words = map
+        let changes = map
             .into_iter()
-            .flat_map(|(index, (plus, copies))| std::iter::repeat_n(word(index, plus), copies))
+            .flat_map(|(index, (plus, copies))| std::iter::repeat_n(change(index, plus), copies))
             .collect();
-        steps(Tau::from_steps(size).unwrap(), words)
+        steps(Tau::from_steps(size).unwrap(), changes)
     })
 }
 
@@ -95,7 +95,7 @@ proptest! {
             let mut expected = Digest::of_counts(&counts);
             for batch in batches {
                 match &batch.payload {
-                    Payload::Steps { tau, words } => apply_to_weights(words, *tau, &mut weights).unwrap(),
+                    Payload::Steps { tau, changes } => apply_to_weights(changes, *tau, &mut weights).unwrap(),
                     Payload::Sums(sums) => sums.apply_to_both(&mut weights, &mut own).unwrap(),
                     Payload::Dense(dense) => dense.apply_to_both(&mut weights, &mut own).unwrap(),
                 };
@@ -134,8 +134,8 @@ proptest! {
         checksum::close(&mut bytes, 0);
         if let Ok(accepted) = Batch::decode(&bytes, WEIGHTS) {
             match &accepted.payload {
-                Payload::Steps { tau, words } => {
-                    prop_assert_eq!(crate::changes::check(words, WEIGHTS, *tau), Ok(()));
+                Payload::Steps { tau, changes } => {
+                    prop_assert_eq!(crate::changes::check(changes, WEIGHTS, *tau), Ok(()));
                 }
                 Payload::Sums(sums) => prop_assert!(Sums::checked(sums.entries().to_vec(), WEIGHTS).is_some()),
                 Payload::Dense(dense) => {
@@ -157,7 +157,7 @@ fn golden_bytes() {
     let tau = Tau::from_steps(300).unwrap();
     let bytes = encoded(&batch(
         5,
-        steps(tau, vec![word(1, true), word(3, false), word(8, true)]),
+        steps(tau, vec![change(1, true), change(3, false), change(8, true)]),
     ));
     // version, run, origin, sequence, seen; digest; cursors; samples, loss, status; form, count, bytes; payload; checksum
     let golden = "05 a222 c466 05 c801 e4a1aede8a8bc48c7c 01010240 40 0000003f 05ac02 00 ac02 01 03 03 01170e 045babf9";
@@ -178,7 +178,7 @@ fn an_unknown_version_is_named() {
 
 #[test]
 fn lies_in_a_header_are_named() {
-    let honest = batch(1, steps(Tau::ONE_STEP, vec![word(4, true)]));
+    let honest = batch(1, steps(Tau::ONE_STEP, vec![change(4, true)]));
     let mut liar = honest.clone();
     liar.header.digest = Digest(1);
     assert_eq!(

@@ -13,25 +13,25 @@ const PER_BYTE: usize = 4;
 const INDEX_BYTES: usize = 4;
 
 /// `None` where the changes are not eligible: a symbol has no room for repeats.
-pub(super) fn encoded_len(words: &[u32]) -> Option<usize> {
-    let (Some(first), Some(last)) = (words.first(), words.last()) else {
+pub(super) fn encoded_len(changes: &[u32]) -> Option<usize> {
+    let (Some(first), Some(last)) = (changes.first(), changes.last()) else {
         return Some(0);
     };
     let covered = (last >> 1) - (first >> 1) + 1;
-    (!has_repeats(words)).then(|| INDEX_BYTES + (covered as usize).div_ceil(PER_BYTE))
+    (!has_repeats(changes)).then(|| INDEX_BYTES + (covered as usize).div_ceil(PER_BYTE))
 }
 
-pub(super) fn encode(words: &[u32], out: &mut Vec<u8>) {
-    let (Some(first), Some(len)) = (words.first(), encoded_len(words)) else {
+pub(super) fn encode(changes: &[u32], out: &mut Vec<u8>) {
+    let (Some(first), Some(len)) = (changes.first(), encoded_len(changes)) else {
         return;
     };
     let first = first >> 1;
     out.extend(first.to_le_bytes());
     let start = out.len();
     out.resize(start + len - INDEX_BYTES, 0);
-    for &word in words {
-        let position = ((word >> 1) - first) as usize;
-        let symbol = if word & 1 == 1 { PLUS } else { MINUS };
+    for &change in changes {
+        let position = ((change >> 1) - first) as usize;
+        let symbol = if change & 1 == 1 { PLUS } else { MINUS };
         out[start + position / PER_BYTE] |= symbol << (2 * (position % PER_BYTE));
     }
 }

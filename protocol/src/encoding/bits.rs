@@ -56,11 +56,11 @@ impl<'a> BitReader<'a> {
     #[inline(always)]
     pub(super) fn window(&self) -> u64 {
         let byte = self.position / 8;
-        let word = match self.bytes.get(byte..byte + 8) {
+        let change = match self.bytes.get(byte..byte + 8) {
             Some(eight) => u64::from_le_bytes(eight.try_into().unwrap_or_default()),
             None => self.last_window(byte),
         };
-        word >> (self.position % 8)
+        change >> (self.position % 8)
     }
 
     #[cold]

@@ -5,10 +5,10 @@
 
 mod bitmap;
 mod bits;
+mod fixed;
 pub(crate) mod plain;
 mod rice;
 pub(crate) mod sums;
-mod words;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -48,7 +48,7 @@ pub fn read_dense(bytes: &[u8], weights: usize) -> Result<Dense, PayloadError> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Encoding {
     /// One `u32` a change: index and sign.
-    Words,
+    Fixed,
     /// Gaps between indices in Rice code, one bit of sign each. The shortest in practice.
     Rice,
     /// Two bits for every weight from the first changed to the last. Without repeats only.
@@ -89,35 +89,35 @@ pub enum PayloadError {
 
 /// Writes changes in the shortest eligible encoding, after whatever `out` holds, and says which it was.
 ///
-/// The words must have passed [`changes::check`].
-pub fn encode_shortest(words: &[u32], out: &mut Vec<u8>) -> Encoding {
-    if words.is_empty() {
-        return Encoding::Words;
+/// The changes must have passed [`changes::check`].
+pub fn encode_shortest(changes: &[u32], out: &mut Vec<u8>) -> Encoding {
+    if changes.is_empty() {
+        return Encoding::Fixed;
     }
-    let plan = rice::plan(words);
+    let plan = rice::plan(changes);
     let (encoding, _) = [
         (Encoding::Rice, Some(plan.bytes())),
-        (Encoding::Bitmap, bitmap::encoded_len(words)),
-        (Encoding::Words, Some(words::encoded_len(words))),
+        (Encoding::Bitmap, bitmap::encoded_len(changes)),
+        (Encoding::Fixed, Some(fixed::encoded_len(changes))),
     ]
     .into_iter()
     .filter_map(|(encoding, bytes)| Some((encoding, bytes?)))
     .min_by_key(|&(_, bytes)| bytes)
-    .unwrap_or((Encoding::Words, 0));
+    .unwrap_or((Encoding::Fixed, 0));
     match encoding {
-        Encoding::Words => words::encode(words, out),
-        Encoding::Rice => rice::encode(words, plan, out),
-        Encoding::Bitmap => bitmap::encode(words, out),
+        Encoding::Fixed => fixed::encode(changes, out),
+        Encoding::Rice => rice::encode(changes, plan, out),
+        Encoding::Bitmap => bitmap::encode(changes, out),
     }
     encoding
 }
 
 /// Writes changes in a given encoding; `false`, and nothing is written, where they are not eligible for it.
-pub fn encode(encoding: Encoding, words: &[u32], out: &mut Vec<u8>) -> bool {
+pub fn encode(encoding: Encoding, changes: &[u32], out: &mut Vec<u8>) -> bool {
     match encoding {
-        Encoding::Words => words::encode(words, out),
-        Encoding::Rice => rice::encode(words, rice::plan(words), out),
-        Encoding::Bitmap if bitmap::encoded_len(words).is_some() => bitmap::encode(words, out),
+        Encoding::Fixed => fixed::encode(changes, out),
+        Encoding::Rice => rice::encode(changes, rice::plan(changes), out),
+        Encoding::Bitmap if bitmap::encoded_len(changes).is_some() => bitmap::encode(changes, out),
         Encoding::Bitmap => return false,
     }
     true
@@ -144,7 +144,7 @@ pub fn decode(
         };
     }
     let decoded = match encoding {
-        Encoding::Words => words::decode(payload, count, out),
+        Encoding::Fixed => fixed::decode(payload, count, out),
         Encoding::Rice => rice::decode(payload, count, weights, out),
         Encoding::Bitmap => bitmap::decode(payload, count, weights, out),
     };

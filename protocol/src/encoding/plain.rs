@@ -148,7 +148,7 @@ fn write_exceptions(steps: &[i32], width: Width, out: &mut Vec<u8>) {
 pub(crate) fn decode(payload: &[u8], count: usize, weights: usize) -> Result<Dense, PayloadError> {
     let (head, rest) = payload.split_at_checked(HEAD_BYTES).ok_or(PayloadError::Truncated)?;
     let width = Width::of(head[0]).ok_or(PayloadError::BadParameter)?;
-    let (first, exceptions) = (word(&head[1..5]), word(&head[5..9]) as usize);
+    let (first, exceptions) = (change(&head[1..5]), change(&head[5..9]) as usize);
     // Both lengths are compared before memory is taken for anything.
     let exceptions = exceptions.checked_mul(EXCEPTION_BYTES).ok_or(PayloadError::Truncated)?;
     let (exceptions, numbers) = rest.split_at_checked(exceptions).ok_or(PayloadError::Truncated)?;
@@ -163,7 +163,7 @@ pub(crate) fn decode(payload: &[u8], count: usize, weights: usize) -> Result<Den
     }
     let mut next = 0;
     for exception in exceptions.chunks_exact(EXCEPTION_BYTES) {
-        let (place, number) = (word(&exception[..4]) as usize, word(&exception[4..]) as i32);
+        let (place, number) = (change(&exception[..4]) as usize, change(&exception[4..]) as i32);
         // In order, each once, and none that needs no exception: the same steps have one form.
         if place < next || width.holds(number) {
             return Err(PayloadError::Padded);
@@ -192,8 +192,11 @@ pub(crate) fn decode(payload: &[u8], count: usize, weights: usize) -> Result<Den
     Dense::checked(first, steps, weights).ok_or_else(|| ChangesError::MovesTooFar(first).into())
 }
 
-fn word(bytes: &[u8]) -> u32 {
-    bytes.iter().rev().fold(0, |word, &byte| word << 8 | u32::from(byte))
+fn change(bytes: &[u8]) -> u32 {
+    bytes
+        .iter()
+        .rev()
+        .fold(0, |change, &byte| change << 8 | u32::from(byte))
 }
 
 #[cfg(test)]

@@ -35,17 +35,17 @@ impl Plan {
 }
 
 /// Fits the parameter: the mean gap says nearly which, but far gaps pull it up, so the exact lengths settle it.
-pub(super) fn plan(words: &[u32]) -> Plan {
-    let Some(last) = words.last() else {
+pub(super) fn plan(changes: &[u32]) -> Plan {
+    let Some(last) = changes.last() else {
         return Plan { parameter: 0, bits: 0 };
     };
-    let mean_gap = f64::from(last >> 1) / words.len() as f64;
+    let mean_gap = f64::from(last >> 1) / changes.len() as f64;
     // A Rice code halves its symbols' probability every 2^k, a geometric one every mean·ln 2.
     let near = (mean_gap * std::f64::consts::LN_2).max(1.0).log2().round() as u32;
-    let mut best = plan_with(words, near.min(PARAMETER_MAX));
+    let mut best = plan_with(changes, near.min(PARAMETER_MAX));
     for step in [-1, 1] {
         while let Some(parameter) = best.parameter.checked_add_signed(step).filter(|&k| k <= PARAMETER_MAX) {
-            let next = plan_with(words, parameter);
+            let next = plan_with(changes, parameter);
             if next.bits >= best.bits {
                 break;
             }
@@ -55,13 +55,13 @@ pub(super) fn plan(words: &[u32]) -> Plan {
     best
 }
 
-fn plan_with(words: &[u32], parameter: u32) -> Plan {
+fn plan_with(changes: &[u32], parameter: u32) -> Plan {
     let bits = |gap: u32| match gap >> parameter {
         quotient if quotient < ESCAPE => quotient + parameter + 2,
         _ => ESCAPED_BITS,
     };
-    let first = words.first().map_or(0, |first| u64::from(bits(first >> 1)));
-    let later = words
+    let first = changes.first().map_or(0, |first| u64::from(bits(first >> 1)));
+    let later = changes
         .windows(2)
         .map(|pair| u64::from(bits((pair[1] >> 1) - (pair[0] >> 1))));
     Plan {
@@ -70,8 +70,8 @@ fn plan_with(words: &[u32], parameter: u32) -> Plan {
     }
 }
 
-pub(super) fn encode(words: &[u32], plan: Plan, out: &mut Vec<u8>) {
-    if words.is_empty() {
+pub(super) fn encode(changes: &[u32], plan: Plan, out: &mut Vec<u8>) {
+    if changes.is_empty() {
         return;
     }
     let parameter = plan.parameter;
@@ -81,11 +81,11 @@ pub(super) fn encode(words: &[u32], plan: Plan, out: &mut Vec<u8>) {
     out.resize(start + plan.bytes() + 8, 0);
     let mut bits = BitWriter::new(&mut out[start + 1..]);
     let mut before = 0;
-    for &word in words {
-        let index = word >> 1;
+    for &change in changes {
+        let index = change >> 1;
         let gap = index - before;
         before = index;
-        let plus = u64::from(word & 1);
+        let plus = u64::from(change & 1);
         let quotient = gap >> parameter;
         if quotient < ESCAPE {
             let remainder = u64::from(gap) & ((1 << parameter) - 1);

@@ -1,13 +1,13 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::changes::word;
+use crate::changes::change;
 
-const ALL: [Encoding; 3] = [Encoding::Words, Encoding::Rice, Encoding::Bitmap];
+const ALL: [Encoding; 3] = [Encoding::Fixed, Encoding::Rice, Encoding::Bitmap];
 
-fn one_step(words: &[u32], weights: usize, encoding: Encoding, payload: &[u8]) -> Result<Vec<u32>, PayloadError> {
+fn one_step(changes: &[u32], weights: usize, encoding: Encoding, payload: &[u8]) -> Result<Vec<u32>, PayloadError> {
     let mut out = vec![7; 3];
-    let result = decode(encoding, payload, words.len(), weights, Tau::ONE_STEP, &mut out);
+    let result = decode(encoding, payload, changes.len(), weights, Tau::ONE_STEP, &mut out);
     if result.is_err() {
         assert!(out.is_empty(), "a refused payload left changes behind");
     }
@@ -28,7 +28,7 @@ fn changes(weights: u32, repeats: bool) -> impl Strategy<Value = Vec<u32>> {
     let copies = if repeats { 1..4usize } else { 1..2 };
     proptest::collection::btree_map(0..weights, (any::<bool>(), copies), 0..200).prop_map(|map| {
         map.into_iter()
-            .flat_map(|(index, (plus, copies))| std::iter::repeat_n(word(index, plus), copies))
+            .flat_map(|(index, (plus, copies))| std::iter::repeat_n(change(index, plus), copies))
             .collect()
     })
 }
@@ -36,7 +36,7 @@ fn changes(weights: u32, repeats: bool) -> impl Strategy<Value = Vec<u32>> {
 proptest! {
     #[test]
     fn every_encoding_gives_back_what_it_took(
-        (weights, words) in prop_oneof![Just(201u32), Just(5_000), Just((1 << 31) - 1)]
+        (weights, changes) in prop_oneof![Just(201u32), Just(5_000), Just((1 << 31) - 1)]
             .prop_flat_map(|weights| (Just(weights), any::<bool>()))
             .prop_flat_map(|(weights, repeats)| (Just(weights), changes(weights, repeats)))
     ) {
@@ -47,16 +47,16 @@ proptest! {
                 continue;
             }
             let mut payload = Vec::new();
-            if encode(encoding, &words, &mut payload) {
-                prop_assert_eq!(one_step(&words, weights, encoding, &payload), Ok(words.clone()));
+            if encode(encoding, &changes, &mut payload) {
+                prop_assert_eq!(one_step(&changes, weights, encoding, &payload), Ok(changes.clone()));
             } else {
-                prop_assert!(encoding == Encoding::Bitmap && changes::has_repeats(&words));
+                prop_assert!(encoding == Encoding::Bitmap && changes::has_repeats(&changes));
             }
         }
         let mut payload = Vec::new();
-        let encoding = encode_shortest(&words, &mut payload);
-        prop_assert_eq!(one_step(&words, weights, encoding, &payload), Ok(words.clone()));
-        prop_assert!(payload.len() <= words.len() * 4);
+        let encoding = encode_shortest(&changes, &mut payload);
+        prop_assert_eq!(one_step(&changes, weights, encoding, &payload), Ok(changes.clone()));
+        prop_assert!(payload.len() <= changes.len() * 4);
     }
 
     #[test]
@@ -84,15 +84,15 @@ proptest! {
     }
 
     #[test]
-    fn truncated_payloads_are_refused(words in changes(5_000, true), cut in 1..50usize) {
-        prop_assume!(!words.is_empty());
+    fn truncated_payloads_are_refused(changes in changes(5_000, true), cut in 1..50usize) {
+        prop_assume!(!changes.is_empty());
         for encoding in ALL {
             let mut payload = Vec::new();
-            if encode(encoding, &words, &mut payload) {
+            if encode(encoding, &changes, &mut payload) {
                 let kept = payload.len().saturating_sub(cut);
-                prop_assert!(one_step(&words, 5_000, encoding, &payload[..kept]).is_err());
+                prop_assert!(one_step(&changes, 5_000, encoding, &payload[..kept]).is_err());
                 payload.push(0);
-                prop_assert!(one_step(&words, 5_000, encoding, &payload).is_err());
+                prop_assert!(one_step(&changes, 5_000, encoding, &payload).is_err());
             }
         }
     }
@@ -101,29 +101,29 @@ proptest! {
 #[test]
 fn golden_bytes() {
     // Fixed for ever within version 2 of the batch.
-    let words = [word(1, true), word(3, false), word(8, true)];
+    let changes = [change(1, true), change(3, false), change(8, true)];
     let golden = [
-        (Encoding::Words, "0300000006000000 11000000"),
+        (Encoding::Fixed, "0300000006000000 11000000"),
         // k = 1: gaps 1, 2, 5 are 1|1|+, 01|0|-, 001|1|+ written from the low end.
         (Encoding::Rice, "01 170e"),
         (Encoding::Bitmap, "01000000 2140"),
     ];
     for (encoding, hex) in golden {
         let mut payload = Vec::new();
-        assert!(encode(encoding, &words, &mut payload));
+        assert!(encode(encoding, &changes, &mut payload));
         assert_eq!(payload, bytes(hex), "{encoding:?}");
-        assert_eq!(one_step(&words, 9, encoding, &payload), Ok(words.to_vec()));
+        assert_eq!(one_step(&changes, 9, encoding, &payload), Ok(changes.to_vec()));
     }
 }
 
 #[test]
 fn each_fault_is_refused() {
-    let words = [word(1, true), word(3, false), word(8, true)];
+    let changes = [change(1, true), change(3, false), change(8, true)];
     for encoding in ALL {
         let mut payload = Vec::new();
-        assert!(encode(encoding, &words, &mut payload));
+        assert!(encode(encoding, &changes, &mut payload));
         assert!(matches!(
-            one_step(&words, 8, encoding, &payload),
+            one_step(&changes, 8, encoding, &payload),
             Err(PayloadError::Changes(ChangesError::IndexOutOfRange {
                 index: 8,
                 weights: 8
@@ -178,16 +178,19 @@ fn each_fault_is_refused() {
 fn far_parts_of_a_model_cost_little() {
     // Two clusters of changes, the first far from index 0, the second at the very end.
     const WEIGHTS: usize = 1 << 31;
-    let cluster = |start: u32| (0..100).map(move |i| word(start + 5 * i, i % 3 == 0));
+    let cluster = |start: u32| (0..100).map(move |i| change(start + 5 * i, i % 3 == 0));
     let end = (1u32 << 31) - 1 - 5 * 99;
-    let words: Vec<u32> = cluster(1 << 20).chain(cluster(end)).collect();
+    let changes: Vec<u32> = cluster(1 << 20).chain(cluster(end)).collect();
     let mut payload = Vec::new();
-    assert!(encode(Encoding::Rice, &words, &mut payload));
+    assert!(encode(Encoding::Rice, &changes, &mut payload));
     // Four or five bits for most changes, seven bytes for each of the two jumps.
     assert!(payload.len() < 200 * 5 / 8 + 2 * 7, "{} bytes", payload.len());
-    assert_eq!(one_step(&words, WEIGHTS, Encoding::Rice, &payload), Ok(words.clone()));
+    assert_eq!(
+        one_step(&changes, WEIGHTS, Encoding::Rice, &payload),
+        Ok(changes.clone())
+    );
     for cut in 1..payload.len() {
-        assert!(one_step(&words, WEIGHTS, Encoding::Rice, &payload[..cut]).is_err());
+        assert!(one_step(&changes, WEIGHTS, Encoding::Rice, &payload[..cut]).is_err());
     }
 }
 
@@ -197,14 +200,14 @@ fn rice_comes_within_3_percent_of_the_entropy() {
     let random = crate::rng::CounterRng::new(8, 0);
     for density in [1e-4f64, 1e-3, 1e-2, 1.0 / 16.0] {
         let border = (density * 2f64.powi(63)) as u64;
-        let words: Vec<u32> = (0..WEIGHTS)
+        let changes: Vec<u32> = (0..WEIGHTS)
             .map(|index| (index, random.at(u64::from(index))))
             .filter(|&(_, draw)| draw >> 1 < border)
-            .map(|(index, draw)| word(index, draw & 1 == 1))
+            .map(|(index, draw)| change(index, draw & 1 == 1))
             .collect();
         let mut payload = Vec::new();
-        assert_eq!(encode_shortest(&words, &mut payload), Encoding::Rice);
-        let found = words.len() as f64 / f64::from(WEIGHTS);
+        assert_eq!(encode_shortest(&changes, &mut payload), Encoding::Rice);
+        let found = changes.len() as f64 / f64::from(WEIGHTS);
         let entropy = found - found * found.log2() - (1.0 - found) * (1.0 - found).log2();
         let bound_bytes = entropy * f64::from(WEIGHTS) / 8.0;
         let ratio = payload.len() as f64 / bound_bytes;
@@ -214,12 +217,12 @@ fn rice_comes_within_3_percent_of_the_entropy() {
 
 #[test]
 fn the_shortest_is_chosen() {
-    let encoding_of = |words: &[u32]| encode_shortest(words, &mut Vec::new());
-    assert_eq!(encoding_of(&[]), Encoding::Words);
-    let sparse: Vec<u32> = (0..100).map(|i| word(i * 1000 + i % 7, i % 3 == 0)).collect();
+    let encoding_of = |changes: &[u32]| encode_shortest(changes, &mut Vec::new());
+    assert_eq!(encoding_of(&[]), Encoding::Fixed);
+    let sparse: Vec<u32> = (0..100).map(|i| change(i * 1000 + i % 7, i % 3 == 0)).collect();
     assert_eq!(encoding_of(&sparse), Encoding::Rice);
     // Every second weight: gaps of 2 take 3.5 bits and more, two bits a weight take 4 a change; every weight, 2.
-    let dense: Vec<u32> = (0..10_000).map(|i| word(i, i % 3 == 0)).collect();
+    let dense: Vec<u32> = (0..10_000).map(|i| change(i, i % 3 == 0)).collect();
     assert_eq!(encoding_of(&dense), Encoding::Bitmap);
-    assert_eq!(encoding_of(&[word((1 << 31) - 1, true)]), Encoding::Words);
+    assert_eq!(encoding_of(&[change((1 << 31) - 1, true)]), Encoding::Fixed);
 }

@@ -330,9 +330,9 @@ mod tests {
             ToWorker::Pause(true),
             ToWorker::Finish { save: None },
         ];
-        for word in words {
-            let bytes = postcard::to_stdvec(&word).unwrap();
-            assert_eq!(postcard::from_bytes::<ToWorker>(&bytes).unwrap(), word);
+        for message in words {
+            let bytes = postcard::to_stdvec(&message).unwrap();
+            assert_eq!(postcard::from_bytes::<ToWorker>(&bytes).unwrap(), message);
         }
         let scores = Scores {
             accuracy: 0.5,
@@ -340,14 +340,14 @@ mod tests {
             mae: None,
         };
         let saved = |saved| FromWorker::SavedModel { run: RunId(7), saved };
-        for word in [
+        for message in [
             FromWorker::Idle,
             saved(Ok(Some(scores))),
             saved(Ok(None)),
             saved(Err("full".into())),
         ] {
-            let bytes = postcard::to_stdvec(&word).unwrap();
-            assert_eq!(postcard::from_bytes::<FromWorker>(&bytes).unwrap(), word);
+            let bytes = postcard::to_stdvec(&message).unwrap();
+            assert_eq!(postcard::from_bytes::<FromWorker>(&bytes).unwrap(), message);
         }
     }
 

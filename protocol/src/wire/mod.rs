@@ -31,14 +31,14 @@ use thiserror::Error;
 pub struct Unreadable;
 
 /// A word as the contents of a message.
-pub fn encode(word: &impl Serialize) -> Result<Vec<u8>, Unreadable> {
-    postcard::to_stdvec(word).map_err(|_| Unreadable)
+pub fn encode(message: &impl Serialize) -> Result<Vec<u8>, Unreadable> {
+    postcard::to_stdvec(message).map_err(|_| Unreadable)
 }
 
 /// The word that contents are, to the last byte.
 pub fn decode<T: DeserializeOwned>(contents: &[u8]) -> Result<T, Unreadable> {
     match postcard::take_from_bytes(contents) {
-        Ok((word, [])) => Ok(word),
+        Ok((message, [])) => Ok(message),
         _ => Err(Unreadable),
     }
 }

@@ -40,7 +40,7 @@ pub(super) fn attached() {
     let saved_model = |saved| FromWorker::SavedModel { run, saved };
     let evaluation = EVALUATION;
     let evaluated = FromWorker::Evaluated { run, evaluation };
-    for (name, word) in [
+    for (name, message) in [
         ("hello", FromWorker::Hello(hello)),
         ("alive", FromWorker::Alive),
         (
@@ -84,7 +84,7 @@ pub(super) fn attached() {
         ("idle", FromWorker::Idle),
         ("failed", FromWorker::Failed { reason, diverged: true }),
     ] {
-        wire("from_worker", name, &word);
+        wire("from_worker", name, &message);
     }
     to_workers(run);
 }
@@ -116,7 +116,7 @@ fn to_workers(run: RunId) {
         with_pipeline: true,
     });
     let job = Box::new(job());
-    for (name, word) in [
+    for (name, message) in [
         ("prepare", ToWorker::Prepare { run, job }),
         ("counts", ToWorker::Counts((-50..50).map(|i: i32| i.pow(3)).collect())),
         ("begin", ToWorker::Begin(Box::new(assignment))),
@@ -149,6 +149,6 @@ fn to_workers(run: RunId) {
         ("finish", ToWorker::Finish { save }),
         ("abort", ToWorker::Abort),
     ] {
-        wire("to_worker", name, &word);
+        wire("to_worker", name, &message);
     }
 }

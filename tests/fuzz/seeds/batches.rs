@@ -2,7 +2,7 @@
 
 use protocol::batch::{Header, OriginStatus, Payload, RoundPhase};
 use protocol::bundle::Bundle;
-use protocol::changes::word;
+use protocol::changes::change;
 use protocol::cursor::{CursorAdvance, ShardId};
 use protocol::dense::Dense;
 use protocol::encoding;
@@ -18,16 +18,16 @@ use crate::targets::WEIGHTS;
 pub(super) fn changes() -> [(&'static str, Vec<u32>); 4] {
     [
         ("none", Vec::new()),
-        ("sparse", (0..40).map(|i| word(i * 111, i % 3 == 0)).collect()),
-        ("dense", (100..400).map(|i| word(i, i % 2 == 0)).collect()),
-        ("repeats", (0..30).map(|i| word(i / 2 * 9, i / 2 % 2 == 0)).collect()),
+        ("sparse", (0..40).map(|i| change(i * 111, i % 3 == 0)).collect()),
+        ("dense", (100..400).map(|i| change(i, i % 2 == 0)).collect()),
+        ("repeats", (0..30).map(|i| change(i / 2 * 9, i / 2 % 2 == 0)).collect()),
     ]
 }
 
-pub(super) fn steps(words: &[u32]) -> Payload {
+pub(super) fn steps(changes: &[u32]) -> Payload {
     Payload::Steps {
         tau: Tau::from_steps(300).unwrap(),
-        words: words.to_vec(),
+        changes: changes.to_vec(),
     }
 }
 
@@ -94,16 +94,16 @@ pub(super) fn batches() {
     for (name, factor) in [("dense-bytes", 1), ("dense-shorts", 300), ("dense-whole", 100_000)] {
         add_to_corpus("batch", name, &batch(&dense(factor), 2));
     }
-    for (name, words) in changes() {
-        add_to_corpus("batch", name, &batch(&steps(&words), words.len() as u32 % 7));
+    for (name, changes) in changes() {
+        add_to_corpus("batch", name, &batch(&steps(&changes), changes.len() as u32 % 7));
         for (target, encoding) in [
-            ("encoding_words", Encoding::Words),
+            ("encoding_fixed", Encoding::Fixed),
             ("encoding_rice", Encoding::Rice),
             ("encoding_bitmap", Encoding::Bitmap),
         ] {
-            let mut bytes = (words.len() as u16).to_le_bytes().to_vec();
+            let mut bytes = (changes.len() as u16).to_le_bytes().to_vec();
             // Nothing has one form, whatever the encoding; a bitmap has no repeats.
-            if words.is_empty() || encoding::encode(encoding, &words, &mut bytes) {
+            if changes.is_empty() || encoding::encode(encoding, &changes, &mut bytes) {
                 add_to_corpus(target, name, &bytes);
             }
         }

@@ -99,8 +99,8 @@ pub(super) fn control() {
             ControlMessage::Unwelcome("bring it to the same release".into()),
         ),
     ];
-    for (name, word) in words {
-        wire("word", name, &word);
+    for (name, message) in words {
+        wire("control_message", name, &message);
     }
     requests(run);
     replies();

@@ -111,7 +111,11 @@ pub(super) fn frames() {
         add_to_corpus("message", name, &framed(kind, &contents));
         add_to_corpus("frame", name, &framed(kind, &contents));
     }
-    for (name, kind) in [("word", Kind::Message), ("piece", Kind::Piece), ("hello", Kind::Hello)] {
+    for (name, kind) in [
+        ("message", Kind::Message),
+        ("piece", Kind::Piece),
+        ("hello", Kind::Hello),
+    ] {
         add_to_corpus("frame", name, &framed(kind, b"some contents"));
         add_to_corpus("worker_frame", name, &framed(kind, b"some contents"));
         add_to_corpus("frame_header", name, &frame::header(kind, 700).unwrap());

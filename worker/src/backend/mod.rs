@@ -97,12 +97,12 @@ pub trait Backend: InPipeline {
     /// Computes the gradient of a minibatch at the own weights, or begins to. The key decides dropout.
     fn gradient(&mut self, samples: &[u32], key: u64) -> Result<(), TrainError>;
 
-    /// Moves the own weights by the newest gradient, compares, and replaces the contents of `words` by the changes that
+    /// Moves the own weights by the newest gradient, compares, and replaces the contents of `changes` by the changes that
     /// leave, by which the shared weights are moved. A pass that fails for its numbers' sake moves no shared weight.
-    fn update(&mut self, update: &Update, words: &mut Vec<u32>) -> Result<Updated, TrainError>;
+    fn update(&mut self, update: &Update, changes: &mut Vec<u32>) -> Result<Updated, TrainError>;
 
     /// The same without an update: what leaves as the weights stand.
-    fn release(&mut self, compare: &Compare, words: &mut Vec<u32>) -> Result<Range, TrainError>;
+    fn release(&mut self, compare: &Compare, changes: &mut Vec<u32>) -> Result<Range, TrainError>;
 
     /// Moves the shared weights of a window by a fraction of the way to what the own ones have come to, which are so far ahead,
     /// and says by how many steps each has moved. What is not all of the way is taken back from the own ones. What fails
@@ -116,7 +116,7 @@ pub trait Backend: InPipeline {
 
     /// Adds others' checked changes to both copies. A backend may delay this, but must have done it, in order, before
     /// anything reads the weights. The returned range may be that of the last step.
-    fn apply(&mut self, words: &[u32], tau: Tau) -> Result<Range, TrainError>;
+    fn apply(&mut self, changes: &[u32], tau: Tau) -> Result<Range, TrainError>;
 
     /// Moves weights by whole steps, exactly, in both copies; as late as [`Backend::apply`].
     fn jump(&mut self, sums: &Sums) -> Result<Range, TrainError>;

@@ -146,7 +146,12 @@ impl<B: Backend> Trainer for Replica<B> {
         self.backend.weights()
     }
 
-    fn step(&mut self, samples: &[u32], control: StepControl, words: &mut Vec<u32>) -> Result<StepReport, TrainError> {
+    fn step(
+        &mut self,
+        samples: &[u32],
+        control: StepControl,
+        changes: &mut Vec<u32>,
+    ) -> Result<StepReport, TrainError> {
         let timer = ThreadTimer::start();
         let (before, since) = match self.begun.take() {
             Some(begun) if begun.samples == samples && begun.step == control.step => (begun.time, begun.since),
@@ -187,7 +192,7 @@ impl<B: Backend> Trainer for Replica<B> {
                 eager: true,
             }),
         };
-        let updated = self.backend.update(&update, words)?;
+        let updated = self.backend.update(&update, changes)?;
         let exchange = match update.compare {
             Some(_) => updated.exchange.unwrap_or(self.exchange),
             None => Duration::ZERO,
@@ -236,14 +241,14 @@ impl<B: Backend> Trainer for Replica<B> {
         Ok(())
     }
 
-    fn release(&mut self, tau: Tau, words: &mut Vec<u32>) -> Result<Range, TrainError> {
+    fn release(&mut self, tau: Tau, changes: &mut Vec<u32>) -> Result<Range, TrainError> {
         let compare = Compare {
             tau,
             ahead: self.ahead,
             turn: 0..self.backend.weights(),
             eager: false,
         };
-        self.backend.release(&compare, words)
+        self.backend.release(&compare, changes)
     }
 
     fn take(
@@ -254,8 +259,8 @@ impl<B: Backend> Trainer for Replica<B> {
         self.backend.take(window, self.ahead, contribution)
     }
 
-    fn apply(&mut self, words: &[u32], tau: Tau) -> Result<Range, TrainError> {
-        self.backend.apply(words, tau)
+    fn apply(&mut self, changes: &[u32], tau: Tau) -> Result<Range, TrainError> {
+        self.backend.apply(changes, tau)
     }
 
     fn jump(&mut self, sums: &Sums) -> Result<Range, TrainError> {
@@ -324,8 +329,8 @@ impl<B: Backend> InPipeline for Replica<B> {
         self.backend.pipeline()
     }
 
-    fn hear(&mut self, word: PipelineEvent) -> Result<(), TrainError> {
-        self.backend.hear(word)
+    fn hear(&mut self, change: PipelineEvent) -> Result<(), TrainError> {
+        self.backend.hear(change)
     }
 
     fn measure(&mut self) -> Result<Option<Scores>, TrainError> {

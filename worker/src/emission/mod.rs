@@ -63,9 +63,9 @@ pub trait Emission<T> {
     /// Decides on the next step.
     fn plan(&mut self, next: NextStep) -> Plan;
 
-    /// What leaves after a step that was planned so. `words` are the changes that the device found by comparing; they are
+    /// What leaves after a step that was planned so. `changes` are the changes that the device found by comparing; they are
     /// in the shared weights already.
-    fn leave(&mut self, trainer: &mut T, compared: Option<Tau>, words: Vec<u32>) -> Result<Leaving, TrainError>;
+    fn leave(&mut self, trainer: &mut T, compared: Option<Tau>, changes: Vec<u32>) -> Result<Leaving, TrainError>;
 
     /// Which part of the difference a worker lets out, where it waits for the others' rounds after a batch of its own.
     fn weighting(&self) -> Option<RoundWeighting> {

@@ -106,7 +106,7 @@ impl<T: Trainer> Emission<T> for InRounds {
         }
     }
 
-    fn leave(&mut self, trainer: &mut T, _compared: Option<Tau>, _words: Vec<u32>) -> Result<Leaving, TrainError> {
+    fn leave(&mut self, trainer: &mut T, _compared: Option<Tau>, _changes: Vec<u32>) -> Result<Leaving, TrainError> {
         self.take_turn(trainer)
     }
 

@@ -38,7 +38,11 @@ impl Strom {
 
     /// After the first step: nobody knew how large updates are, but now the residual tells. τ starts where the target
     /// fraction of it leaves at once.
-    fn release_first<T: Trainer>(&mut self, trainer: &mut T, words: &mut Vec<u32>) -> Result<(Tau, Range), TrainError> {
+    fn release_first<T: Trainer>(
+        &mut self,
+        trainer: &mut T,
+        changes: &mut Vec<u32>,
+    ) -> Result<(Tau, Range), TrainError> {
         let Some(target) = self.target else {
             return Ok((Tau::ONE_STEP, Range::Safe));
         };
@@ -48,7 +52,7 @@ impl Strom {
         }
         self.controller.start(quantile, target, self.learning_rate);
         let tau = self.controller.tau().unwrap_or(Tau::ONE_STEP);
-        let range = trainer.release(tau, words)?;
+        let range = trainer.release(tau, changes)?;
         Ok((tau, range))
     }
 }
@@ -74,16 +78,16 @@ impl<T: Trainer> Emission<T> for Strom {
         }
     }
 
-    fn leave(&mut self, trainer: &mut T, compared: Option<Tau>, mut words: Vec<u32>) -> Result<Leaving, TrainError> {
+    fn leave(&mut self, trainer: &mut T, compared: Option<Tau>, mut changes: Vec<u32>) -> Result<Leaving, TrainError> {
         let (tau, range) = match compared {
             Some(tau) => (tau, Range::Safe),
-            None => self.release_first(trainer, &mut words)?,
+            None => self.release_first(trainer, &mut changes)?,
         };
         if let Some(target) = self.target {
-            let density = words.len() as f64 / trainer.weights() as f64;
+            let density = changes.len() as f64 / trainer.weights() as f64;
             self.controller.observe(density, target);
         }
-        let payload = Payload::Steps { tau, words };
+        let payload = Payload::Steps { tau, changes };
         Ok(Leaving { payload, range })
     }
 

@@ -241,8 +241,8 @@ impl Pipeline {
         Ok(())
     }
 
-    fn say_to_all(&self, word: &FlowBody) -> Result<(), TrainError> {
-        (1..self.stages).try_for_each(|stage| self.say(stage, word.clone()))
+    fn say_to_all(&self, message: &FlowBody) -> Result<(), TrainError> {
+        (1..self.stages).try_for_each(|stage| self.say(stage, message.clone()))
     }
 
     pub(crate) fn say(&self, to: u8, body: FlowBody) -> Result<(), TrainError> {
@@ -300,8 +300,8 @@ impl Pipeline {
     }
 
     /// Takes note of a word. What holds numbers is for whoever computes. An error says that what is under way is over.
-    pub(crate) fn hear(&mut self, word: PipelineEvent) -> Result<Option<(StageInput, Flow)>, TrainError> {
-        let flow = match word {
+    pub(crate) fn hear(&mut self, message: PipelineEvent) -> Result<Option<(StageInput, Flow)>, TrainError> {
+        let flow = match message {
             PipelineEvent::Flow(flow) => flow,
             PipelineEvent::Stopping if !self.leads() => return Ok(None),
             PipelineEvent::Broken | PipelineEvent::Stopping => return Err(self.reset()),
@@ -477,8 +477,8 @@ impl Pipeline {
     #[cfg(test)]
     pub(crate) fn listen(&mut self) -> Result<PipelineEvent, TrainError> {
         loop {
-            if let Some(word) = self.transport.next(WAIT)? {
-                return Ok(word);
+            if let Some(message) = self.transport.next(WAIT)? {
+                return Ok(message);
             }
         }
     }
@@ -502,7 +502,7 @@ impl Pipeline {
             return Ok(Some(early));
         }
         match self.transport.next(limit)? {
-            Some(word) => self.hear(word),
+            Some(message) => self.hear(message),
             None => Ok(None),
         }
     }

@@ -26,7 +26,7 @@ pub trait PipelineTransport {
     fn next(&self, limit: Duration) -> Result<Option<PipelineEvent>, TrainError>;
 
     /// Lets a word wait that has come in the middle of a step and is for after it.
-    fn put_back(&self, word: PipelineEvent);
+    fn put_back(&self, message: PipelineEvent);
 
     /// The time since some moment.
     fn now(&self) -> Duration;

@@ -64,7 +64,7 @@ impl Evaluating {
                 }
                 if let Some(scores) = scores {
                     let evaluation = Evaluation::of(moment, scores);
-                    let _ = writer.word(&FromWorker::Evaluated { run, evaluation });
+                    let _ = writer.message(&FromWorker::Evaluated { run, evaluation });
                 }
                 if let Some(answer) = answer {
                     let better = kept.take_better(scores.map(|scores| scores.loss));

@@ -101,7 +101,7 @@ fn work_for(path: &Path, options: &Options) -> Result<(), AttachError> {
     })?;
     end_on_panic();
     let (mut reader, writer) = socket::ends(stream)?;
-    writer.word(&FromWorker::Hello(WorkerInfo {
+    writer.message(&FromWorker::Hello(WorkerInfo {
         version: options.version.clone(),
         pid: std::process::id(),
         device: options.device.to_string(),
@@ -124,7 +124,7 @@ fn work_for(path: &Path, options: &Options) -> Result<(), AttachError> {
 /// Says every second that this process is not stuck, until its node is gone.
 fn beat(writer: Writer) -> io::Result<()> {
     std::thread::Builder::new().name("beat".into()).spawn(move || {
-        while writer.word(&FromWorker::Alive).is_ok() {
+        while writer.message(&FromWorker::Alive).is_ok() {
             std::thread::sleep(BEAT);
         }
     })?;
@@ -182,17 +182,17 @@ impl Process {
                 Received::Prefix(contents) => self.prefix(&contents)?,
                 Received::Flow(contents) => {
                     // What cannot be read is waited for by somebody.
-                    let word = Flow::decode(&contents).map_or(PipelineEvent::Broken, PipelineEvent::Flow);
-                    self.tell(ToTraining::Pipeline(word));
+                    let message = Flow::decode(&contents).map_or(PipelineEvent::Broken, PipelineEvent::Flow);
+                    self.tell(ToTraining::Pipeline(message));
                 }
-                Received::Word(word) => self.word(word)?,
+                Received::Word(message) => self.message(message)?,
             }
         }
         Ok(())
     }
 
-    fn word(&mut self, word: ToWorker) -> io::Result<()> {
-        match word {
+    fn message(&mut self, message: ToWorker) -> io::Result<()> {
+        match message {
             ToWorker::Prepare { run, job } => {
                 self.end();
                 let options = self.options.clone();
@@ -268,7 +268,7 @@ impl Process {
     }
 
     fn fail(&self, reason: &str) -> io::Result<()> {
-        self.writer.word(&FromWorker::Failed {
+        self.writer.message(&FromWorker::Failed {
             reason: reason.into(),
             diverged: false,
         })
@@ -332,7 +332,7 @@ impl Process {
         {
             return Ok(());
         }
-        self.writer.word(&FromWorker::Saved { sequence: None, path })
+        self.writer.message(&FromWorker::Saved { sequence: None, path })
     }
 
     /// Goes back to the weights that reached the target, or to the best ones, once the last ones are measured. Where there
@@ -348,10 +348,10 @@ impl Process {
         });
     }
 
-    fn tell(&self, word: ToTraining) {
+    fn tell(&self, message: ToTraining) {
         if let Some(running) = &self.running {
             // A thread that is gone has said why, through the reporter.
-            let _ = running.inbound.send(word);
+            let _ = running.inbound.send(message);
         }
     }
 

@@ -54,7 +54,7 @@ impl Preparing {
             };
             // Still under the lock: once a newer order is taken, nothing is said of this one. A socket that is closed has
             // been noticed by whoever reads from it.
-            let _ = writer.word(&answer);
+            let _ = writer.message(&answer);
         })
     }
 
@@ -72,14 +72,14 @@ impl Preparing {
         self.forget();
         self.threads.retain(|thread| !thread.is_finished());
         if self.threads.is_empty() {
-            return writer.word(&FromWorker::Idle);
+            return writer.message(&FromWorker::Idle);
         }
         let (threads, writer) = (std::mem::take(&mut self.threads), writer.clone());
         self.spawn(move || {
             for thread in threads {
                 let _ = thread.join();
             }
-            let _ = writer.word(&FromWorker::Idle);
+            let _ = writer.message(&FromWorker::Idle);
         })
     }
 
@@ -102,7 +102,7 @@ fn tell_first(run: RunId, prepared: &Prepared, writer: &Writer) {
         return;
     };
     for piece in counts.chunks(COUNTS_PER_PIECE) {
-        let _ = writer.word(&FromWorker::First {
+        let _ = writer.message(&FromWorker::First {
             run,
             counts: piece.to_vec(),
             afresh: std::mem::take(&mut afresh),

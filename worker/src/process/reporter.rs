@@ -93,8 +93,8 @@ struct Reporting {
 
 impl Reporting {
     fn run(mut self, outbound: &Outbound) -> io::Result<()> {
-        while let Some(word) = outbound.recv() {
-            match word {
+        while let Some(message) = outbound.recv() {
+            match message {
                 FromTraining::Step { encoded, step, time } => {
                     if let Some(encoded) = &encoded {
                         self.writer.batch(encoded)?;
@@ -111,10 +111,10 @@ impl Reporting {
                 }
                 FromTraining::Measured(evaluation) => {
                     let run = self.run;
-                    self.writer.word(&FromWorker::Evaluated { run, evaluation })?;
+                    self.writer.message(&FromWorker::Evaluated { run, evaluation })?;
                 }
-                FromTraining::Starved(missing) => self.writer.word(&FromWorker::Starved(missing))?,
-                FromTraining::Fed => self.writer.word(&FromWorker::Fed)?,
+                FromTraining::Starved(missing) => self.writer.message(&FromWorker::Starved(missing))?,
+                FromTraining::Fed => self.writer.message(&FromWorker::Fed)?,
                 FromTraining::ResidualNorm(norm) => self.stats.residual_norm = norm,
                 FromTraining::Weights(weights, moment) => self.evaluate(weights, moment)?,
                 FromTraining::WeightsInTurn(weights, moment) => self.evaluator()?.ask_in_turn(weights, moment),
@@ -126,12 +126,12 @@ impl Reporting {
                     self.writer.batch(&closing.encoded)?;
                     self.stats.residual_norm = closing.residual_norm;
                     self.tell_stats()?;
-                    self.writer.word(&FromWorker::Closed {
+                    self.writer.message(&FromWorker::Closed {
                         residual_norm: closing.residual_norm,
                     })?;
                 }
                 FromTraining::Finished { digest, save, scores } => {
-                    self.writer.word(&FromWorker::Finished { digest })?;
+                    self.writer.message(&FromWorker::Finished { digest })?;
                     if let Some((order, weights)) = save {
                         self.save_model(order, weights, digest, scores)?;
                     }
@@ -141,7 +141,7 @@ impl Reporting {
                         TrainingError::Train(error) => Some(error),
                         _ => None,
                     };
-                    self.writer.word(&FromWorker::Failed {
+                    self.writer.message(&FromWorker::Failed {
                         reason: error.to_string(),
                         diverged: train.is_some_and(|error| !matches!(error, TrainError::Device(_))),
                     })?;
@@ -176,7 +176,7 @@ impl Reporting {
 
     fn tell_stats(&mut self) -> io::Result<()> {
         self.told = Instant::now();
-        self.writer.word(&FromWorker::Stats(Box::new(self.stats)))
+        self.writer.message(&FromWorker::Stats(Box::new(self.stats)))
     }
 
     /// Has the weights evaluated, so that batches go on. With a target, most evaluations only have to tell whether it is
@@ -209,11 +209,11 @@ impl Reporting {
     /// Says that what this worker alone has is saved, between the batches where it belongs, and writes it.
     fn save_state(&self, path: PathBuf, state: Option<Box<State>>) -> io::Result<()> {
         let Some(state) = state else {
-            return self.writer.word(&FromWorker::Saved { sequence: None, path });
+            return self.writer.message(&FromWorker::Saved { sequence: None, path });
         };
         let (sequence, file) = (state.sequence, path.clone());
         let tell = |ready: bool| {
-            self.writer.word(&FromWorker::Saved {
+            self.writer.message(&FromWorker::Saved {
                 sequence: ready.then_some(sequence),
                 path: path.clone(),
             })
@@ -243,12 +243,12 @@ impl Reporting {
                     None => save_and_measure(&prepared, weights, digest, &order).map(Some),
                 })
         };
-        let tell = move |saved| drop(writer.word(&FromWorker::SavedModel { run, saved }));
+        let tell = move |saved| drop(writer.message(&FromWorker::SavedModel { run, saved }));
         match self.files.write(&path, write, tell) {
             Ok(()) => Ok(()),
             Err(reason) => {
                 let saved = Err(reason);
-                self.writer.word(&FromWorker::SavedModel { run, saved })
+                self.writer.message(&FromWorker::SavedModel { run, saved })
             }
         }
     }

@@ -73,7 +73,7 @@ impl Reader {
             Kind::Prefix => Ok(Some(Received::Prefix(contents))),
             Kind::Flow => Ok(Some(Received::Flow(contents))),
             Kind::Message => wire::decode(&contents)
-                .map(|word| Some(Received::Word(word)))
+                .map(|message| Some(Received::Word(message)))
                 .map_err(invalid),
             Kind::Have | Kind::Origin | Kind::Hello | Kind::Piece | Kind::Note | Kind::Part => Err(io::Error::new(
                 io::ErrorKind::InvalidData,
@@ -84,8 +84,8 @@ impl Reader {
 }
 
 impl Writer {
-    pub(super) fn word(&self, word: &FromWorker) -> io::Result<()> {
-        self.write(Kind::Message, &wire::encode(word).map_err(invalid)?)
+    pub(super) fn message(&self, message: &FromWorker) -> io::Result<()> {
+        self.write(Kind::Message, &wire::encode(message).map_err(invalid)?)
     }
 
     pub(super) fn prefix(&self, contents: &[u8]) -> io::Result<()> {

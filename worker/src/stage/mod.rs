@@ -232,9 +232,9 @@ impl<L: Layers> GradientSource for StageModel<L> {
         Some(&mut self.pipeline)
     }
 
-    fn hear(&mut self, word: PipelineEvent, shared: &L::Shared) -> Result<(), TrainError> {
+    fn hear(&mut self, message: PipelineEvent, shared: &L::Shared) -> Result<(), TrainError> {
         let generation = self.pipeline.generation();
-        let heard = self.pipeline.hear(word);
+        let heard = self.pipeline.hear(message);
         // Nothing of another generation is gone on with.
         if self.pipeline.generation() != generation {
             self.clear();

@@ -381,13 +381,13 @@ impl<L: Layers> StageModel<L> {
                     numbers: piece.into_owned(),
                 });
             } else {
-                let word = FlowBody::Backward {
+                let message = FlowBody::Backward {
                     step,
                     micro_batch,
                     layer_range,
                     loss,
                 };
-                self.pipeline.send(to as u8, word, &piece)?;
+                self.pipeline.send(to as u8, message, &piece)?;
             }
         }
         Ok(())

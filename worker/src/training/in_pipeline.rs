@@ -221,8 +221,8 @@ impl<T: Trainer> Training<T> {
     }
 
     /// A word of the pipeline has come between two steps.
-    pub fn hear(&mut self, word: PipelineEvent) -> Result<(), TrainingError> {
-        Ok(self.trainer.hear(word)?)
+    pub fn hear(&mut self, message: PipelineEvent) -> Result<(), TrainingError> {
+        Ok(self.trainer.hear(message)?)
     }
 
     /// How good the weights of the whole pipeline are; none where this worker does not lead a whole one.

@@ -118,7 +118,7 @@ pub struct Training<T> {
     seen: u64,
     indices: Vec<u32>,
     cursors: Vec<CursorAdvance>,
-    words: Vec<u32>,
+    changes: Vec<u32>,
 }
 
 impl<T: Trainer> Training<T> {
@@ -169,7 +169,7 @@ impl<T: Trainer> Training<T> {
             seen: 0,
             indices: Vec::new(),
             cursors: Vec::new(),
-            words: Vec::new(),
+            changes: Vec::new(),
         })
     }
 
@@ -328,7 +328,7 @@ impl<T: Trainer> Training<T> {
             compare,
         };
         self.tell_pipeline(&control);
-        let report = match self.trainer.step(&self.indices, control, &mut self.words) {
+        let report = match self.trainer.step(&self.indices, control, &mut self.changes) {
             Err(TrainError::PipelineBroken) => return Ok(self.led_in_vain()),
             report => report.map_err(|error| self.blame(error))?,
         };
@@ -359,8 +359,8 @@ impl<T: Trainer> Training<T> {
         if plan == Plan::Keep {
             return Ok(Next::Kept(step));
         }
-        let words = std::mem::take(&mut self.words);
-        let left = self.emission.leave(&mut self.trainer, compare, words);
+        let changes = std::mem::take(&mut self.changes);
+        let left = self.emission.leave(&mut self.trainer, compare, changes);
         let left = left.map_err(|error| self.blame(error))?;
         step.left(&left);
         self.write_batch(left.payload, OriginStatus::default(), encoded)?;
@@ -499,9 +499,9 @@ impl<T: Trainer> Training<T> {
             },
         };
         header.encode(&payload, encoded)?;
-        if let Payload::Steps { words, .. } = payload {
+        if let Payload::Steps { changes, .. } = payload {
             // The next step fills them again, without taking memory.
-            self.words = words;
+            self.changes = changes;
         }
         self.plan.batch_left();
         self.expected += header.digest;

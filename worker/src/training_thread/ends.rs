@@ -31,17 +31,17 @@ impl Outbound {
 
     /// The next word, waited for; `None` when the thread is gone.
     pub fn recv(&self) -> Option<FromTraining> {
-        let word = self.receiver.recv().ok()?;
-        if counts(&word) {
+        let message = self.receiver.recv().ok()?;
+        if counts(&message) {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
         }
-        Some(word)
+        Some(message)
     }
 }
 
 /// Whether a word is one of those that a worker holds back for want of room. What a pipeline waits for is not.
-fn counts(word: &FromTraining) -> bool {
-    !matches!(word, FromTraining::Flow(_))
+fn counts(message: &FromTraining) -> bool {
+    !matches!(message, FromTraining::Flow(_))
 }
 
 /// The sending end.
@@ -56,11 +56,11 @@ impl Outbox {
         Self { sender, waiting }
     }
 
-    pub(super) fn send(&self, word: FromTraining) -> Result<(), TrainError> {
-        if counts(&word) {
+    pub(super) fn send(&self, message: FromTraining) -> Result<(), TrainError> {
+        if counts(&message) {
             self.waiting.fetch_add(1, Ordering::Relaxed);
         }
-        self.sender.send(word).map_err(|_| TrainError::Unheard)
+        self.sender.send(message).map_err(|_| TrainError::Unheard)
     }
 
     pub(super) fn is_full(&self) -> bool {
@@ -84,11 +84,11 @@ impl Inbox {
 
     /// The next word, if one is there.
     pub(super) fn next_waiting(&self) -> Result<Option<ToTraining>, TrainError> {
-        if let Some(word) = self.waiting.borrow_mut().pop_front() {
-            return Ok(Some(word));
+        if let Some(message) = self.waiting.borrow_mut().pop_front() {
+            return Ok(Some(message));
         }
         match self.receiver.try_recv() {
-            Ok(word) => Ok(Some(word)),
+            Ok(message) => Ok(Some(message)),
             Err(TryRecvError::Empty) => Ok(None),
             Err(TryRecvError::Disconnected) => Err(TrainError::Unheard),
         }
@@ -96,11 +96,11 @@ impl Inbox {
 
     /// The next word, if one comes in time.
     pub(super) fn next_within(&self, limit: Duration) -> Result<Option<ToTraining>, TrainError> {
-        if let Some(word) = self.waiting.borrow_mut().pop_front() {
-            return Ok(Some(word));
+        if let Some(message) = self.waiting.borrow_mut().pop_front() {
+            return Ok(Some(message));
         }
         match self.receiver.recv_timeout(limit) {
-            Ok(word) => Ok(Some(word)),
+            Ok(message) => Ok(Some(message)),
             Err(RecvTimeoutError::Timeout) => Ok(None),
             Err(RecvTimeoutError::Disconnected) => Err(TrainError::Unheard),
         }
@@ -130,19 +130,21 @@ impl PipelineTransport for PipelineEnds {
         self.start.elapsed()
     }
 
-    fn put_back(&self, word: PipelineEvent) {
-        self.inbox.waiting.borrow_mut().push_back(ToTraining::Pipeline(word));
+    fn put_back(&self, message: PipelineEvent) {
+        self.inbox.waiting.borrow_mut().push_back(ToTraining::Pipeline(message));
     }
 
     fn next(&self, limit: Duration) -> Result<Option<PipelineEvent>, TrainError> {
         // Words of the pipeline among those that wait come first; there are few, and none as a rule.
         let mut waiting = self.inbox.waiting.borrow_mut();
-        let at = waiting.iter().position(|word| matches!(word, ToTraining::Pipeline(_)));
-        if let Some(ToTraining::Pipeline(word)) = at.and_then(|at| waiting.remove(at)) {
-            return Ok(Some(word));
+        let at = waiting
+            .iter()
+            .position(|message| matches!(message, ToTraining::Pipeline(_)));
+        if let Some(ToTraining::Pipeline(message)) = at.and_then(|at| waiting.remove(at)) {
+            return Ok(Some(message));
         }
         match self.inbox.receiver.recv_timeout(limit) {
-            Ok(ToTraining::Pipeline(word)) => Ok(Some(word)),
+            Ok(ToTraining::Pipeline(message)) => Ok(Some(message)),
             Ok(other) => {
                 let stops = matches!(other, ToTraining::Stop);
                 waiting.push_back(other);

@@ -340,8 +340,8 @@ impl<'a, T: Trainer> Loop<'a, T> {
             self.save()?;
             self.finish()?;
             let limit = if self.finishes.is_empty() { FOR_EVER } else { CALL_AGAIN };
-            if let Some(word) = self.inbox.next_within(limit)? {
-                self.take(word)?;
+            if let Some(message) = self.inbox.next_within(limit)? {
+                self.take(message)?;
             }
         }
     }
@@ -501,8 +501,8 @@ impl<'a, T: Trainer> Loop<'a, T> {
 
     /// Takes everything that waits.
     fn take_all(&mut self) -> Result<(), Ended> {
-        while let Some(word) = self.inbox.next_waiting()? {
-            self.take(word)?;
+        while let Some(message) = self.inbox.next_waiting()? {
+            self.take(message)?;
         }
         Ok(())
     }
@@ -510,17 +510,17 @@ impl<'a, T: Trainer> Loop<'a, T> {
     /// Waits for the next word, but not for long. Returns whether one came.
     fn wait(&mut self, limit: Duration) -> Result<bool, Ended> {
         let waiting = Instant::now();
-        let word = self.inbox.next_within(limit)?;
-        let came = word.is_some();
-        if let Some(word) = word {
-            self.take(word)?;
+        let message = self.inbox.next_within(limit)?;
+        let came = message.is_some();
+        if let Some(message) = message {
+            self.take(message)?;
         }
         self.waited += waiting.elapsed();
         Ok(came)
     }
 
-    fn take(&mut self, word: ToTraining) -> Result<(), Ended> {
-        match word {
+    fn take(&mut self, message: ToTraining) -> Result<(), Ended> {
+        match message {
             ToTraining::Apply(batch) => {
                 self.training.apply(&batch)?;
             }
@@ -555,7 +555,7 @@ impl<'a, T: Trainer> Loop<'a, T> {
                 }
                 self.finishes.push_back(Finish::new(order, Instant::now()));
             }
-            ToTraining::Pipeline(word) => self.training.hear(word)?,
+            ToTraining::Pipeline(message) => self.training.hear(message)?,
         }
         Ok(())
     }

@@ -168,11 +168,11 @@ pub(crate) fn every_kernel_runs<D: Device>() {
                 look_ahead: 1.0,
                 ..control(rule, 0.05, Some(tau))
             };
-            let mut words = Vec::new();
-            pair.device.step(&minibatch(step), control, &mut words).unwrap();
+            let mut changes = Vec::new();
+            pair.device.step(&minibatch(step), control, &mut changes).unwrap();
             pair.device.begin(&minibatch(step + 1), u64::from(step) + 1).unwrap();
-            pair.device.apply(&words, tau).unwrap();
-            pair.device.release(tau, &mut words).unwrap();
+            pair.device.apply(&changes, tau).unwrap();
+            pair.device.release(tau, &mut changes).unwrap();
         }
         let sums = Sums::checked(vec![(1, 500), (7, -3)], pair.layout.weights).unwrap();
         pair.device.jump(&sums).unwrap();

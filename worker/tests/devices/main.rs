@@ -139,7 +139,7 @@ on_every_device! {
     learning::varied_images_are_the_cpus
     learning::every_kernel_runs
     learning::optimisers_do_what_the_cpus_do
-    replicas::given_equal_updates_the_same_words_leave
+    replicas::given_equal_updates_the_same_changes_leave
     replicas::a_thousand_batches_of_others_give_the_same_replica
     replicas::a_state_goes_on_to_the_bit
     replicas::what_is_no_number_and_what_leaves_the_range_is_reported

@@ -1,6 +1,6 @@
-//! What must agree to the bit does: words that leave, what others changed, saved states.
+//! What must agree to the bit does: changes that leave, what others changed, saved states.
 
-use protocol::changes::word;
+use protocol::changes::change;
 use protocol::contribution::Contribution;
 use protocol::lattice::Tau;
 use protocol::optimiser::Rule;
@@ -34,7 +34,7 @@ fn random_state(weights: usize, rule: Rule, tau: Tau, random: &mut CounterRng) -
     }
 }
 
-pub(crate) fn given_equal_updates_the_same_words_leave<D: Device>() {
+pub(crate) fn given_equal_updates_the_same_changes_leave<D: Device>() {
     // Large enough for turns, with a last block that is not full.
     let model = "dense 151, relu, dense 10";
     for rule in rules() {
@@ -79,9 +79,9 @@ pub(crate) fn a_thousand_batches_of_others_give_the_same_replica<D: Device>() {
     let mut random = CounterRng::new(3, 0);
     for _ in 0..1000 {
         let tau = Tau::from_steps(1 + random.below(20_000) as u32).unwrap();
-        let words = changes(weights, 3000, &mut random);
-        pair.cpu.apply(&words, tau).unwrap();
-        pair.device.apply(&words, tau).unwrap();
+        let changes = changes(weights, 3000, &mut random);
+        pair.cpu.apply(&changes, tau).unwrap();
+        pair.device.apply(&changes, tau).unwrap();
     }
     assert_same_replica(&pair);
     let entries = (0..weights as u32)
@@ -102,24 +102,24 @@ pub(crate) fn a_state_goes_on_to_the_bit<D: Device>() {
         };
         let tau = Tau::nearest(0.001);
         let step = |trainer: &mut D::Trainer, step: u32| {
-            let mut words = Vec::new();
+            let mut changes = Vec::new();
             let control = StepControl {
                 step: u64::from(step),
                 look_ahead: 2.0,
                 ..control(rule, 0.01, Some(tau))
             };
-            trainer.step(&minibatch(step), control, &mut words).unwrap();
-            words
+            trainer.step(&minibatch(step), control, &mut changes).unwrap();
+            changes
         };
         for at in 1..5 {
-            let words = step(&mut one.device, at);
-            other.device.apply(&words, tau).unwrap();
+            let changes = step(&mut one.device, at);
+            other.device.apply(&changes, tau).unwrap();
         }
         other.device.restore(one.device.state().unwrap()).unwrap();
         for at in 5..9 {
-            let words = step(&mut one.device, at);
-            assert!(!words.is_empty());
-            assert_eq!(words, step(&mut other.device, at), "{rule:?}");
+            let changes = step(&mut one.device, at);
+            assert!(!changes.is_empty());
+            assert_eq!(changes, step(&mut other.device, at), "{rule:?}");
         }
         assert_eq!(one.device.digest().unwrap(), other.device.digest().unwrap());
     }
@@ -131,11 +131,11 @@ pub(crate) fn what_is_no_number_and_what_leaves_the_range_is_reported<D: Device>
     };
     let before = pair.device.digest().unwrap();
     let wild = control(Rule::Sgd, f64::from(f32::MAX), Some(Tau::ONE_STEP));
-    let mut words = Vec::new();
+    let mut changes = Vec::new();
     pair.device
-        .step(&minibatch(1), StepControl { compare: None, ..wild }, &mut words)
+        .step(&minibatch(1), StepControl { compare: None, ..wild }, &mut changes)
         .unwrap();
-    let error = pair.device.step(&minibatch(2), wild, &mut words).unwrap_err();
+    let error = pair.device.step(&minibatch(2), wild, &mut changes).unwrap_err();
     assert!(error.to_string().contains("no longer a number"), "{error}");
     assert_eq!(pair.device.digest().unwrap(), before, "the shared weights have moved");
 
@@ -143,12 +143,12 @@ pub(crate) fn what_is_no_number_and_what_leaves_the_range_is_reported<D: Device>
         return;
     };
     let tau = Tau::from_steps((1 << 24) - 1).unwrap();
-    pair.device.apply(&[word(5, true)], tau).unwrap();
+    pair.device.apply(&[change(5, true)], tau).unwrap();
     // The CPU sees it at once, a GPU may at its next step.
-    let second = pair.device.apply(&[word(5, true)], tau);
+    let second = pair.device.apply(&[change(5, true)], tau);
     let step = |_| {
         pair.device
-            .step(&minibatch(1), control(Rule::Sgd, 0.1, None), &mut words)
+            .step(&minibatch(1), control(Rule::Sgd, 0.1, None), &mut changes)
     };
     let error = second.and_then(step).unwrap_err();
     assert!(error.to_string().contains("±16"), "{error}");
@@ -156,15 +156,15 @@ pub(crate) fn what_is_no_number_and_what_leaves_the_range_is_reported<D: Device>
 
 /// A batch of another worker.
 fn changes(weights: u64, most: u64, random: &mut CounterRng) -> Vec<u32> {
-    let mut words: Vec<u32> = (0..random.below(most))
-        .map(|_| word(random.below(weights) as u32, true))
+    let mut changes: Vec<u32> = (0..random.below(most))
+        .map(|_| change(random.below(weights) as u32, true))
         .collect();
-    words.sort_unstable();
-    // All words of a weight have one sign.
-    for word in &mut words {
-        *word ^= (*word >> 1) % 2;
+    changes.sort_unstable();
+    // All changes of a weight have one sign.
+    for change in &mut changes {
+        *change ^= (*change >> 1) % 2;
     }
-    words
+    changes
 }
 
 pub(crate) fn what_waits_is_applied_before_anyone_looks_and_in_order<D: Device>() {
@@ -178,7 +178,7 @@ pub(crate) fn what_waits_is_applied_before_anyone_looks_and_in_order<D: Device>(
     pair.cpu.restore(state.clone()).unwrap();
     pair.device.restore(state).unwrap();
     for round in 0..12 {
-        // None, a few, and more than are applied in one go; now and then more words than fit at once.
+        // None, a few, and more than are applied in one go; now and then more changes than fit at once.
         for _ in 0..random.below(70) {
             if random.below(5) == 0 {
                 let step = 1 + random.below(40) as usize;
@@ -190,9 +190,9 @@ pub(crate) fn what_waits_is_applied_before_anyone_looks_and_in_order<D: Device>(
                 pair.device.jump(&sums).unwrap();
             } else {
                 let tau = Tau::from_steps(1 + random.below(3000) as u32).unwrap();
-                let words = changes(weights, if round == 7 { 60_000 } else { 500 }, &mut random);
-                pair.cpu.apply(&words, tau).unwrap();
-                pair.device.apply(&words, tau).unwrap();
+                let changes = changes(weights, if round == 7 { 60_000 } else { 500 }, &mut random);
+                pair.cpu.apply(&changes, tau).unwrap();
+                pair.device.apply(&changes, tau).unwrap();
             }
         }
         match round % 4 {
@@ -233,9 +233,9 @@ pub(crate) fn what_is_taken_is_the_cpus<D: Device>() {
         pair.device.restore(state).unwrap();
         for window in [0..1000, 1000..weights, 0..weights] {
             // What waits is in the weights before anything is taken.
-            let words = changes(weights as u64, 500, &mut random);
-            pair.cpu.apply(&words, Tau::nearest(0.01)).unwrap();
-            pair.device.apply(&words, Tau::nearest(0.01)).unwrap();
+            let changes = changes(weights as u64, 500, &mut random);
+            pair.cpu.apply(&changes, Tau::nearest(0.01)).unwrap();
+            pair.device.apply(&changes, Tau::nearest(0.01)).unwrap();
             let taken = pair.cpu.take(window.clone(), Contribution::ALL).unwrap();
             assert_eq!(
                 taken,

@@ -52,8 +52,8 @@ impl Node {
         }
     }
 
-    pub(crate) fn say(&mut self, word: &ToWorker) {
-        let contents = postcard::to_stdvec(word).unwrap();
+    pub(crate) fn say(&mut self, message: &ToWorker) {
+        let contents = postcard::to_stdvec(message).unwrap();
         let header = frame::header(Kind::Message, contents.len()).unwrap();
         self.stream.write_all(&header).unwrap();
         self.stream.write_all(&contents).unwrap();
@@ -68,7 +68,7 @@ impl Node {
             }
             match postcard::from_bytes(&contents).unwrap() {
                 FromWorker::Alive | FromWorker::Hello(_) | FromWorker::Stats(_) => {}
-                word => return Heard::Word(word),
+                message => return Heard::Word(message),
             }
         }
     }

@@ -1,7 +1,7 @@
 //! What a log keeps, merges and forgets.
 
 use protocol::batch::{Header, OriginStatus};
-use protocol::changes::word;
+use protocol::changes::change;
 use protocol::dense::Dense;
 use protocol::lattice::Tau;
 
@@ -12,8 +12,8 @@ const ONE: OriginId = OriginId(1);
 const OTHER: OriginId = OriginId(2);
 
 fn bytes(origin: OriginId, sequence: u64) -> Arc<[u8]> {
-    let words = [word(sequence as u32 % 64, true)];
-    batch(origin, sequence, &words, Tau::from_steps(sequence as u32).unwrap())
+    let changes = [change(sequence as u32 % 64, true)];
+    batch(origin, sequence, &changes, Tau::from_steps(sequence as u32).unwrap())
 }
 
 fn log(lengths: &[(OriginId, u64)]) -> Log {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use protocol::batch::{Batch, OriginStatus, Payload};
 use protocol::bundle::Bundle;
-use protocol::changes::word;
+use protocol::changes::change;
 use protocol::dense::Dense;
 use protocol::digest::Digest;
 use protocol::ids::{NodeId, OriginId};
@@ -324,13 +324,13 @@ impl World {
         if self.nodes[&at].worker.as_ref().is_some_and(waits) {
             return;
         }
-        let mut words: Vec<u32> = (0..self.random.below(6))
-            .map(|_| word(self.random.below(WEIGHTS as u64) as u32, true))
+        let mut changes: Vec<u32> = (0..self.random.below(6))
+            .map(|_| change(self.random.below(WEIGHTS as u64) as u32, true))
             .collect();
-        words.sort_unstable();
+        changes.sort_unstable();
         let minus = self.random.below(2) == 0;
         if minus {
-            words = words.iter().map(|word| word ^ 1).collect();
+            changes = changes.iter().map(|change| change ^ 1).collect();
         }
         let tau = Tau::from_steps(1 + self.random.below(100) as u32).unwrap();
         // A batch says by itself what it holds, so a run may mix all.
@@ -342,7 +342,7 @@ impl World {
             0 if self.is_bundled() => Payload::default(),
             0 | 1 => {
                 let mut adder = Adder::new(WEIGHTS);
-                adder.add_changes(&words, tau);
+                adder.add_changes(&changes, tau);
                 Payload::Sums(adder.finish().unwrap())
             }
             2 => {
@@ -350,7 +350,7 @@ impl World {
                 let steps = (0..9).map(|_| self.random.below(201) as i32 - 100);
                 Payload::Dense(Dense::checked(first, steps.collect(), WEIGHTS).unwrap())
             }
-            _ => Payload::Steps { tau, words },
+            _ => Payload::Steps { tau, changes },
         };
         let in_rounds = self.is_bundled();
         let Some(worker) = &mut self.nodes.get_mut(&at).unwrap().worker else {

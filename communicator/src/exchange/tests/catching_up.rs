@@ -189,7 +189,7 @@ fn with_a_mark_comes_whom_the_marker_knows_and_what_they_may_need_is_kept() {
         receive(&mut exchange, peer, Message::Note(mark));
     }
     let effects = tell(&mut exchange, Event::Tick);
-    let members = notes_to(&effects, PEER).into_iter().find_map(|word| match word {
+    let members = notes_to(&effects, PEER).into_iter().find_map(|note| match note {
         Note::Mark { members, .. } => Some(members),
         _ => None,
     });

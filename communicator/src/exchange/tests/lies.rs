@@ -16,11 +16,11 @@ fn what_no_honest_member_sends_is_put_in_quarantine() {
         loss: 0.0,
         status: OriginStatus::default(),
     };
-    let encoded = |header: &Header, words: &[u32]| {
+    let encoded = |header: &Header, changes: &[u32]| {
         let mut bytes = Vec::new();
         let payload = Payload::Steps {
             tau: Tau::ONE_STEP,
-            words: words.to_vec(),
+            changes: changes.to_vec(),
         };
         header.encode(&payload, &mut bytes).unwrap();
         Message::Batch(bytes.into())
@@ -29,7 +29,7 @@ fn what_no_honest_member_sends_is_put_in_quarantine() {
         run: RunId(77),
         ..header.clone()
     };
-    let conflicting = batch(OriginId(2), 1, &[word(9, false)], Tau::ONE_STEP);
+    let conflicting = batch(OriginId(2), 1, &[change(9, false)], Tau::ONE_STEP);
     let huge = Message::Piece(Piece {
         kind: ParcelKind::Range,
         total: u64::MAX,
@@ -58,8 +58,8 @@ fn what_no_honest_member_sends_is_put_in_quarantine() {
         (Message::Batch(simple(1, 1)), "never made"),
         (Message::Batch(conflicting), "other contents"),
         (encoded(&foreign, &[]), "run"),
-        (encoded(&header, &[word(WEIGHTS as u32, true)]), "weights"),
-        (encoded(&header, &[word(1, true)]), "digest"),
+        (encoded(&header, &[change(WEIGHTS as u32, true)]), "weights"),
+        (encoded(&header, &[change(1, true)]), "digest"),
         (huge, "a parcel of"),
         (fat, "a parcel of"),
         (whole(ParcelKind::Range, empty), "length"),
@@ -127,7 +127,7 @@ fn a_worker_that_is_out_of_turn_is_named() {
 fn who_hands_on_a_batch_with_other_contents_is_not_blamed() {
     let mut exchange = node(LIMITS);
     receive(&mut exchange, PEER, Message::Batch(simple(2, 1)));
-    let other = batch(OriginId(2), 1, &[word(9, false)], Tau::ONE_STEP);
+    let other = batch(OriginId(2), 1, &[change(9, false)], Tau::ONE_STEP);
     let digest = exchange.ledger().digest();
     assert!(receive(&mut exchange, THIRD, Message::Batch(other)).is_empty());
     assert_eq!(exchange.ledger().digest(), digest);

@@ -11,7 +11,7 @@ mod streams;
 use std::sync::Arc;
 
 use protocol::batch::{Header, OriginStatus, Payload};
-use protocol::changes::word;
+use protocol::changes::change;
 use protocol::digest::Digest;
 use protocol::frontier::{Frontier, SequenceRange};
 use protocol::ids::{NodeId, OriginId, RunId};
@@ -25,9 +25,9 @@ use protocol::wire::link::{Message, Note, OriginInfo, ParcelKind, Piece};
 pub(in crate::exchange) const RUN: RunId = RunId(9);
 pub(in crate::exchange) const WEIGHTS: usize = 64;
 
-pub(in crate::exchange) fn batch(origin: OriginId, sequence: u64, words: &[u32], tau: Tau) -> Arc<[u8]> {
-    let words = words.to_vec();
-    batch_of(origin, sequence, &Payload::Steps { tau, words })
+pub(in crate::exchange) fn batch(origin: OriginId, sequence: u64, changes: &[u32], tau: Tau) -> Arc<[u8]> {
+    let changes = changes.to_vec();
+    batch_of(origin, sequence, &Payload::Steps { tau, changes })
 }
 
 pub(in crate::exchange) fn batch_of(origin: OriginId, sequence: u64, payload: &Payload) -> Arc<[u8]> {
@@ -60,7 +60,7 @@ pub(in crate::exchange) fn simple(origin: u64, sequence: u64) -> Arc<[u8]> {
     batch(
         OriginId(origin),
         sequence,
-        &[word(sequence as u32 % 64, true)],
+        &[change(sequence as u32 % 64, true)],
         Tau::ONE_STEP,
     )
 }

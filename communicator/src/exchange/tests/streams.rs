@@ -100,7 +100,7 @@ fn survivors_hand_on_the_batches_of_a_node_that_is_gone() {
 #[test]
 fn a_diverging_batch_still_reaches_everybody() {
     let mut exchange = node(LIMITS);
-    let far = |sequence| batch(OriginId(1), sequence, &[word(0, true)], Tau::MAX);
+    let far = |sequence| batch(OriginId(1), sequence, &[change(0, true)], Tau::MAX);
     let effects = tell(&mut exchange, Event::Local(far(1)));
     assert!(!effects.iter().any(|effect| matches!(effect, Effect::Diverged(_))));
     let effects = tell(&mut exchange, Event::Local(far(2)));

@@ -287,8 +287,10 @@ impl ExchangeState {
         self.tell(&ToWorker::Pause(pause));
     }
 
-    fn tell(&self, word: &ToWorker) {
-        self.workers.values().for_each(|(_, worker)| worker.tell(word.clone()));
+    fn tell(&self, message: &ToWorker) {
+        self.workers
+            .values()
+            .for_each(|(_, worker)| worker.tell(message.clone()));
     }
 
     fn tick(&mut self) {

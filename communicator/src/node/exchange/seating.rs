@@ -84,12 +84,12 @@ impl ExchangeState {
     /// Workers take no further step; one of them may stand by.
     pub(super) fn stop_workers(&self, stands_by: Option<WorkerKey>) {
         for (&key, (_, worker)) in &self.workers {
-            let word = if Some(key) == stands_by {
+            let message = if Some(key) == stands_by {
                 ToWorker::StandBy
             } else {
                 ToWorker::Stop
             };
-            worker.tell(word);
+            worker.tell(message);
         }
     }
 

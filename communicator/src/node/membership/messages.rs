@@ -55,7 +55,7 @@ pub(crate) enum MembershipMessage {
     /// This node's state in a run has changed: tell everybody now.
     Run(Vec<RunBeat>, Phase),
     /// A word to one peer.
-    Send { to: NodeId, word: Box<ControlMessage> },
+    Send { to: NodeId, message: Box<ControlMessage> },
     /// A word to all peers.
     Broadcast(Box<ControlMessage>),
     /// Some time has passed.

@@ -137,8 +137,8 @@ impl Actor for MembershipActor {
                 state.state = phase.text();
                 state.beat_all(now);
             }
-            MembershipMessage::Send { to, word } => state.send(to, *word),
-            MembershipMessage::Broadcast(word) => state.broadcast(&word),
+            MembershipMessage::Send { to, message } => state.send(to, *message),
+            MembershipMessage::Broadcast(message) => state.broadcast(&message),
             MembershipMessage::Tick => state.tick(&myself, now),
         }
         Ok(())
@@ -169,8 +169,8 @@ impl Membership {
         let found = self.endpoints.find(now, |session| self.sessions.endpoint(session));
         for id in found.ready {
             self.roster.linked(id, now);
-            let word = self.next_word(now);
-            self.send(id, word);
+            let message = self.next_word(now);
+            self.send(id, message);
         }
         for session in found.late {
             self.sessions.close(session);
@@ -359,20 +359,20 @@ impl Membership {
 
     fn beat_all(&mut self, now: Duration) {
         self.next_beat = now + self.times.beat_every;
-        let word = self.next_word(now);
-        self.broadcast(&word);
+        let message = self.next_word(now);
+        self.broadcast(&message);
     }
 
-    fn send(&self, to: NodeId, word: ControlMessage) {
+    fn send(&self, to: NodeId, message: ControlMessage) {
         if let Some(endpoint) = self.endpoints.of(to) {
             // A session that has just gone will be told as gone.
-            endpoint.tell(word);
+            endpoint.tell(message);
         }
     }
 
-    fn broadcast(&self, word: &ControlMessage) {
+    fn broadcast(&self, message: &ControlMessage) {
         for endpoint in self.endpoints.all() {
-            endpoint.tell(word.clone());
+            endpoint.tell(message.clone());
         }
     }
 }

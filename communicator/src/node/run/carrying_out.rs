@@ -20,16 +20,16 @@ impl RunState {
                 log_context::set_run(beats.first().filter(|_| phase != Phase::Ended).map(|beat| beat.run));
                 self.tell_membership(MembershipMessage::Run(beats, phase));
             }
-            RunEffect::Send { to, word } if to == self.me.id => {
-                if let Some(word) = RunPeerMessage::of(word) {
-                    let _ = self.myself.cast(RunMessage::ControlMessage { from: to, word });
+            RunEffect::Send { to, message } if to == self.me.id => {
+                if let Some(message) = RunPeerMessage::of(message) {
+                    let _ = self.myself.cast(RunMessage::ControlMessage { from: to, message });
                 }
             }
-            RunEffect::Send { to, word } => {
-                let word = Box::new(word);
-                self.tell_membership(MembershipMessage::Send { to, word });
+            RunEffect::Send { to, message } => {
+                let message = Box::new(message);
+                self.tell_membership(MembershipMessage::Send { to, message });
             }
-            RunEffect::Broadcast(word) => self.tell_membership(MembershipMessage::Broadcast(Box::new(word))),
+            RunEffect::Broadcast(message) => self.tell_membership(MembershipMessage::Broadcast(Box::new(message))),
             RunEffect::Reply(ticket, reply) => {
                 if let Some(client) = self.clients.take(ticket) {
                     let _ = client.send(reply.into());

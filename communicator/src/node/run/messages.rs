@@ -50,7 +50,7 @@ pub(crate) enum RunMessage {
     /// How far is the run?
     Status(RpcReplyPort<Payload<Reply>>),
     /// Another node says something of a run.
-    ControlMessage { from: NodeId, word: RunPeerMessage },
+    ControlMessage { from: NodeId, message: RunPeerMessage },
     /// What is heard of other nodes.
     Cluster(MembershipNotice),
     /// What is heard of this node's workers.

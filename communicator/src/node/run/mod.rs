@@ -207,7 +207,7 @@ impl RunState {
                 }
                 let _ = reply.send(Reply::Status(status).into());
             }
-            RunMessage::ControlMessage { from, word } => self.event(RunEvent::ControlMessage { from, word }),
+            RunMessage::ControlMessage { from, message } => self.event(RunEvent::ControlMessage { from, message }),
             RunMessage::Cluster(notice) => self.event(match notice {
                 MembershipNotice::Beat { from, number, runs } => RunEvent::Beat { from, number, runs },
                 MembershipNotice::Changed(Change::Alive(info)) => RunEvent::Alive(info),
@@ -217,7 +217,7 @@ impl RunState {
             }),
             RunMessage::Workers(WorkersNotice::Attached(worker)) => self.attached(worker),
             RunMessage::Workers(WorkersNotice::Gone(key)) => self.gone(key),
-            RunMessage::Workers(WorkersNotice::Said { key, word }) => self.hear(key, *word),
+            RunMessage::Workers(WorkersNotice::Said { key, message }) => self.hear(key, *message),
             RunMessage::Exchange(ExchangeNotice::Report(run, report)) => {
                 self.records.reported(run, *report, Instant::now());
             }
@@ -274,9 +274,9 @@ impl RunState {
         }
     }
 
-    fn tell_worker(&self, worker: WorkerKey, word: ToWorker) {
+    fn tell_worker(&self, worker: WorkerKey, message: ToWorker) {
         if let Some(worker) = self.workers.get(&worker) {
-            worker.tell(word);
+            worker.tell(message);
         }
     }
 

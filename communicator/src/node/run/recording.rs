@@ -47,12 +47,12 @@ impl RunState {
         (record.wire_in, record.wire_out) = (used.wire_in, used.wire_out);
         record.processes = used.processes;
         record.said = log_notices::take();
-        let word = ControlMessage::Stats(Box::new(record)).truncated();
+        let message = ControlMessage::Stats(Box::new(record)).truncated();
         // What others are told is what is kept: whoever goes on with another node knows it again.
-        if let ControlMessage::Stats(record) = &word {
+        if let ControlMessage::Stats(record) = &message {
             let _ = self.stats.cast(StatsMessage::Record(record.clone()));
         }
-        self.tell_membership(MembershipMessage::Broadcast(Box::new(word)));
+        self.tell_membership(MembershipMessage::Broadcast(Box::new(message)));
     }
 
     /// What this node has taken of its machine since the run began here.

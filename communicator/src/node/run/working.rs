@@ -51,11 +51,11 @@ impl RunState {
         self.tell_membership(MembershipMessage::Me(self.me.clone()));
     }
 
-    pub(super) fn hear(&mut self, key: WorkerKey, word: FromWorker) {
-        if let (FromWorker::Prepared { speed, .. }, Some(worker)) = (&word, self.workers.get_mut(&key)) {
+    pub(super) fn hear(&mut self, key: WorkerKey, message: FromWorker) {
+        if let (FromWorker::Prepared { speed, .. }, Some(worker)) = (&message, self.workers.get_mut(&key)) {
             worker.speed = *speed;
         }
-        let word = match word {
+        let message = match message {
             FromWorker::First { run, counts, afresh } => {
                 // One that takes another's place is given the ledger.
                 if self.exchange.as_ref().is_none_or(|(name, _)| *name != run) {
@@ -63,23 +63,23 @@ impl RunState {
                 }
                 return;
             }
-            word => word,
+            message => message,
         };
-        if let FromWorker::SavedModel { run, saved: Ok(_) } = &word {
+        if let FromWorker::SavedModel { run, saved: Ok(_) } = &message {
             let places = [self.files.model(*run), self.files.spare_model(*run)];
             if let Some(path) = places.iter().find(|path| path.exists()) {
                 tracing::info!(target: NEWS, path = %path.display(), "the model is saved");
             }
         }
-        if let Some(word) = for_the_core(word) {
-            self.event(RunEvent::Worker(key, word));
+        if let Some(message) = for_the_core(message) {
+            self.event(RunEvent::Worker(key, message));
         }
     }
 }
 
 /// What of a worker's words is the core's business.
-fn for_the_core(word: FromWorker) -> Option<WorkerReport> {
-    Some(match word {
+fn for_the_core(message: FromWorker) -> Option<WorkerReport> {
+    Some(match message {
         // What is saved goes to the exchange, with the batches.
         FromWorker::Hello(_) | FromWorker::Alive | FromWorker::Saved { .. } | FromWorker::First { .. } => return None,
         FromWorker::Prepared { run, data, .. } => WorkerReport::Prepared { run, data: Ok(data) },

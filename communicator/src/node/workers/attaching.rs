@@ -169,9 +169,9 @@ async fn read(
             Kind::Message => match wire::decode(&contents)? {
                 // It is about the batches before it, and must not be overtaken by those after it.
                 FromWorker::Saved { sequence, path } => to_seat(SeatNotice::Saved { key, sequence, path }),
-                word => {
-                    let word = Box::new(word);
-                    if parent.send_message(WorkersNotice::Said { key, word }).is_err() {
+                message => {
+                    let message = Box::new(message);
+                    if parent.send_message(WorkersNotice::Said { key, message }).is_err() {
                         return Ok(());
                     }
                 }
@@ -190,8 +190,8 @@ async fn write(
 ) -> Result<(), LinkError> {
     while let Some(message) = messages.recv().await {
         let (kind, bytes) = match message {
-            Outbound::Message(word) => {
-                link::write_frame(&mut writer, Kind::Message, &wire::encode(&word)?).await?;
+            Outbound::Message(message) => {
+                link::write_frame(&mut writer, Kind::Message, &wire::encode(&message)?).await?;
                 (Kind::Message, None)
             }
             Outbound::Batch(bytes) => (Kind::Batch, Some(bytes)),

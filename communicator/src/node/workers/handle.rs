@@ -21,7 +21,7 @@ pub(crate) enum WorkersNotice {
     /// A worker is gone.
     Gone(WorkerKey),
     /// A worker says something.
-    Said { key: WorkerKey, word: Box<FromWorker> },
+    Said { key: WorkerKey, message: Box<FromWorker> },
 }
 
 /// What a worker with a seat sends to the exchange, in this order.
@@ -91,8 +91,8 @@ impl WorkerHandle {
     }
 
     /// Tells it something.
-    pub(crate) fn tell(&self, word: ToWorker) {
-        self.send(Outbound::Message(word), 0);
+    pub(crate) fn tell(&self, message: ToWorker) {
+        self.send(Outbound::Message(message), 0);
     }
 
     /// Hands it a batch.

@@ -126,7 +126,7 @@ impl Nodes {
     }
 
     fn carry_out(&mut self, at: NodeId, effect: RunEffect) {
-        let says = |worker, word| (at, RunEvent::Worker(worker, word));
+        let says = |worker, message| (at, RunEvent::Worker(worker, message));
         match effect {
             RunEffect::Publish { beats, .. } => {
                 let number = beats[0].states[0].1.number;
@@ -167,8 +167,8 @@ impl Nodes {
         let (worker, saving) = self.saving.remove(&at).expect("a worker was told to save");
         let is_full = self.full == Some(at) && !saving.spare;
         let saved = if is_full { Err("no room".into()) } else { Ok(scores) };
-        let word = WorkerReport::SavedModel { run: RUN, saved };
-        self.queue.push_back((at, RunEvent::Worker(worker, word)));
+        let message = WorkerReport::SavedModel { run: RUN, saved };
+        self.queue.push_back((at, RunEvent::Worker(worker, message)));
     }
 
     /// The leader of a pipeline has measured it.

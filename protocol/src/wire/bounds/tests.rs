@@ -253,9 +253,9 @@ fn words_are_said_in_ones_own_name() {
         },
         ControlMessage::Leaving(NodeId(1)),
     ];
-    for word in own {
-        assert!(word.check().is_ok() && word.is_from(NodeId(1)), "{word:?}");
-        assert!(!word.is_from(NodeId(1 << 60)), "{word:?}");
+    for message in own {
+        assert!(message.check().is_ok() && message.is_from(NodeId(1)), "{message:?}");
+        assert!(!message.is_from(NodeId(1 << 60)), "{message:?}");
     }
 }
 

@@ -213,9 +213,9 @@ impl<S: CpuGradientSource> CpuBackend<S> {
     }
 
     /// Applies what leaves, or nothing if that would take a weight out of the range.
-    fn leave(&mut self, words: &[u32], tau: Tau) -> Result<Range, TrainError> {
-        check_range(words, tau, &self.shared)?;
-        Ok(apply_to_weights(words, tau, &mut self.shared)?)
+    fn leave(&mut self, changes: &[u32], tau: Tau) -> Result<Range, TrainError> {
+        check_range(changes, tau, &self.shared)?;
+        Ok(apply_to_weights(changes, tau, &mut self.shared)?)
     }
 }
 
@@ -240,7 +240,7 @@ impl<S: CpuGradientSource> Backend for CpuBackend<S> {
         }
     }
 
-    fn update(&mut self, update: &Update, words: &mut Vec<u32>) -> Result<Updated, TrainError> {
+    fn update(&mut self, update: &Update, changes: &mut Vec<u32>) -> Result<Updated, TrainError> {
         let mut clip = clip_by(&self.gradient, update.clip)?;
         let mut making = Duration::ZERO;
         if let (Some(directions), Some(orthogonal)) = (&mut self.directions, update.orthogonal) {
@@ -255,9 +255,9 @@ impl<S: CpuGradientSource> Backend for CpuBackend<S> {
             own: self.own.values_mut(),
             shared: &self.shared,
         };
-        let plain = self.pass.update(&self.gradient, update, clip, copies, words)?;
+        let plain = self.pass.update(&self.gradient, update, clip, copies, changes)?;
         let range = match &update.compare {
-            Some(compare) => self.leave(words, compare.tau)?,
+            Some(compare) => self.leave(changes, compare.tau)?,
             None => Range::Safe,
         };
         Ok(Updated {
@@ -268,9 +268,9 @@ impl<S: CpuGradientSource> Backend for CpuBackend<S> {
         })
     }
 
-    fn release(&mut self, compare: &Compare, words: &mut Vec<u32>) -> Result<Range, TrainError> {
-        self.pass.release(self.own.values(), &self.shared, compare, words)?;
-        self.leave(words, compare.tau)
+    fn release(&mut self, compare: &Compare, changes: &mut Vec<u32>) -> Result<Range, TrainError> {
+        self.pass.release(self.own.values(), &self.shared, compare, changes)?;
+        self.leave(changes, compare.tau)
     }
 
     fn take(
@@ -289,8 +289,8 @@ impl<S: CpuGradientSource> Backend for CpuBackend<S> {
         difference::take(reached, &mut self.shared[window.clone()], window.start)
     }
 
-    fn apply(&mut self, words: &[u32], tau: Tau) -> Result<Range, TrainError> {
-        Ok(apply_to_both(words, tau, &mut self.shared, self.own.values_mut())?)
+    fn apply(&mut self, changes: &[u32], tau: Tau) -> Result<Range, TrainError> {
+        Ok(apply_to_both(changes, tau, &mut self.shared, self.own.values_mut())?)
     }
 
     fn jump(&mut self, sums: &Sums) -> Result<Range, TrainError> {
@@ -339,8 +339,8 @@ impl<S: CpuGradientSource> InPipeline for CpuBackend<S> {
         self.gradient_source.pipeline()
     }
 
-    fn hear(&mut self, word: PipelineEvent) -> Result<(), TrainError> {
-        self.gradient_source.hear(word, &self.shared)
+    fn hear(&mut self, change: PipelineEvent) -> Result<(), TrainError> {
+        self.gradient_source.hear(change, &self.shared)
     }
 
     fn measure(&mut self) -> Result<Option<Scores>, TrainError> {
@@ -389,8 +389,8 @@ pub(super) mod given {
         }
 
         /// So many changes fit into a batch.
-        pub(crate) fn with_words_max(mut self, words_max: usize) -> Self {
-            self.pass.words_max = words_max;
+        pub(crate) fn with_changes_max(mut self, changes_max: usize) -> Self {
+            self.pass.changes_max = changes_max;
             self
         }
     }

@@ -36,8 +36,8 @@ pub(super) struct Pass {
     /// Weights per thread.
     part: usize,
     /// What each thread lets out, kept so that no step allocates.
-    part_words: Vec<Vec<u32>>,
-    pub(super) words_max: usize,
+    part_changes: Vec<Vec<u32>>,
+    pub(super) changes_max: usize,
 }
 
 impl Pass {
@@ -57,12 +57,12 @@ impl Pass {
             second: array(state_arrays > 1),
             eager: eager_blocks(weights, eager),
             part,
-            part_words: vec![Vec::new(); weights.div_ceil(part)],
-            words_max: CHANGES_MAX,
+            part_changes: vec![Vec::new(); weights.div_ceil(part)],
+            changes_max: CHANGES_MAX,
         }
     }
 
-    /// Moves the own weights by a gradient, times a clip, and replaces the contents of `words` by the changes that leave;
+    /// Moves the own weights by a gradient, times a clip, and replaces the contents of `changes` by the changes that leave;
     /// none do without a comparison.
     ///
     /// Returns how long the pass would have taken for a plain optimiser, which compares nothing: that part of its time is
@@ -74,59 +74,59 @@ impl Pass {
         update: &Update,
         clip: f32,
         Copies { own, shared }: Copies<'_>,
-        words: &mut Vec<u32>,
+        changes: &mut Vec<u32>,
     ) -> Result<Option<Duration>, NotFinite> {
         let part = self.part;
         let compare = update
             .compare
             .as_ref()
-            .map(|by| Comparison::new(by, &self.eager, self.words_max, gradient.len()));
+            .map(|by| Comparison::new(by, &self.eager, self.changes_max, gradient.len()));
         let (mut first, mut second) = (self.first.chunks_mut(part), self.second.chunks_mut(part));
         let parts = gradient
             .chunks(part)
             .zip(own.chunks_mut(part).zip(shared.chunks(part)))
-            .zip(std::mem::take(&mut self.part_words))
+            .zip(std::mem::take(&mut self.part_changes))
             .enumerate()
-            .map(|(at, ((gradient, (own, shared)), words))| Part {
+            .map(|(at, ((gradient, (own, shared)), changes))| Part {
                 offset: at * part,
                 gradient,
                 first: first.next().unwrap_or_default(),
                 second: second.next().unwrap_or_default(),
                 copies: Copies { own, shared },
-                words,
+                changes,
             })
             .collect();
         let by = (update.formula, &update.factors, clip);
         let results = map_parts(parts, |part: Part<'_>| part.update(by, compare.as_ref()));
-        words.clear();
+        changes.clear();
         let mut all = Ok(());
         let mut plain = Plain::default();
         for done in results {
             all = all.and(done.result);
             plain.time += done.plain.time;
             plain.weights += done.plain.weights;
-            // Parts are in the order of their indices, so their words are too.
-            words.extend_from_slice(&done.words);
-            self.part_words.push(done.words);
+            // Parts are in the order of their indices, so their changes are too.
+            changes.extend_from_slice(&done.changes);
+            self.part_changes.push(done.changes);
         }
         all.map(|()| plain.scaled_to(own.len()))
     }
 
-    /// Replaces the contents of `words` by what leaves as the weights stand, without an update.
+    /// Replaces the contents of `changes` by what leaves as the weights stand, without an update.
     pub(super) fn release(
         &self,
         own: &[f32],
         shared: &[f32],
         compare: &Compare,
-        words: &mut Vec<u32>,
+        changes: &mut Vec<u32>,
     ) -> Result<(), NotFinite> {
-        words.clear();
-        let comparison = Comparison::new(compare, &self.eager, self.words_max, own.len());
+        changes.clear();
+        let comparison = Comparison::new(compare, &self.eager, self.changes_max, own.len());
         let mut velocity = self.first.chunks(BLOCK);
         for (block, (own, shared)) in own.chunks(BLOCK).zip(shared.chunks(BLOCK)).enumerate() {
             let velocity = velocity.next().unwrap_or_default();
             if comparison.includes(block * BLOCK) {
-                comparison.block((own, shared), velocity, (0, block * BLOCK), words)?;
+                comparison.block((own, shared), velocity, (0, block * BLOCK), changes)?;
             }
         }
         Ok(())
@@ -141,12 +141,12 @@ struct Part<'a> {
     first: &'a mut [f32],
     second: &'a mut [f32],
     copies: Copies<'a>,
-    words: Vec<u32>,
+    changes: Vec<u32>,
 }
 
 impl Part<'_> {
     fn update(mut self, (formula, factors, clip): (Formula, &Factors, f32), compare: Option<&Comparison<'_>>) -> Done {
-        self.words.clear();
+        self.changes.clear();
         let mut result = Ok(());
         let mut plain = Plain::default();
         let mut update = [0.0; BLOCK];
@@ -177,7 +177,7 @@ impl Part<'_> {
                 weights += own.len();
                 if let Some(compare) = compare {
                     let place = (self.offset, self.offset + block * BLOCK);
-                    let done = compare.block((own, shared), first, place, &mut self.words);
+                    let done = compare.block((own, shared), first, place, &mut self.changes);
                     result = result.and(done);
                 }
             }
@@ -187,7 +187,7 @@ impl Part<'_> {
             }
         }
         Done {
-            words: self.words,
+            changes: self.changes,
             result,
             plain,
         }
@@ -196,7 +196,7 @@ impl Part<'_> {
 
 /// What a part's step did.
 struct Done {
-    words: Vec<u32>,
+    changes: Vec<u32>,
     result: Result<(), NotFinite>,
     plain: Plain,
 }
@@ -219,16 +219,16 @@ impl Plain {
 struct Comparison<'a> {
     by: &'a Compare,
     eager: &'a [bool],
-    words_max: usize,
+    changes_max: usize,
     weights: usize,
 }
 
 impl<'a> Comparison<'a> {
-    fn new(by: &'a Compare, eager: &'a [bool], words_max: usize, weights: usize) -> Self {
+    fn new(by: &'a Compare, eager: &'a [bool], changes_max: usize, weights: usize) -> Self {
         Self {
             by,
             eager: if by.eager { eager } else { &[] },
-            words_max,
+            changes_max,
             weights,
         }
     }
@@ -238,24 +238,24 @@ impl<'a> Comparison<'a> {
         self.by.turn.contains(&index) || self.eager.get(index / BLOCK).is_some_and(|&eager| eager)
     }
 
-    /// Compares a block. `start` is the index where `words` began to be filled, `index` that of the
+    /// Compares a block. `start` is the index where `changes` began to be filled, `index` that of the
     /// block's first weight.
     fn block(
         &self,
         (own, shared): (&[f32], &[f32]),
         velocity: &[f32],
         (start, index): (usize, usize),
-        words: &mut Vec<u32>,
+        changes: &mut Vec<u32>,
     ) -> Result<(), NotFinite> {
-        let words_max = self.allowance(index + own.len()) - self.allowance(start);
+        let changes_max = self.allowance(index + own.len()) - self.allowance(start);
         let reached = Reached::new(own, self.by.ahead, velocity);
-        quantise(reached, shared, self.by.tau, index, words_max, words)
+        quantise(reached, shared, self.by.tau, index, changes_max, changes)
     }
 
     /// Shares out what a batch can hold evenly over the weights, so that no part of a model waits for ever behind
     /// another: how many changes the weights below an index may have.
     fn allowance(&self, index: usize) -> usize {
-        (self.words_max as u64 * index as u64 / self.weights.max(1) as u64) as usize
+        (self.changes_max as u64 * index as u64 / self.weights.max(1) as u64) as usize
     }
 }
 

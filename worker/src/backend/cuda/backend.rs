@@ -85,12 +85,12 @@ pub struct CudaBackend<S> {
 /// A bit for each block that is compared in every step.
 fn eager_bits(layout: &Layout) -> Vec<u32> {
     let blocks = eager_blocks(layout.weights, eager_tensors(layout));
-    let word = |blocks: &[bool]| {
+    let message = |blocks: &[bool]| {
         (0..)
             .zip(blocks)
             .fold(0, |bits, (at, &eager)| bits | u32::from(eager) << at)
     };
-    blocks.chunks(32).map(word).collect()
+    blocks.chunks(32).map(message).collect()
 }
 
 impl<S: CudaGradientSource> CudaBackend<S> {
@@ -495,9 +495,9 @@ impl<S: CudaGradientSource> InPipeline for CudaBackend<S> {
         self.gradient_source.pipeline()
     }
 
-    fn hear(&mut self, word: PipelineEvent) -> Result<(), TrainError> {
+    fn hear(&mut self, message: PipelineEvent) -> Result<(), TrainError> {
         self.apply_waiting()?;
-        self.gradient_source.hear(word, &self.shared)
+        self.gradient_source.hear(message, &self.shared)
     }
 
     fn measure(&mut self) -> Result<Option<Scores>, TrainError> {

@@ -29,20 +29,20 @@ fn gradient(len: usize) -> Vec<f32> {
 /// A worker, for a few steps.
 struct Worker {
     replica: Replica<CpuBackend<Given>>,
-    words: Vec<u32>,
+    changes: Vec<u32>,
 }
 
 impl Worker {
     fn new(rule: Rule, gradient: &[f32], threads: usize) -> Self {
-        Self::with_words_max(rule, gradient, threads, protocol::changes::CHANGES_MAX)
+        Self::with_changes_max(rule, gradient, threads, protocol::changes::CHANGES_MAX)
     }
 
-    fn with_words_max(rule: Rule, gradient: &[f32], threads: usize, words_max: usize) -> Self {
+    fn with_changes_max(rule: Rule, gradient: &[f32], threads: usize, changes_max: usize) -> Self {
         let eager = Some(EAGER).filter(|it| it.end <= gradient.len());
-        let backend = CpuBackend::given(gradient.to_vec(), rule, eager, threads).with_words_max(words_max);
+        let backend = CpuBackend::given(gradient.to_vec(), rule, eager, threads).with_changes_max(changes_max);
         Self {
             replica: Replica::on(backend, rule, 1).unwrap(),
-            words: Vec::new(),
+            changes: Vec::new(),
         }
     }
 
@@ -57,7 +57,7 @@ impl Worker {
             step: 1,
             compare: tau,
         };
-        self.replica.step(&[], control, &mut self.words).map(drop)
+        self.replica.step(&[], control, &mut self.changes).map(drop)
     }
 
     fn own(&self) -> Vec<f32> {
@@ -78,7 +78,7 @@ fn threads_and_blocks_change_nothing() {
             let mut all = Vec::new();
             for _ in 0..6 {
                 worker.step(2.0, Some(TAU)).unwrap();
-                all.extend_from_slice(&worker.words);
+                all.extend_from_slice(&worker.changes);
             }
             (all, worker.own())
         };
@@ -92,9 +92,9 @@ fn threads_and_blocks_change_nothing() {
 fn without_tau_everything_stays() {
     let gradient = gradient(5000);
     let mut worker = Worker::new(Rule::Sgd, &gradient, 1);
-    worker.words.push(1);
+    worker.changes.push(1);
     worker.step(2.0, None).unwrap();
-    assert!(worker.words.is_empty());
+    assert!(worker.changes.is_empty());
     let own = worker.own();
     assert!(own.iter().zip(&gradient).all(|(own, g)| *own == -0.5 * g));
     let tau = worker.replica.residual_quantile(0.01).unwrap();
@@ -138,7 +138,7 @@ fn everyone_has_a_turn() {
     let mut seen = Vec::new();
     for turn in 0..TURNS_MAX {
         worker.step(0.0, Some(TAU)).unwrap();
-        let mut indices: Vec<usize> = worker.words.iter().map(|word| (word >> 1) as usize).collect();
+        let mut indices: Vec<usize> = worker.changes.iter().map(|change| (change >> 1) as usize).collect();
         indices.dedup();
         assert!(indices.len() < len / 3, "turn {turn} has {}", indices.len());
         let eager = |index: &usize| (BLOCK..3 * BLOCK).contains(index);
@@ -155,26 +155,26 @@ fn everyone_has_a_turn() {
     // Small models are compared as a whole.
     let mut worker = Worker::new(Rule::Sgd, &[1.0; 100], 1);
     worker.step(0.0, Some(TAU)).unwrap();
-    assert_eq!(worker.words.len(), 100);
+    assert_eq!(worker.changes.len(), 100);
 }
 
 #[test]
 fn a_full_batch_is_shared_out_evenly() {
     let len = 2 * WEIGHTS_PER_THREAD;
     for threads in [1, 2] {
-        let mut worker = Worker::with_words_max(Rule::Sgd, &vec![1.0; len], threads, 1000);
+        let mut worker = Worker::with_changes_max(Rule::Sgd, &vec![1.0; len], threads, 1000);
         worker.step(0.0, None).unwrap();
-        worker.replica.release(TAU, &mut worker.words).unwrap();
-        assert_eq!(worker.words.len(), 1000);
+        worker.replica.release(TAU, &mut worker.changes).unwrap();
+        assert_eq!(worker.changes.len(), 1000);
         let early = worker
-            .words
+            .changes
             .iter()
-            .filter(|&&word| ((word >> 1) as usize) < len / 2)
+            .filter(|&&change| ((change >> 1) as usize) < len / 2)
             .count();
         assert_eq!(early, 500, "{threads} threads");
         for _ in 0..TURNS_MAX {
             worker.step(0.0, Some(TAU)).unwrap();
-            assert!((1..=1000).contains(&worker.words.len()));
+            assert!((1..=1000).contains(&worker.changes.len()));
         }
     }
 }
@@ -215,8 +215,8 @@ fn a_saved_state_goes_on_to_the_bit() {
             assert_eq!(other.own(), worker.own(), "{rule:?}");
             worker.step(2.0, Some(TAU)).unwrap();
             other.step(2.0, Some(TAU)).unwrap();
-            assert!(!worker.words.is_empty());
-            assert_eq!(other.words, worker.words, "{rule:?}");
+            assert!(!worker.changes.is_empty());
+            assert_eq!(other.changes, worker.changes, "{rule:?}");
         }
     }
 }

@@ -40,8 +40,8 @@ impl PipelineTransport for Wires {
     }
 
     fn next(&self, limit: std::time::Duration) -> Result<Option<PipelineEvent>, TrainError> {
-        if let Some(word) = self.waiting.borrow_mut().pop_front() {
-            return Ok(Some(word));
+        if let Some(message) = self.waiting.borrow_mut().pop_front() {
+            return Ok(Some(message));
         }
         match self.own.recv_timeout(limit) {
             Ok(flow) => Ok(Some(PipelineEvent::Flow(flow))),
@@ -55,8 +55,8 @@ impl PipelineTransport for Wires {
         START.get_or_init(std::time::Instant::now).elapsed()
     }
 
-    fn put_back(&self, word: PipelineEvent) {
-        self.waiting.borrow_mut().push_back(word);
+    fn put_back(&self, message: PipelineEvent) {
+        self.waiting.borrow_mut().push_back(message);
     }
 }
 
@@ -214,8 +214,8 @@ fn lead<B: Backend>(trainer: &mut Replica<B>, job: &Job, steps: u64) -> (Vec<f32
     while !trainer.pipeline().unwrap().is_whole() {
         trainer.pipeline().unwrap().join().unwrap();
         // The followers' first words, and the last one's answer.
-        let word = trainer.pipeline().unwrap().listen().unwrap();
-        trainer.hear(word).unwrap();
+        let message = trainer.pipeline().unwrap().listen().unwrap();
+        trainer.hear(message).unwrap();
     }
     let losses = (1..=steps).map(|step| {
         let control = control(job, step);
@@ -242,8 +242,8 @@ fn follow<B: Backend>(trainer: &mut Replica<B>, job: &Job) -> (Vec<f32>, Option<
             let report = trainer.step(&lead.samples, control(job, lead.step), &mut Vec::new());
             report.unwrap();
         } else {
-            let word = trainer.pipeline().unwrap().listen().unwrap();
-            trainer.hear(word).unwrap();
+            let message = trainer.pipeline().unwrap().listen().unwrap();
+            trainer.hear(message).unwrap();
         }
     }
     (Vec::new(), None)

@@ -51,12 +51,12 @@ fn a_minibatch_whose_parts_come_before_the_leaders_word_is_trained() {
     let data = dataset();
     let job = job("dense 24, tanh, dense", "sgd:0.05", 2, 1);
     let mut trainer = among(&Scripted::default(), &job, &data, 1);
-    let head = |word| FlowHead {
+    let head = |message| FlowHead {
         pipeline: 0,
         to: 1,
         from: 0,
         generation: 7,
-        body: word,
+        body: message,
     };
     let hear = |trainer: &mut CpuStageTrainer, flow| trainer.hear(PipelineEvent::Flow(flow)).unwrap();
     hear(&mut trainer, Flow::without_numbers(head(FlowBody::Join)));
@@ -93,17 +93,17 @@ fn nothing_of_an_earlier_attempt_is_gone_on_with() {
     let own_after = |stale: f32| {
         let transport = Scripted::default();
         let mut trainer = among(&transport, &job, &data, 2);
-        let flow = |generation, from, word, numbers: Vec<f32>| {
+        let flow = |generation, from, message, numbers: Vec<f32>| {
             let head = FlowHead {
                 pipeline: 0,
                 to: 2,
                 from,
                 generation,
-                body: word,
+                body: message,
             };
             Flow::with(head, &numbers)
         };
-        let word = |generation, word| flow(generation, 0, word, Vec::new());
+        let message = |generation, message| flow(generation, 0, message, Vec::new());
         let there = |generation, step, layer_range, from, number: f32| {
             let micro_batch = 0;
             // Half of 24 neurons, or of 16.
@@ -120,7 +120,7 @@ fn nothing_of_an_earlier_attempt_is_gone_on_with() {
                 numbers,
             )
         };
-        let lead = |generation, step| word(generation, FlowBody::Lead(Box::new(lead_of(step))));
+        let lead = |generation, step| message(generation, FlowBody::Lead(Box::new(lead_of(step))));
         let hear = |trainer: &mut CpuStageTrainer, flow| trainer.hear(PipelineEvent::Flow(flow)).unwrap();
         let step = |trainer: &mut CpuStageTrainer, step: u64, come: Vec<Flow>| {
             transport.0.lock().unwrap().extend(come);
@@ -128,13 +128,13 @@ fn nothing_of_an_earlier_attempt_is_gone_on_with() {
                 .step(&samples(step), control(&job, step), &mut Vec::new())
                 .unwrap();
         };
-        for said in [word(7, FlowBody::Join), lead(7, 1), lead(7, 2)] {
+        for said in [message(7, FlowBody::Join), lead(7, 1), lead(7, 2)] {
             hear(&mut trainer, said);
         }
         let first = [(1, 0), (1, 1), (2, 3)].map(|(layer_range, from)| there(7, 1, layer_range, from, 0.25));
-        let early = [there(7, 2, 1, 0, stale), word(7, FlowBody::End { done: 1 })];
+        let early = [there(7, 2, 1, 0, stale), message(7, FlowBody::End { done: 1 })];
         step(&mut trainer, 1, early.into_iter().chain(first).collect());
-        for said in [word(8, FlowBody::Join), lead(8, 2)] {
+        for said in [message(8, FlowBody::Join), lead(8, 2)] {
             hear(&mut trainer, said);
         }
         let second = [(1, 1), (1, 0), (2, 3)].map(|(layer_range, from)| there(8, 2, layer_range, from, 0.5));

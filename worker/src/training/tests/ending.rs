@@ -37,7 +37,7 @@ fn a_worker_that_stands_by_moves_nothing_until_it_goes_back_to_what_was_measured
         training.stand_by();
         assert_eq!(step(&mut training), Next::Waiting);
         // What others still send comes in, and is taken back, too.
-        let late = foreign(&[word(1, true), word(9, false)], Tau::nearest(0.01), 16, 3);
+        let late = foreign(&[change(1, true), change(9, false)], Tau::nearest(0.01), 16, 3);
         training.apply(&late).unwrap();
         assert_eq!(step(&mut training), Next::Waiting);
         training.go_back(measured.clone());

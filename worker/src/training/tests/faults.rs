@@ -33,8 +33,8 @@ fn an_audit_finds_nothing_wrong_with_own_and_others_batches() {
     let mut training = real(&job(|_| {}), &dataset);
     for step in 0..10u64 {
         emitted(&mut training, &mut Vec::new());
-        let words = [word(1, step % 2 == 0), word(5, true)];
-        training.apply(&foreign(&words, Tau::nearest(0.01), 1, step)).unwrap();
+        let changes = [change(1, step % 2 == 0), change(5, true)];
+        training.apply(&foreign(&changes, Tau::nearest(0.01), 1, step)).unwrap();
         training.audit().unwrap();
     }
 }
@@ -62,7 +62,7 @@ fn changes_of_others_that_leave_the_range_are_a_run_that_diverges() {
     counts[1] = protocol::lattice::RANGE_ERROR_STEPS - 1;
     let trainer = FakeTrainer::new(&counts);
     let mut training = Training::new(trainer, &job(|_| {}), &dataset, Identity::alone(7)).unwrap();
-    let batch = foreign(&[word(1, true)], Tau::ONE_STEP, 1, 0);
+    let batch = foreign(&[change(1, true)], Tau::ONE_STEP, 1, 0);
     let diverged = training.apply(&batch);
     assert!(
         matches!(diverged, Err(TrainingError::Train(TrainError::Range(_)))),

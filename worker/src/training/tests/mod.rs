@@ -15,7 +15,7 @@ mod threads;
 
 use std::sync::Arc;
 
-use protocol::changes::word;
+use protocol::changes::change;
 use protocol::data::DataSpec;
 use protocol::frontier::Frontier;
 use protocol::job::JobDraft;
@@ -106,9 +106,9 @@ fn emitted<T: Trainer>(training: &mut Training<T>, encoded: &mut Vec<u8>) -> Ste
 }
 
 /// A batch of another worker's.
-fn foreign(words: &[u32], tau: Tau, samples: u32, seen: u64) -> Batch {
-    let words = words.to_vec();
-    let payload = Payload::Steps { tau, words };
+fn foreign(changes: &[u32], tau: Tau, samples: u32, seen: u64) -> Batch {
+    let changes = changes.to_vec();
+    let payload = Payload::Steps { tau, changes };
     let header = Header {
         run: protocol::ids::RunId(7),
         origin: OriginId(99),
@@ -156,7 +156,7 @@ enum Heard {
 /// The changes of a batch of ±τ.
 fn steps(batch: &Batch) -> (Tau, Vec<u32>) {
     match &batch.payload {
-        Payload::Steps { tau, words } => (*tau, words.clone()),
+        Payload::Steps { tau, changes } => (*tau, changes.clone()),
         other => panic!("{other:?}"),
     }
 }

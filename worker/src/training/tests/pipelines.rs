@@ -79,14 +79,14 @@ impl Workers {
         let (inbound, tell, cut) = (self.inbound.clone(), self.tell.clone(), Arc::clone(&self.cut));
         drop(thread.inbound);
         std::thread::spawn(move || {
-            while let Some(word) = thread.outbound.recv() {
-                match word {
+            while let Some(message) = thread.outbound.recv() {
+                match message {
                     FromTraining::Flow(flow) if !cut.load(Ordering::Relaxed) => {
                         let to = usize::from(flow.head.to);
                         let _ = inbound[to].send(ToTraining::Pipeline(PipelineEvent::Flow(flow)));
                     }
-                    word => {
-                        let _ = tell.send((group, word));
+                    message => {
+                        let _ = tell.send((group, message));
                     }
                 }
             }
@@ -107,8 +107,8 @@ impl Workers {
     fn wait_for(&self, is_it: impl Fn(usize, &FromTraining) -> bool) {
         let start = std::time::Instant::now();
         loop {
-            let (group, word) = self.next();
-            if is_it(group, &word) {
+            let (group, message) = self.next();
+            if is_it(group, &message) {
                 return;
             }
             assert!(start.elapsed() < PATIENCE, "it is not told");
@@ -117,14 +117,14 @@ impl Workers {
 
     /// Carries nothing any more, so that the leader waits in the middle of a minibatch.
     fn cut_in_a_step(&self) {
-        self.wait_for(|group, word| group == 0 && matches!(word, FromTraining::Step { .. }));
+        self.wait_for(|group, message| group == 0 && matches!(message, FromTraining::Step { .. }));
         self.cut.store(true, Ordering::Relaxed);
-        self.wait_for(|_, word| matches!(word, FromTraining::Flow(_)));
+        self.wait_for(|_, message| matches!(message, FromTraining::Flow(_)));
     }
 
-    fn tell_all(&self, word: &ToTraining) {
+    fn tell_all(&self, message: &ToTraining) {
         for inbound in &self.inbound {
-            inbound.send(word.clone()).unwrap();
+            inbound.send(message.clone()).unwrap();
         }
     }
 
@@ -298,12 +298,12 @@ fn a_pipeline_that_breaks_while_it_is_measured_is_measured_again() {
     workers.cut.store(true, Ordering::Relaxed);
     workers.inbound[0].send(finish(true)).unwrap();
     // The first measurement, or the call for it, reaches nobody.
-    workers.wait_for(|group, word| group == 0 && matches!(word, FromTraining::Flow(_)));
+    workers.wait_for(|group, message| group == 0 && matches!(message, FromTraining::Flow(_)));
     workers.cut.store(false, Ordering::Relaxed);
     workers.inbound[0]
         .send(ToTraining::Pipeline(PipelineEvent::Broken))
         .unwrap();
-    workers.wait_for(|group, word| group == 0 && matches!(word, FromTraining::Finished { scores: Some(_), .. }));
+    workers.wait_for(|group, message| group == 0 && matches!(message, FromTraining::Finished { scores: Some(_), .. }));
 }
 
 #[test]
@@ -315,11 +315,14 @@ fn a_leader_that_calls_in_vain_saves_when_it_is_told_to_do_without() {
         .send(ToTraining::Pipeline(PipelineEvent::Broken))
         .unwrap();
     workers.inbound[0].send(finish(true)).unwrap();
-    workers.wait_for(|group, word| group == 0 && matches!(word, FromTraining::Flow(_)));
+    workers.wait_for(|group, message| group == 0 && matches!(message, FromTraining::Flow(_)));
     workers.inbound[0].send(finish(false)).unwrap();
-    workers.wait_for(|group, word| {
-        let saved = matches!(word, FromTraining::Finished { scores: None, .. });
-        assert!(group != 0 || saved || matches!(word, FromTraining::Flow(_)), "{word:?}");
+    workers.wait_for(|group, message| {
+        let saved = matches!(message, FromTraining::Finished { scores: None, .. });
+        assert!(
+            group != 0 || saved || matches!(message, FromTraining::Flow(_)),
+            "{message:?}"
+        );
         group == 0 && saved
     });
 }
@@ -371,7 +374,7 @@ fn a_leader_whose_pipeline_is_gone_ends_when_others_have_trained_what_it_had_cho
     workers.inbound[0]
         .send(ToTraining::Pipeline(PipelineEvent::Broken))
         .unwrap();
-    workers.wait_for(|group, word| group == 0 && matches!(word, FromTraining::Closed(_)));
+    workers.wait_for(|group, message| group == 0 && matches!(message, FromTraining::Closed(_)));
 }
 
 #[test]
@@ -379,7 +382,7 @@ fn a_leader_that_waits_for_a_pipeline_that_says_nothing_can_be_stopped() {
     let workers = Workers::new(2, |draft| draft.epochs = Some(100_000));
     workers.cut_in_a_step();
     workers.inbound[0].send(ToTraining::Stop).unwrap();
-    workers.wait_for(|group, word| group == 0 && matches!(word, FromTraining::Closed(_)));
+    workers.wait_for(|group, message| group == 0 && matches!(message, FromTraining::Closed(_)));
 }
 
 /// A leader that is started again may have lost what it made last, when the others have ended already.
@@ -391,8 +394,8 @@ fn a_leader_that_comes_back_to_a_pipeline_that_has_ended_ends() {
     let (inbound, follower) = (thread.inbound.clone(), workers.inbound[1].clone());
     // What was sent to the leader that is gone goes to this one.
     let carried = std::thread::spawn(move || {
-        while let Some(word) = thread.outbound.recv() {
-            match word {
+        while let Some(message) = thread.outbound.recv() {
+            match message {
                 FromTraining::Flow(flow) => {
                     let _ = follower.send(ToTraining::Pipeline(PipelineEvent::Flow(flow)));
                 }

@@ -51,8 +51,8 @@ fn the_first_step_finds_its_tau() {
     weights.dedup();
     assert!((7..=10).contains(&weights.len()), "{} weights changed", weights.len());
     let fixed = batches(&mut fake(&job(|draft| draft.tau = Some(0.125)), &dataset));
-    let (tau, words) = steps(&fixed[0]);
-    assert!(!words.is_empty());
+    let (tau, changes) = steps(&fixed[0]);
+    assert!(!changes.is_empty());
     assert_eq!(tau.value(), 0.125);
 }
 
@@ -85,10 +85,10 @@ fn others_changes_and_samples_count() {
     let (_folder, dataset) = points(100);
     let mut training = fake(&job(|_| {}), &dataset);
     let before = training.trainer().digest().unwrap().unwrap();
-    let words = [word(3, true), word(9, false)];
+    let changes = [change(3, true), change(9, false)];
     let tau = Tau::from_steps(5).unwrap();
-    training.apply(&foreign(&words, tau, 80, 0)).unwrap();
-    let expected = before + Digest::of_changes(&words, tau);
+    training.apply(&foreign(&changes, tau, 80, 0)).unwrap();
+    let expected = before + Digest::of_changes(&changes, tau);
     assert_eq!(training.trainer().digest().unwrap(), Some(expected));
     assert_eq!(training.progress(), 0.5);
 }

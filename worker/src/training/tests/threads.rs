@@ -10,7 +10,7 @@ fn a_thread_trains_applies_and_stops() {
         Training::new(FakeTrainer::new(&[0; WEIGHTS]), &job, &dataset, Identity::alone(7))
     })
     .unwrap();
-    let other = foreign(&[word(3, true)], Tau::ONE_STEP, 4, 0);
+    let other = foreign(&[change(3, true)], Tau::ONE_STEP, 4, 0);
     thread.inbound.send(ToTraining::Apply(Arc::new(other.clone()))).unwrap();
     let mut counts = vec![0; WEIGHTS];
     counts[3] += 1;
