@@ -31,13 +31,13 @@ pub(crate) struct Bar {
 }
 
 /// A piece of the line: the highest ranks are left out first.
-struct Part {
+struct BarSegment {
     text: String,
     rank: u8,
 }
 
-fn part(rank: u8, text: String) -> Part {
-    Part { text, rank }
+fn part(rank: u8, text: String) -> BarSegment {
+    BarSegment { text, rank }
 }
 
 impl Bar {
@@ -83,7 +83,7 @@ impl Bar {
         parts.chain(self.waiting()).collect::<Vec<_>>().join(&" ".repeat(GAP))
     }
 
-    fn parts(&self, elapsed: Duration) -> Vec<Part> {
+    fn parts(&self, elapsed: Duration) -> Vec<BarSegment> {
         let clock = quantity::clock;
         let mut parts = Vec::new();
         if let Some(what) = self.busy {

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-use protocol::base_rate::{BaseRate, Compared};
+use protocol::base_rate::{BaseRate, BaseRateComparison};
 use serde::Serialize;
 
 use crate::{printable, quantity};
@@ -89,10 +89,10 @@ impl Confusion {
             samples: with_samples.map(|one| one.samples).sum(),
         };
         let compared = match guessing.compare(self.balanced_accuracy) {
-            Compared::Better => return None,
-            Compared::Hardly => "hardly",
-            Compared::No => "no",
-            Compared::Nothing => return guessing.warning(self.balanced_accuracy),
+            BaseRateComparison::Better => return None,
+            BaseRateComparison::Hardly => "hardly",
+            BaseRateComparison::No => "no",
+            BaseRateComparison::Nothing => return guessing.warning(self.balanced_accuracy),
         };
         Some(format!(
             "the model is {compared} better than guessing: its balanced accuracy is {}, and guessing has {}: train for more \

@@ -9,7 +9,7 @@ use protocol::ids::RunId;
 use protocol::sentence::sentence;
 use protocol::stats::Finished;
 use protocol::wire::control::{RunResult, RunStatus};
-use whole_file::Part;
+use whole_file::PartialFile;
 use worker::assembly::{AssemblyError, assemble};
 use worker::model_file;
 
@@ -34,7 +34,7 @@ pub(crate) async fn save(
 ) -> Result<Finished, Failure> {
     let path = folder.model();
     let io = |error: std::io::Error| folder.model_not_written(&error);
-    let mut file = Part::beside(&path).map_err(io)?;
+    let mut file = PartialFile::beside(&path).map_err(io)?;
     let fetched = if status.job.exchange.pipelines().is_some() {
         fetch_stages(contact, run, result.digest, &mut file).await
     } else {
@@ -59,7 +59,7 @@ enum FetchError {
 }
 
 /// Fetches the model from the node that is followed or, where that one has none or breaks off, from any other.
-async fn fetch(contact: &Contact, run: RunId, digest: Digest, file: &mut Part) -> Result<(), FetchError> {
+async fn fetch(contact: &Contact, run: RunId, digest: Digest, file: &mut PartialFile) -> Result<(), FetchError> {
     let since = Instant::now();
     loop {
         let mut reasons = Vec::new();
@@ -90,7 +90,7 @@ async fn fetch(contact: &Contact, run: RunId, digest: Digest, file: &mut Part) -
 }
 
 /// Fetches what each node holds of a model that is spread over them, until it makes the whole one.
-async fn fetch_stages(contact: &Contact, run: RunId, digest: Digest, file: &mut Part) -> Result<(), FetchError> {
+async fn fetch_stages(contact: &Contact, run: RunId, digest: Digest, file: &mut PartialFile) -> Result<(), FetchError> {
     let since = Instant::now();
     loop {
         let mut stages = Vec::new();
@@ -128,13 +128,13 @@ async fn fetch_stages(contact: &Contact, run: RunId, digest: Digest, file: &mut 
 }
 
 /// What another one has broken off is no part of it.
-fn emptied(file: &mut Part) -> Result<(), FetchError> {
+fn emptied(file: &mut PartialFile) -> Result<(), FetchError> {
     let emptied = file.file().set_len(0).and_then(|()| file.file().rewind());
     emptied.map_err(FetchError::Write)
 }
 
 /// Checks that a file holds the weights that a run ended with.
-fn check(file: &Part, digest: Digest) -> Result<(), String> {
+fn check(file: &PartialFile, digest: Digest) -> Result<(), String> {
     let model = model_file::load(file.path()).map_err(|error| sentence(&error))?;
     if model.metadata.digest == digest.to_string() {
         Ok(())

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use protocol::ids::RunId;
-use protocol::stats::{Finished, Line, StatsRecord};
+use protocol::stats::{EventLine, Finished, StatsRecord};
 use protocol::wire::control::{Phase, Reply, Request, RunResult, RunStatus};
 use tokio::sync::mpsc;
 
@@ -57,7 +57,7 @@ pub(crate) async fn follow(
         notice::say(&format!("warning: {warning}"));
     }
     let view = View::new(facts.total(), audience);
-    let mut account = Account {
+    let mut account = RunRecorder {
         run: run.to_string(),
         timeline: Timeline::default(),
         journal: Journal::open(&folder),
@@ -106,7 +106,7 @@ fn whole_data_in_a_step(status: &RunStatus) -> Option<String> {
 }
 
 /// What has been heard of the run, and is kept of it.
-struct Account {
+struct RunRecorder {
     run: String,
     timeline: Timeline,
     journal: Journal,
@@ -115,12 +115,12 @@ struct Account {
     successor: Option<RunId>,
 }
 
-impl Account {
+impl RunRecorder {
     /// Takes in records; those of the run are lines for scripts.
     fn take(&mut self, records: &[StatsRecord]) {
         for record in records.iter().filter(|record| record.run == self.run) {
             if self.audience == Audience::Scripts {
-                output::line(&Line { event: "stats", record });
+                output::line(&EventLine { event: "stats", record });
             }
             let record = std::slice::from_ref(record);
             self.journal.take(record);
@@ -165,13 +165,15 @@ async fn status(contact: &Contact, run: RunId) -> Result<Box<RunStatus>, Failure
     let since = Instant::now();
     loop {
         match contact.ask(Request::Status).await? {
-            Reply::Status(Some(status)) if status.run == run && worth(&status) > Worth::Failed => return Ok(status),
+            Reply::Status(Some(status)) if status.run == run && worth(&status) > ReportRank::Failed => {
+                return Ok(status);
+            }
             Reply::Status(_) => {}
             other => return Err(unexpected(other)),
         }
         let answers = contact.ask_each(Request::Status).await;
         if let Some((answer, status)) = best(run, &answers) {
-            if worth(status) > Worth::Failed {
+            if worth(status) > ReportRank::Failed {
                 contact.prefer(answer.address).await;
             }
             return Ok(Box::new(status.clone()));
@@ -226,17 +228,17 @@ async fn until_known(contact: &Contact, run: RunId) -> Result<(), Failure> {
 
 /// How much a node's word on a run is worth, beside others'.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Worth {
+enum ReportRank {
     Failed,
     UnderWay,
     Finished,
 }
 
-fn worth(status: &RunStatus) -> Worth {
+fn worth(status: &RunStatus) -> ReportRank {
     match &status.outcome {
-        Some(Err(_)) => Worth::Failed,
-        None => Worth::UnderWay,
-        Some(Ok(_)) => Worth::Finished,
+        Some(Err(_)) => ReportRank::Failed,
+        None => ReportRank::UnderWay,
+        Some(Ok(_)) => ReportRank::Finished,
     }
 }
 
@@ -252,7 +254,7 @@ pub(crate) fn best(run: RunId, answers: &[Answer]) -> Option<(&Answer, &RunStatu
 async fn watch(
     contact: &Arc<Contact>,
     run: RunId,
-    (view, account): (&View, &mut Account),
+    (view, account): (&View, &mut RunRecorder),
     audience: Audience,
 ) -> Result<(Box<RunStatus>, Box<RunResult>), Failure> {
     let (sender, mut records) = mpsc::channel(16);

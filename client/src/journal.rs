@@ -28,8 +28,8 @@ struct Evaluated<'a> {
 
 /// A journal of one run.
 pub(crate) struct Journal {
-    metrics: Lines,
-    events: Lines,
+    metrics: JournalFile,
+    events: JournalFile,
     /// When the newest evaluation was made, in seconds of the run.
     evaluated: Option<f64>,
 }
@@ -37,7 +37,7 @@ pub(crate) struct Journal {
 impl Journal {
     /// Opens a journal in a run's folder. What a journal there says already is gone on with.
     pub(crate) fn open(folder: &RunFolder) -> Self {
-        let lines = |name: &'static str| Lines {
+        let lines = |name: &'static str| JournalFile {
             name,
             file: folder
                 .append(name)
@@ -91,12 +91,12 @@ impl Journal {
 }
 
 /// A file of lines that may end early.
-struct Lines {
+struct JournalFile {
     name: &'static str,
     file: Option<BufWriter<File>>,
 }
 
-impl Lines {
+impl JournalFile {
     fn add(&mut self, what: &impl Serialize) {
         let line = serde_json::to_string(what);
         self.attempt(|file| writeln!(file, "{}", line?));

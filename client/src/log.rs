@@ -40,19 +40,22 @@ pub(crate) fn init(tells_news: bool) {
         .with_ansi(std::io::stderr().is_terminal())
         // It would tell of a closed standard error on standard error, and panic.
         .log_internal_errors(false)
-        .event_format(Lines { json })
+        .event_format(LogFormat { json })
         .with_filter(filter.unwrap_or_else(|_| EnvFilter::new(FILTER)));
     let kept = Targets::new()
         .with_default(Level::WARN)
         .with_target(NEWS, Level::INFO)
         .with_target("ractor", tracing::level_filters::LevelFilter::OFF);
-    Registry::default().with(lines).with(Kept.with_filter(kept)).init();
+    Registry::default()
+        .with(lines)
+        .with(NoticeLayer.with_filter(kept))
+        .init();
 }
 
 /// Keeps what is said for the node's next record.
-struct Kept;
+struct NoticeLayer;
 
-impl<S: Subscriber> Layer<S> for Kept {
+impl<S: Subscriber> Layer<S> for NoticeLayer {
     fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
         if log_context::node().is_none() {
             return;
@@ -68,11 +71,11 @@ impl<S: Subscriber> Layer<S> for Kept {
     }
 }
 
-struct Lines {
+struct LogFormat {
     json: bool,
 }
 
-impl<S, N> FormatEvent<S, N> for Lines
+impl<S, N> FormatEvent<S, N> for LogFormat
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,

@@ -19,7 +19,7 @@ const COARSE_EVERY: f64 = 10.0;
 
 /// Keeps what happens until the node stops.
 pub(crate) async fn keep(node: Inquiry, name: String, dir: PathBuf, runs_max: usize) {
-    let mut current: Option<Kept> = None;
+    let mut current: Option<JournalledRun> = None;
     let mut after = 0;
     while let Some(Reply::Stats { last, records }) = node.ask(Request::Stats { after }).await {
         after = last;
@@ -32,7 +32,7 @@ pub(crate) async fn keep(node: Inquiry, name: String, dir: PathBuf, runs_max: us
         let run = status.run.to_string();
         if current.as_ref().is_none_or(|kept| kept.run != run) {
             tidy(&dir, runs_max, &run);
-            current = Kept::begin(&dir, &run);
+            current = JournalledRun::begin(&dir, &run);
         }
         let Some(kept) = current.as_mut().filter(|kept| !kept.over) else {
             continue;
@@ -58,7 +58,7 @@ fn has_begun(status: &RunStatus) -> bool {
 }
 
 /// A run that is kept.
-struct Kept {
+struct JournalledRun {
     run: String,
     folder: RunFolder,
     timeline: Timeline,
@@ -69,7 +69,7 @@ struct Kept {
     over: bool,
 }
 
-impl Kept {
+impl JournalledRun {
     fn begin(dir: &Path, run: &str) -> Option<Self> {
         // The run does not depend on it: a disk that is full is told of where the model is saved.
         let folder = RunFolder::at(dir.join(run)).ok()?;

@@ -16,7 +16,7 @@ const WRITTEN_EVERY: Duration = Duration::from_secs(10);
 
 /// Reads data to train on.
 pub(crate) fn open(spec: &DataSpec, seed: u64, data_root: Option<&Path>) -> Result<Dataset, DatasetError> {
-    let line = Line {
+    let line = ProgressLine {
         drawn: std::io::stderr().is_terminal(),
         next: Mutex::new(Instant::now() + PATIENCE),
     };
@@ -26,14 +26,14 @@ pub(crate) fn open(spec: &DataSpec, seed: u64, data_root: Option<&Path>) -> Resu
 }
 
 /// A line on standard error.
-struct Line {
+struct ProgressLine {
     /// Whether it can be drawn over.
     drawn: bool,
     /// When it is due.
     next: Mutex<Instant>,
 }
 
-impl Line {
+impl ProgressLine {
     fn show(&self, progress: Progress) {
         let now = Instant::now();
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);

@@ -26,11 +26,11 @@ const USUAL_WIDTH: u16 = 80;
 const ERASE: &str = "\r\x1b[K";
 
 /// The bar that is on the screen, for whoever ends the program at once.
-static SHOWN: Mutex<Option<Arc<Shown>>> = Mutex::new(None);
+static SHOWN: Mutex<Option<Arc<SharedBar>>> = Mutex::new(None);
 
 /// A progress bar on standard error; a line now and then where that is no terminal; nothing where no people are told.
 pub(crate) struct View {
-    shown: Arc<Shown>,
+    shown: Arc<SharedBar>,
     means: Means,
     /// Dropped with the view, which ends the drawing.
     _ticking: Option<Sender<()>>,
@@ -47,7 +47,7 @@ enum Means {
 }
 
 /// What is shown.
-struct Shown(Mutex<State>);
+struct SharedBar(Mutex<State>);
 
 struct State {
     bar: Bar,
@@ -59,7 +59,7 @@ struct State {
     over: bool,
 }
 
-impl Shown {
+impl SharedBar {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -121,7 +121,7 @@ impl View {
     /// Of so many samples; with none it is not known how much there is to do.
     pub(crate) fn new(samples: u64, audience: Audience) -> Self {
         let means = Means::of(audience);
-        let shown = Arc::new(Shown(Mutex::new(State {
+        let shown = Arc::new(SharedBar(Mutex::new(State {
             bar: Bar {
                 total: samples,
                 ..Bar::default()
@@ -200,7 +200,7 @@ impl Drop for View {
 }
 
 /// Draws until its sender is dropped.
-fn keep_drawing(shown: Arc<Shown>) -> Sender<()> {
+fn keep_drawing(shown: Arc<SharedBar>) -> Sender<()> {
     let (sender, dropped) = mpsc::channel();
     // Without a thread there is no bar; the run goes on all the same.
     let _ = std::thread::Builder::new().name("bar".into()).spawn(move || {

@@ -16,7 +16,7 @@ pub struct BaseRate {
 
 /// How an accuracy compares with always guessing the most frequent class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Compared {
+pub enum BaseRateComparison {
     /// Clearly better.
     Better,
     /// Better, but by no more than chance explains.
@@ -39,17 +39,17 @@ impl BaseRate {
 
     /// Compares a model's accuracy on the same samples.
     #[must_use]
-    pub fn compare(&self, accuracy: f64) -> Compared {
+    pub fn compare(&self, accuracy: f64) -> BaseRateComparison {
         let deviation = (self.rate * (1.0 - self.rate) / self.samples.max(1) as f64).sqrt();
         let is_better = accuracy > self.rate;
         if self.rate >= 1.0 {
-            Compared::Nothing
+            BaseRateComparison::Nothing
         } else if !is_better {
-            Compared::No
+            BaseRateComparison::No
         } else if accuracy < 1.0 && accuracy <= self.rate + CLEAR_DEVIATIONS * deviation {
-            Compared::Hardly
+            BaseRateComparison::Hardly
         } else {
-            Compared::Better
+            BaseRateComparison::Better
         }
     }
 
@@ -60,10 +60,10 @@ impl BaseRate {
         let advice = "lower the learning rate (--optimiser), train for more --epochs, or see whether the labels follow from \
                       the inputs at all";
         match self.compare(accuracy) {
-            Compared::Better => None,
-            Compared::Hardly => Some(format!("the model is hardly {than}: {advice}")),
-            Compared::No => Some(format!("the model is no {than}: {advice}")),
-            Compared::Nothing => Some(
+            BaseRateComparison::Better => None,
+            BaseRateComparison::Hardly => Some(format!("the model is hardly {than}: {advice}")),
+            BaseRateComparison::No => Some(format!("the model is no {than}: {advice}")),
+            BaseRateComparison::Nothing => Some(
                 "all held-out samples are of one class, so that their accuracy says nothing: hold out samples of all classes"
                     .into(),
             ),
@@ -100,15 +100,19 @@ mod tests {
     #[test]
     fn what_is_not_clearly_better_is_told() {
         let compared = |samples, most, accuracy| BaseRate::of(samples, most).unwrap().compare(accuracy);
-        assert_eq!(compared(10_000, 1_135, 0.1135), Compared::No);
-        assert_eq!(compared(10_000, 1_135, 0.098), Compared::No);
-        assert_eq!(compared(10_000, 1_135, 0.117), Compared::Hardly);
-        assert_eq!(compared(10_000, 1_135, 0.2), Compared::Better);
-        assert_eq!(compared(10_000, 9_800, 0.984), Compared::Better);
-        assert_eq!(compared(10_000, 9_800, 0.981), Compared::Hardly);
-        assert_eq!(compared(4, 2, 1.0), Compared::Better, "nothing could be better");
-        assert_eq!(compared(4, 4, 1.0), Compared::Nothing);
-        assert_eq!(compared(4, 2, f64::NAN), Compared::No);
+        assert_eq!(compared(10_000, 1_135, 0.1135), BaseRateComparison::No);
+        assert_eq!(compared(10_000, 1_135, 0.098), BaseRateComparison::No);
+        assert_eq!(compared(10_000, 1_135, 0.117), BaseRateComparison::Hardly);
+        assert_eq!(compared(10_000, 1_135, 0.2), BaseRateComparison::Better);
+        assert_eq!(compared(10_000, 9_800, 0.984), BaseRateComparison::Better);
+        assert_eq!(compared(10_000, 9_800, 0.981), BaseRateComparison::Hardly);
+        assert_eq!(
+            compared(4, 2, 1.0),
+            BaseRateComparison::Better,
+            "nothing could be better"
+        );
+        assert_eq!(compared(4, 4, 1.0), BaseRateComparison::Nothing);
+        assert_eq!(compared(4, 2, f64::NAN), BaseRateComparison::No);
         let warning = BaseRate::of(10_000, 1_135).unwrap().warning(0.1135).unwrap();
         assert!(
             warning.contains("no better than always guessing the most frequent class (0.1135): lower"),

@@ -15,7 +15,7 @@ pub fn ratio(part: f64, whole: f64) -> f64 {
 
 /// A record with the name of what it is, as a line for scripts.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Line<'a, R> {
+pub struct EventLine<'a, R> {
     /// What happened.
     pub event: &'static str,
     /// What is to be said of it.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use communicator::transport::{AcceptLimits, Acceptor, Credentials, Security};
-use protocol::data::{DataSpec, HeldOut, TableOptions};
+use protocol::data::{DataSpec, TableOptions, TestSplit};
 use protocol::frontier::Frontier;
 use protocol::job::JobDraft;
 use protocol::lattice::weight_of;
@@ -163,7 +163,7 @@ pub(crate) fn csv(bytes: &[u8]) -> Option<Check> {
         file,
         separator: None,
         table: TableOptions {
-            held_out: HeldOut::Share(0.3),
+            test_split: TestSplit::Share(0.3),
             ..TableOptions::default()
         },
     };

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use communicator::Timing;
 use communicator::control::{
-    Endpoint, EndpointActor, EndpointMessage, Identity, Payload, Peer, Role, Routes, SessionEvent, Sessions,
+    Endpoint, EndpointActor, EndpointMessage, Identity, Payload, Role, Routes, SessionEvent, Sessions, VerifiedPeer,
 };
 use communicator::transport::{Credentials, Plane, Security, Stream, dial};
 use protocol::ids::NodeId;
@@ -119,7 +119,7 @@ impl Liar {
                 match self.events.recv().await {
                     Some(SessionEvent::Ready {
                         session,
-                        peer: Peer::Node(node),
+                        peer: VerifiedPeer::Node(node),
                     }) => return (session, node),
                     Some(_) => {}
                     None => panic!("there are no events"),

@@ -1,6 +1,6 @@
 //! Files that are there whole or not at all: models, checkpoints, workers' states.
 //!
-//! A [`Part`] is written beside the place that it is for, under a name that nobody can know before, and takes its name
+//! A [`PartialFile`] is written beside the place that it is for, under a name that nobody can know before, and takes its name
 //! when all of it is on the disk. Where anything fails before that, it is gone, and what was there stays. Nothing but a
 //! regular file or a link is ever replaced: links that somebody has laid where Tau writes lead nowhere. Whoever writes to a
 //! path that the user names asks [`target_of`] first, which follows them.
@@ -22,14 +22,14 @@ const BUFFER_BYTES: usize = 1 << 16;
 /// Links that are followed one after another; more are taken for a circle, as the system does.
 const LINKS_MAX: usize = 40;
 
-/// A file that is being written. Dropped before [`Part::keep`], it is gone.
+/// A file that is being written. Dropped before [`PartialFile::keep`], it is gone.
 #[derive(Debug)]
-pub struct Part {
+pub struct PartialFile {
     file: NamedTempFile,
     place: PathBuf,
 }
 
-impl Part {
+impl PartialFile {
     /// Begins a file, in a folder that must be there. Where something is that is neither a regular file nor a link, the error is
     /// of kind [`io::ErrorKind::InvalidInput`] and names what it is.
     pub fn beside(place: &Path) -> io::Result<Self> {
@@ -103,7 +103,7 @@ pub fn make_folder_of(place: &Path) -> io::Result<()> {
 
 /// Writes a file whole or not at all, in a folder that must be there.
 pub fn write(place: &Path, contents: impl FnOnce(&mut BufWriter<&mut File>) -> io::Result<()>) -> io::Result<()> {
-    let mut part = Part::beside(place)?;
+    let mut part = PartialFile::beside(place)?;
     let mut buffered = BufWriter::with_capacity(BUFFER_BYTES, part.file());
     contents(&mut buffered)?;
     buffered.flush()?;

@@ -7,22 +7,22 @@ use crate::tape::{Activations, Failure, Layer, OpError, Operation, carry_out, jo
 /// The chain of operations of a model. Holds no weights.
 #[derive(Clone)]
 pub struct Network<L: Layer> {
-    parts: Vec<Part<L>>,
+    parts: Vec<NetworkNode<L>>,
     /// Parts before this one have nothing to train, and nobody waits for their gradients: they are not taped.
     first_with_weights: usize,
 }
 
 /// A part of a network.
 #[derive(Clone)]
-pub enum Part<L: Layer> {
+pub enum NetworkNode<L: Layer> {
     /// One layer.
     Layer(L),
     /// Two ways: what comes out of both is added up.
     Block {
         /// The layers of one.
-        body: Vec<Part<L>>,
+        body: Vec<NetworkNode<L>>,
         /// Those of the other.
-        skip: Vec<Part<L>>,
+        skip: Vec<NetworkNode<L>>,
         /// Where they part and come together.
         junction: L::Junction,
     },
@@ -64,7 +64,7 @@ pub struct Descent<E: Unit> {
 impl<L: Layer> Network<L> {
     /// A network of parts, in order.
     #[must_use]
-    pub fn new(parts: Vec<Part<L>>, first_with_weights: usize) -> Self {
+    pub fn new(parts: Vec<NetworkNode<L>>, first_with_weights: usize) -> Self {
         Self {
             parts,
             first_with_weights,
@@ -133,18 +133,18 @@ impl<L: Layer> Network<L> {
 }
 
 fn mapped<L: Layer, E>(
-    parts: &[Part<L>],
+    parts: &[NetworkNode<L>],
     layer: &impl Fn(&L) -> Result<L, E>,
     junction: &impl Fn(&L::Junction) -> Result<L::Junction, E>,
-) -> Result<Vec<Part<L>>, E> {
-    let part = |part: &Part<L>| {
+) -> Result<Vec<NetworkNode<L>>, E> {
+    let part = |part: &NetworkNode<L>| {
         Ok(match part {
-            Part::Layer(one) => Part::Layer(layer(one)?),
-            Part::Block {
+            NetworkNode::Layer(one) => NetworkNode::Layer(layer(one)?),
+            NetworkNode::Block {
                 body,
                 skip,
                 junction: one,
-            } => Part::Block {
+            } => NetworkNode::Block {
                 body: mapped(body, layer, junction)?,
                 skip: mapped(skip, layer, junction)?,
                 junction: junction(one)?,
@@ -156,15 +156,15 @@ fn mapped<L: Layer, E>(
 
 /// Goes through parts, one after the other.
 fn through<L: Layer, T: Tape<L::Unit, Cpu>>(
-    parts: &[Part<L>],
+    parts: &[NetworkNode<L>],
     pass: &L::Pass,
     mut x: Activations<L::Unit, T>,
     failure: &Failure<L::Error>,
 ) -> Result<Activations<L::Unit, T>, OpError> {
     for one in parts {
         x = match one {
-            Part::Layer(layer) => carry_out(layer, pass, x, failure)?,
-            Part::Block { body, skip, junction } => {
+            NetworkNode::Layer(layer) => carry_out(layer, pass, x, failure)?,
+            NetworkNode::Block { body, skip, junction } => {
                 let ([one, other], tape) = part(junction, pass, x, failure)?;
                 // One tape goes both ways in turn, so that all of it is run backwards in the end.
                 let (one, tape) = through(body, pass, one.put_tape(tape), failure)?.split_tape();

@@ -16,7 +16,7 @@ pub type Activations<E, T = NoneTape> = Tensor<(usize, usize), E, Cpu, T>;
 
 /// What came of an operation: its output, and what its way back needs.
 pub type Forward<O, To = (usize, usize)> =
-    Result<(Tensor<To, <O as Operation<To>>::Unit, Cpu>, <O as Operation<To>>::Kept), <O as Operation<To>>::Error>;
+    Result<(Tensor<To, <O as Operation<To>>::Unit, Cpu>, <O as Operation<To>>::Saved), <O as Operation<To>>::Error>;
 
 /// An operation on a minibatch, as some device carries it out: a layer, whose output is a minibatch again, or a loss.
 pub trait Operation<To: Shape = (usize, usize)>: Clone + 'static {
@@ -25,7 +25,7 @@ pub trait Operation<To: Shape = (usize, usize)>: Clone + 'static {
     /// What all operations of one pass through a network are computed with: weights, and what is drawn at random.
     type Pass: Clone + 'static;
     /// What its way back needs beside its input and its output.
-    type Kept: 'static;
+    type Saved: 'static;
     /// What can go wrong.
     type Error: From<OpError> + 'static;
 
@@ -36,8 +36,8 @@ pub trait Operation<To: Shape = (usize, usize)>: Clone + 'static {
     fn backward(
         &self,
         pass: &Self::Pass,
-        around: Around<'_, Self::Unit, To>,
-        kept: Self::Kept,
+        around: Neighbours<'_, Self::Unit, To>,
+        kept: Self::Saved,
         gradients: &mut Gradients<Self::Unit, Cpu>,
     ) -> Result<(), Self::Error>;
 }
@@ -49,7 +49,7 @@ pub trait Layer: Operation {
 }
 
 /// What goes two ways: through a block's layers, and beside them.
-pub type Ways<E> = [Activations<E>; 2];
+pub type Branches<E> = [Activations<E>; 2];
 
 /// Where a block begins and where it ends.
 pub trait Junction: Clone + 'static {
@@ -61,32 +61,32 @@ pub trait Junction: Clone + 'static {
     type Error: From<OpError> + 'static;
 
     /// The same numbers for both ways.
-    fn part(&self, x: &Activations<Self::Unit>) -> Result<Ways<Self::Unit>, Self::Error>;
+    fn part(&self, x: &Activations<Self::Unit>) -> Result<Branches<Self::Unit>, Self::Error>;
 
     /// Hands on the gradients that have come back both ways.
     fn part_back(
         &self,
         pass: &Self::Pass,
         x: &Activations<Self::Unit>,
-        ways: &Ways<Self::Unit>,
+        ways: &Branches<Self::Unit>,
         gradients: &mut Gradients<Self::Unit, Cpu>,
     ) -> Result<(), Self::Error>;
 
     /// What has come both ways, added up.
-    fn join(&self, pass: &Self::Pass, ways: &Ways<Self::Unit>) -> Result<Activations<Self::Unit>, Self::Error>;
+    fn join(&self, pass: &Self::Pass, ways: &Branches<Self::Unit>) -> Result<Activations<Self::Unit>, Self::Error>;
 
     /// Hands the gradient of the sum on to both ways.
     fn join_back(
         &self,
         pass: &Self::Pass,
-        ways: &Ways<Self::Unit>,
+        ways: &Branches<Self::Unit>,
         y: &Activations<Self::Unit>,
         gradients: &mut Gradients<Self::Unit, Cpu>,
     ) -> Result<(), Self::Error>;
 }
 
 /// What an operation lies between.
-pub struct Around<'a, E: Unit, To: Shape = (usize, usize)> {
+pub struct Neighbours<'a, E: Unit, To: Shape = (usize, usize)> {
     /// Its input.
     pub x: &'a Activations<E>,
     /// Its output.
@@ -141,7 +141,7 @@ where
         let (operation, pass, output) = (operation.clone(), pass.clone(), y.clone());
         let failure = failure.share();
         tape.add_backward_op(move |gradients| {
-            let around = Around { x: &x, y: &output };
+            let around = Neighbours { x: &x, y: &output };
             failure.keep(operation.backward(&pass, around, kept, gradients))
         });
     }
@@ -154,7 +154,7 @@ pub(crate) fn part<J: Junction, T: Tape<J::Unit, Cpu>>(
     pass: &J::Pass,
     x: Activations<J::Unit, T>,
     failure: &Failure<J::Error>,
-) -> Result<(Ways<J::Unit>, T), OpError> {
+) -> Result<(Branches<J::Unit>, T), OpError> {
     let (x, mut tape) = x.split_tape();
     let ways = failure.keep(junction.part(&x))?;
     if T::OWNS_TAPE {
@@ -168,7 +168,7 @@ pub(crate) fn part<J: Junction, T: Tape<J::Unit, Cpu>>(
 pub(crate) fn join<J: Junction, T: Tape<J::Unit, Cpu>>(
     junction: &J,
     pass: &J::Pass,
-    (ways, mut tape): (Ways<J::Unit>, T),
+    (ways, mut tape): (Branches<J::Unit>, T),
     failure: &Failure<J::Error>,
 ) -> Result<Activations<J::Unit, T>, OpError> {
     let y = failure.keep(junction.join(pass, &ways))?;
@@ -242,7 +242,7 @@ mod tests {
     impl Operation<()> for Through {
         type Unit = u64;
         type Pass = ();
-        type Kept = ();
+        type Saved = ();
         type Error = DeviceError;
 
         fn forward(&self, (): &(), x: &Activations<u64>, _: bool) -> Forward<Self, ()> {
@@ -252,7 +252,7 @@ mod tests {
         fn backward(
             &self,
             (): &(),
-            around: Around<'_, u64, ()>,
+            around: Neighbours<'_, u64, ()>,
             (): (),
             gradients: &mut Gradients<u64, Cpu>,
         ) -> Result<(), DeviceError> {

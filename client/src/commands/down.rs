@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use crate::args::Down;
 use crate::commands;
 use crate::failure::Failure;
-use crate::fleet::{Ended, Trouble};
+use crate::fleet::{RemoteFailure, StoppedHost};
 use crate::notice;
 
 pub(crate) fn run(arguments: &Down) -> Result<(), Failure> {
@@ -21,7 +21,7 @@ pub(crate) fn run(arguments: &Down) -> Result<(), Failure> {
             let fleet = Arc::clone(&fleet);
             ending.spawn(async move { (place, fleet.down(&host, purge).await) });
         }
-        let ended: BTreeMap<usize, Result<Ended, Trouble>> = ending.join_all().await.into_iter().collect();
+        let ended: BTreeMap<usize, Result<StoppedHost, RemoteFailure>> = ending.join_all().await.into_iter().collect();
         let mut wrong = Vec::new();
         for (place, ended) in ended {
             let host = &hosts[place];
@@ -39,7 +39,7 @@ pub(crate) fn run(arguments: &Down) -> Result<(), Failure> {
 }
 
 /// What became of a host.
-fn sentence(ended: &Ended) -> String {
+fn sentence(ended: &StoppedHost) -> String {
     let node = match ended.ran {
         Some(true) => "the node had to be killed",
         Some(false) => "the node has ended",
@@ -59,7 +59,7 @@ mod tests {
     #[test]
     fn what_became_of_a_host_is_said() {
         let said = |ran, removed, kept: Option<&str>| {
-            sentence(&Ended {
+            sentence(&StoppedHost {
                 ran,
                 removed,
                 kept: kept.map(str::to_owned),

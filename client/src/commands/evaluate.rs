@@ -54,14 +54,14 @@ struct Evaluated<'a> {
 
 /// The samples of the data that a model is measured on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
+enum EvaluatedSamples {
     /// Its test part.
     Test,
     /// All of them: the model was not trained on this file.
     NewFile,
 }
 
-impl Part {
+impl EvaluatedSamples {
     /// All samples are measured if the data names another file than the training data and no test part.
     fn of(text: Option<&str>, given: Option<&DataSpec>, trained: &DataSpec) -> Self {
         let paths = given.and_then(DataSpec::path).zip(trained.path());
@@ -105,11 +105,11 @@ pub(crate) fn run(arguments: &Evaluate) -> Result<(), Failure> {
         .transpose()
         .map_err(Failure::bad)?;
     let model = model_file::load(&arguments.model).map_err(Failure::bad)?;
-    let part = Part::of(arguments.data.as_deref(), given.as_ref(), &model.job.data);
+    let part = EvaluatedSamples::of(arguments.data.as_deref(), given.as_ref(), &model.job.data);
     let spec = match (given, part) {
         (None, _) => model.job.data.clone(),
-        (Some(given), Part::NewFile) => given.for_testing(),
-        (Some(given), Part::Test) => given,
+        (Some(given), EvaluatedSamples::NewFile) => given.for_testing(),
+        (Some(given), EvaluatedSamples::Test) => given,
     };
     let metadata = &model.metadata;
     let dataset = Dataset::open_for(&spec, model.job.seed, None, metadata.known()).map_err(Failure::bad)?;
@@ -240,23 +240,26 @@ mod tests {
         }
         let part = |given: &str, trained: &str| {
             let spec: DataSpec = given.parse().unwrap();
-            Part::of(Some(given), Some(&spec), &trained.parse().unwrap())
+            EvaluatedSamples::of(Some(given), Some(&spec), &trained.parse().unwrap())
         };
         let (train, new) = (format!("csv:{}", path("train.csv")), format!("csv:{}", path("new.csv")));
         let round_about = train.replace("train.csv", "./train.csv");
-        assert_eq!(part(&train, &train), Part::Test);
-        assert_eq!(part(&round_about, &train), Part::Test);
-        assert_eq!(part(&new, &train), Part::NewFile);
+        assert_eq!(part(&train, &train), EvaluatedSamples::Test);
+        assert_eq!(part(&round_about, &train), EvaluatedSamples::Test);
+        assert_eq!(part(&new, &train), EvaluatedSamples::NewFile);
         // What the test file of training holds was not trained on.
         let with_test_file = format!("{train}?testfile={}", path("new.csv"));
-        assert_eq!(part(&new, &with_test_file), Part::NewFile);
+        assert_eq!(part(&new, &with_test_file), EvaluatedSamples::NewFile);
         // Whoever names a test part gets it.
-        assert_eq!(part(&format!("{new}?test=0.2"), &train), Part::Test);
+        assert_eq!(part(&format!("{new}?test=0.2"), &train), EvaluatedSamples::Test);
         // The file that was trained on has moved, or was on another machine.
-        assert_eq!(part(&train, "csv:gone/train.csv"), Part::Test);
-        assert_eq!(part(&new, "csv:gone/train.csv"), Part::NewFile);
-        assert_eq!(part(&new, "builtin:mnist"), Part::NewFile);
-        assert_eq!(part("builtin:mnist", "builtin:mnist"), Part::Test);
-        assert_eq!(Part::of(None, None, &train.parse().unwrap()), Part::Test);
+        assert_eq!(part(&train, "csv:gone/train.csv"), EvaluatedSamples::Test);
+        assert_eq!(part(&new, "csv:gone/train.csv"), EvaluatedSamples::NewFile);
+        assert_eq!(part(&new, "builtin:mnist"), EvaluatedSamples::NewFile);
+        assert_eq!(part("builtin:mnist", "builtin:mnist"), EvaluatedSamples::Test);
+        assert_eq!(
+            EvaluatedSamples::of(None, None, &train.parse().unwrap()),
+            EvaluatedSamples::Test
+        );
     }
 }

@@ -128,15 +128,15 @@ fn listen(arguments: &Seed) -> String {
 
 /// What a node shows of itself, for as long as this is there.
 #[derive(Default)]
-struct Shown {
+struct NodeViews {
     page: Option<Page>,
     metrics: Option<Server>,
 }
 
 /// Serves the page and the metrics that were asked for.
-async fn show(node: &Node, arguments: &Seed, dir: &Path) -> Result<Shown, Failure> {
+async fn show(node: &Node, arguments: &Seed, dir: &Path) -> Result<NodeViews, Failure> {
     let flags = &arguments.node;
-    let mut shown = Shown::default();
+    let mut shown = NodeViews::default();
     if flags.page.is_none() && flags.metrics.is_none() {
         return Ok(shown);
     }

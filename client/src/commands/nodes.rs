@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use protocol::stats::{Line, NodeReport};
+use protocol::stats::{EventLine, NodeReport};
 use protocol::wire::control::{Reply, Request, SILENT};
 
 use crate::args::Ask;
@@ -25,7 +25,7 @@ pub(crate) fn run(arguments: &Ask) -> Result<(), Failure> {
 fn show(nodes: &[NodeReport], json: bool) {
     if json {
         for record in nodes {
-            output::line(&Line { event: "node", record });
+            output::line(&EventLine { event: "node", record });
         }
         return;
     }

@@ -42,7 +42,7 @@ pub(crate) fn run(arguments: &Predict) -> Result<(), Failure> {
         Audience::People
     };
     let view = View::new(samples.len() as u64, audience);
-    let lines = Lines {
+    let lines = PredictionWriter {
         target,
         all: arguments.all,
         rows: arguments.row,
@@ -85,7 +85,7 @@ fn as_io(error: csv::Error) -> std::io::Error {
 }
 
 /// What is told of each sample.
-struct Lines<'a> {
+struct PredictionWriter<'a> {
     target: &'a Target,
     /// The probabilities of all classes.
     all: bool,
@@ -98,7 +98,7 @@ struct Lines<'a> {
 }
 
 /// A line of the answer, as names with what stands under them.
-type Line<'a> = Vec<(&'a str, Field<'a>)>;
+type PredictionLine<'a> = Vec<(&'a str, Field<'a>)>;
 
 enum Field<'a> {
     Text(&'a str),
@@ -110,10 +110,10 @@ enum Field<'a> {
     Probabilities(&'a [String], Vec<f64>),
 }
 
-impl<'a> Lines<'a> {
+impl<'a> PredictionWriter<'a> {
     /// What a row of outputs says of the sample of this number.
-    fn line(&self, at: usize, row: &[f32]) -> Line<'a> {
-        let mut line: Line<'a> = match self.target {
+    fn line(&self, at: usize, row: &[f32]) -> PredictionLine<'a> {
+        let mut line: PredictionLine<'a> = match self.target {
             Target::Classes(classes) => {
                 let Prediction { class, probability } = Prediction::of(row);
                 let class = Field::Text(&classes[class as usize]);
@@ -173,7 +173,7 @@ impl<W: Write> Writer<W> {
         }
     }
 
-    fn write(&mut self, line: &Line<'_>) -> std::io::Result<()> {
+    fn write(&mut self, line: &PredictionLine<'_>) -> std::io::Result<()> {
         match self {
             Self::Csv { csv, named } => {
                 if !std::mem::replace(named, true) {
@@ -208,7 +208,7 @@ impl<W: Write> Writer<W> {
 }
 
 /// A line as an object, its fields in their order.
-struct Object<'a>(&'a Line<'a>);
+struct Object<'a>(&'a PredictionLine<'a>);
 
 impl Serialize for Object<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -253,7 +253,7 @@ mod tests {
     fn what_is_asked_for_follows_what_is_always_told() {
         let target = Target::Classes(vec!["a".into(), "b,c".into()]);
         let names = ["x.png".to_owned(), "y.png".to_owned()];
-        let lines = Lines {
+        let lines = PredictionWriter {
             target: &target,
             all: true,
             rows: true,
@@ -298,7 +298,7 @@ mod tests {
         ];
         for (target, json) in targets.iter().flat_map(|target| [(target, false), (target, true)]) {
             let mut writer = Writer::new(json, Gone);
-            let lines = Lines {
+            let lines = PredictionWriter {
                 target,
                 all: false,
                 rows: false,

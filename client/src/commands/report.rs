@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use protocol::job::JobDraft;
-use protocol::stats::{Finished, Line};
+use protocol::stats::{EventLine, Finished};
 
 use crate::args::Report as Arguments;
 use crate::failure::Failure;
@@ -34,7 +34,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let written = report::write(&arguments.out, &material)?;
     let files: Vec<String> = written.iter().map(|path| path.display().to_string()).collect();
     if arguments.json {
-        output::line(&Line {
+        output::line(&EventLine {
             event: "report",
             record: &serde_json::json!({ "runs": material.rows.len(), "files": files }),
         });

@@ -21,7 +21,7 @@ const NAMES_MAX: usize = 20;
 
 /// What is told of a model.
 #[derive(Serialize)]
-struct Shown<'a> {
+struct ModelSummary<'a> {
     event: &'static str,
     layers: Vec<ShownLayer>,
     weights: usize,
@@ -68,7 +68,7 @@ struct RunResult {
 pub(crate) fn run(arguments: &Show) -> Result<(), Failure> {
     let model = model_file::load(&arguments.model).map_err(Failure::bad)?;
     let metadata = &model.metadata;
-    let shown = Shown {
+    let shown = ModelSummary {
         event: "model",
         layers: layers(&model),
         weights: model.layout.weights,
@@ -111,7 +111,7 @@ fn result_beside(model: &Path, digest: &str) -> Option<RunResult> {
     (result.digest == digest).then_some(result)
 }
 
-fn text(shown: &Shown<'_>) -> Result<String, Failure> {
+fn text(shown: &ModelSummary<'_>) -> Result<String, Failure> {
     let mut text = format!(
         "{:>3}  {:24}  {:>12}  {:>12}  {:>10}\n",
         "", "layer", "from", "to", "weights"

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use communicator::Timing;
-use protocol::stats::{Line, StatsRecord};
+use protocol::stats::{EventLine, StatsRecord};
 
 use crate::args::Stats;
 use crate::contact::Contact;
@@ -72,7 +72,7 @@ async fn lines(contact: &Contact, json: bool) -> Result<(), Failure> {
 /// Prints a record, and returns whether it could be written.
 fn print(record: &StatsRecord, json: bool) -> bool {
     if json {
-        return output::line(&Line { event: "stats", record });
+        return output::line(&EventLine { event: "stats", record });
     }
     let known = |value: Option<f64>| value.map_or("–".into(), |value| format!("{value:.4}"));
     output::text(&format!(

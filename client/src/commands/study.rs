@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use protocol::stats::{Finished, Line};
+use protocol::stats::{EventLine, Finished};
 use protocol::wire::control::{Reply, Request, SILENT};
 use toml::Value;
 
@@ -51,11 +51,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
         interrupt::watch()?;
         let place = if let Some((contact, _)) = cluster {
-            Place::Cluster(contact, Machine::cluster(&arguments.cluster))
+            StudySite::Cluster(contact, Machine::cluster(&arguments.cluster))
         } else {
             let flags = &arguments.compute;
             let machine = Machine::here(&commands::check_compute(flags)?, flags.threads);
-            Place::Here(flags.clone(), machine)
+            StudySite::Here(flags.clone(), machine)
         };
         let sitting = Sitting {
             study,
@@ -141,7 +141,7 @@ fn check(runs: &[Planned], flags: &args::ComputeFlags) -> Result<(), Failure> {
 }
 
 /// Where runs are made.
-enum Place {
+enum StudySite {
     /// On a cluster of its own each.
     Here(args::ComputeFlags, Machine),
     /// On one that is there.
@@ -153,7 +153,7 @@ struct Sitting {
     study: Study,
     runs: Vec<Planned>,
     store: Store,
-    place: Place,
+    place: StudySite,
     json: bool,
 }
 
@@ -178,7 +178,7 @@ impl Sitting {
                     folder.display()
                 )));
             }
-            if let (Err(_), Place::Cluster(contact, _)) = (&ended, &self.place) {
+            if let (Err(_), StudySite::Cluster(contact, _)) = (&ended, &self.place) {
                 // A run that fails is a result; that nobody is there to make it is none, and ends the study.
                 contact.ask(Request::Nodes).await?;
             }
@@ -195,7 +195,7 @@ impl Sitting {
             ));
         }
         if self.json {
-            output::line(&Line {
+            output::line(&EventLine {
                 event: "report",
                 record: &serde_json::json!({ "runs": total, "files": names }),
             });
@@ -222,12 +222,12 @@ impl Sitting {
         let scratch = Scratch::new(self.store.scratch())?;
         let out = OutFolder::check(&scratch.0)?;
         match &self.place {
-            Place::Here(flags, _) => {
+            StudySite::Here(flags, _) => {
                 let run = LocalRun::check(planned.job.clone(), flags, planned.nodes)?;
                 run.run(&out, self.audience(), OnFailure::Drop, &RunPage::default())
                     .await
             }
-            Place::Cluster(contact, _) => {
+            StudySite::Cluster(contact, _) => {
                 wait_until_idle(contact).await;
                 let job = What::Job(Box::new(planned.job.clone()));
                 let run = start::begin(contact, job, false, self.audience()).await?;
@@ -245,7 +245,7 @@ impl Sitting {
         if let Some(error) = &error {
             self.say(&format!("  failed: {error}"));
         }
-        let (Place::Here(_, machine) | Place::Cluster(_, machine)) = &self.place;
+        let (StudySite::Here(_, machine) | StudySite::Cluster(_, machine)) = &self.place;
         let row = Row {
             experiment: run.experiment.clone(),
             nodes: run.nodes,
@@ -259,7 +259,7 @@ impl Sitting {
         if self.json
             && let Some(record) = self.store.rows.last()
         {
-            output::line(&Line { event: "run", record });
+            output::line(&EventLine { event: "run", record });
         }
         Ok(())
     }

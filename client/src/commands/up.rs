@@ -18,7 +18,7 @@ use crate::commands;
 use crate::contact::Contact;
 use crate::failure::Failure;
 use crate::fleet::hosts::{self, Host};
-use crate::fleet::{Fleet, Listening, SurveyedHost, Trouble, quoted};
+use crate::fleet::{Fleet, Listening, RemoteFailure, SurveyedHost, quoted};
 use crate::{interrupt, notice, output};
 
 /// Where credentials are made if nothing is said.
@@ -53,7 +53,7 @@ impl Member {
     }
 
     /// What goes wrong there, for people.
-    fn says(&self, trouble: &Trouble) -> String {
+    fn says(&self, trouble: &RemoteFailure) -> String {
         let log = trouble.said.all("log").map(str::to_owned).collect::<Vec<_>>();
         with_log(format!("{}: {}", self.host, trouble.why), &log)
     }
@@ -165,7 +165,8 @@ async fn look(fleet: &Arc<Fleet>, hosts: Vec<Host>) -> Result<Vec<Member>, Failu
         let fleet = Arc::clone(fleet);
         looking.spawn(async move { (place, fleet.look(&host).await) });
     }
-    let mut looked: BTreeMap<usize, Result<SurveyedHost, Trouble>> = looking.join_all().await.into_iter().collect();
+    let mut looked: BTreeMap<usize, Result<SurveyedHost, RemoteFailure>> =
+        looking.join_all().await.into_iter().collect();
     let (mut members, mut wrong) = (Vec::new(), Vec::new());
     for (place, (host, name)) in hosts.into_iter().zip(names).enumerate() {
         match looked.remove(&place) {
@@ -258,7 +259,7 @@ async fn bring_up(
             };
             copied
                 .await
-                .map_err(|trouble: Trouble| format!("{host}: {}", trouble.why))
+                .map_err(|trouble: RemoteFailure| format!("{host}: {}", trouble.why))
         });
     }
     let wrong: Vec<String> = copying.join_all().await.into_iter().filter_map(Result::err).collect();

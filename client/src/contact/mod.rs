@@ -41,7 +41,7 @@ pub(crate) struct Contact {
 
 struct State {
     directory: Directory,
-    line: Option<Arc<Line>>,
+    line: Option<Arc<NodeConnection>>,
     lines: u64,
     learned: Option<Instant>,
     /// Nodes that this client calls by another address than other nodes do: theirs, and ours.
@@ -51,7 +51,7 @@ struct State {
 }
 
 /// A connection to one node, for as long as it holds.
-pub(crate) struct Line {
+pub(crate) struct NodeConnection {
     /// No two lines of a contact have the same number, even if they lead to the same node.
     pub(crate) number: u64,
     pub(crate) connection: Connection,
@@ -82,7 +82,10 @@ impl Contact {
     }
 
     /// Asks a question that depends on the line it is asked on. Tells on which it was answered.
-    pub(crate) async fn ask_on(&self, request: impl Fn(&Line) -> Request) -> Result<(Reply, Arc<Line>), Failure> {
+    pub(crate) async fn ask_on(
+        &self,
+        request: impl Fn(&NodeConnection) -> Request,
+    ) -> Result<(Reply, Arc<NodeConnection>), Failure> {
         let since = Instant::now();
         loop {
             let line = self.line_since(since).await?;
@@ -94,7 +97,7 @@ impl Contact {
                 // Asking again would bring the same answer.
                 Err(error @ CallError::Unreadable(_)) => return Err(Failure::work(error)),
                 Err(error) => {
-                    let trouble = Trouble::on_line(&line, &error);
+                    let trouble = AskFailure::on_line(&line, &error);
                     self.bear(trouble, Some(&line), since).await?;
                 }
             }
@@ -102,11 +105,11 @@ impl Contact {
     }
 
     /// A line to a node that answers.
-    pub(crate) async fn line(&self) -> Result<Arc<Line>, Failure> {
+    pub(crate) async fn line(&self) -> Result<Arc<NodeConnection>, Failure> {
         self.line_since(Instant::now()).await
     }
 
-    async fn line_since(&self, since: Instant) -> Result<Arc<Line>, Failure> {
+    async fn line_since(&self, since: Instant) -> Result<Arc<NodeConnection>, Failure> {
         loop {
             let line = self.state.lock().await.line(&self.caller).await;
             match line {
@@ -117,7 +120,7 @@ impl Contact {
     }
 
     /// Bears that a node was asked in vain, or gives up a question that was first asked then.
-    async fn bear(&self, trouble: Trouble, on: Option<&Line>, since: Instant) -> Result<(), Failure> {
+    async fn bear(&self, trouble: AskFailure, on: Option<&NodeConnection>, since: Instant) -> Result<(), Failure> {
         let mut state = self.state.lock().await;
         state.fail(trouble, on);
         let known = state.directory.known();
@@ -133,7 +136,7 @@ impl Contact {
     }
 
     /// Leaves a line on which something went wrong.
-    pub(crate) async fn hang_up(&self, line: &Line) {
+    pub(crate) async fn hang_up(&self, line: &NodeConnection) {
         let mut state = self.state.lock().await;
         state.line.take_if(|current| current.number == line.number);
     }
@@ -165,7 +168,7 @@ impl Contact {
 }
 
 /// Why a node was asked in vain.
-struct Trouble {
+struct AskFailure {
     address: SocketAddr,
     reason: String,
     /// The line is of no use any more.
@@ -176,8 +179,8 @@ struct Trouble {
     lasting: bool,
 }
 
-impl Trouble {
-    fn on_line(line: &Line, error: &CallError) -> Self {
+impl AskFailure {
+    fn on_line(line: &NodeConnection, error: &CallError) -> Self {
         let address = line.connection.address();
         let reason = match error {
             CallError::Gone => format!("the connection to {address} broke"),
@@ -207,21 +210,21 @@ impl Trouble {
 
 impl State {
     /// The line, made if there is none. Others wait for it: one attempt at a time is enough.
-    async fn line(&mut self, caller: &Caller) -> Result<Arc<Line>, Trouble> {
+    async fn line(&mut self, caller: &Caller) -> Result<Arc<NodeConnection>, AskFailure> {
         let line = if let Some(line) = &self.line {
             Arc::clone(line)
         } else {
             let address = self.directory.current();
             let called = caller.call(address).await;
-            let connection = called.map_err(|error| Trouble::calling(address, &error))?;
+            let connection = called.map_err(|error| AskFailure::calling(address, &error))?;
             self.lines += 1;
             self.learned = None;
             let number = self.lines;
-            Arc::clone(self.line.insert(Arc::new(Line { number, connection })))
+            Arc::clone(self.line.insert(Arc::new(NodeConnection { number, connection })))
         };
         if self.learned.is_none_or(|learned| learned.elapsed() >= LEARN_EVERY) {
             let asked = line.connection.ask(Request::Nodes, ANSWER_LIMIT).await;
-            if let Reply::Nodes(nodes) = asked.map_err(|error| Trouble::on_line(&line, &error))? {
+            if let Reply::Nodes(nodes) = asked.map_err(|error| AskFailure::on_line(&line, &error))? {
                 self.learn(&nodes, line.connection.address());
             }
         }
@@ -242,7 +245,7 @@ impl State {
         }
     }
 
-    fn answered(&mut self, reply: &Reply, line: &Line) {
+    fn answered(&mut self, reply: &Reply, line: &NodeConnection) {
         self.directory.answered();
         self.troubles.forget();
         if let Reply::Nodes(nodes) = reply {
@@ -251,7 +254,7 @@ impl State {
     }
 
     /// A node was asked in vain, on this line if there was one: it is asked again, or the next one.
-    fn fail(&mut self, trouble: Trouble, on: Option<&Line>) {
+    fn fail(&mut self, trouble: AskFailure, on: Option<&NodeConnection>) {
         let current = self.line.as_ref().map(|line| line.number);
         // Others may have noticed before, and gone on.
         let noticed = match on {

@@ -14,13 +14,13 @@ const LISTED_MAX: usize = 8;
 /// Those who were asked in vain.
 #[derive(Debug, Default)]
 pub(super) struct Troubles {
-    by_address: BTreeMap<SocketAddr, Trouble>,
+    by_address: BTreeMap<SocketAddr, ReportedFailure>,
     /// For how long nobody had answered when that was last said.
     said: Duration,
 }
 
 #[derive(Debug)]
-struct Trouble {
+struct ReportedFailure {
     reason: String,
     /// It will be no better in a minute.
     lasting: bool,
@@ -32,7 +32,7 @@ impl Troubles {
     /// Takes down that somebody was asked in vain. `lasting`: it will be no better in a minute.
     pub(super) fn add(&mut self, address: SocketAddr, reason: String, lasting: bool) {
         let said = self.by_address.get(&address).is_some_and(|trouble| trouble.said);
-        let trouble = Trouble { reason, lasting, said };
+        let trouble = ReportedFailure { reason, lasting, said };
         self.by_address.insert(address, trouble);
     }
 
@@ -65,7 +65,7 @@ impl Troubles {
     }
 
     /// Something of each who was asked in vain, up to as many as are listed.
-    fn listed(&self, text: impl Fn(&SocketAddr, &Trouble) -> String, between: &str) -> String {
+    fn listed(&self, text: impl Fn(&SocketAddr, &ReportedFailure) -> String, between: &str) -> String {
         let more = self.by_address.len().saturating_sub(LISTED_MAX);
         let more = (more > 0).then(|| format!("and {more} more"));
         let texts = self.by_address.iter().map(|(address, trouble)| text(address, trouble));

@@ -12,8 +12,8 @@ use communicator::Timing;
 use serde::Deserialize;
 
 use hosts::Host;
-pub(crate) use remote::Trouble;
-use remote::{Errand, Remote};
+pub(crate) use remote::RemoteFailure;
+use remote::{Remote, RemoteCommand};
 pub(crate) use scripts::quoted;
 use scripts::{COPY, DOWN, LOOK, START, Said};
 
@@ -65,7 +65,7 @@ pub(crate) struct Listening {
 
 /// What became of a host's node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Ended {
+pub(crate) struct StoppedHost {
     /// Whether one ran, and had to be killed.
     pub(crate) ran: Option<Killed>,
     /// Whether there was anything at all.
@@ -100,22 +100,22 @@ impl Fleet {
     }
 
     /// Looks what is on a host.
-    pub(crate) async fn look(&self, host: &Host) -> Result<SurveyedHost, Trouble> {
+    pub(crate) async fn look(&self, host: &Host) -> Result<SurveyedHost, RemoteFailure> {
         let errand = self.errand(LOOK, &[], ANSWER_LIMIT);
         Ok(SurveyedHost::of(&self.remote.run(host, errand).await?))
     }
 
     /// Copies this program there.
-    pub(crate) async fn copy_program(&self, host: &Host, file: &Path, sha256: &str) -> Result<(), Trouble> {
+    pub(crate) async fn copy_program(&self, host: &Host, file: &Path, sha256: &str) -> Result<(), RemoteFailure> {
         self.copy(host, file, PROGRAM, "700", sha256).await
     }
 
     /// Copies the credentials there, for nobody else to read.
-    pub(crate) async fn copy_credentials(&self, host: &Host, file: &Path, sha256: &str) -> Result<(), Trouble> {
+    pub(crate) async fn copy_credentials(&self, host: &Host, file: &Path, sha256: &str) -> Result<(), RemoteFailure> {
         self.copy(host, file, CREDENTIALS, "600", sha256).await
     }
 
-    async fn copy(&self, host: &Host, file: &Path, name: &str, mode: &str, sha256: &str) -> Result<(), Trouble> {
+    async fn copy(&self, host: &Host, file: &Path, name: &str, mode: &str, sha256: &str) -> Result<(), RemoteFailure> {
         let arguments = [name, mode, sha256].map(String::from);
         let mut errand = self.errand(COPY, &arguments, COPY_LIMIT);
         errand.input = Some(file);
@@ -123,7 +123,7 @@ impl Fleet {
     }
 
     /// Starts a node there, detached from everything, and waits until it listens.
-    pub(crate) async fn start(&self, host: &Host, node: &[String]) -> Result<Listening, Trouble> {
+    pub(crate) async fn start(&self, host: &Host, node: &[String]) -> Result<Listening, RemoteFailure> {
         let Self { dir, .. } = self;
         let (begins, rest) = node.split_at(
             node.iter()
@@ -137,27 +137,27 @@ impl Fleet {
         arguments.extend_from_slice(rest);
         let errand = self.errand(START, &arguments, START_LIMIT + ANSWER_LIMIT);
         let said = self.remote.run(host, errand).await?;
-        listening(&said).ok_or_else(|| Trouble::from("the node does not say where it listens".to_owned()))
+        listening(&said).ok_or_else(|| RemoteFailure::from("the node does not say where it listens".to_owned()))
     }
 
     /// Ends the node there and removes what was copied; with `purge` whatever it has saved, too.
-    pub(crate) async fn down(&self, host: &Host, purge: bool) -> Result<Ended, Trouble> {
+    pub(crate) async fn down(&self, host: &Host, purge: bool) -> Result<StoppedHost, RemoteFailure> {
         let patience = Timing::DEFAULT.stop_limit();
         let looks = patience.as_secs() * LOOKS_A_SECOND;
         let arguments = [looks.to_string(), u8::from(purge).to_string()];
         let errand = self.errand(DOWN, &arguments, 2 * patience + ANSWER_LIMIT);
         let said = self.remote.run(host, errand).await?;
-        Ok(Ended {
+        Ok(StoppedHost {
             ran: said.of("killed").map(|_| true).or(said.of("ended").map(|_| false)),
             removed: said.of("removed").is_some(),
             kept: said.of("kept").map(str::to_owned),
         })
     }
 
-    fn errand(&self, script: &'static str, more: &[String], limit: Duration) -> Errand<'static> {
+    fn errand(&self, script: &'static str, more: &[String], limit: Duration) -> RemoteCommand<'static> {
         let mut arguments = vec![self.dir.clone()];
         arguments.extend_from_slice(more);
-        Errand {
+        RemoteCommand {
             script,
             arguments,
             input: None,

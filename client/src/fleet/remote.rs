@@ -20,7 +20,7 @@ pub(crate) struct Remote {
 }
 
 /// What is done on a host.
-pub(crate) struct Errand<'a> {
+pub(crate) struct RemoteCommand<'a> {
     pub(crate) script: &'static str,
     pub(crate) arguments: Vec<String>,
     /// What the script reads.
@@ -31,14 +31,14 @@ pub(crate) struct Errand<'a> {
 
 /// A script that failed, or was not reached.
 #[derive(Clone, Debug)]
-pub(crate) struct Trouble {
+pub(crate) struct RemoteFailure {
     /// One sentence.
     pub(crate) why: String,
     /// What the script had said before.
     pub(crate) said: Said,
 }
 
-impl From<String> for Trouble {
+impl From<String> for RemoteFailure {
     fn from(why: String) -> Self {
         Self {
             why,
@@ -49,16 +49,18 @@ impl From<String> for Trouble {
 
 impl Remote {
     /// Runs a script on a host. Nobody is there to be asked for a password.
-    pub(crate) async fn run(&self, host: &Host, errand: Errand<'_>) -> Result<Said, Trouble> {
+    pub(crate) async fn run(&self, host: &Host, errand: RemoteCommand<'_>) -> Result<Said, RemoteFailure> {
         let limit = errand.limit;
         let ran = tokio::time::timeout(limit, self.run_at_leisure(host, errand)).await;
         ran.unwrap_or_else(|_| {
             let seconds = limit.as_secs();
-            Err(Trouble::from(format!("it did not answer within {seconds} seconds")))
+            Err(RemoteFailure::from(format!(
+                "it did not answer within {seconds} seconds"
+            )))
         })
     }
 
-    async fn run_at_leisure(&self, host: &Host, errand: Errand<'_>) -> Result<Said, Trouble> {
+    async fn run_at_leisure(&self, host: &Host, errand: RemoteCommand<'_>) -> Result<Said, RemoteFailure> {
         let mut ssh = Command::new("sh");
         ssh.args(["-c", &format!("exec {} \"$@\"", self.ssh), "ssh"]);
         ssh.args(["-o", "BatchMode=yes", "-o", "ConnectTimeout=10"]);
@@ -101,7 +103,7 @@ impl Remote {
         } else {
             last.to_owned()
         };
-        Err(Trouble { why, said })
+        Err(RemoteFailure { why, said })
     }
 }
 

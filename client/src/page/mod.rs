@@ -19,7 +19,7 @@ use crate::failure::Failure;
 use crate::http::{self, Answer, Question, Secret, Server};
 use crate::timeline::End;
 use crate::watching::Watch;
-use news::{Known, News};
+use news::{News, PageKnows};
 pub(crate) use replay::Replay;
 use text::Text;
 
@@ -205,7 +205,7 @@ async fn answer(question: &Question, shows: &Shows, text: &Text, looks: &Looks) 
 
 fn news(question: &Question, shows: &Shows, looks: &Looks) -> Answer {
     let count = |name| question.number(name).map_or(0, |number| number.max(0.0) as u64);
-    let said = Known {
+    let said = PageKnows {
         generation: count("generation") as u32,
         points: count("points") as usize,
         evaluated: question.number("evaluated").unwrap_or(-1.0),
@@ -221,11 +221,11 @@ fn news(question: &Question, shows: &Shows, looks: &Looks) -> Answer {
             // What a page has of another run, or of another process at the same address, is of no use. Events go on.
             let known = match question.text("source") == Some(&*live.source) {
                 true if same_run => said,
-                true => Known {
+                true => PageKnows {
                     events: said.events,
-                    ..Known::default()
+                    ..PageKnows::default()
                 },
-                false => Known::default(),
+                false => PageKnows::default(),
             };
             let model = live.model.saved();
             News::live(&live.source, &timeline, known, live.may_stop, (trouble, model)).text()

@@ -8,7 +8,7 @@ use crate::timeline::{Facts, Happened, Node, Point, Summary, Timeline};
 
 /// What a page has already.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Known {
+pub(super) struct PageKnows {
     pub(super) generation: u32,
     pub(super) points: usize,
     /// The second of the newest evaluation.
@@ -17,7 +17,7 @@ pub(super) struct Known {
     pub(super) events: u64,
 }
 
-impl Default for Known {
+impl Default for PageKnows {
     fn default() -> Self {
         Self {
             generation: 0,
@@ -45,7 +45,7 @@ pub(super) struct News<'a> {
     points_from: usize,
     points: &'a [Point],
     evaluations: Vec<Evaluation>,
-    events: Vec<Told<'a>>,
+    events: Vec<PageEntry<'a>>,
     may_stop: bool,
     /// Why nothing is heard.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -60,14 +60,14 @@ pub(super) struct News<'a> {
 
 /// Something that happened, as people are told of it.
 #[derive(Serialize)]
-struct Told<'a> {
+struct PageEntry<'a> {
     #[serde(flatten)]
     happened: &'a Happened,
     sentence: String,
     grave: Severity,
 }
 
-impl<'a> From<&'a Happened> for Told<'a> {
+impl<'a> From<&'a Happened> for PageEntry<'a> {
     fn from(happened: &'a Happened) -> Self {
         Self {
             happened,
@@ -146,7 +146,7 @@ impl<'a> News<'a> {
     pub(super) fn live(
         source: &'a str,
         timeline: &'a Timeline,
-        known: Known,
+        known: PageKnows,
         may_stop: bool,
         (trouble, model): (Option<String>, Option<String>),
     ) -> Self {
@@ -166,11 +166,11 @@ impl<'a> News<'a> {
                 length,
                 at: at.clamp(0.0, length),
             }),
-            ..Self::of(timeline, Known::default())
+            ..Self::of(timeline, PageKnows::default())
         }
     }
 
-    fn of(timeline: &'a Timeline, known: Known) -> Self {
+    fn of(timeline: &'a Timeline, known: PageKnows) -> Self {
         let curve = timeline.curve();
         let generation = curve.generation();
         let points_from = if known.generation == generation {
@@ -191,7 +191,7 @@ impl<'a> News<'a> {
             points_from,
             points: &curve.points()[points_from..],
             evaluations: evaluations.filter(|new| new.seconds > known.evaluated).collect(),
-            events: timeline.happened_after(known.events).map(Told::from).collect(),
+            events: timeline.happened_after(known.events).map(PageEntry::from).collect(),
             may_stop: false,
             trouble: None,
             model: None,
@@ -235,15 +235,15 @@ mod tests {
             let many = |name: &str| news[name].as_array().unwrap().len();
             (many("points"), many("events"), many("nodes"))
         };
-        assert_eq!(told(Known::default()), (20, 1, 1));
-        let known = Known {
+        assert_eq!(told(PageKnows::default()), (20, 1, 1));
+        let known = PageKnows {
             points: 18,
             events: 1,
-            ..Known::default()
+            ..PageKnows::default()
         };
         assert_eq!(told(known), (2, 0, 1));
         // Another generation's points are of no use, and nobody knows more than there is.
-        assert_eq!(told(Known { generation: 3, ..known }), (20, 0, 1));
-        assert_eq!(told(Known { points: 99, ..known }), (0, 0, 1));
+        assert_eq!(told(PageKnows { generation: 3, ..known }), (20, 0, 1));
+        assert_eq!(told(PageKnows { points: 99, ..known }), (0, 0, 1));
     }
 }

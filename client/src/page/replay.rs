@@ -29,18 +29,18 @@ pub(crate) struct Replay {
     notes: Vec<Note>,
     /// The evaluations of its result.
     evaluations: Vec<Evaluation>,
-    told: Told,
+    told: ReplayState,
 }
 
 /// How far it was told, and how it was then.
-struct Told {
+struct ReplayState {
     timeline: Timeline,
     at: f64,
     records: usize,
     notes: usize,
 }
 
-impl Told {
+impl ReplayState {
     fn of_every(seconds: f64) -> Self {
         Self {
             timeline: Timeline::of_every(seconds),
@@ -117,7 +117,7 @@ impl Replay {
             every: every as f64,
             notes,
             evaluations: evaluations.unwrap_or_default(),
-            told: Told::of_every(every as f64),
+            told: ReplayState::of_every(every as f64),
         })
     }
 
@@ -134,7 +134,7 @@ impl Replay {
         let (begin, length) = self.span();
         // What lies ahead is told from here on; for what lies behind it begins again.
         if at < self.told.at {
-            self.told = Told::of_every(self.every);
+            self.told = ReplayState::of_every(self.every);
         }
         let told = &mut self.told;
         told.at = at;

@@ -13,7 +13,7 @@ use protocol::wire::control::{Reply, Request};
 use tokio::time::sleep;
 
 use crate::commands::unexpected;
-use crate::contact::{ANSWER_LIMIT, Contact, Line};
+use crate::contact::{ANSWER_LIMIT, Contact, NodeConnection};
 use crate::failure::Failure;
 use crate::notice;
 use start_outcome::{Before, StartOutcome, infer_outcome};
@@ -55,7 +55,7 @@ struct Attempt<'a> {
 
 impl Attempt<'_> {
     /// The run, or nothing if it is certain that there will be none.
-    async fn make(&self, line: &Line, waits: &impl Fn(&[String])) -> Result<Option<RunId>, Failure> {
+    async fn make(&self, line: &NodeConnection, waits: &impl Fn(&[String])) -> Result<Option<RunId>, Failure> {
         let mut answer = std::pin::pin!(line.connection.ask(self.request.clone(), PREPARE_LIMIT));
         let mut heard = Instant::now();
         loop {

@@ -54,7 +54,7 @@ impl Before {
 }
 
 /// What a node says of the run.
-enum Sight<'a> {
+enum RunSighting<'a> {
     Silent,
     Gone,
     Preparing,
@@ -65,43 +65,43 @@ enum Sight<'a> {
 
 /// Judges by what all nodes say. `job`: what was to be trained; unknown if an earlier run was to be gone on with.
 pub(super) fn infer_outcome(asked: SocketAddr, job: Option<&Job>, before: &Before, answers: &[Answer]) -> StartOutcome {
-    let sights: BTreeMap<SocketAddr, Sight> = answers
+    let sights: BTreeMap<SocketAddr, RunSighting> = answers
         .iter()
         .map(|answer| (answer.address, sight(answer, job, before)))
         .collect();
     for (&address, sight) in &sights {
-        if let Sight::Begun(run) = sight {
+        if let RunSighting::Begun(run) = sight {
             return StartOutcome::Begun(*run, address);
         }
     }
-    if sights.values().any(|sight| matches!(sight, Sight::Preparing)) {
+    if sights.values().any(|sight| matches!(sight, RunSighting::Preparing)) {
         return StartOutcome::Open;
     }
     match sights.get(&asked) {
-        Some(Sight::CalledOff(reason)) => StartOutcome::CalledOff((*reason).into()),
+        Some(RunSighting::CalledOff(reason)) => StartOutcome::CalledOff((*reason).into()),
         // Whoever was asked and is there no more, or is there again and knows nothing of it, will not begin it.
-        Some(Sight::Gone | Sight::Nothing) => StartOutcome::Nothing,
+        Some(RunSighting::Gone | RunSighting::Nothing) => StartOutcome::Nothing,
         _ => StartOutcome::Open,
     }
 }
 
-fn sight<'a>(answer: &'a Answer, job: Option<&Job>, before: &Before) -> Sight<'a> {
+fn sight<'a>(answer: &'a Answer, job: Option<&Job>, before: &Before) -> RunSighting<'a> {
     match answer.reply {
-        Err(Unanswered::Gone) => return Sight::Gone,
-        Err(Unanswered::Silent) => return Sight::Silent,
+        Err(Unanswered::Gone) => return RunSighting::Gone,
+        Err(Unanswered::Silent) => return RunSighting::Silent,
         Ok(_) => {}
     }
     let ours = |status: &&RunStatus| {
         before.is_new(status, answer.address) && job.is_none_or(|job| job.may_become(&status.job))
     };
     let Some(status) = answer.status().filter(ours) else {
-        return Sight::Nothing;
+        return RunSighting::Nothing;
     };
     match &status.outcome {
         // Samples are counted when it begins.
-        Some(Err(reason)) if status.train == 0 => Sight::CalledOff(reason),
-        None if status.phase == Phase::Preparing => Sight::Preparing,
-        _ => Sight::Begun(status.run),
+        Some(Err(reason)) if status.train == 0 => RunSighting::CalledOff(reason),
+        None if status.phase == Phase::Preparing => RunSighting::Preparing,
+        _ => RunSighting::Begun(status.run),
     }
 }
 

@@ -18,7 +18,7 @@ pub(super) const LINES: u16 = 8;
 const SIDE_BY_SIDE: u16 = 120;
 
 const TRAINING: Color = Color::Cyan;
-const HELD_OUT: Color = Color::Yellow;
+const EVALUATION: Color = Color::Yellow;
 const ACCURACY: Color = Color::Green;
 
 /// One curve of a chart.
@@ -56,13 +56,13 @@ pub(super) fn draw(timeline: &Timeline, controls: &Controls, frame: &mut Frame, 
         Over::Samples => (point.samples, point.loss),
         Over::Seconds => (point.seconds, point.loss),
     });
-    let held_out = evaluations().map(|one| (of_evaluation(one.samples, one.seconds), one.loss));
+    let eval_losses = evaluations().map(|one| (of_evaluation(one.samples, one.seconds), one.loss));
     let accuracy = evaluations().map(|one| (of_evaluation(one.samples, one.seconds), one.accuracy));
     let losses = Plot {
         title: "loss",
         series: vec![
             Series::new("training", TRAINING, training),
-            Series::new("held-out", HELD_OUT, held_out),
+            Series::new("held-out", EVALUATION, eval_losses),
         ],
         logarithmic: !controls.linear,
         most: f64::INFINITY,

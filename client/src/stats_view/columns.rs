@@ -220,7 +220,7 @@ pub(super) fn round_trip(node: &Node) -> Option<f64> {
 }
 
 /// A column as it is shown.
-pub(super) struct Shown {
+pub(super) struct VisibleColumn {
     pub(super) column: &'static Column,
     pub(super) title: String,
     pub(super) width: usize,
@@ -243,9 +243,9 @@ pub(super) fn telling(nodes: &Nodes) -> Vec<&'static Column> {
 }
 
 /// The columns that fit, and the gap between them: with titles in full where all of them do.
-pub(super) fn shown(nodes: &Nodes, sort: Sort, width: usize) -> (Vec<Shown>, usize) {
+pub(super) fn shown(nodes: &Nodes, sort: Sort, width: usize) -> (Vec<VisibleColumn>, usize) {
     let all = telling(nodes);
-    let long: Vec<Shown> = all
+    let long: Vec<VisibleColumn> = all
         .iter()
         .map(|&column| {
             let title = titled(column, column.long, sort);
@@ -255,7 +255,7 @@ pub(super) fn shown(nodes: &Nodes, sort: Sort, width: usize) -> (Vec<Shown>, usi
             } else {
                 width
             };
-            Shown { column, title, width }
+            VisibleColumn { column, title, width }
         })
         .collect();
     let gap = 2;
@@ -270,19 +270,19 @@ pub(super) fn shown(nodes: &Nodes, sort: Sort, width: usize) -> (Vec<Shown>, usi
             .count()
             .max(column.least)
             .max(if column.words { most } else { 0 });
-        Shown { column, title, width }
+        VisibleColumn { column, title, width }
     });
-    let short: Vec<Shown> = short.collect();
+    let short: Vec<VisibleColumn> = short.collect();
     let sizes: Vec<(usize, u8)> = short.iter().map(|one| (one.width, one.column.rank)).collect();
     let kept = crate::text_layout::visible_parts(&sizes, 1, width);
     let kept = short.into_iter().zip(kept).filter(|(_, kept)| *kept);
-    let mut kept: Vec<Shown> = kept.map(|(one, _)| one).collect();
+    let mut kept: Vec<VisibleColumn> = kept.map(|(one, _)| one).collect();
     widen(&mut kept, nodes, width);
     (kept, 1)
 }
 
 /// Words get what the columns leave over, as far as they need it, the first column first.
-fn widen(columns: &mut [Shown], nodes: &Nodes, width: usize) {
+fn widen(columns: &mut [VisibleColumn], nodes: &Nodes, width: usize) {
     let used: usize = columns.iter().map(|one| one.width + 1).sum();
     let mut spare = (width + 1).saturating_sub(used);
     for one in columns.iter_mut().filter(|one| one.column.words) {

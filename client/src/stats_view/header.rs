@@ -64,8 +64,8 @@ fn parts(timeline: &Timeline) -> Vec<(String, u8)> {
     }
     parts.push((time(&summary), 2));
     parts.push((format!("{} samples/s", precise(summary.samples_per_second)), 5));
-    if let Some(held_out) = summary.held_out_loss {
-        parts.push((format!("held-out loss {}", loss(held_out)), 8));
+    if let Some(eval_loss) = summary.eval_loss {
+        parts.push((format!("held-out loss {}", loss(eval_loss)), 8));
     }
     let metric = QualityMetric::by(summary.mae);
     if let Some(figure) = summary.accuracy {

@@ -7,8 +7,8 @@ mod events;
 mod header;
 mod help;
 mod node_page;
-mod parts;
 pub(crate) mod screen;
+mod screen_layout;
 mod table;
 mod units;
 
@@ -19,7 +19,7 @@ use ratatui::text::{Line, Text};
 
 use crate::timeline::Timeline;
 use controls::Controls;
-use parts::Parts;
+use screen_layout::ScreenLayout;
 
 const KEYS: &str = "q leave  ? help  s sort  ↑↓ pick  ⏎ node  l log/linear  x samples/time";
 const NODE_KEYS: &str = "q leave  ? help  ↑↓ another node  ⏎ back";
@@ -32,7 +32,7 @@ pub(crate) fn draw(timeline: &Timeline, controls: &mut Controls, said: Option<&s
     let notes = notes(timeline, said, screen.width);
     let count = |number: usize| u16::try_from(number).unwrap_or(u16::MAX);
     let events = count(events::count(timeline, screen.height.into()));
-    let parts = Parts::of(
+    let parts = ScreenLayout::of(
         screen.height,
         count(notes.height()),
         count(timeline.nodes().len()),
@@ -65,7 +65,7 @@ pub(crate) fn draw(timeline: &Timeline, controls: &mut Controls, said: Option<&s
     }
 }
 
-fn draw_cluster(timeline: &Timeline, controls: &mut Controls, parts: Parts, frame: &mut Frame, area: Rect) {
+fn draw_cluster(timeline: &Timeline, controls: &mut Controls, parts: ScreenLayout, frame: &mut Frame, area: Rect) {
     let lengths = [parts.table, parts.charts, parts.events].map(Constraint::Length);
     let [nodes, curves, happened] = Layout::vertical(lengths).areas(area);
     if nodes.height > 0 {

@@ -6,7 +6,7 @@ use ratatui::style::{Modifier, Style, Stylize};
 use ratatui::text::{Line, Text};
 use ratatui::widgets::{Row, Table};
 
-use super::columns::{Shown, shown};
+use super::columns::{VisibleColumn, shown};
 use super::controls::Controls;
 use crate::timeline::{Node, Nodes};
 
@@ -44,7 +44,7 @@ pub(super) fn draw(nodes: &Nodes, controls: &mut Controls, frame: &mut Frame, ar
     }
 }
 
-fn cell(column: &Shown, text: String) -> Text<'static> {
+fn cell(column: &VisibleColumn, text: String) -> Text<'static> {
     let text = Text::from(text);
     if column.column.words {
         text

@@ -25,7 +25,8 @@ pub(crate) struct Summary {
     pub(crate) left: Option<f64>,
     /// Training loss, and what was measured on held-out samples.
     pub(crate) loss: Option<f64>,
-    pub(crate) held_out_loss: Option<f64>,
+    #[serde(rename = "held_out_loss")]
+    pub(crate) eval_loss: Option<f64>,
     pub(crate) accuracy: Option<f64>,
     /// How far numbers are off, where they are predicted: the accuracy is R² then.
     pub(crate) mae: Option<f64>,
@@ -51,7 +52,7 @@ impl Timeline {
             samples_per_second: self.nodes.samples_per_second(),
             elapsed: self.seconds,
             loss: Some(loss).filter(|loss| loss.is_finite()),
-            held_out_loss: newest.map(|evaluation| evaluation.loss),
+            eval_loss: newest.map(|evaluation| evaluation.loss),
             accuracy: newest.map(|evaluation| evaluation.accuracy),
             mae: newest.and_then(|evaluation| evaluation.mae),
             best: self.best,
@@ -78,7 +79,7 @@ impl Timeline {
             summary.samples_per_second = ratio(*samples as f64, *seconds);
             summary.accuracy = Some(*accuracy);
             summary.mae = *mae;
-            summary.held_out_loss = Some(*loss);
+            summary.eval_loss = Some(*loss);
             summary.best = Some(self.best.map_or(*accuracy, |best| best.max(*accuracy)));
             if *agree {
                 summary.replicas = Replicas {

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::identity::Peer;
+use super::identity::VerifiedPeer;
 use super::pump::EndedBy;
 use super::session_hello::{SessionHello, Token};
 use super::session_stream::SessionStream;
@@ -34,7 +34,7 @@ pub(super) struct Sender {
     /// The connection's number.
     pub(super) number: u64,
     /// The proven name.
-    pub(super) peer: Peer,
+    pub(super) peer: VerifiedPeer,
     /// The other end's address.
     pub(super) address: SocketAddr,
 }
@@ -75,7 +75,7 @@ pub enum Refusal {
 
 #[derive(Debug)]
 struct Connection {
-    peer: Peer,
+    peer: VerifiedPeer,
     address: SocketAddr,
     greeted: SessionHello,
     session_stream: Arc<SessionStream>,
@@ -103,21 +103,21 @@ impl Connection {
 /// All connections of this process.
 #[derive(Debug)]
 pub(super) struct Connections {
-    me: Peer,
+    me: VerifiedPeer,
     times: ControlTimes,
     next: u64,
     open: BTreeMap<u64, Connection>,
     tokens: HashMap<Token, u64>,
     sessions: HashMap<u64, u64>,
     /// Who was sent away, and when.
-    banned: Vec<(Peer, Duration)>,
+    banned: Vec<(VerifiedPeer, Duration)>,
     /// Sessions whose connections the peer has ended, until their own end is told.
     broken: HashSet<u64>,
 }
 
 impl Connections {
     /// None yet.
-    pub(super) fn new(me: Peer, times: ControlTimes) -> Self {
+    pub(super) fn new(me: VerifiedPeer, times: ControlTimes) -> Self {
         Self {
             me,
             times,
@@ -183,7 +183,7 @@ impl Connections {
     }
 
     /// A session is ready; with whom.
-    pub(super) fn ready(&mut self, session: u64, now: Duration) -> Option<Peer> {
+    pub(super) fn ready(&mut self, session: u64, now: Duration) -> Option<VerifiedPeer> {
         let connection = self.open.get_mut(self.sessions.get(&session)?)?;
         connection.ready = true;
         connection.heard = now;
@@ -201,7 +201,7 @@ impl Connections {
             self.tokens.remove(&connection.greeted.ours);
             if let Some(session) = connection.session {
                 self.sessions.remove(&session);
-                if by == EndedBy::Peer {
+                if by == EndedBy::VerifiedPeer {
                     self.broken.insert(session);
                 }
             }
@@ -211,7 +211,7 @@ impl Connections {
     /// A session is gone. Returns the side that ended it.
     pub(super) fn session_gone(&mut self, session: u64) -> EndedBy {
         if self.broken.remove(&session) {
-            EndedBy::Peer
+            EndedBy::VerifiedPeer
         } else {
             EndedBy::Oneself
         }
@@ -331,8 +331,8 @@ impl Connections {
             let silence = now.saturating_sub(connection.heard);
             match connection.peer {
                 _ if !connection.ready => (silence > times.ready).then_some(Refusal::NotReady),
-                Peer::Node(_) => (is_node && silence > times.node_silence).then_some(Refusal::Silent),
-                Peer::Client(_) => {
+                VerifiedPeer::Node(_) => (is_node && silence > times.node_silence).then_some(Refusal::Silent),
+                VerifiedPeer::Client(_) => {
                     (connection.questions == 0 && silence > times.client_silence).then_some(Refusal::Silent)
                 }
             }
@@ -358,7 +358,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn greeted(peer: Peer, token: u8) -> SessionHello {
+    fn greeted(peer: VerifiedPeer, token: u8) -> SessionHello {
         SessionHello {
             peer,
             ours: Token::of_bytes([token; Token::BYTES]),
@@ -366,8 +366,8 @@ mod tests {
         }
     }
 
-    fn node(id: u64) -> Peer {
-        Peer::Node(NodeId(id))
+    fn node(id: u64) -> VerifiedPeer {
+        VerifiedPeer::Node(NodeId(id))
     }
 
     fn address() -> SocketAddr {
@@ -378,7 +378,7 @@ mod tests {
         Connections::new(node(1), Timing::DEFAULT.control)
     }
 
-    fn admit(all: &mut Connections, peer: Peer, token: u8) -> u64 {
+    fn admit(all: &mut Connections, peer: VerifiedPeer, token: u8) -> u64 {
         all.admit(greeted(peer, token), address(), Duration::ZERO).unwrap().0
     }
 
@@ -421,11 +421,11 @@ mod tests {
         assert!(all.opened(40, number) && !all.opened(41, number + 1));
         assert_eq!(all.ready(40, SECOND), Some(node(7)));
         assert_eq!(all.path(40).unwrap().token, greeted(node(7), 1).theirs);
-        all.gone(number, EndedBy::Peer);
+        all.gone(number, EndedBy::VerifiedPeer);
         assert!(all.path(40).is_none());
         assert_eq!(
             [40, 40].map(|session| all.session_gone(session)),
-            [EndedBy::Peer, EndedBy::Oneself]
+            [EndedBy::VerifiedPeer, EndedBy::Oneself]
         );
     }
 
@@ -451,7 +451,10 @@ mod tests {
         let mut all = connections();
         let mute = admit(&mut all, node(7), 1);
         let (silent, beating) = (admit(&mut all, node(8), 2), admit(&mut all, node(9), 3));
-        let (idle, waiting) = (admit(&mut all, Peer::Client(1), 4), admit(&mut all, Peer::Client(2), 5));
+        let (idle, waiting) = (
+            admit(&mut all, VerifiedPeer::Client(1), 4),
+            admit(&mut all, VerifiedPeer::Client(2), 5),
+        );
         for (session, number) in [(1, silent), (2, beating), (3, idle), (4, waiting)] {
             all.opened(session, number);
             all.ready(session, Duration::ZERO);
@@ -477,10 +480,14 @@ mod tests {
     fn clients_are_as_many_as_there_is_room_for_and_keep_no_node_out() {
         let mut all = connections();
         for client in 0..CLIENTS_MAX {
-            all.admit(greeted(Peer::Client(client as u64), client as u8), address(), SECOND)
-                .unwrap();
+            all.admit(
+                greeted(VerifiedPeer::Client(client as u64), client as u8),
+                address(),
+                SECOND,
+            )
+            .unwrap();
         }
-        let one_more = all.admit(greeted(Peer::Client(9999), 1), address(), SECOND);
+        let one_more = all.admit(greeted(VerifiedPeer::Client(9999), 1), address(), SECOND);
         assert_eq!(one_more.unwrap_err(), Refusal::Full);
         assert!(all.admit(greeted(node(7), 1), address(), SECOND).is_ok());
         let oneself = all.admit(greeted(node(1), 1), address(), SECOND);
@@ -490,7 +497,7 @@ mod tests {
     #[test]
     fn questions_and_answers_are_bounded_for_each_and_for_all() {
         let mut all = connections();
-        let number = admit(&mut all, Peer::Client(1), 1);
+        let number = admit(&mut all, VerifiedPeer::Client(1), 1);
         for _ in 0..QUESTIONS_MAX {
             all.asked(number, SECOND).unwrap();
         }
@@ -503,12 +510,12 @@ mod tests {
         all.open[&number].session_stream.wrote(half);
         assert_eq!(all.answered(number, half, SECOND), Ok(()));
         let others = (2..=ALL_UNDER_WAY_MAX / UNDER_WAY_MAX).map(|client| {
-            let other = admit(&mut all, Peer::Client(client), client as u8);
+            let other = admit(&mut all, VerifiedPeer::Client(client), client as u8);
             all.asked(other, SECOND).unwrap();
             all.answered(other, 2 * half, SECOND)
         });
         assert!(others.collect::<Vec<_>>().iter().all(Result::is_ok));
-        let last = admit(&mut all, Peer::Client(99), 99);
+        let last = admit(&mut all, VerifiedPeer::Client(99), 99);
         assert_eq!(all.answered(last, 1, SECOND), Err(Refusal::Clogged));
     }
 }

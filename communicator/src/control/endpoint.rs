@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use protocol::ids::NodeId;
-use protocol::wire::bounds::Breach;
+use protocol::wire::bounds::OutOfBounds;
 use protocol::wire::control::{ControlMessage, Reply, Request};
 use ractor::concurrency::{OneshotReceiver, oneshot};
 use ractor::rpc::CallResult;
@@ -208,7 +208,7 @@ enum ProtocolViolation {
     Unreadable(#[from] super::payload::Unreadable),
     /// It is beyond all measure.
     #[error(transparent)]
-    Breach(#[from] Breach),
+    OutOfBounds(#[from] OutOfBounds),
     /// It is said in another's name.
     #[error("it speaks in the name of another")]
     Name,

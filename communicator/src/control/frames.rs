@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use super::identity::Peer;
+use super::identity::VerifiedPeer;
 use crate::meter::Meter;
 
 /// The longest frame.
@@ -53,7 +53,7 @@ mod control {
 
 /// Why a frame is not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub(super) enum Breach {
+pub(super) enum FrameError {
     #[error("a frame is none of this release's")]
     Malformed,
     #[error("a frame is too long")]
@@ -77,7 +77,7 @@ pub(super) struct FrameRules {
 
 impl FrameRules {
     /// For a connection with this process.
-    pub(super) fn new(peer: Peer) -> Self {
+    pub(super) fn new(peer: VerifiedPeer) -> Self {
         Self {
             name: session_name(&peer.to_string()),
             handshakes: 0,
@@ -87,13 +87,13 @@ impl FrameRules {
     }
 
     /// Whether a frame may pass.
-    pub(super) fn check(&mut self, frame: &[u8], now: Duration) -> Result<(), Breach> {
+    pub(super) fn check(&mut self, frame: &[u8], now: Duration) -> Result<(), FrameError> {
         let (kind, content) = only_field(frame)?;
         if kind == outer::NODE {
             return Ok(());
         }
         if frame.len() > SMALL_BYTES_MAX {
-            return Err(Breach::TooLong);
+            return Err(FrameError::TooLong);
         }
         let (says, content) = only_field(content)?;
         match (kind, says) {
@@ -104,29 +104,29 @@ impl FrameRules {
             (outer::AUTH, _) => count(&mut self.handshakes, HANDSHAKES_MAX),
             (outer::CONTROL, control::PING | control::PONG) => {
                 let rare = self.pings.spends(1, now);
-                rare.then_some(()).ok_or(Breach::TooMany)
+                rare.then_some(()).ok_or(FrameError::TooMany)
             }
             (
                 outer::CONTROL,
                 control::SPAWN | control::TERMINATE | control::PG_JOIN | control::PG_LEAVE | control::READY,
             ) => count(&mut self.actors, ACTORS_MAX),
-            _ => Err(Breach::OutOfPlace),
+            _ => Err(FrameError::OutOfPlace),
         }
     }
 
     /// The crate lets a session with the same name displace an older one.
-    fn check_name(&self, mut content: &[u8]) -> Result<(), Breach> {
+    fn check_name(&self, mut content: &[u8]) -> Result<(), FrameError> {
         let mut named = false;
         while !content.is_empty() {
             let (number, value) = field(&mut content)?;
             if number == auth::NAME_IN {
                 if value != Some(self.name.as_bytes()) {
-                    return Err(Breach::OtherName);
+                    return Err(FrameError::OtherName);
                 }
                 named = true;
             }
         }
-        named.then_some(()).ok_or(Breach::OtherName)
+        named.then_some(()).ok_or(FrameError::OtherName)
     }
 }
 
@@ -135,21 +135,25 @@ pub(super) fn session_name(name: &str) -> String {
     format!("{name}@{name}")
 }
 
-fn count(counter: &mut u32, max: u32) -> Result<(), Breach> {
+fn count(counter: &mut u32, max: u32) -> Result<(), FrameError> {
     *counter += 1;
-    if *counter > max { Err(Breach::TooMany) } else { Ok(()) }
+    if *counter > max {
+        Err(FrameError::TooMany)
+    } else {
+        Ok(())
+    }
 }
 
 /// The only field of a message, which holds bytes. Where there are several, the last one would count, or all of them.
-fn only_field(mut bytes: &[u8]) -> Result<(u64, &[u8]), Breach> {
+fn only_field(mut bytes: &[u8]) -> Result<(u64, &[u8]), FrameError> {
     match field(&mut bytes)? {
         (number, Some(content)) if bytes.is_empty() => Ok((number, content)),
-        _ => Err(Breach::Malformed),
+        _ => Err(FrameError::Malformed),
     }
 }
 
 /// Takes the next field: its number, and its contents where they are bytes.
-fn field<'a>(bytes: &mut &'a [u8]) -> Result<(u64, Option<&'a [u8]>), Breach> {
+fn field<'a>(bytes: &mut &'a [u8]) -> Result<(u64, Option<&'a [u8]>), FrameError> {
     const VARINT: u64 = 0;
     const FIXED_64: u64 = 1;
     const BYTES: u64 = 2;
@@ -162,25 +166,25 @@ fn field<'a>(bytes: &mut &'a [u8]) -> Result<(u64, Option<&'a [u8]>), Breach> {
         }
         FIXED_64 => 8,
         FIXED_32 => 4,
-        BYTES => usize::try_from(varint(bytes)?).map_err(|_| Breach::Malformed)?,
-        _ => return Err(Breach::Malformed),
+        BYTES => usize::try_from(varint(bytes)?).map_err(|_| FrameError::Malformed)?,
+        _ => return Err(FrameError::Malformed),
     };
-    let (content, rest) = bytes.split_at_checked(length).ok_or(Breach::Malformed)?;
+    let (content, rest) = bytes.split_at_checked(length).ok_or(FrameError::Malformed)?;
     *bytes = rest;
     Ok((tag >> 3, (tag & 7 == BYTES).then_some(content)))
 }
 
-fn varint(bytes: &mut &[u8]) -> Result<u64, Breach> {
+fn varint(bytes: &mut &[u8]) -> Result<u64, FrameError> {
     let mut value = 0;
     for shift in (0..64).step_by(7) {
-        let (&byte, rest) = bytes.split_first().ok_or(Breach::Malformed)?;
+        let (&byte, rest) = bytes.split_first().ok_or(FrameError::Malformed)?;
         *bytes = rest;
         value |= u64::from(byte & 0x7f) << shift;
         if byte < 0x80 {
             return Ok(value);
         }
     }
-    Err(Breach::Malformed)
+    Err(FrameError::Malformed)
 }
 
 #[cfg(test)]
@@ -189,7 +193,7 @@ mod tests {
 
     use super::*;
 
-    const PEER: Peer = Peer::Node(NodeId(7));
+    const PEER: VerifiedPeer = VerifiedPeer::Node(NodeId(7));
 
     fn rules() -> FrameRules {
         FrameRules::new(PEER)
@@ -222,8 +226,8 @@ mod tests {
         for kind in [auth::NAME, auth::SERVER_CHALLENGE] {
             let frame = |name: &str| frame(outer::AUTH, kind, &named(name));
             assert_eq!(rules().check(&frame(&own), Duration::ZERO), Ok(()));
-            let other = frame(&Peer::Node(NodeId(8)).to_string());
-            assert_eq!(rules().check(&other, Duration::ZERO), Err(Breach::OtherName));
+            let other = frame(&VerifiedPeer::Node(NodeId(8)).to_string());
+            assert_eq!(rules().check(&other, Duration::ZERO), Err(FrameError::OtherName));
         }
         // Twice a name: the last one would count.
         let twice = frame(
@@ -231,16 +235,16 @@ mod tests {
             auth::NAME,
             &[named(&own), named("0000000000000008")].concat(),
         );
-        assert_eq!(rules().check(&twice, Duration::ZERO), Err(Breach::OtherName));
+        assert_eq!(rules().check(&twice, Duration::ZERO), Err(FrameError::OtherName));
         let two_messages = [
             frame(outer::AUTH, auth::NAME, &named(&own)),
             frame(outer::AUTH, auth::NAME, &named("0000000000000008")),
         ]
         .concat();
-        assert_eq!(rules().check(&two_messages, Duration::ZERO), Err(Breach::Malformed));
+        assert_eq!(rules().check(&two_messages, Duration::ZERO), Err(FrameError::Malformed));
         assert_eq!(
             rules().check(&frame(outer::AUTH, auth::NAME, b""), Duration::ZERO),
-            Err(Breach::OtherName)
+            Err(FrameError::OtherName)
         );
     }
 
@@ -251,16 +255,16 @@ mod tests {
         for _ in 0..ACTORS_MAX {
             assert_eq!(some.check(&spawn, Duration::ZERO), Ok(()));
         }
-        assert_eq!(some.check(&spawn, Duration::ZERO), Err(Breach::TooMany));
+        assert_eq!(some.check(&spawn, Duration::ZERO), Err(FrameError::TooMany));
         let many = frame(outer::CONTROL, control::SPAWN, &[0x0a, 2, 8, 1].repeat(200));
-        assert_eq!(rules().check(&many, Duration::ZERO), Err(Breach::TooLong));
+        assert_eq!(rules().check(&many, Duration::ZERO), Err(FrameError::TooLong));
         let ping = frame(outer::CONTROL, control::PING, b"");
         let mut pinged = rules();
         for second in 0..1000 {
             assert_eq!(pinged.check(&ping, Duration::from_secs(second)), Ok(()));
         }
         let flood = (0..1000).find_map(|_| pinged.check(&ping, Duration::from_secs(1000)).err());
-        assert_eq!(flood, Some(Breach::TooMany));
+        assert_eq!(flood, Some(FrameError::TooMany));
     }
 
     #[test]
@@ -268,9 +272,9 @@ mod tests {
         let message = bytes(outer::NODE as u8, &vec![1; 100_000]);
         assert_eq!(rules().check(&message, Duration::ZERO), Ok(()));
         let sessions = frame(outer::CONTROL, 8, b"");
-        assert_eq!(rules().check(&sessions, Duration::ZERO), Err(Breach::OutOfPlace));
+        assert_eq!(rules().check(&sessions, Duration::ZERO), Err(FrameError::OutOfPlace));
         for garbage in [&b""[..], &[0xff; 30], &[0x0a], &[0x0a, 5, 1], &[0x08, 1], &[0x0b, 1]] {
-            assert_eq!(rules().check(garbage, Duration::ZERO), Err(Breach::Malformed));
+            assert_eq!(rules().check(garbage, Duration::ZERO), Err(FrameError::Malformed));
         }
     }
 }

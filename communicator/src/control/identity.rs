@@ -38,14 +38,14 @@ impl Role {
 
 /// The name of a process that has proven it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Peer {
+pub enum VerifiedPeer {
     /// A node.
     Node(NodeId),
     /// A client.
     Client(u64),
 }
 
-impl Peer {
+impl VerifiedPeer {
     /// The name that belongs to a key.
     pub(super) fn of_key(role: Role, key: &[u8; KEY_BYTES]) -> Self {
         let digest = digest(&SHA256, key);
@@ -70,7 +70,7 @@ impl Peer {
     }
 }
 
-impl fmt::Display for Peer {
+impl fmt::Display for VerifiedPeer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Node(node) => write!(f, "{node}"),
@@ -98,8 +98,8 @@ impl Identity {
     }
 
     #[must_use]
-    pub fn peer(&self) -> Peer {
-        Peer::of_key(self.role, &self.key())
+    pub fn peer(&self) -> VerifiedPeer {
+        VerifiedPeer::of_key(self.role, &self.key())
     }
 
     pub(super) fn role(&self) -> Role {
@@ -141,7 +141,7 @@ mod tests {
     fn a_name_belongs_to_whoever_can_sign_for_it() {
         let (one, other) = (Identity::draw(Role::Node).unwrap(), Identity::draw(Role::Node).unwrap());
         assert_ne!(one.peer(), other.peer());
-        assert_eq!(one.peer(), Peer::of_key(Role::Node, &one.key()));
+        assert_eq!(one.peer(), VerifiedPeer::of_key(Role::Node, &one.key()));
         let signature = one.sign(b"word");
         assert!(is_signed(&one.key(), b"word", &signature));
         assert!(!is_signed(&one.key(), b"other word", &signature));
@@ -151,7 +151,10 @@ mod tests {
     #[test]
     fn nodes_and_clients_have_different_names() {
         let key = [7; KEY_BYTES];
-        let (node, client) = (Peer::of_key(Role::Node, &key), Peer::of_key(Role::Client, &key));
+        let (node, client) = (
+            VerifiedPeer::of_key(Role::Node, &key),
+            VerifiedPeer::of_key(Role::Client, &key),
+        );
         assert!(node.node().is_some() && client.node().is_none());
         assert_eq!(node.to_string().len(), 16);
         assert!(client.to_string().starts_with("client-"));

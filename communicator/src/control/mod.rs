@@ -21,7 +21,7 @@ pub use connection::{Caller, Connection, ConnectionError};
 pub use connections::Refusal;
 pub use endpoint::{CallError, Endpoint, EndpointActor, EndpointMessage, Routes};
 pub use envelope::Envelope;
-pub use identity::{Identity, NoKey, Peer, Role};
+pub use identity::{Identity, NoKey, Role, VerifiedPeer};
 pub use payload::Payload;
 pub(crate) use payload::encoded_length;
 pub use sessions::{OpenError, SessionEvent, Sessions, StartError};

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::frames::{Breach, FRAME_BYTES_MAX, FrameRules};
+use super::frames::{FRAME_BYTES_MAX, FrameError, FrameRules};
 use super::session_stream::SessionStream;
 use crate::meter::Meter;
 use crate::timing::ControlTimes;
@@ -34,7 +34,7 @@ pub(super) fn pipe() -> (DuplexStream, DuplexStream) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EndedBy {
     /// The peer's machine closed or reset the connection.
-    Peer,
+    VerifiedPeer,
     /// This process ended it.
     Oneself,
 }
@@ -58,7 +58,7 @@ pub(super) async fn pump(
     };
     ended_by(match &ended {
         Ok(by) => *by,
-        Err(error) if is_broken(error) => EndedBy::Peer,
+        Err(error) if is_broken(error) => EndedBy::VerifiedPeer,
         Err(_) => EndedBy::Oneself,
     });
     ended.map(drop)
@@ -86,7 +86,7 @@ async fn inward(
         let mut length = [0; LENGTH_BYTES];
         // Between two frames is where a peer may end.
         if from_peer.read(&mut length[..1]).await? == 0 {
-            return Ok(EndedBy::Peer);
+            return Ok(EndedBy::VerifiedPeer);
         }
         let reading = read_frame(&mut from_peer, &mut length, &mut frame);
         timeout(limit, reading)
@@ -113,7 +113,7 @@ async fn read_frame(
     from_peer.read_exact(&mut length[1..]).await?;
     let announced = u64::from_be_bytes(*length);
     if announced > FRAME_BYTES_MAX as u64 {
-        return Err(io::Error::other(Breach::TooLong));
+        return Err(io::Error::other(FrameError::TooLong));
     }
     frame.clear();
     frame.shrink_to(PIPE_BYTES);
@@ -152,7 +152,7 @@ mod tests {
 
     use protocol::ids::NodeId;
 
-    use super::super::identity::Peer;
+    use super::super::identity::VerifiedPeer;
     use super::*;
     use crate::timing::Timing;
 
@@ -165,7 +165,7 @@ mod tests {
         let (inner, session) = pipe();
         let session_stream = Arc::new(SessionStream::default());
         let held = Arc::clone(&session_stream);
-        let rules = FrameRules::new(Peer::Node(NodeId(7)));
+        let rules = FrameRules::new(VerifiedPeer::Node(NodeId(7)));
         let pumping = tokio::spawn(async move {
             let mut by = EndedBy::Oneself;
             let note = |side| by = side;
@@ -202,7 +202,7 @@ mod tests {
         peer.read_exact(&mut reply).await.unwrap();
         assert_eq!(&reply, b"reply");
         drop(peer);
-        assert!(matches!(pumping.await.unwrap(), (EndedBy::Peer, Ok(()))));
+        assert!(matches!(pumping.await.unwrap(), (EndedBy::VerifiedPeer, Ok(()))));
         assert_eq!(session_stream.under_way(), 0);
     }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
-use super::identity::{Identity, KEY_BYTES, Peer, Role, SIGNATURE_BYTES, is_signed};
+use super::identity::{Identity, KEY_BYTES, Role, SIGNATURE_BYTES, VerifiedPeer, is_signed};
 use crate::entropy;
 use crate::transport::Stream;
 
@@ -53,7 +53,7 @@ impl std::fmt::Debug for Token {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SessionHello {
     /// Who is at the other end.
-    pub(super) peer: Peer,
+    pub(super) peer: VerifiedPeer,
     /// What the other end's messages must come with.
     pub(super) ours: Token,
     /// What messages to the other end must come with.
@@ -121,7 +121,7 @@ async fn exchange(stream: &mut Stream, identity: &Identity) -> io::Result<Sessio
         return Err(io::Error::other("it cannot prove its name"));
     }
     Ok(SessionHello {
-        peer: Peer::of_key(other.role, &other.key),
+        peer: VerifiedPeer::of_key(other.role, &other.key),
         ours: own.token,
         theirs: other.token,
     })

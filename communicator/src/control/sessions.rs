@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 
 use super::connections::{Connections, Refusal, Sender, SessionPath};
 use super::frames::{FRAME_BYTES_MAX, FrameRules};
-use super::identity::{Identity, Peer};
+use super::identity::{Identity, VerifiedPeer};
 use super::pump::{EndedBy, pipe, pump};
 use super::session_hello::{SessionHello, Token, greet};
 use crate::log_throttle::LogThrottle;
@@ -36,7 +36,7 @@ pub enum SessionEvent {
         /// Its number in this process.
         session: u64,
         /// The name that the other side has proven.
-        peer: Peer,
+        peer: VerifiedPeer,
     },
     /// A session is gone.
     Closed {
@@ -69,7 +69,7 @@ pub enum OpenError {
     Greeting(#[from] std::io::Error),
     /// The process at the other end is not the one that was looked for.
     #[error("{0} is there")]
-    Another(Peer),
+    Another(VerifiedPeer),
     /// It is not wanted.
     #[error(transparent)]
     Refused(#[from] Refusal),
@@ -152,17 +152,22 @@ impl Sessions {
 
     /// Opens a session on a connection to another process, to the one that is looked for, if there is one; it is there when
     /// that is told as an event. Returns the connection's number.
-    pub async fn open(&self, stream: Stream, address: SocketAddr, wanted: Option<Peer>) -> Result<u64, OpenError> {
+    pub async fn open(
+        &self,
+        stream: Stream,
+        address: SocketAddr,
+        wanted: Option<VerifiedPeer>,
+    ) -> Result<u64, OpenError> {
         self.take(stream, address, wanted, false).await
     }
 
     /// Finds out whether a certain process is at the other end of a stream, which is closed then.
-    pub async fn probe(&self, mut stream: Stream, wanted: Peer) -> Result<(), OpenError> {
+    pub async fn probe(&self, mut stream: Stream, wanted: VerifiedPeer) -> Result<(), OpenError> {
         self.greet(&mut stream, Some(wanted)).await.map(drop)
     }
 
     /// Greets the process at the other end of a stream, which must be the one that is wanted.
-    async fn greet(&self, stream: &mut Stream, wanted: Option<Peer>) -> Result<SessionHello, OpenError> {
+    async fn greet(&self, stream: &mut Stream, wanted: Option<VerifiedPeer>) -> Result<SessionHello, OpenError> {
         let greeted = greet(stream, &self.shared.identity, self.shared.times.greeting).await?;
         if wanted.is_some_and(|wanted| wanted != greeted.peer) {
             return Err(OpenError::Another(greeted.peer));
@@ -174,7 +179,7 @@ impl Sessions {
         &self,
         mut stream: Stream,
         address: SocketAddr,
-        wanted: Option<Peer>,
+        wanted: Option<VerifiedPeer>,
         is_server: bool,
     ) -> Result<u64, OpenError> {
         let greeted = self.greet(&mut stream, wanted).await?;
@@ -328,7 +333,7 @@ impl NodeEventSubscription for Subscription {
 
     fn node_session_disconnected(&self, session: NodeServerSessionInformation) {
         let session = session.node_id;
-        let by_peer = self.shared.connections().session_gone(session) == EndedBy::Peer;
+        let by_peer = self.shared.connections().session_gone(session) == EndedBy::VerifiedPeer;
         let _ = self.events.send(SessionEvent::Closed { session, by_peer });
     }
 }

@@ -53,7 +53,7 @@ const LEAP_MAX: u64 = 1 << 32;
 
 /// What is known of one origin's rounds.
 #[derive(Clone, Copy, Debug, Default)]
-struct Known {
+struct OriginRounds {
     status: OriginStatus,
     /// Ticks since it last came to a round.
     age: u32,
@@ -67,7 +67,7 @@ struct Known {
 
 /// A node's part in the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Part {
+struct Participation {
     workers: usize,
     is_founder: bool,
 }
@@ -87,8 +87,8 @@ pub struct Barrier {
     patience: Patience,
     weighting: RoundWeighting,
     /// Who takes part. More origins than a node has workers are somebody's inventions, and do not count.
-    parts: BTreeMap<NodeId, Part>,
-    known: BTreeMap<OriginId, Known>,
+    parts: BTreeMap<NodeId, Participation>,
+    known: BTreeMap<OriginId, OriginRounds>,
     waiting: BTreeMap<OriginId, Waiting>,
     /// Nodes that are not heard, and for how long.
     silent: BTreeMap<NodeId, u32>,
@@ -107,7 +107,7 @@ impl Barrier {
     /// Before the first round of a run, on one of those who take part.
     #[must_use]
     pub fn new(me: NodeId, patience: Patience, plan: &RunPlan) -> Self {
-        let part = |one: &Participant| Part {
+        let part = |one: &Participant| Participation {
             workers: one.workers,
             is_founder: !one.guest,
         };
@@ -129,7 +129,7 @@ impl Barrier {
 
     /// A node takes part, too.
     pub(super) fn joins(&mut self, node: NodeId, workers: usize) {
-        self.parts.entry(node).or_insert(Part {
+        self.parts.entry(node).or_insert(Participation {
             workers,
             is_founder: false,
         });
@@ -376,7 +376,7 @@ impl Barrier {
         for info in origins.values().filter(|info| self.counts(info)) {
             *named.entry(info.node).or_default() += 1;
         }
-        let of_node = |(node, part): (&NodeId, &Part)| {
+        let of_node = |(node, part): (&NodeId, &Participation)| {
             let is_heard = |&ticks: &u32| ticks < self.patience.counted;
             if !self.silent.get(node).is_none_or(is_heard) {
                 0

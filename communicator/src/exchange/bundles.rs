@@ -8,9 +8,9 @@ use protocol::bundle::{Bundle, digest_of};
 use protocol::dense::{Dense, Sign, add_up};
 use protocol::ids::{NodeId, OriginId};
 use protocol::wire::link::Message;
-use protocol::wire::part::Part;
+use protocol::wire::part::RoundPart;
 
-use super::bundling::{Bundling, Follows};
+use super::bundling::{Bundling, BundlingOutcome};
 use super::core::Exchange;
 use super::event::Effect;
 use super::log::Log;
@@ -18,7 +18,7 @@ use super::planted::{Bug, planted};
 use crate::ledger::{Ledger, Outcome};
 
 /// What a bundle is for a ledger.
-pub(super) enum Rest {
+pub(super) enum BundleCheck {
     /// What it would add to it; nothing, if no header is left.
     New(Bundle),
     /// Batches before it are missing.
@@ -34,7 +34,7 @@ impl Exchange {
             return;
         };
         if is_share(&batch.header.status) {
-            let mut follows = Follows::default();
+            let mut follows = BundlingOutcome::default();
             let members = barrier.members(&self.origins);
             bundling.offer(batch, &members, &mut follows);
             self.carry_out(follows, effects);
@@ -42,12 +42,12 @@ impl Exchange {
     }
 
     /// A part of a round comes from a peer.
-    pub(super) fn take_part(&mut self, from: NodeId, part: Part, effects: &mut Vec<Effect>) {
+    pub(super) fn take_part(&mut self, from: NodeId, part: RoundPart, effects: &mut Vec<Effect>) {
         if self.newcomer || self.frozen {
             return;
         }
         if let Some(bundling) = &mut self.bundling {
-            let mut follows = Follows::default();
+            let mut follows = BundlingOutcome::default();
             bundling.take(from, part, &mut follows);
             self.carry_out(follows, effects);
         }
@@ -60,7 +60,7 @@ impl Exchange {
         };
         let goes_alone = |(round, members): (u64, &[NodeId])| status.round >= round && members.contains(&origin_node);
         if is_share(status) && bundling.open().is_some_and(goes_alone) {
-            let mut follows = Follows::default();
+            let mut follows = BundlingOutcome::default();
             bundling.give_up(true, &mut follows);
             self.carry_out(follows, effects);
         }
@@ -71,7 +71,7 @@ impl Exchange {
         let (Some(bundling), Some(barrier)) = (&mut self.bundling, &self.barrier) else {
             return;
         };
-        let mut follows = Follows::default();
+        let mut follows = BundlingOutcome::default();
         let members = barrier.members(&self.origins);
         let lost = |(_, open): (u64, &[NodeId])| open.iter().any(|member| !members.contains(member));
         if bundling.open().is_some_and(lost) {
@@ -100,13 +100,13 @@ impl Exchange {
             return;
         };
         let applied = match self.rest_here(bundle) {
-            Rest::New(rest) => self.apply_bundle(rest, effects),
-            Rest::Later | Rest::Cannot => false,
+            BundleCheck::New(rest) => self.apply_bundle(rest, effects),
+            BundleCheck::Later | BundleCheck::Cannot => false,
         };
         let Some(bundling) = &mut self.bundling else {
             return;
         };
-        let mut follows = Follows::default();
+        let mut follows = BundlingOutcome::default();
         if applied {
             bundling.succeed();
             self.tell_round(effects);
@@ -129,12 +129,12 @@ impl Exchange {
         let (Some(bundling), Some(barrier)) = (&mut self.bundling, &self.barrier) else {
             return;
         };
-        let mut follows = Follows::default();
+        let mut follows = BundlingOutcome::default();
         bundling.tick(barrier.patience_for_bundles(), &mut follows);
         self.carry_out(follows, effects);
     }
 
-    fn carry_out(&mut self, follows: Follows, effects: &mut Vec<Effect>) {
+    fn carry_out(&mut self, follows: BundlingOutcome, effects: &mut Vec<Effect>) {
         effects.extend(follows.out.into_iter().map(|(to, part)| Effect::Send {
             to,
             message: Message::Part(part),
@@ -145,7 +145,7 @@ impl Exchange {
     }
 
     /// What a bundle is for this node's ledger.
-    pub(super) fn rest_here(&self, bundle: Bundle) -> Rest {
+    pub(super) fn rest_here(&self, bundle: Bundle) -> BundleCheck {
         rest_of(bundle, &self.ledger, &[&self.log])
     }
 
@@ -186,9 +186,9 @@ fn is_share(status: &OriginStatus) -> bool {
 }
 
 /// What a bundle is for a ledger whose latest batches these logs have: without those that the ledger has already.
-pub(super) fn rest_of(bundle: Bundle, ledger: &Ledger, logs: &[&Log]) -> Rest {
+pub(super) fn rest_of(bundle: Bundle, ledger: &Ledger, logs: &[&Log]) -> BundleCheck {
     if is_early(&bundle, ledger) {
-        return Rest::Later;
+        return BundleCheck::Later;
     }
     let Bundle { headers, dense } = bundle;
     let is_known = |header: &Header| ledger.frontier().applied(header.origin) >= header.sequence;
@@ -197,7 +197,7 @@ pub(super) fn rest_of(bundle: Bundle, ledger: &Ledger, logs: &[&Log]) -> Rest {
         return check(Bundle { headers: new, dense });
     }
     if planted(Bug::BundleAnywhere) {
-        return Rest::New(Bundle { headers: new, dense });
+        return BundleCheck::New(Bundle { headers: new, dense });
     }
     let known: BTreeSet<(OriginId, u64)> = known.iter().map(|header| (header.origin, header.sequence)).collect();
     let first = dense.first();
@@ -206,7 +206,7 @@ pub(super) fn rest_of(bundle: Bundle, ledger: &Ledger, logs: &[&Log]) -> Rest {
     while let Some(&(origin, sequence)) = left.first() {
         let by_itself = |log: &&Log| known_by_itself((origin, sequence), &known, log, ledger.weight_count());
         let Some((batches, dense)) = logs.iter().find_map(by_itself) else {
-            return Rest::Cannot;
+            return BundleCheck::Cannot;
         };
         for batch in batches {
             left.remove(&batch);
@@ -214,12 +214,12 @@ pub(super) fn rest_of(bundle: Bundle, ledger: &Ledger, logs: &[&Log]) -> Rest {
         let is_alike = (dense.first(), dense.steps().len()) == (first, steps.len());
         let moves_nothing = dense.steps().is_empty();
         if !(moves_nothing || is_alike && add_up(&mut steps, dense.steps(), Sign::Minus)) {
-            return Rest::Cannot;
+            return BundleCheck::Cannot;
         }
     }
     match Dense::checked(first, steps, ledger.weight_count()) {
         Some(dense) => check(Bundle { headers: new, dense }),
-        None => Rest::Cannot,
+        None => BundleCheck::Cannot,
     }
 }
 
@@ -230,11 +230,11 @@ fn is_early(bundle: &Bundle, ledger: &Ledger) -> bool {
 }
 
 /// What is left must be what its headers say.
-fn check(rest: Bundle) -> Rest {
+fn check(rest: Bundle) -> BundleCheck {
     if rest.headers.is_empty() || rest.dense.digest() == digest_of(&rest.headers) {
-        Rest::New(rest)
+        BundleCheck::New(rest)
     } else {
-        Rest::Cannot
+        BundleCheck::Cannot
     }
 }
 

@@ -10,10 +10,10 @@ use super::bundling::{Bundling, ReductionPath};
 use super::event::{Effect, Event};
 use super::limits::{Limits, MEMBERS_MAX};
 use super::log::Log;
-use super::passes::Passes;
 use super::peer::Peer;
 use super::peer_link::PeerLink;
 use super::routing::{self, Routing};
+use super::sequential_averaging::SequentialAveraging;
 use crate::ledger::Ledger;
 use protocol::wire::link::{Message, OriginInfo};
 use protocol::wire::run_plan::RunPlan;
@@ -24,7 +24,7 @@ const BUNDLES_PATIENCE: u32 = 16;
 
 /// A snapshot that this node needs.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wanted {
+pub(super) struct SnapshotRequest {
     /// Who was asked, or is to be.
     pub(super) giver: Option<NodeId>,
     /// Ticks since anything came of it.
@@ -44,7 +44,7 @@ pub struct Exchange {
     /// How rounds are added up on their way, where they are.
     pub(super) bundling: Option<Bundling>,
     /// How passes go from worker to worker, where they do.
-    pub(super) passes: Option<Passes>,
+    pub(super) averaging: Option<SequentialAveraging>,
     pub(super) ledger: Ledger,
     pub(super) log: Log,
     /// Single batches beyond this are merged.
@@ -53,7 +53,7 @@ pub struct Exchange {
     pub(super) origins: BTreeMap<OriginId, OriginInfo>,
     /// Links that are up, whether their other ends are members yet or not.
     pub(super) links: BTreeSet<NodeId>,
-    pub(super) wanted: Option<Wanted>,
+    pub(super) wanted: Option<SnapshotRequest>,
     /// It has come late and has nothing yet. A snapshot comes first: then it stands where its giver stands, and whoever
     /// can help the giver can help it, too, even before having heard of it.
     pub(super) newcomer: bool,
@@ -83,7 +83,7 @@ impl Exchange {
             routing: Routing::Mesh,
             barrier: None,
             bundling: None,
-            passes: None,
+            averaging: None,
             log: Log::new(ledger.run(), ledger.weight_count()),
             ledger,
             compact_at: limits.single_bytes_max,
@@ -110,7 +110,7 @@ impl Exchange {
         }
         let mut exchange = exchange.in_rounds(Barrier::new(me, Patience::DEFAULT, plan));
         if plan.job.exchange.has_passes() {
-            exchange.passes = Some(Passes::new(me, exchange.ledger.weight_count()));
+            exchange.averaging = Some(SequentialAveraging::new(me, exchange.ledger.weight_count()));
         }
         match routing::reduction_path_of(plan.job.exchange) {
             Some(path) => exchange.bundled(path),

@@ -19,27 +19,27 @@ use protocol::wire::snapshot::{EntryKind, LogEntry};
 pub(super) struct Log {
     run: RunId,
     weights: usize,
-    origins: BTreeMap<OriginId, VecDeque<Kept>>,
+    origins: BTreeMap<OriginId, VecDeque<RetainedEntry>>,
     single_bytes: usize,
     merged_bytes: usize,
 }
 
 /// An entry that is kept.
 #[derive(Clone, Debug)]
-struct Kept {
+struct RetainedEntry {
     entry: LogEntry,
     /// The batches of a bundle, which all have an entry of it.
     bundled: Option<Arc<[(OriginId, u64)]>>,
 }
 
-impl Kept {
+impl RetainedEntry {
     /// What it is counted with: a bundle is counted once, in equal parts.
     fn bytes(&self) -> usize {
         self.entry.bytes.len() / self.bundled.as_ref().map_or(1, |batches| batches.len().max(1))
     }
 }
 
-impl std::ops::Deref for Kept {
+impl std::ops::Deref for RetainedEntry {
     type Target = LogEntry;
 
     fn deref(&self) -> &LogEntry {
@@ -61,7 +61,7 @@ impl Log {
     /// Appends the next batch of an origin.
     pub(super) fn append(&mut self, origin: OriginId, sequence: u64, bytes: Arc<[u8]>) {
         let entry = entry_of(origin, sequence, bytes, EntryKind::Batch);
-        self.push(Kept { entry, bundled: None });
+        self.push(RetainedEntry { entry, bundled: None });
     }
 
     /// Appends the next range of an origin.
@@ -73,14 +73,14 @@ impl Log {
     pub(super) fn append_bundle(&mut self, bundle: &Bundle, bytes: &Arc<[u8]>) {
         let batches: Arc<[(OriginId, u64)]> = bundle.batches().collect();
         for &(origin, sequence) in batches.iter() {
-            self.push(Kept {
+            self.push(RetainedEntry {
                 entry: entry_of(origin, sequence, Arc::clone(bytes), EntryKind::Bundle),
                 bundled: Some(Arc::clone(&batches)),
             });
         }
     }
 
-    fn push(&mut self, entry: Kept) {
+    fn push(&mut self, entry: RetainedEntry) {
         *self.bytes_of(&entry) += entry.bytes();
         let entries = self.origins.entry(entry.origin).or_default();
         debug_assert!(
@@ -90,7 +90,7 @@ impl Log {
         entries.push_back(entry);
     }
 
-    fn bytes_of(&mut self, entry: &Kept) -> &mut usize {
+    fn bytes_of(&mut self, entry: &RetainedEntry) -> &mut usize {
         match entry.kind {
             EntryKind::Batch => &mut self.single_bytes,
             // Neither becomes less by merging.
@@ -103,7 +103,7 @@ impl Log {
         self.kept_after(origin, sequence).map(|kept| &kept.entry)
     }
 
-    fn kept_after(&self, origin: OriginId, sequence: u64) -> Option<&Kept> {
+    fn kept_after(&self, origin: OriginId, sequence: u64) -> Option<&RetainedEntry> {
         let entries = self.origins.get(&origin)?;
         let position = entries.partition_point(|entry| entry.from < sequence);
         entries.get(position).filter(|entry| entry.from == sequence)
@@ -187,7 +187,7 @@ impl Log {
         ends_here.then(|| self.merge(origin, entries.range(first..last)))?
     }
 
-    fn merge<'a>(&self, origin: OriginId, entries: impl Iterator<Item = &'a Kept>) -> Option<MergedRange> {
+    fn merge<'a>(&self, origin: OriginId, entries: impl Iterator<Item = &'a RetainedEntry>) -> Option<MergedRange> {
         let mut entries = entries.peekable();
         let mut merger = Merger::new(self.run, origin, entries.peek()?.from, self.weights);
         for entry in entries {
@@ -208,10 +208,10 @@ impl Log {
         };
         let newest = entries.back().map_or(0, |entry| entry.to);
         let mut kept = VecDeque::with_capacity(entries.len());
-        let mut group: Vec<Kept> = Vec::new();
+        let mut group: Vec<RetainedEntry> = Vec::new();
         for entry in entries {
             // A group goes on until a point, or a bundle, or until what is recent.
-            let is_bundle = |entry: &Kept| entry.kind == EntryKind::Bundle;
+            let is_bundle = |entry: &RetainedEntry| entry.kind == EntryKind::Bundle;
             let ends = group.last().is_some_and(|last| {
                 points.contains(&last.to) || last.to + recent > newest || is_bundle(last) || is_bundle(&entry)
             });
@@ -224,7 +224,7 @@ impl Log {
         self.origins.insert(origin, kept);
     }
 
-    fn close(&mut self, origin: OriginId, group: &mut Vec<Kept>, kept: &mut VecDeque<Kept>) {
+    fn close(&mut self, origin: OriginId, group: &mut Vec<RetainedEntry>, kept: &mut VecDeque<RetainedEntry>) {
         let merged = if group.len() > 1 {
             self.merge(origin, group.iter())
         } else {
@@ -292,13 +292,13 @@ impl Log {
     }
 
     /// Whether an entry begins where an origin's log ends, if it has one.
-    fn follows(&self, entry: &Kept) -> bool {
+    fn follows(&self, entry: &RetainedEntry) -> bool {
         let last = self.origins.get(&entry.origin).and_then(|entries| entries.back());
         last.is_none_or(|last| last.to == entry.from)
     }
 
     /// The part after `newest` of another's entry that goes over it, by what this log has from a point in common.
-    fn bridge(&self, origin: OriginId, newest: u64, theirs: &VecDeque<Kept>) -> Option<Kept> {
+    fn bridge(&self, origin: OriginId, newest: u64, theirs: &VecDeque<RetainedEntry>) -> Option<RetainedEntry> {
         let over = theirs
             .iter()
             .position(|entry| entry.from <= newest && newest < entry.to)?;
@@ -313,7 +313,7 @@ impl Log {
     }
 
     /// An entry from elsewhere, if it holds the batches that it says.
-    fn sound(&self, entry: LogEntry) -> Option<Kept> {
+    fn sound(&self, entry: LogEntry) -> Option<RetainedEntry> {
         let single = entry.from.checked_add(1) == Some(entry.to);
         let mut bundled = None;
         let is_sound = match entry.kind {
@@ -333,7 +333,7 @@ impl Log {
                 single && of_run && holds
             }),
         };
-        is_sound.then_some(Kept { entry, bundled })
+        is_sound.then_some(RetainedEntry { entry, bundled })
     }
 
     /// A bit of a batch that is kept flips.
@@ -375,7 +375,7 @@ fn entry_of(origin: OriginId, sequence: u64, bytes: Arc<[u8]>, kind: EntryKind) 
     }
 }
 
-fn merged_entry(range: &MergedRange) -> Kept {
+fn merged_entry(range: &MergedRange) -> RetainedEntry {
     let entry = LogEntry {
         origin: range.header.origin,
         from: range.header.from,
@@ -383,7 +383,7 @@ fn merged_entry(range: &MergedRange) -> Kept {
         bytes: range.encode().into(),
         kind: EntryKind::Range,
     };
-    Kept { entry, bundled: None }
+    RetainedEntry { entry, bundled: None }
 }
 
 #[cfg(test)]

@@ -22,6 +22,7 @@
 //!                   ledger · log · peers
 //! ```
 
+mod averaging_events;
 mod barrier;
 mod bundles;
 mod bundling;
@@ -32,8 +33,6 @@ mod event;
 mod limits;
 mod log;
 mod parcel;
-mod passes;
-mod passing;
 mod peer;
 mod peer_link;
 pub(crate) mod planted;
@@ -42,6 +41,7 @@ mod relaying;
 mod retention;
 mod routing;
 mod sending;
+mod sequential_averaging;
 #[cfg(test)]
 mod simulation;
 mod snapshots;

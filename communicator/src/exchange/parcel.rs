@@ -124,7 +124,7 @@ pub(super) struct Incoming {
 
 /// What became of a piece.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Taken {
+pub(super) enum PieceOutcome {
     /// So many bytes are there now, which is not all.
     Part(u64),
     /// The parcel is whole.
@@ -134,7 +134,7 @@ pub(super) enum Taken {
 }
 
 /// Takes a piece of the parcel that is under way, or of a new one.
-pub(super) fn take(incoming: &mut Option<Incoming>, piece: &Piece) -> Taken {
+pub(super) fn take(incoming: &mut Option<Incoming>, piece: &Piece) -> PieceOutcome {
     if piece.offset == 0 {
         *incoming = Some(Incoming {
             kind: piece.kind,
@@ -148,15 +148,15 @@ pub(super) fn take(incoming: &mut Option<Incoming>, piece: &Piece) -> Taken {
             && piece.offset + piece.bytes.len() as u64 <= piece.total
     };
     let Some(mut parcel) = incoming.take_if(fits) else {
-        return Taken::OutOfPlace;
+        return PieceOutcome::OutOfPlace;
     };
     parcel.bytes.extend_from_slice(&piece.bytes);
     let there = parcel.bytes.len() as u64;
     if there == parcel.total {
-        return Taken::Whole(parcel.kind, parcel.bytes);
+        return PieceOutcome::Whole(parcel.kind, parcel.bytes);
     }
     *incoming = Some(parcel);
-    Taken::Part(there)
+    PieceOutcome::Part(there)
 }
 
 #[cfg(test)]
@@ -174,13 +174,13 @@ mod tests {
             let piece = outgoing.next(7, 14).unwrap();
             pieces += 1;
             match take(&mut incoming, &piece) {
-                Taken::Part(got) => assert!(!outgoing.confirm(got)),
-                Taken::Whole(kind, whole) => {
+                PieceOutcome::Part(got) => assert!(!outgoing.confirm(got)),
+                PieceOutcome::Whole(kind, whole) => {
                     assert_eq!((kind, &whole[..]), (ParcelKind::Range, &bytes[..]));
                     assert!(outgoing.confirm(100) && !outgoing.blocks(OriginId(1)));
                     break;
                 }
-                Taken::OutOfPlace => panic!("in order"),
+                PieceOutcome::OutOfPlace => panic!("in order"),
             }
         }
         assert_eq!((pieces, outgoing.ends()), (15, vec![(OriginId(1), 9)]));
@@ -203,15 +203,19 @@ mod tests {
         let pieces: Vec<Piece> = std::iter::from_fn(|| outgoing.next(4, 100)).collect();
         assert_eq!(pieces.len(), 3);
         let mut incoming = None;
-        assert_eq!(take(&mut incoming, &pieces[1]), Taken::OutOfPlace);
-        assert_eq!(take(&mut incoming, &pieces[0]), Taken::Part(4));
-        assert_eq!(take(&mut incoming, &pieces[2]), Taken::OutOfPlace);
+        assert_eq!(take(&mut incoming, &pieces[1]), PieceOutcome::OutOfPlace);
+        assert_eq!(take(&mut incoming, &pieces[0]), PieceOutcome::Part(4));
+        assert_eq!(take(&mut incoming, &pieces[2]), PieceOutcome::OutOfPlace);
         assert_eq!(
             take(&mut incoming, &pieces[0]),
-            Taken::Part(4),
+            PieceOutcome::Part(4),
             "a parcel can begin again"
         );
-        assert_eq!(take(&mut incoming, &pieces[1]), Taken::Part(8));
-        assert_eq!(take(&mut incoming, &pieces[1]), Taken::OutOfPlace, "and not go back");
+        assert_eq!(take(&mut incoming, &pieces[1]), PieceOutcome::Part(8));
+        assert_eq!(
+            take(&mut incoming, &pieces[1]),
+            PieceOutcome::OutOfPlace,
+            "and not go back"
+        );
     }
 }

@@ -8,11 +8,11 @@ use protocol::frontier::SequenceRange;
 use protocol::ids::{NodeId, OriginId};
 use protocol::merged_range::MergedRange;
 
-use super::bundles::Rest;
+use super::bundles::BundleCheck;
 use super::core::Exchange;
 use super::event::{Effect, Jump};
 use super::limits::{Limits, MEMBERS_MAX, ORIGINS_MAX};
-use super::parcel::{self, Outgoing, Taken};
+use super::parcel::{self, Outgoing, PieceOutcome};
 use super::planted::{Bug, planted};
 use crate::ledger::{LedgerError, Outcome};
 use protocol::wire::link::{Message, Note, OriginInfo, ParcelKind, Piece};
@@ -374,12 +374,12 @@ impl Exchange {
             return Ok(());
         };
         let (got, whole) = match parcel::take(&mut link.incoming, piece) {
-            Taken::OutOfPlace => {
+            PieceOutcome::OutOfPlace => {
                 self.reset(from, effects);
                 return Ok(());
             }
-            Taken::Part(got) => (got, None),
-            Taken::Whole(kind, bytes) => (piece.total, Some((kind, bytes))),
+            PieceOutcome::Part(got) => (got, None),
+            PieceOutcome::Whole(kind, bytes) => (piece.total, Some((kind, bytes))),
         };
         effects.push(Effect::Send {
             to: from,
@@ -434,12 +434,12 @@ impl Exchange {
         }
         let batches: Vec<(OriginId, u64)> = bundle.batches().collect();
         let refused = match self.rest_here(bundle) {
-            Rest::New(rest) => !self.apply_bundle(rest, effects),
-            Rest::Later => {
+            BundleCheck::New(rest) => !self.apply_bundle(rest, effects),
+            BundleCheck::Later => {
                 self.reset(from, effects);
                 return Ok(());
             }
-            Rest::Cannot => true,
+            BundleCheck::Cannot => true,
         };
         let lacks = |&(origin, sequence): &(OriginId, u64)| self.ledger.frontier().applied(origin) < sequence;
         if refused && let Some((origin, to)) = batches.iter().copied().find(lacks) {

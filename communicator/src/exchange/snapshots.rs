@@ -7,8 +7,8 @@ use protocol::frontier::SequenceRange;
 use protocol::ids::{NodeId, OriginId};
 use protocol::sums::{Adder, Sums};
 
-use super::bundles::{Rest, rest_of};
-use super::core::{Exchange, Wanted};
+use super::bundles::{BundleCheck, rest_of};
+use super::core::{Exchange, SnapshotRequest};
 use super::event::{Effect, Jump};
 use super::log::Log;
 use super::parcel::Outgoing;
@@ -40,7 +40,7 @@ impl Exchange {
 
     /// This node needs a snapshot: from whoever said so, or from anybody.
     pub(super) fn want(&mut self, giver: Option<NodeId>, damaged: bool, effects: &mut Vec<Effect>) {
-        let wanted = self.wanted.get_or_insert(Wanted {
+        let wanted = self.wanted.get_or_insert(SnapshotRequest {
             giver: None,
             ticks: 0,
             damaged: false,
@@ -159,7 +159,7 @@ impl Exchange {
         let Some(ledger) = merged else {
             // Too old, though it was new when it was made: the next one will be newer, if there is time for what is under
             // way. At the next tick somebody is asked again.
-            self.wanted = Some(Wanted {
+            self.wanted = Some(SnapshotRequest {
                 ticks: self.limits.reset_ticks,
                 ..wanted
             });
@@ -206,9 +206,9 @@ impl Exchange {
             let entry = self.log.after(origin, from)?;
             let bundle = Bundle::decode(&entry.bytes, ledger.weight_count()).ok()?;
             match rest_of(bundle, ledger, &[&self.log, theirs]) {
-                Rest::New(rest) => ledger.apply_bundle(&rest),
-                Rest::Later => return Some(()),
-                Rest::Cannot => return None,
+                BundleCheck::New(rest) => ledger.apply_bundle(&rest),
+                BundleCheck::Later => return Some(()),
+                BundleCheck::Cannot => return None,
             }
         } else {
             let to = self.log.bundle_from(origin, from).map_or(to, |bundle| bundle.min(to));

@@ -1,4 +1,4 @@
-//! DataInspector after this machine for somebody who wonders whether a run could begin: its clock, and the data that a run would open.
+//! Inspection of this machine for a client that asks whether a run could begin: its clock, and the data that a run would open.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -34,7 +34,7 @@ const MODELS_MAX: usize = 64;
 
 /// What callers are served with.
 #[derive(Clone)]
-struct Desk {
+struct CallHandler {
     sessions: Sessions,
     run: ActorRef<RunMessage>,
     me: NodeInfo,
@@ -51,7 +51,7 @@ pub(super) async fn route(
     me: NodeInfo,
     times: CallTimes,
 ) {
-    let desk = Desk {
+    let desk = CallHandler {
         sessions,
         run,
         me,
@@ -84,7 +84,7 @@ pub(super) async fn route(
 }
 
 /// Hears what a caller wants; what takes longer than that goes on elsewhere.
-async fn serve(connection: Accepted, desk: Desk, greeted: Greeted) {
+async fn serve(connection: Accepted, desk: CallHandler, greeted: Greeted) {
     let Accepted { stream, plane, address } = connection;
     let served = match plane {
         Plane::Control => desk
@@ -104,11 +104,16 @@ async fn serve(connection: Accepted, desk: Desk, greeted: Greeted) {
     }
 }
 
-async fn greet(mut stream: Stream, address: SocketAddr, desk: &Desk, greeted: &Greeted) -> Result<(), LinkError> {
+async fn greet(
+    mut stream: Stream,
+    address: SocketAddr,
+    desk: &CallHandler,
+    greeted: &Greeted,
+) -> Result<(), LinkError> {
     let hello = timeout(desk.times.hello, read_hello(&mut stream)).await;
     let hello = hello.unwrap_or(Err(MessageError::OutOfPlace.into()))?;
     greeted.store(true, Ordering::Relaxed);
-    let Desk { run: run_actor, me, .. } = desk;
+    let CallHandler { run: run_actor, me, .. } = desk;
     match hello {
         Hello::Link { version, run, from, to } => {
             let expects = run_actor.call(|reply| RunMessage::Expects { run, from, reply }, Some(desk.times.hello));
@@ -136,8 +141,8 @@ async fn greet(mut stream: Stream, address: SocketAddr, desk: &Desk, greeted: &G
 }
 
 /// Sends the file of a run's model in pieces; an empty one is the last. Without a file there is none at all.
-async fn send_model(mut stream: Stream, desk: &Desk, run: RunId) -> Result<(), LinkError> {
-    let Desk {
+async fn send_model(mut stream: Stream, desk: &CallHandler, run: RunId) -> Result<(), LinkError> {
+    let CallHandler {
         run: run_actor, times, ..
     } = desk;
     let found = run_actor.call(|reply| RunMessage::Model { run, reply }, Some(times.hello));

@@ -2,12 +2,12 @@
 
 use protocol::wire::control::{Reply, Request};
 
-use super::routes::Parts;
+use super::routes::RouteTargets;
 use crate::control::Routes;
 
 /// Whom to ask.
 #[derive(Clone)]
-pub struct Inquiry(pub(super) Parts);
+pub struct Inquiry(pub(super) RouteTargets);
 
 impl Inquiry {
     /// The node's answer; none when it stops.

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use super::membership::Joined;
+use super::membership::JoinState;
 use super::{Node, NodeError};
 use crate::transport::{DialError, Plane, dial};
 
@@ -38,7 +38,7 @@ impl Node {
                         continue;
                     }
                 }
-                let answered = self.joined.wait_for(|joined| *joined != Joined::Alone);
+                let answered = self.joined.wait_for(|joined| *joined != JoinState::Alone);
                 let answered = tokio::time::timeout(times.dial, answered).await;
                 match answered.map(|joined| joined.map(drop)) {
                     Ok(Ok(())) => return self.decided(waiting).await,
@@ -63,10 +63,10 @@ impl Node {
         loop {
             let joined = self.joined.borrow_and_update().clone();
             match joined {
-                Joined::Member => return Ok(()),
-                Joined::Refused(reason) => return Err(NodeError::Unwelcome(reason)),
-                Joined::Waits(reason) => waiting(&reason),
-                Joined::Alone => {}
+                JoinState::Member => return Ok(()),
+                JoinState::Refused(reason) => return Err(NodeError::Unwelcome(reason)),
+                JoinState::Waits(reason) => waiting(&reason),
+                JoinState::Alone => {}
             }
             self.joined.changed().await.map_err(|_| gone())?;
         }

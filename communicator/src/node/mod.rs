@@ -49,7 +49,7 @@ pub use config::NodeConfig;
 pub use data_inspection::DataReader;
 pub use error::NodeError;
 pub use inquiry::Inquiry;
-use membership::{Joined, MembershipMessage};
+use membership::{JoinState, MembershipMessage};
 use run::RunMessage;
 use supervisor::{NodeActor, NodeArguments, NodeMessage};
 pub use workers::WorkerCommand;
@@ -63,7 +63,7 @@ pub struct Node {
     sessions: Sessions,
     security: Security,
     times: JoinTimes,
-    joined: watch::Receiver<Joined>,
+    joined: watch::Receiver<JoinState>,
     actor: ActorRef<NodeMessage>,
     ended: JoinHandle<()>,
     accepting: [JoinHandle<()>; 3],
@@ -104,7 +104,7 @@ impl Node {
         log_context::set_node(&info.name);
         let (events, mut session_events) = mpsc::unbounded_channel();
         let sessions = Sessions::start(identity, &config.timing, events).await?;
-        let (joining, joined) = watch::channel(Joined::Alone);
+        let (joining, joined) = watch::channel(JoinState::Alone);
         let (failing, failed) = watch::channel(None);
         let (actor, ended) = Actor::spawn(
             None,
@@ -120,7 +120,8 @@ impl Node {
             },
         )
         .await?;
-        let parts = ractor::call!(actor, NodeMessage::Parts).map_err(|error| NodeError::Failed(error.to_string()))?;
+        let parts =
+            ractor::call!(actor, NodeMessage::RouteTargets).map_err(|error| NodeError::Failed(error.to_string()))?;
         let membership = parts.membership.clone();
         let forwarding = tokio::spawn(async move {
             while let Some(event) = session_events.recv().await {

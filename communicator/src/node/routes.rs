@@ -13,21 +13,21 @@ use crate::run::RunPeerMessage;
 
 /// The actors that the endpoint leads to.
 #[derive(Clone)]
-pub(super) struct Parts {
+pub(super) struct RouteTargets {
     pub(super) stats: ActorRef<StatsMessage>,
     pub(super) run: ActorRef<RunMessage>,
     pub(super) membership: ActorRef<MembershipMessage>,
     pub(super) inspector: DataInspector,
 }
 
-impl Routes for Parts {
+impl Routes for RouteTargets {
     fn message(&self, from: NodeId, message: ControlMessage) {
         // The endpoint has compared the names in words with the name that the session has proven. Actors that are gone belong
         // to a node that stops.
         match message {
             ControlMessage::Beat(beat) => drop(self.membership.cast(MembershipMessage::Beat(beat))),
             ControlMessage::Echo { from, number } => {
-                drop(self.membership.cast(MembershipMessage::Echo { from, number }))
+                drop(self.membership.cast(MembershipMessage::Echo { from, number }));
             }
             ControlMessage::Leaving(node) => drop(self.membership.cast(MembershipMessage::Leaving(node))),
             ControlMessage::Unwelcome(reason) => drop(self.membership.cast(MembershipMessage::Unwelcome(reason))),

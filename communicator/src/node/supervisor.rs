@@ -10,8 +10,8 @@ use tokio::sync::watch;
 
 use super::config::NodeConfig;
 use super::data_inspection::DataInspector;
-use super::membership::{Joined, MembershipActor, MembershipArguments, MembershipMessage};
-use super::routes::Parts;
+use super::membership::{JoinState, MembershipActor, MembershipArguments, MembershipMessage};
+use super::routes::RouteTargets;
 use super::run::{RunActor, RunArguments, RunMessage};
 use super::stats::{StatsActor, StatsArguments};
 use super::workers::{WorkersActor, WorkersArguments, WorkersMessage};
@@ -21,7 +21,7 @@ use crate::control::{EndpointActor, Sessions};
 #[derive(RactorMessage)]
 pub(super) enum NodeMessage {
     /// Which actors are there?
-    Parts(RpcReplyPort<Parts>),
+    RouteTargets(RpcReplyPort<RouteTargets>),
 }
 
 /// What the supervisor is started with.
@@ -31,12 +31,12 @@ pub(super) struct NodeArguments {
     pub(super) socket: PathBuf,
     pub(super) config: NodeConfig,
     pub(super) sessions: Sessions,
-    pub(super) joining: watch::Sender<Joined>,
+    pub(super) joining: watch::Sender<JoinState>,
     pub(super) failing: watch::Sender<Option<String>>,
 }
 
 pub(super) struct NodeState {
-    parts: Parts,
+    parts: RouteTargets,
     workers: ActorRef<WorkersMessage>,
     goodbye: Duration,
     failing: watch::Sender<Option<String>>,
@@ -100,7 +100,7 @@ impl Actor for NodeActor {
             parent: run.get_derived(),
         };
         let (workers, _) = Actor::spawn_linked(None, WorkersActor, workers, me.clone()).await?;
-        let parts = Parts {
+        let parts = RouteTargets {
             stats,
             run,
             membership,
@@ -125,7 +125,7 @@ impl Actor for NodeActor {
         message: NodeMessage,
         state: &mut NodeState,
     ) -> Result<(), ActorProcessingErr> {
-        let NodeMessage::Parts(reply) = message;
+        let NodeMessage::RouteTargets(reply) = message;
         let _ = reply.send(state.parts.clone());
         Ok(())
     }

@@ -56,11 +56,11 @@ pub(super) enum State {
     /// The model is measured and saved.
     Finishing(Box<Exchanging>, Finishing),
     /// It is over.
-    Ended(Ended),
+    Ended(EndedRun),
 }
 
 /// How a run ended here.
-pub(super) struct Ended {
+pub(super) struct EndedRun {
     /// When.
     at: Duration,
     pub(super) outcome: Result<Box<RunResult>, String>,
@@ -282,7 +282,7 @@ impl ActiveRun {
         let plan = self.plan().cloned();
         self.members.own.ended = true;
         let at = scope.now;
-        self.state = State::Ended(Ended { at, outcome, plan });
+        self.state = State::Ended(EndedRun { at, outcome, plan });
         self.news = true;
         scope.effects.push(RunEffect::Close);
         scope
@@ -293,7 +293,7 @@ impl ActiveRun {
     /// Goes over to another state, which takes what it needs from the present one.
     pub(super) fn change_state(&mut self, change: impl FnOnce(State) -> State) {
         // Nobody sees this one: it only keeps the place.
-        let place = State::Ended(Ended {
+        let place = State::Ended(EndedRun {
             at: Duration::ZERO,
             outcome: Err(String::new()),
             plan: None,

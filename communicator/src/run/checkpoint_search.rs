@@ -8,7 +8,7 @@ use protocol::job::{Job, JobDraft, PipelineSpec};
 use protocol::wire::control::FoundCheckpoint;
 use protocol::wire::run_plan::Resumed;
 
-use super::coordination::GoingOn;
+use super::coordination::ResumePoint;
 use super::event::Ticket;
 
 /// A search under way.
@@ -60,7 +60,7 @@ impl CheckpointSearch {
 
     /// What the run goes on with, and from where: the checkpoint with the most samples in it, or that of each stage where the
     /// network is spread over nodes. Otherwise a sentence for whoever asked.
-    pub(super) fn result(&self) -> Result<(Box<Job>, GoingOn), Vec<String>> {
+    pub(super) fn result(&self) -> Result<(Box<Job>, ResumePoint), Vec<String>> {
         let Some(FoundCheckpoint { job: before, .. }) = self.furthest(|_| true) else {
             return Err(vec![format!(
                 "no node has a checkpoint of run {}: name a folder that nodes keep under their --dir, with files that end \
@@ -88,7 +88,7 @@ impl CheckpointSearch {
         // Those that can go on at once come first.
         holders.sort_by_key(|(node, stage, held)| (checkpoints.get(usize::from(*stage)) != Some(held), *node));
         let holders = holders.into_iter().map(|(node, stage, _)| (node, stage)).collect();
-        let going_on = GoingOn {
+        let going_on = ResumePoint {
             checkpoints,
             holders,
             succeeds: None,

@@ -12,7 +12,7 @@ use super::cutting;
 
 /// What a run goes on from. Empty if it begins.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct GoingOn {
+pub(crate) struct ResumePoint {
     /// The checkpoint, or that of each group of layers.
     pub(crate) checkpoints: Vec<Resumed>,
     /// Who has a checkpoint of which group; first those that have the ones above.
@@ -25,7 +25,7 @@ pub(crate) struct GoingOn {
 #[derive(Clone, Debug)]
 pub(crate) struct Coordination {
     job: Box<Job>,
-    going_on: GoingOn,
+    going_on: ResumePoint,
     allow_partial: bool,
     invited: BTreeMap<NodeId, NodeInfo>,
     answers: BTreeMap<NodeId, Result<Offer, String>>,
@@ -45,7 +45,7 @@ impl Coordination {
     #[must_use]
     pub(crate) fn new(
         job: Box<Job>,
-        going_on: GoingOn,
+        going_on: ResumePoint,
         allow_partial: bool,
         invited: impl IntoIterator<Item = NodeInfo>,
     ) -> Self {
@@ -276,7 +276,7 @@ mod tests {
 
     fn decide(allow_partial: bool, answers: &[(u64, Result<Offer, String>)]) -> Option<Decision> {
         let job = Box::new(JobDraft::default().resolve().unwrap());
-        let mut coordination = Coordination::new(job, GoingOn::default(), allow_partial, (1..=3).map(info));
+        let mut coordination = Coordination::new(job, ResumePoint::default(), allow_partial, (1..=3).map(info));
         for (node, answer) in answers {
             coordination.answer(NodeId(*node), answer.clone());
         }
@@ -286,7 +286,7 @@ mod tests {
     #[test]
     fn who_has_not_answered_is_named() {
         let job = Box::new(JobDraft::default().resolve().unwrap());
-        let mut coordination = Coordination::new(job, GoingOn::default(), false, (1..=3).map(info));
+        let mut coordination = Coordination::new(job, ResumePoint::default(), false, (1..=3).map(info));
         coordination.answer(NodeId(2), offer(1));
         assert_eq!(coordination.waiting(), ["n1 to get ready", "n3 to get ready"]);
     }
@@ -334,7 +334,7 @@ mod tests {
                 ..JobDraft::default()
             };
             let job = Box::new(draft.resolve().unwrap());
-            let mut coordination = Coordination::new(job, GoingOn::default(), false, (1..=3).map(info));
+            let mut coordination = Coordination::new(job, ResumePoint::default(), false, (1..=3).map(info));
             for (node, groups) in (1..).zip(fewest) {
                 let one = offer(1).map(|offer| Offer { groups, ..offer });
                 coordination.answer(NodeId(node), one);

@@ -10,7 +10,7 @@ use protocol::wire::run_plan::RunPlan;
 
 use super::active::{ActiveRun, Scope, State};
 use super::checkpoint_search::CheckpointSearch;
-use super::coordination::{Coordination, GoingOn};
+use super::coordination::{Coordination, ResumePoint};
 use super::dismissals::Dismissals;
 use super::event::{RunEffect, RunEvent, Ticket, WorkerKey, WorkerReport};
 use super::planted::{Bug, planted};
@@ -108,7 +108,7 @@ impl RunCore {
                 job,
                 allow_partial,
                 ticket,
-            } => self.start(run, (job, GoingOn::default()), allow_partial, ticket, now, effects),
+            } => self.start(run, (job, ResumePoint::default()), allow_partial, ticket, now, effects),
             RunEvent::Resume {
                 run,
                 resumes,

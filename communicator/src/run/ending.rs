@@ -43,8 +43,8 @@ pub(super) fn result(
     }
     // Digests are recomputed from the weights. Those who hold the same layers must have the same.
     let alike = |node: NodeId| {
-        let first = || settled.iter().find(|(other, _)| plan.hold_the_same(node, **other));
-        if plan.hold_the_same(me, node) {
+        let first = || settled.iter().find(|(other, _)| plan.same_slice(node, **other));
+        if plan.same_slice(me, node) {
             settled.get_key_value(&me)
         } else {
             first()

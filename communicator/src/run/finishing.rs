@@ -10,7 +10,7 @@ use protocol::wire::run_beat::{ParticipantState, Settled};
 use super::active::{ActiveRun, Scope, State};
 use super::ending;
 use super::event::{ExchangeOrder, RunEffect, Saving};
-use super::states::{Kept, Saver, Seat};
+use super::states::{LastCheckpoint, Saver, Seat};
 use crate::log_context::NEWS;
 use crate::stage::weights_of_all;
 
@@ -247,19 +247,21 @@ impl ActiveRun {
             return;
         };
         let reason = match &finishing.kept {
-            Kept::No => {
-                finishing.kept = Kept::Asked(scope.now);
+            LastCheckpoint::No => {
+                finishing.kept = LastCheckpoint::Asked(scope.now);
                 return scope.effects.push(RunEffect::Keep);
             }
-            Kept::Asked(at) if scope.now.saturating_sub(*at) < scope.limits.measure => return,
-            Kept::Asked(_) => "no node could measure and save the model, and this node's disk does not answer".into(),
-            Kept::Done(Ok(path)) => format!(
+            LastCheckpoint::Asked(at) if scope.now.saturating_sub(*at) < scope.limits.measure => return,
+            LastCheckpoint::Asked(_) => {
+                "no node could measure and save the model, and this node's disk does not answer".into()
+            }
+            LastCheckpoint::Done(Ok(path)) => format!(
                 "no node could measure and save the model; its weights are kept in {}, from which 'tau start --resume {}' \
                  goes on; the nodes' logs say what was wrong",
                 path.display(),
                 path.parent().unwrap_or(path).display()
             ),
-            Kept::Done(Err(error)) => {
+            LastCheckpoint::Done(Err(error)) => {
                 format!("no node could measure and save the model, nor keep its weights ({error}): see the nodes' logs")
             }
         };

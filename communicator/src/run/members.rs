@@ -21,14 +21,14 @@ const FAR_AHEAD: u64 = 1000;
 
 /// The newest word of one participant, and when it came.
 #[derive(Clone, Debug)]
-struct Heard {
+struct LatestState {
     state: ParticipantState,
     at: Duration,
     /// When it last came from the participant itself. While that is fresh, nobody else speaks for it.
     directly: Option<Duration>,
 }
 
-impl Heard {
+impl LatestState {
     fn nothing(now: Duration) -> Self {
         Self {
             state: ParticipantState::default(),
@@ -53,7 +53,7 @@ pub(crate) struct Members {
     /// What this node says of itself.
     pub(super) own: ParticipantState,
     participants: BTreeSet<NodeId>,
-    heard: BTreeMap<NodeId, Heard>,
+    heard: BTreeMap<NodeId, LatestState>,
     /// Those that have left the cluster, or were started again.
     gone: BTreeSet<NodeId>,
     /// Those whose processes have ended, by this node's own evidence. A beat of theirs would revoke it.
@@ -93,7 +93,7 @@ impl Members {
     pub(super) fn admit(&mut self, participants: impl Iterator<Item = NodeId>, now: Duration) {
         for node in participants {
             if self.participants.insert(node) {
-                self.heard.entry(node).or_insert_with(|| Heard::nothing(now));
+                self.heard.entry(node).or_insert_with(|| LatestState::nothing(now));
             }
         }
     }
@@ -105,7 +105,7 @@ impl Members {
 
     /// Somebody is going to be heard.
     pub(super) fn expect(&mut self, node: NodeId, now: Duration) {
-        self.heard.entry(node).or_insert_with(|| Heard::nothing(now));
+        self.heard.entry(node).or_insert_with(|| LatestState::nothing(now));
     }
 
     /// Takes a participant's own word, from itself or from another that handed it on; whether it is news.
@@ -120,7 +120,7 @@ impl Members {
         if node == self.me {
             return false;
         }
-        let heard = self.heard.entry(node).or_insert_with(|| Heard::nothing(now));
+        let heard = self.heard.entry(node).or_insert_with(|| LatestState::nothing(now));
         let fresh = heard
             .directly
             .is_some_and(|at| now.saturating_sub(at) < limits.direct_is_fresh);

@@ -9,7 +9,7 @@ use protocol::wire::run_beat::StopReason;
 
 use super::active::{ActiveRun, State};
 use super::checkpoint_search::CheckpointSearch;
-use super::coordination::{Coordination, Decision, GoingOn};
+use super::coordination::{Coordination, Decision, ResumePoint};
 use super::core::{Coordinating, RunCore};
 use super::event::{RunEffect, RunPeerMessage, Ticket};
 use super::planted::{Bug, planted};
@@ -49,7 +49,7 @@ impl RunCore {
     pub(super) fn start(
         &mut self,
         run: RunId,
-        going: (Box<Job>, GoingOn),
+        going: (Box<Job>, ResumePoint),
         allow_partial: bool,
         ticket: Ticket,
         now: Duration,
@@ -96,9 +96,9 @@ impl RunCore {
             return;
         }
         let job = Box::new(run.job.backed_off());
-        let going_on = GoingOn {
+        let going_on = ResumePoint {
             succeeds: Some(run.run),
-            ..GoingOn::default()
+            ..ResumePoint::default()
         };
         let successor = run.run.successor();
         tracing::warn!(target: NEWS, run = %run.run, %successor, optimiser = %job.optimiser, "a run has diverged and is trained once more");

@@ -56,7 +56,7 @@ impl ActiveRun {
             self.news = true;
             scope.order(ExchangeOrder::Joined(guest));
             if let Some(plan) = self.plan() {
-                let holds_others = !plan.hold_the_same(scope.me.id, node);
+                let holds_others = !plan.same_slice(scope.me.id, node);
                 let is_replaced = plan.is_replaced(scope.me.id);
                 self.members.hold_others(holds_others.then_some(node).into_iter());
                 if is_replaced {

@@ -25,7 +25,7 @@ use crate::run::{RunEvent, Ticket, WorkerKey, WorkerReport};
 use protocol::wire::link::OriginInfo;
 
 /// Samples that a worker trains before a batch has to count them.
-const HELD_BACK_MAX: u32 = 8;
+const THROTTLED_MAX: u32 = 8;
 
 impl World {
     pub(super) fn finish(&mut self, at: NodeId, worker: WorkerKey, counts: &[i32], save: bool) {
@@ -118,7 +118,7 @@ impl World {
         let (run, paused, takes_over) = (open.run, open.core.should_pause(), open.takes_over);
         for key in keys {
             let idle = self.random.below(3) > 0;
-            let holds_back = self.in_rounds.is_none() && self.random.below(2) == 0;
+            let throttles = self.in_rounds.is_none() && self.random.below(2) == 0;
             // What is in somebody's hands is nobody else's to train.
             let in_hands = if takes_over { 0 } else { self.uncounted(run) };
             let goes_idle = self.in_rounds.is_some() && self.may_idle && self.random.below(300) == 0;
@@ -143,7 +143,7 @@ impl World {
             }
             if !last && back.is_none() && self.in_rounds.is_none() {
                 let has_more = done + in_hands < total;
-                if !self.train_one(at, key, has_more, holds_back) {
+                if !self.train_one(at, key, has_more, throttles) {
                     continue;
                 }
             }
@@ -231,14 +231,14 @@ impl World {
 
     /// A worker trains a sample, if there is one, and holds it back or not; or it lets out what it has held back, and tells that
     /// it has nothing to train. Returns whether a batch leaves.
-    fn train_one(&mut self, at: NodeId, key: WorkerKey, has_more: bool, holds_back: bool) -> bool {
+    fn train_one(&mut self, at: NodeId, key: WorkerKey, has_more: bool, throttles: bool) -> bool {
         let worker = self.nodes.get_mut(&at).unwrap().workers.get_mut(&key);
         let Some(training) = worker.and_then(|worker| worker.training.as_mut()) else {
             return false;
         };
         if has_more {
             training.uncounted += 1;
-            let keeps = holds_back && training.uncounted < HELD_BACK_MAX;
+            let keeps = throttles && training.uncounted < THROTTLED_MAX;
             if std::mem::take(&mut training.starved) {
                 self.worker_says(at, key, 1, WorkerReport::Fed);
             }

@@ -19,7 +19,7 @@ use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor, rustls};
 use super::half_open::{Greeted, HalfOpen};
 use super::security::{Security, Stream};
 use super::tls::{self, Plane};
-use super::wire::Counted;
+use super::wire::CountedStream;
 use crate::log_throttle::LogThrottle;
 use crate::timing::Timing;
 
@@ -159,7 +159,7 @@ async fn shake_hands(
 ) -> Option<Accepted> {
     let shaken = timeout(limit, async {
         stream.set_nodelay(true)?;
-        let mut stream = Counted(stream);
+        let mut stream = CountedStream(stream);
         let (plane, stream): (_, Stream) = match tls {
             Some(tls) => {
                 let hello = LazyConfigAcceptor::new(ClientHello::default(), stream).await?;

@@ -15,7 +15,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use super::credentials::{Credentials, SUBJECT};
 use super::security::{NotLoopback, Security, Stream};
 use super::tls::{self, Plane};
-use super::wire::Counted;
+use super::wire::CountedStream;
 
 /// Why another node was not reached.
 #[derive(Debug, Error)]
@@ -79,7 +79,7 @@ pub async fn dial(
         let stream = TcpStream::connect(address).await.map_err(unreachable)?;
         // Waiting for more to fill a packet would only make batches stale.
         stream.set_nodelay(true).map_err(unreachable)?;
-        let mut stream = Counted(stream);
+        let mut stream = CountedStream(stream);
         match security {
             Security::Credentials(credentials) => shake_hands(stream, address, plane, credentials).await,
             Security::Insecure => {
@@ -112,7 +112,7 @@ pub(crate) async fn speaks_tls(address: SocketAddr, limit: Duration) -> bool {
 }
 
 async fn shake_hands(
-    stream: Counted,
+    stream: CountedStream,
     address: SocketAddr,
     plane: Plane,
     credentials: &Credentials,

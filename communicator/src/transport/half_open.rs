@@ -16,11 +16,11 @@ pub(crate) type Greeted = Arc<AtomicBool>;
 #[derive(Debug)]
 pub(crate) struct HalfOpen<T> {
     max: usize,
-    held: Vec<Held<T>>,
+    open: Vec<HalfOpenEntry<T>>,
 }
 
 #[derive(Debug)]
-struct Held<T> {
+struct HalfOpenEntry<T> {
     place: IpAddr,
     greeted: Greeted,
     handle: T,
@@ -29,17 +29,17 @@ struct Held<T> {
 impl<T> HalfOpen<T> {
     /// Room for so many.
     pub(crate) fn new(max: usize) -> Self {
-        Self { max, held: Vec::new() }
+        Self { max, open: Vec::new() }
     }
 
     /// Takes one more; whoever has to go for it is returned.
     pub(crate) fn add(&mut self, address: IpAddr, greeted: Greeted, handle: T) -> Option<T> {
-        self.held.push(Held {
+        self.open.push(HalfOpenEntry {
             place: place(address),
             greeted,
             handle,
         });
-        if self.held.len() > self.max {
+        if self.open.len() > self.max {
             self.displace()
         } else {
             None
@@ -48,24 +48,24 @@ impl<T> HalfOpen<T> {
 
     /// Takes out the one that is the first to go.
     pub(crate) fn displace(&mut self) -> Option<T> {
-        let silent = |held: &Held<T>| !held.greeted.load(Ordering::Relaxed);
-        let any_silent = self.held.iter().any(silent);
-        let may_go = |held: &&Held<T>| !any_silent || silent(held);
+        let silent = |open: &HalfOpenEntry<T>| !open.greeted.load(Ordering::Relaxed);
+        let any_silent = self.open.iter().any(silent);
+        let may_go = |open: &&HalfOpenEntry<T>| !any_silent || silent(open);
         let mut counts: HashMap<IpAddr, usize> = HashMap::new();
-        for held in self.held.iter().filter(may_go) {
-            *counts.entry(held.place).or_default() += 1;
+        for open in self.open.iter().filter(may_go) {
+            *counts.entry(open.place).or_default() += 1;
         }
         let most = *counts.values().max()?;
         let first = self
-            .held
+            .open
             .iter()
-            .position(|held| may_go(&held) && counts[&held.place] == most)?;
-        Some(self.held.remove(first).handle)
+            .position(|open| may_go(&open) && counts[&open.place] == most)?;
+        Some(self.open.remove(first).handle)
     }
 
     /// Keeps those that this holds for.
     pub(crate) fn retain(&mut self, keep: impl Fn(&T) -> bool) {
-        self.held.retain(|held| keep(&held.handle));
+        self.open.retain(|open| keep(&open.handle));
     }
 }
 

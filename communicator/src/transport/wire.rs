@@ -20,9 +20,9 @@ pub(crate) fn bytes() -> (u64, u64) {
 
 /// A socket whose bytes are counted.
 #[derive(Debug)]
-pub(super) struct Counted(pub(super) TcpStream);
+pub(super) struct CountedStream(pub(super) TcpStream);
 
-impl Counted {
+impl CountedStream {
     fn sent(written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         if let Poll::Ready(Ok(bytes)) = written {
             OUT.fetch_add(bytes as u64, Ordering::Relaxed);
@@ -31,7 +31,7 @@ impl Counted {
     }
 }
 
-impl AsyncRead for Counted {
+impl AsyncRead for CountedStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -44,7 +44,7 @@ impl AsyncRead for Counted {
     }
 }
 
-impl AsyncWrite for Counted {
+impl AsyncWrite for CountedStream {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Self::sent(Pin::new(&mut self.0).poll_write(context, bytes))
     }

@@ -102,14 +102,14 @@ pub struct News {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cursors {
     /// By shard and first epoch.
-    epoch_spans: BTreeMap<(u32, u32), Rest>,
+    epoch_spans: BTreeMap<(u32, u32), SpanEnd>,
     /// The sum over all shards, kept so that progress can be asked for at any time.
     samples_done: u64,
 }
 
 /// What a epoch span has beside its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Rest {
+struct SpanEnd {
     last: u32,
     done: u32,
 }
@@ -205,7 +205,7 @@ impl Cursors {
         let after = neighbour(last.checked_add(1));
         // Mostly an epoch is done after those before it were, and their epoch span becomes longer.
         if let (None, Some(before), None) = (cut, before, after) {
-            self.epoch_spans.insert((shard, before.first), Rest { last, done });
+            self.epoch_spans.insert((shard, before.first), SpanEnd { last, done });
             return true;
         }
         let gone = [cut, before, after].iter().flatten().count();
@@ -219,20 +219,20 @@ impl Cursors {
         if let Some(left) = left {
             let last = first - 1;
             self.epoch_spans
-                .insert((shard, left.first), Rest { last, done: left.done });
+                .insert((shard, left.first), SpanEnd { last, done: left.done });
         }
         if let Some(right) = right {
             let (last, done) = (right.last, right.done);
-            self.epoch_spans.insert((shard, to.last + 1), Rest { last, done });
+            self.epoch_spans.insert((shard, to.last + 1), SpanEnd { last, done });
         }
         first = before.map_or(first, |before| before.first);
         last = after.map_or(last, |after| after.last);
-        self.epoch_spans.insert((shard, first), Rest { last, done });
+        self.epoch_spans.insert((shard, first), SpanEnd { last, done });
         true
     }
 }
 
-fn epoch_span((&(shard, first), &Rest { last, done }): (&(u32, u32), &Rest)) -> EpochSpan {
+fn epoch_span((&(shard, first), &SpanEnd { last, done }): (&(u32, u32), &SpanEnd)) -> EpochSpan {
     EpochSpan {
         shard,
         first,

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::held_out::{DEFAULT_SHARE, share};
 use super::table::words;
+use super::test_split::{DEFAULT_SHARE, share};
 use super::{DataSpecError, TargetKind};
 
 /// The longest side of an image that is believed.

@@ -16,9 +16,9 @@
 mod arrays;
 mod column;
 mod error;
-mod held_out;
 mod separator;
 mod table;
+mod test_split;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -30,9 +30,9 @@ use serde::{Deserialize, Serialize};
 pub use arrays::{ArrayOptions, Colour, ImageOptions, Size};
 pub use column::Column;
 pub use error::DataSpecError;
-pub use held_out::HeldOut;
 pub use separator::Separator;
 pub use table::{Missing, TableOptions, TargetKind, TextRule};
+pub use test_split::TestSplit;
 
 /// Where a run's samples come from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -116,7 +116,7 @@ impl DataSpec {
     pub fn for_testing(mut self) -> Self {
         match &mut self {
             Self::BuiltinMnist | Self::Idx { .. } | Self::Cifar { .. } => {}
-            Self::Csv { table, .. } | Self::Parquet { table, .. } => table.held_out = HeldOut::Share(1.0),
+            Self::Csv { table, .. } | Self::Parquet { table, .. } => table.test_split = TestSplit::Share(1.0),
             Self::Npz { arrays, .. } => arrays.test = Some(1.0),
             Self::Images { images, .. } => images.test = Some(1.0),
         }

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use super::DataSpecError;
 use super::column::{Column, Listed, list};
-use super::held_out::HeldOut;
+use super::test_split::TestSplit;
 
 /// The places that texts are hashed to when nothing else was asked for.
 const DEFAULT_BUCKETS: u32 = 32;
@@ -21,7 +21,7 @@ pub struct TableOptions {
     /// The columns that are to be predicted, at least one: a class or a number in one, or a number in each.
     pub label: Vec<Column>,
     /// What is kept for testing.
-    pub held_out: HeldOut,
+    pub test_split: TestSplit,
     /// Whether the label is a class or a number; found out from what it holds where nothing is said.
     pub target: Option<TargetKind>,
     /// What becomes of numbers that are not there.
@@ -44,7 +44,7 @@ impl Default for TableOptions {
     fn default() -> Self {
         Self {
             label: vec![Column::LAST],
-            held_out: HeldOut::default(),
+            test_split: TestSplit::default(),
             target: None,
             missing: Missing::Error,
             text: None,
@@ -170,7 +170,7 @@ impl TableOptions {
             "words" => self.words = hashed(value, DEFAULT_WORDS)?,
             "date" => self.date = list(value)?,
             "drop" => self.drop = list(value)?,
-            _ => return self.held_out.take(key, value),
+            _ => return self.test_split.take(key, value),
         }
         Ok(true)
     }
@@ -193,9 +193,9 @@ impl TableOptions {
 
     /// Files beside the table itself.
     pub(super) fn paths_mut(&mut self) -> Option<&mut PathBuf> {
-        match &mut self.held_out {
-            HeldOut::Share(_) => None,
-            HeldOut::File(file) => Some(file),
+        match &mut self.test_split {
+            TestSplit::Share(_) => None,
+            TestSplit::File(file) => Some(file),
         }
     }
 }
@@ -204,7 +204,7 @@ impl TableOptions {
 /// ever change.
 impl fmt::Display for TableOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "label={}&{}", Listed(&self.label), self.held_out)?;
+        write!(f, "label={}&{}", Listed(&self.label), self.test_split)?;
         if let Some(target) = self.target {
             write!(f, "&target={target}")?;
         }

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 fn csv(label: Column, test_fraction: f64) -> DataSpec {
     table(TableOptions {
         label: vec![label],
-        held_out: HeldOut::Share(test_fraction),
+        test_split: TestSplit::Share(test_fraction),
         ..TableOptions::default()
     })
 }
@@ -52,7 +52,7 @@ fn every_form_is_read() {
                 file: "iris.csv".into(),
                 separator: Some(Separator::Semicolon),
                 table: TableOptions {
-                    held_out: HeldOut::File("more.csv".into()),
+                    test_split: TestSplit::File("more.csv".into()),
                     missing: Missing::Mean,
                     text: Some(TextRule::Hash(8)),
                     onehot: vec![named("c")],
@@ -143,9 +143,9 @@ fn any_column() -> impl Strategy<Value = Column> {
 
 fn any_table() -> impl Strategy<Value = TableOptions> {
     let columns = |least| prop::collection::btree_set(any_column(), least..5).prop_map(Vec::from_iter);
-    let held_out = prop_oneof![
-        (0.0..1.0).prop_map(|share| HeldOut::Share(1.0 - share)),
-        "[^&]+".prop_map(|file| HeldOut::File(file.into())),
+    let test_split = prop_oneof![
+        (0.0..1.0).prop_map(|share| TestSplit::Share(1.0 - share)),
+        "[^&]+".prop_map(|file| TestSplit::File(file.into())),
     ];
     let target = prop_oneof![
         Just(None),
@@ -160,13 +160,13 @@ fn any_table() -> impl Strategy<Value = TableOptions> {
         Just(Some(TextRule::Drop)),
     ];
     let others = (columns(0), columns(0), columns(0), columns(0), columns(0));
-    (columns(1), held_out, target, missing, text, others, 2..=65_536u32).prop_filter_map(
+    (columns(1), test_split, target, missing, text, others, 2..=65_536u32).prop_filter_map(
         "a column has one rule",
-        |(label, held_out, target, missing, text, (onehot, hash, words, date, drop), buckets)| {
+        |(label, test_split, target, missing, text, (onehot, hash, words, date, drop), buckets)| {
             let options = TableOptions {
                 target: target.filter(|&target| target == TargetKind::Number || label.len() == 1),
                 label,
-                held_out,
+                test_split,
                 missing,
                 text,
                 onehot,

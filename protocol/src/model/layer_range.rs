@@ -1,4 +1,4 @@
-//! LayerRanges: neighbouring layers that a machine goes through without a word from others.
+//! Layer ranges: neighbouring layers that a machine goes through without a word from others.
 //!
 //! Where groups are not divided, a group is a layer range. Where they are, every layer with weights begins one: it needs all that
 //! the layers before it have made, and those are divided among machines. What comes after it, number by number or channel by
@@ -22,7 +22,7 @@ pub struct LayerRange {
 impl LayerRange {
     /// The stages that it is divided among.
     #[must_use]
-    pub fn holders(&self) -> Range<usize> {
+    pub fn owners(&self) -> Range<usize> {
         self.first..self.first + self.shares.len()
     }
 
@@ -107,12 +107,12 @@ fn scaled(range: Range<usize>, by: usize) -> Range<usize> {
 
 /// The layers of a layer range as one holder of it has them, each with the rows of its weights that are there; all of them where
 /// nothing is said.
-pub(super) fn held(layers: &[PlacedLayer], holder: usize, holders: usize) -> Vec<(PlacedLayer, Option<Range<usize>>)> {
+pub(super) fn owned(layers: &[PlacedLayer], owner: usize, owners: usize) -> Vec<(PlacedLayer, Option<Range<usize>>)> {
     let whole = |layer: &PlacedLayer| (layer.clone(), None);
-    let Some(all) = neurons(layers).filter(|_| holders > 1) else {
+    let Some(all) = neurons(layers).filter(|_| owners > 1) else {
         return layers.iter().map(whole).collect();
     };
-    let rows = part(all, holder, holders);
+    let rows = part(all, owner, owners);
     let narrowed = |shape: Shape| match shape {
         Shape::Image { height, width, .. } => Shape::Image {
             channels: rows.len(),
@@ -122,7 +122,7 @@ pub(super) fn held(layers: &[PlacedLayer], holder: usize, holders: usize) -> Vec
         Shape::Flat(numbers) => Shape::Flat(numbers / all * rows.len()),
     };
     let divides = layers.iter().position(|layer| layer.weights() > 0);
-    let mut held = Vec::with_capacity(layers.len());
+    let mut owned = Vec::with_capacity(layers.len());
     for (at, layer) in layers.iter().enumerate() {
         let mut own = layer.clone();
         let mut of_weights = None;
@@ -140,7 +140,7 @@ pub(super) fn held(layers: &[PlacedLayer], holder: usize, holders: usize) -> Vec
             }
             of_weights = Some(rows.clone());
         }
-        held.push((own, of_weights));
+        owned.push((own, of_weights));
     }
-    held
+    owned
 }

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use thiserror::Error;
 
-use super::layer_range::{LayerRange, held, layer_ranges};
+use super::layer_range::{LayerRange, layer_ranges, owned};
 use super::layout::placed;
 use super::memory::activations;
 use super::{Layer, Layout, PlacedLayer, TensorSlot, initial_counts_at};
@@ -141,7 +141,7 @@ impl Partition {
         let holds = |stage: usize| {
             layer_ranges
                 .iter()
-                .any(|layer_range| layer_range.holders().contains(&stage))
+                .any(|layer_range| layer_range.owners().contains(&stage))
         };
         if let Some(empty) = (0..groups.len() * slices).find(|&stage| !holds(stage)) {
             let group = empty / slices + 1;
@@ -222,13 +222,13 @@ impl Partition {
         let mut layer_ranges = Vec::new();
         let mut layers: Vec<(PlacedLayer, Option<Range<usize>>)> = Vec::new();
         for (at, layer_range) in self.layer_ranges.iter().enumerate() {
-            let holders = layer_range.holders();
-            if !holders.contains(&number) {
+            let owners = layer_range.owners();
+            if !owners.contains(&number) {
                 continue;
             }
             let all = &self.whole.layers[layer_range.layers.clone()];
             let begins = layers.len();
-            layers.extend(held(all, number - holders.start, holders.len()));
+            layers.extend(owned(all, number - owners.start, owners.len()));
             layer_ranges.push(StageSlice {
                 number: at,
                 layers: begins..layers.len(),

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::frame::Kind;
-use super::part::Part;
+use super::part::RoundPart;
 use super::prefix::Prefix;
 use super::{Unreadable, decode, encode};
 
@@ -71,7 +71,7 @@ pub enum Message {
     /// A piece of what is larger than a batch.
     Piece(Piece),
     /// A part of a round that is being added up on its way.
-    Part(Part),
+    Part(RoundPart),
     /// What the first workers of a pass have come to.
     Prefix(Prefix),
     /// What passes between the workers of a pipeline, as its worker encoded it.
@@ -179,7 +179,7 @@ impl Message {
             Kind::Origin => Self::Origin(decode(&contents)?),
             Kind::Piece => Self::Piece(Piece::decode(&contents)?),
             Kind::Note => Self::Note(decode(&contents)?),
-            Kind::Part => Self::Part(Part::decode(&contents)?),
+            Kind::Part => Self::Part(RoundPart::decode(&contents)?),
             Kind::Prefix => Self::Prefix(Prefix::decode(&contents)?),
             Kind::Hello | Kind::Message | Kind::Bundle => return Err(MessageError::OutOfPlace),
         })

@@ -25,14 +25,14 @@ pub struct PartHead {
 
 /// A part of a round on its way.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Part {
+pub struct RoundPart {
     /// What it is.
     pub head: PartHead,
     /// The steps, encoded; they stay as they are while a whole part is handed on.
     pub steps: Arc<[u8]>,
 }
 
-impl Part {
+impl RoundPart {
     pub(super) fn encode(&self) -> Result<Vec<u8>, Unreadable> {
         let mut contents = super::encode(&self.head)?;
         contents.extend_from_slice(&self.steps);

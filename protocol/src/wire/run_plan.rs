@@ -47,7 +47,7 @@ pub struct Participant {
     /// begun.
     pub guest: bool,
     /// The place that it has taken over, where the network is spread over nodes: who had it was given up.
-    pub takes: Option<Taken>,
+    pub takes: Option<StageTakeover>,
     /// The number of earlier participants of this run with the same name, whose place this process has taken: it was started
     /// again this many times.
     pub life: u32,
@@ -55,7 +55,7 @@ pub struct Participant {
 
 /// A place that somebody has taken over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Taken {
+pub struct StageTakeover {
     /// Which.
     pub place: StageAddress,
     /// How often it was taken over, with this time. So all know who was the last.
@@ -186,12 +186,12 @@ impl RunPlan {
 
     /// A place, to be taken over.
     #[must_use]
-    pub fn take_over(&self, place: StageAddress) -> Taken {
+    pub fn take_over(&self, place: StageAddress) -> StageTakeover {
         let before = self
             .holder(place)
             .and_then(|one| one.takes)
             .map_or(0, |taken| taken.turn);
-        Taken {
+        StageTakeover {
             place,
             turn: before.saturating_add(1),
         }
@@ -237,7 +237,7 @@ impl RunPlan {
 
     /// Whether two nodes hold the same weights, and so exchange what they learn.
     #[must_use]
-    pub fn hold_the_same(&self, one: NodeId, other: NodeId) -> bool {
+    pub fn same_slice(&self, one: NodeId, other: NodeId) -> bool {
         let stage = |node| self.place(node).map(|place| place.stage);
         stage(one) == stage(other)
     }
@@ -394,7 +394,7 @@ mod tests {
         let at = |plan: &RunPlan| plan.holder(place).map(|one| one.node.0);
         assert_eq!(at(&plan), Some(7));
         assert_eq!(plan.slots_of(NodeId(1)), 1..2);
-        assert!(plan.hold_the_same(NodeId(3), NodeId(7)) && !plan.hold_the_same(NodeId(3), NodeId(5)));
+        assert!(plan.same_slice(NodeId(3), NodeId(7)) && !plan.same_slice(NodeId(3), NodeId(5)));
         assert!(plan.are_in_one_pipeline(NodeId(9), NodeId(5)) && !plan.are_in_one_pipeline(NodeId(9), NodeId(4)));
         assert_eq!(plan.whole_pipelines(|node| node == NodeId(5)), [1]);
         let lost = |node| node == NodeId(7);
@@ -405,10 +405,10 @@ mod tests {
 
         // Two nodes take the place over at a time, and another one when those are lost.
         let taker = |id, turn| Participant {
-            takes: Some(Taken { place, turn }),
+            takes: Some(StageTakeover { place, turn }),
             ..participant(id)
         };
-        assert_eq!(plan.take_over(place), Taken { place, turn: 1 });
+        assert_eq!(plan.take_over(place), StageTakeover { place, turn: 1 });
         assert!(plan.admit(taker(8, 1)) && !plan.admit(taker(8, 1)) && plan.admit(taker(10, 1)));
         assert_eq!((plan.place(NodeId(8)), plan.slots_of(NodeId(8))), (Some(place), 1..2));
         assert_eq!(
@@ -416,7 +416,7 @@ mod tests {
             (2, 2),
             "there are as many pipelines as before"
         );
-        assert!(plan.hold_the_same(NodeId(3), NodeId(8)) && plan.are_in_one_pipeline(NodeId(1), NodeId(8)));
+        assert!(plan.same_slice(NodeId(3), NodeId(8)) && plan.are_in_one_pipeline(NodeId(1), NodeId(8)));
         assert_eq!(at(&plan), Some(8));
         let replaced = |plan: &RunPlan| [7, 8, 10, 12, 1].map(|id| plan.is_replaced(NodeId(id)));
         assert_eq!(replaced(&plan), [true, false, true, false, false]);

@@ -30,7 +30,7 @@ pub struct WorkerStats {
     /// Bytes of a GPU's memory that it holds.
     pub gpu_memory: u64,
     /// Steps whose changes were held back.
-    pub held_back: u64,
+    pub throttled: u64,
     /// The newest τ.
     pub tau: f64,
     /// How stale others' batches were on arrival, in rounds.
@@ -60,7 +60,7 @@ impl WorkerStats {
             sum.waited = sum.waited.saturating_add(one.waited);
             sum.gpu = sum.gpu.saturating_add(one.gpu);
             sum.gpu_memory = sum.gpu_memory.saturating_add(one.gpu_memory);
-            sum.held_back = sum.held_back.saturating_add(one.held_back);
+            sum.throttled = sum.throttled.saturating_add(one.throttled);
             sum.residual_norm = sum.residual_norm.hypot(one.residual_norm);
             sum.residual_lost = sum.residual_lost.hypot(one.residual_lost);
             sum.alarmed |= one.alarmed;
@@ -84,7 +84,7 @@ impl WorkerStats {
             exchange: self.exchange.saturating_sub(before.exchange),
             waited: self.waited.saturating_sub(before.waited),
             gpu: self.gpu.saturating_sub(before.gpu),
-            held_back: self.held_back.saturating_sub(before.held_back),
+            throttled: self.throttled.saturating_sub(before.throttled),
             ..*self
         }
     }
@@ -101,7 +101,7 @@ impl WorkerStats {
     pub fn bytes_dense(&self, weights: u64, nodes: usize) -> u64 {
         let gradient = weights.saturating_mul(size_of::<f32>() as u64);
         let peers = nodes.saturating_sub(1).max(1) as u64;
-        let steps = self.batches + self.held_back;
+        let steps = self.batches + self.throttled;
         steps.saturating_mul(gradient).saturating_mul(peers)
     }
 

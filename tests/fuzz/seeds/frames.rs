@@ -11,7 +11,7 @@ use protocol::wire::frame::Kind;
 use protocol::wire::link::Hello;
 use protocol::wire::link::Note;
 use protocol::wire::link::{Message, OriginInfo, ParcelKind, Piece};
-use protocol::wire::part::{Part, PartHead};
+use protocol::wire::part::{PartHead, RoundPart};
 use protocol::wire::prefix::{Prefix, PrefixHead};
 
 use super::batches::{batch, bundle, changes, steps};
@@ -71,7 +71,7 @@ pub(super) fn frames() {
     let bundle = bundle();
     let mut steps_of_part = Vec::new();
     encoding::write_dense(&bundle.dense, &mut steps_of_part);
-    let micro_batch = Part {
+    let part = RoundPart {
         head: PartHead {
             round: 12,
             members: 1 << 60,
@@ -102,7 +102,7 @@ pub(super) fn frames() {
         ("newcomer", Message::Note(Note::Newcomer)),
         ("links", Message::Note(Note::Links(vec![NodeId(3), NodeId(4)]))),
         ("piece", Message::Piece(piece)),
-        ("micro_batch", Message::Part(micro_batch)),
+        ("part", Message::Part(part)),
         ("prefix", Message::Prefix(prefix)),
         ("flow", Message::Flow(flow(FlowBody::Join).encode().unwrap().into())),
     ];

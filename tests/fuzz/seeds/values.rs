@@ -90,7 +90,7 @@ pub(super) fn worker_stats() -> WorkerStats {
         directions: Duration::from_millis(2_500),
         waited: Duration::from_millis(300),
         exchange: Duration::from_micros(400_123),
-        held_back: 3,
+        throttled: 3,
         tau: 0.000_3,
         staleness: 0.4,
         residual_norm: 1.25,

@@ -41,7 +41,7 @@ pub struct Replica<B> {
     /// What decides dropout: different for every worker, so that replicas do not drop alike.
     dropout_seed: u64,
     /// A step whose gradient the backend is already at.
-    begun: Option<Begun>,
+    begun: Option<LaunchedStep>,
     /// What comparing adds to a step, where the backend cannot tell.
     exchange: Duration,
     /// The shortest step so far, by the clock.
@@ -49,7 +49,7 @@ pub struct Replica<B> {
 }
 
 /// A step that was begun ahead: on which samples, when, and the time that launching it took.
-struct Begun {
+struct LaunchedStep {
     samples: Vec<u32>,
     step: u64,
     since: Instant,
@@ -232,7 +232,7 @@ impl<B: Backend> Trainer for Replica<B> {
     fn begin(&mut self, samples: &[u32], step: u64) -> Result<(), TrainError> {
         let (timer, since) = (ThreadTimer::start(), Instant::now());
         self.gradient(samples, step)?;
-        self.begun = Some(Begun {
+        self.begun = Some(LaunchedStep {
             samples: samples.to_vec(),
             step,
             since,

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::idx::{self, Part};
+use super::idx::{self, LabelledImages};
 use super::{Dataset, DatasetError, Known};
 
 /// Opens one file of the built-in data under the name that messages use.
@@ -17,11 +17,11 @@ macro_rules! embedded {
 
 /// Unpacks the digits.
 pub(super) fn open(known: Option<Known<'_>>) -> Result<Dataset, DatasetError> {
-    let train = Part::read(
+    let train = LabelledImages::read(
         embedded!("train-images-idx3-ubyte.gz"),
         embedded!("train-labels-idx1-ubyte.gz"),
     )?;
-    let test = Part::read(
+    let test = LabelledImages::read(
         embedded!("t10k-images-idx3-ubyte.gz"),
         embedded!("t10k-labels-idx1-ubyte.gz"),
     )?;

@@ -24,32 +24,32 @@ pub(super) fn bytes_max() -> u64 {
 /// Rows of numbers, all of one width.
 pub(super) struct Floats {
     width: usize,
-    held: Held,
+    store: FloatStore,
 }
 
-enum Held {
+enum FloatStore {
     Memory(Vec<f32>),
     Scratch(ScratchFloats),
 }
 
 impl Floats {
     pub(super) fn rows(&self) -> usize {
-        match &self.held {
-            Held::Memory(numbers) => numbers.len() / self.width,
-            Held::Scratch(numbers) => numbers.len() / self.width,
+        match &self.store {
+            FloatStore::Memory(numbers) => numbers.len() / self.width,
+            FloatStore::Scratch(numbers) => numbers.len() / self.width,
         }
     }
 
     /// Reads a row.
     pub(super) fn read(&self, row: usize, to: &mut Vec<f32>) -> Result<(), DatasetError> {
         let at = row * self.width;
-        match &self.held {
-            Held::Memory(numbers) => {
+        match &self.store {
+            FloatStore::Memory(numbers) => {
                 to.clear();
                 to.extend_from_slice(&numbers[at..][..self.width]);
                 Ok(())
             }
-            Held::Scratch(numbers) => {
+            FloatStore::Scratch(numbers) => {
                 to.resize(self.width, 0.0);
                 numbers.read_row(at, to)
             }
@@ -60,13 +60,13 @@ impl Floats {
     pub(super) fn each(&self, rows: Range<usize>, mut take: impl FnMut(&[f32])) -> Result<(), DatasetError> {
         let each_row = |piece: &[f32]| piece.chunks_exact(self.width).for_each(&mut take);
         let numbers = rows.start * self.width..rows.end * self.width;
-        match &self.held {
-            Held::Memory(all) => {
+        match &self.store {
+            FloatStore::Memory(all) => {
                 let mut each_row = each_row;
                 each_row(&all[numbers]);
                 Ok(())
             }
-            Held::Scratch(all) => {
+            FloatStore::Scratch(all) => {
                 let (all, _) = all.clone().split_at(numbers.end);
                 let (_, some) = all.split_at(numbers.start);
                 some.each_piece(self.piece(), each_row)
@@ -78,25 +78,25 @@ impl Floats {
     pub(super) fn change(&mut self, mut change: impl FnMut(&mut [f32])) -> Result<(), DatasetError> {
         let (width, piece) = (self.width, self.piece());
         let each_row = |piece: &mut [f32]| piece.chunks_exact_mut(width).for_each(&mut change);
-        match &mut self.held {
-            Held::Memory(all) => {
+        match &mut self.store {
+            FloatStore::Memory(all) => {
                 let mut each_row = each_row;
                 each_row(all);
                 Ok(())
             }
-            Held::Scratch(all) => all.change(piece, each_row),
+            FloatStore::Scratch(all) => all.change(piece, each_row),
         }
     }
 
     /// The first so many rows, and the others.
     pub(super) fn split_at(self, row: usize) -> (Values, Values) {
         let at = row * self.width;
-        match self.held {
-            Held::Memory(mut first) => {
+        match self.store {
+            FloatStore::Memory(mut first) => {
                 let second = first.split_off(at);
                 (Values::Floats(first), Values::Floats(second))
             }
-            Held::Scratch(all) => {
+            FloatStore::Scratch(all) => {
                 let (first, second) = all.split_at(at);
                 (Values::Scratch(first), Values::Scratch(second))
             }
@@ -146,16 +146,16 @@ impl FloatsWriter {
     }
 
     pub(super) fn finish(mut self) -> Result<Floats, DatasetError> {
-        let held = if let Some(scratch) = self.scratch {
-            Held::Scratch(scratch.finish()?)
+        let store = if let Some(scratch) = self.scratch {
+            FloatStore::Scratch(scratch.finish()?)
         } else {
             // Growing has left up to as much again unused, for as long as the dataset lives.
             self.memory.shrink_to_fit();
-            Held::Memory(self.memory)
+            FloatStore::Memory(self.memory)
         };
         Ok(Floats {
             width: self.width,
-            held,
+            store,
         })
     }
 }
@@ -177,7 +177,7 @@ mod tests {
     fn rows_are_the_same_wherever_they_are() {
         for bytes_max in [0, 1000, u64::MAX] {
             let mut rows = rows(bytes_max);
-            assert_eq!(matches!(rows.held, Held::Memory(_)), bytes_max == u64::MAX);
+            assert_eq!(matches!(rows.store, FloatStore::Memory(_)), bytes_max == u64::MAX);
             assert_eq!(rows.rows(), 50_000);
             let mut row = Vec::new();
             rows.read(40_000, &mut row).unwrap();

@@ -28,7 +28,7 @@ use std::path::Path;
 
 use csv::{Form, Source};
 use protocol::base_rate;
-use protocol::data::{Column, DataSpec, HeldOut};
+use protocol::data::{Column, DataSpec, TestSplit};
 use protocol::model::Shape;
 use protocol::wire::attach::DataInfo;
 
@@ -231,9 +231,9 @@ impl Dataset {
             DataSpec::Idx { directory } => idx::open(directory, data_root, known),
             DataSpec::Csv { file, table, .. } | DataSpec::Parquet { file, table } => {
                 let file = root::resolve(file, data_root)?;
-                let test_file = match &table.held_out {
-                    HeldOut::File(test) => Some(root::resolve(test, data_root)?),
-                    HeldOut::Share(_) => None,
+                let test_file = match &table.test_split {
+                    TestSplit::File(test) => Some(root::resolve(test, data_root)?),
+                    TestSplit::Share(_) => None,
                 };
                 let form = match spec {
                     DataSpec::Csv { separator, .. } => Form::Text(*separator),
@@ -248,7 +248,7 @@ impl Dataset {
             DataSpec::Npz { file, arrays } => npz::open(&root::resolve(file, data_root)?, *arrays, seed, known),
             DataSpec::Cifar { directory } => cifar::open(directory, data_root, known),
             DataSpec::Images { directory, images } => {
-                let place = images::Place {
+                let place = images::ImageSource {
                     directory,
                     data_root,
                     watcher,

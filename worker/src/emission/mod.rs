@@ -25,7 +25,7 @@ pub struct NextStep {
     /// Its learning rate.
     pub learning_rate: f64,
     /// The node has enough to send: what would leave is to stay, if that can be.
-    pub hold_back: bool,
+    pub throttle: bool,
     /// The header of the next batch has no room for the cursors of another step, so a batch must leave after this one.
     pub must_leave: bool,
     /// It is the last of an epoch for this worker.

@@ -99,7 +99,7 @@ impl<T: Trainer> Emission<T> for InRounds {
             RoundLength::Epoch => self.ended_epoch,
         };
         let is_due = is_over || next.must_leave;
-        if is_due && !next.hold_back {
+        if is_due && !next.throttle {
             Plan::Leave { compare: None }
         } else {
             Plan::Keep

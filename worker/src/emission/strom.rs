@@ -70,7 +70,7 @@ impl<T: Trainer> Emission<T> for Strom {
     fn plan(&mut self, next: NextStep) -> Plan {
         self.learning_rate = next.learning_rate;
         self.controller.follow_rate(next.learning_rate);
-        if next.hold_back {
+        if next.throttle {
             return Plan::Keep;
         }
         Plan::Leave {

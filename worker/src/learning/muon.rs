@@ -38,7 +38,7 @@ impl Block {
 
 /// A model's weights, by how they are moved.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Parts {
+pub(crate) struct MuonBlocks {
     /// Blocks of matrices.
     pub(crate) blocks: Vec<Block>,
     /// Everything else.
@@ -47,7 +47,7 @@ pub(crate) struct Parts {
     pub(crate) every: u64,
 }
 
-impl Parts {
+impl MuonBlocks {
     /// A model's weights, in blocks of so many rows.
     pub(crate) fn new(layout: &Layout, muon: Muon) -> Self {
         let (matrices, others): (Vec<_>, Vec<_>) = layout.tensors.iter().partition(|tensor| is_matrix(tensor));
@@ -144,9 +144,9 @@ mod tests {
         }
     }
 
-    fn parts(model: &str, input: Shape, text: &str) -> (Layout, Parts) {
+    fn parts(model: &str, input: Shape, text: &str) -> (Layout, MuonBlocks) {
         let layout = Layout::new(&model.parse().unwrap(), input, 3).unwrap();
-        let parts = Parts::new(&layout, muon(text));
+        let parts = MuonBlocks::new(&layout, muon(text));
         (layout, parts)
     }
 

@@ -104,7 +104,7 @@ impl Geometry {
 }
 
 /// Some samples of a minibatch on their way back, for one thread.
-struct Part<'a> {
+struct ImageChunk<'a> {
     x: &'a [f32],
     y: &'a [f32],
     dy: &'a mut [f32],
@@ -207,7 +207,7 @@ impl Conv {
             .zip(dy.chunks_mut(outputs))
             .map(|((x, y), dy)| {
                 let dx = dx_parts.next().unwrap_or_default();
-                Part { x, y, dy, dx }
+                ImageChunk { x, y, dy, dx }
             })
             .collect();
         let weights = self.weight.len();
@@ -232,7 +232,7 @@ impl Conv {
         Ok(())
     }
 
-    fn backward_part(&self, parameters: &Parameters, part: &mut Part<'_>) -> Vec<f32> {
+    fn backward_part(&self, parameters: &Parameters, part: &mut ImageChunk<'_>) -> Vec<f32> {
         let geometry = self.geometry;
         let (window, positions) = (geometry.window(), geometry.positions());
         let kernels = Matrix::row_major(&parameters.values()[self.weight.clone()], geometry.outputs, window);

@@ -7,9 +7,9 @@ use dfdx::prelude::*;
 use super::norm::Moments;
 use super::tensor::{gradient_of, take_gradient};
 use super::{BackwardContext, Parameters, Rows, Threads, activation, bias_relu, dropout, from_rows, values};
-use crate::network::{Network, Part};
+use crate::network::{Network, NetworkNode};
 use crate::program::{Norm, Op, Program, Residual};
-use crate::tape::{Around, Forward, Junction, Layer, OpError, Operation, Ways};
+use crate::tape::{Branches, Forward, Junction, Layer, Neighbours, OpError, Operation};
 
 /// A layer on the CPU.
 #[derive(Clone, Debug)]
@@ -51,7 +51,7 @@ pub struct Pass {
 }
 
 /// What a layer's way back needs beside its input and its output.
-pub enum Kept {
+pub enum Saved {
     /// Nothing.
     Nothing,
     /// Where the largest number of every square was found.
@@ -76,14 +76,14 @@ pub fn exact_network(program: Program, threads: Threads) -> Network<CpuLayer> {
     Network::new(parts(program.ops, threads, true), first_with_weights)
 }
 
-pub(super) fn parts(ops: Vec<Op>, threads: Threads, exact: bool) -> Vec<Part<CpuLayer>> {
+pub(super) fn parts(ops: Vec<Op>, threads: Threads, exact: bool) -> Vec<NetworkNode<CpuLayer>> {
     let part = |op| match op {
-        Op::Residual(Residual { body, skip, relu, .. }) => Part::Block {
+        Op::Residual(Residual { body, skip, relu, .. }) => NetworkNode::Block {
             body: parts(body, threads, exact),
             skip: parts(skip, threads, exact),
             junction: CpuJunction { relu },
         },
-        op => Part::Layer(CpuLayer { op, threads, exact }),
+        op => NetworkNode::Layer(CpuLayer { op, threads, exact }),
     };
     ops.into_iter().map(part).collect()
 }
@@ -119,7 +119,7 @@ impl Layer for CpuLayer {
 impl Operation for CpuLayer {
     type Unit = f32;
     type Pass = Pass;
-    type Kept = Kept;
+    type Saved = Saved;
     type Error = OpError;
 
     fn forward(&self, pass: &Pass, x: &Rows, taped: bool) -> Forward<Self> {
@@ -129,7 +129,7 @@ impl Operation for CpuLayer {
             statistics,
             backward: _,
         } = pass;
-        let plain = |y: Rows| (y, Kept::Nothing);
+        let plain = |y: Rows| (y, Saved::Nothing);
         match &self.op {
             Op::Dense(dense) if self.exact => dense.forward_exactly(parameters, x).map(plain),
             Op::Conv(conv) if self.exact => conv.forward_exactly(parameters, x, self.threads).map(plain),
@@ -137,14 +137,14 @@ impl Operation for CpuLayer {
             Op::Norm(norm) => {
                 let moments = statistics.moments(norm, x);
                 let y = norm.forward(parameters, x, &moments)?;
-                Ok((y, Kept::Moments(moments)))
+                Ok((y, Saved::Moments(moments)))
             }
             Op::Dense(dense) => dense.forward(parameters, x, self.threads).map(plain),
             Op::Conv(conv) => conv.forward(parameters, x, self.threads).map(plain),
-            Op::MaxPool(pool) => pool.max(x, taped).map(|(y, winners)| (y, Kept::Winners(winners))),
+            Op::MaxPool(pool) => pool.max(x, taped).map(|(y, winners)| (y, Saved::Winners(winners))),
             Op::MeanPool(pool) => pool.mean(x).map(plain),
             Op::Activation(activation) => activation::forward(*activation, x).map(plain),
-            Op::Dropout(op) => dropout::forward(*op, *key, x).map(|(y, factors)| (y, Kept::Factors(factors))),
+            Op::Dropout(op) => dropout::forward(*op, *key, x).map(|(y, factors)| (y, Saved::Factors(factors))),
             Op::ToRows(_) | Op::FromRows(_) => {
                 unreachable!("the CPU keeps images sample by sample, and programs for that turn nothing")
             }
@@ -155,18 +155,18 @@ impl Operation for CpuLayer {
     fn backward(
         &self,
         pass: &Pass,
-        Around { x, y }: Around<'_, f32>,
-        kept: Kept,
+        Neighbours { x, y }: Neighbours<'_, f32>,
+        kept: Saved,
         gradients: &mut Gradients<f32, Cpu>,
     ) -> Result<(), OpError> {
         match (&self.op, kept) {
             (Op::Dense(dense), _) => dense.backward(pass, x, y, gradients, self.threads),
             (Op::Conv(conv), _) => conv.backward(pass, x, y, gradients, self.threads),
-            (Op::MaxPool(_), Kept::Winners(winners)) => super::pool::max_backward(&winners, x, y, gradients),
+            (Op::MaxPool(_), Saved::Winners(winners)) => super::pool::max_backward(&winners, x, y, gradients),
             (Op::MeanPool(pool), _) => pool.mean_backward(x, y, gradients),
             (Op::Activation(activation), _) => activation::backward(*activation, x, y, gradients),
-            (Op::Dropout(_), Kept::Factors(factors)) => dropout::backward(&factors, x, y, gradients),
-            (Op::Norm(norm), Kept::Moments(moments)) => norm.backward(pass, (x, y), &moments, gradients),
+            (Op::Dropout(_), Saved::Factors(factors)) => dropout::backward(&factors, x, y, gradients),
+            (Op::Norm(norm), Saved::Moments(moments)) => norm.backward(pass, (x, y), &moments, gradients),
             (Op::MaxPool(_) | Op::Dropout(_) | Op::Norm(_) | Op::ToRows(_) | Op::FromRows(_) | Op::Residual(_), _) => {
                 unreachable!("a layer keeps what its own way back needs")
             }
@@ -180,15 +180,15 @@ impl Junction for CpuJunction {
     type Pass = Pass;
     type Error = OpError;
 
-    fn part(&self, x: &Rows) -> Result<Ways<f32>, OpError> {
+    fn part(&self, x: &Rows) -> Result<Branches<f32>, OpError> {
         Ok([x.clone(), x.clone()])
     }
 
-    fn part_back(&self, _: &Pass, _: &Rows, _: &Ways<f32>, _: &mut Gradients<f32, Cpu>) -> Result<(), OpError> {
+    fn part_back(&self, _: &Pass, _: &Rows, _: &Branches<f32>, _: &mut Gradients<f32, Cpu>) -> Result<(), OpError> {
         Ok(())
     }
 
-    fn join(&self, _: &Pass, [body, skip]: &Ways<f32>) -> Result<Rows, OpError> {
+    fn join(&self, _: &Pass, [body, skip]: &Branches<f32>) -> Result<Rows, OpError> {
         let (samples, features) = *body.shape();
         let floor = if self.relu { 0.0 } else { f32::NEG_INFINITY };
         let sums = values(body).iter().zip(values(skip)).map(|(a, b)| (a + b).max(floor));
@@ -198,7 +198,7 @@ impl Junction for CpuJunction {
     fn join_back(
         &self,
         _: &Pass,
-        ways: &Ways<f32>,
+        ways: &Branches<f32>,
         y: &Rows,
         gradients: &mut Gradients<f32, Cpu>,
     ) -> Result<(), OpError> {

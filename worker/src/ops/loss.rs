@@ -6,7 +6,7 @@ use super::tensor::{gradient_of, take_gradient};
 use super::{OpError, Pass, Rows, values};
 use crate::dataset::Answers;
 use crate::objective::{Distance, Objective};
-use crate::tape::{Around, Forward, Operation};
+use crate::tape::{Forward, Neighbours, Operation};
 
 /// The loss of one sample; `probabilities` receives its softmax. Also the logarithm of what was summed up.
 fn softmax_row(logits: &[f32], label: usize, probabilities: &mut [f32]) -> (f64, f64) {
@@ -46,7 +46,7 @@ pub struct MeanLoss {
 }
 
 impl MeanLoss {
-    /// The loss of one sample; `row_gradient` receives its row_gradient at each output.
+    /// The loss of one sample; `row gradient` receives its row gradient at each output.
     fn of_row(&self, row: &[f32], sample: usize, row_gradient: &mut [f32]) -> f64 {
         match &self.objective {
             Objective::Classes { smoothing, weights } => {
@@ -110,7 +110,7 @@ impl Operation<()> for MeanLoss {
     type Unit = f32;
     type Pass = Pass;
     /// The gradient of each sample's loss at each output.
-    type Kept = Vec<f32>;
+    type Saved = Vec<f32>;
     type Error = OpError;
 
     fn forward(&self, _: &Pass, logits: &Rows, _: bool) -> Forward<Self, ()> {
@@ -132,7 +132,7 @@ impl Operation<()> for MeanLoss {
     fn backward(
         &self,
         pass: &Pass,
-        Around { x: logits, y: loss }: Around<'_, f32, ()>,
+        Neighbours { x: logits, y: loss }: Neighbours<'_, f32, ()>,
         output_gradients: Vec<f32>,
         gradients: &mut Gradients<f32, Cpu>,
     ) -> Result<(), OpError> {

@@ -7,7 +7,7 @@ use dfdx::prelude::*;
 
 use super::tensor::gradient_of;
 use super::{OpError, Pass, Rows};
-use crate::tape::{Around, Forward, Operation};
+use crate::tape::{Forward, Neighbours, Operation};
 
 /// The gradients of a loss at what has left this part of a network.
 #[derive(Clone)]
@@ -36,7 +36,7 @@ impl Seed {
 impl Operation<()> for Seed {
     type Unit = f32;
     type Pass = Pass;
-    type Kept = ();
+    type Saved = ();
     type Error = OpError;
 
     fn forward(&self, _: &Pass, outputs: &Rows, _: bool) -> Forward<Self, ()> {
@@ -46,7 +46,7 @@ impl Operation<()> for Seed {
     fn backward(
         &self,
         pass: &Pass,
-        Around { x: outputs, .. }: Around<'_, f32, ()>,
+        Neighbours { x: outputs, .. }: Neighbours<'_, f32, ()>,
         (): (),
         gradients: &mut Gradients<f32, Cpu>,
     ) -> Result<(), OpError> {

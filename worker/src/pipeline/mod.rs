@@ -367,18 +367,7 @@ impl Pipeline {
             FlowBody::Lead(lead) if self.begun.len() >= self.begun_max() || !self.is_sound(&lead) => {
                 return Err(self.reset());
             }
-            FlowBody::Lead(lead) => {
-                let step = lead.step;
-                self.newest = step;
-                self.begun.push_back(*lead);
-                // Another may lead than the one who had no more.
-                self.over = false;
-                let is_of_it = |(content, _): &(StageInput, Flow)| content.step() == Some(step);
-                let (its, others) = self.unled.drain(..).partition(is_of_it);
-                self.unled = others;
-                self.early.extend::<VecDeque<_>>(its);
-                StageInput::Begun { step }
-            }
+            FlowBody::Lead(lead) => self.follow(*lead),
             FlowBody::Forward {
                 step,
                 micro_batch,
@@ -409,6 +398,20 @@ impl Pipeline {
             }
             _ => Ok(Some((content, flow))),
         }
+    }
+
+    /// Takes note of a minibatch that the leader has begun, and of what has come for it before.
+    fn follow(&mut self, lead: Lead) -> StageInput {
+        let step = lead.step;
+        self.newest = step;
+        self.begun.push_back(lead);
+        // Another may lead than the one who had no more.
+        self.over = false;
+        let is_of_it = |(content, _): &(StageInput, Flow)| content.step() == Some(step);
+        let (its, others) = self.unled.drain(..).partition(is_of_it);
+        self.unled = others;
+        self.early.extend::<VecDeque<_>>(its);
+        StageInput::Begun { step }
     }
 
     /// Keeps what has come of a minibatch that this worker has not heard of. Of what was given up something may still come.

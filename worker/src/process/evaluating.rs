@@ -9,7 +9,7 @@ use protocol::ids::RunId;
 use protocol::measured::{Evaluation, Moment};
 use protocol::wire::attach::FromWorker;
 
-use super::kept::Kept;
+use super::measured_weights::MeasuredWeights;
 use super::prepared::Prepared;
 use super::socket::Writer;
 use crate::evaluate::Evaluator;
@@ -34,7 +34,12 @@ struct Order {
 }
 
 impl Evaluating {
-    pub(super) fn start(run: RunId, prepared: Arc<Prepared>, writer: Writer, kept: Kept) -> io::Result<Self> {
+    pub(super) fn start(
+        run: RunId,
+        prepared: Arc<Prepared>,
+        writer: Writer,
+        kept: MeasuredWeights,
+    ) -> io::Result<Self> {
         let (orders, asked) = sync_channel::<Order>(1);
         let busy = Arc::new(AtomicBool::new(false));
         let done = Arc::clone(&busy);
@@ -51,7 +56,7 @@ impl Evaluating {
                 answer,
             } in asked
             {
-                let copy = Kept::is_wanted(&prepared.job).then(|| weights.clone());
+                let copy = MeasuredWeights::is_wanted(&prepared.job).then(|| weights.clone());
                 let found = evaluator.evaluate(weights, None, &mut |so_far| {
                     !target.is_some_and(|target| so_far.rules_out(target))
                 });

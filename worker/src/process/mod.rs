@@ -12,7 +12,7 @@
 
 mod evaluating;
 mod files;
-mod kept;
+mod measured_weights;
 mod prepared;
 mod preparing;
 mod reporter;
@@ -43,7 +43,7 @@ use crate::ops::Threads;
 use crate::pipeline::PipelineEvent;
 use crate::training_thread::{ToTraining, TrainingThread};
 use files::Files;
-use kept::Kept;
+use measured_weights::MeasuredWeights;
 use prepared::Prepared;
 use preparing::Preparing;
 use reporter::Reporter;
@@ -161,7 +161,7 @@ struct Running {
     training: JoinHandle<()>,
     reporter: Reporter,
     /// Weights that it may go back to.
-    kept: Kept,
+    kept: MeasuredWeights,
     /// Whether they are compared with the last ones.
     keeps_best: bool,
 }
@@ -243,7 +243,7 @@ impl Process {
                 },
                 stage,
             )) => {
-                let kept = Kept::default();
+                let kept = MeasuredWeights::default();
                 let held = stage.map(|(_, stage)| stage);
                 self.running = Some(Running {
                     weights: held.as_ref().map_or(&prepared.layout, |stage| &stage.layout).weights,

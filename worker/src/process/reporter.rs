@@ -19,7 +19,7 @@ use protocol::wire::worker_stats::WorkerStats;
 
 use super::evaluating::Evaluating;
 use super::files::Files;
-use super::kept::Kept;
+use super::measured_weights::MeasuredWeights;
 use super::prepared::Prepared;
 use super::socket::Writer;
 use crate::evaluate::Evaluator;
@@ -46,7 +46,7 @@ impl Reporter {
         outbound: Outbound,
         writer: Writer,
         files: Files,
-        kept: Kept,
+        kept: MeasuredWeights,
     ) -> io::Result<Self> {
         let reporting = Reporting {
             run,
@@ -87,7 +87,7 @@ struct Reporting {
     evaluating: Option<Evaluating>,
     /// How many evaluations there were.
     evaluations: u32,
-    kept: Kept,
+    kept: MeasuredWeights,
     files: Files,
 }
 
@@ -154,7 +154,7 @@ impl Reporting {
     fn count(&mut self, step: &Step, time: StepTime, emitted: bool) {
         let stats = &mut self.stats;
         stats.batches += u64::from(emitted);
-        stats.held_back += u64::from(step.held_back);
+        stats.throttled += u64::from(step.throttled);
         stats.samples += step.samples as u64;
         stats.changes += step.changes as u64;
         stats.loss += f64::from(step.loss) * step.samples as f64;

@@ -329,7 +329,7 @@ impl Program {
     #[must_use]
     pub fn of_layer_range(partition: &Partition, stage: &PipelineStage, own: &StageSlice, order: ImageOrder) -> Self {
         let layers = &stage.layout.layers[own.layers.clone()];
-        let slice = stage.number - partition.layer_ranges()[own.number].holders().start;
+        let slice = stage.number - partition.layer_ranges()[own.number].owners().start;
         let mut ops = lowered_after(&partition.whole().layers[..own.before], layers);
         let divided = ops.iter_mut().skip_while(|op| !op.has_weights());
         for op in divided {

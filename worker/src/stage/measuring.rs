@@ -56,10 +56,10 @@ impl<L: Layers> StageModel<L> {
                 samples: minibatch.to_vec(),
                 last: number as usize + 1 == minibatches.len(),
             };
-            for holder in self.layer_ranges[0].holders().skip(1) {
+            for holder in self.layer_ranges[0].owners().skip(1) {
                 self.pipeline.say(holder as u8, FlowBody::Measure(measured.clone()))?;
             }
-            let inputs = self.held_out(&measured);
+            let inputs = self.test_inputs(&measured);
             self.measure_layer_range(measured, inputs)?;
             while number as usize + 1 - judged >= UNDER_WAY_MAX {
                 all.add(&self.receive_eval_sums()?);
@@ -81,7 +81,7 @@ impl<L: Layers> StageModel<L> {
     }
 
     /// Held-out samples, as they are.
-    fn held_out(&self, measured: &EvalBatch) -> Vec<f32> {
+    fn test_inputs(&self, measured: &EvalBatch) -> Vec<f32> {
         let mut inputs = Vec::new();
         let test = &self.dataset.test;
         test.gather(&measured.samples, &mut inputs, &mut Answers::default());
@@ -135,8 +135,8 @@ impl<L: Layers> StageModel<L> {
         flow: &Flow,
         shared: Option<&L::Shared>,
     ) -> Result<Option<EvalSums>, TrainError> {
-        let is_held_out = |&sample: &u32| (sample as usize) < self.dataset.test.len();
-        let held_out = !measured.samples.is_empty() && measured.samples.iter().all(is_held_out);
+        let is_test_sample = |&sample: &u32| (sample as usize) < self.dataset.test.len();
+        let test_inputs = !measured.samples.is_empty() && measured.samples.iter().all(is_test_sample);
         let from = usize::from(flow.head.from);
         let width = match measured.layer_range {
             0 => Some(0),
@@ -146,7 +146,7 @@ impl<L: Layers> StageModel<L> {
                 .map(|share| share.len()),
         };
         let numbers = width.and_then(|width| flow.numbers(measured.samples.len() * width).ok());
-        let (Some(numbers), Some(_), true) = (numbers, self.slice_of(measured.layer_range), held_out) else {
+        let (Some(numbers), Some(_), true) = (numbers, self.slice_of(measured.layer_range), test_inputs) else {
             return Err(self.pipeline.reset());
         };
         self.measure_piece(measured, from, numbers, shared)
@@ -163,14 +163,14 @@ impl<L: Layers> StageModel<L> {
     ) -> Result<Option<EvalSums>, TrainError> {
         let inputs = if let Some(before) = self.before(measured.layer_range) {
             let shares = before.shares().to_vec();
-            let at = (from - before.holders().start, shares.len());
+            let at = (from - before.owners().start, shares.len());
             let key = (measured.number, measured.layer_range);
             match self.measuring.forward.take(key, at, numbers) {
                 None => return Ok(None),
                 Some(pieces) => side_by_side(pieces, &shares),
             }
         } else {
-            self.held_out(&measured)
+            self.test_inputs(&measured)
         };
         if let Some(shared) = shared
             && measured.number == 0
@@ -196,7 +196,7 @@ impl<L: Layers> StageModel<L> {
                 layer_range,
                 ..measured
             };
-            for to in self.layer_ranges[usize::from(layer_range)].holders() {
+            for to in self.layer_ranges[usize::from(layer_range)].owners() {
                 if to == self.stage.number {
                     self.measuring.own.push_back((measured.clone(), outputs.clone()));
                 } else {

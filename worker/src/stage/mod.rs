@@ -3,7 +3,7 @@
 mod gathering;
 mod layers;
 mod measuring;
-mod passing;
+mod minibatch;
 #[cfg(test)]
 mod tests;
 
@@ -25,7 +25,7 @@ use crate::train_error::TrainError;
 use gathering::Gathering;
 pub use layers::{Layers, Returned};
 use measuring::Measuring;
-use passing::Piece;
+use minibatch::Piece;
 
 /// What a worker needs to be a member of a pipeline.
 pub struct Membership {
@@ -37,7 +37,7 @@ pub struct Membership {
     pub partition: Partition,
     /// The way to the others.
     pub pipeline: Pipeline,
-    /// WriteMode how many micro-batches a minibatch is cut.
+    /// Into how many micro-batches a minibatch is cut.
     pub micro_batches: usize,
     /// What decides dropout in the minibatches that this worker leads.
     pub dropout_seed: u64,
@@ -94,7 +94,7 @@ pub struct StageModel<L: Layers> {
     loss: MeanLoss,
     /// What a trained model is judged by.
     eval_objective: Objective,
-    /// WriteMode how many micro-batches a minibatch is cut.
+    /// Into how many micro-batches a minibatch is cut.
     micro_batches: usize,
     /// What decides dropout in the minibatches that this worker leads.
     seed: u64,

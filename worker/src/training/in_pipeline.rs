@@ -20,13 +20,13 @@ const GIVEN_UP_AFTER: Duration = Duration::from_mins(5);
 /// Minibatches that were chosen before the one before them is done, in their order.
 #[derive(Default)]
 pub(super) struct Upcoming {
-    chosen: VecDeque<Chosen>,
+    chosen: VecDeque<ChosenMinibatch>,
     /// No more are chosen, so that there is a moment at which nothing is under way.
     rests: bool,
 }
 
 /// A minibatch that was chosen ahead.
-struct Chosen {
+struct ChosenMinibatch {
     indices: Vec<u32>,
     cursors: Vec<CursorAdvance>,
     /// How many batches were in the weights then.
@@ -166,7 +166,7 @@ impl<T: Trainer> Training<T> {
             let cursors_max = self.cursors_max().min(left);
             let (indices, cursors) = (std::mem::take(&mut self.indices), std::mem::take(&mut self.cursors));
             let is_one = cursors_max > 0 && self.choose_for_pipeline(cursors_max);
-            let next = Chosen {
+            let next = ChosenMinibatch {
                 indices: std::mem::replace(&mut self.indices, indices),
                 cursors: std::mem::replace(&mut self.cursors, cursors),
                 seen: self.batches_applied,

@@ -8,10 +8,10 @@ mod ending;
 mod error;
 mod farewell;
 mod in_pipeline;
-mod passes;
 mod pending;
 mod planted;
 mod rounds;
+mod sequential_averaging;
 mod step;
 
 use std::sync::Arc;
@@ -280,13 +280,13 @@ impl<T: Trainer> Training<T> {
 
     /// Whether another step can be made without a batch: the next one must be able to count its samples.
     #[must_use]
-    pub fn can_hold_back(&self) -> bool {
+    pub fn can_throttle(&self) -> bool {
         self.emission.can_keep() && self.pending.may_grow()
     }
 
     /// Makes the next step. If a batch leaves after it, its bytes are appended to `encoded`. To hold back is to let nothing
     /// leave, where that can be.
-    pub fn step(&mut self, hold_back: bool, encoded: &mut Vec<u8>) -> Result<Next, TrainingError> {
+    pub fn step(&mut self, throttle: bool, encoded: &mut Vec<u8>) -> Result<Next, TrainingError> {
         // A worker that leaves first ends the round that others count on it for.
         if !self.is_ending() || self.is_leaving() {
             if self.round.waits() {
@@ -303,11 +303,11 @@ impl<T: Trainer> Training<T> {
             Choice::Own | Choice::Led => {}
         }
         self.round.is_idle = false;
-        let hold_back = hold_back && self.can_hold_back();
+        let throttle = throttle && self.can_throttle();
         let (learning_rate, clip) = self.pipeline_rate_and_clip();
         let plan = self.emission.plan(NextStep {
             learning_rate,
-            hold_back,
+            throttle,
             must_leave: !self.pending.may_grow(),
             ends_epoch: self.plan.ends_epoch() || self.pending.is_of_another_epoch(&self.cursors),
         });
@@ -338,7 +338,7 @@ impl<T: Trainer> Training<T> {
             loss: report.loss,
             samples: self.counted_samples(),
             changes: 0,
-            held_back: hold_back,
+            throttled: throttle,
             tau: None,
             range: report.range,
             staleness: self.staleness(),

@@ -33,7 +33,7 @@ pub struct Step {
     /// The changes that left.
     pub changes: usize,
     /// Whether nothing left because the node has enough to send.
-    pub held_back: bool,
+    pub throttled: bool,
     /// The size of the changes that left, if it is one.
     pub tau: Option<Tau>,
     /// How far out the weights are.
@@ -55,7 +55,7 @@ impl Step {
             loss: 0.0,
             samples: 0,
             changes: 0,
-            held_back: false,
+            throttled: false,
             tau: None,
             range: Range::Safe,
             staleness,

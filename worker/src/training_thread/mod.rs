@@ -41,7 +41,7 @@ const OUTBOUND_MAX: usize = 8;
 /// Batches on their way in before the sender waits.
 const INBOUND_MAX: usize = 1024;
 /// Steps in a row that may be held back; their gradients are all of the same weights.
-const HELD_BACK_MAX: usize = 16;
+const THROTTLED_MAX: usize = 16;
 /// How long a full channel is waited for before steps are held back.
 const FULL_LIMIT: Duration = Duration::from_millis(100);
 /// How often a worker that waits for room looks again.
@@ -177,13 +177,13 @@ pub struct TrainingThread {
 }
 
 /// Why the loop ended early.
-enum Ended {
+enum LoopEnd {
     /// Nobody listens any more: then nobody needs to know.
     Unheard,
     Failed(TrainingError),
 }
 
-impl<E: Into<TrainingError>> From<E> for Ended {
+impl<E: Into<TrainingError>> From<E> for LoopEnd {
     fn from(error: E) -> Self {
         match error.into() {
             TrainingError::Train(TrainError::Unheard) => Self::Unheard,
@@ -249,8 +249,8 @@ pub fn start<T: Trainer>(
         dfdx::flush_denormals_to_zero();
         let inbox = Rc::new(Inbox::new(inbox));
         let transport = PipelineEnds::new(Rc::clone(&inbox), outbox.clone());
-        let made = make(Box::new(transport)).map_err(Ended::from);
-        if let Err(Ended::Failed(error)) = made.and_then(|training| {
+        let made = make(Box::new(transport)).map_err(LoopEnd::from);
+        if let Err(LoopEnd::Failed(error)) = made.and_then(|training| {
             let pacing = pace.map(|pace| Pacing::new(pace, training.samples_applied()));
             Loop::new(training, &inbox, &outbox, pacing).run()
         }) {
@@ -298,7 +298,7 @@ struct Loop<'a, T> {
     /// It was told that there is nothing to train.
     starved: bool,
     /// Steps held back in a row.
-    held_back: usize,
+    throttled: usize,
     /// Since when nobody takes the batches.
     full_since: Option<Instant>,
     /// Time waited since the last step, and the part of it in which others' rounds were waited for.
@@ -319,7 +319,7 @@ impl<'a, T: Trainer> Loop<'a, T> {
             measures: None,
             pace,
             starved: false,
-            held_back: 0,
+            throttled: 0,
             full_since: None,
             waited: Duration::ZERO,
             waited_for_rounds: Duration::ZERO,
@@ -327,7 +327,7 @@ impl<'a, T: Trainer> Loop<'a, T> {
     }
 
     /// Trains, closes the origin, and then applies what others still send, until nobody is left to tell it anything.
-    fn run(mut self) -> Result<Infallible, Ended> {
+    fn run(mut self) -> Result<Infallible, LoopEnd> {
         self.train()?;
         self.training.audit()?;
         let mut encoded = Vec::new();
@@ -348,7 +348,7 @@ impl<'a, T: Trainer> Loop<'a, T> {
 
     /// Answers whoever believes that all batches have come. More may come nevertheless, and the question again. A pipeline is
     /// measured first; if it breaks, it is called together and measured again, within limits.
-    fn finish(&mut self) -> Result<(), Ended> {
+    fn finish(&mut self) -> Result<(), LoopEnd> {
         while let Some(mut finish) = self.finishes.pop_front() {
             let mut scores = None;
             if finish.measures(Instant::now()) && self.training.leads_pipeline() {
@@ -375,7 +375,7 @@ impl<'a, T: Trainer> Loop<'a, T> {
         Ok(())
     }
 
-    fn train(&mut self) -> Result<(), Ended> {
+    fn train(&mut self) -> Result<(), LoopEnd> {
         let mut norm_told = Instant::now();
         let mut audited = Instant::now();
         loop {
@@ -387,14 +387,14 @@ impl<'a, T: Trainer> Loop<'a, T> {
                 self.wait(LOOK_AGAIN)?;
                 continue;
             }
-            let hold_back = self.paused || self.outbox.is_full();
+            let throttle = self.paused || self.outbox.is_full();
             if self.starved && self.training.has_more() {
                 self.starved = false;
                 self.outbox.send(FromTraining::Fed)?;
             }
             let mut encoded = Vec::new();
             let mut prefix = None;
-            let (step, encoded) = match self.training.step(hold_back, &mut encoded)? {
+            let (step, encoded) = match self.training.step(throttle, &mut encoded)? {
                 Next::Emitted(step) => (step, Some(encoded)),
                 Next::Kept(step) => (step, None),
                 Next::Passed(step) => {
@@ -414,7 +414,7 @@ impl<'a, T: Trainer> Loop<'a, T> {
                 }
                 Next::Done => return Ok(()),
             };
-            self.held_back = if encoded.is_some() { 0 } else { self.held_back + 1 };
+            self.throttled = if encoded.is_some() { 0 } else { self.throttled + 1 };
             // All that is not training is exchange: applying, quantising, encoding, and waiting.
             let time = StepTime {
                 training: step.training_time,
@@ -445,7 +445,7 @@ impl<'a, T: Trainer> Loop<'a, T> {
 
     /// Hands out what was asked for, if this is a moment for it. Batches go the same way, so whoever reads both knows
     /// between which two it was.
-    fn save(&mut self) -> Result<(), Ended> {
+    fn save(&mut self) -> Result<(), LoopEnd> {
         while let Some(path) = self.saves.pop() {
             let state = if self.closed {
                 None
@@ -462,7 +462,7 @@ impl<'a, T: Trainer> Loop<'a, T> {
 
     /// Hands out the weights for an evaluation that this worker makes by itself. They are those after its last batch, and
     /// the next step waits until they are taken.
-    fn evaluate_if_due(&mut self) -> Result<(), Ended> {
+    fn evaluate_if_due(&mut self) -> Result<(), LoopEnd> {
         let samples = self.training.samples_applied();
         if let Some(moment) = self.pace.as_mut().and_then(|pace| pace.due(samples)) {
             let weights = self.training.trainer().copy_weights()?;
@@ -472,7 +472,7 @@ impl<'a, T: Trainer> Loop<'a, T> {
     }
 
     /// Has the pipeline measured, if that is wanted and this is a moment for it.
-    fn measure(&mut self) -> Result<(), Ended> {
+    fn measure(&mut self) -> Result<(), LoopEnd> {
         self.training.rest(self.measures.is_some());
         if self.training.is_under_way() {
             return Ok(());
@@ -495,12 +495,12 @@ impl<'a, T: Trainer> Loop<'a, T> {
         }
         let since = full.then(|| *self.full_since.get_or_insert_with(Instant::now));
         let momentary = since.is_some_and(|since| since.elapsed() < FULL_LIMIT);
-        let long = self.held_back >= HELD_BACK_MAX || !self.training.can_hold_back();
+        let long = self.throttled >= THROTTLED_MAX || !self.training.can_throttle();
         (full || self.paused) && (long || momentary && !self.paused)
     }
 
     /// Takes everything that waits.
-    fn take_all(&mut self) -> Result<(), Ended> {
+    fn take_all(&mut self) -> Result<(), LoopEnd> {
         while let Some(message) = self.inbox.next_waiting()? {
             self.take(message)?;
         }
@@ -508,7 +508,7 @@ impl<'a, T: Trainer> Loop<'a, T> {
     }
 
     /// Waits for the next word, but not for long. Returns whether one came.
-    fn wait(&mut self, limit: Duration) -> Result<bool, Ended> {
+    fn wait(&mut self, limit: Duration) -> Result<bool, LoopEnd> {
         let waiting = Instant::now();
         let message = self.inbox.next_within(limit)?;
         let came = message.is_some();
@@ -519,7 +519,7 @@ impl<'a, T: Trainer> Loop<'a, T> {
         Ok(came)
     }
 
-    fn take(&mut self, message: ToTraining) -> Result<(), Ended> {
+    fn take(&mut self, message: ToTraining) -> Result<(), LoopEnd> {
         match message {
             ToTraining::Apply(batch) => {
                 self.training.apply(&batch)?;

@@ -18,7 +18,7 @@ use crate::notice;
 const PAUSE: Duration = Duration::from_millis(300);
 
 /// What each node has found; one sentence where it has not.
-type Held = BTreeMap<String, Result<DataInfo, String>>;
+type DataByNode = BTreeMap<String, Result<DataInfo, String>>;
 
 /// Reads the data on this machine.
 pub(super) async fn here(data: DataSpec) -> Finding {
@@ -36,7 +36,7 @@ pub(super) async fn on_nodes(contact: &Contact, data: &DataSpec) -> Result<Vec<F
         Reply::Nodes(nodes) => nodes,
         _ => Vec::new(),
     };
-    let mut held = Held::new();
+    let mut held = DataByNode::new();
     let mut said = String::new();
     loop {
         let mut reading = Vec::new();
@@ -65,7 +65,7 @@ pub(super) async fn on_nodes(contact: &Contact, data: &DataSpec) -> Result<Vec<F
 }
 
 /// What it means that nodes hold this. Pure.
-fn compare(data: &DataSpec, held: &Held) -> Vec<Finding> {
+fn compare(data: &DataSpec, held: &DataByNode) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut kinds: Vec<(&DataInfo, Vec<&str>)> = Vec::new();
     for (node, found) in held {

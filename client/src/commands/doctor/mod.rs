@@ -4,7 +4,7 @@ mod cluster;
 mod data;
 mod machine;
 
-use protocol::stats::Line;
+use protocol::stats::EventLine;
 use serde::Serialize;
 
 use crate::args::Doctor;
@@ -91,7 +91,7 @@ pub(crate) fn run(arguments: &Doctor) -> Result<(), Failure> {
 
 fn tell(finding: &Finding, json: bool) {
     if json {
-        output::line(&Line {
+        output::line(&EventLine {
             event: "finding",
             record: finding,
         });

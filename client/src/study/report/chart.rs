@@ -33,7 +33,7 @@ pub(crate) enum Style {
 
 /// A line and its points.
 #[derive(Clone, Debug)]
-pub(crate) struct Line {
+pub(crate) struct ChartLine {
     /// Which colour; none is the text's.
     pub(crate) colour: Option<usize>,
     pub(crate) style: Style,
@@ -153,7 +153,7 @@ fn colour(index: Option<usize>) -> String {
 }
 
 /// Lines over a number.
-pub(crate) fn lines(title: &str, x: Axis, y: Axis, lines: &[Line]) -> String {
+pub(crate) fn lines(title: &str, x: Axis, y: Axis, lines: &[ChartLine]) -> String {
     let points = || lines.iter().flat_map(|line| &line.points);
     let across = Scale::new(points().map(|point| point.0), x, LEFT, RIGHT);
     let up = Scale::new(points().map(|point| point.1), y, BOTTOM, TOP);
@@ -191,7 +191,7 @@ pub(crate) fn lines(title: &str, x: Axis, y: Axis, lines: &[Line]) -> String {
     out
 }
 
-fn draw(out: &mut String, line: &Line, across: &Scale, up: &Scale) {
+fn draw(out: &mut String, line: &ChartLine, across: &Scale, up: &Scale) {
     let colour = colour(line.colour);
     let class = match line.style {
         Style::Thick => "thick",
@@ -312,8 +312,8 @@ mod tests {
         whole: false,
     };
 
-    fn line(points: &[(f64, f64)]) -> Line {
-        Line {
+    fn line(points: &[(f64, f64)]) -> ChartLine {
+        ChartLine {
             colour: Some(1),
             style: Style::Thick,
             points: points.to_vec(),

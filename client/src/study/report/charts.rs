@@ -1,7 +1,7 @@
 //! Which pictures an experiment has: they follow from what differs in it.
 
 use super::Section;
-use super::chart::{self, Axis, Bar, Line, Style};
+use super::chart::{self, Axis, Bar, ChartLine, Style};
 use super::figures::{Figure, SECONDS, SPEED, TAKEN, how_good};
 use crate::quality_metric::QualityMetric;
 use crate::study::plan::Reference;
@@ -87,7 +87,7 @@ fn courses(section: &Section<'_>, nodes: usize) -> Vec<Picture> {
         for (at, one) in series.iter().enumerate() {
             for result in one.at(nodes).iter().flat_map(|group| &group.sound) {
                 let points = result.evaluations.iter();
-                lines.push(Line {
+                lines.push(ChartLine {
                     colour: Some(at),
                     style: Style::Thin,
                     points: points.map(|one| (place(one), one.accuracy)).collect(),
@@ -119,7 +119,7 @@ fn of_nodes(nodes: usize) -> String {
 fn by_nodes(section: &Section<'_>) -> Vec<Picture> {
     let series = &section.series;
     let by = |figure: &Figure, y: Axis, published: fn(&Reference) -> &[f64]| {
-        let mut lines: Vec<Line> = (0..)
+        let mut lines: Vec<ChartLine> = (0..)
             .zip(series)
             .map(|(at, one)| line(one, at, |group| group.summary(|run| (figure.of)(run, None))))
             .collect();
@@ -147,7 +147,7 @@ fn by_nodes(section: &Section<'_>) -> Vec<Picture> {
 }
 
 /// Lines over the number of nodes, with all their names.
-fn over_nodes(title: String, y: Axis, section: &Section<'_>, lines: &[Line]) -> Picture {
+fn over_nodes(title: String, y: Axis, section: &Section<'_>, lines: &[ChartLine]) -> Picture {
     let dashed = lines.iter().filter(|line| line.style == Style::Dashed);
     let names = dashed.map(|line| (line.title.clone(), None));
     Picture {
@@ -158,7 +158,7 @@ fn over_nodes(title: String, y: Axis, section: &Section<'_>, lines: &[Line]) -> 
 }
 
 /// What others have published of this by nodes.
-fn references(section: &Section<'_>, published: fn(&Reference) -> &[f64]) -> impl Iterator<Item = Line> {
+fn references(section: &Section<'_>, published: fn(&Reference) -> &[f64]) -> impl Iterator<Item = ChartLine> {
     let all = section.experiment.references.iter().map(move |reference| {
         let places = reference.nodes.iter().map(|&nodes| nodes as f64);
         let points = places.zip(published(reference).iter().copied()).collect();
@@ -167,8 +167,8 @@ fn references(section: &Section<'_>, published: fn(&Reference) -> &[f64]) -> imp
     all.filter(|line| !line.points.is_empty())
 }
 
-fn dashed(title: String, points: Vec<(f64, f64)>) -> Line {
-    Line {
+fn dashed(title: String, points: Vec<(f64, f64)>) -> ChartLine {
+    ChartLine {
         colour: None,
         style: Style::Dashed,
         points,
@@ -177,13 +177,13 @@ fn dashed(title: String, points: Vec<(f64, f64)>) -> Line {
     }
 }
 
-fn line(series: &Series<'_>, colour: usize, of: impl Fn(&Group<'_>) -> Option<Summary>) -> Line {
+fn line(series: &Series<'_>, colour: usize, of: impl Fn(&Group<'_>) -> Option<Summary>) -> ChartLine {
     let found: Vec<(f64, Summary)> = series
         .groups
         .iter()
         .filter_map(|group| Some((group.nodes as f64, of(group)?)))
         .collect();
-    Line {
+    ChartLine {
         colour: Some(colour),
         style: Style::Thick,
         points: found.iter().map(|(nodes, summary)| (*nodes, summary.mean)).collect(),

@@ -7,7 +7,7 @@ use protocol::bundle::Bundle;
 use protocol::dense::{Dense, Sign, add_up};
 use protocol::encoding::{self, DENSE_MAX};
 use protocol::ids::{NodeId, OriginId};
-use protocol::wire::part::{Part, PartHead};
+use protocol::wire::part::{PartHead, RoundPart};
 
 use super::reduction_path::{ReductionPath, place};
 
@@ -21,7 +21,7 @@ pub(super) struct Own {
 
 /// What became of a part.
 #[derive(Debug, PartialEq)]
-pub(super) enum Came {
+pub(super) enum PartOutcome {
     /// The round is not whole yet.
     Part,
     /// The round is whole: all batches of others that are in it.
@@ -39,7 +39,7 @@ pub(super) struct Attempt {
     fingerprint: u64,
     pub(super) round: u64,
     own: Own,
-    parts: Vec<Adding>,
+    parts: Vec<PartialSum>,
     /// Parts that are not whole yet.
     left: usize,
     /// The batches of the round, by the first part that was whole.
@@ -51,7 +51,7 @@ pub(super) struct Attempt {
 
 /// A part that is being added up.
 #[derive(Clone, Debug)]
-struct Adding {
+struct PartialSum {
     /// Those whose part of it has not come.
     waits: Vec<usize>,
     headers: Vec<Header>,
@@ -69,10 +69,10 @@ impl Attempt {
         round: u64,
         own: Own,
         weights: usize,
-        out: &mut Vec<(NodeId, Part)>,
-    ) -> (Self, Came) {
+        out: &mut Vec<(NodeId, RoundPart)>,
+    ) -> (Self, PartOutcome) {
         let parts = path.parts(members.len(), weights.min(DENSE_MAX));
-        let adding = |part| Adding {
+        let adding = |part| PartialSum {
             waits: path.route(members.len(), me, part).from,
             headers: own.headers.clone(),
             steps: Vec::new(),
@@ -106,12 +106,12 @@ impl Attempt {
         for part in 0..parts {
             if attempt.parts[part].waits.is_empty() {
                 let came = attempt.added(part, out);
-                if came != Came::Part {
+                if came != PartOutcome::Part {
                     return (attempt, came);
                 }
             }
         }
-        (attempt, Came::Part)
+        (attempt, PartOutcome::Part)
     }
 
     /// Whether a part is of this round as this node knows it.
@@ -120,12 +120,18 @@ impl Attempt {
     }
 
     /// A part of it comes.
-    pub(super) fn take(&mut self, from: NodeId, part: Part, weights: usize, out: &mut Vec<(NodeId, Part)>) -> Came {
-        let Part { head, steps: bytes } = part;
+    pub(super) fn take(
+        &mut self,
+        from: NodeId,
+        part: RoundPart,
+        weights: usize,
+        out: &mut Vec<(NodeId, RoundPart)>,
+    ) -> PartOutcome {
+        let RoundPart { head, steps: bytes } = part;
         let piece = head.piece as usize;
         let sender = self.members.iter().position(|&member| member == from);
         let (Some(sender), true) = (sender, piece < self.parts.len()) else {
-            return Came::Failed;
+            return PartOutcome::Failed;
         };
         let is_due = if head.whole {
             !self.parts[piece].whole && self.path.giver(self.members.len(), self.me, piece) == Some(sender)
@@ -134,13 +140,13 @@ impl Attempt {
         };
         if !is_due {
             // It came before.
-            return Came::Part;
+            return PartOutcome::Part;
         }
         let Ok(dense) = encoding::read_dense(&bytes, weights) else {
-            return Came::Failed;
+            return PartOutcome::Failed;
         };
         if !self.fits(piece, &dense) {
-            return Came::Failed;
+            return PartOutcome::Failed;
         }
         if head.whole {
             self.hand_on(piece, &head, &bytes, out);
@@ -157,17 +163,17 @@ impl Attempt {
             dense.steps().is_empty() || add_up(&mut adding.steps, dense.steps(), Sign::Plus)
         };
         if !fits {
-            return Came::Failed;
+            return PartOutcome::Failed;
         }
         if adding.waits.is_empty() {
             self.added(piece, out)
         } else {
-            Came::Part
+            PartOutcome::Part
         }
     }
 
     /// All that are waited for have added theirs to a part.
-    fn added(&mut self, piece: usize, out: &mut Vec<(NodeId, Part)>) -> Came {
+    fn added(&mut self, piece: usize, out: &mut Vec<(NodeId, RoundPart)>) -> PartOutcome {
         let route = self.path.route(self.members.len(), self.me, piece);
         let first = self.window.map_or(0, |(first, _)| first + self.place(piece).start);
         let own = self.own.steps(self.place(piece));
@@ -191,14 +197,14 @@ impl Attempt {
             let steps = steps.to_vec();
             return self.whole(piece, head.headers, &steps);
         };
-        out.push((self.members[to], Part { head, steps: bytes }));
-        Came::Part
+        out.push((self.members[to], RoundPart { head, steps: bytes }));
+        PartOutcome::Part
     }
 
-    fn hand_on(&self, piece: usize, head: &PartHead, bytes: &Arc<[u8]>, out: &mut Vec<(NodeId, Part)>) {
+    fn hand_on(&self, piece: usize, head: &PartHead, bytes: &Arc<[u8]>, out: &mut Vec<(NodeId, RoundPart)>) {
         let route = self.path.route(self.members.len(), self.me, piece);
         out.extend(route.hands_to.into_iter().map(|to| {
-            let part = Part {
+            let part = RoundPart {
                 head: head.clone(),
                 steps: Arc::clone(bytes),
             };
@@ -207,9 +213,9 @@ impl Attempt {
     }
 
     /// A part is whole; perhaps it was the last.
-    fn whole(&mut self, piece: usize, headers: Vec<Header>, steps: &[i32]) -> Came {
+    fn whole(&mut self, piece: usize, headers: Vec<Header>, steps: &[i32]) -> PartOutcome {
         match &self.headers {
-            Some(known) if !are_same(known, &headers) => return Came::Failed,
+            Some(known) if !are_same(known, &headers) => return PartOutcome::Failed,
             Some(_) => {}
             None => self.headers = Some(headers),
         }
@@ -219,11 +225,11 @@ impl Attempt {
         }
         self.parts[piece].whole = true;
         self.left -= 1;
-        if self.left == 0 { self.rest() } else { Came::Part }
+        if self.left == 0 { self.rest() } else { PartOutcome::Part }
     }
 
     /// What the others have added to it.
-    fn rest(&mut self) -> Came {
+    fn rest(&mut self) -> PartOutcome {
         let mut headers = self.headers.take().unwrap_or_default();
         let mut sums = std::mem::take(&mut self.sums);
         let own: Vec<(OriginId, u64)> = batches(&self.own.headers).collect();
@@ -236,8 +242,8 @@ impl Attempt {
         };
         let first = self.window.map_or(0, |(first, _)| first);
         match Dense::checked(first as u32, sums, usize::MAX) {
-            Some(dense) if has_own && fits => Came::Whole(Bundle { headers, dense }),
-            _ => Came::Failed,
+            Some(dense) if has_own && fits => PartOutcome::Whole(Bundle { headers, dense }),
+            _ => PartOutcome::Failed,
         }
     }
 

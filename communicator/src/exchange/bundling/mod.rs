@@ -13,16 +13,16 @@ use protocol::batch::{Batch, Payload};
 use protocol::bundle::Bundle;
 use protocol::dense::{Dense, Sign, add_up};
 use protocol::ids::{NodeId, OriginId};
-use protocol::wire::part::Part;
+use protocol::wire::part::RoundPart;
 
-use self::attempt::{Attempt, Came, Own};
+use self::attempt::{Attempt, Own, PartOutcome};
 pub use self::reduction_path::ReductionPath;
 use super::planted::{Bug, planted};
 
 /// Fewer have nothing to add up on the way: each sends the other what it has.
 const MEMBERS_MIN: usize = 3;
 /// Ticks after a round was whole before members that have not said that they have it get its batches singly.
-const HELD_TICKS: u32 = 20;
+const WAITING_TICKS: u32 = 20;
 /// After a failure rounds go by the mesh until the next whose number is a multiple of this, and twice as much after each
 /// further one.
 const RETRY_ROUNDS: u64 = 16;
@@ -47,8 +47,8 @@ pub(super) struct Bundling {
     /// A round that is whole, and waits for batches before it.
     pending: Option<Bundle>,
     /// Parts of rounds that this node has not come to.
-    stash: VecDeque<(NodeId, Part)>,
-    held: VecDeque<Held>,
+    stash: VecDeque<(NodeId, RoundPart)>,
+    waiting: VecDeque<PendingBatch>,
     /// Batches that were offered to rounds which were given up, the latest ones.
     failed: VecDeque<(OriginId, u64)>,
     /// The last round that is done with, one way or the other.
@@ -71,7 +71,7 @@ struct Offer {
 
 /// A batch that waits for a bundle.
 #[derive(Clone, Debug)]
-struct Held {
+struct PendingBatch {
     origin: OriginId,
     sequence: u64,
     /// Whom the bundle will reach.
@@ -82,9 +82,9 @@ struct Held {
 
 /// What is to be done after something has come.
 #[derive(Debug, Default)]
-pub(super) struct Follows {
+pub(super) struct BundlingOutcome {
     /// Parts to be sent.
-    pub(super) out: Vec<(NodeId, Part)>,
+    pub(super) out: Vec<(NodeId, RoundPart)>,
     /// Rounds were given up: their batches go singly.
     pub(super) let_go: bool,
 }
@@ -99,7 +99,7 @@ impl Bundling {
             attempt: None,
             pending: None,
             stash: VecDeque::new(),
-            held: VecDeque::new(),
+            waiting: VecDeque::new(),
             failed: VecDeque::new(),
             done: 0,
             failures: 0,
@@ -111,8 +111,10 @@ impl Bundling {
 
     /// Whether a batch waits for a bundle that is to reach this node.
     pub(super) fn holds(&self, origin: OriginId, sequence: u64, node: NodeId) -> bool {
-        let is_meant = |held: &Held| (held.origin, held.sequence) == (origin, sequence) && held.members.contains(&node);
-        self.held.iter().any(is_meant)
+        let is_meant = |waiting: &PendingBatch| {
+            (waiting.origin, waiting.sequence) == (origin, sequence) && waiting.members.contains(&node)
+        };
+        self.waiting.iter().any(is_meant)
     }
 
     /// Before and after batches that were offered to rounds which were given up: others may have those rounds all the same.
@@ -128,7 +130,7 @@ impl Bundling {
 
     /// One of this node's workers has made a batch of a round that has these members. It is held, if the round is to be
     /// added up.
-    pub(super) fn offer(&mut self, batch: Batch, members: &[NodeId], follows: &mut Follows) {
+    pub(super) fn offer(&mut self, batch: Batch, members: &[NodeId], follows: &mut BundlingOutcome) {
         let Batch { header, payload } = batch;
         let round = header.status.round;
         // The first round has no members yet: who takes part shows by it.
@@ -156,7 +158,7 @@ impl Bundling {
         if !offer.own.add(dense) {
             return;
         }
-        self.held.push_back(Held {
+        self.waiting.push_back(PendingBatch {
             origin: header.origin,
             sequence: header.sequence,
             members: Arc::clone(&offer.members),
@@ -178,7 +180,7 @@ impl Bundling {
     }
 
     /// All of this node's workers have come to the open round: it is added up.
-    pub(super) fn begin(&mut self, follows: &mut Follows) {
+    pub(super) fn begin(&mut self, follows: &mut BundlingOutcome) {
         let Some(offer) = &mut self.offer else {
             return;
         };
@@ -197,7 +199,7 @@ impl Bundling {
     }
 
     /// A part comes.
-    pub(super) fn take(&mut self, from: NodeId, part: Part, follows: &mut Follows) {
+    pub(super) fn take(&mut self, from: NodeId, part: RoundPart, follows: &mut BundlingOutcome) {
         let head = &part.head;
         if head.round <= self.done {
             return;
@@ -212,16 +214,16 @@ impl Bundling {
         self.come(came, follows);
     }
 
-    fn come(&mut self, came: Came, follows: &mut Follows) {
+    fn come(&mut self, came: PartOutcome, follows: &mut BundlingOutcome) {
         match came {
-            Came::Part => {}
-            Came::Whole(bundle) => self.pending = Some(bundle),
-            Came::Failed => self.give_up(true, follows),
+            PartOutcome::Part => {}
+            PartOutcome::Whole(bundle) => self.pending = Some(bundle),
+            PartOutcome::Failed => self.give_up(true, follows),
         }
     }
 
-    fn put_aside(&mut self, from: NodeId, part: Part) {
-        let bytes = |part: &Part| PART_BYTES + part.steps.len();
+    fn put_aside(&mut self, from: NodeId, part: RoundPart) {
+        let bytes = |part: &RoundPart| PART_BYTES + part.steps.len();
         let mut all = bytes(&part);
         self.stash.push_back((from, part));
         // The newest are of most use. Honest nodes are a round ahead at most.
@@ -245,26 +247,27 @@ impl Bundling {
 
     /// The batches of the round that was whole are applied.
     pub(super) fn succeed(&mut self) {
-        let open = self.held.iter_mut().filter(|held| held.left.is_none());
-        open.for_each(|held| held.left = Some(HELD_TICKS));
+        let open = self.waiting.iter_mut().filter(|waiting| waiting.left.is_none());
+        open.for_each(|waiting| waiting.left = Some(WAITING_TICKS));
         self.failures = 0;
         self.bundled += 1;
         self.close();
     }
 
     /// The open round is not added up: its batches go singly. By somebody's death it has not failed.
-    pub(super) fn give_up(&mut self, failed: bool, follows: &mut Follows) {
+    pub(super) fn give_up(&mut self, failed: bool, follows: &mut BundlingOutcome) {
         let Some((round, _)) = self.open() else {
             return;
         };
-        let (done, given_up): (Vec<Held>, Vec<Held>) = self.held.drain(..).partition(|held| held.left.is_some());
-        self.held = done.into();
-        for held in given_up {
-            self.failed.push_back((held.origin, held.sequence));
+        let (done, given_up): (Vec<PendingBatch>, Vec<PendingBatch>) =
+            self.waiting.drain(..).partition(|waiting| waiting.left.is_some());
+        self.waiting = done.into();
+        for waiting in given_up {
+            self.failed.push_back((waiting.origin, waiting.sequence));
             if planted(Bug::ForgottenRound) {
-                self.held.push_back(Held {
+                self.waiting.push_back(PendingBatch {
                     left: Some(u32::MAX),
-                    ..held
+                    ..waiting
                 });
             }
         }
@@ -292,13 +295,13 @@ impl Bundling {
     }
 
     /// One more tick; a round is given up after so many.
-    pub(super) fn tick(&mut self, ticks_max: u32, follows: &mut Follows) {
-        let before = self.held.len();
-        for held in &mut self.held {
-            held.left = held.left.map(|left| left.saturating_sub(1));
+    pub(super) fn tick(&mut self, ticks_max: u32, follows: &mut BundlingOutcome) {
+        let before = self.waiting.len();
+        for waiting in &mut self.waiting {
+            waiting.left = waiting.left.map(|left| left.saturating_sub(1));
         }
-        self.held.retain(|held| held.left != Some(0));
-        follows.let_go |= self.held.len() < before;
+        self.waiting.retain(|waiting| waiting.left != Some(0));
+        follows.let_go |= self.waiting.len() < before;
         if let Some(offer) = &mut self.offer {
             offer.ticks += 1;
             if offer.ticks >= ticks_max {

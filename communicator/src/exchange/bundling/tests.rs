@@ -34,7 +34,7 @@ struct Round {
     random: CounterRng,
     nodes: Vec<Bundling>,
     steps: Vec<Vec<i32>>,
-    queue: Vec<(NodeId, NodeId, Part)>,
+    queue: Vec<(NodeId, NodeId, RoundPart)>,
     /// Bytes of steps that each has sent.
     sent: Vec<usize>,
 }
@@ -66,7 +66,7 @@ impl Round {
     fn come(&mut self, at: usize, round: u64) {
         let members = self.members();
         let node = &mut self.nodes[at];
-        let mut follows = Follows::default();
+        let mut follows = BundlingOutcome::default();
         let made = batch(at as u64, round, self.steps[at].clone(), node.weights);
         node.offer(made, &members, &mut follows);
         assert_eq!(node.is_to_begin(), Some(round));
@@ -74,7 +74,7 @@ impl Round {
         self.send(at, follows);
     }
 
-    fn send(&mut self, at: usize, follows: Follows) {
+    fn send(&mut self, at: usize, follows: BundlingOutcome) {
         assert!(!follows.let_go, "nothing is given up");
         for (to, part) in follows.out {
             self.sent[at] += part.steps.len();
@@ -91,7 +91,7 @@ impl Round {
             } else {
                 self.queue.swap_remove(next)
             };
-            let mut follows = Follows::default();
+            let mut follows = BundlingOutcome::default();
             self.nodes[to.0 as usize].take(from, part, &mut follows);
             self.send(to.0 as usize, follows);
         }
@@ -136,7 +136,7 @@ fn in_a_ring_nobody_sends_more_than_twice_a_model() {
         (0..count).for_each(|at| round.come(at, 2));
         // Without repeats.
         while let Some((from, to, part)) = round.queue.pop() {
-            let mut follows = Follows::default();
+            let mut follows = BundlingOutcome::default();
             round.nodes[to.0 as usize].take(from, part, &mut follows);
             round.send(to.0 as usize, follows);
         }
@@ -154,13 +154,13 @@ fn a_round_that_others_mean_otherwise_is_given_up_and_tried_again_later() {
     round.come(1, 2);
     // To the third the fourth is a member, too.
     let node = &mut round.nodes[2];
-    let mut follows = Follows::default();
+    let mut follows = BundlingOutcome::default();
     let members: Vec<NodeId> = (0..4).map(NodeId).collect();
     node.offer(batch(2, 2, vec![1; 8], 8), &members, &mut follows);
     node.begin(&mut follows);
     let (from, part) = (NodeId(2), follows.out[0].1.clone());
     let hub = &mut round.nodes[0];
-    let mut follows = Follows::default();
+    let mut follows = BundlingOutcome::default();
     hub.take(from, part, &mut follows);
     assert!(follows.let_go && !hub.holds(OriginId(0), 2, NodeId(1)));
     assert_eq!(hub.points(OriginId(0)).collect::<Vec<_>>(), [1, 2]);
@@ -175,7 +175,7 @@ fn a_round_that_others_mean_otherwise_is_given_up_and_tried_again_later() {
         (31, false),
         (32, true),
     ] {
-        let mut follows = Follows::default();
+        let mut follows = BundlingOutcome::default();
         hub.offer(batch(0, next, vec![1; 8], 8), &members, &mut follows);
         assert_eq!(hub.is_to_begin().is_some(), is_tried, "{next}");
         if is_tried {
@@ -185,7 +185,7 @@ fn a_round_that_others_mean_otherwise_is_given_up_and_tried_again_later() {
     }
     // By a death it has not failed.
     hub.resumes_at = 0;
-    let mut follows = Follows::default();
+    let mut follows = BundlingOutcome::default();
     hub.offer(batch(0, 40, vec![1; 8], 8), &members, &mut follows);
     hub.give_up(false, &mut follows);
     hub.offer(batch(0, 41, vec![1; 8], 8), &members, &mut follows);
@@ -203,11 +203,11 @@ fn whoever_floods_a_node_with_parts_takes_no_memory() {
             whole: false,
             headers: Vec::new(),
         };
-        let part = Part {
+        let part = RoundPart {
             head,
             steps: vec![0; 4000].into(),
         };
-        node.take(NodeId(1), part, &mut Follows::default());
+        node.take(NodeId(1), part, &mut BundlingOutcome::default());
     }
     let bytes: usize = node.stash.iter().map(|(_, part)| part.steps.len()).sum();
     assert!(bytes < 2 * STASH_BYTES_MIN, "{bytes}");

@@ -159,11 +159,11 @@ pub(in crate::exchange) fn parcel_to(
         effects.clear();
         for piece in pieces {
             match parcel::take(&mut incoming, &piece) {
-                parcel::Taken::Part(got) => {
+                parcel::PieceOutcome::Part(got) => {
                     effects.extend(receive(exchange, node, Message::Note(Note::Got(got))));
                 }
-                parcel::Taken::Whole(kind, bytes) => return (kind, bytes),
-                parcel::Taken::OutOfPlace => panic!("pieces come in order"),
+                parcel::PieceOutcome::Whole(kind, bytes) => return (kind, bytes),
+                parcel::PieceOutcome::OutOfPlace => panic!("pieces come in order"),
             }
         }
     }

@@ -9,7 +9,7 @@ use ractor::{Actor, ActorProcessingErr};
 use tokio::sync::mpsc;
 
 use super::ExchangeState;
-use super::peer::Peer;
+use super::peer::PeerConnection;
 use crate::exchange::Event;
 use crate::node::link::{LinkActor, LinkArguments, LinkMessage, LinkNotice, Traffic};
 use crate::run::RunEvent;
@@ -20,7 +20,7 @@ impl ExchangeState {
     /// Makes a link to a participant.
     pub(super) async fn join(&mut self, participant: Participant) -> Result<(), ActorProcessingErr> {
         let (same, pipeline) = (
-            self.plan.hold_the_same(self.me, participant.node),
+            self.plan.same_slice(self.me, participant.node),
             self.plan.are_in_one_pipeline(self.me, participant.node),
         );
         // A former process of a node that was started again cannot be reached, and is not to be told of.
@@ -40,7 +40,7 @@ impl ExchangeState {
         };
         let (link, _) = Actor::spawn_linked(None, LinkActor, link, self.myself.get_cell()).await?;
         self.peers
-            .insert(participant.node, Peer::new(participant.name, link, traffic));
+            .insert(participant.node, PeerConnection::new(participant.name, link, traffic));
         // Who holds other layers has no part in these batches.
         if !same {
             return Ok(());
@@ -122,7 +122,7 @@ impl ExchangeState {
                 if self.peers.get(&peer).is_some_and(|peer| peer.is_linked_by(generation)) {
                     match message {
                         Message::Flow(bytes) => self.hand_in(peer, &bytes),
-                        message if self.plan.hold_the_same(self.me, peer) => {
+                        message if self.plan.same_slice(self.me, peer) => {
                             self.event(Event::Received { from: peer, message });
                         }
                         _ => {}
@@ -140,7 +140,7 @@ impl ExchangeState {
                 self.unlinked(node);
             }
             self.tell_linked(node, true);
-            if self.plan.hold_the_same(self.me, node) {
+            if self.plan.same_slice(self.me, node) {
                 self.event(Event::LinkUp(node));
             }
             self.tell_progress();
@@ -156,7 +156,7 @@ impl ExchangeState {
     fn unlinked(&mut self, node: NodeId) {
         self.tell_linked(node, false);
         self.break_pipeline_with(node);
-        if self.plan.hold_the_same(self.me, node) {
+        if self.plan.same_slice(self.me, node) {
             self.event(Event::LinkDown(node));
         }
     }

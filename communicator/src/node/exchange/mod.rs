@@ -29,7 +29,7 @@ use crate::timing::Timing;
 use crate::transport::Security;
 pub(crate) use messages::{ExchangeArguments, ExchangeMessage, ExchangeNotice, Report};
 use pauses::Pauses;
-use peer::Peer;
+use peer::PeerConnection;
 use protocol::wire::link::OriginInfo;
 
 pub(crate) struct ExchangeActor;
@@ -46,7 +46,7 @@ pub(crate) struct ExchangeState {
     effects: Vec<Effect>,
     /// The time that the core took.
     adding: Duration,
-    peers: BTreeMap<NodeId, Peer>,
+    peers: BTreeMap<NodeId, PeerConnection>,
     workers: BTreeMap<WorkerKey, (OriginId, WorkerHandle)>,
     states: Vec<State>,
     checkpoints: Checkpoints,

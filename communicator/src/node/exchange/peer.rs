@@ -11,7 +11,7 @@ use crate::node::link::{LinkMessage, Traffic};
 
 /// The way to a participant.
 #[derive(Debug)]
-pub(super) struct Peer {
+pub(super) struct PeerConnection {
     pub(super) name: String,
     pub(super) link: ActorRef<LinkMessage>,
     pub(super) traffic: Arc<Traffic>,
@@ -20,7 +20,7 @@ pub(super) struct Peer {
     progress: u64,
 }
 
-impl Peer {
+impl PeerConnection {
     /// A participant that there is no connection with yet.
     pub(super) fn new(name: String, link: ActorRef<LinkMessage>, traffic: Arc<Traffic>) -> Self {
         Self {

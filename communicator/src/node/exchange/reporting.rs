@@ -7,7 +7,7 @@ use protocol::ids::NodeId;
 use protocol::measured::{Moment, NodeUsage};
 use protocol::stats::PeerRecord;
 
-use super::peer::Peer;
+use super::peer::PeerConnection;
 use super::{ExchangeNotice, ExchangeState, Report};
 use crate::exchange::Event;
 use crate::run::{RunEvent, Settlement, progress};
@@ -34,7 +34,7 @@ impl ExchangeState {
 
     /// What has been done so far.
     fn report(&self) -> Report {
-        let record = |(&node, peer): (&NodeId, &Peer)| {
+        let record = |(&node, peer): (&NodeId, &PeerConnection)| {
             let queue = peer
                 .outbox
                 .as_ref()

@@ -180,12 +180,12 @@ impl ExchangeState {
     pub(super) fn fingerprint(&mut self, liveness: Liveness) {
         let before = std::mem::replace(&mut self.liveness, liveness);
         let gone = self.liveness.gone.difference(&before.gone).copied();
-        let holds_the_same = |node: &NodeId| self.plan.hold_the_same(self.me, *node);
+        let holds_the_same = |node: &NodeId| self.plan.same_slice(self.me, *node);
         for node in gone.filter(holds_the_same).collect::<Vec<_>>() {
             self.event(Event::Left(node));
         }
         let mut absent = self.liveness.absent();
-        absent.retain(|node| self.plan.hold_the_same(self.me, *node));
+        absent.retain(|node| self.plan.same_slice(self.me, *node));
         self.event(Event::Silent(absent));
         self.unlink_the_succeeded();
         self.tell_slots();

@@ -16,7 +16,7 @@ use crate::transport::Security;
 
 /// How this node stands with the cluster that it was to join.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Joined {
+pub(crate) enum JoinState {
     /// It has heard of nobody.
     Alone,
     /// Another node has its name, for this long; one sentence.
@@ -89,5 +89,5 @@ pub(crate) struct MembershipArguments {
     /// Who wants to know who is alive.
     pub(crate) parent: DerivedActorRef<MembershipNotice>,
     /// Where it is told how this node stands.
-    pub(crate) joining: watch::Sender<Joined>,
+    pub(crate) joining: watch::Sender<JoinState>,
 }

@@ -15,12 +15,12 @@ use ractor::{Actor, ActorProcessingErr, ActorRef, DerivedActorRef, RpcReplyPort}
 use tokio::sync::watch;
 
 use super::roster::{Change, DialOutcome, DueDial, Roster};
-use crate::control::{Endpoint, OpenError, Peer, SessionEvent, Sessions};
+use crate::control::{Endpoint, OpenError, SessionEvent, Sessions, VerifiedPeer};
 use crate::log_context::NEWS;
 use crate::timing::MembershipTimes;
 use crate::transport::{Plane, Security, dial};
 use endpoints::Endpoints;
-pub(crate) use messages::{Joined, MembershipArguments, MembershipMessage, MembershipNotice};
+pub(crate) use messages::{JoinState, MembershipArguments, MembershipMessage, MembershipNotice};
 use names::Names;
 use round_trips::RoundTrips;
 
@@ -34,7 +34,7 @@ pub(crate) struct Membership {
     parent: DerivedActorRef<MembershipNotice>,
     roster: Roster,
     endpoints: Endpoints<Endpoint>,
-    joining: watch::Sender<Joined>,
+    joining: watch::Sender<JoinState>,
     names: Names,
     /// How far this node's run is, and the one before.
     runs: Vec<RunBeat>,
@@ -109,7 +109,7 @@ impl Actor for MembershipActor {
             // Who has been taken by one node is not sent away by another.
             MembershipMessage::Unwelcome(reason) if !state.is_member() => {
                 tracing::error!(reason, "a node does not want this one");
-                state.joining.send_replace(Joined::Refused(reason));
+                state.joining.send_replace(JoinState::Refused(reason));
             }
             MembershipMessage::Unwelcome(reason) => tracing::warn!(reason, "a node does not want this one"),
             MembershipMessage::Dialled(node, outcome) => {
@@ -197,7 +197,7 @@ impl Membership {
             && !self.is_member()
         {
             let reason = self.names.wait(bearer, now);
-            self.joining.send_replace(Joined::Waits(reason));
+            self.joining.send_replace(JoinState::Waits(reason));
             return;
         }
         if from.name == self.me.name {
@@ -211,7 +211,7 @@ impl Membership {
             return;
         }
         if !self.is_member() {
-            self.joining.send_replace(Joined::Member);
+            self.joining.send_replace(JoinState::Member);
         }
         let phase = runs.first().map_or(Phase::Ended, |run| run.phase_of(id));
         let change = self.roster.beat(from, now);
@@ -258,7 +258,7 @@ impl Membership {
 
     /// Whether a member's beats have come and nothing stood in the way.
     fn is_member(&self) -> bool {
-        *self.joining.borrow() == Joined::Member
+        *self.joining.borrow() == JoinState::Member
     }
 
     /// Ends all sessions with a node.
@@ -285,7 +285,7 @@ impl Membership {
         if !self.is_member()
             && let Some(reason) = self.names.refusal(&self.me, now)
         {
-            self.joining.send_replace(Joined::Refused(reason));
+            self.joining.send_replace(JoinState::Refused(reason));
         }
         for change in self.roster.tick(now) {
             // A session that hangs would keep a new one from being made.
@@ -314,7 +314,7 @@ impl Membership {
             let DueDial { info, is_probe } = due;
             let outcome = match dial(info.address, Plane::Control, &security, limit).await {
                 Ok(stream) => {
-                    let wanted = Peer::Node(info.id);
+                    let wanted = VerifiedPeer::Node(info.id);
                     let reached = if is_probe {
                         sessions.probe(stream, wanted).await
                     } else {
@@ -325,7 +325,7 @@ impl Membership {
                     }
                     match reached {
                         Ok(()) => DialOutcome::Reached,
-                        Err(OpenError::Another(Peer::Node(_))) => DialOutcome::AnotherKey,
+                        Err(OpenError::Another(VerifiedPeer::Node(_))) => DialOutcome::AnotherKey,
                         Err(_) => DialOutcome::Failed,
                     }
                 }

@@ -1,4 +1,4 @@
-//! DataInspector through this node's checkpoints of an earlier run. Files are large: none of this is done on an actor's thread.
+//! Looking through this node's checkpoints of an earlier run. Files are large: none of this is done on an actor's thread.
 
 use std::path::Path;
 

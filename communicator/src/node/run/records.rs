@@ -157,7 +157,7 @@ mod tests {
             stats: WorkerStats {
                 samples,
                 batches: 5,
-                held_back: 2,
+                throttled: 2,
                 ..WorkerStats::default()
             },
             scores: None,

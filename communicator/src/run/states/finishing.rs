@@ -31,7 +31,7 @@ pub(crate) struct Finishing {
     /// Workers that were lost while they saved.
     losses: u32,
     /// Where the ledger is kept, if nobody could save the model.
-    pub(crate) kept: Kept,
+    pub(crate) kept: LastCheckpoint,
 }
 
 /// Who saves the model.
@@ -45,7 +45,7 @@ pub(crate) enum Saver {
 }
 
 #[derive(Debug)]
-pub(crate) enum Kept {
+pub(crate) enum LastCheckpoint {
     No,
     Asked(Duration),
     Done(Result<PathBuf, String>),
@@ -63,7 +63,7 @@ impl Finishing {
             spare: false,
             tries: now,
             losses: 0,
-            kept: Kept::No,
+            kept: LastCheckpoint::No,
         }
     }
 
@@ -98,6 +98,6 @@ impl Finishing {
     }
 
     pub(crate) fn kept(&mut self, kept: Result<PathBuf, String>) {
-        self.kept = Kept::Done(kept);
+        self.kept = LastCheckpoint::Done(kept);
     }
 }

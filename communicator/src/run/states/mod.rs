@@ -7,7 +7,7 @@ mod seat;
 mod settling;
 
 pub(super) use exchanging::Exchanging;
-pub(super) use finishing::{Finishing, Kept, Saver};
+pub(super) use finishing::{Finishing, LastCheckpoint, Saver};
 pub(super) use preparing::{OfferState, Preparing};
 pub(super) use seat::Seat;
 pub(super) use settling::Settling;

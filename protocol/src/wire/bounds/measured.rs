@@ -1,11 +1,11 @@
 //! The bounds of what is measured of a run.
 
-use super::{Breach, WORKERS_MAX, counts, name, time, within};
+use super::{OutOfBounds, WORKERS_MAX, counts, name, time, within};
 use crate::measured::{Course, Evaluation, NodeUsage, ProcessUsage};
 
 impl Evaluation {
     /// Whether weights can have been so good, and then.
-    pub fn check(&self) -> Result<(), Breach> {
+    pub fn check(&self) -> Result<(), OutOfBounds> {
         counts([self.samples])?;
         time(self.seconds)?;
         self.scores().check()
@@ -14,7 +14,7 @@ impl Evaluation {
 
 impl Course {
     /// Whether a run can have had it.
-    pub fn check(&self) -> Result<(), Breach> {
+    pub fn check(&self) -> Result<(), OutOfBounds> {
         within(self.evaluations().len() <= Self::MAX, "a number of evaluations")?;
         self.evaluations().iter().try_for_each(Evaluation::check)
     }
@@ -22,7 +22,7 @@ impl Course {
 
 impl NodeUsage {
     /// Whether a node can have used so much.
-    pub fn check(&self) -> Result<(), Breach> {
+    pub fn check(&self) -> Result<(), OutOfBounds> {
         name(&self.node)?;
         counts([self.wire_in, self.wire_out])?;
         check_processes(&self.processes)
@@ -30,7 +30,7 @@ impl NodeUsage {
 }
 
 /// Whether a node can have such processes. Workers that ended while it ran are among them.
-pub(super) fn check_processes(processes: &[ProcessUsage]) -> Result<(), Breach> {
+pub(super) fn check_processes(processes: &[ProcessUsage]) -> Result<(), OutOfBounds> {
     within(processes.len() <= PROCESSES_MAX, "a number of processes")?;
     processes.iter().try_for_each(ProcessUsage::check)
 }
@@ -40,7 +40,7 @@ pub const PROCESSES_MAX: usize = WORKERS_MAX + 1;
 
 impl ProcessUsage {
     /// Whether a process can have used so much.
-    pub fn check(&self) -> Result<(), Breach> {
+    pub fn check(&self) -> Result<(), OutOfBounds> {
         name(&self.process)?;
         counts([self.memory_peak_bytes, self.disk_read_bytes, self.disk_write_bytes])?;
         time(self.cpu_seconds)

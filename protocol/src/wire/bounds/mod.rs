@@ -52,7 +52,7 @@ const NAME_DIGITS: usize = 6;
 /// A message beyond its bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{0} is beyond all measure")]
-pub struct Breach(pub &'static str);
+pub struct OutOfBounds(pub &'static str);
 
 /// A node's name for people: the machine's, and enough of the id to tell nodes of one machine apart.
 #[must_use]
@@ -95,33 +95,33 @@ pub fn shorten(text: &mut String, max: usize) {
     }
 }
 
-fn within(holds: bool, what: &'static str) -> Result<(), Breach> {
-    if holds { Ok(()) } else { Err(Breach(what)) }
+fn within(holds: bool, what: &'static str) -> Result<(), OutOfBounds> {
+    if holds { Ok(()) } else { Err(OutOfBounds(what)) }
 }
 
-fn name(text: &str) -> Result<(), Breach> {
+fn name(text: &str) -> Result<(), OutOfBounds> {
     within(text.len() <= NAME_BYTES_MAX, "a name")
 }
 
-fn sentence(text: &str) -> Result<(), Breach> {
+fn sentence(text: &str) -> Result<(), OutOfBounds> {
     within(text.len() <= SENTENCE_BYTES_MAX, "a sentence")
 }
 
-fn counts<const N: usize>(numbers: [u64; N]) -> Result<(), Breach> {
+fn counts<const N: usize>(numbers: [u64; N]) -> Result<(), OutOfBounds> {
     within(numbers.iter().all(|&number| number <= COUNT_MAX), "a count")
 }
 
-fn time(seconds: f64) -> Result<(), Breach> {
+fn time(seconds: f64) -> Result<(), OutOfBounds> {
     within((0.0..=TIME_MAX.as_secs_f64()).contains(&seconds), "a time")
 }
 
-fn finite<const N: usize>(numbers: [f64; N]) -> Result<(), Breach> {
+fn finite<const N: usize>(numbers: [f64; N]) -> Result<(), OutOfBounds> {
     within(numbers.iter().all(|number| number.is_finite()), "a number")
 }
 
 impl ControlMessage {
     /// Whether this can be said.
-    pub fn check(&self) -> Result<(), Breach> {
+    pub fn check(&self) -> Result<(), OutOfBounds> {
         match self {
             Self::Beat(beat) => beat.check(),
             Self::Answer { answer: Ok(offer), .. } => offer.check(),
@@ -179,7 +179,7 @@ impl ControlMessage {
 
 impl Request {
     /// Whether this can be asked.
-    pub fn check(&self) -> Result<(), Breach> {
+    pub fn check(&self) -> Result<(), OutOfBounds> {
         match self {
             // A job that could be read is bounded, and so is all else.
             Self::Resume { changes, .. } => within(
@@ -199,7 +199,7 @@ impl Request {
 
 impl NodeInfo {
     /// Whether a node can be so.
-    pub fn check(&self) -> Result<(), Breach> {
+    pub fn check(&self) -> Result<(), OutOfBounds> {
         let Self {
             id: _,
             name: called,
@@ -219,7 +219,7 @@ impl NodeInfo {
 
 impl Beat {
     /// Whether a node's state can be so.
-    pub fn check(&self) -> Result<(), Breach> {
+    pub fn check(&self) -> Result<(), OutOfBounds> {
         let Self {
             from,
             number,
@@ -237,7 +237,7 @@ impl Beat {
 
 impl Participant {
     /// Whether a participant can be so.
-    pub fn check(&self) -> Result<(), Breach> {
+    pub fn check(&self) -> Result<(), OutOfBounds> {
         let Self {
             node: _,
             name: called,
@@ -254,7 +254,7 @@ impl Participant {
 
 impl RunPlan {
     /// Whether a run can begin so: guests come last, ordered by their ids, and nobody twice.
-    pub fn check(&self) -> Result<(), Breach> {
+    pub fn check(&self) -> Result<(), OutOfBounds> {
         let Self {
             job: _,
             data,
@@ -313,7 +313,7 @@ impl RunPlan {
 
 impl Resumed {
     /// Whether a checkpoint can be so.
-    pub fn check(&self) -> Result<(), Breach> {
+    pub fn check(&self) -> Result<(), OutOfBounds> {
         let Self {
             run: _,
             digest: _,
@@ -328,14 +328,14 @@ impl Resumed {
 
 impl FoundCheckpoint {
     /// Whether a checkpoint can be so.
-    pub fn check(&self) -> Result<(), Breach> {
+    pub fn check(&self) -> Result<(), OutOfBounds> {
         self.resumed.check()
     }
 }
 
 impl Offer {
     /// Whether a node can offer this.
-    pub fn check(&self) -> Result<(), Breach> {
+    pub fn check(&self) -> Result<(), OutOfBounds> {
         let Self {
             data,
             digest: _,
@@ -354,7 +354,7 @@ impl Offer {
 
 impl DataInfo {
     /// Whether a dataset can be so.
-    pub fn check(&self) -> Result<(), Breach> {
+    pub fn check(&self) -> Result<(), OutOfBounds> {
         let Self {
             hash: _,
             input,
@@ -381,7 +381,7 @@ impl DataInfo {
 
 impl StatsRecord {
     /// Whether a node's second can be so. A loss or a norm that is no number is what a run that diverges has.
-    pub fn check(&self) -> Result<(), Breach> {
+    pub fn check(&self) -> Result<(), OutOfBounds> {
         for text in [&self.node, &self.run, &self.state, &self.digest] {
             name(text)?;
         }
@@ -435,7 +435,7 @@ impl StatsRecord {
 
 impl PeerRecord {
     /// Whether an exchange with a peer can be so.
-    pub fn check(&self) -> Result<(), Breach> {
+    pub fn check(&self) -> Result<(), OutOfBounds> {
         let Self {
             node,
             bytes_in,

@@ -1,6 +1,6 @@
 //! The bounds of what nodes tell each other about a run.
 
-use super::{Breach, MEMBERS_MAX, TIME_MAX, counts, finite, sentence, time, within};
+use super::{MEMBERS_MAX, OutOfBounds, TIME_MAX, counts, finite, sentence, time, within};
 use crate::measured::Scores;
 use crate::wire::run_beat::{ParticipantState, RunBeat, Settled};
 use crate::wire::run_plan::RunPlan;
@@ -8,7 +8,7 @@ use crate::wire::worker_stats::WorkerStats;
 
 impl RunBeat {
     /// Whether a run can be so far.
-    pub fn check(&self) -> Result<(), Breach> {
+    pub fn check(&self) -> Result<(), OutOfBounds> {
         let Self {
             run: _,
             plan,
@@ -25,7 +25,7 @@ impl RunBeat {
 
 impl ParticipantState {
     /// Whether a participant can be so far.
-    pub fn check(&self) -> Result<(), Breach> {
+    pub fn check(&self) -> Result<(), OutOfBounds> {
         counts([self.number, self.attempt])?;
         within(self.given_up.len() <= MEMBERS_MAX, "a number of participants")?;
         self.settled.as_ref().map_or(Ok(()), Settled::check)
@@ -34,7 +34,7 @@ impl ParticipantState {
 
 impl Settled {
     /// Whether a node can have ended so.
-    pub fn check(&self) -> Result<(), Breach> {
+    pub fn check(&self) -> Result<(), OutOfBounds> {
         let Self {
             digest: _,
             whole: _,
@@ -59,7 +59,7 @@ impl Settled {
 
 impl Scores {
     /// Whether a model can be so good. The loss of one that has diverged is no number.
-    pub fn check(&self) -> Result<(), Breach> {
+    pub fn check(&self) -> Result<(), OutOfBounds> {
         // Of numbers it is R², which is below zero where guessing their mean is better.
         let least = if self.mae.is_some() { -1e9 } else { 0.0 };
         within((least..=1.0).contains(&self.accuracy), "an accuracy")
@@ -68,7 +68,7 @@ impl Scores {
 
 impl WorkerStats {
     /// Whether workers can have done so much. A loss or a norm that is no number is what a run that diverges has.
-    pub fn check(&self) -> Result<(), Breach> {
+    pub fn check(&self) -> Result<(), OutOfBounds> {
         let Self {
             batches,
             samples,
@@ -80,14 +80,14 @@ impl WorkerStats {
             waited,
             gpu,
             gpu_memory,
-            held_back,
+            throttled,
             tau,
             staleness,
             residual_norm: _,
             residual_lost: _,
             alarmed: _,
         } = self;
-        counts([*batches, *samples, *changes, *gpu_memory, *held_back])?;
+        counts([*batches, *samples, *changes, *gpu_memory, *throttled])?;
         // Thread time is that of all of a node's workers.
         let time_max = TIME_MAX.saturating_mul(super::WORKERS_MAX as u32);
         within(

@@ -8,7 +8,7 @@ use crate::measured::{Course, Evaluation, NodeUsage, ProcessUsage, Scores};
 use crate::stats::{LogNotice, Severity};
 use crate::wire::control::Phase;
 use crate::wire::run_beat::{ParticipantState, RunBeat, Settled};
-use crate::wire::run_plan::Taken;
+use crate::wire::run_plan::StageTakeover;
 use crate::wire::worker_stats::WorkerStats;
 
 fn info(id: u64) -> NodeInfo {
@@ -136,7 +136,7 @@ fn places_are_taken_over_where_there_are_places() {
             .map(|(id, guest)| participant(id, guest))
             .into();
     };
-    let taken = |pipeline, stage| Taken {
+    let taken = |pipeline, stage| StageTakeover {
         place: StageAddress { pipeline, stage },
         turn: 1,
     };

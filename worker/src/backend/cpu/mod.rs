@@ -32,7 +32,7 @@ use crate::augmentation;
 use crate::dataset::{Answers, Dataset};
 use crate::difference;
 use crate::learning::clip::clip_by;
-use crate::learning::muon::Parts;
+use crate::learning::muon::MuonBlocks;
 use crate::network::Network;
 use crate::objective::Task;
 use crate::ops::{self, CpuLayer, MeanLoss, OpError, Parameters, Threads, from_rows, values};
@@ -106,7 +106,7 @@ impl CpuTrainer {
             minibatch: usize::MAX,
             sum: Vec::new(),
         };
-        let parts = |muon| Parts::new(layout, muon);
+        let parts = |muon| MuonBlocks::new(layout, muon);
         Self::on(
             CpuBackend::of(model, layout, counts, rule, parts, threads)?,
             rule,
@@ -188,7 +188,7 @@ impl<S: CpuGradientSource> CpuBackend<S> {
         layout: &Layout,
         counts: &[i32],
         rule: Rule,
-        parts: impl FnOnce(Muon) -> Parts,
+        parts: impl FnOnce(Muon) -> MuonBlocks,
         threads: Threads,
     ) -> Result<Self, TrainError> {
         let pass = Pass::new(rule.state_arrays(), counts.len(), eager_tensors(layout), threads);

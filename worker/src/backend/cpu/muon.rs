@@ -6,7 +6,7 @@ use multiversion::multiversion;
 use protocol::optimiser::Muon;
 
 use crate::backend::Orthogonal;
-use crate::learning::muon::{Block, Parts, for_others};
+use crate::learning::muon::{Block, MuonBlocks, for_others};
 use crate::learning::optimiser::{Ahead, Factors, Formula, Slices, kept};
 use crate::ops::Threads;
 use crate::ops::orthogonal::{Scratch, orthogonalise};
@@ -15,7 +15,7 @@ use crate::parallel::map_parts;
 /// What is known of a model for them, and memory that lasts.
 #[derive(Debug)]
 pub(super) struct Directions {
-    parts: Parts,
+    parts: MuonBlocks,
     threads: Threads,
     scratch: Vec<Scratch>,
 }
@@ -29,7 +29,7 @@ struct Work<'a> {
 }
 
 impl Directions {
-    pub(super) fn new(parts: Parts, threads: Threads) -> Self {
+    pub(super) fn new(parts: MuonBlocks, threads: Threads) -> Self {
         let scratch = (0..threads.0.max(1)).map(|_| Scratch::default()).collect();
         Self {
             parts,
@@ -90,7 +90,7 @@ fn replace_others(
 /// All blocks with their parts of the arrays, for so many hands. Those that have their turn are what takes time, so each
 /// hand gets as many of them.
 fn shared_out<'a>(
-    parts: &'a Parts,
+    parts: &'a MuonBlocks,
     step: u64,
     hands: usize,
     mut gradient: &'a mut [f32],

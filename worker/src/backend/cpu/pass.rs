@@ -87,7 +87,7 @@ impl Pass {
             .zip(own.chunks_mut(part).zip(shared.chunks(part)))
             .zip(std::mem::take(&mut self.part_changes))
             .enumerate()
-            .map(|(at, ((gradient, (own, shared)), changes))| Part {
+            .map(|(at, ((gradient, (own, shared)), changes))| ThreadSlice {
                 offset: at * part,
                 gradient,
                 first: first.next().unwrap_or_default(),
@@ -97,7 +97,7 @@ impl Pass {
             })
             .collect();
         let by = (update.formula, &update.factors, clip);
-        let results = map_parts(parts, |part: Part<'_>| part.update(by, compare.as_ref()));
+        let results = map_parts(parts, |part: ThreadSlice<'_>| part.update(by, compare.as_ref()));
         changes.clear();
         let mut all = Ok(());
         let mut plain = Plain::default();
@@ -134,7 +134,7 @@ impl Pass {
 }
 
 /// One thread's part of everything. State that the rule does not keep is empty.
-struct Part<'a> {
+struct ThreadSlice<'a> {
     /// The index of its first weight.
     offset: usize,
     gradient: &'a [f32],
@@ -144,7 +144,7 @@ struct Part<'a> {
     changes: Vec<u32>,
 }
 
-impl Part<'_> {
+impl ThreadSlice<'_> {
     fn update(mut self, (formula, factors, clip): (Formula, &Factors, f32), compare: Option<&Comparison<'_>>) -> Done {
         self.changes.clear();
         let mut result = Ok(());

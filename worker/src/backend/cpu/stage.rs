@@ -9,7 +9,7 @@ use protocol::optimiser::Rule;
 
 use super::CpuBackend;
 use crate::backend::replica::Replica;
-use crate::learning::muon::Parts;
+use crate::learning::muon::MuonBlocks;
 use crate::network::{Descent, ForwardPass, Network};
 use crate::ops::matmul::WriteMode;
 use crate::ops::{
@@ -33,7 +33,7 @@ impl CpuStageTrainer {
     ) -> Result<Self, TrainError> {
         let (stage, seed) = (membership.stage(), membership.dropout_seed);
         let whole = membership.partition.whole().clone();
-        let parts = |muon| Parts::new(&whole, muon).of_stage(&stage);
+        let parts = |muon| MuonBlocks::new(&whole, muon).of_stage(&stage);
         let model = StageModel::new(membership, |partition, stage, own| {
             Ok(CpuLayers::new(partition, stage, own, threads))
         })?;

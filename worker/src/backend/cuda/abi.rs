@@ -52,9 +52,9 @@ macro_rules! c_parameter {
 
 /// The same in Rust. Floats that are read in fours lie like others.
 macro_rules! parameter {
-    ([$(mut)? f32x4]) => { At<f32> };
-    ([mut $kind:ident]) => { At<$kind> };
-    ([$kind:ident]) => { At<$kind> };
+    ([$(mut)? f32x4]) => { DeviceAddress<f32> };
+    ([mut $kind:ident]) => { DeviceAddress<$kind> };
+    ([$kind:ident]) => { DeviceAddress<$kind> };
     ($kind:ident) => { $kind };
 }
 

@@ -6,20 +6,20 @@ use cudarc::driver::sys::CUdeviceptr;
 
 /// The address of numbers on the device.
 #[repr(transparent)]
-pub struct At<T> {
+pub struct DeviceAddress<T> {
     address: CUdeviceptr,
     of: PhantomData<*const T>,
 }
 
-impl<T> Clone for At<T> {
+impl<T> Clone for DeviceAddress<T> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<T> Copy for At<T> {}
+impl<T> Copy for DeviceAddress<T> {}
 
-impl<T> At<T> {
+impl<T> DeviceAddress<T> {
     pub(super) fn new(address: CUdeviceptr) -> Self {
         Self {
             address,

@@ -17,7 +17,7 @@ use protocol::optimiser::{Muon, Rule};
 use protocol::sums::Sums;
 
 use super::abi::{self, Report};
-use super::address::At;
+use super::address::DeviceAddress;
 use super::error::GpuError;
 use super::gpu::{Gpu, Grid};
 use super::gradient_source::{CudaGradientSource, Loss};
@@ -29,7 +29,7 @@ use super::weights::OwnWeights;
 use crate::backend::turns::{BLOCK, eager_blocks, eager_tensors};
 use crate::backend::{self, Backend, Compare, Orthogonal, Update, Updated};
 use crate::difference;
-use crate::learning::muon::Parts;
+use crate::learning::muon::MuonBlocks;
 use crate::learning::optimiser::Formula;
 use crate::pipeline::{InPipeline, Pipeline, PipelineEvent};
 use crate::quantise::{REPEATS_MAX, Reached};
@@ -101,7 +101,7 @@ impl<S: CudaGradientSource> CudaBackend<S> {
         layout: &Layout,
         counts: &[i32],
         rule: Rule,
-        parts: impl FnOnce(Muon) -> Parts,
+        parts: impl FnOnce(Muon) -> MuonBlocks,
     ) -> Result<Self, TrainError> {
         let weights = counts.len();
         let values: Vec<f32> = counts.iter().copied().map(weight_of).collect();
@@ -148,7 +148,7 @@ impl<S: CudaGradientSource> CudaBackend<S> {
     }
 
     /// The report of the step that is under way, or of the next one, and the one after.
-    fn report(&self) -> (At<Report>, At<Report>) {
+    fn report(&self) -> (DeviceAddress<Report>, DeviceAddress<Report>) {
         let at = |step: u64| self.reports.from((step % 2) as usize);
         (at(self.steps), at(self.steps + 1))
     }

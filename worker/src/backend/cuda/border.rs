@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::Instant;
 
-use super::address::At;
+use super::address::DeviceAddress;
 use super::error::GpuError;
 use super::gpu::Gpu;
 use super::memory::{Pinned, copy_words};
@@ -46,7 +46,7 @@ impl Border {
     pub(super) unsafe fn send(
         &mut self,
         words: impl ExactSizeIterator<Item = u32>,
-        to: At<u32>,
+        to: DeviceAddress<u32>,
     ) -> Result<(), GpuError> {
         let count = words.len();
         self.reserve(count)?;
@@ -63,22 +63,27 @@ impl Border {
     ///
     /// # Safety
     /// There must be room for them.
-    pub(super) unsafe fn send_numbers(&mut self, numbers: &[f32], to: At<f32>) -> Result<(), GpuError> {
+    pub(super) unsafe fn send_numbers(&mut self, numbers: &[f32], to: DeviceAddress<f32>) -> Result<(), GpuError> {
         // SAFETY: as the caller has promised.
-        unsafe { self.send(numbers.iter().map(|number| number.to_bits()), At::new(to.address())) }
+        unsafe {
+            self.send(
+                numbers.iter().map(|number| number.to_bits()),
+                DeviceAddress::new(to.address()),
+            )
+        }
     }
 
     /// Waits for so many numbers that will lie somewhere on the device when all that was asked for is done.
     ///
     /// # Safety
     /// So many must lie there then.
-    pub(super) unsafe fn fetch(&mut self, from: At<f32>, count: usize) -> Result<Vec<f32>, GpuError> {
+    pub(super) unsafe fn fetch(&mut self, from: DeviceAddress<f32>, count: usize) -> Result<Vec<f32>, GpuError> {
         // What is on its way to the device was read when this is written: the stream comes to it later.
         if self.pinned.len() < count {
             self.reserve(count)?;
         }
         // SAFETY: the host has room for them, and looks when it has waited; the rest is as the caller has promised.
-        unsafe { copy_words(&self.gpu, At::new(from.address()), self.pinned.at(), count)? };
+        unsafe { copy_words(&self.gpu, DeviceAddress::new(from.address()), self.pinned.at(), count)? };
         self.gpu.wait()?;
         self.sent = 0;
         if let Some(since) = self.since.take() {

@@ -6,7 +6,7 @@ use protocol::augment::Augment;
 use protocol::model::Shape;
 
 use super::abi::Images;
-use super::address::At;
+use super::address::DeviceAddress;
 use super::error::GpuError;
 use super::gpu::{Gpu, Grid};
 use super::kernels::{GatherBytes, GatherFloats};
@@ -26,14 +26,14 @@ enum Samples {
 
 /// Which samples of a dataset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum SampleSet {
     /// Those that a model is trained on.
     Train,
     /// Those that are held out.
     Test,
 }
 
-impl Part {
+impl SampleSet {
     fn of(self, dataset: &Dataset) -> &crate::dataset::Samples {
         match self {
             Self::Train => &dataset.train,
@@ -44,7 +44,7 @@ impl Part {
 
 pub(super) struct DeviceDataset {
     dataset: Arc<Dataset>,
-    part: Part,
+    part: SampleSet,
     samples: Samples,
     /// Labels, or numbers as they lie in memory.
     labels: Array<u32>,
@@ -80,7 +80,7 @@ pub(super) fn words(answers: &Answers) -> Vec<u32> {
 
 impl DeviceDataset {
     /// Samples as they are.
-    pub(super) fn new(gpu: &Gpu, dataset: Arc<Dataset>, part: Part, minibatch: usize) -> Result<Self, GpuError> {
+    pub(super) fn new(gpu: &Gpu, dataset: Arc<Dataset>, part: SampleSet, minibatch: usize) -> Result<Self, GpuError> {
         Self::varied(gpu, dataset, part, minibatch, Augment::default())
     }
 
@@ -88,7 +88,7 @@ impl DeviceDataset {
     pub(super) fn varied(
         gpu: &Gpu,
         dataset: Arc<Dataset>,
-        part: Part,
+        part: SampleSet,
         minibatch: usize,
         augment: Augment,
     ) -> Result<Self, GpuError> {
@@ -136,8 +136,8 @@ impl DeviceDataset {
         samples: &[u32],
         key: u64,
         to: Images,
-        x: At<f32>,
-        labels: At<u32>,
+        x: DeviceAddress<f32>,
+        labels: DeviceAddress<u32>,
     ) -> Result<(), GpuError> {
         let all = self.part.of(&self.dataset);
         let minibatch = &mut self.pinned[..samples.len()];

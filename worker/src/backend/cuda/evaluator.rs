@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use protocol::model::Layout;
 
-use super::address::At;
-use super::dataset::{DeviceDataset, Part};
+use super::address::DeviceAddress;
+use super::dataset::{DeviceDataset, SampleSet};
 use super::error::GpuError;
 use super::gpu::Gpu;
 use super::layers::Statistics;
 use super::memory::{Array, Pinned, copy_words};
 use super::model::{CudaModel, Purpose};
-use super::place::{Place, tensor_at};
+use super::tensor_address::{TensorAddress, tensor_at};
 use crate::dataset::Dataset;
 use crate::device::Precision;
 use crate::measuring::chosen;
@@ -28,7 +28,7 @@ pub struct CudaEvaluator {
     samples: DeviceDataset,
     model: CudaModel,
     weights: Array<f32>,
-    parameters: Parameters<Place>,
+    parameters: Parameters<TensorAddress>,
     /// What batch norms take.
     statistics: Array<f32>,
     /// The training samples that they are measured on, where there are any: in a model that holds all of them at once.
@@ -49,7 +49,7 @@ impl Measured {
         let chosen = chosen(program, dataset.train.len());
         Ok(Self {
             model: CudaModel::new(gpu, program, objective, chosen.len(), Purpose::Evaluation)?,
-            samples: DeviceDataset::new(gpu, Arc::clone(dataset), Part::Train, chosen.len())?,
+            samples: DeviceDataset::new(gpu, Arc::clone(dataset), SampleSet::Train, chosen.len())?,
             chosen,
         })
     }
@@ -77,7 +77,7 @@ impl CudaEvaluator {
             weights,
             model: CudaModel::new(&gpu, &program, &objective, Self::MINIBATCH, Purpose::Evaluation)?,
             logits: Pinned::zeros(&gpu, Self::MINIBATCH * layout.outputs())?,
-            samples: DeviceDataset::new(&gpu, Arc::clone(&dataset), Part::Test, Self::MINIBATCH)?,
+            samples: DeviceDataset::new(&gpu, Arc::clone(&dataset), SampleSet::Test, Self::MINIBATCH)?,
             dataset,
             objective,
             gpu,
@@ -117,7 +117,7 @@ impl CudaEvaluator {
         )?;
         let count = minibatch.len() * classes;
         // SAFETY: the host has room for the largest minibatch's logits, and looks when it has waited.
-        unsafe { copy_words(&self.gpu, At::new(logits.address()), self.logits.at(), count)? };
+        unsafe { copy_words(&self.gpu, DeviceAddress::new(logits.address()), self.logits.at(), count)? };
         self.gpu.wait()?;
         let logits: Vec<f32> = self.logits[..count].iter().copied().map(f32::from_bits).collect();
         let answers = self.dataset.test.answers_at(minibatch);

@@ -1,18 +1,18 @@
 //! What gradients come from on a GPU: a whole network, or a stage of one.
 
-use super::address::At;
+use super::address::DeviceAddress;
 use super::memory::Array;
 use super::weights::Weights;
 use crate::backend::gradient_source::GradientSource;
 
 /// What gradients come from on a GPU.
 pub trait CudaGradientSource:
-    GradientSource<Weights = Weights, Gradient = At<f32>, Shared = Array<f32>, Loss: Into<Loss>>
+    GradientSource<Weights = Weights, Gradient = DeviceAddress<f32>, Shared = Array<f32>, Loss: Into<Loss>>
 {
 }
 
 impl<S> CudaGradientSource for S where
-    S: GradientSource<Weights = Weights, Gradient = At<f32>, Shared = Array<f32>, Loss: Into<Loss>>
+    S: GradientSource<Weights = Weights, Gradient = DeviceAddress<f32>, Shared = Array<f32>, Loss: Into<Loss>>
 {
 }
 
@@ -22,7 +22,7 @@ pub enum Loss {
     /// It is known.
     Known(f32),
     /// Those of so many samples, on the device.
-    OnDevice(At<f32>, usize),
+    OnDevice(DeviceAddress<f32>, usize),
 }
 
 impl From<f32> for Loss {

@@ -2,7 +2,7 @@
 //! anything looks at the weights.
 
 use super::abi::{SEGMENTS_MAX, Segment};
-use super::address::At;
+use super::address::DeviceAddress;
 use super::error::GpuError;
 use super::gpu::{Gpu, Grid};
 use super::kernels::ApplyWaiting;
@@ -18,9 +18,9 @@ const TABLE_WORDS: usize = SEGMENTS_MAX as usize * SEGMENT_WORDS;
 /// Where changes are to be applied: both copies of the weights, and the report of the next step.
 #[derive(Clone, Copy)]
 pub(super) struct Target {
-    pub(super) shared: At<f32>,
-    pub(super) own: At<f32>,
-    pub(super) report: At<super::abi::Report>,
+    pub(super) shared: DeviceAddress<f32>,
+    pub(super) own: DeviceAddress<f32>,
+    pub(super) report: DeviceAddress<super::abi::Report>,
 }
 
 /// What waits to be applied.
@@ -166,7 +166,7 @@ impl Inbox {
         let words = self.next - self.from;
         let received = self.received.at();
         let arguments = ApplyWaiting {
-            waiting: At::new(received.address()),
+            waiting: DeviceAddress::new(received.address()),
             segment_count: self.segments.len() as u32,
             words: received.plus(TABLE_WORDS),
             entries: self.entries,

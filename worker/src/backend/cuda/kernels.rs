@@ -9,7 +9,7 @@ use super::abi::{
     Arguments, Block, Compare, ConvGeometry, Factors, Images, Kernel, NormSets, PoolGeometry, Report, Run, Segment,
     Turns, c_name, c_parameter, parameter, prologue,
 };
-use super::address::At;
+use super::address::DeviceAddress;
 use super::compiler::module;
 use super::error::GpuError;
 

@@ -9,9 +9,9 @@ use super::gpu::{Gpu, Grid};
 use super::kernels::{NumberLoss, SingleLoss, Softmax};
 use super::layers::Pass;
 use super::memory::Array;
-use super::place::{Place, place_of, slot, tensor_at};
+use super::tensor_address::{TensorAddress, place_of, slot, tensor_at};
 use crate::objective::{Distance, Objective};
-use crate::tape::{Activations, Around, Forward, Operation};
+use crate::tape::{Activations, Forward, Neighbours, Operation};
 
 /// Classes that a warp looks at, four a thread.
 const FEW_CLASSES_MAX: usize = 128;
@@ -56,13 +56,13 @@ impl CudaLoss {
 }
 
 impl Operation<()> for CudaLoss {
-    type Unit = Place;
+    type Unit = TensorAddress;
     type Pass = Pass;
-    type Kept = ();
+    type Saved = ();
     type Error = GpuError;
 
     /// Each sample's loss, and the gradients that the way back begins with.
-    fn forward(&self, Pass(pass): &Pass, logits: &Activations<Place>, _: bool) -> Forward<Self, ()> {
+    fn forward(&self, Pass(pass): &Pass, logits: &Activations<TensorAddress>, _: bool) -> Forward<Self, ()> {
         let gpu = &pass.gpu;
         let (samples, classes) = *logits.shape();
         let (room, share) = (&*self.0, pass.share / samples as f32);
@@ -133,9 +133,9 @@ impl Operation<()> for CudaLoss {
     fn backward(
         &self,
         _: &Pass,
-        around: Around<'_, Place, ()>,
+        around: Neighbours<'_, TensorAddress, ()>,
         (): (),
-        gradients: &mut Gradients<Place, Cpu>,
+        gradients: &mut Gradients<TensorAddress, Cpu>,
     ) -> Result<(), GpuError> {
         *slot(gradients, around.x)? = self.0.output_gradients.at().into();
         Ok(())

@@ -8,7 +8,7 @@ use cudarc::driver::result::{free_host, malloc_host};
 use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaContext, CudaSlice, DevicePtr, DeviceRepr, ValidAsZeroBits};
 
-use super::address::At;
+use super::address::DeviceAddress;
 use super::error::GpuError;
 use super::gpu::{Gpu, Grid};
 use super::kernels::CopyWords;
@@ -16,7 +16,7 @@ use super::kernels::CopyWords;
 /// An array on the device.
 pub struct Array<T> {
     memory: CudaSlice<T>,
-    at: At<T>,
+    at: DeviceAddress<T>,
     /// Counts the bytes of all arrays.
     held: Arc<AtomicU64>,
 }
@@ -32,7 +32,7 @@ impl<T: DeviceRepr + ValidAsZeroBits> Array<T> {
     pub(super) fn zeros(gpu: &Gpu, len: usize) -> Result<Self, GpuError> {
         // An array of nothing still has a place.
         let memory = gpu.stream.alloc_zeros(len.max(1))?;
-        let at = At::new(memory.device_ptr(&gpu.stream).0);
+        let at = DeviceAddress::new(memory.device_ptr(&gpu.stream).0);
         let held = Arc::clone(&gpu.held);
         held.fetch_add(memory.num_bytes() as u64, Ordering::Relaxed);
         Ok(Self { memory, at, held })
@@ -78,12 +78,12 @@ impl<T: DeviceRepr + ValidAsZeroBits> Array<T> {
 
 impl<T> Array<T> {
     /// Its address.
-    pub(super) fn at(&self) -> At<T> {
+    pub(super) fn at(&self) -> DeviceAddress<T> {
         self.at
     }
 
     /// The address of one of its numbers.
-    pub(super) fn from(&self, index: usize) -> At<T> {
+    pub(super) fn from(&self, index: usize) -> DeviceAddress<T> {
         assert!(index <= self.memory.len());
         self.at.plus(index)
     }
@@ -120,8 +120,8 @@ impl<T: DeviceRepr + ValidAsZeroBits> Pinned<T> {
     }
 
     /// Its address for kernels: host and device count in one space of addresses.
-    pub(super) fn at(&self) -> At<T> {
-        At::new(self.first as CUdeviceptr)
+    pub(super) fn at(&self) -> DeviceAddress<T> {
+        DeviceAddress::new(self.first as CUdeviceptr)
     }
 }
 
@@ -153,7 +153,12 @@ impl<T> Drop for Pinned<T> {
 ///
 /// # Safety
 /// Both places must have so many words until the stream has come to it, and those that are read must stay as they are.
-pub(super) unsafe fn copy_words(gpu: &Gpu, from: At<u32>, to: At<u32>, count: usize) -> Result<(), GpuError> {
+pub(super) unsafe fn copy_words(
+    gpu: &Gpu,
+    from: DeviceAddress<u32>,
+    to: DeviceAddress<u32>,
+    count: usize,
+) -> Result<(), GpuError> {
     let arguments = CopyWords {
         from,
         to,

@@ -25,10 +25,10 @@ mod loss;
 mod memory;
 mod model;
 mod muon;
-mod place;
 mod products;
 mod speed;
 mod stage;
+mod tensor_address;
 mod weights;
 mod whole;
 

@@ -5,14 +5,14 @@ use std::rc::Rc;
 use dfdx::prelude::{Gradients, HasShape};
 
 use super::abi::Images;
-use super::address::At;
+use super::address::DeviceAddress;
 use super::error::GpuError;
 use super::gpu::Gpu;
 use super::layers::{ConvRoom, CudaJunction, CudaLayer, PARTS_MAX, Pass, PassData, Statistics};
 use super::loss::CudaLoss;
 use super::memory::Array;
-use super::place::{Place, place_of, tensor_at};
-use crate::network::{Descent, ForwardPass, Network, Part};
+use super::tensor_address::{TensorAddress, place_of, tensor_at};
+use crate::network::{Descent, ForwardPass, Network, NetworkNode};
 use crate::objective::Objective;
 use crate::program::{InputGradient, Op, Planes, Program};
 use crate::tape::{Activations, Parameters};
@@ -108,7 +108,7 @@ impl CudaModel {
     }
 
     /// Where a minibatch is to lie.
-    pub(super) fn x(&self) -> At<f32> {
+    pub(super) fn x(&self) -> DeviceAddress<f32> {
         self.x.at()
     }
 
@@ -118,7 +118,7 @@ impl CudaModel {
     }
 
     /// Where its labels are to lie.
-    pub(super) fn labels(&self) -> At<u32> {
+    pub(super) fn labels(&self) -> DeviceAddress<u32> {
         self.loss.room().labels.at()
     }
 
@@ -128,16 +128,16 @@ impl CudaModel {
     }
 
     /// Where the gradients at its outputs are to lie, if they come from elsewhere.
-    pub(super) fn output_gradients(&self) -> At<f32> {
+    pub(super) fn output_gradients(&self) -> DeviceAddress<f32> {
         self.loss.room().output_gradients.at()
     }
 
     /// Each sample's loss, once they are computed.
-    pub(super) fn losses(&self) -> At<f32> {
+    pub(super) fn losses(&self) -> DeviceAddress<f32> {
         self.loss.room().losses.at()
     }
 
-    fn pass(&self, parameters: &Parameters<Place>, key: u64, share: f32, statistics: Statistics) -> Pass {
+    fn pass(&self, parameters: &Parameters<TensorAddress>, key: u64, share: f32, statistics: Statistics) -> Pass {
         Pass(Rc::new(PassData {
             gpu: Rc::clone(&self.gpu),
             parameters: parameters.clone(),
@@ -149,7 +149,7 @@ impl CudaModel {
     }
 
     /// The samples that lie at [`CudaModel::x`].
-    fn samples(&self, samples: usize) -> Result<Activations<Place>, GpuError> {
+    fn samples(&self, samples: usize) -> Result<Activations<TensorAddress>, GpuError> {
         Ok(tensor_at(self.x.at(), (samples, self.input.numbers()))?)
     }
 
@@ -158,8 +158,8 @@ impl CudaModel {
     /// `gradient` must have room for as many numbers as there are parameters.
     pub(super) fn descend(
         &self,
-        parameters: &Parameters<Place>,
-        gradient: At<f32>,
+        parameters: &Parameters<TensorAddress>,
+        gradient: DeviceAddress<f32>,
         samples: usize,
         key: u64,
     ) -> Result<(), GpuError> {
@@ -169,11 +169,11 @@ impl CudaModel {
     /// The same for a part of a minibatch, which is so much of it. Its samples, and what has come back.
     pub(super) fn descend_part(
         &self,
-        parameters: &Parameters<Place>,
-        gradient: At<f32>,
+        parameters: &Parameters<TensorAddress>,
+        gradient: DeviceAddress<f32>,
         (samples, share): (usize, f32),
         key: u64,
-    ) -> Result<(Activations<Place>, Descent<Place>), GpuError> {
+    ) -> Result<(Activations<TensorAddress>, Descent<TensorAddress>), GpuError> {
         // Smaller minibatches are rare, and not worth finding the fastest products for.
         self.gpu.products.compete(samples == self.minibatch);
         let x = self.samples(samples)?;
@@ -186,7 +186,7 @@ impl CudaModel {
     /// Launches the forward pass of what lies at [`CudaModel::x`], with a backward pass.
     pub(super) fn forward(
         &self,
-        parameters: &Parameters<Place>,
+        parameters: &Parameters<TensorAddress>,
         samples: usize,
         key: u64,
     ) -> Result<(ForwardPass<CudaLayer>, Pass), GpuError> {
@@ -201,10 +201,10 @@ impl CudaModel {
     /// Launches the forward pass alone. Where the logits will lie, and how many there are for each sample.
     pub(super) fn logits(
         &self,
-        parameters: &Parameters<Place>,
+        parameters: &Parameters<TensorAddress>,
         samples: usize,
         statistics: Statistics,
-    ) -> Result<(At<f32>, usize), GpuError> {
+    ) -> Result<(DeviceAddress<f32>, usize), GpuError> {
         self.gpu.products.compete(false);
         let pass = self.pass(parameters, 0, 1.0, statistics);
         let logits = self.network.forward(&pass, self.samples(samples)?)?;
@@ -229,12 +229,12 @@ impl Making<'_> {
         ops: &[Op],
         mut inputs: usize,
         mut wanted: InputGradient,
-    ) -> Result<(Vec<Part<CudaLayer>>, usize), GpuError> {
+    ) -> Result<(Vec<NetworkNode<CudaLayer>>, usize), GpuError> {
         let mut parts = Vec::with_capacity(ops.len());
         for op in ops {
             let outputs = op.outputs(inputs);
             parts.push(match op {
-                Op::Residual(block) => Part::Block {
+                Op::Residual(block) => NetworkNode::Block {
                     body: self.parts(&block.body, inputs, InputGradient::Needed)?.0,
                     skip: self.parts(&block.skip, inputs, InputGradient::Needed)?.0,
                     junction: CudaJunction::new(self.gpu, block, outputs, self.minibatch, self.trains)?,
@@ -242,7 +242,7 @@ impl Making<'_> {
                 op => {
                     let wanted = if self.trains { wanted } else { InputGradient::NotNeeded };
                     let common = self.common.as_ref();
-                    Part::Layer(CudaLayer::new(self.gpu, op, inputs, self.minibatch, wanted, common)?)
+                    NetworkNode::Layer(CudaLayer::new(self.gpu, op, inputs, self.minibatch, wanted, common)?)
                 }
             });
             inputs = outputs;

@@ -6,13 +6,13 @@ use cudarc::driver::CudaEvent;
 use cudarc::driver::sys::CUevent_flags::CU_EVENT_DEFAULT;
 
 use super::abi::{self, Report, Run, SIDE, Turns};
-use super::address::At;
+use super::address::DeviceAddress;
 use super::error::GpuError;
 use super::gpu::{Gpu, Grid};
 use super::kernels::{DirectOthers, MuonGather, MuonIterate, MuonTurn};
 use super::memory::Array;
 use crate::backend::Orthogonal;
-use crate::learning::muon::{Block, Parts, for_others};
+use crate::learning::muon::{Block, MuonBlocks, for_others};
 use crate::learning::optimiser::{Ahead, Factors};
 
 /// Threads that make a product of [`SIDE`] by [`SIDE`] numbers, 16 each.
@@ -52,15 +52,15 @@ pub(super) struct Directions {
 /// The arrays that a step reads and moves.
 #[derive(Clone, Copy)]
 pub(super) struct State {
-    pub(super) gradient: At<f32>,
-    pub(super) first: At<f32>,
-    pub(super) second: At<f32>,
+    pub(super) gradient: DeviceAddress<f32>,
+    pub(super) first: DeviceAddress<f32>,
+    pub(super) second: DeviceAddress<f32>,
     /// It says how the gradient is clipped.
-    pub(super) report: At<Report>,
+    pub(super) report: DeviceAddress<Report>,
 }
 
 impl Directions {
-    pub(super) fn new(gpu: &Gpu, parts: &Parts) -> Result<Self, GpuError> {
+    pub(super) fn new(gpu: &Gpu, parts: &MuonBlocks) -> Result<Self, GpuError> {
         let (blocks, runs) = cut(&parts.blocks)?;
         let others: Vec<u32> = parts
             .others

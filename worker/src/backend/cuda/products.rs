@@ -17,7 +17,7 @@ use cudarc::cublaslt::sys::{
 };
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
 
-use super::address::At;
+use super::address::DeviceAddress;
 use super::error::GpuError;
 use crate::device::Precision;
 
@@ -41,7 +41,7 @@ enum Transposed {
 /// A matrix on the device, in columns as the library counts: one in rows is its own transposed one.
 #[derive(Clone, Copy)]
 pub(super) struct Matrix {
-    at: At<f32>,
+    at: DeviceAddress<f32>,
     /// From one column to the next.
     stride: usize,
     transposed: Transposed,
@@ -49,7 +49,7 @@ pub(super) struct Matrix {
 
 impl Matrix {
     /// A matrix as it lies.
-    pub(super) fn plain(at: At<f32>, stride: usize) -> Self {
+    pub(super) fn plain(at: DeviceAddress<f32>, stride: usize) -> Self {
         Self {
             at,
             stride,
@@ -58,7 +58,7 @@ impl Matrix {
     }
 
     /// The transpose of what lies there.
-    pub(super) fn transposed(at: At<f32>, stride: usize) -> Self {
+    pub(super) fn transposed(at: DeviceAddress<f32>, stride: usize) -> Self {
         Self {
             transposed: Transposed::Yes,
             ..Self::plain(at, stride)
@@ -71,13 +71,13 @@ impl Matrix {
 pub(super) enum Epilogue {
     Nothing,
     /// A bias is added to each column.
-    Bias(At<f32>),
+    Bias(DeviceAddress<f32>),
     /// And what is below zero is cut.
-    BiasRelu(At<f32>),
+    BiasRelu(DeviceAddress<f32>),
 }
 
 impl Epilogue {
-    fn bias(self) -> Option<At<f32>> {
+    fn bias(self) -> Option<DeviceAddress<f32>> {
         match self {
             Self::Nothing => None,
             Self::Bias(bias) | Self::BiasRelu(bias) => Some(bias),
@@ -126,7 +126,8 @@ struct Shape {
 
 impl Shape {
     fn new(product: &Product, precision: Precision) -> Self {
-        let alignment = |at: At<f32>| 1 << u64::from(at.address().trailing_zeros()).min(ALIGNMENT_MAX.ilog2().into());
+        let alignment =
+            |at: DeviceAddress<f32>| 1 << u64::from(at.address().trailing_zeros()).min(ALIGNMENT_MAX.ilog2().into());
         let Product {
             sizes,
             a,

@@ -10,7 +10,7 @@ use dfdx::prelude::{Cpu, Gradients, HasShape};
 use protocol::model::StageSlice;
 use protocol::optimiser::Rule;
 
-use super::address::At;
+use super::address::DeviceAddress;
 use super::backend::CudaBackend;
 use super::border::Border;
 use super::dataset::words;
@@ -20,17 +20,17 @@ use super::kernels::AddWays;
 use super::layers::{CudaLayer, Pass, Statistics};
 use super::memory::Array;
 use super::model::{CudaModel, Purpose};
-use super::place::{Place, place_of, slot, tensor_at};
+use super::tensor_address::{TensorAddress, place_of, slot, tensor_at};
 use super::weights::Weights;
 use crate::backend::replica::Replica;
-use crate::learning::muon::Parts;
+use crate::learning::muon::MuonBlocks;
 use crate::network::{Descent, ForwardPass};
 use crate::objective::Objective;
 use crate::ops::MeanLoss;
 use crate::ops::matmul::WriteMode;
 use crate::program::{ImageOrder, InputGradient, Program};
 use crate::stage::{Layers, Membership, Returned, StageModel};
-use crate::tape::{Activations, Around, Forward, Operation};
+use crate::tape::{Activations, Forward, Neighbours, Operation};
 use crate::train_error::TrainError;
 
 /// Trains a stage of a network on a GPU.
@@ -49,7 +49,7 @@ impl CudaStageTrainer {
         let gpu = Rc::new(gpu);
         let (stage, seed) = (membership.stage(), membership.dropout_seed);
         let whole = membership.partition.whole().clone();
-        let parts = |muon| Parts::new(&whole, muon).of_stage(&stage);
+        let parts = |muon| MuonBlocks::new(&whole, muon).of_stage(&stage);
         let objective = membership.task.objective.clone();
         // Where minibatches are not cut, nothing is added up.
         let summand = if membership.micro_batches > 1 {
@@ -159,7 +159,7 @@ impl CudaLayers {
     }
 
     /// Where the gradient of a micro-batch is written, given what is to become of what others have written.
-    fn written(&self, write_mode: WriteMode, gradient: At<f32>) -> At<f32> {
+    fn written(&self, write_mode: WriteMode, gradient: DeviceAddress<f32>) -> DeviceAddress<f32> {
         match write_mode {
             WriteMode::Overwrite => gradient,
             WriteMode::Add => self.summand.at(),
@@ -169,10 +169,10 @@ impl CudaLayers {
     /// A micro-batch's gradient was launched: adds it to the others' if it is to be, and fetches the gradients at what had come in.
     fn finish(
         &mut self,
-        inputs: &Activations<Place>,
-        mut descent: Descent<Place>,
+        inputs: &Activations<TensorAddress>,
+        mut descent: Descent<TensorAddress>,
         write_mode: WriteMode,
-        gradient: At<f32>,
+        gradient: DeviceAddress<f32>,
     ) -> Result<Vec<f32>, GpuError> {
         if write_mode == WriteMode::Add {
             let (from, count) = (self.weights.start, self.weights.len());
@@ -202,7 +202,7 @@ impl CudaLayers {
 impl Layers for CudaLayers {
     type Weights = Weights;
     type Shared = Array<f32>;
-    type Gradient = At<f32>;
+    type Gradient = DeviceAddress<f32>;
     /// The device computes a gradient of weights in less time than gradients are on their way.
     type Deferred = Infallible;
 
@@ -242,7 +242,7 @@ impl Layers for CudaLayers {
         micro_batch: (u64, u16),
         (output_gradients, loss): (Vec<f32>, f32),
         write_mode: WriteMode,
-        gradient: &mut At<f32>,
+        gradient: &mut DeviceAddress<f32>,
     ) -> Result<Option<Returned<Infallible>>, TrainError> {
         let Some(under_way) = self.under_way.remove(&micro_batch) else {
             return Ok(None);
@@ -280,7 +280,7 @@ impl Layers for CudaLayers {
         (weights, key, inputs): (&Weights, u64, Vec<f32>),
         (loss, share): (&MeanLoss, f32),
         write_mode: WriteMode,
-        gradient: &mut At<f32>,
+        gradient: &mut DeviceAddress<f32>,
     ) -> Result<Returned<Infallible>, TrainError> {
         let samples = self.samples(&inputs);
         let model = self.model(samples)?;
@@ -308,7 +308,7 @@ impl Layers for CudaLayers {
         })
     }
 
-    fn compute_deferred(&self, deferred: Infallible, _: WriteMode, _: &mut At<f32>) {
+    fn compute_deferred(&self, deferred: Infallible, _: WriteMode, _: &mut DeviceAddress<f32>) {
         match deferred {}
     }
 
@@ -349,27 +349,27 @@ impl Layers for CudaLayers {
 #[derive(Clone)]
 struct Seed {
     /// Where they lie.
-    output_gradients: At<f32>,
+    output_gradients: DeviceAddress<f32>,
     /// Where the gradient of the stage's weights is to be written.
-    gradient: At<f32>,
+    gradient: DeviceAddress<f32>,
 }
 
 impl Operation<()> for Seed {
-    type Unit = Place;
+    type Unit = TensorAddress;
     type Pass = Pass;
-    type Kept = ();
+    type Saved = ();
     type Error = GpuError;
 
-    fn forward(&self, _: &Pass, _: &Activations<Place>, _: bool) -> Forward<Self, ()> {
+    fn forward(&self, _: &Pass, _: &Activations<TensorAddress>, _: bool) -> Forward<Self, ()> {
         Ok((tensor_at(self.output_gradients, ())?, ()))
     }
 
     fn backward(
         &self,
         Pass(pass): &Pass,
-        around: Around<'_, Place, ()>,
+        around: Neighbours<'_, TensorAddress, ()>,
         (): (),
-        gradients: &mut Gradients<Place, Cpu>,
+        gradients: &mut Gradients<TensorAddress, Cpu>,
     ) -> Result<(), GpuError> {
         *pass.parameters.gradient(gradients)? = vec![self.gradient.into()];
         *slot(gradients, around.x)? = self.output_gradients.into();

@@ -2,11 +2,11 @@
 
 use std::rc::Rc;
 
-use super::address::At;
+use super::address::DeviceAddress;
 use super::error::GpuError;
 use super::gpu::Gpu;
 use super::memory::Array;
-use super::place::{Place, tensor_at};
+use super::tensor_address::{TensorAddress, tensor_at};
 use crate::tape::Parameters;
 
 /// Weights on the device. Who clones them shares them, and they stay as they are.
@@ -14,7 +14,7 @@ use crate::tape::Parameters;
 pub struct Weights {
     array: Rc<Array<f32>>,
     /// The same, as dfdx sees them.
-    parameters: Parameters<Place>,
+    parameters: Parameters<TensorAddress>,
 }
 
 impl Weights {
@@ -30,7 +30,7 @@ impl Weights {
         &self.array
     }
 
-    pub(super) fn parameters(&self) -> &Parameters<Place> {
+    pub(super) fn parameters(&self) -> &Parameters<TensorAddress> {
         &self.parameters
     }
 }
@@ -57,7 +57,7 @@ impl OwnWeights {
         &self.now
     }
 
-    pub(super) fn at(&self) -> At<f32> {
+    pub(super) fn at(&self) -> DeviceAddress<f32> {
         self.now.array.at()
     }
 

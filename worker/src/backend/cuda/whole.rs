@@ -5,9 +5,9 @@ use std::rc::Rc;
 use protocol::model::Layout;
 use protocol::optimiser::Rule;
 
-use super::address::At;
+use super::address::DeviceAddress;
 use super::backend::CudaBackend;
-use super::dataset::{DeviceDataset, Part};
+use super::dataset::{DeviceDataset, SampleSet};
 use super::error::GpuError;
 use super::gpu::Gpu;
 use super::gradient_source::Loss;
@@ -16,7 +16,7 @@ use super::model::{CudaModel, Purpose};
 use super::weights::Weights;
 use crate::backend::gradient_source::GradientSource;
 use crate::backend::replica::Replica;
-use crate::learning::muon::Parts;
+use crate::learning::muon::MuonBlocks;
 use crate::objective::Task;
 use crate::program::{ImageOrder, Program};
 use crate::train_error::TrainError;
@@ -37,7 +37,7 @@ impl CudaTrainer {
     ) -> Result<Self, TrainError> {
         let gpu = Rc::new(gpu);
         let whole = || Ok(Whole::new(&gpu, task.into(), layout, minibatch)?);
-        let parts = |muon| Parts::new(layout, muon);
+        let parts = |muon| MuonBlocks::new(layout, muon);
         let backend = CudaBackend::of(&gpu, whole, layout, counts, rule, parts)?;
         Self::on(backend, rule, dropout_seed)
     }
@@ -61,7 +61,7 @@ impl Whole {
                 Purpose::Training,
             )?,
             // After the model: it takes a part of what is left.
-            dataset: DeviceDataset::varied(gpu, task.dataset, Part::Train, minibatch, task.augment)?,
+            dataset: DeviceDataset::varied(gpu, task.dataset, SampleSet::Train, minibatch, task.augment)?,
             gpu: Rc::clone(gpu),
         })
     }
@@ -69,7 +69,7 @@ impl Whole {
 
 impl GradientSource for Whole {
     type Weights = Weights;
-    type Gradient = At<f32>;
+    type Gradient = DeviceAddress<f32>;
     type Loss = Loss;
     type Shared = Array<f32>;
 
@@ -81,7 +81,7 @@ impl GradientSource for Whole {
         weights: &Weights,
         samples: &[u32],
         key: u64,
-        gradient: &mut At<f32>,
+        gradient: &mut DeviceAddress<f32>,
     ) -> Result<Loss, TrainError> {
         let (x, labels) = (self.model.x(), self.model.labels());
         let images = self.model.images(samples.len());

@@ -202,7 +202,7 @@ fn known_rule(encoding: &Encoding, options: &TableOptions) -> Rule {
 }
 
 /// The place of a column, if it was found, and how it is read, if it is.
-type Placed = (Option<usize>, Option<Rule>);
+type ColumnRule = (Option<usize>, Option<Rule>);
 
 /// The places of columns that have rules of their own; without a rule they are not read.
 fn rules(
@@ -210,7 +210,7 @@ fn rules(
     options: &TableOptions,
     names: &[String],
     find: impl Fn(&Column) -> Option<usize>,
-) -> Result<Vec<Placed>, CsvError> {
+) -> Result<Vec<ColumnRule>, CsvError> {
     let onehot = options
         .onehot
         .iter()

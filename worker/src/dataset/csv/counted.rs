@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Counts what is read of a file.
-pub(super) struct Counted {
+pub(super) struct CountedFile {
     pub(super) file: File,
     pub(super) read: Arc<AtomicU64>,
 }
 
-impl Read for Counted {
+impl Read for CountedFile {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
         let count = self.file.read(to)?;
         self.read.fetch_add(count as u64, Ordering::Relaxed);

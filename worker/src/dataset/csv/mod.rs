@@ -24,7 +24,7 @@ mod words;
 use std::borrow::Cow;
 use std::path::Path;
 
-use protocol::data::{Column, HeldOut, Separator, TableOptions};
+use protocol::data::{Column, Separator, TableOptions, TestSplit};
 use protocol::model::Shape;
 
 pub use columns::ColumnNames;
@@ -86,9 +86,9 @@ pub(super) fn open(
     known: Option<Known<'_>>,
 ) -> Result<Dataset, DatasetError> {
     let Some(test_file) = test_file else {
-        let share = match options.held_out {
-            HeldOut::Share(share) => share,
-            HeldOut::File(_) => 0.0,
+        let share = match options.test_split {
+            TestSplit::Share(share) => share,
+            TestSplit::File(_) => 0.0,
         };
         return split(source, options, |rows| parts::by_seed(rows, share, seed), known);
     };

@@ -15,7 +15,7 @@ use ::parquet::file::reader::{FileReader, SerializedFileReader};
 use ::parquet::record::reader::RowIter;
 use ::parquet::record::{Field, Row};
 
-use super::counted::Counted;
+use super::counted::CountedFile;
 use crate::dataset::budget::Budget;
 use crate::dataset::{DatasetError, kind};
 
@@ -39,7 +39,7 @@ struct Text {
 /// Opens a Parquet file.
 pub(super) fn open(
     file: &Path,
-    counted: &Counted,
+    counted: &CountedFile,
     budget: Budget,
     line_max: u64,
 ) -> Result<Box<dyn Read>, DatasetError> {
@@ -320,7 +320,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("zeros.parquet");
         let open = |budget: u64| {
-            let counted = Counted {
+            let counted = CountedFile {
                 file: std::fs::File::open(&path).unwrap(),
                 read: Arc::default(),
             };

@@ -10,7 +10,7 @@ use flate2::bufread::MultiGzDecoder;
 use protocol::data::Separator;
 
 use super::bounded::Bounded;
-use super::counted::Counted;
+use super::counted::CountedFile;
 use super::{CsvError, Form, Source, separator};
 use crate::dataset::budget::{Budget, size};
 use crate::dataset::progress::{Progress, Watcher};
@@ -62,7 +62,7 @@ impl<'a> Rows<'a> {
         let opened = source::open_of_any_size(file)?;
         let total = opened.metadata().map_err(DatasetError::read(file))?.len();
         let read = Arc::new(AtomicU64::new(0));
-        let counted = Counted {
+        let counted = CountedFile {
             file: opened,
             read: Arc::clone(&read),
         };
@@ -159,7 +159,7 @@ impl<'a> Rows<'a> {
 /// Opens a table of text, compressed or not, and finds its separator.
 fn text(
     file: &Path,
-    counted: Counted,
+    counted: CountedFile,
     separator: Option<Separator>,
 ) -> Result<(Box<dyn Read>, Separator), DatasetError> {
     let mut plain = BufReader::with_capacity(START, counted);

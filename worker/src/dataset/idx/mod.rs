@@ -29,7 +29,7 @@ pub(super) fn open(
         Ok((path, file))
     };
     let part = |name: &str| {
-        Part::read(
+        LabelledImages::read(
             find(&format!("{name}-images"), "idx3-ubyte")?,
             find(&format!("{name}-labels"), "idx1-ubyte")?,
         )
@@ -56,12 +56,12 @@ fn find(directory: &Path, stem: &str, suffix: &str) -> Result<PathBuf, IdxError>
 }
 
 /// The images of the training or of the test set, with a label for each.
-pub(super) struct Part {
+pub(super) struct LabelledImages {
     images: IdxArray,
     labels: IdxArray,
 }
 
-impl Part {
+impl LabelledImages {
     /// Reads a file of images and a file of labels, each given with the name that messages use.
     pub(super) fn read(
         (images_name, images): (PathBuf, impl Read),
@@ -127,7 +127,11 @@ pub(super) fn inputs(path: &Path, known: Known<'_>) -> Result<Samples, DatasetEr
 }
 
 /// Makes a dataset of the two parts after checking that they belong together.
-pub(super) fn assemble(train: Part, test: Part, known: Option<Known<'_>>) -> Result<Dataset, DatasetError> {
+pub(super) fn assemble(
+    train: LabelledImages,
+    test: LabelledImages,
+    known: Option<Known<'_>>,
+) -> Result<Dataset, DatasetError> {
     let input = shape(train.size());
     if train.size() != test.size() {
         return Err(DatasetError::Idx(IdxError::SizesDiffer {

@@ -23,7 +23,7 @@ const TOLD: u64 = 256;
 
 /// Where images are, and who waits for them.
 #[derive(Clone, Copy)]
-pub(super) struct Place<'a> {
+pub(super) struct ImageSource<'a> {
     pub(super) directory: &'a Path,
     pub(super) data_root: Option<&'a Path>,
     pub(super) watcher: Watcher<'a>,
@@ -31,7 +31,7 @@ pub(super) struct Place<'a> {
 
 /// Reads all images. Those that are not told apart by their folders are split by the seed.
 pub(super) fn open(
-    place: Place<'_>,
+    place: ImageSource<'_>,
     options: ImageOptions,
     seed: u64,
     known: Option<Known<'_>>,
@@ -78,7 +78,7 @@ pub(super) fn inputs(
     options: ImageOptions,
     known: Known<'_>,
 ) -> Result<(Samples, Vec<String>), DatasetError> {
-    let place = Place {
+    let place = ImageSource {
         directory,
         data_root: None,
         watcher: &|_| {},
@@ -115,7 +115,7 @@ fn numbered(
 
 /// What all images are made: what was asked for, what the model takes, or what the first one is.
 fn form(
-    place: Place<'_>,
+    place: ImageSource<'_>,
     found: &[FoundFolder],
     options: ImageOptions,
     known: Option<Known<'_>>,
@@ -137,7 +137,7 @@ fn form(
 }
 
 /// Decodes all images, on all threads, into one array.
-fn read(place: Place<'_>, found: &[FoundFolder], form: Form) -> Result<Vec<u8>, DatasetError> {
+fn read(place: ImageSource<'_>, found: &[FoundFolder], form: Form) -> Result<Vec<u8>, DatasetError> {
     let each = form.shape().elements();
     let needed = (each as u64).saturating_mul(found.len() as u64);
     // Splitting them copies them.

@@ -1,4 +1,4 @@
-//! PipelineSpec whose workers compute on a GPU, all of them or some. Where there is none these tests say so and pass.
+//! Pipelines whose workers compute on a GPU, all of them or some. Where there is none these tests say so and pass.
 
 use super::*;
 use crate::backend::cuda::{CudaStageTrainer, CudaTrainer, Gpu, GpuError};

@@ -26,7 +26,7 @@ fn train<const BEGINS: bool>(
     trainer: FakeTrainer<BEGINS>,
     dataset: &Dataset,
     (slots, minibatch): (usize, u32),
-    held_back: &[bool],
+    throttled: &[bool],
 ) -> Result<(), TestCaseError> {
     let draft = JobDraft {
         model: Some("dense 2".into()),
@@ -43,10 +43,10 @@ fn train<const BEGINS: bool>(
     let mut training = Training::new(trainer, &draft.resolve().unwrap(), dataset, identity).unwrap();
     let mut counted = Cursors::default();
     let mut samples = 0;
-    let mut held_back = held_back.iter().cycle();
+    let mut throttled = throttled.iter().cycle();
     loop {
         let mut encoded = Vec::new();
-        let next = training.step(*held_back.next().unwrap(), &mut encoded).unwrap();
+        let next = training.step(*throttled.next().unwrap(), &mut encoded).unwrap();
         match next {
             Next::Kept(_) => continue,
             Next::Emitted(_) => {}
@@ -120,12 +120,12 @@ proptest! {
         rows in 20usize..300,
         slots in 1usize..12,
         minibatch in 1u32..400,
-        held_back in prop::collection::vec(any::<bool>(), 1..20),
+        throttled in prop::collection::vec(any::<bool>(), 1..20),
     ) {
         let (_folder, dataset) = points(rows);
         // One step in a row at least is not held back; else nothing is ever counted.
-        let held_back = [held_back, vec![false]].concat();
-        train(FakeTrainer::new(&[0; WEIGHTS]), &dataset, (slots, minibatch), &held_back)?;
-        train(FakeTrainer::beginning(&[0; WEIGHTS]), &dataset, (slots, minibatch), &held_back)?;
+        let throttled = [throttled, vec![false]].concat();
+        train(FakeTrainer::new(&[0; WEIGHTS]), &dataset, (slots, minibatch), &throttled)?;
+        train(FakeTrainer::beginning(&[0; WEIGHTS]), &dataset, (slots, minibatch), &throttled)?;
     }
 }

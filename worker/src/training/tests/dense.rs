@@ -23,7 +23,7 @@ fn a_batch_leaves_every_so_many_steps_and_the_rest_at_the_end() {
                 found.push(Batch::decode(&encoded, training.trainer().weights()).unwrap());
             }
             Next::Kept(step) => {
-                assert!(!step.held_back);
+                assert!(!step.throttled);
                 kept += 1;
             }
             Next::Done => break,
@@ -93,7 +93,7 @@ fn what_is_held_back_leaves_as_soon_as_it_may() {
     let mut training = fake(&dense(2), &dataset);
     for _ in 0..5 {
         let next = training.step(true, &mut Vec::new()).unwrap();
-        assert!(matches!(next, Next::Kept(step) if step.held_back), "{next:?}");
+        assert!(matches!(next, Next::Kept(step) if step.throttled), "{next:?}");
     }
     let mut encoded = Vec::new();
     let samples = dense(2).minibatch * 6;

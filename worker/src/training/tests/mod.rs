@@ -6,9 +6,9 @@ mod dense;
 mod ending;
 mod faults;
 mod going_on;
-mod passes;
 mod pipelines;
 mod rounds;
+mod sequential_averaging;
 mod steps;
 mod storm;
 mod threads;
@@ -148,7 +148,7 @@ fn batches<T: Trainer>(training: &mut Training<T>) -> Vec<Batch> {
 #[derive(Debug, PartialEq)]
 enum Heard {
     Batch(u64),
-    HeldBack,
+    Throttled,
     State(Option<u64>),
     Closed,
 }

@@ -27,7 +27,7 @@ struct Worker {
     origin: OriginId,
     /// Batches of others on their way here.
     inbox: VecDeque<Arc<Batch>>,
-    hold_back: bool,
+    throttle: bool,
     closed: bool,
 }
 
@@ -98,7 +98,7 @@ impl World {
             training,
             origin,
             inbox: VecDeque::new(),
-            hold_back: false,
+            throttle: false,
             closed: false,
         }
     }
@@ -115,7 +115,7 @@ impl World {
             return;
         }
         let mut encoded = Vec::new();
-        match worker.training.step(worker.hold_back, &mut encoded).unwrap() {
+        match worker.training.step(worker.throttle, &mut encoded).unwrap() {
             Next::Emitted(_) => {}
             Next::Done => {
                 worker.training.close(&mut encoded).unwrap();
@@ -138,8 +138,8 @@ impl World {
         let slots = self.workers.len();
         let at = self.random.below(slots as u64) as usize;
         match self.random.below(40) {
-            0..6 => self.workers[at].hold_back = true,
-            6..9 => self.workers[at].hold_back = false,
+            0..6 => self.workers[at].throttle = true,
+            6..9 => self.workers[at].throttle = false,
             9 if !self.workers[at].closed => {
                 let dead = self.workers[at].origin;
                 self.dead.push(dead);

@@ -56,7 +56,7 @@ fn a_worker_that_is_paused_holds_back_and_then_waits() {
         Training::new(FakeTrainer::new(&[0; WEIGHTS]), &job, &dataset, Identity::alone(7))
     })
     .unwrap();
-    let (mut held_back, mut samples, mut counted) = (0, 0, 0);
+    let (mut throttled, mut samples, mut counted) = (0, 0, 0);
     let mut next = || match thread.outbound.recv().unwrap() {
         FromTraining::Step { encoded, step, .. } => {
             samples += step.samples;
@@ -69,8 +69,8 @@ fn a_worker_that_is_paused_holds_back_and_then_waits() {
     };
     assert!(matches!(next(), Some((true, ..))));
     thread.inbound.send(ToTraining::Pause(true)).unwrap();
-    while held_back < 16 {
-        held_back += usize::from(matches!(next(), Some((false, ..))));
+    while throttled < 16 {
+        throttled += usize::from(matches!(next(), Some((false, ..))));
     }
     thread.inbound.send(ToTraining::Pause(false)).unwrap();
     let (samples, counted) = loop {
@@ -137,7 +137,7 @@ fn a_thread_hands_out_its_state_between_batches() {
     .unwrap();
     let next = || loop {
         match thread.outbound.recv().unwrap() {
-            FromTraining::Step { encoded: None, .. } => break Heard::HeldBack,
+            FromTraining::Step { encoded: None, .. } => break Heard::Throttled,
             FromTraining::Step {
                 encoded: Some(encoded), ..
             } => {
@@ -161,7 +161,7 @@ fn a_thread_hands_out_its_state_between_batches() {
                 last = sequence;
             }
             Heard::State(sequence) => break assert_eq!(sequence, Some(last)),
-            Heard::HeldBack => {}
+            Heard::Throttled => {}
             Heard::Closed => panic!("nobody said so"),
         }
     };
@@ -171,9 +171,9 @@ fn a_thread_hands_out_its_state_between_batches() {
     }
     // While something is held back, there is no state; the next batch brings one.
     thread.inbound.send(ToTraining::Pause(true)).unwrap();
-    let mut held_back = 0;
-    while held_back < 16 {
-        held_back = if next() == Heard::HeldBack { held_back + 1 } else { 0 };
+    let mut throttled = 0;
+    while throttled < 16 {
+        throttled = if next() == Heard::Throttled { throttled + 1 } else { 0 };
     }
     save();
     thread.inbound.send(ToTraining::Pause(false)).unwrap();
@@ -182,7 +182,7 @@ fn a_thread_hands_out_its_state_between_batches() {
         match next() {
             Heard::Batch(sequence) => counted = Some(sequence),
             Heard::State(sequence) => break assert_eq!(sequence, counted),
-            Heard::HeldBack => {}
+            Heard::Throttled => {}
             Heard::Closed => panic!("nobody said so"),
         }
     }

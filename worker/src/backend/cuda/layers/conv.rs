@@ -1,7 +1,7 @@
 //! Convolution: kernels times unfolded images, for the whole minibatch at once.
 
 use super::super::abi::ConvGeometry;
-use super::super::address::At;
+use super::super::address::DeviceAddress;
 use super::super::error::GpuError;
 use super::super::gpu::{Gpu, Grid};
 use super::super::kernels::{Activate, AddBias, BiasPlanesBack, Fold, Unfold};
@@ -74,7 +74,13 @@ fn largest(ops: &[Op]) -> usize {
 ///
 /// # Safety
 /// `x` must have so many samples, and `room` be made for as many.
-unsafe fn unfold(gpu: &Gpu, conv: &Conv, room: &ConvRoom, samples: usize, x: At<f32>) -> Result<(), GpuError> {
+unsafe fn unfold(
+    gpu: &Gpu,
+    conv: &Conv,
+    room: &ConvRoom,
+    samples: usize,
+    x: DeviceAddress<f32>,
+) -> Result<(), GpuError> {
     if conv.geometry.is_pointwise() {
         return Ok(());
     }
@@ -93,7 +99,7 @@ unsafe fn unfold(gpu: &Gpu, conv: &Conv, room: &ConvRoom, samples: usize, x: At<
 }
 
 /// Where the unfolded minibatch lies: kernels of one pixel look at it as it is.
-fn unfolded(conv: &Conv, room: &ConvRoom, x: At<f32>) -> At<f32> {
+fn unfolded(conv: &Conv, room: &ConvRoom, x: DeviceAddress<f32>) -> DeviceAddress<f32> {
     if conv.geometry.is_pointwise() {
         x
     } else {

@@ -1,6 +1,6 @@
 //! What is done to each number by itself: activations, dropout, and the turn from channels to rows.
 
-use super::super::address::At;
+use super::super::address::DeviceAddress;
 use super::super::error::GpuError;
 use super::super::gpu::{Gpu, Grid};
 use super::super::kernels::{Activate, ActivateBack, Drop, SwapOuter};
@@ -48,7 +48,7 @@ pub(super) unsafe fn activate_back(
     activation: Activation,
     total: usize,
     at: BackwardArrays,
-    dx: At<f32>,
+    dx: DeviceAddress<f32>,
 ) -> Result<(), GpuError> {
     let kernel = match activation {
         Activation::Relu => &gpu.kernels.relu_back,
@@ -78,7 +78,7 @@ pub(super) unsafe fn drop(
     gpu: &Gpu,
     dropout: Dropout,
     step_key: u64,
-    (from, to): (At<f32>, At<f32>),
+    (from, to): (DeviceAddress<f32>, DeviceAddress<f32>),
     total: usize,
 ) -> Result<(), GpuError> {
     let arguments = Drop {
@@ -101,7 +101,7 @@ pub(super) unsafe fn to_rows(
     gpu: &Gpu,
     planes: Planes,
     samples: usize,
-    (from, to): (At<f32>, At<f32>),
+    (from, to): (DeviceAddress<f32>, DeviceAddress<f32>),
 ) -> Result<(), GpuError> {
     // SAFETY: as the caller has promised.
     unsafe { swap_outer(gpu, planes.plane, (planes.channels, samples), (from, to)) }
@@ -115,7 +115,7 @@ pub(super) unsafe fn from_rows(
     gpu: &Gpu,
     planes: Planes,
     samples: usize,
-    (from, to): (At<f32>, At<f32>),
+    (from, to): (DeviceAddress<f32>, DeviceAddress<f32>),
 ) -> Result<(), GpuError> {
     // SAFETY: as the caller has promised.
     unsafe { swap_outer(gpu, planes.plane, (samples, planes.channels), (from, to)) }
@@ -127,7 +127,7 @@ unsafe fn swap_outer(
     gpu: &Gpu,
     plane: usize,
     (outer, inner): (usize, usize),
-    (from, to): (At<f32>, At<f32>),
+    (from, to): (DeviceAddress<f32>, DeviceAddress<f32>),
 ) -> Result<(), GpuError> {
     let arguments = SwapOuter {
         x: from,

@@ -8,10 +8,10 @@ use super::super::error::GpuError;
 use super::super::gpu::{Gpu, Grid};
 use super::super::kernels::{AddWays, CutWays};
 use super::super::memory::Array;
-use super::super::place::{Place, place_of, slot, tensor_at};
+use super::super::tensor_address::{TensorAddress, place_of, slot, tensor_at};
 use super::Pass;
 use crate::program::{Op, Residual};
-use crate::tape::{Activations, Junction, Ways};
+use crate::tape::{Activations, Branches, Junction};
 
 /// A block's beginning and end on the device.
 #[derive(Clone)]
@@ -65,12 +65,12 @@ impl CudaJunction {
 }
 
 impl Junction for CudaJunction {
-    type Unit = Place;
+    type Unit = TensorAddress;
     type Pass = Pass;
     type Error = GpuError;
 
     /// Two names for one place: each has a gradient of its own.
-    fn part(&self, x: &Activations<Place>) -> Result<Ways<Place>, GpuError> {
+    fn part(&self, x: &Activations<TensorAddress>) -> Result<Branches<TensorAddress>, GpuError> {
         let same = || tensor_at(place_of(x), *x.shape());
         Ok([same()?, same()?])
     }
@@ -78,9 +78,9 @@ impl Junction for CudaJunction {
     fn part_back(
         &self,
         Pass(pass): &Pass,
-        x: &Activations<Place>,
-        [one, other]: &Ways<Place>,
-        gradients: &mut Gradients<Place, Cpu>,
+        x: &Activations<TensorAddress>,
+        [one, other]: &Branches<TensorAddress>,
+        gradients: &mut Gradients<TensorAddress, Cpu>,
     ) -> Result<(), GpuError> {
         let sum = *slot(gradients, one)?;
         let total = x.shape().0 * x.shape().1;
@@ -100,7 +100,11 @@ impl Junction for CudaJunction {
         Ok(())
     }
 
-    fn join(&self, Pass(pass): &Pass, [one, other]: &Ways<Place>) -> Result<Activations<Place>, GpuError> {
+    fn join(
+        &self,
+        Pass(pass): &Pass,
+        [one, other]: &Branches<TensorAddress>,
+    ) -> Result<Activations<TensorAddress>, GpuError> {
         let shape = *one.shape();
         let total = shape.0 * shape.1;
         let arguments = AddWays {
@@ -121,9 +125,9 @@ impl Junction for CudaJunction {
     fn join_back(
         &self,
         Pass(pass): &Pass,
-        [one, other]: &Ways<Place>,
-        y: &Activations<Place>,
-        gradients: &mut Gradients<Place, Cpu>,
+        [one, other]: &Branches<TensorAddress>,
+        y: &Activations<TensorAddress>,
+        gradients: &mut Gradients<TensorAddress, Cpu>,
     ) -> Result<(), GpuError> {
         let Room { relu, twice, ways, .. } = &*self.0;
         let mut places = [*slot(gradients, y)?; 2];

@@ -18,13 +18,13 @@ pub(super) use self::junction::CudaJunction;
 use self::norm::NormRoom;
 pub(super) use self::norm::Statistics;
 pub(super) use self::sums::PARTS_MAX;
-use super::address::At;
+use super::address::DeviceAddress;
 use super::error::GpuError;
 use super::gpu::Gpu;
 use super::memory::Array;
-use super::place::{Place, place_of, slot, tensor_at};
+use super::tensor_address::{TensorAddress, place_of, slot, tensor_at};
 use crate::program::{InputGradient, Op};
-use crate::tape::{Activations, Around, Forward, Operation, Parameters};
+use crate::tape::{Activations, Forward, Neighbours, Operation, Parameters};
 
 /// Kernels count in 32 bits, and a grid of blocks has a side of at most so many.
 const SIDE_MAX: usize = 65_535;
@@ -59,11 +59,11 @@ pub(super) struct Pass(pub(super) Rc<PassData>);
 
 pub(super) struct PassData {
     pub(super) gpu: Rc<Gpu>,
-    pub(super) parameters: Parameters<Place>,
+    pub(super) parameters: Parameters<TensorAddress>,
     /// What decides dropout: different for every step.
     pub(super) key: u64,
     /// Room for column sums in [`PARTS_MAX`] parts, for the widest layer.
-    pub(super) sums: At<f32>,
+    pub(super) sums: DeviceAddress<f32>,
     /// Where batch norms have their numbers from.
     pub(super) statistics: Statistics,
     /// How much of a minibatch this is.
@@ -77,9 +77,9 @@ pub(super) struct PassData {
 #[derive(Clone, Copy)]
 struct ForwardArrays {
     samples: usize,
-    weights: At<f32>,
-    x: At<f32>,
-    y: At<f32>,
+    weights: DeviceAddress<f32>,
+    x: DeviceAddress<f32>,
+    y: DeviceAddress<f32>,
 }
 
 /// Where a layer's way back reads and writes.
@@ -90,14 +90,14 @@ struct ForwardArrays {
 #[derive(Clone, Copy)]
 struct BackwardArrays {
     samples: usize,
-    weights: At<f32>,
-    gradient: At<f32>,
-    x: At<f32>,
-    y: At<f32>,
-    dy: At<f32>,
+    weights: DeviceAddress<f32>,
+    gradient: DeviceAddress<f32>,
+    x: DeviceAddress<f32>,
+    y: DeviceAddress<f32>,
+    dy: DeviceAddress<f32>,
     /// None where nothing trainable comes before the layer.
-    dx: Option<At<f32>>,
-    sums: At<f32>,
+    dx: Option<DeviceAddress<f32>>,
+    sums: DeviceAddress<f32>,
 }
 
 impl CudaLayer {
@@ -167,12 +167,12 @@ impl crate::tape::Layer for CudaLayer {
 }
 
 impl Operation for CudaLayer {
-    type Unit = Place;
+    type Unit = TensorAddress;
     type Pass = Pass;
-    type Kept = ();
+    type Saved = ();
     type Error = GpuError;
 
-    fn forward(&self, Pass(pass): &Pass, x: &Activations<Place>, _: bool) -> Forward<Self> {
+    fn forward(&self, Pass(pass): &Pass, x: &Activations<TensorAddress>, _: bool) -> Forward<Self> {
         let samples = x.shape().0;
         let there = ForwardArrays {
             samples,
@@ -189,9 +189,9 @@ impl Operation for CudaLayer {
     fn backward(
         &self,
         Pass(pass): &Pass,
-        Around { x, y }: Around<'_, Place>,
+        Neighbours { x, y }: Neighbours<'_, TensorAddress>,
         (): (),
-        gradients: &mut Gradients<Place, Cpu>,
+        gradients: &mut Gradients<TensorAddress, Cpu>,
     ) -> Result<(), GpuError> {
         let dx = self.0.dx.as_ref().map(|dx| dx.at());
         if let Some(dx) = dx {

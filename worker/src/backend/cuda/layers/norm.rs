@@ -1,7 +1,7 @@
 //! Numbers shifted to mean 0 and scaled to variance 1, set by set.
 
 use super::super::abi::NormSets;
-use super::super::address::At;
+use super::super::address::DeviceAddress;
 use super::super::error::GpuError;
 use super::super::gpu::{Gpu, Grid};
 use super::super::kernels::{NormAsGiven, NormBack, NormBackSums, NormBySums, NormGainsBack, NormSums};
@@ -18,9 +18,9 @@ pub(in super::super) enum Statistics {
     /// The minibatch, as in training.
     Minibatch,
     /// The minibatch, and they are noted here.
-    Noted(At<f32>),
+    Noted(DeviceAddress<f32>),
     /// What was noted here.
-    Given(At<f32>),
+    Given(DeviceAddress<f32>),
 }
 
 /// What a layer keeps of its sets between its forward pass and its way back.
@@ -106,7 +106,7 @@ pub(super) unsafe fn forward(
     let by = sets(norm, at.samples);
     let (gains, biases) = (at.weights.plus(norm.gain.start), at.weights.plus(norm.bias.start));
     let kernels = &gpu.kernels;
-    let places = |all: At<f32>| {
+    let places = |all: DeviceAddress<f32>| {
         let ranges = norm.statistics.as_ref();
         ranges.map(|(means, variances)| (all.plus(means.start), all.plus(variances.start)))
     };

@@ -1,7 +1,7 @@
 //! Pooling: the largest or the mean of every window of an image.
 
 use super::super::abi::PoolGeometry;
-use super::super::address::At;
+use super::super::address::DeviceAddress;
 use super::super::error::GpuError;
 use super::super::gpu::{Gpu, Grid};
 use super::super::kernels::{MaxPool, MaxPoolBack, MeanPool, MeanPoolBack};
@@ -47,7 +47,7 @@ pub(super) unsafe fn max_back(
     pool: &Pool,
     winners: &Array<u32>,
     at: BackwardArrays,
-    dx: At<f32>,
+    dx: DeviceAddress<f32>,
 ) -> Result<(), GpuError> {
     let arguments = MaxPoolBack {
         dy: at.dy,
@@ -73,7 +73,12 @@ pub(super) unsafe fn mean(gpu: &Gpu, pool: &Pool, at: ForwardArrays) -> Result<(
 
 /// # Safety
 /// `at` must be as [`BackwardArrays`] asks for, for this layer, with `dx` in it.
-pub(super) unsafe fn mean_back(gpu: &Gpu, pool: &Pool, at: BackwardArrays, dx: At<f32>) -> Result<(), GpuError> {
+pub(super) unsafe fn mean_back(
+    gpu: &Gpu,
+    pool: &Pool,
+    at: BackwardArrays,
+    dx: DeviceAddress<f32>,
+) -> Result<(), GpuError> {
     let arguments = MeanPoolBack {
         dy: at.dy,
         by: geometry(pool, at.samples),

@@ -1,6 +1,6 @@
 //! The gradient of a bias: the sum of a whole minibatch's gradients, in parts that keep the device busy.
 
-use super::super::address::At;
+use super::super::address::DeviceAddress;
 use super::super::error::GpuError;
 use super::super::gpu::{Gpu, Grid};
 use super::super::kernels::AddParts;
@@ -21,10 +21,10 @@ pub(super) fn parts(blocks: usize, parts_useful: usize) -> usize {
 /// `sums` must have so many parts of so many columns, and `gradient` room for the columns.
 pub(super) unsafe fn add_parts(
     gpu: &Gpu,
-    sums: At<f32>,
+    sums: DeviceAddress<f32>,
     parts: usize,
     columns: usize,
-    gradient: At<f32>,
+    gradient: DeviceAddress<f32>,
 ) -> Result<(), GpuError> {
     let arguments = AddParts {
         sums,

@@ -1,4 +1,4 @@
-//! Passes as they come to an exchange: from its workers, and from peers.
+//! Sequential averaging as they come to an exchange: from its workers, and from peers.
 
 use protocol::ids::OriginId;
 use protocol::wire::link::Message;
@@ -6,18 +6,18 @@ use protocol::wire::prefix::Prefix;
 
 use super::core::Exchange;
 use super::event::Effect;
-use super::passes::{PassStep, rotated};
+use super::sequential_averaging::{AveragingStep, rotated};
 
 impl Exchange {
     /// One of this node's workers has come to a pass.
     pub(super) fn pass(&mut self, own: Prefix, effects: &mut Vec<Effect>) {
         let origin = own.head.from;
-        let (Some(passes), Some(barrier)) = (&mut self.passes, &self.barrier) else {
+        let (Some(averaging), Some(barrier)) = (&mut self.averaging, &self.barrier) else {
             return effects.push(Effect::WorkerFault("it passes on what nobody asks for".into()));
         };
         let chain = rotated(barrier.in_round_with(origin, &self.origins), own.head.pass);
         let mut steps = Vec::new();
-        passes.begin(own, chain, &mut steps);
+        averaging.begin(own, chain, &mut steps);
         carry_out(steps, effects);
     }
 
@@ -25,15 +25,15 @@ impl Exchange {
     pub(super) fn take_prefix(&mut self, prefix: Prefix, effects: &mut Vec<Effect>) {
         let is_known = self.origins.contains_key(&prefix.head.from);
         let is_mine = self.node_of(prefix.head.to) == Some(self.me);
-        if let Some(passes) = self.passes.as_mut().filter(|_| is_known && is_mine) {
+        if let Some(averaging) = self.averaging.as_mut().filter(|_| is_known && is_mine) {
             let mut steps = Vec::new();
-            passes.take(prefix, &mut steps);
+            averaging.take(prefix, &mut steps);
             carry_out(steps, effects);
         }
     }
 
     pub(super) fn tick_passes(&mut self, effects: &mut Vec<Effect>) {
-        let (Some(passes), Some(barrier)) = (&mut self.passes, &self.barrier) else {
+        let (Some(averaging), Some(barrier)) = (&mut self.averaging, &self.barrier) else {
             return;
         };
         let mut steps = Vec::new();
@@ -41,15 +41,15 @@ impl Exchange {
             let with = barrier.in_round_with(waits, &self.origins);
             with.iter().any(|(origin, _)| *origin == before)
         };
-        passes.tick(barrier.late_after(), is_there, &mut steps);
+        averaging.tick(barrier.late_after(), is_there, &mut steps);
         carry_out(steps, effects);
     }
 }
 
-fn carry_out(steps: Vec<PassStep>, effects: &mut Vec<Effect>) {
+fn carry_out(steps: Vec<AveragingStep>, effects: &mut Vec<Effect>) {
     effects.extend(steps.into_iter().map(|step| match step {
-        PassStep::GoOn(origin, prefix) => Effect::Pass { origin, prefix },
-        PassStep::Send(to, prefix) => Effect::Send {
+        AveragingStep::GoOn(origin, prefix) => Effect::Pass { origin, prefix },
+        AveragingStep::Send(to, prefix) => Effect::Send {
             to,
             message: Message::Prefix(prefix),
         },

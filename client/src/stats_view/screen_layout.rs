@@ -10,7 +10,7 @@ const EVENTS_LINES_MAX: u16 = 31;
 
 /// Lines of each part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Parts {
+pub(super) struct ScreenLayout {
     pub(super) header: u16,
     pub(super) notes: u16,
     pub(super) table: u16,
@@ -19,7 +19,7 @@ pub(super) struct Parts {
     pub(super) keys: u16,
 }
 
-impl Parts {
+impl ScreenLayout {
     /// Of so many lines, where there are so many notes, nodes and events.
     pub(super) fn of(height: u16, notes: u16, nodes: u16, events: u16) -> Self {
         let header = if height >= 8 { 2 } else { height.min(1) };
@@ -65,8 +65,8 @@ mod tests {
 
     #[test]
     fn an_ordinary_screen_has_everything_and_a_tall_one_more_of_it() {
-        let ordinary = Parts::of(24, 0, 3, 9);
-        let expected = Parts {
+        let ordinary = ScreenLayout::of(24, 0, 3, 9);
+        let expected = ScreenLayout {
             header: 2,
             notes: 0,
             table: 4,
@@ -75,15 +75,15 @@ mod tests {
             keys: 1,
         };
         assert_eq!(ordinary, expected);
-        let tall = Parts::of(60, 1, 3, 20);
+        let tall = ScreenLayout::of(60, 1, 3, 20);
         assert_eq!((tall.table, tall.charts, tall.events), (4, 39, 13));
-        let crowded = Parts::of(24, 0, 100, 9);
+        let crowded = ScreenLayout::of(24, 0, 100, 9);
         assert_eq!((crowded.table, crowded.charts, crowded.events), (10, 8, 3));
     }
 
     #[test]
     fn events_go_first_then_curves_then_all_but_nodes() {
-        let of = |height| Parts::of(height, 0, 10, 9);
+        let of = |height| ScreenLayout::of(height, 0, 10, 9);
         assert_eq!((of(19).events, of(19).charts, of(19).table), (3, 8, 5));
         assert_eq!((of(18).events, of(18).charts, of(18).table), (0, 8, 7));
         assert_eq!((of(15).events, of(15).charts, of(15).table), (0, 0, 11));
@@ -96,7 +96,7 @@ mod tests {
         for height in 0..80 {
             for notes in [0, 1, 5, 200] {
                 for nodes in [0, 1, 3, 40, u16::MAX] {
-                    let parts = Parts::of(height, notes, nodes, 9);
+                    let parts = ScreenLayout::of(height, notes, nodes, 9);
                     let sum = parts.header + parts.notes + parts.table + parts.charts + parts.events + parts.keys;
                     assert!(sum <= height, "{height} {notes} {nodes}: {parts:?}");
                     assert!(parts.table > 0 || height < 2, "{height} {notes} {nodes}: {parts:?}");

@@ -98,7 +98,7 @@ impl<L: Layers> StageModel<L> {
                 let after = self.layer_ranges.get(usize::from(layer_range) + 1)?;
                 let own = self.layer_ranges[usize::from(layer_range)].share(self.stage.number)?;
                 after
-                    .holders()
+                    .owners()
                     .contains(&from)
                     .then_some(rows(step, micro_batch)? * own.len())
             }
@@ -201,7 +201,7 @@ impl<L: Layers> StageModel<L> {
                     return Err(self.pipeline.reset());
                 };
                 let shares = before.shares().to_vec();
-                let at = (from - before.holders().start, shares.len());
+                let at = (from - before.owners().start, shares.len());
                 match self.forward.take((step, micro_batch, layer_range), at, numbers) {
                     None => Ok(()),
                     Some(pieces) if self.is_last(layer_range) => {
@@ -221,7 +221,7 @@ impl<L: Layers> StageModel<L> {
                 loss,
                 ..
             } => {
-                let after = self.layer_ranges[usize::from(layer_range) + 1].holders();
+                let after = self.layer_ranges[usize::from(layer_range) + 1].owners();
                 match self.backward.take(
                     (step, micro_batch, layer_range),
                     (from - after.start, after.len()),
@@ -250,7 +250,7 @@ impl<L: Layers> StageModel<L> {
             self.slices[at].forward((step, micro_batch), weights, micro_batch_key(lead, micro_batch), inputs)?;
         let layer_range = layer_range + 1;
         let from = self.stage.number;
-        for to in self.layer_ranges[usize::from(layer_range)].holders() {
+        for to in self.layer_ranges[usize::from(layer_range)].owners() {
             if to == from {
                 self.own.push_back(Piece {
                     content: StageInput::Forward {
@@ -367,7 +367,7 @@ impl<L: Layers> StageModel<L> {
         };
         let (before, layer_range) = (&self.layer_ranges[at], at as u8);
         let from = self.stage.number;
-        for (to, share) in before.holders().zip(before.shares()) {
+        for (to, share) in before.owners().zip(before.shares()) {
             let piece = columns(output_gradients, before.outputs(), share);
             if to == from {
                 self.own.push_back(Piece {

@@ -7,7 +7,7 @@ use protocol::measured::Scores;
 
 /// What is kept of the weights that were measured, for whoever goes back to them.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Kept(Arc<Mutex<Weights>>);
+pub(super) struct MeasuredWeights(Arc<Mutex<Weights>>);
 
 #[derive(Debug, Default)]
 struct Weights {
@@ -16,7 +16,7 @@ struct Weights {
     best: Option<(f64, Vec<f32>)>,
 }
 
-impl Kept {
+impl MeasuredWeights {
     /// Whether a job can come back to weights that were measured.
     pub(super) fn is_wanted(job: &Job) -> bool {
         job.target_accuracy.is_some() || job.keep == Keep::Best
@@ -70,9 +70,9 @@ mod tests {
     #[test]
     fn the_lowest_loss_is_kept_and_comes_back_if_the_last_is_no_better() {
         let best = job("keep = \"best\"");
-        assert!(Kept::is_wanted(&best) && !Kept::is_wanted(&job("")));
+        assert!(MeasuredWeights::is_wanted(&best) && !MeasuredWeights::is_wanted(&job("")));
         let measured = |losses: &[f64]| {
-            let kept = Kept::default();
+            let kept = MeasuredWeights::default();
             for (at, &loss) in losses.iter().enumerate() {
                 kept.take_note(&best, scores(0.5, loss), vec![at as f32]);
             }
@@ -93,7 +93,7 @@ mod tests {
     #[test]
     fn what_reaches_the_target_comes_before_the_best() {
         let both = job("keep = \"best\"\ntarget_accuracy = 0.9");
-        let kept = Kept::default();
+        let kept = MeasuredWeights::default();
         kept.take_note(&both, scores(0.8, 0.1), vec![1.0]);
         assert_eq!(kept.take_on_target(), None);
         kept.take_note(&both, scores(0.9, 0.2), vec![2.0]);

@@ -1,4 +1,4 @@
-//! Passes: step-wise averaging. A pass goes from worker to worker, each adds what it has come to, and goes on from the mean
+//! Sequential averaging: step-wise averaging. A pass goes from worker to worker, each adds what it has come to, and goes on from the mean
 //! so far.
 //!
 //! That is between workers alone: the shared weights move by nothing, so nothing here can make replicas differ. Each pass
@@ -17,7 +17,7 @@ pub(super) type Chain = Vec<(OriginId, NodeId)>;
 
 /// What is to be done.
 #[derive(Debug, PartialEq)]
-pub(super) enum PassStep {
+pub(super) enum AveragingStep {
     /// A worker of this node goes on, from the mean of this prefix if there is one.
     GoOn(OriginId, Option<Prefix>),
     /// A prefix goes to another node.
@@ -34,7 +34,7 @@ struct Waiting {
 
 /// This node's part in passes.
 #[derive(Clone, Debug)]
-pub(super) struct Passes {
+pub(super) struct SequentialAveraging {
     me: NodeId,
     weights: usize,
     waiting: BTreeMap<OriginId, Waiting>,
@@ -44,7 +44,7 @@ pub(super) struct Passes {
     unheard: BTreeSet<OriginId>,
 }
 
-impl Passes {
+impl SequentialAveraging {
     pub(super) fn new(me: NodeId, weights: usize) -> Self {
         Self {
             me,
@@ -56,7 +56,7 @@ impl Passes {
     }
 
     /// One of this node's workers has come to a pass that goes along this chain, with what it adds itself.
-    pub(super) fn begin(&mut self, own: Prefix, chain: Chain, steps: &mut Vec<PassStep>) {
+    pub(super) fn begin(&mut self, own: Prefix, chain: Chain, steps: &mut Vec<AveragingStep>) {
         let origin = own.head.from;
         let early = self.early.remove(&origin);
         let waiting = Waiting { own, chain, ticks: 0 };
@@ -72,7 +72,7 @@ impl Passes {
     }
 
     /// A prefix comes for one of this node's workers.
-    pub(super) fn take(&mut self, prefix: Prefix, steps: &mut Vec<PassStep>) {
+    pub(super) fn take(&mut self, prefix: Prefix, steps: &mut Vec<AveragingStep>) {
         let PrefixHead {
             pass, from, to, shared, ..
         } = prefix.head;
@@ -101,7 +101,7 @@ impl Passes {
         &mut self,
         ticks_max: u32,
         is_there: impl Fn(OriginId, OriginId) -> bool,
-        steps: &mut Vec<PassStep>,
+        steps: &mut Vec<AveragingStep>,
     ) {
         let mut left: Vec<OriginId> = Vec::new();
         for (&origin, waiting) in &mut self.waiting {
@@ -121,7 +121,7 @@ impl Passes {
     }
 
     /// A worker adds its own to what has come, if anything has, goes on, and the next one hears of it.
-    fn go_on(&mut self, origin: OriginId, before: Option<&Prefix>, steps: &mut Vec<PassStep>) {
+    fn go_on(&mut self, origin: OriginId, before: Option<&Prefix>, steps: &mut Vec<AveragingStep>) {
         let Some(waiting) = self.waiting.remove(&origin) else {
             return;
         };
@@ -129,7 +129,7 @@ impl Passes {
         let sum = before.and_then(|before| added(&own, before, self.weights));
         let next = chain.iter().skip_while(|(of, _)| *of != origin).nth(1).copied();
         let told = sum.clone().unwrap_or(own);
-        steps.push(PassStep::GoOn(origin, sum));
+        steps.push(AveragingStep::GoOn(origin, sum));
         if let Some((to, node)) = next {
             let head = PrefixHead {
                 from: origin,
@@ -140,7 +140,7 @@ impl Passes {
             if node == self.me {
                 self.take(prefix, steps);
             } else {
-                steps.push(PassStep::Send(node, prefix));
+                steps.push(AveragingStep::Send(node, prefix));
             }
         }
     }
@@ -219,7 +219,7 @@ mod tests {
 
     /// Three nodes with a worker each, whose messages come at once.
     struct Nodes {
-        nodes: Vec<Passes>,
+        nodes: Vec<SequentialAveraging>,
         /// What each went on from.
         gone: Vec<Vec<From>>,
     }
@@ -227,7 +227,7 @@ mod tests {
     impl Nodes {
         fn new() -> Self {
             Self {
-                nodes: (0..3).map(|id| Passes::new(NodeId(id), WEIGHTS)).collect(),
+                nodes: (0..3).map(|id| SequentialAveraging::new(NodeId(id), WEIGHTS)).collect(),
                 gone: vec![Vec::new(); 3],
             }
         }
@@ -242,18 +242,18 @@ mod tests {
             self.carry_out(done);
         }
 
-        fn carry_out(&mut self, done: Vec<PassStep>) {
+        fn carry_out(&mut self, done: Vec<AveragingStep>) {
             let mut queue = VecDeque::from(done);
             while let Some(step) = queue.pop_front() {
                 match step {
-                    PassStep::GoOn(origin, prefix) => {
+                    AveragingStep::GoOn(origin, prefix) => {
                         let from = prefix.map(|prefix| {
                             let dense = encoding::read_dense(&prefix.steps, WEIGHTS).unwrap();
                             (prefix.head.count, dense.into_steps())
                         });
                         self.gone[origin.0 as usize].push(from);
                     }
-                    PassStep::Send(to, prefix) => {
+                    AveragingStep::Send(to, prefix) => {
                         let mut done = Vec::new();
                         self.nodes[to.0 as usize].take(prefix, &mut done);
                         queue.extend(done);
@@ -320,7 +320,7 @@ mod tests {
 
     #[test]
     fn two_workers_of_one_node_hear_of_each_other() {
-        let mut node = Passes::new(NodeId(1), WEIGHTS);
+        let mut node = SequentialAveraging::new(NodeId(1), WEIGHTS);
         let chain = vec![(OriginId(4), NodeId(1)), (OriginId(5), NodeId(1))];
         let mut done = Vec::new();
         node.begin(own(5, 0, 9, [1; 3]), chain.clone(), &mut done);
@@ -328,7 +328,7 @@ mod tests {
         node.begin(own(4, 0, 9, [2; 3]), chain, &mut done);
         assert!(matches!(
             &done[..],
-            [PassStep::GoOn(OriginId(4), None), PassStep::GoOn(OriginId(5), Some(prefix))] if prefix.head.count == 2
+            [AveragingStep::GoOn(OriginId(4), None), AveragingStep::GoOn(OriginId(5), Some(prefix))] if prefix.head.count == 2
         ));
     }
 }

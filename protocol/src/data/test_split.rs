@@ -10,20 +10,20 @@ pub(super) const DEFAULT_SHARE: f64 = 0.2;
 
 /// What is kept for testing.
 #[derive(Clone, Debug, PartialEq)]
-pub enum HeldOut {
+pub enum TestSplit {
     /// So large a share of the samples, above 0 and at most 1.
     Share(f64),
     /// Those of another file.
     File(PathBuf),
 }
 
-impl Default for HeldOut {
+impl Default for TestSplit {
     fn default() -> Self {
         Self::Share(DEFAULT_SHARE)
     }
 }
 
-impl HeldOut {
+impl TestSplit {
     /// Takes `test=SHARE` or `testfile=FILE`; false for another key.
     pub(super) fn take(&mut self, key: &str, value: &str) -> Result<bool, DataSpecError> {
         let given = match key {
@@ -44,7 +44,7 @@ impl HeldOut {
     }
 }
 
-impl fmt::Display for HeldOut {
+impl fmt::Display for TestSplit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Share(share) => write!(f, "test={share}"),

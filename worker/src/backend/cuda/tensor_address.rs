@@ -9,51 +9,54 @@
 use cudarc::driver::sys::CUdeviceptr;
 use dfdx::prelude::*;
 
-use super::address::At;
+use super::address::DeviceAddress;
 use crate::tape::OpError;
 
 /// The address of an array on the device; none at first, as of a gradient that nothing has come back to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
-pub(super) struct Place(CUdeviceptr);
+pub(super) struct TensorAddress(CUdeviceptr);
 
-impl SafeZeros for Place {}
+impl SafeZeros for TensorAddress {}
 
-impl Unit for Place {
+impl Unit for TensorAddress {
     /// The slope that dfdx begins its way back with. The loss has written its gradients already, and does not look.
     const ONE: Self = Self(1);
 }
 
-impl From<At<f32>> for Place {
-    fn from(at: At<f32>) -> Self {
+impl From<DeviceAddress<f32>> for TensorAddress {
+    fn from(at: DeviceAddress<f32>) -> Self {
         Self(at.address())
     }
 }
 
-impl From<Place> for At<f32> {
-    fn from(place: Place) -> Self {
+impl From<TensorAddress> for DeviceAddress<f32> {
+    fn from(place: TensorAddress) -> Self {
         Self::new(place.0)
     }
 }
 
 /// A tensor of a shape whose numbers lie there.
-pub(super) fn tensor_at<S: Shape, Ax: Axes>(at: At<f32>, shape: S) -> Result<Tensor<S, Place, Cpu>, OpError>
+pub(super) fn tensor_at<S: Shape, Ax: Axes>(
+    at: DeviceAddress<f32>,
+    shape: S,
+) -> Result<Tensor<S, TensorAddress, Cpu>, OpError>
 where
     (): BroadcastShapeTo<S, Ax>,
 {
     Cpu::default()
-        .try_tensor_from_vec(vec![Place::from(at)], ())?
+        .try_tensor_from_vec(vec![TensorAddress::from(at)], ())?
         .try_broadcast_like(&shape)
 }
 
 /// Where a tensor's numbers lie.
-pub(super) fn place_of<S: Shape, T>(tensor: &Tensor<S, Place, Cpu, T>) -> At<f32> {
+pub(super) fn place_of<S: Shape, T>(tensor: &Tensor<S, TensorAddress, Cpu, T>) -> DeviceAddress<f32> {
     tensor[S::Concrete::default()].into()
 }
 
 /// The slot of a tensor's gradient, for the place where it lies.
 pub(super) fn slot<'a, S: Shape>(
-    gradients: &'a mut Gradients<Place, Cpu>,
-    of: &Tensor<S, Place, Cpu>,
-) -> Result<&'a mut Place, OpError> {
+    gradients: &'a mut Gradients<TensorAddress, Cpu>,
+    of: &Tensor<S, TensorAddress, Cpu>,
+) -> Result<&'a mut TensorAddress, OpError> {
     Ok(&mut gradients.get_or_alloc_mut(of)?[0])
 }
