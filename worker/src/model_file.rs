@@ -43,7 +43,7 @@ pub struct Metadata {
     /// Its digest, in hex.
     pub digest: String,
     /// Which stage of a model that is spread over machines it is, if it is not all of it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "portion", default, skip_serializing_if = "Option::is_none")]
     pub stage: Option<usize>,
 }
 
